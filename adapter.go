@@ -1,0 +1,264 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// WithoutTx says what Publish does when the context carries no transaction.
+type WithoutTx int
+
+const (
+	// RequireTx refuses with ErrNoTx. It is the default: a message that was meant to be atomic with
+	// something is not written beside it by accident.
+	RequireTx WithoutTx = iota
+	// OwnTx writes the messages of the call in a transaction of their own.
+	OwnTx
+	// PassThrough hands the messages to PublisherConfig.Publisher, or to the publisher that Decorator wraps.
+	PassThrough
+)
+
+// PublisherConfig configures a Publisher. The zero value is ready for use.
+type PublisherConfig struct {
+	// Tables are the names of the tables; default: outbox and its companions in the search path.
+	Tables schema.Names
+	// WithoutTx says what to do without a transaction in the context; default RequireTx.
+	WithoutTx WithoutTx
+	// Publisher is where PassThrough hands messages to. Decorator sets it.
+	Publisher message.Publisher
+	// KeyFunc computes the ordering key of messages that have none in MetadataKey; "" means no order.
+	// Default AggregateKey. A key is global to the outbox table: messages with the same key on two topics
+	// are one sequence. Prefix it with the topic if that is too much.
+	KeyFunc func(topic string, msg *message.Message) string
+	// MaxPayloadBytes refuses larger payloads with ErrInvalidMessage, before the broker does; default no limit.
+	MaxPayloadBytes int
+	// Observer, if not nil, is told of each write.
+	Observer WriteObserver
+}
+
+func (c *PublisherConfig) setDefaults() {
+	c.Tables = c.Tables.WithDefaults()
+	if c.KeyFunc == nil {
+		c.KeyFunc = AggregateKey
+	}
+}
+
+func (c PublisherConfig) validate() error {
+	if err := c.Tables.Validate(); err != nil {
+		return fmt.Errorf("PublisherConfig.Tables: %w", err)
+	}
+	switch c.WithoutTx {
+	case RequireTx, OwnTx:
+	case PassThrough:
+		if c.Publisher == nil {
+			return fmt.Errorf("PublisherConfig.WithoutTx is PassThrough, but PublisherConfig.Publisher is nil")
+		}
+	default:
+		return fmt.Errorf("PublisherConfig.WithoutTx is %d: use RequireTx, OwnTx or PassThrough", c.WithoutTx)
+	}
+	if c.MaxPayloadBytes < 0 {
+		return fmt.Errorf("PublisherConfig.MaxPayloadBytes is %d: use 0 for no limit", c.MaxPayloadBytes)
+	}
+	return nil
+}
+
+// Publisher writes messages into the outbox table, in the transaction that their context carries. It is
+// safe for concurrent use; calls that share a transaction must follow one another.
+type Publisher struct {
+	db     *DB
+	cfg    PublisherConfig
+	table  string
+	insert string
+	logger watermill.LoggerAdapter
+}
+
+var _ message.Publisher = (*Publisher)(nil)
+
+// NewPublisher makes a Publisher. It does no I/O. It returns ErrNoDB, schema.ErrBadName or an error that
+// names the field at fault. A nil logger logs nothing.
+func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+	if err := db.Check(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	return &Publisher{
+		db: db, cfg: cfg, logger: logger,
+		table:  cfg.Tables.OutboxName(),
+		insert: cfg.Tables.Render(schema.InsertMessages),
+	}, nil
+}
+
+// Decorator makes the publisher that a Router or a component is given write to the outbox wherever the
+// message's context carries a transaction; without one cfg.WithoutTx decides, and PassThrough hands the
+// messages to the decorated publisher.
+//
+// It serves publishers that are called inside handlers, such as those of a CQRS bus. What a handler returns
+// is published by the Router after every middleware is done, with a context that has no transaction:
+// that takes middleware.Outbox.
+func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) message.PublisherDecorator {
+	return func(pub message.Publisher) (message.Publisher, error) {
+		if cfg.Publisher == nil {
+			cfg := cfg
+			cfg.Publisher = pub
+			return NewPublisher(db, cfg, logger)
+		}
+		return NewPublisher(db, cfg, logger)
+	}
+}
+
+// Publish writes the messages in the transaction of their contexts, at once and in their order. It checks
+// all of them before it writes any. Publishing nothing is no error.
+//
+// It returns ErrInvalidMessage, ErrMixedTx, ErrOtherDB, ErrNoTx as PublisherConfig.WithoutTx says, or the
+// error of the database, after which Postgres refuses everything else in that transaction.
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
+	ctx := context.Background()
+	for i, msg := range msgs {
+		if msg == nil {
+			return fmt.Errorf("%w: message %d of the call is nil", ErrInvalidMessage, i)
+		}
+		if i == 0 {
+			ctx = msg.Context()
+		} else if a, b := scopeFrom(ctx), scopeFrom(msg.Context()); !sameTx(a, b) {
+			return ErrMixedTx
+		}
+	}
+	return p.PublishContext(ctx, topic, msgs...)
+}
+
+func sameTx(a, b *scope) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.tx == b.tx
+}
+
+// PublishContext is Publish with the transaction of ctx instead of the messages' contexts.
+func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*message.Message) error {
+	records, err := p.records(topic, msgs)
+	if err != nil || len(records) == 0 {
+		return err
+	}
+	s := scopeFrom(ctx)
+	if s == nil {
+		return p.publishWithoutTx(ctx, topic, msgs)
+	}
+	if err := p.accepts(s); err != nil {
+		return err
+	}
+	begun := time.Now()
+	for _, stmt := range chunks(p.insert, records) {
+		if _, err = s.tx.q.Exec(ctx, stmt.sql, stmt.args...); err != nil {
+			err = fmt.Errorf("write to %s: %w", p.table, explain(err))
+			break
+		}
+	}
+	if err == nil {
+		s.wrote(p.table)
+	}
+	p.observe(ctx, topic, records, time.Since(begun), err)
+	return err
+}
+
+// Capture takes messages that InTx will write together with COMMIT, in the same round trip where the driver
+// can do that. middleware.Outbox captures what a handler returns; other code wants PublishContext, whose errors
+// come at once. It checks the messages now. It returns ErrNoTx without a transaction whatever
+// PublisherConfig.WithoutTx says, and writes at once in a transaction of WithTx, whose COMMIT is not ours.
+func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.Message) error {
+	records, err := p.records(topic, msgs)
+	if err != nil || len(records) == 0 {
+		return err
+	}
+	s := scopeFrom(ctx)
+	if s == nil {
+		return ErrNoTx
+	}
+	if s.tx.db == nil {
+		return p.PublishContext(ctx, topic, msgs...)
+	}
+	if err := p.accepts(s); err != nil {
+		return err
+	}
+	s.pending = append(s.pending, capture{p, topic, records})
+	return nil
+}
+
+// Close does nothing: the database handle belongs to the caller, and a Router closes its publishers while
+// handlers still run.
+func (p *Publisher) Close() error { return nil }
+
+// DB returns the handle that the publisher writes through.
+func (p *Publisher) DB() *DB { return p.db }
+
+func (p *Publisher) accepts(s *scope) error {
+	if s.tx.ended {
+		return fmt.Errorf("%w: the transaction in it has ended", ErrNoTx)
+	}
+	if s.tx.db != nil && s.tx.db != p.db {
+		return ErrOtherDB
+	}
+	return nil
+}
+
+func (p *Publisher) records(topic string, msgs []*message.Message) ([]record, error) {
+	if err := checkTopic(topic); err != nil {
+		return nil, err
+	}
+	records := make([]record, len(msgs))
+	for i, msg := range msgs {
+		if msg == nil {
+			return nil, fmt.Errorf("%w: message %d of the call is nil", ErrInvalidMessage, i)
+		}
+		key, set := msg.Metadata[MetadataKey]
+		if !set {
+			key = p.cfg.KeyFunc(topic, msg)
+		}
+		var err error
+		if records[i], err = newRecord(topic, msg, key, p.cfg.MaxPayloadBytes); err != nil {
+			return nil, err
+		}
+	}
+	return records, nil
+}
+
+func (p *Publisher) publishWithoutTx(ctx context.Context, topic string, msgs []*message.Message) error {
+	switch p.cfg.WithoutTx {
+	case OwnTx:
+		return InTx(ctx, p.db, func(ctx context.Context) error { return p.Capture(ctx, topic, msgs...) })
+	case PassThrough:
+		return p.cfg.Publisher.Publish(topic, msgs...)
+	}
+	return ErrNoTx
+}
+
+func (p *Publisher) observe(ctx context.Context, topic string, records []record, took time.Duration, err error) {
+	if p.cfg.Observer == nil {
+		return
+	}
+	w := Write{DB: p.db.name, Topic: topic, Messages: len(records), Duration: took, Err: err}
+	for _, r := range records {
+		w.Bytes += len(r.payload)
+	}
+	p.cfg.Observer.Written(ctx, w)
+}
+
+// explain adds the cure to the errors of a database that was not migrated.
+func explain(err error) error {
+	switch schema.SQLState(err) {
+	case "42P01", "3F000", "42703":
+		return fmt.Errorf("%w (run schema.Migrate with the same schema.Names, or check them and the search_path)", err)
+	}
+	return err
+}

@@ -1,0 +1,42 @@
+package outbox
+
+import "errors"
+
+var (
+	// ErrNoDB is returned by every constructor and function that got a nil *DB, or one made from a nil pool.
+	ErrNoDB = errors.New("outbox: no database: pass a non-nil pool to FromPgx or FromSQL")
+
+	// ErrNoTx is returned by Publish if the context carries no transaction and PublisherConfig.WithoutTx
+	// is RequireTx.
+	ErrNoTx = errors.New("outbox: no transaction in the context: put middleware.Tx around the handler, " +
+		"call inside outbox.InTx, or set PublisherConfig.WithoutTx")
+
+	// ErrMixedTx is returned by Publish if the messages of one call carry different transactions. Nothing
+	// of the call was written.
+	ErrMixedTx = errors.New("outbox: the messages of one call carry different transactions: publish them in separate calls")
+
+	// ErrOtherDB is returned if the transaction in the context was begun on another DB than the one in use.
+	ErrOtherDB = errors.New("outbox: the transaction in the context belongs to another database handle")
+
+	// ErrBadTx is returned by WithTx for a value that is no transaction.
+	ErrBadTx = errors.New("outbox: not a transaction: WithTx takes a pgx.Tx or a *sql.Tx")
+
+	// ErrInvalidMessage is returned by Publish for a message that cannot be stored exactly. Nothing of
+	// the call was written.
+	ErrInvalidMessage = errors.New("outbox: invalid message")
+
+	// ErrCommitUnknown is returned by InTx if the connection broke, or its time ran out, while COMMIT was
+	// under way: the transaction may have been committed or not.
+	ErrCommitUnknown = errors.New("outbox: the outcome of COMMIT is unknown")
+
+	// ErrTxEnded is returned by InTx if its function ended the transaction itself, by Commit, Rollback
+	// or SQL. What came after that in the function was not part of it.
+	ErrTxEnded = errors.New("outbox: the transaction was ended inside the function that InTx runs: " +
+		"leave COMMIT and ROLLBACK to InTx, return an error to roll back")
+
+	// ErrTxManaged is returned by Commit and Rollback of the pgx.Tx that TxFromContext yields.
+	ErrTxManaged = errors.New("outbox: this transaction is committed by whoever began it: return nil to commit, an error to roll back")
+
+	// ErrRolledBack is returned by InTx if its function returned nil after SetRollbackOnly.
+	ErrRolledBack = errors.New("outbox: rolled back on request")
+)

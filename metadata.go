@@ -1,0 +1,74 @@
+package outbox
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Metadata that this module reads or writes. All but MetadataKey and the delays are conventions: they
+// are passed on untouched and mean something to whoever agrees on them.
+const (
+	// MetadataKey is the ordering key. The forwarder sets it on what it publishes, so that a broker's
+	// publisher can use it as partition key.
+	MetadataKey = "outbox_key"
+	// MetadataGeneration counts how often a published message was put back to be sent again on purpose;
+	// absent the first time. JetStream's deduplication must tell such a sending from a retry.
+	MetadataGeneration = "outbox_generation"
+
+	MetadataEventType     = "event_type"     // name of the event, such as "OrderPlaced"
+	MetadataEventVersion  = "event_version"  // version of its layout, a positive integer
+	MetadataAggregateType = "aggregate_type" // kind of the aggregate, such as "order"
+	MetadataAggregateID   = "aggregate_id"   // identity of the aggregate
+	MetadataOccurredAt    = "occurred_at"    // when it happened, RFC 3339 with nanoseconds
+	MetadataCausationID   = "causation_id"   // UUID of the message whose handling caused this one
+
+	// MetadataCorrelationID is Watermill's own: it is shared by all messages of one conversation.
+	MetadataCorrelationID = "correlation_id"
+)
+
+// SetKey sets the ordering key of a message: those with the same key leave the outbox in order.
+func SetKey(msg *message.Message, key string) {
+	msg.Metadata.Set(MetadataKey, key)
+}
+
+// SetAggregate notes which aggregate a message is about. Unless a key is set or PublisherConfig.KeyFunc
+// says otherwise, messages about the same aggregate leave the outbox in order.
+func SetAggregate(msg *message.Message, aggregateType, aggregateID string) {
+	msg.Metadata.Set(MetadataAggregateType, aggregateType)
+	msg.Metadata.Set(MetadataAggregateID, aggregateID)
+}
+
+// SetEvent notes what happened, in which version of its layout, and when.
+func SetEvent(msg *message.Message, eventType string, version int, occurredAt time.Time) {
+	msg.Metadata.Set(MetadataEventType, eventType)
+	msg.Metadata.Set(MetadataEventVersion, strconv.Itoa(version))
+	msg.Metadata.Set(MetadataOccurredAt, occurredAt.UTC().Format(time.RFC3339Nano))
+}
+
+// DelayUntil keeps a message in the outbox until the given time on the database's clock. A delayed
+// message takes its place among those of its key when it falls due and holds none of them up; it may be
+// late by the forwarder's PollInterval. Messages delayed with Watermill's components/delay are
+// understood as well; if they carry both a time and a duration, the time counts.
+func DelayUntil(msg *message.Message, at time.Time) {
+	msg.Metadata.Set(delay.DelayedUntilKey, at.UTC().Format(time.RFC3339Nano))
+	delete(msg.Metadata, delay.DelayedForKey)
+}
+
+// DelayFor is DelayUntil for a duration, counted on the database's clock from the insert.
+func DelayFor(msg *message.Message, d time.Duration) {
+	msg.Metadata.Set(delay.DelayedForKey, d.String())
+	delete(msg.Metadata, delay.DelayedUntilKey)
+}
+
+// AggregateKey is the default KeyFunc: aggregate type + "/" + aggregate id where both conventions are
+// set, else no key.
+func AggregateKey(_ string, msg *message.Message) string {
+	kind, id := msg.Metadata[MetadataAggregateType], msg.Metadata[MetadataAggregateID]
+	if kind == "" || id == "" {
+		return ""
+	}
+	return kind + "/" + id
+}

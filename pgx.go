@@ -1,0 +1,259 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+type pgxBackend struct{ pool *pgxpool.Pool }
+
+func (b pgxBackend) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	tag, err := b.pool.Exec(ctx, query, args...)
+	return tag.RowsAffected(), err
+}
+
+func (b pgxBackend) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
+	rows, err := b.pool.Query(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgxRows{rows}, nil
+}
+
+func (b pgxBackend) begin(ctx context.Context, opts TxOptions) (nativeTx, error) {
+	conn, err := b.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &pgxTx{conn: conn, beginSQL: beginSQL(opts)}, nil
+}
+
+func (b pgxBackend) dedicated(ctx context.Context) (schema.Querier, func(), error) {
+	cfg := b.pool.Config()
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pgxBackend{pool}, pool.Close, nil
+}
+
+func beginSQL(opts TxOptions) string {
+	b := "begin"
+	switch opts.Isolation {
+	case sql.LevelReadUncommitted:
+		b += " isolation level read uncommitted"
+	case sql.LevelReadCommitted:
+		b += " isolation level read committed"
+	case sql.LevelRepeatableRead, sql.LevelSnapshot:
+		b += " isolation level repeatable read"
+	case sql.LevelSerializable:
+		b += " isolation level serializable"
+	}
+	if opts.ReadOnly {
+		b += " read only"
+	}
+	return b
+}
+
+// pgxTx is a transaction that begins with its first statement: BEGIN shares that round trip, and COMMIT
+// shares the one of the last pending statement.
+type pgxTx struct {
+	conn     *pgxpool.Conn
+	beginSQL string
+	begun    bool
+	ended    bool
+	startErr error // why an eager BEGIN failed
+}
+
+func (t *pgxTx) start(ctx context.Context) error {
+	if t.begun || t.ended {
+		return t.startErr
+	}
+	t.begun = true
+	_, t.startErr = t.conn.Exec(ctx, t.beginSQL)
+	return t.startErr
+}
+
+func (t *pgxTx) usable() error {
+	if t.ended {
+		return pgx.ErrTxClosed
+	}
+	return t.startErr
+}
+
+func (t *pgxTx) native() any { return managedTx{t} }
+
+func (t *pgxTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	rows, err := t.Query(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	err = rows.Close()
+	return rows.(interface{ CommandTag() pgconn.CommandTag }).CommandTag().RowsAffected(), err
+}
+
+func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	if t.begun {
+		rows, err := t.conn.Query(ctx, query, args...)
+		if err != nil {
+			return nil, err
+		}
+		return pgxRows{rows}, nil
+	}
+	t.begun = true
+	batch := &pgx.Batch{}
+	batch.Queue(t.beginSQL)
+	batch.Queue(query, args...)
+	results := t.conn.SendBatch(ctx, batch)
+	if _, err := results.Exec(); err != nil {
+		return nil, errors.Join(err, results.Close())
+	}
+	rows, err := results.Query()
+	if err != nil {
+		results.Close() // says the same again
+		return nil, err
+	}
+	return batchRows{pgxRows{rows}, results}, nil
+}
+
+func (t *pgxTx) commit(ctx context.Context, pending []statement) error {
+	if t.ended {
+		return ErrTxEnded
+	}
+	if !t.begun && len(pending) == 0 {
+		t.release()
+		return nil
+	}
+	if t.begun {
+		if err := t.checkOpen(); err != nil {
+			return errors.Join(err, t.rollback(ctx))
+		}
+	}
+	for len(pending) > 1 {
+		if _, err := t.Exec(ctx, pending[0].sql, pending[0].args...); err != nil {
+			return errors.Join(err, t.rollback(ctx))
+		}
+		pending = pending[1:]
+	}
+	return t.pipelineCommit(ctx, pending)
+}
+
+// checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an
+// error: COMMIT would answer ROLLBACK.
+func (t *pgxTx) checkOpen() error {
+	switch t.conn.Conn().PgConn().TxStatus() {
+	case 'I':
+		return ErrTxEnded
+	case 'E':
+		return fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w", pgx.ErrTxCommitRollback)
+	}
+	return nil
+}
+
+func (t *pgxTx) pipelineCommit(ctx context.Context, pending []statement) error {
+	batch := &pgx.Batch{}
+	if !t.begun {
+		t.begun = true
+		batch.Queue(t.beginSQL)
+	}
+	for _, s := range pending {
+		batch.Queue(s.sql, s.args...)
+	}
+	before := batch.Len()
+	batch.Queue("commit")
+
+	results := t.conn.SendBatch(ctx, batch)
+	for range before {
+		if _, err := results.Exec(); err != nil {
+			results.Close() // says the same again
+			return errors.Join(commitError(err, false), t.rollback(ctx))
+		}
+	}
+	tag, err := results.Exec()
+	closeErr := results.Close()
+	if err != nil {
+		return errors.Join(commitError(err, true), t.rollback(ctx))
+	}
+	t.release()
+	if tag.String() != "COMMIT" {
+		return pgx.ErrTxCommitRollback
+	}
+	if closeErr != nil {
+		return nil // the answer to COMMIT had come; the connection is not reused
+	}
+	return nil
+}
+
+// commitError tells an error that proves a rollback from one that leaves the outcome open.
+func commitError(err error, atCommit bool) error {
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &pgErr):
+		// An ERROR rolled the transaction back. A FATAL one at COMMIT may have come after the commit.
+		if !atCommit || !fatalState(pgErr.Code) {
+			return err
+		}
+	case pgconn.SafeToRetry(err):
+		return err // nothing was sent
+	}
+	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+}
+
+// fatalState says whether an SQLSTATE ends the connection: class 08, operator intervention, or one
+// that says itself that the outcome is unknown.
+func fatalState(code string) bool {
+	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "XX") || code == "40003"
+}
+
+func (t *pgxTx) rollback(ctx context.Context) error {
+	if t.ended {
+		return nil
+	}
+	defer t.release()
+	if !t.begun || t.conn.Conn().IsClosed() || t.conn.Conn().PgConn().TxStatus() == 'I' {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	if _, err := t.conn.Exec(ctx, "rollback"); err != nil {
+		return fmt.Errorf("rollback: %w", err) // release drops a connection that is still in a transaction
+	}
+	return nil
+}
+
+func (t *pgxTx) release() {
+	t.ended = true
+	t.conn.Release()
+}
+
+// pgxRows turns pgx's rows into schema.Rows.
+type pgxRows struct{ pgx.Rows }
+
+func (r pgxRows) Close() error {
+	r.Rows.Close()
+	return r.Rows.Err()
+}
+
+// batchRows also ends the batch that its rows came in.
+type batchRows struct {
+	pgxRows
+	results pgx.BatchResults
+}
+
+func (r batchRows) Close() error {
+	err := r.pgxRows.Close()
+	return errors.Join(err, r.results.Close())
+}

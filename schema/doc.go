@@ -1,0 +1,26 @@
+// Package schema holds the tables of the outbox and the inbox, their migrations, and every SQL
+// statement that the other packages run. It imports the standard library alone: text goes in, text
+// comes out, and the database is reached through the small interfaces DB, Querier and Rows, which
+// *outbox.DB implements for pgx and for database/sql.
+//
+// # Tables
+//
+//	outbox             messages to publish; published, pending and dead ones
+//	outbox_lanes       who owns each of the 64 lanes of a scope, and its epoch
+//	outbox_forwarders  one heartbeat row for each running forwarder
+//	outbox_migrations  which versions Migrate has applied
+//	inbox              identities of messages already handled; no payloads
+//
+// The position of a message is its id, but ids are not commit order. Two facts about the id make it
+// possible to read in an exact order all the same, and Check verifies both: the transaction id is
+// assigned before the row id (the default of the column does that, so rows written by plain SQL and
+// by COPY obey it too), and the sequence hands ids out one by one, upwards.
+//
+// A lane is a hash of the key, computed by the database in a generated column, so that no two writers
+// can disagree about it. Messages without a key are spread by their UUID.
+//
+// # Changing the schema
+//
+// Nothing runs DDL by itself. Call Migrate at deployment, or print the same statements with Files for
+// goose, golang-migrate or atlas. Check compares a live database with what the code needs.
+package schema

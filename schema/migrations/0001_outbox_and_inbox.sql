@@ -1,0 +1,70 @@
+CREATE SEQUENCE {outbox_id_seq} AS bigint INCREMENT 1 CACHE 1 NO CYCLE;
+
+-- The default assigns the transaction id before it takes the row id: the forwarder's exact order rests on that.
+CREATE TABLE {outbox} (
+    id           bigint      PRIMARY KEY
+                             DEFAULT (CASE WHEN pg_current_xact_id() IS NOT NULL
+                                           THEN nextval({outbox_id_seq_text}::regclass) END),
+    uuid         text        NOT NULL,
+    topic        text        NOT NULL,
+    key          text        NOT NULL DEFAULT '',
+    lane         smallint    NOT NULL
+                             GENERATED ALWAYS AS ((hashtext(CASE WHEN key = '' THEN uuid ELSE key END) & 63)::smallint) STORED,
+    payload      bytea       NOT NULL,
+    metadata     jsonb       NOT NULL DEFAULT '{}',
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    due_at       timestamptz,
+    attempts     integer     NOT NULL DEFAULT 0,
+    last_error   text,
+    published_at timestamptz,
+    dead_at      timestamptz
+) WITH (
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
+);
+
+ALTER SEQUENCE {outbox_id_seq} OWNED BY {outbox}.id;
+
+CREATE INDEX {outbox_ready} ON {outbox} (lane, id)
+    WHERE published_at IS NULL AND dead_at IS NULL AND due_at IS NULL;
+
+CREATE INDEX {outbox_waiting} ON {outbox} (lane, due_at, id)
+    WHERE published_at IS NULL AND dead_at IS NULL AND due_at IS NOT NULL;
+
+CREATE INDEX {outbox_dead} ON {outbox} (lane, id)
+    WHERE dead_at IS NOT NULL;
+
+CREATE TABLE {lanes} (
+    scope text     NOT NULL,
+    lane  smallint NOT NULL,
+    owner uuid,
+    epoch bigint   NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope, lane)
+);
+
+CREATE TABLE {forwarders} (
+    id         uuid        PRIMARY KEY,
+    scope      text        NOT NULL,
+    topics     text[]      NOT NULL,
+    name       text        NOT NULL,
+    expires_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE {inbox} (
+    consumer     text        NOT NULL,
+    message_id   text        NOT NULL,
+    received_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    processed_at timestamptz,
+    dead_at      timestamptz,
+    attempts     integer     NOT NULL DEFAULT 0,
+    last_error   text,
+    hash         bytea,
+    PRIMARY KEY (consumer, message_id)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
+);
+
+-- Rows arrive in the order of time, so a block-range index finds the old ones at next to no cost for writers.
+CREATE INDEX {inbox_processed} ON {inbox} USING brin (processed_at) WITH (pages_per_range = 32, autosummarize = on);

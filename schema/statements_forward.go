@@ -1,0 +1,162 @@
+package schema
+
+// The statements of the forwarder: reading the outbox in an exact order, and settling what became of
+// each message. Package forwarder explains the protocol that they implement.
+const (
+	// Fetch reads, under one snapshot, what is new in the lanes of one owner. Its first result is a header
+	// (source 0) with the snapshot and what follows from it; then come rows by id (source 1), rows
+	// past each lane's mark (source 2), and delayed rows that fell due (source 3).
+	//
+	// The order of evaluation matters and is forced by the data flow between materialized CTEs: the
+	// sequence is read first, then the snapshot, then the next transaction id (age() adds the distance
+	// from the snapshot's xmax to it). A transaction id that is handed out before that is below
+	// next_xid, and a row id that is handed out after the sequence was read is above seq.
+	//
+	// rewind is the lowest bound of a tracked transaction that this snapshot no longer shows in
+	// progress. Whatever such a transaction wrote lies above its bound, so each lane starts there.
+	//
+	// Rows are compared as (lane, id) rather than by lane = ... AND id > ..., and ordered by both, because the
+	// only index that can deliver that order is the partial one; ordered by id alone the planner may
+	// choose to walk the primary key through all that was published.
+	//
+	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments
+	// and their bounds; lanes, their epochs, marks and limits; ids to read; topics (empty = all);
+	// whether to read what fell due, and at most how many rows of it per lane; whether dead rows count among
+	// the rows read by id.
+	Fetch = `WITH clock AS MATERIALIZED (
+    SELECT s.last_value AS seq, pg_current_snapshot() AS snap, clock_timestamp() AS at FROM {outbox_id_seq} s
+), now AS MATERIALIZED (
+    SELECT seq, snap, at, xmax, xmax + age(xmax_xid) AS next_xid
+      FROM (SELECT seq, snap, at, pg_snapshot_xmax(snap)::text::bigint AS xmax, pg_snapshot_xmax(snap)::xid AS xmax_xid
+              FROM clock) c
+), rewind AS MATERIALIZED (
+    SELECT min(t.bound) AS id FROM (
+        SELECT x.bound FROM now CROSS JOIN unnest($3::bigint[], $4::bigint[]) AS x(xid, bound)
+         WHERE pg_visible_in_snapshot(x.xid::text::xid8, now.snap)
+        UNION ALL
+        SELECT g.bound FROM now CROSS JOIN unnest($5::bigint[], $6::bigint[]) AS g(lo, bound)
+         WHERE g.lo < now.xmax
+    ) t
+), owned AS MATERIALIZED (
+    SELECT w.lane, w.lim, least(w.mark, rewind.id) AS mark, now.at
+      FROM unnest($7::bigint[]::smallint[], $8::bigint[], $9::bigint[], $10::bigint[]) AS w(lane, epoch, mark, lim)
+      JOIN {lanes} l ON l.scope = $1::text AND l.lane = w.lane AND l.owner = $2::uuid AND l.epoch = w.epoch
+     CROSS JOIN rewind CROSS JOIN now
+)
+SELECT 0::smallint AS source, 0::smallint AS lane, 0::bigint AS id, ''::text AS uuid, ''::text AS topic, ''::text AS key,
+       NULL::bytea AS payload,
+       jsonb_build_object('snapshot', now.snap::text, 'next_xid', now.next_xid, 'seq', now.seq, 'rewind', rewind.id,
+                          'standby', pg_is_in_recovery(),
+                          'lanes', (SELECT coalesce(jsonb_agg(owned.lane), '[]') FROM owned)) AS metadata,
+       now.at AS created_at, 0 AS attempts, false AS dead
+  FROM now CROSS JOIN rewind
+UNION ALL
+SELECT 1::smallint, o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts, o.dead_at IS NOT NULL
+  FROM {outbox} o
+ WHERE o.id = ANY ($11::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
+   AND o.lane IN (SELECT owned.lane FROM owned)
+UNION ALL
+SELECT 2::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts, false
+  FROM owned CROSS JOIN LATERAL (
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts
+         FROM {outbox} o
+        WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND o.lane <= owned.lane
+          AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+          AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
+        ORDER BY o.lane, o.id LIMIT owned.lim) r
+UNION ALL
+SELECT 3::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts, false
+  FROM owned CROSS JOIN LATERAL (
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts
+         FROM {outbox} o
+        WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
+          AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+          AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
+        ORDER BY o.lane, o.due_at, o.id LIMIT $14::bigint) r
+ WHERE $13::bool`
+
+	// LoadHeads reads the messages of some lanes that wait for another attempt and so hold their keys.
+	// With the last argument true, dead messages hold theirs as well.
+	//
+	// Arguments: lanes, topics (empty = all), whether dead messages hold their keys.
+	LoadHeads = `SELECT o.lane, o.id, o.key, o.topic, o.attempts,
+       greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0)::float8 AS wait, false AS dead
+  FROM {outbox} o
+ WHERE o.lane = ANY ($1::bigint[]::smallint[])
+   AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+   AND o.attempts > 0 AND o.key <> '' AND ($2::text[] = '{}' OR o.topic = ANY ($2::text[]))
+UNION ALL
+SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
+  FROM {outbox} o
+ WHERE $3::bool AND o.lane = ANY ($1::bigint[]::smallint[]) AND o.dead_at IS NOT NULL AND o.published_at IS NULL
+   AND o.key <> '' AND ($2::text[] = '{}' OR o.topic = ANY ($2::text[]))`
+
+	// Sweep lists ids that are pending at or below a lane's mark, from a cursor on: the safety net
+	// under Fetch, for rows that somebody made pending again behind its back.
+	//
+	// Arguments: lane, cursor, mark, limit, topics (empty = all).
+	Sweep = `SELECT o.id FROM {outbox} o
+ WHERE (o.lane, o.id) > ($1::smallint, $2::bigint) AND (o.lane, o.id) <= ($1::smallint, $3::bigint)
+   AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+   AND ($5::text[] = '{}' OR o.topic = ANY ($5::text[]))
+ ORDER BY o.lane, o.id LIMIT $4::bigint`
+
+	// SettlePublished marks messages published. A publish that happened is a fact, whoever reports it
+	// and whatever became of the lane since, so no epoch is checked.
+	//
+	// Arguments: ids.
+	SettlePublished = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL
+ WHERE id = ANY ($1::bigint[]) AND published_at IS NULL`
+
+	// SettlePublishedDelete is SettlePublished for an outbox that keeps nothing.
+	//
+	// Arguments: ids.
+	SettlePublishedDelete = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])`
+
+	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch
+	// under which the message was read: the lock keeps both as they are until this commits. For every
+	// argument it answers what happened: fenced (the lane is somebody else's now), gone (settled by
+	// somebody else), waiting or dead. attempts is set, not incremented, so that repeating the
+	// statement after an unknown commit charges once. A message dies of attempts only at a minimum age.
+	//
+	// Arguments: scope, owner, ids, lanes, epochs, attempts, delays in seconds, errors, permanent,
+	// most attempts, minimum age in seconds.
+	SettleFailed = `WITH fence AS MATERIALIZED (
+    SELECT l.lane, l.epoch FROM {lanes} l
+     WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = ANY ($4::bigint[]::smallint[]) FOR SHARE
+), failed AS MATERIALIZED (
+    SELECT f.*, fence.lane IS NOT NULL AS mine
+      FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::float8[], $8::text[], $9::bool[])
+           AS f(id, lane, epoch, attempts, delay, error, permanent)
+      LEFT JOIN fence ON fence.lane = f.lane AND fence.epoch = f.epoch
+), settled AS (
+    UPDATE {outbox} o
+       SET attempts = f.attempts, last_error = f.error,
+           due_at = clock_timestamp() + f.delay * interval '1 second',
+           dead_at = CASE WHEN f.permanent OR (f.attempts >= $10::bigint
+                               AND o.created_at <= clock_timestamp() - $11::float8 * interval '1 second')
+                          THEN clock_timestamp() END
+      FROM failed f
+     WHERE f.mine AND o.id = f.id AND o.published_at IS NULL AND o.dead_at IS NULL
+    RETURNING o.id, o.dead_at IS NOT NULL AS dead
+)
+SELECT f.id, CASE WHEN NOT f.mine THEN 'fenced' WHEN s.id IS NULL THEN 'gone' WHEN s.dead THEN 'dead' ELSE 'waiting' END
+  FROM failed f LEFT JOIN settled s ON s.id = f.id`
+
+	// CleanPublished deletes published messages past the retention from one stretch of the primary key,
+	// and says where the stretch ended and whether it reached messages that are too young.
+	//
+	// Arguments: cursor (id), retention in seconds, rows per stretch.
+	CleanPublished = `WITH stretch AS MATERIALIZED (
+    SELECT o.id, o.published_at, o.created_at FROM {outbox} o WHERE o.id > $1::bigint ORDER BY o.id LIMIT $3::bigint
+), gone AS (
+    DELETE FROM {outbox} o USING stretch s
+     WHERE o.id = s.id AND s.published_at < clock_timestamp() - $2::float8 * interval '1 second'
+       AND o.published_at IS NOT NULL
+    RETURNING o.id
+)
+SELECT coalesce(max(s.id), $1::bigint), count(*),
+       coalesce(bool_or(s.created_at >= clock_timestamp() - $2::float8 * interval '1 second'), true),
+       (SELECT count(*) FROM gone)
+  FROM stretch s`
+)

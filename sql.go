@@ -1,0 +1,219 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+type sqlBackend struct{ db *sql.DB }
+
+// execQuerier is what *sql.DB, *sql.Conn and *sql.Tx have in common.
+type execQuerier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func sqlExec(ctx context.Context, on execQuerier, query string, args []any) (int64, error) {
+	result, err := on.ExecContext(ctx, query, arrayArgs(args)...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func sqlQuery(ctx context.Context, on execQuerier, query string, args []any) (schema.Rows, error) {
+	rows, err := on.QueryContext(ctx, query, arrayArgs(args)...)
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+func (b sqlBackend) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return sqlExec(ctx, b.db, query, args)
+}
+
+func (b sqlBackend) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
+	return sqlQuery(ctx, b.db, query, args)
+}
+
+func (b sqlBackend) begin(ctx context.Context, opts TxOptions) (nativeTx, error) {
+	tx, err := b.db.BeginTx(ctx, &sql.TxOptions{Isolation: opts.Isolation, ReadOnly: opts.ReadOnly})
+	if err != nil {
+		return nil, err
+	}
+	return &sqlTx{tx: tx}, nil
+}
+
+func (b sqlBackend) dedicated(context.Context) (schema.Querier, func(), error) {
+	c := &sqlConn{db: b.db}
+	return c, c.close, nil
+}
+
+// sqlTx is a transaction of database/sql. The handler gets the *sql.Tx itself, so that it was ended too
+// early can only be found afterwards.
+type sqlTx struct{ tx *sql.Tx }
+
+func (t *sqlTx) native() any { return t.tx }
+
+func (t *sqlTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return sqlExec(ctx, t.tx, query, args)
+}
+
+func (t *sqlTx) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
+	return sqlQuery(ctx, t.tx, query, args)
+}
+
+func (t *sqlTx) commit(ctx context.Context, pending []statement) error {
+	for _, s := range pending {
+		if _, err := t.Exec(ctx, s.sql, s.args...); err != nil {
+			return errors.Join(endedError(ctx, err), t.rollback(ctx))
+		}
+	}
+	err := t.tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sql.ErrTxDone):
+		return endedError(ctx, err)
+	case errors.Is(err, pgx.ErrTxCommitRollback):
+		return err
+	case schema.SQLState(err) != "" && !fatalState(schema.SQLState(err)):
+		return err
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		// database/sql refuses to start a commit whose context is over, but a commit under way may
+		// return the same error.
+		return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+	}
+	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+}
+
+// endedError turns ErrTxDone into what caused it: the context's end, or a handler that ended the transaction.
+func endedError(ctx context.Context, err error) error {
+	if !errors.Is(err, sql.ErrTxDone) {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return ErrTxEnded
+}
+
+func (t *sqlTx) rollback(context.Context) error {
+	if err := t.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("rollback: %w", err)
+	}
+	return nil
+}
+
+// sqlConn is one connection out of a pool, replaced when it breaks.
+type sqlConn struct {
+	db   *sql.DB
+	mu   sync.Mutex
+	conn *sql.Conn
+}
+
+func (c *sqlConn) get(ctx context.Context) (*sql.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		return c.conn, nil
+	}
+	conn, err := c.db.Conn(ctx)
+	c.conn = conn
+	return conn, err
+}
+
+// dropped forgets a connection after an error that no SQLSTATE explains, so that the next call opens another.
+func (c *sqlConn) dropped(err error) error {
+	if err != nil && (schema.SQLState(err) == "" || fatalState(schema.SQLState(err)) || errors.Is(err, driver.ErrBadConn)) {
+		c.close()
+	}
+	return err
+}
+
+func (c *sqlConn) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		c.conn.Close()
+		c.conn = nil
+	}
+}
+
+func (c *sqlConn) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	conn, err := c.get(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := sqlExec(ctx, conn, query, args)
+	return n, c.dropped(err)
+}
+
+func (c *sqlConn) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
+	conn, err := c.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := sqlQuery(ctx, conn, query, args)
+	return rows, c.dropped(err)
+}
+
+// arrayArgs writes slices as Postgres array literals, which every driver can send as text.
+func arrayArgs(args []any) []any {
+	out := make([]any, len(args))
+	for i, a := range args {
+		switch v := a.(type) {
+		case []int64:
+			out[i] = arrayLiteral(v, func(b *strings.Builder, e int64) { b.WriteString(strconv.FormatInt(e, 10)) })
+		case []float64:
+			out[i] = arrayLiteral(v, func(b *strings.Builder, e float64) { b.WriteString(strconv.FormatFloat(e, 'g', -1, 64)) })
+		case []bool:
+			out[i] = arrayLiteral(v, func(b *strings.Builder, e bool) { b.WriteString(strconv.FormatBool(e)) })
+		case []string:
+			out[i] = arrayLiteral(v, writeQuoted)
+		case [][]byte:
+			out[i] = arrayLiteral(v, func(b *strings.Builder, e []byte) { fmt.Fprintf(b, `"\\x%x"`, e) })
+		default:
+			out[i] = a
+		}
+	}
+	return out
+}
+
+func arrayLiteral[T any](elements []T, write func(*strings.Builder, T)) any {
+	if elements == nil {
+		return nil
+	}
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, e := range elements {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		write(&b, e)
+	}
+	b.WriteByte('}')
+	return b.String()
+}
+
+func writeQuoted(b *strings.Builder, s string) {
+	b.WriteByte('"')
+	for i := range len(s) {
+		if s[i] == '"' || s[i] == '\\' {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(s[i])
+	}
+	b.WriteByte('"')
+}

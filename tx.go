@@ -1,0 +1,287 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+type scopeKey struct{}
+
+// scope is a transaction, or a savepoint in one, as the context carries it.
+type scope struct {
+	tx     *txState
+	parent *scope
+
+	rollbackOnly bool
+	afterCommit  []func()
+	pending      []capture // written together with COMMIT
+}
+
+// txState is what all scopes of one transaction share.
+type txState struct {
+	db         *DB // nil after WithTx
+	q          schema.Querier
+	native     func(ctx context.Context) any
+	ended      bool
+	savepoints int
+	wrote      map[string]bool // outbox tables
+}
+
+type capture struct {
+	publisher *Publisher
+	topic     string
+	records   []record
+}
+
+func scopeFrom(ctx context.Context) *scope {
+	s, _ := ctx.Value(scopeKey{}).(*scope)
+	return s
+}
+
+// InTx runs fn in a transaction of db, which fn finds in its context, and commits it if fn returns nil.
+// If fn returns an error or panics, the transaction is rolled back and the error or the panic passed on. In
+// a context that carries a transaction already, of InTx or of WithTx, fn runs behind a savepoint of that
+// one: its failure undoes only its own work.
+//
+// Besides the errors of fn and of the database it returns ErrNoDB, ErrOtherDB if the context carries a
+// transaction of another DB, ErrRolledBack, ErrTxEnded and ErrCommitUnknown. Serialization failures
+// and deadlocks are not retried here; middleware.Tx does.
+func InTx(ctx context.Context, db *DB, fn func(ctx context.Context) error) error {
+	return InTxWith(ctx, db, TxOptions{}, fn)
+}
+
+// InTxWith is InTx with settings. In a nested call only OnBegin is used.
+func InTxWith(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
+	if err := db.Check(); err != nil {
+		return err
+	}
+	if opts.OnBegin != nil {
+		inner := fn
+		fn = func(ctx context.Context) error {
+			if err := opts.OnBegin(ctx); err != nil {
+				return fmt.Errorf("OnBegin: %w", err)
+			}
+			return inner(ctx)
+		}
+	}
+	if outer := scopeFrom(ctx); outer != nil {
+		if outer.tx.db != nil && outer.tx.db != db {
+			return ErrOtherDB
+		}
+		return inSavepoint(ctx, outer, fn)
+	}
+
+	begun := time.Now()
+	s, err := inNewTx(ctx, db, opts, fn)
+	if opts.Observer != nil {
+		opts.Observer.TxEnded(ctx, TxEnd{DB: db.name, Duration: time.Since(begun), Err: err})
+	}
+	if s == nil {
+		return err
+	}
+	for _, c := range s.pending {
+		c.publisher.observe(ctx, c.topic, c.records, 0, err)
+	}
+	if err != nil {
+		return err
+	}
+	for table := range s.tx.wrote {
+		db.committed(table)
+	}
+	for _, hook := range s.afterCommit {
+		hook()
+	}
+	return nil
+}
+
+func inNewTx(ctx context.Context, db *DB, opts TxOptions, fn func(context.Context) error) (*scope, error) {
+	native, err := db.backend.begin(ctx, opts)
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	s := &scope{tx: &txState{db: db, q: native, native: func(ctx context.Context) any {
+		if lazy, ok := native.(*pgxTx); ok {
+			_ = lazy.start(ctx) // kept there: the first use of the transaction returns it
+		}
+		return native.native()
+	}}}
+	finished := false
+	defer func() {
+		s.tx.ended = true
+		if !finished { // fn panicked, or called runtime.Goexit
+			_ = native.rollback(ctx)
+		}
+	}()
+	err = fn(context.WithValue(ctx, scopeKey{}, s))
+	finished = true
+	s.tx.ended = true
+	if err == nil && s.rollbackOnly {
+		err = ErrRolledBack
+	}
+	if err != nil {
+		if rollbackErr := native.rollback(ctx); rollbackErr != nil {
+			err = errors.Join(err, rollbackErr)
+		}
+		return s, err
+	}
+	for _, c := range s.pending {
+		s.wrote(c.publisher.table)
+	}
+	if err := native.commit(ctx, pendingStatements(s.pending)); err != nil {
+		return s, fmt.Errorf("commit: %w", explain(err))
+	}
+	return s, nil
+}
+
+// pendingStatements joins neighbours that go to the same table, so that what a handler returned is
+// one statement even if it was captured in several calls.
+func pendingStatements(pending []capture) []statement {
+	var list []statement
+	for len(pending) > 0 {
+		insert := pending[0].publisher.insert
+		var records []record
+		for len(pending) > 0 && pending[0].publisher.insert == insert {
+			records = append(records, pending[0].records...)
+			pending = pending[1:]
+		}
+		list = append(list, chunks(insert, records)...)
+	}
+	return list
+}
+
+func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) error) (err error) {
+	if outer.tx.ended {
+		return ErrTxEnded
+	}
+	tx := outer.tx
+	tx.savepoints++
+	name := fmt.Sprintf("outbox_%d", tx.savepoints)
+	if _, err := tx.q.Exec(ctx, "savepoint "+name); err != nil {
+		return fmt.Errorf("savepoint: %w", err)
+	}
+	s := &scope{tx: tx, parent: outer}
+	undo := func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		if _, err := tx.q.Exec(ctx, "rollback to savepoint "+name); err != nil {
+			outer.rollbackOnly = true
+			return fmt.Errorf("rollback to savepoint: %w", err)
+		}
+		return nil
+	}
+	finished := false
+	defer func() {
+		if !finished {
+			_ = undo()
+		}
+	}()
+	err = fn(context.WithValue(ctx, scopeKey{}, s))
+	finished = true
+	if err == nil && s.rollbackOnly {
+		err = ErrRolledBack
+	}
+	if err != nil {
+		return errors.Join(err, undo())
+	}
+	if _, err := tx.q.Exec(ctx, "release savepoint "+name); err != nil {
+		return errors.Join(fmt.Errorf("release savepoint: %w", err), undo())
+	}
+	outer.afterCommit = append(outer.afterCommit, s.afterCommit...)
+	outer.pending = append(outer.pending, s.pending...)
+	return nil
+}
+
+// WithTx returns a context that carries a transaction which the caller began and will commit: a pgx.Tx or
+// a *sql.Tx. What is published with it is written at once and becomes visible with the caller's COMMIT; a
+// forwarder notices at its next poll, or at once if the caller then calls its Wake. AfterCommit and
+// SetRollbackOnly do not work in it, because nobody tells this module how it ended; inside a nested
+// InTx they do for the savepoint. It returns ErrBadTx for anything else, nil included.
+func WithTx(ctx context.Context, tx any) (context.Context, error) {
+	s := &scope{tx: &txState{native: func(context.Context) any { return tx }}}
+	switch tx := tx.(type) {
+	case *sql.Tx:
+		if tx == nil {
+			return ctx, ErrBadTx
+		}
+		s.tx.q = &sqlTx{tx: tx}
+	case pgx.Tx:
+		s.tx.q = foreignPgxTx{tx}
+	default:
+		return ctx, ErrBadTx
+	}
+	return context.WithValue(ctx, scopeKey{}, s), nil
+}
+
+// foreignPgxTx runs statements in a pgx.Tx that the caller began.
+type foreignPgxTx struct{ tx pgx.Tx }
+
+func (f foreignPgxTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	tag, err := f.tx.Exec(ctx, query, args...)
+	return tag.RowsAffected(), err
+}
+
+func (f foreignPgxTx) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
+	rows, err := f.tx.Query(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgxRows{rows}, nil
+}
+
+// TxFromContext returns the transaction that the context carries: TxFromContext[pgx.Tx] with a DB of
+// FromPgx, TxFromContext[*sql.Tx] with one of FromSQL, and TxFromContext[schema.Querier] with either. It
+// returns false if there is none, if it has ended, or if it is of another kind. Like any transaction it serves one
+// goroutine at a time. The pgx.Tx refuses Commit and Rollback with ErrTxManaged; a *sql.Tx cannot, so
+// do not call them: InTx would return ErrTxEnded.
+func TxFromContext[T any](ctx context.Context) (T, bool) {
+	var none T
+	s := scopeFrom(ctx)
+	if s == nil || s.tx.ended {
+		return none, false
+	}
+	if _, ok := any(&none).(*schema.Querier); ok {
+		q, ok := s.tx.q.(T)
+		return q, ok
+	}
+	tx, ok := s.tx.native(ctx).(T)
+	return tx, ok
+}
+
+// AfterCommit has fn called once the transaction in the context is committed, in the order of the
+// calls. It is dropped if the transaction, or the savepoint around it, is rolled back or its outcome unknown. It
+// returns ErrNoTx if there is no transaction, or only one of WithTx.
+func AfterCommit(ctx context.Context, fn func()) error {
+	s := scopeFrom(ctx)
+	if s == nil || s.tx.db == nil || s.tx.ended {
+		return ErrNoTx
+	}
+	s.afterCommit = append(s.afterCommit, fn)
+	return nil
+}
+
+// SetRollbackOnly makes InTx roll back although its function returns nil, and return ErrRolledBack;
+// middleware.Tx then acks the message. It is for code whose errors are swallowed before they reach
+// the transaction, such as CQRS handlers with AckCommandHandlingErrors. In a nested InTx it concerns the
+// savepoint. It returns ErrNoTx if there is no transaction, or only one of WithTx outside a nested InTx.
+func SetRollbackOnly(ctx context.Context) error {
+	s := scopeFrom(ctx)
+	if s == nil || s.tx.ended || (s.tx.db == nil && s.parent == nil) {
+		return ErrNoTx
+	}
+	s.rollbackOnly = true
+	return nil
+}
+
+func (s *scope) wrote(table string) {
+	if s.tx.wrote == nil {
+		s.tx.wrote = map[string]bool{}
+	}
+	s.tx.wrote[table] = true
+}
