@@ -202,6 +202,9 @@ func (p *Publisher) Close() error { return nil }
 // DB returns the handle that the publisher writes through.
 func (p *Publisher) DB() *DB { return p.db }
 
+// Tables returns the names of the tables that the publisher writes to, every one filled in.
+func (p *Publisher) Tables() schema.Names { return p.cfg.Tables }
+
 func (p *Publisher) accepts(s *scope) error {
 	if s.tx.ended {
 		return fmt.Errorf("%w: the transaction in it has ended", ErrNoTx)

@@ -254,6 +254,32 @@ func TxFromContext[T any](ctx context.Context) (T, bool) {
 	return tx, ok
 }
 
+// OutsideTx returns ctx without the transaction that it carries: what is done with it is not undone
+// by a rollback, and does not become visible with the commit either.
+func OutsideTx(ctx context.Context) context.Context {
+	if scopeFrom(ctx) == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, scopeKey{}, (*scope)(nil))
+}
+
+// TxQuerier returns the transaction that the context carries, for statements that must run in a
+// transaction of db. It returns ErrNoTx if there is none or it has ended, ErrOtherDB if it was begun on
+// another DB, and ErrNoDB. A transaction of WithTx is taken to be one of db.
+func (db *DB) TxQuerier(ctx context.Context) (schema.Querier, error) {
+	if err := db.Check(); err != nil {
+		return nil, err
+	}
+	s := scopeFrom(ctx)
+	switch {
+	case s == nil || s.tx.ended:
+		return nil, ErrNoTx
+	case s.tx.db != nil && s.tx.db != db:
+		return nil, ErrOtherDB
+	}
+	return s.tx.q, nil
+}
+
 // AfterCommit has fn called once the transaction in the context is committed, in the order of the
 // calls. It is dropped if the transaction, or the savepoint around it, is rolled back or its outcome unknown. It
 // returns ErrNoTx if there is no transaction, or only one of WithTx.

@@ -91,15 +91,18 @@ SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
  WHERE $3::bool AND o.lane = ANY ($1::bigint[]::smallint[]) AND o.dead_at IS NOT NULL AND o.published_at IS NULL
    AND o.key <> '' AND ($2::text[] = '{}' OR o.topic = ANY ($2::text[]))`
 
-	// Sweep lists ids that are pending at or below a lane's mark, from a cursor on: the safety net
-	// under Fetch, for rows that somebody made pending again behind its back.
+	// Sweep lists ids that are pending at or below the marks of some lanes, from a cursor in each on: the
+	// safety net under Fetch, for rows that somebody made pending again behind its back.
 	//
-	// Arguments: lane, cursor, mark, limit, topics (empty = all).
-	Sweep = `SELECT o.id FROM {outbox} o
- WHERE (o.lane, o.id) > ($1::smallint, $2::bigint) AND (o.lane, o.id) <= ($1::smallint, $3::bigint)
-   AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
-   AND ($5::text[] = '{}' OR o.topic = ANY ($5::text[]))
- ORDER BY o.lane, o.id LIMIT $4::bigint`
+	// Arguments: lanes, cursors, marks, limit per lane, topics (empty = all).
+	Sweep = `SELECT r.lane, r.id
+  FROM unnest($1::bigint[]::smallint[], $2::bigint[], $3::bigint[]) AS w(lane, cursor, mark)
+ CROSS JOIN LATERAL (
+       SELECT o.lane, o.id FROM {outbox} o
+        WHERE (o.lane, o.id) > (w.lane, w.cursor) AND (o.lane, o.id) <= (w.lane, w.mark)
+          AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+          AND ($5::text[] = '{}' OR o.topic = ANY ($5::text[]))
+        ORDER BY o.lane, o.id LIMIT $4::bigint) r`
 
 	// SettlePublished marks messages published. A publish that happened is a fact, whoever reports it
 	// and whatever became of the lane since, so no epoch is checked.

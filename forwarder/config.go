@@ -1,0 +1,164 @@
+package forwarder
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// Config configures a Forwarder or a Subscriber. The zero value is ready for use.
+type Config struct {
+	// Tables are the names of the tables; default: outbox and its companions in the search path.
+	Tables schema.Names
+	// Name says in logs and in the table of forwarders which process this is; default host name and process id.
+	Name string
+	// Topics limits the forwarder to some topics; default all. Order per key holds among them.
+	Topics []string
+	// Scope names the set of topics. Forwarders of one scope share its lanes and must have the same topics;
+	// topics must not overlap between scopes. Default: "default", or the topics joined by commas.
+	Scope string
+	// Routes sends topics to other publishers than the one of New. The forwarder closes none.
+	Routes map[string]message.Publisher
+
+	// Concurrency is how many messages are published at once, each by a Publish call of its own;
+	// default 64. Messages of one key are never published at once.
+	Concurrency int
+	// ReadAhead is how many messages are read ahead of their publishing at most; default 8192, fewer if
+	// they are large.
+	ReadAhead int
+	// PollInterval is how long a message may wait that nobody woke us for: one of another process, or one
+	// that falls due; default 500 ms.
+	PollInterval time.Duration
+	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again after
+	// its backoff. Default 30 s; -1 waits for ever. The Subscriber's default is -1.
+	PublishTimeout time.Duration
+	// QueryTimeout bounds each statement; default 10 s.
+	QueryTimeout time.Duration
+	// LeaseTTL is how long a forwarder that vanished keeps its lanes; default 10 s. It is renewed at a third of it.
+	LeaseTTL time.Duration
+	// CloseTimeout is how long Run waits, once its context is over, for publishes that are under way;
+	// default 30 s.
+	CloseTimeout time.Duration
+
+	// Classify gives a verdict on the errors of Publish; default Rejected for all of them. Packages
+	// publisher/kafka and publisher/nats have one for their brokers.
+	Classify Classifier
+	// Backoff is how long a rejected message waits for its next attempt; default 1 s doubling to 5 min.
+	Backoff Backoff
+	// PauseBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s.
+	PauseBackoff Backoff
+	// MaxAttempts is after how many rejected attempts a message is dead; default 10, -1 never.
+	MaxAttempts int
+	// MinDeadAge is how old a message must be to die of its attempts, so that an outage that nobody
+	// classified kills nothing; default 1 h, -1 no age.
+	MinDeadAge time.Duration
+	// HoldDead keeps later messages of a key waiting behind a dead one until somebody requeues or deletes it;
+	// default: they go on.
+	HoldDead bool
+	// Retention is how long published messages are kept; default 7 days, -1 deletes them as they are published.
+	Retention time.Duration
+	// CleanupInterval is how often messages past their Retention are looked for; default 1 min.
+	CleanupInterval time.Duration
+
+	// Observer, if not nil, is told of every publish; see Observer for what else it may implement.
+	Observer Observer
+}
+
+func (c *Config) setDefaults() {
+	c.Tables = c.Tables.WithDefaults()
+	if c.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		c.Name = fmt.Sprintf("%s:%d", host, os.Getpid())
+	}
+	c.Topics = slices.Compact(slices.Sorted(slices.Values(c.Topics)))
+	if c.Scope == "" {
+		c.Scope = "default"
+		if len(c.Topics) > 0 {
+			c.Scope = strings.Join(c.Topics, ",")
+		}
+	}
+	fill(&c.Concurrency, 64)
+	fill(&c.ReadAhead, 8192)
+	fill(&c.PollInterval, 500*time.Millisecond)
+	fill(&c.PublishTimeout, 30*time.Second)
+	fill(&c.QueryTimeout, 10*time.Second)
+	fill(&c.LeaseTTL, 10*time.Second)
+	fill(&c.CloseTimeout, 30*time.Second)
+	fill(&c.MaxAttempts, 10)
+	fill(&c.MinDeadAge, time.Hour)
+	fill(&c.Retention, 7*24*time.Hour)
+	fill(&c.CleanupInterval, time.Minute)
+	c.Backoff = c.Backoff.orDefault(time.Second, 5*time.Minute)
+	c.PauseBackoff = c.PauseBackoff.orDefault(200*time.Millisecond, 15*time.Second)
+	if c.Classify == nil {
+		c.Classify = func(error) Verdict { return Rejected }
+	}
+}
+
+func fill[T comparable](field *T, def T) {
+	var zero T
+	if *field == zero {
+		*field = def
+	}
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("Config."+format, args...)) }
+	if err := c.Tables.Validate(); err != nil {
+		bad("Tables: %w", err)
+	}
+	if c.Concurrency < 1 {
+		bad("Concurrency is %d: use at least 1", c.Concurrency)
+	}
+	if c.ReadAhead < 1 {
+		bad("ReadAhead is %d: use at least 1", c.ReadAhead)
+	}
+	for _, d := range []struct {
+		field string
+		value time.Duration
+		off   bool // -1 switches it off
+	}{
+		{"PollInterval", c.PollInterval, false}, {"QueryTimeout", c.QueryTimeout, false},
+		{"LeaseTTL", c.LeaseTTL, false}, {"CloseTimeout", c.CloseTimeout, false},
+		{"CleanupInterval", c.CleanupInterval, false}, {"PublishTimeout", c.PublishTimeout, true},
+		{"MinDeadAge", c.MinDeadAge, true}, {"Retention", c.Retention, true},
+	} {
+		if d.value < 0 && !(d.off && d.value == -1) {
+			bad("%s is %s: use a positive duration", d.field, d.value)
+		}
+	}
+	if c.LeaseTTL > 0 && c.LeaseTTL < 500*time.Millisecond {
+		bad("LeaseTTL is %s: use at least 500ms", c.LeaseTTL)
+	}
+	if c.MaxAttempts < -1 {
+		bad("MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
+	}
+	for topic, pub := range c.Routes {
+		if pub == nil {
+			bad("Routes[%q] is nil", topic)
+		}
+		if len(c.Topics) > 0 && !slices.Contains(c.Topics, topic) {
+			bad("Routes[%q] is not among Topics", topic)
+		}
+	}
+	if slices.Contains(c.Topics, "") {
+		bad("Topics holds an empty topic")
+	}
+	for _, err := range []error{c.Backoff.validate("Config.Backoff"), c.PauseBackoff.validate("Config.PauseBackoff")} {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,247 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// send hands one message to whoever it is for and returns when that has answered. ctx ends when the
+// forwarder gives up waiting.
+type send func(ctx context.Context, topic string, msg *message.Message) error
+
+// engine reads the outbox, hands each message to send, and settles what became of it. Forwarder and
+// Subscriber are its two faces.
+//
+// Its goroutines: one reads (and is the only one that does), one settles, one keeps the lease, one looks
+// after publishes that take too long, one sweeps and cleans up, and up to Concurrency publish. All state
+// they share is the board, under mu.
+type engine struct {
+	db     *outbox.DB
+	cfg    Config
+	send   send
+	logger watermill.LoggerAdapter
+	obs    observers
+	owner  string // the id of this run
+	sql    statements
+
+	mu         sync.Mutex
+	board      *board
+	workers    int           // publishing goroutines that count against Concurrency
+	stuck      int           // goroutines whose publish timed out and has not returned
+	pace       time.Duration // moving average of how long a publish takes
+	calls      map[*call]struct{}
+	leaseUntil time.Time // no publish starts after it
+	stopping   bool
+	owned      int  // lanes, by the last count
+	draining   bool // some lanes are to be given back
+	drains     int  // calls of drain that wait
+	reader     reader
+	newLanes   map[int16]int64 // taken, but their held keys are not loaded yet; to epochs
+	loading    map[int16]int64 // being loaded
+	share      int             // lanes that are ours to have, by the last count; -1 before the first
+	idle       int64           // counts reads that found everything done
+	idleCond   *sync.Cond
+
+	dirty     atomic.Bool   // there is something new to read
+	readNow   chan struct{} // capacity 1: look whether to read
+	settleNow chan struct{} // capacity 1: there are results
+	leaseNow  chan struct{} // capacity 1: lanes can be given back
+	running   chan struct{} // closed when lanes are owned
+
+	publishing sync.WaitGroup
+	sendCtx    context.Context
+	giveUp     context.CancelFunc
+}
+
+// statements are the statements of the engine with the table names filled in.
+type statements struct {
+	fetch, loadHeads, sweep, settlePublished, settleFailed, clean                      string
+	lock, conflict, join, createLanes, heartbeat, members, lanes, take, release, leave string
+}
+
+func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, logger watermill.LoggerAdapter) (*engine, error) {
+	if err := db.Check(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	logger = logger.With(watermill.LogFields{"db": db.Name(), "scope": cfg.Scope, "forwarder": cfg.Name})
+	e := &engine{
+		db: db, cfg: cfg, send: s, logger: logger,
+		obs:       observers{db.Name(), cfg.Scope, cfg.Observer, logger},
+		owner:     uuid.NewString(),
+		calls:     map[*call]struct{}{},
+		share:     -1,
+		newLanes:  map[int16]int64{},
+		readNow:   make(chan struct{}, 1),
+		settleNow: make(chan struct{}, 1),
+		leaseNow:  make(chan struct{}, 1),
+		running:   make(chan struct{}),
+	}
+	e.idleCond = sync.NewCond(&e.mu)
+	e.board = newBoard(&e.cfg)
+	e.board.observe = e.obs
+	e.reader = reader{rowBytes: guessedRowBytes, width: laneCount}
+	e.sendCtx, e.giveUp = context.WithCancel(context.WithoutCancel(base))
+	t := cfg.Tables
+	e.sql = statements{
+		fetch: t.Render(schema.Fetch), loadHeads: t.Render(schema.LoadHeads), sweep: t.Render(schema.Sweep),
+		settlePublished: t.Render(schema.SettlePublished), settleFailed: t.Render(schema.SettleFailed),
+		clean: t.Render(schema.CleanPublished),
+		lock:  t.Render(schema.LockForwarders), conflict: t.Render(schema.ConflictingForwarder),
+		join: t.Render(schema.JoinForwarders), createLanes: t.Render(schema.CreateLanes),
+		heartbeat: t.Render(schema.Heartbeat), members: t.Render(schema.Members), lanes: t.Render(schema.Lanes),
+		take: t.Render(schema.TakeLanes), release: t.Render(schema.ReleaseLanes), leave: t.Render(schema.LeaveForwarders),
+	}
+	if cfg.Retention == -1 {
+		e.sql.settlePublished = t.Render(schema.SettlePublishedDelete)
+	}
+	return e, nil
+}
+
+// prepare checks the schema and registers the forwarder. Nothing has to be undone if it fails.
+func (e *engine) prepare(ctx context.Context) error {
+	if err := schema.Check(ctx, e.db, e.cfg.Tables); err != nil {
+		return err
+	}
+	return e.register(ctx)
+}
+
+// run works until ctx is over, then stops in order: nothing new is read or sent, what is under way is
+// waited for and settled, and the lanes are given back.
+func (e *engine) run(ctx context.Context) error {
+	lease, closeLease, err := e.db.Dedicated(ctx)
+	if err != nil {
+		return fmt.Errorf("open a connection for the lease: %w", err)
+	}
+	defer closeLease()
+	stopWake := e.db.OnCommit(e.cfg.Tables.OutboxName(), e.wake)
+	defer stopWake()
+
+	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBackground()
+	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSettling()
+
+	var front, back, settler sync.WaitGroup
+	front.Go(func() { e.read(ctx) })
+	front.Go(func() { e.maintain(ctx) })
+	back.Go(func() { e.keepLease(background, lease) })
+	back.Go(func() { e.watchCalls(background) })
+	settler.Go(func() { e.settle(settling) })
+
+	<-ctx.Done()
+	e.mu.Lock()
+	e.stopping = true
+	e.idleCond.Broadcast()
+	e.mu.Unlock()
+	front.Wait()
+	left := e.waitForPublishes()
+	stopSettling()
+	settler.Wait() // it settles what is left before it returns
+	stopBackground()
+	back.Wait()
+	e.leave(lease)
+	if left > 0 {
+		e.logger.Error("Stopped with publishes under way; they will be sent again",
+			context.DeadlineExceeded, watermill.LogFields{"messages": left})
+	}
+	return nil
+}
+
+// waitForPublishes returns how many publishes did not end in time.
+func (e *engine) waitForPublishes() int {
+	done := make(chan struct{})
+	go func() {
+		e.publishing.Wait()
+		close(done)
+	}()
+	timer := time.NewTimer(e.cfg.CloseTimeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		e.giveUp()
+		return 0
+	case <-timer.C:
+	}
+	e.giveUp()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.board.busy + e.stuck
+}
+
+// wake says that there is something new to read.
+func (e *engine) wake() {
+	e.dirty.Store(true)
+	signal(e.readNow)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// drain waits until a read that began after the call has found nothing left to do.
+func (e *engine) drain(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.idleCond.Broadcast()
+	})
+	defer stop()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.drains++
+	defer func() { e.drains-- }()
+	// The read that is under way may have begun before the call.
+	for target := e.idle + 2; e.idle < target; {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if e.stopping {
+			return ErrClosed
+		}
+		e.wake()
+		e.idleCond.Wait()
+	}
+	return nil
+}
+
+// errorLog logs the first of a row of errors as an error and the others at debug, and when they end.
+type errorLog struct {
+	failing bool
+	logger  watermill.LoggerAdapter
+	what    string
+}
+
+func (l *errorLog) report(err error) {
+	switch {
+	case err == nil && l.failing:
+		l.failing = false
+		l.logger.Info(l.what+" works again", nil)
+	case err == nil || errors.Is(err, context.Canceled):
+	case l.failing:
+		l.logger.Debug(l.what+" still fails", watermill.LogFields{"err": err.Error()})
+	default:
+		l.failing = true
+		l.logger.Error(l.what+" fails; it is tried again until it works", err, nil)
+	}
+}

@@ -1,0 +1,120 @@
+package forwarder
+
+import (
+	"context"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// Forwarder publishes what is committed to the outbox. Any number of them, in any number of processes, share
+// the work. It is safe for concurrent use.
+type Forwarder struct {
+	engine *engine
+
+	mu     sync.Mutex
+	cancel context.CancelFunc // nil before Run
+	closed bool
+	done   chan struct{} // closed when Run has returned
+}
+
+// New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns
+// outbox.ErrNoDB, ErrNoPublisher or an error that names every field of the Config at fault. A nil logger
+// logs nothing.
+func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.LoggerAdapter) (*Forwarder, error) {
+	if pub == nil {
+		return nil, ErrNoPublisher
+	}
+	send := func(_ context.Context, topic string, msg *message.Message) error {
+		if routed, ok := cfg.Routes[topic]; ok {
+			return routed.Publish(topic, msg)
+		}
+		return pub.Publish(topic, msg)
+	}
+	e, err := newEngine(context.Background(), db, cfg, send, logger)
+	if err != nil {
+		return nil, err
+	}
+	return &Forwarder{engine: e, done: make(chan struct{})}, nil
+}
+
+// Run publishes until ctx is over or Close is called, and then returns nil once everything that it started
+// has ended: no new message is sent, those under way are waited for up to Config.CloseTimeout and
+// settled, and the lanes are given to the other forwarders. It returns an error, before it publishes
+// anything, if the schema is not as it must be (schema.ErrSchemaChanged), ErrTopicsOverlap, ErrRunning,
+// ErrClosed, or that of the database if it does not answer. Errors after the start are logged and retried.
+//
+// Run it as a goroutine beside the Router, and give it a context of its own that ends after the Router has
+// closed, so that what the last handlers committed leaves at once.
+func (f *Forwarder) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f.mu.Lock()
+	switch {
+	case f.closed:
+		f.mu.Unlock()
+		return ErrClosed
+	case f.cancel != nil:
+		f.mu.Unlock()
+		return ErrRunning
+	}
+	f.cancel = cancel
+	f.mu.Unlock()
+	defer close(f.done)
+	if err := f.engine.prepare(ctx); err != nil {
+		return err
+	}
+	return f.engine.run(ctx)
+}
+
+// Running returns a channel that is closed when the forwarder owns its lanes and publishes.
+func (f *Forwarder) Running() <-chan struct{} { return f.engine.running }
+
+// Close ends Run and waits for it to return. It may be called several times and from anywhere.
+func (f *Forwarder) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	cancel := f.cancel
+	f.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-f.done
+	}
+	return nil
+}
+
+// Wake makes the forwarder look for messages now. Transactions of InTx on the same *outbox.DB do that by
+// themselves; call it after a commit that this module does not see, such as one around outbox.WithTx.
+func (f *Forwarder) Wake() { f.engine.wake() }
+
+// Drain publishes what is ready in the forwarder's lanes and returns when nothing is left: for tests, jobs, and
+// before shutting down. It runs the forwarder for that time unless Run does already. Messages that
+// are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a
+// topic is unavailable it waits. It returns the error of ctx, of starting as Run does, or ErrClosed.
+func (f *Forwarder) Drain(ctx context.Context) error {
+	f.mu.Lock()
+	running := f.cancel != nil
+	f.mu.Unlock()
+	if running {
+		return f.engine.drain(ctx)
+	}
+	failed := make(chan error, 1)
+	drainCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		failed <- f.Run(drainCtx)
+		cancel()
+	}()
+	err := f.engine.drain(drainCtx)
+	cancel()
+	if runErr := <-failed; runErr != nil {
+		return runErr
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}

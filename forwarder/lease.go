@@ -1,0 +1,370 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+const (
+	// leaveTimeout bounds giving the lanes back; if it fails the lease runs out by itself.
+	leaveTimeout = 5 * time.Second
+	// forgetAfter is after how many lease times a dead forwarder's row is deleted.
+	forgetAfter = 10
+)
+
+// register writes the heartbeat row, unless another forwarder reads some of the same topics in another scope.
+func (e *engine) register(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	topics := topicsArg(e.cfg.Topics)
+	err := e.db.Transact(ctx, func(q schema.Querier) error {
+		if _, err := q.Exec(ctx, e.sql.lock); err != nil {
+			return err
+		}
+		var conflict error
+		err := schema.Collect(ctx, q, func(rows schema.Rows) error {
+			var scope, name, theirs string
+			if err := rows.Scan(&scope, &name, &theirs); err != nil {
+				return err
+			}
+			if theirs == "" {
+				theirs = "all topics"
+			}
+			conflict = fmt.Errorf("%w: %s has scope %q with %s", ErrTopicsOverlap, name, scope, theirs)
+			return nil
+		}, e.sql.conflict, e.owner, e.cfg.Scope, topics)
+		if err != nil || conflict != nil {
+			return firstError(err, conflict)
+		}
+		if _, err := q.Exec(ctx, e.sql.join, e.owner, e.cfg.Scope, topics, e.cfg.Name, e.cfg.LeaseTTL.Seconds()); err != nil {
+			return err
+		}
+		_, err = q.Exec(ctx, e.sql.createLanes, e.cfg.Scope)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("register forwarder: %w", err)
+	}
+	return nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepLease renews the lease, and takes and gives lanes so that each live forwarder has its share.
+func (e *engine) keepLease(ctx context.Context, q schema.Querier) {
+	report := errorLog{logger: e.logger, what: "Renewing the lease"}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-e.leaseNow:
+		}
+		wait, err := e.balance(ctx, q)
+		if ctx.Err() != nil {
+			return
+		}
+		report.report(err)
+		if err != nil {
+			wait = min(e.cfg.LeaseTTL/10, time.Second)
+		}
+		timer.Reset(wait)
+	}
+}
+
+// laneState is a lane as the database has it.
+type laneState struct {
+	number     int16
+	epoch      int64
+	owner      string
+	ownerAlive bool
+}
+
+// balance renews the lease, gives back what is drained, and takes what is free up to our share. It returns
+// when to look again.
+func (e *engine) balance(ctx context.Context, q schema.Querier) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(e.cfg.LeaseTTL/3, time.Second))
+	defer cancel()
+	begun := time.Now()
+	renewed, err := q.Exec(ctx, e.sql.heartbeat, e.owner, e.cfg.LeaseTTL.Seconds())
+	if err != nil {
+		return 0, fmt.Errorf("renew lease: %w", err)
+	}
+	if renewed == 0 {
+		if err := e.register(ctx); err != nil {
+			return 0, err
+		}
+	}
+	e.mu.Lock()
+	e.leaseUntil = begun.Add(e.cfg.LeaseTTL)
+	e.startWorkers()
+	e.mu.Unlock()
+
+	if err := e.giveBack(ctx, q); err != nil {
+		return 0, err
+	}
+	share, firstExpiry, err := e.countMembers(ctx, q)
+	if err != nil {
+		return 0, err
+	}
+	states, err := e.readLanes(ctx, q)
+	if err != nil {
+		return 0, err
+	}
+	short, err := e.takeLanes(ctx, q, share, states)
+	if err != nil {
+		return 0, err
+	}
+	next := e.cfg.LeaseTTL / 3
+	if firstExpiry > 0 {
+		// Be there when a vanished forwarder's lease runs out. One that is alive has renewed it by then.
+		next = min(next, firstExpiry+20*time.Millisecond)
+	}
+	if short {
+		next = min(next, 100*time.Millisecond) // somebody is about to give lanes back
+	}
+	return next, nil
+}
+
+// countMembers returns how many lanes are ours to have, and when the first other lease runs out.
+func (e *engine) countMembers(ctx context.Context, q schema.Querier) (share int, firstExpiry time.Duration, err error) {
+	rank, n := 0, 0
+	err = schema.Collect(ctx, q, func(rows schema.Rows) error {
+		var id string
+		var left float64
+		if err := rows.Scan(&id, &left); err != nil {
+			return err
+		}
+		if id == e.owner {
+			rank = n
+		} else if d := time.Duration(left * float64(time.Second)); firstExpiry == 0 || d < firstExpiry {
+			firstExpiry = d
+		}
+		n++
+		return nil
+	}, e.sql.members, e.cfg.Scope)
+	if err != nil {
+		return 0, 0, fmt.Errorf("count forwarders: %w", err)
+	}
+	share = laneCount / max(n, 1)
+	if rank < laneCount%max(n, 1) {
+		share++
+	}
+	return share, firstExpiry, nil
+}
+
+func (e *engine) readLanes(ctx context.Context, q schema.Querier) ([]laneState, error) {
+	var states []laneState
+	err := schema.Collect(ctx, q, func(rows schema.Rows) error {
+		var s laneState
+		if err := rows.Scan(&s.number, &s.epoch, &s.owner, &s.ownerAlive); err != nil {
+			return err
+		}
+		states = append(states, s)
+		return nil
+	}, e.sql.lanes, e.cfg.Scope)
+	if err != nil {
+		return nil, fmt.Errorf("read lanes: %w", err)
+	}
+	return states, nil
+}
+
+// takeLanes compares what we have with what the database says, takes free lanes or marks surplus ones to be
+// given back, and says whether lanes are missing to our share.
+func (e *engine) takeLanes(ctx context.Context, q schema.Querier, share int, states []laneState) (short bool, err error) {
+	var lanes, epochs []int64
+	e.mu.Lock()
+	mine := 0
+	for _, s := range states {
+		have := e.board.lanes[s.number]
+		if s.owner != e.owner {
+			if have != nil {
+				e.board.loseLane(have)
+			}
+			if !s.ownerAlive {
+				lanes, epochs = append(lanes, int64(s.number)), append(epochs, s.epoch)
+			}
+			continue
+		}
+		if (have == nil || have.epoch != s.epoch) && e.loading[s.number] != s.epoch {
+			e.newLanes[s.number] = s.epoch // taken by a statement whose answer was lost
+		}
+		mine++
+	}
+	e.share = share
+	for _, l := range e.board.sortedLanes() {
+		if mine <= share {
+			break
+		}
+		e.board.drainLane(l)
+		mine--
+	}
+	e.draining = false
+	for _, l := range e.board.lanes {
+		e.draining = e.draining || l.draining
+	}
+	e.mu.Unlock()
+
+	if n := min(len(lanes), share-mine); n > 0 {
+		taken, err := e.take(ctx, q, lanes[:n], epochs[:n])
+		if err != nil {
+			return false, err
+		}
+		mine += taken
+	}
+	e.mu.Lock()
+	changed, draining := mine != e.owned, e.draining
+	e.owned = mine
+	e.mu.Unlock()
+	if changed {
+		e.obs.lanes(mine)
+	}
+	if draining {
+		signal(e.leaseNow) // they may be drained already
+	}
+	signal(e.readNow)
+	select {
+	case <-e.running:
+	default:
+		close(e.running)
+	}
+	return mine < share, nil
+}
+
+func (e *engine) take(ctx context.Context, q schema.Querier, lanes, epochs []int64) (int, error) {
+	taken := map[int16]int64{}
+	err := schema.Collect(ctx, q, func(rows schema.Rows) error {
+		var number int16
+		var epoch int64
+		if err := rows.Scan(&number, &epoch); err != nil {
+			return err
+		}
+		taken[number] = epoch
+		return nil
+	}, e.sql.take, e.cfg.Scope, e.owner, lanes, epochs)
+	if err != nil {
+		return 0, fmt.Errorf("take lanes: %w", err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for number, epoch := range taken {
+		e.newLanes[number] = epoch
+	}
+	return len(taken), nil
+}
+
+// giveBack releases the lanes that are to be given back and on which nothing is under way any more.
+func (e *engine) giveBack(ctx context.Context, q schema.Querier) error {
+	e.mu.Lock()
+	drained := e.board.drained()
+	e.mu.Unlock()
+	return e.release(ctx, q, drained)
+}
+
+func (e *engine) release(ctx context.Context, q schema.Querier, list []*lane) error {
+	if len(list) == 0 {
+		return nil
+	}
+	lanes, epochs := make([]int64, len(list)), make([]int64, len(list))
+	for i, l := range list {
+		lanes[i], epochs[i] = int64(l.number), l.epoch
+	}
+	if _, err := q.Exec(ctx, e.sql.release, e.cfg.Scope, e.owner, lanes, epochs); err != nil {
+		return fmt.Errorf("give lanes back: %w", err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range list {
+		e.board.loseLane(l)
+	}
+	return nil
+}
+
+// leave gives everything back at once, so that nobody has to wait for the lease to run out.
+func (e *engine) leave(q schema.Querier) {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	e.mu.Lock()
+	var list []*lane
+	for _, l := range e.board.lanes {
+		list = append(list, l)
+	}
+	e.mu.Unlock()
+	err := e.release(ctx, q, list)
+	if err == nil {
+		_, err = q.Exec(ctx, e.sql.leave, e.owner, (forgetAfter * e.cfg.LeaseTTL).Seconds())
+	}
+	if err != nil {
+		e.logger.Error("The lanes could not be given back; they are free when the lease runs out", err,
+			watermill.LogFields{"lease": e.cfg.LeaseTTL.String()})
+	}
+}
+
+// loadNewLanes starts the lanes that were taken, with the messages that hold keys in them. It is called by
+// the reading goroutine, so its statement begins after the taking committed and ends before the first read.
+func (e *engine) loadNewLanes(ctx context.Context) error {
+	e.mu.Lock()
+	taken := e.newLanes
+	e.newLanes, e.loading = map[int16]int64{}, taken
+	e.mu.Unlock()
+	if len(taken) == 0 {
+		return nil
+	}
+	lanes := make([]int64, 0, len(taken))
+	for number := range taken {
+		lanes = append(lanes, int64(number))
+	}
+	heads, err := e.loadHeads(ctx, lanes)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.loading = nil
+	if err != nil {
+		for number, epoch := range taken {
+			if _, newer := e.newLanes[number]; !newer {
+				e.newLanes[number] = epoch
+			}
+		}
+		return err
+	}
+	now := time.Now()
+	for number, epoch := range taken {
+		e.board.addLane(number, epoch, heads[number], now)
+	}
+	e.reader.more = true
+	return nil
+}
+
+func (e *engine) loadHeads(ctx context.Context, lanes []int64) (map[int16][]head, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	heads := map[int16][]head{}
+	err := schema.Collect(ctx, e.db, func(rows schema.Rows) error {
+		var lane int16
+		var h head
+		var wait float64
+		if err := rows.Scan(&lane, &h.id, &h.key, &h.topic, &h.attempts, &wait, &h.dead); err != nil {
+			return err
+		}
+		h.wait = time.Duration(wait * float64(time.Second))
+		heads[lane] = append(heads[lane], h)
+		return nil
+	}, e.sql.loadHeads, lanes, topicsArg(e.cfg.Topics), e.cfg.HoldDead)
+	if err != nil {
+		return nil, fmt.Errorf("load held keys: %w", err)
+	}
+	return heads, nil
+}

@@ -1,0 +1,223 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+const (
+	sweepInterval = time.Minute
+	sweepBatch    = 1000 // ids per lane and statement
+	maxSuspects   = 1000
+	cleanBatch    = 1000 // rows per statement
+)
+
+// maintain is the goroutine for what is in no hurry: the sweep, a second look at held keys, and deleting
+// what was published long ago.
+func (e *engine) maintain(ctx context.Context) {
+	sweep := errorLog{logger: e.logger, what: "Sweeping the outbox"}
+	heads := errorLog{logger: e.logger, what: "Checking held keys"}
+	clean := errorLog{logger: e.logger, what: "Deleting published messages"}
+	sweepTick := time.NewTicker(sweepInterval)
+	defer sweepTick.Stop()
+	cleanTick := time.NewTicker(e.cfg.CleanupInterval)
+	defer cleanTick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sweepTick.C:
+			heads.report(e.recheckHeads(ctx))
+			sweep.report(e.sweepLanes(ctx))
+		case <-cleanTick.C:
+			if e.cfg.Retention > 0 && e.ownsLane(0) { // one forwarder is enough
+				clean.report(e.cleanPublished(ctx))
+			}
+		}
+	}
+}
+
+func (e *engine) ownsLane(number int16) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.board.lanes[number] != nil
+}
+
+// sweepLanes looks once through all that is pending below the marks for rows that nobody here knows of, using
+// at most a twentieth of the time. What it finds is read by id after the next ordinary read: a row of a
+// transaction that has just committed is known by then, in its proper place.
+func (e *engine) sweepLanes(ctx context.Context) error {
+	e.mu.Lock()
+	for _, l := range e.board.lanes {
+		l.cursor = 0
+	}
+	e.mu.Unlock()
+	for {
+		begun := time.Now()
+		more, err := e.sweepOnce(ctx)
+		if err != nil || !more {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(20 * time.Since(begun)):
+		}
+	}
+}
+
+func (e *engine) sweepOnce(ctx context.Context) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	var lanes, cursors, marks []int64
+	read := map[int16]*lane{}
+	e.mu.Lock()
+	for _, l := range e.board.sortedLanes() {
+		if l.cursor < l.mark {
+			lanes, cursors, marks = append(lanes, int64(l.number)), append(cursors, l.cursor), append(marks, l.mark)
+			read[l.number] = l
+		}
+	}
+	e.mu.Unlock()
+	if len(lanes) == 0 {
+		return false, nil
+	}
+	found := map[int16][]int64{}
+	err = schema.Collect(ctx, e.db, func(rows schema.Rows) error {
+		var lane int16
+		var id int64
+		if err := rows.Scan(&lane, &id); err != nil {
+			return err
+		}
+		found[lane] = append(found[lane], id)
+		return nil
+	}, e.sql.sweep, lanes, cursors, marks, int64(sweepBatch), topicsArg(e.cfg.Topics))
+	if err != nil {
+		return false, fmt.Errorf("sweep: %w", err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, number := range lanes {
+		l := read[int16(number)]
+		ids := found[l.number]
+		if l.cursor = marks[i]; len(ids) == sweepBatch {
+			l.cursor = ids[len(ids)-1]
+			more = true
+		}
+		if l.lost || len(ids) == 0 {
+			continue
+		}
+		known := l.knownIDs()
+		for _, id := range ids {
+			if _, ok := known[id]; !ok && len(e.reader.suspects) < maxSuspects {
+				e.reader.suspects = append(e.reader.suspects, wanted{id: id, why: forSweep, lane: l})
+			}
+		}
+	}
+	if len(e.reader.suspects) > 0 {
+		signal(e.readNow)
+	}
+	return more, nil
+}
+
+// knownIDs returns the rows that are in memory or skipped.
+func (l *lane) knownIDs() map[int64]struct{} {
+	known := make(map[int64]struct{}, len(l.inflight))
+	for id := range l.inflight {
+		known[id] = struct{}{}
+	}
+	for _, k := range l.keys {
+		for _, id := range k.skipped {
+			known[id] = struct{}{}
+		}
+	}
+	return known
+}
+
+// recheckHeads compares the keys that are held with the rows that hold them, which somebody else may have
+// settled, requeued or deleted.
+func (e *engine) recheckHeads(ctx context.Context) error {
+	type look struct {
+		key  *key
+		id   int64
+		head *heldBy
+	}
+	var looks []look
+	var lanes []int64
+	e.mu.Lock()
+	for _, l := range e.board.lanes {
+		before := len(looks)
+		for _, k := range l.keys {
+			for id, h := range k.heads {
+				if !h.due.IsZero() {
+					looks = append(looks, look{k, id, h})
+				}
+			}
+		}
+		if len(looks) > before {
+			lanes = append(lanes, int64(l.number))
+		}
+	}
+	e.mu.Unlock()
+	if len(looks) == 0 {
+		return nil
+	}
+	heads, err := e.loadHeads(ctx, lanes)
+	if err != nil {
+		return err
+	}
+	live := map[int64]head{}
+	for _, list := range heads {
+		for _, h := range list {
+			live[h.id] = h
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	for _, c := range looks {
+		if c.key.lane.lost || c.key.heads[c.id] != c.head || c.head.due.IsZero() {
+			continue // it was tried meanwhile
+		}
+		if h, ok := live[c.id]; !ok {
+			e.board.removeHead(c.key, c.id)
+		} else if due := now.Add(h.wait); !h.dead && due.Add(time.Second).Before(c.head.due) {
+			e.board.retryHead(c.key, c.id, c.head, due)
+		}
+	}
+	signal(e.readNow)
+	return nil
+}
+
+// cleanPublished walks the primary key from its low end, deleting messages past the retention, until it comes
+// to messages that are younger.
+func (e *engine) cleanPublished(ctx context.Context) error {
+	var cursor int64
+	total := 0
+	defer func() { e.obs.cleanedUp(total) }()
+	for {
+		begun := time.Now()
+		var walked, deleted int
+		var young bool
+		queryCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+		err := schema.Collect(queryCtx, e.db, func(rows schema.Rows) error {
+			return rows.Scan(&cursor, &walked, &young, &deleted)
+		}, e.sql.clean, cursor, e.cfg.Retention.Seconds(), int64(cleanBatch))
+		cancel()
+		if err != nil {
+			return fmt.Errorf("delete published messages: %w", err)
+		}
+		total += deleted
+		if walked < cleanBatch || young {
+			return nil
+		}
+		select { // leave half of the time to others
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Since(begun)):
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package forwarder
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Observer is told of every publish. It may also implement the other interfaces of this file. All
+// methods are called from several goroutines and must not block; payloads are not theirs to log.
+type Observer interface {
+	// PublishStart is called before a message is handed to its publisher. The context returned becomes the
+	// message's, and is passed to PublishEnd.
+	PublishStart(ctx context.Context, msg *message.Message, topic string) context.Context
+	// PublishEnd is called with what became of it.
+	PublishEnd(ctx context.Context, end PublishEnd)
+}
+
+// PublishEnd says what became of a publish. Fields may be added.
+type PublishEnd struct {
+	DB, Scope, Topic string
+	ID               int64  // the row
+	UUID             string // of the message
+	Attempt          int    // counting from 1
+	EnqueuedAt       time.Time
+	Took             time.Duration
+	Err              error
+	Verdict          Verdict // if Err is not nil
+}
+
+// ReadObserver is told of every read of the outbox.
+type ReadObserver interface{ ReadEnd(ReadEnd) }
+
+// ReadEnd says how a read went. Fields may be added.
+type ReadEnd struct {
+	DB, Scope string
+	Rows      int // new in memory
+	Took      time.Duration
+	Err       error
+}
+
+// SettleObserver is told of every batch of results that was written back.
+type SettleObserver interface{ SettleEnd(SettleEnd) }
+
+// SettleEnd says how a batch of results went. Fields may be added.
+type SettleEnd struct {
+	DB, Scope               string
+	Published, Failed, Dead int
+	Took                    time.Duration
+	Err                     error // it will be tried again
+}
+
+// DeadObserver is told of messages that will not be tried again.
+type DeadObserver interface{ MessageDead(MessageDead) }
+
+// MessageDead names a dead message. Fields may be added.
+type MessageDead struct {
+	DB, Scope, Topic, UUID string
+	ID                     int64
+	Attempts               int
+	Err                    error
+}
+
+// TopicObserver is told when topics are paused and resumed.
+type TopicObserver interface {
+	TopicPaused(db, scope, topic string, failures int, wait time.Duration, err error)
+	TopicResumed(db, scope, topic string)
+}
+
+// LaneObserver is told how many of the 64 lanes the forwarder owns, whenever that changes.
+type LaneObserver interface {
+	LanesOwned(db, scope string, lanes int)
+}
+
+// CleanupObserver is told how many published messages were deleted past their retention.
+type CleanupObserver interface {
+	CleanedUp(db, scope string, rows int)
+}
+
+// observers calls the user's observer and writes the log.
+type observers struct {
+	db, scope string
+	base      Observer // nil = none
+	logger    watermill.LoggerAdapter
+}
+
+func (o observers) paused(topic string, failures int, wait time.Duration, err error) {
+	fields := watermill.LogFields{"topic": topic, "failures": failures, "wait": wait.String(), "err": err.Error()}
+	if failures == 1 {
+		o.logger.Info("Topic is unavailable and paused; its messages wait and are charged nothing", fields)
+	} else {
+		o.logger.Debug("Topic is still unavailable", fields)
+	}
+	if t, ok := o.base.(TopicObserver); ok {
+		t.TopicPaused(o.db, o.scope, topic, failures, wait, err)
+	}
+}
+
+func (o observers) resumed(topic string) {
+	o.logger.Info("Topic is available again", watermill.LogFields{"topic": topic})
+	if t, ok := o.base.(TopicObserver); ok {
+		t.TopicResumed(o.db, o.scope, topic)
+	}
+}
+
+func (o observers) swept(id int64) {
+	o.logger.Info("A pending message was found that had been read before: somebody changed its row", watermill.LogFields{"id": id})
+}
+
+func (o observers) dead(f failure) {
+	o.logger.Error("Message is dead: it will not be tried again until somebody requeues it", f.err, watermill.LogFields{
+		"id": f.row.id, "uuid": f.row.uuid, "topic": f.row.topic, "attempts": f.attempts})
+	if d, ok := o.base.(DeadObserver); ok {
+		d.MessageDead(MessageDead{o.db, o.scope, f.row.topic, f.row.uuid, f.row.id, f.attempts, f.err})
+	}
+}
+
+func (o observers) lanes(n int) {
+	o.logger.Info("Lanes owned", watermill.LogFields{"lanes": n})
+	if l, ok := o.base.(LaneObserver); ok {
+		l.LanesOwned(o.db, o.scope, n)
+	}
+}
+
+func (o observers) read(e ReadEnd) {
+	if r, ok := o.base.(ReadObserver); ok {
+		e.DB, e.Scope = o.db, o.scope
+		r.ReadEnd(e)
+	}
+}
+
+func (o observers) settle(e SettleEnd) {
+	if s, ok := o.base.(SettleObserver); ok {
+		e.DB, e.Scope = o.db, o.scope
+		s.SettleEnd(e)
+	}
+}
+
+func (o observers) cleanedUp(rows int) {
+	if c, ok := o.base.(CleanupObserver); ok && rows > 0 {
+		c.CleanedUp(o.db, o.scope, rows)
+	}
+}

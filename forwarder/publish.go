@@ -1,0 +1,168 @@
+package forwarder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+const (
+	// fewWorkers publish while publishing takes less than quickPublish: more would only wait for each other.
+	fewWorkers   = 4
+	quickPublish = 20 * time.Microsecond
+	watchTick    = 5 * time.Millisecond
+)
+
+// call is a publish that is under way.
+type call struct {
+	row   *row
+	stuck bool // it timed out
+}
+
+// startWorkers starts publishing goroutines for the rows that may be published now. It is called under mu.
+func (e *engine) startWorkers() {
+	most := e.cfg.Concurrency
+	if e.pace < quickPublish {
+		most = min(most, fewWorkers)
+	}
+	for n := e.board.runnable.len(); n > 0 && e.workers < most; n-- {
+		if e.stuck >= e.cfg.Concurrency {
+			return // as many goroutines again hang in the publisher
+		}
+		e.workers++
+		e.publishing.Add(1)
+		go e.work()
+	}
+}
+
+// work publishes until nothing may be published now.
+func (e *engine) work() {
+	defer e.publishing.Done()
+	c := &call{}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for {
+		now := time.Now()
+		if e.stopping || now.After(e.leaseUntil) {
+			break
+		}
+		if c.row = e.board.next(now); c.row == nil {
+			break
+		}
+		e.calls[c] = struct{}{}
+		e.mu.Unlock()
+		err := e.publish(c.row)
+		e.mu.Lock()
+		delete(e.calls, c)
+
+		took := time.Since(now)
+		e.pace += (took - e.pace) / 8
+		e.board.done(c.row, e.judge(c, err), time.Now())
+		signal(e.settleNow)
+		if c.stuck {
+			e.stuck--
+			e.startWorkers()
+			return // another took its place when it timed out
+		}
+		if e.pace >= quickPublish && e.workers < e.cfg.Concurrency && e.board.runnable.len() > 0 {
+			e.startWorkers()
+		}
+		if e.reader.more && e.hasRoom() || len(e.board.releases) > 0 {
+			signal(e.readNow)
+		}
+	}
+	e.workers--
+	signal(e.readNow)
+	if e.draining {
+		signal(e.leaseNow)
+	}
+}
+
+func (e *engine) judge(c *call, err error) result {
+	res := result{err: err, late: c.stuck}
+	if err != nil {
+		res.aborted = e.sendCtx.Err() != nil || errors.Is(err, errNotDelivered)
+		res.verdict = e.cfg.Classify(err)
+	}
+	return res
+}
+
+// publish sends one row.
+func (e *engine) publish(r *row) (err error) {
+	msg := message.NewMessage(r.uuid, r.payload)
+	if err := json.Unmarshal(r.metadata, &msg.Metadata); err != nil {
+		return fmt.Errorf("metadata of row %d: %w", r.id, err)
+	}
+	if key := r.keyName(); key != "" && msg.Metadata[outbox.MetadataKey] == "" {
+		msg.Metadata[outbox.MetadataKey] = key
+	}
+	ctx := outbox.WithDelivery(e.sendCtx, outbox.Delivery{
+		ID: r.id, Topic: r.topic, Key: r.keyName(), Attempt: r.attempts + 1, EnqueuedAt: r.enqueuedAt,
+	})
+	if e.obs.base != nil {
+		ctx = e.obs.base.PublishStart(ctx, msg, r.topic)
+		defer func() {
+			end := PublishEnd{
+				DB: e.obs.db, Scope: e.obs.scope, Topic: r.topic, ID: r.id, UUID: r.uuid, Attempt: r.attempts + 1,
+				EnqueuedAt: r.enqueuedAt, Took: time.Since(r.started), Err: err,
+			}
+			if err != nil {
+				end.Verdict = e.cfg.Classify(err)
+			}
+			e.obs.base.PublishEnd(ctx, end)
+		}()
+	}
+	msg.SetContext(ctx)
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", ErrPublishPanic, p)
+			e.logger.Error("Publisher panicked", err, watermill.LogFields{"topic": r.topic, "id": r.id, "stack": string(debug.Stack())})
+		}
+	}()
+	return e.send(ctx, r.topic, msg)
+}
+
+// watchCalls fails publishes that take too long, and sees to it that slow ones do not keep the number of
+// workers down.
+func (e *engine) watchCalls(ctx context.Context) {
+	ticker := time.NewTicker(watchTick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		e.mu.Lock()
+		now := time.Now()
+		for c := range e.calls {
+			running := now.Sub(c.row.started)
+			if running > watchTick && e.pace < quickPublish {
+				e.pace = quickPublish
+			}
+			if e.cfg.PublishTimeout > 0 && running > e.cfg.PublishTimeout && !c.stuck {
+				c.stuck = true
+				e.stuck++
+				e.workers--
+				err := fmt.Errorf("%w after %s", ErrPublishTimeout, e.cfg.PublishTimeout)
+				e.board.done(c.row, result{err: err, verdict: e.cfg.Classify(err)}, now)
+				signal(e.settleNow)
+				if e.stuck == e.cfg.Concurrency {
+					e.logger.Error("As many publishes hang as Concurrency allows; none is started until some return", err, nil)
+				}
+			}
+		}
+		if !e.stopping && !now.After(e.leaseUntil) {
+			e.startWorkers()
+		}
+		e.mu.Unlock()
+	}
+}

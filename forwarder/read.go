@@ -1,0 +1,310 @@
+package forwarder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+const (
+	laneCount       = 64
+	maxReadBytes    = 32 << 20 // in memory, as far as the sizes seen so far tell
+	guessedRowBytes = 64 << 10 // before any was seen
+	slowRead        = 20 * time.Millisecond
+	maxSpread       = 64
+)
+
+// reader is the state of the reading goroutine, guarded by engine.mu.
+type reader struct {
+	tracker  tracker
+	more     bool      // the last read did not reach the end
+	poll     time.Time // when to read although nobody asked
+	dueAt    time.Time // when to look for delayed messages
+	ended    time.Time
+	took     time.Duration
+	rowBytes int // moving average
+	width    int // lanes per read; fewer after a time-out
+	offset   int // the first of them
+	spread   int // factor on the limits, while reads are slow
+	suspects []wanted
+	nextTry  time.Time
+}
+
+// read is the goroutine that does all reads.
+func (e *engine) read(ctx context.Context) {
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
+	report := errorLog{logger: e.logger, what: "Reading the outbox"}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.readNow:
+		case <-timer.C:
+		}
+		for {
+			e.mu.Lock()
+			wait := e.untilRead(time.Now())
+			e.mu.Unlock()
+			if wait > 0 {
+				timer.Reset(wait)
+				break
+			}
+			err := e.readOnce(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			report.report(err)
+			e.mu.Lock()
+			if err != nil {
+				e.reader.nextTry = time.Now().Add(retry.NextBackOff())
+			} else {
+				retry.Reset()
+			}
+			e.mu.Unlock()
+		}
+	}
+}
+
+// hasRoom says whether enough of what was read is gone to read more.
+func (e *engine) hasRoom() bool { return e.board.buffered <= e.rowsWanted()/2 }
+
+// rowsWanted is how many rows may be in memory.
+func (e *engine) rowsWanted() int {
+	return max(e.cfg.Concurrency, min(e.cfg.ReadAhead, maxReadBytes/max(e.reader.rowBytes, 1)))
+}
+
+// untilRead returns how long to wait before the next read; 0 = read now.
+func (e *engine) untilRead(now time.Time) time.Duration {
+	r := &e.reader
+	switch {
+	case len(e.newLanes) > 0:
+		return max(0, r.nextTry.Sub(now))
+	case len(e.board.lanes) == 0:
+		return time.Hour // lanes that are taken wake us
+	}
+	next := r.poll
+	sooner := func(t time.Time) {
+		if t.Before(next) {
+			next = t
+		}
+	}
+	if e.hasRoom() {
+		if r.more || len(e.board.releases) > 0 || len(r.suspects) > 0 {
+			sooner(now)
+		}
+		if e.dirty.Load() {
+			// A read per commit would cost more than it finds: rest as long as the last one took.
+			sooner(r.ended.Add(min(r.took, slowRead)))
+		}
+	}
+	if t, ok := e.board.retries.next(); ok {
+		sooner(t)
+	}
+	for _, t := range e.board.topics {
+		if t.trial == nil {
+			sooner(t.until)
+		}
+	}
+	if next.Before(r.nextTry) {
+		next = r.nextTry
+	}
+	return max(0, next.Sub(now))
+}
+
+// readOnce does one read and takes its result over, or none of it.
+func (e *engine) readOnce(ctx context.Context) error {
+	if err := e.loadNewLanes(ctx); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	r := &e.reader
+	begun := time.Now()
+	e.dirty.Store(false)
+	due := !begun.Before(r.dueAt)
+	req := e.board.prepare(begun, e.rowsWanted(), r.width, r.offset, due, r.suspects)
+	for i := range req.limits {
+		req.limits[i] *= int64(max(r.spread, 1))
+	}
+	args := e.fetchArgs(req)
+	e.mu.Unlock()
+
+	res, bytes, err := e.fetch(ctx, req, args)
+	ended := time.Now()
+	took := ended.Sub(begun)
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r.ended, r.took = ended, took
+	r.poll = ended.Add(e.cfg.PollInterval)
+	if err == nil && res.snapshot.seq < r.tracker.seq {
+		// The database was restored, or another one took over: nothing known of its transactions holds.
+		e.restart()
+		err = errors.New("forwarder: the outbox went back in time (restore or failover); reading starts again")
+	}
+	if err != nil {
+		e.board.abandon(req, ended)
+		e.readFailed(err)
+		e.obs.read(ReadEnd{Took: took, Err: err})
+		return fmt.Errorf("read outbox: %w", err)
+	}
+	r.suspects = nil
+	added, more := e.board.integrate(req, res, ended)
+	r.tracker.observe(res.snapshot)
+	r.more = more
+	r.offset += len(req.lanes)
+	r.width = min(laneCount, r.width*2)
+	if n := len(res.ready); n > 0 {
+		r.rowBytes = max(r.rowBytes/2, bytes/n)
+	}
+	r.adaptSpread(took, added, more)
+	if due {
+		// Looking for what fell due walks what is delayed; it may use a twentieth of the time.
+		r.dueAt = begun.Add(max(e.cfg.PollInterval, 20*took))
+	}
+	e.obs.read(ReadEnd{Rows: added, Took: took})
+	e.startWorkers()
+	e.noteIdle(added, more)
+	return nil
+}
+
+// adaptSpread widens the limits while reads are slow and full of rows that are known already: many long
+// transactions that end one after another would otherwise keep the marks from moving on.
+func (r *reader) adaptSpread(took time.Duration, added int, more bool) {
+	if more && added == 0 && took > slowRead {
+		r.spread = min(maxSpread, max(r.spread, 1)*2)
+	} else {
+		r.spread = max(1, r.spread/2)
+	}
+}
+
+// readFailed decides what the next read must do otherwise.
+func (e *engine) readFailed(err error) {
+	r := &e.reader
+	r.more = true
+	state := schema.SQLState(err)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || state == "57014":
+		r.width = max(1, min(r.width, len(e.board.lanes))/2)
+	case state == "" || state == "25006" || state[:2] == "57" || state[:2] == "08":
+		// The connection broke; it may be another server that answers next. Its sequence and its
+		// transactions tell nothing about those that we know.
+		e.restart()
+	}
+}
+
+// restart forgets every mark and every tracked transaction, so that the next read is like a first one. What is in
+// memory stays there.
+func (e *engine) restart() {
+	e.reader.tracker = tracker{}
+	for _, l := range e.board.lanes {
+		l.mark = 0
+	}
+}
+
+func (e *engine) fetchArgs(req request) []any {
+	xids, bounds, los, segmentBounds := e.reader.tracker.args()
+	n := len(req.lanes)
+	lanes, epochs, marks := make([]int64, n), make([]int64, n), make([]int64, n)
+	for i, l := range req.lanes {
+		lanes[i], epochs[i], marks[i] = int64(l.number), l.epoch, l.mark
+	}
+	ids := make([]int64, len(req.wanted))
+	for i, w := range req.wanted {
+		ids[i] = w.id
+	}
+	limits := req.limits
+	if limits == nil {
+		limits = []int64{}
+	}
+	return []any{e.cfg.Scope, e.owner, xids, bounds, los, segmentBounds, lanes, epochs, marks, limits, ids,
+		topicsArg(e.cfg.Topics), req.due, req.dueLim, req.dead}
+}
+
+func topicsArg(topics []string) []string {
+	if topics == nil {
+		return []string{}
+	}
+	return topics
+}
+
+// header is the first result of schema.Fetch.
+type header struct {
+	Snapshot string  `json:"snapshot"`
+	NextXid  int64   `json:"next_xid"`
+	Seq      int64   `json:"seq"`
+	Rewind   *int64  `json:"rewind"`
+	Standby  bool    `json:"standby"`
+	Lanes    []int16 `json:"lanes"`
+}
+
+// fetch runs schema.Fetch. It must be a transaction of its own: the statement's answer about the next
+// transaction id is computed once per transaction.
+func (e *engine) fetch(ctx context.Context, req request, args []any) (res response, bytes int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	res = response{rewind: -1, owned: make(map[int16]bool, len(req.lanes)), byID: make(map[int64]fetched, len(req.wanted))}
+	var head *header
+	err = schema.Collect(ctx, e.db, func(rows schema.Rows) error {
+		var f fetched
+		var source int
+		if err := rows.Scan(&source, &f.laneNumber, &f.id, &f.uuid, &f.topic, &f.keyText,
+			&f.payload, &f.metadata, &f.enqueuedAt, &f.attempts, &f.dead); err != nil {
+			return err
+		}
+		bytes += len(f.payload) + len(f.metadata)
+		switch source {
+		case 0:
+			head = &header{}
+			return json.Unmarshal(f.metadata, head)
+		case 1:
+			res.byID[f.id] = f
+		case 2:
+			res.ready = append(res.ready, f)
+		case 3:
+			res.due = append(res.due, f)
+		}
+		return nil
+	}, e.sql.fetch, args...)
+	switch {
+	case err != nil:
+		return res, bytes, err
+	case head == nil:
+		return res, bytes, errors.New("the read returned no header")
+	case head.Standby:
+		return res, bytes, errStandby
+	}
+	if head.Rewind != nil {
+		res.rewind = *head.Rewind
+	}
+	for _, n := range head.Lanes {
+		res.owned[n] = true
+	}
+	sortFetched(res.ready)
+	res.snapshot, err = parseSnapshot(head.Snapshot, head.NextXid, head.Seq)
+	return res, bytes, err
+}
+
+// noteIdle counts reads after which nothing is left to do.
+func (e *engine) noteIdle(added int, more bool) {
+	b := e.board
+	if added > 0 || more || b.buffered > 0 || len(b.published)+len(b.failed)+len(b.releases)+len(b.topics) > 0 ||
+		e.share < 0 || len(b.lanes) < e.share {
+		return
+	}
+	for _, l := range b.lanes {
+		if l.unsettled > 0 || l.draining {
+			return
+		}
+	}
+	e.idle++
+	e.idleCond.Broadcast()
+}

@@ -1,0 +1,359 @@
+package forwarder
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// purpose says why a row is read by its id.
+type purpose int
+
+const (
+	forRelease purpose = iota // it was skipped, and its key is free again
+	forRetry                  // it failed, and another attempt is due
+	forTrial                  // it tries whether its topic works again
+	forSweep                  // it is pending, though nothing here knows of it
+)
+
+type wanted struct {
+	id    int64
+	why   purpose
+	lane  *lane
+	key   *key
+	topic *topic
+}
+
+// request is what one read asks for.
+type request struct {
+	lanes  []*lane
+	limits []int64
+	wanted []wanted
+	due    bool  // also what waited for its time
+	dueLim int64 // at most so many of it per lane
+	dead   bool  // also dead rows, by id
+}
+
+// response is the complete result of a read.
+type response struct {
+	snapshot snapshot
+	rewind   int64          // -1 = no tracked transaction ended
+	owned    map[int16]bool // the lanes of the request that are still ours
+	byID     map[int64]fetched
+	ready    []fetched // by lane and id
+	due      []fetched // by lane and time
+}
+
+// fetched is a row with what only the board can resolve still open.
+type fetched struct {
+	row
+	laneNumber int16
+	keyText    string
+	dead       bool
+}
+
+// prepare decides what to read next. rows is how many are wanted in memory at most, width how many lanes
+// are read at once, starting with the offset-th.
+func (b *board) prepare(now time.Time, rows, width, offset int, due bool, suspects []wanted) request {
+	b.forget()
+	lanes := b.sortedLanes()
+	if width < len(lanes) {
+		offset %= len(lanes)
+		lanes = slices.Concat(lanes[offset:], lanes[:offset])[:width]
+		slices.SortFunc(lanes, func(x, y *lane) int { return int(x.number) - int(y.number) })
+	}
+	req := request{lanes: lanes, due: due, dead: b.cfg.HoldDead}
+	if len(lanes) == 0 {
+		return req
+	}
+	perLane := max(1, (rows-b.buffered)/len(lanes))
+	for _, l := range lanes {
+		req.limits = append(req.limits, int64(perLane+len(l.inflight)))
+		known := len(l.inflight)
+		if due {
+			for _, k := range l.keys {
+				known += len(k.skipped) + len(k.heads)
+			}
+		}
+		req.dueLim = max(req.dueLim, int64(perLane+known))
+	}
+	b.wantTrials(&req, now)
+	b.wantRetries(&req, now, rows/4)
+	b.wantReleases(&req, max(bucketChunk, rows-b.buffered))
+	req.wanted = append(req.wanted, suspects...)
+	return req
+}
+
+func (b *board) wantTrials(req *request, now time.Time) {
+	for _, t := range b.topics {
+		if t.trial != nil || t.wanted || now.Before(t.until) {
+			continue
+		}
+		if k, id, ok := b.trialOf(t); ok {
+			t.wanted = true
+			req.wanted = append(req.wanted, wanted{id, forTrial, k.lane, k, t})
+		}
+	}
+}
+
+func (b *board) wantRetries(req *request, now time.Time, most int) {
+	for range most {
+		r, ok := b.retries.due(now)
+		if !ok {
+			return
+		}
+		if r.stale() {
+			continue
+		}
+		soon := now.Add(50 * time.Millisecond)
+		w := wanted{r.id, forRetry, r.lane, r.key, nil}
+		if _, under := r.lane.inflight[r.id]; under {
+			b.again(r, soon) // its settling is not forgotten yet, or it was read another way
+			continue
+		}
+		if r.key != nil {
+			if t := b.topics[r.head.topic]; t != nil {
+				if t.trial != nil || t.wanted || now.Before(t.until) {
+					b.again(r, maxTime(t.until, soon))
+					continue
+				}
+				t.wanted = true
+				w.topic = t
+			}
+		}
+		req.wanted = append(req.wanted, w)
+	}
+}
+
+// again puts a retry off.
+func (b *board) again(r retry, at time.Time) {
+	if r.key != nil {
+		b.retryHead(r.key, r.id, r.head, at)
+		return
+	}
+	r.at = at
+	b.retries.add(r)
+}
+
+func (b *board) wantReleases(req *request, room int) {
+	for room > 0 && len(b.releases) > 0 {
+		k := b.releases[0]
+		b.releases = b.releases[1:]
+		k.releasing = false
+		if k.lane.lost || k.lane.draining || k.blocked() {
+			continue
+		}
+		for _, id := range b.release(k, room) {
+			req.wanted = append(req.wanted, wanted{id, forRelease, k.lane, k, nil})
+			room--
+		}
+	}
+}
+
+// abandon takes back a request that failed, so that the next one asks again.
+func (b *board) abandon(req request, now time.Time) {
+	for _, w := range req.wanted {
+		if w.topic != nil {
+			w.topic.wanted = false
+		}
+		switch w.why {
+		case forRetry:
+			r := retry{at: now, lane: w.lane, key: w.key, id: w.id}
+			if w.key != nil {
+				if r.head = w.key.heads[w.id]; r.head == nil {
+					continue
+				}
+			}
+			b.again(r, now)
+		case forRelease:
+			b.advance(w.key)
+		}
+	}
+}
+
+// integrate takes over a complete response. Rows that waited for their turn come before those that were
+// read for the first time, and what the sweep suspected comes last: whatever was read in the proper
+// way is known by then. It returns how many rows are new and whether there may be more to read.
+func (b *board) integrate(req request, res response, now time.Time) (added int, more bool) {
+	for _, l := range req.lanes {
+		if !res.owned[l.number] && !l.lost {
+			b.loseLane(l)
+		}
+	}
+	before := b.buffered
+	for _, w := range req.wanted {
+		if w.why != forSweep {
+			b.integrateWanted(w, res, now)
+		}
+	}
+
+	counts := make(map[int16]int64, len(req.lanes))
+	last := make(map[int16]int64, len(req.lanes))
+	for i := range res.ready {
+		f := &res.ready[i]
+		counts[f.laneNumber]++
+		last[f.laneNumber] = f.id
+		b.acceptFetched(f, now)
+	}
+	read := make(map[*lane]bool, len(req.lanes))
+	for i, l := range req.lanes {
+		read[l] = true
+		if l.lost {
+			continue
+		}
+		if counts[l.number] >= req.limits[i] {
+			l.mark = last[l.number]
+			more = true
+		} else {
+			// Everything visible past the mark was returned. A row up to the sequence's value that was not
+			// belongs to a transaction that is tracked, and comes back with it.
+			l.mark = max(l.mark, res.snapshot.seq)
+		}
+	}
+	for _, l := range b.lanes {
+		if !read[l] && res.rewind >= 0 {
+			l.mark = min(l.mark, res.rewind)
+		}
+		if !read[l] && !l.draining {
+			more = true
+		}
+	}
+	for i := range res.due {
+		b.acceptFetched(&res.due[i], now)
+	}
+	for _, w := range req.wanted {
+		if w.why == forSweep {
+			b.integrateWanted(w, res, now)
+		}
+	}
+	return b.buffered - before, more || len(b.releases) > 0
+}
+
+func (b *board) acceptFetched(f *fetched, now time.Time) {
+	l := b.lanes[f.laneNumber]
+	if l == nil || l.draining {
+		return
+	}
+	r := f.row
+	r.lane = l
+	b.accept(&r, f.keyText, now)
+}
+
+func (b *board) integrateWanted(w wanted, res response, now time.Time) {
+	if w.topic != nil {
+		w.topic.wanted = false
+	}
+	if w.lane.lost || w.lane.draining {
+		return
+	}
+	f, found := res.byID[w.id]
+	switch {
+	case !res.owned[w.lane.number]:
+		return
+	case !found:
+		b.vanished(w)
+		return
+	}
+	if _, under := w.lane.inflight[w.id]; under {
+		if w.why == forRelease { // a bucket's row that was read again meanwhile
+			w.key.unskip(w.id)
+			b.advance(w.key)
+		}
+		return
+	}
+	r := f.row
+	r.lane = w.lane
+	switch w.why {
+	case forRelease:
+		if w.key.blocked() {
+			return // it stays skipped
+		}
+		w.key.unskip(w.id)
+		if w.key.isBucket() {
+			b.accept(&r, "", now)
+		} else {
+			r.key = w.key
+			b.append(w.key, &r)
+		}
+		if len(w.key.skipped) > 0 || w.key.overflow != 0 {
+			b.askAgain(w.key)
+		} else if w.key.isBucket() {
+			b.advance(w.key)
+		}
+	case forRetry:
+		if w.key != nil {
+			h := w.key.heads[w.id]
+			if h == nil {
+				return
+			}
+			if f.dead {
+				b.retryHead(w.key, w.id, h, now.Add(headRecheck))
+				return
+			}
+		}
+		r.key, r.probe = w.key, w.key != nil
+		b.enqueue(&r)
+		b.tryTopic(w.topic, &r)
+	case forTrial:
+		if other := b.topics[r.topic]; other != nil && other != w.topic {
+			b.blockTopic(w.key, other) // its first row is on another topic than when it was blocked
+			return
+		}
+		if w.key.isBucket() {
+			r.bucket = w.key
+		} else {
+			r.key, r.probe = w.key, true
+		}
+		b.enqueue(&r)
+		b.tryTopic(w.topic, &r)
+	case forSweep:
+		if !f.dead {
+			b.observe.swept(r.id)
+			b.accept(&r, f.keyText, now)
+		}
+	}
+}
+
+// tryTopic lets a row through although its topic is paused.
+func (b *board) tryTopic(t *topic, r *row) {
+	if t != nil && t.name == r.topic && b.topics[t.name] == t && t.trial == nil {
+		t.trial = r
+	}
+}
+
+// askAgain puts a key on the list of releases unless its chain is full enough.
+func (b *board) askAgain(k *key) {
+	if !k.releasing && (k.isBucket() || len(k.chain) <= maxChain/4) {
+		k.releasing = true
+		b.releases = append(b.releases, k)
+	}
+}
+
+// vanished deals with a row that is no longer pending: published by a stale owner, or changed by an operator.
+func (b *board) vanished(w wanted) {
+	switch {
+	case w.key == nil || w.why == forSweep:
+	case w.why == forRetry:
+		b.removeHead(w.key, w.id)
+	default:
+		w.key.unskip(w.id)
+		if w.why == forTrial && len(w.key.skipped) == 0 {
+			b.unblockTopic(w.key)
+		}
+		b.advance(w.key)
+	}
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// sortFetched orders rows by lane and id: the statement's branches are not promised to keep their order.
+func sortFetched(rows []fetched) {
+	slices.SortFunc(rows, func(a, b fetched) int {
+		return cmp.Or(cmp.Compare(a.laneNumber, b.laneNumber), cmp.Compare(a.id, b.id))
+	})
+}

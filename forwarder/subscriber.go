@@ -1,0 +1,127 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// Subscriber delivers what is committed to the outbox as a message.Subscriber, so that any Router, with any
+// of Watermill's middlewares, can stand between the outbox and a broker. An ack marks the message
+// published; a nack counts as a rejected attempt, with backoff, held key and dead letter as Config
+// says. The next message of a key is delivered after the ack of the one before.
+//
+// Subscribers of one topic share its messages. It is safe for concurrent use.
+type Subscriber struct {
+	db     *outbox.DB
+	cfg    Config
+	logger watermill.LoggerAdapter
+
+	ctx     context.Context // ends with Close
+	close   context.CancelFunc
+	mu      sync.Mutex // makes Subscribe and Close exclude each other
+	running sync.WaitGroup
+}
+
+var _ message.Subscriber = (*Subscriber)(nil)
+
+// NewSubscriber makes a Subscriber. It does no I/O. Config.Topics, Scope and Routes must be empty: each topic that
+// is subscribed is a scope of its own. PublishTimeout bounds the wait for an ack, by default not at all;
+// CloseTimeout the wait for the acks of what was delivered when the subscription ends, by default 5 s.
+func NewSubscriber(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
+	if len(cfg.Topics) > 0 || cfg.Scope != "" || len(cfg.Routes) > 0 {
+		return nil, errors.New("Config.Topics, Config.Scope and Config.Routes are not for a Subscriber: it has a scope for each topic")
+	}
+	fill(&cfg.PublishTimeout, -1)
+	fill(&cfg.CloseTimeout, 5*time.Second)
+	if _, err := newEngine(context.Background(), db, cfg, nil, logger); err != nil {
+		return nil, err
+	}
+	s := &Subscriber{db: db, cfg: cfg, logger: logger}
+	s.ctx, s.close = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Subscribe delivers the messages of a topic until ctx is over or Close is called; then the channel is closed
+// and the contexts of its messages end. It returns ErrClosed, ErrTopicsOverlap if a Forwarder reads the topic,
+// schema.ErrSchemaChanged, or the error of the database.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if topic == "" {
+		return nil, errors.New("forwarder: the topic is empty")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, ErrClosed
+	}
+	cfg := s.cfg
+	cfg.Topics = []string{topic}
+	messages := make(chan *message.Message)
+	ctx, cancel := context.WithCancel(ctx)
+	d := delivery{ctx: ctx, messages: messages}
+	e, err := newEngine(ctx, s.db, cfg, d.send, s.logger)
+	if err == nil {
+		err = e.prepare(ctx)
+	}
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	stop := context.AfterFunc(s.ctx, cancel)
+	s.running.Go(func() {
+		defer close(messages)
+		defer cancel()
+		defer stop()
+		if err := e.run(ctx); err != nil {
+			e.logger.Error("Subscription ended", err, nil)
+		}
+	})
+	return messages, nil
+}
+
+// Close ends all subscriptions and waits for them. It may be called several times.
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	s.close()
+	s.mu.Unlock()
+	s.running.Wait()
+	return nil
+}
+
+// delivery hands messages to a channel.
+type delivery struct {
+	ctx      context.Context // of the subscription
+	messages chan<- *message.Message
+}
+
+// errNotDelivered: nobody received the message before the subscription ended.
+var errNotDelivered = errors.New("forwarder: not delivered")
+
+func (d delivery) send(ctx context.Context, _ string, msg *message.Message) error {
+	msgCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(d.ctx, cancel) // the message's context ends with the subscription's
+	defer stop()
+	msg.SetContext(msgCtx)
+	select {
+	case d.messages <- msg:
+	case <-d.ctx.Done():
+		return errNotDelivered
+	case <-ctx.Done():
+		return errNotDelivered
+	}
+	select {
+	case <-msg.Acked():
+		return nil
+	case <-msg.Nacked():
+		return ErrNacked
+	case <-ctx.Done():
+		return errNotDelivered
+	}
+}

@@ -1,0 +1,425 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// Problem is one thing in which a database differs from what the code needs.
+type Problem struct {
+	Object  string // what it is about, such as `index "outbox_ready"`
+	Found   string // what is wrong with it
+	Cure    string // what to do
+	Warning bool   // all works, but worse than it could, or not for long
+}
+
+// String returns the problem and its cure as one line, or more if the cure is a statement.
+func (p Problem) String() string { return p.Object + " " + p.Found + ": " + p.Cure }
+
+// CheckError is returned by Check and lists all that it found. errors.Is finds ErrSchemaChanged in it.
+type CheckError struct {
+	Problems []Problem
+}
+
+// Error lists all problems and their cures.
+func (e *CheckError) Error() string {
+	list := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		list[i] = p.String()
+	}
+	return ErrSchemaChanged.Error() + ": " + strings.Join(list, "\n")
+}
+
+// Unwrap returns ErrSchemaChanged.
+func (e *CheckError) Unwrap() error { return ErrSchemaChanged }
+
+// Check compares a live database with what the code needs and returns nil if it fits, else a *CheckError that
+// names every problem and its cure. It returns ErrBadName for names that are refused; any other error
+// comes from the database. It reads the catalogs in a handful of short queries and changes nothing.
+//
+// Columns and indexes of your own are no problem, unless a column of yours must be given and has no
+// default. Indexes are recognised by what they do, not by their names. What Inspect calls a warning is no
+// error here.
+func Check(ctx context.Context, q Querier, names Names) error {
+	found, err := Inspect(ctx, q, names)
+	if err != nil {
+		return err
+	}
+	var problems []Problem
+	for _, p := range found {
+		if !p.Warning {
+			problems = append(problems, p)
+		}
+	}
+	if len(problems) > 0 {
+		return &CheckError{problems}
+	}
+	return nil
+}
+
+// Inspect is Check with the warnings: settings under which the tables grow without need, rows
+// that row security may hide, and migrations that a newer version of the library applied.
+func Inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
+	if err := names.Validate(); err != nil {
+		return nil, err
+	}
+	c := inspection{q: q, names: names}
+	for _, step := range []func(context.Context) error{c.server, c.read, c.migrations} {
+		if err := step(ctx); err != nil {
+			return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
+		}
+		if c.useless {
+			return c.found, nil
+		}
+	}
+	c.sequence()
+	for _, w := range wanted {
+		c.table(w)
+	}
+	return c.found, nil
+}
+
+const runMigrate = "run schema.Migrate with the same schema.Names"
+
+type inspection struct {
+	q     Querier
+	names Names
+	found []Problem
+
+	useless   bool // the rest would fail or mislead
+	behind    bool // Migrate has something to do
+	relations map[string]relation
+	seq       *sequence
+}
+
+type relation struct {
+	kind, persistence, text, options string
+	rowSecurity                      bool
+	columns                          map[string]liveColumn
+	indexes                          []liveIndex
+}
+
+type liveColumn struct {
+	kind                         string
+	notNull, generated, identity bool
+	expression                   string
+}
+
+type liveIndex struct {
+	name                       string
+	unique, valid              bool
+	method, columns, predicate string
+}
+
+type sequence struct {
+	increment, cache int64
+	cycle            bool
+	kind             string
+}
+
+func (c *inspection) problem(object, cure, found string, args ...any) {
+	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure})
+}
+
+func (c *inspection) warning(object, cure, found string, args ...any) {
+	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure, Warning: true})
+}
+
+func (c *inspection) server(ctx context.Context) error {
+	return Collect(ctx, c.q, func(rows Rows) error {
+		var version int64
+		var standby bool
+		if err := rows.Scan(&version, &standby); err != nil {
+			return err
+		}
+		if version < 130000 {
+			c.problem("server", "use PostgreSQL 13 or newer", "is PostgreSQL %d.%d", version/10000, version%10000)
+			c.useless = true
+		}
+		if standby {
+			c.problem("server", "connect to the primary (target_session_attrs=read-write)", "is a standby, which is read-only")
+		}
+		return nil
+	}, CheckServer)
+}
+
+func (c *inspection) read(ctx context.Context) error {
+	c.relations = map[string]relation{}
+	seq := c.names.Render("{outbox_id_seq}")
+	tables := make([]string, len(wanted))
+	for i, w := range wanted {
+		tables[i] = c.names.Render(w.name)
+	}
+	err := Collect(ctx, c.q, func(rows Rows) error {
+		var name string
+		var options *string
+		r := relation{columns: map[string]liveColumn{}}
+		if err := rows.Scan(&name, &r.kind, &r.persistence, &r.text, &options, &r.rowSecurity); err != nil {
+			return err
+		}
+		if options != nil {
+			r.options = *options
+		}
+		c.relations[name] = r
+		return nil
+	}, CheckRelations, append([]string{seq}, tables...))
+	if err != nil {
+		return fmt.Errorf("read relations: %w", err)
+	}
+	err = Collect(ctx, c.q, func(rows Rows) error {
+		var table, name string
+		var l liveColumn
+		err := rows.Scan(&table, &name, &l.kind, &l.notNull, &l.generated, &l.identity, &l.expression)
+		if r, ok := c.relations[table]; ok {
+			r.columns[name] = l
+		}
+		return err
+	}, CheckColumns, tables)
+	if err != nil {
+		return fmt.Errorf("read columns: %w", err)
+	}
+	err = Collect(ctx, c.q, func(rows Rows) error {
+		var table string
+		var l liveIndex
+		err := rows.Scan(&table, &l.name, &l.unique, &l.valid, &l.method, &l.columns, &l.predicate)
+		if r, ok := c.relations[table]; ok {
+			r.indexes = append(r.indexes, l)
+			c.relations[table] = r
+		}
+		return err
+	}, CheckIndexes, tables)
+	if err != nil {
+		return fmt.Errorf("read indexes: %w", err)
+	}
+	err = Collect(ctx, c.q, func(rows Rows) error {
+		c.seq = &sequence{}
+		return rows.Scan(&c.seq.increment, &c.seq.cache, &c.seq.cycle, &c.seq.kind)
+	}, CheckSequence, seq)
+	if err != nil {
+		return fmt.Errorf("read sequence: %w", err)
+	}
+	return nil
+}
+
+func (c *inspection) migrations(ctx context.Context) error {
+	table := c.names.Render("{migrations}")
+	all, err := migrations()
+	if err != nil {
+		return err
+	}
+	var done []appliedRow
+	if r, ok := c.relations[table]; ok {
+		for _, column := range []string{"version", "name", "checksum"} {
+			if _, ok := r.columns[column]; !ok {
+				return nil // somebody else's table, which is reported as such
+			}
+		}
+		if done, err = readApplied(ctx, c.q, c.names); err != nil {
+			return err
+		}
+	}
+	for i, a := range done {
+		switch {
+		case i >= len(all):
+			c.warning("migration", "upgrade the library", "%04d_%s was applied by a newer version", a.version, a.name)
+		case a.version != all[i].version || a.checksum != all[i].checksum():
+			c.problem("migration", "find out what applied it", "%04d_%s was applied with other contents", a.version, a.name)
+		}
+	}
+	for _, m := range all[min(len(done), len(all)):] {
+		c.behind = true
+		c.problem("migration", runMigrate, "%04d_%s was not applied to %s", m.version, m.name, c.names.OutboxName())
+	}
+	return nil
+}
+
+func (r relation) isTable() bool { return r.kind == "r" || r.kind == "p" }
+
+func (c *inspection) sequence() {
+	name := c.names.Render("{outbox_id_seq}")
+	object := "sequence " + name
+	if c.seq == nil {
+		c.problem(object, c.cure("CREATE SEQUENCE "+name+" "), "is missing")
+		return
+	}
+	alter := func(clause string) string { return "ALTER SEQUENCE " + name + " " + clause }
+	if c.seq.increment <= 0 {
+		c.problem(object, alter("INCREMENT 1"), "counts by %d: ids must rise", c.seq.increment)
+	}
+	if c.seq.cache != 1 {
+		c.problem(object, alter("CACHE 1"), "has a cache of %d: sessions would use ids late and break the order", c.seq.cache)
+	}
+	if c.seq.cycle {
+		c.problem(object, alter("NO CYCLE"), "cycles: ids would start over")
+	}
+	if c.seq.kind != "bigint" {
+		c.problem(object, alter("AS bigint"), "is of type %s, not bigint", c.seq.kind)
+	}
+	c.logged(object, alter("SET LOGGED"), c.relations[name])
+}
+
+func (c *inspection) logged(object, cure string, r relation) {
+	switch r.persistence {
+	case "u":
+		c.problem(object, cure, "is unlogged: a crash of the server would empty it")
+	case "t":
+		c.problem(object, "drop it", "is temporary and hides the real one")
+	}
+}
+
+func (c *inspection) table(w wantedTable) {
+	name := c.names.Render(w.name)
+	object := "table " + name
+	live, ok := c.relations[name]
+	if !ok {
+		cure := c.cure("CREATE TABLE " + name + " ")
+		if w.name == "{migrations}" {
+			cure = "restore it, or create it and record the migrations as the last statement of each of schema.Files does"
+		}
+		if c.behind {
+			cure = runMigrate
+		}
+		c.problem(object, cure, "is missing")
+		return
+	}
+	if !live.isTable() {
+		c.problem(object, "choose other schema.Names or drop it", "is a relation of kind %q, not a table", live.kind)
+		return
+	}
+	c.logged(object, "ALTER TABLE "+name+" SET LOGGED", live)
+	if live.rowSecurity {
+		c.warning(object, "give the role of the forwarder BYPASSRLS, or a policy that shows it all rows", "has row security, which may hide messages")
+	}
+	if w.vacuum {
+		c.autovacuum(object, name, live)
+	}
+	c.columns(w, name, live)
+	c.indexes(w, name, live)
+}
+
+func (c *inspection) columns(w wantedTable, name string, live relation) {
+	known := map[string]bool{}
+	for _, want := range w.columns {
+		known[want.name] = true
+		object := fmt.Sprintf("column %s.%s", name, want.name)
+		got, ok := live.columns[want.name]
+		if !ok {
+			c.problem(object, c.columnCure(w), "is missing")
+			continue
+		}
+		alter := "ALTER TABLE " + name + " ALTER COLUMN " + want.name
+		if got.kind != want.kind {
+			c.problem(object, alter+" TYPE "+want.kind, "has type %s, not %s", got.kind, want.kind)
+		}
+		if got.notNull && want.null {
+			c.problem(object, alter+" DROP NOT NULL", "refuses NULL")
+		} else if !got.notNull && !want.null {
+			c.problem(object, alter+" SET NOT NULL", "may be NULL")
+		}
+		expression := strings.ReplaceAll(want.expression, "{seq}", c.relations[c.names.Render("{outbox_id_seq}")].text)
+		if got.generated == want.generated && !got.identity && normalized(got.expression) == normalized(expression) {
+			continue
+		}
+		switch {
+		case want.generated:
+			c.problem(object, c.columnCure(w), "is not generated as %s but by %q", expression, got.expression)
+		case w.name == "{outbox}" && want.name == "id":
+			c.problem(object, alter+" SET DEFAULT "+c.names.Render("(CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval({outbox_id_seq_text}::regclass) END)"),
+				"has the default %q, which does not assign the transaction id before it takes the row id from the sequence: messages would be published out of order",
+				got.expression)
+		case want.expression == "" && !got.generated && !got.identity:
+			// A default of the user's where we always give a value.
+		default:
+			c.problem(object, alter+" SET DEFAULT "+expression, "has the default %q, not %s", got.expression, expression)
+		}
+	}
+	for column, got := range live.columns {
+		if !known[column] && got.notNull && got.expression == "" && !got.identity {
+			c.problem(fmt.Sprintf("column %s.%s", name, quote(column)), "make it nullable or give it a default", "must be given, but this library does not know it")
+		}
+	}
+}
+
+func (c *inspection) indexes(w wantedTable, name string, live relation) {
+	if !live.hasIndex(wantedIndex{method: "btree", columns: w.unique}, true) {
+		c.problem("table "+name, fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (%s)", name, w.unique), "has no valid, immediate primary key (%s)", w.unique)
+	}
+	for _, want := range w.indexes {
+		if live.hasIndex(want, false) {
+			continue
+		}
+		index := c.names.Render(want.name)
+		create := strings.Replace(c.statement("CREATE INDEX "+index+" "), "INDEX", "INDEX CONCURRENTLY", 1)
+		found, cure := "is missing", create
+		for _, l := range live.indexes {
+			if quote(l.name) == index {
+				cure = "drop it and create it again: " + create
+				found = fmt.Sprintf("is %s (%s) WHERE %s", l.method, l.columns, l.predicate)
+				if !l.valid {
+					found = "is invalid, as a failed CREATE INDEX CONCURRENTLY leaves it"
+				}
+			}
+		}
+		if c.behind {
+			cure = runMigrate
+		}
+		c.problem("index "+index, cure, "%s", found)
+	}
+}
+
+func (r relation) hasIndex(want wantedIndex, unique bool) bool {
+	for _, l := range r.indexes {
+		if l.valid && (l.unique || !unique) && l.method == want.method && l.columns == want.columns &&
+			normalized(l.predicate) == normalized(want.predicate) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *inspection) autovacuum(object, name string, live relation) {
+	off := false
+	tuned := false
+	for _, option := range strings.Split(live.options, ",") {
+		key, value, _ := strings.Cut(option, "=")
+		off = off || key == "autovacuum_enabled" && (value == "false" || value == "off" || value == "0" || value == "no")
+		tuned = tuned || key == "autovacuum_vacuum_scale_factor"
+	}
+	if off {
+		c.warning(object, "ALTER TABLE "+name+" RESET (autovacuum_enabled)", "has autovacuum switched off: reads slow down as dead rows pile up")
+	} else if !tuned {
+		c.warning(object, "ALTER TABLE "+name+" SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)",
+			"has no autovacuum settings of its own: the defaults come too late for a queue")
+	}
+}
+
+// statement finds a statement of the migrations by how it begins.
+func (c *inspection) statement(prefix string) string {
+	all, err := migrations()
+	if err != nil {
+		return ""
+	}
+	for _, m := range all {
+		for _, s := range m.statements(c.names) {
+			if at := strings.Index(s, prefix); at >= 0 {
+				return s[at:]
+			}
+		}
+	}
+	return ""
+}
+
+func (c *inspection) cure(prefix string) string {
+	if c.behind {
+		return runMigrate
+	}
+	return "create it again: " + c.statement(prefix)
+}
+
+func (c *inspection) columnCure(w wantedTable) string {
+	if c.behind {
+		return runMigrate
+	}
+	return "compare the table with: " + c.statement("CREATE TABLE "+c.names.Render(w.name)+" ")
+}

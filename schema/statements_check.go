@@ -1,0 +1,48 @@
+package schema
+
+// The statements of Check read the catalogs alone, so they answer at once however large the tables are.
+// They take names of relations as they are written in SQL, quoted and with the schema if there is one.
+const (
+	// CheckServer says what kind of server answers.
+	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery()`
+
+	// CheckRelations describes relations; one that is missing has no row. The text is how this session
+	// prints the relation within an expression.
+	//
+	// Arguments: names.
+	CheckRelations = `SELECT n.name, c.relkind::text, c.relpersistence::text, c.oid::pg_catalog.regclass::text,
+       pg_catalog.array_to_string(c.reloptions, ','), pg_catalog.row_security_active(c.oid)
+  FROM pg_catalog.unnest($1::text[]) AS n(name)
+  JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(n.name)`
+
+	// CheckColumns describes their columns.
+	//
+	// Arguments: names.
+	CheckColumns = `SELECT n.name, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull,
+       a.attgenerated <> '', a.attidentity <> '', coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '')
+  FROM pg_catalog.unnest($1::text[]) AS n(name)
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = pg_catalog.to_regclass(n.name)
+  LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+ WHERE a.attnum > 0 AND NOT a.attisdropped`
+
+	// CheckIndexes describes their indexes: whether each is unique (at once, not at commit), whether it is
+	// complete, its method, its columns with their sort options, and its predicate.
+	//
+	// Arguments: names.
+	CheckIndexes = `SELECT n.name, i.relname::text, x.indisunique AND x.indimmediate, x.indisvalid AND x.indisready, m.amname::text,
+       pg_catalog.array_to_string(ARRAY(
+           SELECT pg_catalog.pg_get_indexdef(x.indexrelid, k, false)
+                  || CASE WHEN x.indoption[k - 1] = 0 THEN '' ELSE ' option ' || x.indoption[k - 1]::text END
+             FROM pg_catalog.generate_series(1, x.indnkeyatts::int) AS k ORDER BY k), ', '),
+       coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), '')
+  FROM pg_catalog.unnest($1::text[]) AS n(name)
+  JOIN pg_catalog.pg_index x ON x.indrelid = pg_catalog.to_regclass(n.name)
+  JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
+  JOIN pg_catalog.pg_am m ON m.oid = i.relam`
+
+	// CheckSequence describes a sequence.
+	//
+	// Arguments: name.
+	CheckSequence = `SELECT s.seqincrement, s.seqcache, s.seqcycle, pg_catalog.format_type(s.seqtypid, NULL)
+  FROM pg_catalog.pg_sequence s WHERE s.seqrelid = pg_catalog.to_regclass($1::text)`
+)

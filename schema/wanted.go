@@ -1,0 +1,105 @@
+package schema
+
+import "strings"
+
+// wantedTable is what the statements of this package rely on, in the words in which Postgres describes it.
+type wantedTable struct {
+	name    string // placeholder
+	columns []wantedColumn
+	unique  string // columns of the primary key
+	indexes []wantedIndex
+	vacuum  bool // starves under the default settings of autovacuum
+}
+
+type wantedColumn struct {
+	name, kind string
+	null       bool
+	generated  bool
+	expression string // default or generation expression; {seq} is the sequence
+}
+
+type wantedIndex struct {
+	name      string // placeholder
+	method    string
+	columns   string
+	predicate string
+}
+
+var wanted = []wantedTable{
+	{
+		name: "{outbox}", unique: "id", vacuum: true,
+		columns: []wantedColumn{
+			{name: "id", kind: "bigint", expression: "CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{seq}'::regclass) ELSE NULL::bigint END"},
+			{name: "uuid", kind: "text"},
+			{name: "topic", kind: "text"},
+			{name: "key", kind: "text", expression: "''"},
+			{name: "lane", kind: "smallint", generated: true, expression: "(hashtext(CASE WHEN key = '' THEN uuid ELSE key END) & 63)::smallint"},
+			{name: "payload", kind: "bytea"},
+			{name: "metadata", kind: "jsonb", expression: "'{}'::jsonb"},
+			{name: "created_at", kind: "timestamp with time zone", expression: "clock_timestamp()"},
+			{name: "due_at", kind: "timestamp with time zone", null: true},
+			{name: "attempts", kind: "integer", expression: "0"},
+			{name: "last_error", kind: "text", null: true},
+			{name: "published_at", kind: "timestamp with time zone", null: true},
+			{name: "dead_at", kind: "timestamp with time zone", null: true},
+		},
+		indexes: []wantedIndex{
+			{"{outbox_ready}", "btree", "lane, id", "published_at IS NULL AND dead_at IS NULL AND due_at IS NULL"},
+			{"{outbox_waiting}", "btree", "lane, due_at, id", "published_at IS NULL AND dead_at IS NULL AND due_at IS NOT NULL"},
+			{"{outbox_dead}", "btree", "lane, id", "dead_at IS NOT NULL"},
+		},
+	},
+	{
+		name: "{lanes}", unique: "scope, lane",
+		columns: []wantedColumn{
+			{name: "scope", kind: "text"},
+			{name: "lane", kind: "smallint"},
+			{name: "owner", kind: "uuid", null: true},
+			{name: "epoch", kind: "bigint", expression: "0"},
+		},
+	},
+	{
+		name: "{forwarders}", unique: "id",
+		columns: []wantedColumn{
+			{name: "id", kind: "uuid"},
+			{name: "scope", kind: "text"},
+			{name: "topics", kind: "text[]"},
+			{name: "name", kind: "text"},
+			{name: "expires_at", kind: "timestamp with time zone"},
+		},
+	},
+	{
+		name: "{inbox}", unique: "consumer, message_id", vacuum: true,
+		columns: []wantedColumn{
+			{name: "consumer", kind: "text"},
+			{name: "message_id", kind: "text"},
+			{name: "received_at", kind: "timestamp with time zone", expression: "clock_timestamp()"},
+			{name: "processed_at", kind: "timestamp with time zone", null: true},
+			{name: "dead_at", kind: "timestamp with time zone", null: true},
+			{name: "attempts", kind: "integer", expression: "0"},
+			{name: "last_error", kind: "text", null: true},
+			{name: "hash", kind: "bytea", null: true},
+		},
+		indexes: []wantedIndex{{"{inbox_processed}", "brin", "processed_at", ""}},
+	},
+	{
+		name: "{migrations}", unique: "version",
+		columns: []wantedColumn{
+			{name: "version", kind: "integer"},
+			{name: "name", kind: "text"},
+			{name: "checksum", kind: "text"},
+			{name: "applied_at", kind: "timestamp with time zone", expression: "clock_timestamp()"},
+		},
+	},
+}
+
+var sameExpression = strings.NewReplacer(
+	" ", "", "\n", "", "(", "", ")", "", "pg_catalog.", "",
+	"::text", "", "::bigint", "", "::smallint", "", "::jsonb", "", "::regclass", "",
+)
+
+// normalized removes from an expression what Postgres adds when it prints one: brackets, casts and
+// qualification. Ours have one operator or only ANDs, so that nothing else comes out alike.
+func normalized(expression string) string {
+	return strings.ToLower(sameExpression.Replace(expression))
+}
