@@ -25,7 +25,8 @@ type board struct {
 	failed    []failure // for the settler
 	settled   []*row    // settled, but not yet forgotten: see forget
 
-	observe observers
+	observe              observers
+	maxChain, maxSkipped int // the constants, but in tests
 }
 
 // row is a message that was read.
@@ -66,7 +67,7 @@ type lane struct {
 }
 
 func newBoard(cfg *Config) *board {
-	return &board{cfg: cfg, lanes: map[int16]*lane{}, topics: map[string]*topic{}}
+	return &board{cfg: cfg, lanes: map[int16]*lane{}, topics: map[string]*topic{}, maxChain: maxChain, maxSkipped: maxSkipped}
 }
 
 // addLane starts a lane that was taken, with the rows that wait for another attempt in it.
@@ -154,7 +155,7 @@ func (b *board) accept(r *row, key string, now time.Time) bool {
 		b.addHead(k, head{id: r.id, key: key, topic: r.topic, attempts: r.attempts}, now)
 		return false
 	}
-	if k.blocked() || len(k.skipped) > 0 || k.overflow != 0 || len(k.chain) >= maxChain {
+	if k.blocked() || len(k.skipped) > 0 || k.overflow != 0 || len(k.chain) >= b.maxChain {
 		b.skip(k, r.id)
 		return false
 	}
@@ -168,9 +169,7 @@ func (b *board) append(k *key, r *row) {
 	r.lane.inflight[r.id] = struct{}{}
 	b.buffered++
 	k.chain = append(k.chain, r)
-	if len(k.chain) == 1 {
-		b.runnable.push(r)
-	}
+	b.queueFirst(k)
 }
 
 // enqueue puts a row on the queue that follows no other.
@@ -189,6 +188,9 @@ func (b *board) next(now time.Time) *row {
 		}
 		if r.key != nil && !r.probe && (len(r.key.chain) == 0 || r.key.chain[0] != r) {
 			continue // its key was held after it was queued
+		}
+		if r.key != nil && !r.probe {
+			r.key.queued = false
 		}
 		switch t := b.topics[r.topic]; {
 		case r.lane.lost || r.lane.draining:

@@ -28,6 +28,7 @@ type key struct {
 	lane       *lane
 	name       string
 	chain      []*row            // in memory; the first is queued or being published
+	queued     bool              // the first is on board.runnable
 	publishing bool              // the first is being published
 	heads      map[int64]*heldBy // rows that wait for another attempt: they hold the key
 	topic      *topic            // a paused topic that holds the key
@@ -81,17 +82,20 @@ func (b *board) keyOf(l *lane, name string) *key {
 	return k
 }
 
-// skip notes a row that must wait for its key.
+// skip notes a row that must wait for its key. If there are too many, the highest is not noted, nor is
+// any above it: they are read again together.
 func (b *board) skip(k *key, id int64) {
+	if k.overflow != 0 && id >= k.overflow {
+		return
+	}
 	i, found := slices.BinarySearch(k.skipped, id)
-	switch {
-	case found:
-	case len(k.skipped) >= maxSkipped:
-		if k.overflow == 0 || id < k.overflow {
-			k.overflow = id
-		}
-	default:
-		k.skipped = slices.Insert(k.skipped, i, id)
+	if found {
+		return
+	}
+	k.skipped = slices.Insert(k.skipped, i, id)
+	if last := len(k.skipped) - 1; last >= b.maxSkipped {
+		k.overflow = k.skipped[last]
+		k.skipped = k.skipped[:last]
 	}
 }
 
@@ -107,6 +111,7 @@ func (b *board) hold(k *key) {
 		b.buffered--
 	}
 	k.chain = k.chain[:keep]
+	k.queued = false
 }
 
 // addHead notes a row that waits for another attempt; its key is held from now on.
@@ -137,17 +142,23 @@ func (b *board) advance(k *key) {
 	if k.blocked() || k.lane.lost {
 		return
 	}
-	if len(k.chain) > 0 && !k.publishing {
-		b.runnable.push(k.chain[0])
-	}
+	b.queueFirst(k)
 	switch {
 	case len(k.skipped) > 0 || k.overflow != 0:
-		if len(k.chain) <= maxChain/4 && !k.releasing {
+		if len(k.chain) <= b.maxChain/4 && !k.releasing {
 			k.releasing = true
 			b.releases = append(b.releases, k)
 		}
 	case len(k.chain) == 0 && k.lane.keys[k.name] == k:
 		delete(k.lane.keys, k.name)
+	}
+}
+
+// queueFirst puts the first row of a chain on the queue, unless it is there or under way.
+func (b *board) queueFirst(k *key) {
+	if len(k.chain) > 0 && !k.queued && !k.publishing {
+		k.queued = true
+		b.runnable.push(k.chain[0])
 	}
 }
 
@@ -159,7 +170,7 @@ func (b *board) release(k *key, room int) []int64 {
 		b.advance(k)
 		return nil
 	}
-	n := maxChain - len(k.chain)
+	n := b.maxChain - len(k.chain)
 	if k.isBucket() {
 		n = bucketChunk
 	}
@@ -178,7 +189,7 @@ type retry struct {
 
 // stale says that the head was settled, or got another time, since.
 func (r retry) stale() bool {
-	return r.lane.lost || r.key != nil && (r.key.heads[r.id] != r.head || r.head.due.Before(r.at))
+	return r.lane.lost || r.key != nil && (r.key.heads[r.id] != r.head || !r.head.due.Equal(r.at))
 }
 
 // retryQueue holds retries, the next one first.

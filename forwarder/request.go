@@ -153,21 +153,26 @@ func (b *board) wantReleases(req *request, room int) {
 // abandon takes back a request that failed, so that the next one asks again.
 func (b *board) abandon(req request, now time.Time) {
 	for _, w := range req.wanted {
-		if w.topic != nil {
-			w.topic.wanted = false
-		}
-		switch w.why {
-		case forRetry:
-			r := retry{at: now, lane: w.lane, key: w.key, id: w.id}
-			if w.key != nil {
-				if r.head = w.key.heads[w.id]; r.head == nil {
-					continue
-				}
+		b.wantAgain(w, now)
+	}
+}
+
+// wantAgain sees to it that a row that could not be read by its id is asked for again.
+func (b *board) wantAgain(w wanted, now time.Time) {
+	if w.topic != nil {
+		w.topic.wanted = false
+	}
+	switch w.why {
+	case forRetry:
+		r := retry{at: now, lane: w.lane, key: w.key, id: w.id}
+		if w.key != nil {
+			if r.head = w.key.heads[w.id]; r.head == nil {
+				return
 			}
-			b.again(r, now)
-		case forRelease:
-			b.advance(w.key)
 		}
+		b.again(r, now)
+	case forRelease:
+		b.advance(w.key)
 	}
 }
 
@@ -179,6 +184,10 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 		if !res.owned[l.number] && !l.lost {
 			b.loseLane(l)
 		}
+	}
+	read := make(map[int16]*lane, len(req.lanes))
+	for _, l := range req.lanes {
+		read[l.number] = l
 	}
 	before := b.buffered
 	for _, w := range req.wanted {
@@ -193,11 +202,9 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 		f := &res.ready[i]
 		counts[f.laneNumber]++
 		last[f.laneNumber] = f.id
-		b.acceptFetched(f, now)
+		b.acceptFetched(read[f.laneNumber], f, now)
 	}
-	read := make(map[*lane]bool, len(req.lanes))
 	for i, l := range req.lanes {
-		read[l] = true
 		if l.lost {
 			continue
 		}
@@ -211,15 +218,15 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 		}
 	}
 	for _, l := range b.lanes {
-		if !read[l] && res.rewind >= 0 {
+		if read[l.number] != l && res.rewind >= 0 {
 			l.mark = min(l.mark, res.rewind)
 		}
-		if !read[l] && !l.draining {
+		if read[l.number] != l && !l.draining {
 			more = true
 		}
 	}
 	for i := range res.due {
-		b.acceptFetched(&res.due[i], now)
+		b.acceptFetched(read[res.due[i].laneNumber], &res.due[i], now)
 	}
 	for _, w := range req.wanted {
 		if w.why == forSweep {
@@ -229,9 +236,8 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 	return b.buffered - before, more || len(b.releases) > 0
 }
 
-func (b *board) acceptFetched(f *fetched, now time.Time) {
-	l := b.lanes[f.laneNumber]
-	if l == nil || l.draining {
+func (b *board) acceptFetched(l *lane, f *fetched, now time.Time) {
+	if l == nil || l.lost || l.draining {
 		return
 	}
 	r := f.row
@@ -248,7 +254,8 @@ func (b *board) integrateWanted(w wanted, res response, now time.Time) {
 	}
 	f, found := res.byID[w.id]
 	switch {
-	case !res.owned[w.lane.number]:
+	case !res.owned[w.lane.number]: // its lane was not among those that were read
+		b.wantAgain(w, now)
 		return
 	case !found:
 		b.vanished(w)
@@ -323,7 +330,7 @@ func (b *board) tryTopic(t *topic, r *row) {
 
 // askAgain puts a key on the list of releases unless its chain is full enough.
 func (b *board) askAgain(k *key) {
-	if !k.releasing && (k.isBucket() || len(k.chain) <= maxChain/4) {
+	if !k.releasing && (k.isBucket() || len(k.chain) <= b.maxChain/4) {
 		k.releasing = true
 		b.releases = append(b.releases, k)
 	}

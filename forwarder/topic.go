@@ -66,7 +66,7 @@ func (b *board) trialOf(t *topic) (k *key, id int64, ok bool) {
 	for k := range t.blocked {
 		switch {
 		case k.lane.draining:
-		case len(k.skipped) > 0:
+		case len(k.heads) == 0 && len(k.skipped) > 0:
 			return k, k.skipped[0], true
 		default:
 			b.unblockTopic(k)
