@@ -38,6 +38,9 @@ type PublisherConfig struct {
 	KeyFunc func(topic string, msg *message.Message) string
 	// MaxPayloadBytes refuses larger payloads with ErrInvalidMessage, before the broker does; default no limit.
 	MaxPayloadBytes int
+	// DisableNotify keeps commits from notifying forwarders of other processes, which then find the
+	// messages at their next poll. Those of this process are woken through memory all the same.
+	DisableNotify bool
 	// Observer, if not nil, is told of each write.
 	Observer WriteObserver
 }
@@ -71,11 +74,12 @@ func (c PublisherConfig) validate() error {
 // Publisher writes messages into the outbox table, in the transaction that their context carries. It is
 // safe for concurrent use; calls that share a transaction must follow one another.
 type Publisher struct {
-	db     *DB
-	cfg    PublisherConfig
-	table  string
-	insert string
-	logger watermill.LoggerAdapter
+	db      *DB
+	cfg     PublisherConfig
+	table   string
+	insert  string
+	channel string // "" = do not notify
+	logger  watermill.LoggerAdapter
 }
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -93,11 +97,15 @@ func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	return &Publisher{
+	p := &Publisher{
 		db: db, cfg: cfg, logger: logger,
 		table:  cfg.Tables.OutboxName(),
 		insert: cfg.Tables.Render(schema.InsertMessages),
-	}, nil
+	}
+	if !cfg.DisableNotify {
+		p.channel = cfg.Tables.Channel()
+	}
+	return p, nil
 }
 
 // Decorator makes the publisher that a Router or a component is given write to the outbox wherever the
@@ -166,7 +174,7 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 		}
 	}
 	if err == nil {
-		s.wrote(p.table)
+		s.wrote(p)
 	}
 	p.observe(ctx, topic, records, time.Since(begun), err)
 	return err

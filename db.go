@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -16,6 +17,7 @@ import (
 type DB struct {
 	backend backend
 	name    string
+	id      string // tells our own notifications from others'
 	wakes   wakes
 }
 
@@ -27,7 +29,7 @@ func FromPgx(pool *pgxpool.Pool) *DB {
 	if pool == nil {
 		return &DB{}
 	}
-	return &DB{backend: pgxBackend{pool}, name: pool.Config().ConnConfig.Database}
+	return &DB{backend: newPgxBackend(pool), id: uuid.NewString(), name: pool.Config().ConnConfig.Database}
 }
 
 // FromSQL makes a handle on a database/sql pool of any Postgres driver, such as pgx's stdlib or lib/pq,
@@ -36,7 +38,7 @@ func FromSQL(db *sql.DB) *DB {
 	if db == nil {
 		return &DB{}
 	}
-	return &DB{backend: sqlBackend{db}, name: "postgres"}
+	return &DB{backend: newSQLBackend(db), id: uuid.NewString(), name: "postgres"}
 }
 
 // WithName sets the name of the database in logs and metrics and returns the same handle. Call it
@@ -111,6 +113,7 @@ type backend interface {
 	schema.Querier
 	begin(ctx context.Context, opts TxOptions) (nativeTx, error)
 	dedicated(ctx context.Context) (schema.Querier, func(), error)
+	listen(ctx context.Context, channel string, fn func(payload string)) error
 }
 
 // nativeTx is a transaction of a backend. commit runs the pending statements first, in the same round

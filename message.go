@@ -35,7 +35,7 @@ func (r record) size() int { return len(r.payload) + len(r.metadata) + len(r.key
 
 func newRecord(topic string, msg *message.Message, key string, maxPayload int) (record, error) {
 	fail := func(format string, args ...any) (record, error) {
-		return record{}, fmt.Errorf("%w %s: %s", ErrInvalidMessage, msg.UUID, fmt.Sprintf(format, args...))
+		return record{}, fmt.Errorf("%w %q: %s", ErrInvalidMessage, msg.UUID, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case msg.UUID == "":
@@ -72,10 +72,10 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 	}
 	if until := msg.Metadata[delay.DelayedUntilKey]; until != "" {
 		at, err := time.Parse(time.RFC3339, until)
-		if err != nil {
-			return fail("metadata %s is not a time of RFC 3339", delay.DelayedUntilKey)
+		if at = at.UTC(); err != nil || at.Year() < 1 {
+			return fail("metadata %s is not a time of RFC 3339 from the year 1 on", delay.DelayedUntilKey)
 		}
-		r.due = at.UTC().Format(time.RFC3339Nano)
+		r.due = at.Format(time.RFC3339Nano)
 	} else if d := msg.Metadata[delay.DelayedForKey]; d != "" {
 		wait, err := time.ParseDuration(d)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -14,15 +15,30 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-type pgxBackend struct{ pool *pgxpool.Pool }
+type pgxBackend struct {
+	pool *pgxpool.Pool
+	mode []any // how statements outside transactions are sent
+}
+
+// planEachTime makes Postgres plan a statement whenever it runs. A plan that was kept from a time when the
+// outbox was empty scans all of it, and nothing but the next autovacuum would replace that plan.
+var planEachTime = []any{pgx.QueryExecModeCacheDescribe}
+
+func newPgxBackend(pool *pgxpool.Pool) pgxBackend {
+	b := pgxBackend{pool: pool}
+	if pool.Config().ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		b.mode = planEachTime // the other modes do that already, and were chosen for a reason
+	}
+	return b
+}
 
 func (b pgxBackend) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	tag, err := b.pool.Exec(ctx, query, args...)
+	tag, err := b.pool.Exec(ctx, query, slices.Concat(b.mode, args)...)
 	return tag.RowsAffected(), err
 }
 
 func (b pgxBackend) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
-	rows, err := b.pool.Query(ctx, query, args...)
+	rows, err := b.pool.Query(ctx, query, slices.Concat(b.mode, args)...)
 	if err != nil {
 		return nil, err
 	}
@@ -30,26 +46,59 @@ func (b pgxBackend) Query(ctx context.Context, query string, args ...any) (schem
 }
 
 func (b pgxBackend) begin(ctx context.Context, opts TxOptions) (nativeTx, error) {
+	begin, err := beginSQL(opts)
+	if err != nil {
+		return nil, err
+	}
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &pgxTx{conn: conn, beginSQL: beginSQL(opts)}, nil
+	return &pgxTx{conn: conn, beginSQL: begin}, nil
 }
 
 func (b pgxBackend) dedicated(ctx context.Context) (schema.Querier, func(), error) {
-	cfg := b.pool.Config()
-	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	pool, err := b.single(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	return pgxBackend{pool}, pool.Close, nil
+	return newPgxBackend(pool), pool.Close, nil
 }
 
-func beginSQL(opts TxOptions) string {
+// single makes a pool of one connection with the settings and hooks of the user's.
+func (b pgxBackend) single(ctx context.Context) (*pgxpool.Pool, error) {
+	cfg := b.pool.Config()
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
+
+func (b pgxBackend) listen(ctx context.Context, channel string, fn func(payload string)) error {
+	pool, err := b.single(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
+		return err
+	}
+	for fn(""); ; {
+		n, err := conn.Conn().WaitForNotification(ctx)
+		if err != nil {
+			return err
+		}
+		fn(n.Payload)
+	}
+}
+
+func beginSQL(opts TxOptions) (string, error) {
 	b := "begin"
 	switch opts.Isolation {
+	case sql.LevelDefault:
 	case sql.LevelReadUncommitted:
 		b += " isolation level read uncommitted"
 	case sql.LevelReadCommitted:
@@ -58,11 +107,13 @@ func beginSQL(opts TxOptions) string {
 		b += " isolation level repeatable read"
 	case sql.LevelSerializable:
 		b += " isolation level serializable"
+	default:
+		return "", fmt.Errorf("postgres has no isolation level %s", opts.Isolation)
 	}
 	if opts.ReadOnly {
 		b += " read only"
 	}
-	return b
+	return b, nil
 }
 
 // pgxTx is a transaction that begins with its first statement: BEGIN shares that round trip, and COMMIT
@@ -72,7 +123,10 @@ type pgxTx struct {
 	beginSQL string
 	begun    bool
 	ended    bool
-	startErr error // why an eager BEGIN failed
+	startErr error // why BEGIN failed
+
+	savepoints int    // made through managedTx
+	large      pgx.Tx // what LargeObjects works on
 }
 
 func (t *pgxTx) start(ctx context.Context) error {
@@ -91,7 +145,7 @@ func (t *pgxTx) usable() error {
 	return t.startErr
 }
 
-func (t *pgxTx) native() any { return managedTx{t} }
+func (t *pgxTx) native() any { return managedTx{tx: t} }
 
 func (t *pgxTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	rows, err := t.Query(ctx, query, args...)
@@ -119,14 +173,23 @@ func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (schema.Ro
 	batch.Queue(query, args...)
 	results := t.conn.SendBatch(ctx, batch)
 	if _, err := results.Exec(); err != nil {
-		return nil, errors.Join(err, results.Close())
+		return nil, t.notBegun(err, results)
 	}
 	rows, err := results.Query()
 	if err != nil {
-		results.Close() // says the same again
-		return nil, err
+		return nil, t.notBegun(err, results)
 	}
 	return batchRows{pgxRows{rows}, results}, nil
+}
+
+// notBegun refuses all further use if the first statement was found wrong before BEGIN was run: whatever
+// came next would commit by itself.
+func (t *pgxTx) notBegun(err error, results pgx.BatchResults) error {
+	results.Close() // says the same again
+	if t.conn.Conn().PgConn().TxStatus() == 'I' {
+		t.startErr = err
+	}
+	return err
 }
 
 func (t *pgxTx) commit(ctx context.Context, pending []statement) error {
@@ -136,6 +199,9 @@ func (t *pgxTx) commit(ctx context.Context, pending []statement) error {
 	if !t.begun && len(pending) == 0 {
 		t.release()
 		return nil
+	}
+	if t.startErr != nil {
+		return errors.Join(t.startErr, t.rollback(ctx))
 	}
 	if t.begun {
 		if err := t.checkOpen(); err != nil {
@@ -151,6 +217,9 @@ func (t *pgxTx) commit(ctx context.Context, pending []statement) error {
 	return t.pipelineCommit(ctx, pending)
 }
 
+// errAborted is what a commit returns that Postgres would answer with ROLLBACK.
+var errAborted = fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w", pgx.ErrTxCommitRollback)
+
 // checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an
 // error: COMMIT would answer ROLLBACK.
 func (t *pgxTx) checkOpen() error {
@@ -158,7 +227,7 @@ func (t *pgxTx) checkOpen() error {
 	case 'I':
 		return ErrTxEnded
 	case 'E':
-		return fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w", pgx.ErrTxCommitRollback)
+		return errAborted
 	}
 	return nil
 }
@@ -183,16 +252,13 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending []statement) error {
 		}
 	}
 	tag, err := results.Exec()
-	closeErr := results.Close()
+	results.Close() // once the answer to COMMIT has come, nothing can change the outcome
 	if err != nil {
 		return errors.Join(commitError(err, true), t.rollback(ctx))
 	}
 	t.release()
 	if tag.String() != "COMMIT" {
 		return pgx.ErrTxCommitRollback
-	}
-	if closeErr != nil {
-		return nil // the answer to COMMIT had come; the connection is not reused
 	}
 	return nil
 }
@@ -236,6 +302,11 @@ func (t *pgxTx) rollback(ctx context.Context) error {
 
 func (t *pgxTx) release() {
 	t.ended = true
+	if t.large != nil { // closes it without sending anything
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = t.large.Commit(over)
+	}
 	t.conn.Release()
 }
 

@@ -11,116 +11,119 @@ import (
 // managedTx is the pgx.Tx that handlers get: all of it works but Commit and Rollback, which belong to
 // whoever began the transaction. After the end of the transaction it refuses everything, because the
 // connection may serve somebody else by then.
-type managedTx struct{ tx *pgxTx }
+type managedTx struct {
+	tx     *pgxTx
+	nested *nested // nil for the transaction itself
+}
+
+// nested is a savepoint, made by Begin of a managedTx.
+type nested struct {
+	name string
+	done bool
+}
 
 var _ pgx.Tx = managedTx{}
 
-func (m managedTx) conn() *pgx.Conn { return m.tx.conn.Conn() }
+func (m managedTx) usable() error {
+	if m.nested != nil && m.nested.done {
+		return pgx.ErrTxClosed
+	}
+	return m.tx.usable()
+}
 
 // Begin starts a nested transaction: a savepoint, which the caller must commit or roll back.
 func (m managedTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	return beginNested(ctx, m, 1)
+	if err := m.usable(); err != nil {
+		return nil, err
+	}
+	// Unique, because code that does not know of each other may begin on the transaction in the context.
+	m.tx.savepoints++
+	inner := managedTx{m.tx, &nested{name: fmt.Sprintf("outbox_nested_%d", m.tx.savepoints)}}
+	if _, err := inner.Exec(ctx, "savepoint "+inner.nested.name); err != nil {
+		return nil, err
+	}
+	return inner, nil
 }
 
-func (m managedTx) Commit(context.Context) error   { return ErrTxManaged }
-func (m managedTx) Rollback(context.Context) error { return ErrTxManaged }
+func (m managedTx) Commit(ctx context.Context) error   { return m.end(ctx, "release savepoint ") }
+func (m managedTx) Rollback(ctx context.Context) error { return m.end(ctx, "rollback to savepoint ") }
+
+func (m managedTx) end(ctx context.Context, verb string) error {
+	if m.nested == nil {
+		return ErrTxManaged
+	}
+	_, err := m.Exec(ctx, verb+m.nested.name)
+	m.nested.done = true
+	return err
+}
 
 func (m managedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error) {
-	if err := m.tx.usable(); err != nil {
+	if err := m.usable(); err != nil {
 		return 0, err
 	}
-	return m.conn().CopyFrom(ctx, table, columns, src)
+	return m.Conn().CopyFrom(ctx, table, columns, src)
 }
 
 func (m managedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
-	if err := m.tx.usable(); err != nil {
-		return failedBatch{err}
+	if err := m.usable(); err != nil {
+		return pgx.FailedBatchResults(batch, err)
 	}
-	return m.conn().SendBatch(ctx, batch)
+	if pgx.FailedBatchResults(batch, nil).Tx() != nil {
+		return pgx.FailedBatchResults(batch, fmt.Errorf("%w: leave out Batch.BeginTx", ErrTxManaged))
+	}
+	return m.Conn().SendBatch(ctx, batch)
 }
 
 // LargeObjects needs a transaction that pgx made. Telling pgx that the one we are in has just begun
-// makes one without touching it.
+// makes one without touching it. It ends with ours.
 func (m managedTx) LargeObjects() pgx.LargeObjects {
-	if m.tx.usable() == nil {
-		if tx, err := m.conn().BeginTx(context.Background(), pgx.TxOptions{BeginQuery: "select"}); err == nil {
-			return tx.LargeObjects()
-		}
+	if m.usable() == nil && m.tx.large == nil {
+		m.tx.large, _ = m.Conn().BeginTx(context.Background(), pgx.TxOptions{BeginQuery: "select"})
 	}
-	return pgx.LargeObjects{}
+	if m.usable() != nil || m.tx.large == nil {
+		closed := &pgx.Batch{}
+		closed.BeginTx(pgx.TxOptions{})
+		return pgx.FailedBatchResults(closed, pgx.ErrTxClosed).Tx().LargeObjects()
+	}
+	return m.tx.large.LargeObjects()
 }
 
 func (m managedTx) Prepare(ctx context.Context, name, query string) (*pgconn.StatementDescription, error) {
-	if err := m.tx.usable(); err != nil {
+	if err := m.usable(); err != nil {
 		return nil, err
 	}
-	return m.conn().Prepare(ctx, name, query)
+	return m.Conn().Prepare(ctx, name, query)
 }
 
 func (m managedTx) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
-	if err := m.tx.usable(); err != nil {
+	if err := m.usable(); err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	return m.conn().Exec(ctx, query, args...)
+	return m.Conn().Exec(ctx, query, args...)
 }
 
 func (m managedTx) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
-	if err := m.tx.usable(); err != nil {
+	if err := m.usable(); err != nil {
 		return nil, err
 	}
-	return m.conn().Query(ctx, query, args...)
+	return m.Conn().Query(ctx, query, args...)
 }
 
 func (m managedTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
-	if err := m.tx.usable(); err != nil {
+	if err := m.usable(); err != nil {
 		return failedRow{err}
 	}
-	return m.conn().QueryRow(ctx, query, args...)
+	return m.Conn().QueryRow(ctx, query, args...)
 }
 
-func (m managedTx) Conn() *pgx.Conn { return m.conn() }
-
-// nestedTx is a savepoint of a managedTx.
-type nestedTx struct {
-	managedTx
-	depth int
-	done  bool
-}
-
-func beginNested(ctx context.Context, m managedTx, depth int) (pgx.Tx, error) {
-	if _, err := m.Exec(ctx, fmt.Sprintf("savepoint outbox_nested_%d", depth)); err != nil {
-		return nil, err
+// Conn returns nil after the end of the transaction.
+func (m managedTx) Conn() *pgx.Conn {
+	if m.tx.ended {
+		return nil
 	}
-	return &nestedTx{managedTx: m, depth: depth}, nil
-}
-
-func (n *nestedTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	if n.done {
-		return nil, pgx.ErrTxClosed
-	}
-	return beginNested(ctx, n.managedTx, n.depth+1)
-}
-
-func (n *nestedTx) Commit(ctx context.Context) error   { return n.end(ctx, "release savepoint") }
-func (n *nestedTx) Rollback(ctx context.Context) error { return n.end(ctx, "rollback to savepoint") }
-
-func (n *nestedTx) end(ctx context.Context, verb string) error {
-	if n.done {
-		return pgx.ErrTxClosed
-	}
-	n.done = true
-	_, err := n.Exec(ctx, fmt.Sprintf("%s outbox_nested_%d", verb, n.depth))
-	return err
+	return m.tx.conn.Conn()
 }
 
 type failedRow struct{ err error }
 
 func (f failedRow) Scan(...any) error { return f.err }
-
-type failedBatch struct{ err error }
-
-func (f failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, f.err }
-func (f failedBatch) Query() (pgx.Rows, error)         { return nil, f.err }
-func (f failedBatch) QueryRow() pgx.Row                { return failedRow{f.err} }
-func (f failedBatch) Close() error                     { return f.err }
-func (f failedBatch) Tx() pgx.Tx                       { return nil }

@@ -6,16 +6,29 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-type sqlBackend struct{ db *sql.DB }
+type sqlBackend struct {
+	db   *sql.DB
+	mode []any // how statements outside transactions are sent: see planEachTime
+}
+
+func newSQLBackend(db *sql.DB) sqlBackend {
+	b := sqlBackend{db: db}
+	if _, ok := db.Driver().(*stdlib.Driver); ok {
+		b.mode = planEachTime // other drivers do not keep plans, and do not know pgx's modes
+	}
+	return b
+}
 
 // execQuerier is what *sql.DB, *sql.Conn and *sql.Tx have in common.
 type execQuerier interface {
@@ -40,11 +53,11 @@ func sqlQuery(ctx context.Context, on execQuerier, query string, args []any) (sc
 }
 
 func (b sqlBackend) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return sqlExec(ctx, b.db, query, args)
+	return sqlExec(ctx, b.db, query, slices.Concat(b.mode, args))
 }
 
 func (b sqlBackend) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
-	return sqlQuery(ctx, b.db, query, args)
+	return sqlQuery(ctx, b.db, query, slices.Concat(b.mode, args))
 }
 
 func (b sqlBackend) begin(ctx context.Context, opts TxOptions) (nativeTx, error) {
@@ -56,9 +69,11 @@ func (b sqlBackend) begin(ctx context.Context, opts TxOptions) (nativeTx, error)
 }
 
 func (b sqlBackend) dedicated(context.Context) (schema.Querier, func(), error) {
-	c := &sqlConn{db: b.db}
+	c := &sqlConn{db: b.db, mode: b.mode}
 	return c, c.close, nil
 }
+
+func (b sqlBackend) listen(context.Context, string, func(string)) error { return ErrNoListen }
 
 // sqlTx is a transaction of database/sql. The handler gets the *sql.Tx itself, so that it was ended too
 // early can only be found afterwards.
@@ -75,6 +90,10 @@ func (t *sqlTx) Query(ctx context.Context, query string, args ...any) (schema.Ro
 }
 
 func (t *sqlTx) commit(ctx context.Context, pending []statement) error {
+	if err := t.checkOpen(ctx); err != nil {
+		_ = t.rollback(ctx) // a driver may complain that there is none to roll back
+		return err
+	}
 	for _, s := range pending {
 		if _, err := t.Exec(ctx, s.sql, s.args...); err != nil {
 			return errors.Join(endedError(ctx, err), t.rollback(ctx))
@@ -90,12 +109,22 @@ func (t *sqlTx) commit(ctx context.Context, pending []statement) error {
 		return err
 	case schema.SQLState(err) != "" && !fatalState(schema.SQLState(err)):
 		return err
-	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		// database/sql refuses to start a commit whose context is over, but a commit under way may
-		// return the same error.
-		return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 	}
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+}
+
+// checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an error.
+// Drivers differ in what they make of either at COMMIT, and pending statements would be committed by
+// themselves. A savepoint is refused in both cases, whatever the driver.
+func (t *sqlTx) checkOpen(ctx context.Context) error {
+	_, err := t.tx.ExecContext(ctx, "savepoint outbox_commit")
+	switch schema.SQLState(err) {
+	case "25P01":
+		return ErrTxEnded
+	case "25P02":
+		return errAborted
+	}
+	return endedError(ctx, err)
 }
 
 // endedError turns ErrTxDone into what caused it: the context's end, or a handler that ended the transaction.
@@ -119,6 +148,7 @@ func (t *sqlTx) rollback(context.Context) error {
 // sqlConn is one connection out of a pool, replaced when it breaks.
 type sqlConn struct {
 	db   *sql.DB
+	mode []any
 	mu   sync.Mutex
 	conn *sql.Conn
 }
@@ -156,7 +186,7 @@ func (c *sqlConn) Exec(ctx context.Context, query string, args ...any) (int64, e
 	if err != nil {
 		return 0, err
 	}
-	n, err := sqlExec(ctx, conn, query, args)
+	n, err := sqlExec(ctx, conn, query, slices.Concat(c.mode, args))
 	return n, c.dropped(err)
 }
 
@@ -165,7 +195,7 @@ func (c *sqlConn) Query(ctx context.Context, query string, args ...any) (schema.
 	if err != nil {
 		return nil, err
 	}
-	rows, err := sqlQuery(ctx, conn, query, args)
+	rows, err := sqlQuery(ctx, conn, query, slices.Concat(c.mode, args))
 	return rows, c.dropped(err)
 }
 

@@ -31,7 +31,7 @@ type txState struct {
 	native     func(ctx context.Context) any
 	ended      bool
 	savepoints int
-	wrote      map[string]bool // outbox tables
+	wrote      map[string]string // outbox tables, to the channels to notify
 }
 
 type capture struct {
@@ -92,8 +92,8 @@ func InTxWith(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 	if err != nil {
 		return err
 	}
-	for table := range s.tx.wrote {
-		db.committed(table)
+	for table, channel := range s.tx.wrote {
+		db.committed(table, channel)
 	}
 	for _, hook := range s.afterCommit {
 		hook()
@@ -132,7 +132,7 @@ func inNewTx(ctx context.Context, db *DB, opts TxOptions, fn func(context.Contex
 		return s, err
 	}
 	for _, c := range s.pending {
-		s.wrote(c.publisher.table)
+		s.wrote(c.publisher)
 	}
 	if err := native.commit(ctx, pendingStatements(s.pending)); err != nil {
 		return s, fmt.Errorf("commit: %w", explain(err))
@@ -202,7 +202,7 @@ func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) err
 // a *sql.Tx. What is published with it is written at once and becomes visible with the caller's COMMIT; a
 // forwarder notices at its next poll, or at once if the caller then calls its Wake. AfterCommit and
 // SetRollbackOnly do not work in it, because nobody tells this module how it ended; inside a nested
-// InTx they do for the savepoint. It returns ErrBadTx for anything else, nil included.
+// InTx SetRollbackOnly does, for the savepoint. It returns ErrBadTx for anything else, nil included.
 func WithTx(ctx context.Context, tx any) (context.Context, error) {
 	s := &scope{tx: &txState{native: func(context.Context) any { return tx }}}
 	switch tx := tx.(type) {
@@ -305,9 +305,9 @@ func SetRollbackOnly(ctx context.Context) error {
 	return nil
 }
 
-func (s *scope) wrote(table string) {
+func (s *scope) wrote(p *Publisher) {
 	if s.tx.wrote == nil {
-		s.tx.wrote = map[string]bool{}
+		s.tx.wrote = map[string]string{}
 	}
-	s.tx.wrote[table] = true
+	s.tx.wrote[p.table] = p.channel
 }

@@ -36,6 +36,10 @@ type Config struct {
 	// PollInterval is how long a message may wait that nobody woke us for: one of another process, or one
 	// that falls due; default 500 ms.
 	PollInterval time.Duration
+	// DisableListen makes the forwarder rely on polling for messages of other processes, instead of listening for
+	// their notifications on a connection of its own. Behind PgBouncer in transaction mode, where
+	// listening does not work, set it. With a DB of FromSQL it makes no difference: database/sql cannot listen.
+	DisableListen bool
 	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again after
 	// its backoff. Default 30 s; -1 waits for ever. The Subscriber's default is -1.
 	PublishTimeout time.Duration

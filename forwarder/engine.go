@@ -66,7 +66,7 @@ type engine struct {
 
 // statements are the statements of the engine with the table names filled in.
 type statements struct {
-	fetch, loadHeads, sweep, settlePublished, settleFailed, clean                      string
+	fetch, fetchMore, writers, loadHeads, sweep, settlePublished, settleFailed, clean  string
 	lock, conflict, join, createLanes, heartbeat, members, lanes, take, release, leave string
 }
 
@@ -101,7 +101,8 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, logger w
 	e.sendCtx, e.giveUp = context.WithCancel(context.WithoutCancel(base))
 	t := cfg.Tables
 	e.sql = statements{
-		fetch: t.Render(schema.Fetch), loadHeads: t.Render(schema.LoadHeads), sweep: t.Render(schema.Sweep),
+		fetch: t.Render(schema.Fetch), fetchMore: t.Render(schema.FetchMore),
+		writers: t.Render(schema.Writers), loadHeads: t.Render(schema.LoadHeads), sweep: t.Render(schema.Sweep),
 		settlePublished: t.Render(schema.SettlePublished), settleFailed: t.Render(schema.SettleFailed),
 		clean: t.Render(schema.CleanPublished),
 		lock:  t.Render(schema.LockForwarders), conflict: t.Render(schema.ConflictingForwarder),
@@ -142,6 +143,9 @@ func (e *engine) run(ctx context.Context) error {
 	var front, back, settler sync.WaitGroup
 	front.Go(func() { e.read(ctx) })
 	front.Go(func() { e.maintain(ctx) })
+	if !e.cfg.DisableListen {
+		front.Go(func() { e.listen(ctx) })
+	}
 	back.Go(func() { e.keepLease(background, lease) })
 	back.Go(func() { e.watchCalls(background) })
 	settler.Go(func() { e.settle(settling) })

@@ -149,6 +149,19 @@ func (m *model) read() {
 		m.reading = nil
 		return
 	}
+	if m.chance(30) {
+		writers := map[uint32]bool{}
+		for _, tx := range m.open {
+			if len(tx.rows) > 0 {
+				writers[uint32(tx.xid)] = true
+			}
+		}
+		m.tracker.raise(writers)
+		for m.chance(30) {
+			m.step++
+			m.write()
+		}
+	}
 	width := m.lanes
 	if m.chance(20) {
 		width = 1

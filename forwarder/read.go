@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -18,6 +19,8 @@ const (
 	guessedRowBytes = 64 << 10 // before any was seen
 	slowRead        = 20 * time.Millisecond
 	maxSpread       = 64
+	longLag         = 1000 // rows to read again that make a look at the locks worth its cost
+	raiseInterval   = 500 * time.Millisecond
 )
 
 // reader is the state of the reading goroutine, guarded by engine.mu.
@@ -33,6 +36,7 @@ type reader struct {
 	offset   int // the first of them
 	spread   int // factor on the limits, while reads are slow
 	suspects []wanted
+	raiseAt  time.Time // when to look which long transactions have not written
 	nextTry  time.Time
 }
 
@@ -125,6 +129,7 @@ func (e *engine) readOnce(ctx context.Context) error {
 	if err := e.loadNewLanes(ctx); err != nil {
 		return err
 	}
+	e.raiseBounds(ctx)
 	e.mu.Lock()
 	r := &e.reader
 	begun := time.Now()
@@ -176,6 +181,38 @@ func (e *engine) readOnce(ctx context.Context) error {
 	return nil
 }
 
+// raiseBounds looks which of the long transactions have not written to the outbox, so that their end does not
+// make us read again all that has been written since they began.
+func (e *engine) raiseBounds(ctx context.Context) {
+	now := time.Now()
+	e.mu.Lock()
+	r := &e.reader
+	skip := now.Before(r.raiseAt) || r.tracker.lag() < longLag
+	if !skip {
+		r.raiseAt = now.Add(raiseInterval)
+	}
+	e.mu.Unlock()
+	if skip {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	writers := map[uint32]bool{}
+	err := schema.Collect(ctx, e.db, func(rows schema.Rows) error {
+		var xid int64
+		err := rows.Scan(&xid)
+		writers[uint32(xid)] = true
+		return err
+	}, e.sql.writers)
+	if err != nil {
+		e.logger.Debug("Long transactions could not be looked at; reading goes on without", watermill.LogFields{"err": err.Error()})
+		return
+	}
+	e.mu.Lock()
+	r.tracker.raise(writers)
+	e.mu.Unlock()
+}
+
 // adaptSpread widens the limits while reads are slow and full of rows that are known already: many long
 // transactions that end one after another would otherwise keep the marks from moving on.
 func (r *reader) adaptSpread(took time.Duration, added int, more bool) {
@@ -217,16 +254,15 @@ func (e *engine) fetchArgs(req request) []any {
 	for i, l := range req.lanes {
 		lanes[i], epochs[i], marks[i] = int64(l.number), l.epoch, l.mark
 	}
+	args := []any{e.cfg.Scope, e.owner, xids, bounds, los, segmentBounds, lanes, epochs, marks, req.limits, topicsArg(e.cfg.Topics)}
+	if !req.due && len(req.wanted) == 0 {
+		return args
+	}
 	ids := make([]int64, len(req.wanted))
 	for i, w := range req.wanted {
 		ids[i] = w.id
 	}
-	limits := req.limits
-	if limits == nil {
-		limits = []int64{}
-	}
-	return []any{e.cfg.Scope, e.owner, xids, bounds, los, segmentBounds, lanes, epochs, marks, limits, ids,
-		topicsArg(e.cfg.Topics), req.due, req.dueLim, req.dead}
+	return append(args, ids, e.cfg.HoldDead, req.due, req.dueLim)
 }
 
 func topicsArg(topics []string) []string {
@@ -252,6 +288,10 @@ func (e *engine) fetch(ctx context.Context, req request, args []any) (res respon
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	res = response{rewind: -1, owned: make(map[int16]bool, len(req.lanes)), byID: make(map[int64]fetched, len(req.wanted))}
+	query := e.sql.fetch
+	if req.due || len(req.wanted) > 0 {
+		query = e.sql.fetchMore
+	}
 	var head *header
 	err = schema.Collect(ctx, e.db, func(rows schema.Rows) error {
 		var f fetched
@@ -273,7 +313,7 @@ func (e *engine) fetch(ctx context.Context, req request, args []any) (res respon
 			res.due = append(res.due, f)
 		}
 		return nil
-	}, e.sql.fetch, args...)
+	}, query, args...)
 	switch {
 	case err != nil:
 		return res, bytes, err

@@ -31,7 +31,6 @@ type request struct {
 	wanted []wanted
 	due    bool  // also what waited for its time
 	dueLim int64 // at most so many of it per lane
-	dead   bool  // also dead rows, by id
 }
 
 // response is the complete result of a read.
@@ -62,7 +61,7 @@ func (b *board) prepare(now time.Time, rows, width, offset int, due bool, suspec
 		lanes = slices.Concat(lanes[offset:], lanes[:offset])[:width]
 		slices.SortFunc(lanes, func(x, y *lane) int { return int(x.number) - int(y.number) })
 	}
-	req := request{lanes: lanes, due: due, dead: b.cfg.HoldDead}
+	req := request{lanes: lanes, limits: make([]int64, 0, len(lanes)), due: due}
 	if len(lanes) == 0 {
 		return req
 	}

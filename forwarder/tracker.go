@@ -19,6 +19,7 @@ type tracker struct {
 	xids     map[int64]int64 // in progress, by transaction id, to bound
 	segments []segment       // ids that were at or above the snapshot's xmax, ascending
 	seq      int64           // the sequence as of the last complete read; 0 = nothing read yet
+	raised   map[int64]int64 // higher bounds that hold if the next read still shows the transaction in progress
 }
 
 // segment is a stretch of transaction ids [lo, hi) of one bound.
@@ -75,8 +76,9 @@ func (t *tracker) args() (xids, bounds, los, segmentBounds []int64) {
 func (t *tracker) observe(s snapshot) {
 	xids := make(map[int64]int64, len(s.inProgress))
 	for _, xid := range s.inProgress {
-		xids[xid] = t.boundOf(xid)
+		xids[xid] = max(t.boundOf(xid), t.raised[xid])
 	}
+	t.raised = nil
 	var segments []segment
 	from := s.xmax
 	for _, old := range t.segments {
@@ -90,6 +92,28 @@ func (t *tracker) observe(s snapshot) {
 		segments = append(segments, segment{from, s.nextXid, t.seq})
 	}
 	t.xids, t.segments, t.seq = xids, mergeSegments(segments), s.seq
+}
+
+// lag is how far the lowest bound of a transaction in progress lies behind what was read.
+func (t *tracker) lag() int64 {
+	lag := int64(0)
+	for _, bound := range t.xids {
+		lag = max(lag, t.seq-bound)
+	}
+	return lag
+}
+
+// raise takes the transactions that may have written to the outbox, found out after the last read. Another
+// one that is still in progress at the next read cannot have written before: its rows will be above
+// what had been read. One that is not may have written and committed since, so the next read itself
+// still goes by the old bound.
+func (t *tracker) raise(writers map[uint32]bool) {
+	t.raised = map[int64]int64{}
+	for xid := range t.xids {
+		if !writers[uint32(xid)] {
+			t.raised[xid] = t.seq
+		}
+	}
 }
 
 func (t *tracker) boundOf(xid int64) int64 {

@@ -256,7 +256,9 @@ func (c *inspection) sequence() {
 	if c.seq.kind != "bigint" {
 		c.problem(object, alter("AS bigint"), "is of type %s, not bigint", c.seq.kind)
 	}
-	c.logged(object, alter("SET LOGGED"), c.relations[name])
+	if c.relations[c.names.Render("{outbox}")].persistence == "p" { // else one statement cures both
+		c.logged(object, alter("SET LOGGED"), c.relations[name])
+	}
 }
 
 func (c *inspection) logged(object, cure string, r relation) {

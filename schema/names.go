@@ -3,6 +3,7 @@ package schema
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"regexp"
 	"strings"
 )
@@ -67,6 +68,7 @@ func (n Names) Render(statement string) string {
 	n = n.WithDefaults()
 	return strings.NewReplacer(
 		"{outbox}", n.qualified(n.Outbox),
+		"{outbox_text}", "'"+n.qualified(n.Outbox)+"'",
 		"{outbox_id_seq}", n.qualified(n.Outbox+"_id_seq"),
 		"{outbox_id_seq_text}", "'"+n.qualified(n.Outbox+"_id_seq")+"'",
 		"{outbox_ready}", quote(n.Outbox+"_ready"),
@@ -85,6 +87,13 @@ func (n Names) Render(statement string) string {
 func (n Names) OutboxName() string {
 	n = n.WithDefaults()
 	return n.qualified(n.Outbox)
+}
+
+// Channel returns the name of the channel on which commits of messages are notified.
+func (n Names) Channel() string {
+	h := fnv.New64a()
+	h.Write([]byte(n.OutboxName()))
+	return fmt.Sprintf("outbox_%016x", h.Sum64())
 }
 
 func (n Names) qualified(table string) string {

@@ -4,8 +4,7 @@ package schema
 // each message. Package forwarder explains the protocol that they implement.
 const (
 	// Fetch reads, under one snapshot, what is new in the lanes of one owner. Its first result is a header
-	// (source 0) with the snapshot and what follows from it; then come rows by id (source 1), rows
-	// past each lane's mark (source 2), and delayed rows that fell due (source 3).
+	// (source 0) with the snapshot and what follows from it; then come the rows past each lane's mark (source 2).
 	//
 	// The order of evaluation matters and is forced by the data flow between materialized CTEs: the
 	// sequence is read first, then the snapshot, then the next transaction id (age() adds the distance
@@ -20,10 +19,17 @@ const (
 	// choose to walk the primary key through all that was published.
 	//
 	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments
-	// and their bounds; lanes, their epochs, marks and limits; ids to read; topics (empty = all);
-	// whether to read what fell due, and at most how many rows of it per lane; whether dead rows count among
-	// the rows read by id.
-	Fetch = `WITH clock AS MATERIALIZED (
+	// and their bounds; lanes, their epochs, marks and limits; topics (empty = all).
+	Fetch = fetchHeader + fetchReady
+
+	// FetchMore is Fetch that also reads rows by id (source 1) and rows that waited for their time (source 3).
+	// Most reads need neither, and the statement is planned each time.
+	//
+	// Arguments: those of Fetch; ids; whether dead rows count among them; whether to read what fell due,
+	// and at most how many rows of it per lane.
+	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue
+
+	fetchHeader = `WITH clock AS MATERIALIZED (
     SELECT s.last_value AS seq, pg_current_snapshot() AS snap, clock_timestamp() AS at FROM {outbox_id_seq} s
 ), now AS MATERIALIZED (
     SELECT seq, snap, at, xmax, xmax + age(xmax_xid) AS next_xid
@@ -49,12 +55,9 @@ SELECT 0::smallint AS source, 0::smallint AS lane, 0::bigint AS id, ''::text AS 
                           'standby', pg_is_in_recovery(),
                           'lanes', (SELECT coalesce(jsonb_agg(owned.lane), '[]') FROM owned)) AS metadata,
        now.at AS created_at, 0 AS attempts, false AS dead
-  FROM now CROSS JOIN rewind
-UNION ALL
-SELECT 1::smallint, o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts, o.dead_at IS NOT NULL
-  FROM {outbox} o
- WHERE o.id = ANY ($11::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
-   AND o.lane IN (SELECT owned.lane FROM owned)
+  FROM now CROSS JOIN rewind`
+
+	fetchReady = `
 UNION ALL
 SELECT 2::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts, false
   FROM owned CROSS JOIN LATERAL (
@@ -62,8 +65,17 @@ SELECT 2::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata,
          FROM {outbox} o
         WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND o.lane <= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
-          AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
-        ORDER BY o.lane, o.id LIMIT owned.lim) r
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
+        ORDER BY o.lane, o.id LIMIT owned.lim) r`
+
+	fetchByID = `
+UNION ALL
+SELECT 1::smallint, o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts, o.dead_at IS NOT NULL
+  FROM {outbox} o
+ WHERE o.id = ANY ($12::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $13::bool)
+   AND o.lane IN (SELECT owned.lane FROM owned)`
+
+	fetchDue = `
 UNION ALL
 SELECT 3::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts, false
   FROM owned CROSS JOIN LATERAL (
@@ -71,9 +83,19 @@ SELECT 3::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata,
          FROM {outbox} o
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
-          AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
-        ORDER BY o.lane, o.due_at, o.id LIMIT $14::bigint) r
- WHERE $13::bool`
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
+        ORDER BY o.lane, o.due_at, o.id LIMIT $15::bigint) r
+ WHERE $14::bool`
+
+	// Writers lists the transaction ids (the lower 32 bits) that may have written to the outbox: those that hold a
+	// lock on it that a writer takes, which is kept to the end of the transaction.
+	Writers = `SELECT x.transactionid::text::bigint FROM pg_locks x
+ WHERE x.locktype = 'transactionid' AND x.granted AND x.mode = 'ExclusiveLock'
+   AND EXISTS (SELECT FROM pg_locks r
+                WHERE r.virtualtransaction = x.virtualtransaction AND r.locktype = 'relation'
+                  AND r.relation = {outbox_text}::regclass
+                  AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                  AND r.mode <> 'AccessShareLock')`
 
 	// LoadHeads reads the messages of some lanes that wait for another attempt and so hold their keys.
 	// With the last argument true, dead messages hold theirs as well.

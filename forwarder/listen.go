@@ -1,0 +1,35 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// listen is the goroutine that hears of commits in other processes. What it misses while the connection is
+// down is found by polling.
+func (e *engine) listen(ctx context.Context) {
+	report := errorLog{logger: e.logger, what: "Listening for commits of other processes"}
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
+	for {
+		err := e.db.Listen(ctx, e.cfg.Tables.Channel(), func() {
+			report.report(nil)
+			retry.Reset()
+			e.wake()
+		})
+		if ctx.Err() != nil || errors.Is(err, outbox.ErrNoListen) {
+			return
+		}
+		report.report(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry.NextBackOff()):
+		}
+	}
+}

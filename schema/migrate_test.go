@@ -1,0 +1,72 @@
+package schema
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestMigrationsAreNumberedWithoutGaps(t *testing.T) {
+	all, err := migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range all {
+		if m.version != i+1 || m.name == "" {
+			t.Errorf("migration %d is version %d %q", i+1, m.version, m.name)
+		}
+		if strings.Contains(m.name, "'") {
+			t.Errorf("migration name %q does not fit into a literal", m.name)
+		}
+	}
+}
+
+// TestNoPlaceholderIsLeft finds a placeholder that Render does not know.
+func TestNoPlaceholderIsLeft(t *testing.T) {
+	placeholder := regexp.MustCompile(`\{[a-z_]+\}`)
+	all, err := migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		for _, s := range m.statements(Names{Schema: "app"}) {
+			if found := placeholder.FindString(s); found != "" {
+				t.Errorf("%04d: %s is left in %s", m.version, found, s)
+			}
+		}
+	}
+	for _, s := range []string{InsertMessages, Fetch, Sweep, LoadHeads, SettlePublished, SettleFailed, ClaimInbox, TakeLanes, CleanInbox, CleanPublished} {
+		if found := placeholder.FindString((Names{}).Render(s)); found != "" {
+			t.Errorf("%s is left in %s", found, s)
+		}
+	}
+}
+
+func TestNamesDefaults(t *testing.T) {
+	got := Names{Outbox: "box"}.WithDefaults()
+	want := Names{Outbox: "box", Lanes: "box_lanes", Forwarders: "box_forwarders", Migrations: "box_migrations", Inbox: "inbox"}
+	if got != want {
+		t.Errorf("got %+v", got)
+	}
+	if err := (Names{Outbox: strings.Repeat("x", 40)}).Validate(); err == nil {
+		t.Error("the default name of a companion is too long, and that went unnoticed")
+	}
+}
+
+func FuzzNamesAreRefusedOrQuoted(f *testing.F) {
+	for _, s := range []string{"outbox", `x"; drop table y; --`, "a'b", "a\x00b", "a$b-c", "{lanes}"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		n := Names{Schema: name, Outbox: name}
+		if n.Validate() != nil {
+			return
+		}
+		if want := `"` + name + `"."` + name + `"`; name != "" && n.OutboxName() != want {
+			t.Errorf("%q is rendered as %s", name, n.OutboxName())
+		}
+		if strings.ContainsAny(name, "\"'\\;\x00\n {}") {
+			t.Errorf("%q was accepted", name)
+		}
+	})
+}
