@@ -285,6 +285,14 @@ func (b *board) done(r *row, res result, now time.Time) {
 	if res.late || r.lane.lost {
 		return // charged already, or somebody else's to judge
 	}
+	if k != nil && r.probe && !k.waitsFor(r.id) {
+		// An earlier attempt that had timed out succeeded after all, and the key has moved on.
+		delete(r.lane.inflight, r.id)
+		if t := b.topics[r.topic]; t != nil && t.trial == r {
+			t.trial = nil
+		}
+		return
+	}
 	if res.aborted {
 		b.returnUnsent(r, now)
 		return

@@ -67,6 +67,12 @@ func (k *key) setHead(id int64, topic string) *heldBy {
 	return k.heads[id]
 }
 
+// waitsFor says whether the key is held by the row, or skipped it.
+func (k *key) waitsFor(id int64) bool {
+	_, skipped := slices.BinarySearch(k.skipped, id)
+	return skipped || k.heads[id] != nil
+}
+
 func (k *key) unskip(id int64) {
 	if i, found := slices.BinarySearch(k.skipped, id); found {
 		k.skipped = slices.Delete(k.skipped, i, i+1)

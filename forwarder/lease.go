@@ -109,11 +109,9 @@ func (e *engine) balance(ctx context.Context, q schema.Querier) (time.Duration, 
 			return 0, err
 		}
 	}
-	e.mu.Lock()
-	e.leaseUntil = begun.Add(e.cfg.LeaseTTL)
-	e.startWorkers()
-	e.mu.Unlock()
-
+	if renewed > 0 {
+		e.extend(begun)
+	}
 	if err := e.giveBack(ctx, q); err != nil {
 		return 0, err
 	}
@@ -129,6 +127,9 @@ func (e *engine) balance(ctx context.Context, q schema.Querier) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
+	if renewed == 0 {
+		e.extend(begun) // not before the lanes are forgotten that somebody took meanwhile
+	}
 	next := e.cfg.LeaseTTL / 3
 	if firstExpiry > 0 {
 		// Be there when a vanished forwarder's lease runs out. One that is alive has renewed it by then.
@@ -138,6 +139,14 @@ func (e *engine) balance(ctx context.Context, q schema.Querier) (time.Duration, 
 		next = min(next, 100*time.Millisecond) // somebody is about to give lanes back
 	}
 	return next, nil
+}
+
+// extend allows publishing for another lease time after the renewal began.
+func (e *engine) extend(begun time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leaseUntil = begun.Add(e.cfg.LeaseTTL)
+	e.startWorkers()
 }
 
 // countMembers returns how many lanes are ours to have, and when the first other lease runs out.
@@ -203,7 +212,9 @@ func (e *engine) takeLanes(ctx context.Context, q schema.Querier, share int, sta
 		if (have == nil || have.epoch != s.epoch) && e.loading[s.number] != s.epoch {
 			e.newLanes[s.number] = s.epoch // taken by a statement whose answer was lost
 		}
-		mine++
+		if have == nil || !have.draining {
+			mine++
+		}
 	}
 	e.share = share
 	for _, l := range e.board.sortedLanes() {
@@ -227,14 +238,12 @@ func (e *engine) takeLanes(ctx context.Context, q schema.Querier, share int, sta
 		mine += taken
 	}
 	e.mu.Lock()
-	changed, draining := mine != e.owned, e.draining
+	changed := mine != e.owned
 	e.owned = mine
+	e.offerDrained()
 	e.mu.Unlock()
 	if changed {
 		e.obs.lanes(mine)
-	}
-	if draining {
-		signal(e.leaseNow) // they may be drained already
 	}
 	signal(e.readNow)
 	select {
@@ -265,6 +274,13 @@ func (e *engine) take(ctx context.Context, q schema.Querier, lanes, epochs []int
 		e.newLanes[number] = epoch
 	}
 	return len(taken), nil
+}
+
+// offerDrained has lanes given back that have become free of work. It is called under mu.
+func (e *engine) offerDrained() {
+	if e.draining && len(e.board.drained()) > 0 {
+		signal(e.leaseNow)
+	}
 }
 
 // giveBack releases the lanes that are to be given back and on which nothing is under way any more.

@@ -81,9 +81,7 @@ func (e *engine) work() {
 	}
 	e.workers--
 	signal(e.readNow)
-	if e.draining {
-		signal(e.leaseNow)
-	}
+	e.offerDrained()
 }
 
 func (e *engine) judge(c *call, err error) result {

@@ -16,6 +16,9 @@ const (
 	forSweep                  // it is pending, though nothing here knows of it
 )
 
+// lookAgain is the pause before something is looked at again that should have changed by then.
+const lookAgain = 50 * time.Millisecond
+
 type wanted struct {
 	id    int64
 	why   purpose
@@ -88,7 +91,7 @@ func (b *board) wantTrials(req *request, now time.Time) {
 		if t.trial != nil || t.wanted || now.Before(t.until) {
 			continue
 		}
-		if k, id, ok := b.trialOf(t); ok {
+		if k, id, ok := b.trialOf(t, now); ok {
 			t.wanted = true
 			req.wanted = append(req.wanted, wanted{id, forTrial, k.lane, k, t})
 		}
@@ -104,7 +107,7 @@ func (b *board) wantRetries(req *request, now time.Time, most int) {
 		if r.stale() {
 			continue
 		}
-		soon := now.Add(50 * time.Millisecond)
+		soon := now.Add(lookAgain)
 		w := wanted{r.id, forRetry, r.lane, r.key, nil}
 		if _, under := r.lane.inflight[r.id]; under {
 			b.again(r, soon) // its settling is not forgotten yet, or it was read another way

@@ -91,9 +91,7 @@ func (e *engine) settleOnce(ctx context.Context, published *[]*row, failed *[]fa
 		if e.drains > 0 {
 			e.wake()
 		}
-		if e.draining {
-			signal(e.leaseNow)
-		}
+		e.offerDrained()
 		e.mu.Unlock()
 		for _, f := range *failed {
 			if outcomes[f.row.id] == outcomeDead {

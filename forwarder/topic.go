@@ -61,11 +61,11 @@ func (b *board) reopen(t *topic) {
 }
 
 // trialOf picks the message that is to try whether a topic works again: the first unsettled one of a key
-// that the topic blocks. Without any it opens the topic: the next message that comes is the trial.
-func (b *board) trialOf(t *topic) (k *key, id int64, ok bool) {
+// that the topic blocks. Without any such key it opens the topic: the next message that comes is the trial.
+func (b *board) trialOf(t *topic, now time.Time) (k *key, id int64, ok bool) {
 	for k := range t.blocked {
 		switch {
-		case k.lane.draining:
+		case k.lane.draining || k.publishing:
 		case len(k.heads) == 0 && len(k.skipped) > 0:
 			return k, k.skipped[0], true
 		default:
@@ -75,6 +75,8 @@ func (b *board) trialOf(t *topic) (k *key, id int64, ok bool) {
 	}
 	if len(t.blocked) == 0 {
 		b.reopen(t)
+	} else {
+		t.until = now.Add(lookAgain)
 	}
 	return nil, 0, false
 }
