@@ -264,7 +264,7 @@ func (b *board) integrateWanted(w wanted, res response, now time.Time) {
 		return
 	}
 	if _, under := w.lane.inflight[w.id]; under {
-		if w.why == forRelease { // a bucket's row that was read again meanwhile
+		if w.why == forRelease && w.key.isBucket() { // it was read again meanwhile
 			w.key.unskip(w.id)
 			b.advance(w.key)
 		}
@@ -274,8 +274,9 @@ func (b *board) integrateWanted(w wanted, res response, now time.Time) {
 	r.lane = w.lane
 	switch w.why {
 	case forRelease:
-		if w.key.blocked() {
-			return // it stays skipped
+		if w.key.blocked() || !w.key.isBucket() && (len(w.key.skipped) == 0 || w.key.skipped[0] != w.id) {
+			b.advance(w.key) // it stays skipped; one that must go first was put back during the read
+			return
 		}
 		w.key.unskip(w.id)
 		if w.key.isBucket() {

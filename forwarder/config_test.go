@@ -1,0 +1,75 @@
+package forwarder
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+func TestConfigNamesEveryBadField(t *testing.T) {
+	cfg := Config{
+		Concurrency: -1, ReadAhead: -2, PollInterval: -1, LeaseTTL: time.Millisecond, MaxAttempts: -5, Retention: -2,
+		Topics: []string{"a", ""}, Routes: map[string]message.Publisher{"b": nil}, Backoff: Backoff{Initial: 2, Max: 1},
+	}
+	cfg.setDefaults()
+	err := cfg.validate()
+	for _, field := range []string{"Concurrency", "ReadAhead", "PollInterval", "LeaseTTL", "MaxAttempts", "Retention", "Topics", "Routes", "Backoff"} {
+		if err == nil || !strings.Contains(err.Error(), "Config."+field) {
+			t.Errorf("%s is not named in: %v", field, err)
+		}
+	}
+	var zero Config
+	zero.setDefaults()
+	if err := zero.validate(); err != nil {
+		t.Errorf("the zero value is refused: %v", err)
+	}
+	off := Config{PublishTimeout: -1, MinDeadAge: -1, Retention: -1, MaxAttempts: -1}
+	off.setDefaults()
+	if err := off.validate(); err != nil {
+		t.Errorf("-1 is refused: %v", err)
+	}
+}
+
+func TestNewRefusesWhatIsMissing(t *testing.T) {
+	if _, err := New(outbox.FromPgx(nil), nil, Config{}, nil); !errors.Is(err, ErrNoPublisher) {
+		t.Errorf("nil publisher: %v", err)
+	}
+	if _, err := NewSubscriber(outbox.FromSQL(nil), Config{}, nil); !errors.Is(err, outbox.ErrNoDB) {
+		t.Errorf("nil pool: %v", err)
+	}
+	if _, err := NewSubscriber(nil, Config{Topics: []string{"a"}}, nil); err == nil {
+		t.Error("a Subscriber took Topics")
+	}
+}
+
+func TestScopeFollowsTopics(t *testing.T) {
+	cfg := Config{Topics: []string{"b", "a", "b"}}
+	cfg.setDefaults()
+	if cfg.Scope != "a,b" || len(cfg.Topics) != 2 {
+		t.Errorf("scope %q of topics %v", cfg.Scope, cfg.Topics)
+	}
+}
+
+func TestBackoffDoublesUpToItsLimit(t *testing.T) {
+	b := Backoff{Initial: time.Second, Max: 10 * time.Second}
+	for n, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 4: 8 * time.Second, 5: 10 * time.Second, 1000: 10 * time.Second} {
+		for range 100 {
+			if d := b.Delay(n); d < want*8/10 || d > want*12/10 {
+				t.Fatalf("after failure %d: %s, want about %s", n, d, want)
+			}
+		}
+	}
+}
+
+func TestErrorTextIsStorable(t *testing.T) {
+	text := errorText(errors.New("a\x00b\xff" + strings.Repeat("é", maxErrorBytes)))
+	if !utf8.ValidString(text) || strings.Contains(text, "\x00") || len(text) > maxErrorBytes {
+		t.Errorf("%d bytes: %.20q", len(text), text)
+	}
+}
