@@ -1,0 +1,10 @@
+//go:build !unix
+
+package services
+
+import (
+	"os"
+	"syscall"
+)
+
+func childAttributes(*account, os.Signal) *syscall.SysProcAttr { return nil }

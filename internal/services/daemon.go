@@ -1,0 +1,220 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	startTimeout    = time.Minute
+	readyTimeout    = 10 * time.Second // of one request
+	stopPatience    = 30 * time.Second
+	firstAttempts   = 5   // a new port each time
+	restartAttempts = 100 // with a pause between them: what a killed server left behind takes a while to go
+	attemptPause    = 100 * time.Millisecond
+	pollPause       = 20 * time.Millisecond
+)
+
+// daemon is a server program run as a child process, with its folder. Its methods are safe for concurrent use. A nil
+// daemon stands for a server that is not ours.
+type daemon struct {
+	name    string
+	account *account
+	folder  *folder
+
+	prepare func(ctx context.Context) error   // makes the data folder, once
+	command func(port int) (*exec.Cmd, error) // called for every start
+	ready   func(ctx context.Context) error   // one real request, which must tell our server from another one
+	stop    os.Signal                         // ends it in good order
+	discard os.Signal                         // ends it quickly when its data is not needed any more
+	revive  bool                              // after a crash it must run once more to give back what it holds
+
+	mu       sync.Mutex
+	port     int
+	process  *process
+	prepared bool
+	clean    bool // the last end was not a crash
+	closed   bool
+}
+
+// launch starts the daemon for the first time. From here on StopAll knows of it.
+func (d *daemon) launch(ctx context.Context) error {
+	d.mu.Lock()
+	register(d)
+	err := d.start(ctx)
+	d.mu.Unlock()
+	if err != nil {
+		return errors.Join(fmt.Errorf("start %s: %w", d.name, err), d.Close())
+	}
+	return nil
+}
+
+// start is called with mu held.
+func (d *daemon) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if d.closed {
+		return errors.New("already closed")
+	}
+	if !d.prepared {
+		if err := d.prepare(ctx); err != nil {
+			return err
+		}
+	}
+	attempts, first := restartAttempts, !d.prepared
+	if first {
+		attempts = firstAttempts
+	}
+	var err error
+	for range attempts {
+		if first {
+			if d.port, err = freePort(); err != nil {
+				return err
+			}
+		}
+		if err = d.attempt(ctx); err == nil {
+			d.prepared = true
+			return nil
+		}
+		if d.process.alive() {
+			return errors.Join(err, d.process.end(os.Kill, stopPatience))
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(attemptPause):
+		}
+	}
+	return err
+}
+
+// attempt starts the program and waits until it is ready, it ends, or ctx does.
+func (d *daemon) attempt(ctx context.Context) error {
+	cmd, err := d.command(d.port)
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(d.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	d.inFolder(cmd)
+	d.clean = false
+	if d.process, err = startProcess(cmd); err != nil {
+		return err
+	}
+	for {
+		err := d.ready(ctx)
+		if err == nil && d.process.alive() {
+			return nil
+		}
+		select {
+		case <-d.process.done:
+			return fmt.Errorf("ended while starting: %v: %s", d.process.err, tail(log.Name()))
+		case <-ctx.Done():
+			return fmt.Errorf("not ready: %w: %w: %s", ctx.Err(), err, tail(log.Name()))
+		case <-time.After(pollPause):
+		}
+	}
+}
+
+func (d *daemon) logPath() string { return filepath.Join(d.folder.root, d.name+".log") }
+
+// inFolder lets cmd run in the daemon's folder as its account, without the caller's PG* variables.
+func (d *daemon) inFolder(cmd *exec.Cmd) {
+	cmd.Dir = d.folder.path
+	cmd.SysProcAttr = childAttributes(d.account, d.discard)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "PG") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "HOME="+d.folder.path, "LC_ALL=C")
+}
+
+// Stop ends the server in good order and keeps its data for Restart. It does nothing if the server is not running.
+func (d *daemon) Stop() error {
+	if d == nil {
+		return notOurs("stop")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.end(d.stop)
+}
+
+// Kill ends the server with all its processes as a crash would, and returns once it is gone. What the operating system
+// has cached survives, so this is no imitation of a power cut.
+func (d *daemon) Kill() error {
+	if d == nil {
+		return notOurs("kill")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.process.alive() {
+		// Without its parent a busy Postgres backend lives on for seconds and keeps the server from coming back.
+		killTree(d.process.cmd.Process.Pid)
+		<-d.process.done
+	}
+	d.clean = false
+	return nil
+}
+
+// Restart starts the server again on the same port and data, stopping it first if it is running. It returns once the
+// server answers; ctx bounds the wait, which is never longer than a minute.
+func (d *daemon) Restart(ctx context.Context) error {
+	if d == nil {
+		return notOurs("restart")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.end(d.stop); err != nil {
+		return err
+	}
+	if err := d.start(ctx); err != nil {
+		return fmt.Errorf("restart %s: %w", d.name, err)
+	}
+	return nil
+}
+
+// Close ends the server for good and removes its data. Later calls do nothing.
+func (d *daemon) Close() error {
+	if d == nil {
+		return nil
+	}
+	defer unregister(d)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	if d.revive && d.prepared && !d.process.alive() && !d.clean {
+		_ = d.start(context.Background())
+	}
+	d.closed = true
+	return errors.Join(d.end(d.discard), d.folder.Close())
+}
+
+// end is called with mu held.
+func (d *daemon) end(s os.Signal) error {
+	if !d.process.alive() {
+		return nil
+	}
+	if err := d.process.end(s, stopPatience); err != nil {
+		return fmt.Errorf("stop %s: %w", d.name, err)
+	}
+	d.clean = true
+	return nil
+}
+
+func notOurs(verb string) error {
+	return fmt.Errorf("%s a server that was not started here: %w", verb, errors.ErrUnsupported)
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package services
+
+func helper() int { return 1 }

@@ -1,0 +1,40 @@
+// Package services gives examples, integration tests and benchmarks a Postgres, a Kafka and a NATS server to talk to.
+//
+// Each of [StartPostgres], [StartKafka] and [StartNATS] takes the first of these that there is:
+//
+//  1. the server named by the environment: OUTBOX_POSTGRES_URL, OUTBOX_KAFKA_BROKERS (comma-separated host:port),
+//     OUTBOX_NATS_URL;
+//  2. a real server started for this run: Postgres from the machine's binaries or downloaded ones, Kafka on the
+//     machine's Java with jars from Maven, NATS inside this process;
+//  3. for Kafka alone, where there is no usable Java or Maven: an in-memory fake, which says so in one line and answers
+//     true to [Kafka.Fake]. With CI=true in the environment it is an error instead.
+//
+// A server is returned after it has answered a real request. It listens on 127.0.0.1 and a free port, and keeps its
+// data in a temporary folder under os.TempDir.
+//
+// # Life of a server
+//
+// Stop ends a server in good order and Kill as a crash would; both keep its data. Restart brings it back on the same
+// port with the same data. Close ends it for good and removes its folder. A server that was named by the environment is
+// not ours to stop: Stop, Kill and Restart return an error that wraps [errors.ErrUnsupported], and Close only removes
+// what was made in it.
+//
+// The context given to a Start function bounds the start, not the life of the server. [StopAll] closes whatever is
+// still running, and [StopOnSignal] does so on an interrupt as well, so that a TestMain reads:
+//
+//	stop := services.StopOnSignal()
+//	code := m.Run()
+//	stop()
+//	os.Exit(code)
+//
+// If this process is killed without warning, Linux ends the server processes with it; elsewhere they stay. Folders
+// that such a run left behind are removed by the next run that starts a server.
+//
+// # Environment
+//
+//   - OUTBOX_POSTGRES_BIN: folder with initdb and postgres, instead of looking for one.
+//   - OUTBOX_POSTGRES_VERSION: full version such as 17.5.0, downloaded instead of using the machine's.
+//   - CI: true forbids the fake Kafka.
+//   - JAVA_HOME: tried before the java in PATH.
+//   - TMPDIR: where data goes; on a memory file system syncing costs nothing and benchmarks flatter.
+package services

@@ -1,0 +1,85 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const folderPattern = "watermill-outbox-*"
+
+// folder is a temporary folder of one server. Its lock file is held for as long as this process lives, which is how
+// another run tells a folder in use from one left behind.
+type folder struct {
+	root string
+	path string // inside root, owned by the account the server runs as
+	lock *os.File
+}
+
+func newFolder(as *account) (_ *folder, err error) {
+	sweepOnce()
+	root, err := os.MkdirTemp("", folderPattern)
+	if err != nil {
+		return nil, err
+	}
+	f := &folder{root: root, path: filepath.Join(root, "run")}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	if f.lock, err = os.Create(filepath.Join(root, "lock")); err != nil {
+		return nil, err
+	}
+	if err := lockFile(f.lock); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", f.lock.Name(), err)
+	}
+	// The server's account has to pass through root, and only that.
+	if err := os.Chmod(root, 0o711); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(f.path, 0o700); err != nil {
+		return nil, err
+	}
+	return f, as.own(f.path)
+}
+
+// Close deletes the folder, trying for a while as the last processes of a killed server may still write to it.
+func (f *folder) Close() error {
+	unregister(f)
+	deadline := time.Now().Add(10 * time.Second)
+	err := os.RemoveAll(f.root)
+	for err != nil && time.Now().Before(deadline) {
+		time.Sleep(20 * time.Millisecond)
+		err = os.RemoveAll(f.root)
+	}
+	if f.lock != nil {
+		_ = f.lock.Close()
+	}
+	return err
+}
+
+var sweepOnce = sync.OnceFunc(sweep)
+
+// sweep removes what runs that were killed have left behind. Young folders are let be: their owner may not have
+// taken its lock yet.
+func sweep() {
+	roots, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPattern))
+	for _, root := range roots {
+		info, err := os.Lstat(root)
+		if err != nil || !info.IsDir() || !ownedByUs(info) || time.Since(info.ModTime()) < time.Minute {
+			continue
+		}
+		lock, err := os.OpenFile(filepath.Join(root, "lock"), os.O_RDWR, 0)
+		if err != nil {
+			continue
+		}
+		if lockFile(lock) == nil {
+			_ = os.RemoveAll(root)
+		}
+		_ = lock.Close()
+	}
+}

@@ -1,0 +1,84 @@
+package services
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+)
+
+const (
+	kafkaVersion = "4.2.0"
+	oldestJava   = 17
+)
+
+//go:embed pom.xml
+var pom []byte
+
+// kafkaOnJava returns the java program and the folder of jars to run a broker with, or why there are none.
+func kafkaOnJava(ctx context.Context, opts Options) (java, jars string, err error) {
+	if java, err = findJava(ctx); err != nil {
+		return "", "", err
+	}
+	root, err := userCache()
+	if err != nil {
+		return "", "", err
+	}
+	jars, err = cached(ctx, root, "kafka-"+kafkaVersion, func(dir string) error {
+		return resolveJars(ctx, dir, opts)
+	})
+	return java, jars, err
+}
+
+var javaVersion = regexp.MustCompile(`version "(\d+)`)
+
+func findJava(ctx context.Context) (string, error) {
+	var java string
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		java, _ = exec.LookPath(filepath.Join(home, "bin", "java"))
+	}
+	if java == "" {
+		java, _ = exec.LookPath("java")
+	}
+	if java == "" {
+		return "", errors.New("no java in JAVA_HOME or PATH")
+	}
+	out, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s -version: %w", java, err)
+	}
+	found := javaVersion.FindSubmatch(out)
+	if found == nil {
+		return "", fmt.Errorf("%s -version: no version number in its answer", java)
+	}
+	if major, _ := strconv.Atoi(string(found[1])); major < oldestJava {
+		return "", fmt.Errorf("%s is version %s, too old for kafka: %d or later", java, found[1], oldestJava)
+	}
+	return java, nil
+}
+
+func resolveJars(ctx context.Context, dir string, opts Options) error {
+	maven, err := exec.LookPath("mvn")
+	if err != nil {
+		return errors.New("no mvn in PATH")
+	}
+	opts.say("fetching kafka %s with maven, once", kafkaVersion)
+	project := filepath.Join(filepath.Dir(dir), "pom.xml")
+	if err := os.WriteFile(project, pom, 0o644); err != nil {
+		return err
+	}
+	cmd := exec.Command(maven, "-q", "-B", "-f", project,
+		"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
+		"-DincludeScope=runtime", "-DoutputDirectory="+dir)
+	cmd.SysProcAttr = childAttributes(nil, syscall.SIGTERM)
+	if err := runCommand(ctx, cmd); err != nil {
+		return fmt.Errorf("maven: %w", err)
+	}
+	return nil
+}

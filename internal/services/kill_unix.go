@@ -1,0 +1,15 @@
+//go:build unix
+
+package services
+
+import "syscall"
+
+// killTree kills pid and its children. Pausing it first keeps it from starting new ones meanwhile.
+func killTree(pid int) {
+	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	children := childrenOf(pid)
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+	for _, child := range children {
+		_ = syscall.Kill(child, syscall.SIGKILL)
+	}
+}

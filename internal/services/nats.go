@@ -1,0 +1,159 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// NATS is a NATS server with JetStream. Its methods are safe for concurrent use.
+type NATS struct {
+	url    string
+	folder *folder // nil for a server that is not ours
+
+	mu     sync.Mutex
+	port   int
+	server *server.Server
+	closed bool
+}
+
+// StartNATS returns the server at OUTBOX_NATS_URL, or starts one inside this process. That one keeps JetStream on disk
+// and syncs every write. A server inside this process cannot be killed alone, so there is no Kill.
+func StartNATS(ctx context.Context, opts Options) (*NATS, error) {
+	if external := os.Getenv("OUTBOX_NATS_URL"); external != "" {
+		n := &NATS{url: external}
+		if err := n.ready(ctx); err != nil {
+			return nil, fmt.Errorf("nats at OUTBOX_NATS_URL: %w", err)
+		}
+		opts.say("nats from OUTBOX_NATS_URL")
+		return n, nil
+	}
+	f, err := newFolder(nil)
+	if err != nil {
+		return nil, fmt.Errorf("start nats: %w", err)
+	}
+	n := &NATS{folder: f}
+	n.mu.Lock()
+	register(n)
+	for range firstAttempts {
+		if n.port, err = freePort(); err != nil {
+			break
+		}
+		if err = n.start(ctx); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	n.mu.Unlock()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start nats: %w", err), n.Close())
+	}
+	n.url = "nats://" + address(n.port)
+	opts.say("nats-server %s in this process on %s", server.VERSION, address(n.port))
+	return n, nil
+}
+
+// start is called with mu held.
+func (n *NATS) start(ctx context.Context) error {
+	if n.closed {
+		return errors.New("already closed")
+	}
+	s, err := server.NewServer(&server.Options{
+		Host:       "127.0.0.1",
+		Port:       n.port,
+		JetStream:  true,
+		StoreDir:   filepath.Join(n.folder.path, "jetstream"),
+		SyncAlways: true,
+		NoSigs:     true,
+		NoLog:      true,
+	})
+	if err != nil {
+		return err
+	}
+	s.Start()
+	if s.ReadyForConnections(readyTimeout) {
+		check := &NATS{url: s.ClientURL()}
+		if err = check.ready(ctx); err == nil {
+			n.server = s
+			return nil
+		}
+	}
+	s.Shutdown()
+	s.WaitForShutdown()
+	return errors.Join(errors.New("not ready for connections"), err)
+}
+
+// ready makes one JetStream request.
+func (n *NATS) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	conn, err := nats.Connect(n.url, nats.Timeout(readyTimeout))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := conn.JetStream(nats.Context(ctx))
+	if err != nil {
+		return err
+	}
+	_, err = js.AccountInfo()
+	return err
+}
+
+// URL returns the server's URL. It stays the same across Restart.
+func (n *NATS) URL() string { return n.url }
+
+// Stop shuts the server down and keeps its data for Restart. It does nothing if the server is not running.
+func (n *NATS) Stop() error {
+	if n.folder == nil {
+		return notOurs("stop")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stop()
+	return nil
+}
+
+// stop is called with mu held.
+func (n *NATS) stop() {
+	if n.server != nil {
+		n.server.Shutdown()
+		n.server.WaitForShutdown()
+		n.server = nil
+	}
+}
+
+// Restart starts the server again on the same port and data, stopping it first if it is running.
+func (n *NATS) Restart(ctx context.Context) error {
+	if n.folder == nil {
+		return notOurs("restart")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stop()
+	if err := n.start(ctx); err != nil {
+		return fmt.Errorf("restart nats: %w", err)
+	}
+	return nil
+}
+
+// Close ends a server that was started here for good and removes its data. Later calls do nothing.
+func (n *NATS) Close() error {
+	if n.folder == nil {
+		return nil
+	}
+	defer unregister(n)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil
+	}
+	n.closed = true
+	n.stop()
+	return n.folder.Close()
+}

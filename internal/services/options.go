@@ -1,0 +1,37 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+)
+
+// ErrNotInstalled is returned by [StartPgBouncer] where the machine has no pgbouncer program.
+var ErrNotInstalled = errors.New("not installed")
+
+// Options are the settings common to all servers. The zero value is ready to use.
+type Options struct {
+	// Log receives one line per server, saying which one is used. Nil means os.Stderr; io.Discard silences it.
+	// Writes come from one goroutine at a time for each Start call.
+	Log io.Writer
+
+	// PostgresSettings are further settings ("name=value") for a Postgres started here. They are ignored for one
+	// named by the environment.
+	PostgresSettings []string
+}
+
+func (o Options) say(format string, args ...any) {
+	w := o.Log
+	if w == nil {
+		w = os.Stderr
+	}
+	fmt.Fprintf(w, "services: "+format+"\n", args...)
+}
+
+// InCI reports whether CI is set to a true value, where a missing service must fail the run.
+func InCI() bool {
+	ci, _ := strconv.ParseBool(os.Getenv("CI"))
+	return ci
+}

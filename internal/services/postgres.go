@@ -1,0 +1,203 @@
+package services
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Postgres is a PostgreSQL server. Its methods are safe for concurrent use.
+type Postgres struct {
+	*daemon
+	url string
+
+	mu      sync.Mutex
+	created map[string]bool // databases to drop from a server that outlives us
+}
+
+// StartPostgres returns the server at OUTBOX_POSTGRES_URL, or starts one: from OUTBOX_POSTGRES_BIN, else from the
+// highest version installed on the machine, else from binaries downloaded once into the user's cache folder. It syncs to
+// disk as in production and takes 200 connections. As root it runs as user postgres or else nobody.
+func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
+	if external := os.Getenv("OUTBOX_POSTGRES_URL"); external != "" {
+		p := &Postgres{url: external}
+		if _, err := p.inDatabase("postgres"); err != nil {
+			return nil, err
+		}
+		var one int
+		if err := queryRow(ctx, p.url, "select 1", &one); err != nil {
+			return nil, fmt.Errorf("postgres at OUTBOX_POSTGRES_URL: %w", err)
+		}
+		register(p)
+		opts.say("postgres from OUTBOX_POSTGRES_URL")
+		return p, nil
+	}
+	bin, version, err := postgresBinaries(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find postgres: %w", err)
+	}
+	as, err := unprivileged()
+	if err != nil {
+		return nil, fmt.Errorf("start postgres: %w", err)
+	}
+	f, err := newFolder(as)
+	if err != nil {
+		return nil, fmt.Errorf("start postgres: %w", err)
+	}
+	data := filepath.Join(f.path, "data")
+	p := &Postgres{}
+	p.daemon = &daemon{
+		name: "postgres", account: as, folder: f, revive: true,
+		stop:    syscall.SIGINT,
+		discard: syscall.SIGQUIT,
+		prepare: func(ctx context.Context) error {
+			cmd := exec.Command(filepath.Join(bin, "initdb"),
+				"-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
+			p.inFolder(cmd)
+			if err := runCommand(ctx, cmd); err != nil {
+				return fmt.Errorf("initdb: %w", err)
+			}
+			return nil
+		},
+		command: func(port int) (*exec.Cmd, error) {
+			p.url = "postgres://postgres@" + address(port) + "/postgres?sslmode=disable"
+			args := []string{"-D", data, "-p", strconv.Itoa(port), "-k", ""}
+			settings := []string{"listen_addresses=127.0.0.1", "fsync=on", "max_connections=200"}
+			for _, s := range append(settings, opts.PostgresSettings...) {
+				args = append(args, "-c", s)
+			}
+			return exec.Command(filepath.Join(bin, "postgres"), args...), nil
+		},
+		ready: func(ctx context.Context) error {
+			var dir string
+			if err := queryRow(ctx, p.url, "show data_directory", &dir); err != nil {
+				return err
+			}
+			if dir != filepath.ToSlash(data) {
+				return errors.New("another postgres has this port")
+			}
+			return nil
+		},
+	}
+	if err := p.launch(ctx); err != nil {
+		return nil, err
+	}
+	opts.say("%s from %s on %s", version, bin, address(p.port))
+	return p, nil
+}
+
+// URL returns the connection URL of the server's first database. It stays the same across Restart.
+func (p *Postgres) URL() string { return p.url }
+
+// NewDatabase makes an empty database of its own for the caller and returns its URL. It lasts until DropDatabase or
+// Close. On a server named by the environment the user needs the right to create databases.
+func (p *Postgres) NewDatabase(ctx context.Context) (string, error) {
+	name := "outbox_" + strings.ToLower(rand.Text()[:16])
+	u, err := p.inDatabase(name)
+	if err != nil {
+		return "", err
+	}
+	if err := p.exec(ctx, "create database "+name+" template template0"); err != nil {
+		return "", fmt.Errorf("create database: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.created == nil {
+		p.created = map[string]bool{}
+	}
+	p.created[name] = true
+	return u, nil
+}
+
+// DropDatabase drops the database that NewDatabase returned databaseURL for, along with its connections. Tests that
+// make many databases save disk space by it; Close does it for all of them.
+func (p *Postgres) DropDatabase(ctx context.Context, databaseURL string) error {
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		return errors.New("drop database: not a URL")
+	}
+	name := strings.TrimPrefix(u.Path, "/")
+	p.mu.Lock()
+	ours := p.created[name]
+	p.mu.Unlock()
+	if !ours {
+		return errors.New("drop database: not made by NewDatabase")
+	}
+	if err := p.exec(ctx, "drop database if exists "+name+" with (force)"); err != nil {
+		return fmt.Errorf("drop database: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.created, name)
+	return nil
+}
+
+// Close ends a server that was started here for good and removes its data. From one named by the environment it drops
+// the databases made here. Later calls do nothing.
+func (p *Postgres) Close() error {
+	if p.daemon != nil {
+		return p.daemon.Close()
+	}
+	unregister(p)
+	ctx, cancel := context.WithTimeout(context.Background(), stopPatience)
+	defer cancel()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for name := range p.created {
+		if err := p.exec(ctx, "drop database if exists "+name+" with (force)"); err != nil {
+			errs = append(errs, fmt.Errorf("drop database: %w", err))
+		}
+	}
+	p.created = nil
+	return errors.Join(errs...)
+}
+
+// inDatabase returns the server's URL with another database in it. The URL may hold a password, so errors leave it out.
+func (p *Postgres) inDatabase(name string) (string, error) {
+	u, err := url.Parse(p.url)
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		return "", errors.New("OUTBOX_POSTGRES_URL: not of the form postgres://user@host:port/database")
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}
+
+func (p *Postgres) exec(ctx context.Context, sql string) error {
+	conn, err := pgx.Connect(ctx, p.url)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+func queryRow(ctx context.Context, databaseURL, sql string, dest ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	return conn.QueryRow(ctx, sql).Scan(dest...)
+}
+
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
