@@ -103,6 +103,18 @@ func (db *DB) Dedicated(ctx context.Context) (schema.Querier, func(), error) {
 	return db.backend.dedicated(ctx)
 }
 
+// Reset closes the connections of the pool once they are not in use, because they lead to a server that is no
+// primary any more; new ones may find another. This package and the forwarder call it when they meet one
+// (SQLSTATE 25006). With database/sql it does nothing: there, set a ConnMaxLifetime.
+func (db *DB) Reset() {
+	if db.Check() == nil {
+		db.backend.reset()
+	}
+}
+
+// readOnlyServer is the SQLSTATE of a write that reached a standby, or a primary that was demoted.
+const readOnlyServer = "25006"
+
 type statement struct {
 	sql  string
 	args []any
@@ -114,6 +126,7 @@ type backend interface {
 	begin(ctx context.Context, opts TxOptions) (nativeTx, error)
 	dedicated(ctx context.Context) (schema.Querier, func(), error)
 	listen(ctx context.Context, channel string, fn func(payload string)) error
+	reset()
 }
 
 // nativeTx is a transaction of a backend. commit runs the pending statements first, in the same round

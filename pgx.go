@@ -34,6 +34,9 @@ func newPgxBackend(pool *pgxpool.Pool) pgxBackend {
 
 func (b pgxBackend) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	tag, err := b.pool.Exec(ctx, query, slices.Concat(b.mode, args)...)
+	if schema.SQLState(err) == readOnlyServer {
+		b.reset()
+	}
 	return tag.RowsAffected(), err
 }
 
@@ -71,6 +74,8 @@ func (b pgxBackend) single(ctx context.Context) (*pgxpool.Pool, error) {
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
+
+func (b pgxBackend) reset() { b.pool.Reset() }
 
 func (b pgxBackend) listen(ctx context.Context, channel string, fn func(payload string)) error {
 	pool, err := b.single(ctx)
@@ -223,6 +228,9 @@ var errAborted = fmt.Errorf("outbox: a statement of the transaction failed and i
 // checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an
 // error: COMMIT would answer ROLLBACK.
 func (t *pgxTx) checkOpen() error {
+	if t.conn.Conn().IsClosed() {
+		return pgconn.ErrConnClosed
+	}
 	switch t.conn.Conn().PgConn().TxStatus() {
 	case 'I':
 		return ErrTxEnded
@@ -272,8 +280,8 @@ func commitError(err error, atCommit bool) error {
 		if !atCommit || !fatalState(pgErr.Code) {
 			return err
 		}
-	case pgconn.SafeToRetry(err):
-		return err // nothing was sent
+	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
+		return err // nothing was sent; pgx says the same of a connection that broke while the answer was read
 	}
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 }

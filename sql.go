@@ -73,6 +73,8 @@ func (b sqlBackend) dedicated(context.Context) (schema.Querier, func(), error) {
 	return c, c.close, nil
 }
 
+func (b sqlBackend) reset() {}
+
 func (b sqlBackend) listen(context.Context, string, func(string)) error { return ErrNoListen }
 
 // sqlTx is a transaction of database/sql. The handler gets the *sql.Tx itself, so that it was ended too

@@ -31,6 +31,7 @@ type txState struct {
 	native     func(ctx context.Context) any
 	ended      bool
 	savepoints int
+	broken     error             // a savepoint could not be undone, so nothing may be committed
 	wrote      map[string]string // outbox tables, to the channels to notify
 }
 
@@ -80,6 +81,9 @@ func InTxWith(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 
 	begun := time.Now()
 	s, err := inNewTx(ctx, db, opts, fn)
+	if !opts.ReadOnly && schema.SQLState(err) == readOnlyServer {
+		db.Reset()
+	}
 	if opts.Observer != nil {
 		opts.Observer.TxEnded(ctx, TxEnd{DB: db.name, Duration: time.Since(begun), Err: err})
 	}
@@ -122,8 +126,8 @@ func inNewTx(ctx context.Context, db *DB, opts TxOptions, fn func(context.Contex
 	err = fn(context.WithValue(ctx, scopeKey{}, s))
 	finished = true
 	s.tx.ended = true
-	if err == nil && s.rollbackOnly {
-		err = ErrRolledBack
+	if err == nil {
+		err = s.refusal()
 	}
 	if err != nil {
 		if rollbackErr := native.rollback(ctx); rollbackErr != nil {
@@ -171,8 +175,8 @@ func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) err
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
 		if _, err := tx.q.Exec(ctx, "rollback to savepoint "+name); err != nil {
-			outer.rollbackOnly = true
-			return fmt.Errorf("rollback to savepoint: %w", err)
+			tx.broken = fmt.Errorf("rollback to savepoint: %w", err)
+			return tx.broken
 		}
 		return nil
 	}
@@ -184,8 +188,8 @@ func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) err
 	}()
 	err = fn(context.WithValue(ctx, scopeKey{}, s))
 	finished = true
-	if err == nil && s.rollbackOnly {
-		err = ErrRolledBack
+	if err == nil {
+		err = s.refusal()
 	}
 	if err != nil {
 		return errors.Join(err, undo())
@@ -302,6 +306,17 @@ func SetRollbackOnly(ctx context.Context) error {
 		return ErrNoTx
 	}
 	s.rollbackOnly = true
+	return nil
+}
+
+// refusal says why a scope whose function returned nil is rolled back all the same, or nil.
+func (s *scope) refusal() error {
+	switch {
+	case s.tx.broken != nil:
+		return s.tx.broken
+	case s.rollbackOnly:
+		return ErrRolledBack
+	}
 	return nil
 }
 

@@ -228,6 +228,9 @@ func (e *engine) readFailed(err error) {
 	r := &e.reader
 	r.more = true
 	state := schema.SQLState(err)
+	if errors.Is(err, errStandby) {
+		e.db.Reset()
+	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) || state == "57014":
 		r.width = max(1, min(r.width, len(e.board.lanes))/2)

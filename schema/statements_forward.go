@@ -30,7 +30,8 @@ const (
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue
 
 	fetchHeader = `WITH clock AS MATERIALIZED (
-    SELECT s.last_value AS seq, pg_current_snapshot() AS snap, clock_timestamp() AS at FROM {outbox_id_seq} s
+    SELECT s.last_value - (NOT s.is_called)::int AS seq, pg_current_snapshot() AS snap, clock_timestamp() AS at
+      FROM {outbox_id_seq} s
 ), now AS MATERIALIZED (
     SELECT seq, snap, at, xmax, xmax + age(xmax_xid) AS next_xid
       FROM (SELECT seq, snap, at, pg_snapshot_xmax(snap)::text::bigint AS xmax, pg_snapshot_xmax(snap)::xid AS xmax_xid

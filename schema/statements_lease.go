@@ -28,10 +28,12 @@ ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at`
 	// Arguments: scope.
 	CreateLanes = `INSERT INTO {lanes} (scope, lane) SELECT $1::text, generate_series(0, 63) ON CONFLICT DO NOTHING`
 
-	// Heartbeat renews the lease. It touches no row if the forwarder was taken for dead and forgotten.
+	// Heartbeat renews the lease. It touches no row if that has run out: others may have joined since that
+	// could not have before, so the forwarder must join anew.
 	//
 	// Arguments: own id, lease time in seconds.
-	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second' WHERE id = $1::uuid`
+	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second'
+ WHERE id = $1::uuid AND expires_at > clock_timestamp()`
 
 	// Members lists the live forwarders of a scope and in how many seconds each lease runs out.
 	//
