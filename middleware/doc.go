@@ -1,0 +1,78 @@
+// Package middleware handles each message of a Watermill Router once, in one transaction: what the handler
+// writes and the messages that it returns are committed together with the note that the message was
+// handled, or not at all.
+//
+//	router.AddMiddleware(middleware.Stack(db, pub, middleware.StackConfig{})...)
+//
+// # The way of a message
+//
+//	Outcomes   keeps the error, if one comes back, and decides: ack, nack or dead letter
+//	  Tx         BEGIN
+//	    Inbox      notes (consumer, message id); noted before: skip and ack
+//	      Outbox     waits for what the handler returns
+//	        handler    writes with the transaction of its context (outbox.TxFromContext), returns messages
+//	      Outbox     takes the messages
+//	    Inbox      makes sure that none are left for the Router to publish
+//	  Tx         writes the messages and COMMIT, in one round trip with pgx; or ROLLBACK
+//	Outcomes   nil: the Router acks
+//
+// With pgx, BEGIN shares the round trip of the inbox statement, so a handler with one statement of its own
+// costs three round trips in all.
+//
+// Each part works alone: Tx; Tx and Inbox; Tx and Outbox; all of them; each with Outcomes or without. Inbox and
+// Outbox need a transaction around them, of Tx, outbox.InTx or outbox.WithTx, and say so if it is missing.
+// Inbox without Outbox is for handlers that return no messages: the Router publishes those after the commit, and if that
+// failed, the redelivery would be skipped as a duplicate.
+//
+// # Order, and Watermill's own middlewares
+//
+// The first middleware added is the outermost. The order of Stack is the only one that holds, with two rules for
+// everything else:
+//
+//   - What turns an error into nil, such as PoisonQueue, goes outside of Tx, or Tx commits what failed.
+//     What repeats the handler, such as Retry, goes outside of Outcomes: after a failed statement the
+//     transaction is of no more use, and each attempt is to be recorded. So: PoisonQueue, Retry, Stack.
+//   - What changes or adds to the returned messages, such as CorrelationID, goes inside of Outbox.
+//
+// Recoverer may be anywhere: a panic rolls back and goes on. Timeout goes outside of Tx, which keeps the deadline of
+// the message's context. CQRS handlers with AckCommandHandlingErrors swallow errors inside of everything; they
+// call outbox.SetRollbackOnly.
+//
+// # Failures
+//
+// A failed handler leaves nothing behind. Its message is nacked, and its error is recorded in the inbox; the
+// broker brings the message again. Serialization failures and deadlocks are repeated at once. If the connection breaks during
+// COMMIT nobody knows the outcome (outbox.ErrCommitUnknown): the message is nacked and the inbox makes its
+// redelivery harmless if it was committed. Without Inbox it is handled twice.
+//
+// A handler that returns Poison(err) has its message put aside: marked dead in the inbox, so that copies are
+// skipped, and published to the dead-letter topic through the outbox. After Revive the next copy is
+// handled.
+//
+// A handler must not end the transaction. With pgx it cannot. With database/sql it can, and is found out at
+// the end: the message is nacked with outbox.ErrTxEnded. But what it committed, the inbox's note among it, stays, and
+// what it returned is not written.
+//
+// # Closing
+//
+// A Router that closes cancels the contexts of messages in flight at once. Handlers in Tx do not see that: they
+// have until TxConfig.Timeout, and Router.Close waits for them as long as its CloseTimeout says. Should the subscriber be gone
+// before the ack, the message comes again and the inbox skips it.
+//
+// # Behind a watermill-sql subscriber
+//
+// Such a subscriber has a transaction of its own in the message's context and Tx does not join it. It commits
+// that transaction also after a nack, when its AckDeadline passes or when it is closed, with whatever a failed handler wrote; it
+// reads at REPEATABLE READ and sends a nacked message again within the same snapshot, where Inbox cannot see
+// what others did; and one transaction spans up to a hundred messages. A transaction of the handler's own, with
+// Inbox, gives each message once without any of that. The subscriber's transaction keeps a connection busy meanwhile, so the
+// pool needs more than one for each handler.
+//
+// # Behind our own outbox
+//
+// A message with an outbox.Delivery in its context was read from the outbox by a Subscriber of package
+// forwarder. A handler that publishes is taken to forward it: Outbox lets through what it returns, and
+// Inbox does not note it, because its publishing may fail and must be repeated. A handler without a publish topic
+// consumes it, and Inbox guards it like any other. Set ProcessDelivered for handlers that consume such messages and
+// return new events.
+package middleware

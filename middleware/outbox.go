@@ -1,0 +1,94 @@
+package middleware
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// OutboxConfig configures Outbox. The zero value is ready for use.
+type OutboxConfig struct {
+	// Topic is where returned messages are published; default: the handler's publish topic in its Router.
+	Topic string
+	// ExceptHandlers are the names of handlers whose messages are left to the Router to publish after the
+	// commit. Inbox refuses such messages.
+	ExceptHandlers []string
+	// ProcessDelivered captures what handlers return for messages of our own Subscriber as well. By default
+	// that passes through, since such a handler forwards to a broker, and captured messages would come
+	// back to it for ever. Set it, here and in InboxConfig, for handlers that take their input from the outbox
+	// and return new events.
+	ProcessDelivered bool
+}
+
+// Outbox writes the messages that the handler returns to the outbox table, together with COMMIT, and
+// returns none. It needs a transaction around it, Tx for one.
+//
+// A returned message that lacks them gets the metadata correlation_id, that of the consumed message or
+// else its UUID, which begins a conversation, and causation_id, the UUID of the consumed message. Middlewares that
+// decorate returned messages, such as Watermill's CorrelationID, go inside.
+//
+// It returns outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message
+// that cannot be stored; an error if there is no topic; and the errors of the handler. If pub is nil every
+// message fails with an error that says so.
+func Outbox(pub *outbox.Publisher, cfg OutboxConfig) message.HandlerMiddleware {
+	if pub == nil {
+		return refuse("Outbox", errNoPublisher)
+	}
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			ctx := msg.Context() // the handler may replace it in the message
+			handler := message.HandlerNameFromCtx(ctx)
+			if onItsWayOut(ctx, cfg.ProcessDelivered) || slices.Contains(cfg.ExceptHandlers, handler) {
+				return next(msg)
+			}
+			if _, err := pub.DB().TxQuerier(ctx); err != nil {
+				return nil, fmt.Errorf("outbox: %w", needsTx("Outbox", err))
+			}
+			uuid, correlation := msg.UUID, msg.Metadata.Get(outbox.MetadataCorrelationID)
+			produced, err := next(msg)
+			if err != nil || len(produced) == 0 {
+				return nil, err
+			}
+			topic := cfg.Topic
+			if topic == "" {
+				topic = message.PublishTopicFromCtx(ctx)
+			}
+			if topic == "" {
+				return nil, fmt.Errorf("outbox: handler %q returned messages but has no publish topic: "+
+					"set OutboxConfig.Topic, or add it with AddHandler", handler)
+			}
+			for _, out := range produced {
+				relate(out, uuid, correlation)
+			}
+			if err := pub.Capture(ctx, topic, produced...); err != nil {
+				return nil, fmt.Errorf("capture: %w", err)
+			}
+			return nil, nil
+		}
+	}
+}
+
+// relate notes which conversation a message belongs to and which message caused it.
+func relate(out *message.Message, cause, correlation string) {
+	if out == nil {
+		return // Capture names it
+	}
+	if out.Metadata == nil {
+		out.Metadata = message.Metadata{}
+	}
+	if correlation == "" {
+		correlation = cause
+	}
+	set := func(key, value string) {
+		if value != "" && out.Metadata.Get(key) == "" {
+			out.Metadata.Set(key, value)
+		}
+	}
+	set(outbox.MetadataCorrelationID, correlation)
+	if out.UUID != cause {
+		set(outbox.MetadataCausationID, cause)
+	}
+}

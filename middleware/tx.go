@@ -1,0 +1,267 @@
+package middleware
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+const (
+	defaultTimeout      = 30 * time.Second
+	defaultRetries      = 3
+	defaultRetryBackoff = 10 * time.Millisecond
+	maxRetryBackoff     = time.Second
+)
+
+// TxConfig configures Tx. The zero value is ready for use.
+type TxConfig struct {
+	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
+	Isolation sql.IsolationLevel
+	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. A deadline of the message's
+	// context counts as well, its cancellation does not.
+	Timeout time.Duration
+	// Retries is how often an attempt that ended in a serialization failure or a deadlock is repeated
+	// before the message is nacked; default 3, -1 never.
+	Retries int
+	// RetryBackoff is the wait before the first repetition; it doubles each time up to 1 s and is cut by up
+	// to a half at random. Default 10 ms.
+	RetryBackoff time.Duration
+	// OnBegin runs first in each transaction: SET LOCAL, a tenant's search_path or role. An error rolls
+	// back and fails the message.
+	OnBegin func(ctx context.Context, msg *message.Message) error
+	// Observer, if not nil, is told of repeated attempts and, unless Outcomes is around, of each message.
+	Observer Observer
+	// TxObserver, if not nil, is told how each transaction ended.
+	TxObserver outbox.TxObserver
+	// Logger, if not nil, gets debug lines.
+	Logger watermill.LoggerAdapter
+}
+
+func (c *TxConfig) setDefaults() {
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	if c.Retries == 0 {
+		c.Retries = defaultRetries
+	}
+	if c.RetryBackoff == 0 {
+		c.RetryBackoff = defaultRetryBackoff
+	}
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+}
+
+func (c TxConfig) validate() error {
+	switch c.Isolation {
+	case sql.LevelDefault, sql.LevelReadUncommitted, sql.LevelReadCommitted,
+		sql.LevelRepeatableRead, sql.LevelSnapshot, sql.LevelSerializable:
+	default:
+		return fmt.Errorf("TxConfig.Isolation is %s, which Postgres does not have", c.Isolation)
+	}
+	switch {
+	case c.Timeout < -1:
+		return fmt.Errorf("TxConfig.Timeout is %s: use -1 for none", c.Timeout)
+	case c.Retries < -1:
+		return fmt.Errorf("TxConfig.Retries is %d: use -1 for none", c.Retries)
+	case c.RetryBackoff < 0:
+		return fmt.Errorf("TxConfig.RetryBackoff is %s: it must be positive", c.RetryBackoff)
+	}
+	return nil
+}
+
+// Tx runs the handler in a transaction of db, which it finds in the message's context (see
+// outbox.TxFromContext), and commits it when the handler returns nil. An error or a panic rolls it back and
+// is passed on.
+//
+// The handler works on a copy of the message, a new one for each attempt: an Ack in it has no effect,
+// since only the commit may ack, and a Nack fails the attempt with ErrNacked even if the handler returns nil. What it
+// changes in the copy is not seen outside. The copy's context has the values and the deadline of the message's, but is not
+// cancelled with it: a Router cancels the contexts of messages in flight as soon as it is told to
+// close, and those must still be able to commit.
+//
+// A message whose context carries a transaction already, of another Tx, of outbox.InTx or of outbox.WithTx,
+// is handled behind a savepoint of that one and not repeated here. The transaction of a watermill-sql
+// subscriber is never joined; the package documentation says why.
+//
+// After outbox.SetRollbackOnly the message is acked, although nothing was committed, and what the handler
+// returned is dropped. Errors are those of the handler and of outbox.InTx. If db is nil or the
+// configuration bad, every message fails with an error that says so.
+func Tx(db *outbox.DB, cfg TxConfig) message.HandlerMiddleware {
+	cfg.setDefaults()
+	if err := errors.Join(db.Check(), cfg.validate()); err != nil {
+		return refuse("Tx", err)
+	}
+	t := &transactor{db: db, cfg: cfg}
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) { return t.handle(next, msg) }
+	}
+}
+
+type transactor struct {
+	db        *outbox.DB
+	cfg       TxConfig
+	tellOwnTx sync.Once
+}
+
+func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
+	ctx, h, outermost := handlingOf(msg.Context())
+	if !outermost {
+		return t.attempts(ctx, next, msg, h)
+	}
+	finished := false
+	defer func() {
+		if !finished {
+			err = errPanicked
+		}
+		h.ended = true
+		observe(t.cfg.Observer, t.db.Name(), msg, h, h.outcome(err), err)
+	}()
+	produced, err = t.attempts(ctx, next, msg, h)
+	finished = true
+	return produced, err
+}
+
+func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling) ([]*message.Message, error) {
+	_, joins := outbox.TxFromContext[schema.Querier](ctx)
+	if !joins {
+		ctx = outbox.OutsideTx(ctx) // one that has ended: see currentHandling
+		t.noteSubscriberTx(ctx, msg)
+	}
+	if !h.inTx {
+		h.inTx = true
+		defer func() { h.inTx = false }()
+	} else {
+		h = &handling{} // of the savepoint; the Tx around has the one that counts
+	}
+	for n := 0; ; n++ {
+		produced, err := t.attempt(ctx, next, msg, h)
+		if err == nil || joins || n >= t.cfg.Retries || !repeatable(err) {
+			return produced, err
+		}
+		t.cfg.Logger.Debug("Repeating the handler in a new transaction", watermill.LogFields{
+			"message_uuid": msg.UUID, "attempt": n + 2, "sqlstate": schema.SQLState(err),
+		})
+		observe(t.cfg.Observer, t.db.Name(), msg, h, Retried, err)
+		select {
+		case <-time.After(retryDelay(t.cfg.RetryBackoff, n)):
+		case <-msg.Context().Done():
+			return nil, err
+		}
+	}
+}
+
+func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling) ([]*message.Message, error) {
+	ctx, cancel := t.lifetime(ctx)
+	defer cancel()
+	h.newAttempt()
+
+	attempt := msg.Copy()
+	attempt.Payload = slices.Clone(msg.Payload)
+	opts := outbox.TxOptions{Isolation: t.cfg.Isolation, Observer: t.cfg.TxObserver}
+	if t.cfg.OnBegin != nil {
+		opts.OnBegin = func(ctx context.Context) error {
+			attempt.SetContext(ctx)
+			return t.cfg.OnBegin(ctx, attempt)
+		}
+	}
+	var produced []*message.Message
+	succeeded := false
+	err := outbox.InTxWith(ctx, t.db, opts, func(ctx context.Context) (err error) {
+		attempt.SetContext(ctx)
+		if produced, err = next(attempt); err != nil {
+			return err
+		}
+		if nacked(attempt) {
+			return ErrNacked
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("the handler outlived TxConfig.Timeout or the deadline of its message: %w", ctx.Err())
+		}
+		succeeded = true
+		return nil
+	})
+	switch {
+	case err == nil:
+		cancel()
+		leave(produced)
+		return produced, nil
+	case succeeded && errors.Is(err, outbox.ErrRolledBack):
+		h.rolledBack = true
+		return nil, nil
+	}
+	return nil, err
+}
+
+// lifetime keeps the values and the deadline of ctx, but not its cancellation.
+func (t *transactor) lifetime(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, limited := ctx.Deadline()
+	if own := time.Now().Add(t.cfg.Timeout); t.cfg.Timeout > 0 && (!limited || own.Before(deadline)) {
+		deadline, limited = own, true
+	}
+	ctx = context.WithoutCancel(ctx)
+	if limited {
+		return context.WithDeadline(ctx, deadline)
+	}
+	return context.WithCancel(ctx)
+}
+
+// leave gives messages that were made with the context of the attempt one that is still alive and has no
+// transaction, because the Router publishes them after this.
+func leave(produced []*message.Message) {
+	for _, out := range produced {
+		if out != nil && out.Context().Err() != nil {
+			out.SetContext(outbox.OutsideTx(context.WithoutCancel(out.Context())))
+		}
+	}
+}
+
+// noteSubscriberTx says once that the transaction of a watermill-sql subscriber is left alone.
+func (t *transactor) noteSubscriberTx(ctx context.Context, msg *message.Message) {
+	if _, ok := wsql.TxFromContext(ctx); ok {
+		t.tellOwnTx.Do(func() {
+			t.cfg.Logger.Debug("The subscriber has a transaction of its own; the handler does not join it", watermill.LogFields{
+				"handler_name": message.HandlerNameFromCtx(ctx), "message_uuid": msg.UUID,
+			})
+		})
+	}
+}
+
+func nacked(msg *message.Message) bool {
+	select {
+	case <-msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
+
+// repeatable says whether an attempt failed for no fault of its own: a serialization failure or a deadlock,
+// both of which are proof that nothing was committed.
+func repeatable(err error) bool {
+	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, ErrPoison) || errors.Is(err, ErrAlreadyProcessed) {
+		return false
+	}
+	state := schema.SQLState(err)
+	return state == "40001" || state == "40P01"
+}
+
+func retryDelay(first time.Duration, n int) time.Duration {
+	d := first
+	for range n {
+		d = min(2*d, maxRetryBackoff)
+	}
+	return d/2 + rand.N(d/2+1)
+}
