@@ -1,0 +1,96 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/IBM/sarama"
+	"github.com/eapache/go-resiliency/breaker"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+var _ forwarder.Classifier = Classify
+
+var unavailable = []error{
+	ErrClosed, forwarder.ErrPublishTimeout,
+	context.Canceled, context.DeadlineExceeded,
+	io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
+	breaker.ErrBreakerOpen,
+
+	sarama.ErrOutOfBrokers, sarama.ErrBrokerNotFound, sarama.ErrNotConnected, sarama.ErrAlreadyConnected,
+	sarama.ErrClosedClient, sarama.ErrShuttingDown, sarama.ErrControllerNotAvailable,
+	sarama.ErrIncompleteResponse, sarama.ErrProducerRetryBufferOverflow,
+
+	sarama.ErrUnknownTopicOrPartition, sarama.ErrLeaderNotAvailable, sarama.ErrNotLeaderForPartition,
+	sarama.ErrRequestTimedOut, sarama.ErrBrokerNotAvailable, sarama.ErrReplicaNotAvailable,
+	sarama.ErrNetworkException, sarama.ErrNotEnoughReplicas, sarama.ErrNotEnoughReplicasAfterAppend,
+	sarama.ErrNotController, sarama.ErrKafkaStorageError, sarama.ErrLogDirNotFound, sarama.ErrReassignmentInProgress,
+	sarama.ErrListenerNotFound, sarama.ErrFencedLeaderEpoch, sarama.ErrUnknownLeaderEpoch, sarama.ErrStaleBrokerEpoch,
+	sarama.ErrPreferredLeaderNotAvailable, sarama.ErrEligibleLeadersNotAvailable, sarama.ErrThrottlingQuotaExceeded,
+	sarama.ErrConsumerCoordinatorNotAvailable, sarama.ErrOffsetsLoadInProgress, sarama.ErrNotCoordinatorForConsumer,
+
+	sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed, sarama.ErrSASLAuthenticationFailed,
+	sarama.ErrUnsupportedSASLMechanism, sarama.ErrIllegalSASLState, sarama.ErrSecurityDisabled,
+	sarama.ErrDelegationTokenExpired, sarama.ErrDelegationTokenAuthorizationFailed,
+
+	sarama.ErrUnsupportedVersion, sarama.ErrUnsupportedCompressionType, sarama.ErrInvalidRequiredAcks,
+}
+
+// lostSequence is what the broker says when it cannot match a message with those before it, as after a
+// failed batch. sarama starts a new epoch, and the next try succeeds.
+var lostSequence = []error{
+	sarama.ErrOutOfOrderSequenceNumber, sarama.ErrUnknownProducerID, sarama.ErrInvalidProducerEpoch,
+	sarama.ErrInvalidProducerIDMapping, sarama.ErrProducerFenced,
+}
+
+var refusals = []error{
+	sarama.ErrMessageSizeTooLarge, sarama.ErrMessageSetSizeTooLarge,
+	sarama.ErrInvalidRecord, sarama.ErrInvalidMessage,
+}
+
+// Classify gives the verdict on an error of a Publisher, or of any watermill-kafka publisher; the package
+// comment says which and why. It looks through wrapping and is safe for concurrent use.
+func Classify(err error) forwarder.Verdict {
+	// ProducerErrors does not unwrap.
+	var several sarama.ProducerErrors
+	if errors.As(err, &several) && len(several) > 0 {
+		verdict := Classify(several[0])
+		for _, one := range several[1:] {
+			if Classify(one) != verdict {
+				return forwarder.Rejected
+			}
+		}
+		return verdict
+	}
+
+	var netErr net.Error
+	var certErr *tls.CertificateVerificationError
+	switch {
+	case isAny(err, unavailable), isAny(err, lostSequence), errors.As(err, &netErr), errors.As(err, &certErr):
+		return forwarder.Unavailable
+	case errors.Is(err, ErrRefused), errors.Is(err, sarama.ErrInvalidTopic), isClientOversize(err):
+		return forwarder.Permanent
+	}
+	return forwarder.Rejected
+}
+
+// isClientOversize recognises sarama's refusal of a message over Producer.MaxMessageBytes. It has no type of
+// its own, and other configuration errors hit every message alike: those must not kill any.
+func isClientOversize(err error) bool {
+	var ce sarama.ConfigurationError
+	return errors.As(err, &ce) && strings.Contains(string(ce), "Producer.MaxMessageBytes")
+}
+
+func isAny(err error, targets []error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}

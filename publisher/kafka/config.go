@@ -1,0 +1,111 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+)
+
+// PublisherConfig configures NewPublisher. Only Brokers is required.
+type PublisherConfig struct {
+	// Brokers are the host:port addresses to start from. Required.
+	Brokers []string
+
+	// Marshaler makes Kafka messages of Watermill's. Default: watermill-kafka's DefaultMarshaler, which
+	// carries the UUID and the metadata as headers. It is always wrapped in a Marshaler of this package: a
+	// non-empty key that yours sets is kept, else the outbox key is used.
+	Marshaler wmkafka.Marshaler
+
+	// Configure changes the settings that SaramaConfig returns: TLS, SASL, client id, compression, version,
+	// limits. Optional. It is called once, by NewPublisher.
+	Configure func(*sarama.Config)
+
+	// OTELEnabled and Tracer are those of watermill-kafka's PublisherConfig. Default: no tracing.
+	OTELEnabled bool
+	Tracer      wmkafka.SaramaTracer
+}
+
+func (c PublisherConfig) watermill() (wmkafka.PublisherConfig, error) {
+	if len(c.Brokers) == 0 {
+		return wmkafka.PublisherConfig{}, errors.New("kafka: PublisherConfig.Brokers is empty")
+	}
+
+	sc := SaramaConfig()
+	if c.Configure != nil {
+		c.Configure(sc)
+	}
+	if err := ValidateSarama(sc); err != nil {
+		return wmkafka.PublisherConfig{}, err
+	}
+
+	return wmkafka.PublisherConfig{
+		Brokers:               c.Brokers,
+		Marshaler:             Marshaler{Marshaler: c.Marshaler},
+		OverwriteSaramaConfig: sc,
+		OTELEnabled:           c.OTELEnabled,
+		Tracer:                c.Tracer,
+	}, nil
+}
+
+// SaramaConfig returns the settings that the package comment explains, for those who build their
+// own publisher. Each call returns a new one.
+func SaramaConfig() *sarama.Config {
+	c := sarama.NewConfig()
+	c.ClientID = "watermill-outbox"
+
+	c.Producer.RequiredAcks = sarama.WaitForAll
+	c.Producer.Idempotent = false
+	c.Producer.Return.Successes = true
+	c.Producer.Return.Errors = true
+
+	c.Producer.Retry.Max = 1
+	c.Producer.Retry.Backoff = 250 * time.Millisecond
+	c.Producer.Timeout = 5 * time.Second
+	c.Net.DialTimeout = 3 * time.Second
+	c.Net.ReadTimeout = 6 * time.Second
+	c.Net.WriteTimeout = 6 * time.Second
+	c.Metadata.Retry.Max = 1
+	c.Metadata.Retry.Backoff = time.Second
+	c.Metadata.Timeout = 6 * time.Second
+	return c
+}
+
+// ValidateSarama returns an error that names the field if a publisher with these settings could lose or
+// reorder what an outbox hands to it, or if sarama itself refuses them.
+func ValidateSarama(c *sarama.Config) error {
+	unsafe := func(field, want, why string) error {
+		return fmt.Errorf("kafka: unsafe behind an outbox: %s must be %s: %s", field, want, why)
+	}
+	switch {
+	case c == nil:
+		return errors.New("kafka: the sarama config is nil")
+	case c.Producer.RequiredAcks != sarama.WaitForAll:
+		return unsafe("Producer.RequiredAcks", "WaitForAll", "a message that only the leader has is lost with the leader")
+	case c.Producer.Idempotent:
+		return unsafe("Producer.Idempotent", "false", "before sarama 1.61 a failure makes it reuse sequence numbers, and the broker acknowledges messages that it does not store")
+	case c.Producer.Transaction.ID != "":
+		return unsafe("Producer.Transaction.ID", "empty", "watermill-kafka begins no Kafka transaction, so every message would fail")
+	case !c.Producer.Return.Successes:
+		return unsafe("Producer.Return.Successes", "true", "a synchronous producer waits for it")
+	case !c.Producer.Return.Errors:
+		return unsafe("Producer.Return.Errors", "true", "a synchronous producer waits for it")
+	case c.Producer.Partitioner == nil:
+		return unsafe("Producer.Partitioner", "set", "the key must choose the partition")
+	case !keepsKeyTogether(c.Producer.Partitioner("")):
+		return unsafe("Producer.Partitioner", "one that sends a key always to the same partition", "else messages of a key lose their order")
+	}
+	if err := c.Validate(); err != nil {
+		return fmt.Errorf("kafka: validate sarama config: %w", err)
+	}
+	return nil
+}
+
+func keepsKeyTogether(p sarama.Partitioner) bool {
+	if d, ok := p.(sarama.DynamicConsistencyPartitioner); ok {
+		return d.MessageRequiresConsistency(&sarama.ProducerMessage{Key: sarama.StringEncoder("key")})
+	}
+	return p.RequiresConsistency()
+}

@@ -1,0 +1,82 @@
+package kafka_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+)
+
+func TestSaramaConfigIsValid(t *testing.T) {
+	c := kafka.SaramaConfig()
+	if err := kafka.ValidateSarama(c); err != nil {
+		t.Fatal(err)
+	}
+	if c.Net.ReadTimeout <= c.Producer.Timeout {
+		t.Errorf("the client gives up after %v, before the broker does after %v", c.Net.ReadTimeout, c.Producer.Timeout)
+	}
+	if c.Metadata.Timeout == 0 {
+		t.Error("a metadata request is not bounded")
+	}
+	if c == kafka.SaramaConfig() {
+		t.Error("two calls share one config")
+	}
+}
+
+func TestNewPublisherRefusesUnsafeConfig(t *testing.T) {
+	tests := map[string]struct {
+		change func(*sarama.Config)
+		field  string
+	}{
+		"acks from the leader only": {func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.WaitForLocal }, "Producer.RequiredAcks"},
+		"no acks":                   {func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.NoResponse }, "Producer.RequiredAcks"},
+		"idempotent": {func(c *sarama.Config) {
+			c.Producer.Idempotent = true
+			c.Net.MaxOpenRequests = 1
+		}, "Producer.Idempotent"},
+		"transactional":         {func(c *sarama.Config) { c.Producer.Transaction.ID = "tx" }, "Producer.Transaction.ID"},
+		"no successes":          {func(c *sarama.Config) { c.Producer.Return.Successes = false }, "Producer.Return.Successes"},
+		"no errors":             {func(c *sarama.Config) { c.Producer.Return.Errors = false }, "Producer.Return.Errors"},
+		"no partitioner":        {func(c *sarama.Config) { c.Producer.Partitioner = nil }, "Producer.Partitioner"},
+		"random partitioner":    {func(c *sarama.Config) { c.Producer.Partitioner = sarama.NewRandomPartitioner }, "Producer.Partitioner"},
+		"round robin":           {func(c *sarama.Config) { c.Producer.Partitioner = sarama.NewRoundRobinPartitioner }, "Producer.Partitioner"},
+		"sarama's own checks":   {func(c *sarama.Config) { c.Net.DialTimeout = 0 }, "Net.DialTimeout"},
+		"sarama's metadata too": {func(c *sarama.Config) { c.Metadata.Retry.Max = -1 }, "Metadata.Retry.Max"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{"127.0.0.1:1"}, Configure: tt.change}, nil)
+			if err == nil || !strings.Contains(err.Error(), tt.field) {
+				t.Fatalf("got %v, want an error that names %s", err, tt.field)
+			}
+		})
+	}
+}
+
+func TestValidateSaramaAcceptsKeyPartitioners(t *testing.T) {
+	for name, p := range map[string]sarama.PartitionerConstructor{
+		"hash":      sarama.NewHashPartitioner,
+		"reference": sarama.NewReferenceHashPartitioner,
+		"crc":       sarama.NewConsistentCRCHashPartitioner,
+		"murmur2":   sarama.NewMurmur2Partitioner,
+		"manual":    sarama.NewManualPartitioner,
+	} {
+		c := kafka.SaramaConfig()
+		c.Producer.Partitioner = p
+		if err := kafka.ValidateSarama(c); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if kafka.ValidateSarama(nil) == nil {
+		t.Error("a nil config is valid")
+	}
+}
+
+func TestNewPublisherNeedsBrokers(t *testing.T) {
+	_, err := kafka.NewPublisher(kafka.PublisherConfig{}, nil)
+	if err == nil || !strings.Contains(err.Error(), "Brokers") {
+		t.Fatalf("got %v, want an error that names Brokers", err)
+	}
+}

@@ -1,0 +1,57 @@
+// Package kafka sets up a watermill-kafka publisher so that it is safe behind an outbox, and tells the
+// forwarder what its errors mean.
+//
+// An outbox promises that nothing is lost and that messages of one key keep their order. Both end at the
+// broker's acknowledgement: what the publisher reports as sent is marked published and never sent again.
+// So the publisher must not report success too early, must not put two messages of a key into different
+// partitions, and must not let one bad message fail its neighbours. The defaults of watermill-kafka and
+// sarama serve other needs. [NewPublisher] differs from them in these points:
+//
+//   - Producer.RequiredAcks is WaitForAll. sarama's default, WaitForLocal, acknowledges what only the leader
+//     has; if that broker dies, the message is gone and the outbox believes it was delivered. How many
+//     replicas "all" means at least is the topic's min.insync.replicas: set it to 2 with three replicas.
+//   - Producer.Idempotent is off, and must stay off. Before sarama 1.61, which needs Go 1.26, every failed message makes an
+//     idempotent producer start a new epoch while others are being numbered. Two messages can get the same sequence
+//     number, and the broker acknowledges the second as a copy of the first without storing it. Measured with
+//     sarama 1.60.2 and 64 calls at a time, one caller sending messages too large for the topic: of 12,600 others,
+//     all acknowledged, 195 to 982 were not stored, and broker restarts lost some too; without idempotence none was
+//     ever lost. An outbox does not need it: one message of a key is under way at a time, so a retry inside
+//     sarama cannot reorder a key, and a copy carries the same UUID as any other the outbox sends twice.
+//   - The Kafka key is the outbox key (metadata "outbox_key", see [outbox.MetadataKey]), so that a key is one
+//     partition and consumers see its order. Without a key it stays nil: sarama hashes an empty, non-nil key,
+//     which would send all unkeyed traffic to one partition. See [Marshaler].
+//   - Retries and timeouts are bounded, because Publish takes no context: one retry, after 250 ms; 3 s to connect; 5 s
+//     for the replicas (Producer.Timeout) and 6 s for the response (Net.ReadTimeout, longer, so that it is the
+//     broker who gives up first and says so); one retry after 1 s for metadata. A broker that is down fails a
+//     call in a few seconds, one that accepts and never answers in about half a minute. More patience is the forwarder's
+//     business: it pauses the topic without charging anyone, and a retry inside sarama may be a duplicate.
+//   - Producer.Return.Successes and Errors are on, as every synchronous sarama producer needs them.
+//
+// Change anything else in [PublisherConfig].Configure. A change that breaks one of the promises above is
+// refused by the constructor with an error that names the field.
+//
+// # A batch that is refused
+//
+// sarama puts messages of concurrent calls into one batch per partition. If the broker finds the batch too large
+// or one of its records invalid, the whole batch is refused and every message in it gets the same error, the
+// innocent ones too. [Publisher] sends each of them once more, alone: the innocent arrive, and the
+// guilty one is told apart by [ErrRefused]. Put [Isolate] around a publisher that you built yourself to have the same.
+//
+// # Verdicts
+//
+// [Classify] is a forwarder.Classifier. It blames a message only for what is certainly the message's own fault, and
+// pauses a topic only for what certainly is not; all else is Rejected: charged as an attempt and tried again.
+//
+//   - Unavailable: no connection, no leader, too few replicas in sync, time-outs, sarama's own circuit breaker
+//     (after three failures it refuses a topic or a partition for 10 s, which cannot be changed: a topic comes
+//     back up to 10 s after its broker), a topic that does not exist, a closed publisher. Failed authentication and authorization
+//     too: no message is at fault, nothing is lost while the topic waits, and once the operator has fixed the ACL
+//     or the password it goes on by itself. Lost producer state as well (unknown producer id, sequence out of order), from an
+//     idempotent producer that you built yourself: sarama starts a new epoch and the next try succeeds.
+//   - Permanent: a message over Producer.MaxMessageBytes, a topic name that Kafka does not allow, ErrRefused.
+//   - Rejected: everything else, a refused batch from a publisher without Isolate included: nobody knows
+//     which of its messages the broker meant.
+//
+// Sources: the comments on sarama.Config, the producer configuration in Kafka's documentation
+// (acks, enable.idempotence, min.insync.replicas) and Kafka's list of protocol error codes.
+package kafka

@@ -1,0 +1,44 @@
+package kafka_test
+
+import (
+	"log"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+)
+
+func ExampleNewPublisher() {
+	pub, err := kafka.NewPublisher(kafka.PublisherConfig{
+		Brokers: []string{"localhost:9092"},
+		Configure: func(c *sarama.Config) {
+			c.ClientID = "orders"
+			c.Producer.Compression = sarama.CompressionZSTD
+		},
+	}, watermill.NewStdLogger(false, false))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = pub.Close() }()
+
+	// Hand pub to the forwarder, with Classify: kafka.Classify in its Config.
+}
+
+// A publisher that you build yourself, with the safe settings and one bad message's neighbours protected.
+func ExampleIsolate() {
+	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
+		Brokers:               []string{"localhost:9092"},
+		Marshaler:             kafka.Marshaler{},
+		OverwriteSaramaConfig: kafka.SaramaConfig(),
+	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	pub, err := kafka.Isolate(own, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = pub.Close() }()
+}

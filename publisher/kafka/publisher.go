@@ -1,0 +1,134 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+var (
+	// ErrClosed is returned by Publish after Close.
+	ErrClosed = errors.New("kafka: publisher closed")
+
+	// ErrRefused is returned by Publish, around the broker's error, for a message that the broker refused
+	// when it was sent alone.
+	ErrRefused = errors.New("kafka: message refused by the broker")
+)
+
+// Publisher publishes to Kafka through a watermill-kafka publisher. It is safe for concurrent use,
+// Close included.
+type Publisher struct {
+	inner  message.Publisher
+	logger watermill.LoggerAdapter
+	topics sync.Map // topic to *turns
+
+	open   sync.RWMutex
+	closed bool
+}
+
+var _ message.Publisher = (*Publisher)(nil)
+
+// turns of one topic: many calls side by side, or one alone.
+type turns struct {
+	sync.RWMutex
+	warnOnce sync.Once
+}
+
+// NewPublisher connects to Kafka and returns a publisher with the settings that the package comment
+// explains. It returns an error if the configuration is incomplete or unsafe, or if no broker answers; after
+// that the publisher reconnects by itself, for ever. A nil logger logs nothing.
+func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+	wc, err := config.watermill()
+	if err != nil {
+		return nil, err
+	}
+	inner, err := wmkafka.NewPublisher(wc, logger)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: connect: %w", err)
+	}
+	return Isolate(inner, logger)
+}
+
+// Isolate wraps a watermill-kafka publisher that you built yourself, so that a message does not fail for
+// what another one in the same batch has done, and so that Close may be called while others publish. pub
+// must not be used directly any more. It returns an error if pub is nil. A nil logger logs nothing.
+func Isolate(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
+	if pub == nil {
+		return nil, errors.New("kafka: the publisher to isolate is nil")
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	return &Publisher{inner: pub, logger: logger}, nil
+}
+
+// Publish sends the messages one after another and returns when all replicas in sync have them. It stops at the
+// first error, which Classify judges; the messages before it have been sent. An error does not mean that
+// the message did not arrive.
+func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	p.open.RLock()
+	defer p.open.RUnlock()
+	if p.closed {
+		return ErrClosed
+	}
+
+	for _, msg := range messages {
+		if err := p.publish(topic, msg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Publisher) publish(topic string, msg *message.Message) error {
+	v, ok := p.topics.Load(topic)
+	if !ok {
+		v, _ = p.topics.LoadOrStore(topic, new(turns))
+	}
+	t := v.(*turns)
+
+	t.RLock()
+	err := p.inner.Publish(topic, msg)
+	t.RUnlock()
+	if !isRefusal(err) {
+		return err
+	}
+
+	t.Lock()
+	defer t.Unlock()
+	alone := p.inner.Publish(topic, msg)
+	if isRefusal(alone) {
+		return fmt.Errorf("%w: %w", ErrRefused, alone)
+	}
+	if alone == nil {
+		t.warnOnce.Do(func() {
+			p.logger.Error("Broker refused a batch of this topic but accepts its messages one by one, which is slow. If it "+
+				"happens often, lower Producer.MaxMessageBytes to the topic's max.message.bytes",
+				err, watermill.LogFields{"topic": topic})
+		})
+	}
+	return alone
+}
+
+// Close waits for the calls to Publish that are under way and closes the wrapped publisher. Later calls to
+// Close return nil.
+func (p *Publisher) Close() error {
+	p.open.Lock()
+	defer p.open.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	return p.inner.Close()
+}
+
+// isRefusal is true for errors that sarama gives to every message of a batch for what may be the fault of one.
+func isRefusal(err error) bool {
+	var encoding sarama.PacketEncodingError
+	return isAny(err, refusals) || errors.As(err, &encoding)
+}

@@ -1,0 +1,107 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+var _ forwarder.Classifier = Classify
+
+var unavailable = []error{
+	forwarder.ErrPublishTimeout, context.Canceled, context.DeadlineExceeded,
+	io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
+
+	natsgo.ErrConnectionClosed, natsgo.ErrConnectionDraining, natsgo.ErrConnectionReconnecting,
+	natsgo.ErrDisconnected, natsgo.ErrInvalidConnection, natsgo.ErrNoServers, natsgo.ErrNoInfoReceived,
+	natsgo.ErrReconnectBufExceeded, natsgo.ErrStaleConnection, natsgo.ErrTimeout,
+	natsgo.ErrMaxConnectionsExceeded, natsgo.ErrMaxAccountConnectionsExceeded,
+
+	// Before the first connection the client knows no server and takes headers for unsupported.
+	natsgo.ErrHeadersNotSupported,
+
+	natsgo.ErrAuthorization, natsgo.ErrAuthExpired, natsgo.ErrAuthRevoked, natsgo.ErrAccountAuthExpired,
+	natsgo.ErrPermissionViolation, natsgo.ErrSecureConnRequired, natsgo.ErrSecureConnWanted, natsgo.ErrTLS,
+
+	natsgo.ErrNoResponders, natsgo.ErrNoStreamResponse, natsgo.ErrNoMatchingStream, natsgo.ErrInvalidJSAck,
+	natsgo.ErrAsyncPublishTimeout, natsgo.ErrTooManyStalledMsgs,
+	jetstream.ErrNoStreamResponse, jetstream.ErrInvalidJSAck, jetstream.ErrAsyncPublishTimeout, jetstream.ErrTooManyStalledMsgs,
+
+	// AutoProvision makes the stream's name of the topic.
+	natsgo.ErrInvalidStreamName,
+}
+
+var permanent = []error{
+	natsgo.ErrMaxPayload, natsgo.ErrBadSubject, natsgo.ErrBadHeaderMsg,
+}
+
+// Codes of nats-server's errors.json. Of those below 500, which blame the request, these do not blame the message.
+var unavailableCodes = []int{
+	10002, // resource limits exceeded for account
+	10027, // maximum number of streams reached
+	10058, // stream name already in use with a different configuration
+	10059, // stream not found
+	10060, // expected stream does not match
+	10065, // subjects overlap with an existing stream
+	10109, // invalid operation on sealed stream
+	10120, // no JetStream default or applicable tiered limit present
+	10158, // duplicate message id is in process
+}
+
+var permanentCodes = []int{
+	10054, // message size exceeds maximum allowed
+	10097, // header size exceeds maximum allowed of 64k
+	10165, // invalid per-message TTL
+}
+
+const tooManyRequests = 429
+
+// Classify gives the verdict on an error of any watermill-nats publisher; the package comment says which and why.
+// It looks through wrapping and is safe for concurrent use.
+func Classify(err error) forwarder.Verdict {
+	var netErr net.Error
+	switch {
+	case isAny(err, unavailable), errors.As(err, &netErr):
+		return forwarder.Unavailable
+	case isAny(err, permanent):
+		return forwarder.Permanent
+	}
+
+	status, code := apiError(err)
+	switch {
+	case slices.Contains(permanentCodes, code):
+		return forwarder.Permanent
+	case slices.Contains(unavailableCodes, code), status >= 500, status == tooManyRequests:
+		return forwarder.Unavailable
+	}
+	return forwarder.Rejected
+}
+
+// apiError returns the HTTP-like status and the code of a JetStream error of either of nats.go's two clients.
+func apiError(err error) (status, code int) {
+	var legacy *natsgo.APIError
+	if errors.As(err, &legacy) {
+		return legacy.Code, int(legacy.ErrorCode)
+	}
+	var current *jetstream.APIError
+	if errors.As(err, &current) {
+		return current.Code, int(current.ErrorCode)
+	}
+	return 0, 0
+}
+
+func isAny(err error, targets []error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}

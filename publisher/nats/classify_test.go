@@ -1,0 +1,93 @@
+package nats_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"testing"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	pkgerrors "github.com/pkg/errors"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
+)
+
+const (
+	rejected    = forwarder.Rejected
+	unavailable = forwarder.Unavailable
+	permanent   = forwarder.Permanent
+)
+
+func TestClassify(t *testing.T) {
+	api := func(status, code int) error {
+		return &natsgo.APIError{Code: status, ErrorCode: natsgo.ErrorCode(code)}
+	}
+	newAPI := func(status, code int) error {
+		return &jetstream.APIError{Code: status, ErrorCode: jetstream.ErrorCode(code)}
+	}
+	tests := []struct {
+		err  error
+		want forwarder.Verdict
+	}{
+		{errors.New("something else"), rejected},
+		{api(400, 10071), rejected}, // wrong last sequence
+		{api(400, 10164), rejected},
+		{api(400, 10003), rejected}, // bad request
+		{newAPI(400, 10071), rejected},
+
+		{natsgo.ErrMaxPayload, permanent},
+		{natsgo.ErrBadSubject, permanent},
+		{natsgo.ErrBadHeaderMsg, permanent},
+		{api(400, 10054), permanent},
+		{newAPI(400, 10054), permanent},
+		{api(400, 10097), permanent},
+
+		{forwarder.ErrPublishTimeout, unavailable},
+		{context.DeadlineExceeded, unavailable},
+		{context.Canceled, unavailable},
+		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, unavailable},
+		{natsgo.ErrNoServers, unavailable},
+		{natsgo.ErrConnectionClosed, unavailable},
+		{natsgo.ErrConnectionReconnecting, unavailable},
+		{natsgo.ErrDisconnected, unavailable},
+		{natsgo.ErrReconnectBufExceeded, unavailable},
+		{natsgo.ErrHeadersNotSupported, unavailable},
+		{natsgo.ErrTimeout, unavailable},
+		{natsgo.ErrNoResponders, unavailable},
+		{natsgo.ErrNoStreamResponse, unavailable},
+		{natsgo.ErrStreamNotFound, unavailable},
+		{natsgo.ErrJetStreamNotEnabled, unavailable},
+		{natsgo.ErrJetStreamNotEnabledForAccount, unavailable},
+		{natsgo.ErrAuthorization, unavailable},
+		{natsgo.ErrInvalidStreamName, unavailable},
+		{jetstream.ErrNoStreamResponse, unavailable},
+		{jetstream.ErrStreamNotFound, unavailable},
+		{api(503, 10077), unavailable}, // store failed: full with discard new
+		{api(503, 10008), unavailable},
+		{api(503, 10023), unavailable},
+		{api(500, 10047), unavailable},
+		{api(400, 10002), unavailable},
+		{api(400, 10060), unavailable},
+		{api(400, 10109), unavailable},
+		{api(409, 10158), unavailable},
+		{api(429, 10167), unavailable},
+		{newAPI(503, 10077), unavailable},
+	}
+	wraps := map[string]func(error) error{
+		"bare":      func(err error) error { return err },
+		"watermill": func(err error) error { return pkgerrors.Wrap(err, "sending message failed") },
+		"fmt":       func(err error) error { return fmt.Errorf("publish: %w", err) },
+		"join":      func(err error) error { return errors.Join(errors.New("other"), err) },
+	}
+	for _, tt := range tests {
+		for name, wrap := range wraps {
+			if got := nats.Classify(wrap(tt.err)); got != tt.want {
+				t.Errorf("%s: %v (%T): got %v, want %v", name, tt.err, tt.err, got, tt.want)
+			}
+		}
+	}
+}
