@@ -1,0 +1,320 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/rpc"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/middleware"
+)
+
+// childEnv makes this test binary a worker of the crash tests instead of running tests.
+const childEnv = "OUTBOX_TEST_CHILD"
+
+func init() {
+	if spec := os.Getenv(childEnv); spec != "" {
+		if err := runChild(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+// childConfig says what a worker process does.
+type childConfig struct {
+	Name     string
+	URL      string
+	Handle   string // pgx, sql-pgx or sql-pq
+	Handlers bool   // also run a Router with the handler
+	LeaseTTL time.Duration
+}
+
+// child is a worker process: a Router whose orders come from the parent, and a forwarder whose broker is
+// the parent. It tells the parent of every step that it comes to, and dies with it.
+type child struct {
+	cfg    childConfig
+	parent *rpc.Client
+	shop   shop
+}
+
+func runChild(spec string) error {
+	c := &child{}
+	if err := json.Unmarshal([]byte(spec), &c.cfg); err != nil {
+		return err
+	}
+	conn, err := net.FileConn(os.NewFile(3, "parent"))
+	if err != nil {
+		return err
+	}
+	c.parent = rpc.NewClient(conn)
+	db, err := openChildHandle(c.cfg)
+	if err != nil {
+		return err
+	}
+	if c.shop, err = newShop(db); err != nil {
+		return err
+	}
+	logger := watermill.NewStdLogger(false, false)
+	fwd, err := forwarder.New(db, childPublisher{c}, forwarder.Config{
+		Name:         c.cfg.Name,
+		LeaseTTL:     c.cfg.LeaseTTL,
+		PollInterval: 50 * time.Millisecond,
+		Concurrency:  256, // tests hold that many
+		Classify:     classifyAnswer,
+		Backoff:      forwarder.Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
+		PauseBackoff: forwarder.Backoff{Initial: 50 * time.Millisecond, Max: 300 * time.Millisecond},
+		Observer:     childObserver{c},
+	}, logger)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 2)
+	var toClose []io.Closer
+	run := func(part io.Closer, run func(context.Context) error, running <-chan struct{}) error {
+		toClose = append(toClose, part)
+		go func() { ended <- run(context.Background()) }()
+		select {
+		case <-running:
+			return nil
+		case err := <-ended:
+			return fmt.Errorf("%T ended at once: %w", part, err)
+		}
+	}
+	if c.cfg.Handlers {
+		router, err := c.router(logger)
+		if err != nil {
+			return err
+		}
+		if err := run(router, router.Run, router.Running()); err != nil {
+			return err
+		}
+	}
+	if err := run(fwd, fwd.Run, fwd.Running()); err != nil {
+		return err
+	}
+	c.at("running", 1)
+	c.call("Parent.UntilStop", 0)
+	var errs []error
+	for _, part := range toClose {
+		errs = append(errs, part.Close(), <-ended)
+	}
+	return errors.Join(errs...)
+}
+
+func openChildHandle(cfg childConfig) (*outbox.DB, error) {
+	if cfg.Handle == "pgx" {
+		pool, err := pgxpool.New(context.Background(), cfg.URL+"&pool_max_conns=8")
+		return outbox.FromPgx(pool), err
+	}
+	db, err := sql.Open(map[string]string{"sql-pgx": "pgx", "sql-pq": "postgres"}[cfg.Handle], cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(9)
+	return outbox.FromSQL(db), nil
+}
+
+func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) {
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, logger)
+	if err != nil {
+		return nil, err
+	}
+	stack := middleware.Stack(c.shop.db, c.shop.pub, middleware.StackConfig{
+		Logger: logger,
+		Tx: middleware.TxConfig{OnBegin: func(ctx context.Context, _ *message.Message) error {
+			q, err := c.shop.db.TxQuerier(ctx)
+			if err == nil {
+				_, err = q.Exec(ctx, "select 1") // with pgx, BEGIN travels with the first statement
+			}
+			c.at("begun", 1)
+			return err
+		}},
+	})
+	if len(stack) != 4 {
+		return nil, fmt.Errorf("Stack has %d parts, not Outcomes, Tx, Inbox, Outbox", len(stack))
+	}
+	router.AddMiddleware(
+		c.step("committed", "dead"), stack[0],
+		c.step("", "rolled back"), stack[1],
+		c.step("captured", ""), stack[2], stack[3],
+	)
+	router.AddHandler(consumer, "orders", childSubscriber{c}, eventsTopic, c.shop.pub, c.handle)
+	return router, nil
+}
+
+// step is a middleware that tells the parent how the ones inside of it ended: a handler that failed, or has
+// a poison message, on the way down or not.
+func (c *child) step(good, bad string) message.HandlerMiddleware {
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			produced, err := next(msg)
+			name := good
+			if err != nil || msg.Metadata.Get("kind") == kindPoison {
+				name = bad
+			}
+			if name != "" {
+				c.at(name, 1)
+			}
+			return produced, err
+		}
+	}
+}
+
+func (c *child) handle(msg *message.Message) ([]*message.Message, error) {
+	c.at("claimed", 1)
+	produced, err := c.shop.book(msg.Context(), msg.UUID, string(msg.Payload))
+	if err != nil {
+		return nil, err
+	}
+	c.at("written", 1)
+	switch msg.Metadata.Get("kind") {
+	case kindPoison:
+		return produced, middleware.Poison(errUndone)
+	case kindFailing:
+		return produced, errUndone
+	}
+	return produced, nil
+}
+
+// at tells the parent that a step was reached, and does not return if the parent wants this process to
+// end there.
+func (c *child) at(step string, n int) { c.call("Parent.At", Passing{step, n}) }
+
+func (c *child) call(method string, arg any) {
+	var none int
+	if err := c.parent.Call(method, arg, &none); err != nil {
+		os.Exit(3) // the parent is gone
+	}
+}
+
+// childSubscriber takes orders from the parent.
+type childSubscriber struct{ *child }
+
+const childConcurrency = 4
+
+func (s childSubscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	messages := make(chan *message.Message)
+	var taking sync.WaitGroup
+	for range childConcurrency {
+		taking.Go(func() {
+			for {
+				var o Order
+				if err := s.parent.Call("Parent.Take", 0, &o); err != nil {
+					return // stopping
+				}
+				msg := message.NewMessage(o.ID, message.Payload(o.Key))
+				msg.Metadata.Set("kind", o.Kind)
+				messages <- msg
+				select {
+				case <-msg.Acked():
+					s.call("Parent.Ack", o)
+				case <-msg.Nacked():
+					s.call("Parent.Nack", o)
+				}
+			}
+		})
+	}
+	go func() {
+		taking.Wait()
+		close(messages)
+	}()
+	return messages, nil
+}
+
+func (childSubscriber) Close() error { return nil } // the parent ends Take
+
+// childPublisher hands messages to the parent.
+type childPublisher struct{ *child }
+
+func (p childPublisher) Publish(topic string, msgs ...*message.Message) error {
+	for _, msg := range msgs {
+		p.at("publishing", 1)
+		var none int
+		err := p.parent.Call("Parent.Publish", Copy{
+			UUID: msg.UUID, Topic: topic, Key: msg.Metadata.Get(outbox.MetadataKey), Payload: msg.Payload,
+		}, &none)
+		if _, answered := err.(rpc.ServerError); err != nil && !answered {
+			os.Exit(3)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (childPublisher) Close() error { return nil }
+
+// classifyAnswer takes the verdict that the parent wants from the first word of its answer.
+func classifyAnswer(err error) forwarder.Verdict {
+	for _, v := range []forwarder.Verdict{forwarder.Unavailable, forwarder.Permanent} {
+		if strings.HasPrefix(err.Error(), v.String()) {
+			return v
+		}
+	}
+	return forwarder.Rejected
+}
+
+type childObserver struct{ *child }
+
+func (childObserver) PublishStart(ctx context.Context, _ *message.Message, _ string) context.Context {
+	return ctx
+}
+
+func (o childObserver) PublishEnd(_ context.Context, end forwarder.PublishEnd) {
+	if end.Err == nil {
+		o.at("published", 1)
+	} else {
+		// Without waiting: a result that is late finds the lane lost, and nothing would be settled.
+		o.parent.Go("Parent.At", Passing{"refused", 1}, new(int), nil)
+	}
+}
+
+func (o childObserver) ReadEnd(end forwarder.ReadEnd) {
+	if end.Rows > 0 {
+		o.at("read", end.Rows)
+	}
+}
+
+func (o childObserver) SettleEnd(end forwarder.SettleEnd) {
+	switch {
+	case end.Err != nil:
+	case end.Failed > 0:
+		o.at("failed", end.Failed)
+	case end.Published > 0:
+		o.at("settled", end.Published)
+	}
+}
+
+func (o childObserver) LanesOwned(_, _ string, lanes int) {
+	if lanes > 0 {
+		o.at("lanes", lanes)
+	}
+}
+
+var (
+	_ message.Subscriber       = childSubscriber{}
+	_ message.Publisher        = childPublisher{}
+	_ forwarder.Observer       = childObserver{}
+	_ forwarder.ReadObserver   = childObserver{}
+	_ forwarder.SettleObserver = childObserver{}
+	_ forwarder.LaneObserver   = childObserver{}
+)

@@ -1,0 +1,358 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// worker is a worker process as its parent sees it.
+type worker struct {
+	world *crashWorld
+	cfg   childConfig
+	cmd   *exec.Cmd
+	log   *logTail
+	gone  chan struct{} // closed when the process has ended and all its calls have
+	stop  chan struct{} // closed when it is to end by itself
+
+	mu       sync.Mutex
+	passed   map[string]int // steps, to how often
+	fatal    string         // the step at which it is to end
+	skip     int            // so many times later
+	reached  chan struct{}  // closed when it is there
+	wanted   bool           // its end is no surprise
+	exit     error
+	running  chan struct{}
+	held     []*heldCopy
+	hold     bool
+	killedAt time.Time
+}
+
+// start runs a worker process and waits until it works.
+func (w *crashWorld) start(cfg childConfig) *worker {
+	w.t.Helper()
+	p := w.spawn(cfg, "", 0)
+	p.await(p.running, "running")
+	return p
+}
+
+// startFor runs a worker process that is to end at the step, after it has passed it so many times.
+func (w *crashWorld) startFor(step string, skip int, cfg childConfig) *worker {
+	w.t.Helper()
+	return w.spawn(cfg, step, skip)
+}
+
+func (w *crashWorld) spawn(cfg childConfig, fatal string, skip int) *worker {
+	w.t.Helper()
+	w.spawned++
+	cfg.Name = fmt.Sprintf("worker-%d-%s", w.spawned, cfg.Handle)
+	cfg.URL = w.h.url
+	spec, err := json.Marshal(cfg)
+	require.NoError(w.t, err)
+	ours, theirs, err := socketPair()
+	require.NoError(w.t, err)
+	defer theirs.Close()
+	exe, err := os.Executable()
+	require.NoError(w.t, err)
+	p := &worker{
+		world: w, cfg: cfg, cmd: exec.Command(exe), log: &logTail{},
+		gone: make(chan struct{}), stop: make(chan struct{}), running: make(chan struct{}),
+		passed: map[string]int{}, fatal: fatal, skip: skip, reached: make(chan struct{}),
+	}
+	p.cmd.Env = append(os.Environ(), childEnv+"="+string(spec))
+	p.cmd.ExtraFiles = []*os.File{theirs}
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	// A group of its own: should this process die, the system ends one that is stopped as well.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		ours.Close()
+		require.NoError(w.t, err)
+	}
+	server := rpc.NewServer()
+	require.NoError(w.t, server.RegisterName("Parent", &Parent{p}))
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		server.ServeConn(ours)
+	}()
+	w.mu.Lock()
+	w.workers = append(w.workers, p)
+	w.mu.Unlock()
+	go func() {
+		err := p.cmd.Wait()
+		p.mu.Lock()
+		p.exit = err
+		if !p.wanted {
+			w.fail("%s ended by itself: %v", p.cfg.Name, err)
+		}
+		p.mu.Unlock()
+		if text := p.log.String(); strings.Contains(text, "DATA RACE") || strings.Contains(text, "panic:") {
+			w.fail("%s: %s", p.cfg.Name, text)
+		}
+		close(p.gone)
+		w.source.release(p)
+		<-served
+	}()
+	return p
+}
+
+func socketPair() (ours net.Conn, theirs *os.File, err error) {
+	syscall.ForkLock.RLock()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fds[0])
+		syscall.CloseOnExec(fds[1])
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, nil, err
+	}
+	f := os.NewFile(uintptr(fds[0]), "child")
+	defer f.Close()
+	theirs = os.NewFile(uintptr(fds[1]), "parent")
+	if ours, err = net.FileConn(f); err != nil {
+		theirs.Close()
+	}
+	return ours, theirs, err
+}
+
+// kill ends the process as a crash would.
+func (p *worker) kill() {
+	p.mu.Lock()
+	p.wanted, p.killedAt = true, time.Now()
+	p.mu.Unlock()
+	_ = p.cmd.Process.Kill()
+	<-p.gone
+}
+
+// shutDown lets the process end by itself, in good order.
+func (p *worker) shutDown() {
+	p.world.t.Helper()
+	p.mu.Lock()
+	p.wanted = true
+	p.mu.Unlock()
+	close(p.stop)
+	p.world.source.release(p)
+	select {
+	case <-p.gone:
+		require.NoError(p.world.t, p.exit, "%s: %s", p.cfg.Name, p.log)
+	case <-time.After(patience):
+		p.world.t.Fatalf("%s does not stop: %s", p.cfg.Name, p.log)
+	}
+}
+
+func (p *worker) signal(s syscall.Signal) {
+	p.world.t.Helper()
+	require.NoError(p.world.t, p.cmd.Process.Signal(s))
+}
+
+// await waits until the channel is closed, and fails the test if the process ends before.
+func (p *worker) await(c <-chan struct{}, what string) {
+	p.world.t.Helper()
+	select {
+	case <-c:
+	case <-p.gone:
+		p.world.t.Fatalf("%s ended before %s: %v: %s", p.cfg.Name, what, p.exit, p.log)
+	case <-time.After(patience):
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.world.t.Fatalf("%s was not %s within %s; passed %v: %s", p.cfg.Name, what, patience, p.passed, p.log)
+	}
+}
+
+func (p *worker) ended() bool {
+	select {
+	case <-p.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *worker) stopping() bool {
+	select {
+	case <-p.stop:
+		return true
+	default:
+		return p.ended()
+	}
+}
+
+// at notes that the process reached a step, and does not return before its end if that is where it
+// is to end.
+func (p *worker) at(step string, n int) {
+	p.mu.Lock()
+	first := p.passed[step] == 0
+	p.passed[step] += n
+	end := step == p.fatal
+	if end && p.skip > 0 {
+		p.skip--
+		end = false
+	}
+	if end {
+		select {
+		case <-p.reached:
+		default:
+			close(p.reached)
+		}
+	}
+	p.mu.Unlock()
+	if step == "running" && first {
+		close(p.running)
+	}
+	if end {
+		<-p.gone
+	}
+}
+
+func (p *worker) timesAt(step string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.passed[step]
+}
+
+// Parent is what a worker process can call.
+type Parent struct{ worker *worker }
+
+// Passing is a step that was passed n times.
+type Passing struct {
+	Step string
+	N    int
+}
+
+func (p *Parent) At(passing Passing, _ *int) error {
+	p.worker.at(passing.Step, passing.N)
+	return nil
+}
+
+func (p *Parent) UntilStop(int, *int) error {
+	select {
+	case <-p.worker.stop:
+	case <-p.worker.gone:
+	}
+	return nil
+}
+
+func (p *Parent) Take(_ int, o *Order) (err error) {
+	*o, err = p.worker.world.source.take(p.worker)
+	return err
+}
+
+func (p *Parent) Ack(o Order, _ *int) error {
+	p.worker.world.source.ack(p.worker, o)
+	return nil
+}
+
+func (p *Parent) Nack(o Order, _ *int) error {
+	select { // a broker that redelivers at once would only heat the machine
+	case <-time.After(20 * time.Millisecond):
+	case <-p.worker.gone:
+	}
+	p.worker.world.source.nack(p.worker, o)
+	return nil
+}
+
+func (p *Parent) Publish(c Copy, _ *int) error {
+	return p.worker.world.broker.publish(p.worker, c)
+}
+
+// heldCopy is a publish that is kept waiting for its answer.
+type heldCopy struct {
+	Copy
+	arrive func()
+	answer chan error
+}
+
+// holdCopies makes the publishes of this worker wait from now on.
+func (p *worker) holdCopies() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hold = true
+}
+
+// heldKeys returns the keys whose messages wait.
+func (p *worker) heldKeys() map[string]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	keys := map[string]bool{}
+	for _, c := range p.held {
+		keys[c.Key] = true
+	}
+	return keys
+}
+
+// releaseCopies lets the publishes go on, and answers those that wait as the function says, which may call arrive.
+func (p *worker) releaseCopies(answer func(c Copy, arrive func()) error) int {
+	p.mu.Lock()
+	held := p.held
+	p.held, p.hold = nil, false
+	p.mu.Unlock()
+	rand.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
+	for _, c := range held {
+		c.answer <- answer(c.Copy, c.arrive)
+	}
+	return len(held)
+}
+
+// holding is an answer of a broker that waits where it is told to. Half of the messages arrive before the wait.
+func holding(p *worker, c Copy, arrive func()) error {
+	p.mu.Lock()
+	if !p.hold {
+		p.mu.Unlock()
+		arrive()
+		return nil
+	}
+	h := &heldCopy{c, arrive, make(chan error, 1)}
+	early := rand.IntN(2) == 0
+	if early {
+		h.arrive = func() {}
+	}
+	p.held = append(p.held, h)
+	p.mu.Unlock()
+	if early {
+		arrive()
+	}
+	select {
+	case err := <-h.answer:
+		return err
+	case <-p.gone:
+		return errStopping
+	}
+}
+
+// logTail keeps the end of what a process writes.
+type logTail struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+const maxLogTail = 16 << 10
+
+func (l *logTail) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if over := l.text.Len() + len(p) - 2*maxLogTail; over > 0 {
+		l.text.Next(min(l.text.Len(), maxLogTail))
+	}
+	return l.text.Write(p)
+}
+
+func (l *logTail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := l.text.String()
+	return text[max(0, len(text)-maxLogTail):]
+}

@@ -1,0 +1,99 @@
+package integration_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// cuttingProxy stands between a client and Postgres and cuts the connection at an exact point.
+type cuttingProxy struct {
+	url string
+
+	cutAtCommitted atomic.Bool // the server has answered COMMIT: the client never hears of it
+	cutAtCommit    atomic.Bool // the client sends the word COMMIT: the server never gets it
+	cutAtNext      atomic.Bool // the client sends anything: the server never gets it
+	cuts           atomic.Int64
+}
+
+func newCuttingProxy(t testing.TB, database string) *cuttingProxy {
+	t.Helper()
+	u, err := url.Parse(database)
+	require.NoError(t, err)
+	upstream := u.Host
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	u.Host = listener.Addr().String()
+	p := &cuttingProxy{url: u.String()}
+
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", upstream)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			cut := sync.OnceFunc(func() { client.Close(); server.Close() })
+			running.Go(func() { defer cut(); p.toServer(server, client) })
+			running.Go(func() { defer cut(); p.toClient(client, server) })
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		running.Wait() // the client's pool is closed before, so that connections end
+	})
+	return p
+}
+
+func (p *cuttingProxy) toServer(server io.Writer, client io.Reader) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := client.Read(buf)
+		if n > 0 {
+			if p.cutAtNext.CompareAndSwap(true, false) ||
+				(bytes.Contains(bytes.ToLower(buf[:n]), []byte("commit")) && !bytes.Contains(buf[:n], []byte("outbox_commit")) && p.cutAtCommit.CompareAndSwap(true, false)) {
+				p.cuts.Add(1)
+				return
+			}
+			if _, err := server.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// toClient passes on whole messages: a type byte, and a length that counts itself and what follows.
+func (p *cuttingProxy) toClient(client io.Writer, server io.Reader) {
+	head := make([]byte, 5)
+	for {
+		if _, err := io.ReadFull(server, head); err != nil {
+			return
+		}
+		body := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
+		if _, err := io.ReadFull(server, body); err != nil {
+			return
+		}
+		if head[0] == 'C' && string(body) == "COMMIT\x00" && p.cutAtCommitted.CompareAndSwap(true, false) {
+			p.cuts.Add(1)
+			return
+		}
+		if _, err := client.Write(append(head[:5:5], body...)); err != nil {
+			return
+		}
+	}
+}

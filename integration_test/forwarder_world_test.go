@@ -1,0 +1,186 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// quickConfig is a forwarder's configuration whose waits are short.
+func quickConfig() forwarder.Config {
+	return forwarder.Config{
+		PollInterval: 50 * time.Millisecond, LeaseTTL: time.Second, CloseTimeout: 10 * time.Second,
+		Backoff:      forwarder.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
+		PauseBackoff: forwarder.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
+	}
+}
+
+// fakeBroker is a publisher that remembers what it took, by payload. What it answers is up to the test.
+type fakeBroker struct {
+	mu     sync.Mutex
+	answer func(topic string, msg *message.Message) error // called outside the lock; nil = take everything
+	taken  []taken
+	tried  map[string]int
+	news   chan struct{} // closed and replaced whenever something was tried
+}
+
+type taken struct {
+	topic, payload, key, uuid string
+	at                        time.Time
+	delivery                  outbox.Delivery
+}
+
+func newFakeBroker() *fakeBroker {
+	return &fakeBroker{tried: map[string]int{}, news: make(chan struct{})}
+}
+
+func (b *fakeBroker) answers(f func(topic string, msg *message.Message) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answer = f
+}
+
+func (b *fakeBroker) Publish(topic string, msgs ...*message.Message) error {
+	for _, msg := range msgs {
+		payload := string(msg.Payload)
+		b.mu.Lock()
+		answer := b.answer
+		b.tried[payload]++
+		close(b.news)
+		b.news = make(chan struct{})
+		b.mu.Unlock()
+		if answer != nil {
+			if err := answer(topic, msg); err != nil {
+				return err
+			}
+		}
+		d, _ := outbox.DeliveryFromContext(msg.Context())
+		b.mu.Lock()
+		b.taken = append(b.taken, taken{topic, payload, msg.Metadata[outbox.MetadataKey], msg.UUID, time.Now(), d})
+		close(b.news)
+		b.news = make(chan struct{})
+		b.mu.Unlock()
+	}
+	return nil
+}
+
+func (b *fakeBroker) Close() error { return nil }
+
+// all returns what was taken.
+func (b *fakeBroker) all() []taken {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.taken)
+}
+
+// payloads returns the payloads that were taken, first occurrences only, those of one key if one is given.
+func (b *fakeBroker) payloads(key ...string) []string {
+	var list []string
+	for _, m := range b.all() {
+		if (len(key) == 0 || slices.Contains(key, m.key)) && !slices.Contains(list, m.payload) {
+			list = append(list, m.payload)
+		}
+	}
+	return list
+}
+
+func (b *fakeBroker) triedTimes(payload string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tried[payload]
+}
+
+func (b *fakeBroker) wait(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		b.mu.Lock()
+		news := b.news
+		b.mu.Unlock()
+		if condition() {
+			return
+		}
+		select {
+		case <-news:
+		case <-deadline:
+			t.Fatalf("did not happen within %s: %s; taken: %v", patience, what, b.payloads())
+		}
+	}
+}
+
+// arrives waits until all payloads were taken.
+func (b *fakeBroker) arrives(t testing.TB, payloads ...string) {
+	t.Helper()
+	b.wait(t, fmt.Sprintf("%v arrive", payloads), func() bool {
+		got := b.payloads()
+		for _, p := range payloads {
+			if !slices.Contains(got, p) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// world is a database with a forwarder to a fake broker.
+type world struct {
+	handle
+	*fakeBroker
+	*forwarder.Forwarder
+	log logCapture
+}
+
+// startForwarder runs a forwarder with a broker of its own until the test ends.
+func startForwarder(t testing.TB, h handle, cfg forwarder.Config) world {
+	t.Helper()
+	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+	w.Forwarder = w.join(t, h, cfg)
+	return w
+}
+
+// join runs another forwarder to the same broker.
+func (w world) join(t testing.TB, h handle, cfg forwarder.Config) *forwarder.Forwarder {
+	t.Helper()
+	f, err := forwarder.New(h.db, w.fakeBroker, cfg, w.log)
+	require.NoError(t, err)
+	runInBackground(t, f)
+	return f
+}
+
+// publish writes messages of a key in one transaction, in which there may be anything else.
+func (h handle) publish(t testing.TB, topic, key string, payloads ...string) {
+	t.Helper()
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	var msgs []*message.Message
+	for _, p := range payloads {
+		msg := newMessage(p)
+		if key != "" {
+			outbox.SetKey(msg, key)
+		}
+		msgs = append(msgs, msg)
+	}
+	require.NoError(t, pub.Publish(topic, msgs...))
+}
+
+func (w world) publish(t testing.TB, topic, key string, payloads ...string) {
+	t.Helper()
+	w.handle.publish(t, topic, key, payloads...)
+}
+
+// idle waits until the forwarder has nothing left to do.
+func (w world) idle(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, w.Drain(ctx))
+}

@@ -1,0 +1,216 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/lib/pq"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func TestMain(m *testing.M) {
+	stop := services.StopOnSignal()
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop services:", err)
+		code = 1
+	}
+	http.DefaultClient.CloseIdleConnections() // a first run may have downloaded a server
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// patience is how long tests wait for something that must happen: long enough for a busy machine, because
+// a test that passes never waits for all of it.
+const patience = 30 * time.Second
+
+var startPostgres = sync.OnceValues(func() (*services.Postgres, error) {
+	return services.StartPostgres(context.Background(), services.Options{
+		PostgresSettings: []string{"max_prepared_transactions=20", "wal_level=logical"},
+	})
+})
+
+// postgresServer returns the server that all tests of the run share. Do not stop it: a test that must
+// starts one of its own.
+func postgresServer(t testing.TB) *services.Postgres {
+	t.Helper()
+	server, err := startPostgres()
+	require.NoError(t, err)
+	return server
+}
+
+// newDatabase makes an empty database that goes away with the test.
+func newDatabase(t testing.TB) (url string) {
+	t.Helper()
+	server := postgresServer(t)
+	url, err := server.NewDatabase(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := server.DropDatabase(ctx, url); err != nil {
+			t.Errorf("drop database: %v", err)
+		}
+	})
+	return url
+}
+
+// newMigratedDatabase is newDatabase with the tables of the default names in it.
+func newMigratedDatabase(t testing.TB) (url string) {
+	t.Helper()
+	url = newDatabase(t)
+	require.NoError(t, schema.Init(t.Context(), newPgxHandle(t, url).db, schema.Names{}))
+	return url
+}
+
+// handle is one way to reach a database.
+type handle struct {
+	name string
+	url  string
+	db   *outbox.DB
+	pool *pgxpool.Pool // nil unless the handle is made of one
+	sql  *sql.DB       // nil unless the handle is made of one
+}
+
+// exec runs a statement outside any transaction.
+func (h handle) exec(t testing.TB, query string, args ...any) int64 {
+	t.Helper()
+	n, err := h.db.Exec(t.Context(), query, args...)
+	require.NoError(t, err, query)
+	return n
+}
+
+// execTx runs a statement in the transaction of ctx.
+func (h handle) execTx(ctx context.Context, query string, args ...any) error {
+	tx, ok := outbox.TxFromContext[schema.Querier](ctx)
+	if !ok {
+		return outbox.ErrNoTx
+	}
+	_, err := tx.Exec(ctx, query, args...)
+	return err
+}
+
+// count returns the number that a query outside any transaction yields.
+func (h handle) count(t testing.TB, query string, args ...any) int {
+	t.Helper()
+	return value[int](t, h, query, args...)
+}
+
+// value returns the first column of the only row of a query outside any transaction.
+func value[T any](t testing.TB, h handle, query string, args ...any) T {
+	t.Helper()
+	all := column[T](t, h, query, args...)
+	require.Len(t, all, 1, query)
+	return all[0]
+}
+
+// column returns the first column of a query outside any transaction.
+func column[T any](t testing.TB, h handle, query string, args ...any) []T {
+	t.Helper()
+	var all []T
+	err := schema.Collect(t.Context(), h.db, func(rows schema.Rows) error {
+		var v T
+		err := rows.Scan(&v)
+		all = append(all, v)
+		return err
+	}, query, args...)
+	require.NoError(t, err, query)
+	return all
+}
+
+// newPgxHandle opens a handle of a pgx pool, closed with the test.
+func newPgxHandle(t testing.TB, url string) handle {
+	t.Helper()
+	return pgxHandle(t, "pgx", url, nil)
+}
+
+func pgxHandle(t testing.TB, name, url string, configure func(*pgxpool.Config)) handle {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	cfg.MaxConns = 20
+	if configure != nil {
+		configure(cfg)
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return handle{name: name, url: url, db: outbox.FromPgx(pool).WithName(name), pool: pool}
+}
+
+// newSQLHandle opens a handle of database/sql, closed with the test; driver is "pgx" or "postgres", which
+// is lib/pq.
+func newSQLHandle(t testing.TB, driver, url string) handle {
+	t.Helper()
+	db, err := sql.Open(driver, url)
+	require.NoError(t, err)
+	db.SetMaxOpenConns(20)
+	t.Cleanup(func() { _ = db.Close() })
+	name := map[string]string{"pgx": "sql-pgx", "postgres": "sql-pq"}[driver]
+	return handle{name: name, url: url, db: outbox.FromSQL(db).WithName(name), sql: db}
+}
+
+// openHandles opens all ways to reach one database.
+func openHandles(t testing.TB, url string) []handle {
+	t.Helper()
+	return []handle{newPgxHandle(t, url), newSQLHandle(t, "pgx", url), newSQLHandle(t, "postgres", url)}
+}
+
+// forEachHandle runs a test over a pgx pool, over database/sql with pgx, and over database/sql with
+// lib/pq, each on a migrated database of its own.
+func forEachHandle(t *testing.T, test func(t *testing.T, h handle)) {
+	t.Helper()
+	for _, open := range []struct {
+		name string
+		open func(testing.TB, string) handle
+	}{
+		{"pgx", newPgxHandle},
+		{"sql-pgx", func(t testing.TB, url string) handle { return newSQLHandle(t, "pgx", url) }},
+		{"sql-pq", func(t testing.TB, url string) handle { return newSQLHandle(t, "postgres", url) }},
+	} {
+		t.Run(open.name, func(t *testing.T) {
+			test(t, open.open(t, newMigratedDatabase(t)))
+		})
+	}
+}
+
+// eventually waits until condition returns true and fails the test if it does not within patience.
+func eventually(t testing.TB, condition func() bool, format string, args ...any) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for wait := time.Millisecond; !condition(); wait = min(2*wait, 50*time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("did not happen within %s: %s", patience, fmt.Sprintf(format, args...))
+		}
+		time.Sleep(wait)
+	}
+}
+
+// noLeaks fails the test if it leaves goroutines behind. Call it first, so that it looks after every
+// other clean-up, but after starting servers that the run shares; it does not go with t.Parallel.
+func noLeaks(t testing.TB) {
+	t.Helper()
+	postgresServer(t)
+	ignore := goleak.IgnoreCurrent()
+	t.Cleanup(func() {
+		if err := goleak.Find(ignore); err != nil {
+			t.Error(err)
+		}
+	})
+}

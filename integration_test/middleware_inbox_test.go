@@ -1,0 +1,283 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func txInbox(h handle, cfg middleware.InboxConfig) []message.HandlerMiddleware {
+	if cfg.Consumer == "" {
+		cfg.Consumer = "test"
+	}
+	return []message.HandlerMiddleware{middleware.Tx(h.db, middleware.TxConfig{}), middleware.Inbox(h.db, cfg)}
+}
+
+func TestInboxHandlesAMessageOnce(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		mws := []message.HandlerMiddleware{
+			middleware.Tx(h.db, middleware.TxConfig{Observer: obs}),
+			middleware.Inbox(h.db, middleware.InboxConfig{Consumer: "test"}),
+		}
+		msg := newMessage("")
+		_, err := chain(failing(bookSilently(h), errHandler), mws...)(msg)
+		require.ErrorIs(t, err, errHandler, "a failed attempt does not count")
+		for range 3 {
+			_, err := chain(bookSilently(h), mws...)(msg.Copy())
+			require.NoError(t, err)
+		}
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, []middleware.Outcome{middleware.Failed, middleware.Processed, middleware.Duplicate, middleware.Duplicate}, obs.outcomes())
+
+		_, err = chain(bookSilently(h), txInbox(h, middleware.InboxConfig{Consumer: "another"})...)(msg.Copy())
+		require.NoError(t, err)
+		assert.Equal(t, 2, effects(t, h, msg), "each consumer handles it")
+	})
+}
+
+func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		levels := []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable}
+		for round := range 2 * len(levels) {
+			level := levels[round/2]
+			msg := newMessage(fmt.Sprint(round))
+			inside := make(chan struct{}, 8)
+			goOn := make(chan struct{})
+			var fails atomic.Bool
+			fails.Store(round%2 == 1) // the first fails and another must take over
+			handler := chain(func(msg *message.Message) ([]*message.Message, error) {
+				inside <- struct{}{}
+				<-goOn
+				produced, err := book(h)(msg)
+				if fails.Swap(false) {
+					return nil, errHandler
+				}
+				return produced, err
+			}, stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{Isolation: level}})...)
+			before := outboxed(t, h)
+			var failures atomic.Int32
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					if _, err := handler(msg.Copy()); err != nil {
+						failures.Add(1)
+					}
+				})
+			}
+			<-inside
+			eventually(t, func() bool {
+				return h.count(t, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%inbox%'
+					and datname = current_database()`) == 7
+			}, "the other copies wait for the first")
+			close(goOn)
+			wg.Wait()
+			assert.Equal(t, 1, effects(t, h, msg), level)
+			assert.Equal(t, before+1, outboxed(t, h), level)
+			assert.EqualValues(t, round%2, failures.Load(), level)
+		}
+	})
+}
+
+func TestInboxKey(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		byOrder := middleware.InboxConfig{Key: func(msg *message.Message) string { return msg.Metadata.Get("order") }}
+		first, second := newMessage(""), newMessage("")
+		first.Metadata.Set("order", "7")
+		second.Metadata.Set("order", "7")
+		for _, msg := range []*message.Message{first, second} {
+			_, err := chain(bookSilently(h), txInbox(h, byOrder)...)(msg)
+			require.NoError(t, err)
+		}
+		assert.Equal(t, []int{1, 0}, []int{effects(t, h, first), effects(t, h, second)})
+
+		for name, key := range map[string]string{"missing": "", "NUL": "a\x00", "UTF-8": "\xff", "long": strings.Repeat("k", middleware.MaxKeyBytes+1)} {
+			msg := message.NewMessage(key, nil)
+			_, err := chain(bookSilently(h), txInbox(h, middleware.InboxConfig{})...)(msg)
+			require.ErrorIs(t, err, middleware.ErrPoison, name)
+		}
+		longest := message.NewMessage(strings.Repeat("k", middleware.MaxKeyBytes), nil)
+		_, err := chain(bookSilently(h), txInbox(h, middleware.InboxConfig{})...)(longest)
+		require.NoError(t, err)
+	})
+}
+
+func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		msg := newMessage("")
+		_, err := chain(bookSilently(h), middleware.Inbox(h.db, middleware.InboxConfig{Consumer: "test"}))(msg)
+		require.ErrorIs(t, err, outbox.ErrNoTx)
+		require.ErrorContains(t, err, "middleware.Tx")
+
+		_, err = chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), middleware.Inbox(h.db, middleware.InboxConfig{}))(msg)
+		require.ErrorContains(t, err, "InboxConfig.Consumer")
+
+		other := openHandles(t, h.url)[0]
+		_, err = chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), middleware.Inbox(other.db, middleware.InboxConfig{Consumer: "test"}))(msg)
+		require.ErrorIs(t, err, outbox.ErrOtherDB)
+
+		_, err = chain(book(h), txInbox(h, middleware.InboxConfig{})...)(msg)
+		require.ErrorIs(t, err, middleware.ErrUncaptured)
+		require.ErrorContains(t, err, "middleware.Outbox")
+
+		_, err = chain(bookSilently(h), txInbox(h, middleware.InboxConfig{Tables: schema.Names{Inbox: "nowhere"}})...)(msg)
+		require.ErrorContains(t, err, "schema.Migrate")
+
+		assert.Zero(t, effects(t, h, msg))
+		assert.Zero(t, h.count(t, "select count(*) from inbox"), "nothing half done")
+	})
+}
+
+// What repeats the handler inside of the transaction must not see its own note there and take the message for a duplicate.
+func TestInboxPassedTwice(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		msg := newMessage("")
+		inbox := middleware.Inbox(h.db, middleware.InboxConfig{Consumer: "test"})
+		_, err := chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), inbox, inbox)(msg)
+		require.ErrorContains(t, err, "twice")
+
+		retry := func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if produced, err := next(msg); err == nil {
+					return produced, nil
+				}
+				return next(msg)
+			}
+		}
+		failOnce := func() message.HandlerFunc {
+			calls := 0
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if calls++; calls == 1 {
+					return nil, errHandler
+				}
+				return nil, write(h, msg)
+			}
+		}
+		_, err = chain(failOnce(), middleware.Tx(h.db, middleware.TxConfig{}), retry, inbox)(msg)
+		require.ErrorContains(t, err, "twice")
+		assert.Zero(t, effects(t, h, msg))
+		assert.Zero(t, h.count(t, "select count(*) from inbox"))
+
+		for _, outside := range [][]message.HandlerMiddleware{
+			append([]message.HandlerMiddleware{retry}, stack(t, h, middleware.StackConfig{})...),
+			append(append([]message.HandlerMiddleware{}, stack(t, h, middleware.StackConfig{})[0], retry), stack(t, h, middleware.StackConfig{})[1:]...),
+		} {
+			msg := newMessage("")
+			_, err = chain(failOnce(), outside...)(msg)
+			require.NoError(t, err)
+			assert.Equal(t, 1, effects(t, h, msg))
+		}
+	})
+}
+
+func TestInboxContentCheck(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		var told []string
+		handler := chain(bookSilently(h), txInbox(h, middleware.InboxConfig{
+			CheckContent: true,
+			Observer:     obs,
+			OnMismatch:   func(_ context.Context, msg *message.Message) { told = append(told, string(msg.Payload)) },
+		})...)
+		msg := newMessage("content")
+		other := message.NewMessage(msg.UUID, []byte("other content"))
+		for _, m := range []*message.Message{msg, msg.Copy(), other} {
+			_, err := handler(m)
+			require.NoError(t, err, "a mismatch is acked all the same")
+		}
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, []string{"other content"}, told)
+		assert.Equal(t, []middleware.Outcome{middleware.Mismatch}, obs.outcomes())
+
+		unchecked := newMessage("content") // noted without a hash
+		_, err := chain(bookSilently(h), txInbox(h, middleware.InboxConfig{})...)(unchecked)
+		require.NoError(t, err)
+		_, err = handler(message.NewMessage(unchecked.UUID, []byte("whatever")))
+		require.NoError(t, err)
+		assert.Len(t, told, 1)
+	})
+}
+
+func TestInboxWithOtherTables(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		names := schema.Names{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}
+		h.exec(t, `create schema "Shop"`)
+		require.NoError(t, schema.Init(t.Context(), h.db, names))
+		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Tables: names}, nil)
+		require.NoError(t, err)
+		handler := book(h)
+		mws := middleware.Stack(h.db, pub, middleware.StackConfig{
+			Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
+		})
+		_, err = chain(handler, mws...)(newMessage(""))
+		require.NoError(t, err)
+		_, err = chain(failing(handler, middleware.Poison(errHandler)), mws...)(newMessage(""))
+		require.NoError(t, err)
+		assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-in"`))
+		assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-out"`))
+		assert.Zero(t, outboxed(t, h)+h.count(t, "select count(*) from inbox"))
+	})
+}
+
+func TestCleanerDeletesOldProcessedRowsOnly(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		h.exec(t, `insert into inbox (consumer, message_id, processed_at, dead_at, received_at)
+			select 'c', kind || n, case when kind in ('old', 'new') then at end, case when kind = 'dead' then at end, at
+			from generate_series(1, 25) n,
+			     (values ('old', now() - interval '31 days'), ('new', now() - interval '29 days'),
+			             ('dead', now() - interval '99 days'), ('open', now() - interval '99 days')) as k(kind, at)`)
+		left := func() []string {
+			return column[string](t, h, "select distinct rtrim(message_id, '0123456789') from inbox order by 1")
+		}
+		for _, cfg := range []middleware.CleanerConfig{{Retention: -1}, {Retention: 32 * 24 * time.Hour}} {
+			c, err := middleware.NewCleaner(h.db, cfg, nil)
+			require.NoError(t, err)
+			n, err := c.Clean(t.Context())
+			require.NoError(t, err)
+			require.Zero(t, n)
+		}
+
+		cleaned := make(cleanings, 10)
+		c, err := middleware.NewCleaner(h.db, middleware.CleanerConfig{Batch: 7, Interval: 10 * time.Millisecond, Observer: cleaned}, nil)
+		require.NoError(t, err)
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(t.Context()) }()
+		assert.EqualValues(t, 25, (<-cleaned).Rows)
+		assert.Equal(t, []string{"dead", "new", "open"}, left())
+		assert.Equal(t, 75, h.count(t, "select count(*) from inbox"))
+
+		h.exec(t, "update inbox set processed_at = now() - interval '31 days' where message_id = 'new1'")
+		assert.EqualValues(t, 1, (<-cleaned).Rows, "it goes on")
+		require.NoError(t, c.Close())
+		require.NoError(t, <-ended)
+
+		c, err = middleware.NewCleaner(h.db, middleware.CleanerConfig{Tables: schema.Names{Inbox: "nowhere"}}, nil)
+		require.NoError(t, err)
+		_, err = c.Clean(t.Context())
+		require.ErrorContains(t, err, "schema.Migrate")
+	})
+}
+
+type cleanings chan middleware.Cleaned
+
+func (c cleanings) Cleaned(_ context.Context, cleaned middleware.Cleaned) { c <- cleaned }

@@ -1,0 +1,233 @@
+package integration_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+)
+
+func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		out := middleware.Outbox(newOutboxPublisher(t, h), middleware.OutboxConfig{Topic: "events"})
+
+		msg := newMessage("")
+		produced, err := chain(book(h), tx, out)(msg) // TX + outbox, no inbox
+		require.NoError(t, err)
+		assert.Empty(t, produced)
+		assert.Equal(t, 1, h.count(t, `select count(*) from outbox where topic = 'events' and payload = $1::bytea`, []byte("booked "+msg.UUID)))
+		assert.Equal(t, msg.UUID, value[string](t, h, "select metadata->>'correlation_id' from outbox"))
+		assert.Equal(t, msg.UUID, value[string](t, h, "select metadata->>'causation_id' from outbox"))
+
+		_, err = chain(failing(book(h), errHandler), tx, out)(newMessage(""))
+		require.ErrorIs(t, err, errHandler)
+		assert.Equal(t, 1, outboxed(t, h))
+
+		h.exec(t, "delete from outbox")
+		msg = newMessage("")
+		msg.Metadata.Set(outbox.MetadataCorrelationID, "conversation")
+		_, err = chain(book(h), tx, out)(msg)
+		require.NoError(t, err)
+		assert.Equal(t, "conversation", value[string](t, h, "select metadata->>'correlation_id' from outbox"))
+	})
+}
+
+func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		pub := newOutboxPublisher(t, h)
+		untouched := func(*message.Message) ([]*message.Message, error) {
+			t.Error("the handler was called")
+			return nil, nil
+		}
+		_, err := chain(untouched, middleware.Outbox(pub, middleware.OutboxConfig{Topic: "events"}))(newMessage(""))
+		require.ErrorIs(t, err, outbox.ErrNoTx)
+		require.ErrorContains(t, err, "middleware.Tx")
+
+		msg := newMessage("")
+		_, err = chain(book(h), tx, middleware.Outbox(pub, middleware.OutboxConfig{}))(msg)
+		require.ErrorContains(t, err, "topic")
+		assert.Zero(t, effects(t, h, msg))
+
+		_, err = chain(func(msg *message.Message) ([]*message.Message, error) {
+			bad := newMessage("")
+			bad.Metadata.Set("x", "\x00")
+			return message.Messages{newMessage(""), bad}, write(h, msg)
+		}, tx, middleware.Outbox(pub, middleware.OutboxConfig{Topic: "events"}))(msg)
+		require.ErrorIs(t, err, outbox.ErrInvalidMessage)
+		_, err = chain(func(msg *message.Message) ([]*message.Message, error) {
+			return message.Messages{nil}, write(h, msg)
+		}, tx, middleware.Outbox(pub, middleware.OutboxConfig{Topic: "events"}))(msg)
+		require.ErrorIs(t, err, outbox.ErrInvalidMessage)
+		assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
+	})
+}
+
+// The whole stack in a Router, with the names and topics that it gives to handlers.
+func TestStackInARouter(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		orders, legacy := newFeed(), newFeed()
+		broker := &published{}
+		startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(middleware.Stack(h.db, newOutboxPublisher(t, h), middleware.StackConfig{
+				Observer: obs, ExceptHandlers: []string{"legacy"},
+			})...)
+			r.AddHandler("book-order", "orders", orders, "bookings", broker, book(h))
+			r.AddHandler("legacy", "orders", legacy, "bookings", broker, func(msg *message.Message) ([]*message.Message, error) {
+				assert.ErrorIs(t, write(h, msg), outbox.ErrNoTx)
+				return message.Messages{newMessage("")}, nil
+			})
+		})
+		msg := newMessage("")
+		for range 2 {
+			assert.True(t, orders.deliver(t, msg.Copy()))
+		}
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, []string{"bookings"}, column[string](t, h, "select topic from outbox"))
+		assert.Equal(t, []string{"book-order"}, column[string](t, h, "select consumer from inbox where message_id = $1", msg.UUID))
+		assert.Zero(t, broker.count())
+		require.Equal(t, []middleware.Outcome{middleware.Processed, middleware.Duplicate}, obs.outcomes())
+		first := obs.all[0]
+		assert.Equal(t, "book-order orders "+msg.UUID+" "+h.db.Name(), first.Handler+" "+first.Topic+" "+first.UUID+" "+first.DB)
+		assert.Positive(t, first.Duration)
+
+		assert.True(t, legacy.deliver(t, newMessage("")))
+		assert.Equal(t, 1, broker.count())
+		assert.Equal(t, 1, outboxed(t, h))
+	})
+}
+
+func TestStackTwice(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		msg := newMessage("")
+		mws := stack(t, h, middleware.StackConfig{})
+		_, err := chain(book(h), append(mws, mws...)...)(msg)
+		require.ErrorContains(t, err, "outside of Tx")
+		assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
+	})
+}
+
+func TestOutboxExceptHandlers(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		pub := newOutboxPublisher(t, h)
+		except := middleware.OutboxConfig{ExceptHandlers: []string{"direct"}}
+		f, strict := newFeed(), newFeed()
+		broker := &published{}
+		startRouter(t, func(r *message.Router) {
+			direct := r.AddHandler("direct", "in", f, "out", broker, book(h))
+			direct.AddMiddleware(middleware.Tx(h.db, middleware.TxConfig{}), middleware.Outbox(pub, except))
+		})
+		startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(middleware.Stack(h.db, pub, middleware.StackConfig{Outbox: except})...)
+			r.AddHandler("direct", "in", strict, "out", broker, book(h))
+		})
+		assert.True(t, f.deliver(t, newMessage("")))
+		assert.Equal(t, 1, broker.count())
+
+		msg := newMessage("")
+		assert.False(t, strict.deliver(t, msg), "Inbox refuses what nobody captured")
+		assert.Equal(t, 1, broker.count())
+		assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
+	})
+}
+
+// delivered marks messages as a Subscriber on the outbox does.
+func delivered(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		msg.SetContext(outbox.WithDelivery(msg.Context(), outbox.Delivery{ID: 7, Topic: "events"}))
+		return next(msg)
+	}
+}
+
+func TestMessagesFromOurOutboxPassThrough(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		forward, local, process := newFeed(), newFeed(), newFeed()
+		broker := &published{fail: errors.New("broker down")}
+		pub := newOutboxPublisher(t, h)
+		passOn := func(msg *message.Message) ([]*message.Message, error) {
+			d, ok := outbox.DeliveryFromContext(msg.Context())
+			assert.True(t, ok)
+			assert.EqualValues(t, 7, d.ID)
+			return message.Messages{msg}, nil
+		}
+		startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(delivered)
+			r.AddMiddleware(middleware.Stack(h.db, pub, middleware.StackConfig{})...)
+			r.AddHandler("forward", "events", forward, "events", broker, passOn)
+			r.AddConsumerHandler("local", "events", local, func(msg *message.Message) error { return write(h, msg) })
+		})
+		startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(delivered)
+			r.AddMiddleware(middleware.Stack(h.db, pub, middleware.StackConfig{ProcessDelivered: true})...)
+			r.AddHandler("process", "events", process, "more", broker, book(h))
+		})
+
+		msg := newMessage("")
+		assert.False(t, forward.deliver(t, msg.Copy()), "the broker is down")
+		broker.mu.Lock()
+		broker.fail = nil
+		broker.mu.Unlock()
+		assert.True(t, forward.deliver(t, msg.Copy()))
+		require.Equal(t, 1, broker.count(), "a failed publish must not be taken for a duplicate")
+		assert.Equal(t, msg.UUID, broker.all[0].UUID)
+		assert.Zero(t, outboxed(t, h), "it would come back for ever")
+
+		for range 2 {
+			assert.True(t, local.deliver(t, msg.Copy()))
+		}
+		assert.Equal(t, 1, effects(t, h, msg), "a handler that only consumes is guarded")
+
+		msg = newMessage("")
+		for range 2 {
+			assert.True(t, process.deliver(t, msg.Copy()))
+		}
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, []string{"more"}, column[string](t, h, "select topic from outbox"))
+		assert.Equal(t, 1, broker.count())
+	})
+}
+
+// Handlers that run side by side do not mix up their transactions.
+func TestStackUnderConcurrency(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		mws := stack(t, h, middleware.StackConfig{})
+		var messages []*message.Message
+		for range 50 {
+			messages = append(messages, newMessage(""))
+		}
+		var wg sync.WaitGroup
+		for worker := range 8 {
+			wg.Go(func() {
+				for i, msg := range messages {
+					handler := book(h)
+					if (i+worker)%3 == 0 {
+						handler = failing(handler, errHandler)
+					}
+					if _, err := chain(handler, mws...)(msg.Copy()); err != nil {
+						assert.ErrorIs(t, err, errHandler)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, 50, h.count(t, "select count(*) from effects"))
+		assert.Equal(t, 50, h.count(t, "select count(distinct message_id) from effects"))
+		assert.Equal(t, 50, outboxed(t, h))
+		assert.Equal(t, 50, h.count(t, "select count(distinct metadata->>'causation_id') from outbox"))
+	})
+}

@@ -1,0 +1,273 @@
+package integration_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// inboxRow is the state of a message, as "attempts state error".
+func inboxRow(t testing.TB, h handle, msg *message.Message) string {
+	t.Helper()
+	rows := column[string](t, h, `select attempts || case when processed_at is not null then ' processed' else '' end
+		|| case when dead_at is not null then ' dead' else '' end || coalesce(' ' || last_error, '') from inbox where message_id = $1`, msg.UUID)
+	require.LessOrEqual(t, len(rows), 1)
+	return strings.Join(rows, "")
+}
+
+func TestOutcomesRecordsFailures(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		mws := stack(t, h, middleware.StackConfig{Observer: obs})
+		msg := newMessage("")
+		for n := 1; n <= 2; n++ {
+			_, err := chain(failing(book(h), errHandler), mws...)(msg.Copy())
+			require.ErrorIs(t, err, errHandler)
+			assert.Equal(t, fmt.Sprintf("%d %s", n, errHandler), inboxRow(t, h, msg))
+		}
+		require.Panics(t, func() {
+			_, _ = chain(func(*message.Message) ([]*message.Message, error) { panic("boom") }, mws...)(msg.Copy())
+		})
+		assert.Equal(t, "3 the handler panicked", inboxRow(t, h, msg))
+
+		_, err := chain(book(h), mws...)(msg.Copy())
+		require.NoError(t, err)
+		assert.Equal(t, "3 processed the handler panicked", inboxRow(t, h, msg))
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, []middleware.Outcome{middleware.Failed, middleware.Failed, middleware.Failed, middleware.Processed}, obs.outcomes())
+	})
+}
+
+// A copy that fails after another was processed changes nothing about that.
+func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		mws := stack(t, h, middleware.StackConfig{})
+		for name, failure := range map[string]error{"failed": errHandler, "poisoned": middleware.Poison(errHandler)} {
+			msg := newMessage("")
+			// The copy fails after its transaction was rolled back and the other one's committed: between Tx and Outcomes.
+			meanwhile := func(next message.HandlerFunc) message.HandlerFunc {
+				return func(m *message.Message) ([]*message.Message, error) {
+					produced, err := next(m)
+					_, copyErr := chain(book(h), mws...)(msg.Copy())
+					require.NoError(t, copyErr)
+					return produced, err
+				}
+			}
+			slow := append([]message.HandlerMiddleware{mws[0], meanwhile}, mws[1:]...)
+			_, err := chain(failing(book(h), failure), slow...)(msg.Copy())
+			if name == "failed" {
+				require.ErrorIs(t, err, errHandler)
+			} else {
+				require.NoError(t, err)
+			}
+			assert.Equal(t, "0 processed", inboxRow(t, h, msg), name)
+			assert.Equal(t, 1, effects(t, h, msg), name)
+		}
+		assert.Zero(t, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
+	})
+}
+
+func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		mws := stack(t, h, middleware.StackConfig{Observer: obs, Outcomes: middleware.OutcomesConfig{DeadLetterTopic: "dead"}})
+		msg := newMessage("payload")
+		msg.Metadata.Set("m", "1")
+		poisoned := chain(failing(book(h), fmt.Errorf("wrapped: %w", middleware.Poison(errHandler))), mws...)
+
+		produced, err := poisoned(msg.Copy())
+		require.NoError(t, err, "acked")
+		assert.Empty(t, produced)
+		assert.Zero(t, effects(t, h, msg))
+		assert.Equal(t, "1 dead wrapped: poison message: the handler failed", inboxRow(t, h, msg))
+		require.Equal(t, 1, outboxed(t, h))
+		assert.Equal(t, msg.UUID+" dead payload 1 wrapped: poison message: the handler failed",
+			value[string](t, h, `select uuid || ' ' || topic || ' ' || convert_from(payload, 'UTF8') || ' ' || (metadata->>'m')
+				|| ' ' || (metadata->>'reason_poisoned') from outbox`))
+
+		for _, handler := range []message.HandlerFunc{poisoned, chain(book(h), mws...)} {
+			_, err = handler(msg.Copy())
+			require.NoError(t, err, "copies of a dead message are skipped")
+		}
+		assert.Zero(t, effects(t, h, msg))
+		assert.Equal(t, 1, outboxed(t, h))
+
+		revived, err := middleware.Revive(t.Context(), h.db, schema.Names{}, "test", msg.UUID)
+		require.NoError(t, err)
+		require.True(t, revived)
+		for range 2 {
+			_, err = chain(book(h), mws...)(msg.Copy())
+			require.NoError(t, err)
+		}
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, 2, outboxed(t, h))
+		assert.Equal(t, []middleware.Outcome{
+			middleware.Poisoned, middleware.Duplicate, middleware.Duplicate, middleware.Processed, middleware.Duplicate,
+		}, obs.outcomes())
+
+		revived, err = middleware.Revive(t.Context(), h.db, schema.Names{}, "test", msg.UUID)
+		require.NoError(t, err)
+		assert.False(t, revived, "a processed message cannot be revived")
+	})
+}
+
+func TestPoisonInARouter(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		f := newFeed()
+		startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(middleware.Stack(h.db, newOutboxPublisher(t, h), middleware.StackConfig{})...)
+			r.AddConsumerHandler("book-order", "orders", f, func(*message.Message) error { return middleware.Poison(errHandler) })
+		})
+		assert.True(t, f.deliver(t, newMessage("")))
+		assert.True(t, f.deliver(t, message.NewMessage("", []byte("no id"))), "not nacked for ever")
+		assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = 'dead_letters' and uuid <> ''
+			and metadata->>'topic_poisoned' = 'orders' and metadata->>'handler_poisoned' = 'book-order'`))
+		assert.Equal(t, 1, h.count(t, "select count(*) from inbox where dead_at is not null"))
+	})
+}
+
+// The dead row and the dead letter are one transaction: without the one the other must not exist.
+func TestDeadLetterIsAllOrNothing(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		msg := newMessage("")
+		h.exec(t, "alter table outbox add constraint no_more check (topic <> 'dead_letters')")
+		poison := func(*message.Message) ([]*message.Message, error) { return nil, middleware.Poison(errHandler) }
+		obs := &seen{}
+		handler := chain(poison, stack(t, h, middleware.StackConfig{Observer: obs})...)
+		_, err := handler(msg.Copy())
+		require.ErrorIs(t, err, errHandler, "nacked")
+		assert.Equal(t, "23514", schema.SQLState(err))
+		assert.Empty(t, inboxRow(t, h, msg))
+
+		h.exec(t, "alter table outbox drop constraint no_more")
+		_, err = handler(msg.Copy())
+		require.NoError(t, err)
+		assert.Contains(t, inboxRow(t, h, msg), "dead")
+		assert.Equal(t, 1, outboxed(t, h))
+		assert.Equal(t, []middleware.Outcome{middleware.Failed, middleware.Poisoned}, obs.outcomes())
+	})
+}
+
+func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		errConflict, errInvalid := errors.New("409"), errors.New("422")
+		obs := &seen{}
+		mws := stack(t, h, middleware.StackConfig{Observer: obs, Outcomes: middleware.OutcomesConfig{
+			Classify: func(err error) middleware.Outcome {
+				switch {
+				case errors.Is(err, errConflict):
+					return middleware.Duplicate
+				case errors.Is(err, errInvalid):
+					return middleware.Poisoned
+				}
+				return middleware.Processed // makes no sense for an error and must not ack it
+			},
+		}})
+		for _, test := range []struct {
+			failure error
+			acked   bool
+			row     string
+		}{
+			{middleware.ErrAlreadyProcessed, true, "0 processed"},
+			{errConflict, true, "0 processed"},
+			{errInvalid, true, "1 dead 422"},
+			{errHandler, false, "1 the handler failed"},
+		} {
+			msg := newMessage("")
+			_, err := chain(failing(book(h), test.failure), mws...)(msg)
+			assert.Equal(t, test.acked, err == nil, "%v", test.failure)
+			assert.Equal(t, test.row, inboxRow(t, h, msg))
+			assert.Zero(t, effects(t, h, msg))
+		}
+		assert.Equal(t, []middleware.Outcome{middleware.Duplicate, middleware.Duplicate, middleware.Poisoned, middleware.Failed}, obs.outcomes())
+		assert.Equal(t, 1, outboxed(t, h), "only the dead letter")
+	})
+}
+
+func TestOutcomesMaxAttempts(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		mws := stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{MaxAttempts: 3}})
+		for name, handler := range map[string]message.HandlerFunc{
+			"error": failing(book(h), errHandler),
+			"panic": func(*message.Message) ([]*message.Message, error) { panic("boom") },
+		} {
+			msg := newMessage("")
+			before := outboxed(t, h)
+			deliver := func() (err error) {
+				defer func() {
+					if v := recover(); v != nil {
+						err = fmt.Errorf("%v", v)
+					}
+				}()
+				_, err = chain(handler, mws...)(msg.Copy())
+				return err
+			}
+			require.Error(t, deliver(), name)
+			require.Error(t, deliver(), name)
+			assert.Equal(t, before, outboxed(t, h), name)
+			if err := deliver(); name == "error" {
+				require.NoError(t, err)
+			}
+			assert.True(t, strings.HasPrefix(inboxRow(t, h, msg), "3 dead "), "%s: %s", name, inboxRow(t, h, msg))
+			assert.Equal(t, before+1, outboxed(t, h), name)
+			require.NoError(t, deliver(), name)
+			assert.Equal(t, before+1, outboxed(t, h), name)
+		}
+	})
+}
+
+// What fails before Inbox was reached, or without one, is not recorded, but poison is put aside all the same.
+func TestOutcomesWithoutInbox(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		mws := []message.HandlerMiddleware{
+			middleware.Outcomes(h.db, middleware.OutcomesConfig{MaxAttempts: 1}), middleware.Tx(h.db, middleware.TxConfig{}),
+		}
+		msg := newMessage("")
+		produced, err := chain(book(h), mws...)(msg)
+		require.NoError(t, err)
+		assert.Len(t, produced, 1)
+		_, err = chain(failing(book(h), errHandler), mws...)(msg)
+		require.ErrorIs(t, err, errHandler)
+		_, err = chain(failing(book(h), middleware.ErrAlreadyProcessed), mws...)(msg)
+		require.NoError(t, err)
+		_, err = chain(failing(book(h), middleware.Poison(errHandler)), mws...)(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Zero(t, h.count(t, "select count(*) from inbox"))
+		assert.Equal(t, []string{"dead_letters"}, column[string](t, h, "select topic from outbox"))
+	})
+}
+
+func TestOutcomesStoresAnyMessageAndError(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		msg := newMessage("\x00\xff")
+		msg.Metadata.Set("bad", "a\x00b\xff")
+		msg.Metadata.Set("outbox_key", strings.Repeat("k", 10_000))
+		outbox.SetAggregate(msg, "order", strings.Repeat("7", 10_000))
+		mws := stack(t, h, middleware.StackConfig{})
+		nasty := errors.New("\x00\xff" + strings.Repeat("ä", 5000))
+		_, err := chain(func(*message.Message) ([]*message.Message, error) { return nil, nasty }, mws...)(msg)
+		require.ErrorIs(t, err, nasty)
+		assert.LessOrEqual(t, h.count(t, "select octet_length(last_error) from inbox"), 1024)
+
+		_, err = chain(func(*message.Message) ([]*message.Message, error) { return nil, middleware.Poison(nasty) }, mws...)(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 1, outboxed(t, h))
+		assert.Equal(t, []byte("\x00\xff"), value[[]byte](t, h, "select payload from outbox"))
+	})
+}

@@ -1,0 +1,598 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func TestTxAlone(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		tx := middleware.Tx(h.db, middleware.TxConfig{Observer: obs})
+
+		msg := newMessage("")
+		produced, err := chain(book(h), tx)(msg)
+		require.NoError(t, err)
+		assert.Len(t, produced, 1, "returned messages go on to the Router")
+		assert.Equal(t, 1, effects(t, h, msg))
+
+		msg = newMessage("")
+		produced, err = chain(failing(book(h), errHandler), tx)(msg)
+		require.ErrorIs(t, err, errHandler)
+		assert.Empty(t, produced)
+		assert.Zero(t, effects(t, h, msg))
+
+		msg = newMessage("")
+		assert.PanicsWithValue(t, "boom", func() {
+			_, _ = chain(func(msg *message.Message) ([]*message.Message, error) {
+				_ = write(h, msg)
+				panic("boom")
+			}, tx)(msg)
+		})
+		assert.Zero(t, effects(t, h, msg))
+		assert.Equal(t, []middleware.Outcome{middleware.Processed, middleware.Failed, middleware.Failed}, obs.outcomes())
+	})
+}
+
+func TestTxGivesTheNativeTransaction(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+			if h.pool != nil {
+				tx, ok := outbox.TxFromContext[pgx.Tx](msg.Context())
+				require.True(t, ok)
+				_, err := tx.Exec(msg.Context(), "select 1")
+				return nil, err
+			}
+			tx, ok := outbox.TxFromContext[*sql.Tx](msg.Context())
+			require.True(t, ok)
+			_, err := tx.ExecContext(msg.Context(), "select 1")
+			return nil, err
+		}, middleware.Tx(h.db, middleware.TxConfig{}))(newMessage(""))
+		require.NoError(t, err)
+	})
+}
+
+func TestTxHandlerWorksOnACopy(t *testing.T) {
+	type key struct{}
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		original := func() *message.Message {
+			msg := newMessage("payload")
+			msg.Metadata.Set("m", "1")
+			msg.SetContext(context.WithValue(context.Background(), key{}, "v"))
+			return msg
+		}
+
+		msg := original()
+		_, err := chain(func(c *message.Message) ([]*message.Message, error) {
+			assert.True(t, c.Equals(msg))
+			assert.Equal(t, "v", c.Context().Value(key{}))
+			c.Payload[0], c.UUID = 'X', "other"
+			c.Metadata.Set("m", "2")
+			c.SetContext(context.Background())
+			return nil, nil
+		}, tx)(msg)
+		require.NoError(t, err)
+		assert.Equal(t, "payload", string(msg.Payload))
+		assert.Equal(t, "1", msg.Metadata.Get("m"))
+		assert.Equal(t, "v", msg.Context().Value(key{}))
+
+		msg = original()
+		_, err = chain(func(c *message.Message) ([]*message.Message, error) {
+			c.Ack()
+			return failing(book(h), errHandler)(c)
+		}, tx)(msg)
+		require.ErrorIs(t, err, errHandler)
+		assert.True(t, msg.Nack(), "an early ack must not reach the broker")
+		assert.Zero(t, effects(t, h, msg))
+
+		msg = original()
+		_, err = chain(func(c *message.Message) ([]*message.Message, error) {
+			c.Nack()
+			return book(h)(c)
+		}, tx)(msg)
+		require.ErrorIs(t, err, middleware.ErrNacked)
+		assert.Zero(t, effects(t, h, msg))
+	})
+}
+
+func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
+	type key struct{}
+	forEachHandle(t, func(t *testing.T, h handle) {
+		msg := newMessage("")
+		msg.SetContext(context.WithValue(context.Background(), key{}, "v"))
+		produced, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+			out := newMessage("")
+			out.SetContext(msg.Context())
+			return message.Messages{out}, nil
+		}, middleware.Tx(h.db, middleware.TxConfig{}))(msg)
+		require.NoError(t, err)
+		ctx := produced[0].Context()
+		require.NoError(t, ctx.Err())
+		assert.Equal(t, "v", ctx.Value(key{}))
+
+		// A publisher behind the Router must not find the ended transaction in it.
+		broker := &published{}
+		pub, err := outbox.Decorator(h.db, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, nil)(broker)
+		require.NoError(t, err)
+		require.NoError(t, pub.Publish("topic", produced...))
+		assert.Equal(t, 1, broker.count())
+	})
+}
+
+func TestTxTime(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		sleepy := func(msg *message.Message) ([]*message.Message, error) {
+			if err := write(h, msg); err != nil {
+				return nil, err
+			}
+			return nil, h.execTx(msg.Context(), "select pg_sleep(60)")
+		}
+		deaf := func(msg *message.Message) ([]*message.Message, error) {
+			if err := write(h, msg); err != nil {
+				return nil, err
+			}
+			<-msg.Context().Done()
+			return nil, nil
+		}
+		for name, handler := range map[string]message.HandlerFunc{"statement": sleepy, "deaf handler": deaf} {
+			msg := newMessage("")
+			_, err := chain(handler, middleware.Tx(h.db, middleware.TxConfig{Timeout: 200 * time.Millisecond}))(msg)
+			require.Error(t, err, name)
+			assert.Zero(t, effects(t, h, msg), name)
+
+			msg = newMessage("")
+			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			defer cancel()
+			msg.SetContext(ctx)
+			_, err = chain(handler, middleware.Tx(h.db, middleware.TxConfig{Timeout: -1}))(msg)
+			require.Error(t, err, name)
+			assert.NotErrorIs(t, err, outbox.ErrCommitUnknown, name)
+			assert.Zero(t, effects(t, h, msg), name)
+			if name == "deaf handler" {
+				require.ErrorIs(t, err, context.DeadlineExceeded, name)
+				require.ErrorContains(t, err, "outlived", name)
+			}
+		}
+
+		ctx, cancel := context.WithCancel(context.Background())
+		msg := newMessage("")
+		msg.SetContext(ctx)
+		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+			cancel()
+			return bookSilently(h)(msg)
+		}, middleware.Tx(h.db, middleware.TxConfig{}))(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 1, effects(t, h, msg), "the message's cancellation must not stop the handler")
+	})
+}
+
+func TestTxIsolationAndOnBegin(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		setting := func(ctx context.Context, name string) (v string) {
+			q, ok := outbox.TxFromContext[schema.Querier](ctx)
+			require.True(t, ok)
+			require.NoError(t, schema.Collect(ctx, q, func(rows schema.Rows) error { return rows.Scan(&v) },
+				"select current_setting($1)", name))
+			return v
+		}
+		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+			assert.Equal(t, "serializable", setting(msg.Context(), "transaction_isolation"))
+			assert.Equal(t, "acme", setting(msg.Context(), "app.tenant"))
+			return nil, nil
+		}, middleware.Tx(h.db, middleware.TxConfig{
+			Isolation: sql.LevelSerializable,
+			OnBegin: func(ctx context.Context, msg *message.Message) error {
+				return h.execTx(ctx, "select set_config('app.tenant', $1, true)", msg.Metadata.Get("tenant"))
+			},
+		}))(func() *message.Message {
+			msg := newMessage("")
+			msg.Metadata.Set("tenant", "acme")
+			return msg
+		}())
+		require.NoError(t, err)
+
+		_, err = chain(func(*message.Message) ([]*message.Message, error) {
+			t.Error("the handler was called")
+			return nil, nil
+		}, middleware.Tx(h.db, middleware.TxConfig{
+			OnBegin: func(context.Context, *message.Message) error { return errHandler },
+		}))(newMessage(""))
+		require.ErrorIs(t, err, errHandler)
+	})
+}
+
+func TestTxJoins(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		tx := middleware.Tx(h.db, middleware.TxConfig{})
+
+		// Behind a savepoint: the failure of the inner one leaves the outer one usable.
+		failed, done, outer := newMessage(""), newMessage(""), newMessage("")
+		err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+			outer.SetContext(ctx)
+			require.NoError(t, write(h, outer))
+			failed.SetContext(ctx)
+			_, err := chain(failing(book(h), errHandler), tx)(failed)
+			require.ErrorIs(t, err, errHandler)
+			done.SetContext(ctx)
+			_, err = chain(book(h), tx)(done)
+			return err
+		})
+		require.NoError(t, err)
+		assert.Equal(t, []int{1, 0, 1}, []int{effects(t, h, outer), effects(t, h, failed), effects(t, h, done)})
+
+		// A serialization failure dooms the outer one as well: repeating the inner one cannot help.
+		calls := 0
+		err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+			msg := newMessage("")
+			msg.SetContext(ctx)
+			_, err := chain(func(*message.Message) ([]*message.Message, error) {
+				calls++
+				return nil, serializationFailure(t, h)
+			}, tx)(msg)
+			return err
+		})
+		require.Equal(t, "40001", schema.SQLState(err))
+		assert.Equal(t, 1, calls)
+
+		// What the outer one rolls back, the inner one cannot keep.
+		done = newMessage("")
+		err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+			done.SetContext(ctx)
+			_, err := chain(book(h), tx)(done)
+			require.NoError(t, err)
+			return errHandler
+		})
+		require.ErrorIs(t, err, errHandler)
+		assert.Zero(t, effects(t, h, done))
+
+		// A transaction that the user began, with the whole stack in it.
+		var ctx context.Context
+		var commit func() error
+		if h.pool != nil {
+			native, err := h.pool.Begin(t.Context())
+			require.NoError(t, err)
+			ctx, err = outbox.WithTx(t.Context(), native)
+			require.NoError(t, err)
+			commit = func() error { return native.Commit(t.Context()) }
+		} else {
+			native, err := h.sql.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			ctx, err = outbox.WithTx(t.Context(), native)
+			require.NoError(t, err)
+			commit = native.Commit
+		}
+		done = newMessage("")
+		done.SetContext(ctx)
+		_, err = chain(book(h), stack(t, h, middleware.StackConfig{})...)(done)
+		require.NoError(t, err)
+		assert.Zero(t, effects(t, h, done), "committed before its time")
+		require.NoError(t, commit())
+		assert.Equal(t, 1, effects(t, h, done))
+		assert.Equal(t, 1, outboxed(t, h))
+	})
+}
+
+// A Tx of the handler's own inside of the stack is a savepoint, and the stack still knows its message.
+func TestTxInsideOfTheStack(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		mws := append(stack(t, h, middleware.StackConfig{Observer: obs}), middleware.Tx(h.db, middleware.TxConfig{Observer: obs}))
+
+		msg := newMessage("")
+		_, err := chain(failing(book(h), errHandler), mws...)(msg)
+		require.ErrorIs(t, err, errHandler)
+		assert.Equal(t, "1 the handler failed", inboxRow(t, h, msg))
+
+		_, err = chain(func(msg *message.Message) ([]*message.Message, error) {
+			require.NoError(t, outbox.SetRollbackOnly(msg.Context()))
+			return book(h)(msg)
+		}, mws...)(msg)
+		require.NoError(t, err)
+		assert.Zero(t, effects(t, h, msg))
+		assert.Contains(t, inboxRow(t, h, msg), "processed", "only the savepoint was rolled back")
+		assert.Equal(t, []middleware.Outcome{middleware.Failed, middleware.Processed}, obs.outcomes())
+	})
+}
+
+func TestTxStartsAnewAfterAnEndedTransaction(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		var ended context.Context
+		handler := chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}))
+		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+			ended = context.WithoutCancel(msg.Context())
+			return nil, nil
+		}, middleware.Tx(h.db, middleware.TxConfig{}))(newMessage(""))
+		require.NoError(t, err)
+
+		msg := newMessage("") // as a Pub/Sub within the process delivers it, context included
+		msg.SetContext(ended)
+		_, err = handler(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 1, effects(t, h, msg))
+	})
+}
+
+// together is a barrier for the first attempts of two handlers.
+type together struct {
+	wg    sync.WaitGroup
+	calls atomic.Int32
+}
+
+func newTogether() *together {
+	b := &together{}
+	b.wg.Add(2)
+	return b
+}
+
+func (b *together) wait() {
+	if b.calls.Add(1) <= 2 {
+		b.wg.Done()
+		b.wg.Wait()
+	}
+}
+
+func TestTxRetries(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		h.exec(t, "create table accounts (id text primary key, n int not null)")
+		h.exec(t, "insert into accounts values ('a', 0), ('b', 0)")
+
+		// Each adds one to what it read of the other's account: write skew, which only one may commit.
+		skew := func(b *together, mine, other string) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				q, _ := outbox.TxFromContext[schema.Querier](msg.Context())
+				var n int
+				err := schema.Collect(msg.Context(), q, func(rows schema.Rows) error { return rows.Scan(&n) },
+					"select sum(n) from accounts")
+				if err != nil {
+					return nil, err
+				}
+				b.wait()
+				if _, err := q.Exec(msg.Context(), "update accounts set n = $1 where id = $2", n+1, mine); err != nil {
+					return nil, err
+				}
+				return book(h)(msg)
+			}
+		}
+		deadlock := func(b *together, mine, other string) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if err := h.execTx(msg.Context(), "update accounts set n = n + 1 where id = $1", mine); err != nil {
+					return nil, err
+				}
+				b.wait()
+				if err := h.execTx(msg.Context(), "update accounts set n = n + 1 where id = $1", other); err != nil {
+					return nil, err
+				}
+				return book(h)(msg)
+			}
+		}
+		for name, test := range map[string]struct {
+			handler func(b *together, mine, other string) message.HandlerFunc
+			level   sql.IsolationLevel
+		}{"serialization failure": {skew, sql.LevelSerializable}, "deadlock": {deadlock, sql.LevelDefault}} {
+			run := func(retries int) (errs []error, obs *seen, messages []*message.Message, calls int) {
+				b := newTogether()
+				obs = &seen{}
+				messages = []*message.Message{newMessage("one"), newMessage("two")}
+				errs = make([]error, 2)
+				mws := stack(t, h, middleware.StackConfig{
+					Observer: obs,
+					Tx:       middleware.TxConfig{Isolation: test.level, Retries: retries},
+				})
+				var wg sync.WaitGroup
+				for i, pair := range [][2]string{{"a", "b"}, {"b", "a"}} {
+					wg.Go(func() { _, errs[i] = chain(test.handler(b, pair[0], pair[1]), mws...)(messages[i]) })
+				}
+				wg.Wait()
+				return errs, obs, messages, int(b.calls.Load())
+			}
+			before := outboxed(t, h)
+			errs, obs, messages, calls := run(0)
+			require.NoError(t, errors.Join(errs...), name)
+			assert.Greater(t, calls, 2, name)
+			assert.Contains(t, obs.outcomes(), middleware.Retried, name)
+			for _, msg := range messages {
+				assert.Equal(t, 1, effects(t, h, msg), name)
+			}
+			assert.Equal(t, before+2, outboxed(t, h), name)
+
+			errs, obs, messages, calls = run(-1)
+			require.Error(t, errors.Join(errs...), name)
+			assert.Equal(t, 2, calls, name)
+			assert.NotContains(t, obs.outcomes(), middleware.Retried, name)
+			assert.Equal(t, 1, effects(t, h, messages[0])+effects(t, h, messages[1]), name)
+		}
+	})
+}
+
+// Each attempt starts from the message as it was delivered.
+func TestTxAttemptsAreIndependent(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		msg := newMessage("payload")
+		msg.Metadata.Set("m", "1")
+		attempts := 0
+		_, err := chain(func(c *message.Message) ([]*message.Message, error) {
+			attempts++
+			assert.True(t, c.Equals(msg), "attempt %d", attempts)
+			require.NoError(t, write(h, c))
+			if attempts < 3 {
+				c.Payload[0] = 'X'
+				c.Metadata.Set("m", "2")
+				c.Ack()
+				c.SetContext(context.Background())
+				return nil, serializationFailure(t, h)
+			}
+			return nil, nil
+		}, stack(t, h, middleware.StackConfig{})...)(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 3, attempts)
+		assert.Equal(t, 1, effects(t, h, msg))
+	})
+}
+
+// serializationFailure returns an error with SQLSTATE 40001 as the driver makes it.
+func serializationFailure(t testing.TB, h handle) error {
+	_, err := h.db.Exec(t.Context(), "do $$ begin raise exception 'x' using errcode = '40001'; end $$")
+	require.Equal(t, "40001", schema.SQLState(err))
+	return err
+}
+
+func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		rollbackOnly := func(msg *message.Message) ([]*message.Message, error) {
+			require.NoError(t, outbox.SetRollbackOnly(msg.Context()))
+			return book(h)(msg)
+		}
+		for _, mws := range [][]message.HandlerMiddleware{
+			{middleware.Tx(h.db, middleware.TxConfig{Observer: obs})},
+			stack(t, h, middleware.StackConfig{Observer: obs}),
+		} {
+			msg := newMessage("")
+			produced, err := chain(rollbackOnly, mws...)(msg)
+			require.NoError(t, err)
+			assert.Empty(t, produced)
+			assert.Zero(t, effects(t, h, msg))
+			assert.Zero(t, outboxed(t, h))
+			assert.Zero(t, h.count(t, "select count(*) from inbox"))
+		}
+		assert.Equal(t, []middleware.Outcome{middleware.RolledBack, middleware.RolledBack}, obs.outcomes())
+
+		// An inner transaction that was rolled back on request is an error like any other to the outer one.
+		msg := newMessage("")
+		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, outbox.InTx(msg.Context(), h.db, outbox.SetRollbackOnly)
+		}, middleware.Tx(h.db, middleware.TxConfig{}))(msg)
+		require.ErrorIs(t, err, outbox.ErrRolledBack)
+	})
+}
+
+func TestTxUnknownCommitIsNotRepeated(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		// The server goes away while it works on COMMIT.
+		h.exec(t, `create function die() returns trigger language plpgsql as
+			$$ begin perform pg_terminate_backend(pg_backend_pid()); return null; end $$`)
+		h.exec(t, `create constraint trigger die after insert on effects deferrable initially deferred
+			for each row execute function die()`)
+		calls := 0
+		msg := newMessage("")
+		handler := chain(func(msg *message.Message) ([]*message.Message, error) {
+			calls++
+			return book(h)(msg)
+		}, stack(t, h, middleware.StackConfig{})...)
+		_, err := handler(msg)
+		require.ErrorIs(t, err, outbox.ErrCommitUnknown)
+		assert.Equal(t, 1, calls)
+
+		h.exec(t, "drop trigger die on effects")
+		_, err = handler(msg)
+		require.NoError(t, err)
+		_, err = handler(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, 1, outboxed(t, h))
+	})
+}
+
+func TestHandlerThatEndsTheTransaction(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		for _, verb := range []string{"commit", "rollback"} {
+			msg := newMessage("")
+			f := newFeed()
+			router := startRouter(t, func(r *message.Router) {
+				r.AddMiddleware(stack(t, h, middleware.StackConfig{})...)
+				r.AddConsumerHandler("h", "in", f, func(msg *message.Message) error {
+					if err := write(h, msg); err != nil {
+						return err
+					}
+					if h.pool != nil {
+						tx, _ := outbox.TxFromContext[pgx.Tx](msg.Context())
+						if verb == "commit" {
+							return tx.Commit(msg.Context())
+						}
+						return tx.Rollback(msg.Context())
+					}
+					tx, _ := outbox.TxFromContext[*sql.Tx](msg.Context())
+					if verb == "commit" {
+						return tx.Commit()
+					}
+					return tx.Rollback()
+				})
+			})
+			assert.False(t, f.deliver(t, msg), "%s: acked", verb)
+			require.NoError(t, router.Close())
+			if h.pool != nil || verb == "rollback" {
+				assert.Zero(t, effects(t, h, msg), verb)
+			}
+		}
+
+		end := func(msg *message.Message) ([]*message.Message, error) {
+			if h.pool != nil {
+				tx, _ := outbox.TxFromContext[pgx.Tx](msg.Context())
+				return nil, tx.Commit(msg.Context())
+			}
+			tx, _ := outbox.TxFromContext[*sql.Tx](msg.Context())
+			return nil, tx.Commit()
+		}
+		_, err := chain(end, middleware.Tx(h.db, middleware.TxConfig{}))(newMessage(""))
+		if h.pool != nil {
+			require.ErrorIs(t, err, outbox.ErrTxManaged)
+		} else {
+			require.ErrorIs(t, err, outbox.ErrTxEnded)
+		}
+	})
+}
+
+func TestRouterCloseLetsHandlersCommit(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		f := newFeed()
+		started, cancelled := make(chan struct{}), make(chan context.Context, 1)
+		router := startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					cancelled <- msg.Context()
+					return next(msg)
+				}
+			})
+			r.AddMiddleware(stack(t, h, middleware.StackConfig{})...)
+			r.AddHandler("h", "in", f, "out", &published{}, func(msg *message.Message) ([]*message.Message, error) {
+				close(started)
+				<-(<-cancelled).Done()
+				return book(h)(msg)
+			})
+		})
+		msg := newMessage("")
+		f.messages <- msg
+		<-started
+		require.NoError(t, router.Close())
+		assert.True(t, settled(t, msg))
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, 1, outboxed(t, h))
+	})
+}

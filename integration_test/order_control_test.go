@@ -1,0 +1,121 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// The negative controls take away one half each of what makes reading exact. If they pass, the tests of the
+// order prove nothing.
+
+const (
+	defaultWithoutXid = `alter table outbox alter id set default nextval('outbox_id_seq')`
+
+	// slowInsert widens the moment between the row's id, which its default takes before the triggers run, and
+	// the transaction's id, which without ours is taken only after them.
+	slowInsert = `
+create function slow_insert() returns trigger language plpgsql as $$ begin perform pg_sleep(0.15); return new; end $$;
+create trigger slow_insert before insert on outbox for each row when (new.topic = 'slow') execute function slow_insert()`
+)
+
+func controlForwarder(t *testing.T, h handle, l *ledger) {
+	f, err := forwarder.New(h.db, l, orderConfig(), newLogCapture(t))
+	require.NoError(t, err)
+	runInBackground(t, f)
+}
+
+func execScript(t *testing.T, h handle, script string) {
+	conn, err := h.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Conn().PgConn().Exec(t.Context(), script).ReadAll()
+	require.NoError(t, err)
+}
+
+// TestOrderControlForgetfulFetch runs the order test with a plain id > low.
+func TestOrderControlForgetfulFetch(t *testing.T) {
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	writer := pgxHandle(t, "writer", url, manyConns)
+	sabotage := &fetchSaboteur{forgetTx: true}
+	reader := pgxHandle(t, "reader", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = sabotage })
+	l := newLedger(true)
+	orderRun{writers: 16, time: patience, until: l.violated}.write(t, writer, reader, l)
+	assert.NotZero(t, sabotage.forgot.Load(), "the tracer found nothing to take away: did the arguments of the read change?")
+	assert.NotEmpty(t, l.faults(), "a plain id > low kept the order")
+}
+
+// TestOrderControlDefaultWithoutXid runs the order test with row ids that are taken before transaction ids.
+func TestOrderControlDefaultWithoutXid(t *testing.T) {
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	writer := pgxHandle(t, "writer", url, manyConns)
+	reader := newPgxHandle(t, url)
+	l := newLedger(false)
+	run := orderRun{writers: 16, time: patience, until: l.violated, single: true, started: func(w handle) {
+		execScript(t, w, slowInsert)
+		w.exec(t, `create trigger slow_now_and_then before insert on outbox for each row when (random() < 0.01) execute function slow_insert()`)
+		w.exec(t, defaultWithoutXid)
+	}}
+	run.write(t, writer, reader, l)
+	assert.NotEmpty(t, l.faults(), "row ids that do not follow transaction ids kept the order")
+}
+
+// TestOrderOfASlowInsert is the one case that the default of the id is for: a row takes its id, reads pass it,
+// and only then is it written. With our default it is read in order, without it is not.
+func TestOrderOfASlowInsert(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		wrong bool
+	}{{"our default", false}, {"default without transaction id", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			noLeaks(t)
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			execScript(t, h, slowInsert)
+			l := newLedger(false)
+			controlForwarder(t, h, l)
+			if c.wrong {
+				h.exec(t, defaultWithoutXid)
+			}
+			insert := func(topic, key, payload string) {
+				h.exec(t, insertPlain, watermill.NewUUID(), topic, key, payload)
+			}
+			insert("orders", "other", "1") // so that the reads have a mark above nothing
+			eventually(t, func() bool { _, calls, _ := l.total(); return calls == 1 }, "first message")
+
+			slow := make(chan struct{})
+			go func() {
+				defer close(slow)
+				insert("slow", "key", "1")
+			}()
+			insertWhile := time.NewTicker(5 * time.Millisecond)
+			defer insertWhile.Stop()
+			n := 1
+			for done := false; !done; {
+				select {
+				case <-slow:
+					done = true
+				case <-insertWhile.C:
+					n++
+					insert("orders", "other", itoa(n))
+				}
+			}
+			insert("orders", "key", "2")
+			if c.wrong {
+				eventually(t, func() bool { return len(l.faults()) > 0 }, "disorder")
+				return
+			}
+			l.commit("key", 2)
+			l.commit("other", n)
+			l.allArrive(t)
+			assert.Empty(t, l.faults())
+		})
+	}
+}

@@ -1,0 +1,169 @@
+package integration_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// ghost is the payload of messages that must never be published: their transaction, or the savepoint
+// around them, was rolled back.
+const ghost = "ghost"
+
+// lateLimit is how long after the last commit everything must have arrived.
+const lateLimit = 10 * time.Second
+
+var errRefused = errors.New("refused")
+
+// ledger knows what was committed for each key and, as a publisher, what arrived. Payloads are the positions
+// of the messages in their key's sequence, counting from 1. It delays calls, refuses some, and now and then accepts a
+// message and says that it did not.
+type ledger struct {
+	trouble bool
+
+	mu        sync.Mutex
+	committed map[string]int
+	at        map[string]time.Time // of a key's last commit
+	arrived   map[string]int       // all up to here
+	early     map[string]map[int]bool
+	wrong     []string
+	calls     int
+	repeated  int
+	violated  chan struct{} // closed by the first wrong thing
+}
+
+var _ message.Publisher = (*ledger)(nil)
+
+func newLedger(trouble bool) *ledger {
+	return &ledger{trouble: trouble, committed: map[string]int{}, at: map[string]time.Time{}, arrived: map[string]int{},
+		early: map[string]map[int]bool{}, violated: make(chan struct{})}
+}
+
+// commit notes that all messages of a key up to n are committed.
+func (l *ledger) commit(key string, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.committed[key], l.at[key] = n, time.Now()
+}
+
+func (l *ledger) Publish(topic string, msgs ...*message.Message) error {
+	roll := rand.IntN(1000)
+	if l.trouble {
+		if roll < 300 {
+			time.Sleep(rand.N(2 * time.Millisecond))
+		}
+		if roll < 10 {
+			return errRefused
+		}
+	}
+	for _, msg := range msgs {
+		l.arrive(msg)
+	}
+	if l.trouble && roll >= 995 {
+		return errRefused
+	}
+	return nil
+}
+
+func (l *ledger) arrive(msg *message.Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls++
+	key := msg.Metadata[outbox.MetadataKey]
+	n, err := strconv.Atoi(string(msg.Payload))
+	switch {
+	case err != nil:
+		l.fault("%s of key %s was published", msg.Payload, key)
+	case n <= l.arrived[key] || l.early[key][n]:
+		l.repeated++
+	case n == l.arrived[key]+1:
+		l.arrived[key]++
+		for l.early[key][l.arrived[key]+1] {
+			l.arrived[key]++
+			delete(l.early[key], l.arrived[key])
+		}
+	default:
+		d, _ := outbox.DeliveryFromContext(msg.Context())
+		l.fault("key %s: %d (row %d) arrived before %d", key, n, d.ID, l.arrived[key]+1)
+		if l.early[key] == nil {
+			l.early[key] = map[int]bool{}
+		}
+		l.early[key][n] = true
+	}
+}
+
+func (l *ledger) fault(format string, args ...any) {
+	if len(l.wrong) == 0 {
+		close(l.violated)
+	}
+	if len(l.wrong) < 20 {
+		l.wrong = append(l.wrong, fmt.Sprintf(format, args...))
+	}
+}
+
+func (l *ledger) Close() error { return nil }
+
+// missing lists what was committed and has not arrived.
+func (l *ledger) missing() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []string
+	for key, n := range l.committed {
+		for i := l.arrived[key] + 1; i <= n; i++ {
+			if !l.early[key][i] {
+				list = append(list, fmt.Sprintf("%s:%d (last commit %s ago)", key, i, time.Since(l.at[key]).Round(time.Millisecond)))
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// allArrive waits until everything that was committed has arrived.
+func (l *ledger) allArrive(t testing.TB) {
+	t.Helper()
+	begun := time.Now()
+	missing := l.missing()
+	for len(missing) > 0 && time.Since(begun) < lateLimit {
+		time.Sleep(10 * time.Millisecond)
+		missing = l.missing()
+	}
+	if len(missing) > 0 {
+		t.Errorf("%d never arrived, such as %v", len(missing), missing[:min(10, len(missing))])
+	}
+}
+
+func (l *ledger) faults() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.wrong)
+}
+
+func (l *ledger) total() (committed, calls, repeated int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range l.committed {
+		committed += n
+	}
+	return committed, l.calls, l.repeated
+}
+
+// orderConfig is a forwarder's that retries soon and lets nothing die.
+func orderConfig() forwarder.Config {
+	return forwarder.Config{
+		Concurrency: 16, MaxAttempts: -1, LeaseTTL: 2 * time.Second, PollInterval: 50 * time.Millisecond,
+		Backoff:      forwarder.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond},
+		PauseBackoff: forwarder.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond},
+		QueryTimeout: 5 * time.Second, CloseTimeout: 10 * time.Second,
+	}
+}

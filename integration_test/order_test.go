@@ -1,0 +1,152 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+)
+
+// orderTime is how long the writers of one order test write.
+func orderTime(short time.Duration) time.Duration {
+	if os.Getenv("OUTBOX_LONG") != "" {
+		return 10 * short
+	}
+	return short
+}
+
+func manyConns(cfg *pgxpool.Config) { cfg.MaxConns = 100 }
+
+// orderRun is one run of writers against forwarders.
+type orderRun struct {
+	name     string
+	writers  int
+	time     time.Duration
+	prepared bool
+	single   bool            // one forwarder all the time
+	started  func(w handle)  // called when the forwarders run
+	until    <-chan struct{} // ends the run early
+}
+
+// TestOrder is the promise on the order of keys under everything at once.
+func TestOrder(t *testing.T) {
+	for _, run := range []orderRun{
+		{name: "16 writers", writers: 16, time: orderTime(20 * time.Second)},
+		{name: "80 writers", writers: 80, time: orderTime(20 * time.Second)},
+		{name: "prepared commits", writers: 16, time: orderTime(8 * time.Second), prepared: true},
+	} {
+		t.Run(run.name, func(t *testing.T) {
+			noLeaks(t)
+			url := newMigratedDatabase(t)
+			writer := pgxHandle(t, "writer", url, manyConns)
+			if run.prepared && writer.count(t, "select current_setting('max_prepared_transactions')::int") == 0 {
+				t.Skip("max_prepared_transactions is 0 on this server")
+			}
+			sabotage := &fetchSaboteur{percent: 5}
+			reader := pgxHandle(t, "reader", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = sabotage })
+			l := newLedger(true)
+			checkOrder(t, run, writer, reader, l)
+			t.Logf("%d reads, %d of them failed", sabotage.reads.Load(), sabotage.failed.Load())
+			assert.NotZero(t, sabotage.failed.Load())
+		})
+	}
+}
+
+func TestOrderOverLibPQ(t *testing.T) {
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	writer, reader := newSQLHandle(t, "postgres", url), newSQLHandle(t, "postgres", url)
+	checkOrder(t, orderRun{writers: 16, time: orderTime(8 * time.Second)}, writer, reader, newLedger(true))
+}
+
+func TestOrderThroughPgBouncer(t *testing.T) {
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	bouncer, err := services.StartPgBouncer(t.Context(), url, services.Options{})
+	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, bouncer.Close()) })
+	exec := func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
+	writer := pgxHandle(t, "writer", bouncer.URL(), exec)
+	reader := pgxHandle(t, "reader", bouncer.URL(), exec)
+	checkOrder(t, orderRun{writers: 12, time: orderTime(8 * time.Second)}, writer, reader, newLedger(true))
+}
+
+func checkOrder(t *testing.T, run orderRun, writer, reader handle, l *ledger) {
+	run.write(t, writer, reader, l)
+	stopped := time.Now()
+	l.allArrive(t)
+	committed, calls, repeated := l.total()
+	t.Logf("%d committed, %d published, %d of them repeated; the last arrived %s after the writers stopped",
+		committed, calls, repeated, time.Since(stopped).Round(time.Millisecond))
+	assert.Empty(t, l.faults())
+	assert.Greater(t, committed, 1000)
+}
+
+// write runs the writers, and the forwarders until the test ends.
+func (run orderRun) write(t *testing.T, writer, reader handle, l *ledger) {
+	t.Helper()
+	w := newOrderWriters(t, writer, l, 1000)
+	w.prepared = run.prepared
+	ctx, stop := context.WithCancel(context.Background())
+	var forwarders sync.WaitGroup
+	t.Cleanup(func() {
+		stop()
+		forwarders.Wait()
+	})
+	log := newLogCapture(t)
+	t.Cleanup(func() { assert.Zero(t, log.count("A pending message was found"), "the sweep had to find a message") })
+	if run.single {
+		controlForwarder(t, reader, l)
+	} else {
+		for _, life := range []time.Duration{time.Hour, 1500 * time.Millisecond, 700 * time.Millisecond} {
+			forwarders.Go(func() { runForwarders(ctx, t, reader, l, life, log) })
+		}
+	}
+	if run.started != nil {
+		run.started(writer)
+	}
+	writing, done := context.WithTimeout(context.Background(), run.time)
+	defer done()
+	if run.until != nil {
+		go func() {
+			select {
+			case <-run.until:
+				done()
+			case <-writing.Done():
+			}
+		}()
+	}
+	w.run(writing, run.writers)
+	t.Log(w.kind.count)
+}
+
+// runForwarders runs one forwarder after the other, each for some time.
+func runForwarders(ctx context.Context, t *testing.T, h handle, l *ledger, life time.Duration, log watermill.LoggerAdapter) {
+	for ctx.Err() == nil {
+		f, err := forwarder.New(h.db, l, orderConfig(), log)
+		if !assert.NoError(t, err) {
+			return
+		}
+		alive, end := context.WithTimeout(ctx, life/2+rand.N(life))
+		err = f.Run(alive)
+		end()
+		if ctx.Err() == nil {
+			assert.NoError(t, err)
+		}
+	}
+}

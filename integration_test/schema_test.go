@@ -1,0 +1,414 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/golang-migrate/migrate/v4"
+	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
+	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/pressly/goose/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// otherNames are names that only work if every statement quotes and uses them.
+var otherNames = schema.Names{
+	Schema: "Shop-1", Outbox: "select", Lanes: "My-Lanes", Forwarders: "from", Migrations: "Table$1", Inbox: "_INBOX",
+}
+
+func TestMigrateIsIdempotent(t *testing.T) {
+	for _, h := range openHandles(t, newDatabase(t)) {
+		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
+		ran, err := schema.Migrate(t.Context(), h.db, names)
+		require.NoError(t, err)
+		assert.Equal(t, []schema.Applied{{Version: 1, Name: "outbox_and_inbox"}}, ran, h.name)
+		require.NoError(t, schema.Check(t.Context(), h.db, names), h.name)
+
+		ran, err = schema.Migrate(t.Context(), h.db, names)
+		require.NoError(t, err)
+		assert.Empty(t, ran, h.name)
+
+		warnings, err := schema.Inspect(t.Context(), h.db, names)
+		require.NoError(t, err)
+		assert.Empty(t, warnings, h.name)
+	}
+}
+
+func TestMigrateByManyAtOnce(t *testing.T) {
+	url := newDatabase(t)
+	handles := openHandles(t, url)
+	for _, names := range []schema.Names{{}, {Schema: "tenant"}} {
+		var group errgroup.Group
+		ran := make([][]schema.Applied, 8)
+		for i := range ran {
+			group.Go(func() (err error) {
+				ran[i], err = schema.Migrate(t.Context(), handles[i%len(handles)].db, names)
+				return err
+			})
+		}
+		require.NoError(t, group.Wait())
+		total := 0
+		for _, r := range ran {
+			total += len(r)
+		}
+		assert.Equal(t, 1, total, "the migration ran once")
+		require.NoError(t, schema.Check(t.Context(), handles[0].db, names))
+	}
+}
+
+func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
+	for _, h := range openHandles(t, newDatabase(t)) {
+		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
+		h.exec(t, "create schema "+names.Schema)
+		h.exec(t, "create table "+names.Schema+".outbox_dead ()") // clashes with an index, late in the migration
+
+		_, err := schema.Migrate(t.Context(), h.db, names)
+		require.Error(t, err, h.name)
+		assert.Equal(t, "42P07", schema.SQLState(err))
+		assert.Equal(t, 1, h.count(t, "select count(*) from pg_class c join pg_namespace n on n.oid = relnamespace where nspname = $1", names.Schema), h.name)
+
+		h.exec(t, "drop table "+names.Schema+".outbox_dead")
+		require.NoError(t, schema.Init(t.Context(), h.db, names))
+	}
+}
+
+func TestMigrateRefusesAnotherHistory(t *testing.T) {
+	for name, tamper := range map[string]string{
+		"newer version":    `insert into outbox_migrations (version, name, checksum) values (9999, 'future', 'x')`,
+		"changed checksum": `update outbox_migrations set checksum = 'x'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			h.exec(t, tamper)
+			_, err := schema.Migrate(t.Context(), h.db, schema.Names{})
+			require.ErrorIs(t, err, schema.ErrSchemaChanged)
+		})
+	}
+
+	t.Run("a newer version is a warning of Inspect", func(t *testing.T) {
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		h.exec(t, `insert into outbox_migrations (version, name, checksum) values (9999, 'future', 'x')`)
+		require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+		found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+		require.NoError(t, err)
+		require.Len(t, found, 1)
+		assert.True(t, found[0].Warning)
+	})
+}
+
+// usable writes and reads a message and an inbox row under the given names.
+func usable(t *testing.T, h handle, names schema.Names) {
+	t.Helper()
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Tables: names, WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	require.NoError(t, pub.Publish("orders", newMessage("hello")))
+	assert.Equal(t, "orders", value[string](t, h, names.Render("select topic from {outbox}")))
+	assert.Zero(t, value[int](t, h, names.Render(schema.ClaimInbox), "consumer", "id", nil), "attempts so far")
+}
+
+func TestEveryNameCanBeChosen(t *testing.T) {
+	for _, h := range openHandles(t, newDatabase(t)) {
+		names := otherNames
+		names.Schema += h.name
+		require.NoError(t, schema.Init(t.Context(), h.db, names))
+		require.NoError(t, schema.Check(t.Context(), h.db, names))
+		usable(t, h, names)
+	}
+}
+
+func TestTwoTableSetsInOneSchema(t *testing.T) {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	second := schema.Names{Outbox: "audit_outbox", Inbox: "audit_inbox"}
+	require.NoError(t, schema.Init(t.Context(), h.db, second))
+	require.NoError(t, schema.Check(t.Context(), h.db, second))
+	require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+	usable(t, h, second)
+	assert.Zero(t, h.count(t, "select count(*) from outbox"))
+}
+
+// TestSchemaInSearchPath has the tables in a schema that only the search path names, also one that is
+// not first, so that Postgres prints their names with the schema and without.
+func TestSchemaInSearchPath(t *testing.T) {
+	url := newDatabase(t)
+	admin := newPgxHandle(t, url)
+	admin.exec(t, "create schema app")
+	h := newPgxHandle(t, url+"&search_path=app,public")
+	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, schema.Check(t.Context(), admin.db, schema.Names{Schema: "app"}))
+	require.Error(t, schema.Check(t.Context(), admin.db, schema.Names{}))
+}
+
+func TestFilesForOtherMigrationTools(t *testing.T) {
+	for _, names := range []schema.Names{{}, otherNames} {
+		files := func(t *testing.T, format schema.Format) fstest.MapFS {
+			list, err := schema.Files(format, names)
+			require.NoError(t, err)
+			fsys := fstest.MapFS{}
+			for _, f := range list {
+				fsys[f.Name] = &fstest.MapFile{Data: []byte(f.Content)}
+			}
+			return fsys
+		}
+		for name, run := range map[string]func(t *testing.T, url string){
+			"goose": func(t *testing.T, url string) {
+				db, err := sql.Open("pgx", url)
+				require.NoError(t, err)
+				defer db.Close()
+				provider, err := goose.NewProvider(goose.DialectPostgres, db, files(t, schema.Goose))
+				require.NoError(t, err)
+				_, err = provider.Up(t.Context())
+				require.NoError(t, err)
+			},
+			"golang-migrate": func(t *testing.T, url string) {
+				db, err := sql.Open("pgx", url)
+				require.NoError(t, err)
+				source, err := iofs.New(files(t, schema.GolangMigrate), ".")
+				require.NoError(t, err)
+				driver, err := migratepgx.WithInstance(db, &migratepgx.Config{})
+				require.NoError(t, err)
+				m, err := migrate.NewWithInstance("iofs", source, "pgx5", driver)
+				require.NoError(t, err)
+				require.NoError(t, m.Up())
+				sourceErr, dbErr := m.Close()
+				require.NoError(t, errors.Join(sourceErr, dbErr))
+			},
+			"plain": func(t *testing.T, url string) {
+				list, err := schema.Files(schema.Plain, names)
+				require.NoError(t, err)
+				h := newPgxHandle(t, url)
+				for _, f := range list {
+					conn, err := h.pool.Acquire(t.Context())
+					require.NoError(t, err)
+					_, err = conn.Conn().PgConn().Exec(t.Context(), f.Content).ReadAll()
+					conn.Release()
+					require.NoError(t, err, f.Name)
+				}
+			},
+		} {
+			t.Run(name+" "+names.OutboxName(), func(t *testing.T) {
+				url := newDatabase(t)
+				run(t, url)
+				for _, h := range openHandles(t, url) {
+					require.NoError(t, schema.Check(t.Context(), h.db, names), h.name)
+				}
+				h := newPgxHandle(t, url)
+				ran, err := schema.Migrate(t.Context(), h.db, names)
+				require.NoError(t, err)
+				assert.Empty(t, ran)
+				usable(t, h, names)
+			})
+		}
+	}
+}
+
+// TestFilesAreFiles writes what Files returns, as a user would.
+func TestFilesAreFiles(t *testing.T) {
+	dir := t.TempDir()
+	list, err := schema.Files(schema.Plain, schema.Names{})
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	for _, f := range list {
+		require.Equal(t, filepath.Base(f.Name), f.Name)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, f.Name), []byte(f.Content), 0o600))
+	}
+}
+
+// untouched fails the test if a statement reaches the database.
+type untouched struct{ t *testing.T }
+
+func (u untouched) Exec(_ context.Context, query string, _ ...any) (int64, error) {
+	u.t.Errorf("executed %q", query)
+	return 0, errors.New("executed")
+}
+
+func (u untouched) Query(_ context.Context, query string, _ ...any) (schema.Rows, error) {
+	u.t.Errorf("queried %q", query)
+	return nil, errors.New("queried")
+}
+
+func (u untouched) Transact(_ context.Context, fn func(schema.Querier) error) error { return fn(u) }
+
+func TestHostileNamesAreRefused(t *testing.T) {
+	long := strings.Repeat("x", 41)
+	for _, bad := range []string{
+		`x"; drop table users; --`, `x'; drop table users; --`, `a;b`, `a"b`, `a'b`, "a\x00b", "a b", "a.b", ".", "..", `"`, `""`,
+		"a\nb", " ", "-x", "1x", long, "tаble" /* Cyrillic a */, "{outbox}", "a\\b", "$1",
+	} {
+		for field, names := range map[string]schema.Names{
+			"Schema": {Schema: bad}, "Outbox": {Outbox: bad}, "Lanes": {Lanes: bad},
+			"Forwarders": {Forwarders: bad}, "Migrations": {Migrations: bad}, "Inbox": {Inbox: bad},
+		} {
+			db := untouched{t}
+			_, err := schema.Migrate(t.Context(), db, names)
+			require.ErrorIs(t, err, schema.ErrBadName, "%s %q", field, bad)
+			require.ErrorContains(t, err, field)
+			require.ErrorIs(t, schema.Init(t.Context(), db, names), schema.ErrBadName)
+			require.ErrorIs(t, schema.Check(t.Context(), db, names), schema.ErrBadName)
+			_, err = schema.Files(schema.Plain, names)
+			require.ErrorIs(t, err, schema.ErrBadName)
+			_, err = outbox.NewPublisher(newPgxHandle(t, postgresServer(t).URL()).db, outbox.PublisherConfig{Tables: names}, nil)
+			require.ErrorIs(t, err, schema.ErrBadName)
+		}
+	}
+	require.ErrorIs(t, schema.Init(t.Context(), untouched{t}, schema.Names{Inbox: "outbox"}), schema.ErrBadName)
+	_, err := schema.Files("flyway", schema.Names{})
+	require.Error(t, err)
+}
+
+func TestCheckNamesTheDamage(t *testing.T) {
+	for name, damage := range map[string]struct {
+		sql         string
+		object      string // of the first problem
+		found, cure string // parts of it
+		others      int    // problems besides it
+		warning     bool
+	}{
+		"index missing":        {sql: `drop index outbox_ready`, object: `index "outbox_ready"`, found: "is missing", cure: `CREATE INDEX CONCURRENTLY "outbox_ready" ON "outbox" (lane, id)`},
+		"index predicate":      {sql: `drop index outbox_ready; create index outbox_ready on outbox (lane, id) where published_at is null and dead_at is null`, object: `index "outbox_ready"`, found: "WHERE ((published_at IS NULL) AND (dead_at IS NULL))", cure: "drop it"},
+		"index opposite":       {sql: `drop index outbox_waiting; create index outbox_waiting on outbox (lane, due_at, id) where published_at is null and dead_at is null and due_at is null`, object: `index "outbox_waiting"`, found: "due_at IS NULL", cure: "due_at IS NOT NULL"},
+		"index columns":        {sql: `drop index outbox_waiting; create index outbox_waiting on outbox (lane, id, due_at) where published_at is null and dead_at is null and due_at is not null`, object: `index "outbox_waiting"`, found: "lane, id, due_at", cure: "drop it"},
+		"index direction":      {sql: `drop index outbox_dead; create index outbox_dead on outbox (lane, id desc) where dead_at is not null`, object: `index "outbox_dead"`, found: "is btree", cure: "drop it"},
+		"index method":         {sql: `drop index inbox_processed; create index inbox_processed on inbox using hash (processed_at)`, object: `index "inbox_processed"`, found: "is hash", cure: "USING brin"},
+		"index invalid":        {sql: `update pg_index set indisvalid = false where indexrelid = 'outbox_dead'::regclass`, object: `index "outbox_dead"`, found: "invalid", cure: "drop it"},
+		"column missing":       {sql: `alter table outbox drop column last_error`, object: `column "outbox".last_error`, found: "is missing", cure: "CREATE TABLE"},
+		"column type":          {sql: `alter table outbox alter payload type text using 'x', alter attempts type bigint`, object: `column "outbox".payload`, found: "text, not bytea", cure: "TYPE bytea", others: 1},
+		"column not null":      {sql: `alter table outbox alter due_at set not null`, object: `column "outbox".due_at`, found: "refuses NULL", cure: "DROP NOT NULL"},
+		"column nullable":      {sql: `alter table inbox alter attempts drop not null`, object: `column "inbox".attempts`, found: "may be NULL", cure: "SET NOT NULL"},
+		"column of the user's": {sql: `alter table outbox add tenant int not null`, object: `column "outbox"."tenant"`, found: "must be given", cure: "default"},
+		"default missing":      {sql: `alter table outbox alter created_at drop default`, object: `column "outbox".created_at`, found: "default", cure: "SET DEFAULT clock_timestamp()"},
+		"id without xid":       {sql: `alter table outbox alter id set default nextval('outbox_id_seq')`, object: `column "outbox".id`, found: "out of order", cure: "pg_current_xact_id"},
+		"id after xid":         {sql: `alter table outbox alter id set default (case when nextval('outbox_id_seq') is not null then pg_current_xact_id()::text::bigint end)`, object: `column "outbox".id`, found: "out of order", cure: "pg_current_xact_id"},
+		"id of other sequence": {sql: `create sequence other; alter table outbox alter id set default (case when pg_current_xact_id() is not null then nextval('other') end)`, object: `column "outbox".id`, found: "other", cure: "outbox_id_seq"},
+		"id is identity":       {sql: `alter table outbox alter id drop default, alter id add generated by default as identity`, object: `column "outbox".id`, found: "out of order", cure: "pg_current_xact_id"},
+		"lane by other hash":   {sql: `drop index outbox_ready, outbox_waiting, outbox_dead; alter table outbox drop lane, add lane smallint not null generated always as ((hashtext(uuid) & 63)::smallint) stored`, object: `column "outbox".lane`, found: "hashtext(uuid)", cure: "CREATE TABLE", others: 3},
+		"lane not generated":   {sql: `alter table outbox alter lane drop expression`, object: `column "outbox".lane`, found: "not generated", cure: "CREATE TABLE"},
+		"sequence cache":       {sql: `alter sequence outbox_id_seq cache 10`, object: `sequence "outbox_id_seq"`, found: "cache of 10", cure: "CACHE 1"},
+		"sequence downwards":   {sql: `alter sequence outbox_id_seq increment -1 maxvalue 100 minvalue -100`, object: `sequence "outbox_id_seq"`, found: "by -1", cure: "INCREMENT 1"},
+		"sequence cycles":      {sql: `alter sequence outbox_id_seq cycle`, object: `sequence "outbox_id_seq"`, found: "cycles", cure: "NO CYCLE"},
+		"sequence of integer":  {sql: `alter sequence outbox_id_seq as integer`, object: `sequence "outbox_id_seq"`, found: "integer", cure: "AS bigint"},
+		"sequence missing":     {sql: `alter table outbox alter id drop default; drop sequence outbox_id_seq`, object: `sequence "outbox_id_seq"`, found: "is missing", cure: "CREATE SEQUENCE", others: 1},
+		"primary key missing":  {sql: `alter table inbox drop constraint inbox_pkey`, object: `table "inbox"`, found: "primary key", cure: "ADD PRIMARY KEY (consumer, message_id)"},
+		"primary key deferred": {sql: `alter table inbox drop constraint inbox_pkey, add primary key (consumer, message_id) deferrable`, object: `table "inbox"`, found: "immediate primary key", cure: "ADD PRIMARY KEY"},
+		"primary key other":    {sql: `alter table outbox_lanes drop constraint outbox_lanes_pkey, add primary key (lane, scope)`, object: `table "outbox_lanes"`, found: "primary key", cure: "(scope, lane)"},
+		"table missing":        {sql: `drop table outbox_lanes`, object: `table "outbox_lanes"`, found: "is missing", cure: `CREATE TABLE "outbox_lanes"`},
+		"table is a view":      {sql: `drop table inbox; create view inbox as select 1 as consumer`, object: `table "inbox"`, found: "not a table", cure: "Names"},
+		"table unlogged":       {sql: `alter table outbox set unlogged`, object: `table "outbox"`, found: "unlogged", cure: "SET LOGGED"},
+		"migrations missing":   {sql: `drop table outbox_migrations`, object: `migration`, found: "0001_outbox_and_inbox was not applied", cure: "schema.Migrate", others: 1},
+		"migrations emptied":   {sql: `delete from outbox_migrations`, object: `migration`, found: "not applied", cure: "schema.Migrate"},
+		"migrations changed":   {sql: `update outbox_migrations set checksum = 'x'`, object: `migration`, found: "other contents", cure: "find out"},
+		"nothing there":        {sql: `drop table outbox, outbox_lanes, outbox_forwarders, outbox_migrations, inbox`, object: `migration`, found: "not applied", cure: "schema.Migrate", others: 6},
+		"autovacuum off":       {sql: `alter table outbox set (autovacuum_enabled = off)`, object: `table "outbox"`, found: "autovacuum", cure: "RESET", warning: true},
+		"autovacuum untuned":   {sql: `alter table inbox reset (autovacuum_vacuum_scale_factor)`, object: `table "inbox"`, found: "autovacuum", cure: "SET (autovacuum_vacuum_scale_factor = 0", warning: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			conn, err := h.pool.Acquire(t.Context())
+			require.NoError(t, err)
+			_, err = conn.Conn().PgConn().Exec(t.Context(), damage.sql).ReadAll()
+			conn.Release()
+			require.NoError(t, err)
+
+			found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+			require.NoError(t, err)
+			require.NotEmpty(t, found)
+			assert.Equal(t, damage.object, found[0].Object)
+			assert.Contains(t, found[0].Found, damage.found)
+			assert.Contains(t, found[0].Cure, damage.cure)
+			assert.Len(t, found, 1+damage.others, "%v", found)
+			assert.Equal(t, damage.warning, found[0].Warning)
+
+			err = schema.Check(t.Context(), h.db, schema.Names{})
+			if damage.warning {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, schema.ErrSchemaChanged)
+			var list *schema.CheckError
+			require.ErrorAs(t, err, &list)
+			assert.Equal(t, found, list.Problems)
+			require.ErrorContains(t, err, damage.cure)
+		})
+	}
+}
+
+// TestCheckTakesEquivalents leaves alone what differs only in name or in form.
+func TestCheckTakesEquivalents(t *testing.T) {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `alter index outbox_ready rename to other_ready`)
+	h.exec(t, `drop index outbox_dead`)
+	h.exec(t, `create index concurrently other_dead on outbox using btree ("lane", "id") include (uuid) where ((dead_at) is not null)`)
+	h.exec(t, `alter table outbox add tenant text, add region text not null default 'eu', add n int generated always as identity`)
+	h.exec(t, `alter table outbox alter topic set default 'orders'`)
+	h.exec(t, `alter sequence outbox_id_seq increment 5`)
+	found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+	require.NoError(t, err)
+	assert.Empty(t, found)
+}
+
+// TestCuresCure applies the statement that Check names.
+func TestCuresCure(t *testing.T) {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	for _, damage := range []string{
+		`drop index outbox_ready`, `drop table outbox_lanes`, `alter table inbox alter attempts drop not null`,
+		`alter table outbox alter id set default nextval('outbox_id_seq')`, `alter sequence outbox_id_seq cache 10`,
+		`alter table inbox drop constraint inbox_pkey`, `alter table outbox alter key drop default`,
+		`alter table inbox set (autovacuum_enabled = off)`, `alter table outbox set unlogged`,
+		`alter table outbox reset (autovacuum_vacuum_scale_factor)`,
+	} {
+		h.exec(t, damage)
+		found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+		require.NoError(t, err)
+		require.Len(t, found, 1, damage)
+		cure := found[0].Cure
+		if at := strings.Index(cure, ": "); at >= 0 {
+			cure = cure[at+2:]
+		}
+		h.exec(t, cure)
+		found, err = schema.Inspect(t.Context(), h.db, schema.Names{})
+		require.NoError(t, err)
+		assert.Empty(t, found, damage)
+	}
+}
+
+func TestCheckOfADatabaseThatWasNeverMigrated(t *testing.T) {
+	for _, h := range openHandles(t, newDatabase(t)) {
+		err := schema.Check(t.Context(), h.db, schema.Names{Schema: "nowhere"})
+		require.ErrorIs(t, err, schema.ErrSchemaChanged, h.name)
+		require.ErrorContains(t, err, "run schema.Migrate")
+		require.NotContains(t, err.Error(), "CREATE", "Migrate is the cure for all of it")
+	}
+}
+
+func TestCheckUsesFewQueries(t *testing.T) {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	counted := &countingQuerier{Querier: h.db}
+	require.NoError(t, schema.Check(t.Context(), counted, schema.Names{}))
+	assert.LessOrEqual(t, counted.queries, 6)
+}
+
+type countingQuerier struct {
+	schema.Querier
+	queries int
+}
+
+func (c *countingQuerier) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
+	c.queries++
+	return c.Querier.Query(ctx, query, args...)
+}
+
+func (c *countingQuerier) Exec(_ context.Context, query string, _ ...any) (int64, error) {
+	return 0, fmt.Errorf("not a query: %s", query)
+}

@@ -1,0 +1,238 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// withAndWithoutCapture runs a test with messages that are written together with COMMIT and without.
+func withAndWithoutCapture(t *testing.T, test func(t *testing.T, h handle, capture func(ctx context.Context) error)) {
+	t.Helper()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newNotes(t, h)
+		pub := newOutboxPublisher(t, h)
+		t.Run("with nothing captured", func(t *testing.T) {
+			test(t, h, func(context.Context) error { return nil })
+		})
+		h.exec(t, "truncate notes, outbox")
+		t.Run("with messages captured", func(t *testing.T) {
+			test(t, h, func(ctx context.Context) error { return pub.Capture(ctx, "captured", newMessage("")) })
+		})
+	})
+}
+
+// TestEndingTheTransactionBySQLIsFound covers what no handle can refuse.
+func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
+	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
+		for i, end := range []string{"rollback", "ROLLBACK", "commit", "COMMIT; ", "end"} {
+			hook := false
+			err := inTx(t, h, func(ctx context.Context) error {
+				require.NoError(t, note(ctx, h, i))
+				require.NoError(t, outbox.AfterCommit(ctx, func() { hook = true }))
+				require.NoError(t, capture(ctx))
+				return h.execTx(ctx, end)
+			})
+			require.ErrorIs(t, err, outbox.ErrTxEnded, end)
+			require.NotErrorIs(t, err, outbox.ErrCommitUnknown, end)
+			assert.False(t, hook)
+		}
+		assert.Equal(t, []int{2, 3, 4}, notes(t, h), "what the handler committed itself")
+		assert.Empty(t, topics(t, h), "nothing was captured into no transaction")
+	})
+}
+
+func TestEndingTheTransactionByItsMethodsIsFound(t *testing.T) {
+	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
+		if h.sql == nil {
+			t.Skip("a pgx.Tx refuses: see TestManagedTxRefusesToEnd")
+		}
+		for i, end := range []func(*sql.Tx) error{(*sql.Tx).Rollback, (*sql.Tx).Commit} {
+			err := inTx(t, h, func(ctx context.Context) error {
+				require.NoError(t, note(ctx, h, i))
+				require.NoError(t, capture(ctx))
+				tx, _ := outbox.TxFromContext[*sql.Tx](ctx)
+				return end(tx)
+			})
+			require.ErrorIs(t, err, outbox.ErrTxEnded)
+		}
+		assert.Equal(t, []int{1}, notes(t, h))
+		assert.Empty(t, topics(t, h))
+	})
+}
+
+func TestSwallowedErrorsRollBack(t *testing.T) {
+	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
+		for _, bad := range []string{"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')"} {
+			err := inTx(t, h, func(ctx context.Context) error {
+				require.NoError(t, note(ctx, h, 1))
+				require.Error(t, h.execTx(ctx, bad))
+				require.Error(t, note(ctx, h, 2))
+				return capture(ctx)
+			})
+			require.ErrorIs(t, err, pgx.ErrTxCommitRollback, bad)
+			require.NotErrorIs(t, err, outbox.ErrCommitUnknown, bad)
+		}
+		assert.Empty(t, notes(t, h))
+		assert.Empty(t, topics(t, h))
+	})
+}
+
+// TestSwallowedFirstErrorRollsBack has the statement fail that BEGIN would have travelled with: what
+// comes after it must not commit by itself.
+func TestSwallowedFirstErrorRollsBack(t *testing.T) {
+	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
+		for _, bad := range []string{"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')"} {
+			for range 2 { // the second time the driver may know the statement
+				err := inTx(t, h, func(ctx context.Context) error {
+					require.Error(t, h.execTx(ctx, bad))
+					require.Error(t, note(ctx, h, 1), bad)
+					return capture(ctx)
+				})
+				require.Error(t, err, bad)
+				require.NotErrorIs(t, err, outbox.ErrCommitUnknown, bad)
+			}
+		}
+		if h.pool != nil { // an argument that the driver cannot encode never reaches the server
+			err := inTx(t, h, func(ctx context.Context) error {
+				require.Error(t, h.execTx(ctx, "insert into notes values ($1)", struct{}{}))
+				require.Error(t, note(ctx, h, 1))
+				return capture(ctx)
+			})
+			require.Error(t, err)
+		}
+		assert.Empty(t, notes(t, h))
+		assert.Empty(t, topics(t, h))
+	})
+}
+
+func TestConstraintFailingAtCommitIsAnOrdinaryError(t *testing.T) {
+	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
+		h.exec(t, "insert into notes values (1)")
+		for range 2 {
+			err := inTx(t, h, func(ctx context.Context) error {
+				require.NoError(t, capture(ctx))
+				return note(ctx, h, 1)
+			})
+			assert.Equal(t, "23505", schema.SQLState(err))
+			require.NotErrorIs(t, err, outbox.ErrCommitUnknown)
+		}
+		assert.Empty(t, topics(t, h))
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return note(ctx, h, 2) }))
+	})
+}
+
+func TestContextOverBeforeCommit(t *testing.T) {
+	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+			require.NoError(t, note(ctx, h, 1))
+			require.NoError(t, capture(ctx))
+			cancel()
+			return nil
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, outbox.ErrCommitUnknown, "COMMIT was never sent")
+		assert.Empty(t, notes(t, h))
+		assert.Empty(t, topics(t, h))
+		require.ErrorIs(t, outbox.InTx(ctx, h.db, func(context.Context) error { return nil }), context.Canceled)
+	})
+}
+
+// TestBackendGoneBeforeCommit has the server end the session while the handler works.
+func TestBackendGoneBeforeCommit(t *testing.T) {
+	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
+		killer := newPgxHandle(t, h.url)
+		hook := false
+		err := inTx(t, h, func(ctx context.Context) error {
+			require.NoError(t, note(ctx, h, 1))
+			require.NoError(t, capture(ctx))
+			require.NoError(t, outbox.AfterCommit(ctx, func() { hook = true }))
+			killer.exec(t, "select pg_terminate_backend(pid, 5000) from pg_stat_activity where state = 'idle in transaction' and datname = current_database()")
+			return nil
+		})
+		require.Error(t, err)
+		assert.False(t, hook)
+		assert.Empty(t, notes(t, killer))
+		assert.Empty(t, topics(t, killer))
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return note(ctx, h, 2) }), "the pool is well")
+	})
+}
+
+// TestCommitUnknown cuts the connection exactly while COMMIT is under way: after the server carried it
+// out, and before it got it. Nobody can tell the two apart.
+func TestCommitUnknown(t *testing.T) {
+	for _, captures := range []bool{false, true} {
+		for _, arrives := range []bool{true, false} {
+			for _, kind := range []string{"pgx", "sql-pgx", "sql-pq"} {
+				name := kind + map[bool]string{true: ", committed", false: ", lost"}[arrives] +
+					map[bool]string{true: ", with messages captured", false: ""}[captures]
+				t.Run(name, func(t *testing.T) {
+					noLeaks(t)
+					direct := newPgxHandle(t, newMigratedDatabase(t))
+					newNotes(t, direct)
+					proxy := newCuttingProxy(t, direct.url+"&application_name=cut")
+					var h handle
+					switch kind {
+					case "pgx":
+						h = pgxHandle(t, "pgx", proxy.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
+					case "sql-pgx":
+						h = newSQLHandle(t, "pgx", proxy.url)
+					case "sql-pq":
+						h = newSQLHandle(t, "postgres", proxy.url)
+					}
+					if h.sql != nil {
+						h.sql.SetMaxOpenConns(1)
+					}
+					pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{DisableNotify: true}, nil)
+					require.NoError(t, err)
+					hook := false
+					work := func(n int, last func()) error {
+						return outbox.InTx(shortly(t), h.db, func(ctx context.Context) error {
+							require.NoError(t, note(ctx, h, n))
+							if captures {
+								require.NoError(t, pub.Capture(ctx, "captured", newMessage("")))
+							}
+							require.NoError(t, outbox.AfterCommit(ctx, func() { hook = n == 2 }))
+							last()
+							return nil
+						})
+					}
+					require.NoError(t, work(1, func() {})) // pgx has prepared COMMIT from now on
+					err = work(2, func() {
+						if arrives {
+							proxy.cutAtCommitted.Store(true)
+						} else if kind == "pgx" {
+							proxy.cutAtNext.Store(true)
+						} else {
+							proxy.cutAtCommit.Store(true)
+						}
+					})
+					require.ErrorIs(t, err, outbox.ErrCommitUnknown)
+					assert.False(t, hook)
+					assert.EqualValues(t, 1, proxy.cuts.Load())
+
+					// A connection that was cut in front of COMMIT takes the server a moment to notice.
+					eventually(t, func() bool {
+						return direct.count(t, "select count(*) from pg_stat_activity where application_name = 'cut'") == 0
+					}, "the session ends")
+					want := map[bool]int{true: 2, false: 1}[arrives]
+					assert.Len(t, notes(t, direct), want)
+					if captures {
+						assert.Len(t, topics(t, direct), want)
+					}
+					require.NoError(t, work(3, func() {}), "the pool is well")
+				})
+			}
+		}
+	}
+}

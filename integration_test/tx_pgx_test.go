@@ -1,0 +1,188 @@
+package integration_test
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// inPgxTx runs a test in a transaction and with the pgx.Tx that handlers get.
+func inPgxTx(t testing.TB, h handle, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	t.Helper()
+	return inTx(t, h, func(ctx context.Context) error {
+		tx, ok := outbox.TxFromContext[pgx.Tx](ctx)
+		require.True(t, ok)
+		return fn(ctx, tx)
+	})
+}
+
+func newPgxNotes(t *testing.T) handle {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newNotes(t, h)
+	return h
+}
+
+func TestManagedTxRefusesToEnd(t *testing.T) {
+	h := newPgxNotes(t)
+	require.NoError(t, inPgxTx(t, h, func(ctx context.Context, tx pgx.Tx) error {
+		require.NoError(t, note(ctx, h, 1))
+		require.ErrorIs(t, tx.Commit(ctx), outbox.ErrTxManaged)
+		require.ErrorIs(t, tx.Rollback(ctx), outbox.ErrTxManaged)
+
+		batch := &pgx.Batch{}
+		batch.BeginTx(pgx.TxOptions{})
+		results := tx.SendBatch(ctx, batch)
+		require.ErrorIs(t, results.Close(), outbox.ErrTxManaged)
+		return note(ctx, h, 2)
+	}))
+	assert.Equal(t, []int{1, 2}, notes(t, h))
+}
+
+func TestManagedTxNests(t *testing.T) {
+	h := newPgxNotes(t)
+	insert := func(ctx context.Context, tx pgx.Tx, n int) {
+		_, err := tx.Exec(ctx, "insert into notes values ($1)", n)
+		require.NoError(t, err)
+	}
+	require.NoError(t, inPgxTx(t, h, func(ctx context.Context, tx pgx.Tx) error {
+		insert(ctx, tx, 1)
+
+		kept, err := tx.Begin(ctx)
+		require.NoError(t, err)
+		insert(ctx, kept, 2)
+		undone, err := kept.Begin(ctx)
+		require.NoError(t, err)
+		insert(ctx, undone, 3)
+		require.NoError(t, undone.Rollback(ctx))
+		require.NoError(t, kept.Commit(ctx))
+		for _, ended := range []pgx.Tx{kept, undone} {
+			require.ErrorIs(t, ended.Commit(ctx), pgx.ErrTxClosed)
+			require.ErrorIs(t, ended.Rollback(ctx), pgx.ErrTxClosed)
+			refusesAll(t, ctx, ended)
+		}
+
+		// Two functions that do not know of each other both begin on the transaction in the context.
+		outer, err := tx.Begin(ctx)
+		require.NoError(t, err)
+		insert(ctx, outer, 4)
+		inner, err := tx.Begin(ctx)
+		require.NoError(t, err)
+		insert(ctx, inner, 5)
+		require.NoError(t, inner.Rollback(ctx))
+		require.NoError(t, outer.Rollback(ctx))
+
+		require.NoError(t, pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { insert(ctx, tx, 6); return nil }))
+		require.ErrorIs(t, pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { insert(ctx, tx, 7); return errUndo }), errUndo)
+		require.Error(t, pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "select 1/0")
+			return err
+		}))
+		insert(ctx, tx, 8)
+		return nil
+	}))
+	assert.Equal(t, []int{1, 2, 6, 8}, notes(t, h))
+}
+
+func TestManagedTxDoesWhatPgxDoes(t *testing.T) {
+	h := newPgxNotes(t)
+	var object uint32
+	require.NoError(t, inPgxTx(t, h, func(ctx context.Context, tx pgx.Tx) error {
+		n, err := tx.CopyFrom(ctx, pgx.Identifier{"notes"}, []string{"n"}, pgx.CopyFromRows([][]any{{1}, {2}}))
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, n)
+
+		batch := &pgx.Batch{}
+		batch.Queue("insert into notes values ($1)", 3)
+		batch.Queue("insert into notes values ($1)", 4)
+		require.NoError(t, tx.SendBatch(ctx, batch).Close())
+
+		_, err = tx.Prepare(ctx, "add_note", "insert into notes values ($1)")
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, "add_note", 5)
+		require.NoError(t, err)
+
+		rows, err := tx.Query(ctx, "select n from notes order by n")
+		require.NoError(t, err)
+		all, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		require.NoError(t, err)
+		assert.Equal(t, []int{1, 2, 3, 4, 5}, all)
+		var sum int
+		require.NoError(t, tx.QueryRow(ctx, "select sum(n) from notes").Scan(&sum))
+		assert.Equal(t, 15, sum)
+
+		large := tx.LargeObjects()
+		object, err = large.Create(ctx, 0)
+		require.NoError(t, err)
+		o, err := large.Open(ctx, object, pgx.LargeObjectModeRead|pgx.LargeObjectModeWrite)
+		require.NoError(t, err)
+		_, err = o.Write([]byte("large"))
+		require.NoError(t, err)
+		_, err = o.Seek(0, io.SeekStart)
+		require.NoError(t, err)
+		read, err := io.ReadAll(o)
+		require.NoError(t, err)
+		assert.Equal(t, "large", string(read))
+		assert.NotNil(t, tx.Conn())
+		return nil
+	}))
+	assert.Len(t, notes(t, h), 5)
+	assert.Equal(t, 1, h.count(t, "select count(*) from pg_largeobject_metadata where oid = $1::bigint::oid", int64(object)))
+}
+
+// refusesAll uses everything a pgx.Tx has.
+func refusesAll(t *testing.T, ctx context.Context, tx pgx.Tx) {
+	t.Helper()
+	_, err := tx.Exec(ctx, "insert into notes values (99)")
+	require.ErrorIs(t, err, pgx.ErrTxClosed)
+	_, err = tx.Query(ctx, "select 1")
+	require.ErrorIs(t, err, pgx.ErrTxClosed)
+	var one int
+	require.ErrorIs(t, tx.QueryRow(ctx, "select 1").Scan(&one), pgx.ErrTxClosed)
+	_, err = tx.CopyFrom(ctx, pgx.Identifier{"notes"}, []string{"n"}, pgx.CopyFromRows([][]any{{99}}))
+	require.ErrorIs(t, err, pgx.ErrTxClosed)
+	batch := &pgx.Batch{}
+	batch.Queue("insert into notes values (99)")
+	require.ErrorIs(t, tx.SendBatch(ctx, batch).Close(), pgx.ErrTxClosed)
+	_, err = tx.Prepare(ctx, "p", "select 1")
+	require.ErrorIs(t, err, pgx.ErrTxClosed)
+	_, err = tx.Begin(ctx)
+	require.ErrorIs(t, err, pgx.ErrTxClosed)
+	large := tx.LargeObjects()
+	_, err = large.Create(ctx, 0)
+	require.ErrorIs(t, err, pgx.ErrTxClosed)
+}
+
+// TestManagedTxIsOverAfterItsEnd keeps the transaction and what came from it: the connection may serve
+// somebody else by then.
+func TestManagedTxIsOverAfterItsEnd(t *testing.T) {
+	h := newPgxNotes(t)
+	for _, end := range []error{nil, errUndo} {
+		var kept, nested pgx.Tx
+		var large pgx.LargeObjects
+		err := inPgxTx(t, h, func(ctx context.Context, tx pgx.Tx) (err error) {
+			kept, large = tx, tx.LargeObjects()
+			_, err = large.Create(ctx, 0)
+			require.NoError(t, err)
+			nested, err = tx.Begin(ctx)
+			require.NoError(t, err)
+			return end
+		})
+		require.ErrorIs(t, err, end)
+		for _, tx := range []pgx.Tx{kept, nested} {
+			refusesAll(t, t.Context(), tx)
+			assert.Nil(t, tx.Conn())
+		}
+		require.ErrorIs(t, nested.Commit(t.Context()), pgx.ErrTxClosed)
+		require.ErrorIs(t, kept.Commit(t.Context()), outbox.ErrTxManaged)
+		_, err = large.Create(t.Context(), 0)
+		require.ErrorIs(t, err, pgx.ErrTxClosed)
+	}
+	assert.Empty(t, notes(t, h))
+	assert.EqualValues(t, 0, h.pool.Stat().AcquiredConns())
+}

@@ -1,0 +1,431 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+var errUndo = errors.New("undo")
+
+// newNotes makes a table in which tests see what was committed.
+func newNotes(t testing.TB, h handle) {
+	t.Helper()
+	h.exec(t, "create table notes (n int unique deferrable initially deferred)")
+}
+
+func note(ctx context.Context, h handle, n int) error {
+	return h.execTx(ctx, "insert into notes values ($1)", n)
+}
+
+func notes(t testing.TB, h handle) []int {
+	t.Helper()
+	return column[int](t, h, "select n from notes order by n")
+}
+
+func topics(t testing.TB, h handle) []string {
+	t.Helper()
+	return column[string](t, h, "select topic from outbox order by id")
+}
+
+func TestInTxNeedsADatabase(t *testing.T) {
+	for _, db := range []*outbox.DB{nil, outbox.FromPgx(nil), outbox.FromSQL(nil)} {
+		err := outbox.InTx(t.Context(), db, func(context.Context) error { t.Error("called"); return nil })
+		require.ErrorIs(t, err, outbox.ErrNoDB)
+	}
+}
+
+func TestNestedInTxIsASavepoint(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newNotes(t, h)
+		pub := newOutboxPublisher(t, h)
+		var hooks []string
+		work := func(ctx context.Context, n int) {
+			require.NoError(t, note(ctx, h, n))
+			require.NoError(t, pub.PublishContext(ctx, fmt.Sprintf("published %d", n), newMessage("")))
+			require.NoError(t, pub.Capture(ctx, fmt.Sprintf("captured %d", n), newMessage("")))
+			require.NoError(t, outbox.AfterCommit(ctx, func() { hooks = append(hooks, fmt.Sprint(n)) }))
+		}
+		err := inTx(t, h, func(ctx context.Context) error {
+			work(ctx, 1)
+			require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { // undone with what was inside
+				work(ctx, 2)
+				require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { work(ctx, 3); return nil }))
+				return errUndo
+			}), errUndo)
+			require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { // kept without what was inside
+				work(ctx, 4)
+				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { work(ctx, 5); return errUndo }), errUndo)
+				work(ctx, 6)
+				return nil
+			}))
+			require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+				work(ctx, 7)
+				return outbox.SetRollbackOnly(ctx)
+			}), outbox.ErrRolledBack)
+			require.Panics(t, func() {
+				_ = outbox.InTx(ctx, h.db, func(ctx context.Context) error { work(ctx, 8); panic("nested") })
+			})
+			require.Error(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { // Postgres refuses a statement
+				work(ctx, 9)
+				return h.execTx(ctx, "select no_such_column from notes")
+			}))
+			require.Error(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { // and its error is swallowed
+				work(ctx, 10)
+				_ = h.execTx(ctx, "select no_such_column from notes")
+				return nil
+			}))
+			work(ctx, 11)
+			assert.Empty(t, hooks, "nothing is committed yet")
+			return nil
+		})
+		require.NoError(t, err)
+		assert.Equal(t, []int{1, 4, 6, 11}, notes(t, h))
+		assert.Equal(t, []string{
+			"published 1", "published 4", "published 6", "published 11",
+			"captured 1", "captured 4", "captured 6", "captured 11",
+		}, topics(t, h))
+		assert.Equal(t, []string{"1", "4", "6", "11"}, hooks)
+	})
+}
+
+func TestHooksRunAfterCommitAlone(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newNotes(t, h)
+		ran := 0
+		hook := func(ctx context.Context) error { return outbox.AfterCommit(ctx, func() { ran++ }) }
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+			require.NoError(t, note(ctx, h, 1))
+			return outbox.AfterCommit(ctx, func() {
+				ran++
+				assert.Equal(t, []int{1}, notes(t, h), "the hook sees what was committed")
+			})
+		}))
+		require.Equal(t, 1, ran)
+		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error { return errors.Join(hook(ctx), errUndo) }), errUndo)
+		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+			require.NoError(t, hook(ctx))
+			return outbox.SetRollbackOnly(ctx)
+		}), outbox.ErrRolledBack)
+		require.Error(t, inTx(t, h, func(ctx context.Context) error {
+			require.NoError(t, note(ctx, h, 1)) // refused at COMMIT
+			return hook(ctx)
+		}))
+		assert.Equal(t, 1, ran)
+		require.ErrorIs(t, outbox.AfterCommit(t.Context(), func() {}), outbox.ErrNoTx)
+		require.ErrorIs(t, outbox.SetRollbackOnly(t.Context()), outbox.ErrNoTx)
+	})
+}
+
+func TestTxFromContextYieldsTheNativeTransaction(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newNotes(t, h)
+		var ended context.Context
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+			ended = ctx
+			native, isPgx := outbox.TxFromContext[pgx.Tx](ctx)
+			std, isSQL := outbox.TxFromContext[*sql.Tx](ctx)
+			_, isQuerier := outbox.TxFromContext[schema.Querier](ctx)
+			assert.Equal(t, h.pool != nil, isPgx)
+			assert.Equal(t, h.sql != nil, isSQL)
+			assert.True(t, isQuerier)
+			if isPgx {
+				_, err := native.Exec(ctx, "insert into notes values ($1)", 1)
+				return err
+			}
+			_, err := std.ExecContext(ctx, "insert into notes values ($1)", 1)
+			return err
+		}))
+		assert.Equal(t, []int{1}, notes(t, h))
+		for _, ctx := range []context.Context{ended, t.Context()} {
+			_, isPgx := outbox.TxFromContext[pgx.Tx](ctx)
+			_, isSQL := outbox.TxFromContext[*sql.Tx](ctx)
+			_, isQuerier := outbox.TxFromContext[schema.Querier](ctx)
+			assert.False(t, isPgx || isSQL || isQuerier)
+		}
+		require.ErrorIs(t, outbox.AfterCommit(ended, func() {}), outbox.ErrNoTx)
+		require.ErrorIs(t, outbox.SetRollbackOnly(ended), outbox.ErrNoTx)
+		require.ErrorIs(t, outbox.InTx(ended, h.db, func(context.Context) error { return nil }), outbox.ErrTxEnded)
+	})
+}
+
+// TestWithTx joins transactions that the caller began.
+func TestWithTx(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newNotes(t, h)
+		pub := newOutboxPublisher(t, h)
+		begin := func() (native any, commit, rollback func() error) {
+			if h.sql != nil {
+				tx, err := h.sql.BeginTx(t.Context(), nil)
+				require.NoError(t, err)
+				return tx, tx.Commit, tx.Rollback
+			}
+			tx, err := h.pool.Begin(t.Context())
+			require.NoError(t, err)
+			return tx, func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
+		}
+		for _, commits := range []bool{false, true} {
+			tx, commit, rollback := begin()
+			ctx, err := outbox.WithTx(t.Context(), tx)
+			require.NoError(t, err)
+			require.NoError(t, note(ctx, h, 1))
+			require.NoError(t, pub.PublishContext(ctx, "published", newMessage("")))
+			require.NoError(t, pub.Capture(ctx, "captured", newMessage("")))
+			require.ErrorIs(t, outbox.AfterCommit(ctx, func() {}), outbox.ErrNoTx)
+			require.ErrorIs(t, outbox.SetRollbackOnly(ctx), outbox.ErrNoTx)
+
+			require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+				require.NoError(t, note(ctx, h, 2))
+				require.NoError(t, pub.Capture(ctx, "undone", newMessage("")))
+				return outbox.SetRollbackOnly(ctx)
+			}), outbox.ErrRolledBack)
+			require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+				return pub.Capture(ctx, "nested", newMessage(""))
+			}))
+			if commits {
+				require.NoError(t, commit())
+				assert.Equal(t, []int{1}, notes(t, h))
+				assert.Equal(t, []string{"published", "captured", "nested"}, topics(t, h))
+			} else {
+				require.NoError(t, rollback())
+				assert.Empty(t, notes(t, h))
+				assert.Empty(t, topics(t, h))
+			}
+		}
+		for _, bad := range []any{nil, (*sql.Tx)(nil), h.pool, h.sql, h.db, "tx"} {
+			_, err := outbox.WithTx(t.Context(), bad)
+			require.ErrorIs(t, err, outbox.ErrBadTx)
+		}
+	})
+}
+
+func TestTxOptions(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		setting := func(opts outbox.TxOptions, name string) (value string) {
+			require.NoError(t, outbox.InTxWith(t.Context(), h.db, opts, func(ctx context.Context) error {
+				tx, _ := outbox.TxFromContext[schema.Querier](ctx)
+				return schema.Collect(ctx, tx, func(rows schema.Rows) error { return rows.Scan(&value) }, "select current_setting($1)", name)
+			}))
+			return value
+		}
+		for level, want := range map[sql.IsolationLevel]string{
+			sql.LevelDefault: "read committed", sql.LevelReadUncommitted: "read uncommitted", sql.LevelReadCommitted: "read committed",
+			sql.LevelRepeatableRead: "repeatable read", sql.LevelSerializable: "serializable",
+		} {
+			assert.Equal(t, want, setting(outbox.TxOptions{Isolation: level}, "transaction_isolation"))
+		}
+		assert.Equal(t, "off", setting(outbox.TxOptions{}, "transaction_read_only"))
+		assert.Equal(t, "on", setting(outbox.TxOptions{ReadOnly: true}, "transaction_read_only"))
+		assert.Equal(t, "7s", setting(outbox.TxOptions{OnBegin: func(ctx context.Context) error {
+			return h.execTx(ctx, "set local lock_timeout = '7s'")
+		}}, "lock_timeout"))
+		assert.Equal(t, "0", setting(outbox.TxOptions{}, "lock_timeout"))
+
+		called := func(context.Context) error { t.Error("called"); return nil }
+		require.Error(t, outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{Isolation: sql.LevelLinearizable}, called))
+		err := outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{OnBegin: func(context.Context) error { return errUndo }}, called)
+		require.ErrorIs(t, err, errUndo)
+		require.ErrorContains(t, err, "OnBegin")
+	})
+}
+
+// ends records what a TxObserver and a WriteObserver are told.
+type ends struct {
+	mu     sync.Mutex
+	txs    []outbox.TxEnd
+	writes []outbox.Write
+}
+
+func (e *ends) TxEnded(_ context.Context, end outbox.TxEnd) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.txs = append(e.txs, end)
+}
+
+func (e *ends) Written(_ context.Context, w outbox.Write) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.writes = append(e.writes, w)
+}
+
+func TestObserversAreTold(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		seen := &ends{}
+		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Observer: seen}, nil)
+		require.NoError(t, err)
+		work := func(fail error) error {
+			return outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{Observer: seen}, func(ctx context.Context) error {
+				require.NoError(t, pub.PublishContext(ctx, "published", newMessage("12"), newMessage("345")))
+				require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+					return pub.Capture(ctx, "captured", newMessage("6789"))
+				}))
+				return fail
+			})
+		}
+		require.NoError(t, work(nil))
+		require.ErrorIs(t, work(errUndo), errUndo)
+		require.Len(t, seen.txs, 2, "a savepoint does not count")
+		require.NoError(t, seen.txs[0].Err)
+		require.ErrorIs(t, seen.txs[1].Err, errUndo)
+		assert.Equal(t, h.name, seen.txs[0].DB)
+		assert.Positive(t, seen.txs[0].Duration)
+		require.Len(t, seen.writes, 4)
+		for i, want := range []outbox.Write{
+			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4},
+			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4, Err: errUndo},
+		} {
+			got := seen.writes[i]
+			got.Duration = 0
+			assert.Equal(t, want, got)
+		}
+	})
+}
+
+func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		woken := map[string]int{}
+		for _, table := range []string{schema.Names{}.OutboxName(), schema.Names{Outbox: "other"}.OutboxName()} {
+			t.Cleanup(h.db.OnCommit(table, func() { woken[table]++ }))
+		}
+		pub := newOutboxPublisher(t, h)
+		require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("")))
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return pub.Capture(ctx, "orders", newMessage("")) }))
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return nil }))
+		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+			require.NoError(t, pub.Capture(ctx, "orders", newMessage("")))
+			return errUndo
+		}), errUndo)
+		assert.Equal(t, map[string]int{`"outbox"`: 2}, woken)
+	})
+}
+
+func TestManyTransactionsAtOnce(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newNotes(t, h)
+		pub := newOutboxPublisher(t, h)
+		var group errgroup.Group
+		for n := range 60 {
+			group.Go(func() error {
+				err := inTx(t, h, func(ctx context.Context) error {
+					if err := note(ctx, h, n); err != nil {
+						return err
+					}
+					if err := pub.Capture(ctx, fmt.Sprint(n), newMessage("")); err != nil {
+						return err
+					}
+					if n%3 == 0 {
+						return errUndo
+					}
+					return nil
+				})
+				if n%3 == 0 && errors.Is(err, errUndo) {
+					return nil
+				}
+				return err
+			})
+		}
+		require.NoError(t, group.Wait())
+		assert.Len(t, notes(t, h), 40)
+		assert.Equal(t, 40, h.count(t, "select count(*) from outbox o join notes on topic = n::text"))
+	})
+}
+
+func TestTransactionsThroughPgBouncer(t *testing.T) {
+	var made bool
+	forEachPgBouncerHandle(t, func(t *testing.T, h handle) {
+		if !made {
+			newNotes(t, h)
+			made = true
+		}
+		h.exec(t, "truncate notes, outbox")
+		pub := newOutboxPublisher(t, h)
+		for n := range 10 {
+			require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+				require.NoError(t, note(ctx, h, n))
+				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+					require.NoError(t, pub.Capture(ctx, "undone", newMessage("")))
+					return errors.Join(note(ctx, h, 100+n), errUndo)
+				}), errUndo)
+				return pub.Capture(ctx, "captured", newMessage(""))
+			}))
+			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+				return errors.Join(note(ctx, h, 200+n), errUndo)
+			}), errUndo)
+			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+				_ = h.execTx(ctx, "rollback")
+				return pub.Capture(ctx, "captured", newMessage(""))
+			}), outbox.ErrTxEnded)
+			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+				_ = h.execTx(ctx, "select 1/0")
+				return pub.Capture(ctx, "captured", newMessage(""))
+			}), pgx.ErrTxCommitRollback)
+		}
+		assert.Len(t, notes(t, h), 10)
+		assert.Len(t, topics(t, h), 10)
+	})
+}
+
+// TestDedicatedReconnects breaks the connection that the forwarder renews its lease on.
+func TestDedicatedReconnects(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		noLeaks(t)
+		q, closeIt, err := h.db.Dedicated(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(closeIt)
+		pid := func() (pid int, err error) {
+			err = schema.Collect(t.Context(), q, func(rows schema.Rows) error { return rows.Scan(&pid) }, "select pg_backend_pid()")
+			return pid, err
+		}
+		first, err := pid()
+		require.NoError(t, err)
+		again, err := pid()
+		require.NoError(t, err)
+		assert.Equal(t, first, again, "one connection")
+		h.exec(t, "select pg_terminate_backend($1::int, 5000)", first)
+		eventually(t, func() bool {
+			next, err := pid()
+			return err == nil && next != first
+		}, "a new connection")
+	})
+}
+
+func TestTransactCommitsOrRollsBack(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newNotes(t, h)
+		insert := func(fail error) error {
+			return h.db.Transact(t.Context(), func(q schema.Querier) error {
+				_, err := q.Exec(t.Context(), "insert into notes values (1)")
+				return errors.Join(err, fail)
+			})
+		}
+		require.ErrorIs(t, insert(errUndo), errUndo)
+		require.Panics(t, func() {
+			_ = h.db.Transact(t.Context(), func(q schema.Querier) error {
+				_, _ = q.Exec(t.Context(), "insert into notes values (1)")
+				panic("x")
+			})
+		})
+		assert.Empty(t, notes(t, h))
+		require.NoError(t, insert(nil))
+		assert.Equal(t, []int{1}, notes(t, h))
+	})
+}
+
+func shortly(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
