@@ -1,0 +1,57 @@
+# Needs Go and make; everything else is fetched or started when it is needed.
+# Each module is built by itself, as its users do; go.work is for editors.
+
+GO       ?= go
+ARGS     ?=
+TESTARGS ?=
+
+export GOWORK := off
+
+MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
+
+# The race detector needs a C compiler; Go says 0 where there is none.
+RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-kafka test test-long check-format lint bench bench-quick clean
+
+help: ## list the targets
+	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## orders through NATS JetStream on a bad day, then count what became of them
+	@$(call demo,nats)
+
+demo-kafka: ## the same with Kafka
+	@$(call demo,kafka)
+
+test: check-format ## go vet and go test -race in all modules (TESTARGS='-run Name -v')
+	@$(call test,-timeout 15m)
+
+test-long: check-format ## the same with the long variants; takes hours
+	@OUTBOX_LONG=1; export OUTBOX_LONG; $(call test,-timeout 4h)
+
+check-format:
+	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && \
+	if [ -n "$$bad" ]; then echo "gofmt these files:"; echo "$$bad"; exit 1; fi
+
+lint: ## staticcheck in all modules
+	@$(call each,$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...)
+
+bench: ## compare with others and with the floors (ARGS='-only name')
+	@cd bench && $(GO) run . $(ARGS)
+
+bench-quick: ## the rows that a change to the engine is likely to spoil
+	@cd bench && $(GO) run . -quick $(ARGS)
+
+clean: ## remove what the targets above built
+	rm -rf .cache
+
+# each runs a command in one module after another, the root first, until it fails.
+each = for module in $(MODULES); do echo "== $$module: $(1)"; (cd $$module && $(1)) || exit 1; done
+
+test = $(if $(RACE),,echo "no C compiler, so no race detector"; [ -z "$$CI" ] || exit 1; ) \
+	$(call each,$(GO) vet ./... && $(GO) test $(RACE) -count=1 $(1) $(TESTARGS) ./...)
+
+# Built first and then run, so that signals and the exit code are the demo's own.
+demo = echo "building examples/$(1)" && mkdir -p .cache && cd examples && \
+	$(GO) build -o ../.cache/demo-$(1) ./$(1) && exec ../.cache/demo-$(1) $(ARGS)

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
+)
+
+func TestMain(m *testing.M) { demotest.Main(m, main) }
+
+func TestBadDayAddsUp(t *testing.T) {
+	code, output := demotest.Run(t, "-orders", "300", "-for", "3s", "-outage", "1s", "-log")
+	if code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	want := []string{"BROKER IS GONE", "IS KILLED", "takes its place", "It adds up."}
+	if strings.Contains(output, "FAKE kafka") {
+		want[0] = "The broker cannot be stopped from here"
+	}
+	for _, line := range want {
+		if !strings.Contains(output, line) {
+			t.Errorf("the output lacks %q", line)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/examples/booking"
+	"github.com/millrace-go/watermill-outbox/examples/internal/demo"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+)
+
+// runService consumes orders, books each of them once and publishes the events, until ctx is over.
+func runService(ctx context.Context, at demo.Addresses, logger watermill.LoggerAdapter) error {
+	pool, err := pgxpool.New(ctx, at.Postgres)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	db := outbox.FromPgx(pool)
+
+	reading := wmkafka.DefaultSaramaSubscriberConfig()
+	reading.Consumer.Offsets.Initial = sarama.OffsetOldest   // a new group begins with the first order
+	reading.Consumer.Group.Session.Timeout = 6 * time.Second // how long a member that is gone keeps its partitions
+	orders, err := wmkafka.NewSubscriber(wmkafka.SubscriberConfig{
+		Brokers:               strings.Split(at.Broker, ","),
+		ConsumerGroup:         at.Consumer,
+		Unmarshaler:           wmkafka.DefaultMarshaler{},
+		OverwriteSaramaConfig: reading,
+	}, logger)
+	if err != nil {
+		return err
+	}
+	events, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(middleware.Stack(db, events, middleware.StackConfig{Logger: logger})...)
+	router.AddHandler("book-orders", at.Orders, orders, at.Bookings, events, booking.Book)
+
+	// The forwarder ends after the router, so that what the last handlers committed can still leave.
+	running, ctx := errgroup.WithContext(ctx)
+	forwarding, stop := context.WithCancel(context.WithoutCancel(ctx))
+	running.Go(func() error { return runForwarder(forwarding, db, at, logger) })
+	running.Go(func() error { defer stop(); return router.Run(ctx) })
+	return running.Wait()
+}
+
+// runForwarder publishes what is committed, until ctx is over. Any number of them, in any number of processes,
+// share the work.
+func runForwarder(ctx context.Context, db *outbox.DB, at demo.Addresses, logger watermill.LoggerAdapter) error {
+	broker, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: strings.Split(at.Broker, ",")}, logger)
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	fwd, err := forwarder.New(db, broker, forwarder.Config{
+		// While the broker is away messages wait and are charged no attempt.
+		Classify: kafka.Classify,
+		// How long the lanes of a killed process stay without an owner. The default of 10 s forgives longer
+		// pauses; the demo does not want to wait for it.
+		LeaseTTL: 3 * time.Second,
+	}, logger)
+	if err != nil {
+		return err
+	}
+	return fwd.Run(ctx)
+}
