@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// database is an empty database with the tables of the outbox, made for one run of one side.
+type database struct {
+	url  string
+	pool *pgxpool.Pool
+	db   *outbox.DB
+	drop func()
+}
+
+// newDatabase makes one. Dropping it ends with a checkpoint, so that every run begins alike.
+func (b *bench) newDatabase(ctx context.Context) (*database, error) {
+	url, err := b.postgres.NewDatabase(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &database{url: url}
+	d.drop = func() {
+		if d.pool != nil {
+			d.pool.Close()
+		}
+		if err := b.postgres.DropDatabase(context.WithoutCancel(ctx), url); err != nil {
+			b.progress("%v", err)
+		}
+	}
+	if d.pool, err = pgxpool.New(ctx, url); err != nil {
+		d.drop()
+		return nil, err
+	}
+	d.db = outbox.FromPgx(d.pool)
+	if _, err := schema.Migrate(ctx, d.db, schema.Names{}); err != nil {
+		d.drop()
+		return nil, err
+	}
+	return d, nil
+}
+
+// settled returns an error unless every row is gone or marked published.
+func (d *database) settled(ctx context.Context) error {
+	var pending int
+	if err := d.pool.QueryRow(ctx, "SELECT count(*) FROM outbox WHERE published_at IS NULL").Scan(&pending); err != nil {
+		return err
+	}
+	if pending > 0 {
+		return fmt.Errorf("%d rows are not settled", pending)
+	}
+	return nil
+}

@@ -1,0 +1,38 @@
+// Bench shows what the forwarder can do beside what one would use instead, in one run on one machine.
+//
+//	go run .                          everything, under 15 minutes
+//	go run . -quick                   under 3 minutes: what a change to the engine is likely to spoil
+//	go run . -only drain_keep         rows and figures whose name matches a regular expression
+//	go run . -svg ../docs/performance.svg -markdown performance.md
+//	go test -bench . -count 10        time, allocations and bytes per message, for benchstat
+//
+// It starts the servers that it needs (see package services), prints a table, a line
+// "RATIO <name> <value> floor <floor>" for each row, and exits with 1 if one is below its floor.
+//
+// # Method
+//
+// Absolute numbers say more about a machine than about a program, so each row is a ratio of two sides that are
+// measured in the same run, their rounds interleaved: A B A B. The value is the ratio of the medians. A slow rival
+// gets fewer rounds, and where its row says so fewer messages; messages per second are compared.
+//
+// Each run of a side has an empty database of its own, which is dropped after it: that is a checkpoint, so
+// all begin alike. Then messages are loaded, which is not counted, and drained. Time runs from the moment a side
+// is connected, and a forwarder owns its lanes, until all is settled in the database. Postgres has its default
+// settings with fsync on, the forwarder its defaults but for what the row names, its sweep and cleaning included.
+//
+// No result counts that is wrong: every run of a side ends by checking that each message came, that none of a key
+// overtook another, and that every row is settled; through a broker also that the broker has as many. The publisher that
+// checks is the same on both sides, and does nothing else in the rows that speak of a no-op publisher.
+//
+// # Fairness
+//
+// The hand-written loop is what a good engineer writes in an afternoon, with a low mark and a thousand rows at
+// a time, on the same table and the same indexes. It has no second process, no retries, and misses what commits late.
+// Without statistics the planner gives it a plan that is several times slower, so all sides are measured with fresh
+// ones.
+//
+// Watermill's forwarder reads batches of a thousand, with BYTEA payloads, what its own publisher wrote, envelope
+// included. Through a broker both sides use the same publisher with the same settings.
+//
+// The statements that middlewares are compared with are the very same, through the same pool.
+package main

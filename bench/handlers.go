@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+const (
+	consumer       = "bench"
+	businessTable  = "CREATE TABLE business (id bigint PRIMARY KEY, amount bigint NOT NULL)"
+	businessInsert = "INSERT INTO business (id, amount) VALUES ($1, $2)"
+)
+
+// handler makes a function that handles message i in a transaction.
+type handler func(d *database) (func(ctx context.Context, i int) error, error)
+
+func middlewares(d *database) (func(context.Context, int) error, error) {
+	return d.stacked(outbox.PublisherConfig{})
+}
+
+func silentMiddlewares(d *database) (func(context.Context, int) error, error) {
+	return d.stacked(outbox.PublisherConfig{DisableNotify: true})
+}
+
+func (d *database) stacked(cfg outbox.PublisherConfig) (func(context.Context, int) error, error) {
+	pub, err := outbox.NewPublisher(d.db, cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	handle := func(msg *message.Message) ([]*message.Message, error) {
+		i := indexOf(msg.UUID)
+		tx, ok := outbox.TxFromContext[pgx.Tx](msg.Context())
+		if !ok {
+			return nil, outbox.ErrNoTx
+		}
+		if _, err := tx.Exec(msg.Context(), businessInsert, i, i); err != nil {
+			return nil, err
+		}
+		return []*message.Message{messageOf(i)}, nil
+	}
+	chain := middleware.Tx(d.db, middleware.TxConfig{})(
+		middleware.Inbox(d.db, middleware.InboxConfig{Consumer: consumer})(
+			middleware.Outbox(pub, middleware.OutboxConfig{Topic: topic})(handle)))
+	return func(ctx context.Context, i int) error {
+		msg := messageOf(i)
+		msg.SetContext(ctx)
+		_, err := chain(msg)
+		return err
+	}, nil
+}
+
+// handWritten runs the statements that the middlewares run, each in its own round trip.
+func handWritten(d *database) (func(context.Context, int) error, error) {
+	claim, insert := schema.Names{}.Render(schema.ClaimInbox), schema.Names{}.Render(schema.InsertMessages)
+	return func(ctx context.Context, i int) error {
+		in := messageOf(i)
+		tx, err := d.pool.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback(ctx)
+		var attempts int
+		if err := tx.QueryRow(ctx, claim, consumer, in.UUID, []byte(nil)).Scan(&attempts); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, businessInsert, i, i); err != nil {
+			return err
+		}
+		out := messageOf(i)
+		out.Metadata[outbox.MetadataCorrelationID], out.Metadata[outbox.MetadataCausationID] = in.UUID, in.UUID
+		metadata, err := json.Marshal(out.Metadata)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, insert, []string{out.UUID}, []string{topic}, []string{out.Metadata[outbox.MetadataKey]},
+			[][]byte{out.Payload}, []string{string(metadata)}, []string(nil), []float64(nil))
+		if err != nil {
+			return err
+		}
+		return tx.Commit(ctx)
+	}, nil
+}

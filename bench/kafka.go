@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/IBM/sarama"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+)
+
+const kafkaPartitions = 4
+
+type kafkaBroker struct {
+	kafka  *services.Kafka
+	client sarama.Client
+	admin  sarama.ClusterAdmin
+}
+
+func (b *bench) startKafka(ctx context.Context) (broker, error) {
+	k, err := services.StartKafka(ctx, services.Options{})
+	if err != nil {
+		return nil, err
+	}
+	if k.Fake() {
+		return nil, errors.Join(errors.New("there is no real Kafka to measure with"), k.Close())
+	}
+	client, err := sarama.NewClient(k.Brokers(), sarama.NewConfig())
+	if err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	admin, err := sarama.NewClusterAdminFromClient(client)
+	if err != nil {
+		return nil, errors.Join(err, client.Close(), k.Close())
+	}
+	return &kafkaBroker{k, client, admin}, nil
+}
+
+func (k *kafkaBroker) publisher() (message.Publisher, error) {
+	settings := kafka.SaramaConfig()
+	settings.Producer.Idempotent = true
+	settings.Net.MaxOpenRequests = 1
+	return wmkafka.NewPublisher(wmkafka.PublisherConfig{Brokers: k.kafka.Brokers(), Marshaler: kafka.Marshaler{}, OverwriteSaramaConfig: settings}, nil)
+}
+
+func (k *kafkaBroker) create(topic string) error {
+	return k.admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: kafkaPartitions, ReplicationFactor: 1}, false)
+}
+
+func (k *kafkaBroker) stored(topic string) (int, error) {
+	if err := k.client.RefreshMetadata(topic); err != nil {
+		return 0, err
+	}
+	total := 0
+	for p := range int32(kafkaPartitions) {
+		end, err := k.client.GetOffset(topic, p, sarama.OffsetNewest)
+		if err != nil {
+			return 0, err
+		}
+		total += int(end)
+	}
+	return total, nil
+}
+
+func (k *kafkaBroker) remove(topic string) { _ = k.admin.DeleteTopic(topic) }
+
+func (k *kafkaBroker) close() {
+	_ = k.admin.Close() // and its client
+	_ = k.kafka.Close()
+}

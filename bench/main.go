@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/services"
+)
+
+// bench is one run of the program.
+type bench struct {
+	postgres *services.Postgres
+	quick    bool
+	rounds   int
+	scale    float64 // of the numbers of messages
+	begun    time.Time
+	figures  []figure
+}
+
+type options struct {
+	quick         bool
+	only          string
+	pattern       *regexp.Regexp
+	rounds        int
+	scale         float64
+	svg, markdown string
+}
+
+func main() {
+	if worker := os.Getenv(workerEnv); worker != "" {
+		os.Exit(beWorker(worker))
+	}
+	o, err := parse()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	code, err := run(o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func parse() (o options, err error) {
+	flag.BoolVar(&o.quick, "quick", false, "only the rows that a change to the engine is likely to spoil, in fewer rounds")
+	flag.StringVar(&o.only, "only", "", "only rows and figures whose name matches this regular `expression`")
+	flag.IntVar(&o.rounds, "rounds", 0, "`n` rounds of each side, fewer of the slow ones; default 5, with -quick 3")
+	flag.Float64Var(&o.scale, "scale", 1, "multiply the numbers of messages by this. The floors are meant for 1")
+	flag.StringVar(&o.svg, "svg", "", "write a chart to this `path`, ../docs/performance.svg for one")
+	flag.StringVar(&o.markdown, "markdown", "", "write the result as a table of the documentation to this `path`")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return o, errors.New("there are no arguments, only flags")
+	}
+	if o.rounds < 0 || o.scale <= 0 {
+		return o, errors.New("-rounds must not be negative, and -scale must be positive")
+	}
+	if o.rounds == 0 {
+		o.rounds = map[bool]int{false: 5, true: 3}[o.quick]
+	}
+	o.pattern, err = regexp.Compile(o.only)
+	return o, err
+}
+
+// run returns the status to exit with: 1 if a row is below its floor.
+func run(o options) (code int, err error) {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	defer func() { err = errors.Join(err, services.StopAll()) }()
+
+	b := &bench{quick: o.quick, rounds: o.rounds, scale: o.scale, begun: time.Now()}
+	if b.postgres, err = services.StartPostgres(ctx, services.Options{}); err != nil {
+		return 1, err
+	}
+	machine, err := b.machine(ctx)
+	if err != nil {
+		return 1, err
+	}
+	fmt.Println(strings.Join(machine, "\n"))
+
+	var outcomes []outcome
+	for _, g := range b.groups() {
+		var wanted []row
+		for _, r := range g.rows {
+			if o.pattern.MatchString(r.name) && (r.quick || !o.quick) {
+				wanted = append(wanted, r)
+			}
+		}
+		outcomes = append(outcomes, b.measure(ctx, g, wanted)...)
+		if ctx.Err() != nil {
+			return 1, ctx.Err()
+		}
+	}
+	for _, m := range b.measurements() {
+		if o.pattern.MatchString(m.name) && !o.quick {
+			text, err := m.run(ctx)
+			if err != nil {
+				text, code = "FAILED: "+err.Error(), 1
+			}
+			b.progress("%-24s %s", m.name, text)
+			b.figure(m.name, text, m.aim)
+		}
+	}
+
+	b.printTable(os.Stdout, outcomes)
+	printRatios(os.Stdout, outcomes)
+	for _, outcome := range outcomes {
+		if outcome.below() {
+			code = 1
+		}
+	}
+	return code, b.files(o, machine, outcomes)
+}
+
+func (b *bench) files(o options, machine []string, outcomes []outcome) error {
+	var errs []error
+	if o.svg != "" {
+		errs = append(errs, os.WriteFile(o.svg, []byte(chart(outcomes, machine[0])), 0o644))
+	}
+	if o.markdown != "" {
+		var text strings.Builder
+		b.printMarkdown(&text, machine, outcomes)
+		errs = append(errs, os.WriteFile(o.markdown, []byte(text.String()), 0o644))
+	}
+	return errors.Join(errs...)
+}
+
+// groups are all rows, in the order in which they are measured.
+func (b *bench) groups() []group {
+	return []group{
+		b.drainGroup(), b.slowGroup(), b.jetStreamGroup(), b.kafkaGroup(), b.horizonGroup(), b.backlogGroup(),
+		b.twoGroup(), b.hotGroup(), b.failingGroup(), b.overheadGroup(),
+	}
+}
+
+// scaled is a number of messages after -scale.
+func (b *bench) scaled(n int) int { return max(int(float64(n)*b.scale), 100) }
+
+func (b *bench) progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(b.begun).Seconds(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// printTable prints what a reader wants to see.
+func (b *bench) printTable(w io.Writer, outcomes []outcome) {
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ratio\tvalue\tfloor\taim\tours\trival\t\tnotes")
+	for _, o := range outcomes {
+		fmt.Fprintf(t, "%s\t%s\t%g\t%g\t%s\t%s\t%s\t%s\n", o.name, o.ratio(), o.floor, o.aim, o.oursText(), o.rivalText(), o.verdict(), o.remarks())
+	}
+	t.Flush()
+	if len(b.figures) > 0 {
+		fmt.Fprintln(w)
+		for _, f := range b.figures {
+			fmt.Fprintf(t, "%s\t%s\t(aim: %s)\n", f.name, f.text, f.aim)
+		}
+		t.Flush()
+	}
+	fmt.Fprintf(w, "\nmedians of up to %d rounds, %s\n\n", b.rounds, time.Since(b.begun).Round(time.Second))
+}
+
+// printRatios prints what a program wants to see.
+func printRatios(w io.Writer, outcomes []outcome) {
+	for _, o := range outcomes {
+		if o.missing == "" && o.err == nil {
+			fmt.Fprintf(w, "RATIO %s %.2f floor %g\n", o.name, o.value, o.floor)
+		}
+	}
+}
+
+// printMarkdown prints the same as a part of the documentation.
+func (b *bench) printMarkdown(w io.Writer, machine []string, outcomes []outcome) {
+	for _, m := range machine {
+		fmt.Fprintf(w, "- %s\n", m)
+	}
+	fmt.Fprintf(w, "\n| what | ours | rival | ratio | floor |\n|---|---:|---:|---:|---:|\n")
+	for _, o := range outcomes {
+		what := o.what
+		if notes := o.remarks(); notes != "" {
+			what += " (" + notes + ")"
+		}
+		fmt.Fprintf(w, "| `%s`: %s | %s | %s | %s | %g |\n", o.name, what, o.oursText(), o.rivalText(), o.ratio(), o.floor)
+	}
+	if len(b.figures) > 0 {
+		fmt.Fprintf(w, "\n| figure | measured |\n|---|---|\n")
+		for _, f := range b.figures {
+			fmt.Fprintf(w, "| `%s` | %s |\n", f.name, f.text)
+		}
+	}
+}
+
+func (o outcome) ratio() string {
+	if o.missing != "" || o.err != nil {
+		return "n/a"
+	}
+	return fmt.Sprintf("%.2f", o.value)
+}
+
+func (o outcome) verdict() string {
+	switch {
+	case o.missing != "":
+		return ""
+	case o.err != nil:
+		return "FAILED"
+	case len(o.broken) > 0:
+		return "BROKEN"
+	case o.value < o.floor:
+		return "BELOW"
+	case o.value < o.aim:
+		return "ok"
+	}
+	return "aim"
+}
+
+func (o outcome) remarks() string {
+	switch {
+	case o.missing != "":
+		return o.missing
+	case o.err != nil:
+		return strings.ReplaceAll(o.err.Error(), "\n", "; ")
+	}
+	return strings.Join(append(o.broken, o.notes...), "; ")
+}
+
+func (o outcome) oursText() string { return o.sideText(o.oursMed, o.oursSpan) }
+
+func (o outcome) rivalText() string { return o.sideText(o.rivMed, o.rivSpan) }
+
+func (o outcome) sideText(median float64, span string) string {
+	if median == 0 || o.rival == "" {
+		return ""
+	}
+	text := number(median) + " " + cmp.Or(o.unit, "msg/s")
+	if span != "" {
+		text += " (" + span + ")"
+	}
+	return text
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// row is one line of the result: a ratio of two sides, and the least that it may be.
+type row struct {
+	name, what string
+	floor, aim float64
+	ours       string // name of a side of the same group
+	rival      string // name of a side, or "" if the value of ours is the ratio already
+	unit       string // of the sides; default msg/s
+	quick      bool   // part of -quick
+	missing    string // why the row cannot be measured, if it cannot
+	chart      string // title of the row's section in the chart, if it belongs there
+	label      string // of the rival in the chart
+}
+
+// side is one thing that is measured.
+type side struct {
+	name   string
+	rounds int // default: those of the run; fewer for what is slow
+	note   string
+	run    func(ctx context.Context) (measured, error)
+}
+
+// measured is what a run of a side found. An error of run means that the side did not do its work; broken
+// says that it did, but not as the row demands.
+type measured struct {
+	value  float64
+	broken string
+	facts  []string
+}
+
+// group is a set of rows that share sides. The rounds of its sides are interleaved.
+type group struct {
+	rows  []row
+	sides func(ctx context.Context) ([]side, func(), error)
+}
+
+// sideTimeout is when a run of a side is given up.
+const sideTimeout = 4 * time.Minute
+
+// outcome is a row with what was measured for it.
+type outcome struct {
+	row
+	value             float64
+	oursMed, rivMed   float64
+	oursSpan, rivSpan string
+	notes             []string
+	broken            []string
+	err               error
+}
+
+func (o outcome) below() bool {
+	return o.missing == "" && (o.err != nil || len(o.broken) > 0 || o.value < o.floor)
+}
+
+// series is what the rounds of a side gave.
+type series struct {
+	side   side
+	values []float64
+	facts  []string
+	broken []string
+}
+
+// measure runs the sides that the wanted rows of a group need, interleaved: A B A B.
+func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
+	var live []row
+	var results []outcome
+	needed := map[string]bool{}
+	for _, r := range wanted {
+		if r.missing != "" {
+			results = append(results, outcome{row: r})
+			continue
+		}
+		live = append(live, r)
+		needed[r.ours], needed[r.rival] = true, true
+	}
+	if len(live) == 0 {
+		return results
+	}
+	fail := func(err error) []outcome {
+		for _, r := range live {
+			results = append(results, outcome{row: r, err: err})
+		}
+		return results
+	}
+	sides, done, err := g.sides(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	if done != nil {
+		defer done()
+	}
+	found := map[string]*series{}
+	var order []*series
+	for _, s := range sides {
+		if needed[s.name] {
+			s.rounds = min(cmp.Or(s.rounds, b.rounds), b.rounds)
+			found[s.name] = &series{side: s}
+			order = append(order, found[s.name])
+		}
+	}
+	for round := range b.rounds {
+		for _, s := range order {
+			if round >= s.side.rounds {
+				continue
+			}
+			begun := time.Now()
+			runCtx, cancel := context.WithTimeout(ctx, sideTimeout)
+			m, err := s.side.run(runCtx)
+			cancel()
+			if err != nil {
+				return fail(fmt.Errorf("%s: %w", s.side.name, err))
+			}
+			s.values = append(s.values, m.value)
+			s.facts = append(s.facts, m.facts...)
+			if m.broken != "" {
+				s.broken = append(s.broken, m.broken)
+			}
+			b.progress("%-24s round %d/%d  %12s   (%.1f s)%s", s.side.name, round+1, s.side.rounds, number(m.value),
+				time.Since(begun).Seconds(), dotted(append(m.facts, m.broken)))
+		}
+	}
+	for _, r := range live {
+		results = append(results, judge(r, found))
+	}
+	return results
+}
+
+func judge(r row, found map[string]*series) outcome {
+	o := outcome{row: r}
+	ours := found[r.ours]
+	if ours == nil {
+		o.err = errors.New("no side " + r.ours)
+		return o
+	}
+	o.oursMed, o.oursSpan = median(ours.values), span(ours.values)
+	o.value = o.oursMed
+	o.broken = append(o.broken, ours.broken...)
+	o.notes = append(o.notes, ours.side.note)
+	o.notes = append(o.notes, last(ours.facts)...)
+	if r.rival != "" {
+		rival := found[r.rival]
+		if rival == nil {
+			o.err = errors.New("no side " + r.rival)
+			return o
+		}
+		o.rivMed, o.rivSpan = median(rival.values), span(rival.values)
+		o.value = o.oursMed / o.rivMed
+		o.broken = append(o.broken, rival.broken...)
+		o.notes = append(o.notes, rival.side.note)
+		o.notes = append(o.notes, last(rival.facts)...)
+	}
+	o.notes = slices.DeleteFunc(o.notes, func(s string) bool { return s == "" })
+	return o
+}
+
+// last returns the facts of the last round.
+func last(facts []string) []string {
+	if len(facts) == 0 {
+		return nil
+	}
+	return facts[len(facts)-1:]
+}
+
+func median(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	switch n := len(s); {
+	case n == 0:
+		return 0
+	case n%2 == 1:
+		return s[n/2]
+	default:
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+}
+
+func span(values []float64) string {
+	if len(values) < 2 {
+		return ""
+	}
+	return number(slices.Min(values)) + "–" + number(slices.Max(values))
+}
+
+// number prints a rate with thousands separators, or a small one with digits.
+func number(v float64) string {
+	if v < 100 {
+		return fmt.Sprintf("%.3g", v)
+	}
+	s := fmt.Sprintf("%.0f", v)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func dotted(parts []string) string {
+	parts = slices.DeleteFunc(slices.Clone(parts), func(s string) bool { return s == "" })
+	if len(parts) == 0 {
+		return ""
+	}
+	return "  " + strings.Join(parts, "; ")
+}
