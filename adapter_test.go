@@ -13,7 +13,15 @@ import (
 )
 
 // noDatabase is a handle that is never connected.
-func noDatabase() *DB { return FromSQL(new(sql.DB)) }
+func noDatabase(t *testing.T) *DB {
+	t.Helper()
+	db, err := sql.Open("pgx", "postgres://nobody@127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return FromSQL(db)
+}
 
 type sink struct{ topics []string }
 
@@ -39,11 +47,11 @@ func TestNewPublisherNamesTheBadField(t *testing.T) {
 		"WithoutTx":       {WithoutTx: 3},
 		"MaxPayloadBytes": {MaxPayloadBytes: -1},
 	} {
-		if _, err := NewPublisher(noDatabase(), cfg, nil); err == nil || !strings.Contains(err.Error(), "PublisherConfig."+field) {
+		if _, err := NewPublisher(noDatabase(t), cfg, nil); err == nil || !strings.Contains(err.Error(), "PublisherConfig."+field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := NewPublisher(noDatabase(), PublisherConfig{}, nil); err != nil {
+	if _, err := NewPublisher(noDatabase(t), PublisherConfig{}, nil); err != nil {
 		t.Errorf("zero value: %v", err)
 	}
 }
@@ -54,7 +62,7 @@ func TestDecoratorPassesThrough(t *testing.T) {
 		decorated:  {WithoutTx: PassThrough},
 		configured: {WithoutTx: PassThrough, Publisher: configured},
 	} {
-		pub, err := Decorator(noDatabase(), cfg, nil)(decorated)
+		pub, err := Decorator(noDatabase(t), cfg, nil)(decorated)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +76,7 @@ func TestDecoratorPassesThrough(t *testing.T) {
 // TestDecoratorServesSeveralPublishers uses one decorator twice, as a Router does.
 func TestDecoratorServesSeveralPublishers(t *testing.T) {
 	a, b := &sink{}, &sink{}
-	decorate := Decorator(noDatabase(), PublisherConfig{WithoutTx: PassThrough}, nil)
+	decorate := Decorator(noDatabase(t), PublisherConfig{WithoutTx: PassThrough}, nil)
 	for _, s := range []*sink{a, b} {
 		pub, err := decorate(s)
 		if err != nil {
@@ -84,7 +92,7 @@ func TestDecoratorServesSeveralPublishers(t *testing.T) {
 }
 
 func TestPublishChecksBeforeItLooksForATransaction(t *testing.T) {
-	pub, err := NewPublisher(noDatabase(), PublisherConfig{}, nil)
+	pub, err := NewPublisher(noDatabase(t), PublisherConfig{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

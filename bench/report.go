@@ -31,8 +31,17 @@ func (b *bench) printTable(w io.Writer, outcomes []outcome) {
 // printRatios prints what a program wants to see.
 func printRatios(w io.Writer, outcomes []outcome) {
 	for _, o := range outcomes {
-		if o.missing == "" && o.err == nil {
-			fmt.Fprintf(w, "RATIO %s %.2f floor %g\n", o.name, o.value, o.floor)
+		switch {
+		case o.missing != "":
+			fmt.Fprintf(w, "MISSING %s %s\n", o.name, o.missing)
+			continue
+		case o.err != nil:
+			fmt.Fprintf(w, "FAILED %s %s\n", o.name, o.remarks())
+			continue
+		}
+		fmt.Fprintf(w, "RATIO %s %.2f floor %g\n", o.name, o.value, o.floor)
+		for _, why := range o.broken {
+			fmt.Fprintf(w, "BROKEN %s %s\n", o.name, why)
 		}
 	}
 }

@@ -147,7 +147,7 @@ func judge(r row, found map[string]*series) outcome {
 	o.value = o.oursMed
 	o.broken = append(o.broken, ours.broken...)
 	o.notes = append(o.notes, ours.side.note)
-	o.notes = append(o.notes, last(ours.facts)...)
+	o.notes = append(o.notes, ours.last()...)
 	if r.rival != "" {
 		rival := found[r.rival]
 		if rival == nil {
@@ -158,18 +158,18 @@ func judge(r row, found map[string]*series) outcome {
 		o.value = o.oursMed / o.rivMed
 		o.broken = append(o.broken, rival.broken...)
 		o.notes = append(o.notes, rival.side.note)
-		o.notes = append(o.notes, last(rival.facts)...)
+		o.notes = append(o.notes, rival.last()...)
 	}
 	o.notes = slices.DeleteFunc(o.notes, func(s string) bool { return s == "" })
 	return o
 }
 
-// last returns the facts of the last round.
-func last(facts []string) []string {
-	if len(facts) == 0 {
+// last returns what the last round had to say.
+func (s *series) last() []string {
+	if len(s.facts) == 0 || s.facts[len(s.facts)-1] == "" {
 		return nil
 	}
-	return facts[len(facts)-1:]
+	return []string{s.side.name + ": " + s.facts[len(s.facts)-1]}
 }
 
 func median(values []float64) float64 {

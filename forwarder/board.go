@@ -12,14 +12,15 @@ import (
 // All of it but the topics belongs to one epoch of one lane: taking a lane starts with nothing, and
 // losing one forgets all.
 type board struct {
-	cfg      *Config
-	lanes    map[int16]*lane
-	topics   map[string]*topic // the paused ones
-	runnable queue             // rows that may be published now, first in first out
-	buffered int               // rows in memory that are neither published nor given up
-	busy     int               // rows that are being published
-	retries  retryQueue        // rows that wait for another attempt
-	releases []*key            // keys whose skipped rows may be read again
+	cfg       *Config
+	lanes     map[int16]*lane
+	topics    map[string]*topic // the paused ones
+	runnable  queue             // rows that may be published now
+	buffered  int               // rows in memory that are neither published nor given up
+	busy      int               // rows that are being published
+	unsettled int               // rows that were published and not settled yet
+	retries   retryQueue        // rows that wait for another attempt
+	releases  []*key            // keys whose skipped rows may be read again
 
 	published []*row    // for the settler
 	failed    []failure // for the settler
@@ -41,6 +42,7 @@ type row struct {
 	metadata   []byte // JSON object
 	enqueuedAt time.Time
 	attempts   int  // failed ones so far
+	held       bool // it waited for its key, its topic or its next attempt
 	probe      bool // published although its key is held: a head's next attempt, or a topic's trial
 	started    time.Time
 }
@@ -59,6 +61,7 @@ type lane struct {
 	mark      int64 // all rows up to here were read, but for those that the tracker brings back
 	keys      map[string]*key
 	inflight  map[int64]struct{} // rows in memory, and those whose settling a read may not have seen yet
+	top       int64              // the highest row that was read
 	busy      int                // rows being published
 	unsettled int                // results that were not settled yet
 	draining  bool               // to be given back once nothing is under way
@@ -262,6 +265,7 @@ func (b *board) done(r *row, res result, now time.Time) {
 	if k != nil && !r.probe && !res.late {
 		k.publishing = false
 		if len(k.chain) > 0 && k.chain[0] == r {
+			k.chain[0] = nil // the array outlives the row
 			k.chain = k.chain[1:]
 		}
 	}
@@ -270,7 +274,9 @@ func (b *board) done(r *row, res result, now time.Time) {
 		b.advance(r.bucket)
 	}
 	if res.err == nil && !res.aborted {
+		r.payload, r.metadata = nil, nil // settling needs neither
 		b.published = append(b.published, r)
+		b.unsettled++
 		r.lane.unsettled++
 		if t := b.topics[r.topic]; t != nil && t.trial == r {
 			b.reopen(t)
@@ -374,6 +380,7 @@ func (b *board) settledPublished(rows []*row) {
 	for _, r := range rows {
 		r.lane.unsettled--
 	}
+	b.unsettled -= len(rows)
 	b.settled = append(b.settled, rows...)
 }
 
@@ -410,6 +417,7 @@ func (b *board) forget() {
 	for _, r := range b.settled {
 		delete(r.lane.inflight, r.id)
 	}
+	clear(b.settled)
 	b.settled = b.settled[:0]
 }
 
@@ -425,15 +433,48 @@ func (b *board) sortedLanes() []*lane {
 	return list
 }
 
-// queue is a first-in first-out queue of rows.
+// queue holds the rows that may be published, first in first out. Those that were held take turns with the
+// others, so that many keys that recover at once do not make healthy ones wait for all of them.
 type queue struct {
+	fresh, held fifo
+	turn        bool
+}
+
+func (q *queue) push(r *row) {
+	if r.held {
+		q.held.push(r)
+	} else {
+		q.fresh.push(r)
+	}
+}
+
+func (q *queue) pop() *row {
+	first, second := &q.fresh, &q.held
+	if q.turn = !q.turn; q.turn {
+		first, second = second, first
+	}
+	if r := first.pop(); r != nil {
+		return r
+	}
+	return second.pop()
+}
+
+func (q *queue) len() int { return q.fresh.len() + q.held.len() }
+
+func (q *queue) drop(gone func(*row) bool) {
+	q.fresh.drop(gone)
+	q.held.drop(gone)
+}
+
+// fifo is a first-in first-out queue of rows.
+type fifo struct {
 	rows []*row
 	head int
 }
 
-func (q *queue) push(r *row) { q.rows = append(q.rows, r) }
+func (q *fifo) push(r *row) { q.rows = append(q.rows, r) }
 
-func (q *queue) pop() *row {
+func (q *fifo) pop() *row {
 	if q.head == len(q.rows) {
 		q.rows, q.head = q.rows[:0], 0
 		return nil
@@ -449,9 +490,9 @@ func (q *queue) pop() *row {
 	return r
 }
 
-func (q *queue) len() int { return len(q.rows) - q.head }
+func (q *fifo) len() int { return len(q.rows) - q.head }
 
-func (q *queue) drop(gone func(*row) bool) {
+func (q *fifo) drop(gone func(*row) bool) {
 	q.rows = slices.DeleteFunc(q.rows[q.head:], gone)
 	q.head = 0
 }

@@ -240,7 +240,7 @@ func (m *model) answer(req request, snap snapshot, marks map[int16]int64, visibl
 		}
 		n := int64(0)
 		for _, r := range m.rows {
-			if visible[r] && r.lane == l.number && state[r].due.IsZero() && r.id > start && n < req.limits[i] {
+			if visible[r] && r.lane == l.number && state[r].due.IsZero() && r.id > start && n < req.limits[i].of(start, marks[l.number]) {
 				res.ready = append(res.ready, of(r))
 				n++
 			}

@@ -78,8 +78,11 @@ func (e *engine) read(ctx context.Context) {
 	}
 }
 
-// hasRoom says whether enough of what was read is gone to read more.
-func (e *engine) hasRoom() bool { return e.board.buffered <= e.rowsWanted()/2 }
+// hasRoom says whether enough of what was read is published, and settled, to read more.
+func (e *engine) hasRoom() bool {
+	want := e.rowsWanted()
+	return e.board.buffered <= want/2 && e.board.unsettled <= 2*want
+}
 
 // rowsWanted is how many rows may be in memory.
 func (e *engine) rowsWanted() int {
@@ -137,7 +140,7 @@ func (e *engine) readOnce(ctx context.Context) error {
 	due := !begun.Before(r.dueAt)
 	req := e.board.prepare(begun, e.rowsWanted(), r.width, r.offset, due, r.suspects)
 	for i := range req.limits {
-		req.limits[i] *= int64(max(r.spread, 1))
+		req.limits[i].rows *= int64(max(r.spread, 1))
 	}
 	args := e.fetchArgs(req)
 	e.mu.Unlock()
@@ -254,10 +257,13 @@ func (e *engine) fetchArgs(req request) []any {
 	xids, bounds, los, segmentBounds := e.reader.tracker.args()
 	n := len(req.lanes)
 	lanes, epochs, marks := make([]int64, n), make([]int64, n), make([]int64, n)
+	limits, rewound := make([]int64, n), make([]int64, n)
 	for i, l := range req.lanes {
 		lanes[i], epochs[i], marks[i] = int64(l.number), l.epoch, l.mark
+		limits[i], rewound[i] = req.limits[i].rows, req.limits[i].rewound
 	}
-	args := []any{e.cfg.Scope, e.owner, xids, bounds, los, segmentBounds, lanes, epochs, marks, req.limits, topicsArg(e.cfg.Topics)}
+	args := []any{e.cfg.Scope, e.owner, xids, bounds, los, segmentBounds, lanes, epochs, marks, limits, rewound,
+		topicsArg(e.cfg.Topics)}
 	if !req.due && len(req.wanted) == 0 {
 		return args
 	}

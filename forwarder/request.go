@@ -30,10 +30,22 @@ type wanted struct {
 // request is what one read asks for.
 type request struct {
 	lanes  []*lane
-	limits []int64
+	limits []limit
 	wanted []wanted
 	due    bool  // also what waited for its time
 	dueLim int64 // at most so many of it per lane
+}
+
+// limit is how many rows of a lane are read at most: so many, or with so many more if the read starts
+// below the lane's mark, where rows come again that are in memory.
+type limit struct{ rows, rewound int64 }
+
+// of returns the limit that a read from start on had.
+func (l limit) of(start, mark int64) int64 {
+	if start < mark {
+		return l.rows + l.rewound
+	}
+	return l.rows
 }
 
 // response is the complete result of a read.
@@ -64,13 +76,14 @@ func (b *board) prepare(now time.Time, rows, width, offset int, due bool, suspec
 		lanes = slices.Concat(lanes[offset:], lanes[:offset])[:width]
 		slices.SortFunc(lanes, func(x, y *lane) int { return int(x.number) - int(y.number) })
 	}
-	req := request{lanes: lanes, limits: make([]int64, 0, len(lanes)), due: due}
+	req := request{lanes: lanes, limits: make([]limit, 0, len(lanes)), due: due}
 	if len(lanes) == 0 {
 		return req
 	}
 	perLane := max(1, (rows-b.buffered)/len(lanes))
 	for _, l := range lanes {
-		req.limits = append(req.limits, int64(perLane+len(l.inflight)))
+		above := l.inflightAbove(l.mark)
+		req.limits = append(req.limits, limit{int64(perLane + above), int64(len(l.inflight) - above)})
 		known := len(l.inflight)
 		if due {
 			for _, k := range l.keys {
@@ -84,6 +97,20 @@ func (b *board) prepare(now time.Time, rows, width, offset int, due bool, suspec
 	b.wantReleases(&req, max(bucketChunk, rows-b.buffered))
 	req.wanted = append(req.wanted, suspects...)
 	return req
+}
+
+// inflightAbove counts the rows in memory above an id. There are some above the mark only after it went back.
+func (l *lane) inflightAbove(id int64) int {
+	if l.top <= id {
+		return 0
+	}
+	n := 0
+	for known := range l.inflight {
+		if known > id {
+			n++
+		}
+	}
+	return n
 }
 
 func (b *board) wantTrials(req *request, now time.Time) {
@@ -210,13 +237,19 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 		if l.lost {
 			continue
 		}
-		if counts[l.number] >= req.limits[i] {
+		start := l.mark
+		if res.rewind >= 0 {
+			start = min(start, res.rewind)
+		}
+		if counts[l.number] >= req.limits[i].of(start, l.mark) {
 			l.mark = last[l.number]
+			l.top = max(l.top, l.mark)
 			more = true
 		} else {
 			// Everything visible past the mark was returned. A row up to the sequence's value that was not
 			// belongs to a transaction that is tracked, and comes back with it.
 			l.mark = max(l.mark, res.snapshot.seq)
+			l.top = max(l.top, last[l.number])
 		}
 	}
 	for _, l := range b.lanes {
@@ -271,7 +304,7 @@ func (b *board) integrateWanted(w wanted, res response, now time.Time) {
 		return
 	}
 	r := f.row
-	r.lane = w.lane
+	r.lane, r.held = w.lane, w.why == forRelease || w.why == forRetry
 	switch w.why {
 	case forRelease:
 		if w.key.blocked() || !w.key.isBucket() && (len(w.key.skipped) == 0 || w.key.skipped[0] != w.id) {

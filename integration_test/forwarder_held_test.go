@@ -84,7 +84,7 @@ func (w world) healthy(t testing.TB, h handle, topic string, keys []string) (sto
 		for payload := range sent {
 			all = append(all, payload)
 		}
-		w.arrivesAll(t, all)
+		w.arrives(t, all...)
 		var took []time.Duration
 		for _, m := range w.all() {
 			if at, ok := sent[m.payload]; ok {
@@ -95,23 +95,6 @@ func (w world) healthy(t testing.TB, h handle, topic string, keys []string) (sto
 		slices.Sort(took)
 		return took
 	}
-}
-
-// arrivesAll is arrives for many payloads.
-func (b *fakeBroker) arrivesAll(t testing.TB, payloads []string) {
-	t.Helper()
-	eventually(t, func() bool {
-		got := map[string]bool{}
-		for _, m := range b.all() {
-			got[m.payload] = true
-		}
-		for _, p := range payloads {
-			if !got[p] {
-				return false
-			}
-		}
-		return true
-	}, "%d messages arrive", len(payloads))
 }
 
 func assertP99(t testing.TB, took []time.Duration, limit time.Duration) {
@@ -351,10 +334,9 @@ func TestManyHeldKeysAtOnce(t *testing.T) {
 			} else {
 				eventually(t, func() bool { return w.log.count("is unavailable and paused") > 0 }, "the topic is paused")
 			}
-			healthy := numbered("healthy-", 1, 50)
-			stop := w.healthy(t, h, "well", healthy)
 			w.publish(t, "well", "", "before")
 			w.arrives(t, "before")
+			stop := w.healthy(t, h, "well", numbered("healthy-", 1, 50))
 			w.answers(nil)
 			h.exec(t, "update outbox set due_at = now() where attempts > 0")
 			eventually(t, func() bool {

@@ -29,6 +29,7 @@ type fakeBroker struct {
 	mu     sync.Mutex
 	answer func(topic string, msg *message.Message) error // called outside the lock; nil = take everything
 	taken  []taken
+	seen   map[string]bool
 	tried  map[string]int
 	news   chan struct{} // closed and replaced whenever something was tried
 }
@@ -40,7 +41,7 @@ type taken struct {
 }
 
 func newFakeBroker() *fakeBroker {
-	return &fakeBroker{tried: map[string]int{}, news: make(chan struct{})}
+	return &fakeBroker{seen: map[string]bool{}, tried: map[string]int{}, news: make(chan struct{})}
 }
 
 func (b *fakeBroker) answers(f func(topic string, msg *message.Message) error) {
@@ -65,6 +66,7 @@ func (b *fakeBroker) Publish(topic string, msgs ...*message.Message) error {
 		}
 		d, _ := outbox.DeliveryFromContext(msg.Context())
 		b.mu.Lock()
+		b.seen[payload] = true
 		b.taken = append(b.taken, taken{topic, payload, msg.Metadata[outbox.MetadataKey], msg.UUID, time.Now(), d})
 		close(b.news)
 		b.news = make(chan struct{})
@@ -85,8 +87,10 @@ func (b *fakeBroker) all() []taken {
 // payloads returns the payloads that were taken, first occurrences only, those of one key if one is given.
 func (b *fakeBroker) payloads(key ...string) []string {
 	var list []string
+	seen := map[string]bool{}
 	for _, m := range b.all() {
-		if (len(key) == 0 || slices.Contains(key, m.key)) && !slices.Contains(list, m.payload) {
+		if (len(key) == 0 || slices.Contains(key, m.key)) && !seen[m.payload] {
+			seen[m.payload] = true
 			list = append(list, m.payload)
 		}
 	}
@@ -112,7 +116,7 @@ func (b *fakeBroker) wait(t testing.TB, what string, condition func() bool) {
 		select {
 		case <-news:
 		case <-deadline:
-			t.Fatalf("did not happen within %s: %s; taken: %v", patience, what, b.payloads())
+			t.Fatalf("did not happen within %s: %s; %d messages were taken", patience, what, len(b.all()))
 		}
 	}
 }
@@ -120,10 +124,11 @@ func (b *fakeBroker) wait(t testing.TB, what string, condition func() bool) {
 // arrives waits until all payloads were taken.
 func (b *fakeBroker) arrives(t testing.TB, payloads ...string) {
 	t.Helper()
-	b.wait(t, fmt.Sprintf("%v arrive", payloads), func() bool {
-		got := b.payloads()
+	b.wait(t, fmt.Sprintf("%v arrive", payloads[:min(5, len(payloads))]), func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
 		for _, p := range payloads {
-			if !slices.Contains(got, p) {
+			if !b.seen[p] {
 				return false
 			}
 		}

@@ -45,12 +45,15 @@ func (s *fetchSaboteur) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data p
 	return context.WithValue(ctx, cancelKey{}, cancel)
 }
 
-// forget empties the arrays of tracked transactions where they lie: the caller sends the same slice.
+// forget empties the arrays of tracked transactions, the first four of the arguments, where they lie: the
+// caller sends the same slice.
 func (s *fetchSaboteur) forget(args []any) {
-	for i := 2; i <= 5; i++ {
-		if list, ok := args[i].([]int64); ok && len(list) > 0 {
+	left := 4
+	for i := range args {
+		if list, ok := args[i].([]int64); ok && left > 0 {
+			left--
 			args[i] = []int64{}
-			s.forgot.Add(1)
+			s.forgot.Add(int64(len(list)))
 		}
 	}
 }

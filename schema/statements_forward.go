@@ -19,7 +19,8 @@ const (
 	// choose to walk the primary key through all that was published.
 	//
 	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments
-	// and their bounds; lanes, their epochs, marks and limits; topics (empty = all).
+	// and their bounds; lanes, their epochs, marks, limits, and how much those grow if the lane starts below its
+	// mark; topics (empty = all).
 	Fetch = fetchHeader + fetchReady
 
 	// FetchMore is Fetch that also reads rows by id (source 1) and rows that waited for their time (source 3).
@@ -45,8 +46,10 @@ const (
          WHERE g.lo < now.xmax
     ) t
 ), owned AS MATERIALIZED (
-    SELECT w.lane, w.lim, least(w.mark, rewind.id) AS mark, now.at
-      FROM unnest($7::bigint[]::smallint[], $8::bigint[], $9::bigint[], $10::bigint[]) AS w(lane, epoch, mark, lim)
+    SELECT w.lane, least(w.mark, rewind.id) AS mark, now.at,
+           w.lim + CASE WHEN rewind.id < w.mark THEN w.rewound ELSE 0 END AS lim
+      FROM unnest($7::bigint[]::smallint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[])
+           AS w(lane, epoch, mark, lim, rewound)
       JOIN {lanes} l ON l.scope = $1::text AND l.lane = w.lane AND l.owner = $2::uuid AND l.epoch = w.epoch
      CROSS JOIN rewind CROSS JOIN now
 )
@@ -66,14 +69,14 @@ SELECT 2::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata,
          FROM {outbox} o
         WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND o.lane <= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
-          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
+          AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
         ORDER BY o.lane, o.id LIMIT owned.lim) r`
 
 	fetchByID = `
 UNION ALL
 SELECT 1::smallint, o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts, o.dead_at IS NOT NULL
   FROM {outbox} o
- WHERE o.id = ANY ($12::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $13::bool)
+ WHERE o.id = ANY ($13::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $14::bool)
    AND o.lane IN (SELECT owned.lane FROM owned)`
 
 	fetchDue = `
@@ -84,9 +87,9 @@ SELECT 3::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata,
          FROM {outbox} o
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
-          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
-        ORDER BY o.lane, o.due_at, o.id LIMIT $15::bigint) r
- WHERE $14::bool`
+          AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
+        ORDER BY o.lane, o.due_at, o.id LIMIT $16::bigint) r
+ WHERE $15::bool`
 
 	// Writers lists the transaction ids (the lower 32 bits) that may have written to the outbox: those that hold a
 	// lock on it that a writer takes, which is kept to the end of the transaction.

@@ -33,7 +33,8 @@ type Booked struct {
 // There is no unique index on order_id: only the inbox stands between a duplicate and a second booking.
 const tables = `
 create table if not exists accounts (id text primary key, cents bigint not null, bookings bigint not null);
-create table if not exists bookings (order_id text not null, account text not null, number bigint not null, cents bigint not null);`
+create table if not exists bookings (
+	order_id text not null, account text not null, number bigint not null, cents bigint not null);`
 
 // CreateTables makes the tables of this package.
 func CreateTables(ctx context.Context, pool *pgxpool.Pool) error {

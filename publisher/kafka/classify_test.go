@@ -10,8 +10,6 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/eapache/go-resiliency/breaker"
-	"github.com/hashicorp/go-multierror"
-	pkgerrors "github.com/pkg/errors"
 
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
@@ -74,13 +72,11 @@ func TestClassify(t *testing.T) {
 	}
 	wraps := map[string]func(error) error{
 		"bare":           func(err error) error { return err },
-		"watermill":      func(err error) error { return pkgerrors.Wrapf(err, "cannot produce message %s", "uuid") },
 		"fmt":            func(err error) error { return fmt.Errorf("publish: %w", err) },
 		"join":           func(err error) error { return errors.Join(errors.New("other"), err) },
-		"multierror":     func(err error) error { return multierror.Append(errors.New("other"), err) },
 		"producer error": func(err error) error { return &sarama.ProducerError{Msg: &sarama.ProducerMessage{}, Err: err} },
 		"producer errors": func(err error) error {
-			return pkgerrors.Wrap(sarama.ProducerErrors{{Msg: &sarama.ProducerMessage{}, Err: err}}, "publish")
+			return fmt.Errorf("publish: %w", sarama.ProducerErrors{{Msg: &sarama.ProducerMessage{}, Err: err}})
 		},
 	}
 	for _, tt := range tests {

@@ -10,7 +10,6 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	pkgerrors "github.com/pkg/errors"
 
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
@@ -78,10 +77,9 @@ func TestClassify(t *testing.T) {
 		{newAPI(503, 10077), unavailable},
 	}
 	wraps := map[string]func(error) error{
-		"bare":      func(err error) error { return err },
-		"watermill": func(err error) error { return pkgerrors.Wrap(err, "sending message failed") },
-		"fmt":       func(err error) error { return fmt.Errorf("publish: %w", err) },
-		"join":      func(err error) error { return errors.Join(errors.New("other"), err) },
+		"bare": func(err error) error { return err },
+		"fmt":  func(err error) error { return fmt.Errorf("publish: %w", err) },
+		"join": func(err error) error { return errors.Join(errors.New("other"), err) },
 	}
 	for _, tt := range tests {
 		for name, wrap := range wraps {

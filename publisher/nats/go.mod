@@ -7,7 +7,6 @@ require (
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3
 	github.com/millrace-go/watermill-outbox v0.0.0-00010101000000-000000000000
 	github.com/nats-io/nats.go v1.53.1
-	github.com/pkg/errors v0.9.1
 )
 
 require (
@@ -22,6 +21,7 @@ require (
 	github.com/nats-io/nkeys v0.4.15 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/oklog/ulid v1.3.1 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
 	golang.org/x/crypto v0.55.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect

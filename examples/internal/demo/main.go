@@ -2,37 +2,24 @@ package demo
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"os/signal"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
-	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/examples/booking"
 	"github.com/millrace-go/watermill-outbox/internal/services"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 const (
 	exitWrong       = 1
 	exitUsage       = 2
 	exitInterrupted = 130
-
-	settleTimeout = 3 * time.Minute
-	closeTimeout  = 10 * time.Second
 )
 
 // options are those of the command line.
@@ -61,9 +48,9 @@ func Main(e Example) {
 	flags := flag.NewFlagSet("demo-"+e.Name, flag.ContinueOnError)
 	flags.IntVar(&o.orders, "orders", e.Orders, "how many orders come in")
 	flags.DurationVar(&o.over, "for", e.Period, "how long it takes them")
-	flags.DurationVar(&o.outage, "outage", e.Outage, "how long the broker is away, besides the time that it takes to start")
+	flags.DurationVar(&o.outage, "outage", e.Outage, "how long the broker is away, and then starts")
 	flags.BoolVar(&o.calm, "calm", false, "a good day: no outage, nobody is killed")
-	flags.StringVar(&o.spoil, "spoil", "", "break what is counted, to see that the count notices: drop, double or reverse events")
+	flags.StringVar(&o.spoil, "spoil", "", "falsify what is counted, to see it noticed: drop, double or reverse events")
 	flags.BoolVar(&o.log, "log", false, "show the log")
 	if err := flags.Parse(os.Args[1:]); err != nil || flags.NArg() > 0 || o.orders < 1 {
 		if err == nil {
@@ -86,17 +73,6 @@ func Main(e Example) {
 
 func newLogger(out *os.File) watermill.LoggerAdapter {
 	return watermill.NewSlogLogger(slog.New(slog.NewTextHandler(out, nil)))
-}
-
-// day is one run of the demo.
-type day struct {
-	broker    Broker
-	pool      *pgxpool.Pool
-	at        Addresses
-	screen    *screen
-	log       *os.File
-	sent      atomic.Int64 // messages, copies included
-	forwarder *forwarderProcess
 }
 
 func run(ctx context.Context, e Example, o options) (ok bool, err error) {
@@ -138,135 +114,4 @@ func run(ctx context.Context, e Example, o options) (ok bool, err error) {
 		return false, err
 	}
 	return t.write(os.Stdout), nil
-}
-
-// open starts the servers and makes tables and topics.
-func (d *day) open(ctx context.Context, e Example) error {
-	opts := services.Options{Log: os.Stdout}
-	postgres, err := services.StartPostgres(ctx, opts)
-	if err != nil {
-		return err
-	}
-	if d.broker, err = e.StartBroker(ctx, opts); err != nil {
-		return err
-	}
-	run := strings.ToLower(rand.Text()[:8])
-	d.at = Addresses{
-		Broker: d.broker.Address(), Orders: "orders-" + run, Bookings: "bookings-" + run, Consumer: "booking-" + run,
-	}
-	database, err := postgres.NewDatabase(ctx)
-	if err != nil {
-		return err
-	}
-	if d.at.Postgres, err = withPoolSize(database); err != nil {
-		return err
-	}
-	if d.pool, err = pgxpool.New(ctx, d.at.Postgres); err != nil {
-		return err
-	}
-	if err := schema.Init(ctx, outbox.FromPgx(d.pool), schema.Names{}); err != nil {
-		return err
-	}
-	if err := booking.CreateTables(ctx, d.pool); err != nil {
-		return err
-	}
-	return d.broker.Provision(ctx, d.at)
-}
-
-// withPoolSize makes the pool large enough for each handler at work and a forwarder beside them.
-func withPoolSize(database string) (string, error) {
-	u, err := url.Parse(database)
-	if err != nil {
-		return "", errors.New("the database has no URL") // which may hold a password
-	}
-	query := u.Query()
-	query.Set("pool_max_conns", "16")
-	u.RawQuery = query.Encode()
-	return u.String(), nil
-}
-
-func (d *day) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	d.pool.Close()
-	d.broker.Close(ctx, d.at.Orders, d.at.Bookings)
-}
-
-// live runs the service and the day around it until everything has settled, and stops the service.
-func (d *day) live(ctx context.Context, e Example, o options, orders []Copy) (err error) {
-	var running errgroup.Group
-	service, stopService := context.WithCancelCause(ctx)
-	running.Go(func() error {
-		err := e.Service(service, d.at, newLogger(d.log))
-		stopService(fmt.Errorf("the service has ended: %w", errors.Join(err, context.Canceled)))
-		return err
-	})
-	defer func() {
-		stopService(nil)
-		err = errors.Join(err, running.Wait())
-	}()
-	if d.forwarder, err = startForwarder(d.at, d.log); err != nil {
-		return err
-	}
-	defer func() { d.forwarder.stop() }()
-	if err := d.untilLanes(service, d.forwarder); err != nil {
-		return err
-	}
-	d.screen.say("The service runs with a forwarder; a second forwarder is process %d", d.forwarder.pid())
-
-	showing, hide := context.WithCancel(service)
-	var shown sync.WaitGroup
-	shown.Go(func() { d.progress(showing, len(orders)) })
-	defer shown.Wait()
-	defer hide()
-
-	happening, ctx := errgroup.WithContext(service)
-	happening.Go(func() error { return d.send(ctx, orders, o.over) })
-	if !o.calm {
-		happening.Go(func() error { return d.chaos(ctx, len(orders), o.outage) })
-	}
-	if err := happening.Wait(); err != nil {
-		return errors.Join(err, context.Cause(service))
-	}
-	return d.settle(service)
-}
-
-// settle waits until all orders are handled and all events published. If that takes too long it says so and
-// leaves the rest to the count.
-func (d *day) settle(ctx context.Context) error {
-	patient, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	err := until(patient, func() (bool, error) {
-		if done, err := d.broker.Consumed(patient, d.at.Orders); err != nil || !done {
-			return false, nil // an error may be the last of the outage
-		}
-		_, _, left, err := d.numbers(patient)
-		return left == 0, err
-	})
-	if err != nil && ctx.Err() == nil && patient.Err() != nil {
-		d.screen.say("It has not settled after %s", settleTimeout)
-		return nil
-	}
-	return err
-}
-
-// progress shows the numbers each second.
-func (d *day) progress(ctx context.Context, orders int) {
-	for pause(ctx, time.Second) == nil {
-		booked, published, left, err := d.numbers(ctx)
-		if err != nil {
-			continue
-		}
-		d.screen.show("%6s of %s orders sent %8s booked %8s published %6s waiting",
-			number(int(d.sent.Load())), number(orders), number(booked), number(published), number(left))
-	}
-	d.screen.clear()
-}
-
-func (d *day) numbers(ctx context.Context) (booked, published, left int, err error) {
-	err = d.pool.QueryRow(ctx, `
-		select (select count(*) from bookings),
-		       count(*) filter (where published_at is not null),
-		       count(*) filter (where published_at is null) from outbox`).Scan(&booked, &published, &left)
-	return booked, published, left, err
 }

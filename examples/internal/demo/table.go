@@ -14,7 +14,8 @@ func (t tally) write(out io.Writer) (ok bool) {
 		if !good {
 			mark, ok = "WRONG", false
 		}
-		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("  %-34s %9s   %-6s %s", label, number(count), mark, note), " "))
+		line := fmt.Sprintf("  %-34s %9s   %-6s %s", label, number(count), mark, note)
+		fmt.Fprintln(out, strings.TrimRight(line, " "))
 	}
 	orders := t.in - t.duplicates
 	fmt.Fprintln(out, "\nCounted in the database and on the broker:")
