@@ -15,7 +15,7 @@
 //     message an attempt.
 //   - No transaction is open while a broker is talked to.
 //
-// # Lanes (lease.go)
+// # Lanes (lease.go, lanes.go)
 //
 // Keys are hashed to 64 lanes, each owned by at most one forwarder of a scope. A forwarder has one heartbeat
 // row, renewed at a third of its lease time on a connection of its own. A lane changes hands by an update
@@ -24,7 +24,7 @@
 // messages rests on epochs alone; clocks only limit duplicates: no publish starts after the lease could
 // have run out on this process's monotonic clock.
 //
-// # Reading in order (read.go, tracker.go, request.go)
+// # Reading in order (read.go, tracker.go, request.go, integrate.go)
 //
 // Row ids are handed out in one order and transactions commit in another, so a row can appear below
 // ids that were read long ago. Waiting until no older transaction is open would stall behind every long one.
@@ -39,7 +39,7 @@
 // A read is taken over as a whole or not at all. After one that timed out, fewer lanes are read; after
 // a broken connection, or a sequence that went backwards, all marks start over.
 //
-// # Publishing (publish.go, board.go, key.go)
+// # Publishing (publish.go, board.go, key.go, queue.go)
 //
 // Up to Concurrency Publish calls are under way, one message each, because a Watermill publisher does not say
 // which of several failed. Messages of one key follow one another; those without a key follow nobody. What
@@ -47,14 +47,14 @@
 // their own key are skipped, their ids are noted in order, and they are read again by id when their turn
 // comes. If too many are noted, the lane is read again from the first that is not.
 //
-// # Settling (settle.go)
+// # Settling (settle.go, result.go)
 //
 // Results are written back in batches, off the publishing path. That a message was published is final,
 // whoever says it. That it failed counts only under the lane's current owner and epoch, which the
 // statement locks: otherwise the failure of a forwarder that lost its lane would let the next owner's later
 // messages pass, or hold a key for ever.
 //
-// # Failures (verdict.go, topic.go)
+// # Failures (verdict.go, topic.go, retry.go)
 //
 // Config.Classify gives a verdict on each error. Unavailable pauses the topic, charges nothing, and sends one
 // trial message after a while. Rejected charges an attempt and holds the key until the next one. Permanent

@@ -29,6 +29,9 @@ type call struct {
 
 // startWorkers starts publishing goroutines for the rows that may be published now. It is called under mu.
 func (e *engine) startWorkers() {
+	if e.stopping {
+		return // their end is being waited for
+	}
 	most := e.cfg.Concurrency
 	if e.pace < quickPublish {
 		most = min(most, fewWorkers)
