@@ -112,6 +112,14 @@ func (b *broker) answers(answer func(*worker, Copy, func()) error) {
 	b.answer = answer
 }
 
+// duplicates returns how many messages arrived that had arrived before.
+func (b *broker) duplicates() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.copies
+}
+
+// arrivals returns when each message arrived first, by UUID.
 func (b *broker) arrivals() map[string]time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -160,8 +160,8 @@ func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) 
 	return router, nil
 }
 
-// step is a middleware that tells the parent how the ones inside of it ended: a handler that failed, or has
-// a poison message, on the way down or not.
+// step is a middleware that tells the parent that those inside of it are done: with a message that was booked,
+// or with one that was not.
 func (c *child) step(good, bad string) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {

@@ -29,15 +29,15 @@ type worker struct {
 	stop  chan struct{} // closed when it is to end by itself
 
 	mu       sync.Mutex
-	passed   map[string]int // steps, to how often
+	passed   map[string]int // how often, by step
 	fatal    string         // the step at which it is to end
-	skip     int            // so many times later
+	skip     int            // passings of it that it survives
 	reached  chan struct{}  // closed when it is there
 	wanted   bool           // its end is no surprise
 	exit     error
 	running  chan struct{}
+	hold     bool // its publishes wait
 	held     []*heldCopy
-	hold     bool
 	killedAt time.Time
 }
 

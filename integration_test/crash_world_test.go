@@ -134,7 +134,7 @@ func (w *crashWorld) finish() {
 	require.Len(w.t, acked, w.source.made, "an order was never acked")
 	w.check("at the end")
 	w.t.Logf("%d orders, %d copies of them; %d messages, %d copies of them; %d worker processes",
-		w.source.made, w.source.copies, len(w.broker.arrivals()), w.broker.copies, w.spawned)
+		w.source.made, w.source.copies, len(w.broker.arrivals()), w.broker.duplicates(), w.spawned)
 }
 
 // settle waits until all that was committed is published and settled.

@@ -4,11 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -189,3 +193,29 @@ func (w world) idle(t testing.TB) {
 	defer cancel()
 	require.NoError(t, w.Drain(ctx))
 }
+
+// startForwarderOn is startForwarder with a broker that answers.
+func startForwarderOn(t testing.TB, h handle, cfg forwarder.Config, answer func(string, *message.Message) error) world {
+	t.Helper()
+	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+	w.answers(answer)
+	w.Forwarder = w.join(t, h, cfg)
+	return w
+}
+
+// statementCounter is a tracer that counts the statements that hold a text.
+type statementCounter struct {
+	text string
+	n    atomic.Int64
+}
+
+func (c *statementCounter) on(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c }
+
+func (c *statementCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, c.text) {
+		c.n.Add(1)
+	}
+	return ctx
+}
+
+func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

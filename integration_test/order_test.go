@@ -143,10 +143,9 @@ func runForwarders(ctx context.Context, t *testing.T, h handle, l *ledger, life 
 			return
 		}
 		alive, end := context.WithTimeout(ctx, life/2+rand.N(life))
-		err = f.Run(alive)
-		end()
-		if ctx.Err() == nil {
+		if err := f.Run(alive); alive.Err() == nil {
 			assert.NoError(t, err)
 		}
+		end()
 	}
 }

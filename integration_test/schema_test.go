@@ -269,6 +269,8 @@ func TestHostileNamesAreRefused(t *testing.T) {
 }
 
 func TestCheckNamesTheDamage(t *testing.T) {
+	url := newDatabase(t)
+	admin := newPgxHandle(t, url)
 	for name, damage := range map[string]struct {
 		sql         string
 		object      string // of the first problem
@@ -314,7 +316,10 @@ func TestCheckNamesTheDamage(t *testing.T) {
 		"autovacuum untuned":   {sql: `alter table inbox reset (autovacuum_vacuum_scale_factor)`, object: `table "inbox"`, found: "autovacuum", cure: "SET (autovacuum_vacuum_scale_factor = 0", warning: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			own := "damage_" + strings.NewReplacer(" ", "_", "'", "").Replace(name)
+			admin.exec(t, "create schema "+own)
+			h := newPgxHandle(t, url+"&search_path="+own)
+			require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
 			conn, err := h.pool.Acquire(t.Context())
 			require.NoError(t, err)
 			_, err = conn.Conn().PgConn().Exec(t.Context(), damage.sql).ReadAll()

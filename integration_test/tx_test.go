@@ -393,7 +393,7 @@ func TestDedicatedReconnects(t *testing.T) {
 		again, err := pid()
 		require.NoError(t, err)
 		assert.Equal(t, first, again, "one connection")
-		h.exec(t, "select pg_terminate_backend($1::int, 5000)", first)
+		h.exec(t, "select pg_terminate_backend($1::int)", first)
 		eventually(t, func() bool {
 			next, err := pid()
 			return err == nil && next != first

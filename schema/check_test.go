@@ -1,6 +1,8 @@
 package schema
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -39,5 +41,49 @@ func TestNormalizedKeepsWhatMatters(t *testing.T) {
 		if normalized(s[0]) == normalized(s[1]) {
 			t.Errorf("%q and %q come out alike", s[0], s[1])
 		}
+	}
+}
+
+// emptyDatabase answers CheckServer and has nothing else.
+type emptyDatabase struct {
+	version int64
+	standby bool
+	queries int
+}
+
+func (e *emptyDatabase) Exec(context.Context, string, ...any) (int64, error) {
+	return 0, errors.New("Check changes nothing")
+}
+
+func (e *emptyDatabase) Query(_ context.Context, query string, _ ...any) (Rows, error) {
+	e.queries++
+	return &serverRow{e, query != CheckServer}, nil
+}
+
+type serverRow struct {
+	e    *emptyDatabase
+	done bool
+}
+
+func (r *serverRow) Next() bool { done := r.done; r.done = true; return !done }
+func (r *serverRow) Scan(dest ...any) error {
+	*dest[0].(*int64), *dest[1].(*bool) = r.e.version, r.e.standby
+	return nil
+}
+func (r *serverRow) Err() error   { return nil }
+func (r *serverRow) Close() error { return nil }
+
+func TestCheckOfTheServer(t *testing.T) {
+	old := &emptyDatabase{version: 120022}
+	err := Check(t.Context(), old, Names{})
+	if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), "PostgreSQL 12.22") {
+		t.Errorf("old server: %v", err)
+	}
+	if old.queries != 1 {
+		t.Errorf("an old server was asked %d queries, which it may not understand", old.queries)
+	}
+	err = Check(t.Context(), &emptyDatabase{version: 150000, standby: true}, Names{})
+	if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), "connect to the primary") {
+		t.Errorf("standby: %v", err)
 	}
 }

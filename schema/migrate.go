@@ -11,7 +11,7 @@ import (
 )
 
 // ErrSchemaChanged is returned by Migrate when a version that was applied differs from the one in
-// this build, or is newer than any it knows.
+// this build, or is newer than any it knows, and by Check, within a *CheckError, for whatever it finds.
 var ErrSchemaChanged = errors.New("schema does not match this version of the library")
 
 // Applied is one migration that Migrate ran.

@@ -1,0 +1,354 @@
+package integration_test
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+var (
+	errDown      = errors.New("broker is down")
+	errMalformed = errors.New("malformed")
+)
+
+func classify(err error) forwarder.Verdict {
+	switch {
+	case errors.Is(err, errDown):
+		return forwarder.Unavailable
+	case errors.Is(err, errMalformed):
+		return forwarder.Permanent
+	}
+	return forwarder.Rejected
+}
+
+func classifyingConfig() forwarder.Config {
+	cfg := quickConfig()
+	cfg.Classify = classify
+	return cfg
+}
+
+func TestUnavailableTopicPauses(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		w := startForwarder(t, h, classifyingConfig())
+		var down atomic.Bool
+		down.Store(true)
+		var tries atomic.Int64
+		w.answers(func(topic string, _ *message.Message) error {
+			if topic == "down" && down.Load() {
+				tries.Add(1)
+				return errDown
+			}
+			return nil
+		})
+		for i := range 200 {
+			w.publish(t, "down", fmt.Sprintf("key-%d", i%20), fmt.Sprintf("d%d", i))
+			w.publish(t, "down", "", fmt.Sprintf("u%d", i))
+		}
+		before := tries.Load()
+		begun := time.Now()
+		for i := range 100 {
+			w.publish(t, "up", fmt.Sprintf("key-up-%d", i%20), fmt.Sprintf("up%d", i))
+		}
+		w.arrives(t, numbered("up", 0, 99)...)
+		eventually(t, func() bool { return tries.Load() >= before+3 }, "the topic is tried again")
+		rate := float64(tries.Load()-before) / time.Since(begun).Seconds()
+		assert.Less(t, rate, 60.0, "tries a second while the topic is paused")
+		assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
+
+		down.Store(false)
+		w.arrives(t, append(numbered("d", 0, 199), numbered("u", 0, 199)...)...)
+		for i := range 20 {
+			var want []string
+			for j := i; j < 200; j += 20 {
+				want = append(want, fmt.Sprintf("d%d", j))
+			}
+			assert.Equal(t, want, w.payloads(fmt.Sprintf("key-%d", i)))
+		}
+		assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
+	})
+}
+
+// TestUnavailableAfterRejection: the only message left on a topic waits for another attempt when the broker goes away.
+func TestUnavailableAfterRejection(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := classifyingConfig()
+	cfg.PauseBackoff = forwarder.Backoff{Initial: 50 * time.Millisecond, Max: 2 * time.Second}
+	w := startForwarder(t, h, cfg)
+	w.answers(func(string, *message.Message) error { return errRefused })
+	w.publish(t, "orders", "K", "1")
+	w.wait(t, "it is refused", func() bool { return w.triedTimes("1") == 1 })
+	w.answers(func(string, *message.Message) error { return errDown })
+	eventually(t, func() bool { return w.triedTimes("1") >= 6 }, "it is tried while the broker is down")
+	assert.LessOrEqual(t, w.log.count("Topic is unavailable and paused"), 1, "%v", *w.log.lines)
+	assert.Zero(t, w.log.count("Topic is available again"))
+	w.answers(nil)
+	w.arrives(t, "1")
+	assert.Equal(t, 1, h.count(t, "select attempts from outbox"))
+}
+
+func TestRejectedMessageIsTriedAgain(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		w := startForwarder(t, h, quickConfig())
+		var attempts []int
+		w.answers(func(_ string, msg *message.Message) error {
+			if string(msg.Payload) == "1" {
+				d, _ := outbox.DeliveryFromContext(msg.Context())
+				if attempts = append(attempts, d.Attempt); d.Attempt < 4 {
+					return fmt.Errorf("attempt %d: \x00 %w", d.Attempt, errRefused)
+				}
+			}
+			return nil
+		})
+		w.publish(t, "orders", "K", "1", "2", "3")
+		w.publish(t, "orders", "L", "4")
+		w.arrives(t, "3", "4")
+		assert.Equal(t, []int{1, 2, 3, 4}, attempts)
+		assert.Equal(t, []string{"1", "2", "3"}, w.payloads("K"))
+		eventually(t, func() bool {
+			return h.count(t, "select count(*) from outbox where published_at is not null") == 4
+		}, "all are settled")
+		assert.Equal(t, 3, h.count(t, "select sum(attempts)::int from outbox"))
+		assert.Equal(t, "attempt 3: ? refused", value[string](t, h, "select last_error from outbox where attempts > 0"))
+	})
+}
+
+// TestUnkeyedBackoff: a message without a key waits as long as its backoff says, however it is found.
+func TestUnkeyedBackoff(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PollInterval = 5 * time.Millisecond
+	cfg.Backoff = forwarder.Backoff{Initial: 100 * time.Millisecond, Max: 100 * time.Millisecond}
+	w := startForwarder(t, h, cfg)
+	w.answers(func(string, *message.Message) error { return errRefused })
+	begun := time.Now()
+	w.publish(t, "orders", "", numbered("m", 1, 50)...)
+	eventually(t, func() bool { return time.Since(begun) > 2*time.Second }, "two seconds pass")
+	tries := 0
+	for _, m := range numbered("m", 1, 50) {
+		tries += w.triedTimes(m)
+	}
+	most := 50 * int(1+time.Since(begun)/(80*time.Millisecond))
+	assert.LessOrEqual(t, tries, most)
+	assert.Equal(t, tries, tries)
+}
+
+func TestPermanentIsDeadAtOnce(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		w := startForwarder(t, h, classifyingConfig())
+		w.answers(func(_ string, msg *message.Message) error {
+			if string(msg.Payload) == "bad" {
+				return errMalformed
+			}
+			return nil
+		})
+		w.publish(t, "orders", "K", "1", "bad", "2")
+		w.publish(t, "orders", "", "bad")
+		w.arrives(t, "1", "2")
+		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 2 }, "both are dead")
+		assert.Equal(t, 2, w.triedTimes("bad"))
+		assert.Equal(t, 2, w.log.count("Message is dead"))
+
+		w.answers(nil)
+		h.exec(t, "update outbox set dead_at = null, due_at = now() where dead_at is not null")
+		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 }, "both are sent after all")
+	})
+}
+
+func TestDeathNeedsAttemptsAndAge(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.MaxAttempts = 3
+	w := startForwarder(t, h, cfg)
+	w.answers(refuse("bad"))
+	w.publish(t, "orders", "K", "bad", "next")
+	w.wait(t, "it outlives its attempts", func() bool { return w.triedTimes("bad") >= 6 })
+	assert.Zero(t, h.count(t, "select count(*) from outbox where dead_at is not null"))
+	h.exec(t, "update outbox set created_at = now() - interval '61 minutes'")
+	w.arrives(t, "next")
+	assert.GreaterOrEqual(t, h.count(t, "select attempts from outbox where dead_at is not null"), 6)
+
+	cfg.MinDeadAge = -1
+	other := startForwarderOn(t, newPgxHandle(t, newMigratedDatabase(t)), cfg, refuse("bad"))
+	other.publish(t, "orders", "K", "bad", "next")
+	other.arrives(t, "next")
+	assert.Equal(t, 3, other.triedTimes("bad"))
+}
+
+func TestOperator(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		cfg := quickConfig()
+		cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+		w := startForwarderOn(t, h, cfg, refuse("1"))
+		w.publish(t, "orders", "K", "1", "2")
+		waiting := func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 1 }
+		eventually(t, waiting, "1 waits")
+
+		h.exec(t, "update outbox set due_at = now() where attempts > 0")
+		w.wait(t, "an operator has it tried again", func() bool { return w.triedTimes("1") == 2 })
+		eventually(t, func() bool { return h.count(t, "select attempts from outbox where attempts > 0") == 2 }, "it is refused again")
+		assert.Empty(t, w.payloads("K"))
+		w.answers(nil)
+		h.exec(t, "update outbox set due_at = now() where attempts > 0")
+		w.arrives(t, "1", "2")
+		assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
+	})
+
+	t.Run("delete a head", func(t *testing.T) {
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		cfg := quickConfig()
+		cfg.Backoff = forwarder.Backoff{Initial: 300 * time.Millisecond, Max: 300 * time.Millisecond}
+		w := startForwarderOn(t, h, cfg, refuse("1"))
+		w.publish(t, "orders", "K", "1", "2")
+		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 1 }, "1 waits")
+		h.exec(t, "delete from outbox where attempts > 0")
+		w.arrives(t, "2")
+	})
+}
+
+func TestHoldDead(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := classifyingConfig()
+	cfg.HoldDead = true
+	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+	w.answers(func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == "1" {
+			return errMalformed
+		}
+		return nil
+	})
+	first, err := forwarder.New(h.db, w.fakeBroker, cfg, w.log)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- first.Run(t.Context()) }()
+	w.publish(t, "orders", "K", "1", "2")
+	w.publish(t, "orders", "L", "other")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 1 }, "1 is dead")
+	w.publish(t, "orders", "K", "3")
+	w.arrives(t, "other")
+	require.NoError(t, first.Close())
+	require.NoError(t, <-ended)
+
+	w.Forwarder = w.join(t, h, cfg) // and the next one holds it as well
+	w.publish(t, "orders", "K", "4")
+	w.idle(t)
+	assert.Empty(t, w.payloads("K"))
+	w.answers(nil)
+	h.exec(t, "update outbox set dead_at = null, due_at = now() where dead_at is not null")
+	w.arrives(t, "4")
+	assert.Equal(t, []string{"1", "2", "3", "4"}, w.payloads("K"))
+}
+
+func TestDelayedMessages(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		cfg := quickConfig()
+		w := startForwarder(t, h, cfg)
+		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+		require.NoError(t, err)
+		send := func(payload string, delay func(*message.Message)) {
+			msg := newMessage(payload)
+			outbox.SetKey(msg, "K")
+			if delay != nil {
+				delay(msg)
+			}
+			require.NoError(t, pub.Publish("orders", msg))
+		}
+		begun := time.Now()
+		send("for", func(m *message.Message) { outbox.DelayFor(m, 700*time.Millisecond) })
+		send("until", func(m *message.Message) { outbox.DelayUntil(m, begun.Add(1000*time.Millisecond)) })
+		send("past", func(m *message.Message) { outbox.DelayUntil(m, begun.Add(-time.Hour)) })
+		send("now", nil)
+		w.arrives(t, "now", "past", "for", "until")
+		at := map[string]time.Duration{}
+		for _, m := range w.all() {
+			at[m.payload] = m.at.Sub(begun)
+		}
+		assert.Less(t, at["now"], 700*time.Millisecond, "it was held by a delayed message")
+		assert.GreaterOrEqual(t, at["for"], 690*time.Millisecond)
+		assert.GreaterOrEqual(t, at["until"], 990*time.Millisecond)
+		// Generous, for a busy machine; the promise is the poll interval.
+		assert.Less(t, at["for"], 700*time.Millisecond+cfg.PollInterval+time.Second)
+		assert.Less(t, at["until"], 1000*time.Millisecond+cfg.PollInterval+time.Second)
+	})
+}
+
+func TestPublishTimeout(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PublishTimeout = 100 * time.Millisecond
+	cfg.Concurrency = 4
+	goOn := make(chan struct{})
+	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+		d, _ := outbox.DeliveryFromContext(msg.Context())
+		if string(msg.Payload) == "hangs" && d.Attempt == 1 {
+			<-goOn
+			return errRefused // late, and of no interest
+		}
+		return nil
+	})
+	w.publish(t, "orders", "K", "hangs", "next")
+	w.publish(t, "orders", "", numbered("u", 1, 100)...)
+	w.arrives(t, append(numbered("u", 1, 100), "hangs", "next")...)
+	assert.Equal(t, []string{"hangs", "next"}, w.payloads("K"))
+	assert.Equal(t, forwarder.ErrPublishTimeout.Error()+" after 100ms", value[string](t, h, "select last_error from outbox where attempts = 1"))
+	close(goOn)
+	w.publish(t, "orders", "K", "last")
+	w.arrives(t, "last")
+	assert.Equal(t, 1, h.count(t, "select sum(attempts)::int from outbox"))
+}
+
+// TestLateSuccess: the publish that timed out has worked after all, while its message waits for the next attempt.
+func TestLateSuccess(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PublishTimeout = 50 * time.Millisecond
+	cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+	goOn := make(chan struct{})
+	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == "late" {
+			<-goOn
+		}
+		return nil
+	})
+	w.publish(t, "orders", "K", "late", "next")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts = 1") == 1 }, "it timed out")
+	close(goOn)
+	w.arrives(t, "next")
+	assert.Equal(t, []string{"late", "next"}, w.payloads("K"))
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 }, "both are settled")
+}
+
+func TestPublisherThatPanics(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	w := startForwarderOn(t, h, quickConfig(), func(_ string, msg *message.Message) error {
+		if d, _ := outbox.DeliveryFromContext(msg.Context()); string(msg.Payload) == "1" && d.Attempt < 3 {
+			panic("no")
+		}
+		return nil
+	})
+	w.publish(t, "orders", "K", "1", "2")
+	w.arrives(t, "2")
+	assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
+	assert.Equal(t, forwarder.ErrPublishPanic.Error()+": no", value[string](t, h, "select last_error from outbox where attempts > 0"))
+	assert.Equal(t, 2, w.log.count("Publisher panicked"))
+}

@@ -1,0 +1,324 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func newForwarder(t testing.TB, h handle, pub message.Publisher, cfg forwarder.Config) *forwarder.Forwarder {
+	t.Helper()
+	f, err := forwarder.New(h.db, pub, cfg, newLogCapture(t))
+	require.NoError(t, err)
+	return f
+}
+
+func TestRunOnceAndClose(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	f := newForwarder(t, h, newFakeBroker(), quickConfig())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(t.Context()) }()
+	<-f.Running()
+	require.ErrorIs(t, f.Run(t.Context()), forwarder.ErrRunning)
+	var closers sync.WaitGroup
+	for range 4 {
+		closers.Go(func() { assert.NoError(t, f.Close()) })
+	}
+	closers.Wait()
+	require.NoError(t, <-ended)
+	require.ErrorIs(t, f.Run(t.Context()), forwarder.ErrClosed)
+	require.ErrorIs(t, f.Drain(t.Context()), forwarder.ErrClosed)
+	require.NoError(t, f.Close())
+	assert.Zero(t, h.count(t, "select count(*) from outbox_forwarders"))
+	assert.Zero(t, h.count(t, "select count(*) from outbox_lanes where owner is not null"))
+
+	never := newForwarder(t, h, newFakeBroker(), quickConfig())
+	require.NoError(t, never.Close())
+	require.ErrorIs(t, never.Run(t.Context()), forwarder.ErrClosed)
+	require.ErrorIs(t, never.Drain(t.Context()), forwarder.ErrClosed)
+}
+
+func TestRunThatCannotStart(t *testing.T) {
+	noLeaks(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	h := newPgxHandle(t, newDatabase(t))
+	f := newForwarder(t, h, newFakeBroker(), quickConfig())
+	require.ErrorIs(t, f.Run(ctx), schema.ErrSchemaChanged)
+	require.Error(t, f.Drain(ctx), "Drain waits for a forwarder that does not run")
+	require.NoError(t, ctx.Err())
+	require.NoError(t, f.Close())
+	require.ErrorIs(t, newForwarder(t, h, newFakeBroker(), quickConfig()).Drain(ctx), schema.ErrSchemaChanged)
+}
+
+func TestDrain(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		h.publish(t, "orders", "K", numbered("", 1, 300)...)
+		h.publish(t, "orders", "", numbered("u", 1, 300)...)
+		delayed := newMessage("delayed")
+		outbox.DelayFor(delayed, time.Hour)
+		due := newMessage("due")
+		outbox.DelayUntil(due, time.Now().Add(-time.Second))
+		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+		require.NoError(t, err)
+		require.NoError(t, pub.Publish("orders", delayed, due))
+
+		broker := newFakeBroker()
+		f := newForwarder(t, h, broker, quickConfig())
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		require.NoError(t, f.Drain(ctx))
+		assert.Len(t, broker.payloads(), 601)
+		assert.Equal(t, 601, h.count(t, "select count(*) from outbox where published_at is not null"))
+		assert.Zero(t, h.count(t, "select count(*) from outbox_lanes where owner is not null"))
+	})
+}
+
+// TestDrainOfARunningForwarder also sends what fell due since the last look at delayed messages.
+func TestDrainOfARunningForwarder(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PollInterval = time.Minute
+	w := startForwarder(t, h, cfg)
+	w.idle(t)
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	msg := newMessage("due")
+	outbox.DelayUntil(msg, time.Now().Add(-time.Second))
+	require.NoError(t, pub.Publish("orders", msg))
+	w.idle(t)
+	assert.Equal(t, []string{"due"}, w.payloads())
+
+	t.Run("waits no longer than its context", func(t *testing.T) {
+		block := make(chan struct{})
+		defer close(block)
+		w.answers(func(string, *message.Message) error { <-block; return nil })
+		w.publish(t, "orders", "K", "stuck")
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, w.Drain(ctx), context.DeadlineExceeded)
+	})
+}
+
+// TestWake: nobody waits for the poll interval who said that there is something.
+func TestWake(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		cfg := quickConfig()
+		cfg.PollInterval = time.Hour
+		w := startForwarder(t, h, cfg)
+		w.idle(t)
+		w.publish(t, "orders", "K", "1")
+		w.arrives(t, "1")
+
+		h.exec(t, insertPlain, "some-uuid", "orders", "K", "2") // nobody notices
+		w.Wake()
+		w.arrives(t, "2")
+	})
+	t.Run("another process", func(t *testing.T) {
+		url := newMigratedDatabase(t)
+		cfg := quickConfig()
+		cfg.PollInterval = time.Hour
+		w := startForwarder(t, newPgxHandle(t, url), cfg)
+		w.idle(t)
+		other := newPgxHandle(t, url)
+		eventually(t, func() bool {
+			return other.count(t, "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'") > 0
+		}, "it listens")
+		other.publish(t, "orders", "K", "1")
+		w.arrives(t, "1")
+	})
+}
+
+// TestGracefulShutdown: what is under way is waited for and settled, and the next forwarder need not wait for the lease.
+func TestGracefulShutdown(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		cfg := quickConfig()
+		cfg.LeaseTTL = patience
+		goOn := make(chan struct{})
+		broker := newFakeBroker()
+		broker.answers(func(string, *message.Message) error { <-goOn; return nil })
+		f := newForwarder(t, h, broker, cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- f.Run(ctx) }()
+		h.publish(t, "orders", "K", numbered("k", 1, 20)...)
+		h.publish(t, "orders", "", numbered("u", 1, 20)...)
+		broker.wait(t, "some are under way", func() bool { return broker.triedTimes("u1") == 1 && broker.triedTimes("k1") == 1 })
+		cancel()
+		select {
+		case err := <-ended:
+			t.Fatalf("Run did not wait: %v", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		close(goOn)
+		require.NoError(t, <-ended)
+		taken := broker.payloads()
+		assert.Contains(t, taken, "k1")
+		assert.NotContains(t, taken, "k20", "nothing new was to be sent")
+		assert.Equal(t, len(taken), h.count(t, "select count(*) from outbox where published_at is not null"))
+		assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
+
+		begun := time.Now()
+		next := startForwarder(t, h, cfg)
+		next.arrives(t, "k20")
+		assert.Less(t, time.Since(begun), patience/3)
+		assert.Equal(t, len(broker.all())+len(next.all()), 40, "some were sent twice")
+	})
+}
+
+func TestCloseDoesNotWaitForEver(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PublishTimeout, cfg.CloseTimeout = -1, 300*time.Millisecond
+	goOn := make(chan struct{})
+	t.Cleanup(func() { close(goOn) })
+	broker := newFakeBroker()
+	broker.answers(func(string, *message.Message) error { <-goOn; return errRefused })
+	log := newLogCapture(t)
+	f, err := forwarder.New(h.db, broker, cfg, log)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(t.Context()) }()
+	h.publish(t, "orders", "K", "1")
+	broker.wait(t, "it hangs", func() bool { return broker.triedTimes("1") == 1 })
+	begun := time.Now()
+	require.NoError(t, f.Close())
+	require.NoError(t, <-ended)
+	assert.GreaterOrEqual(t, time.Since(begun), cfg.CloseTimeout)
+	assert.Less(t, time.Since(begun), patience/3)
+	assert.Equal(t, 1, log.count("Stopped with publishes under way"))
+	assert.Zero(t, h.count(t, "select count(*) from outbox_lanes where owner is not null"))
+	next := startForwarder(t, h, quickConfig())
+	next.arrives(t, "1")
+}
+
+// TestDatabaseGoesAway restarts and kills the server under a forwarder.
+func TestDatabaseGoesAway(t *testing.T) {
+	noLeaks(t)
+	server, err := services.StartPostgres(t.Context(), services.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, server.Close()) })
+	if err := server.Restart(t.Context()); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("the server is not ours to restart")
+	}
+	url, err := server.NewDatabase(t.Context())
+	require.NoError(t, err)
+	for _, open := range []func() handle{
+		func() handle { return newPgxHandle(t, url) },
+		func() handle { return newSQLHandle(t, "postgres", url) },
+	} {
+		h := open()
+		t.Run(h.name, func(t *testing.T) {
+			require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+			h.exec(t, "truncate outbox")
+			cfg := quickConfig()
+			cfg.QueryTimeout = 2 * time.Second
+			w := startForwarder(t, h, cfg)
+			n := 0
+			put := func() {
+				t.Helper()
+				eventually(t, func() bool { // the pool may hand out a dead connection first
+					_, err := h.db.Exec(t.Context(), "select 1")
+					return err == nil
+				}, "the database is back")
+				n++
+				w.publish(t, "orders", "K", itoa(n))
+			}
+			put()
+			w.arrives(t, "1")
+			for _, end := range []func() error{server.Stop, server.Kill} {
+				// A message that is published while the database is away is settled later.
+				goOn, started := make(chan struct{}), make(chan struct{})
+				var once sync.Once
+				w.answers(func(string, *message.Message) error {
+					once.Do(func() { close(started) })
+					<-goOn
+					return nil
+				})
+				put()
+				<-started
+				require.NoError(t, end())
+				close(goOn)
+				w.arrives(t, itoa(n))
+				require.NoError(t, server.Restart(t.Context()))
+				put()
+				put()
+				w.arrives(t, itoa(n))
+				assert.Equal(t, numbered("", 1, n), w.payloads("K"))
+			}
+			eventually(t, func() bool {
+				return h.count(t, "select count(*) from outbox where published_at is null or attempts > 0") == 0
+			}, "everything is settled")
+			assert.LessOrEqual(t, w.log.count("error: "), 12, "%v", *w.log.lines)
+		})
+	}
+}
+
+func TestRetention(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	// Old enough: published long ago. Not: published lately though written long ago, pending, waiting, dead.
+	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at)
+		select 'old-' || i, 'orders', '', now() - interval '8 days', now() - interval '8 days' from generate_series(1, 3500) i`)
+	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at) values
+		('lately', 'orders', '', now() - interval '9 days', now() - interval '6 days')`)
+	h.exec(t, `insert into outbox (uuid, topic, key, payload, created_at, due_at, attempts) values
+		('waiting', 'other', 'K', '', now() - interval '9 days', now() + interval '1 hour', 1)`)
+	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, dead_at) values
+		('dead', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)
+	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at) values
+		('beyond', 'orders', '', now() - interval '9 days', now() - interval '8 days')`)
+	cfg := quickConfig()
+	cfg.CleanupInterval = 20 * time.Millisecond
+	startForwarder(t, h, cfg)
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 3 }, "what is old is deleted")
+	assert.ElementsMatch(t, []string{"lately", "waiting", "dead"}, column[string](t, h, "select uuid from outbox"))
+
+	t.Run("none", func(t *testing.T) {
+		forEachHandle(t, func(t *testing.T, h handle) {
+			cfg := quickConfig()
+			cfg.Retention = -1
+			w := startForwarder(t, h, cfg)
+			w.publish(t, "orders", "K", "1", "2")
+			w.publish(t, "orders", "", "3")
+			w.arrives(t, "1", "2", "3")
+			eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 0 }, "published messages are deleted")
+		})
+	})
+}
+
+// TestSequenceSetBack is what a restored dump looks like to a forwarder that goes on.
+func TestSequenceSetBack(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	w := startForwarder(t, h, quickConfig())
+	w.publish(t, "orders", "K", numbered("", 1, 100)...)
+	w.arrives(t, "100")
+	w.idle(t)
+	h.exec(t, "truncate outbox")
+	h.exec(t, "select setval('outbox_id_seq', 5)")
+	eventually(t, func() bool {
+		return w.log.count("went back in time") > 0 || w.log.count("Reading the outbox fails") > 0
+	}, "it is noticed")
+	w.publish(t, "orders", "K", numbered("", 101, 110)...)
+	w.arrives(t, numbered("", 101, 110)...)
+	assert.Equal(t, numbered("", 1, 110), w.payloads("K"))
+}

@@ -1,0 +1,181 @@
+package integration_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+func newSubscriber(t testing.TB, h handle, cfg forwarder.Config) *forwarder.Subscriber {
+	t.Helper()
+	s, err := forwarder.NewSubscriber(h.db, cfg, newLogCapture(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
+}
+
+func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case msg, open := <-messages:
+		require.True(t, open, "the channel is closed")
+		return msg
+	case <-time.After(patience):
+		t.Fatal("no message came")
+	}
+	return nil
+}
+
+func TestSubscriberAcksAndNacks(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		s := newSubscriber(t, h, quickConfig())
+		messages, err := s.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		h.publish(t, "other", "K", "not ours")
+		h.publish(t, "orders", "K", "1", "2")
+
+		for attempt := 1; attempt <= 3; attempt++ {
+			msg := receive(t, messages)
+			assert.Equal(t, "1", string(msg.Payload))
+			assert.Equal(t, "K", msg.Metadata[outbox.MetadataKey])
+			d, ok := outbox.DeliveryFromContext(msg.Context())
+			require.True(t, ok)
+			assert.Equal(t, attempt, d.Attempt)
+			assert.Equal(t, "orders", d.Topic)
+			assert.Equal(t, "K", d.Key)
+			assert.Positive(t, d.ID)
+			assert.WithinDuration(t, time.Now(), d.EnqueuedAt, patience)
+			if attempt < 3 {
+				msg.Nack()
+				continue
+			}
+			select {
+			case early := <-messages:
+				t.Fatalf("%s came before the ack of the one before", early.Payload)
+			case <-time.After(100 * time.Millisecond):
+			}
+			msg.Ack()
+			select {
+			case <-msg.Context().Done():
+			case <-time.After(patience):
+				t.Error("the context outlives the ack")
+			}
+		}
+		receive(t, messages).Ack()
+		eventually(t, func() bool {
+			return h.count(t, "select count(*) from outbox where topic = 'orders' and published_at is not null") == 2
+		}, "both are settled")
+		assert.Equal(t, forwarder.ErrNacked.Error(), value[string](t, h, "select last_error from outbox where attempts = 2"))
+		assert.Equal(t, 1, h.count(t, "select count(*) from outbox where published_at is null"))
+	})
+}
+
+func TestSubscribersOfATopicShareIt(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := newSubscriber(t, h, quickConfig())
+	var mu sync.Mutex
+	var order = map[string][]string{}
+	count, total := make([]int, 3), 0
+	all := make(chan struct{})
+	var readers sync.WaitGroup
+	for i := range count {
+		messages, err := s.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		readers.Go(func() {
+			for msg := range messages {
+				mu.Lock()
+				key := msg.Metadata[outbox.MetadataKey]
+				order[key] = append(order[key], string(msg.Payload))
+				count[i]++
+				if total++; total == 600 {
+					close(all)
+				}
+				mu.Unlock()
+				msg.Ack()
+			}
+		})
+	}
+	eventually(t, func() bool {
+		return h.count(t, "select count(distinct owner) from outbox_lanes where owner is not null") == 3
+	}, "each has lanes")
+	for i := range 60 {
+		h.publish(t, "orders", "key-"+itoa(i), numbered("", 1, 10)...)
+	}
+	select {
+	case <-all:
+	case <-time.After(patience):
+		t.Fatal("not all messages came")
+	}
+	require.NoError(t, s.Close())
+	readers.Wait()
+	for key, got := range order {
+		assert.Equal(t, numbered("", 1, 10), got, key)
+	}
+	assert.Equal(t, 600, total)
+	for i, n := range count {
+		assert.NotZero(t, n, "subscriber %d", i)
+	}
+	assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+}
+
+func TestSubscriberRefuses(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	_, err := forwarder.NewSubscriber(h.db, forwarder.Config{Topics: []string{"a"}}, nil)
+	require.Error(t, err)
+	_, err = forwarder.NewSubscriber(nil, forwarder.Config{}, nil)
+	require.ErrorIs(t, err, outbox.ErrNoDB)
+	s := newSubscriber(t, h, quickConfig())
+	_, err = s.Subscribe(t.Context(), "")
+	require.Error(t, err)
+
+	startForwarder(t, h, withTopics("", "taken"))
+	_, err = s.Subscribe(t.Context(), "taken")
+	require.ErrorIs(t, err, forwarder.ErrTopicsOverlap)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	_, err = s.Subscribe(t.Context(), "free")
+	require.ErrorIs(t, err, forwarder.ErrClosed)
+}
+
+// TestSubscriptionEnds: the channel closes, the contexts end, and what was not acked costs nothing and comes again.
+func TestSubscriptionEnds(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.CloseTimeout = 200 * time.Millisecond
+	s := newSubscriber(t, h, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	messages, err := s.Subscribe(ctx, "orders")
+	require.NoError(t, err)
+	h.publish(t, "orders", "K", "1", "2")
+	msg := receive(t, messages)
+	cancel()
+	select {
+	case <-msg.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("the message's context goes on")
+	}
+	for range messages {
+		t.Error("another message came")
+	}
+	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0 or published_at is not null"))
+
+	messages, err = s.Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	for _, want := range []string{"1", "2"} {
+		msg := receive(t, messages)
+		assert.Equal(t, want, string(msg.Payload))
+		msg.Ack()
+	}
+}
