@@ -64,6 +64,7 @@ type lane struct {
 	top       int64              // the highest row that was read
 	busy      int                // rows being published
 	unsettled int                // results that were not settled yet
+	full      bool               // the last read of it hit its limit
 	draining  bool               // to be given back once nothing is under way
 	lost      bool               // somebody else's: results count only if they are successes
 	cursor    int64              // where the sweep stands
@@ -78,7 +79,7 @@ func (b *board) addLane(number int16, epoch int64, heads []head, now time.Time) 
 	if old := b.lanes[number]; old != nil {
 		b.loseLane(old)
 	}
-	l := &lane{number: number, epoch: epoch, keys: map[string]*key{}, inflight: map[int64]struct{}{}}
+	l := &lane{number: number, epoch: epoch, keys: map[string]*key{}, inflight: map[int64]struct{}{}, full: true}
 	b.lanes[number] = l
 	for _, h := range heads {
 		b.addHead(b.keyOf(l, h.key), h, now)

@@ -99,7 +99,7 @@ func (f *Forwarder) Drain(ctx context.Context) error {
 	running := f.cancel != nil
 	f.mu.Unlock()
 	if running {
-		return f.engine.drain(ctx)
+		return f.drainRunning(ctx)
 	}
 	failed := make(chan error, 1)
 	drainCtx, cancel := context.WithCancel(ctx)
@@ -115,6 +115,24 @@ func (f *Forwarder) Drain(ctx context.Context) error {
 	}
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
+	}
+	return err
+}
+
+// drainRunning is Drain while Run is under way. It does not wait for a Run that has ended, or could not start.
+func (f *Forwarder) drainRunning(ctx context.Context) error {
+	drainCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-f.done:
+			cancel()
+		case <-drainCtx.Done():
+		}
+	}()
+	err := f.engine.drain(drainCtx)
+	if err != nil && ctx.Err() == nil {
+		return ErrClosed
 	}
 	return err
 }

@@ -38,7 +38,7 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 		if res.rewind >= 0 {
 			start = min(start, res.rewind)
 		}
-		if counts[l.number] >= req.limits[i].of(start, l.mark) {
+		if l.full = counts[l.number] >= req.limits[i].of(start, l.mark); l.full {
 			l.mark = last[l.number]
 			l.top = max(l.top, l.mark)
 			more = true
@@ -89,8 +89,13 @@ func (b *board) integrateWanted(w wanted, res response, now time.Time) {
 	case !res.owned[w.lane.number]: // its lane was not among those that were read
 		b.wantAgain(w, now)
 		return
-	case !found:
+	case !found, f.dead && (w.why == forRelease || w.why == forTrial) && w.key.isBucket():
 		b.vanished(w)
+		return
+	case f.dead && (w.why == forRelease || w.why == forTrial):
+		// An operator gave it up while it waited; now it holds its key.
+		w.key.unskip(w.id)
+		b.addHead(w.key, head{id: w.id, key: w.key.name, topic: f.topic, dead: true}, now)
 		return
 	}
 	if _, under := w.lane.inflight[w.id]; under {

@@ -184,6 +184,9 @@ func (e *engine) leave(q schema.Querier) {
 	for _, l := range e.board.lanes {
 		list = append(list, l)
 	}
+	for number, epoch := range e.newLanes { // taken, and never read
+		list = append(list, &lane{number: number, epoch: epoch})
+	}
 	e.mu.Unlock()
 	err := e.release(ctx, q, list)
 	if err == nil {

@@ -55,14 +55,15 @@ type model struct {
 	rows                 []*modelRow
 	keys                 int
 
-	board    *board
-	tracker  tracker
-	epochs   map[int16]int64 // of the database
-	reading  func()          // finishes the read that is under way
-	sending  []*row
-	stuck    []*row
-	settling []func()
-	violated string
+	board     *board
+	tracker   tracker
+	epochs    map[int16]int64 // of the database
+	reading   func()          // finishes the read that is under way
+	sending   []*row
+	stuck     []*row
+	settling  []func()
+	violated  string
+	finishing bool
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -108,6 +109,9 @@ func (r *modelRow) pending() bool { return !r.published && !r.dead }
 
 // write makes one step of some transaction.
 func (m *model) write() {
+	if m.finishing {
+		return
+	}
 	if len(m.open) < 6 && (len(m.open) == 0 || m.chance(30)) {
 		m.open = append(m.open, &modelTx{})
 		return
@@ -413,6 +417,7 @@ func (m *model) regainLostLanes() {
 
 // finish ends all transactions and lets everything through.
 func (m *model) finish() string {
+	m.finishing = true
 	for _, tx := range m.open {
 		tx.committed = m.step
 		m.latest = max(m.latest, tx.xid)

@@ -137,7 +137,7 @@ func (e *engine) readOnce(ctx context.Context) error {
 	r := &e.reader
 	begun := time.Now()
 	e.dirty.Store(false)
-	due := !begun.Before(r.dueAt)
+	due := !begun.Before(r.dueAt) || e.drains > 0
 	req := e.board.prepare(begun, e.rowsWanted(), r.width, r.offset, due, r.suspects)
 	for i := range req.limits {
 		req.limits[i].rows *= int64(max(r.spread, 1))

@@ -80,17 +80,29 @@ func (b *board) prepare(now time.Time, rows, width, offset int, due bool, suspec
 	if len(lanes) == 0 {
 		return req
 	}
-	perLane := max(1, (rows-b.buffered)/len(lanes))
+	full := 0
 	for _, l := range lanes {
+		if l.full {
+			full++
+		}
+	}
+	room := rows - b.buffered
+	for _, l := range lanes {
+		// Half of the room is for all lanes alike, half for those that have more to read.
+		n := room / 2 / len(lanes)
+		if l.full {
+			n += room / 2 / full
+		}
+		n = max(n, 1)
 		above := l.inflightAbove(l.mark)
-		req.limits = append(req.limits, limit{int64(perLane + above), int64(len(l.inflight) - above)})
-		known := len(l.inflight)
+		req.limits = append(req.limits, limit{int64(n + above), int64(len(l.inflight) - above)})
 		if due {
+			known := n + len(l.inflight)
 			for _, k := range l.keys {
 				known += len(k.skipped) + len(k.heads)
 			}
+			req.dueLim = max(req.dueLim, int64(known))
 		}
-		req.dueLim = max(req.dueLim, int64(perLane+known))
 	}
 	b.wantRetries(&req, now, rows/4) // first: a message that is due anyway is its topic's trial
 	b.wantTrials(&req, now)
@@ -137,7 +149,9 @@ func (b *board) wantRetries(req *request, now time.Time, most int) {
 		soon := now.Add(lookAgain)
 		w := wanted{r.id, forRetry, r.lane, r.key, nil}
 		if _, under := r.lane.inflight[r.id]; under {
-			b.again(r, soon) // its settling is not forgotten yet, or it was read another way
+			if r.key != nil {
+				b.again(r, soon)
+			} // else it was read because it fell due, and what becomes of that attempt decides
 			continue
 		}
 		if r.key != nil {

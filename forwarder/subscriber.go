@@ -62,6 +62,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	cfg := s.cfg
 	cfg.Topics = []string{topic}
+	cfg.Scope = "subscriber:" + topic // a Forwarder of the topic must not share it
 	messages := make(chan *message.Message)
 	ctx, cancel := context.WithCancel(ctx)
 	d := delivery{ctx: ctx, messages: messages}

@@ -50,7 +50,11 @@ func killAtEveryStep(t *testing.T, cfg childConfig) {
 	companion := w.start(cfg)
 	for pass := range rounds(1, 20) {
 		for i, step := range crashSteps {
-			victim := w.startFor(step, pass%5, cfg)
+			skip := pass % 5
+			if step == "lanes" { // there may be no second time
+				skip = 0
+			}
+			victim := w.startFor(step, skip, cfg)
 			victim.await(victim.reached, "at "+step)
 			victim.kill()
 			if i%3 == 2 { // nobody is left

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
@@ -13,14 +14,25 @@ import (
 // fetchSaboteur is a tracer on a forwarder's pool that makes some reads of the outbox time out or break, or
 // takes the tracked transactions from all of them.
 type fetchSaboteur struct {
-	percent  int  // of the reads that fail
-	forgetTx bool // what is left is a plain id > low
+	every    int64 // how many reads there are to one that fails; 0 = none fails
+	forgetTx bool  // what is left is a plain id > low
 	reads    atomic.Int64
 	failed   atomic.Int64
 	forgot   atomic.Int64
+	took     atomic.Int64 // nanoseconds, by all reads
 }
 
-type cancelKey struct{}
+func (s *fetchSaboteur) String() string {
+	reads := max(s.reads.Load(), 1)
+	return fmt.Sprintf("%d reads, %d of them failed, on average they took %s", reads, s.failed.Load(), time.Duration(s.took.Load()/reads))
+}
+
+type sabotagedKey struct{}
+
+type sabotaged struct {
+	begun  time.Time
+	cancel context.CancelFunc
+}
 
 func isFetch(sql string) bool { return strings.Contains(sql, "pg_snapshot_xmax") }
 
@@ -28,21 +40,19 @@ func (s *fetchSaboteur) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data p
 	if !isFetch(data.SQL) {
 		return ctx
 	}
-	s.reads.Add(1)
 	if s.forgetTx {
 		s.forget(data.Args)
 	}
-	if rand.IntN(100) >= s.percent {
-		return ctx
+	read := sabotaged{begun: time.Now(), cancel: func() {}}
+	if n := s.reads.Add(1); s.every > 0 && n%s.every == 0 {
+		if s.failed.Add(1)%10 == 0 {
+			ctx, read.cancel = context.WithCancel(ctx) // as if the connection had broken
+			read.cancel()
+		} else {
+			ctx, read.cancel = context.WithTimeout(ctx, rand.N(6*time.Millisecond))
+		}
 	}
-	s.failed.Add(1)
-	if rand.IntN(10) == 0 {
-		ctx, cancel := context.WithCancel(ctx) // as if the connection had broken
-		cancel()
-		return ctx
-	}
-	ctx, cancel := context.WithTimeout(ctx, rand.N(6*time.Millisecond))
-	return context.WithValue(ctx, cancelKey{}, cancel)
+	return context.WithValue(ctx, sabotagedKey{}, read)
 }
 
 // forget empties the arrays of tracked transactions, the first four of the arguments, where they lie: the
@@ -59,7 +69,8 @@ func (s *fetchSaboteur) forget(args []any) {
 }
 
 func (s *fetchSaboteur) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	if cancel, ok := ctx.Value(cancelKey{}).(context.CancelFunc); ok {
-		cancel()
+	if read, ok := ctx.Value(sabotagedKey{}).(sabotaged); ok {
+		s.took.Add(int64(time.Since(read.begun)))
+		read.cancel()
 	}
 }
