@@ -88,6 +88,13 @@ func (b pgxBackend) listen(ctx context.Context, channel string, fn func(payload 
 		return err
 	}
 	defer conn.Release()
+	var pid uint32
+	if err := conn.QueryRow(ctx, "select pg_backend_pid()").Scan(&pid); err != nil {
+		return err
+	}
+	if pid != conn.Conn().PgConn().PID() {
+		return fmt.Errorf("%w: there is a pooler in between", ErrNoListen)
+	}
 	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return err
 	}

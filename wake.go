@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// ErrNoListen is returned by Listen on a DB of FromSQL: database/sql has no notifications.
-var ErrNoListen = errors.New("outbox: database/sql cannot listen for notifications; forwarders poll")
+// ErrNoListen is returned by Listen where notifications do not arrive: on a DB of FromSQL, because database/sql has
+// none, and behind a pooler such as PgBouncer, whose sessions are not tied to a connection.
+var ErrNoListen = errors.New("outbox: no notifications here; forwarders poll")
 
 const (
 	// notifyInterval is the shortest time between two notifications of one table. A NOTIFY inside
@@ -48,7 +49,7 @@ func (db *DB) OnCommit(outbox string, fn func()) (stop func()) {
 
 // Listen calls fn for each notification of a channel (schema.Names.Channel) that another DB sent, and once when it
 // has begun to listen, until ctx is over or the connection breaks; it returns why it ended. It opens a connection of its
-// own, which is never in a transaction. It returns ErrNoListen on a DB of FromSQL.
+// own, which is never in a transaction. It may return ErrNoListen.
 func (db *DB) Listen(ctx context.Context, channel string, fn func()) error {
 	if err := db.Check(); err != nil {
 		return err

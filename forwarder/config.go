@@ -37,8 +37,8 @@ type Config struct {
 	// that falls due; default 500 ms.
 	PollInterval time.Duration
 	// DisableListen makes the forwarder rely on polling for messages of other processes, instead of listening for
-	// their notifications on a connection of its own. Behind PgBouncer in transaction mode, where
-	// listening does not work, set it. With a DB of FromSQL it makes no difference: database/sql cannot listen.
+	// their notifications on a connection of its own. Behind a pooler such as PgBouncer, and with a DB of
+	// FromSQL, it polls anyway.
 	DisableListen bool
 	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again after
 	// its backoff. Default 30 s; -1 waits for ever. The Subscriber's default is -1.

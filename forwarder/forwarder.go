@@ -91,7 +91,7 @@ func (f *Forwarder) Close() error {
 func (f *Forwarder) Wake() { f.engine.wake() }
 
 // Drain publishes what is ready in the forwarder's lanes and returns when nothing is left: for tests, jobs, and
-// before shutting down. It runs the forwarder for that time unless Run does already. Messages that
+// before shutting down. It runs the forwarder for that time unless Run does already; then the forwarder is spent. Messages that
 // are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a
 // topic is unavailable it waits. It returns the error of ctx, of starting as Run does, or ErrClosed.
 func (f *Forwarder) Drain(ctx context.Context) error {

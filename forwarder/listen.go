@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -22,7 +23,11 @@ func (e *engine) listen(ctx context.Context) {
 			retry.Reset()
 			e.wake()
 		})
-		if ctx.Err() != nil || errors.Is(err, outbox.ErrNoListen) {
+		if errors.Is(err, outbox.ErrNoListen) {
+			e.logger.Debug("Messages of other processes are found by polling", watermill.LogFields{"err": err.Error()})
+			return
+		}
+		if ctx.Err() != nil {
 			return
 		}
 		report.report(err)

@@ -35,6 +35,7 @@ type orderRun struct {
 	writers  int
 	time     time.Duration
 	prepared bool
+	pooled   bool            // the forwarders' connections are PgBouncer's, where nobody can listen
 	single   bool            // one forwarder all the time
 	started  func(w handle)  // called when the forwarders run
 	until    <-chan struct{} // ends the run early
@@ -83,7 +84,7 @@ func TestOrderThroughPgBouncer(t *testing.T) {
 	exec := func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
 	writer := pgxHandle(t, "writer", bouncer.URL(), exec)
 	reader := pgxHandle(t, "reader", bouncer.URL(), exec)
-	checkOrder(t, orderRun{writers: 12, time: orderTime(8 * time.Second)}, writer, reader, newLedger(true))
+	checkOrder(t, orderRun{writers: 12, pooled: true, time: orderTime(8 * time.Second)}, writer, reader, newLedger(true))
 }
 
 func checkOrder(t *testing.T, run orderRun, writer, reader handle, l *ledger) {
@@ -114,7 +115,7 @@ func (run orderRun) write(t *testing.T, writer, reader handle, l *ledger) {
 		controlForwarder(t, reader, l)
 	} else {
 		for _, life := range []time.Duration{time.Hour, 1500 * time.Millisecond, 700 * time.Millisecond} {
-			forwarders.Go(func() { runForwarders(ctx, t, reader, l, life, log) })
+			forwarders.Go(func() { runForwarders(ctx, t, reader, l, run.pooled, life, log) })
 		}
 	}
 	if run.started != nil {
@@ -136,9 +137,11 @@ func (run orderRun) write(t *testing.T, writer, reader handle, l *ledger) {
 }
 
 // runForwarders runs one forwarder after the other, each for some time.
-func runForwarders(ctx context.Context, t *testing.T, h handle, l *ledger, life time.Duration, log watermill.LoggerAdapter) {
+func runForwarders(ctx context.Context, t *testing.T, h handle, l *ledger, pooled bool, life time.Duration, log watermill.LoggerAdapter) {
+	cfg := orderConfig()
+	cfg.DisableListen = pooled
 	for ctx.Err() == nil {
-		f, err := forwarder.New(h.db, l, orderConfig(), log)
+		f, err := forwarder.New(h.db, l, cfg, log)
 		if !assert.NoError(t, err) {
 			return
 		}

@@ -199,8 +199,8 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
-broker.session.timeout.ms=1000
-broker.heartbeat.interval.ms=200
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 `, address(port), address(controllerPort), filepath.ToSlash(filepath.Join(dir, "data")))
 }
 
