@@ -86,14 +86,27 @@ func (b *broker) Send(ctx context.Context, topic string, copies []demo.Copy) err
 func (b *broker) Consumed(ctx context.Context, topic string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	lags, err := b.admin.Lag(ctx, b.group)
+	ends, err := b.admin.ListEndOffsets(ctx, topic)
 	if err == nil {
-		err = lags.Error()
+		err = ends.Error()
 	}
 	if err != nil {
 		return false, err
 	}
-	return lags[b.group].Lag.TotalByTopic()[topic].Lag == 0, nil
+	committed, err := b.admin.FetchOffsets(ctx, b.group)
+	if err == nil {
+		err = committed.Error()
+	}
+	if err != nil {
+		return false, err
+	}
+	done := true
+	ends.Each(func(end kadm.ListedOffset) {
+		// A group that has not come back after the outage has no offset at all: that is not "no lag".
+		at, ok := committed.Lookup(topic, end.Partition)
+		done = done && (end.Offset == 0 || ok && at.At >= end.Offset)
+	})
+	return done, nil
 }
 
 func (b *broker) Read(ctx context.Context, topic string) ([]demo.Stored, error) {
