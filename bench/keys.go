@@ -53,7 +53,7 @@ func (b *bench) hot(n int) func(context.Context) (measured, error) {
 		}
 		others := int(float64(n) / hotPerSecond * 0.9 * float64(time.Second/otherTick))
 		s := newSink(n + others)
-		s.delay = time.Millisecond
+		s.delay, s.sleep = time.Millisecond, sleepExactly
 		s.keyOf = func(i int) int {
 			if i < n {
 				return 0

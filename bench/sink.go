@@ -15,6 +15,7 @@ import (
 type sink struct {
 	next  message.Publisher // nil = none
 	delay time.Duration
+	sleep func(time.Duration)   // how delay is spent; default time.Sleep
 	fail  func(index int) error // nil = never
 	stamp func(index int)       // nil = not
 	keyOf func(index int) int   // number of the key; default index modulo keys
@@ -31,7 +32,7 @@ type sink struct {
 }
 
 func newSink(n int) *sink {
-	return &sink{n: n, seen: make([]atomic.Uint64, n/64+1), last: make([]atomic.Int64, keys), wanted: int64(n), done: make(chan struct{})}
+	return &sink{n: n, seen: make([]atomic.Uint64, n/64+1), last: make([]atomic.Int64, keys), wanted: int64(n), sleep: time.Sleep, done: make(chan struct{})}
 }
 
 // Publish implements message.Publisher.
@@ -46,7 +47,7 @@ func (s *sink) Publish(topic string, messages ...*message.Message) error {
 			s.stamp(i)
 		}
 		if s.delay > 0 {
-			time.Sleep(s.delay)
+			s.sleep(s.delay)
 		}
 		if s.fail != nil {
 			if err := s.fail(i); err != nil {
