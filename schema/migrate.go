@@ -11,8 +11,17 @@ import (
 )
 
 // ErrSchemaChanged is returned by Migrate when a version that was applied differs from the one in
-// this build, or is newer than any it knows, and by Check, within a *CheckError, for whatever it finds.
+// this build, and by Check, within a *CheckError, for whatever it finds.
 var ErrSchemaChanged = errors.New("schema does not match this version of the library")
+
+// Explain adds the cure to the errors of a database that was not migrated and returns others as they are.
+func Explain(err error) error {
+	switch SQLState(err) {
+	case "42P01", "3F000", "42703":
+		return fmt.Errorf("%w (run schema.Migrate with the same schema.Names, or check them and the search_path)", err)
+	}
+	return err
+}
 
 // Applied is one migration that Migrate ran.
 type Applied struct {
@@ -70,6 +79,9 @@ func (m migration) statements(n Names) []string {
 const (
 	createSchema = `CREATE SCHEMA IF NOT EXISTS `
 
+	// Asked first, because createSchema takes the right to make schemas even if there is nothing to make.
+	schemaExists = `SELECT to_regnamespace($1::text) IS NOT NULL`
+
 	// One migration at a time in the whole database. The lock belongs to the transaction, so it works
 	// behind PgBouncer and goes away with the process.
 	lockMigrations = `SELECT pg_advisory_xact_lock(hashtext('watermill-outbox migrations'))`
@@ -86,9 +98,10 @@ const (
 
 // Migrate brings the tables up to the version that this build needs and returns what it ran. All of it
 // is one transaction: it happens as a whole or not at all. It is idempotent and safe to call from
-// several processes at once. It returns ErrBadName for names that are refused and ErrSchemaChanged if
-// the database has a version that this build does not know or knows differently; any other error comes
-// from the database.
+// several processes at once. If a newer build has migrated further it does nothing, so that old
+// processes can restart meanwhile. It creates Names.Schema only if that is missing; otherwise its role needs USAGE
+// and CREATE on the schema, none on the database. It returns ErrBadName for names that are refused and ErrSchemaChanged if
+// a version was applied with other contents than this build knows; any other error comes from the database.
 func Migrate(ctx context.Context, db DB, names Names) ([]Applied, error) {
 	if err := names.Validate(); err != nil {
 		return nil, err
@@ -103,10 +116,8 @@ func Migrate(ctx context.Context, db DB, names Names) ([]Applied, error) {
 		if _, err := q.Exec(ctx, lockMigrations); err != nil {
 			return fmt.Errorf("lock migrations: %w", err)
 		}
-		if names.Schema != "" {
-			if _, err := q.Exec(ctx, createSchema+quote(names.Schema)); err != nil {
-				return fmt.Errorf("create schema %s: %w", names.Schema, err)
-			}
+		if err := ensureSchema(ctx, q, names.Schema); err != nil {
+			return fmt.Errorf("create schema %s: %w", names.Schema, err)
 		}
 		if _, err := q.Exec(ctx, names.Render(createMigrations)); err != nil {
 			return fmt.Errorf("create migrations table: %w", err)
@@ -118,7 +129,7 @@ func Migrate(ctx context.Context, db DB, names Names) ([]Applied, error) {
 		if err := compareApplied(all, done); err != nil {
 			return err
 		}
-		for _, m := range all[len(done):] {
+		for _, m := range all[min(len(done), len(all)):] {
 			for _, s := range m.statements(names) {
 				if _, err := q.Exec(ctx, s); err != nil {
 					return fmt.Errorf("migration %04d_%s: %w", m.version, m.name, err)
@@ -144,6 +155,19 @@ func Init(ctx context.Context, db DB, names Names) error {
 	return err
 }
 
+func ensureSchema(ctx context.Context, q Querier, name string) error {
+	if name == "" {
+		return nil
+	}
+	exists := false
+	err := Collect(ctx, q, func(rows Rows) error { return rows.Scan(&exists) }, schemaExists, quote(name))
+	if err != nil || exists {
+		return err
+	}
+	_, err = q.Exec(ctx, createSchema+quote(name))
+	return err
+}
+
 type appliedRow struct {
 	version        int
 	name, checksum string
@@ -165,11 +189,9 @@ func readApplied(ctx context.Context, q Querier, names Names) ([]appliedRow, err
 	return done, nil
 }
 
+// compareApplied refuses another history of the versions that this build knows. Newer ones are fine.
 func compareApplied(all []migration, done []appliedRow) error {
-	for i, a := range done {
-		if i >= len(all) {
-			return fmt.Errorf("%w: version %d (%s) was applied by a newer one; upgrade the library", ErrSchemaChanged, a.version, a.name)
-		}
+	for i, a := range done[:min(len(done), len(all))] {
 		if m := all[i]; a.version != m.version || a.checksum != m.checksum() {
 			return fmt.Errorf("%w: version %d (%s) was applied with other contents", ErrSchemaChanged, a.version, a.name)
 		}

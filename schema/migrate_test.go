@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"regexp"
 	"strings"
 	"testing"
@@ -44,12 +45,61 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 
 func TestNamesDefaults(t *testing.T) {
 	got := Names{Outbox: "box"}.WithDefaults()
-	want := Names{Outbox: "box", Lanes: "box_lanes", Forwarders: "box_forwarders", Migrations: "box_migrations", Inbox: "inbox"}
+	want := Names{Outbox: "box", Lanes: "box_lanes", Forwarders: "box_forwarders", Migrations: "box_migrations", Inbox: "box_inbox"}
 	if got != want {
 		t.Errorf("got %+v", got)
 	}
-	if err := (Names{Outbox: strings.Repeat("x", 40)}).Validate(); err == nil {
-		t.Error("the default name of a companion is too long, and that went unnoticed")
+	if inbox := (Names{}).WithDefaults().Inbox; inbox != "inbox" {
+		t.Errorf("the inbox of the default outbox is called %q", inbox)
+	}
+}
+
+func TestLongNames(t *testing.T) {
+	longest := Names{Outbox: strings.Repeat("x", 40)}
+	if err := longest.Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := longest.WithDefaults().Validate(); err != nil {
+		t.Errorf("filled in: %v", err)
+	}
+	err := Names{Outbox: strings.Repeat("x", 41)}.Validate()
+	if err == nil || !strings.Contains(err.Error(), "Outbox") {
+		t.Errorf("got %v", err)
+	}
+	all, err := migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		for _, name := range regexp.MustCompile(`"[^"]*"`).FindAllString(longest.Render(m.text), -1) {
+			if len(name)-2+len("_pkey") > 63 {
+				t.Errorf("Postgres would cut %s", name)
+			}
+		}
+	}
+}
+
+func TestTableNamesMayNotBeThoseOfIndexes(t *testing.T) {
+	all, err := migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := []string{"{outbox_id_seq}"}
+	for _, m := range all {
+		for _, match := range regexp.MustCompile(`CREATE INDEX (\{[a-z_]+\})`).FindAllStringSubmatch(m.text, -1) {
+			ours = append(ours, match[1])
+		}
+	}
+	for _, placeholder := range ours {
+		name := strings.Trim(Names{}.Render(placeholder), `"`)
+		if err := (Names{Lanes: name}).Validate(); !errors.Is(err, ErrBadName) || !strings.Contains(err.Error(), "Lanes") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"outbox_pkey", "inbox_pkey", "outbox_forwarders_pkey"} {
+		if err := (Names{Lanes: name}).Validate(); !errors.Is(err, ErrBadName) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

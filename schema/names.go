@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
 // ErrBadName is returned for a table or schema name that is refused before any SQL is built from it.
@@ -13,15 +14,19 @@ var ErrBadName = errors.New("bad table name")
 
 // Names are the names of the tables. The zero value means the defaults in the search path of the
 // connection. A name may hold ASCII letters, digits, _, $ and -, may not start with a digit or -,
-// and has at most 40 bytes; it is always quoted, so it is case-sensitive.
+// and has at most 40 bytes; it is always quoted, so it is case-sensitive. Names that are derived from it may be longer.
+// Services that share a schema each choose an Outbox.
 type Names struct {
 	Schema     string // schema of all tables; default: none, that is the connection's search_path
 	Outbox     string // default "outbox"
 	Lanes      string // default: Outbox + "_lanes"
 	Forwarders string // default: Outbox + "_forwarders"
 	Migrations string // default: Outbox + "_migrations"
-	Inbox      string // default "inbox"
+	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
 }
+
+// serverRun tells one server, and one run of it, from another.
+const serverRun = `(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint`
 
 var nameShape = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$-]{0,39}$`)
 
@@ -36,25 +41,41 @@ func (n Names) WithDefaults() Names {
 	fill(&n.Lanes, n.Outbox+"_lanes")
 	fill(&n.Forwarders, n.Outbox+"_forwarders")
 	fill(&n.Migrations, n.Outbox+"_migrations")
-	fill(&n.Inbox, "inbox")
+	if n.Outbox == "outbox" {
+		fill(&n.Inbox, "inbox")
+	}
+	fill(&n.Inbox, n.Outbox+"_inbox")
 	return n
 }
 
-// Validate reports the first name that is refused, wrapped around ErrBadName, or two tables of one name.
+// Validate reports the first name that is refused, wrapped around ErrBadName, or one that is that of another table, or
+// of an index or sequence of these tables.
 func (n Names) Validate() error {
 	n = n.WithDefaults()
-	seen := map[string]string{}
-	for _, f := range []struct{ field, name string }{
-		{"Outbox", n.Outbox}, {"Lanes", n.Lanes}, {"Forwarders", n.Forwarders},
-		{"Migrations", n.Migrations}, {"Inbox", n.Inbox},
-	} {
-		if !nameShape.MatchString(f.name) {
-			return fmt.Errorf("%w: %s is %q; use letters, digits, _, $ and -, at most 40", ErrBadName, f.field, f.name)
+	derived := Names{Outbox: n.Outbox}.WithDefaults()
+	tables := []struct{ field, name, derived string }{
+		{"Outbox", n.Outbox, ""},
+		{"Lanes", n.Lanes, derived.Lanes},
+		{"Forwarders", n.Forwarders, derived.Forwarders},
+		{"Migrations", n.Migrations, derived.Migrations},
+		{"Inbox", n.Inbox, derived.Inbox},
+	}
+	used := map[string]string{}
+	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_dead", "_held"} {
+		used[n.Outbox+suffix] = "an index or sequence of Outbox"
+	}
+	used[n.Inbox+"_processed"] = "an index of Inbox"
+	for _, t := range tables {
+		used[t.name+"_pkey"] = "an index of " + t.field
+	}
+	for _, t := range tables {
+		if t.name != t.derived && !nameShape.MatchString(t.name) {
+			return fmt.Errorf("%w: %s is %q; use letters, digits, _, $ and -, at most 40", ErrBadName, t.field, t.name)
 		}
-		if other, ok := seen[f.name]; ok {
-			return fmt.Errorf("%w: %s and %s are both %q", ErrBadName, other, f.field, f.name)
+		if other, ok := used[t.name]; ok {
+			return fmt.Errorf("%w: %s and %s are both %q", ErrBadName, other, t.field, t.name)
 		}
-		seen[f.name] = f.field
+		used[t.name] = t.field
 	}
 	if n.Schema != "" && !nameShape.MatchString(n.Schema) {
 		return fmt.Errorf("%w: Schema is %q; use letters, digits, _, $ and -, at most 40", ErrBadName, n.Schema)
@@ -67,6 +88,7 @@ func (n Names) Validate() error {
 func (n Names) Render(statement string) string {
 	n = n.WithDefaults()
 	return strings.NewReplacer(
+		"{server}", serverRun,
 		"{outbox}", n.qualified(n.Outbox),
 		"{outbox_text}", "'"+n.qualified(n.Outbox)+"'",
 		"{outbox_id_seq}", n.qualified(n.Outbox+"_id_seq"),
@@ -74,6 +96,7 @@ func (n Names) Render(statement string) string {
 		"{outbox_ready}", quote(n.Outbox+"_ready"),
 		"{outbox_waiting}", quote(n.Outbox+"_waiting"),
 		"{outbox_dead}", quote(n.Outbox+"_dead"),
+		"{outbox_held}", quote(n.Outbox+"_held"),
 		"{lanes}", n.qualified(n.Lanes),
 		"{forwarders}", n.qualified(n.Forwarders),
 		"{migrations}", n.qualified(n.Migrations),
@@ -101,6 +124,11 @@ func (n Names) qualified(table string) string {
 		return quote(table)
 	}
 	return quote(n.Schema) + "." + quote(table)
+}
+
+// Storable says whether Postgres text, and JSON in it, hands the string back as it is.
+func Storable(s string) bool {
+	return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
 }
 
 func quote(name string) string {

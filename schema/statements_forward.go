@@ -1,10 +1,20 @@
 package schema
 
+// What Fetch and FetchMore add to the lane of a row, to say why it was returned.
+const (
+	FromHeader = 0
+	FromID     = 64
+	FromReady  = 128
+	FromDue    = 192
+	FromIDDead = 256 // by its id, and it is dead
+)
+
 // The statements of the forwarder: reading the outbox in an exact order, and settling what became of
 // each message. Package forwarder explains the protocol that they implement.
 const (
 	// Fetch reads, under one snapshot, what is new in the lanes of one owner. Its first result is a header
-	// (source 0) with the snapshot and what follows from it; then come the rows past each lane's mark (source 2).
+	// with the snapshot and what follows from it; then come the rows past each lane's mark. Its first column is
+	// the row's lane plus one of the constants From..., as each column more is felt.
 	//
 	// The order of evaluation matters and is forced by the data flow between materialized CTEs: the
 	// sequence is read first, then the snapshot, then the next transaction id (age() adds the distance
@@ -18,16 +28,20 @@ const (
 	// only index that can deliver that order is the partial one; ordered by id alone the planner may
 	// choose to walk the primary key through all that was published.
 	//
+	// Each lane is read over the same stretch of ids past its mark, so that lanes that start at one place, as
+	// they do when a long transaction ends, share the pages of the table that they visit: a page that many
+	// published rows lie on is loaded once and not once for each lane.
+	//
 	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments
 	// and their bounds; lanes, their epochs, marks, limits, and how much those grow if the lane starts below its
-	// mark; topics (empty = all).
+	// mark; topics (empty = all); how many ids past its mark a lane is read.
 	Fetch = fetchHeader + fetchReady
 
-	// FetchMore is Fetch that also reads rows by id (source 1) and rows that waited for their time (source 3).
+	// FetchMore is Fetch that also reads rows by id, and rows that waited for their time.
 	// Most reads need neither, and the statement is planned each time.
 	//
-	// Arguments: those of Fetch; ids; whether dead rows count among them; whether to read what fell due,
-	// and at most how many rows of it per lane.
+	// Arguments: those of Fetch; ids; whether dead rows count among them; for each lane at most how many rows of
+	// what fell due (none at all to leave it out).
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue
 
 	fetchHeader = `WITH clock AS MATERIALIZED (
@@ -53,43 +67,46 @@ const (
       JOIN {lanes} l ON l.scope = $1::text AND l.lane = w.lane AND l.owner = $2::uuid AND l.epoch = w.epoch
      CROSS JOIN rewind CROSS JOIN now
 )
-SELECT 0::smallint AS source, 0::smallint AS lane, 0::bigint AS id, ''::text AS uuid, ''::text AS topic, ''::text AS key,
+SELECT 0::smallint AS lane, 0::bigint AS id, ''::text AS uuid, ''::text AS topic, ''::text AS key,
        NULL::bytea AS payload,
        jsonb_build_object('snapshot', now.snap::text, 'next_xid', now.next_xid, 'seq', now.seq, 'rewind', rewind.id,
                           'standby', pg_is_in_recovery(),
+                          'server', {server},
                           'lanes', (SELECT coalesce(jsonb_agg(owned.lane), '[]') FROM owned)) AS metadata,
-       now.at AS created_at, 0 AS attempts, false AS dead
+       now.at AS created_at, 0 AS attempts
   FROM now CROSS JOIN rewind`
 
 	fetchReady = `
 UNION ALL
-SELECT 2::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts, false
+SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts
          FROM {outbox} o
-        WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND o.lane <= owned.lane
+        WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND (o.lane, o.id) <= (owned.lane, owned.mark + $13::bigint)
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
           AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
         ORDER BY o.lane, o.id LIMIT owned.lim) r`
 
 	fetchByID = `
 UNION ALL
-SELECT 1::smallint, o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts, o.dead_at IS NOT NULL
+SELECT o.lane + CASE WHEN o.dead_at IS NULL THEN 64 ELSE 256 END::smallint, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata,
+       o.created_at, o.attempts
   FROM {outbox} o
- WHERE o.id = ANY ($13::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $14::bool)
+ WHERE o.id = ANY ($14::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
    AND o.lane IN (SELECT owned.lane FROM owned)`
 
 	fetchDue = `
 UNION ALL
-SELECT 3::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts, false
-  FROM owned CROSS JOIN LATERAL (
+SELECT r.lane + 192::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
+  FROM owned JOIN unnest($7::bigint[]::smallint[], $16::bigint[]) AS d(lane, lim) ON d.lane = owned.lane
+ CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts
          FROM {outbox} o
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
           AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
-        ORDER BY o.lane, o.due_at, o.id LIMIT $16::bigint) r
- WHERE $15::bool`
+        ORDER BY o.lane, o.due_at, o.id LIMIT d.lim) r
+ WHERE $16::bigint[] <> '{}'`
 
 	// Writers lists the transaction ids (the lower 32 bits) that may have written to the outbox: those that hold a
 	// lock on it that a writer takes, which is kept to the end of the transaction.
@@ -102,11 +119,15 @@ SELECT 3::smallint, r.lane, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata,
                   AND r.mode <> 'AccessShareLock')`
 
 	// LoadHeads reads the messages of some lanes that wait for another attempt and so hold their keys.
-	// With the last argument true, dead messages hold theirs as well.
+	// With the last argument true, dead messages hold theirs as well. Its first result (lane -1) says in the
+	// place of dead whether the server is a standby.
 	//
 	// Arguments: lanes, topics (empty = all), whether dead messages hold their keys.
-	LoadHeads = `SELECT o.lane, o.id, o.key, o.topic, o.attempts,
-       greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0)::float8 AS wait, false AS dead
+	LoadHeads = `SELECT (-1)::smallint AS lane, 0::bigint AS id, ''::text AS key, ''::text AS topic, 0 AS attempts,
+       0::float8 AS wait, pg_is_in_recovery() AS dead
+UNION ALL
+SELECT o.lane, o.id, o.key, o.topic, o.attempts,
+       CASE WHEN isfinite(o.due_at) THEN greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0) ELSE 1e6 END::float8, false
   FROM {outbox} o
  WHERE o.lane = ANY ($1::bigint[]::smallint[])
    AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
@@ -120,46 +141,52 @@ SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
 	// Sweep lists ids that are pending at or below the marks of some lanes, from a cursor in each on: the
 	// safety net under Fetch, for rows that somebody made pending again behind its back.
 	//
-	// Arguments: lanes, cursors, marks, limit per lane, topics (empty = all).
+	// Arguments: lanes, cursors, ids up to which to look, limit per lane, topics (empty = all).
 	Sweep = `SELECT r.lane, r.id
-  FROM unnest($1::bigint[]::smallint[], $2::bigint[], $3::bigint[]) AS w(lane, cursor, mark)
+  FROM unnest($1::bigint[]::smallint[], $2::bigint[], $3::bigint[]) AS w(lane, cursor, upto)
  CROSS JOIN LATERAL (
        SELECT o.lane, o.id FROM {outbox} o
-        WHERE (o.lane, o.id) > (w.lane, w.cursor) AND (o.lane, o.id) <= (w.lane, w.mark)
+        WHERE (o.lane, o.id) > (w.lane, w.cursor) AND (o.lane, o.id) <= (w.lane, w.upto)
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
           AND ($5::text[] = '{}' OR o.topic = ANY ($5::text[]))
         ORDER BY o.lane, o.id LIMIT $4::bigint) r`
 
 	// SettlePublished marks messages published. A publish that happened is a fact, whoever reports it
-	// and whatever became of the lane since, so no epoch is checked.
+	// and whatever became of the lane since, so no epoch is checked. But a server that took over may have given an
+	// id to another message: unless the run of the server is the one that the rows were read from, each uuid
+	// must be the same as well.
 	//
-	// Arguments: ids.
+	// Arguments: ids, the server's run as in Fetch's header, uuids (may be empty if it is the same).
 	SettlePublished = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL
- WHERE id = ANY ($1::bigint[]) AND published_at IS NULL`
+ WHERE id = ANY ($1::bigint[]) AND published_at IS NULL` + sameMessage
 
 	// SettlePublishedDelete is SettlePublished for an outbox that keeps nothing.
 	//
-	// Arguments: ids.
-	SettlePublishedDelete = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])`
+	// Arguments: those of SettlePublished.
+	SettlePublishedDelete = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])` + sameMessage
+
+	// The sub-select is computed once, and the hash of the last part only if the first is false.
+	sameMessage = ` AND ((SELECT {server}) = $2::bigint OR (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $3::text[])))`
 
 	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch
 	// under which the message was read: the lock keeps both as they are until this commits. It answers
 	// what became of each message, unless somebody else had settled it: fenced (the lane is somebody else's
 	// now), waiting or dead. attempts is set, not incremented, so that repeating the statement after an
-	// unknown commit charges once. A message dies of attempts only at a minimum age.
+	// unknown commit charges once; one that it had made dead is called dead again. A message dies of
+	// attempts only at a minimum age.
 	//
 	// The CASE hides two tests for NULL from the planner. In a backlog that was not analyzed yet it takes
 	// them for very selective, and then compares every pending message with every argument.
 	//
 	// Arguments: scope, owner, ids, lanes, epochs, attempts, delays in seconds, errors, permanent,
-	// most attempts, minimum age in seconds.
+	// most attempts, minimum age in seconds, uuids.
 	SettleFailed = `WITH fence AS MATERIALIZED (
     SELECT l.lane, l.epoch FROM {lanes} l
      WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = ANY ($4::bigint[]::smallint[]) FOR SHARE
 ), failed AS MATERIALIZED (
     SELECT f.*, fence.lane IS NOT NULL AS mine
-      FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::float8[], $8::text[], $9::bool[])
-           AS f(id, lane, epoch, attempts, delay, error, permanent)
+      FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::float8[], $8::text[], $9::bool[], $12::text[])
+           AS f(id, lane, epoch, attempts, delay, error, permanent, uuid)
       LEFT JOIN fence ON fence.lane = f.lane AND fence.epoch = f.epoch
 ), settled AS (
     UPDATE {outbox} o
@@ -169,23 +196,27 @@ SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
                                AND o.created_at <= clock_timestamp() - $11::float8 * interval '1 second')
                           THEN clock_timestamp() END
       FROM failed f
-     WHERE f.mine AND o.id = f.id AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NULL ELSE false END
+     WHERE f.mine AND o.id = f.id AND o.uuid = f.uuid
+       AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NULL ELSE false END
     RETURNING o.id, o.dead_at IS NOT NULL AS dead
 )
 SELECT s.id, CASE WHEN s.dead THEN 'dead' ELSE 'waiting' END FROM settled s
+UNION ALL
+SELECT f.id, 'dead' FROM failed f JOIN {outbox} o ON o.id = f.id AND o.uuid = f.uuid
+ WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NOT NULL ELSE false END
 UNION ALL
 SELECT f.id, 'fenced' FROM failed f WHERE NOT f.mine`
 
 	// CleanPublished deletes published messages past the retention from one stretch of the primary key,
 	// and says where the stretch ended and whether it reached messages that are too young.
 	//
-	// Arguments: cursor (id), retention in seconds, rows per stretch.
+	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all).
 	CleanPublished = `WITH stretch AS MATERIALIZED (
-    SELECT o.id, o.published_at, o.created_at FROM {outbox} o WHERE o.id > $1::bigint ORDER BY o.id LIMIT $3::bigint
+    SELECT o.id, o.topic, o.published_at, o.created_at FROM {outbox} o WHERE o.id > $1::bigint ORDER BY o.id LIMIT $3::bigint
 ), gone AS (
     DELETE FROM {outbox} o USING stretch s
      WHERE o.id = s.id AND s.published_at < clock_timestamp() - $2::float8 * interval '1 second'
-       AND o.published_at IS NOT NULL
+       AND o.published_at IS NOT NULL AND ($4::text[] = '{}' OR s.topic = ANY ($4::text[]))
     RETURNING o.id
 )
 SELECT coalesce(max(s.id), $1::bigint), count(*),

@@ -40,10 +40,10 @@ ON CONFLICT (consumer, message_id) DO UPDATE
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL
 RETURNING i.attempts`
 
-	// ReviveInbox makes a dead message processable again. It returns how many rows it touched.
+	// ReviveInbox makes a dead message processable again, with all its attempts. It returns how many rows it touched.
 	//
 	// Arguments: consumer, message id.
-	ReviveInbox = `UPDATE {inbox} SET dead_at = NULL
+	ReviveInbox = `UPDATE {inbox} SET dead_at = NULL, attempts = 0
  WHERE consumer = $1 AND message_id = $2 AND dead_at IS NOT NULL AND processed_at IS NULL`
 
 	// CleanInbox deletes one batch of rows that were processed longer ago than the retention. Dead and

@@ -3,8 +3,9 @@ package schema
 // The statements by which forwarders share the lanes of a scope. Every change of a lane's owner
 // compares and raises its epoch, so two that decide on old knowledge cannot both succeed.
 const (
-	// LockForwarders keeps others from joining while one checks whether it may.
-	LockForwarders = `LOCK TABLE {forwarders} IN SHARE ROW EXCLUSIVE MODE`
+	// LockForwarders keeps others from joining while one checks whether it may. It stops nobody else: a process
+	// that is frozen while it has the lock must not keep the others from renewing their leases.
+	LockForwarders = `SELECT pg_advisory_xact_lock(hashtextextended('forwarders of ' || {outbox_text}, 0))`
 
 	// ConflictingForwarder finds a live forwarder whose topics overlap under another scope, or differ
 	// under the same one.
@@ -31,15 +32,15 @@ ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at`
 	// Heartbeat renews the lease. It touches no row if that has run out: others may have joined since that
 	// could not have before, so the forwarder must join anew.
 	//
-	// Arguments: own id, lease time in seconds.
-	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second'
+	// Arguments: own id, lease time in seconds, whether the forwarder is shutting down and has no share any more.
+	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second', leaving = $3::bool
  WHERE id = $1::uuid AND expires_at > clock_timestamp()`
 
-	// Members lists the live forwarders of a scope and in how many seconds each lease runs out.
+	// Members lists the live forwarders of a scope that are to have lanes, and in how many seconds each lease runs out.
 	//
 	// Arguments: scope.
 	Members = `SELECT f.id::text, extract(epoch FROM f.expires_at - clock_timestamp())::float8 FROM {forwarders} f
- WHERE f.scope = $1::text AND f.expires_at > clock_timestamp() ORDER BY f.id`
+ WHERE f.scope = $1::text AND f.expires_at > clock_timestamp() AND NOT f.leaving ORDER BY f.id`
 
 	// Lanes lists the lanes of a scope: epoch, owner ('' = none) and whether that owner is alive.
 	//

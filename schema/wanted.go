@@ -47,6 +47,7 @@ var wanted = []wantedTable{
 			{"{outbox_ready}", "btree", "lane, id", "published_at IS NULL AND dead_at IS NULL AND due_at IS NULL"},
 			{"{outbox_waiting}", "btree", "lane, due_at, id", "published_at IS NULL AND dead_at IS NULL AND due_at IS NOT NULL"},
 			{"{outbox_dead}", "btree", "lane, id", "dead_at IS NOT NULL"},
+			{"{outbox_held}", "btree", "lane", "attempts > 0 AND published_at IS NULL AND dead_at IS NULL"},
 		},
 	},
 	{
@@ -66,6 +67,7 @@ var wanted = []wantedTable{
 			{name: "topics", kind: "text[]"},
 			{name: "name", kind: "text"},
 			{name: "expires_at", kind: "timestamp with time zone"},
+			{name: "leaving", kind: "boolean", expression: "false"},
 		},
 	},
 	{

@@ -35,6 +35,10 @@ CREATE INDEX {outbox_waiting} ON {outbox} (lane, due_at, id)
 CREATE INDEX {outbox_dead} ON {outbox} (lane, id)
     WHERE dead_at IS NOT NULL;
 
+-- What holds its key, among what may be many more messages that are only delayed.
+CREATE INDEX {outbox_held} ON {outbox} (lane)
+    WHERE attempts > 0 AND published_at IS NULL AND dead_at IS NULL;
+
 CREATE TABLE {lanes} (
     scope text     NOT NULL,
     lane  smallint NOT NULL,
@@ -48,7 +52,8 @@ CREATE TABLE {forwarders} (
     scope      text        NOT NULL,
     topics     text[]      NOT NULL,
     name       text        NOT NULL,
-    expires_at timestamptz NOT NULL
+    expires_at timestamptz NOT NULL,
+    leaving    boolean     NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
 
 CREATE TABLE {inbox} (
