@@ -110,7 +110,8 @@ func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (
 
 // Decorator makes the publisher that a Router or a component is given write to the outbox wherever the
 // message's context carries a transaction; without one cfg.WithoutTx decides, and PassThrough hands the
-// messages to the decorated publisher.
+// messages to the decorated publisher, or to cfg.Publisher if that is set. Close of what it returns does not close the
+// decorated publisher; whoever made that does.
 //
 // It serves publishers that are called inside handlers, such as those of a CQRS bus. What a handler returns
 // is published by the Router after every middleware is done, with a context that has no transaction:
@@ -130,7 +131,8 @@ func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) mess
 // all of them before it writes any. Publishing nothing is no error.
 //
 // It returns ErrInvalidMessage, ErrMixedTx, ErrOtherDB, ErrNoTx as PublisherConfig.WithoutTx says, or the
-// error of the database, after which Postgres refuses everything else in that transaction.
+// error of the database, after which Postgres refuses everything else in that transaction. If the transaction in the
+// context has ended it returns ErrNoTx whatever WithoutTx says; give such messages a context of OutsideTx.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	ctx := context.Background()
 	for i, msg := range msgs {
@@ -169,7 +171,7 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 	begun := time.Now()
 	for _, stmt := range chunks(p.insert, records) {
 		if _, err = s.tx.q.Exec(ctx, stmt.sql, stmt.args...); err != nil {
-			err = fmt.Errorf("write to %s: %w", p.table, explain(err))
+			err = fmt.Errorf("write to %s: %w", p.table, schema.Explain(err))
 			break
 		}
 	}
@@ -182,8 +184,10 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 
 // Capture takes messages that InTx will write together with COMMIT, in the same round trip where the driver
 // can do that. middleware.Outbox captures what a handler returns; other code wants PublishContext, whose errors
-// come at once. It checks the messages now. It returns ErrNoTx without a transaction whatever
-// PublisherConfig.WithoutTx says, and writes at once in a transaction of WithTx, whose COMMIT is not ours.
+// come at once. It checks the messages now and keeps their payloads, not copies: leave them as they are until COMMIT. Messages
+// get their ids then, so they come after what the transaction publishes by Publish later. It returns ErrNoTx without a
+// transaction, or if that has ended, whatever PublisherConfig.WithoutTx says, and writes at once in a transaction
+// of WithTx, whose COMMIT is not ours.
 func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.Message) error {
 	records, err := p.records(topic, msgs)
 	if err != nil || len(records) == 0 {
@@ -214,7 +218,7 @@ func (p *Publisher) DB() *DB { return p.db }
 func (p *Publisher) Tables() schema.Names { return p.cfg.Tables }
 
 func (p *Publisher) accepts(s *scope) error {
-	if s.tx.ended {
+	if s.over() {
 		return fmt.Errorf("%w: the transaction in it has ended", ErrNoTx)
 	}
 	if s.tx.db != nil && s.tx.db != p.db {
@@ -263,13 +267,4 @@ func (p *Publisher) observe(ctx context.Context, topic string, records []record,
 		w.Bytes += len(r.payload)
 	}
 	p.cfg.Observer.Written(ctx, w)
-}
-
-// explain adds the cure to the errors of a database that was not migrated.
-func explain(err error) error {
-	switch schema.SQLState(err) {
-	case "42P01", "3F000", "42703":
-		return fmt.Errorf("%w (run schema.Migrate with the same schema.Names, or check them and the search_path)", err)
-	}
-	return err
 }

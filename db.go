@@ -33,7 +33,8 @@ func FromPgx(pool *pgxpool.Pool) *DB {
 }
 
 // FromSQL makes a handle on a database/sql pool of any Postgres driver, such as pgx's stdlib or lib/pq,
-// named "postgres". A nil pool is reported as ErrNoDB by whatever the handle is given to.
+// named "postgres". A nil pool is reported as ErrNoDB by whatever the handle is given to. With pgx's stdlib leave the
+// description cache on (description_cache_capacity, 512 by default): statements outside transactions fail without it.
 func FromSQL(db *sql.DB) *DB {
 	if db == nil {
 		return &DB{}

@@ -7,7 +7,8 @@ var (
 	ErrNoDB = errors.New("outbox: no database: pass a non-nil pool to FromPgx or FromSQL")
 
 	// ErrNoTx is returned by Publish if the context carries no transaction and PublisherConfig.WithoutTx
-	// is RequireTx.
+	// is RequireTx, and whatever that says if the transaction, or the nested InTx, of the context has ended:
+	// OutsideTx takes it out.
 	ErrNoTx = errors.New("outbox: no transaction in the context: put middleware.Tx around the handler, " +
 		"call inside outbox.InTx, or set PublisherConfig.WithoutTx")
 
@@ -30,7 +31,8 @@ var (
 	ErrCommitUnknown = errors.New("outbox: the outcome of COMMIT is unknown")
 
 	// ErrTxEnded is returned by InTx if its function ended the transaction itself, by Commit, Rollback
-	// or SQL. What came after that in the function was not part of it.
+	// or SQL. What came after that in the function was not part of it. It is also returned, without a call
+	// of the function, for a context whose transaction, or nested InTx, has ended: OutsideTx takes it out.
 	ErrTxEnded = errors.New("outbox: the transaction was ended inside the function that InTx runs: " +
 		"leave COMMIT and ROLLBACK to InTx, return an error to roll back")
 

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // The limits of what the outbox stores beside the payload, in bytes.
@@ -42,11 +43,11 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 		return fail("it has no UUID: make it with message.NewMessage(watermill.NewUUID(), payload)")
 	case len(msg.UUID) > MaxUUIDBytes:
 		return record{}, fmt.Errorf("%w: its UUID has %d bytes, the limit is %d", ErrInvalidMessage, len(msg.UUID), MaxUUIDBytes)
-	case !storable(msg.UUID):
+	case !schema.Storable(msg.UUID):
 		return record{}, fmt.Errorf("%w: its UUID is invalid UTF-8 or holds a NUL", ErrInvalidMessage)
 	case len(key) > MaxKeyBytes:
 		return fail("its key has %d bytes, the limit is %d: hash it", len(key), MaxKeyBytes)
-	case !storable(key):
+	case !schema.Storable(key):
 		return fail("its key is invalid UTF-8 or holds a NUL")
 	case maxPayload > 0 && len(msg.Payload) > maxPayload:
 		return fail("its payload has %d bytes, MaxPayloadBytes is %d", len(msg.Payload), maxPayload)
@@ -56,7 +57,7 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 		r.payload = []byte{}
 	}
 	for k, v := range msg.Metadata {
-		if !storable(k) || !storable(v) {
+		if !schema.Storable(k) || !schema.Storable(v) {
 			return fail("metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in", strings.ToValidUTF8(k, "?"))
 		}
 	}
@@ -86,18 +87,13 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 	return r, nil
 }
 
-// storable says whether Postgres text, and JSON in it, hands the string back as it is.
-func storable(s string) bool {
-	return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
-}
-
 func checkTopic(topic string) error {
 	switch {
 	case topic == "":
 		return fmt.Errorf("%w: the topic is empty", ErrInvalidMessage)
 	case len(topic) > MaxTopicBytes:
 		return fmt.Errorf("%w: the topic has %d bytes, the limit is %d", ErrInvalidMessage, len(topic), MaxTopicBytes)
-	case !storable(topic):
+	case !schema.Storable(topic):
 		return fmt.Errorf("%w: the topic is invalid UTF-8 or holds a NUL", ErrInvalidMessage)
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 func TestNewRecordRefusesWhatCannotBeStored(t *testing.T) {
@@ -58,7 +60,7 @@ func TestNewRecordRefusesWhatCannotBeStored(t *testing.T) {
 		}
 		if !errors.Is(err, ErrInvalidMessage) {
 			t.Errorf("%s: %v", name, err)
-		} else if !storable(err.Error()) {
+		} else if !schema.Storable(err.Error()) {
 			t.Errorf("%s: the error itself cannot be logged: %q", name, err)
 		}
 	}

@@ -7,7 +7,8 @@ import (
 
 // TxObserver is told of transactions. It must be safe for concurrent use and must not block.
 type TxObserver interface {
-	// TxEnded is called once for each transaction that InTx began, savepoints not included.
+	// TxEnded is called once for each transaction that InTx began, savepoints not included, also if the
+	// function panicked.
 	TxEnded(ctx context.Context, end TxEnd)
 }
 

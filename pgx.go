@@ -26,8 +26,14 @@ var planEachTime = []any{pgx.QueryExecModeCacheDescribe}
 
 func newPgxBackend(pool *pgxpool.Pool) pgxBackend {
 	b := pgxBackend{pool: pool}
-	if pool.Config().ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		b.mode = planEachTime // the other modes do that already, and were chosen for a reason
+	cfg := pool.Config().ConnConfig
+	switch {
+	case cfg.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement:
+		// The other modes do that already, and were chosen for a reason.
+	case cfg.DescriptionCacheCapacity > 0:
+		b.mode = planEachTime
+	default: // pgx refuses the other one without that cache
+		b.mode = []any{pgx.QueryExecModeExec}
 	}
 	return b
 }
@@ -263,13 +269,13 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending []statement) error {
 	for range before {
 		if _, err := results.Exec(); err != nil {
 			results.Close() // says the same again
-			return errors.Join(commitError(err, false), t.rollback(ctx))
+			return errors.Join(commitError(err), t.rollback(ctx))
 		}
 	}
 	tag, err := results.Exec()
 	results.Close() // once the answer to COMMIT has come, nothing can change the outcome
 	if err != nil {
-		return errors.Join(commitError(err, true), t.rollback(ctx))
+		return errors.Join(commitError(err), t.rollback(ctx))
 	}
 	t.release()
 	if tag.String() != "COMMIT" {
@@ -279,12 +285,13 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending []statement) error {
 }
 
 // commitError tells an error that proves a rollback from one that leaves the outcome open.
-func commitError(err error, atCommit bool) error {
+func commitError(err error) error {
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &pgErr):
-		// An ERROR rolled the transaction back. A FATAL one at COMMIT may have come after the commit.
-		if !atCommit || !fatalState(pgErr.Code) {
+		// An ERROR rolled the transaction back. What ends the connection may have come after the commit, also as
+		// the answer to a statement before COMMIT: a pooler answers in place of a server that it lost.
+		if !fatalState(pgErr.Code) {
 			return err
 		}
 	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):

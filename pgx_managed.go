@@ -104,26 +104,25 @@ func (m managedTx) Exec(ctx context.Context, query string, args ...any) (pgconn.
 
 func (m managedTx) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
 	if err := m.usable(); err != nil {
-		return nil, err
+		return failed(err).Query()
 	}
 	return m.Conn().Query(ctx, query, args...)
 }
 
 func (m managedTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
 	if err := m.usable(); err != nil {
-		return failedRow{err}
+		return failed(err).QueryRow()
 	}
 	return m.Conn().QueryRow(ctx, query, args...)
 }
 
-// Conn returns nil after the end of the transaction.
+// Conn returns nil after the end of the transaction, and if it could not begin.
 func (m managedTx) Conn() *pgx.Conn {
-	if m.tx.ended {
+	if m.tx.usable() != nil {
 		return nil
 	}
 	return m.tx.conn.Conn()
 }
 
-type failedRow struct{ err error }
-
-func (f failedRow) Scan(...any) error { return f.err }
+// failed makes what pgx returns with an error: rows that are closed and know it.
+func failed(err error) pgx.BatchResults { return pgx.FailedBatchResults(&pgx.Batch{}, err) }

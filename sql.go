@@ -101,13 +101,19 @@ func (t *sqlTx) commit(ctx context.Context, pending []statement) error {
 			return errors.Join(endedError(ctx, err), t.rollback(ctx))
 		}
 	}
-	err := t.tx.Commit()
+	return sqlCommitError(ctx, t.tx.Commit())
+}
+
+// sqlCommitError tells an error of Commit that proves a rollback from one that leaves the outcome open.
+func sqlCommitError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
 		return endedError(ctx, err)
 	case errors.Is(err, pgx.ErrTxCommitRollback):
+		return err
+	case err == context.DeadlineExceeded: // the bare one comes from before anything was sent
 		return err
 	case schema.SQLState(err) != "" && !fatalState(schema.SQLState(err)):
 		return err
@@ -166,9 +172,11 @@ func (c *sqlConn) get(ctx context.Context) (*sql.Conn, error) {
 	return conn, err
 }
 
-// dropped forgets a connection after an error that no SQLSTATE explains, so that the next call opens another.
+// dropped closes a connection after an error that no SQLSTATE explains, or that says that it leads to a standby, so that
+// the next call opens another.
 func (c *sqlConn) dropped(err error) error {
-	if err != nil && (schema.SQLState(err) == "" || fatalState(schema.SQLState(err)) || errors.Is(err, driver.ErrBadConn)) {
+	state := schema.SQLState(err)
+	if err != nil && (state == "" || state == readOnlyServer || fatalState(state) || errors.Is(err, driver.ErrBadConn)) {
 		c.close()
 	}
 	return err
@@ -178,7 +186,8 @@ func (c *sqlConn) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn != nil {
-		c.conn.Close()
+		// Its Close would only give it back, and the pool would hand it out again.
+		_ = c.conn.Raw(func(any) error { return driver.ErrBadConn })
 		c.conn = nil
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -18,7 +20,9 @@ type scopeKey struct{}
 type scope struct {
 	tx     *txState
 	parent *scope
+	depth  int // of savepoints
 
+	ended        bool // a savepoint that was released or undone
 	rollbackOnly bool
 	afterCommit  []func()
 	pending      []capture // written together with COMMIT
@@ -26,13 +30,14 @@ type scope struct {
 
 // txState is what all scopes of one transaction share.
 type txState struct {
-	db         *DB // nil after WithTx
-	q          schema.Querier
-	native     func(ctx context.Context) any
-	ended      bool
-	savepoints int
-	broken     error             // a savepoint could not be undone, so nothing may be committed
-	wrote      map[string]string // outbox tables, to the channels to notify
+	db     *DB // nil after WithTx
+	q      schema.Querier
+	native func(ctx context.Context) any
+	ended  bool
+	broken error             // a savepoint could not be undone, so nothing may be committed
+	wrote  map[string]string // outbox tables, to the channels to notify
+
+	handler, topic string // what it was begun in, if that was a handler of a Router
 }
 
 type capture struct {
@@ -41,15 +46,30 @@ type capture struct {
 	records   []record
 }
 
+// scopeFrom leaves alone a transaction that came along with a message from one handler to another, as in-process
+// Pub/Subs can pass contexts on: it belongs to another goroutine.
 func scopeFrom(ctx context.Context) *scope {
 	s, _ := ctx.Value(scopeKey{}).(*scope)
+	if s != nil && s.tx.handler != "" &&
+		(s.tx.handler != message.HandlerNameFromCtx(ctx) || s.tx.topic != message.SubscribeTopicFromCtx(ctx)) {
+		return nil
+	}
 	return s
 }
+
+// begunIn notes the handler whose context this is.
+func (tx *txState) begunIn(ctx context.Context) {
+	tx.handler, tx.topic = message.HandlerNameFromCtx(ctx), message.SubscribeTopicFromCtx(ctx)
+}
+
+func (s *scope) over() bool { return s.ended || s.tx.ended }
 
 // InTx runs fn in a transaction of db, which fn finds in its context, and commits it if fn returns nil.
 // If fn returns an error or panics, the transaction is rolled back and the error or the panic passed on. In
 // a context that carries a transaction already, of InTx or of WithTx, fn runs behind a savepoint of that
-// one: its failure undoes only its own work.
+// one: its failure undoes only its own work. If that transaction, or the nested InTx, has ended, InTx returns ErrTxEnded;
+// with OutsideTx(ctx) it begins a new one. A transaction that was begun in another handler of a Router, whose context came
+// along with a message within the process, counts as none.
 //
 // Besides the errors of fn and of the database it returns ErrNoDB, ErrOtherDB if the context carries a
 // transaction of another DB, ErrRolledBack, ErrTxEnded and ErrCommitUnknown. Serialization failures
@@ -79,21 +99,9 @@ func InTxWith(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 		return inSavepoint(ctx, outer, fn)
 	}
 
-	begun := time.Now()
-	s, err := inNewTx(ctx, db, opts, fn)
-	if !opts.ReadOnly && schema.SQLState(err) == readOnlyServer {
-		db.Reset()
-	}
-	if opts.Observer != nil {
-		opts.Observer.TxEnded(ctx, TxEnd{DB: db.name, Duration: time.Since(begun), Err: err})
-	}
-	if s == nil {
-		return err
-	}
-	for _, c := range s.pending {
-		c.publisher.observe(ctx, c.topic, c.records, 0, err)
-	}
-	if err != nil {
+	s := &scope{tx: &txState{db: db}}
+	s.tx.begunIn(ctx)
+	if err := s.observed(ctx, opts, fn); err != nil {
 		return err
 	}
 	for table, channel := range s.tx.wrote {
@@ -105,17 +113,37 @@ func InTxWith(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 	return nil
 }
 
-func inNewTx(ctx context.Context, db *DB, opts TxOptions, fn func(context.Context) error) (*scope, error) {
-	native, err := db.backend.begin(ctx, opts)
+var errUnfinished = errors.New("outbox: the function that InTx runs panicked or called runtime.Goexit")
+
+// observed runs the transaction and tells the observers how it ended, also if fn never returned.
+func (s *scope) observed(ctx context.Context, opts TxOptions, fn func(context.Context) error) (err error) {
+	begun := time.Now()
+	err = errUnfinished
+	defer func() {
+		if !opts.ReadOnly && schema.SQLState(err) == readOnlyServer {
+			s.tx.db.Reset()
+		}
+		if opts.Observer != nil {
+			opts.Observer.TxEnded(ctx, TxEnd{DB: s.tx.db.name, Duration: time.Since(begun), Err: err})
+		}
+		for _, c := range s.pending {
+			c.publisher.observe(ctx, c.topic, c.records, 0, err)
+		}
+	}()
+	return s.run(ctx, opts, fn)
+}
+
+func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context) error) error {
+	native, err := s.tx.db.backend.begin(ctx, opts)
 	if err != nil {
-		return nil, fmt.Errorf("begin: %w", err)
+		return fmt.Errorf("begin: %w", err)
 	}
-	s := &scope{tx: &txState{db: db, q: native, native: func(ctx context.Context) any {
+	s.tx.q, s.tx.native = native, func(ctx context.Context) any {
 		if lazy, ok := native.(*pgxTx); ok {
 			_ = lazy.start(ctx) // kept there: the first use of the transaction returns it
 		}
 		return native.native()
-	}}}
+	}
 	finished := false
 	defer func() {
 		s.tx.ended = true
@@ -133,15 +161,15 @@ func inNewTx(ctx context.Context, db *DB, opts TxOptions, fn func(context.Contex
 		if rollbackErr := native.rollback(ctx); rollbackErr != nil {
 			err = errors.Join(err, rollbackErr)
 		}
-		return s, err
+		return err
 	}
 	for _, c := range s.pending {
 		s.wrote(c.publisher)
 	}
 	if err := native.commit(ctx, pendingStatements(s.pending)); err != nil {
-		return s, fmt.Errorf("commit: %w", explain(err))
+		return fmt.Errorf("commit: %w", schema.Explain(err))
 	}
-	return s, nil
+	return nil
 }
 
 // pendingStatements joins neighbours that go to the same table, so that what a handler returned is
@@ -161,33 +189,37 @@ func pendingStatements(pending []capture) []statement {
 }
 
 func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) error) (err error) {
-	if outer.tx.ended {
+	if outer.over() {
 		return ErrTxEnded
 	}
 	tx := outer.tx
-	tx.savepoints++
-	name := fmt.Sprintf("outbox_%d", tx.savepoints)
+	s := &scope{tx: tx, parent: outer, depth: outer.depth + 1}
+	name := fmt.Sprintf("outbox_%d", s.depth)
 	if _, err := tx.q.Exec(ctx, "savepoint "+name); err != nil {
 		return fmt.Errorf("savepoint: %w", err)
 	}
-	s := &scope{tx: tx, parent: outer}
 	undo := func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
-		if _, err := tx.q.Exec(ctx, "rollback to savepoint "+name); err != nil {
-			tx.broken = fmt.Errorf("rollback to savepoint: %w", err)
-			return tx.broken
+		// Released as well, or it would hide one of that name that was made around a transaction of WithTx.
+		for _, verb := range []string{"rollback to", "release"} {
+			if _, err := tx.q.Exec(ctx, verb+" savepoint "+name); err != nil {
+				tx.broken = fmt.Errorf("%s savepoint: %w", verb, err)
+				return tx.broken
+			}
 		}
 		return nil
 	}
 	finished := false
 	defer func() {
+		s.ended = true
 		if !finished {
 			_ = undo()
 		}
 	}()
 	err = fn(context.WithValue(ctx, scopeKey{}, s))
 	finished = true
+	s.ended = true
 	if err == nil {
 		err = s.refusal()
 	}
@@ -208,12 +240,13 @@ func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) err
 // SetRollbackOnly do not work in it, because nobody tells this module how it ended; inside a nested
 // InTx SetRollbackOnly does, for the savepoint. It returns ErrBadTx for anything else, nil included.
 func WithTx(ctx context.Context, tx any) (context.Context, error) {
+	if v := reflect.ValueOf(tx); v.Kind() == reflect.Pointer && v.IsNil() {
+		return ctx, ErrBadTx
+	}
 	s := &scope{tx: &txState{native: func(context.Context) any { return tx }}}
+	s.tx.begunIn(ctx)
 	switch tx := tx.(type) {
 	case *sql.Tx:
-		if tx == nil {
-			return ctx, ErrBadTx
-		}
 		s.tx.q = &sqlTx{tx: tx}
 	case pgx.Tx:
 		s.tx.q = foreignPgxTx{tx}
@@ -247,7 +280,7 @@ func (f foreignPgxTx) Query(ctx context.Context, query string, args ...any) (sch
 func TxFromContext[T any](ctx context.Context) (T, bool) {
 	var none T
 	s := scopeFrom(ctx)
-	if s == nil || s.tx.ended {
+	if s == nil || s.over() {
 		return none, false
 	}
 	if _, ok := any(&none).(*schema.Querier); ok {
@@ -261,9 +294,6 @@ func TxFromContext[T any](ctx context.Context) (T, bool) {
 // OutsideTx returns ctx without the transaction that it carries: what is done with it is not undone
 // by a rollback, and does not become visible with the commit either.
 func OutsideTx(ctx context.Context) context.Context {
-	if scopeFrom(ctx) == nil {
-		return ctx
-	}
 	return context.WithValue(ctx, scopeKey{}, (*scope)(nil))
 }
 
@@ -276,7 +306,7 @@ func (db *DB) TxQuerier(ctx context.Context) (schema.Querier, error) {
 	}
 	s := scopeFrom(ctx)
 	switch {
-	case s == nil || s.tx.ended:
+	case s == nil || s.over():
 		return nil, ErrNoTx
 	case s.tx.db != nil && s.tx.db != db:
 		return nil, ErrOtherDB
@@ -286,10 +316,10 @@ func (db *DB) TxQuerier(ctx context.Context) (schema.Querier, error) {
 
 // AfterCommit has fn called once the transaction in the context is committed, in the order of the
 // calls. It is dropped if the transaction, or the savepoint around it, is rolled back or its outcome unknown. It
-// returns ErrNoTx if there is no transaction, or only one of WithTx.
+// returns ErrNoTx if there is no transaction, or only one of WithTx, or if it, or the nested InTx, has ended.
 func AfterCommit(ctx context.Context, fn func()) error {
 	s := scopeFrom(ctx)
-	if s == nil || s.tx.db == nil || s.tx.ended {
+	if s == nil || s.tx.db == nil || s.over() {
 		return ErrNoTx
 	}
 	s.afterCommit = append(s.afterCommit, fn)
@@ -299,10 +329,11 @@ func AfterCommit(ctx context.Context, fn func()) error {
 // SetRollbackOnly makes InTx roll back although its function returns nil, and return ErrRolledBack;
 // middleware.Tx then acks the message. It is for code whose errors are swallowed before they reach
 // the transaction, such as CQRS handlers with AckCommandHandlingErrors. In a nested InTx it concerns the
-// savepoint. It returns ErrNoTx if there is no transaction, or only one of WithTx outside a nested InTx.
+// savepoint. It returns ErrNoTx if there is no transaction, or only one of WithTx outside a nested InTx, or if it, or the
+// nested InTx, has ended.
 func SetRollbackOnly(ctx context.Context) error {
 	s := scopeFrom(ctx)
-	if s == nil || s.tx.ended || (s.tx.db == nil && s.parent == nil) {
+	if s == nil || s.over() || (s.tx.db == nil && s.parent == nil) {
 		return ErrNoTx
 	}
 	s.rollbackOnly = true
