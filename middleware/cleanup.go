@@ -156,7 +156,7 @@ func (c *Cleaner) Clean(ctx context.Context) (int64, error) {
 		n, err := c.db.Exec(ctx, c.sql, c.cfg.Retention.Seconds(), c.cfg.Batch)
 		rows += n
 		if err != nil {
-			return rows, fmt.Errorf("clean inbox: %w", explain(err))
+			return rows, fmt.Errorf("clean inbox: %w", schema.Explain(err))
 		}
 		if n < int64(c.cfg.Batch) {
 			return rows, nil

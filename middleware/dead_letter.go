@@ -30,16 +30,16 @@ func letterKey(topic string, msg *message.Message) string {
 	return ""
 }
 
-// bury marks the message dead and publishes its dead letter, both or neither. A message that a copy has
-// processed meanwhile, or that is dead already, is left as it is.
-func (o *outcomes) bury(ctx context.Context, msg *message.Message, c *claim, cause error) error {
-	return outbox.InTx(ctx, o.db, func(ctx context.Context) error {
+// bury marks the message dead and publishes its dead letter, both or neither. It returns false if a copy was
+// processed meanwhile, or is dead already: then it does nothing.
+func (o *outcomes) bury(ctx context.Context, msg *message.Message, c *claim, cause error) (buried bool, err error) {
+	err = outbox.InTx(ctx, o.db, func(ctx context.Context) error {
+		buried = c == nil
 		if c != nil {
 			q, err := o.db.TxQuerier(ctx)
 			if err != nil {
 				return err
 			}
-			buried := false
 			err = schema.Collect(ctx, q, func(schema.Rows) error { buried = true; return nil },
 				c.tables.Render(schema.BuryInbox), c.consumer, c.key, errorText(cause))
 			if err != nil || !buried {
@@ -48,13 +48,14 @@ func (o *outcomes) bury(ctx context.Context, msg *message.Message, c *claim, cau
 		}
 		return o.letters.Capture(ctx, o.cfg.DeadLetterTopic, deadLetter(ctx, msg, cause))
 	})
+	return buried, err
 }
 
 // deadLetter is a copy of msg that the outbox can store, whatever is wrong with the original: metadata is made valid,
 // a UUID that is missing or unusable is replaced, and a delay, which was that of the original, removed.
 func deadLetter(ctx context.Context, msg *message.Message, cause error) *message.Message {
 	letter := message.NewMessage(msg.UUID, msg.Payload)
-	if msg.UUID == "" || len(msg.UUID) > outbox.MaxUUIDBytes || !storable(msg.UUID) {
+	if msg.UUID == "" || len(msg.UUID) > outbox.MaxUUIDBytes || !schema.Storable(msg.UUID) {
 		letter.UUID = watermill.NewUUID()
 	}
 	for k, v := range msg.Metadata {
@@ -83,7 +84,7 @@ func errorText(err error) string {
 
 // valid replaces what Postgres text cannot hold.
 func valid(s string) string {
-	if storable(s) {
+	if schema.Storable(s) {
 		return s
 	}
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")

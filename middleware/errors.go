@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 var (
@@ -44,13 +42,4 @@ func refuse(name string, err error) message.HandlerMiddleware {
 	return func(message.HandlerFunc) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) { return nil, err }
 	}
-}
-
-// explain adds the cure to the errors of a database that was not migrated.
-func explain(err error) error {
-	switch schema.SQLState(err) {
-	case "42P01", "3F000", "42703":
-		return fmt.Errorf("%w (run schema.Migrate with the same schema.Names, or check them and the search_path)", err)
-	}
-	return err
 }

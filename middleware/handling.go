@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
@@ -13,6 +15,8 @@ type handlingKey struct{}
 // handling is what the middlewares around one delivery of a message tell each other. It lives in the context;
 // one goroutine uses it.
 type handling struct {
+	handler, topic string // where a Router delivered the message to
+
 	begun time.Time
 	ended bool
 	inTx  bool // a Tx is around
@@ -31,17 +35,21 @@ func handlingOf(ctx context.Context) (_ context.Context, h *handling, outermost 
 	if h := currentHandling(ctx); h != nil {
 		return ctx, h, false
 	}
-	h = &handling{begun: time.Now()}
+	h = &handling{
+		begun: time.Now(), handler: message.HandlerNameFromCtx(ctx), topic: message.SubscribeTopicFromCtx(ctx),
+	}
 	return context.WithValue(ctx, handlingKey{}, h), h, true
 }
 
-// currentHandling returns nil for one that has ended: its context came along with a message that a
-// handler published within the process.
+// currentHandling returns nil for one that has ended, or is another handler's: its context came along with a
+// message that was published within the process. That handler may be at work, so of its handling only what never
+// changes is looked at.
 func currentHandling(ctx context.Context) *handling {
-	if h, _ := ctx.Value(handlingKey{}).(*handling); h != nil && !h.ended {
-		return h
+	h, _ := ctx.Value(handlingKey{}).(*handling)
+	if h == nil || h.handler != message.HandlerNameFromCtx(ctx) || h.topic != message.SubscribeTopicFromCtx(ctx) || h.ended {
+		return nil
 	}
-	return nil
+	return h
 }
 
 // newAttempt forgets what an attempt that was rolled back came to.

@@ -6,9 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -59,7 +57,7 @@ func (c InboxConfig) validate() error {
 	if err := c.Tables.Validate(); err != nil {
 		return fmt.Errorf("InboxConfig.Tables: %w", err)
 	}
-	if !storable(c.Consumer) {
+	if !schema.Storable(c.Consumer) {
 		return errors.New("InboxConfig.Consumer is invalid UTF-8 or holds a NUL")
 	}
 	return nil
@@ -92,15 +90,15 @@ func Inbox(db *outbox.DB, cfg InboxConfig) message.HandlerMiddleware {
 	}
 }
 
-// Revive makes a dead message processable again: its next delivery is handled. Somebody must deliver it,
-// from the dead-letter topic for example. It returns false if there is no such dead message.
+// Revive makes a dead message processable again, with all its attempts: its next delivery is handled. Somebody must
+// deliver it, from the dead-letter topic for example. It returns false if there is no such dead message.
 func Revive(ctx context.Context, db *outbox.DB, tables schema.Names, consumer, key string) (bool, error) {
 	if err := errors.Join(db.Check(), tables.Validate()); err != nil {
 		return false, err
 	}
 	n, err := db.Exec(ctx, tables.Render(schema.ReviveInbox), consumer, key)
 	if err != nil {
-		return false, fmt.Errorf("revive: %w", explain(err))
+		return false, fmt.Errorf("revive: %w", schema.Explain(err))
 	}
 	return n > 0, nil
 }
@@ -135,7 +133,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 		return nil, errors.New("inbox: the context has no handler name: set InboxConfig.Consumer outside of a Router")
 	}
 	key := i.cfg.Key(msg)
-	if key == "" || len(key) > MaxKeyBytes || !storable(key) {
+	if key == "" || len(key) > MaxKeyBytes || !schema.Storable(key) {
 		return nil, Poison(fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
 			len(key), MaxKeyBytes))
 	}
@@ -160,7 +158,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 		return rows.Scan(&c.failures)
 	}, i.claimSQL, consumer, key, hash)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: %w", explain(err))
+		return nil, fmt.Errorf("inbox: %w", schema.Explain(err))
 	}
 	h.claim = c
 	if !ours {
@@ -204,9 +202,4 @@ func needsTx(name string, err error) error {
 		return fmt.Errorf("add middleware.Tx outside of middleware.%s: %w", name, err)
 	}
 	return err
-}
-
-// storable says whether Postgres text hands the string back as it is.
-func storable(s string) bool {
-	return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
 }

@@ -220,7 +220,7 @@ func TestDeadLetterIsStorable(t *testing.T) {
 		t.Errorf("got %q %q", letter.UUID, letter.Payload)
 	}
 	for k, v := range letter.Metadata {
-		if !storable(k) || !storable(v) {
+		if !schema.Storable(k) || !schema.Storable(v) {
 			t.Errorf("metadata %q = %q", k, v)
 		}
 	}

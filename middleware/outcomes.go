@@ -50,7 +50,7 @@ func (c *OutcomesConfig) setDefaults() {
 
 func (c OutcomesConfig) validate() error {
 	switch {
-	case len(c.DeadLetterTopic) > outbox.MaxTopicBytes || !storable(c.DeadLetterTopic):
+	case len(c.DeadLetterTopic) > outbox.MaxTopicBytes || !schema.Storable(c.DeadLetterTopic):
 		return fmt.Errorf("OutcomesConfig.DeadLetterTopic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
 	case c.MaxAttempts < 0:
 		return fmt.Errorf("OutcomesConfig.MaxAttempts is %d: use 0 for no limit", c.MaxAttempts)
@@ -63,7 +63,8 @@ func (c OutcomesConfig) validate() error {
 //
 //   - ErrAlreadyProcessed: noted as processed in the inbox, acked.
 //   - ErrPoison, a verdict Poisoned of Classify, or too many attempts: marked dead in the inbox and published to the
-//     dead-letter topic through the outbox, both in one new transaction, then acked. If that fails, nacked.
+//     dead-letter topic through the outbox, both in one new transaction, then acked. If that fails, nacked. If a copy
+//     was processed meanwhile, or put aside, nothing of that: acked as a duplicate.
 //   - Any other error: the attempt and the error are recorded in the inbox, unless a copy of the message was
 //     processed meanwhile; nacked.
 //
@@ -127,8 +128,12 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 	verdict := o.verdict(h, err)
 	switch verdict {
 	case Poisoned:
-		if buryErr := o.bury(ctx, msg, h.claim, err); buryErr != nil {
-			return Failed, errors.Join(err, fmt.Errorf("put aside: %w", explain(buryErr)))
+		buried, buryErr := o.bury(ctx, msg, h.claim, err)
+		if buryErr != nil {
+			return Failed, errors.Join(err, fmt.Errorf("put aside: %w", schema.Explain(buryErr)))
+		}
+		if !buried {
+			return Duplicate, nil
 		}
 		o.cfg.Logger.Error("Message put aside as a dead letter", err, o.fields(ctx, msg).Add(watermill.LogFields{
 			"dead_letter_topic": o.cfg.DeadLetterTopic,

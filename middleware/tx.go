@@ -94,7 +94,9 @@ func (c TxConfig) validate() error {
 //
 // A message whose context carries a transaction already, of another Tx, of outbox.InTx or of outbox.WithTx,
 // is handled behind a savepoint of that one and not repeated here. The transaction of a watermill-sql
-// subscriber is never joined; the package documentation says why.
+// subscriber is never joined; the package documentation says why. Nor is that of another handler of a Router, which an
+// in-process Pub/Sub may pass on with the publisher's context. A handler that publishes to its own topic through such
+// a Pub/Sub must do so with outbox.OutsideTx, because it cannot be told from itself.
 //
 // After outbox.SetRollbackOnly the message is acked, although nothing was committed, and what the handler
 // returned is dropped. Errors are those of the handler and of outbox.InTx. If db is nil or the
@@ -137,7 +139,7 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling) ([]*message.Message, error) {
 	_, joins := outbox.TxFromContext[schema.Querier](ctx)
 	if !joins {
-		ctx = outbox.OutsideTx(ctx) // one that has ended: see currentHandling
+		ctx = outbox.OutsideTx(ctx) // one that has ended, or another handler's: see currentHandling
 		t.noteSubscriberTx(ctx, msg)
 	}
 	if !h.inTx {
