@@ -65,6 +65,7 @@ type lane struct {
 	busy      int                // rows being published
 	unsettled int                // results that were not settled yet
 	full      bool               // the last read of it hit its limit
+	manyDue   bool               // so did the last one of what fell due
 	draining  bool               // to be given back once nothing is under way
 	lost      bool               // somebody else's: results count only if they are successes
 	cursor    int64              // where the sweep stands

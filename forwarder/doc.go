@@ -20,7 +20,8 @@
 // Keys are hashed to 64 lanes, each owned by at most one forwarder of a scope. A forwarder has one heartbeat
 // row, renewed at a third of its lease time on a connection of its own. A lane changes hands by an update
 // that compares and raises its epoch: when its owner gave it back, or when the owner's lease ran out on the
-// database's clock. Surplus lanes are given back only when nothing of them is under way. The order of
+// database's clock. Surplus lanes are given back only when nothing of them is under way. A forwarder that shuts
+// down has no share any more and gives back each lane as soon as nothing of it is under way. The order of
 // messages rests on epochs alone; clocks only limit duplicates: no publish starts after the lease could
 // have run out on this process's monotonic clock.
 //
@@ -36,8 +37,12 @@
 // the earlier one too. Rows that come again while they are in memory are dropped by their ids, which
 // leave memory only before a read that starts after their settling committed. One goroutine does all reads.
 //
-// A read is taken over as a whole or not at all. After one that timed out, fewer lanes are read; after
-// a broken connection, or a sequence that went backwards, all marks start over.
+// A read covers a stretch of ids past the mark, which adapts to the time that it takes. It is taken over as a
+// whole or not at all. After one that timed out, fewer lanes are read.
+//
+// Each read also names the run of the server: when it was started. After a restart or a failover, ids may mean
+// other messages and what is known of transactions means nothing, so all that was read is forgotten and read anew,
+// and results are settled only for rows that still have the message's uuid.
 //
 // # Publishing (publish.go, board.go, key.go, queue.go)
 //
@@ -49,7 +54,8 @@
 //
 // # Settling (settle.go, result.go)
 //
-// Results are written back in batches, off the publishing path. That a message was published is final,
+// Results are written back in batches, off the publishing path, and in smaller ones after a time-out, because
+// somebody may keep a row locked. That a message was published is final,
 // whoever says it. That it failed counts only under the lane's current owner and epoch, which the
 // statement locks: otherwise the failure of a forwarder that lost its lane would let the next owner's later
 // messages pass, or hold a key for ever.
@@ -65,6 +71,6 @@
 // # Maintenance (maintain.go)
 //
 // A sweep looks for rows that somebody made pending behind our back, and held keys are compared with the
-// table, at most a twentieth of the time. One forwarder of the scope deletes what was published longer ago
-// than Retention, in small batches.
+// table, at most a twentieth of the time. One forwarder of the scope deletes what was published of its topics
+// longer ago than Retention, in small batches.
 package forwarder

@@ -46,6 +46,7 @@ type engine struct {
 	owned      int  // lanes, by the last count
 	draining   bool // some lanes are to be given back
 	drains     int  // calls of drain that wait
+	shortfalls int  // renewals in a row that found lanes missing to our share; of the lease goroutine
 	reader     reader
 	newLanes   map[int16]int64 // taken, but their held keys are not loaded yet; to epochs
 	loading    map[int16]int64 // being loaded
@@ -97,7 +98,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, logger w
 	e.idleCond = sync.NewCond(&e.mu)
 	e.board = newBoard(&e.cfg)
 	e.board.observe = e.obs
-	e.reader = reader{rowBytes: guessedRowBytes, width: laneCount}
+	e.reader = reader{rowBytes: guessedRowBytes, width: laneCount, span: firstSpan}
 	e.sendCtx, e.giveUp = context.WithCancel(context.WithoutCancel(base))
 	t := cfg.Tables
 	e.sql = statements{
@@ -118,7 +119,9 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, logger w
 
 // prepare checks the schema and registers the forwarder. Nothing has to be undone if it fails.
 func (e *engine) prepare(ctx context.Context) error {
-	if err := schema.Check(ctx, e.db, e.cfg.Tables); err != nil {
+	checkCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	if err := schema.Check(checkCtx, e.db, e.cfg.Tables); err != nil {
 		return err
 	}
 	return e.register(ctx)
@@ -156,6 +159,7 @@ func (e *engine) run(ctx context.Context) error {
 	e.idleCond.Broadcast()
 	e.mu.Unlock()
 	front.Wait()
+	signal(e.leaseNow)
 	left := e.waitForPublishes()
 	stopSettling()
 	settler.Wait() // it settles what is left before it returns

@@ -26,6 +26,11 @@ var (
 	// ErrNacked is the error of a message that was nacked by who received it from a Subscriber, as above.
 	ErrNacked = errors.New("forwarder: message was nacked")
 
-	// errStandby: snapshots on a standby do not list transactions in progress.
-	errStandby = errors.New("forwarder: connected to a standby, which cannot be read in order: connect to the primary")
+	// errBadMetadata: written by hand, since the write side stores what it can read back.
+	errBadMetadata = errors.New("forwarder: metadata is not a JSON object of strings")
+
+	// ErrStandby is logged, and told to a ReadObserver, if the connections of a running forwarder reach a standby.
+	// Snapshots there do not list the transactions in progress, so it cannot be read in order: nothing is published
+	// until they reach a primary again. On a standby Run does not start; schema.Check says so.
+	ErrStandby = errors.New("forwarder: connected to a standby: connect to the primary")
 )

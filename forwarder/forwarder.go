@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -70,10 +71,12 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return f.engine.run(ctx)
 }
 
-// Running returns a channel that is closed when the forwarder owns its lanes and publishes.
+// Running returns a channel that is closed when the forwarder is registered and has taken the lanes that are free. If
+// others own all of them, it gets its share as soon as they have given it back.
 func (f *Forwarder) Running() <-chan struct{} { return f.engine.running }
 
-// Close ends Run and waits for it to return. It may be called several times and from anywhere.
+// Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by the
+// publisher or an observer, which Run waits for.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	f.closed = true
@@ -110,7 +113,10 @@ func (f *Forwarder) Drain(ctx context.Context) error {
 	}()
 	err := f.engine.drain(drainCtx)
 	cancel()
-	if runErr := <-failed; runErr != nil {
+	switch runErr := <-failed; {
+	case errors.Is(runErr, ErrRunning): // somebody else was faster
+		return f.drainRunning(ctx)
+	case runErr != nil:
 		return runErr
 	}
 	if err != nil && ctx.Err() != nil {

@@ -4,8 +4,9 @@ import "time"
 
 // integrate takes over a complete response. Rows that waited for their turn come before those that were
 // read for the first time, and what the sweep suspected comes last: whatever was read in the proper
-// way is known by then. It returns how many rows are new and whether there may be more to read.
-func (b *board) integrate(req request, res response, now time.Time) (added int, more bool) {
+// way is known by then. It returns how many rows are new, whether there may be more to read, and whether the
+// request's span was too short to reach the end of a lane.
+func (b *board) integrate(req request, res response, now time.Time) (added int, more, short bool) {
 	for _, l := range req.lanes {
 		if !res.owned[l.number] && !l.lost {
 			b.loseLane(l)
@@ -38,16 +39,24 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 		if res.rewind >= 0 {
 			start = min(start, res.rewind)
 		}
+		if req.limits[i].rows == 0 { // there was no room
+			l.mark, more = start, true
+			continue
+		}
 		if l.full = counts[l.number] >= req.limits[i].of(start, l.mark); l.full {
 			l.mark = last[l.number]
 			l.top = max(l.top, l.mark)
 			more = true
-		} else {
-			// Everything visible past the mark was returned. A row up to the sequence's value that was not
-			// belongs to a transaction that is tracked, and comes back with it.
-			l.mark = max(l.mark, res.snapshot.seq)
-			l.top = max(l.top, last[l.number])
+			continue
 		}
+		// Everything visible past the start was returned, as far as the read went. A row up to the sequence's
+		// value that was not belongs to a transaction that is tracked, and comes back with it.
+		end := max(l.mark, res.snapshot.seq)
+		if end-start > req.span {
+			end, more, short = start+req.span, true, true
+		}
+		l.mark = end
+		l.top = max(l.top, last[l.number])
 	}
 	for _, l := range b.lanes {
 		if read[l.number] != l && res.rewind >= 0 {
@@ -57,24 +66,28 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 			more = true
 		}
 	}
+	clear(counts)
 	for i := range res.due {
+		counts[res.due[i].laneNumber]++
 		b.acceptFetched(read[res.due[i].laneNumber], &res.due[i], now)
+	}
+	for i, n := range req.due {
+		req.lanes[i].manyDue = counts[req.lanes[i].number] >= n
 	}
 	for _, w := range req.wanted {
 		if w.why == forSweep {
 			b.integrateWanted(w, res, now)
 		}
 	}
-	return b.buffered - before, more || len(b.releases) > 0
+	return b.buffered - before, more || len(b.releases) > 0, short
 }
 
 func (b *board) acceptFetched(l *lane, f *fetched, now time.Time) {
 	if l == nil || l.lost || l.draining {
 		return
 	}
-	r := f.row
-	r.lane = l
-	b.accept(&r, f.keyText, now)
+	f.row.lane = l
+	b.accept(&f.row, f.keyText, now)
 }
 
 func (b *board) integrateWanted(w wanted, res response, now time.Time) {
@@ -152,7 +165,7 @@ func (b *board) integrateWanted(w wanted, res response, now time.Time) {
 		b.enqueue(&r)
 		b.tryTopic(w.topic, &r)
 	case forSweep:
-		if !f.dead {
+		if !f.dead && r.id <= w.lane.mark { // what lies above is read in its order
 			b.observe.swept(r.id)
 			b.accept(&r, f.keyText, now)
 		}

@@ -27,6 +27,7 @@ type key struct {
 	lane       *lane
 	name       string
 	chain      []*row            // in memory; the first is queued or being published
+	first      [1]*row           // what chain starts in: most keys have one row at a time
 	queued     bool              // the first is on board.runnable
 	publishing bool              // the first is being published
 	heads      map[int64]*heldBy // rows that wait for another attempt: they hold the key
@@ -82,6 +83,7 @@ func (b *board) keyOf(l *lane, name string) *key {
 	k := l.keys[name]
 	if k == nil {
 		k = &key{lane: l, name: name}
+		k.chain = k.first[:0]
 		l.keys[name] = k
 	}
 	return k

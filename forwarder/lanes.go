@@ -188,6 +188,12 @@ func (e *engine) loadHeads(ctx context.Context, lanes []int64) (map[int16][]head
 		if err := rows.Scan(&lane, &h.id, &h.key, &h.topic, &h.attempts, &wait, &h.dead); err != nil {
 			return err
 		}
+		if lane < 0 {
+			if h.dead {
+				return ErrStandby
+			}
+			return nil
+		}
 		h.wait = time.Duration(wait * float64(time.Second))
 		heads[lane] = append(heads[lane], h)
 		return nil

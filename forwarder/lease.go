@@ -13,6 +13,8 @@ import (
 const (
 	// leaveTimeout bounds giving the lanes back; if it fails the lease runs out by itself.
 	leaveTimeout = 5 * time.Second
+	// firstShortfall is when to look again for lanes that are ours to have; then it doubles.
+	firstShortfall = 50 * time.Millisecond
 	// forgetAfter is after how many lease times a dead forwarder's row is deleted.
 	forgetAfter = 10
 )
@@ -91,8 +93,11 @@ func (e *engine) keepLease(ctx context.Context, q schema.Querier) {
 func (e *engine) balance(ctx context.Context, q schema.Querier) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(e.cfg.LeaseTTL/3, time.Second))
 	defer cancel()
+	e.mu.Lock()
+	leaving := e.stopping
+	e.mu.Unlock()
 	begun := time.Now()
-	renewed, err := q.Exec(ctx, e.sql.heartbeat, e.owner, e.cfg.LeaseTTL.Seconds())
+	renewed, err := q.Exec(ctx, e.sql.heartbeat, e.owner, e.cfg.LeaseTTL.Seconds(), leaving)
 	if err != nil {
 		return 0, fmt.Errorf("renew lease: %w", err)
 	}
@@ -111,6 +116,9 @@ func (e *engine) balance(ctx context.Context, q schema.Querier) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
+	if leaving {
+		share = 0 // the others need not wait for what is still being published in other lanes
+	}
 	states, err := e.readLanes(ctx, q)
 	if err != nil {
 		return 0, err
@@ -127,10 +135,12 @@ func (e *engine) balance(ctx context.Context, q schema.Querier) (time.Duration, 
 		// Be there when a vanished forwarder's lease runs out. One that is alive has renewed it by then.
 		next = min(next, firstExpiry+20*time.Millisecond)
 	}
-	if short {
-		next = min(next, 100*time.Millisecond) // somebody is about to give lanes back
+	if !short {
+		e.shortfalls = 0
+		return next, nil
 	}
-	return next, nil
+	e.shortfalls++ // somebody is about to give lanes back, or cannot for long
+	return min(next, firstShortfall<<min(e.shortfalls-1, 20)), nil
 }
 
 // extend allows publishing for another lease time after the renewal began.

@@ -10,7 +10,8 @@ import (
 
 const (
 	sweepInterval = time.Minute
-	sweepBatch    = 1000 // ids per lane and statement
+	sweepBatch    = 1000    // ids per lane and statement
+	sweepSpan     = 1 << 18 // how far a statement looks
 	maxSuspects   = 1000
 	cleanBatch    = 1000 // rows per statement
 )
@@ -72,12 +73,12 @@ func (e *engine) sweepLanes(ctx context.Context) error {
 func (e *engine) sweepOnce(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	var lanes, cursors, marks []int64
+	var lanes, cursors, upto []int64
 	read := map[int16]*lane{}
 	e.mu.Lock()
 	for _, l := range e.board.sortedLanes() {
 		if l.cursor < l.mark {
-			lanes, cursors, marks = append(lanes, int64(l.number)), append(cursors, l.cursor), append(marks, l.mark)
+			lanes, cursors, upto = append(lanes, int64(l.number)), append(cursors, l.cursor), append(upto, min(l.mark, l.cursor+sweepSpan))
 			read[l.number] = l
 		}
 	}
@@ -94,7 +95,7 @@ func (e *engine) sweepOnce(ctx context.Context) (more bool, err error) {
 		}
 		found[lane] = append(found[lane], id)
 		return nil
-	}, e.sql.sweep, lanes, cursors, marks, int64(sweepBatch), topicsArg(e.cfg.Topics))
+	}, e.sql.sweep, lanes, cursors, upto, int64(sweepBatch), topicsArg(e.cfg.Topics))
 	if err != nil {
 		return false, fmt.Errorf("sweep: %w", err)
 	}
@@ -103,10 +104,10 @@ func (e *engine) sweepOnce(ctx context.Context) (more bool, err error) {
 	for i, number := range lanes {
 		l := read[int16(number)]
 		ids := found[l.number]
-		if l.cursor = marks[i]; len(ids) == sweepBatch {
+		if l.cursor = upto[i]; len(ids) == sweepBatch {
 			l.cursor = ids[len(ids)-1]
-			more = true
 		}
+		more = more || l.cursor < l.mark
 		if l.lost || len(ids) == 0 {
 			continue
 		}
@@ -205,7 +206,7 @@ func (e *engine) cleanPublished(ctx context.Context) error {
 		queryCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 		err := schema.Collect(queryCtx, e.db, func(rows schema.Rows) error {
 			return rows.Scan(&cursor, &walked, &young, &deleted)
-		}, e.sql.clean, cursor, e.cfg.Retention.Seconds(), int64(cleanBatch))
+		}, e.sql.clean, cursor, e.cfg.Retention.Seconds(), int64(cleanBatch), topicsArg(e.cfg.Topics))
 		cancel()
 		if err != nil {
 			return fmt.Errorf("delete published messages: %w", err)

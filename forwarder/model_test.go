@@ -85,12 +85,7 @@ func newModel(t *testing.T, seed uint64) *model {
 func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
 
 // takeLane happens in the goroutine that reads, so between reads.
-// takeLane happens in the goroutine that reads, so between reads.
 func (m *model) takeLane(n int16) {
-	if m.reading != nil {
-		m.reading()
-		m.reading = nil
-	}
 	if m.reading != nil {
 		m.reading()
 		m.reading = nil
@@ -171,6 +166,10 @@ func (m *model) read() {
 		width = 1
 	}
 	req := m.board.prepare(m.now, 1+m.rng.IntN(20), width, m.rng.IntN(m.lanes), m.chance(30), nil)
+	req.span = 1000
+	if m.chance(50) {
+		req.span = 1 + m.rng.Int64N(10)
+	}
 	marks := map[int16]int64{}
 	for _, l := range req.lanes {
 		marks[l.number] = l.mark
@@ -244,14 +243,16 @@ func (m *model) answer(req request, snap snapshot, marks map[int16]int64, visibl
 		}
 		n := int64(0)
 		for _, r := range m.rows {
-			if visible[r] && r.lane == l.number && state[r].due.IsZero() && r.id > start && n < req.limits[i].of(start, marks[l.number]) {
+			if visible[r] && r.lane == l.number && state[r].due.IsZero() && r.id > start && r.id-start <= req.span && n < req.limits[i].of(start, marks[l.number]) {
 				res.ready = append(res.ready, of(r))
 				n++
 			}
 		}
-		if req.due {
+		if req.due != nil {
+			dues := int64(0)
 			for _, r := range m.rows {
-				if visible[r] && r.lane == l.number && !state[r].due.IsZero() && !state[r].due.After(m.now) {
+				if visible[r] && r.lane == l.number && !state[r].due.IsZero() && !state[r].due.After(m.now) && dues < req.due[i] {
+					dues++
 					res.due = append(res.due, of(r))
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -15,11 +16,12 @@ import (
 )
 
 const (
-	// fewWorkers publish while publishing takes less than quickPublish: more would only wait for each other.
-	fewWorkers   = 4
 	quickPublish = 20 * time.Microsecond
 	watchTick    = 5 * time.Millisecond
 )
+
+// fewWorkers publish while publishing takes less than quickPublish: more would only wait for each other.
+var fewWorkers = min(4, runtime.GOMAXPROCS(0))
 
 // call is a publish that is under way.
 type call struct {
@@ -52,23 +54,22 @@ func (e *engine) work() {
 	c := &call{}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for {
-		now := time.Now()
+	e.calls[c] = struct{}{}
+	defer delete(e.calls, c)
+	for now := time.Now(); ; {
 		if e.stopping || now.After(e.leaseUntil) {
 			break
 		}
 		if c.row = e.board.next(now); c.row == nil {
 			break
 		}
-		e.calls[c] = struct{}{}
 		e.mu.Unlock()
 		err := e.publish(c.row)
 		e.mu.Lock()
-		delete(e.calls, c)
-
-		took := time.Since(now)
-		e.pace += (took - e.pace) / 8
-		e.board.done(c.row, e.judge(c, err), time.Now())
+		begun := now
+		now = time.Now()
+		e.pace += (now.Sub(begun) - e.pace) / 8
+		e.board.done(c.row, e.judge(c, err), now)
 		signal(e.settleNow)
 		if c.stuck {
 			e.stuck--
@@ -92,6 +93,9 @@ func (e *engine) judge(c *call, err error) result {
 	if err != nil {
 		res.aborted = e.sendCtx.Err() != nil || errors.Is(err, errNotDelivered)
 		res.verdict = e.cfg.Classify(err)
+		if errors.Is(err, errBadMetadata) {
+			res.verdict = Permanent
+		}
 	}
 	return res
 }
@@ -100,7 +104,10 @@ func (e *engine) judge(c *call, err error) result {
 func (e *engine) publish(r *row) (err error) {
 	msg := message.NewMessage(r.uuid, r.payload)
 	if err := json.Unmarshal(r.metadata, &msg.Metadata); err != nil {
-		return fmt.Errorf("metadata of row %d: %w", r.id, err)
+		return fmt.Errorf("%w: %w", errBadMetadata, err)
+	}
+	if msg.Metadata == nil { // JSON null
+		msg.Metadata = message.Metadata{}
 	}
 	if key := r.keyName(); key != "" && msg.Metadata[outbox.MetadataKey] == "" {
 		msg.Metadata[outbox.MetadataKey] = key

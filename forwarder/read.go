@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,9 +16,12 @@ import (
 
 const (
 	laneCount       = 64
-	maxReadBytes    = 32 << 20 // in memory, as far as the sizes seen so far tell
-	guessedRowBytes = 64 << 10 // before any was seen
+	maxReadBytes    = 32 << 20  // in memory, as far as the sizes seen so far tell
+	guessedRowBytes = 512 << 10 // before any was seen
 	slowRead        = 20 * time.Millisecond
+	firstSpan       = 32768 // ids past its mark over which a lane is read
+	minSpan         = 4096
+	maxSpan         = 1 << 40
 	maxSpread       = 64
 	longLag         = 1000 // rows to read again that make a look at the locks worth its cost
 	raiseInterval   = 500 * time.Millisecond
@@ -31,10 +35,13 @@ type reader struct {
 	dueAt    time.Time // when to look for delayed messages
 	ended    time.Time
 	took     time.Duration
-	rowBytes int // moving average
-	width    int // lanes per read; fewer after a time-out
-	offset   int // the first of them
-	spread   int // factor on the limits, while reads are slow
+	rowBytes int   // moving average
+	width    int   // lanes per read; fewer after a time-out
+	offset   int   // the first of them
+	spread   int   // factor on the limits, while reads are slow
+	span     int64 // how many ids past its mark a lane is read
+	server   int64 // the run of the server that was read last
+	rows     int   // that the last read returned
 	suspects []wanted
 	raiseAt  time.Time // when to look which long transactions have not written
 	nextTry  time.Time
@@ -135,17 +142,18 @@ func (e *engine) readOnce(ctx context.Context) error {
 	e.raiseBounds(ctx)
 	e.mu.Lock()
 	r := &e.reader
-	begun := time.Now()
+	begun, asked := time.Now(), len(r.suspects)
 	e.dirty.Store(false)
 	due := !begun.Before(r.dueAt) || e.drains > 0
 	req := e.board.prepare(begun, e.rowsWanted(), r.width, r.offset, due, r.suspects)
 	for i := range req.limits {
 		req.limits[i].rows *= int64(max(r.spread, 1))
 	}
-	args := e.fetchArgs(req)
+	req.span = r.span
+	args, expected := e.fetchArgs(req), r.rows+r.rows/4
 	e.mu.Unlock()
 
-	res, bytes, err := e.fetch(ctx, req, args)
+	res, bytes, err := e.fetch(ctx, req, args, expected)
 	ended := time.Now()
 	took := ended.Sub(begun)
 
@@ -153,10 +161,12 @@ func (e *engine) readOnce(ctx context.Context) error {
 	defer e.mu.Unlock()
 	r.ended, r.took = ended, took
 	r.poll = ended.Add(e.cfg.PollInterval)
-	if err == nil && res.snapshot.seq < r.tracker.seq {
-		// The database was restored, or another one took over: nothing known of its transactions holds.
+	if err == nil && r.server != 0 && (res.server != r.server || res.snapshot.seq < r.tracker.seq) {
 		e.restart()
-		err = errors.New("forwarder: the outbox went back in time (restore or failover); reading starts again")
+		err = errors.New("forwarder: the server was restarted, restored or replaced; reading starts again")
+	}
+	if err == nil {
+		r.server = res.server
 	}
 	if err != nil {
 		e.board.abandon(req, ended)
@@ -164,19 +174,25 @@ func (e *engine) readOnce(ctx context.Context) error {
 		e.obs.read(ReadEnd{Took: took, Err: err})
 		return fmt.Errorf("read outbox: %w", err)
 	}
-	r.suspects = nil
-	added, more := e.board.integrate(req, res, ended)
+	r.suspects = r.suspects[asked:] // the sweep may have added some
+	added, more, short := e.board.integrate(req, res, ended)
 	r.tracker.observe(res.snapshot)
 	r.more = more
 	r.offset += len(req.lanes)
 	r.width = min(laneCount, r.width*2)
-	if n := len(res.ready); n > 0 {
-		r.rowBytes = max(r.rowBytes/2, bytes/n)
+	r.rows = len(res.ready)
+	if n := r.rows + len(res.due) + len(res.byID); n > 0 {
+		r.rowBytes = max(r.rowBytes/8, bytes/n)
 	}
-	r.adaptSpread(took, added, more)
-	if due {
+	r.adaptSpread(took, added, more && !short)
+	r.adaptSpan(took, short, res.rewind >= 0)
+	if req.due != nil {
 		// Looking for what fell due walks what is delayed; it may use a twentieth of the time.
 		r.dueAt = begun.Add(max(e.cfg.PollInterval, 20*took))
+		if slices.ContainsFunc(req.lanes, func(l *lane) bool { return l.manyDue }) {
+			r.dueAt = begun.Add(20 * took)
+			r.poll = r.dueAt
+		}
 	}
 	e.obs.read(ReadEnd{Rows: added, Took: took})
 	e.startWorkers()
@@ -226,30 +242,46 @@ func (r *reader) adaptSpread(took time.Duration, added int, more bool) {
 	}
 }
 
+// adaptSpan lets reads that have far to go take slowRead each, or a few times that: short enough that a read
+// stays clear of its time-out and lets others in between, long enough that a clean index is passed in no time. But
+// many long transactions that end one after another must not send the marks back faster than they move on.
+func (r *reader) adaptSpan(took time.Duration, short, rewound bool) {
+	switch {
+	case !short:
+		r.span = max(firstSpan, r.span/2)
+	case rewound || took < slowRead:
+		r.span = min(maxSpan, r.span*2)
+	case took > 4*slowRead:
+		r.span = max(minSpan, r.span/2)
+	}
+}
+
 // readFailed decides what the next read must do otherwise.
 func (e *engine) readFailed(err error) {
 	r := &e.reader
 	r.more = true
-	state := schema.SQLState(err)
-	if errors.Is(err, errStandby) {
-		e.db.Reset()
-	}
 	switch {
-	case errors.Is(err, context.DeadlineExceeded) || state == "57014":
+	case errors.Is(err, ErrStandby):
+		e.db.Reset()
+	case timedOut(err):
 		r.width = max(1, min(r.width, len(e.board.lanes))/2)
-	case state == "" || state == "25006" || state[:2] == "57" || state[:2] == "08":
-		// The connection broke; it may be another server that answers next. Its sequence and its
-		// transactions tell nothing about those that we know.
-		e.restart()
+		r.span = max(minSpan, r.span/2)
 	}
 }
 
-// restart forgets every mark and every tracked transaction, so that the next read is like a first one. What is in
-// memory stays there.
+// timedOut says whether a statement was given up because it took too long.
+func timedOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || schema.SQLState(err) == "57014"
+}
+
+// restart forgets all that was read, because the server may not be the one that it was read from: it may lack
+// its latest transactions, and have given their ids to others. What is being published is so under its
+// old ids, and settled only where they mean the same message.
 func (e *engine) restart() {
-	e.reader.tracker = tracker{}
-	for _, l := range e.board.lanes {
-		l.mark = 0
+	e.reader.tracker, e.reader.server, e.reader.suspects = tracker{}, 0, nil
+	for number, l := range e.board.lanes {
+		e.board.loseLane(l)
+		e.newLanes[number] = l.epoch
 	}
 }
 
@@ -263,15 +295,19 @@ func (e *engine) fetchArgs(req request) []any {
 		limits[i], rewound[i] = req.limits[i].rows, req.limits[i].rewound
 	}
 	args := []any{e.cfg.Scope, e.owner, xids, bounds, los, segmentBounds, lanes, epochs, marks, limits, rewound,
-		topicsArg(e.cfg.Topics)}
-	if !req.due && len(req.wanted) == 0 {
+		topicsArg(e.cfg.Topics), req.span}
+	if req.due == nil && len(req.wanted) == 0 {
 		return args
 	}
 	ids := make([]int64, len(req.wanted))
 	for i, w := range req.wanted {
 		ids[i] = w.id
 	}
-	return append(args, ids, e.cfg.HoldDead, req.due, req.dueLim)
+	due := req.due
+	if due == nil {
+		due = []int64{}
+	}
+	return append(args, ids, e.cfg.HoldDead, due)
 }
 
 func topicsArg(topics []string) []string {
@@ -288,37 +324,41 @@ type header struct {
 	Seq      int64   `json:"seq"`
 	Rewind   *int64  `json:"rewind"`
 	Standby  bool    `json:"standby"`
+	Server   int64   `json:"server"` // its run: when it was started
 	Lanes    []int16 `json:"lanes"`
 }
 
 // fetch runs schema.Fetch. It must be a transaction of its own: the statement's answer about the next
 // transaction id is computed once per transaction.
-func (e *engine) fetch(ctx context.Context, req request, args []any) (res response, bytes int, err error) {
+func (e *engine) fetch(ctx context.Context, req request, args []any, expected int) (res response, bytes int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	res = response{rewind: -1, owned: make(map[int16]bool, len(req.lanes)), byID: make(map[int64]fetched, len(req.wanted))}
+	res = response{rewind: -1, owned: make(map[int16]bool, len(req.lanes)), byID: make(map[int64]fetched, len(req.wanted)), ready: make([]fetched, 0, expected)}
 	query := e.sql.fetch
-	if req.due || len(req.wanted) > 0 {
+	if req.due != nil || len(req.wanted) > 0 {
 		query = e.sql.fetchMore
 	}
 	var head *header
+	var f fetched // one for all rows, as there are many
+	dest := []any{&f.laneNumber, &f.id, &f.uuid, &f.topic, &f.keyText,
+		&f.payload, &f.metadata, &f.enqueuedAt, &f.attempts}
 	err = schema.Collect(ctx, e.db, func(rows schema.Rows) error {
-		var f fetched
-		var source int
-		if err := rows.Scan(&source, &f.laneNumber, &f.id, &f.uuid, &f.topic, &f.keyText,
-			&f.payload, &f.metadata, &f.enqueuedAt, &f.attempts, &f.dead); err != nil {
+		f.payload, f.metadata = nil, nil // their arrays belong to the row before
+		if err := rows.Scan(dest...); err != nil {
 			return err
 		}
 		bytes += len(f.payload) + len(f.metadata)
-		switch source {
-		case 0:
+		source := f.laneNumber &^ (laneCount - 1)
+		f.laneNumber -= source
+		switch f.dead = source == schema.FromIDDead; source {
+		case schema.FromHeader:
 			head = &header{}
 			return json.Unmarshal(f.metadata, head)
-		case 1:
+		case schema.FromID, schema.FromIDDead:
 			res.byID[f.id] = f
-		case 2:
+		case schema.FromReady:
 			res.ready = append(res.ready, f)
-		case 3:
+		case schema.FromDue:
 			res.due = append(res.due, f)
 		}
 		return nil
@@ -329,8 +369,9 @@ func (e *engine) fetch(ctx context.Context, req request, args []any) (res respon
 	case head == nil:
 		return res, bytes, errors.New("the read returned no header")
 	case head.Standby:
-		return res, bytes, errStandby
+		return res, bytes, ErrStandby
 	}
+	res.server = head.Server
 	if head.Rewind != nil {
 		res.rewind = *head.Rewind
 	}

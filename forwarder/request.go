@@ -32,8 +32,8 @@ type request struct {
 	lanes  []*lane
 	limits []limit
 	wanted []wanted
-	due    bool  // also what waited for its time
-	dueLim int64 // at most so many of it per lane
+	span   int64   // how many ids past its mark a lane is read
+	due    []int64 // at most how many of what fell due, by lane; nil = none of it is read
 }
 
 // limit is how many rows of a lane are read at most: so many, or with so many more if the read starts
@@ -51,6 +51,7 @@ func (l limit) of(start, mark int64) int64 {
 // response is the complete result of a read.
 type response struct {
 	snapshot snapshot
+	server   int64          // tells one server, and one run of it, from another
 	rewind   int64          // -1 = no tracked transaction ended
 	owned    map[int16]bool // the lanes of the request that are still ours
 	byID     map[int64]fetched
@@ -76,39 +77,52 @@ func (b *board) prepare(now time.Time, rows, width, offset int, due bool, suspec
 		lanes = slices.Concat(lanes[offset:], lanes[:offset])[:width]
 		slices.SortFunc(lanes, func(x, y *lane) int { return int(x.number) - int(y.number) })
 	}
-	req := request{lanes: lanes, limits: make([]limit, 0, len(lanes)), due: due}
+	req := request{lanes: lanes, limits: make([]limit, 0, len(lanes))}
 	if len(lanes) == 0 {
 		return req
 	}
-	full := 0
-	for _, l := range lanes {
-		if l.full {
-			full++
-		}
-	}
-	room := rows - b.buffered
-	for _, l := range lanes {
-		// Half of the room is for all lanes alike, half for those that have more to read.
-		n := room / 2 / len(lanes)
-		if l.full {
-			n += room / 2 / full
-		}
-		n = max(n, 1)
-		above := l.inflightAbove(l.mark)
-		req.limits = append(req.limits, limit{int64(n + above), int64(len(l.inflight) - above)})
-		if due {
-			known := n + len(l.inflight)
-			for _, k := range l.keys {
-				known += len(k.skipped) + len(k.heads)
-			}
-			req.dueLim = max(req.dueLim, int64(known))
-		}
+	if b.buffered < 2*rows {
+		b.setLimits(&req, max(rows-b.buffered, 0), due)
+	} else {
+		req.limits = make([]limit, len(lanes)) // none
 	}
 	b.wantRetries(&req, now, rows/4) // first: a message that is due anyway is its topic's trial
 	b.wantTrials(&req, now)
 	b.wantReleases(&req, max(bucketChunk, rows-b.buffered))
 	req.wanted = append(req.wanted, suspects...)
 	return req
+}
+
+// setLimits says how many rows of each lane to read: half of the room is for all lanes alike, half for those that
+// have more to read. A little there is always: the rows in memory may all wait behind a few whose publish hangs.
+func (b *board) setLimits(req *request, room int, due bool) {
+	full, manyDue := 0, 0
+	for _, l := range req.lanes {
+		if l.full {
+			full++
+		}
+		if l.manyDue {
+			manyDue++
+		}
+	}
+	share := func(more bool, among int) int {
+		n := room / 2 / len(req.lanes)
+		if more {
+			n += room / 2 / among
+		}
+		return max(n, 1)
+	}
+	for _, l := range req.lanes {
+		n, above := share(l.full, full), l.inflightAbove(l.mark)
+		req.limits = append(req.limits, limit{int64(n + above), int64(len(l.inflight) - above)})
+		if due {
+			known := len(l.inflight) // they fell due as well
+			for _, k := range l.keys {
+				known += len(k.skipped) + len(k.heads)
+			}
+			req.due = append(req.due, int64(share(l.manyDue, manyDue)+known))
+		}
+	}
 }
 
 // inflightAbove counts the rows in memory above an id. There are some above the mark only after it went back.

@@ -18,7 +18,7 @@ const (
 )
 
 // settle is the goroutine that writes results back, all that have come together since its last
-// statement at once. A batch that fails is repeated as it is: settling twice changes nothing.
+// statement at once. What fails is repeated: settling twice changes nothing.
 func (e *engine) settle(ctx context.Context) {
 	report := errorLog{logger: e.logger, what: "Settling messages"}
 	for {
@@ -39,102 +39,123 @@ func (e *engine) settle(ctx context.Context) {
 				continue
 			}
 		}
-		if !e.settleBatch(ctx, published, failed, &report) {
+		left := inParts(ctx, published, &report, e.settlePublished) + inParts(ctx, failed, &report, e.settleFailed)
+		if left > 0 {
+			e.logger.Error("Stopped before results were settled; the messages will be sent again", context.Cause(ctx),
+				watermill.LogFields{"messages": left})
 			return
 		}
 	}
 }
 
-// settleBatch returns false if it gave up because the forwarder stops and the database does not answer.
-func (e *engine) settleBatch(ctx context.Context, published []*row, failed []failure, report *errorLog) bool {
+// inParts settles a list: as a whole, or in smaller parts after one that took too long, since a row that somebody
+// else keeps locked must not stop all others. It gives up, and returns how many are left, if the forwarder stops and
+// the database does not answer.
+func inParts[T any](ctx context.Context, list []T, report *errorLog, settle func(context.Context, []T) error) (left int) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 5*time.Second
-	for {
-		err := e.settleOnce(context.WithoutCancel(ctx), &published, &failed)
+	for most := len(list); len(list) > 0; {
+		n := min(most, len(list))
+		err := settle(context.WithoutCancel(ctx), list[:n])
 		report.report(err)
-		if err == nil {
-			return true
+		switch {
+		case err == nil:
+			list, most = list[n:], 2*most
+			retry.Reset()
+			continue
+		case timedOut(err) && n > 1:
+			most = n / 2
+		case timedOut(err):
+			list = append(list[1:len(list):len(list)], list[0])
 		}
 		select {
 		case <-ctx.Done():
-			e.logger.Error("Stopped before results were settled; the messages will be sent again", err,
-				watermill.LogFields{"messages": len(published) + len(failed)})
-			return false
+			return len(list)
 		case <-time.After(retry.NextBackOff()):
 		}
 	}
+	return 0
 }
 
-// settleOnce empties both batches as far as it gets.
-func (e *engine) settleOnce(ctx context.Context, published *[]*row, failed *[]failure) error {
-	begun := time.Now()
-	end := SettleEnd{Published: len(*published), Failed: len(*failed)}
-	var outcomes map[int64]outcome
-	err := e.settlePublished(ctx, *published)
-	if err == nil {
-		e.mu.Lock()
-		e.board.settledPublished(*published)
-		e.mu.Unlock()
-		*published = nil
-		outcomes, err = e.settleFailed(ctx, *failed)
+func (e *engine) settlePublished(ctx context.Context, rows []*row) error {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	ids, uuids := make([]int64, len(rows)), make([]string, len(rows))
+	e.mu.Lock()
+	server := e.reader.server
+	for i, r := range rows {
+		ids[i], uuids[i] = r.id, r.uuid
+		if r.lane.lost { // it may have been read from another one
+			server = 0
+		}
 	}
+	e.mu.Unlock()
+	begun := time.Now()
+	var settled int64
+	var err error
+	if server != 0 {
+		settled, err = e.db.Exec(ctx, e.sql.settlePublished, ids, server, []string{})
+	}
+	if err == nil && settled < int64(len(ids)) {
+		_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, int64(0), uuids)
+	}
+	e.obs.settle(SettleEnd{Published: len(rows), Took: time.Since(begun), Err: err})
+	if err != nil {
+		return fmt.Errorf("settle %d published: %w", len(rows), err)
+	}
+	e.settled(func() { e.board.settledPublished(rows) })
+	return nil
+}
+
+// settled has the board note results that are in the database, and whoever waits for that look again.
+func (e *engine) settled(note func()) {
+	e.mu.Lock()
+	note()
+	if e.drains > 0 {
+		e.wake()
+	}
+	e.offerDrained()
+	e.mu.Unlock()
+	signal(e.readNow) // a retry may be due sooner than the next read
+}
+
+func (e *engine) settleFailed(ctx context.Context, failed []failure) error {
+	begun := time.Now()
+	end := SettleEnd{Failed: len(failed)}
+	outcomes, err := e.writeFailed(ctx, failed)
 	if err == nil {
 		now := time.Now()
-		e.mu.Lock()
-		for _, f := range *failed {
-			o, known := outcomes[f.row.id]
-			if !known {
-				o = outcomeGone
+		e.settled(func() {
+			for _, f := range failed {
+				o, known := outcomes[f.row.id]
+				if !known {
+					o = outcomeGone
+				}
+				e.board.settledFailed(f, o, now)
 			}
-			e.board.settledFailed(f, o, now)
-		}
-		if e.drains > 0 {
-			e.wake()
-		}
-		e.offerDrained()
-		e.mu.Unlock()
-		for _, f := range *failed {
+		})
+		for _, f := range failed {
 			if outcomes[f.row.id] == outcomeDead {
 				end.Dead++
 				e.obs.dead(f)
 			}
 		}
-		*failed = nil
-		signal(e.readNow) // a retry may be due sooner than the next read
 	}
 	end.Took, end.Err = time.Since(begun), err
 	e.obs.settle(end)
 	return err
 }
 
-func (e *engine) settlePublished(ctx context.Context, rows []*row) error {
-	if len(rows) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
-	defer cancel()
-	ids := make([]int64, len(rows))
-	for i, r := range rows {
-		ids[i] = r.id
-	}
-	if _, err := e.db.Exec(ctx, e.sql.settlePublished, ids); err != nil {
-		return fmt.Errorf("settle %d published: %w", len(ids), err)
-	}
-	return nil
-}
-
-func (e *engine) settleFailed(ctx context.Context, failed []failure) (map[int64]outcome, error) {
-	if len(failed) == 0 {
-		return nil, nil
-	}
+func (e *engine) writeFailed(ctx context.Context, failed []failure) (map[int64]outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	n := len(failed)
 	ids, lanes, epochs, attempts := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	delays, errs, permanent := make([]float64, n), make([]string, n), make([]bool, n)
+	delays, errs, permanent, uuids := make([]float64, n), make([]string, n), make([]bool, n), make([]string, n)
 	for i, f := range failed {
 		ids[i], lanes[i], epochs[i], attempts[i] = f.row.id, int64(f.row.lane.number), f.row.lane.epoch, int64(f.attempts)
 		delays[i], errs[i], permanent[i] = f.delay.Seconds(), errorText(f.err), f.permanent
+		uuids[i] = f.row.uuid
 	}
 	mostAttempts, minAge := int64(e.cfg.MaxAttempts), max(e.cfg.MinDeadAge, 0).Seconds()
 	if mostAttempts < 0 {
@@ -149,7 +170,7 @@ func (e *engine) settleFailed(ctx context.Context, failed []failure) (map[int64]
 		}
 		outcomes[id] = outcome(o)
 		return nil
-	}, e.sql.settleFailed, e.cfg.Scope, e.owner, ids, lanes, epochs, attempts, delays, errs, permanent, mostAttempts, minAge)
+	}, e.sql.settleFailed, e.cfg.Scope, e.owner, ids, lanes, epochs, attempts, delays, errs, permanent, mostAttempts, minAge, uuids)
 	if err != nil {
 		return nil, fmt.Errorf("settle %d failed: %w", n, err)
 	}

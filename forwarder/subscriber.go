@@ -17,7 +17,8 @@ import (
 // published; a nack counts as a rejected attempt, with backoff, held key and dead letter as Config
 // says. The next message of a key is delivered after the ack of the one before.
 //
-// Subscribers of one topic share its messages. It is safe for concurrent use.
+// Subscribers of one topic share its messages. Each subscription has a forwarder's machinery: a connection for its
+// lease, with FromSQL out of the pool, and with FromPgx one to listen. It is safe for concurrent use.
 type Subscriber struct {
 	db     *outbox.DB
 	cfg    Config
