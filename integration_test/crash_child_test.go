@@ -42,7 +42,7 @@ func init() {
 type childConfig struct {
 	Name     string
 	URL      string
-	Handle   string // pgx, sql-pgx or sql-pq
+	Handle   string // pgx, sql-pgx, sql-pq or pgbouncer
 	Handlers bool   // also run a Router with the handler
 	LeaseTTL time.Duration
 }
@@ -120,7 +120,7 @@ func runChild(spec string) error {
 }
 
 func openChildHandle(cfg childConfig) (*outbox.DB, error) {
-	if cfg.Handle == "pgx" {
+	if cfg.Handle == "pgx" || cfg.Handle == "pgbouncer" {
 		pool, err := pgxpool.New(context.Background(), cfg.URL+"&pool_max_conns=8")
 		return outbox.FromPgx(pool), err
 	}

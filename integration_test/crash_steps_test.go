@@ -30,9 +30,9 @@ var crashSteps = []string{
 // TestKilledAtEveryStep kills worker processes at every step and at random moments, while others work beside them or
 // not. The next one finds what they left.
 func TestKilledAtEveryStep(t *testing.T) {
-	noLeaks(t)
+	t.Parallel()
 	t.Run("worlds", func(t *testing.T) {
-		for _, handle := range []string{"pgx", "sql-pgx", "sql-pq"} {
+		for _, handle := range []string{"pgx", "sql-pgx", "sql-pq", "pgbouncer"} {
 			t.Run(handle, func(t *testing.T) {
 				t.Parallel()
 				killAtEveryStep(t, childConfig{Handle: handle, Handlers: true, LeaseTTL: time.Second})

@@ -60,6 +60,9 @@ func (w *crashWorld) spawn(cfg childConfig, fatal string, skip int) *worker {
 	w.spawned++
 	cfg.Name = fmt.Sprintf("worker-%d-%s", w.spawned, cfg.Handle)
 	cfg.URL = w.h.url
+	if cfg.Handle == "pgbouncer" {
+		cfg.URL = throughPgBouncer(w.t, cfg.URL) + "&default_query_exec_mode=exec"
+	}
 	spec, err := json.Marshal(cfg)
 	require.NoError(w.t, err)
 	ours, theirs, err := socketPair()

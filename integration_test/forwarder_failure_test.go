@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 var (
@@ -309,6 +311,16 @@ func TestDelayedMessages(t *testing.T) {
 	})
 }
 
+// TestManyDueAtOnce: what falls due together leaves without waiting for a poll after every few.
+func TestManyDueAtOnce(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `insert into outbox (uuid, topic, key, payload, due_at)
+		select gen_random_uuid(), 'orders', 'K', convert_to(n::text, 'UTF8'), now() from generate_series(1, 20000) n`)
+	w := startForwarder(t, h, quickConfig())
+	w.arrives(t, numbered("", 1, 20000)...)
+}
+
 func TestPublishTimeout(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -371,4 +383,58 @@ func TestPublisherThatPanics(t *testing.T) {
 	assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
 	assert.Equal(t, forwarder.ErrPublishPanic.Error()+": no", value[string](t, h, "select last_error from outbox where attempts > 0"))
 	assert.Equal(t, 2, w.log.count("Publisher panicked"))
+}
+
+// TestRowsWrittenByHand: what the write side would have refused stops nothing else.
+func TestRowsWrittenByHand(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		for i, metadata := range []string{`null`, `[]`, `{"a": 1}`, `"text"`} {
+			h.exec(t, "insert into outbox (uuid, topic, key, payload, metadata) values ($1, 'orders', $2, $3, $4::text::jsonb)",
+				itoa(i), "K"+itoa(i), []byte("bad"+itoa(i)), metadata)
+		}
+		w := startForwarder(t, h, quickConfig())
+		w.publish(t, "orders", "K1", "good")
+		w.arrives(t, "bad0", "good")
+		eventually(t, func() bool {
+			return h.count(t, "select count(*) from outbox where dead_at is not null and last_error like '%metadata is not%'") == 3
+		}, "the others are dead, and say why")
+		assert.ElementsMatch(t, []string{"bad0", "good"}, w.payloads())
+	})
+}
+
+// TestLockedRow: somebody's open transaction on one message keeps no other from being settled.
+func TestLockedRow(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.publish(t, "orders", "", numbered("", 1, 50)...)
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), "select from outbox where id = 17 for update")
+	require.NoError(t, err)
+	cfg := quickConfig()
+	cfg.QueryTimeout = 200 * time.Millisecond
+	startForwarder(t, h, cfg)
+	const pending = "select count(*) from outbox where published_at is null"
+	eventually(t, func() bool { return h.count(t, pending) == 1 }, "all but one are settled")
+	require.NoError(t, tx.Rollback(t.Context()))
+	eventually(t, func() bool { return h.count(t, pending) == 0 }, "and that one too")
+}
+
+// TestDeathIsRemembered: recording a death again, because the answer was lost, calls the message dead again, or its
+// key would be let go though it is to be held.
+func TestDeathIsRemembered(t *testing.T) {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.publish(t, "orders", "K", "1")
+	const owner = "00000000-0000-0000-0000-000000000001"
+	h.exec(t, "insert into outbox_lanes (scope, lane, owner, epoch) select 's', lane, $1::text::uuid, 1 from outbox", owner)
+	for range 2 {
+		var outcome string
+		require.NoError(t, schema.Collect(t.Context(), h.db, func(rows schema.Rows) error { return rows.Scan(nil, &outcome) },
+			schema.Names{}.Render(schema.SettleFailed),
+			"s", owner, []int64{1}, []int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{1}, []int64{1},
+			[]float64{1}, []string{"malformed"}, []bool{true}, 10, 0.0, []string{value[string](t, h, "select uuid from outbox")}))
+		assert.Equal(t, "dead", outcome)
+	}
 }

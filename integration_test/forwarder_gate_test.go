@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -18,11 +19,15 @@ type gate struct {
 	open chan struct{} // closed while the gate is open
 }
 
-// newGatedHandle opens a handle behind a gate, which is opened when the test ends.
-func newGatedHandle(t testing.TB, url string) (handle, *gate) {
+// newGatedHandle opens a pgx handle of the database of another handle, reached as that one reaches it, behind a gate, which
+// is opened when the test ends.
+func newGatedHandle(t testing.TB, like handle) (handle, *gate) {
 	g := &gate{open: make(chan struct{})}
 	close(g.open)
-	h := pgxHandle(t, "gated", url, func(cfg *pgxpool.Config) {
+	h := pgxHandle(t, "gated", like.url, func(cfg *pgxpool.Config) {
+		if like.name == "pgbouncer" {
+			cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+		}
 		dial := cfg.ConnConfig.DialFunc
 		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if err := g.pass(ctx.Done()); err != nil {
@@ -74,20 +79,27 @@ func (g *gate) pass(over <-chan struct{}) error {
 type gatedConn struct {
 	net.Conn
 	gate *gate
-	once sync.Once
-	over chan struct{} // closed by Close, or by a deadline in the past, which is how pgx cancels
+	mu   sync.Mutex
+	over chan struct{} // closed by Close, or by a deadline in the past, which is how pgx cancels, until it sets another
+}
+
+func (c *gatedConn) pass() error {
+	c.mu.Lock()
+	over := c.over
+	c.mu.Unlock()
+	return c.gate.pass(over)
 }
 
 func (c *gatedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if passErr := c.gate.pass(c.over); passErr != nil && err == nil {
+	if passErr := c.pass(); passErr != nil && err == nil {
 		return 0, passErr
 	}
 	return n, err
 }
 
 func (c *gatedConn) Write(p []byte) (int, error) {
-	if err := c.gate.pass(c.over); err != nil {
+	if err := c.pass(); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(p)
@@ -108,13 +120,24 @@ func (c *gatedConn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-func (c *gatedConn) expire(t time.Time) {
-	if !t.IsZero() && t.Before(time.Now()) {
-		c.once.Do(func() { close(c.over) })
+func (c *gatedConn) expire(deadline time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	over := false
+	select {
+	case <-c.over:
+		over = true
+	default:
+	}
+	switch past := !deadline.IsZero() && deadline.Before(time.Now()); {
+	case past && !over:
+		close(c.over)
+	case !past && over:
+		c.over = make(chan struct{})
 	}
 }
 
 func (c *gatedConn) Close() error {
-	c.once.Do(func() { close(c.over) })
+	c.expire(time.Unix(1, 0))
 	return c.Conn.Close()
 }

@@ -126,12 +126,16 @@ func refuse(payload string) func(string, *message.Message) error {
 // and the other keys of its lane do not notice that it is held.
 func TestHeldKeyOutlivesItsOwner(t *testing.T) {
 	noLeaks(t)
-	url := newMigratedDatabase(t)
-	h := newPgxHandle(t, url)
-	gated, gate := newGatedHandle(t, url)
+	forEachHandle(t, heldKeyOutlivesItsOwner)
+}
+
+func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
+	gated, gate := newGatedHandle(t, h)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	w.answers(refuse("K-1"))
-	w.join(t, gated, quickConfig())
+	cfg := quickConfig()
+	cfg.QueryTimeout = time.Second
+	w.join(t, gated, cfg)
 	others := sameLane(t, h, "K", 5)
 
 	w.publish(t, "orders", "K", "K-1", "K-2")
@@ -166,6 +170,11 @@ func TestHeldKeyOutlivesItsOwner(t *testing.T) {
 
 // TestStaleOwner stops an owner while it publishes or reads, has its lanes taken, and lets it go on.
 func TestStaleOwner(t *testing.T) {
+	noLeaks(t)
+	forEachHandle(t, staleOwner)
+}
+
+func staleOwner(t *testing.T, h handle) {
 	type scene struct {
 		world
 		gate   *gate
@@ -177,10 +186,8 @@ func TestStaleOwner(t *testing.T) {
 	}
 	// Both publish K-1: the stale owner's call waits, the next owner's answers with an error until accept.
 	begin := func(t *testing.T, nextRefuses bool) scene {
-		noLeaks(t)
-		url := newMigratedDatabase(t)
-		h := newPgxHandle(t, url)
-		gated, g := newGatedHandle(t, url)
+		gated, g := newGatedHandle(t, h)
+		h.exec(t, "truncate outbox, outbox_lanes, outbox_forwarders")
 		s := scene{world: world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}, gate: g}
 		answer := make(chan error, 1)
 		s.fails = func(err error) { answer <- err }
@@ -279,10 +286,8 @@ func TestStaleOwner(t *testing.T) {
 		assert.Equal(t, numbered("K-", 1, 30), s.payloads("K"))
 	})
 	t.Run("reads", func(t *testing.T) {
-		noLeaks(t)
-		url := newMigratedDatabase(t)
-		h := newPgxHandle(t, url)
-		gated, g := newGatedHandle(t, url)
+		gated, g := newGatedHandle(t, h)
+		h.exec(t, "truncate outbox, outbox_lanes, outbox_forwarders")
 		w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 		cfg := quickConfig()
 		cfg.QueryTimeout = time.Minute

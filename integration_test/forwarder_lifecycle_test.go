@@ -322,3 +322,81 @@ func TestSequenceSetBack(t *testing.T) {
 	w.arrives(t, numbered("", 101, 110)...)
 	assert.Equal(t, numbered("", 1, 110), w.payloads("K"))
 }
+
+// TestDrainBesideRun: whichever of the two comes first, both do what they should.
+func TestDrainBesideRun(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	for range 10 {
+		f := newForwarder(t, h, newFakeBroker(), quickConfig())
+		ended := make(chan error, 1)
+		go func() { ended <- f.Run(context.Background()) }()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		err := f.Drain(ctx)
+		cancel()
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		if err := <-ended; !errors.Is(err, forwarder.ErrClosed) && !errors.Is(err, forwarder.ErrRunning) {
+			require.NoError(t, err)
+		}
+	}
+}
+
+// TestShutdownFreesIdleLanes: one publish that takes its time keeps one lane, and the others go on elsewhere.
+func TestShutdownFreesIdleLanes(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.LeaseTTL, cfg.CloseTimeout = time.Minute, time.Minute
+	publishing, goOn := make(chan struct{}), make(chan struct{})
+	broker := newFakeBroker()
+	broker.answers(func(string, *message.Message) error { close(publishing); <-goOn; return nil })
+	stopping := newForwarder(t, h, broker, cfg)
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- stopping.Run(ctx) }()
+	<-stopping.Running()
+	h.publish(t, "orders", "K", "slow")
+	<-publishing
+	cancel()
+	cfg.Name = "next"
+	startForwarder(t, h, cfg)
+	lanes := func() int {
+		return h.count(t, "select count(*) from outbox_lanes l join outbox_forwarders f on f.id = l.owner where f.name = 'next'")
+	}
+	eventually(t, func() bool { return lanes() == 63 }, "the next one has all but one")
+	close(goOn)
+	require.NoError(t, <-ended)
+	eventually(t, func() bool { return lanes() == 64 }, "and then that one, too")
+}
+
+// TestFrozenStarter: a process that stands still while it joins keeps nobody from renewing its lease.
+func TestFrozenStarter(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	startForwarder(t, h, quickConfig())
+	_, err = tx.Exec(t.Context(), schema.Names{}.Render(schema.LockForwarders))
+	require.NoError(t, err)
+	expiry := value[time.Time](t, h, "select expires_at from outbox_forwarders")
+	eventually(t, func() bool {
+		return value[time.Time](t, h, "select expires_at from outbox_forwarders").After(expiry.Add(time.Second))
+	}, "the lease is renewed")
+}
+
+// TestRetentionOfTopics: a forwarder deletes what it published, and not what others did.
+func TestRetentionOfTopics(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	for _, topic := range []string{"mine", "theirs"} {
+		h.publish(t, topic, "", numbered(topic, 1, 10)...)
+	}
+	h.exec(t, "update outbox set published_at = now() - interval '1 hour', created_at = now() - interval '1 hour'")
+	cfg := quickConfig()
+	cfg.Topics, cfg.Retention, cfg.CleanupInterval = []string{"mine"}, time.Minute, 10*time.Millisecond
+	startForwarder(t, h, cfg)
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where topic = 'mine'") == 0 }, "its own go")
+	assert.Equal(t, 10, h.count(t, "select count(*) from outbox"))
+}

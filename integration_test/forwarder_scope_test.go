@@ -72,9 +72,8 @@ func TestOneOfEightThatOverlapStarts(t *testing.T) {
 // another scope has started meanwhile.
 func TestLateReturnMayNotOverlap(t *testing.T) {
 	noLeaks(t)
-	url := newMigratedDatabase(t)
-	h := newPgxHandle(t, url)
-	gated, gate := newGatedHandle(t, url)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	gated, gate := newGatedHandle(t, h)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	_, first := w.joinAs(t, gated, quickConfig(), nil)
 	w.publish(t, "a", "K", "1")

@@ -172,8 +172,8 @@ func openHandles(t testing.TB, url string) []handle {
 	return []handle{newPgxHandle(t, url), newSQLHandle(t, "pgx", url), newSQLHandle(t, "postgres", url)}
 }
 
-// forEachHandle runs a test over a pgx pool, over database/sql with pgx, and over database/sql with
-// lib/pq, each on a migrated database of its own.
+// forEachHandle runs a test over a pgx pool, over database/sql with pgx, over database/sql with lib/pq, and
+// over a pgx pool through PgBouncer in transaction mode, each on a migrated database of its own.
 func forEachHandle(t *testing.T, test func(t *testing.T, h handle)) {
 	t.Helper()
 	for _, open := range []struct {
@@ -183,6 +183,7 @@ func forEachHandle(t *testing.T, test func(t *testing.T, h handle)) {
 		{"pgx", newPgxHandle},
 		{"sql-pgx", func(t testing.TB, url string) handle { return newSQLHandle(t, "pgx", url) }},
 		{"sql-pq", func(t testing.TB, url string) handle { return newSQLHandle(t, "postgres", url) }},
+		{"pgbouncer", newPgBouncerHandle},
 	} {
 		t.Run(open.name, func(t *testing.T) {
 			test(t, open.open(t, newMigratedDatabase(t)))
@@ -207,6 +208,7 @@ func eventually(t testing.TB, condition func() bool, format string, args ...any)
 func noLeaks(t testing.TB) {
 	t.Helper()
 	postgresServer(t)
+	_, _ = startPgBouncer()
 	ignore := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		if err := goleak.Find(ignore); err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -52,7 +53,8 @@ func TestOutcomesRecordsFailures(t *testing.T) {
 func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		mws := stack(t, h, middleware.StackConfig{})
+		obs, logger := &seen{}, watermill.NewCaptureLogger()
+		mws := stack(t, h, middleware.StackConfig{Observer: obs, Logger: logger})
 		for name, failure := range map[string]error{"failed": errHandler, "poisoned": middleware.Poison(errHandler)} {
 			msg := newMessage("")
 			// The copy fails after its transaction was rolled back and the other one's committed: between Tx and Outcomes.
@@ -73,7 +75,11 @@ func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 			}
 			assert.Equal(t, "0 processed", inboxRow(t, h, msg), name)
 			assert.Equal(t, 1, effects(t, h, msg), name)
+			outcome := map[string]middleware.Outcome{"failed": middleware.Failed, "poisoned": middleware.Duplicate}[name]
+			assert.Equal(t, []middleware.Outcome{middleware.Processed, outcome}, obs.outcomes(), name)
+			obs.all = nil
 		}
+		assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "nothing was put aside")
 		assert.Zero(t, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 	})
 }
@@ -226,6 +232,12 @@ func TestOutcomesMaxAttempts(t *testing.T) {
 			assert.Equal(t, before+1, outboxed(t, h), name)
 			require.NoError(t, deliver(), name)
 			assert.Equal(t, before+1, outboxed(t, h), name)
+
+			revived, err := middleware.Revive(t.Context(), h.db, schema.Names{}, "test", msg.UUID)
+			require.NoError(t, err)
+			require.True(t, revived)
+			require.Error(t, deliver(), "%s: all attempts are to be had again", name)
+			assert.True(t, strings.HasPrefix(inboxRow(t, h, msg), "1 "), "%s: %s", name, inboxRow(t, h, msg))
 		}
 	})
 }

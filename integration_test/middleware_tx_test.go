@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -594,5 +595,56 @@ func TestRouterCloseLetsHandlersCommit(t *testing.T) {
 		assert.True(t, settled(t, msg))
 		assert.Equal(t, 1, effects(t, h, msg))
 		assert.Equal(t, 1, outboxed(t, h))
+	})
+}
+
+// An in-process Pub/Sub that passes contexts on brings the open transaction of the handler that published to another one,
+// which works in a goroutine of its own and must not join it.
+func TestTxIsNotSharedBetweenHandlers(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		second := stack(t, h, middleware.StackConfig{Inbox: middleware.InboxConfig{Consumer: "second"}})
+		for name, handler := range map[string]message.HandlerFunc{
+			"Tx":    chain(bookSilently(h), tx),
+			"Stack": chain(book(h), second...),
+			"InTx": func(msg *message.Message) ([]*message.Message, error) {
+				return nil, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) error {
+					msg.SetContext(ctx)
+					return write(h, msg)
+				})
+			},
+		} {
+			for first, around := range map[string][]message.HandlerMiddleware{"Tx": {tx}, "Stack": stack(t, h, middleware.StackConfig{})} {
+				pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
+				event, done := newMessage("event"), make(chan error, 10)
+				f := newFeed()
+				router := startRouter(t, func(r *message.Router) {
+					r.AddConsumerHandler("first", "commands", f, func(msg *message.Message) error {
+						_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+							if err := write(h, msg); err != nil {
+								return nil, err
+							}
+							event.SetContext(msg.Context())
+							if err := pubsub.Publish("events", event); err != nil {
+								return nil, err
+							}
+							return nil, errors.Join(<-done, errHandler) // the second one is done while this one is still open
+						}, around...)(msg)
+						return err
+					})
+					r.AddConsumerHandler("second", "events", pubsub, func(msg *message.Message) error {
+						_, err := handler(msg)
+						done <- err
+						return nil
+					})
+				})
+				command := newMessage("command")
+				assert.False(t, f.deliver(t, command))
+				require.NoError(t, router.Close())
+				assert.Zero(t, effects(t, h, command), "%s to %s", first, name)
+				assert.Equal(t, 1, effects(t, h, event), "%s to %s", first, name)
+			}
+		}
 	})
 }

@@ -39,19 +39,26 @@ func throughPgBouncer(t testing.TB, database string) string {
 	return u.String()
 }
 
+// newPgBouncerHandle opens a handle of a pgx pool through PgBouncer, set up as pgx asks for there.
+func newPgBouncerHandle(t testing.TB, database string) handle {
+	t.Helper()
+	return pgxHandle(t, "pgbouncer", throughPgBouncer(t, database), func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	})
+}
+
 // pgbouncerHandles opens the ways to reach one migrated database through PgBouncer in transaction mode. Each
 // driver is told not to rely on prepared statements, as its documentation asks for.
 func pgbouncerHandles(t testing.TB) []handle {
 	t.Helper()
-	u := throughPgBouncer(t, newMigratedDatabase(t))
+	database := newMigratedDatabase(t)
+	u := throughPgBouncer(t, database)
 	exec := newSQLHandle(t, "pgx", u+"&default_query_exec_mode=exec")
 	exec.name = "pgbouncer-sql-pgx"
 	pq := newSQLHandle(t, "postgres", u+"&binary_parameters=yes")
 	pq.name = "pgbouncer-sql-pq"
 	return []handle{
-		pgxHandle(t, "pgbouncer-pgx-exec", u, func(cfg *pgxpool.Config) {
-			cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-		}),
+		newPgBouncerHandle(t, database),
 		pgxHandle(t, "pgbouncer-pgx-simple", u, func(cfg *pgxpool.Config) {
 			cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 		}),

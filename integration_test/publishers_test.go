@@ -213,6 +213,7 @@ func TestKafkaOversize(t *testing.T) {
 
 // Every message that was acknowledged is in the log although the broker went away under load and came back.
 func TestKafkaOutage(t *testing.T) {
+	t.Parallel()
 	server, err := services.StartKafka(t.Context(), services.Options{})
 	require.NoError(t, err)
 	defer server.Close()
@@ -500,6 +501,7 @@ func withMetadata(msg *message.Message, key, value string) *message.Message {
 }
 
 func TestNATSOutage(t *testing.T) {
+	t.Parallel()
 	server, err := services.StartNATS(t.Context(), services.Options{})
 	require.NoError(t, err)
 	defer server.Close()

@@ -1,8 +1,13 @@
 package integration_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -236,5 +241,70 @@ func TestCommitUnknown(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// poolerConn is a connection to a pooler whose server commits and then breaks: once armed it keeps all answers up to
+// that to COMMIT, and ends with an error of its own, which arrives in place of the answer to the first statement.
+type poolerConn struct {
+	net.Conn
+	armed *atomic.Bool
+	error []byte // what is left of it
+}
+
+func (c *poolerConn) Read(p []byte) (int, error) {
+	if c.armed.CompareAndSwap(true, false) {
+		var hidden []byte
+		for !bytes.Contains(hidden, []byte("COMMIT\x00")) {
+			n, err := c.Conn.Read(p)
+			if err != nil {
+				return n, err
+			}
+			hidden = append(hidden, p[:n]...)
+		}
+		fields := "SFATAL\x00VFATAL\x00C08P01\x00Mserver conn crashed?\x00\x00"
+		c.error = append(binary.BigEndian.AppendUint32([]byte("E"), uint32(4+len(fields))), fields...)
+	} else if c.error == nil {
+		return c.Conn.Read(p)
+	}
+	if len(c.error) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, c.error)
+	c.error = c.error[n:]
+	return n, nil
+}
+
+func TestCommitUnknownBehindAPooler(t *testing.T) {
+	for name, captures := range map[string]bool{"with nothing captured": false, "with messages captured": true} {
+		t.Run(name, func(t *testing.T) {
+			direct := newPgxHandle(t, newMigratedDatabase(t))
+			newNotes(t, direct)
+			var armed atomic.Bool
+			h := pgxHandle(t, "pgx", direct.url, func(cfg *pgxpool.Config) {
+				cfg.MaxConns = 1
+				dial := cfg.ConnConfig.DialFunc
+				cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					conn, err := dial(ctx, network, addr)
+					return &poolerConn{Conn: conn, armed: &armed}, err
+				}
+			})
+			pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{DisableNotify: true}, nil)
+			require.NoError(t, err)
+			work := func(n int, last func()) error {
+				return outbox.InTx(shortly(t), h.db, func(ctx context.Context) error {
+					require.NoError(t, note(ctx, h, n))
+					if captures {
+						require.NoError(t, pub.Capture(ctx, "captured", newMessage("")))
+					}
+					last()
+					return nil
+				})
+			}
+			require.NoError(t, work(1, func() {})) // pgx has prepared its statements from now on
+			require.ErrorIs(t, work(2, func() { armed.Store(true) }), outbox.ErrCommitUnknown)
+			assert.Equal(t, []int{1, 2}, notes(t, direct), "it was committed")
+			require.NoError(t, work(3, func() {}), "the pool is well")
+		})
 	}
 }

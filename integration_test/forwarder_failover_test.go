@@ -1,0 +1,128 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// ownServer starts a server that a test may stop, and opens a migrated database of it.
+func ownServer(t *testing.T) (*services.Postgres, handle) {
+	t.Helper()
+	t.Setenv("OUTBOX_POSTGRES_URL", "")
+	server, err := services.StartPostgres(t.Context(), services.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	h := newPgxHandle(t, server.URL())
+	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+	return server, h
+}
+
+// TestServerWithOtherRows publishes a message while its server is replaced by one that has given the message's id to
+// another: that one is published as well.
+func TestServerWithOtherRows(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		retention time.Duration
+	}{{"keeping", 0}, {"deleting", -1}} {
+		t.Run(c.name, func(t *testing.T) {
+			noLeaks(t)
+			server, h := ownServer(t)
+			publishing, goOn := make(chan struct{}), make(chan struct{})
+			cfg := quickConfig()
+			cfg.LeaseTTL, cfg.Retention = time.Minute, c.retention
+			w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+				if string(msg.Payload) == "lost" {
+					close(publishing)
+					<-goOn
+				}
+				return nil
+			})
+			w.publish(t, "orders", "K", "lost")
+			<-publishing
+			h.exec(t, "update outbox set uuid = 'another', payload = 'found', key = 'L'")
+			require.NoError(t, server.Restart(t.Context()))
+			h.pool.Reset()
+			w.publish(t, "orders", "M", "later")
+			w.arrives(t, "later") // the new server was read
+			close(goOn)
+			w.arrives(t, "found")
+			w.idle(t)
+			require.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+		})
+	}
+}
+
+// TestStandbyIsNotRead turns the server into a standby under a forwarder that has messages to publish, and promotes it.
+func TestStandbyIsNotRead(t *testing.T) {
+	noLeaks(t)
+	server, h := ownServer(t)
+	reads := make(chan error, 1000)
+	cfg := quickConfig()
+	cfg.LeaseTTL = time.Minute // else nothing would be published for want of a lease
+	cfg.Observer = readErrors(reads)
+	w := startForwarderOn(t, h, cfg, nil)
+	w.publish(t, "orders", "K", "K-1")
+	w.arrives(t, "K-1")
+	w.answers(func(string, *message.Message) error { return errRefused })
+	w.publish(t, "orders", "K", "K-2", "K-3")
+	w.wait(t, "K-2 is tried", func() bool { return w.triedTimes("K-2") > 0 })
+
+	dir := value[string](t, h, "show data_directory")
+	require.NoError(t, server.Stop())
+	w.answers(nil)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644))
+	require.NoError(t, server.Restart(t.Context()))
+	h.pool.Reset()
+	require.True(t, value[bool](t, h, "select pg_is_in_recovery()"))
+
+	for len(reads) > 0 {
+		<-reads // those before
+	}
+	deadline := time.After(patience)
+	for refused := 0; refused < 3; {
+		select {
+		case err := <-reads:
+			require.Error(t, err, "a read of a standby succeeded")
+			if errors.Is(err, forwarder.ErrStandby) {
+				refused++
+			}
+		case <-deadline:
+			t.Fatal("the standby is not refused")
+		}
+	}
+	assert.Equal(t, []string{"K-1"}, w.payloads())
+	other, err := forwarder.New(h.db, newFakeBroker(), quickConfig(), w.log)
+	require.NoError(t, err)
+	require.ErrorContains(t, other.Run(t.Context()), "standby")
+
+	require.True(t, value[bool](t, h, "select pg_promote()"))
+	w.arrives(t, "K-2", "K-3")
+	assert.Equal(t, numbered("K-", 1, 3), w.payloads())
+}
+
+// readErrors is an observer that passes on how reads ended.
+type readErrors chan error
+
+func (readErrors) PublishStart(ctx context.Context, _ *message.Message, _ string) context.Context {
+	return ctx
+}
+func (readErrors) PublishEnd(context.Context, forwarder.PublishEnd) {}
+
+func (r readErrors) ReadEnd(end forwarder.ReadEnd) {
+	select {
+	case r <- end.Err:
+	default:
+	}
+}

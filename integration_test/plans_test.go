@@ -1,0 +1,139 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// planned is a statement of the forwarder with arguments such as it gets in production.
+type planned struct {
+	name    string
+	sql     string
+	args    []any
+	indexes []string // of the outbox, one of which each of its scans must use
+	sorted  bool     // the rows must come out of the index in order
+	always  bool     // even if the table has next to no rows
+}
+
+func plannedStatements() []planned {
+	const lanes, some = 64, 100
+	numbers, epochs, marks, limits, rewound := make([]int64, lanes), make([]int64, lanes), make([]int64, lanes), make([]int64, lanes), make([]int64, lanes)
+	for i := range lanes {
+		numbers[i], epochs[i], limits[i], rewound[i] = int64(i), 1, 32, 100
+	}
+	ids := make([]int64, some)
+	delays, errs, permanent := make([]float64, some), make([]string, some), make([]bool, some)
+	for i := range ids {
+		ids[i] = int64(i + 1)
+	}
+	const owner = "00000000-0000-0000-0000-000000000001"
+	none := []int64{}
+	fetch := []any{"", owner, none, none, none, none, numbers, epochs, marks, limits, rewound, []string{}, int64(32768)}
+	return []planned{
+		{name: "Fetch", sql: schema.Fetch, args: fetch, indexes: []string{"outbox_ready"}, sorted: true, always: true},
+		{name: "Fetch of a topic", sql: schema.Fetch, args: append(fetch[:11:11], []string{"events"}, int64(32768)),
+			indexes: []string{"outbox_ready"}, sorted: true, always: true},
+		{name: "FetchMore", sql: schema.FetchMore, args: append(fetch[:13:13], ids, false, repeated(lanes, 100)),
+			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey"}},
+		{name: "Sweep", sql: schema.Sweep, args: []any{numbers, marks, repeated(lanes, 1<<40), int64(100), []string{}},
+			indexes: []string{"outbox_ready"}, always: true},
+		{name: "LoadHeads", sql: schema.LoadHeads, args: []any{numbers, []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}},
+		{name: "SettlePublished", sql: schema.SettlePublished, args: []any{ids, int64(0), slices.Repeat([]string{"x"}, some)}, indexes: []string{"outbox_pkey"}},
+		{name: "SettlePublishedDelete", sql: schema.SettlePublishedDelete, args: []any{ids, int64(0), slices.Repeat([]string{"x"}, some)}, indexes: []string{"outbox_pkey"}},
+		{name: "SettleFailed", sql: schema.SettleFailed, indexes: []string{"outbox_pkey"},
+			args: []any{"", owner, ids, repeated(some, 1), repeated(some, 1), repeated(some, 1), delays, errs, permanent, int64(10), 3600.0, errs}},
+		{name: "CleanPublished", sql: schema.CleanPublished, args: []any{int64(0), 3600.0, int64(1000), []string{}}, indexes: []string{"outbox_pkey"}, sorted: true},
+	}
+}
+
+func repeated(n int, v int64) []int64 { return slices.Repeat([]int64{v}, n) }
+
+// plan is a node of EXPLAIN (FORMAT JSON).
+type plan struct {
+	Type     string `json:"Node Type"`
+	Relation string `json:"Relation Name"`
+	Index    string `json:"Index Name"`
+	Plans    []plan
+}
+
+// scans returns the nodes that read the outbox, each with the index that it goes by, and those that sort.
+func (p plan) scans() (list []plan, sorts int) {
+	switch {
+	case p.Type == "Bitmap Index Scan" && p.Index != "outbox_lanes_pkey":
+		list = append(list, p)
+	case p.Relation == "outbox" && p.Type != "Bitmap Heap Scan" && p.Type != "ModifyTable":
+		list = append(list, p)
+	case p.Type == "Sort" || p.Type == "Incremental Sort":
+		sorts++
+	}
+	for _, child := range p.Plans {
+		more, n := child.scans()
+		list, sorts = append(list, more...), sorts+n
+	}
+	return list, sorts
+}
+
+// TestPlans asks the planner for its plans in databases of several sizes, with statistics that are fresh, and with
+// some from when the database looked altogether different.
+func TestPlans(t *testing.T) {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	const empty = "empty, never analyzed"
+	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // it would spoil what is stale
+	check := func(state string) {
+		t.Run(state, func(t *testing.T) {
+			for _, s := range plannedStatements() {
+				if state == empty && !s.always {
+					continue // reading a few pages as a whole is as good, and it is planned anew each time
+				}
+				var text []byte
+				require.NoError(t, h.pool.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+schema.Names{}.Render(s.sql), s.args...).Scan(&text), s.name)
+				var root []struct{ Plan plan }
+				require.NoError(t, json.Unmarshal(text, &root))
+				scans, sorts := root[0].Plan.scans()
+				require.NotEmpty(t, scans, s.name)
+				for _, scan := range scans {
+					assert.Contains(t, s.indexes, scan.Index, "%s has a %s", s.name, scan.Type)
+				}
+				if s.sorted {
+					assert.Zero(t, sorts, "%s sorts", s.name)
+				}
+			}
+		})
+	}
+	pending := func(n int) {
+		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload)
+			SELECT i, 'events', 'key-' || i % 10000, convert_to(repeat('x', 200), 'UTF8') FROM generate_series(1, $1::int) i`, n)
+	}
+	publish := func() { // all but a few
+		h.exec(t, "UPDATE outbox SET published_at = now() WHERE published_at IS NULL AND id % 1000 > 0")
+	}
+	analyze := func() { h.exec(t, "ANALYZE outbox") }
+
+	check(empty)
+	pending(100_000)
+	check("100,000 pending, never analyzed")
+	analyze()
+	check("100,000 pending, fresh")
+	publish()
+	check("100,000 published, statistics of pending ones")
+	analyze()
+	check("100,000 published, fresh")
+	pending(900_000)
+	check("1,000,000 mostly pending, statistics of published ones")
+	analyze()
+	check("1,000,000 mostly pending, fresh")
+	publish()
+	check("1,000,000 published, statistics of pending ones")
+	analyze()
+	check("1,000,000 published, fresh")
+	h.exec(t, "TRUNCATE outbox")
+	h.exec(t, "VACUUM (ANALYZE) outbox")
+	pending(100_000)
+	check("100,000 pending, statistics of an empty table")
+}
