@@ -25,7 +25,7 @@
 // messages rests on epochs alone; clocks only limit duplicates: no publish starts after the lease could
 // have run out on this process's monotonic clock.
 //
-// # Reading in order (read.go, tracker.go, request.go, integrate.go)
+// # Reading in order (read.go, request.go, fetch.go, integrate.go, tracker.go)
 //
 // Row ids are handed out in one order and transactions commit in another, so a row can appear below
 // ids that were read long ago. Waiting until no older transaction is open would stall behind every long one.

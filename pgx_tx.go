@@ -1,0 +1,253 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func beginSQL(opts TxOptions) (string, error) {
+	b := "begin"
+	switch opts.Isolation {
+	case sql.LevelDefault:
+	case sql.LevelReadUncommitted:
+		b += " isolation level read uncommitted"
+	case sql.LevelReadCommitted:
+		b += " isolation level read committed"
+	case sql.LevelRepeatableRead, sql.LevelSnapshot:
+		b += " isolation level repeatable read"
+	case sql.LevelSerializable:
+		b += " isolation level serializable"
+	default:
+		return "", fmt.Errorf("postgres has no isolation level %s", opts.Isolation)
+	}
+	if opts.ReadOnly {
+		b += " read only"
+	}
+	return b, nil
+}
+
+// pgxTx is a transaction that begins with its first statement: BEGIN shares that round trip, and COMMIT
+// shares the one of the last pending statement.
+type pgxTx struct {
+	conn     *pgxpool.Conn
+	beginSQL string
+	begun    bool
+	ended    bool
+	startErr error // why BEGIN failed
+
+	savepoints int    // made through managedTx
+	large      pgx.Tx // what LargeObjects works on
+}
+
+func (t *pgxTx) start(ctx context.Context) error {
+	if t.begun || t.ended {
+		return t.startErr
+	}
+	t.begun = true
+	_, t.startErr = t.conn.Exec(ctx, t.beginSQL)
+	return t.startErr
+}
+
+func (t *pgxTx) usable() error {
+	if t.ended {
+		return pgx.ErrTxClosed
+	}
+	return t.startErr
+}
+
+func (t *pgxTx) native() any { return managedTx{tx: t} }
+
+func (t *pgxTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	rows, err := t.Query(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	err = rows.Close()
+	return rows.(interface{ CommandTag() pgconn.CommandTag }).CommandTag().RowsAffected(), err
+}
+
+func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	if t.begun {
+		rows, err := t.conn.Query(ctx, query, args...)
+		if err != nil {
+			return nil, err
+		}
+		return pgxRows{rows}, nil
+	}
+	t.begun = true
+	batch := &pgx.Batch{}
+	batch.Queue(t.beginSQL)
+	batch.Queue(query, args...)
+	results := t.conn.SendBatch(ctx, batch)
+	if _, err := results.Exec(); err != nil {
+		return nil, t.notBegun(err, results)
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return nil, t.notBegun(err, results)
+	}
+	return batchRows{pgxRows{rows}, results}, nil
+}
+
+// notBegun refuses all further use if the first statement was found wrong before BEGIN was run: whatever
+// came next would commit by itself.
+func (t *pgxTx) notBegun(err error, results pgx.BatchResults) error {
+	results.Close() // says the same again
+	if t.conn.Conn().PgConn().TxStatus() == 'I' {
+		t.startErr = err
+	}
+	return err
+}
+
+func (t *pgxTx) commit(ctx context.Context, pending []statement) error {
+	if t.ended {
+		return ErrTxEnded
+	}
+	if !t.begun && len(pending) == 0 {
+		t.release()
+		return nil
+	}
+	if t.startErr != nil {
+		return errors.Join(t.startErr, t.rollback(ctx))
+	}
+	if t.begun {
+		if err := t.checkOpen(); err != nil {
+			return errors.Join(err, t.rollback(ctx))
+		}
+	}
+	for len(pending) > 1 {
+		if _, err := t.Exec(ctx, pending[0].sql, pending[0].args...); err != nil {
+			return errors.Join(err, t.rollback(ctx))
+		}
+		pending = pending[1:]
+	}
+	return t.pipelineCommit(ctx, pending)
+}
+
+// errAborted is what a commit returns that Postgres would answer with ROLLBACK.
+var errAborted = fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w", pgx.ErrTxCommitRollback)
+
+// checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an
+// error: COMMIT would answer ROLLBACK.
+func (t *pgxTx) checkOpen() error {
+	if t.conn.Conn().IsClosed() {
+		return pgconn.ErrConnClosed
+	}
+	switch t.conn.Conn().PgConn().TxStatus() {
+	case 'I':
+		return ErrTxEnded
+	case 'E':
+		return errAborted
+	}
+	return nil
+}
+
+func (t *pgxTx) pipelineCommit(ctx context.Context, pending []statement) error {
+	batch := &pgx.Batch{}
+	if !t.begun {
+		t.begun = true
+		batch.Queue(t.beginSQL)
+	}
+	for _, s := range pending {
+		batch.Queue(s.sql, s.args...)
+	}
+	before := batch.Len()
+	batch.Queue("commit")
+
+	results := t.conn.SendBatch(ctx, batch)
+	for range before {
+		if _, err := results.Exec(); err != nil {
+			results.Close() // says the same again
+			return errors.Join(commitError(err), t.rollback(ctx))
+		}
+	}
+	tag, err := results.Exec()
+	results.Close() // once the answer to COMMIT has come, nothing can change the outcome
+	if err != nil {
+		return errors.Join(commitError(err), t.rollback(ctx))
+	}
+	t.release()
+	if tag.String() != "COMMIT" {
+		return pgx.ErrTxCommitRollback
+	}
+	return nil
+}
+
+// commitError tells an error that proves a rollback from one that leaves the outcome open.
+func commitError(err error) error {
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &pgErr):
+		// An ERROR rolled the transaction back. What ends the connection may have come after the commit, also as
+		// the answer to a statement before COMMIT: a pooler answers in place of a server that it lost.
+		if !fatalState(pgErr.Code) {
+			return err
+		}
+	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
+		return err // nothing was sent; pgx says the same of a connection that broke while the answer was read
+	}
+	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+}
+
+// fatalState says whether an SQLSTATE ends the connection: class 08, operator intervention, or one
+// that says itself that the outcome is unknown.
+func fatalState(code string) bool {
+	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "XX") || code == "40003"
+}
+
+func (t *pgxTx) rollback(ctx context.Context) error {
+	if t.ended {
+		return nil
+	}
+	defer t.release()
+	if !t.begun || t.conn.Conn().IsClosed() || t.conn.Conn().PgConn().TxStatus() == 'I' {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	if _, err := t.conn.Exec(ctx, "rollback"); err != nil {
+		return fmt.Errorf("rollback: %w", err) // release drops a connection that is still in a transaction
+	}
+	return nil
+}
+
+func (t *pgxTx) release() {
+	t.ended = true
+	if t.large != nil { // closes it without sending anything
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = t.large.Commit(over)
+	}
+	t.conn.Release()
+}
+
+// pgxRows turns pgx's rows into schema.Rows.
+type pgxRows struct{ pgx.Rows }
+
+func (r pgxRows) Close() error {
+	r.Rows.Close()
+	return r.Rows.Err()
+}
+
+// batchRows also ends the batch that its rows came in.
+type batchRows struct {
+	pgxRows
+	results pgx.BatchResults
+}
+
+func (r batchRows) Close() error {
+	err := r.pgxRows.Close()
+	return errors.Join(err, r.results.Close())
+}

@@ -1,0 +1,119 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+)
+
+type relation struct {
+	kind, persistence, text, options string
+	rowSecurity                      bool
+	columns                          map[string]liveColumn
+	indexes                          []liveIndex
+}
+
+type liveColumn struct {
+	kind                         string
+	notNull, generated, identity bool
+	expression                   string
+}
+
+type liveIndex struct {
+	name                       string
+	unique, valid              bool
+	method, columns, predicate string
+}
+
+type sequence struct {
+	increment, cache int64
+	cycle            bool
+	kind             string
+}
+
+func (c *inspection) server(ctx context.Context) error {
+	return Collect(ctx, c.q, func(rows Rows) error {
+		var version int64
+		var standby bool
+		if err := rows.Scan(&version, &standby); err != nil {
+			return err
+		}
+		if version < 130000 {
+			c.problem("server", "use PostgreSQL 13 or newer", "is PostgreSQL %d.%d", version/10000, version%10000)
+			c.useless = true
+		}
+		if standby {
+			c.problem("server", "connect to the primary (target_session_attrs=read-write)", "is a standby, which is read-only")
+		}
+		return nil
+	}, CheckServer)
+}
+
+func (c *inspection) read(ctx context.Context) error {
+	c.relations = map[string]relation{}
+	seq := c.names.Render("{outbox_id_seq}")
+	tables := make([]string, len(wanted))
+	for i, w := range wanted {
+		tables[i] = c.names.Render(w.name)
+	}
+	err := Collect(ctx, c.q, func(rows Rows) error {
+		var name string
+		var options *string
+		r := relation{columns: map[string]liveColumn{}}
+		if err := rows.Scan(&name, &r.kind, &r.persistence, &r.text, &options, &r.rowSecurity); err != nil {
+			return err
+		}
+		if options != nil {
+			r.options = *options
+		}
+		c.relations[name] = r
+		return nil
+	}, CheckRelations, append([]string{seq}, tables...))
+	if err != nil {
+		return fmt.Errorf("read relations: %w", err)
+	}
+	err = Collect(ctx, c.q, func(rows Rows) error {
+		var table, name string
+		var l liveColumn
+		err := rows.Scan(&table, &name, &l.kind, &l.notNull, &l.generated, &l.identity, &l.expression)
+		if r, ok := c.relations[table]; ok {
+			r.columns[name] = l
+		}
+		return err
+	}, CheckColumns, tables)
+	if err != nil {
+		return fmt.Errorf("read columns: %w", err)
+	}
+	err = Collect(ctx, c.q, func(rows Rows) error {
+		var table string
+		var l liveIndex
+		err := rows.Scan(&table, &l.name, &l.unique, &l.valid, &l.method, &l.columns, &l.predicate)
+		if r, ok := c.relations[table]; ok {
+			r.indexes = append(r.indexes, l)
+			c.relations[table] = r
+		}
+		return err
+	}, CheckIndexes, tables)
+	if err != nil {
+		return fmt.Errorf("read indexes: %w", err)
+	}
+	err = Collect(ctx, c.q, func(rows Rows) error {
+		c.seq = &sequence{}
+		return rows.Scan(&c.seq.increment, &c.seq.cache, &c.seq.cycle, &c.seq.kind)
+	}, CheckSequence, seq)
+	if err != nil {
+		return fmt.Errorf("read sequence: %w", err)
+	}
+	return nil
+}
+
+func (r relation) isTable() bool { return r.kind == "r" || r.kind == "p" }
+
+func (r relation) hasIndex(want wantedIndex, unique bool) bool {
+	for _, l := range r.indexes {
+		if l.valid && (l.unique || !unique) && l.method == want.method && l.columns == want.columns &&
+			normalized(l.predicate) == normalized(want.predicate) {
+			return true
+		}
+	}
+	return false
+}
