@@ -214,6 +214,9 @@ func (p *Publisher) Close() error { return nil }
 // DB returns the handle that the publisher writes through.
 func (p *Publisher) DB() *DB { return p.db }
 
+// Logger returns the logger of the publisher, which may be one that logs nothing.
+func (p *Publisher) Logger() watermill.LoggerAdapter { return p.logger }
+
 // Tables returns the names of the tables that the publisher writes to, every one filled in.
 func (p *Publisher) Tables() schema.Names { return p.cfg.Tables }
 

@@ -6,11 +6,15 @@ var (
 	// ErrNoDB is returned by every constructor and function that got a nil *DB, or one made from a nil pool.
 	ErrNoDB = errors.New("outbox: no database: pass a non-nil pool to FromPgx or FromSQL")
 
+	// ErrTxKind is returned by TxFromContext if the transaction in the context is not of the type asked for: FromPgx
+	// begins a pgx.Tx, FromSQL a *sql.Tx.
+	ErrTxKind = errors.New("outbox: the transaction in the context is of another type")
+
 	// ErrNoTx is returned by Publish if the context carries no transaction and PublisherConfig.WithoutTx
 	// is RequireTx, and whatever that says if the transaction, or the nested InTx, of the context has ended:
 	// OutsideTx takes it out.
-	ErrNoTx = errors.New("outbox: no transaction in the context: put middleware.Tx around the handler, " +
-		"call inside outbox.InTx, or set PublisherConfig.WithoutTx")
+	ErrNoTx = errors.New("outbox: no transaction in the context: put middleware.Tx around the handler or call inside outbox.InTx, " +
+		"and pass that context on (PublishContext, or SetContext of the message); or set PublisherConfig.WithoutTx")
 
 	// ErrMixedTx is returned by Publish if the messages of one call carry different transactions. Nothing
 	// of the call was written.

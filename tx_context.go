@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"reflect"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -101,21 +102,28 @@ func (f foreignPgxTx) Query(ctx context.Context, query string, args ...any) (sch
 
 // TxFromContext returns the transaction that the context carries: TxFromContext[pgx.Tx] with a DB of
 // FromPgx, TxFromContext[*sql.Tx] with one of FromSQL, and TxFromContext[schema.Querier] with either. It
-// returns false if there is none, if it has ended, or if it is of another kind. Like any transaction it serves one
-// goroutine at a time. The pgx.Tx refuses Commit and Rollback with ErrTxManaged; a *sql.Tx cannot, so
+// returns ErrNoTx if there is none or it has ended, and ErrTxKind if it is of another kind. Like any transaction it
+// serves one goroutine at a time. The pgx.Tx refuses Commit and Rollback with ErrTxManaged; a *sql.Tx cannot, so
 // do not call them: InTx would return ErrTxEnded.
-func TxFromContext[T any](ctx context.Context) (T, bool) {
+func TxFromContext[T any](ctx context.Context) (T, error) {
 	var none T
 	s := scopeFrom(ctx)
 	if s == nil || s.over() {
-		return none, false
+		return none, ErrNoTx
 	}
-	if _, ok := any(&none).(*schema.Querier); ok {
-		q, ok := s.tx.q.(T)
-		return q, ok
+	var native any = s.tx.q
+	if _, ok := any(&none).(*schema.Querier); !ok {
+		native = s.tx.native(ctx)
 	}
-	tx, ok := s.tx.native(ctx).(T)
-	return tx, ok
+	tx, ok := native.(T)
+	if !ok {
+		kind := "pgx.Tx"
+		if _, ok := native.(*sql.Tx); ok {
+			kind = "*sql.Tx"
+		}
+		return none, fmt.Errorf("%w: it is a %s, not a %s", ErrTxKind, kind, reflect.TypeFor[T]())
+	}
+	return tx, nil
 }
 
 // OutsideTx returns ctx without the transaction that it carries: what is done with it is not undone

@@ -169,13 +169,13 @@ func TestContextOfAnEndedSavepoint(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			if _, ok := TxFromContext[*sql.Tx](kept); ok {
+			if _, err := TxFromContext[*sql.Tx](kept); !errors.Is(err, ErrNoTx) {
 				t.Error("TxFromContext yields the transaction")
 			}
 			if err := InTx(kept, db, func(context.Context) error { return nil }); !errors.Is(err, ErrTxEnded) {
 				t.Errorf("InTx: %v", err)
 			}
-			if _, ok := TxFromContext[*sql.Tx](ctx); !ok {
+			if _, err := TxFromContext[*sql.Tx](ctx); err != nil {
 				t.Error("the transaction around it has ended as well")
 			}
 			return nil

@@ -36,9 +36,9 @@ func (d *database) stacked(cfg outbox.PublisherConfig) (func(context.Context, in
 	}
 	handle := func(msg *message.Message) ([]*message.Message, error) {
 		i := indexOf(msg.UUID)
-		tx, ok := outbox.TxFromContext[pgx.Tx](msg.Context())
-		if !ok {
-			return nil, outbox.ErrNoTx
+		tx, err := outbox.TxFromContext[pgx.Tx](msg.Context())
+		if err != nil {
+			return nil, err
 		}
 		if _, err := tx.Exec(msg.Context(), businessInsert, i, i); err != nil {
 			return nil, err

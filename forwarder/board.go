@@ -26,6 +26,8 @@ type board struct {
 	failed    []failure // for the settler
 	settled   []*row    // settled, but not yet forgotten: see forget
 
+	rejected map[string]time.Time // when a rejection of a topic was reported last
+
 	observe              observers
 	maxChain, maxSkipped int // the constants, but in tests
 }
@@ -72,7 +74,7 @@ type lane struct {
 }
 
 func newBoard(cfg *Config) *board {
-	return &board{cfg: cfg, lanes: map[int16]*lane{}, topics: map[string]*topic{}, maxChain: maxChain, maxSkipped: maxSkipped}
+	return &board{cfg: cfg, lanes: map[int16]*lane{}, topics: map[string]*topic{}, rejected: map[string]time.Time{}, maxChain: maxChain, maxSkipped: maxSkipped}
 }
 
 // addLane starts a lane that was taken, with the rows that wait for another attempt in it.

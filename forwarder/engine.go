@@ -67,7 +67,8 @@ type engine struct {
 
 // statements are the statements of the engine with the table names filled in.
 type statements struct {
-	fetch, fetchMore, writers, loadHeads, sweep, settlePublished, settleFailed, clean  string
+	fetch, fetchMore, writers, loadHeads, sweep, clean                                 string
+	settlePublished, settleUnlocked, settleFailed                                      string
 	lock, conflict, join, createLanes, heartbeat, members, lanes, take, release, leave string
 }
 
@@ -104,15 +105,16 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, logger w
 	e.sql = statements{
 		fetch: t.Render(schema.Fetch), fetchMore: t.Render(schema.FetchMore),
 		writers: t.Render(schema.Writers), loadHeads: t.Render(schema.LoadHeads), sweep: t.Render(schema.Sweep),
-		settlePublished: t.Render(schema.SettlePublished), settleFailed: t.Render(schema.SettleFailed),
-		clean: t.Render(schema.CleanPublished),
-		lock:  t.Render(schema.LockForwarders), conflict: t.Render(schema.ConflictingForwarder),
+		settlePublished: t.Render(schema.SettlePublished), settleUnlocked: t.Render(schema.SettleUnlocked),
+		settleFailed: t.Render(schema.SettleFailed),
+		clean:        t.Render(schema.CleanPublished),
+		lock:         t.Render(schema.LockForwarders), conflict: t.Render(schema.ConflictingForwarder),
 		join: t.Render(schema.JoinForwarders), createLanes: t.Render(schema.CreateLanes),
 		heartbeat: t.Render(schema.Heartbeat), members: t.Render(schema.Members), lanes: t.Render(schema.Lanes),
 		take: t.Render(schema.TakeLanes), release: t.Render(schema.ReleaseLanes), leave: t.Render(schema.LeaveForwarders),
 	}
 	if cfg.Retention == -1 {
-		e.sql.settlePublished = t.Render(schema.SettlePublishedDelete)
+		e.sql.settlePublished, e.sql.settleUnlocked = t.Render(schema.SettlePublishedDelete), t.Render(schema.SettleUnlockedDelete)
 	}
 	return e, nil
 }

@@ -46,7 +46,8 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 // has ended: no new message is sent, those under way are waited for up to Config.CloseTimeout and
 // settled, and the lanes are given to the other forwarders. It returns an error, before it publishes
 // anything, if the schema is not as it must be (schema.ErrSchemaChanged), ErrTopicsOverlap, ErrRunning,
-// ErrClosed, or that of the database if it does not answer. Errors after the start are logged and retried.
+// ErrClosed, or that of the database if it does not answer; it is logged as well. Errors after the start are logged
+// and retried.
 //
 // Run it as a goroutine beside the Router, and give it a context of its own that ends after the Router has
 // closed, so that what the last handlers committed leaves at once.
@@ -66,6 +67,9 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	f.mu.Unlock()
 	defer close(f.done)
 	if err := f.engine.prepare(ctx); err != nil {
+		if ctx.Err() == nil {
+			f.engine.logger.Error("The forwarder could not start", err, nil)
+		}
 		return err
 	}
 	return f.engine.run(ctx)

@@ -87,11 +87,11 @@ type observers struct {
 }
 
 func (o observers) paused(topic string, failures int, wait time.Duration, err error) {
-	fields := watermill.LogFields{"topic": topic, "failures": failures, "wait": wait.String(), "err": err.Error()}
+	fields := watermill.LogFields{"topic": topic, "failures": failures, "wait": wait.String()}
 	if failures == 1 {
-		o.logger.Info("Topic is unavailable and paused; its messages wait and are charged nothing", fields)
+		o.logger.Error("Topic is unavailable and paused; its messages wait and are charged nothing", err, fields)
 	} else {
-		o.logger.Debug("Topic is still unavailable", fields)
+		o.logger.Debug("Topic is still unavailable", fields.Add(watermill.LogFields{"err": err.Error()}))
 	}
 	if t, ok := o.base.(TopicObserver); ok {
 		t.TopicPaused(o.db, o.scope, topic, failures, wait, err)
@@ -102,6 +102,16 @@ func (o observers) resumed(topic string) {
 	o.logger.Info("Topic is available again", watermill.LogFields{"topic": topic})
 	if t, ok := o.base.(TopicObserver); ok {
 		t.TopicResumed(o.db, o.scope, topic)
+	}
+}
+
+// rejected logs the first failure of a topic in a while as an error, and others at debug.
+func (o observers) rejected(f failure, first bool) {
+	fields := watermill.LogFields{"id": f.row.id, "uuid": f.row.uuid, "topic": f.row.topic, "attempts": f.attempts, "wait": f.delay.String()}
+	if first {
+		o.logger.Error("A message was rejected and will be tried again; more of its topic are not reported for a minute", f.err, fields)
+	} else {
+		o.logger.Debug("A message was rejected and will be tried again", fields.Add(watermill.LogFields{"err": f.err.Error()}))
 	}
 }
 

@@ -2,6 +2,9 @@ package forwarder
 
 import "time"
 
+// reportEvery is how often rejections of a topic are reported.
+const reportEvery = time.Minute
+
 // result is what became of a publish.
 type result struct {
 	err     error
@@ -83,6 +86,13 @@ func (b *board) done(r *row, res result, now time.Time) {
 	f.delay = b.cfg.Backoff.Delay(f.attempts)
 	b.failed = append(b.failed, f)
 	r.lane.unsettled++
+	if !f.permanent { // that is reported as dead
+		first := now.Sub(b.rejected[r.topic]) >= reportEvery
+		if first {
+			b.rejected[r.topic] = now
+		}
+		b.observe.rejected(f, first)
+	}
 	if k != nil {
 		k.unskip(r.id)
 		k.setHead(r.id, r.topic)
@@ -118,6 +128,7 @@ const (
 	outcomeDead    outcome = "dead"    // recorded; there will be no other attempt
 	outcomeGone    outcome = "gone"    // somebody else settled the message
 	outcomeFenced  outcome = "fenced"  // the lane is somebody else's
+	outcomeLocked  outcome = "locked"  // not recorded: somebody else's transaction has locked the message
 )
 
 // takeResults hands the settler everything that is to be settled.

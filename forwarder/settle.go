@@ -15,16 +15,24 @@ import (
 const (
 	maxSettle     = 10000 // rows per statement
 	maxErrorBytes = 2000
+	lockedPause   = 100 * time.Millisecond // before rows are tried again that somebody has locked
 )
 
 // settle is the goroutine that writes results back, all that have come together since its last
-// statement at once. What fails is repeated: settling twice changes nothing.
+// statement at once. What fails is repeated: settling twice changes nothing. After a time-out it goes carefully:
+// around the rows that somebody else's transaction has locked, and in smaller and smaller parts, until nothing is left.
 func (e *engine) settle(ctx context.Context) {
 	report := errorLog{logger: e.logger, what: "Settling messages"}
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 5*time.Second
+	var published []*row
+	var failed []failure
+	careful, most := false, maxSettle
 	for {
 		e.mu.Lock()
-		published, failed := e.board.takeResults(maxSettle)
+		newPublished, newFailed := e.board.takeResults(maxSettle)
 		e.mu.Unlock()
+		published, failed = append(published, newPublished...), append(failed, newFailed...)
 		if len(published)+len(failed) == 0 {
 			select {
 			case <-e.settleNow:
@@ -39,47 +47,69 @@ func (e *engine) settle(ctx context.Context) {
 				continue
 			}
 		}
-		left := inParts(ctx, published, &report, e.settlePublished) + inParts(ctx, failed, &report, e.settleFailed)
-		if left > 0 {
-			e.logger.Error("Stopped before results were settled; the messages will be sent again", context.Cause(ctx),
-				watermill.LogFields{"messages": left})
-			return
+		var err error
+		published, err = e.settlePublished(context.WithoutCancel(ctx), published, most, careful)
+		if err == nil {
+			failed, err = e.settleFailed(context.WithoutCancel(ctx), failed)
 		}
-	}
-}
-
-// inParts settles a list: as a whole, or in smaller parts after one that took too long, since a row that somebody
-// else keeps locked must not stop all others. It gives up, and returns how many are left, if the forwarder stops and
-// the database does not answer.
-func inParts[T any](ctx context.Context, list []T, report *errorLog, settle func(context.Context, []T) error) (left int) {
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 5*time.Second
-	for most := len(list); len(list) > 0; {
-		n := min(most, len(list))
-		err := settle(context.WithoutCancel(ctx), list[:n])
 		report.report(err)
+		left := len(published) + len(failed)
+		pause := lockedPause
 		switch {
-		case err == nil:
-			list, most = list[n:], 2*most
+		case timedOut(err):
+			careful, most = true, max(1, min(most, len(published))/2)
+			pause = retry.NextBackOff()
+		case err != nil:
+			pause = retry.NextBackOff()
+		case left == 0:
+			careful, most = false, maxSettle
 			retry.Reset()
 			continue
-		case timedOut(err) && n > 1:
-			most = n / 2
-		case timedOut(err):
-			list = append(list[1:len(list):len(list)], list[0])
+		default:
+			most = min(2*most, maxSettle)
 		}
 		select {
 		case <-ctx.Done():
-			return len(list)
-		case <-time.After(retry.NextBackOff()):
+			e.logger.Error("Stopped before results were settled; the messages will be sent again", context.DeadlineExceeded,
+				watermill.LogFields{"messages": left})
+			return
+		case <-time.After(pause):
 		}
 	}
-	return 0
 }
 
-func (e *engine) settlePublished(ctx context.Context, rows []*row) error {
+// settlePublished settles at most so many rows, and returns those that are left.
+func (e *engine) settlePublished(ctx context.Context, rows []*row, most int, careful bool) (left []*row, err error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	part, rest := rows[:min(most, len(rows))], rows[min(most, len(rows)):]
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
+	begun := time.Now()
+	locked, err := e.writePublished(ctx, part, careful)
+	e.obs.settle(SettleEnd{Published: len(part) - len(locked), Took: time.Since(begun), Err: err})
+	if err != nil {
+		return rows, fmt.Errorf("settle %d published: %w", len(part), err)
+	}
+	done := part
+	if len(locked) > 0 {
+		done = nil
+		for _, r := range part {
+			if locked[r.id] {
+				left = append(left, r)
+			} else {
+				done = append(done, r)
+			}
+		}
+	}
+	e.settled(func() { e.board.settledPublished(done) })
+	return append(left, rest...), nil
+}
+
+// writePublished returns the rows that it could not settle because somebody has locked them, if it is careful;
+// else it waits for them.
+func (e *engine) writePublished(ctx context.Context, rows []*row, careful bool) (locked map[int64]bool, err error) {
 	ids, uuids := make([]int64, len(rows)), make([]string, len(rows))
 	e.mu.Lock()
 	server := e.reader.server
@@ -90,21 +120,24 @@ func (e *engine) settlePublished(ctx context.Context, rows []*row) error {
 		}
 	}
 	e.mu.Unlock()
-	begun := time.Now()
+	if careful {
+		locked = map[int64]bool{}
+		err := schema.Collect(ctx, e.db, func(rows schema.Rows) error {
+			var id int64
+			err := rows.Scan(&id)
+			locked[id] = true
+			return err
+		}, e.sql.settleUnlocked, ids, uuids)
+		return locked, err
+	}
 	var settled int64
-	var err error
 	if server != 0 {
 		settled, err = e.db.Exec(ctx, e.sql.settlePublished, ids, server, []string{})
 	}
 	if err == nil && settled < int64(len(ids)) {
 		_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, int64(0), uuids)
 	}
-	e.obs.settle(SettleEnd{Published: len(rows), Took: time.Since(begun), Err: err})
-	if err != nil {
-		return fmt.Errorf("settle %d published: %w", len(rows), err)
-	}
-	e.settled(func() { e.board.settledPublished(rows) })
-	return nil
+	return nil, err
 }
 
 // settled has the board note results that are in the database, and whoever waits for that look again.
@@ -119,31 +152,42 @@ func (e *engine) settled(note func()) {
 	signal(e.readNow) // a retry may be due sooner than the next read
 }
 
-func (e *engine) settleFailed(ctx context.Context, failed []failure) error {
+// settleFailed returns the failures that are left because somebody has locked their rows.
+func (e *engine) settleFailed(ctx context.Context, failed []failure) (left []failure, err error) {
+	if len(failed) == 0 {
+		return nil, nil
+	}
 	begun := time.Now()
 	end := SettleEnd{Failed: len(failed)}
 	outcomes, err := e.writeFailed(ctx, failed)
-	if err == nil {
-		now := time.Now()
-		e.settled(func() {
-			for _, f := range failed {
-				o, known := outcomes[f.row.id]
-				if !known {
-					o = outcomeGone
-				}
+	if err != nil {
+		end.Took, end.Err = time.Since(begun), err
+		e.obs.settle(end)
+		return failed, err
+	}
+	now := time.Now()
+	e.settled(func() {
+		for _, f := range failed {
+			switch o, known := outcomes[f.row.id]; {
+			case o == outcomeLocked:
+				left = append(left, f)
+			case !known:
+				e.board.settledFailed(f, outcomeGone, now)
+			default:
 				e.board.settledFailed(f, o, now)
 			}
-		})
-		for _, f := range failed {
-			if outcomes[f.row.id] == outcomeDead {
-				end.Dead++
-				e.obs.dead(f)
-			}
+		}
+	})
+	for _, f := range failed {
+		if outcomes[f.row.id] == outcomeDead {
+			end.Dead++
+			e.obs.dead(f)
 		}
 	}
-	end.Took, end.Err = time.Since(begun), err
+	end.Failed -= len(left)
+	end.Took = time.Since(begun)
 	e.obs.settle(end)
-	return err
+	return left, nil
 }
 
 func (e *engine) writeFailed(ctx context.Context, failed []failure) (map[int64]outcome, error) {

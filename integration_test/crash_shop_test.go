@@ -57,12 +57,12 @@ var errUndone = errors.New("undone on purpose")
 // It publishes the first of its two events and returns the second. The row lock on the counter makes
 // transactions of one key follow one another.
 func (s shop) book(ctx context.Context, order, key string) ([]*message.Message, error) {
-	tx, ok := outbox.TxFromContext[schema.Querier](ctx)
-	if !ok {
-		return nil, outbox.ErrNoTx
+	tx, err := outbox.TxFromContext[schema.Querier](ctx)
+	if err != nil {
+		return nil, err
 	}
 	var n int64
-	err := schema.Collect(ctx, tx, func(rows schema.Rows) error { return rows.Scan(&n) },
+	err = schema.Collect(ctx, tx, func(rows schema.Rows) error { return rows.Scan(&n) },
 		`update counters set n = n + 2 where key = $1 returning n`, key)
 	if err != nil {
 		return nil, fmt.Errorf("count: %w", err)

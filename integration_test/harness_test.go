@@ -98,11 +98,11 @@ func (h handle) exec(t testing.TB, query string, args ...any) int64 {
 
 // execTx runs a statement in the transaction of ctx.
 func (h handle) execTx(ctx context.Context, query string, args ...any) error {
-	tx, ok := outbox.TxFromContext[schema.Querier](ctx)
-	if !ok {
-		return outbox.ErrNoTx
+	tx, err := outbox.TxFromContext[schema.Querier](ctx)
+	if err != nil {
+		return err
 	}
-	_, err := tx.Exec(ctx, query, args...)
+	_, err = tx.Exec(ctx, query, args...)
 	return err
 }
 

@@ -54,14 +54,14 @@ func TestTxGivesTheNativeTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 			if h.pool != nil {
-				tx, ok := outbox.TxFromContext[pgx.Tx](msg.Context())
-				require.True(t, ok)
-				_, err := tx.Exec(msg.Context(), "select 1")
+				tx, err := outbox.TxFromContext[pgx.Tx](msg.Context())
+				require.NoError(t, err)
+				_, err = tx.Exec(msg.Context(), "select 1")
 				return nil, err
 			}
-			tx, ok := outbox.TxFromContext[*sql.Tx](msg.Context())
-			require.True(t, ok)
-			_, err := tx.ExecContext(msg.Context(), "select 1")
+			tx, err := outbox.TxFromContext[*sql.Tx](msg.Context())
+			require.NoError(t, err)
+			_, err = tx.ExecContext(msg.Context(), "select 1")
 			return nil, err
 		}, middleware.Tx(h.db, middleware.TxConfig{}))(newMessage(""))
 		require.NoError(t, err)
@@ -188,8 +188,8 @@ func TestTxTime(t *testing.T) {
 func TestTxIsolationAndOnBegin(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(ctx context.Context, name string) (v string) {
-			q, ok := outbox.TxFromContext[schema.Querier](ctx)
-			require.True(t, ok)
+			q, err := outbox.TxFromContext[schema.Querier](ctx)
+			require.NoError(t, err)
 			require.NoError(t, schema.Collect(ctx, q, func(rows schema.Rows) error { return rows.Scan(&v) },
 				"select current_setting($1)", name))
 			return v

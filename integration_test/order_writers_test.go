@@ -217,12 +217,12 @@ func (w *orderWriters) insert(ctx context.Context, rng *rand.Rand, tx schema.Que
 	topics := []string{"orders", "audit"}
 	switch way := rng.IntN(5); {
 	case way == 0 && w.h.pool != nil:
-		native, ok := outbox.TxFromContext[pgx.Tx](ctx)
-		if !ok {
-			return outbox.ErrNoTx
+		native, err := outbox.TxFromContext[pgx.Tx](ctx)
+		if err != nil {
+			return err
 		}
 		w.saw("copy")
-		_, err := native.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"uuid", "topic", "key", "payload"},
+		_, err = native.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"uuid", "topic", "key", "payload"},
 			pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
 				return []any{watermill.NewUUID(), topics[i%2], rows[i].key, []byte(rows[i].payload)}, nil
 			}))

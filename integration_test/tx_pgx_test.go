@@ -17,8 +17,8 @@ import (
 func inPgxTx(t testing.TB, h handle, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	t.Helper()
 	return inTx(t, h, func(ctx context.Context) error {
-		tx, ok := outbox.TxFromContext[pgx.Tx](ctx)
-		require.True(t, ok)
+		tx, err := outbox.TxFromContext[pgx.Tx](ctx)
+		require.NoError(t, err)
 		return fn(ctx, tx)
 	})
 }

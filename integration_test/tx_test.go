@@ -169,25 +169,31 @@ func TestTxFromContextYieldsTheNativeTransaction(t *testing.T) {
 		var ended context.Context
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			ended = ctx
-			native, isPgx := outbox.TxFromContext[pgx.Tx](ctx)
-			std, isSQL := outbox.TxFromContext[*sql.Tx](ctx)
-			_, isQuerier := outbox.TxFromContext[schema.Querier](ctx)
-			assert.Equal(t, h.pool != nil, isPgx)
-			assert.Equal(t, h.sql != nil, isSQL)
-			assert.True(t, isQuerier)
-			if isPgx {
+			native, pgxErr := outbox.TxFromContext[pgx.Tx](ctx)
+			std, sqlErr := outbox.TxFromContext[*sql.Tx](ctx)
+			_, err := outbox.TxFromContext[schema.Querier](ctx)
+			require.NoError(t, err)
+			if h.pool != nil {
+				require.NoError(t, pgxErr)
+				require.ErrorIs(t, sqlErr, outbox.ErrTxKind)
+				require.ErrorContains(t, sqlErr, "it is a pgx.Tx, not a *sql.Tx")
 				_, err := native.Exec(ctx, "insert into notes values ($1)", 1)
 				return err
 			}
-			_, err := std.ExecContext(ctx, "insert into notes values ($1)", 1)
+			require.NoError(t, sqlErr)
+			require.ErrorIs(t, pgxErr, outbox.ErrTxKind)
+			require.ErrorContains(t, pgxErr, "it is a *sql.Tx, not a pgx.Tx")
+			_, err = std.ExecContext(ctx, "insert into notes values ($1)", 1)
 			return err
 		}))
 		assert.Equal(t, []int{1}, notes(t, h))
 		for _, ctx := range []context.Context{ended, t.Context()} {
-			_, isPgx := outbox.TxFromContext[pgx.Tx](ctx)
-			_, isSQL := outbox.TxFromContext[*sql.Tx](ctx)
-			_, isQuerier := outbox.TxFromContext[schema.Querier](ctx)
-			assert.False(t, isPgx || isSQL || isQuerier)
+			_, err := outbox.TxFromContext[pgx.Tx](ctx)
+			require.ErrorIs(t, err, outbox.ErrNoTx)
+			_, err = outbox.TxFromContext[*sql.Tx](ctx)
+			require.ErrorIs(t, err, outbox.ErrNoTx)
+			_, err = outbox.TxFromContext[schema.Querier](ctx)
+			require.ErrorIs(t, err, outbox.ErrNoTx)
 		}
 		require.ErrorIs(t, outbox.AfterCommit(ended, func() {}), outbox.ErrNoTx)
 		require.ErrorIs(t, outbox.SetRollbackOnly(ended), outbox.ErrNoTx)

@@ -26,7 +26,10 @@ func bookOrder(msg *message.Message) ([]*message.Message, error) {
 	if len(msg.Payload) == 0 {
 		return nil, middleware.Poison(errBadJSON)
 	}
-	tx, _ := outbox.TxFromContext[pgx.Tx](msg.Context())
+	tx, err := outbox.TxFromContext[pgx.Tx](msg.Context())
+	if err != nil {
+		return nil, err
+	}
 	if _, err := tx.Exec(msg.Context(), "insert into orders (id) values ($1)", msg.UUID); err != nil {
 		return nil, err
 	}
@@ -70,8 +73,11 @@ func ExampleTx() {
 	router.AddMiddleware(middleware.Tx(db, middleware.TxConfig{
 		Isolation: sql.LevelSerializable,
 		OnBegin: func(ctx context.Context, msg *message.Message) error {
-			tx, _ := outbox.TxFromContext[pgx.Tx](ctx)
-			_, err := tx.Exec(ctx, "select set_config('app.tenant', $1, true)", msg.Metadata.Get("tenant"))
+			tx, err := outbox.TxFromContext[pgx.Tx](ctx)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, "select set_config('app.tenant', $1, true)", msg.Metadata.Get("tenant"))
 			return err
 		},
 	}))

@@ -21,7 +21,7 @@ type StackConfig struct {
 	ProcessDelivered bool
 	// Observer is for all parts that do not set their own.
 	Observer Observer
-	// Logger is for all parts that do not set their own.
+	// Logger is for all parts that do not set their own; default: that of the Publisher.
 	Logger watermill.LoggerAdapter
 
 	Outcomes OutcomesConfig
@@ -44,6 +44,9 @@ func (c *StackConfig) setDefaults(pub *outbox.Publisher) {
 		if *obs == nil {
 			*obs = c.Observer
 		}
+	}
+	if c.Logger == nil {
+		c.Logger = pub.Logger()
 	}
 	for _, logger := range []*watermill.LoggerAdapter{&c.Outcomes.Logger, &c.Tx.Logger, &c.Inbox.Logger} {
 		if *logger == nil {

@@ -137,7 +137,8 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 }
 
 func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling) ([]*message.Message, error) {
-	_, joins := outbox.TxFromContext[schema.Querier](ctx)
+	_, err := outbox.TxFromContext[schema.Querier](ctx)
+	joins := err == nil
 	if !joins {
 		ctx = outbox.OutsideTx(ctx) // one that has ended, or another handler's: see currentHandling
 		t.noteSubscriberTx(ctx, msg)

@@ -65,7 +65,7 @@ func Inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
 		return nil, err
 	}
 	c := inspection{q: q, names: names}
-	for _, step := range []func(context.Context) error{c.server, c.read, c.migrations} {
+	for _, step := range []func(context.Context) error{c.server, c.read, c.anything, c.migrations} {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
 		}
@@ -99,6 +99,16 @@ func (c *inspection) problem(object, cure, found string, args ...any) {
 
 func (c *inspection) warning(object, cure, found string, args ...any) {
 	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure, Warning: true})
+}
+
+// anything says it in one line if nothing is there.
+func (c *inspection) anything(context.Context) error {
+	if len(c.relations) == 0 {
+		c.problem("table "+c.names.OutboxName(), runMigrate+", or mend the names or the search_path",
+			"and all others of its set do not exist")
+		c.useless = true
+	}
+	return nil
 }
 
 func (c *inspection) migrations(ctx context.Context) error {

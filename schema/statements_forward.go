@@ -165,13 +165,38 @@ SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
 	// Arguments: those of SettlePublished.
 	SettlePublishedDelete = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])` + sameMessage
 
+	// SettleUnlocked is SettlePublished that passes by the messages that somebody else's transaction has locked, and
+	// returns their ids.
+	//
+	// Arguments: ids, uuids.
+	SettleUnlocked = unlocked + `, settled AS (
+    UPDATE {outbox} o SET published_at = clock_timestamp(), dead_at = NULL FROM free WHERE o.id = free.id
+)` + stillLocked
+
+	// SettleUnlockedDelete is SettleUnlocked for an outbox that keeps nothing.
+	//
+	// Arguments: those of SettleUnlocked.
+	SettleUnlockedDelete = unlocked + `, settled AS (
+    DELETE FROM {outbox} o USING free WHERE o.id = free.id
+)` + stillLocked
+
+	unlocked = `WITH free AS MATERIALIZED (
+    SELECT id FROM {outbox}
+     WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))
+       FOR UPDATE SKIP LOCKED
+)`
+	stillLocked = `
+SELECT id FROM {outbox}
+ WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))
+   AND id NOT IN (SELECT free.id FROM free)`
+
 	// The sub-select is computed once, and the hash of the last part only if the first is false.
 	sameMessage = ` AND ((SELECT {server}) = $2::bigint OR (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $3::text[])))`
 
 	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch
 	// under which the message was read: the lock keeps both as they are until this commits. It answers
 	// what became of each message, unless somebody else had settled it: fenced (the lane is somebody else's
-	// now), waiting or dead. attempts is set, not incremented, so that repeating the statement after an
+	// now), locked (by somebody else's transaction, and not recorded), waiting or dead. attempts is set, not incremented, so that repeating the statement after an
 	// unknown commit charges once; one that it had made dead is called dead again. A message dies of
 	// attempts only at a minimum age.
 	//
@@ -188,6 +213,10 @@ SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
       FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::float8[], $8::text[], $9::bool[], $12::text[])
            AS f(id, lane, epoch, attempts, delay, error, permanent, uuid)
       LEFT JOIN fence ON fence.lane = f.lane AND fence.epoch = f.epoch
+), free AS MATERIALIZED (
+    SELECT o.id FROM {outbox} o JOIN failed f ON o.id = f.id AND o.uuid = f.uuid
+     WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NULL ELSE false END
+       FOR UPDATE OF o SKIP LOCKED
 ), settled AS (
     UPDATE {outbox} o
        SET attempts = f.attempts, last_error = f.error,
@@ -195,15 +224,15 @@ SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
            dead_at = CASE WHEN f.permanent OR (f.attempts >= $10::bigint
                                AND o.created_at <= clock_timestamp() - $11::float8 * interval '1 second')
                           THEN clock_timestamp() END
-      FROM failed f
-     WHERE f.mine AND o.id = f.id AND o.uuid = f.uuid
-       AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NULL ELSE false END
+      FROM failed f JOIN free ON free.id = f.id
+     WHERE o.id = f.id
     RETURNING o.id, o.dead_at IS NOT NULL AS dead
 )
 SELECT s.id, CASE WHEN s.dead THEN 'dead' ELSE 'waiting' END FROM settled s
 UNION ALL
-SELECT f.id, 'dead' FROM failed f JOIN {outbox} o ON o.id = f.id AND o.uuid = f.uuid
- WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NOT NULL ELSE false END
+SELECT f.id, CASE WHEN o.dead_at IS NULL THEN 'locked' ELSE 'dead' END
+  FROM failed f JOIN {outbox} o ON o.id = f.id AND o.uuid = f.uuid
+ WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN f.id NOT IN (SELECT free.id FROM free) ELSE false END
 UNION ALL
 SELECT f.id, 'fenced' FROM failed f WHERE NOT f.mine`
 

@@ -49,13 +49,13 @@ func Book(msg *message.Message) ([]*message.Message, error) {
 		return nil, middleware.Poison(fmt.Errorf("decode order: %w", err)) // no redelivery can help
 	}
 	ctx := msg.Context()
-	tx, ok := outbox.TxFromContext[pgx.Tx](ctx)
-	if !ok {
-		return nil, outbox.ErrNoTx
+	tx, err := outbox.TxFromContext[pgx.Tx](ctx)
+	if err != nil {
+		return nil, err
 	}
 
 	booked := Booked{OrderID: order.ID, Account: order.Account}
-	err := tx.QueryRow(ctx, `
+	err = tx.QueryRow(ctx, `
 		insert into accounts (id, cents, bookings) values ($1, $2, 1)
 		on conflict (id) do update set cents = accounts.cents + excluded.cents, bookings = accounts.bookings + 1
 		returning bookings`, order.Account, order.Cents).Scan(&booked.Number)

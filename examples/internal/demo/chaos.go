@@ -34,14 +34,14 @@ func (d *day) breakBroker(ctx context.Context, outage time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("take the broker away: %w", err)
 	}
-	d.screen.say("BROKER IS GONE")
+	d.screen.say("BROKER IS GONE: until it is back no orders come in and no events go out")
 	if err := pause(ctx, outage); err != nil {
 		return err
 	}
 	if err := d.broker.BringBack(ctx); err != nil {
 		return fmt.Errorf("bring the broker back: %w", err)
 	}
-	d.screen.say("broker is back")
+	d.screen.say("broker is back; the clients go on when they have noticed")
 	return nil
 }
 
