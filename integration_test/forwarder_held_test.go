@@ -130,6 +130,7 @@ func TestHeldKeyOutlivesItsOwner(t *testing.T) {
 }
 
 func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
+	t.Parallel() // it waits for leases more than it works
 	gated, gate := newGatedHandle(t, h)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	w.answers(refuse("K-1"))
@@ -175,6 +176,7 @@ func TestStaleOwner(t *testing.T) {
 }
 
 func staleOwner(t *testing.T, h handle) {
+	t.Parallel() // as above
 	type scene struct {
 		world
 		gate   *gate

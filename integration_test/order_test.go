@@ -44,9 +44,9 @@ type orderRun struct {
 // TestOrder is the promise on the order of keys under everything at once.
 func TestOrder(t *testing.T) {
 	for _, run := range []orderRun{
-		{name: "16 writers", writers: 16, time: orderTime(20 * time.Second)},
-		{name: "80 writers", writers: 80, time: orderTime(20 * time.Second)},
-		{name: "prepared commits", writers: 16, time: orderTime(8 * time.Second), prepared: true},
+		{name: "16 writers", writers: 16, time: orderTime(12 * time.Second)},
+		{name: "80 writers", writers: 80, time: orderTime(12 * time.Second)},
+		{name: "prepared commits", writers: 16, time: orderTime(6 * time.Second), prepared: true},
 	} {
 		t.Run(run.name, func(t *testing.T) {
 			noLeaks(t)
@@ -69,7 +69,7 @@ func TestOrderOverLibPQ(t *testing.T) {
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	writer, reader := newSQLHandle(t, "postgres", url), newSQLHandle(t, "postgres", url)
-	checkOrder(t, orderRun{writers: 16, time: orderTime(8 * time.Second)}, writer, reader, newLedger(true))
+	checkOrder(t, orderRun{writers: 16, time: orderTime(6 * time.Second)}, writer, reader, newLedger(true))
 }
 
 func TestOrderThroughPgBouncer(t *testing.T) {
@@ -84,7 +84,7 @@ func TestOrderThroughPgBouncer(t *testing.T) {
 	exec := func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
 	writer := pgxHandle(t, "writer", bouncer.URL(), exec)
 	reader := pgxHandle(t, "reader", bouncer.URL(), exec)
-	checkOrder(t, orderRun{writers: 12, pooled: true, time: orderTime(8 * time.Second)}, writer, reader, newLedger(true))
+	checkOrder(t, orderRun{writers: 12, pooled: true, time: orderTime(6 * time.Second)}, writer, reader, newLedger(true))
 }
 
 func checkOrder(t *testing.T, run orderRun, writer, reader handle, l *ledger) {
