@@ -67,8 +67,8 @@ func (b *bench) twoGroup() group {
 		sides: func(context.Context) ([]side, func(), error) {
 			n := b.scaled(drained)
 			return []side{
-				{name: "one", rounds: 4, run: b.forwarders(1, n)},
-				{name: "two", rounds: 4, run: b.forwarders(2, n)},
+				{name: "one", rounds: 6, run: b.forwarders(1, n)},
+				{name: "two", rounds: 6, run: b.forwarders(2, n)},
 			}, nil, nil
 		},
 	}

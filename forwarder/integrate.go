@@ -2,11 +2,18 @@ package forwarder
 
 import "time"
 
+// progress is what a read came to.
+type progress struct {
+	added   int  // rows that are new in memory
+	more    bool // there may be more to read
+	short   bool // the request's span was too short to reach the end of a lane
+	rewound bool // a lane was read from below its mark on
+}
+
 // integrate takes over a complete response. Rows that waited for their turn come before those that were
 // read for the first time, and what the sweep suspected comes last: whatever was read in the proper
-// way is known by then. It returns how many rows are new, whether there may be more to read, and whether the
-// request's span was too short to reach the end of a lane.
-func (b *board) integrate(req request, res response, now time.Time) (added int, more, short bool) {
+// way is known by then.
+func (b *board) integrate(req request, res response, now time.Time) (p progress) {
 	for _, l := range req.lanes {
 		if !res.owned[l.number] && !l.lost {
 			b.loseLane(l)
@@ -39,21 +46,22 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 		if res.rewind >= 0 {
 			start = min(start, res.rewind)
 		}
+		p.rewound = p.rewound || start < l.mark
 		if req.limits[i].rows == 0 { // there was no room
-			l.mark, more = start, true
+			l.mark, p.more = start, true
 			continue
 		}
 		if l.full = counts[l.number] >= req.limits[i].of(start, l.mark); l.full {
 			l.mark = last[l.number]
 			l.top = max(l.top, l.mark)
-			more = true
+			p.more = true
 			continue
 		}
 		// Everything visible past the start was returned, as far as the read went. A row up to the sequence's
 		// value that was not belongs to a transaction that is tracked, and comes back with it.
 		end := max(l.mark, res.snapshot.seq)
 		if end-start > req.span {
-			end, more, short = start+req.span, true, true
+			end, p.more, p.short = start+req.span, true, true
 		}
 		l.mark = end
 		l.top = max(l.top, last[l.number])
@@ -63,7 +71,7 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 			l.mark = min(l.mark, res.rewind)
 		}
 		if read[l.number] != l && !l.draining {
-			more = true
+			p.more = true
 		}
 	}
 	clear(counts)
@@ -79,7 +87,8 @@ func (b *board) integrate(req request, res response, now time.Time) (added int, 
 			b.integrateWanted(w, res, now)
 		}
 	}
-	return b.buffered - before, more || len(b.releases) > 0, short
+	p.added, p.more = b.buffered-before, p.more || len(b.releases) > 0
+	return p
 }
 
 func (b *board) acceptFetched(l *lane, f *fetched, now time.Time) {

@@ -174,17 +174,17 @@ func (e *engine) readOnce(ctx context.Context) error {
 		return fmt.Errorf("read outbox: %w", err)
 	}
 	r.suspects = r.suspects[asked:] // the sweep may have added some
-	added, more, short := e.board.integrate(req, res, ended)
+	p := e.board.integrate(req, res, ended)
 	r.tracker.observe(res.snapshot)
-	r.more = more
+	r.more = p.more
 	r.offset += len(req.lanes)
 	r.width = min(laneCount, r.width*2)
 	r.rows = len(res.ready)
 	if n := r.rows + len(res.due) + len(res.byID); n > 0 {
 		r.rowBytes = max(r.rowBytes/8, bytes/n)
 	}
-	r.adaptSpread(took, added, more && !short)
-	r.adaptSpan(took, short, res.rewind >= 0)
+	r.adaptSpread(took, p)
+	r.adaptSpan(took, p)
 	if req.due != nil {
 		// Looking for what fell due walks what is delayed; it may use a twentieth of the time.
 		r.dueAt = begun.Add(max(e.cfg.PollInterval, 20*took))
@@ -193,9 +193,9 @@ func (e *engine) readOnce(ctx context.Context) error {
 			r.poll = r.dueAt
 		}
 	}
-	e.obs.read(ReadEnd{Rows: added, Took: took})
+	e.obs.read(ReadEnd{Rows: p.added, Took: took})
 	e.startWorkers()
-	e.noteIdle(added, more)
+	e.noteIdle(p)
 	return nil
 }
 
@@ -233,8 +233,8 @@ func (e *engine) raiseBounds(ctx context.Context) {
 
 // adaptSpread widens the limits while reads are slow and full of rows that are known already: many long
 // transactions that end one after another would otherwise keep the marks from moving on.
-func (r *reader) adaptSpread(took time.Duration, added int, more bool) {
-	if more && added == 0 && took > slowRead {
+func (r *reader) adaptSpread(took time.Duration, p progress) {
+	if p.more && !p.short && p.added == 0 && took > slowRead {
 		r.spread = min(maxSpread, max(r.spread, 1)*2)
 	} else {
 		r.spread = max(1, r.spread/2)
@@ -244,11 +244,11 @@ func (r *reader) adaptSpread(took time.Duration, added int, more bool) {
 // adaptSpan lets reads that have far to go take slowRead each, or a few times that: short enough that a read
 // stays clear of its time-out and lets others in between, long enough that a clean index is passed in no time. But
 // many long transactions that end one after another must not send the marks back faster than they move on.
-func (r *reader) adaptSpan(took time.Duration, short, rewound bool) {
+func (r *reader) adaptSpan(took time.Duration, p progress) {
 	switch {
-	case !short:
+	case !p.short:
 		r.span = max(firstSpan, r.span/2)
-	case rewound || took < slowRead:
+	case p.rewound || took < slowRead:
 		r.span = min(maxSpan, r.span*2)
 	case took > 4*slowRead:
 		r.span = max(minSpan, r.span/2)
@@ -280,9 +280,9 @@ func (e *engine) restart() {
 }
 
 // noteIdle counts reads after which nothing is left to do.
-func (e *engine) noteIdle(added int, more bool) {
+func (e *engine) noteIdle(p progress) {
 	b := e.board
-	if added > 0 || more || b.buffered > 0 || len(b.published)+len(b.failed)+len(b.releases)+len(b.topics) > 0 ||
+	if p.added > 0 || p.more || b.buffered > 0 || len(b.published)+len(b.failed)+len(b.releases)+len(b.topics) > 0 ||
 		e.share < 0 || len(b.lanes) < e.share {
 		return
 	}

@@ -48,6 +48,7 @@ func (e *engine) settle(ctx context.Context) {
 			}
 		}
 		var err error
+		before := len(published) + len(failed)
 		published, err = e.settlePublished(context.WithoutCancel(ctx), published, most, careful)
 		if err == nil {
 			failed, err = e.settleFailed(context.WithoutCancel(ctx), failed)
@@ -67,6 +68,9 @@ func (e *engine) settle(ctx context.Context) {
 			continue
 		default:
 			most = min(2*most, maxSettle)
+			if left < before {
+				continue
+			}
 		}
 		select {
 		case <-ctx.Done():
