@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,13 +40,18 @@ func TestServerWithOtherRows(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			noLeaks(t)
 			server, h := ownServer(t)
-			publishing, goOn := make(chan struct{}), make(chan struct{})
+			publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
 			cfg := quickConfig()
 			cfg.LeaseTTL, cfg.Retention = time.Minute, c.retention
+			settled := &settledCounter{}
+			cfg.Observer = settled
 			w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
-				if string(msg.Payload) == "lost" {
+				switch string(msg.Payload) {
+				case "lost":
 					close(publishing)
 					<-goOn
+				case "found":
+					<-release
 				}
 				return nil
 			})
@@ -57,10 +63,26 @@ func TestServerWithOtherRows(t *testing.T) {
 			w.publish(t, "orders", "M", "later")
 			w.arrives(t, "later") // the new server was read
 			close(goOn)
+			w.arrives(t, "lost")
+			eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
+			assert.Equal(t, []string{"another"}, column[string](t, h, "select uuid from outbox where published_at is null"))
+			close(release)
 			w.arrives(t, "found")
 			w.idle(t)
 			require.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
 		})
+	}
+}
+
+// settledCounter is an observer that counts what was settled as published.
+type settledCounter struct {
+	readErrors
+	n atomic.Int64
+}
+
+func (c *settledCounter) SettleEnd(end forwarder.SettleEnd) {
+	if end.Err == nil {
+		c.n.Add(int64(end.Published))
 	}
 }
 
