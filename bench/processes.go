@@ -17,8 +17,8 @@ func (b *bench) backlogGroup() group {
 			ours: "backlog_10x", rival: "backlog"}},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
-				{name: "backlog", run: b.backlogDraining(b.scaled(drained), "memory_100k")},
-				{name: "backlog_10x", rounds: 2, run: b.backlogDraining(b.scaled(10*drained), "memory_1m")},
+				{name: "backlog", rounds: 3, run: b.backlogDraining(b.scaled(drained), "memory_100k")},
+				{name: "backlog_10x", rounds: 3, run: b.backlogDraining(b.scaled(10*drained), "memory_1m")},
 			}, nil, nil
 		},
 	}
