@@ -54,9 +54,8 @@
 //
 // # Settling (settle.go, result.go)
 //
-// Results are written back in batches, off the publishing path, and in smaller ones after a time-out, because
-// somebody may keep a row locked. That a message was published is final,
-// whoever says it. That it failed counts only under the lane's current owner and epoch, which the
+// Results are written back in batches, off the publishing path. After a time-out the batches are smaller and pass
+// by the rows that somebody else keeps locked. That a message was published is final, whoever says it. That it failed counts only under the lane's current owner and epoch, which the
 // statement locks: otherwise the failure of a forwarder that lost its lane would let the next owner's later
 // messages pass, or hold a key for ever.
 //

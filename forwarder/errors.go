@@ -1,6 +1,11 @@
 package forwarder
 
-import "errors"
+import (
+	"context"
+	"errors"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
 
 var (
 	// ErrNoPublisher is returned by New for a nil publisher.
@@ -34,3 +39,8 @@ var (
 	// until they reach a primary again. On a standby Run does not start; schema.Check says so.
 	ErrStandby = errors.New("forwarder: connected to a standby: connect to the primary")
 )
+
+// timedOut says whether a statement was given up because it took too long.
+func timedOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || schema.SQLState(err) == "57014"
+}

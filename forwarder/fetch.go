@@ -8,11 +8,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// timedOut says whether a statement was given up because it took too long.
-func timedOut(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || schema.SQLState(err) == "57014"
-}
-
 func (e *engine) fetchArgs(req request) []any {
 	xids, bounds, los, segmentBounds := e.reader.tracker.args()
 	n := len(req.lanes)

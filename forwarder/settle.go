@@ -51,14 +51,14 @@ func (e *engine) settle(ctx context.Context) {
 		before := len(published) + len(failed)
 		published, err = e.settlePublished(context.WithoutCancel(ctx), published, most, careful)
 		if err == nil {
-			failed, err = e.settleFailed(context.WithoutCancel(ctx), failed)
+			failed, err = e.settleFailed(context.WithoutCancel(ctx), failed, most)
 		}
 		report.report(err)
 		left := len(published) + len(failed)
 		pause := lockedPause
 		switch {
 		case timedOut(err):
-			careful, most = true, max(1, min(most, len(published))/2)
+			careful, most = true, max(1, min(most, max(len(published), len(failed)))/2)
 			pause = retry.NextBackOff()
 		case err != nil:
 			pause = retry.NextBackOff()
@@ -156,14 +156,15 @@ func (e *engine) settled(note func()) {
 	signal(e.readNow) // a retry may be due sooner than the next read
 }
 
-// settleFailed returns the failures that are left because somebody has locked their rows.
-func (e *engine) settleFailed(ctx context.Context, failed []failure) (left []failure, err error) {
+// settleFailed settles at most so many failures, and returns those that are left.
+func (e *engine) settleFailed(ctx context.Context, failed []failure, most int) (left []failure, err error) {
 	if len(failed) == 0 {
 		return nil, nil
 	}
+	part, rest := failed[:min(most, len(failed))], failed[min(most, len(failed)):]
 	begun := time.Now()
-	end := SettleEnd{Failed: len(failed)}
-	outcomes, err := e.writeFailed(ctx, failed)
+	end := SettleEnd{Failed: len(part)}
+	outcomes, err := e.writeFailed(ctx, part)
 	if err != nil {
 		end.Took, end.Err = time.Since(begun), err
 		e.obs.settle(end)
@@ -171,7 +172,7 @@ func (e *engine) settleFailed(ctx context.Context, failed []failure) (left []fai
 	}
 	now := time.Now()
 	e.settled(func() {
-		for _, f := range failed {
+		for _, f := range part {
 			switch o, known := outcomes[f.row.id]; {
 			case o == outcomeLocked:
 				left = append(left, f)
@@ -182,7 +183,7 @@ func (e *engine) settleFailed(ctx context.Context, failed []failure) (left []fai
 			}
 		}
 	})
-	for _, f := range failed {
+	for _, f := range part {
 		if outcomes[f.row.id] == outcomeDead {
 			end.Dead++
 			e.obs.dead(f)
@@ -191,7 +192,7 @@ func (e *engine) settleFailed(ctx context.Context, failed []failure) (left []fai
 	end.Failed -= len(left)
 	end.Took = time.Since(begun)
 	e.obs.settle(end)
-	return left, nil
+	return append(left, rest...), nil
 }
 
 func (e *engine) writeFailed(ctx context.Context, failed []failure) (map[int64]outcome, error) {

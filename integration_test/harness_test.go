@@ -208,7 +208,7 @@ func eventually(t testing.TB, condition func() bool, format string, args ...any)
 func noLeaks(t testing.TB) {
 	t.Helper()
 	postgresServer(t)
-	_, _ = startPgBouncer()
+	_, _ = startPgBouncer() // likewise; a test that needs it says if it could not start
 	ignore := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		if err := goleak.Find(ignore); err != nil {
