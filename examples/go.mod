@@ -1,16 +1,16 @@
 module github.com/millrace-go/watermill-outbox/examples
 
-go 1.25.0
+go 1.26.0
 
 require (
-	github.com/ThreeDotsLabs/watermill v1.5.1
+	github.com/ThreeDotsLabs/watermill v1.5.2
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/millrace-go/watermill-outbox v0.0.0
 	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
 	github.com/millrace-go/watermill-outbox/publisher/nats v0.0.0
 	github.com/nats-io/nats.go v1.53.1
-	golang.org/x/sync v0.22.0
+	golang.org/x/sync v0.23.0
 )
 
 require (
@@ -36,7 +36,7 @@ require (
 	github.com/jcmturner/gofork v1.7.6 // indirect
 	github.com/jcmturner/gokrb5/v8 v8.4.4 // indirect
 	github.com/jcmturner/rpc/v2 v2.0.3 // indirect
-	github.com/klauspost/compress v1.19.2 // indirect
+	github.com/klauspost/compress v1.20.1 // indirect
 	github.com/lib/pq v1.10.9 // indirect
 	github.com/lithammer/shortuuid/v3 v3.0.7 // indirect
 	github.com/minio/highwayhash v1.0.4 // indirect
@@ -45,7 +45,7 @@ require (
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/oklog/ulid v1.3.1 // indirect
-	github.com/pierrec/lz4/v4 v4.1.29 // indirect
+	github.com/pierrec/lz4/v4 v4.1.31 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/rcrowley/go-metrics v0.0.0-20250401214520-65e299d6c5c9 // indirect
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260218055430-fc72d8313608 // indirect
@@ -54,10 +54,10 @@ require (
 	go.opentelemetry.io/otel v1.29.0 // indirect
 	go.opentelemetry.io/otel/metric v1.29.0 // indirect
 	go.opentelemetry.io/otel/trace v1.29.0 // indirect
-	golang.org/x/crypto v0.55.0 // indirect
-	golang.org/x/net v0.58.0 // indirect
-	golang.org/x/sys v0.47.0 // indirect
-	golang.org/x/text v0.41.0 // indirect
+	golang.org/x/crypto v0.57.0 // indirect
+	golang.org/x/net v0.59.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 )
 
@@ -67,9 +67,9 @@ replace (
 	github.com/millrace-go/watermill-outbox/publisher/nats => ../publisher/nats
 )
 
-require github.com/ThreeDotsLabs/watermill-kafka/v3 v3.0.6
+require github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.0
 
-require github.com/IBM/sarama v1.60.2
+require github.com/IBM/sarama v1.61.1
 
 require github.com/twmb/franz-go/pkg/kadm v1.17.1
 

@@ -3,9 +3,9 @@ module github.com/millrace-go/watermill-outbox/integration_test
 go 1.26.0
 
 require (
-	github.com/IBM/sarama v1.60.2
-	github.com/ThreeDotsLabs/watermill v1.5.1
-	github.com/ThreeDotsLabs/watermill-kafka/v3 v3.0.6
+	github.com/IBM/sarama v1.61.1
+	github.com/ThreeDotsLabs/watermill v1.5.2
+	github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.0
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3
 	github.com/ThreeDotsLabs/watermill-sql/v3 v3.1.0
 	github.com/golang-migrate/migrate/v4 v4.20.1
