@@ -155,9 +155,13 @@ func TestVerdictsOnSaramasErrors(t *testing.T) {
 		broker := sarama.NewMockBroker(t, 1)
 		t.Cleanup(broker.Close)
 		broker.SetHandlerByMap(map[string]sarama.MockResponse{
-			"ApiVersionsRequest": sarama.NewMockApiVersionsResponse(t),
-			"MetadataRequest":    sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), broker.BrokerID()).SetLeader(topic, 0, broker.BrokerID()),
-			"ProduceRequest":     sarama.NewMockProduceResponse(t).SetError(topic, 0, code),
+			"ApiVersionsRequest": sarama.NewMockApiVersionsResponse(t).SetApiKeys([]sarama.ApiVersionsResponseKey{
+				{ApiKey: 0, MaxVersion: 8},  // Produce
+				{ApiKey: 3, MaxVersion: 8},  // Metadata
+				{ApiKey: 22, MaxVersion: 4}, // InitProducerId
+			}),
+			"MetadataRequest": sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), broker.BrokerID()).SetLeader(topic, 0, broker.BrokerID()),
+			"ProduceRequest":  sarama.NewMockProduceResponse(t).SetError(topic, 0, code),
 		})
 		c := kafka.SaramaConfig()
 		c.Producer.Retry.Backoff = 0
