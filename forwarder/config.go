@@ -51,9 +51,9 @@ type Config struct {
 	// default 30 s.
 	CloseTimeout time.Duration
 
-	// Classify gives a verdict on the errors of Publish; default Rejected for all of them. Packages
-	// publisher/kafka and publisher/nats have one for their brokers.
-	Classify Classifier
+	// Classify gives a verdict on the errors of Publish. Default: the publisher's own, if it is a Classifier, as
+	// those of publisher/kafka and publisher/nats are; else Rejected for all of them.
+	Classify func(err error) Verdict
 	// Backoff is how long a rejected message waits for its next attempt; default 1 s doubling to 5 min.
 	Backoff Backoff
 	// PauseBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s.
@@ -104,9 +104,6 @@ func (c *Config) setDefaults() {
 	fill(&c.CleanupInterval, time.Minute)
 	c.Backoff = c.Backoff.orDefault(time.Second, 5*time.Minute)
 	c.PauseBackoff = c.PauseBackoff.orDefault(200*time.Millisecond, 15*time.Second)
-	if c.Classify == nil {
-		c.Classify = func(error) Verdict { return Rejected }
-	}
 }
 
 func fill[T comparable](field *T, def T) {

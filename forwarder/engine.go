@@ -27,13 +27,15 @@ type send func(ctx context.Context, topic string, msg *message.Message) error
 // after publishes that take too long, one sweeps and cleans up, and up to Concurrency publish. All state
 // they share is the board, under mu.
 type engine struct {
-	db     *outbox.DB
-	cfg    Config
-	send   send
-	logger watermill.LoggerAdapter
-	obs    observers
-	owner  string // the id of this run
-	sql    statements
+	db   *outbox.DB
+	cfg  Config
+	send send
+	// classify is the verdict on an error of send.
+	classify judge
+	logger   watermill.LoggerAdapter
+	obs      observers
+	owner    string // the id of this run
+	sql      statements
 
 	mu         sync.Mutex
 	board      *board
@@ -72,7 +74,7 @@ type statements struct {
 	lock, conflict, join, createLanes, heartbeat, members, lanes, take, release, leave string
 }
 
-func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, logger watermill.LoggerAdapter) (*engine, error) {
+func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge, logger watermill.LoggerAdapter) (*engine, error) {
 	if err := db.Check(); err != nil {
 		return nil, err
 	}
@@ -85,7 +87,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, logger w
 	}
 	logger = logger.With(watermill.LogFields{"db": db.Name(), "scope": cfg.Scope, "forwarder": cfg.Name})
 	e := &engine{
-		db: db, cfg: cfg, send: s, logger: logger,
+		db: db, cfg: cfg, send: s, classify: j, logger: logger,
 		obs:       observers{db.Name(), cfg.Scope, cfg.Observer, logger},
 		owner:     uuid.NewString(),
 		calls:     map[*call]struct{}{},

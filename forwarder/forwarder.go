@@ -15,6 +15,7 @@ import (
 // the work. It is safe for concurrent use.
 type Forwarder struct {
 	engine *engine
+	blind  bool // nobody knows the errors of a publisher
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // nil before Run
@@ -35,11 +36,12 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 		}
 		return pub.Publish(topic, msg)
 	}
-	e, err := newEngine(context.Background(), db, cfg, send, logger)
+	classify, blind := newJudge(pub, cfg)
+	e, err := newEngine(context.Background(), db, cfg, send, classify, logger)
 	if err != nil {
 		return nil, err
 	}
-	return &Forwarder{engine: e, done: make(chan struct{})}, nil
+	return &Forwarder{engine: e, blind: blind, done: make(chan struct{})}, nil
 }
 
 // Run publishes until ctx is over or Close is called, and then returns nil once everything that it started
@@ -66,6 +68,10 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	f.cancel = cancel
 	f.mu.Unlock()
 	defer close(f.done)
+	if f.blind {
+		f.engine.logger.Info("WARNING: nobody knows this publisher's errors, so an outage of the broker is charged to the messages "+
+			"until they are dead; set Config.Classify, or give the publisher a Classify method", nil)
+	}
 	if err := f.engine.prepare(ctx); err != nil {
 		if ctx.Err() == nil {
 			f.engine.logger.Error("The forwarder could not start", err, nil)

@@ -92,7 +92,7 @@ func (e *engine) judge(c *call, err error) result {
 	res := result{err: err, late: c.stuck}
 	if err != nil {
 		res.aborted = e.sendCtx.Err() != nil || errors.Is(err, errNotDelivered)
-		res.verdict = e.cfg.Classify(err)
+		res.verdict = e.classify(c.row.topic, err)
 		if errors.Is(err, errBadMetadata) {
 			res.verdict = Permanent
 		}
@@ -123,7 +123,7 @@ func (e *engine) publish(r *row) (err error) {
 				EnqueuedAt: r.enqueuedAt, Took: time.Since(r.started), Err: err,
 			}
 			if err != nil {
-				end.Verdict = e.cfg.Classify(err)
+				end.Verdict = e.classify(r.topic, err)
 			}
 			e.obs.base.PublishEnd(ctx, end)
 		}()
@@ -161,7 +161,7 @@ func (e *engine) watchCalls(ctx context.Context) {
 				e.stuck++
 				e.workers--
 				err := fmt.Errorf("%w after %s", ErrPublishTimeout, e.cfg.PublishTimeout)
-				e.board.done(c.row, result{err: err, verdict: e.cfg.Classify(err)}, now)
+				e.board.done(c.row, result{err: err, verdict: e.classify(c.row.topic, err)}, now)
 				signal(e.settleNow)
 				if e.stuck == e.cfg.Concurrency {
 					e.logger.Error("As many publishes hang as Concurrency allows; none is started until some return", err, nil)

@@ -41,7 +41,7 @@ func NewSubscriber(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*
 	}
 	fill(&cfg.PublishTimeout, -1)
 	fill(&cfg.CloseTimeout, 5*time.Second)
-	if _, err := newEngine(context.Background(), db, cfg, nil, logger); err != nil {
+	if _, err := newEngine(context.Background(), db, cfg, nil, nil, logger); err != nil {
 		return nil, err
 	}
 	s := &Subscriber{db: db, cfg: cfg, logger: logger}
@@ -67,7 +67,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	messages := make(chan *message.Message)
 	ctx, cancel := context.WithCancel(ctx)
 	d := delivery{ctx: ctx, messages: messages}
-	e, err := newEngine(ctx, s.db, cfg, d.send, s.logger)
+	classify, _ := newJudge(nil, cfg)
+	e, err := newEngine(ctx, s.db, cfg, d.send, classify, s.logger)
 	if err == nil {
 		err = e.prepare(ctx)
 	}

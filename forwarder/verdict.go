@@ -1,5 +1,7 @@
 package forwarder
 
+import "github.com/ThreeDotsLabs/watermill/message"
+
 // Verdict says whose fault a failed publish is, and so what becomes of the message.
 type Verdict int
 
@@ -27,6 +29,37 @@ func (v Verdict) String() string {
 	return "unknown"
 }
 
-// Classifier gives a verdict on an error that a publisher returned. It must be safe for concurrent use.
-// publisher/kafka and publisher/nats bring one each.
-type Classifier func(err error) Verdict
+// Classifier is a publisher that knows its errors, as those of publisher/kafka and publisher/nats do. The
+// forwarder asks it for the verdict on each of them, unless Config.Classify is set. Classify must be safe for
+// concurrent use. A decorator around such a publisher hides the method: set Config.Classify then.
+type Classifier interface {
+	Classify(err error) Verdict
+}
+
+// judge gives the verdict on an error of the publisher of a topic.
+type judge func(topic string, err error) Verdict
+
+// newJudge asks Config.Classify, else the publisher that the topic goes to. It also says whether there is a
+// publisher of which nobody knows the errors.
+func newJudge(pub message.Publisher, cfg Config) (_ judge, blind bool) {
+	if cfg.Classify != nil {
+		return func(_ string, err error) Verdict { return cfg.Classify(err) }, false
+	}
+	fallback, known := pub.(Classifier)
+	blind = !known
+	routed := make(map[string]Classifier, len(cfg.Routes))
+	for topic, to := range cfg.Routes {
+		routed[topic], known = to.(Classifier)
+		blind = blind || !known
+	}
+	return func(topic string, err error) Verdict {
+		c, ok := routed[topic]
+		if !ok {
+			c = fallback
+		}
+		if c == nil {
+			return Rejected
+		}
+		return c.Classify(err)
+	}, blind
+}

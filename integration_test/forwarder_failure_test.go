@@ -38,6 +38,34 @@ func classifyingConfig() forwarder.Config {
 	return cfg
 }
 
+// knowingBroker knows its errors.
+type knowingBroker struct{ *fakeBroker }
+
+func (knowingBroker) Classify(err error) forwarder.Verdict { return classify(err) }
+
+func TestForwarderAsksThePublisherForVerdicts(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	broker := newFakeBroker()
+	broker.answers(func(string, *message.Message) error { return errMalformed })
+	var logs []logCapture
+	for _, pub := range []message.Publisher{knowingBroker{broker}, broker} {
+		log := newLogCapture(t)
+		logs = append(logs, log)
+		f, err := forwarder.New(h.db, pub, quickConfig(), log)
+		require.NoError(t, err)
+		h.publish(t, "orders", "", "malformed")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		require.NoError(t, f.Drain(ctx))
+		cancel()
+		require.NoError(t, f.Close())
+	}
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"), "the one whose publisher knows the error")
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is null and attempts = 1"))
+	assert.Zero(t, logs[0].count("WARNING"), "%v", *logs[0].lines)
+	assert.Equal(t, 1, logs[1].count("WARNING"), "%v", *logs[1].lines)
+}
+
 func TestUnavailableTopicPauses(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {

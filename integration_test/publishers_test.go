@@ -318,7 +318,7 @@ type load struct {
 	errs     map[string]int
 }
 
-func startLoad(t testing.TB, pub message.Publisher, topic string, classify forwarder.Classifier) *load {
+func startLoad(t testing.TB, pub message.Publisher, topic string, classify func(error) forwarder.Verdict) *load {
 	l := &load{t: t, done: make(chan struct{}), acked: map[string]bool{}, verdicts: map[forwarder.Verdict]int{}, errs: map[string]int{}}
 	for range 64 {
 		l.wg.Go(func() {

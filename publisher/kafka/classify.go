@@ -14,8 +14,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-var _ forwarder.Classifier = Classify
-
 var unavailable = []error{
 	ErrClosed, forwarder.ErrPublishTimeout,
 	context.Canceled, context.DeadlineExceeded,

@@ -9,6 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
 var (
@@ -31,7 +33,10 @@ type Publisher struct {
 	closed bool
 }
 
-var _ message.Publisher = (*Publisher)(nil)
+var (
+	_ message.Publisher    = (*Publisher)(nil)
+	_ forwarder.Classifier = (*Publisher)(nil)
+)
 
 // turns of one topic: many calls side by side, or one alone.
 type turns struct {
@@ -114,6 +119,9 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	}
 	return alone
 }
+
+// Classify is the package's Classify: a forwarder asks its publisher for it.
+func (p *Publisher) Classify(err error) forwarder.Verdict { return Classify(err) }
 
 // Close waits for the calls to Publish that are under way and closes the wrapped publisher. Later calls to
 // Close return nil.

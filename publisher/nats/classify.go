@@ -13,8 +13,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-var _ forwarder.Classifier = Classify
-
 var unavailable = []error{
 	forwarder.ErrPublishTimeout, context.Canceled, context.DeadlineExceeded,
 	io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
