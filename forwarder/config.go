@@ -1,11 +1,11 @@
 package forwarder
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -22,7 +22,7 @@ type Config struct {
 	// Topics limits the forwarder to some topics; default all. Order per key holds among them.
 	Topics []string
 	// Scope names the set of topics. Forwarders of one scope share its lanes and must have the same topics;
-	// topics must not overlap between scopes. Default: "default", or the topics joined by commas.
+	// topics must not overlap between scopes. Default: "default", or the topics as a JSON array.
 	Scope string
 	// Routes sends topics to other publishers than the one of New. The forwarder closes none.
 	Routes map[string]message.Publisher
@@ -88,7 +88,8 @@ func (c *Config) setDefaults() {
 	if c.Scope == "" {
 		c.Scope = "default"
 		if len(c.Topics) > 0 {
-			c.Scope = strings.Join(c.Topics, ",")
+			scope, _ := json.Marshal(c.Topics) // strings always have a JSON form
+			c.Scope = string(scope)
 		}
 	}
 	fill(&c.Concurrency, 64)

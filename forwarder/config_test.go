@@ -51,8 +51,12 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 func TestScopeFollowsTopics(t *testing.T) {
 	cfg := Config{Topics: []string{"b", "a", "b"}}
 	cfg.setDefaults()
-	if cfg.Scope != "a,b" || len(cfg.Topics) != 2 {
+	if cfg.Scope != `["a","b"]` || len(cfg.Topics) != 2 {
 		t.Errorf("scope %q of topics %v", cfg.Scope, cfg.Topics)
+	}
+	one := Config{Topics: []string{"a,b"}}
+	if one.setDefaults(); one.Scope == cfg.Scope {
+		t.Error("one topic with a comma has the scope of two topics")
 	}
 }
 

@@ -25,6 +25,9 @@
 // messages rests on epochs alone; clocks only limit duplicates: no publish starts after the lease could
 // have run out on this process's monotonic clock.
 //
+// Forwarders whose topics overlap in part do not work at the same time: the later set waits, with its row in the
+// table, until the other has left. Who starts meanwhile waits behind it.
+//
 // # Reading in order (read.go, request.go, fetch.go, integrate.go, tracker.go)
 //
 // Row ids are handed out in one order and transactions commit in another, so a row can appear below
@@ -40,9 +43,11 @@
 // A read covers a stretch of ids past the mark, which adapts to the time that it takes. It is taken over as a
 // whole or not at all. After one that timed out, fewer lanes are read.
 //
-// Each read also names the run of the server: when it was started. After a restart or a failover, ids may mean
-// other messages and what is known of transactions means nothing, so all that was read is forgotten and read anew,
-// and results are settled only for rows that still have the message's uuid.
+// Each read also names the life of the server: when it was started, a token that a crash or a promotion
+// empties, and the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean
+// other messages and what is known of transactions means nothing, so all that was read is forgotten and read anew. The
+// lanes are retaken under higher epochs, so that no failure of before counts. Results are settled only for rows that have
+// the message's uuid.
 //
 // # Publishing (publish.go, board.go, key.go, queue.go)
 //
@@ -71,5 +76,5 @@
 //
 // A sweep looks for rows that somebody made pending behind our back, and held keys are compared with the
 // table, at most a twentieth of the time. One forwarder of the scope deletes what was published of its topics
-// longer ago than Retention, in small batches.
+// longer ago than Retention, in small batches, and the traces of forwarders that are gone for an hour.
 package forwarder

@@ -48,12 +48,13 @@ type engine struct {
 	owned      int  // lanes, by the last count
 	draining   bool // some lanes are to be given back
 	drains     int  // calls of drain that wait
-	shortfalls int  // renewals in a row that found lanes missing to our share; of the lease goroutine
+	joined     bool // nobody reads our topics otherwise; of the lease goroutine, as what follows
+	waits      waitReport
+	shortfalls int // renewals in a row that found lanes missing to our share
 	reader     reader
-	newLanes   map[int16]int64 // taken, but their held keys are not loaded yet; to epochs
-	loading    map[int16]int64 // being loaded
-	share      int             // lanes that are ours to have, by the last count; -1 before the first
-	idle       int64           // counts reads that found everything done
+	loading    map[int16]*loading // lanes that were taken and whose held keys are not all loaded yet
+	share      int                // lanes that are ours to have, by the last count; -1 before the first
+	idle       int64              // counts reads that found everything done
 	idleCond   *sync.Cond
 
 	dirty     atomic.Bool   // there is something new to read
@@ -69,9 +70,10 @@ type engine struct {
 
 // statements are the statements of the engine with the table names filled in.
 type statements struct {
-	fetch, fetchMore, writers, loadHeads, sweep, clean                                 string
-	settlePublished, settleUnlocked, settleFailed                                      string
-	lock, conflict, join, createLanes, heartbeat, members, lanes, take, release, leave string
+	fetch, fetchMore, beginLife, writers, loadHeads, sweep, clean, pauseTopics        string
+	settlePublished, settleUnlocked, settleFailed                                     string
+	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake string
+	release, leave, forget                                                            string
 }
 
 func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge, logger watermill.LoggerAdapter) (*engine, error) {
@@ -92,7 +94,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		owner:     uuid.NewString(),
 		calls:     map[*call]struct{}{},
 		share:     -1,
-		newLanes:  map[int16]int64{},
+		loading:   map[int16]*loading{},
 		readNow:   make(chan struct{}, 1),
 		settleNow: make(chan struct{}, 1),
 		leaseNow:  make(chan struct{}, 1),
@@ -109,8 +111,9 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		writers: t.Render(schema.Writers), loadHeads: t.Render(schema.LoadHeads), sweep: t.Render(schema.Sweep),
 		settlePublished: t.Render(schema.SettlePublished), settleUnlocked: t.Render(schema.SettleUnlocked),
 		settleFailed: t.Render(schema.SettleFailed),
-		clean:        t.Render(schema.CleanPublished),
-		lock:         t.Render(schema.LockForwarders), conflict: t.Render(schema.ConflictingForwarder),
+		clean:        t.Render(schema.CleanPublished), beginLife: t.Render(schema.BeginLife), pauseTopics: t.Render(schema.PauseTopics),
+		lock: t.Render(schema.LockForwarders), announce: t.Render(schema.AnnounceForwarder), ahead: t.Render(schema.ForwardersAhead),
+		retake: t.Render(schema.RetakeLanes), forget: t.Render(schema.ForgetForwarders),
 		join: t.Render(schema.JoinForwarders), createLanes: t.Render(schema.CreateLanes),
 		heartbeat: t.Render(schema.Heartbeat), members: t.Render(schema.Members), lanes: t.Render(schema.Lanes),
 		take: t.Render(schema.TakeLanes), release: t.Render(schema.ReleaseLanes), leave: t.Render(schema.LeaveForwarders),
@@ -121,7 +124,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	return e, nil
 }
 
-// prepare checks the schema and registers the forwarder. Nothing has to be undone if it fails.
+// prepare checks the schema and announces the forwarder. Nothing has to be undone if it fails.
 func (e *engine) prepare(ctx context.Context) error {
 	checkCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()

@@ -11,10 +11,6 @@ var (
 	// ErrNoPublisher is returned by New for a nil publisher.
 	ErrNoPublisher = errors.New("forwarder: no publisher")
 
-	// ErrTopicsOverlap is returned by Run, or Subscribe, if a live forwarder of another scope reads some of
-	// the same topics, or one of the same scope reads other topics. Both would publish the same messages.
-	ErrTopicsOverlap = errors.New("forwarder: topics overlap with those of another forwarder")
-
 	// ErrRunning is returned by Run if it was called before.
 	ErrRunning = errors.New("forwarder: Run was called before")
 

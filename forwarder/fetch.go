@@ -47,8 +47,18 @@ type header struct {
 	Seq      int64   `json:"seq"`
 	Rewind   *int64  `json:"rewind"`
 	Standby  bool    `json:"standby"`
-	Server   int64   `json:"server"` // its run: when it was started
+	Life     *string `json:"life"` // nil after a crash, until somebody begins a new one
 	Lanes    []int16 `json:"lanes"`
+}
+
+const featureNotSupported = "0A000"
+
+// errNoLife: nobody has read the outbox since the server crashed, or ever.
+var errNoLife = errors.New("the server's life has no name yet")
+
+func (e *engine) onStandby(ctx context.Context) (standby bool) {
+	err := schema.Collect(ctx, e.db, func(rows schema.Rows) error { return rows.Scan(new(int64), &standby) }, schema.CheckServer)
+	return err == nil && standby
 }
 
 // fetch runs schema.Fetch. It must be a transaction of its own: the statement's answer about the next
@@ -87,14 +97,18 @@ func (e *engine) fetch(ctx context.Context, req request, args []any, expected in
 		return nil
 	}, query, args...)
 	switch {
+	case schema.SQLState(err) == featureNotSupported && e.onStandby(ctx):
+		return res, bytes, ErrStandby // which cannot look at what is unlogged
 	case err != nil:
 		return res, bytes, err
 	case head == nil:
 		return res, bytes, errors.New("the read returned no header")
 	case head.Standby:
 		return res, bytes, ErrStandby
+	case head.Life == nil:
+		return res, bytes, errNoLife
 	}
-	res.server = head.Server
+	res.life = *head.Life
 	if head.Rewind != nil {
 		res.rewind = *head.Rewind
 	}

@@ -47,9 +47,13 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 // Run publishes until ctx is over or Close is called, and then returns nil once everything that it started
 // has ended: no new message is sent, those under way are waited for up to Config.CloseTimeout and
 // settled, and the lanes are given to the other forwarders. It returns an error, before it publishes
-// anything, if the schema is not as it must be (schema.ErrSchemaChanged), ErrTopicsOverlap, ErrRunning,
-// ErrClosed, or that of the database if it does not answer; it is logged as well. Errors after the start are logged
+// anything, if the schema is not as it must be (schema.ErrSchemaChanged), ErrRunning, ErrClosed, or that of the database if it does not answer; it is logged as well. Errors after the start are logged
 // and retried.
+//
+// While forwarders live that read some of the same topics under another scope, or other topics under the same one, as those
+// of the release before do when Config.Topics has changed, it publishes nothing and waits until they have left. It says
+// so in the log at once and each minute, and in waiting_since of its row in outbox_forwarders. Those that
+// start meanwhile wait behind it, also if their topics are the old ones.
 //
 // Run it as a goroutine beside the Router, and give it a context of its own that ends after the Router has
 // closed, so that what the last handlers committed leaves at once.
@@ -82,7 +86,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 }
 
 // Running returns a channel that is closed when the forwarder is registered and has taken the lanes that are free. If
-// others own all of them, it gets its share as soon as they have given it back.
+// others own all of them, it gets its share as soon as they have given it back. A readiness probe must not wait for it: if
+// the old release is ended only when the new one is ready, and the topics have changed, each would wait for the other.
 func (f *Forwarder) Running() <-chan struct{} { return f.engine.running }
 
 // Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by the

@@ -1,8 +1,11 @@
 package forwarder
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -35,7 +38,7 @@ func (e *engine) readLanes(ctx context.Context, q schema.Querier) ([]laneState, 
 // takeLanes compares what we have with what the database says, takes free lanes or marks surplus ones to be
 // given back, and says whether lanes are missing to our share.
 func (e *engine) takeLanes(ctx context.Context, q schema.Querier, share int, states []laneState) (short bool, err error) {
-	var lanes, epochs []int64
+	var lanes, epochs, again, againEpochs []int64
 	e.mu.Lock()
 	mine := 0
 	for _, s := range states {
@@ -44,13 +47,15 @@ func (e *engine) takeLanes(ctx context.Context, q schema.Querier, share int, sta
 			if have != nil {
 				e.board.loseLane(have)
 			}
+			delete(e.loading, s.number)
 			if !s.ownerAlive {
 				lanes, epochs = append(lanes, int64(s.number)), append(epochs, s.epoch)
 			}
 			continue
 		}
-		if (have == nil || have.epoch != s.epoch) && e.loading[s.number] != s.epoch {
-			e.newLanes[s.number] = s.epoch // taken by a statement whose answer was lost
+		if load := e.loading[s.number]; (have == nil || have.epoch != s.epoch) && (load == nil || load.epoch != s.epoch) {
+			// The server began a new life, or the answer of the statement that took it was lost.
+			again, againEpochs = append(again, int64(s.number)), append(againEpochs, s.epoch)
 		}
 		if have == nil || !have.draining {
 			mine++
@@ -71,11 +76,16 @@ func (e *engine) takeLanes(ctx context.Context, q schema.Querier, share int, sta
 	e.mu.Unlock()
 
 	if n := min(len(lanes), share-mine); n > 0 {
-		taken, err := e.take(ctx, q, lanes[:n], epochs[:n])
+		taken, err := e.take(ctx, q, e.sql.take, lanes[:n], epochs[:n])
 		if err != nil {
 			return false, err
 		}
 		mine += taken
+	}
+	if len(again) > 0 {
+		if _, err := e.take(ctx, q, e.sql.retake, again, againEpochs); err != nil {
+			return false, err
+		}
 	}
 	e.mu.Lock()
 	changed := mine != e.owned
@@ -94,7 +104,7 @@ func (e *engine) takeLanes(ctx context.Context, q schema.Querier, share int, sta
 	return mine < share, nil
 }
 
-func (e *engine) take(ctx context.Context, q schema.Querier, lanes, epochs []int64) (int, error) {
+func (e *engine) take(ctx context.Context, q schema.Querier, query string, lanes, epochs []int64) (int, error) {
 	taken := map[int16]int64{}
 	err := schema.Collect(ctx, q, func(rows schema.Rows) error {
 		var number int16
@@ -104,14 +114,17 @@ func (e *engine) take(ctx context.Context, q schema.Querier, lanes, epochs []int
 		}
 		taken[number] = epoch
 		return nil
-	}, e.sql.take, e.cfg.Scope, e.owner, lanes, epochs)
+	}, query, e.cfg.Scope, e.owner, lanes, epochs)
 	if err != nil {
 		return 0, fmt.Errorf("take lanes: %w", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for number, epoch := range taken {
-		e.newLanes[number] = epoch
+		if l := e.board.lanes[number]; l != nil {
+			e.board.loseLane(l)
+		}
+		e.loading[number] = &loading{epoch: epoch}
 	}
 	return len(taken), nil
 }
@@ -143,45 +156,64 @@ func (e *engine) release(ctx context.Context, q schema.Querier, list []*lane) er
 	return nil
 }
 
-// loadNewLanes starts the lanes that were taken, with the messages that hold keys in them. It is called by
-// the reading goroutine, so its statement begins after the taking committed and ends before the first read.
+// headPage is how many held keys are loaded by one statement.
+const headPage = 5000
+
+// loading is a lane whose held keys are being loaded.
+type loading struct {
+	epoch  int64
+	cursor int64 // the last id that was read
+	heads  []head
+}
+
+// loadNewLanes loads a page of the messages that hold keys in the lanes that were taken, and starts those of which that
+// was all: those with few come first. It is called by the reading goroutine, so its statements begin after the taking
+// committed and end before the first read of the lane.
 func (e *engine) loadNewLanes(ctx context.Context) error {
 	e.mu.Lock()
-	taken := e.newLanes
-	e.newLanes, e.loading = map[int16]int64{}, taken
+	taken := maps.Clone(e.loading)
 	e.mu.Unlock()
 	if len(taken) == 0 {
 		return nil
 	}
-	lanes := make([]int64, 0, len(taken))
-	for number := range taken {
-		lanes = append(lanes, int64(number))
+	cursors := make(map[int16]int64, len(taken))
+	for number, load := range taken {
+		cursors[number] = load.cursor
 	}
-	heads, err := e.loadHeads(ctx, lanes)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.loading = nil
+	heads, complete, err := e.loadHeads(ctx, cursors)
 	if err != nil {
-		for number, epoch := range taken {
-			if _, newer := e.newLanes[number]; !newer {
-				e.newLanes[number] = epoch
-			}
-		}
 		return err
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	now := time.Now()
-	for number, epoch := range taken {
-		e.board.addLane(number, epoch, heads[number], now)
+	for number, load := range taken {
+		if e.loading[number] != load {
+			continue // it is somebody else's, or was taken anew
+		}
+		load.heads = append(load.heads, heads[number]...)
+		if complete[number] {
+			delete(e.loading, number)
+			e.board.addLane(number, load.epoch, load.heads, now)
+			e.reader.more = true
+		} else {
+			load.cursor = heads[number][len(heads[number])-1].id
+		}
 	}
-	e.reader.more = true
 	return nil
 }
 
-func (e *engine) loadHeads(ctx context.Context, lanes []int64) (map[int16][]head, error) {
+// loadHeads reads a page of the messages that hold keys, past a cursor in each lane, and says which lanes have no more.
+func (e *engine) loadHeads(ctx context.Context, cursors map[int16]int64) (heads map[int16][]head, complete map[int16]bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	heads := map[int16][]head{}
-	err := schema.Collect(ctx, e.db, func(rows schema.Rows) error {
+	var lanes, from []int64
+	for number, cursor := range cursors {
+		lanes, from = append(lanes, int64(number)), append(from, cursor)
+	}
+	most := max(headPage/len(lanes), 1)
+	heads = map[int16][]head{}
+	err = schema.Collect(ctx, e.db, func(rows schema.Rows) error {
 		var lane int16
 		var h head
 		var wait float64
@@ -197,9 +229,15 @@ func (e *engine) loadHeads(ctx context.Context, lanes []int64) (map[int16][]head
 		h.wait = time.Duration(wait * float64(time.Second))
 		heads[lane] = append(heads[lane], h)
 		return nil
-	}, e.sql.loadHeads, lanes, topicsArg(e.cfg.Topics), e.cfg.HoldDead)
+	}, e.sql.loadHeads, lanes, from, int64(most), topicsArg(e.cfg.Topics), e.cfg.HoldDead)
 	if err != nil {
-		return nil, fmt.Errorf("load held keys: %w", err)
+		return nil, nil, fmt.Errorf("load held keys: %w", err)
 	}
-	return heads, nil
+	complete = map[int16]bool{}
+	for number := range cursors {
+		list := heads[number]
+		slices.SortFunc(list, func(a, b head) int { return cmp.Compare(a.id, b.id) })
+		complete[number] = len(list) < most
+	}
+	return heads, complete, nil
 }

@@ -3,6 +3,9 @@ package forwarder
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,35 +18,47 @@ const (
 	leaveTimeout = 5 * time.Second
 	// firstShortfall is when to look again for lanes that are ours to have; then it doubles.
 	firstShortfall = 50 * time.Millisecond
-	// forgetAfter is after how many lease times a dead forwarder's row is deleted.
-	forgetAfter = 10
+	// waitReportInterval is how often a forwarder says that it waits for others to leave.
+	waitReportInterval = time.Minute
 )
 
-// register writes the heartbeat row, unless another forwarder reads some of the same topics in another scope.
+// waitReport is what was last said about forwarders that this one waits for.
+type waitReport struct {
+	since, said time.Time // zero = it does not wait
+}
+
+// register writes the heartbeat row, and joins the forwarders of the scope unless others must leave first: those that
+// read some of the same topics under another scope, or other topics under the same one.
 func (e *engine) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	topics := topicsArg(e.cfg.Topics)
+	var ahead []string
 	err := e.db.Transact(ctx, func(q schema.Querier) error {
 		if _, err := q.Exec(ctx, e.sql.lock); err != nil {
 			return err
 		}
-		var conflict error
+		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name, e.cfg.LeaseTTL.Seconds()); err != nil {
+			return err
+		}
 		err := schema.Collect(ctx, q, func(rows schema.Rows) error {
-			var scope, name, theirs string
-			if err := rows.Scan(&scope, &name, &theirs); err != nil {
+			var scope, name, topics string
+			var waits bool
+			if err := rows.Scan(&scope, &name, &topics, &waits); err != nil {
 				return err
 			}
-			if theirs == "" {
-				theirs = "all topics"
+			if topics == "" {
+				topics = "all topics"
 			}
-			conflict = fmt.Errorf("%w: %s has scope %q with %s", ErrTopicsOverlap, name, scope, theirs)
+			if waits {
+				topics += ", which waits as well, for longer"
+			}
+			ahead = append(ahead, fmt.Sprintf("%s (scope %s with %s)", name, scope, topics))
 			return nil
-		}, e.sql.conflict, e.owner, e.cfg.Scope, topics)
-		if err != nil || conflict != nil {
-			return firstError(err, conflict)
+		}, e.sql.ahead, e.owner)
+		if err != nil || len(ahead) > 0 {
+			return err
 		}
-		if _, err := q.Exec(ctx, e.sql.join, e.owner, e.cfg.Scope, topics, e.cfg.Name, e.cfg.LeaseTTL.Seconds()); err != nil {
+		if _, err := q.Exec(ctx, e.sql.join, e.owner); err != nil {
 			return err
 		}
 		_, err = q.Exec(ctx, e.sql.createLanes, e.cfg.Scope)
@@ -52,16 +67,40 @@ func (e *engine) register(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("register forwarder: %w", err)
 	}
+	e.joined = len(ahead) == 0
+	e.sayWaiting(ahead)
 	return nil
 }
 
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
+// sayWaiting logs what the forwarder waits for, at once and then each minute.
+func (e *engine) sayWaiting(ahead []string) {
+	w, now := &e.waits, time.Now()
+	switch {
+	case e.joined && w.since.IsZero():
+	case e.joined:
+		e.logger.Info("The other forwarders have left: this one starts", watermill.LogFields{"waited": now.Sub(w.since).String()})
+		*w = waitReport{}
+	case now.Sub(w.said) >= waitReportInterval:
+		if w.said = now; w.since.IsZero() {
+			w.since = now
 		}
+		e.logger.Info("WAITING: other forwarders read some of the same topics; this one starts when they have left, and publishes nothing until then",
+			watermill.LogFields{"for": strings.Join(ahead, "; "), "waited": now.Sub(w.since).String()})
 	}
-	return nil
+}
+
+// stepAside drops the lanes of a forwarder that came back late and must wait for others now.
+func (e *engine) stepAside(ctx context.Context, q schema.Querier) error {
+	e.mu.Lock()
+	e.share, e.owned, e.draining = -1, 0, false
+	e.leaseUntil = time.Time{}
+	list := e.allLanes()
+	for _, l := range list {
+		e.board.loseLane(l)
+	}
+	clear(e.loading)
+	e.mu.Unlock()
+	return e.release(ctx, q, list)
 }
 
 // keepLease renews the lease, and takes and gives lanes so that each live forwarder has its share.
@@ -101,9 +140,12 @@ func (e *engine) balance(ctx context.Context, q schema.Querier) (time.Duration, 
 	if err != nil {
 		return 0, fmt.Errorf("renew lease: %w", err)
 	}
-	if renewed == 0 {
+	if renewed == 0 || !e.joined {
 		if err := e.register(ctx); err != nil {
 			return 0, err
+		}
+		if !e.joined {
+			return min(e.cfg.LeaseTTL/3, time.Second), e.stepAside(ctx, q)
 		}
 	}
 	if renewed > 0 {
@@ -185,22 +227,25 @@ func (e *engine) offerDrained() {
 	}
 }
 
+// allLanes returns the lanes that are ours, also those that were taken and never read. It is called under mu.
+func (e *engine) allLanes() []*lane {
+	list := slices.Collect(maps.Values(e.board.lanes))
+	for number, load := range e.loading {
+		list = append(list, &lane{number: number, epoch: load.epoch})
+	}
+	return list
+}
+
 // leave gives everything back at once, so that nobody has to wait for the lease to run out.
 func (e *engine) leave(q schema.Querier) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	e.mu.Lock()
-	var list []*lane
-	for _, l := range e.board.lanes {
-		list = append(list, l)
-	}
-	for number, epoch := range e.newLanes { // taken, and never read
-		list = append(list, &lane{number: number, epoch: epoch})
-	}
+	list := e.allLanes()
 	e.mu.Unlock()
 	err := e.release(ctx, q, list)
 	if err == nil {
-		_, err = q.Exec(ctx, e.sql.leave, e.owner, (forgetAfter * e.cfg.LeaseTTL).Seconds())
+		_, err = q.Exec(ctx, e.sql.leave, e.owner)
 	}
 	if err != nil {
 		e.logger.Error("The lanes could not be given back; they are free when the lease runs out", err,

@@ -3,6 +3,7 @@ package forwarder
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -13,7 +14,6 @@ const (
 	sweepBatch    = 1000    // ids per lane and statement
 	sweepSpan     = 1 << 18 // how far a statement looks
 	maxSuspects   = 1000
-	cleanBatch    = 1000 // rows per statement
 )
 
 // maintain is the goroutine for what is in no hurry: the sweep, a second look at held keys, and deleting
@@ -22,6 +22,8 @@ func (e *engine) maintain(ctx context.Context) {
 	sweep := errorLog{logger: e.logger, what: "Sweeping the outbox"}
 	heads := errorLog{logger: e.logger, what: "Checking held keys"}
 	clean := errorLog{logger: e.logger, what: "Deleting published messages"}
+	forget := errorLog{logger: e.logger, what: "Forgetting forwarders that are gone"}
+	var published cleaner
 	sweepTick := time.NewTicker(sweepInterval)
 	defer sweepTick.Stop()
 	cleanTick := time.NewTicker(e.cfg.CleanupInterval)
@@ -34,9 +36,13 @@ func (e *engine) maintain(ctx context.Context) {
 			heads.report(e.recheckHeads(ctx))
 			sweep.report(e.sweepLanes(ctx))
 		case <-cleanTick.C:
-			if e.cfg.Retention > 0 && e.ownsLane(0) { // one forwarder is enough
-				clean.report(e.cleanPublished(ctx))
+			if !e.ownsLane(0) { // one forwarder is enough
+				continue
 			}
+			if e.cfg.Retention > 0 {
+				clean.report(published.clean(ctx, e))
+			}
+			forget.report(e.forgetForwarders(ctx))
 		}
 	}
 }
@@ -146,79 +152,51 @@ func (e *engine) recheckHeads(ctx context.Context) error {
 		id   int64
 		head *heldBy
 	}
-	var looks []look
-	var lanes []int64
+	looks := map[int16][]look{}
+	cursors := map[int16]int64{}
 	e.mu.Lock()
 	for _, l := range e.board.lanes {
-		before := len(looks)
 		for _, k := range l.keys {
 			for id, h := range k.heads {
 				if !h.due.IsZero() {
-					looks = append(looks, look{k, id, h})
+					looks[l.number], cursors[l.number] = append(looks[l.number], look{k, id, h}), 0
 				}
 			}
 		}
-		if len(looks) > before {
-			lanes = append(lanes, int64(l.number))
-		}
 	}
 	e.mu.Unlock()
-	if len(looks) == 0 {
-		return nil
-	}
-	heads, err := e.loadHeads(ctx, lanes)
-	if err != nil {
-		return err
-	}
-	live := map[int64]head{}
-	for _, list := range heads {
-		for _, h := range list {
-			live[h.id] = h
-		}
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := time.Now()
-	for _, c := range looks {
-		if c.key.lane.lost || c.key.heads[c.id] != c.head || c.head.due.IsZero() {
-			continue // it was tried meanwhile
-		}
-		if h, ok := live[c.id]; !ok {
-			e.board.removeHead(c.key, c.id)
-		} else if due := now.Add(h.wait); !h.dead && due.Add(time.Second).Before(c.head.due) {
-			e.board.retryHead(c.key, c.id, c.head, due)
-		}
-	}
-	signal(e.readNow)
-	return nil
-}
-
-// cleanPublished walks the primary key from its low end, deleting messages past the retention, until it comes
-// to messages that are younger.
-func (e *engine) cleanPublished(ctx context.Context) error {
-	var cursor int64
-	total := 0
-	defer func() { e.obs.cleanedUp(total) }()
-	for {
-		begun := time.Now()
-		var walked, deleted int
-		var young bool
-		queryCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
-		err := schema.Collect(queryCtx, e.db, func(rows schema.Rows) error {
-			return rows.Scan(&cursor, &walked, &young, &deleted)
-		}, e.sql.clean, cursor, e.cfg.Retention.Seconds(), int64(cleanBatch), topicsArg(e.cfg.Topics))
-		cancel()
+	for len(cursors) > 0 {
+		heads, complete, err := e.loadHeads(ctx, cursors)
 		if err != nil {
-			return fmt.Errorf("delete published messages: %w", err)
+			return err
 		}
-		total += deleted
-		if walked < cleanBatch || young {
-			return nil
+		e.mu.Lock()
+		now := time.Now()
+		for number, from := range cursors {
+			to := int64(math.MaxInt64)
+			if !complete[number] {
+				to = heads[number][len(heads[number])-1].id
+			}
+			live := map[int64]head{}
+			for _, h := range heads[number] {
+				live[h.id] = h
+			}
+			for _, c := range looks[number] {
+				if c.id <= from || c.id > to || c.key.lane.lost || c.key.heads[c.id] != c.head || c.head.due.IsZero() {
+					continue // of another page, or it was tried meanwhile
+				}
+				if h, ok := live[c.id]; !ok {
+					e.board.removeHead(c.key, c.id)
+				} else if due := now.Add(h.wait); !h.dead && due.Add(time.Second).Before(c.head.due) {
+					e.board.retryHead(c.key, c.id, c.head, due)
+				}
+			}
+			if cursors[number] = to; complete[number] {
+				delete(cursors, number)
+			}
 		}
-		select { // leave half of the time to others
-		case <-ctx.Done():
-			return nil
-		case <-time.After(time.Since(begun)):
-		}
+		e.mu.Unlock()
+		signal(e.readNow)
 	}
+	return nil
 }

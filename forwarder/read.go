@@ -34,13 +34,13 @@ type reader struct {
 	dueAt    time.Time // when to look for delayed messages
 	ended    time.Time
 	took     time.Duration
-	rowBytes int   // moving average
-	width    int   // lanes per read; fewer after a time-out
-	offset   int   // the first of them
-	spread   int   // factor on the limits, while reads are slow
-	span     int64 // how many ids past its mark a lane is read
-	server   int64 // the run of the server that was read last
-	rows     int   // that the last read returned
+	rowBytes int    // moving average
+	width    int    // lanes per read; fewer after a time-out
+	offset   int    // the first of them
+	spread   int    // factor on the limits, while reads are slow
+	span     int64  // how many ids past its mark a lane is read
+	life     string // of the server, as of the last read; "" = before the first
+	rows     int    // that the last read returned
 	suspects []wanted
 	raiseAt  time.Time // when to look which long transactions have not written
 	nextTry  time.Time
@@ -99,7 +99,7 @@ func (e *engine) rowsWanted() int {
 func (e *engine) untilRead(now time.Time) time.Duration {
 	r := &e.reader
 	switch {
-	case len(e.newLanes) > 0:
+	case len(e.loading) > 0:
 		return max(0, r.nextTry.Sub(now))
 	case len(e.board.lanes) == 0:
 		return time.Hour // lanes that are taken wake us
@@ -138,6 +138,9 @@ func (e *engine) readOnce(ctx context.Context) error {
 	if err := e.loadNewLanes(ctx); err != nil {
 		return err
 	}
+	if !e.ownsLanes() {
+		return nil
+	}
 	e.raiseBounds(ctx)
 	e.mu.Lock()
 	r := &e.reader
@@ -153,6 +156,11 @@ func (e *engine) readOnce(ctx context.Context) error {
 	e.mu.Unlock()
 
 	res, bytes, err := e.fetch(ctx, req, args, expected)
+	if errors.Is(err, errNoLife) {
+		if _, err = e.db.Exec(ctx, e.sql.beginLife); err == nil {
+			res, bytes, err = e.fetch(ctx, req, args, expected)
+		}
+	}
 	ended := time.Now()
 	took := ended.Sub(begun)
 
@@ -160,12 +168,12 @@ func (e *engine) readOnce(ctx context.Context) error {
 	defer e.mu.Unlock()
 	r.ended, r.took = ended, took
 	r.poll = ended.Add(e.cfg.PollInterval)
-	if err == nil && r.server != 0 && (res.server != r.server || res.snapshot.seq < r.tracker.seq) {
+	if err == nil && r.life != "" && (res.life != r.life || res.snapshot.seq < r.tracker.seq) {
 		e.restart()
-		err = errors.New("forwarder: the server was restarted, restored or replaced; reading starts again")
+		err = errors.New("the server, or its sequence of ids, was restarted, restored or replaced; reading starts again")
 	}
 	if err == nil {
-		r.server = res.server
+		r.life = res.life
 	}
 	if err != nil {
 		e.board.abandon(req, ended)
@@ -270,13 +278,21 @@ func (e *engine) readFailed(err error) {
 
 // restart forgets all that was read, because the server may not be the one that it was read from: it may lack
 // its latest transactions, and have given their ids to others. What is being published is so under its
-// old ids, and settled only where they mean the same message.
+// old ids, and settled only where they mean the same message. The lanes are retaken under higher epochs, so that a
+// failure of before cannot be recorded after their held keys were loaded.
 func (e *engine) restart() {
-	e.reader.tracker, e.reader.server, e.reader.suspects = tracker{}, 0, nil
-	for number, l := range e.board.lanes {
+	e.reader.tracker, e.reader.life, e.reader.suspects = tracker{}, "", nil
+	for _, l := range e.board.lanes {
 		e.board.loseLane(l)
-		e.newLanes[number] = l.epoch
 	}
+	clear(e.loading)
+	signal(e.leaseNow)
+}
+
+func (e *engine) ownsLanes() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.board.lanes) > 0
 }
 
 // noteIdle counts reads after which nothing is left to do.

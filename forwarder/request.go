@@ -51,7 +51,7 @@ func (l limit) of(start, mark int64) int64 {
 // response is the complete result of a read.
 type response struct {
 	snapshot snapshot
-	server   int64          // tells one server, and one run of it, from another
+	life     string         // tells one life of the server and its sequence from another
 	rewind   int64          // -1 = no tracked transaction ended
 	owned    map[int16]bool // the lanes of the request that are still ours
 	byID     map[int64]fetched

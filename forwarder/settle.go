@@ -115,15 +115,9 @@ func (e *engine) settlePublished(ctx context.Context, rows []*row, most int, car
 // else it waits for them.
 func (e *engine) writePublished(ctx context.Context, rows []*row, careful bool) (locked map[int64]bool, err error) {
 	ids, uuids := make([]int64, len(rows)), make([]string, len(rows))
-	e.mu.Lock()
-	server := e.reader.server
 	for i, r := range rows {
 		ids[i], uuids[i] = r.id, r.uuid
-		if r.lane.lost { // it may have been read from another one
-			server = 0
-		}
 	}
-	e.mu.Unlock()
 	if careful {
 		locked = map[int64]bool{}
 		err := schema.Collect(ctx, e.db, func(rows schema.Rows) error {
@@ -134,13 +128,7 @@ func (e *engine) writePublished(ctx context.Context, rows []*row, careful bool) 
 		}, e.sql.settleUnlocked, ids, uuids)
 		return locked, err
 	}
-	var settled int64
-	if server != 0 {
-		settled, err = e.db.Exec(ctx, e.sql.settlePublished, ids, server, []string{})
-	}
-	if err == nil && settled < int64(len(ids)) {
-		_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, int64(0), uuids)
-	}
+	_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, uuids)
 	return nil, err
 }
 

@@ -50,8 +50,8 @@ func NewSubscriber(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*
 }
 
 // Subscribe delivers the messages of a topic until ctx is over or Close is called; then the channel is closed
-// and the contexts of its messages end. It returns ErrClosed, ErrTopicsOverlap if a Forwarder reads the topic,
-// schema.ErrSchemaChanged, or the error of the database.
+// and the contexts of its messages end. While a Forwarder reads the topic it delivers nothing: it waits until that
+// has left. It returns ErrClosed, schema.ErrSchemaChanged, or the error of the database.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if topic == "" {
 		return nil, errors.New("forwarder: the topic is empty")

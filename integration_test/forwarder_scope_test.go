@@ -2,6 +2,8 @@ package integration_test
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +20,38 @@ func withTopics(scope string, topics ...string) forwarder.Config {
 	return cfg
 }
 
+// waiting says whether so many live forwarders wait for others to leave.
+func (h handle) waiting(t testing.TB, n int) bool {
+	t.Helper()
+	return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp() and waiting_since is not null") == n
+}
+
+// inTurn runs a forwarder that may have to wait for others, until stop is called, which checks that it ended well.
+func inTurn(t testing.TB, h handle, pub message.Publisher, cfg forwarder.Config, log logCapture) (f *forwarder.Forwarder, stop func()) {
+	t.Helper()
+	f, err := forwarder.New(h.db, pub, cfg, log)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	stop = sync.OnceFunc(func() {
+		assert.NoError(t, f.Close())
+		assert.NoError(t, <-ended)
+	})
+	t.Cleanup(stop)
+	return f, stop
+}
+
+func runs(f *forwarder.Forwarder) bool {
+	select {
+	case <-f.Running():
+		return true
+	default:
+		return false
+	}
+}
+
+// TestTopicsMayNotOverlap: forwarders whose topics overlap do not work at the same time. The later one waits, as a rollout
+// of another set of topics needs it, and starts once the other has left.
 func TestTopicsMayNotOverlap(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -33,18 +67,25 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 			{"two scopes with one set", withTopics("s", "a"), withTopics("r", "a"), true},
 			{"two scopes with all", withTopics("s"), withTopics("r"), true},
 			{"apart", withTopics("", "a"), withTopics("", "b"), false},
+			{"a comma is no border", withTopics("", "a,b"), withTopics("", "a", "b"), false},
 			{"the same in another order", withTopics("", "a", "b"), withTopics("", "b", "a", "b"), false},
 			{"both all", withTopics(""), withTopics(""), false},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				startForwarder(t, h, c.first)
-				second, err := forwarder.New(h.db, newFakeBroker(), c.second, nil)
-				require.NoError(t, err)
-				if c.overlap {
-					require.ErrorIs(t, second.Run(t.Context()), forwarder.ErrTopicsOverlap)
+				log := newLogCapture(t)
+				first, stop := inTurn(t, h, newFakeBroker(), c.first, log)
+				<-first.Running()
+				second, _ := inTurn(t, h, newFakeBroker(), c.second, log)
+				if !c.overlap {
+					<-second.Running()
 					return
 				}
-				runInBackground(t, second)
+				eventually(t, func() bool { return h.waiting(t, 1) }, "the second waits")
+				assert.Equal(t, 1, log.count("WAITING"))
+				assert.False(t, runs(second))
+				stop()
+				<-second.Running()
+				assert.True(t, h.waiting(t, 0))
 			})
 		}
 	})
@@ -53,19 +94,61 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 func TestOneOfEightThatOverlapStarts(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	errs := make(chan error, 8)
+	var all []*forwarder.Forwarder
 	for i := range 8 {
-		f, err := forwarder.New(h.db, newFakeBroker(), withTopics("", "common", "own-"+itoa(i)), nil)
-		require.NoError(t, err)
-		go func() { errs <- f.Run(ctx) }()
+		f, _ := inTurn(t, h, newFakeBroker(), withTopics("", "common", "own-"+itoa(i)), newLogCapture(t))
+		all = append(all, f)
 	}
-	for range 7 {
-		require.ErrorIs(t, <-errs, forwarder.ErrTopicsOverlap)
+	eventually(t, func() bool { return h.waiting(t, 7) }, "seven wait")
+	for n := range 8 { // one after the other
+		var running []*forwarder.Forwarder
+		eventually(t, func() bool {
+			running = slices.DeleteFunc(slices.Clone(all), func(f *forwarder.Forwarder) bool { return !runs(f) })
+			return len(running) > 0
+		}, "number %d starts", n)
+		require.Len(t, running, 1)
+		require.NoError(t, running[0].Close())
+		all = slices.DeleteFunc(all, func(f *forwarder.Forwarder) bool { return f == running[0] })
 	}
-	cancel()
-	require.NoError(t, <-errs)
+}
+
+// TestTopicsAreHandedOver is a rollout: forwarders of a, then of a and b. All messages leave, those of a key in their order, and
+// the old set, restarted meanwhile, does not overtake the new one.
+func TestTopicsAreHandedOver(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	broker, log := newFakeBroker(), newLogCapture(t)
+	old1, stop1 := inTurn(t, h, broker, withTopics("", "a"), log)
+	old2, stop2 := inTurn(t, h, broker, withTopics("", "a"), log)
+	<-old1.Running()
+	<-old2.Running()
+	var want []string
+	publish := func() {
+		for range 20 {
+			want = append(want, itoa(len(want)))
+			h.publish(t, "a", "K", want[len(want)-1])
+		}
+		h.publish(t, "b", "L", "b"+itoa(len(want)))
+	}
+	publish()
+	new1, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
+	eventually(t, func() bool { return h.waiting(t, 1) }, "the new one waits")
+	stop1()
+	again, stopAgain := inTurn(t, h, broker, withTopics("", "a"), log) // an old one is restarted
+	eventually(t, func() bool { return h.waiting(t, 2) }, "it waits behind the new one")
+	new2, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
+	eventually(t, func() bool { return h.waiting(t, 3) }, "the second new one waits")
+	publish()
+	broker.arrives(t, want...)
+	assert.False(t, runs(new1) || runs(new2) || runs(again))
+	stop2()
+	<-new1.Running()
+	<-new2.Running() // though the old one waits for longer than it
+	publish()
+	broker.arrives(t, append(want, "b20", "b40", "b60")...)
+	assert.Equal(t, want, broker.payloads("K"))
+	assert.False(t, runs(again))
+	stopAgain()
 }
 
 // TestLateReturnMayNotOverlap: a forwarder whose lease ran out comes back, and another that reads its topics under
@@ -80,28 +163,23 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 	w.arrives(t, "1")
 	calls := first.calls.Load()
 	gate.shut()
-
-	second, err := forwarder.New(h.db, w.fakeBroker, withTopics("", "a"), w.log)
-	require.NoError(t, err)
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
 	}, "the lease runs out")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- second.Run(ctx) }()
+	cfg := withTopics("", "a")
+	cfg.LeaseTTL = patience // else a machine that is busy might let it run out as well
+	second, stop := inTurn(t, h, w.fakeBroker, cfg, w.log)
 	<-second.Running()
 
 	gate.reopen()
-	eventually(t, func() bool { return w.log.count(forwarder.ErrTopicsOverlap.Error()) > 0 }, "the first is refused")
+	eventually(t, func() bool { return h.waiting(t, 1) }, "the first waits")
 	payloads := numbered("", 2, 50)
 	for _, p := range payloads {
 		w.publish(t, "a", "K", p)
 	}
 	w.arrives(t, payloads...)
 	assert.Equal(t, calls, first.calls.Load(), "the first published although it may not")
-	cancel()
-	require.NoError(t, <-ended)
+	stop()
 	w.publish(t, "a", "K", "51") // now the first may again
 	w.arrives(t, "51")
 }

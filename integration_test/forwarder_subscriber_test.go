@@ -139,13 +139,29 @@ func TestSubscriberRefuses(t *testing.T) {
 	_, err = s.Subscribe(t.Context(), "")
 	require.Error(t, err)
 
-	startForwarder(t, h, withTopics("", "taken"))
-	_, err = s.Subscribe(t.Context(), "taken")
-	require.ErrorIs(t, err, forwarder.ErrTopicsOverlap)
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	_, err = s.Subscribe(t.Context(), "free")
 	require.ErrorIs(t, err, forwarder.ErrClosed)
+}
+
+// TestSubscriberWaitsForAForwarder that reads its topic.
+func TestSubscriberWaitsForAForwarder(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	broker := newFakeBroker()
+	broker.answers(func(string, *message.Message) error { return errRefused })
+	f, stop := inTurn(t, h, broker, withTopics("", "taken"), newLogCapture(t))
+	<-f.Running()
+	messages, err := newSubscriber(t, h, quickConfig()).Subscribe(t.Context(), "taken")
+	require.NoError(t, err)
+	eventually(t, func() bool { return h.waiting(t, 1) }, "it waits")
+	h.publish(t, "taken", "K", "1")
+	broker.wait(t, "the forwarder tries it", func() bool { return broker.triedTimes("1") > 0 })
+	stop()
+	msg := receive(t, messages)
+	assert.Equal(t, "1", string(msg.Payload))
+	msg.Ack()
 }
 
 // TestSubscriptionEnds: the channel closes, the contexts end, and what was not acked costs nothing and comes again.

@@ -43,12 +43,12 @@ func plannedStatements() []planned {
 			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey"}},
 		{name: "Sweep", sql: schema.Sweep, args: []any{numbers, marks, repeated(lanes, 1<<40), int64(100), []string{}},
 			indexes: []string{"outbox_ready"}, always: true},
-		{name: "LoadHeads", sql: schema.LoadHeads, args: []any{numbers, []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}},
-		{name: "SettlePublished", sql: schema.SettlePublished, args: []any{ids, int64(0), slices.Repeat([]string{"x"}, some)}, indexes: []string{"outbox_pkey"}},
-		{name: "SettlePublishedDelete", sql: schema.SettlePublishedDelete, args: []any{ids, int64(0), slices.Repeat([]string{"x"}, some)}, indexes: []string{"outbox_pkey"}},
+		{name: "LoadHeads", sql: schema.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}, always: true},
+		{name: "SettlePublished", sql: schema.SettlePublished, args: []any{ids, slices.Repeat([]string{"x"}, some)}, indexes: []string{"outbox_pkey"}},
+		{name: "SettlePublishedDelete", sql: schema.SettlePublishedDelete, args: []any{ids, slices.Repeat([]string{"x"}, some)}, indexes: []string{"outbox_pkey"}},
 		{name: "SettleFailed", sql: schema.SettleFailed, indexes: []string{"outbox_pkey"},
 			args: []any{"", owner, ids, repeated(some, 1), repeated(some, 1), repeated(some, 1), delays, errs, permanent, int64(10), 3600.0, errs}},
-		{name: "CleanPublished", sql: schema.CleanPublished, args: []any{int64(0), 3600.0, int64(1000), []string{}}, indexes: []string{"outbox_pkey"}, sorted: true},
+		{name: "CleanPublished", sql: schema.CleanPublished, args: []any{int64(0), 3600.0, int64(1000), []string{}, int64(65536)}, indexes: []string{"outbox_pkey"}},
 	}
 }
 

@@ -182,7 +182,7 @@ func (c *inspection) table(w wantedTable) {
 	object := "table " + name
 	live, ok := c.relations[name]
 	if !ok {
-		cure := c.cure("CREATE TABLE " + name + " ")
+		cure := c.cure(w.create(name))
 		if w.name == "{migrations}" {
 			cure = "restore it, or create it and record the migrations as the last statement of each of schema.Files does"
 		}
@@ -196,7 +196,11 @@ func (c *inspection) table(w wantedTable) {
 		c.problem(object, "choose other schema.Names or drop it", "is a relation of kind %q, not a table", live.kind)
 		return
 	}
-	c.logged(object, "ALTER TABLE "+name+" SET LOGGED", live)
+	if !w.crashes {
+		c.logged(object, "ALTER TABLE "+name+" SET LOGGED", live)
+	} else if live.persistence == "p" {
+		c.problem(object, "ALTER TABLE "+name+" SET UNLOGGED", "is logged: a crash of the server, after which ids may mean other messages, would not be noticed")
+	}
 	if live.rowSecurity {
 		c.warning(object, "give the role of the forwarder BYPASSRLS, or a policy that shows it all rows", "has row security, which may hide messages")
 	}
@@ -320,5 +324,5 @@ func (c *inspection) columnCure(w wantedTable) string {
 	if c.behind {
 		return runMigrate
 	}
-	return "compare the table with: " + c.statement("CREATE TABLE "+c.names.Render(w.name)+" ")
+	return "compare the table with: " + c.statement(w.create(c.names.Render(w.name)))
 }

@@ -7,7 +7,9 @@
 //
 //	outbox             messages to publish; published, pending and dead ones
 //	outbox_lanes       who owns each of the 64 lanes of a scope, and its epoch
-//	outbox_forwarders  one heartbeat row for each running forwarder
+//	outbox_forwarders  one heartbeat row for each running forwarder, or one that waits for others to leave
+//	outbox_life        what tells one life of the server from another; unlogged, so that a crash empties it
+//	outbox_topics      which topics are paused, since when and why
 //	outbox_migrations  which versions Migrate has applied
 //	inbox              identities of messages already handled; no payloads
 //

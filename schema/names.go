@@ -25,8 +25,11 @@ type Names struct {
 	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
 }
 
-// serverRun tells one server, and one run of it, from another.
-const serverRun = `(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint`
+// life tells one life of the server, and of the sequence of ids, from another: when the server was started, what a
+// crash, a promotion and a restored backup empty, and the file of the sequence, which a restart of the
+// sequence replaces. It is NULL from a crash until somebody runs BeginLife.
+const life = `(SELECT extract(epoch FROM pg_postmaster_start_time())::text || ' ' || l.token::text || ' ' ||
+                                 pg_relation_filenode({outbox_id_seq_text}::regclass)::text FROM {outbox_life} l)`
 
 var nameShape = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$-]{0,39}$`)
 
@@ -61,8 +64,8 @@ func (n Names) Validate() error {
 		{"Inbox", n.Inbox, derived.Inbox},
 	}
 	used := map[string]string{}
-	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_dead", "_held"} {
-		used[n.Outbox+suffix] = "an index or sequence of Outbox"
+	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_dead", "_held", "_life", "_life_pkey", "_topics", "_topics_pkey"} {
+		used[n.Outbox+suffix] = "an index, a sequence or a companion of Outbox"
 	}
 	used[n.Inbox+"_processed"] = "an index of Inbox"
 	for _, t := range tables {
@@ -87,8 +90,8 @@ func (n Names) Validate() error {
 // called on names that Validate accepts.
 func (n Names) Render(statement string) string {
 	n = n.WithDefaults()
+	statement = strings.ReplaceAll(statement, "{life}", life)
 	return strings.NewReplacer(
-		"{server}", serverRun,
 		"{outbox}", n.qualified(n.Outbox),
 		"{outbox_text}", "'"+n.qualified(n.Outbox)+"'",
 		"{outbox_id_seq}", n.qualified(n.Outbox+"_id_seq"),
@@ -97,6 +100,8 @@ func (n Names) Render(statement string) string {
 		"{outbox_waiting}", quote(n.Outbox+"_waiting"),
 		"{outbox_dead}", quote(n.Outbox+"_dead"),
 		"{outbox_held}", quote(n.Outbox+"_held"),
+		"{outbox_life}", n.qualified(n.Outbox+"_life"),
+		"{outbox_topics}", n.qualified(n.Outbox+"_topics"),
 		"{lanes}", n.qualified(n.Lanes),
 		"{forwarders}", n.qualified(n.Forwarders),
 		"{migrations}", n.qualified(n.Migrations),

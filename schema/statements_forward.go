@@ -71,16 +71,19 @@ SELECT 0::smallint AS lane, 0::bigint AS id, ''::text AS uuid, ''::text AS topic
        NULL::bytea AS payload,
        jsonb_build_object('snapshot', now.snap::text, 'next_xid', now.next_xid, 'seq', now.seq, 'rewind', rewind.id,
                           'standby', pg_is_in_recovery(),
-                          'server', {server},
+                          'life', {life},
                           'lanes', (SELECT coalesce(jsonb_agg(owned.lane), '[]') FROM owned)) AS metadata,
        now.at AS created_at, 0 AS attempts
   FROM now CROSS JOIN rewind`
+
+	// What a row may hold that no client can read, infinity for one, must not stop the read.
+	createdAt = `least(greatest(o.created_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS created_at`
 
 	fetchReady = `
 UNION ALL
 SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
   FROM owned CROSS JOIN LATERAL (
-       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
          FROM {outbox} o
         WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND (o.lane, o.id) <= (owned.lane, owned.mark + $13::bigint)
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
@@ -90,7 +93,7 @@ SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metada
 	fetchByID = `
 UNION ALL
 SELECT o.lane + CASE WHEN o.dead_at IS NULL THEN 64 ELSE 256 END::smallint, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata,
-       o.created_at, o.attempts
+       ` + createdAt + `, o.attempts
   FROM {outbox} o
  WHERE o.id = ANY ($14::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
    AND o.lane IN (SELECT owned.lane FROM owned)`
@@ -100,7 +103,7 @@ UNION ALL
 SELECT r.lane + 192::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
   FROM owned JOIN unnest($7::bigint[]::smallint[], $16::bigint[]) AS d(lane, lim) ON d.lane = owned.lane
  CROSS JOIN LATERAL (
-       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, o.created_at, o.attempts
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
          FROM {outbox} o
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
@@ -118,25 +121,36 @@ SELECT r.lane + 192::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metada
                   AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
                   AND r.mode <> 'AccessShareLock')`
 
-	// LoadHeads reads the messages of some lanes that wait for another attempt and so hold their keys.
-	// With the last argument true, dead messages hold theirs as well. Its first result (lane -1) says in the
-	// place of dead whether the server is a standby.
+	// BeginLife gives the server's life its name. It is run when a read found none.
+	BeginLife = `INSERT INTO {outbox_life} DEFAULT VALUES ON CONFLICT DO NOTHING`
+
+	// LoadHeads reads a page of the messages that wait for another attempt and so hold their keys, in the order of
+	// their ids from a cursor in each lane on. With the last argument true, dead messages hold theirs as well. A lane with
+	// fewer messages than the limit is at its end. The first result (lane -1) says in the place of dead whether the
+	// server is a standby. Lane and id are compared and ordered by as in Fetch.
 	//
-	// Arguments: lanes, topics (empty = all), whether dead messages hold their keys.
+	// Arguments: lanes, cursors (ids), limit per lane, topics (empty = all), whether dead messages hold their keys.
 	LoadHeads = `SELECT (-1)::smallint AS lane, 0::bigint AS id, ''::text AS key, ''::text AS topic, 0 AS attempts,
        0::float8 AS wait, pg_is_in_recovery() AS dead
 UNION ALL
-SELECT o.lane, o.id, o.key, o.topic, o.attempts,
-       CASE WHEN isfinite(o.due_at) THEN greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0) ELSE 1e6 END::float8, false
-  FROM {outbox} o
- WHERE o.lane = ANY ($1::bigint[]::smallint[])
-   AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
-   AND o.attempts > 0 AND o.key <> '' AND ($2::text[] = '{}' OR o.topic = ANY ($2::text[]))
-UNION ALL
-SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
-  FROM {outbox} o
- WHERE $3::bool AND o.lane = ANY ($1::bigint[]::smallint[]) AND o.dead_at IS NOT NULL AND o.published_at IS NULL
-   AND o.key <> '' AND ($2::text[] = '{}' OR o.topic = ANY ($2::text[]))`
+SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
+  FROM unnest($1::bigint[]::smallint[], $2::bigint[]) AS w(lane, cursor)
+ CROSS JOIN LATERAL (
+       (SELECT o.lane, o.id, o.key, o.topic, o.attempts, false AS dead,
+               CASE WHEN isfinite(o.due_at) THEN greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0) ELSE 1e6 END::float8 AS wait
+          FROM {outbox} o
+         WHERE (o.lane, o.id) > (w.lane, w.cursor) AND (o.lane, o.id) <= (w.lane, 9223372036854775807)
+           AND o.attempts > 0 AND o.key <> '' AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+           AND ($4::text[] = '{}' OR o.topic = ANY ($4::text[]))
+         ORDER BY o.lane, o.id LIMIT $3::bigint)
+       UNION ALL
+       (SELECT o.lane, o.id, o.key, o.topic, o.attempts, true, 0
+          FROM {outbox} o
+         WHERE $5::bool AND (o.lane, o.id) > (w.lane, w.cursor) AND (o.lane, o.id) <= (w.lane, 9223372036854775807)
+           AND o.dead_at IS NOT NULL AND o.published_at IS NULL AND o.key <> ''
+           AND ($4::text[] = '{}' OR o.topic = ANY ($4::text[]))
+         ORDER BY o.lane, o.id LIMIT $3::bigint)
+        ORDER BY id LIMIT $3::bigint) h`
 
 	// Sweep lists ids that are pending at or below the marks of some lanes, from a cursor in each on: the
 	// safety net under Fetch, for rows that somebody made pending again behind its back.
@@ -152,11 +166,10 @@ SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
         ORDER BY o.lane, o.id LIMIT $4::bigint) r`
 
 	// SettlePublished marks messages published. A publish that happened is a fact, whoever reports it
-	// and whatever became of the lane since, so no epoch is checked. But a server that took over may have given an
-	// id to another message: unless the run of the server is the one that the rows were read from, each uuid
-	// must be the same as well.
+	// and whatever became of the lane since, so no epoch is checked. But an id may mean another message by now, after
+	// a TRUNCATE ... RESTART IDENTITY, a crash, a restore: the uuid says which message was published.
 	//
-	// Arguments: ids, the server's run as in Fetch's header, uuids (may be empty if it is the same).
+	// Arguments: ids, uuids.
 	SettlePublished = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL
  WHERE id = ANY ($1::bigint[]) AND published_at IS NULL` + sameMessage
 
@@ -164,6 +177,8 @@ SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
 	//
 	// Arguments: those of SettlePublished.
 	SettlePublishedDelete = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])` + sameMessage
+
+	sameMessage = ` AND (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))`
 
 	// SettleUnlocked is SettlePublished that passes by the messages that somebody else's transaction has locked, and
 	// returns their ids.
@@ -189,9 +204,6 @@ SELECT o.lane, o.id, o.key, o.topic, o.attempts, 0::float8, true
 SELECT id FROM {outbox}
  WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))
    AND id NOT IN (SELECT free.id FROM free)`
-
-	// The sub-select is computed once, and the hash of the last part only if the first is false.
-	sameMessage = ` AND ((SELECT {server}) = $2::bigint OR (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $3::text[])))`
 
 	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch
 	// under which the message was read: the lock keeps both as they are until this commits. It answers
@@ -219,7 +231,7 @@ SELECT id FROM {outbox}
        FOR UPDATE OF o SKIP LOCKED
 ), settled AS (
     UPDATE {outbox} o
-       SET attempts = f.attempts, last_error = f.error,
+       SET attempts = least(f.attempts, 2147483647), last_error = f.error,
            due_at = clock_timestamp() + f.delay * interval '1 second',
            dead_at = CASE WHEN f.permanent OR (f.attempts >= $10::bigint
                                AND o.created_at <= clock_timestamp() - $11::float8 * interval '1 second')
@@ -236,20 +248,38 @@ SELECT f.id, CASE WHEN o.dead_at IS NULL THEN 'locked' ELSE 'dead' END
 UNION ALL
 SELECT f.id, 'fenced' FROM failed f WHERE NOT f.mine`
 
-	// CleanPublished deletes published messages past the retention from one stretch of the primary key,
-	// and says where the stretch ended and whether it reached messages that are too young.
+	// CleanPublished deletes published messages past the retention from one stretch of the primary key: at most so
+	// many rows, and so many ids, since under a transaction that is open for long what was deleted stays in the index.
+	// It says up to where the stretch was looked at, whether that is as far as there is something to delete (the rows are
+	// too young, or no id was handed out beyond), the first row that it kept, or else the end of the stretch, and how many it deleted.
 	//
-	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all).
+	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all), ids per stretch.
 	CleanPublished = `WITH stretch AS MATERIALIZED (
-    SELECT o.id, o.topic, o.published_at, o.created_at FROM {outbox} o WHERE o.id > $1::bigint ORDER BY o.id LIMIT $3::bigint
+    SELECT o.id, o.topic, o.published_at, o.created_at FROM {outbox} o
+     WHERE o.id > $1::bigint AND o.id <= $1::bigint + $5::bigint ORDER BY o.id LIMIT $3::bigint
 ), gone AS (
     DELETE FROM {outbox} o USING stretch s
      WHERE o.id = s.id AND s.published_at < clock_timestamp() - $2::float8 * interval '1 second'
        AND o.published_at IS NOT NULL AND ($4::text[] = '{}' OR s.topic = ANY ($4::text[]))
     RETURNING o.id
+), reached AS (
+    SELECT CASE WHEN count(*) < $3::bigint THEN $1::bigint + $5::bigint ELSE max(s.id) END AS id,
+           coalesce(bool_or(s.created_at BETWEEN clock_timestamp() - $2::float8 * interval '1 second' AND clock_timestamp()), false) AS young
+      FROM stretch s
 )
-SELECT coalesce(max(s.id), $1::bigint), count(*),
-       coalesce(bool_or(s.created_at >= clock_timestamp() - $2::float8 * interval '1 second'), true),
+SELECT r.id, r.young OR r.id >= q.last_value,
+       coalesce((SELECT min(s.id) - 1 FROM stretch s WHERE s.id NOT IN (SELECT gone.id FROM gone)), r.id),
        (SELECT count(*) FROM gone)
-  FROM stretch s`
+  FROM reached r CROSS JOIN {outbox_id_seq} q`
+
+	// PauseTopics makes the table of paused topics say what one forwarder has paused.
+	//
+	// Arguments: own id, topics, failures, since when in seconds, errors.
+	PauseTopics = `WITH resumed AS (
+    DELETE FROM {outbox_topics} t WHERE t.forwarder = $1::uuid AND t.topic <> ALL ($2::text[])
+)
+INSERT INTO {outbox_topics} AS t (topic, forwarder, paused_at, failures, reason)
+SELECT p.topic, $1::uuid, clock_timestamp() - p.since * interval '1 second', p.failures, p.reason
+  FROM unnest($2::text[], $3::bigint[], $4::float8[], $5::text[]) AS p(topic, failures, since, reason)
+ON CONFLICT (topic, forwarder) DO UPDATE SET failures = excluded.failures, reason = excluded.reason`
 )

@@ -9,6 +9,15 @@ type wantedTable struct {
 	unique  string // columns of the primary key
 	indexes []wantedIndex
 	vacuum  bool // starves under the default settings of autovacuum
+	crashes bool // a crash must empty it
+}
+
+// create is how the statement that makes the table begins.
+func (w wantedTable) create(name string) string {
+	if w.crashes {
+		return "CREATE UNLOGGED TABLE " + name + " "
+	}
+	return "CREATE TABLE " + name + " "
 }
 
 type wantedColumn struct {
@@ -47,7 +56,7 @@ var wanted = []wantedTable{
 			{"{outbox_ready}", "btree", "lane, id", "published_at IS NULL AND dead_at IS NULL AND due_at IS NULL"},
 			{"{outbox_waiting}", "btree", "lane, due_at, id", "published_at IS NULL AND dead_at IS NULL AND due_at IS NOT NULL"},
 			{"{outbox_dead}", "btree", "lane, id", "dead_at IS NOT NULL"},
-			{"{outbox_held}", "btree", "lane", "attempts > 0 AND published_at IS NULL AND dead_at IS NULL"},
+			{"{outbox_held}", "btree", "lane, id", "attempts > 0 AND key <> '' AND published_at IS NULL AND dead_at IS NULL"},
 		},
 	},
 	{
@@ -68,6 +77,24 @@ var wanted = []wantedTable{
 			{name: "name", kind: "text"},
 			{name: "expires_at", kind: "timestamp with time zone"},
 			{name: "leaving", kind: "boolean", expression: "false"},
+			{name: "waiting_since", kind: "timestamp with time zone", null: true},
+		},
+	},
+	{
+		name: "{outbox_life}", unique: "one", crashes: true,
+		columns: []wantedColumn{
+			{name: "one", kind: "boolean", expression: "true"},
+			{name: "token", kind: "uuid", expression: "gen_random_uuid()"},
+		},
+	},
+	{
+		name: "{outbox_topics}", unique: "topic, forwarder",
+		columns: []wantedColumn{
+			{name: "topic", kind: "text"},
+			{name: "forwarder", kind: "uuid"},
+			{name: "paused_at", kind: "timestamp with time zone", expression: "clock_timestamp()"},
+			{name: "failures", kind: "integer", expression: "0"},
+			{name: "reason", kind: "text", null: true},
 		},
 	},
 	{

@@ -36,8 +36,15 @@ CREATE INDEX {outbox_dead} ON {outbox} (lane, id)
     WHERE dead_at IS NOT NULL;
 
 -- What holds its key, among what may be many more messages that are only delayed.
-CREATE INDEX {outbox_held} ON {outbox} (lane)
-    WHERE attempts > 0 AND published_at IS NULL AND dead_at IS NULL;
+CREATE INDEX {outbox_held} ON {outbox} (lane, id)
+    WHERE attempts > 0 AND key <> '' AND published_at IS NULL AND dead_at IS NULL;
+
+-- An id means a message within one life of the server. A crash, a promotion and a restored backup empty what is unlogged,
+-- so the token that the next forwarder writes is another one.
+CREATE UNLOGGED TABLE {outbox_life} (
+    one   boolean PRIMARY KEY DEFAULT true CHECK (one),
+    token uuid    NOT NULL DEFAULT gen_random_uuid()
+);
 
 CREATE TABLE {lanes} (
     scope text     NOT NULL,
@@ -48,13 +55,24 @@ CREATE TABLE {lanes} (
 );
 
 CREATE TABLE {forwarders} (
-    id         uuid        PRIMARY KEY,
-    scope      text        NOT NULL,
-    topics     text[]      NOT NULL,
-    name       text        NOT NULL,
-    expires_at timestamptz NOT NULL,
-    leaving    boolean     NOT NULL DEFAULT false
+    id            uuid        PRIMARY KEY,
+    scope         text        NOT NULL,
+    topics        text[]      NOT NULL,
+    name          text        NOT NULL,
+    expires_at    timestamptz NOT NULL,
+    leaving       boolean     NOT NULL DEFAULT false,
+    waiting_since timestamptz
 ) WITH (fillfactor = 50);
+
+-- Which topics are paused, and by whom: a forwarder whose broker does not answer, or (the zero uuid) an operator.
+CREATE TABLE {outbox_topics} (
+    topic     text        NOT NULL,
+    forwarder uuid        NOT NULL,
+    paused_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    failures  integer     NOT NULL DEFAULT 0,
+    reason    text,
+    PRIMARY KEY (topic, forwarder)
+);
 
 CREATE TABLE {inbox} (
     consumer     text        NOT NULL,

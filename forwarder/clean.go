@@ -1,0 +1,92 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+const (
+	cleanBatch     = 1000    // rows per statement
+	firstCleanSpan = 1 << 16 // ids per statement
+	maxCleanSpan   = 1 << 40
+	// cleanAgain is how often what was passed by is looked at again: it was not published long enough then.
+	cleanAgain = time.Hour
+	// forgetAfter is for how long a forwarder must be dead to be forgotten.
+	forgetAfter = time.Hour
+)
+
+// cleaner is how far the deleting of published messages has come. It goes on where it stopped, because under a transaction
+// that is open for long what it deleted stays in the index, and would be walked each time.
+type cleaner struct {
+	life  string    // in which the ids below mean something
+	low   int64     // there is nothing to delete up to here, whatever happens
+	next  int64     // where to go on
+	again time.Time // when to start over, at low
+	span  int64
+}
+
+// clean walks the primary key upwards, deleting messages past the retention, until it comes to messages that are
+// younger.
+func (c *cleaner) clean(ctx context.Context, e *engine) error {
+	e.mu.Lock()
+	life := e.reader.life
+	e.mu.Unlock()
+	if life != c.life {
+		*c = cleaner{life: life}
+	}
+	rising := false // all up to low was deleted
+	if now := time.Now(); !now.Before(c.again) {
+		c.again, c.next, c.span, rising = now.Add(cleanAgain), c.low, firstCleanSpan, true
+	}
+	total := 0
+	defer func() { e.obs.cleanedUp(total) }()
+	for {
+		begun := time.Now()
+		var reached, kept int64
+		var end bool
+		var deleted int
+		queryCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+		err := schema.Collect(queryCtx, e.db, func(rows schema.Rows) error {
+			return rows.Scan(&reached, &end, &kept, &deleted)
+		}, e.sql.clean, c.next, e.cfg.Retention.Seconds(), int64(cleanBatch), topicsArg(e.cfg.Topics), c.span)
+		cancel()
+		took := time.Since(begun)
+		if err != nil {
+			c.span = max(c.span/2, cleanBatch)
+			return fmt.Errorf("delete published messages: %w", err)
+		}
+		total += deleted
+		if rising {
+			c.low, rising = min(kept, reached), kept >= reached
+		}
+		if end {
+			return nil
+		}
+		if c.next = reached; took < slowRead {
+			c.span = min(2*c.span, maxCleanSpan)
+		} else if took > 4*slowRead {
+			c.span = max(c.span/2, cleanBatch)
+		}
+		select { // leave half of the time to others
+		case <-ctx.Done():
+			return nil
+		case <-time.After(took):
+		}
+	}
+}
+
+// forgetForwarders deletes the traces of forwarders that are gone for long.
+func (e *engine) forgetForwarders(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	return e.db.Transact(ctx, func(q schema.Querier) error {
+		if _, err := q.Exec(ctx, e.sql.lock); err != nil {
+			return err
+		}
+		_, err := q.Exec(ctx, e.sql.forget, forgetAfter.Seconds())
+		return err
+	})
+}
