@@ -3,12 +3,11 @@ package outbox
 import (
 	"context"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-type deliveryKey struct{}
-
-// Delivery says which outbox row a message was read from. The forwarder puts it into the context of what
-// it publishes, and its Subscriber into that of what it delivers.
+// Delivery says which outbox row a message was read from.
 type Delivery struct {
 	ID         int64     // row id; not the order of commits
 	Topic      string    // topic the message was published to
@@ -17,13 +16,10 @@ type Delivery struct {
 	EnqueuedAt time.Time // when the row was written, on the database's clock
 }
 
-// WithDelivery returns a context that carries d.
-func WithDelivery(ctx context.Context, d Delivery) context.Context {
-	return context.WithValue(ctx, deliveryKey{}, d)
-}
-
-// DeliveryFromContext returns which outbox row the message was read from, or false if it came from elsewhere.
+// DeliveryFromContext returns which outbox row the message that is being handled was read from, or false if no
+// forwarder.Subscriber delivered it to this handler. In what a handler publishes to another one within the process, or
+// a Forwarder does, there is none.
 func DeliveryFromContext(ctx context.Context) (Delivery, bool) {
-	d, ok := ctx.Value(deliveryKey{}).(Delivery)
-	return d, ok
+	d, ok := core.DeliveryFrom(ctx)
+	return Delivery(d), ok
 }

@@ -13,12 +13,13 @@ import (
 	"github.com/google/uuid"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // send hands one message to whoever it is for and returns when that has answered. ctx ends when the
 // forwarder gives up waiting.
-type send func(ctx context.Context, topic string, msg *message.Message) error
+type send func(ctx context.Context, d core.Delivery, msg *message.Message) error
 
 // engine reads the outbox, hands each message to send, and settles what became of it. Forwarder and
 // Subscriber are its two faces.

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // Forwarder publishes what is committed to the outbox. Any number of them, in any number of processes, share
@@ -30,11 +31,11 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 	if pub == nil {
 		return nil, ErrNoPublisher
 	}
-	send := func(_ context.Context, topic string, msg *message.Message) error {
-		if routed, ok := cfg.Routes[topic]; ok {
-			return routed.Publish(topic, msg)
+	send := func(_ context.Context, d core.Delivery, msg *message.Message) error {
+		if routed, ok := cfg.Routes[d.Topic]; ok {
+			return routed.Publish(d.Topic, msg)
 		}
-		return pub.Publish(topic, msg)
+		return pub.Publish(d.Topic, msg)
 	}
 	classify, blind := newJudge(pub, cfg)
 	e, err := newEngine(context.Background(), db, cfg, send, classify, logger)

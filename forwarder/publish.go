@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 const (
@@ -112,9 +113,7 @@ func (e *engine) publish(r *row) (err error) {
 	if key := r.keyName(); key != "" && msg.Metadata[outbox.MetadataKey] == "" {
 		msg.Metadata[outbox.MetadataKey] = key
 	}
-	ctx := outbox.WithDelivery(e.sendCtx, outbox.Delivery{
-		ID: r.id, Topic: r.topic, Key: r.keyName(), Attempt: r.attempts + 1, EnqueuedAt: r.enqueuedAt,
-	})
+	ctx := e.sendCtx
 	if e.obs.base != nil {
 		ctx = e.obs.base.PublishStart(ctx, msg, r.topic)
 		defer func() {
@@ -135,7 +134,9 @@ func (e *engine) publish(r *row) (err error) {
 			e.logger.Error("Publisher panicked", err, watermill.LogFields{"topic": r.topic, "id": r.id, "stack": string(debug.Stack())})
 		}
 	}()
-	return e.send(ctx, r.topic, msg)
+	return e.send(ctx, core.Delivery{
+		ID: r.id, Topic: r.topic, Key: r.keyName(), Attempt: r.attempts + 1, EnqueuedAt: r.enqueuedAt,
+	}, msg)
 }
 
 // watchCalls fails publishes that take too long, and sees to it that slow ones do not keep the number of

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // Subscriber delivers what is committed to the outbox as a message.Subscriber, so that any Router, with any
@@ -106,12 +107,12 @@ type delivery struct {
 // errNotDelivered: nobody received the message before the subscription ended.
 var errNotDelivered = errors.New("forwarder: not delivered")
 
-func (d delivery) send(ctx context.Context, _ string, msg *message.Message) error {
+func (d delivery) send(ctx context.Context, row core.Delivery, msg *message.Message) error {
 	msgCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(d.ctx, cancel) // the message's context ends with the subscription's
 	defer stop()
-	msg.SetContext(msgCtx)
+	msg.SetContext(core.WithDelivery(msgCtx, msg, row))
 	select {
 	case d.messages <- msg:
 	case <-d.ctx.Done():

@@ -41,7 +41,6 @@ type fakeBroker struct {
 type taken struct {
 	topic, payload, key, uuid string
 	at                        time.Time
-	delivery                  outbox.Delivery
 }
 
 func newFakeBroker() *fakeBroker {
@@ -68,10 +67,9 @@ func (b *fakeBroker) Publish(topic string, msgs ...*message.Message) error {
 				return err
 			}
 		}
-		d, _ := outbox.DeliveryFromContext(msg.Context())
 		b.mu.Lock()
 		b.seen[payload] = true
-		b.taken = append(b.taken, taken{topic, payload, msg.Metadata[outbox.MetadataKey], msg.UUID, time.Now(), d})
+		b.taken = append(b.taken, taken{topic, payload, msg.Metadata[outbox.MetadataKey], msg.UUID, time.Now()})
 		close(b.news)
 		b.news = make(chan struct{})
 		b.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
@@ -147,7 +148,7 @@ func TestOutboxExceptHandlers(t *testing.T) {
 // delivered marks messages as a Subscriber on the outbox does.
 func delivered(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		msg.SetContext(outbox.WithDelivery(msg.Context(), outbox.Delivery{ID: 7, Topic: "events"}))
+		msg.SetContext(core.WithDelivery(msg.Context(), msg, core.Delivery{ID: 7, Topic: "events"}))
 		return next(msg)
 	}
 }

@@ -93,8 +93,7 @@ func (l *ledger) arrive(msg *message.Message) {
 			delete(l.early[key], l.arrived[key])
 		}
 	default:
-		d, _ := outbox.DeliveryFromContext(msg.Context())
-		l.fault("key %s: %d (row %d) arrived before %d", key, n, d.ID, l.arrived[key]+1)
+		l.fault("key %s: %d arrived before %d", key, n, l.arrived[key]+1)
 		if l.early[key] == nil {
 			l.early[key] = map[int]bool{}
 		}

@@ -70,9 +70,15 @@
 //
 // # Behind our own outbox
 //
-// A message with an outbox.Delivery in its context was read from the outbox by a Subscriber of package
-// forwarder. A handler that publishes is taken to forward it: Outbox lets through what it returns, and
+// A message may come from the outbox itself, by a Subscriber of package forwarder (outbox.DeliveryFromContext). A handler
+// that gets it from there and publishes is taken to forward it: Outbox lets through what it returns, and
 // Inbox does not note it, because its publishing may fail and must be repeated. A handler without a publish topic
 // consumes it, and Inbox guards it like any other. Set ProcessDelivered for handlers that consume such messages and
-// return new events.
+// return new events. What a middleware outside of these hands on must be the Subscriber's message and not a copy.
+//
+// # Within the process
+//
+// An in-process Pub/Sub that preserves contexts brings the handler's context along with what it publishes. The handler of
+// that message gets a transaction and an inbox note of its own all the same. To publish to its own topic
+// a handler must use outbox.OutsideTx, and a new UUID, or Inbox skips the message as a duplicate.
 package middleware

@@ -3,11 +3,12 @@ package middleware
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 type handlingKey struct{}
@@ -15,10 +16,12 @@ type handlingKey struct{}
 // handling is what the middlewares around one delivery of a message tell each other. It lives in the context;
 // one goroutine uses it.
 type handling struct {
-	handler, topic string // where a Router delivered the message to
+	handler   core.Handler
+	uuid      string // of the message
+	delivered bool   // by our own Subscriber
 
 	begun time.Time
-	ended bool
+	ended atomic.Bool
 	inTx  bool // a Tx is around
 
 	// What the current attempt came to.
@@ -29,24 +32,23 @@ type handling struct {
 
 var errPanicked = errors.New("the handler panicked")
 
-// handlingOf returns the handling that a middleware outside began. If there is none it begins one, and
-// outermost is true: the caller must end it.
-func handlingOf(ctx context.Context) (_ context.Context, h *handling, outermost bool) {
-	if h := currentHandling(ctx); h != nil {
-		return ctx, h, false
+// handlingOf returns the handling that a middleware outside began, and the context to go on with. If there is none it
+// begins one, and outermost is true: the caller must end it.
+func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost bool) {
+	if h := currentHandling(msg); h != nil {
+		return msg.Context(), h, false
 	}
-	h = &handling{
-		begun: time.Now(), handler: message.HandlerNameFromCtx(ctx), topic: message.SubscribeTopicFromCtx(ctx),
-	}
+	ctx := core.BindDelivery(msg)
+	h = &handling{begun: time.Now(), handler: core.HandlerFrom(ctx), uuid: msg.UUID, delivered: core.IsDelivered(msg)}
 	return context.WithValue(ctx, handlingKey{}, h), h, true
 }
 
-// currentHandling returns nil for one that has ended, or is another handler's: its context came along with a
-// message that was published within the process. That handler may be at work, so of its handling only what never
-// changes is looked at.
-func currentHandling(ctx context.Context) *handling {
-	h, _ := ctx.Value(handlingKey{}).(*handling)
-	if h == nil || h.handler != message.HandlerNameFromCtx(ctx) || h.topic != message.SubscribeTopicFromCtx(ctx) || h.ended {
+// currentHandling returns nil for one that has ended, or is that of another message, whose context came along when it was
+// published within the process: to another handler or to this one. That handler may be at work, so of its handling
+// only what never changes is looked at. A middleware may have copied the message, so it is known by its UUID.
+func currentHandling(msg *message.Message) *handling {
+	h, _ := msg.Context().Value(handlingKey{}).(*handling)
+	if h == nil || h.uuid != msg.UUID || h.handler != core.HandlerFrom(msg.Context()) || h.ended.Load() {
 		return nil
 	}
 	return h
@@ -69,9 +71,10 @@ func (h *handling) outcome(err error) Outcome {
 	return Processed
 }
 
-// onItsWayOut says whether the message was read from our own outbox, and so is, unless the
-// configuration says otherwise, being forwarded rather than processed.
-func onItsWayOut(ctx context.Context, processDelivered bool) bool {
-	_, delivered := outbox.DeliveryFromContext(ctx)
-	return delivered && !processDelivered
+// isDelivered says whether our own Subscriber delivered the message to this handler.
+func isDelivered(msg *message.Message) bool {
+	if h := currentHandling(msg); h != nil {
+		return h.delivered
+	}
+	return core.IsDelivered(msg)
 }

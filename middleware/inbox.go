@@ -118,7 +118,7 @@ type claim struct {
 
 func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
 	ctx := msg.Context() // the handler may replace it in the message
-	if onItsWayOut(ctx, i.cfg.ProcessDelivered) && message.PublishTopicFromCtx(ctx) != "" {
+	if !i.cfg.ProcessDelivered && isDelivered(msg) && message.PublishTopicFromCtx(ctx) != "" {
 		return next(msg)
 	}
 	q, err := i.db.TxQuerier(ctx)
@@ -137,7 +137,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 		return nil, Poison(fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
 			len(key), MaxKeyBytes))
 	}
-	h := currentHandling(ctx)
+	h := currentHandling(msg)
 	if h == nil {
 		h = &handling{begun: time.Now()}
 	}

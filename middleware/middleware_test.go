@@ -80,7 +80,7 @@ func TestBadConfigurationFailsEveryMessage(t *testing.T) {
 func insideTx(mw message.HandlerMiddleware) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
-			ctx, h, _ := handlingOf(msg.Context())
+			ctx, h, _ := handlingOf(msg)
 			h.inTx = true
 			msg.SetContext(ctx)
 			return mw(next)(msg)

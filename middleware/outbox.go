@@ -41,7 +41,7 @@ func Outbox(pub *outbox.Publisher, cfg OutboxConfig) message.HandlerMiddleware {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			ctx := msg.Context() // the handler may replace it in the message
 			handler := message.HandlerNameFromCtx(ctx)
-			if onItsWayOut(ctx, cfg.ProcessDelivered) || slices.Contains(cfg.ExceptHandlers, handler) {
+			if !cfg.ProcessDelivered && isDelivered(msg) || slices.Contains(cfg.ExceptHandlers, handler) {
 				return next(msg)
 			}
 			if _, err := pub.DB().TxQuerier(ctx); err != nil {

@@ -95,7 +95,7 @@ type outcomes struct {
 
 func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	outside := msg.Context()
-	ctx, h, outermost := handlingOf(outside)
+	ctx, h, outermost := handlingOf(msg)
 	if !outermost {
 		return nil, errors.New("middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx")
 	}
@@ -109,7 +109,7 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 		} else if outcome, err = o.settle(ctx, msg, h, cause); outcome != Processed {
 			produced = nil
 		}
-		h.ended = true
+		h.ended.Store(true)
 		msg.SetContext(outside)
 		observe(o.cfg.Observer, o.db.Name(), msg, h, outcome, cause)
 	}()

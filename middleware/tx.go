@@ -119,7 +119,7 @@ type transactor struct {
 }
 
 func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
-	ctx, h, outermost := handlingOf(msg.Context())
+	ctx, h, outermost := handlingOf(msg)
 	if !outermost {
 		return t.attempts(ctx, next, msg, h)
 	}
@@ -128,7 +128,7 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 		if !finished {
 			err = errPanicked
 		}
-		h.ended = true
+		h.ended.Store(true)
 		observe(t.cfg.Observer, t.db.Name(), msg, h, h.outcome(err), err)
 	}()
 	produced, err = t.attempts(ctx, next, msg, h)

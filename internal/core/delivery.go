@@ -1,0 +1,76 @@
+// Package core is what the root package shares with the other packages of this module and with nobody else.
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Delivery is outbox.Delivery, which says what its fields are.
+type Delivery struct {
+	ID         int64
+	Topic      string
+	Key        string
+	Attempt    int
+	EnqueuedAt time.Time
+}
+
+// Handler is where a Router delivered a message to. It is zero outside of a Router.
+type Handler struct{ Name, Topic, Subscriber string }
+
+// HandlerFrom returns the handler that the Router noted in ctx.
+func HandlerFrom(ctx context.Context) Handler {
+	return Handler{message.HandlerNameFromCtx(ctx), message.SubscribeTopicFromCtx(ctx), message.SubscriberNameFromCtx(ctx)}
+}
+
+type deliveryKey struct{}
+
+// delivery is the sign that a forwarder.Subscriber puts into the context of a message. In-process Pub/Subs pass contexts
+// on, so it counts only with the message that it was made for.
+type delivery struct {
+	Delivery
+	msg     *message.Message
+	handler Handler // zero until BindDelivery
+}
+
+// WithDelivery signs msg, whose context is to be the one returned.
+func WithDelivery(ctx context.Context, msg *message.Message, d Delivery) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg})
+}
+
+// IsDelivered says whether this very message, and not a copy, was signed.
+func IsDelivered(msg *message.Message) bool {
+	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
+	return d != nil && d.msg == msg
+}
+
+// BindDelivery returns the context of msg with a sign that counts in this handler alone, or with none if it was made for
+// another message.
+func BindDelivery(msg *message.Message) context.Context {
+	ctx := msg.Context()
+	d, _ := ctx.Value(deliveryKey{}).(*delivery)
+	if d == nil {
+		return ctx
+	}
+	var bound *delivery
+	if d.msg == msg {
+		bound = &delivery{Delivery: d.Delivery, msg: msg, handler: HandlerFrom(ctx)}
+	}
+	return context.WithValue(ctx, deliveryKey{}, bound)
+}
+
+// DeliveryFrom returns the delivery of the handler whose context this is. Of one that was not bound it knows only
+// the topic.
+func DeliveryFrom(ctx context.Context) (Delivery, bool) {
+	d, _ := ctx.Value(deliveryKey{}).(*delivery)
+	if d == nil {
+		return Delivery{}, false
+	}
+	here, bound := HandlerFrom(ctx), d.handler != Handler{}
+	if bound && here != d.handler || !bound && here.Topic != "" && here.Topic != d.Topic {
+		return Delivery{}, false
+	}
+	return d.Delivery, true
+}
