@@ -38,7 +38,7 @@ func (b *bench) newDatabase(ctx context.Context) (*database, error) {
 		return nil, err
 	}
 	d.db = outbox.FromPgx(d.pool)
-	if _, err := schema.Migrate(ctx, d.db, schema.Names{}); err != nil {
+	if _, err := schema.Migrate(ctx, d.db, schema.Names{}, schema.MigrateConfig{}); err != nil {
 		d.drop()
 		return nil, err
 	}

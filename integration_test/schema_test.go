@@ -5,15 +5,18 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/golang-migrate/migrate/v4"
 	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -31,12 +34,15 @@ var otherNames = schema.Names{
 func TestMigrateIsIdempotent(t *testing.T) {
 	for _, h := range openHandles(t, newDatabase(t)) {
 		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
-		ran, err := schema.Migrate(t.Context(), h.db, names)
+		ran, err := schema.Migrate(t.Context(), h.db, names, schema.MigrateConfig{})
 		require.NoError(t, err)
-		assert.Equal(t, []schema.Applied{{Version: 1, Name: "outbox_and_inbox"}}, ran, h.name)
+		require.Len(t, ran, 1, h.name)
+		assert.WithinDuration(t, time.Now(), ran[0].AppliedAt, time.Minute)
+		ran[0].AppliedAt = time.Time{}
+		assert.Equal(t, []schema.Migration{{Version: 1, Name: "outbox_and_inbox"}}, ran, h.name)
 		require.NoError(t, schema.Check(t.Context(), h.db, names), h.name)
 
-		ran, err = schema.Migrate(t.Context(), h.db, names)
+		ran, err = schema.Migrate(t.Context(), h.db, names, schema.MigrateConfig{})
 		require.NoError(t, err)
 		assert.Empty(t, ran, h.name)
 
@@ -51,10 +57,10 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 	handles := openHandles(t, url)
 	for _, names := range []schema.Names{{}, {Schema: "tenant"}} {
 		var group errgroup.Group
-		ran := make([][]schema.Applied, 8)
+		ran := make([][]schema.Migration, 8)
 		for i := range ran {
 			group.Go(func() (err error) {
-				ran[i], err = schema.Migrate(t.Context(), handles[i%len(handles)].db, names)
+				ran[i], err = schema.Migrate(t.Context(), handles[i%len(handles)].db, names, schema.MigrateConfig{})
 				return err
 			})
 		}
@@ -74,7 +80,7 @@ func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
 		h.exec(t, "create schema "+names.Schema)
 		h.exec(t, "create table "+names.Schema+".outbox_dead ()") // clashes with an index, late in the migration
 
-		_, err := schema.Migrate(t.Context(), h.db, names)
+		_, err := schema.Migrate(t.Context(), h.db, names, schema.MigrateConfig{})
 		require.Error(t, err, h.name)
 		assert.Equal(t, "42P07", schema.SQLState(err))
 		assert.Equal(t, 1, h.count(t, "select count(*) from pg_class c join pg_namespace n on n.oid = relnamespace where nspname = $1", names.Schema), h.name)
@@ -87,10 +93,10 @@ func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
 func TestMigrateRefusesAnotherHistory(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `update outbox_migrations set checksum = 'x'`)
-	_, err := schema.Migrate(t.Context(), h.db, schema.Names{})
+	_, err := schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
 	require.ErrorIs(t, err, schema.ErrSchemaChanged)
 	h.exec(t, newerMigration)
-	_, err = schema.Migrate(t.Context(), h.db, schema.Names{})
+	_, err = schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
 	require.ErrorIs(t, err, schema.ErrSchemaChanged, "that a newer version came by does not excuse it")
 }
 
@@ -100,7 +106,7 @@ const newerMigration = `insert into outbox_migrations (version, name, checksum) 
 func TestMigrateOfAnOlderProcess(t *testing.T) {
 	for _, h := range openHandles(t, newMigratedDatabase(t)) {
 		h.exec(t, newerMigration+" on conflict do nothing")
-		ran, err := schema.Migrate(t.Context(), h.db, schema.Names{})
+		ran, err := schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
 		require.NoError(t, err)
 		assert.Empty(t, ran)
 		require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
@@ -184,73 +190,92 @@ func TestSchemaInSearchPath(t *testing.T) {
 	require.Error(t, schema.Check(t.Context(), admin.db, schema.Names{}))
 }
 
+// migrationTools run the files of a format as their users would.
+var migrationTools = map[schema.Format]func(t *testing.T, url string, files fstest.MapFS){
+	schema.Goose: func(t *testing.T, url string, files fstest.MapFS) {
+		db, err := sql.Open("pgx", url)
+		require.NoError(t, err)
+		defer db.Close()
+		provider, err := goose.NewProvider(goose.DialectPostgres, db, files)
+		require.NoError(t, err)
+		_, err = provider.Up(t.Context())
+		require.NoError(t, err)
+	},
+	schema.GolangMigrate: func(t *testing.T, url string, files fstest.MapFS) {
+		db, err := sql.Open("pgx", url)
+		require.NoError(t, err)
+		source, err := iofs.New(files, ".")
+		require.NoError(t, err)
+		driver, err := migratepgx.WithInstance(db, &migratepgx.Config{})
+		require.NoError(t, err)
+		m, err := migrate.NewWithInstance("iofs", source, "pgx5", driver)
+		require.NoError(t, err)
+		require.NoError(t, m.Up())
+		sourceErr, dbErr := m.Close()
+		require.NoError(t, errors.Join(sourceErr, dbErr))
+	},
+	schema.Plain: func(t *testing.T, url string, files fstest.MapFS) {
+		h := newPgxHandle(t, url)
+		names, err := fs.Glob(files, "*")
+		require.NoError(t, err)
+		for _, name := range names {
+			// psql sends one statement after another.
+			for _, statement := range strings.Split(string(files[name].Data), ";\n") {
+				_, err := h.pool.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol)
+				require.NoError(t, err, name)
+			}
+		}
+	},
+}
+
+// filesOf returns what Files does as a folder, and the names in it.
+func filesOf(t *testing.T, cfg schema.FilesConfig) (folder fstest.MapFS, names []string) {
+	t.Helper()
+	list, err := schema.Files(cfg)
+	require.NoError(t, err)
+	folder = fstest.MapFS{}
+	for _, f := range list {
+		folder[f.Name] = &fstest.MapFile{Data: []byte(f.Content)}
+		names = append(names, f.Name)
+	}
+	return folder, names
+}
+
 func TestFilesForOtherMigrationTools(t *testing.T) {
 	for _, names := range []schema.Names{{}, otherNames} {
-		files := func(t *testing.T, format schema.Format) fstest.MapFS {
-			list, err := schema.Files(format, names)
-			require.NoError(t, err)
-			fsys := fstest.MapFS{}
-			for _, f := range list {
-				fsys[f.Name] = &fstest.MapFile{Data: []byte(f.Content)}
-			}
-			return fsys
-		}
-		for name, run := range map[string]func(t *testing.T, url string){
-			"goose": func(t *testing.T, url string) {
-				db, err := sql.Open("pgx", url)
-				require.NoError(t, err)
-				defer db.Close()
-				provider, err := goose.NewProvider(goose.DialectPostgres, db, files(t, schema.Goose))
-				require.NoError(t, err)
-				_, err = provider.Up(t.Context())
-				require.NoError(t, err)
-			},
-			"golang-migrate": func(t *testing.T, url string) {
-				db, err := sql.Open("pgx", url)
-				require.NoError(t, err)
-				source, err := iofs.New(files(t, schema.GolangMigrate), ".")
-				require.NoError(t, err)
-				driver, err := migratepgx.WithInstance(db, &migratepgx.Config{})
-				require.NoError(t, err)
-				m, err := migrate.NewWithInstance("iofs", source, "pgx5", driver)
-				require.NoError(t, err)
-				require.NoError(t, m.Up())
-				sourceErr, dbErr := m.Close()
-				require.NoError(t, errors.Join(sourceErr, dbErr))
-			},
-			"plain": func(t *testing.T, url string) {
-				list, err := schema.Files(schema.Plain, names)
-				require.NoError(t, err)
-				h := newPgxHandle(t, url)
-				for _, f := range list {
-					conn, err := h.pool.Acquire(t.Context())
-					require.NoError(t, err)
-					_, err = conn.Conn().PgConn().Exec(t.Context(), f.Content).ReadAll()
-					conn.Release()
-					require.NoError(t, err, f.Name)
-				}
-			},
-		} {
-			t.Run(name+" "+names.OutboxName(), func(t *testing.T) {
+		for format, run := range migrationTools {
+			t.Run(string(format)+" "+names.OutboxName(), func(t *testing.T) {
 				url := newDatabase(t)
-				run(t, url)
+				files, _ := filesOf(t, schema.FilesConfig{Format: format, Tables: names})
+				run(t, url, files)
 				for _, h := range openHandles(t, url) {
 					require.NoError(t, schema.Check(t.Context(), h.db, names), h.name)
 				}
 				h := newPgxHandle(t, url)
-				ran, err := schema.Migrate(t.Context(), h.db, names)
-				require.NoError(t, err)
-				assert.Empty(t, ran)
+				migrates(t, h, names, schema.MigrateConfig{})
 				usable(t, h, names)
 			})
 		}
 	}
 }
 
+// TestFilesAmongTheUsersOwn puts them after files that the folder has already, whose numbers would be taken twice.
+func TestFilesAmongTheUsersOwn(t *testing.T) {
+	for format, suffix := range map[schema.Format]string{schema.Goose: ".sql", schema.GolangMigrate: ".up.sql"} {
+		url := newDatabase(t)
+		files, names := filesOf(t, schema.FilesConfig{Format: format, StartAt: 3})
+		assert.Equal(t, []string{"0003_watermill_outbox_and_inbox" + suffix}, names)
+		files["0001_users"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\ncreate table users ();\n")}
+		files["0002_more"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\nalter table users add name text;\n")}
+		migrationTools[format](t, url, files)
+		require.NoError(t, schema.Check(t.Context(), newPgxHandle(t, url).db, schema.Names{}))
+	}
+}
+
 // TestFilesAreFiles writes what Files returns, as a user would.
 func TestFilesAreFiles(t *testing.T) {
 	dir := t.TempDir()
-	list, err := schema.Files(schema.Plain, schema.Names{})
+	list, err := schema.Files(schema.FilesConfig{Format: schema.Plain})
 	require.NoError(t, err)
 	require.NotEmpty(t, list)
 	for _, f := range list {
@@ -272,6 +297,10 @@ func (u untouched) Query(_ context.Context, query string, _ ...any) (schema.Rows
 	return nil, errors.New("queried")
 }
 
+func (u untouched) Dedicated(context.Context) (schema.Querier, func(), error) {
+	return u, func() {}, nil
+}
+
 func (u untouched) Transact(_ context.Context, fn func(schema.Querier) error) error { return fn(u) }
 
 func TestHostileNamesAreRefused(t *testing.T) {
@@ -285,20 +314,24 @@ func TestHostileNamesAreRefused(t *testing.T) {
 			"Forwarders": {Forwarders: bad}, "Migrations": {Migrations: bad}, "Inbox": {Inbox: bad},
 		} {
 			db := untouched{t}
-			_, err := schema.Migrate(t.Context(), db, names)
+			_, err := schema.Migrate(t.Context(), db, names, schema.MigrateConfig{})
 			require.ErrorIs(t, err, schema.ErrBadName, "%s %q", field, bad)
 			require.ErrorContains(t, err, field)
 			require.ErrorIs(t, schema.Init(t.Context(), db, names), schema.ErrBadName)
 			require.ErrorIs(t, schema.Check(t.Context(), db, names), schema.ErrBadName)
-			_, err = schema.Files(schema.Plain, names)
+			_, err = schema.Files(schema.FilesConfig{Format: schema.Plain, Tables: names})
 			require.ErrorIs(t, err, schema.ErrBadName)
 			_, err = outbox.NewPublisher(newPgxHandle(t, postgresServer(t).URL()).db, outbox.PublisherConfig{Tables: names}, nil)
 			require.ErrorIs(t, err, schema.ErrBadName)
 		}
 	}
 	require.ErrorIs(t, schema.Init(t.Context(), untouched{t}, schema.Names{Inbox: "outbox"}), schema.ErrBadName)
-	_, err := schema.Files("flyway", schema.Names{})
-	require.Error(t, err)
+	for field, cfg := range map[string]schema.FilesConfig{
+		"Format": {Format: "flyway"}, "StartAt": {Format: schema.Goose, StartAt: -1}, "From": {Format: schema.Goose, From: -1},
+	} {
+		_, err := schema.Files(cfg)
+		require.ErrorContains(t, err, "FilesConfig."+field)
+	}
 }
 
 func TestCheckNamesTheDamage(t *testing.T) {
@@ -436,7 +469,7 @@ func TestCheckUsesFewQueries(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	counted := &countingQuerier{Querier: h.db}
 	require.NoError(t, schema.Check(t.Context(), counted, schema.Names{}))
-	assert.LessOrEqual(t, counted.queries, 6)
+	assert.LessOrEqual(t, counted.queries, 7)
 }
 
 type countingQuerier struct {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
 // Problem is one thing in which a database differs from what the code needs.
@@ -38,6 +40,9 @@ func (e *CheckError) Unwrap() error { return ErrSchemaChanged }
 // names every problem and its cure. It returns ErrBadName for names that are refused; any other error
 // comes from the database. It reads the catalogs in a handful of short queries and changes nothing.
 //
+// It also asks for the grants of the connection's role: those of a forwarder, or, if the role may insert messages
+// but not read them, those of a publisher alone.
+//
 // Columns and indexes of your own are no problem, unless a column of yours must be given and has no
 // default. Indexes are recognised by what they do, not by their names. What Inspect calls a warning is no
 // error here.
@@ -59,13 +64,15 @@ func Check(ctx context.Context, q Querier, names Names) error {
 }
 
 // Inspect is Check with the warnings: settings under which the tables grow without need, rows
-// that row security may hide, and migrations that a newer version of the library applied.
+// that row security may hide, grants that only some parts need, concurrent migrations that were put off, and migrations
+// that a newer version of the library applied.
 func Inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
-	if err := names.Validate(); err != nil {
+	all, err := known(q, names)
+	if err != nil {
 		return nil, err
 	}
-	c := inspection{q: q, names: names}
-	for _, step := range []func(context.Context) error{c.server, c.read, c.anything, c.migrations} {
+	c := inspection{q: q, names: names, all: all, putOff: map[string]bool{}}
+	for _, step := range []func(context.Context) error{c.server, c.read, c.anything, c.foreign, c.grants, c.migrations} {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
 		}
@@ -85,10 +92,14 @@ const runMigrate = "run schema.Migrate with the same schema.Names"
 type inspection struct {
 	q     Querier
 	names Names
+	all   []migrations.Migration
 	found []Problem
 
-	useless   bool // the rest would fail or mislead
-	behind    bool // Migrate has something to do
+	role      string
+	useless   bool            // the rest would fail or mislead
+	blind     bool            // the role may not read which migrations were applied
+	behind    bool            // Migrate has something to do
+	putOff    map[string]bool // indexes of concurrent migrations that were not applied
 	relations map[string]relation
 	seq       *sequence
 }
@@ -102,43 +113,86 @@ func (c *inspection) warning(object, cure, found string, args ...any) {
 }
 
 // anything says it in one line if nothing is there.
-func (c *inspection) anything(context.Context) error {
-	if len(c.relations) == 0 {
-		c.problem("table "+c.names.OutboxName(), runMigrate+", or mend the names or the search_path",
-			"and all others of its set do not exist")
-		c.useless = true
+func (c *inspection) anything(ctx context.Context) error {
+	if len(c.relations) > 0 {
+		return nil
+	}
+	c.useless = true
+	cure := runMigrate + ", or mend the names or the search_path"
+	var elsewhere []string
+	err := Collect(ctx, c.q, func(rows Rows) error {
+		var schema string
+		err := rows.Scan(&schema)
+		elsewhere = append(elsewhere, quote(schema))
+		return err
+	}, CheckElsewhere, c.names.WithDefaults().Outbox)
+	if len(elsewhere) > 0 {
+		cure += "; or, if the one in schema " + strings.Join(elsewhere, ", ") + " is meant, set Names.Schema, and GRANT USAGE ON SCHEMA to role " + quote(c.role)
+	}
+	c.problem("table "+c.names.OutboxName(), cure, "and all others of its set do not exist")
+	return err
+}
+
+// foreign finds tables of another program that have the names of ours.
+func (c *inspection) foreign(context.Context) error {
+	for _, w := range wanted {
+		name := c.names.Render(w.name)
+		live, ok := c.relations[name]
+		if !ok || !live.isTable() {
+			continue
+		}
+		missing := 0
+		for _, column := range w.columns {
+			if _, ok := live.columns[column.name]; !ok {
+				missing++
+			}
+		}
+		if missing > len(w.columns)/2 {
+			c.useless = true
+			c.problem("table "+name, anotherName(w.name), "is that of another program: it lacks %d of our %d columns", missing, len(w.columns))
+		}
 	}
 	return nil
 }
 
 func (c *inspection) migrations(ctx context.Context) error {
-	table := c.names.Render("{migrations}")
-	all, err := migrations()
-	if err != nil {
-		return err
+	if c.blind {
+		return nil
 	}
-	var done []appliedRow
-	if r, ok := c.relations[table]; ok {
-		for _, column := range []string{"version", "name", "checksum"} {
+	var done history
+	if r, ok := c.relations[c.names.Render("{migrations}")]; ok {
+		for _, column := range []string{"version", "name", "checksum", "applied_at"} {
 			if _, ok := r.columns[column]; !ok {
-				return nil // somebody else's table, which is reported as such
+				return nil // which is reported with the columns
 			}
 		}
+		var err error
 		if done, err = readApplied(ctx, c.q, c.names); err != nil {
 			return err
 		}
 	}
-	for i, a := range done {
+	for _, a := range done {
 		switch {
-		case i >= len(all):
+		case a.version > len(c.all):
 			c.warning("migration", "upgrade the library", "%04d_%s was applied by a newer version", a.version, a.name)
-		case a.version != all[i].version || a.checksum != all[i].checksum():
+		case a.version < 1 || a.checksum != c.all[a.version-1].Checksum():
 			c.problem("migration", "find out what applied it", "%04d_%s was applied with other contents", a.version, a.name)
 		}
 	}
-	for _, m := range all[min(len(done), len(all)):] {
-		c.behind = true
-		c.problem("migration", runMigrate, "%04d_%s was not applied to %s", m.version, m.name, c.names.OutboxName())
+	for _, m := range c.all {
+		switch {
+		case done.has(m.Version):
+		case m.Concurrent:
+			c.warning("migration", runMigrate, "%s was put off", m)
+			for _, s := range m.Statements() {
+				if index, _, ok := migrations.BuildsIndex(s); ok {
+					c.putOff[c.names.Render(index)] = true
+				}
+			}
+		default:
+			c.behind = true
+			c.problem("migration", runMigrate, "%s was not applied to %s", m, c.names.OutboxName())
+		}
 	}
 	return nil
 }
@@ -196,9 +250,10 @@ func (c *inspection) table(w wantedTable) {
 		c.problem(object, "choose other schema.Names or drop it", "is a relation of kind %q, not a table", live.kind)
 		return
 	}
-	if !w.crashes {
+	switch {
+	case !w.crashes:
 		c.logged(object, "ALTER TABLE "+name+" SET LOGGED", live)
-	} else if live.persistence == "p" {
+	case live.persistence == "p":
 		c.problem(object, "ALTER TABLE "+name+" SET UNLOGGED", "is logged: a crash of the server, after which ids may mean other messages, would not be noticed")
 	}
 	if live.rowSecurity {
@@ -259,11 +314,14 @@ func (c *inspection) indexes(w wantedTable, name string, live relation) {
 		c.problem("table "+name, fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (%s)", name, w.unique), "has no valid, immediate primary key (%s)", w.unique)
 	}
 	for _, want := range w.indexes {
-		if live.hasIndex(want, false) {
+		index := c.names.Render(want.name)
+		if live.hasIndex(want, false) || c.putOff[index] {
 			continue
 		}
-		index := c.names.Render(want.name)
-		create := strings.Replace(c.statement("CREATE INDEX "+index+" "), "INDEX", "INDEX CONCURRENTLY", 1)
+		create := c.statement("CREATE INDEX CONCURRENTLY " + index + " ")
+		if create == "" {
+			create = strings.Replace(c.statement("CREATE INDEX "+index+" "), "INDEX", "INDEX CONCURRENTLY", 1)
+		}
 		found, cure := "is missing", create
 		for _, l := range live.indexes {
 			if quote(l.name) == index {
@@ -299,14 +357,10 @@ func (c *inspection) autovacuum(object, name string, live relation) {
 
 // statement finds a statement of the migrations by how it begins.
 func (c *inspection) statement(prefix string) string {
-	all, err := migrations()
-	if err != nil {
-		return ""
-	}
-	for _, m := range all {
-		for _, s := range m.statements(c.names) {
-			if at := strings.Index(s, prefix); at >= 0 {
-				return s[at:]
+	for _, m := range c.all {
+		for _, s := range m.Statements() {
+			if s = c.names.Render(s); strings.HasPrefix(s, prefix) {
+				return s
 			}
 		}
 	}

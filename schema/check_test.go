@@ -5,10 +5,16 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
 func TestCuresFindTheirStatement(t *testing.T) {
-	c := inspection{names: Names{Schema: "app", Outbox: "box"}}
+	all, err := migrations.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := inspection{names: Names{Schema: "app", Outbox: "box"}, all: all}
 	for _, prefix := range []string{
 		"CREATE SEQUENCE {outbox_id_seq} ", "CREATE TABLE {outbox} ", "CREATE TABLE {lanes} ", "CREATE TABLE {forwarders} ", "CREATE TABLE {inbox} ",
 		"CREATE INDEX {outbox_ready} ", "CREATE INDEX {outbox_waiting} ", "CREATE INDEX {outbox_dead} ", "CREATE INDEX {inbox_processed} ",
@@ -68,6 +74,7 @@ type serverRow struct {
 func (r *serverRow) Next() bool { done := r.done; r.done = true; return !done }
 func (r *serverRow) Scan(dest ...any) error {
 	*dest[0].(*int64), *dest[1].(*bool) = r.e.version, r.e.standby
+	*dest[2].(*string), *dest[3].(*bool) = "app", true
 	return nil
 }
 func (r *serverRow) Err() error   { return nil }

@@ -29,6 +29,9 @@ type DB interface {
 	Querier
 	// Transact runs fn in a READ COMMITTED transaction and commits if fn returns nil.
 	Transact(ctx context.Context, fn func(Querier) error) error
+	// Dedicated opens a connection beside those of the pool if it can, else takes one of the pool. The function
+	// returned closes it.
+	Dedicated(ctx context.Context) (Querier, func(), error)
 }
 
 // SQLState returns the SQLSTATE of a database error of pgx or lib/pq, or "" if err carries none.

@@ -1,16 +1,50 @@
 package schema
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/migrations"
+)
 
 // Format is a migration tool whose file layout Files writes.
 type Format string
 
-// The formats of Files. Plain SQL in the order of its file names is what atlas and psql read.
+// The formats of Files. Plain SQL in the order of its file names is what psql reads, and atlas.
 const (
 	Goose         Format = "goose"
 	GolangMigrate Format = "golang-migrate"
 	Plain         Format = "plain"
 )
+
+// FilesConfig configures Files.
+type FilesConfig struct {
+	// Format is the tool that will read the files. It has no default.
+	Format Format
+	// Tables are the names of the tables; default: outbox and its companions in the search path.
+	Tables Names
+	// StartAt is the number of the first file that is returned, and the next ones follow it. Set it where the folder has
+	// files of your own, which goose and golang-migrate order by number and refuse to have twice. Default: the files
+	// are numbered from 1 on, as if all of them were in the folder.
+	StartAt int64
+	// From is the first version to return: for an upgrade, the one after the last that the folder has. Default 1.
+	From int
+}
+
+func (c FilesConfig) validate() error {
+	switch {
+	case c.Format != Goose && c.Format != GolangMigrate && c.Format != Plain:
+		return fmt.Errorf("FilesConfig.Format is %q: use %s, %s or %s", c.Format, Goose, GolangMigrate, Plain)
+	case c.StartAt < 0:
+		return fmt.Errorf("FilesConfig.StartAt is %d: use the number of the first file, or 0", c.StartAt)
+	case c.From < 0:
+		return fmt.Errorf("FilesConfig.From is %d: use the first version to return, or 0 for all", c.From)
+	}
+	if err := c.Tables.Validate(); err != nil {
+		return fmt.Errorf("FilesConfig.Tables: %w", err)
+	}
+	return nil
+}
 
 // File is one file to write into the tool's migration folder.
 type File struct {
@@ -21,37 +55,80 @@ type File struct {
 // Files returns the statements of Migrate as files for another migration tool, in the order in which
 // they must run. Each also records its version, so that Migrate and Check see what the tool applied.
 // There is no way down: an outbox may hold messages that were promised.
-func Files(format Format, names Names) ([]File, error) {
-	if err := names.Validate(); err != nil {
+//
+// A concurrent migration is a file that the tool runs outside of a transaction. golang-migrate runs all of a file at
+// once, so there it is a file for each statement: if the one that builds an index fails, force the version two before
+// it, so that what is left of the index is dropped before it is built again.
+//
+// It returns ErrBadName for names that are refused, and errors that name the field at fault.
+func Files(cfg FilesConfig) ([]File, error) {
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	all, err := migrations()
+	all, err := migrations.All()
 	if err != nil {
 		return nil, err
 	}
 	var files []File
+	number, first := int64(0), int64(0)
 	for _, m := range all {
-		body := ""
-		if m.version == 1 {
-			if names.Schema != "" {
-				body += createSchema + quote(names.Schema) + ";\n\n"
+		for _, body := range bodies(m, cfg) {
+			number++
+			if m.Version < cfg.From {
+				continue
 			}
-			body += names.Render(createMigrations) + ";\n\n"
-		}
-		body += names.Render(m.text)
-		body += fmt.Sprintf("\n"+names.Render("INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')")+";\n",
-			m.version, m.name, m.checksum())
-		stem := fmt.Sprintf("%04d_watermill_%s", m.version, m.name)
-		switch format {
-		case Goose:
-			files = append(files, File{stem + ".sql", "-- +goose Up\n" + body})
-		case GolangMigrate:
-			files = append(files, File{stem + ".up.sql", body})
-		case Plain:
-			files = append(files, File{stem + ".sql", body})
-		default:
-			return nil, fmt.Errorf("unknown migration format %q: use %s, %s or %s", format, Goose, GolangMigrate, Plain)
+			if len(files) == 0 {
+				first = number
+			}
+			n := number
+			if cfg.StartAt > 0 {
+				n += cfg.StartAt - first
+			}
+			name := fmt.Sprintf("%04d_watermill_%s", n, m.Name)
+			if cfg.Format == GolangMigrate {
+				name += ".up"
+			}
+			files = append(files, File{name + ".sql", body})
 		}
 	}
 	return files, nil
+}
+
+// bodies returns what the files of one migration hold.
+func bodies(m migrations.Migration, cfg FilesConfig) []string {
+	record := fmt.Sprintf(cfg.Tables.Render("INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')"),
+		m.Version, m.Name, m.Checksum())
+	if !m.Concurrent {
+		body := ""
+		if cfg.Format == Goose {
+			body = "-- +goose Up\n"
+		}
+		if m.Version == 1 {
+			if cfg.Tables.Schema != "" {
+				body += createSchema + quote(cfg.Tables.Schema) + ";\n\n"
+			}
+			body += cfg.Tables.Render(createMigrations) + ";\n\n"
+		}
+		return []string{body + cfg.Tables.Render(m.Text) + "\n" + record + ";\n"}
+	}
+	var statements []string
+	for _, s := range m.Statements() {
+		if index, _, ok := migrations.BuildsIndex(s); ok {
+			// What a failed build left. There is nothing else by that name: this version was not recorded.
+			statements = append(statements, "DROP INDEX CONCURRENTLY IF EXISTS "+cfg.Tables.inSchema(index))
+		}
+		statements = append(statements, cfg.Tables.Render(s))
+	}
+	statements = append(statements, record+" ON CONFLICT DO NOTHING")
+	switch cfg.Format {
+	case GolangMigrate:
+		for i := range statements {
+			statements[i] += ";\n"
+		}
+		return statements
+	case Goose:
+		return []string{"-- +goose NO TRANSACTION\n-- +goose Up\n" + strings.Join(statements, ";\n\n") + ";\n"}
+	default:
+		return []string{"-- atlas:txmode none\n\n" + strings.Join(statements, ";\n\n") + ";\n"}
+	}
 }

@@ -2,78 +2,38 @@ package schema
 
 import (
 	"context"
-	"crypto/sha256"
-	"embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
 // ErrSchemaChanged is returned by Migrate when a version that was applied differs from the one in
 // this build, and by Check, within a *CheckError, for whatever it finds.
 var ErrSchemaChanged = errors.New("schema does not match this version of the library")
 
-// Explain adds the cure to the errors of a database that was not migrated and returns others as they are.
-func Explain(err error) error {
-	switch SQLState(err) {
-	case "42P01", "3F000", "42703":
-		return fmt.Errorf("%w (run schema.Migrate with the same schema.Names, or check them and the search_path)", err)
-	}
-	return err
+var errNoDB = errors.New("schema: no database handle: pass what outbox.FromPgx or outbox.FromSQL returns")
+
+// MigrateConfig configures Migrate. The zero value runs all that is missing.
+type MigrateConfig struct {
+	// To is the last version to run; default the newest that this build knows.
+	To int
+	// SkipConcurrent leaves out the concurrent migrations, which may take long and make nothing possible that
+	// is impossible without them. A later Migrate runs them. Until then Inspect warns of them.
+	SkipConcurrent bool
 }
 
-// Applied is one migration that Migrate ran.
-type Applied struct {
+// Migration is one version of the tables.
+type Migration struct {
 	Version int
 	Name    string
-}
-
-//go:embed migrations/*.sql
-var migrationFiles embed.FS
-
-type migration struct {
-	version int
-	name    string
-	text    string
-}
-
-func migrations() ([]migration, error) {
-	entries, err := migrationFiles.ReadDir("migrations") // sorted by name
-	if err != nil {
-		return nil, err
-	}
-	var all []migration
-	for _, e := range entries {
-		text, err := migrationFiles.ReadFile("migrations/" + e.Name())
-		if err != nil {
-			return nil, err
-		}
-		m := migration{text: string(text)}
-		stem := strings.TrimSuffix(e.Name(), ".sql")
-		if _, err := fmt.Sscanf(stem, "%04d_%s", &m.version, &m.name); err != nil {
-			return nil, fmt.Errorf("migration file %s: %w", e.Name(), err)
-		}
-		all = append(all, m)
-	}
-	return all, nil
-}
-
-func (m migration) checksum() string {
-	sum := sha256.Sum256([]byte(m.text))
-	return hex.EncodeToString(sum[:])
-}
-
-// statements splits a migration. A statement ends with a semicolon at the end of a line; none of ours
-// has one inside.
-func (m migration) statements(n Names) []string {
-	var list []string
-	for _, s := range strings.Split(n.Render(m.text), ";\n") {
-		if s = strings.TrimSpace(s); s != "" {
-			list = append(list, s)
-		}
-	}
-	return list
+	// Concurrent ones build or drop indexes without blocking writers, outside of any transaction.
+	Concurrent bool
+	// AppliedAt is when it was applied, by the database's clock; zero if it was not.
+	AppliedAt time.Time
 }
 
 const (
@@ -82,9 +42,11 @@ const (
 	// Asked first, because createSchema takes the right to make schemas even if there is nothing to make.
 	schemaExists = `SELECT to_regnamespace($1::text) IS NOT NULL`
 
-	// One migration at a time in the whole database. The lock belongs to the transaction, so it works
-	// behind PgBouncer and goes away with the process.
-	lockMigrations = `SELECT pg_advisory_xact_lock(hashtext('watermill-outbox migrations'))`
+	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or says
+	// that somebody else has it. The lock belongs to the transaction, so it works behind PgBouncer and goes away with the process. Whoever
+	// wants it asks again and again: a statement that waits for it has a snapshot, and CREATE INDEX CONCURRENTLY of the one who has
+	// the lock waits for all snapshots that are older than its own.
+	tryLockMigrations = `SELECT pg_try_advisory_xact_lock(hashtext('watermill-outbox migrations'))`
 
 	createMigrations = `CREATE TABLE IF NOT EXISTS {migrations} (
     version    integer     PRIMARY KEY,
@@ -92,67 +54,248 @@ const (
     checksum   text        NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )`
-	appliedMigrations = `SELECT version, name, checksum FROM {migrations} ORDER BY version`
-	recordMigration   = `INSERT INTO {migrations} (version, name, checksum) VALUES ($1, $2, $3)`
+	recordMigration = `INSERT INTO {migrations} (version, name, checksum) VALUES ($1, $2, $3) RETURNING applied_at`
+
+	// relationsToBe lists those of some relations that are in the schema in which CREATE would make them. The search path
+	// may lead to others of the same name.
+	//
+	// Arguments: names, schema ('' = that of the search path).
+	relationsToBe = `SELECT n.name FROM unnest($1::text[]) AS n(name)
+ WHERE to_regclass(CASE WHEN $2::text = '' THEN quote_ident(current_schema()) || '.' ELSE '' END || n.name) IS NOT NULL`
 )
 
-// Migrate brings the tables up to the version that this build needs and returns what it ran. All of it
-// is one transaction: it happens as a whole or not at all. It is idempotent and safe to call from
-// several processes at once. If a newer build has migrated further it does nothing, so that old
-// processes can restart meanwhile. It creates Names.Schema only if that is missing; otherwise its role needs USAGE
-// and CREATE on the schema, none on the database. It returns ErrBadName for names that are refused and ErrSchemaChanged if
-// a version was applied with other contents than this build knows; any other error comes from the database.
-func Migrate(ctx context.Context, db DB, names Names) ([]Applied, error) {
-	if err := names.Validate(); err != nil {
-		return nil, err
-	}
-	all, err := migrations()
+const lockPause = 100 * time.Millisecond
+
+var errLocked = errors.New("another process is migrating")
+
+// Migrate brings the tables up to the version that this build needs and returns what it ran, also with an error. It is
+// idempotent and safe to call from several processes at once: one works, the others wait for it. If a newer build has
+// migrated further it does nothing, so that old processes can restart meanwhile.
+//
+// Migrations run in transactions, neighbours in one, which happens as a whole or not at all. A concurrent migration
+// runs after those before it were committed, on a second connection. It waits for every transaction in the database that
+// is older than it, so give ctx the time, and the role no statement_timeout that is too short. One that failed half-way is
+// repeated by the next Migrate: an index that was left invalid is dropped first.
+//
+// It creates Names.Schema only if that is missing; otherwise its role needs USAGE and CREATE on the schema, none on the
+// database, and if there is nothing to do only SELECT on the table of migrations. It returns ErrBadName for names that
+// are refused and ErrSchemaChanged if a version was applied with other contents than this build knows; any other error
+// comes from the database.
+func Migrate(ctx context.Context, db DB, names Names, cfg MigrateConfig) ([]Migration, error) {
+	all, err := known(db, names)
 	if err != nil {
 		return nil, err
 	}
-	var ran []Applied
-	err = db.Transact(ctx, func(q Querier) error {
-		ran = nil
-		if _, err := q.Exec(ctx, lockMigrations); err != nil {
-			return fmt.Errorf("lock migrations: %w", err)
+	if cfg.To < 0 || cfg.To > len(all) {
+		return nil, fmt.Errorf("MigrateConfig.To is %d: this build knows versions 1 to %d, and 0 means all", cfg.To, len(all))
+	}
+	if cfg.To > 0 {
+		all = all[:cfg.To]
+	}
+	r := run{db: db, names: names, cfg: cfg, all: all}
+	for more := true; more; {
+		more, err = r.round(ctx)
+		if errors.Is(err, errLocked) {
+			err = nil
+			more = true
+			select {
+			case <-time.After(lockPause):
+			case <-ctx.Done():
+				err = fmt.Errorf("%w: %w", errLocked, ctx.Err())
+			}
 		}
-		if err := ensureSchema(ctx, q, names.Schema); err != nil {
-			return fmt.Errorf("create schema %s: %w", names.Schema, err)
-		}
-		if _, err := q.Exec(ctx, names.Render(createMigrations)); err != nil {
-			return fmt.Errorf("create migrations table: %w", err)
-		}
-		done, err := readApplied(ctx, q, names)
 		if err != nil {
-			return err
+			return r.ran, fmt.Errorf("migrate %s: %w", names.OutboxName(), explainMigrate(ctx, db, names, err))
 		}
-		if err := compareApplied(all, done); err != nil {
-			return err
-		}
-		for _, m := range all[min(len(done), len(all)):] {
-			for _, s := range m.statements(names) {
-				if _, err := q.Exec(ctx, s); err != nil {
-					return fmt.Errorf("migration %04d_%s: %w", m.version, m.name, err)
-				}
-			}
-			if _, err := q.Exec(ctx, names.Render(recordMigration), m.version, m.name, m.checksum()); err != nil {
-				return fmt.Errorf("record migration %04d_%s: %w", m.version, m.name, err)
-			}
-			ran = append(ran, Applied{m.version, m.name})
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("migrate %s: %w", names.OutboxName(), err)
 	}
-	return ran, nil
+	return r.ran, nil
 }
 
 // Init is Migrate for who does not care which versions ran: it creates the table set if it is missing
 // and brings it up to date.
 func Init(ctx context.Context, db DB, names Names) error {
-	_, err := Migrate(ctx, db, names)
+	_, err := Migrate(ctx, db, names, MigrateConfig{})
 	return err
+}
+
+// Status returns the migrations that this build knows and those that a newer one has applied, in their order. It changes
+// nothing. It returns ErrBadName for names that are refused; any other error comes from the database.
+func Status(ctx context.Context, db DB, names Names) ([]Migration, error) {
+	all, err := known(db, names)
+	if err != nil {
+		return nil, err
+	}
+	done, err := readHistory(ctx, db, names)
+	if err != nil {
+		return nil, fmt.Errorf("status of %s: %w", names.OutboxName(), err)
+	}
+	var list []Migration
+	for _, m := range all {
+		a := done.of(m.Version)
+		list = append(list, Migration{m.Version, m.Name, m.Concurrent, a.at})
+	}
+	for _, a := range done {
+		if a.version > len(all) {
+			list = append(list, Migration{Version: a.version, Name: a.name, AppliedAt: a.at})
+		}
+	}
+	return list, nil
+}
+
+func known(db Querier, names Names) ([]migrations.Migration, error) {
+	if db == nil {
+		return nil, errNoDB
+	}
+	if err := names.Validate(); err != nil {
+		return nil, err
+	}
+	return migrations.All()
+}
+
+// run is one call of Migrate.
+type run struct {
+	db    DB
+	names Names
+	cfg   MigrateConfig
+	all   []migrations.Migration
+	ran   []Migration
+}
+
+// round runs, under the lock, the next migrations that go into one transaction, or the next concurrent one. It
+// returns errLocked if somebody else has the lock.
+func (r *run) round(ctx context.Context) (more bool, err error) {
+	var ran []Migration
+	err = r.db.Transact(ctx, func(q Querier) error {
+		ran, more = nil, false
+		free := false
+		if err := Collect(ctx, q, func(rows Rows) error { return rows.Scan(&free) }, tryLockMigrations); err != nil {
+			return fmt.Errorf("lock migrations: %w", err)
+		}
+		if !free {
+			return errLocked
+		}
+		done, err := r.history(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, m := range r.all {
+			if done.has(m.Version) || m.Concurrent && r.cfg.SkipConcurrent {
+				continue
+			}
+			if m.Concurrent && len(ran) > 0 {
+				more = true // it has to see what this transaction did
+				return nil
+			}
+			if err := r.apply(ctx, q, m); err != nil {
+				return fmt.Errorf("migration %s: %w", m, err)
+			}
+			at, err := r.record(ctx, q, m)
+			if err != nil {
+				return fmt.Errorf("record migration %s: %w", m, err)
+			}
+			ran = append(ran, Migration{m.Version, m.Name, m.Concurrent, at})
+			if m.Concurrent {
+				more = true
+				return nil
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		r.ran = append(r.ran, ran...)
+	}
+	return more, err
+}
+
+func (r *run) apply(ctx context.Context, q Querier, m migrations.Migration) error {
+	if m.Concurrent {
+		return r.concurrently(ctx, q, m)
+	}
+	if m.Version == 1 {
+		if err := r.free(ctx, q); err != nil {
+			return err
+		}
+	}
+	for _, s := range m.Statements() {
+		if _, err := q.Exec(ctx, r.names.Render(s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) record(ctx context.Context, q Querier, m migrations.Migration) (at time.Time, err error) {
+	err = Collect(ctx, q, func(rows Rows) error { return rows.Scan(&at) }, r.names.Render(recordMigration), m.Version, m.Name, m.Checksum())
+	return at, err
+}
+
+// history makes the table of migrations if it is missing and reads it.
+func (r *run) history(ctx context.Context, q Querier) (history, error) {
+	there, err := relations(ctx, q, r.names, "{migrations}")
+	if err != nil {
+		return nil, err
+	}
+	if len(there) == 0 {
+		if err := ensureSchema(ctx, q, r.names.Schema); err != nil {
+			return nil, fmt.Errorf("create schema %s: %w", r.names.Schema, err)
+		}
+		if _, err := q.Exec(ctx, r.names.Render(createMigrations)); err != nil {
+			return nil, fmt.Errorf("create migrations table: %w", err)
+		}
+	}
+	done, err := readApplied(ctx, q, r.names)
+	if err != nil {
+		return nil, err
+	}
+	return done, done.compare(r.all)
+}
+
+// free returns an error if a table of another program has the name of one that the first migration makes.
+func (r *run) free(ctx context.Context, q Querier) error {
+	var ours []string
+	for _, w := range wanted {
+		if w.name != "{migrations}" {
+			ours = append(ours, w.name)
+		}
+	}
+	there, err := relations(ctx, q, r.names, ours...)
+	if err != nil {
+		return err
+	}
+	for _, name := range ours {
+		if slices.Contains(there, r.names.Render(name)) {
+			return foreign(r.names, name)
+		}
+	}
+	return nil
+}
+
+func foreign(names Names, placeholder string) error {
+	return fmt.Errorf("a relation %s exists and was not made by Migrate: %s; if it is ours after all, restore the rows of %s",
+		names.Render(placeholder), anotherName(placeholder), names.Render("{migrations}"))
+}
+
+// anotherName is the cure where a table of another program has the name of one of ours.
+func anotherName(placeholder string) string {
+	field, _, _ := strings.Cut(strings.Trim(placeholder, "{}"), "_") // outbox_life follows outbox
+	field = strings.ToUpper(field[:1]) + field[1:]
+	return fmt.Sprintf(`choose another name for ours, schema.Names{%s: "..."}`, field)
+}
+
+// relations returns those of some relations of ours that exist where CREATE would make them, as they are rendered.
+func relations(ctx context.Context, q Querier, names Names, placeholders ...string) ([]string, error) {
+	rendered := make([]string, len(placeholders))
+	for i, p := range placeholders {
+		rendered[i] = names.Render(p)
+	}
+	var there []string
+	err := Collect(ctx, q, func(rows Rows) error {
+		var name string
+		err := rows.Scan(&name)
+		there = append(there, name)
+		return err
+	}, relationsToBe, rendered, names.Schema)
+	return there, err
 }
 
 func ensureSchema(ctx context.Context, q Querier, name string) error {
@@ -166,35 +309,4 @@ func ensureSchema(ctx context.Context, q Querier, name string) error {
 	}
 	_, err = q.Exec(ctx, createSchema+quote(name))
 	return err
-}
-
-type appliedRow struct {
-	version        int
-	name, checksum string
-}
-
-func readApplied(ctx context.Context, q Querier, names Names) ([]appliedRow, error) {
-	var done []appliedRow
-	err := Collect(ctx, q, func(rows Rows) error {
-		var a appliedRow
-		if err := rows.Scan(&a.version, &a.name, &a.checksum); err != nil {
-			return err
-		}
-		done = append(done, a)
-		return nil
-	}, names.Render(appliedMigrations))
-	if err != nil {
-		return nil, fmt.Errorf("read applied migrations: %w", err)
-	}
-	return done, nil
-}
-
-// compareApplied refuses another history of the versions that this build knows. Newer ones are fine.
-func compareApplied(all []migration, done []appliedRow) error {
-	for i, a := range done[:min(len(done), len(all))] {
-		if m := all[i]; a.version != m.version || a.checksum != m.checksum() {
-			return fmt.Errorf("%w: version %d (%s) was applied with other contents", ErrSchemaChanged, a.version, a.name)
-		}
-	}
-	return nil
 }

@@ -5,34 +5,22 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-)
 
-func TestMigrationsAreNumberedWithoutGaps(t *testing.T) {
-	all, err := migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, m := range all {
-		if m.version != i+1 || m.name == "" {
-			t.Errorf("migration %d is version %d %q", i+1, m.version, m.name)
-		}
-		if strings.Contains(m.name, "'") {
-			t.Errorf("migration name %q does not fit into a literal", m.name)
-		}
-	}
-}
+	"github.com/millrace-go/watermill-outbox/internal/migrations"
+)
 
 // TestNoPlaceholderIsLeft finds a placeholder that Render does not know.
 func TestNoPlaceholderIsLeft(t *testing.T) {
 	placeholder := regexp.MustCompile(`\{[a-z_]+\}`)
-	all, err := migrations()
+	all, err := migrations.All()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range all {
-		for _, s := range m.statements(Names{Schema: "app"}) {
+		for _, s := range m.Statements() {
+			s = Names{Schema: "app"}.Render(s)
 			if found := placeholder.FindString(s); found != "" {
-				t.Errorf("%04d: %s is left in %s", m.version, found, s)
+				t.Errorf("%04d: %s is left in %s", m.Version, found, s)
 			}
 		}
 	}
@@ -66,12 +54,12 @@ func TestLongNames(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "Outbox") {
 		t.Errorf("got %v", err)
 	}
-	all, err := migrations()
+	all, err := migrations.All()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range all {
-		for _, name := range regexp.MustCompile(`"[^"]*"`).FindAllString(longest.Render(m.text), -1) {
+		for _, name := range regexp.MustCompile(`"[^"]*"`).FindAllString(longest.Render(m.Text), -1) {
 			if len(name)-2+len("_pkey") > 63 {
 				t.Errorf("Postgres would cut %s", name)
 			}
@@ -80,13 +68,13 @@ func TestLongNames(t *testing.T) {
 }
 
 func TestTableNamesMayNotBeThoseOfIndexes(t *testing.T) {
-	all, err := migrations()
+	all, err := migrations.All()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ours := []string{"{outbox_id_seq}"}
 	for _, m := range all {
-		for _, match := range regexp.MustCompile(`CREATE INDEX (\{[a-z_]+\})`).FindAllStringSubmatch(m.text, -1) {
+		for _, match := range regexp.MustCompile(`CREATE INDEX (?:CONCURRENTLY )?(\{[a-z_]+\})`).FindAllStringSubmatch(m.Text, -1) {
 			ours = append(ours, match[1])
 		}
 	}

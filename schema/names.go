@@ -131,6 +131,14 @@ func (n Names) qualified(table string) string {
 	return quote(n.Schema) + "." + quote(table)
 }
 
+// inSchema renders the placeholder of an index where a statement takes the schema with its name.
+func (n Names) inSchema(index string) string {
+	if n.Schema == "" {
+		return n.Render(index)
+	}
+	return quote(n.Schema) + "." + n.Render(index)
+}
+
 // Storable says whether Postgres text, and JSON in it, hands the string back as it is.
 func Storable(s string) bool {
 	return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0

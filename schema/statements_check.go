@@ -3,8 +3,28 @@ package schema
 // The statements of Check read the catalogs alone, so they answer at once however large the tables are.
 // They take names of relations as they are written in SQL, quoted and with the schema if there is one.
 const (
-	// CheckServer says what kind of server answers.
-	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery()`
+	// CheckServer says what kind of server answers, to which role, and whether that may use a schema, if it exists.
+	//
+	// Arguments: schema.
+	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery(), current_user::text,
+       coalesce((SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_namespace n WHERE n.nspname = $1::text), true)`
+
+	// CheckElsewhere lists the schemas that have a table of some name.
+	//
+	// Arguments: name, not quoted.
+	CheckElsewhere = `SELECT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relname = $1::text AND c.relkind IN ('r', 'p') ORDER BY 1`
+
+	// CheckPrivileges lists the privileges that the role lacks on relations that exist. One on a single column is enough to
+	// count as there.
+	//
+	// Arguments: names, privileges.
+	CheckPrivileges = `SELECT n.name, n.privilege
+  FROM unnest($1::text[], $2::text[]) AS n(name, privilege)
+  JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(n.name)
+ WHERE NOT CASE WHEN c.relkind = 'S' THEN pg_catalog.has_sequence_privilege(c.oid, n.privilege)
+                WHEN n.privilege = 'DELETE' THEN pg_catalog.has_table_privilege(c.oid, n.privilege)
+                ELSE pg_catalog.has_any_column_privilege(c.oid, n.privilege) END`
 
 	// CheckRelations describes relations; one that is missing has no row. The text is how this session
 	// prints the relation within an expression.

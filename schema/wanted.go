@@ -10,6 +10,9 @@ type wantedTable struct {
 	indexes []wantedIndex
 	vacuum  bool // starves under the default settings of autovacuum
 	crashes bool // a crash must empty it
+
+	forwarder []string // privileges that every forwarder needs
+	others    []string // privileges that some parts need
 }
 
 // create is how the statement that makes the table begins.
@@ -37,6 +40,8 @@ type wantedIndex struct {
 var wanted = []wantedTable{
 	{
 		name: "{outbox}", unique: "id", vacuum: true,
+		forwarder: []string{"SELECT", "UPDATE", "DELETE"},
+		others:    []string{"INSERT"},
 		columns: []wantedColumn{
 			{name: "id", kind: "bigint", expression: "CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{seq}'::regclass) ELSE NULL::bigint END"},
 			{name: "uuid", kind: "text"},
@@ -61,6 +66,7 @@ var wanted = []wantedTable{
 	},
 	{
 		name: "{lanes}", unique: "scope, lane",
+		forwarder: []string{"SELECT", "INSERT", "UPDATE"},
 		columns: []wantedColumn{
 			{name: "scope", kind: "text"},
 			{name: "lane", kind: "smallint"},
@@ -70,6 +76,7 @@ var wanted = []wantedTable{
 	},
 	{
 		name: "{forwarders}", unique: "id",
+		forwarder: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
 		columns: []wantedColumn{
 			{name: "id", kind: "uuid"},
 			{name: "scope", kind: "text"},
@@ -82,6 +89,7 @@ var wanted = []wantedTable{
 	},
 	{
 		name: "{outbox_life}", unique: "one", crashes: true,
+		forwarder: []string{"SELECT", "INSERT"},
 		columns: []wantedColumn{
 			{name: "one", kind: "boolean", expression: "true"},
 			{name: "token", kind: "uuid", expression: "gen_random_uuid()"},
@@ -89,6 +97,7 @@ var wanted = []wantedTable{
 	},
 	{
 		name: "{outbox_topics}", unique: "topic, forwarder",
+		forwarder: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
 		columns: []wantedColumn{
 			{name: "topic", kind: "text"},
 			{name: "forwarder", kind: "uuid"},
@@ -99,6 +108,7 @@ var wanted = []wantedTable{
 	},
 	{
 		name: "{inbox}", unique: "consumer, message_id", vacuum: true,
+		others: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
 		columns: []wantedColumn{
 			{name: "consumer", kind: "text"},
 			{name: "message_id", kind: "text"},
@@ -113,6 +123,7 @@ var wanted = []wantedTable{
 	},
 	{
 		name: "{migrations}", unique: "version",
+		forwarder: []string{"SELECT"},
 		columns: []wantedColumn{
 			{name: "version", kind: "integer"},
 			{name: "name", kind: "text"},

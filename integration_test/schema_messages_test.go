@@ -1,0 +1,151 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func TestSchemaOfNoHandle(t *testing.T) {
+	ctx := t.Context()
+	for name, call := range map[string]func() error{
+		"Migrate": func() error { _, err := schema.Migrate(ctx, nil, schema.Names{}, schema.MigrateConfig{}); return err },
+		"Init":    func() error { return schema.Init(ctx, nil, schema.Names{}) },
+		"Status":  func() error { _, err := schema.Status(ctx, nil, schema.Names{}); return err },
+		"Check":   func() error { return schema.Check(ctx, nil, schema.Names{}) },
+		"Inspect": func() error { _, err := schema.Inspect(ctx, nil, schema.Names{}); return err },
+	} {
+		require.ErrorContains(t, call(), "no database handle", name)
+	}
+	_, err := schema.Migrate(ctx, (*outbox.DB)(nil), schema.Names{}, schema.MigrateConfig{})
+	require.ErrorIs(t, err, outbox.ErrNoDB)
+	require.ErrorIs(t, schema.Check(ctx, (*outbox.DB)(nil), schema.Names{}), outbox.ErrNoDB)
+}
+
+// TestTableOfAnotherProgram has the name of one of ours. The cure is another name, and never ALTER TABLE.
+func TestTableOfAnotherProgram(t *testing.T) {
+	for table, field := range map[string]string{"outbox": "Outbox", "inbox": "Inbox", "outbox_lanes": "Lanes", "outbox_migrations": "Migrations"} {
+		h := newPgxHandle(t, newDatabase(t))
+		h.exec(t, `create table `+table+` (id uuid primary key, aggregatetype text, type text, payload jsonb)`)
+		cure := fmt.Sprintf(`schema.Names{%s: "..."}`, field)
+		if table != "outbox_migrations" {
+			_, err := schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
+			require.ErrorContains(t, err, cure)
+		}
+		err := schema.Check(t.Context(), h.db, schema.Names{})
+		require.ErrorIs(t, err, schema.ErrSchemaChanged)
+		require.ErrorContains(t, err, cure)
+		require.ErrorContains(t, err, "another program")
+		require.NotContains(t, err.Error(), "ALTER")
+		require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{Outbox: "events", Inbox: "events_in"}))
+	}
+}
+
+// newRole makes a role with no rights that goes away with the test.
+func newRole(t *testing.T, admin handle) string {
+	t.Helper()
+	role := fmt.Sprintf("role_%d_%s", os.Getpid(), strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name())))
+	role = role[:min(len(role), 60)]
+	admin.exec(t, `create role `+role)
+	t.Cleanup(func() {
+		for _, statement := range []string{`drop owned by `, `drop role `} {
+			_, err := admin.db.Exec(context.Background(), statement+role)
+			assert.NoError(t, err)
+		}
+	})
+	return role
+}
+
+// TestCheckNamesMissingGrants applies each GRANT that it names until nothing is missing.
+func TestCheckNamesMissingGrants(t *testing.T) {
+	url := newDatabase(t)
+	admin := newPgxHandle(t, url)
+	names := schema.Names{Schema: "Shop"}
+	require.NoError(t, schema.Init(t.Context(), admin.db, names))
+	role := newRole(t, admin)
+	h := newPgxHandle(t, url+"&role="+role)
+
+	err := schema.Check(t.Context(), h.db, names)
+	require.ErrorIs(t, err, schema.ErrSchemaChanged)
+	usage := fmt.Sprintf(`GRANT USAGE ON SCHEMA "Shop" TO "%s"`, role)
+	require.ErrorContains(t, err, usage)
+	admin.exec(t, usage)
+
+	found, err := schema.Inspect(t.Context(), h.db, names)
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+	for _, p := range found {
+		require.True(t, strings.HasPrefix(p.Cure, "GRANT "), "%v", p)
+		require.Contains(t, p.Found, role)
+		if !p.Warning {
+			admin.exec(t, p.Cure)
+		}
+	}
+	require.NoError(t, schema.Check(t.Context(), h.db, names), "a forwarder's")
+	for _, p := range found {
+		admin.exec(t, p.Cure)
+	}
+	found, err = schema.Inspect(t.Context(), h.db, names)
+	require.NoError(t, err)
+	assert.Empty(t, found)
+}
+
+// TestCheckOfARoleThatOnlyPublishes asks for no more than that.
+func TestCheckOfARoleThatOnlyPublishes(t *testing.T) {
+	url := newMigratedDatabase(t)
+	admin := newPgxHandle(t, url)
+	role := newRole(t, admin)
+	admin.exec(t, `grant insert on outbox to `+role)
+	h := newPgxHandle(t, url+"&role="+role)
+
+	err := schema.Check(t.Context(), h.db, schema.Names{})
+	require.ErrorContains(t, err, fmt.Sprintf(`GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "%s"`, role))
+	require.NotContains(t, err.Error(), "outbox_lanes")
+	admin.exec(t, `grant usage on sequence outbox_id_seq to `+role)
+	require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	require.NoError(t, pub.Publish("orders", newMessage("hello")))
+
+	admin.exec(t, `revoke insert on outbox from `+role)
+	err = pub.Publish("orders", newMessage("hello"))
+	require.ErrorContains(t, err, "schema.Inspect lists the GRANT")
+}
+
+// TestMigrateNamesMissingGrants has a role that may do nothing, then one that may use the schema.
+func TestMigrateNamesMissingGrants(t *testing.T) {
+	url := newDatabase(t)
+	admin := newPgxHandle(t, url)
+	role := newRole(t, admin)
+	database := value[string](t, admin, `select current_database()::text`)
+	h := newPgxHandle(t, url+"&role="+role)
+	for _, names := range []schema.Names{{Schema: "shop"}, {}} {
+		want := fmt.Sprintf(`GRANT CREATE ON DATABASE "%s" TO "%s"`, database, role)
+		if names.Schema == "" {
+			admin.exec(t, `revoke all on schema public from public`)
+			want = fmt.Sprintf(`GRANT USAGE, CREATE ON SCHEMA "public" TO "%s"`, role)
+		}
+		_, err := schema.Migrate(t.Context(), h.db, names, schema.MigrateConfig{})
+		require.ErrorContains(t, err, want)
+		admin.exec(t, want[strings.Index(want, "GRANT"):])
+		require.NoError(t, schema.Init(t.Context(), h.db, names))
+	}
+	admin.exec(t, fmt.Sprintf(`revoke create on schema public from "%s"`, role))
+	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}), "there is nothing to create")
+}
+
+// TestCheckLooksElsewhere finds the tables that the search path hides.
+func TestCheckLooksElsewhere(t *testing.T) {
+	h := newPgxHandle(t, newDatabase(t))
+	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{Schema: "app"}))
+	err := schema.Check(t.Context(), h.db, schema.Names{})
+	require.ErrorContains(t, err, `the one in schema "app"`)
+}

@@ -1,0 +1,106 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+const insufficientPrivilege = "42501"
+
+// Explain adds the cure to the errors of a database that was not migrated or that denies something to the role, and
+// returns others as they are.
+func Explain(err error) error {
+	switch SQLState(err) {
+	case "42P01", "3F000", "42703":
+		return fmt.Errorf("%w (run schema.Migrate with the same schema.Names, or check them and the search_path)", err)
+	case insufficientPrivilege:
+		return fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
+	}
+	return err
+}
+
+// migrator describes who migrates where: role, database, schema of the tables, whether that exists, and whether the role
+// may use it and make tables in it.
+//
+// Arguments: schema (” = that of the search path).
+const migrator = `SELECT current_user::text, current_database()::text, w.name, n.oid IS NOT NULL,
+       coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE'), false)
+  FROM (SELECT coalesce(nullif($1::text, ''), current_schema()::text, 'public') AS name) w
+  LEFT JOIN pg_namespace n ON n.nspname = w.name`
+
+// explainMigrate is Explain for the role that makes the tables.
+func explainMigrate(ctx context.Context, q Querier, names Names, err error) error {
+	if state := SQLState(err); state != insufficientPrivilege && state != "3F000" {
+		return err
+	}
+	var role, database, schema string
+	var exists, may bool
+	failed := Collect(ctx, q, func(rows Rows) error { return rows.Scan(&role, &database, &schema, &exists, &may) }, migrator, names.Schema)
+	switch {
+	case failed != nil:
+		return err
+	case !exists:
+		return fmt.Errorf("%w (GRANT CREATE ON DATABASE %s TO %s, or create the schema: CREATE SCHEMA %s AUTHORIZATION %s)",
+			err, quote(database), quote(role), quote(schema), quote(role))
+	case !may:
+		return fmt.Errorf("%w (GRANT USAGE, CREATE ON SCHEMA %s TO %s)", err, quote(schema), quote(role))
+	}
+	return fmt.Errorf("%w (call Migrate as the role that owns the tables, not as %s)", err, quote(role))
+}
+
+// need is what the parts want to do with a relation.
+type need struct {
+	kind, relation    string
+	forwarder, others []string
+}
+
+// grants finds what the role may not do. A forwarder needs nearly all of it, a publisher next to nothing; what only
+// some parts need is a warning.
+func (c *inspection) grants(ctx context.Context) error {
+	needs := []need{{"SEQUENCE", c.names.Render("{outbox_id_seq}"), []string{"SELECT"}, []string{"USAGE"}}}
+	for _, w := range wanted {
+		needs = append(needs, need{"TABLE", c.names.Render(w.name), w.forwarder, w.others})
+	}
+	var relations, privileges []string
+	for _, n := range needs {
+		for _, p := range slices.Concat(n.forwarder, n.others) {
+			relations, privileges = append(relations, n.relation), append(privileges, p)
+		}
+	}
+	lacks := map[string][]string{}
+	err := Collect(ctx, c.q, func(rows Rows) error {
+		var relation, privilege string
+		err := rows.Scan(&relation, &privilege)
+		lacks[relation] = append(lacks[relation], privilege)
+		return err
+	}, CheckPrivileges, relations, privileges)
+	if err != nil {
+		return fmt.Errorf("read privileges: %w", err)
+	}
+	outbox := lacks[c.names.OutboxName()]
+	publishes := slices.Contains(outbox, "SELECT") && !slices.Contains(outbox, "INSERT")
+	c.blind = slices.Contains(lacks[c.names.Render("{migrations}")], "SELECT")
+	for _, n := range needs {
+		var must, may []string
+		for _, p := range lacks[n.relation] {
+			if slices.Contains(n.forwarder, p) && !publishes || publishes && p == "USAGE" {
+				must = append(must, p)
+			} else {
+				may = append(may, p)
+			}
+		}
+		c.denied(n, must, c.problem)
+		c.denied(n, may, c.warning)
+	}
+	return nil
+}
+
+func (c *inspection) denied(n need, privileges []string, report func(object, cure, found string, args ...any)) {
+	if len(privileges) > 0 {
+		list := strings.Join(privileges, ", ")
+		report(strings.ToLower(n.kind)+" "+n.relation, fmt.Sprintf("GRANT %s ON %s %s TO %s", list, n.kind, n.relation, quote(c.role)),
+			"denies %s to role %s", list, quote(c.role))
+	}
+}
