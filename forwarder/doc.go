@@ -46,8 +46,8 @@
 // Each read also names the life of the server: when it was started, a token that a crash or a promotion
 // empties, and the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean
 // other messages and what is known of transactions means nothing, so all that was read is forgotten and read anew. The
-// lanes are retaken under higher epochs, so that no failure of before counts. Results are settled only for rows that have
-// the message's uuid.
+// lanes are retaken under higher epochs, so that no failure of before counts. What was published in another life is
+// settled only for rows that have the message's uuid.
 //
 // # Publishing (publish.go, board.go, key.go, queue.go)
 //

@@ -18,25 +18,28 @@ import (
 )
 
 // send hands one message to whoever it is for and returns when that has answered. ctx ends when the
-// forwarder gives up waiting.
-type send func(ctx context.Context, d core.Delivery, msg *message.Message) error
+// forwarder gives up waiting; recalled is closed when it wants the message back, unless somebody has received it.
+type send func(ctx context.Context, recalled <-chan struct{}, d core.Delivery, msg *message.Message) error
 
 // engine reads the outbox, hands each message to send, and settles what became of it. Forwarder and
 // Subscriber are its two faces.
 //
 // Its goroutines: one reads (and is the only one that does), one settles, one keeps the lease, one looks
-// after publishes that take too long, one sweeps and cleans up, and up to Concurrency publish. All state
-// they share is the board, under mu.
+// after publishes that take too long, one sweeps and cleans up, one reports, and up to Concurrency publish. All state
+// they share is the board, under mu. The user's code is never called under mu: the publisher and Classify are by the
+// workers, the logger and the observer by the reporter.
 type engine struct {
 	db   *outbox.DB
 	cfg  Config
 	send send
 	// classify is the verdict on an error of send.
-	classify judge
-	logger   watermill.LoggerAdapter
-	obs      observers
-	owner    string // the id of this run
-	sql      statements
+	classify   judge
+	recallable bool // messages may wait for somebody to receive them
+	reports    *reporter
+	logger     watermill.LoggerAdapter // of reports
+	obs        observers
+	owner      string // the id of this run
+	sql        statements
 
 	mu         sync.Mutex
 	board      *board
@@ -65,8 +68,8 @@ type engine struct {
 	running   chan struct{} // closed when lanes are owned
 
 	publishing sync.WaitGroup
-	sendCtx    context.Context
-	giveUp     context.CancelFunc
+	values     context.Context // of the messages' contexts
+	gaveUp     atomic.Bool     // nobody waits for publishes any more
 }
 
 // statements are the statements of the engine with the table names filled in.
@@ -88,10 +91,11 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	logger = logger.With(watermill.LogFields{"db": db.Name(), "scope": cfg.Scope, "forwarder": cfg.Name})
+	reports := newReporter(logger.With(watermill.LogFields{"db": db.Name(), "scope": cfg.Scope, "forwarder": cfg.Name}))
+	logger = reportedLogger{reports.logger, reports}
 	e := &engine{
-		db: db, cfg: cfg, send: s, classify: j, logger: logger,
-		obs:       observers{db.Name(), cfg.Scope, cfg.Observer, logger},
+		db: db, cfg: cfg, send: s, classify: j, reports: reports, logger: logger,
+		obs:       observers{db.Name(), cfg.Scope, cfg.Observer, logger, reports},
 		owner:     uuid.NewString(),
 		calls:     map[*call]struct{}{},
 		share:     -1,
@@ -105,7 +109,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	e.board = newBoard(&e.cfg)
 	e.board.observe = e.obs
 	e.reader = reader{rowBytes: guessedRowBytes, width: laneCount, span: firstSpan}
-	e.sendCtx, e.giveUp = context.WithCancel(context.WithoutCancel(base))
+	e.values = context.WithoutCancel(base)
 	t := cfg.Tables
 	e.sql = statements{
 		fetch: t.Render(schema.Fetch), fetchMore: t.Render(schema.FetchMore),
@@ -192,14 +196,16 @@ func (e *engine) waitForPublishes() int {
 	defer timer.Stop()
 	select {
 	case <-done:
-		e.giveUp()
 		return 0
 	case <-timer.C:
 	}
-	e.giveUp()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.board.busy + e.stuck
+	e.gaveUp.Store(true)
+	for c := range e.calls {
+		c.end(context.Canceled)
+	}
+	return len(e.calls)
 }
 
 // wake says that there is something new to read.

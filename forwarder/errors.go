@@ -11,6 +11,10 @@ var (
 	// ErrNoPublisher is returned by New for a nil publisher.
 	ErrNoPublisher = errors.New("forwarder: no publisher")
 
+	// ErrOwnPublisher is returned by New for a publisher, also behind decorators that hold it in a field, that writes to the
+	// outbox that the forwarder reads.
+	ErrOwnPublisher = errors.New("forwarder: messages would go round for ever")
+
 	// ErrRunning is returned by Run if it was called before.
 	ErrRunning = errors.New("forwarder: Run was called before")
 

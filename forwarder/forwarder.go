@@ -25,17 +25,20 @@ type Forwarder struct {
 }
 
 // New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns
-// outbox.ErrNoDB, ErrNoPublisher or an error that names every field of the Config at fault. A nil logger
+// outbox.ErrNoDB, ErrNoPublisher, ErrOwnPublisher or an error that names every field of the Config at fault. A nil logger
 // logs nothing.
 func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.LoggerAdapter) (*Forwarder, error) {
 	if pub == nil {
 		return nil, ErrNoPublisher
 	}
-	send := func(_ context.Context, d core.Delivery, msg *message.Message) error {
+	send := func(_ context.Context, _ <-chan struct{}, d core.Delivery, msg *message.Message) error {
 		if routed, ok := cfg.Routes[d.Topic]; ok {
 			return routed.Publish(d.Topic, msg)
 		}
 		return pub.Publish(d.Topic, msg)
+	}
+	if err := refuseOwn(db, cfg, pub); err != nil {
+		return nil, err
 	}
 	classify, blind := newJudge(pub, cfg)
 	e, err := newEngine(context.Background(), db, cfg, send, classify, logger)
@@ -73,6 +76,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	f.cancel = cancel
 	f.mu.Unlock()
 	defer close(f.done)
+	defer f.engine.reports.start()()
 	if f.blind {
 		f.engine.logger.Info("WARNING: nobody knows this publisher's errors, so an outage of the broker is charged to the messages "+
 			"until they are dead; set Config.Classify, or give the publisher a Classify method", nil)

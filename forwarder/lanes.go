@@ -69,6 +69,7 @@ func (e *engine) takeLanes(ctx context.Context, q schema.Querier, share int, sta
 		e.board.drainLane(l)
 		mine--
 	}
+	e.recall()
 	e.draining = false
 	for _, l := range e.board.lanes {
 		e.draining = e.draining || l.draining

@@ -16,14 +16,18 @@ const (
 	maxSuspects   = 1000
 )
 
-// maintain is the goroutine for what is in no hurry: the sweep, a second look at held keys, and deleting
-// what was published long ago.
+// maintain is the goroutine for what is in no hurry: the sweep, a second look at held keys, writing down which topics are
+// paused, and deleting what was published long ago.
 func (e *engine) maintain(ctx context.Context) {
 	sweep := errorLog{logger: e.logger, what: "Sweeping the outbox"}
 	heads := errorLog{logger: e.logger, what: "Checking held keys"}
 	clean := errorLog{logger: e.logger, what: "Deleting published messages"}
 	forget := errorLog{logger: e.logger, what: "Forgetting forwarders that are gone"}
+	told := errorLog{logger: e.logger, what: "Writing paused topics"}
 	var published cleaner
+	var paused pauses
+	pauseTick := time.NewTicker(pauseInterval)
+	defer pauseTick.Stop()
 	sweepTick := time.NewTicker(sweepInterval)
 	defer sweepTick.Stop()
 	cleanTick := time.NewTicker(e.cfg.CleanupInterval)
@@ -32,6 +36,8 @@ func (e *engine) maintain(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-pauseTick.C:
+			told.report(paused.tell(ctx, e))
 		case <-sweepTick.C:
 			heads.report(e.recheckHeads(ctx))
 			sweep.report(e.sweepLanes(ctx))

@@ -72,7 +72,7 @@ func newModel(t *testing.T, seed uint64) *model {
 	m := &model{t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), nextXid: 100, latest: 99,
 		lanes: 3, keys: 5, topics: []string{"a", "b"}, epochs: map[int16]int64{}}
 	m.board = newBoard(cfg)
-	m.board.observe = observers{logger: watermill.NopLogger{}}
+	m.board.observe = observers{logger: watermill.NopLogger{}, reports: newReporter(watermill.NopLogger{})}
 	if m.chance(50) {
 		m.board.maxChain, m.board.maxSkipped = 1+m.rng.IntN(4), 1+m.rng.IntN(5)
 	}

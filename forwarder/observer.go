@@ -8,8 +8,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Observer is told of every publish. It may also implement the other interfaces of this file. All
-// methods are called from several goroutines and must not block; payloads are not theirs to log.
+// Observer is told of every publish. It may also implement the other interfaces of this file. PublishStart and
+// PublishEnd are called by the goroutines that publish, and are a part of the publish; the other methods are called one after the
+// other, and may be left out while one of them blocks. A panic is logged and ends nothing else. Payloads are not theirs to log.
 type Observer interface {
 	// PublishStart is called before a message is handed to its publisher. The context returned becomes the
 	// message's, and is passed to PublishEnd.
@@ -79,30 +80,40 @@ type CleanupObserver interface {
 	CleanedUp(db, scope string, rows int)
 }
 
-// observers calls the user's observer and writes the log.
+// observers reports to the user's observer and logger. It never waits for them.
 type observers struct {
 	db, scope string
 	base      Observer // nil = none
 	logger    watermill.LoggerAdapter
+	reports   *reporter
 }
 
-func (o observers) paused(topic string, failures int, wait time.Duration, err error) {
+// paused logs that a topic is unavailable if it was not said lately.
+func (o observers) paused(topic string, failures int, wait time.Duration, err error, say bool) {
 	fields := watermill.LogFields{"topic": topic, "failures": failures, "wait": wait.String()}
-	if failures == 1 {
+	switch {
+	case failures == 1:
 		o.logger.Error("Topic is unavailable and paused; its messages wait and are charged nothing", err, fields)
-	} else {
-		o.logger.Debug("Topic is still unavailable", fields.Add(watermill.LogFields{"err": err.Error()}))
+	case say:
+		o.logger.Error("Topic is still unavailable; its messages wait and are charged nothing", err, fields)
+	default:
+		o.debug("Topic is still unavailable", fields, err)
 	}
 	if t, ok := o.base.(TopicObserver); ok {
-		t.TopicPaused(o.db, o.scope, topic, failures, wait, err)
+		o.reports.tell(func() { t.TopicPaused(o.db, o.scope, topic, failures, wait, err) })
 	}
 }
 
 func (o observers) resumed(topic string) {
 	o.logger.Info("Topic is available again", watermill.LogFields{"topic": topic})
 	if t, ok := o.base.(TopicObserver); ok {
-		t.TopicResumed(o.db, o.scope, topic)
+		o.reports.tell(func() { t.TopicResumed(o.db, o.scope, topic) })
 	}
+}
+
+// debug logs an error that is no news. Its text is the user's code as well.
+func (o observers) debug(msg string, fields watermill.LogFields, err error) {
+	o.reports.tell(func() { o.reports.logger.Debug(msg, fields.Add(watermill.LogFields{"err": err.Error()})) })
 }
 
 // rejected logs the first failure of a topic in a while as an error, and others at debug.
@@ -111,7 +122,7 @@ func (o observers) rejected(f failure, first bool) {
 	if first {
 		o.logger.Error("A message was rejected and will be tried again; more of its topic are not reported for a minute", f.err, fields)
 	} else {
-		o.logger.Debug("A message was rejected and will be tried again", fields.Add(watermill.LogFields{"err": f.err.Error()}))
+		o.debug("A message was rejected and will be tried again", fields, f.err)
 	}
 }
 
@@ -123,33 +134,35 @@ func (o observers) dead(f failure) {
 	o.logger.Error("Message is dead: it will not be tried again until somebody requeues it", f.err, watermill.LogFields{
 		"id": f.row.id, "uuid": f.row.uuid, "topic": f.row.topic, "attempts": f.attempts})
 	if d, ok := o.base.(DeadObserver); ok {
-		d.MessageDead(MessageDead{o.db, o.scope, f.row.topic, f.row.uuid, f.row.id, f.attempts, f.err})
+		o.reports.tell(func() {
+			d.MessageDead(MessageDead{o.db, o.scope, f.row.topic, f.row.uuid, f.row.id, f.attempts, f.err})
+		})
 	}
 }
 
 func (o observers) lanes(n int) {
 	o.logger.Info("Lanes owned", watermill.LogFields{"lanes": n})
 	if l, ok := o.base.(LaneObserver); ok {
-		l.LanesOwned(o.db, o.scope, n)
+		o.reports.tell(func() { l.LanesOwned(o.db, o.scope, n) })
 	}
 }
 
 func (o observers) read(e ReadEnd) {
 	if r, ok := o.base.(ReadObserver); ok {
 		e.DB, e.Scope = o.db, o.scope
-		r.ReadEnd(e)
+		o.reports.tell(func() { r.ReadEnd(e) })
 	}
 }
 
 func (o observers) settle(e SettleEnd) {
 	if s, ok := o.base.(SettleObserver); ok {
 		e.DB, e.Scope = o.db, o.scope
-		s.SettleEnd(e)
+		o.reports.tell(func() { s.SettleEnd(e) })
 	}
 }
 
 func (o observers) cleanedUp(rows int) {
 	if c, ok := o.base.(CleanupObserver); ok && rows > 0 {
-		c.CleanedUp(o.db, o.scope, rows)
+		o.reports.tell(func() { c.CleanedUp(o.db, o.scope, rows) })
 	}
 }

@@ -2,7 +2,7 @@ package forwarder
 
 import "time"
 
-// reportEvery is how often rejections of a topic are reported.
+// reportEvery is how often rejections of a topic, or its pause, are reported.
 const reportEvery = time.Minute
 
 // result is what became of a publish.

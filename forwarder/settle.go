@@ -6,100 +6,42 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/cenkalti/backoff/v5"
-
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-const (
-	maxSettle     = 10000 // rows per statement
-	maxErrorBytes = 2000
-	lockedPause   = 100 * time.Millisecond // before rows are tried again that somebody has locked
-)
+const maxErrorBytes = 2000
 
-// settle is the goroutine that writes results back, all that have come together since its last
-// statement at once. What fails is repeated: settling twice changes nothing. After a time-out it goes carefully:
-// around the rows that somebody else's transaction has locked, and in smaller and smaller parts, until nothing is left.
-func (e *engine) settle(ctx context.Context) {
-	report := errorLog{logger: e.logger, what: "Settling messages"}
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 5*time.Second
-	var published []*row
-	var failed []failure
-	careful, most := false, maxSettle
-	for {
-		e.mu.Lock()
-		newPublished, newFailed := e.board.takeResults(maxSettle)
-		e.mu.Unlock()
-		published, failed = append(published, newPublished...), append(failed, newFailed...)
-		if len(published)+len(failed) == 0 {
-			select {
-			case <-e.settleNow:
-				continue
-			case <-ctx.Done():
-				e.mu.Lock()
-				left := len(e.board.published) + len(e.board.failed)
-				e.mu.Unlock()
-				if left == 0 {
-					return
-				}
-				continue
-			}
-		}
-		var err error
-		before := len(published) + len(failed)
-		published, err = e.settlePublished(context.WithoutCancel(ctx), published, most, careful)
-		if err == nil {
-			failed, err = e.settleFailed(context.WithoutCancel(ctx), failed, most)
-		}
-		report.report(err)
-		left := len(published) + len(failed)
-		pause := lockedPause
-		switch {
-		case timedOut(err):
-			careful, most = true, max(1, min(most, max(len(published), len(failed)))/2)
-			pause = retry.NextBackOff()
-		case err != nil:
-			pause = retry.NextBackOff()
-		case left == 0:
-			careful, most = false, maxSettle
-			retry.Reset()
-			continue
-		default:
-			most = min(2*most, maxSettle)
-			if left < before {
-				continue
-			}
-		}
-		select {
-		case <-ctx.Done():
-			e.logger.Error("Stopped before results were settled; the messages will be sent again", context.DeadlineExceeded,
-				watermill.LogFields{"messages": left})
-			return
-		case <-time.After(pause):
-		}
+// ofRows says whether an error may be caused by one row, so that the others can be settled without it: whatever the
+// server answers, unless it is about the connection or the server as a whole.
+func ofRows(err error) bool {
+	state := schema.SQLState(err)
+	if len(state) < 2 {
+		return timedOut(err)
 	}
+	switch state[:2] {
+	case "08", "25", "53", "58": // connection, read-only, resources, system
+		return false
+	case "57":
+		return timedOut(err)
+	}
+	return true
 }
 
-// settlePublished settles at most so many rows, and returns those that are left.
-func (e *engine) settlePublished(ctx context.Context, rows []*row, most int, careful bool) (left []*row, err error) {
-	if len(rows) == 0 {
-		return nil, nil
-	}
-	part, rest := rows[:min(most, len(rows))], rows[min(most, len(rows)):]
+// settlePublished settles rows that were published, and returns those that it passed by because somebody has locked them,
+// if it is careful; else it waits for them.
+func (e *engine) settlePublished(ctx context.Context, rows []*row, careful bool) (left []*row, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	begun := time.Now()
-	locked, err := e.writePublished(ctx, part, careful)
-	e.obs.settle(SettleEnd{Published: len(part) - len(locked), Took: time.Since(begun), Err: err})
+	locked, err := e.writePublished(ctx, rows, careful)
+	e.obs.settle(SettleEnd{Published: len(rows) - len(locked), Took: time.Since(begun), Err: err})
 	if err != nil {
-		return rows, fmt.Errorf("settle %d published: %w", len(part), err)
+		return nil, fmt.Errorf("settle %d published: %w", len(rows), err)
 	}
-	done := part
+	done := rows
 	if len(locked) > 0 {
 		done = nil
-		for _, r := range part {
+		for _, r := range rows {
 			if locked[r.id] {
 				left = append(left, r)
 			} else {
@@ -108,28 +50,33 @@ func (e *engine) settlePublished(ctx context.Context, rows []*row, most int, car
 		}
 	}
 	e.settled(func() { e.board.settledPublished(done) })
-	return append(left, rest...), nil
+	return left, nil
 }
 
-// writePublished returns the rows that it could not settle because somebody has locked them, if it is careful;
-// else it waits for them.
+// writePublished returns the ids of the rows that it could not settle.
 func (e *engine) writePublished(ctx context.Context, rows []*row, careful bool) (locked map[int64]bool, err error) {
 	ids, uuids := make([]int64, len(rows)), make([]string, len(rows))
+	e.mu.Lock()
+	life := e.reader.life
 	for i, r := range rows {
 		ids[i], uuids[i] = r.id, r.uuid
+		if r.lane.lost { // it may have been read in another one
+			life = ""
+		}
 	}
-	if careful {
-		locked = map[int64]bool{}
-		err := schema.Collect(ctx, e.db, func(rows schema.Rows) error {
-			var id int64
-			err := rows.Scan(&id)
-			locked[id] = true
-			return err
-		}, e.sql.settleUnlocked, ids, uuids)
-		return locked, err
+	e.mu.Unlock()
+	if !careful {
+		_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, uuids, life)
+		return nil, err
 	}
-	_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, uuids)
-	return nil, err
+	locked = map[int64]bool{}
+	err = schema.Collect(ctx, e.db, func(rows schema.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		locked[id] = true
+		return err
+	}, e.sql.settleUnlocked, ids, uuids)
+	return locked, err
 }
 
 // settled has the board note results that are in the database, and whoever waits for that look again.
@@ -144,23 +91,19 @@ func (e *engine) settled(note func()) {
 	signal(e.readNow) // a retry may be due sooner than the next read
 }
 
-// settleFailed settles at most so many failures, and returns those that are left.
-func (e *engine) settleFailed(ctx context.Context, failed []failure, most int) (left []failure, err error) {
-	if len(failed) == 0 {
-		return nil, nil
-	}
-	part, rest := failed[:min(most, len(failed))], failed[min(most, len(failed)):]
+// settleFailed settles failures, and returns those that it passed by because somebody has locked their rows.
+func (e *engine) settleFailed(ctx context.Context, failed []failure) (left []failure, err error) {
 	begun := time.Now()
-	end := SettleEnd{Failed: len(part)}
-	outcomes, err := e.writeFailed(ctx, part)
+	end := SettleEnd{Failed: len(failed)}
+	outcomes, err := e.writeFailed(ctx, failed)
 	if err != nil {
 		end.Took, end.Err = time.Since(begun), err
 		e.obs.settle(end)
-		return failed, err
+		return nil, err
 	}
 	now := time.Now()
 	e.settled(func() {
-		for _, f := range part {
+		for _, f := range failed {
 			switch o, known := outcomes[f.row.id]; {
 			case o == outcomeLocked:
 				left = append(left, f)
@@ -171,7 +114,7 @@ func (e *engine) settleFailed(ctx context.Context, failed []failure, most int) (
 			}
 		}
 	})
-	for _, f := range part {
+	for _, f := range failed {
 		if outcomes[f.row.id] == outcomeDead {
 			end.Dead++
 			e.obs.dead(f)
@@ -180,7 +123,7 @@ func (e *engine) settleFailed(ctx context.Context, failed []failure, most int) (
 	end.Failed -= len(left)
 	end.Took = time.Since(begun)
 	e.obs.settle(end)
-	return append(left, rest...), nil
+	return left, nil
 }
 
 func (e *engine) writeFailed(ctx context.Context, failed []failure) (map[int64]outcome, error) {
@@ -215,8 +158,13 @@ func (e *engine) writeFailed(ctx context.Context, failed []failure) (map[int64]o
 }
 
 // errorText makes an error storable: Postgres text takes neither NUL nor invalid UTF-8.
-func errorText(err error) string {
-	text := err.Error()
+func errorText(err error) (text string) {
+	defer func() {
+		if p := recover(); p != nil {
+			text = "the error's own text: " + ErrPublishPanic.Error()
+		}
+	}()
+	text = err.Error()
 	if len(text) > maxErrorBytes {
 		text = text[:maxErrorBytes]
 	}

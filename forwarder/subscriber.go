@@ -70,16 +70,21 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	d := delivery{ctx: ctx, messages: messages}
 	classify, _ := newJudge(nil, cfg)
 	e, err := newEngine(ctx, s.db, cfg, d.send, classify, s.logger)
-	if err == nil {
-		err = e.prepare(ctx)
-	}
 	if err != nil {
+		cancel()
+		return nil, err
+	}
+	e.recallable = true
+	stopReports := e.reports.start()
+	if err := e.prepare(ctx); err != nil {
+		stopReports()
 		cancel()
 		return nil, err
 	}
 	stop := context.AfterFunc(s.ctx, cancel)
 	s.running.Go(func() {
 		defer close(messages)
+		defer stopReports()
 		defer cancel()
 		defer stop()
 		if err := e.run(ctx); err != nil {
@@ -107,7 +112,7 @@ type delivery struct {
 // errNotDelivered: nobody received the message before the subscription ended.
 var errNotDelivered = errors.New("forwarder: not delivered")
 
-func (d delivery) send(ctx context.Context, row core.Delivery, msg *message.Message) error {
+func (d delivery) send(ctx context.Context, recalled <-chan struct{}, row core.Delivery, msg *message.Message) error {
 	msgCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(d.ctx, cancel) // the message's context ends with the subscription's
@@ -115,6 +120,8 @@ func (d delivery) send(ctx context.Context, row core.Delivery, msg *message.Mess
 	msg.SetContext(core.WithDelivery(msgCtx, msg, row))
 	select {
 	case d.messages <- msg:
+	case <-recalled:
+		return errNotDelivered
 	case <-d.ctx.Done():
 		return errNotDelivered
 	case <-ctx.Done():

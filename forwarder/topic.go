@@ -9,8 +9,11 @@ type topic struct {
 	name     string
 	until    time.Time
 	failures int
-	trial    *row // being sent
-	wanted   bool // a trial is being read
+	since    time.Time // the first failure
+	said     time.Time // when it was reported last
+	err      error     // of the last failure
+	trial    *row      // being sent
+	wanted   bool      // a trial is being read
 	blocked  map[*key]struct{}
 }
 
@@ -35,16 +38,20 @@ func (b *board) unblockTopic(k *key) {
 func (b *board) pause(r *row, err error, now time.Time) *topic {
 	t := b.topics[r.topic]
 	if t == nil {
-		t = &topic{name: r.topic, blocked: map[*key]struct{}{}}
+		t = &topic{name: r.topic, since: now, blocked: map[*key]struct{}{}}
 		b.topics[r.topic] = t
 	} else if t.trial != r {
 		return t
 	}
-	t.trial = nil
+	t.trial, t.err = nil, err
 	t.failures++
 	wait := b.cfg.PauseBackoff.Delay(t.failures)
 	t.until = now.Add(wait)
-	b.observe.paused(t.name, t.failures, wait, err)
+	say := now.Sub(t.said) >= reportEvery
+	if say {
+		t.said = now
+	}
+	b.observe.paused(t.name, t.failures, wait, err, say)
 	return t
 }
 

@@ -179,6 +179,7 @@ func TestGracefulShutdown(t *testing.T) {
 		next := startForwarder(t, h, cfg)
 		next.arrives(t, "k20")
 		assert.Less(t, time.Since(begun), patience/3)
+		next.idle(t)
 		assert.Equal(t, len(broker.all())+len(next.all()), 40, "some were sent twice")
 	})
 }
