@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	startTimeout    = time.Minute
+	startTimeout    = 10 * time.Minute // see vigil for what ends most starts that fail
 	readyTimeout    = 10 * time.Second // of one request
 	stopPatience    = 30 * time.Second
 	firstAttempts   = 5   // a new port each time
@@ -28,6 +28,7 @@ type daemon struct {
 	name    string
 	account *account
 	folder  *folder
+	opts    Options
 
 	prepare func(ctx context.Context) error   // makes the data folder, once
 	command func(port int) (*exec.Cmd, error) // called for every start
@@ -56,10 +57,40 @@ func (d *daemon) launch(ctx context.Context) error {
 	return nil
 }
 
-// start is called with mu held.
+// start is called with mu held. If it fails, its error says where the log is.
 func (d *daemon) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	stop := d.opts.watch("waiting for "+d.name, d.logPath())
+	err := d.startUp(ctx)
+	stop()
+	if err == nil {
+		return nil
+	}
+	if kept := d.keepLog(); kept != "" {
+		return fmt.Errorf("%w (its log: %s)", err, kept)
+	}
+	return err
+}
+
+// keepLog copies the log to where it outlives the folder, if there is anything in it.
+func (d *daemon) keepLog() string {
+	content, err := os.ReadFile(d.logPath())
+	if err != nil || len(content) == 0 {
+		return ""
+	}
+	kept, err := os.CreateTemp("", "watermill-outbox-"+d.name+"-*.log")
+	if err != nil {
+		return ""
+	}
+	_, err = kept.Write(content)
+	if errors.Join(err, kept.Close()) != nil {
+		return ""
+	}
+	return kept.Name()
+}
+
+func (d *daemon) startUp(ctx context.Context) error {
 	if d.closed {
 		return errors.New("already closed")
 	}
@@ -95,7 +126,7 @@ func (d *daemon) start(ctx context.Context) error {
 	return err
 }
 
-// attempt starts the program and waits until it is ready, it ends, or ctx does.
+// attempt starts the program and waits until it is ready, it ends, it does nothing any more, or ctx ends.
 func (d *daemon) attempt(ctx context.Context) error {
 	cmd, err := d.command(d.port)
 	if err != nil {
@@ -112,7 +143,7 @@ func (d *daemon) attempt(ctx context.Context) error {
 	if d.process, err = startProcess(cmd); err != nil {
 		return err
 	}
-	for {
+	for v := (vigil{}); ; {
 		err := d.ready(ctx)
 		if err == nil && d.process.alive() {
 			return nil
@@ -123,6 +154,9 @@ func (d *daemon) attempt(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("not ready: %w: %w: %s", ctx.Err(), err, tail(log.Name()))
 		case <-time.After(pollPause):
+		}
+		if v.hangs(time.Now(), fileSize(log.Name())) {
+			return fmt.Errorf("not ready, and nothing new in its log for %v: %w: %s", stallTimeout, err, tail(log.Name()))
 		}
 	}
 }
@@ -169,7 +203,7 @@ func (d *daemon) Kill() error {
 }
 
 // Restart starts the server again on the same port and data, stopping it first if it is running. It returns once the
-// server answers; ctx bounds the wait, which is never longer than a minute.
+// server answers; ctx bounds the wait, which is never longer than ten minutes.
 func (d *daemon) Restart(ctx context.Context) error {
 	if d == nil {
 		return notOurs("restart")

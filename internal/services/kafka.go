@@ -13,9 +13,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
+
+// outsideTimeout is for a broker that should be there already.
+const outsideTimeout = time.Minute
 
 // Kafka is a Kafka broker that makes topics of four partitions when they are first used. Its methods are safe for
 // concurrent use. Stop, Kill and Restart work on a real broker started here.
@@ -55,7 +59,7 @@ func outsideKafka(ctx context.Context, brokers []string, opts Options) (*Kafka, 
 	for i := range brokers {
 		brokers[i] = strings.TrimSpace(brokers[i])
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
 	defer cancel()
 	id, err := clusterID(ctx, brokers)
 	if err != nil {
@@ -80,16 +84,20 @@ func startRealKafka(ctx context.Context, java, jars string, opts Options) (*Kafk
 	}
 	id := newClusterID()
 	properties := filepath.Join(f.path, "server.properties")
+	logging := filepath.Join(f.path, "log4j2.properties")
 	classes := filepath.Join(jars, "*")
 	var controllerPort int
 	k := &Kafka{}
 	k.daemon = &daemon{
-		name: "kafka", folder: f,
+		name: "kafka", folder: f, opts: opts,
 		stop:    syscall.SIGTERM,
 		discard: syscall.SIGKILL,
 		prepare: func(ctx context.Context) error {
 			// Formatting writes down the id and the version of the storage, but no ports.
 			if err := os.WriteFile(properties, kafkaProperties(f.path, 1, 2), 0o644); err != nil {
+				return err
+			}
+			if err := os.WriteFile(logging, []byte(kafkaLogging), 0o644); err != nil {
 				return err
 			}
 			cmd := exec.Command(java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classes,
@@ -112,16 +120,19 @@ func startRealKafka(ctx context.Context, java, jars string, opts Options) (*Kafk
 					return nil, err
 				}
 			}
-			return exec.Command(java, "-Xmx512m", "-cp", classes, "kafka.Kafka", properties), nil
+			return exec.Command(java, "-Xmx512m", "-Dlog4j2.configurationFile="+logging, "-cp", classes, "kafka.Kafka", properties), nil
 		},
 		ready: func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 			defer cancel()
 			got, err := clusterID(ctx, k.brokers)
-			if err == nil && got != id {
-				err = errors.New("another broker has this port")
+			if err != nil {
+				return err
 			}
-			return err
+			if got != id {
+				return errors.New("another broker has this port")
+			}
+			return givesProducerIDs(ctx, k.brokers)
 		},
 	}
 	if err := k.launch(ctx); err != nil {
@@ -148,21 +159,35 @@ func (k *Kafka) Close() error {
 
 // clusterID asks for the cluster's id and fails unless a broker is registered as alive.
 func clusterID(ctx context.Context, brokers []string) (string, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RequestRetries(0), kgo.DialTimeout(time.Second))
-	if err != nil {
-		return "", err
-	}
-	defer client.Close()
 	request := kmsg.NewPtrMetadataRequest()
 	request.Topics = []kmsg.MetadataRequestTopic{} // nil would ask for all topics
-	response, err := request.RequestWith(ctx, client)
+	response, err := ask(ctx, brokers, request)
 	if err != nil {
 		return "", err
 	}
-	if len(response.Brokers) == 0 || response.ClusterID == nil {
+	metadata := response.(*kmsg.MetadataResponse)
+	if len(metadata.Brokers) == 0 || metadata.ClusterID == nil {
 		return "", errors.New("no broker is registered yet")
 	}
-	return *response.ClusterID, nil
+	return *metadata.ClusterID, nil
+}
+
+// givesProducerIDs fails while an idempotent producer cannot begin, as for a moment after the brokers are registered.
+func givesProducerIDs(ctx context.Context, brokers []string) error {
+	response, err := ask(ctx, brokers, kmsg.NewPtrInitProducerIDRequest())
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(response.(*kmsg.InitProducerIDResponse).ErrorCode)
+}
+
+func ask(ctx context.Context, brokers []string, request kmsg.Request) (kmsg.Response, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RequestRetries(0), kgo.DialTimeout(time.Second))
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	return client.Request(ctx, request)
 }
 
 // newClusterID returns an id as Kafka writes them. One that begins with a dash reads as an option on a command line.
@@ -175,6 +200,15 @@ func newClusterID() string {
 		}
 	}
 }
+
+// kafkaLogging makes the broker say what it does: by default it logs errors alone.
+const kafkaLogging = `rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %m%n
+`
 
 // kafkaProperties are the production defaults except for what a single node needs, and for short broker sessions:
 // with the default a killed broker waits nine seconds for its own old session to expire.

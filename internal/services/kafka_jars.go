@@ -30,8 +30,11 @@ func kafkaOnJava(ctx context.Context, opts Options) (java, jars string, err erro
 	if err != nil {
 		return "", "", err
 	}
-	jars, err = cached(ctx, root, "kafka-"+kafkaVersion, func(dir string) error {
-		return resolveJars(ctx, dir, opts)
+	const name = "kafka-" + kafkaVersion
+	log := filepath.Join(root, name+".log")
+	defer opts.watch("waiting for the jars of kafka "+kafkaVersion, log)()
+	jars, err = cached(ctx, root, name, func(dir string) error {
+		return resolveJars(ctx, dir, log, opts)
 	})
 	return java, jars, err
 }
@@ -63,22 +66,28 @@ func findJava(ctx context.Context) (string, error) {
 	return java, nil
 }
 
-func resolveJars(ctx context.Context, dir string, opts Options) error {
+// resolveJars fetches the jars into dir. What Maven says of it stays in the log, where others who wait for it look.
+func resolveJars(ctx context.Context, dir, log string, opts Options) error {
 	maven, err := exec.LookPath("mvn")
 	if err != nil {
 		return errors.New("no mvn in PATH")
 	}
-	opts.say("fetching kafka %s with maven, once", kafkaVersion)
+	opts.say("fetching kafka %s with maven, once; log: %s", kafkaVersion, log)
 	project := filepath.Join(filepath.Dir(dir), "pom.xml")
 	if err := os.WriteFile(project, pom, 0o644); err != nil {
 		return err
 	}
-	cmd := exec.Command(maven, "-q", "-B", "-f", project,
+	out, err := os.Create(log)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	cmd := exec.Command(maven, "-B", "-f", project,
 		"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
 		"-DincludeScope=runtime", "-DoutputDirectory="+dir)
 	cmd.SysProcAttr = childAttributes(nil, syscall.SIGTERM)
-	if err := runCommand(ctx, cmd); err != nil {
-		return fmt.Errorf("maven: %w", err)
+	if err := runLogged(ctx, cmd, out); err != nil {
+		return fmt.Errorf("maven (its log: %s): %w", log, err)
 	}
 	return nil
 }

@@ -58,6 +58,9 @@ func TestKafka(t *testing.T) {
 		t.Skip("no Java or Maven on this machine")
 	}
 	brokers := k.Brokers()
+	if !strings.Contains(tail(k.logPath()), "Kafka Server started") {
+		t.Errorf("its log does not say what it does: %s", tail(k.logPath()))
+	}
 	produce(ctx, t, brokers, "kept")
 	wantPartitions(ctx, t, brokers, "kept")
 

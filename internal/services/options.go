@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"sync"
 )
 
 // ErrNotInstalled is returned by [StartPgBouncer] where the machine has no pgbouncer program.
@@ -13,8 +14,8 @@ var ErrNotInstalled = errors.New("not installed")
 
 // Options are the settings common to all servers. The zero value is ready to use.
 type Options struct {
-	// Log receives one line per server, saying which one is used. Nil means os.Stderr; io.Discard silences it.
-	// Writes come from one goroutine at a time for each Start call.
+	// Log receives one line per server, saying which one is used, and one every few seconds while it does not answer yet.
+	// Nil means os.Stderr; io.Discard silences it. Writes come one at a time.
 	Log io.Writer
 
 	// PostgresSettings are further settings ("name=value") for a Postgres started here. They are ignored for one
@@ -22,11 +23,15 @@ type Options struct {
 	PostgresSettings []string
 }
 
+var saying sync.Mutex
+
 func (o Options) say(format string, args ...any) {
 	w := o.Log
 	if w == nil {
 		w = os.Stderr
 	}
+	saying.Lock()
+	defer saying.Unlock()
 	fmt.Fprintf(w, "services: "+format+"\n", args...)
 }
 

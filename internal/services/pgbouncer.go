@@ -51,7 +51,7 @@ func StartPgBouncer(ctx context.Context, postgresURL string, opts Options) (*PgB
 	b := &PgBouncer{}
 	ini := filepath.Join(f.path, "pgbouncer.ini")
 	b.daemon = &daemon{
-		name: "pgbouncer", account: as, folder: f,
+		name: "pgbouncer", account: as, folder: f, opts: opts,
 		stop:    syscall.SIGKILL, // it has nothing to lose, and what its other signals mean differs between versions
 		discard: syscall.SIGKILL,
 		prepare: func(context.Context) error { return nil },

@@ -59,7 +59,7 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	data := filepath.Join(f.path, "data")
 	p := &Postgres{}
 	p.daemon = &daemon{
-		name: "postgres", account: as, folder: f, revive: true,
+		name: "postgres", account: as, folder: f, opts: opts, revive: true,
 		stop:    syscall.SIGINT,
 		discard: syscall.SIGQUIT,
 		prepare: func(ctx context.Context) error {

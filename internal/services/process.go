@@ -76,6 +76,11 @@ func runCommand(ctx context.Context, cmd *exec.Cmd) error {
 	}
 	defer os.Remove(out.Name())
 	defer out.Close()
+	return runLogged(ctx, cmd, out)
+}
+
+// runLogged is runCommand with a file for the output that stays.
+func runLogged(ctx context.Context, cmd *exec.Cmd, out *os.File) error {
 	cmd.Stdout, cmd.Stderr = out, out
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = childAttributes(nil, os.Kill)
