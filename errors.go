@@ -45,4 +45,7 @@ var (
 
 	// ErrRolledBack is returned by InTx if its function returned nil after SetRollbackOnly.
 	ErrRolledBack = errors.New("outbox: rolled back on request")
+
+	// ErrClosed is returned by what was closed before: by Publish of the publishers for brokers, for one.
+	ErrClosed = errors.New("outbox: closed")
 )

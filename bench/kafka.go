@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/IBM/sarama"
-	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/watermill-outbox/internal/services"
@@ -40,10 +39,7 @@ func (b *bench) startKafka(ctx context.Context) (broker, error) {
 }
 
 func (k *kafkaBroker) publisher() (message.Publisher, error) {
-	settings := kafka.SaramaConfig()
-	settings.Producer.Idempotent = true
-	settings.Net.MaxOpenRequests = 1
-	return wmkafka.NewPublisher(wmkafka.PublisherConfig{Brokers: k.kafka.Brokers(), Marshaler: kafka.Marshaler{}, OverwriteSaramaConfig: settings}, nil)
+	return kafka.NewPublisher(kafka.PublisherConfig{Brokers: k.kafka.Brokers()}, nil)
 }
 
 func (k *kafkaBroker) create(topic string) error {

@@ -139,9 +139,7 @@ func TestPubSubOfForwarder(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, toNATS.Close()) })
 
 	h := newSuiteHandle(t)
-	cfg := quickConfig()
-	cfg.Classify = nats.Classify
-	f, err := forwarder.New(h.db, toNATS, cfg, watermill.NewStdLogger(false, false))
+	f, err := forwarder.New(h.db, toNATS, quickConfig(), watermill.NewStdLogger(false, false))
 	require.NoError(t, err)
 	runInBackground(t, f)
 

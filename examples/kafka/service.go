@@ -68,9 +68,8 @@ func runForwarder(ctx context.Context, db *outbox.DB, at demo.Addresses, logger 
 		return err
 	}
 	defer broker.Close()
+	// It asks the publisher what its errors mean: while the broker is away messages wait and are charged no attempt.
 	fwd, err := forwarder.New(db, broker, forwarder.Config{
-		// While the broker is away messages wait and are charged no attempt.
-		Classify: kafka.Classify,
 		// How long the lanes of a killed process stay without an owner. The default of 10 s forgives longer
 		// pauses; the demo does not want to wait for it.
 		LeaseTTL: 3 * time.Second,

@@ -11,11 +11,12 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/eapache/go-resiliency/breaker"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
 var unavailable = []error{
-	ErrClosed, forwarder.ErrPublishTimeout,
+	outbox.ErrClosed, forwarder.ErrPublishTimeout,
 	context.Canceled, context.DeadlineExceeded,
 	io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
 	breaker.ErrBreakerOpen,
@@ -24,28 +25,37 @@ var unavailable = []error{
 	sarama.ErrClosedClient, sarama.ErrShuttingDown, sarama.ErrControllerNotAvailable,
 	sarama.ErrIncompleteResponse, sarama.ErrProducerRetryBufferOverflow,
 
+	// The cluster is in motion, overloaded or broken.
 	sarama.ErrUnknownTopicOrPartition, sarama.ErrLeaderNotAvailable, sarama.ErrNotLeaderForPartition,
 	sarama.ErrRequestTimedOut, sarama.ErrBrokerNotAvailable, sarama.ErrReplicaNotAvailable,
 	sarama.ErrNetworkException, sarama.ErrNotEnoughReplicas, sarama.ErrNotEnoughReplicasAfterAppend,
 	sarama.ErrNotController, sarama.ErrKafkaStorageError, sarama.ErrLogDirNotFound, sarama.ErrReassignmentInProgress,
 	sarama.ErrListenerNotFound, sarama.ErrFencedLeaderEpoch, sarama.ErrUnknownLeaderEpoch, sarama.ErrStaleBrokerEpoch,
+	sarama.ErrStaleControllerEpochCode, sarama.ErrOffsetNotAvailable, sarama.ErrOperationNotAttempted,
 	sarama.ErrPreferredLeaderNotAvailable, sarama.ErrEligibleLeadersNotAvailable, sarama.ErrThrottlingQuotaExceeded,
 	sarama.ErrConsumerCoordinatorNotAvailable, sarama.ErrOffsetsLoadInProgress, sarama.ErrNotCoordinatorForConsumer,
+	sarama.ErrInvalidReplicationFactor, // a topic that is made by its first message, while too few brokers live
 
-	sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed, sarama.ErrSASLAuthenticationFailed,
+	// Who we are and what we may do.
+	sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed, sarama.ErrGroupAuthorizationFailed,
+	sarama.ErrTransactionalIDAuthorizationFailed, sarama.ErrSASLAuthenticationFailed,
 	sarama.ErrUnsupportedSASLMechanism, sarama.ErrIllegalSASLState, sarama.ErrSecurityDisabled,
-	sarama.ErrDelegationTokenExpired, sarama.ErrDelegationTokenAuthorizationFailed,
+	sarama.ErrDelegationTokenAuthDisabled, sarama.ErrDelegationTokenNotFound, sarama.ErrDelegationTokenOwnerMismatch,
+	sarama.ErrDelegationTokenRequestNotAllowed, sarama.ErrDelegationTokenAuthorizationFailed, sarama.ErrDelegationTokenExpired,
 
+	// The settings do not fit the broker, whatever the message.
 	sarama.ErrUnsupportedVersion, sarama.ErrUnsupportedCompressionType, sarama.ErrInvalidRequiredAcks,
+
+	// The broker cannot match a message with those before it, as after a failed batch. sarama starts a new
+	// epoch, and the next try succeeds.
+	sarama.ErrOutOfOrderSequenceNumber, sarama.ErrDuplicateSequenceNumber, sarama.ErrUnknownProducerID,
+	sarama.ErrInvalidProducerEpoch, sarama.ErrInvalidProducerIDMapping, sarama.ErrProducerFenced,
+	sarama.ErrConcurrentTransactions, sarama.ErrTransactionCoordinatorFenced,
 }
 
-// lostSequence is what the broker says when it cannot match a message with those before it, as after a
-// failed batch. sarama starts a new epoch, and the next try succeeds.
-var lostSequence = []error{
-	sarama.ErrOutOfOrderSequenceNumber, sarama.ErrUnknownProducerID, sarama.ErrInvalidProducerEpoch,
-	sarama.ErrInvalidProducerIDMapping, sarama.ErrProducerFenced,
-}
+var permanent = []error{ErrRefused, outbox.ErrInvalidMessage, sarama.ErrInvalidTopic}
 
+// refusals are given to a whole batch for what may be the fault of one of its messages.
 var refusals = []error{
 	sarama.ErrMessageSizeTooLarge, sarama.ErrMessageSetSizeTooLarge,
 	sarama.ErrInvalidRecord, sarama.ErrInvalidMessage,
@@ -69,9 +79,9 @@ func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	var certErr *tls.CertificateVerificationError
 	switch {
-	case isAny(err, unavailable), isAny(err, lostSequence), errors.As(err, &netErr), errors.As(err, &certErr):
+	case isAny(err, unavailable), errors.As(err, &netErr), errors.As(err, &certErr):
 		return forwarder.Unavailable
-	case errors.Is(err, ErrRefused), errors.Is(err, sarama.ErrInvalidTopic), isClientOversize(err):
+	case isAny(err, permanent), isClientOversize(err):
 		return forwarder.Permanent
 	}
 	return forwarder.Rejected

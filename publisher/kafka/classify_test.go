@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/IBM/sarama"
 	"github.com/eapache/go-resiliency/breaker"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 )
@@ -29,9 +31,6 @@ func TestClassify(t *testing.T) {
 		want forwarder.Verdict
 	}{
 		{errors.New("something else"), rejected},
-		{sarama.ErrUnknown, rejected},
-		{sarama.ErrInvalidRequest, rejected},
-		{sarama.ErrInvalidTimestamp, rejected},
 		{sarama.ConfigurationError("Producing headers requires Kafka at least v0.11"), rejected},
 
 		// Nobody knows which message of the batch.
@@ -43,9 +42,10 @@ func TestClassify(t *testing.T) {
 
 		{refused, permanent},
 		{oversize, permanent},
+		{outbox.ErrInvalidMessage, permanent},
 		{sarama.ErrInvalidTopic, permanent},
 
-		{kafka.ErrClosed, unavailable},
+		{outbox.ErrClosed, unavailable},
 		{forwarder.ErrPublishTimeout, unavailable},
 		{context.DeadlineExceeded, unavailable},
 		{context.Canceled, unavailable},
@@ -57,18 +57,6 @@ func TestClassify(t *testing.T) {
 		{sarama.ErrNotConnected, unavailable},
 		{sarama.ErrClosedClient, unavailable},
 		{sarama.ErrShuttingDown, unavailable},
-		{sarama.ErrUnknownTopicOrPartition, unavailable},
-		{sarama.ErrLeaderNotAvailable, unavailable},
-		{sarama.ErrNotLeaderForPartition, unavailable},
-		{sarama.ErrRequestTimedOut, unavailable},
-		{sarama.ErrNotEnoughReplicas, unavailable},
-		{sarama.ErrNotEnoughReplicasAfterAppend, unavailable},
-		{sarama.ErrTopicAuthorizationFailed, unavailable},
-		{sarama.ErrClusterAuthorizationFailed, unavailable},
-		{sarama.ErrSASLAuthenticationFailed, unavailable},
-		{sarama.ErrThrottlingQuotaExceeded, unavailable},
-		{sarama.ErrOutOfOrderSequenceNumber, unavailable},
-		{sarama.ErrUnknownProducerID, unavailable},
 	}
 	wraps := map[string]func(error) error{
 		"bare":           func(err error) error { return err },
@@ -99,5 +87,43 @@ func TestClassifySeveral(t *testing.T) {
 	mixed := sarama.ProducerErrors{one(sarama.ErrInvalidTopic), one(sarama.ErrNotConnected)}
 	if got := kafka.Classify(mixed); got != rejected {
 		t.Errorf("mixed: got %v, want rejected", got)
+	}
+}
+
+// The verdict on every code that a broker may answer with. One that sarama adds must be put here.
+func TestClassifyKnowsEveryCode(t *testing.T) {
+	codes := map[forwarder.Verdict][]sarama.KError{
+		permanent: {17}, // invalid topic
+		unavailable: {
+			3, 5, 6, 7, 8, 9, 11, 13, 14, 15, 16, 19, 20, 38, 41, 55, 56, 57, 60, 72, 74, 75, 77, 78, 80, 83, 89, // the cluster
+			21, 35, 76, // settings that do not fit it
+			29, 30, 31, 33, 34, 53, 54, 58, 61, 62, 63, 64, 65, 66, // who we are and what we may do
+			45, 46, 47, 49, 51, 52, 59, 90, // the state of the producer
+		},
+		rejected: {
+			-1, 32, 42, 43, 44, 48, // perhaps the message, perhaps not
+			2, 10, 18, 87, // one of the batch
+			1, 4, 12, 22, 23, 24, 25, 26, 27, 28, 68, 69, 70, 71, 79, 81, 82, 86, 88, // consumers and their groups
+			36, 37, 39, 40, 50, 67, 73, 84, 85, 95, // administration
+		},
+	}
+	want := map[sarama.KError]forwarder.Verdict{}
+	for verdict, all := range codes {
+		for _, code := range all {
+			if other, twice := want[code]; twice {
+				t.Errorf("%d is %v and %v", code, other, verdict)
+			}
+			want[code] = verdict
+		}
+	}
+	for code := sarama.KError(-1); code < 1000; code++ {
+		verdict, listed := want[code]
+		known := code != sarama.ErrNoError && !strings.HasPrefix(code.Error(), "Unknown error")
+		switch {
+		case known && !listed:
+			t.Errorf("%d (%v) has no verdict", code, code)
+		case kafka.Classify(code) != verdict:
+			t.Errorf("%d (%v): %v, want %v", code, code, kafka.Classify(code), verdict)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -20,34 +21,42 @@ type PublisherConfig struct {
 	Marshaler wmkafka.Marshaler
 
 	// Configure changes the settings that SaramaConfig returns: TLS, SASL, client id, compression, version,
-	// limits. Optional. It is called once, by NewPublisher.
-	Configure func(*sarama.Config)
+	// limits. Optional. It is called once, by NewPublisher, which returns its error.
+	Configure func(*sarama.Config) error
 
-	// OTELEnabled and Tracer are those of watermill-kafka's PublisherConfig. Default: no tracing.
+	// OTELEnabled traces every message with OpenTelemetry, as watermill-kafka does. Default: no tracing.
 	OTELEnabled bool
-	Tracer      wmkafka.SaramaTracer
+	// Tracer traces every message; it goes before OTELEnabled. Default: none.
+	Tracer wmkafka.SaramaTracer
 }
 
-func (c PublisherConfig) watermill() (wmkafka.PublisherConfig, error) {
-	if len(c.Brokers) == 0 {
-		return wmkafka.PublisherConfig{}, errors.New("kafka: PublisherConfig.Brokers is empty")
+func (c *PublisherConfig) setDefaults() {
+	if c.OTELEnabled && c.Tracer == nil {
+		c.Tracer = wmkafka.NewOTELSaramaTracer()
 	}
+}
 
+func (c PublisherConfig) validate() error {
+	if len(c.Brokers) == 0 {
+		return errors.New("kafka: PublisherConfig.Brokers is empty: name at least one host:port")
+	}
+	for _, broker := range c.Brokers {
+		if _, _, err := net.SplitHostPort(broker); err != nil {
+			return fmt.Errorf("kafka: PublisherConfig.Brokers: %q is no host:port: %w", broker, err)
+		}
+	}
+	return nil
+}
+
+// sarama returns the settings as Configure has changed them.
+func (c PublisherConfig) sarama() (*sarama.Config, error) {
 	sc := SaramaConfig()
 	if c.Configure != nil {
-		c.Configure(sc)
+		if err := c.Configure(sc); err != nil {
+			return nil, fmt.Errorf("kafka: PublisherConfig.Configure: %w", err)
+		}
 	}
-	if err := ValidateSarama(sc); err != nil {
-		return wmkafka.PublisherConfig{}, err
-	}
-
-	return wmkafka.PublisherConfig{
-		Brokers:               c.Brokers,
-		Marshaler:             Marshaler{Marshaler: c.Marshaler},
-		OverwriteSaramaConfig: sc,
-		OTELEnabled:           c.OTELEnabled,
-		Tracer:                c.Tracer,
-	}, nil
+	return sc, ValidateSarama(sc)
 }
 
 // SaramaConfig returns the settings that the package comment explains, for those who build their
@@ -57,12 +66,14 @@ func SaramaConfig() *sarama.Config {
 	c.ClientID = "watermill-outbox"
 
 	c.Producer.RequiredAcks = sarama.WaitForAll
-	c.Producer.Idempotent = false
+	c.Producer.Idempotent = true
+	c.Net.MaxOpenRequests = 1 // sarama's condition for it
 	c.Producer.Return.Successes = true
 	c.Producer.Return.Errors = true
 
 	c.Producer.Retry.Max = 1
 	c.Producer.Retry.Backoff = 250 * time.Millisecond
+	c.Producer.Transaction.Retry.Max = 1 // of the request for a producer id
 	c.Producer.Timeout = 5 * time.Second
 	c.Net.DialTimeout = 3 * time.Second
 	c.Net.ReadTimeout = 6 * time.Second
@@ -84,10 +95,8 @@ func ValidateSarama(c *sarama.Config) error {
 		return errors.New("kafka: the sarama config is nil")
 	case c.Producer.RequiredAcks != sarama.WaitForAll:
 		return unsafe("Producer.RequiredAcks", "WaitForAll", "a message that only the leader has is lost with the leader")
-	case c.Producer.Idempotent:
-		return unsafe("Producer.Idempotent", "false", "before sarama 1.61 a failure makes it reuse sequence numbers, and the broker acknowledges messages that it does not store")
 	case c.Producer.Transaction.ID != "":
-		return unsafe("Producer.Transaction.ID", "empty", "watermill-kafka begins no Kafka transaction, so every message would fail")
+		return unsafe("Producer.Transaction.ID", "empty", "nobody begins a Kafka transaction, so every message would fail")
 	case !c.Producer.Return.Successes:
 		return unsafe("Producer.Return.Successes", "true", "a synchronous producer waits for it")
 	case !c.Producer.Return.Errors:

@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -20,6 +21,13 @@ func TestSaramaConfigIsValid(t *testing.T) {
 	if c.Metadata.Timeout == 0 {
 		t.Error("a metadata request is not bounded")
 	}
+	if !c.Producer.Idempotent {
+		t.Error("sarama's own retries could write a message twice")
+	}
+	c.Producer.Idempotent, c.Net.MaxOpenRequests = false, 5
+	if err := kafka.ValidateSarama(c); err != nil {
+		t.Errorf("without idempotence nothing is lost: %v", err)
+	}
 	if c == kafka.SaramaConfig() {
 		t.Error("two calls share one config")
 	}
@@ -32,22 +40,22 @@ func TestNewPublisherRefusesUnsafeConfig(t *testing.T) {
 	}{
 		"acks from the leader only": {func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.WaitForLocal }, "Producer.RequiredAcks"},
 		"no acks":                   {func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.NoResponse }, "Producer.RequiredAcks"},
-		"idempotent": {func(c *sarama.Config) {
-			c.Producer.Idempotent = true
-			c.Net.MaxOpenRequests = 1
-		}, "Producer.Idempotent"},
-		"transactional":         {func(c *sarama.Config) { c.Producer.Transaction.ID = "tx" }, "Producer.Transaction.ID"},
-		"no successes":          {func(c *sarama.Config) { c.Producer.Return.Successes = false }, "Producer.Return.Successes"},
-		"no errors":             {func(c *sarama.Config) { c.Producer.Return.Errors = false }, "Producer.Return.Errors"},
-		"no partitioner":        {func(c *sarama.Config) { c.Producer.Partitioner = nil }, "Producer.Partitioner"},
-		"random partitioner":    {func(c *sarama.Config) { c.Producer.Partitioner = sarama.NewRandomPartitioner }, "Producer.Partitioner"},
-		"round robin":           {func(c *sarama.Config) { c.Producer.Partitioner = sarama.NewRoundRobinPartitioner }, "Producer.Partitioner"},
-		"sarama's own checks":   {func(c *sarama.Config) { c.Net.DialTimeout = 0 }, "Net.DialTimeout"},
-		"sarama's metadata too": {func(c *sarama.Config) { c.Metadata.Retry.Max = -1 }, "Metadata.Retry.Max"},
+		"idempotent, many requests": {func(c *sarama.Config) { c.Net.MaxOpenRequests = 5 }, "Net.MaxOpenRequests"},
+		"transactional":             {func(c *sarama.Config) { c.Producer.Transaction.ID = "tx" }, "Producer.Transaction.ID"},
+		"no successes":              {func(c *sarama.Config) { c.Producer.Return.Successes = false }, "Producer.Return.Successes"},
+		"no errors":                 {func(c *sarama.Config) { c.Producer.Return.Errors = false }, "Producer.Return.Errors"},
+		"no partitioner":            {func(c *sarama.Config) { c.Producer.Partitioner = nil }, "Producer.Partitioner"},
+		"random partitioner":        {func(c *sarama.Config) { c.Producer.Partitioner = sarama.NewRandomPartitioner }, "Producer.Partitioner"},
+		"round robin":               {func(c *sarama.Config) { c.Producer.Partitioner = sarama.NewRoundRobinPartitioner }, "Producer.Partitioner"},
+		"sarama's own checks":       {func(c *sarama.Config) { c.Net.DialTimeout = 0 }, "Net.DialTimeout"},
+		"sarama's metadata too":     {func(c *sarama.Config) { c.Metadata.Retry.Max = -1 }, "Metadata.Retry.Max"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{"127.0.0.1:1"}, Configure: tt.change}, nil)
+			_, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{"127.0.0.1:1"}, Configure: func(c *sarama.Config) error {
+				tt.change(c)
+				return nil
+			}}, nil)
 			if err == nil || !strings.Contains(err.Error(), tt.field) {
 				t.Fatalf("got %v, want an error that names %s", err, tt.field)
 			}
@@ -75,8 +83,20 @@ func TestValidateSaramaAcceptsKeyPartitioners(t *testing.T) {
 }
 
 func TestNewPublisherNeedsBrokers(t *testing.T) {
-	_, err := kafka.NewPublisher(kafka.PublisherConfig{}, nil)
-	if err == nil || !strings.Contains(err.Error(), "Brokers") {
-		t.Fatalf("got %v, want an error that names Brokers", err)
+	for _, brokers := range [][]string{nil, {""}, {"localhost"}, {"localhost:9092", "other"}} {
+		_, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers}, nil)
+		if err == nil || !strings.Contains(err.Error(), "PublisherConfig.Brokers") {
+			t.Errorf("%q: got %v, want an error that names Brokers", brokers, err)
+		}
+	}
+}
+
+func TestNewPublisherReturnsTheErrorOfConfigure(t *testing.T) {
+	want := errors.New("no certificate")
+	_, err := kafka.NewPublisher(kafka.PublisherConfig{
+		Brokers: []string{"127.0.0.1:1"}, Configure: func(*sarama.Config) error { return want },
+	}, nil)
+	if !errors.Is(err, want) || !strings.Contains(err.Error(), "PublisherConfig.Configure") {
+		t.Fatalf("got %v", err)
 	}
 }

@@ -10,13 +10,11 @@
 //   - Producer.RequiredAcks is WaitForAll. sarama's default, WaitForLocal, acknowledges what only the leader
 //     has; if that broker dies, the message is gone and the outbox believes it was delivered. How many
 //     replicas "all" means at least is the topic's min.insync.replicas: set it to 2 with three replicas.
-//   - Producer.Idempotent is off, and must stay off. Before sarama 1.61, which needs Go 1.26, every failed message makes an
-//     idempotent producer start a new epoch while others are being numbered. Two messages can get the same sequence
-//     number, and the broker acknowledges the second as a copy of the first without storing it. Measured with
-//     sarama 1.60.2 and 64 calls at a time, one caller sending messages too large for the topic: of 12,600 others,
-//     all acknowledged, 195 to 982 were not stored, and broker restarts lost some too; without idempotence none was
-//     ever lost. An outbox does not need it: one message of a key is under way at a time, so a retry inside
-//     sarama cannot reorder a key, and a copy carries the same UUID as any other the outbox sends twice.
+//   - Producer.Idempotent is on, with one open request per broker (Net.MaxOpenRequests), which is sarama's condition for it:
+//     the broker recognises a batch that sarama sends a second time, so that its retries write nothing twice. It needs
+//     sarama 1.61 or newer; older ones acknowledged messages that the broker never stored, after a refused batch and
+//     after a restart. A broker before 2.8 wants the ACL IDEMPOTENT_WRITE on the cluster. Where that cannot be had, switch it
+//     off: nothing is lost without it, and a copy carries the same UUID as any other that the outbox sends twice.
 //   - The Kafka key is the outbox key (metadata "outbox_key", see [outbox.MetadataKey]), so that a key is one
 //     partition and consumers see its order. Without a key it stays nil: sarama hashes an empty, non-nil key,
 //     which would send all unkeyed traffic to one partition. See [Marshaler].
@@ -24,8 +22,10 @@
 //     for the replicas (Producer.Timeout) and 6 s for the response (Net.ReadTimeout, longer, so that it is the
 //     broker who gives up first and says so); one retry after 1 s for metadata. A broker that is down fails a
 //     call in a few seconds, one that accepts and never answers in about half a minute. More patience is the forwarder's
-//     business: it pauses the topic without charging anyone, and a retry inside sarama may be a duplicate.
+//     business: it pauses the topic without charging anyone.
 //   - Producer.Return.Successes and Errors are on, as every synchronous sarama producer needs them.
+//   - It connects in the background. sarama's constructors fail while Kafka is down, and a service that needs them would
+//     not start. Here Publish fails until Kafka is there, which the outbox is made for.
 //
 // Change anything else in [PublisherConfig].Configure. A change that breaks one of the promises above is
 // refused by the constructor with an error that names the field.
@@ -39,16 +39,17 @@
 //
 // # Verdicts
 //
-// [Classify] is a forwarder.Classifier. It blames a message only for what is certainly the message's own fault, and
+// A forwarder asks the [Publisher] for the verdict on each of its errors, which is that of [Classify]. It blames a message only for what is certainly the message's own fault, and
 // pauses a topic only for what certainly is not; all else is Rejected: charged as an attempt and tried again.
 //
 //   - Unavailable: no connection, no leader, too few replicas in sync, time-outs, sarama's own circuit breaker
 //     (after three failures it refuses a topic or a partition for 10 s, which cannot be changed: a topic comes
 //     back up to 10 s after its broker), a topic that does not exist, a closed publisher. Failed authentication and authorization
 //     too: no message is at fault, nothing is lost while the topic waits, and once the operator has fixed the ACL
-//     or the password it goes on by itself. Lost producer state as well (unknown producer id, sequence out of order), from an
-//     idempotent producer that you built yourself: sarama starts a new epoch and the next try succeeds.
-//   - Permanent: a message over Producer.MaxMessageBytes, a topic name that Kafka does not allow, ErrRefused.
+//     or the password it goes on by itself. Lost producer state as well (unknown producer id, sequence out of order):
+//     sarama starts a new epoch and the next try succeeds.
+//   - Permanent: a message over Producer.MaxMessageBytes, a topic name that Kafka does not allow, ErrRefused,
+//     outbox.ErrInvalidMessage.
 //   - Rejected: everything else, a refused batch from a publisher without Isolate included: nobody knows
 //     which of its messages the broker meant.
 //

@@ -13,9 +13,10 @@ import (
 func ExampleNewPublisher() {
 	pub, err := kafka.NewPublisher(kafka.PublisherConfig{
 		Brokers: []string{"localhost:9092"},
-		Configure: func(c *sarama.Config) {
+		Configure: func(c *sarama.Config) error {
 			c.ClientID = "orders"
 			c.Producer.Compression = sarama.CompressionZSTD
+			return nil
 		},
 	}, watermill.NewStdLogger(false, false))
 	if err != nil {
@@ -23,7 +24,7 @@ func ExampleNewPublisher() {
 	}
 	defer func() { _ = pub.Close() }()
 
-	// Hand pub to the forwarder, with Classify: kafka.Classify in its Config.
+	// Hand pub to forwarder.New, which asks it what its errors mean.
 }
 
 // A publisher that you build yourself, with the safe settings and one bad message's neighbours protected.

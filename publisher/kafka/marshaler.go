@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"fmt"
+
 	"github.com/IBM/sarama"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -18,8 +20,12 @@ type Marshaler struct {
 
 var _ wmkafka.Marshaler = Marshaler{}
 
-// Marshal returns the wrapped marshaler's message with its key settled, or its error untouched.
+// Marshal returns the wrapped marshaler's message with its key settled, or its error untouched. It returns
+// outbox.ErrInvalidMessage for metadata "_watermill_message_uuid", the header in which the UUID travels.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
+	if _, found := msg.Metadata[wmkafka.UUIDHeaderKey]; found {
+		return nil, fmt.Errorf("%w: metadata %s is the header of the UUID: leave it out", outbox.ErrInvalidMessage, wmkafka.UUIDHeaderKey)
+	}
 	inner := m.Marshaler
 	if inner == nil {
 		inner = wmkafka.DefaultMarshaler{}

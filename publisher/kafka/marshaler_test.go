@@ -89,3 +89,15 @@ func TestMarshalerPassesErrorsOn(t *testing.T) {
 		t.Fatalf("got %v, want %v", err, want)
 	}
 }
+
+// The header of the UUID would be there twice, and the consumer would take the wrong one.
+func TestMarshalerRefusesTheHeaderOfTheUUID(t *testing.T) {
+	for _, value := range []string{"another", ""} {
+		msg := message.NewMessage("uuid", nil)
+		msg.Metadata.Set(wmkafka.UUIDHeaderKey, value)
+		_, err := kafka.Marshaler{}.Marshal("topic", msg)
+		if !errors.Is(err, outbox.ErrInvalidMessage) || kafka.Classify(err) != permanent {
+			t.Errorf("%q: got %v, %v, want ErrInvalidMessage, permanent", value, err, kafka.Classify(err))
+		}
+	}
+}

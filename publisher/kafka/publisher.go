@@ -3,27 +3,22 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
-	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-var (
-	// ErrClosed is returned by Publish after Close.
-	ErrClosed = errors.New("kafka: publisher closed")
+// ErrRefused is returned by Publish, around the broker's error, for a message that the broker refused
+// when it was sent alone. Classify calls it Permanent.
+var ErrRefused = errors.New("kafka: message refused by the broker")
 
-	// ErrRefused is returned by Publish, around the broker's error, for a message that the broker refused
-	// when it was sent alone.
-	ErrRefused = errors.New("kafka: message refused by the broker")
-)
-
-// Publisher publishes to Kafka through a watermill-kafka publisher. It is safe for concurrent use,
-// Close included.
+// Publisher publishes to Kafka what watermill-kafka's subscriber reads. It is safe for concurrent use, Close included.
 type Publisher struct {
 	inner  message.Publisher
 	logger watermill.LoggerAdapter
@@ -44,19 +39,26 @@ type turns struct {
 	warnOnce sync.Once
 }
 
-// NewPublisher connects to Kafka and returns a publisher with the settings that the package comment
-// explains. It returns an error if the configuration is incomplete or unsafe, or if no broker answers; after
-// that the publisher reconnects by itself, for ever. A nil logger logs nothing.
+// NewPublisher returns a publisher with the settings that the package comment explains. It connects in the
+// background, so that a service starts while Kafka is down: Publish waits for the first attempt, and
+// until one succeeds it returns errors that Classify calls Unavailable. Once connected it reconnects by itself, for ever.
+// NewPublisher returns an error that names the field if the configuration is incomplete or unsafe. A nil logger
+// logs nothing.
 func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
-	wc, err := config.watermill()
+	config.setDefaults()
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	settings, err := config.sarama()
 	if err != nil {
 		return nil, err
 	}
-	inner, err := wmkafka.NewPublisher(wc, logger)
-	if err != nil {
-		return nil, fmt.Errorf("kafka: connect: %w", err)
+	if logger == nil {
+		logger = watermill.NopLogger{}
 	}
-	return Isolate(inner, logger)
+	return Isolate(startProducer(&producer{
+		brokers: config.Brokers, settings: settings, marshaler: Marshaler{Marshaler: config.Marshaler}, tracer: config.Tracer, logger: logger,
+	}), logger)
 }
 
 // Isolate wraps a watermill-kafka publisher that you built yourself, so that a message does not fail for
@@ -74,12 +76,16 @@ func Isolate(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher,
 
 // Publish sends the messages one after another and returns when all replicas in sync have them. It stops at the
 // first error, which Classify judges; the messages before it have been sent. An error does not mean that
-// the message did not arrive.
+// the message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil message or
+// one that no Kafka message can be made of.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
 	if p.closed {
-		return ErrClosed
+		return outbox.ErrClosed
+	}
+	if i := slices.Index(messages, nil); i >= 0 {
+		return fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(messages))
 	}
 
 	for _, msg := range messages {
@@ -123,8 +129,8 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 // Classify is the package's Classify: a forwarder asks its publisher for it.
 func (p *Publisher) Classify(err error) forwarder.Verdict { return Classify(err) }
 
-// Close waits for the calls to Publish that are under way and closes the wrapped publisher. Later calls to
-// Close return nil.
+// Close waits for the calls to Publish that are under way, or for the attempt to connect, and closes the wrapped
+// publisher. No goroutine is left then. It may be called at any time; later calls return nil.
 func (p *Publisher) Close() error {
 	p.open.Lock()
 	defer p.open.Unlock()

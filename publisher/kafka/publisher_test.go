@@ -3,14 +3,17 @@ package kafka_test
 import (
 	"bytes"
 	"errors"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
-	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 )
 
@@ -61,7 +64,18 @@ func (f *fakeKafka) Publish(_ string, messages ...*message.Message) error {
 	return nil
 }
 
-func (f *fakeKafka) Close() error { f.closed++; return nil }
+func (f *fakeKafka) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed++
+	return nil
+}
+
+func (f *fakeKafka) closes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed
+}
 
 func TestOneBadMessageDoesNotFailItsBatch(t *testing.T) {
 	const calls = 16
@@ -109,35 +123,100 @@ func TestCloseWaitsForPublish(t *testing.T) {
 	fake.whenFull = func() {
 		close(started)
 		<-release
-		if fake.closed != 0 {
-			t.Error("closed while a message was under way: sarama panics")
-		}
 	}
 	pub, err := kafka.Isolate(fake, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := pub.Publish("topic", message.NewMessage("1", nil)); err != nil {
-			t.Error(err)
-		}
-	})
+	published, closed := make(chan error, 1), make(chan error, 1)
+	go func() { published <- pub.Publish("topic", message.NewMessage("1", nil)) }()
 	<-started
-	wg.Go(func() {
-		if err := pub.Close(); err != nil {
-			t.Error(err)
-		}
+	go func() { closed <- pub.Close() }()
+	eventually(t, "Close waits", func() bool {
+		return fake.closes() > 0 || goroutineIn("(*Publisher).Close", "RWMutex).Lock")
 	})
-	close(release)
-	wg.Wait()
-
-	if err := pub.Publish("topic", message.NewMessage("2", nil)); !errors.Is(err, kafka.ErrClosed) {
-		t.Errorf("after Close: %v, want ErrClosed", err)
+	if fake.closes() > 0 {
+		t.Error("closed while a message was under way: sarama panics")
 	}
-	if err := pub.Close(); err != nil || fake.closed != 1 {
-		t.Errorf("second Close: %v, closed %d times", err, fake.closed)
+	close(release)
+	if err := <-published; err != nil {
+		t.Error(err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+
+	err = pub.Publish("topic", message.NewMessage("2", nil))
+	if !errors.Is(err, outbox.ErrClosed) || pub.Classify(err) != unavailable {
+		t.Errorf("after Close: %v, %v, want ErrClosed, unavailable", err, pub.Classify(err))
+	}
+	if err := pub.Close(); err != nil || fake.closes() != 1 {
+		t.Errorf("second Close: %v, closed %d times", err, fake.closes())
+	}
+}
+
+// goroutineIn says whether there is a goroutine in which all these functions are called.
+func goroutineIn(functions ...string) bool {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		found := 0
+		for _, f := range functions {
+			if strings.Contains(stack, f) {
+				found++
+			}
+		}
+		if found == len(functions) {
+			return true
+		}
+	}
+	return false
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// answers is a publisher that answers one call after another.
+type answers []error
+
+func (a *answers) Publish(string, ...*message.Message) error {
+	err := (*a)[0]
+	*a = (*a)[1:]
+	return err
+}
+
+func (a *answers) Close() error { return nil }
+
+// A message that was refused with its batch, and then fails alone for another reason, was not sent.
+func TestLoneResendCanFailInItsOwnWay(t *testing.T) {
+	for _, alone := range []error{sarama.ErrNotConnected, sarama.ErrInvalidTopic, errors.New("something else")} {
+		pub, err := kafka.Isolate(&answers{sarama.ErrMessageSizeTooLarge, alone}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = pub.Publish("topic", message.NewMessage("1", nil))
+		if !errors.Is(err, alone) || errors.Is(err, kafka.ErrRefused) || pub.Classify(err) != kafka.Classify(alone) {
+			t.Errorf("got %v, %v, want the second error %v", err, pub.Classify(err), alone)
+		}
+	}
+}
+
+func TestNilMessageIsAnError(t *testing.T) {
+	sent := &answers{}
+	pub, err := kafka.Isolate(sent, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = pub.Publish("topic", message.NewMessage("1", nil), nil)
+	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") || pub.Classify(err) != permanent {
+		t.Errorf("got %v, %v", err, pub.Classify(err))
 	}
 }
 
@@ -154,22 +233,11 @@ func TestVerdictsOnSaramasErrors(t *testing.T) {
 		t.Helper()
 		broker := sarama.NewMockBroker(t, 1)
 		t.Cleanup(broker.Close)
-		broker.SetHandlerByMap(map[string]sarama.MockResponse{
-			"ApiVersionsRequest": sarama.NewMockApiVersionsResponse(t).SetApiKeys([]sarama.ApiVersionsResponseKey{
-				{ApiKey: 0, MaxVersion: 8},  // Produce
-				{ApiKey: 3, MaxVersion: 8},  // Metadata
-				{ApiKey: 22, MaxVersion: 4}, // InitProducerId
-			}),
-			"MetadataRequest": sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), broker.BrokerID()).SetLeader(topic, 0, broker.BrokerID()),
-			"ProduceRequest":  sarama.NewMockProduceResponse(t).SetError(topic, 0, code),
-		})
-		c := kafka.SaramaConfig()
-		c.Producer.Retry.Backoff = 0
-		pub, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
-			Brokers:               []string{broker.Addr()},
-			Marshaler:             wmkafka.DefaultMarshaler{},
-			OverwriteSaramaConfig: c,
-		}, nil)
+		broker.SetHandlerByMap(handlers(t, broker, topic, code))
+		pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{broker.Addr()}, Configure: func(c *sarama.Config) error {
+			c.Producer.Retry.Backoff = 0
+			return nil
+		}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +255,7 @@ func TestVerdictsOnSaramasErrors(t *testing.T) {
 		want any
 	}{
 		{"client-side oversize", sarama.ErrNoError, 2 << 20, permanent},
-		{"broker-side oversize, not isolated", sarama.ErrMessageSizeTooLarge, 1, rejected},
+		{"broker-side oversize", sarama.ErrMessageSizeTooLarge, 1, permanent},
 		{"invalid topic", sarama.ErrInvalidTopic, 1, permanent},
 		{"too few replicas", sarama.ErrNotEnoughReplicas, 1, unavailable},
 		{"not authorized", sarama.ErrTopicAuthorizationFailed, 1, unavailable},

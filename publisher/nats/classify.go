@@ -10,11 +10,12 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
 var unavailable = []error{
-	forwarder.ErrPublishTimeout, context.Canceled, context.DeadlineExceeded,
+	outbox.ErrClosed, forwarder.ErrPublishTimeout, context.Canceled, context.DeadlineExceeded,
 	io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
 
 	natsgo.ErrConnectionClosed, natsgo.ErrConnectionDraining, natsgo.ErrConnectionReconnecting,
@@ -37,7 +38,7 @@ var unavailable = []error{
 }
 
 var permanent = []error{
-	natsgo.ErrMaxPayload, natsgo.ErrBadSubject, natsgo.ErrBadHeaderMsg,
+	outbox.ErrInvalidMessage, natsgo.ErrMaxPayload, natsgo.ErrBadSubject, natsgo.ErrBadHeaderMsg,
 }
 
 // Codes of nats-server's errors.json. Of those below 500, which blame the request, these do not blame the message.

@@ -11,6 +11,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 )
@@ -45,6 +46,8 @@ func TestClassify(t *testing.T) {
 		{newAPI(400, 10054), permanent},
 		{api(400, 10097), permanent},
 
+		{outbox.ErrInvalidMessage, permanent},
+		{outbox.ErrClosed, unavailable},
 		{forwarder.ErrPublishTimeout, unavailable},
 		{context.DeadlineExceeded, unavailable},
 		{context.Canceled, unavailable},

@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,17 +9,15 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 )
 
-// AckWait is how long one call waits for JetStream's acknowledgement, tries while nobody
-// responds included, unless JetStream.PublishOptions says otherwise.
-const AckWait = 5 * time.Second
+const defaultAckTimeout = 5 * time.Second
 
 // PublisherConfig configures NewPublisher. Its zero value connects to nats://127.0.0.1:4222.
 type PublisherConfig struct {
 	// URL is one server or several, separated by commas. Default: nats://127.0.0.1:4222.
 	URL string
 
-	// NatsOptions are applied after those of Options: credentials, TLS, handlers. Optional.
-	NatsOptions []natsgo.Option
+	// Options are applied after those that the function Options returns: credentials, TLS, handlers. Optional.
+	Options []natsgo.Option
 
 	// Marshaler makes NATS messages of Watermill's. Default: watermill-nats's NATSMarshaler. It is always
 	// wrapped in a Marshaler of this package, which sets Nats-Msg-Id unless yours has.
@@ -32,41 +29,61 @@ type PublisherConfig struct {
 	// JetStream are watermill-nats's settings: AutoProvision (default off), domain and prefix in
 	// ConnectOptions, PublishOptions. Disabled and TrackMsgId must stay false. Those for subscribers are ignored.
 	JetStream wmnats.JetStreamConfig
+
+	// AckTimeout is how long one message waits for JetStream's acknowledgement, tries while nobody
+	// responds included. Default: 5 s.
+	AckTimeout time.Duration
 }
 
-func (c PublisherConfig) watermill() (wmnats.PublisherConfig, error) {
-	if c.JetStream.Disabled {
-		return wmnats.PublisherConfig{}, errors.New("nats: unsafe behind an outbox: JetStream.Disabled must be false: core NATS acknowledges nothing")
+func (c *PublisherConfig) setDefaults() {
+	if c.URL == "" {
+		c.URL = natsgo.DefaultURL
 	}
-	if c.JetStream.TrackMsgId {
-		return wmnats.PublisherConfig{}, errors.New("nats: unsafe behind an outbox: JetStream.TrackMsgId must be false: " +
+	if c.SubjectCalculator == nil {
+		c.SubjectCalculator = wmnats.DefaultSubjectCalculator
+	}
+	if c.AckTimeout == 0 {
+		c.AckTimeout = defaultAckTimeout
+	}
+}
+
+func (c PublisherConfig) validate() error {
+	unsafe := func(field, why string) error {
+		return fmt.Errorf("nats: unsafe behind an outbox: PublisherConfig.%s: %s", field, why)
+	}
+	switch {
+	case c.AckTimeout < 0:
+		return fmt.Errorf("nats: PublisherConfig.AckTimeout is %s: use a positive time, since Publish takes no context", c.AckTimeout)
+	case c.JetStream.Disabled:
+		return unsafe("JetStream.Disabled must be false", "core NATS acknowledges nothing")
+	case c.JetStream.TrackMsgId:
+		return unsafe("JetStream.TrackMsgId must be false",
 			"it takes the same UUID on two subjects of a stream for one message; the Marshaler sets Nats-Msg-Id")
 	}
 
-	connect := slices.Concat(Options(), c.NatsOptions)
 	options := natsgo.GetDefaultOptions()
-	for _, o := range connect {
+	for _, o := range c.connect() {
 		if o == nil {
 			continue
 		}
 		if err := o(&options); err != nil {
-			return wmnats.PublisherConfig{}, fmt.Errorf("nats: PublisherConfig.NatsOptions: %w", err)
+			return fmt.Errorf("nats: PublisherConfig.Options: %w", err)
 		}
 	}
 	if !options.AllowReconnect || options.MaxReconnect >= 0 {
-		return wmnats.PublisherConfig{}, errors.New("nats: unsafe behind an outbox: MaxReconnects must be negative: " +
-			"a client that gives up reconnecting never publishes again")
+		return unsafe("Options: MaxReconnects must be negative", "a client that gives up reconnecting never publishes again")
 	}
+	return nil
+}
 
+func (c PublisherConfig) connect() []natsgo.Option { return slices.Concat(Options(), c.Options) }
+
+func (c PublisherConfig) publish() wmnats.PublisherPublishConfig {
 	js := c.JetStream
-	js.PublishOptions = slices.Concat(PublishConfig().JetStream.PublishOptions, js.PublishOptions)
-	return wmnats.PublisherConfig{
-		URL:               c.URL,
-		NatsOptions:       connect,
-		Marshaler:         Marshaler{Marshaler: c.Marshaler},
-		SubjectCalculator: c.SubjectCalculator,
-		JetStream:         js,
-	}, nil
+	js.PublishOptions = slices.Concat([]natsgo.PubOpt{natsgo.AckWait(c.AckTimeout)}, js.PublishOptions)
+	return wmnats.PublisherPublishConfig{
+		Marshaler: Marshaler{Marshaler: c.Marshaler}, SubjectCalculator: c.SubjectCalculator, JetStream: js,
+	}
 }
 
 // Options returns the connection settings that the package comment explains, for those who connect themselves.
@@ -85,9 +102,7 @@ func Options() []natsgo.Option {
 // PublishConfig returns the publish settings that the package comment explains, for those who hand their
 // own connection to watermill-nats's NewPublisherWithNatsConn.
 func PublishConfig() wmnats.PublisherPublishConfig {
-	return wmnats.PublisherPublishConfig{
-		Marshaler:         Marshaler{},
-		SubjectCalculator: wmnats.DefaultSubjectCalculator,
-		JetStream:         wmnats.JetStreamConfig{PublishOptions: []natsgo.PubOpt{natsgo.AckWait(AckWait)}},
-	}
+	var c PublisherConfig
+	c.setDefaults()
+	return c.publish()
 }

@@ -17,7 +17,7 @@
 //     (RetryOnFailedConnect), and notices a dead connection within a minute (PingInterval 20 s) instead of up to six.
 //   - Nothing is buffered while disconnected (ReconnectBufSize -1): Publish fails at once instead of waiting for the
 //     acknowledgement of a message that is still in memory and would arrive after its own retry.
-//   - The acknowledgement is waited for at most 5 s, because Publish takes no context.
+//   - The acknowledgement is waited for at most 5 s (AckTimeout), because Publish takes no context.
 //   - AutoProvision is off: it asks for the stream in every call, one more round trip, and creates one with the
 //     topic's name, which may contain no dot. Create streams yourself, see below.
 //
@@ -38,11 +38,12 @@
 // # Metadata
 //
 // NATS headers are text: nats.go replaces line breaks in metadata values by spaces and trims them. A metadata
-// key with a character that a header name cannot have is refused. Payloads are not touched.
+// key with a character that a header name cannot have is refused, and so is "_watermill_message_uuid", the header in which
+// the UUID travels. Payloads are not touched.
 //
 // # Verdicts
 //
-// [Classify] is a forwarder.Classifier. It blames a message only for what is certainly the message's own fault, and
+// A forwarder asks the [Publisher] for the verdict on each of its errors, which is that of [Classify]. It blames a message only for what is certainly the message's own fault, and
 // pauses a topic only for what certainly is not; all else is Rejected: charged as an attempt and tried again.
 //
 //   - Unavailable: no connection, no acknowledgement in time, no stream for the subject, JetStream disabled, without
@@ -50,7 +51,7 @@
 //     and once the operator has fixed it the topic goes on by itself. A missing permission to publish shows only as a time-out;
 //     the server reports the reason asynchronously, and NewPublisher logs it.
 //   - Permanent: payload and headers over the server's max_payload or the stream's MaxMsgSize, headers over 64 KiB, a
-//     subject or header name that NATS does not allow, an invalid per-message TTL.
+//     subject or header name that NATS does not allow, an invalid per-message TTL, outbox.ErrInvalidMessage.
 //   - Rejected: everything else, such as a failed expectation on the last sequence.
 //
 // Sources: the comments on nats.Options, "Message Deduplication" in the NATS documentation on

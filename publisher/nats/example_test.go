@@ -12,24 +12,28 @@ import (
 
 func ExampleNewPublisher() {
 	pub, err := nats.NewPublisher(nats.PublisherConfig{
-		URL:         "nats://localhost:4222",
-		NatsOptions: []natsgo.Option{natsgo.Name("orders"), natsgo.UserCredentials("orders.creds")},
+		URL:     "nats://localhost:4222",
+		Options: []natsgo.Option{natsgo.Name("orders"), natsgo.UserCredentials("orders.creds")},
 	}, watermill.NewStdLogger(false, false))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer func() { _ = pub.Close() }()
 
-	// Hand pub to the forwarder, with Classify: nats.Classify in its Config.
+	// Hand pub to forwarder.New, which asks it what its errors mean.
 }
 
 // A publisher on a connection of your own, with the safe settings.
-func ExamplePublishConfig() {
+func ExampleWrap() {
 	conn, err := natsgo.Connect("nats://localhost:4222", nats.Options()...)
 	if err != nil {
 		log.Fatal(err)
 	}
-	pub, err := wmnats.NewPublisherWithNatsConn(conn, nats.PublishConfig(), nil)
+	own, err := wmnats.NewPublisherWithNatsConn(conn, nats.PublishConfig(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	pub, err := nats.Wrap(own)
 	if err != nil {
 		log.Fatal(err)
 	}

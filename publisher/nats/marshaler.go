@@ -23,8 +23,12 @@ var _ wmnats.Marshaler = Marshaler{}
 
 // Marshal returns the wrapped marshaler's message with Nats-Msg-Id set, or its error untouched. For a
 // subject that nothing can be published to it returns an error that wraps nats.ErrBadSubject: the client lets
-// wildcards and empty tokens pass.
+// wildcards and empty tokens pass. It returns outbox.ErrInvalidMessage for metadata "_watermill_message_uuid", the
+// header in which the UUID travels, if its value is another.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
+	if other, found := msg.Metadata[wmnats.WatermillUUIDHdr]; found && other != msg.UUID {
+		return nil, fmt.Errorf("%w: metadata %s is the header of the UUID: leave it out", outbox.ErrInvalidMessage, wmnats.WatermillUUIDHdr)
+	}
 	inner := m.Marshaler
 	if inner == nil {
 		inner = &wmnats.NATSMarshaler{}

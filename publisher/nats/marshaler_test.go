@@ -102,3 +102,15 @@ func TestMarshalerPassesErrorsOn(t *testing.T) {
 		t.Fatalf("got %v, want %v", err, want)
 	}
 }
+
+// NATSMarshaler would send the metadata's value as the UUID.
+func TestMarshalerRefusesAnotherUUID(t *testing.T) {
+	msg := message.NewMessage("uuid", nil)
+	for value, want := range map[string]error{"another": outbox.ErrInvalidMessage, "": outbox.ErrInvalidMessage, "uuid": nil} {
+		msg.Metadata.Set(wmnats.WatermillUUIDHdr, value)
+		_, err := nats.Marshaler{}.Marshal("a", msg)
+		if !errors.Is(err, want) || err != nil && nats.Classify(err) != permanent {
+			t.Errorf("%q: got %v, %v, want %v, permanent", value, err, nats.Classify(err), want)
+		}
+	}
+}

@@ -1,37 +1,108 @@
 package nats
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// NewPublisher returns a watermill-nats publisher with the settings that the package comment explains. It is
-// safe for concurrent use. It returns an error if the configuration is unsafe or invalid, but not if no server can be
-// reached: it goes on trying, and Publish fails until there is one. Connection state and what the
-// server reports asynchronously is logged; a nil logger logs nothing.
-func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*wmnats.Publisher, error) {
+// Publisher publishes to JetStream through a watermill-nats publisher. It is safe for concurrent use,
+// Close included.
+type Publisher struct {
+	inner message.Publisher
+
+	open   sync.RWMutex
+	closed bool
+}
+
+var (
+	_ message.Publisher    = (*Publisher)(nil)
+	_ forwarder.Classifier = (*Publisher)(nil)
+)
+
+// NewPublisher returns a publisher with the settings that the package comment explains. It connects in the background
+// if the first attempt fails, so that a service starts while NATS is down; until then Publish returns
+// errors that Classify calls Unavailable. It returns an error that names the field if the configuration is unsafe
+// or invalid. The state of the connection and what the server reports asynchronously are logged; a nil logger logs
+// nothing.
+func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+	config.setDefaults()
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	wc, err := config.watermill()
+	conn, err := natsgo.Connect(config.URL, slices.Concat(logging(logger), config.connect())...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("nats: connect: %w", err)
 	}
-	wc.NatsOptions = slices.Concat(logging(logger), wc.NatsOptions)
-
-	pub, err := wmnats.NewPublisher(wc, logger)
+	if !conn.IsConnected() {
+		logger.Error("Cannot connect to NATS, trying on", conn.LastError(), nil)
+	}
+	pub, err := wmnats.NewPublisherWithNatsConn(conn, config.publish(), logger)
 	if err != nil {
+		conn.Close()
 		return nil, fmt.Errorf("nats: new publisher: %w", err)
 	}
-	return pub, nil
+	return Wrap(pub)
+}
+
+// Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that the forwarder can ask
+// it what its errors mean and Close may be called while others publish. pub must not be used directly any
+// more. It returns an error if pub is nil.
+func Wrap(pub message.Publisher) (*Publisher, error) {
+	if pub == nil {
+		return nil, errors.New("nats: the publisher to wrap is nil")
+	}
+	return &Publisher{inner: pub}, nil
+}
+
+// Publish sends the messages one after another and returns when JetStream has stored them. It stops at the first
+// error, which Classify judges; the messages before it have been sent. An error does not mean that the
+// message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil message or one
+// that no NATS message can be made of.
+func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	p.open.RLock()
+	defer p.open.RUnlock()
+	if p.closed {
+		return outbox.ErrClosed
+	}
+	if i := slices.Index(messages, nil); i >= 0 {
+		return fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(messages))
+	}
+	return p.inner.Publish(topic, messages...)
+}
+
+// Classify is the package's Classify: a forwarder asks its publisher for it.
+func (p *Publisher) Classify(err error) forwarder.Verdict { return Classify(err) }
+
+// Close waits for the calls to Publish that are under way and closes the wrapped publisher with its connection. It
+// may be called at any time; later calls return nil.
+func (p *Publisher) Close() error {
+	p.open.Lock()
+	defer p.open.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	return p.inner.Close()
 }
 
 func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 	return []natsgo.Option{
+		natsgo.ConnectHandler(func(c *natsgo.Conn) {
+			logger.Info("Connected to NATS", watermill.LogFields{"url": c.ConnectedUrlRedacted()})
+		}),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
 			if err != nil {
 				logger.Error("NATS connection lost, reconnecting", err, nil)

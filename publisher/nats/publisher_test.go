@@ -1,8 +1,11 @@
 package nats_test
 
 import (
+	"errors"
 	"net"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
@@ -20,9 +24,10 @@ func TestNewPublisherRefusesUnsafeConfig(t *testing.T) {
 	}{
 		"core NATS":          {nats.PublisherConfig{JetStream: wmnats.JetStreamConfig{Disabled: true}}, "JetStream.Disabled"},
 		"UUID alone":         {nats.PublisherConfig{JetStream: wmnats.JetStreamConfig{TrackMsgId: true}}, "JetStream.TrackMsgId"},
-		"limited reconnects": {nats.PublisherConfig{NatsOptions: []natsgo.Option{natsgo.MaxReconnects(3)}}, "MaxReconnects"},
-		"no reconnects":      {nats.PublisherConfig{NatsOptions: []natsgo.Option{natsgo.NoReconnect()}}, "MaxReconnects"},
-		"bad option":         {nats.PublisherConfig{NatsOptions: []natsgo.Option{natsgo.RootCAs("/does/not/exist")}}, "NatsOptions"},
+		"limited reconnects": {nats.PublisherConfig{Options: []natsgo.Option{natsgo.MaxReconnects(3)}}, "MaxReconnects"},
+		"no reconnects":      {nats.PublisherConfig{Options: []natsgo.Option{natsgo.NoReconnect()}}, "MaxReconnects"},
+		"no time":            {nats.PublisherConfig{AckTimeout: -1}, "AckTimeout"},
+		"bad option":         {nats.PublisherConfig{Options: []natsgo.Option{natsgo.RootCAs("/does/not/exist")}}, "PublisherConfig.Options"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -42,22 +47,52 @@ func TestPublisherStartsBeforeTheServer(t *testing.T) {
 	nobody := l.Addr().String()
 	_ = l.Close()
 
-	pub, err := nats.NewPublisher(nats.PublisherConfig{URL: "nats://" + nobody}, nil)
+	pub, err := nats.NewPublisher(nats.PublisherConfig{URL: "nats://" + nobody, AckTimeout: time.Hour}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now()
 	err = pub.Publish("a", message.NewMessage("u", nil))
-	if err == nil || nats.Classify(err) != unavailable {
-		t.Errorf("without a server: %v, verdict %v, want unavailable", err, nats.Classify(err))
+	if err == nil || pub.Classify(err) != unavailable {
+		t.Errorf("without a server: %v, verdict %v, want unavailable", err, pub.Classify(err))
 	}
-	if took := time.Since(start); took > nats.AckWait {
-		t.Errorf("took %v", took)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if err := pub.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	if err := pub.Close(); err != nil {
+	wg.Wait()
+	err = pub.Publish("a", message.NewMessage("u", nil))
+	if !errors.Is(err, outbox.ErrClosed) || pub.Classify(err) != unavailable {
+		t.Errorf("after Close: %v, verdict %v, want ErrClosed, unavailable", err, pub.Classify(err))
+	}
+	for deadline := time.Now().Add(time.Minute); strings.Contains(goroutines(), "nats.(*Conn)"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the connection lives on:\n%s", goroutines())
+		}
+	}
+}
+
+func goroutines() string {
+	stacks := make([]byte, 1<<20)
+	return string(stacks[:runtime.Stack(stacks, true)])
+}
+
+// deaf stands for a publisher that must not be called.
+type deaf struct{ message.Publisher }
+
+func TestNilsAreErrors(t *testing.T) {
+	if _, err := nats.Wrap(nil); err == nil {
+		t.Error("nil publisher accepted")
+	}
+	pub, err := nats.Wrap(deaf{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := pub.Publish("a", message.NewMessage("u", nil)); nats.Classify(err) != unavailable {
-		t.Errorf("after Close: %v, verdict %v, want unavailable", err, nats.Classify(err))
+	err = pub.Publish("a", message.NewMessage("u", nil), nil)
+	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") || pub.Classify(err) != permanent {
+		t.Errorf("nil message: got %v, %v", err, pub.Classify(err))
 	}
 }

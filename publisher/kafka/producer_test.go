@@ -1,0 +1,126 @@
+package kafka_test
+
+import (
+	"bytes"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+)
+
+// handlers make a mock broker that answers every produce request for the topic with the code.
+func handlers(t *testing.T, broker *sarama.MockBroker, topic string, code sarama.KError) map[string]sarama.MockResponse {
+	return map[string]sarama.MockResponse{
+		"ApiVersionsRequest": sarama.NewMockApiVersionsResponse(t).SetApiKeys([]sarama.ApiVersionsResponseKey{
+			{ApiKey: 0, MaxVersion: 8},  // Produce
+			{ApiKey: 3, MaxVersion: 8},  // Metadata
+			{ApiKey: 22, MaxVersion: 4}, // InitProducerId
+		}),
+		"MetadataRequest":       sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), broker.BrokerID()).SetLeader(topic, 0, broker.BrokerID()),
+		"InitProducerIDRequest": sarama.NewMockInitProducerIDResponse(t).SetProducerID(1),
+		"ProduceRequest":        sarama.NewMockProduceResponse(t).SetError(topic, 0, code),
+	}
+}
+
+// nobody is an address at which nobody listens.
+func nobody(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func TestPublisherStartsBeforeKafka(t *testing.T) {
+	const topic = "orders"
+	addr := nobody(t)
+	var log lockedBuffer
+	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{addr}}, watermill.NewStdLoggerWithOut(&log, false, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pub.Close() }()
+	for range 3 {
+		err := pub.Publish(topic, message.NewMessage("1", nil))
+		if err == nil || pub.Classify(err) != unavailable {
+			t.Fatalf("without Kafka: %v, %v, want unavailable", err, pub.Classify(err))
+		}
+	}
+	if n := log.count("Cannot connect to Kafka"); n != 1 {
+		t.Errorf("logged %d times, want once:\n%s", n, &log)
+	}
+
+	broker := sarama.NewMockBrokerAddr(t, 1, addr)
+	defer broker.Close()
+	broker.SetHandlerByMap(handlers(t, broker, topic, sarama.ErrNoError))
+	eventually(t, "a message is published once Kafka is there", func() bool {
+		return pub.Publish(topic, message.NewMessage("1", nil)) == nil
+	})
+}
+
+// A cluster that answers but gives out no producer ids, as one that is coming up.
+func TestCloseLeavesNothing(t *testing.T) {
+	broker := sarama.NewMockBroker(t, 1)
+	defer broker.Close()
+	noIDs := handlers(t, broker, "orders", sarama.ErrNoError)
+	noIDs["InitProducerIDRequest"] = sarama.NewMockInitProducerIDResponse(t).SetError(sarama.ErrClusterAuthorizationFailed)
+	broker.SetHandlerByMap(noIDs)
+	ready := sarama.NewMockBroker(t, 1)
+	defer ready.Close()
+	ready.SetHandlerByMap(handlers(t, ready, "orders", sarama.ErrNoError))
+
+	for name, addr := range map[string]string{"nobody there": nobody(t), "no producer ids": broker.Addr(), "connected": ready.Addr()} {
+		for _, wait := range []bool{false, true} {
+			pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{addr}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if wait {
+				err := pub.Publish("orders", message.NewMessage("1", nil))
+				if err != nil && pub.Classify(err) != unavailable {
+					t.Errorf("%s: %v, %v, want unavailable", name, err, pub.Classify(err))
+				}
+			}
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() {
+					if err := pub.Close(); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+				})
+			}
+			wg.Wait()
+			eventually(t, name+": nothing runs any more", func() bool {
+				return !goroutineIn("sarama.(*client)") && !goroutineIn("sarama.(*asyncProducer)") &&
+					!goroutineIn("sarama.(*syncProducer)") && !goroutineIn("kafka.(*producer)")
+			})
+		}
+	}
+}
+
+// lockedBuffer may be written and read at the same time.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lockedBuffer) count(text string) int { return bytes.Count([]byte(l.String()), []byte(text)) }
