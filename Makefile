@@ -13,10 +13,16 @@ MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka test test-long check-format lint bench bench-quick clean
+.PHONY: help build vet demo demo-kafka test test-long check-format lint bench bench-quick clean
 
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## go build in all modules
+	@$(call each,$(GO) build ./...)
+
+vet: ## go vet in all modules
+	@$(call each,$(GO) vet ./...)
 
 demo: ## orders through NATS JetStream on a bad day, then count what became of them
 	@$(call demo,nats)
@@ -24,7 +30,7 @@ demo: ## orders through NATS JetStream on a bad day, then count what became of t
 demo-kafka: ## the same with Kafka
 	@$(call demo,kafka)
 
-test: check-format ## go vet and go test -race in all modules (TESTARGS='-run Name -v')
+test: check-format ## go vet and go test -race in all modules (TESTARGS='-run Name -short')
 	@$(call test,-timeout 15m)
 
 test-long: check-format ## the same with the long variants; takes hours
@@ -46,11 +52,20 @@ bench-quick: ## the rows that a change to the engine is likely to spoil
 clean: ## remove what the targets above built
 	rm -rf .cache
 
-# each runs a command in one module after another, the root first, until it fails.
-each = for module in $(MODULES); do echo "== $$module: $(1)"; (cd $$module && $(1)) || exit 1; done
+# each runs a command in one module after another, the root first, until it fails. What takes long prints a line now and
+# then, so that nobody takes it for dead; sleep has no output, or it would keep a pipe open after the end.
+each = began=$$(date +%s); \
+	( while sleep 25 >/dev/null 2>&1; do echo "-- $$(( $$(date +%s) - began )) s"; done ) & clock=$$!; \
+	trap 'kill $$clock' EXIT; trap 'exit 130' INT TERM; \
+	for module in $(MODULES); do \
+		echo "== $$module: $(1)"; (cd $$module && $(1)) || exit 1; \
+	done
+
+# A line for each test, and all that those say that fail.
+GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format testname --
 
 test = $(if $(RACE),,echo "no C compiler, so no race detector"; [ -z "$$CI" ] || exit 1; ) \
-	$(call each,$(GO) vet ./... && $(GO) test $(RACE) -count=1 $(1) $(TESTARGS) ./...)
+	$(call each,$(GO) vet ./... && $(GOTESTSUM) $(RACE) -count=1 $(1) $(TESTARGS) ./...)
 
 # Built first and then run, so that signals and the exit code are the demo's own.
 demo = echo "building examples/$(1)" && mkdir -p .cache && cd examples && \

@@ -64,30 +64,36 @@ func (r *run) concurrently(ctx context.Context, q Querier, m migrations.Migratio
 	return nil
 }
 
+// looksBeforeDrop is how often in a row an index must be found invalid while nobody builds: a build is no longer
+// listed shortly before its last transaction has committed.
+const looksBeforeDrop = 10
+
 // buildIndex makes an index unless it is there. A build that failed has left it invalid: then it is dropped first. But
 // if the process of a build has died the server goes on with it, and it may yet succeed.
 func (r *run) buildIndex(ctx context.Context, q Querier, create, index, table string) error {
-	for {
+	for looks := 0; ; {
 		var name string
 		var complete, building bool
 		err := Collect(ctx, q, func(rows Rows) error { return rows.Scan(&name, &complete, &building) },
 			indexState, r.names.Render(table), r.names.Render(index))
-		switch {
+		switch looks++; {
 		case err != nil || complete:
 			return err
 		case building:
-			select {
-			case <-time.After(lockPause):
-			case <-ctx.Done():
-				return fmt.Errorf("another index is being built on %s: %w", r.names.Render(table), ctx.Err())
-			}
-		case name != "":
+			looks = 0
+		case name == "":
+			_, err := q.Exec(ctx, r.names.Render(create))
+			return err
+		case looks == looksBeforeDrop:
 			if _, err := q.Exec(ctx, "DROP INDEX CONCURRENTLY "+name); err != nil {
 				return fmt.Errorf("drop what a failed build left: %w", err)
 			}
-		default:
-			_, err := q.Exec(ctx, r.names.Render(create))
-			return err
+			continue
+		}
+		select {
+		case <-time.After(lockPause):
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the index %s: %w", r.names.Render(index), ctx.Err())
 		}
 	}
 }
