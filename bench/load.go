@@ -45,8 +45,6 @@ func indexOf(uuid string) int {
 
 func keyOf(i int) string { return fmt.Sprintf("key-%d", i%keys) }
 
-func metadataOf(i int) string { return `{"` + outbox.MetadataKey + `":"` + keyOf(i) + `"}` }
-
 // messageOf is message i as an application would make it.
 func messageOf(i int) *message.Message {
 	msg := message.NewMessage(uuidOf(i), payload)

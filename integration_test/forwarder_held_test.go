@@ -183,7 +183,6 @@ func staleOwner(t *testing.T, h handle) {
 		stale  *side
 		fails  func(error) // what the stale owner's publish of K-1 returns
 		next   *side
-		owned  func() bool // the next owner has all lanes
 		accept func()      // the next owner's publisher takes K-1 from now on
 	}
 	// Both publish K-1: the stale owner's call waits, the next owner's answers with an error until accept.
