@@ -1,0 +1,106 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+type runnerFunc func(ctx context.Context) error
+
+func (f runnerFunc) Run(ctx context.Context) error { return f(ctx) }
+
+// ledger notes in which order things ended.
+type ledger struct {
+	mu   sync.Mutex
+	ends []string
+}
+
+func (l *ledger) untilEnded(name string, result error) runnerFunc {
+	return func(ctx context.Context) error {
+		<-ctx.Done()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ends = append(l.ends, name)
+		return result
+	}
+}
+
+func TestRunEndsInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var l ledger
+		ended := make(chan error, 1)
+		go func() {
+			ended <- Run(ctx, l.untilEnded("router", nil), l.untilEnded("forwarder", context.Canceled), l.untilEnded("metrics", nil))
+		}()
+		synctest.Wait()
+		if len(l.ends) > 0 {
+			t.Fatalf("%v ended before anybody asked", l.ends)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(l.ends, []string{"router", "forwarder", "metrics"}) {
+			t.Errorf("ended in the order %v", l.ends)
+		}
+	})
+}
+
+func TestRunWaitsForEachBeforeTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		finish := make(chan struct{})
+		stillRunning := true
+		ended := make(chan error, 1)
+		go func() {
+			ended <- Run(ctx,
+				runnerFunc(func(ctx context.Context) error { <-ctx.Done(); <-finish; return nil }),
+				runnerFunc(func(ctx context.Context) error { <-ctx.Done(); stillRunning = false; return nil }))
+		}()
+		cancel()
+		synctest.Wait()
+		if !stillRunning {
+			t.Error("the second was ended while the first still worked")
+		}
+		close(finish)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRunEndsAllWhenOneReturns(t *testing.T) {
+	broken := errors.New("broken")
+	for name, result := range map[string]error{"with an error": broken, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var l ledger
+				err := Run(t.Context(), l.untilEnded("router", nil), runnerFunc(func(context.Context) error { return result }))
+				if !errors.Is(err, result) {
+					t.Errorf("returned %v, want %v", err, result)
+				}
+				if !slices.Equal(l.ends, []string{"router"}) {
+					t.Errorf("ended: %v", l.ends)
+				}
+			})
+		})
+	}
+}
+
+func TestRunRefusesNil(t *testing.T) {
+	var l ledger
+	if err := Run(t.Context(), l.untilEnded("router", nil), nil); err == nil {
+		t.Error("a nil runner is accepted")
+	}
+	if len(l.ends) > 0 {
+		t.Error("something was run")
+	}
+	if err := Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
