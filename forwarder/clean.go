@@ -62,10 +62,10 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 		if rising {
 			c.low, rising = min(kept, reached), kept >= reached
 		}
-		if end {
+		if c.next = max(c.next, reached); end {
 			return nil
 		}
-		if c.next = reached; took < slowRead {
+		if took < slowRead {
 			c.span = min(2*c.span, maxCleanSpan)
 		} else if took > 4*slowRead {
 			c.span = max(c.span/2, cleanBatch)

@@ -30,50 +30,6 @@ func ownServer(t *testing.T) (*services.Postgres, handle) {
 	return server, h
 }
 
-// TestServerWithOtherRows publishes a message while its server is replaced by one that has given the message's id to
-// another: that one is published as well.
-func TestServerWithOtherRows(t *testing.T) {
-	for _, c := range []struct {
-		name      string
-		retention time.Duration
-	}{{"keeping", 0}, {"deleting", -1}} {
-		t.Run(c.name, func(t *testing.T) {
-			noLeaks(t)
-			server, h := ownServer(t)
-			publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
-			cfg := quickConfig()
-			cfg.LeaseTTL, cfg.Retention = time.Minute, c.retention
-			settled := &settledCounter{}
-			cfg.Observer = settled
-			w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
-				switch string(msg.Payload) {
-				case "lost":
-					close(publishing)
-					<-goOn
-				case "found":
-					<-release
-				}
-				return nil
-			})
-			w.publish(t, "orders", "K", "lost")
-			<-publishing
-			h.exec(t, "update outbox set uuid = 'another', payload = 'found', key = 'L'")
-			require.NoError(t, server.Restart(t.Context()))
-			h.pool.Reset()
-			w.publish(t, "orders", "M", "later")
-			w.arrives(t, "later") // the new server was read
-			close(goOn)
-			w.arrives(t, "lost")
-			eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
-			assert.Equal(t, []string{"another"}, column[string](t, h, "select uuid from outbox where published_at is null"))
-			close(release)
-			w.arrives(t, "found")
-			w.idle(t)
-			require.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
-		})
-	}
-}
-
 // settledCounter is an observer that counts what was settled as published.
 type settledCounter struct {
 	readErrors

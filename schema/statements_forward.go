@@ -253,8 +253,8 @@ SELECT f.id, 'fenced' FROM failed f WHERE NOT f.mine`
 
 	// CleanPublished deletes published messages past the retention from one stretch of the primary key: at most so
 	// many rows, and so many ids, since under a transaction that is open for long what was deleted stays in the index.
-	// It says up to where the stretch was looked at, whether that is as far as there is something to delete (the rows are
-	// too young, or no id was handed out beyond), the first row that it kept, or else the end of the stretch, and how many it deleted.
+	// It says up to where the next one may pass by, whether that is as far as there is something to delete (the rows beyond are
+	// too young, or no id was handed out), up to where nothing is left, and how many it deleted.
 	//
 	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all), ids per stretch.
 	CleanPublished = `WITH stretch AS MATERIALIZED (
@@ -266,12 +266,12 @@ SELECT f.id, 'fenced' FROM failed f WHERE NOT f.mine`
        AND o.published_at IS NOT NULL AND ($4::text[] = '{}' OR s.topic = ANY ($4::text[]))
     RETURNING o.id
 ), reached AS (
-    SELECT CASE WHEN count(*) < $3::bigint THEN $1::bigint + $5::bigint ELSE max(s.id) END AS id,
-           coalesce(bool_or(s.created_at BETWEEN clock_timestamp() - $2::float8 * interval '1 second' AND clock_timestamp()), false) AS young
+    SELECT min(s.id) FILTER (WHERE s.created_at BETWEEN clock_timestamp() - $2::float8 * interval '1 second' AND clock_timestamp()) - 1 AS young,
+           CASE WHEN count(*) < $3::bigint THEN $1::bigint + $5::bigint ELSE max(s.id) END AS id
       FROM stretch s
 )
-SELECT r.id, r.young OR r.id >= q.last_value,
-       coalesce((SELECT min(s.id) - 1 FROM stretch s WHERE s.id NOT IN (SELECT gone.id FROM gone)), r.id),
+SELECT coalesce(r.young, least(r.id, q.last_value)) AS id, r.young IS NOT NULL OR r.id >= q.last_value,
+       coalesce((SELECT min(s.id) - 1 FROM stretch s WHERE s.id NOT IN (SELECT gone.id FROM gone)), least(r.id, q.last_value)),
        (SELECT count(*) FROM gone)
   FROM reached r CROSS JOIN {outbox_id_seq} q`
 

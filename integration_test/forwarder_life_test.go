@@ -1,0 +1,266 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func forEachRetention(t *testing.T, test func(t *testing.T, cfg forwarder.Config)) {
+	for name, retention := range map[string]time.Duration{"keeping": 0, "deleting": -1} {
+		t.Run(name, func(t *testing.T) {
+			cfg := quickConfig()
+			cfg.Retention, cfg.LeaseTTL = retention, time.Minute
+			test(t, cfg)
+		})
+	}
+}
+
+// TestIdsThatAreHandedOutAgain: while messages are being published, their ids are given to others, and the sequence passes
+// its old value, before anybody reads again. The others are published as well.
+func TestIdsThatAreHandedOutAgain(t *testing.T) {
+	noLeaks(t)
+	for name, again := range map[string]string{
+		"truncate": "truncate outbox restart identity",
+		"restart":  "delete from outbox; alter sequence outbox_id_seq restart",
+		"restored": "drop table outbox, outbox_lanes, outbox_forwarders, outbox_life, outbox_topics, outbox_migrations, inbox",
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
+				url := newMigratedDatabase(t)
+				other := newPgxHandle(t, url) // nobody is woken by what it writes
+				h, gate := newStatementGate(t, url)
+				cfg.DisableListen = true
+				goOn := make(chan struct{})
+				settled := &settledCounter{}
+				cfg.Observer = settled
+				w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+					if msg.Payload[0] == 'o' {
+						<-goOn
+					}
+					return nil
+				})
+				old := numbered("old", 1, 20)
+				w.publish(t, "orders", "", old...)
+				w.wait(t, "all are being published", func() bool { return tried(w, old) == 20 })
+				held, more := gate.hold(schema.Fetch, 0), gate.hold(schema.FetchMore, 0)
+				received := false
+				for !received {
+					select {
+					case <-held.arrived:
+						received = true
+					case <-more.arrived:
+						received = true
+					case <-time.After(patience):
+						t.Fatal("nobody reads")
+					}
+				}
+				other.exec(t, again)
+				if name == "restored" {
+					require.NoError(t, schema.Init(t.Context(), other.db, schema.Names{}))
+				}
+				found := numbered("new", 1, 50)
+				other.publish(t, "orders", "", found...)
+				require.Equal(t, 50, h.count(t, "select max(id)::int from outbox"), "the ids were not handed out again")
+				close(goOn)
+				w.arrives(t, old...)
+				eventually(t, func() bool { return settled.n.Load() == 20 }, "the old ones are settled")
+				assert.Equal(t, 50, h.count(t, "select count(*) from outbox where published_at is null"))
+				gate.release(held)
+				gate.release(more)
+				w.arrives(t, found...)
+				w.idle(t)
+				assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+			})
+		})
+	}
+}
+
+func tried(w world, payloads []string) (n int) {
+	for _, p := range payloads {
+		if w.triedTimes(p) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// TestServerWithOtherRows publishes messages while their server dies in one of several ways, and comes back with their
+// ids given to others: those are published as well.
+func TestServerWithOtherRows(t *testing.T) {
+	noLeaks(t)
+	for name, end := range map[string]func(t *testing.T, h handle, server *services.Postgres){
+		"restart": func(t *testing.T, _ handle, server *services.Postgres) {
+			require.NoError(t, server.Restart(t.Context()))
+		},
+		"kill": func(t *testing.T, _ handle, server *services.Postgres) {
+			require.NoError(t, server.Kill())
+			require.NoError(t, server.Restart(t.Context()))
+		},
+		"a backend is killed": func(t *testing.T, h handle, _ *services.Postgres) { killBackend(t, h) },
+		"promotion": func(t *testing.T, h handle, server *services.Postgres) {
+			dir := value[string](t, h, "show data_directory")
+			require.NoError(t, server.Stop())
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644))
+			require.NoError(t, server.Restart(t.Context()))
+			h.pool.Reset()
+			require.True(t, value[bool](t, h, "select pg_promote()"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
+				server, h := ownServer(t)
+				publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
+				settled := &settledCounter{}
+				cfg.Observer = settled
+				w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+					switch string(msg.Payload) {
+					case "lost":
+						close(publishing)
+						<-goOn
+					case "found":
+						<-release
+					}
+					return nil
+				})
+				w.publish(t, "orders", "K", "lost")
+				<-publishing
+				h.exec(t, "update outbox set uuid = 'another', payload = 'found', key = 'L'")
+				end(t, h, server)
+				h.pool.Reset()
+				eventually(t, func() bool {
+					_, err := h.db.Exec(t.Context(), "select 1")
+					return err == nil
+				}, "the server is back")
+				w.publish(t, "orders", "M", "later")
+				w.arrives(t, "later") // the new server was read
+				close(goOn)
+				w.arrives(t, "lost")
+				eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
+				assert.Equal(t, []string{"another"}, column[string](t, h, "select uuid from outbox where published_at is null"))
+				close(release)
+				w.arrives(t, "found")
+				w.idle(t)
+				require.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+			})
+		})
+	}
+}
+
+// killBackend kills a backend of a test's own server, which makes the server empty what is unlogged and recover.
+func killBackend(t *testing.T, h handle) {
+	t.Helper()
+	conn, err := h.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	started := value[time.Time](t, h, "select pg_postmaster_start_time()")
+	require.NoError(t, syscall.Kill(int(conn.Conn().PgConn().PID()), syscall.SIGKILL))
+	eventually(t, func() bool { return conn.Ping(t.Context()) != nil }, "the backend is gone")
+	h.pool.Reset()
+	eventually(t, func() bool {
+		_, err := h.db.Exec(t.Context(), "checkpoint")
+		return err == nil
+	}, "the server is back")
+	require.Equal(t, started, value[time.Time](t, h, "select pg_postmaster_start_time()"), "the server was started anew")
+}
+
+// TestCommitsThatACrashLost: with synchronous_commit = off a crash loses the last commits and hands their ids out again. What
+// was published of them does not settle the messages that have the ids now.
+func TestCommitsThatACrashLost(t *testing.T) {
+	noLeaks(t)
+	forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
+		t.Setenv("OUTBOX_POSTGRES_URL", "")
+		server, err := services.StartPostgres(t.Context(), services.Options{PostgresSettings: []string{
+			"synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off",
+		}})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, server.Close()) })
+		h := newPgxHandle(t, server.URL())
+		require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+		settled := &settledCounter{}
+		cfg.Observer = settled
+		goOn := make(chan struct{})
+		w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+			if msg.Payload[0] == 'l' {
+				<-goOn
+			}
+			return nil
+		})
+		w.publish(t, "orders", "", "first")
+		w.arrives(t, "first")
+		h.exec(t, "checkpoint")
+		lost := numbered("lost", 1, 20)
+		w.publish(t, "orders", "", lost...)
+		w.wait(t, "all are being published", func() bool { return tried(w, lost) == 20 })
+		ids := h.count(t, "select max(id)::int from outbox")
+		killBackend(t, h)
+		require.Zero(t, h.count(t, "select count(*) from outbox where convert_from(payload, 'UTF8') like 'lost%'"), "nothing was lost: the test shows nothing")
+		found := numbered("found", 1, 60)
+		w.publish(t, "orders", "", found...)
+		t.Logf("ids up to %d were lost; the others have %d and up", ids, h.count(t, "select min(id)::int from outbox where convert_from(payload, 'UTF8') like 'found%'"))
+		close(goOn)
+		w.arrives(t, append(lost, found...)...)
+		w.idle(t)
+		assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+	})
+}
+
+// TestFailureOfAnotherLife: a failure is on its way to the database when ids begin to mean other messages, and gets there after
+// the held keys were loaded and before the first read. Were it recorded, its message would not be read and nobody would know
+// that it holds its key.
+func TestFailureOfAnotherLife(t *testing.T) {
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.LeaseTTL, cfg.QueryTimeout, cfg.PollInterval = time.Minute, time.Minute, 10*time.Millisecond
+	cfg.Backoff = forwarder.Backoff{Initial: time.Second, Max: time.Second}
+	w := startForwarderOn(t, h, cfg, refuse("m1"))
+	w.idle(t)
+	failure := gate.hold(schema.SettleFailed, 0)
+	w.publish(t, "orders", "K", "m1", "m2")
+	<-failure.arrived
+	var read, readMore *heldStatement
+	loaded := make(chan struct{})
+	gate.onRun(schema.LoadHeads, func() {
+		read, readMore = gate.hold(schema.Fetch, 0), gate.hold(schema.FetchMore, 0)
+		close(loaded)
+	})
+	h.exec(t, "alter sequence outbox_id_seq restart with 1000") // the ids of another life
+	select {
+	case <-loaded:
+	case <-time.After(patience):
+		t.Fatal("the held keys are not loaded again")
+	}
+	select {
+	case <-read.arrived:
+	case <-readMore.arrived:
+	case <-time.After(patience):
+		t.Fatal("nothing is read again")
+	}
+	w.answers(nil)
+	before := value[string](t, h, "select string_agg(id || ' ' || attempts, ', ' order by id) from outbox")
+	settled := make(chan struct{}, 10)
+	gate.onRun(schema.SettleFailed, func() { settled <- struct{}{} })
+	gate.release(failure)
+	// It is over when the connection that it waits for in the pool has done something else; there is one for each statement.
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle' and query like '%fence%'") > 0
+	}, "the failure was sent")
+	assert.Equal(t, before, value[string](t, h, "select string_agg(id || ' ' || attempts, ', ' order by id) from outbox"), "the failure was recorded")
+	gate.release(read)
+	gate.release(readMore)
+	w.arrives(t, "m1", "m2")
+	assert.Equal(t, []string{"m1", "m2"}, w.payloads("K"))
+}

@@ -1,0 +1,105 @@
+package integration_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// TestPausedTopicIsInTheDatabase while its broker is down, with the reason, and not after.
+func TestPausedTopicIsInTheDatabase(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	w := startForwarderOn(t, h, classifyingConfig(), func(topic string, _ *message.Message) error {
+		if topic == "down" {
+			return errDown
+		}
+		return nil
+	})
+	w.publish(t, "down", "K", "1")
+	w.publish(t, "up", "K2", "2")
+	const paused = `select t.topic || ': ' || t.reason from outbox_topics t join outbox_forwarders f on f.id = t.forwarder
+		where t.failures > 0 and t.paused_at between now() - interval '1 minute' and now()`
+	eventually(t, func() bool {
+		return assert.ObjectsAreEqual([]string{"down: broker is down"}, column[string](t, h, paused))
+	}, "the pause is written down")
+	assert.Equal(t, 1, w.log.count("Topic is"), "it was said more than once in a minute")
+	w.answers(nil)
+	w.arrives(t, "1")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_topics") == 0 }, "and so is its end")
+	w.answers(func(string, *message.Message) error { return errDown })
+	w.publish(t, "down", "K", "3")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_topics") == 1 }, "it is paused again")
+	require.NoError(t, w.Forwarder.Close())
+	assert.Zero(t, h.count(t, "select count(*) from outbox_topics"))
+}
+
+// TestCleanUpGoesOn where it stopped, instead of walking what it deleted, which a long transaction keeps in the index.
+func TestCleanUpGoesOn(t *testing.T) {
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at)
+		select i, 'orders', 'x', now() - interval '8 days', now() - interval '8 days' from generate_series(1, 5000) i`)
+	h.exec(t, "insert into outbox (uuid, topic, payload, published_at) values ('young', 'orders', 'x', now())")
+	var mu sync.Mutex
+	var cursors []int64
+	var rule *heldStatement
+	rule = gate.onRun(schema.CleanPublished, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, arg := range rule.args {
+			if cursor, ok := arg.(int64); ok {
+				cursors = append(cursors, cursor)
+				break
+			}
+		}
+	})
+	cfg := quickConfig()
+	cfg.CleanupInterval = 20 * time.Millisecond
+	startForwarder(t, h, cfg)
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 1 }, "what is old is deleted")
+	mu.Lock()
+	walked := len(cursors)
+	mu.Unlock()
+	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(cursors) > walked+5 }, "it looks again")
+	mu.Lock()
+	defer mu.Unlock()
+	for _, cursor := range cursors[walked+1:] {
+		assert.GreaterOrEqual(t, cursor, int64(4000), "it began anew: %v", cursors)
+	}
+}
+
+// TestTracesOfForwardersThatAreGone are deleted, and the lanes of scopes that nobody has. Epochs never begin anew.
+func TestTracesOfForwardersThatAreGone(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	other := withTopics("abandoned", "b")
+	_, stop := inTurn(t, h, newFakeBroker(), other, newLogCapture(t))
+	const epochs = "select coalesce(max(epoch), 0) from outbox_lanes where scope = 'abandoned'"
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 64 }, "it has lanes")
+	before := value[int64](t, h, epochs)
+	stop()
+	h.exec(t, `insert into outbox_forwarders (id, scope, topics, name, expires_at) values
+		('00000000-0000-0000-0000-000000000001', 'long gone', '{x}', 'x', now() - interval '2 hours'),
+		('00000000-0000-0000-0000-000000000002', 'gone', '{y}', 'y', now() - interval '1 minute')`)
+	h.exec(t, `insert into outbox_lanes (scope, lane) select s, n from unnest('{long gone,gone}'::text[]) s, generate_series(0, 63) n`)
+	h.exec(t, `insert into outbox_topics (topic, forwarder, paused_at) values ('x', '00000000-0000-0000-0000-000000000001', now()),
+		('y', '00000000-0000-0000-0000-000000000002', now()), ('z', '00000000-0000-0000-0000-000000000000', now())`)
+	cfg := withTopics("", "a")
+	cfg.CleanupInterval = 20 * time.Millisecond
+	startForwarder(t, h, cfg)
+	eventually(t, func() bool {
+		return fmt.Sprint(column[string](t, h, "select distinct scope from outbox_lanes order by 1")) == `[["a"] gone]`
+	}, "lanes of abandoned scopes are deleted")
+	assert.Equal(t, []string{"y", "z"}, column[string](t, h, "select topic from outbox_topics order by 1"))
+	_, _ = inTurn(t, h, newFakeBroker(), other, newLogCapture(t))
+	eventually(t, func() bool { return value[int64](t, h, epochs) > 0 }, "its lanes are there again")
+	assert.Greater(t, value[int64](t, h, epochs), before)
+}

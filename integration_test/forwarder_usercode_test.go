@@ -1,0 +1,225 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// rudeObserver implements all that an observer may, and behaves the same in each.
+type rudeObserver struct{ behave func() }
+
+func (o rudeObserver) PublishStart(ctx context.Context, _ *message.Message, _ string) context.Context {
+	o.behave()
+	return ctx
+}
+func (o rudeObserver) PublishEnd(context.Context, forwarder.PublishEnd) { o.behave() }
+func (o rudeObserver) ReadEnd(forwarder.ReadEnd)                        { o.behave() }
+func (o rudeObserver) SettleEnd(forwarder.SettleEnd)                    { o.behave() }
+func (o rudeObserver) MessageDead(forwarder.MessageDead)                { o.behave() }
+func (o rudeObserver) LanesOwned(string, string, int)                   { o.behave() }
+func (o rudeObserver) TopicResumed(string, string, string)              { o.behave() }
+func (o rudeObserver) TopicPaused(string, string, string, int, time.Duration, error) {
+	o.behave()
+}
+
+// rudeLogger is a logger that does the same.
+type rudeLogger struct{ behave func() }
+
+func (l rudeLogger) Error(string, error, watermill.LogFields)         { l.behave() }
+func (l rudeLogger) Info(string, watermill.LogFields)                 { l.behave() }
+func (l rudeLogger) Debug(string, watermill.LogFields)                { l.behave() }
+func (l rudeLogger) Trace(string, watermill.LogFields)                { l.behave() }
+func (l rudeLogger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+// rudeError is an error whose text panics.
+type rudeError struct{}
+
+func (rudeError) Error() string { panic("no text") }
+
+// TestUserCodeThatMisbehaves: what the publisher, Classify, observers and loggers do ends nothing but their own call.
+func TestUserCodeThatMisbehaves(t *testing.T) {
+	noLeaks(t)
+	panics, exits := func() { panic("user code") }, func() { runtime.Goexit() }
+	var hangs chan struct{}
+	for name, set := range map[string]func(cfg *forwarder.Config, log *rudeLogger, publish *func() error){
+		"a publisher ends its goroutine": func(_ *forwarder.Config, _ *rudeLogger, publish *func() error) {
+			*publish = func() error { runtime.Goexit(); return nil }
+		},
+		"an error has no text": func(_ *forwarder.Config, _ *rudeLogger, publish *func() error) {
+			*publish = func() error { return rudeError{} }
+		},
+		"Classify panics": func(cfg *forwarder.Config, _ *rudeLogger, _ *func() error) {
+			cfg.Classify = func(error) forwarder.Verdict { panic("user code") }
+		},
+		"Classify ends its goroutine": func(cfg *forwarder.Config, _ *rudeLogger, _ *func() error) {
+			cfg.Classify = func(error) forwarder.Verdict { runtime.Goexit(); return 0 }
+		},
+		"Classify panics about a time-out": func(cfg *forwarder.Config, _ *rudeLogger, publish *func() error) {
+			cfg.PublishTimeout = 20 * time.Millisecond
+			cfg.Classify = func(error) forwarder.Verdict { panic("user code") }
+			*publish = func() error { time.Sleep(200 * time.Millisecond); return errRefused } // longer than it may
+		},
+		"an observer panics": func(cfg *forwarder.Config, _ *rudeLogger, _ *func() error) { cfg.Observer = rudeObserver{panics} },
+		"an observer ends its goroutine": func(cfg *forwarder.Config, _ *rudeLogger, _ *func() error) {
+			var n atomic.Int64
+			cfg.Observer = rudeObserver{func() {
+				if n.Add(1)%3 == 0 { // else nothing would ever be published
+					exits()
+				}
+			}}
+		},
+		"a logger panics":             func(_ *forwarder.Config, log *rudeLogger, _ *func() error) { log.behave = panics },
+		"a logger ends its goroutine": func(_ *forwarder.Config, log *rudeLogger, _ *func() error) { log.behave = exits },
+		"a logger hangs":              func(_ *forwarder.Config, log *rudeLogger, _ *func() error) { log.behave = func() { <-hangs } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			hangs = make(chan struct{})
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			cfg := classifyingConfig()
+			log := rudeLogger{func() {}}
+			publish := func() error { return errRefused }
+			set(&cfg, &log, &publish)
+			broker := newFakeBroker()
+			var down atomic.Bool
+			broker.answers(func(topic string, msg *message.Message) error {
+				switch {
+				case string(msg.Payload) == "rude" && broker.triedTimes("rude") == 1:
+					return publish()
+				case topic == "down" && !down.Load():
+					down.Store(true)
+					return errDown
+				case string(msg.Payload) == "dead":
+					return errMalformed
+				}
+				return nil
+			})
+			f, err := forwarder.New(h.db, broker, cfg, log)
+			require.NoError(t, err)
+			ended := make(chan error, 1)
+			go func() { ended <- f.Run(context.Background()) }()
+			<-f.Running()
+			h.publish(t, "orders", "K", "rude", "after")
+			h.publish(t, "down", "L", "paused")
+			h.publish(t, "orders", "M", "dead")
+			h.publish(t, "orders", "", numbered("u", 1, 20)...)
+			broker.arrives(t, append(numbered("u", 1, 20), "rude", "after", "paused")...)
+			assert.Equal(t, []string{"rude", "after"}, broker.payloads("K"))
+			eventually(t, func() bool {
+				return h.count(t, "select count(*) from outbox where published_at is not null") >= 23
+			}, "all are settled")
+			close(hangs)
+			require.NoError(t, f.Close())
+			require.NoError(t, <-ended)
+		})
+	}
+}
+
+// TestPublishTimeoutEndsTheContext of the message: a publisher that heeds it returns, and so does whoever received a message
+// of a Subscriber.
+func TestPublishTimeoutEndsTheContext(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PublishTimeout, cfg.Concurrency = 50*time.Millisecond, 2
+	cfg.Topics = []string{"orders"}
+	causes := make(chan error, 100)
+	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+		if msg.Payload[0] == 'h' && msg.Metadata["again"] == "" {
+			select {
+			case <-msg.Context().Done():
+				causes <- msg.Context().Err()
+			case <-time.After(patience):
+				causes <- errors.New("the context goes on")
+			}
+		}
+		return nil // and succeeds after all
+	})
+	hanging := numbered("h", 1, 10)
+	w.publish(t, "orders", "", hanging...)
+	w.arrives(t, hanging...)
+	for range hanging {
+		require.ErrorIs(t, <-causes, context.DeadlineExceeded)
+	}
+
+	t.Run("of a Subscriber", func(t *testing.T) {
+		s := newSubscriber(t, h, cfg0(cfg))
+		messages, err := s.Subscribe(t.Context(), "delivered")
+		require.NoError(t, err)
+		h.publish(t, "delivered", "", numbered("d", 1, 4)...)
+		for range 4 { // twice as many as Concurrency: nobody acks them
+			msg := receive(t, messages)
+			select {
+			case <-msg.Context().Done():
+			case <-time.After(patience):
+				t.Fatal("the context goes on")
+			}
+		}
+	})
+}
+
+func cfg0(cfg forwarder.Config) forwarder.Config {
+	cfg.Topics = nil
+	return cfg
+}
+
+// TestSubscriberThatNeverReads gives the half of its lanes away, and what lies in them.
+func TestSubscriberThatNeverReads(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := newSubscriber(t, h, quickConfig())
+	_, err := s.Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	all := numbered("m", 1, 500)
+	h.publish(t, "orders", "", all...)
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 64 }, "it has the lanes")
+	messages, err := s.Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	eventually(t, func() bool {
+		return assert.ObjectsAreEqual([]int{32, 32}, column[int](t, h,
+			"select count(*)::int from outbox_lanes where owner is not null group by owner"))
+	}, "each has half of the lanes")
+	for range 100 {
+		receive(t, messages).Ack()
+	}
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox where published_at is not null") == 100
+	}, "they are settled")
+	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
+}
+
+// TestOwnPublisher: a forwarder that publishes to its own outbox would never end.
+func TestOwnPublisher(t *testing.T) {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	own, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	broker := newFakeBroker()
+	decorate := message.MessageTransformPublisherDecorator(func(*message.Message) {})
+	decorated, err := decorate(own)
+	require.NoError(t, err)
+	twice, err := decorate(decorated)
+	require.NoError(t, err)
+	for name, pub := range map[string]message.Publisher{"plain": own, "decorated": decorated, "twice": twice} {
+		_, err = forwarder.New(h.db, pub, forwarder.Config{}, nil)
+		require.ErrorIs(t, err, forwarder.ErrOwnPublisher, name)
+		_, err = forwarder.New(h.db, broker, forwarder.Config{Routes: map[string]message.Publisher{"a": pub}}, nil)
+		require.ErrorIs(t, err, forwarder.ErrOwnPublisher, name)
+	}
+	ok, err := decorate(broker)
+	require.NoError(t, err)
+	_, err = forwarder.New(h.db, ok, forwarder.Config{}, nil)
+	require.NoError(t, err)
+	_, err = forwarder.New(newPgxHandle(t, newMigratedDatabase(t)).db, own, forwarder.Config{}, nil)
+	require.NoError(t, err, "from one database to another")
+}
