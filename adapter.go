@@ -79,7 +79,9 @@ type Publisher struct {
 	table   string
 	insert  string
 	channel string // "" = do not notify
-	logger  watermill.LoggerAdapter
+
+	aggregateKeys bool // no KeyFunc was given
+	logger        watermill.LoggerAdapter
 }
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -90,6 +92,7 @@ func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (
 	if err := db.Check(); err != nil {
 		return nil, err
 	}
+	aggregateKeys := cfg.KeyFunc == nil
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -100,7 +103,7 @@ func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (
 	p := &Publisher{
 		db: db, cfg: cfg, logger: logger,
 		table:  cfg.Tables.OutboxName(),
-		insert: cfg.Tables.Render(schema.InsertMessages),
+		insert: cfg.Tables.Render(schema.InsertMessages), aggregateKeys: aggregateKeys,
 	}
 	if !cfg.DisableNotify {
 		p.channel = cfg.Tables.Channel()
@@ -241,6 +244,9 @@ func (p *Publisher) records(topic string, msgs []*message.Message) ([]record, er
 		}
 		key, set := msg.Metadata[MetadataKey]
 		if !set {
+			if err := p.halfAggregate(msg); err != nil {
+				return nil, err
+			}
 			key = p.cfg.KeyFunc(topic, msg)
 		}
 		var err error
@@ -249,6 +255,16 @@ func (p *Publisher) records(topic string, msgs []*message.Message) ([]record, er
 		}
 	}
 	return records, nil
+}
+
+// halfAggregate refuses a message that is meant to have a key and would get none.
+func (p *Publisher) halfAggregate(msg *message.Message) error {
+	kind, id := msg.Metadata[MetadataAggregateType], msg.Metadata[MetadataAggregateID]
+	if !p.aggregateKeys || (kind == "") == (id == "") {
+		return nil
+	}
+	return fmt.Errorf("%w %q: it has half an aggregate, %s %q and %s %q, and so no key and no order: set both, or metadata %s, which may be empty",
+		ErrInvalidMessage, msg.UUID, MetadataAggregateType, kind, MetadataAggregateID, id, MetadataKey)
 }
 
 func (p *Publisher) publishWithoutTx(ctx context.Context, topic string, msgs []*message.Message) error {

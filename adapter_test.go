@@ -120,6 +120,34 @@ func TestPublishChecksBeforeItLooksForATransaction(t *testing.T) {
 	}
 }
 
+func TestHalfAnAggregateIsRefused(t *testing.T) {
+	publish := func(cfg PublisherConfig, change func(*message.Message)) error {
+		pub, err := NewPublisher(noDatabase(t), cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := message.NewMessage("id", nil)
+		change(msg)
+		return pub.Publish("topic", msg)
+	}
+	for name, change := range map[string]func(*message.Message){
+		"no id":   func(m *message.Message) { m.Metadata.Set(MetadataAggregateType, "order") },
+		"no type": func(m *message.Message) { SetAggregate(m, "", "7") },
+	} {
+		if err := publish(PublisherConfig{}, change); !errors.Is(err, ErrInvalidMessage) || !strings.Contains(err.Error(), "aggregate") {
+			t.Errorf("%s: %v", name, err)
+		}
+		keyed := func(m *message.Message) { change(m); SetKey(m, "") }
+		if err := publish(PublisherConfig{}, keyed); !errors.Is(err, ErrNoTx) {
+			t.Errorf("%s, with a key: %v", name, err)
+		}
+		byFunc := PublisherConfig{KeyFunc: func(string, *message.Message) string { return "" }}
+		if err := publish(byFunc, change); !errors.Is(err, ErrNoTx) {
+			t.Errorf("%s, with a KeyFunc: %v", name, err)
+		}
+	}
+}
+
 func TestAggregateKey(t *testing.T) {
 	for want, set := range map[string]func(*message.Message){
 		"":        func(*message.Message) {},

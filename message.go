@@ -57,6 +57,9 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 		r.payload = []byte{}
 	}
 	for k, v := range msg.Metadata {
+		if meant := mistyped(k); meant != "" {
+			return fail("metadata %q is not read: it is spelt %q", k, meant)
+		}
 		if !schema.Storable(k) || !schema.Storable(v) {
 			return fail("metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in", strings.ToValidUTF8(k, "?"))
 		}
@@ -85,6 +88,23 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 		r.delay = max(wait, 0).Seconds()
 	}
 	return r, nil
+}
+
+// mistyped returns which metadata of ours a key is likely meant to be that differs from it in case or separators.
+func mistyped(key string) string {
+	if len(key) > len(MetadataGeneration)+2 || len(key) < len(MetadataKey)-1 {
+		return ""
+	}
+	for _, known := range []string{MetadataKey, MetadataGeneration} {
+		if key != known && letters(key) == letters(known) {
+			return known
+		}
+	}
+	return ""
+}
+
+func letters(s string) string {
+	return strings.ToLower(strings.NewReplacer("_", "", "-", "", ".", "", " ", "").Replace(s))
 }
 
 func checkTopic(topic string) error {
