@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -74,11 +75,11 @@ func (c PublisherConfig) validate() error {
 // Publisher writes messages into the outbox table, in the transaction that their context carries. It is
 // safe for concurrent use; calls that share a transaction must follow one another.
 type Publisher struct {
-	db      *DB
-	cfg     PublisherConfig
-	table   string
-	insert  string
-	channel string // "" = do not notify
+	db                   *DB
+	cfg                  PublisherConfig
+	table                string
+	insert, insertMarked string
+	channel              string // "" = do not notify
 
 	aggregateKeys bool // no KeyFunc was given
 	logger        watermill.LoggerAdapter
@@ -103,7 +104,8 @@ func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (
 	p := &Publisher{
 		db: db, cfg: cfg, logger: logger,
 		table:  cfg.Tables.OutboxName(),
-		insert: cfg.Tables.Render(schema.InsertMessages), aggregateKeys: aggregateKeys,
+		insert: cfg.Tables.Render(schema.InsertMessages), insertMarked: cfg.Tables.Render(insertMarked),
+		aggregateKeys: aggregateKeys,
 	}
 	if !cfg.DisableNotify {
 		p.channel = cfg.Tables.Channel()
@@ -144,8 +146,16 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 		}
 		if i == 0 {
 			ctx = msg.Context()
-		} else if a, b := scopeFrom(ctx), scopeFrom(msg.Context()); !sameTx(a, b) {
+			continue
+		}
+		s := scopeFrom(msg.Context())
+		if !sameTx(scopeFrom(ctx), s) {
 			return ErrMixedTx
+		}
+		if s != nil && len(msgs) > 1 {
+			if err := s.use(func() error { return nil }); err != nil {
+				return p.over(err)
+			}
 		}
 	}
 	return p.PublishContext(ctx, topic, msgs...)
@@ -168,29 +178,55 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 	if s == nil {
 		return p.publishWithoutTx(ctx, topic, msgs)
 	}
-	if err := p.accepts(s); err != nil {
-		return err
+	var begun time.Time
+	err = s.use(func() error {
+		if s.tx.db != nil && s.tx.db != p.db {
+			return ErrOtherDB
+		}
+		begun = time.Now()
+		return s.write(ctx, p, records)
+	})
+	if !begun.IsZero() {
+		p.observe(ctx, topic, records, time.Since(begun), err)
 	}
-	begun := time.Now()
-	for _, stmt := range chunks(p.insert, records) {
-		if _, err = s.tx.q.Exec(ctx, stmt.sql, stmt.args...); err != nil {
-			err = fmt.Errorf("write to %s: %w", p.table, schema.Explain(err))
-			break
+	return p.over(err)
+}
+
+// write writes records at once. It runs in use.
+func (s *scope) write(ctx context.Context, p *Publisher, records []record) error {
+	for _, stmt := range chunks(p.insertInto(s.tx), records) {
+		if _, err := s.tx.q.Exec(ctx, stmt.sql, stmt.args...); err != nil {
+			if s.tx.db != nil {
+				err = endedError(ctx, checked(err))
+			}
+			return fmt.Errorf("write to %s: %w", p.table, schema.Explain(err))
 		}
 	}
-	if err == nil {
-		s.wrote(p)
+	s.wrote(p)
+	return nil
+}
+
+func (p *Publisher) insertInto(tx *txState) string {
+	if tx.q.marked() {
+		return p.insertMarked
 	}
-	p.observe(ctx, topic, records, time.Since(begun), err)
+	return p.insert
+}
+
+// over says that WithoutTx does not help a context that is used after its transaction.
+func (p *Publisher) over(err error) error {
+	if p.cfg.WithoutTx != RequireTx && errors.Is(err, errOver) {
+		return fmt.Errorf("%w; PublisherConfig.WithoutTx is for contexts without a transaction", err)
+	}
 	return err
 }
 
-// Capture takes messages that InTx will write together with COMMIT, in the same round trip where the driver
-// can do that. middleware.Outbox captures what a handler returns; other code wants PublishContext, whose errors
-// come at once. It checks the messages now and keeps their payloads, not copies: leave them as they are until COMMIT. Messages
-// get their ids then, so they come after what the transaction publishes by Publish later. It returns ErrNoTx without a
-// transaction, or if that has ended, whatever PublisherConfig.WithoutTx says, and writes at once in a transaction
-// of WithTx, whose COMMIT is not ours.
+// Capture takes messages that InTx will write together with COMMIT, in the same round trip, if the handle is of pgx and no
+// savepoint of the user's own can be open; else it writes them at once. middleware.Outbox captures what a handler
+// returns; other code wants PublishContext, whose errors come at once. It checks the messages now and keeps their payloads,
+// not copies: leave them as they are until COMMIT. Messages get their ids then, so they come after what the transaction
+// publishes by Publish later. It returns ErrNoTx without a transaction, or if that has ended, whatever
+// PublisherConfig.WithoutTx says.
 func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.Message) error {
 	records, err := p.records(topic, msgs)
 	if err != nil || len(records) == 0 {
@@ -200,14 +236,20 @@ func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.
 	if s == nil {
 		return ErrNoTx
 	}
-	if s.tx.db == nil {
-		return p.PublishContext(ctx, topic, msgs...)
+	later := false
+	err = s.use(func() error {
+		if s.tx.db != nil && s.tx.db != p.db {
+			return ErrOtherDB
+		}
+		if later = s.tx.q.later(); later {
+			s.pending = append(s.pending, capture{p, topic, records})
+		}
+		return nil
+	})
+	if err != nil || later {
+		return p.over(err)
 	}
-	if err := p.accepts(s); err != nil {
-		return err
-	}
-	s.pending = append(s.pending, capture{p, topic, records})
-	return nil
+	return p.PublishContext(ctx, topic, msgs...)
 }
 
 // Close does nothing: the database handle belongs to the caller, and a Router closes its publishers while
@@ -222,16 +264,6 @@ func (p *Publisher) Logger() watermill.LoggerAdapter { return p.logger }
 
 // Tables returns the names of the tables that the publisher writes to, every one filled in.
 func (p *Publisher) Tables() schema.Names { return p.cfg.Tables }
-
-func (p *Publisher) accepts(s *scope) error {
-	if s.over() {
-		return fmt.Errorf("%w: the transaction in it has ended", ErrNoTx)
-	}
-	if s.tx.db != nil && s.tx.db != p.db {
-		return ErrOtherDB
-	}
-	return nil
-}
 
 func (p *Publisher) records(topic string, msgs []*message.Message) ([]record, error) {
 	if err := checkTopic(topic); err != nil {

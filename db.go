@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,8 +50,13 @@ func (db *DB) WithName(name string) *DB {
 	return db
 }
 
-// Name returns the name of the database in logs and metrics.
-func (db *DB) Name() string { return db.name }
+// Name returns the name of the database in logs and metrics, "" for a nil handle.
+func (db *DB) Name() string {
+	if db == nil {
+		return ""
+	}
+	return db.name
+}
 
 // Check returns ErrNoDB if db is nil or was made from a nil pool.
 func (db *DB) Check() error {
@@ -133,10 +139,34 @@ type backend interface {
 // nativeTx is a transaction of a backend. commit runs the pending statements first, in the same round
 // trip if it can. After commit or rollback returned, rollback has no effect.
 type nativeTx interface {
-	schema.Querier
-	native() any // pgx.Tx or *sql.Tx
+	heldTx
 	commit(ctx context.Context, pending []statement) error
 	rollback(ctx context.Context) error
+}
+
+// A transaction that is handed out is marked with a setting that ends with it. What is written in it and COMMIT are
+// preceded by a check of the mark, because a handler may send COMMIT or ROLLBACK as plain SQL, and begin another
+// transaction, or chain one. The mark is a SET and not a SELECT, which would take a snapshot before OnBegin can choose
+// the isolation level.
+const (
+	markTx = `set local watermill_outbox.tx = 'open'`
+	// isMarked fails with an SQLSTATE that hardly anything else has.
+	isMarked = `width_bucket(0, 0, 1, CASE current_setting('watermill_outbox.tx', true) WHEN 'open' THEN 1 ELSE 0 END) > 0`
+	checkTx  = `select ` + isMarked
+
+	insertMarked = schema.InsertMessages + `
+WHERE ` + isMarked
+)
+
+// checked turns the errors of a statement with isMarked into what they mean.
+func checked(err error) error {
+	switch schema.SQLState(err) {
+	case "2201G":
+		return ErrTxEnded
+	case "25P02":
+		return fmt.Errorf("%w: %w", errAborted, err)
+	}
+	return err
 }
 
 // TxOptions are the settings of one transaction. The zero value is the server's default isolation, read-write.

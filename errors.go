@@ -35,10 +35,16 @@ var (
 	ErrCommitUnknown = errors.New("outbox: the outcome of COMMIT is unknown")
 
 	// ErrTxEnded is returned by InTx if its function ended the transaction itself, by Commit, Rollback
-	// or SQL. What came after that in the function was not part of it. It is also returned, without a call
+	// or SQL. What came after that in the function was not part of it, and nothing was published for it. It is also returned, without a call
 	// of the function, for a context whose transaction, or nested InTx, has ended: OutsideTx takes it out.
 	ErrTxEnded = errors.New("outbox: the transaction was ended inside the function that InTx runs: " +
-		"leave COMMIT and ROLLBACK to InTx, return an error to roll back")
+		"leave COMMIT and ROLLBACK to InTx, return an error to roll back; RESET ALL looks the same")
+
+	// ErrTxBusy is returned by a nested InTx while another one is running in the same transaction, or with the context
+	// of the transaction around that one, and by InTx if its function returned while a nested one was still running.
+	// One connection can have savepoints only within each other.
+	ErrTxBusy = errors.New("outbox: a nested InTx is running in this transaction: pass on the context that its function got, " +
+		"and run nested ones one after another, or outside of the transaction (OutsideTx)")
 
 	// ErrTxManaged is returned by Commit and Rollback of the pgx.Tx that TxFromContext yields.
 	ErrTxManaged = errors.New("outbox: this transaction is committed by whoever began it: return nil to commit, an error to roll back")

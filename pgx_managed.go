@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -36,12 +37,11 @@ func (m managedTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := m.usable(); err != nil {
 		return nil, err
 	}
-	// Unique, because code that does not know of each other may begin on the transaction in the context.
-	m.tx.savepoints++
-	inner := managedTx{m.tx, &nested{name: fmt.Sprintf("outbox_nested_%d", m.tx.savepoints)}}
-	if _, err := inner.Exec(ctx, "savepoint "+inner.nested.name); err != nil {
+	inner := managedTx{m.tx, &nested{name: nextSavepoint()}}
+	if _, err := m.tx.conn.Exec(ctx, "savepoint "+inner.nested.name); err != nil {
 		return nil, err
 	}
+	m.tx.userSavepoints.open++
 	return inner, nil
 }
 
@@ -52,8 +52,14 @@ func (m managedTx) end(ctx context.Context, verb string) error {
 	if m.nested == nil {
 		return ErrTxManaged
 	}
-	_, err := m.Exec(ctx, verb+m.nested.name)
+	if err := m.usable(); err != nil {
+		return err
+	}
+	_, err := m.tx.conn.Exec(ctx, verb+m.nested.name)
 	m.nested.done = true
+	if err == nil {
+		m.tx.userSavepoints.open--
+	}
 	return err
 }
 
@@ -61,7 +67,7 @@ func (m managedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns [
 	if err := m.usable(); err != nil {
 		return 0, err
 	}
-	return m.Conn().CopyFrom(ctx, table, columns, src)
+	return m.tx.conn.CopyFrom(ctx, table, columns, src)
 }
 
 func (m managedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
@@ -71,14 +77,17 @@ func (m managedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRes
 	if pgx.FailedBatchResults(batch, nil).Tx() != nil {
 		return pgx.FailedBatchResults(batch, fmt.Errorf("%w: leave out Batch.BeginTx", ErrTxManaged))
 	}
-	return m.Conn().SendBatch(ctx, batch)
+	for _, q := range batch.QueuedQueries {
+		m.tx.userSavepoints.saw(q.SQL)
+	}
+	return m.tx.conn.SendBatch(ctx, batch)
 }
 
 // LargeObjects needs a transaction that pgx made. Telling pgx that the one we are in has just begun
 // makes one without touching it. It ends with ours.
 func (m managedTx) LargeObjects() pgx.LargeObjects {
 	if m.usable() == nil && m.tx.large == nil {
-		m.tx.large, _ = m.Conn().BeginTx(context.Background(), pgx.TxOptions{BeginQuery: "select"})
+		m.tx.large, _ = m.tx.conn.BeginTx(context.Background(), pgx.TxOptions{BeginQuery: "select"})
 	}
 	if m.usable() != nil || m.tx.large == nil {
 		closed := &pgx.Batch{}
@@ -92,28 +101,32 @@ func (m managedTx) Prepare(ctx context.Context, name, query string) (*pgconn.Sta
 	if err := m.usable(); err != nil {
 		return nil, err
 	}
-	return m.Conn().Prepare(ctx, name, query)
+	m.tx.userSavepoints.saw(query)
+	return m.tx.conn.Conn().Prepare(ctx, name, query)
 }
 
 func (m managedTx) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
 	if err := m.usable(); err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	return m.Conn().Exec(ctx, query, args...)
+	m.tx.userSavepoints.saw(query)
+	return m.tx.conn.Exec(ctx, query, args...)
 }
 
 func (m managedTx) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
 	if err := m.usable(); err != nil {
 		return failed(err).Query()
 	}
-	return m.Conn().Query(ctx, query, args...)
+	m.tx.userSavepoints.saw(query)
+	return m.tx.conn.Query(ctx, query, args...)
 }
 
 func (m managedTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
 	if err := m.usable(); err != nil {
 		return failed(err).QueryRow()
 	}
-	return m.Conn().QueryRow(ctx, query, args...)
+	m.tx.userSavepoints.saw(query)
+	return m.tx.conn.QueryRow(ctx, query, args...)
 }
 
 // Conn returns nil after the end of the transaction, and if it could not begin.
@@ -121,8 +134,25 @@ func (m managedTx) Conn() *pgx.Conn {
 	if m.tx.usable() != nil {
 		return nil
 	}
+	m.tx.userSavepoints.unseen = true
 	return m.tx.conn.Conn()
 }
 
 // failed makes what pgx returns with an error: rows that are closed and know it.
 func failed(err error) pgx.BatchResults { return pgx.FailedBatchResults(&pgx.Batch{}, err) }
+
+// userSavepoints knows of savepoints that the user's code makes. What is captured behind one must be undone with it, and so
+// cannot wait for COMMIT.
+type userSavepoints struct {
+	open   int  // by Begin of a managedTx
+	unseen bool // by plain SQL, or by what we cannot see: how many are open is not known
+}
+
+func (u *userSavepoints) maybe() bool { return u.unseen || u.open > 0 }
+
+func (u *userSavepoints) saw(query string) {
+	const word = "savepoint"
+	for i := 0; !u.unseen && i+len(word) <= len(query); i++ {
+		u.unseen = query[i]|0x20 == word[0] && strings.EqualFold(query[i:i+len(word)], word)
+	}
+}

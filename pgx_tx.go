@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -44,8 +43,8 @@ type pgxTx struct {
 	ended    bool
 	startErr error // why BEGIN failed
 
-	savepoints int    // made through managedTx
-	large      pgx.Tx // what LargeObjects works on
+	userSavepoints userSavepoints
+	large          pgx.Tx // what LargeObjects works on
 }
 
 func (t *pgxTx) start(ctx context.Context) error {
@@ -53,7 +52,7 @@ func (t *pgxTx) start(ctx context.Context) error {
 		return t.startErr
 	}
 	t.begun = true
-	_, t.startErr = t.conn.Exec(ctx, t.beginSQL)
+	_, t.startErr = t.conn.Exec(ctx, t.beginSQL+"; "+markTx) // no arguments: pgx sends such as one simple query
 	return t.startErr
 }
 
@@ -64,9 +63,23 @@ func (t *pgxTx) usable() error {
 	return t.startErr
 }
 
-func (t *pgxTx) native() any { return managedTx{tx: t} }
+func (t *pgxTx) handOut(ctx context.Context) (any, error) {
+	if err := t.start(ctx); err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	return managedTx{tx: t}, nil
+}
+
+func (t *pgxTx) mark(context.Context) error { return nil } // comes with BEGIN
+func (t *pgxTx) marked() bool               { return t.begun }
+
+func (t *pgxTx) later() bool { return !t.userSavepoints.maybe() }
 
 func (t *pgxTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if t.begun && t.usable() == nil {
+		tag, err := t.conn.Exec(ctx, query, args...)
+		return tag.RowsAffected(), explainBusy(err)
+	}
 	rows, err := t.Query(ctx, query, args...)
 	if err != nil {
 		return 0, err
@@ -82,17 +95,20 @@ func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (schema.Ro
 	if t.begun {
 		rows, err := t.conn.Query(ctx, query, args...)
 		if err != nil {
-			return nil, err
+			return nil, explainBusy(err)
 		}
 		return pgxRows{rows}, nil
 	}
 	t.begun = true
 	batch := &pgx.Batch{}
 	batch.Queue(t.beginSQL)
+	batch.Queue(markTx)
 	batch.Queue(query, args...)
 	results := t.conn.SendBatch(ctx, batch)
-	if _, err := results.Exec(); err != nil {
-		return nil, t.notBegun(err, results)
+	for range 2 {
+		if _, err := results.Exec(); err != nil {
+			return nil, t.notBegun(err, results)
+		}
 	}
 	rows, err := results.Query()
 	if err != nil {
@@ -127,9 +143,12 @@ func (t *pgxTx) commit(ctx context.Context, pending []statement) error {
 			return errors.Join(err, t.rollback(ctx))
 		}
 	}
+	if t.begun && len(pending) == 0 {
+		pending = []statement{{sql: checkTx}}
+	}
 	for len(pending) > 1 {
 		if _, err := t.Exec(ctx, pending[0].sql, pending[0].args...); err != nil {
-			return errors.Join(err, t.rollback(ctx))
+			return errors.Join(commitError(checked(err)), t.rollback(ctx))
 		}
 		pending = pending[1:]
 	}
@@ -142,10 +161,14 @@ var errAborted = fmt.Errorf("outbox: a statement of the transaction failed and i
 // checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an
 // error: COMMIT would answer ROLLBACK.
 func (t *pgxTx) checkOpen() error {
-	if t.conn.Conn().IsClosed() {
+	conn := t.conn.Conn()
+	switch {
+	case conn.IsClosed():
 		return pgconn.ErrConnClosed
+	case conn.PgConn().IsBusy():
+		return errRowsOpen
 	}
-	switch t.conn.Conn().PgConn().TxStatus() {
+	switch conn.PgConn().TxStatus() {
 	case 'I':
 		return ErrTxEnded
 	case 'E':
@@ -163,14 +186,13 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending []statement) error {
 	for _, s := range pending {
 		batch.Queue(s.sql, s.args...)
 	}
-	before := batch.Len()
 	batch.Queue("commit")
 
 	results := t.conn.SendBatch(ctx, batch)
-	for range before {
+	for range batch.Len() - 1 {
 		if _, err := results.Exec(); err != nil {
 			results.Close() // says the same again
-			return errors.Join(commitError(err), t.rollback(ctx))
+			return errors.Join(commitError(checked(err)), t.rollback(ctx))
 		}
 	}
 	tag, err := results.Exec()
@@ -187,24 +209,19 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending []statement) error {
 
 // commitError tells an error that proves a rollback from one that leaves the outcome open.
 func commitError(err error) error {
-	var pgErr *pgconn.PgError
 	switch {
-	case errors.As(err, &pgErr):
+	case errors.Is(err, ErrTxEnded), errors.Is(err, errAborted):
+		return err
+	case schema.SQLState(err) != "":
 		// An ERROR rolled the transaction back. What ends the connection may have come after the commit, also as
 		// the answer to a statement before COMMIT: a pooler answers in place of a server that it lost.
-		if !fatalState(pgErr.Code) {
+		if !endsConnection(err) {
 			return err
 		}
 	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
 		return err // nothing was sent; pgx says the same of a connection that broke while the answer was read
 	}
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
-}
-
-// fatalState says whether an SQLSTATE ends the connection: class 08, operator intervention, or one
-// that says itself that the outcome is unknown.
-func fatalState(code string) bool {
-	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "XX") || code == "40003"
 }
 
 func (t *pgxTx) rollback(ctx context.Context) error {

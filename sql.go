@@ -79,27 +79,45 @@ func (b sqlBackend) listen(context.Context, string, func(string)) error { return
 
 // sqlTx is a transaction of database/sql. The handler gets the *sql.Tx itself, so that it was ended too
 // early can only be found afterwards.
-type sqlTx struct{ tx *sql.Tx }
+type sqlTx struct {
+	tx      *sql.Tx
+	hasMark bool
+	failed  bool // a statement of ours: the transaction may be aborted
+}
 
-func (t *sqlTx) native() any { return t.tx }
+func (t *sqlTx) handOut(ctx context.Context) (any, error) { return t.tx, t.mark(ctx) }
+
+// mark is not made with BEGIN, because it is a round trip, and what is never handed out needs none.
+func (t *sqlTx) mark(ctx context.Context) error {
+	if t.hasMark {
+		return nil
+	}
+	_, err := t.Exec(ctx, markTx)
+	t.hasMark = err == nil
+	return err
+}
+
+func (t *sqlTx) marked() bool { return t.hasMark }
+
+// later: nothing is gained by waiting, and a savepoint of the user's could not be seen.
+func (t *sqlTx) later() bool { return false }
 
 func (t *sqlTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return sqlExec(ctx, t.tx, query, args)
+	n, err := sqlExec(ctx, t.tx, query, args)
+	t.failed = t.failed || err != nil
+	return n, explainBusy(err)
 }
 
 func (t *sqlTx) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
-	return sqlQuery(ctx, t.tx, query, args)
+	rows, err := sqlQuery(ctx, t.tx, query, args)
+	t.failed = t.failed || err != nil
+	return rows, explainBusy(err)
 }
 
-func (t *sqlTx) commit(ctx context.Context, pending []statement) error {
+func (t *sqlTx) commit(ctx context.Context, _ []statement) error { // nothing has waited
 	if err := t.checkOpen(ctx); err != nil {
 		_ = t.rollback(ctx) // a driver may complain that there is none to roll back
 		return err
-	}
-	for _, s := range pending {
-		if _, err := t.Exec(ctx, s.sql, s.args...); err != nil {
-			return errors.Join(endedError(ctx, err), t.rollback(ctx))
-		}
 	}
 	return sqlCommitError(ctx, t.tx.Commit())
 }
@@ -115,24 +133,25 @@ func sqlCommitError(ctx context.Context, err error) error {
 		return err
 	case err == context.DeadlineExceeded: // the bare one comes from before anything was sent
 		return err
-	case schema.SQLState(err) != "" && !fatalState(schema.SQLState(err)):
+	case schema.SQLState(err) != "" && !endsConnection(err):
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 }
 
-// checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an error.
-// Drivers differ in what they make of either at COMMIT, and pending statements would be committed by
-// themselves. A savepoint is refused in both cases, whatever the driver.
+// checkOpen finds a handler that ended the transaction, and one that went on after an error. Drivers differ in what they
+// make of either at COMMIT.
 func (t *sqlTx) checkOpen(ctx context.Context) error {
-	_, err := t.tx.ExecContext(ctx, "savepoint outbox_commit")
-	switch schema.SQLState(err) {
-	case "25P01":
-		return ErrTxEnded
-	case "25P02":
-		return errAborted
+	check := checkTx
+	switch {
+	case t.hasMark:
+	case t.failed:
+		check = "select 1"
+	default:
+		return nil
 	}
-	return endedError(ctx, err)
+	_, err := t.tx.ExecContext(ctx, check)
+	return endedError(ctx, explainBusy(checked(err)))
 }
 
 // endedError turns ErrTxDone into what caused it: the context's end, or a handler that ended the transaction.
@@ -176,7 +195,7 @@ func (c *sqlConn) get(ctx context.Context) (*sql.Conn, error) {
 // the next call opens another.
 func (c *sqlConn) dropped(err error) error {
 	state := schema.SQLState(err)
-	if err != nil && (state == "" || state == readOnlyServer || fatalState(state) || errors.Is(err, driver.ErrBadConn)) {
+	if err != nil && (state == "" || state == readOnlyServer || endsConnection(err) || errors.Is(err, driver.ErrBadConn)) {
 		c.close()
 	}
 	return err

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -24,6 +26,12 @@ type stateError string
 
 func (e stateError) Error() string    { return "SQLSTATE " + string(e) }
 func (e stateError) SQLState() string { return string(e) }
+
+// pqError is an error as lib/pq makes it.
+type pqError struct{ Code, Severity string }
+
+func (e *pqError) Error() string    { return e.Code }
+func (e *pqError) SQLState() string { return e.Code }
 
 // fakeServer stands behind database/sql and takes every statement, unless answer says otherwise.
 type fakeServer struct {
@@ -75,6 +83,11 @@ func TestCommitErrors(t *testing.T) {
 		{&pgconn.PgError{Code: "08P01", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "57P01", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "40003"}, true, true},
+		{&pgconn.PgError{Code: "58030", SeverityUnlocalized: "PANIC", Severity: "PANIK"}, true, true}, // it may be there after recovery
+		{&pgconn.PgError{Code: "53100", Severity: "FATAL"}, true, true},
+		{&pgconn.PgError{Code: "58030", Severity: "ERROR"}, false, false},
+		{&pqError{"58030", "PANIC"}, true, true},
+		{&pqError{"23505", "ERROR"}, false, false},
 		{io.ErrUnexpectedEOF, true, true},
 		{pgconn.ErrConnClosed, true, true},
 		{driver.ErrBadConn, true, true},
@@ -135,8 +148,8 @@ func TestManagedTxAfterAFailedBegin(t *testing.T) {
 	}
 }
 
-func TestWithTxRefusesTypedNils(t *testing.T) {
-	for _, bad := range []any{nil, (*sql.Tx)(nil), (*pgxpool.Tx)(nil), pgx.Tx(nil), "tx"} {
+func TestWithTxRefusesWhatIsNoTransaction(t *testing.T) {
+	for _, bad := range []any{nil, (*sql.Tx)(nil), (*pgxpool.Tx)(nil), pgx.Tx(nil), "tx", &sql.Tx{}, &pgxpool.Tx{}} {
 		if _, err := WithTx(t.Context(), bad); !errors.Is(err, ErrBadTx) {
 			t.Errorf("%T: %v", bad, err)
 		}
@@ -219,7 +232,7 @@ func TestObserversAreToldOfPanics(t *testing.T) {
 		if (name == "panic") != (recovered == "boom") {
 			t.Errorf("%s: recovered %v", name, recovered)
 		}
-		if len(o.txs) != 1 || o.txs[0].Err == nil || len(o.writes) != 1 || o.writes[0].Err == nil {
+		if len(o.txs) != 1 || o.txs[0].Err == nil || len(o.writes) != 1 {
 			t.Errorf("%s: told of %v and %v", name, o.txs, o.writes)
 		}
 	}
@@ -240,5 +253,141 @@ func TestStatementsAreSentWithoutADisabledCache(t *testing.T) {
 			t.Errorf("capacity %d: %v", capacity, mode)
 		}
 		pool.Close()
+	}
+}
+
+func TestHooks(t *testing.T) {
+	db := (&fakeServer{}).db(t)
+	if err := InTx(t.Context(), db, func(ctx context.Context) error { return AfterCommit(ctx, nil) }); err == nil || !strings.Contains(err.Error(), "nil") {
+		t.Errorf("a nil hook: %v", err)
+	}
+	var called []int
+	var recovered any
+	func() {
+		defer func() { recovered = recover() }()
+		err := InTx(t.Context(), db, func(ctx context.Context) (err error) {
+			for i := range 4 {
+				err = errors.Join(err, AfterCommit(ctx, func() {
+					called = append(called, i)
+					if i == 1 {
+						panic("hook")
+					}
+				}))
+			}
+			return err
+		})
+		t.Errorf("InTx returned %v", err)
+	}()
+	if recovered != "hook" || len(called) != 4 {
+		t.Errorf("recovered %v, called %v", recovered, called)
+	}
+}
+
+func TestInTxWithoutAFunction(t *testing.T) {
+	db := (&fakeServer{}).db(t)
+	if err := InTx(t.Context(), db, nil); err == nil || !strings.Contains(err.Error(), "nil") {
+		t.Errorf("got %v", err)
+	}
+	if err := InTxWith(t.Context(), db, TxOptions{OnBegin: func(context.Context) error { return nil }}, nil); err == nil {
+		t.Error("no error")
+	}
+	if name := (*DB)(nil).Name(); name != "" {
+		t.Errorf("a nil handle is called %q", name)
+	}
+}
+
+func TestPublishLooksAtEveryScope(t *testing.T) {
+	db := (&fakeServer{}).db(t)
+	pub, err := NewPublisher(db, PublisherConfig{DisableNotify: true, WithoutTx: OwnTx}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = InTx(t.Context(), db, func(ctx context.Context) error {
+		alive, over := message.NewMessage("alive", nil), message.NewMessage("over", nil)
+		alive.SetContext(ctx)
+		if err := InTx(ctx, db, func(ctx context.Context) error { over.SetContext(ctx); return nil }); err != nil {
+			return err
+		}
+		for _, msgs := range [][]*message.Message{{alive, over}, {over, alive}, {over}} {
+			err := pub.Publish("topic", msgs...)
+			if !errors.Is(err, ErrNoTx) || !strings.Contains(err.Error(), "has ended") || !strings.Contains(err.Error(), "WithoutTx is for") {
+				t.Errorf("got %v", err)
+			}
+		}
+		return pub.Publish("topic", alive, alive)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOnePublisherThatNotifiesIsEnough has two of one table, in either order.
+func TestOnePublisherThatNotifiesIsEnough(t *testing.T) {
+	for _, order := range [][]bool{{true, false}, {false, true}} {
+		notified := make(chan struct{}, 1)
+		db := (&fakeServer{answer: func(_ int, query string) error {
+			if query == notify {
+				notified <- struct{}{}
+			}
+			return nil
+		}}).db(t)
+		err := InTx(t.Context(), db, func(ctx context.Context) error {
+			for _, disabled := range order {
+				pub, err := NewPublisher(db, PublisherConfig{DisableNotify: disabled}, nil)
+				if err != nil {
+					return err
+				}
+				if err := pub.PublishContext(ctx, "topic", message.NewMessage("id", nil)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-notified:
+		case <-time.After(time.Minute):
+			t.Errorf("%v: nobody was notified", order)
+		}
+	}
+}
+
+// TestGoroutinesThatOutliveTheFunction use its context while the transaction ends.
+func TestGoroutinesThatOutliveTheFunction(t *testing.T) {
+	server := &fakeServer{}
+	db := server.db(t)
+	pub, err := NewPublisher(db, PublisherConfig{DisableNotify: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 20 {
+		err := InTx(t.Context(), db, func(ctx context.Context) error {
+			for name, use := range map[string]func() error{
+				"AfterCommit": func() error { return AfterCommit(ctx, func() {}) },
+				"Publish":     func() error { return pub.PublishContext(ctx, "topic", message.NewMessage("id", nil)) },
+				"Capture":     func() error { return pub.Capture(ctx, "topic", message.NewMessage("id", nil)) },
+				"TxQuerier":   func() error { _, err := db.TxQuerier(ctx); return err },
+				"TxFromContext": func() error {
+					_, err := TxFromContext[*sql.Tx](ctx)
+					return err
+				},
+			} {
+				wg.Go(func() {
+					for use() == nil {
+					}
+					if err := use(); !errors.Is(err, ErrNoTx) {
+						t.Errorf("%s: %v", name, err)
+					}
+				})
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
 	}
 }

@@ -63,7 +63,7 @@ func (p *cuttingProxy) toServer(server io.Writer, client io.Reader) {
 		n, err := client.Read(buf)
 		if n > 0 {
 			if p.cutAtNext.CompareAndSwap(true, false) ||
-				(bytes.Contains(bytes.ToLower(buf[:n]), []byte("commit")) && !bytes.Contains(buf[:n], []byte("outbox_commit")) && p.cutAtCommit.CompareAndSwap(true, false)) {
+				(bytes.Contains(bytes.ToLower(buf[:n]), []byte("commit")) && p.cutAtCommit.CompareAndSwap(true, false)) {
 				p.cuts.Add(1)
 				return
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
@@ -96,13 +97,31 @@ func (h handle) exec(t testing.TB, query string, args ...any) int64 {
 	return n
 }
 
-// execTx runs a statement in the transaction of ctx.
+// execTx runs a statement in the transaction of ctx, as a handler does.
 func (h handle) execTx(ctx context.Context, query string, args ...any) error {
-	tx, err := outbox.TxFromContext[schema.Querier](ctx)
+	if h.sql != nil {
+		tx, err := outbox.TxFromContext[*sql.Tx](ctx)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, query, args...)
+		return err
+	}
+	tx, err := outbox.TxFromContext[pgx.Tx](ctx)
 	if err != nil {
 		return err
 	}
 	_, err = tx.Exec(ctx, query, args...)
+	return err
+}
+
+// execFirst runs a statement of ours in the transaction of ctx. With pgx it takes BEGIN along if it is the first.
+func (h handle) execFirst(ctx context.Context, query string, args ...any) error {
+	q, err := h.db.TxQuerier(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = q.Exec(ctx, query, args...)
 	return err
 }
 

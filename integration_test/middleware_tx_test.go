@@ -220,10 +220,10 @@ func TestTxIsolationAndOnBegin(t *testing.T) {
 	})
 }
 
-func TestTxJoins(t *testing.T) {
+func TestTxJoinsIfItIsToldTo(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		tx := middleware.Tx(h.db, middleware.TxConfig{JoinContext: true})
 
 		// Behind a savepoint: the failure of the inner one leaves the outer one usable.
 		failed, done, outer := newMessage(""), newMessage(""), newMessage("")
@@ -283,7 +283,7 @@ func TestTxJoins(t *testing.T) {
 		}
 		done = newMessage("")
 		done.SetContext(ctx)
-		_, err = chain(book(h), stack(t, h, middleware.StackConfig{})...)(done)
+		_, err = chain(book(h), stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{JoinContext: true}})...)(done)
 		require.NoError(t, err)
 		assert.Zero(t, effects(t, h, done), "committed before its time")
 		require.NoError(t, commit())

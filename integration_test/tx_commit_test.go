@@ -5,8 +5,10 @@ import (
 	"context"
 	"database/sql"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -35,23 +37,59 @@ func withAndWithoutCapture(t *testing.T, test func(t *testing.T, h handle, captu
 	})
 }
 
-// TestEndingTheTransactionBySQLIsFound covers what no handle can refuse.
+// TestEndingTheTransactionBySQLIsFound covers what no handle can refuse. Whatever the handler begins instead is not the
+// transaction that the messages, or the inbox row of middleware.Inbox, belong to.
 func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
-		for i, end := range []string{"rollback", "ROLLBACK", "commit", "COMMIT; ", "end"} {
-			hook := false
-			err := inTx(t, h, func(ctx context.Context) error {
-				require.NoError(t, note(ctx, h, i))
-				require.NoError(t, outbox.AfterCommit(ctx, func() { hook = true }))
-				require.NoError(t, capture(ctx))
-				return h.execTx(ctx, end)
-			})
-			require.ErrorIs(t, err, outbox.ErrTxEnded, end)
-			require.NotErrorIs(t, err, outbox.ErrCommitUnknown, end)
-			assert.False(t, hook)
+		var kept []int
+		for i, end := range []string{
+			"rollback", "ROLLBACK", "commit", "COMMIT; ", "end",
+			"rollback; begin", "commit; begin", "rollback and chain", "commit and chain",
+			"rollback; begin isolation level serializable", "savepoint x; rollback; begin; savepoint x",
+		} {
+			for _, begins := range []bool{true, false} { // with a statement of ours, as in middleware.Stack, or with the handler's
+				n := 2*i + map[bool]int{true: 1}[begins]
+				hook := false
+				err := inTx(t, h, func(ctx context.Context) error {
+					if begins {
+						require.NoError(t, h.execFirst(ctx, "insert into notes values ($1)", n))
+					} else {
+						require.NoError(t, note(ctx, h, n))
+					}
+					require.NoError(t, outbox.AfterCommit(ctx, func() { hook = true }))
+					err := h.execTx(ctx, end)
+					_ = note(ctx, h, 100+n) // in the new transaction, if there is one
+					return errors.Join(err, capture(ctx))
+				})
+				require.ErrorIs(t, err, outbox.ErrTxEnded, end)
+				require.NotErrorIs(t, err, outbox.ErrCommitUnknown, end)
+				assert.False(t, hook)
+				switch end {
+				case "commit", "COMMIT; ", "end":
+					h.exec(t, "delete from notes where n = $1", 100+n) // was committed by itself
+					fallthrough
+				case "commit; begin", "commit and chain":
+					kept = append(kept, n)
+				case "rollback", "ROLLBACK":
+					h.exec(t, "delete from notes where n = $1", 100+n)
+				}
+			}
 		}
-		assert.Equal(t, []int{2, 3, 4}, notes(t, h), "what the handler committed itself")
-		assert.Empty(t, topics(t, h), "nothing was captured into no transaction")
+		slices.Sort(kept)
+		assert.Equal(t, kept, notes(t, h), "what the handler committed itself")
+		assert.Empty(t, topics(t, h), "nothing is published for a transaction that is gone")
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return note(ctx, h, 200) }), "the pool is well")
+	})
+}
+
+// TestOnBeginChoosesTheIsolationLevel needs that nothing of ours has taken a snapshot.
+func TestOnBeginChoosesTheIsolationLevel(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newNotes(t, h)
+		require.NoError(t, outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{OnBegin: func(ctx context.Context) error {
+			return h.execTx(ctx, "set transaction isolation level serializable")
+		}}, func(ctx context.Context) error { return note(ctx, h, 1) }))
+		assert.Equal(t, []int{1}, notes(t, h))
 	})
 }
 
@@ -63,9 +101,8 @@ func TestEndingTheTransactionByItsMethodsIsFound(t *testing.T) {
 		for i, end := range []func(*sql.Tx) error{(*sql.Tx).Rollback, (*sql.Tx).Commit} {
 			err := inTx(t, h, func(ctx context.Context) error {
 				require.NoError(t, note(ctx, h, i))
-				require.NoError(t, capture(ctx))
 				tx, _ := outbox.TxFromContext[*sql.Tx](ctx)
-				return end(tx)
+				return errors.Join(end(tx), capture(ctx))
 			})
 			require.ErrorIs(t, err, outbox.ErrTxEnded)
 		}
@@ -98,7 +135,7 @@ func TestSwallowedFirstErrorRollsBack(t *testing.T) {
 		for _, bad := range []string{"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')"} {
 			for range 2 { // the second time the driver may know the statement
 				err := inTx(t, h, func(ctx context.Context) error {
-					require.Error(t, h.execTx(ctx, bad))
+					require.Error(t, h.execFirst(ctx, bad))
 					require.Error(t, note(ctx, h, 1), bad)
 					return capture(ctx)
 				})
@@ -108,7 +145,7 @@ func TestSwallowedFirstErrorRollsBack(t *testing.T) {
 		}
 		if h.pool != nil { // an argument that the driver cannot encode never reaches the server
 			err := inTx(t, h, func(ctx context.Context) error {
-				require.Error(t, h.execTx(ctx, "insert into notes values ($1)", struct{}{}))
+				require.Error(t, h.execFirst(ctx, "insert into notes values ($1)", struct{}{}))
 				require.Error(t, note(ctx, h, 1))
 				return capture(ctx)
 			})

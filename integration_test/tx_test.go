@@ -93,10 +93,16 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 		})
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 4, 6, 11}, notes(t, h))
-		assert.Equal(t, []string{
+		want := []string{
 			"published 1", "published 4", "published 6", "published 11",
 			"captured 1", "captured 4", "captured 6", "captured 11",
-		}, topics(t, h))
+		}
+		if h.sql != nil { // there nothing waits for COMMIT
+			want = []string{
+				"published 1", "captured 1", "published 4", "captured 4", "published 6", "captured 6", "published 11", "captured 11",
+			}
+		}
+		assert.Equal(t, want, topics(t, h))
 		assert.Equal(t, []string{"1", "4", "6", "11"}, hooks)
 	})
 }
@@ -206,18 +212,8 @@ func TestWithTx(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
-		begin := func() (native any, commit, rollback func() error) {
-			if h.sql != nil {
-				tx, err := h.sql.BeginTx(t.Context(), nil)
-				require.NoError(t, err)
-				return tx, tx.Commit, tx.Rollback
-			}
-			tx, err := h.pool.Begin(t.Context())
-			require.NoError(t, err)
-			return tx, func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
-		}
 		for _, commits := range []bool{false, true} {
-			tx, commit, rollback := begin()
+			tx, commit, rollback := beginNative(t, h)
 			ctx, err := outbox.WithTx(t.Context(), tx)
 			require.NoError(t, err)
 			require.NoError(t, note(ctx, h, 1))
@@ -322,9 +318,13 @@ func TestObserversAreTold(t *testing.T) {
 		assert.Equal(t, h.name, seen.txs[0].DB)
 		assert.Positive(t, seen.txs[0].Duration)
 		require.Len(t, seen.writes, 4)
+		undone := errUndo
+		if h.sql != nil {
+			undone = nil // it was written before
+		}
 		for i, want := range []outbox.Write{
 			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4},
-			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4, Err: errUndo},
+			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4, Err: undone},
 		} {
 			got := seen.writes[i]
 			got.Duration = 0

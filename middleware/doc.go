@@ -49,7 +49,7 @@
 // skipped, and published to the dead-letter topic through the outbox. After Revive the next copy is
 // handled.
 //
-// A handler must not end the transaction. With pgx it cannot. With database/sql it can, and is found out at
+// A handler must not end the transaction. Its pgx.Tx refuses to; with a *sql.Tx or by plain SQL it can, and is found out at
 // the end: the message is nacked with outbox.ErrTxEnded. But what it committed, the inbox's note among it, stays, and
 // what it returned is not written.
 //

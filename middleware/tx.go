@@ -15,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -41,6 +42,10 @@ type TxConfig struct {
 	// OnBegin runs first in each transaction: SET LOCAL, a tenant's search_path or role. An error rolls
 	// back and fails the message.
 	OnBegin func(ctx context.Context, msg *message.Message) error
+	// JoinContext lets the handler join a transaction that is in the context of the message already, of outbox.InTx or
+	// outbox.WithTx: behind a savepoint of it and without repeating attempts. Set it only if whoever put it there waits for
+	// the handler, as a Subscriber of your own may, or a call without a Router.
+	JoinContext bool
 	// Observer, if not nil, is told of repeated attempts and, unless Outcomes is around, of each message.
 	Observer Observer
 	// TxObserver, if not nil, is told how each transaction ended.
@@ -92,11 +97,10 @@ func (c TxConfig) validate() error {
 // cancelled with it: a Router cancels the contexts of messages in flight as soon as it is told to
 // close, and those must still be able to commit.
 //
-// A message whose context carries a transaction already, of another Tx, of outbox.InTx or of outbox.WithTx,
-// is handled behind a savepoint of that one and not repeated here. The transaction of a watermill-sql
-// subscriber is never joined; the package documentation says why. Nor is that of another handler of a Router, which an
-// in-process Pub/Sub may pass on with the publisher's context. A handler that publishes to its own topic through such
-// a Pub/Sub must do so with outbox.OutsideTx, because it cannot be told from itself.
+// Within another Tx around the same handler the inner one is a savepoint, and attempts are not repeated there. Every other
+// transaction that the message's context may carry is left alone unless TxConfig.JoinContext is set: an in-process
+// Pub/Sub may pass contexts on, and then it is that of whoever published, in another goroutine. The transaction of a
+// watermill-sql subscriber is never joined; the package documentation says why.
 //
 // After outbox.SetRollbackOnly the message is acked, although nothing was committed, and what the handler
 // returned is dropped. Errors are those of the handler and of outbox.InTx. If db is nil or the
@@ -137,10 +141,13 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 }
 
 func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling) ([]*message.Message, error) {
-	_, err := outbox.TxFromContext[schema.Querier](ctx)
-	joins := err == nil
+	if t.cfg.JoinContext {
+		ctx = core.AdoptTx(ctx)
+	}
+	_, err := t.db.TxQuerier(ctx)
+	joins := (h.inTx || t.cfg.JoinContext) && !errors.Is(err, outbox.ErrNoTx)
 	if !joins {
-		ctx = outbox.OutsideTx(ctx) // one that has ended, or another handler's: see currentHandling
+		ctx = outbox.OutsideTx(ctx)
 		t.noteSubscriberTx(ctx, msg)
 	}
 	if !h.inTx {

@@ -1,0 +1,183 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+)
+
+// begunOutside begins a transaction as an HTTP handler would, and ends it with rollback.
+func begunOutside(t *testing.T, h handle) map[string]func(fn func(ctx context.Context)) {
+	return map[string]func(fn func(ctx context.Context)){
+		"InTx": func(fn func(ctx context.Context)) {
+			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error { fn(ctx); return errUndo }), errUndo)
+		},
+		"WithTx": func(fn func(ctx context.Context)) {
+			tx, _, rollback := beginNative(t, h)
+			ctx, err := outbox.WithTx(t.Context(), tx)
+			require.NoError(t, err)
+			fn(ctx)
+			require.NoError(t, rollback())
+		},
+	}
+}
+
+// beginNative begins a transaction as a user does who knows nothing of this module.
+func beginNative(t testing.TB, h handle) (native any, commit, rollback func() error) {
+	t.Helper()
+	if h.sql != nil {
+		tx, err := h.sql.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		return tx, tx.Commit, tx.Rollback
+	}
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	return tx, func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
+}
+
+// TestHandlersDoNotJoinWhoPublished has the context of an open transaction travel to a handler with a message.
+func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		pub := newOutboxPublisher(t, h)
+		for outside, transact := range begunOutside(t, h) {
+			for inside, handler := range map[string]message.HandlerFunc{
+				"Tx":    chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{})),
+				"Stack": chain(book(h), stack(t, h, middleware.StackConfig{})...),
+				"InTx": func(msg *message.Message) ([]*message.Message, error) {
+					return nil, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) error {
+						msg.SetContext(ctx)
+						return write(h, msg)
+					})
+				},
+				"nothing": func(msg *message.Message) ([]*message.Message, error) {
+					assert.ErrorIs(t, write(h, msg), outbox.ErrNoTx)
+					assert.ErrorIs(t, pub.PublishContext(msg.Context(), "topic", newMessage("")), outbox.ErrNoTx)
+					assert.ErrorIs(t, pub.Capture(msg.Context(), "topic", newMessage("")), outbox.ErrNoTx)
+					assert.ErrorIs(t, outbox.AfterCommit(msg.Context(), func() {}), outbox.ErrNoTx)
+					assert.ErrorIs(t, outbox.SetRollbackOnly(msg.Context()), outbox.ErrNoTx)
+					out := newMessage("")
+					out.SetContext(msg.Context())
+					assert.ErrorIs(t, pub.Publish("topic", out), outbox.ErrNoTx)
+					_, err := h.db.Exec(msg.Context(), `insert into effects (message_id) values ($1)`, msg.UUID)
+					return nil, err
+				},
+			} {
+				pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
+				done := make(chan error, 1)
+				router := startRouter(t, func(r *message.Router) {
+					r.AddConsumerHandler("handler", "events", pubsub, func(msg *message.Message) error {
+						_, err := handler(msg)
+						done <- err
+						return nil
+					})
+				})
+				event := newMessage("event")
+				transact(func(ctx context.Context) {
+					event.SetContext(ctx)
+					require.NoError(t, pubsub.Publish("events", event))
+					require.NoError(t, h.execTx(ctx, "select 1"), "%s in %s: the connection serves this goroutine alone", inside, outside)
+					require.NoError(t, <-done, "%s in %s", inside, outside)
+				})
+				require.NoError(t, router.Close())
+				assert.Equal(t, 1, effects(t, h, event), "%s in %s", inside, outside)
+			}
+		}
+	})
+}
+
+// TestHandlersDoNotJoinTheirEarlierSelves has a handler publish to its own topic, with its context, while its
+// transaction is open.
+func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		for name, around := range map[string]message.HandlerMiddleware{
+			"Tx": middleware.Tx(h.db, middleware.TxConfig{}),
+			"InTx": func(next message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) (produced []*message.Message, err error) {
+					return produced, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) (err error) {
+						msg.SetContext(ctx)
+						produced, err = next(msg)
+						return err
+					})
+				}
+			},
+		} {
+			pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
+			event, second := newMessage("first"), newMessage("second")
+			done, failed := make(chan error, 1), make(chan error, 1)
+			router := startRouter(t, func(r *message.Router) {
+				r.AddConsumerHandler("handler", "events", pubsub, func(msg *message.Message) error {
+					_, err := around(func(msg *message.Message) ([]*message.Message, error) {
+						if err := write(h, msg); err != nil || msg.UUID == second.UUID {
+							return nil, err
+						}
+						second.SetContext(msg.Context())
+						if err := pubsub.Publish("events", second); err != nil {
+							return nil, err
+						}
+						return nil, errors.Join(<-done, errHandler)
+					})(msg)
+					if msg.UUID == second.UUID {
+						done <- err
+					} else {
+						failed <- err
+					}
+					return nil
+				})
+			})
+			require.NoError(t, pubsub.Publish("events", event))
+			require.ErrorIs(t, <-failed, errHandler)
+			require.NoError(t, router.Close())
+			assert.Zero(t, effects(t, h, event), name)
+			assert.Equal(t, 1, effects(t, h, second), name)
+		}
+	})
+}
+
+// TestTxLeavesATransactionInTheContextAlone is about calls without a Router.
+func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		for outside, transact := range begunOutside(t, h) {
+			for _, joins := range []bool{false, true} {
+				msg := newMessage("")
+				transact(func(ctx context.Context) {
+					msg.SetContext(ctx)
+					_, err := chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{JoinContext: joins}))(msg)
+					require.NoError(t, err)
+				})
+				assert.Equal(t, map[bool]int{false: 1}[joins], effects(t, h, msg), outside)
+			}
+		}
+	})
+}
+
+// TestTxJoinsAcrossARouterIfItIsToldTo has the Subscriber begin the transaction, and wait for the ack.
+func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true, BlockPublishUntilSubscriberAck: true}, nil)
+		router := startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{JoinContext: true}})...)
+			r.AddConsumerHandler("handler", "events", pubsub, func(msg *message.Message) error { return write(h, msg) })
+		})
+		for _, end := range []error{errUndo, nil} {
+			msg := newMessage("")
+			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+				msg.SetContext(ctx)
+				return errors.Join(pubsub.Publish("events", msg), end)
+			}), end)
+			assert.Equal(t, map[bool]int{true: 1}[end == nil], effects(t, h, msg))
+		}
+		require.NoError(t, router.Close())
+	})
+}

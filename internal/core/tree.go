@@ -1,0 +1,91 @@
+package core
+
+import (
+	"context"
+	"strings"
+	"unsafe"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Tree is the call tree that a context belongs to: one delivery of a message by a Router, or all that goes on outside of
+// Routers. An in-process Pub/Sub can hand a context on with a message, so what is found in a context may have been
+// put there by another call tree, which works in another goroutine.
+type Tree struct{ handler string }
+
+type treeKey struct{}
+
+// TreeOf returns the call tree of ctx, and a context that is marked with it.
+//
+// A Router puts the name of the handler into the context of each message that it delivers. The mark is a copy of that
+// name, put over it: ctx yields this very copy until a Router delivers a message with it, to another handler or to
+// the same.
+func TreeOf(ctx context.Context) (context.Context, Tree) {
+	if t, ok := ctx.Value(treeKey{}).(Tree); ok && t.Has(ctx) {
+		return ctx, t
+	}
+	t := Tree{message.HandlerNameFromCtx(ctx)}
+	if t.handler != "" && handlerNameKey != nil {
+		t.handler = strings.Clone(t.handler)
+		ctx = context.WithValue(ctx, handlerNameKey, t.handler)
+	}
+	return context.WithValue(ctx, treeKey{}, t), t
+}
+
+// Has says whether ctx belongs to the call tree.
+func (t Tree) Has(ctx context.Context) bool {
+	name := message.HandlerNameFromCtx(ctx)
+	if name == "" || t.handler == "" {
+		return name == t.handler
+	}
+	return unsafe.StringData(name) == unsafe.StringData(t.handler)
+}
+
+// handlerNameKey is Watermill's key for the name of the handler.
+var handlerNameKey = func() (key any) {
+	message.HandlerNameFromCtx(keyOf{context.Background(), &key})
+	return key
+}()
+
+// keyOf notes which value it is asked for.
+type keyOf struct {
+	context.Context
+	key *any
+}
+
+func (c keyOf) Value(key any) any {
+	*c.key = key
+	return nil
+}
+
+type txKey struct{}
+
+// boundTx is a transaction in a context.
+type boundTx struct {
+	tx   any
+	tree Tree
+}
+
+// WithTx returns a context in which the call tree of ctx finds tx; nil hides the one that is there.
+func WithTx(ctx context.Context, tx any) context.Context {
+	ctx, tree := TreeOf(ctx)
+	return context.WithValue(ctx, txKey{}, boundTx{tx, tree})
+}
+
+// TxFrom returns the transaction that the call tree of ctx put there, or nil.
+func TxFrom(ctx context.Context) any {
+	b, _ := ctx.Value(txKey{}).(boundTx)
+	if b.tx == nil || !b.tree.Has(ctx) {
+		return nil
+	}
+	return b.tx
+}
+
+// AdoptTx returns a context in which the call tree of ctx finds whatever transaction is there, also one of another.
+func AdoptTx(ctx context.Context) context.Context {
+	b, _ := ctx.Value(txKey{}).(boundTx)
+	if b.tx == nil {
+		return ctx
+	}
+	return WithTx(ctx, b.tx)
+}
