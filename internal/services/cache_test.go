@@ -12,7 +12,7 @@ import (
 
 func TestCached(t *testing.T) {
 	t.Parallel()
-	ctx, root := within(t, time.Minute), t.TempDir()
+	ctx, root := within(t, 5*time.Minute), t.TempDir()
 	broken := errors.New("broken")
 	_, err := cached(ctx, root, "x", func(dir string) error {
 		must(t, os.WriteFile(filepath.Join(dir, "half"), nil, 0o600))

@@ -52,7 +52,7 @@ func must(t *testing.T, err error) {
 // eventually waits for the condition to become true.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !condition(); {
+	for deadline := time.Now().Add(2 * time.Minute); !condition(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("never happened: %s", what)
 		}

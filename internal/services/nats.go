@@ -7,10 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
+
+// natsPatience is how long a server in this process may take to answer: long, because a busy machine may be slow, and it
+// cannot end unnoticed.
+const natsPatience = time.Minute
 
 // NATS is a NATS server with JetStream. Its methods are safe for concurrent use.
 type NATS struct {
@@ -76,7 +81,7 @@ func (n *NATS) start(ctx context.Context) error {
 		return err
 	}
 	s.Start()
-	if s.ReadyForConnections(readyTimeout) {
+	if s.ReadyForConnections(natsPatience) {
 		check := &NATS{url: s.ClientURL()}
 		if err = check.ready(ctx); err == nil {
 			n.server = s
@@ -90,9 +95,9 @@ func (n *NATS) start(ctx context.Context) error {
 
 // ready makes one JetStream request.
 func (n *NATS) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, natsPatience)
 	defer cancel()
-	conn, err := nats.Connect(n.url, nats.Timeout(readyTimeout))
+	conn, err := nats.Connect(n.url, nats.Timeout(natsPatience))
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestNATS(t *testing.T) {
 	t.Parallel()
-	ctx := within(t, time.Minute)
+	ctx := within(t, 5*time.Minute)
 	n, err := StartNATS(ctx, Options{Log: io.Discard})
 	must(t, err)
 	address := n.URL()
@@ -48,7 +48,7 @@ func TestNATS(t *testing.T) {
 }
 
 func TestNATSFromEnvironment(t *testing.T) {
-	ctx := within(t, time.Minute)
+	ctx := within(t, 5*time.Minute)
 	owned, err := StartNATS(ctx, Options{Log: io.Discard})
 	must(t, err)
 	defer owned.Close()

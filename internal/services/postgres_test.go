@@ -11,7 +11,7 @@ import (
 
 func TestPostgres(t *testing.T) {
 	t.Parallel()
-	ctx := within(t, time.Minute)
+	ctx := within(t, 5*time.Minute)
 	p, err := StartPostgres(ctx, Options{Log: io.Discard, PostgresSettings: []string{"max_prepared_transactions=7"}})
 	must(t, err)
 	address := p.URL()
@@ -64,7 +64,7 @@ func TestPostgres(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		// Unlike a sleep, a loop does not notice that the parent is gone.
-		_, err := busy.Exec(ctx, "do 'begin while clock_timestamp() < now() + interval ''15 s'' loop end loop; end'")
+		_, err := busy.Exec(ctx, "do 'begin while clock_timestamp() < now() + interval ''5 min'' loop end loop; end'")
 		ended <- err
 	}()
 	eventually(t, "a backend is busy", func() bool {
@@ -78,7 +78,7 @@ func TestPostgres(t *testing.T) {
 		if err == nil {
 			t.Error("a backend lived through Kill")
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("a backend lives on after Kill")
 	}
 	must(t, p.Restart(ctx))
@@ -102,7 +102,7 @@ func TestPostgres(t *testing.T) {
 
 func TestPostgresCloseAfterKill(t *testing.T) {
 	t.Parallel()
-	ctx := within(t, time.Minute)
+	ctx := within(t, 5*time.Minute)
 	p, err := StartPostgres(ctx, Options{Log: io.Discard})
 	must(t, err)
 	must(t, p.Kill())
@@ -115,7 +115,7 @@ func TestPostgresCloseAfterKill(t *testing.T) {
 }
 
 func TestPostgresFromEnvironment(t *testing.T) {
-	ctx := within(t, time.Minute)
+	ctx := within(t, 5*time.Minute)
 	owned, err := StartPostgres(ctx, Options{Log: io.Discard})
 	must(t, err)
 	defer owned.Close()
@@ -148,7 +148,7 @@ func TestPostgresFromEnvironment(t *testing.T) {
 
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
-	ctx := within(t, time.Minute)
+	ctx := within(t, 5*time.Minute)
 	p, err := StartPostgres(ctx, Options{Log: io.Discard})
 	must(t, err)
 	defer p.Close()
@@ -187,7 +187,7 @@ func TestPgBouncerNotInstalled(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	defer func(was string) { packagedPgBouncer = was }(packagedPgBouncer)
 	packagedPgBouncer = "/nowhere/pgbouncer"
-	_, err := StartPgBouncer(within(t, time.Minute), "postgres://127.0.0.1/x", Options{Log: io.Discard})
+	_, err := StartPgBouncer(within(t, 5*time.Minute), "postgres://127.0.0.1/x", Options{Log: io.Discard})
 	if !errors.Is(err, ErrNotInstalled) {
 		t.Errorf("got %v", err)
 	}
