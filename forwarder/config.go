@@ -68,7 +68,8 @@ type Config struct {
 	HoldDead bool
 	// Retention is how long published messages are kept; default 7 days, -1 deletes them as they are published.
 	Retention time.Duration
-	// CleanupInterval is how often messages past their Retention are looked for; default 1 min.
+	// CleanupInterval is how often messages past their Retention are looked for, and pending ones whose rows somebody
+	// changed by hand; default 1 min.
 	CleanupInterval time.Duration
 
 	// Observer, if not nil, is told of every publish; see Observer for what else it may implement.

@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	sweepInterval = time.Minute
-	sweepBatch    = 1000    // ids per lane and statement
-	sweepSpan     = 1 << 18 // how far a statement looks
-	maxSuspects   = 1000
+	sweepBatch  = 1000    // ids per lane and statement
+	sweepSpan   = 1 << 18 // how far a statement looks
+	maxSuspects = 1000
 )
 
 // maintain is the goroutine for what is in no hurry: the sweep, a second look at held keys, writing down which topics are
@@ -28,20 +27,17 @@ func (e *engine) maintain(ctx context.Context) {
 	var paused pauses
 	pauseTick := time.NewTicker(pauseInterval)
 	defer pauseTick.Stop()
-	sweepTick := time.NewTicker(sweepInterval)
-	defer sweepTick.Stop()
-	cleanTick := time.NewTicker(e.cfg.CleanupInterval)
-	defer cleanTick.Stop()
+	tick := time.NewTicker(e.cfg.CleanupInterval)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-pauseTick.C:
 			told.report(paused.tell(ctx, e))
-		case <-sweepTick.C:
+		case <-tick.C:
 			heads.report(e.recheckHeads(ctx))
 			sweep.report(e.sweepLanes(ctx))
-		case <-cleanTick.C:
 			if !e.ownsLane(0) { // one forwarder is enough
 				continue
 			}

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -154,9 +155,17 @@ func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
 	assertP99(t, stop())
 
 	gate.shut()
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
+	}, "its lease runs out")
 	tried = w.triedTimes("K-1")
+	h.exec(t, "update outbox set due_at = now() + interval '1 hour' where attempts > 0") // so the next owner cannot read it
 	w.join(t, h, quickConfig())
 	w.publish(t, "orders", "K", "K-21")
+	w.publish(t, "orders", others[0], "of the same lane")
+	w.arrives(t, "of the same lane")
+	assert.Empty(t, w.payloads("K"), "the next owner does not know that K is held")
+	h.exec(t, "update outbox set due_at = now() where attempts > 0")
 	w.wait(t, "the next owner tries K-1", func() bool { return w.triedTimes("K-1") >= tried+3 })
 	stop = w.healthy(t, h, "orders", others)
 	w.publish(t, "orders", "K", "K-22")
@@ -173,6 +182,23 @@ func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
 	assert.Equal(t, numbered("K-", 1, 22), w.payloads("K"))
 }
 
+// failuresSettled is an observer that gets one for each batch of failures that was settled.
+type failuresSettled chan struct{}
+
+func (failuresSettled) PublishStart(ctx context.Context, _ *message.Message, _ string) context.Context {
+	return ctx
+}
+func (failuresSettled) PublishEnd(context.Context, forwarder.PublishEnd) {}
+
+func (s failuresSettled) SettleEnd(end forwarder.SettleEnd) {
+	if end.Err == nil && end.Failed > 0 {
+		select {
+		case s <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // TestStaleOwner stops an owner while it publishes or reads, has its lanes taken, and lets it go on.
 func TestStaleOwner(t *testing.T) {
 	noLeaks(t)
@@ -183,11 +209,12 @@ func staleOwner(t *testing.T, h handle) {
 	t.Parallel() // as above
 	type scene struct {
 		world
-		gate   *gate
-		stale  *side
-		fails  func(error) // what the stale owner's publish of K-1 returns
-		next   *side
-		accept func() // the next owner's publisher takes K-1 from now on
+		settled failuresSettled // what the stale owner wrote
+		gate    *gate
+		stale   *side
+		fails   func(error) // what the stale owner's publish of K-1 returns
+		next    *side
+		accept  func() // the next owner's publisher takes K-1 from now on
 	}
 	// Both publish K-1: the stale owner's call waits, the next owner's answers with an error until accept.
 	begin := func(t *testing.T, nextRefuses bool) scene {
@@ -200,6 +227,8 @@ func staleOwner(t *testing.T, h handle) {
 		var once sync.Once
 		cfg := quickConfig()
 		cfg.QueryTimeout = time.Minute // what it was doing when it was stopped is done when it goes on
+		s.settled = make(failuresSettled, 10)
+		cfg.Observer = s.settled
 		_, s.stale = s.joinAs(t, gated, cfg, func(_ string, msg *message.Message) error {
 			if string(msg.Payload) != "K-1" {
 				return nil
@@ -234,8 +263,14 @@ func staleOwner(t *testing.T, h handle) {
 	t.Run("fails while the next owner holds the key", func(t *testing.T) {
 		s := begin(t, true)
 		tried(s, 3)
-		s.fails(errRefused)
+		s.fails(errors.New("stale"))
 		s.gate.reopen()
+		select {
+		case <-s.settled:
+		case <-time.After(patience):
+			t.Fatal("the stale owner's failure was not settled")
+		}
+		assert.Zero(t, h.count(t, "select count(*) from outbox where last_error = 'stale'"), "the stale owner's failure was recorded")
 		tried(s, s.next.calls.Load()+5)
 		assert.Empty(t, s.payloads("K"))
 		s.accept()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,6 +24,7 @@ type heldStatement struct {
 	open    chan struct{} // closed by release
 	args    []any         // of the last run
 	skip    int           // runs that pass
+	after   bool          // hold its result back, not the statement
 	begins  func()        // called first, each time; may be nil
 }
 
@@ -39,6 +41,11 @@ func (g *statementGate) hold(statement string, skip int) *heldStatement {
 	return g.watch(statement, &heldStatement{arrived: make(chan struct{}, 100), open: make(chan struct{}), skip: skip})
 }
 
+// holdResult makes a statement wait, each time it is run from now on, when the server has answered it.
+func (g *statementGate) holdResult(statement string) *heldStatement {
+	return g.watch(statement, &heldStatement{arrived: make(chan struct{}, 100), open: make(chan struct{}), after: true})
+}
+
 // onRun has a function called whenever a statement is about to be sent.
 func (g *statementGate) onRun(statement string, fn func()) *heldStatement {
 	return g.watch(statement, &heldStatement{begins: fn})
@@ -51,19 +58,21 @@ func (g *statementGate) watch(statement string, s *heldStatement) *heldStatement
 	return s
 }
 
-// release lets a statement pass, now and later.
-func (g *statementGate) release(s *heldStatement) {
+// release lets statements pass, now and later.
+func (g *statementGate) release(statements ...*heldStatement) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for text, rule := range g.rules {
-		if rule == s {
-			delete(g.rules, text)
+	for _, s := range statements {
+		for text, rule := range g.rules {
+			if rule == s {
+				delete(g.rules, text)
+			}
 		}
-	}
-	select {
-	case <-s.open:
-	default:
-		close(s.open)
+		select {
+		case <-s.open:
+		default:
+			close(s.open)
+		}
 	}
 }
 
@@ -84,6 +93,10 @@ func (g *statementGate) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data p
 	s := g.rules[data.SQL]
 	if s != nil {
 		s.args = data.Args
+		if s.after {
+			g.mu.Unlock()
+			return context.WithValue(ctx, heldResult{}, s)
+		}
 		if s.skip--; s.open == nil || s.skip >= 0 {
 			begins := s.begins
 			g.mu.Unlock()
@@ -104,4 +117,38 @@ func (g *statementGate) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data p
 	return ctx
 }
 
-func (g *statementGate) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+type heldResult struct{}
+
+func (g *statementGate) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if s, ok := ctx.Value(heldResult{}).(*heldStatement); ok {
+		select {
+		case s.arrived <- struct{}{}:
+		default:
+		}
+		<-s.open
+	}
+}
+
+// arrives waits for a run of one of the statements.
+func (g *statementGate) arrives(t testing.TB, what string, statements ...*heldStatement) {
+	t.Helper()
+	for deadline := time.After(patience); ; {
+		for _, s := range statements {
+			select {
+			case <-s.arrived:
+				return
+			default:
+			}
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatalf("did not happen within %s: %s", patience, what)
+		}
+	}
+}
+
+// holdReads holds back the results of reads.
+func (g *statementGate) holdReads() (reads [2]*heldStatement) {
+	return [2]*heldStatement{g.holdResult(schema.Fetch), g.holdResult(schema.FetchMore)}
+}

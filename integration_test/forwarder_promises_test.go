@@ -1,0 +1,319 @@
+package integration_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// outcome runs schema.SettleFailed for the only message of an outbox and returns what it says.
+func (h handle) outcome(t testing.TB, owner string, epoch int64, attempts int64) (outcome string) {
+	t.Helper()
+	require.NoError(t, schema.Collect(t.Context(), h.db, func(rows schema.Rows) error { return rows.Scan(new(int64), &outcome) },
+		schema.Names{}.Render(schema.SettleFailed),
+		"s", owner, []int64{1}, []int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{epoch}, []int64{attempts},
+		[]float64{1}, []string{"refused"}, []bool{false}, 10, 0.0, []string{value[string](t, h, "select uuid from outbox")}))
+	return outcome
+}
+
+// TestEpochs: a failure counts once, and only under the owner and the epoch of its lane; whoever takes a lane raises its epoch.
+func TestEpochs(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		h.publish(t, "orders", "K", "1")
+		const owner, other = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
+		h.exec(t, schema.Names{}.Render(schema.CreateLanes), "s")
+		lane := int64(value[int](t, h, "select lane::int from outbox"))
+		epoch := func() int64 { return value[int64](t, h, "select epoch from outbox_lanes where lane = $1", lane) }
+		take := func(statement, owner string) int64 {
+			before := epoch()
+			taken := column[int64](t, h, "with taken as ("+schema.Names{}.Render(statement)+") select epoch from taken", "s", owner, []int64{lane}, []int64{before})
+			require.Equal(t, []int64{before + 1}, taken)
+			require.Equal(t, before+1, epoch())
+			return before + 1
+		}
+		first := take(schema.TakeLanes, owner)
+		assert.Equal(t, "fenced", h.outcome(t, other, first, 1))
+		assert.Equal(t, "waiting", h.outcome(t, owner, first, 1))
+		assert.Equal(t, "waiting", h.outcome(t, owner, first, 1), "it is repeated, as its answer was lost")
+		assert.Equal(t, 1, h.count(t, "select attempts from outbox"))
+		second := take(schema.RetakeLanes, owner)
+		assert.Equal(t, "fenced", h.outcome(t, owner, first, 2))
+		assert.Equal(t, 1, h.count(t, "select attempts from outbox"))
+		assert.Equal(t, "waiting", h.outcome(t, owner, second, 2))
+		h.exec(t, schema.Names{}.Render(schema.ReleaseLanes), "s", owner, []int64{lane}, []int64{second})
+		take(schema.TakeLanes, owner)
+		assert.Equal(t, "fenced", h.outcome(t, owner, second, 3))
+	})
+}
+
+// TestTransactionAboveTheSnapshot: when the outbox is read, a transaction has its id and its row, but no later one has ended yet. So the
+// snapshot does not list it among those in progress: its id is at xmax. It commits after all, and its message leaves before a later one.
+func TestTransactionAboveTheSnapshot(t *testing.T) {
+	noLeaks(t)
+	t.Setenv("OUTBOX_POSTGRES_URL", "")
+	server, err := services.StartPostgres(t.Context(), services.Options{PostgresSettings: []string{"autovacuum=off"}}) // nobody else has transactions
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	h := newPgxHandle(t, server.URL())
+	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+	cfg := quickConfig()
+	cfg.LeaseTTL = 5 * time.Minute // no renewal meanwhile
+	w := startForwarder(t, h, cfg)
+	w.publish(t, "orders", "K", "0")
+	w.arrives(t, "0")
+	w.idle(t)
+	for n := 1; n <= 5; n++ {
+		tx, err := h.pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer tx.Rollback(context.Background())
+		_, err = tx.Exec(t.Context(), insertPlain, "early-"+itoa(n), "orders", "K", itoa(2*n-1))
+		require.NoError(t, err)
+		var xid int64
+		require.NoError(t, tx.QueryRow(t.Context(), "select pg_current_xact_id()::text::bigint").Scan(&xid))
+		w.idle(t) // it is read
+		require.Equal(t, xid, value[int64](t, h, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"), "another transaction has ended: the test shows nothing")
+		require.NoError(t, tx.Commit(t.Context()))
+		h.exec(t, insertPlain, "late-"+itoa(n), "orders", "K", itoa(2*n))
+		w.arrives(t, itoa(2*n))
+		w.idle(t)
+		require.Equal(t, numbered("", 0, 2*n), w.payloads("K"))
+	}
+}
+
+// TestReadThatIsOlderThanTheSettling returns a message again that was published and settled meanwhile: it is not sent again.
+func TestReadThatIsOlderThanTheSettling(t *testing.T) {
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.LeaseTTL, cfg.QueryTimeout, cfg.PollInterval = time.Minute, time.Minute, 10*time.Millisecond
+	settled := &settledCounter{}
+	cfg.Observer = settled
+	w := startForwarder(t, h, cfg)
+	for n := range 5 {
+		w.idle(t)
+		long, err := h.pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer long.Rollback(context.Background())
+		_, err = long.Exec(t.Context(), insertPlain, "long-"+itoa(n), "orders", "L", "long-"+itoa(n))
+		require.NoError(t, err)
+		settle := gate.hold(schema.SettlePublished, 0)
+		again := numbered(itoa(n)+"-", 1, 100)
+		w.publish(t, "orders", "", again...)
+		w.arrives(t, again...)
+		gate.arrives(t, "they are to be settled", settle)
+		before := gate.holdReads()
+		gate.arrives(t, "a read from before", before[:]...)
+		require.NoError(t, long.Commit(t.Context())) // so all are read again
+		reads := gate.holdReads()
+		gate.release(before[:]...)
+		gate.arrives(t, "they are read again", reads[:]...)
+		done := settled.n.Load()
+		gate.release(settle)
+		eventually(t, func() bool { return settled.n.Load() >= done+100 }, "they are settled")
+		gate.release(reads[:]...)
+		w.arrives(t, "long-"+itoa(n))
+	}
+	w.idle(t)
+	assert.Len(t, w.all(), 505, "some were sent twice")
+}
+
+// TestLanesWithResultsOnTheirWay are not given back: the next owner would read messages that are published already.
+func TestLanesWithResultsOnTheirWay(t *testing.T) {
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	gated, gate := newStatementGate(t, url)
+	cfg := quickConfig()
+	cfg.QueryTimeout = time.Minute
+	w := startForwarder(t, gated, cfg)
+	settle := gate.hold(schema.SettlePublished, 0)
+	all := numbered("", 1, 2000) // in all lanes
+	w.publish(t, "orders", "", all...)
+	w.arrives(t, all...)
+	h := newPgxHandle(t, url)
+	w.join(t, h, quickConfig())
+	shares := func() []int {
+		return column[int](t, h, "select count(*)::int from outbox_lanes where owner is not null group by owner")
+	}
+	for range 3 { // renewals of the first one
+		expiry := value[time.Time](t, h, "select max(expires_at) from outbox_forwarders")
+		eventually(t, func() bool {
+			return value[time.Time](t, h, "select min(expires_at) from outbox_forwarders").After(expiry)
+		}, "both renew their leases")
+	}
+	assert.Equal(t, []int{64}, shares())
+	gate.release(settle)
+	eventually(t, func() bool { return assert.ObjectsAreEqual([]int{32, 32}, shares()) }, "half of the lanes are given back")
+	w.idle(t)
+	assert.Len(t, w.all(), 2000, "some were sent twice")
+}
+
+// TestCommitDuringARead is not missed until the poll, and Drain does not take that read for the one that counts.
+func TestCommitDuringARead(t *testing.T) {
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.QueryTimeout, cfg.PollInterval, cfg.LeaseTTL = time.Minute, time.Hour, time.Minute
+	w := startForwarder(t, h, cfg)
+	w.idle(t)
+	reads := gate.holdReads()
+	w.Wake()
+	gate.arrives(t, "a read", reads[:]...)
+	w.publish(t, "orders", "K", "1") // and wakes the forwarder
+	gate.release(reads[:]...)
+	w.arrives(t, "1")
+
+	w.idle(t)
+	for n := range 10 {
+		reads := gate.holdReads()
+		w.Wake()
+		gate.arrives(t, "a read", reads[:]...)
+		h.exec(t, insertPlain, itoa(n), "orders", "K", "drained-"+itoa(n)) // which wakes nobody
+		drained := make(chan error, 1)
+		go func() { drained <- w.Drain(t.Context()) }()
+		gate.release(reads[:]...)
+		require.NoError(t, <-drained)
+		assert.Contains(t, w.payloads(), "drained-"+itoa(n))
+	}
+}
+
+// TestLockedFailure: the failure of a message that somebody has locked keeps no other from being recorded.
+func TestLockedFailure(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.publish(t, "orders", "", numbered("", 1, 10)...)
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), "select from outbox where id = 5 for update")
+	require.NoError(t, err)
+	cfg := quickConfig()
+	cfg.QueryTimeout = 2 * patience
+	cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+	startForwarderOn(t, h, cfg, func(string, *message.Message) error { return errRefused })
+	const recorded = "select count(*) from outbox where attempts = 1"
+	eventually(t, func() bool { return h.count(t, recorded) == 9 }, "all others are recorded")
+	require.NoError(t, tx.Rollback(t.Context()))
+	eventually(t, func() bool { return h.count(t, recorded) == 10 }, "and that one, too")
+}
+
+// TestPublishedAfterItsDeath: the publish that timed out, and of which the message died, has worked after all.
+func TestPublishedAfterItsDeath(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PublishTimeout = 50 * time.Millisecond
+	cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
+	goOn := make(chan struct{})
+	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error { <-goOn; return nil })
+	w.publish(t, "orders", "K", "1")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 1 }, "it is dead")
+	close(goOn)
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox where dead_at is null and published_at is not null") == 1
+	}, "it is published and not dead")
+}
+
+// TestListenReconnects: a connection that breaks is replaced, and commits of other processes are heard of again.
+func TestListenReconnects(t *testing.T) {
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	cfg := quickConfig()
+	cfg.PollInterval, cfg.LeaseTTL = time.Hour, time.Minute
+	w := startForwarder(t, newPgxHandle(t, url), cfg)
+	other := newPgxHandle(t, url)
+	listening := func() []int {
+		return column[int](t, other, "select pid from pg_stat_activity where datname = current_database() and query ilike 'listen%'")
+	}
+	for n := range 3 {
+		var before []int
+		eventually(t, func() bool { before = listening(); return len(before) == 1 }, "it listens")
+		other.exec(t, "select pg_terminate_backend($1::bigint::int)", before[0])
+		eventually(t, func() bool { now := listening(); return len(now) == 1 && now[0] != before[0] }, "it listens again")
+		w.idle(t)
+		other.publish(t, "orders", "K", itoa(n))
+		w.arrives(t, itoa(n))
+	}
+}
+
+// TestLeaseOfABusyPool: handlers hold all connections of the pool for longer than the lease. It is renewed all the same.
+func TestLeaseOfABusyPool(t *testing.T) {
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	busy := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = 4 })
+	h := newPgxHandle(t, url)
+	w := startForwarder(t, busy, quickConfig())
+	w.idle(t)
+	var held []*pgxpool.Conn
+	for range 4 {
+		conn, err := busy.pool.Acquire(t.Context())
+		require.NoError(t, err)
+		defer conn.Release()
+		held = append(held, conn)
+	}
+	const lease = "select expires_at from outbox_forwarders where expires_at > clock_timestamp()"
+	expiry := value[time.Time](t, h, lease)
+	eventually(t, func() bool { return value[time.Time](t, h, lease).After(expiry.Add(3 * time.Second)) }, "the lease is renewed")
+	for _, conn := range held {
+		conn.Release()
+	}
+	w.publish(t, "orders", "K", "1")
+	w.arrives(t, "1")
+}
+
+// TestReadOnlyServer is one that was demoted under the connections of the pool, and one that was promoted has its name: connections that
+// learn of it are replaced.
+func TestReadOnlyServer(t *testing.T) {
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	h, admin := newPgxHandle(t, url), newPgxHandle(t, url)
+	w := startForwarder(t, h, quickConfig())
+	w.publish(t, "orders", "K", "1")
+	w.arrives(t, "1")
+	w.idle(t)
+	database := value[string](t, admin, "select quote_ident(current_database())")
+	admin.exec(t, "alter database "+database+" set default_transaction_read_only = on")
+	admin.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+	eventually(t, func() bool {
+		return admin.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
+	}, "the lease cannot be renewed")
+	eventually(t, func() bool {
+		_, err := admin.db.Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
+		return err == nil
+	}, "the server can be written to again") // connections that were made meanwhile still cannot
+	other := newPgxHandle(t, url)
+	other.publish(t, "orders", "K", "2")
+	w.arrives(t, "2")
+	eventually(t, func() bool { return other.count(t, "select count(*) from outbox where published_at is null") == 0 }, "it is settled")
+}
+
+// TestWhatAnOperatorChanged behind the forwarder's back is found: a message that is to be sent again, and one that held its key and is gone.
+func TestWhatAnOperatorChanged(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.CleanupInterval = 50 * time.Millisecond
+	cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+	w := startForwarderOn(t, h, cfg, refuse("1"))
+	w.publish(t, "orders", "K", "1", "2")
+	w.publish(t, "orders", "L", "again")
+	w.publish(t, "orders", "", "unkeyed")
+	w.arrives(t, "again", "unkeyed")
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox where published_at is not null or attempts > 0") == 3
+	}, "all are settled")
+	w.idle(t)
+	h.exec(t, "delete from outbox where attempts > 0")
+	w.arrives(t, "2")
+	w.idle(t)
+	h.exec(t, "update outbox set published_at = null where convert_from(payload, 'UTF8') in ('again', 'unkeyed')")
+	w.wait(t, "they are sent again", func() bool { return w.triedTimes("again") == 2 && w.triedTimes("unkeyed") == 2 })
+}
