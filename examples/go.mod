@@ -6,9 +6,9 @@ require (
 	github.com/ThreeDotsLabs/watermill v1.5.2
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3
 	github.com/jackc/pgx/v5 v5.12.0
-	github.com/millrace-go/watermill-outbox v0.0.0
+	github.com/millrace-go/watermill-outbox v0.1.0
 	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
-	github.com/millrace-go/watermill-outbox/publisher/nats v0.0.0
+	github.com/millrace-go/watermill-outbox/publisher/nats v0.1.0
 	github.com/nats-io/nats.go v1.53.1
 	golang.org/x/sync v0.23.0
 )

@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.2
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3
-	github.com/millrace-go/watermill-outbox v0.0.0-00010101000000-000000000000
+	github.com/millrace-go/watermill-outbox v0.1.0
 	github.com/nats-io/nats.go v1.53.1
 )
 
