@@ -39,15 +39,23 @@ func (b pgxBackend) Exec(ctx context.Context, query string, args ...any) (int64,
 	if schema.SQLState(err) == readOnlyServer {
 		b.reset()
 	}
-	return tag.RowsAffected(), err
+	return tag.RowsAffected(), b.explain(err)
 }
 
 func (b pgxBackend) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
 	rows, err := b.pool.Query(ctx, query, slices.Concat(b.mode, args)...)
 	if err != nil {
-		return nil, err
+		return nil, b.explain(err)
 	}
 	return pgxRows{rows}, nil
+}
+
+func (b pgxBackend) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	stat := b.pool.Stat()
+	return explainPool(err, int(stat.AcquiredConns()), int(stat.MaxConns()))
 }
 
 func (b pgxBackend) begin(ctx context.Context, opts TxOptions) (nativeTx, error) {
@@ -57,7 +65,7 @@ func (b pgxBackend) begin(ctx context.Context, opts TxOptions) (nativeTx, error)
 	}
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
-		return nil, err
+		return nil, b.explain(err)
 	}
 	return &pgxTx{conn: conn, beginSQL: begin}, nil
 }

@@ -53,17 +53,27 @@ func sqlQuery(ctx context.Context, on execQuerier, query string, args []any) (sc
 }
 
 func (b sqlBackend) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return sqlExec(ctx, b.db, query, slices.Concat(b.mode, args))
+	n, err := sqlExec(ctx, b.db, query, slices.Concat(b.mode, args))
+	return n, b.explain(err)
 }
 
 func (b sqlBackend) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
-	return sqlQuery(ctx, b.db, query, slices.Concat(b.mode, args))
+	rows, err := sqlQuery(ctx, b.db, query, slices.Concat(b.mode, args))
+	return rows, b.explain(err)
+}
+
+func (b sqlBackend) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	stats := b.db.Stats()
+	return explainPool(err, stats.InUse, stats.MaxOpenConnections)
 }
 
 func (b sqlBackend) begin(ctx context.Context, opts TxOptions) (nativeTx, error) {
 	tx, err := b.db.BeginTx(ctx, &sql.TxOptions{Isolation: opts.Isolation, ReadOnly: opts.ReadOnly})
 	if err != nil {
-		return nil, err
+		return nil, b.explain(err)
 	}
 	return &sqlTx{tx: tx}, nil
 }

@@ -317,3 +317,48 @@ func TestWhatAnOperatorChanged(t *testing.T) {
 	h.exec(t, "update outbox set published_at = null where convert_from(payload, 'UTF8') in ('again', 'unkeyed')")
 	w.wait(t, "they are sent again", func() bool { return w.triedTimes("again") == 2 && w.triedTimes("unkeyed") == 2 })
 }
+
+// TestPoolThatIsTooSmall: a forwarder that gets no connection says how many there are, and that it needs some.
+func TestPoolThatIsTooSmall(t *testing.T) {
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	small := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
+	bySQL := newSQLHandle(t, "postgres", url)
+	bySQL.sql.SetMaxOpenConns(2)
+	cfg := quickConfig()
+	cfg.QueryTimeout = 300 * time.Millisecond
+	for range 2 { // what handlers hold
+		tx, err := small.pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer tx.Rollback(context.Background())
+		other, err := bySQL.sql.Begin()
+		require.NoError(t, err)
+		defer other.Rollback()
+	}
+	for _, h := range []handle{small, bySQL} {
+		err := newForwarder(t, h, newFakeBroker(), cfg).Run(t.Context())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.ErrorContains(t, err, "all 2 connections of the pool are in use")
+	}
+}
+
+// TestNoForwarderLives is a reason that Inspect gives.
+func TestNoForwarderLives(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	warnings := func() []schema.Problem {
+		found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+		require.NoError(t, err)
+		require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+		return found
+	}
+	h.publish(t, "orders", "K", "1")
+	assert.Empty(t, warnings())
+	h.exec(t, "update outbox set created_at = now() - interval '2 minutes'")
+	found := warnings()
+	require.Len(t, found, 1)
+	assert.True(t, found[0].Warning)
+	assert.Contains(t, found[0].String(), "no forwarder that is alive")
+	startForwarderOn(t, h, quickConfig(), func(string, *message.Message) error { return errRefused })
+	assert.Empty(t, warnings())
+}

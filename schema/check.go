@@ -47,7 +47,7 @@ func (e *CheckError) Unwrap() error { return ErrSchemaChanged }
 // default. Indexes are recognised by what they do, not by their names. What Inspect calls a warning is no
 // error here.
 func Check(ctx context.Context, q Querier, names Names) error {
-	found, err := Inspect(ctx, q, names)
+	found, err := inspect(ctx, q, names)
 	if err != nil {
 		return err
 	}
@@ -64,9 +64,21 @@ func Check(ctx context.Context, q Querier, names Names) error {
 }
 
 // Inspect is Check with the warnings: settings under which the tables grow without need, rows
-// that row security may hide, grants that only some parts need, concurrent migrations that were put off, and migrations
-// that a newer version of the library applied.
+// that row security may hide, messages that wait though no forwarder lives, grants that only some parts need,
+// concurrent migrations that were put off, and migrations that a newer version of the library applied.
 func Inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
+	found, err := inspect(ctx, q, names)
+	if err != nil || len(found) > 0 {
+		return found, err
+	}
+	c := inspection{q: q, names: names}
+	if err := c.alive(ctx); err != nil {
+		return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
+	}
+	return c.found, nil
+}
+
+func inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
 	all, err := known(q, names)
 	if err != nil {
 		return nil, err
@@ -85,6 +97,21 @@ func Inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
 		c.table(w)
 	}
 	return c.found, nil
+}
+
+// alive finds out why nothing is published: nobody does.
+func (c *inspection) alive(ctx context.Context) error {
+	return Collect(ctx, c.q, func(rows Rows) error {
+		var lives, waits bool
+		if err := rows.Scan(&lives, &waits); err != nil {
+			return err
+		}
+		if waits && !lives {
+			c.warning("table "+c.names.Render("{forwarders}"), "run a forwarder.Forwarder, or a Subscriber, with the same names",
+				"has no forwarder that is alive, and messages have been waiting for more than a minute")
+		}
+		return nil
+	}, c.names.Render(CheckAlive))
 }
 
 const runMigrate = "run schema.Migrate with the same schema.Names"

@@ -60,6 +60,12 @@ const (
   JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
   JOIN pg_catalog.pg_am m ON m.oid = i.relam`
 
+	// CheckAlive says whether a forwarder lives, and whether the first message that is ready has been for more than a minute.
+	CheckAlive = `SELECT EXISTS (SELECT FROM {forwarders} f WHERE f.expires_at > clock_timestamp()),
+       coalesce((SELECT o.created_at < clock_timestamp() - interval '1 minute' FROM {outbox} o
+                  WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+                  ORDER BY o.lane, o.id LIMIT 1), false)`
+
 	// CheckSequence describes a sequence.
 	//
 	// Arguments: name.
