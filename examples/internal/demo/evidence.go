@@ -45,8 +45,8 @@ func (d *day) collect(ctx context.Context, sent int) (e evidence, err error) {
 	return e, nil
 }
 
-// spoil breaks the evidence on purpose, to show that the count notices: it drops an event, doubles one, or swaps
-// two of one account.
+// spoil breaks the evidence on purpose, to show that the count notices: it drops an event, doubles one, or turns
+// their order round.
 func (e *evidence) spoil(how string) error {
 	if how == "" {
 		return nil
