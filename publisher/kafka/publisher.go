@@ -130,7 +130,8 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 func (p *Publisher) Classify(err error) forwarder.Verdict { return Classify(err) }
 
 // Close waits for the calls to Publish that are under way, or for the attempt to connect, and closes the wrapped
-// publisher. No goroutine is left then. It may be called at any time; later calls return nil.
+// publisher. No goroutine is left then. That takes up to half a minute if a broker accepts connections and never answers.
+// It may be called at any time; later calls return nil.
 func (p *Publisher) Close() error {
 	p.open.Lock()
 	defer p.open.Unlock()
