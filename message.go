@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -20,7 +21,7 @@ const (
 	maxChunkRows     = 1000
 	maxChunkBytes    = 4 << 20
 	noDelay          = -1
-	maxMetadataBytes = 1 << 20
+	maxMetadataBytes = core.MaxMetadataBytes
 )
 
 // record is a message that was checked and is ready to be written.
@@ -57,7 +58,7 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 		r.payload = []byte{}
 	}
 	for k, v := range msg.Metadata {
-		if meant := mistyped(k); meant != "" {
+		if meant := core.Mistyped(k); meant != "" {
 			return fail("metadata %q is not read: it is spelt %q", k, meant)
 		}
 		if !schema.Storable(k) || !schema.Storable(v) {
@@ -88,23 +89,6 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 		r.delay = max(wait, 0).Seconds()
 	}
 	return r, nil
-}
-
-// mistyped returns which metadata of ours a key is likely meant to be that differs from it in case or separators.
-func mistyped(key string) string {
-	if len(key) > len(MetadataGeneration)+2 || len(key) < len(MetadataKey)-1 {
-		return ""
-	}
-	for _, known := range []string{MetadataKey, MetadataGeneration} {
-		if key != known && letters(key) == letters(known) {
-			return known
-		}
-	}
-	return ""
-}
-
-func letters(s string) string {
-	return strings.ToLower(strings.NewReplacer("_", "", "-", "", ".", "", " ", "").Replace(s))
 }
 
 func checkTopic(topic string) error {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // Metadata that this module reads or writes. All but MetadataKey and the delays are conventions: they
@@ -13,10 +15,10 @@ import (
 const (
 	// MetadataKey is the ordering key. The forwarder sets it on what it publishes, so that a broker's
 	// publisher can use it as partition key.
-	MetadataKey = "outbox_key"
+	MetadataKey = core.MetadataKey
 	// MetadataGeneration counts how often a published message was put back to be sent again on purpose;
 	// absent the first time. JetStream's deduplication must tell such a sending from a retry.
-	MetadataGeneration = "outbox_generation"
+	MetadataGeneration = core.MetadataGeneration
 
 	MetadataEventType     = "event_type"     // name of the event, such as "OrderPlaced"
 	MetadataEventVersion  = "event_version"  // version of its layout, a positive integer

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -13,7 +14,8 @@ import (
 )
 
 const (
-	consumer       = "bench"
+	service        = "bench"
+	consumer       = "book"
 	businessTable  = "CREATE TABLE business (id bigint PRIMARY KEY, amount bigint NOT NULL)"
 	businessInsert = "INSERT INTO business (id, amount) VALUES ($1, $2)"
 )
@@ -45,9 +47,12 @@ func (d *database) stacked(cfg outbox.PublisherConfig) (func(context.Context, in
 		}
 		return []*message.Message{messageOf(i)}, nil
 	}
-	chain := middleware.Tx(d.db, middleware.TxConfig{})(
-		middleware.Inbox(d.db, middleware.InboxConfig{Consumer: consumer})(
-			middleware.Outbox(pub, middleware.OutboxConfig{Topic: topic})(handle)))
+	inbox, inboxErr := middleware.Inbox(d.db, middleware.InboxConfig{Service: service, Consumer: consumer}, nil)
+	out, outErr := middleware.Outbox(pub, middleware.OutboxConfig{Topic: topic}, nil)
+	if err := errors.Join(inboxErr, outErr); err != nil {
+		return nil, err
+	}
+	chain := middleware.Tx(d.db, middleware.TxConfig{})(inbox(out(handle)))
 	return func(ctx context.Context, i int) error {
 		msg := messageOf(i)
 		msg.SetContext(ctx)
@@ -67,7 +72,8 @@ func handWritten(d *database) (func(context.Context, int) error, error) {
 		}
 		defer tx.Rollback(ctx)
 		var attempts int
-		if err := tx.QueryRow(ctx, claim, consumer, in.UUID, []byte(nil)).Scan(&attempts); err != nil {
+		var seconds float64
+		if err := tx.QueryRow(ctx, claim, service+"/"+consumer, in.UUID, []byte(nil)).Scan(&attempts, &seconds); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, businessInsert, i, i); err != nil {

@@ -137,8 +137,9 @@ func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) 
 	if err != nil {
 		return nil, err
 	}
-	stack := middleware.Stack(c.shop.db, c.shop.pub, middleware.StackConfig{
-		Logger: logger,
+	stack, err := middleware.Stack(c.shop.pub, middleware.StackConfig{
+		Service:  "shop",
+		Outcomes: middleware.OutcomesConfig{Backoff: outbox.Backoff{Initial: -1}},
 		Tx: middleware.TxConfig{OnBegin: func(ctx context.Context, _ *message.Message) error {
 			q, err := c.shop.db.TxQuerier(ctx)
 			if err == nil {
@@ -147,7 +148,10 @@ func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) 
 			c.at("begun", 1)
 			return err
 		}},
-	})
+	}, logger)
+	if err != nil {
+		return nil, err
+	}
 	if len(stack) != 4 {
 		return nil, fmt.Errorf("Stack has %d parts, not Outcomes, Tx, Inbox, Outbox", len(stack))
 	}
@@ -187,7 +191,7 @@ func (c *child) handle(msg *message.Message) ([]*message.Message, error) {
 	c.at("written", 1)
 	switch msg.Metadata.Get("kind") {
 	case kindPoison:
-		return produced, middleware.Poison(errUndone)
+		return produced, outbox.Poison(errUndone)
 	case kindFailing:
 		return produced, errUndone
 	}

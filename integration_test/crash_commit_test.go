@@ -67,9 +67,9 @@ func deliverOverACut(t *testing.T, name string, at cutAt, committed bool) error 
 	handler := func(msg *message.Message) ([]*message.Message, error) {
 		return shop.book(msg.Context(), msg.UUID, string(msg.Payload))
 	}
-	stack := middleware.Stack(shop.db, shop.pub, middleware.StackConfig{
+	stack := stackFor(t, shop.pub, middleware.StackConfig{
 		Inbox: middleware.InboxConfig{Consumer: consumer}, Outbox: middleware.OutboxConfig{Topic: eventsTopic},
-	})
+	}, nil)
 	for i := len(stack) - 1; i >= 0; i-- {
 		handler = stack[i](handler)
 	}

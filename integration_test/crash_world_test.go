@@ -88,7 +88,8 @@ func (w *crashWorld) check(round string) {
 			bad("order %s %s was acked and is lost", id, kind)
 		}
 	}
-	committed := set(column[string](w.t, w.h, `select uuid from events union select message_id from inbox where dead_at is not null`))
+	committed := set(column[string](w.t, w.h, `select uuid from events
+		union select o.uuid from outbox o join inbox i on i.message_id = o.metadata->>'uuid_poisoned' where i.dead_at is not null`))
 	for uuid := range arrived {
 		if !committed[uuid] {
 			bad("message %s was published and never committed", uuid)
@@ -110,7 +111,7 @@ func (w *crashWorld) check(round string) {
 		`select count(*) from inbox i join bookings b on b.order_id = i.message_id where i.dead_at is not null`)
 	zero("messages are in the outbox or among what was committed only",
 		`select count(*) from (select uuid from events union all select message_id from inbox where dead_at is not null) e
-		 full join outbox o on o.uuid = e.uuid where o.uuid is null or e.uuid is null`)
+		 full join (select coalesce(metadata->>'uuid_poisoned', uuid) as uuid from outbox) o on o.uuid = e.uuid where o.uuid is null or e.uuid is null`)
 	zero("messages are in the outbox twice", `select count(*) - count(distinct uuid) from outbox`)
 
 	w.broker.mu.Lock()

@@ -41,7 +41,7 @@ func TestCQRSBusesPublishInTheHandlersTransaction(t *testing.T) {
 
 			f := newFeed()
 			startRouter(t, func(r *message.Router) {
-				r.AddMiddleware(middleware.Stack(h.db, pub, middleware.StackConfig{})...)
+				r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 				processor, err := cqrs.NewCommandProcessorWithConfig(r, cqrs.CommandProcessorConfig{
 					GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return "commands", nil },
 					SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {

@@ -82,7 +82,42 @@ func stack(t testing.TB, h handle, cfg middleware.StackConfig) []message.Handler
 	if cfg.Outbox.Topic == "" {
 		cfg.Outbox.Topic = "events"
 	}
-	return middleware.Stack(h.db, newOutboxPublisher(t, h), cfg)
+	return stackFor(t, newOutboxPublisher(t, h), cfg, nil)
+}
+
+// stackFor is middleware.Stack for a Router. Unless cfg says otherwise it does not wait before a nack.
+func stackFor(t testing.TB, pub *outbox.Publisher, cfg middleware.StackConfig, logger watermill.LoggerAdapter) []message.HandlerMiddleware {
+	t.Helper()
+	if cfg.Service == "" {
+		cfg.Service = "shop"
+	}
+	if cfg.Outcomes.Backoff.Initial == 0 {
+		cfg.Outcomes.Backoff.Initial = -1
+	}
+	mws, err := middleware.Stack(pub, cfg, logger)
+	require.NoError(t, err)
+	return mws
+}
+
+// inbox is middleware.Inbox of the consumer shop/test, unless cfg says otherwise.
+func inbox(t testing.TB, h handle, cfg middleware.InboxConfig) message.HandlerMiddleware {
+	t.Helper()
+	if cfg.Service == "" {
+		cfg.Service = "shop"
+	}
+	if cfg.Consumer == "" {
+		cfg.Consumer = "test"
+	}
+	mw, err := middleware.Inbox(h.db, cfg, nil)
+	require.NoError(t, err)
+	return mw
+}
+
+func capturing(t testing.TB, pub *outbox.Publisher, cfg middleware.OutboxConfig) message.HandlerMiddleware {
+	t.Helper()
+	mw, err := middleware.Outbox(pub, cfg, nil)
+	require.NoError(t, err)
+	return mw
 }
 
 // outboxed counts the rows of the outbox.

@@ -19,11 +19,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-func txInbox(h handle, cfg middleware.InboxConfig) []message.HandlerMiddleware {
-	if cfg.Consumer == "" {
-		cfg.Consumer = "test"
-	}
-	return []message.HandlerMiddleware{middleware.Tx(h.db, middleware.TxConfig{}), middleware.Inbox(h.db, cfg)}
+func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.HandlerMiddleware {
+	t.Helper()
+	return []message.HandlerMiddleware{middleware.Tx(h.db, middleware.TxConfig{}), inbox(t, h, cfg)}
 }
 
 func TestInboxHandlesAMessageOnce(t *testing.T) {
@@ -32,7 +30,7 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 		obs := &seen{}
 		mws := []message.HandlerMiddleware{
 			middleware.Tx(h.db, middleware.TxConfig{Observer: obs}),
-			middleware.Inbox(h.db, middleware.InboxConfig{Consumer: "test"}),
+			inbox(t, h, middleware.InboxConfig{}),
 		}
 		msg := newMessage("")
 		_, err := chain(failing(bookSilently(h), errHandler), mws...)(msg)
@@ -44,7 +42,7 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 		assert.Equal(t, 1, effects(t, h, msg))
 		assert.Equal(t, []middleware.Outcome{middleware.Failed, middleware.Processed, middleware.Duplicate, middleware.Duplicate}, obs.outcomes())
 
-		_, err = chain(bookSilently(h), txInbox(h, middleware.InboxConfig{Consumer: "another"})...)(msg.Copy())
+		_, err = chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{Consumer: "another"})...)(msg.Copy())
 		require.NoError(t, err)
 		assert.Equal(t, 2, effects(t, h, msg), "each consumer handles it")
 	})
@@ -97,23 +95,23 @@ func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
 func TestInboxKey(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		byOrder := middleware.InboxConfig{Key: func(msg *message.Message) string { return msg.Metadata.Get("order") }}
+		byOrder := middleware.InboxConfig{Key: func(msg *message.Message) (string, error) { return msg.Metadata.Get("order"), nil }}
 		first, second := newMessage(""), newMessage("")
 		first.Metadata.Set("order", "7")
 		second.Metadata.Set("order", "7")
 		for _, msg := range []*message.Message{first, second} {
-			_, err := chain(bookSilently(h), txInbox(h, byOrder)...)(msg)
+			_, err := chain(bookSilently(h), txInbox(t, h, byOrder)...)(msg)
 			require.NoError(t, err)
 		}
 		assert.Equal(t, []int{1, 0}, []int{effects(t, h, first), effects(t, h, second)})
 
-		for name, key := range map[string]string{"missing": "", "NUL": "a\x00", "UTF-8": "\xff", "long": strings.Repeat("k", middleware.MaxKeyBytes+1)} {
+		for name, key := range map[string]string{"missing": "", "NUL": "a\x00", "UTF-8": "\xff", "long": strings.Repeat("k", 1024+1)} {
 			msg := message.NewMessage(key, nil)
-			_, err := chain(bookSilently(h), txInbox(h, middleware.InboxConfig{})...)(msg)
-			require.ErrorIs(t, err, middleware.ErrPoison, name)
+			_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(msg)
+			require.ErrorIs(t, err, outbox.ErrPoison, name)
 		}
-		longest := message.NewMessage(strings.Repeat("k", middleware.MaxKeyBytes), nil)
-		_, err := chain(bookSilently(h), txInbox(h, middleware.InboxConfig{})...)(longest)
+		longest := message.NewMessage(strings.Repeat("k", 1024), nil)
+		_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(longest)
 		require.NoError(t, err)
 	})
 }
@@ -122,26 +120,52 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
-		_, err := chain(bookSilently(h), middleware.Inbox(h.db, middleware.InboxConfig{Consumer: "test"}))(msg)
+		_, err := chain(bookSilently(h), inbox(t, h, middleware.InboxConfig{}))(msg)
 		require.ErrorIs(t, err, outbox.ErrNoTx)
 		require.ErrorContains(t, err, "middleware.Tx")
 
-		_, err = chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), middleware.Inbox(h.db, middleware.InboxConfig{}))(msg)
+		nameless, err := middleware.Inbox(h.db, middleware.InboxConfig{Service: "shop"}, nil)
+		require.NoError(t, err)
+		_, err = chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), nameless)(msg)
 		require.ErrorContains(t, err, "InboxConfig.Consumer")
 
 		other := openHandles(t, h.url)[0]
-		_, err = chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), middleware.Inbox(other.db, middleware.InboxConfig{Consumer: "test"}))(msg)
+		_, err = chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), inbox(t, other, middleware.InboxConfig{}))(msg)
 		require.ErrorIs(t, err, outbox.ErrOtherDB)
+		require.ErrorContains(t, err, "one handle")
 
-		_, err = chain(book(h), txInbox(h, middleware.InboxConfig{})...)(msg)
+		_, err = chain(book(h), txInbox(t, h, middleware.InboxConfig{})...)(msg)
 		require.ErrorIs(t, err, middleware.ErrUncaptured)
 		require.ErrorContains(t, err, "middleware.Outbox")
 
-		_, err = chain(bookSilently(h), txInbox(h, middleware.InboxConfig{Tables: schema.Names{Inbox: "nowhere"}})...)(msg)
+		_, err = chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{Tables: schema.Names{Inbox: "nowhere"}})...)(msg)
 		require.ErrorContains(t, err, "schema.Migrate")
 
 		assert.Zero(t, effects(t, h, msg))
 		assert.Zero(t, h.count(t, "select count(*) from inbox"), "nothing half done")
+	})
+}
+
+// Two services in one database may give their handlers the same name, and each handles each message.
+func TestServicesShareAnInbox(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		pub := newOutboxPublisher(t, h)
+		feeds := map[string]*feed{"billing": newFeed(), "shipping": newFeed()}
+		for service, f := range feeds {
+			startRouter(t, func(r *message.Router) {
+				r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{Service: service}, nil)...)
+				r.AddConsumerHandler("on-order", "orders", f, func(msg *message.Message) error { return write(h, msg) })
+			})
+		}
+		for range 4 {
+			msg := newMessage("")
+			for _, f := range feeds {
+				assert.True(t, f.deliver(t, msg.Copy()))
+			}
+			assert.Equal(t, 2, effects(t, h, msg))
+		}
+		assert.Equal(t, []string{"billing/on-order", "shipping/on-order"}, column[string](t, h, "select distinct consumer from inbox order by 1"))
 	})
 }
 
@@ -150,8 +174,8 @@ func TestInboxPassedTwice(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
-		inbox := middleware.Inbox(h.db, middleware.InboxConfig{Consumer: "test"})
-		_, err := chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), inbox, inbox)(msg)
+		once := inbox(t, h, middleware.InboxConfig{})
+		_, err := chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), once, once)(msg)
 		require.ErrorContains(t, err, "twice")
 
 		retry := func(next message.HandlerFunc) message.HandlerFunc {
@@ -171,7 +195,7 @@ func TestInboxPassedTwice(t *testing.T) {
 				return nil, write(h, msg)
 			}
 		}
-		_, err = chain(failOnce(), middleware.Tx(h.db, middleware.TxConfig{}), retry, inbox)(msg)
+		_, err = chain(failOnce(), middleware.Tx(h.db, middleware.TxConfig{}), retry, once)(msg)
 		require.ErrorContains(t, err, "twice")
 		assert.Zero(t, effects(t, h, msg))
 		assert.Zero(t, h.count(t, "select count(*) from inbox"))
@@ -193,10 +217,13 @@ func TestInboxContentCheck(t *testing.T) {
 		newEffects(t, h)
 		obs := &seen{}
 		var told []string
-		handler := chain(bookSilently(h), txInbox(h, middleware.InboxConfig{
+		handler := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{
 			CheckContent: true,
 			Observer:     obs,
-			OnMismatch:   func(_ context.Context, msg *message.Message) { told = append(told, string(msg.Payload)) },
+			OnMismatch: func(_ context.Context, msg *message.Message) error {
+				told = append(told, string(msg.Payload))
+				return nil
+			},
 		})...)
 		msg := newMessage("content")
 		other := message.NewMessage(msg.UUID, []byte("other content"))
@@ -209,7 +236,7 @@ func TestInboxContentCheck(t *testing.T) {
 		assert.Equal(t, []middleware.Outcome{middleware.Mismatch}, obs.outcomes())
 
 		unchecked := newMessage("content") // noted without a hash
-		_, err := chain(bookSilently(h), txInbox(h, middleware.InboxConfig{})...)(unchecked)
+		_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(unchecked)
 		require.NoError(t, err)
 		_, err = handler(message.NewMessage(unchecked.UUID, []byte("whatever")))
 		require.NoError(t, err)
@@ -226,12 +253,12 @@ func TestInboxWithOtherTables(t *testing.T) {
 		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Tables: names}, nil)
 		require.NoError(t, err)
 		handler := book(h)
-		mws := middleware.Stack(h.db, pub, middleware.StackConfig{
+		mws := stackFor(t, pub, middleware.StackConfig{
 			Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
-		})
+		}, nil)
 		_, err = chain(handler, mws...)(newMessage(""))
 		require.NoError(t, err)
-		_, err = chain(failing(handler, middleware.Poison(errHandler)), mws...)(newMessage(""))
+		_, err = chain(failing(handler, outbox.Poison(errHandler)), mws...)(newMessage(""))
 		require.NoError(t, err)
 		assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-in"`))
 		assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-out"`))
@@ -239,13 +266,13 @@ func TestInboxWithOtherTables(t *testing.T) {
 	})
 }
 
-func TestCleanerDeletesOldProcessedRowsOnly(t *testing.T) {
+func TestCleanerDeletesOldRows(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.exec(t, `insert into inbox (consumer, message_id, processed_at, dead_at, received_at)
 			select 'c', kind || n, case when kind in ('old', 'new') then at end, case when kind = 'dead' then at end, at
 			from generate_series(1, 25) n,
-			     (values ('old', now() - interval '31 days'), ('new', now() - interval '29 days'),
-			             ('dead', now() - interval '99 days'), ('open', now() - interval '99 days')) as k(kind, at)`)
+			     (values ('old', now() - interval '31 days'), ('new', now() - interval '29 days'), ('dead', now() - interval '99 days'),
+			             ('failed', now() - interval '31 days'), ('failing', now() - interval '29 days')) as k(kind, at)`)
 		left := func() []string {
 			return column[string](t, h, "select distinct rtrim(message_id, '0123456789') from inbox order by 1")
 		}
@@ -262,8 +289,8 @@ func TestCleanerDeletesOldProcessedRowsOnly(t *testing.T) {
 		require.NoError(t, err)
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(t.Context()) }()
-		assert.EqualValues(t, 25, (<-cleaned).Rows)
-		assert.Equal(t, []string{"dead", "new", "open"}, left())
+		assert.EqualValues(t, 50, (<-cleaned).Rows)
+		assert.Equal(t, []string{"dead", "failing", "new"}, left())
 		assert.Equal(t, 75, h.count(t, "select count(*) from inbox"))
 
 		h.exec(t, "update inbox set processed_at = now() - interval '31 days' where message_id = 'new1'")

@@ -32,7 +32,7 @@ func TestForwarderIntoTheProcess(t *testing.T) {
 	pubsub, broker := inProcess(t, true), &published{}
 	pub := newOutboxPublisher(t, h)
 	startRouter(t, func(r *message.Router) {
-		r.AddMiddleware(middleware.Stack(h.db, pub, middleware.StackConfig{})...)
+		r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 		r.AddHandler("book", "orders", pubsub, "bookings", broker, func(msg *message.Message) ([]*message.Message, error) {
 			_, ok := outbox.DeliveryFromContext(msg.Context())
 			assert.False(t, ok)
@@ -65,7 +65,7 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 	newEffects(t, h)
 	pubsub, broker := inProcess(t, true), &published{}
 	pub := newOutboxPublisher(t, h)
-	stack := middleware.Stack(h.db, pub, middleware.StackConfig{})
+	stack := stackFor(t, pub, middleware.StackConfig{}, nil)
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stack...)
 		r.AddHandler("orders", "orders", pubsub, "bookings", broker, func(msg *message.Message) ([]*message.Message, error) {
@@ -101,7 +101,7 @@ func TestPublishingToTheOwnTopic(t *testing.T) {
 		tx := middleware.Tx(h.db, middleware.TxConfig{})
 		for name, mws := range map[string][]message.HandlerMiddleware{
 			"Tx":    {tx},
-			"Stack": middleware.Stack(h.db, newOutboxPublisher(t, h), middleware.StackConfig{}),
+			"Stack": stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil),
 		} {
 			pubsub := inProcess(t, false)
 			first, second := newMessage("first"), newMessage("second")

@@ -18,7 +18,7 @@ func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		tx := middleware.Tx(h.db, middleware.TxConfig{})
-		out := middleware.Outbox(newOutboxPublisher(t, h), middleware.OutboxConfig{Topic: "events"})
+		out := capturing(t, newOutboxPublisher(t, h), middleware.OutboxConfig{Topic: "events"})
 
 		msg := newMessage("")
 		produced, err := chain(book(h), tx, out)(msg) // TX + outbox, no inbox
@@ -50,12 +50,12 @@ func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
 			t.Error("the handler was called")
 			return nil, nil
 		}
-		_, err := chain(untouched, middleware.Outbox(pub, middleware.OutboxConfig{Topic: "events"}))(newMessage(""))
+		_, err := chain(untouched, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(newMessage(""))
 		require.ErrorIs(t, err, outbox.ErrNoTx)
 		require.ErrorContains(t, err, "middleware.Tx")
 
 		msg := newMessage("")
-		_, err = chain(book(h), tx, middleware.Outbox(pub, middleware.OutboxConfig{}))(msg)
+		_, err = chain(book(h), tx, capturing(t, pub, middleware.OutboxConfig{}))(msg)
 		require.ErrorContains(t, err, "topic")
 		assert.Zero(t, effects(t, h, msg))
 
@@ -63,11 +63,11 @@ func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
 			bad := newMessage("")
 			bad.Metadata.Set("x", "\x00")
 			return message.Messages{newMessage(""), bad}, write(h, msg)
-		}, tx, middleware.Outbox(pub, middleware.OutboxConfig{Topic: "events"}))(msg)
+		}, tx, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(msg)
 		require.ErrorIs(t, err, outbox.ErrInvalidMessage)
 		_, err = chain(func(msg *message.Message) ([]*message.Message, error) {
 			return message.Messages{nil}, write(h, msg)
-		}, tx, middleware.Outbox(pub, middleware.OutboxConfig{Topic: "events"}))(msg)
+		}, tx, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(msg)
 		require.ErrorIs(t, err, outbox.ErrInvalidMessage)
 		assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
 	})
@@ -81,9 +81,9 @@ func TestStackInARouter(t *testing.T) {
 		orders, legacy := newFeed(), newFeed()
 		broker := &published{}
 		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(middleware.Stack(h.db, newOutboxPublisher(t, h), middleware.StackConfig{
-				Observer: obs, ExceptHandlers: []string{"legacy"},
-			})...)
+			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
+				Observer: obs, Except: []string{"legacy"},
+			}, nil)...)
 			r.AddHandler("book-order", "orders", orders, "bookings", broker, book(h))
 			r.AddHandler("legacy", "orders", legacy, "bookings", broker, func(msg *message.Message) ([]*message.Message, error) {
 				assert.ErrorIs(t, write(h, msg), outbox.ErrNoTx)
@@ -96,7 +96,7 @@ func TestStackInARouter(t *testing.T) {
 		}
 		assert.Equal(t, 1, effects(t, h, msg))
 		assert.Equal(t, []string{"bookings"}, column[string](t, h, "select topic from outbox"))
-		assert.Equal(t, []string{"book-order"}, column[string](t, h, "select consumer from inbox where message_id = $1", msg.UUID))
+		assert.Equal(t, []string{"shop/book-order"}, column[string](t, h, "select consumer from inbox where message_id = $1", msg.UUID))
 		assert.Zero(t, broker.count())
 		require.Equal(t, []middleware.Outcome{middleware.Processed, middleware.Duplicate}, obs.outcomes())
 		first := obs.all[0]
@@ -120,27 +120,18 @@ func TestStackTwice(t *testing.T) {
 	})
 }
 
-func TestOutboxExceptHandlers(t *testing.T) {
+// Inbox refuses what nobody captured, because the Router would publish it after the commit.
+func TestReturnedMessagesNeedOutbox(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		pub := newOutboxPublisher(t, h)
-		except := middleware.OutboxConfig{ExceptHandlers: []string{"direct"}}
-		f, strict := newFeed(), newFeed()
-		broker := &published{}
+		f, broker := newFeed(), &published{}
 		startRouter(t, func(r *message.Router) {
-			direct := r.AddHandler("direct", "in", f, "out", broker, book(h))
-			direct.AddMiddleware(middleware.Tx(h.db, middleware.TxConfig{}), middleware.Outbox(pub, except))
+			r.AddMiddleware(txInbox(t, h, middleware.InboxConfig{})...)
+			r.AddHandler("direct", "in", f, "out", broker, book(h))
 		})
-		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(middleware.Stack(h.db, pub, middleware.StackConfig{Outbox: except})...)
-			r.AddHandler("direct", "in", strict, "out", broker, book(h))
-		})
-		assert.True(t, f.deliver(t, newMessage("")))
-		assert.Equal(t, 1, broker.count())
-
 		msg := newMessage("")
-		assert.False(t, strict.deliver(t, msg), "Inbox refuses what nobody captured")
-		assert.Equal(t, 1, broker.count())
+		assert.False(t, f.deliver(t, msg))
+		assert.Zero(t, broker.count())
 		assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
 	})
 }
@@ -167,13 +158,13 @@ func TestMessagesFromOurOutboxPassThrough(t *testing.T) {
 		}
 		startRouter(t, func(r *message.Router) {
 			r.AddMiddleware(delivered)
-			r.AddMiddleware(middleware.Stack(h.db, pub, middleware.StackConfig{})...)
+			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 			r.AddHandler("forward", "events", forward, "events", broker, passOn)
 			r.AddConsumerHandler("local", "events", local, func(msg *message.Message) error { return write(h, msg) })
 		})
 		startRouter(t, func(r *message.Router) {
 			r.AddMiddleware(delivered)
-			r.AddMiddleware(middleware.Stack(h.db, pub, middleware.StackConfig{ProcessDelivered: true})...)
+			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{ProcessDelivered: true}, nil)...)
 			r.AddHandler("process", "events", process, "more", broker, book(h))
 		})
 

@@ -54,8 +54,10 @@ func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs, logger := &seen{}, watermill.NewCaptureLogger()
-		mws := stack(t, h, middleware.StackConfig{Observer: obs, Logger: logger})
-		for name, failure := range map[string]error{"failed": errHandler, "poisoned": middleware.Poison(errHandler)} {
+		mws := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
+			Observer: obs, Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
+		}, logger)
+		for name, failure := range map[string]error{"failed": errHandler, "poisoned": outbox.Poison(errHandler)} {
 			msg := newMessage("")
 			// The copy fails after its transaction was rolled back and the other one's committed: between Tx and Outcomes.
 			meanwhile := func(next message.HandlerFunc) message.HandlerFunc {
@@ -91,7 +93,7 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 		mws := stack(t, h, middleware.StackConfig{Observer: obs, Outcomes: middleware.OutcomesConfig{DeadLetterTopic: "dead"}})
 		msg := newMessage("payload")
 		msg.Metadata.Set("m", "1")
-		poisoned := chain(failing(book(h), fmt.Errorf("wrapped: %w", middleware.Poison(errHandler))), mws...)
+		poisoned := chain(failing(book(h), fmt.Errorf("wrapped: %w", outbox.Poison(errHandler))), mws...)
 
 		produced, err := poisoned(msg.Copy())
 		require.NoError(t, err, "acked")
@@ -99,8 +101,8 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 		assert.Zero(t, effects(t, h, msg))
 		assert.Equal(t, "1 dead wrapped: poison message: the handler failed", inboxRow(t, h, msg))
 		require.Equal(t, 1, outboxed(t, h))
-		assert.Equal(t, msg.UUID+" dead payload 1 wrapped: poison message: the handler failed",
-			value[string](t, h, `select uuid || ' ' || topic || ' ' || convert_from(payload, 'UTF8') || ' ' || (metadata->>'m')
+		assert.Equal(t, msg.UUID+" shop dead payload 1 wrapped: poison message: the handler failed",
+			value[string](t, h, `select (metadata->>'uuid_poisoned') || ' ' || (metadata->>'service_poisoned') || ' ' || topic || ' ' || convert_from(payload, 'UTF8') || ' ' || (metadata->>'m')
 				|| ' ' || (metadata->>'reason_poisoned') from outbox`))
 
 		for _, handler := range []message.HandlerFunc{poisoned, chain(book(h), mws...)} {
@@ -110,7 +112,7 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 		assert.Zero(t, effects(t, h, msg))
 		assert.Equal(t, 1, outboxed(t, h))
 
-		revived, err := middleware.Revive(t.Context(), h.db, schema.Names{}, "test", msg.UUID)
+		revived, err := middleware.Revive(t.Context(), h.db, schema.Names{}, "shop/test", msg.UUID)
 		require.NoError(t, err)
 		require.True(t, revived)
 		for range 2 {
@@ -123,7 +125,7 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 			middleware.Poisoned, middleware.Duplicate, middleware.Duplicate, middleware.Processed, middleware.Duplicate,
 		}, obs.outcomes())
 
-		revived, err = middleware.Revive(t.Context(), h.db, schema.Names{}, "test", msg.UUID)
+		revived, err = middleware.Revive(t.Context(), h.db, schema.Names{}, "shop/test", msg.UUID)
 		require.NoError(t, err)
 		assert.False(t, revived, "a processed message cannot be revived")
 	})
@@ -133,8 +135,8 @@ func TestPoisonInARouter(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		f := newFeed()
 		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(middleware.Stack(h.db, newOutboxPublisher(t, h), middleware.StackConfig{})...)
-			r.AddConsumerHandler("book-order", "orders", f, func(*message.Message) error { return middleware.Poison(errHandler) })
+			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)...)
+			r.AddConsumerHandler("book-order", "orders", f, func(*message.Message) error { return outbox.Poison(errHandler) })
 		})
 		assert.True(t, f.deliver(t, newMessage("")))
 		assert.True(t, f.deliver(t, message.NewMessage("", []byte("no id"))), "not nacked for ever")
@@ -149,7 +151,7 @@ func TestDeadLetterIsAllOrNothing(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("")
 		h.exec(t, "alter table outbox add constraint no_more check (topic <> 'dead_letters')")
-		poison := func(*message.Message) ([]*message.Message, error) { return nil, middleware.Poison(errHandler) }
+		poison := func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errHandler) }
 		obs := &seen{}
 		handler := chain(poison, stack(t, h, middleware.StackConfig{Observer: obs})...)
 		_, err := handler(msg.Copy())
@@ -172,14 +174,14 @@ func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
 		errConflict, errInvalid := errors.New("409"), errors.New("422")
 		obs := &seen{}
 		mws := stack(t, h, middleware.StackConfig{Observer: obs, Outcomes: middleware.OutcomesConfig{
-			Classify: func(err error) middleware.Outcome {
+			Classify: func(err error) outbox.Decision {
 				switch {
 				case errors.Is(err, errConflict):
-					return middleware.Duplicate
+					return outbox.Ack
 				case errors.Is(err, errInvalid):
-					return middleware.Poisoned
+					return outbox.DeadLetter
 				}
-				return middleware.Processed // makes no sense for an error and must not ack it
+				return outbox.Nack
 			},
 		}})
 		for _, test := range []struct {
@@ -187,7 +189,7 @@ func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
 			acked   bool
 			row     string
 		}{
-			{middleware.ErrAlreadyProcessed, true, "0 processed"},
+			{outbox.ErrAlreadyProcessed, true, "0 processed"},
 			{errConflict, true, "0 processed"},
 			{errInvalid, true, "1 dead 422"},
 			{errHandler, false, "1 the handler failed"},
@@ -206,7 +208,7 @@ func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
 func TestOutcomesMaxAttempts(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		mws := stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{MaxAttempts: 3}})
+		mws := stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{MaxAttempts: 3, MinDeadAge: -1}})
 		for name, handler := range map[string]message.HandlerFunc{
 			"error": failing(book(h), errHandler),
 			"panic": func(*message.Message) ([]*message.Message, error) { panic("boom") },
@@ -233,7 +235,7 @@ func TestOutcomesMaxAttempts(t *testing.T) {
 			require.NoError(t, deliver(), name)
 			assert.Equal(t, before+1, outboxed(t, h), name)
 
-			revived, err := middleware.Revive(t.Context(), h.db, schema.Names{}, "test", msg.UUID)
+			revived, err := middleware.Revive(t.Context(), h.db, schema.Names{}, "shop/test", msg.UUID)
 			require.NoError(t, err)
 			require.True(t, revived)
 			require.Error(t, deliver(), "%s: all attempts are to be had again", name)
@@ -246,18 +248,20 @@ func TestOutcomesMaxAttempts(t *testing.T) {
 func TestOutcomesWithoutInbox(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		mws := []message.HandlerMiddleware{
-			middleware.Outcomes(h.db, middleware.OutcomesConfig{MaxAttempts: 1}), middleware.Tx(h.db, middleware.TxConfig{}),
-		}
+		outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{
+			Service: "shop", MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: -1},
+		}, nil)
+		require.NoError(t, err)
+		mws := []message.HandlerMiddleware{outcomes, middleware.Tx(h.db, middleware.TxConfig{})}
 		msg := newMessage("")
 		produced, err := chain(book(h), mws...)(msg)
 		require.NoError(t, err)
 		assert.Len(t, produced, 1)
 		_, err = chain(failing(book(h), errHandler), mws...)(msg)
 		require.ErrorIs(t, err, errHandler)
-		_, err = chain(failing(book(h), middleware.ErrAlreadyProcessed), mws...)(msg)
+		_, err = chain(failing(book(h), outbox.ErrAlreadyProcessed), mws...)(msg)
 		require.NoError(t, err)
-		_, err = chain(failing(book(h), middleware.Poison(errHandler)), mws...)(msg)
+		_, err = chain(failing(book(h), outbox.Poison(errHandler)), mws...)(msg)
 		require.NoError(t, err)
 		assert.Equal(t, 1, effects(t, h, msg))
 		assert.Zero(t, h.count(t, "select count(*) from inbox"))
@@ -277,7 +281,7 @@ func TestOutcomesStoresAnyMessageAndError(t *testing.T) {
 		require.ErrorIs(t, err, nasty)
 		assert.LessOrEqual(t, h.count(t, "select octet_length(last_error) from inbox"), 1024)
 
-		_, err = chain(func(*message.Message) ([]*message.Message, error) { return nil, middleware.Poison(nasty) }, mws...)(msg)
+		_, err = chain(func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(nasty) }, mws...)(msg)
 		require.NoError(t, err)
 		assert.Equal(t, 1, outboxed(t, h))
 		assert.Equal(t, []byte("\x00\xff"), value[[]byte](t, h, "select payload from outbox"))

@@ -35,7 +35,7 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 		run := func(sub message.Subscriber, handler message.NoPublishHandlerFunc) *message.Router {
 			calls.Store(0)
 			return startRouter(t, func(r *message.Router) {
-				r.AddMiddleware(middleware.Stack(h.db, newOutboxPublisher(t, h), middleware.StackConfig{})...)
+				r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)...)
 				r.AddConsumerHandler("h", "orders", sub, handler)
 			})
 		}

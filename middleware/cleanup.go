@@ -25,7 +25,8 @@ type CleanerConfig struct {
 	Tables schema.Names
 	// Retention is how long a row stays after its message was processed; default 30 days, -1 for ever. A copy
 	// that comes later is handled again, so keep it longer than a broker, a delay, a requeue or a replay can
-	// take to bring one.
+	// take to bring one. Rows of messages that failed so long ago for the first time, and were not handled since, go as well;
+	// should such a message come again, its failures are counted anew.
 	Retention time.Duration
 	// Interval is the pause between two rounds; default 1 minute.
 	Interval time.Duration
@@ -76,12 +77,10 @@ func (c CleanerConfig) validate() error {
 	return nil
 }
 
-// Cleaner deletes the rows of processed messages from the inbox table once they are old. Dead and
-// unprocessed rows stay. Any number of processes may run one.
+// Cleaner deletes old rows from the inbox table, but not those of dead messages. Any number of processes may run one.
 type Cleaner struct {
 	db     *outbox.DB
 	cfg    CleanerConfig
-	sql    string
 	logger watermill.LoggerAdapter
 
 	start   sync.Once
@@ -102,7 +101,7 @@ func NewCleaner(db *outbox.DB, cfg CleanerConfig, logger watermill.LoggerAdapter
 		logger = watermill.NopLogger{}
 	}
 	c := &Cleaner{
-		db: db, cfg: cfg, sql: cfg.Tables.Render(schema.CleanInbox), logger: logger,
+		db: db, cfg: cfg, logger: logger,
 		running: make(chan struct{}), done: make(chan struct{}),
 	}
 	c.closing, c.close = context.WithCancel(context.Background())
@@ -152,16 +151,18 @@ func (c *Cleaner) Clean(ctx context.Context) (int64, error) {
 	if c.cfg.Retention < 0 {
 		return 0, nil
 	}
-	for rows := int64(0); ; {
-		n, err := c.db.Exec(ctx, c.sql, c.cfg.Retention.Seconds(), c.cfg.Batch)
-		rows += n
-		if err != nil {
-			return rows, fmt.Errorf("clean inbox: %w", schema.Explain(err))
-		}
-		if n < int64(c.cfg.Batch) {
-			return rows, nil
+	rows := int64(0)
+	for _, statement := range []string{schema.CleanInbox, schema.CleanInboxFailed} {
+		for more := true; more; {
+			n, err := c.db.Exec(ctx, c.cfg.Tables.Render(statement), c.cfg.Retention.Seconds(), c.cfg.Batch)
+			rows += n
+			if err != nil {
+				return rows, fmt.Errorf("clean inbox: %w", schema.Explain(err))
+			}
+			more = n == int64(c.cfg.Batch)
 		}
 	}
+	return rows, nil
 }
 
 func (c *Cleaner) round(ctx context.Context) {

@@ -1,23 +1,31 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// Metadata of a dead letter, under the names that Watermill's PoisonQueue uses.
+// Metadata of a dead letter, four of them under the names that Watermill's PoisonQueue uses.
 const (
 	MetadataReason     = "reason_poisoned"     // text of the error, up to 1 KiB
 	MetadataTopic      = "topic_poisoned"      // topic that the message was consumed from
 	MetadataHandler    = "handler_poisoned"    // name of the handler in its Router
 	MetadataSubscriber = "subscriber_poisoned" // name of the subscriber's type
+	MetadataService    = "service_poisoned"    // name of the service
+	MetadataUUID       = "uuid_poisoned"       // UUID of the message; the letter has one of its own
 )
 
 const maxErrorBytes = 1024
@@ -35,51 +43,117 @@ func letterKey(topic string, msg *message.Message) string {
 func (o *outcomes) bury(ctx context.Context, msg *message.Message, c *claim, cause error) (buried bool, err error) {
 	err = outbox.InTx(ctx, o.db, func(ctx context.Context) error {
 		buried = c == nil
+		id, consumer, revived := msg.UUID, o.cfg.Service+"/"+message.HandlerNameFromCtx(ctx), 0
 		if c != nil {
 			q, err := o.db.TxQuerier(ctx)
 			if err != nil {
 				return err
 			}
-			err = schema.Collect(ctx, q, func(schema.Rows) error { buried = true; return nil },
-				c.tables.Render(schema.BuryInbox), c.consumer, c.key, errorText(cause))
+			id, consumer = c.key, c.consumer
+			err = schema.Collect(ctx, q, func(rows schema.Rows) error { buried = true; return rows.Scan(&revived) },
+				c.tables.Render(schema.BuryInbox), consumer, id, errorText(cause))
 			if err != nil || !buried {
 				return err
 			}
 		}
-		return o.letters.Capture(ctx, o.cfg.DeadLetterTopic, deadLetter(ctx, msg, cause))
+		letter := deadLetter(ctx, msg, o.cfg.Service, cause)
+		if id != "" {
+			letter.UUID = letterUUID(id, consumer, revived)
+		}
+		return o.letters.Capture(ctx, o.cfg.DeadLetterTopic, letter)
 	})
 	return buried, err
 }
 
-// deadLetter is a copy of msg that the outbox can store, whatever is wrong with the original: metadata is made valid,
-// a UUID that is missing or unusable is replaced, and a delay, which was that of the original, removed.
-func deadLetter(ctx context.Context, msg *message.Message, cause error) *message.Message {
-	letter := message.NewMessage(msg.UUID, msg.Payload)
-	if msg.UUID == "" || len(msg.UUID) > outbox.MaxUUIDBytes || !schema.Storable(msg.UUID) {
-		letter.UUID = watermill.NewUUID()
+// letterSpace is the namespace of the UUIDs of dead letters.
+var letterSpace = uuid.MustParse("1b3e37ac-0c65-44ed-995b-69db133b6f3c")
+
+// letterUUID is the same for the same arguments and for no others. Letters must differ where the same message died for two
+// consumers, or twice, because brokers and inboxes deduplicate by UUID.
+func letterUUID(id, consumer string, revived int) string {
+	return uuid.NewSHA1(letterSpace, fmt.Appendf(nil, "%d %d:%s%s", revived, len(id), id, consumer)).String()
+}
+
+// deadLetter is a copy of msg that the outbox can store, whatever is wrong with the original: metadata is made valid
+// and cut to the limit. A delay and a generation, which were those of the original, are left out. It has a random UUID.
+func deadLetter(ctx context.Context, msg *message.Message, service string, cause error) *message.Message {
+	letter := message.NewMessage(watermill.NewUUID(), msg.Payload)
+	notes := []entry{
+		newEntry(MetadataUUID, msg.UUID),
+		newEntry(MetadataService, service),
+		newEntry(MetadataHandler, message.HandlerNameFromCtx(ctx)),
+		newEntry(MetadataTopic, message.SubscribeTopicFromCtx(ctx)),
+		newEntry(MetadataSubscriber, message.SubscriberNameFromCtx(ctx)),
+		newEntry(MetadataReason, errorText(cause)),
 	}
+	leftOut := []string{delay.DelayedUntilKey, delay.DelayedForKey, outbox.MetadataGeneration}
+	for _, n := range notes {
+		leftOut = append(leftOut, n.key)
+	}
+	var kept []entry
+	size := 0
 	for k, v := range msg.Metadata {
-		letter.Metadata.Set(valid(k), valid(v))
+		if core.Mistyped(k) != "" {
+			k += "_poisoned" // the outbox refuses it as it is
+		}
+		e := newEntry(k, v)
+		if !slices.Contains(leftOut, e.key) && (e.key != outbox.MetadataKey || len(e.value) <= outbox.MaxKeyBytes) {
+			kept = append(kept, e)
+			size += e.size
+		}
 	}
-	delete(letter.Metadata, delay.DelayedUntilKey)
-	delete(letter.Metadata, delay.DelayedForKey)
-	if len(letter.Metadata.Get(outbox.MetadataKey)) > outbox.MaxKeyBytes {
-		delete(letter.Metadata, outbox.MetadataKey)
+	parts := [][]entry{kept, notes}
+	room := core.MaxMetadataBytes - len("{}") + len(",") // the last entry has none
+	if size > room {                                     // no outbox has stored it: keep as many entries as fit beside the notes
+		slices.SortFunc(kept, func(a, b entry) int { return cmp.Compare(a.size, b.size) })
+		parts = [][]entry{notes, kept}
 	}
-	letter.Metadata.Set(MetadataReason, errorText(cause))
-	letter.Metadata.Set(MetadataTopic, message.SubscribeTopicFromCtx(ctx))
-	letter.Metadata.Set(MetadataHandler, message.HandlerNameFromCtx(ctx))
-	letter.Metadata.Set(MetadataSubscriber, message.SubscriberNameFromCtx(ctx))
+	for _, e := range slices.Concat(parts...) {
+		if e = e.cutTo(room); e.size <= room {
+			letter.Metadata.Set(e.key, e.value)
+			room -= e.size
+		}
+	}
 	return letter
 }
 
-// errorText is what of an error is stored.
-func errorText(err error) string {
-	text := valid(err.Error())
-	if len(text) > maxErrorBytes {
-		text = strings.ToValidUTF8(text[:maxErrorBytes-len("…")], "") + "…"
+// entry is one of metadata, made storable. Its size is what it takes as JSON: "key":"value" and a comma.
+type entry struct {
+	key, value string
+	size       int
+}
+
+func newEntry(key, value string) entry {
+	e := entry{key: valid(key), value: valid(value), size: len(":,")}
+	for _, s := range []string{e.key, e.value} {
+		encoded, _ := json.Marshal(s) // strings always can be
+		e.size += len(encoded)
 	}
-	return text
+	return e
+}
+
+// cutTo cuts the value, if that makes the entry fit.
+func (e entry) cutTo(room int) entry {
+	const longestEscape = len(`\u0001`)
+	if left := room - newEntry(e.key, "").size; e.size > room && left > 0 {
+		return newEntry(e.key, cut(e.value, left/longestEscape))
+	}
+	return e
+}
+
+// errorText is what of an error is stored.
+func errorText(err error) string { return cut(valid(err.Error()), maxErrorBytes) }
+
+// cut returns at most limit bytes of a text, with an ellipsis if it is longer.
+func cut(text string, limit int) string {
+	const more = "…"
+	if len(text) <= limit {
+		return text
+	}
+	if limit < len(more) {
+		return ""
+	}
+	return strings.ToValidUTF8(text[:limit-len(more)], "") + more
 }
 
 // valid replaces what Postgres text cannot hold.

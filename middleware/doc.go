@@ -2,13 +2,15 @@
 // writes and the messages that it returns are committed together with the note that the message was
 // handled, or not at all.
 //
-//	router.AddMiddleware(middleware.Stack(db, pub, middleware.StackConfig{})...)
+//	stack, err := middleware.Stack(pub, middleware.StackConfig{Service: "booking"}, logger)
+//	...
+//	router.AddMiddleware(stack...)
 //
 // # The way of a message
 //
 //	Outcomes   keeps the error, if one comes back, and decides: ack, nack or dead letter
 //	  Tx         BEGIN
-//	    Inbox      notes (consumer, message id); noted before: skip and ack
+//	    Inbox      notes (service/handler, message id); noted before: skip and ack
 //	      Outbox     waits for what the handler returns
 //	        handler    writes with the transaction of its context (outbox.TxFromContext), returns messages
 //	      Outbox     takes the messages
@@ -34,18 +36,22 @@
 //     transaction is of no more use, and each attempt is to be recorded. So: PoisonQueue, Retry, Stack.
 //   - What changes or adds to the returned messages, such as CorrelationID, goes inside of Outbox.
 //
+// Watermill's Deduplicator and InstantAck lose messages that fail, wherever they are: the one remembers a message before
+// it was handled and drops it when it comes again, the other acks it before. Inbox is the deduplicator here.
+//
 // Recoverer may be anywhere: a panic rolls back and goes on. Timeout goes outside of Tx, which keeps the deadline of
 // the message's context. CQRS handlers with AckCommandHandlingErrors swallow errors inside of everything; they
 // call outbox.SetRollbackOnly.
 //
 // # Failures
 //
-// A failed handler leaves nothing behind. Its message is nacked, and its error is recorded in the inbox; the
-// broker brings the message again. Serialization failures and deadlocks are repeated at once. If the connection breaks during
+// A failed handler leaves nothing behind. Its error is recorded in the inbox, and its message is nacked after a wait that
+// grows with the failures (OutcomesConfig.Backoff); the broker brings it again. After ten failures, if the first was an hour
+// ago, it is put aside like poison. Serialization failures and deadlocks are repeated at once. If the connection breaks during
 // COMMIT nobody knows the outcome (outbox.ErrCommitUnknown): the message is nacked and the inbox makes its
 // redelivery harmless if it was committed. Without Inbox it is handled twice.
 //
-// A handler that returns Poison(err) has its message put aside: marked dead in the inbox, so that copies are
+// A handler that returns outbox.Poison(err) has its message put aside: marked dead in the inbox, so that copies are
 // skipped, and published to the dead-letter topic through the outbox. After Revive the next copy is
 // handled.
 //
@@ -80,5 +86,11 @@
 //
 // An in-process Pub/Sub that preserves contexts brings the handler's context along with what it publishes. The handler of
 // that message gets a transaction and an inbox note of its own all the same. To publish to its own topic
-// a handler must use outbox.OutsideTx, and a new UUID, or Inbox skips the message as a duplicate.
+// a handler must use outbox.OutsideTx.
+//
+// # Sending a message again
+//
+// To retry a message later, a handler may return it, or publish it, to its own topic with a delay. It needs a new UUID
+// (message.NewMessage), because Inbox skips one that it knows. Whoever copies metadata copies the delay and the
+// ordering key as well; take out what is not meant for the new message.
 package middleware

@@ -5,18 +5,11 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
 )
 
 var (
-	// ErrPoison marks a message that no redelivery can help. A handler returns Poison(err), or anything
-	// that wraps ErrPoison; Inbox returns it for a message without a usable key. Outcomes then puts the
-	// message aside.
-	ErrPoison = errors.New("poison message")
-
-	// ErrAlreadyProcessed is for handlers that find out by themselves that a message was handled before.
-	// The transaction is rolled back and Outcomes acks.
-	ErrAlreadyProcessed = errors.New("already processed")
-
 	// ErrUncaptured is returned by Inbox if messages came out of the handler that no Outbox captured.
 	// Nothing of the attempt was committed.
 	ErrUncaptured = errors.New("the handler returned messages that would be published after the commit, " +
@@ -27,16 +20,46 @@ var (
 	ErrNacked = errors.New("the handler nacked the message")
 )
 
-// Poison marks err so that Outcomes puts the message aside instead of having it redelivered. It returns
-// nil if err is nil.
-func Poison(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", ErrPoison, err)
+// wiringError is a sentinel of package outbox with a text of its own, which says what to do with middlewares.
+type wiringError struct {
+	text     string
+	sentinel error
 }
 
-// refuse is what a constructor returns that cannot return an error: a middleware that fails every message.
+func (e *wiringError) Error() string { return e.text }
+func (e *wiringError) Unwrap() error { return e.sentinel }
+
+// checkTx returns nil if ctx carries a transaction of db, and else what to do about it.
+func checkTx(err error, name string) error {
+	switch {
+	case errors.Is(err, outbox.ErrNoTx):
+		return &wiringError{"middleware." + name + " has no transaction around it: add middleware.Tx before middleware." + name +
+			", or take middleware.Stack, which has both", outbox.ErrNoTx}
+	case errors.Is(err, outbox.ErrOtherDB):
+		return &wiringError{"middleware." + name + " and the transaction around it were made with different *outbox.DB handles: " +
+			"make one handle for each pool and pass it to all parts", outbox.ErrOtherDB}
+	}
+	return err
+}
+
+type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error)
+
+// around makes a middleware of handle, which gets neither a nil handler nor a nil message.
+func around(name string, handle handleFunc) message.HandlerMiddleware {
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			switch {
+			case next == nil:
+				return nil, fmt.Errorf("middleware.%s: the handler is nil", name)
+			case msg == nil:
+				return nil, fmt.Errorf("middleware.%s: the message is nil", name)
+			}
+			return handle(next, msg)
+		}
+	}
+}
+
+// refuse is a middleware that fails every message.
 func refuse(name string, err error) message.HandlerMiddleware {
 	err = fmt.Errorf("middleware.%s: %w", name, err)
 	return func(message.HandlerFunc) message.HandlerFunc {

@@ -24,7 +24,7 @@ var (
 
 func bookOrder(msg *message.Message) ([]*message.Message, error) {
 	if len(msg.Payload) == 0 {
-		return nil, middleware.Poison(errBadJSON)
+		return nil, outbox.Poison(errBadJSON)
 	}
 	tx, err := outbox.TxFromContext[pgx.Tx](msg.Context())
 	if err != nil {
@@ -45,7 +45,11 @@ func Example() {
 		log.Fatal(err)
 	}
 	router := message.NewDefaultRouter(logger)
-	router.AddMiddleware(middleware.Stack(db, pub, middleware.StackConfig{})...)
+	stack, err := middleware.Stack(pub, middleware.StackConfig{Service: "booking"}, logger)
+	if err != nil {
+		log.Fatal(err)
+	}
+	router.AddMiddleware(stack...)
 	router.AddHandler("book-order", "orders", subscriber, "bookings", pub, bookOrder)
 	if err := router.Run(context.Background()); err != nil {
 		log.Fatal(err)
@@ -60,10 +64,15 @@ func ExampleStack() {
 		log.Fatal(err)
 	}
 	router := message.NewDefaultRouter(logger)
-	router.AddMiddleware(middleware.Stack(db, pub, middleware.StackConfig{
+	stack, err := middleware.Stack(pub, middleware.StackConfig{
+		Service:  "billing",
+		Except:   []string{"metrics"},
 		Outcomes: middleware.OutcomesConfig{MaxAttempts: 20, DeadLetterTopic: "orders.dead"},
-		Inbox:    middleware.InboxConfig{Consumer: "billing"},
-	})...)
+	}, logger)
+	if err != nil {
+		log.Fatal(err)
+	}
+	router.AddMiddleware(stack...)
 }
 
 // Tx alone, with a tenant for row-level security.

@@ -59,6 +59,14 @@ func (h *handling) newAttempt() {
 	h.claim, h.duplicate, h.rolledBack = nil, false, false
 }
 
+// failures counts this one and those that were recorded before.
+func (h *handling) failures() int {
+	if h.claim == nil {
+		return 1
+	}
+	return h.claim.failures + 1
+}
+
 func (h *handling) outcome(err error) Outcome {
 	switch {
 	case err != nil:

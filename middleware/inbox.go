@@ -15,41 +15,40 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// MaxKeyBytes is the largest size of an inbox key.
-const MaxKeyBytes = 1024
+// maxInboxKeyBytes is the largest size of what identifies a message.
+const maxInboxKeyBytes = 1024
 
-// InboxConfig configures Inbox. The zero value is ready for use.
+// InboxConfig configures Inbox. Service is required.
 type InboxConfig struct {
 	// Tables are the names of the tables; default: inbox in the search path.
 	Tables schema.Names
-	// Consumer names who handles the message: each consumer handles it once. Default: the handler's name
-	// in its Router. Two services that share the table must differ in it.
+	// Service names the service. The replicas of a service share it; another service must have another one, or it would
+	// take messages that this one handled for duplicates. It may not contain a slash.
+	Service string
+	// Consumer names who handles the message within the service: each consumer handles it once. Default: the handler's name in
+	// its Router. The inbox notes Service + "/" + Consumer, up to 1 KiB. A handler that is renamed handles old messages again,
+	// unless it keeps its old name here.
 	Consumer string
 	// Key identifies the message; default: its UUID. An empty key, one that Postgres cannot store, or one of more
-	// than MaxKeyBytes makes the message poison.
-	Key func(msg *message.Message) string
+	// than 1 KiB makes the message poison; an error fails it.
+	Key func(msg *message.Message) (string, error)
 	// CheckContent compares the SHA-256 of a duplicate's payload with that of the message that was
 	// processed. If they differ, the duplicate is acked all the same, logged as an error, told to the
 	// Observer as Mismatch, and passed to OnMismatch. It costs a round trip for each duplicate.
 	CheckContent bool
-	// OnMismatch, if not nil, gets duplicates with other content. It runs in the transaction.
-	OnMismatch func(ctx context.Context, msg *message.Message)
+	// OnMismatch, if not nil, gets duplicates with other content. It runs in the transaction; an error fails the message.
+	OnMismatch func(ctx context.Context, msg *message.Message) error
 	// ProcessDelivered guards messages from our own Subscriber in handlers that publish as well; see
 	// OutboxConfig.ProcessDelivered.
 	ProcessDelivered bool
 	// Observer, if not nil, is told of mismatches.
 	Observer Observer
-	// Logger, if not nil, gets an error line for each mismatch and a debug line for each duplicate.
-	Logger watermill.LoggerAdapter
 }
 
 func (c *InboxConfig) setDefaults() {
 	c.Tables = c.Tables.WithDefaults()
 	if c.Key == nil {
-		c.Key = func(msg *message.Message) string { return msg.UUID }
-	}
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+		c.Key = func(msg *message.Message) (string, error) { return msg.UUID, nil }
 	}
 }
 
@@ -57,8 +56,13 @@ func (c InboxConfig) validate() error {
 	if err := c.Tables.Validate(); err != nil {
 		return fmt.Errorf("InboxConfig.Tables: %w", err)
 	}
-	if !schema.Storable(c.Consumer) {
-		return errors.New("InboxConfig.Consumer is invalid UTF-8 or holds a NUL")
+	if err := checkService("InboxConfig.Service", c.Service); err != nil {
+		return err
+	}
+	if c.Consumer != "" {
+		if _, err := consumerOf(c.Service, c.Consumer); err != nil {
+			return fmt.Errorf("InboxConfig.Consumer: %w", err)
+		}
 	}
 	return nil
 }
@@ -66,32 +70,33 @@ func (c InboxConfig) validate() error {
 // Inbox has each message handled once: it notes the message in the inbox table, in the transaction of the
 // handler, and skips one that is noted there as processed or dead, so that it is acked. A copy
 // that arrives while another is being handled waits for the outcome. It needs a transaction around it, Tx for
-// one, and a table made by schema.Migrate.
+// one, and a table made by schema.Migrate. A nil logger logs nothing; else there is an error line for each mismatch and a
+// debug line for each duplicate.
 //
 // It returns ErrUncaptured if messages come out of the handler, because it could not have them sent again after
-// their publishing failed; ErrPoison for a message without a usable key; outbox.ErrNoTx and
-// outbox.ErrOtherDB; and errors of the handler and the database. If db is nil or the configuration bad, every
-// message fails with an error that says so.
+// their publishing failed; outbox.ErrPoison for a message without a usable key; outbox.ErrNoTx and
+// outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database.
 //
 // A message read from our own outbox (outbox.DeliveryFromContext) in a handler that publishes is let
 // through unnoted, for the same reason, unless ProcessDelivered is set.
-func Inbox(db *outbox.DB, cfg InboxConfig) message.HandlerMiddleware {
+//
+// The constructor returns outbox.ErrNoDB or an error that names the field at fault.
+func Inbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	cfg.setDefaults()
 	if err := errors.Join(db.Check(), cfg.validate()); err != nil {
-		return refuse("Inbox", err)
+		return nil, err
 	}
 	i := &inbox{
-		db: db, cfg: cfg,
+		db: db, cfg: cfg, logger: orNop(logger),
 		claimSQL: cfg.Tables.Render(schema.ClaimInbox),
 		hashSQL:  cfg.Tables.Render(schema.InboxHash),
 	}
-	return func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) { return i.handle(next, msg) }
-	}
+	return around("Inbox", i.handle), nil
 }
 
 // Revive makes a dead message processable again, with all its attempts: its next delivery is handled. Somebody must
-// deliver it, from the dead-letter topic for example. It returns false if there is no such dead message.
+// deliver it, from the dead-letter topic for example. The consumer is that of the inbox table: service, slash, and handler. It
+// returns false if there is no such dead message.
 func Revive(ctx context.Context, db *outbox.DB, tables schema.Names, consumer, key string) (bool, error) {
 	if err := errors.Join(db.Check(), tables.Validate()); err != nil {
 		return false, err
@@ -106,6 +111,7 @@ func Revive(ctx context.Context, db *outbox.DB, tables schema.Names, consumer, k
 type inbox struct {
 	db                *outbox.DB
 	cfg               InboxConfig
+	logger            watermill.LoggerAdapter
 	claimSQL, hashSQL string
 }
 
@@ -113,7 +119,8 @@ type inbox struct {
 type claim struct {
 	tables        schema.Names
 	consumer, key string
-	failures      int // recorded before this attempt
+	failures      int           // recorded before this attempt
+	failing       time.Duration // since the first of them
 }
 
 func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
@@ -123,25 +130,17 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	}
 	q, err := i.db.TxQuerier(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: %w", needsTx("Inbox", err))
+		return nil, checkTx(err, "Inbox")
 	}
-	consumer := i.cfg.Consumer
-	if consumer == "" {
-		consumer = message.HandlerNameFromCtx(ctx)
-	}
-	if consumer == "" {
-		return nil, errors.New("inbox: the context has no handler name: set InboxConfig.Consumer outside of a Router")
-	}
-	key := i.cfg.Key(msg)
-	if key == "" || len(key) > MaxKeyBytes || !schema.Storable(key) {
-		return nil, Poison(fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
-			len(key), MaxKeyBytes))
+	c, err := i.identify(ctx, msg)
+	if err != nil {
+		return nil, err
 	}
 	h := currentHandling(msg)
 	if h == nil {
 		h = &handling{begun: time.Now()}
 	}
-	if c := h.claim; c != nil && c.consumer == consumer && c.key == key {
+	if h.claim != nil && h.claim.consumer == c.consumer && h.claim.key == c.key {
 		return nil, errors.New("inbox: the message came by twice in one transaction and would be skipped as its own duplicate: " +
 			"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx")
 	}
@@ -151,12 +150,14 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 		hash = sum[:]
 	}
 
-	c := &claim{tables: i.cfg.Tables, consumer: consumer, key: key}
 	ours := false
 	err = schema.Collect(ctx, q, func(rows schema.Rows) error {
 		ours = true
-		return rows.Scan(&c.failures)
-	}, i.claimSQL, consumer, key, hash)
+		var seconds float64
+		err := rows.Scan(&c.failures, &seconds)
+		c.failing = time.Duration(seconds * float64(time.Second))
+		return err
+	}, i.claimSQL, c.consumer, c.key, hash)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: %w", schema.Explain(err))
 	}
@@ -168,14 +169,35 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 
 	produced, err := next(msg)
 	if err == nil && len(produced) > 0 {
-		err = fmt.Errorf("inbox: handler %s: %w", consumer, ErrUncaptured)
+		err = fmt.Errorf("inbox: handler %s: %w", c.consumer, ErrUncaptured)
 	}
 	return nil, err
 }
 
+// identify says under which name and key the message is noted.
+func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, error) {
+	name := i.cfg.Consumer
+	if name == "" {
+		name = message.HandlerNameFromCtx(ctx)
+	}
+	consumer, err := consumerOf(i.cfg.Service, name)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: %w", err)
+	}
+	key, err := i.cfg.Key(msg)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: key: %w", err)
+	}
+	if key == "" || len(key) > maxInboxKeyBytes || !schema.Storable(key) {
+		return nil, outbox.Poison(fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
+			len(key), maxInboxKeyBytes))
+	}
+	return &claim{tables: i.cfg.Tables, consumer: consumer, key: key}, nil
+}
+
 func (i *inbox) skip(ctx context.Context, q schema.Querier, c *claim, hash []byte, msg *message.Message, h *handling) error {
 	fields := watermill.LogFields{"consumer": c.consumer, "message_uuid": msg.UUID, "inbox_key": c.key}
-	i.cfg.Logger.Debug("Skipping a message that was handled before", fields)
+	i.logger.Debug("Skipping a message that was handled before", fields)
 	if !i.cfg.CheckContent {
 		return nil
 	}
@@ -188,18 +210,19 @@ func (i *inbox) skip(ctx context.Context, q schema.Querier, c *claim, hash []byt
 		return nil
 	}
 	err = errors.New("a message was skipped whose key was handled before with other content")
-	i.cfg.Logger.Error("Inbox content mismatch", err, fields)
+	i.logger.Error("Inbox content mismatch", err, fields)
 	observe(i.cfg.Observer, i.db.Name(), msg, h, Mismatch, err)
 	if i.cfg.OnMismatch != nil {
-		i.cfg.OnMismatch(ctx, msg)
+		if err := i.cfg.OnMismatch(ctx, msg); err != nil {
+			return fmt.Errorf("inbox: OnMismatch: %w", err)
+		}
 	}
 	return nil
 }
 
-// needsTx says which middleware to add when there is no transaction.
-func needsTx(name string, err error) error {
-	if errors.Is(err, outbox.ErrNoTx) {
-		return fmt.Errorf("add middleware.Tx outside of middleware.%s: %w", name, err)
+func orNop(logger watermill.LoggerAdapter) watermill.LoggerAdapter {
+	if logger == nil {
+		return watermill.NopLogger{}
 	}
-	return err
+	return logger
 }

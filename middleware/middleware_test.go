@@ -30,13 +30,59 @@ func unreachable(t *testing.T) *outbox.DB {
 	return outbox.FromPgx(pool)
 }
 
-func TestBadConfigurationFailsEveryMessage(t *testing.T) {
+func TestBadConfiguration(t *testing.T) {
 	db := unreachable(t)
 	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	bad := schema.Names{Inbox: `x"; drop table y`, Outbox: "1"}
+	ready := func(_ message.HandlerMiddleware, err error) error { return err }
+	stack := func(pub *outbox.Publisher, cfg StackConfig) error { _, err := Stack(pub, cfg, nil); return err }
+	long := strings.Repeat("c", 4000)
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"Inbox nil":          {ready(Inbox(nil, InboxConfig{Service: "s"}, nil)), "no database"},
+		"Inbox tables":       {ready(Inbox(db, InboxConfig{Service: "s", Tables: bad}, nil)), "bad table name"},
+		"Inbox no service":   {ready(Inbox(db, InboxConfig{}, nil)), "InboxConfig.Service is required: without it two services"},
+		"Inbox slash":        {ready(Inbox(db, InboxConfig{Service: "a/b"}, nil)), "InboxConfig.Service"},
+		"Inbox service":      {ready(Inbox(db, InboxConfig{Service: "a\x00"}, nil)), "InboxConfig.Service"},
+		"Inbox long service": {ready(Inbox(db, InboxConfig{Service: long}, nil)), "InboxConfig.Service"},
+		"Inbox consumer":     {ready(Inbox(db, InboxConfig{Service: "s", Consumer: "a\x00"}, nil)), "InboxConfig.Consumer"},
+		"Inbox long":         {ready(Inbox(db, InboxConfig{Service: "s", Consumer: long}, nil)), "InboxConfig.Consumer"},
+		"Outbox nil":         {ready(Outbox(nil, OutboxConfig{}, nil)), "nil"},
+		"Outbox topic":       {ready(Outbox(pub, OutboxConfig{Topic: "\xff"}, nil)), "OutboxConfig.Topic"},
+		"Outcomes nil":       {ready(Outcomes(nil, OutcomesConfig{Service: "s"}, nil)), "no database"},
+		"Outcomes service":   {ready(Outcomes(db, OutcomesConfig{}, nil)), "OutcomesConfig.Service is required"},
+		"Outcomes tables":    {ready(Outcomes(db, OutcomesConfig{Service: "s", Tables: bad}, nil)), "bad table name"},
+		"Outcomes topic":     {ready(Outcomes(db, OutcomesConfig{Service: "s", DeadLetterTopic: "\xff"}, nil)), "DeadLetterTopic"},
+		"Outcomes attempts":  {ready(Outcomes(db, OutcomesConfig{Service: "s", MaxAttempts: -2}, nil)), "MaxAttempts"},
+		"Outcomes age":       {ready(Outcomes(db, OutcomesConfig{Service: "s", MinDeadAge: -2}, nil)), "MinDeadAge"},
+		"Outcomes backoff":   {ready(Outcomes(db, OutcomesConfig{Service: "s", Backoff: outbox.Backoff{Initial: -2}}, nil)), "Backoff.Initial"},
+		"Stack nil pub":      {stack(nil, StackConfig{Service: "s"}), "nil"},
+		"Stack service":      {stack(pub, StackConfig{}), "StackConfig.Service is required"},
+		"Stack inner":        {stack(pub, StackConfig{Service: "s", Outcomes: OutcomesConfig{MaxAttempts: -2}}), "OutcomesConfig.MaxAttempts"},
+	} {
+		if test.err == nil || !strings.Contains(test.err.Error(), test.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, test.err, test.want)
+		}
+	}
+}
+
+func TestBadWiringFailsEveryMessage(t *testing.T) {
+	db := unreachable(t)
+	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := func(mw message.HandlerMiddleware, err error) message.HandlerMiddleware {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return mw
+	}
 	for name, test := range map[string]struct {
 		mw   message.HandlerMiddleware
 		want string
@@ -47,21 +93,9 @@ func TestBadConfigurationFailsEveryMessage(t *testing.T) {
 		"Tx timeout":         {Tx(db, TxConfig{Timeout: -5}), "Timeout"},
 		"Tx retries":         {Tx(db, TxConfig{Retries: -2}), "Retries"},
 		"Tx backoff":         {Tx(db, TxConfig{RetryBackoff: -2}), "RetryBackoff"},
-		"Inbox nil":          {Inbox(nil, InboxConfig{}), "no database"},
-		"Inbox tables":       {Inbox(db, InboxConfig{Tables: bad}), "bad table name"},
-		"Inbox consumer":     {Inbox(db, InboxConfig{Consumer: "a\x00"}), "Consumer"},
-		"Outbox nil":         {Outbox(nil, OutboxConfig{}), "nil"},
-		"Outcomes nil":       {Outcomes(nil, OutcomesConfig{}), "no database"},
-		"Outcomes tables":    {Outcomes(db, OutcomesConfig{Tables: bad}), "bad table name"},
-		"Outcomes topic":     {Outcomes(db, OutcomesConfig{DeadLetterTopic: "\xff"}), "DeadLetterTopic"},
-		"Outcomes attempts":  {Outcomes(db, OutcomesConfig{MaxAttempts: -1}), "MaxAttempts"},
-		"Stack nil db":       {Stack(nil, pub, StackConfig{})[0], "no database"},
-		"Stack nil pub":      {Stack(db, nil, StackConfig{})[0], "nil"},
-		"Stack other db":     {Stack(unreachable(t), pub, StackConfig{})[0], "another database"},
-		"Stack other tables": {Stack(db, pub, StackConfig{Tables: schema.Names{Outbox: "other"}})[0], "Tables"},
-		"Inbox without Tx":   {Inbox(db, InboxConfig{Consumer: "c"}), "add middleware.Tx"},
-		"Outbox without Tx":  {Outbox(pub, OutboxConfig{}), "add middleware.Tx"},
-		"Outcomes inside Tx": {insideTx(Outcomes(db, OutcomesConfig{})), "outside of Tx"},
+		"Inbox without Tx":   {ready(Inbox(db, InboxConfig{Service: "s", Consumer: "c"}, nil)), "add middleware.Tx"},
+		"Outbox without Tx":  {ready(Outbox(pub, OutboxConfig{}, nil)), "add middleware.Tx"},
+		"Outcomes inside Tx": {insideTx(ready(Outcomes(db, OutcomesConfig{Service: "s"}, nil))), "outside of Tx"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := test.mw(func(*message.Message) ([]*message.Message, error) {
@@ -72,7 +106,66 @@ func TestBadConfigurationFailsEveryMessage(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Fatalf("got %v, want an error with %q", err, test.want)
 			}
+			if strings.HasSuffix(name, "without Tx") && (!errors.Is(err, outbox.ErrNoTx) || strings.Contains(err.Error(), "WithoutTx")) {
+				t.Errorf("not the usual ErrNoTx, or with advice that is of no use here: %v", err)
+			}
 		})
+	}
+}
+
+func TestNilMessageAndNilHandler(t *testing.T) {
+	db := unreachable(t)
+	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inbox, inboxErr := Inbox(db, InboxConfig{Service: "s"}, nil)
+	out, outErr := Outbox(pub, OutboxConfig{}, nil)
+	outcomes, outcomesErr := Outcomes(db, OutcomesConfig{Service: "s"}, nil)
+	stack, stackErr := Stack(pub, StackConfig{Service: "s", Except: []string{"x"}}, nil)
+	if err := errors.Join(inboxErr, outErr, outcomesErr, stackErr); err != nil {
+		t.Fatal(err)
+	}
+	for name, mw := range map[string]message.HandlerMiddleware{
+		"Inbox": inbox, "Outbox": out, "Outcomes": outcomes, "Stack": stack[0],
+	} {
+		handler := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+		if _, err := mw(handler)(nil); err == nil || !strings.Contains(err.Error(), "the message is nil") {
+			t.Errorf("%s: nil message: %v", name, err)
+		}
+		if _, err := mw(nil)(message.NewMessage("id", nil)); err == nil || !strings.Contains(err.Error(), "the handler is nil") {
+			t.Errorf("%s: nil handler: %v", name, err)
+		}
+	}
+}
+
+func TestConsumersOfDifferentPairsDiffer(t *testing.T) {
+	seen := map[string]bool{}
+	for _, pair := range [][2]string{{"a", "b/c"}, {"a", "b"}, {"ab", "c"}, {"a", "bc"}, {"a", "/b"}} {
+		consumer, err := consumerOf(pair[0], pair[1])
+		if err != nil || seen[consumer] {
+			t.Errorf("%v: %q %v", pair, consumer, err)
+		}
+		seen[consumer] = true
+	}
+	for _, name := range []string{"", "\xff", strings.Repeat("n", 4000)} {
+		if consumer, err := consumerOf("a", name); err == nil || !strings.Contains(err.Error(), "InboxConfig.Consumer") {
+			t.Errorf("%.10q became %.10q, %v", name, consumer, err)
+		}
+	}
+}
+
+func TestLetterUUIDs(t *testing.T) {
+	seen := map[string]bool{}
+	for _, letter := range []struct {
+		id, consumer string
+		revived      int
+	}{{"1", "a/b", 0}, {"1", "a/b", 1}, {"1", "a/c", 0}, {"2", "a/b", 0}, {"1a", "/b", 0}, {"11", "a/b", 0}} {
+		id := letterUUID(letter.id, letter.consumer, letter.revived)
+		if seen[id] || id != letterUUID(letter.id, letter.consumer, letter.revived) {
+			t.Errorf("%+v: %s is not its own", letter, id)
+		}
+		seen[id] = true
 	}
 }
 
@@ -88,16 +181,6 @@ func insideTx(mw message.HandlerMiddleware) message.HandlerMiddleware {
 	}
 }
 
-func TestPoison(t *testing.T) {
-	cause := errors.New("cause")
-	if err := Poison(cause); !errors.Is(err, ErrPoison) || !errors.Is(err, cause) {
-		t.Errorf("Poison loses something: %v", err)
-	}
-	if Poison(nil) != nil {
-		t.Error("Poison(nil) is an error")
-	}
-}
-
 func TestRepeatable(t *testing.T) {
 	state := func(code string) error { return fmt.Errorf("insert: %w", &pgconn.PgError{Code: code}) }
 	for _, test := range []struct {
@@ -110,8 +193,8 @@ func TestRepeatable(t *testing.T) {
 		{state("23505"), false},
 		{errors.New("deadlock detected"), false},
 		{fmt.Errorf("%w: %w", outbox.ErrCommitUnknown, state("40001")), false},
-		{Poison(state("40001")), false},
-		{fmt.Errorf("%w: %w", ErrAlreadyProcessed, state("40P01")), false},
+		{outbox.Poison(state("40001")), false},
+		{fmt.Errorf("%w: %w", outbox.ErrAlreadyProcessed, state("40P01")), false},
 	} {
 		if got := repeatable(test.err); got != test.want {
 			t.Errorf("repeatable(%v) = %v", test.err, got)
@@ -215,7 +298,7 @@ func TestDeadLetterIsStorable(t *testing.T) {
 		delay.DelayedForKey: "never mind", delay.DelayedUntilKey: "tomorrow",
 		outbox.MetadataKey: strings.Repeat("k", 5000),
 	}
-	letter := deadLetter(context.Background(), msg, errors.New("why"))
+	letter := deadLetter(context.Background(), msg, "shop", errors.New("why"))
 	if letter.UUID == "" || string(letter.Payload) != "payload" {
 		t.Errorf("got %q %q", letter.UUID, letter.Payload)
 	}
@@ -235,8 +318,8 @@ func TestDeadLetterIsStorable(t *testing.T) {
 	if len(msg.Metadata) != 6 {
 		t.Error("the message itself was changed")
 	}
-	if same := deadLetter(context.Background(), message.NewMessage("id", nil), errors.New("why")); same.UUID != "id" {
-		t.Errorf("the UUID became %q", same.UUID)
+	if letter.Metadata[MetadataService] != "shop" {
+		t.Errorf("metadata %v", letter.Metadata)
 	}
 }
 

@@ -2,20 +2,18 @@ package middleware
 
 import (
 	"fmt"
-	"slices"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // OutboxConfig configures Outbox. The zero value is ready for use.
 type OutboxConfig struct {
 	// Topic is where returned messages are published; default: the handler's publish topic in its Router.
 	Topic string
-	// ExceptHandlers are the names of handlers whose messages are left to the Router to publish after the
-	// commit. Inbox refuses such messages.
-	ExceptHandlers []string
 	// ProcessDelivered captures what handlers return for messages of our own Subscriber as well. By default
 	// that passes through, since such a handler forwards to a broker, and captured messages would come
 	// back to it for ever. Set it, here and in InboxConfig, for handlers that take their input from the outbox
@@ -31,44 +29,52 @@ type OutboxConfig struct {
 // decorate returned messages, such as Watermill's CorrelationID, go inside.
 //
 // It returns outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message
-// that cannot be stored; an error if there is no topic; and the errors of the handler. If pub is nil every
-// message fails with an error that says so.
-func Outbox(pub *outbox.Publisher, cfg OutboxConfig) message.HandlerMiddleware {
-	if pub == nil {
-		return refuse("Outbox", errNoPublisher)
+// that cannot be stored; an error if there is no topic; and the errors of the handler.
+//
+// The constructor returns an error if pub is nil, or one that names the field at fault. Outbox logs nothing.
+func Outbox(pub *outbox.Publisher, cfg OutboxConfig, _ watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
+	switch {
+	case pub == nil:
+		return nil, errNoPublisher
+	case len(cfg.Topic) > outbox.MaxTopicBytes || !schema.Storable(cfg.Topic):
+		return nil, fmt.Errorf("OutboxConfig.Topic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
 	}
-	return func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			ctx := msg.Context() // the handler may replace it in the message
-			handler := message.HandlerNameFromCtx(ctx)
-			if !cfg.ProcessDelivered && isDelivered(msg) || slices.Contains(cfg.ExceptHandlers, handler) {
-				return next(msg)
-			}
-			if _, err := pub.DB().TxQuerier(ctx); err != nil {
-				return nil, fmt.Errorf("outbox: %w", needsTx("Outbox", err))
-			}
-			uuid, correlation := msg.UUID, msg.Metadata.Get(outbox.MetadataCorrelationID)
-			produced, err := next(msg)
-			if err != nil || len(produced) == 0 {
-				return nil, err
-			}
-			topic := cfg.Topic
-			if topic == "" {
-				topic = message.PublishTopicFromCtx(ctx)
-			}
-			if topic == "" {
-				return nil, fmt.Errorf("outbox: handler %q returned messages but has no publish topic: "+
-					"set OutboxConfig.Topic, or add it with AddHandler", handler)
-			}
-			for _, out := range produced {
-				relate(out, uuid, correlation)
-			}
-			if err := pub.Capture(ctx, topic, produced...); err != nil {
-				return nil, fmt.Errorf("capture: %w", err)
-			}
-			return nil, nil
-		}
+	return around("Outbox", (&capturer{pub: pub, cfg: cfg}).handle), nil
+}
+
+type capturer struct {
+	pub *outbox.Publisher
+	cfg OutboxConfig
+}
+
+func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
+	ctx := msg.Context() // the handler may replace it in the message
+	if !c.cfg.ProcessDelivered && isDelivered(msg) {
+		return next(msg)
 	}
+	if _, err := c.pub.DB().TxQuerier(ctx); err != nil {
+		return nil, checkTx(err, "Outbox")
+	}
+	uuid, correlation := msg.UUID, msg.Metadata.Get(outbox.MetadataCorrelationID)
+	produced, err := next(msg)
+	if err != nil || len(produced) == 0 {
+		return nil, err
+	}
+	topic := c.cfg.Topic
+	if topic == "" {
+		topic = message.PublishTopicFromCtx(ctx)
+	}
+	if topic == "" {
+		return nil, fmt.Errorf("outbox: handler %q returned messages but has no publish topic: "+
+			"set OutboxConfig.Topic, or add it with AddHandler", message.HandlerNameFromCtx(ctx))
+	}
+	for _, out := range produced {
+		relate(out, uuid, correlation)
+	}
+	if err := c.pub.Capture(ctx, topic, produced...); err != nil {
+		return nil, fmt.Errorf("capture: %w", err)
+	}
+	return nil, nil
 }
 
 // relate notes which conversation a message belongs to and which message caused it.

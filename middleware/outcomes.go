@@ -10,29 +10,36 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // bookkeepingTimeout bounds what Outcomes writes after an attempt, whose context may be over.
-const bookkeepingTimeout = 5 * time.Second
+const bookkeepingTimeout = 10 * time.Second
 
-// OutcomesConfig configures Outcomes. The zero value is ready for use.
+// OutcomesConfig configures Outcomes. Service is required.
 type OutcomesConfig struct {
 	// Tables are the names of the tables; default: outbox in the search path.
 	Tables schema.Names
+	// Service names the service in dead letters, as InboxConfig.Service does in the inbox.
+	Service string
 	// DeadLetterTopic is where poison messages are published, through the outbox; default "dead_letters".
 	DeadLetterTopic string
-	// Classify gives a verdict on errors that wrap neither ErrPoison nor ErrAlreadyProcessed: Poisoned puts
-	// the message aside, Duplicate acks it, everything else nacks it. Default: all of them are nacked.
-	Classify func(err error) Outcome
-	// MaxAttempts makes a message poison whose recorded failures reach it; default 0, no limit.
-	// Failures are recorded by Inbox's key and consumer, so it has no effect without Inbox, and what fails before
-	// Inbox was reached, such as a database that is down, does not count.
+	// Classify decides about errors that wrap neither outbox.ErrPoison nor outbox.ErrAlreadyProcessed. Default: all of them are
+	// nacked. What it returns beside outbox.DeadLetter and outbox.Ack counts as outbox.Nack.
+	Classify func(err error) outbox.Decision
+	// MaxAttempts and MinDeadAge make a message dead that has so many recorded failures, the first of them so long
+	// ago; default 10 and 1 hour, so that a short outage of what a handler needs kills nothing. MaxAttempts -1 = never,
+	// MinDeadAge -1 = as soon as the attempts are used up. Failures are recorded under Inbox's key and consumer, so there is no limit
+	// without Inbox, and what fails before Inbox was reached, such as a database that is down, does not count.
 	MaxAttempts int
+	MinDeadAge  time.Duration
+	// Backoff is the wait before a nack, by recorded failures, so that brokers that bring a message again at once do not
+	// make a failing handler spin; default 100 ms doubling to 10 s. The message keeps its place meanwhile: keep Max below the time
+	// that the broker gives for an ack. The wait ends with the message's context, which a Router's Close ends.
+	Backoff outbox.Backoff
 	// Observer, if not nil, is told the outcome of each message.
 	Observer Observer
-	// Logger, if not nil, gets an error line for each message that is put aside.
-	Logger watermill.LoggerAdapter
 }
 
 func (c *OutcomesConfig) setDefaults() {
@@ -41,56 +48,70 @@ func (c *OutcomesConfig) setDefaults() {
 		c.DeadLetterTopic = "dead_letters"
 	}
 	if c.Classify == nil {
-		c.Classify = func(error) Outcome { return Failed }
+		c.Classify = func(error) outbox.Decision { return outbox.Nack }
 	}
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = 10
 	}
+	if c.MinDeadAge == 0 {
+		c.MinDeadAge = time.Hour
+	}
+	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(100*time.Millisecond, 10*time.Second))
 }
 
 func (c OutcomesConfig) validate() error {
+	if err := checkService("OutcomesConfig.Service", c.Service); err != nil {
+		return err
+	}
 	switch {
 	case len(c.DeadLetterTopic) > outbox.MaxTopicBytes || !schema.Storable(c.DeadLetterTopic):
 		return fmt.Errorf("OutcomesConfig.DeadLetterTopic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
-	case c.MaxAttempts < 0:
-		return fmt.Errorf("OutcomesConfig.MaxAttempts is %d: use 0 for no limit", c.MaxAttempts)
+	case c.MaxAttempts < -1:
+		return fmt.Errorf("OutcomesConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
+	case c.MinDeadAge < -1:
+		return fmt.Errorf("OutcomesConfig.MinDeadAge is %s: use -1 for none", c.MinDeadAge)
 	}
-	return nil
+	return core.Backoff(c.Backoff).Validate("OutcomesConfig.Backoff")
 }
 
 // Outcomes decides what becomes of a message whose handler returned an error, after its transaction was
 // rolled back. It goes outside of Tx.
 //
-//   - ErrAlreadyProcessed: noted as processed in the inbox, acked.
-//   - ErrPoison, a verdict Poisoned of Classify, or too many attempts: marked dead in the inbox and published to the
-//     dead-letter topic through the outbox, both in one new transaction, then acked. If that fails, nacked. If a copy
+//   - outbox.ErrAlreadyProcessed, or a decision outbox.Ack of Classify: noted as processed in the inbox, acked.
+//   - outbox.ErrPoison, a decision outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and published
+//     to the dead-letter topic through the outbox, both in one new transaction, then acked. If that fails, nacked. If a copy
 //     was processed meanwhile, or put aside, nothing of that: acked as a duplicate.
 //   - Any other error: the attempt and the error are recorded in the inbox, unless a copy of the message was
-//     processed meanwhile; nacked.
+//     processed meanwhile; nacked after OutcomesConfig.Backoff. Messages of our own Subscriber do not wait here: it has a backoff.
 //
 // The inbox row is the one that Inbox asked for; if there is no Inbox, or it was not reached, nothing is
 // recorded, and poison messages are still put aside. A panic counts as any other error and goes on; if
-// it makes the message dead, its next delivery is acked. A dead letter has the UUID, payload and
-// metadata of its message, and the metadata constants of this package. Error texts are stored up to
-// 1 KiB, so keep secrets out of errors.
+// it makes the message dead, its next delivery is acked.
 //
-// If db is nil or the configuration bad, every message fails with an error that says so.
-func Outcomes(db *outbox.DB, cfg OutcomesConfig) message.HandlerMiddleware {
+// A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID of its own, which
+// follows from the message, its consumer and how often it was revived: a letter that is sent twice is known as one, and two
+// consumers' letters as two. MetadataUUID names the message. A letter always fits into the outbox: if the
+// message's metadata leave too little room, its own are cut, the error text last. Error texts are stored up
+// to 1 KiB, so keep secrets out of errors.
+//
+// Each message that is put aside is an error line in the log, and each failed attempt a debug line; a Router
+// writes an error line of its own for each error that it gets. A nil logger logs nothing. The constructor
+// returns outbox.ErrNoDB or an error that names the field at fault.
+func Outcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	cfg.setDefaults()
-	letters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Tables: cfg.Tables, KeyFunc: letterKey}, cfg.Logger)
+	letters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Tables: cfg.Tables, KeyFunc: letterKey}, logger)
 	if err = errors.Join(err, cfg.validate()); err != nil {
-		return refuse("Outcomes", err)
+		return nil, err
 	}
-	o := &outcomes{db: db, cfg: cfg, letters: letters}
-	return func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) { return o.handle(next, msg) }
-	}
+	o := &outcomes{db: db, cfg: cfg, letters: letters, logger: orNop(logger)}
+	return around("Outcomes", o.handle), nil
 }
 
 type outcomes struct {
 	db      *outbox.DB
 	cfg     OutcomesConfig
 	letters *outbox.Publisher
+	logger  watermill.LoggerAdapter
 }
 
 func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
@@ -100,67 +121,91 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 		return nil, errors.New("middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx")
 	}
 	msg.SetContext(ctx)
-	outcome, finished := Failed, false
+	finished := false
 	defer func() {
-		cause := err
+		cause, outcome, wait := err, Failed, time.Duration(0)
 		if !finished {
 			cause = errPanicked
-			outcome, _ = o.settle(ctx, msg, h, cause)
-		} else if outcome, err = o.settle(ctx, msg, h, cause); outcome != Processed {
+		}
+		if outcome, wait, err = o.settle(ctx, msg, h, cause); outcome != Processed {
 			produced = nil
 		}
 		h.ended.Store(true)
 		msg.SetContext(outside)
 		observe(o.cfg.Observer, o.db.Name(), msg, h, outcome, cause)
+		pause(outside, wait)
 	}()
 	produced, err = next(msg)
 	finished = true
 	return produced, err
 }
 
-// settle returns the outcome and what to return to the Router: nil to ack, an error to nack.
-func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling, err error) (Outcome, error) {
+// settle returns the outcome, and what to return to the Router: nil to ack, or an error to nack after the wait.
+func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling, err error) (Outcome, time.Duration, error) {
 	if err == nil {
-		return h.outcome(nil), nil
+		return h.outcome(nil), 0, nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookkeepingTimeout)
 	defer cancel()
-	verdict := o.verdict(h, err)
-	switch verdict {
-	case Poisoned:
+	switch o.decide(h, err) {
+	case outbox.DeadLetter:
 		buried, buryErr := o.bury(ctx, msg, h.claim, err)
 		if buryErr != nil {
-			return Failed, errors.Join(err, fmt.Errorf("put aside: %w", schema.Explain(buryErr)))
+			return Failed, o.wait(h), errors.Join(err, fmt.Errorf("put aside: %w", schema.Explain(buryErr)))
 		}
 		if !buried {
-			return Duplicate, nil
+			return Duplicate, 0, nil
 		}
-		o.cfg.Logger.Error("Message put aside as a dead letter", err, o.fields(ctx, msg).Add(watermill.LogFields{
+		o.logger.Error("Message put aside as a dead letter", err, o.fields(ctx, msg).Add(watermill.LogFields{
 			"dead_letter_topic": o.cfg.DeadLetterTopic,
 		}))
-		return Poisoned, nil
-	case Duplicate:
+		return Poisoned, 0, nil
+	case outbox.Ack:
 		o.record(ctx, msg, h.claim, schema.ClaimInbox, nil)
-		return Duplicate, nil
+		return Duplicate, 0, nil
 	}
 	o.record(ctx, msg, h.claim, schema.FailInbox, errorText(err))
-	return Failed, err
+	wait := o.wait(h)
+	o.logger.Debug("The handler failed; the message is nacked", o.fields(ctx, msg).Add(watermill.LogFields{
+		"err": errorText(err), "failures": h.failures(), "wait": wait,
+	}))
+	return Failed, wait, err
 }
 
-func (o *outcomes) verdict(h *handling, err error) Outcome {
+func (o *outcomes) decide(h *handling, err error) outbox.Decision {
 	switch {
-	case errors.Is(err, ErrPoison):
-		return Poisoned
-	case errors.Is(err, ErrAlreadyProcessed):
-		return Duplicate
+	case errors.Is(err, outbox.ErrPoison):
+		return outbox.DeadLetter
+	case errors.Is(err, outbox.ErrAlreadyProcessed):
+		return outbox.Ack
 	}
-	if verdict := o.cfg.Classify(err); verdict == Poisoned || verdict == Duplicate {
-		return verdict
+	if decision := o.cfg.Classify(err); decision != outbox.Nack {
+		return decision
 	}
-	if o.cfg.MaxAttempts > 0 && h.claim != nil && h.claim.failures+1 >= o.cfg.MaxAttempts {
-		return Poisoned
+	if c := h.claim; c != nil && o.cfg.MaxAttempts > 0 && h.failures() >= o.cfg.MaxAttempts && c.failing >= o.cfg.MinDeadAge {
+		return outbox.DeadLetter
 	}
-	return Failed
+	return outbox.Nack
+}
+
+// wait is zero for a message of our own Subscriber, which waits itself and meanwhile gives its place to others.
+func (o *outcomes) wait(h *handling) time.Duration {
+	if h.delivered {
+		return 0
+	}
+	return core.Backoff(o.cfg.Backoff).Delay(h.failures())
+}
+
+func pause(ctx context.Context, wait time.Duration) {
+	if wait <= 0 {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // record writes to the inbox row. Its own failure changes nothing about the message: the note is missing.
@@ -169,7 +214,7 @@ func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, s
 		return
 	}
 	if _, err := o.db.Exec(ctx, c.tables.Render(statement), c.consumer, c.key, arg); err != nil {
-		o.cfg.Logger.Error("Could not note the outcome in the inbox", err, o.fields(ctx, msg))
+		o.logger.Error("Could not note the outcome in the inbox", err, o.fields(ctx, msg))
 	}
 }
 

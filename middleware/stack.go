@@ -2,7 +2,7 @@ package middleware
 
 import (
 	"errors"
-	"fmt"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -11,18 +11,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// StackConfig configures Stack. The zero value is ready for use.
+// StackConfig configures Stack. Service is required.
 type StackConfig struct {
-	// Tables are the names of the tables for all parts that do not set their own; default: those of the Publisher.
-	Tables schema.Names
-	// ExceptHandlers are the names of handlers that the whole stack leaves alone.
-	ExceptHandlers []string
+	// Service names the service in the inbox and in dead letters, for all parts that do not set their own. The replicas of a service
+	// share it; another service must have another one. It may not contain a slash.
+	Service string
+	// Except are the names of handlers that the whole stack leaves alone.
+	Except []string
 	// ProcessDelivered sets the field of that name in Inbox and Outbox.
 	ProcessDelivered bool
 	// Observer is for all parts that do not set their own.
 	Observer Observer
-	// Logger is for all parts that do not set their own; default: that of the Publisher.
-	Logger watermill.LoggerAdapter
 
 	Outcomes OutcomesConfig
 	Tx       TxConfig
@@ -30,14 +29,16 @@ type StackConfig struct {
 	Outbox   OutboxConfig
 }
 
-func (c *StackConfig) setDefaults(pub *outbox.Publisher) {
+func (c *StackConfig) setDefaults(pub *outbox.Publisher, logger watermill.LoggerAdapter) {
 	var none schema.Names
-	if c.Tables == none {
-		c.Tables = pub.Tables()
-	}
 	for _, tables := range []*schema.Names{&c.Outcomes.Tables, &c.Inbox.Tables} {
 		if *tables == none {
-			*tables = c.Tables
+			*tables = pub.Tables()
+		}
+	}
+	for _, service := range []*string{&c.Outcomes.Service, &c.Inbox.Service} {
+		if *service == "" {
+			*service = c.Service
 		}
 	}
 	for _, obs := range []*Observer{&c.Outcomes.Observer, &c.Tx.Observer, &c.Inbox.Observer} {
@@ -45,13 +46,8 @@ func (c *StackConfig) setDefaults(pub *outbox.Publisher) {
 			*obs = c.Observer
 		}
 	}
-	if c.Logger == nil {
-		c.Logger = pub.Logger()
-	}
-	for _, logger := range []*watermill.LoggerAdapter{&c.Outcomes.Logger, &c.Tx.Logger, &c.Inbox.Logger} {
-		if *logger == nil {
-			*logger = c.Logger
-		}
+	if c.Tx.Logger == nil {
+		c.Tx.Logger = logger
 	}
 	if c.ProcessDelivered {
 		c.Inbox.ProcessDelivered, c.Outbox.ProcessDelivered = true, true
@@ -59,38 +55,45 @@ func (c *StackConfig) setDefaults(pub *outbox.Publisher) {
 }
 
 // Stack returns Outcomes, Tx, Inbox and Outbox in this order, for Router.AddMiddleware or a handler's. Add it once: to the
-// Router or to handlers, not both. pub must have been made with db, and write to the table that
-// cfg.Tables names, if it names one. If db or pub is nil or the configuration bad, every message fails with an
-// error that says so.
-func Stack(db *outbox.DB, pub *outbox.Publisher, cfg StackConfig) []message.HandlerMiddleware {
-	fail := func(err error) []message.HandlerMiddleware {
-		return []message.HandlerMiddleware{refuse("Stack", err)}
-	}
-	if err := db.Check(); err != nil {
-		return fail(err)
-	}
+// Router or to handlers, not both. All parts work on the database and the tables of pub. A nil logger logs nothing.
+//
+// It returns an error if pub is nil, or one that names the field at fault.
+func Stack(pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapter) ([]message.HandlerMiddleware, error) {
 	if pub == nil {
-		return fail(errNoPublisher)
+		return nil, errNoPublisher
 	}
-	if pub.DB() != db {
-		return fail(outbox.ErrOtherDB)
+	if err := checkService("StackConfig.Service", cfg.Service); err != nil {
+		return nil, err
 	}
-	cfg.setDefaults(pub)
-	if got, want := pub.Tables().OutboxName(), cfg.Tables.OutboxName(); got != want {
-		return fail(fmt.Errorf("the Publisher writes to %s, but StackConfig.Tables names %s", got, want))
+	cfg.setDefaults(pub, logger)
+	db := pub.DB()
+	outcomes, outcomesErr := Outcomes(db, cfg.Outcomes, logger)
+	inbox, inboxErr := Inbox(db, cfg.Inbox, logger)
+	out, outErr := Outbox(pub, cfg.Outbox, logger)
+	if err := errors.Join(outcomesErr, inboxErr, outErr); err != nil {
+		return nil, err
 	}
-	stack := []message.HandlerMiddleware{
-		Outcomes(db, cfg.Outcomes),
-		Tx(db, cfg.Tx),
-		Inbox(db, cfg.Inbox),
-		Outbox(pub, cfg.Outbox),
+	stack := []message.HandlerMiddleware{outcomes, Tx(db, cfg.Tx), inbox, out}
+	for i, mw := range stack {
+		stack[i] = except(mw, cfg.Except)
 	}
-	if len(cfg.ExceptHandlers) > 0 {
-		for i, mw := range stack {
-			stack[i] = Except(mw, cfg.ExceptHandlers...)
-		}
-	}
-	return stack
+	return stack, nil
 }
 
 var errNoPublisher = errors.New("the *outbox.Publisher is nil: make one with outbox.NewPublisher")
+
+// except applies a middleware to all handlers of a Router but those named.
+func except(mw message.HandlerMiddleware, handlers []string) message.HandlerMiddleware {
+	if len(handlers) == 0 {
+		return mw
+	}
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		wrapped := mw(next)
+		return func(msg *message.Message) ([]*message.Message, error) {
+			if next != nil && msg != nil && slices.Contains(handlers, message.HandlerNameFromCtx(msg.Context())) {
+				return next(msg)
+			}
+			return wrapped(msg)
+		}
+	}
+}

@@ -261,7 +261,7 @@ func nacked(msg *message.Message) bool {
 // repeatable says whether an attempt failed for no fault of its own: a serialization failure or a deadlock,
 // both of which are proof that nothing was committed.
 func repeatable(err error) bool {
-	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, ErrPoison) || errors.Is(err, ErrAlreadyProcessed) {
+	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) || errors.Is(err, outbox.ErrAlreadyProcessed) {
 		return false
 	}
 	state := schema.SQLState(err)

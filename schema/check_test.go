@@ -17,7 +17,7 @@ func TestCuresFindTheirStatement(t *testing.T) {
 	c := inspection{names: Names{Schema: "app", Outbox: "box"}, all: all}
 	for _, prefix := range []string{
 		"CREATE SEQUENCE {outbox_id_seq} ", "CREATE TABLE {outbox} ", "CREATE TABLE {lanes} ", "CREATE TABLE {forwarders} ", "CREATE TABLE {inbox} ",
-		"CREATE INDEX {outbox_ready} ", "CREATE INDEX {outbox_waiting} ", "CREATE INDEX {outbox_dead} ", "CREATE INDEX {inbox_processed} ",
+		"CREATE INDEX {outbox_ready} ", "CREATE INDEX {outbox_waiting} ", "CREATE INDEX {outbox_dead} ", "CREATE INDEX {inbox_processed} ", "CREATE INDEX {inbox_failed} ",
 	} {
 		prefix = c.names.Render(prefix)
 		if got := c.statement(prefix); !strings.HasPrefix(got, prefix) {

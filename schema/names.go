@@ -67,7 +67,7 @@ func (n Names) Validate() error {
 	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_dead", "_held", "_life", "_life_pkey", "_topics", "_topics_pkey"} {
 		used[n.Outbox+suffix] = "an index, a sequence or a companion of Outbox"
 	}
-	used[n.Inbox+"_processed"] = "an index of Inbox"
+	used[n.Inbox+"_processed"], used[n.Inbox+"_failed"] = "an index of Inbox", "an index of Inbox"
 	for _, t := range tables {
 		used[t.name+"_pkey"] = "an index of " + t.field
 	}
@@ -107,6 +107,7 @@ func (n Names) Render(statement string) string {
 		"{migrations}", n.qualified(n.Migrations),
 		"{inbox}", n.qualified(n.Inbox),
 		"{inbox_processed}", quote(n.Inbox+"_processed"),
+		"{inbox_failed}", quote(n.Inbox+"_failed"),
 	).Replace(statement)
 }
 

@@ -116,10 +116,14 @@ var wanted = []wantedTable{
 			{name: "processed_at", kind: "timestamp with time zone", null: true},
 			{name: "dead_at", kind: "timestamp with time zone", null: true},
 			{name: "attempts", kind: "integer", expression: "0"},
+			{name: "revived", kind: "integer", expression: "0"},
 			{name: "last_error", kind: "text", null: true},
 			{name: "hash", kind: "bytea", null: true},
 		},
-		indexes: []wantedIndex{{"{inbox_processed}", "brin", "processed_at", ""}},
+		indexes: []wantedIndex{
+			{"{inbox_processed}", "brin", "processed_at", ""},
+			{"{inbox_failed}", "btree", "received_at", "processed_at IS NULL AND dead_at IS NULL"},
+		},
 	},
 	{
 		name: "{migrations}", unique: "version",

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
 // Order is what comes in.
@@ -46,7 +45,7 @@ func CreateTables(ctx context.Context, pool *pgxpool.Pool) error {
 func Book(msg *message.Message) ([]*message.Message, error) {
 	var order Order
 	if err := json.Unmarshal(msg.Payload, &order); err != nil {
-		return nil, middleware.Poison(fmt.Errorf("decode order: %w", err)) // no redelivery can help
+		return nil, outbox.Poison(fmt.Errorf("decode order: %w", err)) // no redelivery can help
 	}
 	ctx := msg.Context()
 	tx, err := outbox.TxFromContext[pgx.Tx](ctx)

@@ -49,7 +49,11 @@ func runService(ctx context.Context, at demo.Addresses, logger watermill.LoggerA
 	if err != nil {
 		return err
 	}
-	router.AddMiddleware(middleware.Stack(db, events, middleware.StackConfig{Logger: logger})...)
+	stack, err := middleware.Stack(events, middleware.StackConfig{Service: "booking"}, logger)
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(stack...)
 	router.AddHandler("book-orders", at.Orders, orders, at.Bookings, events, booking.Book)
 
 	// The forwarder ends after the router, so that what the last handlers committed can still leave.

@@ -81,6 +81,7 @@ CREATE TABLE {inbox} (
     processed_at timestamptz,
     dead_at      timestamptz,
     attempts     integer     NOT NULL DEFAULT 0,
+    revived      integer     NOT NULL DEFAULT 0,
     last_error   text,
     hash         bytea,
     PRIMARY KEY (consumer, message_id)
@@ -91,3 +92,6 @@ CREATE TABLE {inbox} (
 
 -- Rows arrive in the order of time, so a block-range index finds the old ones at next to no cost for writers.
 CREATE INDEX {inbox_processed} ON {inbox} USING brin (processed_at) WITH (pages_per_range = 32, autosummarize = on);
+
+-- Of messages that failed and were not handled since: few, so that clean-up finds the old ones at once.
+CREATE INDEX {inbox_failed} ON {inbox} (received_at) WHERE processed_at IS NULL AND dead_at IS NULL;

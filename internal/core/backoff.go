@@ -1,0 +1,51 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff is outbox.Backoff, which says what its fields are.
+type Backoff struct {
+	Initial, Max time.Duration
+	Func         func(n int) time.Duration
+}
+
+// WithDefaults fills in what is not set.
+func (b Backoff) WithDefaults(initial, limit time.Duration) Backoff {
+	if b.Initial == 0 {
+		b.Initial = initial
+	}
+	if b.Max == 0 {
+		b.Max = max(limit, b.Initial)
+	}
+	return b
+}
+
+// Validate returns an error that names the field. It is for a Backoff with its defaults.
+func (b Backoff) Validate(field string) error {
+	switch {
+	case b.Initial < -1:
+		return fmt.Errorf("%s.Initial is %s: use -1 for no wait", field, b.Initial)
+	case b.Max < b.Initial:
+		return fmt.Errorf("%s.Max is %s: it must be at least Initial, %s", field, b.Max, b.Initial)
+	}
+	return nil
+}
+
+// Delay returns how long to wait after the n-th failure, counted from 1.
+func (b Backoff) Delay(n int) time.Duration {
+	if b.Func != nil {
+		return max(b.Func(n), 0)
+	}
+	if b.Initial <= 0 {
+		return 0
+	}
+	d := b.Initial
+	for i := 1; i < n && d < b.Max; i++ {
+		d *= 2
+	}
+	d = min(d, b.Max)
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
