@@ -93,6 +93,7 @@ func TestTransactionAboveTheSnapshot(t *testing.T) {
 func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 	noLeaks(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
 	cfg := quickConfig()
 	cfg.LeaseTTL, cfg.QueryTimeout, cfg.PollInterval = time.Minute, time.Minute, 10*time.Millisecond
 	settled := &settledCounter{}
@@ -123,7 +124,7 @@ func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 		w.arrives(t, "long-"+itoa(n))
 	}
 	w.idle(t)
-	assert.Len(t, w.all(), 505, "some were sent twice")
+	assert.Equal(t, 505, len(w.all()), "some were sent twice")
 }
 
 // TestLanesWithResultsOnTheirWay are not given back: the next owner would read messages that are published already.
@@ -131,6 +132,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	gated, gate := newStatementGate(t, url)
+	defer gate.releaseAll()
 	cfg := quickConfig()
 	cfg.QueryTimeout = time.Minute
 	w := startForwarder(t, gated, cfg)
@@ -153,13 +155,14 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	gate.release(settle)
 	eventually(t, func() bool { return assert.ObjectsAreEqual([]int{32, 32}, shares()) }, "half of the lanes are given back")
 	w.idle(t)
-	assert.Len(t, w.all(), 2000, "some were sent twice")
+	assert.Equal(t, 2000, len(w.all()), "some were sent twice")
 }
 
 // TestCommitDuringARead is not missed until the poll, and Drain does not take that read for the one that counts.
 func TestCommitDuringARead(t *testing.T) {
 	noLeaks(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
 	cfg := quickConfig()
 	cfg.QueryTimeout, cfg.PollInterval, cfg.LeaseTTL = time.Minute, time.Hour, time.Minute
 	w := startForwarder(t, h, cfg)

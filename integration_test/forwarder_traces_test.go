@@ -45,6 +45,7 @@ func TestPausedTopicIsInTheDatabase(t *testing.T) {
 func TestCleanUpGoesOn(t *testing.T) {
 	noLeaks(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
 	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at)
 		select i, 'orders', 'x', now() - interval '8 days', now() - interval '8 days' from generate_series(1, 5000) i`)
 	h.exec(t, "insert into outbox (uuid, topic, payload, published_at) values ('young', 'orders', 'x', now())")

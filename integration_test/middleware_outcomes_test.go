@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -285,5 +286,34 @@ func TestOutcomesStoresAnyMessageAndError(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 1, outboxed(t, h))
 		assert.Equal(t, []byte("\x00\xff"), value[[]byte](t, h, "select payload from outbox"))
+	})
+}
+
+// TestFailureWhileTheRouterCloses, which has ended the message's context, is recorded.
+func TestFailureWhileTheRouterCloses(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		f := newFeed()
+		started := make(chan struct{})
+		router := startRouter(t, func(r *message.Router) {
+			contexts := make(chan context.Context, 1)
+			r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					contexts <- msg.Context()
+					return next(msg)
+				}
+			})
+			r.AddMiddleware(stack(t, h, middleware.StackConfig{})...)
+			r.AddConsumerHandler("h", "in", f, func(*message.Message) error {
+				close(started)
+				<-(<-contexts).Done()
+				return errHandler
+			})
+		})
+		msg := newMessage("")
+		f.messages <- msg
+		<-started
+		require.NoError(t, router.Close())
+		assert.False(t, settled(t, msg))
+		assert.Equal(t, 1, h.count(t, "select attempts from inbox where message_id = $1 and last_error like '%the handler failed%'", msg.UUID))
 	})
 }

@@ -28,11 +28,11 @@ type heldStatement struct {
 	begins  func()        // called first, each time; may be nil
 }
 
-// newStatementGate opens a pgx handle whose statements may be held back. What is held is released when the test ends.
+// newStatementGate opens a pgx handle whose statements may be held back. Defer releaseAll: what the test started waits for them
+// when it ends.
 func newStatementGate(t testing.TB, url string) (handle, *statementGate) {
 	g := &statementGate{rules: map[string]*heldStatement{}}
 	h := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = g })
-	t.Cleanup(g.releaseAll)
 	return h, g
 }
 
