@@ -33,8 +33,8 @@ type sequence struct {
 func (c *inspection) server(ctx context.Context) error {
 	return Collect(ctx, c.q, func(rows Rows) error {
 		var version int64
-		var standby, usable bool
-		if err := rows.Scan(&version, &standby, &c.role, &usable); err != nil {
+		var standby bool
+		if err := rows.Scan(&version, &standby); err != nil {
 			return err
 		}
 		if version < 130000 {
@@ -44,13 +44,23 @@ func (c *inspection) server(ctx context.Context) error {
 		if standby {
 			c.problem("server", "connect to the primary (target_session_attrs=read-write)", "is a standby, which is read-only")
 		}
+		return nil
+	}, CheckServer)
+}
+
+func (c *inspection) whoAsks(ctx context.Context) error {
+	return Collect(ctx, c.q, func(rows Rows) error {
+		usable := false
+		if err := rows.Scan(&c.role, &usable); err != nil {
+			return err
+		}
 		if !usable {
 			name := quote(c.names.Schema)
 			c.problem("schema "+name, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", name, quote(c.role)), "denies USAGE to role %s", quote(c.role))
 			c.useless = true
 		}
 		return nil
-	}, CheckServer, c.names.Schema)
+	}, CheckRole, c.names.Schema)
 }
 
 func (c *inspection) read(ctx context.Context) error {

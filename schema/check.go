@@ -84,7 +84,7 @@ func inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
 		return nil, err
 	}
 	c := inspection{q: q, names: names, all: all, putOff: map[string]bool{}}
-	for _, step := range []func(context.Context) error{c.server, c.read, c.anything, c.foreign, c.grants, c.migrations} {
+	for _, step := range []func(context.Context) error{c.server, c.whoAsks, c.read, c.anything, c.foreign, c.grants, c.migrations} {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
 		}

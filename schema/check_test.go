@@ -74,7 +74,6 @@ type serverRow struct {
 func (r *serverRow) Next() bool { done := r.done; r.done = true; return !done }
 func (r *serverRow) Scan(dest ...any) error {
 	*dest[0].(*int64), *dest[1].(*bool) = r.e.version, r.e.standby
-	*dest[2].(*string), *dest[3].(*bool) = "app", true
 	return nil
 }
 func (r *serverRow) Err() error   { return nil }

@@ -3,10 +3,13 @@ package schema
 // The statements of Check read the catalogs alone, so they answer at once however large the tables are.
 // They take names of relations as they are written in SQL, quoted and with the schema if there is one.
 const (
-	// CheckServer says what kind of server answers, to which role, and whether that may use a schema, if it exists.
+	// CheckServer says what kind of server answers.
+	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery()`
+
+	// CheckRole says who asks, and whether that role may use a schema, if it exists.
 	//
 	// Arguments: schema.
-	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery(), current_user::text,
+	CheckRole = `SELECT current_user::text,
        coalesce((SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_namespace n WHERE n.nspname = $1::text), true)`
 
 	// CheckElsewhere lists the schemas that have a table of some name.
