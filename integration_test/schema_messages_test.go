@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -90,6 +91,19 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 		}
 	}
 	require.NoError(t, schema.Check(t.Context(), h.db, names), "a forwarder's")
+	admin.exec(t, names.Render(`insert into {outbox} (uuid, topic, payload) values ('one', 'orders', 'one')`))
+	cfg, broker, log := quickConfig(), newFakeBroker(), newLogCapture(t)
+	cfg.Tables = names
+	f, err := forwarder.New(h.db, broker, cfg, log)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, f.Drain(ctx))
+	require.NoError(t, f.Close())
+	assert.Equal(t, []string{"one"}, broker.payloads())
+	assert.Zero(t, log.count("permission denied"), "%v", *log.lines)
+	_, err = h.db.Exec(t.Context(), names.Render(schema.ForgetForwarders), 3600.0)
+	require.NoError(t, err)
 	for _, p := range found {
 		admin.exec(t, p.Cure)
 	}

@@ -66,7 +66,7 @@ var wanted = []wantedTable{
 	},
 	{
 		name: "{lanes}", unique: "scope, lane",
-		forwarder: []string{"SELECT", "INSERT", "UPDATE"},
+		forwarder: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
 		columns: []wantedColumn{
 			{name: "scope", kind: "text"},
 			{name: "lane", kind: "smallint"},
