@@ -34,6 +34,9 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	e.mu.Lock()
 	life := e.reader.life
 	e.mu.Unlock()
+	if life == "" {
+		return nil // nothing was read yet
+	}
 	if life != c.life {
 		*c = cleaner{life: life}
 	}

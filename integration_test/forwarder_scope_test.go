@@ -81,6 +81,7 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 					return
 				}
 				eventually(t, func() bool { return h.waiting(t, 1) }, "the second waits")
+				eventually(t, func() bool { return log.count("WAITING") > 0 }, "it says so")
 				assert.Equal(t, 1, log.count("WAITING"))
 				assert.False(t, runs(second))
 				stop()
