@@ -1,6 +1,8 @@
 package outbox
 
-import "time"
+import (
+	"time"
+)
 
 // Backoff is how long to wait after a failure. The wait doubles with each failure, with a jitter of a fifth either way, so
 // that what failed together does not come back together. The zero value is the default of the field that it is for.

@@ -1,186 +1,87 @@
 package outbox
 
 import (
-	"context"
 	"database/sql"
-	"fmt"
-	"time"
 
-	"github.com/google/uuid"
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// DB is a handle on a Postgres database. It is made once per pool and shared: a forwarder wakes at
-// once for commits that were made through the same DB. It is safe for concurrent use and owns
-// nothing: closing the pool is the caller's business.
-type DB struct {
-	backend backend
-	name    string
-	id      string // tells our own notifications from others'
-	wakes   wakes
+// DB is a handle on a Postgres database and one set of tables. It is made once per pool and shared by all parts that work
+// with these tables: a forwarder wakes at once for commits that were made through the same handle. It is safe for
+// concurrent use and owns nothing: closing the pool is the caller's business. Several handles may share a pool, each with tables
+// of its own, and then a transaction of one is one of all of them.
+type DB core.DB
+
+// DBConfig configures a handle. The zero value is ready for use.
+type DBConfig struct {
+	// Name is the name of the database in logs and metrics; default: that of the database with FromPgx, "postgres" with
+	// FromSQL.
+	Name string
+	// Tables are the names of the tables; default: outbox and its companions in the search path.
+	Tables Tables
+	// Observers are told of all that is done through the handle. Each implements one or more of the interfaces of
+	// package observe.
+	Observers []observe.Observer
+	// DisableNotify keeps commits from notifying forwarders of other processes, which then find the messages at their next
+	// poll. Those that were made with this handle are woken through memory all the same.
+	DisableNotify bool
 }
 
-var _ schema.DB = (*DB)(nil)
+// Tables are the names of the tables. The zero value means the defaults in the search path of the connection. A name may
+// hold ASCII letters, digits, _, $ and -, may not start with a digit or -, and has at most 40 bytes; it is always
+// quoted, so it is case-sensitive. Names that are derived from it may be longer. Services that share a schema each
+// choose an Outbox.
+type Tables struct {
+	Schema     string // schema of all tables; default: none, that is the connection's search_path
+	Outbox     string // default "outbox"
+	Lanes      string // default: Outbox + "_lanes"
+	Forwarders string // default: Outbox + "_forwarders"
+	Migrations string // default: Outbox + "_migrations"
+	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
+}
 
-// FromPgx makes a handle on a pgx pool, named after its database. A nil pool is reported as ErrNoDB by
-// whatever the handle is given to.
-func FromPgx(pool *pgxpool.Pool) *DB {
+// Validate reports the first name that is refused, wrapped around ErrBadName, or one that is that of another table, or
+// of an index or sequence of these tables.
+func (t Tables) Validate() error { return sqltext.Tables(t).Validate() }
+
+// FromPgx makes a handle on a pgx pool. It does no I/O. It returns ErrNoDB for a nil pool, ErrBadName, or an error that
+// names the field at fault. The logger is that of all parts that get none of their own; nil logs nothing.
+func FromPgx(pool *pgxpool.Pool, cfg DBConfig, logger watermill.LoggerAdapter) (*DB, error) {
 	if pool == nil {
-		return &DB{}
+		return nil, ErrNoDB
 	}
-	return &DB{backend: newPgxBackend(pool), id: uuid.NewString(), name: pool.Config().ConnConfig.Database}
+	return newDB(drive.NewPgx(pool), cfg, logger)
 }
 
-// FromSQL makes a handle on a database/sql pool of any Postgres driver, such as pgx's stdlib or lib/pq,
-// named "postgres". A nil pool is reported as ErrNoDB by whatever the handle is given to. With pgx's stdlib leave the
-// description cache on (description_cache_capacity, 512 by default): statements outside transactions fail without it.
-func FromSQL(db *sql.DB) *DB {
-	if db == nil {
-		return &DB{}
+// FromSQL makes a handle on a database/sql pool of any Postgres driver, such as pgx's stdlib or lib/pq; else it is
+// FromPgx. With pgx's stdlib leave the description cache on (description_cache_capacity, 512 by default): statements
+// outside transactions fail without it.
+func FromSQL(pool *sql.DB, cfg DBConfig, logger watermill.LoggerAdapter) (*DB, error) {
+	if pool == nil {
+		return nil, ErrNoDB
 	}
-	return &DB{backend: newSQLBackend(db), id: uuid.NewString(), name: "postgres"}
+	return newDB(drive.NewSQL(pool), cfg, logger)
 }
 
-// WithName sets the name of the database in logs and metrics and returns the same handle. Call it
-// before the handle is in use.
-func (db *DB) WithName(name string) *DB {
-	db.name = name
-	return db
+func newDB(pool drive.Pool, cfg DBConfig, logger watermill.LoggerAdapter) (*DB, error) {
+	db, err := core.NewDB(pool, core.Config{
+		Name: cfg.Name, Tables: sqltext.Tables(cfg.Tables), Observers: cfg.Observers, DisableNotify: cfg.DisableNotify,
+	}, logger)
+	return (*DB)(db), err
 }
 
 // Name returns the name of the database in logs and metrics, "" for a nil handle.
-func (db *DB) Name() string {
-	if db == nil {
-		return ""
-	}
-	return db.name
-}
+func (db *DB) Name() string { return (*core.DB)(db).Name() }
 
-// Check returns ErrNoDB if db is nil or was made from a nil pool.
-func (db *DB) Check() error {
-	if db == nil || db.backend == nil {
-		return ErrNoDB
-	}
-	return nil
-}
+// Tables returns the names of the tables, every one filled in.
+func (db *DB) Tables() Tables { return Tables((*core.DB)(db).Tables()) }
 
-// Exec runs one statement outside any transaction and returns how many rows it touched. Arguments may be
-// what schema.Querier says, with either kind of pool.
-func (db *DB) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	if err := db.Check(); err != nil {
-		return 0, err
-	}
-	return db.backend.Exec(ctx, query, args...)
-}
-
-// Query runs one query outside any transaction. The rows must be closed.
-func (db *DB) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
-	if err := db.Check(); err != nil {
-		return nil, err
-	}
-	return db.backend.Query(ctx, query, args...)
-}
-
-// Transact runs fn in a READ COMMITTED transaction of its own and commits it if fn returns nil. It is
-// for statements of this module, such as migrations; InTx is for yours.
-func (db *DB) Transact(ctx context.Context, fn func(schema.Querier) error) error {
-	if err := db.Check(); err != nil {
-		return err
-	}
-	tx, err := db.backend.begin(ctx, TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
-	}
-	defer tx.rollback(context.WithoutCancel(ctx)) // no effect after a commit
-	if err := fn(tx); err != nil {
-		return err
-	}
-	return tx.commit(ctx, nil)
-}
-
-// Dedicated opens a connection that the handlers' use of the pool cannot starve: with pgx a new one made
-// with the pool's settings, with database/sql one that is taken out of the pool. The function returned
-// closes it. It reconnects by itself if the connection breaks.
-func (db *DB) Dedicated(ctx context.Context) (schema.Querier, func(), error) {
-	if err := db.Check(); err != nil {
-		return nil, nil, err
-	}
-	return db.backend.dedicated(ctx)
-}
-
-// Reset closes the connections of the pool once they are not in use, because they lead to a server that is no
-// primary any more; new ones may find another. This package and the forwarder call it when they meet one
-// (SQLSTATE 25006). With database/sql it does nothing: there, set a ConnMaxLifetime.
-func (db *DB) Reset() {
-	if db.Check() == nil {
-		db.backend.reset()
-	}
-}
-
-// readOnlyServer is the SQLSTATE of a write that reached a standby, or a primary that was demoted.
-const readOnlyServer = "25006"
-
-type statement struct {
-	sql  string
-	args []any
-}
-
-// backend is what differs between pgx and database/sql.
-type backend interface {
-	schema.Querier
-	begin(ctx context.Context, opts TxOptions) (nativeTx, error)
-	dedicated(ctx context.Context) (schema.Querier, func(), error)
-	listen(ctx context.Context, channel string, fn func(payload string)) error
-	reset()
-}
-
-// nativeTx is a transaction of a backend. commit runs the pending statements first, in the same round
-// trip if it can. After commit or rollback returned, rollback has no effect.
-type nativeTx interface {
-	heldTx
-	commit(ctx context.Context, pending []statement) error
-	rollback(ctx context.Context) error
-}
-
-// A transaction that is handed out is marked with a setting that ends with it. What is written in it and COMMIT are
-// preceded by a check of the mark, because a handler may send COMMIT or ROLLBACK as plain SQL, and begin another
-// transaction, or chain one. The mark is a SET and not a SELECT, which would take a snapshot before OnBegin can choose
-// the isolation level.
-const (
-	markTx = `set local watermill_outbox.tx = 'open'`
-	// isMarked fails with an SQLSTATE that hardly anything else has.
-	isMarked = `width_bucket(0, 0, 1, CASE current_setting('watermill_outbox.tx', true) WHEN 'open' THEN 1 ELSE 0 END) > 0`
-	checkTx  = `select ` + isMarked
-
-	insertMarked = schema.InsertMessages + `
-WHERE ` + isMarked
-)
-
-// checked turns the errors of a statement with isMarked into what they mean.
-func checked(err error) error {
-	switch schema.SQLState(err) {
-	case "2201G":
-		return ErrTxEnded
-	case "25P02":
-		return fmt.Errorf("%w: %w", errAborted, err)
-	}
-	return err
-}
-
-// TxOptions are the settings of one transaction. The zero value is the server's default isolation, read-write.
-type TxOptions struct {
-	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
-	Isolation sql.IsolationLevel
-	// ReadOnly makes the transaction refuse writes, those of the inbox and the outbox included.
-	ReadOnly bool
-	// OnBegin runs first in the transaction: SET LOCAL, the tenant's search_path or role. An error ends
-	// the transaction.
-	OnBegin func(ctx context.Context) error
-	// Observer, if not nil, is told how the transaction ended.
-	Observer TxObserver
-}
-
-// rollbackTimeout bounds the rollback of a transaction whose context is over.
-const rollbackTimeout = 5 * time.Second
+// Wake has forwarders everywhere look for messages now. It is for messages whose COMMIT this module did not see: written
+// in a transaction of WithPgxTx or WithSQLTx, or by plain SQL. Without it they are found at the next poll.
+func (db *DB) Wake() { (*core.DB)(db).Wake() }

@@ -17,7 +17,21 @@ func ExampleSetKey() {
 	event := message.NewMessage("0190-2", nil)
 	outbox.SetAggregate(event, "order", "42")
 	fmt.Println(outbox.AggregateKey("bookings", event))
+
+	half := message.NewMessage("0190-3", nil)
+	half.Metadata.Set(outbox.MetadataAggregateID, "42")
+	_, err := outbox.AggregateKey("bookings", half)
+	fmt.Println(err)
 	// Output:
 	// saga-7
-	// order/42
+	// order/42 <nil>
+	// outbox: invalid message: it has half an aggregate, aggregate_type "" and aggregate_id "42", and so no key and no order: set both, or metadata outbox_key, which may be empty
+}
+
+func ExampleTables_Validate() {
+	fmt.Println(outbox.Tables{Schema: "shop", Outbox: "events"}.Validate())
+	fmt.Println(outbox.Tables{Outbox: "drop table x"}.Validate())
+	// Output:
+	// <nil>
+	// bad table name: Outbox is "drop table x"; use letters, digits, _, $ and -, at most 40
 }

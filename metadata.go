@@ -4,10 +4,16 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// The limits of what the outbox stores beside the payload, in bytes.
+const (
+	MaxKeyBytes   = core.MaxKeyBytes
+	MaxUUIDBytes  = core.MaxUUIDBytes
+	MaxTopicBytes = core.MaxTopicBytes
 )
 
 // Metadata that this module reads or writes. All but MetadataKey and the delays are conventions: they
@@ -20,12 +26,12 @@ const (
 	// absent the first time. JetStream's deduplication must tell such a sending from a retry.
 	MetadataGeneration = core.MetadataGeneration
 
-	MetadataEventType     = "event_type"     // name of the event, such as "OrderPlaced"
-	MetadataEventVersion  = "event_version"  // version of its layout, a positive integer
-	MetadataAggregateType = "aggregate_type" // kind of the aggregate, such as "order"
-	MetadataAggregateID   = "aggregate_id"   // identity of the aggregate
-	MetadataOccurredAt    = "occurred_at"    // when it happened, RFC 3339 with nanoseconds
-	MetadataCausationID   = "causation_id"   // UUID of the message whose handling caused this one
+	MetadataEventType     = "event_type"               // name of the event, such as "OrderPlaced"
+	MetadataEventVersion  = "event_version"            // version of its layout, a positive integer
+	MetadataAggregateType = core.MetadataAggregateType // kind of the aggregate, such as "order"
+	MetadataAggregateID   = core.MetadataAggregateID   // identity of the aggregate
+	MetadataOccurredAt    = "occurred_at"              // when it happened, RFC 3339 with nanoseconds
+	MetadataCausationID   = "causation_id"             // UUID of the message whose handling caused this one
 
 	// MetadataCorrelationID is Watermill's own: it is shared by all messages of one conversation.
 	MetadataCorrelationID = "correlation_id"
@@ -36,7 +42,7 @@ func SetKey(msg *message.Message, key string) {
 	msg.Metadata.Set(MetadataKey, key)
 }
 
-// SetAggregate notes which aggregate a message is about. Unless a key is set or PublisherConfig.KeyFunc
+// SetAggregate notes which aggregate a message is about. Unless a key is set or PublisherConfig.Key
 // says otherwise, messages about the same aggregate leave the outbox in order.
 func SetAggregate(msg *message.Message, aggregateType, aggregateID string) {
 	msg.Metadata.Set(MetadataAggregateType, aggregateType)
@@ -50,27 +56,21 @@ func SetEvent(msg *message.Message, eventType string, version int, occurredAt ti
 	msg.Metadata.Set(MetadataOccurredAt, occurredAt.UTC().Format(time.RFC3339Nano))
 }
 
-// DelayUntil keeps a message in the outbox until the given time on the database's clock. A delayed
+// SetDueAt keeps a message in the outbox until the given time on the database's clock. A delayed
 // message takes its place among those of its key when it falls due and holds none of them up; it may be
 // late by the forwarder's PollInterval. Messages delayed with Watermill's components/delay are
 // understood as well; if they carry both a time and a duration, the time counts.
-func DelayUntil(msg *message.Message, at time.Time) {
-	msg.Metadata.Set(delay.DelayedUntilKey, at.UTC().Format(time.RFC3339Nano))
-	delete(msg.Metadata, delay.DelayedForKey)
+func SetDueAt(msg *message.Message, at time.Time) {
+	core.SetDueAt(msg, at)
 }
 
-// DelayFor is DelayUntil for a duration, counted on the database's clock from the insert.
-func DelayFor(msg *message.Message, d time.Duration) {
-	msg.Metadata.Set(delay.DelayedForKey, d.String())
-	delete(msg.Metadata, delay.DelayedUntilKey)
+// SetDelay is SetDueAt for a duration, counted on the database's clock from the insert.
+func SetDelay(msg *message.Message, d time.Duration) {
+	core.SetDelay(msg, d)
 }
 
-// AggregateKey is the default KeyFunc: aggregate type + "/" + aggregate id where both conventions are
-// set, else no key.
-func AggregateKey(_ string, msg *message.Message) string {
-	kind, id := msg.Metadata[MetadataAggregateType], msg.Metadata[MetadataAggregateID]
-	if kind == "" || id == "" {
-		return ""
-	}
-	return kind + "/" + id
+// AggregateKey is the default of PublisherConfig.Key: aggregate type + "/" + aggregate id where both conventions are
+// set, no key where neither is, and ErrInvalidMessage for half an aggregate, which would be without order in silence.
+func AggregateKey(topic string, msg *message.Message) (string, error) {
+	return core.AggregateKey(topic, msg)
 }

@@ -2,241 +2,118 @@ package outbox
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 	"fmt"
-	"sync/atomic"
+	"reflect"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
+
+// TxOptions are the settings of one transaction. The zero value is the server's default isolation, read-write.
+type TxOptions struct {
+	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
+	Isolation sql.IsolationLevel
+	// ReadOnly makes the transaction refuse writes, those of the inbox and the outbox included.
+	ReadOnly bool
+	// Timeout bounds the transaction, from before BEGIN to COMMIT; default 0, no limit but that of the context.
+	Timeout time.Duration
+	// OnBegin runs first in the transaction: SET LOCAL, the tenant's search_path or role. An error ends
+	// the transaction.
+	OnBegin func(ctx context.Context) error
+}
 
 // InTx runs fn in a transaction of db, which fn finds in its context, and commits it if fn returns nil.
 // If fn returns an error or panics, the transaction is rolled back and the error or the panic passed on. In
-// a context that carries a transaction already, of InTx or of WithTx, fn runs behind a savepoint of that
+// a context that carries a transaction already, of InTx, WithPgxTx or WithSQLTx, fn runs behind a savepoint of that
 // one: its failure undoes only its own work. There can be one such nested call at a time, with the context of the
 // innermost; any other gets ErrTxBusy. If that transaction, or the nested InTx, has ended, InTx returns ErrTxEnded;
 // with OutsideTx(ctx) it begins a new one. A transaction that came along with a message which a Router
 // delivered, as in-process Pub/Subs can pass contexts on, counts as none: it belongs to whoever published.
 //
 // Besides the errors of fn and of the database it returns ErrNoDB, ErrOtherDB if the context carries a
-// transaction of another DB, ErrRolledBack, ErrTxBusy, ErrTxEnded and ErrCommitUnknown. Serialization failures
+// transaction of another handle, ErrRolledBack, ErrTxBusy, ErrTxEnded and ErrCommitUnknown. Serialization failures
 // and deadlocks are not retried here; middleware.Tx does.
 func InTx(ctx context.Context, db *DB, fn func(ctx context.Context) error) error {
 	return InTxWith(ctx, db, TxOptions{}, fn)
 }
 
-// InTxWith is InTx with settings. In a nested call only OnBegin is used.
+// InTxWith is InTx with settings. In a nested call only Timeout and OnBegin are used.
 func InTxWith(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
-	if err := db.Check(); err != nil {
-		return err
-	}
-	if fn == nil {
-		return errors.New("outbox: InTx: the function is nil")
-	}
-	if opts.OnBegin != nil {
-		inner := fn
-		fn = func(ctx context.Context) error {
-			if err := opts.OnBegin(ctx); err != nil {
-				return fmt.Errorf("OnBegin: %w", err)
-			}
-			return inner(ctx)
-		}
-	}
-	if outer := scopeFrom(ctx); outer != nil {
-		if outer.tx.db != nil && outer.tx.db != db {
-			return ErrOtherDB
-		}
-		return inSavepoint(ctx, outer, fn)
-	}
-
-	s := (&txState{db: db}).begin()
-	if err := s.observed(ctx, opts, fn); err != nil {
-		return err
-	}
-	for table, channel := range s.tx.wrote {
-		db.committed(table, channel)
-	}
-	callAll(s.afterCommit)
-	return nil
+	return core.InTx(ctx, (*core.DB)(db), core.TxOptions(opts), fn)
 }
 
-// callAll calls the rest as well if one of them panics.
-func callAll(hooks []func()) {
-	for i, hook := range hooks {
-		done := false
-		func() {
-			defer func() {
-				if !done {
-					callAll(hooks[i+1:])
-				}
-			}()
-			hook()
-			done = true
-		}()
+// WithPgxTx returns a context that carries a transaction which the caller began, on the database of db, and will commit.
+// What is published with it is written at once and becomes visible with the caller's COMMIT; a forwarder notices at
+// its next poll, or at once if the caller then calls db.Wake. AfterCommit and SetRollbackOnly do not work in it, because
+// nobody tells this module how it ended; inside a nested InTx SetRollbackOnly does, for the savepoint. It returns ErrNoDB
+// and, for a nil or an empty transaction, ErrNoTx.
+func WithPgxTx(ctx context.Context, db *DB, tx pgx.Tx) (context.Context, error) {
+	v := reflect.ValueOf(tx)
+	if pooled, ok := tx.(*pgxpool.Tx); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() || ok && *pooled == (pgxpool.Tx{}) {
+		return ctx, fmt.Errorf("WithPgxTx: %w", errNilTx)
 	}
+	return withTx(ctx, db, drive.JoinPgx(tx))
 }
 
-var errUnfinished = errors.New("outbox: the function that InTx runs panicked or called runtime.Goexit")
-
-// observed runs the transaction and tells the observers how it ended, also if fn never returned.
-func (s *scope) observed(ctx context.Context, opts TxOptions, fn func(context.Context) error) (err error) {
-	begun := time.Now()
-	err = errUnfinished
-	defer func() {
-		if !opts.ReadOnly && schema.SQLState(err) == readOnlyServer {
-			s.tx.db.Reset()
-		}
-		if opts.Observer != nil {
-			opts.Observer.TxEnded(ctx, TxEnd{DB: s.tx.db.name, Duration: time.Since(begun), Err: err})
-		}
-		for _, c := range s.pending {
-			c.publisher.observe(ctx, c.topic, c.records, 0, err)
-		}
-	}()
-	return s.run(ctx, opts, fn)
+// WithSQLTx is WithPgxTx for database/sql.
+func WithSQLTx(ctx context.Context, db *DB, tx *sql.Tx) (context.Context, error) {
+	if tx == nil || reflect.ValueOf(tx).Elem().IsZero() {
+		return ctx, fmt.Errorf("WithSQLTx: %w", errNilTx)
+	}
+	return withTx(ctx, db, drive.JoinSQL(tx))
 }
 
-func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context) error) error {
-	native, err := s.tx.db.backend.begin(ctx, opts)
+func withTx(ctx context.Context, db *DB, tx drive.Tx) (context.Context, error) {
+	if err := (*core.DB)(db).Check(); err != nil {
+		return ctx, err
+	}
+	return core.WithTx(ctx, (*core.DB)(db), tx), nil
+}
+
+// PgxTx returns the transaction that the context carries, if its handle is of FromPgx. It returns ErrNoTx if there is none
+// or it has ended, ErrTxKind if it is a *sql.Tx, and the error of BEGIN if that failed. Like any transaction it serves
+// one goroutine at a time. Commit and Rollback are refused with ErrTxManaged.
+func PgxTx(ctx context.Context) (pgx.Tx, error) { return native[pgx.Tx](ctx) }
+
+// SQLTx is PgxTx for a handle of FromSQL. Do not call Commit or Rollback of what it returns: InTx would return ErrTxEnded.
+func SQLTx(ctx context.Context) (*sql.Tx, error) { return native[*sql.Tx](ctx) }
+
+func native[T any](ctx context.Context) (T, error) {
+	var none T
+	tx, err := core.Native(ctx)
 	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+		return none, err
 	}
-	s.tx.q = native
-	finished := false
-	defer func() {
-		if !finished { // fn panicked, or called runtime.Goexit
-			_ = s.end()
-			_ = native.rollback(ctx)
-		}
-	}()
-	err = fn(core.WithTx(ctx, s))
-	finished = true
-	if endErr := s.end(); err == nil {
-		err = endErr
+	if tx, ok := tx.(T); ok {
+		return tx, nil
 	}
-	if err != nil {
-		if rollbackErr := native.rollback(ctx); rollbackErr != nil {
-			err = errors.Join(err, rollbackErr)
-		}
-		return err
+	if _, ok := tx.(*sql.Tx); ok {
+		return none, fmt.Errorf("%w: it is a *sql.Tx, because its handle was made with FromSQL: use SQLTx", ErrTxKind)
 	}
-	for _, c := range s.pending {
-		s.wrote(c.publisher)
-	}
-	if err := native.commit(ctx, pendingStatements(s.tx, s.pending)); err != nil {
-		return fmt.Errorf("commit: %w", schema.Explain(err))
-	}
-	return nil
+	return none, fmt.Errorf("%w: it is a pgx.Tx, because its handle was made with FromPgx: use PgxTx", ErrTxKind)
 }
 
-// end ends a scope whose function is done: nobody can use it any more. It says why the scope is to be undone although its
-// function returned nil, or returns nil.
-func (s *scope) end() error {
-	s.tx.mu.Lock()
-	defer s.tx.mu.Unlock()
-	s.ended = true
-	if s.parent == nil {
-		s.tx.ended = true
-	}
-	switch {
-	case s.tx.broken != nil:
-		return s.tx.broken
-	case s.tx.innermost != s:
-		return fmt.Errorf("%w: the function returned while a nested InTx was still running", ErrTxBusy)
-	case s.rollbackOnly:
-		return ErrRolledBack
-	}
-	return nil
+// OutsideTx returns ctx without the transaction that it carries: what is done with it is not undone
+// by a rollback, and does not become visible with the commit either.
+func OutsideTx(ctx context.Context) context.Context { return core.OutsideTx(ctx) }
+
+// AfterCommit has fn called once the transaction in the context is committed, in the order of the calls, with a context
+// outside of the transaction. It is dropped if the transaction, or the nested InTx around it, is rolled back or its
+// outcome unknown. A panic in it is logged and keeps no other from being called. AfterCommit returns ErrNoTx if there is
+// no transaction, or only one of WithPgxTx or WithSQLTx, or if it, or the nested InTx, has ended, and an error for a nil
+// function.
+func AfterCommit(ctx context.Context, fn func(ctx context.Context)) error {
+	return core.AfterCommit(ctx, fn)
 }
 
-// pendingStatements joins neighbours that go to the same table, so that what a handler returned is
-// one statement even if it was captured in several calls.
-func pendingStatements(tx *txState, pending []capture) []statement {
-	var list []statement
-	for len(pending) > 0 {
-		insert := pending[0].publisher.insertInto(tx)
-		var records []record
-		for len(pending) > 0 && pending[0].publisher.insertInto(tx) == insert {
-			records = append(records, pending[0].records...)
-			pending = pending[1:]
-		}
-		list = append(list, chunks(insert, records)...)
-	}
-	return list
-}
-
-// savepoints counts those of this process. Each has a name of its own, because a function that joined the native
-// transaction with WithTx knows nothing of those around it.
-var savepoints atomic.Int64
-
-func nextSavepoint() string { return fmt.Sprintf("outbox_%d", savepoints.Add(1)) }
-
-func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) error) error {
-	s, name := &scope{tx: outer.tx, parent: outer}, nextSavepoint()
-	err := outer.use(func() error {
-		if s.tx.innermost != outer {
-			return ErrTxBusy
-		}
-		if err := s.tx.q.mark(ctx); err != nil {
-			return err
-		}
-		if _, err := s.tx.q.Exec(ctx, "savepoint "+name); err != nil {
-			return fmt.Errorf("savepoint: %w", err)
-		}
-		s.tx.innermost = s
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	finished := false
-	defer func() {
-		if !finished {
-			_ = s.end()
-			_ = outer.use(func() error { return s.undo(ctx, name) })
-		}
-	}()
-	err = fn(core.WithTx(ctx, s))
-	finished = true
-	if endErr := s.end(); err == nil {
-		err = endErr
-	}
-	if overErr := outer.use(func() error {
-		if err == nil {
-			err = s.release(ctx, name)
-		}
-		if err != nil {
-			err = errors.Join(err, s.undo(ctx, name))
-		}
-		return nil
-	}); overErr != nil {
-		return errors.Join(err, overErr)
-	}
-	return err
-}
-
-// release keeps what was done behind the savepoint.
-func (s *scope) release(ctx context.Context, name string) error {
-	if _, err := s.tx.q.Exec(ctx, "release savepoint "+name); err != nil {
-		return fmt.Errorf("release savepoint: %w", err)
-	}
-	s.parent.afterCommit = append(s.parent.afterCommit, s.afterCommit...)
-	s.parent.pending = append(s.parent.pending, s.pending...)
-	s.tx.innermost = s.parent
-	return nil
-}
-
-// undo rolls back to the savepoint, and releases it as well, or it would be kept until the end of the transaction.
-func (s *scope) undo(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-	defer cancel()
-	for _, verb := range []string{"rollback to", "release"} {
-		if _, err := s.tx.q.Exec(ctx, verb+" savepoint "+name); err != nil {
-			s.tx.broken = fmt.Errorf("%s savepoint: %w", verb, err)
-			return s.tx.broken
-		}
-	}
-	s.tx.innermost = s.parent
-	return nil
-}
+// SetRollbackOnly makes InTx roll back although its function returns nil, and return ErrRolledBack;
+// middleware.Tx then acks the message. It is for code whose errors are swallowed before they reach
+// the transaction, such as CQRS handlers with AckCommandHandlingErrors. In a nested InTx it concerns the
+// savepoint. It returns ErrNoTx if there is no transaction, or only one of WithPgxTx or WithSQLTx outside a nested InTx, or
+// if it, or the nested InTx, has ended.
+func SetRollbackOnly(ctx context.Context) error { return core.SetRollbackOnly(ctx) }

@@ -5,33 +5,21 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
-	"io"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
-
-// stateError is an error of a server.
-type stateError string
-
-func (e stateError) Error() string    { return "SQLSTATE " + string(e) }
-func (e stateError) SQLState() string { return string(e) }
-
-// pqError is an error as lib/pq makes it.
-type pqError struct{ Code, Severity string }
-
-func (e *pqError) Error() string    { return e.Code }
-func (e *pqError) SQLState() string { return e.Code }
 
 // fakeServer stands behind database/sql and takes every statement, unless answer says otherwise.
 type fakeServer struct {
@@ -49,7 +37,16 @@ func (s *fakeServer) db(t *testing.T) *DB {
 	t.Helper()
 	db := sql.OpenDB(s)
 	t.Cleanup(func() { _ = db.Close() })
-	return FromSQL(db)
+	return handleOf(t, db, DBConfig{DisableNotify: true})
+}
+
+func handleOf(t *testing.T, pool *sql.DB, cfg DBConfig) *DB {
+	t.Helper()
+	db, err := FromSQL(pool, cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
 }
 
 type fakeConn struct {
@@ -71,94 +68,40 @@ func (c *fakeConn) ExecContext(_ context.Context, query string, _ []driver.Named
 	return driver.RowsAffected(1), nil
 }
 
-func TestCommitErrors(t *testing.T) {
-	timeout := fmt.Errorf("timeout: %w", context.DeadlineExceeded)
-	for _, test := range []struct {
-		err      error
-		pgx, sql bool // whether the outcome is unknown
-	}{
-		{&pgconn.PgError{Code: "23505"}, false, false},
-		{&pgconn.PgError{Code: "40001"}, false, false},
-		{&pgconn.PgError{Code: "57014"}, false, false},
-		{&pgconn.PgError{Code: "08P01", Severity: "FATAL"}, true, true},
-		{&pgconn.PgError{Code: "57P01", Severity: "FATAL"}, true, true},
-		{&pgconn.PgError{Code: "40003"}, true, true},
-		{&pgconn.PgError{Code: "58030", SeverityUnlocalized: "PANIC", Severity: "PANIK"}, true, true}, // it may be there after recovery
-		{&pgconn.PgError{Code: "53100", Severity: "FATAL"}, true, true},
-		{&pgconn.PgError{Code: "58030", Severity: "ERROR"}, false, false},
-		{&pqError{"58030", "PANIC"}, true, true},
-		{&pqError{"23505", "ERROR"}, false, false},
-		{io.ErrUnexpectedEOF, true, true},
-		{pgconn.ErrConnClosed, true, true},
-		{driver.ErrBadConn, true, true},
-		{timeout, true, true},
-		{context.Canceled, true, true},
-		{context.DeadlineExceeded, true, false}, // database/sql says that itself, before anything is sent
-	} {
-		if got := errors.Is(commitError(test.err), ErrCommitUnknown); got != test.pgx {
-			t.Errorf("pgx: %v: unknown is %v", test.err, got)
-		}
-		if got := errors.Is(sqlCommitError(t.Context(), test.err), ErrCommitUnknown); got != test.sql {
-			t.Errorf("database/sql: %v: unknown is %v", test.err, got)
-		}
-		if !errors.Is(commitError(test.err), test.err) || !errors.Is(sqlCommitError(t.Context(), test.err), test.err) {
-			t.Errorf("%v is lost", test.err)
+func TestJoiningRefusesWhatIsNoTransaction(t *testing.T) {
+	db := (&fakeServer{}).db(t)
+	for _, bad := range []pgx.Tx{nil, (*pgxpool.Tx)(nil), &pgxpool.Tx{}} {
+		if _, err := WithPgxTx(t.Context(), db, bad); !errors.Is(err, ErrNoTx) {
+			t.Errorf("%T: %v", bad, err)
 		}
 	}
-}
-
-func TestLeaseConnectionLeavesAStandby(t *testing.T) {
-	server := &fakeServer{answer: func(conn int, _ string) error {
-		if conn == 1 {
-			return stateError(readOnlyServer)
+	for _, bad := range []*sql.Tx{nil, {}} {
+		if _, err := WithSQLTx(t.Context(), db, bad); !errors.Is(err, ErrNoTx) {
+			t.Errorf("%T: %v", bad, err)
 		}
-		return nil
-	}}
-	q, closeIt, err := server.db(t).Dedicated(t.Context())
+	}
+	tx, err := sql.OpenDB(&fakeServer{}).BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeIt()
-	if _, err := q.Exec(t.Context(), "update"); schema.SQLState(err) != readOnlyServer {
-		t.Fatalf("got %v", err)
+	if _, err := WithSQLTx(t.Context(), nil, tx); !errors.Is(err, ErrNoDB) {
+		t.Errorf("no handle: %v", err)
 	}
-	if _, err := q.Exec(t.Context(), "update"); err != nil || server.opened != 2 {
-		t.Errorf("connection %d: %v", server.opened, err)
+	ctx, err := WithSQLTx(t.Context(), db, tx)
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-func TestManagedTxAfterAFailedBegin(t *testing.T) {
-	failed := errors.New("begin failed")
-	tx := managedTx{tx: &pgxTx{begun: true, startErr: failed}}
-	rows, err := tx.Query(t.Context(), "select 1")
-	if !errors.Is(err, failed) {
-		t.Errorf("got %v", err)
+	if err := InTx(ctx, (&fakeServer{}).db(t), func(context.Context) error { return nil }); !errors.Is(err, ErrOtherDB) {
+		t.Errorf("another handle: %v", err)
 	}
-	if rows == nil {
-		t.Fatal("pgx.CollectRows closes rows without looking at the error")
-	}
-	if rows.Close(); rows.Next() || !errors.Is(rows.Err(), failed) {
-		t.Errorf("rows that failed: %v", rows.Err())
-	}
-	if err := tx.QueryRow(t.Context(), "select 1").Scan(); !errors.Is(err, failed) {
-		t.Errorf("got %v", err)
-	}
-	if conn := tx.Conn(); conn != nil {
-		t.Error("a connection without a transaction")
-	}
-}
-
-func TestWithTxRefusesWhatIsNoTransaction(t *testing.T) {
-	for _, bad := range []any{nil, (*sql.Tx)(nil), (*pgxpool.Tx)(nil), pgx.Tx(nil), "tx", &sql.Tx{}, &pgxpool.Tx{}} {
-		if _, err := WithTx(t.Context(), bad); !errors.Is(err, ErrBadTx) {
-			t.Errorf("%T: %v", bad, err)
-		}
+	if _, err := PgxTx(ctx); !errors.Is(err, ErrTxKind) || !strings.Contains(err.Error(), "use SQLTx") {
+		t.Errorf("PgxTx: %v", err)
 	}
 }
 
 func TestContextOfAnEndedSavepoint(t *testing.T) {
 	db := (&fakeServer{}).db(t)
-	pub, err := NewPublisher(db, PublisherConfig{DisableNotify: true}, nil)
+	pub, err := NewPublisher(db, PublisherConfig{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,25 +113,25 @@ func TestContextOfAnEndedSavepoint(t *testing.T) {
 			}
 			msg := message.NewMessage("id", nil)
 			msg.SetContext(kept)
-			_, querierErr := db.TxQuerier(kept)
+			_, querierErr := (*core.DB)(db).Tx(kept)
 			for name, err := range map[string]error{
-				"AfterCommit":     AfterCommit(kept, func() { t.Error("called") }),
+				"AfterCommit":     AfterCommit(kept, func(context.Context) { t.Error("called") }),
 				"SetRollbackOnly": SetRollbackOnly(kept),
 				"Publish":         pub.Publish("topic", msg),
-				"Capture":         pub.Capture(kept, "topic", msg),
+				"Capture":         (*core.Publisher)(pub).Capture(kept, "topic", msg),
 				"TxQuerier":       querierErr,
 			} {
 				if !errors.Is(err, ErrNoTx) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			if _, err := TxFromContext[*sql.Tx](kept); !errors.Is(err, ErrNoTx) {
-				t.Error("TxFromContext yields the transaction")
+			if _, err := SQLTx(kept); !errors.Is(err, ErrNoTx) {
+				t.Error("SQLTx yields the transaction")
 			}
 			if err := InTx(kept, db, func(context.Context) error { return nil }); !errors.Is(err, ErrTxEnded) {
 				t.Errorf("InTx: %v", err)
 			}
-			if _, err := TxFromContext[*sql.Tx](ctx); err != nil {
+			if _, err := SQLTx(ctx); err != nil {
 				t.Error("the transaction around it has ended as well")
 			}
 			return nil
@@ -201,27 +144,50 @@ func TestContextOfAnEndedSavepoint(t *testing.T) {
 
 // told counts what observers are told.
 type told struct {
-	txs    []TxEnd
-	writes []Write
+	starts int
+	txs    []observe.TxEnd
+	writes []observe.WriteEnd
 }
 
-func (o *told) TxEnded(_ context.Context, end TxEnd) { o.txs = append(o.txs, end) }
-func (o *told) Written(_ context.Context, w Write)   { o.writes = append(o.writes, w) }
+func (o *told) TxStart(ctx context.Context, _ observe.TxStart) context.Context {
+	o.starts++
+	return ctx
+}
+func (o *told) TxEnd(_ context.Context, end observe.TxEnd) { o.txs = append(o.txs, end) }
+func (o *told) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
+	for _, msg := range start.Messages {
+		msg.Metadata.Set("seen", "yes")
+	}
+	return ctx
+}
+func (o *told) WriteEnd(_ context.Context, end observe.WriteEnd) { o.writes = append(o.writes, end) }
+
+// rude is an observer that panics.
+type rude struct{}
+
+func (rude) TxStart(context.Context, observe.TxStart) context.Context       { panic("TxStart") }
+func (rude) TxEnd(context.Context, observe.TxEnd)                           { panic("TxEnd") }
+func (rude) WriteStart(context.Context, observe.WriteStart) context.Context { panic("WriteStart") }
+func (rude) WriteEnd(context.Context, observe.WriteEnd)                     { panic("WriteEnd") }
 
 func TestObserversAreToldOfPanics(t *testing.T) {
-	db := (&fakeServer{}).db(t)
 	for name, end := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
-		o := &told{}
-		pub, err := NewPublisher(db, PublisherConfig{Observer: o}, nil)
+		o, logged := &told{}, watermill.NewCaptureLogger()
+		db, err := FromSQL(sql.OpenDB(&fakeServer{}), DBConfig{Observers: []observe.Observer{rude{}, o}}, logged)
 		if err != nil {
 			t.Fatal(err)
 		}
+		pub, err := NewPublisher(db, PublisherConfig{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := message.NewMessage("id", nil)
 		var recovered any
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			defer func() { recovered = recover() }()
-			_ = InTxWith(t.Context(), db, TxOptions{Observer: o}, func(ctx context.Context) error {
-				if err := pub.Capture(ctx, "topic", message.NewMessage("id", nil)); err != nil {
+			_ = InTx(t.Context(), db, func(ctx context.Context) error {
+				if err := pub.PublishContext(ctx, "topic", msg); err != nil {
 					t.Error(err)
 				}
 				end()
@@ -232,54 +198,50 @@ func TestObserversAreToldOfPanics(t *testing.T) {
 		if (name == "panic") != (recovered == "boom") {
 			t.Errorf("%s: recovered %v", name, recovered)
 		}
-		if len(o.txs) != 1 || o.txs[0].Err == nil || len(o.writes) != 1 {
+		if o.starts != 1 || len(o.txs) != 1 || o.txs[0].Err == nil || len(o.writes) != 1 || msg.Metadata.Get("seen") != "yes" {
 			t.Errorf("%s: told of %v and %v", name, o.txs, o.writes)
+		}
+		if n := len(logged.Captured()[watermill.ErrorLogLevel]); n != 4 {
+			t.Errorf("%s: %d panics of the observer were logged", name, n)
 		}
 	}
 }
 
-func TestStatementsAreSentWithoutADisabledCache(t *testing.T) {
-	for capacity, want := range map[int]pgx.QueryExecMode{512: pgx.QueryExecModeCacheDescribe, 0: pgx.QueryExecModeExec} {
-		cfg, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none")
-		if err != nil {
-			t.Fatal(err)
+func TestObserversMustBeSome(t *testing.T) {
+	for _, bad := range []observe.Observer{nil, "observer", (*told)(nil)} {
+		_, err := FromSQL(sql.OpenDB(&fakeServer{}), DBConfig{Observers: []observe.Observer{&told{}, bad}}, nil)
+		if err == nil || !strings.Contains(err.Error(), "DBConfig.Observers[1]") {
+			t.Errorf("%v: %v", bad, err)
 		}
-		cfg.ConnConfig.DescriptionCacheCapacity = capacity
-		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if mode := newPgxBackend(pool).mode; len(mode) != 1 || mode[0] != want {
-			t.Errorf("capacity %d: %v", capacity, mode)
-		}
-		pool.Close()
 	}
 }
 
 func TestHooks(t *testing.T) {
-	db := (&fakeServer{}).db(t)
+	logged := watermill.NewCaptureLogger()
+	db, err := FromSQL(sql.OpenDB(&fakeServer{}), DBConfig{}, logged)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := InTx(t.Context(), db, func(ctx context.Context) error { return AfterCommit(ctx, nil) }); err == nil || !strings.Contains(err.Error(), "nil") {
 		t.Errorf("a nil hook: %v", err)
 	}
 	var called []int
-	var recovered any
-	func() {
-		defer func() { recovered = recover() }()
-		err := InTx(t.Context(), db, func(ctx context.Context) (err error) {
-			for i := range 4 {
-				err = errors.Join(err, AfterCommit(ctx, func() {
-					called = append(called, i)
-					if i == 1 {
-						panic("hook")
-					}
-				}))
-			}
-			return err
-		})
-		t.Errorf("InTx returned %v", err)
-	}()
-	if recovered != "hook" || len(called) != 4 {
-		t.Errorf("recovered %v, called %v", recovered, called)
+	err = InTx(t.Context(), db, func(ctx context.Context) (err error) {
+		for i := range 4 {
+			err = errors.Join(err, AfterCommit(ctx, func(ctx context.Context) {
+				called = append(called, i)
+				if _, err := SQLTx(ctx); !errors.Is(err, ErrNoTx) || ctx.Err() != nil {
+					t.Errorf("the context of a hook: %v, %v", err, ctx.Err())
+				}
+				if i == 1 {
+					panic("hook")
+				}
+			}))
+		}
+		return err
+	})
+	if err != nil || len(called) != 4 || len(logged.Captured()[watermill.ErrorLogLevel]) != 1 {
+		t.Errorf("%v, called %v, logged %v", err, called, logged.Captured())
 	}
 }
 
@@ -298,7 +260,7 @@ func TestInTxWithoutAFunction(t *testing.T) {
 
 func TestPublishLooksAtEveryScope(t *testing.T) {
 	db := (&fakeServer{}).db(t)
-	pub, err := NewPublisher(db, PublisherConfig{DisableNotify: true, WithoutTx: OwnTx}, nil)
+	pub, err := NewPublisher(db, PublisherConfig{WithoutTx: OwnTx}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,35 +283,36 @@ func TestPublishLooksAtEveryScope(t *testing.T) {
 	}
 }
 
-// TestOnePublisherThatNotifiesIsEnough has two of one table, in either order.
-func TestOnePublisherThatNotifiesIsEnough(t *testing.T) {
-	for _, order := range [][]bool{{true, false}, {false, true}} {
-		notified := make(chan struct{}, 1)
-		db := (&fakeServer{answer: func(_ int, query string) error {
-			if query == notify {
+func TestNotifying(t *testing.T) {
+	for _, disabled := range []bool{false, true} {
+		notified := make(chan struct{}, 10)
+		db := handleOf(t, sql.OpenDB(&fakeServer{answer: func(_ int, query string) error {
+			if query == sqltext.Notify {
 				notified <- struct{}{}
 			}
 			return nil
-		}}).db(t)
-		err := InTx(t.Context(), db, func(ctx context.Context) error {
-			for _, disabled := range order {
-				pub, err := NewPublisher(db, PublisherConfig{DisableNotify: disabled}, nil)
-				if err != nil {
-					return err
-				}
-				if err := pub.PublishContext(ctx, "topic", message.NewMessage("id", nil)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		}}), DBConfig{DisableNotify: disabled})
+		pub, err := NewPublisher(db, PublisherConfig{WithoutTx: OwnTx}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-notified:
-		case <-time.After(time.Minute):
-			t.Errorf("%v: nobody was notified", order)
+		woken := 0
+		defer (*core.DB)(db).OnCommit(func() { woken++ })()
+		if err := pub.Publish("topic", message.NewMessage("id", nil)); err != nil {
+			t.Fatal(err)
+		}
+		db.Wake()
+		if woken != 2 {
+			t.Errorf("woken %d times", woken)
+		}
+		if !disabled {
+			select {
+			case <-notified:
+			case <-time.After(time.Minute):
+				t.Error("nobody was notified")
+			}
+		} else if len(notified) > 0 {
+			t.Error("notified although that is disabled")
 		}
 	}
 }
@@ -358,7 +321,7 @@ func TestOnePublisherThatNotifiesIsEnough(t *testing.T) {
 func TestGoroutinesThatOutliveTheFunction(t *testing.T) {
 	server := &fakeServer{}
 	db := server.db(t)
-	pub, err := NewPublisher(db, PublisherConfig{DisableNotify: true}, nil)
+	pub, err := NewPublisher(db, PublisherConfig{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,12 +329,12 @@ func TestGoroutinesThatOutliveTheFunction(t *testing.T) {
 	for range 20 {
 		err := InTx(t.Context(), db, func(ctx context.Context) error {
 			for name, use := range map[string]func() error{
-				"AfterCommit": func() error { return AfterCommit(ctx, func() {}) },
+				"AfterCommit": func() error { return AfterCommit(ctx, func(context.Context) {}) },
 				"Publish":     func() error { return pub.PublishContext(ctx, "topic", message.NewMessage("id", nil)) },
-				"Capture":     func() error { return pub.Capture(ctx, "topic", message.NewMessage("id", nil)) },
-				"TxQuerier":   func() error { _, err := db.TxQuerier(ctx); return err },
-				"TxFromContext": func() error {
-					_, err := TxFromContext[*sql.Tx](ctx)
+				"Capture":     func() error { return (*core.Publisher)(pub).Capture(ctx, "topic", message.NewMessage("id", nil)) },
+				"TxQuerier":   func() error { _, err := (*core.DB)(db).Tx(ctx); return err },
+				"SQLTx": func() error {
+					_, err := SQLTx(ctx)
 					return err
 				},
 			} {

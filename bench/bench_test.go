@@ -43,7 +43,11 @@ func BenchmarkPublish(b *testing.B) {
 	for _, perTx := range []int{1, 100} {
 		b.Run(fmt.Sprintf("per_tx=%d", perTx), func(b *testing.B) {
 			d := freshDatabase(b)
-			pub, err := outbox.NewPublisher(d.db, outbox.PublisherConfig{DisableNotify: true}, nil)
+			d, err := d.silent()
+			if err != nil {
+				b.Fatal(err)
+			}
+			pub, err := outbox.NewPublisher(d.db, outbox.PublisherConfig{}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

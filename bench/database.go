@@ -37,8 +37,11 @@ func (b *bench) newDatabase(ctx context.Context) (*database, error) {
 		d.drop()
 		return nil, err
 	}
-	d.db = outbox.FromPgx(d.pool)
-	if _, err := schema.Migrate(ctx, d.db, schema.Names{}, schema.MigrateConfig{}); err != nil {
+	if d.db, err = outbox.FromPgx(d.pool, outbox.DBConfig{}, nil); err != nil {
+		d.drop()
+		return nil, err
+	}
+	if _, err := schema.Migrate(ctx, d.db, schema.MigrateConfig{}); err != nil {
 		d.drop()
 		return nil, err
 	}
@@ -55,4 +58,18 @@ func (d *database) settled(ctx context.Context) error {
 		return fmt.Errorf("%d rows are not settled", pending)
 	}
 	return nil
+}
+
+// open makes a database of a pool that its caller closes.
+func open(url string, pool *pgxpool.Pool) (*database, error) {
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	return &database{url: url, pool: pool, db: db}, err
+}
+
+// silent is the database with a handle that notifies nobody.
+func (d *database) silent() (*database, error) {
+	quiet := *d
+	var err error
+	quiet.db, err = outbox.FromPgx(d.pool, outbox.DBConfig{DisableNotify: true}, nil)
+	return &quiet, err
 }

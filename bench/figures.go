@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
@@ -124,7 +123,10 @@ func (b *bench) idleQueries(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer pool.Close()
-	counted := &database{url: d.url, pool: pool, db: outbox.FromPgx(pool)}
+	counted, err := open(d.url, pool)
+	if err != nil {
+		return "", err
+	}
 	_, stop, err := counted.forward(ctx, newSink(1), forwarder.Config{})
 	if err != nil {
 		return "", err

@@ -6,7 +6,6 @@ import (
 	"errors"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
@@ -24,21 +23,25 @@ const (
 type handler func(d *database) (func(ctx context.Context, i int) error, error)
 
 func middlewares(d *database) (func(context.Context, int) error, error) {
-	return d.stacked(outbox.PublisherConfig{})
+	return d.stacked()
 }
 
 func silentMiddlewares(d *database) (func(context.Context, int) error, error) {
-	return d.stacked(outbox.PublisherConfig{DisableNotify: true})
+	d, err := d.silent()
+	if err != nil {
+		return nil, err
+	}
+	return d.stacked()
 }
 
-func (d *database) stacked(cfg outbox.PublisherConfig) (func(context.Context, int) error, error) {
-	pub, err := outbox.NewPublisher(d.db, cfg, nil)
+func (d *database) stacked() (func(context.Context, int) error, error) {
+	pub, err := outbox.NewPublisher(d.db, outbox.PublisherConfig{}, nil)
 	if err != nil {
 		return nil, err
 	}
 	handle := func(msg *message.Message) ([]*message.Message, error) {
 		i := indexOf(msg.UUID)
-		tx, err := outbox.TxFromContext[pgx.Tx](msg.Context())
+		tx, err := outbox.PgxTx(msg.Context())
 		if err != nil {
 			return nil, err
 		}
@@ -49,10 +52,11 @@ func (d *database) stacked(cfg outbox.PublisherConfig) (func(context.Context, in
 	}
 	inbox, inboxErr := middleware.Inbox(d.db, middleware.InboxConfig{Service: service, Consumer: consumer}, nil)
 	out, outErr := middleware.Outbox(pub, middleware.OutboxConfig{Topic: topic}, nil)
-	if err := errors.Join(inboxErr, outErr); err != nil {
+	tx, txErr := middleware.Tx(d.db, middleware.TxConfig{}, nil)
+	if err := errors.Join(txErr, inboxErr, outErr); err != nil {
 		return nil, err
 	}
-	chain := middleware.Tx(d.db, middleware.TxConfig{})(inbox(out(handle)))
+	chain := tx(inbox(out(handle)))
 	return func(ctx context.Context, i int) error {
 		msg := messageOf(i)
 		msg.SetContext(ctx)

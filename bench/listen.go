@@ -10,8 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // listen is a worker that only counts the notifications of the outbox.
@@ -25,9 +24,11 @@ func listen(cfg workerConfig) error {
 	defer pool.Close()
 	var heard atomic.Int64 // the first says that listening has begun
 	ended := make(chan error, 1)
-	go func() {
-		ended <- outbox.FromPgx(pool).Listen(ctx, schema.Names{}.Channel(), func() { heard.Add(1) })
-	}()
+	d, err := open(cfg.URL, pool)
+	if err != nil {
+		return err
+	}
+	go func() { ended <- (*core.DB)(d.db).Listen(ctx, func() { heard.Add(1) }) }()
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		for heard.Load() == 0 {
 			select {

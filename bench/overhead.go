@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	outbox "github.com/millrace-go/watermill-outbox"
 )
 
 const handlingTime = 2 * time.Second // of a round
@@ -150,7 +148,8 @@ func (d *database) sized(ctx context.Context, conns int, rtt time.Duration) (*da
 		done()
 		return nil, nil, err
 	}
-	return &database{url: url, pool: pool, db: outbox.FromPgx(pool)}, func() { pool.Close(); done() }, pool.Ping(ctx)
+	larger, err := open(url, pool)
+	return larger, func() { pool.Close(); done() }, errors.Join(err, pool.Ping(ctx))
 }
 
 // failure keeps the first error of several goroutines.

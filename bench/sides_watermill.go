@@ -10,7 +10,7 @@ import (
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	wforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver that database/sql is opened with
+	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
 const (

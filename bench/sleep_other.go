@@ -2,7 +2,9 @@
 
 package main
 
-import "time"
+import (
+	"time"
+)
 
 // sleepExactly waits, on this system no more exactly than time.Sleep does.
 func sleepExactly(d time.Duration) { time.Sleep(d) }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
@@ -131,7 +130,10 @@ func work(cfg workerConfig) error {
 		return err
 	}
 	defer pool.Close()
-	d := &database{url: cfg.URL, pool: pool, db: outbox.FromPgx(pool)}
+	d, err := open(cfg.URL, pool)
+	if err != nil {
+		return err
+	}
 	s := newSink(cfg.N)
 	s.delay = cfg.Delay
 	stamps := make([]int64, 0)

@@ -15,7 +15,7 @@ import (
 
 // Config configures a Forwarder or a Subscriber. The zero value is ready for use.
 type Config struct {
-	// Tables are the names of the tables; default: outbox and its companions in the search path.
+	// Tables is set by New and NewSubscriber: the tables are those of the handle.
 	Tables schema.Names
 	// Name says in logs and in the table of forwarders which process this is; default host name and process id.
 	Name string

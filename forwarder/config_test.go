@@ -37,11 +37,11 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 }
 
 func TestNewRefusesWhatIsMissing(t *testing.T) {
-	if _, err := New(outbox.FromPgx(nil), nil, Config{}, nil); !errors.Is(err, ErrNoPublisher) {
+	if _, err := New(nil, nil, Config{}, nil); !errors.Is(err, ErrNoPublisher) {
 		t.Errorf("nil publisher: %v", err)
 	}
-	if _, err := NewSubscriber(outbox.FromSQL(nil), Config{}, nil); !errors.Is(err, outbox.ErrNoDB) {
-		t.Errorf("nil pool: %v", err)
+	if _, err := NewSubscriber(nil, Config{}, nil); !errors.Is(err, outbox.ErrNoDB) {
+		t.Errorf("nil handle: %v", err)
 	}
 	if _, err := NewSubscriber(nil, Config{Topics: []string{"a"}}, nil); err == nil {
 		t.Error("a Subscriber took Topics")

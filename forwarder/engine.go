@@ -14,6 +14,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -84,14 +85,12 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	if err := db.Check(); err != nil {
 		return nil, err
 	}
+	cfg.Tables = sqltext.Tables(db.Tables())
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
-	reports := newReporter(logger.With(watermill.LogFields{"db": db.Name(), "scope": cfg.Scope, "forwarder": cfg.Name}))
+	reports := newReporter((*core.DB)(db).Logger(logger).With(watermill.LogFields{"scope": cfg.Scope, "forwarder": cfg.Name}))
 	logger = reportedLogger{reports.logger, reports}
 	e := &engine{
 		db: db, cfg: cfg, send: s, classify: j, reports: reports, logger: logger,
@@ -133,7 +132,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 func (e *engine) prepare(ctx context.Context) error {
 	checkCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	if err := schema.Check(checkCtx, e.db, e.cfg.Tables); err != nil {
+	if err := schema.Check(checkCtx, e.db); err != nil {
 		return err
 	}
 	return e.register(ctx)

@@ -1,6 +1,8 @@
 package forwarder
 
-import "time"
+import (
+	"time"
+)
 
 // progress is what a read came to.
 type progress struct {

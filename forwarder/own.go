@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // maxDecorators is how many decorators are looked behind.
@@ -15,9 +16,12 @@ const maxDecorators = 16
 // refuseOwn returns ErrOwnPublisher if a publisher writes to the outbox that the forwarder reads: each message would go round
 // for ever.
 func refuseOwn(db *outbox.DB, cfg Config, pub message.Publisher) error {
-	name := cfg.Tables.OutboxName()
+	if (*core.DB)(db).Check() != nil {
+		return nil // which newEngine reports
+	}
+	name := (*core.DB)(db).Tables().OutboxName()
 	check := func(what string, pub message.Publisher) error {
-		if own := writer(reflect.ValueOf(pub), maxDecorators); own != nil && own.DB() == db && own.Tables().OutboxName() == name {
+		if own := writer(reflect.ValueOf(pub), maxDecorators); own != nil && (*core.Publisher)(own).DB().SameOutbox((*core.DB)(db)) {
 			return fmt.Errorf("%w: %s writes to %s: give it the broker's publisher", ErrOwnPublisher, what, name)
 		}
 		return nil

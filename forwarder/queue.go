@@ -1,6 +1,8 @@
 package forwarder
 
-import "slices"
+import (
+	"slices"
+)
 
 // queue holds the rows that may be published, first in first out. Those that were held take turns with the
 // others, so that many keys that recover at once do not make healthy ones wait for all of them.

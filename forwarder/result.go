@@ -1,6 +1,8 @@
 package forwarder
 
-import "time"
+import (
+	"time"
+)
 
 // reportEvery is how often rejections of a topic, or its pause, are reported.
 const reportEvery = time.Minute

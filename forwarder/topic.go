@@ -1,6 +1,8 @@
 package forwarder
 
-import "time"
+import (
+	"time"
+)
 
 // topic is a topic that is paused because its broker could not be reached. When the pause is over one
 // trial message is sent: if the broker answers it, the topic is open again, if not, the next pause is longer.

@@ -1,6 +1,8 @@
 package forwarder
 
-import "github.com/ThreeDotsLabs/watermill/message"
+import (
+	"github.com/ThreeDotsLabs/watermill/message"
+)
 
 // Verdict says whose fault a failed publish is, and so what becomes of the message.
 type Verdict int

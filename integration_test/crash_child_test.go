@@ -122,14 +122,17 @@ func runChild(spec string) error {
 func openChildHandle(cfg childConfig) (*outbox.DB, error) {
 	if cfg.Handle == "pgx" || cfg.Handle == "pgbouncer" {
 		pool, err := pgxpool.New(context.Background(), cfg.URL+"&pool_max_conns=8")
-		return outbox.FromPgx(pool), err
+		if err != nil {
+			return nil, err
+		}
+		return outbox.FromPgx(pool, outbox.DBConfig{}, nil)
 	}
 	db, err := sql.Open(map[string]string{"sql-pgx": "pgx", "sql-pq": "postgres"}[cfg.Handle], cfg.URL)
 	if err != nil {
 		return nil, err
 	}
 	db.SetMaxOpenConns(9)
-	return outbox.FromSQL(db), nil
+	return outbox.FromSQL(db, outbox.DBConfig{}, nil)
 }
 
 func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) {

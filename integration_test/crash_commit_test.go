@@ -138,7 +138,9 @@ func (c *cutter) open(t *testing.T, name, url string) *outbox.DB {
 
 func (c *cutter) fromSQL(t *testing.T, db *sql.DB) *outbox.DB {
 	t.Cleanup(func() { _ = db.Close() })
-	return outbox.FromSQL(db)
+	handle, err := outbox.FromSQL(db, outbox.DBConfig{}, nil)
+	require.NoError(t, err)
+	return handle
 }
 
 func (c *cutter) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -57,7 +58,7 @@ var errUndone = errors.New("undone on purpose")
 // It publishes the first of its two events and returns the second. The row lock on the counter makes
 // transactions of one key follow one another.
 func (s shop) book(ctx context.Context, order, key string) ([]*message.Message, error) {
-	tx, err := outbox.TxFromContext[schema.Querier](ctx)
+	tx, err := s.db.TxQuerier(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +107,7 @@ func (s shop) place(ctx context.Context, order, key string) error {
 		if err != nil {
 			return err
 		}
-		return s.pub.Capture(ctx, eventsTopic, events...)
+		return (*core.Publisher)(s.pub).Capture(ctx, eventsTopic, events...)
 	})
 }
 

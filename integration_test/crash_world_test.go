@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // long makes the crash tests run for many more rounds.
@@ -44,7 +42,7 @@ type crashWorld struct {
 // newCrashWorld makes a world in an empty database.
 func newCrashWorld(t testing.TB, h handle, keys int) *crashWorld {
 	t.Helper()
-	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, makeTables(t.Context(), h.db))
 	makeShop(t, h, keys)
 	shop, err := newShop(h.db)
 	require.NoError(t, err)

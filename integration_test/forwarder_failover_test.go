@@ -15,7 +15,6 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/services"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // ownServer starts a server that a test may stop, and opens a migrated database of it.
@@ -26,7 +25,7 @@ func ownServer(t *testing.T) (*services.Postgres, handle) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	h := newPgxHandle(t, server.URL())
-	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, makeTables(t.Context(), h.db))
 	return server, h
 }
 

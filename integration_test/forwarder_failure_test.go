@@ -316,13 +316,13 @@ func TestDelayedMessages(t *testing.T) {
 			}
 			require.NoError(t, pub.Publish("orders", msg))
 		}
-		send("later", func(m *message.Message) { outbox.DelayFor(m, time.Hour) })
-		send("past", func(m *message.Message) { outbox.DelayUntil(m, time.Now().Add(-time.Hour)) })
+		send("later", func(m *message.Message) { outbox.SetDelay(m, time.Hour) })
+		send("past", func(m *message.Message) { outbox.SetDueAt(m, time.Now().Add(-time.Hour)) })
 		send("now", nil)
 		w.arrives(t, "now", "past") // though a delayed message of their key came first
 		begun := time.Now()
-		send("for", func(m *message.Message) { outbox.DelayFor(m, 300*time.Millisecond) })
-		send("until", func(m *message.Message) { outbox.DelayUntil(m, begun.Add(500*time.Millisecond)) })
+		send("for", func(m *message.Message) { outbox.SetDelay(m, 300*time.Millisecond) })
+		send("until", func(m *message.Message) { outbox.SetDueAt(m, begun.Add(500*time.Millisecond)) })
 		w.arrives(t, "for", "until")
 		for _, m := range w.all() {
 			switch m.payload {

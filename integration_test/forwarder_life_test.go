@@ -61,7 +61,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 				gate.arrives(t, "a read", held, more)
 				other.exec(t, again)
 				if name == "restored" {
-					require.NoError(t, schema.Init(t.Context(), other.db, schema.Names{}))
+					require.NoError(t, makeTables(t.Context(), other.db))
 				}
 				found := numbered("new", 1, 50)
 				other.publish(t, "orders", "", found...)
@@ -181,7 +181,7 @@ func TestCommitsThatACrashLost(t *testing.T) {
 		other := newPgxHandle(t, server.URL()) // nobody is woken by what it writes
 		h, gate := newStatementGate(t, server.URL())
 		defer gate.releaseAll()
-		require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+		require.NoError(t, makeTables(t.Context(), h.db))
 		settled := &settledCounter{}
 		cfg.Observer, cfg.DisableListen = settled, true
 		goOn := make(chan struct{})

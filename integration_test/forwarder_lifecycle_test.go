@@ -69,9 +69,9 @@ func TestDrain(t *testing.T) {
 		h.publish(t, "orders", "K", numbered("", 1, 300)...)
 		h.publish(t, "orders", "", numbered("u", 1, 300)...)
 		delayed := newMessage("delayed")
-		outbox.DelayFor(delayed, time.Hour)
+		outbox.SetDelay(delayed, time.Hour)
 		due := newMessage("due")
-		outbox.DelayUntil(due, time.Now().Add(-time.Second))
+		outbox.SetDueAt(due, time.Now().Add(-time.Second))
 		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 		require.NoError(t, err)
 		require.NoError(t, pub.Publish("orders", delayed, due))
@@ -98,7 +98,7 @@ func TestDrainOfARunningForwarder(t *testing.T) {
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
 	msg := newMessage("due")
-	outbox.DelayUntil(msg, time.Now().Add(-time.Second))
+	outbox.SetDueAt(msg, time.Now().Add(-time.Second))
 	require.NoError(t, pub.Publish("orders", msg))
 	w.idle(t)
 	assert.Equal(t, []string{"due"}, w.payloads())
@@ -228,7 +228,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 	} {
 		h := open()
 		t.Run(h.name, func(t *testing.T) {
-			require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+			require.NoError(t, makeTables(t.Context(), h.db))
 			h.exec(t, "truncate outbox")
 			cfg := quickConfig()
 			cfg.QueryTimeout = 2 * time.Second

@@ -64,7 +64,7 @@ func TestTransactionAboveTheSnapshot(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	h := newPgxHandle(t, server.URL())
-	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, makeTables(t.Context(), h.db))
 	cfg := quickConfig()
 	cfg.LeaseTTL = 5 * time.Minute // no renewal meanwhile
 	w := startForwarder(t, h, cfg)
@@ -350,9 +350,9 @@ func TestNoForwarderLives(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	warnings := func() []schema.Problem {
-		found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+		found, err := schema.Inspect(t.Context(), h.db)
 		require.NoError(t, err)
-		require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+		require.NoError(t, schema.Check(t.Context(), h.db))
 		return found
 	}
 	h.publish(t, "orders", "K", "1")

@@ -19,6 +19,8 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -76,7 +78,7 @@ func newDatabase(t testing.TB) (url string) {
 func newMigratedDatabase(t testing.TB) (url string) {
 	t.Helper()
 	url = newDatabase(t)
-	require.NoError(t, schema.Init(t.Context(), newPgxHandle(t, url).db, schema.Names{}))
+	require.NoError(t, makeTables(t.Context(), newPgxHandle(t, url).db))
 	return url
 }
 
@@ -87,6 +89,38 @@ type handle struct {
 	db   *outbox.DB
 	pool *pgxpool.Pool // nil unless the handle is made of one
 	sql  *sql.DB       // nil unless the handle is made of one
+}
+
+// with is another handle on the same pool, for tables of other names.
+func (h handle) with(t testing.TB, tables sqltext.Tables) handle {
+	t.Helper()
+	return h.configured(t, outbox.DBConfig{Tables: outbox.Tables(tables)})
+}
+
+// seenBy is another handle on the same pool, with observers.
+func (h handle) seenBy(t testing.TB, observers ...observe.Observer) handle {
+	t.Helper()
+	return h.configured(t, outbox.DBConfig{Observers: observers})
+}
+
+// configured is another handle on the same pool.
+func (h handle) configured(t testing.TB, cfg outbox.DBConfig) handle {
+	t.Helper()
+	cfg.Name = h.name
+	var err error
+	if h.sql != nil {
+		h.db, err = outbox.FromSQL(h.sql, cfg, nil)
+	} else {
+		h.db, err = outbox.FromPgx(h.pool, cfg, nil)
+	}
+	require.NoError(t, err)
+	return h
+}
+
+// makeTables makes the tables of a handle.
+func makeTables(ctx context.Context, db *outbox.DB) error {
+	_, err := schema.Migrate(ctx, db, schema.MigrateConfig{})
+	return err
 }
 
 // exec runs a statement outside any transaction.
@@ -100,14 +134,14 @@ func (h handle) exec(t testing.TB, query string, args ...any) int64 {
 // execTx runs a statement in the transaction of ctx, as a handler does.
 func (h handle) execTx(ctx context.Context, query string, args ...any) error {
 	if h.sql != nil {
-		tx, err := outbox.TxFromContext[*sql.Tx](ctx)
+		tx, err := outbox.SQLTx(ctx)
 		if err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, query, args...)
 		return err
 	}
-	tx, err := outbox.TxFromContext[pgx.Tx](ctx)
+	tx, err := outbox.PgxTx(ctx)
 	if err != nil {
 		return err
 	}
@@ -170,7 +204,7 @@ func pgxHandle(t testing.TB, name, url string, configure func(*pgxpool.Config)) 
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	return handle{name: name, url: url, db: outbox.FromPgx(pool).WithName(name), pool: pool}
+	return handle{name: name, url: url, pool: pool}.configured(t, outbox.DBConfig{})
 }
 
 // newSQLHandle opens a handle of database/sql, closed with the test; driver is "pgx" or "postgres", which
@@ -182,7 +216,7 @@ func newSQLHandle(t testing.TB, driver, url string) handle {
 	db.SetMaxOpenConns(20)
 	t.Cleanup(func() { _ = db.Close() })
 	name := map[string]string{"pgx": "sql-pgx", "postgres": "sql-pq"}[driver]
-	return handle{name: name, url: url, db: outbox.FromSQL(db).WithName(name), sql: db}
+	return handle{name: name, url: url, sql: db}.configured(t, outbox.DBConfig{})
 }
 
 // openHandles opens all ways to reach one database.
@@ -234,4 +268,13 @@ func noLeaks(t testing.TB) {
 			t.Error(err)
 		}
 	})
+}
+
+// joinNative returns a context that carries a transaction which the test began.
+func joinNative(ctx context.Context, h handle, native any) (context.Context, error) {
+	if tx, ok := native.(*sql.Tx); ok {
+		return outbox.WithSQLTx(ctx, h.db, tx)
+	}
+	tx, _ := native.(pgx.Tx)
+	return outbox.WithPgxTx(ctx, h.db, tx)
 }

@@ -113,7 +113,7 @@ func TestOutcomesDeadByDefault(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "10 dead", state())
 
-		revived, err := middleware.Revive(t.Context(), h.db, newOutboxPublisher(t, h).Tables(), "shop/test", msg.UUID)
+		revived, err := middleware.Revive(t.Context(), h.db, "shop/test", msg.UUID)
 		require.NoError(t, err)
 		require.True(t, revived)
 		h.exec(t, "update inbox set attempts = 50")

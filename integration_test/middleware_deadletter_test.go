@@ -13,7 +13,6 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 func poison(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errHandler) }
@@ -38,7 +37,7 @@ func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
 		die("shop", "second")
 		die("bank", "first")
 		for range 2 {
-			revived, err := middleware.Revive(t.Context(), h.db, schema.Names{}, "shop/first", msg.UUID)
+			revived, err := middleware.Revive(t.Context(), h.db, "shop/first", msg.UUID)
 			require.NoError(t, err)
 			require.True(t, revived)
 			die("shop", "first")

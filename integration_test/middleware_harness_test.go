@@ -13,6 +13,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 var errHandler = errors.New("the handler failed")
@@ -126,26 +127,46 @@ func outboxed(t testing.TB, h handle) int {
 	return h.count(t, `select count(*) from outbox`)
 }
 
-// seen is an Observer that remembers.
+// seen is an observer that remembers how messages were handled.
 type seen struct {
 	mu  sync.Mutex
-	all []middleware.Handled
+	all []observe.HandleEnd
 }
 
-func (s *seen) Handled(_ context.Context, h middleware.Handled) {
+func (s *seen) HandleStart(ctx context.Context, _ observe.HandleStart) context.Context { return ctx }
+
+func (s *seen) HandleEnd(_ context.Context, end observe.HandleEnd) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = append(s.all, h)
+	s.all = append(s.all, end)
 }
 
-func (s *seen) outcomes() []middleware.Outcome {
+func (s *seen) outcomes() []observe.Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []middleware.Outcome
-	for _, h := range s.all {
-		all = append(all, h.Outcome)
+	var all []observe.Outcome
+	for _, end := range s.all {
+		all = append(all, end.Outcome)
 	}
 	return all
+}
+
+// attempts is the largest number for one delivery.
+func (s *seen) attempts() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, end := range s.all {
+		n = max(n, end.Attempts)
+	}
+	return n
+}
+
+// newTx is middleware.Tx.
+func newTx(t testing.TB, h handle, cfg middleware.TxConfig) message.HandlerMiddleware {
+	t.Helper()
+	mw, err := middleware.Tx(h.db, cfg, nil)
+	require.NoError(t, err)
+	return mw
 }
 
 // feed is a Subscriber whose messages come from the test. Like that of a broker, its messages live as long

@@ -16,12 +16,13 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.HandlerMiddleware {
 	t.Helper()
-	return []message.HandlerMiddleware{middleware.Tx(h.db, middleware.TxConfig{}), inbox(t, h, cfg)}
+	return []message.HandlerMiddleware{newTx(t, h, middleware.TxConfig{}), inbox(t, h, cfg)}
 }
 
 func TestInboxHandlesAMessageOnce(t *testing.T) {
@@ -29,7 +30,7 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 		newEffects(t, h)
 		obs := &seen{}
 		mws := []message.HandlerMiddleware{
-			middleware.Tx(h.db, middleware.TxConfig{Observer: obs}),
+			newTx(t, h.seenBy(t, obs), middleware.TxConfig{}),
 			inbox(t, h, middleware.InboxConfig{}),
 		}
 		msg := newMessage("")
@@ -40,7 +41,7 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 			require.NoError(t, err)
 		}
 		assert.Equal(t, 1, effects(t, h, msg))
-		assert.Equal(t, []middleware.Outcome{middleware.Failed, middleware.Processed, middleware.Duplicate, middleware.Duplicate}, obs.outcomes())
+		assert.Equal(t, []observe.Outcome{observe.Failed, observe.Processed, observe.Duplicate, observe.Duplicate}, obs.outcomes())
 
 		_, err = chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{Consumer: "another"})...)(msg.Copy())
 		require.NoError(t, err)
@@ -126,11 +127,11 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 
 		nameless, err := middleware.Inbox(h.db, middleware.InboxConfig{Service: "shop"}, nil)
 		require.NoError(t, err)
-		_, err = chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), nameless)(msg)
+		_, err = chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), nameless)(msg)
 		require.ErrorContains(t, err, "InboxConfig.Consumer")
 
 		other := openHandles(t, h.url)[0]
-		_, err = chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), inbox(t, other, middleware.InboxConfig{}))(msg)
+		_, err = chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), inbox(t, other, middleware.InboxConfig{}))(msg)
 		require.ErrorIs(t, err, outbox.ErrOtherDB)
 		require.ErrorContains(t, err, "one handle")
 
@@ -138,7 +139,7 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 		require.ErrorIs(t, err, middleware.ErrUncaptured)
 		require.ErrorContains(t, err, "middleware.Outbox")
 
-		_, err = chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{Tables: schema.Names{Inbox: "nowhere"}})...)(msg)
+		_, err = chain(bookSilently(h), txInbox(t, h.with(t, schema.Names{Inbox: "nowhere"}), middleware.InboxConfig{})...)(msg)
 		require.ErrorContains(t, err, "schema.Migrate")
 
 		assert.Zero(t, effects(t, h, msg))
@@ -175,7 +176,7 @@ func TestInboxPassedTwice(t *testing.T) {
 		newEffects(t, h)
 		msg := newMessage("")
 		once := inbox(t, h, middleware.InboxConfig{})
-		_, err := chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}), once, once)(msg)
+		_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), once, once)(msg)
 		require.ErrorContains(t, err, "twice")
 
 		retry := func(next message.HandlerFunc) message.HandlerFunc {
@@ -195,7 +196,7 @@ func TestInboxPassedTwice(t *testing.T) {
 				return nil, write(h, msg)
 			}
 		}
-		_, err = chain(failOnce(), middleware.Tx(h.db, middleware.TxConfig{}), retry, once)(msg)
+		_, err = chain(failOnce(), newTx(t, h, middleware.TxConfig{}), retry, once)(msg)
 		require.ErrorContains(t, err, "twice")
 		assert.Zero(t, effects(t, h, msg))
 		assert.Zero(t, h.count(t, "select count(*) from inbox"))
@@ -217,9 +218,8 @@ func TestInboxContentCheck(t *testing.T) {
 		newEffects(t, h)
 		obs := &seen{}
 		var told []string
-		handler := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{
+		handler := chain(bookSilently(h), txInbox(t, h.seenBy(t, obs), middleware.InboxConfig{
 			CheckContent: true,
-			Observer:     obs,
 			OnMismatch: func(_ context.Context, msg *message.Message) error {
 				told = append(told, string(msg.Payload))
 				return nil
@@ -233,7 +233,7 @@ func TestInboxContentCheck(t *testing.T) {
 		}
 		assert.Equal(t, 1, effects(t, h, msg))
 		assert.Equal(t, []string{"other content"}, told)
-		assert.Equal(t, []middleware.Outcome{middleware.Mismatch}, obs.outcomes())
+		assert.Equal(t, []observe.Outcome{observe.Processed, observe.Duplicate, observe.Mismatch, observe.Duplicate}, obs.outcomes())
 
 		unchecked := newMessage("content") // noted without a hash
 		_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(unchecked)
@@ -249,14 +249,12 @@ func TestInboxWithOtherTables(t *testing.T) {
 		newEffects(t, h)
 		names := schema.Names{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}
 		h.exec(t, `create schema "Shop"`)
-		require.NoError(t, schema.Init(t.Context(), h.db, names))
-		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Tables: names}, nil)
-		require.NoError(t, err)
+		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
 		handler := book(h)
-		mws := stackFor(t, pub, middleware.StackConfig{
+		mws := stackFor(t, newOutboxPublisher(t, h.with(t, names)), middleware.StackConfig{
 			Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
 		}, nil)
-		_, err = chain(handler, mws...)(newMessage(""))
+		_, err := chain(handler, mws...)(newMessage(""))
 		require.NoError(t, err)
 		_, err = chain(failing(handler, outbox.Poison(errHandler)), mws...)(newMessage(""))
 		require.NoError(t, err)
@@ -298,7 +296,7 @@ func TestCleanerDeletesOldRows(t *testing.T) {
 		require.NoError(t, c.Close())
 		require.NoError(t, <-ended)
 
-		c, err = middleware.NewCleaner(h.db, middleware.CleanerConfig{Tables: schema.Names{Inbox: "nowhere"}}, nil)
+		c, err = middleware.NewCleaner(h.with(t, schema.Names{Inbox: "nowhere"}).db, middleware.CleanerConfig{}, nil)
 		require.NoError(t, err)
 		_, err = c.Clean(t.Context())
 		require.ErrorContains(t, err, "schema.Migrate")

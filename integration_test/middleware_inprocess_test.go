@@ -98,7 +98,7 @@ func TestPublishingToTheOwnTopic(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		tx := newTx(t, h, middleware.TxConfig{})
 		for name, mws := range map[string][]message.HandlerMiddleware{
 			"Tx":    {tx},
 			"Stack": stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil),

@@ -12,12 +12,13 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		tx := newTx(t, h, middleware.TxConfig{})
 		out := capturing(t, newOutboxPublisher(t, h), middleware.OutboxConfig{Topic: "events"})
 
 		msg := newMessage("")
@@ -44,7 +45,7 @@ func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		tx := newTx(t, h, middleware.TxConfig{})
 		pub := newOutboxPublisher(t, h)
 		untouched := func(*message.Message) ([]*message.Message, error) {
 			t.Error("the handler was called")
@@ -81,8 +82,8 @@ func TestStackInARouter(t *testing.T) {
 		orders, legacy := newFeed(), newFeed()
 		broker := &published{}
 		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
-				Observer: obs, Except: []string{"legacy"},
+			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{
+				Except: []string{"legacy"},
 			}, nil)...)
 			r.AddHandler("book-order", "orders", orders, "bookings", broker, book(h))
 			r.AddHandler("legacy", "orders", legacy, "bookings", broker, func(msg *message.Message) ([]*message.Message, error) {
@@ -98,7 +99,7 @@ func TestStackInARouter(t *testing.T) {
 		assert.Equal(t, []string{"bookings"}, column[string](t, h, "select topic from outbox"))
 		assert.Equal(t, []string{"shop/book-order"}, column[string](t, h, "select consumer from inbox where message_id = $1", msg.UUID))
 		assert.Zero(t, broker.count())
-		require.Equal(t, []middleware.Outcome{middleware.Processed, middleware.Duplicate}, obs.outcomes())
+		require.Equal(t, []observe.Outcome{observe.Processed, observe.Duplicate}, obs.outcomes())
 		first := obs.all[0]
 		assert.Equal(t, "book-order orders "+msg.UUID+" "+h.db.Name(), first.Handler+" "+first.Topic+" "+first.UUID+" "+first.DB)
 		assert.Positive(t, first.Duration)

@@ -14,6 +14,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -30,7 +31,7 @@ func TestOutcomesRecordsFailures(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
-		mws := stack(t, h, middleware.StackConfig{Observer: obs})
+		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{})
 		msg := newMessage("")
 		for n := 1; n <= 2; n++ {
 			_, err := chain(failing(book(h), errHandler), mws...)(msg.Copy())
@@ -46,7 +47,7 @@ func TestOutcomesRecordsFailures(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "3 processed the handler panicked", inboxRow(t, h, msg))
 		assert.Equal(t, 1, effects(t, h, msg))
-		assert.Equal(t, []middleware.Outcome{middleware.Failed, middleware.Failed, middleware.Failed, middleware.Processed}, obs.outcomes())
+		assert.Equal(t, []observe.Outcome{observe.Failed, observe.Failed, observe.Failed, observe.Processed}, obs.outcomes())
 	})
 }
 
@@ -55,8 +56,8 @@ func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs, logger := &seen{}, watermill.NewCaptureLogger()
-		mws := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
-			Observer: obs, Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
+		mws := stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{
+			Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
 		}, logger)
 		for name, failure := range map[string]error{"failed": errHandler, "poisoned": outbox.Poison(errHandler)} {
 			msg := newMessage("")
@@ -78,8 +79,8 @@ func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 			}
 			assert.Equal(t, "0 processed", inboxRow(t, h, msg), name)
 			assert.Equal(t, 1, effects(t, h, msg), name)
-			outcome := map[string]middleware.Outcome{"failed": middleware.Failed, "poisoned": middleware.Duplicate}[name]
-			assert.Equal(t, []middleware.Outcome{middleware.Processed, outcome}, obs.outcomes(), name)
+			outcome := map[string]observe.Outcome{"failed": observe.Failed, "poisoned": observe.Duplicate}[name]
+			assert.Equal(t, []observe.Outcome{observe.Processed, outcome}, obs.outcomes(), name)
 			obs.all = nil
 		}
 		assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "nothing was put aside")
@@ -91,7 +92,7 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
-		mws := stack(t, h, middleware.StackConfig{Observer: obs, Outcomes: middleware.OutcomesConfig{DeadLetterTopic: "dead"}})
+		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{Outcomes: middleware.OutcomesConfig{DeadLetterTopic: "dead"}})
 		msg := newMessage("payload")
 		msg.Metadata.Set("m", "1")
 		poisoned := chain(failing(book(h), fmt.Errorf("wrapped: %w", outbox.Poison(errHandler))), mws...)
@@ -113,7 +114,7 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 		assert.Zero(t, effects(t, h, msg))
 		assert.Equal(t, 1, outboxed(t, h))
 
-		revived, err := middleware.Revive(t.Context(), h.db, schema.Names{}, "shop/test", msg.UUID)
+		revived, err := middleware.Revive(t.Context(), h.db, "shop/test", msg.UUID)
 		require.NoError(t, err)
 		require.True(t, revived)
 		for range 2 {
@@ -122,11 +123,11 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 		}
 		assert.Equal(t, 1, effects(t, h, msg))
 		assert.Equal(t, 2, outboxed(t, h))
-		assert.Equal(t, []middleware.Outcome{
-			middleware.Poisoned, middleware.Duplicate, middleware.Duplicate, middleware.Processed, middleware.Duplicate,
+		assert.Equal(t, []observe.Outcome{
+			observe.Dead, observe.Duplicate, observe.Duplicate, observe.Processed, observe.Duplicate,
 		}, obs.outcomes())
 
-		revived, err = middleware.Revive(t.Context(), h.db, schema.Names{}, "shop/test", msg.UUID)
+		revived, err = middleware.Revive(t.Context(), h.db, "shop/test", msg.UUID)
 		require.NoError(t, err)
 		assert.False(t, revived, "a processed message cannot be revived")
 	})
@@ -154,7 +155,7 @@ func TestDeadLetterIsAllOrNothing(t *testing.T) {
 		h.exec(t, "alter table outbox add constraint no_more check (topic <> 'dead_letters')")
 		poison := func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errHandler) }
 		obs := &seen{}
-		handler := chain(poison, stack(t, h, middleware.StackConfig{Observer: obs})...)
+		handler := chain(poison, stack(t, h.seenBy(t, obs), middleware.StackConfig{})...)
 		_, err := handler(msg.Copy())
 		require.ErrorIs(t, err, errHandler, "nacked")
 		assert.Equal(t, "23514", schema.SQLState(err))
@@ -165,7 +166,7 @@ func TestDeadLetterIsAllOrNothing(t *testing.T) {
 		require.NoError(t, err)
 		assert.Contains(t, inboxRow(t, h, msg), "dead")
 		assert.Equal(t, 1, outboxed(t, h))
-		assert.Equal(t, []middleware.Outcome{middleware.Failed, middleware.Poisoned}, obs.outcomes())
+		assert.Equal(t, []observe.Outcome{observe.Failed, observe.Dead}, obs.outcomes())
 	})
 }
 
@@ -174,7 +175,7 @@ func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
 		newEffects(t, h)
 		errConflict, errInvalid := errors.New("409"), errors.New("422")
 		obs := &seen{}
-		mws := stack(t, h, middleware.StackConfig{Observer: obs, Outcomes: middleware.OutcomesConfig{
+		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
 			Classify: func(err error) outbox.Decision {
 				switch {
 				case errors.Is(err, errConflict):
@@ -201,7 +202,7 @@ func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
 			assert.Equal(t, test.row, inboxRow(t, h, msg))
 			assert.Zero(t, effects(t, h, msg))
 		}
-		assert.Equal(t, []middleware.Outcome{middleware.Duplicate, middleware.Duplicate, middleware.Poisoned, middleware.Failed}, obs.outcomes())
+		assert.Equal(t, []observe.Outcome{observe.Duplicate, observe.Duplicate, observe.Dead, observe.Failed}, obs.outcomes())
 		assert.Equal(t, 1, outboxed(t, h), "only the dead letter")
 	})
 }
@@ -236,7 +237,7 @@ func TestOutcomesMaxAttempts(t *testing.T) {
 			require.NoError(t, deliver(), name)
 			assert.Equal(t, before+1, outboxed(t, h), name)
 
-			revived, err := middleware.Revive(t.Context(), h.db, schema.Names{}, "shop/test", msg.UUID)
+			revived, err := middleware.Revive(t.Context(), h.db, "shop/test", msg.UUID)
 			require.NoError(t, err)
 			require.True(t, revived)
 			require.Error(t, deliver(), "%s: all attempts are to be had again", name)
@@ -253,7 +254,7 @@ func TestOutcomesWithoutInbox(t *testing.T) {
 			Service: "shop", MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: -1},
 		}, nil)
 		require.NoError(t, err)
-		mws := []message.HandlerMiddleware{outcomes, middleware.Tx(h.db, middleware.TxConfig{})}
+		mws := []message.HandlerMiddleware{outcomes, newTx(t, h, middleware.TxConfig{})}
 		msg := newMessage("")
 		produced, err := chain(book(h), mws...)(msg)
 		require.NoError(t, err)

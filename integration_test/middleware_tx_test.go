@@ -11,12 +11,12 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -24,7 +24,7 @@ func TestTxAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
-		tx := middleware.Tx(h.db, middleware.TxConfig{Observer: obs})
+		tx := newTx(t, h.seenBy(t, obs), middleware.TxConfig{})
 
 		msg := newMessage("")
 		produced, err := chain(book(h), tx)(msg)
@@ -46,7 +46,7 @@ func TestTxAlone(t *testing.T) {
 			}, tx)(msg)
 		})
 		assert.Zero(t, effects(t, h, msg))
-		assert.Equal(t, []middleware.Outcome{middleware.Processed, middleware.Failed, middleware.Failed}, obs.outcomes())
+		assert.Equal(t, []observe.Outcome{observe.Processed, observe.Failed, observe.Failed}, obs.outcomes())
 	})
 }
 
@@ -54,16 +54,16 @@ func TestTxGivesTheNativeTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 			if h.pool != nil {
-				tx, err := outbox.TxFromContext[pgx.Tx](msg.Context())
+				tx, err := outbox.PgxTx(msg.Context())
 				require.NoError(t, err)
 				_, err = tx.Exec(msg.Context(), "select 1")
 				return nil, err
 			}
-			tx, err := outbox.TxFromContext[*sql.Tx](msg.Context())
+			tx, err := outbox.SQLTx(msg.Context())
 			require.NoError(t, err)
 			_, err = tx.ExecContext(msg.Context(), "select 1")
 			return nil, err
-		}, middleware.Tx(h.db, middleware.TxConfig{}))(newMessage(""))
+		}, newTx(t, h, middleware.TxConfig{}))(newMessage(""))
 		require.NoError(t, err)
 	})
 }
@@ -72,7 +72,7 @@ func TestTxHandlerWorksOnACopy(t *testing.T) {
 	type key struct{}
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		tx := newTx(t, h, middleware.TxConfig{})
 		original := func() *message.Message {
 			msg := newMessage("payload")
 			msg.Metadata.Set("m", "1")
@@ -122,7 +122,7 @@ func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
 			out := newMessage("")
 			out.SetContext(msg.Context())
 			return message.Messages{out}, nil
-		}, middleware.Tx(h.db, middleware.TxConfig{}))(msg)
+		}, newTx(t, h, middleware.TxConfig{}))(msg)
 		require.NoError(t, err)
 		ctx := produced[0].Context()
 		require.NoError(t, ctx.Err())
@@ -130,8 +130,7 @@ func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
 
 		// A publisher behind the Router must not find the ended transaction in it.
 		broker := &published{}
-		pub, err := outbox.Decorator(h.db, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, nil)(broker)
-		require.NoError(t, err)
+		pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, broker)
 		require.NoError(t, pub.Publish("topic", produced...))
 		assert.Equal(t, 1, broker.count())
 	})
@@ -155,7 +154,7 @@ func TestTxTime(t *testing.T) {
 		}
 		for name, handler := range map[string]message.HandlerFunc{"statement": sleepy, "deaf handler": deaf} {
 			msg := newMessage("")
-			_, err := chain(handler, middleware.Tx(h.db, middleware.TxConfig{Timeout: 200 * time.Millisecond}))(msg)
+			_, err := chain(handler, newTx(t, h, middleware.TxConfig{Timeout: 200 * time.Millisecond}))(msg)
 			require.Error(t, err, name)
 			assert.Zero(t, effects(t, h, msg), name)
 
@@ -163,7 +162,7 @@ func TestTxTime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 			defer cancel()
 			msg.SetContext(ctx)
-			_, err = chain(handler, middleware.Tx(h.db, middleware.TxConfig{Timeout: -1}))(msg)
+			_, err = chain(handler, newTx(t, h, middleware.TxConfig{Timeout: -1}))(msg)
 			require.Error(t, err, name)
 			assert.NotErrorIs(t, err, outbox.ErrCommitUnknown, name)
 			assert.Zero(t, effects(t, h, msg), name)
@@ -179,7 +178,7 @@ func TestTxTime(t *testing.T) {
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 			cancel()
 			return bookSilently(h)(msg)
-		}, middleware.Tx(h.db, middleware.TxConfig{}))(msg)
+		}, newTx(t, h, middleware.TxConfig{}))(msg)
 		require.NoError(t, err)
 		assert.Equal(t, 1, effects(t, h, msg), "the message's cancellation must not stop the handler")
 	})
@@ -188,7 +187,7 @@ func TestTxTime(t *testing.T) {
 func TestTxIsolationAndOnBegin(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(ctx context.Context, name string) (v string) {
-			q, err := outbox.TxFromContext[schema.Querier](ctx)
+			q, err := h.db.TxQuerier(ctx)
 			require.NoError(t, err)
 			require.NoError(t, schema.Collect(ctx, q, func(rows schema.Rows) error { return rows.Scan(&v) },
 				"select current_setting($1)", name))
@@ -198,7 +197,7 @@ func TestTxIsolationAndOnBegin(t *testing.T) {
 			assert.Equal(t, "serializable", setting(msg.Context(), "transaction_isolation"))
 			assert.Equal(t, "acme", setting(msg.Context(), "app.tenant"))
 			return nil, nil
-		}, middleware.Tx(h.db, middleware.TxConfig{
+		}, newTx(t, h, middleware.TxConfig{
 			Isolation: sql.LevelSerializable,
 			OnBegin: func(ctx context.Context, msg *message.Message) error {
 				return h.execTx(ctx, "select set_config('app.tenant', $1, true)", msg.Metadata.Get("tenant"))
@@ -213,7 +212,7 @@ func TestTxIsolationAndOnBegin(t *testing.T) {
 		_, err = chain(func(*message.Message) ([]*message.Message, error) {
 			t.Error("the handler was called")
 			return nil, nil
-		}, middleware.Tx(h.db, middleware.TxConfig{
+		}, newTx(t, h, middleware.TxConfig{
 			OnBegin: func(context.Context, *message.Message) error { return errHandler },
 		}))(newMessage(""))
 		require.ErrorIs(t, err, errHandler)
@@ -223,7 +222,7 @@ func TestTxIsolationAndOnBegin(t *testing.T) {
 func TestTxJoinsIfItIsToldTo(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		tx := middleware.Tx(h.db, middleware.TxConfig{JoinContext: true})
+		tx := newTx(t, h, middleware.TxConfig{JoinContext: true})
 
 		// Behind a savepoint: the failure of the inner one leaves the outer one usable.
 		failed, done, outer := newMessage(""), newMessage(""), newMessage("")
@@ -271,13 +270,13 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 		if h.pool != nil {
 			native, err := h.pool.Begin(t.Context())
 			require.NoError(t, err)
-			ctx, err = outbox.WithTx(t.Context(), native)
+			ctx, err = joinNative(t.Context(), h, native)
 			require.NoError(t, err)
 			commit = func() error { return native.Commit(t.Context()) }
 		} else {
 			native, err := h.sql.BeginTx(t.Context(), nil)
 			require.NoError(t, err)
-			ctx, err = outbox.WithTx(t.Context(), native)
+			ctx, err = joinNative(t.Context(), h, native)
 			require.NoError(t, err)
 			commit = native.Commit
 		}
@@ -297,7 +296,8 @@ func TestTxInsideOfTheStack(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
-		mws := append(stack(t, h, middleware.StackConfig{Observer: obs}), middleware.Tx(h.db, middleware.TxConfig{Observer: obs}))
+		h = h.seenBy(t, obs)
+		mws := append(stack(t, h, middleware.StackConfig{}), newTx(t, h, middleware.TxConfig{}))
 
 		msg := newMessage("")
 		_, err := chain(failing(book(h), errHandler), mws...)(msg)
@@ -311,7 +311,7 @@ func TestTxInsideOfTheStack(t *testing.T) {
 		require.NoError(t, err)
 		assert.Zero(t, effects(t, h, msg))
 		assert.Contains(t, inboxRow(t, h, msg), "processed", "only the savepoint was rolled back")
-		assert.Equal(t, []middleware.Outcome{middleware.Failed, middleware.Processed}, obs.outcomes())
+		assert.Equal(t, []observe.Outcome{observe.Failed, observe.Processed}, obs.outcomes())
 	})
 }
 
@@ -319,11 +319,11 @@ func TestTxStartsAnewAfterAnEndedTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		var ended context.Context
-		handler := chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{}))
+		handler := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}))
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 			ended = context.WithoutCancel(msg.Context())
 			return nil, nil
-		}, middleware.Tx(h.db, middleware.TxConfig{}))(newMessage(""))
+		}, newTx(t, h, middleware.TxConfig{}))(newMessage(""))
 		require.NoError(t, err)
 
 		msg := newMessage("") // as a Pub/Sub within the process delivers it, context included
@@ -362,7 +362,7 @@ func TestTxRetries(t *testing.T) {
 		// Each adds one to what it read of the other's account: write skew, which only one may commit.
 		skew := func(b *together, mine, other string) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
-				q, _ := outbox.TxFromContext[schema.Querier](msg.Context())
+				q, _ := h.db.TxQuerier(msg.Context())
 				var n int
 				err := schema.Collect(msg.Context(), q, func(rows schema.Rows) error { return rows.Scan(&n) },
 					"select sum(n) from accounts")
@@ -397,9 +397,8 @@ func TestTxRetries(t *testing.T) {
 				obs = &seen{}
 				messages = []*message.Message{newMessage("one"), newMessage("two")}
 				errs = make([]error, 2)
-				mws := stack(t, h, middleware.StackConfig{
-					Observer: obs,
-					Tx:       middleware.TxConfig{Isolation: test.level, Retries: retries},
+				mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{
+					Tx: middleware.TxConfig{Isolation: test.level, MaxRetries: retries},
 				})
 				var wg sync.WaitGroup
 				for i, pair := range [][2]string{{"a", "b"}, {"b", "a"}} {
@@ -412,7 +411,7 @@ func TestTxRetries(t *testing.T) {
 			errs, obs, messages, calls := run(0)
 			require.NoError(t, errors.Join(errs...), name)
 			assert.Greater(t, calls, 2, name)
-			assert.Contains(t, obs.outcomes(), middleware.Retried, name)
+			assert.Greater(t, obs.attempts(), 1, name)
 			for _, msg := range messages {
 				assert.Equal(t, 1, effects(t, h, msg), name)
 			}
@@ -421,7 +420,7 @@ func TestTxRetries(t *testing.T) {
 			errs, obs, messages, calls = run(-1)
 			require.Error(t, errors.Join(errs...), name)
 			assert.Equal(t, 2, calls, name)
-			assert.NotContains(t, obs.outcomes(), middleware.Retried, name)
+			assert.Equal(t, 1, obs.attempts(), name)
 			assert.Equal(t, 1, effects(t, h, messages[0])+effects(t, h, messages[1]), name)
 		}
 	})
@@ -469,8 +468,8 @@ func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
 			return book(h)(msg)
 		}
 		for _, mws := range [][]message.HandlerMiddleware{
-			{middleware.Tx(h.db, middleware.TxConfig{Observer: obs})},
-			stack(t, h, middleware.StackConfig{Observer: obs}),
+			{newTx(t, h.seenBy(t, obs), middleware.TxConfig{})},
+			stack(t, h.seenBy(t, obs), middleware.StackConfig{}),
 		} {
 			msg := newMessage("")
 			produced, err := chain(rollbackOnly, mws...)(msg)
@@ -480,13 +479,13 @@ func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
 			assert.Zero(t, outboxed(t, h))
 			assert.Zero(t, h.count(t, "select count(*) from inbox"))
 		}
-		assert.Equal(t, []middleware.Outcome{middleware.RolledBack, middleware.RolledBack}, obs.outcomes())
+		assert.Equal(t, []observe.Outcome{observe.RolledBack, observe.RolledBack}, obs.outcomes())
 
 		// An inner transaction that was rolled back on request is an error like any other to the outer one.
 		msg := newMessage("")
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 			return nil, outbox.InTx(msg.Context(), h.db, outbox.SetRollbackOnly)
-		}, middleware.Tx(h.db, middleware.TxConfig{}))(msg)
+		}, newTx(t, h, middleware.TxConfig{}))(msg)
 		require.ErrorIs(t, err, outbox.ErrRolledBack)
 	})
 }
@@ -532,13 +531,13 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 						return err
 					}
 					if h.pool != nil {
-						tx, _ := outbox.TxFromContext[pgx.Tx](msg.Context())
+						tx, _ := outbox.PgxTx(msg.Context())
 						if verb == "commit" {
 							return tx.Commit(msg.Context())
 						}
 						return tx.Rollback(msg.Context())
 					}
-					tx, _ := outbox.TxFromContext[*sql.Tx](msg.Context())
+					tx, _ := outbox.SQLTx(msg.Context())
 					if verb == "commit" {
 						return tx.Commit()
 					}
@@ -554,13 +553,13 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 
 		end := func(msg *message.Message) ([]*message.Message, error) {
 			if h.pool != nil {
-				tx, _ := outbox.TxFromContext[pgx.Tx](msg.Context())
+				tx, _ := outbox.PgxTx(msg.Context())
 				return nil, tx.Commit(msg.Context())
 			}
-			tx, _ := outbox.TxFromContext[*sql.Tx](msg.Context())
+			tx, _ := outbox.SQLTx(msg.Context())
 			return nil, tx.Commit()
 		}
-		_, err := chain(end, middleware.Tx(h.db, middleware.TxConfig{}))(newMessage(""))
+		_, err := chain(end, newTx(t, h, middleware.TxConfig{}))(newMessage(""))
 		if h.pool != nil {
 			require.ErrorIs(t, err, outbox.ErrTxManaged)
 		} else {
@@ -603,7 +602,7 @@ func TestRouterCloseLetsHandlersCommit(t *testing.T) {
 func TestTxIsNotSharedBetweenHandlers(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		tx := middleware.Tx(h.db, middleware.TxConfig{})
+		tx := newTx(t, h, middleware.TxConfig{})
 		second := stack(t, h, middleware.StackConfig{Inbox: middleware.InboxConfig{Consumer: "second"}})
 		for name, handler := range map[string]message.HandlerFunc{
 			"Tx":    chain(bookSilently(h), tx),

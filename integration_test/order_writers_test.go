@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -140,7 +141,7 @@ func (w *orderWriters) transaction(rng *rand.Rand, keys []string) {
 
 // fill writes the rows in the transaction of ctx, in one of many ways.
 func (w *orderWriters) fill(ctx context.Context, rng *rand.Rand, rows []orderRow) error {
-	tx, _ := outbox.TxFromContext[schema.Querier](ctx)
+	tx, _ := w.h.db.TxQuerier(ctx)
 	exec := func(query string, args ...any) error {
 		_, err := tx.Exec(ctx, query, args...)
 		return err
@@ -188,7 +189,7 @@ func (w *orderWriters) fill(ctx context.Context, rng *rand.Rand, rows []orderRow
 // savepoints writes messages behind savepoints that are rolled back, in a third of the cases more of them than a
 // backend's cache of subtransactions holds.
 func (w *orderWriters) savepoints(ctx context.Context, rng *rand.Rand, key string) error {
-	tx, _ := outbox.TxFromContext[schema.Querier](ctx)
+	tx, _ := w.h.db.TxQuerier(ctx)
 	n := 1 + rng.IntN(4)
 	if rng.IntN(3) == 0 {
 		w.saw("more than 64 savepoints")
@@ -217,7 +218,7 @@ func (w *orderWriters) insert(ctx context.Context, rng *rand.Rand, tx schema.Que
 	topics := []string{"orders", "audit"}
 	switch way := rng.IntN(5); {
 	case way == 0 && w.h.pool != nil:
-		native, err := outbox.TxFromContext[pgx.Tx](ctx)
+		native, err := outbox.PgxTx(ctx)
 		if err != nil {
 			return err
 		}
@@ -248,7 +249,7 @@ func (w *orderWriters) insert(ctx context.Context, rng *rand.Rand, tx schema.Que
 		msgs = append(msgs, msg)
 	}
 	if rng.IntN(2) == 0 {
-		return w.publisher.Capture(ctx, byTopic, msgs...)
+		return (*core.Publisher)(w.publisher).Capture(ctx, byTopic, msgs...)
 	}
 	return w.publisher.PublishContext(ctx, byTopic, msgs...)
 }

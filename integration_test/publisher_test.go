@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -78,7 +79,7 @@ func TestPublishIsAtomicWithTheTransaction(t *testing.T) {
 				if err := pub.Publish("orders", msg); err != nil {
 					return err
 				}
-				if err := pub.Capture(ctx, "audit", newMessage("captured")); err != nil {
+				if err := (*core.Publisher)(pub).Capture(ctx, "audit", newMessage("captured")); err != nil {
 					return err
 				}
 				return fail
@@ -115,12 +116,11 @@ func TestPublishWithoutTransaction(t *testing.T) {
 		} {
 			h.exec(t, "delete from outbox")
 			direct.published = nil
-			pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: c.mode, Publisher: direct}, nil)
-			require.NoError(t, err)
+			pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: c.mode}, direct)
 			require.ErrorIs(t, pub.Publish("orders", newMessage("a"), newMessage("b")), c.err)
 			assert.Len(t, outboxRows(t, h), c.rows)
 			assert.Len(t, direct.published, c.direct)
-			require.ErrorIs(t, pub.Capture(t.Context(), "orders", newMessage("a")), outbox.ErrNoTx)
+			require.ErrorIs(t, (*core.Publisher)(pub).Capture(t.Context(), "orders", newMessage("a")), outbox.ErrNoTx)
 
 			require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("in a transaction")))
 			assert.Len(t, outboxRows(t, h), c.rows+1)
@@ -132,6 +132,16 @@ func TestPublishWithoutTransaction(t *testing.T) {
 		err := newOutboxPublisher(t, h).PublishContext(ended, "orders", newMessage("too late"))
 		require.ErrorIs(t, err, outbox.ErrNoTx)
 	})
+}
+
+// decorated is what outbox.Decorator makes of a publisher.
+func decorated(t testing.TB, h handle, cfg outbox.PublisherConfig, pub message.Publisher) *outbox.Publisher {
+	t.Helper()
+	decorate, err := outbox.Decorator(h.db, cfg, nil)
+	require.NoError(t, err)
+	decorating, err := decorate(pub)
+	require.NoError(t, err)
+	return decorating.(*outbox.Publisher)
 }
 
 // recorder is a publisher that remembers.
@@ -147,8 +157,7 @@ func (r *recorder) Close() error { return nil }
 func TestDecoratorWritesInsideTransactionsAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		direct := &recorder{}
-		pub, err := outbox.Decorator(h.db, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, nil)(direct)
-		require.NoError(t, err)
+		pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, direct)
 		require.NoError(t, pub.Publish("orders", newMessage("outside")))
 		require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("inside")))
 		require.NoError(t, pub.Close())
@@ -174,7 +183,7 @@ func TestPublishRefusesMixedTransactions(t *testing.T) {
 
 				require.ErrorIs(t, outbox.InTx(a, other.db, func(context.Context) error { return nil }), outbox.ErrOtherDB)
 				require.ErrorIs(t, newOutboxPublisher(t, other).PublishContext(a, "orders", newMessage("")), outbox.ErrOtherDB)
-				require.ErrorIs(t, newOutboxPublisher(t, other).Capture(a, "orders", newMessage("")), outbox.ErrOtherDB)
+				require.ErrorIs(t, (*core.Publisher)(newOutboxPublisher(t, other)).Capture(a, "orders", newMessage("")), outbox.ErrOtherDB)
 
 				return outbox.InTx(a, h.db, func(inner context.Context) error { // a savepoint is the same transaction
 					second.SetContext(inner)
@@ -229,7 +238,7 @@ func TestBadInputLeavesNothing(t *testing.T) {
 				for _, publish := range []func(context.Context) error{
 					func(context.Context) error { return pub.Publish(c.topic, c.msgs...) }, // in a transaction of its own
 					func(ctx context.Context) error { return pub.PublishContext(ctx, c.topic, c.msgs...) },
-					func(ctx context.Context) error { return pub.Capture(ctx, c.topic, c.msgs...) },
+					func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, c.topic, c.msgs...) },
 				} {
 					err := inTx(t, h, func(ctx context.Context) error {
 						err := publish(ctx)
@@ -249,18 +258,17 @@ func TestMissingTablesNameTheCure(t *testing.T) {
 	url := newDatabase(t)
 	for _, h := range openHandles(t, url) {
 		for _, names := range []schema.Names{{}, {Schema: "nowhere"}, {Outbox: "unknown"}} {
-			pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Tables: names}, nil)
-			require.NoError(t, err)
-			err = inTx(t, h, func(ctx context.Context) error { return pub.PublishContext(ctx, "orders", newMessage("")) })
+			pub := newOutboxPublisher(t, h.with(t, names))
+			err := inTx(t, h, func(ctx context.Context) error { return pub.PublishContext(ctx, "orders", newMessage("")) })
 			require.ErrorContains(t, err, "schema.Migrate", h.name)
 			assert.Equal(t, "42P01", schema.SQLState(err), h.name)
-			err = inTx(t, h, func(ctx context.Context) error { return pub.Capture(ctx, "orders", newMessage("")) })
+			err = inTx(t, h, func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")) })
 			require.ErrorContains(t, err, "schema.Migrate", h.name)
 			require.NotErrorIs(t, err, outbox.ErrCommitUnknown, h.name)
 		}
 	}
 	h := newPgxHandle(t, url)
-	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, makeTables(t.Context(), h.db))
 	h.exec(t, "alter table outbox drop column metadata")
 	err := publishInTx(t, h, newOutboxPublisher(t, h), "orders", newMessage(""))
 	require.ErrorContains(t, err, "schema.Migrate")
@@ -295,7 +303,7 @@ func TestPublishManyKeepsTheirOrder(t *testing.T) {
 
 		h.exec(t, "truncate outbox")
 		msgs, uuids = msgs[:2500], uuids[:2500]
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return pub.Capture(ctx, "orders", msgs...) }))
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, "orders", msgs...) }))
 		assert.True(t, slices.Equal(uuids, column[string](t, h, "select uuid from outbox order by id")), "in several statements with COMMIT")
 	})
 }
@@ -410,8 +418,8 @@ func TestKeys(t *testing.T) {
 		assert.Equal(t, []string{"k1", "order/7", "k1", "", ""}, keys)
 		assert.Equal(t, rows[0].lane, rows[2].lane)
 
-		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{KeyFunc: func(topic string, msg *message.Message) string {
-			return topic + ":" + string(msg.Payload)
+		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Key: func(topic string, msg *message.Message) (string, error) {
+			return topic + ":" + string(msg.Payload), nil
 		}}, nil)
 		require.NoError(t, err)
 		require.NoError(t, publishInTx(t, h, pub, "carts", newMessage("p")))
@@ -426,18 +434,18 @@ func TestDelays(t *testing.T) {
 			set      func(msg *message.Message)
 			from, to time.Duration // due after the insert
 		}{
-			"DelayFor":          {func(msg *message.Message) { outbox.DelayFor(msg, 90*time.Second) }, 90 * time.Second, 91 * time.Second},
-			"DelayFor nothing":  {func(msg *message.Message) { outbox.DelayFor(msg, 0) }, 0, time.Second},
-			"DelayFor the past": {func(msg *message.Message) { outbox.DelayFor(msg, -time.Hour) }, 0, time.Second},
-			"DelayUntil": {func(msg *message.Message) {
-				outbox.DelayUntil(msg, time.Now().Add(time.Hour).In(time.FixedZone("far", 9*3600)))
+			"SetDelay":          {func(msg *message.Message) { outbox.SetDelay(msg, 90*time.Second) }, 90 * time.Second, 91 * time.Second},
+			"SetDelay nothing":  {func(msg *message.Message) { outbox.SetDelay(msg, 0) }, 0, time.Second},
+			"SetDelay the past": {func(msg *message.Message) { outbox.SetDelay(msg, -time.Hour) }, 0, time.Second},
+			"SetDueAt": {func(msg *message.Message) {
+				outbox.SetDueAt(msg, time.Now().Add(time.Hour).In(time.FixedZone("far", 9*3600)))
 			}, 59 * time.Minute, time.Hour},
-			"DelayUntil the past": {func(msg *message.Message) { outbox.DelayUntil(msg, time.Unix(0, 0)) }, -100 * 365 * 24 * time.Hour, -time.Hour},
-			"watermill For":       {func(msg *message.Message) { delay.Message(msg, delay.For(time.Hour)) }, 59 * time.Minute, time.Hour},
-			"watermill Until":     {func(msg *message.Message) { delay.Message(msg, delay.Until(time.Now().Add(time.Hour))) }, 59 * time.Minute, time.Hour},
+			"SetDueAt the past": {func(msg *message.Message) { outbox.SetDueAt(msg, time.Unix(0, 0)) }, -100 * 365 * 24 * time.Hour, -time.Hour},
+			"watermill For":     {func(msg *message.Message) { delay.Message(msg, delay.For(time.Hour)) }, 59 * time.Minute, time.Hour},
+			"watermill Until":   {func(msg *message.Message) { delay.Message(msg, delay.Until(time.Now().Add(time.Hour))) }, 59 * time.Minute, time.Hour},
 			"the last one counts": {func(msg *message.Message) {
-				outbox.DelayFor(msg, time.Minute)
-				outbox.DelayUntil(msg, time.Now().Add(time.Hour))
+				outbox.SetDelay(msg, time.Minute)
+				outbox.SetDueAt(msg, time.Now().Add(time.Hour))
 			}, 59 * time.Minute, time.Hour},
 		} {
 			h.exec(t, "delete from outbox")
@@ -510,7 +518,7 @@ func TestPublishThroughPgBouncer(t *testing.T) {
 		pub := newOutboxPublisher(t, h)
 		for range 20 {
 			require.NoError(t, inTx(t, h, func(ctx context.Context) error {
-				if err := pub.Capture(ctx, "orders", newMessage("")); err != nil {
+				if err := (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")); err != nil {
 					return err
 				}
 				return pub.PublishContext(ctx, "orders", newMessage(""))
@@ -522,6 +530,6 @@ func TestPublishThroughPgBouncer(t *testing.T) {
 			}), failure)
 		}
 		assert.Equal(t, 40, h.count(t, "select count(*) from outbox"))
-		require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+		require.NoError(t, schema.Check(t.Context(), h.db))
 	})
 }

@@ -101,7 +101,7 @@ func newSuiteHandle(t *testing.T) handle {
 func newSuitePublisher(t *testing.T, h handle) message.Publisher {
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{
 		WithoutTx: outbox.OwnTx,
-		KeyFunc:   func(string, *message.Message) string { return "one" },
+		Key:       func(string, *message.Message) (string, error) { return "one", nil },
 	}, nil)
 	require.NoError(t, err)
 	return &closing{Publisher: pub}

@@ -46,7 +46,7 @@ func versions(list []schema.Migration) (got []int) {
 // migrates calls Migrate and expects these versions to run.
 func migrates(t *testing.T, h handle, names schema.Names, cfg schema.MigrateConfig, want ...int) {
 	t.Helper()
-	ran, err := schema.Migrate(t.Context(), h.db, names, cfg)
+	ran, err := schema.Migrate(t.Context(), h.with(t, names).db, cfg)
 	require.NoError(t, err, h.name)
 	assert.Equal(t, want, versions(ran), h.name)
 }
@@ -62,7 +62,7 @@ func TestConcurrentMigrationOverEachHandle(t *testing.T) {
 		names.Schema += h.name
 		migrates(t, h, names, schema.MigrateConfig{}, 1, 2, 3)
 		migrates(t, h, names, schema.MigrateConfig{})
-		found, err := schema.Inspect(t.Context(), h.db, names)
+		found, err := schema.Inspect(t.Context(), h.with(t, names).db)
 		require.NoError(t, err)
 		assert.Empty(t, found, h.name)
 		usable(t, h, names)
@@ -73,10 +73,10 @@ func TestMigrateToAVersion(t *testing.T) {
 	withConcurrent(t, deadConcurrently)
 	h := newPgxHandle(t, newDatabase(t))
 	for _, to := range []int{-1, 4} {
-		_, err := schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{To: to})
+		_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{To: to})
 		require.ErrorContains(t, err, "MigrateConfig.To")
 	}
-	list, err := schema.Status(t.Context(), h.db, schema.Names{})
+	list, err := schema.Status(t.Context(), h.db)
 	require.NoError(t, err)
 	assert.Equal(t, []schema.Migration{{Version: 1, Name: "outbox_and_inbox"}, {Version: 2, Name: "dead", Concurrent: true}, {Version: 3, Name: "note"}}, list)
 
@@ -84,7 +84,7 @@ func TestMigrateToAVersion(t *testing.T) {
 	migrates(t, h, schema.Names{}, schema.MigrateConfig{To: 2}, 2)
 	migrates(t, h, schema.Names{}, schema.MigrateConfig{To: 1})
 	h.exec(t, newerMigration)
-	list, err = schema.Status(t.Context(), h.db, schema.Names{})
+	list, err = schema.Status(t.Context(), h.db)
 	require.NoError(t, err)
 	assert.Equal(t, []int{1, 2, 3, 9999}, versions(list))
 	for i, applied := range []bool{true, true, false, true} {
@@ -97,8 +97,8 @@ func TestConcurrentMigrationPutOff(t *testing.T) {
 	for _, h := range openHandles(t, newDatabase(t)) {
 		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		migrates(t, h, names, schema.MigrateConfig{SkipConcurrent: true}, 1, 3)
-		require.NoError(t, schema.Check(t.Context(), h.db, names), h.name)
-		found, err := schema.Inspect(t.Context(), h.db, names)
+		require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), h.name)
+		found, err := schema.Inspect(t.Context(), h.with(t, names).db)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		assert.True(t, found[0].Warning)
@@ -111,9 +111,9 @@ func TestConcurrentMigrationPutOff(t *testing.T) {
 func TestOrdinaryMigrationMayNotBeMissing(t *testing.T) {
 	withConcurrent(t, deadConcurrently)
 	h := newPgxHandle(t, newDatabase(t))
-	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, makeTables(t.Context(), h.db))
 	h.exec(t, `delete from outbox_migrations where version = 1`)
-	_, err := schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
+	_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 	require.ErrorIs(t, err, schema.ErrSchemaChanged)
 	require.ErrorContains(t, err, "version 1 (outbox_and_inbox) was not")
 }
@@ -152,7 +152,7 @@ func TestConcurrentMigrationByManyAtOnce(t *testing.T) {
 	ran := make([][]schema.Migration, 2*len(handles))
 	for i := range ran {
 		group.Go(func() (err error) {
-			ran[i], err = schema.Migrate(t.Context(), handles[i%len(handles)].db, schema.Names{}, schema.MigrateConfig{})
+			ran[i], err = schema.Migrate(t.Context(), handles[i%len(handles)].db, schema.MigrateConfig{})
 			return err
 		})
 	}
@@ -166,7 +166,7 @@ func TestConcurrentMigrationByManyAtOnce(t *testing.T) {
 		all = append(all, versions(r)...)
 	}
 	assert.ElementsMatch(t, []int{2, 3}, all, "each ran once")
-	require.NoError(t, schema.Check(t.Context(), admin.db, schema.Names{}))
+	require.NoError(t, schema.Check(t.Context(), admin.db))
 }
 
 // buildWaits returns once an index build of this database waits for other transactions.
@@ -187,7 +187,7 @@ func TestConcurrentMigrationThatFailed(t *testing.T) {
 		for range 2 {
 			h.exec(t, names.Render(`insert into {outbox} (uuid, topic, payload, dead_at) values ('', 'same', '', now())`))
 		}
-		ran, err := schema.Migrate(t.Context(), h.db, names, schema.MigrateConfig{})
+		ran, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.Equal(t, "23505", schema.SQLState(err), "%v", err)
 		require.ErrorContains(t, err, "0002_dead")
 		assert.Empty(t, ran)
@@ -220,7 +220,7 @@ func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
 	buildWaits(t, h)
 	left := value[int](t, h, `select 'outbox_dead'::regclass::oid::int`)
 	group.Go(func() error {
-		_, err := schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
+		_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 		return err
 	})
 	// The migrator looks again and again; it must not wait in a statement, for which the build would wait.
@@ -230,7 +230,7 @@ func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
 	require.NoError(t, old.Commit(t.Context()))
 	require.NoError(t, group.Wait())
 	assert.Equal(t, left, value[int](t, h, `select 'outbox_dead'::regclass::oid::int`), "it was not built twice")
-	require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, schema.Check(t.Context(), h.db))
 }
 
 // TestMigrateCancelled gives up while the build waits, and another one finishes the work.
@@ -248,7 +248,7 @@ func TestMigrateCancelled(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
-			_, err := schema.Migrate(ctx, h.db, names, schema.MigrateConfig{})
+			_, err := schema.Migrate(ctx, h.with(t, names).db, schema.MigrateConfig{})
 			failed <- err
 		}()
 		buildWaits(t, admin)
@@ -256,7 +256,7 @@ func TestMigrateCancelled(t *testing.T) {
 		require.Error(t, <-failed, h.name)
 		require.NoError(t, old.Commit(t.Context()))
 		migrates(t, h, names, schema.MigrateConfig{}, 2, 3)
-		require.NoError(t, schema.Check(t.Context(), h.db, names), h.name)
+		require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), h.name)
 	}
 }
 
@@ -269,7 +269,7 @@ func TestMigrateWithOneConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	began := time.Now()
-	ran, err := schema.Migrate(ctx, h.db, schema.Names{}, schema.MigrateConfig{})
+	ran, err := schema.Migrate(ctx, h.db, schema.MigrateConfig{})
 	require.ErrorContains(t, err, "allow the pool two", "after %s", time.Since(began))
 	assert.Equal(t, []int{1}, versions(ran))
 	h.sql.SetMaxOpenConns(2)
@@ -288,12 +288,12 @@ func TestFilesOfConcurrentMigrations(t *testing.T) {
 	for _, names := range []schema.Names{{}, otherNames} {
 		for format, run := range migrationTools {
 			t.Run(string(format)+" "+names.OutboxName(), func(t *testing.T) {
-				_, got := filesOf(t, schema.FilesConfig{Format: format, Tables: names, StartAt: 7})
+				_, got := filesOf(t, schema.FilesConfig{Format: format, Tables: outbox.Tables(names), StartAt: 7})
 				assert.Equal(t, want[format], got)
-				_, got = filesOf(t, schema.FilesConfig{Format: format, Tables: names, From: 3, StartAt: 20})
+				_, got = filesOf(t, schema.FilesConfig{Format: format, Tables: outbox.Tables(names), From: 3, StartAt: 20})
 				require.Len(t, got, 1)
 				assert.Contains(t, got[0], "0020_watermill_note")
-				_, got = filesOf(t, schema.FilesConfig{Format: format, Tables: names, From: 4})
+				_, got = filesOf(t, schema.FilesConfig{Format: format, Tables: outbox.Tables(names), From: 4})
 				assert.Empty(t, got)
 
 				h := newPgxHandle(t, newDatabase(t))
@@ -301,12 +301,12 @@ func TestFilesOfConcurrentMigrations(t *testing.T) {
 				h.exec(t, names.Render(`create index {outbox_dead} on {outbox} (lane, id) where dead_at is not null`))
 				h.exec(t, `update pg_index set indisvalid = false where indexrelid in (select oid from pg_class where relname = $1)`,
 					strings.Trim(names.Render("{outbox_dead}"), `"`))
-				require.Error(t, schema.Check(t.Context(), h.db, names))
+				require.Error(t, schema.Check(t.Context(), h.with(t, names).db))
 
-				rest, _ := filesOf(t, schema.FilesConfig{Format: format, Tables: names, From: 2})
+				rest, _ := filesOf(t, schema.FilesConfig{Format: format, Tables: outbox.Tables(names), From: 2})
 				run(t, h.url, rest)
 				migrates(t, h, names, schema.MigrateConfig{})
-				found, err := schema.Inspect(t.Context(), h.db, names)
+				found, err := schema.Inspect(t.Context(), h.with(t, names).db)
 				require.NoError(t, err)
 				assert.Empty(t, found)
 			})

@@ -17,18 +17,16 @@ import (
 
 func TestSchemaOfNoHandle(t *testing.T) {
 	ctx := t.Context()
-	for name, call := range map[string]func() error{
-		"Migrate": func() error { _, err := schema.Migrate(ctx, nil, schema.Names{}, schema.MigrateConfig{}); return err },
-		"Init":    func() error { return schema.Init(ctx, nil, schema.Names{}) },
-		"Status":  func() error { _, err := schema.Status(ctx, nil, schema.Names{}); return err },
-		"Check":   func() error { return schema.Check(ctx, nil, schema.Names{}) },
-		"Inspect": func() error { _, err := schema.Inspect(ctx, nil, schema.Names{}); return err },
-	} {
-		require.ErrorContains(t, call(), "no database handle", name)
+	for _, db := range []*outbox.DB{nil, {}} {
+		for name, call := range map[string]func() error{
+			"Migrate": func() error { _, err := schema.Migrate(ctx, db, schema.MigrateConfig{}); return err },
+			"Status":  func() error { _, err := schema.Status(ctx, db); return err },
+			"Check":   func() error { return schema.Check(ctx, db) },
+			"Inspect": func() error { _, err := schema.Inspect(ctx, db); return err },
+		} {
+			require.ErrorIs(t, call(), outbox.ErrNoDB, name)
+		}
 	}
-	_, err := schema.Migrate(ctx, (*outbox.DB)(nil), schema.Names{}, schema.MigrateConfig{})
-	require.ErrorIs(t, err, outbox.ErrNoDB)
-	require.ErrorIs(t, schema.Check(ctx, (*outbox.DB)(nil), schema.Names{}), outbox.ErrNoDB)
 }
 
 // TestTableOfAnotherProgram has the name of one of ours. The cure is another name, and never ALTER TABLE.
@@ -36,17 +34,17 @@ func TestTableOfAnotherProgram(t *testing.T) {
 	for table, field := range map[string]string{"outbox": "Outbox", "inbox": "Inbox", "outbox_lanes": "Lanes", "outbox_migrations": "Migrations"} {
 		h := newPgxHandle(t, newDatabase(t))
 		h.exec(t, `create table `+table+` (id uuid primary key, aggregatetype text, type text, payload jsonb)`)
-		cure := fmt.Sprintf(`schema.Names{%s: "..."}`, field)
+		cure := fmt.Sprintf(`outbox.Tables{%s: "..."}`, field)
 		if table != "outbox_migrations" {
-			_, err := schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
+			_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 			require.ErrorContains(t, err, cure)
 		}
-		err := schema.Check(t.Context(), h.db, schema.Names{})
+		err := schema.Check(t.Context(), h.db)
 		require.ErrorIs(t, err, schema.ErrSchemaChanged)
 		require.ErrorContains(t, err, cure)
 		require.ErrorContains(t, err, "another program")
 		require.NotContains(t, err.Error(), "ALTER")
-		require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{Outbox: "events", Inbox: "events_in"}))
+		require.NoError(t, makeTables(t.Context(), h.with(t, schema.Names{Outbox: "events", Inbox: "events_in"}).db))
 	}
 }
 
@@ -70,17 +68,17 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
 	names := schema.Names{Schema: "Shop"}
-	require.NoError(t, schema.Init(t.Context(), admin.db, names))
+	require.NoError(t, makeTables(t.Context(), admin.with(t, names).db))
 	role := newRole(t, admin)
 	h := newPgxHandle(t, url+"&role="+role)
 
-	err := schema.Check(t.Context(), h.db, names)
+	err := schema.Check(t.Context(), h.with(t, names).db)
 	require.ErrorIs(t, err, schema.ErrSchemaChanged)
 	usage := fmt.Sprintf(`GRANT USAGE ON SCHEMA "Shop" TO "%s"`, role)
 	require.ErrorContains(t, err, usage)
 	admin.exec(t, usage)
 
-	found, err := schema.Inspect(t.Context(), h.db, names)
+	found, err := schema.Inspect(t.Context(), h.with(t, names).db)
 	require.NoError(t, err)
 	require.NotEmpty(t, found)
 	for _, p := range found {
@@ -90,11 +88,10 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 			admin.exec(t, p.Cure)
 		}
 	}
-	require.NoError(t, schema.Check(t.Context(), h.db, names), "a forwarder's")
+	require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), "a forwarder's")
 	admin.exec(t, names.Render(`insert into {outbox} (uuid, topic, payload) values ('one', 'orders', 'one')`))
-	cfg, broker, log := quickConfig(), newFakeBroker(), newLogCapture(t)
-	cfg.Tables = names
-	f, err := forwarder.New(h.db, broker, cfg, log)
+	broker, log := newFakeBroker(), newLogCapture(t)
+	f, err := forwarder.New(h.with(t, names).db, broker, quickConfig(), log)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -107,7 +104,7 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 	for _, p := range found {
 		admin.exec(t, p.Cure)
 	}
-	found, err = schema.Inspect(t.Context(), h.db, names)
+	found, err = schema.Inspect(t.Context(), h.with(t, names).db)
 	require.NoError(t, err)
 	assert.Empty(t, found)
 }
@@ -120,11 +117,11 @@ func TestCheckOfARoleThatOnlyPublishes(t *testing.T) {
 	admin.exec(t, `grant insert on outbox to `+role)
 	h := newPgxHandle(t, url+"&role="+role)
 
-	err := schema.Check(t.Context(), h.db, schema.Names{})
+	err := schema.Check(t.Context(), h.db)
 	require.ErrorContains(t, err, fmt.Sprintf(`GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "%s"`, role))
 	require.NotContains(t, err.Error(), "outbox_lanes")
 	admin.exec(t, `grant usage on sequence outbox_id_seq to `+role)
-	require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, schema.Check(t.Context(), h.db))
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
 	require.NoError(t, pub.Publish("orders", newMessage("hello")))
@@ -147,19 +144,19 @@ func TestMigrateNamesMissingGrants(t *testing.T) {
 			admin.exec(t, `revoke all on schema public from public`)
 			want = fmt.Sprintf(`GRANT USAGE, CREATE ON SCHEMA "public" TO "%s"`, role)
 		}
-		_, err := schema.Migrate(t.Context(), h.db, names, schema.MigrateConfig{})
+		_, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.ErrorContains(t, err, want)
 		admin.exec(t, want[strings.Index(want, "GRANT"):])
-		require.NoError(t, schema.Init(t.Context(), h.db, names))
+		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
 	}
 	admin.exec(t, fmt.Sprintf(`revoke create on schema public from "%s"`, role))
-	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}), "there is nothing to create")
+	require.NoError(t, makeTables(t.Context(), h.db), "there is nothing to create")
 }
 
 // TestCheckLooksElsewhere finds the tables that the search path hides.
 func TestCheckLooksElsewhere(t *testing.T) {
 	h := newPgxHandle(t, newDatabase(t))
-	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{Schema: "app"}))
-	err := schema.Check(t.Context(), h.db, schema.Names{})
+	require.NoError(t, makeTables(t.Context(), h.with(t, schema.Names{Schema: "app"}).db))
+	err := schema.Check(t.Context(), h.db)
 	require.ErrorContains(t, err, `the one in schema "app"`)
 }

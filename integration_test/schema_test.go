@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -34,19 +36,19 @@ var otherNames = schema.Names{
 func TestMigrateIsIdempotent(t *testing.T) {
 	for _, h := range openHandles(t, newDatabase(t)) {
 		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
-		ran, err := schema.Migrate(t.Context(), h.db, names, schema.MigrateConfig{})
+		ran, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.NoError(t, err)
 		require.Len(t, ran, 1, h.name)
 		assert.WithinDuration(t, time.Now(), ran[0].AppliedAt, time.Minute)
 		ran[0].AppliedAt = time.Time{}
 		assert.Equal(t, []schema.Migration{{Version: 1, Name: "outbox_and_inbox"}}, ran, h.name)
-		require.NoError(t, schema.Check(t.Context(), h.db, names), h.name)
+		require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), h.name)
 
-		ran, err = schema.Migrate(t.Context(), h.db, names, schema.MigrateConfig{})
+		ran, err = schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.NoError(t, err)
 		assert.Empty(t, ran, h.name)
 
-		warnings, err := schema.Inspect(t.Context(), h.db, names)
+		warnings, err := schema.Inspect(t.Context(), h.with(t, names).db)
 		require.NoError(t, err)
 		assert.Empty(t, warnings, h.name)
 	}
@@ -60,7 +62,7 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 		ran := make([][]schema.Migration, 8)
 		for i := range ran {
 			group.Go(func() (err error) {
-				ran[i], err = schema.Migrate(t.Context(), handles[i%len(handles)].db, names, schema.MigrateConfig{})
+				ran[i], err = schema.Migrate(t.Context(), handles[i%len(handles)].with(t, names).db, schema.MigrateConfig{})
 				return err
 			})
 		}
@@ -70,7 +72,7 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 			total += len(r)
 		}
 		assert.Equal(t, 1, total, "the migration ran once")
-		require.NoError(t, schema.Check(t.Context(), handles[0].db, names))
+		require.NoError(t, schema.Check(t.Context(), handles[0].with(t, names).db))
 	}
 }
 
@@ -80,23 +82,23 @@ func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
 		h.exec(t, "create schema "+names.Schema)
 		h.exec(t, "create table "+names.Schema+".outbox_dead ()") // clashes with an index, late in the migration
 
-		_, err := schema.Migrate(t.Context(), h.db, names, schema.MigrateConfig{})
+		_, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.Error(t, err, h.name)
 		assert.Equal(t, "42P07", schema.SQLState(err))
 		assert.Equal(t, 1, h.count(t, "select count(*) from pg_class c join pg_namespace n on n.oid = relnamespace where nspname = $1", names.Schema), h.name)
 
 		h.exec(t, "drop table "+names.Schema+".outbox_dead")
-		require.NoError(t, schema.Init(t.Context(), h.db, names))
+		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
 	}
 }
 
 func TestMigrateRefusesAnotherHistory(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `update outbox_migrations set checksum = 'x'`)
-	_, err := schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
+	_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 	require.ErrorIs(t, err, schema.ErrSchemaChanged)
 	h.exec(t, newerMigration)
-	_, err = schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
+	_, err = schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 	require.ErrorIs(t, err, schema.ErrSchemaChanged, "that a newer version came by does not excuse it")
 }
 
@@ -106,11 +108,11 @@ const newerMigration = `insert into outbox_migrations (version, name, checksum) 
 func TestMigrateOfAnOlderProcess(t *testing.T) {
 	for _, h := range openHandles(t, newMigratedDatabase(t)) {
 		h.exec(t, newerMigration+" on conflict do nothing")
-		ran, err := schema.Migrate(t.Context(), h.db, schema.Names{}, schema.MigrateConfig{})
+		ran, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 		require.NoError(t, err)
 		assert.Empty(t, ran)
-		require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
-		found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+		require.NoError(t, schema.Check(t.Context(), h.db))
+		found, err := schema.Inspect(t.Context(), h.db)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		assert.True(t, found[0].Warning)
@@ -140,9 +142,9 @@ func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
 			h = newSQLHandle(t, map[string]string{"sql-pgx": "pgx", "sql-pq": "postgres"}[open.name], url+"&role="+role)
 		}
 		for range 2 {
-			require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{Schema: name}), h.name)
+			require.NoError(t, makeTables(t.Context(), h.with(t, schema.Names{Schema: name}).db), h.name)
 		}
-		err := schema.Init(t.Context(), h.db, schema.Names{Schema: "missing"})
+		err := makeTables(t.Context(), h.with(t, schema.Names{Schema: "missing"}).db)
 		require.Equal(t, "42501", schema.SQLState(err), "%v", err)
 	}
 }
@@ -150,7 +152,7 @@ func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
 // usable writes and reads a message and an inbox row under the given names.
 func usable(t *testing.T, h handle, names schema.Names) {
 	t.Helper()
-	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Tables: names, WithoutTx: outbox.OwnTx}, nil)
+	pub, err := outbox.NewPublisher(h.with(t, names).db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
 	require.NoError(t, pub.Publish("orders", newMessage("hello")))
 	assert.Equal(t, "orders", value[string](t, h, names.Render("select topic from {outbox}")))
@@ -162,8 +164,8 @@ func TestEveryNameCanBeChosen(t *testing.T) {
 	for _, h := range openHandles(t, newDatabase(t)) {
 		names := otherNames
 		names.Schema += h.name
-		require.NoError(t, schema.Init(t.Context(), h.db, names))
-		require.NoError(t, schema.Check(t.Context(), h.db, names))
+		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
+		require.NoError(t, schema.Check(t.Context(), h.with(t, names).db))
 		usable(t, h, names)
 	}
 }
@@ -171,9 +173,9 @@ func TestEveryNameCanBeChosen(t *testing.T) {
 func TestTwoTableSetsInOneSchema(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	second := schema.Names{Outbox: "audit"}
-	require.NoError(t, schema.Init(t.Context(), h.db, second))
-	require.NoError(t, schema.Check(t.Context(), h.db, second))
-	require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+	require.NoError(t, makeTables(t.Context(), h.with(t, second).db))
+	require.NoError(t, schema.Check(t.Context(), h.with(t, second).db))
+	require.NoError(t, schema.Check(t.Context(), h.db))
 	usable(t, h, second)
 	assert.Zero(t, h.count(t, "select count(*) from outbox"))
 }
@@ -185,10 +187,10 @@ func TestSchemaInSearchPath(t *testing.T) {
 	admin := newPgxHandle(t, url)
 	admin.exec(t, "create schema app")
 	h := newPgxHandle(t, url+"&search_path=app,public")
-	require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
-	require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
-	require.NoError(t, schema.Check(t.Context(), admin.db, schema.Names{Schema: "app"}))
-	require.Error(t, schema.Check(t.Context(), admin.db, schema.Names{}))
+	require.NoError(t, makeTables(t.Context(), h.db))
+	require.NoError(t, schema.Check(t.Context(), h.db))
+	require.NoError(t, schema.Check(t.Context(), admin.with(t, schema.Names{Schema: "app"}).db))
+	require.Error(t, schema.Check(t.Context(), admin.db))
 }
 
 // migrationTools run the files of a format as their users would.
@@ -247,10 +249,10 @@ func TestFilesForOtherMigrationTools(t *testing.T) {
 		for format, run := range migrationTools {
 			t.Run(string(format)+" "+names.OutboxName(), func(t *testing.T) {
 				url := newDatabase(t)
-				files, _ := filesOf(t, schema.FilesConfig{Format: format, Tables: names})
+				files, _ := filesOf(t, schema.FilesConfig{Format: format, Tables: outbox.Tables(names)})
 				run(t, url, files)
 				for _, h := range openHandles(t, url) {
-					require.NoError(t, schema.Check(t.Context(), h.db, names), h.name)
+					require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), h.name)
 				}
 				h := newPgxHandle(t, url)
 				migrates(t, h, names, schema.MigrateConfig{})
@@ -269,7 +271,7 @@ func TestFilesAmongTheUsersOwn(t *testing.T) {
 		files["0001_users"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\ncreate table users ();\n")}
 		files["0002_more"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\nalter table users add name text;\n")}
 		migrationTools[format](t, url, files)
-		require.NoError(t, schema.Check(t.Context(), newPgxHandle(t, url).db, schema.Names{}))
+		require.NoError(t, schema.Check(t.Context(), newPgxHandle(t, url).db))
 	}
 }
 
@@ -285,26 +287,8 @@ func TestFilesAreFiles(t *testing.T) {
 	}
 }
 
-// untouched fails the test if a statement reaches the database.
-type untouched struct{ t *testing.T }
-
-func (u untouched) Exec(_ context.Context, query string, _ ...any) (int64, error) {
-	u.t.Errorf("executed %q", query)
-	return 0, errors.New("executed")
-}
-
-func (u untouched) Query(_ context.Context, query string, _ ...any) (schema.Rows, error) {
-	u.t.Errorf("queried %q", query)
-	return nil, errors.New("queried")
-}
-
-func (u untouched) Dedicated(context.Context) (schema.Querier, func(), error) {
-	return u, func() {}, nil
-}
-
-func (u untouched) Transact(_ context.Context, fn func(schema.Querier) error) error { return fn(u) }
-
 func TestHostileNamesAreRefused(t *testing.T) {
+	pool := newPgxHandle(t, postgresServer(t).URL()).pool
 	long := strings.Repeat("x", 41)
 	for _, bad := range []string{
 		`x"; drop table users; --`, `x'; drop table users; --`, `a;b`, `a"b`, `a'b`, "a\x00b", "a b", "a.b", ".", "..", `"`, `""`,
@@ -314,19 +298,15 @@ func TestHostileNamesAreRefused(t *testing.T) {
 			"Schema": {Schema: bad}, "Outbox": {Outbox: bad}, "Lanes": {Lanes: bad},
 			"Forwarders": {Forwarders: bad}, "Migrations": {Migrations: bad}, "Inbox": {Inbox: bad},
 		} {
-			db := untouched{t}
-			_, err := schema.Migrate(t.Context(), db, names, schema.MigrateConfig{})
-			require.ErrorIs(t, err, schema.ErrBadName, "%s %q", field, bad)
+			_, err := outbox.FromPgx(pool, outbox.DBConfig{Tables: outbox.Tables(names)}, nil)
+			require.ErrorIs(t, err, outbox.ErrBadName, "%s %q", field, bad)
 			require.ErrorContains(t, err, field)
-			require.ErrorIs(t, schema.Init(t.Context(), db, names), schema.ErrBadName)
-			require.ErrorIs(t, schema.Check(t.Context(), db, names), schema.ErrBadName)
-			_, err = schema.Files(schema.FilesConfig{Format: schema.Plain, Tables: names})
-			require.ErrorIs(t, err, schema.ErrBadName)
-			_, err = outbox.NewPublisher(newPgxHandle(t, postgresServer(t).URL()).db, outbox.PublisherConfig{Tables: names}, nil)
-			require.ErrorIs(t, err, schema.ErrBadName)
+			_, err = schema.Files(schema.FilesConfig{Format: schema.Plain, Tables: outbox.Tables(names)})
+			require.ErrorIs(t, err, outbox.ErrBadName)
 		}
 	}
-	require.ErrorIs(t, schema.Init(t.Context(), untouched{t}, schema.Names{Inbox: "outbox"}), schema.ErrBadName)
+	_, err := outbox.FromPgx(pool, outbox.DBConfig{Tables: outbox.Tables{Inbox: "outbox"}}, nil)
+	require.ErrorIs(t, err, outbox.ErrBadName)
 	for field, cfg := range map[string]schema.FilesConfig{
 		"Format": {Format: "flyway"}, "StartAt": {Format: schema.Goose, StartAt: -1}, "From": {Format: schema.Goose, From: -1},
 	} {
@@ -388,14 +368,14 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			own := "damage_" + strings.NewReplacer(" ", "_", "'", "").Replace(name)
 			admin.exec(t, "create schema "+own)
 			h := newPgxHandle(t, url+"&search_path="+own)
-			require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
+			require.NoError(t, makeTables(t.Context(), h.db))
 			conn, err := h.pool.Acquire(t.Context())
 			require.NoError(t, err)
 			_, err = conn.Conn().PgConn().Exec(t.Context(), damage.sql).ReadAll()
 			conn.Release()
 			require.NoError(t, err)
 
-			found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+			found, err := schema.Inspect(t.Context(), h.db)
 			require.NoError(t, err)
 			require.NotEmpty(t, found)
 			assert.Equal(t, damage.object, found[0].Object)
@@ -404,7 +384,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			assert.Len(t, found, 1+damage.others, "%v", found)
 			assert.Equal(t, damage.warning, found[0].Warning)
 
-			err = schema.Check(t.Context(), h.db, schema.Names{})
+			err = schema.Check(t.Context(), h.db)
 			if damage.warning {
 				require.NoError(t, err)
 				return
@@ -427,7 +407,7 @@ func TestCheckTakesEquivalents(t *testing.T) {
 	h.exec(t, `alter table outbox add tenant text, add region text not null default 'eu', add n int generated always as identity`)
 	h.exec(t, `alter table outbox alter topic set default 'orders'`)
 	h.exec(t, `alter sequence outbox_id_seq increment 5`)
-	found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+	found, err := schema.Inspect(t.Context(), h.db)
 	require.NoError(t, err)
 	assert.Empty(t, found)
 }
@@ -443,7 +423,7 @@ func TestCuresCure(t *testing.T) {
 		`alter table outbox reset (autovacuum_vacuum_scale_factor)`,
 	} {
 		h.exec(t, damage)
-		found, err := schema.Inspect(t.Context(), h.db, schema.Names{})
+		found, err := schema.Inspect(t.Context(), h.db)
 		require.NoError(t, err)
 		require.Len(t, found, 1, damage)
 		cure := found[0].Cure
@@ -451,7 +431,7 @@ func TestCuresCure(t *testing.T) {
 			cure = cure[at+2:]
 		}
 		h.exec(t, cure)
-		found, err = schema.Inspect(t.Context(), h.db, schema.Names{})
+		found, err = schema.Inspect(t.Context(), h.db)
 		require.NoError(t, err)
 		assert.Empty(t, found, damage)
 	}
@@ -459,7 +439,7 @@ func TestCuresCure(t *testing.T) {
 
 func TestCheckOfADatabaseThatWasNeverMigrated(t *testing.T) {
 	for _, h := range openHandles(t, newDatabase(t)) {
-		err := schema.Check(t.Context(), h.db, schema.Names{Schema: "nowhere"})
+		err := schema.Check(t.Context(), h.with(t, schema.Names{Schema: "nowhere"}).db)
 		require.ErrorIs(t, err, schema.ErrSchemaChanged, h.name)
 		require.ErrorContains(t, err, "run schema.Migrate")
 		require.NotContains(t, err.Error(), "CREATE", "Migrate is the cure for all of it")
@@ -467,22 +447,19 @@ func TestCheckOfADatabaseThatWasNeverMigrated(t *testing.T) {
 }
 
 func TestCheckUsesFewQueries(t *testing.T) {
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	counted := &countingQuerier{Querier: h.db}
-	require.NoError(t, schema.Check(t.Context(), counted, schema.Names{}))
-	assert.LessOrEqual(t, counted.queries, 8)
+	counted := &queryCounter{}
+	h := pgxHandle(t, "counted", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = counted })
+	require.NoError(t, schema.Check(t.Context(), h.db))
+	assert.LessOrEqual(t, counted.queries.Load(), int64(8))
+	assert.Positive(t, counted.queries.Load())
 }
 
-type countingQuerier struct {
-	schema.Querier
-	queries int
+// queryCounter is a pgx tracer.
+type queryCounter struct{ queries atomic.Int64 }
+
+func (c *queryCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.queries.Add(1)
+	return ctx
 }
 
-func (c *countingQuerier) Query(ctx context.Context, query string, args ...any) (schema.Rows, error) {
-	c.queries++
-	return c.Querier.Query(ctx, query, args...)
-}
-
-func (c *countingQuerier) Exec(_ context.Context, query string, _ ...any) (int64, error) {
-	return 0, fmt.Errorf("not a query: %s", query)
-}
+func (c *queryCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
@@ -22,7 +23,7 @@ func begunOutside(t *testing.T, h handle) map[string]func(fn func(ctx context.Co
 		},
 		"WithTx": func(fn func(ctx context.Context)) {
 			tx, _, rollback := beginNative(t, h)
-			ctx, err := outbox.WithTx(t.Context(), tx)
+			ctx, err := joinNative(t.Context(), h, tx)
 			require.NoError(t, err)
 			fn(ctx)
 			require.NoError(t, rollback())
@@ -50,7 +51,7 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 		pub := newOutboxPublisher(t, h)
 		for outside, transact := range begunOutside(t, h) {
 			for inside, handler := range map[string]message.HandlerFunc{
-				"Tx":    chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{})),
+				"Tx":    chain(bookSilently(h), newTx(t, h, middleware.TxConfig{})),
 				"Stack": chain(book(h), stack(t, h, middleware.StackConfig{})...),
 				"InTx": func(msg *message.Message) ([]*message.Message, error) {
 					return nil, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) error {
@@ -61,8 +62,8 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 				"nothing": func(msg *message.Message) ([]*message.Message, error) {
 					assert.ErrorIs(t, write(h, msg), outbox.ErrNoTx)
 					assert.ErrorIs(t, pub.PublishContext(msg.Context(), "topic", newMessage("")), outbox.ErrNoTx)
-					assert.ErrorIs(t, pub.Capture(msg.Context(), "topic", newMessage("")), outbox.ErrNoTx)
-					assert.ErrorIs(t, outbox.AfterCommit(msg.Context(), func() {}), outbox.ErrNoTx)
+					assert.ErrorIs(t, (*core.Publisher)(pub).Capture(msg.Context(), "topic", newMessage("")), outbox.ErrNoTx)
+					assert.ErrorIs(t, outbox.AfterCommit(msg.Context(), func(context.Context) {}), outbox.ErrNoTx)
 					assert.ErrorIs(t, outbox.SetRollbackOnly(msg.Context()), outbox.ErrNoTx)
 					out := newMessage("")
 					out.SetContext(msg.Context())
@@ -100,7 +101,7 @@ func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		for name, around := range map[string]message.HandlerMiddleware{
-			"Tx": middleware.Tx(h.db, middleware.TxConfig{}),
+			"Tx": newTx(t, h, middleware.TxConfig{}),
 			"InTx": func(next message.HandlerFunc) message.HandlerFunc {
 				return func(msg *message.Message) (produced []*message.Message, err error) {
 					return produced, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) (err error) {
@@ -152,7 +153,7 @@ func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
 				msg := newMessage("")
 				transact(func(ctx context.Context) {
 					msg.SetContext(ctx)
-					_, err := chain(bookSilently(h), middleware.Tx(h.db, middleware.TxConfig{JoinContext: joins}))(msg)
+					_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{JoinContext: joins}))(msg)
 					require.NoError(t, err)
 				})
 				assert.Equal(t, map[bool]int{false: 1}[joins], effects(t, h, msg), outside)

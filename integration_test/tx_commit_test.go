@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -32,7 +33,9 @@ func withAndWithoutCapture(t *testing.T, test func(t *testing.T, h handle, captu
 		})
 		h.exec(t, "truncate notes, outbox")
 		t.Run("with messages captured", func(t *testing.T) {
-			test(t, h, func(ctx context.Context) error { return pub.Capture(ctx, "captured", newMessage("")) })
+			test(t, h, func(ctx context.Context) error {
+				return (*core.Publisher)(pub).Capture(ctx, "captured", newMessage(""))
+			})
 		})
 	})
 }
@@ -56,7 +59,7 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 					} else {
 						require.NoError(t, note(ctx, h, n))
 					}
-					require.NoError(t, outbox.AfterCommit(ctx, func() { hook = true }))
+					require.NoError(t, outbox.AfterCommit(ctx, func(context.Context) { hook = true }))
 					err := h.execTx(ctx, end)
 					_ = note(ctx, h, 100+n) // in the new transaction, if there is one
 					return errors.Join(err, capture(ctx))
@@ -101,7 +104,7 @@ func TestEndingTheTransactionByItsMethodsIsFound(t *testing.T) {
 		for i, end := range []func(*sql.Tx) error{(*sql.Tx).Rollback, (*sql.Tx).Commit} {
 			err := inTx(t, h, func(ctx context.Context) error {
 				require.NoError(t, note(ctx, h, i))
-				tx, _ := outbox.TxFromContext[*sql.Tx](ctx)
+				tx, _ := outbox.SQLTx(ctx)
 				return errors.Join(end(tx), capture(ctx))
 			})
 			require.ErrorIs(t, err, outbox.ErrTxEnded)
@@ -198,7 +201,7 @@ func TestBackendGoneBeforeCommit(t *testing.T) {
 		err := inTx(t, h, func(ctx context.Context) error {
 			require.NoError(t, note(ctx, h, 1))
 			require.NoError(t, capture(ctx))
-			require.NoError(t, outbox.AfterCommit(ctx, func() { hook = true }))
+			require.NoError(t, outbox.AfterCommit(ctx, func(context.Context) { hook = true }))
 			const ours = "from pg_stat_activity where state = 'idle in transaction' and datname = current_database()"
 			killer.exec(t, "select pg_terminate_backend(pid) "+ours)
 			eventually(t, func() bool { return killer.count(t, "select count(*) "+ours) == 0 }, "the session ends")
@@ -237,22 +240,22 @@ func TestCommitUnknown(t *testing.T) {
 					if h.sql != nil {
 						h.sql.SetMaxOpenConns(1)
 					}
-					pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{DisableNotify: true}, nil)
-					require.NoError(t, err)
+					h = h.configured(t, outbox.DBConfig{DisableNotify: true})
+					pub := newOutboxPublisher(t, h)
 					hook := false
 					work := func(n int, last func()) error {
 						return outbox.InTx(shortly(t), h.db, func(ctx context.Context) error {
 							require.NoError(t, note(ctx, h, n))
 							if captures {
-								require.NoError(t, pub.Capture(ctx, "captured", newMessage("")))
+								require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "captured", newMessage("")))
 							}
-							require.NoError(t, outbox.AfterCommit(ctx, func() { hook = n == 2 }))
+							require.NoError(t, outbox.AfterCommit(ctx, func(context.Context) { hook = n == 2 }))
 							last()
 							return nil
 						})
 					}
 					require.NoError(t, work(1, func() {})) // pgx has prepared COMMIT from now on
-					err = work(2, func() {
+					err := work(2, func() {
 						if arrives {
 							proxy.cutAtCommitted.Store(true)
 						} else if kind == "pgx" {
@@ -326,13 +329,13 @@ func TestCommitUnknownBehindAPooler(t *testing.T) {
 					return &poolerConn{Conn: conn, armed: &armed}, err
 				}
 			})
-			pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{DisableNotify: true}, nil)
-			require.NoError(t, err)
+			h = h.configured(t, outbox.DBConfig{DisableNotify: true})
+			pub := newOutboxPublisher(t, h)
 			work := func(n int, last func()) error {
 				return outbox.InTx(shortly(t), h.db, func(ctx context.Context) error {
 					require.NoError(t, note(ctx, h, n))
 					if captures {
-						require.NoError(t, pub.Capture(ctx, "captured", newMessage("")))
+						require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "captured", newMessage("")))
 					}
 					last()
 					return nil

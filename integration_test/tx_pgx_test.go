@@ -17,7 +17,7 @@ import (
 func inPgxTx(t testing.TB, h handle, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	t.Helper()
 	return inTx(t, h, func(ctx context.Context) error {
-		tx, err := outbox.TxFromContext[pgx.Tx](ctx)
+		tx, err := outbox.PgxTx(ctx)
 		require.NoError(t, err)
 		return fn(ctx, tx)
 	})
@@ -140,8 +140,8 @@ func TestManagedTxDoesWhatPgxDoes(t *testing.T) {
 func TestPgxWithoutADescriptionCache(t *testing.T) {
 	h := newPgxHandle(t, newDatabase(t)+"&description_cache_capacity=0")
 	for range 2 {
-		require.NoError(t, schema.Init(t.Context(), h.db, schema.Names{}))
-		require.NoError(t, schema.Check(t.Context(), h.db, schema.Names{}))
+		require.NoError(t, makeTables(t.Context(), h.db))
+		require.NoError(t, schema.Check(t.Context(), h.db))
 	}
 	h.exec(t, "create table if not exists kinds (i bigint[], f float8[], s text[], b bytea[], y bytea, n text)")
 	h.exec(t, "insert into kinds values ($1, $2, $3, $4, $5, $6)",

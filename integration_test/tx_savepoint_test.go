@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // TestNestedInTxRunOneAtATime has two of them overlap. With savepoints that are not within each other, one would undo the
@@ -68,7 +68,7 @@ func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
 		pub := newOutboxPublisher(t, h)
 		capture := func(ctx context.Context, topic string) {
 			t.Helper()
-			require.NoError(t, pub.Capture(ctx, topic, newMessage("")))
+			require.NoError(t, (*core.Publisher)(pub).Capture(ctx, topic, newMessage("")))
 		}
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			capture(ctx, "before")
@@ -105,7 +105,7 @@ func TestCapturingTakesNoSecondTransactionID(t *testing.T) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
-			return errors.Join(note(ctx, h, 1), pub.Capture(ctx, "captured", newMessage("")))
+			return errors.Join(note(ctx, h, 1), (*core.Publisher)(pub).Capture(ctx, "captured", newMessage("")))
 		}))
 		assert.Equal(t, 1, h.count(t, "select count(*) from outbox o join notes n on o.xmin = n.xmin"))
 	})
@@ -118,13 +118,13 @@ func TestOpenRowsAreNamed(t *testing.T) {
 		query := func(ctx context.Context) (next func() bool, closeIt func()) {
 			const many = "select repeat('x', 10000) from generate_series(1, 10000)"
 			if h.sql != nil {
-				tx, err := outbox.TxFromContext[*sql.Tx](ctx)
+				tx, err := outbox.SQLTx(ctx)
 				require.NoError(t, err)
 				rows, err := tx.QueryContext(ctx, many)
 				require.NoError(t, err)
 				return rows.Next, func() { _ = rows.Close() }
 			}
-			tx, err := outbox.TxFromContext[pgx.Tx](ctx)
+			tx, err := outbox.PgxTx(ctx)
 			require.NoError(t, err)
 			rows, err := tx.Query(ctx, many)
 			require.NoError(t, err)

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -41,7 +43,7 @@ func topics(t testing.TB, h handle) []string {
 }
 
 func TestInTxNeedsADatabase(t *testing.T) {
-	for _, db := range []*outbox.DB{nil, outbox.FromPgx(nil), outbox.FromSQL(nil)} {
+	for _, db := range []*outbox.DB{nil, {}} {
 		err := outbox.InTx(t.Context(), db, func(context.Context) error { t.Error("called"); return nil })
 		require.ErrorIs(t, err, outbox.ErrNoDB)
 	}
@@ -55,8 +57,8 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 		work := func(ctx context.Context, n int) {
 			require.NoError(t, note(ctx, h, n))
 			require.NoError(t, pub.PublishContext(ctx, fmt.Sprintf("published %d", n), newMessage("")))
-			require.NoError(t, pub.Capture(ctx, fmt.Sprintf("captured %d", n), newMessage("")))
-			require.NoError(t, outbox.AfterCommit(ctx, func() { hooks = append(hooks, fmt.Sprint(n)) }))
+			require.NoError(t, (*core.Publisher)(pub).Capture(ctx, fmt.Sprintf("captured %d", n), newMessage("")))
+			require.NoError(t, outbox.AfterCommit(ctx, func(context.Context) { hooks = append(hooks, fmt.Sprint(n)) }))
 		}
 		err := inTx(t, h, func(ctx context.Context) error {
 			work(ctx, 1)
@@ -115,11 +117,11 @@ func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
 		join := func(ctx context.Context) context.Context {
 			var native any
 			if h.sql != nil {
-				native, _ = outbox.TxFromContext[*sql.Tx](ctx)
+				native, _ = outbox.SQLTx(ctx)
 			} else {
-				native, _ = outbox.TxFromContext[pgx.Tx](ctx)
+				native, _ = outbox.PgxTx(ctx)
 			}
-			joined, err := outbox.WithTx(t.Context(), native)
+			joined, err := joinNative(t.Context(), h, native)
 			require.NoError(t, err)
 			return joined
 		}
@@ -145,10 +147,10 @@ func TestHooksRunAfterCommitAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		ran := 0
-		hook := func(ctx context.Context) error { return outbox.AfterCommit(ctx, func() { ran++ }) }
+		hook := func(ctx context.Context) error { return outbox.AfterCommit(ctx, func(context.Context) { ran++ }) }
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			require.NoError(t, note(ctx, h, 1))
-			return outbox.AfterCommit(ctx, func() {
+			return outbox.AfterCommit(ctx, func(context.Context) {
 				ran++
 				assert.Equal(t, []int{1}, notes(t, h), "the hook sees what was committed")
 			})
@@ -164,44 +166,44 @@ func TestHooksRunAfterCommitAlone(t *testing.T) {
 			return hook(ctx)
 		}))
 		assert.Equal(t, 1, ran)
-		require.ErrorIs(t, outbox.AfterCommit(t.Context(), func() {}), outbox.ErrNoTx)
+		require.ErrorIs(t, outbox.AfterCommit(t.Context(), func(context.Context) {}), outbox.ErrNoTx)
 		require.ErrorIs(t, outbox.SetRollbackOnly(t.Context()), outbox.ErrNoTx)
 	})
 }
 
-func TestTxFromContextYieldsTheNativeTransaction(t *testing.T) {
+func TestContextYieldsTheNativeTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		var ended context.Context
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			ended = ctx
-			native, pgxErr := outbox.TxFromContext[pgx.Tx](ctx)
-			std, sqlErr := outbox.TxFromContext[*sql.Tx](ctx)
-			_, err := outbox.TxFromContext[schema.Querier](ctx)
+			native, pgxErr := outbox.PgxTx(ctx)
+			std, sqlErr := outbox.SQLTx(ctx)
+			_, err := h.db.TxQuerier(ctx)
 			require.NoError(t, err)
 			if h.pool != nil {
 				require.NoError(t, pgxErr)
 				require.ErrorIs(t, sqlErr, outbox.ErrTxKind)
-				require.ErrorContains(t, sqlErr, "it is a pgx.Tx, not a *sql.Tx")
+				require.ErrorContains(t, sqlErr, "use PgxTx")
 				_, err := native.Exec(ctx, "insert into notes values ($1)", 1)
 				return err
 			}
 			require.NoError(t, sqlErr)
 			require.ErrorIs(t, pgxErr, outbox.ErrTxKind)
-			require.ErrorContains(t, pgxErr, "it is a *sql.Tx, not a pgx.Tx")
+			require.ErrorContains(t, pgxErr, "use SQLTx")
 			_, err = std.ExecContext(ctx, "insert into notes values ($1)", 1)
 			return err
 		}))
 		assert.Equal(t, []int{1}, notes(t, h))
 		for _, ctx := range []context.Context{ended, t.Context()} {
-			_, err := outbox.TxFromContext[pgx.Tx](ctx)
+			_, err := outbox.PgxTx(ctx)
 			require.ErrorIs(t, err, outbox.ErrNoTx)
-			_, err = outbox.TxFromContext[*sql.Tx](ctx)
+			_, err = outbox.SQLTx(ctx)
 			require.ErrorIs(t, err, outbox.ErrNoTx)
-			_, err = outbox.TxFromContext[schema.Querier](ctx)
+			_, err = h.db.TxQuerier(ctx)
 			require.ErrorIs(t, err, outbox.ErrNoTx)
 		}
-		require.ErrorIs(t, outbox.AfterCommit(ended, func() {}), outbox.ErrNoTx)
+		require.ErrorIs(t, outbox.AfterCommit(ended, func(context.Context) {}), outbox.ErrNoTx)
 		require.ErrorIs(t, outbox.SetRollbackOnly(ended), outbox.ErrNoTx)
 		require.ErrorIs(t, outbox.InTx(ended, h.db, func(context.Context) error { return nil }), outbox.ErrTxEnded)
 	})
@@ -214,21 +216,21 @@ func TestWithTx(t *testing.T) {
 		pub := newOutboxPublisher(t, h)
 		for _, commits := range []bool{false, true} {
 			tx, commit, rollback := beginNative(t, h)
-			ctx, err := outbox.WithTx(t.Context(), tx)
+			ctx, err := joinNative(t.Context(), h, tx)
 			require.NoError(t, err)
 			require.NoError(t, note(ctx, h, 1))
 			require.NoError(t, pub.PublishContext(ctx, "published", newMessage("")))
-			require.NoError(t, pub.Capture(ctx, "captured", newMessage("")))
-			require.ErrorIs(t, outbox.AfterCommit(ctx, func() {}), outbox.ErrNoTx)
+			require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "captured", newMessage("")))
+			require.ErrorIs(t, outbox.AfterCommit(ctx, func(context.Context) {}), outbox.ErrNoTx)
 			require.ErrorIs(t, outbox.SetRollbackOnly(ctx), outbox.ErrNoTx)
 
 			require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
 				require.NoError(t, note(ctx, h, 2))
-				require.NoError(t, pub.Capture(ctx, "undone", newMessage("")))
+				require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "undone", newMessage("")))
 				return outbox.SetRollbackOnly(ctx)
 			}), outbox.ErrRolledBack)
 			require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
-				return pub.Capture(ctx, "nested", newMessage(""))
+				return (*core.Publisher)(pub).Capture(ctx, "nested", newMessage(""))
 			}))
 			if commits {
 				require.NoError(t, commit())
@@ -240,10 +242,6 @@ func TestWithTx(t *testing.T) {
 				assert.Empty(t, topics(t, h))
 			}
 		}
-		for _, bad := range []any{nil, (*sql.Tx)(nil), h.pool, h.sql, h.db, "tx"} {
-			_, err := outbox.WithTx(t.Context(), bad)
-			require.ErrorIs(t, err, outbox.ErrBadTx)
-		}
 	})
 }
 
@@ -251,7 +249,7 @@ func TestTxOptions(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(opts outbox.TxOptions, name string) (value string) {
 			require.NoError(t, outbox.InTxWith(t.Context(), h.db, opts, func(ctx context.Context) error {
-				tx, _ := outbox.TxFromContext[schema.Querier](ctx)
+				tx, _ := h.db.TxQuerier(ctx)
 				return schema.Collect(ctx, tx, func(rows schema.Rows) error { return rows.Scan(&value) }, "select current_setting($1)", name)
 			}))
 			return value
@@ -277,35 +275,52 @@ func TestTxOptions(t *testing.T) {
 	})
 }
 
-// ends records what a TxObserver and a WriteObserver are told.
+// ends records what observers of transactions and writes are told.
 type ends struct {
 	mu     sync.Mutex
-	txs    []outbox.TxEnd
-	writes []outbox.Write
+	txs    []observe.TxEnd
+	writes []observe.WriteEnd
 }
 
-func (e *ends) TxEnded(_ context.Context, end outbox.TxEnd) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.txs = append(e.txs, end)
+type startKey struct{}
+
+func (e *ends) TxStart(ctx context.Context, start observe.TxStart) context.Context {
+	return context.WithValue(ctx, startKey{}, start)
 }
 
-func (e *ends) Written(_ context.Context, w outbox.Write) {
+func (e *ends) TxEnd(ctx context.Context, end observe.TxEnd) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.writes = append(e.writes, w)
+	if ctx.Value(startKey{}) == (observe.TxStart{DB: end.DB}) {
+		e.txs = append(e.txs, end)
+	}
+}
+
+func (e *ends) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
+	for _, msg := range start.Messages {
+		msg.Metadata.Set("traced", start.Topic)
+	}
+	return context.WithValue(ctx, startKey{}, start.Topic)
+}
+
+func (e *ends) WriteEnd(ctx context.Context, end observe.WriteEnd) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if ctx.Value(startKey{}) == end.Topic {
+		e.writes = append(e.writes, end)
+	}
 }
 
 func TestObserversAreTold(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		seen := &ends{}
-		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Observer: seen}, nil)
-		require.NoError(t, err)
+		h = h.seenBy(t, seen)
+		pub := newOutboxPublisher(t, h)
 		work := func(fail error) error {
-			return outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{Observer: seen}, func(ctx context.Context) error {
+			return outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 				require.NoError(t, pub.PublishContext(ctx, "published", newMessage("12"), newMessage("345")))
 				require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
-					return pub.Capture(ctx, "captured", newMessage("6789"))
+					return (*core.Publisher)(pub).Capture(ctx, "captured", newMessage("6789"))
 				}))
 				return fail
 			})
@@ -322,7 +337,7 @@ func TestObserversAreTold(t *testing.T) {
 		if h.sql != nil {
 			undone = nil // it was written before
 		}
-		for i, want := range []outbox.Write{
+		for i, want := range []observe.WriteEnd{
 			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4},
 			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4, Err: undone},
 		} {
@@ -330,24 +345,27 @@ func TestObserversAreTold(t *testing.T) {
 			got.Duration = 0
 			assert.Equal(t, want, got)
 		}
+		assert.Equal(t, 3, h.count(t, "select count(*) from outbox where metadata->>'traced' = topic"), "metadata that an observer set is stored")
 	})
 }
 
 func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		woken := map[string]int{}
-		for _, table := range []string{schema.Names{}.OutboxName(), schema.Names{Outbox: "other"}.OutboxName()} {
-			t.Cleanup(h.db.OnCommit(table, func() { woken[table]++ }))
+		for name, db := range map[string]*outbox.DB{"ours": h.db, "other": h.with(t, schema.Names{Outbox: "other"}).db} {
+			t.Cleanup((*core.DB)(db).OnCommit(func() { woken[name]++ }))
 		}
 		pub := newOutboxPublisher(t, h)
 		require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("")))
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return pub.Capture(ctx, "orders", newMessage("")) }))
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")) }))
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return nil }))
 		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
-			require.NoError(t, pub.Capture(ctx, "orders", newMessage("")))
+			require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")))
 			return errUndo
 		}), errUndo)
-		assert.Equal(t, map[string]int{`"outbox"`: 2}, woken)
+		assert.Equal(t, map[string]int{"ours": 2}, woken)
+		h.db.Wake()
+		assert.Equal(t, map[string]int{"ours": 3}, woken)
 	})
 }
 
@@ -362,7 +380,7 @@ func TestManyTransactionsAtOnce(t *testing.T) {
 					if err := note(ctx, h, n); err != nil {
 						return err
 					}
-					if err := pub.Capture(ctx, fmt.Sprint(n), newMessage("")); err != nil {
+					if err := (*core.Publisher)(pub).Capture(ctx, fmt.Sprint(n), newMessage("")); err != nil {
 						return err
 					}
 					if n%3 == 0 {
@@ -395,21 +413,21 @@ func TestTransactionsThroughPgBouncer(t *testing.T) {
 			require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 				require.NoError(t, note(ctx, h, n))
 				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
-					require.NoError(t, pub.Capture(ctx, "undone", newMessage("")))
+					require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "undone", newMessage("")))
 					return errors.Join(note(ctx, h, 100+n), errUndo)
 				}), errUndo)
-				return pub.Capture(ctx, "captured", newMessage(""))
+				return (*core.Publisher)(pub).Capture(ctx, "captured", newMessage(""))
 			}))
 			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
 				return errors.Join(note(ctx, h, 200+n), errUndo)
 			}), errUndo)
 			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
 				_ = h.execTx(ctx, "rollback")
-				return pub.Capture(ctx, "captured", newMessage(""))
+				return (*core.Publisher)(pub).Capture(ctx, "captured", newMessage(""))
 			}), outbox.ErrTxEnded)
 			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
 				_ = h.execTx(ctx, "select 1/0")
-				return pub.Capture(ctx, "captured", newMessage(""))
+				return (*core.Publisher)(pub).Capture(ctx, "captured", newMessage(""))
 			}), pgx.ErrTxCommitRollback)
 		}
 		assert.Len(t, notes(t, h), 10)

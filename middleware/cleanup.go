@@ -10,7 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 const (
@@ -21,8 +23,6 @@ const (
 
 // CleanerConfig configures a Cleaner. The zero value is ready for use.
 type CleanerConfig struct {
-	// Tables are the names of the tables; default: inbox in the search path.
-	Tables schema.Names
 	// Retention is how long a row stays after its message was processed; default 30 days, -1 for ever. A copy
 	// that comes later is handled again, so keep it longer than a broker, a delay, a requeue or a replay can
 	// take to bring one. Rows of messages that failed so long ago for the first time, and were not handled since, go as well;
@@ -50,7 +50,6 @@ type Cleaned struct {
 }
 
 func (c *CleanerConfig) setDefaults() {
-	c.Tables = c.Tables.WithDefaults()
 	if c.Retention == 0 {
 		c.Retention = defaultRetention
 	}
@@ -63,9 +62,6 @@ func (c *CleanerConfig) setDefaults() {
 }
 
 func (c CleanerConfig) validate() error {
-	if err := c.Tables.Validate(); err != nil {
-		return fmt.Errorf("CleanerConfig.Tables: %w", err)
-	}
 	switch {
 	case c.Retention < -1:
 		return fmt.Errorf("CleanerConfig.Retention is %s: use -1 to keep rows for ever", c.Retention)
@@ -79,7 +75,7 @@ func (c CleanerConfig) validate() error {
 
 // Cleaner deletes old rows from the inbox table, but not those of dead messages. Any number of processes may run one.
 type Cleaner struct {
-	db     *outbox.DB
+	db     *core.DB
 	cfg    CleanerConfig
 	logger watermill.LoggerAdapter
 
@@ -90,18 +86,15 @@ type Cleaner struct {
 	done    chan struct{}
 }
 
-// NewCleaner makes a Cleaner. It does no I/O. It returns outbox.ErrNoDB, schema.ErrBadName or an error that names the
-// field at fault. A nil logger logs nothing.
+// NewCleaner makes a Cleaner. It does no I/O. It returns outbox.ErrNoDB or an error that names the field at fault. A nil
+// logger is that of db.
 func NewCleaner(db *outbox.DB, cfg CleanerConfig, logger watermill.LoggerAdapter) (*Cleaner, error) {
 	cfg.setDefaults()
-	if err := errors.Join(db.Check(), cfg.validate()); err != nil {
+	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
 		return nil, err
 	}
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
 	c := &Cleaner{
-		db: db, cfg: cfg, logger: logger,
+		db: (*core.DB)(db), cfg: cfg, logger: (*core.DB)(db).Logger(logger),
 		running: make(chan struct{}), done: make(chan struct{}),
 	}
 	c.closing, c.close = context.WithCancel(context.Background())
@@ -152,12 +145,12 @@ func (c *Cleaner) Clean(ctx context.Context) (int64, error) {
 		return 0, nil
 	}
 	rows := int64(0)
-	for _, statement := range []string{schema.CleanInbox, schema.CleanInboxFailed} {
+	for _, statement := range []string{sqltext.CleanInbox, sqltext.CleanInboxFailed} {
 		for more := true; more; {
-			n, err := c.db.Exec(ctx, c.cfg.Tables.Render(statement), c.cfg.Retention.Seconds(), c.cfg.Batch)
+			n, err := c.db.Exec(ctx, c.db.Render(statement), c.cfg.Retention.Seconds(), c.cfg.Batch)
 			rows += n
 			if err != nil {
-				return rows, fmt.Errorf("clean inbox: %w", schema.Explain(err))
+				return rows, fmt.Errorf("clean inbox: %w", text.Explain(err))
 			}
 			more = n == int64(c.cfg.Batch)
 		}

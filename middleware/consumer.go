@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // maxConsumerBytes leaves room for a key of the largest size beside it in the index of the inbox.
@@ -19,7 +19,7 @@ func checkService(field, service string) error {
 			"would take each other's messages for duplicates; set it to the name of the service, such as \"billing\"", field)
 	case strings.Contains(service, "/"):
 		return fmt.Errorf("%s is %q: it must not contain a slash, which separates it from the handler's name in the inbox", field, service)
-	case len(service) >= maxConsumerBytes || !schema.Storable(service):
+	case len(service) >= maxConsumerBytes || !text.Storable(service):
 		return fmt.Errorf("%s must be UTF-8 without NUL, of less than %d bytes", field, maxConsumerBytes)
 	}
 	return nil
@@ -34,7 +34,7 @@ func consumerOf(service, name string) (string, error) {
 	case len(consumer) > maxConsumerBytes:
 		return "", fmt.Errorf("service and handler have %d bytes together, the limit is %d: set InboxConfig.Consumer to a shorter name",
 			len(consumer), maxConsumerBytes)
-	case !schema.Storable(name):
+	case !text.Storable(name):
 		return "", errors.New("the name of the consumer is invalid UTF-8 or holds a NUL: set InboxConfig.Consumer")
 	}
 	return consumer, nil

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -15,7 +14,9 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // Metadata of a dead letter, four of them under the names that Watermill's PoisonQueue uses.
@@ -28,30 +29,28 @@ const (
 	MetadataUUID       = "uuid_poisoned"       // UUID of the message; the letter has one of its own
 )
 
-const maxErrorBytes = 1024
-
 // letterKey is the default key, unless it is one that the outbox refuses.
-func letterKey(topic string, msg *message.Message) string {
-	if key := outbox.AggregateKey(topic, msg); len(key) <= outbox.MaxKeyBytes {
-		return key
+func letterKey(topic string, msg *message.Message) (string, error) {
+	if key, err := core.AggregateKey(topic, msg); err == nil && len(key) <= core.MaxKeyBytes {
+		return key, nil
 	}
-	return ""
+	return "", nil
 }
 
 // bury marks the message dead and publishes its dead letter, both or neither. It returns false if a copy was
 // processed meanwhile, or is dead already: then it does nothing.
 func (o *outcomes) bury(ctx context.Context, msg *message.Message, c *claim, cause error) (buried bool, err error) {
-	err = outbox.InTx(ctx, o.db, func(ctx context.Context) error {
+	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
 		buried = c == nil
 		id, consumer, revived := msg.UUID, o.cfg.Service+"/"+message.HandlerNameFromCtx(ctx), 0
 		if c != nil {
-			q, err := o.db.TxQuerier(ctx)
+			q, err := o.db.Tx(ctx)
 			if err != nil {
 				return err
 			}
 			id, consumer = c.key, c.consumer
-			err = schema.Collect(ctx, q, func(rows schema.Rows) error { buried = true; return rows.Scan(&revived) },
-				c.tables.Render(schema.BuryInbox), consumer, id, errorText(cause))
+			err = drive.Collect(ctx, q, func(rows drive.Rows) error { buried = true; return rows.Scan(&revived) },
+				o.db.Render(sqltext.BuryInbox), consumer, id, text.OfError(cause))
 			if err != nil || !buried {
 				return err
 			}
@@ -84,7 +83,7 @@ func deadLetter(ctx context.Context, msg *message.Message, service string, cause
 		newEntry(MetadataHandler, message.HandlerNameFromCtx(ctx)),
 		newEntry(MetadataTopic, message.SubscribeTopicFromCtx(ctx)),
 		newEntry(MetadataSubscriber, message.SubscriberNameFromCtx(ctx)),
-		newEntry(MetadataReason, errorText(cause)),
+		newEntry(MetadataReason, text.OfError(cause)),
 	}
 	leftOut := []string{delay.DelayedUntilKey, delay.DelayedForKey, outbox.MetadataGeneration}
 	for _, n := range notes {
@@ -124,7 +123,7 @@ type entry struct {
 }
 
 func newEntry(key, value string) entry {
-	e := entry{key: valid(key), value: valid(value), size: len(":,")}
+	e := entry{key: text.Valid(key), value: text.Valid(value), size: len(":,")}
 	for _, s := range []string{e.key, e.value} {
 		encoded, _ := json.Marshal(s) // strings always can be
 		e.size += len(encoded)
@@ -136,30 +135,7 @@ func newEntry(key, value string) entry {
 func (e entry) cutTo(room int) entry {
 	const longestEscape = len(`\u0001`)
 	if left := room - newEntry(e.key, "").size; e.size > room && left > 0 {
-		return newEntry(e.key, cut(e.value, left/longestEscape))
+		return newEntry(e.key, text.Cut(e.value, left/longestEscape))
 	}
 	return e
-}
-
-// errorText is what of an error is stored.
-func errorText(err error) string { return cut(valid(err.Error()), maxErrorBytes) }
-
-// cut returns at most limit bytes of a text, with an ellipsis if it is longer.
-func cut(text string, limit int) string {
-	const more = "…"
-	if len(text) <= limit {
-		return text
-	}
-	if limit < len(more) {
-		return ""
-	}
-	return strings.ToValidUTF8(text[:limit-len(more)], "") + more
-}
-
-// valid replaces what Postgres text cannot hold.
-func valid(s string) string {
-	if schema.Storable(s) {
-		return s
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

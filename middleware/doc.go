@@ -12,7 +12,7 @@
 //	  Tx         BEGIN
 //	    Inbox      notes (service/handler, message id); noted before: skip and ack
 //	      Outbox     waits for what the handler returns
-//	        handler    writes with the transaction of its context (outbox.TxFromContext), returns messages
+//	        handler    writes with the transaction of its context (outbox.PgxTx, SQLTx), returns messages
 //	      Outbox     takes the messages
 //	    Inbox      makes sure that none are left for the Router to publish
 //	  Tx         writes the messages and COMMIT, in one round trip with pgx; or ROLLBACK
@@ -22,7 +22,7 @@
 // costs three round trips in all.
 //
 // Each part works alone: Tx; Tx and Inbox; Tx and Outbox; all of them; each with Outcomes or without. Inbox and
-// Outbox need a transaction around them, of Tx, outbox.InTx or outbox.WithTx, and say so if it is missing.
+// Outbox need a transaction around them, of Tx, outbox.InTx, WithPgxTx or WithSQLTx, and say so if it is missing.
 // Inbox without Outbox is for handlers that return no messages: the Router publishes those after the commit, and if that
 // failed, the redelivery would be skipped as a duplicate.
 //

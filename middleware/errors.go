@@ -58,11 +58,3 @@ func around(name string, handle handleFunc) message.HandlerMiddleware {
 		}
 	}
 }
-
-// refuse is a middleware that fails every message.
-func refuse(name string, err error) message.HandlerMiddleware {
-	err = fmt.Errorf("middleware.%s: %w", name, err)
-	return func(message.HandlerFunc) message.HandlerFunc {
-		return func(*message.Message) ([]*message.Message, error) { return nil, err }
-	}
-}

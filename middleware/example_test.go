@@ -8,7 +8,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -26,7 +25,7 @@ func bookOrder(msg *message.Message) ([]*message.Message, error) {
 	if len(msg.Payload) == 0 {
 		return nil, outbox.Poison(errBadJSON)
 	}
-	tx, err := outbox.TxFromContext[pgx.Tx](msg.Context())
+	tx, err := outbox.PgxTx(msg.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +38,10 @@ func bookOrder(msg *message.Message) ([]*message.Message, error) {
 // The whole stack on a Router. The Router never publishes by itself: Publisher is only there because
 // AddHandler asks for one, and gives the publish topic its name.
 func Example() {
-	db := outbox.FromPgx(pool)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	if err != nil {
+		log.Fatal(err)
+	}
 	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, logger)
 	if err != nil {
 		log.Fatal(err)
@@ -58,7 +60,10 @@ func Example() {
 
 // Watermill's Retry and PoisonQueue, if any, are added before the stack.
 func ExampleStack() {
-	db := outbox.FromPgx(pool)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	if err != nil {
+		log.Fatal(err)
+	}
 	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, logger)
 	if err != nil {
 		log.Fatal(err)
@@ -77,24 +82,35 @@ func ExampleStack() {
 
 // Tx alone, with a tenant for row-level security.
 func ExampleTx() {
-	db := outbox.FromPgx(pool)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	if err != nil {
+		log.Fatal(err)
+	}
 	router := message.NewDefaultRouter(logger)
-	router.AddMiddleware(middleware.Tx(db, middleware.TxConfig{
+	tx, err := middleware.Tx(db, middleware.TxConfig{
 		Isolation: sql.LevelSerializable,
 		OnBegin: func(ctx context.Context, msg *message.Message) error {
-			tx, err := outbox.TxFromContext[pgx.Tx](ctx)
+			tx, err := outbox.PgxTx(ctx)
 			if err != nil {
 				return err
 			}
 			_, err = tx.Exec(ctx, "select set_config('app.tenant', $1, true)", msg.Metadata.Get("tenant"))
 			return err
 		},
-	}))
+	}, logger)
+	if err != nil {
+		log.Fatal(err)
+	}
+	router.AddMiddleware(tx)
 }
 
 // The Cleaner runs beside the Router.
 func ExampleCleaner() {
-	cleaner, err := middleware.NewCleaner(outbox.FromPgx(pool), middleware.CleanerConfig{}, logger)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	if err != nil {
+		log.Fatal(err)
+	}
+	cleaner, err := middleware.NewCleaner(db, middleware.CleanerConfig{}, logger)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 type handlingKey struct{}
@@ -16,13 +17,14 @@ type handlingKey struct{}
 // handling is what the middlewares around one delivery of a message tell each other. It lives in the context;
 // one goroutine uses it.
 type handling struct {
-	handler   core.Handler
+	tree      core.Tree
 	uuid      string // of the message
 	delivered bool   // by our own Subscriber
 
-	begun time.Time
-	ended atomic.Bool
-	inTx  bool // a Tx is around
+	begun    time.Time
+	ended    atomic.Bool
+	inTx     bool // a Tx is around
+	attempts int  // begun by Tx
 
 	// What the current attempt came to.
 	claim      *claim // nil until Inbox has asked for the message
@@ -38,8 +40,8 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 	if h := currentHandling(msg); h != nil {
 		return msg.Context(), h, false
 	}
-	ctx := core.BindDelivery(msg)
-	h = &handling{begun: time.Now(), handler: core.HandlerFrom(ctx), uuid: msg.UUID, delivered: core.IsDelivered(msg)}
+	ctx, tree := core.TreeOf(core.BindDelivery(msg))
+	h = &handling{begun: time.Now(), tree: tree, uuid: msg.UUID, delivered: core.IsDelivered(msg)}
 	return context.WithValue(ctx, handlingKey{}, h), h, true
 }
 
@@ -48,7 +50,7 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 // only what never changes is looked at. A middleware may have copied the message, so it is known by its UUID.
 func currentHandling(msg *message.Message) *handling {
 	h, _ := msg.Context().Value(handlingKey{}).(*handling)
-	if h == nil || h.uuid != msg.UUID || h.handler != core.HandlerFrom(msg.Context()) || h.ended.Load() {
+	if h == nil || h.uuid != msg.UUID || !h.tree.Has(msg.Context()) || h.ended.Load() {
 		return nil
 	}
 	return h
@@ -67,16 +69,16 @@ func (h *handling) failures() int {
 	return h.claim.failures + 1
 }
 
-func (h *handling) outcome(err error) Outcome {
+func (h *handling) outcome(err error) observe.Outcome {
 	switch {
 	case err != nil:
-		return Failed
+		return observe.Failed
 	case h.duplicate:
-		return Duplicate
+		return observe.Duplicate
 	case h.rolledBack:
-		return RolledBack
+		return observe.RolledBack
 	}
-	return Processed
+	return observe.Processed
 }
 
 // isDelivered says whether our own Subscriber delivered the message to this handler.

@@ -12,7 +12,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // maxInboxKeyBytes is the largest size of what identifies a message.
@@ -20,8 +24,6 @@ const maxInboxKeyBytes = 1024
 
 // InboxConfig configures Inbox. Service is required.
 type InboxConfig struct {
-	// Tables are the names of the tables; default: inbox in the search path.
-	Tables schema.Names
 	// Service names the service. The replicas of a service share it; another service must have another one, or it would
 	// take messages that this one handled for duplicates. It may not contain a slash.
 	Service string
@@ -33,29 +35,23 @@ type InboxConfig struct {
 	// than 1 KiB makes the message poison; an error fails it.
 	Key func(msg *message.Message) (string, error)
 	// CheckContent compares the SHA-256 of a duplicate's payload with that of the message that was
-	// processed. If they differ, the duplicate is acked all the same, logged as an error, told to the
-	// Observer as Mismatch, and passed to OnMismatch. It costs a round trip for each duplicate.
+	// processed. If they differ, the duplicate is acked all the same, logged as an error, told to
+	// observers as observe.Mismatch, and passed to OnMismatch. It costs a round trip for each duplicate.
 	CheckContent bool
 	// OnMismatch, if not nil, gets duplicates with other content. It runs in the transaction; an error fails the message.
 	OnMismatch func(ctx context.Context, msg *message.Message) error
 	// ProcessDelivered guards messages from our own Subscriber in handlers that publish as well; see
 	// OutboxConfig.ProcessDelivered.
 	ProcessDelivered bool
-	// Observer, if not nil, is told of mismatches.
-	Observer Observer
 }
 
 func (c *InboxConfig) setDefaults() {
-	c.Tables = c.Tables.WithDefaults()
 	if c.Key == nil {
 		c.Key = func(msg *message.Message) (string, error) { return msg.UUID, nil }
 	}
 }
 
 func (c InboxConfig) validate() error {
-	if err := c.Tables.Validate(); err != nil {
-		return fmt.Errorf("InboxConfig.Tables: %w", err)
-	}
 	if err := checkService("InboxConfig.Service", c.Service); err != nil {
 		return err
 	}
@@ -70,7 +66,7 @@ func (c InboxConfig) validate() error {
 // Inbox has each message handled once: it notes the message in the inbox table, in the transaction of the
 // handler, and skips one that is noted there as processed or dead, so that it is acked. A copy
 // that arrives while another is being handled waits for the outcome. It needs a transaction around it, Tx for
-// one, and a table made by schema.Migrate. A nil logger logs nothing; else there is an error line for each mismatch and a
+// one, and a table made by schema.Migrate. A nil logger is that of db; there is an error line for each mismatch and a
 // debug line for each duplicate.
 //
 // It returns ErrUncaptured if messages come out of the handler, because it could not have them sent again after
@@ -83,33 +79,29 @@ func (c InboxConfig) validate() error {
 // The constructor returns outbox.ErrNoDB or an error that names the field at fault.
 func Inbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	cfg.setDefaults()
-	if err := errors.Join(db.Check(), cfg.validate()); err != nil {
+	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
 		return nil, err
 	}
-	i := &inbox{
-		db: db, cfg: cfg, logger: orNop(logger),
-		claimSQL: cfg.Tables.Render(schema.ClaimInbox),
-		hashSQL:  cfg.Tables.Render(schema.InboxHash),
-	}
+	i := &inbox{db: (*core.DB)(db), cfg: cfg}
+	i.logger = i.db.Logger(logger)
+	i.claimSQL, i.hashSQL = i.db.Render(sqltext.ClaimInbox), i.db.Render(sqltext.InboxHash)
 	return around("Inbox", i.handle), nil
 }
 
 // Revive makes a dead message processable again, with all its attempts: its next delivery is handled. Somebody must
 // deliver it, from the dead-letter topic for example. The consumer is that of the inbox table: service, slash, and handler. It
 // returns false if there is no such dead message.
-func Revive(ctx context.Context, db *outbox.DB, tables schema.Names, consumer, key string) (bool, error) {
-	if err := errors.Join(db.Check(), tables.Validate()); err != nil {
-		return false, err
-	}
-	n, err := db.Exec(ctx, tables.Render(schema.ReviveInbox), consumer, key)
+func Revive(ctx context.Context, db *outbox.DB, consumer, key string) (bool, error) {
+	own := (*core.DB)(db)
+	n, err := own.Exec(ctx, own.Render(sqltext.ReviveInbox), consumer, key)
 	if err != nil {
-		return false, fmt.Errorf("revive: %w", schema.Explain(err))
+		return false, fmt.Errorf("revive: %w", text.Explain(err))
 	}
 	return n > 0, nil
 }
 
 type inbox struct {
-	db                *outbox.DB
+	db                *core.DB
 	cfg               InboxConfig
 	logger            watermill.LoggerAdapter
 	claimSQL, hashSQL string
@@ -117,7 +109,6 @@ type inbox struct {
 
 // claim is the inbox row of the message being handled. Outcomes uses it after the transaction.
 type claim struct {
-	tables        schema.Names
 	consumer, key string
 	failures      int           // recorded before this attempt
 	failing       time.Duration // since the first of them
@@ -128,7 +119,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	if !i.cfg.ProcessDelivered && isDelivered(msg) && message.PublishTopicFromCtx(ctx) != "" {
 		return next(msg)
 	}
-	q, err := i.db.TxQuerier(ctx)
+	q, err := i.db.Tx(ctx)
 	if err != nil {
 		return nil, checkTx(err, "Inbox")
 	}
@@ -151,7 +142,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	}
 
 	ours := false
-	err = schema.Collect(ctx, q, func(rows schema.Rows) error {
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		ours = true
 		var seconds float64
 		err := rows.Scan(&c.failures, &seconds)
@@ -159,7 +150,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 		return err
 	}, i.claimSQL, c.consumer, c.key, hash)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: %w", schema.Explain(err))
+		return nil, fmt.Errorf("inbox: %w", text.Explain(err))
 	}
 	h.claim = c
 	if !ours {
@@ -188,21 +179,21 @@ func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, err
 	if err != nil {
 		return nil, fmt.Errorf("inbox: key: %w", err)
 	}
-	if key == "" || len(key) > maxInboxKeyBytes || !schema.Storable(key) {
+	if key == "" || len(key) > maxInboxKeyBytes || !text.Storable(key) {
 		return nil, outbox.Poison(fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
 			len(key), maxInboxKeyBytes))
 	}
-	return &claim{tables: i.cfg.Tables, consumer: consumer, key: key}, nil
+	return &claim{consumer: consumer, key: key}, nil
 }
 
-func (i *inbox) skip(ctx context.Context, q schema.Querier, c *claim, hash []byte, msg *message.Message, h *handling) error {
+func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, hash []byte, msg *message.Message, h *handling) error {
 	fields := watermill.LogFields{"consumer": c.consumer, "message_uuid": msg.UUID, "inbox_key": c.key}
 	i.logger.Debug("Skipping a message that was handled before", fields)
 	if !i.cfg.CheckContent {
 		return nil
 	}
 	var known []byte
-	err := schema.Collect(ctx, q, func(rows schema.Rows) error { return rows.Scan(&known) }, i.hashSQL, c.consumer, c.key)
+	err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&known) }, i.hashSQL, c.consumer, c.key)
 	if err != nil {
 		return fmt.Errorf("inbox: compare content: %w", err)
 	}
@@ -211,18 +202,11 @@ func (i *inbox) skip(ctx context.Context, q schema.Querier, c *claim, hash []byt
 	}
 	err = errors.New("a message was skipped whose key was handled before with other content")
 	i.logger.Error("Inbox content mismatch", err, fields)
-	observe(i.cfg.Observer, i.db.Name(), msg, h, Mismatch, err)
+	ended(ctx, i.db, i.cfg.Service, msg, h, observe.Mismatch, err)
 	if i.cfg.OnMismatch != nil {
 		if err := i.cfg.OnMismatch(ctx, msg); err != nil {
 			return fmt.Errorf("inbox: OnMismatch: %w", err)
 		}
 	}
 	return nil
-}
-
-func orNop(logger watermill.LoggerAdapter) watermill.LoggerAdapter {
-	if logger == nil {
-		return watermill.NopLogger{}
-	}
-	return logger
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // unreachable is a handle that never gets a connection.
@@ -27,7 +26,11 @@ func unreachable(t *testing.T) *outbox.DB {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return outbox.FromPgx(pool)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
 }
 
 func TestBadConfiguration(t *testing.T) {
@@ -36,7 +39,6 @@ func TestBadConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad := schema.Names{Inbox: `x"; drop table y`, Outbox: "1"}
 	ready := func(_ message.HandlerMiddleware, err error) error { return err }
 	stack := func(pub *outbox.Publisher, cfg StackConfig) error { _, err := Stack(pub, cfg, nil); return err }
 	long := strings.Repeat("c", 4000)
@@ -45,7 +47,6 @@ func TestBadConfiguration(t *testing.T) {
 		want string
 	}{
 		"Inbox nil":          {ready(Inbox(nil, InboxConfig{Service: "s"}, nil)), "no database"},
-		"Inbox tables":       {ready(Inbox(db, InboxConfig{Service: "s", Tables: bad}, nil)), "bad table name"},
 		"Inbox no service":   {ready(Inbox(db, InboxConfig{}, nil)), "InboxConfig.Service is required: without it two services"},
 		"Inbox slash":        {ready(Inbox(db, InboxConfig{Service: "a/b"}, nil)), "InboxConfig.Service"},
 		"Inbox service":      {ready(Inbox(db, InboxConfig{Service: "a\x00"}, nil)), "InboxConfig.Service"},
@@ -56,7 +57,11 @@ func TestBadConfiguration(t *testing.T) {
 		"Outbox topic":       {ready(Outbox(pub, OutboxConfig{Topic: "\xff"}, nil)), "OutboxConfig.Topic"},
 		"Outcomes nil":       {ready(Outcomes(nil, OutcomesConfig{Service: "s"}, nil)), "no database"},
 		"Outcomes service":   {ready(Outcomes(db, OutcomesConfig{}, nil)), "OutcomesConfig.Service is required"},
-		"Outcomes tables":    {ready(Outcomes(db, OutcomesConfig{Service: "s", Tables: bad}, nil)), "bad table name"},
+		"Tx nil":             {ready(Tx(nil, TxConfig{}, nil)), "no database"},
+		"Tx isolation":       {ready(Tx(db, TxConfig{Isolation: sql.LevelLinearizable}, nil)), "TxConfig.Isolation"},
+		"Tx timeout":         {ready(Tx(db, TxConfig{Timeout: -5}, nil)), "TxConfig.Timeout"},
+		"Tx retries":         {ready(Tx(db, TxConfig{MaxRetries: -2}, nil)), "TxConfig.MaxRetries"},
+		"Tx backoff":         {ready(Tx(db, TxConfig{Backoff: outbox.Backoff{Initial: -2}}, nil)), "TxConfig.Backoff.Initial"},
 		"Outcomes topic":     {ready(Outcomes(db, OutcomesConfig{Service: "s", DeadLetterTopic: "\xff"}, nil)), "DeadLetterTopic"},
 		"Outcomes attempts":  {ready(Outcomes(db, OutcomesConfig{Service: "s", MaxAttempts: -2}, nil)), "MaxAttempts"},
 		"Outcomes age":       {ready(Outcomes(db, OutcomesConfig{Service: "s", MinDeadAge: -2}, nil)), "MinDeadAge"},
@@ -87,12 +92,6 @@ func TestBadWiringFailsEveryMessage(t *testing.T) {
 		mw   message.HandlerMiddleware
 		want string
 	}{
-		"Tx nil":             {Tx(nil, TxConfig{}), "no database"},
-		"Tx nil pool":        {Tx(outbox.FromPgx(nil), TxConfig{}), "no database"},
-		"Tx isolation":       {Tx(db, TxConfig{Isolation: sql.LevelLinearizable}), "Isolation"},
-		"Tx timeout":         {Tx(db, TxConfig{Timeout: -5}), "Timeout"},
-		"Tx retries":         {Tx(db, TxConfig{Retries: -2}), "Retries"},
-		"Tx backoff":         {Tx(db, TxConfig{RetryBackoff: -2}), "RetryBackoff"},
 		"Inbox without Tx":   {ready(Inbox(db, InboxConfig{Service: "s", Consumer: "c"}, nil)), "add middleware.Tx"},
 		"Outbox without Tx":  {ready(Outbox(pub, OutboxConfig{}, nil)), "add middleware.Tx"},
 		"Outcomes inside Tx": {insideTx(ready(Outcomes(db, OutcomesConfig{Service: "s"}, nil))), "outside of Tx"},
@@ -202,17 +201,6 @@ func TestRepeatable(t *testing.T) {
 	}
 }
 
-func TestRetryDelayGrowsAndEnds(t *testing.T) {
-	for n, most := range []time.Duration{10, 20, 40, 80, 160, 320, 640, 1000, 1000} {
-		most *= time.Millisecond
-		for range 100 {
-			if d := retryDelay(10*time.Millisecond, n); d < most/2 || d > most {
-				t.Fatalf("retryDelay(10ms, %d) = %s, want %s to %s", n, d, most/2, most)
-			}
-		}
-	}
-}
-
 func TestLifetime(t *testing.T) {
 	type key struct{}
 	parent, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, "v"))
@@ -274,23 +262,6 @@ func TestRelate(t *testing.T) {
 	relate(nil, "cause", "")
 }
 
-func TestErrorTextCanBeStored(t *testing.T) {
-	for _, text := range []string{
-		"plain", "", "nul \x00 in it", "bad \xff utf-8", strings.Repeat("x", 5000), strings.Repeat("ä", 5000), strings.Repeat("\x00", 5000),
-	} {
-		got := errorText(errors.New(text))
-		if len(got) > 1024 || !utf8.ValidString(got) || strings.Contains(got, "\x00") {
-			t.Errorf("%.20q became %d bytes, %.40q", text, len(got), got)
-		}
-		if len(text) > 1024 && len(got) < 1000 {
-			t.Errorf("%.20q was cut to %d bytes", text, len(got))
-		}
-	}
-	if got := errorText(errors.New("plain")); got != "plain" {
-		t.Errorf("a plain text became %q", got)
-	}
-}
-
 func TestDeadLetterIsStorable(t *testing.T) {
 	msg := message.NewMessage("", []byte("payload"))
 	msg.Metadata = message.Metadata{
@@ -303,7 +274,7 @@ func TestDeadLetterIsStorable(t *testing.T) {
 		t.Errorf("got %q %q", letter.UUID, letter.Payload)
 	}
 	for k, v := range letter.Metadata {
-		if !schema.Storable(k) || !schema.Storable(v) {
+		if !text.Storable(k) || !text.Storable(v) {
 			t.Errorf("metadata %q = %q", k, v)
 		}
 	}
@@ -323,21 +294,10 @@ func TestDeadLetterIsStorable(t *testing.T) {
 	}
 }
 
-func TestOutcomeNames(t *testing.T) {
-	seen := map[string]bool{}
-	for o := Failed; o <= Mismatch; o++ {
-		if s := o.String(); s == "unknown" || seen[s] {
-			t.Errorf("outcome %d is called %q", o, s)
-		} else {
-			seen[s] = true
-		}
-	}
-}
-
 func TestCleanerConfiguration(t *testing.T) {
 	db := unreachable(t)
 	for want, cfg := range map[string]CleanerConfig{
-		"Retention": {Retention: -2}, "Interval": {Interval: -1}, "Batch": {Batch: -1}, "Tables": {Tables: schema.Names{Inbox: "a b"}},
+		"Retention": {Retention: -2}, "Interval": {Interval: -1}, "Batch": {Batch: -1},
 	} {
 		if _, err := NewCleaner(db, cfg, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", cfg, err)

@@ -7,7 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // OutboxConfig configures Outbox. The zero value is ready for use.
@@ -36,14 +37,14 @@ func Outbox(pub *outbox.Publisher, cfg OutboxConfig, _ watermill.LoggerAdapter) 
 	switch {
 	case pub == nil:
 		return nil, errNoPublisher
-	case len(cfg.Topic) > outbox.MaxTopicBytes || !schema.Storable(cfg.Topic):
+	case len(cfg.Topic) > outbox.MaxTopicBytes || !text.Storable(cfg.Topic):
 		return nil, fmt.Errorf("OutboxConfig.Topic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
 	}
-	return around("Outbox", (&capturer{pub: pub, cfg: cfg}).handle), nil
+	return around("Outbox", (&capturer{pub: (*core.Publisher)(pub), cfg: cfg}).handle), nil
 }
 
 type capturer struct {
-	pub *outbox.Publisher
+	pub *core.Publisher
 	cfg OutboxConfig
 }
 
@@ -52,7 +53,7 @@ func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*me
 	if !c.cfg.ProcessDelivered && isDelivered(msg) {
 		return next(msg)
 	}
-	if _, err := c.pub.DB().TxQuerier(ctx); err != nil {
+	if _, err := c.pub.DB().Tx(ctx); err != nil {
 		return nil, checkTx(err, "Outbox")
 	}
 	uuid, correlation := msg.UUID, msg.Metadata.Get(outbox.MetadataCorrelationID)

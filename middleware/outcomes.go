@@ -11,7 +11,9 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // bookkeepingTimeout bounds what Outcomes writes after an attempt, whose context may be over.
@@ -19,8 +21,6 @@ const bookkeepingTimeout = 10 * time.Second
 
 // OutcomesConfig configures Outcomes. Service is required.
 type OutcomesConfig struct {
-	// Tables are the names of the tables; default: outbox in the search path.
-	Tables schema.Names
 	// Service names the service in dead letters, as InboxConfig.Service does in the inbox.
 	Service string
 	// DeadLetterTopic is where poison messages are published, through the outbox; default "dead_letters".
@@ -38,12 +38,9 @@ type OutcomesConfig struct {
 	// make a failing handler spin; default 100 ms doubling to 10 s. The message keeps its place meanwhile: keep Max below the time
 	// that the broker gives for an ack. The wait ends with the message's context, which a Router's Close ends.
 	Backoff outbox.Backoff
-	// Observer, if not nil, is told the outcome of each message.
-	Observer Observer
 }
 
 func (c *OutcomesConfig) setDefaults() {
-	c.Tables = c.Tables.WithDefaults()
 	if c.DeadLetterTopic == "" {
 		c.DeadLetterTopic = "dead_letters"
 	}
@@ -64,7 +61,7 @@ func (c OutcomesConfig) validate() error {
 		return err
 	}
 	switch {
-	case len(c.DeadLetterTopic) > outbox.MaxTopicBytes || !schema.Storable(c.DeadLetterTopic):
+	case len(c.DeadLetterTopic) > outbox.MaxTopicBytes || !text.Storable(c.DeadLetterTopic):
 		return fmt.Errorf("OutcomesConfig.DeadLetterTopic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
 	case c.MaxAttempts < -1:
 		return fmt.Errorf("OutcomesConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
@@ -95,22 +92,22 @@ func (c OutcomesConfig) validate() error {
 // to 1 KiB, so keep secrets out of errors.
 //
 // Each message that is put aside is an error line in the log, and each failed attempt a debug line; a Router
-// writes an error line of its own for each error that it gets. A nil logger logs nothing. The constructor
+// writes an error line of its own for each error that it gets. A nil logger is that of db. The constructor
 // returns outbox.ErrNoDB or an error that names the field at fault.
 func Outcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	cfg.setDefaults()
-	letters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Tables: cfg.Tables, KeyFunc: letterKey}, logger)
+	letters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: letterKey}, logger)
 	if err = errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
-	o := &outcomes{db: db, cfg: cfg, letters: letters, logger: orNop(logger)}
+	o := &outcomes{db: (*core.DB)(db), cfg: cfg, letters: (*core.Publisher)(letters), logger: (*core.DB)(db).Logger(logger)}
 	return around("Outcomes", o.handle), nil
 }
 
 type outcomes struct {
-	db      *outbox.DB
+	db      *core.DB
 	cfg     OutcomesConfig
-	letters *outbox.Publisher
+	letters *core.Publisher
 	logger  watermill.LoggerAdapter
 }
 
@@ -120,19 +117,20 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 	if !outermost {
 		return nil, errors.New("middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx")
 	}
+	ctx = started(ctx, o.db, o.cfg.Service, msg)
 	msg.SetContext(ctx)
 	finished := false
 	defer func() {
-		cause, outcome, wait := err, Failed, time.Duration(0)
+		cause, outcome, wait := err, observe.Failed, time.Duration(0)
 		if !finished {
 			cause = errPanicked
 		}
-		if outcome, wait, err = o.settle(ctx, msg, h, cause); outcome != Processed {
+		if outcome, wait, err = o.settle(ctx, msg, h, cause); outcome != observe.Processed {
 			produced = nil
 		}
 		h.ended.Store(true)
 		msg.SetContext(outside)
-		observe(o.cfg.Observer, o.db.Name(), msg, h, outcome, cause)
+		ended(ctx, o.db, o.cfg.Service, msg, h, outcome, cause)
 		pause(outside, wait)
 	}()
 	produced, err = next(msg)
@@ -141,7 +139,7 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 }
 
 // settle returns the outcome, and what to return to the Router: nil to ack, or an error to nack after the wait.
-func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling, err error) (Outcome, time.Duration, error) {
+func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling, err error) (observe.Outcome, time.Duration, error) {
 	if err == nil {
 		return h.outcome(nil), 0, nil
 	}
@@ -151,25 +149,25 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 	case outbox.DeadLetter:
 		buried, buryErr := o.bury(ctx, msg, h.claim, err)
 		if buryErr != nil {
-			return Failed, o.wait(h), errors.Join(err, fmt.Errorf("put aside: %w", schema.Explain(buryErr)))
+			return observe.Failed, o.wait(h), errors.Join(err, fmt.Errorf("put aside: %w", text.Explain(buryErr)))
 		}
 		if !buried {
-			return Duplicate, 0, nil
+			return observe.Duplicate, 0, nil
 		}
 		o.logger.Error("Message put aside as a dead letter", err, o.fields(ctx, msg).Add(watermill.LogFields{
 			"dead_letter_topic": o.cfg.DeadLetterTopic,
 		}))
-		return Poisoned, 0, nil
+		return observe.Dead, 0, nil
 	case outbox.Ack:
-		o.record(ctx, msg, h.claim, schema.ClaimInbox, nil)
-		return Duplicate, 0, nil
+		o.record(ctx, msg, h.claim, sqltext.ClaimInbox, nil)
+		return observe.Duplicate, 0, nil
 	}
-	o.record(ctx, msg, h.claim, schema.FailInbox, errorText(err))
+	o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(err))
 	wait := o.wait(h)
 	o.logger.Debug("The handler failed; the message is nacked", o.fields(ctx, msg).Add(watermill.LogFields{
-		"err": errorText(err), "failures": h.failures(), "wait": wait,
+		"err": text.OfError(err), "failures": h.failures(), "wait": wait,
 	}))
-	return Failed, wait, err
+	return observe.Failed, wait, err
 }
 
 func (o *outcomes) decide(h *handling, err error) outbox.Decision {
@@ -213,7 +211,7 @@ func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, s
 	if c == nil {
 		return
 	}
-	if _, err := o.db.Exec(ctx, c.tables.Render(statement), c.consumer, c.key, arg); err != nil {
+	if _, err := o.db.Exec(ctx, o.db.Render(statement), c.consumer, c.key, arg); err != nil {
 		o.logger.Error("Could not note the outcome in the inbox", err, o.fields(ctx, msg))
 	}
 }

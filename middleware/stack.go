@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // StackConfig configures Stack. Service is required.
@@ -20,8 +20,6 @@ type StackConfig struct {
 	Except []string
 	// ProcessDelivered sets the field of that name in Inbox and Outbox.
 	ProcessDelivered bool
-	// Observer is for all parts that do not set their own.
-	Observer Observer
 
 	Outcomes OutcomesConfig
 	Tx       TxConfig
@@ -29,25 +27,11 @@ type StackConfig struct {
 	Outbox   OutboxConfig
 }
 
-func (c *StackConfig) setDefaults(pub *outbox.Publisher, logger watermill.LoggerAdapter) {
-	var none schema.Names
-	for _, tables := range []*schema.Names{&c.Outcomes.Tables, &c.Inbox.Tables} {
-		if *tables == none {
-			*tables = pub.Tables()
-		}
-	}
+func (c *StackConfig) setDefaults() {
 	for _, service := range []*string{&c.Outcomes.Service, &c.Inbox.Service} {
 		if *service == "" {
 			*service = c.Service
 		}
-	}
-	for _, obs := range []*Observer{&c.Outcomes.Observer, &c.Tx.Observer, &c.Inbox.Observer} {
-		if *obs == nil {
-			*obs = c.Observer
-		}
-	}
-	if c.Tx.Logger == nil {
-		c.Tx.Logger = logger
 	}
 	if c.ProcessDelivered {
 		c.Inbox.ProcessDelivered, c.Outbox.ProcessDelivered = true, true
@@ -55,7 +39,7 @@ func (c *StackConfig) setDefaults(pub *outbox.Publisher, logger watermill.Logger
 }
 
 // Stack returns Outcomes, Tx, Inbox and Outbox in this order, for Router.AddMiddleware or a handler's. Add it once: to the
-// Router or to handlers, not both. All parts work on the database and the tables of pub. A nil logger logs nothing.
+// Router or to handlers, not both. All parts work on the database and the tables of pub. A nil logger is that of the handle.
 //
 // It returns an error if pub is nil, or one that names the field at fault.
 func Stack(pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapter) ([]message.HandlerMiddleware, error) {
@@ -65,15 +49,16 @@ func Stack(pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapte
 	if err := checkService("StackConfig.Service", cfg.Service); err != nil {
 		return nil, err
 	}
-	cfg.setDefaults(pub, logger)
-	db := pub.DB()
+	cfg.setDefaults()
+	db := (*outbox.DB)((*core.Publisher)(pub).DB())
 	outcomes, outcomesErr := Outcomes(db, cfg.Outcomes, logger)
+	tx, txErr := Tx(db, cfg.Tx, logger)
 	inbox, inboxErr := Inbox(db, cfg.Inbox, logger)
 	out, outErr := Outbox(pub, cfg.Outbox, logger)
-	if err := errors.Join(outcomesErr, inboxErr, outErr); err != nil {
+	if err := errors.Join(outcomesErr, txErr, inboxErr, outErr); err != nil {
 		return nil, err
 	}
-	stack := []message.HandlerMiddleware{outcomes, Tx(db, cfg.Tx), inbox, out}
+	stack := []message.HandlerMiddleware{outcomes, tx, inbox, out}
 	for i, mw := range stack {
 		stack[i] = except(mw, cfg.Except)
 	}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -16,14 +15,12 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 const (
-	defaultTimeout      = 30 * time.Second
-	defaultRetries      = 3
-	defaultRetryBackoff = 10 * time.Millisecond
-	maxRetryBackoff     = time.Second
+	defaultTimeout = 30 * time.Second
+	defaultRetries = 3
 )
 
 // TxConfig configures Tx. The zero value is ready for use.
@@ -33,40 +30,28 @@ type TxConfig struct {
 	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. A deadline of the message's
 	// context counts as well, its cancellation does not.
 	Timeout time.Duration
-	// Retries is how often an attempt that ended in a serialization failure or a deadlock is repeated
+	// MaxRetries is how often an attempt that ended in a serialization failure or a deadlock is repeated
 	// before the message is nacked; default 3, -1 never.
-	Retries int
-	// RetryBackoff is the wait before the first repetition; it doubles each time up to 1 s and is cut by up
-	// to a half at random. Default 10 ms.
-	RetryBackoff time.Duration
+	MaxRetries int
+	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
+	Backoff outbox.Backoff
 	// OnBegin runs first in each transaction: SET LOCAL, a tenant's search_path or role. An error rolls
 	// back and fails the message.
 	OnBegin func(ctx context.Context, msg *message.Message) error
-	// JoinContext lets the handler join a transaction that is in the context of the message already, of outbox.InTx or
-	// outbox.WithTx: behind a savepoint of it and without repeating attempts. Set it only if whoever put it there waits for
-	// the handler, as a Subscriber of your own may, or a call without a Router.
+	// JoinContext lets the handler join a transaction that is in the context of the message already, of outbox.InTx,
+	// outbox.WithPgxTx or outbox.WithSQLTx: behind a savepoint of it and without repeating attempts. Set it only if whoever
+	// put it there waits for the handler, as a Subscriber of your own may, or a call without a Router.
 	JoinContext bool
-	// Observer, if not nil, is told of repeated attempts and, unless Outcomes is around, of each message.
-	Observer Observer
-	// TxObserver, if not nil, is told how each transaction ended.
-	TxObserver outbox.TxObserver
-	// Logger, if not nil, gets debug lines.
-	Logger watermill.LoggerAdapter
 }
 
 func (c *TxConfig) setDefaults() {
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
 	}
-	if c.Retries == 0 {
-		c.Retries = defaultRetries
+	if c.MaxRetries == 0 {
+		c.MaxRetries = defaultRetries
 	}
-	if c.RetryBackoff == 0 {
-		c.RetryBackoff = defaultRetryBackoff
-	}
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
+	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(10*time.Millisecond, time.Second))
 }
 
 func (c TxConfig) validate() error {
@@ -79,16 +64,14 @@ func (c TxConfig) validate() error {
 	switch {
 	case c.Timeout < -1:
 		return fmt.Errorf("TxConfig.Timeout is %s: use -1 for none", c.Timeout)
-	case c.Retries < -1:
-		return fmt.Errorf("TxConfig.Retries is %d: use -1 for none", c.Retries)
-	case c.RetryBackoff < 0:
-		return fmt.Errorf("TxConfig.RetryBackoff is %s: it must be positive", c.RetryBackoff)
+	case c.MaxRetries < -1:
+		return fmt.Errorf("TxConfig.MaxRetries is %d: use -1 for none", c.MaxRetries)
 	}
-	return nil
+	return core.Backoff(c.Backoff).Validate("TxConfig.Backoff")
 }
 
 // Tx runs the handler in a transaction of db, which it finds in the message's context (see
-// outbox.TxFromContext), and commits it when the handler returns nil. An error or a panic rolls it back and
+// outbox.PgxTx and outbox.SQLTx), and commits it when the handler returns nil. An error or a panic rolls it back and
 // is passed on.
 //
 // The handler works on a copy of the message, a new one for each attempt: an Ack in it has no effect,
@@ -103,22 +86,22 @@ func (c TxConfig) validate() error {
 // watermill-sql subscriber is never joined; the package documentation says why.
 //
 // After outbox.SetRollbackOnly the message is acked, although nothing was committed, and what the handler
-// returned is dropped. Errors are those of the handler and of outbox.InTx. If db is nil or the
-// configuration bad, every message fails with an error that says so.
-func Tx(db *outbox.DB, cfg TxConfig) message.HandlerMiddleware {
+// returned is dropped. Errors are those of the handler and of outbox.InTx.
+//
+// The constructor returns outbox.ErrNoDB or an error that names the field at fault. A nil logger is that of db.
+func Tx(db *outbox.DB, cfg TxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	cfg.setDefaults()
-	if err := errors.Join(db.Check(), cfg.validate()); err != nil {
-		return refuse("Tx", err)
+	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
+		return nil, err
 	}
-	t := &transactor{db: db, cfg: cfg}
-	return func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) { return t.handle(next, msg) }
-	}
+	t := &transactor{db: (*core.DB)(db), cfg: cfg, logger: (*core.DB)(db).Logger(logger)}
+	return around("Tx", t.handle), nil
 }
 
 type transactor struct {
-	db        *outbox.DB
+	db        *core.DB
 	cfg       TxConfig
+	logger    watermill.LoggerAdapter
 	tellOwnTx sync.Once
 }
 
@@ -127,13 +110,14 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 	if !outermost {
 		return t.attempts(ctx, next, msg, h)
 	}
+	ctx = started(ctx, t.db, "", msg)
 	finished := false
 	defer func() {
 		if !finished {
 			err = errPanicked
 		}
 		h.ended.Store(true)
-		observe(t.cfg.Observer, t.db.Name(), msg, h, h.outcome(err), err)
+		ended(ctx, t.db, "", msg, h, h.outcome(err), err)
 	}()
 	produced, err = t.attempts(ctx, next, msg, h)
 	finished = true
@@ -144,7 +128,7 @@ func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg
 	if t.cfg.JoinContext {
 		ctx = core.AdoptTx(ctx)
 	}
-	_, err := t.db.TxQuerier(ctx)
+	_, err := t.db.Tx(ctx)
 	joins := (h.inTx || t.cfg.JoinContext) && !errors.Is(err, outbox.ErrNoTx)
 	if !joins {
 		ctx = outbox.OutsideTx(ctx)
@@ -158,16 +142,13 @@ func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg
 	}
 	for n := 0; ; n++ {
 		produced, err := t.attempt(ctx, next, msg, h)
-		if err == nil || joins || n >= t.cfg.Retries || !repeatable(err) {
+		if err == nil || joins || n >= t.cfg.MaxRetries || !repeatable(err) {
 			return produced, err
 		}
-		t.cfg.Logger.Debug("Repeating the handler in a new transaction", watermill.LogFields{
-			"message_uuid": msg.UUID, "attempt": n + 2, "sqlstate": schema.SQLState(err),
+		t.logger.Debug("Repeating the handler in a new transaction", watermill.LogFields{
+			"message_uuid": msg.UUID, "attempt": n + 2, "sqlstate": text.SQLState(err),
 		})
-		observe(t.cfg.Observer, t.db.Name(), msg, h, Retried, err)
-		select {
-		case <-time.After(retryDelay(t.cfg.RetryBackoff, n)):
-		case <-msg.Context().Done():
+		if pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)); msg.Context().Err() != nil {
 			return nil, err
 		}
 	}
@@ -177,10 +158,11 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 	ctx, cancel := t.lifetime(ctx)
 	defer cancel()
 	h.newAttempt()
+	h.attempts++
 
 	attempt := msg.Copy()
 	attempt.Payload = slices.Clone(msg.Payload)
-	opts := outbox.TxOptions{Isolation: t.cfg.Isolation, Observer: t.cfg.TxObserver}
+	opts := core.TxOptions{Isolation: t.cfg.Isolation}
 	if t.cfg.OnBegin != nil {
 		opts.OnBegin = func(ctx context.Context) error {
 			attempt.SetContext(ctx)
@@ -189,7 +171,7 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 	}
 	var produced []*message.Message
 	succeeded := false
-	err := outbox.InTxWith(ctx, t.db, opts, func(ctx context.Context) (err error) {
+	err := core.InTx(ctx, t.db, opts, func(ctx context.Context) (err error) {
 		attempt.SetContext(ctx)
 		if produced, err = next(attempt); err != nil {
 			return err
@@ -242,7 +224,7 @@ func leave(produced []*message.Message) {
 func (t *transactor) noteSubscriberTx(ctx context.Context, msg *message.Message) {
 	if _, ok := wsql.TxFromContext(ctx); ok {
 		t.tellOwnTx.Do(func() {
-			t.cfg.Logger.Debug("The subscriber has a transaction of its own; the handler does not join it", watermill.LogFields{
+			t.logger.Debug("The subscriber has a transaction of its own; the handler does not join it", watermill.LogFields{
 				"handler_name": message.HandlerNameFromCtx(ctx), "message_uuid": msg.UUID,
 			})
 		})
@@ -264,14 +246,6 @@ func repeatable(err error) bool {
 	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) || errors.Is(err, outbox.ErrAlreadyProcessed) {
 		return false
 	}
-	state := schema.SQLState(err)
+	state := text.SQLState(err)
 	return state == "40001" || state == "40P01"
-}
-
-func retryDelay(first time.Duration, n int) time.Duration {
-	d := first
-	for range n {
-		d = min(2*d, maxRetryBackoff)
-	}
-	return d/2 + rand.N(d/2+1)
 }

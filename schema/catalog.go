@@ -3,6 +3,9 @@ package schema
 import (
 	"context"
 	"fmt"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 type relation struct {
@@ -31,7 +34,7 @@ type sequence struct {
 }
 
 func (c *inspection) server(ctx context.Context) error {
-	return Collect(ctx, c.q, func(rows Rows) error {
+	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var version int64
 		var standby bool
 		if err := rows.Scan(&version, &standby); err != nil {
@@ -45,22 +48,22 @@ func (c *inspection) server(ctx context.Context) error {
 			c.problem("server", "connect to the primary (target_session_attrs=read-write)", "is a standby, which is read-only")
 		}
 		return nil
-	}, CheckServer)
+	}, sqltext.CheckServer)
 }
 
 func (c *inspection) whoAsks(ctx context.Context) error {
-	return Collect(ctx, c.q, func(rows Rows) error {
+	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		usable := false
 		if err := rows.Scan(&c.role, &usable); err != nil {
 			return err
 		}
 		if !usable {
-			name := quote(c.names.Schema)
-			c.problem("schema "+name, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", name, quote(c.role)), "denies USAGE to role %s", quote(c.role))
+			name := sqltext.Quote(c.names.Schema)
+			c.problem("schema "+name, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", name, sqltext.Quote(c.role)), "denies USAGE to role %s", sqltext.Quote(c.role))
 			c.useless = true
 		}
 		return nil
-	}, CheckRole, c.names.Schema)
+	}, sqltext.CheckRole, c.names.Schema)
 }
 
 func (c *inspection) read(ctx context.Context) error {
@@ -70,7 +73,7 @@ func (c *inspection) read(ctx context.Context) error {
 	for i, w := range wanted {
 		tables[i] = c.names.Render(w.name)
 	}
-	err := Collect(ctx, c.q, func(rows Rows) error {
+	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var name string
 		var options *string
 		r := relation{columns: map[string]liveColumn{}}
@@ -82,11 +85,11 @@ func (c *inspection) read(ctx context.Context) error {
 		}
 		c.relations[name] = r
 		return nil
-	}, CheckRelations, append([]string{seq}, tables...))
+	}, sqltext.CheckRelations, append([]string{seq}, tables...))
 	if err != nil {
 		return fmt.Errorf("read relations: %w", err)
 	}
-	err = Collect(ctx, c.q, func(rows Rows) error {
+	err = drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var table, name string
 		var l liveColumn
 		err := rows.Scan(&table, &name, &l.kind, &l.notNull, &l.generated, &l.identity, &l.expression)
@@ -94,11 +97,11 @@ func (c *inspection) read(ctx context.Context) error {
 			r.columns[name] = l
 		}
 		return err
-	}, CheckColumns, tables)
+	}, sqltext.CheckColumns, tables)
 	if err != nil {
 		return fmt.Errorf("read columns: %w", err)
 	}
-	err = Collect(ctx, c.q, func(rows Rows) error {
+	err = drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var table string
 		var l liveIndex
 		err := rows.Scan(&table, &l.name, &l.unique, &l.valid, &l.method, &l.columns, &l.predicate)
@@ -107,14 +110,14 @@ func (c *inspection) read(ctx context.Context) error {
 			c.relations[table] = r
 		}
 		return err
-	}, CheckIndexes, tables)
+	}, sqltext.CheckIndexes, tables)
 	if err != nil {
 		return fmt.Errorf("read indexes: %w", err)
 	}
-	err = Collect(ctx, c.q, func(rows Rows) error {
+	err = drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		c.seq = &sequence{}
 		return rows.Scan(&c.seq.increment, &c.seq.cache, &c.seq.cycle, &c.seq.kind)
-	}, CheckSequence, seq)
+	}, sqltext.CheckSequence, seq)
 	if err != nil {
 		return fmt.Errorf("read sequence: %w", err)
 	}

@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"strings"
 
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // Problem is one thing in which a database differs from what the code needs.
@@ -37,8 +41,8 @@ func (e *CheckError) Error() string {
 func (e *CheckError) Unwrap() error { return ErrSchemaChanged }
 
 // Check compares a live database with what the code needs and returns nil if it fits, else a *CheckError that
-// names every problem and its cure. It returns ErrBadName for names that are refused; any other error
-// comes from the database. It reads the catalogs in a handful of short queries and changes nothing.
+// names every problem and its cure. It returns outbox.ErrNoDB; any other error comes from the database. It reads the
+// catalogs in a handful of short queries and changes nothing.
 //
 // It also asks for the grants of the connection's role: those of a forwarder, or, if the role may insert messages
 // but not read them, those of a publisher alone.
@@ -46,8 +50,8 @@ func (e *CheckError) Unwrap() error { return ErrSchemaChanged }
 // Columns and indexes of your own are no problem, unless a column of yours must be given and has no
 // default. Indexes are recognised by what they do, not by their names. What Inspect calls a warning is no
 // error here.
-func Check(ctx context.Context, q Querier, names Names) error {
-	found, err := inspect(ctx, q, names)
+func Check(ctx context.Context, db *outbox.DB) error {
+	found, err := inspectAll(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -66,23 +70,27 @@ func Check(ctx context.Context, q Querier, names Names) error {
 // Inspect is Check with the warnings: settings under which the tables grow without need, rows
 // that row security may hide, messages that wait though no forwarder lives, grants that only some parts need,
 // concurrent migrations that were put off, and migrations that a newer version of the library applied.
-func Inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
-	found, err := inspect(ctx, q, names)
+func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
+	found, err := inspectAll(ctx, db)
 	if err != nil || len(found) > 0 {
 		return found, err
 	}
-	c := inspection{q: q, names: names}
+	c := inspection{q: (*core.DB)(db), names: (*core.DB)(db).Tables()}
 	if err := c.alive(ctx); err != nil {
-		return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
+		return nil, fmt.Errorf("check %s: %w", c.names.OutboxName(), err)
 	}
 	return c.found, nil
 }
 
-func inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
-	all, err := known(q, names)
+func inspectAll(ctx context.Context, db *outbox.DB) ([]Problem, error) {
+	all, err := known(db)
 	if err != nil {
 		return nil, err
 	}
+	return inspect(ctx, (*core.DB)(db), (*core.DB)(db).Tables(), all)
+}
+
+func inspect(ctx context.Context, q drive.Querier, names sqltext.Tables, all []migrations.Migration) ([]Problem, error) {
 	c := inspection{q: q, names: names, all: all, putOff: map[string]bool{}}
 	for _, step := range []func(context.Context) error{c.server, c.whoAsks, c.read, c.anything, c.foreign, c.grants, c.migrations} {
 		if err := step(ctx); err != nil {
@@ -101,24 +109,24 @@ func inspect(ctx context.Context, q Querier, names Names) ([]Problem, error) {
 
 // alive finds out why nothing is published: nobody does.
 func (c *inspection) alive(ctx context.Context) error {
-	return Collect(ctx, c.q, func(rows Rows) error {
+	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var lives, waits bool
 		if err := rows.Scan(&lives, &waits); err != nil {
 			return err
 		}
 		if waits && !lives {
-			c.warning("table "+c.names.Render("{forwarders}"), "run a forwarder.Forwarder, or a Subscriber, with the same names",
+			c.warning("table "+c.names.Render("{forwarders}"), "run a forwarder.Forwarder, or a Subscriber, with the same tables",
 				"has no forwarder that is alive, and messages have been waiting for more than a minute")
 		}
 		return nil
-	}, c.names.Render(CheckAlive))
+	}, c.names.Render(sqltext.CheckAlive))
 }
 
-const runMigrate = "run schema.Migrate with the same schema.Names"
+const runMigrate = "run schema.Migrate with the same handle"
 
 type inspection struct {
-	q     Querier
-	names Names
+	q     drive.Querier
+	names sqltext.Tables
 	all   []migrations.Migration
 	found []Problem
 
@@ -147,14 +155,14 @@ func (c *inspection) anything(ctx context.Context) error {
 	c.useless = true
 	cure := runMigrate + ", or mend the names or the search_path"
 	var elsewhere []string
-	err := Collect(ctx, c.q, func(rows Rows) error {
+	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var schema string
 		err := rows.Scan(&schema)
-		elsewhere = append(elsewhere, quote(schema))
+		elsewhere = append(elsewhere, sqltext.Quote(schema))
 		return err
-	}, CheckElsewhere, c.names.WithDefaults().Outbox)
+	}, sqltext.CheckElsewhere, c.names.WithDefaults().Outbox)
 	if len(elsewhere) > 0 {
-		cure += "; or, if the one in schema " + strings.Join(elsewhere, ", ") + " is meant, set Names.Schema, and GRANT USAGE ON SCHEMA to role " + quote(c.role)
+		cure += "; or, if the one in schema " + strings.Join(elsewhere, ", ") + " is meant, set Tables.Schema, and GRANT USAGE ON SCHEMA to role " + sqltext.Quote(c.role)
 	}
 	c.problem("table "+c.names.OutboxName(), cure, "and all others of its set do not exist")
 	return err
@@ -274,7 +282,7 @@ func (c *inspection) table(w wantedTable) {
 		return
 	}
 	if !live.isTable() {
-		c.problem(object, "choose other schema.Names or drop it", "is a relation of kind %q, not a table", live.kind)
+		c.problem(object, "choose other outbox.Tables or drop it", "is a relation of kind %q, not a table", live.kind)
 		return
 	}
 	switch {
@@ -331,7 +339,7 @@ func (c *inspection) columns(w wantedTable, name string, live relation) {
 	}
 	for column, got := range live.columns {
 		if !known[column] && got.notNull && got.expression == "" && !got.identity {
-			c.problem(fmt.Sprintf("column %s.%s", name, quote(column)), "make it nullable or give it a default", "must be given, but this library does not know it")
+			c.problem(fmt.Sprintf("column %s.%s", name, sqltext.Quote(column)), "make it nullable or give it a default", "must be given, but this library does not know it")
 		}
 	}
 }
@@ -351,7 +359,7 @@ func (c *inspection) indexes(w wantedTable, name string, live relation) {
 		}
 		found, cure := "is missing", create
 		for _, l := range live.indexes {
-			if quote(l.name) == index {
+			if sqltext.Quote(l.name) == index {
 				cure = "drop it and create it again: " + create
 				found = fmt.Sprintf("is %s (%s) WHERE %s", l.method, l.columns, l.predicate)
 				if !l.valid {

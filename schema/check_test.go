@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 func TestCuresFindTheirStatement(t *testing.T) {
@@ -14,7 +16,7 @@ func TestCuresFindTheirStatement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := inspection{names: Names{Schema: "app", Outbox: "box"}, all: all}
+	c := inspection{names: sqltext.Tables{Schema: "app", Outbox: "box"}, all: all}
 	for _, prefix := range []string{
 		"CREATE SEQUENCE {outbox_id_seq} ", "CREATE TABLE {outbox} ", "CREATE TABLE {lanes} ", "CREATE TABLE {forwarders} ", "CREATE TABLE {inbox} ",
 		"CREATE INDEX {outbox_ready} ", "CREATE INDEX {outbox_waiting} ", "CREATE INDEX {outbox_dead} ", "CREATE INDEX {inbox_processed} ", "CREATE INDEX {inbox_failed} ",
@@ -50,7 +52,7 @@ func TestNormalizedKeepsWhatMatters(t *testing.T) {
 	}
 }
 
-// emptyDatabase answers CheckServer and has nothing else.
+// emptyDatabase answers sqltext.CheckServer and has nothing else.
 type emptyDatabase struct {
 	version int64
 	standby bool
@@ -61,9 +63,9 @@ func (e *emptyDatabase) Exec(context.Context, string, ...any) (int64, error) {
 	return 0, errors.New("Check changes nothing")
 }
 
-func (e *emptyDatabase) Query(_ context.Context, query string, _ ...any) (Rows, error) {
+func (e *emptyDatabase) Query(_ context.Context, query string, _ ...any) (drive.Rows, error) {
 	e.queries++
-	return &serverRow{e, query != CheckServer}, nil
+	return &serverRow{e, query != sqltext.CheckServer}, nil
 }
 
 type serverRow struct {
@@ -79,16 +81,24 @@ func (r *serverRow) Scan(dest ...any) error {
 func (r *serverRow) Err() error   { return nil }
 func (r *serverRow) Close() error { return nil }
 
+func checkOf(t *testing.T, q drive.Querier) error {
+	found, err := inspect(t.Context(), q, sqltext.Tables{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &CheckError{found}
+}
+
 func TestCheckOfTheServer(t *testing.T) {
 	old := &emptyDatabase{version: 120022}
-	err := Check(t.Context(), old, Names{})
+	err := checkOf(t, old)
 	if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), "PostgreSQL 12.22") {
 		t.Errorf("old server: %v", err)
 	}
 	if old.queries != 1 {
 		t.Errorf("an old server was asked %d queries, which it may not understand", old.queries)
 	}
-	err = Check(t.Context(), &emptyDatabase{version: 150000, standby: true}, Names{})
+	err = checkOf(t, &emptyDatabase{version: 150000, standby: true})
 	if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), "connect to the primary") {
 		t.Errorf("standby: %v", err)
 	}

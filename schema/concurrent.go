@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
@@ -31,7 +32,7 @@ const secondConnection = 10 * time.Second
 
 // concurrently runs the statements of a concurrent migration one by one on another connection than q's, which holds the
 // lock. The transaction of q has neither a snapshot meanwhile nor a lock on a table for which an index build would wait.
-func (r *run) concurrently(ctx context.Context, q Querier, m migrations.Migration) error {
+func (r *run) concurrently(ctx context.Context, q drive.Querier, m migrations.Migration) error {
 	for _, s := range []string{keepTransaction, keepSession} {
 		if _, err := q.Exec(ctx, s); err != nil {
 			return err
@@ -70,11 +71,11 @@ const looksBeforeDrop = 10
 
 // buildIndex makes an index unless it is there. A build that failed has left it invalid: then it is dropped first. But
 // if the process of a build has died the server goes on with it, and it may yet succeed.
-func (r *run) buildIndex(ctx context.Context, q Querier, create, index, table string) error {
+func (r *run) buildIndex(ctx context.Context, q drive.Querier, create, index, table string) error {
 	for looks := 0; ; {
 		var name string
 		var complete, building bool
-		err := Collect(ctx, q, func(rows Rows) error { return rows.Scan(&name, &complete, &building) },
+		err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&name, &complete, &building) },
 			indexState, r.names.Render(table), r.names.Render(index))
 		switch looks++; {
 		case err != nil || complete:

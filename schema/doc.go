@@ -1,7 +1,4 @@
-// Package schema holds the tables of the outbox and the inbox, their migrations, and every SQL
-// statement that the other packages run. It imports the standard library alone: text goes in, text
-// comes out, and the database is reached through the small interfaces DB, Querier and Rows, which
-// *outbox.DB implements for pgx and for database/sql.
+// Package schema makes and checks the tables of the outbox and the inbox that a handle works with.
 //
 // # Tables
 //

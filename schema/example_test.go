@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -11,7 +12,7 @@ import (
 func ExampleFiles() {
 	files, err := schema.Files(schema.FilesConfig{
 		Format:  schema.Goose,
-		Tables:  schema.Names{Schema: "shop"},
+		Tables:  outbox.Tables{Schema: "shop"},
 		StartAt: 58,
 	})
 	if err != nil {
@@ -27,18 +28,4 @@ func ExampleFiles() {
 	// 0058_watermill_outbox_and_inbox.sql
 	// -- +goose Up
 	// CREATE SCHEMA IF NOT EXISTS "shop"
-}
-
-func ExampleNames() {
-	for _, names := range []schema.Names{{}, {Schema: "shop", Outbox: "events"}, {Outbox: "drop table x"}} {
-		if err := names.Validate(); err != nil {
-			fmt.Println(err)
-			continue
-		}
-		fmt.Println(names.OutboxName(), names.WithDefaults().Inbox)
-	}
-	// Output:
-	// "outbox" inbox
-	// "shop"."events" events_inbox
-	// bad table name: Outbox is "drop table x"; use letters, digits, _, $ and -, at most 40
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // Format is a migration tool whose file layout Files writes.
@@ -22,7 +24,7 @@ type FilesConfig struct {
 	// Format is the tool that will read the files. It has no default.
 	Format Format
 	// Tables are the names of the tables; default: outbox and its companions in the search path.
-	Tables Names
+	Tables outbox.Tables
 	// StartAt is the number of the first file that is returned, and the next ones follow it. Set it where the folder has
 	// files of your own, which goose and golang-migrate order by number and refuse to have twice. Default: the files
 	// are numbered from 1 on, as if all of them were in the folder.
@@ -60,7 +62,7 @@ type File struct {
 // once, so there it is a file for each statement: if the one that builds an index fails, force the version two before
 // it, so that what is left of the index is dropped before it is built again.
 //
-// It returns ErrBadName for names that are refused, and errors that name the field at fault.
+// It returns outbox.ErrBadName for names that are refused, and errors that name the field at fault.
 func Files(cfg FilesConfig) ([]File, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -96,7 +98,8 @@ func Files(cfg FilesConfig) ([]File, error) {
 
 // bodies returns what the files of one migration hold.
 func bodies(m migrations.Migration, cfg FilesConfig) []string {
-	record := fmt.Sprintf(cfg.Tables.Render("INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')"),
+	names := sqltext.Tables(cfg.Tables)
+	record := fmt.Sprintf(names.Render("INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')"),
 		m.Version, m.Name, m.Checksum())
 	if !m.Concurrent {
 		body := ""
@@ -105,19 +108,19 @@ func bodies(m migrations.Migration, cfg FilesConfig) []string {
 		}
 		if m.Version == 1 {
 			if cfg.Tables.Schema != "" {
-				body += createSchema + quote(cfg.Tables.Schema) + ";\n\n"
+				body += createSchema + sqltext.Quote(cfg.Tables.Schema) + ";\n\n"
 			}
-			body += cfg.Tables.Render(createMigrations) + ";\n\n"
+			body += names.Render(createMigrations) + ";\n\n"
 		}
-		return []string{body + cfg.Tables.Render(m.Text) + "\n" + record + ";\n"}
+		return []string{body + names.Render(m.Text) + "\n" + record + ";\n"}
 	}
 	var statements []string
 	for _, s := range m.Statements() {
 		if index, _, ok := migrations.BuildsIndex(s); ok {
 			// What a failed build left. There is nothing else by that name: this version was not recorded.
-			statements = append(statements, "DROP INDEX CONCURRENTLY IF EXISTS "+cfg.Tables.inSchema(index))
+			statements = append(statements, "DROP INDEX CONCURRENTLY IF EXISTS "+names.InSchema(index))
 		}
-		statements = append(statements, cfg.Tables.Render(s))
+		statements = append(statements, names.Render(s))
 	}
 	statements = append(statements, record+" ON CONFLICT DO NOTHING")
 	switch cfg.Format {

@@ -5,21 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
-
-const insufficientPrivilege = "42501"
-
-// Explain adds the cure to the errors of a database that was not migrated or that denies something to the role, and
-// returns others as they are.
-func Explain(err error) error {
-	switch SQLState(err) {
-	case "42P01", "3F000", "42703":
-		return fmt.Errorf("%w (run schema.Migrate with the same schema.Names, or check them and the search_path)", err)
-	case insufficientPrivilege:
-		return fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
-	}
-	return err
-}
 
 // migrator describes who migrates where: role, database, schema of the tables, whether that exists, and whether the role
 // may use it and make tables in it.
@@ -31,23 +21,23 @@ const migrator = `SELECT current_user::text, current_database()::text, w.name, n
   LEFT JOIN pg_namespace n ON n.nspname = w.name`
 
 // explainMigrate is Explain for the role that makes the tables.
-func explainMigrate(ctx context.Context, q Querier, names Names, err error) error {
-	if state := SQLState(err); state != insufficientPrivilege && state != "3F000" {
+func explainMigrate(ctx context.Context, q drive.Querier, names sqltext.Tables, err error) error {
+	if state := text.SQLState(err); state != text.InsufficientPrivilege && state != "3F000" {
 		return err
 	}
 	var role, database, schema string
 	var exists, may bool
-	failed := Collect(ctx, q, func(rows Rows) error { return rows.Scan(&role, &database, &schema, &exists, &may) }, migrator, names.Schema)
+	failed := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&role, &database, &schema, &exists, &may) }, migrator, names.Schema)
 	switch {
 	case failed != nil:
 		return err
 	case !exists:
 		return fmt.Errorf("%w (GRANT CREATE ON DATABASE %s TO %s, or create the schema: CREATE SCHEMA %s AUTHORIZATION %s)",
-			err, quote(database), quote(role), quote(schema), quote(role))
+			err, sqltext.Quote(database), sqltext.Quote(role), sqltext.Quote(schema), sqltext.Quote(role))
 	case !may:
-		return fmt.Errorf("%w (GRANT USAGE, CREATE ON SCHEMA %s TO %s)", err, quote(schema), quote(role))
+		return fmt.Errorf("%w (GRANT USAGE, CREATE ON SCHEMA %s TO %s)", err, sqltext.Quote(schema), sqltext.Quote(role))
 	}
-	return fmt.Errorf("%w (call Migrate as the role that owns the tables, not as %s)", err, quote(role))
+	return fmt.Errorf("%w (call Migrate as the role that owns the tables, not as %s)", err, sqltext.Quote(role))
 }
 
 // need is what the parts want to do with a relation.
@@ -70,12 +60,12 @@ func (c *inspection) grants(ctx context.Context) error {
 		}
 	}
 	lacks := map[string][]string{}
-	err := Collect(ctx, c.q, func(rows Rows) error {
+	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var relation, privilege string
 		err := rows.Scan(&relation, &privilege)
 		lacks[relation] = append(lacks[relation], privilege)
 		return err
-	}, CheckPrivileges, relations, privileges)
+	}, sqltext.CheckPrivileges, relations, privileges)
 	if err != nil {
 		return fmt.Errorf("read privileges: %w", err)
 	}
@@ -100,7 +90,7 @@ func (c *inspection) grants(ctx context.Context) error {
 func (c *inspection) denied(n need, privileges []string, report func(object, cure, found string, args ...any)) {
 	if len(privileges) > 0 {
 		list := strings.Join(privileges, ", ")
-		report(strings.ToLower(n.kind)+" "+n.relation, fmt.Sprintf("GRANT %s ON %s %s TO %s", list, n.kind, n.relation, quote(c.role)),
-			"denies %s to role %s", list, quote(c.role))
+		report(strings.ToLower(n.kind)+" "+n.relation, fmt.Sprintf("GRANT %s ON %s %s TO %s", list, n.kind, n.relation, sqltext.Quote(c.role)),
+			"denies %s to role %s", list, sqltext.Quote(c.role))
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 const appliedMigrations = `SELECT version, name, checksum, applied_at FROM {migrations} ORDER BY version`
@@ -20,7 +22,7 @@ type applied struct {
 }
 
 // readHistory is readApplied for a database that may have none of our tables.
-func readHistory(ctx context.Context, q Querier, names Names) (history, error) {
+func readHistory(ctx context.Context, q drive.Querier, names sqltext.Tables) (history, error) {
 	there, err := relations(ctx, q, names, "{migrations}")
 	if err != nil || len(there) == 0 {
 		return nil, err
@@ -28,9 +30,9 @@ func readHistory(ctx context.Context, q Querier, names Names) (history, error) {
 	return readApplied(ctx, q, names)
 }
 
-func readApplied(ctx context.Context, q Querier, names Names) (history, error) {
+func readApplied(ctx context.Context, q drive.Querier, names sqltext.Tables) (history, error) {
 	var done history
-	err := Collect(ctx, q, func(rows Rows) error {
+	err := drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var a applied
 		if err := rows.Scan(&a.version, &a.name, &a.checksum, &a.at); err != nil {
 			return err

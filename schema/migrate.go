@@ -8,14 +8,16 @@ import (
 	"strings"
 	"time"
 
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // ErrSchemaChanged is returned by Migrate when a version that was applied differs from the one in
 // this build, and by Check, within a *CheckError, for whatever it finds.
 var ErrSchemaChanged = errors.New("schema does not match this version of the library")
-
-var errNoDB = errors.New("schema: no database handle: pass what outbox.FromPgx or outbox.FromSQL returns")
 
 // MigrateConfig configures Migrate. The zero value runs all that is missing.
 type MigrateConfig struct {
@@ -77,12 +79,12 @@ var errLocked = errors.New("another process is migrating")
 // is older than it, so give ctx the time, and the role no statement_timeout that is too short. One that failed half-way is
 // repeated by the next Migrate: an index that was left invalid is dropped first.
 //
-// It creates Names.Schema only if that is missing; otherwise its role needs USAGE and CREATE on the schema, none on the
-// database, and if there is nothing to do only SELECT on the table of migrations. It returns ErrBadName for names that
-// are refused and ErrSchemaChanged if a version was applied with other contents than this build knows; any other error
+// It creates Tables.Schema only if that is missing; otherwise its role needs USAGE and CREATE on the schema, none on the
+// database, and if there is nothing to do only SELECT on the table of migrations. It returns outbox.ErrNoDB, and
+// ErrSchemaChanged if a version was applied with other contents than this build knows; any other error
 // comes from the database.
-func Migrate(ctx context.Context, db DB, names Names, cfg MigrateConfig) ([]Migration, error) {
-	all, err := known(db, names)
+func Migrate(ctx context.Context, db *outbox.DB, cfg MigrateConfig) ([]Migration, error) {
+	all, err := known(db)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +94,7 @@ func Migrate(ctx context.Context, db DB, names Names, cfg MigrateConfig) ([]Migr
 	if cfg.To > 0 {
 		all = all[:cfg.To]
 	}
-	r := run{db: db, names: names, cfg: cfg, all: all}
+	r := run{db: (*core.DB)(db), names: (*core.DB)(db).Tables(), cfg: cfg, all: all}
 	for more := true; more; {
 		more, err = r.round(ctx)
 		if errors.Is(err, errLocked) {
@@ -105,27 +107,21 @@ func Migrate(ctx context.Context, db DB, names Names, cfg MigrateConfig) ([]Migr
 			}
 		}
 		if err != nil {
-			return r.ran, fmt.Errorf("migrate %s: %w", names.OutboxName(), explainMigrate(ctx, db, names, err))
+			return r.ran, fmt.Errorf("migrate %s: %w", r.names.OutboxName(), explainMigrate(ctx, r.db, r.names, err))
 		}
 	}
 	return r.ran, nil
 }
 
-// Init is Migrate for who does not care which versions ran: it creates the table set if it is missing
-// and brings it up to date.
-func Init(ctx context.Context, db DB, names Names) error {
-	_, err := Migrate(ctx, db, names, MigrateConfig{})
-	return err
-}
-
 // Status returns the migrations that this build knows and those that a newer one has applied, in their order. It changes
-// nothing. It returns ErrBadName for names that are refused; any other error comes from the database.
-func Status(ctx context.Context, db DB, names Names) ([]Migration, error) {
-	all, err := known(db, names)
+// nothing. It returns outbox.ErrNoDB; any other error comes from the database.
+func Status(ctx context.Context, db *outbox.DB) ([]Migration, error) {
+	all, err := known(db)
 	if err != nil {
 		return nil, err
 	}
-	done, err := readHistory(ctx, db, names)
+	names := (*core.DB)(db).Tables()
+	done, err := readHistory(ctx, (*core.DB)(db), names)
 	if err != nil {
 		return nil, fmt.Errorf("status of %s: %w", names.OutboxName(), err)
 	}
@@ -142,11 +138,8 @@ func Status(ctx context.Context, db DB, names Names) ([]Migration, error) {
 	return list, nil
 }
 
-func known(db Querier, names Names) ([]migrations.Migration, error) {
-	if db == nil {
-		return nil, errNoDB
-	}
-	if err := names.Validate(); err != nil {
+func known(db *outbox.DB) ([]migrations.Migration, error) {
+	if err := (*core.DB)(db).Check(); err != nil {
 		return nil, err
 	}
 	return migrations.All()
@@ -154,8 +147,8 @@ func known(db Querier, names Names) ([]migrations.Migration, error) {
 
 // run is one call of Migrate.
 type run struct {
-	db    DB
-	names Names
+	db    *core.DB
+	names sqltext.Tables
 	cfg   MigrateConfig
 	all   []migrations.Migration
 	ran   []Migration
@@ -165,10 +158,10 @@ type run struct {
 // returns errLocked if somebody else has the lock.
 func (r *run) round(ctx context.Context) (more bool, err error) {
 	var ran []Migration
-	err = r.db.Transact(ctx, func(q Querier) error {
+	err = r.db.Transact(ctx, func(q drive.Querier) error {
 		ran, more = nil, false
 		free := false
-		if err := Collect(ctx, q, func(rows Rows) error { return rows.Scan(&free) }, tryLockMigrations); err != nil {
+		if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&free) }, tryLockMigrations); err != nil {
 			return fmt.Errorf("lock migrations: %w", err)
 		}
 		if !free {
@@ -207,7 +200,7 @@ func (r *run) round(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-func (r *run) apply(ctx context.Context, q Querier, m migrations.Migration) error {
+func (r *run) apply(ctx context.Context, q drive.Querier, m migrations.Migration) error {
 	if m.Concurrent {
 		return r.concurrently(ctx, q, m)
 	}
@@ -224,13 +217,13 @@ func (r *run) apply(ctx context.Context, q Querier, m migrations.Migration) erro
 	return nil
 }
 
-func (r *run) record(ctx context.Context, q Querier, m migrations.Migration) (at time.Time, err error) {
-	err = Collect(ctx, q, func(rows Rows) error { return rows.Scan(&at) }, r.names.Render(recordMigration), m.Version, m.Name, m.Checksum())
+func (r *run) record(ctx context.Context, q drive.Querier, m migrations.Migration) (at time.Time, err error) {
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&at) }, r.names.Render(recordMigration), m.Version, m.Name, m.Checksum())
 	return at, err
 }
 
 // history makes the table of migrations if it is missing and reads it.
-func (r *run) history(ctx context.Context, q Querier) (history, error) {
+func (r *run) history(ctx context.Context, q drive.Querier) (history, error) {
 	there, err := relations(ctx, q, r.names, "{migrations}")
 	if err != nil {
 		return nil, err
@@ -251,7 +244,7 @@ func (r *run) history(ctx context.Context, q Querier) (history, error) {
 }
 
 // free returns an error if a table of another program has the name of one that the first migration makes.
-func (r *run) free(ctx context.Context, q Querier) error {
+func (r *run) free(ctx context.Context, q drive.Querier) error {
 	var ours []string
 	for _, w := range wanted {
 		if w.name != "{migrations}" {
@@ -270,7 +263,7 @@ func (r *run) free(ctx context.Context, q Querier) error {
 	return nil
 }
 
-func foreign(names Names, placeholder string) error {
+func foreign(names sqltext.Tables, placeholder string) error {
 	return fmt.Errorf("a relation %s exists and was not made by Migrate: %s; if it is ours after all, restore the rows of %s",
 		names.Render(placeholder), anotherName(placeholder), names.Render("{migrations}"))
 }
@@ -279,17 +272,17 @@ func foreign(names Names, placeholder string) error {
 func anotherName(placeholder string) string {
 	field, _, _ := strings.Cut(strings.Trim(placeholder, "{}"), "_") // outbox_life follows outbox
 	field = strings.ToUpper(field[:1]) + field[1:]
-	return fmt.Sprintf(`choose another name for ours, schema.Names{%s: "..."}`, field)
+	return fmt.Sprintf(`choose another name for ours, outbox.Tables{%s: "..."}`, field)
 }
 
 // relations returns those of some relations of ours that exist where CREATE would make them, as they are rendered.
-func relations(ctx context.Context, q Querier, names Names, placeholders ...string) ([]string, error) {
+func relations(ctx context.Context, q drive.Querier, names sqltext.Tables, placeholders ...string) ([]string, error) {
 	rendered := make([]string, len(placeholders))
 	for i, p := range placeholders {
 		rendered[i] = names.Render(p)
 	}
 	var there []string
-	err := Collect(ctx, q, func(rows Rows) error {
+	err := drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var name string
 		err := rows.Scan(&name)
 		there = append(there, name)
@@ -298,15 +291,15 @@ func relations(ctx context.Context, q Querier, names Names, placeholders ...stri
 	return there, err
 }
 
-func ensureSchema(ctx context.Context, q Querier, name string) error {
+func ensureSchema(ctx context.Context, q drive.Querier, name string) error {
 	if name == "" {
 		return nil
 	}
 	exists := false
-	err := Collect(ctx, q, func(rows Rows) error { return rows.Scan(&exists) }, schemaExists, quote(name))
+	err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&exists) }, schemaExists, sqltext.Quote(name))
 	if err != nil || exists {
 		return err
 	}
-	_, err = q.Exec(ctx, createSchema+quote(name))
+	_, err = q.Exec(ctx, createSchema+sqltext.Quote(name))
 	return err
 }

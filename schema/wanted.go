@@ -1,6 +1,8 @@
 package schema
 
-import "strings"
+import (
+	"strings"
+)
 
 // wantedTable is what the statements of this package rely on, in the words in which Postgres describes it.
 type wantedTable struct {

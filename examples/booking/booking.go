@@ -9,7 +9,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -48,7 +47,7 @@ func Book(msg *message.Message) ([]*message.Message, error) {
 		return nil, outbox.Poison(fmt.Errorf("decode order: %w", err)) // no redelivery can help
 	}
 	ctx := msg.Context()
-	tx, err := outbox.TxFromContext[pgx.Tx](ctx)
+	tx, err := outbox.PgxTx(ctx)
 	if err != nil {
 		return nil, err
 	}

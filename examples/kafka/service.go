@@ -27,7 +27,10 @@ func runService(ctx context.Context, at demo.Addresses, logger watermill.LoggerA
 		return err
 	}
 	defer pool.Close()
-	db := outbox.FromPgx(pool)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	if err != nil {
+		return err
+	}
 
 	reading := wmkafka.DefaultSaramaSubscriberConfig()
 	reading.Consumer.Offsets.Initial = sarama.OffsetOldest   // a new group begins with the first order

@@ -25,7 +25,10 @@ func runService(ctx context.Context, at demo.Addresses, logger watermill.LoggerA
 		return err
 	}
 	defer pool.Close()
-	db := outbox.FromPgx(pool)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	if err != nil {
+		return err
+	}
 
 	orders, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{
 		URL:              at.Broker,

@@ -1,4 +1,3 @@
-// Package core is what the root package shares with the other packages of this module and with nobody else.
 package core
 
 import (
@@ -17,22 +16,14 @@ type Delivery struct {
 	EnqueuedAt time.Time
 }
 
-// Handler is where a Router delivered a message to. It is zero outside of a Router.
-type Handler struct{ Name, Topic, Subscriber string }
-
-// HandlerFrom returns the handler that the Router noted in ctx.
-func HandlerFrom(ctx context.Context) Handler {
-	return Handler{message.HandlerNameFromCtx(ctx), message.SubscribeTopicFromCtx(ctx), message.SubscriberNameFromCtx(ctx)}
-}
-
 type deliveryKey struct{}
 
 // delivery is the sign that a forwarder.Subscriber puts into the context of a message. In-process Pub/Subs pass contexts
 // on, so it counts only with the message that it was made for.
 type delivery struct {
 	Delivery
-	msg     *message.Message
-	handler Handler // zero until BindDelivery
+	msg  *message.Message
+	tree *Tree // nil until BindDelivery
 }
 
 // WithDelivery signs msg, whose context is to be the one returned.
@@ -56,7 +47,8 @@ func BindDelivery(msg *message.Message) context.Context {
 	}
 	var bound *delivery
 	if d.msg == msg {
-		bound = &delivery{Delivery: d.Delivery, msg: msg, handler: HandlerFrom(ctx)}
+		marked, tree := TreeOf(ctx)
+		ctx, bound = marked, &delivery{Delivery: d.Delivery, msg: msg, tree: &tree}
 	}
 	return context.WithValue(ctx, deliveryKey{}, bound)
 }
@@ -68,8 +60,10 @@ func DeliveryFrom(ctx context.Context) (Delivery, bool) {
 	if d == nil {
 		return Delivery{}, false
 	}
-	here, bound := HandlerFrom(ctx), d.handler != Handler{}
-	if bound && here != d.handler || !bound && here.Topic != "" && here.Topic != d.Topic {
+	if d.tree != nil && !d.tree.Has(ctx) {
+		return Delivery{}, false
+	}
+	if topic := message.SubscribeTopicFromCtx(ctx); d.tree == nil && topic != "" && topic != d.Topic {
 		return Delivery{}, false
 	}
 	return d.Delivery, true

@@ -1,14 +1,18 @@
 package core
 
-import "strings"
+import (
+	"strings"
+)
 
 // MaxMetadataBytes is the largest size of a message's metadata as JSON.
 const MaxMetadataBytes = 1 << 20
 
 // Metadata that the write side or the forwarder reads; package outbox says what for.
 const (
-	MetadataKey        = "outbox_key"
-	MetadataGeneration = "outbox_generation"
+	MetadataKey           = "outbox_key"
+	MetadataGeneration    = "outbox_generation"
+	MetadataAggregateType = "aggregate_type"
+	MetadataAggregateID   = "aggregate_id"
 )
 
 // Mistyped returns which metadata of ours a key is likely meant to be that differs from it in case or separators, and so is

@@ -57,35 +57,3 @@ func (c keyOf) Value(key any) any {
 	*c.key = key
 	return nil
 }
-
-type txKey struct{}
-
-// boundTx is a transaction in a context.
-type boundTx struct {
-	tx   any
-	tree Tree
-}
-
-// WithTx returns a context in which the call tree of ctx finds tx; nil hides the one that is there.
-func WithTx(ctx context.Context, tx any) context.Context {
-	ctx, tree := TreeOf(ctx)
-	return context.WithValue(ctx, txKey{}, boundTx{tx, tree})
-}
-
-// TxFrom returns the transaction that the call tree of ctx put there, or nil.
-func TxFrom(ctx context.Context) any {
-	b, _ := ctx.Value(txKey{}).(boundTx)
-	if b.tx == nil || !b.tree.Has(ctx) {
-		return nil
-	}
-	return b.tx
-}
-
-// AdoptTx returns a context in which the call tree of ctx finds whatever transaction is there, also one of another.
-func AdoptTx(ctx context.Context) context.Context {
-	b, _ := ctx.Value(txKey{}).(boundTx)
-	if b.tx == nil {
-		return ctx
-	}
-	return WithTx(ctx, b.tx)
-}

@@ -49,34 +49,34 @@ func TestTreeEndsWhereARouterDelivers(t *testing.T) {
 		}
 	}
 
-	outside := WithTx(t.Context(), "outside")
+	outside := bindTx(t.Context(), "outside")
 	first := deliver(outside)
-	if TxFrom(outside) != "outside" || TxFrom(first) != nil {
+	if txFrom(outside) != "outside" || txFrom(first) != nil {
 		t.Error("the handler finds the transaction of whoever published")
 	}
-	if TxFrom(AdoptTx(first)) != "outside" {
+	if txFrom(AdoptTx(first)) != "outside" {
 		t.Error("the handler cannot join it if it is told to")
 	}
-	inFirst := WithTx(first, "first")
+	inFirst := bindTx(first, "first")
 	for name, ctx := range map[string]context.Context{
 		"itself": inFirst, "derived": context.WithValue(context.WithoutCancel(inFirst), "k", "v"), //nolint:staticcheck // any key
 		"marked": func() context.Context { ctx, _ := TreeOf(inFirst); return ctx }(),
 	} {
-		if TxFrom(ctx) != "first" {
+		if txFrom(ctx) != "first" {
 			t.Errorf("%s: the handler does not find its own", name)
 		}
 	}
-	if TxFrom(WithTx(inFirst, nil)) != nil {
+	if txFrom(bindTx(inFirst, nil)) != nil {
 		t.Error("nil does not hide it")
 	}
 	if message.HandlerNameFromCtx(inFirst) != "handler" {
 		t.Error("the name of the handler is lost")
 	}
 	second := deliver(inFirst)
-	if TxFrom(second) != nil {
+	if txFrom(second) != nil {
 		t.Error("the same handler, called again, finds the transaction of its first call")
 	}
-	if TxFrom(WithTx(second, "second")) != "second" || TxFrom(inFirst) != "first" {
+	if txFrom(bindTx(second, "second")) != "second" || txFrom(inFirst) != "first" {
 		t.Error("the two calls do not each find their own")
 	}
 }

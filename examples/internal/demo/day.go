@@ -61,7 +61,11 @@ func (d *day) open(ctx context.Context, e Example) error {
 	if d.pool, err = pgxpool.New(ctx, d.at.Postgres); err != nil {
 		return err
 	}
-	if err := schema.Init(ctx, outbox.FromPgx(d.pool), schema.Names{}); err != nil {
+	db, err := outbox.FromPgx(d.pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := schema.Migrate(ctx, db, schema.MigrateConfig{}); err != nil {
 		return err
 	}
 	if err := booking.CreateTables(ctx, d.pool); err != nil {

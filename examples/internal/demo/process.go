@@ -84,5 +84,9 @@ func forward(ctx context.Context, e Example, logger watermill.LoggerAdapter) err
 		return err
 	}
 	defer pool.Close()
-	return e.Forwarder(ctx, outbox.FromPgx(pool), at, logger)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	return e.Forwarder(ctx, db, at, logger)
 }

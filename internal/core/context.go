@@ -1,0 +1,108 @@
+package core
+
+import (
+	"context"
+	"errors"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// NilTx is ErrNoTx for a transaction that is nil or empty.
+var NilTx = text.Advise(ErrNoTx, "the transaction is nil")
+
+type txKey struct{}
+
+// boundTx is a transaction in a context.
+type boundTx struct {
+	tx   any // a *scope
+	tree Tree
+}
+
+// bindTx returns a context in which the call tree of ctx finds tx; nil hides the one that is there.
+func bindTx(ctx context.Context, tx any) context.Context {
+	ctx, tree := TreeOf(ctx)
+	return context.WithValue(ctx, txKey{}, boundTx{tx, tree})
+}
+
+// txFrom returns the transaction that the call tree of ctx put there, or nil.
+func txFrom(ctx context.Context) any {
+	b, _ := ctx.Value(txKey{}).(boundTx)
+	if b.tx == nil || !b.tree.Has(ctx) {
+		return nil
+	}
+	return b.tx
+}
+
+// AdoptTx returns a context in which the call tree of ctx finds whatever transaction is there, also one of another.
+func AdoptTx(ctx context.Context) context.Context {
+	b, _ := ctx.Value(txKey{}).(boundTx)
+	if b.tx == nil {
+		return ctx
+	}
+	return bindTx(ctx, b.tx)
+}
+
+// OutsideTx is outbox.OutsideTx.
+func OutsideTx(ctx context.Context) context.Context { return bindTx(ctx, nil) }
+
+// WithTx returns a context that carries a transaction which somebody else commits.
+func WithTx(ctx context.Context, db *DB, q drive.Tx) context.Context {
+	return bindTx(ctx, (&tx{db: db, q: q}).begin())
+}
+
+// Tx returns the transaction that the context carries, for statements that must run in a transaction of db. It
+// returns ErrNoTx if there is none or it has ended, ErrOtherDB if it was begun on another handle, and ErrNoDB.
+func (db *DB) Tx(ctx context.Context) (drive.Querier, error) {
+	if err := db.Check(); err != nil {
+		return nil, err
+	}
+	s := scopeFrom(ctx)
+	if s == nil {
+		return nil, ErrNoTx
+	}
+	if !s.tx.db.shares(db) {
+		return nil, ErrOtherDB
+	}
+	return s.tx.q, s.use(func() error { return nil })
+}
+
+// Native returns the pgx.Tx or *sql.Tx of the context.
+func Native(ctx context.Context) (native any, err error) {
+	s := scopeFrom(ctx)
+	if s == nil {
+		return nil, ErrNoTx
+	}
+	err = s.use(func() (err error) {
+		native, err = s.tx.q.HandOut(ctx)
+		return err
+	})
+	return native, err
+}
+
+// AfterCommit is outbox.AfterCommit.
+func AfterCommit(ctx context.Context, fn func(ctx context.Context)) error {
+	if fn == nil {
+		return errors.New("outbox: AfterCommit: the function is nil")
+	}
+	s := scopeFrom(ctx)
+	if s == nil || !s.tx.ours {
+		return ErrNoTx
+	}
+	return s.use(func() error {
+		s.afterCommit = append(s.afterCommit, fn)
+		return nil
+	})
+}
+
+// SetRollbackOnly is outbox.SetRollbackOnly.
+func SetRollbackOnly(ctx context.Context) error {
+	s := scopeFrom(ctx)
+	if s == nil || !s.tx.ours && s.parent == nil {
+		return ErrNoTx
+	}
+	return s.use(func() error {
+		s.rollbackOnly = true
+		return nil
+	})
+}

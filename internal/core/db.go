@@ -1,0 +1,153 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/google/uuid"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// ErrNoDB is outbox.ErrNoDB.
+var ErrNoDB = errors.New("outbox: no database: pass a handle that FromPgx or FromSQL made of a pool that is not nil")
+
+// DB is outbox.DB: a handle on a database and one set of tables. It never changes, and what does guards itself.
+type DB struct {
+	pool      drive.Pool
+	name      string
+	id        string // tells our own notifications from others'
+	tables    sqltext.Tables
+	observers []observe.Observer
+	logger    watermill.LoggerAdapter
+	wakes     wakes
+
+	outbox               string // the table as SQL
+	insert, insertMarked string
+}
+
+// Config is outbox.DBConfig.
+type Config struct {
+	Name          string
+	Tables        sqltext.Tables
+	Observers     []observe.Observer
+	DisableNotify bool
+}
+
+// NewDB makes a handle.
+func NewDB(pool drive.Pool, cfg Config, logger watermill.LoggerAdapter) (*DB, error) {
+	if err := cfg.Tables.Validate(); err != nil {
+		return nil, fmt.Errorf("DBConfig.Tables: %w", err)
+	}
+	for i, o := range cfg.Observers {
+		if !isObserver(o) {
+			return nil, fmt.Errorf("DBConfig.Observers[%d] is %T, which has none of the interfaces of package observe", i, o)
+		}
+	}
+	if cfg.Name == "" {
+		cfg.Name = pool.Name()
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	db := &DB{
+		pool: pool, name: cfg.Name, id: uuid.NewString(), tables: cfg.Tables.WithDefaults(), observers: cfg.Observers,
+		logger: logger,
+	}
+	db.outbox = db.tables.OutboxName()
+	db.insert, db.insertMarked = db.tables.Render(sqltext.InsertMessages), db.tables.Render(sqltext.InsertMarked)
+	if !cfg.DisableNotify {
+		db.wakes.channel = db.tables.Channel()
+	}
+	return db, nil
+}
+
+func isObserver(o observe.Observer) bool {
+	if v := reflect.ValueOf(o); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return false
+	}
+	switch o.(type) {
+	case observe.TxObserver, observe.WriteObserver, observe.HandleObserver,
+		observe.PublishObserver, observe.TopicObserver, observe.EngineObserver:
+		return true
+	}
+	return false
+}
+
+// Check returns ErrNoDB for a nil handle, and for one that no constructor made.
+func (db *DB) Check() error {
+	if db == nil || db.pool == nil {
+		return ErrNoDB
+	}
+	return nil
+}
+
+// shares says whether a transaction of one handle is one of the other: two on one pool, with tables of their own.
+func (db *DB) shares(other *DB) bool { return db == other || db.pool.Same(other.pool) }
+
+// SameOutbox says whether two handles write to and read from the same outbox table.
+func (db *DB) SameOutbox(other *DB) bool { return db.shares(other) && db.outbox == other.outbox }
+
+// Name is the name of the database in logs and metrics, "" for a nil handle.
+func (db *DB) Name() string {
+	if db == nil {
+		return ""
+	}
+	return db.name
+}
+
+// Tables are the names of the tables, every one filled in.
+func (db *DB) Tables() sqltext.Tables {
+	if db == nil {
+		return sqltext.Tables{}.WithDefaults()
+	}
+	return db.tables
+}
+
+// Render puts the names of the tables into a statement.
+func (db *DB) Render(statement string) string { return db.Tables().Render(statement) }
+
+// Logger returns the logger that a part made with this handle uses: its own, or else that of the handle. Every line
+// carries the name of the handle.
+func (db *DB) Logger(own watermill.LoggerAdapter) watermill.LoggerAdapter {
+	if own == nil {
+		own = db.logger
+	}
+	return own.With(watermill.LogFields{"db": db.name})
+}
+
+// Exec runs one statement outside any transaction and returns how many rows it touched.
+func (db *DB) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if err := db.Check(); err != nil {
+		return 0, err
+	}
+	return db.pool.Exec(ctx, query, args...)
+}
+
+// Query runs one query outside any transaction. The rows must be closed.
+func (db *DB) Query(ctx context.Context, query string, args ...any) (drive.Rows, error) {
+	if err := db.Check(); err != nil {
+		return nil, err
+	}
+	return db.pool.Query(ctx, query, args...)
+}
+
+// Dedicated is drive.Pool's.
+func (db *DB) Dedicated(ctx context.Context) (drive.Querier, func(), error) {
+	if err := db.Check(); err != nil {
+		return nil, nil, err
+	}
+	return db.pool.Dedicated(ctx)
+}
+
+// Reset is drive.Pool's.
+func (db *DB) Reset() {
+	if db.Check() == nil {
+		db.pool.Reset()
+	}
+}

@@ -1,0 +1,69 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// Observers returns those that were given to the handle.
+func (db *DB) Observers() []observe.Observer { return db.observers }
+
+// Tell calls fn with each observer of the handle that is a T. A panic is logged, and keeps none from being called.
+func Tell[T any](db *DB, fn func(T)) {
+	for _, o := range db.observers {
+		if t, ok := o.(T); ok {
+			db.guard(fmt.Sprintf("observer %T", o), func() { fn(t) })
+		}
+	}
+}
+
+// guard calls a function of the user's, whose panic ends nothing else.
+func (db *DB) guard(what string, fn func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			db.logger.Error("The "+what+" panicked", Panicked(p), watermill.LogFields{"db": db.name, "stack": string(debug.Stack())})
+		}
+	}()
+	fn()
+}
+
+// Panicked is the error that a panic becomes.
+func Panicked(value any) error {
+	if err, ok := value.(error); ok {
+		return fmt.Errorf("panic: %w", err)
+	}
+	return fmt.Errorf("panic: %v", value)
+}
+
+func (db *DB) txStart(ctx context.Context) context.Context {
+	Tell(db, func(o observe.TxObserver) { ctx = o.TxStart(ctx, observe.TxStart{DB: db.name}) })
+	return ctx
+}
+
+func (db *DB) txEnd(ctx context.Context, took time.Duration, err error) {
+	Tell(db, func(o observe.TxObserver) { o.TxEnd(ctx, observe.TxEnd{DB: db.name, Duration: took, Err: err}) })
+}
+
+func (db *DB) writeStart(ctx context.Context, topic string, msgs []*message.Message) context.Context {
+	Tell(db, func(o observe.WriteObserver) {
+		ctx = o.WriteStart(ctx, observe.WriteStart{DB: db.name, Topic: topic, Messages: msgs})
+	})
+	return ctx
+}
+
+func (db *DB) writeEnd(ctx context.Context, topic string, records []record, took time.Duration, err error) {
+	Tell(db, func(o observe.WriteObserver) {
+		end := observe.WriteEnd{DB: db.name, Topic: topic, Messages: len(records), Duration: took, Err: err}
+		for _, r := range records {
+			end.Bytes += len(r.payload)
+		}
+		o.WriteEnd(ctx, end)
+	})
+}

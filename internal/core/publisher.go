@@ -1,0 +1,242 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// Errors of publishers, which package outbox exports.
+var ErrMixedTx = errors.New("outbox: the messages of one call carry different transactions: publish them in separate calls")
+
+// WithoutTx is outbox.WithoutTx.
+type WithoutTx int
+
+// The values of WithoutTx.
+const (
+	RequireTx WithoutTx = iota
+	OwnTx
+	PassThrough
+)
+
+// PublisherConfig is outbox.PublisherConfig.
+type PublisherConfig struct {
+	WithoutTx       WithoutTx
+	Key             func(topic string, msg *message.Message) (string, error)
+	MaxPayloadBytes int
+}
+
+func (c PublisherConfig) validate(decorates bool) error {
+	switch {
+	case c.WithoutTx == PassThrough && !decorates:
+		return errors.New("PublisherConfig.WithoutTx is PassThrough, which needs a publisher to pass messages to: use Decorator")
+	case c.WithoutTx < RequireTx || c.WithoutTx > PassThrough:
+		return fmt.Errorf("PublisherConfig.WithoutTx is %d: use RequireTx, OwnTx or PassThrough", c.WithoutTx)
+	case c.MaxPayloadBytes < 0:
+		return fmt.Errorf("PublisherConfig.MaxPayloadBytes is %d: use 0 for no limit", c.MaxPayloadBytes)
+	}
+	return nil
+}
+
+// Publisher is outbox.Publisher.
+type Publisher struct {
+	db        *DB
+	cfg       PublisherConfig
+	logger    watermill.LoggerAdapter
+	decorated message.Publisher // nil = none
+}
+
+// NewPublisher makes a Publisher.
+func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+	return newPublisher(db, cfg, logger, false)
+}
+
+func newPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter, decorates bool) (*Publisher, error) {
+	if err := db.Check(); err != nil {
+		return nil, err
+	}
+	if err := cfg.validate(decorates); err != nil {
+		return nil, err
+	}
+	if cfg.Key == nil {
+		cfg.Key = AggregateKey
+	}
+	return &Publisher{db: db, cfg: cfg, logger: db.Logger(logger)}, nil
+}
+
+// Decorator returns what makes a Publisher of the one that it decorates.
+func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (func(message.Publisher) (*Publisher, error), error) {
+	p, err := newPublisher(db, cfg, logger, true)
+	if err != nil {
+		return nil, err
+	}
+	return func(pub message.Publisher) (*Publisher, error) {
+		if pub == nil {
+			return nil, errors.New("outbox: Decorator: the publisher to decorate is nil")
+		}
+		decorating := *p
+		decorating.decorated = pub
+		return &decorating, nil
+	}, nil
+}
+
+// DB is the handle that the publisher writes through.
+func (p *Publisher) DB() *DB { return p.db }
+
+// Logger is that of the publisher.
+func (p *Publisher) Logger() watermill.LoggerAdapter { return p.logger }
+
+// Decorated is the publisher that messages are passed on to, or nil.
+func (p *Publisher) Decorated() message.Publisher { return p.decorated }
+
+// Publish is outbox.Publisher's.
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
+	ctx := context.Background()
+	for i, msg := range msgs {
+		if msg == nil {
+			return fmt.Errorf("%w: message %d of the call is nil", ErrInvalidMessage, i)
+		}
+		if i == 0 {
+			ctx = msg.Context()
+			continue
+		}
+		s := scopeFrom(msg.Context())
+		if !sameTx(scopeFrom(ctx), s) {
+			return ErrMixedTx
+		}
+		if s != nil {
+			if err := s.use(func() error { return nil }); err != nil {
+				return p.over(err)
+			}
+		}
+	}
+	return p.PublishContext(ctx, topic, msgs...)
+}
+
+func sameTx(a, b *scope) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.tx == b.tx
+}
+
+// PublishContext is outbox.Publisher's.
+func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*message.Message) error {
+	s := scopeFrom(ctx)
+	if s == nil && p.cfg.WithoutTx == PassThrough && len(msgs) > 0 {
+		if _, err := p.records(topic, msgs); err != nil {
+			return err
+		}
+		return p.decorated.Publish(topic, msgs...)
+	}
+	w, err := p.newWrite(ctx, topic, msgs)
+	switch {
+	case err != nil || len(w.records) == 0:
+		return err
+	case s != nil:
+		return p.over(s.write(w))
+	case p.cfg.WithoutTx == OwnTx:
+		return InTx(ctx, p.db, TxOptions{}, func(ctx context.Context) error { return scopeFrom(ctx).capture(w) })
+	}
+	return p.refused(w, ErrNoTx)
+}
+
+// Capture takes messages that are written together with COMMIT, in the same round trip, if the handle is of pgx and no
+// savepoint of the user's own can be open; else it writes them at once. It checks the messages now and keeps their
+// payloads, not copies. Messages that wait get their ids then, so they come after what the transaction publishes
+// later. It returns ErrNoTx without a transaction, or if that has ended, whatever PublisherConfig.WithoutTx says.
+func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.Message) error {
+	w, err := p.newWrite(ctx, topic, msgs)
+	if err != nil || len(w.records) == 0 {
+		return err
+	}
+	s := scopeFrom(ctx)
+	if s == nil {
+		return p.refused(w, ErrNoTx)
+	}
+	return p.over(s.capture(w))
+}
+
+func (s *scope) capture(w write) error {
+	waits, err := s.wait(w)
+	switch {
+	case err != nil:
+		w.told(err)
+		return err
+	case waits:
+		return nil
+	}
+	return s.write(w)
+}
+
+// newWrite checks messages. The observers see them before, and hear if they are refused.
+func (p *Publisher) newWrite(ctx context.Context, topic string, msgs []*message.Message) (write, error) {
+	if err := checkTopic(topic); err != nil {
+		return write{}, err
+	}
+	w := write{ctx: ctx, db: p.db, topic: topic}
+	if len(msgs) == 0 {
+		return w, nil
+	}
+	w.ctx = p.db.writeStart(ctx, topic, msgs)
+	var err error
+	if w.records, err = p.records(topic, msgs); err != nil {
+		return w, p.refused(w, err)
+	}
+	return w, nil
+}
+
+func (p *Publisher) refused(w write, err error) error {
+	p.db.writeEnd(w.ctx, w.topic, w.records, 0, err)
+	return err
+}
+
+func (p *Publisher) records(topic string, msgs []*message.Message) ([]record, error) {
+	if err := checkTopic(topic); err != nil {
+		return nil, err
+	}
+	records := make([]record, len(msgs))
+	for i, msg := range msgs {
+		if msg == nil {
+			return nil, fmt.Errorf("%w: message %d of the call is nil", ErrInvalidMessage, i)
+		}
+		key, set := msg.Metadata[MetadataKey]
+		if !set {
+			var err error
+			if key, err = p.cfg.Key(topic, msg); err != nil {
+				return nil, fmt.Errorf("key of message %q: %w", text.Valid(msg.UUID), err)
+			}
+		}
+		var err error
+		if records[i], err = newRecord(topic, msg, key, p.cfg.MaxPayloadBytes); err != nil {
+			return nil, err
+		}
+	}
+	return records, nil
+}
+
+// AggregateKey is outbox.AggregateKey.
+func AggregateKey(_ string, msg *message.Message) (string, error) {
+	kind, id := msg.Metadata[MetadataAggregateType], msg.Metadata[MetadataAggregateID]
+	switch {
+	case kind == "" && id == "":
+		return "", nil
+	case kind == "" || id == "":
+		return "", fmt.Errorf("%w: it has half an aggregate, %s %q and %s %q, and so no key and no order: set both, or metadata %s, which may be empty",
+			ErrInvalidMessage, MetadataAggregateType, kind, MetadataAggregateID, id, MetadataKey)
+	}
+	return kind + "/" + id, nil
+}
+
+// over says that WithoutTx does not help a context that is used after its transaction.
+func (p *Publisher) over(err error) error {
+	if p.cfg.WithoutTx != RequireTx && errors.Is(err, errOver) {
+		return fmt.Errorf("%w; PublisherConfig.WithoutTx is for contexts without a transaction", err)
+	}
+	return err
+}

@@ -1,0 +1,210 @@
+package core
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// Package outbox exports these and says what they mean.
+var (
+	ErrNoTx = errors.New("outbox: no transaction in the context: put middleware.Tx around the handler or call inside outbox.InTx, " +
+		"and pass that context on (PublishContext, or SetContext of the message); or set PublisherConfig.WithoutTx")
+	ErrOtherDB = errors.New("outbox: the transaction in the context belongs to another database: its handle was made of another pool")
+	ErrTxBusy  = errors.New("outbox: a nested InTx is running in this transaction: pass on the context that its function got, " +
+		"and run nested ones one after another, or outside of the transaction (OutsideTx)")
+	ErrRolledBack = errors.New("outbox: rolled back on request")
+)
+
+// errOver is for contexts that are used after their transaction, or nested InTx.
+var errOver = text.Advise(errors.Join(ErrNoTx, drive.ErrTxEnded), "outbox: the transaction of this context has ended, with the handler "+
+	"or the function of InTx that the context was for: use the context of the code that runs now, or outbox.OutsideTx(ctx)")
+
+// TxOptions is outbox.TxOptions.
+type TxOptions struct {
+	Isolation sql.IsolationLevel
+	ReadOnly  bool
+	Timeout   time.Duration
+	OnBegin   func(ctx context.Context) error
+}
+
+// scope is a transaction, or a savepoint in one, as the context carries it. tx.mu guards what changes.
+type scope struct {
+	tx     *tx
+	parent *scope
+
+	ended        bool
+	rollbackOnly bool
+	afterCommit  []func(ctx context.Context)
+	waiting      []write // for COMMIT
+}
+
+// tx is what all scopes of one transaction share.
+type tx struct {
+	db   *DB
+	q    drive.Tx
+	ours bool // else somebody else commits it
+
+	mu        sync.Mutex
+	innermost *scope
+	broken    error // a savepoint could not be undone, so nothing may be committed
+	wrote     map[*DB]bool
+}
+
+func (t *tx) begin() *scope {
+	t.innermost = &scope{tx: t}
+	return t.innermost
+}
+
+func scopeFrom(ctx context.Context) *scope {
+	s, _ := txFrom(ctx).(*scope)
+	return s
+}
+
+// use runs fn unless the scope, or one around it, has ended, and keeps them from ending meanwhile.
+func (s *scope) use(fn func() error) error {
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	for around := s; around != nil; around = around.parent {
+		if around.ended {
+			return errOver
+		}
+	}
+	return fn()
+}
+
+// end ends a scope whose function is done: nobody can use it any more. It says why the scope is to be undone although its
+// function returned nil, or returns nil.
+func (s *scope) end() error {
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	s.ended = true
+	switch {
+	case s.tx.broken != nil:
+		return s.tx.broken
+	case s.tx.innermost != s:
+		return fmt.Errorf("%w: the function returned while a nested InTx was still running", ErrTxBusy)
+	case s.rollbackOnly:
+		return ErrRolledBack
+	}
+	return nil
+}
+
+// InTx is outbox.InTxWith.
+func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
+	if err := db.Check(); err != nil {
+		return err
+	}
+	if fn == nil {
+		return errors.New("outbox: InTx: the function is nil")
+	}
+	if opts.Timeout < -1 {
+		return fmt.Errorf("TxOptions.Timeout is %s: use 0 or -1 for none", opts.Timeout)
+	}
+	if opts.Timeout > 0 {
+		limited, cancel := context.WithTimeout(ctx, opts.Timeout)
+		defer cancel()
+		ctx = limited
+	}
+	if opts.OnBegin != nil {
+		inner := fn
+		fn = func(ctx context.Context) error {
+			if err := opts.OnBegin(ctx); err != nil {
+				return fmt.Errorf("OnBegin: %w", err)
+			}
+			return inner(ctx)
+		}
+	}
+	if outer := scopeFrom(ctx); outer != nil {
+		if !outer.tx.db.shares(db) {
+			return ErrOtherDB
+		}
+		return inSavepoint(ctx, outer, fn)
+	}
+	s := (&tx{db: db, ours: true}).begin()
+	if err := s.observed(ctx, opts, fn); err != nil {
+		return err
+	}
+	for written := range s.tx.wrote {
+		written.Wake()
+	}
+	outside := OutsideTx(ctx)
+	for _, hook := range s.afterCommit {
+		db.guard("AfterCommit", func() { hook(outside) })
+	}
+	return nil
+}
+
+var errUnfinished = errors.New("outbox: the function that InTx runs panicked or called runtime.Goexit")
+
+// observed runs the transaction and tells the observers how it ended, also if fn never returned.
+func (s *scope) observed(ctx context.Context, opts TxOptions, fn func(context.Context) error) (err error) {
+	begun := time.Now()
+	ctx = s.tx.db.txStart(ctx)
+	err = errUnfinished
+	defer func() {
+		if !opts.ReadOnly && text.SQLState(err) == drive.ReadOnlyServer {
+			s.tx.db.Reset()
+		}
+		s.tx.db.txEnd(ctx, time.Since(begun), err)
+		for _, w := range s.waiting {
+			w.told(err)
+		}
+	}()
+	return s.run(ctx, opts, fn)
+}
+
+func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context) error) error {
+	own, err := s.tx.db.pool.Begin(ctx, drive.TxOptions{Isolation: opts.Isolation, ReadOnly: opts.ReadOnly})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	s.tx.q = own
+	finished := false
+	defer func() {
+		if !finished { // fn panicked, or called runtime.Goexit
+			_ = s.end()
+			_ = own.Rollback(ctx)
+		}
+	}()
+	err = fn(bindTx(ctx, s))
+	finished = true
+	if endErr := s.end(); err == nil {
+		err = endErr
+	}
+	if err != nil {
+		if rollbackErr := own.Rollback(ctx); rollbackErr != nil {
+			err = errors.Join(err, rollbackErr)
+		}
+		return err
+	}
+	if err := own.Commit(ctx, s.tx.statements(s.waiting)); err != nil {
+		return fmt.Errorf("commit: %w", text.Explain(err))
+	}
+	for _, w := range s.waiting {
+		s.tx.wroteTo(w.db)
+	}
+	return nil
+}
+
+// Transact runs fn in a READ COMMITTED transaction of its own, which no context carries, and commits it if fn returns nil.
+func (db *DB) Transact(ctx context.Context, fn func(drive.Querier) error) error {
+	if err := db.Check(); err != nil {
+		return err
+	}
+	own, err := db.pool.Begin(ctx, drive.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer own.Rollback(context.WithoutCancel(ctx)) // no effect after a commit
+	if err := fn(own); err != nil {
+		return err
+	}
+	return own.Commit(ctx, nil)
+}

@@ -1,0 +1,86 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// write is a call of Publish or Capture.
+type write struct {
+	ctx     context.Context // of the observers
+	db      *DB
+	topic   string
+	records []record
+}
+
+func (w write) told(err error) { w.db.writeEnd(w.ctx, w.topic, w.records, 0, err) }
+
+// write writes records at once.
+func (s *scope) write(w write) error {
+	begun := time.Now()
+	err := s.use(func() error {
+		if !s.tx.db.shares(w.db) {
+			return ErrOtherDB
+		}
+		for _, stmt := range chunks(s.tx.insertInto(w.db), w.records) {
+			if _, err := s.tx.q.Exec(w.ctx, stmt.SQL, stmt.Args...); err != nil {
+				if s.tx.ours {
+					err = drive.Checked(w.ctx, err)
+				}
+				return fmt.Errorf("write to %s: %w", w.db.outbox, text.Explain(err))
+			}
+		}
+		s.tx.wroteTo(w.db)
+		return nil
+	})
+	w.db.writeEnd(w.ctx, w.topic, w.records, time.Since(begun), err)
+	return err
+}
+
+// wait keeps records for COMMIT, if they may wait.
+func (s *scope) wait(w write) (waits bool, err error) {
+	err = s.use(func() error {
+		if !s.tx.db.shares(w.db) {
+			return ErrOtherDB
+		}
+		if waits = s.tx.ours && s.tx.q.Later(); waits {
+			s.waiting = append(s.waiting, w)
+		}
+		return nil
+	})
+	return waits, err
+}
+
+func (t *tx) insertInto(db *DB) string {
+	if t.q.Marked() {
+		return db.insertMarked
+	}
+	return db.insert
+}
+
+func (t *tx) wroteTo(db *DB) {
+	if t.wrote == nil {
+		t.wrote = map[*DB]bool{}
+	}
+	t.wrote[db] = true
+}
+
+// statements are those that write what waited. Neighbours that go to one table are one, so that what a handler returned is one
+// statement even if it was captured in several calls.
+func (t *tx) statements(waiting []write) []drive.Statement {
+	var list []drive.Statement
+	for len(waiting) > 0 {
+		db := waiting[0].db
+		var records []record
+		for len(waiting) > 0 && waiting[0].db == db {
+			records = append(records, waiting[0].records...)
+			waiting = waiting[1:]
+		}
+		list = append(list, chunks(t.insertInto(db), records)...)
+	}
+	return list
+}

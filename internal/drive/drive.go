@@ -1,0 +1,102 @@
+package drive
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+)
+
+// Querier runs statements: a pool, a connection or a transaction. Arguments may be int64, int,
+// float64, string, []byte, bool, nil, and slices of int64, float64, string, bool and []byte, which stand for
+// arrays.
+type Querier interface {
+	// Exec runs a statement and returns how many rows it touched.
+	Exec(ctx context.Context, query string, args ...any) (int64, error)
+	// Query runs a statement and returns its rows, which the caller must close.
+	Query(ctx context.Context, query string, args ...any) (Rows, error)
+}
+
+// Rows are the rows of a query; *sql.Rows is one. Err must be checked after Next returned false.
+type Rows interface {
+	Next() bool
+	Scan(dest ...any) error
+	Err() error
+	Close() error
+}
+
+// Collect runs a query and calls scan for each row. It returns the first error of the query, of scan,
+// or of the iteration.
+func Collect(ctx context.Context, q Querier, scan func(Rows) error, query string, args ...any) error {
+	rows, err := q.Query(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return errors.Join(err, rows.Close())
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return errors.Join(err, rows.Close())
+	}
+	return rows.Close()
+}
+
+// Pool is a pool of connections.
+type Pool interface {
+	Querier
+	// Name is the name of the database, if the pool knows it.
+	Name() string
+	// Same says whether other is made of the same pool, so that a transaction of one is one of the other.
+	Same(other Pool) bool
+	Begin(ctx context.Context, opts TxOptions) (OwnTx, error)
+	// Dedicated opens a connection that the handlers' use of the pool cannot starve: with pgx a new one made with the pool's
+	// settings, with database/sql one that is taken out of the pool. The function returned closes it. It reconnects by
+	// itself if the connection breaks.
+	Dedicated(ctx context.Context) (Querier, func(), error)
+	// Listen calls fn with the payload of each notification of a channel, and once with "" when it has begun to listen,
+	// until ctx is over or the connection breaks. It opens a connection of its own, which is never in a transaction. It
+	// returns why it ended, or ErrNoListen.
+	Listen(ctx context.Context, channel string, fn func(payload string)) error
+	// Reset closes the connections once they are not in use, because they lead to a server that is no primary any
+	// more; new ones may find another. With database/sql it does nothing.
+	Reset()
+}
+
+// TxOptions are the settings of a transaction.
+type TxOptions struct {
+	Isolation sql.IsolationLevel
+	ReadOnly  bool
+}
+
+// Tx is a transaction. One goroutine uses it at a time.
+type Tx interface {
+	Querier
+	// HandOut returns the pgx.Tx or *sql.Tx, for code that is not ours.
+	HandOut(ctx context.Context) (any, error)
+	// Mark makes sure that Commit finds out if somebody ended the transaction by SQL. It is called before a savepoint is
+	// made, or the mark could be undone with it.
+	Mark(ctx context.Context) error
+	// Marked says whether statements in the transaction may use sqltext.InsertMarked.
+	Marked() bool
+	// Later says whether messages may wait for Commit.
+	Later() bool
+}
+
+// OwnTx is a transaction that a Pool began. Commit runs the pending statements first, in the same round trip if it
+// can. After Commit or Rollback returned, Rollback has no effect.
+type OwnTx interface {
+	Tx
+	Commit(ctx context.Context, pending []Statement) error
+	Rollback(ctx context.Context) error
+}
+
+// Statement is one with its arguments.
+type Statement struct {
+	SQL  string
+	Args []any
+}
+
+// RollbackTimeout bounds the rollback of what belongs to a context that is over.
+const RollbackTimeout = 5 * time.Second

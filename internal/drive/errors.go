@@ -1,0 +1,109 @@
+package drive
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// Package outbox exports the first three and says what they mean.
+var (
+	ErrCommitUnknown = errors.New("outbox: the outcome of COMMIT is unknown")
+	ErrTxEnded       = errors.New("outbox: the transaction was ended inside the function that InTx runs: " +
+		"leave COMMIT and ROLLBACK to InTx, return an error to roll back; RESET ALL looks the same")
+	ErrTxManaged = errors.New("outbox: this transaction is committed by whoever began it: return nil to commit, an error to roll back")
+
+	// ErrNoListen is returned where notifications do not arrive: database/sql has none, and behind a pooler such as
+	// PgBouncer sessions are not tied to a connection.
+	ErrNoListen = errors.New("outbox: no notifications here; forwarders poll")
+
+	// errAborted is what a commit returns that Postgres would answer with ROLLBACK.
+	errAborted = fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w", pgx.ErrTxCommitRollback)
+)
+
+// ReadOnlyServer is the SQLSTATE of a write that reached a standby, or a primary that was demoted.
+const ReadOnlyServer = "25006"
+
+// Checked turns the errors of a statement in a transaction of ours into what they mean.
+func Checked(ctx context.Context, err error) error {
+	switch text.SQLState(err) {
+	case sqltext.NotMarked:
+		return ErrTxEnded
+	case "25P02":
+		return fmt.Errorf("%w: %w", errAborted, err)
+	}
+	switch { // database/sql rolls back when the context ends
+	case !errors.Is(err, sql.ErrTxDone):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: %w", ErrTxEnded, err)
+}
+
+// endsConnection says whether an error of the server says nothing about the transaction: after FATAL and PANIC nothing is
+// known, whatever the SQLSTATE. A PANIC of COMMIT may come after its record was written, and be recovered. Nor is it
+// after an SQLSTATE that means the same.
+func endsConnection(err error) bool {
+	switch severity(err) {
+	case "FATAL", "PANIC":
+		return true
+	}
+	state := text.SQLState(err)
+	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || strings.HasPrefix(state, "XX") || state == "40003"
+}
+
+// severity of an error of pgx, or of lib/pq, which this module does not import.
+func severity(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		if pgErr.SeverityUnlocalized != "" {
+			return pgErr.SeverityUnlocalized
+		}
+		return pgErr.Severity
+	}
+	var other interface {
+		error
+		SQLState() string
+	}
+	if !errors.As(err, &other) {
+		return ""
+	}
+	v := reflect.Indirect(reflect.ValueOf(other))
+	if v.Kind() != reflect.Struct {
+		return ""
+	}
+	if s := v.FieldByName("Severity"); s.Kind() == reflect.String {
+		return s.String()
+	}
+	return ""
+}
+
+const rowsOpen = "the rows of a query in this transaction are still open: read them to the end or close them " +
+	"(rows.Close, BatchResults.Close) before the next statement and before the handler returns"
+
+var errRowsOpen = errors.New("outbox: " + rowsOpen)
+
+// explainBusy says what to close when a connection is in the middle of an answer. Of pgx and lib/pq there is no other sign
+// than the text; pgx's driver for database/sql says the same of a connection that is gone.
+func explainBusy(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, driver.ErrBadConn):
+		return fmt.Errorf("%w: the connection is gone, or %s", err, rowsOpen)
+	case strings.Contains(err.Error(), "conn busy"), strings.Contains(err.Error(), "already a query being processed"):
+		return fmt.Errorf("%w: %s", err, rowsOpen)
+	}
+	return err
+}

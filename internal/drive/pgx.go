@@ -1,0 +1,128 @@
+package drive
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+type pgxPool struct {
+	pool *pgxpool.Pool
+	mode []any // how statements outside transactions are sent
+}
+
+// planEachTime makes Postgres plan a statement whenever it runs. A plan that was kept from a time when the
+// outbox was empty scans all of it, and nothing but the next autovacuum would replace that plan.
+var planEachTime = []any{pgx.QueryExecModeCacheDescribe}
+
+// NewPgx makes a Pool of a pgx pool.
+func NewPgx(pool *pgxpool.Pool) Pool { return newPgxPool(pool) }
+
+func newPgxPool(pool *pgxpool.Pool) pgxPool {
+	p := pgxPool{pool: pool}
+	cfg := pool.Config().ConnConfig
+	switch {
+	case cfg.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement:
+		// The other modes do that already, and were chosen for a reason.
+	case cfg.DescriptionCacheCapacity > 0:
+		p.mode = planEachTime
+	default: // pgx refuses the other one without that cache
+		p.mode = []any{pgx.QueryExecModeExec}
+	}
+	return p
+}
+
+func (p pgxPool) Name() string { return p.pool.Config().ConnConfig.Database }
+
+func (p pgxPool) Same(other Pool) bool {
+	o, ok := other.(pgxPool)
+	return ok && o.pool == p.pool
+}
+
+func (p pgxPool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	tag, err := p.pool.Exec(ctx, query, slices.Concat(p.mode, args)...)
+	if text.SQLState(err) == ReadOnlyServer {
+		p.Reset()
+	}
+	return tag.RowsAffected(), p.explain(err)
+}
+
+func (p pgxPool) Query(ctx context.Context, query string, args ...any) (Rows, error) {
+	rows, err := p.pool.Query(ctx, query, slices.Concat(p.mode, args)...)
+	if err != nil {
+		return nil, p.explain(err)
+	}
+	return pgxRows{rows}, nil
+}
+
+func (p pgxPool) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	stat := p.pool.Stat()
+	return explainPool(err, int(stat.AcquiredConns()), int(stat.MaxConns()))
+}
+
+func (p pgxPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
+	begin, err := beginSQL(opts)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return nil, p.explain(err)
+	}
+	return &pgxTx{conn: conn, beginSQL: begin}, nil
+}
+
+func (p pgxPool) Dedicated(ctx context.Context) (Querier, func(), error) {
+	pool, err := p.single(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return newPgxPool(pool), pool.Close, nil
+}
+
+// single makes a pool of one connection with the settings and hooks of the user's.
+func (p pgxPool) single(ctx context.Context) (*pgxpool.Pool, error) {
+	cfg := p.pool.Config()
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
+
+func (p pgxPool) Reset() { p.pool.Reset() }
+
+func (p pgxPool) Listen(ctx context.Context, channel string, fn func(payload string)) error {
+	pool, err := p.single(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	var pid uint32
+	if err := conn.QueryRow(ctx, "select pg_backend_pid()").Scan(&pid); err != nil {
+		return err
+	}
+	if pid != conn.Conn().PgConn().PID() {
+		return fmt.Errorf("%w: there is a pooler in between", ErrNoListen)
+	}
+	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
+		return err
+	}
+	for fn(""); ; {
+		n, err := conn.Conn().WaitForNotification(ctx)
+		if err != nil {
+			return err
+		}
+		fn(n.Payload)
+	}
+}

@@ -1,0 +1,268 @@
+package drive
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+func beginSQL(opts TxOptions) (string, error) {
+	b := "begin"
+	switch opts.Isolation {
+	case sql.LevelDefault:
+	case sql.LevelReadUncommitted:
+		b += " isolation level read uncommitted"
+	case sql.LevelReadCommitted:
+		b += " isolation level read committed"
+	case sql.LevelRepeatableRead, sql.LevelSnapshot:
+		b += " isolation level repeatable read"
+	case sql.LevelSerializable:
+		b += " isolation level serializable"
+	default:
+		return "", fmt.Errorf("postgres has no isolation level %s", opts.Isolation)
+	}
+	if opts.ReadOnly {
+		b += " read only"
+	}
+	return b, nil
+}
+
+// pgxTx is a transaction that begins with its first statement: BEGIN shares that round trip, and COMMIT
+// shares the one of the last pending statement.
+type pgxTx struct {
+	conn     *pgxpool.Conn
+	beginSQL string
+	begun    bool
+	ended    bool
+	startErr error // why BEGIN failed
+
+	userSavepoints userSavepoints
+	large          pgx.Tx // what LargeObjects works on
+}
+
+func (t *pgxTx) start(ctx context.Context) error {
+	if t.begun || t.ended {
+		return t.startErr
+	}
+	t.begun = true
+	_, t.startErr = t.conn.Exec(ctx, t.beginSQL+"; "+sqltext.MarkTx) // no arguments: pgx sends such as one simple query
+	return t.startErr
+}
+
+func (t *pgxTx) usable() error {
+	if t.ended {
+		return pgx.ErrTxClosed
+	}
+	return t.startErr
+}
+
+func (t *pgxTx) HandOut(ctx context.Context) (any, error) {
+	if err := t.start(ctx); err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	return managedTx{tx: t}, nil
+}
+
+func (t *pgxTx) Mark(context.Context) error { return nil } // comes with BEGIN
+func (t *pgxTx) Marked() bool               { return t.begun }
+
+func (t *pgxTx) Later() bool { return !t.userSavepoints.maybe() }
+
+func (t *pgxTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if t.begun && t.usable() == nil {
+		tag, err := t.conn.Exec(ctx, query, args...)
+		return tag.RowsAffected(), explainBusy(err)
+	}
+	rows, err := t.Query(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	err = rows.Close()
+	return rows.(interface{ CommandTag() pgconn.CommandTag }).CommandTag().RowsAffected(), err
+}
+
+func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (Rows, error) {
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	if t.begun {
+		rows, err := t.conn.Query(ctx, query, args...)
+		if err != nil {
+			return nil, explainBusy(err)
+		}
+		return pgxRows{rows}, nil
+	}
+	t.begun = true
+	batch := &pgx.Batch{}
+	batch.Queue(t.beginSQL)
+	batch.Queue(sqltext.MarkTx)
+	batch.Queue(query, args...)
+	results := t.conn.SendBatch(ctx, batch)
+	for range 2 {
+		if _, err := results.Exec(); err != nil {
+			return nil, t.notBegun(err, results)
+		}
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return nil, t.notBegun(err, results)
+	}
+	return batchRows{pgxRows{rows}, results}, nil
+}
+
+// notBegun refuses all further use if the first statement was found wrong before BEGIN was run: whatever
+// came next would commit by itself.
+func (t *pgxTx) notBegun(err error, results pgx.BatchResults) error {
+	results.Close() // says the same again
+	if t.conn.Conn().PgConn().TxStatus() == 'I' {
+		t.startErr = err
+	}
+	return err
+}
+
+func (t *pgxTx) Commit(ctx context.Context, pending []Statement) error {
+	if t.ended {
+		return ErrTxEnded
+	}
+	if !t.begun && len(pending) == 0 {
+		t.release()
+		return nil
+	}
+	if t.startErr != nil {
+		return errors.Join(t.startErr, t.Rollback(ctx))
+	}
+	if t.begun {
+		if err := t.checkOpen(); err != nil {
+			return errors.Join(err, t.Rollback(ctx))
+		}
+	}
+	if t.begun && len(pending) == 0 {
+		pending = []Statement{{SQL: sqltext.CheckTx}}
+	}
+	for len(pending) > 1 {
+		if _, err := t.Exec(ctx, pending[0].SQL, pending[0].Args...); err != nil {
+			return errors.Join(commitError(Checked(ctx, err)), t.Rollback(ctx))
+		}
+		pending = pending[1:]
+	}
+	return t.pipelineCommit(ctx, pending)
+}
+
+// checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an
+// error: COMMIT would answer ROLLBACK.
+func (t *pgxTx) checkOpen() error {
+	conn := t.conn.Conn()
+	switch {
+	case conn.IsClosed():
+		return pgconn.ErrConnClosed
+	case conn.PgConn().IsBusy():
+		return errRowsOpen
+	}
+	switch conn.PgConn().TxStatus() {
+	case 'I':
+		return ErrTxEnded
+	case 'E':
+		return errAborted
+	}
+	return nil
+}
+
+func (t *pgxTx) pipelineCommit(ctx context.Context, pending []Statement) error {
+	batch := &pgx.Batch{}
+	if !t.begun {
+		t.begun = true
+		batch.Queue(t.beginSQL)
+	}
+	for _, s := range pending {
+		batch.Queue(s.SQL, s.Args...)
+	}
+	batch.Queue("commit")
+
+	results := t.conn.SendBatch(ctx, batch)
+	for range batch.Len() - 1 {
+		if _, err := results.Exec(); err != nil {
+			results.Close() // says the same again
+			return errors.Join(commitError(Checked(ctx, err)), t.Rollback(ctx))
+		}
+	}
+	tag, err := results.Exec()
+	results.Close() // once the answer to COMMIT has come, nothing can change the outcome
+	if err != nil {
+		return errors.Join(commitError(err), t.Rollback(ctx))
+	}
+	t.release()
+	if tag.String() != "COMMIT" {
+		return pgx.ErrTxCommitRollback
+	}
+	return nil
+}
+
+// commitError tells an error that proves a rollback from one that leaves the outcome open.
+func commitError(err error) error {
+	switch {
+	case errors.Is(err, ErrTxEnded), errors.Is(err, errAborted):
+		return err
+	case text.SQLState(err) != "":
+		// An ERROR rolled the transaction back. What ends the connection may have come after the commit, also as
+		// the answer to a statement before COMMIT: a pooler answers in place of a server that it lost.
+		if !endsConnection(err) {
+			return err
+		}
+	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
+		return err // nothing was sent; pgx says the same of a connection that broke while the answer was read
+	}
+	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+}
+
+func (t *pgxTx) Rollback(ctx context.Context) error {
+	if t.ended {
+		return nil
+	}
+	defer t.release()
+	if !t.begun || t.conn.Conn().IsClosed() || t.conn.Conn().PgConn().TxStatus() == 'I' {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), RollbackTimeout)
+	defer cancel()
+	if _, err := t.conn.Exec(ctx, "rollback"); err != nil {
+		return fmt.Errorf("rollback: %w", err) // release drops a connection that is still in a transaction
+	}
+	return nil
+}
+
+func (t *pgxTx) release() {
+	t.ended = true
+	if t.large != nil { // closes it without sending anything
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = t.large.Commit(over)
+	}
+	t.conn.Release()
+}
+
+// pgxRows turns pgx's rows into Rows.
+type pgxRows struct{ pgx.Rows }
+
+func (r pgxRows) Close() error {
+	r.Rows.Close()
+	return r.Rows.Err()
+}
+
+// batchRows also ends the batch that its rows came in.
+type batchRows struct {
+	pgxRows
+	results pgx.BatchResults
+}
+
+func (r batchRows) Close() error {
+	err := r.pgxRows.Close()
+	return errors.Join(err, r.results.Close())
+}

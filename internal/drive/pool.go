@@ -1,0 +1,16 @@
+package drive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// explainPool says so where a statement may have run out of time because all connections of the pool were in use.
+func explainPool(err error, inUse, most int) error {
+	if !errors.Is(err, context.DeadlineExceeded) || most == 0 || inUse < most {
+		return err
+	}
+	return fmt.Errorf("%w: all %d connections of the pool are in use; a forwarder needs one, better three, beside those that "+
+		"handlers hold, and with database/sql one more: let the pool have more", err, most)
+}

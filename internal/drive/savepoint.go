@@ -1,0 +1,30 @@
+package drive
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+)
+
+// savepoints counts those of this process.
+var savepoints atomic.Int64
+
+// NextSavepoint returns a name of its own for each savepoint, because code that joined a native transaction knows nothing of
+// those around it.
+func NextSavepoint() string { return fmt.Sprintf("outbox_%d", savepoints.Add(1)) }
+
+// userSavepoints knows of savepoints that the user's code makes. What is captured behind one must be undone with it, and so
+// cannot wait for COMMIT.
+type userSavepoints struct {
+	open   int  // by Begin of a managedTx
+	unseen bool // by plain SQL, or by what we cannot see: how many are open is not known
+}
+
+func (u *userSavepoints) maybe() bool { return u.unseen || u.open > 0 }
+
+func (u *userSavepoints) saw(query string) {
+	const word = "savepoint"
+	for i := 0; !u.unseen && i+len(word) <= len(query); i++ {
+		u.unseen = query[i]|0x20 == word[0] && strings.EqualFold(query[i:i+len(word)], word)
+	}
+}

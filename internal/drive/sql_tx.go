@@ -1,0 +1,97 @@
+package drive
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// sqlTx is a transaction of database/sql. The handler gets the *sql.Tx itself, so that it was ended too
+// early can only be found afterwards.
+type sqlTx struct {
+	tx      *sql.Tx
+	hasMark bool
+	failed  bool // a statement of ours: the transaction may be aborted
+}
+
+func (t *sqlTx) HandOut(ctx context.Context) (any, error) { return t.tx, t.Mark(ctx) }
+
+// Mark is not made with BEGIN, because it is a round trip, and what is never handed out needs none.
+func (t *sqlTx) Mark(ctx context.Context) error {
+	if t.hasMark {
+		return nil
+	}
+	_, err := t.Exec(ctx, sqltext.MarkTx)
+	t.hasMark = err == nil
+	return err
+}
+
+func (t *sqlTx) Marked() bool { return t.hasMark }
+
+// Later: nothing is gained by waiting, and a savepoint of the user's could not be seen.
+func (t *sqlTx) Later() bool { return false }
+
+func (t *sqlTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	n, err := sqlExec(ctx, t.tx, query, args)
+	t.failed = t.failed || err != nil
+	return n, explainBusy(err)
+}
+
+func (t *sqlTx) Query(ctx context.Context, query string, args ...any) (Rows, error) {
+	rows, err := sqlQuery(ctx, t.tx, query, args)
+	t.failed = t.failed || err != nil
+	return rows, explainBusy(err)
+}
+
+func (t *sqlTx) Commit(ctx context.Context, _ []Statement) error { // nothing has waited
+	if err := t.checkOpen(ctx); err != nil {
+		_ = t.Rollback(ctx) // a driver may complain that there is none to roll back
+		return err
+	}
+	return sqlCommitError(ctx, t.tx.Commit())
+}
+
+// sqlCommitError tells an error of Commit that proves a rollback from one that leaves the outcome open.
+func sqlCommitError(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sql.ErrTxDone):
+		return Checked(ctx, err)
+	case errors.Is(err, pgx.ErrTxCommitRollback):
+		return err
+	case err == context.DeadlineExceeded: // the bare one comes from before anything was sent
+		return err
+	case text.SQLState(err) != "" && !endsConnection(err):
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+}
+
+// checkOpen finds a handler that ended the transaction, and one that went on after an error. Drivers differ in what they
+// make of either at COMMIT.
+func (t *sqlTx) checkOpen(ctx context.Context) error {
+	check := sqltext.CheckTx
+	switch {
+	case t.hasMark:
+	case t.failed:
+		check = "select 1"
+	default:
+		return nil
+	}
+	_, err := t.tx.ExecContext(ctx, check)
+	return explainBusy(Checked(ctx, err))
+}
+
+func (t *sqlTx) Rollback(context.Context) error {
+	if err := t.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("rollback: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package sqltext
+
+// The statements of Check read the catalogs alone, so they answer at once however large the tables are.
+// They take names of relations as they are written in SQL, quoted and with the schema if there is one.
+const (
+	// CheckServer says what kind of server answers.
+	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery()`
+
+	// CheckRole says who asks, and whether that role may use a schema, if it exists.
+	//
+	// Arguments: schema.
+	CheckRole = `SELECT current_user::text,
+       coalesce((SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_namespace n WHERE n.nspname = $1::text), true)`
+
+	// CheckElsewhere lists the schemas that have a table of some name.
+	//
+	// Arguments: name, not quoted.
+	CheckElsewhere = `SELECT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relname = $1::text AND c.relkind IN ('r', 'p') ORDER BY 1`
+
+	// CheckPrivileges lists the privileges that the role lacks on relations that exist. One on a single column is enough to
+	// count as there.
+	//
+	// Arguments: names, privileges.
+	CheckPrivileges = `SELECT n.name, n.privilege
+  FROM unnest($1::text[], $2::text[]) AS n(name, privilege)
+  JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(n.name)
+ WHERE NOT CASE WHEN c.relkind = 'S' THEN pg_catalog.has_sequence_privilege(c.oid, n.privilege)
+                WHEN n.privilege = 'DELETE' THEN pg_catalog.has_table_privilege(c.oid, n.privilege)
+                ELSE pg_catalog.has_any_column_privilege(c.oid, n.privilege) END`
+
+	// CheckRelations describes relations; one that is missing has no row. The text is how this session
+	// prints the relation within an expression.
+	//
+	// Arguments: names.
+	CheckRelations = `SELECT n.name, c.relkind::text, c.relpersistence::text, c.oid::pg_catalog.regclass::text,
+       pg_catalog.array_to_string(c.reloptions, ','), pg_catalog.row_security_active(c.oid)
+  FROM pg_catalog.unnest($1::text[]) AS n(name)
+  JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(n.name)`
+
+	// CheckColumns describes their columns.
+	//
+	// Arguments: names.
+	CheckColumns = `SELECT n.name, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull,
+       a.attgenerated <> '', a.attidentity <> '', coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '')
+  FROM pg_catalog.unnest($1::text[]) AS n(name)
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = pg_catalog.to_regclass(n.name)
+  LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+ WHERE a.attnum > 0 AND NOT a.attisdropped`
+
+	// CheckIndexes describes their indexes: whether each is unique (at once, not at commit), whether it is
+	// complete, its method, its columns with their sort options, and its predicate.
+	//
+	// Arguments: names.
+	CheckIndexes = `SELECT n.name, i.relname::text, x.indisunique AND x.indimmediate, x.indisvalid AND x.indisready, m.amname::text,
+       pg_catalog.array_to_string(ARRAY(
+           SELECT pg_catalog.pg_get_indexdef(x.indexrelid, k, false)
+                  || CASE WHEN x.indoption[k - 1] = 0 THEN '' ELSE ' option ' || x.indoption[k - 1]::text END
+             FROM pg_catalog.generate_series(1, x.indnkeyatts::int) AS k ORDER BY k), ', '),
+       coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), '')
+  FROM pg_catalog.unnest($1::text[]) AS n(name)
+  JOIN pg_catalog.pg_index x ON x.indrelid = pg_catalog.to_regclass(n.name)
+  JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
+  JOIN pg_catalog.pg_am m ON m.oid = i.relam`
+
+	// CheckAlive says whether a forwarder lives, and whether the first message that is ready has been for more than a minute.
+	CheckAlive = `SELECT EXISTS (SELECT FROM {forwarders} f WHERE f.expires_at > clock_timestamp()),
+       coalesce((SELECT o.created_at < clock_timestamp() - interval '1 minute' FROM {outbox} o
+                  WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+                  ORDER BY o.lane, o.id LIMIT 1), false)`
+
+	// CheckSequence describes a sequence.
+	//
+	// Arguments: name.
+	CheckSequence = `SELECT s.seqincrement, s.seqcache, s.seqcycle, pg_catalog.format_type(s.seqtypid, NULL)
+  FROM pg_catalog.pg_sequence s WHERE s.seqrelid = pg_catalog.to_regclass($1::text)`
+)

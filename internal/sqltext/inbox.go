@@ -1,0 +1,66 @@
+package sqltext
+
+// The statements of the inbox: which messages were handled, by which consumer.
+const (
+	// ClaimInbox decides in one statement whether the message is ours to process: a row comes back if
+	// it is, none if it was processed or is dead: how many failures were recorded, and how many seconds ago the first
+	// of them. A concurrent copy waits here for the first one's transaction. A success leaves attempts as it is.
+	//
+	// Arguments: consumer, message id, content hash (bytea, may be NULL).
+	ClaimInbox = `INSERT INTO {inbox} AS i (consumer, message_id, processed_at, hash)
+VALUES ($1, $2, clock_timestamp(), $3::bytea)
+ON CONFLICT (consumer, message_id) DO UPDATE
+   SET processed_at = excluded.processed_at, hash = coalesce(excluded.hash, i.hash)
+ WHERE i.processed_at IS NULL AND i.dead_at IS NULL
+RETURNING i.attempts, extract(epoch FROM i.processed_at - i.received_at)::float8`
+
+	// InboxHash reads the content hash of a message that ClaimInbox found handled.
+	//
+	// Arguments: consumer, message id.
+	InboxHash = `SELECT hash FROM {inbox} WHERE consumer = $1 AND message_id = $2`
+
+	// FailInbox records a failed attempt, unless a copy of the message was processed meanwhile.
+	//
+	// Arguments: consumer, message id, error text.
+	FailInbox = `INSERT INTO {inbox} AS i (consumer, message_id, attempts, last_error)
+VALUES ($1, $2, 1, $3)
+ON CONFLICT (consumer, message_id) DO UPDATE
+   SET attempts = i.attempts + 1, last_error = excluded.last_error
+ WHERE i.processed_at IS NULL AND i.dead_at IS NULL`
+
+	// BuryInbox marks a message dead and returns how often it was revived before. If it was processed meanwhile or is dead
+	// already no row comes back.
+	//
+	// Arguments: consumer, message id, error text.
+	BuryInbox = `INSERT INTO {inbox} AS i (consumer, message_id, attempts, last_error, dead_at)
+VALUES ($1, $2, 1, $3, clock_timestamp())
+ON CONFLICT (consumer, message_id) DO UPDATE
+   SET attempts = i.attempts + 1, last_error = excluded.last_error, dead_at = excluded.dead_at
+ WHERE i.processed_at IS NULL AND i.dead_at IS NULL
+RETURNING i.revived`
+
+	// ReviveInbox makes a dead message processable again, with all its attempts and all the time for them. It returns how
+	// many rows it touched.
+	//
+	// Arguments: consumer, message id.
+	ReviveInbox = `UPDATE {inbox} SET dead_at = NULL, attempts = 0, revived = revived + 1, received_at = clock_timestamp()
+ WHERE consumer = $1 AND message_id = $2 AND dead_at IS NOT NULL AND processed_at IS NULL`
+
+	// CleanInbox deletes one batch of rows that were processed longer ago than the retention. Dead rows stay.
+	//
+	// Arguments: retention in seconds, batch size.
+	CleanInbox = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {inbox}
+     WHERE processed_at < clock_timestamp() - $1::float8 * interval '1 second'
+     LIMIT $2::int FOR UPDATE SKIP LOCKED))`
+
+	// CleanInboxFailed does the same to rows of messages that failed first longer ago than that, were never processed and
+	// are not dead. Such a row guards nothing: if its message comes again, its failures are counted anew.
+	//
+	// Arguments: retention in seconds, batch size.
+	CleanInboxFailed = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {inbox}
+     WHERE received_at < clock_timestamp() - $1::float8 * interval '1 second'
+       AND processed_at IS NULL AND dead_at IS NULL
+     LIMIT $2::int FOR UPDATE SKIP LOCKED))`
+)

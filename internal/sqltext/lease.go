@@ -1,0 +1,114 @@
+package sqltext
+
+// The statements by which forwarders share the lanes of a scope. Every change of a lane's owner
+// compares and raises its epoch, so two that decide on old knowledge cannot both succeed.
+const (
+	// LockForwarders keeps others from joining while one checks whether it may. It stops nobody else: a process
+	// that is frozen while it has the lock must not keep the others from renewing their leases.
+	LockForwarders = `SELECT pg_advisory_xact_lock(hashtextextended('forwarders of ' || {outbox_text}, 0))`
+
+	// AnnounceForwarder writes the heartbeat row of a forwarder that waits for its turn. It waits since the
+	// first of its set began to: the sets take turns, not the forwarders. One whose lease ran out must wait anew.
+	//
+	// Arguments: own id, scope, topics (sorted; empty = all), name, lease time in seconds.
+	AnnounceForwarder = `INSERT INTO {forwarders} AS mine (id, scope, topics, name, expires_at, waiting_since)
+SELECT $1::uuid, $2::text, $3::text[], $4::text, clock_timestamp() + $5::float8 * interval '1 second',
+       coalesce(min(f.waiting_since), clock_timestamp())
+  FROM {forwarders} f
+ WHERE f.scope = $2::text AND f.topics = $3::text[] AND f.expires_at > clock_timestamp()
+ON CONFLICT (id) DO UPDATE
+   SET waiting_since = CASE WHEN mine.expires_at > clock_timestamp() THEN coalesce(mine.waiting_since, excluded.waiting_since)
+                            ELSE excluded.waiting_since END,
+       expires_at = excluded.expires_at`
+
+	// ForwardersAhead lists the live forwarders that one must wait for: those whose topics overlap with its own
+	// under another scope, or differ under the same one, and that are at work or wait since before it. That they are at work
+	// comes first.
+	//
+	// Arguments: own id.
+	ForwardersAhead = `SELECT f.scope, f.name, array_to_string(f.topics, ', '), f.waiting_since IS NOT NULL
+  FROM {forwarders} mine JOIN {forwarders} f ON f.id <> mine.id AND f.expires_at > clock_timestamp()
+   AND CASE WHEN f.scope = mine.scope THEN f.topics <> mine.topics
+            ELSE f.topics = '{}' OR mine.topics = '{}' OR f.topics && mine.topics END
+ WHERE mine.id = $1::uuid
+   AND (f.waiting_since IS NULL OR (f.waiting_since, f.scope, f.topics) < (mine.waiting_since, mine.scope, mine.topics))
+ ORDER BY f.waiting_since NULLS FIRST, f.id LIMIT 10`
+
+	// JoinForwarders ends the wait of a forwarder.
+	//
+	// Arguments: own id.
+	JoinForwarders = `UPDATE {forwarders} SET waiting_since = NULL WHERE id = $1::uuid AND waiting_since IS NOT NULL`
+
+	// CreateLanes writes the lanes of a scope once. Their epochs start with the transaction id, so that they are
+	// above those that the lanes had if they were forgotten meanwhile: each change of an epoch was a transaction.
+	//
+	// Arguments: scope.
+	CreateLanes = `INSERT INTO {lanes} (scope, lane, epoch)
+SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 63) AS n ON CONFLICT DO NOTHING`
+
+	// Heartbeat renews the lease. It touches no row if that has run out: others may have joined since that
+	// could not have before, so the forwarder must join anew.
+	//
+	// Arguments: own id, lease time in seconds, whether the forwarder is shutting down and has no share any more.
+	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second', leaving = $3::bool
+ WHERE id = $1::uuid AND expires_at > clock_timestamp()`
+
+	// Members lists the live forwarders of a scope that are to have lanes, and in how many seconds each lease runs out.
+	//
+	// Arguments: scope.
+	Members = `SELECT f.id::text, extract(epoch FROM f.expires_at - clock_timestamp())::float8 FROM {forwarders} f
+ WHERE f.scope = $1::text AND f.expires_at > clock_timestamp() AND NOT f.leaving AND f.waiting_since IS NULL ORDER BY f.id`
+
+	// Lanes lists the lanes of a scope: epoch, owner ('' = none) and whether that owner is alive.
+	//
+	// Arguments: scope.
+	Lanes = `SELECT l.lane, l.epoch, coalesce(l.owner::text, ''), f.id IS NOT NULL
+  FROM {lanes} l LEFT JOIN {forwarders} f ON f.id = l.owner AND f.expires_at > clock_timestamp()
+ WHERE l.scope = $1::text ORDER BY l.lane`
+
+	// TakeLanes takes lanes whose epoch is still the one that was read and whose owner is not alive.
+	//
+	// Arguments: scope, own id, lanes, epochs.
+	TakeLanes = `UPDATE {lanes} l SET owner = $2::uuid, epoch = l.epoch + 1
+  FROM unnest($3::bigint[], $4::bigint[]) AS c(lane, epoch)
+ WHERE l.scope = $1::text AND l.lane = c.lane AND l.epoch = c.epoch
+   AND NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND f.expires_at > clock_timestamp())
+RETURNING l.lane, l.epoch`
+
+	// RetakeLanes raises the epochs of one's own lanes. It is how a forwarder starts anew with lanes that it has: what it
+	// found out under the old epochs, and did not settle yet, must not count any more.
+	//
+	// Arguments: scope, own id, lanes, epochs.
+	RetakeLanes = `UPDATE {lanes} l SET epoch = l.epoch + 1
+  FROM unnest($3::bigint[], $4::bigint[]) AS c(lane, epoch)
+ WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = c.lane AND l.epoch = c.epoch
+RETURNING l.lane, l.epoch`
+
+	// ReleaseLanes gives lanes back. The epoch rises when somebody takes them.
+	//
+	// Arguments: scope, own id, lanes, epochs.
+	ReleaseLanes = `UPDATE {lanes} l SET owner = NULL
+  FROM unnest($3::bigint[], $4::bigint[]) AS c(lane, epoch)
+ WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = c.lane AND l.epoch = c.epoch`
+
+	// LeaveForwarders deletes the heartbeat row, and what it says of topics.
+	//
+	// Arguments: own id.
+	LeaveForwarders = `WITH topics AS (DELETE FROM {outbox_topics} WHERE forwarder = $1::uuid)
+DELETE FROM {forwarders} WHERE id = $1::uuid`
+
+	// ForgetForwarders deletes what is left of forwarders that are gone: heartbeat rows that ran out long ago, the lanes of
+	// scopes without any, and the topics that they had paused. It must be run in a transaction that has run
+	// LockForwarders, or the lanes of a forwarder that joins may vanish.
+	//
+	// Arguments: how long ago in seconds.
+	ForgetForwarders = `WITH gone AS (
+    DELETE FROM {forwarders} WHERE expires_at < clock_timestamp() - $1::float8 * interval '1 second' RETURNING id
+), topics AS (
+    DELETE FROM {outbox_topics} t
+     WHERE t.forwarder <> '00000000-0000-0000-0000-000000000000'
+       AND NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = t.forwarder AND f.id NOT IN (SELECT gone.id FROM gone))
+)
+DELETE FROM {lanes} l
+ WHERE NOT EXISTS (SELECT FROM {forwarders} f WHERE f.scope = l.scope AND f.id NOT IN (SELECT gone.id FROM gone))`
+)

@@ -1,0 +1,145 @@
+package sqltext
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"regexp"
+	"strings"
+)
+
+// ErrBadName is returned for a table or schema name that is refused before any SQL is built from it.
+var ErrBadName = errors.New("bad table name")
+
+// Tables are the names of the tables. The zero value means the defaults in the search path of the
+// connection. A name may hold ASCII letters, digits, _, $ and -, may not start with a digit or -,
+// and has at most 40 bytes; it is always quoted, so it is case-sensitive. Names that are derived from it may be longer.
+// Services that share a schema each choose an Outbox.
+type Tables struct {
+	Schema     string // schema of all tables; default: none, that is the connection's search_path
+	Outbox     string // default "outbox"
+	Lanes      string // default: Outbox + "_lanes"
+	Forwarders string // default: Outbox + "_forwarders"
+	Migrations string // default: Outbox + "_migrations"
+	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
+}
+
+// life tells one life of the server, and of the sequence of ids, from another: when the server was started, what a
+// crash, a promotion and a restored backup empty, and the file of the sequence, which a restart of the
+// sequence replaces. It is NULL from a crash until somebody runs BeginLife.
+const life = `(SELECT extract(epoch FROM pg_postmaster_start_time())::text || ' ' || l.token::text || ' ' ||
+                                 pg_relation_filenode({outbox_id_seq_text}::regclass)::text FROM {outbox_life} l)`
+
+var nameShape = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$-]{0,39}$`)
+
+// WithDefaults returns the names with every empty one filled in.
+func (n Tables) WithDefaults() Tables {
+	fill := func(s *string, def string) {
+		if *s == "" {
+			*s = def
+		}
+	}
+	fill(&n.Outbox, "outbox")
+	fill(&n.Lanes, n.Outbox+"_lanes")
+	fill(&n.Forwarders, n.Outbox+"_forwarders")
+	fill(&n.Migrations, n.Outbox+"_migrations")
+	if n.Outbox == "outbox" {
+		fill(&n.Inbox, "inbox")
+	}
+	fill(&n.Inbox, n.Outbox+"_inbox")
+	return n
+}
+
+// Validate reports the first name that is refused, wrapped around ErrBadName, or one that is that of another table, or
+// of an index or sequence of these tables.
+func (n Tables) Validate() error {
+	n = n.WithDefaults()
+	derived := Tables{Outbox: n.Outbox}.WithDefaults()
+	tables := []struct{ field, name, derived string }{
+		{"Outbox", n.Outbox, ""},
+		{"Lanes", n.Lanes, derived.Lanes},
+		{"Forwarders", n.Forwarders, derived.Forwarders},
+		{"Migrations", n.Migrations, derived.Migrations},
+		{"Inbox", n.Inbox, derived.Inbox},
+	}
+	used := map[string]string{}
+	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_dead", "_held", "_life", "_life_pkey", "_topics", "_topics_pkey"} {
+		used[n.Outbox+suffix] = "an index, a sequence or a companion of Outbox"
+	}
+	used[n.Inbox+"_processed"], used[n.Inbox+"_failed"] = "an index of Inbox", "an index of Inbox"
+	for _, t := range tables {
+		used[t.name+"_pkey"] = "an index of " + t.field
+	}
+	for _, t := range tables {
+		if t.name != t.derived && !nameShape.MatchString(t.name) {
+			return fmt.Errorf("%w: %s is %q; use letters, digits, _, $ and -, at most 40", ErrBadName, t.field, t.name)
+		}
+		if other, ok := used[t.name]; ok {
+			return fmt.Errorf("%w: %s and %s are both %q", ErrBadName, other, t.field, t.name)
+		}
+		used[t.name] = t.field
+	}
+	if n.Schema != "" && !nameShape.MatchString(n.Schema) {
+		return fmt.Errorf("%w: Schema is %q; use letters, digits, _, $ and -, at most 40", ErrBadName, n.Schema)
+	}
+	return nil
+}
+
+// Render replaces the placeholders of a statement of this package by quoted identifiers. It must be
+// called on names that Validate accepts.
+func (n Tables) Render(statement string) string {
+	n = n.WithDefaults()
+	statement = strings.ReplaceAll(statement, "{life}", life)
+	return strings.NewReplacer(
+		"{outbox}", n.qualified(n.Outbox),
+		"{outbox_text}", "'"+n.qualified(n.Outbox)+"'",
+		"{outbox_id_seq}", n.qualified(n.Outbox+"_id_seq"),
+		"{outbox_id_seq_text}", "'"+n.qualified(n.Outbox+"_id_seq")+"'",
+		"{outbox_ready}", Quote(n.Outbox+"_ready"),
+		"{outbox_waiting}", Quote(n.Outbox+"_waiting"),
+		"{outbox_dead}", Quote(n.Outbox+"_dead"),
+		"{outbox_held}", Quote(n.Outbox+"_held"),
+		"{outbox_life}", n.qualified(n.Outbox+"_life"),
+		"{outbox_topics}", n.qualified(n.Outbox+"_topics"),
+		"{lanes}", n.qualified(n.Lanes),
+		"{forwarders}", n.qualified(n.Forwarders),
+		"{migrations}", n.qualified(n.Migrations),
+		"{inbox}", n.qualified(n.Inbox),
+		"{inbox_processed}", Quote(n.Inbox+"_processed"),
+		"{inbox_failed}", Quote(n.Inbox+"_failed"),
+	).Replace(statement)
+}
+
+// OutboxName returns the qualified, quoted name of the outbox table, for messages and as the
+// identity of a table set within one database.
+func (n Tables) OutboxName() string {
+	n = n.WithDefaults()
+	return n.qualified(n.Outbox)
+}
+
+// Channel returns the name of the channel on which commits of messages are notified.
+func (n Tables) Channel() string {
+	h := fnv.New64a()
+	h.Write([]byte(n.OutboxName()))
+	return fmt.Sprintf("outbox_%016x", h.Sum64())
+}
+
+func (n Tables) qualified(table string) string {
+	if n.Schema == "" {
+		return Quote(table)
+	}
+	return Quote(n.Schema) + "." + Quote(table)
+}
+
+// InSchema renders the placeholder of an index where a statement takes the schema with its name.
+func (n Tables) InSchema(index string) string {
+	if n.Schema == "" {
+		return n.Render(index)
+	}
+	return Quote(n.Schema) + "." + n.Render(index)
+}
+
+// Quote writes a name as an identifier.
+func Quote(name string) string {
+	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+}

@@ -1,0 +1,39 @@
+package sqltext
+
+// InsertMessages writes messages in the order of the arrays. The arrays of due times (RFC 3339 text)
+// and delays (seconds on the database's clock) may be NULL as a whole, and ” or a negative number
+// says none. unnest hands its rows out in order and the defaults are computed as they pass, so ids rise
+// with the position in the arrays.
+//
+// Arguments: uuids, topics, keys, payloads, metadata (JSON text), due times, delays.
+const InsertMessages = `INSERT INTO {outbox} (uuid, topic, key, payload, metadata, due_at)
+SELECT m.uuid, m.topic, m.key, m.payload, m.metadata::jsonb,
+       CASE WHEN m.delay >= 0 THEN clock_timestamp() + m.delay * interval '1 second'
+            ELSE nullif(m.due, '')::timestamptz END
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::text[], $7::float8[])
+     AS m(uuid, topic, key, payload, metadata, due, delay)`
+
+// A transaction that a handler gets is marked with a setting that ends with it. What is written in it and COMMIT check
+// the mark, because a handler may send COMMIT or ROLLBACK as plain SQL, and begin another transaction, or chain one.
+const (
+	// MarkTx is a SET and not a SELECT, which would take a snapshot before OnBegin can choose the isolation level.
+	MarkTx = `set local watermill_outbox.tx = 'open'`
+
+	// isMarked is true, or fails with NotMarked, an SQLSTATE that hardly anything else has.
+	isMarked = `width_bucket(0, 0, 1, CASE current_setting('watermill_outbox.tx', true) WHEN 'open' THEN 1 ELSE 0 END) > 0`
+
+	// NotMarked is the SQLSTATE of statements in a transaction that has no mark.
+	NotMarked = "2201G"
+
+	// CheckTx fails without the mark.
+	CheckTx = `SELECT ` + isMarked
+
+	// InsertMarked is InsertMessages for a transaction that has the mark.
+	InsertMarked = InsertMessages + `
+WHERE ` + isMarked
+)
+
+// Notify tells those who listen that messages were committed.
+//
+// Arguments: channel, who says so.
+const Notify = `SELECT pg_notify($1, $2)`

@@ -1,0 +1,81 @@
+// Package text is what the packages of this module say about errors, and what Postgres text can hold.
+package text
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// SQLState returns the SQLSTATE of a database error of pgx or lib/pq, or "" if err carries none.
+func SQLState(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// Explain adds the cure to the errors of a database that was not migrated or that denies something to the role, and
+// returns others as they are.
+func Explain(err error) error {
+	switch SQLState(err) {
+	case "42P01", "3F000", "42703":
+		return fmt.Errorf("%w (run schema.Migrate with the same Tables, or check them and the search_path)", err)
+	case InsufficientPrivilege:
+		return fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
+	}
+	return err
+}
+
+// InsufficientPrivilege is an SQLSTATE.
+const InsufficientPrivilege = "42501"
+
+// Storable says whether Postgres text, and JSON in it, hands the string back as it is.
+func Storable(s string) bool {
+	return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
+}
+
+// Valid replaces what Postgres text cannot hold.
+func Valid(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// MaxErrorBytes is how much of an error is stored.
+const MaxErrorBytes = 1024
+
+// OfError is what of an error is stored. An error of the user's may panic when it is asked for its text.
+func OfError(err error) (s string) {
+	defer func() {
+		if p := recover(); p != nil {
+			s = fmt.Sprintf("an error of type %T, whose Error panicked", err)
+		}
+	}()
+	return Cut(Valid(err.Error()), MaxErrorBytes)
+}
+
+// Cut returns at most limit bytes of a valid text, with an ellipsis if it is longer.
+func Cut(s string, limit int) string {
+	const more = "…"
+	if len(s) <= limit {
+		return s
+	}
+	if limit < len(more) {
+		return ""
+	}
+	return strings.ToValidUTF8(s[:limit-len(more)], "") + more
+}
+
+// Advise gives an error a text of its own. To errors.Is it stays what it is.
+func Advise(err error, format string, args ...any) error {
+	return advised{fmt.Sprintf(format, args...), err}
+}
+
+type advised struct {
+	text string
+	err  error
+}
+
+func (e advised) Error() string { return e.text }
+func (e advised) Unwrap() error { return e.err }

@@ -1,0 +1,35 @@
+package text
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestErrorTextCanBeStored(t *testing.T) {
+	for _, s := range []string{
+		"plain", "", "nul \x00 in it", "bad \xff utf-8", strings.Repeat("x", 5000), strings.Repeat("ä", 5000), strings.Repeat("\x00", 5000),
+	} {
+		got := OfError(errors.New(s))
+		if len(got) > 1024 || !utf8.ValidString(got) || strings.Contains(got, "\x00") {
+			t.Errorf("%.20q became %d bytes, %.40q", s, len(got), got)
+		}
+		if len(s) > 1024 && len(got) < 1000 {
+			t.Errorf("%.20q was cut to %d bytes", s, len(got))
+		}
+	}
+	if got := OfError(errors.New("plain")); got != "plain" {
+		t.Errorf("a plain text became %q", got)
+	}
+}
+
+type rude struct{}
+
+func (rude) Error() string { panic("no text") }
+
+func TestTheTextOfAnErrorMayPanic(t *testing.T) {
+	if got := OfError(rude{}); !strings.Contains(got, "text.rude") {
+		t.Errorf("got %q", got)
+	}
+}

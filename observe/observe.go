@@ -1,0 +1,192 @@
+package observe
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Observer is a value that implements one or more of the interfaces of this package.
+type Observer any
+
+// TxObserver is told of transactions that InTx begins, those of middleware.Tx among them. Savepoints do not count.
+type TxObserver interface {
+	TxStart(ctx context.Context, start TxStart) context.Context
+	// TxEnd is called also if the function panicked.
+	TxEnd(ctx context.Context, end TxEnd)
+}
+
+// TxStart is a transaction before BEGIN.
+type TxStart struct {
+	DB string // name of the handle
+}
+
+// TxEnd is a transaction that ended.
+type TxEnd struct {
+	DB       string
+	Duration time.Duration // from before BEGIN to the end
+	Err      error         // nil = committed; outbox.ErrRolledBack, outbox.ErrCommitUnknown and others as InTx returns them
+}
+
+// WriteObserver is told of messages that are written to the outbox.
+type WriteObserver interface {
+	// WriteStart may set metadata of the messages, which are not checked yet.
+	WriteStart(ctx context.Context, start WriteStart) context.Context
+	// WriteEnd is called when the messages were written, or refused: for those that wait for COMMIT, after the
+	// transaction. A message that was written counts for nothing if the transaction is rolled back later.
+	WriteEnd(ctx context.Context, end WriteEnd)
+}
+
+// WriteStart is a call of Publish, or what a handler returned.
+type WriteStart struct {
+	DB, Topic string
+	Messages  []*message.Message
+}
+
+// WriteEnd is how it went.
+type WriteEnd struct {
+	DB, Topic string
+	Messages  int           // how many
+	Bytes     int           // sum of their payloads
+	Duration  time.Duration // of the statements; zero for those that travelled with COMMIT
+	Err       error         // as Publish returns it
+}
+
+// HandleObserver is told of messages that are handled.
+type HandleObserver interface {
+	HandleStart(ctx context.Context, start HandleStart) context.Context
+	// HandleEnd is called once for each delivery with its final outcome, and once more for a Mismatch.
+	HandleEnd(ctx context.Context, end HandleEnd)
+}
+
+// HandleStart is a message that was delivered.
+type HandleStart struct {
+	DB, Service, Handler, Topic string // topic that it was consumed from
+	Message                     *message.Message
+}
+
+// HandleEnd is what became of it.
+type HandleEnd struct {
+	DB, Service, Handler, Topic, UUID string
+	Outcome                           Outcome
+	Attempts                          int // how often the handler was called for this delivery
+	Duration                          time.Duration
+	Err                               error // of the handler or a middleware, also when the message was acked
+}
+
+// Outcome says what became of a message. Values may be added.
+type Outcome int
+
+const (
+	Failed     Outcome = iota // rolled back and nacked
+	Processed                 // committed and acked
+	Duplicate                 // handled before, or dead: nothing was done, acked
+	Mismatch                  // told besides Duplicate: its content differs from that of the message that was processed
+	RolledBack                // rolled back on request (outbox.SetRollbackOnly) and acked
+	Dead                      // rolled back, put aside as a dead letter, and acked
+)
+
+// String returns the outcome in lower case, for logs and metrics.
+func (o Outcome) String() string {
+	switch o {
+	case Failed:
+		return "failed"
+	case Processed:
+		return "processed"
+	case Duplicate:
+		return "duplicate"
+	case Mismatch:
+		return "mismatch"
+	case RolledBack:
+		return "rolled back"
+	case Dead:
+		return "dead"
+	}
+	return "unknown"
+}
+
+// PublishObserver is told of messages that a forwarder publishes, or delivers.
+type PublishObserver interface {
+	PublishStart(ctx context.Context, start PublishStart) context.Context
+	PublishEnd(ctx context.Context, end PublishEnd)
+}
+
+// PublishStart is a message that is about to be published.
+type PublishStart struct {
+	DB, Scope, Topic string
+	Message          *message.Message
+	Attempt          int       // 1 for the first
+	EnqueuedAt       time.Time // when it was written, on the database's clock
+}
+
+// PublishEnd is how it went.
+type PublishEnd struct {
+	DB, Scope, Topic, UUID string
+	ID                     int64 // of the row
+	Attempt                int
+	EnqueuedAt             time.Time
+	Duration               time.Duration
+	Err                    error
+	Verdict                string // about Err; "" without one
+	Dead                   bool   // this was the last attempt
+}
+
+// TopicObserver is told of topics that pause because their broker or the topic is unavailable, or an operator said so.
+type TopicObserver interface {
+	TopicPaused(ctx context.Context, p TopicPaused)
+	TopicResumed(ctx context.Context, r TopicResumed)
+}
+
+// TopicPaused is a topic that pauses, or goes on doing so after a trial.
+type TopicPaused struct {
+	DB, Scope, Topic string
+	Failures         int           // in a row
+	Wait             time.Duration // until the next trial
+	ByOperator       bool
+	Err              error
+}
+
+// TopicResumed is a topic that pauses no more.
+type TopicResumed struct {
+	DB, Scope, Topic string
+	Duration         time.Duration // of the pause
+}
+
+// EngineObserver is told of the statements of a forwarder.
+type EngineObserver interface {
+	ReadEnd(ctx context.Context, end ReadEnd)
+	SettleEnd(ctx context.Context, end SettleEnd)
+	CleanEnd(ctx context.Context, end CleanEnd)
+	Owned(ctx context.Context, o Owned)
+}
+
+// ReadEnd is one read of the outbox.
+type ReadEnd struct {
+	DB, Scope string
+	Rows      int
+	Duration  time.Duration
+	Err       error
+}
+
+// SettleEnd is one batch of results that was written.
+type SettleEnd struct {
+	DB, Scope          string
+	Done, Failed, Dead int
+	Duration           time.Duration
+	Err                error
+}
+
+// CleanEnd is one round of clean-up of one table.
+type CleanEnd struct {
+	DB, Table string
+	Rows      int64
+	Duration  time.Duration
+	Err       error
+}
+
+// Owned says how many of its 64 lanes a forwarder owns, after that changed.
+type Owned struct {
+	DB, Scope string
+	Lanes     int
+}

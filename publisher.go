@@ -1,0 +1,93 @@
+package outbox
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// WithoutTx says what Publish does when the context carries no transaction.
+type WithoutTx int
+
+const (
+	// RequireTx refuses with ErrNoTx. It is the default: a message that was meant to be atomic with
+	// something is not written beside it by accident.
+	RequireTx = WithoutTx(core.RequireTx)
+	// OwnTx writes the messages of the call in a transaction of their own.
+	OwnTx = WithoutTx(core.OwnTx)
+	// PassThrough hands the messages to the publisher that Decorator wraps.
+	PassThrough = WithoutTx(core.PassThrough)
+)
+
+// PublisherConfig configures a Publisher. The zero value is ready for use.
+type PublisherConfig struct {
+	// WithoutTx says what to do without a transaction in the context; default RequireTx.
+	WithoutTx WithoutTx
+	// Key computes the ordering key of messages that have none in MetadataKey; "" means no order, and an error refuses
+	// the message. Default AggregateKey. A key is global to the outbox table: messages with the same key on two topics
+	// are one sequence. Prefix it with the topic if that is too much.
+	Key func(topic string, msg *message.Message) (string, error)
+	// MaxPayloadBytes refuses larger payloads with ErrInvalidMessage, before the broker does; default no limit.
+	MaxPayloadBytes int
+}
+
+func (c PublisherConfig) core() core.PublisherConfig {
+	return core.PublisherConfig{WithoutTx: core.WithoutTx(c.WithoutTx), Key: c.Key, MaxPayloadBytes: c.MaxPayloadBytes}
+}
+
+// Publisher writes messages into the outbox table, in the transaction that their context carries. It is
+// safe for concurrent use; calls that share a transaction run one after another.
+type Publisher core.Publisher
+
+var _ message.Publisher = (*Publisher)(nil)
+
+// NewPublisher makes a Publisher. It does no I/O. It returns ErrNoDB or an error that names the field at fault. A nil logger
+// is that of db.
+func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+	p, err := core.NewPublisher((*core.DB)(db), cfg.core(), logger)
+	return (*Publisher)(p), err
+}
+
+// Decorator makes the publisher that a Router or a component is given write to the outbox wherever the
+// message's context carries a transaction; without one cfg.WithoutTx decides, and PassThrough hands the
+// messages to the decorated publisher. Close of what it returns does not close the decorated publisher; whoever made that
+// does. Decorator returns what NewPublisher returns.
+//
+// It serves publishers that are called inside handlers, such as those of a CQRS bus. What a handler returns
+// is published by the Router after every middleware is done, with a context that has no transaction:
+// that takes middleware.Outbox.
+func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (message.PublisherDecorator, error) {
+	decorate, err := core.Decorator((*core.DB)(db), cfg.core(), logger)
+	if err != nil {
+		return nil, err
+	}
+	return func(pub message.Publisher) (message.Publisher, error) {
+		p, err := decorate(pub)
+		if err != nil {
+			return nil, err
+		}
+		return (*Publisher)(p), nil
+	}, nil
+}
+
+// Publish writes the messages in the transaction of their contexts, at once and in their order. It checks
+// all of them before it writes any. Publishing nothing is no error.
+//
+// It returns ErrInvalidMessage, ErrMixedTx, ErrOtherDB, ErrNoTx as PublisherConfig.WithoutTx says, an error of
+// PublisherConfig.Key, or that of the database, after which Postgres refuses everything else in that transaction. If the
+// transaction in the context has ended it returns ErrNoTx whatever WithoutTx says; give such messages a context of
+// OutsideTx. ErrTxEnded says that the handler ended the transaction by itself.
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
+	return (*core.Publisher)(p).Publish(topic, msgs...)
+}
+
+// PublishContext is Publish with the transaction of ctx instead of the messages' contexts.
+func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*message.Message) error {
+	return (*core.Publisher)(p).PublishContext(ctx, topic, msgs...)
+}
+
+// Close does nothing: the handle belongs to the caller, and a Router closes its publishers while handlers still run.
+func (p *Publisher) Close() error { return nil }
