@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// Config configures a Forwarder or a Subscriber. The zero value is ready for use.
+// Config configures a Forwarder. The zero value is ready for use.
 type Config struct {
 	// Tables is set by New and NewSubscriber: the tables are those of the handle.
 	Tables schema.Names
@@ -41,7 +41,7 @@ type Config struct {
 	// FromSQL, it polls anyway.
 	DisableListen bool
 	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again after
-	// its backoff. Default 30 s; -1 waits for ever. The Subscriber's default is -1.
+	// its backoff. Default 30 s; -1 waits for ever.
 	PublishTimeout time.Duration
 	// QueryTimeout bounds each statement; default 10 s.
 	QueryTimeout time.Duration
@@ -115,9 +115,10 @@ func fill[T comparable](field *T, def T) {
 	}
 }
 
-func (c *Config) validate() error {
+// validate returns an error that names the fields at fault, of the Config or whatever it was made from.
+func (c *Config) validate(config string) error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("Config."+format, args...)) }
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(config+"."+format, args...)) }
 	if err := c.Tables.Validate(); err != nil {
 		bad("Tables: %w", err)
 	}
@@ -158,7 +159,7 @@ func (c *Config) validate() error {
 	if slices.Contains(c.Topics, "") {
 		bad("Topics holds an empty topic")
 	}
-	for _, err := range []error{c.Backoff.validate("Config.Backoff"), c.PauseBackoff.validate("Config.PauseBackoff")} {
+	for _, err := range []error{c.Backoff.validate(config + ".Backoff"), c.PauseBackoff.validate(config + ".PauseBackoff")} {
 		if err != nil {
 			errs = append(errs, err)
 		}

@@ -18,7 +18,7 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 		Topics: []string{"a", ""}, Routes: map[string]message.Publisher{"b": nil}, Backoff: Backoff{Initial: 2, Max: 1},
 	}
 	cfg.setDefaults()
-	err := cfg.validate()
+	err := cfg.validate("Config")
 	for _, field := range []string{"Concurrency", "ReadAhead", "PollInterval", "LeaseTTL", "MaxAttempts", "Retention", "Topics", "Routes", "Backoff"} {
 		if err == nil || !strings.Contains(err.Error(), "Config."+field) {
 			t.Errorf("%s is not named in: %v", field, err)
@@ -26,12 +26,12 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 	}
 	var zero Config
 	zero.setDefaults()
-	if err := zero.validate(); err != nil {
+	if err := zero.validate("Config"); err != nil {
 		t.Errorf("the zero value is refused: %v", err)
 	}
 	off := Config{PublishTimeout: -1, MinDeadAge: -1, Retention: -1, MaxAttempts: -1}
 	off.setDefaults()
-	if err := off.validate(); err != nil {
+	if err := off.validate("Config"); err != nil {
 		t.Errorf("-1 is refused: %v", err)
 	}
 }
@@ -40,11 +40,14 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	if _, err := New(nil, nil, Config{}, nil); !errors.Is(err, ErrNoPublisher) {
 		t.Errorf("nil publisher: %v", err)
 	}
-	if _, err := NewSubscriber(nil, Config{}, nil); !errors.Is(err, outbox.ErrNoDB) {
+	if _, err := NewSubscriber(nil, SubscriberConfig{}, nil); !errors.Is(err, outbox.ErrNoDB) {
 		t.Errorf("nil handle: %v", err)
 	}
-	if _, err := NewSubscriber(nil, Config{Topics: []string{"a"}}, nil); err == nil {
-		t.Error("a Subscriber took Topics")
+	_, err := NewSubscriber(nil, SubscriberConfig{AckTimeout: -2, LeaseTTL: 1, Retention: -2, Backoff: Backoff{Initial: 2, Max: 1}}, nil)
+	for _, field := range []string{"AckTimeout", "LeaseTTL", "Retention", "Backoff"} {
+		if err == nil || !strings.Contains(err.Error(), "SubscriberConfig."+field) {
+			t.Errorf("%s is not named in: %v", field, err)
+		}
 	}
 }
 

@@ -87,7 +87,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	}
 	cfg.Tables = sqltext.Tables(db.Tables())
 	cfg.setDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := cfg.validate("Config"); err != nil {
 		return nil, err
 	}
 	reports := newReporter((*core.DB)(db).Logger(logger).With(watermill.LogFields{"scope": cfg.Scope, "forwarder": cfg.Name}))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,7 +14,7 @@ import (
 
 // Subscriber delivers what is committed to the outbox as a message.Subscriber, so that any Router, with any
 // of Watermill's middlewares, can stand between the outbox and a broker. An ack marks the message
-// published; a nack counts as a rejected attempt, with backoff, held key and dead letter as Config
+// published; a nack counts as a rejected attempt, with backoff, held key and death as SubscriberConfig
 // says. The next message of a key is delivered after the ack of the one before.
 //
 // Subscribers of one topic share its messages. Each subscription has a forwarder's machinery: a connection for its
@@ -23,6 +22,7 @@ import (
 type Subscriber struct {
 	db     *outbox.DB
 	cfg    Config
+	relay  bool
 	logger watermill.LoggerAdapter
 
 	ctx     context.Context // ends with Close
@@ -33,19 +33,14 @@ type Subscriber struct {
 
 var _ message.Subscriber = (*Subscriber)(nil)
 
-// NewSubscriber makes a Subscriber. It does no I/O. Config.Topics, Scope and Routes must be empty: each topic that
-// is subscribed is a scope of its own. PublishTimeout bounds the wait for an ack, by default not at all;
-// CloseTimeout the wait for the acks of what was delivered when the subscription ends, by default 5 s.
-func NewSubscriber(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
-	if len(cfg.Topics) > 0 || cfg.Scope != "" || len(cfg.Routes) > 0 {
-		return nil, errors.New("Config.Topics, Config.Scope and Config.Routes are not for a Subscriber: it has a scope for each topic")
-	}
-	fill(&cfg.PublishTimeout, -1)
-	fill(&cfg.CloseTimeout, 5*time.Second)
-	if _, err := newEngine(context.Background(), db, cfg, nil, nil, logger); err != nil {
+// NewSubscriber makes a Subscriber, of which each topic that is subscribed is a scope of its own. It does no I/O. It
+// returns outbox.ErrNoDB or an error that names every field of the SubscriberConfig at fault. A nil logger logs nothing.
+func NewSubscriber(db *outbox.DB, cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
+	engineCfg, err := cfg.config()
+	if err = errors.Join(db.Check(), err); err != nil {
 		return nil, err
 	}
-	s := &Subscriber{db: db, cfg: cfg, logger: logger}
+	s := &Subscriber{db: db, cfg: engineCfg, relay: cfg.Relay, logger: logger}
 	s.ctx, s.close = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -67,7 +62,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	cfg.Scope = "subscriber:" + topic // a Forwarder of the topic must not share it
 	messages := make(chan *message.Message)
 	ctx, cancel := context.WithCancel(ctx)
-	d := delivery{ctx: ctx, messages: messages}
+	d := delivery{ctx: ctx, relay: s.relay, messages: messages}
 	classify, _ := newJudge(nil, cfg)
 	e, err := newEngine(ctx, s.db, cfg, d.send, classify, s.logger)
 	if err != nil {
@@ -106,6 +101,7 @@ func (s *Subscriber) Close() error {
 // delivery hands messages to a channel.
 type delivery struct {
 	ctx      context.Context // of the subscription
+	relay    bool
 	messages chan<- *message.Message
 }
 
@@ -117,7 +113,7 @@ func (d delivery) send(ctx context.Context, recalled <-chan struct{}, row core.D
 	defer cancel()
 	stop := context.AfterFunc(d.ctx, cancel) // the message's context ends with the subscription's
 	defer stop()
-	msg.SetContext(core.WithDelivery(msgCtx, msg, row))
+	msg.SetContext(core.WithDelivery(msgCtx, msg, row, d.relay))
 	select {
 	case d.messages <- msg:
 	case <-recalled:

@@ -14,7 +14,20 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
+// subscribing is what a Subscriber takes of a forwarder's configuration.
+func subscribing(cfg forwarder.Config) forwarder.SubscriberConfig {
+	return forwarder.SubscriberConfig{
+		Concurrency: cfg.Concurrency, PollInterval: cfg.PollInterval, AckTimeout: cfg.PublishTimeout, LeaseTTL: cfg.LeaseTTL,
+		CloseTimeout: cfg.CloseTimeout, Backoff: cfg.Backoff,
+	}
+}
+
 func newSubscriber(t testing.TB, h handle, cfg forwarder.Config) *forwarder.Subscriber {
+	t.Helper()
+	return startSubscriber(t, h, subscribing(cfg))
+}
+
+func startSubscriber(t testing.TB, h handle, cfg forwarder.SubscriberConfig) *forwarder.Subscriber {
 	t.Helper()
 	s, err := forwarder.NewSubscriber(h.db, cfg, newLogCapture(t))
 	require.NoError(t, err)
@@ -131,9 +144,7 @@ func TestSubscribersOfATopicShareIt(t *testing.T) {
 func TestSubscriberRefuses(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	_, err := forwarder.NewSubscriber(h.db, forwarder.Config{Topics: []string{"a"}}, nil)
-	require.Error(t, err)
-	_, err = forwarder.NewSubscriber(nil, forwarder.Config{}, nil)
+	_, err := forwarder.NewSubscriber(nil, forwarder.SubscriberConfig{}, nil)
 	require.ErrorIs(t, err, outbox.ErrNoDB)
 	s := newSubscriber(t, h, quickConfig())
 	_, err = s.Subscribe(t.Context(), "")

@@ -53,7 +53,7 @@ func TestOutcomesBackoff(t *testing.T) {
 			_, _ = chain(func(*message.Message) ([]*message.Message, error) { panic("boom") }, mws...)(msg.Copy())
 		})
 		signed := msg.Copy()
-		signed.SetContext(core.WithDelivery(t.Context(), signed, core.Delivery{ID: 7, Topic: "events"}))
+		signed.SetContext(core.WithDelivery(t.Context(), signed, core.Delivery{ID: 7, Topic: "events"}, false))
 		_, err := fail(signed)
 		require.ErrorIs(t, err, errHandler)
 		_, err = chain(failing(book(h), errHandler), mws...)(newMessage(""))

@@ -74,9 +74,11 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 			return book(h)(msg)
 		})
 	})
+	cfg := subscribing(quickConfig())
+	cfg.Relay = true
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stack...)
-		r.AddHandler("orders", "orders", newSubscriber(t, h, quickConfig()), "orders", pubsub, func(msg *message.Message) ([]*message.Message, error) {
+		r.AddHandler("orders", "orders", startSubscriber(t, h, cfg), "orders", pubsub, func(msg *message.Message) ([]*message.Message, error) {
 			d, ok := outbox.DeliveryFromContext(msg.Context())
 			assert.True(t, ok)
 			assert.Equal(t, "orders", d.Topic)

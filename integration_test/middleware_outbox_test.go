@@ -137,18 +137,20 @@ func TestReturnedMessagesNeedOutbox(t *testing.T) {
 	})
 }
 
-// delivered marks messages as a Subscriber on the outbox does.
-func delivered(next message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		msg.SetContext(core.WithDelivery(msg.Context(), msg, core.Delivery{ID: 7, Topic: "events"}))
-		return next(msg)
+// delivered signs messages as a Subscriber on the outbox does.
+func delivered(relay bool) message.HandlerMiddleware {
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			msg.SetContext(core.WithDelivery(msg.Context(), msg, core.Delivery{ID: 7, Topic: "events"}, relay))
+			return next(msg)
+		}
 	}
 }
 
-func TestMessagesFromOurOutboxPassThrough(t *testing.T) {
+func TestMessagesFromOurOutbox(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		forward, local, process := newFeed(), newFeed(), newFeed()
+		forward, local, process, forgetful := newFeed(), newFeed(), newFeed(), newFeed()
 		broker := &published{fail: errors.New("broker down")}
 		pub := newOutboxPublisher(t, h)
 		passOn := func(msg *message.Message) ([]*message.Message, error) {
@@ -158,15 +160,16 @@ func TestMessagesFromOurOutboxPassThrough(t *testing.T) {
 			return message.Messages{msg}, nil
 		}
 		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(delivered)
+			r.AddMiddleware(delivered(true))
 			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 			r.AddHandler("forward", "events", forward, "events", broker, passOn)
 			r.AddConsumerHandler("local", "events", local, func(msg *message.Message) error { return write(h, msg) })
 		})
 		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(delivered)
-			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{ProcessDelivered: true}, nil)...)
+			r.AddMiddleware(delivered(false))
+			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 			r.AddHandler("process", "events", process, "more", broker, book(h))
+			r.AddHandler("forgetful", "events", forgetful, "events", broker, passOn)
 		})
 
 		msg := newMessage("")
@@ -189,6 +192,9 @@ func TestMessagesFromOurOutboxPassThrough(t *testing.T) {
 			assert.True(t, process.deliver(t, msg.Copy()))
 		}
 		assert.Equal(t, 1, effects(t, h, msg))
+		assert.False(t, forgetful.deliver(t, newMessage("")), "it would come back for ever")
+		assert.Equal(t, []string{middleware.ErrRelayed.Error()}, column[string](t, h,
+			"select substring(last_error from position('the handler returned' in last_error)) from inbox where processed_at is null"))
 		assert.Equal(t, []string{"more"}, column[string](t, h, "select topic from outbox"))
 		assert.Equal(t, 1, broker.count())
 	})

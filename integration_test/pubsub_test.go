@@ -115,7 +115,7 @@ func TestPubSubOfSubscriber(t *testing.T) {
 	suiteLeaks(t)
 	h := newSuiteHandle(t)
 	construct := func(t *testing.T) (message.Publisher, message.Subscriber) {
-		sub, err := forwarder.NewSubscriber(h.db, quickConfig(), watermill.NewStdLogger(false, false))
+		sub, err := forwarder.NewSubscriber(h.db, subscribing(quickConfig()), watermill.NewStdLogger(false, false))
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, sub.Close()) }) // the suite does not close all of them
 		return newSuitePublisher(t, h), sub

@@ -76,11 +76,11 @@
 //
 // # Behind our own outbox
 //
-// A message may come from the outbox itself, by a Subscriber of package forwarder (outbox.DeliveryFromContext). A handler
-// that gets it from there and publishes is taken to forward it: Outbox lets through what it returns, and
-// Inbox does not note it, because its publishing may fail and must be repeated. A handler without a publish topic
-// consumes it, and Inbox guards it like any other. Set ProcessDelivered for handlers that consume such messages and
-// return new events. What a middleware outside of these hands on must be the Subscriber's message and not a copy.
+// A message may come from the outbox itself, by a Subscriber of package forwarder (outbox.DeliveryFromContext). It is handled
+// like any other, unless forwarder.SubscriberConfig.Relay says that handlers pass such messages on to a broker: then Outbox lets
+// through what they return, and Inbox does not note the message if its handler publishes, because the publishing may fail and
+// must be repeated. Where Relay was forgotten a handler fails with ErrRelayed, instead of feeding itself for ever. What a
+// middleware outside of these hands on must be the Subscriber's message and not a copy.
 //
 // # Within the process
 //

@@ -18,6 +18,11 @@ var (
 	// ErrNacked is returned by Tx if the handler nacked the message and returned nil. The transaction was
 	// rolled back.
 	ErrNacked = errors.New("the handler nacked the message")
+
+	// ErrRelayed is returned by Outbox if a handler returned the very message, by its UUID, that a forwarder.Subscriber
+	// delivered to it: written to the outbox again, it could come back for ever.
+	ErrRelayed = errors.New("the handler returned the message that it was delivered from the outbox: " +
+		"set forwarder.SubscriberConfig.Relay if it passes messages on to a broker, or return a message with a new UUID")
 )
 
 // wiringError is a sentinel of package outbox with a text of its own, which says what to do with middlewares.

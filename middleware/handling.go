@@ -20,6 +20,7 @@ type handling struct {
 	tree      core.Tree
 	uuid      string // of the message
 	delivered bool   // by our own Subscriber
+	relay     bool   // to a handler that passes messages on
 
 	begun    time.Time
 	ended    atomic.Bool
@@ -41,7 +42,8 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 		return msg.Context(), h, false
 	}
 	ctx, tree := core.TreeOf(core.BindDelivery(msg))
-	h = &handling{begun: time.Now(), tree: tree, uuid: msg.UUID, delivered: core.IsDelivered(msg)}
+	h = &handling{begun: time.Now(), tree: tree, uuid: msg.UUID}
+	h.delivered, h.relay = core.IsDelivered(msg)
 	return context.WithValue(ctx, handlingKey{}, h), h, true
 }
 
@@ -81,10 +83,10 @@ func (h *handling) outcome(err error) observe.Outcome {
 	return observe.Processed
 }
 
-// isDelivered says whether our own Subscriber delivered the message to this handler.
-func isDelivered(msg *message.Message) bool {
+// isDelivered says whether our own Subscriber delivered the message to this handler, and whether for a relay.
+func isDelivered(msg *message.Message) (delivered, relay bool) {
 	if h := currentHandling(msg); h != nil {
-		return h.delivered
+		return h.delivered, h.relay
 	}
 	return core.IsDelivered(msg)
 }

@@ -40,9 +40,6 @@ type InboxConfig struct {
 	CheckContent bool
 	// OnMismatch, if not nil, gets duplicates with other content. It runs in the transaction; an error fails the message.
 	OnMismatch func(ctx context.Context, msg *message.Message) error
-	// ProcessDelivered guards messages from our own Subscriber in handlers that publish as well; see
-	// OutboxConfig.ProcessDelivered.
-	ProcessDelivered bool
 }
 
 func (c *InboxConfig) setDefaults() {
@@ -73,8 +70,8 @@ func (c InboxConfig) validate() error {
 // their publishing failed; outbox.ErrPoison for a message without a usable key; outbox.ErrNoTx and
 // outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database.
 //
-// A message read from our own outbox (outbox.DeliveryFromContext) in a handler that publishes is let
-// through unnoted, for the same reason, unless ProcessDelivered is set.
+// For the same reason a message of our own Subscriber is let through unnoted to a handler that publishes, if
+// forwarder.SubscriberConfig.Relay says that it passes messages on.
 //
 // The constructor returns outbox.ErrNoDB or an error that names the field at fault.
 func Inbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
@@ -116,7 +113,7 @@ type claim struct {
 
 func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
 	ctx := msg.Context() // the handler may replace it in the message
-	if !i.cfg.ProcessDelivered && isDelivered(msg) && message.PublishTopicFromCtx(ctx) != "" {
+	if _, relay := isDelivered(msg); relay && message.PublishTopicFromCtx(ctx) != "" {
 		return next(msg)
 	}
 	q, err := i.db.Tx(ctx)

@@ -15,11 +15,6 @@ import (
 type OutboxConfig struct {
 	// Topic is where returned messages are published; default: the handler's publish topic in its Router.
 	Topic string
-	// ProcessDelivered captures what handlers return for messages of our own Subscriber as well. By default
-	// that passes through, since such a handler forwards to a broker, and captured messages would come
-	// back to it for ever. Set it, here and in InboxConfig, for handlers that take their input from the outbox
-	// and return new events.
-	ProcessDelivered bool
 }
 
 // Outbox writes the messages that the handler returns to the outbox table, together with COMMIT, and
@@ -29,7 +24,9 @@ type OutboxConfig struct {
 // else its UUID, which begins a conversation, and causation_id, the UUID of the consumed message. Middlewares that
 // decorate returned messages, such as Watermill's CorrelationID, go inside.
 //
-// It returns outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message
+// What a handler returns for a message of our own Subscriber is left to the Router if forwarder.SubscriberConfig.Relay is set.
+//
+// It returns ErrRelayed; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message
 // that cannot be stored; an error if there is no topic; and the errors of the handler.
 //
 // The constructor returns an error if pub is nil, or one that names the field at fault. Outbox logs nothing.
@@ -50,7 +47,8 @@ type capturer struct {
 
 func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
 	ctx := msg.Context() // the handler may replace it in the message
-	if !c.cfg.ProcessDelivered && isDelivered(msg) {
+	delivered, relay := isDelivered(msg)
+	if relay {
 		return next(msg)
 	}
 	if _, err := c.pub.DB().Tx(ctx); err != nil {
@@ -70,6 +68,9 @@ func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*me
 			"set OutboxConfig.Topic, or add it with AddHandler", message.HandlerNameFromCtx(ctx))
 	}
 	for _, out := range produced {
+		if delivered && out != nil && out.UUID == uuid {
+			return nil, fmt.Errorf("outbox: handler %q: %w", message.HandlerNameFromCtx(ctx), ErrRelayed)
+		}
 		relate(out, uuid, correlation)
 	}
 	if err := c.pub.Capture(ctx, topic, produced...); err != nil {

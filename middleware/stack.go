@@ -18,8 +18,6 @@ type StackConfig struct {
 	Service string
 	// Except are the names of handlers that the whole stack leaves alone.
 	Except []string
-	// ProcessDelivered sets the field of that name in Inbox and Outbox.
-	ProcessDelivered bool
 
 	Outcomes OutcomesConfig
 	Tx       TxConfig
@@ -32,9 +30,6 @@ func (c *StackConfig) setDefaults() {
 		if *service == "" {
 			*service = c.Service
 		}
-	}
-	if c.ProcessDelivered {
-		c.Inbox.ProcessDelivered, c.Outbox.ProcessDelivered = true, true
 	}
 }
 

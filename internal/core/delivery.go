@@ -22,19 +22,23 @@ type deliveryKey struct{}
 // on, so it counts only with the message that it was made for.
 type delivery struct {
 	Delivery
-	msg  *message.Message
-	tree *Tree // nil until BindDelivery
+	msg   *message.Message
+	relay bool
+	tree  *Tree // nil until BindDelivery
 }
 
-// WithDelivery signs msg, whose context is to be the one returned.
-func WithDelivery(ctx context.Context, msg *message.Message, d Delivery) context.Context {
-	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg})
+// WithDelivery signs msg, whose context is to be the one returned. A relay passes the message on.
+func WithDelivery(ctx context.Context, msg *message.Message, d Delivery, relay bool) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg, relay: relay})
 }
 
-// IsDelivered says whether this very message, and not a copy, was signed.
-func IsDelivered(msg *message.Message) bool {
+// IsDelivered says whether this very message, and not a copy, was signed, and whether for a relay.
+func IsDelivered(msg *message.Message) (delivered, relay bool) {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
-	return d != nil && d.msg == msg
+	if d == nil || d.msg != msg {
+		return false, false
+	}
+	return true, d.relay
 }
 
 // BindDelivery returns the context of msg with a sign that counts in this handler alone, or with none if it was made for
@@ -48,7 +52,7 @@ func BindDelivery(msg *message.Message) context.Context {
 	var bound *delivery
 	if d.msg == msg {
 		marked, tree := TreeOf(ctx)
-		ctx, bound = marked, &delivery{Delivery: d.Delivery, msg: msg, tree: &tree}
+		ctx, bound = marked, &delivery{Delivery: d.Delivery, msg: msg, relay: d.relay, tree: &tree}
 	}
 	return context.WithValue(ctx, deliveryKey{}, bound)
 }
