@@ -68,9 +68,14 @@ type Config struct {
 	HoldDead bool
 	// Retention is how long published messages are kept; default 7 days, -1 deletes them as they are published.
 	Retention time.Duration
-	// CleanupInterval is how often messages past their Retention are looked for, and pending ones whose rows somebody
+	// InboxRetention is how long rows of the inbox of the same tables are kept after their message was processed; default 30
+	// days, -1 leaves them alone. A copy that comes later is handled again, so keep them longer than a broker, a delay, a requeue
+	// or a replay can take to bring one. Messages that failed so long ago for the first time, and were not handled since, go as
+	// well; should one come again, its failures are counted anew. Dead ones stay.
+	InboxRetention time.Duration
+	// CleanInterval is how often messages past their Retention are looked for, and pending ones whose rows somebody
 	// changed by hand; default 1 min.
-	CleanupInterval time.Duration
+	CleanInterval time.Duration
 
 	// Observer, if not nil, is told of every publish; see Observer for what else it may implement.
 	Observer Observer
@@ -103,7 +108,8 @@ func (c *Config) setDefaults() {
 	fill(&c.MaxAttempts, 10)
 	fill(&c.MinDeadAge, time.Hour)
 	fill(&c.Retention, 7*24*time.Hour)
-	fill(&c.CleanupInterval, time.Minute)
+	fill(&c.InboxRetention, 30*24*time.Hour)
+	fill(&c.CleanInterval, time.Minute)
 	c.Backoff = c.Backoff.orDefault(time.Second, 5*time.Minute)
 	c.PauseBackoff = c.PauseBackoff.orDefault(200*time.Millisecond, 15*time.Second)
 }
@@ -135,8 +141,9 @@ func (c *Config) validate(config string) error {
 	}{
 		{"PollInterval", c.PollInterval, false}, {"QueryTimeout", c.QueryTimeout, false},
 		{"LeaseTTL", c.LeaseTTL, false}, {"CloseTimeout", c.CloseTimeout, false},
-		{"CleanupInterval", c.CleanupInterval, false}, {"PublishTimeout", c.PublishTimeout, true},
+		{"CleanInterval", c.CleanInterval, false}, {"PublishTimeout", c.PublishTimeout, true},
 		{"MinDeadAge", c.MinDeadAge, true}, {"Retention", c.Retention, true},
+		{"InboxRetention", c.InboxRetention, true},
 	} {
 		if d.value < 0 && !(d.off && d.value == -1) {
 			bad("%s is %s: use a positive duration", d.field, d.value)

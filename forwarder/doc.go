@@ -76,5 +76,6 @@
 //
 // A sweep looks for rows that somebody made pending behind our back, and held keys are compared with the
 // table, at most a twentieth of the time. One forwarder of the scope deletes what was published of its topics
-// longer ago than Retention, in small batches, and the traces of forwarders that are gone for an hour.
+// longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the traces of
+// forwarders that are gone for an hour.
 package forwarder

@@ -21,13 +21,14 @@ func (e *engine) maintain(ctx context.Context) {
 	sweep := errorLog{logger: e.logger, what: "Sweeping the outbox"}
 	heads := errorLog{logger: e.logger, what: "Checking held keys"}
 	clean := errorLog{logger: e.logger, what: "Deleting published messages"}
+	inbox := errorLog{logger: e.logger, what: "Deleting old rows of the inbox"}
 	forget := errorLog{logger: e.logger, what: "Forgetting forwarders that are gone"}
 	told := errorLog{logger: e.logger, what: "Writing paused topics"}
 	var published cleaner
 	var paused pauses
 	pauseTick := time.NewTicker(pauseInterval)
 	defer pauseTick.Stop()
-	tick := time.NewTicker(e.cfg.CleanupInterval)
+	tick := time.NewTicker(e.cfg.CleanInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -43,6 +44,9 @@ func (e *engine) maintain(ctx context.Context) {
 			}
 			if e.cfg.Retention > 0 {
 				clean.report(published.clean(ctx, e))
+			}
+			if e.cfg.InboxRetention > 0 {
+				inbox.report(e.cleanInbox(ctx))
 			}
 			forget.report(e.forgetForwarders(ctx))
 		}

@@ -288,7 +288,7 @@ func TestRetention(t *testing.T) {
 	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at) values
 		('beyond', 'orders', '', now() - interval '9 days', now() - interval '8 days')`)
 	cfg := quickConfig()
-	cfg.CleanupInterval = 20 * time.Millisecond
+	cfg.CleanInterval = 20 * time.Millisecond
 	startForwarder(t, h, cfg)
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 3 }, "what is old is deleted")
 	assert.ElementsMatch(t, []string{"lately", "waiting", "dead"}, column[string](t, h, "select uuid from outbox"))
@@ -393,7 +393,7 @@ func TestRetentionOfTopics(t *testing.T) {
 	}
 	h.exec(t, "update outbox set published_at = now() - interval '1 hour', created_at = now() - interval '1 hour'")
 	cfg := quickConfig()
-	cfg.Topics, cfg.Retention, cfg.CleanupInterval = []string{"mine"}, time.Minute, 10*time.Millisecond
+	cfg.Topics, cfg.Retention, cfg.CleanInterval = []string{"mine"}, time.Minute, 10*time.Millisecond
 	startForwarder(t, h, cfg)
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where topic = 'mine'") == 0 }, "its own go")
 	assert.Equal(t, 10, h.count(t, "select count(*) from outbox"))

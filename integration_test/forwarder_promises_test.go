@@ -303,7 +303,7 @@ func TestWhatAnOperatorChanged(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
-	cfg.CleanupInterval = 50 * time.Millisecond
+	cfg.CleanInterval = 50 * time.Millisecond
 	cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
 	w := startForwarderOn(t, h, cfg, refuse("1"))
 	w.publish(t, "orders", "K", "1", "2")

@@ -63,7 +63,7 @@ func TestCleanUpGoesOn(t *testing.T) {
 		}
 	})
 	cfg := quickConfig()
-	cfg.CleanupInterval = 20 * time.Millisecond
+	cfg.CleanInterval = 20 * time.Millisecond
 	startForwarder(t, h, cfg)
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 1 }, "what is old is deleted")
 	mu.Lock()
@@ -94,7 +94,7 @@ func TestTracesOfForwardersThatAreGone(t *testing.T) {
 	h.exec(t, `insert into outbox_topics (topic, forwarder, paused_at) values ('x', '00000000-0000-0000-0000-000000000001', now()),
 		('y', '00000000-0000-0000-0000-000000000002', now()), ('z', '00000000-0000-0000-0000-000000000000', now())`)
 	cfg := withTopics("", "a")
-	cfg.CleanupInterval = 20 * time.Millisecond
+	cfg.CleanInterval = 20 * time.Millisecond
 	startForwarder(t, h, cfg)
 	eventually(t, func() bool {
 		return fmt.Sprint(column[string](t, h, "select distinct scope from outbox_lanes order by 1")) == `[["a"] gone]`

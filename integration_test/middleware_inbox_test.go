@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -263,46 +262,3 @@ func TestInboxWithOtherTables(t *testing.T) {
 		assert.Zero(t, outboxed(t, h)+h.count(t, "select count(*) from inbox"))
 	})
 }
-
-func TestCleanerDeletesOldRows(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		h.exec(t, `insert into inbox (consumer, message_id, processed_at, dead_at, received_at)
-			select 'c', kind || n, case when kind in ('old', 'new') then at end, case when kind = 'dead' then at end, at
-			from generate_series(1, 25) n,
-			     (values ('old', now() - interval '31 days'), ('new', now() - interval '29 days'), ('dead', now() - interval '99 days'),
-			             ('failed', now() - interval '31 days'), ('failing', now() - interval '29 days')) as k(kind, at)`)
-		left := func() []string {
-			return column[string](t, h, "select distinct rtrim(message_id, '0123456789') from inbox order by 1")
-		}
-		for _, cfg := range []middleware.CleanerConfig{{Retention: -1}, {Retention: 32 * 24 * time.Hour}} {
-			c, err := middleware.NewCleaner(h.db, cfg, nil)
-			require.NoError(t, err)
-			n, err := c.Clean(t.Context())
-			require.NoError(t, err)
-			require.Zero(t, n)
-		}
-
-		cleaned := make(cleanings, 10)
-		c, err := middleware.NewCleaner(h.db, middleware.CleanerConfig{Batch: 7, Interval: 10 * time.Millisecond, Observer: cleaned}, nil)
-		require.NoError(t, err)
-		ended := make(chan error, 1)
-		go func() { ended <- c.Run(t.Context()) }()
-		assert.EqualValues(t, 50, (<-cleaned).Rows)
-		assert.Equal(t, []string{"dead", "failing", "new"}, left())
-		assert.Equal(t, 75, h.count(t, "select count(*) from inbox"))
-
-		h.exec(t, "update inbox set processed_at = now() - interval '31 days' where message_id = 'new1'")
-		assert.EqualValues(t, 1, (<-cleaned).Rows, "it goes on")
-		require.NoError(t, c.Close())
-		require.NoError(t, <-ended)
-
-		c, err = middleware.NewCleaner(h.with(t, schema.Names{Inbox: "nowhere"}).db, middleware.CleanerConfig{}, nil)
-		require.NoError(t, err)
-		_, err = c.Clean(t.Context())
-		require.ErrorContains(t, err, "schema.Migrate")
-	})
-}
-
-type cleanings chan middleware.Cleaned
-
-func (c cleanings) Cleaned(_ context.Context, cleaned middleware.Cleaned) { c <- cleaned }

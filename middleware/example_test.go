@@ -103,17 +103,3 @@ func ExampleTx() {
 	}
 	router.AddMiddleware(tx)
 }
-
-// The Cleaner runs beside the Router.
-func ExampleCleaner() {
-	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
-	if err != nil {
-		log.Fatal(err)
-	}
-	cleaner, err := middleware.NewCleaner(db, middleware.CleanerConfig{}, logger)
-	if err != nil {
-		log.Fatal(err)
-	}
-	go func() { _ = cleaner.Run(context.Background()) }()
-	defer cleaner.Close()
-}

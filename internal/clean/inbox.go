@@ -1,0 +1,46 @@
+// Package clean deletes what is old, in statements that are short and leave half of the time to others.
+package clean
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// Batch is how many rows one statement deletes.
+const Batch = 1000
+
+// Inbox deletes the rows of messages that were processed, or failed for the first time and were not handled since, longer
+// ago than the retention. Dead ones stay. It returns how many rows it deleted, also with an error. Each statement has the
+// given time.
+func Inbox(ctx context.Context, db *core.DB, retention, timeout time.Duration) (rows int64, err error) {
+	for _, statement := range []string{sqltext.CleanInbox, sqltext.CleanInboxFailed} {
+		for more := true; more; {
+			begun := time.Now()
+			queryCtx, cancel := context.WithTimeout(ctx, timeout)
+			n, err := db.Exec(queryCtx, db.Render(statement), retention.Seconds(), Batch)
+			cancel()
+			if err != nil {
+				if text.SQLState(err) == text.InsufficientPrivilege {
+					err = fmt.Errorf("%w (grant the role SELECT, UPDATE and DELETE on the inbox, or set InboxRetention to -1)", err)
+				} else {
+					err = text.Explain(err)
+				}
+				return rows, fmt.Errorf("clean the inbox: %w", err)
+			}
+			rows += n
+			if more = n == Batch; more {
+				select {
+				case <-ctx.Done():
+					return rows, ctx.Err()
+				case <-time.After(time.Since(begun)):
+				}
+			}
+		}
+	}
+	return rows, nil
+}
