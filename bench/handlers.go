@@ -77,7 +77,8 @@ func handWritten(d *database) (func(context.Context, int) error, error) {
 		defer tx.Rollback(ctx)
 		var attempts int
 		var seconds float64
-		if err := tx.QueryRow(ctx, claim, service+"/"+consumer, in.UUID, []byte(nil)).Scan(&attempts, &seconds); err != nil {
+		var note int64
+		if err := tx.QueryRow(ctx, claim, service+"/"+consumer, in.UUID, []byte(nil)).Scan(&attempts, &seconds, &note); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, businessInsert, i, i); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -565,6 +566,50 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 		} else {
 			require.ErrorIs(t, err, outbox.ErrTxEnded)
 		}
+	})
+}
+
+// TestHandlerThatCommitsByItself has committed the inbox's note as well, but what it returned is lost. Its message must
+// not count as handled.
+func TestHandlerThatCommitsByItself(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		for _, end := range []string{"commit", "commit; begin", "commit and chain"} {
+			h.exec(t, "delete from outbox")
+			ends := true
+			handler := chain(func(msg *message.Message) ([]*message.Message, error) {
+				produced, err := book(h)(msg)
+				if ends {
+					require.NoError(t, h.execTx(msg.Context(), end))
+				}
+				return produced, err
+			}, stack(t, h, middleware.StackConfig{})...)
+			msg := newMessage("")
+			for n := range 2 {
+				_, err := handler(msg)
+				require.ErrorIs(t, err, outbox.ErrTxEnded, "%s, delivery %d", end, n+1)
+				assert.Contains(t, inboxRow(t, h, msg), fmt.Sprint(n+1), end)
+			}
+			assert.Zero(t, outboxed(t, h), end)
+			ends = false
+			_, err := handler(msg)
+			require.NoError(t, err, end)
+			assert.Equal(t, 1, outboxed(t, h), end)
+			assert.Contains(t, inboxRow(t, h, msg), "processed", end)
+			_, err = handler(msg)
+			require.NoError(t, err)
+			assert.Equal(t, 1, outboxed(t, h), "%s: and then it is a duplicate", end)
+		}
+
+		// A copy that was processed meanwhile keeps its note.
+		msg := newMessage("")
+		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+			require.NoError(t, h.execTx(msg.Context(), "rollback"))
+			_, err := chain(bookSilently(h), stack(t, h, middleware.StackConfig{})...)(message.NewMessage(msg.UUID, nil))
+			return nil, err
+		}, stack(t, h, middleware.StackConfig{})...)(msg)
+		require.ErrorIs(t, err, outbox.ErrTxEnded)
+		assert.Contains(t, inboxRow(t, h, msg), "processed")
 	})
 }
 

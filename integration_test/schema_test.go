@@ -353,7 +353,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 		"primary key deferred": {sql: `alter table inbox drop constraint inbox_pkey, add primary key (consumer, message_id) deferrable`, object: `table "inbox"`, found: "immediate primary key", cure: "ADD PRIMARY KEY"},
 		"primary key other":    {sql: `alter table outbox_lanes drop constraint outbox_lanes_pkey, add primary key (lane, scope)`, object: `table "outbox_lanes"`, found: "primary key", cure: "(scope, lane)"},
 		"table missing":        {sql: `drop table outbox_lanes`, object: `table "outbox_lanes"`, found: "is missing", cure: `CREATE TABLE "outbox_lanes"`},
-		"table is a view":      {sql: `drop table inbox; create view inbox as select 1 as consumer`, object: `table "inbox"`, found: "not a table", cure: "Names"},
+		"table is a view":      {sql: `drop table inbox; create view inbox as select 1 as consumer`, object: `table "inbox"`, found: "not a table", cure: "Tables"},
 		"life logged":          {sql: `alter table outbox_life set logged`, object: `table "outbox_life"`, found: "a crash of the server", cure: "SET UNLOGGED"},
 		"life missing":         {sql: `drop table outbox_life`, object: `table "outbox_life"`, found: "is missing", cure: `CREATE UNLOGGED TABLE "outbox_life"`},
 		"table unlogged":       {sql: `alter table outbox set unlogged`, object: `table "outbox"`, found: "unlogged", cure: "SET LOGGED"},

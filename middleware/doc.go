@@ -56,8 +56,8 @@
 // handled.
 //
 // A handler must not end the transaction. Its pgx.Tx refuses to; with a *sql.Tx or by plain SQL it can, and is found out at
-// the end: the message is nacked with outbox.ErrTxEnded. But what it committed, the inbox's note among it, stays, and
-// what it returned is not written.
+// the end: the message is nacked with outbox.ErrTxEnded, and what it returned is not written. What it committed stays,
+// but for the inbox's note, which Outcomes takes back: the message comes again instead of being skipped.
 //
 // # Closing
 //

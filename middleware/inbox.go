@@ -109,6 +109,7 @@ type claim struct {
 	consumer, key string
 	failures      int           // recorded before this attempt
 	failing       time.Duration // since the first of them
+	note          int64         // tells this claim from others
 }
 
 func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
@@ -142,7 +143,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		ours = true
 		var seconds float64
-		err := rows.Scan(&c.failures, &seconds)
+		err := rows.Scan(&c.failures, &seconds, &c.note)
 		c.failing = time.Duration(seconds * float64(time.Second))
 		return err
 	}, i.claimSQL, c.consumer, c.key, hash)

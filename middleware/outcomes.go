@@ -78,6 +78,8 @@ func (c OutcomesConfig) validate() error {
 //   - outbox.ErrPoison, a decision outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and published
 //     to the dead-letter topic through the outbox, both in one new transaction, then acked. If that fails, nacked. If a copy
 //     was processed meanwhile, or put aside, nothing of that: acked as a duplicate.
+//   - outbox.ErrTxEnded: the same as any other error, and if the handler committed, the inbox's note with it, that is taken
+//     back first. Otherwise the next delivery would be skipped, and what the handler returned lost.
 //   - Any other error: the attempt and the error are recorded in the inbox, unless a copy of the message was
 //     processed meanwhile; nacked after OutcomesConfig.Backoff. Messages of our own Subscriber do not wait here: it has a backoff.
 //
@@ -145,6 +147,9 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookkeepingTimeout)
 	defer cancel()
+	if errors.Is(err, outbox.ErrTxEnded) && h.claim != nil {
+		o.record(ctx, msg, h.claim, sqltext.UnclaimInbox, h.claim.note)
+	}
 	switch o.decide(h, err) {
 	case outbox.DeadLetter:
 		buried, buryErr := o.bury(ctx, msg, h.claim, err)

@@ -3,8 +3,8 @@ package sqltext
 // The statements of the inbox: which messages were handled, by which consumer.
 const (
 	// ClaimInbox decides in one statement whether the message is ours to process: a row comes back if
-	// it is, none if it was processed or is dead: how many failures were recorded, and how many seconds ago the first
-	// of them. A concurrent copy waits here for the first one's transaction. A success leaves attempts as it is.
+	// it is, none if it was processed or is dead: how many failures were recorded, how many seconds ago the first
+	// of them, and the note for UnclaimInbox. A concurrent copy waits here for the first one's transaction. A success leaves attempts as it is.
 	//
 	// Arguments: consumer, message id, content hash (bytea, may be NULL).
 	ClaimInbox = `INSERT INTO {inbox} AS i (consumer, message_id, processed_at, hash)
@@ -12,7 +12,14 @@ VALUES ($1, $2, clock_timestamp(), $3::bytea)
 ON CONFLICT (consumer, message_id) DO UPDATE
    SET processed_at = excluded.processed_at, hash = coalesce(excluded.hash, i.hash)
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL
-RETURNING i.attempts, extract(epoch FROM i.processed_at - i.received_at)::float8`
+RETURNING i.attempts, extract(epoch FROM i.processed_at - i.received_at)::float8, (extract(epoch FROM i.processed_at) * 1000000)::bigint`
+
+	// UnclaimInbox takes a note back that a handler committed when it ended the transaction by itself, and what it returned was
+	// lost. A copy of the message that was processed meanwhile has another note.
+	//
+	// Arguments: consumer, message id, note.
+	UnclaimInbox = `UPDATE {inbox} SET processed_at = NULL
+ WHERE consumer = $1 AND message_id = $2 AND (extract(epoch FROM processed_at) * 1000000)::bigint = $3::bigint`
 
 	// InboxHash reads the content hash of a message that ClaimInbox found handled.
 	//
