@@ -1,0 +1,109 @@
+package window
+
+import "time"
+
+const (
+	slowRead        = 20 * time.Millisecond
+	minStretch      = 256
+	firstStretch    = 32768
+	maxStretch      = 1 << 40
+	guessedRowBytes = 512 << 10 // before any row was seen
+	maxCut          = 16
+)
+
+// Room is how much more memory takes.
+type Room struct {
+	Rows  int // 0 or less: a few all the same, as what is in memory may wait behind a few that hang
+	Bytes int64
+	Full  bool // not even those
+}
+
+// limiter keeps reads short enough to stay clear of their time-out and to let others in between, and long enough
+// to pass a clean index in no time.
+type limiter struct {
+	stretch  int64
+	rowBytes int64 // moving average
+	cut      uint  // how often the rows are halved, after reads that timed out
+}
+
+func newLimiter() limiter { return limiter{stretch: firstStretch, rowBytes: guessedRowBytes} }
+
+// adapt learns from a complete read. Long transactions that end one after another must not send the marks back faster
+// than they move on, so a read that was sent back makes the next one longer, however slow it was.
+func (l *limiter) adapt(p Progress, took time.Duration) {
+	switch {
+	case !p.Short:
+		l.stretch = max(min(l.stretch*2, firstStretch), l.stretch/2)
+	case p.Rewound || took < slowRead:
+		l.stretch = min(maxStretch, l.stretch*2)
+	case took > 4*slowRead:
+		l.stretch = max(minStretch, l.stretch/2)
+	}
+}
+
+// measure learns from a complete read how large rows are.
+func (l *limiter) measure(a *Answer) {
+	if l.cut > 0 {
+		l.cut--
+	}
+	if a.Rows > 0 {
+		l.rowBytes = max(l.rowBytes/8, a.Bytes/int64(a.Rows), 1)
+	}
+}
+
+func (l *limiter) timedOut() {
+	l.stretch = max(minStretch, l.stretch/4)
+	l.cut = min(l.cut+1, maxCut)
+}
+
+// rows returns how many rows of the size seen so far there is room for.
+func (l *limiter) rows(room Room) int64 {
+	return max(0, min(int64(room.Rows), room.Bytes/l.rowBytes)) >> l.cut
+}
+
+// knownBytes bounds what is read again of rows that are known.
+const knownBytes = 32 << 20
+
+// setLimits says how many rows of each lane to read: half of the room is for all lanes alike, half for those that have
+// more. What is known comes on top, or a read of a lane where much waits would find nothing new.
+func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark int64) (above, all int)) {
+	if room.Full {
+		return
+	}
+	lanes, full, inAll := int64(0), int64(0), int64(0)
+	var above, below [Lanes]int64
+	for n := range w.lanes {
+		l := &w.lanes[n]
+		if l.epoch == 0 {
+			continue
+		}
+		lanes++
+		if l.full {
+			full++
+		}
+		a, all := known(int16(n), l.mark)
+		above[n], below[n] = int64(a), int64(all-a)
+		inAll += int64(all)
+	}
+	rows, most := w.limiter.rows(room), knownBytes/w.limiter.rowBytes>>w.limiter.cut
+	for n := range w.lanes {
+		l := &w.lanes[n]
+		if l.epoch == 0 {
+			continue
+		}
+		if inAll > most { // of each its part
+			above[n], below[n] = above[n]*most/inAll, below[n]*most/inAll
+		}
+		r.Limits[n] = share(rows, lanes, full, l.full) + above[n]
+		r.Rewound[n] = below[n]
+	}
+}
+
+// share divides room for rows among lanes.
+func share(rows, lanes, full int64, isFull bool) int64 {
+	n := rows / 2 / lanes
+	if isFull {
+		n += rows / 2 / full
+	}
+	return max(n, 1)
+}
