@@ -86,7 +86,7 @@ func (w *Window) Drop(number int16) { w.lanes[number] = lane{} }
 // Rewind has a lane read again from just above an id on, if it was read further.
 func (w *Window) Rewind(number int16, to int64) {
 	l := &w.lanes[number]
-	l.mark = min(l.mark, to)
+	l.mark, w.resting = min(l.mark, to), false
 }
 
 // Mark returns up to which id a lane was read, and under which epoch; 0 = it is not read.

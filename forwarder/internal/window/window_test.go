@@ -1,0 +1,220 @@
+package window
+
+import (
+	"testing"
+	"time"
+)
+
+// owned makes an answer for lanes, up to an id, that found so many rows in lane 1.
+func owned(seq int64, rows int64, last int64, lanes ...int16) Answer {
+	a := Answer{Life: "a", Snapshot: Snapshot{Xmax: 10, NextXid: 10, Seq: seq}, Rewind: -1, Took: time.Millisecond}
+	for _, n := range lanes {
+		a.Owned[n] = true
+	}
+	a.Counts[1], a.Last[1] = rows, last
+	return a
+}
+
+var room = Room{Rows: 8, Bytes: 1 << 40}
+
+func next(w *Window) Request { return w.Next(room, known(0, 0)) }
+
+func wantMark(t *testing.T, w *Window, lane int16, want int64) {
+	t.Helper()
+	if mark, _ := w.Mark(lane); mark != want {
+		t.Errorf("the mark of lane %d is %d, not %d", lane, mark, want)
+	}
+}
+
+func TestMarks(t *testing.T) {
+	w := New()
+	w.Take(1, 5)
+	w.Take(2, 6)
+	// At the end of both lanes.
+	p := w.Complete(next(w), owned(100, 2, 90, 1, 2))
+	if p.More || p.Short || p.Rewound {
+		t.Errorf("%+v at the end", p)
+	}
+	wantMark(t, w, 1, 100)
+	wantMark(t, w, 2, 100)
+
+	// Lane 1 was full: its mark is the last row, and no further, though there may be more below the sequence.
+	w.resting = false
+	r := next(w)
+	p = w.Complete(r, owned(200, r.Limits[1], 150, 1, 2))
+	if !p.More || p.Short {
+		t.Errorf("%+v when full", p)
+	}
+	wantMark(t, w, 1, 150)
+	wantMark(t, w, 2, 200)
+
+	// A transaction with bound 120 ended. Lane 1 is full even with what is read again: a step back.
+	r = next(w)
+	a := owned(300, r.Limits[1]+r.Rewound[1], 130, 1, 2)
+	a.Rewind = 120
+	if p = w.Complete(r, a); !p.Rewound {
+		t.Errorf("%+v when sent back", p)
+	}
+	wantMark(t, w, 1, 130)
+	wantMark(t, w, 2, 300)
+
+	// The next read is only as long as its stretch.
+	r = next(w)
+	if p = w.Complete(r, owned(1<<20, 0, 0, 1, 2)); !p.Short || !p.More {
+		t.Errorf("%+v when short", p)
+	}
+	wantMark(t, w, 1, 130+firstStretch)
+	wantMark(t, w, 2, 300+firstStretch)
+}
+
+func TestNoRoom(t *testing.T) {
+	w := New()
+	w.Take(1, 1)
+	w.lanes[1].mark = 100
+	r := w.Next(Room{Full: true}, known(0, 0))
+	a := owned(200, 0, 0, 1)
+	a.Rewind = 50
+	if p := w.Complete(r, a); !p.More {
+		t.Errorf("%+v", p)
+	}
+	wantMark(t, w, 1, 50) // or what the ended transaction wrote would be passed by
+}
+
+func TestAnswersOfOtherTerms(t *testing.T) {
+	w := New()
+	w.Take(1, 1)
+	w.Take(2, 1)
+	w.Take(3, 1)
+	r := next(w)
+	w.Drop(1)
+	w.Take(1, 2)
+	p := w.Complete(r, owned(100, 0, 0, 1, 2))
+	wantMark(t, w, 1, 0)
+	wantMark(t, w, 2, 100)
+	if !p.More {
+		t.Error("a lane was taken during the read, and there is no more to read")
+	}
+	if _, epoch := w.Mark(3); epoch != 0 {
+		t.Error("a lane that is somebody else's is still read")
+	}
+}
+
+func TestFailedReadsMoveNothing(t *testing.T) {
+	w := New()
+	w.Take(1, 1)
+	w.Complete(next(w), owned(100, 0, 0, 1))
+	r := next(w)
+	w.Failed(r, true)
+	wantMark(t, w, 1, 100)
+	if w.tracker.seq != 100 {
+		t.Errorf("seq %d", w.tracker.seq)
+	}
+}
+
+func TestRewind(t *testing.T) {
+	w := New()
+	w.Take(1, 1)
+	w.Complete(next(w), owned(100, 0, 0, 1))
+	w.Rewind(1, 200)
+	wantMark(t, w, 1, 100)
+	w.Rewind(1, 30)
+	wantMark(t, w, 1, 30)
+	if r := next(w); r.Marks[1] != 30 || r.Single {
+		t.Errorf("mark %d, single %v", r.Marks[1], r.Single)
+	}
+}
+
+func TestLives(t *testing.T) {
+	w := New()
+	w.Take(1, 1)
+	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Life != Same {
+		t.Error("the first life is a change")
+	}
+	other := owned(150, 0, 0, 1)
+	other.Life = "b"
+	for name, a := range map[string]Answer{"another life": other, "a sequence that was set back": owned(99, 0, 0, 1)} {
+		if p := w.Complete(next(w), a); p.Life != Changed {
+			t.Errorf("%s goes unnoticed", name)
+		}
+		wantMark(t, w, 1, 100)
+	}
+	w.Reset()
+	if r := next(w); r.Epochs != [Lanes]int64{} || len(r.Xids)+len(r.Los) > 0 {
+		t.Errorf("after a reset, %+v", r)
+	}
+	w.Take(1, 2)
+	if p := w.Complete(next(w), other); p.Life != Same {
+		t.Error("the life after a reset is a change")
+	}
+}
+
+func TestSingle(t *testing.T) {
+	w := New()
+	w.Take(1, 1)
+	w.Take(2, 1)
+	if next(w).Single {
+		t.Fatal("the first read is of a single range")
+	}
+	w.Complete(next(w), owned(100000, 0, 0, 1, 2)) // short of the end
+	for next(w).Marks[1] < 100000 {
+		w.Complete(next(w), owned(100000, 0, 0, 1, 2))
+	}
+	w.Complete(next(w), owned(100010, 0, 0, 1, 2))
+	r := next(w)
+	if !r.Single || r.Stretch != singleStretch {
+		t.Fatalf("at rest, %+v", r)
+	}
+	// Its limit is for all lanes together, and so is the mark that it leaves when it was full.
+	a := owned(100100, r.Limits[1], 100050, 1, 2)
+	a.Counts[2], a.Last[2] = r.Limits[2], 100060
+	if p := w.Complete(r, a); !p.More {
+		t.Errorf("%+v", p)
+	}
+	wantMark(t, w, 1, 100060)
+	wantMark(t, w, 2, 100060)
+	if next(w).Single {
+		t.Error("what has far to go is read as a single range")
+	}
+	w.Complete(next(w), owned(100100, 0, 0, 1, 2))
+	if !next(w).Single {
+		t.Error("at rest again, and no single range")
+	}
+	// A lane that is full by itself is not full, as the others left it their part.
+	r = next(w)
+	if p := w.Complete(r, owned(100120, r.Limits[1], 100110, 1, 2)); p.More {
+		t.Errorf("%+v", p)
+	}
+	wantMark(t, w, 1, 100120)
+	// Of a lane that was lost meanwhile there are no rows, and its limit does not count.
+	r = next(w)
+	a = owned(100130, r.Limits[1], 100125, 1)
+	if p := w.Complete(r, a); !p.More {
+		t.Errorf("%+v", p)
+	}
+	wantMark(t, w, 1, 100125)
+	// A stretch that does not reach the end is none for a single range.
+	w.Complete(next(w), owned(100130, 0, 0, 1))
+	r = next(w)
+	if p := w.Complete(r, owned(100130+2*singleStretch, 0, 0, 1)); !r.Single || !p.Short || next(w).Single {
+		t.Errorf("%v %+v", r.Single, p)
+	}
+	if w.limiter.stretch != firstStretch {
+		t.Errorf("stretch %d: a single range says nothing about it", w.limiter.stretch)
+	}
+}
+
+func TestSingleNeedsOneStart(t *testing.T) {
+	w := New()
+	w.Take(1, 1)
+	w.Complete(next(w), owned(100, 0, 0, 1))
+	if !next(w).Single {
+		t.Fatal("at rest, and no single range")
+	}
+	if w.Next(Room{Full: true}, known(0, 0)).Single {
+		t.Error("single without room")
+	}
+	w.Take(2, 1)
+	if next(w).Single {
+		t.Error("single with two marks")
+	}
+}
