@@ -1,0 +1,45 @@
+package board
+
+import "time"
+
+// Effects is what came of the events since it was asked for last.
+type Effects struct {
+	Publish int      // so many workers beside those with a call under way are of use, as of now
+	Settle  bool     // there are results
+	Read    bool     // something is to be asked for, or there is room again
+	Free    []Term   // may be given back to the database
+	Recall  []*Call  // their lane is handed back: take back what nobody has received yet, and answer Aborted
+	Expired []*Call  // end their contexts, find the verdict, tell TimedOut
+	Reports []Report // in order
+}
+
+// Report is for the log and observers. Which fields are set depends on Kind.
+type Report struct {
+	Kind     ReportKind
+	Topic    string
+	ID       int64
+	UUID     string
+	Key      string
+	Lane     int16
+	Attempts int           // Rejected, Dead: with this one
+	Failures int           // TopicPaused: in a row. TopicJammed: hung calls
+	Wait     time.Duration // TopicPaused, Rejected: until the next attempt
+	Repeated bool          // TopicPaused, TopicJammed: nothing changed in a minute. Rejected: not the first of its topic in a minute
+	Err      error
+}
+
+// ReportKind says what a Report is about.
+type ReportKind uint8
+
+const (
+	TopicPaused  ReportKind = iota // its broker cannot be reached
+	TopicResumed                   // it is neither paused nor jammed any more
+	TopicJammed                    // as many calls of it hang as may be under way
+	RowRejected                    // a message failed and will be tried again
+	RowDead                        // a message will not be tried again
+	StrayFound                     // the sweep found a message that nobody knew of
+	Shadowed                       // a lane has more that waits than ids can be parked
+)
+
+// Effects returns what came of the events since the last call.
+func (b *Board) Effects() Effects { return Effects{} }
