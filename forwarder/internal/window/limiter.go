@@ -11,11 +11,10 @@ const (
 	maxCut          = 16
 )
 
-// Room is how much more memory takes.
+// Room is how much more memory takes. No Rows: none at all. Else each lane gets one, whatever their size.
 type Room struct {
-	Rows  int // 0 or less: a few all the same, as what is in memory may wait behind a few that hang
+	Rows  int
 	Bytes int64
-	Full  bool // not even those
 }
 
 // limiter keeps reads short enough to stay clear of their time-out and to let others in between, and long enough
@@ -67,7 +66,7 @@ const knownBytes = 32 << 20
 // setLimits says how many rows of each lane to read: half of the room is for all lanes alike, half for those that have
 // more. What is known comes on top, or a read of a lane where much waits would find nothing new.
 func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark int64) (above, all int)) {
-	if room.Full {
+	if room.Rows <= 0 {
 		return
 	}
 	lanes, full, inAll := int64(0), int64(0), int64(0)

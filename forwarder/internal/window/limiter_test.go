@@ -84,10 +84,10 @@ func TestLimits(t *testing.T) {
 	if r.Limits[1] != 25+50+7 || r.Limits[2] != 25+7 || r.Rewound[1] != 3 || r.Limits[3] != 0 {
 		t.Fatalf("limits %v, rewound %v", r.Limits[:4], r.Rewound[:4])
 	}
-	if r := w.Next(Room{}, known(0, 0)); r.Limits[1] != 1 || r.Limits[2] != 1 {
-		t.Errorf("limits %v without room: what is in memory may all hang", r.Limits[:3])
+	if r := w.Next(Room{Rows: 1}, known(0, 0)); r.Limits[1] != 1 || r.Limits[2] != 1 {
+		t.Errorf("limits %v with next to no room: what is in memory may all hang", r.Limits[:3])
 	}
-	if r := w.Next(Room{Full: true}, known(0, 0)); r.Limits[1] != 0 || r.Limits[2] != 0 {
+	if r := w.Next(Room{}, known(0, 0)); r.Limits[1] != 0 || r.Limits[2] != 0 {
 		t.Errorf("limits %v when memory is full", r.Limits[:3])
 	}
 	r = w.Next(Room{Rows: 100, Bytes: 1000}, known(0, knownBytes))

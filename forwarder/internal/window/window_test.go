@@ -71,7 +71,7 @@ func TestNoRoom(t *testing.T) {
 	w := New()
 	w.Take(1, 1)
 	w.lanes[1].mark = 100
-	r := w.Next(Room{Full: true}, known(0, 0))
+	r := w.Next(Room{}, known(0, 0))
 	a := owned(200, 0, 0, 1)
 	a.Rewind = 50
 	if p := w.Complete(r, a); !p.More {
@@ -210,7 +210,7 @@ func TestSingleNeedsOneStart(t *testing.T) {
 	if !next(w).Single {
 		t.Fatal("at rest, and no single range")
 	}
-	if w.Next(Room{Full: true}, known(0, 0)).Single {
+	if w.Next(Room{}, known(0, 0)).Single {
 		t.Error("single without room")
 	}
 	w.Take(2, 1)
