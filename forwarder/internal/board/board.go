@@ -34,11 +34,21 @@ type Head struct {
 	Dead       bool          // it holds its key until somebody requeues or deletes it
 }
 
-// Call is one Publish under way. It is a part of its row, which is read anew for each attempt.
+// Call is one Publish under way. It is a part of its row, which is read anew for each attempt, so a late answer cannot
+// be taken for another attempt's.
 type Call struct {
 	Row     *Row
 	Attempt int // counting from 1
 	Started time.Time
+
+	key        *key   // nil without one
+	topic      *topic // from the time that it is queued
+	prev, next *Call  // on a queue of its topic, or among the young or the slow calls
+	behind     *Row   // the next row of its key's chain
+	state      callState
+	pass       bool  // it may go although its key is blocked: a head's next attempt, or a topic's trial
+	waited     bool  // for its key, its topic or its next attempt
+	results    uint8 // not settled yet: two, if it timed out and succeeded late
 }
 
 // Verdict says what became of a call.
@@ -76,25 +86,76 @@ type Config struct {
 
 // Board is everything that is known about the messages in the lanes that we own. It is not safe for concurrent
 // use. Events are methods, and now is not to go back between them. After each event Effects says what came of it.
-type Board struct{ cfg Config }
+type Board struct {
+	cfg     Config
+	now     time.Time // of the last event
+	stopped bool
+
+	lanes    [Lanes]*lane
+	turn     int // the lane that is served first
+	topics   map[string]*topic
+	ring     ring     // the topics with rows that may be published
+	troubled []*topic // paused or slow ones, and those whose keys still wait
+
+	rows      int // in memory, with those under way
+	bytes     int64
+	parked    int // ids
+	waiting   int // of them, ids of keys that wait for a topic
+	loose     int // heads without a key
+	unsettled int // results
+
+	young, slow callList // calls, the oldest first
+	calls       int      // of any age
+
+	published []*Row // for the settler
+	failed    []Failure
+	settled   []*Row // but not forgotten yet
+	strays    []stray
+
+	nextRetry   time.Time // the first of all lanes, unless it is
+	retryMoved  bool      // out of date
+	hadRoom     bool
+	asksParked  bool // there are new keys whose parked ids may be asked for
+	effects     Effects
+	shadowWords int    // of the bits of each shadow, 64 each; a power of two
+	shadows     uint64 // so many there were
+}
 
 // New makes an empty board.
-func New(cfg Config) *Board { return &Board{cfg: cfg} }
-
-// LaneTaken starts a term, with all the heads of its lane, loaded after the lane was taken and before its first read. Not
-// to be called during a read.
-func (b *Board) LaneTaken(now time.Time, t Term, heads []Head) {}
-
-// LanesLost ends terms: somebody else has the lanes, or they were given back. What is under way counts only if it
-// succeeds.
-func (b *Board) LanesLost(terms ...Term) {}
-
-// HandBack stops work on terms. Effects.Free names each once nothing of it is under way or unsettled; LanesLost
-// ends it when the database has the lane back.
-func (b *Board) HandBack(terms ...Term) {}
-
-// Stop hands back all lanes. From now on nothing is asked for and Next returns nil.
-func (b *Board) Stop() {}
+func New(cfg Config) *Board {
+	fill := func(field *int, def int) {
+		if *field <= 0 {
+			*field = def
+		}
+	}
+	fill(&cfg.Concurrency, 1)
+	fill(&cfg.Rows, 1)
+	fill(&cfg.Parked, 1<<18)
+	fill(&cfg.KeyParked, 65536)
+	fill(&cfg.Chain, 128)
+	if cfg.Bytes <= 0 {
+		cfg.Bytes = 1 << 60
+	}
+	if cfg.SlowAfter <= 0 {
+		cfg.SlowAfter = time.Second
+	}
+	return &Board{cfg: cfg, topics: map[string]*topic{}, shadowWords: 1 << 14}
+}
 
 // Quiet says that nothing is in memory, nothing unsettled and nothing to ask.
-func (b *Board) Quiet() bool { return true }
+func (b *Board) Quiet() bool {
+	if b.rows > 0 || b.unsettled > 0 || len(b.strays) > 0 {
+		return false
+	}
+	for _, t := range b.troubled {
+		if t.paused || t.lanes != 0 || t.refused != 0 {
+			return false
+		}
+	}
+	for _, l := range b.lanes {
+		if l != nil && (l.unparking.front != nil || l.shadow != nil && l.shadow.want) {
+			return false
+		}
+	}
+	return true
+}

@@ -2,18 +2,191 @@ package board
 
 import "time"
 
+// callState is what is known of a call, or of the row that it is to be of.
+type callState uint8
+
+const (
+	idle     callState = iota // the row waits in its chain
+	pending                   // on a queue of its topic
+	young                     // under way
+	slow                      // for longer than SlowAfter
+	expired                   // for longer than PublishTimeout: TimedOut is expected
+	hung                      // timed out, but not returned
+	returned                  //
+	dropped                   // the row was put back, or its term is over
+)
+
+// manyCalls is how many times Concurrency the calls of any age may be.
+const manyCalls = 8
+
 // Next starts a call, or returns nil if none may start now. The caller publishes the row and tells Returned.
-func (b *Board) Next(now time.Time) *Call { return nil }
+func (b *Board) Next(now time.Time) *Call {
+	b.now = now
+	t := b.ring.at
+	if t == nil || b.stopped || b.places() == 0 {
+		return nil
+	}
+	c := t.first()
+	b.ring.at = t.next
+	l := b.lanes[c.Row.Term.Lane]
+	if k := c.key; k != nil {
+		if !c.pass {
+			k.first, c.behind = c.behind, nil
+			if k.n--; k.n == 0 {
+				k.last = nil
+			}
+		}
+		k.under = c.Row
+	}
+	c.state, c.Started = young, now
+	b.young.push(c)
+	b.calls++
+	t.calls++
+	l.underWay++
+	l.rows--
+	l.bytes -= c.Row.size()
+	b.update(t)
+	return c
+}
+
+// places is how many more calls may start.
+func (b *Board) places() int {
+	return max(0, min(b.cfg.Concurrency-b.young.n, manyCalls*b.cfg.Concurrency-b.calls))
+}
 
 // Returned takes the result of a call, also a late one. A call that returned before counts once.
-func (b *Board) Returned(now time.Time, c *Call, r Result) {}
+func (b *Board) Returned(now time.Time, c *Call, r Result) {
+	b.now = now
+	t := c.topic
+	switch c.state {
+	case young:
+		b.young.remove(c)
+	case slow:
+		b.slow.remove(c)
+		t.old--
+	case expired:
+		t.old--
+	case hung:
+		t.old--
+		t.hung--
+	default:
+		return
+	}
+	late := c.state == hung
+	c.state = returned
+	b.calls--
+	t.calls--
+	if t.jammed && t.hung < b.cfg.Concurrency {
+		t.jammed = false
+		if !t.paused {
+			b.report(Report{Kind: TopicResumed, Topic: t.name})
+		}
+	}
+	if !late {
+		b.leave(c)
+	}
+	b.update(t)
+	switch {
+	case !late:
+		b.judge(c, r)
+	case r.Verdict == OK:
+		b.succeeded(c, true) // the failure was charged already
+	}
+	b.forgetTopic(t)
+}
 
 // TimedOut takes the result of a call that Effects.Expired named. It is ignored if the call returned meanwhile; else the
 // call is hung.
-func (b *Board) TimedOut(now time.Time, c *Call, r Result) {}
+func (b *Board) TimedOut(now time.Time, c *Call, r Result) {
+	b.now = now
+	if c.state != expired {
+		return
+	}
+	c.state = hung
+	t := c.topic
+	if t.hung++; t.hung == b.cfg.Concurrency {
+		t.jammed, t.repeat = true, now.Add(repeatEvery)
+		b.trouble(t)
+		b.report(Report{Kind: TopicJammed, Topic: t.name, Failures: t.hung, Err: r.Err})
+	}
+	b.leave(c)
+	b.judge(c, r)
+}
 
-// Tick lets calls grow slow and expire, and repeats reports.
-func (b *Board) Tick(now time.Time) {}
+// leave takes a row out of memory whose call is over, or hung.
+func (b *Board) leave(c *Call) {
+	b.rows--
+	b.bytes -= c.Row.size()
+	if l := b.lane(c.Row.Term); l != nil {
+		l.underWay--
+	}
+	if c.key != nil && c.key.under == c.Row {
+		c.key.under = nil
+	}
+}
 
-// Due returns when Tick is wanted next, and when a read is, though nobody asked; zero = not. Either may have passed.
-func (b *Board) Due() (tick, read time.Time) { return }
+// Tick lets calls grow slow and expire, parks what closed topics have in memory, a little at a time, and repeats reports.
+func (b *Board) Tick(now time.Time) {
+	b.now = now
+	for c := b.young.front; c != nil && now.Sub(c.Started) >= b.cfg.SlowAfter; c = b.young.front {
+		b.young.remove(c)
+		c.state = slow
+		c.topic.old++
+		b.slow.push(c)
+		b.update(c.topic)
+	}
+	for _, calls := range []*callList{&b.slow, &b.young} {
+		for c := calls.front; c != nil && b.cfg.PublishTimeout > 0 && now.Sub(c.Started) >= b.cfg.PublishTimeout; c = calls.front {
+			calls.remove(c)
+			if c.state == young {
+				c.topic.old++
+			}
+			c.state = expired
+			b.effects.Expired = append(b.effects.Expired, c)
+			b.update(c.topic)
+		}
+	}
+	b.parkExcess()
+	for _, t := range b.troubled {
+		if (t.paused || t.jammed) && !now.Before(t.repeat) {
+			t.repeat = now.Add(repeatEvery)
+			if t.paused {
+				b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: max(0, t.until.Sub(now)), Repeated: true, Err: t.err})
+			} else {
+				b.report(Report{Kind: TopicJammed, Topic: t.name, Failures: t.hung, Repeated: true})
+			}
+		}
+	}
+}
+
+// callList is a list of calls.
+type callList struct {
+	front, back *Call
+	n           int
+}
+
+func (l *callList) push(c *Call) {
+	c.prev, c.next = l.back, nil
+	if l.back == nil {
+		l.front = c
+	} else {
+		l.back.next = c
+	}
+	l.back = c
+	l.n++
+}
+
+func (l *callList) remove(c *Call) {
+	if c.prev == nil {
+		l.front = c.next
+	} else {
+		c.prev.next = c.next
+	}
+	if c.next == nil {
+		l.back = c.prev
+	} else {
+		c.next.prev = c.prev
+	}
+	c.prev, c.next = nil, nil
+	l.n--
+}

@@ -42,4 +42,18 @@ const (
 )
 
 // Effects returns what came of the events since the last call.
-func (b *Board) Effects() Effects { return Effects{} }
+func (b *Board) Effects() Effects {
+	e := b.effects
+	b.effects = Effects{}
+	if !b.stopped {
+		e.Publish = min(b.ring.ready, b.places())
+		room := b.HasRoom()
+		if room && (b.asksParked || !b.hadRoom) {
+			e.Read, b.asksParked = true, false
+		}
+		b.hadRoom = room
+	}
+	return e
+}
+
+func (b *Board) report(r Report) { b.effects.Reports = append(b.effects.Reports, r) }

@@ -1,6 +1,9 @@
 package board
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Room is how much more a read may bring into memory. No Rows: only what is asked for by id.
 type Room struct {
@@ -16,15 +19,18 @@ type Rewind struct {
 
 // Asks is what the board wants of a read.
 type Asks struct {
-	Rewinds []Rewind // for the window, before it makes its request
-	IDs     []int64  // rows to read by id, pending or dead
-	Due     [Lanes]int64
+	Rewinds []Rewind     // for the window, before it makes its request
+	IDs     []int64      // rows to read by id, pending or dead
+	Due     [Lanes]int64 // at most so many of a lane that fell due, if this read looks for them
 	Room    Room
+
+	terms []Term
+	asks  []ask
 }
 
 // Read is the complete answer to a read.
 type Read struct {
-	Terms   []TermRead      // the terms that were read and are still ours: rows of others are ignored
+	Terms   []TermRead      // the terms that were read and are still ours; others of the board's are over
 	ByID    map[int64]Found // what Asks.IDs found pending, or dead where the dead hold their keys; others are gone
 	Ready   []*Row          // in order of lane and id
 	Due     []*Row          // what fell due, if DueRead
@@ -51,24 +57,186 @@ type Progress struct {
 }
 
 // ReadBegins forgets what was settled, and says what to read. One read at a time; RowsRead or ReadFailed ends it.
-func (b *Board) ReadBegins(now time.Time) Asks { return Asks{} }
+func (b *Board) ReadBegins(now time.Time) (a Asks) {
+	b.now = now
+	b.forget()
+	b.forgetTroubles()
+	if b.stopped {
+		return a
+	}
+	for _, l := range b.lanes {
+		if l != nil && !l.handing {
+			a.terms = append(a.terms, l.term)
+		}
+	}
+	if len(a.terms) == 0 {
+		return a
+	}
+	b.turn = (b.turn + 1) % Lanes
+	b.rewind(&a)
+	// A little there is room for always: the rows in memory may all wait behind a few whose publish hangs.
+	some := b.hasSomeRoom()
+	if some {
+		b.askRetries(&a, b.cfg.Rows/4+1) // first: a message that is due anyway is its topic's trial
+	}
+	b.askTrials(&a)
+	if some {
+		b.askParked(&a, max(b.cfg.Rows/8+1, b.cfg.Rows-b.rows))
+		a.Room.Rows = max(b.cfg.Rows-b.rows-len(a.IDs), len(a.terms))
+		a.Room.Bytes = max(b.cfg.Bytes-b.bytes, 1)
+	}
+	b.askStrays(&a)
+	b.limitDue(&a)
+	return a
+}
 
-// RowsRead takes over a complete read.
-func (b *Board) RowsRead(now time.Time, a Asks, r Read) Progress { return Progress{} }
-
-// ReadFailed takes back what a read was asked for, so that the next one asks again.
-func (b *Board) ReadFailed(now time.Time, a Asks) {}
+// hasSomeRoom says whether anything but trials may be read.
+func (b *Board) hasSomeRoom() bool { return b.rows < 2*b.cfg.Rows && b.bytes < 2*b.cfg.Bytes }
 
 // HasRoom says whether reading on is worth it: at least half of the room is free, and settling keeps up.
-func (b *Board) HasRoom() bool { return true }
+func (b *Board) HasRoom() bool {
+	return b.rows <= b.cfg.Rows/2 && b.bytes <= b.cfg.Bytes/2 && b.unsettled <= 2*b.cfg.Rows
+}
 
-// Known counts the ids of a term that a read may return and that are in memory or parked: those above the mark
-// (or a few more), and all.
-func (b *Board) Known(t Term, mark int64) (above, all int) { return 0, 0 }
+// limitDue shares the room among the lanes for what fell due: half for all alike, half for those that have more. What
+// the last read returned and did not bring into memory comes again.
+func (b *Board) limitDue(a *Asks) {
+	many := 0
+	for _, t := range a.terms {
+		if b.lanes[t.Lane].manyDue {
+			many++
+		}
+	}
+	for _, t := range a.terms {
+		l := b.lanes[t.Lane]
+		n := a.Room.Rows / 2 / len(a.terms)
+		if l.manyDue {
+			n += a.Room.Rows / 2 / many
+		}
+		a.Due[t.Lane] = int64(max(n, 1) + min(l.dueAgain, max(1, b.cfg.Parked/Lanes)))
+	}
+}
 
-// Strays names rows that the sweep found pending below the mark. Those that nobody knows of are read by id.
-func (b *Board) Strays(t Term, ids []int64) {}
+// forget drops settled rows from what is known. It must happen before a read begins, never during one: a read whose
+// snapshot is older than the settling still returns the row, and would take it for a new one.
+func (b *Board) forget() {
+	for _, r := range b.settled {
+		if l := b.open(r.Term); l != nil && r.call.results == 0 {
+			delete(l.known, r.ID)
+		}
+	}
+	clear(b.settled)
+	b.settled = b.settled[:0]
+}
 
-// HeadsSeen compares the heads of a term with those that the database has: all of ids above from and up to to. It leaves
-// alone what changed since began.
-func (b *Board) HeadsSeen(now, began time.Time, t Term, from, to int64, heads []Head) {}
+// RowsRead takes over a complete read. What waited for its turn comes before what was read for the first time, and
+// strays come last: what was read in the proper way is known by then.
+func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
+	b.now = now
+	marks := make(map[Term]int64, len(r.Terms))
+	for _, t := range r.Terms {
+		marks[t.Term] = t.Mark
+	}
+	for _, t := range a.terms {
+		if _, ours := marks[t]; !ours {
+			b.LanesLost(t)
+		}
+	}
+	before := b.rows
+	for _, ask := range a.asks {
+		if ask.why != forStray {
+			b.answered(ask, r)
+		}
+	}
+	b.asked(a, false)
+	for _, row := range r.Ready {
+		if l := b.open(row.Term); l != nil {
+			b.accept(l, row, false)
+		}
+	}
+	if r.DueRead {
+		p.ManyDue = b.fellDue(a, r.Due)
+	}
+	for _, ask := range a.asks {
+		f, found := r.ByID[ask.id]
+		// One above the mark is read in its order.
+		if l := b.open(ask.term); ask.why == forStray && l != nil && found && !f.Dead && ask.id <= marks[ask.term] {
+			b.strayed(l, f.Row)
+		}
+	}
+	p.Added, p.More = b.rows-before, b.wants()
+	return p
+}
+
+// fellDue takes rows that were read because they fell due.
+func (b *Board) fellDue(a Asks, rows []*Row) (many bool) {
+	var counts, added [Lanes]int
+	for _, row := range rows {
+		if l := b.open(row.Term); l != nil {
+			counts[row.Term.Lane]++
+			if b.accept(l, row, true) {
+				added[row.Term.Lane]++
+			}
+		}
+	}
+	for _, t := range a.terms {
+		if l := b.open(t); l != nil {
+			n, limit := counts[t.Lane], int(a.Due[t.Lane])
+			l.manyDue = n >= limit
+			share := max(1, limit-l.dueAgain)
+			l.dueAgain = n - added[t.Lane] + min(added[t.Lane], share)
+			many = many || l.manyDue
+		}
+	}
+	return many
+}
+
+// ReadFailed takes back what a read was asked for, so that the next one asks again.
+func (b *Board) ReadFailed(now time.Time, a Asks) {
+	b.now = now
+	b.asked(a, true)
+}
+
+// asked ends what was asked for; if it failed it is asked for again.
+func (b *Board) asked(a Asks, failed bool) {
+	for _, ask := range a.asks {
+		if ask.topic != nil {
+			ask.topic.asked = false
+			b.update(ask.topic)
+		}
+		l := b.open(ask.term)
+		if l == nil {
+			continue
+		}
+		switch k := ask.key; {
+		case k != nil:
+			if k.asked {
+				k.asked = false
+				b.advance(k)
+			}
+		case ask.why == forRetry && failed && l.heads[ask.id] == ask.head && ask.head.place < 0:
+			b.schedule(l, ask.head, b.now)
+		case ask.why == forStray && failed:
+			b.strays = append(b.strays, stray{ask.term, ask.id})
+		}
+	}
+}
+
+// wants says whether there is something to ask for at once.
+func (b *Board) wants() bool {
+	if b.stopped {
+		return false
+	}
+	if len(b.strays) > 0 || b.mayRewind() != 0 {
+		return true
+	}
+	for _, l := range b.lanes {
+		if l != nil && (l.shadow != nil && l.shadow.want || b.HasRoom() && l.unparking.front != nil) {
+			return true
+		}
+	}
+	if b.HasRoom() {
+		return slices.ContainsFunc(b.troubled, func(t *topic) bool { return !t.closed && t.lanes != 0 })
+	}
+	return false
+}

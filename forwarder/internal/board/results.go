@@ -28,12 +28,216 @@ const (
 	Locked                     // not recorded: somebody's transaction has locked the row
 )
 
+// judge does what the result of a call asks for.
+func (b *Board) judge(c *Call, r Result) {
+	l := b.lane(c.Row.Term)
+	switch {
+	case r.Verdict == OK:
+		b.succeeded(c, false)
+	case l == nil: // somebody else's to judge
+	case r.Verdict == Aborted:
+		b.aborted(l, c)
+	case r.Verdict == Unavailable:
+		b.sendBack(l, c, b.pause(c.Row, r.Err))
+	default:
+		b.rejected(l, c, r)
+	}
+	if l != nil {
+		b.freeIfDone(l)
+	}
+}
+
+// succeeded takes a message that was published, whoever owns its lane now.
+func (b *Board) succeeded(c *Call, late bool) {
+	r := c.Row
+	r.Payload, r.Metadata = nil, nil // settling needs neither
+	b.published = append(b.published, r)
+	l := b.unsettledOf(c)
+	if t := c.topic; t.trial == r {
+		b.reopen(t)
+	}
+	if l == nil || l.handing {
+		return
+	}
+	if late {
+		b.forgetCopies(l, r, c.topic)
+	}
+	if h := l.heads[r.ID]; h != nil {
+		b.removeHead(l, h)
+	} else if c.key != nil && !late {
+		b.advance(c.key)
+	}
+}
+
+// forgetCopies forgets what waits of a row that was published after it had timed out: its id, if that was parked, and its
+// next attempt. One that is under way already is a repetition.
+func (b *Board) forgetCopies(l *lane, r *Row, t *topic) {
+	name := r.Key
+	if name == "" {
+		name = t.pen
+	}
+	if k := l.keys[name]; k != nil {
+		b.unpark(k, r.ID)
+		if u := k.under; u != nil && u.ID == r.ID && u.call.state == pending {
+			b.drop(l, u)
+			k.under = nil
+		}
+		b.advance(k)
+	}
+	l.known[r.ID] = struct{}{}
+}
+
+// rejected takes a message that failed by itself.
+func (b *Board) rejected(l *lane, c *Call, res Result) {
+	r, t := c.Row, c.topic
+	if t.trial == r {
+		b.reopen(t) // the broker answered
+	}
+	f := Failure{Row: r, Err: res.Err, Attempts: r.Attempts + 1, Permanent: res.Verdict == Permanent}
+	f.Delay = b.cfg.Backoff(f.Attempts)
+	b.failed = append(b.failed, f)
+	b.unsettledOf(c)
+	if !f.Permanent { // that is reported as dead
+		again := b.now.Sub(t.rejected) < repeatEvery
+		if !again {
+			t.rejected = b.now
+		}
+		b.report(Report{
+			Kind: RowRejected, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Key: r.Key, Lane: r.Term.Lane,
+			Attempts: f.Attempts, Wait: f.Delay, Repeated: again, Err: f.Err,
+		})
+	}
+	if r.Key != "" && !l.handing {
+		b.unschedule(l, b.newHead(l, r.Key, r.ID, r.Topic)) // it holds its key from now on, and is due when it is settled
+	}
+}
+
+// aborted takes a message that was not sent.
+func (b *Board) aborted(l *lane, c *Call) {
+	t := c.topic
+	if t.trial == c.Row {
+		t.trial = nil
+		b.update(t)
+	}
+	b.sendBack(l, c, t)
+}
+
+// sendBack parks a row that is not in memory any more, as it could not be sent.
+func (b *Board) sendBack(l *lane, c *Call, t *topic) {
+	r := c.Row
+	if l.handing {
+		return
+	}
+	delete(l.known, r.ID)
+	h := l.heads[r.ID]
+	switch k := c.key; {
+	case h != nil:
+		if h.place < 0 {
+			b.putOff(l, h, t)
+		}
+	case k == nil:
+		b.putBackLoose(l, r, t)
+	default:
+		if t.closed {
+			b.wait(k, t)
+		}
+		b.parkAgain(k, r.ID)
+		b.putBack(k)
+		b.advance(k)
+	}
+}
+
+// unsettledOf counts a result that is to be settled, and returns its lane unless its term is over.
+func (b *Board) unsettledOf(c *Call) *lane {
+	c.results++
+	b.unsettled++
+	b.effects.Settle = true
+	l := b.lane(c.Row.Term)
+	if l != nil {
+		l.unsettled++
+	}
+	return l
+}
+
 // Results hands out what is to be settled, at most so many of each kind, oldest first. The caller has them until it tells
 // Settled or Unsettled.
-func (b *Board) Results(most int) (published []*Row, failed []Failure) { return nil, nil }
+func (b *Board) Results(most int) (published []*Row, failed []Failure) {
+	published, b.published = split(b.published, most)
+	failed, b.failed = split(b.failed, most)
+	return published, failed
+}
+
+func split[T any](list []T, most int) (taken, left []T) {
+	if len(list) <= most {
+		return list, nil
+	}
+	return list[:most:most], list[most:]
+}
 
 // Settled takes the database's answers. A locked failure is handed out again.
-func (b *Board) Settled(now time.Time, published []*Row, failed []Outcome) {}
+func (b *Board) Settled(now time.Time, published []*Row, failed []Outcome) {
+	b.now = now
+	for _, r := range published {
+		b.settle(r)
+	}
+	for _, o := range failed {
+		b.settledAs(o)
+	}
+}
+
+// settle counts a result that was settled.
+func (b *Board) settle(r *Row) {
+	r.call.results--
+	b.unsettled--
+	if l := b.lane(r.Term); l != nil {
+		l.unsettled--
+		b.settled = append(b.settled, r)
+		b.freeIfDone(l)
+	}
+}
+
+// settledAs takes the outcome of a failure.
+func (b *Board) settledAs(o Outcome) {
+	r := o.Row
+	if o.Kind == Locked {
+		b.failed = append(b.failed, o.Failure)
+		b.effects.Settle = true
+		return
+	}
+	b.settle(r)
+	if o.Kind == Dead {
+		b.report(Report{
+			Kind: RowDead, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Key: r.Key, Lane: r.Term.Lane, Attempts: o.Attempts, Err: o.Err,
+		})
+	}
+	if o.Kind == Fenced {
+		b.LanesLost(r.Term)
+		return
+	}
+	l := b.open(r.Term)
+	if l == nil {
+		return
+	}
+	h := l.heads[r.ID]
+	switch {
+	case r.Key == "" && o.Kind == Waiting:
+		b.addHead(l, "", r.ID, r.Topic, b.now.Add(o.Delay))
+	case h == nil || h.place >= 0: // it was published after all
+	case o.Kind == Waiting:
+		b.schedule(l, h, b.now.Add(o.Delay))
+	case o.Kind == Dead && b.cfg.HoldDead:
+		b.schedule(l, h, b.now.Add(deadRecheck))
+	default:
+		b.removeHead(l, h)
+	}
+}
 
 // Unsettled takes results that were given up at a stop: their messages will be sent again.
-func (b *Board) Unsettled(published []*Row, failed []Failure) {}
+func (b *Board) Unsettled(published []*Row, failed []Failure) {
+	for _, r := range published {
+		b.settle(r)
+	}
+	for _, f := range failed {
+		b.settle(f.Row)
+	}
+}

@@ -1,0 +1,249 @@
+package board
+
+import (
+	"math/bits"
+	"slices"
+	"time"
+)
+
+// ask is a row to read by id, and why.
+type ask struct {
+	why   purpose
+	term  Term
+	id    int64
+	key   *key   // unpark, trial
+	head  *head  // retry
+	topic *topic // whose trial it is to be
+}
+
+type purpose uint8
+
+const (
+	forUnpark purpose = iota // it was parked, and its key is free
+	forRetry                 // it failed, and another attempt is due
+	forTrial                 // it tries whether its topic works again
+	forStray                 // it is pending, though nobody knows of it
+)
+
+func (a *Asks) add(ask ask) {
+	a.asks = append(a.asks, ask)
+	a.IDs = append(a.IDs, ask.id)
+}
+
+const (
+	penChunk   = 256  // ids of one pen that a read asks for at most
+	mostStrays = 1000 // that wait for a read
+)
+
+// mayTry says whether a trial of a paused topic may be asked for.
+func (t *topic) mayTry(now time.Time) bool {
+	return t.paused && t.trial == nil && !t.asked && !now.Before(t.until)
+}
+
+func (b *Board) askTrials(a *Asks) {
+	for _, t := range b.troubled {
+		if !t.mayTry(b.now) {
+			continue
+		}
+		if k := b.trialOf(t); k != nil {
+			t.asked, k.asked = true, true
+			a.add(ask{why: forTrial, term: k.lane.term, id: k.parked.lowest(), key: k, topic: t})
+		}
+	}
+}
+
+// askParked asks for the lowest parked ids of keys that may go on, at most room in all; lanes take turns.
+func (b *Board) askParked(a *Asks, room int) {
+	for i := range Lanes {
+		l := b.lanes[(b.turn+i)%Lanes]
+		if l == nil {
+			continue
+		}
+		for room > 0 && l.unparking.front != nil {
+			k := l.unparking.front
+			b.unlist(k)
+			room -= b.askOf(a, k, room)
+		}
+	}
+	for _, t := range b.troubled {
+		for room > 0 && !t.closed && t.lanes != 0 {
+			k := t.waits[bits.TrailingZeros64(t.lanes)].keys.front
+			b.stopWaiting(k)
+			b.queueFirst(k)
+			room -= b.askOf(a, k, room)
+		}
+	}
+}
+
+// askOf asks for parked ids of a key, and returns how many steps that was.
+func (b *Board) askOf(a *Asks, k *key, room int) int {
+	if k.blocked() || k.asked {
+		return 1 // it is listed again when that has changed
+	}
+	n := b.cfg.Chain - int(k.n)
+	if k.isPen() {
+		n = penChunk
+	}
+	all := k.parked.all()
+	n = max(0, min(n, room, len(all)))
+	for _, id := range all[:n] {
+		a.add(ask{why: forUnpark, term: k.lane.term, id: id, key: k})
+	}
+	if k.asked = n > 0; !k.asked {
+		b.advance(k)
+	}
+	return max(n, 1)
+}
+
+// Strays names rows that the sweep found pending below the mark. Those that nobody knows of are read by id.
+func (b *Board) Strays(t Term, ids []int64) {
+	l := b.open(t)
+	if l == nil {
+		return
+	}
+	for _, id := range ids {
+		_, known := l.known[id]
+		_, parked := l.parked[id]
+		if known || parked || l.heads[id] != nil || l.shadow != nil && id >= l.shadow.low || len(b.strays) >= mostStrays {
+			continue
+		}
+		b.strays = append(b.strays, stray{t, id})
+		b.effects.Read = true
+	}
+}
+
+// stray is a row that is pending, though nobody knows of it.
+type stray struct {
+	term Term
+	id   int64
+}
+
+func (b *Board) askStrays(a *Asks) {
+	for _, s := range b.strays {
+		a.add(ask{why: forStray, term: s.term, id: s.id})
+	}
+	b.strays = b.strays[:0]
+}
+
+// answered takes a row that was asked for, or hears that it is gone.
+func (b *Board) answered(a ask, r Read) {
+	l := b.open(a.term)
+	if l == nil {
+		return
+	}
+	f, found := r.ByID[a.id]
+	if a.why == forRetry {
+		b.retried(l, a, f, found)
+		return
+	}
+	k := a.key
+	_, waits := slices.BinarySearch(k.parked.all(), a.id)
+	switch {
+	case !waits: // it was settled meanwhile, or gave up its place
+	case !found:
+		b.unpark(k, a.id)
+	case f.Dead && k.isPen():
+		b.unpark(k, a.id)
+	case f.Dead: // an operator gave it up while it waited; now it holds its key
+		b.addHead(l, k.name, a.id, f.Row.Topic, b.now.Add(deadRecheck))
+	case a.why == forTrial:
+		b.tried(l, a, f.Row)
+	default:
+		b.unparked(l, a, f.Row)
+	}
+}
+
+// unparked takes a row whose turn has come. A key's must still be the lowest: one that must go first may have been
+// parked during the read.
+func (b *Board) unparked(l *lane, a ask, r *Row) {
+	k := a.key
+	r.call.waited = true
+	if k.isPen() {
+		if t := b.topicOf(r.Topic); !t.closed {
+			b.unpark(k, a.id)
+			b.keep(l, r)
+			b.enqueue(r, t)
+		} else {
+			b.wait(k, t)
+		}
+		return
+	}
+	if !k.blocked() && k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain {
+		b.stopWaiting(k)
+		b.unpark(k, a.id)
+		b.append(k, r)
+	}
+}
+
+// tried takes the message that is to try whether a topic works again.
+func (b *Board) tried(l *lane, a ask, r *Row) {
+	k, t := a.key, a.topic
+	switch {
+	case !t.paused || t.trial != nil || k.under != nil || k.heads > 0 || k.parked.lowest() != a.id:
+	case r.Topic != t.name: // its first row is on another topic than when it was blocked
+		b.stopWaiting(k)
+		if other := b.topicOf(r.Topic); other.closed {
+			b.wait(k, other)
+		}
+	case k.isPen():
+		b.unpark(k, a.id)
+		b.letPass(l, nil, r, t)
+	default:
+		b.unpark(k, a.id)
+		b.letPass(l, k, r, t)
+	}
+}
+
+// strayed takes a row that nobody knew of.
+func (b *Board) strayed(l *lane, r *Row) {
+	if l.shadow != nil && r.ID >= l.shadow.low {
+		return
+	}
+	if b.accept(l, r, false) {
+		b.report(Report{Kind: StrayFound, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Key: r.Key, Lane: l.term.Lane})
+	}
+}
+
+// Due returns when Tick is wanted next, and when a read is, though nobody asked; zero = not. Either may have passed.
+func (b *Board) Due() (tick, read time.Time) {
+	sooner := func(at *time.Time, t time.Time) {
+		if at.IsZero() || t.Before(*at) {
+			*at = t
+		}
+	}
+	if c := b.young.front; c != nil {
+		sooner(&tick, c.Started.Add(b.cfg.SlowAfter))
+		if b.cfg.PublishTimeout > 0 {
+			sooner(&tick, c.Started.Add(b.cfg.PublishTimeout))
+		}
+	}
+	if c := b.slow.front; c != nil && b.cfg.PublishTimeout > 0 {
+		sooner(&tick, c.Started.Add(b.cfg.PublishTimeout))
+	}
+	for _, t := range b.troubled {
+		if b.excess(t) > 0 {
+			sooner(&tick, b.now)
+		}
+		if t.paused || t.jammed {
+			sooner(&tick, t.repeat)
+		}
+		if t.paused && t.trial == nil && !t.asked && !b.stopped {
+			sooner(&read, t.until)
+		}
+	}
+	if b.stopped {
+		return tick, time.Time{}
+	}
+	if b.retryMoved {
+		b.retryMoved, b.nextRetry = false, time.Time{}
+		for _, l := range b.lanes {
+			if l != nil && len(l.retries) > 0 {
+				sooner(&b.nextRetry, l.retries[0].due)
+			}
+		}
+	}
+	if !b.nextRetry.IsZero() && b.hasSomeRoom() {
+		sooner(&read, b.nextRetry)
+	}
+	return tick, read
+}

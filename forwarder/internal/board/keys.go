@@ -1,0 +1,146 @@
+package board
+
+// key is an ordering key of a lane with rows in memory, parked or waiting. Its rows leave one after another: first the
+// one under way, then the chain, then what is parked. While it is blocked, or has ids parked, or its chain is full, what
+// is read of it is parked.
+//
+// Rows without an ordering key follow nobody, but those of a closed topic are parked in the same way: in a pen,
+// which is a key whose name no message can have.
+type key struct {
+	lane        *lane
+	name        string
+	under       *Row // under way, or about to be with a pass
+	first, last *Row // the chain
+	n           int32
+	heads       int32  // rows that wait for another attempt: they hold the key
+	topic       *topic // it waits for, and is on its list
+	prev, next  *key   // on that list, or the lane's list unparking
+	parked      ids
+	listed      bool // on the lane's list unparking
+	asked       bool // a read under way asks for parked ids
+	refused     bool // it sent something to the shadow
+}
+
+func (k *key) isPen() bool { return k.name[0] == 0 }
+
+func (k *key) blocked() bool { return k.heads > 0 || k.topic != nil && k.topic.closed }
+
+func (l *lane) keyOf(name string) *key {
+	k := l.keys[name]
+	if k == nil {
+		k = &key{lane: l, name: name}
+		l.keys[name] = k
+	}
+	return k
+}
+
+// append puts a row at the end of its key's chain.
+func (b *Board) append(k *key, r *Row) {
+	b.keep(k.lane, r)
+	r.call.key = k
+	if k.last == nil {
+		k.first = r
+	} else {
+		k.last.call.behind = r
+	}
+	k.last = r
+	k.n++
+	b.queueFirst(k)
+}
+
+// queueFirst queues the first row of the chain, unless another one is under way. If its topic is closed the key waits.
+func (b *Board) queueFirst(k *key) {
+	r := k.first
+	if r == nil || k.under != nil || r.call.state == pending || k.blocked() {
+		return
+	}
+	if t := b.topicOf(r.Topic); t.closed {
+		b.wait(k, t)
+		b.putBack(k)
+	} else {
+		b.enqueue(r, t)
+	}
+}
+
+// putBack parks the chain of a key that is blocked.
+func (b *Board) putBack(k *key) {
+	for r := k.first; r != nil; {
+		behind := r.call.behind
+		r.call.behind = nil
+		b.drop(k.lane, r)
+		b.parkAgain(k, r.ID)
+		r = behind
+	}
+	k.first, k.last, k.n = nil, nil, 0
+}
+
+// advance goes on with a key after something of it changed: it queues the next row, asks for parked ids, or
+// forgets the key.
+func (b *Board) advance(k *key) {
+	if !k.blocked() {
+		b.stopWaiting(k)
+		b.queueFirst(k)
+	}
+	if !k.blocked() && !k.asked && (k.isPen() || int(k.n) <= b.cfg.Chain/4) {
+		switch {
+		case k.parked.len() > 0:
+			if !k.listed {
+				k.listed = true
+				k.lane.unparking.push(k)
+				b.asksParked = true
+			}
+		case k.refused:
+			b.wantRewind(k)
+		}
+	}
+	b.tidy(k)
+}
+
+// tidy forgets a key of which nothing is left.
+func (b *Board) tidy(k *key) {
+	if k.under != nil || k.n > 0 || k.heads > 0 || k.parked.len() > 0 || k.asked {
+		return
+	}
+	if k.refused {
+		b.wantRewind(k)
+	}
+	b.stopWaiting(k)
+	b.unlist(k)
+	if k.lane.keys[k.name] == k {
+		delete(k.lane.keys, k.name)
+	}
+}
+
+func (b *Board) unlist(k *key) {
+	if k.listed {
+		k.listed = false
+		k.lane.unparking.remove(k)
+	}
+}
+
+// keyList is a list of keys.
+type keyList struct{ front, back *key }
+
+func (l *keyList) push(k *key) {
+	k.prev, k.next = l.back, nil
+	if l.back == nil {
+		l.front = k
+	} else {
+		l.back.next = k
+	}
+	l.back = k
+}
+
+func (l *keyList) remove(k *key) {
+	if k.prev == nil {
+		l.front = k.next
+	} else {
+		k.prev.next = k.next
+	}
+	if k.next == nil {
+		l.back = k.prev
+	} else {
+		k.next.prev = k.prev
+	}
+	k.prev, k.next = nil, nil
+}

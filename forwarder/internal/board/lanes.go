@@ -1,0 +1,190 @@
+package board
+
+import (
+	"slices"
+	"time"
+)
+
+// lane is a lane that we own, in one term.
+type lane struct {
+	term      Term
+	keys      map[string]*key
+	known     map[int64]struct{} // rows in memory, and those whose settling a read may not have seen yet
+	parked    map[int64]struct{} // ids
+	blocks    map[int64]int      // how many ids are parked in each stretch of blockIDs
+	heads     map[int64]*head
+	retries   []*head   // a heap, the one that is due first in front
+	unparking keyList   // keys whose parked ids may be asked for
+	shadow    *shadow   // nil = none
+	shadowed  time.Time // when one was reported last
+	top       int64     // the highest id that was read
+
+	rows      int // in memory and not under way
+	bytes     int64
+	underWay  int // calls, but for hung ones
+	unsettled int
+
+	dueAgain int  // how many rows the last read of what fell due may return again
+	manyDue  bool // it hit its limit
+	handing  bool // it is handed back: no more work is done on it, and what waited is forgotten
+	free     bool // so it was reported
+}
+
+// blockIDs is the precision with which parked ids are counted above a mark.
+const blockIDs = 1 << 14
+
+// lane returns the lane of a term, or nil if the term is over.
+func (b *Board) lane(t Term) *lane {
+	if l := b.lanes[t.Lane]; l != nil && l.term == t {
+		return l
+	}
+	return nil
+}
+
+// open returns the lane of a term unless that is over or handed back.
+func (b *Board) open(t Term) *lane {
+	if l := b.lane(t); l != nil && !l.handing {
+		return l
+	}
+	return nil
+}
+
+// LaneTaken starts a term, with all the heads of its lane, loaded after the lane was taken and before its first read. Not
+// to be called during a read.
+func (b *Board) LaneTaken(now time.Time, t Term, heads []Head) {
+	b.now = now
+	if old := b.lanes[t.Lane]; old != nil {
+		b.LanesLost(old.term)
+	}
+	l := &lane{
+		term: t, keys: map[string]*key{}, known: map[int64]struct{}{}, parked: map[int64]struct{}{}, blocks: map[int64]int{},
+		heads: make(map[int64]*head, len(heads)),
+	}
+	b.lanes[t.Lane] = l
+	if b.stopped {
+		b.handBack(l)
+		return
+	}
+	for _, h := range heads {
+		due := now.Add(h.Wait)
+		if h.Dead {
+			due = now.Add(deadRecheck)
+		}
+		b.addHead(l, h.Key, h.ID, h.Topic, due)
+	}
+	b.effects.Read = true
+}
+
+// LanesLost ends terms: somebody else has the lanes, or they were given back. What is under way counts only if it
+// succeeds.
+func (b *Board) LanesLost(terms ...Term) {
+	for _, t := range terms {
+		if l := b.lane(t); l != nil {
+			b.forgetLane(l)
+			b.lanes[t.Lane] = nil
+		}
+	}
+}
+
+// HandBack stops work on terms. Effects.Free names each once nothing of it is under way or unsettled; LanesLost
+// ends it when the database has the lane back.
+func (b *Board) HandBack(terms ...Term) {
+	for _, t := range terms {
+		if l := b.open(t); l != nil {
+			b.handBack(l)
+		}
+	}
+}
+
+func (b *Board) handBack(l *lane) {
+	b.forgetLane(l)
+	l.handing = true
+	for _, calls := range []*callList{&b.young, &b.slow} {
+		for c := calls.front; c != nil; c = c.next {
+			if c.Row.Term == l.term {
+				b.effects.Recall = append(b.effects.Recall, c)
+			}
+		}
+	}
+	b.freeIfDone(l)
+}
+
+// Stop hands back all lanes. From now on nothing is asked for and Next returns nil.
+func (b *Board) Stop() {
+	b.stopped = true
+	b.strays = nil
+	for _, l := range b.lanes {
+		if l != nil && !l.handing {
+			b.handBack(l)
+		}
+	}
+}
+
+// freeIfDone reports a lane that is handed back once nothing of it is under way or unsettled.
+func (b *Board) freeIfDone(l *lane) {
+	if l.handing && !l.free && l.underWay == 0 && l.unsettled == 0 {
+		l.free = true
+		b.effects.Free = append(b.effects.Free, l.term)
+	}
+}
+
+// forgetLane forgets all that waits in a lane, in memory or parked: whoever reads the lane next reads it again. It walks
+// the rows that may be published now.
+func (b *Board) forgetLane(l *lane) {
+	for _, t := range b.topics {
+		if t.trial != nil && t.trial.Term == l.term {
+			if t.trial.call.state == pending {
+				t.trial.call.state = dropped
+			}
+			t.trial = nil // if it is under way, its answer counts for itself alone
+		}
+		for _, queue := range []*callList{&t.fresh, &t.waited} {
+			for c := queue.front; c != nil; {
+				next := c.next
+				if c.Row.Term == l.term {
+					queue.remove(c)
+					c.state = dropped
+				}
+				c = next
+			}
+		}
+		b.forgetWaits(t, l)
+		b.update(t)
+		b.forgetTopic(t)
+	}
+	b.rows -= l.rows
+	b.bytes -= l.bytes
+	b.parked -= len(l.parked)
+	for _, h := range l.heads {
+		if h.key == nil {
+			b.loose--
+		}
+	}
+	l.rows, l.bytes = 0, 0
+	l.keys, l.known, l.parked, l.blocks, l.heads, l.retries = nil, nil, nil, nil, nil, nil
+	l.unparking, l.shadow = keyList{}, nil
+	b.retryMoved = true
+	b.strays = slices.DeleteFunc(b.strays, func(s stray) bool { return s.term == l.term })
+}
+
+// Known counts the ids of a term that a read may return and that are in memory or parked: those above the mark
+// (or a few more), and all.
+func (b *Board) Known(t Term, mark int64) (above, all int) {
+	l := b.open(t)
+	if l == nil {
+		return 0, 0
+	}
+	if mark < l.top { // it went back
+		for id := range l.known {
+			if id > mark {
+				above++
+			}
+		}
+		for block, n := range l.blocks {
+			if (block+1)*blockIDs > mark {
+				above += n
+			}
+		}
+	}
+	return above, len(l.known) + len(l.parked)
+}

@@ -1,0 +1,123 @@
+package board
+
+import "slices"
+
+// park remembers a row that was read by its id alone, as its turn has not come. What there is no room for goes to the
+// shadow.
+func (b *Board) park(k *key, id int64, due bool) {
+	l := k.lane
+	if l.shadow.has(k.name) || b.full(k) {
+		b.refuseFor(k, id, due)
+		return
+	}
+	b.insert(k, id)
+}
+
+// full says that no more ids may be parked for a key. Topics have half of the places, and each of them at most as many as
+// are left of that half: what one that is closed for days leaves behind must leave room for others.
+func (b *Board) full(k *key) bool {
+	return k.parked.len() >= b.cfg.KeyParked || b.parked >= b.cfg.Parked ||
+		k.topic != nil && k.topic.parked >= b.topicsMay()-b.waiting
+}
+
+func (b *Board) topicsMay() int { return (b.cfg.Parked + 1) / 2 }
+
+// parkAgain parks a row that was in memory. It has a place always: if there is none, the key's highest ids give theirs
+// up.
+func (b *Board) parkAgain(k *key, id int64) {
+	b.insert(k, id)
+	for k.parked.len() > b.cfg.KeyParked || b.parked > b.cfg.Parked || k.topic != nil && b.waiting > b.topicsMay() {
+		highest := k.parked.highest()
+		b.unpark(k, highest)
+		b.refuseFor(k, highest, false)
+	}
+}
+
+// insert adds an id to those that are parked of a key.
+func (b *Board) insert(k *key, id int64) {
+	if !k.parked.insert(id) {
+		return
+	}
+	l := k.lane
+	l.parked[id] = struct{}{}
+	l.blocks[id/blockIDs]++
+	l.top = max(l.top, id)
+	b.parked++
+	b.countWaits(k, 1)
+}
+
+// unpark takes an id out of those that are parked of a key, if it is among them.
+func (b *Board) unpark(k *key, id int64) {
+	if !k.parked.remove(id) {
+		return
+	}
+	l := k.lane
+	delete(l.parked, id)
+	if l.blocks[id/blockIDs]--; l.blocks[id/blockIDs] == 0 {
+		delete(l.blocks, id/blockIDs)
+	}
+	b.parked--
+	b.countWaits(k, -1)
+}
+
+// ids is a set of ids, in ascending order. Most are added at the end and taken from the front; one in the middle moves
+// the shorter side.
+type ids struct {
+	list []int64 // from head on
+	head int32
+}
+
+func (s *ids) len() int { return len(s.list) - int(s.head) }
+
+func (s *ids) all() []int64 { return s.list[s.head:] }
+
+func (s *ids) lowest() int64 { return s.list[s.head] }
+
+func (s *ids) highest() int64 { return s.list[len(s.list)-1] }
+
+func (s *ids) insert(id int64) bool {
+	all := s.all()
+	i, found := len(all), false
+	if i > 0 && all[i-1] >= id {
+		i, found = slices.BinarySearch(all, id)
+	}
+	switch {
+	case found:
+		return false
+	case i >= len(all)/2:
+		s.list = slices.Insert(s.list, int(s.head)+i, id)
+	default:
+		if s.head == 0 {
+			gap := min(256, len(s.list)/4+1)
+			list := make([]int64, gap+len(s.list))
+			copy(list[gap:], s.list)
+			s.list, s.head = list, int32(gap)
+		}
+		h := int(s.head)
+		copy(s.list[h-1:], s.list[h:h+i])
+		s.list[h-1+i] = id
+		s.head--
+	}
+	return true
+}
+
+func (s *ids) remove(id int64) bool {
+	all := s.all()
+	i, found := slices.BinarySearch(all, id)
+	switch {
+	case !found:
+		return false
+	case i < len(all)/2 || i == 0:
+		copy(all[1:i+1], all[:i])
+		s.head++
+	default:
+		s.list = slices.Delete(s.list, int(s.head)+i, int(s.head)+i+1)
+	}
+	switch n := s.len(); {
+	case n == 0:
+		*s = ids{}
+	case s.head > 256 && int(s.head) > n:
+		s.list, s.head = slices.Clone(s.all()), 0
+	}
+	return true
+}

@@ -1,0 +1,137 @@
+package board
+
+import "math/bits"
+
+// trouble puts a topic on the list of those that are paused or slow or have keys that wait for them.
+func (b *Board) trouble(t *topic) {
+	if !t.troubled {
+		t.troubled = true
+		b.troubled = append(b.troubled, t)
+	}
+}
+
+// forgetTroubles takes topics off that list which are open again and miss nothing any more.
+func (b *Board) forgetTroubles() {
+	kept := b.troubled[:0]
+	for _, t := range b.troubled {
+		if t.paused || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 {
+			kept = append(kept, t)
+			continue
+		}
+		t.troubled, t.waits = false, nil
+		b.forgetTopic(t)
+	}
+	clear(b.troubled[len(kept):])
+	b.troubled = kept
+}
+
+// wait has a key wait for a closed topic, in the place of another one.
+func (b *Board) wait(k *key, t *topic) {
+	if k.topic == t {
+		return
+	}
+	b.stopWaiting(k)
+	b.unlist(k)
+	b.trouble(t)
+	if t.waits == nil {
+		t.waits = new([Lanes]waits)
+	}
+	k.topic = t
+	t.lanes |= 1 << k.lane.term.Lane
+	t.waits[k.lane.term.Lane].keys.push(k)
+	b.countWaits(k, k.parked.len())
+}
+
+func (b *Board) stopWaiting(k *key) {
+	t := k.topic
+	if t == nil {
+		return
+	}
+	b.countWaits(k, -k.parked.len())
+	w := &t.waits[k.lane.term.Lane]
+	w.keys.remove(k)
+	if w.keys.front == nil {
+		t.lanes &^= 1 << k.lane.term.Lane
+	}
+	k.topic = nil
+}
+
+// countWaits counts n more parked ids of a key, if it waits for a topic.
+func (b *Board) countWaits(k *key, n int) {
+	if t := k.topic; t != nil {
+		t.waits[k.lane.term.Lane].parked += n
+		t.parked += n
+		b.waiting += n
+	}
+}
+
+// forgetWaits forgets the keys of a lane that wait for a topic.
+func (b *Board) forgetWaits(t *topic, l *lane) {
+	mask := uint64(1) << l.term.Lane
+	t.refused &^= mask
+	if t.lanes&mask != 0 {
+		w := &t.waits[l.term.Lane]
+		t.parked -= w.parked
+		b.waiting -= w.parked
+		*w = waits{}
+		t.lanes &^= mask
+	}
+}
+
+// pause closes the topic of a row that could not be sent, or closes it for longer if the row was its trial. Rows that
+// were sent before the topic was paused change nothing.
+func (b *Board) pause(r *Row, err error) *topic {
+	t := b.topicOf(r.Topic)
+	if t.paused && t.trial != r {
+		return t
+	}
+	t.trial, t.paused, t.err = nil, true, err
+	t.failures++
+	wait := b.cfg.PauseBackoff(t.failures)
+	t.until, t.repeat = b.now.Add(wait), b.now.Add(repeatEvery)
+	b.trouble(t)
+	b.update(t)
+	b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: wait, Err: err})
+	return t
+}
+
+// reopen ends the pause of a topic. The keys that wait for it stay on its list, and come off as there is room.
+func (b *Board) reopen(t *topic) {
+	trial := t.trial
+	t.trial, t.paused, t.failures, t.err = nil, false, 0, nil
+	if trial != nil && trial.call.state == pending {
+		b.enqueue(trial, t)
+	}
+	b.update(t)
+	if !t.jammed {
+		b.report(Report{Kind: TopicResumed, Topic: t.name})
+	}
+}
+
+// trialOf picks the key whose first message is to try whether a topic works again: the lowest that is parked, so the first
+// that is not settled. Without any such key it opens the topic: the next message that comes is the trial.
+func (b *Board) trialOf(t *topic) *key {
+	for range mostSteps {
+		lanes := t.lanes &^ (1<<b.turn - 1) // from the one in turn on
+		if lanes == 0 {
+			lanes = t.lanes
+		}
+		if lanes == 0 {
+			b.reopen(t)
+			return nil
+		}
+		w := &t.waits[bits.TrailingZeros64(lanes)]
+		switch k := w.keys.front; {
+		case k.heads > 0 || k.parked.len() == 0: // a head goes first
+			b.stopWaiting(k)
+			b.advance(k)
+		case k.under != nil || k.asked: // its call began before the pause
+			w.keys.remove(k)
+			w.keys.push(k)
+		default:
+			return k
+		}
+	}
+	t.until = b.now.Add(lookAgain)
+	return nil
+}

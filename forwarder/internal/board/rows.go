@@ -1,0 +1,99 @@
+package board
+
+// keep brings a row into memory.
+func (b *Board) keep(l *lane, r *Row) {
+	c := &r.call
+	c.Row, c.Attempt = r, r.Attempts+1
+	l.known[r.ID] = struct{}{}
+	l.top = max(l.top, r.ID)
+	l.rows++
+	l.bytes += r.size()
+	b.rows++
+	b.bytes += r.size()
+}
+
+// drop takes a row out of memory that waited there.
+func (b *Board) drop(l *lane, r *Row) {
+	if r.call.state == pending {
+		b.unqueue(&r.call)
+	}
+	r.call.state = dropped
+	delete(l.known, r.ID)
+	l.rows--
+	l.bytes -= r.size()
+	b.rows--
+	b.bytes -= r.size()
+}
+
+func (r *Row) size() int64 { return int64(len(r.Payload) + len(r.Metadata)) }
+
+// accept takes a row that was read for the first time, or again: into memory behind those of its key, to be parked, or
+// not at all. due says that it was read because it fell due: then nobody waits for it, and the lane need not be read
+// again for it.
+func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
+	if _, ok := l.known[r.ID]; ok {
+		return false
+	}
+	if _, ok := l.parked[r.ID]; ok {
+		return false
+	}
+	h := l.heads[r.ID]
+	if r.Key == "" {
+		if h != nil { // it was read before its retry was asked for
+			r.call.waited = true
+			b.removeHead(l, h)
+		}
+		return b.acceptLoose(l, r, due)
+	}
+	if h != nil {
+		b.sooner(l, h, b.now)
+		return false
+	}
+	if r.Attempts > 0 {
+		// It waits for another attempt and so holds its key, though nobody told us: an operator asked for it again.
+		b.addHead(l, r.Key, r.ID, r.Topic, b.now)
+		return false
+	}
+	if l.shadow.has(r.Key) {
+		b.refuse(l, r.Key, r.ID, due)
+		b.mayBeFalse(l, b.topicOf(r.Topic))
+		return false
+	}
+	k := l.keyOf(r.Key)
+	idle := k.under == nil && k.n == 0
+	switch t := b.topicOf(r.Topic); {
+	case k.blocked() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain:
+		b.park(k, r.ID, due)
+	case idle && t.closed:
+		b.wait(k, t)
+		b.park(k, r.ID, due)
+	default:
+		b.append(k, r)
+		return true
+	}
+	b.tidy(k)
+	return false
+}
+
+// acceptLoose takes a row without a key.
+func (b *Board) acceptLoose(l *lane, r *Row, due bool) (kept bool) {
+	t := b.topicOf(r.Topic)
+	if t.closed {
+		k := l.keyOf(t.pen)
+		b.wait(k, t)
+		b.park(k, r.ID, due)
+		b.tidy(k)
+		return false
+	}
+	b.keep(l, r)
+	b.enqueue(r, t)
+	return true
+}
+
+// putBackLoose parks a row without a key that was under way, or queued.
+func (b *Board) putBackLoose(l *lane, r *Row, t *topic) {
+	k := l.keyOf(t.pen)
+	b.wait(k, t)
+	b.parkAgain(k, r.ID)
+	b.advance(k)
+}

@@ -1,0 +1,213 @@
+package board
+
+import "time"
+
+// topic is a topic with rows that may be published, calls or trouble. It is paused when its broker could not be reached:
+// when the pause is over one trial message is sent; if the broker answers it the topic is open again, if not the
+// next pause is longer. It is slow when slow and hung calls have taken most of its places: then only some of its rows are
+// kept in memory, or they would fill the room. While it is closed for either reason the keys whose next row is on it wait
+// for it, and other topics go on.
+type topic struct {
+	name, pen     string
+	fresh, waited callList // rows that may be published, but for the trial
+	turn          bool     // of the two
+	counted       int      // how many of them are counted in ring.ready
+	prev, next    *topic   // in the ring
+	inRing        bool
+
+	calls, old, hung int // under way, with hung ones; of these slow or hung; hung
+
+	paused, slow, closed, jammed bool
+	until                        time.Time // of the pause
+	failures                     int       // in a row
+	err                          error     // the last one
+	repeat                       time.Time // when the trouble is reported again
+	trial                        *Row      // queued or under way
+	asked                        bool      // a trial is being read
+
+	lanes    uint64 // in which keys wait
+	waits    *[Lanes]waits
+	parked   int    // ids of the keys that wait
+	refused  uint64 // lanes in whose shadows it has rows
+	troubled bool   // on the board's list
+
+	rejected time.Time // when a rejection was reported last
+}
+
+// waits are the keys of a lane that wait for a topic.
+type waits struct {
+	keys   keyList
+	parked int
+}
+
+const (
+	// lookAgain is the pause before something is looked at again that should have changed by then.
+	lookAgain = 50 * time.Millisecond
+	// repeatEvery is how often trouble is reported again.
+	repeatEvery = time.Minute
+	// mostTopics is how many topics are remembered that are idle.
+	mostTopics = 1024
+	// mostSteps is how many keys or rows one event walks for a topic.
+	mostSteps = 256
+)
+
+func (b *Board) topicOf(name string) *topic {
+	t := b.topics[name]
+	if t == nil {
+		t = &topic{name: name, pen: "\x00" + name}
+		b.topics[name] = t
+	}
+	return t
+}
+
+// forgetTopic forgets a topic that is idle, if there are many.
+func (b *Board) forgetTopic(t *topic) {
+	if len(b.topics) > mostTopics && t.calls == 0 && t.fresh.n+t.waited.n == 0 && t.trial == nil && !t.asked && !t.troubled {
+		delete(b.topics, t.name)
+	}
+}
+
+// update sees what a change of calls, queues or pauses means for a topic.
+func (b *Board) update(t *topic) {
+	places := b.cfg.Concurrency
+	switch {
+	case !t.slow && t.calls >= places && 2*t.old >= places:
+		t.slow = true
+		b.trouble(t)
+	case t.slow && 4*t.old < places:
+		t.slow = false
+	}
+	queued := t.fresh.n + t.waited.n
+	quota := b.quota()
+	closed := t.paused || t.slow && (queued >= quota || t.closed && 2*queued > quota)
+	if t.closed && !closed && t.lanes|t.refused != 0 {
+		b.asksParked = true
+	}
+	t.closed = closed
+
+	ready := queued
+	if t.paused {
+		ready = 0
+		if t.trial != nil && t.trial.call.state == pending {
+			ready = 1
+		}
+	}
+	if t.calls >= places {
+		ready = 0
+	}
+	b.ring.ready += ready - t.counted
+	t.counted = ready
+	if on := ready > 0; on != t.inRing {
+		b.ring.set(t, on)
+	}
+}
+
+// quota is how many rows of a slow topic may be in memory.
+func (b *Board) quota() int { return max(1, b.cfg.Rows/16) }
+
+// excess is how many rows of a closed topic are to be parked.
+func (b *Board) excess(t *topic) int {
+	switch {
+	case t.paused:
+		return t.fresh.n + t.waited.n
+	case t.slow:
+		return max(0, t.fresh.n+t.waited.n-b.quota())
+	}
+	return 0
+}
+
+// parkExcess parks rows that were in memory when their topic was closed.
+func (b *Board) parkExcess() {
+	left := mostSteps
+	for _, t := range b.troubled {
+		for left > 0 && b.excess(t) > 0 {
+			left--
+			c := t.fresh.back
+			if c == nil {
+				c = t.waited.back
+			}
+			l, k := b.lanes[c.Row.Term.Lane], c.key
+			if k != nil && !c.pass {
+				left -= int(k.n)
+				b.wait(k, t)
+				b.putBack(k)
+				b.tidy(k)
+				continue
+			}
+			b.drop(l, c.Row)
+			if k != nil {
+				k.under = nil
+			}
+			b.sendBack(l, c, t)
+		}
+	}
+}
+
+// enqueue lets a row be published when it is its topic's turn.
+func (b *Board) enqueue(r *Row, t *topic) {
+	c := &r.call
+	c.topic, c.state = t, pending
+	if c.waited {
+		t.waited.push(c)
+	} else {
+		t.fresh.push(c)
+	}
+	b.update(t)
+}
+
+// unqueue takes a row off its topic's queue.
+func (b *Board) unqueue(c *Call) {
+	t := c.topic
+	switch {
+	case t.trial == c.Row:
+		t.trial = nil
+	case c.waited:
+		t.waited.remove(c)
+	default:
+		t.fresh.remove(c)
+	}
+	b.update(t)
+}
+
+// first takes the next row off a topic's queues. Those that waited take turns with the others, so that many keys that
+// recover at once do not make healthy ones wait for all of them.
+func (t *topic) first() *Call {
+	if t.paused {
+		return &t.trial.call
+	}
+	queue, other := &t.fresh, &t.waited
+	if t.turn = !t.turn; t.turn {
+		queue, other = other, queue
+	}
+	if queue.n == 0 {
+		queue = other
+	}
+	c := queue.front
+	queue.remove(c)
+	return c
+}
+
+// ring has the topics with rows that may be published now; they take turns.
+type ring struct {
+	at    *topic
+	ready int // rows
+}
+
+func (g *ring) set(t *topic, on bool) {
+	t.inRing = on
+	switch {
+	case on && g.at == nil:
+		t.prev, t.next, g.at = t, t, t
+	case on: // the last of this round
+		t.prev, t.next = g.at.prev, g.at
+		t.prev.next, t.next.prev = t, t
+	case t.next == t:
+		t.prev, t.next, g.at = nil, nil, nil
+	default:
+		t.prev.next, t.next.prev = t.next, t.prev
+		if g.at == t {
+			g.at = t.next
+		}
+		t.prev, t.next = nil, nil
+	}
+}
