@@ -268,7 +268,7 @@ func (b *Board) Check(calls []*Call) string {
 				want(!known || k.isPen(), "id %d is parked and known", id)
 			}
 			want(k.topic == nil || k.topic.lanes&(1<<n) != 0, "key %q waits for topic %v that does not know", name, k.topic)
-			want(k.parked.len() == 0 || k.blocked() || k.asked || k.listed || k.topic != nil || int(k.n) > b.cfg.Chain/4 && !k.isPen(), "key %q: nobody asks for what is parked", name)
+			want(k.parked.len() == 0 || k.blocked() || k.under != nil || k.asked || k.listed || k.topic != nil || int(k.n) > b.cfg.Chain/4 && !k.isPen(), "key %q: nobody asks for what is parked", name)
 		}
 		want(len(parkedHere) == len(l.parked), "lane %d: %d parked, counted %d", n, len(l.parked), len(parkedHere))
 		blocks := map[int64]int{}

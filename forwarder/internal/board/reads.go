@@ -138,7 +138,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 		marks[t.Term] = t.Mark
 	}
 	for _, t := range a.terms {
-		if _, ours := marks[t]; !ours {
+		if _, ours := marks[t]; !ours && b.open(t) != nil {
 			b.LanesLost(t)
 		}
 	}

@@ -1,0 +1,277 @@
+package board_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+func TestRejectedMessageHoldsItsKey(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "k", "a", 1, 2)
+	d.put(0, "other", "a", 3)
+	d.read()
+	c := d.next(1)
+	d.next(3)
+	d.returned(c, board.Rejected)
+	d.told(board.RowRejected)
+	d.none() // from now on, not from the settling on
+	d.put(0, "k", "a", 4)
+	d.settle()
+	d.read()
+	d.none()
+	d.tick(time.Second)
+	d.read()
+	c = d.next(1)
+	if c.Attempt != 2 {
+		t.Fatalf("attempt %d", c.Attempt)
+	}
+	d.none()
+	d.returned(c, board.OK)
+	d.settle()
+	d.want(d.drain(), 2, 4)
+	if s := d.b.Sizes(); s.Keys != 1 || s.Known != 1 || s.Heads != 0 { // row 3 is under way
+		t.Fatalf("%+v is left", s)
+	}
+}
+
+func TestRejectedMessageWithoutKeyIsTriedAgain(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "", "a", 1)
+	d.read()
+	d.returned(d.next(1), board.Rejected)
+	d.settle()
+	d.want(d.drain())
+	d.tick(time.Second)
+	d.want(d.drain(), 1)
+}
+
+func TestPermanentFailure(t *testing.T) {
+	for _, holdDead := range []bool{false, true} {
+		d := newDesk(t, board.Config{HoldDead: holdDead})
+		d.put(0, "k", "a", 1, 2)
+		d.read()
+		d.returned(d.next(1), board.Permanent)
+		d.none()
+		d.settle()
+		d.told(board.RowDead)
+		if !holdDead {
+			d.want(d.drain(), 2)
+			continue
+		}
+		d.want(d.drain())
+		d.tick(time.Minute)
+		d.want(d.drain()) // it is looked at, and still dead
+		delete(d.table, 1)
+		d.tick(time.Minute)
+		d.want(d.drain(), 2)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	start := func(t *testing.T) (*desk, []board.Failure) {
+		d := newDesk(t, board.Config{})
+		d.put(0, "k", "a", 1, 2)
+		d.read()
+		d.returned(d.next(1), board.Rejected)
+		_, failed := d.b.Results(10)
+		return d, failed
+	}
+	t.Run("gone", func(t *testing.T) {
+		d, failed := start(t)
+		delete(d.table, 1)
+		d.write(nil, failed)
+		d.want(d.drain(), 2)
+	})
+	t.Run("locked", func(t *testing.T) {
+		d, failed := start(t)
+		d.b.Settled(d.now, nil, []board.Outcome{{Failure: failed[0], Kind: board.Locked}})
+		d.after()
+		if !d.last.Settle || d.b.Quiet() {
+			t.Fatal("the failure is forgotten")
+		}
+		d.settle()
+		d.tick(time.Second)
+		d.want(d.drain(), 1, 2)
+	})
+	t.Run("fenced", func(t *testing.T) {
+		d, failed := start(t)
+		d.b.Settled(d.now, nil, []board.Outcome{{Failure: failed[0], Kind: board.Fenced}})
+		d.after()
+		d.read()
+		d.none()
+		if c := d.b.Counts(); c != (board.Counts{}) {
+			t.Fatalf("%+v", c)
+		}
+	})
+}
+
+func TestChainIsBounded(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 4})
+	d.put(0, "k", "a", ids(1, 50)...)
+	d.put(0, "", "a", 51)
+	d.read()
+	if c := d.b.Counts(); c.Rows != 5 || c.Parked != 46 {
+		t.Fatalf("%+v", c)
+	}
+	c := d.next(1)
+	d.next(51)
+	d.returned(c, board.OK)
+	d.want(d.drain(), ids(2, 50)...)
+}
+
+// A row that is parked during a read goes before those that the read unparks.
+func TestLowestIsUnparkedFirst(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 2})
+	d.put(0, "k", "a", 1, 2, 6, 7)
+	d.read()
+	d.returned(d.next(1), board.OK)
+	c := d.next(2)
+	d.settle()
+	d.returned(c, board.OK)
+	d.put(0, "k", "a", 5) // it was committed later than 6 and 7 were read
+	d.marks[0] = 4
+	first := d.begin()
+	r := d.answer(first)
+	if !slices.Equal(first.IDs, []int64{6, 7}) {
+		t.Fatalf("asked for %v", first.IDs)
+	}
+	d.finish(first, r) // 6 and 7 are unparked, 5 is put behind: it overlapped them
+	d.next(6)
+	d.none()
+}
+
+func TestSettledRowsAreKnownUntilAReadBegins(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "k", "a", 1)
+	d.read()
+	d.marks[0] = 0
+	a := d.begin()
+	r := d.answer(a) // it still sees row 1
+	d.returned(d.next(1), board.OK)
+	d.settle()
+	d.finish(a, r)
+	d.none()
+	if !d.b.Knows(d.terms[0], 1) {
+		t.Fatal("row 1 is forgotten before a read began")
+	}
+	d.read()
+	if d.b.Knows(d.terms[0], 1) {
+		t.Fatal("row 1 is not forgotten")
+	}
+}
+
+func TestHeadsAreHeldFromTheStart(t *testing.T) {
+	d := newDesk(t, board.Config{}, 1)
+	d.put(0, "k", "a", 1, 2)
+	d.table[1].attempts, d.table[1].due = 3, d.now.Add(time.Hour)
+	d.take(0)
+	d.read()
+	d.none()
+	t.Run("until the recheck finds them gone", func(t *testing.T) {
+		d.t = t
+		delete(d.table, 1)
+		began := d.now
+		d.now = d.now.Add(time.Second)
+		d.b.HeadsSeen(d.now, began, d.terms[0], 5, 100, nil) // another page
+		d.b.HeadsSeen(d.now, began.Add(-time.Hour), d.terms[0], 0, 100, nil)
+		d.after()
+		d.want(d.drain())
+		d.b.HeadsSeen(d.now, d.now, d.terms[0], 0, 100, nil)
+		d.after()
+		d.want(d.drain(), 2)
+	})
+}
+
+func TestRequeuedHeadIsTriedAtOnce(t *testing.T) {
+	d := newDesk(t, board.Config{}, 1)
+	d.put(0, "k", "a", 1, 2)
+	d.table[1].attempts, d.table[1].due = 3, d.now.Add(time.Hour)
+	d.take(0)
+	d.want(d.drain())
+	d.table[1].due = d.now
+	d.now = d.now.Add(time.Millisecond)
+	d.read() // it fell due
+	d.want(d.drain(), 1, 2)
+
+	// One that nobody knew of holds its key, too.
+	d.put(0, "k", "a", 3, 4)
+	d.read()
+	c := d.next(3)
+	d.table[3].attempts = 1 // and is left alone while it is under way
+	d.put(0, "k", "a", 2)
+	d.table[2].attempts, d.table[2].due = 1, d.now
+	d.read()
+	d.returned(c, board.OK)
+	d.settle()
+	d.none()
+	d.now = d.now.Add(time.Second)
+	d.want(d.drain(), 2, 4)
+}
+
+func TestStrays(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "k", "a", 1, 5)
+	d.read()
+	d.put(0, "k", "a", 3)
+	d.put(0, "x", "a", 4, 9)
+	d.b.Strays(d.terms[0], []int64{1, 3, 4, 5, 9})
+	d.after()
+	if !d.last.Read || d.b.Quiet() {
+		t.Fatal("nobody is to read them")
+	}
+	a := d.begin()
+	if !slices.Equal(a.IDs, []int64{3, 4, 9}) {
+		t.Fatalf("asked for %v", a.IDs)
+	}
+	d.b.ReadFailed(d.now, a)
+	d.after()
+	a = d.begin()
+	r := d.answer(a)
+	r.Ready = nil
+	r.Terms[0].Mark = 5 // 9 lies above
+	d.finish(a, r)
+	d.told(board.StrayFound, board.StrayFound)
+	d.next(1)
+	d.next(4)
+	d.none()
+}
+
+func TestFailedReadIsAskedAgain(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 1})
+	d.put(0, "k", "a", 1, 2, 3)
+	d.put(0, "held", "a", 4)
+	d.put(0, "waits", "b", 5)
+	d.read()
+	d.returned(d.next(), board.OK)
+	d.returned(d.next(5), board.Unavailable)
+	d.returned(d.next(4), board.Rejected)
+	d.settle()
+	d.tick(time.Second)
+	a := d.begin()
+	want := []int64{4, 5, 2}
+	if !slices.Equal(a.IDs, want) {
+		t.Fatalf("asked for %v, want %v", a.IDs, want)
+	}
+	d.b.ReadFailed(d.now, a)
+	d.after()
+	if a = d.begin(); !slices.Equal(a.IDs, want) {
+		t.Fatalf("asked for %v after it failed, want %v", a.IDs, want)
+	}
+}
+
+func TestAbortedCallIsMadeAgain(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "k", "a", 1, 2)
+	d.put(0, "", "a", 3)
+	d.read()
+	c1, c3 := d.next(1), d.next(3)
+	d.returned(c1, board.Aborted)
+	d.returned(c3, board.Aborted)
+	d.told()
+	got := d.drain()
+	slices.Sort(got)
+	d.want(got, 1, 2, 3)
+}

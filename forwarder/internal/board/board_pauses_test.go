@@ -1,0 +1,175 @@
+package board_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+func TestUnavailableTopicPauses(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "down", 1, 2)
+	d.put(0, "y", "down", 3)
+	d.put(0, "z", "up", 4)
+	d.put(0, "", "down", 5)
+	d.read()
+	c1, c3 := d.next(1), d.next(4)
+	d.returned(c1, board.Unavailable)
+	d.told(board.TopicPaused)
+	d.returned(c3, board.OK)
+	d.none()
+	d.tick(0) // what was in memory is parked
+	if c := d.b.Counts(); c.Rows != 0 || c.Parked != 4 {
+		t.Fatalf("%+v", c)
+	}
+	d.settle()
+	d.put(0, "z", "up", 6)
+	d.put(0, "", "down", 7)
+	d.want(d.drain(), 6)
+	if d.b.Quiet() {
+		t.Fatal("quiet while a topic is paused")
+	}
+
+	d.tick(time.Second)
+	if _, read := d.b.Due(); read.After(d.now) {
+		t.Fatal("nobody reads the trial")
+	}
+	d.read()
+	trial := d.next()
+	d.none()
+	d.returned(trial, board.Unavailable) // no attempt is charged
+	d.told(board.TopicPaused)
+	d.tick(time.Second)
+	d.want(d.drain()) // it is paused for two seconds now
+	d.tick(time.Second)
+	d.read()
+	trial = d.next()
+	if trial.Attempt != 1 {
+		t.Fatalf("attempt %d", trial.Attempt)
+	}
+	d.returned(trial, board.OK)
+	d.told(board.TopicResumed)
+	got := append([]int64{trial.Row.ID}, d.drain()...)
+	if i, j := slices.Index(got, 1), slices.Index(got, 2); i > j {
+		t.Fatalf("published %v", got)
+	}
+	slices.Sort(got)
+	d.want(got, 1, 2, 3, 5, 7)
+	d.read()
+	if s := d.b.Sizes(); s != (board.Sizes{Topics: 2}) || !d.b.Quiet() {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestPauseIsReportedEachMinute(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), board.Unavailable)
+	d.told(board.TopicPaused)
+	d.tick(59 * time.Second)
+	d.told()
+	d.tick(time.Second)
+	d.tick(time.Second)
+	if !d.reports[0].Repeated || d.reports[0].Err != errBroker {
+		t.Fatalf("%+v", d.reports[0])
+	}
+	d.told(board.TopicPaused)
+}
+
+func TestRejectedTrialOpensTheTopic(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "down", 1)
+	d.put(0, "y", "down", 2)
+	d.read()
+	d.returned(d.next(1), board.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	d.returned(d.next(), board.Rejected)
+	d.told(board.TopicPaused, board.TopicResumed, board.RowRejected)
+	d.settle()
+	if n := len(d.drain()); n != 1 {
+		t.Fatalf("%d published", n)
+	}
+}
+
+// A head's next attempt is its topic's trial, and keeps its head whatever comes of it.
+func TestHeadOnAPausedTopic(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "down", 1, 2)
+	d.put(0, "y", "down", 3)
+	d.read()
+	d.returned(d.next(1), board.Rejected)
+	d.settle()
+	d.returned(d.next(3), board.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	c := d.next(1)
+	d.none()
+	d.returned(c, board.Unavailable)
+	d.tick(2 * time.Second)
+	d.read()
+	d.returned(d.next(), board.OK)
+	got := d.drain()
+	if i, j := slices.Index(got, 1), slices.Index(got, 2); i > j {
+		t.Fatalf("published %v", got)
+	}
+}
+
+// The trial of a topic is the first message that is not settled of its key.
+func TestTrialIsTheFirstOfItsKey(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 1})
+	d.put(0, "x", "down", ids(1, 9)...)
+	d.read()
+	c := d.next(1)
+	d.read()
+	d.returned(c, board.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	d.next(1)
+}
+
+func TestTopicWithoutAnyMessageOpens(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), board.Unavailable)
+	delete(d.table, 1)
+	d.tick(time.Second)
+	d.read()
+	d.read()
+	d.told(board.TopicPaused, board.TopicResumed)
+	if d.read(); !d.b.Quiet() {
+		t.Fatal("not quiet")
+	}
+}
+
+func TestReportsComeInOrder(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "a", 1)
+	d.put(0, "y", "b", 2)
+	d.put(0, "z", "c", 3)
+	d.read()
+	cs := []*board.Call{d.next(1), d.next(2), d.next(3)}
+	d.b.Returned(d.now, cs[0], result(board.Rejected))
+	d.b.Returned(d.now, cs[1], result(board.Unavailable))
+	d.b.Returned(d.now, cs[2], result(board.Permanent))
+	_, failed := d.b.Results(10)
+	d.calls = nil
+	d.write(nil, failed)
+	d.told(board.RowRejected, board.TopicPaused, board.RowDead)
+}
+
+func TestManyTopicsAreForgotten(t *testing.T) {
+	d := newDesk(t, board.Config{Rows: 10000})
+	d.check = false
+	for id := int64(1); id <= 5000; id++ {
+		d.put(0, "", string(rune(0x4e00+id)), id)
+	}
+	d.drain()
+	if n := d.b.Sizes().Topics; n > 1024 {
+		t.Fatalf("%d topics are remembered", n)
+	}
+}

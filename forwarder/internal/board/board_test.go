@@ -1,0 +1,306 @@
+package board_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+var errBroker = errors.New("no answer")
+
+// desk is a board with a table behind it in which all is committed at once, and whose reads return everything past a
+// mark that there is room for. Each event is followed by a recount.
+type desk struct {
+	t       testing.TB
+	b       *board.Board
+	now     time.Time
+	table   map[int64]*message
+	marks   map[int16]int64
+	terms   map[int16]board.Term
+	calls   []*board.Call
+	sent    []int64
+	reports []board.Report
+	free    []board.Term
+	recall  []*board.Call
+	expired []*board.Call
+	last    board.Effects
+	check   bool
+}
+
+type message struct {
+	id         int64
+	lane       int16
+	key, topic string
+	attempts   int
+	due        time.Time
+	dead       bool
+}
+
+func newDesk(t testing.TB, cfg board.Config, lanes ...int16) *desk {
+	if cfg.Concurrency == 0 {
+		cfg.Concurrency = 4
+	}
+	if cfg.Rows == 0 {
+		cfg.Rows = 1000
+	}
+	cfg.Backoff = func(n int) time.Duration { return time.Duration(n) * time.Second }
+	cfg.PauseBackoff = cfg.Backoff
+	d := &desk{t: t, b: board.New(cfg), now: time.Unix(1e9, 0), table: map[int64]*message{}, marks: map[int16]int64{}, terms: map[int16]board.Term{}, check: true}
+	if len(lanes) == 0 {
+		lanes = []int16{0}
+	}
+	for _, lane := range lanes {
+		d.take(lane)
+	}
+	return d
+}
+
+// take takes a lane anew, with its heads.
+func (d *desk) take(lane int16) {
+	t := board.Term{Lane: lane, Epoch: d.terms[lane].Epoch + 1}
+	d.terms[lane], d.marks[lane] = t, 0
+	d.b.LaneTaken(d.now, t, d.heads(lane))
+	d.after()
+}
+
+func (d *desk) heads(lane int16) (heads []board.Head) {
+	for _, id := range slices.Sorted(maps.Keys(d.table)) {
+		if m := d.table[id]; m.lane == lane && m.key != "" && m.attempts > 0 {
+			heads = append(heads, board.Head{ID: id, Key: m.key, Topic: m.topic, Attempts: m.attempts, Wait: max(0, m.due.Sub(d.now)), Dead: m.dead})
+		}
+	}
+	return heads
+}
+
+func (d *desk) put(lane int16, key, topic string, ids ...int64) {
+	for _, id := range ids {
+		d.table[id] = &message{id: id, lane: lane, key: key, topic: topic}
+	}
+}
+
+// after takes the effects of an event, and recounts.
+func (d *desk) after() {
+	d.t.Helper()
+	d.last = d.b.Effects()
+	d.reports = append(d.reports, d.last.Reports...)
+	d.free = append(d.free, d.last.Free...)
+	d.recall = append(d.recall, d.last.Recall...)
+	d.expired = append(d.expired, d.last.Expired...)
+	if d.check {
+		if problem := d.b.Check(d.calls); problem != "" {
+			d.t.Fatal(problem)
+		}
+	}
+}
+
+func (d *desk) row(m *message) *board.Row {
+	return &board.Row{ID: m.id, Term: d.terms[m.lane], Key: m.key, UUID: fmt.Sprint(m.id), Topic: m.topic, Payload: []byte("payload"), Attempts: m.attempts}
+}
+
+func (d *desk) begin() board.Asks {
+	d.t.Helper()
+	a := d.b.ReadBegins(d.now)
+	for _, r := range a.Rewinds {
+		d.marks[r.Term.Lane] = min(d.marks[r.Term.Lane], r.To)
+	}
+	d.after()
+	return a
+}
+
+func (d *desk) answer(a board.Asks) board.Read {
+	r := board.Read{ByID: map[int64]board.Found{}, DueRead: true}
+	room := a.Room.Rows
+	ids := slices.Sorted(maps.Keys(d.table))
+	lanes := slices.Sorted(maps.Keys(d.terms))
+	for _, lane := range lanes {
+		known, _ := d.b.Known(d.terms[lane], d.marks[lane])
+		limit := 0
+		if room > 0 {
+			limit = max(1, room/len(lanes)) + known
+		}
+		due := a.Due[lane]
+		for _, id := range ids {
+			m := d.table[id]
+			switch {
+			case m.lane != lane || m.dead:
+			case !m.due.IsZero():
+				if !m.due.After(d.now) && due > 0 {
+					due--
+					r.Due = append(r.Due, d.row(m))
+				}
+			case id > d.marks[lane] && limit > 0:
+				limit--
+				r.Ready = append(r.Ready, d.row(m))
+				d.marks[lane] = id
+			}
+		}
+		r.Terms = append(r.Terms, board.TermRead{Term: d.terms[lane], Mark: d.marks[lane]})
+	}
+	for _, id := range a.IDs {
+		if m := d.table[id]; m != nil {
+			r.ByID[id] = board.Found{Row: d.row(m), Dead: m.dead}
+		}
+	}
+	slices.SortFunc(r.Ready, func(x, y *board.Row) int { return cmp.Or(cmp.Compare(x.Term.Lane, y.Term.Lane), cmp.Compare(x.ID, y.ID)) })
+	return r
+}
+
+func (d *desk) read() board.Progress {
+	d.t.Helper()
+	a := d.begin()
+	return d.finish(a, d.answer(a))
+}
+
+func (d *desk) finish(a board.Asks, r board.Read) board.Progress {
+	d.t.Helper()
+	p := d.b.RowsRead(d.now, a, r)
+	d.after()
+	return p
+}
+
+// next starts a call, of a row if one is named.
+func (d *desk) next(id ...int64) *board.Call {
+	d.t.Helper()
+	c := d.b.Next(d.now)
+	if c != nil {
+		d.calls = append(d.calls, c)
+	}
+	d.after()
+	switch {
+	case len(id) == 0:
+	case c == nil:
+		d.t.Fatalf("nothing may be published; want row %d", id[0])
+	case c.Row.ID != id[0]:
+		d.t.Fatalf("row %d is published, want %d", c.Row.ID, id[0])
+	}
+	return c
+}
+
+func (d *desk) none() {
+	d.t.Helper()
+	if c := d.next(); c != nil {
+		d.t.Fatalf("row %d is published", c.Row.ID)
+	}
+}
+
+func (d *desk) returned(c *board.Call, v board.Verdict) {
+	d.t.Helper()
+	if i := slices.Index(d.calls, c); i >= 0 {
+		d.calls = slices.Delete(d.calls, i, i+1)
+	}
+	if v == board.OK {
+		d.sent = append(d.sent, c.Row.ID)
+	}
+	d.b.Returned(d.now, c, result(v))
+	d.after()
+}
+
+func result(v board.Verdict) board.Result {
+	if v == board.OK {
+		return board.Result{}
+	}
+	return board.Result{Verdict: v, Err: errBroker}
+}
+
+// timesOut lets calls time out, all that are old enough.
+func (d *desk) timesOut(v board.Verdict) {
+	d.t.Helper()
+	d.b.Tick(d.now)
+	d.after()
+	for _, c := range d.expired {
+		d.b.TimedOut(d.now, c, result(v))
+		d.after()
+	}
+	d.expired = nil
+}
+
+func (d *desk) tick(after time.Duration) {
+	d.t.Helper()
+	d.now = d.now.Add(after)
+	d.b.Tick(d.now)
+	d.after()
+}
+
+// settle writes results to the table.
+func (d *desk) settle() {
+	d.t.Helper()
+	published, failed := d.b.Results(1000)
+	d.write(published, failed)
+}
+
+func (d *desk) write(published []*board.Row, failed []board.Failure) {
+	d.t.Helper()
+	for _, r := range published {
+		delete(d.table, r.ID)
+	}
+	var outcomes []board.Outcome
+	for _, f := range failed {
+		o := board.Outcome{Failure: f}
+		switch m := d.table[f.Row.ID]; {
+		case d.terms[f.Row.Term.Lane] != f.Row.Term:
+			o.Kind = board.Fenced
+		case m == nil || m.dead:
+			o.Kind = board.Gone
+		case f.Permanent:
+			m.attempts, m.dead, o.Kind = f.Attempts, true, board.Dead
+		default:
+			m.attempts, m.due = f.Attempts, d.now.Add(f.Delay)
+		}
+		outcomes = append(outcomes, o)
+	}
+	d.b.Settled(d.now, published, outcomes)
+	d.after()
+}
+
+// drain publishes and reads until nothing happens any more, and returns what was published.
+func (d *desk) drain() []int64 {
+	d.t.Helper()
+	d.sent = nil
+	for {
+		before := len(d.sent)
+		d.read()
+		for c := d.next(); c != nil; c = d.next() {
+			d.returned(c, board.OK)
+		}
+		d.settle()
+		if tick, _ := d.b.Due(); !tick.IsZero() && !tick.After(d.now) {
+			d.tick(0)
+		}
+		if len(d.sent) == before && !d.read().More && d.last.Publish == 0 {
+			return d.sent
+		}
+	}
+}
+
+func (d *desk) want(got []int64, want ...int64) {
+	d.t.Helper()
+	if !slices.Equal(got, want) {
+		d.t.Fatalf("published %v, want %v", got, want)
+	}
+}
+
+// told says which reports there were, and forgets them.
+func (d *desk) told(want ...board.ReportKind) {
+	d.t.Helper()
+	var got []board.ReportKind
+	for _, r := range d.reports {
+		got = append(got, r.Kind)
+	}
+	if !slices.Equal(got, want) {
+		d.t.Fatalf("reports %+v, want kinds %v", d.reports, want)
+	}
+	d.reports = nil
+}
+
+func ids(from, to int64) (list []int64) {
+	for id := from; id <= to; id++ {
+		list = append(list, id)
+	}
+	return list
+}
