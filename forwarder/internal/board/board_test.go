@@ -147,7 +147,9 @@ func (d *desk) answer(a board.Asks) board.Read {
 			r.ByID[id] = board.Found{Row: d.row(m), Dead: m.dead}
 		}
 	}
-	slices.SortFunc(r.Ready, func(x, y *board.Row) int { return cmp.Or(cmp.Compare(x.Term.Lane, y.Term.Lane), cmp.Compare(x.ID, y.ID)) })
+	slices.SortFunc(r.Ready, func(x, y *board.Row) int {
+		return cmp.Or(cmp.Compare(x.Term.Lane, y.Term.Lane), cmp.Compare(x.ID, y.ID))
+	})
 	return r
 }
 

@@ -74,6 +74,32 @@ func (b *Board) putBack(k *key) {
 	k.first, k.last, k.n = nil, nil, 0
 }
 
+// withdraw takes a row out of memory, unless it is under way.
+func (b *Board) withdraw(l *lane, r *Row) {
+	c := &r.call
+	if c.state != idle && c.state != pending {
+		return
+	}
+	b.drop(l, r)
+	switch k := c.key; {
+	case k == nil:
+	case c.pass:
+		k.under = nil
+	default:
+		var before *Row
+		at := &k.first
+		for *at != r {
+			before, at = *at, &(*at).call.behind
+		}
+		*at = c.behind
+		if k.last == r {
+			k.last = before
+		}
+		c.behind = nil
+		k.n--
+	}
+}
+
 // advance goes on with a key after something of it changed: it queues the next row, asks for parked ids, or
 // forgets the key.
 func (b *Board) advance(k *key) {

@@ -13,11 +13,16 @@ func (b *Board) park(k *key, id int64, due bool) {
 	b.insert(k, id)
 }
 
-// full says that no more ids may be parked for a key. Topics have half of the places, and each of them at most as many as
-// are left of that half: what one that is closed for days leaves behind must leave room for others.
+// full says that no more ids may be parked of a key.
 func (b *Board) full(k *key) bool {
-	return k.parked.len() >= b.cfg.KeyParked || b.parked >= b.cfg.Parked ||
-		k.topic != nil && k.topic.parked >= b.topicsMay()-b.waiting
+	return k.parked.len() >= b.cfg.KeyParked || b.fullFor(k.topic)
+}
+
+// fullFor says that no more ids may be parked of any key that waits for a topic, or for none. Topics have half of the
+// places, and each of them at most as many as are left of that half: what one that is closed for days leaves behind must
+// leave room for others.
+func (b *Board) fullFor(t *topic) bool {
+	return b.parked >= b.cfg.Parked || t != nil && t.parked >= b.topicsMay()-b.waiting
 }
 
 func (b *Board) topicsMay() int { return (b.cfg.Parked + 1) / 2 }

@@ -76,15 +76,14 @@ func (b *Board) forgetCopies(l *lane, r *Row, t *topic) {
 	if name == "" {
 		name = t.pen
 	}
+	if copy := l.known[r.ID]; copy != nil {
+		b.withdraw(l, copy)
+	}
 	if k := l.keys[name]; k != nil {
 		b.unpark(k, r.ID)
-		if u := k.under; u != nil && u.ID == r.ID && u.call.state == pending {
-			b.drop(l, u)
-			k.under = nil
-		}
 		b.advance(k)
 	}
-	l.known[r.ID] = struct{}{}
+	l.known[r.ID] = r
 }
 
 // rejected takes a message that failed by itself.

@@ -4,7 +4,7 @@ package board
 func (b *Board) keep(l *lane, r *Row) {
 	c := &r.call
 	c.Row, c.Attempt = r, r.Attempts+1
-	l.known[r.ID] = struct{}{}
+	l.known[r.ID] = r
 	l.top = max(l.top, r.ID)
 	l.rows++
 	l.bytes += r.size()
@@ -59,9 +59,15 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		b.mayBeFalse(l, b.topicOf(r.Topic))
 		return false
 	}
+	t := b.topicOf(r.Topic)
+	if t.closed && l.keys[r.Key] == nil && b.fullFor(t) {
+		b.refuse(l, r.Key, r.ID, due)
+		t.refused |= 1 << l.term.Lane
+		return false
+	}
 	k := l.keyOf(r.Key)
 	idle := k.under == nil && k.n == 0
-	switch t := b.topicOf(r.Topic); {
+	switch {
 	case k.blocked() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain:
 		b.park(k, r.ID, due)
 	case idle && t.closed:

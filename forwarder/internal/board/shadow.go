@@ -32,12 +32,13 @@ func (s *shadow) has(name string) bool {
 
 const probes = 4
 
-// bit returns the place of the i-th bit of a name: FNV-1a, and double hashing.
+// bit returns the place of the i-th bit of a name: FNV-1a, a finaliser, and double hashing.
 func (s *shadow) bit(name string, i uint64) (word, bit uint64) {
 	h := uint64(14695981039346656037) + s.seed
 	for i := range len(name) {
 		h = (h ^ uint64(name[i])) * 1099511628211
 	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd // as the last bytes reach few bits
 	h ^= h >> 33
 	n := (h>>32 + i*(h|1)) & uint64(len(s.bits)*64-1)
 	return n / 64, 1 << (n % 64)
