@@ -94,6 +94,9 @@ func (w *Window) Mark(number int16) (mark, epoch int64) {
 	return w.lanes[number].mark, w.lanes[number].epoch
 }
 
+// Life returns the life of the last complete read; "" before the first.
+func (w *Window) Life() string { return w.life }
+
 // Reset forgets all that was read: in a new life of the server ids mean other messages, and what is known of
 // transactions means nothing.
 func (w *Window) Reset() {
