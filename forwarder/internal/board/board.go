@@ -1,6 +1,9 @@
 package board
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Lanes is how many lanes there are; they are numbered from 0.
 const Lanes = 64
@@ -46,8 +49,9 @@ type Call struct {
 	prev, next *Call  // on a queue of its topic, or among the young or the slow calls
 	behind     *Row   // the next row of its key's chain
 	state      callState
-	pass       bool  // it may go although its key is blocked: a head's next attempt, or a topic's trial
-	waited     bool  // for its key, its topic or its next attempt
+	pass       bool // it may go although its key is blocked: a head's next attempt, or a topic's trial
+	waited     bool // for its key, its topic or its next attempt
+	published  bool
 	results    uint8 // not settled yet: two, if it timed out and succeeded late
 }
 
@@ -147,15 +151,15 @@ func (b *Board) Quiet() bool {
 	if b.rows > 0 || b.unsettled > 0 || len(b.strays) > 0 {
 		return false
 	}
-	for _, t := range b.troubled {
-		if t.paused || t.lanes != 0 || t.refused != 0 {
-			return false
-		}
-	}
+	lanes := false
 	for _, l := range b.lanes {
-		if l != nil && (l.unparking.front != nil || l.shadow != nil && l.shadow.want) {
+		if l == nil || l.handing {
+			continue
+		}
+		lanes = true
+		if l.unparking.front != nil || l.shadow != nil && l.shadow.want {
 			return false
 		}
 	}
-	return true
+	return !lanes || !slices.ContainsFunc(b.troubled, func(t *topic) bool { return t.paused || t.lanes != 0 || t.refused != 0 })
 }

@@ -1,3 +1,76 @@
-// Package board knows the messages in a forwarder's lanes: what was read, what is being published, what waits and
-// for what. It is pure: no clock, goroutine, lock or I/O.
+// Package board knows the messages in a forwarder's lanes: which were read, which are being published, which wait and for
+// what, and what is to be settled. It is pure: no clock (now is an argument), no goroutine, no lock, no I/O, and nothing of
+// the database, the broker or Watermill. Whoever uses it takes care that one event happens at a time.
+//
+// # Words
+//
+//   - A term is one time of owning a lane: its number and epoch. All in memory belongs to a term; one that the board does
+//     not have is over.
+//   - A key's rows leave one after another, in the order of its chain: its rows in memory. Rows without a key follow nobody.
+//   - An id is known if a read may return it and it needs no second look: its row is in memory, or was settled since the
+//     last read began. To forget is to drop what is settled from what is known, and happens only when a read begins.
+//   - A head is a row that waits for another attempt. It holds its key: nothing else of the key is published.
+//   - A topic is paused when its broker cannot be reached, slow when slow and hung calls take most of its places, and
+//     jammed when as many calls of it hang as may be under way. While it is paused, or slow with enough in memory, it is closed.
+//   - A key is blocked if it is held or waits for a closed topic.
+//   - A parked row is known by its id only, as its turn has not come. To unpark it is to ask for it by id. A pen is a
+//     key for the parked rows without a key of one topic.
+//   - The shadow is what of a lane there was no room to park. A rewind, a mark of the lane set back, clears it.
+//   - An ask is a row to read by id, and why: unpark, retry, trial, or stray (pending, though nobody knows of it).
+//   - A trial is the message that tries whether a paused topic works again. A pass lets a head or a trial go although its
+//     key is blocked.
+//   - A call is one Publish under way: young, slow after a while, expired at its time-out, hung once that was charged and
+//     it has not returned.
+//   - To settle is to write results to the database; its answer to a failure is an outcome.
+//   - To hand back is to stop work on a lane; it is free when nothing of it is under way or unsettled.
+//
+// # What becomes of a row
+//
+//	RowsRead -> in its chain -> queued -> under way -> published ------------------> settled -> forgotten
+//	   |            ^   |                     |
+//	   |            |   v                     +-> rejected, permanent: a head, and a failure to settle
+//	   +-------> parked                       |     outcome Waiting: asked for when due, goes with a pass
+//	   |            ^   |                     |     outcome Dead: forgotten; with HoldDead looked at every 30 s
+//	   |            |   v                     |     outcome Gone: its head goes.  Fenced: the term is over
+//	   +-------> shadow -> rewind, read again +-> unavailable: parked, or still a head; its topic is paused
+//	                                          +-> aborted: parked, and asked for again
+//	                                          +-> timed out: as rejected or unavailable, and the call is hung.
+//	                                              A late success is a success, a late error nothing
+//
+//	key:   (none) -> running -> blocked -> unparking, lowest ids first -> running -> (none)
+//	topic: open -> paused -> trial asked for -> trial under way -> open, or paused for longer
+//	       open -> slow -> jammed -> open; other topics go on
+//	lane:  LaneTaken -> read -> HandBack -> free -> LanesLost, or LanesLost at any time
+//
+// # Order
+//
+// RowsRead gets rows in an order that is right for each key, and every rule here keeps it. What is put out of the way is
+// put out of the way with all that follows it: a key with anything parked has everything parked that is read of it, and
+// parked ids go on in their order. A row that is read again is known, or parked, or a head. Holding starts when a publish
+// fails and not when that is settled; asks and rewinds take effect in ReadBegins only, as a read under way may return
+// rows that must come later. A key has one call at a time, but for hung ones.
+//
+// # Rooms and limits
+//
+// Rows in memory count by number and bytes: about Config.Rows, less than twice as many with the little that is read
+// always. A call gives up its place among Config.Concurrency when it grows slow, but its topic has as many places for calls
+// of any age, and there are 8 times as many in all: a hung topic stops itself. A slow one keeps a sixteenth of the
+// rows in memory and has the rest parked, or its backlog would fill the room.
+//
+// Parked ids count as well. Closed topics have half of the places, and each at most as many as are left of that half: a
+// topic may be closed for days. Beyond that the lane gets a shadow: a few bits per hash of key, and the lowest id. Nothing
+// new of a key is kept whose bits are set. What was refused for a topic is read again when the topic is open and has used up
+// most of its parked ids, what was refused for a key once that is free and has used up its own; and after some
+// minutes, as bits may be those of other keys.
+//
+// No event walks more than a few hundred keys or rows, but for those that get rows as an argument (RowsRead, Settled,
+// LaneTaken), HeadsSeen, which walks the heads of its lane, and what forgets a lane, which walks the rows in memory that may
+// be published now.
+//
+// # Files
+//
+// lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; rows.go into
+// memory and out of it; keys.go chains; topics.go queues, places, slow topics; pauses.go closed topics and the keys that
+// wait for them; calls.go from Next to Returned; retries.go heads; parked.go ids; shadow.go; results.go what became of
+// calls, and of their settling; effects.go what others must do about it.
 package board

@@ -121,7 +121,7 @@ func (b *Board) limitDue(a *Asks) {
 // snapshot is older than the settling still returns the row, and would take it for a new one.
 func (b *Board) forget() {
 	for _, r := range b.settled {
-		if l := b.open(r.Term); l != nil && r.call.results == 0 {
+		if l := b.open(r.Term); l != nil && r.call.results == 0 && l.known[r.ID] == r {
 			delete(l.known, r.ID)
 		}
 	}
@@ -133,12 +133,12 @@ func (b *Board) forget() {
 // strays come last: what was read in the proper way is known by then.
 func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	b.now = now
-	marks := make(map[Term]int64, len(r.Terms))
+	var ours [Lanes]TermRead
 	for _, t := range r.Terms {
-		marks[t.Term] = t.Mark
+		ours[t.Term.Lane] = t
 	}
 	for _, t := range a.terms {
-		if _, ours := marks[t]; !ours && b.open(t) != nil {
+		if ours[t.Lane].Term != t && b.open(t) != nil {
 			b.LanesLost(t)
 		}
 	}
@@ -160,7 +160,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	for _, ask := range a.asks {
 		f, found := r.ByID[ask.id]
 		// One above the mark is read in its order.
-		if l := b.open(ask.term); ask.why == forStray && l != nil && found && !f.Dead && ask.id <= marks[ask.term] {
+		if l := b.open(ask.term); ask.why == forStray && l != nil && found && !f.Dead && ask.id <= ours[ask.term.Lane].Mark {
 			b.strayed(l, f.Row)
 		}
 	}

@@ -31,19 +31,44 @@ const (
 // judge does what the result of a call asks for.
 func (b *Board) judge(c *Call, r Result) {
 	l := b.lane(c.Row.Term)
-	switch {
-	case r.Verdict == OK:
+	if r.Verdict == OK {
 		b.succeeded(c, false)
-	case l == nil: // somebody else's to judge
-	case r.Verdict == Aborted:
-		b.aborted(l, c)
-	case r.Verdict == Unavailable:
-		b.sendBack(l, c, b.pause(c.Row, r.Err))
-	default:
-		b.rejected(l, c, r)
+	} else if l != nil { // else it is somebody else's to judge
+		b.concludeTrial(c, r)
+		switch {
+		case l.published(c.Row.ID): // an earlier attempt succeeded late
+			if c.key != nil {
+				b.advance(c.key)
+			}
+		case r.Verdict == Rejected || r.Verdict == Permanent:
+			b.rejected(l, c, r)
+		default:
+			b.sendBack(l, c)
+		}
 	}
 	if l != nil {
 		b.freeIfDone(l)
+	}
+}
+
+// published says whether a row was published and is not forgotten yet.
+func (l *lane) published(id int64) bool {
+	r := l.known[id]
+	return r != nil && r.call.published
+}
+
+// concludeTrial does what a failure means to the topic.
+func (b *Board) concludeTrial(c *Call, r Result) {
+	t := c.topic
+	switch {
+	case r.Verdict == Unavailable:
+		b.pause(c.Row, r.Err)
+	case t.trial != c.Row:
+	case r.Verdict == Aborted:
+		t.trial = nil
+		b.update(t)
+	default:
+		b.reopen(t) // the broker answered
 	}
 }
 
@@ -51,6 +76,7 @@ func (b *Board) judge(c *Call, r Result) {
 func (b *Board) succeeded(c *Call, late bool) {
 	r := c.Row
 	r.Payload, r.Metadata = nil, nil // settling needs neither
+	c.published = true
 	b.published = append(b.published, r)
 	l := b.unsettledOf(c)
 	if t := c.topic; t.trial == r {
@@ -89,9 +115,6 @@ func (b *Board) forgetCopies(l *lane, r *Row, t *topic) {
 // rejected takes a message that failed by itself.
 func (b *Board) rejected(l *lane, c *Call, res Result) {
 	r, t := c.Row, c.topic
-	if t.trial == r {
-		b.reopen(t) // the broker answered
-	}
 	f := Failure{Row: r, Err: res.Err, Attempts: r.Attempts + 1, Permanent: res.Verdict == Permanent}
 	f.Delay = b.cfg.Backoff(f.Attempts)
 	b.failed = append(b.failed, f)
@@ -111,19 +134,9 @@ func (b *Board) rejected(l *lane, c *Call, res Result) {
 	}
 }
 
-// aborted takes a message that was not sent.
-func (b *Board) aborted(l *lane, c *Call) {
-	t := c.topic
-	if t.trial == c.Row {
-		t.trial = nil
-		b.update(t)
-	}
-	b.sendBack(l, c, t)
-}
-
 // sendBack parks a row that is not in memory any more, as it could not be sent.
-func (b *Board) sendBack(l *lane, c *Call, t *topic) {
-	r := c.Row
+func (b *Board) sendBack(l *lane, c *Call) {
+	r, t := c.Row, c.topic
 	if l.handing {
 		return
 	}
@@ -203,18 +216,17 @@ func (b *Board) settledAs(o Outcome) {
 		b.effects.Settle = true
 		return
 	}
+	if o.Kind == Fenced {
+		b.LanesLost(r.Term)
+	}
 	b.settle(r)
 	if o.Kind == Dead {
 		b.report(Report{
 			Kind: RowDead, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Key: r.Key, Lane: r.Term.Lane, Attempts: o.Attempts, Err: o.Err,
 		})
 	}
-	if o.Kind == Fenced {
-		b.LanesLost(r.Term)
-		return
-	}
 	l := b.open(r.Term)
-	if l == nil {
+	if l == nil || l.published(r.ID) {
 		return
 	}
 	h := l.heads[r.ID]

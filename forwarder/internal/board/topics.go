@@ -138,7 +138,7 @@ func (b *Board) parkExcess() {
 			if k != nil {
 				k.under = nil
 			}
-			b.sendBack(l, c, t)
+			b.sendBack(l, c)
 		}
 	}
 }
