@@ -135,10 +135,11 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 // putOff looks at a head again when its topic may be open.
 func (b *Board) putOff(l *lane, h *head, t *topic) {
 	due := b.now.Add(lookAgain)
-	if t.closed && !t.paused {
+	switch {
+	case t.paused && t.until.After(b.now):
+		due = t.until // not later: it may be the only one that can try the topic
+	case t.closed && !t.paused:
 		due = b.now.Add(b.cfg.SlowAfter)
-	} else if t.paused && t.until.After(due) {
-		due = t.until
 	}
 	b.schedule(l, h, due)
 }
