@@ -162,13 +162,13 @@ func (b *Board) unparked(l *lane, a ask, r *Row) {
 		if t := b.topicOf(r.Topic); !t.closed {
 			b.unpark(k, a.id)
 			b.keep(l, r)
-			b.enqueue(r, t)
+			b.enqueue(r)
 		} else {
 			b.wait(k, t)
 		}
 		return
 	}
-	if !k.blocked() && k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain {
+	if !k.blocked() && !k.stuck() && k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain {
 		b.stopWaiting(k)
 		b.unpark(k, a.id)
 		b.append(k, r)
@@ -221,7 +221,7 @@ func (b *Board) Due() (tick, read time.Time) {
 		sooner(&tick, c.Started.Add(b.cfg.PublishTimeout))
 	}
 	for _, t := range b.troubled {
-		if b.excess(t) > 0 {
+		if b.excess(t) {
 			sooner(&tick, b.now)
 		}
 		if t.paused || t.jammed {

@@ -44,10 +44,10 @@ type Call struct {
 	Attempt int // counting from 1
 	Started time.Time
 
-	key        *key   // nil without one
-	topic      *topic // from the time that it is queued
-	prev, next *Call  // on a queue of its topic, or among the young or the slow calls
-	behind     *Row   // the next row of its key's chain
+	key        *key // nil without one
+	topic      *topic
+	prev, next *Call // on a queue of its topic, or among the young or the slow calls
+	behind     *Row  // the next row of its key's chain
 	state      callState
 	pass       bool // it may go although its key is blocked: a head's next attempt, or a topic's trial
 	waited     bool // for its key, its topic or its next attempt

@@ -170,15 +170,16 @@ func TestRoom(t *testing.T) {
 	for range 20 { // a little, always, but not without end
 		d.read()
 	}
-	if c := d.b.Counts(); c.Rows != 20 {
+	if c := d.b.Counts(); c.Rows != 28 {
 		t.Fatalf("%+v", c)
 	}
-	for range 14 {
+	for range 22 {
 		d.returned(d.next(), board.OK)
 		if d.last.Read {
 			t.Fatal("a read for little room")
 		}
 	}
+	d.settle()
 	d.returned(d.next(), board.OK)
 	if !d.last.Read || !d.b.HasRoom() {
 		t.Fatal("nobody reads on")

@@ -65,7 +65,7 @@ func heap() uint64 {
 // longest is what no step may exceed: 5 ms, or more where the machine is slow or busy.
 func longest(t *testing.T) time.Duration {
 	one := control()
-	limit := max(5*time.Millisecond, 20*one)
+	limit := max(5*time.Millisecond, 40*one)
 	t.Logf("control: %s, no step may take more than %s", one, limit)
 	return limit
 }
@@ -249,12 +249,10 @@ func unparkAll(t *testing.T, key string, s *steps) {
 	published := 0
 	for range 10 * n {
 		read(nil)
-		s.step(func() {
-			for c := b.Next(now); c != nil; c = b.Next(now) {
-				b.Returned(now, c, result(board.OK))
-				published++
-			}
-		})
+		for c := b.Next(now); c != nil; c = b.Next(now) {
+			s.step(func() { b.Returned(now, c, result(board.OK)) })
+			published++
+		}
 		rows, _ := b.Results(n)
 		s.step(func() { b.Settled(now, rows, nil) })
 		if published == n {

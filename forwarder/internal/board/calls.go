@@ -43,8 +43,7 @@ func (b *Board) Next(now time.Time) *Call {
 	b.calls++
 	t.calls++
 	l.underWay++
-	l.rows--
-	l.bytes -= c.Row.size()
+	l.moves(c.Row, -1)
 	b.update(t)
 	return c
 }

@@ -64,8 +64,7 @@
 // minutes, as bits may be those of other keys.
 //
 // No event walks more than a few hundred keys or rows, but for those that get rows as an argument (RowsRead, Settled,
-// LaneTaken), HeadsSeen, which walks the heads of its lane, and what forgets a lane, which walks the rows in memory that may
-// be published now.
+// LaneTaken), HeadsSeen, which walks the heads of its lane, and what forgets a lane, which walks its rows in memory.
 //
 // # Files
 //

@@ -255,6 +255,22 @@ func (b *Board) Check(calls []*Call) string {
 	}
 	want(ready == b.ring.ready, "ready: %d, counted %d", b.ring.ready, ready)
 
+	rowsOf, bytesOf := map[*topic]int{}, map[*topic]int64{}
+	for _, l := range b.lanes {
+		if l == nil {
+			continue
+		}
+		for _, r := range l.known {
+			if s := r.call.state; s == idle || s == pending {
+				rowsOf[r.call.topic]++
+				bytesOf[r.call.topic] += r.size()
+			}
+		}
+	}
+	for _, t := range b.topics {
+		want(t.rows == rowsOf[t] && t.bytes == bytesOf[t], "topic %s: %d rows of %d bytes, counted %d, %d", t.name, t.rows, t.bytes, rowsOf[t], bytesOf[t])
+	}
+
 	loose := 0
 	for n, l := range b.lanes {
 		if l == nil {
@@ -307,7 +323,7 @@ func (b *Board) Check(calls []*Call) string {
 				want(!known || k.isPen(), "id %d is parked and known", id)
 			}
 			want(k.topic == nil || k.topic.lanes&(1<<n) != 0, "key %q waits for topic %v that does not know", name, k.topic)
-			want(k.parked.len() == 0 || k.blocked() || k.under != nil || k.asked || k.listed || k.topic != nil || int(k.n) > b.cfg.Chain/4 && !k.isPen(), "key %q: nobody asks for what is parked", name)
+			want(k.parked.len() == 0 || k.blocked() || k.under != nil || k.n > 0 || k.asked || k.listed || k.topic != nil || int(k.n) > b.cfg.Chain/4 && !k.isPen(), "key %q: nobody asks for what is parked", name)
 		}
 		want(len(parkedHere) == len(l.parked), "lane %d: %d parked, counted %d", n, len(l.parked), len(parkedHere))
 		blocks := map[int64]int{}

@@ -25,6 +25,9 @@ func (k *key) isPen() bool { return k.name[0] == 0 }
 
 func (k *key) blocked() bool { return k.heads > 0 || k.topic != nil && k.topic.closed }
 
+// stuck says that the first row of the chain is kept from going: it is one of the few of a slow topic in memory.
+func (k *key) stuck() bool { return k.first != nil && k.first.call.topic.closed }
+
 func (l *lane) keyOf(name string) *key {
 	k := l.keys[name]
 	if k == nil {
@@ -54,24 +57,36 @@ func (b *Board) queueFirst(k *key) {
 	if r == nil || k.under != nil || r.call.state == pending || k.blocked() {
 		return
 	}
-	if t := b.topicOf(r.Topic); t.closed {
+	if t := r.call.topic; t.closed {
 		b.wait(k, t)
 		b.putBack(k)
 	} else {
-		b.enqueue(r, t)
+		b.enqueue(r)
 	}
 }
 
 // putBack parks the chain of a key that is blocked.
 func (b *Board) putBack(k *key) {
-	for r := k.first; r != nil; {
+	r := k.first
+	k.first, k.last, k.n = nil, nil, 0
+	b.putBackFrom(k, r)
+}
+
+// putBackBehind parks what is behind the first of a chain.
+func (b *Board) putBackBehind(k *key) {
+	r := k.first.call.behind
+	k.first.call.behind, k.last, k.n = nil, k.first, 1
+	b.putBackFrom(k, r)
+}
+
+func (b *Board) putBackFrom(k *key, r *Row) {
+	for r != nil {
 		behind := r.call.behind
 		r.call.behind = nil
 		b.drop(k.lane, r)
 		b.parkAgain(k, r.ID)
 		r = behind
 	}
-	k.first, k.last, k.n = nil, nil, 0
 }
 
 // withdraw takes a row out of memory, unless it is under way.
@@ -107,7 +122,7 @@ func (b *Board) advance(k *key) {
 		b.stopWaiting(k)
 		b.queueFirst(k)
 	}
-	if !k.blocked() && !k.asked && (k.isPen() || int(k.n) <= b.cfg.Chain/4) {
+	if k.heads == 0 && k.topic == nil && !k.asked && !k.stuck() && (k.isPen() || int(k.n) <= b.cfg.Chain/4) {
 		switch {
 		case k.parked.len() > 0:
 			if !k.listed {

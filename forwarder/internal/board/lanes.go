@@ -129,38 +129,35 @@ func (b *Board) freeIfDone(l *lane) {
 }
 
 // forgetLane forgets all that waits in a lane, in memory or parked: whoever reads the lane next reads it again. It walks
-// the rows that may be published now.
+// its rows in memory.
 func (b *Board) forgetLane(l *lane) {
+	rows, bytes := l.rows, l.bytes
+	for _, r := range l.known {
+		c := &r.call
+		if c.state == pending {
+			b.unqueue(c)
+		} else if c.state != idle {
+			continue
+		}
+		c.state = dropped
+		l.moves(r, -1)
+	}
 	for _, t := range b.topics {
 		if t.trial != nil && t.trial.Term == l.term {
-			if t.trial.call.state == pending {
-				t.trial.call.state = dropped
-			}
-			t.trial = nil // if it is under way, its answer counts for itself alone
-		}
-		for _, queue := range []*callList{&t.fresh, &t.waited} {
-			for c := queue.front; c != nil; {
-				next := c.next
-				if c.Row.Term == l.term {
-					queue.remove(c)
-					c.state = dropped
-				}
-				c = next
-			}
+			t.trial = nil // its answer counts for itself alone
 		}
 		b.forgetWaits(t, l)
 		b.update(t)
 		b.forgetTopic(t)
 	}
-	b.rows -= l.rows
-	b.bytes -= l.bytes
+	b.rows -= rows
+	b.bytes -= bytes
 	b.parked -= len(l.parked)
 	for _, h := range l.heads {
 		if h.key == nil {
 			b.loose--
 		}
 	}
-	l.rows, l.bytes = 0, 0
 	l.keys, l.known, l.parked, l.blocks, l.heads, l.retries = nil, nil, nil, nil, nil, nil
 	l.unparking, l.shadow = keyList{}, nil
 	b.retryMoved = true

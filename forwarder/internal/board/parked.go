@@ -27,11 +27,10 @@ func (b *Board) fullFor(t *topic) bool {
 
 func (b *Board) topicsMay() int { return (b.cfg.Parked + 1) / 2 }
 
-// parkAgain parks a row that was in memory. It has a place always: if there is none, the key's highest ids give theirs
-// up.
+// parkAgain parks a row that was in memory. It has a place always: if there is none, the key's highest id gives its up.
 func (b *Board) parkAgain(k *key, id int64) {
 	b.insert(k, id)
-	for k.parked.len() > b.cfg.KeyParked || b.parked > b.cfg.Parked || k.topic != nil && b.waiting > b.topicsMay() {
+	if k.parked.len() > b.cfg.KeyParked || b.parked > b.cfg.Parked || k.topic != nil && b.waiting > b.topicsMay() {
 		highest := k.parked.highest()
 		b.unpark(k, highest)
 		b.refuseFor(k, highest, false)

@@ -100,7 +100,7 @@ func (b *Board) reopen(t *topic) {
 	trial := t.trial
 	t.trial, t.paused, t.failures, t.err = nil, false, 0, nil
 	if trial != nil && trial.call.state == pending {
-		b.enqueue(trial, t)
+		b.enqueue(trial)
 	}
 	b.update(t)
 	if !t.jammed {

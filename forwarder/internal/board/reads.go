@@ -21,7 +21,8 @@ type Rewind struct {
 type Asks struct {
 	Rewinds []Rewind     // for the window, before it makes its request
 	IDs     []int64      // rows to read by id, pending or dead
-	Due     [Lanes]int64 // at most so many of a lane that fell due, if this read looks for them
+	Due     [Lanes]int64 // at most so many of a lane that fell due, if this read looks for them,
+	Closed  []string     // and none of these topics: what there is no room for of them would hide that of others
 	Room    Room
 
 	terms []Term
@@ -87,11 +88,18 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	}
 	b.askStrays(&a)
 	b.limitDue(&a)
+	for _, t := range b.troubled {
+		if t.closed {
+			a.Closed = append(a.Closed, t.name)
+		}
+	}
 	return a
 }
 
-// hasSomeRoom says whether anything but trials may be read.
-func (b *Board) hasSomeRoom() bool { return b.rows < 2*b.cfg.Rows && b.bytes < 2*b.cfg.Bytes }
+// hasSomeRoom says whether anything but trials may be read. Slow topics may have a row each.
+func (b *Board) hasSomeRoom() bool {
+	return b.rows < 2*b.cfg.Rows+manyCalls && b.bytes < 2*b.cfg.Bytes
+}
 
 // HasRoom says whether reading on is worth it: at least half of the room is free, and settling keeps up.
 func (b *Board) HasRoom() bool {
@@ -113,7 +121,7 @@ func (b *Board) limitDue(a *Asks) {
 		if l.manyDue {
 			n += a.Room.Rows / 2 / many
 		}
-		a.Due[t.Lane] = int64(max(n, 1) + min(l.dueAgain, max(1, b.cfg.Parked/Lanes)))
+		a.Due[t.Lane] = int64(max(n, 1) + min(l.dueAgain, max(16, b.cfg.Parked/Lanes)))
 	}
 }
 

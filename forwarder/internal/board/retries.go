@@ -184,10 +184,10 @@ func (b *Board) letPass(l *lane, k *key, r *Row, t *topic) {
 		c.key, k.under = k, r
 	}
 	if !t.paused {
-		b.enqueue(r, t)
+		b.enqueue(r)
 		return
 	}
-	c.topic, c.state, t.trial = t, pending, r
+	c.state, t.trial = pending, r
 	b.update(t)
 }
 

@@ -3,13 +3,21 @@ package board
 // keep brings a row into memory.
 func (b *Board) keep(l *lane, r *Row) {
 	c := &r.call
-	c.Row, c.Attempt = r, r.Attempts+1
+	c.Row, c.Attempt, c.topic = r, r.Attempts+1, b.topicOf(r.Topic)
 	l.known[r.ID] = r
 	l.top = max(l.top, r.ID)
-	l.rows++
-	l.bytes += r.size()
+	l.moves(r, 1)
 	b.rows++
 	b.bytes += r.size()
+}
+
+// moves counts a row that comes into memory, or one that leaves it or is under way from now on.
+func (l *lane) moves(r *Row, n int) {
+	t, size := r.call.topic, int64(n)*r.size()
+	l.rows += n
+	l.bytes += size
+	t.rows += n
+	t.bytes += size
 }
 
 // drop takes a row out of memory that waited there.
@@ -19,8 +27,8 @@ func (b *Board) drop(l *lane, r *Row) {
 	}
 	r.call.state = dropped
 	delete(l.known, r.ID)
-	l.rows--
-	l.bytes -= r.size()
+	l.moves(r, -1)
+	b.update(r.call.topic)
 	b.rows--
 	b.bytes -= r.size()
 }
@@ -68,7 +76,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	k := l.keyOf(r.Key)
 	idle := k.under == nil && k.n == 0
 	switch {
-	case k.blocked() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain:
+	case k.blocked() || k.stuck() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain:
 		b.park(k, r.ID, due)
 	case idle && t.closed:
 		b.wait(k, t)
@@ -92,7 +100,7 @@ func (b *Board) acceptLoose(l *lane, r *Row, due bool) (kept bool) {
 		return false
 	}
 	b.keep(l, r)
-	b.enqueue(r, t)
+	b.enqueue(r)
 	return true
 }
 

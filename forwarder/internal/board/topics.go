@@ -11,6 +11,8 @@ type topic struct {
 	name, pen     string
 	fresh, waited callList // rows that may be published, but for the trial
 	turn          bool     // of the two
+	rows          int      // in memory and not under way
+	bytes         int64    //
 	counted       int      // how many of them are counted in ring.ready
 	prev, next    *topic   // in the ring
 	inRing        bool
@@ -62,7 +64,7 @@ func (b *Board) topicOf(name string) *topic {
 
 // forgetTopic forgets a topic that is idle, if there are many.
 func (b *Board) forgetTopic(t *topic) {
-	if len(b.topics) > mostTopics && t.calls == 0 && t.fresh.n+t.waited.n == 0 && t.trial == nil && !t.asked && !t.troubled {
+	if len(b.topics) > mostTopics && t.calls == 0 && t.rows == 0 && t.trial == nil && !t.asked && !t.troubled {
 		delete(b.topics, t.name)
 	}
 }
@@ -77,15 +79,14 @@ func (b *Board) update(t *topic) {
 	case t.slow && 4*t.old < places:
 		t.slow = false
 	}
-	queued := t.fresh.n + t.waited.n
-	quota := b.quota()
-	closed := t.paused || t.slow && (queued >= quota || t.closed && 2*queued > quota)
+	rows, bytes := b.quota()
+	closed := t.paused || t.slow && (t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
 	if t.closed && !closed && t.lanes|t.refused != 0 {
 		b.asksParked = true
 	}
 	t.closed = closed
 
-	ready := queued
+	ready := t.fresh.n + t.waited.n
 	if t.paused {
 		ready = 0
 		if t.trial != nil && t.trial.call.state == pending {
@@ -102,31 +103,41 @@ func (b *Board) update(t *topic) {
 	}
 }
 
-// quota is how many rows of a slow topic may be in memory.
-func (b *Board) quota() int { return max(1, b.cfg.Rows/16) }
+// quota is how much of a slow topic may be in memory: there may be manyCalls of them.
+func (b *Board) quota() (rows int, bytes int64) {
+	return max(1, b.cfg.Rows/(2*manyCalls)), max(1, b.cfg.Bytes/(2*manyCalls))
+}
 
-// excess is how many rows of a closed topic are to be parked.
-func (b *Board) excess(t *topic) int {
-	switch {
-	case t.paused:
-		return t.fresh.n + t.waited.n
-	case t.slow:
-		return max(0, t.fresh.n+t.waited.n-b.quota())
+// excess says that rows of a closed topic are to be parked.
+func (b *Board) excess(t *topic) bool {
+	queued := t.fresh.n + t.waited.n
+	if queued == 0 || t.paused {
+		return queued > 0
 	}
-	return 0
+	rows, bytes := b.quota()
+	last := t.waited.front
+	if last == nil {
+		last = t.fresh.front
+	}
+	return t.slow && (t.rows > rows || t.bytes > bytes) && (queued > 1 || last.key != nil && !last.pass && last.key.n > 1)
 }
 
 // parkExcess parks rows that were in memory when their topic was closed.
 func (b *Board) parkExcess() {
 	left := mostSteps
 	for _, t := range b.troubled {
-		for left > 0 && b.excess(t) > 0 {
+		for left > 0 && b.excess(t) {
 			left--
 			c := t.fresh.back
 			if c == nil {
 				c = t.waited.back
 			}
 			l, k := b.lanes[c.Row.Term.Lane], c.key
+			if !t.paused && t.fresh.n+t.waited.n == 1 {
+				left -= int(k.n)
+				b.putBackBehind(k)
+				continue
+			}
 			if k != nil && !c.pass {
 				left -= int(k.n)
 				b.wait(k, t)
@@ -144,9 +155,10 @@ func (b *Board) parkExcess() {
 }
 
 // enqueue lets a row be published when it is its topic's turn.
-func (b *Board) enqueue(r *Row, t *topic) {
+func (b *Board) enqueue(r *Row) {
 	c := &r.call
-	c.topic, c.state = t, pending
+	t := c.topic
+	c.state = pending
 	if c.waited {
 		t.waited.push(c)
 	} else {
