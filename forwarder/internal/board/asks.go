@@ -229,6 +229,9 @@ func (b *Board) Due() (tick, read time.Time) {
 		}
 		if t.paused && t.trial == nil && !t.asked && !b.stopped {
 			sooner(&read, t.until)
+			if !b.hasLane() {
+				sooner(&tick, t.until)
+			}
 		}
 	}
 	if b.stopped {

@@ -151,15 +151,10 @@ func (b *Board) Quiet() bool {
 	if b.rows > 0 || b.unsettled > 0 || len(b.strays) > 0 {
 		return false
 	}
-	lanes := false
 	for _, l := range b.lanes {
-		if l == nil || l.handing {
-			continue
-		}
-		lanes = true
-		if l.unparking.front != nil || l.shadow != nil && l.shadow.want {
+		if l != nil && !l.handing && (l.unparking.front != nil || l.shadow != nil && l.shadow.want) {
 			return false
 		}
 	}
-	return !lanes || !slices.ContainsFunc(b.troubled, func(t *topic) bool { return t.paused || t.lanes != 0 || t.refused != 0 })
+	return !b.hasLane() || !slices.ContainsFunc(b.troubled, func(t *topic) bool { return t.paused || t.lanes != 0 || t.refused != 0 })
 }

@@ -173,3 +173,18 @@ func TestManyTopicsAreForgotten(t *testing.T) {
 		t.Fatalf("%d topics are remembered", n)
 	}
 }
+
+// A forwarder that has given up its lanes does not say for ever that a topic is paused.
+func TestPauseEndsWithTheLanes(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), board.Unavailable)
+	d.b.LanesLost(d.terms[0])
+	d.after()
+	if tick, _ := d.b.Due(); !tick.Equal(d.now.Add(time.Second)) || !d.b.Quiet() {
+		t.Fatalf("tick %v", tick)
+	}
+	d.tick(time.Second)
+	d.told(board.TopicPaused, board.TopicResumed)
+}

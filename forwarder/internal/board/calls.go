@@ -146,6 +146,7 @@ func (b *Board) Tick(now time.Time) {
 		}
 	}
 	b.parkExcess()
+	b.reopenIdle()
 	for _, t := range b.troubled {
 		if (t.paused || t.jammed) && !now.Before(t.repeat) {
 			t.repeat = now.Add(repeatEvery)

@@ -1,6 +1,9 @@
 package board
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // trouble puts a topic on the list of those that are paused or slow or have keys that wait for them.
 func (b *Board) trouble(t *topic) {
@@ -105,6 +108,20 @@ func (b *Board) reopen(t *topic) {
 	b.update(t)
 	if !t.jammed {
 		b.report(Report{Kind: TopicResumed, Topic: t.name})
+	}
+}
+
+// hasLane says whether there is any lane that is not handed back.
+func (b *Board) hasLane() bool {
+	return slices.ContainsFunc(b.lanes[:], func(l *lane) bool { return l != nil && !l.handing })
+}
+
+// reopenIdle ends pauses if there is no lane to send a trial from.
+func (b *Board) reopenIdle() {
+	for _, t := range b.troubled {
+		if !b.stopped && t.mayTry(b.now) && !b.hasLane() {
+			b.reopen(t)
+		}
 	}
 }
 

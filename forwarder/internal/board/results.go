@@ -88,6 +88,9 @@ func (b *Board) succeeded(c *Call, late bool) {
 	if late {
 		b.forgetCopies(l, r, c.topic)
 	}
+	if l.known[r.ID] != r { // it was another attempt, or forgotten with one
+		l.known[r.ID] = r
+	}
 	if h := l.heads[r.ID]; h != nil {
 		b.removeHead(l, h)
 	} else if c.key != nil && !late {
@@ -109,7 +112,6 @@ func (b *Board) forgetCopies(l *lane, r *Row, t *topic) {
 		b.unpark(k, r.ID)
 		b.advance(k)
 	}
-	l.known[r.ID] = r
 }
 
 // rejected takes a message that failed by itself.
