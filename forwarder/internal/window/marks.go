@@ -37,7 +37,7 @@ func (w *Window) trySingle(r *Request) {
 		}
 	}
 	if mark >= 0 {
-		r.Single, r.Stretch = true, min(r.Stretch, singleStretch)
+		r.Single, r.Stretch, r.wide = true, min(r.Stretch, singleStretch), r.Stretch
 	}
 }
 

@@ -38,6 +38,14 @@ type Request struct {
 	// Single says that all lanes can be read as one range of ids: they start at one place, and most likely not far
 	// from the end. One limit then holds for all of them together: the sum of theirs.
 	Single bool
+	wide   int64 // the stretch of a read that is not single
+}
+
+// ByLane makes a request that may be single one that is not.
+func (r *Request) ByLane() {
+	if r.Single {
+		r.Single, r.Stretch = false, r.wide
+	}
 }
 
 // Answer is what a complete read found.

@@ -164,6 +164,10 @@ func TestSingle(t *testing.T) {
 	if !r.Single || r.Stretch != singleStretch {
 		t.Fatalf("at rest, %+v", r)
 	}
+	lanes := r
+	if lanes.ByLane(); lanes.Single || lanes.Stretch != firstStretch {
+		t.Errorf("by lane, %+v", lanes)
+	}
 	// Its limit is for all lanes together, and so is the mark that it leaves when it was full.
 	a := owned(100100, r.Limits[1], 100050, 1, 2)
 	a.Counts[2], a.Last[2] = r.Limits[2], 100060
