@@ -145,6 +145,14 @@ func (db *DB) Dedicated(ctx context.Context) (drive.Querier, func(), error) {
 	return db.pool.Dedicated(ctx)
 }
 
+// Reading is drive.Pool's.
+func (db *DB) Reading(ctx context.Context) (drive.Querier, func(), error) {
+	if err := db.Check(); err != nil {
+		return nil, nil, err
+	}
+	return db.pool.Reading(ctx)
+}
+
 // Reset is drive.Pool's.
 func (db *DB) Reset() {
 	if db.Check() == nil {

@@ -55,6 +55,11 @@ type Pool interface {
 	// settings, with database/sql one that is taken out of the pool. The function returned closes it. It reconnects by
 	// itself if the connection breaks.
 	Dedicated(ctx context.Context) (Querier, func(), error)
+	// Reading opens a connection for statements that are few and run all the time. Where the connection is ours from end to
+	// end they are planned once, and by their indexes alone: a plan from when the outbox was empty is as good then as one
+	// from when it is full. Behind a pooler, and with database/sql, it is the pool, which plans them anew each time, and the
+	// function that closes it is nil.
+	Reading(ctx context.Context) (Querier, func(), error)
 	// Listen calls fn with the payload of each notification of a channel, and once with "" when it has begun to listen,
 	// until ctx is over or the connection breaks. It opens a connection of its own, which is never in a transaction. It
 	// returns why it ended, or ErrNoListen.

@@ -79,6 +79,8 @@ func (b sqlPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
 	return &sqlTx{tx: tx}, nil
 }
 
+func (b sqlPool) Reading(context.Context) (Querier, func(), error) { return b, nil, nil }
+
 func (b sqlPool) Dedicated(context.Context) (Querier, func(), error) {
 	c := &sqlConn{db: b.db, mode: b.mode}
 	return c, c.close, nil

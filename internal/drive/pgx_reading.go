@@ -1,0 +1,51 @@
+package drive
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// indexesOnly makes a plan that is kept the right one for any number of rows: the costs that it was made with do
+// not matter where there is nothing to choose from.
+const indexesOnly = `set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off;
+set enable_sort = off; set jit = off`
+
+func (p pgxPool) Reading(ctx context.Context) (Querier, func(), error) {
+	cfg := p.pool.Config()
+	if cfg.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement || cfg.ConnConfig.StatementCacheCapacity == 0 {
+		return p, nil, nil // chosen for a reason, such as a pooler
+	}
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
+	connected, pooled := cfg.AfterConnect, false
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if connected != nil {
+			if err := connected(ctx, conn); err != nil {
+				return err
+			}
+		}
+		var pid uint32
+		if err := conn.QueryRow(ctx, "select pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid); err != nil {
+			return err
+		}
+		if pooled = pid != conn.PgConn().PID(); pooled {
+			return nil
+		}
+		_, err := conn.Exec(ctx, indexesOnly)
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	if pooled {
+		pool.Close()
+		return p, nil, nil
+	}
+	return pgxPool{pool: pool}, pool.Close, nil
+}
