@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
 const (
 	cleanBatch     = 1000    // rows per statement
 	firstCleanSpan = 1 << 16 // ids per statement
 	maxCleanSpan   = 1 << 40
+	quickClean     = 20 * time.Millisecond
 	// cleanAgain is how often what was passed by is looked at again: it was not published long enough then.
 	cleanAgain = time.Hour
 	// forgetAfter is for how long a forwarder must be dead to be forgotten.
@@ -31,10 +32,8 @@ type cleaner struct {
 // clean walks the primary key upwards, deleting messages past the retention, until it comes to messages that are
 // younger.
 func (c *cleaner) clean(ctx context.Context, e *engine) error {
-	e.mu.Lock()
-	life := e.reader.life
-	e.mu.Unlock()
-	if life == "" {
+	var life string
+	if e.step(func(time.Time) { life = e.window.Life() }); life == "" {
 		return nil // nothing was read yet
 	}
 	if life != c.life {
@@ -45,14 +44,14 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 		c.again, c.next, c.span, rising = now.Add(cleanAgain), c.low, firstCleanSpan, true
 	}
 	total := 0
-	defer func() { e.obs.cleanedUp(total) }()
+	defer func() { e.tell(func(o observers) { o.cleanedUp(total) }) }()
 	for {
 		begun := time.Now()
 		var reached, kept int64
 		var end bool
 		var deleted int
 		queryCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
-		err := schema.Collect(queryCtx, e.db, func(rows schema.Rows) error {
+		err := drive.Collect(queryCtx, e.db, func(rows drive.Rows) error {
 			return rows.Scan(&reached, &end, &kept, &deleted)
 		}, e.sql.clean, c.next, e.cfg.Retention.Seconds(), int64(cleanBatch), topicsArg(e.cfg.Topics), c.span)
 		cancel()
@@ -68,15 +67,13 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 		if c.next = max(c.next, reached); end {
 			return nil
 		}
-		if took < slowRead {
+		if took < quickClean {
 			c.span = min(2*c.span, maxCleanSpan)
-		} else if took > 4*slowRead {
+		} else if took > 4*quickClean {
 			c.span = max(c.span/2, cleanBatch)
 		}
-		select { // leave half of the time to others
-		case <-ctx.Done():
+		if !sleep(ctx, took) { // leave half of the time to others
 			return nil
-		case <-time.After(took):
 		}
 	}
 }
@@ -85,7 +82,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 func (e *engine) forgetForwarders(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	return e.db.Transact(ctx, func(q schema.Querier) error {
+	return e.db.Transact(ctx, func(q drive.Querier) error {
 		if _, err := q.Exec(ctx, e.sql.lock); err != nil {
 			return err
 		}

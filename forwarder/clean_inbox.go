@@ -11,7 +11,7 @@ import (
 
 // cleanInbox deletes what is old from the inbox. Who drains the outbox does it, so that nobody has to remember it.
 func (e *engine) cleanInbox(ctx context.Context) error {
-	db := (*core.DB)(e.db)
+	db := e.db
 	begun := time.Now()
 	rows, err := clean.Inbox(ctx, db, e.cfg.InboxRetention, e.cfg.QueryTimeout)
 	if ctx.Err() != nil {
@@ -19,7 +19,7 @@ func (e *engine) cleanInbox(ctx context.Context) error {
 	}
 	if rows > 0 || err != nil {
 		end := observe.CleanEnd{DB: db.Name(), Table: db.Tables().Inbox, Rows: rows, Duration: time.Since(begun), Err: err}
-		e.reports.tell(func() { core.Tell(db, func(o observe.EngineObserver) { o.CleanEnd(ctx, end) }) })
+		e.reports.post(func() { core.Tell(db, func(o observe.EngineObserver) { o.CleanEnd(ctx, end) }) })
 	}
 	return err
 }

@@ -15,20 +15,43 @@
 //     message an attempt.
 //   - No transaction is open while a broker is talked to.
 //
-// # Lanes (lease.go, lanes.go)
+// # Rooms
+//
+// What decides is pure: it knows no clock, lock, context, logger or database, and neither of the others. A test drives all
+// of it through random schedules.
+//
+//	internal/window   which ids to read next, so that rows are found in an order that respects commits
+//	internal/board    rows, keys, topics, calls; what to publish, to read again and to settle. Its page has the words
+//	internal/lease    which lanes to take and to give back
+//
+// The engine (engine.go) does what they decide. It calls them in one function, step, which is the only place where its
+// lock is taken; what came of an event is passed on as signals there, and nothing that may wait is called. Its goroutines:
+//
+//	reader      all reads, and loading held keys; on a connection of its own (reader.go, fetch.go, heads.go)
+//	workers     publish, one message each at a time, until there is nothing to publish now (workers.go)
+//	settler     writes results back (settler.go, batch.go)
+//	keeper      the lease and the lanes, on a connection of its own (keeper.go, join.go)
+//	timer       one timer for all calls (engine.go)
+//	maintainer  what is in no hurry (maintain.go, clean.go, pauses.go); and one that listens (listen.go)
+//	reporter    calls the logger and the observers, as they may hang (report.go, observer.go)
+//
+// Code of the user's runs in workers and in the reporter, under no lock, and its panics end nothing but its own call.
+//
+// # Lanes (internal/lease, keeper.go)
 //
 // Keys are hashed to 64 lanes, each owned by at most one forwarder of a scope. A forwarder has one heartbeat
-// row, renewed at a third of its lease time on a connection of its own. A lane changes hands by an update
+// row, renewed at a third of its lease time. A lane changes hands by an update
 // that compares and raises its epoch: when its owner gave it back, or when the owner's lease ran out on the
 // database's clock. Surplus lanes are given back only when nothing of them is under way. A forwarder that shuts
-// down has no share any more and gives back each lane as soon as nothing of it is under way. The order of
-// messages rests on epochs alone; clocks only limit duplicates: no publish starts after the lease could
-// have run out on this process's monotonic clock.
+// down has no share any more and gives back each lane as soon as nothing of it is under way. A lane and its epoch are a
+// term, and all that is in memory belongs to one; a lane that is ours in the table and not in memory is retaken under a
+// higher epoch. The order of messages rests on epochs alone; clocks only limit duplicates: no publish starts after the
+// lease could have run out on this process's monotonic clock.
 //
 // Forwarders whose topics overlap in part do not work at the same time: the later set waits, with its row in the
 // table, until the other has left. Who starts meanwhile waits behind it.
 //
-// # Reading in order (read.go, request.go, fetch.go, integrate.go, tracker.go)
+// # Reading in order (internal/window, reader.go)
 //
 // Row ids are handed out in one order and transactions commit in another, so a row can appear below
 // ids that were read long ago. Waiting until no older transaction is open would stall behind every long one.
@@ -41,7 +64,7 @@
 // leave memory only before a read that starts after their settling committed. One goroutine does all reads.
 //
 // A read covers a stretch of ids past the mark, which adapts to the time that it takes. It is taken over as a
-// whole or not at all. After one that timed out, fewer lanes are read.
+// whole or not at all. At rest, when all lanes are read up to the same id, it is one range of the primary key.
 //
 // Each read also names the life of the server: when it was started, a token that a crash or a promotion
 // empties, and the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean
@@ -49,27 +72,32 @@
 // lanes are retaken under higher epochs, so that no failure of before counts. What was published in another life is
 // settled only for rows that have the message's uuid.
 //
-// # Publishing (publish.go, board.go, key.go, queue.go)
+// # Publishing (internal/board, workers.go)
 //
 // Up to Concurrency Publish calls are under way, one message each, because a Watermill publisher does not say
 // which of several failed. Messages of one key follow one another; those without a key follow nobody. What
 // cannot be sent yet is not kept in memory: rows of a held key, of a paused topic, or behind a long queue of
-// their own key are skipped, their ids are noted in order, and they are read again by id when their turn
-// comes. If too many are noted, the lane is read again from the first that is not.
+// their own key are parked: their ids are kept in order, and they are read again by id when their turn
+// comes. If too many are parked, the lane is read again from the first for which there was no room.
 //
-// # Settling (settle.go, result.go)
+// A call that takes longer than a second gives up its place among Concurrency, but no topic has more calls than that, so
+// that a topic whose publishes hang stops only itself. A call that times out is charged an attempt and its context
+// ends; should it succeed later, that counts.
 //
-// Results are written back in batches, off the publishing path. After a time-out the batches are smaller and pass
-// by the rows that somebody else keeps locked. That a message was published is final, whoever says it. That it failed counts only under the lane's current owner and epoch, which the
-// statement locks: otherwise the failure of a forwarder that lost its lane would let the next owner's later
+// # Settling (settler.go, batch.go)
+//
+// Results are written back in batches, off the publishing path. After an error that one row may have caused the parts
+// are halved until it stands alone, and is tried again by itself; rows that somebody keeps locked are passed by. That
+// a message was published is final, whoever says it. That it failed counts only under the lane's current owner and epoch,
+// which the statement locks: otherwise the failure of a forwarder that lost its lane would let the next owner's later
 // messages pass, or hold a key for ever.
 //
-// # Failures (verdict.go, topic.go, retry.go)
+// # Failures (verdict.go)
 //
-// Config.Classify, or else the publisher itself (Classifier), gives a verdict on each error. Unavailable pauses the topic, charges nothing, and sends one
-// trial message after a while. Rejected charges an attempt and holds the key until the next one. Permanent
-// makes the message dead at once. A key is held by the rows that wait for another attempt: that is derived
-// from attempts > 0, not stored, and whoever takes a lane reads it from there before the first read. After
+// Config.Classify, or else the publisher itself (Classifier), gives a verdict on each error. Unavailable pauses the topic,
+// charges nothing, and sends one trial message after a while. Rejected charges an attempt and holds the key until the
+// next one. Permanent makes the message dead at once. A key is held by the rows that wait for another attempt: that is
+// derived from attempts > 0, not stored, and whoever takes a lane reads it from there before the first read. After
 // MaxAttempts, and at least MinDeadAge old, a message is dead.
 //
 // # Maintenance (maintain.go)
@@ -77,5 +105,11 @@
 // A sweep looks for rows that somebody made pending behind our back, and held keys are compared with the
 // table, at most a twentieth of the time. One forwarder of the scope deletes what was published of its topics
 // longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the traces of
-// forwarders that are gone for an hour.
+// forwarders that are gone for an hour. Paused topics are written to a table, where SQL sees them.
+//
+// # Stopping
+//
+// Nothing is read any more, and no call starts. Lanes are given back as they become free. When the last call has returned,
+// or CloseTimeout is over and its context has ended, what is left is settled, the lanes are given back, the heartbeat row is
+// deleted, and the last reports are made.
 package forwarder

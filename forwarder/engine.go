@@ -9,76 +9,86 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// send hands one message to whoever it is for and returns when that has answered. ctx ends when the
-// forwarder gives up waiting; recalled is closed when it wants the message back, unless somebody has received it.
-type send func(ctx context.Context, recalled <-chan struct{}, d core.Delivery, msg *message.Message) error
+const (
+	roomBytes = 32 << 20    // of what is in memory
+	slowAfter = time.Second // a call that takes longer gives up its place among Concurrency
+)
 
 // engine reads the outbox, hands each message to send, and settles what became of it. Forwarder and
 // Subscriber are its two faces.
 //
-// Its goroutines: one reads (and is the only one that does), one settles, one keeps the lease, one looks
-// after publishes that take too long, one sweeps and cleans up, one reports, and up to Concurrency publish. All state
-// they share is the board, under mu. The user's code is never called under mu: the publisher and Classify are by the
-// workers, the logger and the observer by the reporter.
+// Its goroutines: the reader, the settler, the keeper of the lease, the timer, the reporter, the maintainer, one that
+// listens, and the workers. What they share is guarded by mu, which step alone takes.
 type engine struct {
-	db   *outbox.DB
-	cfg  Config
-	send send
-	// classify is the verdict on an error of send.
-	classify   judge
-	recallable bool // messages may wait for somebody to receive them
-	reports    *reporter
-	logger     watermill.LoggerAdapter // of reports
-	obs        observers
-	owner      string // the id of this run
-	sql        statements
+	db       *core.DB
+	cfg      Config
+	send     send
+	classify judge
+	obs      observers
+	logger   watermill.LoggerAdapter
+	reports  *reporter
+	owner    string // the id of this run
+	sql      statements
+	values   context.Context // of the calls' contexts
 
 	mu         sync.Mutex
-	board      *board
-	workers    int           // publishing goroutines that count against Concurrency
-	stuck      int           // goroutines whose publish timed out and has not returned
-	pace       time.Duration // moving average of how long a publish takes
-	calls      map[*call]struct{}
+	board      *board.Board
+	window     *window.Window
+	lanes      map[int16]owned
+	free       []board.Term // to be given back to the database
+	workers    map[*worker]struct{}
+	starting   int       // of them, those that have not taken a call yet
 	leaseUntil time.Time // no publish starts after it
+	paused     map[string]pause
+	share      int // lanes that are ours to have, by the last count; -1 before the first
 	stopping   bool
-	owned      int  // lanes, by the last count
-	draining   bool // some lanes are to be given back
-	drains     int  // calls of drain that wait
-	joined     bool // nobody reads our topics otherwise; of the lease goroutine, as what follows
-	waits      waitReport
-	shortfalls int // renewals in a row that found lanes missing to our share
-	reader     reader
-	loading    map[int16]*loading // lanes that were taken and whose held keys are not all loaded yet
-	share      int                // lanes that are ours to have, by the last count; -1 before the first
-	idle       int64              // counts reads that found everything done
-	idleCond   *sync.Cond
+	asked      bool      // the board wants a read
+	reads      int64     // that have begun
+	drains     []drain   // calls of drain that wait
+	tickAt     time.Time // when the timer looks
+	readAt     time.Time // when the reader looks
 
 	dirty     atomic.Bool   // there is something new to read
-	readNow   chan struct{} // capacity 1: look whether to read
-	settleNow chan struct{} // capacity 1: there are results
-	leaseNow  chan struct{} // capacity 1: lanes can be given back
+	readNow   chan struct{} // capacity 1, as the others: look whether to read
+	settleNow chan struct{} // there are results
+	leaseNow  chan struct{} // lanes can be given back, or are to be taken anew
+	tickNow   chan struct{} // the timer is to look sooner
 	running   chan struct{} // closed when lanes are owned
 
 	publishing sync.WaitGroup
-	values     context.Context // of the messages' contexts
-	gaveUp     atomic.Bool     // nobody waits for publishes any more
+	keeper     keeper
 }
+
+// owned is a lane that is ours in the database.
+type owned struct {
+	epoch int64
+	state laneState
+}
+
+type laneState int
+
+const (
+	taken   laneState = iota // its held keys are not loaded yet
+	reading                  // the board and the window have it
+	handing                  // it is to be given back once it is free
+)
 
 // statements are the statements of the engine with the table names filled in.
 type statements struct {
-	fetch, fetchMore, beginLife, writers, loadHeads, sweep, clean, pauseTopics        string
-	settlePublished, settleUnlocked, settleFailed                                     string
-	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake string
-	release, leave, forget                                                            string
+	fetch, fetchRange, fetchMore, beginLife, writers, loadHeads, sweep, clean                  string
+	settlePublished, settleUnlocked, settleFailed                                              string
+	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
+	leave, forget, pause                                                                       string
 }
 
 func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge, logger watermill.LoggerAdapter) (*engine, error) {
@@ -90,52 +100,125 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	if err := cfg.validate("Config"); err != nil {
 		return nil, err
 	}
-	reports := newReporter((*core.DB)(db).Logger(logger).With(watermill.LogFields{"scope": cfg.Scope, "forwarder": cfg.Name}))
-	logger = reportedLogger{reports.logger, reports}
+	logger = (*core.DB)(db).Logger(logger).With(watermill.LogFields{"scope": cfg.Scope, "forwarder": cfg.Name})
+	reports := newReporter(logger)
 	e := &engine{
-		db: db, cfg: cfg, send: s, classify: j, reports: reports, logger: logger,
-		obs:       observers{db.Name(), cfg.Scope, cfg.Observer, logger, reports},
-		owner:     uuid.NewString(),
-		calls:     map[*call]struct{}{},
+		db: (*core.DB)(db), cfg: cfg, send: s, classify: j,
+		obs:     observers{db.Name(), cfg.Scope, cfg.Observer, logger},
+		logger:  queuedLogger{logger, reports},
+		reports: reports,
+		owner:   uuid.NewString(),
+		values:  context.WithoutCancel(base),
+
+		board:     board.New(boardConfig(cfg)),
+		window:    window.New(),
+		lanes:     map[int16]owned{},
+		paused:    map[string]pause{},
+		workers:   map[*worker]struct{}{},
 		share:     -1,
-		loading:   map[int16]*loading{},
 		readNow:   make(chan struct{}, 1),
 		settleNow: make(chan struct{}, 1),
 		leaseNow:  make(chan struct{}, 1),
+		tickNow:   make(chan struct{}, 1),
 		running:   make(chan struct{}),
 	}
-	e.idleCond = sync.NewCond(&e.mu)
-	e.board = newBoard(&e.cfg)
-	e.board.observe = e.obs
-	e.reader = reader{rowBytes: guessedRowBytes, width: laneCount, span: firstSpan}
-	e.values = context.WithoutCancel(base)
+	e.keeper.e = e
 	t := cfg.Tables
 	e.sql = statements{
-		fetch: t.Render(schema.Fetch), fetchMore: t.Render(schema.FetchMore),
-		writers: t.Render(schema.Writers), loadHeads: t.Render(schema.LoadHeads), sweep: t.Render(schema.Sweep),
-		settlePublished: t.Render(schema.SettlePublished), settleUnlocked: t.Render(schema.SettleUnlocked),
-		settleFailed: t.Render(schema.SettleFailed),
-		clean:        t.Render(schema.CleanPublished), beginLife: t.Render(schema.BeginLife), pauseTopics: t.Render(schema.PauseTopics),
-		lock: t.Render(schema.LockForwarders), announce: t.Render(schema.AnnounceForwarder), ahead: t.Render(schema.ForwardersAhead),
-		retake: t.Render(schema.RetakeLanes), forget: t.Render(schema.ForgetForwarders),
-		join: t.Render(schema.JoinForwarders), createLanes: t.Render(schema.CreateLanes),
-		heartbeat: t.Render(schema.Heartbeat), members: t.Render(schema.Members), lanes: t.Render(schema.Lanes),
-		take: t.Render(schema.TakeLanes), release: t.Render(schema.ReleaseLanes), leave: t.Render(schema.LeaveForwarders),
+		fetch: t.Render(sqltext.Fetch), fetchRange: t.Render(sqltext.FetchRange), fetchMore: t.Render(sqltext.FetchMore),
+		beginLife: t.Render(sqltext.BeginLife),
+		writers:   t.Render(sqltext.Writers), loadHeads: t.Render(sqltext.LoadHeads), sweep: t.Render(sqltext.Sweep),
+		settlePublished: t.Render(sqltext.SettlePublished), settleUnlocked: t.Render(sqltext.SettleUnlocked),
+		settleFailed: t.Render(sqltext.SettleFailed),
+		clean:        t.Render(sqltext.CleanPublished),
+		lock:         t.Render(sqltext.LockForwarders), announce: t.Render(sqltext.AnnounceForwarder), ahead: t.Render(sqltext.ForwardersAhead),
+		join: t.Render(sqltext.JoinForwarders), createLanes: t.Render(sqltext.CreateLanes),
+		heartbeat: t.Render(sqltext.Heartbeat), members: t.Render(sqltext.Members), lanes: t.Render(sqltext.Lanes),
+		take: t.Render(sqltext.TakeLanes), retake: t.Render(sqltext.RetakeLanes), release: t.Render(sqltext.ReleaseLanes),
+		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics),
 	}
 	if cfg.Retention == -1 {
-		e.sql.settlePublished, e.sql.settleUnlocked = t.Render(schema.SettlePublishedDelete), t.Render(schema.SettleUnlockedDelete)
+		e.sql.settlePublished, e.sql.settleUnlocked = t.Render(sqltext.SettlePublishedDelete), t.Render(sqltext.SettleUnlockedDelete)
 	}
 	return e, nil
 }
 
-// prepare checks the schema and announces the forwarder. Nothing has to be undone if it fails.
+func boardConfig(cfg Config) board.Config {
+	return board.Config{
+		Concurrency: cfg.Concurrency, Rows: max(cfg.ReadAhead, cfg.Concurrency), Bytes: roomBytes,
+		SlowAfter: slowAfter, PublishTimeout: max(cfg.PublishTimeout, 0), HoldDead: cfg.HoldDead,
+		Backoff: cfg.Backoff.Delay, PauseBackoff: cfg.PauseBackoff.Delay,
+	}
+}
+
+// step is the only place where board, window and what else mu guards are touched. fn calls their methods, and nothing
+// that may wait.
+func (e *engine) step(fn func(now time.Time)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	fn(now)
+	e.pass(now, e.board.Effects())
+}
+
+// pass hands on what came of an event: to queues, signals and new goroutines only.
+func (e *engine) pass(now time.Time, f board.Effects) {
+	if f.Publish > e.starting && now.Before(e.leaseUntil) {
+		e.start(f.Publish)
+	}
+	if f.Settle {
+		signal(e.settleNow)
+	}
+	tick, read := e.board.Due()
+	if f.Read || !read.IsZero() && read.Before(e.readAt) {
+		e.asked = e.asked || f.Read
+		signal(e.readNow)
+	}
+	if !tick.IsZero() && tick.Before(e.tickAt) {
+		e.tickAt = tick
+		signal(e.tickNow)
+	}
+	if len(f.Free) > 0 {
+		e.free = append(e.free, f.Free...)
+		signal(e.leaseNow)
+	}
+	for _, c := range f.Recall {
+		for w := range e.workers {
+			if w.call == c {
+				w.ctx.recall()
+			}
+		}
+	}
+	if len(f.Expired) > 0 {
+		go e.expire(f.Expired)
+	}
+	if len(f.Reports) > 0 {
+		e.notePauses(now, f.Reports)
+		e.reports.post(func() { e.obs.report(f.Reports) })
+	}
+}
+
+// lose forgets terms that are over, or were given back. It is called under mu.
+func (e *engine) lose(terms ...board.Term) {
+	for _, t := range terms {
+		if e.lanes[t.Lane].epoch == t.Epoch {
+			delete(e.lanes, t.Lane)
+		}
+		if _, epoch := e.window.Mark(t.Lane); epoch == t.Epoch {
+			e.window.Drop(t.Lane)
+		}
+	}
+	e.board.LanesLost(terms...)
+}
+
+// prepare checks the schema and registers the forwarder. Nothing has to be undone if it fails.
 func (e *engine) prepare(ctx context.Context) error {
 	checkCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	if err := schema.Check(checkCtx, e.db); err != nil {
+	if err := schema.Check(checkCtx, (*outbox.DB)(e.db)); err != nil {
 		return err
 	}
-	return e.register(ctx)
+	return e.keeper.register(ctx)
 }
 
 // run works until ctx is over, then stops in order: nothing new is read or sent, what is under way is
@@ -146,7 +229,7 @@ func (e *engine) run(ctx context.Context) error {
 		return fmt.Errorf("open a connection for the lease: %w", err)
 	}
 	defer closeLease()
-	stopWake := e.db.OnCommit(e.cfg.Tables.OutboxName(), e.wake)
+	stopWake := e.db.OnCommit(e.wake)
 	defer stopWake()
 
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
@@ -160,15 +243,18 @@ func (e *engine) run(ctx context.Context) error {
 	if !e.cfg.DisableListen {
 		front.Go(func() { e.listen(ctx) })
 	}
-	back.Go(func() { e.keepLease(background, lease) })
-	back.Go(func() { e.watchCalls(background) })
+	e.keeper.q = lease
+	back.Go(func() { e.keeper.keep(background) })
+	back.Go(func() { e.tick(background) })
 	settler.Go(func() { e.settle(settling) })
 
 	<-ctx.Done()
-	e.mu.Lock()
-	e.stopping = true
-	e.idleCond.Broadcast()
-	e.mu.Unlock()
+	e.step(func(time.Time) {
+		e.stopping = true
+		e.board.Stop()
+		e.handBack(e.terms()...)
+		e.endDrains(e.reads+1, ErrClosed)
+	})
 	front.Wait()
 	signal(e.leaseNow)
 	left := e.waitForPublishes()
@@ -176,7 +262,7 @@ func (e *engine) run(ctx context.Context) error {
 	settler.Wait() // it settles what is left before it returns
 	stopBackground()
 	back.Wait()
-	e.leave(lease)
+	e.keeper.leave()
 	if left > 0 {
 		e.logger.Error("Stopped with publishes under way; they will be sent again",
 			context.DeadlineExceeded, watermill.LogFields{"messages": left})
@@ -198,14 +284,33 @@ func (e *engine) waitForPublishes() int {
 		return 0
 	case <-timer.C:
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.gaveUp.Store(true)
-	for c := range e.calls {
-		c.end(context.Canceled)
-	}
-	return len(e.calls)
+	return e.giveUp()
 }
+
+// tick is the goroutine with the one timer of all calls.
+func (e *engine) tick(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-e.tickNow:
+		}
+		e.step(func(now time.Time) {
+			e.board.Tick(now)
+			e.tickAt = now.Add(time.Hour)
+			if at, _ := e.board.Due(); !at.IsZero() && at.Before(e.tickAt) {
+				e.tickAt = at
+			}
+			timer.Reset(max(0, e.tickAt.Sub(now)))
+		})
+	}
+}
+
+// tell has observers told of something.
+func (e *engine) tell(report func(observers)) { e.reports.post(func() { report(e.obs) }) }
 
 // wake says that there is something new to read.
 func (e *engine) wake() {
@@ -218,32 +323,6 @@ func signal(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// drain waits until a read that began after the call has found nothing left to do.
-func (e *engine) drain(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.idleCond.Broadcast()
-	})
-	defer stop()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.drains++
-	defer func() { e.drains-- }()
-	// The read that is under way may have begun before the call.
-	for target := e.idle + 2; e.idle < target; {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if e.stopping {
-			return ErrClosed
-		}
-		e.wake()
-		e.idleCond.Wait()
-	}
-	return nil
 }
 
 // errorLog logs the first of a row of errors as an error and the others at debug, and when they end.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 var (
@@ -34,6 +34,20 @@ var (
 	// errBadMetadata: written by hand, since the write side stores what it can read back.
 	errBadMetadata = errors.New("forwarder: metadata is not a JSON object of strings")
 
+	// errStopped is why the contexts of calls end that are under way when Config.CloseTimeout is over.
+	errStopped = errors.New("forwarder: stopped")
+
+	// errGoexit is the error of code of the user's that called runtime.Goexit.
+	errGoexit = errors.New("it ended its goroutine")
+
+	// errNoLife: nobody has read the outbox since the server crashed, or ever.
+	errNoLife = errors.New("the server's life has no name yet")
+
+	// errNewLife: what was read has become meaningless.
+	errNewLife = errors.New("the server, or its sequence of ids, was restarted, restored or replaced; reading starts again")
+
+	errTooSlow = errors.New("forwarder: too many reports are waiting")
+
 	// ErrStandby is logged, and told to a ReadObserver, if the connections of a running forwarder reach a standby.
 	// Snapshots there do not list the transactions in progress, so it cannot be read in order: nothing is published
 	// until they reach a primary again. On a standby Run does not start; schema.Check says so.
@@ -42,5 +56,5 @@ var (
 
 // timedOut says whether a statement was given up because it took too long.
 func timedOut(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || schema.SQLState(err) == "57014"
+	return errors.Is(err, context.DeadlineExceeded) || text.SQLState(err) == "57014"
 }

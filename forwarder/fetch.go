@@ -1,36 +1,124 @@
 package forwarder
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-func (e *engine) fetchArgs(req request) []any {
-	xids, bounds, los, segmentBounds := e.reader.tracker.args()
-	n := len(req.lanes)
-	lanes, epochs, marks := make([]int64, n), make([]int64, n), make([]int64, n)
-	limits, rewound := make([]int64, n), make([]int64, n)
-	for i, l := range req.lanes {
-		lanes[i], epochs[i], marks[i] = int64(l.number), l.epoch, l.mark
-		limits[i], rewound[i] = req.limits[i].rows, req.limits[i].rewound
+// answer is the complete result of a read.
+type answer struct {
+	window.Answer
+	read board.Read
+}
+
+// fetch runs one of the statements that read. It must be a transaction of its own: the statement's answer about the next
+// transaction id is computed once per transaction.
+func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expected int) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	w := &req.window
+	more := req.due || len(req.asks.IDs) > 0
+	if more {
+		w.ByLane() // there is no such statement for a range
 	}
-	args := []any{e.cfg.Scope, e.owner, xids, bounds, los, segmentBounds, lanes, epochs, marks, limits, rewound,
-		topicsArg(e.cfg.Topics), req.span}
-	if req.due == nil && len(req.wanted) == 0 {
-		return args
+	args := []any{e.cfg.Scope, e.owner, w.Xids, w.Bounds, w.Los, w.SegmentBounds, w.Epochs[:], w.Marks[:], w.Limits[:], w.Rewound[:],
+		topicsArg(e.cfg.Topics), w.Stretch}
+	query := e.sql.fetch
+	switch {
+	case more:
+		due := []int64{}
+		if req.due {
+			due = req.asks.Due[:]
+		}
+		query, args = e.sql.fetchMore, append(args, idsArg(req.asks.IDs), e.cfg.HoldDead, due, topicsArg(req.asks.Closed))
+	case w.Single:
+		query = e.sql.fetchRange
 	}
-	ids := make([]int64, len(req.wanted))
-	for i, w := range req.wanted {
-		ids[i] = w.id
+	ans := answer{read: board.Read{ByID: make(map[int64]board.Found, len(req.asks.IDs)), Ready: make([]*board.Row, 0, expected), DueRead: req.due}}
+	var lane int16
+	var f board.Row // one for all to be scanned into
+	dest := []any{&lane, &f.ID, &f.UUID, &f.Topic, &f.Key, &f.Payload, &f.Metadata, &f.CreatedAt, &f.Attempts}
+	var some []board.Row // made some at a time, as there may be many
+	found := false
+	err := drive.Collect(ctx, q, func(rows drive.Rows) error {
+		f.Payload, f.Metadata = nil, nil // their arrays belong to the row before
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		source := lane &^ (window.Lanes - 1)
+		if source == sqltext.FromHeader {
+			found = true
+			return ans.header(&f)
+		}
+		lane -= source
+		if len(some) == cap(some) {
+			some = make([]board.Row, 0, min(max(2*cap(some), 1), 64))
+		}
+		some = append(some, f)
+		row := &some[len(some)-1]
+		row.Term = board.Term{Lane: lane, Epoch: w.Epochs[lane]}
+		row.Life = ans.Life
+		ans.Rows++
+		ans.Bytes += int64(len(row.Payload) + len(row.Metadata))
+		switch source {
+		case sqltext.FromID, sqltext.FromIDDead:
+			ans.read.ByID[row.ID] = board.Found{Row: row, Dead: source == sqltext.FromIDDead}
+		case sqltext.FromReady:
+			ans.Counts[lane]++
+			ans.Last[lane] = max(ans.Last[lane], row.ID)
+			ans.read.Ready = append(ans.read.Ready, row)
+		case sqltext.FromDue:
+			ans.read.Due = append(ans.read.Due, row)
+		}
+		return nil
+	}, query, args...)
+	switch {
+	case text.SQLState(err) == featureNotSupported && onStandby(ctx, q):
+		return ans, ErrStandby // which cannot look at what is unlogged
+	case err != nil:
+		return ans, err
+	case !found:
+		return ans, errors.New("the read returned no header")
+	case ans.Life == "":
+		return ans, errNoLife
 	}
-	due := req.due
-	if due == nil {
-		due = []int64{}
+	sortRows(ans.read.Ready)
+	return ans, nil
+}
+
+const featureNotSupported = "0A000"
+
+func onStandby(ctx context.Context, q drive.Querier) (standby bool) {
+	err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&standby) }, "SELECT pg_is_in_recovery()")
+	return err == nil && standby
+}
+
+// header reads the first result.
+func (a *answer) header(row *board.Row) error {
+	var nextXid, owned int64
+	var standby int
+	if _, err := fmt.Sscan(row.Key, &nextXid, &a.Rewind, &standby, &owned); err != nil {
+		return fmt.Errorf("header %q: %w", row.Key, err)
 	}
-	return append(args, ids, e.cfg.HoldDead, due)
+	if standby != 0 {
+		return ErrStandby
+	}
+	for n := range a.Owned {
+		a.Owned[n] = owned&(1<<n) != 0
+	}
+	a.Life = row.Topic
+	var err error
+	a.Snapshot, err = window.ParseSnapshot(row.UUID, nextXid, row.ID)
+	return err
 }
 
 func topicsArg(topics []string) []string {
@@ -40,82 +128,16 @@ func topicsArg(topics []string) []string {
 	return topics
 }
 
-// header is the first result of schema.Fetch.
-type header struct {
-	Snapshot string  `json:"snapshot"`
-	NextXid  int64   `json:"next_xid"`
-	Seq      int64   `json:"seq"`
-	Rewind   *int64  `json:"rewind"`
-	Standby  bool    `json:"standby"`
-	Life     *string `json:"life"` // nil after a crash, until somebody begins a new one
-	Lanes    []int16 `json:"lanes"`
+func idsArg(ids []int64) []int64 {
+	if ids == nil {
+		return []int64{}
+	}
+	return ids
 }
 
-const featureNotSupported = "0A000"
-
-// errNoLife: nobody has read the outbox since the server crashed, or ever.
-var errNoLife = errors.New("the server's life has no name yet")
-
-func (e *engine) onStandby(ctx context.Context) (standby bool) {
-	err := schema.Collect(ctx, e.db, func(rows schema.Rows) error { return rows.Scan(new(int64), &standby) }, schema.CheckServer)
-	return err == nil && standby
-}
-
-// fetch runs schema.Fetch. It must be a transaction of its own: the statement's answer about the next
-// transaction id is computed once per transaction.
-func (e *engine) fetch(ctx context.Context, req request, args []any, expected int) (res response, bytes int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
-	defer cancel()
-	res = response{rewind: -1, owned: make(map[int16]bool, len(req.lanes)), byID: make(map[int64]fetched, len(req.wanted)), ready: make([]fetched, 0, expected)}
-	query := e.sql.fetch
-	if req.due != nil || len(req.wanted) > 0 {
-		query = e.sql.fetchMore
-	}
-	var head *header
-	var f fetched // one for all rows, as there are many
-	dest := []any{&f.laneNumber, &f.id, &f.uuid, &f.topic, &f.keyText,
-		&f.payload, &f.metadata, &f.enqueuedAt, &f.attempts}
-	err = schema.Collect(ctx, e.db, func(rows schema.Rows) error {
-		f.payload, f.metadata = nil, nil // their arrays belong to the row before
-		if err := rows.Scan(dest...); err != nil {
-			return err
-		}
-		bytes += len(f.payload) + len(f.metadata)
-		source := f.laneNumber &^ (laneCount - 1)
-		f.laneNumber -= source
-		switch f.dead = source == schema.FromIDDead; source {
-		case schema.FromHeader:
-			head = &header{}
-			return json.Unmarshal(f.metadata, head)
-		case schema.FromID, schema.FromIDDead:
-			res.byID[f.id] = f
-		case schema.FromReady:
-			res.ready = append(res.ready, f)
-		case schema.FromDue:
-			res.due = append(res.due, f)
-		}
-		return nil
-	}, query, args...)
-	switch {
-	case schema.SQLState(err) == featureNotSupported && e.onStandby(ctx):
-		return res, bytes, ErrStandby // which cannot look at what is unlogged
-	case err != nil:
-		return res, bytes, err
-	case head == nil:
-		return res, bytes, errors.New("the read returned no header")
-	case head.Standby:
-		return res, bytes, ErrStandby
-	case head.Life == nil:
-		return res, bytes, errNoLife
-	}
-	res.life = *head.Life
-	if head.Rewind != nil {
-		res.rewind = *head.Rewind
-	}
-	for _, n := range head.Lanes {
-		res.owned[n] = true
-	}
-	sortFetched(res.ready)
-	res.snapshot, err = parseSnapshot(head.Snapshot, head.NextXid, head.Seq)
-	return res, bytes, err
+// sortRows orders rows by lane and id: the statement's branches are not promised to keep their order.
+func sortRows(rows []*board.Row) {
+	slices.SortFunc(rows, func(a, b *board.Row) int {
+		return cmp.Or(cmp.Compare(a.Term.Lane, b.Term.Lane), cmp.Compare(a.ID, b.ID))
+	})
 }

@@ -31,7 +31,7 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 	if pub == nil {
 		return nil, ErrNoPublisher
 	}
-	send := func(_ context.Context, _ <-chan struct{}, d core.Delivery, msg *message.Message) error {
+	send := func(_ *callContext, d core.Delivery, msg *message.Message) error {
 		if routed, ok := cfg.Routes[d.Topic]; ok {
 			return routed.Publish(d.Topic, msg)
 		}
@@ -76,7 +76,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	f.cancel = cancel
 	f.mu.Unlock()
 	defer close(f.done)
-	defer f.engine.reports.start()()
+	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
 	if f.blind {
 		f.engine.logger.Info("WARNING: nobody knows this publisher's errors, so an outage of the broker is charged to the messages "+
 			"until they are dead; set Config.Classify, or give the publisher a Classify method", nil)

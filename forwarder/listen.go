@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
-	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
 // listen is the goroutine that hears of commits in other processes. What it misses while the connection is
@@ -18,12 +18,12 @@ func (e *engine) listen(ctx context.Context) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
-		err := e.db.Listen(ctx, e.cfg.Tables.Channel(), func() {
+		err := e.db.Listen(ctx, func() {
 			report.report(nil)
 			retry.Reset()
 			e.wake()
 		})
-		if errors.Is(err, outbox.ErrNoListen) {
+		if errors.Is(err, drive.ErrNoListen) {
 			e.logger.Debug("Messages of other processes are found by polling", watermill.LogFields{"err": err.Error()})
 			return
 		}

@@ -6,13 +6,13 @@ import (
 	"math"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
 const (
-	sweepBatch  = 1000    // ids per lane and statement
-	sweepSpan   = 1 << 18 // how far a statement looks
-	maxSuspects = 1000
+	sweepBatch = 1000    // ids per lane and statement
+	sweepSpan  = 1 << 18 // how far a statement looks
 )
 
 // maintain is the goroutine for what is in no hurry: the sweep, a second look at held keys, writing down which topics are
@@ -26,10 +26,10 @@ func (e *engine) maintain(ctx context.Context) {
 	told := errorLog{logger: e.logger, what: "Writing paused topics"}
 	var published cleaner
 	var paused pauses
-	pauseTick := time.NewTicker(pauseInterval)
-	defer pauseTick.Stop()
 	tick := time.NewTicker(e.cfg.CleanInterval)
 	defer tick.Stop()
+	pauseTick := time.NewTicker(pauseInterval)
+	defer pauseTick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -39,7 +39,7 @@ func (e *engine) maintain(ctx context.Context) {
 		case <-tick.C:
 			heads.report(e.recheckHeads(ctx))
 			sweep.report(e.sweepLanes(ctx))
-			if !e.ownsLane(0) { // one forwarder is enough
+			if _, first := e.positions()[0]; !first { // one forwarder is enough
 				continue
 			}
 			if e.cfg.Retention > 0 {
@@ -53,156 +53,123 @@ func (e *engine) maintain(ctx context.Context) {
 	}
 }
 
-func (e *engine) ownsLane(number int16) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.board.lanes[number] != nil
+// position is where a walk through a lane stands.
+type position struct {
+	epoch, cursor int64
+}
+
+// positions returns the start of each lane that is read.
+func (e *engine) positions() map[int16]position {
+	of := map[int16]position{}
+	e.step(func(time.Time) {
+		for n, l := range e.lanes {
+			if l.state == reading {
+				of[n] = position{epoch: l.epoch}
+			}
+		}
+	})
+	return of
 }
 
 // sweepLanes looks once through all that is pending below the marks for rows that nobody here knows of, using
 // at most a twentieth of the time. What it finds is read by id after the next ordinary read: a row of a
 // transaction that has just committed is known by then, in its proper place.
 func (e *engine) sweepLanes(ctx context.Context) error {
-	e.mu.Lock()
-	for _, l := range e.board.lanes {
-		l.cursor = 0
-	}
-	e.mu.Unlock()
-	for {
+	for at := e.positions(); ; {
 		begun := time.Now()
-		more, err := e.sweepOnce(ctx)
+		more, err := e.sweepOnce(ctx, at)
 		if err != nil || !more {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, 20*time.Since(begun)) {
 			return nil
-		case <-time.After(20 * time.Since(begun)):
 		}
 	}
 }
 
-func (e *engine) sweepOnce(ctx context.Context) (more bool, err error) {
+// sleep waits, and says whether ctx was not over before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (e *engine) sweepOnce(ctx context.Context, at map[int16]position) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	var lanes, cursors, upto []int64
-	read := map[int16]*lane{}
-	e.mu.Lock()
-	for _, l := range e.board.sortedLanes() {
-		if l.cursor < l.mark {
-			lanes, cursors, upto = append(lanes, int64(l.number)), append(cursors, l.cursor), append(upto, min(l.mark, l.cursor+sweepSpan))
-			read[l.number] = l
+	e.step(func(time.Time) {
+		for n, p := range at {
+			mark, epoch := e.window.Mark(n)
+			if epoch != p.epoch || p.cursor >= mark {
+				delete(at, n)
+				continue
+			}
+			lanes, cursors, upto = append(lanes, int64(n)), append(cursors, p.cursor), append(upto, min(mark, p.cursor+sweepSpan))
 		}
-	}
-	e.mu.Unlock()
+	})
 	if len(lanes) == 0 {
 		return false, nil
 	}
 	found := map[int16][]int64{}
-	err = schema.Collect(ctx, e.db, func(rows schema.Rows) error {
+	err = drive.Collect(ctx, e.db, func(rows drive.Rows) error {
 		var lane int16
 		var id int64
-		if err := rows.Scan(&lane, &id); err != nil {
-			return err
-		}
+		err := rows.Scan(&lane, &id)
 		found[lane] = append(found[lane], id)
-		return nil
+		return err
 	}, e.sql.sweep, lanes, cursors, upto, int64(sweepBatch), topicsArg(e.cfg.Topics))
 	if err != nil {
 		return false, fmt.Errorf("sweep: %w", err)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i, number := range lanes {
-		l := read[int16(number)]
-		ids := found[l.number]
-		if l.cursor = upto[i]; len(ids) == sweepBatch {
-			l.cursor = ids[len(ids)-1]
-		}
-		more = more || l.cursor < l.mark
-		if l.lost || len(ids) == 0 {
-			continue
-		}
-		known := l.knownIDs()
-		for _, id := range ids {
-			if _, ok := known[id]; !ok && len(e.reader.suspects) < maxSuspects {
-				e.reader.suspects = append(e.reader.suspects, wanted{id: id, why: forSweep, lane: l})
+	e.step(func(time.Time) {
+		for i, lane := range lanes {
+			n := int16(lane)
+			ids, p := found[n], at[n]
+			if p.cursor = upto[i]; len(ids) == sweepBatch {
+				p.cursor = ids[len(ids)-1]
 			}
+			at[n] = p
+			e.board.Strays(board.Term{Lane: n, Epoch: p.epoch}, ids)
 		}
-	}
-	if len(e.reader.suspects) > 0 {
-		signal(e.readNow)
-	}
-	return more, nil
-}
-
-// knownIDs returns the rows that are in memory or skipped.
-func (l *lane) knownIDs() map[int64]struct{} {
-	known := make(map[int64]struct{}, len(l.inflight))
-	for id := range l.inflight {
-		known[id] = struct{}{}
-	}
-	for _, k := range l.keys {
-		for _, id := range k.skipped {
-			known[id] = struct{}{}
-		}
-	}
-	return known
+	})
+	return true, nil
 }
 
 // recheckHeads compares the keys that are held with the rows that hold them, which somebody else may have
 // settled, requeued or deleted.
 func (e *engine) recheckHeads(ctx context.Context) error {
-	type look struct {
-		key  *key
-		id   int64
-		head *heldBy
-	}
-	looks := map[int16][]look{}
-	cursors := map[int16]int64{}
-	e.mu.Lock()
-	for _, l := range e.board.lanes {
-		for _, k := range l.keys {
-			for id, h := range k.heads {
-				if !h.due.IsZero() {
-					looks[l.number], cursors[l.number] = append(looks[l.number], look{k, id, h}), 0
-				}
-			}
+	for at := e.positions(); len(at) > 0; {
+		begun := time.Now()
+		var lanes, cursors []int64
+		for n, p := range at {
+			lanes, cursors = append(lanes, int64(n)), append(cursors, p.cursor)
 		}
-	}
-	e.mu.Unlock()
-	for len(cursors) > 0 {
-		heads, complete, err := e.loadHeads(ctx, cursors)
+		limit := max(1, headsPerPage/len(lanes))
+		pages, err := e.heads(ctx, e.db, lanes, cursors, limit)
 		if err != nil {
 			return err
 		}
-		e.mu.Lock()
-		now := time.Now()
-		for number, from := range cursors {
-			to := int64(math.MaxInt64)
-			if !complete[number] {
-				to = heads[number][len(heads[number])-1].id
-			}
-			live := map[int64]head{}
-			for _, h := range heads[number] {
-				live[h.id] = h
-			}
-			for _, c := range looks[number] {
-				if c.id <= from || c.id > to || c.key.lane.lost || c.key.heads[c.id] != c.head || c.head.due.IsZero() {
-					continue // of another page, or it was tried meanwhile
+		e.step(func(now time.Time) {
+			for n, p := range at {
+				to := int64(math.MaxInt64)
+				if page := pages[n]; len(page) == limit {
+					to = page[limit-1].ID
 				}
-				if h, ok := live[c.id]; !ok {
-					e.board.removeHead(c.key, c.id)
-				} else if due := now.Add(h.wait); !h.dead && due.Add(time.Second).Before(c.head.due) {
-					e.board.retryHead(c.key, c.id, c.head, due)
+				e.board.HeadsSeen(now, begun, board.Term{Lane: n, Epoch: p.epoch}, p.cursor, to, pages[n])
+				if at[n] = (position{p.epoch, to}); to == math.MaxInt64 {
+					delete(at, n)
 				}
 			}
-			if cursors[number] = to; complete[number] {
-				delete(cursors, number)
-			}
+		})
+		if !sleep(ctx, 20*time.Since(begun)) {
+			return nil
 		}
-		e.mu.Unlock()
-		signal(e.readNow)
 	}
 	return nil
 }

@@ -6,11 +6,12 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 )
 
-// Observer is told of every publish. It may also implement the other interfaces of this file. PublishStart and
-// PublishEnd are called by the goroutines that publish, and are a part of the publish; the other methods are called one after the
-// other, and may be left out while one of them blocks. A panic is logged and ends nothing else. Payloads are not theirs to log.
+// Observer is told of every publish. It may also implement the other interfaces of this file. All
+// methods are called from several goroutines and must not block; payloads are not theirs to log.
 type Observer interface {
 	// PublishStart is called before a message is handed to its publisher. The context returned becomes the
 	// message's, and is passed to PublishEnd.
@@ -80,89 +81,115 @@ type CleanupObserver interface {
 	CleanedUp(db, scope string, rows int)
 }
 
-// observers reports to the user's observer and logger. It never waits for them.
+// observers calls the user's observer and writes the log. All but publishStart and what it returns run in the reporter.
 type observers struct {
 	db, scope string
 	base      Observer // nil = none
 	logger    watermill.LoggerAdapter
-	reports   *reporter
 }
 
-// paused logs that a topic is unavailable if it was not said lately.
-func (o observers) paused(topic string, failures int, wait time.Duration, err error, say bool) {
-	fields := watermill.LogFields{"topic": topic, "failures": failures, "wait": wait.String()}
-	switch {
-	case failures == 1:
-		o.logger.Error("Topic is unavailable and paused; its messages wait and are charged nothing", err, fields)
-	case say:
-		o.logger.Error("Topic is still unavailable; its messages wait and are charged nothing", err, fields)
-	default:
-		o.debug("Topic is still unavailable", fields, err)
+// publishStart tells the observer of a call, if there is one. What it returns is to be called at the end.
+func (o observers) publishStart(msg *message.Message, c *board.Call, broken func(error)) (end func(board.Result)) {
+	if o.base == nil {
+		return func(board.Result) {}
 	}
-	if t, ok := o.base.(TopicObserver); ok {
-		o.reports.tell(func() { t.TopicPaused(o.db, o.scope, topic, failures, wait, err) })
+	r, begun, ctx := c.Row, time.Now(), msg.Context()
+	guard(func() {
+		if with := o.base.PublishStart(ctx, msg, r.Topic); with != nil {
+			ctx = with
+		}
+	}, broken)
+	msg.SetContext(ctx)
+	return func(res board.Result) {
+		end := PublishEnd{
+			DB: o.db, Scope: o.scope, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Attempt: c.Attempt,
+			EnqueuedAt: r.CreatedAt, Took: time.Since(begun), Err: res.Err,
+		}
+		switch res.Verdict {
+		case board.Unavailable:
+			end.Verdict = Unavailable
+		case board.Permanent:
+			end.Verdict = Permanent
+		}
+		guard(func() { o.base.PublishEnd(ctx, end) }, broken)
 	}
 }
 
-func (o observers) resumed(topic string) {
-	o.logger.Info("Topic is available again", watermill.LogFields{"topic": topic})
-	if t, ok := o.base.(TopicObserver); ok {
-		o.reports.tell(func() { t.TopicResumed(o.db, o.scope, topic) })
+// report says what the board reports.
+func (o observers) report(list []board.Report) {
+	for _, r := range list {
+		fields := watermill.LogFields{"topic": r.Topic}
+		switch r.Kind {
+		case board.TopicPaused:
+			o.paused(r, fields.Add(watermill.LogFields{"failures": r.Failures, "wait": r.Wait.String()}))
+		case board.TopicResumed:
+			o.logger.Info("Topic is available again", fields)
+			if t, ok := o.base.(TopicObserver); ok {
+				t.TopicResumed(o.db, o.scope, r.Topic)
+			}
+		case board.TopicJammed:
+			o.logger.Error("As many publishes of the topic hang as Concurrency allows; none is started until some return", ErrPublishTimeout,
+				fields.Add(watermill.LogFields{"publishes": r.Failures}))
+		case board.RowRejected:
+			o.rejected(r, fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts, "wait": r.Wait.String()}))
+		case board.RowDead:
+			o.logger.Error("Message is dead: it will not be tried again until somebody requeues it", r.Err,
+				fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts}))
+			if d, ok := o.base.(DeadObserver); ok {
+				d.MessageDead(MessageDead{o.db, o.scope, r.Topic, r.UUID, r.ID, r.Attempts, r.Err})
+			}
+		case board.StrayFound:
+			o.logger.Info("A pending message was found that had been read before: somebody changed its row", watermill.LogFields{"id": r.ID})
+		case board.Shadowed:
+			o.logger.Info("More messages wait than can be kept in mind; the lane is read again when there is room", watermill.LogFields{"lane": r.Lane})
+		}
 	}
 }
 
-// debug logs an error that is no news. Its text is the user's code as well.
-func (o observers) debug(msg string, fields watermill.LogFields, err error) {
-	o.reports.tell(func() { o.reports.logger.Debug(msg, fields.Add(watermill.LogFields{"err": err.Error()})) })
+// paused logs the first failure as an error, and what repeats it each minute as well.
+func (o observers) paused(r board.Report, fields watermill.LogFields) {
+	if r.Failures == 1 || r.Repeated {
+		o.logger.Error("Topic is unavailable and paused; its messages wait and are charged nothing", r.Err, fields)
+	} else {
+		o.logger.Debug("Topic is still unavailable", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
+	}
+	if t, ok := o.base.(TopicObserver); ok && !r.Repeated {
+		t.TopicPaused(o.db, o.scope, r.Topic, r.Failures, r.Wait, r.Err)
+	}
 }
 
 // rejected logs the first failure of a topic in a while as an error, and others at debug.
-func (o observers) rejected(f failure, first bool) {
-	fields := watermill.LogFields{"id": f.row.id, "uuid": f.row.uuid, "topic": f.row.topic, "attempts": f.attempts, "wait": f.delay.String()}
-	if first {
-		o.logger.Error("A message was rejected and will be tried again; more of its topic are not reported for a minute", f.err, fields)
+func (o observers) rejected(r board.Report, fields watermill.LogFields) {
+	if r.Repeated {
+		o.logger.Debug("A message was rejected and will be tried again", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
 	} else {
-		o.debug("A message was rejected and will be tried again", fields, f.err)
-	}
-}
-
-func (o observers) swept(id int64) {
-	o.logger.Info("A pending message was found that had been read before: somebody changed its row", watermill.LogFields{"id": id})
-}
-
-func (o observers) dead(f failure) {
-	o.logger.Error("Message is dead: it will not be tried again until somebody requeues it", f.err, watermill.LogFields{
-		"id": f.row.id, "uuid": f.row.uuid, "topic": f.row.topic, "attempts": f.attempts})
-	if d, ok := o.base.(DeadObserver); ok {
-		o.reports.tell(func() {
-			d.MessageDead(MessageDead{o.db, o.scope, f.row.topic, f.row.uuid, f.row.id, f.attempts, f.err})
-		})
+		o.logger.Error("A message was rejected and will be tried again; more of its topic are not reported for a minute", r.Err, fields)
 	}
 }
 
 func (o observers) lanes(n int) {
 	o.logger.Info("Lanes owned", watermill.LogFields{"lanes": n})
 	if l, ok := o.base.(LaneObserver); ok {
-		o.reports.tell(func() { l.LanesOwned(o.db, o.scope, n) })
+		l.LanesOwned(o.db, o.scope, n)
 	}
 }
 
 func (o observers) read(e ReadEnd) {
 	if r, ok := o.base.(ReadObserver); ok {
 		e.DB, e.Scope = o.db, o.scope
-		o.reports.tell(func() { r.ReadEnd(e) })
+		r.ReadEnd(e)
 	}
 }
 
 func (o observers) settle(e SettleEnd) {
 	if s, ok := o.base.(SettleObserver); ok {
 		e.DB, e.Scope = o.db, o.scope
-		o.reports.tell(func() { s.SettleEnd(e) })
+		s.SettleEnd(e)
 	}
 }
 
 func (o observers) cleanedUp(rows int) {
 	if c, ok := o.base.(CleanupObserver); ok && rows > 0 {
-		o.reports.tell(func() { c.CleanedUp(o.db, o.scope, rows) })
+		c.CleanedUp(o.db, o.scope, rows)
 	}
 }

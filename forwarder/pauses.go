@@ -6,10 +6,40 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 )
 
-// pauseInterval is how often paused topics are written to the database if there are others than before.
-const pauseInterval = time.Second
+const (
+	// pauseInterval is how often paused topics are written to the database if there are others than before.
+	pauseInterval = time.Second
+	// pauseAgain is how often what has become of them is.
+	pauseAgain = time.Minute
+)
+
+// pause is what the board reported of a paused topic.
+type pause struct {
+	since    time.Time // the first failure
+	failures int
+	err      error // the last
+}
+
+// notePauses remembers what reports say of paused topics. It is called under mu.
+func (e *engine) notePauses(now time.Time, reports []board.Report) {
+	for _, r := range reports {
+		switch r.Kind {
+		case board.TopicPaused:
+			p, ok := e.paused[r.Topic]
+			if !ok {
+				p.since = now
+			}
+			p.failures, p.err = r.Failures, r.Err
+			e.paused[r.Topic] = p
+		case board.TopicResumed:
+			delete(e.paused, r.Topic)
+		}
+	}
+}
 
 // pauses keeps the paused topics in the database, so that SQL sees them. It is of the maintaining goroutine.
 type pauses struct {
@@ -19,27 +49,20 @@ type pauses struct {
 
 // tell writes the paused topics if they have changed, and each minute what has become of them.
 func (p *pauses) tell(ctx context.Context, e *engine) error {
-	var failures []int64
-	var since []float64
-	var errs []error
-	now := time.Now()
-	e.mu.Lock()
-	topics := slices.Sorted(maps.Keys(e.board.topics))
-	for _, name := range topics {
-		t := e.board.topics[name]
-		failures, since, errs = append(failures, int64(t.failures)), append(since, now.Sub(t.since).Seconds()), append(errs, t.err)
-	}
-	e.mu.Unlock()
-	if slices.Equal(topics, p.told) && (len(topics) == 0 || now.Sub(p.at) < reportEvery) {
+	var paused map[string]pause
+	e.step(func(time.Time) { paused = maps.Clone(e.paused) })
+	now, topics := time.Now(), slices.Sorted(maps.Keys(paused))
+	if slices.Equal(topics, p.told) && (len(topics) == 0 || now.Sub(p.at) < pauseAgain) {
 		return nil
 	}
-	reasons := make([]string, len(errs))
-	for i, err := range errs {
-		reasons[i] = errorText(err)
+	failures, since, reasons := make([]int64, len(topics)), make([]float64, len(topics)), make([]string, len(topics))
+	for i, topic := range topics {
+		was := paused[topic]
+		failures[i], since[i], reasons[i] = int64(was.failures), now.Sub(was.since).Seconds(), errorText(was.err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	if _, err := e.db.Exec(ctx, e.sql.pauseTopics, e.owner, topicsArg(topics), failures, since, reasons); err != nil {
+	if _, err := e.db.Exec(ctx, e.sql.pause, e.owner, topicsArg(topics), failures, since, reasons); err != nil {
 		return fmt.Errorf("write paused topics: %w", err)
 	}
 	p.told, p.at = topics, now

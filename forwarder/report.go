@@ -2,116 +2,133 @@ package forwarder
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-const (
-	maxReports = 1024 // that wait; further ones are only counted
-	// reportTimeout is how long Run waits at its end for an observer or a logger that hangs.
-	reportTimeout = 5 * time.Second
-)
+// maxReports is how many reports may wait; more are counted, and not waited for.
+const maxReports = 1024
 
-// reporter calls the observer and the logger, in order, on a goroutine of its own: what they do, hanging, panicking and
-// runtime.Goexit included, delays and ends nothing but reports.
+// reporter calls the logger and the observers in a goroutine of its own. They are code of the user's: they may take
+// their time, hang or panic, and that must stop nothing else.
 type reporter struct {
-	queue  chan func()
-	lost   atomic.Int64
-	logger watermill.LoggerAdapter // the user's
+	queue   chan func()
+	dropped atomic.Int64
+	stop    chan struct{}
+	done    chan struct{}
+	logger  watermill.LoggerAdapter
 }
 
 func newReporter(logger watermill.LoggerAdapter) *reporter {
-	return &reporter{queue: make(chan func(), maxReports), logger: logger}
+	return &reporter{queue: make(chan func(), maxReports), stop: make(chan struct{}), done: make(chan struct{}), logger: logger}
 }
 
-// tell queues a report. It never waits.
-func (r *reporter) tell(report func()) {
+// post queues a report. It never waits.
+func (r *reporter) post(report func()) {
 	select {
 	case r.queue <- report:
 	default:
-		r.lost.Add(1)
+		r.dropped.Add(1)
 	}
 }
 
-// start begins to make reports. What it returns makes those that are left and ends it.
-func (r *reporter) start() (stop func()) {
-	over, ended := make(chan struct{}), make(chan struct{})
-	go r.work(over, ended)
-	return sync.OnceFunc(func() {
-		close(over)
-		select {
-		case <-ended:
-		case <-time.After(reportTimeout):
-		}
-	})
-}
-
-func (r *reporter) work(over <-chan struct{}, ended chan<- struct{}) {
-	returned := false
+// run reports until it is to stop and nothing waits. A report that ends this goroutine gets it a successor.
+func (r *reporter) run() {
+	ended := true
 	defer func() {
-		if !returned { // a report called runtime.Goexit
-			go r.work(over, ended)
-			return
+		if ended {
+			go r.run()
+		} else {
+			close(r.done)
 		}
-		close(ended)
 	}()
 	for {
 		select {
 		case report := <-r.queue:
-			r.make(report)
-		case <-over:
-			for len(r.queue) > 0 {
-				r.make(<-r.queue)
+			r.call(report)
+			continue
+		default:
+		}
+		select {
+		case report := <-r.queue:
+			r.call(report)
+		case <-r.stop:
+			if len(r.queue) == 0 {
+				ended = false
+				return
 			}
-			returned = true
-			return
 		}
 	}
 }
 
-func (r *reporter) make(report func()) {
-	if n := r.lost.Swap(0); n > 0 {
-		r.guard("logger", func() {
-			r.logger.Info("Reports were left out, as the observer or the logger is slow", watermill.LogFields{"reports": n})
-		})
+func (r *reporter) call(report func()) {
+	guard(report, func(err error) {
+		// The logger itself may be what panics.
+		guard(func() { r.logger.Error("A logger or an observer failed", err, nil) }, func(error) {})
+	})
+	if n := r.dropped.Swap(0); n > 0 {
+		guard(func() {
+			r.logger.Error("The logger or an observer is too slow: reports were left out", errTooSlow, watermill.LogFields{"reports": n})
+		}, func(error) {})
 	}
-	r.guard("observer or logger", report)
 }
 
-// guard calls user code that has nothing to say about messages, and logs its panic.
-func (r *reporter) guard(what string, call func()) {
+// start begins to report. The function returned waits until everything is reported, but not for ever.
+func (r *reporter) start(atMost time.Duration) (end func()) {
+	go r.run()
+	return func() {
+		close(r.stop)
+		timer := time.NewTimer(atMost)
+		defer timer.Stop()
+		select {
+		case <-r.done:
+		case <-timer.C:
+		}
+	}
+}
+
+// guard runs code of the user's, and calls failed if that panics, which ends nothing else, or ends its goroutine, which
+// the caller's own deferred functions must expect.
+func guard(fn func(), failed func(error)) {
+	returned := false
 	defer func() {
-		p := recover()
-		if p == nil {
+		if returned {
 			return
 		}
-		defer func() { _ = recover() }() // the logger's own
-		r.logger.Error("User code panicked", fmt.Errorf("%s: %v", what, p), nil)
+		if p := recover(); p != nil {
+			failed(fmt.Errorf("%v", p))
+		} else {
+			failed(errGoexit)
+		}
 	}()
-	call()
+	fn()
+	returned = true
 }
 
-// reportedLogger is the user's logger behind a reporter.
-type reportedLogger struct {
-	to  watermill.LoggerAdapter
-	via *reporter
+// queuedLogger is a logger that waits for nobody.
+type queuedLogger struct {
+	to      watermill.LoggerAdapter
+	reports *reporter
 }
 
-func (l reportedLogger) Error(msg string, err error, fields watermill.LogFields) {
-	l.via.tell(func() { l.to.Error(msg, err, fields) })
+func (l queuedLogger) Error(msg string, err error, fields watermill.LogFields) {
+	l.reports.post(func() { l.to.Error(msg, err, fields) })
 }
-func (l reportedLogger) Info(msg string, fields watermill.LogFields) {
-	l.via.tell(func() { l.to.Info(msg, fields) })
+
+func (l queuedLogger) Info(msg string, fields watermill.LogFields) {
+	l.reports.post(func() { l.to.Info(msg, fields) })
 }
-func (l reportedLogger) Debug(msg string, fields watermill.LogFields) {
-	l.via.tell(func() { l.to.Debug(msg, fields) })
+
+func (l queuedLogger) Debug(msg string, fields watermill.LogFields) {
+	l.reports.post(func() { l.to.Debug(msg, fields) })
 }
-func (l reportedLogger) Trace(msg string, fields watermill.LogFields) {
-	l.via.tell(func() { l.to.Trace(msg, fields) })
+
+func (l queuedLogger) Trace(msg string, fields watermill.LogFields) {
+	l.reports.post(func() { l.to.Trace(msg, fields) })
 }
-func (l reportedLogger) With(fields watermill.LogFields) watermill.LoggerAdapter {
-	return reportedLogger{l.to.With(fields), l.via}
+
+func (l queuedLogger) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	return queuedLogger{l.to.With(fields), l.reports}
 }

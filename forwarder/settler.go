@@ -2,219 +2,215 @@ package forwarder
 
 import (
 	"context"
-	"slices"
+	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
 const (
-	maxSettle  = 10000 // rows per statement
-	lastSettle = 500   // rows per statement of the pass before giving up
-	// lockedPause is how long a row is left alone at least that somebody has locked, or that cannot be settled.
-	lockedPause = 100 * time.Millisecond
-	// stayCareful is how long no statement waits for locks any more after one did so in vain.
-	stayCareful = time.Minute
+	maxSettle     = 10000 // rows per statement
+	lastSettle    = 500   // rows per statement when it is the last try
+	maxErrorBytes = 2000
 )
 
-// settler writes results back, off the publishing path. It is of one goroutine.
-//
-// What fails is repeated: settling twice changes nothing. After an error that one row can cause, a time-out among them, a batch is halved, down
-// to the row, which is put aside and tried again by itself, so that it stops no other.
+// settler is the goroutine that writes results back, all that have come together since its last statement at once. What
+// fails is repeated: settling twice changes nothing. Only it touches these fields.
 type settler struct {
 	e         *engine
-	published []*row
-	failed    []failure
-	most      int       // rows of the next statement
-	careful   time.Time // until then statements pass by rows that are locked
-	retry     *backoff.ExponentialBackOff
-	report    errorLog
-	alone     errorLog // about rows that cannot be settled
-
-	asidePublished []*row
-	asideFailed    []failure
-	asideUntil     time.Time
+	published batch[*board.Row]
+	failed    batch[board.Failure]
 }
 
-// settle is the goroutine of the settler.
+// settle works until ctx is over and nothing is left that can be settled.
 func (e *engine) settle(ctx context.Context) {
+	s := &settler{e: e}
+	report := errorLog{logger: e.logger, what: "Settling messages"}
+	alone := errorLog{logger: e.logger, what: "Settling some of the messages, apart from the others,"}
+	s.published, s.failed = newBatch(s.writePublished, alone.report), newBatch(s.writeFailed, alone.report)
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 5*time.Second
-	s := &settler{e: e, most: maxSettle, retry: retry,
-		report: errorLog{logger: e.logger, what: "Settling messages"},
-		alone:  errorLog{logger: e.logger, what: "Settling some of the messages, apart from the others,"}}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for ctx.Err() == nil {
-		s.take()
-		wait := s.round(context.WithoutCancel(ctx))
-		if wait == 0 {
-			continue
+	for over := false; ; {
+		s.collect(time.Now())
+		news := e.settleNow
+		if len(s.published.rows)+len(s.failed.rows) > 0 {
+			err := errors.Join(s.published.part(context.WithoutCancel(ctx)), s.failed.part(context.WithoutCancel(ctx)))
+			report.report(err)
+			if err == nil {
+				retry.Reset()
+				continue
+			}
+			news = nil // not before the pause is over
+			timer.Reset(retry.NextBackOff())
+		} else {
+			if len(s.published.later)+len(s.failed.later) == 0 {
+				alone.report(nil)
+			}
+			timer.Reset(min(s.published.pause(time.Now()), s.failed.pause(time.Now())))
 		}
-		timer.Reset(wait)
-		now := e.settleNow
-		if len(s.published)+len(s.failed) > 0 {
-			now = nil // something is wrong: wait for all of the pause
+		if over {
+			break
 		}
 		select {
 		case <-ctx.Done():
-		case <-now:
+			over = true
+			s.published.careful = true // or it would wait for what somebody has locked
 		case <-timer.C:
+		case <-news:
 		}
 	}
-	s.last(context.WithoutCancel(ctx))
+	s.giveUp(context.WithoutCancel(ctx))
 }
 
-func (s *settler) take() {
-	s.e.mu.Lock()
-	defer s.e.mu.Unlock()
-	published, failed := s.e.board.takeResults(maxSettle)
-	s.published, s.failed = append(s.published, published...), append(s.failed, failed...)
+// collect takes new results, and those whose pause is over.
+func (s *settler) collect(now time.Time) {
+	var published []*board.Row
+	var failed []board.Failure
+	if room := maxSettle - len(s.published.rows) - len(s.failed.rows); room > 0 {
+		s.e.step(func(time.Time) { published, failed = s.e.board.Results(room) })
+	}
+	s.published.add(published, now)
+	s.failed.add(failed, now)
 }
 
-// round runs a statement for each kind of result, and says how long to wait before the next round.
-func (s *settler) round(ctx context.Context) time.Duration {
-	begun := time.Now()
-	if len(s.asidePublished)+len(s.asideFailed) > 0 && !begun.Before(s.asideUntil) {
-		s.tryAside(ctx, maxSettle)
-		// It may use a twentieth of the time.
-		s.asideUntil = time.Now().Add(max(lockedPause, 20*time.Since(begun)))
-	}
-	if len(s.published)+len(s.failed) == 0 {
-		if len(s.asidePublished)+len(s.asideFailed) == 0 {
-			s.alone.report(nil)
-			return time.Hour // results wake us
-		}
-		return max(time.Until(s.asideUntil), time.Millisecond)
-	}
-	err := s.step(ctx)
-	s.report.report(err)
-	if err == nil {
-		s.most = min(2*s.most, maxSettle)
-		s.retry.Reset()
-		return 0
-	}
-	if ofRows(err) && !timedOut(err) {
-		return 0
-	}
-	return s.retry.NextBackOff()
-}
-
-// step settles the first results of each kind.
-func (s *settler) step(ctx context.Context) error {
-	if n := min(s.most, len(s.published)); n > 0 {
-		part := s.published[:n]
-		locked, err := s.e.settlePublished(ctx, part, time.Now().Before(s.careful))
-		switch {
-		case err == nil:
-			s.putAside(locked, nil)
-			s.published = s.published[n:]
-		case timedOut(err) && n > 1:
-			s.careful, s.most = time.Now().Add(stayCareful), n/2
-			return err
-		case ofRows(err) && n > 1:
-			s.most = n / 2
-			return err
-		case ofRows(err):
-			s.careful = time.Now().Add(stayCareful)
-			s.alone.report(err)
-			s.putAside(part, nil)
-			s.published = s.published[n:]
-		default:
-			return err
-		}
-	}
-	if n := min(s.most, len(s.failed)); n > 0 {
-		part := s.failed[:n]
-		locked, err := s.e.settleFailed(ctx, part)
-		switch {
-		case err == nil:
-			s.putAside(nil, locked)
-			s.failed = s.failed[n:]
-		case ofRows(err) && n > 1:
-			s.most = n / 2
-			return err
-		case ofRows(err):
-			s.alone.report(err)
-			s.putAside(nil, part)
-			s.failed = s.failed[n:]
-		default:
-			return err
-		}
-	}
-	if len(s.published)+len(s.failed) == 0 {
-		s.published, s.failed = nil, nil // and their arrays
-	}
-	return nil
-}
-
-// putAside keeps rows for later that are locked, or cannot be settled.
-func (s *settler) putAside(published []*row, failed []failure) {
-	if len(published)+len(failed) == 0 {
+// giveUp tries once more, around what is locked and in small parts, and says how much is left.
+func (s *settler) giveUp(ctx context.Context) {
+	published, failed := s.published.last(ctx), s.failed.last(ctx)
+	left := len(published) + len(failed)
+	if left == 0 {
 		return
 	}
-	if len(s.asidePublished)+len(s.asideFailed) == 0 {
-		s.asideUntil = time.Now().Add(lockedPause)
-	}
-	s.asidePublished, s.asideFailed = append(s.asidePublished, published...), append(s.asideFailed, failed...)
+	s.e.step(func(time.Time) { s.e.board.Unsettled(published, failed) })
+	s.e.logger.Error("Stopped before all results were settled; their messages will be sent again", errStopped, watermill.LogFields{"messages": left})
 }
 
-// tryAside tries what was put aside once, in parts that are halved where one fails.
-func (s *settler) tryAside(ctx context.Context, most int) {
-	published, failed := s.asidePublished, s.asideFailed
-	s.asidePublished, s.asideFailed = nil, nil
-	halves(published, most, func(part []*row) bool {
-		locked, err := s.e.settlePublished(ctx, part, true)
-		if err != nil && (len(part) == 1 || !ofRows(err)) {
-			locked = part
-		} else if err != nil {
-			return false
-		}
-		s.putAside(locked, nil)
-		return true
-	})
-	halves(failed, most, func(part []failure) bool {
-		locked, err := s.e.settleFailed(ctx, part)
-		if err != nil && (len(part) == 1 || !ofRows(err)) {
-			locked = part
-		} else if err != nil {
-			return false
-		}
-		s.putAside(nil, locked)
-		return true
-	})
-}
-
-// halves calls try with parts of a list; where it says no, with the halves of the part.
-func halves[T any](list []T, most int, try func([]T) bool) {
-	for part := range slices.Chunk(list, most) {
-		if !try(part) {
-			halves(part, (len(part)+1)/2, try)
-		}
-	}
-}
-
-// last settles what it can before the forwarder ends: once around, without waiting for anybody, and says what it left.
-func (s *settler) last(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, s.e.cfg.QueryTimeout)
+// writePublished returns the rows that it could not settle because somebody has locked them, if it is careful;
+// else it waits for them.
+func (s *settler) writePublished(ctx context.Context, rows []*board.Row, careful bool) (locked []*board.Row, err error) {
+	e := s.e
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	for {
-		s.take()
-		s.asidePublished, s.asideFailed = append(s.asidePublished, s.published...), append(s.asideFailed, s.failed...)
-		if s.published, s.failed = nil, nil; len(s.asidePublished)+len(s.asideFailed) == 0 {
-			return
-		}
-		s.tryAside(ctx, lastSettle)
-		s.e.mu.Lock()
-		more := len(s.e.board.published)+len(s.e.board.failed) > 0
-		s.e.mu.Unlock()
-		if !more {
-			break
+	begun := time.Now()
+	ids, uuids, life := make([]int64, len(rows)), make([]string, len(rows)), rows[0].Life
+	for i, r := range rows {
+		ids[i], uuids[i] = r.ID, r.UUID
+		if r.Life != life {
+			life = "" // there are several
 		}
 	}
-	if left := len(s.asidePublished) + len(s.asideFailed); left > 0 {
-		s.e.logger.Error("Stopped before all results were settled; their messages will be sent again", context.DeadlineExceeded,
-			watermill.LogFields{"messages": left})
+	done := rows
+	if careful {
+		passed := map[int64]bool{}
+		err = drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+			var id int64
+			err := rows.Scan(&id)
+			passed[id] = true
+			return err
+		}, e.sql.settleUnlocked, ids, uuids)
+		if len(passed) > 0 {
+			done = nil
+			for _, r := range rows {
+				if passed[r.ID] {
+					locked = append(locked, r)
+				} else {
+					done = append(done, r)
+				}
+			}
+		}
+	} else {
+		_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, uuids, life)
 	}
+	end := SettleEnd{Published: len(done), Took: time.Since(begun), Err: err}
+	e.tell(func(o observers) { o.settle(end) })
+	if err != nil {
+		return nil, fmt.Errorf("settle %d published: %w", len(rows), err)
+	}
+	e.settled(done, nil)
+	return locked, nil
+}
+
+// writeFailed returns the failures that it could not settle because somebody has locked their rows.
+func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ bool) (locked []board.Failure, err error) {
+	e := s.e
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	begun := time.Now()
+	n := len(failed)
+	ids, lanes, epochs, attempts := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	delays, errs, permanent, uuids := make([]float64, n), make([]string, n), make([]bool, n), make([]string, n)
+	for i, f := range failed {
+		ids[i], lanes[i], epochs[i], attempts[i] = f.Row.ID, int64(f.Row.Term.Lane), f.Row.Term.Epoch, int64(f.Attempts)
+		delays[i], errs[i], permanent[i] = f.Delay.Seconds(), errorText(f.Err), f.Permanent
+		uuids[i] = f.Row.UUID
+	}
+	mostAttempts, minAge := int64(e.cfg.MaxAttempts), max(e.cfg.MinDeadAge, 0).Seconds()
+	if mostAttempts < 0 {
+		mostAttempts = 1 << 40
+	}
+	answers := make(map[int64]string, n)
+	err = drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+		var id int64
+		var answer string
+		err := rows.Scan(&id, &answer)
+		answers[id] = answer
+		return err
+	}, e.sql.settleFailed, e.cfg.Scope, e.owner, ids, lanes, epochs, attempts, delays, errs, permanent, mostAttempts, minAge, uuids)
+	end := SettleEnd{Took: time.Since(begun), Err: err}
+	outcomes := make([]board.Outcome, 0, n)
+	for _, f := range failed {
+		o := board.Outcome{Failure: f, Kind: board.Gone} // there is no answer if somebody else has settled it
+		switch answers[f.Row.ID] {
+		case "waiting":
+			o.Kind = board.Waiting
+		case "dead":
+			o.Kind = board.Dead
+			end.Dead++
+		case "fenced":
+			o.Kind = board.Fenced
+		case "locked":
+			locked = append(locked, f)
+			continue
+		}
+		outcomes = append(outcomes, o)
+	}
+	end.Failed = len(outcomes)
+	e.tell(func(o observers) { o.settle(end) })
+	if err != nil {
+		return nil, fmt.Errorf("settle %d failed: %w", n, err)
+	}
+	e.settled(nil, outcomes)
+	return locked, nil
+}
+
+// settled tells the board what is in the database.
+func (e *engine) settled(published []*board.Row, failed []board.Outcome) {
+	e.step(func(now time.Time) {
+		e.board.Settled(now, published, failed)
+		for _, o := range failed {
+			if t := o.Row.Term; o.Kind == board.Fenced && e.lanes[t.Lane].epoch == t.Epoch {
+				e.lose(t)
+				signal(e.leaseNow)
+			}
+		}
+		if len(e.drains) > 0 {
+			e.wake()
+		}
+	})
+}
+
+// errorText makes an error storable: Postgres text takes neither NUL nor invalid UTF-8.
+func errorText(err error) (text string) {
+	guard(func() { text = err.Error() }, func(failed error) { text = "the error's own text: " + failed.Error() })
+	if len(text) > maxErrorBytes {
+		text = text[:maxErrorBytes]
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?")
 }

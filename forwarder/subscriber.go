@@ -18,7 +18,7 @@ import (
 // says. The next message of a key is delivered after the ack of the one before.
 //
 // Subscribers of one topic share its messages. Each subscription has a forwarder's machinery: a connection for its
-// lease, with FromSQL out of the pool, and with FromPgx one to listen. It is safe for concurrent use.
+// lease, with FromSQL out of the pool, and with FromPgx one to read and one to listen. It is safe for concurrent use.
 type Subscriber struct {
 	db     *outbox.DB
 	cfg    Config
@@ -69,8 +69,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		cancel()
 		return nil, err
 	}
-	e.recallable = true
-	stopReports := e.reports.start()
+	stopReports := e.reports.start(cfg.CloseTimeout)
 	if err := e.prepare(ctx); err != nil {
 		stopReports()
 		cancel()
@@ -108,19 +107,19 @@ type delivery struct {
 // errNotDelivered: nobody received the message before the subscription ended.
 var errNotDelivered = errors.New("forwarder: not delivered")
 
-func (d delivery) send(ctx context.Context, recalled <-chan struct{}, row core.Delivery, msg *message.Message) error {
-	msgCtx, cancel := context.WithCancel(ctx)
+func (d delivery) send(call *callContext, row core.Delivery, msg *message.Message) error {
+	msgCtx, cancel := context.WithCancel(msg.Context())
 	defer cancel()
 	stop := context.AfterFunc(d.ctx, cancel) // the message's context ends with the subscription's
 	defer stop()
 	msg.SetContext(core.WithDelivery(msgCtx, msg, row, d.relay))
 	select {
 	case d.messages <- msg:
-	case <-recalled:
+	case <-call.recalled():
 		return errNotDelivered
 	case <-d.ctx.Done():
 		return errNotDelivered
-	case <-ctx.Done():
+	case <-call.Done():
 		return errNotDelivered
 	}
 	select {
@@ -128,7 +127,7 @@ func (d delivery) send(ctx context.Context, recalled <-chan struct{}, row core.D
 		return nil
 	case <-msg.Nacked():
 		return ErrNacked
-	case <-ctx.Done():
+	case <-call.Done():
 		return errNotDelivered
 	}
 }

@@ -2,12 +2,15 @@ package integration_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -19,6 +22,8 @@ type planned struct {
 	indexes []string // of the outbox, one of which each of its scans must use
 	sorted  bool     // the rows must come out of the index in order
 	always  bool     // even if the table has next to no rows
+	reading bool     // also as it is planned, once, on the connection for reading
+	only    bool     // and nowhere else
 }
 
 func plannedStatements() []planned {
@@ -34,16 +39,17 @@ func plannedStatements() []planned {
 	}
 	const owner = "00000000-0000-0000-0000-000000000001"
 	none := []int64{}
-	fetch := []any{"", owner, none, none, none, none, numbers, epochs, marks, limits, rewound, []string{}, int64(32768)}
+	fetch := []any{"", owner, none, none, none, none, epochs, marks, limits, rewound, []string{}, int64(32768)}
 	return []planned{
-		{name: "Fetch", sql: schema.Fetch, args: fetch, indexes: []string{"outbox_ready"}, sorted: true, always: true},
-		{name: "Fetch of a topic", sql: schema.Fetch, args: append(fetch[:11:11], []string{"events"}, int64(32768)),
-			indexes: []string{"outbox_ready"}, sorted: true, always: true},
-		{name: "FetchMore", sql: schema.FetchMore, args: append(fetch[:13:13], ids, false, repeated(lanes, 100)),
-			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey"}},
+		{name: "Fetch", sql: schema.Fetch, args: fetch, indexes: []string{"outbox_ready"}, sorted: true, always: true, reading: true},
+		{name: "Fetch of a topic", sql: schema.Fetch, args: append(fetch[:10:10], []string{"events"}, int64(32768)),
+			indexes: []string{"outbox_ready"}, sorted: true, always: true, reading: true},
+		{name: "FetchMore", sql: schema.FetchMore, args: append(fetch[:12:12], ids, false, repeated(lanes, 100), []string{"closed"}),
+			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey"}, reading: true},
+		{name: "FetchRange", sql: schema.FetchRange, args: fetch, indexes: []string{"outbox_pkey"}, sorted: true, reading: true, only: true},
 		{name: "Sweep", sql: schema.Sweep, args: []any{numbers, marks, repeated(lanes, 1<<40), int64(100), []string{}},
 			indexes: []string{"outbox_ready"}, always: true},
-		{name: "LoadHeads", sql: schema.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}, always: true},
+		{name: "LoadHeads", sql: schema.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}, always: true, reading: true},
 		{name: "SettlePublished", sql: schema.SettlePublished, args: []any{ids, slices.Repeat([]string{"x"}, some), ""}, indexes: []string{"outbox_pkey"}},
 		{name: "SettlePublishedDelete", sql: schema.SettlePublishedDelete, args: []any{ids, slices.Repeat([]string{"x"}, some), ""}, indexes: []string{"outbox_pkey"}},
 		{name: "SettleFailed", sql: schema.SettleFailed, indexes: []string{"outbox_pkey"},
@@ -79,6 +85,53 @@ func (p plan) scans() (list []plan, sorts int) {
 	return list, sorts
 }
 
+// checkReading asks for the plans of the connection for reading, which are made once for all states of the table.
+func checkReading(t *testing.T, q schema.Querier, state string) {
+	for _, s := range plannedStatements() {
+		if !s.reading {
+			continue
+		}
+		name := "plan_" + strings.ReplaceAll(s.name, " ", "_")
+		if strings.HasPrefix(state, "empty") {
+			_, err := q.Exec(t.Context(), "PREPARE "+name+" AS "+schema.Names{}.Render(s.sql))
+			require.NoError(t, err, s.name)
+		}
+		literals := make([]string, len(s.args))
+		for i, a := range s.args {
+			literals[i] = literal(a)
+		}
+		var text []byte
+		err := schema.Collect(t.Context(), q, func(rows schema.Rows) error { return rows.Scan(&text) },
+			"EXPLAIN (FORMAT JSON) EXECUTE "+name+"("+strings.Join(literals, ", ")+")")
+		require.NoError(t, err, s.name)
+		checkPlan(t, s, text)
+	}
+}
+
+// literal writes an argument as SQL.
+func literal(arg any) string {
+	switch a := arg.(type) {
+	case []int64:
+		return "'{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(a), " ", ","), "[]") + "}'"
+	case []string:
+		return "'{" + strings.Join(a, ",") + "}'"
+	}
+	return fmt.Sprintf("'%v'", arg)
+}
+
+func checkPlan(t *testing.T, s planned, text []byte) {
+	var root []struct{ Plan plan }
+	require.NoError(t, json.Unmarshal(text, &root))
+	scans, sorts := root[0].Plan.scans()
+	require.NotEmpty(t, scans, s.name)
+	for _, scan := range scans {
+		assert.Contains(t, s.indexes, scan.Index, "%s has a %s", s.name, scan.Type)
+	}
+	if s.sorted {
+		assert.Zero(t, sorts, "%s sorts", s.name)
+	}
+}
+
 // TestPlans asks the planner for its plans in databases of several sizes, with statistics that are fresh, and with
 // some from when the database looked altogether different.
 func TestPlans(t *testing.T) {
@@ -86,24 +139,19 @@ func TestPlans(t *testing.T) {
 	const empty = "empty, never analyzed"
 	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // it would spoil what is stale
 	h.exec(t, "ALTER TABLE outbox SET UNLOGGED")                   // which saves a third of the time; the planner does not care
+	reading, closeReading, err := (*core.DB)(h.db).Reading(t.Context())
+	require.NoError(t, err)
+	defer closeReading()
 	check := func(state string) {
 		t.Run(state, func(t *testing.T) {
+			checkReading(t, reading, state)
 			for _, s := range plannedStatements() {
-				if state == empty && !s.always {
+				if s.only || state == empty && !s.always {
 					continue // reading a few pages as a whole is as good, and it is planned anew each time
 				}
 				var text []byte
 				require.NoError(t, h.pool.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+schema.Names{}.Render(s.sql), s.args...).Scan(&text), s.name)
-				var root []struct{ Plan plan }
-				require.NoError(t, json.Unmarshal(text, &root))
-				scans, sorts := root[0].Plan.scans()
-				require.NotEmpty(t, scans, s.name)
-				for _, scan := range scans {
-					assert.Contains(t, s.indexes, scan.Index, "%s has a %s", s.name, scan.Type)
-				}
-				if s.sorted {
-					assert.Zero(t, sorts, "%s sorts", s.name)
-				}
+				checkPlan(t, s, text)
 			}
 		})
 	}

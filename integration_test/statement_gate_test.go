@@ -149,6 +149,6 @@ func (g *statementGate) arrives(t testing.TB, what string, statements ...*heldSt
 }
 
 // holdReads holds back the results of reads.
-func (g *statementGate) holdReads() (reads [2]*heldStatement) {
-	return [2]*heldStatement{g.holdResult(schema.Fetch), g.holdResult(schema.FetchMore)}
+func (g *statementGate) holdReads() (reads [3]*heldStatement) {
+	return [3]*heldStatement{g.holdResult(schema.Fetch), g.holdResult(schema.FetchRange), g.holdResult(schema.FetchMore)}
 }

@@ -42,6 +42,7 @@ const (
 	CreateLanes           = sqltext.CreateLanes
 	FailInbox             = sqltext.FailInbox
 	Fetch                 = sqltext.Fetch
+	FetchRange            = sqltext.FetchRange
 	FetchMore             = sqltext.FetchMore
 	ForgetForwarders      = sqltext.ForgetForwarders
 	ForwardersAhead       = sqltext.ForwardersAhead

@@ -32,16 +32,25 @@ const (
 	// they do when a long transaction ends, share the pages of the table that they visit: a page that many
 	// published rows lie on is loaded once and not once for each lane.
 	//
+	// What is said of lanes is said of all 64 in their order, so that each finds its own by its number: a plan for any
+	// arguments would compare each lane with each of the arguments otherwise.
+	//
 	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments
-	// and their bounds; lanes, their epochs, marks, limits, and how much those grow if the lane starts below its
-	// mark; topics (empty = all); how many ids past its mark a lane is read.
+	// and their bounds; by lane its epoch (0 = not to be read), mark, limit, and how much that grows if the lane starts below
+	// its mark; topics (empty = all); how many ids past its mark a lane is read.
 	Fetch = fetchHeader + fetchReady
+
+	// FetchRange is Fetch for lanes that all start at one place, not far from the end of the table: it walks that range of
+	// the primary key once instead of the index of each lane. The limit is the sum of theirs.
+	//
+	// Arguments: those of Fetch.
+	FetchRange = fetchHeader + fetchRange
 
 	// FetchMore is Fetch that also reads rows by id, and rows that waited for their time.
 	// Most reads need neither, and the statement is planned each time.
 	//
-	// Arguments: those of Fetch; ids; whether dead rows count among them; for each lane at most how many rows of
-	// what fell due (none at all to leave it out).
+	// Arguments: those of Fetch; ids; whether dead rows count among them; by lane at most how many rows of
+	// what fell due (none at all to leave it out), and the topics of which none is wanted.
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue
 
 	fetchHeader = `WITH clock AS MATERIALIZED (
@@ -60,20 +69,16 @@ const (
          WHERE g.lo < now.xmax
     ) t
 ), owned AS MATERIALIZED (
-    SELECT w.lane, least(w.mark, rewind.id) AS mark, now.at,
+    SELECT l.lane, least(w.mark, rewind.id) AS mark, now.at,
            w.lim + CASE WHEN rewind.id < w.mark THEN w.rewound ELSE 0 END AS lim
-      FROM unnest($7::bigint[]::smallint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[])
-           AS w(lane, epoch, mark, lim, rewound)
-      JOIN {lanes} l ON l.scope = $1::text AND l.lane = w.lane AND l.owner = $2::uuid AND l.epoch = w.epoch
-     CROSS JOIN rewind CROSS JOIN now
+      FROM rewind CROSS JOIN now CROSS JOIN {lanes} l
+     CROSS JOIN LATERAL (SELECT ($8::bigint[])[l.lane + 1], ($9::bigint[])[l.lane + 1], ($10::bigint[])[l.lane + 1]) AS w(mark, lim, rewound)
+     WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.epoch = ($7::bigint[])[l.lane + 1]
 )
-SELECT 0::smallint AS lane, 0::bigint AS id, ''::text AS uuid, ''::text AS topic, ''::text AS key,
-       NULL::bytea AS payload,
-       jsonb_build_object('snapshot', now.snap::text, 'next_xid', now.next_xid, 'seq', now.seq, 'rewind', rewind.id,
-                          'standby', pg_is_in_recovery(),
-                          'life', {life},
-                          'lanes', (SELECT coalesce(jsonb_agg(owned.lane), '[]') FROM owned)) AS metadata,
-       now.at AS created_at, 0 AS attempts
+SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({life}, '') AS topic,
+       concat_ws(' ', now.next_xid, coalesce(rewind.id, -1), pg_is_in_recovery()::int,
+                 (SELECT coalesce(bit_or(1::bigint << owned.lane), 0) FROM owned)) AS key,
+       NULL::bytea AS payload, NULL::jsonb AS metadata, now.at AS created_at, 0 AS attempts
   FROM now CROSS JOIN rewind`
 
 	// What a row may hold that no client can read, infinity for one, must not stop the read.
@@ -85,31 +90,41 @@ SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metada
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
          FROM {outbox} o
-        WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND (o.lane, o.id) <= (owned.lane, owned.mark + $13::bigint)
+        WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND (o.lane, o.id) <= (owned.lane, owned.mark + $12::bigint)
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
-          AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
         ORDER BY o.lane, o.id LIMIT owned.lim) r`
+
+	fetchRange = `
+UNION ALL
+SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
+  FROM (SELECT min(owned.mark), sum(owned.lim)::bigint FROM owned) AS w(mark, lim) CROSS JOIN LATERAL (
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
+         FROM {outbox} o
+        WHERE o.id > w.mark AND o.id <= w.mark + $12::bigint AND o.lane IN (SELECT owned.lane FROM owned)
+          AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
+        ORDER BY o.id LIMIT w.lim) r`
 
 	fetchByID = `
 UNION ALL
 SELECT o.lane + CASE WHEN o.dead_at IS NULL THEN 64 ELSE 256 END::smallint, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata,
        ` + createdAt + `, o.attempts
   FROM {outbox} o
- WHERE o.id = ANY ($14::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
+ WHERE o.id = ANY ($13::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $14::bool)
    AND o.lane IN (SELECT owned.lane FROM owned)`
 
 	fetchDue = `
 UNION ALL
 SELECT r.lane + 192::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
-  FROM owned JOIN unnest($7::bigint[]::smallint[], $16::bigint[]) AS d(lane, lim) ON d.lane = owned.lane
- CROSS JOIN LATERAL (
+  FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
          FROM {outbox} o
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
-          AND ($12::text[] = '{}' OR o.topic = ANY ($12::text[]))
-        ORDER BY o.lane, o.due_at, o.id LIMIT d.lim) r
- WHERE $16::bigint[] <> '{}'`
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[])) AND o.topic <> ALL ($16::text[])
+        ORDER BY o.lane, o.due_at, o.id LIMIT ($15::bigint[])[owned.lane + 1]) r
+ WHERE $15::bigint[] <> '{}'`
 
 	// Writers lists the transaction ids (the lower 32 bits) that may have written to the outbox: those that hold a
 	// lock on it that a writer takes, which is kept to the end of the transaction.

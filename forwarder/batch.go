@@ -1,0 +1,117 @@
+package forwarder
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+const (
+	lockedPause = 100 * time.Millisecond // before rows are tried again that somebody has locked
+	alonePause  = 10 * time.Second       // before a row is tried again that cannot be settled even alone
+)
+
+// batch is results of one kind on their way into the database. After an error that one row may have caused the parts are
+// halved until that row stands alone.
+type batch[T any] struct {
+	write   func(ctx context.Context, part []T, careful bool) (locked []T, err error)
+	alone   func(error) // told why a row cannot be settled even alone
+	rows    []T
+	most    int  // in a part
+	careful bool // pass by what somebody has locked
+	later   []T  // locked, or not to be settled even alone
+	laterAt time.Time
+}
+
+func newBatch[T any](write func(context.Context, []T, bool) ([]T, error), alone func(error)) batch[T] {
+	return batch[T]{write: write, alone: alone, most: maxSettle}
+}
+
+// add takes new results, and those whose pause is over.
+func (b *batch[T]) add(rows []T, now time.Time) {
+	b.rows = append(b.rows, rows...)
+	if len(b.later) > 0 && !now.Before(b.laterAt) {
+		b.rows, b.later, b.careful = append(b.rows, b.later...), nil, true
+	}
+}
+
+// pause returns how long to wait for those that are to be tried later.
+func (b *batch[T]) pause(now time.Time) time.Duration {
+	if len(b.later) == 0 {
+		return time.Hour
+	}
+	return max(0, b.laterAt.Sub(now))
+}
+
+// putOff tries rows again after a pause, and the others now.
+func (b *batch[T]) putOff(rows []T, at time.Time) {
+	if len(rows) > 0 {
+		if len(b.later) == 0 || at.Before(b.laterAt) {
+			b.laterAt = at
+		}
+		b.later = append(b.later, rows...)
+	}
+}
+
+// part writes a part. It returns an error that no row of it is to blame for.
+func (b *batch[T]) part(ctx context.Context) error {
+	if len(b.rows) == 0 {
+		return nil
+	}
+	n := min(b.most, len(b.rows))
+	locked, err := b.write(ctx, b.rows[:n:n], b.careful)
+	switch {
+	case err == nil:
+		b.rows, b.most = b.rows[n:], min(2*b.most, maxSettle)
+		b.putOff(locked, time.Now().Add(lockedPause))
+		if b.careful = b.careful && len(b.rows)+len(b.later) > 0; len(b.rows) == 0 {
+			b.rows = nil // let go of the array
+		}
+		return nil
+	case !rowsFault(err):
+		return err
+	}
+	b.careful = true
+	if b.most = n / 2; n == 1 {
+		b.most = 1
+		b.putOff(b.rows[:1:1], time.Now().Add(alonePause))
+		b.rows = b.rows[1:]
+		b.alone(err)
+	}
+	return nil
+}
+
+// last tries all once more, in small parts, and returns what is left.
+func (b *batch[T]) last(ctx context.Context) (left []T) {
+	rows := append(b.rows, b.later...)
+	for len(rows) > 0 {
+		n := min(lastSettle, len(rows))
+		locked, err := b.write(ctx, rows[:n:n], true)
+		if err != nil && (timedOut(err) || !rowsFault(err)) {
+			return append(left, rows...)
+		}
+		if err != nil {
+			locked = rows[:n:n]
+		}
+		left, rows = append(left, locked...), rows[n:]
+	}
+	return left
+}
+
+// rowsFault says whether an error may be due to one of many rows: something about its data, or that somebody has it
+// locked. Lost connections, missing tables and privileges, deadlocks and full disks are not.
+func rowsFault(err error) bool {
+	if timedOut(err) {
+		return true
+	}
+	state := text.SQLState(err)
+	if len(state) < 2 {
+		return false
+	}
+	switch state[:2] {
+	case "08", "25", "28", "3D", "3F", "40", "42", "53", "57", "58":
+		return false
+	}
+	return true
+}

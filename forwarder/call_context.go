@@ -1,0 +1,98 @@
+package forwarder
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// callContext is the context of one Publish call. Most publishers never look whether it is over, so that only those
+// that do pay for what that takes.
+type callContext struct {
+	base context.Context // for its values; never over
+
+	mu    sync.Mutex
+	inner context.Context // made when somebody asks for Done
+	end   context.CancelCauseFunc
+	cause error         // why it is over
+	back  chan struct{} // made when somebody asks for recalled; closed = the message is to be taken back
+	asked bool          // to take it back
+}
+
+// Deadline is none: an in-process Pub/Sub may hand the context on, to handlers that have more time.
+func (c *callContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Done also makes what contexts that are derived from this one find by Value, so that they need no goroutine.
+func (c *callContext) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.make()
+	return c.inner.Done()
+}
+
+// make is called under mu.
+func (c *callContext) make() {
+	if c.inner == nil {
+		c.inner, c.end = context.WithCancelCause(c.base)
+		if c.cause != nil {
+			c.end(c.cause)
+		}
+	}
+}
+
+func (c *callContext) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.cause {
+	case nil:
+		return nil
+	case ErrPublishTimeout:
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
+}
+
+func (c *callContext) Value(key any) any {
+	c.mu.Lock()
+	inner := c.inner
+	c.mu.Unlock()
+	if inner != nil {
+		return inner.Value(key)
+	}
+	return c.base.Value(key)
+}
+
+// over ends the context; only the first call counts. A cause other than context.Canceled is what context.Cause returns.
+func (c *callContext) over(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != nil {
+		return
+	}
+	if c.cause = cause; c.inner != nil {
+		c.end(cause)
+	} else if cause != context.Canceled {
+		c.make()
+	}
+}
+
+// recalled is closed when a message that nobody has received yet is to be taken back.
+func (c *callContext) recalled() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.back == nil {
+		if c.back = make(chan struct{}); c.asked {
+			close(c.back)
+		}
+	}
+	return c.back
+}
+
+func (c *callContext) recall() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.asked && c.back != nil {
+		close(c.back)
+	}
+	c.asked = true
+}

@@ -1,0 +1,56 @@
+package forwarder
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// drain is a call of Drain that waits.
+type drain struct {
+	after int64      // a read that began later counts
+	done  chan error // capacity 1
+}
+
+// drain waits until a read that began after the call has found nothing left to do.
+func (e *engine) drain(ctx context.Context) error {
+	d := drain{done: make(chan error, 1)}
+	e.step(func(time.Time) {
+		d.after = e.reads
+		e.drains = append(e.drains, d)
+		if e.stopping {
+			e.endDrains(e.reads+1, ErrClosed)
+		}
+	})
+	defer e.step(func(time.Time) {
+		e.drains = slices.DeleteFunc(e.drains, func(o drain) bool { return o.done == d.done })
+	})
+	e.wake()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-d.done:
+		return err
+	}
+}
+
+// endDrains answers those that began before a read. It is called under mu.
+func (e *engine) endDrains(read int64, err error) {
+	e.drains = slices.DeleteFunc(e.drains, func(d drain) bool {
+		if d.after >= read {
+			return false
+		}
+		d.done <- err
+		return true
+	})
+}
+
+// complete says whether all lanes that are ours to have are being read. It is called under mu.
+func (e *engine) complete() bool {
+	for _, l := range e.lanes {
+		if l.state != reading {
+			return false
+		}
+	}
+	return e.share >= 0 && len(e.lanes) >= e.share
+}

@@ -1,0 +1,101 @@
+package forwarder
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+// headsPerPage is how many held keys one statement loads.
+const headsPerPage = 5000
+
+// loading is a lane that was taken, with the part of its held keys that is loaded.
+type loading struct {
+	term  board.Term
+	heads []board.Head
+}
+
+// loadHeads loads a page of the messages that hold keys in lanes that were taken, and starts those that are done. It is
+// called by the reading goroutine, so its statement begins after the taking committed and ends before the first read. Lanes
+// with few go first, and what they have is published while the others still load.
+func (r *reader) loadHeads(ctx context.Context) error {
+	e := r.e
+	e.step(func(time.Time) {
+		for n, l := range e.lanes {
+			if old := r.loading[n]; l.state == taken && (old == nil || old.term.Epoch != l.epoch) {
+				r.loading[n] = &loading{term: board.Term{Lane: n, Epoch: l.epoch}}
+			}
+		}
+		for n, l := range r.loading {
+			if e.lanes[n] != (owned{l.term.Epoch, taken}) {
+				delete(r.loading, n)
+			}
+		}
+	})
+	if len(r.loading) == 0 {
+		return nil
+	}
+	lanes, cursors := make([]int64, 0, len(r.loading)), make([]int64, 0, len(r.loading))
+	for n, l := range r.loading {
+		cursor := int64(0)
+		if k := len(l.heads); k > 0 {
+			cursor = l.heads[k-1].ID
+		}
+		lanes, cursors = append(lanes, int64(n)), append(cursors, cursor)
+	}
+	limit := max(1, headsPerPage/len(lanes))
+	pages, err := e.heads(ctx, r.q, lanes, cursors, limit)
+	if err != nil {
+		return err
+	}
+	e.step(func(now time.Time) {
+		for n, l := range r.loading {
+			l.heads = append(l.heads, pages[n]...)
+			if len(pages[n]) == limit || e.lanes[n] != (owned{l.term.Epoch, taken}) {
+				continue
+			}
+			delete(r.loading, n)
+			e.lanes[n] = owned{l.term.Epoch, reading}
+			e.board.LaneTaken(now, l.term, l.heads)
+			e.window.Take(n, l.term.Epoch)
+			r.more = true
+		}
+	})
+	return nil
+}
+
+// heads reads a page of the messages that hold keys, above a cursor in each lane.
+func (e *engine) heads(ctx context.Context, q drive.Querier, lanes, cursors []int64, limit int) (map[int16][]board.Head, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	pages := map[int16][]board.Head{}
+	err := drive.Collect(ctx, q, func(rows drive.Rows) error {
+		var lane int16
+		var h board.Head
+		var wait float64
+		if err := rows.Scan(&lane, &h.ID, &h.Key, &h.Topic, &h.Attempts, &wait, &h.Dead); err != nil {
+			return err
+		}
+		if lane < 0 {
+			if h.Dead {
+				return ErrStandby
+			}
+			return nil
+		}
+		h.Wait = time.Duration(wait * float64(time.Second))
+		pages[lane] = append(pages[lane], h)
+		return nil
+	}, e.sql.loadHeads, lanes, cursors, int64(limit), topicsArg(e.cfg.Topics), e.cfg.HoldDead)
+	if err != nil {
+		return nil, fmt.Errorf("load held keys: %w", err)
+	}
+	for _, page := range pages {
+		slices.SortFunc(page, func(a, b board.Head) int { return cmp.Compare(a.ID, b.ID) })
+	}
+	return pages, nil
+}

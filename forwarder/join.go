@@ -1,0 +1,83 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+// waitReportInterval is how often a forwarder says that it waits for others to leave.
+const waitReportInterval = time.Minute
+
+// waitReport is what was last said about forwarders that this one waits for.
+type waitReport struct {
+	since, said time.Time // zero = it does not wait
+}
+
+// register writes the heartbeat row, and joins the forwarders of the scope unless others must leave first: those that
+// read some of the same topics under another scope, or other topics under the same one.
+func (k *keeper) register(ctx context.Context) error {
+	e := k.e
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	var ahead []string
+	err := e.db.Transact(ctx, func(q drive.Querier) error {
+		if _, err := q.Exec(ctx, e.sql.lock); err != nil {
+			return err
+		}
+		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name, e.cfg.LeaseTTL.Seconds()); err != nil {
+			return err
+		}
+		err := drive.Collect(ctx, q, func(rows drive.Rows) error {
+			var scope, name, topics string
+			var waits bool
+			if err := rows.Scan(&scope, &name, &topics, &waits); err != nil {
+				return err
+			}
+			if topics == "" {
+				topics = "all topics"
+			}
+			if waits {
+				topics += ", which waits as well, for longer"
+			}
+			ahead = append(ahead, fmt.Sprintf("%s (scope %s with %s)", name, scope, topics))
+			return nil
+		}, e.sql.ahead, e.owner)
+		if err != nil || len(ahead) > 0 {
+			return err
+		}
+		if _, err := q.Exec(ctx, e.sql.join, e.owner); err != nil {
+			return err
+		}
+		_, err = q.Exec(ctx, e.sql.createLanes, e.cfg.Scope)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("register forwarder: %w", err)
+	}
+	k.joined = len(ahead) == 0
+	k.sayWaiting(ahead)
+	return nil
+}
+
+// sayWaiting logs what the forwarder waits for, at once and then each minute.
+func (k *keeper) sayWaiting(ahead []string) {
+	w, now := &k.waits, time.Now()
+	switch {
+	case k.joined && w.since.IsZero():
+	case k.joined:
+		k.e.logger.Info("The other forwarders have left: this one starts", watermill.LogFields{"waited": now.Sub(w.since).String()})
+		*w = waitReport{}
+	case now.Sub(w.said) >= waitReportInterval:
+		if w.said = now; w.since.IsZero() {
+			w.since = now
+		}
+		k.e.logger.Info("WAITING: other forwarders read some of the same topics; this one starts when they have left, and publishes nothing until then",
+			watermill.LogFields{"for": strings.Join(ahead, "; "), "waited": now.Sub(w.since).String()})
+	}
+}

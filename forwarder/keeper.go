@@ -1,0 +1,305 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+const (
+	// leaveTimeout bounds giving the lanes back; if it fails the lease runs out by itself.
+	leaveTimeout = 5 * time.Second
+	// waitInterval is how often one that waits for others to leave looks whether they have.
+	waitInterval = time.Second
+)
+
+// keeper is the goroutine that keeps the lease, and takes and gives lanes so that each live forwarder has its share. Only
+// it writes lanes in the database, and only it touches these fields.
+type keeper struct {
+	e      *engine
+	q      drive.Querier // a connection that handlers cannot starve
+	joined bool          // nobody else may read our topics
+	waits  waitReport
+	short  int // plans in a row that found lanes missing to our share
+	owned  int // lanes, as it was last reported
+}
+
+func (k *keeper) keep(ctx context.Context) {
+	report := errorLog{logger: k.e.logger, what: "Renewing the lease"}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-k.e.leaseNow:
+		}
+		// Not cut off at the end: a cancellation that comes late may hit the statement that gives everything back.
+		wait, err := k.balance(context.WithoutCancel(ctx))
+		if ctx.Err() != nil {
+			return
+		}
+		report.report(err)
+		if err != nil {
+			wait = min(k.e.cfg.LeaseTTL/10, time.Second)
+		}
+		timer.Reset(wait)
+	}
+}
+
+// balance renews the lease, gives back what is free, and carries out the plan for the others. It returns when to look
+// again.
+func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
+	e := k.e
+	ctx, cancel := context.WithTimeout(ctx, max(e.cfg.LeaseTTL/3, time.Second))
+	defer cancel()
+	v := lease.View{Me: e.owner, TTL: e.cfg.LeaseTTL, Short: k.short, Held: map[int16]lease.Held{}}
+	e.step(func(time.Time) { v.Stopping = e.stopping })
+	begun := time.Now()
+	renewed, err := k.q.Exec(ctx, e.sql.heartbeat, e.owner, e.cfg.LeaseTTL.Seconds(), v.Stopping)
+	if err != nil {
+		return 0, fmt.Errorf("renew lease: %w", err)
+	}
+	if renewed == 0 || !k.joined {
+		if err := k.register(ctx); err != nil {
+			return 0, err
+		}
+		if !k.joined {
+			return min(e.cfg.LeaseTTL/3, waitInterval), k.stepAside(ctx)
+		}
+	}
+	if renewed > 0 {
+		e.extend(begun)
+	}
+	if err := k.giveBack(ctx); err != nil {
+		return 0, err
+	}
+	if v.Members, err = k.members(ctx); err != nil {
+		return 0, err
+	}
+	if v.Lanes, err = k.lanes(ctx); err != nil {
+		return 0, err
+	}
+	var p lease.Plan
+	e.step(func(time.Time) {
+		for n, l := range e.lanes {
+			v.Held[n] = lease.Held{Epoch: l.epoch, Handing: l.state == handing}
+		}
+		p = v.Plan()
+		e.share = p.Share
+		e.lose(terms(p.Lost)...)
+		e.handBack(terms(p.HandBack)...)
+	})
+	next, err := k.take(ctx, p)
+	if err != nil {
+		return 0, err
+	}
+	if renewed == 0 {
+		e.extend(begun) // not before the lanes are forgotten that somebody took meanwhile
+	}
+	return next, nil
+}
+
+// take takes what the plan says.
+func (k *keeper) take(ctx context.Context, p lease.Plan) (next time.Duration, err error) {
+	e := k.e
+	k.short, next = p.Short, p.Next
+	if err := k.takeLanes(ctx, e.sql.retake, p.Retake); err != nil {
+		return 0, err
+	}
+	if err := k.takeLanes(ctx, e.sql.take, p.Take); err != nil {
+		return 0, err
+	}
+	owned, missing := 0, false
+	e.step(func(time.Time) {
+		for _, l := range e.lanes {
+			if l.state != handing {
+				owned++
+			}
+		}
+		missing = owned < e.share
+	})
+	if missing && p.Short == 0 { // somebody was faster
+		next = min(next, lookAgain)
+	}
+	if owned != k.owned {
+		k.owned = owned
+		e.tell(func(o observers) { o.lanes(owned) })
+	}
+	select {
+	case <-e.running:
+	default:
+		close(e.running)
+	}
+	return next, nil
+}
+
+// lookAgain is when to look again after others took what we wanted to.
+const lookAgain = 50 * time.Millisecond
+
+func (k *keeper) takeLanes(ctx context.Context, query string, list []lease.Term) error {
+	if len(list) == 0 {
+		return nil
+	}
+	e := k.e
+	lanes, epochs := columns(list)
+	got := map[int16]int64{}
+	err := drive.Collect(ctx, k.q, func(rows drive.Rows) error {
+		var lane int16
+		var epoch int64
+		err := rows.Scan(&lane, &epoch)
+		got[lane] = epoch
+		return err
+	}, query, e.cfg.Scope, e.owner, lanes, epochs)
+	if err != nil {
+		return fmt.Errorf("take lanes: %w", err)
+	}
+	e.step(func(time.Time) {
+		for n, epoch := range got {
+			e.lanes[n] = owned{epoch, taken}
+		}
+	})
+	signal(e.readNow)
+	return nil
+}
+
+// giveBack releases the lanes of which nothing is under way any more.
+func (k *keeper) giveBack(ctx context.Context) error {
+	var free []board.Term
+	k.e.step(func(time.Time) { free = k.e.free })
+	return k.release(ctx, free)
+}
+
+func (k *keeper) release(ctx context.Context, list []board.Term) error {
+	if len(list) == 0 {
+		return nil
+	}
+	e := k.e
+	lanes, epochs := columns(list)
+	if _, err := k.q.Exec(ctx, e.sql.release, e.cfg.Scope, e.owner, lanes, epochs); err != nil {
+		return fmt.Errorf("give lanes back: %w", err)
+	}
+	e.step(func(time.Time) {
+		e.lose(list...)
+		left := e.free[:0]
+		for _, t := range e.free {
+			if e.lanes[t.Lane].epoch == t.Epoch {
+				left = append(left, t)
+			}
+		}
+		e.free = left
+	})
+	return nil
+}
+
+func (k *keeper) members(ctx context.Context) (list []lease.Member, err error) {
+	err = drive.Collect(ctx, k.q, func(rows drive.Rows) error {
+		var m lease.Member
+		var left float64
+		err := rows.Scan(&m.ID, &left)
+		m.Left = time.Duration(left * float64(time.Second))
+		list = append(list, m)
+		return err
+	}, k.e.sql.members, k.e.cfg.Scope)
+	if err != nil {
+		return nil, fmt.Errorf("count forwarders: %w", err)
+	}
+	return list, nil
+}
+
+func (k *keeper) lanes(ctx context.Context) (list []lease.Lane, err error) {
+	err = drive.Collect(ctx, k.q, func(rows drive.Rows) error {
+		var l lease.Lane
+		err := rows.Scan(&l.Lane, &l.Epoch, &l.Owner, &l.Alive)
+		list = append(list, l)
+		return err
+	}, k.e.sql.lanes, k.e.cfg.Scope)
+	if err != nil {
+		return nil, fmt.Errorf("read lanes: %w", err)
+	}
+	return list, nil
+}
+
+// stepAside drops the lanes of a forwarder that came back late and must wait for others now.
+func (k *keeper) stepAside(ctx context.Context) error {
+	var list []board.Term
+	k.e.step(func(time.Time) {
+		k.e.leaseUntil, k.e.share = time.Time{}, -1
+		list = k.e.terms()
+		k.e.lose(list...)
+	})
+	k.owned = 0
+	return k.release(ctx, list)
+}
+
+// leave gives everything back at once, so that nobody has to wait for the lease to run out.
+func (k *keeper) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	e := k.e
+	var list []board.Term
+	e.step(func(time.Time) { list = e.terms() })
+	err := k.release(ctx, list)
+	if err == nil {
+		_, err = k.q.Exec(ctx, e.sql.leave, e.owner)
+	}
+	if err != nil {
+		e.logger.Error("The lanes could not be given back; they are free when the lease runs out", err,
+			watermill.LogFields{"lease": e.cfg.LeaseTTL.String()})
+	}
+}
+
+// extend allows publishing for another lease time after the renewal began.
+func (e *engine) extend(begun time.Time) {
+	e.step(func(time.Time) { e.leaseUntil = begun.Add(e.cfg.LeaseTTL) })
+}
+
+// terms returns the lanes that are ours. It is called under mu.
+func (e *engine) terms() []board.Term {
+	list := make([]board.Term, 0, len(e.lanes))
+	for n, l := range e.lanes {
+		list = append(list, board.Term{Lane: n, Epoch: l.epoch})
+	}
+	return list
+}
+
+// handBack stops work on lanes. It is called under mu.
+func (e *engine) handBack(list ...board.Term) {
+	for _, t := range list {
+		switch l := e.lanes[t.Lane]; {
+		case l.epoch != t.Epoch || l.state == handing:
+		case l.state == taken: // the board has never heard of it
+			e.lanes[t.Lane] = owned{t.Epoch, handing}
+			e.free = append(e.free, t)
+			signal(e.leaseNow)
+		default:
+			e.lanes[t.Lane] = owned{t.Epoch, handing}
+			e.window.Drop(t.Lane)
+			e.board.HandBack(t)
+		}
+	}
+}
+
+func terms(list []lease.Term) []board.Term {
+	of := make([]board.Term, len(list))
+	for i, t := range list {
+		of[i] = board.Term(t)
+	}
+	return of
+}
+
+// columns makes arguments of terms.
+func columns[T lease.Term | board.Term](list []T) (lanes, epochs []int64) {
+	for _, t := range list {
+		term := board.Term(t)
+		lanes, epochs = append(lanes, int64(term.Lane)), append(epochs, term.Epoch)
+	}
+	return lanes, epochs
+}

@@ -1,0 +1,309 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+const (
+	restAtMost    = 20 * time.Millisecond // between reads that commits ask for
+	longLag       = 1000                  // ids to read again that make a look at the locks worth its cost
+	raiseInterval = 500 * time.Millisecond
+)
+
+// reader is the goroutine that does all reads. Only it touches these fields.
+type reader struct {
+	e       *engine
+	q       drive.Querier // nil = not connected
+	close   func()        // nil = it is the pool
+	loading map[int16]*loading
+	more    bool      // the last read did not reach the end
+	poll    time.Time // when to read although nobody asked
+	dueAt   time.Time // when to look for delayed messages
+	raiseAt time.Time // when to look which long transactions have not written
+	nextTry time.Time // after an error
+	ended   time.Time
+	took    time.Duration
+	rows    int // that the last read returned
+}
+
+// read reads until ctx is over.
+func (e *engine) read(ctx context.Context) {
+	r := &reader{e: e, loading: map[int16]*loading{}}
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
+	report := errorLog{logger: e.logger, what: "Reading the outbox"}
+	defer r.disconnect()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		if wait := r.wait(); wait > 0 {
+			timer.Reset(wait)
+			select {
+			case <-ctx.Done():
+			case <-e.readNow:
+			case <-timer.C:
+			}
+			continue
+		}
+		err := r.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		report.report(err)
+		switch {
+		case err == nil:
+			retry.Reset()
+			continue
+		case errors.Is(err, ErrStandby): // others may lead to the primary
+			r.disconnect()
+			e.db.Reset()
+		}
+		r.nextTry = time.Now().Add(retry.NextBackOff())
+	}
+}
+
+func (r *reader) connect(ctx context.Context) (err error) {
+	if r.q != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
+	defer cancel()
+	if r.q, r.close, err = r.e.db.Reading(ctx); err != nil {
+		return fmt.Errorf("open a connection for reading: %w", err)
+	}
+	return nil
+}
+
+func (r *reader) disconnect() {
+	if r.close != nil {
+		r.close()
+	}
+	r.q, r.close = nil, nil
+}
+
+// wait returns how long to wait before the next read; 0 = read now.
+func (r *reader) wait() (wait time.Duration) {
+	e := r.e
+	e.step(func(now time.Time) {
+		at := r.next(now)
+		if at.Before(r.nextTry) {
+			at = r.nextTry
+		}
+		e.readAt = at
+		wait = max(0, at.Sub(now))
+	})
+	return wait
+}
+
+func (r *reader) next(now time.Time) time.Time {
+	e := r.e
+	owns := len(r.loading) > 0
+	for _, l := range e.lanes {
+		if l.state == taken {
+			return now
+		}
+		owns = owns || l.state == reading
+	}
+	if !owns {
+		return now.Add(time.Hour) // lanes that are taken wake us
+	}
+	next := r.poll
+	sooner := func(t time.Time) {
+		if t.Before(next) {
+			next = t
+		}
+	}
+	if e.asked || len(r.loading) > 0 {
+		sooner(now)
+	}
+	if _, due := e.board.Due(); !due.IsZero() {
+		sooner(due)
+	}
+	if e.board.HasRoom() {
+		if r.more {
+			sooner(now)
+		}
+		if e.dirty.Load() {
+			// A read per commit would cost more than it finds: rest as long as the last one took.
+			sooner(r.ended.Add(min(r.took, restAtMost)))
+		}
+	}
+	return next
+}
+
+// once loads some held keys of lanes that were taken, if there are any, and does one read.
+func (r *reader) once(ctx context.Context) error {
+	if err := r.connect(ctx); err != nil {
+		return err
+	}
+	if err := r.loadHeads(ctx); err != nil {
+		return err
+	}
+	r.raise(ctx)
+	req, ok := r.begin()
+	if !ok {
+		return nil
+	}
+	begun := time.Now()
+	if r.close == nil {
+		req.window.ByLane() // a plan that is made anew each time may take another index for a range
+	}
+	ans, err := r.e.fetch(ctx, r.q, &req, r.rows+r.rows/4)
+	if errors.Is(err, errNoLife) {
+		if _, err = r.q.Exec(ctx, r.e.sql.beginLife); err == nil {
+			ans, err = r.e.fetch(ctx, r.q, &req, 0)
+		}
+	}
+	r.ended = time.Now()
+	r.took = r.ended.Sub(begun)
+	r.poll = r.ended.Add(r.e.cfg.PollInterval)
+	if err != nil {
+		r.more = true
+		r.e.failed(req, err)
+		end := ReadEnd{Took: r.took, Err: err}
+		r.e.tell(func(o observers) { o.read(end) })
+		return fmt.Errorf("read outbox: %w", err)
+	}
+	ans.Took = r.took
+	return r.end(req, ans, begun)
+}
+
+// request is what a read asks for.
+type request struct {
+	number int64
+	asks   board.Asks
+	window window.Request
+	due    bool // also what fell due
+}
+
+// begin says what to read, if there is anything to read from.
+func (r *reader) begin() (req request, ok bool) {
+	e := r.e
+	e.step(func(now time.Time) {
+		for _, l := range e.lanes {
+			ok = ok || l.state == reading
+		}
+		if !ok {
+			return
+		}
+		e.dirty.Store(false)
+		e.asked = false
+		e.reads++
+		req.number = e.reads
+		req.asks = e.board.ReadBegins(now)
+		for _, back := range req.asks.Rewinds {
+			if _, epoch := e.window.Mark(back.Term.Lane); epoch == back.Term.Epoch {
+				e.window.Rewind(back.Term.Lane, back.To)
+			}
+		}
+		req.window = e.window.Next(window.Room(req.asks.Room), func(lane int16, mark int64) (above, all int) {
+			return e.board.Known(board.Term{Lane: lane, Epoch: e.lanes[lane].epoch}, mark)
+		})
+		req.due = !now.Before(r.dueAt) || len(e.drains) > 0
+	})
+	return req, ok
+}
+
+// end takes over a complete answer, or none of it.
+func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
+	e := r.e
+	added := 0
+	e.step(func(now time.Time) {
+		p := e.window.Complete(req.window, ans.Answer)
+		if p.Life == window.Changed {
+			e.newLife()
+			e.board.ReadFailed(now, req.asks)
+			err = errNewLife
+			return
+		}
+		b := e.board.RowsRead(now, req.asks, e.answered(req, ans))
+		added = b.Added
+		r.more = p.More || b.More
+		r.rows = len(ans.read.Ready)
+		if req.due {
+			// Looking for what fell due walks what is delayed; it may use a twentieth of the time.
+			r.dueAt = begun.Add(max(e.cfg.PollInterval, 20*r.took))
+			if b.ManyDue { // all that it found is new, or nearly
+				r.dueAt = begun.Add(2 * r.took)
+				r.poll = r.dueAt
+			}
+		}
+		if added == 0 && !r.more && e.board.Quiet() && e.complete() {
+			e.endDrains(req.number, nil)
+		}
+	})
+	end := ReadEnd{Rows: added, Took: r.took, Err: err}
+	e.tell(func(o observers) { o.read(end) })
+	return err
+}
+
+// answered makes of an answer what the board wants to know. It is called under mu.
+func (e *engine) answered(req request, ans answer) board.Read {
+	read := ans.read
+	for n, epoch := range req.window.Epochs {
+		t := board.Term{Lane: int16(n), Epoch: epoch}
+		switch mark, now := e.window.Mark(t.Lane); {
+		case epoch == 0:
+		case !ans.Owned[n]:
+			e.lose(t)
+		case now != epoch: // it is being handed back
+			read.Terms = append(read.Terms, board.TermRead{Term: t})
+		default:
+			read.Terms = append(read.Terms, board.TermRead{Term: t, Mark: mark})
+		}
+	}
+	return read
+}
+
+// failed takes a request back.
+func (e *engine) failed(req request, err error) {
+	e.step(func(now time.Time) {
+		e.window.Failed(req.window, timedOut(err))
+		e.board.ReadFailed(now, req.asks)
+	})
+}
+
+// newLife forgets all that was read, because ids may mean other messages now. What is being published is so under its
+// old ids, and settled only where they mean the same message. The keeper takes the lanes anew. It is called under mu.
+func (e *engine) newLife() {
+	e.window.Reset()
+	for n, l := range e.lanes {
+		e.lose(board.Term{Lane: n, Epoch: l.epoch})
+	}
+	signal(e.leaseNow)
+}
+
+// raise looks which of the long transactions have not written to the outbox, so that their end does not
+// make us read again all that has been written since they began.
+func (r *reader) raise(ctx context.Context) {
+	now, lag := time.Now(), int64(0)
+	r.e.step(func(time.Time) { lag = r.e.window.Lag() })
+	if now.Before(r.raiseAt) || lag < longLag {
+		return
+	}
+	r.raiseAt = now.Add(raiseInterval)
+	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
+	defer cancel()
+	writers := map[uint32]bool{}
+	err := drive.Collect(ctx, r.q, func(rows drive.Rows) error {
+		var xid int64
+		err := rows.Scan(&xid)
+		writers[uint32(xid)] = true
+		return err
+	}, r.e.sql.writers)
+	if err != nil {
+		r.e.logger.Debug("Long transactions could not be looked at; reading goes on without", watermill.LogFields{"err": err.Error()})
+		return
+	}
+	r.e.step(func(time.Time) { r.e.window.Raise(writers) })
+}

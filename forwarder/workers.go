@@ -1,0 +1,169 @@
+package forwarder
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// send hands one message to whoever it is for and returns when that has answered. The call ends when the forwarder gives
+// up waiting.
+type send func(call *callContext, d core.Delivery, msg *message.Message) error
+
+// worker is a goroutine that publishes until there is nothing to publish now.
+type worker struct {
+	e       *engine
+	started bool         // it has looked for a call
+	call    *board.Call  // under way; guarded by e.mu, as the next
+	ctx     *callContext // its context
+	result  board.Result // of the call; only the worker's own
+}
+
+// start starts workers, as many as the board has use for. It is called under e.mu.
+func (e *engine) start(useful int) {
+	for range useful - e.starting {
+		w := &worker{e: e}
+		e.workers[w] = struct{}{}
+		e.starting++
+		e.publishing.Add(1)
+		go w.work()
+	}
+}
+
+func (w *worker) work() {
+	defer w.e.publishing.Done()
+	defer w.e.step(func(now time.Time) {
+		if w.call != nil { // the publisher, or whoever was asked or told about it, ended this goroutine
+			w.e.board.Returned(now, w.call, w.result)
+		}
+		delete(w.e.workers, w)
+	})
+	for w.e.step(w.turn); w.call != nil; w.e.step(w.turn) {
+		w.publish()
+	}
+}
+
+// turn tells the board what became of a call, if there was one, and takes the next.
+func (w *worker) turn(now time.Time) {
+	e := w.e
+	if !w.started {
+		w.started = true
+		e.starting--
+	}
+	if w.call != nil {
+		e.board.Returned(now, w.call, w.result)
+	}
+	w.call, w.ctx = nil, nil
+	if now.Before(e.leaseUntil) {
+		w.call = e.board.Next(now)
+	}
+	if w.call != nil {
+		w.ctx = &callContext{base: e.values}
+	}
+}
+
+// publish sends one message and finds the verdict on what came of it. All that it calls may be the user's code.
+func (w *worker) publish() {
+	e, r := w.e, w.call.Row
+	w.result = board.Result{Verdict: board.Rejected, Err: fmt.Errorf("%w: %w", ErrPublishPanic, errGoexit)}
+	msg, bad := newMessage(r)
+	msg.SetContext(w.ctx)
+	end := e.obs.publishStart(msg, w.call, func(failed error) { e.logger.Error("An observer failed", failed, nil) })
+	err := bad
+	if bad == nil {
+		d := core.Delivery{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt}
+		guard(func() { err = e.send(w.ctx, d, msg) }, func(failed error) {
+			err = fmt.Errorf("%w: %w", ErrPublishPanic, failed)
+			e.logger.Error("Publisher panicked", err, watermill.LogFields{"topic": r.Topic, "id": r.ID, "stack": string(debug.Stack())})
+		})
+	}
+	switch {
+	case err == nil:
+		w.result = board.Result{}
+	case bad != nil:
+		w.result = board.Result{Verdict: board.Permanent, Err: err}
+	default:
+		w.result = board.Result{Verdict: e.verdict(w.ctx, r.Topic, err), Err: err}
+	}
+	end(w.result)
+}
+
+// newMessage makes the message of a row, also if its metadata are none.
+func newMessage(r *board.Row) (*message.Message, error) {
+	msg := message.NewMessage(r.UUID, r.Payload)
+	if err := json.Unmarshal(r.Metadata, &msg.Metadata); err != nil {
+		return msg, fmt.Errorf("%w: %w", errBadMetadata, err)
+	}
+	if msg.Metadata == nil { // JSON null
+		msg.Metadata = message.Metadata{}
+	}
+	if r.Key != "" && msg.Metadata[outbox.MetadataKey] == "" {
+		msg.Metadata[outbox.MetadataKey] = r.Key
+	}
+	return msg, nil
+}
+
+// verdict says what becomes of a message whose publish failed.
+func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Verdict) {
+	if err == errNotDelivered || context.Cause(ctx) == errStopped {
+		return board.Aborted
+	}
+	v = board.Rejected
+	guard(func() {
+		switch e.classify(topic, err) {
+		case Unavailable:
+			v = board.Unavailable
+		case Permanent:
+			v = board.Permanent
+		}
+	}, func(failed error) { e.logger.Error("Classify failed; the message counts as rejected", failed, nil) })
+	return v
+}
+
+// expire ends calls that take too long. What the publisher returns later only counts if it is a success.
+func (e *engine) expire(calls []*board.Call) {
+	contexts := make([]*callContext, len(calls))
+	e.step(func(time.Time) {
+		for w := range e.workers {
+			for i, c := range calls {
+				if w.call == c {
+					contexts[i] = w.ctx
+				}
+			}
+		}
+	})
+	for i, c := range calls {
+		if contexts[i] == nil {
+			continue // it has returned meanwhile
+		}
+		err := fmt.Errorf("%w after %s", ErrPublishTimeout, e.cfg.PublishTimeout)
+		contexts[i].over(ErrPublishTimeout)
+		result := board.Result{Err: err, Verdict: e.verdict(contexts[i], c.Row.Topic, err)}
+		e.step(func(now time.Time) { e.board.TimedOut(now, c, result) })
+	}
+}
+
+// giveUp ends the contexts of all calls that are under way, and returns how many those are.
+func (e *engine) giveUp() int {
+	var contexts []*callContext
+	e.step(func(time.Time) {
+		for w := range e.workers {
+			if w.ctx != nil {
+				contexts = append(contexts, w.ctx)
+			}
+		}
+	})
+	for _, ctx := range contexts {
+		ctx.over(errStopped)
+	}
+	return len(contexts)
+}
