@@ -24,10 +24,10 @@ func (b *Board) Counts() Counts {
 }
 
 // Sizes is what is remembered.
-type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Shadows int }
+type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Shadows int } // Heads with the Loose ones, that have no key
 
 func (b *Board) Sizes() Sizes {
-	s := Sizes{Topics: len(b.topics), Troubled: len(b.troubled)}
+	s := Sizes{Topics: len(b.topics), Troubled: len(b.troubled), Loose: b.loose}
 	for _, l := range b.lanes {
 		if l != nil {
 			s.Keys += len(l.keys)
@@ -247,6 +247,12 @@ func (b *Board) Check(calls []*Call) string {
 		want(lanes == t.lanes, "topic %s: lanes %b, counted %b", t.name, t.lanes, lanes)
 		want(parkedOf == t.parked, "topic %s: %d parked, counted %d", t.name, t.parked, parkedOf)
 		waiting += parkedOf
+		for n := range int16(Lanes) {
+			if t.refused&(1<<n) != 0 {
+				l := b.lanes[n]
+				want(l != nil && l.shadow != nil, "topic %s: has rows in the shadow of lane %d, which has none", t.name, n)
+			}
+		}
 		want(t.troubled == slices.Contains(b.troubled, t), "topic %s: troubled %v", t.name, t.troubled)
 		want(t.troubled || !t.paused && !t.slow && t.lanes == 0 && t.refused == 0, "topic %s: has trouble and is not listed", t.name)
 	}

@@ -61,9 +61,9 @@ func (b *Board) removeHead(l *lane, h *head) {
 	b.advance(h.key)
 }
 
-// sooner retries a head now that was to wait: somebody has asked for it.
+// sooner retries a head that was to wait longer than the database says: somebody has asked for it.
 func (b *Board) sooner(l *lane, h *head, due time.Time) {
-	if h.place >= 0 && h.due.After(due.Add(time.Second)) {
+	if h.place >= 0 && h.due.After(due) {
 		b.schedule(l, h, due)
 	}
 }

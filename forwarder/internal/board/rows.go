@@ -69,8 +69,10 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	}
 	t := b.topicOf(r.Topic)
 	if t.closed && l.keys[r.Key] == nil && b.fullFor(t) {
-		b.refuse(l, r.Key, r.ID, due)
-		t.refused |= 1 << l.term.Lane
+		if !due {
+			b.refuse(l, r.Key, r.ID, due)
+			t.refused |= 1 << l.term.Lane
+		}
 		return false
 	}
 	k := l.keyOf(r.Key)
