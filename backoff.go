@@ -6,8 +6,11 @@ import (
 
 // Backoff is how long to wait after a failure. The wait doubles with each failure, with a jitter of a fifth either way, so
 // that what failed together does not come back together. The zero value is the default of the field that it is for.
+//
+// Func, if not nil, says instead how long to wait after the n-th failure, n counting from 1. It must be safe for concurrent use. A
+// forwarder asks it when it is made, for n up to 64.
 type Backoff struct {
-	Initial time.Duration             // after the first failure; -1 = no wait
-	Max     time.Duration             // the longest wait
-	Func    func(n int) time.Duration // if not nil, the wait after the n-th failure, from 1, instead of all that; safe for concurrent use
+	Initial time.Duration // after the first failure; -1 = no wait
+	Max     time.Duration // the longest wait
+	Func    func(n int) time.Duration
 }

@@ -129,7 +129,7 @@ func (b *bench) failingGroup() group {
 			floor: 0.7, aim: 0.9, ours: "failing", rival: "healthy"}},
 		sides: func(context.Context) ([]side, func(), error) {
 			n := b.scaled(drained)
-			cfg := forwarder.Config{Backoff: forwarder.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}}
+			cfg := forwarder.Config{Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}}
 			return []side{
 				{name: "healthy", run: b.oursDraining(n, cfg, noop)},
 				{name: "failing", run: b.oursDraining(n, cfg, failing)},

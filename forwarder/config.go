@@ -10,6 +10,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -55,9 +57,9 @@ type Config struct {
 	// those of publisher/kafka and publisher/nats are; else Rejected for all of them.
 	Classify func(err error) Verdict
 	// Backoff is how long a rejected message waits for its next attempt; default 1 s doubling to 5 min.
-	Backoff Backoff
+	Backoff outbox.Backoff
 	// PauseBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s.
-	PauseBackoff Backoff
+	PauseBackoff outbox.Backoff
 	// MaxAttempts is after how many rejected attempts a message is dead; default 10, -1 never.
 	MaxAttempts int
 	// MinDeadAge is how old a message must be to die of its attempts, so that an outage that nobody
@@ -110,8 +112,8 @@ func (c *Config) setDefaults() {
 	fill(&c.Retention, 7*24*time.Hour)
 	fill(&c.InboxRetention, 30*24*time.Hour)
 	fill(&c.CleanInterval, time.Minute)
-	c.Backoff = c.Backoff.orDefault(time.Second, 5*time.Minute)
-	c.PauseBackoff = c.PauseBackoff.orDefault(200*time.Millisecond, 15*time.Second)
+	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(time.Second, 5*time.Minute))
+	c.PauseBackoff = outbox.Backoff(core.Backoff(c.PauseBackoff).WithDefaults(200*time.Millisecond, 15*time.Second))
 }
 
 func fill[T comparable](field *T, def T) {
@@ -166,10 +168,17 @@ func (c *Config) validate(config string) error {
 	if slices.Contains(c.Topics, "") {
 		bad("Topics holds an empty topic")
 	}
-	for _, err := range []error{c.Backoff.validate(config + ".Backoff"), c.PauseBackoff.validate(config + ".PauseBackoff")} {
+	for _, err := range []error{ready(&c.Backoff, config+".Backoff"), ready(&c.PauseBackoff, config+".PauseBackoff")} {
 		if err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ready checks a backoff and asks its Func once and for all: the engine calls no code of the user's under its lock.
+func ready(b *outbox.Backoff, field string) error {
+	asked, err := core.Backoff(*b).Asked(field)
+	*b = outbox.Backoff(asked)
+	return errors.Join(err, asked.Validate(field))
 }

@@ -147,7 +147,7 @@ func boardConfig(cfg Config) board.Config {
 	return board.Config{
 		Concurrency: cfg.Concurrency, Rows: max(cfg.ReadAhead, cfg.Concurrency), Bytes: roomBytes,
 		SlowAfter: slowAfter, PublishTimeout: max(cfg.PublishTimeout, 0), HoldDead: cfg.HoldDead,
-		Backoff: cfg.Backoff.Delay, PauseBackoff: cfg.PauseBackoff.Delay,
+		Backoff: core.Backoff(cfg.Backoff).Delay, PauseBackoff: core.Backoff(cfg.PauseBackoff).Delay,
 	}
 }
 

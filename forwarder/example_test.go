@@ -1,23 +1,43 @@
 package forwarder_test
 
 import (
+	"context"
 	"fmt"
+	"log"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// Each delay has a jitter of a fifth either way, so that what failed together does not come back together.
-func ExampleBackoff() {
-	b := forwarder.Backoff{Initial: time.Second, Max: 10 * time.Second}
-	for n, middle := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 10 * time.Second} {
-		d := b.Delay(n + 1)
-		fmt.Println("after failure", n+1, "about", middle, d >= middle*8/10 && d <= middle*12/10)
+// The zero Config is ready for use. What is wrong with another is said at once, field by field.
+func ExampleNew() {
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects when it is used
+	if err != nil {
+		log.Fatal(err)
 	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	broker := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
+	defer broker.Close()
+
+	_, err = forwarder.New(db, broker, forwarder.Config{}, nil)
+	fmt.Println(err)
+
+	_, err = forwarder.New(db, broker, forwarder.Config{
+		Concurrency: -1,
+		Backoff:     outbox.Backoff{Initial: time.Minute, Max: time.Second},
+	}, nil)
+	fmt.Println(err)
 	// Output:
-	// after failure 1 about 1s true
-	// after failure 2 about 2s true
-	// after failure 3 about 4s true
-	// after failure 4 about 8s true
-	// after failure 5 about 10s true
+	// <nil>
+	// Config.Concurrency is -1: use at least 1
+	// Config.Backoff.Max is 1s: it must be at least Initial, 1m0s
 }

@@ -37,7 +37,7 @@ var _ message.Subscriber = (*Subscriber)(nil)
 // returns outbox.ErrNoDB or an error that names every field of the SubscriberConfig at fault. A nil logger logs nothing.
 func NewSubscriber(db *outbox.DB, cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	engineCfg, err := cfg.config()
-	if err = errors.Join(db.Check(), err); err != nil {
+	if err = errors.Join((*core.DB)(db).Check(), err); err != nil {
 		return nil, err
 	}
 	s := &Subscriber{db: db, cfg: engineCfg, relay: cfg.Relay, logger: logger}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	outbox "github.com/millrace-go/watermill-outbox"
 )
 
 // SubscriberConfig configures a Subscriber. The zero value is ready for use. Where a field says nothing else it is that of
@@ -27,7 +29,7 @@ type SubscriberConfig struct {
 	DisableListen  bool
 	QueryTimeout   time.Duration
 	LeaseTTL       time.Duration
-	Backoff        Backoff // after a nack
+	Backoff        outbox.Backoff // after a nack
 	MaxAttempts    int
 	MinDeadAge     time.Duration
 	HoldDead       bool

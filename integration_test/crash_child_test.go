@@ -79,8 +79,8 @@ func runChild(spec string) error {
 		PollInterval: 50 * time.Millisecond,
 		Concurrency:  256, // tests hold that many
 		Classify:     classifyAnswer,
-		Backoff:      forwarder.Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
-		PauseBackoff: forwarder.Backoff{Initial: 50 * time.Millisecond, Max: 300 * time.Millisecond},
+		Backoff:      outbox.Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
+		PauseBackoff: outbox.Backoff{Initial: 50 * time.Millisecond, Max: 300 * time.Millisecond},
 		Observer:     childObserver{c},
 	}, logger)
 	if err != nil {

@@ -113,7 +113,7 @@ func TestUnavailableAfterRejection(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := classifyingConfig()
-	cfg.PauseBackoff = forwarder.Backoff{Initial: 50 * time.Millisecond, Max: 2 * time.Second}
+	cfg.PauseBackoff = outbox.Backoff{Initial: 50 * time.Millisecond, Max: 2 * time.Second}
 	w := startForwarder(t, h, cfg)
 	w.answers(func(string, *message.Message) error { return errRefused })
 	w.publish(t, "orders", "K", "1")
@@ -156,7 +156,7 @@ func TestUnkeyedBackoff(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
 	cfg.PollInterval = 5 * time.Millisecond
-	cfg.Backoff = forwarder.Backoff{Initial: 100 * time.Millisecond, Max: 100 * time.Millisecond}
+	cfg.Backoff = outbox.Backoff{Initial: 100 * time.Millisecond, Max: 100 * time.Millisecond}
 	w := startForwarder(t, h, cfg)
 	w.answers(func(string, *message.Message) error { return errRefused })
 	begun := time.Now()
@@ -219,7 +219,7 @@ func TestOperator(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()
-		cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+		cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
 		w := startForwarderOn(t, h, cfg, refuse("1"))
 		w.publish(t, "orders", "K", "1", "2")
 		waiting := func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 1 }
@@ -238,7 +238,7 @@ func TestOperator(t *testing.T) {
 	t.Run("delete a head", func(t *testing.T) {
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		cfg := quickConfig()
-		cfg.Backoff = forwarder.Backoff{Initial: 300 * time.Millisecond, Max: 300 * time.Millisecond}
+		cfg.Backoff = outbox.Backoff{Initial: 300 * time.Millisecond, Max: 300 * time.Millisecond}
 		w := startForwarderOn(t, h, cfg, refuse("1"))
 		w.publish(t, "orders", "K", "1", "2")
 		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 1 }, "1 waits")
@@ -379,7 +379,7 @@ func TestLateSuccess(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
 	cfg.PublishTimeout = 50 * time.Millisecond
-	cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
 	goOn := make(chan struct{})
 	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
 		if string(msg.Payload) == "late" {

@@ -360,7 +360,7 @@ func TestManyHeldKeysAtOnce(t *testing.T) {
 			cfg := quickConfig()
 			cfg.MaxAttempts = -1
 			cfg.Classify = func(error) forwarder.Verdict { return c.verdict }
-			cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+			cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
 			w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 			w.answers(func(topic string, _ *message.Message) error {
 				if topic == "sick" {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -234,7 +235,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	defer gate.releaseAll()
 	cfg := quickConfig()
 	cfg.LeaseTTL, cfg.QueryTimeout, cfg.PollInterval = time.Minute, time.Minute, 10*time.Millisecond
-	cfg.Backoff = forwarder.Backoff{Initial: time.Second, Max: time.Second}
+	cfg.Backoff = outbox.Backoff{Initial: time.Second, Max: time.Second}
 	w := startForwarderOn(t, h, cfg, refuse("m1"))
 	w.idle(t)
 	failure := gate.hold(schema.SettleFailed, 0)

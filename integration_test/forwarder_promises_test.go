@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -200,7 +201,7 @@ func TestLockedFailure(t *testing.T) {
 	require.NoError(t, err)
 	cfg := quickConfig()
 	cfg.QueryTimeout = 2 * patience
-	cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
 	startForwarderOn(t, h, cfg, func(string, *message.Message) error { return errRefused })
 	const recorded = "select count(*) from outbox where attempts = 1"
 	eventually(t, func() bool { return h.count(t, recorded) == 9 }, "all others are recorded")
@@ -304,7 +305,7 @@ func TestWhatAnOperatorChanged(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
 	cfg.CleanInterval = 50 * time.Millisecond
-	cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
 	w := startForwarderOn(t, h, cfg, refuse("1"))
 	w.publish(t, "orders", "K", "1", "2")
 	w.publish(t, "orders", "L", "again")

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
@@ -50,7 +51,7 @@ func TestRowThatCannotBeSettled(t *testing.T) {
 	h.publish(t, "orders", "", numbered("good", 1, 50)...)
 	h.publish(t, "orders", "", numbered("bad", 51, 100)...)
 	cfg := quickConfig()
-	cfg.Backoff = forwarder.Backoff{Initial: time.Hour, Max: time.Hour}
+	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
 	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
 		if msg.Payload[0] == 'b' {
 			return errRefused

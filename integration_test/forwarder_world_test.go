@@ -23,8 +23,8 @@ import (
 func quickConfig() forwarder.Config {
 	return forwarder.Config{
 		PollInterval: 50 * time.Millisecond, LeaseTTL: time.Second, CloseTimeout: 10 * time.Second,
-		Backoff:      forwarder.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
-		PauseBackoff: forwarder.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
+		Backoff:      outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
+		PauseBackoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
 	}
 }
 

@@ -34,6 +34,25 @@ func (b Backoff) Validate(field string) error {
 	return nil
 }
 
+// Asked returns b with the answers that Func gives now for the first failures, of which the last one serves all that follow, so
+// that no code of the user's runs later. It returns an error that names the field if Func panics.
+func (b Backoff) Asked(field string) (_ Backoff, err error) {
+	if b.Func == nil {
+		return b, nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s.Func: %w", field, Panicked(p))
+		}
+	}()
+	answers := make([]time.Duration, 64)
+	for i := range answers {
+		answers[i] = b.Func(i + 1)
+	}
+	b.Func = func(n int) time.Duration { return answers[min(max(n, 1), len(answers))-1] }
+	return b, nil
+}
+
 // Delay returns how long to wait after the n-th failure, counted from 1.
 func (b Backoff) Delay(n int) time.Duration {
 	if b.Func != nil {

@@ -28,6 +28,26 @@ func TestBackoffGrowsAndEnds(t *testing.T) {
 	}
 }
 
+func TestBackoffIsAskedOnce(t *testing.T) {
+	calls := 0
+	b, err := Backoff{Func: func(n int) time.Duration { calls++; return time.Duration(n) }}.Asked("F")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := calls
+	for n, want := range map[int]time.Duration{0: 1, 1: 1, 7: 7, 64: 64, 1 << 30: 64} {
+		if d := b.Delay(n); d != want {
+			t.Errorf("Delay(%d) = %d, want %d", n, d, want)
+		}
+	}
+	if calls != asked {
+		t.Error("Func was called again")
+	}
+	if _, err := (Backoff{Func: func(int) time.Duration { panic("no") }}).Asked("F"); err == nil || err.Error() != "F.Func: panic: no" {
+		t.Errorf("a panic became %v", err)
+	}
+}
+
 func TestBackoffDefaultsAndValidation(t *testing.T) {
 	if b := (Backoff{Initial: time.Hour}).WithDefaults(time.Second, time.Minute); b.Max != time.Hour {
 		t.Errorf("Max became %s", b.Max)
