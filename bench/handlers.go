@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/middleware"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 const (
@@ -67,7 +67,7 @@ func (d *database) stacked() (func(context.Context, int) error, error) {
 
 // handWritten runs the statements that the middlewares run, each in its own round trip.
 func handWritten(d *database) (func(context.Context, int) error, error) {
-	claim, insert := schema.Names{}.Render(schema.ClaimInbox), schema.Names{}.Render(schema.InsertMessages)
+	claim, insert := sqltext.Tables{}.Render(sqltext.ClaimInbox), sqltext.Tables{}.Render(sqltext.InsertMessages)
 	return func(ctx context.Context, i int) error {
 		in := messageOf(i)
 		tx, err := d.pool.Begin(ctx)

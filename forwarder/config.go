@@ -12,13 +12,13 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // Config configures a Forwarder. The zero value is ready for use.
 type Config struct {
 	// Tables is set by New and NewSubscriber: the tables are those of the handle.
-	Tables schema.Names
+	Tables sqltext.Tables
 	// Name says in logs and in the table of forwarders which process this is; default host name and process id.
 	Name string
 	// Topics limits the forwarder to some topics; default all. Order per key holds among them.

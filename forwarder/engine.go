@@ -92,7 +92,7 @@ type statements struct {
 }
 
 func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge, logger watermill.LoggerAdapter) (*engine, error) {
-	if err := db.Check(); err != nil {
+	if err := (*core.DB)(db).Check(); err != nil {
 		return nil, err
 	}
 	cfg.Tables = sqltext.Tables(db.Tables())

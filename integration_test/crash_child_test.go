@@ -22,6 +22,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
@@ -144,7 +145,7 @@ func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) 
 		Service:  "shop",
 		Outcomes: middleware.OutcomesConfig{Backoff: outbox.Backoff{Initial: -1}},
 		Tx: middleware.TxConfig{OnBegin: func(ctx context.Context, _ *message.Message) error {
-			q, err := c.shop.db.TxQuerier(ctx)
+			q, err := (*core.DB)(c.shop.db).Tx(ctx)
 			if err == nil {
 				_, err = q.Exec(ctx, "select 1") // with pgx, BEGIN travels with the first statement
 			}

@@ -13,7 +13,8 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 const (
@@ -58,12 +59,12 @@ var errUndone = errors.New("undone on purpose")
 // It publishes the first of its two events and returns the second. The row lock on the counter makes
 // transactions of one key follow one another.
 func (s shop) book(ctx context.Context, order, key string) ([]*message.Message, error) {
-	tx, err := s.db.TxQuerier(ctx)
+	tx, err := (*core.DB)(s.db).Tx(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var n int64
-	err = schema.Collect(ctx, tx, func(rows schema.Rows) error { return rows.Scan(&n) },
+	err = drive.Collect(ctx, tx, func(rows drive.Rows) error { return rows.Scan(&n) },
 		`update counters set n = n + 2 where key = $1 returning n`, key)
 	if err != nil {
 		return nil, fmt.Errorf("count: %w", err)
@@ -93,13 +94,13 @@ func (s shop) book(ctx context.Context, order, key string) ([]*message.Message, 
 // place is what the middlewares do around book, for tests that have no Router.
 func (s shop) place(ctx context.Context, order, key string) error {
 	return outbox.InTx(ctx, s.db, func(ctx context.Context) error {
-		q, err := s.db.TxQuerier(ctx)
+		q, err := (*core.DB)(s.db).Tx(ctx)
 		if err != nil {
 			return err
 		}
 		ours := false
-		err = schema.Collect(ctx, q, func(schema.Rows) error { ours = true; return nil },
-			schema.Names{}.Render(schema.ClaimInbox), consumer, order, nil)
+		err = drive.Collect(ctx, q, func(drive.Rows) error { ours = true; return nil },
+			sqltext.Tables{}.Render(sqltext.ClaimInbox), consumer, order, nil)
 		if err != nil || !ours {
 			return err
 		}

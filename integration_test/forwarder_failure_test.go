@@ -14,7 +14,9 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 var (
@@ -458,8 +460,8 @@ func TestDeathIsRemembered(t *testing.T) {
 	h.exec(t, "insert into outbox_lanes (scope, lane, owner, epoch) select 's', lane, $1::text::uuid, 1 from outbox", owner)
 	for range 2 {
 		var outcome string
-		require.NoError(t, schema.Collect(t.Context(), h.db, func(rows schema.Rows) error { return rows.Scan(nil, &outcome) },
-			schema.Names{}.Render(schema.SettleFailed),
+		require.NoError(t, drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error { return rows.Scan(nil, &outcome) },
+			sqltext.Tables{}.Render(sqltext.SettleFailed),
 			"s", owner, []int64{1}, []int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{1}, []int64{1},
 			[]float64{1}, []string{"malformed"}, []bool{true}, 10, 0.0, []string{value[string](t, h, "select uuid from outbox")}))
 		assert.Equal(t, "dead", outcome)

@@ -16,8 +16,9 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/services"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 func forEachRetention(t *testing.T, test func(t *testing.T, cfg forwarder.Config)) {
@@ -58,7 +59,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 				old := numbered("old", 1, 20)
 				w.publish(t, "orders", "", old...)
 				w.wait(t, "all are being published", func() bool { return tried(w, old) == 20 })
-				held, more := gate.hold(schema.Fetch, 0), gate.hold(schema.FetchMore, 0)
+				held, more := gate.hold(sqltext.Fetch, 0), gate.hold(sqltext.FetchMore, 0)
 				gate.arrives(t, "a read", held, more)
 				other.exec(t, again)
 				if name == "restored" {
@@ -133,7 +134,7 @@ func TestServerWithOtherRows(t *testing.T) {
 				end(t, h, server)
 				h.pool.Reset()
 				eventually(t, func() bool {
-					_, err := h.db.Exec(t.Context(), "select 1")
+					_, err := (*core.DB)(h.db).Exec(t.Context(), "select 1")
 					return err == nil
 				}, "the server is back")
 				w.publish(t, "orders", "M", "later")
@@ -162,7 +163,7 @@ func killBackend(t *testing.T, h handle) {
 	eventually(t, func() bool { return conn.Ping(t.Context()) != nil }, "the backend is gone")
 	h.pool.Reset()
 	eventually(t, func() bool {
-		_, err := h.db.Exec(t.Context(), "checkpoint")
+		_, err := (*core.DB)(h.db).Exec(t.Context(), "checkpoint")
 		return err == nil
 	}, "the server is back")
 	require.Equal(t, started, value[time.Time](t, h, "select pg_postmaster_start_time()"), "the server was started anew")
@@ -205,7 +206,7 @@ func TestCommitsThatACrashLost(t *testing.T) {
 		w.publish(t, "orders", "", lost...)
 		w.wait(t, "all are being published", func() bool { return tried(w, lost) == 5 })
 		ids := h.count(t, "select max(id)::int from outbox")
-		reads, more := gate.hold(schema.Fetch, 0), gate.hold(schema.FetchMore, 0)
+		reads, more := gate.hold(sqltext.Fetch, 0), gate.hold(sqltext.FetchMore, 0)
 		gate.arrives(t, "a read", reads, more)
 		killBackend(t, other)
 		h.pool.Reset()
@@ -238,13 +239,13 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	cfg.Backoff = outbox.Backoff{Initial: time.Second, Max: time.Second}
 	w := startForwarderOn(t, h, cfg, refuse("m1"))
 	w.idle(t)
-	failure := gate.hold(schema.SettleFailed, 0)
+	failure := gate.hold(sqltext.SettleFailed, 0)
 	w.publish(t, "orders", "K", "m1", "m2")
 	<-failure.arrived
 	var read, readMore *heldStatement
 	loaded := make(chan struct{})
-	gate.onRun(schema.LoadHeads, func() {
-		read, readMore = gate.hold(schema.Fetch, 0), gate.hold(schema.FetchMore, 0)
+	gate.onRun(sqltext.LoadHeads, func() {
+		read, readMore = gate.hold(sqltext.Fetch, 0), gate.hold(sqltext.FetchMore, 0)
 		close(loaded)
 	})
 	h.exec(t, "alter sequence outbox_id_seq restart with 1000") // the ids of another life

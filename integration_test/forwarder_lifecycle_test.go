@@ -13,7 +13,9 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -237,7 +239,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 			put := func() {
 				t.Helper()
 				eventually(t, func() bool { // the pool may hand out a dead connection first
-					_, err := h.db.Exec(t.Context(), "select 1")
+					_, err := (*core.DB)(h.db).Exec(t.Context(), "select 1")
 					return err == nil
 				}, "the database is back")
 				n++
@@ -376,7 +378,7 @@ func TestFrozenStarter(t *testing.T) {
 	require.NoError(t, err)
 	defer tx.Rollback(context.Background())
 	startForwarder(t, h, quickConfig())
-	_, err = tx.Exec(t.Context(), schema.Names{}.Render(schema.LockForwarders))
+	_, err = tx.Exec(t.Context(), sqltext.Tables{}.Render(sqltext.LockForwarders))
 	require.NoError(t, err)
 	expiry := value[time.Time](t, h, "select expires_at from outbox_forwarders")
 	eventually(t, func() bool {

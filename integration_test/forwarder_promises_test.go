@@ -12,15 +12,18 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// outcome runs schema.SettleFailed for the only message of an outbox and returns what it says.
+// outcome runs sqltext.SettleFailed for the only message of an outbox and returns what it says.
 func (h handle) outcome(t testing.TB, owner string, epoch int64, attempts int64) (outcome string) {
 	t.Helper()
-	require.NoError(t, schema.Collect(t.Context(), h.db, func(rows schema.Rows) error { return rows.Scan(new(int64), &outcome) },
-		schema.Names{}.Render(schema.SettleFailed),
+	require.NoError(t, drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error { return rows.Scan(new(int64), &outcome) },
+		sqltext.Tables{}.Render(sqltext.SettleFailed),
 		"s", owner, []int64{1}, []int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{epoch}, []int64{attempts},
 		[]float64{1}, []string{"refused"}, []bool{false}, 10, 0.0, []string{value[string](t, h, "select uuid from outbox")}))
 	return outcome
@@ -31,27 +34,27 @@ func TestEpochs(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.publish(t, "orders", "K", "1")
 		const owner, other = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
-		h.exec(t, schema.Names{}.Render(schema.CreateLanes), "s")
+		h.exec(t, sqltext.Tables{}.Render(sqltext.CreateLanes), "s")
 		lane := int64(value[int](t, h, "select lane::int from outbox"))
 		epoch := func() int64 { return value[int64](t, h, "select epoch from outbox_lanes where lane = $1", lane) }
 		take := func(statement, owner string) int64 {
 			before := epoch()
-			taken := column[int64](t, h, "with taken as ("+schema.Names{}.Render(statement)+") select epoch from taken", "s", owner, []int64{lane}, []int64{before})
+			taken := column[int64](t, h, "with taken as ("+sqltext.Tables{}.Render(statement)+") select epoch from taken", "s", owner, []int64{lane}, []int64{before})
 			require.Equal(t, []int64{before + 1}, taken)
 			require.Equal(t, before+1, epoch())
 			return before + 1
 		}
-		first := take(schema.TakeLanes, owner)
+		first := take(sqltext.TakeLanes, owner)
 		assert.Equal(t, "fenced", h.outcome(t, other, first, 1))
 		assert.Equal(t, "waiting", h.outcome(t, owner, first, 1))
 		assert.Equal(t, "waiting", h.outcome(t, owner, first, 1), "it is repeated, as its answer was lost")
 		assert.Equal(t, 1, h.count(t, "select attempts from outbox"))
-		second := take(schema.RetakeLanes, owner)
+		second := take(sqltext.RetakeLanes, owner)
 		assert.Equal(t, "fenced", h.outcome(t, owner, first, 2))
 		assert.Equal(t, 1, h.count(t, "select attempts from outbox"))
 		assert.Equal(t, "waiting", h.outcome(t, owner, second, 2))
-		h.exec(t, schema.Names{}.Render(schema.ReleaseLanes), "s", owner, []int64{lane}, []int64{second})
-		take(schema.TakeLanes, owner)
+		h.exec(t, sqltext.Tables{}.Render(sqltext.ReleaseLanes), "s", owner, []int64{lane}, []int64{second})
+		take(sqltext.TakeLanes, owner)
 		assert.Equal(t, "fenced", h.outcome(t, owner, second, 3))
 	})
 }
@@ -107,7 +110,7 @@ func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 		defer long.Rollback(context.Background())
 		_, err = long.Exec(t.Context(), insertPlain, "long-"+itoa(n), "orders", "L", "long-"+itoa(n))
 		require.NoError(t, err)
-		settle := gate.hold(schema.SettlePublished, 0)
+		settle := gate.hold(sqltext.SettlePublished, 0)
 		again := numbered(itoa(n)+"-", 1, 100)
 		w.publish(t, "orders", "", again...)
 		w.arrives(t, again...)
@@ -137,7 +140,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	cfg := quickConfig()
 	cfg.QueryTimeout = time.Minute
 	w := startForwarder(t, gated, cfg)
-	settle := gate.hold(schema.SettlePublished, 0)
+	settle := gate.hold(sqltext.SettlePublished, 0)
 	all := numbered("", 1, 2000) // in all lanes
 	w.publish(t, "orders", "", all...)
 	w.arrives(t, all...)
@@ -290,7 +293,7 @@ func TestReadOnlyServer(t *testing.T) {
 		return admin.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
 	}, "the lease cannot be renewed")
 	eventually(t, func() bool {
-		_, err := admin.db.Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
+		_, err := (*core.DB)(admin.db).Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
 		return err == nil
 	}, "the server can be written to again") // connections that were made meanwhile still cannot
 	other := newPgxHandle(t, url)

@@ -11,7 +11,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // TestOneRowStopsNoOther: whatever a row holds, the others are read and settled.
@@ -138,7 +138,7 @@ func TestHeadsAreLoadedInPages(t *testing.T) {
 	h.publish(t, "orders", key(7), "that lane")
 	behind := value[string](t, h, "select min(key) from outbox where attempts > 0")
 	h.publish(t, "orders", behind, "behind")
-	second := gate.hold(schema.LoadHeads, 1)
+	second := gate.hold(sqltext.LoadHeads, 1)
 	w := startForwarder(t, h, quickConfig())
 	select {
 	case <-second.arrived:

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // TestPausedTopicIsInTheDatabase while its broker is down, with the reason, and not after.
@@ -52,7 +52,7 @@ func TestCleanUpGoesOn(t *testing.T) {
 	var mu sync.Mutex
 	var cursors []int64
 	var rule *heldStatement
-	rule = gate.onRun(schema.CleanPublished, func() {
+	rule = gate.onRun(sqltext.CleanPublished, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, arg := range rule.args {

@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/observe"
@@ -126,7 +128,7 @@ func makeTables(ctx context.Context, db *outbox.DB) error {
 // exec runs a statement outside any transaction.
 func (h handle) exec(t testing.TB, query string, args ...any) int64 {
 	t.Helper()
-	n, err := h.db.Exec(t.Context(), query, args...)
+	n, err := (*core.DB)(h.db).Exec(t.Context(), query, args...)
 	require.NoError(t, err, query)
 	return n
 }
@@ -151,7 +153,7 @@ func (h handle) execTx(ctx context.Context, query string, args ...any) error {
 
 // execFirst runs a statement of ours in the transaction of ctx. With pgx it takes BEGIN along if it is the first.
 func (h handle) execFirst(ctx context.Context, query string, args ...any) error {
-	q, err := h.db.TxQuerier(ctx)
+	q, err := (*core.DB)(h.db).Tx(ctx)
 	if err != nil {
 		return err
 	}
@@ -177,7 +179,7 @@ func value[T any](t testing.TB, h handle, query string, args ...any) T {
 func column[T any](t testing.TB, h handle, query string, args ...any) []T {
 	t.Helper()
 	var all []T
-	err := schema.Collect(t.Context(), h.db, func(rows schema.Rows) error {
+	err := drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error {
 		var v T
 		err := rows.Scan(&v)
 		all = append(all, v)

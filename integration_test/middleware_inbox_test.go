@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.HandlerMiddleware {
@@ -138,7 +138,7 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 		require.ErrorIs(t, err, middleware.ErrUncaptured)
 		require.ErrorContains(t, err, "middleware.Outbox")
 
-		_, err = chain(bookSilently(h), txInbox(t, h.with(t, schema.Names{Inbox: "nowhere"}), middleware.InboxConfig{})...)(msg)
+		_, err = chain(bookSilently(h), txInbox(t, h.with(t, sqltext.Tables{Inbox: "nowhere"}), middleware.InboxConfig{})...)(msg)
 		require.ErrorContains(t, err, "schema.Migrate")
 
 		assert.Zero(t, effects(t, h, msg))
@@ -246,7 +246,7 @@ func TestInboxContentCheck(t *testing.T) {
 func TestInboxWithOtherTables(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		names := schema.Names{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}
+		names := sqltext.Tables{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}
 		h.exec(t, `create schema "Shop"`)
 		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
 		handler := book(h)

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // inboxRow is the state of a message, as "attempts state error".
@@ -158,7 +158,7 @@ func TestDeadLetterIsAllOrNothing(t *testing.T) {
 		handler := chain(poison, stack(t, h.seenBy(t, obs), middleware.StackConfig{})...)
 		_, err := handler(msg.Copy())
 		require.ErrorIs(t, err, errHandler, "nacked")
-		assert.Equal(t, "23514", schema.SQLState(err))
+		assert.Equal(t, "23514", text.SQLState(err))
 		assert.Empty(t, inboxRow(t, h, msg))
 
 		h.exec(t, "alter table outbox drop constraint no_more")

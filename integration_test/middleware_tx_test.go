@@ -16,9 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 func TestTxAlone(t *testing.T) {
@@ -188,9 +190,9 @@ func TestTxTime(t *testing.T) {
 func TestTxIsolationAndOnBegin(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(ctx context.Context, name string) (v string) {
-			q, err := h.db.TxQuerier(ctx)
+			q, err := (*core.DB)(h.db).Tx(ctx)
 			require.NoError(t, err)
-			require.NoError(t, schema.Collect(ctx, q, func(rows schema.Rows) error { return rows.Scan(&v) },
+			require.NoError(t, drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&v) },
 				"select current_setting($1)", name))
 			return v
 		}
@@ -251,7 +253,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 			}, tx)(msg)
 			return err
 		})
-		require.Equal(t, "40001", schema.SQLState(err))
+		require.Equal(t, "40001", text.SQLState(err))
 		assert.Equal(t, 1, calls)
 
 		// What the outer one rolls back, the inner one cannot keep.
@@ -363,9 +365,9 @@ func TestTxRetries(t *testing.T) {
 		// Each adds one to what it read of the other's account: write skew, which only one may commit.
 		skew := func(b *together, mine, other string) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
-				q, _ := h.db.TxQuerier(msg.Context())
+				q, _ := (*core.DB)(h.db).Tx(msg.Context())
 				var n int
-				err := schema.Collect(msg.Context(), q, func(rows schema.Rows) error { return rows.Scan(&n) },
+				err := drive.Collect(msg.Context(), q, func(rows drive.Rows) error { return rows.Scan(&n) },
 					"select sum(n) from accounts")
 				if err != nil {
 					return nil, err
@@ -455,8 +457,8 @@ func TestTxAttemptsAreIndependent(t *testing.T) {
 
 // serializationFailure returns an error with SQLSTATE 40001 as the driver makes it.
 func serializationFailure(t testing.TB, h handle) error {
-	_, err := h.db.Exec(t.Context(), "do $$ begin raise exception 'x' using errcode = '40001'; end $$")
-	require.Equal(t, "40001", schema.SQLState(err))
+	_, err := (*core.DB)(h.db).Exec(t.Context(), "do $$ begin raise exception 'x' using errcode = '40001'; end $$")
+	require.Equal(t, "40001", text.SQLState(err))
 	return err
 }
 

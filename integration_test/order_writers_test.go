@@ -19,7 +19,8 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 var errAborted = errors.New("aborted on purpose")
@@ -141,7 +142,7 @@ func (w *orderWriters) transaction(rng *rand.Rand, keys []string) {
 
 // fill writes the rows in the transaction of ctx, in one of many ways.
 func (w *orderWriters) fill(ctx context.Context, rng *rand.Rand, rows []orderRow) error {
-	tx, _ := w.h.db.TxQuerier(ctx)
+	tx, _ := (*core.DB)(w.h.db).Tx(ctx)
 	exec := func(query string, args ...any) error {
 		_, err := tx.Exec(ctx, query, args...)
 		return err
@@ -166,7 +167,7 @@ func (w *orderWriters) fill(ctx context.Context, rng *rand.Rand, rows []orderRow
 		}
 		err = exec(`insert into outbox (uuid, topic, key, payload)
 			select gen_random_uuid(), 'orders', $1, convert_to('ghost', 'UTF8') from generate_series(1, 200) where pg_sleep(0.0005) is not null`, rows[0].key)
-		if schema.SQLState(err) != "57014" {
+		if text.SQLState(err) != "57014" {
 			return fmt.Errorf("the insert was not cancelled: %w", err)
 		}
 		if err := errors.Join(exec("rollback to savepoint timed"), exec("set local statement_timeout = 0")); err != nil {
@@ -189,7 +190,7 @@ func (w *orderWriters) fill(ctx context.Context, rng *rand.Rand, rows []orderRow
 // savepoints writes messages behind savepoints that are rolled back, in a third of the cases more of them than a
 // backend's cache of subtransactions holds.
 func (w *orderWriters) savepoints(ctx context.Context, rng *rand.Rand, key string) error {
-	tx, _ := w.h.db.TxQuerier(ctx)
+	tx, _ := (*core.DB)(w.h.db).Tx(ctx)
 	n := 1 + rng.IntN(4)
 	if rng.IntN(3) == 0 {
 		w.saw("more than 64 savepoints")
@@ -214,7 +215,7 @@ func (w *orderWriters) savepoints(ctx context.Context, rng *rand.Rand, key strin
 	return nil
 }
 
-func (w *orderWriters) insert(ctx context.Context, rng *rand.Rand, tx schema.Querier, rows []orderRow) error {
+func (w *orderWriters) insert(ctx context.Context, rng *rand.Rand, tx drive.Querier, rows []orderRow) error {
 	topics := []string{"orders", "audit"}
 	switch way := rng.IntN(5); {
 	case way == 0 && w.h.pool != nil:

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // planned is a statement of the forwarder with arguments such as it gets in production.
@@ -41,20 +42,20 @@ func plannedStatements() []planned {
 	none := []int64{}
 	fetch := []any{"", owner, none, none, none, none, epochs, marks, limits, rewound, []string{}, int64(32768)}
 	return []planned{
-		{name: "Fetch", sql: schema.Fetch, args: fetch, indexes: []string{"outbox_ready"}, sorted: true, always: true, reading: true},
-		{name: "Fetch of a topic", sql: schema.Fetch, args: append(fetch[:10:10], []string{"events"}, int64(32768)),
+		{name: "Fetch", sql: sqltext.Fetch, args: fetch, indexes: []string{"outbox_ready"}, sorted: true, always: true, reading: true},
+		{name: "Fetch of a topic", sql: sqltext.Fetch, args: append(fetch[:10:10], []string{"events"}, int64(32768)),
 			indexes: []string{"outbox_ready"}, sorted: true, always: true, reading: true},
-		{name: "FetchMore", sql: schema.FetchMore, args: append(fetch[:12:12], ids, false, repeated(lanes, 100), []string{"closed"}),
+		{name: "FetchMore", sql: sqltext.FetchMore, args: append(fetch[:12:12], ids, false, repeated(lanes, 100), []string{"closed"}),
 			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey"}, reading: true},
-		{name: "FetchRange", sql: schema.FetchRange, args: fetch, indexes: []string{"outbox_pkey"}, sorted: true, reading: true, only: true},
-		{name: "Sweep", sql: schema.Sweep, args: []any{numbers, marks, repeated(lanes, 1<<40), int64(100), []string{}},
+		{name: "FetchRange", sql: sqltext.FetchRange, args: fetch, indexes: []string{"outbox_pkey"}, sorted: true, reading: true, only: true},
+		{name: "Sweep", sql: sqltext.Sweep, args: []any{numbers, marks, repeated(lanes, 1<<40), int64(100), []string{}},
 			indexes: []string{"outbox_ready"}, always: true},
-		{name: "LoadHeads", sql: schema.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}, always: true, reading: true},
-		{name: "SettlePublished", sql: schema.SettlePublished, args: []any{ids, slices.Repeat([]string{"x"}, some), ""}, indexes: []string{"outbox_pkey"}},
-		{name: "SettlePublishedDelete", sql: schema.SettlePublishedDelete, args: []any{ids, slices.Repeat([]string{"x"}, some), ""}, indexes: []string{"outbox_pkey"}},
-		{name: "SettleFailed", sql: schema.SettleFailed, indexes: []string{"outbox_pkey"},
+		{name: "LoadHeads", sql: sqltext.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}, always: true, reading: true},
+		{name: "SettlePublished", sql: sqltext.SettlePublished, args: []any{ids, slices.Repeat([]string{"x"}, some), ""}, indexes: []string{"outbox_pkey"}},
+		{name: "SettlePublishedDelete", sql: sqltext.SettlePublishedDelete, args: []any{ids, slices.Repeat([]string{"x"}, some), ""}, indexes: []string{"outbox_pkey"}},
+		{name: "SettleFailed", sql: sqltext.SettleFailed, indexes: []string{"outbox_pkey"},
 			args: []any{"", owner, ids, repeated(some, 1), repeated(some, 1), repeated(some, 1), delays, errs, permanent, int64(10), 3600.0, errs}},
-		{name: "CleanPublished", sql: schema.CleanPublished, args: []any{int64(0), 3600.0, int64(1000), []string{}, int64(65536)}, indexes: []string{"outbox_pkey"}},
+		{name: "CleanPublished", sql: sqltext.CleanPublished, args: []any{int64(0), 3600.0, int64(1000), []string{}, int64(65536)}, indexes: []string{"outbox_pkey"}},
 	}
 }
 
@@ -86,14 +87,14 @@ func (p plan) scans() (list []plan, sorts int) {
 }
 
 // checkReading asks for the plans of the connection for reading, which are made once for all states of the table.
-func checkReading(t *testing.T, q schema.Querier, state string) {
+func checkReading(t *testing.T, q drive.Querier, state string) {
 	for _, s := range plannedStatements() {
 		if !s.reading {
 			continue
 		}
 		name := "plan_" + strings.ReplaceAll(s.name, " ", "_")
 		if strings.HasPrefix(state, "empty") {
-			_, err := q.Exec(t.Context(), "PREPARE "+name+" AS "+schema.Names{}.Render(s.sql))
+			_, err := q.Exec(t.Context(), "PREPARE "+name+" AS "+sqltext.Tables{}.Render(s.sql))
 			require.NoError(t, err, s.name)
 		}
 		literals := make([]string, len(s.args))
@@ -101,7 +102,7 @@ func checkReading(t *testing.T, q schema.Querier, state string) {
 			literals[i] = literal(a)
 		}
 		var text []byte
-		err := schema.Collect(t.Context(), q, func(rows schema.Rows) error { return rows.Scan(&text) },
+		err := drive.Collect(t.Context(), q, func(rows drive.Rows) error { return rows.Scan(&text) },
 			"EXPLAIN (FORMAT JSON) EXECUTE "+name+"("+strings.Join(literals, ", ")+")")
 		require.NoError(t, err, s.name)
 		checkPlan(t, s, text)
@@ -150,7 +151,7 @@ func TestPlans(t *testing.T) {
 					continue // reading a few pages as a whole is as good, and it is planned anew each time
 				}
 				var text []byte
-				require.NoError(t, h.pool.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+schema.Names{}.Render(s.sql), s.args...).Scan(&text), s.name)
+				require.NoError(t, h.pool.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+sqltext.Tables{}.Render(s.sql), s.args...).Scan(&text), s.name)
 				checkPlan(t, s, text)
 			}
 		})

@@ -19,6 +19,9 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -36,7 +39,7 @@ type stored struct {
 func outboxRows(t testing.TB, h handle) []stored {
 	t.Helper()
 	var all []stored
-	err := schema.Collect(t.Context(), h.db, func(rows schema.Rows) error {
+	err := drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error {
 		var s stored
 		var metadata []byte
 		if err := rows.Scan(&s.id, &s.uuid, &s.topic, &s.key, &s.lane, &s.payload, &metadata, &s.wait); err != nil {
@@ -257,11 +260,11 @@ func TestBadInputLeavesNothing(t *testing.T) {
 func TestMissingTablesNameTheCure(t *testing.T) {
 	url := newDatabase(t)
 	for _, h := range openHandles(t, url) {
-		for _, names := range []schema.Names{{}, {Schema: "nowhere"}, {Outbox: "unknown"}} {
+		for _, names := range []sqltext.Tables{{}, {Schema: "nowhere"}, {Outbox: "unknown"}} {
 			pub := newOutboxPublisher(t, h.with(t, names))
 			err := inTx(t, h, func(ctx context.Context) error { return pub.PublishContext(ctx, "orders", newMessage("")) })
 			require.ErrorContains(t, err, "schema.Migrate", h.name)
-			assert.Equal(t, "42P01", schema.SQLState(err), h.name)
+			assert.Equal(t, "42P01", text.SQLState(err), h.name)
 			err = inTx(t, h, func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")) })
 			require.ErrorContains(t, err, "schema.Migrate", h.name)
 			require.NotErrorIs(t, err, outbox.ErrCommitUnknown, h.name)
@@ -321,7 +324,7 @@ func TestPublishFailingHalfWay(t *testing.T) {
 		msgs[2999].UUID = msgs[0].UUID
 		for range 2 {
 			err = pub.Publish("orders", msgs...)
-			assert.Equal(t, "23505", schema.SQLState(err))
+			assert.Equal(t, "23505", text.SQLState(err))
 			require.NotErrorIs(t, err, outbox.ErrCommitUnknown)
 		}
 		assert.Zero(t, h.count(t, "select count(*) from outbox"))

@@ -13,7 +13,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -44,7 +47,7 @@ func versions(list []schema.Migration) (got []int) {
 }
 
 // migrates calls Migrate and expects these versions to run.
-func migrates(t *testing.T, h handle, names schema.Names, cfg schema.MigrateConfig, want ...int) {
+func migrates(t *testing.T, h handle, names sqltext.Tables, cfg schema.MigrateConfig, want ...int) {
 	t.Helper()
 	ran, err := schema.Migrate(t.Context(), h.with(t, names).db, cfg)
 	require.NoError(t, err, h.name)
@@ -80,9 +83,9 @@ func TestMigrateToAVersion(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []schema.Migration{{Version: 1, Name: "outbox_and_inbox"}, {Version: 2, Name: "dead", Concurrent: true}, {Version: 3, Name: "note"}}, list)
 
-	migrates(t, h, schema.Names{}, schema.MigrateConfig{To: 1}, 1)
-	migrates(t, h, schema.Names{}, schema.MigrateConfig{To: 2}, 2)
-	migrates(t, h, schema.Names{}, schema.MigrateConfig{To: 1})
+	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 1}, 1)
+	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 2}, 2)
+	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 1})
 	h.exec(t, newerMigration)
 	list, err = schema.Status(t.Context(), h.db)
 	require.NoError(t, err)
@@ -95,7 +98,7 @@ func TestMigrateToAVersion(t *testing.T) {
 func TestConcurrentMigrationPutOff(t *testing.T) {
 	withConcurrent(t, deadConcurrently)
 	for _, h := range openHandles(t, newDatabase(t)) {
-		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
+		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		migrates(t, h, names, schema.MigrateConfig{SkipConcurrent: true}, 1, 3)
 		require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), h.name)
 		found, err := schema.Inspect(t.Context(), h.with(t, names).db)
@@ -126,7 +129,7 @@ func TestConcurrentMigrationByManyAtOnce(t *testing.T) {
 	url := newDatabase(t)
 	handles := concurrentHandles(t, url)
 	admin := newPgxHandle(t, url)
-	migrates(t, admin, schema.Names{}, schema.MigrateConfig{To: 1}, 1)
+	migrates(t, admin, sqltext.Tables{}, schema.MigrateConfig{To: 1}, 1)
 
 	stopped, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -182,13 +185,13 @@ func TestConcurrentMigrationThatFailed(t *testing.T) {
 	withConcurrent(t, "CREATE UNIQUE INDEX CONCURRENTLY {outbox_dead} ON {outbox} (topic) WHERE dead_at IS NOT NULL;\n"+
 		"DROP INDEX CONCURRENTLY IF EXISTS {outbox_held};\n")
 	for _, h := range concurrentHandles(t, newDatabase(t)) {
-		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
+		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		migrates(t, h, names, schema.MigrateConfig{To: 1}, 1)
 		for range 2 {
 			h.exec(t, names.Render(`insert into {outbox} (uuid, topic, payload, dead_at) values ('', 'same', '', now())`))
 		}
 		ran, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
-		require.Equal(t, "23505", schema.SQLState(err), "%v", err)
+		require.Equal(t, "23505", text.SQLState(err), "%v", err)
 		require.ErrorContains(t, err, "0002_dead")
 		assert.Empty(t, ran)
 		const invalid = `select count(*) from pg_index where not indisvalid and indrelid = $1::text::regclass`
@@ -205,7 +208,7 @@ func TestConcurrentMigrationThatFailed(t *testing.T) {
 func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
 	withConcurrent(t, deadConcurrently)
 	h := newPgxHandle(t, newDatabase(t))
-	migrates(t, h, schema.Names{}, schema.MigrateConfig{To: 1}, 1)
+	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 1}, 1)
 	old, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = old.Rollback(context.Background()) }()
@@ -214,7 +217,7 @@ func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
 
 	var group errgroup.Group
 	group.Go(func() error { // what the process that died has left running
-		_, err := h.db.Exec(t.Context(), `create index concurrently outbox_dead on outbox (lane, id) where dead_at is not null`)
+		_, err := (*core.DB)(h.db).Exec(t.Context(), `create index concurrently outbox_dead on outbox (lane, id) where dead_at is not null`)
 		return err
 	})
 	buildWaits(t, h)
@@ -237,7 +240,7 @@ func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
 func TestMigrateCancelled(t *testing.T) {
 	withConcurrent(t, deadConcurrently)
 	for _, h := range openHandles(t, newDatabase(t)) {
-		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
+		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		admin := newPgxHandle(t, h.url)
 		migrates(t, h, names, schema.MigrateConfig{To: 1}, 1)
 		old, err := admin.pool.Begin(t.Context())
@@ -273,7 +276,7 @@ func TestMigrateWithOneConnection(t *testing.T) {
 	require.ErrorContains(t, err, "allow the pool two", "after %s", time.Since(began))
 	assert.Equal(t, []int{1}, versions(ran))
 	h.sql.SetMaxOpenConns(2)
-	migrates(t, h, schema.Names{}, schema.MigrateConfig{}, 2, 3)
+	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{}, 2, 3)
 }
 
 // TestFilesOfConcurrentMigrations runs them with each tool, after a build that failed before and left an invalid index.
@@ -285,7 +288,7 @@ func TestFilesOfConcurrentMigrations(t *testing.T) {
 		schema.GolangMigrate: {"0007_watermill_outbox_and_inbox.up.sql",
 			"0008_watermill_dead.up.sql", "0009_watermill_dead.up.sql", "0010_watermill_dead.up.sql", "0011_watermill_note.up.sql"},
 	}
-	for _, names := range []schema.Names{{}, otherNames} {
+	for _, names := range []sqltext.Tables{{}, otherNames} {
 		for format, run := range migrationTools {
 			t.Run(string(format)+" "+names.OutboxName(), func(t *testing.T) {
 				_, got := filesOf(t, schema.FilesConfig{Format: format, Tables: outbox.Tables(names), StartAt: 7})

@@ -12,6 +12,8 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -44,7 +46,7 @@ func TestTableOfAnotherProgram(t *testing.T) {
 		require.ErrorContains(t, err, cure)
 		require.ErrorContains(t, err, "another program")
 		require.NotContains(t, err.Error(), "ALTER")
-		require.NoError(t, makeTables(t.Context(), h.with(t, schema.Names{Outbox: "events", Inbox: "events_in"}).db))
+		require.NoError(t, makeTables(t.Context(), h.with(t, sqltext.Tables{Outbox: "events", Inbox: "events_in"}).db))
 	}
 }
 
@@ -56,7 +58,7 @@ func newRole(t *testing.T, admin handle) string {
 	admin.exec(t, `create role `+role)
 	t.Cleanup(func() {
 		for _, statement := range []string{`drop owned by `, `drop role `} {
-			_, err := admin.db.Exec(context.Background(), statement+role)
+			_, err := (*core.DB)(admin.db).Exec(context.Background(), statement+role)
 			assert.NoError(t, err)
 		}
 	})
@@ -67,7 +69,7 @@ func newRole(t *testing.T, admin handle) string {
 func TestCheckNamesMissingGrants(t *testing.T) {
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
-	names := schema.Names{Schema: "Shop"}
+	names := sqltext.Tables{Schema: "Shop"}
 	require.NoError(t, makeTables(t.Context(), admin.with(t, names).db))
 	role := newRole(t, admin)
 	h := newPgxHandle(t, url+"&role="+role)
@@ -99,7 +101,7 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 	require.NoError(t, f.Close())
 	assert.Equal(t, []string{"one"}, broker.payloads())
 	assert.Zero(t, log.count("permission denied"), "%v", *log.lines)
-	_, err = h.db.Exec(t.Context(), names.Render(schema.ForgetForwarders), 3600.0)
+	_, err = (*core.DB)(h.db).Exec(t.Context(), names.Render(sqltext.ForgetForwarders), 3600.0)
 	require.NoError(t, err)
 	for _, p := range found {
 		admin.exec(t, p.Cure)
@@ -138,7 +140,7 @@ func TestMigrateNamesMissingGrants(t *testing.T) {
 	role := newRole(t, admin)
 	database := value[string](t, admin, `select current_database()::text`)
 	h := newPgxHandle(t, url+"&role="+role)
-	for _, names := range []schema.Names{{Schema: "shop"}, {}} {
+	for _, names := range []sqltext.Tables{{Schema: "shop"}, {}} {
 		want := fmt.Sprintf(`GRANT CREATE ON DATABASE "%s" TO "%s"`, database, role)
 		if names.Schema == "" {
 			admin.exec(t, `revoke all on schema public from public`)
@@ -156,7 +158,7 @@ func TestMigrateNamesMissingGrants(t *testing.T) {
 // TestCheckLooksElsewhere finds the tables that the search path hides.
 func TestCheckLooksElsewhere(t *testing.T) {
 	h := newPgxHandle(t, newDatabase(t))
-	require.NoError(t, makeTables(t.Context(), h.with(t, schema.Names{Schema: "app"}).db))
+	require.NoError(t, makeTables(t.Context(), h.with(t, sqltext.Tables{Schema: "app"}).db))
 	err := schema.Check(t.Context(), h.db)
 	require.ErrorContains(t, err, `the one in schema "app"`)
 }

@@ -25,17 +25,20 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // otherNames are names that only work if every statement quotes and uses them.
-var otherNames = schema.Names{
+var otherNames = sqltext.Tables{
 	Schema: "Shop-1", Outbox: "select", Lanes: "My-Lanes", Forwarders: "from", Migrations: "Table$1", Inbox: "_INBOX",
 }
 
 func TestMigrateIsIdempotent(t *testing.T) {
 	for _, h := range openHandles(t, newDatabase(t)) {
-		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
+		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		ran, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.NoError(t, err)
 		require.Len(t, ran, 1, h.name)
@@ -57,7 +60,7 @@ func TestMigrateIsIdempotent(t *testing.T) {
 func TestMigrateByManyAtOnce(t *testing.T) {
 	url := newDatabase(t)
 	handles := openHandles(t, url)
-	for _, names := range []schema.Names{{}, {Schema: "tenant"}} {
+	for _, names := range []sqltext.Tables{{}, {Schema: "tenant"}} {
 		var group errgroup.Group
 		ran := make([][]schema.Migration, 8)
 		for i := range ran {
@@ -78,13 +81,13 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 
 func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
 	for _, h := range openHandles(t, newDatabase(t)) {
-		names := schema.Names{Schema: strings.ReplaceAll(h.name, "-", "_")}
+		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		h.exec(t, "create schema "+names.Schema)
 		h.exec(t, "create table "+names.Schema+".outbox_dead ()") // clashes with an index, late in the migration
 
 		_, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.Error(t, err, h.name)
-		assert.Equal(t, "42P07", schema.SQLState(err))
+		assert.Equal(t, "42P07", text.SQLState(err))
 		assert.Equal(t, 1, h.count(t, "select count(*) from pg_class c join pg_namespace n on n.oid = relnamespace where nspname = $1", names.Schema), h.name)
 
 		h.exec(t, "drop table "+names.Schema+".outbox_dead")
@@ -128,9 +131,9 @@ func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
 		role := fmt.Sprintf("limited_%d_%d", os.Getpid(), i)
 		admin.exec(t, `create role `+role)
 		t.Cleanup(func() {
-			_, err := admin.db.Exec(context.Background(), `drop owned by `+role)
+			_, err := (*core.DB)(admin.db).Exec(context.Background(), `drop owned by `+role)
 			assert.NoError(t, err)
-			_, err = admin.db.Exec(context.Background(), `drop role `+role)
+			_, err = (*core.DB)(admin.db).Exec(context.Background(), `drop role `+role)
 			assert.NoError(t, err)
 		})
 		admin.exec(t, fmt.Sprintf(`create schema "%s"`, name))
@@ -142,21 +145,21 @@ func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
 			h = newSQLHandle(t, map[string]string{"sql-pgx": "pgx", "sql-pq": "postgres"}[open.name], url+"&role="+role)
 		}
 		for range 2 {
-			require.NoError(t, makeTables(t.Context(), h.with(t, schema.Names{Schema: name}).db), h.name)
+			require.NoError(t, makeTables(t.Context(), h.with(t, sqltext.Tables{Schema: name}).db), h.name)
 		}
-		err := makeTables(t.Context(), h.with(t, schema.Names{Schema: "missing"}).db)
-		require.Equal(t, "42501", schema.SQLState(err), "%v", err)
+		err := makeTables(t.Context(), h.with(t, sqltext.Tables{Schema: "missing"}).db)
+		require.Equal(t, "42501", text.SQLState(err), "%v", err)
 	}
 }
 
 // usable writes and reads a message and an inbox row under the given names.
-func usable(t *testing.T, h handle, names schema.Names) {
+func usable(t *testing.T, h handle, names sqltext.Tables) {
 	t.Helper()
 	pub, err := outbox.NewPublisher(h.with(t, names).db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
 	require.NoError(t, pub.Publish("orders", newMessage("hello")))
 	assert.Equal(t, "orders", value[string](t, h, names.Render("select topic from {outbox}")))
-	h.exec(t, names.Render(schema.ClaimInbox), "consumer", "id", nil)
+	h.exec(t, names.Render(sqltext.ClaimInbox), "consumer", "id", nil)
 	assert.Zero(t, value[int](t, h, names.Render("select attempts from {inbox}")))
 }
 
@@ -172,7 +175,7 @@ func TestEveryNameCanBeChosen(t *testing.T) {
 
 func TestTwoTableSetsInOneSchema(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	second := schema.Names{Outbox: "audit"}
+	second := sqltext.Tables{Outbox: "audit"}
 	require.NoError(t, makeTables(t.Context(), h.with(t, second).db))
 	require.NoError(t, schema.Check(t.Context(), h.with(t, second).db))
 	require.NoError(t, schema.Check(t.Context(), h.db))
@@ -189,7 +192,7 @@ func TestSchemaInSearchPath(t *testing.T) {
 	h := newPgxHandle(t, url+"&search_path=app,public")
 	require.NoError(t, makeTables(t.Context(), h.db))
 	require.NoError(t, schema.Check(t.Context(), h.db))
-	require.NoError(t, schema.Check(t.Context(), admin.with(t, schema.Names{Schema: "app"}).db))
+	require.NoError(t, schema.Check(t.Context(), admin.with(t, sqltext.Tables{Schema: "app"}).db))
 	require.Error(t, schema.Check(t.Context(), admin.db))
 }
 
@@ -245,7 +248,7 @@ func filesOf(t *testing.T, cfg schema.FilesConfig) (folder fstest.MapFS, names [
 }
 
 func TestFilesForOtherMigrationTools(t *testing.T) {
-	for _, names := range []schema.Names{{}, otherNames} {
+	for _, names := range []sqltext.Tables{{}, otherNames} {
 		for format, run := range migrationTools {
 			t.Run(string(format)+" "+names.OutboxName(), func(t *testing.T) {
 				url := newDatabase(t)
@@ -294,7 +297,7 @@ func TestHostileNamesAreRefused(t *testing.T) {
 		`x"; drop table users; --`, `x'; drop table users; --`, `a;b`, `a"b`, `a'b`, "a\x00b", "a b", "a.b", ".", "..", `"`, `""`,
 		"a\nb", " ", "-x", "1x", long, "tаble" /* Cyrillic a */, "{outbox}", "a\\b", "$1",
 	} {
-		for field, names := range map[string]schema.Names{
+		for field, names := range map[string]sqltext.Tables{
 			"Schema": {Schema: bad}, "Outbox": {Outbox: bad}, "Lanes": {Lanes: bad},
 			"Forwarders": {Forwarders: bad}, "Migrations": {Migrations: bad}, "Inbox": {Inbox: bad},
 		} {
@@ -439,7 +442,7 @@ func TestCuresCure(t *testing.T) {
 
 func TestCheckOfADatabaseThatWasNeverMigrated(t *testing.T) {
 	for _, h := range openHandles(t, newDatabase(t)) {
-		err := schema.Check(t.Context(), h.with(t, schema.Names{Schema: "nowhere"}).db)
+		err := schema.Check(t.Context(), h.with(t, sqltext.Tables{Schema: "nowhere"}).db)
 		require.ErrorIs(t, err, schema.ErrSchemaChanged, h.name)
 		require.ErrorContains(t, err, "run schema.Migrate")
 		require.NotContains(t, err.Error(), "CREATE", "Migrate is the cure for all of it")

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // statementGate holds statements of a pool back before they are sent.
@@ -54,7 +54,7 @@ func (g *statementGate) onRun(statement string, fn func()) *heldStatement {
 func (g *statementGate) watch(statement string, s *heldStatement) *heldStatement {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.rules[schema.Names{}.Render(statement)] = s
+	g.rules[sqltext.Tables{}.Render(statement)] = s
 	return s
 }
 
@@ -150,5 +150,5 @@ func (g *statementGate) arrives(t testing.TB, what string, statements ...*heldSt
 
 // holdReads holds back the results of reads.
 func (g *statementGate) holdReads() (reads [3]*heldStatement) {
-	return [3]*heldStatement{g.holdResult(schema.Fetch), g.holdResult(schema.FetchRange), g.holdResult(schema.FetchMore)}
+	return [3]*heldStatement{g.holdResult(sqltext.Fetch), g.holdResult(sqltext.FetchRange), g.holdResult(sqltext.FetchMore)}
 }

@@ -68,7 +68,7 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 					out := newMessage("")
 					out.SetContext(msg.Context())
 					assert.ErrorIs(t, pub.Publish("topic", out), outbox.ErrNoTx)
-					_, err := h.db.Exec(msg.Context(), `insert into effects (message_id) values ($1)`, msg.UUID)
+					_, err := (*core.DB)(h.db).Exec(msg.Context(), `insert into effects (message_id) values ($1)`, msg.UUID)
 					return nil, err
 				},
 			} {

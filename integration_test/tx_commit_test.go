@@ -19,7 +19,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/schema"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // withAndWithoutCapture runs a test with messages that are written together with COMMIT and without.
@@ -167,7 +167,7 @@ func TestConstraintFailingAtCommitIsAnOrdinaryError(t *testing.T) {
 				require.NoError(t, capture(ctx))
 				return note(ctx, h, 1)
 			})
-			assert.Equal(t, "23505", schema.SQLState(err))
+			assert.Equal(t, "23505", text.SQLState(err))
 			require.NotErrorIs(t, err, outbox.ErrCommitUnknown)
 		}
 		assert.Empty(t, topics(t, h))

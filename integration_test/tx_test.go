@@ -16,8 +16,10 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/observe"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 var errUndo = errors.New("undo")
@@ -179,7 +181,7 @@ func TestContextYieldsTheNativeTransaction(t *testing.T) {
 			ended = ctx
 			native, pgxErr := outbox.PgxTx(ctx)
 			std, sqlErr := outbox.SQLTx(ctx)
-			_, err := h.db.TxQuerier(ctx)
+			_, err := (*core.DB)(h.db).Tx(ctx)
 			require.NoError(t, err)
 			if h.pool != nil {
 				require.NoError(t, pgxErr)
@@ -200,7 +202,7 @@ func TestContextYieldsTheNativeTransaction(t *testing.T) {
 			require.ErrorIs(t, err, outbox.ErrNoTx)
 			_, err = outbox.SQLTx(ctx)
 			require.ErrorIs(t, err, outbox.ErrNoTx)
-			_, err = h.db.TxQuerier(ctx)
+			_, err = (*core.DB)(h.db).Tx(ctx)
 			require.ErrorIs(t, err, outbox.ErrNoTx)
 		}
 		require.ErrorIs(t, outbox.AfterCommit(ended, func(context.Context) {}), outbox.ErrNoTx)
@@ -249,8 +251,8 @@ func TestTxOptions(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(opts outbox.TxOptions, name string) (value string) {
 			require.NoError(t, outbox.InTxWith(t.Context(), h.db, opts, func(ctx context.Context) error {
-				tx, _ := h.db.TxQuerier(ctx)
-				return schema.Collect(ctx, tx, func(rows schema.Rows) error { return rows.Scan(&value) }, "select current_setting($1)", name)
+				tx, _ := (*core.DB)(h.db).Tx(ctx)
+				return drive.Collect(ctx, tx, func(rows drive.Rows) error { return rows.Scan(&value) }, "select current_setting($1)", name)
 			}))
 			return value
 		}
@@ -352,7 +354,7 @@ func TestObserversAreTold(t *testing.T) {
 func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		woken := map[string]int{}
-		for name, db := range map[string]*outbox.DB{"ours": h.db, "other": h.with(t, schema.Names{Outbox: "other"}).db} {
+		for name, db := range map[string]*outbox.DB{"ours": h.db, "other": h.with(t, sqltext.Tables{Outbox: "other"}).db} {
 			t.Cleanup((*core.DB)(db).OnCommit(func() { woken[name]++ }))
 		}
 		pub := newOutboxPublisher(t, h)
@@ -439,11 +441,11 @@ func TestTransactionsThroughPgBouncer(t *testing.T) {
 func TestDedicatedReconnects(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		noLeaks(t)
-		q, closeIt, err := h.db.Dedicated(t.Context())
+		q, closeIt, err := (*core.DB)(h.db).Dedicated(t.Context())
 		require.NoError(t, err)
 		t.Cleanup(closeIt)
 		pid := func() (pid int, err error) {
-			err = schema.Collect(t.Context(), q, func(rows schema.Rows) error { return rows.Scan(&pid) }, "select pg_backend_pid()")
+			err = drive.Collect(t.Context(), q, func(rows drive.Rows) error { return rows.Scan(&pid) }, "select pg_backend_pid()")
 			return pid, err
 		}
 		first, err := pid()
@@ -452,8 +454,8 @@ func TestDedicatedReconnects(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, first, again, "one connection")
 		// Behind a pooler it may run on the very connection that it ends.
-		if _, err := h.db.Exec(t.Context(), "select pg_terminate_backend($1::int)", first); err != nil {
-			require.Equal(t, "57P01", schema.SQLState(err))
+		if _, err := (*core.DB)(h.db).Exec(t.Context(), "select pg_terminate_backend($1::int)", first); err != nil {
+			require.Equal(t, "57P01", text.SQLState(err))
 		}
 		eventually(t, func() bool {
 			next, err := pid()
@@ -466,14 +468,14 @@ func TestTransactCommitsOrRollsBack(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		insert := func(fail error) error {
-			return h.db.Transact(t.Context(), func(q schema.Querier) error {
+			return (*core.DB)(h.db).Transact(t.Context(), func(q drive.Querier) error {
 				_, err := q.Exec(t.Context(), "insert into notes values (1)")
 				return errors.Join(err, fail)
 			})
 		}
 		require.ErrorIs(t, insert(errUndo), errUndo)
 		require.Panics(t, func() {
-			_ = h.db.Transact(t.Context(), func(q schema.Querier) error {
+			_ = (*core.DB)(h.db).Transact(t.Context(), func(q drive.Querier) error {
 				_, _ = q.Exec(t.Context(), "insert into notes values (1)")
 				panic("x")
 			})
