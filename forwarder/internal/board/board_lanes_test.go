@@ -133,12 +133,12 @@ func TestStop(t *testing.T) {
 		t.Fatalf("asked for %+v", a)
 	}
 	d.returned(c, board.OK)
-	published, failed := d.b.Results(1)
+	published, _ := d.b.Results(1)
 	d.b.Settled(d.now, published, nil)
 	if len(d.free) != 1 { // the new one
 		t.Fatalf("free: %v", d.free)
 	}
-	published, failed = d.b.Results(10)
+	published, failed := d.b.Results(10)
 	d.b.Unsettled(published, failed)
 	d.after()
 	if len(d.free) != 2 || d.b.Counts() != (board.Counts{}) {
