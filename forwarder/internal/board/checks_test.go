@@ -1,0 +1,119 @@
+package board_test
+
+import (
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+// cutOff is what a crash of the server means to a forwarder: what was on its way comes to nothing, and of what the
+// server had done nobody may have heard.
+func (f *forwarder) cutOff() {
+	if r := f.reading; r != nil && (r.answer == nil || f.m.chance(50)) {
+		f.readFailed(r)
+	}
+	if s := f.settling; s != nil && (!s.committed || f.m.chance(50)) {
+		f.settling = nil
+	}
+	f.loading, f.checking, f.keeping = nil, nil, nil
+}
+
+// busy says whether something is under way that needs no time to pass.
+func (f *forwarder) busy() bool {
+	return f.reading != nil || f.loading != nil || len(f.toLoad) > 0 || f.settling != nil || len(f.calls) > 0 || f.launched > 0 ||
+		f.settle || f.read || f.dirty || len(f.left.published)+len(f.left.failed) > 0
+}
+
+// check compares the board's counters with what there is, and both with the limits.
+func (f *forwarder) check(thoroughly bool) {
+	counts, cfg := f.board.Counts(), f.m.cfg
+	hung, calls := 0, make([]*board.Call, 0, len(f.calls))
+	for _, c := range f.calls {
+		calls = append(calls, c.Call)
+		if c.timedOut {
+			hung++
+		}
+	}
+	if thoroughly {
+		if problem := f.board.Check(calls); problem != "" {
+			f.m.failf("forwarder %d: %s", f.id, problem)
+		}
+	}
+	for r := range f.unsettled {
+		if h := f.held[r.Term.Lane]; !f.m.messages[r.UUID].published && h != nil && h.epoch == r.Term.Epoch && !h.handing && !f.board.Knows(r.Term, r.ID) {
+			f.m.failf("forwarder %d does not know row %d any more, whose success is not settled", f.id, r.ID)
+		}
+	}
+	switch {
+	case counts.Young+counts.Slow != len(f.calls)-hung || counts.Hung != hung:
+		f.m.failf("forwarder %d counts %+v, with %d calls under way, %d of them hung", f.id, counts, len(f.calls), hung)
+	case counts.Young > cfg.Concurrency || counts.Young+counts.Slow+counts.Hung > 8*cfg.Concurrency:
+		f.m.failf("forwarder %d has too many calls under way: %+v", f.id, counts)
+	case counts.Parked > cfg.Parked:
+		f.m.failf("forwarder %d has parked %d ids of %d", f.id, counts.Parked, cfg.Parked)
+	case counts.Rows > 2*cfg.Rows+len(f.m.lanes)+2*len(f.m.topics)+8:
+		f.m.failf("forwarder %d has %d rows in memory, with room for %d", f.id, counts.Rows, cfg.Rows)
+	case counts.Unsettled < len(f.left.published)+len(f.left.failed):
+		f.m.failf("forwarder %d counts %d unsettled, and %d are being settled", f.id, counts.Unsettled, len(f.left.published)+len(f.left.failed))
+	}
+}
+
+// checkQuiet looks whether nothing that the read saw waits, when the board says so: what Drain promises.
+func (f *forwarder) checkQuiet(r *reading) {
+	if !f.board.Quiet() || !f.m.calm {
+		return // a key may be held by a head that somebody else has settled
+	}
+	held := map[string]bool{}
+	for _, msg := range f.m.db.table {
+		if msg.visible() && !msg.published && (msg.attempts > 0 && !msg.dead || msg.dead && f.m.db.holdDead) {
+			held[msg.key] = msg.key != ""
+		}
+	}
+	for _, msg := range f.m.db.table {
+		h := f.held[msg.lane]
+		if h == nil || h.handing || h.epoch != r.req.Epochs[msg.lane] || held[msg.key] || f.m.db.locked[msg] {
+			continue
+		}
+		if low, shadow := f.board.HasShadow(f.term(msg.lane)); shadow && msg.id >= low {
+			continue // it is taken for one of a key that is held: the shadows of the model are small
+		}
+		if msg.pending() && msg.tx.committed < r.began && msg.due.IsZero() && !msg.excused {
+			f.m.failf("forwarder %d is quiet, and row %v waits", f.id, msg)
+		}
+	}
+}
+
+// checkStopped looks whether a stop left anything behind.
+func (f *forwarder) checkStopped() {
+	if c := f.board.Counts(); c.Young+c.Slow+c.Unsettled > 0 {
+		f.m.failf("forwarder %d has stopped with %+v", f.id, c)
+	}
+}
+
+// checkEnd looks whether anything is left when all is done.
+func (f *forwarder) checkEnd() {
+	if !f.board.Quiet() {
+		f.m.failf("forwarder %d is not quiet in the end: %+v", f.id, f.board.Counts())
+	}
+	if c := f.board.Counts(); c != (board.Counts{}) {
+		f.m.failf("forwarder %d has %+v in the end", f.id, c)
+	}
+	f.m.db.now = f.m.db.now.Add(time.Hour)
+	f.board.Tick(f.m.db.now)
+	f.board.ReadBegins(f.m.db.now) // forgets
+	f.board.ReadFailed(f.m.db.now, board.Asks{})
+	if s := f.board.Sizes(); s.Troubled+s.Keys+s.Heads-s.Loose+s.Shadows > 0 {
+		f.m.failf("forwarder %d remembers %+v in the end", f.id, s)
+	}
+	for r, t := range f.told {
+		if t.ok && !t.okTaken {
+			f.m.failf("forwarder %d was told the success of row %d, and nobody got it to settle", f.id, r.ID)
+		}
+	}
+	for n, h := range f.held {
+		mark, _ := f.window.Mark(n)
+		if above, all := f.board.Known(board.Term{Lane: n, Epoch: h.epoch}, mark); above+all > 0 {
+			f.m.failf("forwarder %d knows %d and %d rows of lane %d in the end", f.id, above, all, n)
+		}
+	}
+}

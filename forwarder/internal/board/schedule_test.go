@@ -1,0 +1,145 @@
+package board_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+const (
+	scheduleSteps = 1000
+	someSeeds     = 2000
+	manySeeds     = 50000
+)
+
+// schedule is a seed and which of its steps are made.
+type schedule struct {
+	seed    uint64
+	steps   []int
+	variant variant
+}
+
+func allSteps() []int {
+	steps := make([]int, scheduleSteps)
+	for i := range steps {
+		steps[i] = i
+	}
+	return steps
+}
+
+// run returns what is wrong, and the events if they are wanted.
+func (s schedule) run(logging bool) (problem string, m *model) {
+	m = newModel(s.seed, s.variant, logging)
+	defer func() {
+		if r := recover(); r != nil {
+			problem = fmt.Sprintf("panic in step %d: %v", m.at, r)
+			m.logf("%s", problem)
+			if logging {
+				panic(problem + "\n" + strings.Join(m.events, "\n"))
+			}
+		}
+	}()
+	return m.run(s.steps), m
+}
+
+// kindOf leaves the numbers out of a problem.
+func kindOf(problem string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}, problem[:min(len(problem), 30)])
+}
+
+// shrink leaves out steps as long as the same kind of thing is wrong.
+func (s schedule) shrink(problem string) schedule {
+	kind := kindOf(problem)
+	for size := len(s.steps) / 2; size > 0; {
+		shorter := false
+		for from := 0; from < len(s.steps); {
+			t := s
+			t.steps = slices.Concat(s.steps[:from], s.steps[min(from+size, len(s.steps)):])
+			if problem, _ := t.run(false); kindOf(problem) == kind {
+				s, shorter = t, true
+			} else {
+				from += size
+			}
+		}
+		if !shorter || size > len(s.steps) {
+			size = min(size/2, max(len(s.steps)/2, 1)) // ends with 0
+			if size == 0 {
+				break
+			}
+			if len(s.steps) == 1 {
+				break
+			}
+		}
+	}
+	return s
+}
+
+// mostEvents is how many are printed of a schedule that does not end.
+const mostEvents = 250
+
+// fail prints the events of a failing schedule, made as short as it gets.
+func (s schedule) fail(t *testing.T, problem string) {
+	t.Helper()
+	short := s.shrink(problem)
+	again, m := short.run(true)
+	if n := len(m.events); n > mostEvents {
+		m.events = slices.Concat(m.events[:mostEvents/2], []string{"..."}, m.events[n-mostEvents/2:])
+	}
+	t.Fatalf("seed %d: %s\nWith %d of its steps, %s: %s\n%s", s.seed, problem, len(short.steps), m, again, strings.Join(m.events, "\n"))
+}
+
+// seeds are those to run: OUTBOX_SEED names one.
+func seeds(t testing.TB) (from, to uint64) {
+	if one := os.Getenv("OUTBOX_SEED"); one != "" {
+		seed, err := strconv.ParseUint(one, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seed, seed + 1
+	}
+	if os.Getenv("OUTBOX_LONG") != "" {
+		return 0, manySeeds
+	}
+	return 0, someSeeds
+}
+
+func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
+	first, to := seeds(t)
+	const part = 250
+	for from := first; from < to; from += part {
+		t.Run(fmt.Sprint("from ", from), func(t *testing.T) {
+			t.Parallel()
+			for seed := from; seed < min(from+part, to); seed++ {
+				s := schedule{seed: seed, steps: allSteps()}
+				if problem, _ := s.run(false); problem != "" {
+					s.fail(t, problem)
+				}
+			}
+		})
+	}
+}
+
+// A fuzzed schedule is a seed and the steps that are made of it, in any order.
+func FuzzModel(f *testing.F) {
+	f.Add(uint64(1), []byte{1, 2, 3, 4})
+	f.Fuzz(func(t *testing.T, seed uint64, data []byte) {
+		s := schedule{seed: seed}
+		for len(data) >= 2 {
+			s.steps = append(s.steps, int(binary.LittleEndian.Uint16(data)))
+			data = data[2:]
+		}
+		if problem, _ := s.run(false); problem != "" {
+			s.fail(t, problem)
+		}
+	})
+}
