@@ -78,7 +78,7 @@ func (d *database) retake(me int, terms []lease.Term) (taken []lease.Term) {
 	return taken
 }
 
-// release gives lanes back. The epoch rises when somebody takes them.
+// giveBack gives lanes back. The epoch rises when somebody takes them.
 func (d *database) giveBack(me int, terms []lease.Term) {
 	for _, t := range terms {
 		if l := d.lanes[t.Lane]; l.epoch == t.Epoch && l.owner == me {
@@ -88,9 +88,6 @@ func (d *database) giveBack(me int, terms []lease.Term) {
 }
 
 func (d *database) changeLane(n int16, row laneRow) lease.Term {
-	if old := d.lanes[n]; d.lanesLost {
-		d.logged(func() { d.lanes[n] = old })
-	}
 	d.lanes[n] = row
 	return lease.Term{Lane: n, Epoch: row.epoch}
 }

@@ -34,7 +34,6 @@ type database struct {
 
 	deletes     bool // settling deletes
 	holdDead    bool
-	lanesLost   bool // a crash may lose who has a lane, too
 	maxAttempts int
 
 	faults faults
