@@ -265,13 +265,18 @@ func staleOwner(t *testing.T, h handle) {
 		tried(s, 3)
 		s.fails(errors.New("stale"))
 		s.gate.reopen()
-		select {
-		case <-s.settled:
-		case <-time.After(patience):
-			t.Fatal("the stale owner's failure was not settled")
-		}
-		assert.Zero(t, h.count(t, "select count(*) from outbox where last_error = 'stale'"), "the stale owner's failure was recorded")
+		// Either it settles the failure, and is fenced, or a read has told it first that the lane is somebody else's, and the
+		// failure counts for nothing. That the fence holds is TestEpochs' business.
+		eventually(t, func() bool {
+			select {
+			case <-s.settled:
+				return true
+			default:
+				return s.count(t, "select count(*) from outbox_forwarders where expires_at > now()") == 2
+			}
+		}, "the stale owner is back")
 		tried(s, s.next.calls.Load()+5)
+		assert.Zero(t, h.count(t, "select count(*) from outbox where last_error = 'stale'"), "the stale owner's failure was recorded")
 		assert.Empty(t, s.payloads("K"))
 		s.accept()
 		s.arrives(t, "K-3")
