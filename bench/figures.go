@@ -12,11 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-const (
-	latencyTick     = time.Second / 50
-	latencyMessages = 500
-	idleTime        = 10 * time.Second
-)
+const idleTime = 10 * time.Second
 
 // figure is a result that is not a ratio.
 type figure struct{ name, text, aim string }
@@ -40,69 +36,12 @@ type measurement struct {
 
 func (b *bench) measurements() []measurement {
 	return []measurement{
-		{"latency_in_process", "p50 under 0.5 ms, p99 under 2 ms", b.latencyInProcess},
-		{"latency_across", "p50 under 3 ms", b.latencyAcross},
 		{"idle_queries", "3 or fewer", b.idleQueries},
+		{"cost_keep", costAim, b.costOfOurs(forwarder.Config{Retention: time.Millisecond, CleanInterval: 10 * time.Millisecond})},
+		{"cost_delete", costAim, b.costOfOurs(forwarder.Config{Retention: -1})},
+		{"cost_watermill", costAim, b.costOfWatermill},
+		{"cost_river", costAim, b.costOfRiver},
 	}
-}
-
-// latencyInProcess is how long a message waits after its commit for a forwarder in the same process.
-func (b *bench) latencyInProcess(ctx context.Context) (string, error) {
-	d, err := b.newDatabase(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer d.drop()
-	s := newSink(latencyMessages)
-	came := make([]time.Time, latencyMessages)
-	s.stamp = func(i int) { came[i] = time.Now() }
-	_, stop, err := d.forward(ctx, s, forwarder.Config{})
-	if err != nil {
-		return "", err
-	}
-	defer stop()
-	committed, err := d.trickle(ctx, latencyTick, 0, latencyMessages, keyOf)
-	if err != nil {
-		return "", err
-	}
-	if err := s.wait(ctx); err != nil {
-		return "", err
-	}
-	return "from commit to publish " + latencies(committed, came).String(), stop()
-}
-
-// latencyAcross is the same for a forwarder in another process.
-func (b *bench) latencyAcross(ctx context.Context) (string, error) {
-	d, err := b.newDatabase(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer d.drop()
-	w, err := startWorker(ctx, workerConfig{URL: d.url, N: latencyMessages, Stamped: true})
-	if err != nil {
-		return "", err
-	}
-	defer w.close()
-	if _, err := w.ask("start"); err != nil {
-		return "", err
-	}
-	committed, err := d.trickle(ctx, latencyTick, 0, latencyMessages, keyOf)
-	if err != nil {
-		return "", err
-	}
-	if _, err := w.ask("wait"); err != nil {
-		return "", err
-	}
-	r, err := w.result()
-	if err != nil {
-		return "", err
-	}
-	came := make([]time.Time, latencyMessages)
-	for i, at := range r.Stamps {
-		came[i] = time.Unix(0, at)
-		committed[i] = committed[i].Round(0) // the wall clock is what two processes share
-	}
-	return "from commit to publish " + latencies(committed, came).String(), nil
 }
 
 // idleQueries counts what a forwarder asks when there is nothing to do.

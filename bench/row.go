@@ -16,6 +16,9 @@ type row struct {
 	floor, aim float64
 	ours       string // name of a side of the same group
 	rival      string // name of a side, or "" if the value of ours is the ratio already
+	lower      bool   // less is better: the value is rival / ours
+	oursBase   string // name of a side that ours is divided by first, or ""
+	rivalBase  string // the same for the rival
 	unit       string // of the sides; default msg/s
 	quick      bool   // part of -quick
 	missing    string // why the row cannot be measured, if it cannot
@@ -69,6 +72,7 @@ type series struct {
 	values []float64
 	facts  []string
 	broken []string
+	again  int // rounds that were repeated because the machine was noisy
 }
 
 // measure runs the sides that the wanted rows of a group need, interleaved: A B A B.
@@ -82,7 +86,9 @@ func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 			continue
 		}
 		live = append(live, r)
-		needed[r.ours], needed[r.rival] = true, true
+		for _, name := range []string{r.ours, r.rival, r.oursBase, r.rivalBase} {
+			needed[name] = true
+		}
 	}
 	if len(live) == 0 {
 		return results
@@ -111,24 +117,15 @@ func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 	}
 	for round := range b.rounds {
 		for _, s := range order {
-			if round >= s.side.rounds {
-				continue
+			if round < s.side.rounds {
+				if err := b.round(ctx, s, fmt.Sprintf("round %d/%d", round+1, s.side.rounds)); err != nil {
+					return fail(err)
+				}
 			}
-			begun := time.Now()
-			runCtx, cancel := context.WithTimeout(ctx, sideTimeout)
-			m, err := s.side.run(runCtx)
-			cancel()
-			if err != nil {
-				return fail(fmt.Errorf("%s: %w", s.side.name, err))
-			}
-			s.values = append(s.values, m.value)
-			s.facts = append(s.facts, m.facts...)
-			if m.broken != "" {
-				s.broken = append(s.broken, m.broken)
-			}
-			b.progress("%-24s round %d/%d  %12s   (%.1f s)%s", s.side.name, round+1, s.side.rounds, number(m.value),
-				time.Since(begun).Seconds(), dotted(append(m.facts, m.broken)))
 		}
+	}
+	if err := b.quieten(ctx, order); err != nil {
+		return fail(err)
 	}
 	for _, r := range live {
 		results = append(results, judge(r, found))
@@ -136,29 +133,55 @@ func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 	return results
 }
 
+// round runs a side once.
+func (b *bench) round(ctx context.Context, s *series, name string) error {
+	begun := time.Now()
+	runCtx, cancel := context.WithTimeout(ctx, sideTimeout)
+	m, err := s.side.run(runCtx)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.side.name, err)
+	}
+	s.values = append(s.values, m.value)
+	s.facts = append(s.facts, m.facts...)
+	if m.broken != "" {
+		s.broken = append(s.broken, m.broken)
+	}
+	b.progress("%-24s %s  %12s   (%.1f s)%s", s.side.name, name, number(m.value), time.Since(begun).Seconds(), dotted(append(m.facts, m.broken)))
+	return nil
+}
+
 func judge(r row, found map[string]*series) outcome {
 	o := outcome{row: r}
-	ours := found[r.ours]
-	if ours == nil {
-		o.err = errors.New("no side " + r.ours)
+	of := func(name string) float64 {
+		s := found[name]
+		if s == nil {
+			o.err = errors.New("no side " + name)
+			return 0
+		}
+		o.broken = append(o.broken, s.broken...)
+		o.notes = append(o.notes, s.side.note, s.noise())
+		o.notes = append(o.notes, s.last()...)
+		return median(s.values)
+	}
+	o.oursMed = of(r.ours)
+	o.value = o.oursMed
+	if r.rival != "" {
+		o.rivMed = of(r.rival)
+		o.value = o.oursMed / o.rivMed
+		if r.lower {
+			o.value = o.rivMed / o.oursMed
+		}
+	}
+	if r.oursBase != "" {
+		o.value *= of(r.rivalBase) / of(r.oursBase)
+	}
+	if o.err != nil {
 		return o
 	}
-	o.oursMed, o.oursSpan = median(ours.values), span(ours.values)
-	o.value = o.oursMed
-	o.broken = append(o.broken, ours.broken...)
-	o.notes = append(o.notes, ours.side.note)
-	o.notes = append(o.notes, ours.last()...)
+	o.oursSpan = span(found[r.ours].values)
 	if r.rival != "" {
-		rival := found[r.rival]
-		if rival == nil {
-			o.err = errors.New("no side " + r.rival)
-			return o
-		}
-		o.rivMed, o.rivSpan = median(rival.values), span(rival.values)
-		o.value = o.oursMed / o.rivMed
-		o.broken = append(o.broken, rival.broken...)
-		o.notes = append(o.notes, rival.side.note)
-		o.notes = append(o.notes, rival.last()...)
+		o.rivSpan = span(found[r.rival].values)
 	}
 	o.notes = slices.DeleteFunc(o.notes, func(s string) bool { return s == "" })
 	return o

@@ -25,6 +25,7 @@ const workerEnv = "OUTBOX_BENCH_WORKER"
 type workerConfig struct {
 	NATS    bool // be a NATS server instead
 	Listen  bool // count notifications instead
+	River   bool // work on jobs of river instead
 	URL     string
 	N       int // messages that may come
 	Delay   time.Duration
@@ -150,7 +151,11 @@ func work(cfg workerConfig) error {
 		var err error
 		switch lines.Text() {
 		case "start":
-			f, stop, err = d.forward(ctx, s, forwarder.Config{})
+			if cfg.River {
+				stop, err = startRiver(ctx, pool, s)
+			} else {
+				f, stop, err = d.forward(ctx, s, forwarder.Config{})
+			}
 		case "wake":
 			f.Wake()
 		case "wait":
