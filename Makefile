@@ -31,7 +31,7 @@ demo-kafka: ## the same with Kafka
 	@$(call demo,kafka)
 
 test: check-format ## go vet and go test -race in all modules (TESTARGS='-run Name -short')
-	@$(call test,-timeout 15m)
+	@$(call test,-timeout 30m)
 
 test-long: check-format ## the same with the long variants; takes hours
 	@OUTBOX_LONG=1; export OUTBOX_LONG; $(call test,-timeout 4h)
