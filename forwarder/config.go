@@ -17,8 +17,6 @@ import (
 
 // Config configures a Forwarder. The zero value is ready for use.
 type Config struct {
-	// Tables is set by New and NewSubscriber: the tables are those of the handle.
-	Tables sqltext.Tables
 	// Name says in logs and in the table of forwarders which process this is; default host name and process id.
 	Name string
 	// Topics limits the forwarder to some topics; default all. Order per key holds among them.
@@ -81,10 +79,12 @@ type Config struct {
 
 	// Observer, if not nil, is told of every publish; see Observer for what else it may implement.
 	Observer Observer
+
+	tables sqltext.Tables // those of the handle
 }
 
 func (c *Config) setDefaults() {
-	c.Tables = c.Tables.WithDefaults()
+	c.tables = c.tables.WithDefaults()
 	if c.Name == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -127,7 +127,7 @@ func fill[T comparable](field *T, def T) {
 func (c *Config) validate(config string) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(config+"."+format, args...)) }
-	if err := c.Tables.Validate(); err != nil {
+	if err := c.tables.Validate(); err != nil {
 		bad("Tables: %w", err)
 	}
 	if c.Concurrency < 1 {

@@ -95,7 +95,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	if err := (*core.DB)(db).Check(); err != nil {
 		return nil, err
 	}
-	cfg.Tables = sqltext.Tables(db.Tables())
+	cfg.tables = sqltext.Tables(db.Tables())
 	cfg.setDefaults()
 	if err := cfg.validate("Config"); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		running:   make(chan struct{}),
 	}
 	e.keeper.e = e
-	t := cfg.Tables
+	t := cfg.tables
 	e.sql = statements{
 		fetch: t.Render(sqltext.Fetch), fetchRange: t.Render(sqltext.FetchRange), fetchMore: t.Render(sqltext.FetchMore),
 		beginLife: t.Render(sqltext.BeginLife),
