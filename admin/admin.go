@@ -1,0 +1,79 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+var (
+	// ErrUnknown is returned by Get for a message that is not there.
+	ErrUnknown = errors.New("admin: no such message")
+
+	// ErrUnbound is returned by an act whose filter names no message, topic, key, consumer, error or time, and has no All.
+	ErrUnbound = errors.New("admin: the filter bounds nothing: name what is meant, or set Filter.All")
+
+	// ErrNoActor is returned by an act that nobody answers for: give Config or the act an Actor.
+	ErrNoActor = errors.New("admin: nobody is named who does this: set Config.Actor or the Actor of the act")
+)
+
+// Config configures New. The zero value can look, and act where the act has an Actor.
+type Config struct {
+	// Actor is who acts, for the audit log: a user's name, or that of a program. An act may have another one. Default: none.
+	Actor string
+	// QueryTimeout bounds each statement; default 10 s, -1 = no limit but that of the context.
+	QueryTimeout time.Duration
+	// BatchSize is how many messages an act changes in one transaction; default 500, at most 10,000.
+	BatchSize int
+}
+
+func (c *Config) setDefaults() {
+	if c.QueryTimeout == 0 {
+		c.QueryTimeout = 10 * time.Second
+	}
+	if c.BatchSize == 0 {
+		c.BatchSize = 500
+	}
+}
+
+func (c Config) validate() error {
+	switch {
+	case len(c.Actor) > maxActorBytes || !text.Storable(c.Actor):
+		return fmt.Errorf("Config.Actor must be UTF-8 without NUL, of at most %d bytes", maxActorBytes)
+	case c.QueryTimeout < -1:
+		return fmt.Errorf("Config.QueryTimeout is %s: use -1 for none", c.QueryTimeout)
+	case c.BatchSize < 0 || c.BatchSize > maxBatch:
+		return fmt.Errorf("Config.BatchSize is %d: use 1 to %d, or 0 for the default", c.BatchSize, maxBatch)
+	}
+	return nil
+}
+
+const (
+	maxActorBytes  = 255
+	maxReasonBytes = 1024
+	maxBatch       = 10_000
+)
+
+// Admin looks at the tables of a handle and repairs them. It is safe for concurrent use and owns nothing.
+type Admin struct {
+	db     *core.DB
+	cfg    Config
+	logger watermill.LoggerAdapter
+}
+
+// New makes an Admin. It does no I/O. It returns outbox.ErrNoDB or an error that names the field at fault. A nil logger
+// is that of db; each act is an info line.
+func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*Admin, error) {
+	cfg.setDefaults()
+	own := (*core.DB)(db)
+	if err := errors.Join(own.Check(), cfg.validate()); err != nil {
+		return nil, err
+	}
+	return &Admin{db: own, cfg: cfg, logger: own.Logger(logger)}, nil
+}

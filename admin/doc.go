@@ -1,0 +1,2 @@
+// Package admin looks at the tables of an outbox and repairs them: what an operator needs at three in the morning.
+package admin

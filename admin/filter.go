@@ -1,0 +1,96 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Table is one of the three tables that hold messages. As text it is its name in lower case.
+type Table int
+
+// The tables.
+const (
+	Outbox Table = iota // messages that leave; the default
+	Inbox               // which messages the Router's handlers have handled
+	Queue               // messages that inbox.Store keeps until they are processed
+)
+
+var tableNames = []string{"outbox", "inbox", "queue"}
+
+// String returns the name of the table.
+func (t Table) String() string {
+	if t < 0 || int(t) >= len(tableNames) {
+		return fmt.Sprintf("Table(%d)", int(t))
+	}
+	return tableNames[t]
+}
+
+// MarshalText returns the name of the table.
+func (t Table) MarshalText() ([]byte, error) {
+	if t < 0 || int(t) >= len(tableNames) {
+		return nil, fmt.Errorf("admin: there is no table %d: use Outbox, Inbox or Queue", int(t))
+	}
+	return []byte(tableNames[t]), nil
+}
+
+// UnmarshalText takes the name of a table.
+func (t *Table) UnmarshalText(name []byte) error {
+	i := slices.Index(tableNames, string(name))
+	if i < 0 {
+		return fmt.Errorf("admin: there is no table %q: use outbox, inbox or queue", name)
+	}
+	*t = Table(i)
+	return nil
+}
+
+// State says what becomes of a message.
+type State string
+
+// The states. A message in the inbox is Failing, Dead or Done.
+const (
+	Ready     State = "ready"     // leaves, or is processed, at once
+	Delayed   State = "delayed"   // waits for a time that its sender chose
+	Failing   State = "failing"   // failed and waits for another attempt
+	Dead      State = "dead"      // put aside; nobody tries it again
+	Done      State = "done"      // published, or processed
+	Discarded State = "discarded" // settled by an operator without that; deleted like what is done
+)
+
+// Filter says which messages are meant: those that fit all of its fields. The zero value means all messages of the
+// outbox to those who look. An act needs one field that bounds it, beside In and States, or All.
+type Filter struct {
+	// In is the table; default Outbox.
+	In Table `json:"in"`
+	// States are the states; default: all for List, and what each act says for acts.
+	States []State `json:"states,omitempty"`
+	// IDs are what Message.ID says.
+	IDs []string `json:"ids,omitempty"`
+	// Topic is the exact topic; for the inbox there is none.
+	Topic string `json:"topic,omitempty"`
+	// Key is the exact ordering key; for the inbox there is none.
+	Key string `json:"key,omitempty"`
+	// Consumer is the service, a slash, and the handler, in the inbox; and the source in the queue.
+	Consumer string `json:"consumer,omitempty"`
+	// ErrorGroup is the ID of an ErrorGroup.
+	ErrorGroup string `json:"error_group,omitempty"`
+	// ErrorContains is part of the error's text, whatever its case.
+	ErrorContains string `json:"error_contains,omitempty"`
+	// After and Before bound the time at which the message was written: at or after the one, and before the other.
+	After  time.Time `json:"after,omitzero"`
+	Before time.Time `json:"before,omitzero"`
+	// All says that an act without any bound is meant.
+	All bool `json:"all,omitempty"`
+}
+
+// Page is a page of a list.
+type Page struct {
+	Limit int    // how many at most; default 50, at most 1,000
+	After string // Next of the page before; "" = from the start
+}
+
+// Count is a number that was counted up to a limit.
+type Count struct {
+	N    int64 `json:"n"`
+	More bool  `json:"more,omitempty"` // there are N or more
+}

@@ -1,0 +1,51 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Message is a message in one of the tables. Times that do not apply are zero.
+type Message struct {
+	In Table `json:"in"`
+	// ID names the message in its table: its number in the outbox; the consumer or source, a colon, and the message's id
+	// in the others.
+	ID       string `json:"id"`
+	UUID     string `json:"uuid"` // the id that its sender gave it
+	Topic    string `json:"topic,omitempty"`
+	Key      string `json:"key,omitempty"`
+	Consumer string `json:"consumer,omitempty"` // as in Filter
+	State    State  `json:"state"`
+	Attempts int    `json:"attempts"` // failed ones
+	// LastError is the text of the last error, up to 1 KiB; of a discarded message it is who discarded it and why.
+	LastError  string    `json:"last_error,omitempty"`
+	ErrorGroup string    `json:"error_group,omitempty"` // the ID of its ErrorGroup
+	CreatedAt  time.Time `json:"created_at"`
+	DueAt      time.Time `json:"due_at,omitzero"`
+	DeadAt     time.Time `json:"dead_at,omitzero"`
+	SettledAt  time.Time `json:"settled_at,omitzero"` // published, processed or discarded
+	// Metadata is what the message carries; the inbox has none.
+	Metadata message.Metadata `json:"metadata,omitempty"`
+	Bytes    int              `json:"bytes"`             // size of the payload
+	Payload  []byte           `json:"payload,omitempty"` // from Get alone
+}
+
+// List is a page of messages.
+type List struct {
+	Messages []Message `json:"messages"`
+	// Next is where the next page starts, "" at the end. A page may have fewer messages than its limit, or none, and a
+	// Next: what it looked at did not fit the filter.
+	Next string `json:"next,omitempty"`
+}
+
+// ErrorGroup is what messages have in common whose errors differ in numbers, ids and quoted text alone.
+type ErrorGroup struct {
+	ID      string    `json:"id"`      // the same everywhere and always for the same Text
+	Text    string    `json:"text"`    // the error with placeholders
+	Example string    `json:"example"` // the error of the newest message
+	Topics  []string  `json:"topics"`  // sorted; for the inbox the consumers
+	Count   Count     `json:"count"`
+	First   time.Time `json:"first"` // when the oldest of the messages was written
+	Last    time.Time `json:"last"`
+}
