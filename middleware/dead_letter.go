@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -38,30 +39,46 @@ func letterKey(topic string, msg *message.Message) (string, error) {
 }
 
 // bury marks the message dead and publishes its dead letter, both or neither. It returns false if a copy was
-// processed meanwhile, or is dead already: then it does nothing.
-func (o *outcomes) bury(ctx context.Context, msg *message.Message, c *claim, cause error) (buried bool, err error) {
+// processed meanwhile, or is dead already, or the message is somebody else's by now: then it does nothing.
+func (o *outcomes) bury(ctx context.Context, msg *message.Message, h *handling, cause error) (buried bool, err error) {
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
-		buried = c == nil
-		id, consumer, revived := msg.UUID, o.cfg.Service+"/"+message.HandlerNameFromCtx(ctx), 0
-		if c != nil {
-			q, err := o.db.Tx(ctx)
-			if err != nil {
-				return err
-			}
-			id, consumer = c.key, c.consumer
-			err = drive.Collect(ctx, q, func(rows drive.Rows) error { buried = true; return rows.Scan(&revived) },
-				o.db.Render(sqltext.BuryInbox), consumer, id, text.OfError(cause))
-			if err != nil || !buried {
-				return err
-			}
-		}
 		letter := deadLetter(ctx, msg, o.cfg.Service, cause)
-		if id != "" {
-			letter.UUID = letterUUID(id, consumer, revived)
+		var err error
+		if buried, err = o.markDead(ctx, letter, msg, h, cause); err != nil || !buried {
+			return err
 		}
 		return o.letters.Capture(ctx, o.cfg.DeadLetterTopic, letter)
 	})
 	return buried, err
+}
+
+// markDead marks the row that the message has, and gives the letter its UUID. The letter of a stored message keeps its random
+// one: such a message is marked dead by its only owner, with the letter, and so not twice.
+func (o *outcomes) markDead(ctx context.Context, letter, msg *message.Message, h *handling, cause error) (marked bool, err error) {
+	id, consumer, revived := msg.UUID, o.cfg.Service+"/"+message.HandlerNameFromCtx(ctx), 0
+	if h.work != nil {
+		marked, err := h.work.Dead(ctx, text.OfError(cause))
+		if !errors.Is(err, outbox.ErrOtherDB) {
+			return marked, err
+		}
+	}
+	marked = true
+	if c := h.claim; c != nil {
+		q, err := o.db.Tx(ctx)
+		if err != nil {
+			return false, err
+		}
+		marked, id, consumer = false, c.key, c.consumer
+		err = drive.Collect(ctx, q, func(rows drive.Rows) error { marked = true; return rows.Scan(&revived) },
+			o.db.Render(sqltext.BuryInbox), consumer, id, text.OfError(cause))
+		if err != nil {
+			return false, err
+		}
+	}
+	if id != "" {
+		letter.UUID = letterUUID(id, consumer, revived)
+	}
+	return marked, nil
 }
 
 // letterSpace is the namespace of the UUIDs of dead letters.

@@ -18,9 +18,10 @@ type handlingKey struct{}
 // one goroutine uses it.
 type handling struct {
 	tree      core.Tree
-	uuid      string // of the message
-	delivered bool   // by our own Subscriber
-	relay     bool   // to a handler that passes messages on
+	uuid      string    // of the message
+	delivered bool      // by our own Subscriber
+	relay     bool      // to a handler that passes messages on
+	work      core.Work // the message is claimed from the durable inbox, else nil
 
 	begun    time.Time
 	ended    atomic.Bool
@@ -29,6 +30,7 @@ type handling struct {
 
 	// What the current attempt came to.
 	claim      *claim // nil until Inbox has asked for the message
+	acked      bool   // the work was, in the transaction
 	duplicate  bool
 	rolledBack bool
 }
@@ -41,9 +43,11 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 	if h := currentHandling(msg); h != nil {
 		return msg.Context(), h, false
 	}
-	ctx, tree := core.TreeOf(core.BindDelivery(msg))
-	h = &handling{begun: time.Now(), tree: tree, uuid: msg.UUID}
+	h = &handling{begun: time.Now(), uuid: msg.UUID}
 	h.delivered, h.relay = core.IsDelivered(msg)
+	ctx, work := core.TakeWork(msg)
+	h.work = work
+	ctx, h.tree = core.TreeOf(core.BindDelivery(ctx, msg))
 	return context.WithValue(ctx, handlingKey{}, h), h, true
 }
 
@@ -60,7 +64,7 @@ func currentHandling(msg *message.Message) *handling {
 
 // newAttempt forgets what an attempt that was rolled back came to.
 func (h *handling) newAttempt() {
-	h.claim, h.duplicate, h.rolledBack = nil, false, false
+	h.claim, h.acked, h.duplicate, h.rolledBack = nil, false, false, false
 }
 
 // failures counts this one and those that were recorded before.

@@ -70,7 +70,10 @@ func (c InboxConfig) validate() error {
 // their publishing failed; outbox.ErrPoison for a message without a usable key; outbox.ErrNoTx and
 // outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database.
 //
-// For the same reason a message of our own Subscriber is let through unnoted to a handler that publishes, if
+// A message of inbox.Subscriber has a row already, in the queue: instead of noting it, Inbox marks that row done in the
+// transaction. If its lease ran out and it is somebody else's by now, Inbox returns inbox.ErrLeaseLost and nothing is committed.
+//
+// For the same reason a message of forwarder.Subscriber is let through unnoted to a handler that publishes, if
 // forwarder.SubscriberConfig.Relay says that it passes messages on.
 //
 // The constructor returns outbox.ErrNoDB or an error that names the field at fault.
@@ -121,17 +124,26 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	if err != nil {
 		return nil, checkTx(err, "Inbox")
 	}
+	h := currentHandling(msg)
+	if h == nil {
+		h = &handling{begun: time.Now()}
+		ctx, h.work = core.TakeWork(msg)
+		msg.SetContext(ctx)
+	}
+	if h.work != nil {
+		switch known, err := i.ack(ctx, h); {
+		case err != nil:
+			return nil, err
+		case known:
+			return i.handleOnce(next, msg, "of a stored message")
+		}
+	}
 	c, err := i.identify(ctx, msg)
 	if err != nil {
 		return nil, err
 	}
-	h := currentHandling(msg)
-	if h == nil {
-		h = &handling{begun: time.Now()}
-	}
 	if h.claim != nil && h.claim.consumer == c.consumer && h.claim.key == c.key {
-		return nil, errors.New("inbox: the message came by twice in one transaction and would be skipped as its own duplicate: " +
-			"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx")
+		return nil, errTwice
 	}
 	var hash []byte
 	if i.cfg.CheckContent {
@@ -156,11 +168,37 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 		return nil, i.skip(ctx, q, c, hash, msg, h)
 	}
 
+	return i.handleOnce(next, msg, c.consumer)
+}
+
+// handleOnce calls the handler of a message that is noted, and fails if messages come out of it.
+func (i *inbox) handleOnce(next message.HandlerFunc, msg *message.Message, who string) ([]*message.Message, error) {
 	produced, err := next(msg)
 	if err == nil && len(produced) > 0 {
-		err = fmt.Errorf("inbox: handler %s: %w", c.consumer, ErrUncaptured)
+		err = fmt.Errorf("inbox: handler %s: %w", who, ErrUncaptured)
 	}
 	return nil, err
+}
+
+var errTwice = errors.New("inbox: the message came by twice in one transaction and would be skipped as its own duplicate: " +
+	"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx")
+
+// ack marks a message of inbox.Subscriber done in the transaction, which is all there is to note. It returns false if its
+// row is in another database: then the message is noted like any other.
+func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
+	if h.acked {
+		return false, errTwice
+	}
+	switch acked, err := h.work.Ack(ctx); {
+	case errors.Is(err, outbox.ErrOtherDB):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("inbox: %w", text.Explain(err))
+	case !acked:
+		return false, fmt.Errorf("middleware.Inbox: %w", core.ErrLeaseLost)
+	}
+	h.acked = true
+	return true, nil
 }
 
 // identify says under which name and key the message is noted.

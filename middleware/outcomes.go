@@ -31,7 +31,8 @@ type OutcomesConfig struct {
 	// MaxAttempts and MinDeadAge make a message dead that has so many recorded failures, the first of them so long
 	// ago; default 10 and 1 hour, so that a short outage of what a handler needs kills nothing. MaxAttempts -1 = never,
 	// MinDeadAge -1 = as soon as the attempts are used up. Failures are recorded under Inbox's key and consumer, so there is no limit
-	// without Inbox, and what fails before Inbox was reached, such as a database that is down, does not count.
+	// without Inbox, and what fails before Inbox was reached, such as a database that is down, does not count. For a message of
+	// inbox.Subscriber it is the store that counts, up to its StoreConfig.MaxAttempts.
 	MaxAttempts int
 	MinDeadAge  time.Duration
 	// Backoff is the wait before a nack, by recorded failures, so that brokers that bring a message again at once do not
@@ -82,6 +83,9 @@ func (c OutcomesConfig) validate() error {
 //     back first. Otherwise the next delivery would be skipped, and what the handler returned lost.
 //   - Any other error: the attempt and the error are recorded in the inbox, unless a copy of the message was
 //     processed meanwhile; nacked after OutcomesConfig.Backoff. Messages of our own Subscriber do not wait here: it has a backoff.
+//
+// A message of inbox.Subscriber is marked dead in its queue, in the transaction of the dead letter, and the error of a failed
+// attempt is noted there.
 //
 // The inbox row is the one that Inbox asked for; if there is no Inbox, or it was not reached, nothing is
 // recorded, and poison messages are still put aside. A panic counts as any other error and goes on; if
@@ -147,12 +151,12 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookkeepingTimeout)
 	defer cancel()
-	if errors.Is(err, outbox.ErrTxEnded) && h.claim != nil {
-		o.record(ctx, msg, h.claim, sqltext.UnclaimInbox, h.claim.note)
+	if errors.Is(err, outbox.ErrTxEnded) {
+		o.takeBack(ctx, msg, h)
 	}
 	switch o.decide(h, err) {
 	case outbox.DeadLetter:
-		buried, buryErr := o.bury(ctx, msg, h.claim, err)
+		buried, buryErr := o.bury(ctx, msg, h, err)
 		if buryErr != nil {
 			return observe.Failed, o.wait(h), errors.Join(err, fmt.Errorf("put aside: %w", text.Explain(buryErr)))
 		}
@@ -168,6 +172,9 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 		return observe.Duplicate, 0, nil
 	}
 	o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(err))
+	if h.work != nil {
+		h.work.Note(err)
+	}
 	wait := o.wait(h)
 	o.logger.Debug("The handler failed; the message is nacked", o.fields(ctx, msg).Add(watermill.LogFields{
 		"err": text.OfError(err), "failures": h.failures(), "wait": wait,
@@ -185,15 +192,18 @@ func (o *outcomes) decide(h *handling, err error) outbox.Decision {
 	if decision := o.cfg.Classify(err); decision != outbox.Nack {
 		return decision
 	}
+	if h.work != nil && h.work.Last() && !errors.Is(err, core.ErrLeaseLost) {
+		return outbox.DeadLetter
+	}
 	if c := h.claim; c != nil && o.cfg.MaxAttempts > 0 && h.failures() >= o.cfg.MaxAttempts && c.failing >= o.cfg.MinDeadAge {
 		return outbox.DeadLetter
 	}
 	return outbox.Nack
 }
 
-// wait is zero for a message of our own Subscriber, which waits itself and meanwhile gives its place to others.
+// wait is zero for a message of our own Subscribers, which wait themselves and meanwhile give its place to others.
 func (o *outcomes) wait(h *handling) time.Duration {
-	if h.delivered {
+	if h.delivered || h.work != nil {
 		return 0
 	}
 	return core.Backoff(o.cfg.Backoff).Delay(h.failures())
@@ -208,6 +218,18 @@ func pause(ctx context.Context, wait time.Duration) {
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
+	}
+}
+
+// takeBack undoes the note that the message was handled, which the handler committed when it ended the transaction.
+func (o *outcomes) takeBack(ctx context.Context, msg *message.Message, h *handling) {
+	switch {
+	case h.acked:
+		if err := h.work.Unack(ctx); err != nil {
+			o.logger.Error("Could not take back that the message is done", err, o.fields(ctx, msg))
+		}
+	case h.claim != nil:
+		o.record(ctx, msg, h.claim, sqltext.UnclaimInbox, h.claim.note)
 	}
 }
 

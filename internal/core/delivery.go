@@ -41,10 +41,9 @@ func IsDelivered(msg *message.Message) (delivered, relay bool) {
 	return true, d.relay
 }
 
-// BindDelivery returns the context of msg with a sign that counts in this handler alone, or with none if it was made for
-// another message.
-func BindDelivery(msg *message.Message) context.Context {
-	ctx := msg.Context()
+// BindDelivery returns ctx, made of the context of msg, with a sign that counts in this handler alone, or with none if it was
+// made for another message.
+func BindDelivery(ctx context.Context, msg *message.Message) context.Context {
 	d, _ := ctx.Value(deliveryKey{}).(*delivery)
 	if d == nil {
 		return ctx

@@ -15,9 +15,9 @@ const (
 	notifyTimeout  = 2 * time.Second
 )
 
-// wakes tells forwarders that a transaction with messages was committed: those in this process through
+// wakes tells forwarders and dispatchers that a transaction with messages was committed: those in this process through
 // memory, those in other ones through a NOTIFY of its own, coalesced and outside the transaction. Both
-// are only hints; a forwarder that misses one polls.
+// are only hints; whoever misses one polls.
 type wakes struct {
 	channel string // "" = nobody is notified
 
@@ -78,6 +78,16 @@ func (db *DB) Wake() {
 		w.sending = true
 		go db.notify()
 	}
+}
+
+// WakeLater wakes after the commit of the transaction in ctx, or now if there is none. A transaction of WithTx is committed by
+// somebody else, who wakes as well.
+func (db *DB) WakeLater(ctx context.Context) {
+	if s := scopeFrom(ctx); s != nil {
+		_ = s.use(func() error { s.tx.wroteTo(db); return nil }) // one that has ended wakes nobody
+		return
+	}
+	db.Wake()
 }
 
 // notify sends a notification at once, and another after a pause if there were commits meanwhile.

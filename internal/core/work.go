@@ -1,0 +1,54 @@
+package core
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// ErrLeaseLost is inbox.ErrLeaseLost.
+var ErrLeaseLost = errors.New("inbox: the lease of the message ran out and it is somebody else's now")
+
+// Work is a message that was claimed from the durable inbox. Whoever opens the transaction of its handler settles it there.
+type Work interface {
+	// Ack marks the message done in the transaction of ctx. False: it is not ours any more.
+	Ack(ctx context.Context) (bool, error)
+	// Unack takes back an Ack that a handler committed when it ended the transaction by itself.
+	Unack(ctx context.Context) error
+	// Dead marks the message dead in the transaction of ctx. False: it is not ours any more.
+	Dead(ctx context.Context, reason string) (bool, error)
+	// Last says whether a failure of this attempt uses up the last one.
+	Last() bool
+	// Note keeps why the attempt failed, for a nack carries no reason.
+	Note(err error)
+}
+
+type workKey struct{}
+
+// work is the sign that an inbox.Subscriber puts into the context of a message. In-process Pub/Subs pass contexts on, so it
+// counts only with the message that it was made for, and for the first who takes it.
+type work struct {
+	Work
+	msg *message.Message
+}
+
+// WithWork signs msg, whose context is to be the one returned.
+func WithWork(ctx context.Context, msg *message.Message, w Work) context.Context {
+	return context.WithValue(ctx, workKey{}, &work{w, msg})
+}
+
+// TakeWork returns the work of this very message, and not of a copy, or nil; and the context of msg without it, so that
+// nothing which the handler passes on carries it along.
+func TakeWork(msg *message.Message) (context.Context, Work) {
+	ctx := msg.Context()
+	w, _ := ctx.Value(workKey{}).(*work)
+	if w == nil {
+		return ctx, nil
+	}
+	ctx = context.WithValue(ctx, workKey{}, (*work)(nil))
+	if w.msg != msg {
+		return ctx, nil
+	}
+	return ctx, w.Work
+}
