@@ -56,6 +56,9 @@ var (
 	// ErrRolledBack is returned by InTx if its function returned nil after SetRollbackOnly.
 	ErrRolledBack = core.ErrRolledBack
 
+	// ErrRunning is returned by Run of a part that runs, or did before: each runs once.
+	ErrRunning = errors.New("outbox: Run was called before")
+
 	// ErrClosed is returned by what was closed before: by Publish of the publishers for brokers, for one.
 	ErrClosed = errors.New("outbox: closed")
 

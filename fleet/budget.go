@@ -1,0 +1,225 @@
+package fleet
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	turn         = 50 * time.Millisecond // for which a connection is left alone after it was opened
+	lookForIdle  = 20 * time.Millisecond // while somebody waits
+	longWait     = time.Second           // is worth a line in the log,
+	longWaitLine = time.Minute           // at most so often
+	hangUp       = time.Second           // bounds closing a connection
+)
+
+// source is what connections are counted for: the pool of a DSN. Its name is the key of its first target.
+type source struct {
+	name    string
+	failing bool // guarded by budget.mu: the last attempt to connect failed
+}
+
+// errNoPlace is why a connection was not dialled at all.
+var errNoPlace = errors.New("fleet: no place for a connection")
+
+// budget is the places for the connections of all pools. nil has no limit.
+type budget struct {
+	most     int
+	logger   watermill.LoggerAdapter
+	suspects chan struct{} // places for connecting to what has failed last time
+	looking  sync.Mutex    // held by the one who looks for an idle connection
+
+	mu      sync.Mutex
+	used    map[*source]int
+	free    int
+	queue   list.List // of *waiter
+	leaving int       // connections that are being closed for those who wait
+	idle    list.List // of *idle, the one that is idle for the longest first
+	where   map[*pgx.Conn]*list.Element
+	said    time.Time
+}
+
+// waiter waits for a place.
+type waiter struct {
+	source *source
+	ready  chan struct{} // closed when it has one
+}
+
+// idle is a connection that is idle, or about to be.
+type idle struct {
+	pool *pgxpool.Pool
+	seat *seat
+}
+
+func newBudget(most int, logger watermill.LoggerAdapter) *budget {
+	if most < 0 {
+		return nil
+	}
+	return &budget{
+		most: most, free: most, logger: logger, suspects: make(chan struct{}, max(1, most/8)),
+		used: map[*source]int{}, where: map[*pgx.Conn]*list.Element{},
+	}
+}
+
+// take waits for a place, until ctx ends.
+func (b *budget) take(ctx context.Context, s *source) error {
+	b.mu.Lock()
+	if b.free > 0 {
+		b.free--
+		b.used[s]++
+		b.mu.Unlock()
+		return nil
+	}
+	w := &waiter{s, make(chan struct{})}
+	e := b.queue.PushBack(w)
+	b.mu.Unlock()
+
+	begun := time.Now()
+	tick := time.NewTicker(lookForIdle)
+	defer tick.Stop()
+	for {
+		b.makeRoom()
+		select {
+		case <-w.ready:
+			return nil
+		case <-tick.C: // a connection may have become idle, or old enough
+			if time.Since(begun) > longWait {
+				b.say(s)
+			}
+		case <-ctx.Done():
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			select {
+			case <-w.ready: // just now
+				return nil
+			default:
+			}
+			b.queue.Remove(e)
+			return fmt.Errorf("%w for %q within %s: %s: %w",
+				errNoPlace, s.name, time.Since(begun).Round(time.Millisecond), b.holders(), ctx.Err())
+		}
+	}
+}
+
+// give gives a place back.
+func (b *budget) give(s *seat) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.leaving {
+		s.leaving = false
+		b.leaving--
+	}
+	if b.used[s.source]--; b.used[s.source] == 0 {
+		delete(b.used, s.source)
+	}
+	first := b.queue.Front()
+	if first == nil {
+		b.free++
+		return
+	}
+	w := b.queue.Remove(first).(*waiter)
+	b.used[w.source]++
+	close(w.ready)
+}
+
+// yields says whether a connection is to be closed for somebody who waits. It is called under mu.
+func (b *budget) yields(s *seat) bool {
+	if b.queue.Len() <= b.leaving || s.leaving || time.Since(s.opened) < turn {
+		return false
+	}
+	s.leaving = true
+	b.leaving++
+	return true
+}
+
+// released is called when a connection is given back to its pool. One that is closed here is not taken back.
+func (b *budget) released(p *pgxpool.Pool, conn *pgx.Conn) {
+	s := seatOf(conn)
+	if s == nil || conn.IsClosed() || conn.PgConn().IsBusy() || conn.PgConn().TxStatus() != 'I' {
+		return
+	}
+	b.mu.Lock()
+	yields := b.yields(s)
+	if !yields && b.where[conn] == nil { // makeRoom gives back what nobody has taken
+		b.where[conn] = b.idle.PushBack(&idle{p, s})
+	}
+	b.mu.Unlock()
+	if yields {
+		b.forget(conn)
+		shut(conn)
+	}
+}
+
+// forget is called when a connection is taken from its pool, or closed.
+func (b *budget) forget(conn *pgx.Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.where[conn]; e != nil {
+		b.idle.Remove(e)
+		delete(b.where, conn)
+	}
+}
+
+// makeRoom has connections closed that are idle for the longest, as many as are waited for.
+func (b *budget) makeRoom() {
+	if !b.looking.TryLock() {
+		return
+	}
+	defer b.looking.Unlock()
+	var pools []*pgxpool.Pool
+	b.mu.Lock()
+	for e := b.idle.Front(); e != nil && len(pools) < b.queue.Len()-b.leaving; e = e.Next() {
+		i := e.Value.(*idle)
+		if time.Since(i.seat.opened) >= turn && !slices.Contains(pools, i.pool) {
+			pools = append(pools, i.pool)
+		}
+	}
+	b.mu.Unlock()
+	for _, p := range pools {
+		for _, c := range p.AcquireAllIdle(context.Background()) {
+			go c.Release() // released decides, and waits for the server if it closes it
+		}
+	}
+}
+
+// holders says who has the places. It is called under mu.
+func (b *budget) holders() string {
+	names := slices.SortedFunc(maps.Keys(b.used), func(x, y *source) int {
+		return cmp.Or(cmp.Compare(b.used[y], b.used[x]), cmp.Compare(x.name, y.name))
+	})
+	const most = 5
+	var parts []string
+	for _, s := range names[:min(most, len(names))] {
+		parts = append(parts, fmt.Sprintf("%q has %d", s.name, b.used[s]))
+	}
+	if len(names) > most {
+		parts = append(parts, fmt.Sprintf("%d more have the others", len(names)-most))
+	}
+	return fmt.Sprintf("all %d of Config.MaxConns are in use, %d wait (%s)", b.most, b.queue.Len(), strings.Join(parts, ", "))
+}
+
+// say logs that somebody waits.
+func (b *budget) say(s *source) {
+	b.mu.Lock()
+	if now := time.Now(); now.Sub(b.said) < longWaitLine {
+		b.mu.Unlock()
+		return
+	} else {
+		b.said = now
+	}
+	text := b.holders()
+	b.mu.Unlock()
+	b.logger.Info("A connection is waited for: let Config.MaxConns be more, or have less done at once", watermill.LogFields{"db": s.name, "places": text})
+}

@@ -1,0 +1,190 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-go/watermill-outbox/fleet"
+)
+
+const patience = 20 * time.Second
+
+// run runs a fleet until the test ends.
+func run(t testing.TB, d fleet.Discovery, cfg fleet.Config, log *capture) *fleet.Fleet {
+	t.Helper()
+	f, err := fleet.New(d, cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	t.Cleanup(func() {
+		f.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-f.Running():
+	case <-time.After(patience):
+		t.Fatal("the fleet does not run")
+	}
+	return f
+}
+
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("did not happen: " + what)
+		}
+	}
+}
+
+func targets(s *server, n int) (list []fleet.Target) {
+	for i := range n {
+		list = append(list, fleet.Target{Key: fmt.Sprintf("tenant-%02d", i), DSN: s.dsn(fmt.Sprintf("db%02d", i), "")})
+	}
+	return list
+}
+
+func acquire(t testing.TB, f *fleet.Fleet, dsn string) *pgxpool.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := f.Pool(dsn).Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Many pools that all want connections at once share the places, and the server never sees more.
+func TestFleetBudget(t *testing.T) {
+	s := newServer(t)
+	list := targets(s, 20)
+	f := run(t, fleet.Static(list...), fleet.Config{MaxConns: 5, MaxConnsPerDSN: 2}, nil)
+	var users sync.WaitGroup
+	for _, target := range list {
+		for range 3 {
+			users.Go(func() {
+				for range 10 {
+					ctx, cancel := context.WithTimeout(context.Background(), patience)
+					err := f.Pool(target.DSN).Ping(ctx)
+					cancel()
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	users.Wait()
+	if _, peak, _ := s.counts(); peak > 5 {
+		t.Errorf("the server saw %d connections at once", peak)
+	}
+	if taken, waiting := f.Places(); taken > 5 || waiting != 0 {
+		t.Errorf("%d places taken, %d wait", taken, waiting)
+	}
+}
+
+// A connection that is idle in one pool is closed for another that needs its place, and one that is given back as well.
+func TestFleetIdleConnectionsMakeRoom(t *testing.T) {
+	s := newServer(t)
+	list := targets(s, 3)
+	f := run(t, fleet.Static(list...), fleet.Config{MaxConns: 1}, nil)
+	acquire(t, f, list[0].DSN).Release()
+	held := acquire(t, f, list[1].DSN)
+	got := make(chan *pgxpool.Conn)
+	go func() { got <- acquire(t, f, list[2].DSN) }()
+	eventually(t, "the second waits", func() bool { _, waiting := f.Places(); return waiting == 1 })
+	held.Release()
+	(<-got).Release()
+	if _, peak, attempts := s.counts(); peak != 1 || attempts != 3 {
+		t.Errorf("%d connections at once, %d in all", peak, attempts)
+	}
+}
+
+// Who waits for too long hears who has the places, and a line in the log says so. Nobody hears a password.
+func TestFleetBudgetSaysWhoHasThePlaces(t *testing.T) {
+	s := newServer(t)
+	log := &capture{}
+	list := []fleet.Target{{Key: "greedy", DSN: s.dsn("a", "")}, {Key: "poor", DSN: s.dsn("b", "&connect_timeout=3")}}
+	f := run(t, fleet.Static(list...), fleet.Config{MaxConns: 1}, log)
+	held := acquire(t, f, list[0].DSN)
+	defer held.Release()
+	err := f.Pool(list[1].DSN).Ping(context.Background())
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`no place for a connection for "poor"`, "all 1 of Config.MaxConns are in use", `"greedy" has 1`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %q", want, err)
+		}
+	}
+	if said := log.text(); !strings.Contains(said, "A connection is waited for") || strings.Contains(said+err.Error(), "hush") {
+		t.Error(said)
+	}
+}
+
+// What cannot be connected to takes no more than its share of the places, and one that is in order again all of them.
+func TestFleetSuspects(t *testing.T) {
+	bad, good := newServer(t), newServer(t)
+	bad.refuse = true
+	list := targets(bad, 6)
+	well := fleet.Target{Key: "well", DSN: good.dsn("well", "")}
+	f := run(t, fleet.Static(append(list, well)...), fleet.Config{MaxConns: 4}, nil)
+	for _, target := range list {
+		if err := f.Pool(target.DSN).Ping(context.Background()); err == nil {
+			t.Fatal("connected")
+		}
+	}
+	bad.mu.Lock()
+	bad.refuse, bad.silent = false, make(chan struct{})
+	bad.mu.Unlock()
+	var stuck sync.WaitGroup
+	for _, target := range list {
+		stuck.Go(func() {
+			if err := f.Pool(target.DSN).Ping(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "one attempt hangs", func() bool { open, _, _ := bad.counts(); return open == 1 })
+	acquire(t, f, well.DSN).Release()
+	if taken, _ := f.Places(); taken != 2 {
+		t.Errorf("%d places are taken: one by an attempt that hangs, and one by a healthy database", taken)
+	}
+	close(bad.silent)
+	stuck.Wait()
+}
+
+// A request to cancel needs no place, so that a full budget of statements that are given up empties itself.
+func TestFleetCancelledStatementsGiveTheirPlaces(t *testing.T) {
+	s := newServer(t)
+	list := targets(s, 2)
+	f := run(t, fleet.Static(list...), fleet.Config{MaxConns: 1}, nil)
+	c := acquire(t, f, list[0].DSN)
+	hung := make(chan struct{})
+	s.mu.Lock()
+	s.hang = hung
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := c.Ping(ctx); err == nil {
+		t.Fatal("it should have hung")
+	}
+	c.Release()
+	s.mu.Lock()
+	s.hang = nil
+	s.mu.Unlock()
+	close(hung)
+	acquire(t, f, list[1].DSN).Release()
+}

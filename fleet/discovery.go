@@ -1,0 +1,214 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// Target is a database, or one set of tables in it.
+type Target struct {
+	// Key names the target: for Get, in logs and in metrics. It is not empty, and no other target of the discovery has it.
+	Key string
+	// DSN is the connection string, as pgxpool.ParseConfig takes it. Targets with the same DSN share a pool.
+	DSN string
+	// Tables are the names of its tables; a schema for each tenant, say.
+	Tables outbox.Tables
+}
+
+// Discovery says which databases there are.
+type Discovery interface {
+	// Discover returns all targets, in any order. It must return when its context ends. An error, and no targets at all, leave
+	// those known as they are.
+	Discover(ctx context.Context) ([]Target, error)
+}
+
+// DiscoveryFunc is a function that is a Discovery.
+type DiscoveryFunc func(ctx context.Context) ([]Target, error)
+
+// Discover calls f.
+func (f DiscoveryFunc) Discover(ctx context.Context) ([]Target, error) { return f(ctx) }
+
+// Static is a Discovery of targets that never change.
+func Static(targets ...Target) Discovery {
+	return DiscoveryFunc(func(context.Context) ([]Target, error) { return targets, nil })
+}
+
+const (
+	discoverTimeout = 30 * time.Second
+	firstRetry      = time.Second // after a discovery that failed
+)
+
+var errNoTargets = errors.New("it returned no target at all, which is taken for a fault: those known are kept")
+
+// refresh asks the discovery until ctx is over.
+func (f *Fleet) refresh(ctx context.Context) {
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = min(firstRetry, f.cfg.RefreshInterval), f.cfg.RefreshInterval
+	failing := false
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		targets, err := f.ask(ctx)
+		if err == nil && len(targets) == 0 {
+			err = errNoTargets
+		}
+		wait := f.cfg.RefreshInterval
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			wait = min(wait, retry.NextBackOff())
+			if fields := (watermill.LogFields{"known": len(f.Keys())}); failing {
+				f.logger.Debug("Discovering databases still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
+			} else {
+				f.logger.Error("Discovering databases fails; what is known is kept, and it is tried again", err, fields)
+			}
+		default:
+			if failing {
+				f.logger.Info("Discovering databases works again", nil)
+			}
+			retry.Reset()
+			f.apply(ctx, targets)
+		}
+		failing = err != nil
+		timer.Reset(wait)
+	}
+}
+
+// answer is that of a discovery.
+type answer struct {
+	targets []Target
+	err     error
+}
+
+// ask asks the discovery once. One that does not come back is given up, and is not asked again before it has.
+func (f *Fleet) ask(ctx context.Context) ([]Target, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(discoverTimeout, f.cfg.RefreshInterval))
+	defer cancel()
+	if f.asked == nil {
+		asked := make(chan answer, 1)
+		f.asked = asked
+		f.background.Go(func() {
+			var a answer
+			defer func() {
+				if p := recover(); p != nil {
+					a = answer{nil, core.Panicked(p)}
+				}
+				asked <- a
+			}()
+			a.targets, a.err = f.discovery.Discover(ctx)
+		})
+	}
+	select {
+	case a := <-f.asked:
+		f.asked = nil
+		return slices.Clone(a.targets), a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("it did not answer in time: %w", ctx.Err())
+	}
+}
+
+// apply makes the fleet what a discovery said. Only the goroutine of refresh calls it.
+func (f *Fleet) apply(ctx context.Context, targets []Target) {
+	slices.SortStableFunc(targets, func(a, b Target) int { return strings.Compare(a.Key, b.Key) })
+	wanted, bad := make(map[string]Target, len(targets)), map[string]error{}
+	for i, t := range targets {
+		switch {
+		case t.Key == "":
+			bad[""] = errors.New("its Key is empty")
+		case bad[t.Key] != nil:
+		case i > 0 && targets[i-1].Key == t.Key && targets[i-1] != t:
+			bad[t.Key] = errors.New("two targets have this Key, and only one can")
+			delete(wanted, t.Key)
+		default:
+			wanted[t.Key] = t
+		}
+	}
+	opened, failed := f.openAll(ctx, wanted)
+	for key, err := range failed {
+		bad[key] = err
+	}
+	if ctx.Err() != nil {
+		for _, o := range opened {
+			f.let(o)
+		}
+		return
+	}
+	f.swap(wanted, opened, bad)
+}
+
+// swap takes over what was opened and lets go of what is gone.
+func (f *Fleet) swap(wanted map[string]Target, opened map[string]*opened, bad map[string]error) {
+	var added, changed, removed []string
+	f.mu.Lock()
+	var gone []*member
+	for key, m := range f.members {
+		_, want := wanted[key]
+		_, fault := bad[key]
+		switch {
+		case opened[key] != nil:
+			changed = append(changed, key)
+			gone = append(gone, m)
+		case !want && !fault:
+			removed = append(removed, key)
+			gone = append(gone, m)
+			delete(f.members, key)
+		}
+	}
+	for key, o := range opened {
+		if f.members[key] == nil {
+			added = append(added, key)
+		}
+		f.members[key] = &member{opened: o, gone: make(chan struct{})}
+	}
+	said := f.faults
+	f.faults = bad
+	f.keys = make([]string, 0, len(f.members))
+	for key := range f.members {
+		f.keys = append(f.keys, key)
+	}
+	slices.Sort(f.keys)
+	known := len(f.keys)
+	f.mu.Unlock()
+
+	for _, m := range gone {
+		close(m.gone)
+		f.let(m.opened)
+	}
+	for key, err := range bad {
+		if old := said[key]; old == nil || old.Error() != err.Error() {
+			f.logger.Error("A target of the discovery cannot be used; a handle that it had before is kept", err, watermill.LogFields{"db": key})
+		}
+	}
+	if len(added)+len(changed)+len(removed) > 0 {
+		f.logger.Info("Databases have changed", watermill.LogFields{
+			"known": known, "added": some(added), "changed": some(changed), "removed": some(removed),
+		})
+	}
+	f.found.Do(func() { close(f.running) })
+}
+
+// some names the first of many keys.
+func some(keys []string) string {
+	slices.Sort(keys)
+	const most = 5
+	if len(keys) <= most {
+		return strings.Join(keys, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(keys[:most], ", "), len(keys)-most)
+}

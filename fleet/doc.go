@@ -1,0 +1,40 @@
+// Package fleet keeps handles on many databases that come and go: one database per tenant, or one schema, or both. Where
+// they are is said by a Discovery, which is asked again and again. A forwarder.Group drains the outboxes of a fleet, and
+// whoever writes to them gets the handle of a tenant by its key.
+//
+// # Words
+//
+//   - A target is what a Discovery returns: a key, a DSN, and the names of the tables there.
+//   - A handle is an *outbox.DB on a target. Its name, in every log line and in what observers are told, is the key.
+//   - A pool is a pgxpool.Pool. Targets with one DSN share one.
+//   - A place is the right to have a connection open. The budget has Config.MaxConns of them, for all pools together.
+//
+// # Handles (handle.go, discovery.go)
+//
+// A target that a discovery returns again, unchanged, keeps its handle. One that is gone, or has another DSN or other tables
+// now, is gone for Get and Hold at once; its handle is closed after its last use. Get is for the use of the moment: a
+// transaction that it began may end. Hold is for work that goes on: the handle stays open until it is released, and Gone
+// says when to stop. A target that is gone and comes back while somebody still holds it has the same handle again.
+//
+// A discovery that fails, hangs or returns nothing at all changes nothing, and neither does a target with a fault in it, which
+// is logged. Whether a database can be reached is not looked at here.
+//
+// # Connections (pool.go, budget.go, seat.go)
+//
+// No pool has connections that it does not use: none is opened in advance, and idle ones are closed after half a minute. A
+// connection has a place from before it is dialled until its socket is closed, so that what is counted is what the servers
+// see. Who finds no place free waits, first come, first served, and connections make room: the one that is idle for the
+// longest, of whichever pool, is closed, and those that are given back to their pools are closed instead as long as
+// somebody waits. They are left alone for the first moments of their lives, or nothing but connecting would be done.
+//
+// The budget cannot deadlock, but those who have a connection and wait for another one, as a transaction in a
+// transaction of another database does, can wait for each other. So nobody waits for a place for longer than half of the
+// connect timeout (connect_timeout of the DSN, 10 s by default), and the error says who has the places.
+//
+// A database that does not answer keeps a place for each attempt to connect to it. From the first failure on, all such
+// attempts share an eighth of the places, until one succeeds.
+//
+// # Secrets
+//
+// DSNs hold passwords. They are never logged, and are in no error.
+package fleet

@@ -1,0 +1,44 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/fleet"
+)
+
+// Each tenant has a schema, or a database, of its own. Nothing is connected to before it is used.
+func Example() {
+	discover := fleet.DiscoveryFunc(func(ctx context.Context) ([]fleet.Target, error) {
+		// In life: SELECT key, dsn FROM tenants
+		return []fleet.Target{
+			{Key: "acme", DSN: "postgres://localhost/shared", Tables: outbox.Tables{Schema: "acme"}},
+			{Key: "globex", DSN: "postgres://localhost/shared", Tables: outbox.Tables{Schema: "globex"}}, // shares acme's pool
+			{Key: "initech", DSN: "postgres://db7.internal/initech"},
+		}, nil
+	})
+	tenants, err := fleet.New(discover, fleet.Config{MaxConns: 20}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	go tenants.Run(context.Background())
+	defer tenants.Close()
+	<-tenants.Running()
+
+	fmt.Println(tenants.Keys())
+	db, err := tenants.Get("acme") // for outbox.InTx, publishers and so on
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(db.Name())
+
+	_, err = tenants.Get("hooli")
+	fmt.Println(errors.Is(err, fleet.ErrUnknown), err)
+	// Output:
+	// [acme globex initech]
+	// acme
+	// true fleet: unknown database: "hooli" is not among the 3 that the last discovery returned
+}

@@ -1,0 +1,27 @@
+package fleet
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Pool returns the pool of a DSN, nil if there is none.
+func (f *Fleet) Pool(dsn string) *pgxpool.Pool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p := f.pools[dsn]; p != nil {
+		return p.pgx
+	}
+	return nil
+}
+
+// Apply takes over an answer of a discovery.
+func (f *Fleet) Apply(ctx context.Context, targets ...Target) { f.apply(ctx, targets) }
+
+// Places returns how many places of the budget are taken, and how many wait for one.
+func (f *Fleet) Places() (taken, waiting int) {
+	f.budget.mu.Lock()
+	defer f.budget.mu.Unlock()
+	return f.budget.most - f.budget.free, f.budget.queue.Len()
+}

@@ -1,0 +1,145 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// ErrUnknown is returned by Get and Hold for a key that the last discovery did not return, or not in a usable form; the
+// error says which.
+var ErrUnknown = errors.New("fleet: unknown database")
+
+// closeTimeout is how long Run waits for handles that somebody still uses.
+const closeTimeout = 30 * time.Second
+
+// Fleet keeps handles on many databases. It is safe for concurrent use.
+type Fleet struct {
+	discovery Discovery
+	cfg       Config
+	logger    watermill.LoggerAdapter // nil was replaced
+	given     watermill.LoggerAdapter // that of the handles
+	budget    *budget
+	running   chan struct{}
+	found     sync.Once
+	done      chan struct{} // closed when Run has returned
+
+	background sync.WaitGroup // handles that are open, and the discovery that is under way
+	asked      chan answer    // of refresh alone: of the discovery that is under way
+
+	mu      sync.Mutex
+	members map[string]*member
+	open    map[Target]*opened
+	pools   map[string]*pool // by DSN
+	faults  map[string]error // by key: why a target cannot be used
+	keys    []string         // of members, sorted; nil before the first discovery. Replaced, not changed
+	cancel  context.CancelFunc
+	closed  bool
+}
+
+// New makes a Fleet. It does no I/O: Run discovers. It returns an error for a nil Discovery, or one that names
+// the field of the Config at fault. The logger is also that of the handles; nil logs nothing.
+func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error) {
+	if d == nil {
+		return nil, errors.New("fleet: no Discovery: Static(targets...) is one for databases that are known")
+	}
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	f := &Fleet{
+		discovery: d, cfg: cfg, logger: logger, given: logger,
+		running: make(chan struct{}), done: make(chan struct{}),
+		members: map[string]*member{}, open: map[Target]*opened{}, pools: map[string]*pool{},
+	}
+	if logger == nil {
+		f.logger = watermill.NopLogger{}
+	}
+	f.budget = newBudget(cfg.MaxConns, f.logger)
+	return f, nil
+}
+
+// Run discovers, at once and then at RefreshInterval, until ctx is over or Close is called. Then the handles are gone for Get and
+// Hold, and it returns nil when the last of them is closed: after its last use, for which it waits up to 30 s. So
+// run it with a context that ends after those of all who use the handles: as the last one of outbox.Run. It returns
+// outbox.ErrRunning or outbox.ErrClosed.
+func (f *Fleet) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f.mu.Lock()
+	switch {
+	case f.closed:
+		f.mu.Unlock()
+		return outbox.ErrClosed
+	case f.cancel != nil:
+		f.mu.Unlock()
+		return outbox.ErrRunning
+	}
+	f.cancel = cancel
+	f.mu.Unlock()
+	defer close(f.done)
+	f.refresh(ctx)
+	f.end()
+	return nil
+}
+
+// end lets go of everything.
+func (f *Fleet) end() {
+	f.mu.Lock()
+	f.closed = true
+	members := f.members
+	f.members, f.keys = nil, []string{}
+	f.mu.Unlock()
+	for _, m := range members {
+		close(m.gone)
+		f.let(m.opened)
+	}
+	ended := make(chan struct{})
+	go func() {
+		f.background.Wait()
+		close(ended)
+	}()
+	timer := time.NewTimer(closeTimeout)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+		f.mu.Lock()
+		var keys []string
+		for t := range f.open {
+			keys = append(keys, t.Key)
+		}
+		f.mu.Unlock()
+		f.logger.Error("The fleet ends while handles are in use: connections stay open until they are given back", context.DeadlineExceeded,
+			watermill.LogFields{"held": some(keys)})
+	}
+}
+
+// Running returns a channel that is closed when the first discovery has succeeded.
+func (f *Fleet) Running() <-chan struct{} { return f.running }
+
+// Close ends Run and waits for it to return. It may be called several times, by several goroutines.
+func (f *Fleet) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	cancel := f.cancel
+	f.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-f.done
+	}
+	return nil
+}
+
+// Keys returns the keys of all targets, sorted.
+func (f *Fleet) Keys() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.keys)
+}

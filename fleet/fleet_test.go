@@ -1,0 +1,413 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/fleet"
+)
+
+// capture is a logger that keeps what it is told.
+type capture struct {
+	watermill.NopLogger
+	mu    sync.Mutex
+	lines []string
+}
+
+func (c *capture) add(level, msg string, err error, fields watermill.LogFields) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lines = append(c.lines, fmt.Sprint(level, " ", msg, " ", err, " ", fields))
+}
+
+func (c *capture) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(c.lines, "\n")
+}
+
+func (c *capture) Error(msg string, err error, fields watermill.LogFields) {
+	c.add("error", msg, err, fields)
+}
+func (c *capture) Info(msg string, fields watermill.LogFields)      { c.add("info", msg, nil, fields) }
+func (c *capture) With(watermill.LogFields) watermill.LoggerAdapter { return c }
+
+// world is a Discovery and an Open for tests, which count.
+type world struct {
+	mu      sync.Mutex
+	targets []fleet.Target
+	err     error
+	hang    chan struct{} // until it is closed, whatever the context says
+	asked   int
+	opened  map[string]int
+	closed  map[string]int
+	broken  map[string]error
+}
+
+func newWorld(targets ...fleet.Target) *world {
+	return &world{targets: targets, opened: map[string]int{}, closed: map[string]int{}, broken: map[string]error{}}
+}
+
+func (w *world) Discover(context.Context) ([]fleet.Target, error) {
+	w.mu.Lock()
+	w.asked++
+	targets, err, hang := w.targets, w.err, w.hang
+	w.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	return targets, err
+}
+
+func (w *world) open(_ context.Context, t fleet.Target) (*outbox.DB, func(), error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.broken[t.Key]; err != nil {
+		return nil, nil, err
+	}
+	w.opened[t.Key]++
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/"+t.Key)
+	if err != nil {
+		return nil, nil, err
+	}
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{Name: t.Key}, nil)
+	return db, func() {
+		pool.Close()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.closed[t.Key]++
+	}, err
+}
+
+func (w *world) set(targets ...fleet.Target) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.targets = targets
+}
+
+// breaks has a target not be opened any more.
+func (w *world) breaks(key string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken[key] = err
+}
+
+func (w *world) counts(key string) (opened, closed int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.opened[key], w.closed[key]
+}
+
+// inWorld runs a fleet on a clock of its own.
+func inWorld(t *testing.T, w *world, test func(t *testing.T, f *fleet.Fleet, log *capture)) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &capture{}
+		f := run(t, w, fleet.Config{Open: w.open}, log)
+		synctest.Wait()
+		test(t, f, log)
+	})
+}
+
+// next lets the time pass until the discovery was asked again.
+func next() {
+	time.Sleep(5*time.Minute + time.Second)
+	synctest.Wait()
+}
+
+func get(t *testing.T, f *fleet.Fleet, key string) *outbox.DB {
+	t.Helper()
+	db, err := f.Get(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+var a, b, c = fleet.Target{Key: "a", DSN: "1"}, fleet.Target{Key: "b", DSN: "2"}, fleet.Target{Key: "c", DSN: "3"}
+
+func TestFleetFollowsItsDiscovery(t *testing.T) {
+	w := newWorld(b, a)
+	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, _ *capture) {
+		first := get(t, f, "a")
+		if first.Name() != "a" || !slices.Equal(f.Keys(), []string{"a", "b"}) {
+			t.Error(first.Name(), f.Keys())
+		}
+		moved := b
+		moved.DSN = "elsewhere"
+		w.set(a, moved, c)
+		old := get(t, f, "b")
+		next()
+		if get(t, f, "a") != first {
+			t.Error("an unchanged target has another handle")
+		}
+		if get(t, f, "b") == old {
+			t.Error("a target that moved has its old handle")
+		}
+		if opened, closed := w.counts("b"); opened != 2 || closed != 1 {
+			t.Errorf("b: opened %d times, closed %d times", opened, closed)
+		}
+		w.set(c)
+		next()
+		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknown) || !strings.Contains(err.Error(), `"a"`) {
+			t.Error(err)
+		}
+		if opened, closed := w.counts("a"); opened != 1 || closed != 1 {
+			t.Errorf("a: opened %d times, closed %d times", opened, closed)
+		}
+		if !slices.Equal(f.Keys(), []string{"c"}) {
+			t.Error(f.Keys())
+		}
+	})
+	if opened, closed := w.counts("c"); opened != 1 || closed != 1 {
+		t.Errorf("c: opened %d times, closed %d times", opened, closed)
+	}
+}
+
+// A discovery that fails, answers nothing, panics or hangs changes nothing, and is heard again afterwards.
+func TestFleetKeepsWhatItKnows(t *testing.T) {
+	for name, fault := range map[string]func(*world) (heal func()){
+		"error": func(w *world) func() {
+			w.err = errors.New("away")
+			return func() { w.err = nil }
+		},
+		"nothing": func(w *world) func() {
+			w.targets = nil
+			return func() {}
+		},
+		"hangs": func(w *world) func() {
+			w.hang = make(chan struct{})
+			return func() { close(w.hang); w.hang = nil }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(a, b)
+			inWorld(t, w, func(t *testing.T, f *fleet.Fleet, log *capture) {
+				before := get(t, f, "a")
+				w.mu.Lock()
+				heal := fault(w)
+				w.mu.Unlock()
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if get(t, f, "a") != before || len(f.Keys()) != 2 {
+					t.Error("it was forgotten")
+				}
+				if said := log.text(); strings.Count(said, "Discovering databases fails") != 1 {
+					t.Error(said)
+				}
+				w.mu.Lock()
+				heal()
+				w.targets = []fleet.Target{a, c}
+				w.mu.Unlock()
+				next()
+				next() // a hung answer is that of before
+				if get(t, f, "a") != before || !slices.Equal(f.Keys(), []string{"a", "c"}) {
+					t.Error(f.Keys())
+				}
+			})
+		})
+	}
+}
+
+// A handle that is held outlives its target, is told so, and is the same one if the target comes back.
+func TestFleetHeldHandles(t *testing.T) {
+	w := newWorld(a, b)
+	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, _ *capture) {
+		held, err := f.Hold("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := f.Hold("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.set(b)
+		next()
+		select {
+		case <-held.Gone():
+		default:
+			t.Error("the holder does not hear that the target is gone")
+		}
+		if _, closed := w.counts("a"); closed != 0 {
+			t.Error("closed while it is held")
+		}
+		w.set(a, b) // it flaps
+		next()
+		if get(t, f, "a") != held.DB() {
+			t.Error("another handle was opened although the first is held")
+		}
+		fresh, err := f.Hold("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-fresh.Gone():
+			t.Error("it is back, and gone")
+		default:
+		}
+		w.set(b)
+		next()
+		held.Release()
+		held.Release() // counts once
+		again.Release()
+		synctest.Wait()
+		if _, closed := w.counts("a"); closed != 0 {
+			t.Error("closed while it is held")
+		}
+		fresh.Release()
+		synctest.Wait()
+		if opened, closed := w.counts("a"); opened != 1 || closed != 1 {
+			t.Errorf("opened %d times, closed %d times", opened, closed)
+		}
+	})
+}
+
+// One target with a fault costs the others nothing, and keeps the handle that it had.
+func TestFleetBadTargets(t *testing.T) {
+	w := newWorld(a, b)
+	w.breaks("b", errors.New("not today"))
+	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, log *capture) {
+		get(t, f, "a")
+		if _, err := f.Get("b"); !errors.Is(err, fleet.ErrUnknown) || !strings.Contains(err.Error(), "not today") {
+			t.Error(err)
+		}
+		w.breaks("b", nil)
+		next()
+		before := get(t, f, "b")
+		moved, twin := b, a
+		moved.DSN, twin.DSN = "elsewhere", "twin"
+		w.breaks("b", errors.New("moved into nowhere"))
+		w.set(moved, a, twin, a, c, fleet.Target{})
+		first := get(t, f, "a")
+		next()
+		next()
+		if get(t, f, "b") != before || get(t, f, "a") != first {
+			t.Error("a handle was lost to a fault of the discovery")
+		}
+		get(t, f, "c")
+		for _, want := range []string{"moved into nowhere", "two targets have this Key", "its Key is empty"} {
+			if n := strings.Count(log.text(), want); n != 1 {
+				t.Errorf("%q is in the log %d times", want, n)
+			}
+		}
+	})
+}
+
+func TestFleetOpensPools(t *testing.T) {
+	s := newServer(t)
+	log := &capture{}
+	list := []fleet.Target{
+		{Key: "one", DSN: s.dsn("db", "")},
+		{Key: "two", DSN: s.dsn("db", ""), Tables: outbox.Tables{Schema: "two"}},
+		{Key: "three", DSN: s.dsn("other", "&pool_min_conns=3")},
+		{Key: "bad dsn", DSN: "postgres://me:hush-hush@host:no-port/db"},
+		{Key: "bad table", DSN: s.dsn("db", ""), Tables: outbox.Tables{Outbox: "no good"}},
+	}
+	w := newWorld(list...)
+	f := run(t, w, fleet.Config{RefreshInterval: 10 * time.Millisecond}, log)
+	one, two := get(t, f, "one"), get(t, f, "two")
+	if one == two || two.Tables().Schema != "two" || f.Pool(list[0].DSN) == f.Pool(list[2].DSN) {
+		t.Error("targets of one DSN share a pool, and nothing else")
+	}
+	if _, err := f.Get("bad table"); !errors.Is(err, outbox.ErrBadName) {
+		t.Error(err)
+	}
+	_, err := f.Get("bad dsn")
+	if err == nil || strings.Contains(err.Error()+log.text(), "hush") {
+		t.Error(err, log.text())
+	}
+	shared := f.Pool(list[0].DSN)
+	if err := shared.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, _, attempts := s.counts(); attempts != 1 {
+		t.Errorf("%d connections were opened, and one was asked for", attempts)
+	}
+	w.set(list[1])
+	eventually(t, "two is left alone", func() bool { return len(f.Keys()) == 1 })
+	if f.Pool(list[0].DSN) != shared || shared.Ping(t.Context()) != nil {
+		t.Error("the pool of a target that is left was closed")
+	}
+	w.set(list[2])
+	eventually(t, "the pool is gone", func() bool { return f.Pool(list[0].DSN) == nil })
+	eventually(t, "its connection is closed", func() bool { open, _, _ := s.counts(); return open == 0 })
+}
+
+func TestFleetLifecycle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(a)
+		w.err = errors.New("not yet")
+		f, err := fleet.New(w, fleet.Config{Open: w.open}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknown) || !strings.Contains(err.Error(), "nothing is discovered yet") {
+			t.Error(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- f.Run(t.Context()) }()
+		synctest.Wait()
+		if err := f.Run(t.Context()); !errors.Is(err, outbox.ErrRunning) {
+			t.Error(err)
+		}
+		select {
+		case <-f.Running():
+			t.Error("it runs without a discovery")
+		default:
+		}
+		w.mu.Lock()
+		w.err = nil
+		w.mu.Unlock()
+		time.Sleep(10 * time.Second) // a failure is tried again soon
+		<-f.Running()
+		held, err := f.Hold("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan struct{})
+		go func() { f.Close(); close(closed) }()
+		<-held.Gone()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("closed while a handle is held")
+		default:
+		}
+		held.Release()
+		<-closed
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if _, err := f.Get("a"); !errors.Is(err, outbox.ErrClosed) {
+			t.Error(err)
+		}
+		if err := f.Run(t.Context()); !errors.Is(err, outbox.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestFleetConfig(t *testing.T) {
+	if _, err := fleet.New(nil, fleet.Config{}, nil); err == nil || !strings.Contains(err.Error(), "Static") {
+		t.Error(err)
+	}
+	_, err := fleet.New(fleet.Static(), fleet.Config{RefreshInterval: -1, MaxConns: -2, MaxConnsPerDSN: -1}, nil)
+	for _, want := range []string{"Config.RefreshInterval is -1ns", "Config.MaxConns is -2", "Config.MaxConnsPerDSN is -1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+}

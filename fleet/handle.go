@@ -1,0 +1,181 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+const (
+	openTimeout = 10 * time.Second
+	openAtOnce  = 8 // calls of Config.Open
+)
+
+// opened is a handle that is open. It outlives its place in the fleet for as long as somebody holds it.
+type opened struct {
+	target Target
+	db     *outbox.DB
+	close  func()
+	users  int // guarded by Fleet.mu; the fleet itself is one
+}
+
+// member is a handle's place in the fleet.
+type member struct {
+	*opened
+	gone chan struct{}
+}
+
+// Held is a handle that stays open until it is released. Its methods are safe for concurrent use.
+type Held struct {
+	*member
+	release func()
+}
+
+// DB returns the handle.
+func (h *Held) DB() *outbox.DB { return h.db }
+
+// Gone returns a channel that is closed when the target is gone from the fleet, has changed, or the fleet ends. The handle
+// works on; what it is held for should come to its end, and may find with Hold whether there is another one now.
+func (h *Held) Gone() <-chan struct{} { return h.gone }
+
+// Release says that the handle is not used any more. Further calls do nothing.
+func (h *Held) Release() { h.release() }
+
+// Hold returns the handle of a target for work that goes on, and keeps it open until Held.Release is called. It returns
+// ErrUnknown if the last discovery did not return the key, and outbox.ErrClosed after the end of Run.
+func (f *Fleet) Hold(key string) (*Held, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.find(key)
+	if err != nil {
+		return nil, err
+	}
+	m.users++
+	return &Held{m, sync.OnceFunc(func() { f.let(m.opened) })}, nil
+}
+
+// Get returns the handle of a target for the use of the moment: should the target be gone from the fleet afterwards, a
+// transaction that runs may end, and what follows fails. It is the same one each time, until the target changes. It
+// returns the errors of Hold.
+func (f *Fleet) Get(key string) (*outbox.DB, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.find(key)
+	if err != nil {
+		return nil, err
+	}
+	return m.db, nil
+}
+
+// find is called under mu.
+func (f *Fleet) find(key string) (*member, error) {
+	if f.closed {
+		return nil, outbox.ErrClosed
+	}
+	if m := f.members[key]; m != nil {
+		return m, nil
+	}
+	if err := f.faults[key]; err != nil {
+		return nil, fmt.Errorf("%w: %q was discovered and cannot be used: %w", ErrUnknown, key, err)
+	}
+	if f.keys == nil {
+		return nil, fmt.Errorf("%w: %q: nothing is discovered yet; wait for Running", ErrUnknown, key)
+	}
+	return nil, fmt.Errorf("%w: %q is not among the %d that the last discovery returned", ErrUnknown, key, len(f.keys))
+}
+
+// let gives up one use of a handle and closes it after the last.
+func (f *Fleet) let(o *opened) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o.users--; o.users > 0 {
+		return
+	}
+	delete(f.open, o.target)
+	go func() {
+		defer f.background.Done()
+		if err := shielded(o.close); err != nil {
+			f.logger.Error("Closing a handle failed", err, watermill.LogFields{"db": o.target.Key})
+		}
+	}()
+}
+
+// openAll opens what is wanted and not there. Each handle that it returns counts one user more: the fleet.
+func (f *Fleet) openAll(ctx context.Context, wanted map[string]Target) (map[string]*opened, map[string]error) {
+	all, failed := map[string]*opened{}, map[string]error{}
+	var mu sync.Mutex // guards both
+	var opening sync.WaitGroup
+	slots := make(chan struct{}, openAtOnce)
+	for key, t := range wanted {
+		f.mu.Lock()
+		m, old := f.members[key], f.open[t]
+		if old != nil && (m == nil || m.opened != old) {
+			old.users++ // it is back, and somebody still holds it
+			all[key] = old
+		}
+		f.mu.Unlock()
+		if old != nil {
+			continue
+		}
+		slots <- struct{}{}
+		opening.Go(func() {
+			defer func() { <-slots }()
+			o, err := f.openOne(ctx, t)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[key] = err
+				return
+			}
+			all[key] = o
+		})
+	}
+	opening.Wait()
+	return all, failed
+}
+
+func (f *Fleet) openOne(ctx context.Context, t Target) (o *opened, err error) {
+	o = &opened{target: t, users: 1}
+	if f.cfg.Open == nil {
+		o.db, o.close, err = f.openDSN(t)
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, openTimeout)
+		defer cancel()
+		panicked := shielded(func() { o.db, o.close, err = f.cfg.Open(ctx, t) })
+		err = errors.Join(panicked, err)
+		if err == nil && o.db == nil {
+			err = outbox.ErrNoDB
+		}
+		if err != nil {
+			err = fmt.Errorf("Config.Open: %w", err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open[t] = o
+	f.background.Add(1)
+	return o, nil
+}
+
+// shielded calls code of the user's.
+func shielded(fn func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = core.Panicked(p)
+		}
+	}()
+	if fn != nil {
+		fn()
+	}
+	return nil
+}
