@@ -59,7 +59,8 @@ var (
 	// ErrRunning is returned by Run of a part that runs, or did before: each runs once.
 	ErrRunning = errors.New("outbox: Run was called before")
 
-	// ErrClosed is returned by what was closed before: by Publish of the publishers for brokers, for one.
+	// ErrClosed is returned by what was closed before: by Run, Drain and Subscribe of package forwarder, and by Publish of
+	// the publishers for brokers.
 	ErrClosed = errors.New("outbox: closed")
 
 	errNilTx = core.NilTx

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 const (
@@ -43,13 +44,16 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	if now := time.Now(); !now.Before(c.again) {
 		c.again, c.next, c.span, rising = now.Add(cleanAgain), c.low, firstCleanSpan, true
 	}
-	total := 0
-	defer func() { e.tell(func(o observers) { o.cleanedUp(total) }) }()
+	done := observe.CleanEnd{Table: e.cfg.tables.Outbox}
+	started := time.Now()
+	defer func() {
+		done.Duration = time.Since(started)
+		e.obs.cleaned(done)
+	}()
 	for {
 		begun := time.Now()
-		var reached, kept int64
+		var reached, kept, deleted int64
 		var end bool
-		var deleted int
 		queryCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 		err := drive.Collect(queryCtx, e.db, func(rows drive.Rows) error {
 			return rows.Scan(&reached, &end, &kept, &deleted)
@@ -58,9 +62,12 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 		took := time.Since(begun)
 		if err != nil {
 			c.span = max(c.span/2, cleanBatch)
+			if ctx.Err() == nil {
+				done.Err = err
+			}
 			return fmt.Errorf("delete published messages: %w", err)
 		}
-		total += deleted
+		done.Rows += deleted
 		if rising {
 			c.low, rising = min(kept, reached), kept >= reached
 		}

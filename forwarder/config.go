@@ -77,9 +77,6 @@ type Config struct {
 	// changed by hand; default 1 min.
 	CleanInterval time.Duration
 
-	// Observer, if not nil, is told of every publish; see Observer for what else it may implement.
-	Observer Observer
-
 	tables sqltext.Tables // those of the handle
 }
 

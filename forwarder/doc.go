@@ -33,9 +33,9 @@
 //	keeper      the lease and the lanes, on a connection of its own (keeper.go, join.go)
 //	timer       one timer for all calls (engine.go)
 //	maintainer  what is in no hurry (maintain.go, clean.go, pauses.go); and one that listens (listen.go)
-//	reporter    calls the logger and the observers, as they may hang (report.go, observer.go)
+//	reporter    calls the logger and the observers, as they may hang (report.go, board_log.go, observers.go)
 //
-// Code of the user's runs in workers and in the reporter, under no lock, and its panics end nothing but its own call.
+// Code of the user's runs in workers (the publisher, Classify, observers of publishes) and in the reporter, under no lock, and its panics end nothing but its own call.
 //
 // # Lanes (internal/lease, keeper.go)
 //

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	outbox "github.com/millrace-go/watermill-outbox"
 )
 
 // drain is a call of Drain that waits.
@@ -19,7 +21,7 @@ func (e *engine) drain(ctx context.Context) error {
 		d.after = e.reads
 		e.drains = append(e.drains, d)
 		if e.stopping {
-			e.endDrains(e.reads+1, ErrClosed)
+			e.endDrains(e.reads+1, outbox.ErrClosed)
 		}
 	})
 	defer e.step(func(time.Time) {

@@ -35,6 +35,7 @@ type engine struct {
 	send     send
 	classify judge
 	obs      observers
+	news     boardLog
 	logger   watermill.LoggerAdapter
 	reports  *reporter
 	owner    string // the id of this run
@@ -104,7 +105,6 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	reports := newReporter(logger)
 	e := &engine{
 		db: (*core.DB)(db), cfg: cfg, send: s, classify: j,
-		obs:     observers{db.Name(), cfg.Scope, cfg.Observer, logger},
 		logger:  queuedLogger{logger, reports},
 		reports: reports,
 		owner:   uuid.NewString(),
@@ -123,6 +123,8 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		running:   make(chan struct{}),
 	}
 	e.keeper.e = e
+	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
+	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}}
 	t := cfg.tables
 	e.sql = statements{
 		fetch: t.Render(sqltext.Fetch), fetchRange: t.Render(sqltext.FetchRange), fetchMore: t.Render(sqltext.FetchMore),
@@ -194,7 +196,7 @@ func (e *engine) pass(now time.Time, f board.Effects) {
 	}
 	if len(f.Reports) > 0 {
 		e.notePauses(now, f.Reports)
-		e.reports.post(func() { e.obs.report(f.Reports) })
+		e.reports.post(func() { e.news.report(now, f.Reports) })
 	}
 }
 
@@ -253,7 +255,7 @@ func (e *engine) run(ctx context.Context) error {
 		e.stopping = true
 		e.board.Stop()
 		e.handBack(e.terms()...)
-		e.endDrains(e.reads+1, ErrClosed)
+		e.endDrains(e.reads+1, outbox.ErrClosed)
 	})
 	front.Wait()
 	signal(e.leaseNow)
@@ -308,9 +310,6 @@ func (e *engine) tick(ctx context.Context) {
 		})
 	}
 }
-
-// tell has observers told of something.
-func (e *engine) tell(report func(observers)) { e.reports.post(func() { report(e.obs) }) }
 
 // wake says that there is something new to read.
 func (e *engine) wake() {

@@ -15,12 +15,6 @@ var (
 	// outbox that the forwarder reads.
 	ErrOwnPublisher = errors.New("forwarder: messages would go round for ever")
 
-	// ErrRunning is returned by Run if it was called before.
-	ErrRunning = errors.New("forwarder: Run was called before")
-
-	// ErrClosed is returned by Run, Drain and Subscribe after Close.
-	ErrClosed = errors.New("forwarder: closed")
-
 	// ErrPublishTimeout is the error of a publish that took longer than Config.PublishTimeout. It goes to
 	// Config.Classify and into the message's last_error.
 	ErrPublishTimeout = errors.New("forwarder: publish timed out")
@@ -48,7 +42,7 @@ var (
 
 	errTooSlow = errors.New("forwarder: too many reports are waiting")
 
-	// ErrStandby is logged, and told to a ReadObserver, if the connections of a running forwarder reach a standby.
+	// ErrStandby is logged, and told to an observe.EngineObserver, if the connections of a running forwarder reach a standby.
 	// Snapshots there do not list the transactions in progress, so it cannot be read in order: nothing is published
 	// until they reach a primary again. On a standby Run does not start; schema.Check says so.
 	ErrStandby = errors.New("forwarder: connected to a standby: connect to the primary")

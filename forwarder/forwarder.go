@@ -50,9 +50,9 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 
 // Run publishes until ctx is over or Close is called, and then returns nil once everything that it started
 // has ended: no new message is sent, those under way are waited for up to Config.CloseTimeout and
-// settled, and the lanes are given to the other forwarders. It returns an error, before it publishes
-// anything, if the schema is not as it must be (schema.ErrSchemaChanged), ErrRunning, ErrClosed, or that of the database if it does not answer; it is logged as well. Errors after the start are logged
-// and retried.
+// settled, and the lanes are given to the other forwarders. It returns an error before it publishes anything, which is logged
+// as well: schema.ErrSchemaChanged if the schema is not as it must be, outbox.ErrRunning, outbox.ErrClosed, or that of the
+// database if it does not answer. Errors after the start are logged and retried.
 //
 // While forwarders live that read some of the same topics under another scope, or other topics under the same one, as those
 // of the release before do when Config.Topics has changed, it publishes nothing and waits until they have left. It says
@@ -68,10 +68,10 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	switch {
 	case f.closed:
 		f.mu.Unlock()
-		return ErrClosed
+		return outbox.ErrClosed
 	case f.cancel != nil:
 		f.mu.Unlock()
-		return ErrRunning
+		return outbox.ErrRunning
 	}
 	f.cancel = cancel
 	f.mu.Unlock()
@@ -116,7 +116,7 @@ func (f *Forwarder) Wake() { f.engine.wake() }
 // Drain publishes what is ready in the forwarder's lanes and returns when nothing is left: for tests, jobs, and
 // before shutting down. It runs the forwarder for that time unless Run does already; then the forwarder is spent. Messages that
 // are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a
-// topic is unavailable it waits. It returns the error of ctx, of starting as Run does, or ErrClosed.
+// topic is unavailable it waits. It returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
 func (f *Forwarder) Drain(ctx context.Context) error {
 	f.mu.Lock()
 	running := f.cancel != nil
@@ -134,7 +134,7 @@ func (f *Forwarder) Drain(ctx context.Context) error {
 	err := f.engine.drain(drainCtx)
 	cancel()
 	switch runErr := <-failed; {
-	case errors.Is(runErr, ErrRunning): // somebody else was faster
+	case errors.Is(runErr, outbox.ErrRunning): // somebody else was faster
 		return f.drainRunning(ctx)
 	case runErr != nil:
 		return runErr
@@ -158,7 +158,7 @@ func (f *Forwarder) drainRunning(ctx context.Context) error {
 	}()
 	err := f.engine.drain(drainCtx)
 	if err != nil && ctx.Err() == nil {
-		return ErrClosed
+		return outbox.ErrClosed
 	}
 	return err
 }

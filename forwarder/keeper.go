@@ -129,16 +129,22 @@ func (k *keeper) take(ctx context.Context, p lease.Plan) (next time.Duration, er
 	if missing && p.Short == 0 { // somebody was faster
 		next = min(next, lookAgain)
 	}
-	if owned != k.owned {
-		k.owned = owned
-		e.tell(func(o observers) { o.lanes(owned) })
-	}
+	k.owns(owned)
 	select {
 	case <-e.running:
 	default:
 		close(e.running)
 	}
 	return next, nil
+}
+
+// owns says how many lanes are owned now.
+func (k *keeper) owns(lanes int) {
+	if lanes != k.owned {
+		k.owned = lanes
+		k.e.logger.Info("Lanes owned", watermill.LogFields{"lanes": lanes})
+		k.e.obs.owned(lanes)
+	}
 }
 
 // lookAgain is when to look again after others took what we wanted to.
@@ -235,7 +241,7 @@ func (k *keeper) stepAside(ctx context.Context) error {
 		list = k.e.terms()
 		k.e.lose(list...)
 	})
-	k.owned = 0
+	k.owns(0)
 	return k.release(ctx, list)
 }
 
@@ -247,6 +253,7 @@ func (k *keeper) leave() {
 	var list []board.Term
 	e.step(func(time.Time) { list = e.terms() })
 	err := k.release(ctx, list)
+	k.owns(0)
 	if err == nil {
 		_, err = k.q.Exec(ctx, e.sql.leave, e.owner)
 	}

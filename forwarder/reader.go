@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 const (
@@ -170,8 +171,7 @@ func (r *reader) once(ctx context.Context) error {
 	if err != nil {
 		r.more = true
 		r.e.failed(req, err)
-		end := ReadEnd{Took: r.took, Err: err}
-		r.e.tell(func(o observers) { o.read(end) })
+		r.e.obs.read(observe.ReadEnd{Duration: r.took, Err: err})
 		return fmt.Errorf("read outbox: %w", err)
 	}
 	ans.Took = r.took
@@ -242,8 +242,7 @@ func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
 			e.endDrains(req.number, nil)
 		}
 	})
-	end := ReadEnd{Rows: added, Took: r.took, Err: err}
-	e.tell(func(o observers) { o.read(end) })
+	e.obs.read(observe.ReadEnd{Rows: added, Duration: r.took, Err: err})
 	return err
 }
 

@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"fmt"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -66,7 +67,8 @@ func (r *reporter) run() {
 func (r *reporter) call(report func()) {
 	guard(report, func(err error) {
 		// The logger itself may be what panics.
-		guard(func() { r.logger.Error("A logger or an observer failed", err, nil) }, func(error) {})
+		stack := watermill.LogFields{"stack": string(debug.Stack())}
+		guard(func() { r.logger.Error("A logger or an observer failed", err, stack) }, func(error) {})
 	})
 	if n := r.dropped.Swap(0); n > 0 {
 		guard(func() {

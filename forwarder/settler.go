@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 const (
@@ -128,8 +129,7 @@ func (s *settler) writePublished(ctx context.Context, rows []*board.Row, careful
 	} else {
 		_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, uuids, life)
 	}
-	end := SettleEnd{Published: len(done), Took: time.Since(begun), Err: err}
-	e.tell(func(o observers) { o.settle(end) })
+	e.obs.settled(observe.SettleEnd{Done: len(done), Duration: time.Since(begun), Err: err})
 	if err != nil {
 		return nil, fmt.Errorf("settle %d published: %w", len(rows), err)
 	}
@@ -163,7 +163,7 @@ func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ boo
 		answers[id] = answer
 		return err
 	}, e.sql.settleFailed, e.cfg.Scope, e.owner, ids, lanes, epochs, attempts, delays, errs, permanent, mostAttempts, minAge, uuids)
-	end := SettleEnd{Took: time.Since(begun), Err: err}
+	end := observe.SettleEnd{Duration: time.Since(begun), Err: err}
 	outcomes := make([]board.Outcome, 0, n)
 	for _, f := range failed {
 		o := board.Outcome{Failure: f, Kind: board.Gone} // there is no answer if somebody else has settled it
@@ -182,7 +182,7 @@ func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ boo
 		outcomes = append(outcomes, o)
 	}
 	end.Failed = len(outcomes)
-	e.tell(func(o observers) { o.settle(end) })
+	e.obs.settled(end)
 	if err != nil {
 		return nil, fmt.Errorf("settle %d failed: %w", n, err)
 	}

@@ -47,7 +47,7 @@ func NewSubscriber(db *outbox.DB, cfg SubscriberConfig, logger watermill.LoggerA
 
 // Subscribe delivers the messages of a topic until ctx is over or Close is called; then the channel is closed
 // and the contexts of its messages end. While a Forwarder reads the topic it delivers nothing: it waits until that
-// has left. It returns ErrClosed, schema.ErrSchemaChanged, or the error of the database.
+// has left. It returns outbox.ErrClosed, schema.ErrSchemaChanged, or the error of the database.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if topic == "" {
 		return nil, errors.New("forwarder: the topic is empty")
@@ -55,7 +55,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
-		return nil, ErrClosed
+		return nil, outbox.ErrClosed
 	}
 	cfg := s.cfg
 	cfg.Topics = []string{topic}

@@ -77,7 +77,8 @@ func (w *worker) publish() {
 	w.result = board.Result{Verdict: board.Rejected, Err: fmt.Errorf("%w: %w", ErrPublishPanic, errGoexit)}
 	msg, bad := newMessage(r)
 	msg.SetContext(w.ctx)
-	end := e.obs.publishStart(msg, w.call, func(failed error) { e.logger.Error("An observer failed", failed, nil) })
+	ctx := e.obs.publishStart(msg, w.call)
+	defer func() { e.obs.publishEnd(ctx, w.call, w.result) }() // also if the publisher ends this goroutine
 	err := bad
 	if bad == nil {
 		d := core.Delivery{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt}
@@ -94,7 +95,6 @@ func (w *worker) publish() {
 	default:
 		w.result = board.Result{Verdict: e.verdict(w.ctx, r.Topic, err), Err: err}
 	}
-	end(w.result)
 }
 
 // newMessage makes the message of a row, also if its metadata are none.

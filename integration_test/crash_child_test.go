@@ -24,6 +24,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // childEnv makes this test binary a worker of the crash tests instead of running tests.
@@ -66,7 +67,7 @@ func runChild(spec string) error {
 		return err
 	}
 	c.parent = rpc.NewClient(conn)
-	db, err := openChildHandle(c.cfg)
+	db, err := openChildHandle(c.cfg, childObserver{c})
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,6 @@ func runChild(spec string) error {
 		Classify:     classifyAnswer,
 		Backoff:      outbox.Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
 		PauseBackoff: outbox.Backoff{Initial: 50 * time.Millisecond, Max: 300 * time.Millisecond},
-		Observer:     childObserver{c},
 	}, logger)
 	if err != nil {
 		return err
@@ -120,20 +120,21 @@ func runChild(spec string) error {
 	return errors.Join(errs...)
 }
 
-func openChildHandle(cfg childConfig) (*outbox.DB, error) {
+func openChildHandle(cfg childConfig, observer observe.Observer) (*outbox.DB, error) {
+	dbConfig := outbox.DBConfig{Observers: []observe.Observer{observer}}
 	if cfg.Handle == "pgx" || cfg.Handle == "pgbouncer" {
 		pool, err := pgxpool.New(context.Background(), cfg.URL+"&pool_max_conns=8")
 		if err != nil {
 			return nil, err
 		}
-		return outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+		return outbox.FromPgx(pool, dbConfig, nil)
 	}
 	db, err := sql.Open(map[string]string{"sql-pgx": "pgx", "sql-pq": "postgres"}[cfg.Handle], cfg.URL)
 	if err != nil {
 		return nil, err
 	}
 	db.SetMaxOpenConns(9)
-	return outbox.FromSQL(db, outbox.DBConfig{}, nil)
+	return outbox.FromSQL(db, dbConfig, nil)
 }
 
 func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) {
@@ -283,11 +284,11 @@ func classifyAnswer(err error) forwarder.Verdict {
 
 type childObserver struct{ *child }
 
-func (childObserver) PublishStart(ctx context.Context, _ *message.Message, _ string) context.Context {
+func (childObserver) PublishStart(ctx context.Context, _ observe.PublishStart) context.Context {
 	return ctx
 }
 
-func (o childObserver) PublishEnd(_ context.Context, end forwarder.PublishEnd) {
+func (o childObserver) PublishEnd(_ context.Context, end observe.PublishEnd) {
 	if end.Err == nil {
 		o.at("published", 1)
 	} else {
@@ -296,33 +297,33 @@ func (o childObserver) PublishEnd(_ context.Context, end forwarder.PublishEnd) {
 	}
 }
 
-func (o childObserver) ReadEnd(end forwarder.ReadEnd) {
+func (o childObserver) ReadEnd(_ context.Context, end observe.ReadEnd) {
 	if end.Rows > 0 {
 		o.at("read", end.Rows)
 	}
 }
 
-func (o childObserver) SettleEnd(end forwarder.SettleEnd) {
+func (o childObserver) SettleEnd(_ context.Context, end observe.SettleEnd) {
 	switch {
 	case end.Err != nil:
 	case end.Failed > 0:
 		o.at("failed", end.Failed)
-	case end.Published > 0:
-		o.at("settled", end.Published)
+	case end.Done > 0:
+		o.at("settled", end.Done)
 	}
 }
 
-func (o childObserver) LanesOwned(_, _ string, lanes int) {
-	if lanes > 0 {
-		o.at("lanes", lanes)
+func (o childObserver) Owned(_ context.Context, owned observe.Owned) {
+	if owned.Lanes > 0 {
+		o.at("lanes", owned.Lanes)
 	}
 }
+
+func (childObserver) CleanEnd(context.Context, observe.CleanEnd) {}
 
 var (
-	_ message.Subscriber       = childSubscriber{}
-	_ message.Publisher        = childPublisher{}
-	_ forwarder.Observer       = childObserver{}
-	_ forwarder.ReadObserver   = childObserver{}
-	_ forwarder.SettleObserver = childObserver{}
-	_ forwarder.LaneObserver   = childObserver{}
+	_ message.Subscriber      = childSubscriber{}
+	_ message.Publisher       = childPublisher{}
+	_ observe.PublishObserver = childObserver{}
+	_ observe.EngineObserver  = childObserver{}
 )

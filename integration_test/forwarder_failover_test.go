@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // ownServer starts a server that a test may stop, and opens a migrated database of it.
@@ -31,15 +32,23 @@ func ownServer(t *testing.T) (*services.Postgres, handle) {
 
 // settledCounter is an observer that counts what was settled as published.
 type settledCounter struct {
-	readErrors
+	deaf
 	n atomic.Int64
 }
 
-func (c *settledCounter) SettleEnd(end forwarder.SettleEnd) {
+func (c *settledCounter) SettleEnd(_ context.Context, end observe.SettleEnd) {
 	if end.Err == nil {
-		c.n.Add(int64(end.Published))
+		c.n.Add(int64(end.Done))
 	}
 }
+
+// deaf is an observer of engines that heeds nothing.
+type deaf struct{}
+
+func (deaf) ReadEnd(context.Context, observe.ReadEnd)     {}
+func (deaf) SettleEnd(context.Context, observe.SettleEnd) {}
+func (deaf) CleanEnd(context.Context, observe.CleanEnd)   {}
+func (deaf) Owned(context.Context, observe.Owned)         {}
 
 // TestStandbyIsNotRead turns the server into a standby under a forwarder that has messages to publish, and promotes it.
 func TestStandbyIsNotRead(t *testing.T) {
@@ -48,7 +57,7 @@ func TestStandbyIsNotRead(t *testing.T) {
 	reads := make(chan error, 1000)
 	cfg := quickConfig()
 	cfg.LeaseTTL = time.Minute // else nothing would be published for want of a lease
-	cfg.Observer = readErrors(reads)
+	h = h.seenBy(t, readErrors{errs: reads})
 	w := startForwarderOn(t, h, cfg, nil)
 	w.publish(t, "orders", "K", "K-1")
 	w.arrives(t, "K-1")
@@ -90,16 +99,14 @@ func TestStandbyIsNotRead(t *testing.T) {
 }
 
 // readErrors is an observer that passes on how reads ended.
-type readErrors chan error
-
-func (readErrors) PublishStart(ctx context.Context, _ *message.Message, _ string) context.Context {
-	return ctx
+type readErrors struct {
+	deaf
+	errs chan error
 }
-func (readErrors) PublishEnd(context.Context, forwarder.PublishEnd) {}
 
-func (r readErrors) ReadEnd(end forwarder.ReadEnd) {
+func (r readErrors) ReadEnd(_ context.Context, end observe.ReadEnd) {
 	select {
-	case r <- end.Err:
+	case r.errs <- end.Err:
 	default:
 	}
 }

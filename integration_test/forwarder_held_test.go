@@ -17,6 +17,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // side is the publisher of one of several forwarders to the same broker.
@@ -183,17 +184,15 @@ func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
 }
 
 // failuresSettled is an observer that gets one for each batch of failures that was settled.
-type failuresSettled chan struct{}
-
-func (failuresSettled) PublishStart(ctx context.Context, _ *message.Message, _ string) context.Context {
-	return ctx
+type failuresSettled struct {
+	deaf
+	news chan struct{}
 }
-func (failuresSettled) PublishEnd(context.Context, forwarder.PublishEnd) {}
 
-func (s failuresSettled) SettleEnd(end forwarder.SettleEnd) {
+func (s failuresSettled) SettleEnd(_ context.Context, end observe.SettleEnd) {
 	if end.Err == nil && end.Failed > 0 {
 		select {
-		case s <- struct{}{}:
+		case s.news <- struct{}{}:
 		default:
 		}
 	}
@@ -227,9 +226,8 @@ func staleOwner(t *testing.T, h handle) {
 		var once sync.Once
 		cfg := quickConfig()
 		cfg.QueryTimeout = time.Minute // what it was doing when it was stopped is done when it goes on
-		s.settled = make(failuresSettled, 10)
-		cfg.Observer = s.settled
-		_, s.stale = s.joinAs(t, gated, cfg, func(_ string, msg *message.Message) error {
+		s.settled = failuresSettled{news: make(chan struct{}, 10)}
+		_, s.stale = s.joinAs(t, gated.seenBy(t, s.settled), cfg, func(_ string, msg *message.Message) error {
 			if string(msg.Payload) != "K-1" {
 				return nil
 			}
@@ -269,7 +267,7 @@ func staleOwner(t *testing.T, h handle) {
 		// failure counts for nothing. That the fence holds is TestEpochs' business.
 		eventually(t, func() bool {
 			select {
-			case <-s.settled:
+			case <-s.settled.news:
 				return true
 			default:
 				return s.count(t, "select count(*) from outbox_forwarders where expires_at > now()") == 2

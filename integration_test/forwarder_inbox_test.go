@@ -28,24 +28,24 @@ func inboxKinds(t testing.TB, h handle) []string {
 }
 
 // cleanings is an observer that is told what was cleaned.
-type cleanings chan observe.CleanEnd
+type cleanings struct {
+	deaf
+	ends chan observe.CleanEnd
+}
 
-func (cleanings) ReadEnd(context.Context, observe.ReadEnd)           {}
-func (cleanings) SettleEnd(context.Context, observe.SettleEnd)       {}
-func (cleanings) Owned(context.Context, observe.Owned)               {}
-func (c cleanings) CleanEnd(_ context.Context, end observe.CleanEnd) { c <- end }
+func (c cleanings) CleanEnd(_ context.Context, end observe.CleanEnd) { c.ends <- end }
 
 func TestForwarderCleansTheInbox(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	cleaned := make(cleanings, 100)
+	cleaned := cleanings{ends: make(chan observe.CleanEnd, 100)}
 	h = h.seenBy(t, cleaned)
 	agedInbox(t, h, clean.Batch+10) // in several statements
 	cfg := quickConfig()
 	cfg.CleanInterval = 20 * time.Millisecond
 	startForwarder(t, h, cfg)
 	select {
-	case end := <-cleaned:
+	case end := <-cleaned.ends:
 		assert.EqualValues(t, 2*(clean.Batch+10), end.Rows)
 		assert.Equal(t, h.db.Name()+" inbox", end.DB+" "+end.Table)
 		assert.NoError(t, end.Err)

@@ -49,7 +49,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 				cfg.DisableListen = true
 				goOn := make(chan struct{})
 				settled := &settledCounter{}
-				cfg.Observer = settled
+				h = h.seenBy(t, settled)
 				w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
 					if msg.Payload[0] == 'o' {
 						<-goOn
@@ -117,7 +117,7 @@ func TestServerWithOtherRows(t *testing.T) {
 				server, h := ownServer(t)
 				publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
 				settled := &settledCounter{}
-				cfg.Observer = settled
+				h = h.seenBy(t, settled)
 				w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
 					switch string(msg.Payload) {
 					case "lost":
@@ -185,7 +185,8 @@ func TestCommitsThatACrashLost(t *testing.T) {
 		defer gate.releaseAll()
 		require.NoError(t, makeTables(t.Context(), h.db))
 		settled := &settledCounter{}
-		cfg.Observer, cfg.DisableListen = settled, true
+		h = h.seenBy(t, settled)
+		cfg.DisableListen = true
 		goOn := make(chan struct{})
 		answer := sync.OnceFunc(func() { close(goOn) })
 		defer answer()

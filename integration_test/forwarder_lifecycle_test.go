@@ -33,23 +33,23 @@ func TestRunOnceAndClose(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(t.Context()) }()
 	<-f.Running()
-	require.ErrorIs(t, f.Run(t.Context()), forwarder.ErrRunning)
+	require.ErrorIs(t, f.Run(t.Context()), outbox.ErrRunning)
 	var closers sync.WaitGroup
 	for range 4 {
 		closers.Go(func() { assert.NoError(t, f.Close()) })
 	}
 	closers.Wait()
 	require.NoError(t, <-ended)
-	require.ErrorIs(t, f.Run(t.Context()), forwarder.ErrClosed)
-	require.ErrorIs(t, f.Drain(t.Context()), forwarder.ErrClosed)
+	require.ErrorIs(t, f.Run(t.Context()), outbox.ErrClosed)
+	require.ErrorIs(t, f.Drain(t.Context()), outbox.ErrClosed)
 	require.NoError(t, f.Close())
 	assert.Zero(t, h.count(t, "select count(*) from outbox_forwarders"))
 	assert.Zero(t, h.count(t, "select count(*) from outbox_lanes where owner is not null"))
 
 	never := newForwarder(t, h, newFakeBroker(), quickConfig())
 	require.NoError(t, never.Close())
-	require.ErrorIs(t, never.Run(t.Context()), forwarder.ErrClosed)
-	require.ErrorIs(t, never.Drain(t.Context()), forwarder.ErrClosed)
+	require.ErrorIs(t, never.Run(t.Context()), outbox.ErrClosed)
+	require.ErrorIs(t, never.Drain(t.Context()), outbox.ErrClosed)
 }
 
 func TestRunThatCannotStart(t *testing.T) {
@@ -336,7 +336,7 @@ func TestDrainBesideRun(t *testing.T) {
 		cancel()
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
-		if err := <-ended; !errors.Is(err, forwarder.ErrClosed) && !errors.Is(err, forwarder.ErrRunning) {
+		if err := <-ended; !errors.Is(err, outbox.ErrClosed) && !errors.Is(err, outbox.ErrRunning) {
 			require.NoError(t, err)
 		}
 	}

@@ -101,7 +101,7 @@ func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 	cfg := quickConfig()
 	cfg.LeaseTTL, cfg.QueryTimeout, cfg.PollInterval = time.Minute, time.Minute, 10*time.Millisecond
 	settled := &settledCounter{}
-	cfg.Observer = settled
+	h = h.seenBy(t, settled)
 	w := startForwarder(t, h, cfg)
 	for n := range 5 {
 		w.idle(t)

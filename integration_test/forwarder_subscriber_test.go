@@ -153,7 +153,7 @@ func TestSubscriberRefuses(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	_, err = s.Subscribe(t.Context(), "free")
-	require.ErrorIs(t, err, forwarder.ErrClosed)
+	require.ErrorIs(t, err, outbox.ErrClosed)
 }
 
 // TestSubscriberWaitsForAForwarder that reads its topic.

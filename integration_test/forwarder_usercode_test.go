@@ -15,24 +15,24 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // rudeObserver implements all that an observer may, and behaves the same in each.
 type rudeObserver struct{ behave func() }
 
-func (o rudeObserver) PublishStart(ctx context.Context, _ *message.Message, _ string) context.Context {
+func (o rudeObserver) PublishStart(context.Context, observe.PublishStart) context.Context {
 	o.behave()
-	return ctx
+	return nil
 }
-func (o rudeObserver) PublishEnd(context.Context, forwarder.PublishEnd) { o.behave() }
-func (o rudeObserver) ReadEnd(forwarder.ReadEnd)                        { o.behave() }
-func (o rudeObserver) SettleEnd(forwarder.SettleEnd)                    { o.behave() }
-func (o rudeObserver) MessageDead(forwarder.MessageDead)                { o.behave() }
-func (o rudeObserver) LanesOwned(string, string, int)                   { o.behave() }
-func (o rudeObserver) TopicResumed(string, string, string)              { o.behave() }
-func (o rudeObserver) TopicPaused(string, string, string, int, time.Duration, error) {
-	o.behave()
-}
+func (o rudeObserver) PublishEnd(context.Context, observe.PublishEnd)     { o.behave() }
+func (o rudeObserver) MessageDead(context.Context, observe.MessageDead)   { o.behave() }
+func (o rudeObserver) TopicPaused(context.Context, observe.TopicPaused)   { o.behave() }
+func (o rudeObserver) TopicResumed(context.Context, observe.TopicResumed) { o.behave() }
+func (o rudeObserver) ReadEnd(context.Context, observe.ReadEnd)           { o.behave() }
+func (o rudeObserver) SettleEnd(context.Context, observe.SettleEnd)       { o.behave() }
+func (o rudeObserver) CleanEnd(context.Context, observe.CleanEnd)         { o.behave() }
+func (o rudeObserver) Owned(context.Context, observe.Owned)               { o.behave() }
 
 // rudeLogger is a logger that does the same.
 type rudeLogger struct{ behave func() }
@@ -53,50 +53,54 @@ func TestUserCodeThatMisbehaves(t *testing.T) {
 	noLeaks(t)
 	panics, exits := func() { panic("user code") }, func() { runtime.Goexit() }
 	var hangs chan struct{}
-	for name, set := range map[string]func(cfg *forwarder.Config, log *rudeLogger, publish *func() error){
-		"a publisher ends its goroutine": func(_ *forwarder.Config, _ *rudeLogger, publish *func() error) {
-			*publish = func() error { runtime.Goexit(); return nil }
+	type scene struct {
+		forwarder.Config
+		log      rudeLogger
+		publish  func() error
+		observer rudeObserver
+	}
+	for name, set := range map[string]func(s *scene){
+		"a publisher ends its goroutine": func(s *scene) {
+			s.publish = func() error { runtime.Goexit(); return nil }
 		},
-		"an error has no text": func(_ *forwarder.Config, _ *rudeLogger, publish *func() error) {
-			*publish = func() error { return rudeError{} }
+		"an error has no text": func(s *scene) {
+			s.publish = func() error { return rudeError{} }
 		},
-		"Classify panics": func(cfg *forwarder.Config, _ *rudeLogger, _ *func() error) {
-			cfg.Classify = func(error) forwarder.Verdict { panic("user code") }
+		"Classify panics": func(s *scene) {
+			s.Classify = func(error) forwarder.Verdict { panic("user code") }
 		},
-		"Classify ends its goroutine": func(cfg *forwarder.Config, _ *rudeLogger, _ *func() error) {
-			cfg.Classify = func(error) forwarder.Verdict { runtime.Goexit(); return 0 }
+		"Classify ends its goroutine": func(s *scene) {
+			s.Classify = func(error) forwarder.Verdict { runtime.Goexit(); return 0 }
 		},
-		"Classify panics about a time-out": func(cfg *forwarder.Config, _ *rudeLogger, publish *func() error) {
-			cfg.PublishTimeout = 20 * time.Millisecond
-			cfg.Classify = func(error) forwarder.Verdict { panic("user code") }
-			*publish = func() error { time.Sleep(200 * time.Millisecond); return errRefused } // longer than it may
+		"Classify panics about a time-out": func(s *scene) {
+			s.PublishTimeout = 20 * time.Millisecond
+			s.Classify = func(error) forwarder.Verdict { panic("user code") }
+			s.publish = func() error { time.Sleep(200 * time.Millisecond); return errRefused } // longer than it may
 		},
-		"an observer panics": func(cfg *forwarder.Config, _ *rudeLogger, _ *func() error) { cfg.Observer = rudeObserver{panics} },
-		"an observer ends its goroutine": func(cfg *forwarder.Config, _ *rudeLogger, _ *func() error) {
+		"an observer panics": func(s *scene) { s.observer.behave = panics },
+		"an observer ends its goroutine": func(s *scene) {
 			var n atomic.Int64
-			cfg.Observer = rudeObserver{func() {
+			s.observer.behave = func() {
 				if n.Add(1)%3 == 0 { // else nothing would ever be published
 					exits()
 				}
-			}}
+			}
 		},
-		"a logger panics":             func(_ *forwarder.Config, log *rudeLogger, _ *func() error) { log.behave = panics },
-		"a logger ends its goroutine": func(_ *forwarder.Config, log *rudeLogger, _ *func() error) { log.behave = exits },
-		"a logger hangs":              func(_ *forwarder.Config, log *rudeLogger, _ *func() error) { log.behave = func() { <-hangs } },
+		"a logger panics":             func(s *scene) { s.log.behave = panics },
+		"a logger ends its goroutine": func(s *scene) { s.log.behave = exits },
+		"a logger hangs":              func(s *scene) { s.log.behave = func() { <-hangs } },
 	} {
 		t.Run(name, func(t *testing.T) {
 			hangs = make(chan struct{})
-			h := newPgxHandle(t, newMigratedDatabase(t))
-			cfg := classifyingConfig()
-			log := rudeLogger{func() {}}
-			publish := func() error { return errRefused }
-			set(&cfg, &log, &publish)
+			s := scene{classifyingConfig(), rudeLogger{func() {}}, func() error { return errRefused }, rudeObserver{func() {}}}
+			set(&s)
+			h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, s.observer)
 			broker := newFakeBroker()
 			var down atomic.Bool
 			broker.answers(func(topic string, msg *message.Message) error {
 				switch {
 				case string(msg.Payload) == "rude" && broker.triedTimes("rude") == 1:
-					return publish()
+					return s.publish()
 				case topic == "down" && !down.Load():
 					down.Store(true)
 					return errDown
@@ -105,7 +109,7 @@ func TestUserCodeThatMisbehaves(t *testing.T) {
 				}
 				return nil
 			})
-			f, err := forwarder.New(h.db, broker, cfg, log)
+			f, err := forwarder.New(h.db, broker, s.Config, s.log)
 			require.NoError(t, err)
 			ended := make(chan error, 1)
 			go func() { ended <- f.Run(context.Background()) }()

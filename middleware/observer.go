@@ -12,13 +12,12 @@ import (
 
 // started tells the observers of a delivery. Outcomes does it, or Tx where there is none.
 func started(ctx context.Context, db *core.DB, service string, msg *message.Message) context.Context {
-	core.Tell(db, func(o observe.HandleObserver) {
-		ctx = o.HandleStart(ctx, observe.HandleStart{
+	return core.TellStart(ctx, db, func(ctx context.Context, o observe.HandleObserver) context.Context {
+		return o.HandleStart(ctx, observe.HandleStart{
 			DB: db.Name(), Service: service, Message: msg,
 			Handler: message.HandlerNameFromCtx(ctx), Topic: message.SubscribeTopicFromCtx(ctx),
 		})
 	})
-	return ctx
 }
 
 // ended tells them what became of it.

@@ -106,21 +106,24 @@ func (o Outcome) String() string {
 	return "unknown"
 }
 
-// PublishObserver is told of messages that a forwarder publishes, or delivers.
+// PublishObserver is told of messages that a forwarder.Forwarder publishes, or a forwarder.Subscriber delivers.
 type PublishObserver interface {
+	// PublishStart is called before the message is handed over. It may set metadata of the message, and the context that it
+	// returns becomes the message's.
 	PublishStart(ctx context.Context, start PublishStart) context.Context
+	// PublishEnd is called when the publisher has returned, which may be long after PublishTimeout.
 	PublishEnd(ctx context.Context, end PublishEnd)
 }
 
 // PublishStart is a message that is about to be published.
 type PublishStart struct {
 	DB, Scope, Topic string
-	Message          *message.Message
-	Attempt          int       // 1 for the first
-	EnqueuedAt       time.Time // when it was written, on the database's clock
+	Message          *message.Message // made anew for each attempt
+	Attempt          int              // 1 for the first
+	EnqueuedAt       time.Time        // when it was written, on the database's clock
 }
 
-// PublishEnd is how it went.
+// PublishEnd is how it went. That a message is dead is known only when its failure is written: see DeadObserver.
 type PublishEnd struct {
 	DB, Scope, Topic, UUID string
 	ID                     int64 // of the row
@@ -128,29 +131,45 @@ type PublishEnd struct {
 	EnqueuedAt             time.Time
 	Duration               time.Duration
 	Err                    error
-	Verdict                string // about Err; "" without one
-	Dead                   bool   // this was the last attempt
+	// Verdict about Err is "rejected", "unavailable" or "permanent". It is empty if Err is nil, and if the forwarder
+	// stopped or gave the message's lane away before there was an answer: then nothing is charged.
+	Verdict string
 }
 
-// TopicObserver is told of topics that pause because their broker or the topic is unavailable, or an operator said so.
+// DeadObserver is told of messages that a forwarder will not try again.
+type DeadObserver interface {
+	MessageDead(ctx context.Context, dead MessageDead)
+}
+
+// MessageDead is a message that is dead until somebody requeues it.
+type MessageDead struct {
+	DB, Scope, Topic, UUID string
+	ID                     int64 // of the row
+	Attempts               int
+	Err                    error // of the last one
+}
+
+// TopicObserver is told of topics that pause because their broker or the topic is unavailable, because too many of their
+// publishes hang, or because an operator said so.
 type TopicObserver interface {
-	TopicPaused(ctx context.Context, p TopicPaused)
-	TopicResumed(ctx context.Context, r TopicResumed)
+	// TopicPaused is called again after each trial that failed.
+	TopicPaused(ctx context.Context, paused TopicPaused)
+	TopicResumed(ctx context.Context, resumed TopicResumed)
 }
 
 // TopicPaused is a topic that pauses, or goes on doing so after a trial.
 type TopicPaused struct {
 	DB, Scope, Topic string
-	Failures         int           // in a row
-	Wait             time.Duration // until the next trial
+	Failures         int           // in a row; of publishes that hang: how many
+	Wait             time.Duration // until the next trial; 0 = until publishes return, or the operator says so
 	ByOperator       bool
-	Err              error
+	Err              error // nil if an operator paused it
 }
 
 // TopicResumed is a topic that pauses no more.
 type TopicResumed struct {
 	DB, Scope, Topic string
-	Duration         time.Duration // of the pause
+	Duration         time.Duration // since it was first told as paused
 }
 
 // EngineObserver is told of the statements of a forwarder.
@@ -158,34 +177,34 @@ type EngineObserver interface {
 	ReadEnd(ctx context.Context, end ReadEnd)
 	SettleEnd(ctx context.Context, end SettleEnd)
 	CleanEnd(ctx context.Context, end CleanEnd)
-	Owned(ctx context.Context, o Owned)
+	Owned(ctx context.Context, owned Owned)
 }
 
 // ReadEnd is one read of the outbox.
 type ReadEnd struct {
 	DB, Scope string
-	Rows      int
+	Rows      int // that were not in memory before
 	Duration  time.Duration
-	Err       error
+	Err       error // it will be tried again
 }
 
 // SettleEnd is one batch of results that was written.
 type SettleEnd struct {
 	DB, Scope          string
-	Done, Failed, Dead int
+	Done, Failed, Dead int // Dead: of those that failed
 	Duration           time.Duration
-	Err                error
+	Err                error // it will be tried again
 }
 
-// CleanEnd is one round of clean-up of one table.
+// CleanEnd is one round of clean-up of one table that found something to delete, or failed.
 type CleanEnd struct {
 	DB, Table string
 	Rows      int64
 	Duration  time.Duration
-	Err       error
+	Err       error // it will be tried again
 }
 
-// Owned says how many of its 64 lanes a forwarder owns, after that changed.
+// Owned says how many of the 64 lanes of its scope a forwarder owns, after that changed.
 type Owned struct {
 	DB, Scope string
 	Lanes     int

@@ -73,7 +73,7 @@ func isObserver(o observe.Observer) bool {
 	}
 	switch o.(type) {
 	case observe.TxObserver, observe.WriteObserver, observe.HandleObserver,
-		observe.PublishObserver, observe.TopicObserver, observe.EngineObserver:
+		observe.PublishObserver, observe.DeadObserver, observe.TopicObserver, observe.EngineObserver:
 		return true
 	}
 	return false

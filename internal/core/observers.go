@@ -24,6 +24,16 @@ func Tell[T any](db *DB, fn func(T)) {
 	}
 }
 
+// TellStart is Tell for methods that return the context to go on with. None is ignored.
+func TellStart[T any](ctx context.Context, db *DB, fn func(context.Context, T) context.Context) context.Context {
+	Tell(db, func(o T) {
+		if with := fn(ctx, o); with != nil {
+			ctx = with
+		}
+	})
+	return ctx
+}
+
 // guard calls a function of the user's, whose panic ends nothing else.
 func (db *DB) guard(what string, fn func()) {
 	defer func() {
@@ -43,8 +53,9 @@ func Panicked(value any) error {
 }
 
 func (db *DB) txStart(ctx context.Context) context.Context {
-	Tell(db, func(o observe.TxObserver) { ctx = o.TxStart(ctx, observe.TxStart{DB: db.name}) })
-	return ctx
+	return TellStart(ctx, db, func(ctx context.Context, o observe.TxObserver) context.Context {
+		return o.TxStart(ctx, observe.TxStart{DB: db.name})
+	})
 }
 
 func (db *DB) txEnd(ctx context.Context, took time.Duration, err error) {
@@ -52,10 +63,9 @@ func (db *DB) txEnd(ctx context.Context, took time.Duration, err error) {
 }
 
 func (db *DB) writeStart(ctx context.Context, topic string, msgs []*message.Message) context.Context {
-	Tell(db, func(o observe.WriteObserver) {
-		ctx = o.WriteStart(ctx, observe.WriteStart{DB: db.name, Topic: topic, Messages: msgs})
+	return TellStart(ctx, db, func(ctx context.Context, o observe.WriteObserver) context.Context {
+		return o.WriteStart(ctx, observe.WriteStart{DB: db.name, Topic: topic, Messages: msgs})
 	})
-	return ctx
 }
 
 func (db *DB) writeEnd(ctx context.Context, topic string, records []record, took time.Duration, err error) {

@@ -1,0 +1,135 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// observers are those of the handle. Workers call the ones of publishes, the reporter all others: their methods here
+// only queue.
+type observers struct {
+	db, scope string
+	ctx       context.Context
+	reports   *reporter
+	logger    watermill.LoggerAdapter // waits for nobody
+	publishes []observe.PublishObserver
+	deaths    []observe.DeadObserver
+	topics    []observe.TopicObserver
+	engines   []observe.EngineObserver
+}
+
+func newObservers(ctx context.Context, db, scope string, list []observe.Observer, reports *reporter, logger watermill.LoggerAdapter) observers {
+	return observers{
+		db: db, scope: scope, ctx: ctx, reports: reports, logger: logger,
+		publishes: only[observe.PublishObserver](list), deaths: only[observe.DeadObserver](list),
+		topics: only[observe.TopicObserver](list), engines: only[observe.EngineObserver](list),
+	}
+}
+
+// only returns the observers that are a T.
+func only[T any](list []observe.Observer) (of []T) {
+	for _, o := range list {
+		if t, ok := o.(T); ok {
+			of = append(of, t)
+		}
+	}
+	return of
+}
+
+// publishStart sets the context of the message, and returns it.
+func (o *observers) publishStart(msg *message.Message, c *board.Call) context.Context {
+	ctx := msg.Context()
+	if len(o.publishes) == 0 {
+		return ctx
+	}
+	start := observe.PublishStart{
+		DB: o.db, Scope: o.scope, Topic: c.Row.Topic, Message: msg, Attempt: c.Attempt, EnqueuedAt: c.Row.CreatedAt,
+	}
+	for _, one := range o.publishes {
+		guard(func() {
+			if with := one.PublishStart(ctx, start); with != nil {
+				ctx = with
+			}
+		}, o.failed(one))
+	}
+	msg.SetContext(ctx)
+	return ctx
+}
+
+func (o *observers) publishEnd(ctx context.Context, c *board.Call, res board.Result) {
+	if len(o.publishes) == 0 {
+		return
+	}
+	end := observe.PublishEnd{
+		DB: o.db, Scope: o.scope, Topic: c.Row.Topic, UUID: c.Row.UUID, ID: c.Row.ID, Attempt: c.Attempt,
+		EnqueuedAt: c.Row.CreatedAt, Duration: time.Since(c.Started), Err: res.Err,
+	}
+	switch res.Verdict {
+	case board.Rejected:
+		end.Verdict = Rejected.String()
+	case board.Unavailable:
+		end.Verdict = Unavailable.String()
+	case board.Permanent:
+		end.Verdict = Permanent.String()
+	}
+	for _, one := range o.publishes {
+		guard(func() { one.PublishEnd(ctx, end) }, o.failed(one))
+	}
+}
+
+func (o *observers) failed(one observe.Observer) func(error) {
+	return func(err error) {
+		o.logger.Error("An observer failed", err, watermill.LogFields{"observer": fmt.Sprintf("%T", one), "stack": string(debug.Stack())})
+	}
+}
+
+func (o *observers) dead(d observe.MessageDead) {
+	d.DB, d.Scope = o.db, o.scope
+	tell(o, o.deaths, func(to observe.DeadObserver) { to.MessageDead(o.ctx, d) })
+}
+
+func (o *observers) paused(p observe.TopicPaused) {
+	p.DB, p.Scope = o.db, o.scope
+	tell(o, o.topics, func(to observe.TopicObserver) { to.TopicPaused(o.ctx, p) })
+}
+
+func (o *observers) resumed(r observe.TopicResumed) {
+	r.DB, r.Scope = o.db, o.scope
+	tell(o, o.topics, func(to observe.TopicObserver) { to.TopicResumed(o.ctx, r) })
+}
+
+func (o *observers) read(end observe.ReadEnd) {
+	end.DB, end.Scope = o.db, o.scope
+	tell(o, o.engines, func(to observe.EngineObserver) { to.ReadEnd(o.ctx, end) })
+}
+
+func (o *observers) settled(end observe.SettleEnd) {
+	end.DB, end.Scope = o.db, o.scope
+	tell(o, o.engines, func(to observe.EngineObserver) { to.SettleEnd(o.ctx, end) })
+}
+
+func (o *observers) cleaned(end observe.CleanEnd) {
+	if end.DB = o.db; end.Rows > 0 || end.Err != nil {
+		tell(o, o.engines, func(to observe.EngineObserver) { to.CleanEnd(o.ctx, end) })
+	}
+}
+
+func (o *observers) owned(lanes int) {
+	own := observe.Owned{DB: o.db, Scope: o.scope, Lanes: lanes}
+	tell(o, o.engines, func(to observe.EngineObserver) { to.Owned(o.ctx, own) })
+}
+
+// tell queues a report for each of them, so that one that fails keeps none from being told.
+func tell[T any](o *observers, to []T, fn func(T)) {
+	for _, one := range to {
+		o.reports.post(func() { fn(one) })
+	}
+}
