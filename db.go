@@ -44,6 +44,7 @@ type Tables struct {
 	Forwarders string // default: Outbox + "_forwarders"
 	Migrations string // default: Outbox + "_migrations"
 	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
+	Queue      string // default: "inbox_queue" with the default Outbox, else Outbox + "_queue"
 }
 
 // Validate reports the first name that is refused, wrapped around ErrBadName, or one that is that of another table, or

@@ -38,7 +38,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 	for name, again := range map[string]string{
 		"truncate": "truncate outbox restart identity",
 		"restart":  "delete from outbox; alter sequence outbox_id_seq restart",
-		"restored": "drop table outbox, outbox_lanes, outbox_forwarders, outbox_life, outbox_topics, outbox_migrations, inbox",
+		"restored": dropTables,
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {

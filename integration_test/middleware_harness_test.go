@@ -100,8 +100,8 @@ func stackFor(t testing.TB, pub *outbox.Publisher, cfg middleware.StackConfig, l
 	return mws
 }
 
-// inbox is middleware.Inbox of the consumer shop/test, unless cfg says otherwise.
-func inbox(t testing.TB, h handle, cfg middleware.InboxConfig) message.HandlerMiddleware {
+// newInbox is middleware.Inbox of the consumer shop/test, unless cfg says otherwise.
+func newInbox(t testing.TB, h handle, cfg middleware.InboxConfig) message.HandlerMiddleware {
 	t.Helper()
 	if cfg.Service == "" {
 		cfg.Service = "shop"

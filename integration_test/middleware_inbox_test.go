@@ -21,7 +21,7 @@ import (
 
 func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.HandlerMiddleware {
 	t.Helper()
-	return []message.HandlerMiddleware{newTx(t, h, middleware.TxConfig{}), inbox(t, h, cfg)}
+	return []message.HandlerMiddleware{newTx(t, h, middleware.TxConfig{}), newInbox(t, h, cfg)}
 }
 
 func TestInboxHandlesAMessageOnce(t *testing.T) {
@@ -30,7 +30,7 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 		obs := &seen{}
 		mws := []message.HandlerMiddleware{
 			newTx(t, h.seenBy(t, obs), middleware.TxConfig{}),
-			inbox(t, h, middleware.InboxConfig{}),
+			newInbox(t, h, middleware.InboxConfig{}),
 		}
 		msg := newMessage("")
 		_, err := chain(failing(bookSilently(h), errHandler), mws...)(msg)
@@ -120,7 +120,7 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
-		_, err := chain(bookSilently(h), inbox(t, h, middleware.InboxConfig{}))(msg)
+		_, err := chain(bookSilently(h), newInbox(t, h, middleware.InboxConfig{}))(msg)
 		require.ErrorIs(t, err, outbox.ErrNoTx)
 		require.ErrorContains(t, err, "middleware.Tx")
 
@@ -130,7 +130,7 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 		require.ErrorContains(t, err, "InboxConfig.Consumer")
 
 		other := openHandles(t, h.url)[0]
-		_, err = chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), inbox(t, other, middleware.InboxConfig{}))(msg)
+		_, err = chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), newInbox(t, other, middleware.InboxConfig{}))(msg)
 		require.ErrorIs(t, err, outbox.ErrOtherDB)
 		require.ErrorContains(t, err, "one handle")
 
@@ -174,7 +174,7 @@ func TestInboxPassedTwice(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
-		once := inbox(t, h, middleware.InboxConfig{})
+		once := newInbox(t, h, middleware.InboxConfig{})
 		_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), once, once)(msg)
 		require.ErrorContains(t, err, "twice")
 

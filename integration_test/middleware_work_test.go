@@ -112,12 +112,12 @@ func TestClaimedWorkTwice(t *testing.T) {
 	newEffects(t, h)
 	w := &fakeWork{h: h}
 	_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}),
-		inbox(t, h, middleware.InboxConfig{}), inbox(t, h, middleware.InboxConfig{}))(w.of(t, "id"))
+		newInbox(t, h, middleware.InboxConfig{}), newInbox(t, h, middleware.InboxConfig{}))(w.of(t, "id"))
 	require.ErrorContains(t, err, "add middleware.Inbox once")
 	require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 		msg := message.NewMessage("id", nil)
 		msg.SetContext(core.WithWork(ctx, msg, w))
-		_, err := chain(bookSilently(h), inbox(t, h, middleware.InboxConfig{}))(msg)
+		_, err := chain(bookSilently(h), newInbox(t, h, middleware.InboxConfig{}))(msg)
 		return err
 	}), "it needs nothing but a transaction around it")
 }

@@ -26,6 +26,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/migrations"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -33,7 +34,14 @@ import (
 
 // otherNames are names that only work if every statement quotes and uses them.
 var otherNames = sqltext.Tables{
-	Schema: "Shop-1", Outbox: "select", Lanes: "My-Lanes", Forwarders: "from", Migrations: "Table$1", Inbox: "_INBOX",
+	Schema: "Shop-1", Outbox: "select", Lanes: "My-Lanes", Forwarders: "from", Migrations: "Table$1", Inbox: "_INBOX", Queue: "QUEUE",
+}
+
+func allMigrations(t testing.TB) []migrations.Migration {
+	t.Helper()
+	all, err := migrations.All()
+	require.NoError(t, err)
+	return all
 }
 
 func TestMigrateIsIdempotent(t *testing.T) {
@@ -41,10 +49,12 @@ func TestMigrateIsIdempotent(t *testing.T) {
 		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		ran, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.NoError(t, err)
-		require.Len(t, ran, 1, h.name)
-		assert.WithinDuration(t, time.Now(), ran[0].AppliedAt, time.Minute)
-		ran[0].AppliedAt = time.Time{}
-		assert.Equal(t, []schema.Migration{{Version: 1, Name: "outbox_and_inbox"}}, ran, h.name)
+		require.Len(t, ran, len(allMigrations(t)), h.name)
+		for i, m := range allMigrations(t) {
+			assert.WithinDuration(t, time.Now(), ran[i].AppliedAt, time.Minute)
+			ran[i].AppliedAt = time.Time{}
+			assert.Equal(t, schema.Migration{Version: i + 1, Name: m.Name}, ran[i], h.name)
+		}
 		require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), h.name)
 
 		ran, err = schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
@@ -74,7 +84,7 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 		for _, r := range ran {
 			total += len(r)
 		}
-		assert.Equal(t, 1, total, "the migration ran once")
+		assert.Equal(t, len(allMigrations(t)), total, "each migration ran once")
 		require.NoError(t, schema.Check(t.Context(), handles[0].with(t, names).db))
 	}
 }
@@ -270,7 +280,9 @@ func TestFilesAmongTheUsersOwn(t *testing.T) {
 	for format, suffix := range map[schema.Format]string{schema.Goose: ".sql", schema.GolangMigrate: ".up.sql"} {
 		url := newDatabase(t)
 		files, names := filesOf(t, schema.FilesConfig{Format: format, StartAt: 3})
-		assert.Equal(t, []string{"0003_watermill_outbox_and_inbox" + suffix}, names)
+		for i, m := range allMigrations(t) {
+			assert.Equal(t, fmt.Sprintf("%04d_watermill_%s%s", 3+i, m.Name, suffix), names[i])
+		}
 		files["0001_users"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\ncreate table users ();\n")}
 		files["0002_more"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\nalter table users add name text;\n")}
 		migrationTools[format](t, url, files)
@@ -300,6 +312,7 @@ func TestHostileNamesAreRefused(t *testing.T) {
 		for field, names := range map[string]sqltext.Tables{
 			"Schema": {Schema: bad}, "Outbox": {Outbox: bad}, "Lanes": {Lanes: bad},
 			"Forwarders": {Forwarders: bad}, "Migrations": {Migrations: bad}, "Inbox": {Inbox: bad},
+			"Queue": {Queue: bad},
 		} {
 			_, err := outbox.FromPgx(pool, outbox.DBConfig{Tables: outbox.Tables(names)}, nil)
 			require.ErrorIs(t, err, outbox.ErrBadName, "%s %q", field, bad)
@@ -321,6 +334,7 @@ func TestHostileNamesAreRefused(t *testing.T) {
 func TestCheckNamesTheDamage(t *testing.T) {
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
+	more := len(allMigrations(t)) - 1
 	for name, damage := range map[string]struct {
 		sql         string
 		object      string // of the first problem
@@ -354,16 +368,20 @@ func TestCheckNamesTheDamage(t *testing.T) {
 		"sequence missing":     {sql: `alter table outbox alter id drop default; drop sequence outbox_id_seq`, object: `sequence "outbox_id_seq"`, found: "is missing", cure: "CREATE SEQUENCE", others: 1},
 		"primary key missing":  {sql: `alter table inbox drop constraint inbox_pkey`, object: `table "inbox"`, found: "primary key", cure: "ADD PRIMARY KEY (consumer, message_id)"},
 		"primary key deferred": {sql: `alter table inbox drop constraint inbox_pkey, add primary key (consumer, message_id) deferrable`, object: `table "inbox"`, found: "immediate primary key", cure: "ADD PRIMARY KEY"},
+		"queue's sequence":     {sql: `alter sequence inbox_queue_id_seq cache 10`, object: `sequence "inbox_queue_id_seq"`, found: "cache of 10", cure: "CACHE 1"},
+		"queue's id":           {sql: `alter table inbox_queue alter id set default nextval('inbox_queue_id_seq')`, object: `column "inbox_queue".id`, found: "late", cure: "pg_current_xact_id"},
+		"queue's index":        {sql: `drop index inbox_queue_waiting`, object: `index "inbox_queue_waiting"`, found: "is missing", cure: "INDEX CONCURRENTLY"},
+		"queue missing":        {sql: `drop table inbox_queue`, object: `sequence "inbox_queue_id_seq"`, found: "is missing", cure: "CREATE SEQUENCE", others: 1},
 		"primary key other":    {sql: `alter table outbox_lanes drop constraint outbox_lanes_pkey, add primary key (lane, scope)`, object: `table "outbox_lanes"`, found: "primary key", cure: "(scope, lane)"},
 		"table missing":        {sql: `drop table outbox_lanes`, object: `table "outbox_lanes"`, found: "is missing", cure: `CREATE TABLE "outbox_lanes"`},
 		"table is a view":      {sql: `drop table inbox; create view inbox as select 1 as consumer`, object: `table "inbox"`, found: "not a table", cure: "Tables"},
 		"life logged":          {sql: `alter table outbox_life set logged`, object: `table "outbox_life"`, found: "a crash of the server", cure: "SET UNLOGGED"},
 		"life missing":         {sql: `drop table outbox_life`, object: `table "outbox_life"`, found: "is missing", cure: `CREATE UNLOGGED TABLE "outbox_life"`},
 		"table unlogged":       {sql: `alter table outbox set unlogged`, object: `table "outbox"`, found: "unlogged", cure: "SET LOGGED"},
-		"migrations missing":   {sql: `drop table outbox_migrations`, object: `migration`, found: "0001_outbox_and_inbox was not applied", cure: "schema.Migrate", others: 1},
-		"migrations emptied":   {sql: `delete from outbox_migrations`, object: `migration`, found: "not applied", cure: "schema.Migrate"},
-		"migrations changed":   {sql: `update outbox_migrations set checksum = 'x'`, object: `migration`, found: "other contents", cure: "find out"},
-		"nothing there":        {sql: `drop table outbox, outbox_lanes, outbox_forwarders, outbox_life, outbox_topics, outbox_migrations, inbox`, object: `table "outbox"`, found: "do not exist", cure: "schema.Migrate"},
+		"migrations missing":   {sql: `drop table outbox_migrations`, object: `migration`, found: "0001_outbox_and_inbox was not applied", cure: "schema.Migrate", others: 1 + more},
+		"migrations emptied":   {sql: `delete from outbox_migrations`, object: `migration`, found: "not applied", cure: "schema.Migrate", others: more},
+		"migrations changed":   {sql: `update outbox_migrations set checksum = 'x'`, object: `migration`, found: "other contents", cure: "find out", others: more},
+		"nothing there":        {sql: dropTables, object: `table "outbox"`, found: "do not exist", cure: "schema.Migrate"},
 		"autovacuum off":       {sql: `alter table outbox set (autovacuum_enabled = off)`, object: `table "outbox"`, found: "autovacuum", cure: "RESET", warning: true},
 		"autovacuum untuned":   {sql: `alter table inbox reset (autovacuum_vacuum_scale_factor)`, object: `table "inbox"`, found: "autovacuum", cure: "SET (autovacuum_vacuum_scale_factor = 0", warning: true},
 	} {

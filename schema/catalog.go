@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -68,10 +69,13 @@ func (c *inspection) whoAsks(ctx context.Context) error {
 
 func (c *inspection) read(ctx context.Context) error {
 	c.relations = map[string]relation{}
-	seq := c.names.Render("{outbox_id_seq}")
+	c.sequences = map[string]sequence{}
 	tables := make([]string, len(wanted))
+	var sequences []string
 	for i, w := range wanted {
-		tables[i] = c.names.Render(w.name)
+		if tables[i] = c.names.Render(w.name); w.seq != "" {
+			sequences = append(sequences, c.names.Render(w.seq))
+		}
 	}
 	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var name string
@@ -85,7 +89,7 @@ func (c *inspection) read(ctx context.Context) error {
 		}
 		c.relations[name] = r
 		return nil
-	}, sqltext.CheckRelations, append([]string{seq}, tables...))
+	}, sqltext.CheckRelations, slices.Concat(sequences, tables))
 	if err != nil {
 		return fmt.Errorf("read relations: %w", err)
 	}
@@ -115,11 +119,14 @@ func (c *inspection) read(ctx context.Context) error {
 		return fmt.Errorf("read indexes: %w", err)
 	}
 	err = drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		c.seq = &sequence{}
-		return rows.Scan(&c.seq.increment, &c.seq.cache, &c.seq.cycle, &c.seq.kind)
-	}, sqltext.CheckSequence, seq)
+		var name string
+		var seq sequence
+		err := rows.Scan(&name, &seq.increment, &seq.cache, &seq.cycle, &seq.kind)
+		c.sequences[name] = seq
+		return err
+	}, sqltext.CheckSequences, sequences)
 	if err != nil {
-		return fmt.Errorf("read sequence: %w", err)
+		return fmt.Errorf("read sequences: %w", err)
 	}
 	return nil
 }

@@ -100,7 +100,11 @@ func inspect(ctx context.Context, q drive.Querier, names sqltext.Tables, all []m
 			return c.found, nil
 		}
 	}
-	c.sequence()
+	for _, w := range wanted {
+		if w.seq != "" {
+			c.sequence(w)
+		}
+	}
 	for _, w := range wanted {
 		c.table(w)
 	}
@@ -136,7 +140,7 @@ type inspection struct {
 	behind    bool            // Migrate has something to do
 	putOff    map[string]bool // indexes of concurrent migrations that were not applied
 	relations map[string]relation
-	seq       *sequence
+	sequences map[string]sequence
 }
 
 func (c *inspection) problem(object, cure, found string, args ...any) {
@@ -232,27 +236,28 @@ func (c *inspection) migrations(ctx context.Context) error {
 	return nil
 }
 
-func (c *inspection) sequence() {
-	name := c.names.Render("{outbox_id_seq}")
+func (c *inspection) sequence(w wantedTable) {
+	name := c.names.Render(w.seq)
 	object := "sequence " + name
-	if c.seq == nil {
+	seq, ok := c.sequences[name]
+	if !ok {
 		c.problem(object, c.cure("CREATE SEQUENCE "+name+" "), "is missing")
 		return
 	}
 	alter := func(clause string) string { return "ALTER SEQUENCE " + name + " " + clause }
-	if c.seq.increment <= 0 {
-		c.problem(object, alter("INCREMENT 1"), "counts by %d: ids must rise", c.seq.increment)
+	if seq.increment <= 0 {
+		c.problem(object, alter("INCREMENT 1"), "counts by %d: ids must rise", seq.increment)
 	}
-	if c.seq.cache != 1 {
-		c.problem(object, alter("CACHE 1"), "has a cache of %d: sessions would use ids late and break the order", c.seq.cache)
+	if seq.cache != 1 {
+		c.problem(object, alter("CACHE 1"), "has a cache of %d: sessions would use ids late and break the order", seq.cache)
 	}
-	if c.seq.cycle {
+	if seq.cycle {
 		c.problem(object, alter("NO CYCLE"), "cycles: ids would start over")
 	}
-	if c.seq.kind != "bigint" {
-		c.problem(object, alter("AS bigint"), "is of type %s, not bigint", c.seq.kind)
+	if seq.kind != "bigint" {
+		c.problem(object, alter("AS bigint"), "is of type %s, not bigint", seq.kind)
 	}
-	if c.relations[c.names.Render("{outbox}")].persistence == "p" { // else one statement cures both
+	if c.relations[c.names.Render(w.name)].persistence == "p" { // else one statement cures both
 		c.logged(object, alter("SET LOGGED"), c.relations[name])
 	}
 }
@@ -320,17 +325,17 @@ func (c *inspection) columns(w wantedTable, name string, live relation) {
 		} else if !got.notNull && !want.null {
 			c.problem(object, alter+" SET NOT NULL", "may be NULL")
 		}
-		expression := strings.ReplaceAll(want.expression, "{seq}", c.relations[c.names.Render("{outbox_id_seq}")].text)
+		expression := strings.ReplaceAll(want.expression, "{seq}", c.relations[c.names.Render(w.seq)].text)
 		if got.generated == want.generated && !got.identity && normalized(got.expression) == normalized(expression) {
 			continue
 		}
 		switch {
 		case want.generated:
 			c.problem(object, c.columnCure(w), "is not generated as %s but by %q", expression, got.expression)
-		case w.name == "{outbox}" && want.name == "id":
-			c.problem(object, alter+" SET DEFAULT "+c.names.Render("(CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval({outbox_id_seq_text}::regclass) END)"),
-				"has the default %q, which does not assign the transaction id before it takes the row id from the sequence: messages would be published out of order",
-				got.expression)
+		case w.seq != "" && want.name == "id":
+			c.problem(object, alter+" SET DEFAULT (CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('"+c.names.Render(w.seq)+"'::regclass) END)",
+				"has the default %q, which does not assign the transaction id before it takes the row id from the sequence: "+
+					"messages would be handled out of order, or late", got.expression)
 		case want.expression == "" && !got.generated && !got.identity:
 			// A default of the user's where we always give a value.
 		default:

@@ -9,6 +9,7 @@
 //	outbox_topics      which topics are paused, since when and why
 //	outbox_migrations  which versions Migrate has applied
 //	inbox              identities of messages already handled; no payloads
+//	inbox_queue        messages of package inbox: stored first, processed later
 //
 // The position of a message is its id, but ids are not commit order. Two facts about the id make it
 // possible to read in an exact order all the same, and Check verifies both: the transaction id is

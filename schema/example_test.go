@@ -28,4 +28,7 @@ func ExampleFiles() {
 	// 0058_watermill_outbox_and_inbox.sql
 	// -- +goose Up
 	// CREATE SCHEMA IF NOT EXISTS "shop"
+	// 0059_watermill_inbox_queue.sql
+	// -- +goose Up
+	// CREATE SEQUENCE "shop"."inbox_queue_id_seq" AS bigint INCREMENT 1 CACHE 1 NO CYCLE
 }

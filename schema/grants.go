@@ -42,20 +42,28 @@ func explainMigrate(ctx context.Context, q drive.Querier, names sqltext.Tables, 
 
 // need is what the parts want to do with a relation.
 type need struct {
-	kind, relation    string
-	forwarder, others []string
+	kind, relation               string
+	forwarder, publisher, others []string
 }
 
 // grants finds what the role may not do. A forwarder needs nearly all of it, a publisher next to nothing; what only
 // some parts need is a warning.
 func (c *inspection) grants(ctx context.Context) error {
-	needs := []need{{"SEQUENCE", c.names.Render("{outbox_id_seq}"), []string{"SELECT"}, []string{"USAGE"}}}
+	var needs []need
 	for _, w := range wanted {
-		needs = append(needs, need{"TABLE", c.names.Render(w.name), w.forwarder, w.others})
+		if seq := (need{kind: "SEQUENCE", relation: c.names.Render(w.seq)}); w.seq != "" {
+			if w.name == "{outbox}" {
+				seq.forwarder, seq.publisher = []string{"SELECT"}, []string{"USAGE"}
+			} else {
+				seq.others = []string{"SELECT", "USAGE"}
+			}
+			needs = append(needs, seq)
+		}
+		needs = append(needs, need{kind: "TABLE", relation: c.names.Render(w.name), forwarder: w.forwarder, others: w.others})
 	}
 	var relations, privileges []string
 	for _, n := range needs {
-		for _, p := range slices.Concat(n.forwarder, n.others) {
+		for _, p := range slices.Concat(n.forwarder, n.publisher, n.others) {
 			relations, privileges = append(relations, n.relation), append(privileges, p)
 		}
 	}
@@ -75,7 +83,7 @@ func (c *inspection) grants(ctx context.Context) error {
 	for _, n := range needs {
 		var must, may []string
 		for _, p := range lacks[n.relation] {
-			if slices.Contains(n.forwarder, p) && !publishes || publishes && p == "USAGE" {
+			if slices.Contains(n.forwarder, p) && !publishes || publishes && slices.Contains(n.publisher, p) {
 				must = append(must, p)
 			} else {
 				may = append(may, p)

@@ -204,10 +204,8 @@ func (r *run) apply(ctx context.Context, q drive.Querier, m migrations.Migration
 	if m.Concurrent {
 		return r.concurrently(ctx, q, m)
 	}
-	if m.Version == 1 {
-		if err := r.free(ctx, q); err != nil {
-			return err
-		}
+	if err := r.free(ctx, q, m); err != nil {
+		return err
 	}
 	for _, s := range m.Statements() {
 		if _, err := q.Exec(ctx, r.names.Render(s)); err != nil {
@@ -243,13 +241,16 @@ func (r *run) history(ctx context.Context, q drive.Querier) (history, error) {
 	return done, done.compare(r.all)
 }
 
-// free returns an error if a table of another program has the name of one that the first migration makes.
-func (r *run) free(ctx context.Context, q drive.Querier) error {
+// free returns an error if a table of another program has the name of one that the migration makes.
+func (r *run) free(ctx context.Context, q drive.Querier, m migrations.Migration) error {
 	var ours []string
 	for _, w := range wanted {
-		if w.name != "{migrations}" {
+		if strings.Contains(m.Text, w.create(w.name)) {
 			ours = append(ours, w.name)
 		}
+	}
+	if len(ours) == 0 {
+		return nil
 	}
 	there, err := relations(ctx, q, r.names, ours...)
 	if err != nil {

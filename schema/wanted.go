@@ -10,8 +10,9 @@ type wantedTable struct {
 	columns []wantedColumn
 	unique  string // columns of the primary key
 	indexes []wantedIndex
-	vacuum  bool // starves under the default settings of autovacuum
-	crashes bool // a crash must empty it
+	seq     string // placeholder of the sequence of its ids
+	vacuum  bool   // starves under the default settings of autovacuum
+	crashes bool   // a crash must empty it
 
 	forwarder []string // privileges that every forwarder needs
 	others    []string // privileges that some parts need
@@ -39,13 +40,16 @@ type wantedIndex struct {
 	predicate string
 }
 
+// idDefault assigns the transaction id before it takes the row id.
+const idDefault = "CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{seq}'::regclass) ELSE NULL::bigint END"
+
 var wanted = []wantedTable{
 	{
-		name: "{outbox}", unique: "id", vacuum: true,
+		name: "{outbox}", unique: "id", seq: "{outbox_id_seq}", vacuum: true,
 		forwarder: []string{"SELECT", "UPDATE", "DELETE"},
 		others:    []string{"INSERT"},
 		columns: []wantedColumn{
-			{name: "id", kind: "bigint", expression: "CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{seq}'::regclass) ELSE NULL::bigint END"},
+			{name: "id", kind: "bigint", expression: idDefault},
 			{name: "uuid", kind: "text"},
 			{name: "topic", kind: "text"},
 			{name: "key", kind: "text", expression: "''"},
@@ -125,6 +129,38 @@ var wanted = []wantedTable{
 		indexes: []wantedIndex{
 			{"{inbox_processed}", "brin", "processed_at", ""},
 			{"{inbox_failed}", "btree", "received_at", "processed_at IS NULL AND dead_at IS NULL"},
+		},
+	},
+	{
+		name: "{queue}", unique: "source, message_id", seq: "{queue_id_seq}", vacuum: true,
+		others: []string{"SELECT", "INSERT", "UPDATE", "DELETE"},
+		columns: []wantedColumn{
+			{name: "id", kind: "bigint", expression: idDefault},
+			{name: "source", kind: "text"},
+			{name: "message_id", kind: "text"},
+			{name: "topic", kind: "text", expression: "''"},
+			{name: "key", kind: "text", expression: "''"},
+			{name: "state", kind: "text", expression: "'seen'"},
+			{name: "payload", kind: "bytea", expression: `'\x'::bytea`},
+			{name: "metadata", kind: "jsonb", expression: "'{}'::jsonb"},
+			{name: "hash", kind: "bytea", null: true},
+			{name: "first_seen_at", kind: "timestamp with time zone", expression: "clock_timestamp()"},
+			{name: "last_seen_at", kind: "timestamp with time zone", expression: "clock_timestamp()"},
+			{name: "due_at", kind: "timestamp with time zone", null: true},
+			{name: "expires_at", kind: "timestamp with time zone", null: true},
+			{name: "attempts", kind: "integer", expression: "0"},
+			{name: "crashes", kind: "integer", expression: "0"},
+			{name: "last_error", kind: "text", null: true},
+			{name: "done_at", kind: "timestamp with time zone", null: true},
+			{name: "owner", kind: "uuid", null: true},
+			{name: "locked_until", kind: "timestamp with time zone", null: true},
+		},
+		indexes: []wantedIndex{
+			{"{queue_ready}", "btree", "id", "state = 'processing' AND due_at IS NULL"},
+			{"{queue_waiting}", "btree", "due_at, id", "state = 'processing' AND due_at IS NOT NULL"},
+			{"{queue_expiring}", "btree", "expires_at", "state = 'processing' AND expires_at IS NOT NULL"},
+			{"{queue_dead}", "btree", "id", "state = 'dead'"},
+			{"{queue_done}", "btree", "done_at", "state = 'done'"},
 		},
 	},
 	{

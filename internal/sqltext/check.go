@@ -69,9 +69,10 @@ const (
                   WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
                   ORDER BY o.lane, o.id LIMIT 1), false)`
 
-	// CheckSequence describes a sequence.
+	// CheckSequences describes sequences; one that is missing has no row.
 	//
-	// Arguments: name.
-	CheckSequence = `SELECT s.seqincrement, s.seqcache, s.seqcycle, pg_catalog.format_type(s.seqtypid, NULL)
-  FROM pg_catalog.pg_sequence s WHERE s.seqrelid = pg_catalog.to_regclass($1::text)`
+	// Arguments: names.
+	CheckSequences = `SELECT n.name, s.seqincrement, s.seqcache, s.seqcycle, pg_catalog.format_type(s.seqtypid, NULL)
+  FROM pg_catalog.unnest($1::text[]) AS n(name)
+  JOIN pg_catalog.pg_sequence s ON s.seqrelid = pg_catalog.to_regclass(n.name)`
 )

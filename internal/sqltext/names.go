@@ -22,6 +22,7 @@ type Tables struct {
 	Forwarders string // default: Outbox + "_forwarders"
 	Migrations string // default: Outbox + "_migrations"
 	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
+	Queue      string // default: "inbox_queue" with the default Outbox, else Outbox + "_queue"
 }
 
 // life tells one life of the server, and of the sequence of ids, from another: when the server was started, what a
@@ -45,8 +46,10 @@ func (n Tables) WithDefaults() Tables {
 	fill(&n.Migrations, n.Outbox+"_migrations")
 	if n.Outbox == "outbox" {
 		fill(&n.Inbox, "inbox")
+		fill(&n.Queue, "inbox_queue")
 	}
 	fill(&n.Inbox, n.Outbox+"_inbox")
+	fill(&n.Queue, n.Outbox+"_queue")
 	return n
 }
 
@@ -61,12 +64,16 @@ func (n Tables) Validate() error {
 		{"Forwarders", n.Forwarders, derived.Forwarders},
 		{"Migrations", n.Migrations, derived.Migrations},
 		{"Inbox", n.Inbox, derived.Inbox},
+		{"Queue", n.Queue, derived.Queue},
 	}
 	used := map[string]string{}
 	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_dead", "_held", "_life", "_life_pkey", "_topics", "_topics_pkey"} {
 		used[n.Outbox+suffix] = "an index, a sequence or a companion of Outbox"
 	}
 	used[n.Inbox+"_processed"], used[n.Inbox+"_failed"] = "an index of Inbox", "an index of Inbox"
+	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_expiring", "_dead", "_done"} {
+		used[n.Queue+suffix] = "an index or a sequence of Queue"
+	}
 	for _, t := range tables {
 		used[t.name+"_pkey"] = "an index of " + t.field
 	}
@@ -107,6 +114,14 @@ func (n Tables) Render(statement string) string {
 		"{inbox}", n.qualified(n.Inbox),
 		"{inbox_processed}", Quote(n.Inbox+"_processed"),
 		"{inbox_failed}", Quote(n.Inbox+"_failed"),
+		"{queue}", n.qualified(n.Queue),
+		"{queue_id_seq}", n.qualified(n.Queue+"_id_seq"),
+		"{queue_id_seq_text}", "'"+n.qualified(n.Queue+"_id_seq")+"'",
+		"{queue_ready}", Quote(n.Queue+"_ready"),
+		"{queue_waiting}", Quote(n.Queue+"_waiting"),
+		"{queue_expiring}", Quote(n.Queue+"_expiring"),
+		"{queue_dead}", Quote(n.Queue+"_dead"),
+		"{queue_done}", Quote(n.Queue+"_done"),
 	).Replace(statement)
 }
 

@@ -28,6 +28,7 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 	for _, s := range []string{
 		sqltext.InsertMarked, sqltext.Fetch, sqltext.Sweep, sqltext.LoadHeads, sqltext.SettlePublished, sqltext.SettleFailed,
 		sqltext.ClaimInbox, sqltext.TakeLanes, sqltext.CleanInbox, sqltext.CleanPublished,
+		sqltext.EnqueueMessages, sqltext.ClaimReady, sqltext.ClaimDue, sqltext.AckMessages, sqltext.CleanQueue,
 	} {
 		if found := placeholder.FindString((sqltext.Tables{}).Render(s)); found != "" {
 			t.Errorf("%s is left in %s", found, s)
@@ -37,7 +38,7 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	got := sqltext.Tables{Outbox: "box"}.WithDefaults()
-	want := sqltext.Tables{Outbox: "box", Lanes: "box_lanes", Forwarders: "box_forwarders", Migrations: "box_migrations", Inbox: "box_inbox"}
+	want := sqltext.Tables{Outbox: "box", Lanes: "box_lanes", Forwarders: "box_forwarders", Migrations: "box_migrations", Inbox: "box_inbox", Queue: "box_queue"}
 	if got != want {
 		t.Errorf("got %+v", got)
 	}
@@ -76,9 +77,9 @@ func TestTableNamesMayNotBeThoseOfIndexes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := []string{"{outbox_id_seq}"}
+	ours := []string{"{outbox_id_seq}", "{queue_id_seq}"}
 	for _, m := range all {
-		for _, match := range regexp.MustCompile(`CREATE INDEX (?:CONCURRENTLY )?(\{[a-z_]+\})`).FindAllStringSubmatch(m.Text, -1) {
+		for _, match := range regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (?:CONCURRENTLY )?(\{[a-z_]+\})`).FindAllStringSubmatch(m.Text, -1) {
 			ours = append(ours, match[1])
 		}
 	}

@@ -1,0 +1,116 @@
+package sqltext
+
+// The statements of package inbox that store messages. Settling and claiming are in files of their own. All times are the
+// database's.
+//
+// A row is ready without a due time only from its insertion until it is claimed: every update that makes a row wait for a
+// claim gives it a due time. So those who claim pass the ready rows once, upwards by id, and remember how far they came.
+const (
+	// EnqueueMessages stores a batch in one statement and says of each item what became of it. Its items are different from
+	// each other and come in the order of source and message id, as those of all batches do, so that two batches that
+	// insert the same messages wait for each other and do not deadlock.
+	//
+	// known is read without a lock, and of what it finds only rows that nobody works on are locked, without waiting: the row of
+	// a message that is being handled stays locked until its handler's transaction has ended. locked reads the row again, as it
+	// is by then. A message that another transaction is inserting is waited for, and counts as the later of the two.
+	//
+	// drawn takes the ids in the order of the call (the sort comes before them, because they are volatile), after the
+	// transaction's own.
+	//
+	// Arguments: sources, message ids, topics, keys, payloads, metadata (JSON text), hashes (empty = none), due times and
+	// times of expiry (RFC 3339, empty = none), positions in the call.
+	EnqueueMessages = `WITH item AS MATERIALIZED (
+    SELECT i.n, i.source, i.message_id, i.topic, i.key, i.payload, i.metadata::jsonb AS metadata, nullif(i.hash, '') AS hash,
+           CASE WHEN i.due <> '' AND i.due::timestamptz > clock_timestamp() THEN i.due::timestamptz END AS due_at,
+           nullif(i.expires, '')::timestamptz AS expires_at, i.pos
+      FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::text[], $9::text[], $10::bigint[])
+           WITH ORDINALITY AS i(source, message_id, topic, key, payload, metadata, hash, due, expires, pos, n)
+), known AS MATERIALIZED (
+    SELECT i.n, q.state, i.hash <> q.hash AS mismatch
+      FROM item i JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
+), locked AS MATERIALIZED (
+    SELECT i.n, q.source, q.message_id, q.state, i.hash <> q.hash AS mismatch
+      FROM item i JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
+     WHERE q.owner IS NULL
+       FOR UPDATE OF q SKIP LOCKED
+), updated AS (
+    UPDATE {queue} q
+       SET last_seen_at = clock_timestamp(),
+           state = CASE q.state WHEN 'seen' THEN 'processing' ELSE q.state END,
+           topic = CASE q.state WHEN 'done' THEN q.topic ELSE i.topic END,
+           key = CASE q.state WHEN 'done' THEN q.key ELSE i.key END,
+           payload = CASE q.state WHEN 'done' THEN q.payload ELSE i.payload END,
+           metadata = CASE q.state WHEN 'done' THEN q.metadata ELSE i.metadata END,
+           hash = CASE q.state WHEN 'done' THEN q.hash ELSE i.hash END,
+           expires_at = CASE q.state WHEN 'done' THEN q.expires_at ELSE i.expires_at END,
+           due_at = CASE q.state WHEN 'done' THEN q.due_at
+                    ELSE greatest(coalesce(i.due_at, clock_timestamp()), CASE WHEN q.attempts > 0 AND isfinite(q.due_at) THEN q.due_at END) END
+      FROM locked l JOIN item i ON i.n = l.n
+     WHERE q.source = l.source AND q.message_id = l.message_id
+), drawn AS MATERIALIZED (
+    SELECT i.n, CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval({queue_id_seq_text}::regclass) END AS id
+      FROM item i
+     WHERE NOT EXISTS (SELECT FROM known k WHERE k.n = i.n)
+     ORDER BY i.pos
+), inserted AS (
+    INSERT INTO {queue} AS q (id, source, message_id, topic, key, state, payload, metadata, hash, due_at, expires_at)
+    SELECT d.id, i.source, i.message_id, i.topic, i.key, 'processing', i.payload, i.metadata, i.hash, i.due_at, i.expires_at
+      FROM item i JOIN drawn d ON d.n = i.n
+     ORDER BY i.n
+        ON CONFLICT (source, message_id) DO UPDATE SET last_seen_at = clock_timestamp()
+    RETURNING q.id, q.source, q.message_id, q.state, q.owner, q.hash
+)
+SELECT i.pos,
+       CASE WHEN l.state = 'done' OR l.state IS NULL AND (k.state = 'done' OR s.state = 'done') THEN 2
+            WHEN l.state IS NOT NULL THEN 1
+            WHEN s.id = d.id THEN 0
+            WHEN s.owner IS NULL AND s.id IS NOT NULL THEN 1
+            ELSE 3 END,
+       coalesce(l.mismatch, k.mismatch, i.hash <> s.hash, false)
+  FROM item i
+  LEFT JOIN known k ON k.n = i.n
+  LEFT JOIN locked l ON l.n = i.n
+  LEFT JOIN drawn d ON d.n = i.n
+  LEFT JOIN inserted s ON s.source = i.source AND s.message_id = i.message_id`
+
+	// SeeMessage notes that a message came by and says whether it was done before, and whether its content was another one. A
+	// row that is locked is not waited for: it is not done, or will never be anything else.
+	//
+	// Arguments: source, message id, hash (bytea, may be NULL).
+	SeeMessage = `WITH known AS MATERIALIZED (
+    SELECT q.state = 'done' AS done, $3::bytea <> q.hash AS mismatch FROM {queue} q WHERE q.source = $1 AND q.message_id = $2
+), locked AS MATERIALIZED (
+    SELECT q.source, q.message_id FROM {queue} q
+     WHERE q.source = $1 AND q.message_id = $2 AND q.owner IS NULL
+       FOR UPDATE OF q SKIP LOCKED
+), touched AS (
+    UPDATE {queue} q SET last_seen_at = clock_timestamp(), hash = coalesce(q.hash, $3::bytea)
+      FROM locked l WHERE q.source = l.source AND q.message_id = l.message_id
+    RETURNING q.state = 'done' AS done
+), inserted AS (
+    INSERT INTO {queue} AS q (source, message_id, hash)
+    SELECT $1::text, $2::text, $3::bytea WHERE NOT EXISTS (SELECT FROM known)
+        ON CONFLICT (source, message_id) DO UPDATE SET last_seen_at = clock_timestamp(), hash = coalesce(q.hash, excluded.hash)
+    RETURNING q.state = 'done' AS done, $3::bytea <> q.hash AS mismatch
+)
+SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT done FROM inserted), false),
+       coalesce((SELECT mismatch FROM known), (SELECT mismatch FROM inserted), false)`
+
+	// GetMessage reads a row.
+	//
+	// Arguments: source, message id.
+	GetMessage = `SELECT ` + queueColumns + ` FROM {queue} q WHERE q.source = $1 AND q.message_id = $2`
+
+	// queueColumns are those of a message. What no client can read, infinity for one, must not spoil the whole batch.
+	queueColumns = `q.id, q.source, q.message_id, q.topic, q.key, q.state, q.payload, q.metadata::text, q.hash,
+       q.first_seen_at, q.last_seen_at, CASE WHEN isfinite(q.due_at) THEN q.due_at END, CASE WHEN isfinite(q.expires_at) THEN q.expires_at END,
+       q.attempts, coalesce(q.last_error, '')`
+
+	// CleanQueue deletes one batch of messages that were done longer ago than the retention. Nothing else is ever deleted.
+	//
+	// Arguments: retention in seconds, batch size.
+	CleanQueue = `DELETE FROM {queue} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {queue}
+     WHERE state = 'done' AND done_at < statement_timestamp() - $1::float8 * interval '1 second'
+     ORDER BY done_at LIMIT $2::int FOR UPDATE SKIP LOCKED))`
+)

@@ -1,0 +1,64 @@
+package sqltext
+
+// The statements by which owners take messages. A claim takes no row that has an owner, also if its lease is over: reaping
+// gives that back first, and charges it.
+const (
+	// ClaimReady takes rows that were never claimed, past a mark and in the order of their ids. Its first row is no message
+	// but a header, with the state '':
+	//
+	//   - its id is the last row id that was taken from the sequence;
+	//   - its source is the xmin of the statement's snapshot: every transaction below it has ended;
+	//   - its message id is the next transaction id, or that of the claim itself: every transaction that had taken a row id
+	//     that is visible here, or had taken it before the statement began, is below it (age() adds the distance from the
+	//     snapshot's xmax to it, and is exact in a transaction that does nothing else).
+	//
+	// The times compare with statement_timestamp(), because a volatile one is no condition for an index.
+	//
+	// Arguments: owner, lease in seconds, limit, mark, topics, topics to leave out (NULL = all, and none).
+	ClaimReady = `WITH free AS MATERIALIZED (
+    SELECT q.id FROM {queue} q
+     WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
+       AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + ofTopics + `
+     ORDER BY q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
+), claimed AS (
+    UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
+      FROM free f WHERE q.id = f.id AND q.state = 'processing' AND q.due_at IS NULL
+    RETURNING ` + queueColumns + `
+)
+SELECT s.last, pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + age(pg_snapshot_xmax(s.snap)::xid))::text,
+       '', '', '', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, NULL::timestamptz, 0, ''
+  FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
+UNION ALL SELECT * FROM claimed`
+
+	// ClaimDue takes rows that fell due, the longest waiting first. Those whose lease ran out before are suspected of killing
+	// who handles them, and are taken apart from the others.
+	//
+	// Arguments: owner, lease in seconds, limit, whether suspects, topics, topics to leave out (NULL = all, and none).
+	ClaimDue = `WITH free AS MATERIALIZED (
+    SELECT q.due_at, q.id FROM {queue} q
+     WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL
+       AND (q.crashes > 0) = $4::bool
+       AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + ofTopics + `
+     ORDER BY q.due_at, q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
+)
+UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
+  FROM free f WHERE q.due_at = f.due_at AND q.id = f.id AND q.state = 'processing' AND q.due_at IS NOT NULL
+RETURNING ` + queueColumns
+
+	ofTopics = `($5::text[] IS NULL OR q.topic = ANY ($5::text[])) AND ($6::text[] IS NULL OR q.topic <> ALL ($6::text[]))`
+
+	// RenewLeases gives the caller's leases another while and returns whose they still are. A row that is locked is in a
+	// handler's transaction, which keeps it from everybody else anyhow.
+	//
+	// Arguments: owner, sources, message ids, lease in seconds.
+	RenewLeases = `WITH held AS MATERIALIZED (
+    SELECT q.source, q.message_id
+      FROM unnest($2::text[], $3::text[]) AS i(source, message_id)
+      JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
+     WHERE q.state = 'processing' AND q.owner = $1::uuid
+       FOR UPDATE OF q SKIP LOCKED
+)
+UPDATE {queue} q SET locked_until = clock_timestamp() + $4::float8 * interval '1 second'
+  FROM held h WHERE q.source = h.source AND q.message_id = h.message_id
+RETURNING q.source, q.message_id`
+)
