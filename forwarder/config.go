@@ -73,8 +73,8 @@ type Config struct {
 	// or a replay can take to bring one. Messages that failed so long ago for the first time, and were not handled since, go as
 	// well; should one come again, its failures are counted anew. Dead ones stay.
 	InboxRetention time.Duration
-	// CleanInterval is how often messages past their Retention are looked for, and pending ones whose rows somebody
-	// changed by hand; default 1 min.
+	// CleanInterval is how often messages past their Retention are looked for, and those whose rows somebody changed by
+	// hand: made pending again, or settled or deleted while their key waited for them; default 1 min.
 	CleanInterval time.Duration
 
 	tables sqltext.Tables // those of the handle

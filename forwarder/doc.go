@@ -100,10 +100,11 @@
 // derived from attempts > 0, not stored, and whoever takes a lane reads it from there before the first read. After
 // MaxAttempts, and at least MinDeadAge old, a message is dead.
 //
-// # Maintenance (maintain.go)
+// # Maintenance (maintain.go, recheck.go)
 //
 // A sweep looks for rows that somebody made pending behind our back, and held keys are compared with the
-// table, at most a twentieth of the time. One forwarder of the scope deletes what was published of its topics
+// table, at most a twentieth of the time. So is the first message of each key that waits for a topic: an operator who
+// settles or deletes it lets the rest of the key go on, on other topics. One forwarder of the scope deletes what was published of its topics
 // longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the traces of
 // forwarders that are gone for an hour. Paused topics are written to a table, where SQL sees them.
 //

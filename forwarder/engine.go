@@ -86,7 +86,7 @@ const (
 
 // statements are the statements of the engine with the table names filled in.
 type statements struct {
-	fetch, fetchRange, fetchMore, beginLife, writers, loadHeads, sweep, clean                  string
+	fetch, fetchRange, fetchMore, beginLife, writers, loadHeads, sweep, pending, clean         string
 	settlePublished, settleUnlocked, settleFailed                                              string
 	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
 	leave, forget, pause                                                                       string
@@ -130,6 +130,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		fetch: t.Render(sqltext.Fetch), fetchRange: t.Render(sqltext.FetchRange), fetchMore: t.Render(sqltext.FetchMore),
 		beginLife: t.Render(sqltext.BeginLife),
 		writers:   t.Render(sqltext.Writers), loadHeads: t.Render(sqltext.LoadHeads), sweep: t.Render(sqltext.Sweep),
+		pending:         t.Render(sqltext.Pending),
 		settlePublished: t.Render(sqltext.SettlePublished), settleUnlocked: t.Render(sqltext.SettleUnlocked),
 		settleFailed: t.Render(sqltext.SettleFailed),
 		clean:        t.Render(sqltext.CleanPublished),

@@ -3,7 +3,6 @@ package forwarder
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
@@ -15,11 +14,12 @@ const (
 	sweepSpan  = 1 << 18 // how far a statement looks
 )
 
-// maintain is the goroutine for what is in no hurry: the sweep, a second look at held keys, writing down which topics are
+// maintain is the goroutine for what is in no hurry: the sweep, a second look at what keys wait for, writing down which topics are
 // paused, and deleting what was published long ago.
 func (e *engine) maintain(ctx context.Context) {
 	sweep := errorLog{logger: e.logger, what: "Sweeping the outbox"}
 	heads := errorLog{logger: e.logger, what: "Checking held keys"}
+	firsts := errorLog{logger: e.logger, what: "Checking keys that wait for a topic"}
 	clean := errorLog{logger: e.logger, what: "Deleting published messages"}
 	inbox := errorLog{logger: e.logger, what: "Deleting old rows of the inbox"}
 	forget := errorLog{logger: e.logger, what: "Forgetting forwarders that are gone"}
@@ -38,6 +38,7 @@ func (e *engine) maintain(ctx context.Context) {
 			told.report(paused.tell(ctx, e))
 		case <-tick.C:
 			heads.report(e.recheckHeads(ctx))
+			firsts.report(e.recheckFirsts(ctx))
 			sweep.report(e.sweepLanes(ctx))
 			if _, first := e.positions()[0]; !first { // one forwarder is enough
 				continue
@@ -139,37 +140,4 @@ func (e *engine) sweepOnce(ctx context.Context, at map[int16]position) (more boo
 		}
 	})
 	return true, nil
-}
-
-// recheckHeads compares the keys that are held with the rows that hold them, which somebody else may have
-// settled, requeued or deleted.
-func (e *engine) recheckHeads(ctx context.Context) error {
-	for at := e.positions(); len(at) > 0; {
-		begun := time.Now()
-		var lanes, cursors []int64
-		for n, p := range at {
-			lanes, cursors = append(lanes, int64(n)), append(cursors, p.cursor)
-		}
-		limit := max(1, headsPerPage/len(lanes))
-		pages, err := e.heads(ctx, e.db, lanes, cursors, limit)
-		if err != nil {
-			return err
-		}
-		e.step(func(now time.Time) {
-			for n, p := range at {
-				to := int64(math.MaxInt64)
-				if page := pages[n]; len(page) == limit {
-					to = page[limit-1].ID
-				}
-				e.board.HeadsSeen(now, begun, board.Term{Lane: n, Epoch: p.epoch}, p.cursor, to, pages[n])
-				if at[n] = (position{p.epoch, to}); to == math.MaxInt64 {
-					delete(at, n)
-				}
-			}
-		})
-		if !sleep(ctx, 20*time.Since(begun)) {
-			return nil
-		}
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -108,6 +109,52 @@ func TestUnavailableTopicPauses(t *testing.T) {
 		}
 		assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
 	})
+}
+
+// TestKeyGoesOnWithoutItsFirstMessage: the first message of a key waits for a topic that cannot be reached, until an operator
+// skips, deletes or gives it up. Then the rest of the key, on another topic, waits no longer, and keys of the same lane that
+// the operator left alone wait on.
+func TestKeyGoesOnWithoutItsFirstMessage(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := classifyingConfig()
+	cfg.CleanInterval = 50 * time.Millisecond
+	cfg.Concurrency = 2
+	w := startForwarder(t, h, cfg)
+	goOn := make(chan struct{})
+	answer := sync.OnceFunc(func() { close(goOn) })
+	defer answer()
+	var down atomic.Bool
+	down.Store(true)
+	w.answers(func(topic string, _ *message.Message) error {
+		switch {
+		case topic == "down" && down.Load():
+			return errDown
+		case topic == "hangs":
+			<-goOn
+		}
+		return nil
+	})
+	for _, first := range []string{"down", "hangs"} {
+		keys := sameLane(t, h, first, 6)
+		for i, key := range keys {
+			w.publish(t, first, key, fmt.Sprint(first, i))
+			w.publish(t, "up", key, fmt.Sprint("behind-", first, i))
+		}
+		w.publish(t, first, "", numbered(first+"-", 1, 5)...)
+		w.wait(t, "the topic is tried", func() bool { return tried(w, append(numbered(first, 0, 5), numbered(first+"-", 1, 5)...)) >= 2 })
+		for i, act := range []string{"published_at = now()", "dead_at = now()"} {
+			h.exec(t, "update outbox set "+act+" where topic = $1 and key = $2", first, keys[i+3])
+		}
+		h.exec(t, "delete from outbox where topic = $1 and key = $2", first, keys[5])
+		w.arrives(t, numbered("behind-"+first, 3, 5)...)
+		for i, key := range keys[:3] {
+			assert.Empty(t, w.payloads(key), "%d waits on", i)
+		}
+	}
+	down.Store(false)
+	answer()
+	w.arrives(t, append(numbered("behind-down", 0, 2), numbered("behind-hangs", 0, 2)...)...)
 }
 
 // TestUnavailableAfterRejection: the only message left on a topic waits for another attempt when the broker goes away.

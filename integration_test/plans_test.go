@@ -50,6 +50,7 @@ func plannedStatements() []planned {
 		{name: "FetchRange", sql: sqltext.FetchRange, args: fetch, indexes: []string{"outbox_pkey"}, sorted: true, reading: true, only: true},
 		{name: "Sweep", sql: sqltext.Sweep, args: []any{numbers, marks, repeated(lanes, 1<<40), int64(100), []string{}},
 			indexes: []string{"outbox_ready"}, always: true},
+		{name: "Pending", sql: sqltext.Pending, args: []any{ids}, indexes: []string{"outbox_pkey"}},
 		{name: "LoadHeads", sql: sqltext.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}, always: true, reading: true},
 		{name: "SettlePublished", sql: sqltext.SettlePublished, args: []any{ids, slices.Repeat([]string{"x"}, some), ""}, indexes: []string{"outbox_pkey"}},
 		{name: "SettlePublishedDelete", sql: sqltext.SettlePublishedDelete, args: []any{ids, slices.Repeat([]string{"x"}, some), ""}, indexes: []string{"outbox_pkey"}},

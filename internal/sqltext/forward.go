@@ -180,6 +180,11 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
           AND ($5::text[] = '{}' OR o.topic = ANY ($5::text[]))
         ORDER BY o.lane, o.id LIMIT $4::bigint) r`
 
+	// Pending returns which of some ids are those of pending messages, whenever they are due.
+	//
+	// Arguments: ids.
+	Pending = `SELECT id FROM {outbox} WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND dead_at IS NULL`
+
 	// SettlePublished marks messages published. A publish that happened is a fact, whoever reports it
 	// and whatever became of the lane since, so no epoch is checked. But in another life an id may mean another message,
 	// after a TRUNCATE ... RESTART IDENTITY, a crash, a restore: then the uuid must be the same as well. To compare the

@@ -26,7 +26,7 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 		}
 	}
 	for _, s := range []string{
-		sqltext.InsertMarked, sqltext.Fetch, sqltext.Sweep, sqltext.LoadHeads, sqltext.SettlePublished, sqltext.SettleFailed,
+		sqltext.InsertMarked, sqltext.Fetch, sqltext.Sweep, sqltext.LoadHeads, sqltext.Pending, sqltext.SettlePublished, sqltext.SettleFailed,
 		sqltext.ClaimInbox, sqltext.TakeLanes, sqltext.CleanInbox, sqltext.CleanPublished,
 		sqltext.EnqueueMessages, sqltext.ClaimReady, sqltext.ClaimDue, sqltext.AckMessages, sqltext.CleanQueue,
 	} {

@@ -981,10 +981,28 @@ func (f *forwarder) maintainer() {
 	if h == nil || h.handing {
 		return
 	}
-	if f.m.chance(50) {
+	switch p := f.m.rng.IntN(100); {
+	case p < 40:
 		f.beginCheck(f.term(n))
-	} else {
+	case p < 80:
 		f.sweep(f.term(n))
+	case !f.m.variant.noLook:
+		f.lookAtFirsts(f.term(n))
+	}
+}
+
+// lookAtFirsts looks whether what keys wait for is still pending.
+func (f *forwarder) lookAtFirsts(t board.Term) {
+	var gone []int64
+	for _, id := range f.board.Firsts(t) {
+		if m := f.m.db.find(id); m == nil || !m.pending() {
+			gone = append(gone, id)
+		}
+	}
+	if len(gone) > 0 {
+		f.logf("finds what keys wait for gone in lane %d: %v", t.Lane, gone)
+		f.board.FirstsGone(f.m.db.now, t, gone)
+		f.take()
 	}
 }
 

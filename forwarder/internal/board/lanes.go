@@ -9,9 +9,9 @@ import (
 type lane struct {
 	term      Term
 	keys      map[string]*key
-	known     map[int64]*Row     // in memory, and those whose settling a read may not have seen yet
-	parked    map[int64]struct{} // ids
-	blocks    map[int64]int      // how many ids are parked in each stretch of blockIDs
+	known     map[int64]*Row // in memory, and those whose settling a read may not have seen yet
+	parked    map[int64]*key // by id
+	blocks    map[int64]int  // how many ids are parked in each stretch of blockIDs
 	heads     map[int64]*head
 	retries   []*head   // a heap, the one that is due first in front
 	unparking keyList   // keys whose parked ids may be asked for
@@ -57,7 +57,7 @@ func (b *Board) LaneTaken(now time.Time, t Term, heads []Head) {
 		b.LanesLost(old.term)
 	}
 	l := &lane{
-		term: t, keys: map[string]*key{}, known: map[int64]*Row{}, parked: map[int64]struct{}{}, blocks: map[int64]int{},
+		term: t, keys: map[string]*key{}, known: map[int64]*Row{}, parked: map[int64]*key{}, blocks: map[int64]int{},
 		heads: make(map[int64]*head, len(heads)),
 	}
 	b.lanes[t.Lane] = l

@@ -112,7 +112,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 	if !m.calm && m.chance(60) {
 		m.cfg.PublishTimeout = 4 * time.Millisecond
 	}
-	if m.chance(20) {
+	if m.chance(20) && m.deadTopic == "" {
 		m.deadTopic = m.topics[0]
 	}
 	if m.cfg.PublishTimeout > 0 && m.chance(25) {
@@ -313,9 +313,18 @@ func (m *model) operate() {
 	if i := slices.IndexFunc(d.table, func(msg *record) bool { return msg.attempts > 0 && !msg.published }); i >= 0 && m.chance(50) {
 		msg = d.table[i]
 	}
+	if i := slices.IndexFunc(d.table, m.blocks); i >= 0 && m.chance(50) {
+		msg = d.table[i]
+	}
 	if msg.visible() && !d.locked[msg] {
 		m.logf("an operator %s", d.operate(msg))
 	}
+}
+
+// blocks says whether a message is the first of its key and its topic is dead, so that all of the key waits for that.
+func (m *model) blocks(msg *record) bool {
+	return msg.topic == m.deadTopic && msg.key != "" && msg.pending() &&
+		slices.IndexFunc(m.db.byKey[msg.key], func(o *record) bool { return o.pending() }) == slices.Index(m.db.byKey[msg.key], msg)
 }
 
 // lock has some other transaction lock a row, or let all of them go.
@@ -575,17 +584,13 @@ func (m *model) left() (list []*record) {
 }
 
 // free lists what is left although neither its topic is dead, nor that of another one of its key. (What an operator wants
-// sent again may wait for a shadow: the sweep ends at its lowest id. And a key may wait for a parked message that an
-// operator took out of its way.)
+// sent again may wait for a shadow: the sweep ends at its lowest id.)
 func (m *model) free() (list []*record) {
 	down := func(msg *record) bool { return msg.topic == m.deadTopic || msg.topic == m.hungTopic }
 	waits := map[string]bool{}
 	left := m.left()
 	for _, msg := range left {
 		waits[msg.key] = waits[msg.key] || msg.key != "" && down(msg)
-	}
-	for _, msg := range m.db.all {
-		waits[msg.key] = waits[msg.key] || msg.key != "" && down(msg) && msg.excused
 	}
 	for _, msg := range left {
 		if !down(msg) && !waits[msg.key] && !msg.replayed {

@@ -43,7 +43,7 @@ func (b *Board) insert(k *key, id int64) {
 		return
 	}
 	l := k.lane
-	l.parked[id] = struct{}{}
+	l.parked[id] = k
 	l.blocks[id/blockIDs]++
 	l.top = max(l.top, id)
 	b.parked++

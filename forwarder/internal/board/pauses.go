@@ -3,6 +3,7 @@ package board
 import (
 	"math/bits"
 	"slices"
+	"time"
 )
 
 // trouble puts a topic on the list of those that are paused or slow or have keys that wait for them.
@@ -78,6 +79,60 @@ func (b *Board) forgetWaits(t *topic, l *lane) {
 		b.waiting -= w.parked
 		*w = waits{}
 		t.lanes &^= mask
+	}
+}
+
+// Firsts returns, of each key of a lane that waits for a closed or slow topic, the id of its first message: what else the
+// key has, perhaps on other topics, waits for it.
+func (b *Board) Firsts(t Term) (ids []int64) {
+	l := b.open(t)
+	if l == nil {
+		return nil
+	}
+	for _, t := range b.troubled {
+		if t.closed && t.waits != nil {
+			for k := t.waits[l.term.Lane].keys.front; k != nil; k = k.next {
+				if k.heads == 0 && k.under == nil && !k.asked && k.parked.len() > 0 {
+					ids = append(ids, k.parked.lowest())
+				}
+			}
+		}
+		for _, queue := range []*callList{&t.fresh, &t.waited} {
+			for c := queue.front; t.slow && c != nil; c = c.next {
+				if c.key != nil && c.key.lane == l {
+					ids = append(ids, c.Row.ID)
+				}
+			}
+		}
+	}
+	return ids
+}
+
+// FirstsGone names those of them that are not pending any more, as somebody else has settled or deleted them. They and
+// what their keys have next are read by id.
+func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
+	b.now = now
+	l := b.open(t)
+	if l == nil {
+		return
+	}
+	for _, id := range ids {
+		k := l.parked[id]
+		if r := l.known[id]; r != nil && r.call.state == pending && r.call.key != nil {
+			if r.call.pass {
+				if h := l.heads[id]; h != nil {
+					b.withdraw(l, r)
+					b.schedule(l, h, now)
+				}
+				continue
+			}
+			k = r.call.key
+			b.putBack(k)
+		}
+		if k != nil && k.heads == 0 && k.parked.len() > 0 && k.parked.lowest() == id {
+			b.stopWaiting(k)
+			b.advance(k)
+		}
 	}
 }
 

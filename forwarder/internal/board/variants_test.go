@@ -21,6 +21,7 @@ type variant struct {
 	forgetsAtOnce bool // what was settled is forgotten at the settling
 	noRewind      bool // a shadow is cleared without a rewind
 	noSweep       bool
+	noLook        bool // nobody sees that an operator settled what a key waits for
 
 	// Heads.
 	headsNotLoaded    bool
@@ -48,6 +49,7 @@ const (
 	theft
 	crashes
 	operators
+	outage // of a topic, and operators
 )
 
 // among makes a schedule one of those that the variant is looked for among.
@@ -63,6 +65,8 @@ func (v variant) among(m *model) {
 		m.crashes = true
 	case operators:
 		m.operators = true
+	case outage:
+		m.operators, m.deadTopic = true, m.topics[0]
 	}
 }
 
@@ -125,6 +129,7 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		"rejected with the epoch of another term":      {trouble: theft, rejectedInOtherTerm: true},
 		"recheck left out":                             {trouble: operators, noRecheck: true},
 		"sweep left out":                               {trouble: operators, noSweep: true},
+		"first of a waiting key not looked at":         {trouble: outage, noLook: true},
 		"stop that drops results":                      {stopDropsResults: true},
 	} {
 		t.Run(name, func(t *testing.T) {

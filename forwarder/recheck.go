@@ -1,0 +1,85 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+// recheckHeads compares the keys that are held with the rows that hold them, which somebody else may have
+// settled, requeued or deleted.
+func (e *engine) recheckHeads(ctx context.Context) error {
+	for at := e.positions(); len(at) > 0; {
+		begun := time.Now()
+		var lanes, cursors []int64
+		for n, p := range at {
+			lanes, cursors = append(lanes, int64(n)), append(cursors, p.cursor)
+		}
+		limit := max(1, headsPerPage/len(lanes))
+		pages, err := e.heads(ctx, e.db, lanes, cursors, limit)
+		if err != nil {
+			return err
+		}
+		e.step(func(now time.Time) {
+			for n, p := range at {
+				to := int64(math.MaxInt64)
+				if page := pages[n]; len(page) == limit {
+					to = page[limit-1].ID
+				}
+				e.board.HeadsSeen(now, begun, board.Term{Lane: n, Epoch: p.epoch}, p.cursor, to, pages[n])
+				if at[n] = (position{p.epoch, to}); to == math.MaxInt64 {
+					delete(at, n)
+				}
+			}
+		})
+		if !sleep(ctx, 20*time.Since(begun)) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// recheckFirsts looks whether what keys wait for is still pending that wait for a paused topic: when an operator has
+// settled or deleted it, the rest of the key may go on, on other topics.
+func (e *engine) recheckFirsts(ctx context.Context) error {
+	for n, p := range e.positions() {
+		term := board.Term{Lane: n, Epoch: p.epoch}
+		var firsts []int64
+		e.step(func(time.Time) { firsts = e.board.Firsts(term) })
+		for page := range slices.Chunk(firsts, headsPerPage) {
+			begun := time.Now()
+			pending, err := e.pending(ctx, page)
+			if err != nil {
+				return err
+			}
+			gone := slices.DeleteFunc(page, func(id int64) bool { return pending[id] })
+			e.step(func(now time.Time) { e.board.FirstsGone(now, term, gone) })
+			if !sleep(ctx, 20*time.Since(begun)) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// pending says which of some ids are those of pending messages.
+func (e *engine) pending(ctx context.Context, ids []int64) (map[int64]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	pending := make(map[int64]bool, len(ids))
+	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		pending[id] = true
+		return err
+	}, e.sql.pending, ids)
+	if err != nil {
+		return nil, fmt.Errorf("look which messages are pending: %w", err)
+	}
+	return pending, nil
+}
