@@ -44,6 +44,7 @@ func (d *database) view(me int) (members []lease.Member, lanes []lease.Lane) {
 			members = append(members, lease.Member{ID: strconv.Itoa(id), Left: m.expires.Sub(d.now)})
 		}
 	}
+	lanes = make([]lease.Lane, 0, laneCount)
 	for n, l := range d.lanes {
 		row := lease.Lane{Term: lease.Term{Lane: int16(n), Epoch: l.epoch}, Alive: d.alive(l.owner)}
 		if l.owner != 0 {

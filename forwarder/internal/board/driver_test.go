@@ -879,7 +879,7 @@ func (f *forwarder) look() {
 	f.leaseUntil = began.Add(f.m.db.leases)
 	f.take()
 	members, lanes := f.m.db.view(f.id)
-	v := lease.View{Me: strconv.Itoa(f.id), Members: members, Lanes: lanes, Held: map[int16]lease.Held{},
+	v := lease.View{Me: strconv.Itoa(f.id), Members: members, Lanes: lanes, Held: make(map[int16]lease.Held, laneCount),
 		Stopping: f.stopping, TTL: f.m.db.leases, Short: f.short}
 	for n, h := range f.held {
 		v.Held[n] = lease.Held{Epoch: h.epoch, Handing: h.handing}

@@ -42,19 +42,20 @@ type variant struct {
 	stopDropsResults    bool
 }
 
-type trouble int
+// trouble is what is sure to happen in a schedule.
+type trouble string
 
 const (
-	whatever trouble = iota
-	theft
-	crashes
-	operators
-	outage // of a topic, and operators
+	whatever  trouble = "whatever"
+	theft     trouble = "theft of lanes"
+	crashes   trouble = "crashes"
+	operators trouble = "operators"
+	outage    trouble = "an outage" // of a topic, and operators
 )
 
 // among makes a schedule one of those that the variant is looked for among.
 func (v variant) among(m *model) {
-	if v.trouble == whatever {
+	if v.trouble == whatever || v.trouble == "" {
 		return
 	}
 	m.calm = false
@@ -101,45 +102,71 @@ func (v variant) spoilAnswer(f *forwarder, r *reading, a *window.Answer) {
 // enoughSeeds are those within which each broken variant must be found.
 const enoughSeeds = 500
 
+// first is the seed at which each was found when this was written, where the search begins: when the code has changed it
+// may be another one.
 func TestModelFindsEveryBrokenVariant(t *testing.T) {
-	for name, v := range map[string]variant{
-		"rewind or unpark during a read":               {readsOverlap: true},
-		"plain id > mark":                              {plain: true},
-		"segments dropped":                             {noSegments: true},
-		"xmax for the next transaction id":             {database: faults{nextIsXmax: true}},
-		"bound raised without the next read's consent": {noConsent: true},
-		"mark not moved to the last id of a full lane": {fullGoesOn: true},
-		"answer applied to a lane of another epoch":    {trouble: theft, otherEpoch: true},
-		"forgotten at the settling":                    {forgetsAtOnce: true},
-		"held only from the settling on":               {heldOnceSettled: true},
-		"heads not loaded":                             {headsNotLoaded: true},
-		"heads loaded before the take":                 {trouble: theft, headsBeforeTake: true},
-		"epoch kept on retake":                         {trouble: crashes, database: faults{epochKept: true}},
-		"failure not fenced":                           {trouble: theft, database: faults{unfenced: true}},
-		"settled by id in a new life":                  {trouble: crashes, database: faults{settleByID: true}},
-		"unpark not the lowest":                        {unparksFromTheTop: true},
-		"trial not the first of its key":               {triesFromTheTop: true},
-		"row kept although its bit is set":             {bitsIgnored: true},
-		"shadow cleared without a rewind":              {noRewind: true},
-		"lowest id of a shadow too high":               {shadowsTooHigh: true},
-		"late success ignored":                         {lateSuccessIgnored: true},
-		"late error charged":                           {lateErrorCharged: true},
-		"time-out counted twice":                       {timeOutTwice: true},
-		"free with a result unsettled":                 {freeAtOnce: true},
-		"rejected with the epoch of another term":      {trouble: theft, rejectedInOtherTerm: true},
-		"recheck left out":                             {trouble: operators, noRecheck: true},
-		"sweep left out":                               {trouble: operators, noSweep: true},
-		"first of a waiting key not looked at":         {trouble: outage, noLook: true},
-		"stop that drops results":                      {stopDropsResults: true},
+	for _, c := range []struct {
+		name   string
+		first  uint64
+		broken variant
+	}{
+		{"rewind or unpark during a read", 2, variant{readsOverlap: true}},
+		{"plain id > mark", 0, variant{plain: true}},
+		{"segments dropped", 0, variant{noSegments: true}},
+		{"xmax for the next transaction id", 0, variant{database: faults{nextIsXmax: true}}},
+		{"bound raised without the next read's consent", 2, variant{noConsent: true}},
+		{"mark not moved to the last id of a full lane", 0, variant{fullGoesOn: true}},
+		{"answer applied to a lane of another epoch", 9, variant{trouble: theft, otherEpoch: true}},
+		{"forgotten at the settling", 32, variant{forgetsAtOnce: true}},
+		{"held only from the settling on", 1, variant{heldOnceSettled: true}},
+		{"heads not loaded", 4, variant{headsNotLoaded: true}},
+		{"heads loaded before the take", 4, variant{trouble: theft, headsBeforeTake: true}},
+		{"epoch kept on retake", 0, variant{trouble: crashes, database: faults{epochKept: true}}},
+		{"failure not fenced", 41, variant{trouble: theft, database: faults{unfenced: true}}},
+		{"settled by id in a new life", 113, variant{trouble: crashes, database: faults{settleByID: true}}},
+		{"unpark not the lowest", 2, variant{unparksFromTheTop: true}},
+		{"trial not the first of its key", 10, variant{triesFromTheTop: true}},
+		{"row kept although its bit is set", 0, variant{bitsIgnored: true}},
+		{"shadow cleared without a rewind", 0, variant{noRewind: true}},
+		{"lowest id of a shadow too high", 0, variant{shadowsTooHigh: true}},
+		{"late success ignored", 0, variant{lateSuccessIgnored: true}},
+		{"late error charged", 11, variant{lateErrorCharged: true}},
+		{"time-out counted twice", 0, variant{timeOutTwice: true}},
+		{"free with a result unsettled", 55, variant{freeAtOnce: true}},
+		{"rejected with the epoch of another term", 50, variant{trouble: theft, rejectedInOtherTerm: true}},
+		{"recheck left out", 0, variant{trouble: operators, noRecheck: true}},
+		{"sweep left out", 1, variant{trouble: operators, noSweep: true}},
+		{"first of a waiting key not looked at", 43, variant{trouble: outage, noLook: true}},
+		{"stop that drops results", 10, variant{stopDropsResults: true}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(enoughSeeds) {
-				if problem, _ := (schedule{seed: seed, steps: allSteps(), variant: v}).run(false); problem != "" {
-					t.Logf("seed %d: %s", seed, problem)
-					return
-				}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			seed, problem := c.broken.find(c.first)
+			if problem == "" {
+				t.Fatalf("not found within %d seeds", enoughSeeds)
 			}
-			t.Errorf("not found within %d seeds", enoughSeeds)
+			t.Logf("seed %d: %s", seed, problem)
+			whole := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: c.broken.trouble}}
+			if problem, _ := whole.run(false); problem != "" {
+				t.Errorf("seed %d: found, but the same schedule fails with nothing broken: %s", seed, problem)
+			}
 		})
 	}
+}
+
+// find returns the first seed at which the variant fails, looking at one of them before the others.
+func (v variant) find(first uint64) (seed uint64, problem string) {
+	fails := func(seed uint64) bool {
+		problem, _ = schedule{seed: seed, steps: allSteps(), variant: v}.run(false)
+		return problem != ""
+	}
+	if fails(first) {
+		return first, problem
+	}
+	for seed := range uint64(enoughSeeds) {
+		if fails(seed) {
+			return seed, problem
+		}
+	}
+	return 0, ""
 }

@@ -1,0 +1,236 @@
+package board
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// recount compares the counters with what is there, and the lists with each other. Its arguments are such that formatting
+// them costs nothing as long as all is well.
+type recount struct {
+	b       *Board
+	problem string
+
+	rows, parked, waiting, ready, loose int
+	bytes                               int64
+	topics                              map[*topic]*counted
+	underWay                            [Lanes]int
+}
+
+// counted is what is counted of a topic.
+type counted struct {
+	calls, old, hung, rows int
+	bytes                  int64
+}
+
+func (t *topic) String() string { return t.name }
+func (k *key) String() string   { return strconv.Quote(k.name) }
+
+// Check counts anew. calls are those that have not returned, hung ones too.
+func (b *Board) Check(calls []*Call) string {
+	n := recount{b: b, topics: make(map[*topic]*counted, len(b.topics))}
+	for _, t := range b.topics {
+		n.topics[t] = &counted{}
+	}
+	n.countCalls(calls)
+	for _, l := range b.lanes {
+		if l != nil {
+			n.lane(l)
+		}
+	}
+	for t, c := range n.topics {
+		n.topic(t, c)
+	}
+	for _, t := range b.troubled {
+		n.want(n.topics[t] != nil, "topic %v has trouble and is forgotten", t)
+	}
+	n.want(n.ready == b.ring.ready, "ready: %d, counted %d", b.ring.ready, n.ready)
+	n.want(n.rows == b.rows, "rows: %d, counted %d", b.rows, n.rows)
+	n.want(n.bytes == b.bytes, "bytes: %d, counted %d", b.bytes, n.bytes)
+	n.want(n.parked == b.parked && n.parked <= b.cfg.Parked, "parked: %d, counted %d", b.parked, n.parked)
+	n.want(n.waiting == b.waiting, "waiting: %d, counted %d", b.waiting, n.waiting)
+	n.want(n.loose == b.loose, "loose: %d, counted %d", b.loose, n.loose)
+	return n.problem
+}
+
+func (n *recount) want(ok bool, format string, args ...any) {
+	if !ok && n.problem == "" {
+		n.problem = fmt.Sprintf(format, args...)
+	}
+}
+
+func (n *recount) inMemory(r *Row) {
+	n.rows++
+	n.bytes += r.size()
+}
+
+func (n *recount) countCalls(calls []*Call) {
+	counts := [dropped + 1]int{}
+	for _, c := range calls {
+		counts[c.state]++
+		t := n.topics[c.topic]
+		if n.want(t != nil, "a call's topic %v is forgotten", c.topic); t == nil {
+			continue
+		}
+		t.calls++
+		if c.state != young {
+			t.old++
+		}
+		if c.state == hung {
+			t.hung++
+			continue
+		}
+		n.inMemory(c.Row)
+		if n.b.lane(c.Row.Term) != nil {
+			n.underWay[c.Row.Term.Lane]++
+		}
+	}
+	n.want(counts[young] == n.b.young.n, "young: %d, counted %d", n.b.young.n, counts[young])
+	n.want(counts[slow] == n.b.slow.n, "slow: %d, counted %d", n.b.slow.n, counts[slow])
+	n.want(len(calls) == n.b.calls, "calls: %d, counted %d", n.b.calls, len(calls))
+	n.want(counts[idle]+counts[pending]+counts[returned]+counts[dropped] == 0, "calls under way that are not")
+}
+
+func (n *recount) topic(t *topic, c *counted) {
+	n.want(c.calls == t.calls && c.old == t.old && c.hung == t.hung, "topic %v: %d calls, %d old, %d hung, counted %d, %d, %d", t, t.calls, t.old, t.hung, c.calls, c.old, c.hung)
+	n.want(c.rows == t.rows && c.bytes == t.bytes, "topic %v: %d rows of %d bytes, counted %d, %d", t, t.rows, t.bytes, c.rows, c.bytes)
+	queued := n.queue(t, &t.fresh) + n.queue(t, &t.waited)
+	trial := t.trial != nil && t.trial.call.state == pending
+	if n.want(t.trial == nil || t.paused, "topic %v is open and has a trial", t); trial {
+		n.inMemory(t.trial)
+	}
+	switch {
+	case t.calls >= n.b.cfg.Concurrency, t.paused && !trial:
+		queued = 0
+	case t.paused:
+		queued = 1
+	}
+	n.want(t.counted == queued && t.inRing == (queued > 0), "topic %v: %d ready, counted %d, in ring %v", t, t.counted, queued, t.inRing)
+	n.ready += queued
+	n.waits(t)
+	for i, l := range n.b.lanes {
+		n.want(t.refused&(1<<i) == 0 || l != nil && l.shadow != nil, "topic %v: has rows in the shadow of lane %d, which has none", t, i)
+	}
+	n.want(t.troubled == slices.Contains(n.b.troubled, t), "topic %v: troubled %v", t, t.troubled)
+	n.want(t.troubled || !t.paused && !t.slow && t.lanes == 0 && t.refused == 0, "topic %v: has trouble and is not listed", t)
+}
+
+// queue counts a queue of rows that may be published.
+func (n *recount) queue(t *topic, queue *callList) (queued int) {
+	for c := queue.front; c != nil; c = c.next {
+		queued++
+		r := c.Row
+		l := n.b.open(r.Term)
+		n.want(l != nil && c.state == pending && c.topic == t && r.Topic == t.name, "topic %v: row %d is queued in state %d", t, r.ID, c.state)
+		n.want(c.waited == (queue == &t.waited), "row %d is on the wrong queue", r.ID)
+		n.want(l == nil || l.known[r.ID] != nil, "row %d is queued and not known", r.ID)
+		if c.key == nil || c.pass {
+			n.inMemory(r)
+		} else {
+			n.want(c.key.first == r, "row %d is queued and not the first of its key", r.ID)
+		}
+	}
+	n.want(queued == queue.n, "topic %v: %d queued, counted %d", t, queue.n, queued)
+	return queued
+}
+
+// waits counts the keys that wait for a topic.
+func (n *recount) waits(t *topic) {
+	all, lanes := 0, uint64(0)
+	for i := range n.b.lanes {
+		if t.waits == nil {
+			break
+		}
+		w, here := &t.waits[i], 0
+		for k := w.keys.front; k != nil; k = k.next {
+			lanes |= 1 << i
+			here += k.parked.len()
+			n.want(k.topic == t && k.lane == n.b.lanes[i] && !k.listed, "topic %v: key %v waits by mistake", t, k)
+		}
+		n.want(here == w.parked, "topic %v lane %d: %d parked, counted %d", t, i, w.parked, here)
+		all += here
+	}
+	n.want(lanes == t.lanes, "topic %v: lanes %b, counted %b", t, t.lanes, lanes)
+	n.want(all == t.parked, "topic %v: %d parked, counted %d", t, t.parked, all)
+	n.waiting += all
+}
+
+func (n *recount) lane(l *lane) {
+	n.want(l.underWay == n.underWay[l.term.Lane], "lane %d: %d under way, counted %d", l.term.Lane, l.underWay, n.underWay[l.term.Lane])
+	if l.handing {
+		n.want(l.rows == 0 && l.bytes == 0, "lane %d is handed back and has %d rows", l.term.Lane, l.rows)
+		return
+	}
+	for _, r := range l.known {
+		if s := r.call.state; s == idle || s == pending {
+			t := n.topics[r.call.topic]
+			t.rows++
+			t.bytes += r.size()
+		}
+	}
+	n.heads(l)
+	parked := 0
+	for name, k := range l.keys {
+		n.want(k.name == name && k.lane == l, "key %v is listed as another", k)
+		n.key(l, k)
+		parked += k.parked.len()
+	}
+	n.want(parked == len(l.parked), "lane %d: %d parked, counted %d", l.term.Lane, len(l.parked), parked)
+	n.parked += parked
+	blocks := 0
+	for _, count := range l.blocks {
+		blocks += count
+	}
+	n.want(blocks == parked, "lane %d: %d parked in blocks, counted %d", l.term.Lane, blocks, parked)
+	for k := l.unparking.front; k != nil; k = k.next {
+		n.want(k.listed && k.topic == nil && l.keys[k.name] == k, "key %v is unparked by mistake", k)
+	}
+}
+
+func (n *recount) heads(l *lane) {
+	held := map[*key]int32{}
+	for id, h := range l.heads {
+		n.want(h.id == id, "head %d is listed as %d", h.id, id)
+		n.want(h.place < 0 || l.retries[h.place] == h, "head %d is not at its place", id)
+		if h.key == nil {
+			n.loose++
+			continue
+		}
+		held[h.key]++
+		n.want(l.keys[h.key.name] == h.key, "head %d: its key is forgotten", id)
+	}
+	for _, k := range l.keys {
+		n.want(k.heads == held[k], "key %v: %d heads, counted %d", k, k.heads, held[k])
+	}
+	for i, h := range l.retries {
+		n.want(h.place == i && l.heads[h.id] == h && (i == 0 || !h.due.Before(l.retries[(i-1)/2].due)), "lane %d: heap broken at %d", l.term.Lane, i)
+	}
+}
+
+func (n *recount) key(l *lane, k *key) {
+	n.want(k.under != nil || k.n > 0 || k.heads > 0 || k.parked.len() > 0 || k.asked, "key %v is empty", k)
+	chain := int32(0)
+	for r := k.first; r != nil; r = r.call.behind {
+		chain++
+		n.inMemory(r)
+		n.want(r.call.state == idle || r.call.state == pending && r == k.first, "key %v: row %d in state %d", k, r.ID, r.call.state)
+		n.want(r.call.behind != nil || k.last == r, "key %v: the last is not the last", k)
+	}
+	n.want(chain == k.n && int(k.n) <= n.b.cfg.Chain, "key %v: chain of %d, counted %d", k, k.n, chain)
+	n.want(k.n == 0 || !k.blocked(), "key %v is blocked and has a chain", k)
+	n.want(k.n == 0 || k.under != nil || k.first.call.state == pending, "key %v: its first is neither queued nor is another one under way", k)
+	if r := k.under; r != nil {
+		s := r.call.state
+		n.want(s == young || s == slow || s == expired || s == pending && r.call.pass, "key %v: row %d is under way in state %d", k, r.ID, s)
+		n.want(k.first == nil || k.first.call.state == idle, "key %v has two calls", k)
+	}
+	ids := k.parked.all()
+	n.want(slices.IsSorted(ids) && len(ids) <= n.b.cfg.KeyParked, "key %v: its parked ids are too many, or not in order", k)
+	for _, id := range ids {
+		n.want(l.parked[id] == k && l.heads[id] == nil, "id %d is parked twice", id)
+		n.want(l.known[id] == nil || k.isPen(), "id %d is parked and known", id)
+	}
+	n.want(k.topic == nil || k.topic.lanes&(1<<l.term.Lane) != 0, "key %v waits for topic %v that does not know", k, k.topic)
+	n.want(len(ids) == 0 || k.blocked() || k.under != nil || k.n > 0 || k.asked || k.listed || k.topic != nil, "key %v: nobody asks for what is parked", k)
+}
