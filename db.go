@@ -45,6 +45,7 @@ type Tables struct {
 	Migrations string // default: Outbox + "_migrations"
 	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
 	Queue      string // default: "inbox_queue" with the default Outbox, else Outbox + "_queue"
+	Audit      string // default: Outbox + "_audit"
 }
 
 // Validate reports the first name that is refused, wrapped around ErrBadName, or one that is that of another table, or

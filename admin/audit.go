@@ -1,16 +1,64 @@
 package admin
 
-import "time"
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
 
 // AuditEntry says who did what and why. It is written before the first message is changed, and counts with each batch.
 type AuditEntry struct {
 	ID     int64     `json:"id"`
 	At     time.Time `json:"at"`
-	Actor  string    `json:"actor"`
+	Role   string    `json:"role"`   // of the database, that was logged in
+	Actor  string    `json:"actor"`  // who said to be the one
 	Action string    `json:"action"` // requeue, discard, skip_head, replay, flush, pause, resume, clean
 	Reason string    `json:"reason,omitempty"`
 	Filter Filter    `json:"filter"`
 	Result Result    `json:"result"`
-	// EndedAt is when the act ended; zero while it is under way, and if it was cut off.
+	// EndedAt is when the act ended by itself; zero while it is under way, and if it failed or was cut off.
 	EndedAt time.Time `json:"ended_at,omitzero"`
+}
+
+// Audit returns a page of the audit log, newest first, and where the next page starts, "" at the end.
+func (a *Admin) Audit(ctx context.Context, p Page) ([]AuditEntry, string, error) {
+	if p.Limit < 0 || p.Limit > maxPage {
+		return nil, "", fmt.Errorf("admin: Page.Limit is %d: use 1 to %d, or 0 for %d", p.Limit, maxPage, defaultPage)
+	}
+	if p.Limit == 0 {
+		p.Limit = defaultPage
+	}
+	before := int64(math.MaxInt64)
+	if p.After != "" {
+		var err error
+		if before, err = strconv.ParseInt(p.After, 10, 64); err != nil {
+			return nil, "", errCursor
+		}
+	}
+	list := []AuditEntry{}
+	err := a.collect(ctx, func(rows drive.Rows) error {
+		var e AuditEntry
+		var filter string
+		var ended sql.NullTime
+		err := rows.Scan(&e.ID, &e.At, &e.Role, &e.Actor, &e.Action, &e.Reason, &filter,
+			&e.Result.Matched.N, &e.Result.Touched, &e.Result.Skipped, &ended)
+		_ = json.Unmarshal([]byte(filter), &e.Filter) // written by hand, it may be anything
+		e.Result.AuditID, e.EndedAt = e.ID, ended.Time
+		list = append(list, e)
+		return err
+	}, sqltext.Audit, before, int64(p.Limit)+1)
+	if err != nil {
+		return nil, "", fmt.Errorf("read the audit log: %w", err)
+	}
+	if len(list) <= p.Limit {
+		return list, "", nil
+	}
+	return list[:p.Limit], strconv.FormatInt(list[p.Limit-1].ID, 10), nil
 }

@@ -1,2 +1,19 @@
 // Package admin looks at the tables of an outbox and repairs them: what an operator needs at three in the morning.
+//
+// # Words
+//
+// A message has a State: ready, delayed, failing, dead, done or discarded. A Filter says which messages are meant; an
+// ErrorGroup is messages whose errors differ in numbers, ids and quoted text alone.
+//
+// # Quick whatever is in the tables
+//
+// What looks never reads more than some ten thousand rows at a time. A list walks an index in the order of its pages: each step
+// looks at so many rows, keeps those that fit the filter, and says from where the next one goes on. Where an index has the
+// messages by topic or by lane, a step looks at some of each and merges them up to its horizon, the first of the places at
+// which it stopped. Figures are counted up to a bound, and say so (Count.More).
+//
+// No index serves package admin alone that a writer pays for: dead and failing messages have indexes by topic, since there are
+// few; ready and delayed ones are counted lane by lane, the oldest first.
+//
+// Payloads are read by Get alone, so that all else works for a role that may not read them.
 package admin

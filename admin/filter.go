@@ -1,9 +1,12 @@
 package admin
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // Table is one of the three tables that hold messages. As text it is its name in lower case.
@@ -93,4 +96,48 @@ type Page struct {
 type Count struct {
 	N    int64 `json:"n"`
 	More bool  `json:"more,omitempty"` // there are N or more
+}
+
+// maxIDs is how many messages can be named at once.
+const maxIDs = 10_000
+
+// prepare checks a filter, and returns where to look and for which states, one after another: "" = all of them together.
+func (a *Admin) prepare(f Filter) (source, []State, error) {
+	s, err := a.source(f.In)
+	if err != nil {
+		return nil, nil, err
+	}
+	for field, value := range map[string]string{
+		"Topic": f.Topic, "Key": f.Key, "Consumer": f.Consumer, "ErrorGroup": f.ErrorGroup, "ErrorContains": f.ErrorContains,
+	} {
+		if !text.Storable(value) {
+			return nil, nil, fmt.Errorf("admin: Filter.%s must be UTF-8 without NUL", field)
+		}
+	}
+	for field, t := range map[string]time.Time{"After": f.After, "Before": f.Before} {
+		if y := t.Year(); !t.IsZero() && (y < 1 || y > 9999) {
+			return nil, nil, fmt.Errorf("admin: Filter.%s is in the year %d: use 1 to 9999", field, y)
+		}
+	}
+	if len(f.IDs) > maxIDs {
+		return nil, nil, fmt.Errorf("admin: Filter.IDs names %d messages: use at most %d", len(f.IDs), maxIDs)
+	}
+	for _, id := range f.IDs {
+		if !text.Storable(id) {
+			return nil, nil, errors.New("admin: Filter.IDs must be UTF-8 without NUL")
+		}
+	}
+	states := slices.Clone(f.States)
+	for i, state := range states {
+		if !slices.Contains(s.states(), state) {
+			return nil, nil, fmt.Errorf("admin: Filter.States has %q: a message in the %s is one of %v", state, f.In, s.states())
+		}
+		if slices.Contains(states[:i], state) {
+			return nil, nil, fmt.Errorf("admin: Filter.States has %q twice", state)
+		}
+	}
+	if len(states) == 0 {
+		states = []State{""}
+	}
+	return s, states, s.validate(f)
 }

@@ -27,8 +27,9 @@ type Message struct {
 	SettledAt  time.Time `json:"settled_at,omitzero"` // published, processed or discarded
 	// Metadata is what the message carries; the inbox has none.
 	Metadata message.Metadata `json:"metadata,omitempty"`
-	Bytes    int              `json:"bytes"`             // size of the payload
-	Payload  []byte           `json:"payload,omitempty"` // from Get alone
+	// Payload and its size are from Get alone.
+	Payload []byte `json:"payload,omitempty"`
+	Bytes   int    `json:"bytes,omitempty"`
 }
 
 // List is a page of messages.

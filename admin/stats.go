@@ -1,20 +1,34 @@
 package admin
 
-import "time"
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
 
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
-	// Exact counts everything. By default what is counted is bounded, so that the answer is quick whatever is in the tables.
+	// Exact counts everything, which takes seconds where there are millions. By default at most 10,000 messages of each topic
+	// and state are counted, fewer with many topics; of those that are ready or delayed 32,768 altogether, so that
+	// with a backlog a topic may be missing that has only few of them.
 	Exact bool
 }
 
 // Stats is the state of the tables at one time.
 type Stats struct {
 	At         time.Time        `json:"at"`
-	Topics     []TopicStats     `json:"topics"` // of the outbox, sorted
-	Queue      []TopicStats     `json:"queue"`  // of the queue, sorted
-	Forwarders []ForwarderStats `json:"forwarders"`
-	Inbox      []ConsumerStats  `json:"inbox"` // of consumers that have failing or dead messages, sorted
+	Topics     []TopicStats     `json:"topics"`     // of the outbox, those with something unsettled, paused or published lately, sorted
+	Queue      []TopicStats     `json:"queue"`      // of the queue, sorted
+	Forwarders []ForwarderStats `json:"forwarders"` // alive, or vanished less than an hour ago, sorted
+	Inbox      []ConsumerStats  `json:"inbox"`      // of consumers that have failing or dead messages, sorted
 }
 
 // TopicStats is what is known of one topic.
@@ -26,11 +40,12 @@ type TopicStats struct {
 	Dead    Count  `json:"dead"`
 	// Oldest is the age of the oldest message that is ready or failing.
 	Oldest time.Duration `json:"oldest"`
-	// Rate is how many messages a second were published, or processed, in the last minute, as far as such messages are kept.
+	// Rate is how many messages a second were published, or processed, in the last minute, as far as such messages are
+	// kept. With a large table it is an estimate from the newest ones.
 	Rate float64 `json:"rate"`
 	// Paused says that an operator has paused the topic, or that a forwarder that is alive cannot reach its broker.
 	Paused bool `json:"paused"`
-	// PausedBy are those who have, the operator as "operator", with their reasons.
+	// PausedBy are those who have.
 	PausedBy []Pause `json:"paused_by,omitempty"`
 }
 
@@ -46,7 +61,7 @@ type ForwarderStats struct {
 	Name   string   `json:"name"`
 	Scope  string   `json:"scope"`
 	Topics []string `json:"topics"` // empty = all
-	Lanes  int      `json:"lanes"`
+	Lanes  int      `json:"lanes"`  // of 64
 	Alive  bool     `json:"alive"`
 	// LeaseLeft is how long its lease lasts; negative if it has run out: it vanished without a word.
 	LeaseLeft time.Duration `json:"lease_left"`
@@ -57,8 +72,157 @@ type ForwarderStats struct {
 // ConsumerStats is what is known of one consumer of the inbox.
 type ConsumerStats struct {
 	Consumer string `json:"consumer"`
-	Failing  Count  `json:"failing"`
+	Failing  Count  `json:"failing"` // failed, or revived, and not handled since
 	Dead     Count  `json:"dead"`
 	// Oldest is the age of the oldest message that is failing.
 	Oldest time.Duration `json:"oldest"`
+}
+
+const (
+	countEach  = 10_000  // of a topic or consumer
+	countAll   = 200_000 // of all together
+	countLane  = 512
+	rateSample = 10_000
+)
+
+// Stats says how much there is of what, how old it is, how fast it leaves, and who works. Each figure is of a moment of its
+// own. It returns errors of the database.
+func (a *Admin) Stats(ctx context.Context, cfg StatsConfig) (*Stats, error) {
+	s := &Stats{}
+	t := topicSet{}
+	steps := []func() error{
+		func() error { return a.countTopics(ctx, t, cfg.Exact) },
+		func() error { return a.rates(ctx, t) },
+		func() error { return a.pauses(ctx, t) },
+		func() error { return a.forwarders(ctx, s) },
+		func() (err error) { s.Inbox, err = a.consumers(ctx, cfg.Exact); return err },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, fmt.Errorf("stats: %w", err)
+		}
+	}
+	s.Topics = t.sorted()
+	return s, nil
+}
+
+// topicSet is topics by name.
+type topicSet map[string]*TopicStats
+
+func (t topicSet) of(name string) *TopicStats {
+	if t[name] == nil {
+		t[name] = &TopicStats{Topic: name}
+	}
+	return t[name]
+}
+
+func (t topicSet) sorted() []TopicStats {
+	list := make([]TopicStats, 0, len(t))
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		list = append(list, *t[name])
+	}
+	return list
+}
+
+// note adds what was counted of a topic.
+func (t topicSet) note(state State, topic string, c Count, oldest float64) {
+	s := t.of(topic)
+	switch state {
+	case Ready:
+		s.Ready = c
+	case Failing:
+		s.Failing = c
+	case Delayed:
+		s.Delayed = c
+	case Dead:
+		s.Dead = c
+	}
+	if state == Ready || state == Failing {
+		s.Oldest = max(s.Oldest, seconds(oldest))
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func (a *Admin) countTopics(ctx context.Context, t topicSet, exact bool) error {
+	if exact {
+		return a.collect(ctx, func(rows drive.Rows) error {
+			var state State
+			var topic string
+			var c Count
+			var oldest float64
+			err := rows.Scan(&state, &topic, &c.N, &oldest)
+			t.note(state, topic, c, oldest)
+			return err
+		}, sqltext.CountOutboxExact)
+	}
+	for state, statement := range map[State]string{Dead: sqltext.CountDead, Failing: sqltext.CountFailing} {
+		err := a.collect(ctx, func(rows drive.Rows) error {
+			var topic string
+			var c Count
+			var oldest float64
+			err := rows.Scan(&topic, &c.N, &c.More, &oldest)
+			t.note(state, topic, c, oldest)
+			return err
+		}, statement, int64(countEach), int64(countAll))
+		if err != nil {
+			return err
+		}
+	}
+	for state, statement := range map[State]string{Ready: sqltext.CountReady, Delayed: sqltext.CountDelayed} {
+		err := a.collect(ctx, func(rows drive.Rows) error {
+			var topic string
+			var c Count
+			var oldest float64
+			var failing bool
+			err := rows.Scan(&topic, &c.N, &c.More, &oldest, &failing)
+			if !failing { // those were counted above
+				t.note(state, topic, c, oldest)
+			}
+			return err
+		}, statement, int64(countLane))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Admin) rates(ctx context.Context, t topicSet) error {
+	return a.collect(ctx, func(rows drive.Rows) error {
+		var topic string
+		var rate float64
+		err := rows.Scan(&topic, &rate)
+		t.of(topic).Rate = rate
+		return err
+	}, sqltext.Rates, int64(rateSample))
+}
+
+func (a *Admin) pauses(ctx context.Context, t topicSet) error {
+	return a.collect(ctx, func(rows drive.Rows) error {
+		var topic string
+		var p Pause
+		err := rows.Scan(&topic, &p.By, &p.Since, &p.Reason)
+		s := t.of(topic)
+		s.Paused, s.PausedBy = true, append(s.PausedBy, p)
+		return err
+	}, sqltext.Pauses)
+}
+
+func (a *Admin) forwarders(ctx context.Context, s *Stats) error {
+	s.Forwarders = []ForwarderStats{}
+	err := a.collect(ctx, func(rows drive.Rows) error {
+		var f ForwarderStats
+		var topics string
+		var left float64
+		var waiting sql.NullTime
+		if err := rows.Scan(&f.Name, &f.Scope, &topics, &f.Lanes, &left, &waiting); err != nil {
+			return err
+		}
+		f.LeaseLeft, f.Alive, f.WaitingSince = seconds(left), left > 0, waiting.Time
+		s.Forwarders = append(s.Forwarders, f)
+		return json.Unmarshal([]byte(topics), &s.Forwarders[len(s.Forwarders)-1].Topics)
+	}, sqltext.Forwarders)
+	slices.SortStableFunc(s.Forwarders, func(x, y ForwarderStats) int { return cmp.Compare(x.Name, y.Name) })
+	return err
 }

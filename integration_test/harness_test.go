@@ -120,7 +120,7 @@ func (h handle) configured(t testing.TB, cfg outbox.DBConfig) handle {
 }
 
 // dropTables drops the tables of the default names.
-const dropTables = `drop table outbox, outbox_lanes, outbox_forwarders, outbox_life, outbox_topics, outbox_migrations, inbox, inbox_queue`
+const dropTables = `drop table outbox, outbox_lanes, outbox_forwarders, outbox_life, outbox_topics, outbox_migrations, outbox_audit, inbox, inbox_queue`
 
 // makeTables makes the tables of a handle.
 func makeTables(ctx context.Context, db *outbox.DB) error {

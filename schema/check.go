@@ -326,7 +326,7 @@ func (c *inspection) columns(w wantedTable, name string, live relation) {
 			c.problem(object, alter+" SET NOT NULL", "may be NULL")
 		}
 		expression := strings.ReplaceAll(want.expression, "{seq}", c.relations[c.names.Render(w.seq)].text)
-		if got.generated == want.generated && !got.identity && normalized(got.expression) == normalized(expression) {
+		if got.generated == want.generated && got.identity == want.identity && normalized(got.expression) == normalized(expression) {
 			continue
 		}
 		switch {

@@ -7,6 +7,7 @@
 //	outbox_forwarders  one heartbeat row for each running forwarder, or one that waits for others to leave
 //	outbox_life        what tells one life of the server from another; unlogged, so that a crash empties it
 //	outbox_topics      which topics are paused, since when and why
+//	outbox_audit       what operators did, and why
 //	outbox_migrations  which versions Migrate has applied
 //	inbox              identities of messages already handled; no payloads
 //	inbox_queue        messages of package inbox: stored first, processed later

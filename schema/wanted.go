@@ -30,6 +30,7 @@ type wantedColumn struct {
 	name, kind string
 	null       bool
 	generated  bool
+	identity   bool
 	expression string // default or generation expression; {seq} is the sequence
 }
 
@@ -68,6 +69,8 @@ var wanted = []wantedTable{
 			{"{outbox_waiting}", "btree", "lane, due_at, id", "published_at IS NULL AND dead_at IS NULL AND due_at IS NOT NULL"},
 			{"{outbox_dead}", "btree", "lane, id", "dead_at IS NOT NULL"},
 			{"{outbox_held}", "btree", "lane, id", "attempts > 0 AND key <> '' AND published_at IS NULL AND dead_at IS NULL"},
+			{"{outbox_dead_topics}", "btree", "topic, id", "dead_at >= '-infinity'::timestamp with time zone AND published_at IS NULL"},
+			{"{outbox_failing}", "btree", "topic, id", "attempts >= 1 AND published_at IS NULL AND dead_at IS NULL"},
 		},
 	},
 	{
@@ -129,6 +132,24 @@ var wanted = []wantedTable{
 		indexes: []wantedIndex{
 			{"{inbox_processed}", "brin", "processed_at", ""},
 			{"{inbox_failed}", "btree", "received_at", "processed_at IS NULL AND dead_at IS NULL"},
+			{"{inbox_dead}", "btree", "consumer, received_at, message_id", "dead_at IS NOT NULL AND processed_at IS NULL"},
+			{"{inbox_failing}", "btree", "consumer, received_at, message_id", "processed_at IS NULL AND dead_at IS NULL"},
+		},
+	},
+	{
+		name: "{audit}", unique: "id", // neither forwarders nor publishers need it
+		columns: []wantedColumn{
+			{name: "id", kind: "bigint", identity: true},
+			{name: "at", kind: "timestamp with time zone", expression: "clock_timestamp()"},
+			{name: "role", kind: "text", expression: "SESSION_USER"},
+			{name: "actor", kind: "text"},
+			{name: "action", kind: "text"},
+			{name: "reason", kind: "text", expression: "''"},
+			{name: "filter", kind: "jsonb", expression: "'{}'::jsonb"},
+			{name: "matched", kind: "bigint", expression: "0"},
+			{name: "touched", kind: "bigint", expression: "0"},
+			{name: "skipped", kind: "bigint", expression: "0"},
+			{name: "ended_at", kind: "timestamp with time zone", null: true},
 		},
 	},
 	{

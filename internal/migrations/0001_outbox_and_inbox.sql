@@ -39,6 +39,14 @@ CREATE INDEX {outbox_dead} ON {outbox} (lane, id)
 CREATE INDEX {outbox_held} ON {outbox} (lane, id)
     WHERE attempts > 0 AND key <> '' AND published_at IS NULL AND dead_at IS NULL;
 
+-- Package admin finds dead and failing messages by topic with these. Few messages die or fail, so writers do not pay. The
+-- predicates are worded so that no statement of a forwarder can use them in the place of the two above.
+CREATE INDEX {outbox_dead_topics} ON {outbox} (topic, id)
+    WHERE dead_at >= '-infinity' AND published_at IS NULL;
+
+CREATE INDEX {outbox_failing} ON {outbox} (topic, id)
+    WHERE attempts >= 1 AND published_at IS NULL AND dead_at IS NULL;
+
 -- An id means a message within one life of the server. A crash, a promotion and a restored backup empty what is unlogged,
 -- so the token that the next forwarder writes is another one.
 CREATE UNLOGGED TABLE {outbox_life} (
@@ -95,3 +103,25 @@ CREATE INDEX {inbox_processed} ON {inbox} USING brin (processed_at) WITH (pages_
 
 -- Of messages that failed and were not handled since: few, so that clean-up finds the old ones at once.
 CREATE INDEX {inbox_failed} ON {inbox} (received_at) WHERE processed_at IS NULL AND dead_at IS NULL;
+
+-- The same for the consumers of the inbox.
+CREATE INDEX {inbox_dead} ON {inbox} (consumer, received_at, message_id)
+    WHERE dead_at IS NOT NULL AND processed_at IS NULL;
+
+CREATE INDEX {inbox_failing} ON {inbox} (consumer, received_at, message_id)
+    WHERE processed_at IS NULL AND dead_at IS NULL;
+
+-- Who did what and why. The role is who was logged in, whoever the actor says that he is.
+CREATE TABLE {audit} (
+    id       bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    role     text        NOT NULL DEFAULT session_user,
+    actor    text        NOT NULL,
+    action   text        NOT NULL,
+    reason   text        NOT NULL DEFAULT '',
+    filter   jsonb       NOT NULL DEFAULT '{}',
+    matched  bigint      NOT NULL DEFAULT 0,
+    touched  bigint      NOT NULL DEFAULT 0,
+    skipped  bigint      NOT NULL DEFAULT 0,
+    ended_at timestamptz
+);

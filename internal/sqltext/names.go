@@ -23,6 +23,7 @@ type Tables struct {
 	Migrations string // default: Outbox + "_migrations"
 	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
 	Queue      string // default: "inbox_queue" with the default Outbox, else Outbox + "_queue"
+	Audit      string // default: Outbox + "_audit"
 }
 
 // life tells one life of the server, and of the sequence of ids, from another: when the server was started, what a
@@ -44,6 +45,7 @@ func (n Tables) WithDefaults() Tables {
 	fill(&n.Lanes, n.Outbox+"_lanes")
 	fill(&n.Forwarders, n.Outbox+"_forwarders")
 	fill(&n.Migrations, n.Outbox+"_migrations")
+	fill(&n.Audit, n.Outbox+"_audit")
 	if n.Outbox == "outbox" {
 		fill(&n.Inbox, "inbox")
 		fill(&n.Queue, "inbox_queue")
@@ -65,12 +67,15 @@ func (n Tables) Validate() error {
 		{"Migrations", n.Migrations, derived.Migrations},
 		{"Inbox", n.Inbox, derived.Inbox},
 		{"Queue", n.Queue, derived.Queue},
+		{"Audit", n.Audit, derived.Audit},
 	}
 	used := map[string]string{}
-	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_dead", "_held", "_life", "_life_pkey", "_topics", "_topics_pkey"} {
+	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_dead", "_held", "_dead_topics", "_failing", "_life", "_life_pkey", "_topics", "_topics_pkey"} {
 		used[n.Outbox+suffix] = "an index, a sequence or a companion of Outbox"
 	}
-	used[n.Inbox+"_processed"], used[n.Inbox+"_failed"] = "an index of Inbox", "an index of Inbox"
+	for _, suffix := range []string{"_processed", "_failed", "_dead", "_failing"} {
+		used[n.Inbox+suffix] = "an index of Inbox"
+	}
 	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_expiring", "_dead", "_done"} {
 		used[n.Queue+suffix] = "an index or a sequence of Queue"
 	}
@@ -106,6 +111,8 @@ func (n Tables) Render(statement string) string {
 		"{outbox_waiting}", Quote(n.Outbox+"_waiting"),
 		"{outbox_dead}", Quote(n.Outbox+"_dead"),
 		"{outbox_held}", Quote(n.Outbox+"_held"),
+		"{outbox_dead_topics}", Quote(n.Outbox+"_dead_topics"),
+		"{outbox_failing}", Quote(n.Outbox+"_failing"),
 		"{outbox_life}", n.qualified(n.Outbox+"_life"),
 		"{outbox_topics}", n.qualified(n.Outbox+"_topics"),
 		"{lanes}", n.qualified(n.Lanes),
@@ -122,6 +129,9 @@ func (n Tables) Render(statement string) string {
 		"{queue_expiring}", Quote(n.Queue+"_expiring"),
 		"{queue_dead}", Quote(n.Queue+"_dead"),
 		"{queue_done}", Quote(n.Queue+"_done"),
+		"{inbox_dead}", Quote(n.Inbox+"_dead"),
+		"{inbox_failing}", Quote(n.Inbox+"_failing"),
+		"{audit}", n.qualified(n.Audit),
 	).Replace(statement)
 }
 

@@ -38,7 +38,7 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	got := sqltext.Tables{Outbox: "box"}.WithDefaults()
-	want := sqltext.Tables{Outbox: "box", Lanes: "box_lanes", Forwarders: "box_forwarders", Migrations: "box_migrations", Inbox: "box_inbox", Queue: "box_queue"}
+	want := sqltext.Tables{Outbox: "box", Lanes: "box_lanes", Forwarders: "box_forwarders", Migrations: "box_migrations", Inbox: "box_inbox", Queue: "box_queue", Audit: "box_audit"}
 	if got != want {
 		t.Errorf("got %+v", got)
 	}

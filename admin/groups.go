@@ -1,0 +1,96 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+const (
+	groupEach = 10_000 // messages of each topic that are looked at; fewer with many topics
+	maxTexts  = 10_000 // different error texts of all topics
+)
+
+// ErrorGroups groups dead and failing messages by their errors, the largest group first: errors that differ in numbers, ids and
+// quoted text alone are one. Filter.States may be Dead or Failing; default both. It looks at the newest 10,000 messages of each
+// topic and state; Count.More says that there may be more of the group.
+//
+// To act on a group, put its ID into Filter.ErrorGroup.
+func (a *Admin) ErrorGroups(ctx context.Context, f Filter) ([]ErrorGroup, error) {
+	s, states, err := a.prepare(f)
+	if err != nil {
+		return nil, err
+	}
+	if len(f.States) == 0 {
+		states = []State{Dead, Failing}
+	}
+	groups := map[string]*ErrorGroup{}
+	for _, state := range states {
+		if state != Dead && state != Failing {
+			return nil, fmt.Errorf("admin: Filter.States has %q: only dead and failing messages have errors to group", state)
+		}
+		err := s.group(ctx, f, state, func(t errorText) {
+			if id := groupID(t.text); f.ErrorGroup == "" || f.ErrorGroup == id {
+				t.addTo(groups, id)
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("group errors: %w", err)
+		}
+	}
+	list := make([]ErrorGroup, 0, len(groups))
+	for _, g := range groups {
+		slices.Sort(g.Topics)
+		list = append(list, *g)
+	}
+	slices.SortFunc(list, func(x, y ErrorGroup) int {
+		return cmp.Or(cmp.Compare(y.Count.N, x.Count.N), y.Last.Compare(x.Last), cmp.Compare(x.ID, y.ID))
+	})
+	return list, nil
+}
+
+// errorText is messages of one topic or consumer with the same error.
+type errorText struct {
+	owner, text string
+	count       Count
+	first, last time.Time
+}
+
+func (t errorText) addTo(groups map[string]*ErrorGroup, id string) {
+	g := groups[id]
+	if g == nil {
+		g = &ErrorGroup{ID: id, Text: normal(t.text), First: t.first}
+		groups[id] = g
+	}
+	g.Count.N += t.count.N
+	g.Count.More = g.Count.More || t.count.More
+	if t.first.Before(g.First) {
+		g.First = t.first
+	}
+	if !t.last.Before(g.Last) {
+		g.Last, g.Example = t.last, t.text
+	}
+	if !slices.Contains(g.Topics, t.owner) {
+		g.Topics = append(g.Topics, t.owner)
+	}
+}
+
+func (o outboxTable) group(ctx context.Context, f Filter, state State, add func(errorText)) error {
+	statement := sqltext.GroupDead
+	if state == Failing {
+		statement = sqltext.GroupFailing
+	}
+	return o.collect(ctx, func(rows drive.Rows) error {
+		var t errorText
+		err := rows.Scan(&t.owner, &t.text, &t.count.N, &t.first, &t.last, &t.count.More)
+		add(t)
+		return err
+	}, statement, f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(math.MaxInt64), int64(math.MaxInt64),
+		int64(groupEach), int64(maxTexts))
+}

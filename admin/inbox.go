@@ -1,0 +1,179 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// inboxTable is the inbox of the Router's handlers.
+type inboxTable struct{ *Admin }
+
+func (inboxTable) states() []State { return []State{Failing, Dead, Done, Discarded} }
+
+func (inboxTable) validate(f Filter) error {
+	if f.Topic != "" || f.Key != "" {
+		return errors.New("admin: Filter.Topic and Filter.Key are for the outbox and the queue: messages of the inbox have a consumer")
+	}
+	_, _, err := namesOf(f.IDs)
+	return err
+}
+
+// joinID makes one text of what names a message in the inbox or the queue; splitID takes it apart.
+func joinID(owner, name string) string {
+	return strings.NewReplacer("%", "%25", ":", "%3A").Replace(owner) + ":" + name
+}
+
+func splitID(id string) (owner, name string, err error) {
+	owner, name, ok := strings.Cut(id, ":")
+	if !ok || owner == "" || name == "" || !text.Storable(id) {
+		return "", "", fmt.Errorf("%q is no id of a message here: use its consumer or source, a colon, and its id", id)
+	}
+	return strings.NewReplacer("%3A", ":", "%25", "%").Replace(owner), name, nil
+}
+
+func namesOf(ids []string) (owners, names []string, err error) {
+	owners, names = make([]string, len(ids)), make([]string, len(ids))
+	for i, id := range ids {
+		if owners[i], names[i], err = splitID(id); err != nil {
+			return nil, nil, err
+		}
+	}
+	return owners, names, nil
+}
+
+func (inboxTable) place(id string) (place, error) {
+	owner, name, err := splitID(id)
+	return place{Owner: owner, Name: name}, err
+}
+
+func (t inboxTable) step(ctx context.Context, w *walk) (list []found, next *place, err error) {
+	f, from := w.filter, *w.from
+	states := []string{}
+	if w.state != "" {
+		states = append(states, string(w.state))
+	}
+	if from.At == "" {
+		from.At = "-infinity"
+	}
+	args := []any{f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), w.look, int64(w.want), states, from.Owner, from.Name}
+	var statement string
+	switch {
+	case len(f.IDs) > 0:
+		owners, names, err := namesOf(f.IDs)
+		if err != nil {
+			return nil, nil, err
+		}
+		statement, args = sqltext.WalkInboxIDs, append(args, owners, names)
+	case w.state == Dead:
+		statement, args = sqltext.WalkInboxDead, append(args, from.At)
+	case w.state == Failing:
+		statement, args = sqltext.WalkInboxFailing, append(args, from.At)
+	default:
+		statement = sqltext.WalkInboxRows
+	}
+	err = t.collect(ctx, func(rows drive.Rows) error {
+		var m found
+		var horizon bool
+		if err := rows.Scan(&horizon, &m.Owner, &m.At, &m.Name, &m.err); err != nil {
+			return err
+		}
+		if horizon {
+			next = &m.place
+		} else {
+			list = append(list, m)
+		}
+		return nil
+	}, statement, args...)
+	if n := len(list); n == w.want {
+		next = &list[n-1].place
+	}
+	return list, next, err
+}
+
+func (t inboxTable) show(ctx context.Context, places []place) ([]Message, error) {
+	owners, names := make([]string, len(places)), make([]string, len(places))
+	for i, p := range places {
+		owners[i], names[i] = p.Owner, p.Name
+	}
+	byID := make(map[string]Message, len(places))
+	err := t.collect(ctx, func(rows drive.Rows) error {
+		m := Message{In: Inbox}
+		var dead, settled sql.NullTime
+		err := rows.Scan(&m.Consumer, &m.UUID, &m.State, &m.Attempts, &m.LastError, &m.CreatedAt, &dead, &settled)
+		m.ID, m.ErrorGroup, m.DeadAt, m.SettledAt = joinID(m.Consumer, m.UUID), groupID(m.LastError), dead.Time, settled.Time
+		byID[m.ID] = m
+		return err
+	}, sqltext.ShowInbox, owners, names)
+	list := make([]Message, 0, len(places))
+	for _, p := range places {
+		if m, ok := byID[joinID(p.Owner, p.Name)]; ok {
+			list = append(list, m)
+		}
+	}
+	return list, err
+}
+
+// payload is nothing: the inbox keeps identities alone.
+func (inboxTable) payload(context.Context, place) ([]byte, error) { return nil, nil }
+
+func (t inboxTable) group(ctx context.Context, f Filter, state State, add func(errorText)) error {
+	statement := sqltext.GroupInboxDead
+	if state == Failing {
+		statement = sqltext.GroupInboxFailing
+	}
+	return t.collect(ctx, func(rows drive.Rows) error {
+		var e errorText
+		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
+		add(e)
+		return err
+	}, statement, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(groupEach), int64(maxTexts))
+}
+
+// consumers counts what consumers have that is dead or failing.
+func (a *Admin) consumers(ctx context.Context, exact bool) ([]ConsumerStats, error) {
+	each, all := int64(countEach), int64(countAll)
+	if exact {
+		each, all = 1<<62, 1<<62
+	}
+	byName := map[string]*ConsumerStats{}
+	for _, state := range []State{Dead, Failing} {
+		statement := sqltext.CountInboxDead
+		if state == Failing {
+			statement = sqltext.CountInboxFailing
+		}
+		err := a.collect(ctx, func(rows drive.Rows) error {
+			var name string
+			var c Count
+			var oldest float64
+			err := rows.Scan(&name, &c.N, &c.More, &oldest)
+			s := byName[name]
+			if s == nil {
+				s = &ConsumerStats{Consumer: name}
+				byName[name] = s
+			}
+			if state == Dead {
+				s.Dead = c
+			} else {
+				s.Failing, s.Oldest = c, seconds(oldest)
+			}
+			return err
+		}, statement, each, all)
+		if err != nil {
+			return nil, err
+		}
+	}
+	list := make([]ConsumerStats, 0, len(byName))
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		list = append(list, *byName[name])
+	}
+	return list, nil
+}

@@ -1,0 +1,122 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// maxNormal is how much of an error tells its group.
+const maxNormal = 512
+
+// groupID names the group of an error: the same for errors that differ in numbers, ids and quoted text alone. It is the same in
+// every process and version, so that it can be noted down.
+func groupID(err string) string {
+	if err == "" {
+		return ""
+	}
+	return idOf(normal(err))
+}
+
+func idOf(normal string) string {
+	sum := sha256.Sum256([]byte(normal))
+	return hex.EncodeToString(sum[:8])
+}
+
+// normal replaces what differs from one occurrence of an error to the next. It is written by hand because it runs over
+// every error in a batch, and regular expressions take twenty times as long.
+func normal(err string) string {
+	var out strings.Builder
+	space := false
+	for i := 0; i < len(err) && out.Len() < maxNormal; {
+		if c := err[i]; c <= ' ' {
+			space = true
+			i++
+			continue
+		}
+		if space && out.Len() > 0 {
+			out.WriteByte(' ')
+		}
+		space = false
+		n, placeholder := variable(err, i)
+		if n == 0 {
+			n, placeholder = 1, err[i:i+1]
+		}
+		out.WriteString(placeholder)
+		i += n
+	}
+	return strings.ToValidUTF8(out.String(), "")
+}
+
+// variable says how many bytes from i on differ from one occurrence to the next, and what stands for them.
+func variable(s string, i int) (n int, placeholder string) {
+	if n := quoted(s, i); n > 0 {
+		return n, s[i:i+1] + "…" + s[i:i+1]
+	}
+	if !isHex(s[i]) || i > 0 && isWord(s[i-1]) && !isDigit(s[i]) {
+		return 0, ""
+	}
+	if isUUID(s[i:]) {
+		return uuidLength, "<id>"
+	}
+	end, digits := i, 0
+	if strings.HasPrefix(s[i:], "0x") {
+		end += 2
+	}
+	for start := end; end < len(s) && isHex(s[end]); end++ {
+		if isDigit(s[end]) {
+			digits++
+		}
+		if end-start == 0 && start > i {
+			digits++ // 0xff is hex without any digit
+		}
+	}
+	whole := end == len(s) || !isWord(s[end])
+	if before := i > 0 && isWord(s[i-1]); !before && whole && digits > 0 && end-i > digits && (end-i >= 8 || s[i] == '0' && end-i > 2 && s[i+1] == 'x') {
+		return end - i, "<hex>"
+	}
+	if !isDigit(s[i]) {
+		return 0, ""
+	}
+	for end = i; end < len(s) && (isDigit(s[end]) || end+1 < len(s) && strings.IndexByte(".,:", s[end]) >= 0 && isDigit(s[end+1])); end++ {
+	}
+	return end - i, "<n>"
+}
+
+// quoted is the length of quoted text that begins at i; an apostrophe within a word begins none.
+func quoted(s string, i int) int {
+	quote := s[i]
+	if quote != '"' && quote != '\'' && quote != '`' || quote == '\'' && i > 0 && isWord(s[i-1]) {
+		return 0
+	}
+	for end := i + 1; end < len(s) && s[end] != '\n'; end++ {
+		if s[end] == '\\' && quote == '"' {
+			end++
+			continue
+		}
+		if s[end] == quote && (quote != '\'' || end+1 == len(s) || !isWord(s[end+1])) {
+			return end + 1 - i
+		}
+	}
+	return 0
+}
+
+const uuidLength = 36
+
+func isUUID(s string) bool {
+	if len(s) < uuidLength || len(s) > uuidLength && isWord(s[uuidLength]) {
+		return false
+	}
+	for i := range uuidLength {
+		if dash := i == 8 || i == 13 || i == 18 || i == 23; dash != (s[i] == '-') || !dash && !isHex(s[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+func isHex(c byte) bool   { return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f' }
+func isWord(c byte) bool {
+	return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' || c >= 0x80
+}

@@ -1,0 +1,162 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// outboxTable is the outbox.
+type outboxTable struct{ *Admin }
+
+func (outboxTable) states() []State { return []State{Ready, Delayed, Failing, Dead, Done, Discarded} }
+
+func (outboxTable) validate(f Filter) error {
+	if f.Consumer != "" {
+		return errors.New("admin: Filter.Consumer is for the inbox and the queue: messages of the outbox have a topic")
+	}
+	_, err := outboxIDs(f.IDs)
+	return err
+}
+
+func outboxIDs(list []string) ([]int64, error) {
+	ids := make([]int64, len(list))
+	for i, s := range list {
+		var err error
+		if ids[i], err = strconv.ParseInt(s, 10, 64); err != nil {
+			return nil, fmt.Errorf("%q is no id of the outbox: use the number of the message", s)
+		}
+	}
+	return ids, nil
+}
+
+func (outboxTable) place(id string) (place, error) {
+	ids, err := outboxIDs([]string{id})
+	if err != nil {
+		return place{}, err
+	}
+	return place{ID: ids[0]}, nil
+}
+
+func (o outboxTable) step(ctx context.Context, w *walk) (list []found, next *place, err error) {
+	f, from := w.filter, *w.from
+	states := []string{}
+	if w.state != "" {
+		states = append(states, string(w.state))
+	}
+	down, extra := false, []any(nil)
+	var statement string
+	switch {
+	case len(f.IDs) > 0:
+		ids, err := outboxIDs(f.IDs)
+		if err != nil {
+			return nil, nil, err
+		}
+		statement, extra = sqltext.WalkIDs, []any{states, ids}
+	case w.state == Dead && w.newest:
+		statement, down = sqltext.WalkDead, true
+	case w.state == Dead:
+		statement = sqltext.WalkDeadUp
+	case w.state == Failing:
+		statement = sqltext.WalkFailing
+	case w.state == Ready:
+		statement = sqltext.WalkReady
+	case w.state == Delayed:
+		if from.At == "" {
+			from.At = "-infinity"
+		}
+		statement, extra = sqltext.WalkDelayed, []any{from.At}
+	case w.newest:
+		statement, extra, down = sqltext.WalkRows, []any{states}, true
+	default:
+		statement, extra = sqltext.WalkRowsUp, []any{states}
+	}
+	if from == (place{}) || from == (place{At: "-infinity"}) {
+		if from.ID = math.MinInt64; down {
+			from.ID = math.MaxInt64
+		}
+	}
+	args := append([]any{f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), from.ID, w.upto, w.look, int64(w.want)}, extra...)
+	err = o.collect(ctx, func(rows drive.Rows) error {
+		var m found
+		var horizon bool
+		if err := rows.Scan(&horizon, &m.ID, &m.At, &m.key, &m.err); err != nil {
+			return err
+		}
+		if horizon {
+			next = &m.place
+		} else {
+			list = append(list, m)
+		}
+		return nil
+	}, statement, args...)
+	if n := len(list); n == w.want {
+		next = &list[n-1].place
+	}
+	return list, next, err
+}
+
+func (o outboxTable) show(ctx context.Context, places []place) ([]Message, error) {
+	ids := make([]int64, len(places))
+	for i, p := range places {
+		ids[i] = p.ID
+	}
+	byID := make(map[int64]Message, len(ids))
+	err := o.collect(ctx, func(rows drive.Rows) error {
+		var m Message
+		var id int64
+		var metadata string
+		var due, dead, settled sql.NullTime
+		err := rows.Scan(&id, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt, &due, &dead, &settled)
+		m.ID, m.DueAt, m.DeadAt, m.SettledAt = strconv.FormatInt(id, 10), due.Time, dead.Time, settled.Time
+		m.ErrorGroup, m.Metadata = groupID(m.LastError), readMetadata(metadata)
+		byID[id] = m
+		return err
+	}, sqltext.ShowOutbox, ids)
+	list := make([]Message, 0, len(ids))
+	for _, id := range ids {
+		if m, ok := byID[id]; ok {
+			list = append(list, m)
+		}
+	}
+	return list, err
+}
+
+func (o outboxTable) payload(ctx context.Context, p place) (payload []byte, err error) {
+	err = o.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&payload) }, sqltext.OutboxPayload, p.ID)
+	if text.SQLState(err) == text.InsufficientPrivilege {
+		return nil, nil
+	}
+	return payload, err
+}
+
+// readMetadata reads metadata even if it was written by hand and is none.
+func readMetadata(s string) message.Metadata {
+	m := message.Metadata{}
+	if json.Unmarshal([]byte(s), &m) == nil {
+		return m
+	}
+	var loose map[string]json.RawMessage
+	if json.Unmarshal([]byte(s), &loose) != nil {
+		return message.Metadata{"": s}
+	}
+	m = message.Metadata{}
+	for k, raw := range loose {
+		var v string
+		if json.Unmarshal(raw, &v) != nil {
+			v = string(raw)
+		}
+		m[k] = v
+	}
+	return m
+}

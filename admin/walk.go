@@ -1,0 +1,165 @@
+package admin
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// place is where in the order of a walk a message is, and names it.
+type place struct {
+	Owner string `json:"o,omitempty"` // consumer or source
+	At    string `json:"a,omitempty"` // time, as Postgres writes it
+	Name  string `json:"m,omitempty"` // the message's id there
+	ID    int64  `json:"i,omitempty"` // in the outbox
+}
+
+// found is a message that a walk has found.
+type found struct {
+	place
+	key, err string
+}
+
+// walk goes through messages of one state.
+type walk struct {
+	filter Filter
+	state  State // "" = all of Filter.States, or all
+	newest bool  // first, where there is the choice: for those who look
+	from   *place
+	upto   int64 // in the outbox: the largest id that is meant
+	look   int64 // at how many rows of each topic, lane or consumer the next step looks
+	want   int   // how many messages the next step returns at most
+}
+
+const (
+	firstLook = 256
+	maxLook   = 1 << 14
+	quickLook = 10 * time.Millisecond
+)
+
+// source is a table as walks see it.
+type source interface {
+	// states are those that a message can have.
+	states() []State
+	// validate refuses parts of a filter that mean nothing in this table.
+	validate(f Filter) error
+	// step returns the messages that fit, and where the next step goes on; nil at the end.
+	step(ctx context.Context, w *walk) ([]found, *place, error)
+	// show describes messages in the order given. Those that are gone are left out.
+	show(ctx context.Context, places []place) ([]Message, error)
+	// place reads Message.ID.
+	place(id string) (place, error)
+	// payload reads what show leaves out.
+	payload(ctx context.Context, p place) ([]byte, error)
+	// group counts dead or failing messages by what they are about and their error.
+	group(ctx context.Context, f Filter, state State, add func(errorText)) error
+}
+
+func (a *Admin) source(t Table) (source, error) {
+	switch t {
+	case Outbox:
+		return outboxTable{a}, nil
+	case Inbox:
+		return inboxTable{a}, nil
+	case Queue:
+		return nil, fmt.Errorf("admin: the %s cannot be looked at yet", t)
+	}
+	_, err := t.MarshalText()
+	return nil, err
+}
+
+// next makes one step, and has the one after look at more rows if there is time for that. With an error group, the text of
+// each error is looked at here, as SQL cannot tell its group.
+func (w *walk) next(ctx context.Context, s source) ([]found, error) {
+	begun := time.Now()
+	all, to, err := s.step(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	w.from = to
+	if took := time.Since(begun); took < quickLook {
+		w.look = min(2*w.look, maxLook)
+	} else if took > 4*quickLook {
+		w.look = max(w.look/2, firstLook)
+	}
+	if w.filter.ErrorGroup == "" {
+		return all, nil
+	}
+	kept := all[:0]
+	for _, f := range all {
+		if groupID(f.err) == w.filter.ErrorGroup {
+			kept = append(kept, f)
+		}
+	}
+	return kept, nil
+}
+
+func newWalk(f Filter, state State) *walk {
+	return &walk{filter: f, state: state, from: &place{}, upto: math.MaxInt64, look: firstLook}
+}
+
+// cursor is what List.Next says: how many of the filter's states are done, and where in the next one to go on.
+type cursor struct {
+	Done int    `json:"s,omitempty"`
+	From *place `json:"p,omitempty"`
+}
+
+func (c cursor) String() string {
+	b, _ := json.Marshal(c) // it always can be
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func parseCursor(s string) (c cursor, err error) {
+	if s == "" {
+		return c, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err == nil && (c.Done < 0 || c.From != nil && !text.Storable(c.From.Owner+c.From.At+c.From.Name)) {
+		err = errors.New("it was changed")
+	}
+	if err != nil {
+		return c, errCursor
+	}
+	return c, nil
+}
+
+var errCursor = errors.New("admin: Page.After is not the Next of a page before")
+
+// collect runs a statement within Config.QueryTimeout.
+func (a *Admin) collect(ctx context.Context, scan func(drive.Rows) error, statement string, args ...any) error {
+	ctx, cancel := a.bound(ctx)
+	defer cancel()
+	return explain(drive.Collect(ctx, a.db, scan, a.db.Render(statement), args...))
+}
+
+func (a *Admin) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if a.cfg.QueryTimeout < 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, a.cfg.QueryTimeout)
+}
+
+func explain(err error) error {
+	if text.SQLState(err) == text.InsufficientPrivilege {
+		return fmt.Errorf("%w (schema.Roles prints what each role needs)", err)
+	}
+	return text.Explain(err)
+}
+
+// stamp writes a time for a statement; ” = none.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}

@@ -1,0 +1,204 @@
+package integration_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// newAdmin makes an Admin of a handle.
+func newAdmin(t testing.TB, h handle) *admin.Admin {
+	t.Helper()
+	a, err := admin.New(h.db, admin.Config{Actor: "alice"}, nil)
+	require.NoError(t, err)
+	return a
+}
+
+// fillOutbox writes n messages of all states, topics and keys.
+func fillOutbox(t testing.TB, h handle, n int) {
+	t.Helper()
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata, created_at, due_at, attempts, last_error, published_at, dead_at)
+		SELECT 'u' || i, 'topic-' || i % 7, CASE WHEN i % 3 > 0 THEN 'key-' || i % 50 ELSE '' END, convert_to('p' || i, 'UTF8'), '{"n": "1"}',
+		       now() - i * interval '1 second',
+		       CASE i % 6 WHEN 1 THEN now() + (i * 7919 % 1000) * interval '1 second' WHEN 2 THEN now() + interval '1 minute' WHEN 3 THEN now() END,
+		       CASE i % 6 WHEN 2 THEN 1 + i % 5 WHEN 3 THEN 10 ELSE 0 END,
+		       CASE WHEN i % 6 IN (2, 3) THEN CASE WHEN i % 4 < 2 THEN 'order ' || i || ' not found' ELSE 'Broker "b' || i || '" away' END END,
+		       CASE i % 6 WHEN 4 THEN now() WHEN 5 THEN now() END,
+		       CASE i % 6 WHEN 3 THEN now() WHEN 5 THEN now() END
+		  FROM generate_series(1, $1::int) i`, n)
+}
+
+// TestListPages compares the pages of lists with what one plain query finds.
+func TestListPages(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	const rows = 4000
+	fillOutbox(t, h, rows)
+	a := newAdmin(t, h)
+	begun := time.Now()
+	group, err := a.ErrorGroups(t.Context(), admin.Filter{States: []admin.State{admin.Dead}})
+	require.NoError(t, err)
+	require.Len(t, group, 2)
+	for name, c := range map[string]struct {
+		filter admin.Filter
+		where  string
+		order  string
+	}{
+		"all":                {admin.Filter{}, "true", "id DESC"},
+		"dead":               {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "id DESC"},
+		"failing":            {admin.Filter{States: []admin.State{admin.Failing}}, "s = 'failing'", "id"},
+		"ready":              {admin.Filter{States: []admin.State{admin.Ready}}, "s = 'ready'", "id"},
+		"delayed":            {admin.Filter{States: []admin.State{admin.Delayed}}, "s = 'delayed'", "due_at, id"},
+		"done":               {admin.Filter{States: []admin.State{admin.Done}}, "s = 'done'", "id DESC"},
+		"discarded":          {admin.Filter{States: []admin.State{admin.Discarded}}, "s = 'discarded'", "id DESC"},
+		"dead of a topic":    {admin.Filter{States: []admin.State{admin.Dead}, Topic: "topic-3"}, "s = 'dead' AND topic = 'topic-3'", "id DESC"},
+		"failing of a key":   {admin.Filter{States: []admin.State{admin.Failing}, Key: "key-2"}, "s = 'failing' AND key = 'key-2'", "id"},
+		"ready of a key":     {admin.Filter{States: []admin.State{admin.Ready}, Key: "key-20"}, "s = 'ready' AND key = 'key-20'", "id"},
+		"delayed of a topic": {admin.Filter{States: []admin.State{admin.Delayed}, Topic: "topic-1"}, "s = 'delayed' AND topic = 'topic-1'", "due_at, id"},
+		"by error":           {admin.Filter{States: []admin.State{admin.Dead}, ErrorContains: "ORDER 1"}, "s = 'dead' AND last_error LIKE '%order 1%'", "id DESC"},
+		"by group":           {admin.Filter{States: []admin.State{admin.Dead}, ErrorGroup: group[0].ID}, fmt.Sprintf("s = 'dead' AND last_error LIKE '%s%%'", group[0].Example[:5]), "id DESC"},
+		"by age": {admin.Filter{After: begun.Add(-time.Hour), Before: begun.Add(-time.Minute)},
+			"created_at >= '" + begun.Add(-time.Hour).UTC().Format(time.RFC3339Nano) + "' AND created_at < '" + begun.Add(-time.Minute).UTC().Format(time.RFC3339Nano) + "'", "id DESC"},
+		"by id":        {admin.Filter{States: []admin.State{admin.Dead}, IDs: []string{"9", "3", "4", "77777"}}, "id IN (3, 9)", "id"},
+		"two states":   {admin.Filter{States: []admin.State{admin.Dead, admin.Failing}}, "s IN ('dead', 'failing')", "s, CASE s WHEN 'dead' THEN -id ELSE id END"},
+		"nothing fits": {admin.Filter{Topic: "topic-9"}, "false", "id"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := column[int64](t, h, "SELECT id FROM (SELECT o.*, "+sqltext.OutboxState+" AS s FROM outbox o) o WHERE "+c.where+" ORDER BY "+c.order)
+			for _, limit := range []int{0, 7, 1000} {
+				if limit == 7 && len(want) > 200 {
+					continue
+				}
+				var got []int64
+				for p := (admin.Page{Limit: limit}); ; {
+					l, err := a.List(t.Context(), c.filter, p)
+					require.NoError(t, err)
+					for _, m := range l.Messages {
+						id, err := strconv.ParseInt(m.ID, 10, 64)
+						require.NoError(t, err)
+						got = append(got, id)
+					}
+					if p.After = l.Next; p.After == "" {
+						break
+					}
+				}
+				require.True(t, slices.Equal(want, got), "limit %d: %d instead of %d", limit, len(got), len(want))
+			}
+		})
+	}
+}
+
+func TestGetAndGroups(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		fillOutbox(t, h, 600)
+		a := newAdmin(t, h)
+		m, err := a.Get(t.Context(), admin.Outbox, "3")
+		require.NoError(t, err)
+		assert.Equal(t, "u3", m.UUID)
+		assert.Equal(t, admin.Dead, m.State)
+		assert.Equal(t, "p3", string(m.Payload))
+		assert.Equal(t, 2, m.Bytes)
+		assert.Equal(t, 10, m.Attempts)
+		assert.Equal(t, "1", m.Metadata.Get("n"))
+		assert.False(t, m.DeadAt.IsZero() || m.CreatedAt.IsZero() || m.DueAt.IsZero())
+		assert.True(t, m.SettledAt.IsZero())
+		_, err = a.Get(t.Context(), admin.Outbox, "6666")
+		require.ErrorIs(t, err, admin.ErrUnknown)
+		_, err = a.Get(t.Context(), admin.Outbox, "3; DROP TABLE outbox")
+		require.ErrorContains(t, err, "no id")
+
+		groups, err := a.ErrorGroups(t.Context(), admin.Filter{})
+		require.NoError(t, err)
+		require.Len(t, groups, 2)
+		assert.Equal(t, int64(100), groups[0].Count.N)
+		assert.Equal(t, int64(100), groups[1].Count.N)
+		texts := []string{groups[0].Text, groups[1].Text}
+		slices.Sort(texts)
+		assert.Equal(t, []string{`Broker "…" away`, "order <n> not found"}, texts)
+		assert.Len(t, groups[0].Topics, 7)
+
+		s, err := a.Stats(t.Context(), admin.StatsConfig{})
+		require.NoError(t, err)
+		exact, err := a.Stats(t.Context(), admin.StatsConfig{Exact: true})
+		require.NoError(t, err)
+		require.Len(t, s.Topics, 7)
+		for i, topic := range s.Topics {
+			for state, n := range map[string]admin.Count{"ready": topic.Ready, "failing": topic.Failing, "delayed": topic.Delayed, "dead": topic.Dead} {
+				want := h.count(t, "SELECT count(*) FROM outbox o WHERE topic = $1 AND "+sqltext.OutboxState+" = $2", topic.Topic, state)
+				assert.Equal(t, admin.Count{N: int64(want)}, n, "%s of %s", state, topic.Topic)
+			}
+			assert.Greater(t, topic.Oldest, time.Minute)
+			assert.Greater(t, topic.Rate, 0.0)
+			topic.Oldest, exact.Topics[i].Oldest, topic.Rate, exact.Topics[i].Rate = 0, 0, 0, 0
+			assert.Equal(t, topic, exact.Topics[i])
+		}
+	})
+}
+
+func TestInboxLists(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error, processed_at, dead_at)
+		SELECT 'shop:' || i % 3 || '%/h', 'm:' || i, now() - i % 100 * interval '1 second', i % 4,
+		       CASE WHEN i % 4 > 0 THEN 'order ' || i || ' is bad' END,
+		       CASE i % 4 WHEN 0 THEN now() WHEN 3 THEN now() END, CASE i % 4 WHEN 1 THEN now() WHEN 3 THEN now() END
+		  FROM generate_series(1, 2000) i`)
+	a := newAdmin(t, h)
+	for name, c := range map[string]struct {
+		filter admin.Filter
+		where  string
+		order  string
+	}{
+		"all":     {admin.Filter{}, "true", "message_id"},
+		"dead":    {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "received_at, message_id"},
+		"failing": {admin.Filter{States: []admin.State{admin.Failing}, ErrorContains: "ORDER 1"}, "s = 'failing' AND last_error LIKE 'order 1%'", "received_at, message_id"},
+		"done":    {admin.Filter{States: []admin.State{admin.Done}}, "s = 'done'", "message_id"},
+		"of one":  {admin.Filter{States: []admin.State{admin.Dead}, Consumer: "shop:1%/h"}, "s = 'dead' AND consumer LIKE 'shop:1%'", "received_at, message_id"},
+		"by id":   {admin.Filter{IDs: []string{"shop%3A1%25/h:m:1", "shop%3A2%25/h:m:1"}}, "message_id = 'm:1'", "message_id"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := column[string](t, h, "SELECT consumer || message_id FROM (SELECT i.*, "+sqltext.InboxState+" AS s FROM inbox i) i WHERE "+c.where+" ORDER BY consumer, "+c.order)
+			require.NotEmpty(t, want)
+			c.filter.In = admin.Inbox
+			var got []string
+			for p := (admin.Page{Limit: 70}); ; {
+				l, err := a.List(t.Context(), c.filter, p)
+				require.NoError(t, err)
+				for _, m := range l.Messages {
+					got = append(got, m.Consumer+m.UUID)
+				}
+				if p.After = l.Next; p.After == "" {
+					break
+				}
+			}
+			assert.Equal(t, want, got)
+		})
+	}
+	m, err := a.Get(t.Context(), admin.Inbox, "shop%3A1%25/h:m:1")
+	require.NoError(t, err)
+	assert.Equal(t, "shop:1%/h", m.Consumer)
+	assert.Equal(t, "m:1", m.UUID)
+	assert.Equal(t, "shop%3A1%25/h:m:1", m.ID)
+	groups, err := a.ErrorGroups(t.Context(), admin.Filter{In: admin.Inbox})
+	require.NoError(t, err)
+	require.Len(t, groups, 1)
+	assert.Equal(t, int64(1000), groups[0].Count.N)
+	assert.Len(t, groups[0].Topics, 3)
+	s, err := a.Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	require.Len(t, s.Inbox, 3)
+	for _, c := range s.Inbox {
+		assert.Equal(t, int64(h.count(t, "SELECT count(*) FROM inbox WHERE consumer = $1 AND dead_at IS NOT NULL AND processed_at IS NULL", c.Consumer)), c.Dead.N)
+		assert.Equal(t, int64(h.count(t, "SELECT count(*) FROM inbox WHERE consumer = $1 AND dead_at IS NULL AND processed_at IS NULL", c.Consumer)), c.Failing.N)
+		assert.Greater(t, c.Oldest, 90*time.Second)
+	}
+}

@@ -1,0 +1,111 @@
+package sqltext
+
+// The statements by which package admin describes messages of the outbox, and changes them.
+const (
+	// ShowOutbox describes messages. It does not touch payloads, so that a role that may not read them may look.
+	//
+	// Arguments: ids.
+	ShowOutbox = `SELECT o.id, o.uuid, o.topic, o.key, ` + OutboxState + `, o.attempts, coalesce(left(o.last_error, 1024), ''), o.metadata::text,
+       ` + createdAt + `, ` + dueAt + `, ` + deadAt + `, ` + publishedAt + `
+  FROM {outbox} o WHERE o.id = ANY ($1::bigint[])`
+
+	// OutboxPayload reads the payload of one message.
+	//
+	// Arguments: id.
+	OutboxPayload = `SELECT o.payload FROM {outbox} o WHERE o.id = $1::bigint`
+
+	// LastOutboxID is the largest id, so that an act knows where to end.
+	LastOutboxID = `SELECT coalesce(max(o.id), 0) FROM {outbox} o`
+
+	// RequeueOutbox sends messages again. due_at is not NULL and attempts not 0: such a row has left the part of the index
+	// that is read past a mark, and holds its key until it is sent. Another generation makes it another message to
+	// JetStream, which would swallow it as a copy otherwise.
+	//
+	// Arguments of all acts on the outbox: ids, states in which the messages must still be, entry in the audit log, how many
+	// messages that stands for, what becomes their error text.
+	RequeueOutbox = actOutbox + `UPDATE {outbox} o
+       SET due_at = clock_timestamp(), attempts = 1, dead_at = NULL, published_at = NULL,
+           last_error = coalesce(nullif($5::text, ''), o.last_error),
+           metadata = o.metadata || jsonb_build_object('outbox_generation',
+               CASE WHEN o.metadata->>'outbox_generation' ~ '^[0-9]{1,9}$' THEN (o.metadata->>'outbox_generation')::bigint + 1 ELSE 1 END::text)
+      FROM free WHERE o.id = free.id RETURNING o.id` + acted
+
+	// DiscardOutbox settles messages that are never to be sent. A discarded row is told from a published one by dead_at. It
+	// holds no key, and is deleted as a published one is.
+	//
+	// Arguments: those of RequeueOutbox.
+	DiscardOutbox = actOutbox + `UPDATE {outbox} o
+       SET published_at = clock_timestamp(), dead_at = coalesce(o.dead_at, clock_timestamp()),
+           last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)
+      FROM free WHERE o.id = free.id RETURNING o.id` + acted
+
+	// FlushOutbox makes what waits due now.
+	//
+	// Arguments: those of RequeueOutbox.
+	FlushOutbox = actOutbox + `UPDATE {outbox} o
+       SET due_at = clock_timestamp(), last_error = coalesce(nullif($5::text, ''), o.last_error)
+      FROM free WHERE o.id = free.id RETURNING o.id` + acted
+
+	// Somebody else's lock is not waited for: what has it is skipped, and counted.
+	actOutbox = `WITH free AS MATERIALIZED (
+    SELECT o.id FROM {outbox} o
+     WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[]) ORDER BY o.id FOR UPDATE OF o SKIP LOCKED
+), changed AS (
+    `
+	acted = `
+), noted AS (
+    UPDATE {audit} SET matched = matched + $4::bigint, touched = touched + (SELECT count(*) FROM changed),
+           skipped = skipped + $4::bigint - (SELECT count(*) FROM changed)
+     WHERE id = $3::bigint
+)
+SELECT count(*) FROM changed`
+
+	// What a row may hold that no client can read is left out.
+	dueAt       = `CASE WHEN o.due_at BETWEEN ` + readable + ` THEN o.due_at END AS due_at`
+	deadAt      = `CASE WHEN o.dead_at BETWEEN ` + readable + ` THEN o.dead_at END AS dead_at`
+	publishedAt = `CASE WHEN o.published_at BETWEEN ` + readable + ` THEN o.published_at END AS published_at`
+	readable    = `timestamptz '1970-01-02 00:00Z' AND timestamptz '9999-12-30 00:00Z'`
+)
+
+// The audit log.
+const (
+	// BeginAct writes the entry of an act before it changes anything.
+	//
+	// Arguments: actor, action, reason, filter (JSON text).
+	BeginAct = `INSERT INTO {audit} (actor, action, reason, filter) VALUES ($1::text, $2::text, $3::text, $4::jsonb) RETURNING id`
+
+	// EndAct says that the act has ended by itself.
+	//
+	// Arguments: entry.
+	EndAct = `UPDATE {audit} SET ended_at = clock_timestamp() WHERE id = $1::bigint`
+
+	// CountClean notes what a clean-up deleted.
+	//
+	// Arguments: entry, rows.
+	CountClean = `UPDATE {audit} SET matched = matched + $2::bigint, touched = touched + $2::bigint WHERE id = $1::bigint`
+
+	// Audit reads a page of the log, newest first.
+	//
+	// Arguments: id before which to read, how many.
+	Audit = `SELECT a.id, a.at, a.actor, a.role, a.action, a.reason, a.filter::text, a.matched, a.touched, a.skipped, a.ended_at
+  FROM {audit} a WHERE a.id < $1::bigint ORDER BY a.id DESC LIMIT $2::bigint`
+
+	// PauseTopic notes that an operator has paused a topic; one that is paused stays so, for the first reason.
+	//
+	// Arguments: topic, reason, actor.
+	PauseTopic = `WITH paused AS (
+    INSERT INTO {outbox_topics} (topic, forwarder, reason) VALUES ($1::text, '00000000-0000-0000-0000-000000000000', nullif($2::text, ''))
+    ON CONFLICT (topic, forwarder) DO NOTHING RETURNING topic
+)
+INSERT INTO {audit} (actor, action, reason, filter, touched, ended_at)
+SELECT $3::text, 'pause', $2::text, jsonb_build_object('in', 'outbox', 'topic', $1::text), (SELECT count(*) FROM paused), clock_timestamp()`
+
+	// ResumeTopic takes that back.
+	//
+	// Arguments: topic, reason, actor.
+	ResumeTopic = `WITH resumed AS (
+    DELETE FROM {outbox_topics} WHERE topic = $1::text AND forwarder = '00000000-0000-0000-0000-000000000000' RETURNING topic
+)
+INSERT INTO {audit} (actor, action, reason, filter, touched, ended_at)
+SELECT $3::text, 'resume', $2::text, jsonb_build_object('in', 'outbox', 'topic', $1::text), (SELECT count(*) FROM resumed), clock_timestamp()`
+)

@@ -1,0 +1,106 @@
+package sqltext
+
+// The statements of admin.Stats. What they count is bounded, and with many topics or consumers the bound of each is lower: a
+// page of figures must be there at once however much there is to count. Those called Exact have no bound.
+const (
+	// CountDead counts dead messages by topic: how many, whether there may be more, and the age of the first in seconds.
+	//
+	// Arguments: how many to count of each topic at most, and of all together.
+	CountDead = countTopics + isDead + countNext + isDead + counted + isDead + countedEnd
+
+	// CountFailing does the same to messages that failed and wait for another attempt.
+	//
+	// Arguments: those of CountDead.
+	CountFailing = countTopics + isFailing + countNext + isFailing + counted + isFailing + countedEnd
+
+	// CountReady counts messages that are ready by topic, the oldest of each lane: what is stuck is among them. No
+	// index has them by topic, which each writer would pay for.
+	//
+	// Arguments: how many to count of each lane.
+	CountReady = `WITH looked AS MATERIALIZED (
+    SELECT s.lane, r.*
+      FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
+           SELECT o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
+            WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+            ORDER BY o.lane, o.id LIMIT $1::bigint) r
+)` + countedLanes
+
+	// CountDelayed counts messages that wait for a time of their sender's choice, those that fall due first.
+	//
+	// Arguments: those of CountReady.
+	CountDelayed = `WITH looked AS MATERIALIZED (
+    SELECT s.lane, r.*
+      FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
+           SELECT o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
+            WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+            ORDER BY o.lane, o.due_at, o.id LIMIT $1::bigint) r
+)` + countedLanes
+
+	// CountOutboxExact counts all that is not settled, by state and topic.
+	CountOutboxExact = `SELECT c.state, c.topic, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(c.created_at)), 0)::float8
+  FROM (SELECT CASE WHEN o.attempts > 0 THEN 'failing' ELSE 'ready' END AS state, o.topic, ` + createdAt + ` FROM {outbox} o
+         WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+        UNION ALL
+        SELECT CASE WHEN o.attempts > 0 THEN 'failing' ELSE 'delayed' END, o.topic, ` + createdAt + ` FROM {outbox} o
+         WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+        UNION ALL
+        SELECT 'dead', o.topic, ` + createdAt + ` FROM {outbox} o WHERE ` + isDead + `) c
+ GROUP BY c.state, c.topic`
+
+	// Rates says how many messages a second were published in the last minute, by topic. It looks at the newest rows and, in
+	// case there is a backlog, at those before what is ready. Rows that do not reach back a minute stand for the time that they do.
+	//
+	// Arguments: how many rows to look at in each place.
+	Rates = `WITH place AS MATERIALIZED (
+    SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY r.id) AS id
+      FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
+           SELECT o.id FROM {outbox} o
+            WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+            ORDER BY o.lane, o.id LIMIT 1) r
+), looked AS MATERIALIZED (
+    (SELECT 1 AS part, o.id, o.topic, CASE WHEN o.dead_at IS NULL THEN o.published_at END AS at FROM {outbox} o ORDER BY o.id DESC LIMIT $1::bigint)
+    UNION ALL
+    (SELECT 2, o.id, o.topic, CASE WHEN o.dead_at IS NULL THEN o.published_at END FROM place p JOIN {outbox} o ON o.id < p.id ORDER BY o.id DESC LIMIT $1::bigint)
+), part AS (
+    SELECT l.part, min(l.id) AS low,
+           CASE WHEN count(*) < $1::bigint THEN 60 ELSE greatest(1, least(60, extract(epoch FROM clock_timestamp() - min(l.at)))) END::float8 AS seconds
+      FROM looked l GROUP BY l.part
+)
+SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part = l.part
+ WHERE l.at > clock_timestamp() - interval '1 minute' AND (l.part = 1 OR l.id < coalesce((SELECT low FROM part WHERE part = 1), 0))
+ GROUP BY l.topic`
+
+	// Forwarders lists forwarders and how many lanes each owns.
+	Forwarders = `SELECT f.name, f.scope, array_to_json(f.topics)::text, coalesce(l.lanes, 0), extract(epoch FROM f.expires_at - clock_timestamp())::float8, f.waiting_since
+  FROM {forwarders} f LEFT JOIN (SELECT owner, count(*) AS lanes FROM {lanes} GROUP BY owner) l ON l.owner = f.id
+ ORDER BY f.name, f.id`
+
+	// Pauses lists why topics are paused: by an operator, or by forwarders that are alive.
+	Pauses = `SELECT t.topic, coalesce(f.name, 'operator'), ` + pausedAt + `, coalesce(t.reason, '')
+  FROM {outbox_topics} t LEFT JOIN {forwarders} f ON f.id = t.forwarder AND f.expires_at > clock_timestamp()
+ WHERE f.id IS NOT NULL OR t.forwarder = '00000000-0000-0000-0000-000000000000'
+ ORDER BY t.topic, t.forwarder`
+
+	pausedAt = `least(greatest(t.paused_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z')`
+
+	countTopics = `WITH RECURSIVE topics(topic) AS (
+    SELECT * FROM (SELECT o.topic FROM {outbox} o WHERE `
+	countNext = ` ORDER BY o.topic LIMIT 1) first
+    UNION ALL
+    SELECT (SELECT o.topic FROM {outbox} o WHERE o.topic > t.topic AND `
+	counted = ` ORDER BY o.topic LIMIT 1) FROM topics t WHERE t.topic IS NOT NULL
+), bound AS MATERIALIZED (
+    SELECT greatest(1, least($1::bigint, $2::bigint / greatest(1, count(*)))) AS n FROM topics
+)
+SELECT t.topic, c.n, c.n >= bound.n, coalesce(c.oldest, 0)
+  FROM topics t CROSS JOIN bound CROSS JOIN LATERAL (
+       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(r.created_at))::float8 AS oldest
+         FROM (SELECT ` + createdAt + ` FROM {outbox} o WHERE o.topic = t.topic AND `
+	countedEnd = ` ORDER BY o.topic, o.id LIMIT bound.n) r) c
+ WHERE t.topic IS NOT NULL`
+
+	countedLanes = `
+SELECT l.topic, count(*), (SELECT bool_or(n >= $1::bigint) FROM (SELECT count(*) AS n FROM looked GROUP BY lane) f),
+       extract(epoch FROM clock_timestamp() - min(l.created_at))::float8, l.attempts > 0 AS failing
+  FROM looked l GROUP BY l.topic, failing`
+)

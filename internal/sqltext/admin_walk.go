@@ -1,0 +1,153 @@
+package sqltext
+
+// The walks of package admin find messages in an order that pages can follow. A walk looks at so many rows and no
+// more, whatever the filter refuses of them, and then says from where the next one goes on: so each is quick however
+// many rows there are, and a page may be empty with more to come.
+//
+// Where an index has the messages by topic or by lane, a walk looks at some of each and merges them. It is
+// complete up to the horizon: the first of the places at which it stopped looking at one of them.
+//
+// One result says where the horizon is, if there is one; the others are those that fit, in order.
+//
+// Arguments of all walks of the outbox: topic, key, part of the error text (” = any), times between which the
+// message was written (RFC 3339 text, ” = any), id after which the walk goes on, id up to which it
+// looks, how many rows of each topic or lane it looks at, how many of those that fit it returns.
+const (
+	// WalkDead walks dead messages, newest first.
+	WalkDead = walkDead + `o.id < $6::bigint ORDER BY o.topic DESC, o.id DESC` + topicsEnd + walkedDown
+
+	// WalkDeadUp walks them oldest first, as acts do: what is made pending again leaves in the order in which it falls due.
+	WalkDeadUp = walkDead + `o.id > $6::bigint AND o.id <= $7::bigint ORDER BY o.topic, o.id` + topicsEnd + walkedUp
+
+	// WalkFailing walks messages that failed and wait for another attempt, oldest first: what has held its key for longest.
+	WalkFailing = walkFailing + `o.id > $6::bigint AND o.id <= $7::bigint ORDER BY o.topic, o.id` + topicsEnd + walkedUp
+
+	// WalkReady walks messages that are ready, oldest first.
+	WalkReady = `WITH looked AS MATERIALIZED (
+    SELECT s.lane::text AS source, r.*
+      FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
+           SELECT ` + looked + ` FROM {outbox} o
+            WHERE (o.lane, o.id) > (s.lane, $6::bigint) AND (o.lane, o.id) <= (s.lane, $7::bigint)
+              AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+            ORDER BY o.lane, o.id LIMIT $8::bigint) r
+     WHERE $2::text = '' OR s.lane = hashtext($2::text) & 63` + walkedUp
+
+	// WalkDelayed walks messages that wait for a time of their sender's choice, in the order of these times. Those
+	// that failed are in the same index, and passed by.
+	//
+	// One argument more: the time that belongs to the id after which it goes on.
+	WalkDelayed = `WITH looked AS MATERIALIZED (
+    SELECT s.lane::text AS source, r.*
+      FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
+           SELECT o.id, o.due_at, o.key, o.last_error, ` + fits + ` AND o.attempts = 0 AS fits FROM {outbox} o
+            WHERE (o.lane, o.due_at, o.id) > (s.lane, $10::timestamptz, $6::bigint) AND o.lane <= s.lane
+              AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+            ORDER BY o.lane, o.due_at, o.id LIMIT $8::bigint) r
+     WHERE $2::text = '' OR s.lane = hashtext($2::text) & 63
+), horizon AS (
+    SELECT f.due_at, f.id
+      FROM (SELECT DISTINCT ON (l.source) l.due_at, l.id, count(*) OVER (PARTITION BY l.source) AS n
+              FROM looked l ORDER BY l.source, l.due_at DESC, l.id DESC) f
+     WHERE f.n >= $8::bigint ORDER BY f.due_at, f.id LIMIT 1
+)
+(SELECT true, h.id, h.due_at::text, ''::text, ''::text FROM horizon h)
+UNION ALL
+(SELECT false, l.id, l.due_at::text, l.key, coalesce(left(l.last_error, 1024), '')
+   FROM looked l LEFT JOIN horizon h ON true
+  WHERE l.fits AND (h.id IS NULL OR (l.due_at, l.id) <= (h.due_at, h.id)) ORDER BY l.due_at, l.id LIMIT $9::bigint)`
+
+	// WalkRows walks all messages, or what is settled, newest first.
+	//
+	// One argument more: states (empty = all).
+	WalkRows = walkRows + `o.id < $6::bigint ORDER BY o.id DESC LIMIT $8::bigint) r` + walkedDown
+
+	// WalkRowsUp walks them oldest first.
+	//
+	// Arguments: those of WalkRows.
+	WalkRowsUp = walkRows + `o.id > $6::bigint AND o.id <= $7::bigint ORDER BY o.id LIMIT $8::bigint) r` + walkedUp
+
+	// WalkIDs walks messages that are named, oldest first.
+	//
+	// Arguments: those of WalkRows; ids.
+	WalkIDs = walkRows + `o.id = ANY ($11::bigint[]) AND o.id > $6::bigint ORDER BY o.id LIMIT $8::bigint) r` + walkedUp
+
+	// GroupDead counts the newest dead messages of each topic by topic and error.
+	//
+	// Arguments: those of WalkDead; the last is how many groups it returns.
+	GroupDead = walkDead + `o.id < $6::bigint ORDER BY o.topic DESC, o.id DESC` + topicsEnd + grouped
+
+	// GroupFailing does the same to messages that failed and wait.
+	//
+	// Arguments: those of GroupDead.
+	GroupFailing = walkFailing + `o.id < $6::bigint ORDER BY o.topic DESC, o.id DESC` + topicsEnd + grouped
+
+	// OutboxState is the state of a row of the outbox. A discarded row has both times.
+	OutboxState = `CASE WHEN o.published_at IS NOT NULL THEN CASE WHEN o.dead_at IS NULL THEN 'done' ELSE 'discarded' END
+                WHEN o.dead_at IS NOT NULL THEN 'dead' WHEN o.attempts > 0 THEN 'failing'
+                WHEN o.due_at IS NOT NULL THEN 'delayed' ELSE 'ready' END`
+
+	looked = `o.id, o.key, o.last_error, ` + createdAt + `, ` + fits + ` AS fits`
+
+	fits = `(($1::text = '' OR o.topic = $1::text) AND ($2::text = '' OR o.key = $2::text)
+              AND ($3::text = '' OR position(lower($3::text) IN lower(o.last_error)) > 0)
+              AND ($4::text = '' OR o.created_at >= nullif($4::text, '')::timestamptz)
+              AND ($5::text = '' OR o.created_at < nullif($5::text, '')::timestamptz) AND o.id <= $7::bigint)`
+
+	// These are the words of the indexes by topic.
+	isDead    = `o.dead_at >= '-infinity' AND o.published_at IS NULL`
+	isFailing = `o.attempts >= 1 AND o.published_at IS NULL AND o.dead_at IS NULL`
+
+	walkDead    = topics + isDead + nextTopic + isDead + ofTopic + isDead + ` AND `
+	walkFailing = topics + isFailing + nextTopic + isFailing + ofTopic + isFailing + ` AND `
+
+	// Each topic is found by one step down the index.
+	topics = `WITH RECURSIVE topics(topic) AS (
+    SELECT * FROM (SELECT o.topic FROM {outbox} o
+                    WHERE ($1::text = '' OR o.topic = $1::text) AND `
+	nextTopic = ` ORDER BY o.topic LIMIT 1) first
+    UNION ALL
+    SELECT (SELECT o.topic FROM {outbox} o
+             WHERE o.topic > t.topic AND `
+	ofTopic = ` ORDER BY o.topic LIMIT 1)
+      FROM topics t WHERE t.topic IS NOT NULL AND $1::text = ''
+), looked AS MATERIALIZED (
+    SELECT t.topic AS source, r.*
+      FROM topics t CROSS JOIN LATERAL (
+           SELECT ` + looked + ` FROM {outbox} o
+            WHERE o.topic = t.topic AND `
+	topicsEnd = ` LIMIT $8::bigint) r
+     WHERE t.topic IS NOT NULL`
+
+	walkRows = `WITH looked AS MATERIALIZED (
+    SELECT ''::text AS source, r.*
+      FROM (SELECT o.id, o.key, o.last_error, ` + fits + ` AND ($10::text[] = '{}' OR ` + OutboxState + ` = ANY ($10::text[])) AS fits
+              FROM {outbox} o WHERE `
+
+	walkedUp = `
+), horizon AS (
+    SELECT min(f.id) AS id FROM (SELECT max(l.id) AS id FROM looked l GROUP BY l.source HAVING count(*) >= $8::bigint) f
+)
+(SELECT true, h.id, ''::text, ''::text, ''::text FROM horizon h WHERE h.id IS NOT NULL)
+UNION ALL
+(SELECT false, l.id, ''::text, l.key, coalesce(left(l.last_error, 1024), '')
+   FROM looked l CROSS JOIN horizon h
+  WHERE l.fits AND (h.id IS NULL OR l.id <= h.id) ORDER BY l.id LIMIT $9::bigint)`
+
+	walkedDown = `
+), horizon AS (
+    SELECT max(f.id) AS id FROM (SELECT min(l.id) AS id FROM looked l GROUP BY l.source HAVING count(*) >= $8::bigint) f
+)
+(SELECT true, h.id, ''::text, ''::text, ''::text FROM horizon h WHERE h.id IS NOT NULL)
+UNION ALL
+(SELECT false, l.id, ''::text, l.key, coalesce(left(l.last_error, 1024), '')
+   FROM looked l CROSS JOIN horizon h
+  WHERE l.fits AND (h.id IS NULL OR l.id >= h.id) ORDER BY l.id DESC LIMIT $9::bigint)`
+
+	grouped = `
+), sources AS (
+    SELECT l.source, count(*) >= $8::bigint AS more FROM looked l GROUP BY l.source
+)
+SELECT l.source, coalesce(left(l.last_error, 1024), '') AS error, count(*), min(l.created_at), max(l.created_at), s.more
+  FROM looked l JOIN sources s ON s.source = l.source
+ WHERE l.fits GROUP BY l.source, error, s.more ORDER BY count(*) DESC LIMIT $9::bigint`
+)
