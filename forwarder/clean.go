@@ -34,7 +34,7 @@ type cleaner struct {
 // younger.
 func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	var life string
-	if e.step(func(time.Time) { life = e.window.Life() }); life == "" {
+	if e.step(func(time.Time) { life, _ = e.window.Life() }); life == "" {
 		return nil // nothing was read yet
 	}
 	if life != c.life {

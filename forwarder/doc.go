@@ -69,8 +69,10 @@
 // Each read also names the life of the server: when it was started, a token that a crash or a promotion
 // empties, and the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean
 // other messages and what is known of transactions means nothing, so all that was read is forgotten and read anew. The
-// lanes are retaken under higher epochs, so that no failure of before counts. What was published in another life is
-// settled only for rows that have the message's uuid.
+// lanes are retaken under epochs that this forwarder never had of them, whatever became of the table, so that no failure of
+// before counts. What was published in another life is settled only for rows that have the message's uuid. A sequence that
+// is lower than before is another life too, since setval leaves its file as it is. If it has passed its old value again before
+// anybody looks, setval goes unseen: the database has no trace of it.
 //
 // # Publishing (internal/board, workers.go)
 //

@@ -122,7 +122,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		tickNow:   make(chan struct{}, 1),
 		running:   make(chan struct{}),
 	}
-	e.keeper.e = e
+	e.keeper = keeper{e: e, had: map[int16]int64{}}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
 	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}}
 	t := cfg.tables

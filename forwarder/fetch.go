@@ -48,7 +48,7 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 	var f board.Row // one for all to be scanned into
 	dest := []any{&lane, &f.ID, &f.UUID, &f.Topic, &f.Key, &f.Payload, &f.Metadata, &f.CreatedAt, &f.Attempts}
 	var some []board.Row // made some at a time, as there may be many
-	found := false
+	found, life := false, ""
 	err := drive.Collect(ctx, q, func(rows drive.Rows) error {
 		f.Payload, f.Metadata = nil, nil // their arrays belong to the row before
 		if err := rows.Scan(dest...); err != nil {
@@ -57,7 +57,9 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 		source := lane &^ (window.Lanes - 1)
 		if source == sqltext.FromHeader {
 			found = true
-			return ans.header(&f)
+			err := ans.header(&f)
+			life = w.Life(&ans.Answer)
+			return err
 		}
 		lane -= source
 		if len(some) == cap(some) {
@@ -66,7 +68,7 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 		some = append(some, f)
 		row := &some[len(some)-1]
 		row.Term = board.Term{Lane: lane, Epoch: w.Epochs[lane]}
-		row.Life = ans.Life
+		row.Life = life
 		ans.Rows++
 		ans.Bytes += int64(len(row.Payload) + len(row.Metadata))
 		switch source {

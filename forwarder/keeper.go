@@ -3,6 +3,7 @@ package forwarder
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -26,8 +27,9 @@ type keeper struct {
 	q      drive.Querier // a connection that handlers cannot starve
 	joined bool          // nobody else may read our topics
 	waits  waitReport
-	short  int // plans in a row that found lanes missing to our share
-	owned  int // lanes, as it was last reported
+	short  int             // plans in a row that found lanes missing to our share
+	owned  int             // lanes, as it was last reported
+	had    map[int16]int64 // the highest epoch of each lane that was ours
 }
 
 func (k *keeper) keep(ctx context.Context) {
@@ -156,6 +158,10 @@ func (k *keeper) takeLanes(ctx context.Context, query string, list []lease.Term)
 	}
 	e := k.e
 	lanes, epochs := columns(list)
+	had := make([]int64, len(list))
+	for i, t := range list {
+		had[i] = k.had[t.Lane]
+	}
 	got := map[int16]int64{}
 	err := drive.Collect(ctx, k.q, func(rows drive.Rows) error {
 		var lane int16
@@ -163,7 +169,8 @@ func (k *keeper) takeLanes(ctx context.Context, query string, list []lease.Term)
 		err := rows.Scan(&lane, &epoch)
 		got[lane] = epoch
 		return err
-	}, query, e.cfg.Scope, e.owner, lanes, epochs)
+	}, query, e.cfg.Scope, e.owner, lanes, epochs, had)
+	maps.Copy(k.had, got)
 	if err != nil {
 		return fmt.Errorf("take lanes: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -127,7 +128,13 @@ func (s *settler) writePublished(ctx context.Context, rows []*board.Row, careful
 			}
 		}
 	} else {
-		_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, uuids, life)
+		var current string
+		var seq int64
+		e.step(func(time.Time) { current, seq = e.window.Life() })
+		if life != current {
+			life = ""
+		}
+		_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, uuids, window.ServersLife(life), seq)
 	}
 	e.obs.settled(observe.SettleEnd{Done: len(done), Duration: time.Since(begun), Err: err})
 	if err != nil {

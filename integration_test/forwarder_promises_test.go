@@ -39,7 +39,7 @@ func TestEpochs(t *testing.T) {
 		epoch := func() int64 { return value[int64](t, h, "select epoch from outbox_lanes where lane = $1", lane) }
 		take := func(statement, owner string) int64 {
 			before := epoch()
-			taken := column[int64](t, h, "with taken as ("+sqltext.Tables{}.Render(statement)+") select epoch from taken", "s", owner, []int64{lane}, []int64{before})
+			taken := column[int64](t, h, "with taken as ("+sqltext.Tables{}.Render(statement)+") select epoch from taken", "s", owner, []int64{lane}, []int64{before}, []int64{0})
 			require.Equal(t, []int64{before + 1}, taken)
 			require.Equal(t, before+1, epoch())
 			return before + 1

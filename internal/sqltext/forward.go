@@ -187,10 +187,12 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
 
 	// SettlePublished marks messages published. A publish that happened is a fact, whoever reports it
 	// and whatever became of the lane since, so no epoch is checked. But in another life an id may mean another message,
-	// after a TRUNCATE ... RESTART IDENTITY, a crash, a restore: then the uuid must be the same as well. To compare the
-	// uuids always costs 1.5 to 3 us of the server for each message.
+	// after a TRUNCATE ... RESTART IDENTITY, a crash, a restore: then the uuid must be the same as well. So it must when the
+	// sequence was set back, which leaves its file as it is. To compare the uuids always costs 1.5 to 3 us of the server
+	// for each message.
 	//
-	// Arguments: ids, uuids, the life that all of them were read in as in Fetch's header ('' = they differ).
+	// Arguments: ids, uuids, the life that all of them were read in as in Fetch's header ('' = they differ, or it is over),
+	// and the sequence as of a read in that life.
 	SettlePublished = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL
  WHERE id = ANY ($1::bigint[]) AND published_at IS NULL` + sameMessage
 
@@ -201,7 +203,8 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
 
 	// The first part is computed once, after the statement's snapshot: what it sees is of that life. The hash of the last part
 	// is built only if it is false.
-	sameMessage = ` AND ({life} = $3::text OR (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[])))`
+	sameMessage = ` AND ({life} = $3::text AND (SELECT s.last_value FROM {outbox_id_seq} s) >= $4::bigint
+      OR (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[])))`
 
 	// SettleUnlocked is SettlePublished that passes by the messages that somebody else's transaction has locked, and
 	// returns their ids.

@@ -66,11 +66,12 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
   FROM {lanes} l LEFT JOIN {forwarders} f ON f.id = l.owner AND f.expires_at > clock_timestamp()
  WHERE l.scope = $1::text ORDER BY l.lane`
 
-	// TakeLanes takes lanes whose epoch is still the one that was read and whose owner is not alive.
+	// TakeLanes takes lanes whose epoch is still the one that was read and whose owner is not alive. It gives them epochs
+	// above all that the owner-to-be had of them: those in the table may be older, after a crash that lost commits, or a restore.
 	//
-	// Arguments: scope, own id, lanes, epochs.
-	TakeLanes = `UPDATE {lanes} l SET owner = $2::uuid, epoch = l.epoch + 1
-  FROM unnest($3::bigint[], $4::bigint[]) AS c(lane, epoch)
+	// Arguments: scope, own id, lanes, epochs, the highest epochs that one had.
+	TakeLanes = `UPDATE {lanes} l SET owner = $2::uuid, epoch = greatest(l.epoch, c.had) + 1
+  FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) AS c(lane, epoch, had)
  WHERE l.scope = $1::text AND l.lane = c.lane AND l.epoch = c.epoch
    AND NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND f.expires_at > clock_timestamp())
 RETURNING l.lane, l.epoch`
@@ -78,9 +79,9 @@ RETURNING l.lane, l.epoch`
 	// RetakeLanes raises the epochs of one's own lanes. It is how a forwarder starts anew with lanes that it has: what it
 	// found out under the old epochs, and did not settle yet, must not count any more.
 	//
-	// Arguments: scope, own id, lanes, epochs.
-	RetakeLanes = `UPDATE {lanes} l SET epoch = l.epoch + 1
-  FROM unnest($3::bigint[], $4::bigint[]) AS c(lane, epoch)
+	// Arguments: those of TakeLanes.
+	RetakeLanes = `UPDATE {lanes} l SET epoch = greatest(l.epoch, c.had) + 1
+  FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) AS c(lane, epoch, had)
  WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = c.lane AND l.epoch = c.epoch
 RETURNING l.lane, l.epoch`
 

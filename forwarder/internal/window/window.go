@@ -5,7 +5,11 @@
 // it: Next, then Complete or Failed, and between two reads whatever else there is to say.
 package window
 
-import "time"
+import (
+	"strconv"
+	"strings"
+	"time"
+)
 
 // Lanes is how many lanes there are. Everything by lane is an array that the lane's number is the index of.
 const Lanes = 64
@@ -15,8 +19,9 @@ type Window struct {
 	lanes   [Lanes]lane
 	tracker tracker
 	limiter limiter
-	life    string // of the last complete read; "" = none yet
-	resting bool   // that read reached the end and had not far to go
+	life    string // of the last complete read, as the server names it; "" = none yet
+	resets  int
+	resting bool // that read reached the end and had not far to go
 }
 
 // lane is one that is read. Its zero value is one that is not.
@@ -39,6 +44,7 @@ type Request struct {
 	// from the end. One limit then holds for all of them together: the sum of theirs.
 	Single bool
 	wide   int64 // the stretch of a read that is not single
+	resets int
 }
 
 // ByLane makes a request that may be single one that is not.
@@ -50,7 +56,7 @@ func (r *Request) ByLane() {
 
 // Answer is what a complete read found.
 type Answer struct {
-	Life     string // names one life of server and sequence, in which an id means one message
+	Life     string // how the server names one life of its own and of the sequence's file
 	Snapshot Snapshot
 	Rewind   int64 // the lowest bound of a tracked transaction that is no longer in progress; -1 = none
 	Owned    [Lanes]bool
@@ -102,19 +108,36 @@ func (w *Window) Mark(number int16) (mark, epoch int64) {
 	return w.lanes[number].mark, w.lanes[number].epoch
 }
 
-// Life returns the life of the last complete read; "" before the first.
-func (w *Window) Life() string { return w.life }
+// Life names the life of the last complete read, with how far the sequence was then; "" before the first. A Reset begins
+// another one also if the server has the same name for it, because its sequence was set back.
+func (w *Window) Life() (name string, seq int64) {
+	if w.life == "" {
+		return "", 0
+	}
+	return nameLife(w.resets, w.life), w.tracker.seq
+}
+
+// Life names the life of what an answer to the request holds.
+func (r *Request) Life(a *Answer) string { return nameLife(r.resets, a.Life) }
+
+func nameLife(resets int, server string) string { return strconv.Itoa(resets) + " " + server }
+
+// ServersLife returns how the server names a life.
+func ServersLife(name string) string {
+	_, server, _ := strings.Cut(name, " ")
+	return server
+}
 
 // Reset forgets all that was read: in a new life of the server ids mean other messages, and what is known of
 // transactions means nothing.
 func (w *Window) Reset() {
-	*w = Window{limiter: w.limiter}
+	*w = Window{limiter: w.limiter, resets: w.resets + 1}
 }
 
 // Next makes the request for the next read. known returns how many rows of a lane need no second look, above
 // the mark and in all: a read returns them again, so its limit must leave room for them.
 func (w *Window) Next(room Room, known func(lane int16, mark int64) (above, all int)) Request {
-	r := Request{Stretch: w.limiter.stretch}
+	r := Request{Stretch: w.limiter.stretch, resets: w.resets}
 	r.Xids, r.Bounds, r.Los, r.SegmentBounds = w.tracker.args()
 	for n := range w.lanes {
 		r.Epochs[n], r.Marks[n] = w.lanes[n].epoch, w.lanes[n].mark

@@ -143,8 +143,19 @@ func TestLives(t *testing.T) {
 		t.Errorf("after a reset, %+v", r)
 	}
 	w.Take(1, 2)
+	r := next(w)
+	old := r.Life(&other)
 	if p := w.Complete(next(w), other); p.Life != Same {
 		t.Error("the life after a reset is a change")
+	}
+	if name, seq := w.Life(); name != old || seq != 150 || ServersLife(name) != "b" {
+		t.Errorf("life %q, sequence %d", name, seq)
+	}
+	w.Reset()
+	w.Take(1, 3)
+	w.Complete(next(w), other)
+	if name, _ := w.Life(); name == old || ServersLife(name) != "b" {
+		t.Errorf("life %q after a reset, %q before", name, old)
 	}
 }
 
