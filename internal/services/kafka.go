@@ -120,7 +120,11 @@ func startRealKafka(ctx context.Context, java, jars string, opts Options) (*Kafk
 					return nil, err
 				}
 			}
-			return exec.Command(java, "-Xmx512m", "-Dlog4j2.configurationFile="+logging, "-cp", classes, "kafka.Kafka", properties), nil
+			args := []string{"-Xmx512m", "-Dlog4j2.configurationFile=" + logging, "-cp", classes}
+			if opts.QuickStart {
+				args = append(args, "-XX:TieredStopAtLevel=1")
+			}
+			return exec.Command(java, append(args, "kafka.Kafka", properties)...), nil
 		},
 		ready: func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, readyTimeout)

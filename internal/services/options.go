@@ -21,6 +21,12 @@ type Options struct {
 	// PostgresSettings are further settings ("name=value") for a Postgres started here. They are ignored for one
 	// named by the environment.
 	PostgresSettings []string
+
+	// QuickStart has a Kafka started here compiled for a quick start and not for throughput, at half of the processor's time.
+	QuickStart bool
+
+	// Own starts a Postgres even if the environment names one: for who stops or kills it.
+	Own bool
 }
 
 var saying sync.Mutex

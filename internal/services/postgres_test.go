@@ -40,6 +40,14 @@ func TestPostgres(t *testing.T) {
 		}
 	}
 
+	closeConn(conn)
+	copied, err := p.CopyDatabase(ctx, one)
+	must(t, err)
+	must(t, queryRow(ctx, copied, "select n from kept", new(int)))
+	conn, err = pgx.Connect(ctx, one)
+	must(t, err)
+	defer closeConn(conn)
+
 	wantKept := func() {
 		t.Helper()
 		if p.URL() != address {
@@ -144,6 +152,9 @@ func TestPostgresFromEnvironment(t *testing.T) {
 	if _, err := StartPostgres(ctx, Options{Log: io.Discard}); err == nil {
 		t.Error("a server that does not answer was taken")
 	}
+	own, err := StartPostgres(ctx, Options{Log: io.Discard, Own: true})
+	must(t, err)
+	must(t, own.Close())
 }
 
 func TestPgBouncer(t *testing.T) {
