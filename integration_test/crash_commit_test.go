@@ -27,6 +27,7 @@ import (
 // TestUnknownCommitIsHarmless breaks the connection while COMMIT is under way, on its way to the server or back,
 // and delivers the message again.
 func TestUnknownCommitIsHarmless(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	for _, c := range []struct {
 		what      string
@@ -48,6 +49,7 @@ func TestUnknownCommitIsHarmless(t *testing.T) {
 // TestSavepointThatCannotBeUndone breaks the connection while a nested transaction is undone whose failure the handler
 // tolerates. It returns nil, but nothing of it is committed.
 func TestSavepointThatCannotBeUndone(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	for _, name := range []string{"pgx", "sql-pgx", "sql-pq"} {
 		t.Run(name, func(t *testing.T) {

@@ -9,18 +9,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
 // TestPostgresKilled kills the server under load and brings it back. The worker processes recover by themselves.
 func TestPostgresKilled(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
-	t.Setenv("OUTBOX_POSTGRES_URL", "") // one that may be killed
-	server, err := services.StartPostgres(t.Context(), services.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Close()) })
-
+	server := ownServer(t)
 	w := newCrashWorld(t, newPgxHandle(t, server.URL()), 60)
 	w.broker.answers(flaky)
 	var workers []*worker

@@ -51,6 +51,7 @@ func (w *crashWorld) awaitShares(a, b *worker) {
 
 // TestKilledForwarderIsReplacedInTime kills one of two forwarders under load.
 func TestKilledForwarderIsReplacedInTime(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	const lease, slack = 2 * time.Second, 10 * time.Second // slack for a busy machine
 	for round := range rounds(2, 10) {
@@ -91,6 +92,7 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 // and some of them bad, some of the messages with the broker already, some arriving now, some never.
 // Wherever the other one stands by then, no key may lose its order or get stuck.
 func TestStoppedForwarderDisturbsNothing(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	t.Run("handles", func(t *testing.T) {
 		for _, handle := range []string{"pgx", "sql-pq"} {

@@ -14,21 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
-
-// ownServer starts a server that a test may stop, and opens a migrated database of it.
-func ownServer(t *testing.T) (*services.Postgres, handle) {
-	t.Helper()
-	t.Setenv("OUTBOX_POSTGRES_URL", "")
-	server, err := services.StartPostgres(t.Context(), services.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Close()) })
-	h := newPgxHandle(t, server.URL())
-	require.NoError(t, makeTables(t.Context(), h.db))
-	return server, h
-}
 
 // settledCounter is an observer that counts what was settled as published.
 type settledCounter struct {
@@ -52,8 +39,9 @@ func (deaf) Owned(context.Context, observe.Owned)         {}
 
 // TestStandbyIsNotRead turns the server into a standby under a forwarder that has messages to publish, and promotes it.
 func TestStandbyIsNotRead(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
-	server, h := ownServer(t)
+	server, h := ownMigratedServer(t)
 	reads := make(chan error, 1000)
 	cfg := quickConfig()
 	cfg.LeaseTTL = time.Minute // else nothing would be published for want of a lease

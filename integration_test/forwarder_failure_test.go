@@ -47,6 +47,7 @@ type knowingBroker struct{ *fakeBroker }
 func (knowingBroker) Classify(err error) forwarder.Verdict { return classify(err) }
 
 func TestForwarderAsksThePublisherForVerdicts(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	broker := newFakeBroker()
@@ -70,6 +71,7 @@ func TestForwarderAsksThePublisherForVerdicts(t *testing.T) {
 }
 
 func TestUnavailableTopicPauses(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, classifyingConfig())
@@ -115,6 +117,7 @@ func TestUnavailableTopicPauses(t *testing.T) {
 // skips, deletes or gives it up. Then the rest of the key, on another topic, waits no longer, and keys of the same lane that
 // the operator left alone wait on.
 func TestKeyGoesOnWithoutItsFirstMessage(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := classifyingConfig()
@@ -159,6 +162,7 @@ func TestKeyGoesOnWithoutItsFirstMessage(t *testing.T) {
 
 // TestUnavailableAfterRejection: the only message left on a topic waits for another attempt when the broker goes away.
 func TestUnavailableAfterRejection(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := classifyingConfig()
@@ -177,6 +181,7 @@ func TestUnavailableAfterRejection(t *testing.T) {
 }
 
 func TestRejectedMessageIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, quickConfig())
@@ -201,6 +206,7 @@ func TestRejectedMessageIsTriedAgain(t *testing.T) {
 
 // TestUnkeyedBackoff: a message without a key waits as long as its backoff says, however it is found.
 func TestUnkeyedBackoff(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -221,6 +227,7 @@ func TestUnkeyedBackoff(t *testing.T) {
 }
 
 func TestPermanentIsDeadAtOnce(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, classifyingConfig())
@@ -244,6 +251,7 @@ func TestPermanentIsDeadAtOnce(t *testing.T) {
 }
 
 func TestDeathNeedsAttemptsAndAge(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -265,6 +273,7 @@ func TestDeathNeedsAttemptsAndAge(t *testing.T) {
 }
 
 func TestOperator(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()
@@ -297,6 +306,7 @@ func TestOperator(t *testing.T) {
 }
 
 func TestHoldDead(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := classifyingConfig()
@@ -332,6 +342,7 @@ func TestHoldDead(t *testing.T) {
 
 // TestHoldDeadThatAnOperatorGaveUp: a message is declared dead while it waits behind another.
 func TestHoldDeadThatAnOperatorGaveUp(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -351,6 +362,7 @@ func TestHoldDeadThatAnOperatorGaveUp(t *testing.T) {
 }
 
 func TestDelayedMessages(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()
@@ -388,6 +400,7 @@ func TestDelayedMessages(t *testing.T) {
 
 // TestManyDueAtOnce: what falls due together leaves without waiting for a poll after every few.
 func TestManyDueAtOnce(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `insert into outbox (uuid, topic, key, payload, due_at)
@@ -397,6 +410,7 @@ func TestManyDueAtOnce(t *testing.T) {
 }
 
 func TestPublishTimeout(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -424,6 +438,7 @@ func TestPublishTimeout(t *testing.T) {
 
 // TestLateSuccess: the publish that timed out has worked after all, while its message waits for the next attempt.
 func TestLateSuccess(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -445,6 +460,7 @@ func TestLateSuccess(t *testing.T) {
 }
 
 func TestPublisherThatPanics(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	var attempts atomic.Int32
@@ -463,6 +479,7 @@ func TestPublisherThatPanics(t *testing.T) {
 
 // TestRowsWrittenByHand: what the write side would have refused stops nothing else.
 func TestRowsWrittenByHand(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		for i, metadata := range []string{`null`, `[]`, `{"a": 1}`, `"text"`} {
@@ -481,6 +498,7 @@ func TestRowsWrittenByHand(t *testing.T) {
 
 // TestLockedRow: somebody's open transaction on one message keeps no other from being settled.
 func TestLockedRow(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.publish(t, "orders", "", numbered("", 1, 50)...)
@@ -490,7 +508,7 @@ func TestLockedRow(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "select from outbox where id = 17 for update")
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout = 200 * time.Millisecond
+	cfg.QueryTimeout = time.Second
 	startForwarder(t, h, cfg)
 	const pending = "select count(*) from outbox where published_at is null"
 	eventually(t, func() bool { return h.count(t, pending) == 1 }, "all but one are settled")
@@ -501,6 +519,7 @@ func TestLockedRow(t *testing.T) {
 // TestDeathIsRemembered: recording a death again, because the answer was lost, calls the message dead again, or its
 // key would be let go though it is to be held.
 func TestDeathIsRemembered(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.publish(t, "orders", "K", "1")
 	const owner = "00000000-0000-0000-0000-000000000001"

@@ -131,6 +131,7 @@ func refuse(payload string) func(string, *message.Message) error {
 // TestHeldKeyOutlivesItsOwner: a key is held, its owner vanishes, another takes over: nothing of the key passes,
 // and the other keys of its lane do not notice that it is held.
 func TestHeldKeyOutlivesItsOwner(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, heldKeyOutlivesItsOwner)
 }
@@ -200,6 +201,7 @@ func (s failuresSettled) SettleEnd(_ context.Context, end observe.SettleEnd) {
 
 // TestStaleOwner stops an owner while it publishes or reads, has its lanes taken, and lets it go on.
 func TestStaleOwner(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, staleOwner)
 }
@@ -352,6 +354,7 @@ func staleOwner(t *testing.T, h handle) {
 
 // TestManyHeldKeysAtOnce holds 10,000 keys and lets all of them go: those that were never held go on meanwhile.
 func TestManyHeldKeysAtOnce(t *testing.T) {
+	t.Parallel()
 	const keys = 10000
 	for _, c := range []struct {
 		name    string

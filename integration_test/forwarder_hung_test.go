@@ -12,6 +12,7 @@ import (
 // TestHungTopicStopsNoOther: publishes of one topic hang, as many as Concurrency allows and more wait. Another topic goes on, and
 // that topic as well once they return.
 func TestHungTopicStopsNoOther(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	for name, timeout := range map[string]time.Duration{"without a time-out": -1, "after their time-out": 50 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

@@ -36,6 +36,7 @@ type cleanings struct {
 func (c cleanings) CleanEnd(_ context.Context, end observe.CleanEnd) { c.ends <- end }
 
 func TestForwarderCleansTheInbox(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cleaned := cleanings{ends: make(chan observe.CleanEnd, 100)}
@@ -59,6 +60,7 @@ func TestForwarderCleansTheInbox(t *testing.T) {
 }
 
 func TestCleaningTheInbox(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		agedInbox(t, h, 25)
 		db := (*core.DB)(h.db)
@@ -77,6 +79,7 @@ func TestCleaningTheInbox(t *testing.T) {
 
 // A role may lack the grants, because its forwarder is not to touch the inbox.
 func TestInboxRetentionOff(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	agedInbox(t, h, 5)

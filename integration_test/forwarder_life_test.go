@@ -34,6 +34,7 @@ func forEachRetention(t *testing.T, test func(t *testing.T, cfg forwarder.Config
 // TestIdsThatAreHandedOutAgain: while messages are being published, their ids are given to others, and the sequence passes
 // its old value, before anybody reads again. The others are published as well.
 func TestIdsThatAreHandedOutAgain(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	for name, again := range map[string]string{
 		"truncate": "truncate outbox restart identity",
@@ -93,6 +94,7 @@ func tried(w world, payloads []string) (n int) {
 // TestServerWithOtherRows publishes messages while their server dies in one of several ways, and comes back with their
 // ids given to others: those are published as well.
 func TestServerWithOtherRows(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	for name, end := range map[string]func(t *testing.T, h handle, server *services.Postgres){
 		"restart": func(t *testing.T, _ handle, server *services.Postgres) {
@@ -114,7 +116,7 @@ func TestServerWithOtherRows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
-				server, h := ownServer(t)
+				server, h := ownMigratedServer(t)
 				publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
 				settled := &settledCounter{}
 				h = h.seenBy(t, settled)
@@ -172,14 +174,10 @@ func killBackend(t *testing.T, h handle) {
 // TestCommitsThatACrashLost: with synchronous_commit = off a crash loses the last commits and hands their ids out again. What
 // was published of them does not settle the messages that have the ids now.
 func TestCommitsThatACrashLost(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
-		t.Setenv("OUTBOX_POSTGRES_URL", "")
-		server, err := services.StartPostgres(t.Context(), services.Options{PostgresSettings: []string{
-			"synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off", "full_page_writes=off",
-		}})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, server.Close()) })
+		server := ownServer(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off", "full_page_writes=off")
 		other := newPgxHandle(t, server.URL()) // nobody is woken by what it writes
 		h, gate := newStatementGate(t, server.URL())
 		defer gate.releaseAll()
@@ -232,6 +230,7 @@ func TestCommitsThatACrashLost(t *testing.T) {
 // the held keys were loaded and before the first read. Were it recorded, its message would not be read and nobody would know
 // that it holds its key.
 func TestFailureOfAnotherLife(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()

@@ -14,7 +14,6 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
@@ -27,6 +26,7 @@ func newForwarder(t testing.TB, h handle, pub message.Publisher, cfg forwarder.C
 }
 
 func TestRunOnceAndClose(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	f := newForwarder(t, h, newFakeBroker(), quickConfig())
@@ -53,6 +53,7 @@ func TestRunOnceAndClose(t *testing.T) {
 }
 
 func TestRunThatCannotStart(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -66,6 +67,7 @@ func TestRunThatCannotStart(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.publish(t, "orders", "K", numbered("", 1, 300)...)
@@ -91,6 +93,7 @@ func TestDrain(t *testing.T) {
 
 // TestDrainOfARunningForwarder also sends what fell due since the last look at delayed messages.
 func TestDrainOfARunningForwarder(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -118,6 +121,7 @@ func TestDrainOfARunningForwarder(t *testing.T) {
 
 // TestWake: nobody waits for the poll interval who said that there is something.
 func TestWake(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()
@@ -148,6 +152,7 @@ func TestWake(t *testing.T) {
 
 // TestGracefulShutdown: what is under way is waited for and settled, and the next forwarder need not wait for the lease.
 func TestGracefulShutdown(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()
@@ -187,6 +192,7 @@ func TestGracefulShutdown(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -215,13 +221,9 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 
 // TestDatabaseGoesAway restarts and kills the server under a forwarder.
 func TestDatabaseGoesAway(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
-	server, err := services.StartPostgres(t.Context(), services.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, server.Close()) })
-	if err := server.Restart(t.Context()); errors.Is(err, errors.ErrUnsupported) {
-		t.Skip("the server is not ours to restart")
-	}
+	server := ownServer(t)
 	url, err := server.NewDatabase(t.Context())
 	require.NoError(t, err)
 	for _, open := range []func() handle{
@@ -276,6 +278,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 }
 
 func TestRetention(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	// Old enough: published long ago. Not: published lately though written long ago, pending, waiting, dead.
@@ -310,6 +313,7 @@ func TestRetention(t *testing.T) {
 
 // TestSequenceSetBack is what a restored dump looks like to a forwarder that goes on.
 func TestSequenceSetBack(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	w := startForwarder(t, h, quickConfig())
@@ -325,6 +329,7 @@ func TestSequenceSetBack(t *testing.T) {
 
 // TestDrainBesideRun: whichever of the two comes first, both do what they should.
 func TestDrainBesideRun(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	for range 10 {
@@ -344,6 +349,7 @@ func TestDrainBesideRun(t *testing.T) {
 
 // TestShutdownFreesIdleLanes: one publish that takes its time keeps one lane, and the others go on elsewhere.
 func TestShutdownFreesIdleLanes(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -372,6 +378,7 @@ func TestShutdownFreesIdleLanes(t *testing.T) {
 
 // TestFrozenStarter: a process that stands still while it joins keeps nobody from renewing its lease.
 func TestFrozenStarter(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	tx, err := h.pool.Begin(t.Context())
@@ -388,6 +395,7 @@ func TestFrozenStarter(t *testing.T) {
 
 // TestRetentionOfTopics: a forwarder deletes what it published, and not what others did.
 func TestRetentionOfTopics(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	for _, topic := range []string{"mine", "theirs"} {

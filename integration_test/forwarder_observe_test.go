@@ -66,6 +66,7 @@ func (w *witness) Owned(_ context.Context, owned observe.Owned)           { note
 // TestForwarderIsObserved: observers of the handle are told of each publish and its verdict, of deaths, pauses and statements. What
 // one puts into the context and the metadata reaches the publisher, and the metadata begin as they are stored at each attempt.
 func TestForwarderIsObserved(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	eyes := &witness{}
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, rudeObserver{func() { panic("user code") }}, eyes, &settledCounter{})
@@ -159,6 +160,7 @@ func TestForwarderIsObserved(t *testing.T) {
 
 // TestSubscriberIsObserved: a delivery counts as a publish, which ends with the ack.
 func TestSubscriberIsObserved(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	eyes := &witness{}
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, eyes)

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
@@ -31,6 +30,7 @@ func (h handle) outcome(t testing.TB, owner string, epoch int64, attempts int64)
 
 // TestEpochs: a failure counts once, and only under the owner and the epoch of its lane; whoever takes a lane raises its epoch.
 func TestEpochs(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.publish(t, "orders", "K", "1")
 		const owner, other = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
@@ -62,13 +62,9 @@ func TestEpochs(t *testing.T) {
 // TestTransactionAboveTheSnapshot: when the outbox is read, a transaction has its id and its row, but no later one has ended yet. So the
 // snapshot does not list it among those in progress: its id is at xmax. It commits after all, and its message leaves before a later one.
 func TestTransactionAboveTheSnapshot(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
-	t.Setenv("OUTBOX_POSTGRES_URL", "")
-	server, err := services.StartPostgres(t.Context(), services.Options{PostgresSettings: []string{"autovacuum=off"}}) // nobody else has transactions
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Close()) })
-	h := newPgxHandle(t, server.URL())
-	require.NoError(t, makeTables(t.Context(), h.db))
+	_, h := ownMigratedServer(t, "autovacuum=off") // nobody else has transactions
 	cfg := quickConfig()
 	cfg.LeaseTTL = 5 * time.Minute // no renewal meanwhile
 	w := startForwarder(t, h, cfg)
@@ -95,6 +91,7 @@ func TestTransactionAboveTheSnapshot(t *testing.T) {
 
 // TestReadThatIsOlderThanTheSettling returns a message again that was published and settled meanwhile: it is not sent again.
 func TestReadThatIsOlderThanTheSettling(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
@@ -133,6 +130,7 @@ func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 
 // TestLanesWithResultsOnTheirWay are not given back: the next owner would read messages that are published already.
 func TestLanesWithResultsOnTheirWay(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	gated, gate := newStatementGate(t, url)
@@ -164,6 +162,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 
 // TestCommitDuringARead is not missed until the poll, and Drain does not take that read for the one that counts.
 func TestCommitDuringARead(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
@@ -194,6 +193,7 @@ func TestCommitDuringARead(t *testing.T) {
 
 // TestLockedFailure: the failure of a message that somebody has locked keeps no other from being recorded.
 func TestLockedFailure(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.publish(t, "orders", "", numbered("", 1, 10)...)
@@ -214,6 +214,7 @@ func TestLockedFailure(t *testing.T) {
 
 // TestPublishedAfterItsDeath: the publish that timed out, and of which the message died, has worked after all.
 func TestPublishedAfterItsDeath(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -231,6 +232,7 @@ func TestPublishedAfterItsDeath(t *testing.T) {
 
 // TestListenReconnects: a connection that breaks is replaced, and commits of other processes are heard of again.
 func TestListenReconnects(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	cfg := quickConfig()
@@ -253,6 +255,7 @@ func TestListenReconnects(t *testing.T) {
 
 // TestLeaseOfABusyPool: handlers hold all connections of the pool for longer than the lease. It is renewed all the same.
 func TestLeaseOfABusyPool(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	busy := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = 4 })
@@ -279,6 +282,7 @@ func TestLeaseOfABusyPool(t *testing.T) {
 // TestReadOnlyServer is one that was demoted under the connections of the pool, and one that was promoted has its name: connections that
 // learn of it are replaced.
 func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	h, admin := newPgxHandle(t, url), newPgxHandle(t, url)
@@ -304,6 +308,7 @@ func TestReadOnlyServer(t *testing.T) {
 
 // TestWhatAnOperatorChanged behind the forwarder's back is found: a message that is to be sent again, and one that held its key and is gone.
 func TestWhatAnOperatorChanged(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -327,6 +332,7 @@ func TestWhatAnOperatorChanged(t *testing.T) {
 
 // TestPoolThatIsTooSmall: a forwarder that gets no connection says how many there are, and that it needs some.
 func TestPoolThatIsTooSmall(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	small := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
@@ -351,6 +357,7 @@ func TestPoolThatIsTooSmall(t *testing.T) {
 
 // TestNoForwarderLives is a reason that Inspect gives.
 func TestNoForwarderLives(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	warnings := func() []schema.Problem {

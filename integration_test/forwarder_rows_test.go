@@ -16,6 +16,7 @@ import (
 
 // TestOneRowStopsNoOther: whatever a row holds, the others are read and settled.
 func TestOneRowStopsNoOther(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarderOn(t, h, quickConfig(), func(_ string, msg *message.Message) error {
@@ -44,6 +45,7 @@ func TestOneRowStopsNoOther(t *testing.T) {
 
 // TestRowThatCannotBeSettled: a trigger refuses one row of many, those that were published and those that failed.
 func TestRowThatCannotBeSettled(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$`)
@@ -73,6 +75,7 @@ func TestRowThatCannotBeSettled(t *testing.T) {
 
 // TestManyLockedRows: a transaction that is idle has locked as many rows as are settled at once.
 func TestManyLockedRows(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, "insert into outbox (uuid, topic, payload) select i, 'orders', 'x' from generate_series(1, 10000) i")
@@ -95,6 +98,7 @@ func TestManyLockedRows(t *testing.T) {
 
 // TestStopWithALockedRow: a row that is locked costs no other its result when the forwarder stops.
 func TestStopWithALockedRow(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, "insert into outbox (uuid, topic, payload) select i, 'orders', 'x' from generate_series(1, 5000) i")
@@ -124,6 +128,7 @@ func TestStopWithALockedRow(t *testing.T) {
 
 // TestHeadsAreLoadedInPages: a lane with a great many held keys keeps no other lane from starting.
 func TestHeadsAreLoadedInPages(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	h, gate := newStatementGate(t, url)

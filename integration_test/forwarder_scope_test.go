@@ -53,6 +53,7 @@ func runs(f *forwarder.Forwarder) bool {
 // TestTopicsMayNotOverlap: forwarders whose topics overlap do not work at the same time. The later one waits, as a rollout
 // of another set of topics needs it, and starts once the other has left.
 func TestTopicsMayNotOverlap(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		for _, c := range []struct {
@@ -93,6 +94,7 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 }
 
 func TestOneOfEightThatOverlapStarts(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	var all []*forwarder.Forwarder
@@ -116,6 +118,7 @@ func TestOneOfEightThatOverlapStarts(t *testing.T) {
 // TestTopicsAreHandedOver is a rollout: forwarders of a, then of a and b. All messages leave, those of a key in their order, and
 // the old set, restarted meanwhile, does not overtake the new one.
 func TestTopicsAreHandedOver(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	broker, log := newFakeBroker(), newLogCapture(t)
@@ -155,6 +158,7 @@ func TestTopicsAreHandedOver(t *testing.T) {
 // TestLateReturnMayNotOverlap: a forwarder whose lease ran out comes back, and another that reads its topics under
 // another scope has started meanwhile.
 func TestLateReturnMayNotOverlap(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	gated, gate := newGatedHandle(t, h)
@@ -186,6 +190,7 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 }
 
 func TestTopicsAndRoutes(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		routed := newFakeBroker()
@@ -213,6 +218,7 @@ func TestTopicsAndRoutes(t *testing.T) {
 
 // TestShareOfLanes: lanes are spread over the forwarders of a scope, and come back when one leaves.
 func TestShareOfLanes(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	w := startForwarder(t, h, quickConfig())
@@ -239,6 +245,7 @@ func TestShareOfLanes(t *testing.T) {
 // TestSurplusLanesAreGivenBackOneByOne: a publish that takes long keeps its own lane and no other from being given
 // back, and waiting for it costs next to nothing.
 func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	counter := &statementCounter{text: "outbox_lanes"}

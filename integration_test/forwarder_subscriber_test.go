@@ -48,6 +48,7 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 }
 
 func TestSubscriberAcksAndNacks(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		s := newSubscriber(t, h, quickConfig())
@@ -93,6 +94,7 @@ func TestSubscriberAcksAndNacks(t *testing.T) {
 }
 
 func TestSubscribersOfATopicShareIt(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	s := newSubscriber(t, h, quickConfig())
@@ -142,6 +144,7 @@ func TestSubscribersOfATopicShareIt(t *testing.T) {
 }
 
 func TestSubscriberRefuses(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	_, err := forwarder.NewSubscriber(nil, forwarder.SubscriberConfig{}, nil)
@@ -158,6 +161,7 @@ func TestSubscriberRefuses(t *testing.T) {
 
 // TestSubscriberWaitsForAForwarder that reads its topic.
 func TestSubscriberWaitsForAForwarder(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	broker := newFakeBroker()
@@ -177,6 +181,7 @@ func TestSubscriberWaitsForAForwarder(t *testing.T) {
 
 // TestSubscriptionEnds: the channel closes, the contexts end, and what was not acked costs nothing and comes again.
 func TestSubscriptionEnds(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()

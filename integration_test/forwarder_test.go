@@ -16,6 +16,7 @@ import (
 
 // TestFirstMessageOfADatabase: the sequence was never used when the forwarder first reads it.
 func TestFirstMessageOfADatabase(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, quickConfig())
@@ -31,6 +32,7 @@ func TestFirstMessageOfADatabase(t *testing.T) {
 
 // TestUnkeyedMessagesUseAllLanes: nothing keeps messages without a key from being spread.
 func TestUnkeyedMessagesUseAllLanes(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	w := startForwarder(t, h, quickConfig())
@@ -42,6 +44,7 @@ func TestUnkeyedMessagesUseAllLanes(t *testing.T) {
 }
 
 func TestLargeMessage(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, quickConfig())
@@ -54,6 +57,7 @@ func TestLargeMessage(t *testing.T) {
 
 // TestKeyOnTwoTopics: a key is one sequence whatever its topics, also while one of them fails.
 func TestKeyOnTwoTopics(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		var tries atomic.Int64
@@ -76,6 +80,7 @@ func TestKeyOnTwoTopics(t *testing.T) {
 
 // TestMetadataComesOutAsItWentIn also for what JSON escapes.
 func TestMetadataComesOutAsItWentIn(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		got := make(chan message.Metadata, 1)

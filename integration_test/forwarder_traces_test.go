@@ -15,6 +15,7 @@ import (
 
 // TestPausedTopicIsInTheDatabase while its broker is down, with the reason, and not after.
 func TestPausedTopicIsInTheDatabase(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	w := startForwarderOn(t, h, classifyingConfig(), func(topic string, _ *message.Message) error {
@@ -43,6 +44,7 @@ func TestPausedTopicIsInTheDatabase(t *testing.T) {
 
 // TestCleanUpGoesOn where it stopped, instead of walking what it deleted, which a long transaction keeps in the index.
 func TestCleanUpGoesOn(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
@@ -79,6 +81,7 @@ func TestCleanUpGoesOn(t *testing.T) {
 
 // TestTracesOfForwardersThatAreGone are deleted, and the lanes of scopes that nobody has. Epochs never begin anew.
 func TestTracesOfForwardersThatAreGone(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	other := withTopics("abandoned", "b")

@@ -50,6 +50,7 @@ func (rudeError) Error() string { panic("no text") }
 
 // TestUserCodeThatMisbehaves: what the publisher, Classify, observers and loggers do ends nothing but their own call.
 func TestUserCodeThatMisbehaves(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	panics, exits := func() { panic("user code") }, func() { runtime.Goexit() }
 	var hangs chan struct{}
@@ -133,6 +134,7 @@ func TestUserCodeThatMisbehaves(t *testing.T) {
 // TestPublishTimeoutEndsTheContext of the message: a publisher that heeds it returns, and so does whoever received a message
 // of a Subscriber.
 func TestPublishTimeoutEndsTheContext(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -175,6 +177,7 @@ func TestPublishTimeoutEndsTheContext(t *testing.T) {
 
 // TestSubscriberThatNeverReads gives the half of its lanes away, and what lies in them.
 func TestSubscriberThatNeverReads(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	s := newSubscriber(t, h, quickConfig())
@@ -200,6 +203,7 @@ func TestSubscriberThatNeverReads(t *testing.T) {
 
 // TestOwnPublisher: a forwarder that publishes to its own outbox would never end.
 func TestOwnPublisher(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	own, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)

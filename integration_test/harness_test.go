@@ -3,9 +3,13 @@ package integration_test
 import (
 	"context"
 	"database/sql"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
+	"runtime/pprof"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +31,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("OUTBOX_POSTGRES_URL") == "" { // a server of the user's may not have the connections
+		_ = flag.Set("test.parallel", "6") // unless the command line says otherwise: tests wait more than they work
+	}
 	stop := services.StopOnSignal()
 	code := m.Run()
 	if err := stop(); err != nil {
@@ -45,10 +52,46 @@ func TestMain(m *testing.M) {
 // a test that passes never waits for all of it.
 const patience = 30 * time.Second
 
-var startPostgres = sync.OnceValues(func() (*services.Postgres, error) {
-	return services.StartPostgres(context.Background(), services.Options{
-		PostgresSettings: []string{"max_prepared_transactions=20", "wal_level=logical"},
+// shared starts a server when a test first asks for it, and on behalf of none, see noLeaks.
+func shared[S any](start func(context.Context) (S, error)) func() (S, error) {
+	return sync.OnceValues(func() (server S, err error) {
+		started := make(chan struct{})
+		go func() {
+			defer close(started)
+			pprof.SetGoroutineLabels(context.Background())
+			server, err = start(context.Background())
+		}()
+		<-started
+		return server, err
 	})
+}
+
+var startPostgres = shared(func(ctx context.Context) (*services.Postgres, error) {
+	return services.StartPostgres(ctx, services.Options{PostgresSettings: []string{
+		"max_prepared_transactions=50", "wal_level=logical", "max_connections=600",
+		"fsync=off", "full_page_writes=off", // making and dropping hundreds of databases would take minutes
+	}})
+})
+
+// makeTemplate makes the database of which newMigratedDatabase makes copies.
+var makeTemplate = shared(func(ctx context.Context) (url string, err error) {
+	server, err := startPostgres()
+	if err != nil {
+		return "", err
+	}
+	if url, err = server.NewDatabase(ctx); err != nil {
+		return "", err
+	}
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return "", err
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		return "", err
+	}
+	return url, makeTables(ctx, db)
 })
 
 // postgresServer returns the server that all tests of the run share. Do not stop it: a test that must
@@ -60,12 +103,51 @@ func postgresServer(t testing.TB) *services.Postgres {
 	return server
 }
 
+// ownServer starts a server that the test may stop and kill.
+func ownServer(t testing.TB, settings ...string) *services.Postgres {
+	t.Helper()
+	server, err := services.StartPostgres(t.Context(), services.Options{Own: true, PostgresSettings: settings})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	return server
+}
+
+// ownMigratedServer is ownServer with the tables in its first database.
+func ownMigratedServer(t testing.TB, settings ...string) (*services.Postgres, handle) {
+	t.Helper()
+	server := ownServer(t, settings...)
+	h := newPgxHandle(t, server.URL())
+	require.NoError(t, makeTables(t.Context(), h.db))
+	return server, h
+}
+
 // newDatabase makes an empty database that goes away with the test.
 func newDatabase(t testing.TB) (url string) {
 	t.Helper()
-	server := postgresServer(t)
+	return newDatabaseOf(t, postgresServer(t))
+}
+
+func newDatabaseOf(t testing.TB, server *services.Postgres) (url string) {
+	t.Helper()
 	url, err := server.NewDatabase(t.Context())
 	require.NoError(t, err)
+	dropAfterwards(t, server, url)
+	return url
+}
+
+// newMigratedDatabase is newDatabase with the tables of the default names in it.
+func newMigratedDatabase(t testing.TB) (url string) {
+	t.Helper()
+	template, err := makeTemplate()
+	require.NoError(t, err)
+	server := postgresServer(t)
+	url, err = server.CopyDatabase(t.Context(), template)
+	require.NoError(t, err)
+	dropAfterwards(t, server, url)
+	return url
+}
+
+func dropAfterwards(t testing.TB, server *services.Postgres, url string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -73,15 +155,6 @@ func newDatabase(t testing.TB) (url string) {
 			t.Errorf("drop database: %v", err)
 		}
 	})
-	return url
-}
-
-// newMigratedDatabase is newDatabase with the tables of the default names in it.
-func newMigratedDatabase(t testing.TB) (url string) {
-	t.Helper()
-	url = newDatabase(t)
-	require.NoError(t, makeTables(t.Context(), newPgxHandle(t, url).db))
-	return url
 }
 
 // handle is one way to reach a database.
@@ -261,18 +334,42 @@ func eventually(t testing.TB, condition func() bool, format string, args ...any)
 	}
 }
 
-// noLeaks fails the test if it leaves goroutines behind. Call it first, so that it looks after every
-// other clean-up, but after starting servers that the run shares; it does not go with t.Parallel.
+// noLeaks fails the test if it leaves goroutines behind. Call it first, so that it looks after every other clean-up. It knows
+// the test's own by a label, which goroutines inherit from those that start them; TestMain looks for all others.
 func noLeaks(t testing.TB) {
 	t.Helper()
-	postgresServer(t)
-	_, _ = startPgBouncer() // likewise; a test that needs it says if it could not start
-	ignore := goleak.IgnoreCurrent()
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("test", t.Name())))
 	t.Cleanup(func() {
-		if err := goleak.Find(ignore); err != nil {
-			t.Error(err)
+		pprof.SetGoroutineLabels(context.Background()) // this goroutine is none of them
+		var left []string
+		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if left = goroutinesOf(t); len(left) == 0 {
+				return
+			}
 		}
+		t.Errorf("goroutines that the test left behind:\n%s", strings.Join(left, "\n\n"))
 	})
+}
+
+// goroutinesOf returns the stacks of the goroutines of a test that called noLeaks; those that stand at the same place are one.
+func goroutinesOf(t testing.TB) []string {
+	t.Helper()
+	var all strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&all, 1); err != nil {
+		t.Fatal(err)
+	}
+	label := fmt.Sprintf("# labels: {%q:%q}\n", "test", t.Name())
+	return slices.DeleteFunc(strings.Split(all.String(), "\n\n"), func(stack string) bool { return !strings.Contains(stack, label) })
+}
+
+func TestNoLeaksSeesGoroutines(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	end := make(chan struct{})
+	go func() { <-end }()
+	go func() { go func() { <-end }() }()
+	eventually(t, func() bool { return len(goroutinesOf(t)) == 3 }, "its own goroutine and two others: %v", goroutinesOf(t))
+	close(end)
 }
 
 // joinNative returns a context that carries a transaction which the test began.

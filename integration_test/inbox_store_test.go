@@ -12,6 +12,7 @@ import (
 
 // TestStore goes once through the life of messages.
 func TestStore(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		ctx := t.Context()
 		store := newStore(t, h, inbox.StoreConfig{})

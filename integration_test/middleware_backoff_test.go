@@ -16,6 +16,7 @@ import (
 )
 
 func TestOutcomesWaitsBeforeANack(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		logger := watermill.NewCaptureLogger()
@@ -37,6 +38,7 @@ func TestOutcomesWaitsBeforeANack(t *testing.T) {
 
 // The wait follows the failures that were recorded, of panics as well, and is none for what our Subscriber delivered.
 func TestOutcomesBackoff(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		var waits []int
@@ -65,6 +67,7 @@ func TestOutcomesBackoff(t *testing.T) {
 }
 
 func TestTheWaitEndsWithTheRouter(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	waiting := make(chan struct{}, 1)
@@ -93,6 +96,7 @@ func TestTheWaitEndsWithTheRouter(t *testing.T) {
 
 // Ten failures within an hour, or a few over a long time, are an outage; both together are a message that cannot be handled.
 func TestOutcomesDeadByDefault(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		mws := stack(t, h, middleware.StackConfig{})
 		msg := newMessage("")

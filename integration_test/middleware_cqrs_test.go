@@ -19,6 +19,7 @@ type sendInvoice struct{ ID string }
 
 // One event bus and one command bus for all handlers: they publish with the context of the handler, and so in its transaction.
 func TestCQRSBusesPublishInTheHandlersTransaction(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		for _, swallow := range []bool{false, true} { // AckCommandHandlingErrors
 			h.exec(t, "drop table if exists effects")

@@ -19,6 +19,7 @@ func poison(*message.Message) ([]*message.Message, error) { return nil, outbox.P
 
 // JetStream and an inbox behind the dead-letter topic keep one of several letters with the same UUID.
 func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("payload")
 		letters := func() []string {
@@ -51,6 +52,7 @@ func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
 
 // A letter that is written twice, because the ack of its message was lost and there is no inbox to remember, is known as one.
 func TestTheSameDeathHasTheSameLetter(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)
 	require.NoError(t, err)
@@ -70,6 +72,7 @@ func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 }
 
 func TestDeadLetterAlwaysFits(t *testing.T) {
+	t.Parallel()
 	const limit = 1 << 20
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	mws := stack(t, h, middleware.StackConfig{})

@@ -25,6 +25,7 @@ func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.Handl
 }
 
 func TestInboxHandlesAMessageOnce(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -49,6 +50,7 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 }
 
 func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		levels := []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable}
@@ -93,6 +95,7 @@ func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
 }
 
 func TestInboxKey(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		byOrder := middleware.InboxConfig{Key: func(msg *message.Message) (string, error) { return msg.Metadata.Get("order"), nil }}
@@ -117,6 +120,7 @@ func TestInboxKey(t *testing.T) {
 }
 
 func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
@@ -148,6 +152,7 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 
 // Two services in one database may give their handlers the same name, and each handles each message.
 func TestServicesShareAnInbox(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -171,6 +176,7 @@ func TestServicesShareAnInbox(t *testing.T) {
 
 // What repeats the handler inside of the transaction must not see its own note there and take the message for a duplicate.
 func TestInboxPassedTwice(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
@@ -213,6 +219,7 @@ func TestInboxPassedTwice(t *testing.T) {
 }
 
 func TestInboxContentCheck(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -244,6 +251,7 @@ func TestInboxContentCheck(t *testing.T) {
 }
 
 func TestInboxWithOtherTables(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		names := sqltext.Tables{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}

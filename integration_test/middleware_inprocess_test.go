@@ -26,6 +26,7 @@ func inProcess(t testing.TB, blocks bool) *gochannel.GoChannel {
 
 // What a Forwarder publishes within the process was not delivered by our Subscriber.
 func TestForwarderIntoTheProcess(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
@@ -60,6 +61,7 @@ func TestForwarderIntoTheProcess(t *testing.T) {
 // The sign of a delivery stays with the handler that it was made to, whatever the handler publishes within the process, and
 // however much the two handlers have in common.
 func TestDeliveryDoesNotTravel(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
@@ -97,6 +99,7 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 
 // A handler may publish to its own topic within the process, outside of its transaction.
 func TestPublishingToTheOwnTopic(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{})
@@ -43,6 +44,7 @@ func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 }
 
 func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{})
@@ -76,6 +78,7 @@ func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
 
 // The whole stack in a Router, with the names and topics that it gives to handlers.
 func TestStackInARouter(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -111,6 +114,7 @@ func TestStackInARouter(t *testing.T) {
 }
 
 func TestStackTwice(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
@@ -123,6 +127,7 @@ func TestStackTwice(t *testing.T) {
 
 // Inbox refuses what nobody captured, because the Router would publish it after the commit.
 func TestReturnedMessagesNeedOutbox(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		f, broker := newFeed(), &published{}
@@ -148,6 +153,7 @@ func delivered(relay bool) message.HandlerMiddleware {
 }
 
 func TestMessagesFromOurOutbox(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		forward, local, process, forgetful := newFeed(), newFeed(), newFeed(), newFeed()
@@ -202,6 +208,7 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 
 // Handlers that run side by side do not mix up their transactions.
 func TestStackUnderConcurrency(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		mws := stack(t, h, middleware.StackConfig{})

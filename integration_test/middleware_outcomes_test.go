@@ -28,6 +28,7 @@ func inboxRow(t testing.TB, h handle, msg *message.Message) string {
 }
 
 func TestOutcomesRecordsFailures(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -53,6 +54,7 @@ func TestOutcomesRecordsFailures(t *testing.T) {
 
 // A copy that fails after another was processed changes nothing about that.
 func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs, logger := &seen{}, watermill.NewCaptureLogger()
@@ -89,6 +91,7 @@ func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 }
 
 func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -134,6 +137,7 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 }
 
 func TestPoisonInARouter(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		f := newFeed()
 		startRouter(t, func(r *message.Router) {
@@ -150,6 +154,7 @@ func TestPoisonInARouter(t *testing.T) {
 
 // The dead row and the dead letter are one transaction: without the one the other must not exist.
 func TestDeadLetterIsAllOrNothing(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("")
 		h.exec(t, "alter table outbox add constraint no_more check (topic <> 'dead_letters')")
@@ -171,6 +176,7 @@ func TestDeadLetterIsAllOrNothing(t *testing.T) {
 }
 
 func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		errConflict, errInvalid := errors.New("409"), errors.New("422")
@@ -208,6 +214,7 @@ func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
 }
 
 func TestOutcomesMaxAttempts(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		mws := stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{MaxAttempts: 3, MinDeadAge: -1}})
@@ -248,6 +255,7 @@ func TestOutcomesMaxAttempts(t *testing.T) {
 
 // What fails before Inbox was reached, or without one, is not recorded, but poison is put aside all the same.
 func TestOutcomesWithoutInbox(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{
@@ -272,6 +280,7 @@ func TestOutcomesWithoutInbox(t *testing.T) {
 }
 
 func TestOutcomesStoresAnyMessageAndError(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("\x00\xff")
 		msg.Metadata.Set("bad", "a\x00b\xff")
@@ -292,6 +301,7 @@ func TestOutcomesStoresAnyMessageAndError(t *testing.T) {
 
 // TestFailureWhileTheRouterCloses, which has ended the message's context, is recorded.
 func TestFailureWhileTheRouterCloses(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		f := newFeed()
 		started := make(chan struct{})

@@ -40,6 +40,7 @@ func (c *tripCounter) Read(p []byte) (int, error) {
 }
 
 func TestRoundTripsOnPgx(t *testing.T) {
+	t.Parallel()
 	var trips atomic.Int64
 	h := pgxHandle(t, "counted", newMigratedDatabase(t), func(cfg *pgxpool.Config) {
 		cfg.MaxConns = 1

@@ -24,6 +24,7 @@ import (
 )
 
 func TestTxAlone(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -54,6 +55,7 @@ func TestTxAlone(t *testing.T) {
 }
 
 func TestTxGivesTheNativeTransaction(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 			if h.pool != nil {
@@ -72,6 +74,7 @@ func TestTxGivesTheNativeTransaction(t *testing.T) {
 }
 
 func TestTxHandlerWorksOnACopy(t *testing.T) {
+	t.Parallel()
 	type key struct{}
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
@@ -117,6 +120,7 @@ func TestTxHandlerWorksOnACopy(t *testing.T) {
 }
 
 func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
+	t.Parallel()
 	type key struct{}
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("")
@@ -140,6 +144,7 @@ func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
 }
 
 func TestTxTime(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		sleepy := func(msg *message.Message) ([]*message.Message, error) {
@@ -188,6 +193,7 @@ func TestTxTime(t *testing.T) {
 }
 
 func TestTxIsolationAndOnBegin(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(ctx context.Context, name string) (v string) {
 			q, err := (*core.DB)(h.db).Tx(ctx)
@@ -223,6 +229,7 @@ func TestTxIsolationAndOnBegin(t *testing.T) {
 }
 
 func TestTxJoinsIfItIsToldTo(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{JoinContext: true})
@@ -296,6 +303,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 
 // A Tx of the handler's own inside of the stack is a savepoint, and the stack still knows its message.
 func TestTxInsideOfTheStack(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -319,6 +327,7 @@ func TestTxInsideOfTheStack(t *testing.T) {
 }
 
 func TestTxStartsAnewAfterAnEndedTransaction(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		var ended context.Context
@@ -357,6 +366,7 @@ func (b *together) wait() {
 }
 
 func TestTxRetries(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		h.exec(t, "create table accounts (id text primary key, n int not null)")
@@ -431,6 +441,7 @@ func TestTxRetries(t *testing.T) {
 
 // Each attempt starts from the message as it was delivered.
 func TestTxAttemptsAreIndependent(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("payload")
@@ -463,6 +474,7 @@ func serializationFailure(t testing.TB, h handle) error {
 }
 
 func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -494,6 +506,7 @@ func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
 }
 
 func TestTxUnknownCommitIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		// The server goes away while it works on COMMIT.
@@ -522,6 +535,7 @@ func TestTxUnknownCommitIsNotRepeated(t *testing.T) {
 }
 
 func TestHandlerThatEndsTheTransaction(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		for _, verb := range []string{"commit", "rollback"} {
@@ -574,6 +588,7 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 // TestHandlerThatCommitsByItself has committed the inbox's note as well, but what it returned is lost. Its message must
 // not count as handled.
 func TestHandlerThatCommitsByItself(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		for _, end := range []string{"commit", "commit; begin", "commit and chain"} {
@@ -616,6 +631,7 @@ func TestHandlerThatCommitsByItself(t *testing.T) {
 }
 
 func TestRouterCloseLetsHandlersCommit(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		f := newFeed()
@@ -647,6 +663,7 @@ func TestRouterCloseLetsHandlersCommit(t *testing.T) {
 // An in-process Pub/Sub that passes contexts on brings the open transaction of the handler that published to another one,
 // which works in a goroutine of its own and must not join it.
 func TestTxIsNotSharedBetweenHandlers(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{})

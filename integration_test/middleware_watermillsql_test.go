@@ -16,6 +16,7 @@ import (
 
 // Behind a watermill-sql subscriber an attempt that fails leaves nothing, whatever the subscriber does with its own transaction.
 func TestBehindAWatermillSQLSubscriber(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		queue := newSQLHandle(t, "postgres", h.url).sql

@@ -45,6 +45,7 @@ func (w *fakeWork) of(t testing.TB, id string) *message.Message {
 
 // TestClaimedWork is settled in the transaction of its handler, or of its dead letter.
 func TestClaimedWork(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
@@ -107,6 +108,7 @@ func TestClaimedWork(t *testing.T) {
 
 // TestClaimedWorkTwice: a handler that the message reaches through two Inboxes is told so.
 func TestClaimedWorkTwice(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
@@ -124,6 +126,7 @@ func TestClaimedWorkTwice(t *testing.T) {
 
 // TestClaimedWorkOfAnotherDatabase is noted in the inbox like any other message.
 func TestClaimedWorkOfAnotherDatabase(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h, other := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
@@ -146,6 +149,7 @@ func (w *elsewhere) Ack(ctx context.Context) (bool, error) {
 
 // TestClaimedWorkStaysWithItsHandler follows a context through a Pub/Sub within the process.
 func TestClaimedWorkStaysWithItsHandler(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)

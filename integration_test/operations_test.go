@@ -11,6 +11,7 @@ import (
 
 // TestOperationsStatements runs the statements of docs/operations.md, so that they fit the tables.
 func TestOperationsStatements(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
 	h := newPgxHandle(t, newMigratedDatabase(t))

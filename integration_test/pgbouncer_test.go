@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -14,12 +13,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
-var startPgBouncer = sync.OnceValues(func() (*services.PgBouncer, error) {
+var startPgBouncer = shared(func(ctx context.Context) (*services.PgBouncer, error) {
 	server, err := startPostgres()
 	if err != nil {
 		return nil, err
 	}
-	return services.StartPgBouncer(context.Background(), server.URL(), services.Options{})
+	return services.StartPgBouncer(ctx, server.URL(), services.Options{})
 })
 
 // throughPgBouncer returns the URL by which a database of the shared server is reached through PgBouncer

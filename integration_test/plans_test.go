@@ -137,6 +137,7 @@ func checkPlan(t *testing.T, s planned, text []byte) {
 // TestPlans asks the planner for its plans in databases of several sizes, with statistics that are fresh, and with
 // some from when the database looked altogether different.
 func TestPlans(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	const empty = "empty, never analyzed"
 	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // it would spoil what is stale

@@ -69,6 +69,7 @@ func publishInTx(t testing.TB, h handle, pub message.Publisher, topic string, ms
 }
 
 func TestPublishIsAtomicWithTheTransaction(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		h.exec(t, "create table orders (id int primary key)")
@@ -106,6 +107,7 @@ func TestPublishIsAtomicWithTheTransaction(t *testing.T) {
 }
 
 func TestPublishWithoutTransaction(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		direct := &recorder{}
 		for _, c := range []struct {
@@ -158,6 +160,7 @@ func (r *recorder) Publish(_ string, msgs ...*message.Message) error {
 func (r *recorder) Close() error { return nil }
 
 func TestDecoratorWritesInsideTransactionsAlone(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		direct := &recorder{}
 		pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, direct)
@@ -172,6 +175,7 @@ func TestDecoratorWritesInsideTransactionsAlone(t *testing.T) {
 }
 
 func TestPublishRefusesMixedTransactions(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		other := newPgxHandle(t, h.url)
@@ -200,6 +204,7 @@ func TestPublishRefusesMixedTransactions(t *testing.T) {
 }
 
 func TestBadInputLeavesNothing(t *testing.T) {
+	t.Parallel()
 	bad := func(change func(msg *message.Message)) []*message.Message {
 		msg := newMessage("x")
 		change(msg)
@@ -258,6 +263,7 @@ func TestBadInputLeavesNothing(t *testing.T) {
 }
 
 func TestMissingTablesNameTheCure(t *testing.T) {
+	t.Parallel()
 	url := newDatabase(t)
 	for _, h := range openHandles(t, url) {
 		for _, names := range []sqltext.Tables{{}, {Schema: "nowhere"}, {Outbox: "unknown"}} {
@@ -278,6 +284,7 @@ func TestMissingTablesNameTheCure(t *testing.T) {
 }
 
 func TestPublishNothing(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		require.NoError(t, pub.Publish("orders"), "no message needs no transaction")
@@ -287,6 +294,7 @@ func TestPublishNothing(t *testing.T) {
 }
 
 func TestPublishManyKeepsTheirOrder(t *testing.T) {
+	t.Parallel()
 	const n = 100_000
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
@@ -313,6 +321,7 @@ func TestPublishManyKeepsTheirOrder(t *testing.T) {
 
 // TestPublishFailingHalfWay has a later chunk of one call fail in the database.
 func TestPublishFailingHalfWay(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.exec(t, "create unique index on outbox (uuid)")
 		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
@@ -358,6 +367,7 @@ func oddMetadata() map[string]string {
 }
 
 func TestBytesComeOutAsTheyWentIn(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) { roundTrip(t, h) })
 }
 
@@ -403,6 +413,7 @@ func roundTrip(t *testing.T, h handle) {
 }
 
 func TestKeys(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		explicit, aggregate, both, none, emptied := newMessage(""), newMessage(""), newMessage(""), newMessage(""), newMessage("")
 		outbox.SetKey(explicit, "k1")
@@ -431,6 +442,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestDelays(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		for name, c := range map[string]struct {
@@ -480,6 +492,7 @@ func TestDelays(t *testing.T) {
 // TestForeignSQL writes rows by COPY and by plain SQL, without this library: the defaults give them what
 // the exact order needs.
 func TestForeignSQL(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	require.NoError(t, publishInTx(t, h, newOutboxPublisher(t, h), "library", keyed("shared"), keyed("")))
 	h.exec(t, `insert into outbox (uuid, topic, key, payload) values ('s1', 'sql', 'shared', 'x'), ('s2', 'sql', '', 'y')`)
@@ -515,6 +528,7 @@ func withoutKey(metadata map[string]string) map[string]string {
 }
 
 func TestPublishThroughPgBouncer(t *testing.T) {
+	t.Parallel()
 	forEachPgBouncerHandle(t, func(t *testing.T, h handle) {
 		roundTrip(t, h)
 		h.exec(t, "delete from outbox")

@@ -36,8 +36,8 @@ const outagePatience = 2 * time.Minute
 // sarama's meters start a goroutine that nothing stops.
 func init() { metrics.UseNilMetrics = true }
 
-var startKafka = sync.OnceValues(func() (*services.Kafka, error) {
-	return services.StartKafka(context.Background(), services.Options{})
+var startKafka = shared(func(ctx context.Context) (*services.Kafka, error) {
+	return services.StartKafka(ctx, services.Options{QuickStart: true})
 })
 
 // kafkaServer returns the broker that all tests of the run share. Do not stop it: a test that must starts
@@ -49,8 +49,8 @@ func kafkaServer(t testing.TB) *services.Kafka {
 	return server
 }
 
-var startNATS = sync.OnceValues(func() (*services.NATS, error) {
-	return services.StartNATS(context.Background(), services.Options{})
+var startNATS = shared(func(ctx context.Context) (*services.NATS, error) {
+	return services.StartNATS(ctx, services.Options{})
 })
 
 // natsServer returns the server that all tests of the run share. Do not stop it.
@@ -121,6 +121,7 @@ func take(t testing.TB, in <-chan *message.Message, n int) []*message.Message {
 }
 
 func TestKafkaKeyIsPartition(t *testing.T) {
+	t.Parallel()
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 4, nil)
 	pub := kafkaPublisher(t, server)
@@ -161,6 +162,7 @@ func TestKafkaKeyIsPartition(t *testing.T) {
 }
 
 func TestKafkaOversize(t *testing.T) {
+	t.Parallel()
 	server := kafkaServer(t)
 	limit := "20000"
 	topic := kafkaTopic(t, server, 1, map[string]*string{"max.message.bytes": &limit})
@@ -214,7 +216,7 @@ func TestKafkaOversize(t *testing.T) {
 // under load and comes back. An idempotent producer of sarama before 1.61 loses some of them.
 func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 	t.Parallel()
-	server, err := services.StartKafka(t.Context(), services.Options{})
+	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true})
 	require.NoError(t, err)
 	defer server.Close()
 	if server.Fake() {
@@ -310,6 +312,7 @@ func kafkaUUIDs(t testing.TB, server *services.Kafka, topic string) (uuids []str
 }
 
 func TestKafkaUserBuiltPublisher(t *testing.T) {
+	t.Parallel()
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 1, nil)
 	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
@@ -372,9 +375,9 @@ func startLoad(t testing.TB, pub publisher, topic string, writers int, payload s
 				}
 				l.mu.Unlock()
 
-				var pause time.Duration
+				pause := 5 * time.Millisecond
 				if err != nil {
-					pause = 20 * time.Millisecond
+					pause = 100 * time.Millisecond // else most of the time goes into refusals
 				}
 				select {
 				case <-l.done:
@@ -454,6 +457,7 @@ func natsStored(t testing.TB, js natsgo.JetStreamContext, stream string) int {
 }
 
 func TestNATSDeduplication(t *testing.T) {
+	t.Parallel()
 	url := natsServer(t).URL()
 	js, stream, prefix := natsStream(t, url, nil)
 	pub := natsPublisher(t, url)
@@ -482,6 +486,7 @@ func TestNATSDeduplication(t *testing.T) {
 }
 
 func TestNATSIsReadByWatermillNATS(t *testing.T) {
+	t.Parallel()
 	url := natsServer(t).URL()
 	_, _, prefix := natsStream(t, url, nil)
 	pub := natsPublisher(t, url)
@@ -500,6 +505,7 @@ func TestNATSIsReadByWatermillNATS(t *testing.T) {
 }
 
 func TestNATSVerdicts(t *testing.T) {
+	t.Parallel()
 	url := natsServer(t).URL()
 	_, _, small := natsStream(t, url, func(c *natsgo.StreamConfig) { c.MaxMsgSize = 1000 })
 	_, _, full := natsStream(t, url, func(c *natsgo.StreamConfig) { c.MaxMsgs, c.Discard = 1, natsgo.DiscardNew })

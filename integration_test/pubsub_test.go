@@ -109,6 +109,7 @@ func newSuitePublisher(t *testing.T, h handle) message.Publisher {
 
 // TestPubSubOfSubscriber runs Watermill's suite on our Publisher and our Subscriber.
 func TestPubSubOfSubscriber(t *testing.T) {
+	t.Parallel()
 	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
 		return
 	}
@@ -127,6 +128,7 @@ func TestPubSubOfSubscriber(t *testing.T) {
 
 // TestPubSubOfForwarder runs Watermill's suite on our Publisher, our Forwarder and watermill-nats's subscriber.
 func TestPubSubOfForwarder(t *testing.T) {
+	t.Parallel()
 	if !runSuite(t, "TestReconnect") {
 		return
 	}

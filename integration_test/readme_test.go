@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +21,7 @@ import (
 
 // TestReadmeProgram builds the program of the README as it stands and lets it book two orders.
 func TestReadmeProgram(t *testing.T) {
+	t.Parallel()
 	program := buildReadmeProgram(t)
 	server := kafkaServer(t)
 	url := newDatabase(t)
@@ -85,7 +88,11 @@ func buildReadmeProgram(t *testing.T) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
 
 	program := filepath.Join(dir, "readme")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./readme").CombinedOutput()
+	args := []string{"build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program}
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		args = append(args, "-race") // all that it imports was compiled that way for this test
+	}
+	out, err := exec.CommandContext(t.Context(), "go", append(args, "./readme")...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program
 }

@@ -23,6 +23,8 @@ import (
 // migration, outside of transactions, and a third is an ordinary one again.
 func withConcurrent(t *testing.T, second string) {
 	t.Helper()
+	_, err := makeTemplate() // of the real migrations
+	require.NoError(t, err)
 	was := migrations.FS
 	t.Cleanup(func() { migrations.FS = was })
 	first := ""

@@ -18,6 +18,7 @@ import (
 )
 
 func TestSchemaOfNoHandle(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	for _, db := range []*outbox.DB{nil, {}} {
 		for name, call := range map[string]func() error{
@@ -33,6 +34,7 @@ func TestSchemaOfNoHandle(t *testing.T) {
 
 // TestTableOfAnotherProgram has the name of one of ours. The cure is another name, and never ALTER TABLE.
 func TestTableOfAnotherProgram(t *testing.T) {
+	t.Parallel()
 	for table, field := range map[string]string{"outbox": "Outbox", "inbox": "Inbox", "outbox_lanes": "Lanes", "outbox_migrations": "Migrations"} {
 		h := newPgxHandle(t, newDatabase(t))
 		h.exec(t, `create table `+table+` (id uuid primary key, aggregatetype text, type text, payload jsonb)`)
@@ -67,6 +69,7 @@ func newRole(t *testing.T, admin handle) string {
 
 // TestCheckNamesMissingGrants applies each GRANT that it names until nothing is missing.
 func TestCheckNamesMissingGrants(t *testing.T) {
+	t.Parallel()
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
 	names := sqltext.Tables{Schema: "Shop"}
@@ -113,6 +116,7 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 
 // TestCheckOfARoleThatOnlyPublishes asks for no more than that.
 func TestCheckOfARoleThatOnlyPublishes(t *testing.T) {
+	t.Parallel()
 	url := newMigratedDatabase(t)
 	admin := newPgxHandle(t, url)
 	role := newRole(t, admin)
@@ -135,6 +139,7 @@ func TestCheckOfARoleThatOnlyPublishes(t *testing.T) {
 
 // TestMigrateNamesMissingGrants has a role that may do nothing, then one that may use the schema.
 func TestMigrateNamesMissingGrants(t *testing.T) {
+	t.Parallel()
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
 	role := newRole(t, admin)
@@ -157,6 +162,7 @@ func TestMigrateNamesMissingGrants(t *testing.T) {
 
 // TestCheckLooksElsewhere finds the tables that the search path hides.
 func TestCheckLooksElsewhere(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))
 	require.NoError(t, makeTables(t.Context(), h.with(t, sqltext.Tables{Schema: "app"}).db))
 	err := schema.Check(t.Context(), h.db)

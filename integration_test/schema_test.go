@@ -45,6 +45,7 @@ func allMigrations(t testing.TB) []migrations.Migration {
 }
 
 func TestMigrateIsIdempotent(t *testing.T) {
+	t.Parallel()
 	for _, h := range openHandles(t, newDatabase(t)) {
 		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		ran, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
@@ -68,6 +69,7 @@ func TestMigrateIsIdempotent(t *testing.T) {
 }
 
 func TestMigrateByManyAtOnce(t *testing.T) {
+	t.Parallel()
 	url := newDatabase(t)
 	handles := openHandles(t, url)
 	for _, names := range []sqltext.Tables{{}, {Schema: "tenant"}} {
@@ -90,6 +92,7 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 }
 
 func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
+	t.Parallel()
 	for _, h := range openHandles(t, newDatabase(t)) {
 		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		h.exec(t, "create schema "+names.Schema)
@@ -106,6 +109,7 @@ func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
 }
 
 func TestMigrateRefusesAnotherHistory(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `update outbox_migrations set checksum = 'x'`)
 	_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
@@ -119,6 +123,7 @@ const newerMigration = `insert into outbox_migrations (version, name, checksum) 
 
 // TestMigrateOfAnOlderProcess restarts one during a rolling deployment.
 func TestMigrateOfAnOlderProcess(t *testing.T) {
+	t.Parallel()
 	for _, h := range openHandles(t, newMigratedDatabase(t)) {
 		h.exec(t, newerMigration+" on conflict do nothing")
 		ran, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
@@ -134,6 +139,7 @@ func TestMigrateOfAnOlderProcess(t *testing.T) {
 
 // TestMigrateWithRightsOnTheSchemaAlone is by a role that may not create schemas.
 func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
+	t.Parallel()
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
 	for i, open := range openHandles(t, url) {
@@ -174,6 +180,7 @@ func usable(t *testing.T, h handle, names sqltext.Tables) {
 }
 
 func TestEveryNameCanBeChosen(t *testing.T) {
+	t.Parallel()
 	for _, h := range openHandles(t, newDatabase(t)) {
 		names := otherNames
 		names.Schema += h.name
@@ -184,6 +191,7 @@ func TestEveryNameCanBeChosen(t *testing.T) {
 }
 
 func TestTwoTableSetsInOneSchema(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	second := sqltext.Tables{Outbox: "audit"}
 	require.NoError(t, makeTables(t.Context(), h.with(t, second).db))
@@ -196,6 +204,7 @@ func TestTwoTableSetsInOneSchema(t *testing.T) {
 // TestSchemaInSearchPath has the tables in a schema that only the search path names, also one that is
 // not first, so that Postgres prints their names with the schema and without.
 func TestSchemaInSearchPath(t *testing.T) {
+	t.Parallel()
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
 	admin.exec(t, "create schema app")
@@ -258,6 +267,7 @@ func filesOf(t *testing.T, cfg schema.FilesConfig) (folder fstest.MapFS, names [
 }
 
 func TestFilesForOtherMigrationTools(t *testing.T) {
+	t.Parallel()
 	for _, names := range []sqltext.Tables{{}, otherNames} {
 		for format, run := range migrationTools {
 			t.Run(string(format)+" "+names.OutboxName(), func(t *testing.T) {
@@ -277,6 +287,7 @@ func TestFilesForOtherMigrationTools(t *testing.T) {
 
 // TestFilesAmongTheUsersOwn puts them after files that the folder has already, whose numbers would be taken twice.
 func TestFilesAmongTheUsersOwn(t *testing.T) {
+	t.Parallel()
 	for format, suffix := range map[schema.Format]string{schema.Goose: ".sql", schema.GolangMigrate: ".up.sql"} {
 		url := newDatabase(t)
 		files, names := filesOf(t, schema.FilesConfig{Format: format, StartAt: 3})
@@ -292,6 +303,7 @@ func TestFilesAmongTheUsersOwn(t *testing.T) {
 
 // TestFilesAreFiles writes what Files returns, as a user would.
 func TestFilesAreFiles(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	list, err := schema.Files(schema.FilesConfig{Format: schema.Plain})
 	require.NoError(t, err)
@@ -303,6 +315,7 @@ func TestFilesAreFiles(t *testing.T) {
 }
 
 func TestHostileNamesAreRefused(t *testing.T) {
+	t.Parallel()
 	pool := newPgxHandle(t, postgresServer(t).URL()).pool
 	long := strings.Repeat("x", 41)
 	for _, bad := range []string{
@@ -332,6 +345,7 @@ func TestHostileNamesAreRefused(t *testing.T) {
 }
 
 func TestCheckNamesTheDamage(t *testing.T) {
+	t.Parallel()
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
 	more := len(allMigrations(t)) - 1
@@ -421,6 +435,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 
 // TestCheckTakesEquivalents leaves alone what differs only in name or in form.
 func TestCheckTakesEquivalents(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `alter index outbox_ready rename to other_ready`)
 	h.exec(t, `drop index outbox_dead`)
@@ -435,6 +450,7 @@ func TestCheckTakesEquivalents(t *testing.T) {
 
 // TestCuresCure applies the statement that Check names.
 func TestCuresCure(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	for _, damage := range []string{
 		`drop index outbox_ready`, `drop table outbox_lanes`, `alter table inbox alter attempts drop not null`,
@@ -459,6 +475,7 @@ func TestCuresCure(t *testing.T) {
 }
 
 func TestCheckOfADatabaseThatWasNeverMigrated(t *testing.T) {
+	t.Parallel()
 	for _, h := range openHandles(t, newDatabase(t)) {
 		err := schema.Check(t.Context(), h.with(t, sqltext.Tables{Schema: "nowhere"}).db)
 		require.ErrorIs(t, err, schema.ErrSchemaChanged, h.name)
@@ -468,6 +485,7 @@ func TestCheckOfADatabaseThatWasNeverMigrated(t *testing.T) {
 }
 
 func TestCheckUsesFewQueries(t *testing.T) {
+	t.Parallel()
 	counted := &queryCounter{}
 	h := pgxHandle(t, "counted", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = counted })
 	require.NoError(t, schema.Check(t.Context(), h.db))

@@ -46,6 +46,7 @@ func beginNative(t testing.TB, h handle) (native any, commit, rollback func() er
 
 // TestHandlersDoNotJoinWhoPublished has the context of an open transaction travel to a handler with a message.
 func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -98,6 +99,7 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 // TestHandlersDoNotJoinTheirEarlierSelves has a handler publish to its own topic, with its context, while its
 // transaction is open.
 func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		for name, around := range map[string]message.HandlerMiddleware{
@@ -146,6 +148,7 @@ func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
 
 // TestTxLeavesATransactionInTheContextAlone is about calls without a Router.
 func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		for outside, transact := range begunOutside(t, h) {
@@ -164,6 +167,7 @@ func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
 
 // TestTxJoinsAcrossARouterIfItIsToldTo has the Subscriber begin the transaction, and wait for the ack.
 func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true, BlockPublishUntilSubscriberAck: true}, nil)

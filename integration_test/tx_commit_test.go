@@ -43,6 +43,7 @@ func withAndWithoutCapture(t *testing.T, test func(t *testing.T, h handle, captu
 // TestEndingTheTransactionBySQLIsFound covers what no handle can refuse. Whatever the handler begins instead is not the
 // transaction that the messages, or the inbox row of middleware.Inbox, belong to.
 func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
+	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		var kept []int
 		for i, end := range []string{
@@ -87,6 +88,7 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 
 // TestOnBeginChoosesTheIsolationLevel needs that nothing of ours has taken a snapshot.
 func TestOnBeginChoosesTheIsolationLevel(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		require.NoError(t, outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{OnBegin: func(ctx context.Context) error {
@@ -97,6 +99,7 @@ func TestOnBeginChoosesTheIsolationLevel(t *testing.T) {
 }
 
 func TestEndingTheTransactionByItsMethodsIsFound(t *testing.T) {
+	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		if h.sql == nil {
 			return // a pgx.Tx refuses: see TestManagedTxRefusesToEnd
@@ -115,6 +118,7 @@ func TestEndingTheTransactionByItsMethodsIsFound(t *testing.T) {
 }
 
 func TestSwallowedErrorsRollBack(t *testing.T) {
+	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		for _, bad := range []string{"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')"} {
 			err := inTx(t, h, func(ctx context.Context) error {
@@ -134,6 +138,7 @@ func TestSwallowedErrorsRollBack(t *testing.T) {
 // TestSwallowedFirstErrorRollsBack has the statement fail that BEGIN would have travelled with: what
 // comes after it must not commit by itself.
 func TestSwallowedFirstErrorRollsBack(t *testing.T) {
+	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		for _, bad := range []string{"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')"} {
 			for range 2 { // the second time the driver may know the statement
@@ -160,6 +165,7 @@ func TestSwallowedFirstErrorRollsBack(t *testing.T) {
 }
 
 func TestConstraintFailingAtCommitIsAnOrdinaryError(t *testing.T) {
+	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		h.exec(t, "insert into notes values (1)")
 		for range 2 {
@@ -176,6 +182,7 @@ func TestConstraintFailingAtCommitIsAnOrdinaryError(t *testing.T) {
 }
 
 func TestContextOverBeforeCommit(t *testing.T) {
+	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -195,6 +202,7 @@ func TestContextOverBeforeCommit(t *testing.T) {
 
 // TestBackendGoneBeforeCommit has the server end the session while the handler works.
 func TestBackendGoneBeforeCommit(t *testing.T) {
+	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		killer := newPgxHandle(t, h.url)
 		hook := false
@@ -218,6 +226,7 @@ func TestBackendGoneBeforeCommit(t *testing.T) {
 // TestCommitUnknown cuts the connection exactly while COMMIT is under way: after the server carried it
 // out, and before it got it. Nobody can tell the two apart.
 func TestCommitUnknown(t *testing.T) {
+	t.Parallel()
 	for _, captures := range []bool{false, true} {
 		for _, arrives := range []bool{true, false} {
 			for _, kind := range []string{"pgx", "sql-pgx", "sql-pq"} {
@@ -316,6 +325,7 @@ func (c *poolerConn) Read(p []byte) (int, error) {
 }
 
 func TestCommitUnknownBehindAPooler(t *testing.T) {
+	t.Parallel()
 	for name, captures := range map[string]bool{"with nothing captured": false, "with messages captured": true} {
 		t.Run(name, func(t *testing.T) {
 			direct := newPgxHandle(t, newMigratedDatabase(t))

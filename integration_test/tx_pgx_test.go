@@ -30,6 +30,7 @@ func newPgxNotes(t *testing.T) handle {
 }
 
 func TestManagedTxRefusesToEnd(t *testing.T) {
+	t.Parallel()
 	h := newPgxNotes(t)
 	require.NoError(t, inPgxTx(t, h, func(ctx context.Context, tx pgx.Tx) error {
 		require.NoError(t, note(ctx, h, 1))
@@ -46,6 +47,7 @@ func TestManagedTxRefusesToEnd(t *testing.T) {
 }
 
 func TestManagedTxNests(t *testing.T) {
+	t.Parallel()
 	h := newPgxNotes(t)
 	insert := func(ctx context.Context, tx pgx.Tx, n int) {
 		_, err := tx.Exec(ctx, "insert into notes values ($1)", n)
@@ -91,6 +93,7 @@ func TestManagedTxNests(t *testing.T) {
 }
 
 func TestManagedTxDoesWhatPgxDoes(t *testing.T) {
+	t.Parallel()
 	h := newPgxNotes(t)
 	var object uint32
 	require.NoError(t, inPgxTx(t, h, func(ctx context.Context, tx pgx.Tx) error {
@@ -138,6 +141,7 @@ func TestManagedTxDoesWhatPgxDoes(t *testing.T) {
 
 // TestPgxWithoutADescriptionCache runs statements outside transactions.
 func TestPgxWithoutADescriptionCache(t *testing.T) {
+	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t)+"&description_cache_capacity=0")
 	for range 2 {
 		require.NoError(t, makeTables(t.Context(), h.db))
@@ -177,6 +181,7 @@ func refusesAll(t *testing.T, ctx context.Context, tx pgx.Tx) {
 // TestManagedTxIsOverAfterItsEnd keeps the transaction and what came from it: the connection may serve
 // somebody else by then.
 func TestManagedTxIsOverAfterItsEnd(t *testing.T) {
+	t.Parallel()
 	h := newPgxNotes(t)
 	for _, end := range []error{nil, errUndo} {
 		var kept, nested pgx.Tx

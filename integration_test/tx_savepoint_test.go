@@ -17,6 +17,7 @@ import (
 // TestNestedInTxRunOneAtATime has two of them overlap. With savepoints that are not within each other, one would undo the
 // work of the other.
 func TestNestedInTxRunOneAtATime(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
@@ -64,6 +65,7 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 
 // TestWhatIsCapturedIsUndoneWithASavepoint is about savepoints that the user's code makes.
 func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		capture := func(ctx context.Context, topic string) {
@@ -101,6 +103,7 @@ func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
 
 // TestCapturingTakesNoSecondTransactionID looks at who wrote the row: a savepoint would have an id of its own.
 func TestCapturingTakesNoSecondTransactionID(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -113,6 +116,7 @@ func TestCapturingTakesNoSecondTransactionID(t *testing.T) {
 
 // TestOpenRowsAreNamed leaves the rows of a query open.
 func TestOpenRowsAreNamed(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		query := func(ctx context.Context) (next func() bool, closeIt func()) {

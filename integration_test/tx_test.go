@@ -45,6 +45,7 @@ func topics(t testing.TB, h handle) []string {
 }
 
 func TestInTxNeedsADatabase(t *testing.T) {
+	t.Parallel()
 	for _, db := range []*outbox.DB{nil, {}} {
 		err := outbox.InTx(t.Context(), db, func(context.Context) error { t.Error("called"); return nil })
 		require.ErrorIs(t, err, outbox.ErrNoDB)
@@ -52,6 +53,7 @@ func TestInTxNeedsADatabase(t *testing.T) {
 }
 
 func TestNestedInTxIsASavepoint(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -114,6 +116,7 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 // TestSavepointsOfAJoinedNativeTransaction has a nested function join its own native transaction with WithTx,
 // as a library that is handed one would, and fail in there first and then as a whole.
 func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		join := func(ctx context.Context) context.Context {
@@ -146,6 +149,7 @@ func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
 }
 
 func TestHooksRunAfterCommitAlone(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		ran := 0
@@ -174,6 +178,7 @@ func TestHooksRunAfterCommitAlone(t *testing.T) {
 }
 
 func TestContextYieldsTheNativeTransaction(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		var ended context.Context
@@ -213,6 +218,7 @@ func TestContextYieldsTheNativeTransaction(t *testing.T) {
 
 // TestWithTx joins transactions that the caller began.
 func TestWithTx(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -248,6 +254,7 @@ func TestWithTx(t *testing.T) {
 }
 
 func TestTxOptions(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(opts outbox.TxOptions, name string) (value string) {
 			require.NoError(t, outbox.InTxWith(t.Context(), h.db, opts, func(ctx context.Context) error {
@@ -314,6 +321,7 @@ func (e *ends) WriteEnd(ctx context.Context, end observe.WriteEnd) {
 }
 
 func TestObserversAreTold(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		seen := &ends{}
 		h = h.seenBy(t, seen)
@@ -352,6 +360,7 @@ func TestObserversAreTold(t *testing.T) {
 }
 
 func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		woken := map[string]int{}
 		for name, db := range map[string]*outbox.DB{"ours": h.db, "other": h.with(t, sqltext.Tables{Outbox: "other"}).db} {
@@ -372,6 +381,7 @@ func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 }
 
 func TestManyTransactionsAtOnce(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -403,6 +413,7 @@ func TestManyTransactionsAtOnce(t *testing.T) {
 }
 
 func TestTransactionsThroughPgBouncer(t *testing.T) {
+	t.Parallel()
 	var made bool
 	forEachPgBouncerHandle(t, func(t *testing.T, h handle) {
 		if !made {
@@ -439,6 +450,7 @@ func TestTransactionsThroughPgBouncer(t *testing.T) {
 
 // TestDedicatedReconnects breaks the connection that the forwarder renews its lease on.
 func TestDedicatedReconnects(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		noLeaks(t)
 		q, closeIt, err := (*core.DB)(h.db).Dedicated(t.Context())
@@ -465,6 +477,7 @@ func TestDedicatedReconnects(t *testing.T) {
 }
 
 func TestTransactCommitsOrRollsBack(t *testing.T) {
+	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		insert := func(fail error) error {
