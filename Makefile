@@ -13,7 +13,7 @@ MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet demo demo-kafka test test-long check-format lint bench bench-quick clean
+.PHONY: help build vet api demo demo-kafka test test-long check-format lint bench bench-quick clean
 
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ build: ## go build in all modules
 
 vet: ## go vet in all modules
 	@$(call each,$(GO) vet ./...)
+
+api: ## note the exported names in api.txt, after you meant to change them
+	@OUTBOX_WRITE_API=1 $(GO) test -count=1 -run 'TestAPI$$' .
 
 demo: ## orders through NATS JetStream on a bad day, then count what became of them
 	@$(call demo,nats)

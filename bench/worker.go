@@ -157,7 +157,7 @@ func work(cfg workerConfig) error {
 				f, stop, err = d.forward(ctx, s, forwarder.Config{})
 			}
 		case "wake":
-			f.Wake()
+			d.db.Wake()
 		case "wait":
 			err = s.wait(ctx)
 		case "drain":

@@ -109,10 +109,6 @@ func (f *Forwarder) Close() error {
 	return nil
 }
 
-// Wake makes the forwarder look for messages now. Transactions of InTx on the same *outbox.DB do that by
-// themselves; call it after a commit that this module does not see, such as one around outbox.WithTx.
-func (f *Forwarder) Wake() { f.engine.wake() }
-
 // Drain publishes what is ready in the forwarder's lanes and returns when nothing is left: for tests, jobs, and
 // before shutting down. It runs the forwarder for that time unless Run does already; then the forwarder is spent. Messages that
 // are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a

@@ -132,7 +132,7 @@ func TestWake(t *testing.T) {
 		w.arrives(t, "1")
 
 		h.exec(t, insertPlain, "some-uuid", "orders", "K", "2") // nobody notices
-		w.Wake()
+		h.db.Wake()
 		w.arrives(t, "2")
 	})
 	t.Run("another process", func(t *testing.T) {

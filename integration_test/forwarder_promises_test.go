@@ -171,7 +171,7 @@ func TestCommitDuringARead(t *testing.T) {
 	w := startForwarder(t, h, cfg)
 	w.idle(t)
 	reads := gate.holdReads()
-	w.Wake()
+	h.db.Wake()
 	gate.arrives(t, "a read", reads[:]...)
 	w.publish(t, "orders", "K", "1") // and wakes the forwarder
 	gate.release(reads[:]...)
@@ -180,7 +180,7 @@ func TestCommitDuringARead(t *testing.T) {
 	w.idle(t)
 	for n := range 10 {
 		reads := gate.holdReads()
-		w.Wake()
+		h.db.Wake()
 		gate.arrives(t, "a read", reads[:]...)
 		h.exec(t, insertPlain, itoa(n), "orders", "K", "drained-"+itoa(n)) // which wakes nobody
 		drained := make(chan error, 1)

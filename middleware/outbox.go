@@ -30,7 +30,7 @@ type OutboxConfig struct {
 // that cannot be stored; an error if there is no topic; and the errors of the handler.
 //
 // The constructor returns an error if pub is nil, or one that names the field at fault. Outbox logs nothing.
-func Outbox(pub *outbox.Publisher, cfg OutboxConfig, _ watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
+func Outbox(pub *outbox.Publisher, cfg OutboxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	switch {
 	case pub == nil:
 		return nil, errNoPublisher

@@ -44,12 +44,12 @@ type turns struct {
 // until one succeeds it returns errors that Classify calls Unavailable. Once connected it reconnects by itself, for ever.
 // NewPublisher returns an error that names the field if the configuration is incomplete or unsafe. A nil logger
 // logs nothing.
-func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
-	config.setDefaults()
-	if err := config.validate(); err != nil {
+func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	settings, err := config.sarama()
+	settings, err := cfg.sarama()
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 		logger = watermill.NopLogger{}
 	}
 	return Isolate(startProducer(&producer{
-		brokers: config.Brokers, settings: settings, marshaler: Marshaler{Marshaler: config.Marshaler}, tracer: config.Tracer, logger: logger,
+		brokers: cfg.Brokers, settings: settings, marshaler: Marshaler{Marshaler: cfg.Marshaler}, tracer: cfg.Tracer, logger: logger,
 	}), logger)
 }
 
@@ -78,17 +78,17 @@ func Isolate(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher,
 // first error, which Classify judges; the messages before it have been sent. An error does not mean that
 // the message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil message or
 // one that no Kafka message can be made of.
-func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
 	if p.closed {
 		return outbox.ErrClosed
 	}
-	if i := slices.Index(messages, nil); i >= 0 {
-		return fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(messages))
+	if i := slices.Index(msgs, nil); i >= 0 {
+		return fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(msgs))
 	}
 
-	for _, msg := range messages {
+	for _, msg := range msgs {
 		if err := p.publish(topic, msg); err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func ExampleWrap() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	pub, err := nats.Wrap(own)
+	pub, err := nats.Wrap(own, watermill.NewStdLogger(false, false))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -34,33 +34,33 @@ var (
 // errors that Classify calls Unavailable. It returns an error that names the field if the configuration is unsafe
 // or invalid. The state of the connection and what the server reports asynchronously are logged; a nil logger logs
 // nothing.
-func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
-	config.setDefaults()
-	if err := config.validate(); err != nil {
+func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	conn, err := natsgo.Connect(config.URL, slices.Concat(logging(logger), config.connect())...)
+	conn, err := natsgo.Connect(cfg.URL, slices.Concat(logging(logger), cfg.connect())...)
 	if err != nil {
 		return nil, fmt.Errorf("nats: connect: %w", err)
 	}
 	if !conn.IsConnected() {
 		logger.Error("Cannot connect to NATS, trying on", conn.LastError(), nil)
 	}
-	pub, err := wmnats.NewPublisherWithNatsConn(conn, config.publish(), logger)
+	pub, err := wmnats.NewPublisherWithNatsConn(conn, cfg.publish(), logger)
 	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("nats: new publisher: %w", err)
 	}
-	return Wrap(pub)
+	return Wrap(pub, logger)
 }
 
 // Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that the forwarder can ask
 // it what its errors mean and Close may be called while others publish. pub must not be used directly any
-// more. It returns an error if pub is nil.
-func Wrap(pub message.Publisher) (*Publisher, error) {
+// more. It returns an error if pub is nil. Nothing is logged so far.
+func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if pub == nil {
 		return nil, errors.New("nats: the publisher to wrap is nil")
 	}
@@ -71,16 +71,16 @@ func Wrap(pub message.Publisher) (*Publisher, error) {
 // error, which Classify judges; the messages before it have been sent. An error does not mean that the
 // message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil message or one
 // that no NATS message can be made of.
-func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
 	if p.closed {
 		return outbox.ErrClosed
 	}
-	if i := slices.Index(messages, nil); i >= 0 {
-		return fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(messages))
+	if i := slices.Index(msgs, nil); i >= 0 {
+		return fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(msgs))
 	}
-	return p.inner.Publish(topic, messages...)
+	return p.inner.Publish(topic, msgs...)
 }
 
 // Classify is the package's Classify: a forwarder asks its publisher for it.

@@ -84,10 +84,10 @@ func goroutines() string {
 type deaf struct{ message.Publisher }
 
 func TestNilsAreErrors(t *testing.T) {
-	if _, err := nats.Wrap(nil); err == nil {
+	if _, err := nats.Wrap(nil, nil); err == nil {
 		t.Error("nil publisher accepted")
 	}
-	pub, err := nats.Wrap(deaf{})
+	pub, err := nats.Wrap(deaf{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,91 @@
+package outbox
+
+import (
+	"go/ast"
+	"go/build"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// apiPackages are those whose exported names are noted in api.txt.
+var apiPackages = []string{".", "observe", "schema", "middleware", "forwarder", "publisher/kafka", "publisher/nats"}
+
+// TestAPI fails when an exported name, a field or a signature appears, changes or vanishes. If that is meant, `make api` notes it.
+func TestAPI(t *testing.T) {
+	var api strings.Builder
+	for _, dir := range apiPackages {
+		api.WriteString("# " + dir + "\n" + strings.Join(exported(t, dir), "\n") + "\n\n")
+	}
+	if os.Getenv("OUTBOX_WRITE_API") != "" {
+		if err := os.WriteFile("api.txt", []byte(api.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noted, err := os.ReadFile("api.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, is := strings.Split(string(noted), "\n"), strings.Split(api.String(), "\n")
+	for _, line := range was {
+		if !slices.Contains(is, line) {
+			t.Errorf("api.txt has, and the code has not:  %s", line)
+		}
+	}
+	for _, line := range is {
+		if !slices.Contains(was, line) {
+			t.Errorf("the code has, and api.txt has not:  %s", line)
+		}
+	}
+	if !t.Failed() && string(noted) != api.String() {
+		t.Error("api.txt has another order, or another number of some line")
+	}
+}
+
+// exported returns the exported declarations of a package without bodies, values and comments, sorted.
+func exported(t *testing.T, dir string) (list []string) {
+	pkg, err := build.ImportDir(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := token.NewFileSet()
+	for _, name := range pkg.GoFiles {
+		file, err := parser.ParseFile(files, filepath.Join(dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.FileExports(file)
+		for _, decl := range file.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				d.Body = nil
+				list = append(list, source(t, files, d))
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if value, ok := spec.(*ast.ValueSpec); ok {
+						for _, name := range value.Names {
+							list = append(list, d.Tok.String()+" "+name.Name)
+						}
+					} else if d.Tok == token.TYPE {
+						list = append(list, source(t, files, &ast.GenDecl{Tok: d.Tok, Specs: []ast.Spec{spec}}))
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func source(t *testing.T, files *token.FileSet, decl ast.Decl) string {
+	var text strings.Builder
+	if err := format.Node(&text, files, decl); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
