@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
@@ -53,6 +54,7 @@ func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]Stored, error) {
 	} else if err := core.InTx(ctx, s.db, core.TxOptions{}, write); err != nil {
 		return nil, err
 	}
+	s.db.WakeLater(ctx)
 	s.tell(items, stored)
 	return stored, nil
 }
@@ -110,23 +112,14 @@ func (s *Store) record(item Item) (record, error) {
 	case limit > 0 && len(item.Payload) > limit:
 		return record{}, fmt.Errorf("its payload has %d bytes, StoreConfig.MaxPayloadBytes is %d", len(item.Payload), limit)
 	}
-	for k, v := range item.Metadata {
-		if !text.Storable(k) || !text.Storable(v) {
-			return record{}, fmt.Errorf("its metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in", text.Valid(k))
-		}
+	metadata, err := encode(item.Metadata)
+	if err != nil {
+		return record{}, err
 	}
-	r := record{metadata: "{}", hash: item.Hash}
-	if len(item.Metadata) > 0 {
-		metadata, err := json.Marshal(map[string]string(item.Metadata))
-		if err != nil {
-			return record{}, fmt.Errorf("encode its metadata: %w", err)
-		}
-		r.metadata = string(metadata)
-	}
+	r := record{metadata: metadata, hash: item.Hash}
 	if len(r.hash) == 0 && s.cfg.HashContent {
 		r.hash = SHA256(item.Payload)
 	}
-	var err error
 	if r.dueAt, err = moment("DueAt", item.DueAt); err != nil {
 		return record{}, err
 	}
@@ -135,6 +128,26 @@ func (s *Store) record(item Item) (record, error) {
 	}
 	r.bytes = len(item.Payload) + len(r.metadata) + len(item.MessageID) + len(item.Source) + len(item.Topic)
 	return r, nil
+}
+
+// encode writes metadata as JSON.
+func encode(metadata message.Metadata) (string, error) {
+	if len(metadata) == 0 {
+		return "{}", nil
+	}
+	for k, v := range metadata {
+		if !text.Storable(k) || !text.Storable(v) {
+			return "", fmt.Errorf("its metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in", text.Valid(k))
+		}
+	}
+	encoded, err := json.Marshal(map[string]string(metadata))
+	if err != nil {
+		return "", fmt.Errorf("encode its metadata: %w", err)
+	}
+	if len(encoded) > core.MaxMetadataBytes {
+		return "", fmt.Errorf("its metadata has %d bytes, the limit is %d", len(encoded), core.MaxMetadataBytes)
+	}
+	return string(encoded), nil
 }
 
 func moment(field string, at time.Time) (string, error) {

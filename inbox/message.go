@@ -32,7 +32,7 @@ type Item struct {
 	Key string
 	// Payload may be anything, also empty.
 	Payload []byte
-	// Metadata may not hold what Postgres text cannot: invalid UTF-8 and NUL.
+	// Metadata may not hold what Postgres text cannot: invalid UTF-8 and NUL. At most 1 MiB of it, as JSON.
 	Metadata message.Metadata
 	// Hash is that of the content, normally SHA256(Payload), to tell copies from other messages with the same ID. It may be
 	// empty.

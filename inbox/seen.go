@@ -35,6 +35,36 @@ func (s *Store) mismatch(id ID) {
 		watermill.LogFields{"source": id.Source, "message_id": id.MessageID})
 }
 
+// MarkProcessing says that the caller works on a message itself, after AlreadyProcessed has said no. Nobody else can claim it then,
+// unless it is stored by Enqueue. A dead message that was stored can be claimed again, with all its attempts. One that is
+// done, or in processing, stays as it is. It returns ErrUnknown, and ErrInvalid for an ID that cannot be one.
+func (s *Store) MarkProcessing(ctx context.Context, id ID) error {
+	return s.mark(ctx, "MarkProcessing", sqltext.MarkProcessing, id)
+}
+
+// MarkProcessed marks a message done, whoever has it. Else it is as MarkProcessing.
+func (s *Store) MarkProcessed(ctx context.Context, id ID) error {
+	return s.mark(ctx, "MarkProcessed", sqltext.MarkProcessed, id, s.cfg.KeepPayload)
+}
+
+// MarkDead marks a message dead, whoever has it, and keeps why, at most 1 KiB of it. One that is done stays done. Else it is
+// as MarkProcessing.
+func (s *Store) MarkDead(ctx context.Context, id ID, why string) error {
+	return s.mark(ctx, "MarkDead", sqltext.MarkDead, id, reason(why))
+}
+
+func (s *Store) mark(ctx context.Context, what, statement string, id ID, args ...any) error {
+	if err := id.check(); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrInvalid, what, err)
+	}
+	state := ""
+	err := s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&state) }, statement, append([]any{id.Source, id.MessageID}, args...)...)
+	if err == nil && state == "" {
+		err = fmt.Errorf("%s: %w: %q from %q", what, ErrUnknown, id.MessageID, id.Source)
+	}
+	return err
+}
+
 // Get returns a message. Of one that is done there is no payload, unless StoreConfig.KeepPayload says so. It returns ErrUnknown, and
 // ErrInvalid for an ID that cannot be one.
 func (s *Store) Get(ctx context.Context, id ID) (Message, error) {
@@ -51,7 +81,7 @@ func (s *Store) Get(ctx context.Context, id ID) (Message, error) {
 		return Message{}, err
 	}
 	if found == nil {
-		return Message{}, fmt.Errorf("%w: %s %q", ErrUnknown, id.Source, id.MessageID)
+		return Message{}, fmt.Errorf("%w: %q from %q", ErrUnknown, id.MessageID, id.Source)
 	}
 	return found.Message, nil
 }

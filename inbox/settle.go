@@ -31,9 +31,18 @@ func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) 
 	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, a.Owner, ids, reason(a.Err), delays, s.maxAttempts())
 }
 
-// Fail marks messages dead. Else it is as Ack.
+// Fail charges messages a failed attempt, their last, and marks them dead. Else it is as Ack.
 func (s *Store) Fail(ctx context.Context, f Fail, ids ...ID) (int, error) {
-	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, reason(f.Reason))
+	return s.fail(ctx, f, true, ids...)
+}
+
+// fail may leave the attempts as they are.
+func (s *Store) fail(ctx context.Context, f Fail, charge bool, ids ...ID) (int, error) {
+	attempts := 0
+	if charge {
+		attempts = 1
+	}
+	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, reason(f.Reason), attempts)
 }
 
 // Release gives messages back without a charge, for anybody to have at once. Else it is as Ack.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -62,6 +63,10 @@ type Store struct {
 	cfg     StoreConfig
 	backoff core.Backoff
 	logger  watermill.LoggerAdapter
+
+	mu       sync.Mutex
+	claimers map[string]*claimer // by topics
+	reapAt   time.Time           // when a Claim is to reap again
 }
 
 // NewStore makes a Store over the handle's queue table, which schema.Migrate makes. It does no I/O. A nil logger is that of

@@ -106,6 +106,43 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
        q.first_seen_at, q.last_seen_at, CASE WHEN isfinite(q.due_at) THEN q.due_at END, CASE WHEN isfinite(q.expires_at) THEN q.expires_at END,
        q.attempts, coalesce(q.last_error, '')`
 
+	// MarkProcessing says that whoever asks works on a message. One without a topic is for nobody to claim; a dead one may
+	// be claimed again, with all its attempts. A row comes back if there is such a message; one that is done stays done.
+	//
+	// Arguments: source, message id.
+	MarkProcessing = `WITH marked AS (
+    UPDATE {queue} q
+       SET state = 'processing', attempts = 0, crashes = 0, owner = NULL, locked_until = NULL,
+           due_at = CASE WHEN q.topic = '' THEN 'infinity' ELSE clock_timestamp() END
+     WHERE q.source = $1 AND q.message_id = $2 AND q.state IN ('seen', 'dead')
+    RETURNING q.state
+)
+SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`
+
+	// MarkProcessed marks a message done, whoever has it.
+	//
+	// Arguments: source, message id, whether the payload stays.
+	MarkProcessed = `WITH marked AS (
+    UPDATE {queue} q
+       SET state = 'done', done_at = clock_timestamp(), owner = NULL, locked_until = NULL,
+           payload = CASE WHEN $3::bool THEN q.payload ELSE '' END, metadata = CASE WHEN $3::bool THEN q.metadata ELSE '{}' END
+     WHERE q.source = $1 AND q.message_id = $2 AND q.state <> 'done'
+    RETURNING q.state
+)
+SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`
+
+	// MarkDead marks a message dead, whoever has it, unless it is done.
+	//
+	// Arguments: source, message id, reason.
+	MarkDead = `WITH marked AS (
+    UPDATE {queue} q SET state = 'dead', last_error = $3::text, owner = NULL, locked_until = NULL
+     WHERE q.source = $1 AND q.message_id = $2 AND q.state <> 'done'
+    RETURNING q.state
+)
+SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`
+
+	stateOf = `SELECT q.state FROM {queue} q WHERE q.source = $1 AND q.message_id = $2`
+
 	// CleanQueue deletes one batch of messages that were done longer ago than the retention. Nothing else is ever deleted.
 	//
 	// Arguments: retention in seconds, batch size.

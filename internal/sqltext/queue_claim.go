@@ -25,25 +25,45 @@ const (
       FROM free f WHERE q.id = f.id AND q.state = 'processing' AND q.due_at IS NULL
     RETURNING ` + queueColumns + `
 )
-SELECT s.last, pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + age(pg_snapshot_xmax(s.snap)::xid))::text,
-       '', '', '', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, NULL::timestamptz, 0, ''
+SELECT s.last, ` + claimHeader + `
   FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
 UNION ALL SELECT * FROM claimed`
 
-	// ClaimDue takes rows that fell due, the longest waiting first. Those whose lease ran out before are suspected of killing
-	// who handles them, and are taken apart from the others.
+	// ClaimDue takes rows that fell due, the longest waiting first, past a mark in the order of due times and ids. Those
+	// whose lease ran out before are suspected of killing who handles them, and are taken apart from the others. The
+	// header is that of ClaimReady, but its id is the clock in microseconds: no due time that is written from now on is before it.
 	//
-	// Arguments: owner, lease in seconds, limit, whether suspects, topics, topics to leave out (NULL = all, and none).
+	// Arguments: owner, lease in seconds, limit, mark (id), topics, topics to leave out (NULL = all, and none), mark (due time), whether
+	// suspects.
 	ClaimDue = `WITH free AS MATERIALIZED (
     SELECT q.due_at, q.id FROM {queue} q
-     WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL
-       AND (q.crashes > 0) = $4::bool
+     WHERE (q.due_at, q.id) > ($7::timestamptz, $4::bigint) AND q.due_at <= statement_timestamp()
+       AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL AND (q.crashes > 0) = $8::bool
        AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + ofTopics + `
      ORDER BY q.due_at, q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
+), claimed AS (
+    UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
+      FROM free f WHERE q.due_at = f.due_at AND q.id = f.id AND q.state = 'processing' AND q.due_at IS NOT NULL
+    RETURNING ` + queueColumns + `
+)
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, ` + claimHeader + `
+  FROM (SELECT pg_current_snapshot() AS snap) s
+UNION ALL SELECT * FROM claimed`
+
+	// ClaimExpired takes rows that were not handled in time, for whoever has something to do when a message dies.
+	//
+	// Arguments: owner, lease in seconds, limit.
+	ClaimExpired = `WITH late AS MATERIALIZED (
+    SELECT q.source, q.message_id FROM {queue} q
+     WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL AND q.owner IS NULL
+     ORDER BY q.expires_at LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-  FROM free f WHERE q.due_at = f.due_at AND q.id = f.id AND q.state = 'processing' AND q.due_at IS NOT NULL
+  FROM late l WHERE q.source = l.source AND q.message_id = l.message_id
 RETURNING ` + queueColumns
+
+	claimHeader = `pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + age(pg_snapshot_xmax(s.snap)::xid))::text,
+       '', '', '', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, NULL::timestamptz, 0, ''`
 
 	ofTopics = `($5::text[] IS NULL OR q.topic = ANY ($5::text[])) AND ($6::text[] IS NULL OR q.topic <> ALL ($6::text[]))`
 

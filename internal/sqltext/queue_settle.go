@@ -25,10 +25,10 @@ UPDATE {queue} q
 
 	// FailMessages marks messages dead.
 	//
-	// Arguments: owner, sources, message ids, reason.
+	// Arguments: owner, sources, message ids, reason, how many attempts it charges.
 	FailMessages = held + `
 UPDATE {queue} q
-   SET state = 'dead', attempts = q.attempts + 1, last_error = $4::text, owner = NULL, locked_until = NULL
+   SET state = 'dead', attempts = q.attempts + $5::int, last_error = $4::text, owner = NULL, locked_until = NULL
 ` + ofHeld
 
 	// ReleaseMessages gives messages back without charge.
@@ -39,6 +39,37 @@ UPDATE {queue} q
    SET due_at = clock_timestamp() + $5::float8 * interval '1 second', last_error = coalesce(nullif($4::text, ''), q.last_error),
        owner = NULL, locked_until = NULL
 ` + ofHeld
+
+	// ReapLeases gives back one batch of messages whose lease is over, with the charge of Abandon. A row that is locked is in the transaction of a handler that has acked it. Two ranges, because the rows with an owner are
+	// at the beginning of either index.
+	//
+	// Arguments: batch size, seconds of wait by attempt, attempts after which a message is dead (NULL = never).
+	ReapLeases = `WITH fresh AS MATERIALIZED (
+    SELECT q.source, q.message_id FROM {queue} q
+     WHERE q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NOT NULL AND q.locked_until < statement_timestamp()
+     ORDER BY q.id LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
+), due AS MATERIALIZED (
+    SELECT q.source, q.message_id FROM {queue} q
+     WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
+       AND q.owner IS NOT NULL AND q.locked_until < statement_timestamp()
+     ORDER BY q.due_at, q.id LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
+)
+UPDATE {queue} q
+   SET attempts = q.attempts + 1, crashes = q.crashes + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
+       due_at = clock_timestamp() + ($2::float8[])[least(q.attempts + 1, cardinality($2::float8[]))] * interval '1 second',
+       state = CASE WHEN q.attempts + 1 >= $3::int THEN 'dead' ELSE q.state END
+  FROM (TABLE fresh UNION ALL TABLE due) l WHERE q.source = l.source AND q.message_id = l.message_id`
+
+	// ExpireMessages marks one batch of messages dead that were not handled in time.
+	//
+	// Arguments: batch size.
+	ExpireMessages = `WITH late AS MATERIALIZED (
+    SELECT q.source, q.message_id FROM {queue} q
+     WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL AND q.owner IS NULL
+     ORDER BY q.expires_at LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
+)
+UPDATE {queue} q SET state = 'dead', last_error = 'expired'
+  FROM late l WHERE q.source = l.source AND q.message_id = l.message_id`
 
 	held = `WITH held AS MATERIALIZED (
     SELECT q.source, q.message_id
