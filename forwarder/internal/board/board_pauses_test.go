@@ -188,3 +188,36 @@ func TestPauseEndsWithTheLanes(t *testing.T) {
 	d.tick(time.Second)
 	d.told(board.TopicPaused, board.TopicResumed)
 }
+
+func TestTopicThatAnOperatorHolds(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "held", 1, 2)
+	d.put(0, "", "held", 3)
+	d.put(0, "y", "other", 4)
+	d.read()
+	c := d.next()
+	d.b.Hold(d.now, []string{"held"})
+	d.after()
+	d.told(board.TopicPaused)
+	d.tick(0)
+	d.returned(c, board.Unavailable) // its broker cannot be reached, either
+	d.told(board.TopicPaused)
+	d.tick(time.Hour)
+	d.want(d.drain(), 4)
+	if d.b.Quiet() {
+		t.Fatal("quiet while a topic is held")
+	}
+	if tick, read := d.b.Due(); !read.IsZero() || !tick.After(d.now) {
+		t.Fatalf("tick %v, read %v: nothing is to be tried", tick, read)
+	}
+	d.reports = nil
+	d.b.Hold(d.now, nil)
+	d.after()
+	d.told(board.TopicResumed)
+	got := d.drain() // the trial, and then the others
+	if i, j := slices.Index(got, 1), slices.Index(got, 2); i > j {
+		t.Fatalf("published %v", got)
+	}
+	slices.Sort(got)
+	d.want(got, 1, 2, 3)
+}

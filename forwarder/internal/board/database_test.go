@@ -32,6 +32,8 @@ type database struct {
 	members map[int]memberRow
 	leases  time.Duration // how long a lease lasts
 
+	paused []string // topics, by an operator
+
 	deletes     bool // settling deletes
 	holdDead    bool
 	maxAttempts int

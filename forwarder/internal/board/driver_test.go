@@ -35,6 +35,7 @@ type forwarder struct {
 	checking   *checking
 	sweeping   map[int16]int64 // cursors
 	lastFailed *board.Row
+	paused     []string        // topics, as the board was told
 	writers    map[uint32]bool // found out before the read, if they were looked for
 	lastSeq    int64           // of the last read
 
@@ -567,6 +568,9 @@ func (f *forwarder) started(c *board.Call) {
 	if topic >= f.m.cfg.Concurrency || len(f.calls) >= 8*f.m.cfg.Concurrency {
 		f.m.failf("row %d is published beside %d calls of its topic and %d in all", r.ID, topic, len(f.calls))
 	}
+	if slices.Contains(f.paused, r.Topic) {
+		f.m.failf("row %d is published, whose topic %s an operator has paused", r.ID, r.Topic)
+	}
 	// The next attempt of a row without a key may be on the queue when a late success comes.
 	if f.success[rowOf{r.Term, r.UUID}] && !msg.replayed && r.Key != "" {
 		f.m.failf("row %d (%s) is published again after its success was told", r.ID, r.UUID)
@@ -984,11 +988,21 @@ func (f *forwarder) maintainer() {
 	switch p := f.m.rng.IntN(100); {
 	case p < 40:
 		f.beginCheck(f.term(n))
-	case p < 80:
+	case p < 70:
 		f.sweep(f.term(n))
+	case p < 80:
+		f.hold()
 	case !f.m.variant.noLook:
 		f.lookAtFirsts(f.term(n))
 	}
+}
+
+// hold tells the board which topics an operator has paused.
+func (f *forwarder) hold() {
+	f.paused = slices.Clone(f.m.db.paused)
+	f.logf("hears that an operator has paused %v", f.paused)
+	f.board.Hold(f.m.db.now, f.paused)
+	f.take()
 }
 
 // lookAtFirsts looks whether what keys wait for is still pending.

@@ -15,17 +15,18 @@ type Effects struct {
 
 // Report is for the log and observers. Which fields are set depends on Kind.
 type Report struct {
-	Kind     ReportKind
-	Topic    string
-	ID       int64
-	UUID     string
-	Key      string
-	Lane     int16
-	Attempts int           // Rejected, Dead: with this one
-	Failures int           // TopicPaused: in a row. TopicJammed: hung calls
-	Wait     time.Duration // TopicPaused, Rejected: until the next attempt
-	Repeated bool          // TopicPaused, TopicJammed: nothing changed in a minute. Rejected: not the first of its topic in a minute
-	Err      error
+	Kind       ReportKind
+	Topic      string
+	ID         int64
+	UUID       string
+	Key        string
+	Lane       int16
+	Attempts   int           // Rejected, Dead: with this one
+	Failures   int           // TopicPaused: in a row. TopicJammed: hung calls
+	Wait       time.Duration // TopicPaused, Rejected: until the next attempt
+	ByOperator bool          // TopicPaused, TopicResumed: see Hold
+	Repeated   bool          // TopicPaused, TopicJammed: nothing changed in a minute. Rejected: not the first of its topic in a minute
+	Err        error
 }
 
 // ReportKind says what a Report is about.

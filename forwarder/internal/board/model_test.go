@@ -306,6 +306,11 @@ func (m *model) operate() {
 		}
 		return
 	}
+	if m.chance(5) {
+		d.paused = m.topics[:m.rng.IntN(len(m.topics)+1)]
+		m.logf("an operator pauses %v", d.paused)
+		return
+	}
 	if len(d.table) == 0 {
 		return
 	}
@@ -491,13 +496,14 @@ func (m *model) finish() {
 		m.db.end(m.db.open[0], true)
 	}
 	clear(m.db.locked)
-	m.db.log = nil
+	m.db.log, m.db.paused = nil, nil
 	m.readFails, m.settleFails, m.unknown = 0, 0, 0
 	m.db.leases = 1000 * time.Hour
 	clear(m.db.members) // the leases of the dead run out
 	for _, f := range m.forwarders {
 		f.dirty, f.frozen, f.frozenWhile, f.noReadWhile = true, time.Time{}, nil, nil
 		m.db.heartbeat(f.id, f.stopping)
+		f.hold()
 	}
 	quiet := 0
 	for i := 1; i < longEnd && quiet < afterward; i++ {

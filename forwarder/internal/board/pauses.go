@@ -18,7 +18,7 @@ func (b *Board) trouble(t *topic) {
 func (b *Board) forgetTroubles() {
 	kept := b.troubled[:0]
 	for _, t := range b.troubled {
-		if t.paused || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 {
+		if t.paused || t.held || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 {
 			kept = append(kept, t)
 			continue
 		}
@@ -151,6 +151,27 @@ func (b *Board) pause(r *Row, err error) *topic {
 	b.update(t)
 	b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: wait, Err: err})
 	return t
+}
+
+// Hold takes which topics an operator has paused, all of them each time. Nothing of them is published, not even a trial,
+// until they are let go.
+func (b *Board) Hold(now time.Time, topics []string) {
+	b.now = now
+	for _, name := range topics {
+		if t := b.topicOf(name); !t.held {
+			t.held = true
+			b.trouble(t)
+			b.update(t)
+			b.report(Report{Kind: TopicPaused, Topic: name, ByOperator: true})
+		}
+	}
+	for _, t := range b.troubled {
+		if t.held && !slices.Contains(topics, t.name) {
+			t.held = false
+			b.update(t)
+			b.report(Report{Kind: TopicResumed, Topic: t.name, ByOperator: true})
+		}
+	}
 }
 
 // reopen ends the pause of a topic. The keys that wait for it stay on its list, and come off as there is room.

@@ -4,8 +4,8 @@ import "time"
 
 // topic is a topic with rows that may be published, calls or trouble. It is paused when its broker could not be reached:
 // when the pause is over one trial message is sent; if the broker answers it the topic is open again, if not the
-// next pause is longer. It is slow when slow and hung calls have taken most of its places: then only some of its rows are
-// kept in memory, or they would fill the room. While it is closed for either reason the keys whose next row is on it wait
+// next pause is longer. An operator may hold it: then there are no trials. It is slow when slow and hung calls have taken most of its places: then only some of its rows are
+// kept in memory, or they would fill the room. While it is closed for any of these reasons the keys whose next row is on it wait
 // for it, and other topics go on.
 type topic struct {
 	name, pen     string
@@ -19,13 +19,15 @@ type topic struct {
 
 	calls, old, hung int // under way, with hung ones; of these slow or hung; hung
 
-	paused, slow, closed, jammed bool
-	until                        time.Time // of the pause
-	failures                     int       // in a row
-	err                          error     // the last one
-	repeat                       time.Time // when the trouble is reported again
-	trial                        *Row      // queued or under way
-	asked                        bool      // a trial is being read
+	paused, slow, jammed bool
+	held                 bool      // an operator has paused it
+	closed               bool      // for one of these reasons
+	until                time.Time // of the pause
+	failures             int       // in a row
+	err                  error     // the last one
+	repeat               time.Time // when the trouble is reported again
+	trial                *Row      // queued or under way
+	asked                bool      // a trial is being read
 
 	lanes    uint64 // in which keys wait
 	waits    *[Lanes]waits
@@ -80,7 +82,7 @@ func (b *Board) update(t *topic) {
 		t.slow = false
 	}
 	rows, bytes := b.quota()
-	closed := t.paused || t.slow && (t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
+	closed := t.paused || t.held || t.slow && (t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
 	if t.closed && !closed && t.lanes|t.refused != 0 {
 		b.asksParked = true
 	}
@@ -93,7 +95,7 @@ func (b *Board) update(t *topic) {
 			ready = 1
 		}
 	}
-	if t.calls >= places {
+	if t.held || t.calls >= places {
 		ready = 0
 	}
 	b.ring.ready += ready - t.counted
@@ -111,7 +113,7 @@ func (b *Board) quota() (rows int, bytes int64) {
 // excess says that rows of a closed topic are to be parked.
 func (b *Board) excess(t *topic) bool {
 	queued := t.fresh.n + t.waited.n
-	if queued == 0 || t.paused {
+	if queued == 0 || t.paused || t.held {
 		return queued > 0
 	}
 	rows, bytes := b.quota()
@@ -133,7 +135,7 @@ func (b *Board) parkExcess() {
 				c = t.waited.back
 			}
 			l, k := b.lanes[c.Row.Term.Lane], c.key
-			if !t.paused && t.fresh.n+t.waited.n == 1 {
+			if !t.paused && !t.held && t.fresh.n+t.waited.n == 1 {
 				left -= int(k.n)
 				b.putBackBehind(k)
 				continue
