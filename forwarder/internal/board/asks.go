@@ -54,11 +54,7 @@ func (b *Board) askTrials(a *Asks) {
 
 // askParked asks for the lowest parked ids of keys that may go on, at most room in all; lanes take turns.
 func (b *Board) askParked(a *Asks, room int) {
-	for i := range Lanes {
-		l := b.lanes[(b.turn+i)%Lanes]
-		if l == nil {
-			continue
-		}
+	for l := range b.inTurn {
 		for room > 0 && l.unparking.front != nil {
 			k := l.unparking.front
 			b.unlist(k)
@@ -102,13 +98,10 @@ func (b *Board) Strays(t Term, ids []int64) {
 		return
 	}
 	for _, id := range ids {
-		_, known := l.known[id]
-		_, parked := l.parked[id]
-		if known || parked || l.heads[id] != nil || l.shadow != nil && id >= l.shadow.low || len(b.strays) >= mostStrays {
-			continue
+		if !l.knows(id) && (l.shadow == nil || id < l.shadow.low) && len(b.strays) < mostStrays {
+			b.strays = append(b.strays, stray{t, id})
+			b.effects.Read = true
 		}
-		b.strays = append(b.strays, stray{t, id})
-		b.effects.Read = true
 	}
 }
 
@@ -145,7 +138,7 @@ func (b *Board) answered(a ask, r Read) {
 	case f.Dead && k.isPen():
 		b.unpark(k, a.id)
 	case f.Dead: // an operator gave it up while it waited; now it holds its key
-		b.addHead(l, k.name, a.id, f.Row.Topic, b.now.Add(deadRecheck))
+		b.addHead(l, k.name, a.id, f.Row.Topic, b.now.Add(never))
 	case a.why == forTrial:
 		b.tried(l, a, f.Row)
 	default:
@@ -200,7 +193,7 @@ func (b *Board) strayed(l *lane, r *Row) {
 		return
 	}
 	if b.accept(l, r, false) {
-		b.report(Report{Kind: StrayFound, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Key: r.Key, Lane: l.term.Lane})
+		b.report(r.about(StrayFound))
 	}
 }
 

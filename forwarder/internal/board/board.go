@@ -44,15 +44,15 @@ type Call struct {
 	Attempt int // counting from 1
 	Started time.Time
 
-	key        *key // nil without one
-	topic      *topic
-	prev, next *Call // on a queue of its topic, or among the young or the slow calls
-	behind     *Row  // the next row of its key's chain
-	state      callState
-	pass       bool // it may go although its key is blocked: a head's next attempt, or a topic's trial
-	waited     bool // for its key, its topic or its next attempt
-	published  bool
-	results    uint8 // not settled yet: two, if it timed out and succeeded late
+	key         *key // nil without one
+	topic       *topic
+	links[Call]      // on a queue of its topic, or among the young or the slow calls
+	behind      *Row // the next row of its key's chain
+	state       callState
+	pass        bool // it may go although its key is blocked: a head's next attempt, or a topic's trial
+	waited      bool // for its key, its topic or its next attempt
+	published   bool
+	results     uint8 // not settled yet: two, if it timed out and succeeded late
 }
 
 // Verdict says what became of a call.
@@ -98,8 +98,9 @@ type Board struct {
 	lanes    [Lanes]*lane
 	turn     int // the lane that is served first
 	topics   map[string]*topic
-	ring     ring     // the topics with rows that may be published
-	troubled []*topic // paused or slow ones, and those whose keys still wait
+	turns    list[topic, *topic] // the topics with rows that may be published now; they take turns
+	ready    int                 // such rows
+	troubled []*topic            // paused or slow ones, and those whose keys still wait
 
 	rows      int // in memory, with those under way
 	bytes     int64
@@ -108,8 +109,8 @@ type Board struct {
 	loose     int // heads without a key
 	unsettled int // results
 
-	young, slow callList // calls, the oldest first
-	calls       int      // of any age
+	young, slow list[Call, *Call] // calls, the oldest first
+	calls       int               // of any age
 
 	published []*Row // for the settler
 	failed    []Failure

@@ -62,10 +62,16 @@ func TestPermanentFailure(t *testing.T) {
 			continue
 		}
 		d.want(d.drain())
-		d.tick(time.Minute)
-		d.want(d.drain()) // it is looked at, and still dead
+		look := func() {
+			began := d.now
+			d.tick(time.Minute)
+			d.b.HeadsSeen(d.now, began.Add(time.Second), d.terms[0], 0, 100, d.heads(0))
+			d.after()
+		}
+		look()
+		d.want(d.drain()) // it is still dead
 		delete(d.table, 1)
-		d.tick(time.Minute)
+		look()
 		d.want(d.drain(), 2)
 	}
 }

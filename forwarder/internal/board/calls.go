@@ -22,12 +22,15 @@ const manyCalls = 8
 // Next starts a call, or returns nil if none may start now. The caller publishes the row and tells Returned.
 func (b *Board) Next(now time.Time) *Call {
 	b.now = now
-	t := b.ring.at
+	t := b.turns.front
 	if t == nil || b.stopped || b.places() == 0 {
 		return nil
 	}
 	c := t.first()
-	b.ring.at = t.next
+	if b.turns.n > 1 {
+		b.turns.remove(t)
+		b.turns.push(t)
+	}
 	l := b.lanes[c.Row.Term.Lane]
 	if k := c.key; k != nil {
 		if !c.pass {
@@ -134,7 +137,7 @@ func (b *Board) Tick(now time.Time) {
 		b.slow.push(c)
 		b.update(c.topic)
 	}
-	for _, calls := range []*callList{&b.slow, &b.young} {
+	for _, calls := range []*list[Call, *Call]{&b.slow, &b.young} {
 		for c := calls.front; c != nil && b.cfg.PublishTimeout > 0 && now.Sub(c.Started) >= b.cfg.PublishTimeout; c = calls.front {
 			calls.remove(c)
 			if c.state == young {
@@ -157,36 +160,4 @@ func (b *Board) Tick(now time.Time) {
 			}
 		}
 	}
-}
-
-// callList is a list of calls.
-type callList struct {
-	front, back *Call
-	n           int
-}
-
-func (l *callList) push(c *Call) {
-	c.prev, c.next = l.back, nil
-	if l.back == nil {
-		l.front = c
-	} else {
-		l.back.next = c
-	}
-	l.back = c
-	l.n++
-}
-
-func (l *callList) remove(c *Call) {
-	if c.prev == nil {
-		l.front = c.next
-	} else {
-		c.prev.next = c.next
-	}
-	if c.next == nil {
-		l.back = c.prev
-	} else {
-		c.next.prev = c.prev
-	}
-	c.prev, c.next = nil, nil
-	l.n--
 }

@@ -47,7 +47,7 @@ func (b *Board) Effects() Effects {
 	e := b.effects
 	b.effects = Effects{}
 	if !b.stopped {
-		e.Publish = min(b.ring.ready, b.places())
+		e.Publish = min(b.ready, b.places())
 		room := b.HasRoom()
 		if room && (b.asksParked || !b.hadRoom) {
 			e.Read, b.asksParked = true, false
@@ -55,6 +55,11 @@ func (b *Board) Effects() Effects {
 		b.hadRoom = room
 	}
 	return e
+}
+
+// about makes a report about a row.
+func (r *Row) about(kind ReportKind) Report {
+	return Report{Kind: kind, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Key: r.Key, Lane: r.Term.Lane}
 }
 
 func (b *Board) report(r Report) { b.effects.Reports = append(b.effects.Reports, r) }

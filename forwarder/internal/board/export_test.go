@@ -41,9 +41,7 @@ func (b *Board) Knows(t Term, id int64) bool {
 	if l == nil {
 		return false
 	}
-	_, known := l.known[id]
-	_, parked := l.parked[id]
-	return known || parked || l.heads[id] != nil
+	return l.knows(id)
 }
 
 // ShadowBits makes the shadows of 64 times so many bits; a power of two.

@@ -14,7 +14,7 @@ type key struct {
 	n           int32
 	heads       int32  // rows that wait for another attempt: they hold the key
 	topic       *topic // it waits for, and is on its list
-	prev, next  *key   // on that list, or the lane's list unparking
+	links[key]         // on that list, or the lane's list unparking
 	parked      ids
 	listed      bool // on the lane's list unparking
 	asked       bool // a read under way asks for parked ids
@@ -69,17 +69,6 @@ func (b *Board) queueFirst(k *key) {
 func (b *Board) putBack(k *key) {
 	r := k.first
 	k.first, k.last, k.n = nil, nil, 0
-	b.putBackFrom(k, r)
-}
-
-// putBackBehind parks what is behind the first of a chain.
-func (b *Board) putBackBehind(k *key) {
-	r := k.first.call.behind
-	k.first.call.behind, k.last, k.n = nil, k.first, 1
-	b.putBackFrom(k, r)
-}
-
-func (b *Board) putBackFrom(k *key, r *Row) {
 	for r != nil {
 		behind := r.call.behind
 		r.call.behind = nil
@@ -157,31 +146,4 @@ func (b *Board) unlist(k *key) {
 		k.listed = false
 		k.lane.unparking.remove(k)
 	}
-}
-
-// keyList is a list of keys.
-type keyList struct{ front, back *key }
-
-func (l *keyList) push(k *key) {
-	k.prev, k.next = l.back, nil
-	if l.back == nil {
-		l.front = k
-	} else {
-		l.back.next = k
-	}
-	l.back = k
-}
-
-func (l *keyList) remove(k *key) {
-	if k.prev == nil {
-		l.front = k.next
-	} else {
-		k.prev.next = k.next
-	}
-	if k.next == nil {
-		l.back = k.prev
-	} else {
-		k.next.prev = k.prev
-	}
-	k.prev, k.next = nil, nil
 }

@@ -13,11 +13,11 @@ type lane struct {
 	parked    map[int64]*key // by id
 	blocks    map[int64]int  // how many ids are parked in each stretch of blockIDs
 	heads     map[int64]*head
-	retries   []*head   // a heap, the one that is due first in front
-	unparking keyList   // keys whose parked ids may be asked for
-	shadow    *shadow   // nil = none
-	shadowed  time.Time // when one was reported last
-	top       int64     // the highest id that was read
+	retries   retries
+	unparking list[key, *key] // keys whose parked ids may be asked for
+	shadow    *shadow         // nil = none
+	shadowed  time.Time       // when one was reported last
+	top       int64           // the highest id that was read
 
 	rows      int // in memory and not under way
 	bytes     int64
@@ -49,6 +49,15 @@ func (b *Board) open(t Term) *lane {
 	return nil
 }
 
+// inTurn goes through the lanes, another one first at each read.
+func (b *Board) inTurn(yield func(*lane) bool) {
+	for i := range Lanes {
+		if l := b.lanes[(b.turn+i)%Lanes]; l != nil && !yield(l) {
+			return
+		}
+	}
+}
+
 // LaneTaken starts a term, with all the heads of its lane, loaded after the lane was taken and before its first read. Not
 // to be called during a read.
 func (b *Board) LaneTaken(now time.Time, t Term, heads []Head) {
@@ -68,7 +77,7 @@ func (b *Board) LaneTaken(now time.Time, t Term, heads []Head) {
 	for _, h := range heads {
 		due := now.Add(h.Wait)
 		if h.Dead {
-			due = now.Add(deadRecheck)
+			due = now.Add(never)
 		}
 		b.addHead(l, h.Key, h.ID, h.Topic, due)
 	}
@@ -99,7 +108,7 @@ func (b *Board) HandBack(terms ...Term) {
 func (b *Board) handBack(l *lane) {
 	b.forgetLane(l)
 	l.handing = true
-	for _, calls := range []*callList{&b.young, &b.slow} {
+	for _, calls := range []*list[Call, *Call]{&b.young, &b.slow} {
 		for c := calls.front; c != nil; c = c.next {
 			if c.Row.Term == l.term {
 				b.effects.Recall = append(b.effects.Recall, c)
@@ -159,9 +168,15 @@ func (b *Board) forgetLane(l *lane) {
 		}
 	}
 	l.keys, l.known, l.parked, l.blocks, l.heads, l.retries = nil, nil, nil, nil, nil, nil
-	l.unparking, l.shadow = keyList{}, nil
+	l.unparking, l.shadow = list[key, *key]{}, nil
 	b.retryMoved = true
 	b.strays = slices.DeleteFunc(b.strays, func(s stray) bool { return s.term == l.term })
+}
+
+// knows says whether an id needs no second look: its row is in memory, or was settled since the last read began, or it is
+// parked, or a head.
+func (l *lane) knows(id int64) bool {
+	return l.known[id] != nil || l.parked[id] != nil || l.heads[id] != nil
 }
 
 // Known counts the ids of a term that a read may return and that are in memory or parked: those above the mark

@@ -97,7 +97,7 @@ func (b *Board) Firsts(t Term) (ids []int64) {
 				}
 			}
 		}
-		for _, queue := range []*callList{&t.fresh, &t.waited} {
+		for _, queue := range []*list[Call, *Call]{&t.fresh, &t.waited} {
 			for c := queue.front; t.slow && c != nil; c = c.next {
 				if c.key != nil && c.key.lane == l {
 					ids = append(ids, c.Row.ID)

@@ -42,10 +42,13 @@ func (b *Board) Check(calls []*Call) string {
 	for t, c := range n.topics {
 		n.topic(t, c)
 	}
+	for t := b.turns.front; t != nil; t = t.next {
+		n.want(t.ready > 0, "topic %v is to have its turn, and nothing is ready", t)
+	}
 	for _, t := range b.troubled {
 		n.want(n.topics[t] != nil, "topic %v has trouble and is forgotten", t)
 	}
-	n.want(n.ready == b.ring.ready, "ready: %d, counted %d", b.ring.ready, n.ready)
+	n.want(n.ready == b.ready, "ready: %d, counted %d", b.ready, n.ready)
 	n.want(n.rows == b.rows, "rows: %d, counted %d", b.rows, n.rows)
 	n.want(n.bytes == b.bytes, "bytes: %d, counted %d", b.bytes, n.bytes)
 	n.want(n.parked == b.parked && n.parked <= b.cfg.Parked, "parked: %d, counted %d", b.parked, n.parked)
@@ -106,7 +109,7 @@ func (n *recount) topic(t *topic, c *counted) {
 	case t.paused:
 		queued = 1
 	}
-	n.want(t.counted == queued && t.inRing == (queued > 0), "topic %v: %d ready, counted %d, in ring %v", t, t.counted, queued, t.inRing)
+	n.want(t.ready == queued, "topic %v: %d ready, counted %d", t, t.ready, queued)
 	n.ready += queued
 	n.waits(t)
 	for i, l := range n.b.lanes {
@@ -117,7 +120,7 @@ func (n *recount) topic(t *topic, c *counted) {
 }
 
 // queue counts a queue of rows that may be published.
-func (n *recount) queue(t *topic, queue *callList) (queued int) {
+func (n *recount) queue(t *topic, queue *list[Call, *Call]) (queued int) {
 	for c := queue.front; c != nil; c = c.next {
 		queued++
 		r := c.Row

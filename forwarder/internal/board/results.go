@@ -126,10 +126,9 @@ func (b *Board) rejected(l *lane, c *Call, res Result) {
 		if !again {
 			t.rejected = b.now
 		}
-		b.report(Report{
-			Kind: RowRejected, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Key: r.Key, Lane: r.Term.Lane,
-			Attempts: f.Attempts, Wait: f.Delay, Repeated: again, Err: f.Err,
-		})
+		report := r.about(RowRejected)
+		report.Attempts, report.Wait, report.Repeated, report.Err = f.Attempts, f.Delay, again, f.Err
+		b.report(report)
 	}
 	if r.Key != "" && !l.handing {
 		b.unschedule(l, b.newHead(l, r.Key, r.ID, r.Topic)) // it holds its key from now on, and is due when it is settled
@@ -223,9 +222,9 @@ func (b *Board) settledAs(o Outcome) {
 	}
 	b.settle(r)
 	if o.Kind == Dead {
-		b.report(Report{
-			Kind: RowDead, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Key: r.Key, Lane: r.Term.Lane, Attempts: o.Attempts, Err: o.Err,
-		})
+		report := r.about(RowDead)
+		report.Attempts, report.Err = o.Attempts, o.Err
+		b.report(report)
 	}
 	l := b.open(r.Term)
 	if l == nil || l.published(r.ID) {
@@ -239,7 +238,7 @@ func (b *Board) settledAs(o Outcome) {
 	case o.Kind == Waiting:
 		b.schedule(l, h, b.now.Add(o.Delay))
 	case o.Kind == Dead && b.cfg.HoldDead:
-		b.schedule(l, h, b.now.Add(deadRecheck))
+		b.schedule(l, h, b.now.Add(never))
 	default:
 		b.removeHead(l, h)
 	}

@@ -2,12 +2,13 @@ package board
 
 import (
 	"cmp"
+	"container/heap"
 	"slices"
 	"time"
 )
 
-// deadRecheck is how often a head that nobody retries is looked at.
-const deadRecheck = 30 * time.Second
+// never is when a dead head is due. A read of what falls due sees that somebody requeued it, HeadsSeen that it is gone.
+const never = 10000 * time.Hour
 
 // head is a row that waits for another attempt. One with a key holds it. One without may be forgotten: it is read
 // again when it falls due.
@@ -99,11 +100,7 @@ func (b *Board) HeadsSeen(now, began time.Time, t Term, from, to int64, heads []
 
 // retry is a head that a read asks for.
 func (b *Board) askRetries(a *Asks, most int) {
-	for i := range Lanes {
-		l := b.lanes[(b.turn+i)%Lanes]
-		if l == nil {
-			continue
-		}
+	for l := range b.inTurn {
 		for len(l.retries) > 0 && !l.retries[0].due.After(b.now) {
 			if most--; most < 0 {
 				return
@@ -154,7 +151,7 @@ func (b *Board) retried(l *lane, a ask, f Found, found bool) {
 		b.removeHead(l, h)
 		return
 	case f.Dead:
-		b.schedule(l, h, b.now.Add(deadRecheck))
+		b.schedule(l, h, b.now.Add(never))
 		return
 	}
 	r := f.Row
@@ -193,56 +190,46 @@ func (b *Board) letPass(l *lane, k *key, r *Row, t *topic) {
 
 // schedule says when a head is due for another attempt.
 func (b *Board) schedule(l *lane, h *head, due time.Time) {
-	if h.place < 0 {
-		h.place = len(l.retries)
-		l.retries = append(l.retries, h)
-	}
 	h.due, h.changed = due, b.now
 	b.retryMoved = true
-	l.sift(h.place)
+	if h.place < 0 {
+		heap.Push(&l.retries, h)
+	} else {
+		heap.Fix(&l.retries, h.place)
+	}
 }
 
 // unschedule takes a head out of its lane's heap.
 func (b *Board) unschedule(l *lane, h *head) {
-	i, last := h.place, len(l.retries)-1
-	if i < 0 {
-		return
-	}
-	l.swap(i, last)
-	l.retries[last] = nil
-	l.retries = l.retries[:last]
-	h.place = -1
-	h.changed = b.now
-	b.retryMoved = true
-	if i < last {
-		l.sift(i)
+	if h.place >= 0 {
+		h.changed = b.now
+		b.retryMoved = true
+		heap.Remove(&l.retries, h.place)
 	}
 }
 
-func (l *lane) swap(i, j int) {
-	q := l.retries
+// retries are heads that wait: a heap, the one that is due first in front.
+type retries []*head
+
+func (q retries) Len() int           { return len(q) }
+func (q retries) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+
+func (q retries) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].place, q[j].place = i, j
 }
 
-// sift moves a head to its place in the heap.
-func (l *lane) sift(i int) {
-	q := l.retries
-	for i > 0 && q[i].due.Before(q[(i-1)/2].due) {
-		l.swap(i, (i-1)/2)
-		i = (i - 1) / 2
-	}
-	for {
-		least := i
-		for child := 2*i + 1; child <= 2*i+2 && child < len(q); child++ {
-			if q[child].due.Before(q[least].due) {
-				least = child
-			}
-		}
-		if least == i {
-			return
-		}
-		l.swap(i, least)
-		i = least
-	}
+func (q *retries) Push(x any) {
+	h := x.(*head)
+	h.place = len(*q)
+	*q = append(*q, h)
+}
+
+func (q *retries) Pop() any {
+	last := len(*q) - 1
+	h := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	h.place = -1
+	return h
 }

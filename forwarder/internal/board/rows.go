@@ -39,10 +39,7 @@ func (r *Row) size() int64 { return int64(len(r.Payload) + len(r.Metadata)) }
 // not at all. due says that it was read because it fell due: then nobody waits for it, and the lane need not be read
 // again for it.
 func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
-	if _, ok := l.known[r.ID]; ok {
-		return false
-	}
-	if _, ok := l.parked[r.ID]; ok {
+	if l.known[r.ID] != nil || l.parked[r.ID] != nil {
 		return false
 	}
 	h := l.heads[r.ID]

@@ -101,12 +101,11 @@ func (b *Board) wantRewind(k *key) {
 // rewind clears the shadow of one lane that is to be read again.
 func (b *Board) rewind(a *Asks) {
 	may := b.mayRewind()
-	for i := range Lanes {
-		l := b.lanes[(b.turn+i)%Lanes]
-		if l == nil || l.shadow == nil {
+	for l := range b.inTurn {
+		s, mask := l.shadow, uint64(1)<<l.term.Lane
+		if s == nil {
 			continue
 		}
-		s, mask := l.shadow, uint64(1)<<l.term.Lane
 		if s.want || may&mask != 0 || !s.hit.IsZero() && b.now.Sub(s.hit) >= shadowLooksAgain {
 			a.Rewinds = append(a.Rewinds, Rewind{l.term, s.low - 1})
 			l.shadow = nil

@@ -9,13 +9,12 @@ import "time"
 // for it, and other topics go on.
 type topic struct {
 	name, pen     string
-	fresh, waited callList // rows that may be published, but for the trial
-	turn          bool     // of the two
-	rows          int      // in memory and not under way
-	bytes         int64    //
-	counted       int      // how many of them are counted in ring.ready
-	prev, next    *topic   // in the ring
-	inRing        bool
+	fresh, waited list[Call, *Call] // rows that may be published, but for the trial
+	turn          bool              // of the two
+	rows          int               // in memory and not under way
+	bytes         int64             //
+	ready         int               // how many of them may go now
+	links[topic]                    // among those with any
 
 	calls, old, hung int // under way, with hung ones; of these slow or hung; hung
 
@@ -40,7 +39,7 @@ type topic struct {
 
 // waits are the keys of a lane that wait for a topic.
 type waits struct {
-	keys   keyList
+	keys   list[key, *key]
 	parked int
 }
 
@@ -98,11 +97,14 @@ func (b *Board) update(t *topic) {
 	if t.held || t.calls >= places {
 		ready = 0
 	}
-	b.ring.ready += ready - t.counted
-	t.counted = ready
-	if on := ready > 0; on != t.inRing {
-		b.ring.set(t, on)
+	switch {
+	case ready > 0 && t.ready == 0:
+		b.turns.push(t)
+	case ready == 0 && t.ready > 0:
+		b.turns.remove(t)
 	}
+	b.ready += ready - t.ready
+	t.ready = ready
 }
 
 // quota is how much of a slow topic may be in memory: there may be manyCalls of them.
@@ -110,18 +112,14 @@ func (b *Board) quota() (rows int, bytes int64) {
 	return max(1, b.cfg.Rows/(2*manyCalls)), max(1, b.cfg.Bytes/(2*manyCalls))
 }
 
-// excess says that rows of a closed topic are to be parked.
+// excess says that rows of a closed topic are to be parked. A slow one keeps the first of its queue, with what is behind it.
 func (b *Board) excess(t *topic) bool {
 	queued := t.fresh.n + t.waited.n
-	if queued == 0 || t.paused || t.held {
+	if t.paused || t.held {
 		return queued > 0
 	}
 	rows, bytes := b.quota()
-	last := t.waited.front
-	if last == nil {
-		last = t.fresh.front
-	}
-	return t.slow && (t.rows > rows || t.bytes > bytes) && (queued > 1 || last.key != nil && !last.pass && last.key.n > 1)
+	return t.slow && queued > 1 && (t.rows > rows || t.bytes > bytes)
 }
 
 // parkExcess parks rows that were in memory when their topic was closed.
@@ -135,11 +133,6 @@ func (b *Board) parkExcess() {
 				c = t.waited.back
 			}
 			l, k := b.lanes[c.Row.Term.Lane], c.key
-			if !t.paused && !t.held && t.fresh.n+t.waited.n == 1 {
-				left -= int(k.n)
-				b.putBackBehind(k)
-				continue
-			}
 			if k != nil && !c.pass {
 				left -= int(k.n)
 				b.wait(k, t)
@@ -199,29 +192,4 @@ func (t *topic) first() *Call {
 	c := queue.front
 	queue.remove(c)
 	return c
-}
-
-// ring has the topics with rows that may be published now; they take turns.
-type ring struct {
-	at    *topic
-	ready int // rows
-}
-
-func (g *ring) set(t *topic, on bool) {
-	t.inRing = on
-	switch {
-	case on && g.at == nil:
-		t.prev, t.next, g.at = t, t, t
-	case on: // the last of this round
-		t.prev, t.next = g.at.prev, g.at
-		t.prev.next, t.next.prev = t, t
-	case t.next == t:
-		t.prev, t.next, g.at = nil, nil, nil
-	default:
-		t.prev.next, t.next.prev = t.next, t.prev
-		if g.at == t {
-			g.at = t.next
-		}
-		t.prev, t.next = nil, nil
-	}
 }

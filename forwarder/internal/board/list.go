@@ -1,0 +1,46 @@
+package board
+
+// list is a doubly linked list whose links are in its elements, so that one can be taken out of the middle and none is
+// allocated. An element is on one list at a time.
+type list[T any, L linked[T]] struct {
+	front, back *T
+	n           int
+}
+
+type links[T any] struct{ prev, next *T }
+
+type linked[T any] interface {
+	*T
+	at() *links[T]
+}
+
+func (c *Call) at() *links[Call]   { return &c.links }
+func (k *key) at() *links[key]     { return &k.links }
+func (t *topic) at() *links[topic] { return &t.links }
+
+func (l *list[T, L]) push(x *T) {
+	*L(x).at() = links[T]{prev: l.back}
+	if l.back == nil {
+		l.front = x
+	} else {
+		L(l.back).at().next = x
+	}
+	l.back = x
+	l.n++
+}
+
+func (l *list[T, L]) remove(x *T) {
+	at := L(x).at()
+	if at.prev == nil {
+		l.front = at.next
+	} else {
+		L(at.prev).at().next = at.next
+	}
+	if at.next == nil {
+		l.back = at.prev
+	} else {
+		L(at.next).at().prev = at.prev
+	}
+	*at = links[T]{}
+	l.n--
+}
