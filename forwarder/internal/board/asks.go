@@ -174,10 +174,7 @@ func (b *Board) tried(l *lane, a ask, r *Row) {
 	switch {
 	case !t.paused || t.held || t.trial != nil || k.under != nil || k.heads > 0 || k.parked.lowest() != a.id:
 	case r.Topic != t.name: // its first row is on another topic than when it was blocked
-		b.stopWaiting(k)
-		if other := b.topicOf(r.Topic); other.closed {
-			b.wait(k, other)
-		}
+		b.goesOn(k)
 	case k.isPen():
 		b.unpark(k, a.id)
 		b.letPass(l, nil, r, t)

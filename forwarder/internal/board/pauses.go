@@ -130,10 +130,17 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 			b.putBack(k)
 		}
 		if k != nil && k.heads == 0 && k.parked.len() > 0 && k.parked.lowest() == id {
-			b.stopWaiting(k)
-			b.advance(k)
+			b.goesOn(k)
 		}
 	}
+}
+
+// goesOn asks for what is parked of a key although the topic that it waits for is closed, as its first message is not on
+// that. What was refused of the key for the topic's sake must not wait for it any more, either.
+func (b *Board) goesOn(k *key) {
+	k.refused = k.refused || k.lane.shadow.has(k.name)
+	b.stopWaiting(k)
+	b.advance(k)
 }
 
 // pause closes the topic of a row that could not be sent, or closes it for longer if the row was its trial. Rows that

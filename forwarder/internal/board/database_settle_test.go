@@ -1,0 +1,86 @@
+package board_test
+
+import (
+	"fmt"
+	"time"
+)
+
+// settled is a success on its way into the database.
+type settled struct {
+	id         int64
+	uuid, life string
+}
+
+// settlePublished returns what it passed by, as somebody has it locked, and what it did to which message.
+func (d *database) settlePublished(list []settled) (locked []settled, problem string) {
+	var rows []*record
+	for _, s := range list {
+		m := d.find(s.id)
+		if m == nil || m.published || m.uuid != s.uuid && s.life != d.lifeName() && !d.faults.settleByID {
+			continue
+		}
+		if d.locked[m] {
+			locked = append(locked, s)
+			continue
+		}
+		if m.sent == 0 {
+			problem = fmt.Sprintf("row %v was marked published and never sent", m)
+		}
+		if m.uuid != s.uuid {
+			problem = fmt.Sprintf("row %v was marked published for %s", m, s.uuid)
+		}
+		rows = append(rows, m)
+	}
+	if len(rows) > 0 {
+		d.change(rows, func(m *record) { m.published, m.dead, m.gone = true, false, d.deletes })
+	}
+	return locked, problem
+}
+
+// failed is a failure on its way into the database.
+type failed struct {
+	id        int64
+	uuid      string
+	lane      int16
+	epoch     int64
+	attempts  int
+	delay     time.Duration
+	permanent bool
+}
+
+// settleFailed answers what became of each.
+func (d *database) settleFailed(owner int, list []failed) []string {
+	outcomes := make([]string, len(list))
+	var rows []*record
+	change := map[*record]failed{}
+	for i, f := range list {
+		if row := d.lanes[f.lane]; (row.owner != owner || row.epoch != f.epoch) && !d.faults.unfenced {
+			outcomes[i] = "fenced"
+			continue
+		}
+		m := d.find(f.id)
+		switch {
+		case m == nil || m.uuid != f.uuid || m.published:
+			outcomes[i] = "gone"
+		case m.dead:
+			outcomes[i] = "dead"
+		case d.locked[m]:
+			outcomes[i] = "locked"
+		default:
+			outcomes[i] = "waiting"
+			if f.permanent || f.attempts >= d.maxAttempts {
+				outcomes[i] = "dead"
+			}
+			rows, change[m] = append(rows, m), f
+		}
+	}
+	if len(rows) > 0 {
+		d.change(rows, func(m *record) {
+			f := change[m]
+			m.attempts, m.due = f.attempts, d.now.Add(f.delay)
+			m.dead = f.permanent || f.attempts >= d.maxAttempts
+			m.wasDead = m.wasDead || m.dead
+		})
+	}
+	return outcomes
+}

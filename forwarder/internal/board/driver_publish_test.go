@@ -1,0 +1,216 @@
+package board_test
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+type rowOf struct {
+	term board.Term
+	uuid string
+}
+
+// telling is what the board was told of a row's call, and what came of it.
+type telling struct {
+	ok, failed           bool
+	okTaken, failedTaken bool // by the settler
+	failedAt             int  // clock, when the failure was settled
+}
+
+// call is a Publish under way.
+type call struct {
+	*board.Call
+	msg      *record
+	landed   bool
+	expired  bool // the board asked for its end, and was not told yet
+	timedOut bool // the board was told
+	recalled bool // the board wants it back
+}
+
+var (
+	errRejected    = errors.New("rejected")
+	errUnavailable = errors.New("unavailable")
+	errTimeout     = errors.New("timed out")
+)
+
+func (f *forwarder) callOf(c *board.Call) *call {
+	for _, o := range f.calls {
+		if o.Call == c {
+			return o
+		}
+	}
+	f.m.failf("forwarder %d: an effect names row %d, which is not under way", f.id, c.Row.ID)
+	return nil
+}
+
+// worker starts a publish, if there is one to start.
+func (f *forwarder) worker() bool {
+	if f.m.tight {
+		if f.launched == 0 {
+			return false
+		}
+		f.launched--
+	}
+	return f.next()
+}
+
+func (f *forwarder) next() bool {
+	if f.stopping || !f.m.ignoreLease && f.m.db.now.After(f.leaseUntil) {
+		return false
+	}
+	c := f.board.Next(f.m.db.now)
+	f.take()
+	if c == nil {
+		return false
+	}
+	f.started(c)
+	return true
+}
+
+func (f *forwarder) started(c *board.Call) {
+	r := c.Row
+	f.logf("publishes %d (%s, key %q, topic %s, attempt %d) of lane %d, epoch %d", r.ID, r.UUID, r.Key, r.Topic, c.Attempt, r.Term.Lane, r.Term.Epoch)
+	msg := f.m.messages[r.UUID]
+	if msg == nil || msg.tx.committed == 0 && !msg.tx.lost {
+		f.m.failf("row %d (%s) is published but was never committed", r.ID, r.UUID)
+		return
+	}
+	if h := f.held[r.Term.Lane]; h == nil || h.epoch != r.Term.Epoch || h.handing {
+		f.m.failf("row %d is published in lane %d, epoch %d, which is not ours or is being handed back", r.ID, r.Term.Lane, r.Term.Epoch)
+	}
+	topic := 0
+	for _, o := range f.calls {
+		if o.Row.Topic == r.Topic {
+			topic++
+		}
+		if o.Row.Term == r.Term && o.Row.Key == r.Key && r.Key != "" && !o.timedOut {
+			f.m.failf("row %d is published while row %d of the same key is under way", r.ID, o.Row.ID)
+		}
+		if o.Row == r {
+			f.m.failf("row %d is published while the same call is under way", r.ID)
+		}
+	}
+	if topic >= f.m.cfg.Concurrency || len(f.calls) >= 8*f.m.cfg.Concurrency {
+		f.m.failf("row %d is published beside %d calls of its topic and %d in all", r.ID, topic, len(f.calls))
+	}
+	if slices.Contains(f.paused, r.Topic) {
+		f.m.failf("row %d is published, whose topic %s an operator has paused", r.ID, r.Topic)
+	}
+	// The next attempt of a row without a key may be on the queue when a late success comes.
+	if f.success[rowOf{r.Term, r.UUID}] && !msg.replayed && r.Key != "" {
+		f.m.failf("row %d (%s) is published again after its success was told", r.ID, r.UUID)
+	}
+	f.calls = append(f.calls, &call{Call: c, msg: msg})
+}
+
+// publisher has something become of a call: it reaches the broker, or it returns.
+func (f *forwarder) publisher() {
+	if len(f.calls) == 0 {
+		return
+	}
+	c := f.calls[f.m.rng.IntN(len(f.calls))]
+	switch {
+	case f.m.landsEarly && !c.landed && f.m.chance(10):
+		f.land(c)
+	case c.expired && f.m.chance(50):
+		f.timeOut(c)
+	case f.m.chance(f.m.slow) && !f.m.finishing: // it takes its time
+	case c.Row.Topic == f.m.hungTopic && !f.m.revived && !f.stopping:
+	default:
+		f.returns(c)
+	}
+}
+
+func (f *forwarder) land(c *call) {
+	c.landed = true
+	f.logf("sends %d (%s)", c.Row.ID, c.Row.UUID)
+	f.m.landed(c.msg)
+}
+
+// timeOut tells the board that a call took too long.
+func (f *forwarder) timeOut(c *call) {
+	res := board.Result{Verdict: board.Rejected, Err: errTimeout}
+	switch {
+	case f.m.chance(30):
+		res.Verdict = board.Unavailable
+	case f.m.chance(5):
+		res.Verdict = board.Permanent
+	}
+	f.logf("times out %d (%s), %v", c.Row.ID, c.Row.UUID, res.Verdict)
+	c.expired, c.timedOut = false, true
+	f.tell(c, res, false)
+	f.board.TimedOut(f.m.db.now, c.Call, res)
+	if f.m.variant.timeOutTwice {
+		c.Revive(true)
+		f.board.TimedOut(f.m.db.now, c.Call, res)
+	}
+	f.spoilHeads()
+	f.take()
+}
+
+func (f *forwarder) spoilHeads() {
+	if f.m.variant.heldOnceSettled {
+		f.board.ForgetHeads()
+	}
+}
+
+func (f *forwarder) returns(c *call) {
+	var res board.Result
+	switch p := f.m.rng.IntN(100); {
+	case c.Row.Topic == f.m.deadTopic && !f.m.revived:
+		res = board.Result{Verdict: board.Unavailable, Err: errUnavailable}
+	case f.m.finishing && !f.m.chance(10): // most get through in the end
+	case (f.stopping || c.recalled) && !c.landed && p < 30:
+		res = board.Result{Verdict: board.Aborted, Err: errRejected}
+	case p < f.m.rejects:
+		res = board.Result{Verdict: board.Rejected, Err: errRejected}
+	case p < f.m.rejects+f.m.unavailable:
+		res = board.Result{Verdict: board.Unavailable, Err: errUnavailable}
+	case p < f.m.rejects+f.m.unavailable+2:
+		res = board.Result{Verdict: board.Permanent, Err: errRejected}
+	}
+	if res.Verdict == board.OK && !c.landed {
+		f.land(c)
+	}
+	f.logf("returns from %d (%s): %v, late %v", c.Row.ID, c.Row.UUID, res.Verdict, c.timedOut)
+	f.calls = slices.DeleteFunc(f.calls, func(o *call) bool { return o == c })
+	f.tell(c, res, c.timedOut)
+	switch late := c.timedOut; {
+	case late && f.m.variant.lateSuccessIgnored:
+		res = board.Result{Verdict: board.Rejected, Err: errRejected}
+	case late && f.m.variant.lateErrorCharged && res.Verdict == board.Rejected:
+		c.Revive(true)
+	}
+	f.board.Returned(f.m.db.now, c.Call, res)
+	f.spoilHeads()
+	f.take()
+	if c.expired { // its end was on its way: it comes too late
+		f.board.TimedOut(f.m.db.now, c.Call, board.Result{Verdict: board.Rejected, Err: errTimeout})
+		f.take()
+	}
+	if f.m.tight && !c.timedOut {
+		f.next()
+	}
+}
+
+// tell notes what the board must make of a call.
+func (f *forwarder) tell(c *call, res board.Result, late bool) {
+	t := f.told[c.Row]
+	if t == nil {
+		t = &telling{}
+		f.told[c.Row] = t
+	}
+	switch res.Verdict {
+	case board.OK:
+		t.ok = true
+		f.unsettled[c.Row] = true
+		f.success[rowOf{c.Row.Term, c.Row.UUID}] = true
+		c.msg.accepted = true
+	case board.Rejected, board.Permanent:
+		if t.failed = t.failed || !late; !late {
+			f.lastFailed = c.Row
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package board_test
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+// members has forwarders come and go.
+func (m *model) members() {
+	f := m.forwarders[m.rng.IntN(len(m.forwarders))]
+	switch p := m.rng.IntN(100); {
+	case len(m.forwarders) < 3 && p < 30:
+		m.start()
+	case p < 50:
+		if !f.stopping {
+			f.stop()
+		}
+	case p < 70 && m.kills:
+		m.logf("forwarder %d is killed", f.id)
+		m.remove(f)
+	case m.kills:
+		f.frozen = m.db.now.Add(time.Duration(m.rng.IntN(20)) * time.Millisecond)
+		m.logf("forwarder %d stands still until %v", f.id, f.frozen.Sub(time.Unix(1e9, 0)))
+	}
+}
+
+// steal has a forwarder take a lane whose owner knows nothing of it, as when its lease runs out; or its own, when
+// somebody else had it meanwhile. It looks first, and takes it in another step. That is worth most when a failure of the
+// lane is settled meanwhile, or is about to be.
+func (m *model) steal() {
+	if m.db.now.Before(m.stealAfter) {
+		return
+	}
+	if m.thief == nil {
+		f := m.forwarders[m.rng.IntN(len(m.forwarders))]
+		f.looked()
+		m.thief, m.lookedAt, m.afterFailure = f, m.db.tick(), m.chance(50)
+		return
+	}
+	f, row, of := m.thief, (*board.Row)(nil), (*forwarder)(nil)
+	for _, o := range m.forwarders {
+		r := o.lastFailed
+		if r == nil || r.Key == "" || m.chance(30) {
+			continue
+		}
+		if at := o.told[r].failedAt; !m.afterFailure && at == 0 || m.afterFailure && at > m.lookedAt {
+			row, of = r, o
+		}
+	}
+	if row == nil && m.chance(96) {
+		return // perhaps later
+	}
+	m.thief, m.stealAfter = nil, m.db.now.Add(m.patience*2*time.Millisecond)
+	if f.stopping || !slices.Contains(m.forwarders, f) {
+		return
+	}
+	n := m.lanes[m.rng.IntN(len(m.lanes))]
+	if row != nil {
+		n = row.Term.Lane
+	}
+	if h := f.held[n]; h != nil {
+		f.lose([]board.Term{{Lane: n, Epoch: h.epoch}})
+	}
+	epoch := m.db.lanes[n].epoch + 1 + m.rng.Int64N(2)
+	m.db.lanes[n] = laneRow{f.id, epoch}
+	f.toLoad[n] = epoch
+	m.logf("forwarder %d takes lane %d with epoch %d", f.id, n, epoch)
+	if row != nil && !m.afterFailure {
+		// Who fails stands still until the new owner has loaded the heads, and that one does not read before the failure.
+		until := m.db.now.Add(10 * time.Millisecond)
+		if of != f {
+			of.frozenWhile = func() bool { return f.toLoad[n] == epoch }
+		}
+		f.noReadWhile = func() bool { return f.held[n] != nil && of.told[row].failedAt == 0 && m.db.now.Before(until) }
+	}
+}
+
+func (m *model) start() {
+	f := newForwarder(m)
+	m.forwarders = append(m.forwarders, f)
+	m.logf("forwarder %d starts", f.id)
+}
+
+func (m *model) remove(f *forwarder) {
+	m.forwarders = slices.DeleteFunc(m.forwarders, func(o *forwarder) bool { return o == f })
+	if len(m.forwarders) == 0 {
+		m.start()
+	}
+}
