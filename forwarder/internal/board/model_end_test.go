@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 )
 
 const (
@@ -137,7 +139,7 @@ func (m *model) free() (list []*record) {
 
 func (m *model) allQuiet() bool {
 	for _, f := range m.forwarders {
-		if len(f.held) > 0 && f.window.Life() != m.db.lifeName() {
+		if life, _ := f.window.Life(); len(f.held) > 0 && window.ServersLife(life) != m.db.lifeName() {
 			return false // it has not noticed yet what became of the server
 		}
 		if s := f.board.Sizes(); s.Heads > s.Loose {
