@@ -88,7 +88,10 @@ func (db *DB) Check() error {
 }
 
 // shares says whether a transaction of one handle is one of the other: two on one pool, with tables of their own.
-func (db *DB) shares(other *DB) bool { return db == other || db.pool.Same(other.pool) }
+func (db *DB) shares(other *DB) bool { return db == other || db.Pool() == other.Pool() }
+
+// Pool tells handles of one pool from those of others: it is drive.Pool's ID.
+func (db *DB) Pool() any { return db.pool.ID() }
 
 // SameOutbox says whether two handles write to and read from the same outbox table.
 func (db *DB) SameOutbox(other *DB) bool { return db.shares(other) && db.outbox == other.outbox }

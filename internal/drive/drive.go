@@ -48,8 +48,8 @@ type Pool interface {
 	Querier
 	// Name is the name of the database, if the pool knows it.
 	Name() string
-	// Same says whether other is made of the same pool, so that a transaction of one is one of the other.
-	Same(other Pool) bool
+	// ID is the same for all that are made of one pool, so that a transaction of one is one of the others. It is comparable.
+	ID() any
 	Begin(ctx context.Context, opts TxOptions) (OwnTx, error)
 	// Dedicated opens a connection that the handlers' use of the pool cannot starve: with pgx a new one made with the pool's
 	// settings, with database/sql one that is taken out of the pool. The function returned closes it. It reconnects by

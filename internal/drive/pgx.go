@@ -39,10 +39,7 @@ func newPgxPool(pool *pgxpool.Pool) pgxPool {
 
 func (p pgxPool) Name() string { return p.pool.Config().ConnConfig.Database }
 
-func (p pgxPool) Same(other Pool) bool {
-	o, ok := other.(pgxPool)
-	return ok && o.pool == p.pool
-}
+func (p pgxPool) ID() any { return p.pool }
 
 func (p pgxPool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	tag, err := p.pool.Exec(ctx, query, slices.Concat(p.mode, args)...)

@@ -48,10 +48,7 @@ func sqlQuery(ctx context.Context, on execQuerier, query string, args []any) (Ro
 
 func (b sqlPool) Name() string { return "postgres" }
 
-func (b sqlPool) Same(other Pool) bool {
-	o, ok := other.(sqlPool)
-	return ok && o.db == b.db
-}
+func (b sqlPool) ID() any { return b.db }
 
 func (b sqlPool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	n, err := sqlExec(ctx, b.db, query, slices.Concat(b.mode, args))
