@@ -78,6 +78,8 @@ type Config struct {
 	CleanInterval time.Duration
 
 	tables sqltext.Tables // those of the handle
+	pooled bool           // one of many: it has no connection of its own
+	room   int64          // bytes in memory
 }
 
 func (c *Config) setDefaults() {
@@ -97,6 +99,7 @@ func (c *Config) setDefaults() {
 			c.Scope = string(scope)
 		}
 	}
+	fill(&c.room, roomBytes)
 	fill(&c.Concurrency, 64)
 	fill(&c.ReadAhead, 8192)
 	fill(&c.PollInterval, 500*time.Millisecond)

@@ -23,6 +23,7 @@
 //	internal/window   which ids to read next, so that rows are found in an order that respects commits
 //	internal/board    rows, keys, topics, calls; what to publish, to read again and to settle. Its page has the words
 //	internal/lease    which lanes to take and to give back
+//	internal/nap      whether there may be something new in an outbox that nobody reads
 //
 // The engine (engine.go) does what they decide. It calls them in one function, step, which is the only place where its
 // lock is taken; what came of an event is passed on as signals there, and nothing that may wait is called. Its goroutines:
@@ -109,6 +110,22 @@
 // settles or deletes it lets the rest of the key go on, on other topics. One forwarder of the scope deletes what was published of its topics
 // longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the traces of
 // forwarders that are gone for an hour. Paused topics are written to a table, where SQL sees them.
+//
+// # Many databases (group.go, group_schedule.go, group_look.go, group_run.go, internal/nap)
+//
+// A Group has an engine for each database of a fleet that has something to do, and for no other. Such an engine has no
+// connection of its own: the lease is renewed, and rows are read, through the pool. It is stopped when it has had nothing
+// to do for IdleAfter. The database is asleep then, and is looked at: is the number up to which ids were handed out still
+// the one that is remembered? That is one row of the sequence; where schemas share a database, one statement for all of
+// them. If it is another, and once a minute in any case, the look also asks whether anything is ready, and when the first message
+// falls due. A number is remembered only when all transactions have ended that may have taken an id up to it, as a row
+// appears at its commit (internal/nap). Commits of this process wake the database without a look.
+//
+// Looks and engines each have places, so that many databases share few connections, and one that hangs does not
+// keep its place: a look gives it up after a quarter of a second, an engine when its database does not answer for a
+// second. What fails is left alone for a second, then for longer, up to a minute: a pool that cannot be reached as a
+// whole, and a database that answers with an error by itself. When more databases have something to do than there are places,
+// they take turns.
 //
 // # Stopping
 //

@@ -58,13 +58,17 @@ type engine struct {
 	drains     []drain   // calls of drain that wait
 	tickAt     time.Time // when the timer looks
 	readAt     time.Time // when the reader looks
+	quiet      time.Time // since when there is nothing to do; zero = there is
+	failing    time.Time // since when no read works; zero = they do
+	asking     time.Time // since when a read is under way; zero = none is
 
-	dirty     atomic.Bool   // there is something new to read
-	readNow   chan struct{} // capacity 1, as the others: look whether to read
-	settleNow chan struct{} // there are results
-	leaseNow  chan struct{} // lanes can be given back, or are to be taken anew
-	tickNow   chan struct{} // the timer is to look sooner
-	running   chan struct{} // closed when lanes are owned
+	dirty     atomic.Bool        // there is something new to read
+	readNow   chan struct{}      // capacity 1, as the others: look whether to read
+	settleNow chan struct{}      // there are results
+	leaseNow  chan struct{}      // lanes can be given back, or are to be taken anew
+	tickNow   chan struct{}      // the timer is to look sooner
+	tidyNow   chan chan struct{} // the maintainer is to work, and to close what it gets
+	running   chan struct{}      // closed when lanes are owned
 
 	publishing sync.WaitGroup
 	keeper     keeper
@@ -120,6 +124,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		settleNow: make(chan struct{}, 1),
 		leaseNow:  make(chan struct{}, 1),
 		tickNow:   make(chan struct{}, 1),
+		tidyNow:   make(chan chan struct{}),
 		running:   make(chan struct{}),
 	}
 	e.keeper = keeper{e: e, had: map[int16]int64{}}
@@ -148,7 +153,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 
 func boardConfig(cfg Config) board.Config {
 	return board.Config{
-		Concurrency: cfg.Concurrency, Rows: max(cfg.ReadAhead, cfg.Concurrency), Bytes: roomBytes,
+		Concurrency: cfg.Concurrency, Rows: max(cfg.ReadAhead, cfg.Concurrency), Bytes: cfg.room,
 		SlowAfter: slowAfter, PublishTimeout: max(cfg.PublishTimeout, 0), HoldDead: cfg.HoldDead,
 		Backoff: core.Backoff(cfg.Backoff).Delay, PauseBackoff: core.Backoff(cfg.PauseBackoff).Delay,
 	}
@@ -227,11 +232,15 @@ func (e *engine) prepare(ctx context.Context) error {
 // run works until ctx is over, then stops in order: nothing new is read or sent, what is under way is
 // waited for and settled, and the lanes are given back.
 func (e *engine) run(ctx context.Context) error {
-	lease, closeLease, err := e.db.Dedicated(ctx)
-	if err != nil {
-		return fmt.Errorf("open a connection for the lease: %w", err)
+	e.keeper.q = e.db
+	if !e.cfg.pooled {
+		lease, closeLease, err := e.db.Dedicated(ctx)
+		if err != nil {
+			return fmt.Errorf("open a connection for the lease: %w", err)
+		}
+		defer closeLease()
+		e.keeper.q = lease
 	}
-	defer closeLease()
 	stopWake := e.db.OnCommit(e.wake)
 	defer stopWake()
 
@@ -246,7 +255,6 @@ func (e *engine) run(ctx context.Context) error {
 	if !e.cfg.DisableListen {
 		front.Go(func() { e.listen(ctx) })
 	}
-	e.keeper.q = lease
 	back.Go(func() { e.keeper.keep(background) })
 	back.Go(func() { e.tick(background) })
 	settler.Go(func() { e.settle(settling) })

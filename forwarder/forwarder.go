@@ -78,11 +78,10 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer close(f.done)
 	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
 	if f.blind {
-		f.engine.logger.Info("WARNING: nobody knows this publisher's errors, so an outage of the broker is charged to the messages "+
-			"until they are dead; set Config.Classify, or give the publisher a Classify method", nil)
+		f.engine.logger.Info(blindWarning, nil)
 	}
 	if err := f.engine.prepare(ctx); err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !f.engine.cfg.pooled { // else its Group says so
 			f.engine.logger.Error("The forwarder could not start", err, nil)
 		}
 		return err

@@ -144,7 +144,11 @@ func (k *keeper) take(ctx context.Context, p lease.Plan) (next time.Duration, er
 func (k *keeper) owns(lanes int) {
 	if lanes != k.owned {
 		k.owned = lanes
-		k.e.logger.Info("Lanes owned", watermill.LogFields{"lanes": lanes})
+		say := k.e.logger.Info
+		if k.e.cfg.pooled { // it comes and goes
+			say = k.e.logger.Debug
+		}
+		say("Lanes owned", watermill.LogFields{"lanes": lanes})
 		k.e.obs.owned(lanes)
 	}
 }

@@ -26,6 +26,21 @@ func (e *engine) maintain(ctx context.Context) {
 	told := errorLog{logger: e.logger, what: "Writing paused topics"}
 	var published cleaner
 	var paused pauses
+	round := func() {
+		heads.report(e.recheckHeads(ctx))
+		firsts.report(e.recheckFirsts(ctx))
+		sweep.report(e.sweepLanes(ctx))
+		if _, first := e.positions()[0]; !first { // one forwarder is enough
+			return
+		}
+		if e.cfg.Retention > 0 {
+			clean.report(published.clean(ctx, e))
+		}
+		if e.cfg.InboxRetention > 0 {
+			inbox.report(e.cleanInbox(ctx))
+		}
+		forget.report(e.forgetForwarders(ctx))
+	}
 	tick := time.NewTicker(e.cfg.CleanInterval)
 	defer tick.Stop()
 	pauseTick := time.NewTicker(pauseInterval)
@@ -37,19 +52,10 @@ func (e *engine) maintain(ctx context.Context) {
 		case <-pauseTick.C:
 			told.report(paused.tell(ctx, e))
 		case <-tick.C:
-			heads.report(e.recheckHeads(ctx))
-			firsts.report(e.recheckFirsts(ctx))
-			sweep.report(e.sweepLanes(ctx))
-			if _, first := e.positions()[0]; !first { // one forwarder is enough
-				continue
-			}
-			if e.cfg.Retention > 0 {
-				clean.report(published.clean(ctx, e))
-			}
-			if e.cfg.InboxRetention > 0 {
-				inbox.report(e.cleanInbox(ctx))
-			}
-			forget.report(e.forgetForwarders(ctx))
+			round()
+		case done := <-e.tidyNow:
+			round()
+			close(done)
 		}
 	}
 }

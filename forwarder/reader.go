@@ -69,12 +69,21 @@ func (e *engine) read(ctx context.Context) {
 			r.disconnect()
 			e.db.Reset()
 		}
-		r.nextTry = time.Now().Add(retry.NextBackOff())
+		e.step(func(now time.Time) {
+			r.nextTry = now.Add(retry.NextBackOff())
+			if e.quiet, e.asking = (time.Time{}), (time.Time{}); e.failing.IsZero() {
+				e.failing = now
+			}
+		})
 	}
 }
 
 func (r *reader) connect(ctx context.Context) (err error) {
 	if r.q != nil {
+		return nil
+	}
+	if r.e.cfg.pooled {
+		r.q = r.e.db
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
@@ -198,6 +207,7 @@ func (r *reader) begin() (req request, ok bool) {
 		}
 		e.dirty.Store(false)
 		e.asked = false
+		e.asking = now
 		e.reads++
 		req.number = e.reads
 		req.asks = e.board.ReadBegins(now)
@@ -238,7 +248,14 @@ func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
 				r.poll = r.dueAt
 			}
 		}
-		if added == 0 && !r.more && e.board.Quiet() && e.complete() {
+		e.failing, e.asking = time.Time{}, time.Time{}
+		switch quiet := added == 0 && !r.more && e.board.Quiet() && e.complete(); {
+		case !quiet:
+			e.quiet = time.Time{}
+		case e.quiet.IsZero():
+			e.quiet = now
+		}
+		if !e.quiet.IsZero() {
 			e.endDrains(req.number, nil)
 		}
 	})

@@ -41,6 +41,9 @@ type Classifier interface {
 // judge gives the verdict on an error of the publisher of a topic.
 type judge func(topic string, err error) Verdict
 
+const blindWarning = "WARNING: nobody knows this publisher's errors, so an outage of the broker is charged to the messages " +
+	"until they are dead; set Config.Classify, or give the publisher a Classify method"
+
 // newJudge asks Config.Classify, else the publisher that the topic goes to. It also says whether there is a
 // publisher of which nobody knows the errors.
 func newJudge(pub message.Publisher, cfg Config) (_ judge, blind bool) {

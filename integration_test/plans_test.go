@@ -52,6 +52,8 @@ func plannedStatements() []planned {
 			indexes: []string{"outbox_ready"}, always: true},
 		{name: "Pending", sql: sqltext.Pending, args: []any{ids}, indexes: []string{"outbox_pkey"}},
 		{name: "LoadHeads", sql: sqltext.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}, always: true, reading: true},
+		{name: "Look", sql: sqltext.Look, args: []any{int64(some), false, []string{}}, indexes: []string{"outbox_ready", "outbox_waiting"}, always: true},
+		{name: "Look at everything", sql: sqltext.Look, args: []any{int64(0), true, []string{}}, indexes: []string{"outbox_ready", "outbox_waiting"}, always: true},
 		{name: "SettlePublished", sql: sqltext.SettlePublished, args: []any{ids, slices.Repeat([]string{"x"}, some), "", 0}, indexes: []string{"outbox_pkey"}},
 		{name: "SettlePublishedDelete", sql: sqltext.SettlePublishedDelete, args: []any{ids, slices.Repeat([]string{"x"}, some), "", 0}, indexes: []string{"outbox_pkey"}},
 		{name: "SettleFailed", sql: sqltext.SettleFailed, indexes: []string{"outbox_pkey"},

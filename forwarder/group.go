@@ -1,0 +1,183 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/fleet"
+)
+
+// Group drains the outboxes of many databases with few connections. A database with nothing to do has no forwarder and no
+// connection: it is looked at now and then, with one cheap statement, and gets a forwarder when there is something. A
+// database that is broken, slow or gone delays no other. Any number of Groups, in any number of processes, share the
+// work. It is safe for concurrent use.
+type Group struct {
+	fleet   *fleet.Fleet
+	pub     message.Publisher
+	cfg     GroupConfig
+	logger  watermill.LoggerAdapter
+	running chan struct{}
+	done    chan struct{} // closed when Run has returned
+	now     chan struct{} // capacity 1: the scheduler is to look what there is to do
+
+	work sync.WaitGroup // looks and forwarders
+
+	mu      sync.Mutex
+	cancel  context.CancelFunc // nil before Run
+	closed  bool
+	all     map[string]*database
+	servers map[any]*server // by pool
+	soonest servers         // to be looked at: those that are not being so
+	queue   []*database     // those that wait for their forwarder to start
+	active  map[*database]bool
+	looks   int // under way that are not slow
+	slow    int // and those that are
+	begun   int64
+
+	wokenMu sync.Mutex // taken under locks of handles, so nothing is called under it
+	woken   []*database
+}
+
+// NewGroup makes a Group that publishes to pub, which it never closes; nil if GroupConfig.Configure sets one for each
+// database. It does no I/O. It returns ErrNoPublisher or an error that names every field at fault. A nil logger logs nothing.
+func NewGroup(databases *fleet.Fleet, pub message.Publisher, cfg GroupConfig, logger watermill.LoggerAdapter) (*Group, error) {
+	switch {
+	case databases == nil:
+		return nil, errors.New("forwarder: no databases: pass what fleet.New made")
+	case pub == nil && cfg.Configure == nil:
+		return nil, ErrNoPublisher
+	}
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	return &Group{
+		fleet: databases, pub: pub, cfg: cfg, logger: logger,
+		running: make(chan struct{}), done: make(chan struct{}), now: make(chan struct{}, 1),
+		all: map[string]*database{}, servers: map[any]*server{}, active: map[*database]bool{},
+	}, nil
+}
+
+// Run drains until ctx is over or Close is called, and then returns nil once everything that it started has ended: each
+// forwarder stops as Forwarder.Run does. It waits for the first discovery of the fleet, which somebody else runs, and which should
+// end later: outbox.Run(ctx, router, group, databases). Errors of a database are logged and tried again. It returns
+// outbox.ErrRunning or outbox.ErrClosed.
+func (g *Group) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g.mu.Lock()
+	switch {
+	case g.closed:
+		g.mu.Unlock()
+		return outbox.ErrClosed
+	case g.cancel != nil:
+		g.mu.Unlock()
+		return outbox.ErrRunning
+	}
+	g.cancel = cancel
+	g.mu.Unlock()
+	defer close(g.done)
+	select {
+	case <-ctx.Done():
+		g.end()
+		return nil
+	case <-g.fleet.Running():
+	}
+	if g.pub != nil && g.cfg.Configure == nil {
+		if _, blind := newJudge(g.pub, g.cfg.Forwarder); blind {
+			g.logger.Info(blindWarning, nil)
+		}
+	}
+	g.sync()
+	close(g.running)
+	g.schedule(ctx)
+	g.work.Wait()
+	g.end()
+	return nil
+}
+
+// end answers those that wait, and gives all handles back.
+func (g *Group) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	for _, d := range g.all {
+		d.answer(outbox.ErrClosed)
+		g.remove(d)
+	}
+}
+
+// Running returns a channel that is closed when the databases of the first discovery are watched.
+func (g *Group) Running() <-chan struct{} { return g.running }
+
+// Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a
+// publisher or an observer, which Run waits for.
+func (g *Group) Close() error {
+	g.mu.Lock()
+	g.closed = true
+	cancel := g.cancel
+	g.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-g.done
+	}
+	return nil
+}
+
+// Drain publishes what is ready in all databases that are known, as Forwarder.Drain does for one, and returns when nothing
+// is left. It runs the group for that time unless Run does already; then the group is spent. Databases that could not be
+// drained are named in its error; they keep no other from being drained. It also returns the error of ctx, or
+// outbox.ErrClosed.
+func (g *Group) Drain(ctx context.Context) error {
+	g.mu.Lock()
+	runs, closed := g.cancel != nil, g.closed
+	g.mu.Unlock()
+	if closed {
+		return outbox.ErrClosed
+	}
+	if !runs {
+		runCtx, cancel := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- g.Run(runCtx) }()
+		defer func() { cancel(); <-ended }()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-g.done:
+		return outbox.ErrClosed
+	case <-g.running:
+	}
+	g.sync()
+	waits := map[string]chan error{}
+	g.mu.Lock()
+	for key, d := range g.all {
+		waits[key] = d.drain(g.begun)
+		d.lookAt, d.allAt = time.Time{}, time.Time{}
+		g.lookAt(d.server, time.Time{})
+	}
+	g.mu.Unlock()
+	signal(g.now)
+	var errs []error
+	for key, answered := range waits {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-answered:
+			if err != nil {
+				errs = append(errs, fmt.Errorf("database %q: %w", key, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,234 @@
+package forwarder
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/nap"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// asked is a database that is looked at.
+type asked struct {
+	d      *database
+	number int64
+	all    bool // look at everything
+	topics []string
+}
+
+// look looks at the databases of a server that are asleep.
+func (g *Group) look(ctx context.Context, s *server, number int64, slow bool) {
+	hurry := time.AfterFunc(slowLook, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if !slow && s.looking && g.slow < slowLooks {
+			slow = true
+			g.looks--
+			g.slow++
+			signal(g.now)
+		}
+	})
+	list := g.sleepers(s, time.Now())
+	err := g.lookMany(ctx, list)
+	for i := 0; i < len(list) && err == nil && ctx.Err() == nil; i++ {
+		if a := list[i]; a.d != nil {
+			err = g.lookOne(ctx, a, number)
+		}
+	}
+	hurry.Stop()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if slow {
+		g.slow--
+	} else {
+		g.looks--
+	}
+	slow = true // should hurry be late
+	now := time.Now()
+	s.looking = false
+	s.lookAt = now.Add(jitter(g.cfg.LookInterval))
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		s.lookAt = now.Add(g.failed(s, list, number, err, now))
+	default:
+		if s.breaker.Worked() {
+			g.logger.Info("A database can be looked at again", watermill.LogFields{"db": names(s)})
+		}
+		for d := range s.databases {
+			if !d.dueAt.IsZero() && d.dueAt.Before(s.lookAt) {
+				s.lookAt = d.dueAt
+			}
+		}
+		if s.again {
+			s.lookAt = now
+		}
+	}
+	if len(s.databases) > 0 {
+		heap.Push(&g.soonest, s)
+	}
+	signal(g.now)
+}
+
+// names names one of the databases of a server. It is called under mu.
+func names(s *server) string {
+	var first string
+	for d := range s.databases {
+		if first == "" || d.key < first {
+			first = d.key
+		}
+	}
+	if n := len(s.databases); n > 1 {
+		return fmt.Sprintf("%s and %d more with the same DSN", first, n-1)
+	}
+	return first
+}
+
+// failed notes that a server could not be looked at, and returns how long to leave it alone. It is called under mu.
+func (g *Group) failed(s *server, list []asked, number int64, err error, now time.Time) time.Duration {
+	wait := s.breaker.Failed(now)
+	fields := watermill.LogFields{"db": names(s), "wait": wait.String(), "failures": s.breaker.Failures()}
+	if s.breaker.Failures() == 1 {
+		g.logger.Error("A database cannot be looked at; it is left alone for a while, for longer each time", err, fields)
+	} else {
+		g.logger.Debug("A database still cannot be looked at", fields.Add(watermill.LogFields{"err": err.Error()}))
+	}
+	if errors.Is(err, ErrStandby) { // other connections may lead to the primary
+		for d := range s.databases {
+			d.db.Reset()
+			break
+		}
+	}
+	for d := range s.databases {
+		if d.state == asleep {
+			d.answerBefore(number, err)
+		}
+	}
+	return wait
+}
+
+// sleepers returns what is to be looked at, and has forwarders started for what fell due.
+func (g *Group) sleepers(s *server, now time.Time) (list []asked) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for d := range s.databases {
+		if d.state != asleep || d.leaving || now.Before(d.lookAt) || d.breaker.Open(now) && len(d.drains) == 0 {
+			continue
+		}
+		due := !d.dueAt.IsZero() && !now.Before(d.dueAt)
+		if due || !now.Before(d.tidyAt) {
+			d.toTidy = !due
+			g.rouse(d, now)
+			continue
+		}
+		number, known := d.nap.Number()
+		list = append(list, asked{d, number, !known || !now.Before(d.allAt), d.topics})
+	}
+	return list
+}
+
+// lookMany takes those out of a list of which nothing new can be seen at one glance.
+func (g *Group) lookMany(ctx context.Context, list []asked) error {
+	for len(list) > 1 {
+		some := list[:min(len(list), manyLooks)]
+		list = list[len(some):]
+		names := make([]string, len(some))
+		for i, a := range some {
+			names[i] = a.d.db.Render("{outbox_id_seq}")
+		}
+		ctx, cancel := context.WithTimeout(ctx, g.cfg.Forwarder.QueryTimeout)
+		i := 0
+		err := drive.Collect(ctx, some[0].d.db, func(rows drive.Rows) error {
+			var number int64
+			err := rows.Scan(&number)
+			if a := &some[i]; number == a.number && !a.all {
+				a.d = nil
+			}
+			i++
+			return err
+		}, sqltext.LookMany, names)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("look at %d outboxes: %w", len(some), err)
+		}
+	}
+	return nil
+}
+
+// lookOne looks at one database. It returns an error if that is one of the server's, and not of the database alone.
+func (g *Group) lookOne(ctx context.Context, a asked, number int64) error {
+	d := a.d
+	begun := time.Now()
+	l := nap.Look{All: a.all, Due: -1}
+	standby := false
+	queryCtx, cancel := context.WithTimeout(ctx, g.cfg.Forwarder.QueryTimeout)
+	defer cancel()
+	err := drive.Collect(queryCtx, d.db, func(rows drive.Rows) error {
+		var due *float64
+		err := rows.Scan(&l.Number, &l.Oldest, &l.Next, &standby, &l.Ready, &due)
+		if due != nil {
+			l.Due = time.Duration(min(max(*due, 0), 1e6) * float64(time.Second))
+		}
+		return err
+	}, d.db.Render(sqltext.Look), a.number, a.all, topicsArg(a.topics))
+	if standby && err == nil {
+		err = ErrStandby
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err == nil:
+		g.looked(a, l, number, time.Since(begun))
+		return nil
+	case text.SQLState(err) == "" || timedOut(err) || errors.Is(err, ErrStandby):
+		return fmt.Errorf("look at the outbox: %w", err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.broken(d, fmt.Errorf("look at the outbox: %w", err), time.Now())
+	d.answerBefore(number, err)
+	return nil
+}
+
+// broken leaves a database alone for a while. It is called under mu.
+func (g *Group) broken(d *database, err error, now time.Time) {
+	wait := d.breaker.Failed(now)
+	fields := watermill.LogFields{"wait": wait.String(), "failures": d.breaker.Failures()}
+	if d.breaker.Failures() == 1 {
+		d.logger.Error("The outbox cannot be drained; it is left alone for a while, for longer each time", err, fields)
+	} else {
+		d.logger.Debug("The outbox still cannot be drained", fields.Add(watermill.LogFields{"err": err.Error()}))
+	}
+}
+
+// looked takes over what a look has found.
+func (g *Group) looked(a asked, l nap.Look, number int64, took time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d, now := a.d, time.Now()
+	if d.state != asleep {
+		return // somebody woke it meanwhile
+	}
+	work := d.nap.Looked(l)
+	if l.All {
+		d.allAt = now.Add(max(jitter(lookAllInterval), 20*took))
+	}
+	d.lookAt = now.Add(20*took - g.cfg.LookInterval) // what takes long may use a twentieth of the time
+	if l.All || l.Number != a.number {
+		if d.dueAt = (time.Time{}); l.Due >= 0 {
+			d.dueAt = now.Add(l.Due)
+		}
+	}
+	if work {
+		g.rouse(d, now)
+	} else {
+		d.answerBefore(number, nil)
+	}
+}

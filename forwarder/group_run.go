@@ -1,0 +1,203 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+var errCannotRead = errors.New("it could not read for 10s, for the reason that it has logged")
+
+// run runs the forwarder of a database until there is nothing to do any more, and has it looked at then.
+func (g *Group) run(ctx context.Context, d *database) {
+	err := g.forward(ctx, d)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	delete(g.active, d)
+	d.engine, d.state, d.toTidy = nil, asleep, false
+	d.woken.Store(false)
+	d.lookAt, d.allAt, d.dueAt = time.Time{}, time.Time{}, time.Time{}
+	switch {
+	case d.leaving:
+		d.answer(nil)
+		g.remove(d)
+	case ctx.Err() != nil:
+	case err != nil:
+		g.broken(d, err, now)
+		d.answer(err)
+	default:
+		if d.breaker.Worked() {
+			d.logger.Info("The outbox can be drained again", nil)
+		}
+		g.lookAt(d.server, time.Time{})
+	}
+	signal(g.now)
+}
+
+// forward runs a forwarder. It returns why it did not do what it should.
+func (g *Group) forward(ctx context.Context, d *database) error {
+	f, err := g.forwarder(ctx, d)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- f.Run(ctx)
+	}()
+	g.mu.Lock()
+	d.engine = f.engine
+	g.mu.Unlock()
+	check := time.NewTicker(min(checkInterval, g.cfg.IdleAfter))
+	defer check.Stop()
+	drained := make(chan error, 1)
+	draining := 0 // calls that wait for it
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-d.stop:
+			stop()
+			return <-ended
+		case err := <-drained:
+			if err == nil || !errors.Is(err, outbox.ErrClosed) {
+				g.drained(d, draining, err)
+			}
+			draining = 0
+			continue
+		case <-check.C:
+		}
+		if draining == 0 {
+			g.mu.Lock()
+			draining = len(d.drains)
+			g.mu.Unlock()
+			if draining > 0 {
+				go func() { drained <- f.engine.drain(ctx) }()
+			}
+		}
+		m := f.engine.mood()
+		if m.failing > failingFor {
+			stop()
+			return errors.Join(errCannotRead, <-ended)
+		}
+		if draining > 0 || m.quiet == 0 {
+			continue
+		}
+		g.mu.Lock()
+		tidy, idleAfter := !time.Now().Before(d.tidyAt), g.cfg.IdleAfter
+		if d.toTidy {
+			idleAfter = 1
+		}
+		g.mu.Unlock()
+		if m.quiet < idleAfter {
+			continue
+		}
+		if tidy {
+			f.engine.tidy(ctx, d.stop)
+			g.mu.Lock()
+			d.tidyAt = time.Now().Add(jitter(g.tidyInterval()))
+			g.mu.Unlock()
+			m = f.engine.mood()
+		}
+		if m.quiet >= idleAfter {
+			stop()
+			return <-ended
+		}
+	}
+}
+
+func (g *Group) tidyInterval() time.Duration { return tidyRarely * g.cfg.Forwarder.CleanInterval }
+
+// drained answers the first calls of Drain.
+func (g *Group) drained(d *database, calls int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range d.drains[:calls] {
+		w.done <- err
+	}
+	d.drains = slices.Clone(d.drains[calls:])
+}
+
+// forwarder makes the forwarder of a database.
+func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err error) {
+	cfg, pub := g.cfg.Forwarder, g.pub
+	cfg.Topics, cfg.Routes = slices.Clone(cfg.Topics), maps.Clone(cfg.Routes)
+	if g.cfg.Configure != nil {
+		ctx, cancel := context.WithTimeout(ctx, g.cfg.Forwarder.QueryTimeout)
+		defer cancel()
+		guard(func() { err = g.cfg.Configure(ctx, d.key, &cfg, &pub) }, func(panicked error) { err = panicked })
+		if err != nil {
+			return nil, fmt.Errorf("GroupConfig.Configure: %w", err)
+		}
+		cfg.DisableListen = true
+		g.mu.Lock()
+		d.topics = cfg.Topics
+		g.mu.Unlock()
+	}
+	if f, err = New(d.held.DB(), pub, cfg, g.logger); err != nil {
+		return nil, err
+	}
+	f.blind = false // said once, for all
+	return f, nil
+}
+
+// tidy has the maintainer work at once. It returns when that is done, or when ctx or stop ends.
+func (e *engine) tidy(ctx context.Context, stop <-chan struct{}) {
+	done := make(chan struct{})
+	for to := e.tidyNow; ; {
+		select {
+		case to <- done:
+			to = nil
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		case <-stop:
+			return
+		}
+	}
+}
+
+// mood is how an engine is doing.
+type mood struct {
+	quiet   time.Duration // for how long there has been nothing to do; 0 = there is
+	failing time.Duration // for how long no read has worked; 0 = they do
+	stuck   bool          // the database does not answer, or not soon
+}
+
+const stuckAfter = time.Second
+
+func (e *engine) mood() (m mood) {
+	since := func(now, t time.Time) time.Duration {
+		if t.IsZero() {
+			return 0
+		}
+		return max(now.Sub(t), 1)
+	}
+	e.step(func(now time.Time) {
+		m = mood{since(now, e.quiet), since(now, e.failing), since(now, e.asking) > stuckAfter}
+	})
+	m.stuck = m.stuck || m.failing > 0
+	return m
+}
+
+// stuck says whether the forwarder of a database waits for the database. It is called under mu.
+func (d *database) stuck(now time.Time) bool {
+	if d.engine == nil || d.stopped {
+		return now.Sub(d.changed) > stuckAfter // since it was started, or is to stop
+	}
+	select {
+	case <-d.engine.running:
+		return d.engine.mood().stuck
+	default:
+		return now.Sub(d.changed) > stuckAfter
+	}
+}

@@ -1,0 +1,210 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// A database wakes for what another process wrote, for what this one wrote, for what falls due and for another
+// attempt, and sleeps again: no forwarder is registered then, and nothing is lost meanwhile.
+func TestFleetGroupWakesAndSleeps(t *testing.T) {
+	t.Parallel()
+	all := append(newTenants(t, "alone", 0), newTenants(t, "shared", 3)...)
+	broker := newFakeBroker()
+	all[1].publish(t, "events", "", "before it runs")
+	f := runFleet(t, newRegistry(targetsOf(all...)...), fleet.Config{MaxConns: 6}, nil)
+	runGroup(t, f, broker, quickGroup(), nil)
+	broker.arrives(t, "before it runs")
+	sleeps := func(who tenant) {
+		t.Helper()
+		eventually(t, func() bool { return who.asleep(t) && who.pendingIn(t) == 0 }, "%s sleeps", who.Key)
+	}
+	for _, who := range []tenant{all[0], all[2]} {
+		sleeps(who)
+		who.publish(t, "events", "", "of another process to "+who.Key)
+		broker.arrives(t, "of another process to "+who.Key)
+		sleeps(who)
+
+		db, err := f.Get(who.Key)
+		require.NoError(t, err)
+		mine := who.handle
+		mine.db = db
+		mine.publish(t, "events", "", "of this process to "+who.Key)
+		broker.arrives(t, "of this process to "+who.Key)
+		sleeps(who)
+
+		late := newMessage("due soon at " + who.Key)
+		outbox.SetDelay(late, 700*time.Millisecond)
+		pub, err := outbox.NewPublisher(who.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+		require.NoError(t, err)
+		require.NoError(t, pub.Publish("events", late))
+		broker.arrives(t, "due soon at "+who.Key)
+		sleeps(who)
+
+		// It takes its id and is seen only when the forwarder that it wakes is gone again.
+		tx, err := who.pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer tx.Rollback(context.Background())
+		ctx, err := outbox.WithPgxTx(t.Context(), who.db, tx)
+		require.NoError(t, err)
+		require.NoError(t, pub.PublishContext(ctx, "events", newMessage("late at "+who.Key)))
+		who.publish(t, "events", "", "after the late one at "+who.Key)
+		broker.arrives(t, "after the late one at "+who.Key)
+		eventually(t, func() bool { return who.asleep(t) }, "it sleeps although a transaction is open")
+		who.isLookedAt(t)
+		require.NoError(t, tx.Commit(t.Context()))
+		broker.arrives(t, "late at "+who.Key)
+		sleeps(who)
+	}
+}
+
+// A message that fails is tried again when its time has come, although its forwarder is gone by then; and an operator's
+// hand is seen by the look at everything, which a truncated sequence does not fool either.
+func TestFleetGroupTriesAgain(t *testing.T) {
+	t.Parallel()
+	who := newTenants(t, "one", 0)[0]
+	broker := newFakeBroker()
+	var failures atomic.Int32
+	broker.answers(func(string, *message.Message) error {
+		if failures.Add(1) == 1 {
+			return errors.New("not now")
+		}
+		return nil
+	})
+	f := runFleet(t, fleet.Static(who.Target), fleet.Config{}, nil)
+	cfg := quickGroup()
+	cfg.Forwarder.Backoff = outbox.Backoff{Initial: time.Second, Max: time.Second}
+	runGroup(t, f, broker, cfg, nil)
+	who.publish(t, "events", "key", "fails once")
+	eventually(t, func() bool { return failures.Load() == 1 && who.asleep(t) }, "it sleeps until the next attempt")
+	broker.arrives(t, "fails once")
+	eventually(t, func() bool { return who.asleep(t) }, "it sleeps")
+	who.exec(t, "TRUNCATE outbox RESTART IDENTITY")
+	who.publish(t, "events", "", "the first of a new sequence")
+	broker.arrives(t, "the first of a new sequence")
+}
+
+// More databases than places: they take turns, also if none of them ever has nothing to do.
+func TestFleetGroupTakesTurns(t *testing.T) {
+	t.Parallel()
+	all := newTenants(t, "busy", 4)
+	broker := newFakeBroker()
+	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConns: 3}, nil)
+	cfg := quickGroup()
+	cfg.MaxActive, cfg.IdleAfter = 1, time.Hour
+	g := runGroup(t, f, broker, cfg, nil)
+	for _, who := range all {
+		who.publish(t, "events", "", "one of "+who.Key, "two of "+who.Key)
+	}
+	for _, who := range all {
+		broker.arrives(t, "one of "+who.Key, "two of "+who.Key)
+	}
+	all[3].publish(t, "events", "", "drained")
+	require.NoError(t, g.Drain(t.Context()))
+	assert.Zero(t, all[3].pendingIn(t))
+}
+
+// Drain empties all that can be reached, and names the others.
+func TestFleetGroupDrain(t *testing.T) {
+	t.Parallel()
+	all := newTenants(t, "one", 3)
+	all[1].exec(t, "DROP TABLE s001.outbox CASCADE")
+	away := fleet.Target{Key: "away", DSN: "postgres://localhost:1/nowhere"}
+	broker := newFakeBroker()
+	f := runFleet(t, fleet.Static(append(targetsOf(all...), away)...), fleet.Config{}, nil)
+	all[0].publish(t, "events", "", "a", "b")
+	all[2].publish(t, "events", "", "c")
+	g, err := forwarder.NewGroup(f, broker, quickGroup(), nil)
+	require.NoError(t, err)
+	err = g.Drain(t.Context())
+	require.ErrorContains(t, err, `database "one-001"`)
+	require.ErrorContains(t, err, `database "away"`)
+	assert.NotContains(t, err.Error(), `"one-000"`)
+	assert.Len(t, broker.all(), 3)
+	assert.ErrorIs(t, g.Drain(t.Context()), outbox.ErrClosed)
+	assert.ErrorIs(t, g.Run(t.Context()), outbox.ErrClosed)
+}
+
+// Each database may have a configuration and a publisher of its own; one that cannot be configured is left alone, and the
+// log says which.
+func TestFleetGroupConfigure(t *testing.T) {
+	t.Parallel()
+	all := newTenants(t, "one", 3)
+	brokers := map[string]*fakeBroker{all[0].Key: newFakeBroker(), all[2].Key: newFakeBroker()}
+	cfg := quickGroup()
+	cfg.Configure = func(_ context.Context, key string, cfg *forwarder.Config, pub *message.Publisher) error {
+		if key == all[1].Key {
+			panic("no broker for it")
+		}
+		cfg.Retention = -1
+		*pub = brokers[key]
+		return nil
+	}
+	log := newLogCapture(t)
+	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{}, nil)
+	runGroup(t, f, nil, cfg, log)
+	for _, who := range all {
+		who.publish(t, "events", "", "to "+who.Key)
+	}
+	brokers[all[0].Key].arrives(t, "to "+all[0].Key)
+	brokers[all[2].Key].arrives(t, "to "+all[2].Key)
+	eventually(t, func() bool { return all[0].count(t, "SELECT count(*) FROM s000.outbox") == 0 }, "nothing is kept")
+	eventually(t, func() bool { return log.count("no broker for it") == 1 }, "the log has it")
+	assert.Equal(t, 1, all[1].pendingIn(t))
+}
+
+// A target that goes while its messages are under way: they are settled before its pool is closed, and what is left there waits
+// until it comes back.
+func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
+	t.Parallel()
+	all := newTenants(t, "one", 2)
+	r := newRegistry(targetsOf(all...)...)
+	broker := newFakeBroker()
+	entered, leave := make(chan struct{}), make(chan struct{})
+	broker.answers(func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == "under way" {
+			close(entered)
+			<-leave
+		}
+		return nil
+	})
+	f := runFleet(t, r, fleet.Config{RefreshInterval: 20 * time.Millisecond}, nil)
+	runGroup(t, f, broker, quickGroup(), nil)
+	who := all[0]
+	who.publish(t, "events", "", "under way")
+	<-entered
+	r.remove(who.Key)
+	eventually(t, func() bool { _, err := f.Get(who.Key); return errors.Is(err, fleet.ErrUnknown) }, "it is gone")
+	all[1].publish(t, "events", "", "of the other")
+	broker.arrives(t, "of the other")
+	close(leave)
+	eventually(t, func() bool { return who.pendingIn(t) == 0 && who.asleep(t) }, "it is settled, and the forwarder has left")
+	who.publish(t, "events", "", "nobody is there")
+	r.add(who.Target)
+	broker.arrives(t, "nobody is there")
+	assert.Equal(t, 1, broker.triedTimes("under way"))
+}
+
+// What was published long ago is deleted in databases where nothing happens, too, and so are old rows of the inbox.
+func TestFleetGroupCleansUp(t *testing.T) {
+	t.Parallel()
+	who := newTenants(t, "one", 0)[0]
+	broker := newFakeBroker()
+	who.publish(t, "events", "", "old")
+	f := runFleet(t, fleet.Static(who.Target), fleet.Config{}, nil)
+	cfg := quickGroup()
+	cfg.Forwarder.Retention, cfg.Forwarder.CleanInterval = time.Millisecond, 10*time.Millisecond
+	runGroup(t, f, broker, cfg, nil)
+	eventually(t, func() bool { return who.count(t, "SELECT count(*) FROM outbox") == 0 }, "it is deleted")
+}

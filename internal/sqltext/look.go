@@ -1,0 +1,46 @@
+package sqltext
+
+// The statements that look whether an outbox that nobody reads has work.
+const (
+	// Look says up to which number ids were handed out, the lowest transaction id in progress, the next one to be assigned,
+	// whether the server is a standby, whether something is ready above a number, and in how many seconds something falls due (NULL:
+	// nothing waits). The last two are looked at only if the number is another one than that of the argument, or on
+	// request, when all that is ready counts. So an outbox where nothing happens costs one row. The number, the snapshot and the next id are taken in the order that Fetch explains.
+	//
+	// Arguments: the number that is remembered, whether to look at everything, topics (empty = all).
+	Look = `WITH clock AS MATERIALIZED (
+    SELECT s.last_value - (NOT s.is_called)::int AS seq, pg_current_snapshot() AS snap FROM {outbox_id_seq} s
+), now AS MATERIALIZED (
+    SELECT seq, xmin, xmax + age(xmax_xid) AS next_xid, $2::bool OR seq <> $1::bigint AS look
+      FROM (SELECT seq, pg_snapshot_xmin(snap)::text::bigint AS xmin, pg_snapshot_xmax(snap)::text::bigint AS xmax,
+                   pg_snapshot_xmax(snap)::xid AS xmax_xid FROM clock) c
+)
+SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
+       CASE WHEN now.look THEN EXISTS (
+           SELECT FROM generate_series(0, 63) AS w(lane) CROSS JOIN LATERAL (
+                  SELECT FROM {outbox} o
+                   WHERE (o.lane, o.id) > (w.lane::smallint, CASE WHEN $2::bool THEN -1 ELSE $1::bigint END)
+                     AND (o.lane, o.id) <= (w.lane::smallint, 9223372036854775807)
+                     AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+                     AND ($3::text[] = '{}' OR o.topic = ANY ($3::text[]))
+                   ORDER BY o.lane, o.id LIMIT 1) r) ELSE false END,
+       CASE WHEN now.look THEN (
+           SELECT CASE WHEN min(r.due_at) = 'infinity' THEN NULL WHEN min(r.due_at) = '-infinity' THEN 0
+                       ELSE extract(epoch FROM min(r.due_at) - clock_timestamp()) END
+             FROM generate_series(0, 63) AS w(lane) CROSS JOIN LATERAL (
+                  SELECT o.due_at FROM {outbox} o
+                   WHERE (o.lane, o.due_at) >= (w.lane::smallint, '-infinity'::timestamptz)
+                     AND (o.lane, o.due_at) <= (w.lane::smallint, 'infinity'::timestamptz)
+                     AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+                     AND ($3::text[] = '{}' OR o.topic = ANY ($3::text[]))
+                   ORDER BY o.lane, o.due_at LIMIT 1) r) END::float8
+  FROM now`
+
+	// LookMany says up to which number ids were handed out by each of many sequences of one database; 0 for one that is
+	// missing, or that the role may not read, so that a look of its own says why.
+	//
+	// Arguments: sequences, as they are written in SQL.
+	LookMany = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.id, 'SELECT') THEN pg_sequence_last_value(s.id) END, 0)
+  FROM (SELECT n.ord, to_regclass(n.name) AS id FROM unnest($1::text[]) WITH ORDINALITY AS n(name, ord)) s
+ ORDER BY s.ord`
+)
