@@ -2,7 +2,6 @@ package forwarder
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -18,6 +17,9 @@ import (
 // send hands one message to whoever it is for and returns when that has answered. The call ends when the forwarder gives
 // up waiting.
 type send func(call *callContext, d core.Delivery, msg *message.Message) error
+
+// errEnded is what became of a publish that ended its goroutine.
+var errEnded = fmt.Errorf("%w: %w", ErrPublishPanic, errGoexit)
 
 // worker is a goroutine that publishes until there is nothing to publish now.
 type worker struct {
@@ -74,7 +76,7 @@ func (w *worker) turn(now time.Time) {
 // publish sends one message and finds the verdict on what came of it. All that it calls may be the user's code.
 func (w *worker) publish() {
 	e, r := w.e, w.call.Row
-	w.result = board.Result{Verdict: board.Rejected, Err: fmt.Errorf("%w: %w", ErrPublishPanic, errGoexit)}
+	w.result = board.Result{Verdict: board.Rejected, Err: errEnded} // unless it gets to the end
 	msg, bad := newMessage(r)
 	msg.SetContext(w.ctx)
 	ctx := e.obs.publishStart(msg, w.call)
@@ -100,11 +102,9 @@ func (w *worker) publish() {
 // newMessage makes the message of a row, also if its metadata are none.
 func newMessage(r *board.Row) (*message.Message, error) {
 	msg := message.NewMessage(r.UUID, r.Payload)
-	if err := json.Unmarshal(r.Metadata, &msg.Metadata); err != nil {
+	var err error
+	if msg.Metadata, err = decodeMetadata(r.Metadata); err != nil {
 		return msg, fmt.Errorf("%w: %w", errBadMetadata, err)
-	}
-	if msg.Metadata == nil { // JSON null
-		msg.Metadata = message.Metadata{}
 	}
 	if r.Key != "" && msg.Metadata[outbox.MetadataKey] == "" {
 		msg.Metadata[outbox.MetadataKey] = r.Key
