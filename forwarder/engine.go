@@ -90,8 +90,9 @@ const (
 
 // statements are the statements of the engine with the table names filled in.
 type statements struct {
-	fetch, fetchRange, fetchMore, beginLife, writers, loadHeads, sweep, pending, clean         string
-	settlePublished, settleUnlocked, settleFailed                                              string
+	fetch, fetchRange, fetchMore, fetchRangeMore                                               string
+	beginLife, writers, loadHeads, sweep, pending, clean                                       string
+	settlePublished, settleSpan, settleUnlocked, settleFailed                                  string
 	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
 	leave, forget, pause                                                                       string
 }
@@ -133,10 +134,10 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	t := cfg.tables
 	e.sql = statements{
 		fetch: t.Render(sqltext.Fetch), fetchRange: t.Render(sqltext.FetchRange), fetchMore: t.Render(sqltext.FetchMore),
-		beginLife: t.Render(sqltext.BeginLife),
-		writers:   t.Render(sqltext.Writers), loadHeads: t.Render(sqltext.LoadHeads), sweep: t.Render(sqltext.Sweep),
+		fetchRangeMore: t.Render(sqltext.FetchRangeMore), beginLife: t.Render(sqltext.BeginLife),
+		writers: t.Render(sqltext.Writers), loadHeads: t.Render(sqltext.LoadHeads), sweep: t.Render(sqltext.Sweep),
 		pending:         t.Render(sqltext.Pending),
-		settlePublished: t.Render(sqltext.SettlePublished), settleUnlocked: t.Render(sqltext.SettleUnlocked),
+		settlePublished: t.Render(sqltext.SettlePublished), settleSpan: t.Render(sqltext.SettleSpan), settleUnlocked: t.Render(sqltext.SettleUnlocked),
 		settleFailed: t.Render(sqltext.SettleFailed),
 		clean:        t.Render(sqltext.CleanPublished),
 		lock:         t.Render(sqltext.LockForwarders), announce: t.Render(sqltext.AnnounceForwarder), ahead: t.Render(sqltext.ForwardersAhead),
@@ -146,7 +147,8 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics),
 	}
 	if cfg.Retention == -1 {
-		e.sql.settlePublished, e.sql.settleUnlocked = t.Render(sqltext.SettlePublishedDelete), t.Render(sqltext.SettleUnlockedDelete)
+		e.sql.settlePublished, e.sql.settleSpan = t.Render(sqltext.SettlePublishedDelete), t.Render(sqltext.SettleSpanDelete)
+		e.sql.settleUnlocked = t.Render(sqltext.SettleUnlockedDelete)
 	}
 	return e, nil
 }

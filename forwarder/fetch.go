@@ -26,22 +26,18 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	w := &req.window
-	more := req.due || len(req.asks.IDs) > 0
-	if more {
-		w.ByLane() // there is no such statement for a range
-	}
 	args := []any{e.cfg.Scope, e.owner, w.Xids, w.Bounds, w.Los, w.SegmentBounds, w.Epochs[:], w.Marks[:], w.Limits[:], w.Rewound[:],
 		topicsArg(e.cfg.Topics), w.Stretch}
-	query := e.sql.fetch
-	switch {
-	case more:
+	query, more := e.sql.fetch, e.sql.fetchMore
+	if w.Single {
+		query, more = e.sql.fetchRange, e.sql.fetchRangeMore
+	}
+	if req.due || len(req.asks.IDs) > 0 {
 		due := []int64{}
 		if req.due {
 			due = req.asks.Due[:]
 		}
-		query, args = e.sql.fetchMore, append(args, idsArg(req.asks.IDs), e.cfg.HoldDead, due, topicsArg(req.asks.Closed))
-	case w.Single:
-		query = e.sql.fetchRange
+		query, args = more, append(args, idsArg(req.asks.IDs), e.cfg.HoldDead, due, topicsArg(req.asks.Closed))
 	}
 	ans := answer{read: board.Read{ByID: make(map[int64]board.Found, len(req.asks.IDs)), Ready: make([]*board.Row, 0, expected), DueRead: req.due}}
 	var lane int16
@@ -75,7 +71,9 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 		case sqltext.FromID, sqltext.FromIDDead:
 			ans.read.ByID[row.ID] = board.Found{Row: row, Dead: source == sqltext.FromIDDead}
 		case sqltext.FromReady:
-			ans.Counts[lane]++
+			if ans.Counts[lane]++; ans.First == 0 || row.ID < ans.First {
+				ans.First = row.ID
+			}
 			ans.Last[lane] = max(ans.Last[lane], row.ID)
 			ans.read.Ready = append(ans.read.Ready, row)
 		case sqltext.FromDue:
@@ -137,9 +135,7 @@ func idsArg(ids []int64) []int64 {
 	return ids
 }
 
-// sortRows orders rows by lane and id: the statement's branches are not promised to keep their order.
+// sortRows orders rows by id: the oldest are published first, and settled together.
 func sortRows(rows []*board.Row) {
-	slices.SortFunc(rows, func(a, b *board.Row) int {
-		return cmp.Or(cmp.Compare(a.Term.Lane, b.Term.Lane), cmp.Compare(a.ID, b.ID))
-	})
+	slices.SortFunc(rows, func(a, b *board.Row) int { return cmp.Compare(a.ID, b.ID) })
 }

@@ -165,9 +165,6 @@ func (r *reader) once(ctx context.Context) error {
 		return nil
 	}
 	begun := time.Now()
-	if r.close == nil {
-		req.window.ByLane() // a plan that is made anew each time may take another index for a range
-	}
 	ans, err := r.e.fetch(ctx, r.q, &req, r.rows+r.rows/4)
 	if errors.Is(err, errNoLife) {
 		if _, err = r.q.Exec(ctx, r.e.sql.beginLife); err == nil {
@@ -216,7 +213,8 @@ func (r *reader) begin() (req request, ok bool) {
 				e.window.Rewind(back.Term.Lane, back.To)
 			}
 		}
-		req.window = e.window.Next(window.Room(req.asks.Room), func(lane int16, mark int64) (above, all int) {
+		ranges := r.close != nil // a plan that is made anew each time may take another index for one
+		req.window = e.window.Next(window.Room(req.asks.Room), ranges, func(lane int16, mark int64) (above, all int) {
 			return e.board.Known(board.Term{Lane: lane, Epoch: e.lanes[lane].epoch}, mark)
 		})
 		req.due = !now.Before(r.dueAt) || len(e.drains) > 0

@@ -100,41 +100,11 @@ func (s *settler) writePublished(ctx context.Context, rows []*board.Row, careful
 	e := s.e
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	begun := time.Now()
-	ids, uuids, life := make([]int64, len(rows)), make([]string, len(rows)), rows[0].Life
-	for i, r := range rows {
-		ids[i], uuids[i] = r.ID, r.UUID
-		if r.Life != life {
-			life = "" // there are several
-		}
-	}
-	done := rows
+	begun, done := time.Now(), rows
 	if careful {
-		passed := map[int64]bool{}
-		err = drive.Collect(ctx, e.db, func(rows drive.Rows) error {
-			var id int64
-			err := rows.Scan(&id)
-			passed[id] = true
-			return err
-		}, e.sql.settleUnlocked, ids, uuids)
-		if len(passed) > 0 {
-			done = nil
-			for _, r := range rows {
-				if passed[r.ID] {
-					locked = append(locked, r)
-				} else {
-					done = append(done, r)
-				}
-			}
-		}
+		done, locked, err = s.writeUnlocked(ctx, rows)
 	} else {
-		var current string
-		var seq int64
-		e.step(func(time.Time) { current, seq = e.window.Life() })
-		if life != current {
-			life = ""
-		}
-		_, err = e.db.Exec(ctx, e.sql.settlePublished, ids, uuids, window.ServersLife(life), seq)
+		err = s.writeAll(ctx, rows)
 	}
 	e.obs.settled(observe.SettleEnd{Done: len(done), Duration: time.Since(begun), Err: err})
 	if err != nil {
@@ -142,6 +112,70 @@ func (s *settler) writePublished(ctx context.Context, rows []*board.Row, careful
 	}
 	e.settled(done, nil)
 	return locked, nil
+}
+
+// writeAll settles rows. Those of the span are settled a second time if some were not found as they had been read, in
+// another life for one.
+func (s *settler) writeAll(ctx context.Context, rows []*board.Row) error {
+	e := s.e
+	life, seq := e.lifeOf(rows)
+	if life != "" {
+		if sp, rest := spanOf(rows); sp.rows > 0 {
+			n, err := e.db.Exec(ctx, e.sql.settleSpan, sp.lo, sp.hi, life, seq, sp.out)
+			if err != nil {
+				return err
+			}
+			if n == sp.rows {
+				rows = rest
+			}
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	ids, uuids := identities(rows)
+	_, err := e.db.Exec(ctx, e.sql.settlePublished, ids, uuids, life, seq)
+	return err
+}
+
+// writeUnlocked settles rows that nobody has locked.
+func (s *settler) writeUnlocked(ctx context.Context, rows []*board.Row) (done, locked []*board.Row, err error) {
+	ids, uuids := identities(rows)
+	passed := map[int64]bool{}
+	err = drive.Collect(ctx, s.e.db, func(rows drive.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		passed[id] = true
+		return err
+	}, s.e.sql.settleUnlocked, ids, uuids)
+	for _, r := range rows {
+		if passed[r.ID] {
+			locked = append(locked, r)
+		} else {
+			done = append(done, r)
+		}
+	}
+	return done, locked, err
+}
+
+func identities(rows []*board.Row) (ids []int64, uuids []string) {
+	ids, uuids = make([]int64, len(rows)), make([]string, len(rows))
+	for i, r := range rows {
+		ids[i], uuids[i] = r.ID, r.UUID
+	}
+	return ids, uuids
+}
+
+// lifeOf returns the life that all rows were read in, as the server names it, and the sequence as of a read in it; "" = it
+// is over, or they differ.
+func (e *engine) lifeOf(rows []*board.Row) (life string, seq int64) {
+	e.step(func(time.Time) { life, seq = e.window.Life() })
+	for _, r := range rows {
+		if r.Life != life {
+			return "", seq
+		}
+	}
+	return window.ServersLife(life), seq
 }
 
 // writeFailed returns the failures that it could not settle because somebody has locked their rows.

@@ -60,8 +60,8 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 				old := numbered("old", 1, 20)
 				w.publish(t, "orders", "", old...)
 				w.wait(t, "all are being published", func() bool { return tried(w, old) == 20 })
-				held, more := gate.hold(sqltext.Fetch, 0), gate.hold(sqltext.FetchMore, 0)
-				gate.arrives(t, "a read", held, more)
+				reads := gate.holdReads()
+				gate.arrives(t, "a read", reads...)
 				other.exec(t, again)
 				if name == "restored" {
 					require.NoError(t, makeTables(t.Context(), other.db))
@@ -73,7 +73,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 				w.arrives(t, old...)
 				eventually(t, func() bool { return settled.n.Load() == 20 }, "the old ones are settled")
 				assert.Equal(t, 50, h.count(t, "select count(*) from outbox where published_at is null"))
-				gate.release(held, more)
+				gate.release(reads...)
 				w.arrives(t, found...)
 				w.idle(t)
 				assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
@@ -205,8 +205,8 @@ func TestCommitsThatACrashLost(t *testing.T) {
 		w.publish(t, "orders", "", lost...)
 		w.wait(t, "all are being published", func() bool { return tried(w, lost) == 5 })
 		ids := h.count(t, "select max(id)::int from outbox")
-		reads, more := gate.hold(sqltext.Fetch, 0), gate.hold(sqltext.FetchMore, 0)
-		gate.arrives(t, "a read", reads, more)
+		reads := gate.holdReads()
+		gate.arrives(t, "a read", reads...)
 		killBackend(t, other)
 		h.pool.Reset()
 		require.Zero(t, other.count(t, "select count(*) from outbox where convert_from(payload, 'UTF8') like 'lost%'"), "nothing was lost: the test shows nothing")
@@ -219,7 +219,7 @@ func TestCommitsThatACrashLost(t *testing.T) {
 		w.arrives(t, lost...)
 		eventually(t, func() bool { return settled.n.Load() >= done+5 }, "the lost ones are settled")
 		assert.Equal(t, 20, other.count(t, "select count(*) from outbox where published_at is null"))
-		gate.release(reads, more)
+		gate.release(reads...)
 		w.arrives(t, found...)
 		w.idle(t)
 		assert.Zero(t, other.count(t, "select count(*) from outbox where published_at is null"))
@@ -242,10 +242,10 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	failure := gate.hold(sqltext.SettleFailed, 0)
 	w.publish(t, "orders", "K", "m1", "m2")
 	<-failure.arrived
-	var read, readMore *heldStatement
+	var reads []*heldStatement
 	loaded := make(chan struct{})
 	gate.onRun(sqltext.LoadHeads, func() {
-		read, readMore = gate.hold(sqltext.Fetch, 0), gate.hold(sqltext.FetchMore, 0)
+		reads = gate.holdReads()
 		close(loaded)
 	})
 	h.exec(t, "alter sequence outbox_id_seq restart with 1000") // the ids of another life
@@ -254,7 +254,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the held keys are not loaded again")
 	}
-	gate.arrives(t, "a read", read, readMore)
+	gate.arrives(t, "a read", reads...)
 	w.answers(nil)
 	before := value[string](t, h, "select string_agg(id || ' ' || attempts, ', ' order by id) from outbox")
 	gate.release(failure)
@@ -263,7 +263,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 		return h.count(t, "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle' and query like '%fence%'") > 0
 	}, "the failure was sent")
 	assert.Equal(t, before, value[string](t, h, "select string_agg(id || ' ' || attempts, ', ' order by id) from outbox"), "the failure was recorded")
-	gate.release(read, readMore)
+	gate.release(reads...)
 	w.arrives(t, "m1", "m2")
 	assert.Equal(t, []string{"m1", "m2"}, w.payloads("K"))
 }

@@ -107,21 +107,21 @@ func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 		defer long.Rollback(context.Background())
 		_, err = long.Exec(t.Context(), insertPlain, "long-"+itoa(n), "orders", "L", "long-"+itoa(n))
 		require.NoError(t, err)
-		settle := gate.hold(sqltext.SettlePublished, 0)
+		settle := gate.holdSettling()
 		again := numbered(itoa(n)+"-", 1, 100)
 		w.publish(t, "orders", "", again...)
 		w.arrives(t, again...)
-		gate.arrives(t, "they are to be settled", settle)
-		before := gate.holdReads()
-		gate.arrives(t, "a read from before", before[:]...)
+		gate.arrives(t, "they are to be settled", settle...)
+		before := gate.holdAnswers()
+		gate.arrives(t, "a read from before", before...)
 		require.NoError(t, long.Commit(t.Context())) // so all are read again
-		reads := gate.holdReads()
-		gate.release(before[:]...)
-		gate.arrives(t, "they are read again", reads[:]...)
+		reads := gate.holdAnswers()
+		gate.release(before...)
+		gate.arrives(t, "they are read again", reads...)
 		done := settled.n.Load()
-		gate.release(settle)
+		gate.release(settle...)
 		eventually(t, func() bool { return settled.n.Load() >= done+100 }, "they are settled")
-		gate.release(reads[:]...)
+		gate.release(reads...)
 		w.arrives(t, "long-"+itoa(n))
 	}
 	w.idle(t)
@@ -138,7 +138,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	cfg := quickConfig()
 	cfg.QueryTimeout = time.Minute
 	w := startForwarder(t, gated, cfg)
-	settle := gate.hold(sqltext.SettlePublished, 0)
+	settle := gate.holdSettling()
 	all := numbered("", 1, 2000) // in all lanes
 	w.publish(t, "orders", "", all...)
 	w.arrives(t, all...)
@@ -154,7 +154,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 		}, "both renew their leases")
 	}
 	assert.Equal(t, []int{64}, shares())
-	gate.release(settle)
+	gate.release(settle...)
 	eventually(t, func() bool { return assert.ObjectsAreEqual([]int{32, 32}, shares()) }, "half of the lanes are given back")
 	w.idle(t)
 	assert.Equal(t, 2000, len(w.all()), "some were sent twice")
@@ -170,22 +170,22 @@ func TestCommitDuringARead(t *testing.T) {
 	cfg.QueryTimeout, cfg.PollInterval, cfg.LeaseTTL = time.Minute, time.Hour, time.Minute
 	w := startForwarder(t, h, cfg)
 	w.idle(t)
-	reads := gate.holdReads()
+	reads := gate.holdAnswers()
 	h.db.Wake()
-	gate.arrives(t, "a read", reads[:]...)
+	gate.arrives(t, "a read", reads...)
 	w.publish(t, "orders", "K", "1") // and wakes the forwarder
-	gate.release(reads[:]...)
+	gate.release(reads...)
 	w.arrives(t, "1")
 
 	w.idle(t)
 	for n := range 10 {
-		reads := gate.holdReads()
+		reads := gate.holdAnswers()
 		h.db.Wake()
-		gate.arrives(t, "a read", reads[:]...)
+		gate.arrives(t, "a read", reads...)
 		h.exec(t, insertPlain, itoa(n), "orders", "K", "drained-"+itoa(n)) // which wakes nobody
 		drained := make(chan error, 1)
 		go func() { drained <- w.Drain(t.Context()) }()
-		gate.release(reads[:]...)
+		gate.release(reads...)
 		require.NoError(t, <-drained)
 		assert.Contains(t, w.payloads(), "drained-"+itoa(n))
 	}

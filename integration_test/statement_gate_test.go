@@ -148,7 +148,26 @@ func (g *statementGate) arrives(t testing.TB, what string, statements ...*heldSt
 	}
 }
 
-// holdReads holds back the results of reads.
-func (g *statementGate) holdReads() (reads [3]*heldStatement) {
-	return [3]*heldStatement{g.holdResult(sqltext.Fetch), g.holdResult(sqltext.FetchRange), g.holdResult(sqltext.FetchMore)}
+// readStatements are those of package schema that a read may be.
+var readStatements = []string{sqltext.Fetch, sqltext.FetchMore, sqltext.FetchRange, sqltext.FetchRangeMore}
+
+// holdReads makes all reads wait from now on.
+func (g *statementGate) holdReads() (reads []*heldStatement) {
+	for _, read := range readStatements {
+		reads = append(reads, g.hold(read, 0))
+	}
+	return reads
+}
+
+// holdAnswers holds back the results of reads.
+func (g *statementGate) holdAnswers() (reads []*heldStatement) {
+	for _, read := range readStatements {
+		reads = append(reads, g.holdResult(read))
+	}
+	return reads
+}
+
+// holdSettling makes it wait that something is settled as published.
+func (g *statementGate) holdSettling() []*heldStatement {
+	return []*heldStatement{g.hold(sqltext.SettlePublished, 0), g.hold(sqltext.SettleSpan, 0)}
 }

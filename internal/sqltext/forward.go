@@ -40,8 +40,9 @@ const (
 	// its mark; topics (empty = all); how many ids past its mark a lane is read.
 	Fetch = fetchHeader + fetchReady
 
-	// FetchRange is Fetch for lanes that all start at one place, not far from the end of the table: it walks that range of
-	// the primary key once instead of the index of each lane. The limit is the sum of theirs.
+	// FetchRange is Fetch for lanes that all start at one place, where most of what follows is theirs: it walks that range of
+	// the primary key once instead of the index of each lane, which costs a third less for each row, as the rows of a page
+	// are visited together. The limit is the sum of theirs.
 	//
 	// Arguments: those of Fetch.
 	FetchRange = fetchHeader + fetchRange
@@ -52,6 +53,11 @@ const (
 	// Arguments: those of Fetch; ids; whether dead rows count among them; by lane at most how many rows of
 	// what fell due (none at all to leave it out), and the topics of which none is wanted.
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue
+
+	// FetchRangeMore is FetchRange that also reads what FetchMore does.
+	//
+	// Arguments: those of FetchMore.
+	FetchRangeMore = fetchHeader + fetchRange + fetchByID + fetchDue
 
 	fetchHeader = `WITH clock AS MATERIALIZED (
     SELECT s.last_value - (NOT s.is_called)::int AS seq, pg_current_snapshot() AS snap, clock_timestamp() AS at
@@ -98,10 +104,10 @@ SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metada
 	fetchRange = `
 UNION ALL
 SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
-  FROM (SELECT min(owned.mark), sum(owned.lim)::bigint FROM owned) AS w(mark, lim) CROSS JOIN LATERAL (
+  FROM (SELECT min(owned.mark), sum(owned.lim)::bigint, bit_or(1::bigint << owned.lane) FROM owned) AS w(mark, lim, lanes) CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
          FROM {outbox} o
-        WHERE o.id > w.mark AND o.id <= w.mark + $12::bigint AND o.lane IN (SELECT owned.lane FROM owned)
+        WHERE o.id > w.mark AND o.id <= w.mark + $12::bigint AND w.lanes & (1::bigint << o.lane) <> 0
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
           AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
         ORDER BY o.id LIMIT w.lim) r`
@@ -203,8 +209,24 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
 
 	// The first part is computed once, after the statement's snapshot: what it sees is of that life. The hash of the last part
 	// is built only if it is false.
-	sameMessage = ` AND ({life} = $3::text AND (SELECT s.last_value FROM {outbox_id_seq} s) >= $4::bigint
+	sameMessage = ` AND (` + sameLife + `
       OR (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[])))`
+
+	sameLife = `{life} = $3::text AND (SELECT s.last_value FROM {outbox_id_seq} s) >= $4::bigint`
+
+	// SettleSpan is SettlePublished for all ids from one to another, both included, but for some. It says nothing of uuids:
+	// in another life it does nothing. It walks the index once instead of looking each id up, which costs half as much.
+	//
+	// Arguments: the lowest and the highest id; life and sequence as for SettlePublished; ids that are left out.
+	SettleSpan = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL` + inSpan + ` AND published_at IS NULL`
+
+	// SettleSpanDelete is SettleSpan for an outbox that keeps nothing.
+	//
+	// Arguments: those of SettleSpan.
+	SettleSpanDelete = `DELETE FROM {outbox}` + inSpan
+
+	inSpan = `
+ WHERE id BETWEEN $1::bigint AND $2::bigint AND id <> ALL ($5::bigint[]) AND ` + sameLife
 
 	// SettleUnlocked is SettlePublished that passes by the messages that somebody else's transaction has locked, and
 	// returns their ids.

@@ -139,7 +139,7 @@ func (f *forwarder) beginRead() {
 		}
 	}
 	room := window.Room{Rows: r.asks.Room.Rows, Bytes: r.asks.Room.Bytes}
-	r.req = f.window.Next(room, func(lane int16, mark int64) (int, int) {
+	r.req = f.window.Next(room, true, func(lane int16, mark int64) (int, int) {
 		return f.board.Known(f.term(lane), mark)
 	})
 	r.req.Stretch = min(r.req.Stretch, f.m.stretch())
@@ -218,6 +218,9 @@ func (f *forwarder) endRead(r *reading) {
 	for _, v := range a.ready {
 		answer.Counts[v.lane]++
 		answer.Last[v.lane] = v.id
+		if answer.First == 0 || v.id < answer.First {
+			answer.First = v.id
+		}
 	}
 	f.m.variant.spoilAnswer(f, r, &answer)
 	p := f.window.Complete(r.req, answer)

@@ -79,18 +79,18 @@ func TestLimits(t *testing.T) {
 	w.Take(1, 1)
 	w.Take(2, 1)
 	w.lanes[2].full = false
-	r := w.Next(Room{Rows: 100, Bytes: 1000}, known(7, 10))
+	r := w.Next(Room{Rows: 100, Bytes: 1000}, true, known(7, 10))
 	// Half for both alike, half for the one that has more; what is known comes again.
 	if r.Limits[1] != 25+50+7 || r.Limits[2] != 25+7 || r.Rewound[1] != 3 || r.Limits[3] != 0 {
 		t.Fatalf("limits %v, rewound %v", r.Limits[:4], r.Rewound[:4])
 	}
-	if r := w.Next(Room{Rows: 1}, known(0, 0)); r.Limits[1] != 1 || r.Limits[2] != 1 {
+	if r := w.Next(Room{Rows: 1}, true, known(0, 0)); r.Limits[1] != 1 || r.Limits[2] != 1 {
 		t.Errorf("limits %v with next to no room: what is in memory may all hang", r.Limits[:3])
 	}
-	if r := w.Next(Room{}, known(0, 0)); r.Limits[1] != 0 || r.Limits[2] != 0 {
+	if r := w.Next(Room{}, true, known(0, 0)); r.Limits[1] != 0 || r.Limits[2] != 0 {
 		t.Errorf("limits %v when memory is full", r.Limits[:3])
 	}
-	r = w.Next(Room{Rows: 100, Bytes: 1000}, known(0, knownBytes))
+	r = w.Next(Room{Rows: 100, Bytes: 1000}, true, known(0, knownBytes))
 	if sum := r.Rewound[1] + r.Rewound[2]; sum < knownBytes-2 || sum > knownBytes {
 		t.Errorf("%d rows are read again at once", sum)
 	}

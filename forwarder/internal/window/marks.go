@@ -1,8 +1,13 @@
 package window
 
-// singleStretch is how many ids one range of the primary key is read over: it also holds what was published, so it
-// costs a look at each.
-const singleStretch = 1024
+const (
+	// singleStretch is how many ids one range of the primary key is read over at rest: it also holds what was published, so
+	// it costs a look at each.
+	singleStretch = 1024
+	// sparse is how many ids there may be for each row before reading by lane, which passes by what is not for us, is the
+	// cheaper: a row costs half as much again there.
+	sparse = 3
+)
 
 // start returns where a lane is read from, given what its answer says about tracked transactions.
 func start(mark, rewind int64) int64 {
@@ -20,13 +25,13 @@ func (r *Request) limit(n int, start int64) int64 {
 	return r.Limits[n]
 }
 
-// trySingle makes the read one of a single range where that is the cheaper: at rest, when all lanes were read to the
-// same end and not much is new at a time.
+// trySingle makes the read one of a single range where that is the cheaper, and all lanes were read up to the same id: at
+// rest, when not much is new at a time, and in a backlog of which most is for us.
 func (w *Window) trySingle(r *Request) {
-	if !w.resting {
+	if !r.ranges || !w.resting && !w.dense {
 		return
 	}
-	mark := int64(-1)
+	mark, limit := int64(-1), int64(0)
 	for n, epoch := range r.Epochs {
 		switch {
 		case epoch == 0:
@@ -34,10 +39,15 @@ func (w *Window) trySingle(r *Request) {
 			return
 		default:
 			mark = r.Marks[n]
+			limit += r.Limits[n]
 		}
 	}
-	if mark >= 0 {
-		r.Single, r.Stretch, r.wide = true, min(r.Stretch, singleStretch), r.Stretch
+	if mark < 0 {
+		return
+	}
+	r.Single, r.Stretch = true, min(r.Stretch, singleStretch)
+	if !w.resting {
+		r.Stretch = max(singleStretch, sparse*limit)
 	}
 }
 
@@ -78,7 +88,41 @@ func (w *Window) move(r *Request, a *Answer) (p Progress) {
 		l.mark, far = end, max(far, end-from)
 	}
 	w.resting = !p.More && far <= singleStretch/2
+	if w.dense = w.isDense(a); w.dense && p.More && r.ranges {
+		w.align()
+	}
 	return p
+}
+
+// isDense says whether most of what was read over was rows for us.
+func (w *Window) isDense(a *Answer) bool {
+	last, rows := int64(0), int64(0)
+	for n := range a.Counts {
+		last, rows = max(last, a.Last[n]), rows+a.Counts[n]
+	}
+	return rows > 0 && last-min(a.First-1, w.lowest()) <= sparse*rows
+}
+
+// lowest returns the lowest mark.
+func (w *Window) lowest() int64 {
+	lowest := int64(1<<63 - 1)
+	for _, l := range w.lanes {
+		if l.epoch != 0 {
+			lowest = min(lowest, l.mark)
+		}
+	}
+	return lowest
+}
+
+// align has all lanes go on from the lowest mark, so that they can be read as a single range. What was read above it is
+// known to the board by now, and is read again once.
+func (w *Window) align() {
+	lowest := w.lowest()
+	for n := range w.lanes {
+		if w.lanes[n].epoch != 0 {
+			w.lanes[n].mark = lowest
+		}
+	}
 }
 
 // filled says whether a read of a single range hit its limit, and at which id.

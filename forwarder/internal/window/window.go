@@ -22,6 +22,7 @@ type Window struct {
 	life    string // of the last complete read, as the server names it; "" = none yet
 	resets  int
 	resting bool // that read reached the end and had not far to go
+	dense   bool // most of the ids that read went over were rows for us
 }
 
 // lane is one that is read. Its zero value is one that is not.
@@ -40,18 +41,11 @@ type Request struct {
 	Limits             [Lanes]int64 // rows; 0 = there is no room
 	Rewound            [Lanes]int64 // how many more if the read starts below the mark, where known rows come again
 	Stretch            int64        // how many ids past its start a lane is read
-	// Single says that all lanes can be read as one range of ids: they start at one place, and most likely not far
-	// from the end. One limit then holds for all of them together: the sum of theirs.
+	// Single says that all lanes are to be read as one range of ids: they start at one place, and most of what is there is
+	// theirs. One limit then holds for all of them together: the sum of theirs.
 	Single bool
-	wide   int64 // the stretch of a read that is not single
+	ranges bool // the next request may be single
 	resets int
-}
-
-// ByLane makes a request that may be single one that is not.
-func (r *Request) ByLane() {
-	if r.Single {
-		r.Single, r.Stretch = false, r.wide
-	}
 }
 
 // Answer is what a complete read found.
@@ -62,6 +56,7 @@ type Answer struct {
 	Owned    [Lanes]bool
 	Counts   [Lanes]int64 // rows past the start of the lane
 	Last     [Lanes]int64 // the highest id of them
+	First    int64        // the lowest id of those of all lanes
 	Rows     int          // of all kinds
 	Bytes    int64        // of all kinds
 	Took     time.Duration
@@ -100,7 +95,7 @@ func (w *Window) Drop(number int16) { w.lanes[number] = lane{} }
 // Rewind has a lane read again from just above an id on, if it was read further.
 func (w *Window) Rewind(number int16, to int64) {
 	l := &w.lanes[number]
-	l.mark, w.resting = min(l.mark, to), false
+	l.mark, w.resting, w.dense = min(l.mark, to), false, false
 }
 
 // Mark returns up to which id a lane was read, and under which epoch; 0 = it is not read.
@@ -134,10 +129,11 @@ func (w *Window) Reset() {
 	*w = Window{limiter: w.limiter, resets: w.resets + 1}
 }
 
-// Next makes the request for the next read. known returns how many rows of a lane need no second look, above
-// the mark and in all: a read returns them again, so its limit must leave room for them.
-func (w *Window) Next(room Room, known func(lane int16, mark int64) (above, all int)) Request {
-	r := Request{Stretch: w.limiter.stretch, resets: w.resets}
+// Next makes the request for the next read. ranges says that it may be a single range of ids. known returns how many rows
+// of a lane need no second look, above the mark and in all: a read returns them again, so its limit must leave room for
+// them.
+func (w *Window) Next(room Room, ranges bool, known func(lane int16, mark int64) (above, all int)) Request {
+	r := Request{Stretch: w.limiter.stretch, ranges: ranges, resets: w.resets}
 	r.Xids, r.Bounds, r.Los, r.SegmentBounds = w.tracker.args()
 	for n := range w.lanes {
 		r.Epochs[n], r.Marks[n] = w.lanes[n].epoch, w.lanes[n].mark
@@ -165,6 +161,7 @@ func (w *Window) Complete(r Request, a Answer) Progress {
 // Failed notes that a read came to nothing. Nothing moves.
 func (w *Window) Failed(_ Request, timedOut bool) {
 	if timedOut {
+		w.dense = false
 		w.limiter.timedOut()
 	}
 }

@@ -17,7 +17,7 @@ func owned(seq int64, rows int64, last int64, lanes ...int16) Answer {
 
 var room = Room{Rows: 8, Bytes: 1 << 40}
 
-func next(w *Window) Request { return w.Next(room, known(0, 0)) }
+func next(w *Window) Request { return w.Next(room, true, known(0, 0)) }
 
 func wantMark(t *testing.T, w *Window, lane int16, want int64) {
 	t.Helper()
@@ -71,7 +71,7 @@ func TestNoRoom(t *testing.T) {
 	w := New()
 	w.Take(1, 1)
 	w.lanes[1].mark = 100
-	r := w.Next(Room{}, known(0, 0))
+	r := w.Next(Room{}, true, known(0, 0))
 	a := owned(200, 0, 0, 1)
 	a.Rewind = 50
 	if p := w.Complete(r, a); !p.More {
@@ -175,8 +175,7 @@ func TestSingle(t *testing.T) {
 	if !r.Single || r.Stretch != singleStretch {
 		t.Fatalf("at rest, %+v", r)
 	}
-	lanes := r
-	if lanes.ByLane(); lanes.Single || lanes.Stretch != firstStretch {
+	if lanes := w.Next(room, false, known(0, 0)); lanes.Single || lanes.Stretch != firstStretch {
 		t.Errorf("by lane, %+v", lanes)
 	}
 	// Its limit is for all lanes together, and so is the mark that it leaves when it was full.
@@ -225,11 +224,77 @@ func TestSingleNeedsOneStart(t *testing.T) {
 	if !next(w).Single {
 		t.Fatal("at rest, and no single range")
 	}
-	if w.Next(Room{}, known(0, 0)).Single {
+	if w.Next(Room{}, true, known(0, 0)).Single {
 		t.Error("single without room")
 	}
 	w.Take(2, 1)
 	if next(w).Single {
 		t.Error("single with two marks")
+	}
+}
+
+func TestDense(t *testing.T) {
+	// full answers a read of two lanes that were both full, with so many ids from the first row to the last.
+	full := func(r Request, first, ids int64) Answer {
+		a := owned(1<<30, r.Limits[1], first+ids/2, 1, 2)
+		a.Counts[2], a.Last[2], a.First = r.Limits[2], first+ids-1, first
+		return a
+	}
+	start := func() (*Window, Request, int64) {
+		w := New()
+		w.limiter.rowBytes = 1
+		w.Take(1, 1)
+		w.Take(2, 1)
+		r := w.Next(Room{Rows: 1000, Bytes: 1 << 40}, true, known(0, 0))
+		return w, r, r.Limits[1] + r.Limits[2]
+	}
+	const first = 1 << 20 // what was published long ago is passed by
+
+	// Most of what is there is ours: both lanes go on from the lower mark, as one range that is long enough to be full.
+	w, r, rows := start()
+	w.Complete(r, full(r, first, 2*rows))
+	wantMark(t, w, 1, first+rows)
+	wantMark(t, w, 2, first+rows)
+	r = w.Next(Room{Rows: 1000, Bytes: 1 << 40}, true, known(7, 7))
+	if !r.Single || r.Stretch != sparse*(r.Limits[1]+r.Limits[2]) || r.Limits[1] != 507 {
+		t.Fatalf("in a backlog, %+v", r)
+	}
+	// It stays so while the range is dense, and no longer.
+	w.Complete(r, full(r, first+rows, 2*rows))
+	wantMark(t, w, 1, first+3*rows-1)
+	if r = next(w); !r.Single {
+		t.Error("further on in a backlog, by lane")
+	}
+	w.Complete(r, full(r, first+4*rows, sparse*rows))
+	if next(w).Single {
+		t.Error("where most is not ours, as one range")
+	}
+
+	// Most of what is there is somebody else's, or published.
+	w, r, rows = start()
+	w.Complete(r, full(r, first, sparse*rows+2))
+	wantMark(t, w, 1, first+(sparse*rows+2)/2)
+	if next(w).Single {
+		t.Error("most is not ours, and it is read as one range")
+	}
+
+	// A lane that is far behind, such as one that was just taken, does not take the others back.
+	w, r, rows = start()
+	w.Take(3, 1)
+	w.Complete(r, full(r, first, 2*rows))
+	wantMark(t, w, 2, first+2*rows-1)
+
+	// Reads that are not to be of one range stay where they are.
+	w, _, rows = start()
+	r = w.Next(Room{Rows: 1000, Bytes: 1 << 40}, false, known(0, 0))
+	w.Complete(r, full(r, first, 2*rows))
+	wantMark(t, w, 2, first+2*rows-1)
+
+	// After a time-out the next read is by lane again.
+	w, r, rows = start()
+	w.Complete(r, full(r, first, 2*rows))
+	w.Failed(next(w), true)
+	if next(w).Single {
+		t.Error("as one range after a time-out")
 	}
 }
