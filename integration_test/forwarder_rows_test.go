@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -156,4 +157,52 @@ func TestHeadsAreLoadedInPages(t *testing.T) {
 	w.arrives(t, "that lane")
 	w.idle(t)
 	assert.NotContains(t, w.payloads(), "behind")
+}
+
+// TestWhatIsSettledTogether is a range of ids. A message in it that was committed later is not settled with the others.
+func TestWhatIsSettledTogether(t *testing.T) {
+	t.Parallel()
+	for name, retention := range map[string]time.Duration{"kept": 0, "deleted": -1} {
+		t.Run(name, func(t *testing.T) {
+			noLeaks(t)
+			h, gate := newStatementGate(t, newMigratedDatabase(t))
+			defer gate.releaseAll()
+			cfg := quickConfig()
+			cfg.LeaseTTL, cfg.QueryTimeout, cfg.Retention = time.Minute, time.Minute, retention
+			goOn := make(chan struct{})
+			w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+				if msg.Payload[0] == 'l' {
+					<-goOn
+				}
+				return nil
+			})
+			w.idle(t)
+			settling := gate.holdSettling()
+			w.publish(t, "orders", "", "first") // keeps the settler waiting until all others are published
+			w.arrives(t, "first")
+			gate.arrives(t, "it is to be settled", settling...)
+			before, after := numbered("before", 1, 100), numbered("after", 1, 100)
+			w.publish(t, "orders", "", before...)
+			late, err := h.pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer late.Rollback(context.Background())
+			_, err = late.Exec(t.Context(), insertPlain, "late", "orders", "", "late")
+			require.NoError(t, err)
+			w.publish(t, "orders", "", after...)
+			w.arrives(t, slices.Concat(before, after)...)
+			require.NoError(t, late.Commit(t.Context()))
+			w.wait(t, "the late one is being published", func() bool { return tried(w, []string{"late"}) == 1 })
+			spans := gate.holdSpans()
+			gate.release(settling...)
+			gate.arrives(t, "the others are settled as a range", spans...)
+			gate.release(spans...)
+			const left = "select coalesce(string_agg(convert_from(payload, 'UTF8'), ' '), '') from outbox where published_at is null"
+			eventually(t, func() bool { return len(value[string](t, h, left)) < len("late late") }, "the others are settled")
+			require.Equal(t, "late", value[string](t, h, left), "settled, and not published yet")
+			close(goOn)
+			w.arrives(t, "late")
+			w.idle(t)
+			assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+		})
+	}
 }

@@ -167,7 +167,11 @@ func (g *statementGate) holdAnswers() (reads []*heldStatement) {
 	return reads
 }
 
-// holdSettling makes it wait that something is settled as published.
+// holdSettling makes it wait that something is settled as published, one by one or as a range.
 func (g *statementGate) holdSettling() []*heldStatement {
-	return []*heldStatement{g.hold(sqltext.SettlePublished, 0), g.hold(sqltext.SettleSpan, 0)}
+	return append(g.holdSpans(), g.hold(sqltext.SettlePublished, 0), g.hold(sqltext.SettlePublishedDelete, 0))
+}
+
+func (g *statementGate) holdSpans() []*heldStatement {
+	return []*heldStatement{g.hold(sqltext.SettleSpan, 0), g.hold(sqltext.SettleSpanDelete, 0)}
 }
