@@ -65,7 +65,8 @@
 // leave memory only before a read that starts after their settling committed. One goroutine does all reads.
 //
 // A read covers a stretch of ids past the mark, which adapts to the time that it takes. It is taken over as a
-// whole or not at all. At rest, when all lanes are read up to the same id, it is one range of the primary key.
+// whole or not at all. At rest, and where most of a backlog is ours, all lanes are read up to the same id, as one range of the
+// primary key; that costs less, and the rows of a range are settled together.
 //
 // Each read also names the life of the server: when it was started, a token that a crash or a promotion
 // empties, and the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean
@@ -89,7 +90,8 @@
 //
 // # Settling (settler.go, batch.go)
 //
-// Results are written back in batches, off the publishing path. After an error that one row may have caused the parts
+// Results are written back in batches, off the publishing path: those with neighbouring ids as a range that leaves out, by
+// their ids, the few between them that are not of the batch (span.go), others id by id. After an error that one row may have caused the parts
 // are halved until it stands alone, and is tried again by itself; rows that somebody keeps locked are passed by. That
 // a message was published is final, whoever says it. That it failed counts only under the lane's current owner and epoch,
 // which the statement locks: otherwise the failure of a forwarder that lost its lane would let the next owner's later
