@@ -37,7 +37,7 @@ const (
 
 // mayTry says whether a trial of a paused topic may be asked for.
 func (t *topic) mayTry(now time.Time) bool {
-	return t.paused && !t.held && t.trial == nil && !t.asked && !now.Before(t.until)
+	return t.paused && !t.byOperator && t.trial == nil && !t.asked && !now.Before(t.until)
 }
 
 func (b *Board) askTrials(a *Asks) {
@@ -172,7 +172,7 @@ func (b *Board) unparked(l *lane, a ask, r *Row) {
 func (b *Board) tried(l *lane, a ask, r *Row) {
 	k, t := a.key, a.topic
 	switch {
-	case !t.paused || t.held || t.trial != nil || k.under != nil || k.heads > 0 || k.parked.lowest() != a.id:
+	case !t.paused || t.byOperator || t.trial != nil || k.under != nil || k.heads > 0 || k.parked.lowest() != a.id:
 	case r.Topic != t.name: // its first row is on another topic than when it was blocked
 		b.goesOn(k)
 	case k.isPen():
@@ -217,7 +217,7 @@ func (b *Board) Due() (tick, read time.Time) {
 		if t.paused || t.jammed {
 			sooner(&tick, t.repeat)
 		}
-		if t.paused && !t.held && t.trial == nil && !t.asked && !b.stopped {
+		if t.paused && !t.byOperator && t.trial == nil && !t.asked && !b.stopped {
 			sooner(&read, t.until)
 			if !b.hasLane() {
 				sooner(&tick, t.until)

@@ -189,7 +189,7 @@ func TestPauseEndsWithTheLanes(t *testing.T) {
 	d.told(board.TopicPaused, board.TopicResumed)
 }
 
-func TestTopicThatAnOperatorHolds(t *testing.T) {
+func TestTopicThatAnOperatorPaused(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "x", "held", 1, 2)
 	d.put(0, "", "held", 3)
@@ -205,7 +205,7 @@ func TestTopicThatAnOperatorHolds(t *testing.T) {
 	d.tick(time.Hour)
 	d.want(d.drain(), 4)
 	if d.b.Quiet() {
-		t.Fatal("quiet while a topic is held")
+		t.Fatal("quiet while a topic is paused by an operator")
 	}
 	if tick, read := d.b.Due(); !read.IsZero() || !tick.After(d.now) {
 		t.Fatalf("tick %v, read %v: nothing is to be tried", tick, read)
@@ -220,4 +220,72 @@ func TestTopicThatAnOperatorHolds(t *testing.T) {
 	}
 	slices.Sort(got)
 	d.want(got, 1, 2, 3)
+}
+
+// gone tells the board which of the first messages of waiting keys are not in the table any more.
+func (d *desk) gone(want ...int64) {
+	d.t.Helper()
+	firsts := d.b.Firsts(d.terms[0])
+	slices.Sort(firsts)
+	if !slices.Equal(firsts, want) {
+		d.t.Fatalf("keys wait for %v, want %v", firsts, want)
+	}
+	d.b.FirstsGone(d.now, d.terms[0], slices.DeleteFunc(firsts, func(id int64) bool { return d.table[id] != nil }))
+	d.after()
+}
+
+// An operator deletes what a key waits for: the rest of it, on another topic, goes on.
+func TestKeyWhoseFirstMessageIsGone(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	for i, key := range []string{"x", "y"} {
+		d.put(0, key, "down", int64(10*i+1), int64(10*i+2))
+		d.put(0, key, "up", int64(10*i+3))
+	}
+	d.read()
+	x, y := d.next(1), d.next(11)
+	d.returned(x, board.Unavailable)
+	d.returned(y, board.Unavailable)
+	delete(d.table, 1)
+	d.gone(1, 11)
+	d.want(d.drain())
+	delete(d.table, 2)
+	d.gone(2, 11)
+	d.want(d.drain(), 3)
+	delete(d.table, 11)
+	d.table[12].dead = true // reads return the dead only where they hold their keys
+	d.gone(11)
+	d.want(d.drain())
+	d.gone()
+	d.tick(time.Second)
+	d.want(d.drain())
+}
+
+// The same for what is in memory, as one of the few of a topic whose publishes hang.
+func TestKeyWhoseFirstMessageIsGoneFromAHungTopic(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 1})
+	d.put(0, "", "hung", 1)
+	d.put(0, "x", "hung", 2)
+	d.put(0, "x", "up", 3)
+	d.read()
+	d.next(1)
+	d.tick(time.Second)
+	d.gone(2)
+	d.want(d.drain())
+	delete(d.table, 2)
+	d.gone(2)
+	d.want(d.drain(), 3)
+}
+
+// What of the key was refused for the topic's sake does not wait for the topic, either.
+func TestKeyWhoseFirstMessageIsGoneGetsItsShadow(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 1, KeyParked: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "x", "up", 2, 3)
+	d.read()
+	d.returned(d.next(1), board.Unavailable)
+	d.put(0, "x", "up", 4)
+	d.want(d.drain())
+	delete(d.table, 1)
+	d.gone(1)
+	d.want(d.drain(), 2, 3, 4)
 }

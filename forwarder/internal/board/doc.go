@@ -10,12 +10,14 @@
 //   - An id is known if a read may return it and it needs no second look: its row is in memory, or was settled since the
 //     last read began. To forget is to drop what is settled from what is known, and happens only when a read begins.
 //   - A head is a row that waits for another attempt. It holds its key: nothing else of the key is published.
-//   - A topic is paused when its broker cannot be reached, slow when slow and hung calls take most of its places, and
-//     jammed when as many calls of it hang as may be under way. While it is paused, or slow with enough in memory, it is closed.
+//   - A topic is paused when its broker cannot be reached, or by an operator; slow when slow and hung calls take most of its
+//     places; jammed when as many calls of it hang as may be under way. While it is paused, or slow with enough in
+//     memory, it is closed.
 //   - A key is blocked if it is held or waits for a closed topic.
 //   - A parked row is known by its id only, as its turn has not come. To unpark it is to ask for it by id. A pen is a
 //     key for the parked rows without a key of one topic.
-//   - The shadow is what of a lane there was no room to park. A rewind, a mark of the lane set back, clears it.
+//   - The shadow is what of a lane there was no room to park: a few bits per hash of key, and the lowest id. Nothing new of
+//     a key is kept whose bits are set. A rewind, a mark of the lane set back to below that id, clears it.
 //   - An ask is a row to read by id, and why: unpark, retry, trial, or stray (pending, though nobody knows of it).
 //   - A trial is the message that tries whether a paused topic works again. A pass lets a head or a trial go although its
 //     key is blocked.
@@ -50,26 +52,42 @@
 // fails and not when that is settled; asks and rewinds take effect in ReadBegins only, as a read under way may return
 // rows that must come later. A key has one call at a time, but for hung ones.
 //
-// # Rooms and limits
+// # What is bounded, and what happens beyond each bound
 //
-// Rows in memory count by number and bytes: about Config.Rows, less than twice as many with the little that is read
-// always. A call gives up its place among Config.Concurrency when it grows slow, but its topic has as many places for calls
-// of any age, and there are 8 times as many in all: a hung topic stops itself. A slow one keeps a sixteenth of the
-// rows in memory and has the rest parked, or its backlog would fill the room.
+//	rows in memory, and their bytes      Beyond Config.Rows or Bytes a read brings what is asked for by id, and of the rest a
+//	                                     little, as all in memory may wait behind a few that hang. At twice as much: trials only.
+//	calls                                Concurrency that are young, and as many of one topic, of any age; 8 times as many in
+//	                                     all. A topic whose calls hang stops itself and is reported as jammed; eight such
+//	                                     topics stop all others, until one call returns.
+//	rows of a slow topic                 A sixteenth of the room, and the chain of one key. The rest is parked, or its backlog
+//	                                     would fill the room.
+//	rows of a key in memory              Config.Chain. The rest is parked.
+//	ids parked of a key, and in all      Config.KeyParked and Config.Parked. Closed topics have half of all, and each at most as
+//	                                     many as are left of that half, as a topic may be closed for days. The rest goes to
+//	                                     the shadow of its lane.
+//	shadow                               128 KiB a lane, whatever it holds. The more keys, the more others seem to be in it: of
+//	                                     16,000 keys in a lane's shadow hardly any, of 160,000 one in 25. These wait until
+//	                                     the lane is read again, five minutes at most, and so do rows on open topics of keys that
+//	                                     have something in it.
+//	what fell due and is not kept        Comes again with the next read of what fell due, which leaves out closed topics.
+//	heads                                None for those with a key: each held key must be known. Some 300 bytes each. Without a
+//	                                     key as many as Config.Parked; the others are read when they fall due.
+//	strays that wait for a read          1,000. The next sweep finds the others.
+//	topics                               1,024 that are idle; the others are forgotten.
+//	results that are not settled         Beyond twice Config.Rows nothing more is read.
 //
-// Parked ids count as well. Closed topics have half of the places, and each at most as many as are left of that half: a
-// topic may be closed for days. Beyond that the lane gets a shadow: a few bits per hash of key, and the lowest id. Nothing
-// new of a key is kept whose bits are set. What was refused for a topic is read again when the topic is open and has used up
-// most of its parked ids, what was refused for a key once that is free and has used up its own; and after some
-// minutes, as bits may be those of other keys.
+// What was refused for a topic is read again when the topic is open and has used up most of its parked ids; what was refused
+// for a key, when that is free and has used up its own. Reading past a long backlog that goes to the shadow costs as much
+// as any reading, once. It is not slowed down, because messages of other topics lie behind it in the same lane.
 //
 // No event walks more than a few hundred keys or rows, but for those that get rows as an argument (RowsRead, Settled,
-// LaneTaken), HeadsSeen, which walks the heads of its lane, and what forgets a lane, which walks its rows in memory.
+// LaneTaken), HeadsSeen and Firsts, which walk the heads and the waiting keys of a lane, and what forgets a lane, which walks
+// its rows in memory.
 //
 // # Files
 //
 // lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; rows.go into
 // memory and out of it; keys.go chains; topics.go queues, places, slow topics; pauses.go closed topics and the keys that
 // wait for them; calls.go from Next to Returned; retries.go heads; parked.go ids; shadow.go; results.go what became of
-// calls, and of their settling; effects.go what others must do about it.
+// calls, and of their settling; effects.go what others must do about it; list.go.
 package board

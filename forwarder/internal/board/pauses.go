@@ -18,7 +18,7 @@ func (b *Board) trouble(t *topic) {
 func (b *Board) forgetTroubles() {
 	kept := b.troubled[:0]
 	for _, t := range b.troubled {
-		if t.paused || t.held || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 {
+		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 {
 			kept = append(kept, t)
 			continue
 		}
@@ -165,16 +165,16 @@ func (b *Board) pause(r *Row, err error) *topic {
 func (b *Board) Hold(now time.Time, topics []string) {
 	b.now = now
 	for _, name := range topics {
-		if t := b.topicOf(name); !t.held {
-			t.held = true
+		if t := b.topicOf(name); !t.byOperator {
+			t.byOperator = true
 			b.trouble(t)
 			b.update(t)
 			b.report(Report{Kind: TopicPaused, Topic: name, ByOperator: true})
 		}
 	}
 	for _, t := range b.troubled {
-		if t.held && !slices.Contains(topics, t.name) {
-			t.held = false
+		if t.byOperator && !slices.Contains(topics, t.name) {
+			t.byOperator = false
 			b.update(t)
 			b.report(Report{Kind: TopicResumed, Topic: t.name, ByOperator: true})
 		}

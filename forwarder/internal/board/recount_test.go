@@ -104,7 +104,7 @@ func (n *recount) topic(t *topic, c *counted) {
 		n.inMemory(t.trial)
 	}
 	switch {
-	case t.held, t.calls >= n.b.cfg.Concurrency, t.paused && !trial:
+	case t.byOperator, t.calls >= n.b.cfg.Concurrency, t.paused && !trial:
 		queued = 0
 	case t.paused:
 		queued = 1
@@ -116,7 +116,7 @@ func (n *recount) topic(t *topic, c *counted) {
 		n.want(t.refused&(1<<i) == 0 || l != nil && l.shadow != nil, "topic %v: has rows in the shadow of lane %d, which has none", t, i)
 	}
 	n.want(t.troubled == slices.Contains(n.b.troubled, t), "topic %v: troubled %v", t, t.troubled)
-	n.want(t.troubled || !t.paused && !t.held && !t.slow && t.lanes == 0 && t.refused == 0, "topic %v: has trouble and is not listed", t)
+	n.want(t.troubled || !t.paused && !t.byOperator && !t.slow && t.lanes == 0 && t.refused == 0, "topic %v: has trouble and is not listed", t)
 }
 
 // queue counts a queue of rows that may be published.

@@ -133,9 +133,9 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 func (b *Board) putOff(l *lane, h *head, t *topic) {
 	due := b.now.Add(lookAgain)
 	switch {
-	case t.paused && !t.held && t.until.After(b.now):
+	case t.paused && !t.byOperator && t.until.After(b.now):
 		due = t.until // not later: it may be the only one that can try the topic
-	case t.closed && !t.paused, t.held:
+	case t.closed && !t.paused, t.byOperator:
 		due = b.now.Add(b.cfg.SlowAfter)
 	}
 	b.schedule(l, h, due)
@@ -165,7 +165,7 @@ func (b *Board) retried(l *lane, a ask, f Found, found bool) {
 	switch {
 	case h.key.under != nil:
 		b.schedule(l, h, b.now.Add(lookAgain))
-	case t.paused && (a.topic != t || t.trial != nil), t.closed && !t.paused, t.held:
+	case t.paused && (a.topic != t || t.trial != nil), t.closed && !t.paused, t.byOperator:
 		b.putOff(l, h, t)
 	default:
 		b.letPass(l, h.key, r, t)

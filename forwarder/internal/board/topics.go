@@ -4,7 +4,7 @@ import "time"
 
 // topic is a topic with rows that may be published, calls or trouble. It is paused when its broker could not be reached:
 // when the pause is over one trial message is sent; if the broker answers it the topic is open again, if not the
-// next pause is longer. An operator may hold it: then there are no trials. It is slow when slow and hung calls have taken most of its places: then only some of its rows are
+// next pause is longer. An operator may pause it as well: then there are no trials. It is slow when slow and hung calls have taken most of its places: then only some of its rows are
 // kept in memory, or they would fill the room. While it is closed for any of these reasons the keys whose next row is on it wait
 // for it, and other topics go on.
 type topic struct {
@@ -19,7 +19,7 @@ type topic struct {
 	calls, old, hung int // under way, with hung ones; of these slow or hung; hung
 
 	paused, slow, jammed bool
-	held                 bool      // an operator has paused it
+	byOperator           bool      // an operator has paused it
 	closed               bool      // for one of these reasons
 	until                time.Time // of the pause
 	failures             int       // in a row
@@ -81,7 +81,7 @@ func (b *Board) update(t *topic) {
 		t.slow = false
 	}
 	rows, bytes := b.quota()
-	closed := t.paused || t.held || t.slow && (t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
+	closed := t.paused || t.byOperator || t.slow && (t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
 	if t.closed && !closed && t.lanes|t.refused != 0 {
 		b.asksParked = true
 	}
@@ -94,7 +94,7 @@ func (b *Board) update(t *topic) {
 			ready = 1
 		}
 	}
-	if t.held || t.calls >= places {
+	if t.byOperator || t.calls >= places {
 		ready = 0
 	}
 	switch {
@@ -115,7 +115,7 @@ func (b *Board) quota() (rows int, bytes int64) {
 // excess says that rows of a closed topic are to be parked. A slow one keeps the first of its queue, with what is behind it.
 func (b *Board) excess(t *topic) bool {
 	queued := t.fresh.n + t.waited.n
-	if t.paused || t.held {
+	if t.paused || t.byOperator {
 		return queued > 0
 	}
 	rows, bytes := b.quota()
