@@ -154,8 +154,6 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) ([]Message, error) {
 	return msgs, nil
 }
 
-var _ = (*Store).claimExpired // for a Dispatcher
-
 // turns says what comes before what is ready, this time.
 func (c *claimer) turns(now time.Time) (due, suspect bool) {
 	c.mu.Lock()

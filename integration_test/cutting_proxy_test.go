@@ -21,6 +21,18 @@ type cuttingProxy struct {
 	cutAtCommit    atomic.Bool // the client sends the word COMMIT: the server never gets it
 	cutAtNext      atomic.Bool // the client sends anything: the server never gets it
 	cuts           atomic.Int64
+
+	flow sync.RWMutex // held by freeze
+}
+
+// freeze lets connections stand, but nothing through, until thaw.
+func (p *cuttingProxy) freeze() { p.flow.Lock() }
+func (p *cuttingProxy) thaw()   { p.flow.Unlock() }
+
+// pass waits while the proxy is frozen.
+func (p *cuttingProxy) pass() {
+	p.flow.RLock()
+	defer p.flow.RUnlock()
 }
 
 func newCuttingProxy(t testing.TB, database string) *cuttingProxy {
@@ -62,6 +74,7 @@ func (p *cuttingProxy) toServer(server io.Writer, client io.Reader) {
 	for {
 		n, err := client.Read(buf)
 		if n > 0 {
+			p.pass()
 			if p.cutAtNext.CompareAndSwap(true, false) ||
 				(bytes.Contains(bytes.ToLower(buf[:n]), []byte("commit")) && p.cutAtCommit.CompareAndSwap(true, false)) {
 				p.cuts.Add(1)
@@ -88,6 +101,7 @@ func (p *cuttingProxy) toClient(client io.Writer, server io.Reader) {
 		if _, err := io.ReadFull(server, body); err != nil {
 			return
 		}
+		p.pass()
 		if head[0] == 'C' && string(body) == "COMMIT\x00" && p.cutAtCommitted.CompareAndSwap(true, false) {
 			p.cuts.Add(1)
 			return

@@ -1,0 +1,133 @@
+// Command webhook takes webhooks of a payment provider: it checks who sent them, stores them, answers, and handles them
+// afterwards, each once, however often the provider sends it.
+//
+//	DATABASE_URL=postgres://... WEBHOOK_SECRET=whsec_... go run ./webhook
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	listener, err := net.Listen("tcp", "127.0.0.1:8080")
+	if err == nil {
+		err = run(ctx, listener, os.Getenv("DATABASE_URL"), os.Getenv("WEBHOOK_SECRET"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// event is what of a webhook matters here.
+type event struct {
+	ID   string `json:"id"`
+	Type string `json:"type"`
+	Data struct {
+		Amount int64 `json:"amount"`
+	} `json:"data"`
+}
+
+func run(ctx context.Context, listener net.Listener, databaseURL, secret string) error {
+	if secret == "" {
+		return errors.New("WEBHOOK_SECRET is empty: anybody could sign with that")
+	}
+	logger := watermill.NewStdLogger(false, false)
+	pool, err := pgxpool.New(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	if _, err := schema.Migrate(ctx, db, schema.MigrateConfig{}); err != nil {
+		return err
+	}
+	if _, err := pool.Exec(ctx, `create table if not exists payments (event_id text primary key, amount bigint not null)`); err != nil {
+		return err
+	}
+
+	store, err := inbox.NewStore(db, inbox.StoreConfig{HashContent: true}, logger)
+	if err != nil {
+		return err
+	}
+	webhook, err := inbox.NewWebhook(store, inbox.WebhookConfig{
+		Verify: verifier{secret: []byte(secret), now: time.Now}.verify,
+		Item: func(_ *http.Request, body []byte) (inbox.Item, error) {
+			var e event
+			if err := json.Unmarshal(body, &e); err != nil {
+				return inbox.Item{}, err
+			}
+			return inbox.Item{ID: inbox.ID{Source: "payments", MessageID: e.ID}, Topic: e.Type, Payload: body}, nil
+		},
+	}, logger)
+	if err != nil {
+		return err
+	}
+	dispatcher, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{
+		Handlers: map[string]inbox.Handler{"payment.received": {Handle: book}},
+	}, logger)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/webhooks/payments", webhook)
+	// Webhooks first: what they have stored when they end can still be handled.
+	return outbox.Run(ctx, &server{http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, listener}, dispatcher)
+}
+
+// book handles a payment. That the message is done is part of the same transaction.
+func book(ctx context.Context, msg *inbox.Message) error {
+	var e event
+	if err := json.Unmarshal(msg.Payload, &e); err != nil {
+		return outbox.Poison(err)
+	}
+	tx, err := outbox.PgxTx(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `insert into payments (event_id, amount) values ($1, $2)`, e.ID, e.Data.Amount)
+	return err
+}
+
+// server makes an outbox.Runner of an http.Server.
+type server struct {
+	http.Server
+	listener net.Listener
+}
+
+// Run serves until ctx is over, and then finishes what it has begun.
+func (s *server) Run(ctx context.Context) error {
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(s.listener) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	err := s.Shutdown(closing)
+	<-served
+	return err
+}

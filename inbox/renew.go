@@ -1,0 +1,61 @@
+package inbox
+
+import (
+	"context"
+	"time"
+)
+
+// renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction needs none.
+func (l *loop) renew(ctx context.Context) {
+	report := trouble{logger: l.logger, what: "Renewing leases"}
+	tick := time.NewTicker(l.cfg.lease / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			report.tell(l.renewOnce(ctx))
+		}
+	}
+}
+
+func (l *loop) renewOnce(ctx context.Context) error {
+	begun := time.Now()
+	held := map[ID]*claimed{}
+	var ids []ID
+	l.step(func() {
+		for id, c := range l.claimed {
+			if !c.locked.Load() {
+				held[id] = c
+				ids = append(ids, id)
+			}
+		}
+	})
+	if len(ids) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.lease/3)
+	defer cancel()
+	ours, err := l.store.Renew(ctx, Renew{Owner: l.owner, LeaseTTL: l.cfg.lease}, ids...)
+	if err != nil {
+		return err
+	}
+	for _, id := range ours {
+		held[id].extend(begun.Add(l.cfg.lease))
+		delete(held, id)
+	}
+	for _, c := range held {
+		l.lost(c)
+	}
+	return nil
+}
+
+// lost ends the context of a message that was not renewed, unless it was settled meanwhile or is locked in a transaction.
+func (l *loop) lost(c *claimed) {
+	acking := false
+	l.step(func() { acking = c.acking })
+	if !acking {
+		c.expire()
+	}
+}

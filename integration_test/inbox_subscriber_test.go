@@ -1,0 +1,291 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+)
+
+// enqueuer is a Publisher into the queue, for tests of what comes out of it.
+type enqueuer struct{ store *inbox.Store }
+
+func (e enqueuer) Publish(topic string, msgs ...*message.Message) error {
+	var items []inbox.Item
+	for _, msg := range msgs {
+		items = append(items, inbox.Item{
+			ID: inbox.ID{Source: topic, MessageID: msg.UUID}, Topic: topic, Payload: msg.Payload, Metadata: msg.Metadata,
+		})
+	}
+	_, err := e.store.Enqueue(context.Background(), items...)
+	return err
+}
+
+func (enqueuer) Close() error { return nil }
+
+func quickSubscriber() inbox.SubscriberConfig {
+	return inbox.SubscriberConfig{PollInterval: 20 * time.Millisecond, CloseTimeout: patience}
+}
+
+func subscriberOn(t testing.TB, s *inbox.Store, cfg inbox.SubscriberConfig) *inbox.Subscriber {
+	t.Helper()
+	sub, err := inbox.NewSubscriber(s, cfg, newLogCapture(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, sub.Close()) })
+	return sub
+}
+
+// TestPubSubOfInbox runs Watermill's suite on a Publisher that stores and our Subscriber of what is stored.
+func TestPubSubOfInbox(t *testing.T) {
+	t.Parallel()
+	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestNoAck", "TestPublishSubscribeInOrder", "TestReconnect") {
+		return
+	}
+	suiteLeaks(t)
+	h := newSuiteHandle(t)
+	construct := func(t *testing.T) (message.Publisher, message.Subscriber) {
+		s := storeOn(t, h, quickStore())
+		cfg := quickSubscriber()
+		cfg.DisableListen = true
+		cfg.CloseTimeout = 5 * time.Second
+		sub, err := inbox.NewSubscriber(s, cfg, watermill.NewStdLogger(false, false))
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, sub.Close()) }) // the suite does not close all of them
+		return &closing{Publisher: enqueuer{s}}, sub
+	}
+	tests.TestPubSub(t, tests.Features{Persistent: true}, construct, nil)
+}
+
+// TestStoredMessagesThroughARouter: with the stack a message is marked done with what its handler writes, and dead with its letter.
+func TestStoredMessagesThroughARouter(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		cfg := quickStore()
+		cfg.MaxAttempts = 3
+		s := storeOn(t, h, cfg)
+		storeAll(t, s, items("orders", 20)...)
+		storeAll(t, s, append(items("poison", 1), items("failing", 1)...)...)
+		startRouter(t, func(r *message.Router) {
+			pub := newOutboxPublisher(t, h)
+			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
+			sub := subscriberOn(t, s, quickSubscriber())
+			r.AddHandler("orders", "orders", sub, "booked", pub, book(h))
+			r.AddHandler("poison", "poison", sub, "booked", pub, failing(book(h), outbox.Poison(errHandler)))
+			r.AddHandler("failing", "failing", sub, "booked", pub, failing(book(h), errHandler))
+		})
+		eventually(t, func() bool {
+			return h.count(t, "select count(*) from inbox_queue where state = 'done'") == 20 && h.count(t, "select count(*) from inbox_queue where state = 'dead'") == 2
+		}, "all are settled")
+		assert.Equal(t, 20, h.count(t, "select count(*) from effects"))
+		assert.Equal(t, 20, h.count(t, "select count(distinct message_id) from effects"))
+		assert.Equal(t, 20, h.count(t, "select count(*) from outbox where topic = 'booked'"))
+		assert.Equal(t, 2, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
+		assert.Zero(t, h.count(t, "select count(*) from inbox"), "a stored message is noted where it is stored, and nowhere else")
+		failed := got(t, s, itemID("failing", 0))
+		assert.Equal(t, 3, failed.Attempt)
+		assert.Equal(t, errHandler.Error(), failed.LastError)
+	})
+}
+
+// TestStoredMessagesAcksAndNacks of a subscriber that is used without the stack.
+func TestStoredMessagesAcksAndNacks(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	cfg := quickSubscriber()
+	cfg.AckTimeout = 100 * time.Millisecond
+	cfg.Concurrency = 1
+	sub := subscriberOn(t, s, cfg)
+	messages, err := sub.Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	one := items("orders", 1)[0]
+	one.Metadata, one.Key = message.Metadata{"kind": "order"}, "K"
+	storeAll(t, s, one)
+	storeAll(t, s, items("other", 1)...)
+	for attempt := range 3 {
+		msg := receive(t, messages)
+		assert.Equal(t, one.MessageID, msg.UUID)
+		assert.Equal(t, "0", string(msg.Payload))
+		assert.Equal(t, message.Metadata{"kind": "order", outbox.MetadataKey: "K"}, msg.Metadata)
+		switch attempt {
+		case 0:
+			msg.Nack()
+		case 1:
+			<-msg.Context().Done() // its time for an ack is over
+		case 2:
+			msg.Ack()
+		}
+	}
+	untilState(t, s, one.ID, inbox.Done)
+	_, attempts := stateOf(t, s, one.ID)
+	assert.Equal(t, 2, attempts)
+	state, _ := stateOf(t, s, itemID("other", 0))
+	assert.Equal(t, inbox.Processing, state, "it is for others")
+}
+
+// TestStoredMessagesSubscriptionEnds: what was not acked is given back without a charge.
+func TestStoredMessagesSubscriptionEnds(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	cfg := quickSubscriber()
+	cfg.CloseTimeout = 50 * time.Millisecond
+	sub := subscriberOn(t, s, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	messages, err := sub.Subscribe(ctx, "orders")
+	require.NoError(t, err)
+	storeAll(t, s, items("orders", 3)...)
+	msg := receive(t, messages)
+	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where owner is not null") == 3 }, "two wait to be received")
+	cancel()
+	<-msg.Context().Done()
+	free := "select count(*) from inbox_queue where state = 'processing' and owner is null and attempts = 0"
+	eventually(t, func() bool { return h.count(t, free) >= 2 }, "they are given back")
+	for range messages {
+		t.Error("another message came")
+	}
+	assert.Equal(t, 3, h.count(t, free))
+	require.NoError(t, sub.Close())
+	_, err = sub.Subscribe(t.Context(), "orders")
+	require.ErrorIs(t, err, outbox.ErrClosed)
+	bare := subscriberOn(t, storeOn(t, newPgxHandle(t, newDatabase(t)), quickStore()), cfg)
+	_, err = bare.Subscribe(t.Context(), "orders")
+	require.ErrorContains(t, err, "run schema.Migrate")
+}
+
+// TestStoredMessageOfAnEndedTransaction: a handler that commits by itself cannot make its message be skipped.
+func TestStoredMessageOfAnEndedTransaction(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newEffects(t, h)
+	s := storeOn(t, h, quickStore())
+	one := items("orders", 1)[0]
+	one.Metadata = message.Metadata{"kind": "order"}
+	storeAll(t, s, one)
+	deliveries := make(chan message.Metadata, 2)
+	startRouter(t, func(r *message.Router) {
+		pub := newOutboxPublisher(t, h)
+		r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
+		r.AddHandler("orders", "orders", subscriberOn(t, s, quickSubscriber()), "booked", pub, func(msg *message.Message) ([]*message.Message, error) {
+			deliveries <- msg.Metadata
+			if len(deliveries) == 1 {
+				return message.Messages{newMessage("lost")}, h.execFirst(msg.Context(), "commit")
+			}
+			return book(h)(msg)
+		})
+	})
+	untilState(t, s, one.ID, inbox.Done)
+	eventually(t, func() bool { return outboxed(t, h) == 1 }, "the second attempt publishes")
+	assert.Equal(t, one.Metadata, <-deliveries)
+	assert.Equal(t, one.Metadata, <-deliveries, "it is whole again")
+	_, attempts := stateOf(t, s, one.ID)
+	assert.Equal(t, 1, attempts)
+}
+
+// TestIngestStoresWhatABrokerDelivers, and acks it only then.
+func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickStore()
+	cfg.MaxPayloadBytes = 100
+	s := storeOn(t, h, cfg)
+	ingest, err := inbox.Ingest(s, inbox.IngestConfig{Source: "kafka"}, nil)
+	require.NoError(t, err)
+	f := newFeed()
+	poisoned := make(chan error, 10)
+	startRouter(t, func(r *message.Router) {
+		r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				produced, err := next(msg)
+				if errors.Is(err, outbox.ErrPoison) {
+					poisoned <- err
+					err = nil
+				}
+				return produced, err
+			}
+		})
+		r.AddConsumerHandler("ingest", "orders", f, ingest)
+	})
+	msg := message.NewMessage("one", []byte("payload"))
+	msg.Metadata = message.Metadata{"kind": "order", outbox.MetadataKey: "K"}
+	require.True(t, f.deliver(t, msg))
+	stored := got(t, s, inbox.ID{Source: "kafka", MessageID: "one"})
+	assert.Equal(t, "orders", stored.Topic)
+	assert.Equal(t, "K", stored.Key)
+	assert.Equal(t, "payload", string(stored.Payload))
+	assert.Equal(t, msg.Metadata, stored.Metadata)
+	require.True(t, f.deliver(t, message.NewMessage("one", []byte("payload"))), "a copy")
+	for _, bad := range []*message.Message{message.NewMessage("", nil), message.NewMessage("large", make([]byte, 101)), message.NewMessage("a\x00", nil)} {
+		require.True(t, f.deliver(t, bad))
+		require.ErrorIs(t, <-poisoned, inbox.ErrInvalid)
+	}
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue"))
+
+	h.exec(t, "alter table inbox_queue rename to gone")
+	require.False(t, f.deliver(t, message.NewMessage("later", nil)), "it is not acked without its commit")
+	h.exec(t, "alter table gone rename to inbox_queue")
+	require.True(t, f.deliver(t, message.NewMessage("later", nil)))
+}
+
+// TestIngestGathers what is delivered at once into few commits.
+func TestIngestGathers(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	ingest, err := inbox.Ingest(s, inbox.IngestConfig{Item: func(msg *message.Message) (inbox.Item, error) {
+		return inbox.Item{ID: inbox.ID{Source: "kafka", MessageID: msg.UUID}, Topic: "orders", Payload: msg.Payload}, nil
+	}}, nil)
+	require.NoError(t, err)
+	// The first statement waits for this lock, and all others gather behind it.
+	lock, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = lock.Exec(t.Context(), "lock table inbox_queue in exclusive mode")
+	require.NoError(t, err)
+	const deliveries = 50
+	results := make(chan error, deliveries)
+	put := func(id string) { go func() { results <- ingest(message.NewMessage(id, nil)) }() }
+	put("first")
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted") == 1
+	}, "the first waits")
+	for i := range deliveries - 2 {
+		put("message-" + itoa(i))
+	}
+	impatient, cancel := context.WithCancel(t.Context())
+	gone := message.NewMessage("gone", nil)
+	gone.SetContext(impatient)
+	go func() { results <- ingest(gone) }()
+	cancel()
+	require.ErrorIs(t, <-results, context.Canceled)
+	require.NoError(t, lock.Rollback(t.Context()))
+	for range deliveries - 1 {
+		require.NoError(t, <-results)
+	}
+	assert.GreaterOrEqual(t, h.count(t, "select count(*) from inbox_queue"), deliveries-1)
+	assert.LessOrEqual(t, h.count(t, "select count(distinct xmin::text) from inbox_queue"), 10)
+
+	err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+		msg := message.NewMessage("joined", nil)
+		msg.SetContext(ctx)
+		return errors.Join(ingest(msg), outbox.SetRollbackOnly(ctx))
+	})
+	require.ErrorIs(t, err, outbox.ErrRolledBack)
+	assert.Zero(t, h.count(t, "select count(*) from inbox_queue where message_id = 'joined'"))
+}
