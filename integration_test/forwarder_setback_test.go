@@ -15,6 +15,7 @@ import (
 // TestSequenceSetBackWhilePublishing: setval leaves the sequence's file as it is, so only its value tells that ids mean other
 // messages now. What was being published under them settles none of those, before the next read and after it.
 func TestSequenceSetBackWhilePublishing(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	for name, readFirst := range map[string]bool{"before the next read": false, "after it": true} {
 		t.Run(name, func(t *testing.T) {
@@ -67,6 +68,7 @@ func TestSequenceSetBackWhilePublishing(t *testing.T) {
 // TestEpochsAreUsedOnce: a server that lost its last commits, or was restored, has older epochs. A lane that is taken again gets
 // none that it had before, so a failure that was found under that charges nobody.
 func TestEpochsAreUsedOnce(t *testing.T) {
+	t.Parallel()
 	noLeaks(t)
 	failures := failuresSettled{news: make(chan struct{}, 10)}
 	h, gate := newStatementGate(t, newMigratedDatabase(t))

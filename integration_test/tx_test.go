@@ -5,21 +5,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
-	"github.com/millrace-go/watermill-outbox/internal/text"
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 var errUndo = errors.New("undo")
@@ -284,81 +278,6 @@ func TestTxOptions(t *testing.T) {
 	})
 }
 
-// ends records what observers of transactions and writes are told.
-type ends struct {
-	mu     sync.Mutex
-	txs    []observe.TxEnd
-	writes []observe.WriteEnd
-}
-
-type startKey struct{}
-
-func (e *ends) TxStart(ctx context.Context, start observe.TxStart) context.Context {
-	return context.WithValue(ctx, startKey{}, start)
-}
-
-func (e *ends) TxEnd(ctx context.Context, end observe.TxEnd) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if ctx.Value(startKey{}) == (observe.TxStart{DB: end.DB}) {
-		e.txs = append(e.txs, end)
-	}
-}
-
-func (e *ends) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
-	for _, msg := range start.Messages {
-		msg.Metadata.Set("traced", start.Topic)
-	}
-	return context.WithValue(ctx, startKey{}, start.Topic)
-}
-
-func (e *ends) WriteEnd(ctx context.Context, end observe.WriteEnd) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if ctx.Value(startKey{}) == end.Topic {
-		e.writes = append(e.writes, end)
-	}
-}
-
-func TestObserversAreTold(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		seen := &ends{}
-		h = h.seenBy(t, seen)
-		pub := newOutboxPublisher(t, h)
-		work := func(fail error) error {
-			return outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
-				require.NoError(t, pub.PublishContext(ctx, "published", newMessage("12"), newMessage("345")))
-				require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
-					return (*core.Publisher)(pub).Capture(ctx, "captured", newMessage("6789"))
-				}))
-				return fail
-			})
-		}
-		require.NoError(t, work(nil))
-		require.ErrorIs(t, work(errUndo), errUndo)
-		require.Len(t, seen.txs, 2, "a savepoint does not count")
-		require.NoError(t, seen.txs[0].Err)
-		require.ErrorIs(t, seen.txs[1].Err, errUndo)
-		assert.Equal(t, h.name, seen.txs[0].DB)
-		assert.Positive(t, seen.txs[0].Duration)
-		require.Len(t, seen.writes, 4)
-		undone := errUndo
-		if h.sql != nil {
-			undone = nil // it was written before
-		}
-		for i, want := range []observe.WriteEnd{
-			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4},
-			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4, Err: undone},
-		} {
-			got := seen.writes[i]
-			got.Duration = 0
-			assert.Equal(t, want, got)
-		}
-		assert.Equal(t, 3, h.count(t, "select count(*) from outbox where metadata->>'traced' = topic"), "metadata that an observer set is stored")
-	})
-}
-
 func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -378,130 +297,4 @@ func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 		h.db.Wake()
 		assert.Equal(t, map[string]int{"ours": 3}, woken)
 	})
-}
-
-func TestManyTransactionsAtOnce(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
-		pub := newOutboxPublisher(t, h)
-		var group errgroup.Group
-		for n := range 60 {
-			group.Go(func() error {
-				err := inTx(t, h, func(ctx context.Context) error {
-					if err := note(ctx, h, n); err != nil {
-						return err
-					}
-					if err := (*core.Publisher)(pub).Capture(ctx, fmt.Sprint(n), newMessage("")); err != nil {
-						return err
-					}
-					if n%3 == 0 {
-						return errUndo
-					}
-					return nil
-				})
-				if n%3 == 0 && errors.Is(err, errUndo) {
-					return nil
-				}
-				return err
-			})
-		}
-		require.NoError(t, group.Wait())
-		assert.Len(t, notes(t, h), 40)
-		assert.Equal(t, 40, h.count(t, "select count(*) from outbox o join notes on topic = n::text"))
-	})
-}
-
-func TestTransactionsThroughPgBouncer(t *testing.T) {
-	t.Parallel()
-	var made bool
-	forEachPgBouncerHandle(t, func(t *testing.T, h handle) {
-		if !made {
-			newNotes(t, h)
-			made = true
-		}
-		h.exec(t, "truncate notes, outbox")
-		pub := newOutboxPublisher(t, h)
-		for n := range 10 {
-			require.NoError(t, inTx(t, h, func(ctx context.Context) error {
-				require.NoError(t, note(ctx, h, n))
-				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
-					require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "undone", newMessage("")))
-					return errors.Join(note(ctx, h, 100+n), errUndo)
-				}), errUndo)
-				return (*core.Publisher)(pub).Capture(ctx, "captured", newMessage(""))
-			}))
-			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
-				return errors.Join(note(ctx, h, 200+n), errUndo)
-			}), errUndo)
-			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
-				_ = h.execTx(ctx, "rollback")
-				return (*core.Publisher)(pub).Capture(ctx, "captured", newMessage(""))
-			}), outbox.ErrTxEnded)
-			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
-				_ = h.execTx(ctx, "select 1/0")
-				return (*core.Publisher)(pub).Capture(ctx, "captured", newMessage(""))
-			}), pgx.ErrTxCommitRollback)
-		}
-		assert.Len(t, notes(t, h), 10)
-		assert.Len(t, topics(t, h), 10)
-	})
-}
-
-// TestDedicatedReconnects breaks the connection that the forwarder renews its lease on.
-func TestDedicatedReconnects(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		noLeaks(t)
-		q, closeIt, err := (*core.DB)(h.db).Dedicated(t.Context())
-		require.NoError(t, err)
-		t.Cleanup(closeIt)
-		pid := func() (pid int, err error) {
-			err = drive.Collect(t.Context(), q, func(rows drive.Rows) error { return rows.Scan(&pid) }, "select pg_backend_pid()")
-			return pid, err
-		}
-		first, err := pid()
-		require.NoError(t, err)
-		again, err := pid()
-		require.NoError(t, err)
-		assert.Equal(t, first, again, "one connection")
-		// Behind a pooler it may run on the very connection that it ends.
-		if _, err := (*core.DB)(h.db).Exec(t.Context(), "select pg_terminate_backend($1::int)", first); err != nil {
-			require.Equal(t, "57P01", text.SQLState(err))
-		}
-		eventually(t, func() bool {
-			next, err := pid()
-			return err == nil && next != first
-		}, "a new connection")
-	})
-}
-
-func TestTransactCommitsOrRollsBack(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
-		insert := func(fail error) error {
-			return (*core.DB)(h.db).Transact(t.Context(), func(q drive.Querier) error {
-				_, err := q.Exec(t.Context(), "insert into notes values (1)")
-				return errors.Join(err, fail)
-			})
-		}
-		require.ErrorIs(t, insert(errUndo), errUndo)
-		require.Panics(t, func() {
-			_ = (*core.DB)(h.db).Transact(t.Context(), func(q drive.Querier) error {
-				_, _ = q.Exec(t.Context(), "insert into notes values (1)")
-				panic("x")
-			})
-		})
-		assert.Empty(t, notes(t, h))
-		require.NoError(t, insert(nil))
-		assert.Equal(t, []int{1}, notes(t, h))
-	})
-}
-
-func shortly(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	t.Cleanup(cancel)
-	return ctx
 }

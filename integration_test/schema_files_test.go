@@ -1,0 +1,124 @@
+package integration_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/golang-migrate/migrate/v4"
+	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
+	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/jackc/pgx/v5"
+	"github.com/pressly/goose/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// migrationTools run the files of a format as their users would.
+var migrationTools = map[schema.Format]func(t *testing.T, url string, files fstest.MapFS){
+	schema.Goose: func(t *testing.T, url string, files fstest.MapFS) {
+		db, err := sql.Open("pgx", url)
+		require.NoError(t, err)
+		defer db.Close()
+		provider, err := goose.NewProvider(goose.DialectPostgres, db, files)
+		require.NoError(t, err)
+		_, err = provider.Up(t.Context())
+		require.NoError(t, err)
+	},
+	schema.GolangMigrate: func(t *testing.T, url string, files fstest.MapFS) {
+		db, err := sql.Open("pgx", url)
+		require.NoError(t, err)
+		source, err := iofs.New(files, ".")
+		require.NoError(t, err)
+		driver, err := migratepgx.WithInstance(db, &migratepgx.Config{})
+		require.NoError(t, err)
+		m, err := migrate.NewWithInstance("iofs", source, "pgx5", driver)
+		require.NoError(t, err)
+		require.NoError(t, m.Up())
+		sourceErr, dbErr := m.Close()
+		require.NoError(t, errors.Join(sourceErr, dbErr))
+	},
+	schema.Plain: func(t *testing.T, url string, files fstest.MapFS) {
+		h := newPgxHandle(t, url)
+		names, err := fs.Glob(files, "*")
+		require.NoError(t, err)
+		for _, name := range names {
+			// psql sends one statement after another.
+			for _, statement := range strings.Split(string(files[name].Data), ";\n") {
+				_, err := h.pool.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol)
+				require.NoError(t, err, name)
+			}
+		}
+	},
+}
+
+// filesOf returns what Files does as a folder, and the names in it.
+func filesOf(t *testing.T, cfg schema.FilesConfig) (folder fstest.MapFS, names []string) {
+	t.Helper()
+	list, err := schema.Files(cfg)
+	require.NoError(t, err)
+	folder = fstest.MapFS{}
+	for _, f := range list {
+		folder[f.Name] = &fstest.MapFile{Data: []byte(f.Content)}
+		names = append(names, f.Name)
+	}
+	return folder, names
+}
+
+func TestFilesForOtherMigrationTools(t *testing.T) {
+	t.Parallel()
+	for _, names := range []sqltext.Tables{{}, otherNames} {
+		for format, run := range migrationTools {
+			t.Run(string(format)+" "+names.OutboxName(), func(t *testing.T) {
+				url := newDatabase(t)
+				files, _ := filesOf(t, schema.FilesConfig{Format: format, Tables: outbox.Tables(names)})
+				run(t, url, files)
+				for _, h := range openHandles(t, url) {
+					require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), h.name)
+				}
+				h := newPgxHandle(t, url)
+				migrates(t, h, names, schema.MigrateConfig{})
+				usable(t, h, names)
+			})
+		}
+	}
+}
+
+// TestFilesAmongTheUsersOwn puts them after files that the folder has already, whose numbers would be taken twice.
+func TestFilesAmongTheUsersOwn(t *testing.T) {
+	t.Parallel()
+	for format, suffix := range map[schema.Format]string{schema.Goose: ".sql", schema.GolangMigrate: ".up.sql"} {
+		url := newDatabase(t)
+		files, names := filesOf(t, schema.FilesConfig{Format: format, StartAt: 3})
+		for i, m := range allMigrations(t) {
+			assert.Equal(t, fmt.Sprintf("%04d_watermill_%s%s", 3+i, m.Name, suffix), names[i])
+		}
+		files["0001_users"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\ncreate table users ();\n")}
+		files["0002_more"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\nalter table users add name text;\n")}
+		migrationTools[format](t, url, files)
+		require.NoError(t, schema.Check(t.Context(), newPgxHandle(t, url).db))
+	}
+}
+
+// TestFilesAreFiles writes what Files returns, as a user would.
+func TestFilesAreFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	list, err := schema.Files(schema.FilesConfig{Format: schema.Plain})
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	for _, f := range list {
+		require.Equal(t, filepath.Base(f.Name), f.Name)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, f.Name), []byte(f.Content), 0o600))
+	}
+}
