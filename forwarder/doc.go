@@ -32,7 +32,7 @@
 //	workers     publish, one message each at a time, until there is nothing to publish now (workers.go)
 //	settler     writes results back (settler.go, batch.go)
 //	keeper      the lease and the lanes, on a connection of its own (keeper.go, join.go)
-//	timer       one timer for all calls (engine.go)
+//	timer       one timer for all calls (run.go)
 //	maintainer  what is in no hurry (maintain.go, clean.go, pauses.go); and one that listens (listen.go)
 //	reporter    calls the logger and the observers, as they may hang (report.go, board_log.go, observers.go)
 //

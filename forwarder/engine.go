@@ -2,8 +2,6 @@ package forwarder
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +14,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 const (
@@ -221,107 +218,6 @@ func (e *engine) lose(terms ...board.Term) {
 	e.board.LanesLost(terms...)
 }
 
-// prepare checks the schema and registers the forwarder. Nothing has to be undone if it fails.
-func (e *engine) prepare(ctx context.Context) error {
-	checkCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
-	defer cancel()
-	if err := schema.Check(checkCtx, (*outbox.DB)(e.db)); err != nil {
-		return err
-	}
-	return e.keeper.register(ctx)
-}
-
-// run works until ctx is over, then stops in order: nothing new is read or sent, what is under way is
-// waited for and settled, and the lanes are given back.
-func (e *engine) run(ctx context.Context) error {
-	e.keeper.q = e.db
-	if !e.cfg.pooled {
-		lease, closeLease, err := e.db.Dedicated(ctx)
-		if err != nil {
-			return fmt.Errorf("open a connection for the lease: %w", err)
-		}
-		defer closeLease()
-		e.keeper.q = lease
-	}
-	stopWake := e.db.OnCommit(e.wake)
-	defer stopWake()
-
-	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopBackground()
-	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopSettling()
-
-	var front, back, settler sync.WaitGroup
-	front.Go(func() { e.read(ctx) })
-	front.Go(func() { e.maintain(ctx) })
-	if !e.cfg.DisableListen {
-		front.Go(func() { e.listen(ctx) })
-	}
-	back.Go(func() { e.keeper.keep(background) })
-	back.Go(func() { e.tick(background) })
-	settler.Go(func() { e.settle(settling) })
-
-	<-ctx.Done()
-	e.step(func(time.Time) {
-		e.stopping = true
-		e.board.Stop()
-		e.handBack(e.terms()...)
-		e.endDrains(e.reads+1, outbox.ErrClosed)
-	})
-	front.Wait()
-	signal(e.leaseNow)
-	left := e.waitForPublishes()
-	stopSettling()
-	settler.Wait() // it settles what is left before it returns
-	stopBackground()
-	back.Wait()
-	e.keeper.leave()
-	if left > 0 {
-		e.logger.Error("Stopped with publishes under way; they will be sent again",
-			context.DeadlineExceeded, watermill.LogFields{"messages": left})
-	}
-	return nil
-}
-
-// waitForPublishes returns how many publishes did not end in time.
-func (e *engine) waitForPublishes() int {
-	done := make(chan struct{})
-	go func() {
-		e.publishing.Wait()
-		close(done)
-	}()
-	timer := time.NewTimer(e.cfg.CloseTimeout)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return 0
-	case <-timer.C:
-	}
-	return e.giveUp()
-}
-
-// tick is the goroutine with the one timer of all calls.
-func (e *engine) tick(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		case <-e.tickNow:
-		}
-		e.step(func(now time.Time) {
-			e.board.Tick(now)
-			e.tickAt = now.Add(time.Hour)
-			if at, _ := e.board.Due(); !at.IsZero() && at.Before(e.tickAt) {
-				e.tickAt = at
-			}
-			timer.Reset(max(0, e.tickAt.Sub(now)))
-		})
-	}
-}
-
 // wake says that there is something new to read.
 func (e *engine) wake() {
 	e.dirty.Store(true)
@@ -332,26 +228,5 @@ func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
-	}
-}
-
-// errorLog logs the first of a row of errors as an error and the others at debug, and when they end.
-type errorLog struct {
-	failing bool
-	logger  watermill.LoggerAdapter
-	what    string
-}
-
-func (l *errorLog) report(err error) {
-	switch {
-	case err == nil && l.failing:
-		l.failing = false
-		l.logger.Info(l.what+" works again", nil)
-	case err == nil || errors.Is(err, context.Canceled):
-	case l.failing:
-		l.logger.Debug(l.what+" still fails", watermill.LogFields{"err": err.Error()})
-	default:
-		l.failing = true
-		l.logger.Error(l.what+" fails; it is tried again until it works", err, nil)
 	}
 }

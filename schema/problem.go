@@ -1,0 +1,31 @@
+package schema
+
+import "strings"
+
+// Problem is one thing in which a database differs from what the code needs.
+type Problem struct {
+	Object  string // what it is about, such as `index "outbox_ready"`
+	Found   string // what is wrong with it
+	Cure    string // what to do
+	Warning bool   // all works, but worse than it could, or not for long
+}
+
+// String returns the problem and its cure as one line, or more if the cure is a statement.
+func (p Problem) String() string { return p.Object + " " + p.Found + ": " + p.Cure }
+
+// CheckError is returned by Check and lists all that it found. errors.Is finds ErrSchemaChanged in it.
+type CheckError struct {
+	Problems []Problem
+}
+
+// Error lists all problems and their cures.
+func (e *CheckError) Error() string {
+	list := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		list[i] = p.String()
+	}
+	return ErrSchemaChanged.Error() + ": " + strings.Join(list, "\n")
+}
+
+// Unwrap returns ErrSchemaChanged.
+func (e *CheckError) Unwrap() error { return ErrSchemaChanged }
