@@ -63,6 +63,9 @@ func exported(t *testing.T, dir string) (list []string) {
 		for _, decl := range file.Decls {
 			switch d := decl.(type) {
 			case *ast.FuncDecl:
+				if d.Recv != nil && !ast.IsExported(receiver(d)) {
+					continue
+				}
 				d.Body = nil
 				list = append(list, source(t, files, d))
 			case *ast.GenDecl:
@@ -80,6 +83,16 @@ func exported(t *testing.T, dir string) (list []string) {
 	}
 	slices.Sort(list)
 	return list
+}
+
+// receiver returns the name of the type that a method belongs to.
+func receiver(d *ast.FuncDecl) string {
+	of := d.Recv.List[0].Type
+	if pointer, ok := of.(*ast.StarExpr); ok {
+		of = pointer.X
+	}
+	name, _ := of.(*ast.Ident) // no generic type is exported
+	return name.String()
 }
 
 func source(t *testing.T, files *token.FileSet, decl ast.Decl) string {
