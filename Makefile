@@ -19,7 +19,7 @@ help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## go build in all modules
-	@$(call each,$(GO) build ./...)
+	@$(call each,$(GO) build -o /dev/null ./...)
 
 vet: ## go vet in all modules
 	@$(call each,$(GO) vet ./...)
@@ -33,7 +33,7 @@ demo: ## orders through NATS JetStream on a bad day, then count what became of t
 demo-kafka: ## the same with Kafka
 	@$(call demo,kafka)
 
-test: check-format ## go vet and go test -race in all modules (TESTARGS='-run Name -short')
+test: check-format ## go test -race in all modules, with all of go vet (TESTARGS='-run Name -short')
 	@$(call test,-timeout 30m)
 
 test-long: check-format ## the same with the long variants; takes hours
@@ -43,8 +43,10 @@ check-format:
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && \
 	if [ -n "$$bad" ]; then echo "gofmt these files:"; echo "$$bad"; exit 1; fi
 
+# What staticcheck needs compiled is compiled for the race detector, as the tests need it, and not a second time.
 lint: ## staticcheck in all modules
-	@$(call each,$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...)
+	@GOBIN=$(CURDIR)/.cache/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2
+	@$(call each,GOFLAGS="$$GOFLAGS $(RACE)" $(CURDIR)/.cache/bin/staticcheck ./...)
 
 bench: ## compare with others and with the floors (ARGS='-only name')
 	@cd bench && $(GO) run . $(ARGS)
@@ -55,20 +57,25 @@ bench-quick: ## the rows that a change to the engine is likely to spoil
 clean: ## remove what the targets above built
 	rm -rf .cache
 
-# each runs a command in one module after another, the root first, until it fails. What takes long prints a line now and
-# then, so that nobody takes it for dead; sleep has no output, or it would keep a pipe open after the end.
+# each runs a command in one module after another, the root first, until it fails, and says at the end how long each took. What
+# takes long prints a line now and then, so that nobody takes it for dead; sleep has no output, or it would keep a pipe open
+# after the end.
 each = began=$$(date +%s); \
 	( while sleep 25 >/dev/null 2>&1; do echo "-- $$(( $$(date +%s) - began )) s"; done ) & clock=$$!; \
 	trap 'kill $$clock' EXIT; trap 'exit 130' INT TERM; \
+	code=0; took=; \
 	for module in $(MODULES); do \
-		echo "== $$module: $(1)"; (cd $$module && $(1)) || exit 1; \
-	done
+		echo "== $$module: $(1)"; start=$$(date +%s); (cd $$module && $(1)) || code=1; \
+		took="$$took$$(printf '%6d s' $$(( $$(date +%s) - start )))  $$module\n"; \
+		[ $$code = 0 ] || break; \
+	done; \
+	printf "$$took"; exit $$code
 
 # A line for each test, and all that those say that fail.
 GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format testname --
 
 test = $(if $(RACE),,echo "no C compiler, so no race detector"; [ -z "$$CI" ] || exit 1; ) \
-	$(call each,$(GO) vet ./... && $(GOTESTSUM) $(RACE) -count=1 $(1) $(TESTARGS) ./...)
+	$(call each,$(GOTESTSUM) $(RACE) -vet=all -count=1 $(1) $(TESTARGS) ./...)
 
 # Built first and then run, so that signals and the exit code are the demo's own.
 demo = echo "building examples/$(1)" && mkdir -p .cache && cd examples && \
