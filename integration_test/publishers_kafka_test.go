@@ -37,17 +37,24 @@ func kafkaServer(t testing.TB) *services.Kafka {
 // kafkaTopic makes a topic of its own for a test.
 func kafkaTopic(t testing.TB, server *services.Kafka, partitions int32, settings map[string]*string) string {
 	t.Helper()
-	admin, err := sarama.NewClusterAdmin(server.Brokers(), sarama.NewConfig())
+	client, err := sarama.NewClient(server.Brokers(), sarama.NewConfig())
 	require.NoError(t, err)
-	defer admin.Close()
+	admin, err := sarama.NewClusterAdminFromClient(client)
+	require.NoError(t, err)
+	defer admin.Close() // and the client
 	topic := "t-" + watermill.NewShortUUID()
 	require.NoError(t, admin.CreateTopic(topic, &sarama.TopicDetail{
 		NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: settings,
 	}, false))
-	eventually(t, func() bool {
-		made, err := admin.DescribeTopics([]string{topic})
-		return err == nil && len(made) == 1 && made[0].Err == sarama.ErrNoError && len(made[0].Partitions) == int(partitions)
-	}, "the broker knows the topic that it made")
+	eventually(t, func() bool { // the metadata name a leader before it knows that it is one
+		made, err := client.Partitions(topic)
+		for _, partition := range made {
+			if err == nil {
+				_, err = client.GetOffset(topic, partition, sarama.OffsetNewest)
+			}
+		}
+		return err == nil && len(made) == int(partitions)
+	}, "the broker leads the topic that it made")
 	return topic
 }
 
