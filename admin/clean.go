@@ -1,11 +1,22 @@
 package admin
 
-import "time"
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/clean"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
 
 // CleanConfig says what Clean deletes. Forwarders and dispatchers do that by themselves; Clean is for jobs where they do not.
 type CleanConfig struct {
-	// OutboxRetention, InboxRetention and QueueRetention are how long what is done is kept; 0 = the table is left alone.
+	// OutboxRetention, InboxRetention and QueueRetention are how long what is done, or discarded, is kept; 0 = the table is
+	// left alone.
 	OutboxRetention, InboxRetention, QueueRetention time.Duration
+	// Reason and Actor are those of an Act.
+	Reason, Actor string
 }
 
 // CleanResult is how many rows were deleted.
@@ -13,4 +24,91 @@ type CleanResult struct {
 	Outbox int64 `json:"outbox"`
 	Inbox  int64 `json:"inbox"`
 	Queue  int64 `json:"queue"`
+}
+
+const (
+	cleanRows = 1000    // at most in one statement
+	cleanSpan = 1 << 16 // ids that it looks at
+)
+
+// Clean deletes what was done or discarded longer ago than the retention, in short statements, and leaves half of the time to
+// others. Dead and pending messages are never deleted. It returns what it deleted also with an error: ErrNoActor, one that names
+// the field at fault, or one of the database or the context.
+func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("clean: %w", err)
+		}
+	}()
+	for field, d := range map[string]time.Duration{
+		"OutboxRetention": cfg.OutboxRetention, "InboxRetention": cfg.InboxRetention, "QueueRetention": cfg.QueueRetention,
+	} {
+		if d < 0 {
+			return r, fmt.Errorf("admin: CleanConfig.%s is %s: use how long to keep, or 0 to leave the table alone", field, d)
+		}
+	}
+	act := Act{Reason: cfg.Reason, Filter: Filter{All: true}}
+	if act.Actor, err = a.actor(cfg.Actor, cfg.Reason); err != nil {
+		return r, err
+	}
+	audit, err := a.begin(ctx, "clean", act)
+	if err != nil {
+		return r, err
+	}
+	if cfg.OutboxRetention > 0 {
+		if r.Outbox, err = a.cleanOutbox(ctx, cfg.OutboxRetention); err != nil {
+			return r, err
+		}
+	}
+	if cfg.InboxRetention > 0 {
+		if r.Inbox, err = clean.Inbox(ctx, a.db, cfg.InboxRetention, max(a.cfg.QueryTimeout, time.Second)); err != nil {
+			return r, err
+		}
+	}
+	if cfg.QueueRetention > 0 {
+		if r.Queue, err = a.cleanQueue(ctx, cfg.QueueRetention); err != nil {
+			return r, err
+		}
+	}
+	if err := a.exec(ctx, sqltext.CountClean, audit, r.Outbox+r.Inbox+r.Queue); err != nil {
+		return r, err
+	}
+	return r, a.end(ctx, audit)
+}
+
+func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration) (rows int64, err error) {
+	at, err := a.number(ctx, sqltext.FirstOutboxID)
+	for end := false; err == nil && !end; {
+		begun := time.Now()
+		var kept, n int64
+		err = a.collect(ctx, func(r drive.Rows) error { return r.Scan(&at, &end, &kept, &n) },
+			sqltext.CleanPublished, at-1, retention.Seconds(), int64(cleanRows), []string{}, int64(cleanSpan))
+		at++
+		rows += n
+		if err == nil && !end {
+			select {
+			case <-ctx.Done():
+				err = ctx.Err()
+			case <-time.After(time.Since(begun)):
+			}
+		}
+	}
+	return rows, err
+}
+
+func (a *Admin) cleanQueue(ctx context.Context, retention time.Duration) (rows int64, err error) {
+	for {
+		begun := time.Now()
+		queryCtx, cancel := a.bound(ctx)
+		n, err := a.db.Exec(queryCtx, a.db.Render(sqltext.CleanQueue), retention.Seconds(), int64(cleanRows))
+		cancel()
+		if rows += n; err != nil || n < cleanRows {
+			return rows, explain(err)
+		}
+		select {
+		case <-ctx.Done():
+			return rows, ctx.Err()
+		case <-time.After(time.Since(begun)):
+		}
+	}
 }

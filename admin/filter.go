@@ -50,13 +50,14 @@ func (t *Table) UnmarshalText(name []byte) error {
 // State says what becomes of a message.
 type State string
 
-// The states. A message in the inbox is Failing, Dead or Done.
+// The states. A message in the inbox is Failing, Dead, Done or Discarded; one in the queue is never Discarded.
 const (
 	Ready     State = "ready"     // leaves, or is processed, at once
 	Delayed   State = "delayed"   // waits for a time that its sender chose
 	Failing   State = "failing"   // failed and waits for another attempt
 	Dead      State = "dead"      // put aside; nobody tries it again
 	Done      State = "done"      // published, or processed
+	Seen      State = "seen"      // in the queue: known, and no work
 	Discarded State = "discarded" // settled by an operator without that; deleted like what is done
 )
 

@@ -122,6 +122,20 @@ func (t inboxTable) show(ctx context.Context, places []place) ([]Message, error)
 	return list, err
 }
 
+func (inboxTable) end(context.Context) (int64, error) { return 0, nil }
+
+func (t inboxTable) change(ctx context.Context, d *doing, state State, batch []place) (int64, error) {
+	owners, names := make([]string, len(batch)), make([]string, len(batch))
+	for i, p := range batch {
+		owners[i], names[i] = p.Owner, p.Name
+	}
+	statement := sqltext.RequeueInbox
+	if d.verb.name == discard.name {
+		statement = sqltext.DiscardInbox
+	}
+	return t.number(ctx, statement, owners, names, []string{string(state)}, d.result.AuditID, d.note())
+}
+
 // payload is nothing: the inbox keeps identities alone.
 func (inboxTable) payload(context.Context, place) ([]byte, error) { return nil, nil }
 

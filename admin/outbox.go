@@ -132,6 +132,22 @@ func (o outboxTable) show(ctx context.Context, places []place) ([]Message, error
 	return list, err
 }
 
+func (o outboxTable) end(ctx context.Context) (int64, error) {
+	return o.number(ctx, sqltext.LastOutboxID)
+}
+
+func (o outboxTable) change(ctx context.Context, d *doing, state State, batch []place) (int64, error) {
+	ids := make([]int64, len(batch))
+	for i, p := range batch {
+		ids[i] = p.ID
+	}
+	statement := map[string]string{
+		requeue.name: sqltext.RequeueOutbox, replay.name: sqltext.RequeueOutbox, flush.name: sqltext.FlushOutbox,
+		discard.name: sqltext.DiscardOutbox, skip.name: sqltext.DiscardOutbox,
+	}[d.verb.name]
+	return o.number(ctx, statement, ids, []string{string(state)}, d.result.AuditID, int64(len(ids)), d.note())
+}
+
 func (o outboxTable) payload(ctx context.Context, p place) (payload []byte, err error) {
 	err = o.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&payload) }, sqltext.OutboxPayload, p.ID)
 	if text.SQLState(err) == text.InsufficientPrivilege {

@@ -92,9 +92,10 @@ func (a *Admin) Stats(ctx context.Context, cfg StatsConfig) (*Stats, error) {
 	t := topicSet{}
 	steps := []func() error{
 		func() error { return a.countTopics(ctx, t, cfg.Exact) },
-		func() error { return a.rates(ctx, t) },
+		func() error { return a.rates(ctx, t, sqltext.Rates) },
 		func() error { return a.pauses(ctx, t) },
 		func() error { return a.forwarders(ctx, s) },
+		func() (err error) { s.Queue, err = a.queue(ctx, cfg.Exact); return err },
 		func() (err error) { s.Inbox, err = a.consumers(ctx, cfg.Exact); return err },
 	}
 	for _, step := range steps {
@@ -130,8 +131,8 @@ func (t topicSet) note(state State, topic string, c Count, oldest float64) {
 	switch state {
 	case Ready:
 		s.Ready = c
-	case Failing:
-		s.Failing = c
+	case Failing: // of the queue they may be counted in two parts
+		s.Failing = Count{s.Failing.N + c.N, s.Failing.More || c.More}
 	case Delayed:
 		s.Delayed = c
 	case Dead:
@@ -188,14 +189,14 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, exact bool) error {
 	return nil
 }
 
-func (a *Admin) rates(ctx context.Context, t topicSet) error {
+func (a *Admin) rates(ctx context.Context, t topicSet, statement string) error {
 	return a.collect(ctx, func(rows drive.Rows) error {
 		var topic string
 		var rate float64
 		err := rows.Scan(&topic, &rate)
 		t.of(topic).Rate = rate
 		return err
-	}, sqltext.Rates, int64(rateSample))
+	}, statement, int64(rateSample))
 }
 
 func (a *Admin) pauses(ctx context.Context, t topicSet) error {

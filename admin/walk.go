@@ -58,6 +58,10 @@ type source interface {
 	place(id string) (place, error)
 	// payload reads what show leaves out.
 	payload(ctx context.Context, p place) ([]byte, error)
+	// end is the largest id that an act which begins now is for; where there are no such ids it is any.
+	end(ctx context.Context) (int64, error)
+	// change does a batch of an act to messages that are still in the state, and returns to how many.
+	change(ctx context.Context, d *doing, state State, batch []place) (int64, error)
 	// group counts dead or failing messages by what they are about and their error.
 	group(ctx context.Context, f Filter, state State, add func(errorText)) error
 }
@@ -69,7 +73,7 @@ func (a *Admin) source(t Table) (source, error) {
 	case Inbox:
 		return inboxTable{a}, nil
 	case Queue:
-		return nil, fmt.Errorf("admin: the %s cannot be looked at yet", t)
+		return queueTable{a}, nil
 	}
 	_, err := t.MarshalText()
 	return nil, err
@@ -140,6 +144,19 @@ func (a *Admin) collect(ctx context.Context, scan func(drive.Rows) error, statem
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
 	return explain(drive.Collect(ctx, a.db, scan, a.db.Render(statement), args...))
+}
+
+func (a *Admin) exec(ctx context.Context, statement string, args ...any) error {
+	ctx, cancel := a.bound(ctx)
+	defer cancel()
+	_, err := a.db.Exec(ctx, a.db.Render(statement), args...)
+	return explain(err)
+}
+
+// number runs a statement that returns one.
+func (a *Admin) number(ctx context.Context, statement string, args ...any) (n int64, err error) {
+	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&n) }, statement, args...)
+	return n, err
 }
 
 func (a *Admin) bound(ctx context.Context) (context.Context, context.CancelFunc) {

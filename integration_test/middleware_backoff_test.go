@@ -117,9 +117,7 @@ func TestOutcomesDeadByDefault(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "10 dead", state())
 
-		revived, err := middleware.Revive(t.Context(), h.db, "shop/test", msg.UUID)
-		require.NoError(t, err)
-		require.True(t, revived)
+		require.True(t, revived(t, h, "shop/test", msg.UUID))
 		h.exec(t, "update inbox set attempts = 50")
 		_, err = fails(msg.Copy())
 		require.ErrorIs(t, err, errHandler, "the hour begins anew")

@@ -38,9 +38,7 @@ func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
 		die("shop", "second")
 		die("bank", "first")
 		for range 2 {
-			revived, err := middleware.Revive(t.Context(), h.db, "shop/first", msg.UUID)
-			require.NoError(t, err)
-			require.True(t, revived)
+			require.True(t, revived(t, h, "shop/first", msg.UUID))
 			die("shop", "first")
 		}
 		all := letters()

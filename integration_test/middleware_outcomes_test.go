@@ -117,9 +117,7 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 		assert.Zero(t, effects(t, h, msg))
 		assert.Equal(t, 1, outboxed(t, h))
 
-		revived, err := middleware.Revive(t.Context(), h.db, "shop/test", msg.UUID)
-		require.NoError(t, err)
-		require.True(t, revived)
+		require.True(t, revived(t, h, "shop/test", msg.UUID))
 		for range 2 {
 			_, err = chain(book(h), mws...)(msg.Copy())
 			require.NoError(t, err)
@@ -130,9 +128,7 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 			observe.Dead, observe.Duplicate, observe.Duplicate, observe.Processed, observe.Duplicate,
 		}, obs.outcomes())
 
-		revived, err = middleware.Revive(t.Context(), h.db, "shop/test", msg.UUID)
-		require.NoError(t, err)
-		assert.False(t, revived, "a processed message cannot be revived")
+		assert.False(t, revived(t, h, "shop/test", msg.UUID), "a processed message cannot be revived")
 	})
 }
 
@@ -244,9 +240,7 @@ func TestOutcomesMaxAttempts(t *testing.T) {
 			require.NoError(t, deliver(), name)
 			assert.Equal(t, before+1, outboxed(t, h), name)
 
-			revived, err := middleware.Revive(t.Context(), h.db, "shop/test", msg.UUID)
-			require.NoError(t, err)
-			require.True(t, revived)
+			require.True(t, revived(t, h, "shop/test", msg.UUID))
 			require.Error(t, deliver(), "%s: all attempts are to be had again", name)
 			assert.True(t, strings.HasPrefix(inboxRow(t, h, msg), "1 "), "%s: %s", name, inboxRow(t, h, msg))
 		}

@@ -52,7 +52,7 @@
 // redelivery harmless if it was committed. Without Inbox it is handled twice.
 //
 // A handler that returns outbox.Poison(err) has its message put aside: marked dead in the inbox, so that copies are
-// skipped, and published to the dead-letter topic through the outbox. After Revive the next copy is
+// skipped, and published to the dead-letter topic through the outbox. After Requeue of package admin the next copy is
 // handled.
 //
 // A handler must not end the transaction. Its pgx.Tx refuses to; with a *sql.Tx or by plain SQL it can, and is found out at

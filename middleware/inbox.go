@@ -88,18 +88,6 @@ func Inbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (mess
 	return around("Inbox", i.handle), nil
 }
 
-// Revive makes a dead message processable again, with all its attempts: its next delivery is handled. Somebody must
-// deliver it, from the dead-letter topic for example. The consumer is that of the inbox table: service, slash, and handler. It
-// returns false if there is no such dead message.
-func Revive(ctx context.Context, db *outbox.DB, consumer, key string) (bool, error) {
-	own := (*core.DB)(db)
-	n, err := own.Exec(ctx, own.Render(sqltext.ReviveInbox), consumer, key)
-	if err != nil {
-		return false, fmt.Errorf("revive: %w", text.Explain(err))
-	}
-	return n > 0, nil
-}
-
 type inbox struct {
 	db                *core.DB
 	cfg               InboxConfig

@@ -19,12 +19,13 @@ const (
 
 	// RequeueOutbox sends messages again. due_at is not NULL and attempts not 0: such a row has left the part of the index
 	// that is read past a mark, and holds its key until it is sent. Another generation makes it another message to
-	// JetStream, which would swallow it as a copy otherwise.
+	// JetStream, which would swallow it as a copy otherwise. All of a batch fall due at one moment, so that those of a key
+	// leave in the order of their ids.
 	//
 	// Arguments of all acts on the outbox: ids, states in which the messages must still be, entry in the audit log, how many
 	// messages that stands for, what becomes their error text.
 	RequeueOutbox = actOutbox + `UPDATE {outbox} o
-       SET due_at = clock_timestamp(), attempts = 1, dead_at = NULL, published_at = NULL,
+       SET due_at = statement_timestamp(), attempts = 1, dead_at = NULL, published_at = NULL,
            last_error = coalesce(nullif($5::text, ''), o.last_error),
            metadata = o.metadata || jsonb_build_object('outbox_generation',
                CASE WHEN o.metadata->>'outbox_generation' ~ '^[0-9]{1,9}$' THEN (o.metadata->>'outbox_generation')::bigint + 1 ELSE 1 END::text)
@@ -43,7 +44,7 @@ const (
 	//
 	// Arguments: those of RequeueOutbox.
 	FlushOutbox = actOutbox + `UPDATE {outbox} o
-       SET due_at = clock_timestamp(), last_error = coalesce(nullif($5::text, ''), o.last_error)
+       SET due_at = statement_timestamp(), last_error = coalesce(nullif($5::text, ''), o.last_error)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted
 
 	// Somebody else's lock is not waited for: what has it is skipped, and counted.
@@ -84,28 +85,34 @@ const (
 	// Arguments: entry, rows.
 	CountClean = `UPDATE {audit} SET matched = matched + $2::bigint, touched = touched + $2::bigint WHERE id = $1::bigint`
 
+	// FirstOutboxID is the smallest id.
+	FirstOutboxID = `SELECT coalesce(min(o.id), 0) FROM {outbox} o`
+
 	// Audit reads a page of the log, newest first.
 	//
 	// Arguments: id before which to read, how many.
-	Audit = `SELECT a.id, a.at, a.actor, a.role, a.action, a.reason, a.filter::text, a.matched, a.touched, a.skipped, a.ended_at
+	Audit = `SELECT a.id, a.at, a.role, a.actor, a.action, a.reason, a.filter::text, a.matched, a.touched, a.skipped, a.ended_at
   FROM {audit} a WHERE a.id < $1::bigint ORDER BY a.id DESC LIMIT $2::bigint`
 
-	// PauseTopic notes that an operator has paused a topic; one that is paused stays so, for the first reason.
+	// PauseTopic notes that an operator has paused a topic. One that is paused keeps its time.
 	//
-	// Arguments: topic, reason, actor.
+	// Arguments: topic, actor, reason.
 	PauseTopic = `WITH paused AS (
-    INSERT INTO {outbox_topics} (topic, forwarder, reason) VALUES ($1::text, '00000000-0000-0000-0000-000000000000', nullif($2::text, ''))
-    ON CONFLICT (topic, forwarder) DO NOTHING RETURNING topic
+    INSERT INTO {outbox_topics} (topic, forwarder, reason)
+    VALUES ($1::text, '00000000-0000-0000-0000-000000000000', concat_ws(': ', $2::text, nullif($3::text, '')))
+    ON CONFLICT (topic, forwarder) DO UPDATE SET reason = excluded.reason
+    RETURNING topic
 )
 INSERT INTO {audit} (actor, action, reason, filter, touched, ended_at)
-SELECT $3::text, 'pause', $2::text, jsonb_build_object('in', 'outbox', 'topic', $1::text), (SELECT count(*) FROM paused), clock_timestamp()`
+SELECT $2::text, 'pause', $3::text, jsonb_build_object('in', 'outbox', 'topic', $1::text), (SELECT count(*) FROM paused), clock_timestamp()`
 
 	// ResumeTopic takes that back.
 	//
-	// Arguments: topic, reason, actor.
+	// Arguments: topic, actor, reason.
 	ResumeTopic = `WITH resumed AS (
-    DELETE FROM {outbox_topics} WHERE topic = $1::text AND forwarder = '00000000-0000-0000-0000-000000000000' RETURNING topic
+    DELETE FROM {outbox_topics}
+     WHERE topic = $1::text AND forwarder = '00000000-0000-0000-0000-000000000000' RETURNING topic
 )
 INSERT INTO {audit} (actor, action, reason, filter, touched, ended_at)
-SELECT $3::text, 'resume', $2::text, jsonb_build_object('in', 'outbox', 'topic', $1::text), (SELECT count(*) FROM resumed), clock_timestamp()`
+SELECT $2::text, 'resume', $3::text, jsonb_build_object('in', 'outbox', 'topic', $1::text), (SELECT count(*) FROM resumed), clock_timestamp()`
 )

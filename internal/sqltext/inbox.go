@@ -46,13 +46,6 @@ ON CONFLICT (consumer, message_id) DO UPDATE
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL
 RETURNING i.revived`
 
-	// ReviveInbox makes a dead message processable again, with all its attempts and all the time for them. It returns how
-	// many rows it touched.
-	//
-	// Arguments: consumer, message id.
-	ReviveInbox = `UPDATE {inbox} SET dead_at = NULL, attempts = 0, revived = revived + 1, received_at = clock_timestamp()
- WHERE consumer = $1 AND message_id = $2 AND dead_at IS NOT NULL AND processed_at IS NULL`
-
 	// CleanInbox deletes one batch of rows that were processed longer ago than the retention. Dead rows stay.
 	//
 	// Arguments: retention in seconds, batch size.

@@ -1,0 +1,151 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"math"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// queueTable is the queue of package inbox.
+type queueTable struct{ *Admin }
+
+func (queueTable) states() []State { return []State{Ready, Delayed, Failing, Dead, Done, Seen} }
+
+func (queueTable) validate(f Filter) error {
+	_, _, err := namesOf(f.IDs)
+	return err
+}
+
+func (queueTable) place(id string) (place, error) { return inboxTable{}.place(id) }
+
+func (t queueTable) step(ctx context.Context, w *walk) (list []found, next *place, err error) {
+	f, from := w.filter, *w.from
+	start := from == place{}
+	if from.At == "" {
+		from.At = "-infinity"
+	}
+	states := []string{}
+	if w.state != "" {
+		states = append(states, string(w.state))
+	}
+	var statement string
+	var extra []any
+	switch {
+	case len(f.IDs) > 0:
+		owners, names, err := namesOf(f.IDs)
+		if err != nil {
+			return nil, nil, err
+		}
+		statement, extra = sqltext.WalkQueueIDs, []any{owners, names}
+	case w.state == Dead && w.newest:
+		if statement = sqltext.WalkQueueDead; start {
+			from.ID = math.MaxInt64
+		}
+	case w.state == Dead:
+		statement = sqltext.WalkQueueDeadUp
+	case w.state == Ready:
+		statement = sqltext.WalkQueueReady
+	case w.state == Failing || w.state == Delayed:
+		statement, extra = sqltext.WalkQueueWaiting, []any{from.At}
+	default:
+		statement, extra, from.ID = sqltext.WalkQueueRows, []any{from.Owner, from.Name}, math.MinInt64
+	}
+	args := append([]any{f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), w.look, int64(w.want), states, from.ID}, extra...)
+	err = t.collect(ctx, func(rows drive.Rows) error {
+		var m found
+		var horizon bool
+		if err := rows.Scan(&horizon, &m.ID, &m.At, &m.Owner, &m.Name, &m.err); err != nil {
+			return err
+		}
+		if horizon {
+			next = &m.place
+		} else {
+			list = append(list, m)
+		}
+		return nil
+	}, statement, args...)
+	if n := len(list); n == w.want {
+		next = &list[n-1].place
+	}
+	return list, next, err
+}
+
+func (t queueTable) show(ctx context.Context, places []place) ([]Message, error) {
+	owners, names := make([]string, len(places)), make([]string, len(places))
+	for i, p := range places {
+		owners[i], names[i] = p.Owner, p.Name
+	}
+	byID := make(map[string]Message, len(places))
+	err := t.collect(ctx, func(rows drive.Rows) error {
+		m := Message{In: Queue}
+		var metadata string
+		var due, settled sql.NullTime
+		err := rows.Scan(&m.Consumer, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt, &due, &settled)
+		m.ID, m.ErrorGroup, m.DueAt, m.SettledAt = joinID(m.Consumer, m.UUID), groupID(m.LastError), due.Time, settled.Time
+		m.Metadata = readMetadata(metadata)
+		byID[m.ID] = m
+		return err
+	}, sqltext.ShowQueue, owners, names)
+	list := make([]Message, 0, len(places))
+	for _, p := range places {
+		if m, ok := byID[joinID(p.Owner, p.Name)]; ok {
+			list = append(list, m)
+		}
+	}
+	return list, err
+}
+
+func (queueTable) end(context.Context) (int64, error) { return 0, nil }
+
+func (t queueTable) change(ctx context.Context, d *doing, state State, batch []place) (int64, error) {
+	owners, names := make([]string, len(batch)), make([]string, len(batch))
+	for i, p := range batch {
+		owners[i], names[i] = p.Owner, p.Name
+	}
+	statement := map[string]string{
+		requeue.name: sqltext.RequeueQueue, discard.name: sqltext.DiscardQueue, flush.name: sqltext.FlushQueue,
+	}[d.verb.name]
+	return t.number(ctx, statement, owners, names, []string{string(state)}, d.result.AuditID, d.note())
+}
+
+func (t queueTable) payload(ctx context.Context, p place) (payload []byte, err error) {
+	err = t.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&payload) }, sqltext.QueuePayload, p.Owner, p.Name)
+	if text.SQLState(err) == text.InsufficientPrivilege {
+		return nil, nil
+	}
+	return payload, err
+}
+
+func (t queueTable) group(ctx context.Context, f Filter, state State, add func(errorText)) error {
+	return t.collect(ctx, func(rows drive.Rows) error {
+		var e errorText
+		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
+		add(e)
+		return err
+	}, sqltext.GroupQueue, f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(groupEach), int64(maxTexts), string(state))
+}
+
+// queue counts what is in the queue.
+func (a *Admin) queue(ctx context.Context, exact bool) ([]TopicStats, error) {
+	t, most := topicSet{}, int64(countEach)
+	if exact {
+		most = 1 << 62
+	}
+	err := a.collect(ctx, func(rows drive.Rows) error {
+		var state State
+		var topic string
+		var c Count
+		var oldest float64
+		err := rows.Scan(&state, &topic, &c.N, &c.More, &oldest)
+		t.note(state, topic, c, oldest)
+		return err
+	}, sqltext.CountQueue, most)
+	if err == nil {
+		err = a.rates(ctx, t, sqltext.QueueRates)
+	}
+	return t.sorted(), err
+}

@@ -1,0 +1,48 @@
+package admin
+
+import (
+	"context"
+)
+
+var (
+	requeue = verb{name: "requeue", states: map[Table][]State{Outbox: {Dead, Failing, Discarded}, Inbox: {Dead, Discarded}, Queue: {Dead}}}
+	discard = verb{name: "discard", reason: "discarded", states: map[Table][]State{Outbox: {Dead, Failing, Delayed, Ready}, Inbox: {Dead, Failing}, Queue: {Dead, Failing, Delayed, Ready}}}
+	skip    = verb{name: "skip_head", reason: "skipped", oneEach: true, states: map[Table][]State{Outbox: {Failing, Dead}}}
+	replay  = verb{name: "replay", states: map[Table][]State{Outbox: {Done}}}
+	flush   = verb{name: "flush", states: map[Table][]State{Outbox: {Failing, Delayed}, Queue: {Failing, Delayed}}}
+)
+
+// Requeue tries messages again that are dead, with all their attempts; in the outbox also those of Filter.States Failing, and
+// those that were Discarded.
+//
+// Messages of the outbox leave in the order of their ids, after what of their key has left already, and under the same UUIDs.
+// An inbox knows a copy for as long as its retention; JetStream is told another generation, or it would swallow the message as a copy.
+//
+// A message in the inbox is handled when it is delivered next: somebody must deliver it. Send its dead letter to the
+// handler's topic instead, and leave the inbox alone, if nobody will; not both, or it is handled twice.
+//
+// All acts work in small batches, oldest messages first, each with its count in the audit log in one transaction, and pass by
+// what somebody else has locked. They return ErrUnbound, ErrNoActor, errors that name the field at fault, and those of the
+// database and of the context, with what was done before.
+func (a *Admin) Requeue(ctx context.Context, act Act) (Result, error) {
+	return a.run(ctx, requeue, act)
+}
+
+// Discard settles messages that are never to be sent, or handled: dead ones, or those of Filter.States. They keep their
+// payload and the reason, hold no key, and are deleted as what is done is. Requeue brings them back until then, but for those of
+// the queue, which are done like any other.
+// One that a forwarder is publishing at that moment still leaves.
+func (a *Admin) Discard(ctx context.Context, act Act) (Result, error) {
+	return a.run(ctx, discard, act)
+}
+
+// SkipHead discards the first message of each blocked key that fits the filter, so that what is behind it leaves: one that
+// failed and waits for another attempt, or with Filter.States Dead one that holds its key by forwarder.Config.HoldDead.
+func (a *Admin) SkipHead(ctx context.Context, act Act) (Result, error) { return a.run(ctx, skip, act) }
+
+// Replay sends published messages of the outbox again that are still kept, as Requeue does. Try it with Act.DryRun first.
+func (a *Admin) Replay(ctx context.Context, act Act) (Result, error) { return a.run(ctx, replay, act) }
+
+// Flush makes messages due now that failed and wait for another attempt; with Filter.States Delayed those that wait for the
+// time that their sender chose.
+func (a *Admin) Flush(ctx context.Context, act Act) (Result, error) { return a.run(ctx, flush, act) }

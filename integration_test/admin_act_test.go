@@ -1,0 +1,280 @@
+package integration_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// states counts the rows of the outbox by state.
+func (h handle) states(t testing.TB, where string) map[string]int {
+	t.Helper()
+	m := map[string]int{}
+	for _, s := range column[string](t, h, "SELECT "+sqltext.OutboxState+" FROM outbox o WHERE "+where) {
+		m[s]++
+	}
+	return m
+}
+
+// revived makes a dead message of the inbox processable again, if it is one.
+func revived(t testing.TB, h handle, consumer, uuid string) bool {
+	t.Helper()
+	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, IDs: []string{consumer + ":" + uuid}}})
+	require.NoError(t, err)
+	return r.Touched == 1
+}
+
+func TestActs(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 7}, nil)
+	require.NoError(t, err)
+	const all = 100 // of each state in a fresh table
+	lately := time.Now().Add(-5 * time.Minute).Truncate(time.Second)
+	of := func(f admin.Filter) admin.Act { return admin.Act{Filter: f, Reason: "it's \"why\""} }
+	type do func(context.Context, admin.Act) (admin.Result, error)
+	for name, c := range map[string]struct {
+		do      do
+		act     admin.Act
+		which   string // rows that it changes, as they are before
+		changed string // what is true of them after
+		want    int
+	}{
+		"requeue": {a.Requeue, of(admin.Filter{All: true}), "s = 'dead'",
+			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata = '{\"n\": \"1\", \"outbox_generation\": \"1\"}' AND last_error <> ''", all},
+		"requeue a topic": {a.Requeue, of(admin.Filter{Topic: "topic-3"}), "s = 'dead' AND topic = 'topic-3'", "s = 'failing'", 15},
+		"requeue what was discarded": {a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Discarded}}), "s = 'discarded'",
+			"s = 'failing' AND attempts = 1 AND due_at <= now()", all},
+		"discard": {a.Discard, of(admin.Filter{All: true}), "s = 'dead'",
+			"s = 'discarded' AND last_error LIKE 'discarded by alice: it''s \"why\"; before: %'", all},
+		"discard what is ready": {a.Discard, of(admin.Filter{Key: "key-6", States: []admin.State{admin.Ready}}), "s = 'ready' AND key = 'key-6'",
+			"s = 'discarded' AND last_error = 'discarded by alice: it''s \"why\"'", 0},
+		"discard by id": {a.Discard, of(admin.Filter{IDs: []string{"3", "9", "10"}}), "id IN (3, 9)", "s = 'discarded'", 2},
+		"skip heads": {a.SkipHead, of(admin.Filter{All: true}), "s = 'failing' AND key <> '' AND id = (SELECT min(id) FROM outbox p WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
+			"s = 'discarded' AND last_error LIKE 'skipped by alice: %'", 0},
+		"skip the head of a key": {a.SkipHead, of(admin.Filter{Key: "key-2"}), "id = (SELECT min(id) FROM outbox p WHERE p.key = 'key-2' AND p.attempts > 0 AND p.dead_at IS NULL)",
+			"s = 'discarded'", 1},
+		"replay": {a.Replay, of(admin.Filter{All: true}), "s = 'done'",
+			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata->>'outbox_generation' = '1' AND published_at IS NULL", all},
+		"replay by time": {a.Replay, of(admin.Filter{After: lately}), "s = 'done' AND created_at >= '" + lately.UTC().Format(time.RFC3339) + "'", "s = 'failing'", 0},
+		"flush":          {a.Flush, of(admin.Filter{All: true}), "s = 'failing'", "s = 'failing' AND due_at <= now() AND attempts > 0", all},
+		"flush what is delayed": {a.Flush, of(admin.Filter{Topic: "topic-1", States: []admin.State{admin.Delayed}}), "s = 'delayed' AND topic = 'topic-1'",
+			"s = 'delayed' AND due_at <= now() AND attempts = 0", 15},
+		"a limit":  {a.Requeue, admin.Act{Filter: admin.Filter{All: true}, Limit: 10}, "id IN (SELECT id FROM outbox p WHERE p.dead_at IS NOT NULL AND p.published_at IS NULL ORDER BY id LIMIT 10)", "s = 'failing'", 10},
+		"by error": {a.Requeue, of(admin.Filter{ErrorContains: "ORDER 1"}), "s = 'dead' AND last_error LIKE 'order 1%'", "s = 'failing'", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.exec(t, "TRUNCATE outbox RESTART IDENTITY")
+			fillOutbox(t, h, 6*all)
+			h.exec(t, "DROP TABLE IF EXISTS before")
+			h.exec(t, "CREATE TABLE before AS SELECT o.*, "+sqltext.OutboxState+" AS s FROM outbox o")
+			chosen := column[int64](t, h, "SELECT id FROM before o WHERE "+c.which+" ORDER BY id")
+			require.NotEmpty(t, chosen)
+			if c.want > 0 {
+				require.Len(t, chosen, c.want)
+			}
+
+			dry := c.act
+			dry.DryRun = true
+			r, err := c.do(t.Context(), dry)
+			require.NoError(t, err)
+			assert.Equal(t, int64(len(chosen)), r.Matched.N)
+			assert.Zero(t, r.Touched+r.AuditID)
+			changed := "SELECT b.id FROM before b JOIN outbox o USING (id) WHERE (o.due_at, o.published_at, o.dead_at, o.attempts, o.last_error, o.metadata) IS DISTINCT FROM (b.due_at, b.published_at, b.dead_at, b.attempts, b.last_error, b.metadata) ORDER BY id"
+			require.Empty(t, column[int64](t, h, changed))
+
+			var seen []admin.Result
+			c.act.Progress = func(_ context.Context, r admin.Result) { seen = append(seen, r) }
+			r, err = c.do(t.Context(), c.act)
+			require.NoError(t, err)
+			assert.Equal(t, int64(len(chosen)), r.Touched)
+			assert.Equal(t, admin.Count{N: int64(len(chosen))}, r.Matched)
+			assert.Zero(t, r.Skipped)
+			require.NotEmpty(t, seen)
+			assert.Equal(t, r, seen[len(seen)-1])
+			assert.GreaterOrEqual(t, len(seen), len(chosen)/7)
+			assert.Equal(t, chosen, column[int64](t, h, changed))
+			assert.Equal(t, chosen, column[int64](t, h, "SELECT o.id FROM (SELECT o.*, "+sqltext.OutboxState+" AS s FROM outbox o) o WHERE "+c.changed+" AND id = ANY($1) ORDER BY id", chosen))
+
+			log, _, err := a.Audit(t.Context(), admin.Page{Limit: 1})
+			require.NoError(t, err)
+			require.Len(t, log, 1)
+			assert.Equal(t, r.AuditID, log[0].ID)
+			assert.Equal(t, "alice", log[0].Actor)
+			assert.Equal(t, c.act.Reason, log[0].Reason)
+			assert.Equal(t, r.Touched, log[0].Result.Touched)
+			assert.Equal(t, r.Matched, log[0].Result.Matched)
+			assert.Equal(t, c.act.Filter.All, log[0].Filter.All)
+			assert.Equal(t, c.act.Filter.Topic, log[0].Filter.Topic)
+			assert.False(t, log[0].EndedAt.IsZero())
+		})
+	}
+}
+
+// TestActsPassByLocks has rows locked by somebody else while an act goes by.
+func TestActsPassByLocks(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fillOutbox(t, h, 60)
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), "SELECT FROM outbox WHERE id IN (3, 9) FOR UPDATE")
+	require.NoError(t, err)
+	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}})
+	require.NoError(t, err)
+	assert.Equal(t, int64(10), r.Matched.N)
+	assert.Equal(t, int64(8), r.Touched)
+	assert.Equal(t, int64(2), r.Skipped)
+}
+
+// TestActIsCutOff ends an act between two batches: what was done is counted, in the result and in the log.
+func TestActIsCutOff(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fillOutbox(t, h, 300)
+	a, err := admin.New(h.db, admin.Config{BatchSize: 10}, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := a.Requeue(ctx, admin.Act{Actor: "bob", Filter: admin.Filter{All: true}, Progress: func(context.Context, admin.Result) { cancel() }})
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, int64(10), r.Touched)
+	assert.Equal(t, map[string]int{"failing": 10, "dead": 40}, h.states(t, "id % 6 = 3"))
+	log, next, err := a.Audit(t.Context(), admin.Page{})
+	require.NoError(t, err)
+	require.Empty(t, next)
+	require.Len(t, log, 1)
+	assert.Equal(t, int64(10), log[0].Result.Touched)
+	assert.True(t, log[0].EndedAt.IsZero())
+}
+
+func TestActsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fillOutbox(t, h, 60)
+	a, nobody := newAdmin(t, h), func() *admin.Admin { a, err := admin.New(h.db, admin.Config{}, nil); require.NoError(t, err); return a }()
+	everything := admin.Filter{All: true}
+	for name, c := range map[string]struct {
+		do   func(context.Context, admin.Act) (admin.Result, error)
+		act  admin.Act
+		says string
+	}{
+		"no bound":            {a.Requeue, admin.Act{}, "bounds nothing"},
+		"states are no bound": {a.Requeue, admin.Act{Filter: admin.Filter{States: []admin.State{admin.Dead}}}, "bounds nothing"},
+		"nobody":              {nobody.Requeue, admin.Act{Filter: everything}, "nobody is named"},
+		"no reason":           {a.Discard, admin.Act{Filter: everything}, "Reason is missing"},
+		"wrong state":         {a.Replay, admin.Act{Filter: admin.Filter{All: true, States: []admin.State{admin.Ready}}}, "one of [done]"},
+		"unknown state":       {a.Requeue, admin.Act{Filter: admin.Filter{All: true, States: []admin.State{"dead' OR true --"}}}, "is one of"},
+		"wrong table":         {a.Replay, admin.Act{Filter: admin.Filter{All: true, In: admin.Inbox}}, "not for the inbox"},
+		"no such table":       {a.Replay, admin.Act{Filter: admin.Filter{All: true, In: 7}}, "no table 7"},
+		"negative limit":      {a.Requeue, admin.Act{Filter: everything, Limit: -1}, "Limit is -1"},
+		"NUL in a topic":      {a.Requeue, admin.Act{Filter: admin.Filter{Topic: "a\x00b"}}, "Filter.Topic"},
+		"bad UTF-8 in a key":  {a.Requeue, admin.Act{Filter: admin.Filter{Key: "a\xff"}}, "Filter.Key"},
+		"NUL in the error":    {a.Requeue, admin.Act{Filter: admin.Filter{ErrorContains: "\x00"}}, "Filter.ErrorContains"},
+		"NUL in an id":        {a.Requeue, admin.Act{Filter: admin.Filter{IDs: []string{"3\x00"}}}, "UTF-8 without NUL"},
+		"SQL in an id":        {a.Requeue, admin.Act{Filter: admin.Filter{IDs: []string{"3) OR true --"}}}, "no id"},
+		"NUL in the reason":   {a.Discard, admin.Act{Filter: everything, Reason: "\x00"}, "Reason"},
+		"a long reason":       {a.Discard, admin.Act{Filter: everything, Reason: strings.Repeat("x", 2000)}, "Reason"},
+		"NUL in the actor":    {a.Requeue, admin.Act{Filter: everything, Actor: "\x00"}, "Actor"},
+		"topic in the inbox":  {a.Requeue, admin.Act{Filter: admin.Filter{In: admin.Inbox, Topic: "x"}}, "have a consumer"},
+		"year 10000":          {a.Requeue, admin.Act{Filter: admin.Filter{After: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}}, "year 10000"},
+	} {
+		r, err := c.do(t.Context(), c.act)
+		require.ErrorContains(t, err, c.says, name)
+		assert.Zero(t, r, name)
+	}
+	for name, f := range map[string]admin.Filter{
+		"quotes in a topic":   {Topic: `x' OR '1'='1`},
+		"quotes in a key":     {Key: `"; DROP TABLE outbox; --`},
+		"a pattern":           {ErrorContains: "%"},
+		"backslashes":         {ErrorContains: `\'`},
+		"a dollar quote":      {Key: "$$", Topic: "$1"},
+		"a group":             {ErrorGroup: "' OR true"},
+		"an odd consumer":     {In: admin.Inbox, Consumer: "x' OR '1'='1"},
+		"an odd inbox id":     {In: admin.Inbox, IDs: []string{"a'b:c\"d"}},
+		"a placeholder":       {Topic: "{outbox}"},
+		"escapes":             {Topic: "\x1b[2J\r\n"},
+		"the end of the text": {Key: "\u202e\u0085"},
+	} {
+		r, err := a.Requeue(t.Context(), admin.Act{Filter: f})
+		require.NoError(t, err, name)
+		assert.Zero(t, r.Touched, name)
+		l, err := a.List(t.Context(), f, admin.Page{})
+		require.NoError(t, err, name)
+		assert.Empty(t, l.Messages, name)
+		_, err = a.ErrorGroups(t.Context(), f)
+		require.NoError(t, err, name)
+	}
+	for _, after := range []string{"x", "e30x", "eyJwIjp7Im8iOiJcdTAwMDAifX0", "eyJzIjotMX0"} {
+		_, err := a.List(t.Context(), admin.Filter{}, admin.Page{After: after})
+		require.ErrorContains(t, err, "Page.After", after)
+	}
+	_, _, err := a.Audit(t.Context(), admin.Page{After: "1; DROP TABLE outbox"})
+	require.ErrorContains(t, err, "Page.After")
+	require.ErrorContains(t, a.Pause(t.Context(), admin.TopicAct{Topic: "\xff"}), "Topic")
+	require.ErrorIs(t, nobody.Pause(t.Context(), admin.TopicAct{Topic: "x"}), admin.ErrNoActor)
+	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: `o'brien"; --`, Reason: `'"`}))
+	s, err := a.Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	assert.Equal(t, `o'brien"; --`, s.Topics[0].Topic)
+	assert.Equal(t, `alice: '"`, s.Topics[0].PausedBy[0].Reason)
+	assert.Equal(t, 60, h.count(t, "SELECT count(*) FROM outbox"))
+}
+
+func TestInboxActs(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		fill := func() {
+			h.exec(t, "TRUNCATE inbox")
+			h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, last_error, processed_at, dead_at) VALUES
+				('shop/a', 'done', 0, NULL, now(), NULL), ('shop/a', 'failing', 2, 'bad 1', NULL, NULL),
+				('shop/a', 'dead', 10, 'bad 2', NULL, now()), ('shop/b', 'dead', 10, 'bad 3', NULL, now())`)
+		}
+		a := newAdmin(t, h)
+		fill()
+		r, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, IDs: []string{"shop/a:dead", "shop/a:done"}}})
+		require.NoError(t, err)
+		assert.Equal(t, int64(1), r.Touched)
+		assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'shop/a' AND message_id = 'dead' AND dead_at IS NULL AND processed_at IS NULL AND attempts = 0 AND revived = 1"))
+		assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE dead_at IS NOT NULL"))
+
+		fill()
+		r, err = a.Discard(t.Context(), admin.Act{Reason: "no", Filter: admin.Filter{In: admin.Inbox, Consumer: "shop/a", States: []admin.State{admin.Dead, admin.Failing}}})
+		require.NoError(t, err)
+		assert.Equal(t, int64(2), r.Touched)
+		assert.Equal(t, []string{"discarded by alice: no; before: bad 1", "discarded by alice: no; before: bad 2"},
+			column[string](t, h, "SELECT last_error FROM inbox WHERE processed_at IS NOT NULL AND dead_at IS NOT NULL ORDER BY 1"))
+		r, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, Consumer: "shop/a", States: []admin.State{admin.Discarded}}})
+		require.NoError(t, err)
+		assert.Equal(t, int64(2), r.Touched)
+	})
+}
+
+func TestAdminClean(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fillOutbox(t, h, 6000)
+	h.exec(t, "UPDATE outbox SET created_at = now() - interval '10 days', published_at = published_at - interval '9 days' WHERE id <= 3000")
+	h.exec(t, "INSERT INTO inbox (consumer, message_id, processed_at) SELECT 'c', i, now() - i * interval '1 day' FROM generate_series(1, 10) i")
+	fillQueue(t, h, 600)
+	h.exec(t, "UPDATE inbox_queue SET done_at = now() - interval '1 day' WHERE state = 'done' AND topic = 'topic-0'")
+	a := newAdmin(t, h)
+	r, err := a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: 7 * 24 * time.Hour, InboxRetention: 5 * 24 * time.Hour, QueueRetention: time.Hour, Reason: "room"})
+	require.NoError(t, err)
+	assert.Equal(t, admin.CleanResult{Outbox: 1000, Inbox: 6, Queue: 50}, r)
+	assert.Equal(t, map[string]int{"ready": 1000, "delayed": 1000, "failing": 1000, "dead": 1000, "done": 500, "discarded": 500}, h.states(t, "true"))
+	log, _, err := a.Audit(t.Context(), admin.Page{})
+	require.NoError(t, err)
+	assert.Equal(t, "clean", log[0].Action)
+	assert.Equal(t, int64(1056), log[0].Result.Touched)
+	_, err = a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: -1})
+	require.ErrorContains(t, err, "OutboxRetention")
+}
