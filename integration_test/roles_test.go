@@ -1,0 +1,194 @@
+package integration_test
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// newRoles makes the roles of schema.Roles in a migrated database, with a table of an application beside ours, and returns
+// what opens a handle of one who logs in with one of them and has nothing else.
+func newRoles(t *testing.T) (owner handle, as func(role string) handle) {
+	t.Helper()
+	owner = newPgxHandle(t, newMigratedDatabase(t))
+	at, err := url.Parse(owner.url)
+	require.NoError(t, err)
+	prefix := strings.TrimPrefix(at.Path, "/") + "_"
+	sql, err := schema.Roles(schema.RolesConfig{Prefix: prefix})
+	require.NoError(t, err)
+	conn, err := owner.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	for range 2 { // it may be run again
+		_, err = conn.Conn().PgConn().Exec(t.Context(), sql).ReadAll()
+		require.NoError(t, err)
+	}
+	conn.Release()
+	owner.exec(t, "CREATE TABLE orders (id int)")
+	owner.exec(t, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	var names []string
+	t.Cleanup(func() {
+		for _, name := range append(names, "writer", "worker", "forwarder", "cleaner", "admin", "reader") {
+			_, _ = owner.pool.Exec(context.Background(), `DROP OWNED BY "`+prefix+name+`"`)
+			_, err := owner.pool.Exec(context.Background(), `DROP ROLE "`+prefix+name+`"`)
+			assert.NoError(t, err)
+		}
+	})
+	return owner, func(role string) handle {
+		names = append(names, "login_"+role)
+		owner.exec(t, `CREATE ROLE "`+prefix+`login_`+role+`" LOGIN IN ROLE "`+prefix+role+`"`)
+		own := *at
+		own.User = url.User(prefix + "login_" + role)
+		return newPgxHandle(t, own.String())
+	}
+}
+
+// denied has statements refused.
+func denied(t *testing.T, h handle, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		_, err := h.pool.Exec(t.Context(), s)
+		assert.Equal(t, text.InsufficientPrivilege, text.SQLState(err), "%s: %v", s, err)
+	}
+}
+
+// TestRoles has each role do what it is for, with our own code, and be refused the rest.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	owner, as := newRoles(t)
+	var all []handle
+	login := func(role string) handle { h := as(role); all = append(all, h); return h }
+
+	writer := login("writer")
+	pub, err := outbox.NewPublisher(writer.db, outbox.PublisherConfig{}, nil)
+	require.NoError(t, err)
+	publish := func(payload string) {
+		require.NoError(t, outbox.InTx(t.Context(), writer.db, func(ctx context.Context) error {
+			return pub.PublishContext(ctx, "secrets", newMessage(payload))
+		}))
+	}
+	publish("first")
+	handle := chain(func(*message.Message) ([]*message.Message, error) { return nil, nil },
+		newTx(t, writer, middleware.TxConfig{}), newInbox(t, writer, middleware.InboxConfig{}))
+	_, err = handle(newMessage("handled"))
+	require.NoError(t, err)
+	denied(t, writer, "SELECT payload FROM outbox", "SELECT id FROM outbox", "UPDATE outbox SET topic = 'x'", "DELETE FROM outbox", "DELETE FROM inbox",
+		"INSERT INTO outbox (id, uuid, topic, payload) VALUES (1, 'x', 'x', '')", "INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('x', 'x', '', now())",
+		"SELECT FROM outbox_audit", "SELECT payload FROM inbox_queue", "UPDATE outbox_lanes SET owner = NULL")
+
+	worker := login("worker")
+	store, err := inbox.NewStore(worker.db, inbox.StoreConfig{}, nil)
+	require.NoError(t, err)
+	id := inbox.ID{Source: "shop", MessageID: "1"}
+	_, err = store.Enqueue(t.Context(), inbox.Item{ID: id, Topic: "orders", Payload: []byte("x")})
+	require.NoError(t, err)
+	me := inbox.NewOwner()
+	claimed, err := store.Claim(t.Context(), inbox.Claim{Owner: me, LeaseTTL: time.Minute, Limit: 1})
+	require.NoError(t, err)
+	require.Len(t, claimed, 1)
+	n, err := store.Ack(t.Context(), me, id)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	denied(t, worker, "SELECT FROM outbox", "SELECT FROM inbox", "SELECT FROM outbox_audit")
+
+	reader := login("reader")
+	look := newAdmin(t, reader)
+	list, err := look.List(t.Context(), admin.Filter{}, admin.Page{})
+	require.NoError(t, err)
+	require.Len(t, list.Messages, 1)
+	_, err = look.Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	_, err = look.Stats(t.Context(), admin.StatsConfig{Exact: true})
+	require.NoError(t, err)
+	for _, table := range []admin.Table{admin.Outbox, admin.Inbox} {
+		_, err = look.ErrorGroups(t.Context(), admin.Filter{In: table})
+		require.NoError(t, err)
+		_, err = look.List(t.Context(), admin.Filter{In: table, States: []admin.State{admin.Dead, admin.Failing, admin.Done}}, admin.Page{})
+		require.NoError(t, err)
+	}
+	_, _, err = look.Audit(t.Context(), admin.Page{})
+	require.NoError(t, err)
+	m, err := look.Get(t.Context(), admin.Outbox, list.Messages[0].ID)
+	require.NoError(t, err)
+	assert.Empty(t, m.Payload)
+	_, err = look.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}})
+	require.ErrorContains(t, err, "schema.Roles")
+	require.ErrorContains(t, look.Pause(t.Context(), admin.TopicAct{Topic: "secrets"}), "schema.Roles")
+	denied(t, reader, "SELECT payload FROM outbox", "SELECT payload FROM inbox_queue", "INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')",
+		"UPDATE outbox SET last_error = ''", "DELETE FROM outbox", "UPDATE inbox SET attempts = 0", "DELETE FROM outbox_audit", "SELECT nextval('outbox_id_seq')")
+	owner.exec(t, "GRANT SELECT (payload) ON outbox TO "+`"`+role(owner)+`reader"`)
+	m, err = look.Get(t.Context(), admin.Outbox, list.Messages[0].ID)
+	require.NoError(t, err)
+	assert.Equal(t, "first", string(m.Payload))
+
+	sender := login("forwarder")
+	broker := newFakeBroker()
+	cfg := quickConfig()
+	cfg.CleanInterval = 50 * time.Millisecond
+	f, err := forwarder.New(sender.db, broker, cfg, nil)
+	require.NoError(t, err)
+	runInBackground(t, f)
+	broker.arrives(t, "first")
+	publish("second")
+	broker.arrives(t, "second")
+	denied(t, sender, "SELECT FROM orders", "INSERT INTO orders VALUES (1)", "INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')",
+		"UPDATE outbox SET payload = ''", "UPDATE outbox SET topic = ''", "SELECT FROM outbox_audit", "SELECT payload FROM inbox_queue", "INSERT INTO inbox VALUES ('x', 'x')")
+
+	mender := login("admin")
+	a := newAdmin(t, mender)
+	everything := admin.Act{Filter: admin.Filter{All: true}, Reason: "a try"}
+	eventually(t, func() bool { return owner.states(t, "true")["done"] == 2 }, "both are settled")
+	r, err := a.Replay(t.Context(), everything)
+	require.NoError(t, err)
+	assert.Equal(t, int64(2), r.Touched)
+	broker.wait(t, "both again", func() bool { return len(broker.all()) == 4 })
+	owner.exec(t, "INSERT INTO outbox (uuid, topic, payload, dead_at, attempts) VALUES ('d1', 'x', 'd1', now(), 1), ('d2', 'x', 'd2', now(), 1)")
+	for _, do := range []func(context.Context, admin.Act) (admin.Result, error){a.Discard, a.Requeue, a.SkipHead, a.Flush} {
+		_, err = do(t.Context(), everything)
+		require.NoError(t, err)
+	}
+	owner.exec(t, "INSERT INTO inbox (consumer, message_id, dead_at) VALUES ('shop/a', 'dead', now())")
+	everything.Filter.In = admin.Inbox
+	r, err = a.Requeue(t.Context(), everything)
+	require.NoError(t, err)
+	assert.Equal(t, int64(1), r.Touched)
+	_, err = a.Discard(t.Context(), everything)
+	require.NoError(t, err)
+	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "secrets"}))
+	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "secrets"}))
+	_, err = a.Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	denied(t, mender, "UPDATE outbox SET payload = ''", "DELETE FROM outbox", "DELETE FROM outbox_audit", "UPDATE outbox_audit SET actor = 'bob'", "UPDATE outbox_audit SET role = 'bob'",
+		"INSERT INTO outbox_audit (actor, action, role) VALUES ('bob', 'x', 'bob')", "INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')", "SELECT FROM orders")
+	assert.Equal(t, []string{role(owner) + "login_admin"}, column[string](t, owner, "SELECT DISTINCT role FROM outbox_audit"))
+
+	cleaner := login("cleaner")
+	owner.exec(t, "UPDATE outbox SET published_at = now() - interval '1 day', created_at = now() - interval '1 day' WHERE published_at IS NOT NULL")
+	gone, err := newAdmin(t, cleaner).Clean(t.Context(), admin.CleanConfig{OutboxRetention: time.Hour, InboxRetention: time.Hour})
+	require.NoError(t, err)
+	assert.Positive(t, gone.Outbox)
+	denied(t, cleaner, "SELECT payload FROM outbox", "UPDATE outbox SET published_at = now()", "SELECT FROM orders", "DELETE FROM outbox_audit")
+
+	for _, h := range all {
+		denied(t, h, "TRUNCATE outbox", "DROP TABLE outbox", "CREATE TABLE x (id int)", "INSERT INTO orders VALUES (1)", "ALTER TABLE outbox ADD x int")
+	}
+}
+
+// role is how the names of the roles begin.
+func role(h handle) string {
+	at, _ := url.Parse(h.url)
+	return strings.TrimPrefix(at.Path, "/") + "_"
+}

@@ -1,0 +1,101 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// RolesConfig configures Roles.
+type RolesConfig struct {
+	// Tables are the names of the tables; default: outbox and its companions in the search path.
+	Tables outbox.Tables
+	// Prefix begins the names of the roles; default: the name of the outbox table and "_", so "outbox_writer" and so on.
+	Prefix string
+}
+
+// Roles returns SQL that makes one role for each part of this module, none of which can log in, and grants it what its part
+// does and no more. Grant them to the roles that your programs log in with. It is run by the owner of the tables, after Migrate,
+// any number of times.
+//
+//   - writer: Publisher, InTx and the middlewares. It cannot read messages.
+//   - worker: package inbox, which keeps messages of its own.
+//   - forwarder: Forwarder and Subscriber.
+//   - cleaner: admin.Clean, where forwarders do not delete what is old.
+//   - admin: all else of package admin.
+//   - reader: what looks in package admin. It cannot change anything, and it cannot read payloads.
+//
+// It returns outbox.ErrBadName for names that are refused, and errors that name the field at fault.
+func Roles(cfg RolesConfig) (string, error) {
+	if err := cfg.Tables.Validate(); err != nil {
+		return "", fmt.Errorf("RolesConfig.Tables: %w", err)
+	}
+	names := sqltext.Tables(cfg.Tables).WithDefaults()
+	if cfg.Prefix == "" {
+		cfg.Prefix = names.Outbox + "_"
+	}
+	if len(cfg.Prefix) > 48 || !text.Storable(cfg.Prefix) || strings.ContainsAny(cfg.Prefix, `"'`) {
+		return "", fmt.Errorf("RolesConfig.Prefix must be UTF-8 without NUL and quotes, of at most 48 bytes")
+	}
+	var all, placeholders []string
+	for _, r := range roleNames {
+		name := sqltext.Quote(cfg.Prefix + r)
+		all, placeholders = append(all, name), append(placeholders, "<"+r+">", name)
+	}
+	usage := ""
+	if names.Schema != "" {
+		usage = "GRANT USAGE ON SCHEMA " + sqltext.Quote(names.Schema) + " TO " + strings.Join(all, ", ") + ";\n\n"
+	}
+	create := ""
+	for _, name := range all {
+		create += fmt.Sprintf("DO $$ BEGIN CREATE ROLE %s NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;\n", name)
+	}
+	return create + "\n" + usage + strings.NewReplacer(placeholders...).Replace(names.Render(roles)), nil
+}
+
+var roleNames = []string{"writer", "worker", "forwarder", "cleaner", "admin", "reader"}
+
+const roles = `-- Publisher, InTx and the middlewares. The ids come from a sequence, and what was written cannot be read.
+GRANT USAGE ON SEQUENCE {outbox_id_seq} TO <writer>;
+GRANT INSERT (uuid, topic, key, payload, metadata, due_at) ON {outbox} TO <writer>;
+GRANT SELECT, INSERT, UPDATE ON {inbox} TO <writer>;
+
+-- Package inbox: its messages are stored, claimed and deleted by the same programs.
+GRANT USAGE, SELECT ON SEQUENCE {queue_id_seq} TO <worker>;
+GRANT SELECT, INSERT, UPDATE, DELETE ON {queue} TO <worker>;
+
+-- Forwarder and Subscriber. They also delete what is old from the inbox, which needs UPDATE to lock it, on any column.
+GRANT SELECT ON SEQUENCE {outbox_id_seq} TO <forwarder>;
+GRANT SELECT, DELETE ON {outbox} TO <forwarder>;
+GRANT UPDATE (due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <forwarder>;
+GRANT SELECT, INSERT, UPDATE, DELETE ON {lanes}, {forwarders}, {outbox_topics} TO <forwarder>;
+GRANT SELECT, INSERT ON {outbox_life} TO <forwarder>;
+GRANT SELECT ON {migrations} TO <forwarder>;
+GRANT SELECT, UPDATE (processed_at), DELETE ON {inbox} TO <forwarder>;
+
+-- admin.Clean.
+GRANT SELECT ON SEQUENCE {outbox_id_seq} TO <cleaner>;
+GRANT SELECT (id, topic, created_at, published_at), DELETE ON {outbox} TO <cleaner>;
+GRANT SELECT, UPDATE (processed_at), DELETE ON {inbox} TO <cleaner>;
+GRANT SELECT (source, message_id, state, done_at), UPDATE (done_at), DELETE ON {queue} TO <cleaner>;
+GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at) ON {audit} TO <cleaner>;
+
+-- Package admin but for Clean. Who did what and why can be written once, and not be changed or deleted.
+GRANT SELECT ON {outbox}, {inbox}, {queue}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <admin>;
+GRANT SELECT ON SEQUENCE {outbox_id_seq}, {queue_id_seq} TO <admin>;
+GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <admin>;
+GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON {inbox} TO <admin>;
+GRANT UPDATE (state, due_at, attempts, crashes, last_error, done_at, owner, locked_until) ON {queue} TO <admin>;
+GRANT INSERT, UPDATE, DELETE ON {outbox_topics} TO <admin>;
+GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, ended_at) ON {audit} TO <admin>;
+
+-- Those who look. For payloads: GRANT SELECT (payload) ON {outbox}, {queue} TO <reader>;
+GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <reader>;
+GRANT SELECT (id, source, message_id, topic, key, state, metadata, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes,
+              last_error, done_at, owner, locked_until) ON {queue} TO <reader>;
+GRANT SELECT ON {inbox}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <reader>;
+GRANT SELECT ON SEQUENCE {outbox_id_seq}, {queue_id_seq} TO <reader>;
+`
