@@ -14,11 +14,16 @@ type boardLog struct {
 	logger watermill.LoggerAdapter
 	obs    *observers
 	since  map[string]time.Time // of topics that pause
+	held   map[string]time.Time // of topics that an operator has paused
 }
 
 func (l *boardLog) report(now time.Time, list []board.Report) {
 	for _, r := range list {
 		fields := watermill.LogFields{"topic": r.Topic}
+		if r.ByOperator {
+			l.operator(now, r, fields)
+			continue
+		}
 		switch r.Kind {
 		case board.TopicPaused:
 			l.paused(now, r, fields.Add(watermill.LogFields{"failures": r.Failures, "wait": r.Wait.String()}))
@@ -40,6 +45,19 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 			l.logger.Info("More messages wait than can be kept in mind; the lane is read again when there is room", watermill.LogFields{"lane": r.Lane})
 		}
 	}
+}
+
+// operator says that somebody has paused or resumed a topic by hand.
+func (l *boardLog) operator(now time.Time, r board.Report, fields watermill.LogFields) {
+	if r.Kind == board.TopicPaused {
+		l.logger.Info("Topic is paused by an operator; its messages wait", fields)
+		l.held[r.Topic] = now
+		l.obs.paused(observe.TopicPaused{Topic: r.Topic, ByOperator: true})
+		return
+	}
+	l.logger.Info("Topic is no longer paused by an operator", fields)
+	l.obs.resumed(observe.TopicResumed{Topic: r.Topic, Duration: now.Sub(l.held[r.Topic]), ByOperator: true})
+	delete(l.held, r.Topic)
 }
 
 // begin returns since when a topic pauses.

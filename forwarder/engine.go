@@ -91,7 +91,7 @@ type statements struct {
 	beginLife, writers, loadHeads, sweep, pending, clean                                       string
 	settlePublished, settleSpan, settleUnlocked, settleFailed                                  string
 	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
-	leave, forget, pause                                                                       string
+	leave, forget, pause, held                                                                 string
 }
 
 func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge, logger watermill.LoggerAdapter) (*engine, error) {
@@ -127,7 +127,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	}
 	e.keeper = keeper{e: e, had: map[int16]int64{}}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
-	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}}
+	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}, held: map[string]time.Time{}}
 	t := cfg.tables
 	e.sql = statements{
 		fetch: t.Render(sqltext.Fetch), fetchRange: t.Render(sqltext.FetchRange), fetchMore: t.Render(sqltext.FetchMore),
@@ -141,7 +141,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		join: t.Render(sqltext.JoinForwarders), createLanes: t.Render(sqltext.CreateLanes),
 		heartbeat: t.Render(sqltext.Heartbeat), members: t.Render(sqltext.Members), lanes: t.Render(sqltext.Lanes),
 		take: t.Render(sqltext.TakeLanes), retake: t.Render(sqltext.RetakeLanes), release: t.Render(sqltext.ReleaseLanes),
-		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics),
+		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics), held: t.Render(sqltext.HeldTopics),
 	}
 	if cfg.Retention == -1 {
 		e.sql.settlePublished, e.sql.settleSpan = t.Render(sqltext.SettlePublishedDelete), t.Render(sqltext.SettleSpanDelete)

@@ -27,6 +27,9 @@ type pause struct {
 // notePauses remembers what reports say of paused topics. It is called under mu.
 func (e *engine) notePauses(now time.Time, reports []board.Report) {
 	for _, r := range reports {
+		if r.ByOperator {
+			continue // that is in the database
+		}
 		switch r.Kind {
 		case board.TopicPaused:
 			p, ok := e.paused[r.Topic]

@@ -19,6 +19,9 @@ func (e *engine) prepare(ctx context.Context) error {
 	if err := schema.Check(checkCtx, (*outbox.DB)(e.db)); err != nil {
 		return err
 	}
+	if err := e.hold(ctx); err != nil { // before anything is read
+		return err
+	}
 	return e.keeper.register(ctx)
 }
 
@@ -45,6 +48,7 @@ func (e *engine) run(ctx context.Context) error {
 	var front, back, settler sync.WaitGroup
 	front.Go(func() { e.read(ctx) })
 	front.Go(func() { e.maintain(ctx) })
+	front.Go(func() { e.obey(ctx) })
 	if !e.cfg.DisableListen {
 		front.Go(func() { e.listen(ctx) })
 	}

@@ -170,6 +170,7 @@ type TopicPaused struct {
 type TopicResumed struct {
 	DB, Scope, Topic string
 	Duration         time.Duration // since it was first told as paused
+	ByOperator       bool          // as in TopicPaused: what else has paused it goes on
 }
 
 // EngineObserver is told of the statements of a forwarder.

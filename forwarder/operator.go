@@ -1,0 +1,46 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+// operatorInterval is how often a forwarder looks which topics an operator has paused.
+const operatorInterval = time.Second
+
+// obey is the goroutine that looks which topics an operator has paused. It is one of its own because an operator who pauses a
+// topic must not wait for a sweep.
+func (e *engine) obey(ctx context.Context) {
+	reading := errorLog{logger: e.logger, what: "Reading which topics are paused"}
+	tick := time.NewTicker(operatorInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			reading.report(e.hold(ctx))
+		}
+	}
+}
+
+// hold has the board hold the topics that an operator has paused.
+func (e *engine) hold(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	topics := []string{}
+	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+		var topic string
+		err := rows.Scan(&topic)
+		topics = append(topics, topic)
+		return err
+	}, e.sql.held)
+	if err != nil {
+		return fmt.Errorf("read paused topics: %w", err)
+	}
+	e.step(func(now time.Time) { e.board.Hold(now, topics) })
+	return nil
+}

@@ -1,0 +1,207 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// refuse has a broker refuse some payloads, until they are taken out again.
+type refuse struct {
+	mu  sync.Mutex
+	bad map[string]bool
+}
+
+func (r *refuse) set(bad ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.bad = map[string]bool{}
+	for _, p := range bad {
+		r.bad[p] = true
+	}
+}
+
+func (r *refuse) answer(_ string, msg *message.Message) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bad[string(msg.Payload)] {
+		return errors.New("refused")
+	}
+	return nil
+}
+
+// patientConfig is quickConfig of a forwarder that tries again after an hour, and looks at its held keys often.
+func patientConfig() forwarder.Config {
+	cfg := quickConfig()
+	cfg.CleanInterval = 50 * time.Millisecond
+	cfg.Backoff = outbox.Backoff{Func: func(int) time.Duration { return time.Hour }}
+	return cfg
+}
+
+// TestRequeuedMessagesKeepTheirOrder requeues dead messages of one key in several batches, with others behind them.
+func TestRequeuedMessagesKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	for _, hold := range []bool{false, true} {
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, attempts, dead_at)
+			SELECT i, 'x', 'k' || i % 3, convert_to(i::text, 'UTF8'), 10, now() FROM generate_series(1, 300) i`)
+		cfg := quickConfig()
+		cfg.HoldDead = hold
+		cfg.CleanInterval = 50 * time.Millisecond
+		w := startForwarder(t, h, cfg)
+		a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 7}, nil)
+		require.NoError(t, err)
+		r, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "x"}})
+		require.NoError(t, err)
+		assert.Equal(t, int64(300), r.Touched)
+		w.wait(t, "all are sent", func() bool { return len(w.all()) == 300 })
+		last := map[string]int{}
+		for _, m := range w.all() {
+			n := 0
+			for _, c := range m.payload {
+				n = 10*n + int(c-'0')
+			}
+			key := itoa(n % 3)
+			assert.Greater(t, n, last[key], "HoldDead %v: %d of key %s comes after %d", hold, n, key, last[key])
+			last[key] = n
+		}
+		assert.Equal(t, "1", value[string](t, h, "SELECT DISTINCT metadata->>'outbox_generation' FROM outbox"))
+	}
+}
+
+// TestBlockedKeysGoOn skips, discards and flushes heads of keys; what is behind them leaves without waiting for their time.
+func TestBlockedKeysGoOn(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	for name, act := range map[string]func(*admin.Admin, context.Context, admin.Act) (admin.Result, error){
+		"skip": (*admin.Admin).SkipHead, "discard": (*admin.Admin).Discard, "flush": (*admin.Admin).Flush, "requeue": (*admin.Admin).Requeue,
+	} {
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		var broker refuse
+		broker.set("bad", "bad without a key")
+		w := startForwarderOn(t, h, patientConfig(), broker.answer)
+		w.publish(t, "x", "k", "bad", "behind")
+		w.publish(t, "x", "", "bad without a key")
+		eventually(t, func() bool { return w.states(t, "true")["failing"] == 2 }, "both failed")
+		broker.set()
+		require.Zero(t, len(w.all()))
+		a := newAdmin(t, h)
+		list, err := a.List(t.Context(), admin.Filter{States: []admin.State{admin.Failing}, Key: "k"}, admin.Page{})
+		require.NoError(t, err)
+		require.Len(t, list.Messages, 1)
+		r, err := act(a, t.Context(), admin.Act{Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Failing}}, Reason: "no"})
+		require.NoError(t, err)
+		switch name {
+		case "skip": // the one without a key holds nobody
+			assert.Equal(t, int64(1), r.Touched)
+			w.arrives(t, "behind")
+			assert.Equal(t, []string{"behind"}, w.payloads())
+		case "discard":
+			assert.Equal(t, int64(2), r.Touched)
+			w.arrives(t, "behind")
+			assert.Equal(t, []string{"behind"}, w.payloads())
+		default:
+			assert.Equal(t, int64(2), r.Touched)
+			w.arrives(t, "bad", "behind", "bad without a key")
+			assert.Equal(t, []string{"bad", "behind"}, w.payloads("k"), name)
+		}
+	}
+}
+
+// TestReplayedMessagesLeaveOnce replays what was published.
+func TestReplayedMessagesLeaveOnce(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	w := startForwarder(t, h, quickConfig())
+	w.publish(t, "x", "k", "1", "2", "3")
+	w.publish(t, "y", "", "4")
+	eventually(t, func() bool { return w.states(t, "true")["done"] == 4 }, "all are settled")
+	r, err := newAdmin(t, h).Replay(t.Context(), admin.Act{Filter: admin.Filter{Key: "k"}})
+	require.NoError(t, err)
+	assert.Equal(t, int64(3), r.Touched)
+	w.wait(t, "three more", func() bool { return len(w.all()) == 7 })
+	eventually(t, func() bool { return w.states(t, "true")["done"] == 4 }, "all are settled again")
+	var again []string
+	for _, m := range w.all()[4:] {
+		again = append(again, m.payload)
+	}
+	assert.Equal(t, []string{"1", "2", "3"}, again)
+}
+
+// pauseLog remembers which topics were told as paused and resumed.
+type pauseLog struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *pauseLog) TopicPaused(_ context.Context, p observe.TopicPaused) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.ByOperator {
+		l.lines = append(l.lines, "paused "+p.Topic)
+	}
+}
+
+func (l *pauseLog) TopicResumed(_ context.Context, p observe.TopicResumed) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.ByOperator {
+		l.lines = append(l.lines, "resumed "+p.Topic)
+	}
+}
+
+// TestOperatorPausesATopic pauses a topic before a forwarder starts and while it runs.
+func TestOperatorPausesATopic(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	a := newAdmin(t, h)
+	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "closed", Reason: "they asked us to"}))
+	var seen pauseLog
+	w := startForwarder(t, h.seenBy(t, &seen), quickConfig())
+	w.publish(t, "closed", "k", "1")
+	w.publish(t, "open", "k", "2") // behind it: a key is one order
+	w.publish(t, "open", "", "3")
+	w.publish(t, "closed", "", "4")
+	w.arrives(t, "3")
+	s, err := a.Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	require.Equal(t, "closed", s.Topics[0].Topic)
+	assert.True(t, s.Topics[0].Paused)
+	assert.Equal(t, "operator", s.Topics[0].PausedBy[0].By)
+	assert.Equal(t, "alice: they asked us to", s.Topics[0].PausedBy[0].Reason)
+
+	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "open"}))
+	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 2 }, "both are held")
+	w.publish(t, "open", "", "5")
+	w.publish(t, "third", "", "6")
+	w.arrives(t, "6")
+	assert.Equal(t, []string{"3", "6"}, w.payloads())
+
+	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "closed"}))
+	w.arrives(t, "1", "4")
+	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "open", Reason: "better"}))
+	w.arrives(t, "2", "5")
+	assert.Equal(t, []string{"1", "2"}, w.payloads("k"))
+	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 4 }, "it is told")
+	assert.Equal(t, []string{"paused closed", "paused open", "resumed closed", "resumed open"}, seen.lines)
+	log, _, err := a.Audit(t.Context(), admin.Page{})
+	require.NoError(t, err)
+	require.Len(t, log, 4)
+	assert.Equal(t, "resume", log[0].Action)
+	assert.Equal(t, "open", log[0].Filter.Topic)
+	assert.Equal(t, int64(1), log[0].Result.Touched)
+}
