@@ -47,13 +47,13 @@ const (
 	// Arguments: those of CountInboxDead.
 	CountInboxFailing = countConsumers + inboxFailing + countNextConsumer + inboxFailing + countedInbox + inboxFailing + countedInboxEnd
 
-	// ShowInbox describes messages.
+	// ShowInbox describes messages. The LIMIT has each looked up by the primary key, whatever the planner thinks of the table.
 	//
 	// Arguments: consumers, messages.
 	ShowInbox = `SELECT i.consumer, i.message_id, ` + InboxState + `, i.attempts, coalesce(left(i.last_error, 1024), ''),
        ` + receivedAt + `, CASE WHEN i.dead_at BETWEEN ` + readable + ` THEN i.dead_at END, CASE WHEN i.processed_at BETWEEN ` + readable + ` THEN i.processed_at END
   FROM unnest($1::text[], $2::text[]) AS w(consumer, message_id)
-  JOIN {inbox} i ON i.consumer = w.consumer AND i.message_id = w.message_id`
+ CROSS JOIN LATERAL (SELECT * FROM {inbox} i WHERE i.consumer = w.consumer AND i.message_id = w.message_id LIMIT 1) i`
 
 	// RequeueInbox makes dead messages processable again, with all their attempts and all the time for them. revived gives
 	// the next dead letter another UUID, should it come to that.
@@ -146,9 +146,11 @@ SELECT c.consumer, r.n, r.n >= bound.n, coalesce(r.oldest, 0)
  WHERE c.consumer IS NOT NULL`
 
 	actInbox = `WITH free AS MATERIALIZED (
-    SELECT i.consumer, i.message_id FROM {inbox} i
-     WHERE (i.consumer, i.message_id) IN (SELECT * FROM unnest($1::text[], $2::text[])) AND ` + InboxState + ` = ANY ($3::text[])
-     ORDER BY i.consumer, i.message_id FOR UPDATE OF i SKIP LOCKED
+    SELECT r.consumer, r.message_id
+      FROM unnest($1::text[], $2::text[]) AS w(consumer, message_id) CROSS JOIN LATERAL (
+           SELECT i.consumer, i.message_id FROM {inbox} i
+            WHERE i.consumer = w.consumer AND i.message_id = w.message_id AND ` + InboxState + ` = ANY ($3::text[])
+            LIMIT 1 FOR UPDATE OF i SKIP LOCKED) r
 ), changed AS (
     `
 	actedInbox = `

@@ -82,7 +82,9 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
 	ShowQueue = `SELECT q.source, q.message_id, q.topic, q.key, ` + QueueState + `, q.attempts, coalesce(left(q.last_error, 1024), ''), q.metadata::text,
        ` + firstSeenAt + `, CASE WHEN q.due_at BETWEEN ` + readable + ` THEN q.due_at END, CASE WHEN q.done_at BETWEEN ` + readable + ` THEN q.done_at END
   FROM unnest($1::text[], $2::text[]) AS w(source, message_id)
-  JOIN {queue} q ON q.source = w.source AND q.message_id = w.message_id`
+ CROSS JOIN LATERAL (
+       SELECT q.source, q.message_id, q.topic, q.key, q.state, q.attempts, q.last_error, q.metadata, q.first_seen_at, q.due_at, q.done_at
+         FROM {queue} q WHERE q.source = w.source AND q.message_id = w.message_id LIMIT 1) q`
 
 	// QueuePayload reads the payload of one message.
 	//
@@ -138,10 +140,11 @@ UNION ALL
 
 	// A message that somebody works on is left to him, and one that has no topic, and so no work, as it is.
 	actQueue = `WITH free AS MATERIALIZED (
-    SELECT q.source, q.message_id FROM {queue} q
-     WHERE (q.source, q.message_id) IN (SELECT * FROM unnest($1::text[], $2::text[])) AND ` + QueueState + ` = ANY ($3::text[])
-       AND q.owner IS NULL AND q.topic <> ''
-     ORDER BY q.source, q.message_id FOR UPDATE OF q SKIP LOCKED
+    SELECT r.source, r.message_id
+      FROM unnest($1::text[], $2::text[]) AS w(source, message_id) CROSS JOIN LATERAL (
+           SELECT q.source, q.message_id FROM {queue} q
+            WHERE q.source = w.source AND q.message_id = w.message_id AND ` + QueueState + ` = ANY ($3::text[])
+              AND q.owner IS NULL AND q.topic <> '' LIMIT 1 FOR UPDATE OF q SKIP LOCKED) r
 ), changed AS (
     `
 	actedQueue = `

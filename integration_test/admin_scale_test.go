@@ -1,0 +1,176 @@
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// statementLog is a tracer that remembers statements with their arguments.
+type statementLog struct {
+	mu  sync.Mutex
+	all []pgx.TraceQueryStartData
+}
+
+func (l *statementLog) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx.Value(explaining{}) == nil {
+		l.all = append(l.all, data)
+	}
+	return ctx
+}
+
+func (l *statementLog) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (l *statementLog) take() []pgx.TraceQueryStartData {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.all
+	l.all = nil
+	return all
+}
+
+// explaining marks the context of what is not to be remembered.
+type explaining struct{}
+
+// TestAdminAtScale makes every call that looks, and dry runs of those that act, and asks for the plan of each statement: none may
+// walk a whole table. The long variant has 10,000,000 rows, 1,000,000 of them dead, and no call may take 200 ms.
+func TestAdminAtScale(t *testing.T) {
+	t.Parallel()
+	rows, others, long := 100_000, 50_000, os.Getenv("OUTBOX_LONG") != ""
+	if long {
+		rows, others = 10_000_000, 1_000_000
+	}
+	var seen statementLog
+	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
+	for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
+		h.exec(t, "ALTER TABLE "+table+" SET UNLOGGED") // the planner does not care
+		h.exec(t, "ALTER TABLE "+table+" SET (autovacuum_enabled = off)")
+	}
+	// Of 20 rows 15 are published, 2 dead, 2 ready, and one is delayed or, in one of ten cases, failing.
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at, due_at, attempts, last_error, published_at, dead_at)
+		SELECT i, 'topic-' || i % 50, CASE WHEN i % 4 > 0 THEN 'key-' || i % 10007 ELSE '' END, '\x00', now() - ($1::int - i) * interval '1 ms',
+		       CASE i % 20 WHEN 1 THEN now() + i % 1009 * interval '1 minute' WHEN 2 THEN now() WHEN 12 THEN now() END,
+		       CASE i % 20 WHEN 1 THEN (i % 200 = 1)::int WHEN 2 THEN 10 WHEN 12 THEN 10 ELSE 0 END,
+		       CASE WHEN i % 20 IN (2, 12) OR i % 200 = 1 THEN 'broker ' || i || ' says: topic "' || i % 50 || '" is away for the ' || i % 7 || 'th time, ' || repeat('x', i % 11) END,
+		       CASE WHEN i % 20 NOT IN (1, 2, 12, 4, 14) THEN now() - ($1::int - i) * interval '1 ms' END,
+		       CASE WHEN i % 20 IN (2, 12) THEN now() END
+		  FROM generate_series(1, $1::int) i`, rows)
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, processed_at, dead_at, attempts, last_error)
+		SELECT 'shop/' || i % 20, i, now() - i * interval '1 ms', CASE WHEN i % 20 > 1 THEN now() END, CASE WHEN i % 20 = 1 THEN now() END, 1, 'order ' || i || ' is bad'
+		  FROM generate_series(1, $1::int) i`, others)
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, first_seen_at, due_at, attempts, last_error, done_at)
+		SELECT 'shop', i, 'topic-' || i % 20, CASE i % 20 WHEN 1 THEN 'dead' WHEN 2 THEN 'processing' WHEN 3 THEN 'processing' ELSE 'done' END, now(),
+		       CASE i % 20 WHEN 3 THEN now() + interval '1 hour' END, 1, 'order ' || i || ' is bad', CASE WHEN i % 20 > 3 THEN now() END
+		  FROM generate_series(1, $1::int) i`, others)
+	a := newAdmin(t, h)
+	check := func(t *testing.T, name string, call func() error) {
+		seen.take()
+		best := time.Hour
+		for range map[bool]int{false: 1, true: 3}[long] {
+			begun := time.Now()
+			require.NoError(t, call(), name)
+			best = min(best, time.Since(begun))
+		}
+		if long {
+			t.Logf("%s: %s", name, best.Round(time.Millisecond))
+			assert.Less(t, best, 200*time.Millisecond, name)
+		}
+		known := map[string]bool{}
+		for _, s := range seen.take() {
+			if known[s.SQL] || !strings.Contains(s.SQL, "outbox") && !strings.Contains(s.SQL, "inbox") {
+				continue
+			}
+			known[s.SQL] = true
+			var text []byte
+			ctx := context.WithValue(t.Context(), explaining{}, true)
+			require.NoError(t, h.pool.QueryRow(ctx, "EXPLAIN (FORMAT JSON) "+s.SQL, s.Args...).Scan(&text), name)
+			var root []struct{ Plan plan }
+			require.NoError(t, json.Unmarshal(text, &root))
+			for _, table := range root[0].Plan.wholeTables() {
+				assert.NotContains(t, []string{"outbox", "inbox", "inbox_queue"}, table, "%s walks all of it: %s", name, s.SQL)
+			}
+		}
+	}
+	all := func(t *testing.T) {
+		for _, in := range []admin.Table{admin.Outbox, admin.Inbox, admin.Queue} {
+			for _, state := range []admin.State{"", admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done} {
+				if in == admin.Inbox && (state == admin.Ready || state == admin.Delayed) {
+					continue
+				}
+				for _, f := range []admin.Filter{{}, {Topic: "topic-2"}, {Key: "key-17"}, {Consumer: "shop/1"}, {ErrorContains: "nothing says this"}, {ErrorGroup: "0123456789abcdef"}, {After: time.Now().Add(-time.Hour)}, {IDs: []string{"12"}}} {
+					if in == admin.Inbox && f.Topic+f.Key != "" || in == admin.Outbox && f.Consumer != "" || in != admin.Outbox && f.IDs != nil {
+						continue
+					}
+					if f.In = in; state != "" {
+						f.States = []admin.State{state}
+					}
+					name, _ := json.Marshal(f)
+					check(t, "list "+string(name), func() error { _, err := a.List(t.Context(), f, admin.Page{}); return err })
+					if state == admin.Dead || state == admin.Failing {
+						check(t, "groups "+string(name), func() error { _, err := a.ErrorGroups(t.Context(), f); return err })
+					}
+				}
+			}
+		}
+		check(t, "stats", func() error { _, err := a.Stats(t.Context(), admin.StatsConfig{}); return err })
+		check(t, "get", func() error { _, err := a.Get(t.Context(), admin.Outbox, "12"); return err })
+		check(t, "audit", func() error { _, _, err := a.Audit(t.Context(), admin.Page{}); return err })
+		for _, in := range []admin.Table{admin.Outbox, admin.Inbox, admin.Queue} {
+			few := admin.Act{Limit: 50, Reason: "a try", Filter: admin.Filter{In: in, All: true}}
+			check(t, "requeue in "+in.String(), func() error { _, err := a.Requeue(t.Context(), few); return err })
+			check(t, "discard in "+in.String(), func() error { _, err := a.Discard(t.Context(), few); return err })
+		}
+		check(t, "replay", func() error {
+			_, err := a.Replay(t.Context(), admin.Act{Limit: 50, Filter: admin.Filter{All: true}})
+			return err
+		})
+		check(t, "flush", func() error {
+			_, err := a.Flush(t.Context(), admin.Act{Limit: 50, Filter: admin.Filter{All: true}})
+			return err
+		})
+		check(t, "dry run", func() error {
+			_, err := a.Requeue(t.Context(), admin.Act{DryRun: true, Limit: 1000, Filter: admin.Filter{Topic: "topic-2"}})
+			return err
+		})
+	}
+	if !long {
+		for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
+			h.exec(t, "ANALYZE "+table)
+		}
+		all(t)
+		return
+	}
+	t.Run("never analyzed", all)
+	for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
+		h.exec(t, "ANALYZE "+table)
+	}
+	t.Run("analyzed", all)
+	begun := time.Now()
+	r, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "topic-2"}})
+	require.NoError(t, err)
+	t.Logf("requeued %d in %s", r.Touched, time.Since(begun).Round(time.Millisecond))
+}
+
+// wholeTables are the tables that a plan walks as a whole.
+func (p plan) wholeTables() (list []string) {
+	if p.Type == "Seq Scan" || p.Type == "Parallel Seq Scan" {
+		list = append(list, p.Relation)
+	}
+	for _, child := range p.Plans {
+		list = append(list, child.wholeTables()...)
+	}
+	return list
+}
