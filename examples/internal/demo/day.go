@@ -71,6 +71,9 @@ func (d *day) open(ctx context.Context, e Example) error {
 	if err := booking.CreateTables(ctx, d.pool); err != nil {
 		return err
 	}
+	if d.at.Postgres, d.at.Forwarder, err = logins(ctx, d.pool, d.at.Postgres, "r"+run); err != nil {
+		return err
+	}
 	return d.broker.Provision(ctx, d.at)
 }
 

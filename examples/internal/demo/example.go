@@ -12,11 +12,12 @@ import (
 
 // Addresses say where everything is.
 type Addresses struct {
-	Postgres string // URL
-	Broker   string // URL, or host:port
-	Orders   string // topic that is consumed
-	Bookings string // topic that is published to
-	Consumer string // durable consumer, or consumer group, of the service
+	Postgres  string // URL with the login of the service
+	Forwarder string // the same with the login of a process that forwards only
+	Broker    string // URL, or host:port
+	Orders    string // topic that is consumed
+	Bookings  string // topic that is published to
+	Consumer  string // durable consumer, or consumer group, of the service
 }
 
 // Example is what the examples differ in.

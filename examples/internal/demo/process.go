@@ -79,7 +79,7 @@ func forward(ctx context.Context, e Example, logger watermill.LoggerAdapter) err
 		defer cancel()
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}()
-	pool, err := pgxpool.New(ctx, at.Postgres)
+	pool, err := pgxpool.New(ctx, at.Forwarder)
 	if err != nil {
 		return err
 	}
