@@ -115,6 +115,7 @@ func TestServerWithOtherRows(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
 				server, h := ownMigratedServer(t)
 				publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})

@@ -231,8 +231,11 @@ func TestPublishNothing(t *testing.T) {
 
 func TestPublishManyKeepsTheirOrder(t *testing.T) {
 	t.Parallel()
-	const n = 100_000
 	forEachHandle(t, func(t *testing.T, h handle) {
+		n := 20_000
+		if h.name == "pgx" { // the statements are the same over all handles
+			n *= 5
+		}
 		pub := newOutboxPublisher(t, h)
 		msgs := make([]*message.Message, n)
 		uuids := make([]string, n)

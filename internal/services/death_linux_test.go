@@ -19,7 +19,7 @@ import (
 func helper() int {
 	StopOnSignal()
 	ctx := context.Background()
-	opts := Options{Log: io.Discard}
+	opts := Options{Log: io.Discard, QuickStart: true}
 	p, err := StartPostgres(ctx, opts)
 	if err != nil {
 		fmt.Println("error", err)

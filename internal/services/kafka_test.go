@@ -51,7 +51,7 @@ func wantPartitions(ctx context.Context, t *testing.T, brokers []string, topic s
 func TestKafka(t *testing.T) {
 	t.Parallel()
 	ctx := within(t, 5*time.Minute)
-	k, err := StartKafka(ctx, Options{Log: io.Discard})
+	k, err := StartKafka(ctx, Options{Log: io.Discard, QuickStart: true})
 	must(t, err)
 	if k.Fake() {
 		must(t, k.Close())
@@ -85,7 +85,7 @@ func TestKafkaFake(t *testing.T) {
 	t.Setenv("JAVA_HOME", "")
 	t.Setenv("CI", "")
 	var log bytes.Buffer
-	k, err := StartKafka(ctx, Options{Log: &log})
+	k, err := StartKafka(ctx, Options{Log: &log, QuickStart: true})
 	must(t, err)
 	defer k.Close()
 	if !k.Fake() {
