@@ -409,3 +409,25 @@ func TestManyHeldKeysAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatFellDueOfADeadTopic is more than a read of a lane returns, and parked. What fell due later on another topic is published
+// all the same.
+func TestWhatFellDueOfADeadTopic(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	const insert = `insert into outbox (uuid, topic, payload, due_at) select u, $1, 'm', now() - $2 * interval '1 second'
+  from (select $1 || g as u from generate_series(1, 64 * $3) g) c where hashtext(u) & 63 = 0 limit $3`
+	h.exec(t, insert, "down", 3600, 9000)
+	h.exec(t, insert, "up", 1, 5)
+	w := startForwarderOn(t, h, classifyingConfig(), func(topic string, _ *message.Message) error {
+		if topic == "down" {
+			return errDown
+		}
+		return nil
+	})
+	w.wait(t, "what fell due on the other topic is published", func() bool {
+		return h.count(t, "select count(*) from outbox where topic = 'up' and published_at is null") == 0
+	})
+	assert.Equal(t, h.count(t, "select count(*) from outbox where topic = 'down'"), h.count(t, "select count(*) from outbox where published_at is null and attempts = 0"))
+}
