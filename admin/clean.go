@@ -61,7 +61,11 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		}
 	}
 	if cfg.InboxRetention > 0 {
-		if r.Inbox, err = clean.Inbox(ctx, a.db, cfg.InboxRetention, max(a.cfg.QueryTimeout, time.Second)); err != nil {
+		timeout := a.cfg.QueryTimeout
+		if timeout < 0 {
+			timeout = 24 * time.Hour
+		}
+		if r.Inbox, err = clean.Inbox(ctx, a.db, cfg.InboxRetention, timeout); err != nil {
 			return r, err
 		}
 	}

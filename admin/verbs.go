@@ -15,8 +15,9 @@ var (
 // Requeue tries messages again that are dead, with all their attempts; in the outbox also those of Filter.States Failing, and
 // those that were Discarded.
 //
-// Messages of the outbox leave in the order of their ids, after what of their key has left already, and under the same UUIDs.
-// An inbox knows a copy for as long as its retention; JetStream is told another generation, or it would swallow the message as a copy.
+// Messages of the outbox leave under the same UUIDs, after what of their key has left already; what is behind them waits. Those of
+// one key that come back together may leave in another order than that of their ids. An inbox knows a copy for as long as its
+// retention; JetStream is told another generation, or it would swallow the message as a copy.
 //
 // A message in the inbox is handled when it is delivered next: somebody must deliver it. Send its dead letter to the
 // handler's topic instead, and leave the inbox alone, if nobody will; not both, or it is handled twice.
@@ -30,8 +31,7 @@ func (a *Admin) Requeue(ctx context.Context, act Act) (Result, error) {
 
 // Discard settles messages that are never to be sent, or handled: dead ones, or those of Filter.States. They keep their
 // payload and the reason, hold no key, and are deleted as what is done is. Requeue brings them back until then, but for those of
-// the queue, which are done like any other.
-// One that a forwarder is publishing at that moment still leaves.
+// the queue, which are done like any other. One that a forwarder is publishing at that moment still leaves.
 func (a *Admin) Discard(ctx context.Context, act Act) (Result, error) {
 	return a.run(ctx, discard, act)
 }
