@@ -32,6 +32,7 @@ type claimed struct {
 	acking bool        // its ack is under way after the handler; guarded by loop.mu
 	locked atomic.Bool // it was acked in a transaction, whose lock keeps it: its lease needs no renewal
 	acked  atomic.Bool // that transaction has committed
+	again  atomic.Bool // its lease ran out, and it was claimed here once more, while its handler was still running
 
 	mu     sync.Mutex
 	until  time.Time               // when the lease may be over

@@ -68,7 +68,12 @@ func (h Handler) validate(field string) error {
 func (d *Dispatcher) process(c *claimed, h Handler) {
 	ctx, ended := d.started(c.context(), c)
 	attempts, err := 0, errGoexit
-	defer func() { ended(d.settle(c, h, err), attempts, err) }() // also if the handler ends the goroutine
+	defer func() { // also if the handler ends the goroutine
+		if err != nil && context.Cause(ctx) == ErrLeaseLost {
+			err = fmt.Errorf("%w: %w", ErrLeaseLost, err)
+		}
+		ended(d.settle(c, h, err), attempts, err)
+	}()
 	if h.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, h.Timeout)
@@ -159,7 +164,10 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 		c.ack()
 		return observe.RolledBack
 	case errors.Is(err, ErrLeaseLost):
-		d.logger.Info("A message is somebody else's: its lease ran out before it could be handled here", c.fields())
+		d.logger.Info("The lease of a message ran out before it was handled here; it is somebody else's, or will be", c.fields())
+		if c.again.Load() { // it was charged when it was taken away
+			c.release(0, "")
+		}
 		return observe.Duplicate
 	case context.Cause(c.loop.work) == errStopped:
 		c.release(0, "")

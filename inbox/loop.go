@@ -153,7 +153,11 @@ func (l *loop) look(ctx context.Context, ln *line, n int) error {
 		started := 0
 		for i, msg := range found.msgs {
 			if c := l.claimed[msg.ID]; c != nil { // its lease ran out here, and it has not returned yet
+				c.again.Store(true)
 				c.extend(begun.Add(l.cfg.lease))
+				if i == 0 && found.suspect {
+					suspects.release()
+				}
 				continue
 			}
 			l.start(&claimed{Message: msg, loop: l, line: ln, suspect: i == 0 && found.suspect}, begun.Add(l.cfg.lease))
@@ -202,6 +206,9 @@ func (l *loop) returned(c *claimed) {
 	}
 	l.step(func() {
 		l.schedule.done(c.line)
+		if c.suspect { // the next one may come
+			l.schedule.woken(time.Now())
+		}
 		if !c.acking {
 			l.forget(c)
 		}
