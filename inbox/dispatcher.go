@@ -74,10 +74,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.mu.Unlock()
 	defer close(d.done)
 	defer d.loop.begin(ctx)()
-	u := upkeep{store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval}
-	if d.cfg.OnDead != nil {
-		u.bury = d.buryExpired
-	}
+	u := d.upkeep()
 	if err := u.once(ctx); err != nil {
 		d.loop.refuse()
 		if ctx.Err() != nil {
@@ -141,6 +138,14 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 		end()
 		return errors.Join(err, <-ended)
 	}
+}
+
+func (d *Dispatcher) upkeep() upkeep {
+	u := upkeep{store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval}
+	if d.cfg.OnDead != nil {
+		u.bury = d.buryExpired
+	}
+	return u
 }
 
 // handle does what is to be done with a message, which has a place and a goroutine of its own.

@@ -72,14 +72,17 @@ func (l *loop) begin(ctx context.Context) (end func()) {
 }
 
 // run claims until ctx is over, and returns when all that it has begun has ended, or could not be made to.
-func (l *loop) run(ctx context.Context) {
+func (l *loop) run(ctx context.Context) { l.serve(ctx, l.claim) }
+
+// serve is run with somebody else's claiming, which returns when ctx is over.
+func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	defer l.store.db.OnCommit(l.wake)()
 	var helpers sync.WaitGroup
 	over, end := context.WithCancel(l.base)
 	helpers.Go(func() { l.renew(over) })
 	helpers.Go(l.acks.run)
 	close(l.running)
-	l.claim(ctx)
+	claim(ctx)
 	l.stop()
 	end()
 	l.acks.stop()
@@ -115,7 +118,8 @@ func (l *loop) claim(ctx context.Context) {
 		var wait time.Duration
 		l.step(func() { ln, n, wait = l.schedule.look(time.Now()) })
 		if ln != nil {
-			report.tell(l.look(ctx, ln, n))
+			_, _, err := l.look(ctx, ln, n)
+			report.tell(err)
 			continue
 		}
 		timer.Reset(wait)
@@ -127,8 +131,8 @@ func (l *loop) claim(ctx context.Context) {
 	}
 }
 
-// look claims up to n messages and starts their handlers.
-func (l *loop) look(ctx context.Context, ln *line, n int) error {
+// look claims up to n messages and starts their handlers. It returns how many, and whether there may be more.
+func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full bool, err error) {
 	var counts []*drain
 	l.step(func() {
 		if len(l.claimed) == 0 {
@@ -147,10 +151,9 @@ func (l *loop) look(ctx context.Context, ln *line, n int) error {
 	}
 	if ctx.Err() != nil {
 		l.giveBack(found)
-		return nil
+		return 0, false, nil
 	}
 	l.step(func() {
-		started := 0
 		for i, msg := range found.msgs {
 			if c := l.claimed[msg.ID]; c != nil { // its lease ran out here, and it has not returned yet
 				c.again.Store(true)
@@ -166,7 +169,7 @@ func (l *loop) look(ctx context.Context, ln *line, n int) error {
 		l.schedule.looked(begun, time.Now(), ln, started, found.full && err == nil)
 		l.drained(counts, ln, err == nil && len(found.msgs) == 0)
 	})
-	return err
+	return started, found.full && err == nil, err
 }
 
 // giveBack returns what nobody has begun to handle.

@@ -1,0 +1,115 @@
+package integration_test
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// slowProxy passes on what the client says after a delay.
+type slowProxy struct {
+	url   string
+	delay atomic.Int64
+}
+
+func newSlowProxy(t testing.TB, database string, delay time.Duration) *slowProxy {
+	t.Helper()
+	u, err := url.Parse(database)
+	require.NoError(t, err)
+	upstream := u.Host
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	u.Host = listener.Addr().String()
+	p := &slowProxy{url: u.String()}
+	p.delay.Store(int64(delay))
+	var running sync.WaitGroup
+	over := make(chan struct{})
+	running.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", upstream)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			cut := sync.OnceFunc(func() { client.Close(); server.Close() })
+			running.Go(func() {
+				defer cut()
+				buf := make([]byte, 64<<10)
+				for {
+					n, err := client.Read(buf)
+					if err != nil {
+						return
+					}
+					select {
+					case <-time.After(time.Duration(p.delay.Load())):
+					case <-over:
+						return
+					}
+					if _, err := server.Write(buf[:n]); err != nil {
+						return
+					}
+				}
+			})
+			running.Go(func() { defer cut(); pass(client, server) })
+			running.Go(func() { <-over; cut() })
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		close(over)
+		running.Wait()
+	})
+	return p
+}
+
+func pass(to, from net.Conn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// newSilentServer takes connections and never says anything.
+func newSilentServer(t testing.TB) (dsn string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	running.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		running.Wait()
+		for _, conn := range conns {
+			conn.Close()
+		}
+	})
+	return fmt.Sprintf("postgres://me:secret@%s/nowhere?sslmode=disable&connect_timeout=2", listener.Addr())
+}
