@@ -25,9 +25,8 @@ type GroupConfig struct {
 	LookInterval time.Duration
 	// IdleAfter is how long a forwarder must have had nothing to do to be stopped; default 1 min.
 	IdleAfter time.Duration
-	// MaxActive is how many forwarders run at once; default 12. When more are wanted they take turns: those with nothing to do are
-	// stopped first, and then those that have run for 10 s. One whose database does not answer does not count. Each uses up to
-	// three connections at a time: let fleet.Config.MaxConns be more than three times MaxActive.
+	// MaxActive is how many forwarders run at once; default 32. When more are wanted they take turns: those with nothing to do are
+	// stopped first, and then those that have run for 10 s. One whose database does not answer does not count.
 	MaxActive int
 }
 
@@ -51,7 +50,7 @@ const (
 func (c *GroupConfig) setDefaults() {
 	fill(&c.LookInterval, time.Second)
 	fill(&c.IdleAfter, time.Minute)
-	fill(&c.MaxActive, 12)
+	fill(&c.MaxActive, 32)
 	c.Forwarder.pooled, c.Forwarder.DisableListen = true, true
 	c.Forwarder.Topics, c.Forwarder.Routes = slices.Clone(c.Forwarder.Topics), maps.Clone(c.Forwarder.Routes)
 	scope := c.Forwarder.Scope

@@ -1,0 +1,239 @@
+package integration_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// traffic writes to tenants and knows what it wrote when.
+type traffic struct {
+	mu   sync.Mutex
+	sent map[string]time.Time // by payload, before the commit
+}
+
+// write publishes n messages a tenant, one each pause, as another process would.
+func (tr *traffic) write(t testing.TB, phase string, n int, pause time.Duration, tenants ...tenant) {
+	var writers sync.WaitGroup
+	for i, who := range tenants {
+		writers.Go(func() {
+			pub, err := outbox.NewPublisher(who.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			next := time.Now().Add(pause * time.Duration(i) / time.Duration(len(tenants)))
+			for k := range n {
+				time.Sleep(time.Until(next)) // the pace of the load, which nothing waits for
+				next = next.Add(pause)
+				payload := fmt.Sprintf("%s %s %d", phase, who.Key, k)
+				tr.mu.Lock()
+				tr.sent[payload] = time.Now()
+				tr.mu.Unlock()
+				if err := pub.Publish("events", newMessage(payload)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+}
+
+// arrives waits until all that was written has arrived, for as long as some of it does within patience.
+func (tr *traffic) arrives(t testing.TB, b *fakeBroker) {
+	t.Helper()
+	tr.mu.Lock()
+	payloads := slices.Collect(maps.Keys(tr.sent))
+	tr.mu.Unlock()
+	for some := range slices.Chunk(payloads, 20) {
+		b.arrives(t, some...)
+	}
+}
+
+// slowest returns percentiles of how long messages of a phase took to arrive, of the tenants that have been there all the time.
+func (tr *traffic) slowest(b *fakeBroker, phase string, tenants ...tenant) (p50, p99 time.Duration) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	known := map[string]bool{}
+	for _, who := range tenants {
+		known[who.Key] = true
+	}
+	var took []time.Duration
+	for _, msg := range b.all() {
+		var in, key string
+		var k int
+		if _, err := fmt.Sscanf(msg.payload, "%s %s %d", &in, &key, &k); err == nil && in == phase && known[key] {
+			took = append(took, msg.at.Sub(tr.sent[msg.payload]))
+		}
+	}
+	slices.Sort(took)
+	return took[len(took)/2], took[len(took)*99/100]
+}
+
+// Many databases, of which one cannot be reached, one takes five seconds for each answer, and some come and go: nothing is lost, the
+// others are as fast as without those, and there are never more connections than there may be. OUTBOX_LONG has 20 databases
+// and 200 schemas.
+func TestFleetManyDatabases(t *testing.T) {
+	t.Parallel()
+	databases, schemas, maxConns, messages := 3, 24, 20, 5
+	if long {
+		databases, schemas, maxConns, messages = 20, 200, 40, 20
+	}
+	pause := 500 * time.Millisecond
+	var steady []tenant
+	for i := range databases {
+		steady = append(steady, newTenants(t, fmt.Sprintf("db-%02d", i), 0)...)
+	}
+	shared := newTenants(t, "schema", schemas)
+	const restless = 5
+	coming := shared[:restless]
+	steady = append(steady, shared[restless:]...)
+	slow := newTenants(t, "slow", 0)[0]
+	proxy := newSlowProxy(t, slow.DSN, 5*time.Second)
+	slow.DSN = proxy.url
+
+	r := newRegistry(targetsOf(append(slices.Clone(steady), coming...)...)...)
+	log := newLogCapture(t)
+	f := runFleet(t, r, fleet.Config{RefreshInterval: 100 * time.Millisecond, MaxConns: maxConns}, log)
+	broker := newFakeBroker()
+	cfg := quickGroup()
+	cfg.LookInterval, cfg.IdleAfter = 200*time.Millisecond, time.Second
+	cfg.Forwarder.PollInterval, cfg.Forwarder.LeaseTTL = 200*time.Millisecond, 5*time.Second
+	runGroup(t, f, broker, cfg, log)
+
+	count := startCounting(t, shared[0].handle, "fleet-"+t.Name())
+	load := &traffic{sent: map[string]time.Time{}}
+	load.write(t, "warm", 1, pause, append(slices.Clone(steady), coming...)...)
+	load.arrives(t, broker)
+	load.write(t, "control", messages, pause, steady...)
+
+	r.add(slow.Target, fleet.Target{Key: "away", DSN: newSilentServer(t)})
+	var trouble sync.WaitGroup
+	over := make(chan struct{})
+	trouble.Go(func() {
+		for i := 0; ; i++ {
+			who := coming[i%len(coming)]
+			r.remove(who.Key)
+			select {
+			case <-over:
+				r.add(who.Target)
+				return
+			case <-time.After(300 * time.Millisecond): // how long it is away
+				r.add(who.Target)
+			}
+		}
+	})
+	trouble.Go(func() { load.write(t, "restless", messages, pause, coming...) })
+	trouble.Go(func() { load.write(t, "slow", messages, pause, slow) })
+	load.write(t, "trouble", messages, pause, steady...)
+	close(over)
+	trouble.Wait()
+	proxy.delay.Store(0)
+	load.arrives(t, broker)
+
+	most := count()
+	assert.LessOrEqual(t, most, maxConns)
+	p50, control := load.slowest(broker, "control", steady...)
+	p50Trouble, p99 := load.slowest(broker, "trouble", steady...)
+	t.Logf("%d databases and %d schemas: p50 %s, p99 %s; with one that is away, one slow, and %d that come and go: p50 %s, p99 %s; %d connections of %d",
+		databases, schemas, p50.Round(time.Millisecond), control.Round(time.Millisecond), restless,
+		p50Trouble.Round(time.Millisecond), p99.Round(time.Millisecond), most, maxConns)
+	assert.Less(t, p99, 3*control+time.Second, "the others were slowed down")
+	eventually(t, func() bool { return log.count("cannot be looked at") > 0 }, "the log says what cannot be reached")
+	for _, who := range append(steady, coming...) {
+		eventually(t, func() bool { return who.asleep(t) }, "%s sleeps", who.Key)
+	}
+	printIdleCost(t, cfg.LookInterval, steady[0], shared[0], schemas)
+	printLooks(t, shared)
+}
+
+// printLooks says how long looks take.
+func printLooks(t testing.TB, tenants []tenant) {
+	ctx := t.Context()
+	direct := newPgxHandle(t, tenants[0].DSN)
+	names := make([]string, len(tenants))
+	for i, who := range tenants {
+		names[i] = (*core.DB)(who.db).Render("{outbox_id_seq}")
+	}
+	look := (*core.DB)(tenants[0].db).Render(sqltext.Look)
+	median := func(what func() error) time.Duration {
+		var took []time.Duration
+		for range 21 {
+			begun := time.Now()
+			require.NoError(t, what())
+			took = append(took, time.Since(begun))
+		}
+		slices.Sort(took)
+		return took[len(took)/2].Round(10 * time.Microsecond)
+	}
+	exec := func(query string, args ...any) func() error {
+		return func() error { _, err := (*core.DB)(direct.db).Exec(ctx, query, args...); return err }
+	}
+	t.Logf("medians: a look %s, at everything %s, at the numbers of %d schemas %s, connecting, looking and closing %s",
+		median(exec(look, int64(1), false, []string{})), median(exec(look, int64(1), true, []string{})),
+		len(tenants), median(exec(sqltext.LookMany, names)),
+		median(func() error {
+			direct.pool.Reset()
+			return exec(look, int64(1), false, []string{})()
+		}))
+}
+
+// startCounting counts the connections of an application until the function returned is called, which says how many they
+// were at most.
+func startCounting(t testing.TB, h handle, application string) (most func() int) {
+	t.Helper()
+	over, result := make(chan struct{}), make(chan int, 1)
+	go func() {
+		highest := 0
+		for {
+			var n int
+			err := h.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1", application).Scan(&n)
+			if highest = max(highest, n); err != nil {
+				t.Error(err)
+				result <- highest
+				return
+			}
+			select {
+			case <-over:
+				result <- highest
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	return func() int { close(over); return <-result }
+}
+
+// printIdleCost says how many transactions a second a database and a schema at rest cost, in which nothing else happens.
+func printIdleCost(t testing.TB, look time.Duration, alone, shared tenant, schemas int) {
+	observer := newPgxHandle(t, newDatabase(t))
+	names := []string{}
+	for _, who := range []tenant{alone, shared} {
+		names = append(names, value[string](t, who.handle, "SELECT current_database()"))
+		who.pool.Reset()
+	}
+	read := func(name string) int {
+		return observer.count(t, "SELECT xact_commit FROM pg_stat_database WHERE datname = $1", name)
+	}
+	const window = 3 * time.Second
+	before := []int{read(names[0]), read(names[1])}
+	begun := time.Now()
+	time.Sleep(window) // a measurement
+	after := []int{read(names[0]), read(names[1])}
+	seconds := time.Since(begun).Seconds()
+	t.Logf("at rest, looked at every %s: %.1f statements a second in a database alone, %.1f in the one of %d schemas, %.3f each",
+		look, float64(after[0]-before[0])/seconds, float64(after[1]-before[1])/seconds, schemas,
+		float64(after[1]-before[1])/seconds/float64(schemas))
+}
