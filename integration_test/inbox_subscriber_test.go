@@ -47,7 +47,6 @@ func subscriberOn(t testing.TB, s *inbox.Store, cfg inbox.SubscriberConfig) *inb
 
 // TestPubSubOfInbox runs Watermill's suite on a Publisher that stores and our Subscriber of what is stored.
 func TestPubSubOfInbox(t *testing.T) {
-	t.Parallel()
 	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestNoAck", "TestPublishSubscribeInOrder", "TestReconnect") {
 		return
 	}

@@ -32,7 +32,8 @@ import (
 const suiteChild = "OUTBOX_PUBSUB_SUITE"
 
 // runSuite runs the calling test again in a process of its own, where it runs Watermill's suite, because only its
-// output says which tests of the suite were skipped. It returns true in that process.
+// output says which tests of the suite were skipped. It returns true in that process. Such tests run beside no other: the
+// suite's limits on time are its own, and a loaded machine does not keep them.
 func runSuite(t *testing.T, wantSkipped ...string) bool {
 	if os.Getenv(suiteChild) != "" {
 		return true
@@ -109,7 +110,6 @@ func newSuitePublisher(t *testing.T, h handle) message.Publisher {
 
 // TestPubSubOfSubscriber runs Watermill's suite on our Publisher and our Subscriber.
 func TestPubSubOfSubscriber(t *testing.T) {
-	t.Parallel()
 	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
 		return
 	}
@@ -128,7 +128,6 @@ func TestPubSubOfSubscriber(t *testing.T) {
 
 // TestPubSubOfForwarder runs Watermill's suite on our Publisher, our Forwarder and watermill-nats's subscriber.
 func TestPubSubOfForwarder(t *testing.T) {
-	t.Parallel()
 	if !runSuite(t, "TestReconnect") {
 		return
 	}
