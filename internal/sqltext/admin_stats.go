@@ -95,7 +95,7 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part =
 SELECT t.topic, c.n, c.n >= bound.n, coalesce(c.oldest, 0)
   FROM topics t CROSS JOIN bound CROSS JOIN LATERAL (
        SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(r.created_at))::float8 AS oldest
-         FROM (SELECT ` + createdAt + ` FROM {outbox} o WHERE o.topic = t.topic AND `
+         FROM (SELECT ` + createdAt + ` FROM {outbox} o WHERE o.topic >= t.topic AND (o.topic, o.id) <= (t.topic, 9223372036854775807) AND `
 	countedEnd = ` ORDER BY o.topic, o.id LIMIT bound.n) r) c
  WHERE t.topic IS NOT NULL`
 

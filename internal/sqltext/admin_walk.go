@@ -14,13 +14,13 @@ package sqltext
 // looks, how many rows of each topic or lane it looks at, how many of those that fit it returns.
 const (
 	// WalkDead walks dead messages, newest first.
-	WalkDead = walkDead + `o.id < $6::bigint ORDER BY o.topic DESC, o.id DESC` + topicsEnd + walkedDown
+	WalkDead = walkDead + newestOfTopic + topicsEnd + walkedDown
 
 	// WalkDeadUp walks them oldest first, as acts do: what is made pending again leaves in the order in which it falls due.
-	WalkDeadUp = walkDead + `o.id > $6::bigint AND o.id <= $7::bigint ORDER BY o.topic, o.id` + topicsEnd + walkedUp
+	WalkDeadUp = walkDead + oldestOfTopic + topicsEnd + walkedUp
 
 	// WalkFailing walks messages that failed and wait for another attempt, oldest first: what has held its key for longest.
-	WalkFailing = walkFailing + `o.id > $6::bigint AND o.id <= $7::bigint ORDER BY o.topic, o.id` + topicsEnd + walkedUp
+	WalkFailing = walkFailing + oldestOfTopic + topicsEnd + walkedUp
 
 	// WalkReady walks messages that are ready, oldest first.
 	WalkReady = `WITH looked AS MATERIALIZED (
@@ -74,12 +74,12 @@ UNION ALL
 	// GroupDead counts the newest dead messages of each topic by topic and error.
 	//
 	// Arguments: those of WalkDead; the last is how many groups it returns.
-	GroupDead = walkDead + `o.id < $6::bigint ORDER BY o.topic DESC, o.id DESC` + topicsEnd + grouped
+	GroupDead = walkDead + newestOfTopic + topicsEnd + grouped
 
 	// GroupFailing does the same to messages that failed and wait.
 	//
 	// Arguments: those of GroupDead.
-	GroupFailing = walkFailing + `o.id < $6::bigint ORDER BY o.topic DESC, o.id DESC` + topicsEnd + grouped
+	GroupFailing = walkFailing + newestOfTopic + topicsEnd + grouped
 
 	// OutboxState is the state of a row of the outbox. A discarded row has both times.
 	OutboxState = `CASE WHEN o.published_at IS NOT NULL THEN CASE WHEN o.dead_at IS NULL THEN 'done' ELSE 'discarded' END
@@ -100,6 +100,10 @@ UNION ALL
 	walkDead    = topics + isDead + nextTopic + isDead + ofTopic + isDead + ` AND `
 	walkFailing = topics + isFailing + nextTopic + isFailing + ofTopic + isFailing + ` AND `
 
+	// Topic and id are compared and ordered by both, as lane and id are in Fetch: only the index by topic can deliver that order.
+	newestOfTopic = `o.topic >= t.topic AND (o.topic, o.id) < (t.topic, $6::bigint) ORDER BY o.topic DESC, o.id DESC`
+	oldestOfTopic = `(o.topic, o.id) > (t.topic, $6::bigint) AND (o.topic, o.id) <= (t.topic, $7::bigint) ORDER BY o.topic, o.id`
+
 	// Each topic is found by one step down the index.
 	topics = `WITH RECURSIVE topics(topic) AS (
     SELECT * FROM (SELECT o.topic FROM {outbox} o
@@ -114,7 +118,7 @@ UNION ALL
     SELECT t.topic AS source, r.*
       FROM topics t CROSS JOIN LATERAL (
            SELECT ` + looked + ` FROM {outbox} o
-            WHERE o.topic = t.topic AND `
+            WHERE `
 	topicsEnd = ` LIMIT $8::bigint) r
      WHERE t.topic IS NOT NULL`
 
