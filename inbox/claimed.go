@@ -30,7 +30,7 @@ type claimed struct {
 	expired bool // it is only to be buried
 
 	acking bool        // its ack is under way after the handler; guarded by loop.mu
-	locked atomic.Bool // it was acked in a transaction, whose lock keeps it: its lease needs no renewal
+	locked atomic.Bool // it was acked in a transaction: whoever acks it there learns whether it was lost
 	acked  atomic.Bool // that transaction has committed
 	again  atomic.Bool // its lease ran out, and it was claimed here once more, while its handler was still running
 

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction needs none.
+// renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction is locked and
+// passed by, but asked for: if that is rolled back, what repeats the handler may wait before the next one.
 func (l *loop) renew(ctx context.Context) {
 	report := trouble{logger: l.logger, what: "Renewing leases"}
 	tick := time.NewTicker(l.cfg.lease / 3)
@@ -26,10 +27,8 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	var ids []ID
 	l.step(func() {
 		for id, c := range l.claimed {
-			if !c.locked.Load() {
-				held[id] = c
-				ids = append(ids, id)
-			}
+			held[id] = c
+			ids = append(ids, id)
 		}
 	})
 	if len(ids) == 0 {

@@ -288,3 +288,48 @@ func TestIngestGathers(t *testing.T) {
 	require.ErrorIs(t, err, outbox.ErrRolledBack)
 	assert.Zero(t, h.count(t, "select count(*) from inbox_queue where message_id = 'joined'"))
 }
+
+// TestStoredMessageIsKeptBetweenAttempts: what repeats a handler may wait as long as it likes before the next transaction.
+func TestStoredMessageIsKeptBetweenAttempts(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newEffects(t, h)
+	s := storeOn(t, h, quickStore())
+	storeAll(t, s, items("orders", 1)...)
+	failed, again := make(chan bool), make(chan bool)
+	cfg := quickSubscriber()
+	cfg.LeaseTTL = 3 * time.Second
+	startRouter(t, func(r *message.Router) {
+		pub := newOutboxPublisher(t, h)
+		r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				produced, err := next(msg)
+				if err != nil {
+					failed <- true
+					<-again
+					return next(msg)
+				}
+				return produced, err
+			}
+		})
+		r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
+		attempts := 0
+		r.AddHandler("orders", "orders", subscriberOn(t, s, cfg), "booked", pub, func(msg *message.Message) ([]*message.Message, error) {
+			if attempts++; attempts == 1 {
+				return nil, errHandler
+			}
+			return book(h)(msg)
+		})
+	})
+	<-failed
+	defer close(again)
+	h.exec(t, "create table leases as select locked_until from inbox_queue")
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from inbox_queue q join leases l on q.locked_until > l.locked_until") == 1
+	}, "the lease is renewed")
+	again <- true
+	untilState(t, s, itemID("orders", 0), inbox.Done)
+	_, attempts := stateOf(t, s, itemID("orders", 0))
+	assert.Zero(t, attempts)
+}
