@@ -154,6 +154,9 @@ func repeatable(err error) bool {
 
 // settle has the database know what became of an attempt.
 func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
+	if errors.Is(err, outbox.ErrTxEnded) {
+		d.unack(c) // before all else: while it is done nothing gives it back
+	}
 	switch {
 	case err == nil:
 		if h.Detached {
@@ -172,8 +175,6 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 	case context.Cause(c.loop.work) == errStopped:
 		c.release(0, "")
 		return observe.Failed
-	case errors.Is(err, outbox.ErrTxEnded):
-		d.unack(c)
 	}
 	var panicked panicError
 	fields := c.fields()

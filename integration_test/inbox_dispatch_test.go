@@ -340,3 +340,47 @@ func TestDispatcherLife(t *testing.T) {
 	require.ErrorContains(t, none.Run(t.Context()), "run schema.Migrate")
 	require.ErrorContains(t, newDispatcher(t, storeOn(t, bare, quickStore()), cfg).Drain(t.Context()), "run schema.Migrate")
 }
+
+// TestEndedTransactionOfAHandlerThatIsStopped: what the handler wrote after it had ended its transaction is lost, so the message
+// comes again.
+func TestEndedTransactionOfAHandlerThatIsStopped(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	storeAll(t, s, items("orders", 1)...)
+	committed := make(chan error, 1)
+	cfg := quickDispatcher(map[string]inbox.Handler{"orders": {Handle: func(ctx context.Context, _ *inbox.Message) error {
+		committed <- h.execFirst(ctx, "commit")
+		<-ctx.Done()
+		return nil
+	}}})
+	cfg.CloseTimeout = time.Millisecond
+	d := newDispatcher(t, s, cfg)
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(context.Background()) }()
+	require.NoError(t, <-committed)
+	require.NoError(t, d.Close())
+	require.NoError(t, <-ended)
+	state, _ := stateOf(t, s, itemID("orders", 0))
+	assert.Equal(t, inbox.Processing, state)
+}
+
+// TestEndedTransactionOfAHandlerThatFails: the message comes again, although the handler has committed that it is done.
+func TestEndedTransactionOfAHandlerThatFails(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		s := storeOn(t, h, quickStore())
+		storeAll(t, s, items("orders", 1)...)
+		dispatching(t, s, quickDispatcher(map[string]inbox.Handler{"orders": {Handle: func(ctx context.Context, msg *inbox.Message) error {
+			if msg.Attempt > 0 {
+				return nil
+			}
+			return errors.Join(h.execTx(ctx, "commit"), errHandler)
+		}}}))
+		untilState(t, s, itemID("orders", 0), inbox.Done)
+		eventually(t, func() bool { _, attempts := stateOf(t, s, itemID("orders", 0)); return attempts == 1 }, "the failed attempt is charged")
+		untilState(t, s, itemID("orders", 0), inbox.Done)
+	})
+}

@@ -179,6 +179,9 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 		err = endErr
 	}
 	if err != nil {
+		if !errors.Is(err, drive.ErrTxEnded) && own.Ended(ctx) { // what it had written may be committed
+			err = errors.Join(err, drive.ErrTxEnded)
+		}
 		if rollbackErr := own.Rollback(ctx); rollbackErr != nil {
 			err = errors.Join(err, rollbackErr)
 		}

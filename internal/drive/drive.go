@@ -95,6 +95,9 @@ type OwnTx interface {
 	Tx
 	Commit(ctx context.Context, pending []Statement) error
 	Rollback(ctx context.Context) error
+	// Ended says before Rollback whether somebody has ended the transaction already, and so may have committed it. Of one of
+	// database/sql that is not known when ctx is over.
+	Ended(ctx context.Context) bool
 }
 
 // Statement is one with its arguments.

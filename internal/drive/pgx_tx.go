@@ -222,6 +222,11 @@ func commitError(err error) error {
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 }
 
+func (t *pgxTx) Ended(context.Context) bool {
+	conn := t.conn.Conn()
+	return t.begun && t.startErr == nil && !conn.IsClosed() && !conn.PgConn().IsBusy() && conn.PgConn().TxStatus() == 'I'
+}
+
 func (t *pgxTx) Rollback(ctx context.Context) error {
 	if t.ended {
 		return nil

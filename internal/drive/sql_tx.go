@@ -89,6 +89,8 @@ func (t *sqlTx) checkOpen(ctx context.Context) error {
 	return explainBusy(Checked(ctx, err))
 }
 
+func (t *sqlTx) Ended(ctx context.Context) bool { return errors.Is(t.checkOpen(ctx), ErrTxEnded) }
+
 func (t *sqlTx) Rollback(context.Context) error {
 	if err := t.tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("rollback: %w", err)
