@@ -81,6 +81,7 @@ func runQueueChild(spec string) error {
 			if msg.Attempt == 0 { // it waits for the killer to strike
 				<-ctx.Done()
 			}
+			time.Sleep(30 * time.Millisecond) // so that suspects meet, if they may
 			return context.Cause(ctx)
 		}},
 	}

@@ -161,6 +161,7 @@ func TestWebhookOutlivesItsClient(t *testing.T) {
 	w := webhookOn(t, s, nil)
 	lock, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
+	defer lock.Rollback(context.Background()) // no effect unless the test failed
 	_, err = lock.Exec(t.Context(), "lock table inbox_queue in exclusive mode")
 	require.NoError(t, err)
 	ctx, leave := context.WithCancel(t.Context())
