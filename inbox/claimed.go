@@ -205,4 +205,5 @@ func (s slot) hold() bool {
 	}
 }
 
-func (s slot) release() { <-s }
+func (s slot) free() bool { return len(s) == 0 }
+func (s slot) release()   { <-s }

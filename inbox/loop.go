@@ -140,14 +140,14 @@ func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full boo
 		}
 	})
 	begun := time.Now()
-	holds := suspects.hold()
 	// A claim that ctx interrupted could have claimed what nobody would know of.
 	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout)
 	defer cancel()
 	found, err := l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: ln.topics},
-		claimOptions{except: ln.except, suspects: holds})
-	if holds && !found.suspect {
-		suspects.release()
+		claimOptions{except: ln.except, suspects: suspects.free()})
+	if found.suspect && !suspects.hold() { // not held during the claim: a database that hangs must not keep others' from being handled
+		l.giveBack(claims{msgs: found.msgs[:1]})
+		found.msgs, found.suspect = found.msgs[1:], false
 	}
 	if ctx.Err() != nil {
 		l.giveBack(found)
@@ -184,7 +184,7 @@ func (l *loop) giveBack(found claims) {
 	ctx, cancel := context.WithTimeout(l.base, queryTimeout)
 	defer cancel()
 	if _, err := l.store.Release(ctx, l.owner, ids...); err != nil {
-		l.logger.Error("Messages that were claimed when it was to stop could not be given back; their leases run out", err,
+		l.logger.Error("Messages that were claimed could not be given back; their leases run out", err,
 			watermill.LogFields{"messages": len(ids)})
 	}
 }
