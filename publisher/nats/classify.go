@@ -14,6 +14,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
+// What a client is told where no stream has the subject; a server without JetStream says the same.
+var noStream = []error{
+	natsgo.ErrNoResponders, natsgo.ErrNoStreamResponse, natsgo.ErrNoMatchingStream, jetstream.ErrNoStreamResponse,
+}
+
 var unavailable = []error{
 	outbox.ErrClosed, forwarder.ErrPublishTimeout, context.Canceled, context.DeadlineExceeded,
 	io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,

@@ -68,7 +68,7 @@ func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, er
 }
 
 // Publish sends the messages one after another and returns when JetStream has stored them. It stops at the first
-// error, which Classify judges; the messages before it have been sent. An error does not mean that the
+// error, which names the topic and which Classify judges; the messages before it have been sent. An error does not mean that the
 // message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil message or one
 // that no NATS message can be made of.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
@@ -80,7 +80,20 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	if i := slices.Index(msgs, nil); i >= 0 {
 		return fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(msgs))
 	}
-	return p.inner.Publish(topic, msgs...)
+	return explain(topic, p.inner.Publish(topic, msgs...))
+}
+
+// explain says which topic failed, and the cure where nats.go does not. It also keeps the stack of watermill-nats's errors out
+// of logs that print them with %+v, such as slog's text handler.
+func explain(topic string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isAny(err, noStream):
+		return fmt.Errorf("nats: no JetStream stream answers for topic %q: create a stream with this subject, or see whether JetStream runs: %w", topic, err)
+	default:
+		return fmt.Errorf("nats: publish to %q: %w", topic, err)
+	}
 }
 
 // Classify is the package's Classify: a forwarder asks its publisher for it.

@@ -2,6 +2,7 @@ package nats_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"runtime"
 	"strings"
@@ -94,5 +95,49 @@ func TestNilsAreErrors(t *testing.T) {
 	err = pub.Publish("a", message.NewMessage("u", nil), nil)
 	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") || pub.Classify(err) != permanent {
 		t.Errorf("nil message: got %v, %v", err, pub.Classify(err))
+	}
+}
+
+// failing fails as watermill-nats does: its errors print a stack with %+v.
+type failing struct {
+	message.Publisher
+	err error
+}
+
+func (f failing) Publish(string, ...*message.Message) error { return stacked{f.err} }
+
+type stacked struct{ error }
+
+func (s stacked) Unwrap() error { return s.error }
+
+func (s stacked) Format(f fmt.State, _ rune) {
+	fmt.Fprint(f, s.Error())
+	if f.Flag('+') {
+		fmt.Fprint(f, "\n\t/publisher.go:151")
+	}
+}
+
+func TestPublishErrorsNameTopicAndCure(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err  error
+		cure string
+	}{
+		"no stream":             {natsgo.ErrNoStreamResponse, "create a stream with this subject"},
+		"no JetStream":          {natsgo.ErrNoResponders, "see whether JetStream runs"},
+		"nothing to be said of": {natsgo.ErrTimeout, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pub, err := nats.Wrap(failing{err: tt.err}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = pub.Publish("orders", message.NewMessage("u", nil))
+			if !errors.Is(err, tt.err) || pub.Classify(err) != unavailable {
+				t.Errorf("got %v, verdict %v, want %v, unavailable", err, pub.Classify(err), tt.err)
+			}
+			if text := fmt.Sprintf("%+v", err); !strings.Contains(text, `"orders"`) || !strings.Contains(text, tt.cure) || strings.Contains(text, "publisher.go") {
+				t.Errorf("got %q, want the topic, the cure %q and no stack", text, tt.cure)
+			}
+		})
 	}
 }
