@@ -129,8 +129,12 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 			k = r.call.key
 			b.putBack(k)
 		}
-		if k != nil && k.heads == 0 && k.parked.len() > 0 && k.parked.lowest() == id {
+		switch {
+		case k == nil:
+		case k.heads == 0 && k.parked.len() > 0 && k.parked.lowest() == id:
 			b.goesOn(k)
+		default:
+			b.tidy(k) // there may have been no room to park its chain
 		}
 	}
 }
