@@ -64,9 +64,10 @@
 // the earlier one too. Rows that come again while they are in memory are dropped by their ids, which
 // leave memory only before a read that starts after their settling committed. One goroutine does all reads.
 //
-// A read covers a stretch of ids past the mark, which adapts to the time that it takes. It is taken over as a
-// whole or not at all. At rest, and where most of a backlog is ours, all lanes are read up to the same id, as one range of the
-// primary key; that costs less, and the rows of a range are settled together.
+// A read covers a stretch of ids past the mark, which adapts to the time that it takes. It is taken over as a whole or
+// not at all, but a thousand rows at a time, so that the workers have their turn in between. At rest, and where most of
+// a backlog is ours, all lanes are read up to the same id, as one range of the primary key; that costs less, and the
+// rows of a range are settled together.
 //
 // Each read also names the life of the server: when it was started, a token that a crash or a promotion
 // empties, and the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean

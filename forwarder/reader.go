@@ -18,6 +18,7 @@ import (
 const (
 	restAtMost    = 20 * time.Millisecond // between reads that commits ask for
 	longLag       = 1000                  // ids to read again that make a look at the locks worth its cost
+	rowsPerStep   = 1024                  // that are taken over before others have their turn: a millisecond or two
 	raiseInterval = 500 * time.Millisecond
 )
 
@@ -222,22 +223,30 @@ func (r *reader) begin() (req request, ok bool) {
 	return req, ok
 }
 
-// end takes over a complete answer, or none of it.
+// end takes over a complete answer, or none of it. A large one is several steps, as workers wait for each of them.
 func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
 	e := r.e
-	added := 0
+	added, read := 0, len(ans.read.Ready)
+	var p window.Progress
 	e.step(func(now time.Time) {
-		p := e.window.Complete(req.window, ans.Answer)
-		if p.Life == window.Changed {
+		if p = e.window.Complete(req.window, ans.Answer); p.Life == window.Changed {
 			e.newLife()
 			e.board.ReadFailed(now, req.asks)
 			err = errNewLife
+		}
+	})
+	for err == nil && len(req.asks.IDs) == 0 && len(ans.read.Ready) > rowsPerStep {
+		e.step(func(now time.Time) { added += e.board.PartRead(now, ans.read.Ready[:rowsPerStep]) })
+		ans.read.Ready = ans.read.Ready[rowsPerStep:]
+	}
+	e.step(func(now time.Time) {
+		if err != nil {
 			return
 		}
 		b := e.board.RowsRead(now, req.asks, e.answered(req, ans))
-		added = b.Added
+		added += b.Added
 		r.more = p.More || b.More
-		r.rows = len(ans.read.Ready)
+		r.rows = read
 		if req.due {
 			// Looking for what fell due walks what is delayed; it may use a twentieth of the time.
 			r.dueAt = begun.Add(max(e.cfg.PollInterval, 20*r.took))

@@ -263,6 +263,17 @@ func (f *forwarder) endRead(r *reading) {
 	case v.unparksFromTheTop || v.triesFromTheTop:
 		f.board.TakeAnyway(r.asks, read, v.triesFromTheTop)
 	}
+	if len(r.asks.IDs) == 0 && len(read.Ready) > 1 && f.m.chance(30) {
+		n := 1 + f.m.rng.IntN(len(read.Ready)-1)
+		f.board.PartRead(f.m.db.now, read.Ready[:n])
+		f.take()
+		for range 1 + f.m.rng.IntN(10) {
+			f.worker()
+			f.publisher()
+			f.settler()
+		}
+		read.Ready = read.Ready[n:]
+	}
 	progress := f.board.RowsRead(f.m.db.now, r.asks, read)
 	f.more = p.More || progress.More
 	if progress.ManyDue {

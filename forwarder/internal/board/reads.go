@@ -157,11 +157,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 		}
 	}
 	b.asked(a, false)
-	for _, row := range r.Ready {
-		if l := b.open(row.Term); l != nil {
-			b.accept(l, row, false)
-		}
-	}
+	b.takeReady(r.Ready)
 	if r.DueRead {
 		p.ManyDue = b.fellDue(a, r.Due)
 	}
@@ -174,6 +170,23 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	}
 	p.Added, p.More = b.rows-before, b.wants()
 	return p
+}
+
+// PartRead takes over the first of what a read found ready, if it has asked for nothing by id; RowsRead takes the rest. Other
+// events may come in between, as they may between the read and RowsRead.
+func (b *Board) PartRead(now time.Time, ready []*Row) (added int) {
+	b.now = now
+	before := b.rows
+	b.takeReady(ready)
+	return b.rows - before
+}
+
+func (b *Board) takeReady(rows []*Row) {
+	for _, row := range rows {
+		if l := b.open(row.Term); l != nil {
+			b.accept(l, row, false)
+		}
+	}
 }
 
 // fellDue takes rows that were read because they fell due.
