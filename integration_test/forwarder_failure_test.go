@@ -163,7 +163,7 @@ func TestLockedRow(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "select from outbox where id = 17 for update")
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout = time.Second
+	cfg.QueryTimeout = 5 * time.Second // which the start must keep to as well, on a busy machine
 	startForwarder(t, h, cfg)
 	const pending = "select count(*) from outbox where published_at is null"
 	eventually(t, func() bool { return h.count(t, pending) == 1 }, "all but one are settled")

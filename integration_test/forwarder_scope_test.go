@@ -122,8 +122,13 @@ func TestTopicsAreHandedOver(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	broker, log := newFakeBroker(), newLogCapture(t)
-	old1, stop1 := inTurn(t, h, broker, withTopics("", "a"), log)
-	old2, stop2 := inTurn(t, h, broker, withTopics("", "a"), log)
+	lasting := func(topics ...string) forwarder.Config {
+		cfg := withTopics("", topics...)
+		cfg.LeaseTTL = patience // else a machine that is busy might let it run out
+		return cfg
+	}
+	old1, stop1 := inTurn(t, h, broker, lasting("a"), log)
+	old2, stop2 := inTurn(t, h, broker, lasting("a"), log)
 	<-old1.Running()
 	<-old2.Running()
 	var want []string
@@ -135,12 +140,12 @@ func TestTopicsAreHandedOver(t *testing.T) {
 		h.publish(t, "b", "L", "b"+itoa(len(want)))
 	}
 	publish()
-	new1, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
+	new1, _ := inTurn(t, h, broker, lasting("a", "b"), log)
 	eventually(t, func() bool { return h.waiting(t, 1) }, "the new one waits")
 	stop1()
-	again, stopAgain := inTurn(t, h, broker, withTopics("", "a"), log) // an old one is restarted
+	again, stopAgain := inTurn(t, h, broker, lasting("a"), log) // an old one is restarted
 	eventually(t, func() bool { return h.waiting(t, 2) }, "it waits behind the new one")
-	new2, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
+	new2, _ := inTurn(t, h, broker, lasting("a", "b"), log)
 	eventually(t, func() bool { return h.waiting(t, 3) }, "the second new one waits")
 	publish()
 	broker.arrives(t, want...)
