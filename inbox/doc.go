@@ -54,6 +54,17 @@
 // At the end nothing more is claimed; what a claim under way brings is released; handlers have CloseTimeout, then their contexts end
 // and what they have is released; and what was done is acked.
 //
+// # From other languages
+//
+// Plain SQL stores a message as well:
+//
+//	INSERT INTO inbox_queue (source, message_id, topic, state, payload)
+//	VALUES ('billing', '4711', 'invoice.paid', 'processing', '{"amount": 5}')
+//	ON CONFLICT (source, message_id) DO NOTHING;
+//
+// Leave id to its default. due_at is NULL, or in the future by the clock of the database. Dispatchers find the message at their
+// next poll.
+//
 // # Order
 //
 // There is none. Claims by several owners cannot keep one without starving keys. What needs its order per key goes through a second set

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -23,8 +24,8 @@ import (
 const (
 	maxIDChars    = 255
 	maxTopicChars = 255
-	chunkRows     = 10_000
-	chunkBytes    = 16 << 20
+	chunkRows     = 1000
+	chunkBytes    = 4 << 20
 )
 
 // Enqueue stores messages, all or none, and says of each in the order of the call what became of it. One that is known
@@ -200,20 +201,21 @@ func (s *Store) enqueue(ctx context.Context, items []Item, records []record, sto
 		metadata[i], dues[i], expires[i] = r.metadata, r.dueAt, r.expires
 		positions[i] = int64(r.at[0])
 	}
-	twins := make(map[int64][]int, n)
+	of := make(map[ID]record, n)
 	for _, r := range records {
-		twins[int64(r.at[0])] = r.at
+		of[items[r.at[0]].ID] = r
 	}
 	return s.collect(ctx, "store messages", func(rows drive.Rows) error {
-		var pos int64
-		var result int
-		var mismatch bool
-		if err := rows.Scan(&pos, &result, &mismatch); err != nil {
+		var id ID
+		var result StoreResult
+		var known []byte
+		if err := rows.Scan(&id.Source, &id.MessageID, &result, &known); err != nil {
 			return err
 		}
-		for i, at := range twins[pos] {
-			stored[at] = Stored{ID: items[at].ID, Result: StoreResult(result), Mismatch: mismatch}
-			if i > 0 && result == int(New) {
+		r := of[id]
+		for i, at := range r.at {
+			stored[at] = Stored{ID: id, Result: result, Mismatch: len(known) > 0 && len(r.hash) > 0 && !bytes.Equal(known, r.hash)}
+			if i > 0 && result == New {
 				stored[at].Result = Updated
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-const reapBatch = 1000
+const reapBatch = 250
 
 // ReapExpired gives back the messages whose lease is over, with the charge and the wait of Abandon, and marks dead those whose ExpiresAt has
 // passed and that nobody has. It returns how many messages these were, also with an error.

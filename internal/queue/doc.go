@@ -20,8 +20,10 @@
 //
 // # When it cannot
 //
-// A transaction that is open for long keeps xmin where it is, whatever it does. After HoldFor the looks start at a
-// second mark, an overlap behind what was claimed, and what commits below that is found by a full look, from the beginning. Full looks
-// are made anyhow, once a FullInterval: a row that was locked when it was passed, by somebody who then gave it up, is behind
-// all marks. They take at most a twentieth of the time.
+// A transaction that is open for long, in whatever database of the server, keeps xmin where it is, whatever it does. After HoldFor
+// the looks start at a second mark, an overlap behind what was claimed. When that transaction has ended one look starts
+// at the first mark again. It walks what was claimed meanwhile, which is much less work than the claims were.
+//
+// Now and then, once a FullInterval, there is a full look, from the beginning: a row that was locked when it was passed, by
+// somebody who then gave it up, is behind all marks. What these take more than other looks is at most a twentieth of the time.
 package queue

@@ -10,7 +10,7 @@ const (
 	HoldFor = time.Second
 	// FullInterval is how often all is looked through.
 	FullInterval = time.Second
-	fullShare    = 20 // a full look takes at most this part of the time
+	fullShare    = 20 // what a full look takes longer than others is at most this part of the time
 )
 
 // Position is a place in the order in which rows are claimed: of ready ones At is 0.
@@ -32,6 +32,16 @@ func later(p, q Position) Position {
 	return p
 }
 
+func earlier(p, q Position) Position {
+	if q.Before(p) {
+		return q
+	}
+	return p
+}
+
+// last is a position after all others.
+var last = Position{At: math.MaxInt64, ID: math.MaxInt64}
+
 // Mark is how far somebody who claims has come. It is not safe for concurrent use, but looks may overlap. The zero
 // value is the beginning.
 type Mark struct {
@@ -47,7 +57,8 @@ type Mark struct {
 	number int64
 	since  time.Time
 
-	fullAt, fullFrom time.Time // when the next full look is due, and from when on it may be made
+	fullAt time.Time     // when the next full look is due
+	usual  time.Duration // what a look takes that is not full
 }
 
 // Look is one statement that claims.
@@ -68,37 +79,39 @@ type Result struct {
 
 // Next says where to look. Done is called if, and when, the statement has committed.
 func (m *Mark) Next(now time.Time) Look {
-	held := m.exact.Before(m.fast) && m.next != Position{} && m.xmin >= m.number // by nobody any more
-	if !now.Before(m.fullFrom) && (held || !now.Before(m.fullAt)) {
-		return Look{full: true, drawn: m.drawn}
+	l := Look{From: m.fast, drawn: m.drawn}
+	switch ahead := m.exact.Before(m.fast); {
+	case ahead && m.next != Position{} && m.xmin >= m.number: // nobody holds it any more
+		l.From = m.exact
+	case !now.Before(m.fullAt) && m.fast != Position{}:
+		l.From, l.full = Position{}, true
 	}
-	return Look{From: m.fast, drawn: m.drawn}
+	return l
 }
 
 // Done says what a look found and how long it took.
 func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
 	if l.full {
-		m.fullAt, m.fullFrom = now.Add(FullInterval), now.Add(fullShare*took)
+		m.fullAt = now.Add(max(FullInterval, fullShare*(took-m.usual)))
+	} else {
+		m.usual = (3*m.usual + took) / 4
 	}
 	if r.Drawn.Before(l.drawn) { // the sequence was reset, or the clock
-		*m = Mark{Overlap: m.Overlap, drawn: r.Drawn, fullAt: m.fullAt, fullFrom: m.fullFrom}
+		*m = Mark{Overlap: m.Overlap, drawn: r.Drawn, fullAt: m.fullAt, usual: m.usual}
 		return
 	}
-	if l.full && r.Limited && r.Reached.Before(m.fast) { // there may be more like these
-		m.fast = r.Reached
-		if r.Reached.Before(m.exact) {
-			m.exact = r.Reached
-		}
-	}
 	m.drawn, m.xmin = later(m.drawn, r.Drawn), max(m.xmin, r.Xmin)
-
-	to := later(r.Reached, l.drawn) // how far this look has come
+	to, covered := later(r.Reached, l.drawn), last // how far it has come, and to where it has taken all that it saw
 	if r.Limited {
-		to = r.Reached
+		to, covered = r.Reached, r.Reached
 	}
-	saw := m.next != Position{} && r.Xmin >= m.number && (!r.Limited || !r.Reached.Before(m.next))
-	if saw && !m.exact.Before(l.From) {
-		m.exact, m.next = later(m.exact, m.next), Position{}
+	if l.From.Before(m.fast) && covered.Before(m.fast) { // there may be more like these
+		m.fast, m.exact = covered, earlier(m.exact, covered)
+	}
+	if m.next != (Position{}) && r.Xmin >= m.number && !m.exact.Before(l.From) {
+		if m.exact = later(m.exact, earlier(m.next, covered)); !covered.Before(m.next) {
+			m.next = Position{}
+		}
 		m.fast = later(m.fast, m.exact)
 	}
 	if m.next == (Position{}) && m.exact.Before(to) {

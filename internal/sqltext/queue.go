@@ -6,13 +6,15 @@ package sqltext
 // A row is ready without a due time only from its insertion until it is claimed: every update that makes a row wait for a
 // claim gives it a due time. So those who claim pass the ready rows once, upwards by id, and remember how far they came.
 const (
-	// EnqueueMessages stores a batch in one statement and says of each item what became of it. Its items are different from
+	// EnqueueMessages stores a batch in one statement and says of each item what became of it, and with which hash it was known. Its items are different from
 	// each other and come in the order of source and message id, as those of all batches do, so that two batches that
 	// insert the same messages wait for each other and do not deadlock.
 	//
 	// known is read without a lock, and of what it finds only rows that nobody works on are locked, without waiting: the row of
 	// a message that is being handled stays locked until its handler's transaction has ended. locked reads the row again, as it
 	// is by then. A message that another transaction is inserting is waited for, and counts as the later of the two.
+	//
+	// No two CTEs are joined: whatever the planner thinks of their sizes, none is gone through for each row of another.
 	//
 	// drawn takes the ids in the order of the call (the sort comes before them, because they are volatile), after the
 	// transaction's own.
@@ -26,10 +28,10 @@ const (
       FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::text[], $9::text[], $10::bigint[])
            WITH ORDINALITY AS i(source, message_id, topic, key, payload, metadata, hash, due, expires, pos, n)
 ), known AS MATERIALIZED (
-    SELECT i.n, q.state, i.hash <> q.hash AS mismatch
+    SELECT i.n, q.source, q.message_id, q.state, q.hash
       FROM item i JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
 ), locked AS MATERIALIZED (
-    SELECT i.n, q.source, q.message_id, q.state, i.hash <> q.hash AS mismatch
+    SELECT i.*, q.state AS was, q.hash AS old_hash
       FROM item i JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
      WHERE q.owner IS NULL
        FOR UPDATE OF q SKIP LOCKED
@@ -37,41 +39,36 @@ const (
     UPDATE {queue} q
        SET last_seen_at = clock_timestamp(),
            state = CASE q.state WHEN 'seen' THEN 'processing' ELSE q.state END,
-           topic = CASE q.state WHEN 'done' THEN q.topic ELSE i.topic END,
-           key = CASE q.state WHEN 'done' THEN q.key ELSE i.key END,
-           payload = CASE q.state WHEN 'done' THEN q.payload ELSE i.payload END,
-           metadata = CASE q.state WHEN 'done' THEN q.metadata ELSE i.metadata END,
-           hash = CASE q.state WHEN 'done' THEN q.hash ELSE i.hash END,
-           expires_at = CASE q.state WHEN 'done' THEN q.expires_at ELSE i.expires_at END,
+           topic = CASE q.state WHEN 'done' THEN q.topic ELSE l.topic END,
+           key = CASE q.state WHEN 'done' THEN q.key ELSE l.key END,
+           payload = CASE q.state WHEN 'done' THEN q.payload ELSE l.payload END,
+           metadata = CASE q.state WHEN 'done' THEN q.metadata ELSE l.metadata END,
+           hash = CASE q.state WHEN 'done' THEN q.hash ELSE l.hash END,
+           expires_at = CASE q.state WHEN 'done' THEN q.expires_at ELSE l.expires_at END,
            due_at = CASE q.state WHEN 'done' THEN q.due_at
-                    ELSE greatest(coalesce(i.due_at, clock_timestamp()), CASE WHEN q.attempts > 0 AND isfinite(q.due_at) THEN q.due_at END) END
-      FROM locked l JOIN item i ON i.n = l.n
+                    ELSE greatest(coalesce(l.due_at, clock_timestamp()), CASE WHEN q.attempts > 0 AND isfinite(q.due_at) THEN q.due_at END) END
+      FROM locked l
      WHERE q.source = l.source AND q.message_id = l.message_id
 ), drawn AS MATERIALIZED (
-    SELECT i.n, CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval({queue_id_seq_text}::regclass) END AS id
+    SELECT i.*, CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval({queue_id_seq_text}::regclass) END AS id
       FROM item i
-     WHERE NOT EXISTS (SELECT FROM known k WHERE k.n = i.n)
+     WHERE i.n NOT IN (SELECT k.n FROM known k)
      ORDER BY i.pos
 ), inserted AS (
     INSERT INTO {queue} AS q (id, source, message_id, topic, key, state, payload, metadata, hash, due_at, expires_at)
-    SELECT d.id, i.source, i.message_id, i.topic, i.key, 'processing', i.payload, i.metadata, i.hash, i.due_at, i.expires_at
-      FROM item i JOIN drawn d ON d.n = i.n
-     ORDER BY i.n
+    SELECT d.id, d.source, d.message_id, d.topic, d.key, 'processing', d.payload, d.metadata, d.hash, d.due_at, d.expires_at
+      FROM drawn d
+     ORDER BY d.n
         ON CONFLICT (source, message_id) DO UPDATE SET last_seen_at = clock_timestamp()
-    RETURNING q.id, q.source, q.message_id, q.state, q.owner, q.hash
+    RETURNING q.source, q.message_id, q.state, q.owner, q.hash, q.xmax = 0 AS new
 )
-SELECT i.pos,
-       CASE WHEN l.state = 'done' OR l.state IS NULL AND (k.state = 'done' OR s.state = 'done') THEN 2
-            WHEN l.state IS NOT NULL THEN 1
-            WHEN s.id = d.id THEN 0
-            WHEN s.owner IS NULL AND s.id IS NOT NULL THEN 1
-            ELSE 3 END,
-       coalesce(l.mismatch, k.mismatch, i.hash <> s.hash, false)
-  FROM item i
-  LEFT JOIN known k ON k.n = i.n
-  LEFT JOIN locked l ON l.n = i.n
-  LEFT JOIN drawn d ON d.n = i.n
-  LEFT JOIN inserted s ON s.source = i.source AND s.message_id = i.message_id`
+SELECT l.source, l.message_id, CASE l.was WHEN 'done' THEN 2 ELSE 1 END, l.old_hash FROM locked l
+UNION ALL
+SELECT k.source, k.message_id, CASE k.state WHEN 'done' THEN 2 ELSE 3 END, k.hash FROM known k WHERE k.n NOT IN (SELECT l.n FROM locked l)
+UNION ALL
+SELECT s.source, s.message_id,
+       CASE WHEN s.new THEN 0 WHEN s.state = 'done' THEN 2 WHEN s.owner IS NULL THEN 1 ELSE 3 END, CASE WHEN NOT s.new THEN s.hash END
+  FROM inserted s`
 
 	// SeeMessage notes that a message came by and says whether it was done before, and whether its content was another one. A
 	// row that is locked is not waited for: it is not done, or will never be anything else.

@@ -1,0 +1,171 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/inbox"
+)
+
+// claims with a request that differs from a good one.
+func (x ibx) claimWith(t testing.TB, change func(c *inbox.Claim)) ([]inbox.Message, error) {
+	t.Helper()
+	c := inbox.Claim{Owner: x.owner, LeaseTTL: time.Minute, Limit: 10, Topics: []string{x.name}}
+	change(&c)
+	return x.store.Claim(t.Context(), c)
+}
+
+var ibxClaiming = []requirement{
+	{number: 30, text: "Claim takes and locks messages atomically", verdict: held, test: func(t *testing.T, x ibx) {
+		var all []inbox.Item
+		for i := range 40 {
+			all = append(all, x.item(string(rune('a'+i))))
+		}
+		x.put(t, all...)
+		got := make(chan []inbox.Message, 8)
+		for range 8 {
+			go func() {
+				msgs, err := x.store.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 5, Topics: []string{x.name}})
+				assert.NoError(t, err)
+				got <- msgs
+			}()
+		}
+		seen := map[inbox.ID]bool{}
+		for range 8 {
+			for _, msg := range <-got {
+				assert.False(t, seen[msg.ID], "%v was claimed twice", msg.ID)
+				seen[msg.ID] = true
+			}
+		}
+		assert.NotEmpty(t, seen)
+	}},
+	{number: 31, text: "Claim takes only what is processing", verdict: held, test: func(t *testing.T, x ibx) {
+		x.processed(t, "seen", nil)
+		x.exec(t, "update inbox_queue set topic = $1 where source = $1", x.name)
+		assert.Empty(t, x.claim(t, x.owner, 10))
+	}},
+	{number: 32, text: "Claim takes only what is due", verdict: held, test: func(t *testing.T, x ibx) {
+		it := x.item("a")
+		it.DueAt = time.Now().Add(time.Hour)
+		x.put(t, it, x.item("b"))
+		msgs := x.claim(t, x.owner, 10)
+		require.Len(t, msgs, 1)
+		assert.Equal(t, x.id("b"), msgs[0].ID)
+	}},
+	{number: 33, text: "Claim takes only what nobody has", verdict: inOtherWords,
+		why: "A message whose lease is over is not taken from under its owner's feet but given back first, with a charge (Claim does that once a second, ReapExpired at once), " +
+			"and then waits as after any failure (IBX-070): else a message that kills its handlers would be handed from one to the next for ever.",
+		test: func(t *testing.T, x ibx) {
+			x.has(t, "a")
+			assert.Empty(t, x.claim(t, inbox.NewOwner(), 10))
+			x.lapse(t, "a")
+			_, err := x.store.ReapExpired(t.Context())
+			require.NoError(t, err)
+			x.due(t, "a")
+			assert.Len(t, x.claim(t, inbox.NewOwner(), 10), 1)
+		}},
+	{number: 34, text: "Claim sets the end of the lease", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		assert.Equal(t, "true", x.column(t, "a", "locked_until between clock_timestamp() + interval '50 seconds' and clock_timestamp() + interval '1 minute'"))
+	}},
+	{number: 35, text: "Claim sets the owner", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		assert.Equal(t, x.owner.String(), x.column(t, "a", "owner"))
+	}},
+	{number: 36, text: "Claim returns what it took", verdict: inOtherWords, why: "The whole messages, not their ids alone: one round trip less.",
+		test: func(t *testing.T, x ibx) {
+			x.put(t, x.item("a"))
+			msgs := x.claim(t, x.owner, 10)
+			require.Len(t, msgs, 1)
+			assert.Equal(t, x.get(t, "a"), msgs[0])
+		}},
+	{number: 37, text: "none is no error", verdict: held, test: func(t *testing.T, x ibx) { assert.Empty(t, x.claim(t, x.owner, 10)) }},
+	{number: 38, text: "Claim takes nothing that is done or dead", verdict: held, test: func(t *testing.T, x ibx) {
+		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
+		settles(t, 1)(x.store.Fail(t.Context(), inbox.Fail{Owner: x.owner, Reason: "why"}, x.has(t, "b")))
+		assert.Empty(t, x.claim(t, x.owner, 10))
+	}},
+	{number: 39, text: "Claim takes no more than asked for", verdict: held, test: func(t *testing.T, x ibx) {
+		x.put(t, x.item("a"), x.item("b"), x.item("c"))
+		settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.claim(t, x.owner, 1)[0].ID))
+		x.exec(t, "update inbox_queue set due_at = clock_timestamp() where source = $1 and due_at is not null", x.name)
+		assert.Len(t, x.claim(t, x.owner, 1), 1)
+		assert.Len(t, x.claim(t, x.owner, 2), 2)
+	}},
+	{number: 40, text: "a lease that is not positive is refused", verdict: inOtherWords, why: noExceptions + " A lease has at least a second.",
+		test: func(t *testing.T, x ibx) {
+			for _, ttl := range []time.Duration{0, -time.Second, time.Second - 1} {
+				_, err := x.claimWith(t, func(c *inbox.Claim) { c.LeaseTTL = ttl })
+				invalid(t, err, "Claim.LeaseTTL is "+ttl.String())
+			}
+		}},
+	{number: 41, text: "a batch that is not positive is refused", verdict: inOtherWords, why: noExceptions + " At most 10,000.",
+		test: func(t *testing.T, x ibx) {
+			for _, limit := range []int{0, -1, 10_001} {
+				_, err := x.claimWith(t, func(c *inbox.Claim) { c.Limit = limit })
+				invalid(t, err, "Claim.Limit")
+			}
+		}},
+	{number: 42, text: "Claim takes nothing that waits after a failure", verdict: held, test: func(t *testing.T, x ibx) {
+		settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.has(t, "a")))
+		assert.Empty(t, x.claim(t, x.owner, 10))
+		x.put(t, x.item("a"))
+		assert.Empty(t, x.claim(t, x.owner, 10), "a copy does not end the wait")
+		x.due(t, "a")
+		assert.Len(t, x.claim(t, x.owner, 10), 1)
+	}},
+	{number: 43, text: "the zero owner is refused", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+		_, err := x.claimWith(t, func(c *inbox.Claim) { c.Owner = inbox.Owner{} })
+		invalid(t, err, "NewOwner()")
+	}},
+}
+
+// othersKeepOut shows that a call with another owner, or for what there is not, changes nothing.
+func (x ibx) othersKeepOut(t *testing.T, call func(owner inbox.Owner, ids ...inbox.ID) (int, error)) {
+	t.Helper()
+	x.has(t, "a")
+	before := x.column(t, "a", "inbox_queue")
+	settles(t, 0)(call(inbox.NewOwner(), x.id("a"), x.id("unknown")))
+	assert.Equal(t, before, x.column(t, "a", "inbox_queue"))
+	settles(t, 1)(call(x.owner, x.id("unknown"), x.id("a")))
+	settles(t, 0)(call(x.owner, x.id("a")))
+}
+
+// takesNone shows that a call without ids does nothing, and with one twice does it once.
+func (x ibx) takesNone(t *testing.T, call func(owner inbox.Owner, ids ...inbox.ID) (int, error)) {
+	t.Helper()
+	settles(t, 0)(call(x.owner))
+	x.has(t, "a")
+	settles(t, 1)(call(x.owner, x.id("a"), x.id("a")))
+}
+
+const noNull = "There is no null: without IDs a call does nothing."
+
+var ibxAcks = []requirement{
+	{number: 44, text: "Ack makes messages done", verdict: held, test: func(t *testing.T, x ibx) {
+		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
+		assert.Equal(t, inbox.Done, x.get(t, "a").State)
+		assert.Equal(t, "true", x.column(t, "a", "done_at > clock_timestamp() - interval '1 minute'"))
+	}},
+	{number: 45, text: "Ack is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.ack(t)) }},
+	{number: 46, text: "Ack ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.ack(t)) }},
+	{number: 47, text: "what is acked is not claimed again", verdict: held, test: func(t *testing.T, x ibx) {
+		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
+		assert.Empty(t, x.claim(t, x.owner, 10))
+		_, err := x.store.ReapExpired(t.Context())
+		require.NoError(t, err)
+		assert.Empty(t, x.claim(t, x.owner, 10))
+	}},
+	{number: 48, text: "Ack of nothing does nothing", verdict: inOtherWords, why: noNull, test: func(t *testing.T, x ibx) { x.takesNone(t, x.ack(t)) }},
+	{number: 49, text: "Ack ends the lease", verdict: held, test: func(t *testing.T, x ibx) {
+		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
+		assert.Equal(t, "true", x.column(t, "a", "owner is null and locked_until is null"))
+	}},
+}
+
+func (x ibx) ack(t testing.TB) func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
+	return func(owner inbox.Owner, ids ...inbox.ID) (int, error) { return x.store.Ack(t.Context(), owner, ids...) }
+}

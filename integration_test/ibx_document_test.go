@@ -1,0 +1,123 @@
+package integration_test
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ibxDocument writes docs/ibx.md.
+func ibxDocument() string {
+	var b strings.Builder
+	count := map[verdict]int{}
+	for _, s := range ibxSections {
+		for _, r := range s.requirements {
+			count[r.verdict]++
+		}
+	}
+	fmt.Fprintf(&b, "%s\nOf the 130 requirements %d are held, %d are held in other words, and %d are not applicable.", ibxIntroduction,
+		count[held], count[inOtherWords], count[notApplicable])
+	if n := count[missing]; n > 0 {
+		fmt.Fprintf(&b, " %d are missing.", n)
+	}
+	b.WriteString("\n")
+	for _, s := range ibxSections {
+		fmt.Fprintf(&b, "\n## %s\n\n| | requirement | | why, and what shows it |\n|---|---|---|---|\n", s.title)
+		for _, r := range s.requirements {
+			shown := "`TestIBX/IBX-" + fmt.Sprintf("%03d", r.number) + "`"
+			if r.test == nil {
+				shown = ""
+				for i, name := range strings.Fields(r.shownBy) {
+					if i > 0 {
+						shown += ", "
+					}
+					shown += "`" + name + "`"
+				}
+			}
+			fmt.Fprintf(&b, "| IBX-%03d | %s | %s | %s |\n", r.number, r.text, r.verdict, strings.TrimSpace(r.why+" "+shown))
+		}
+	}
+	b.WriteString(ibxElsewhere)
+	return b.String()
+}
+
+const ibxIntroduction = `# The inbox, requirement by requirement
+
+<!-- Written by make ibx from integration_test/ibx_*_test.go. -->
+
+Package ` + "`inbox`" + ` follows the functional specification of an inbox component that was written for C# and SQL Server (IBX-001 to IBX-130).
+This page says of each of its requirements what became of it here, and which test shows it, over pgx and database/sql.
+`
+
+// ibxElsewhere is about what has no number in the specification.
+const ibxElsewhere = `
+## The sections without numbers
+
+### 2 and 3: purpose, scope, what it is not
+
+| line | here |
+|---|---|
+| at most once, exactly once (2.1) | Once in the database: a handler in a transaction commits together with its ack. What it does elsewhere may be done twice, as everywhere. |
+| duplicate detection, work queue, routing by topic, retries, many databases (2.2) | All of them: Store, Dispatcher, Group. |
+| SQL Server backend (2.3) | PostgreSQL 13 and newer. |
+| broker integration out of scope (2.3) | In scope: Ingest stores what any Watermill subscriber delivers, NewSubscriber hands stored messages to any Router. |
+| transformation, ordering in a topic, priorities out of scope (2.3, 3) | The same. Order per key comes from forwarder.Subscriber on an outbox-shaped table of its own. |
+| no prevention of external retries, no transactions across databases, no business logic (3) | The same. |
+
+### 4: concepts
+
+| word there | word here |
+|---|---|
+| InboxMessageIdentifier | inbox.ID{Source, MessageID} |
+| OwnerToken | inbox.Owner, NewOwner() |
+| Claim, Ack, Abandon, Fail, Reap | the same; also Renew, and Release, which gives back without a charge |
+| Seen, Processing, Done, Dead (4.4) | the same. Done rows drop payload and metadata unless StoreConfig.KeepPayload is set. |
+| Inbox Store, Store Provider, Selection Strategy, Router (4.5) | inbox.Store, inbox.Stores over a fleet.Fleet, fleet.Selection, Stores.Get |
+| Due Time, Deferred Message, Next Attempt Time (4.6) | one column, due_at: the wait after a failure and the due time are never needed both |
+| message id and hash deduplication, idempotency window (4.7) | the same; the window is StoreConfig.Retention after a message is done, 30 days |
+
+### 5: the interfaces
+
+| there | here |
+|---|---|
+| IInbox.AlreadyProcessedAsync, with and without hash | Store.AlreadyProcessed(ctx, id, hash), a nil hash for none |
+| IInbox.MarkProcessingAsync | Store.MarkProcessing: whoever calls works on the message itself, nobody else can claim it |
+| IInbox.MarkProcessedAsync, MarkDeadAsync | Store.MarkProcessed, Store.MarkDead (with a reason); they take the message from whoever has it. A message that is done stays done. ErrUnknown for one that is not there. |
+| IInbox.EnqueueAsync | Store.Enqueue, any number of items in one statement; says of each: new, updated, already done, busy |
+| dueTimeUtc must be UTC | any time.Time |
+| IInboxWorkStore.ClaimAsync returns ids | Store.Claim returns messages |
+| AckAsync and the others return nothing | how many rows were still the owner's |
+| lastError of null or empty | an empty one leaves the last |
+| ReapExpiredAsync stops when cancelled | between batches of 1,000 |
+| GetAsync by message id alone | by ID, because a message id is unique only within its source |
+| IInboxHandler | inbox.Handler, in DispatcherConfig.Handlers by topic |
+| IInboxRouter.GetInbox throws | Stores.Get returns fleet.ErrUnknown |
+| InboxMessage (5.2.1) | inbox.Message: the same fields, and Key, Metadata, ExpiresAt, State, DB |
+| SqlInboxOptions (5.2.2): connection string, schema, table | the pool is yours; outbox.Tables{Schema, Queue}. EnableSchemaDeployment: see IBX-114. |
+| AddSqlInbox, AddMultiSqlInbox, AddDynamicMultiSqlInbox, AddInboxHandler (5.3) | NewStore, NewStores over fleet.Static or a Discovery; no container is needed |
+
+### 7.1: settings
+
+| there | here |
+|---|---|
+| PollingIntervalSeconds 0.5 | DispatcherConfig.PollInterval; commits wake it as well |
+| BatchSize 50, LeaseSeconds 30 | DispatcherConfig.BatchSize, LeaseTTL |
+| MaxAttempts 10, CleanupRetentionDays 30 | StoreConfig.MaxAttempts, Retention |
+
+### 8: open questions
+
+| question | answer |
+|---|---|
+| 8.1 ordering | Not from a claim: one that orders by key starves all others behind a key that is busy. forwarder.Subscriber gives order per key at full speed. |
+| 8.2 dead letters | DispatcherConfig.OnDead runs in the transaction in which a message dies; package admin lists, counts and requeues dead messages. |
+| 8.3 time to live | Item.ExpiresAt: a message that nobody handled by then is dead, with the reason "expired" (` + "`TestExpiry`" + `). |
+| 8.4 hash algorithm | SHA-256, by StoreConfig.HashContent or inbox.SHA256. Any bytes are taken; compare like with like. |
+
+### Appendices
+
+| there | here |
+|---|---|
+| A: table Inbox | inbox_queue: no NextAttemptAt (see 4.6), but key, metadata, expires_at, crashes and done_at. The primary key is the same. The index for claims on Status and times is two partial ones on the ids of what is ready and the due times of what waits (` + "`TestPlansOfQueue`" + `); the index for clean-up is on done_at. |
+| B: a handler | a function of (ctx, *inbox.Message) |
+| C: a webhook | inbox.NewWebhook. AlreadyProcessed before Enqueue is not needed: Enqueue says so itself, in one statement. Compare signatures in constant time, try all of them, allow for clocks that are wrong either way, and answer 200 only after the commit. |
+| D: many tenants | Stores.Get(key) and Enqueue |
+`

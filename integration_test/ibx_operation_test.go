@@ -1,0 +1,199 @@
+package integration_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+var ibxCleanup = []requirement{
+	{number: 98, text: "messages that were done long ago are deleted", verdict: held, test: func(t *testing.T, x ibx) {
+		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "old")))
+		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "new")))
+		x.exec(t, "update inbox_queue set done_at = done_at - interval '31 days' where source = $1 and message_id = 'old'", x.name)
+		_, err := x.store.Clean(t.Context())
+		require.NoError(t, err)
+		_, err = x.store.Get(t.Context(), x.id("old"))
+		require.ErrorIs(t, err, inbox.ErrUnknown)
+		assert.Equal(t, inbox.Done, x.get(t, "new").State)
+	}},
+	{number: 99, text: "clean-up keeps what is seen or processing or dead", verdict: held, shownBy: "TestCleanKeepsUnfinished"},
+	{number: 100, text: "the retention is configurable", verdict: held, test: func(t *testing.T, x ibx) {
+		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
+		x.exec(t, "update inbox_queue set done_at = done_at - interval '1 hour' where source = $1", x.name)
+		for _, retention := range []time.Duration{2 * time.Hour, -1} {
+			_, err := x.with(t, inbox.StoreConfig{Retention: retention}).Clean(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, inbox.Done, x.get(t, "a").State)
+		}
+		_, err := x.with(t, inbox.StoreConfig{Retention: time.Minute}).Clean(t.Context())
+		require.NoError(t, err)
+		_, err = x.store.Get(t.Context(), x.id("a"))
+		require.ErrorIs(t, err, inbox.ErrUnknown)
+	}},
+	{number: 101, text: "clean-up works in batches", verdict: held, shownBy: "TestCleanKeepsUnfinished"},
+}
+
+var ibxConcurrency = []requirement{
+	{number: 102, text: "each call is one transaction", verdict: inOtherWords,
+		why: "All but ReapExpired and Clean, whose batches are transactions of their own, and Claim, which may take three statements: what one of them took is taken, whatever becomes of the next.",
+		test: func(t *testing.T, x ibx) {
+			all := make([]inbox.Item, 1001) // two statements
+			for i := range all {
+				all[i] = x.item(string(rune(i + 0x4e00)))
+				all[i].Payload = nil
+			}
+			x.exec(t, `alter table inbox_queue add constraint not_this check (source <> 'IBX-102' or message_id <> chr(1000 + x'4e00'::int))`)
+			defer x.exec(t, `alter table inbox_queue drop constraint not_this`)
+			_, err := x.store.Enqueue(t.Context(), all...)
+			require.ErrorContains(t, err, "not_this")
+			assert.Zero(t, x.count(t, "select count(*) from inbox_queue where source = $1", x.name))
+		}},
+	{number: 103, text: "claims are isolated from each other", verdict: inOtherWords,
+		why:     "At READ COMMITTED, by row locks (FOR UPDATE SKIP LOCKED) that check the row again as it is by then.",
+		shownBy: "TestClaimedOnceByMany"},
+	{number: 104, text: "deadlocks are retried or returned", verdict: inOtherWords,
+		why:     "There are none between our own statements, which lock rows in one order or do not wait; one with statements of yours is returned.",
+		shownBy: "TestAckAgainstEnqueue TestExpiredLeaseNoDeadlock TestOverlappingBatches"},
+	{number: 105, text: "several processes work on one table", verdict: held, shownBy: "TestClaimedOnceByMany"},
+	{number: 106, text: "a message is never claimed twice at one time", verdict: held, shownBy: "TestClaimedOnceByMany TestStaleOwnerChangesNothing"},
+}
+
+var ibxObservability = []requirement{
+	{number: 107, text: "checks are logged at debug level", verdict: held, test: func(t *testing.T, x ibx) {
+		x.processed(t, "a", nil)
+		assert.True(t, x.logs.has("DEBUG", x.name, "a", "done:false"))
+	}},
+	{number: 108, text: "what is stored is logged at info level", verdict: held, test: func(t *testing.T, x ibx) {
+		x.put(t, x.item("a"))
+		assert.True(t, x.logs.has("INFO", "topic:"+x.name, "source:"+x.name, "message_id:a"))
+	}},
+	{number: 109, text: "claims are logged at debug level with how many", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		assert.True(t, x.logs.has("DEBUG", "Claimed", "messages:1"))
+	}},
+	{number: 110, text: "handler calls are logged", verdict: inOtherWords,
+		why: "At debug level, and to observers (observe.HandleObserver): a line at info level for each message is a cost that nobody asked for.", shownBy: "TestDispatcherDecides"},
+	{number: 111, text: "handler errors are logged at error level with the message", verdict: held, shownBy: "TestDispatcherDecides"},
+	{number: 112, text: "reaping is logged at info level with how many", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		x.lapse(t, "a")
+		x.reap(t)
+		assert.True(t, x.logs.has("INFO", "Reaped", "messages:1"))
+	}},
+	{number: 113, text: "every line names the database", verdict: held, test: func(t *testing.T, x ibx) {
+		x.processed(t, "a", []byte("x"))
+		x.processed(t, "a", []byte("y"))
+		x.has(t, "b")
+		x.lapse(t, "b")
+		x.reap(t)
+		for _, line := range x.logs.lines {
+			assert.Contains(t, line, "db:"+x.db.Name())
+		}
+		assert.Greater(t, len(x.logs.lines), 4)
+	}},
+}
+
+const noDeployment = "Schema changes happen in schema.Migrate, at deployment, or by the migration tool of your choice (schema.Files); a Store never makes tables."
+
+var ibxSchema = []requirement{
+	{number: 114, text: "the schema is made if that is switched on", verdict: inOtherWords, why: noDeployment, shownBy: "TestMigrateIsIdempotent"},
+	{number: 115, text: "else the schema is assumed to exist", verdict: held, test: func(t *testing.T, x ibx) {
+		h := x.handle.with(t, sqltext.Tables{Queue: "nowhere"})
+		store, err := inbox.NewStore(h.db, inbox.StoreConfig{}, nil)
+		require.NoError(t, err)
+		_, err = store.Enqueue(t.Context(), x.item("a"))
+		require.ErrorContains(t, err, "schema.Migrate")
+		assert.Zero(t, x.count(t, "select count(*) from pg_class where relname = 'nowhere'"))
+	}},
+	{number: 116, text: "deploying the schema twice is no error", verdict: held, shownBy: "TestMigrateIsIdempotent"},
+	{number: 117, text: "the schema has the table and its indexes", verdict: held, test: func(t *testing.T, x ibx) {
+		require.NoError(t, schema.Check(t.Context(), x.db))
+	}},
+}
+
+var ibxLimits = []requirement{
+	{number: 118, text: "a payload may be large", verdict: inOtherWords, why: "Up to 1 GB, Postgres' limit for a value and a message of its protocol; StoreConfig.MaxPayloadBytes sets a lower one.",
+		test: func(t *testing.T, x ibx) {
+			it := x.item("a")
+			it.Payload = make([]byte, 20<<20)
+			x.put(t, it)
+			assert.Len(t, x.get(t, "a").Payload, len(it.Payload))
+			_, err := x.with(t, inbox.StoreConfig{MaxPayloadBytes: 100}).Enqueue(t.Context(), it)
+			invalid(t, err, "MaxPayloadBytes is 100")
+		}},
+	{number: 119, text: "a lease of 10 to 300 seconds is best", verdict: held, test: func(t *testing.T, x ibx) {
+		x.put(t, x.item("a"))
+		msgs, err := x.claimWith(t, func(c *inbox.Claim) { c.LeaseTTL = 300 * time.Second })
+		require.NoError(t, err)
+		require.Len(t, msgs, 1)
+	}},
+	{number: 120, text: "a batch of 1 to 100 is best", verdict: held, test: func(t *testing.T, x ibx) {
+		x.put(t, x.item("a"))
+		msgs, err := x.claimWith(t, func(c *inbox.Claim) { c.Limit = 100 })
+		require.NoError(t, err)
+		require.Len(t, msgs, 1)
+	}},
+	{number: 121, text: "thousands of messages a second", verdict: inOtherWords, why: "A row of make bench, inbox_claim_vs_raw; no test depends on the machine.", shownBy: "TestPlansOfQueue"},
+	{number: 122, text: "claims use indexes", verdict: inOtherWords, why: "On id and due time. An index on the end of the lease would cost every claim and every renewal more than it gains.", shownBy: "TestPlansOfQueue"},
+	{number: 123, text: "stores are cached where there are many databases", verdict: held, shownBy: "TestStoresOfAFleet"},
+	{number: 124, text: "polling slows down while there is nothing", verdict: held, shownBy: "TestDispatcherIsWoken"},
+	{number: 125, text: "source and message id have an index", verdict: held, shownBy: "TestPlansOfQueue"},
+	{number: 126, text: "the role needs select and insert and update and delete", verdict: held, shownBy: "TestRoleOfTheQueue"},
+	{number: 127, text: "no payload is logged", verdict: held, test: func(t *testing.T, x ibx) {
+		it := x.item("a")
+		it.Payload, it.Metadata = []byte("canary"), map[string]string{"k": "canary"}
+		x.put(t, it)
+		x.put(t, it)
+		require.Len(t, x.claimDue(t), 1)
+		settles(t, 1)(x.abandon(t)(x.owner, it.ID))
+		it.Topic = ""
+		_, err := x.store.Enqueue(t.Context(), it)
+		require.Error(t, err)
+		assert.NotContains(t, err.Error(), "canary")
+		assert.False(t, x.logs.has("", "canary"))
+		assert.True(t, x.logs.has("INFO"))
+	}},
+	{number: 128, text: "connections may be encrypted", verdict: notApplicable, why: "The pool is yours, and so is its sslmode."},
+	{number: 129, text: "content hashes are cryptographic", verdict: held, test: func(t *testing.T, x ibx) {
+		_, err := x.with(t, inbox.StoreConfig{HashContent: true}).Enqueue(t.Context(), x.item("a"))
+		require.NoError(t, err)
+		assert.Equal(t, inbox.SHA256([]byte("payload of a")), x.get(t, "a").Hash)
+		assert.Len(t, x.get(t, "a").Hash, 32)
+		other := x.item("a")
+		other.Payload = []byte("other")
+		stored, err := x.with(t, inbox.StoreConfig{HashContent: true}).Enqueue(t.Context(), other)
+		require.NoError(t, err)
+		assert.True(t, stored[0].Mismatch)
+	}},
+	{number: 130, text: "the zero owner is refused everywhere", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+		var zero inbox.Owner
+		x.has(t, "a")
+		_, err := x.store.Renew(t.Context(), inbox.Renew{Owner: zero, LeaseTTL: time.Minute}, x.id("a"))
+		invalid(t, err, "Owner")
+		release := func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
+			return x.store.Release(t.Context(), owner, ids...)
+		}
+		for _, call := range []func(inbox.Owner, ...inbox.ID) (int, error){x.ack(t), x.abandon(t), x.fail(t), release} {
+			n, err := call(zero, x.id("a"))
+			invalid(t, err, "Owner")
+			assert.Zero(t, n)
+		}
+	}},
+}
+
+// claimDue claims what has been stored twice, which gives it a due time.
+func (x ibx) claimDue(t testing.TB) (msgs []inbox.Message) {
+	t.Helper()
+	eventually(t, func() bool { msgs = append(msgs, x.claim(t, x.owner, 10)...); return len(msgs) > 0 }, "it is claimed")
+	return msgs
+}
+
+var errTakenBack = errors.New("rolled back by the test")

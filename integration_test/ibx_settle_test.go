@@ -1,0 +1,201 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/inbox"
+)
+
+func (x ibx) abandon(t testing.TB) func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
+	return func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
+		return x.store.Abandon(t.Context(), inbox.Abandon{Owner: owner, Err: "why"}, ids...)
+	}
+}
+
+func (x ibx) fail(t testing.TB) func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
+	return func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
+		return x.store.Fail(t.Context(), inbox.Fail{Owner: owner, Reason: "why"}, ids...)
+	}
+}
+
+// waits says how many seconds a message has yet to wait.
+func (x ibx) waits(t testing.TB, id string) float64 {
+	t.Helper()
+	return value[float64](t, x.handle, "select extract(epoch from due_at - clock_timestamp())::float8 from inbox_queue where source = $1 and message_id = $2", x.name, id)
+}
+
+// reap reaps what has a lease that is over.
+func (x ibx) reap(t testing.TB) {
+	t.Helper()
+	_, err := x.store.ReapExpired(t.Context())
+	require.NoError(t, err)
+}
+
+var ibxAbandons = []requirement{
+	{number: 50, text: "Abandon ends the lease", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
+		assert.Equal(t, "true", x.column(t, "a", "owner is null and locked_until is null"))
+		assert.Equal(t, inbox.Processing, x.get(t, "a").State)
+	}},
+	{number: 51, text: "Abandon charges an attempt", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
+		assert.Equal(t, 1, x.get(t, "a").Attempt)
+	}},
+	{number: 52, text: "the wait grows with the attempts", verdict: held, test: func(t *testing.T, x ibx) {
+		x.put(t, x.item("a"))
+		for i, least := range []float64{1.5, 3.1, 6.3, 12.7} {
+			require.Len(t, x.claim(t, x.owner, 1), 1, "attempt %d", i)
+			settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
+			assert.Greater(t, x.waits(t, "a"), least-1)
+			assert.Less(t, x.waits(t, "a"), 2*least)
+			x.due(t, "a")
+		}
+	}},
+	{number: 53, text: "a delay that is given is used", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner, Delay: time.Hour}, x.id("a")))
+		assert.InDelta(t, 3600, x.waits(t, "a"), 60)
+	}},
+	{number: 54, text: "Abandon is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.abandon(t)) }},
+	{number: 55, text: "Abandon ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.abandon(t)) }},
+	{number: 56, text: "what is abandoned comes again after its wait", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner, Delay: 10 * time.Millisecond}, x.id("a")))
+		eventually(t, func() bool { return len(x.claim(t, x.owner, 1)) == 1 }, "it is claimed again")
+	}},
+	{number: 57, text: "Abandon keeps the error", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
+		assert.Equal(t, "why", x.get(t, "a").LastError)
+		x.due(t, "a")
+		require.Len(t, x.claim(t, x.owner, 1), 1)
+		settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("a")))
+		assert.Equal(t, "why", x.get(t, "a").LastError, "an empty one is none")
+	}},
+	{number: 58, text: "a delay that is not positive is refused", verdict: inOtherWords, why: noExceptions + " Zero is how Go says that none is given.",
+		test: func(t *testing.T, x ibx) {
+			x.has(t, "a")
+			_, err := x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner, Delay: -time.Second}, x.id("a"))
+			invalid(t, err, "Abandon.Delay is -1s")
+		}},
+	{number: 59, text: "Abandon of nothing does nothing", verdict: inOtherWords, why: noNull, test: func(t *testing.T, x ibx) { x.takesNone(t, x.abandon(t)) }},
+}
+
+var ibxFailures = []requirement{
+	{number: 60, text: "Fail makes messages dead", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
+		assert.Equal(t, inbox.Dead, x.get(t, "a").State)
+	}},
+	{number: 61, text: "Fail keeps the reason", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
+		assert.Equal(t, "why", x.get(t, "a").LastError)
+	}},
+	{number: 62, text: "Fail is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.fail(t)) }},
+	{number: 63, text: "Fail ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.fail(t)) }},
+	{number: 64, text: "what has failed is not claimed again", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
+		assert.Empty(t, x.claim(t, x.owner, 10))
+	}},
+	{number: 65, text: "Fail ends the lease", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
+		assert.Equal(t, "true", x.column(t, "a", "owner is null and locked_until is null"))
+	}},
+	{number: 66, text: "Fail of nothing does nothing", verdict: inOtherWords, why: noNull, test: func(t *testing.T, x ibx) { x.takesNone(t, x.fail(t)) }},
+	{number: 67, text: "Fail refuses a reason that is null", verdict: notApplicable, why: "A Go string is never null, and an empty reason is allowed (5.1.2)."},
+}
+
+var ibxReaping = []requirement{
+	{number: 68, text: "ReapExpired finds every lease that is over", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "fresh")
+		x.has(t, "due")
+		settles(t, 1)(x.abandon(t)(x.owner, x.id("due")))
+		x.due(t, "due")
+		require.Len(t, x.claim(t, x.owner, 1), 1)
+		x.has(t, "kept")
+		x.lapse(t, "fresh")
+		x.lapse(t, "due")
+		x.reap(t)
+		assert.Equal(t, "1", x.column(t, "fresh", "crashes"))
+		assert.Equal(t, "1", x.column(t, "due", "crashes"))
+		assert.Equal(t, x.owner.String(), x.column(t, "kept", "owner"))
+	}},
+	{number: 69, text: "ReapExpired ends those leases", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		x.lapse(t, "a")
+		x.reap(t)
+		assert.Equal(t, "true", x.column(t, "a", "owner is null and locked_until is null"))
+	}},
+	{number: 70, text: "what is reaped can be claimed after its wait", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		x.lapse(t, "a")
+		x.reap(t)
+		assert.Greater(t, x.waits(t, "a"), 0.5)
+		assert.Equal(t, 1, x.get(t, "a").Attempt)
+		x.due(t, "a")
+		assert.Len(t, x.claim(t, x.owner, 1), 1)
+	}},
+	{number: 71, text: "ReapExpired leaves alone what is done or dead", verdict: held, test: func(t *testing.T, x ibx) {
+		for _, id := range []string{"done", "dead"} {
+			x.has(t, id)
+			x.exec(t, "update inbox_queue set state = $2, locked_until = '2020-01-01' where source = $1 and message_id = $2", x.name, id)
+			before := x.column(t, id, "inbox_queue")
+			x.reap(t)
+			assert.Equal(t, before, x.column(t, id, "inbox_queue"))
+		}
+	}},
+	{number: 72, text: "leases are reaped periodically", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		x.lapse(t, "a")
+		eventually(t, func() bool { x.claim(t, x.owner, 1); return x.get(t, "a").Attempt == 1 }, "a Claim reaps now and then")
+	}},
+}
+
+var ibxRetries = []requirement{
+	{number: 80, text: "the wait after failures grows exponentially", verdict: held, shownBy: "TestBackoffOfMessages"},
+	{number: 81, text: "by default it is 2^attempt seconds and at most 60", verdict: inOtherWords,
+		why:     "With a jitter of a fifth either way, so that what failed together does not come back together.",
+		shownBy: "TestBackoffOfMessages"},
+	{number: 82, text: "the wait can be customized", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		store := x.with(t, inbox.StoreConfig{Backoff: outbox.Backoff{Func: func(n int) time.Duration { return time.Duration(n) * time.Hour }}})
+		settles(t, 1)(store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("a")))
+		assert.InDelta(t, 3600, x.waits(t, "a"), 60)
+	}},
+	{number: 83, text: "after the last attempt a message is dead", verdict: inOtherWords,
+		why: "Abandon and ReapExpired do it themselves, in the statement that charges the last attempt: who counts cannot be interrupted in between.",
+		test: func(t *testing.T, x ibx) {
+			store := x.with(t, inbox.StoreConfig{MaxAttempts: 2})
+			x.has(t, "a")
+			settles(t, 1)(store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("a")))
+			assert.Equal(t, inbox.Processing, x.get(t, "a").State)
+			x.due(t, "a")
+			require.Len(t, x.claim(t, x.owner, 1), 1)
+			settles(t, 1)(store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("a")))
+			assert.Equal(t, inbox.Dead, x.get(t, "a").State)
+		}},
+	{number: 84, text: "the number of attempts is configurable and 10 by default", verdict: held, test: func(t *testing.T, x ibx) {
+		x.has(t, "a")
+		x.has(t, "b")
+		x.exec(t, "update inbox_queue set attempts = 8 where source = $1", x.name)
+		for _, alive := range []inbox.State{inbox.Processing, inbox.Dead} {
+			settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
+			assert.Equal(t, alive, x.get(t, "a").State)
+			x.due(t, "a")
+			x.claim(t, x.owner, 1)
+		}
+		x.exec(t, "update inbox_queue set attempts = 1000000 where source = $1 and message_id = 'b'", x.name)
+		settles(t, 1)(x.with(t, inbox.StoreConfig{MaxAttempts: -1}).Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("b")))
+		assert.Equal(t, inbox.Processing, x.get(t, "b").State)
+	}},
+}

@@ -1,0 +1,286 @@
+package integration_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/inbox"
+)
+
+// TestIBX shows the requirements of the inbox's specification, one by one and by their numbers, over pgx and database/sql. Those of
+// a section are in a file of its own, ibx_*_test.go; docs/ibx.md is written from them by make ibx.
+
+// verdict is what became of a requirement.
+type verdict string
+
+const (
+	held          verdict = "held"
+	inOtherWords  verdict = "in other words"
+	notApplicable verdict = "not applicable"
+	missing       verdict = "missing" // what it is about is not built yet
+)
+
+// requirement is one of the specification's, and what shows that it is held.
+type requirement struct {
+	number  int
+	text    string
+	verdict verdict
+	why     string                    // in other words, or not applicable: why
+	test    func(t *testing.T, x ibx) // or
+	shownBy string                    // another test of this package
+}
+
+type ibxSection struct {
+	title        string
+	requirements []requirement
+}
+
+// ibxSections are in the order of the specification.
+var ibxSections = []ibxSection{
+	{"6.1 Deduplication and state tracking", ibxDeduplication},
+	{"6.2 Enqueuing", ibxEnqueuing},
+	{"6.3 Claiming", ibxClaiming},
+	{"6.4 Acknowledgment", ibxAcks},
+	{"6.5 Abandonment", ibxAbandons},
+	{"6.6 Failure", ibxFailures},
+	{"6.7 Expiry of leases", ibxReaping},
+	{"6.8 Handlers", ibxHandlers},
+	{"6.9 Retry and backoff", ibxRetries},
+	{"6.10 Many databases", ibxDatabases},
+	{"6.11 Discovery", ibxDiscovery},
+	{"6.12 Clean-up", ibxCleanup},
+	{"6.13 Concurrency", ibxConcurrency},
+	{"6.14 Observability", ibxObservability},
+	{"6.15 Schema", ibxSchema},
+	{"7 Configuration and limits", ibxLimits},
+}
+
+// ibx is what a requirement is shown with: a store over a database that all of them share, and a topic and a source of its own.
+type ibx struct {
+	handle
+	store *inbox.Store
+	logs  *lineLogger
+	name  string
+	owner inbox.Owner
+}
+
+func TestIBX(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	handles := []handle{newPgxHandle(t, newMigratedDatabase(t)), newSQLHandle(t, "pgx", newMigratedDatabase(t))}
+	for _, section := range ibxSections {
+		for _, r := range section.requirements {
+			if r.test == nil {
+				continue
+			}
+			name := fmt.Sprintf("IBX-%03d", r.number)
+			t.Run(name+"_"+strings.ReplaceAll(r.text, " ", "_"), func(t *testing.T) {
+				for _, h := range handles {
+					t.Run(h.name, func(t *testing.T) {
+						x := ibx{handle: h, logs: &lineLogger{}, name: name, owner: inbox.NewOwner()}
+						x.store = x.with(t, inbox.StoreConfig{})
+						r.test(t, x)
+					})
+				}
+			})
+		}
+	}
+}
+
+// with is another store on the same table.
+func (x ibx) with(t testing.TB, cfg inbox.StoreConfig) *inbox.Store {
+	t.Helper()
+	store, err := inbox.NewStore(x.db, cfg, x.logs)
+	require.NoError(t, err)
+	return store
+}
+
+func (x ibx) id(id string) inbox.ID { return inbox.ID{Source: x.name, MessageID: id} }
+
+func (x ibx) item(id string) inbox.Item {
+	return inbox.Item{ID: x.id(id), Topic: x.name, Payload: []byte("payload of " + id)}
+}
+
+// put stores messages.
+func (x ibx) put(t testing.TB, items ...inbox.Item) []inbox.Stored {
+	t.Helper()
+	stored, err := x.store.Enqueue(t.Context(), items...)
+	require.NoError(t, err)
+	return stored
+}
+
+// claim takes messages of the requirement's own topic.
+func (x ibx) claim(t testing.TB, owner inbox.Owner, limit int) []inbox.Message {
+	t.Helper()
+	msgs, err := x.store.Claim(t.Context(), inbox.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: limit, Topics: []string{x.name}})
+	require.NoError(t, err)
+	return msgs
+}
+
+// has stores a message and claims it.
+func (x ibx) has(t testing.TB, id string) inbox.ID {
+	t.Helper()
+	x.put(t, x.item(id))
+	require.Len(t, x.claim(t, x.owner, 1), 1)
+	return x.id(id)
+}
+
+func (x ibx) get(t testing.TB, id string) inbox.Message {
+	t.Helper()
+	return got(t, x.store, x.id(id))
+}
+
+// column reads a column of a message's row.
+func (x ibx) column(t testing.TB, id, expression string) string {
+	t.Helper()
+	return value[string](t, x.handle, "select coalesce(("+expression+")::text, '') from inbox_queue where source = $1 and message_id = $2", x.name, id)
+}
+
+// lapse has the lease of a message run out.
+func (x ibx) lapse(t testing.TB, id string) {
+	t.Helper()
+	x.exec(t, "update inbox_queue set locked_until = clock_timestamp() - interval '1 second' where source = $1 and message_id = $2", x.name, id)
+}
+
+// due ends the wait of a message.
+func (x ibx) due(t testing.TB, id string) {
+	t.Helper()
+	x.exec(t, "update inbox_queue set due_at = clock_timestamp() where source = $1 and message_id = $2", x.name, id)
+}
+
+// settles says how many messages a call changed.
+func settles(t testing.TB, want int) func(n int, err error) {
+	return func(n int, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+}
+
+// invalid says that a call was refused, and why.
+func invalid(t testing.TB, err error, why string) {
+	t.Helper()
+	require.ErrorIs(t, err, inbox.ErrInvalid)
+	require.ErrorContains(t, err, why)
+}
+
+// lineLogger keeps lines as text: level, message, error and fields.
+type lineLogger struct {
+	watermill.NopLogger
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *lineLogger) line(level, msg string, err error, fields watermill.LogFields) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, fmt.Sprint(level, " ", msg, " ", err, " ", fields))
+}
+
+func (l *lineLogger) Error(msg string, err error, fields watermill.LogFields) {
+	l.line("ERROR", msg, err, fields)
+}
+func (l *lineLogger) Info(msg string, fields watermill.LogFields)  { l.line("INFO", msg, nil, fields) }
+func (l *lineLogger) Debug(msg string, fields watermill.LogFields) { l.line("DEBUG", msg, nil, fields) }
+func (l *lineLogger) Trace(msg string, fields watermill.LogFields) { l.line("TRACE", msg, nil, fields) }
+
+func (l *lineLogger) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	return &lineLoggerWith{l, fields}
+}
+
+type lineLoggerWith struct {
+	*lineLogger
+	fields watermill.LogFields
+}
+
+func (l *lineLoggerWith) Error(msg string, err error, f watermill.LogFields) {
+	l.line("ERROR", msg, err, l.fields.Add(f))
+}
+func (l *lineLoggerWith) Info(msg string, f watermill.LogFields) {
+	l.line("INFO", msg, nil, l.fields.Add(f))
+}
+func (l *lineLoggerWith) Debug(msg string, f watermill.LogFields) {
+	l.line("DEBUG", msg, nil, l.fields.Add(f))
+}
+
+// has says whether a line begins with a level and holds some parts.
+func (l *lineLogger) has(level string, parts ...string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		all := strings.HasPrefix(line, level)
+		for _, part := range parts {
+			all = all && strings.Contains(line, part)
+		}
+		if all {
+			return true
+		}
+	}
+	return false
+}
+
+// TestIBXDocument fails if docs/ibx.md is older than the requirements, if one of the 130 is missing, or one is held
+// that nothing shows.
+func TestIBXDocument(t *testing.T) {
+	t.Parallel()
+	next := 1
+	for _, section := range ibxSections {
+		for _, r := range section.requirements {
+			if r.number > next && next < 118 { // section 7 has numbers of its own order
+				t.Errorf("IBX-%03d is missing", next)
+			}
+			next = r.number + 1
+			assert.False(t, (r.verdict == held || r.verdict == inOtherWords) && r.test == nil && r.shownBy == "", "nothing shows IBX-%03d", r.number)
+			assert.False(t, r.verdict != held && r.why == "", "why is IBX-%03d %s?", r.number, r.verdict)
+			for _, name := range strings.Fields(r.shownBy) {
+				assert.True(t, testNamed(t, name), "IBX-%03d is shown by %s, which does not exist", r.number, name)
+			}
+		}
+	}
+	assert.Equal(t, 131, next)
+	const file = "../docs/ibx.md"
+	want := ibxDocument()
+	if os.Getenv("OUTBOX_WRITE_IBX") != "" {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
+	}
+	is, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, want, string(is), "run make ibx")
+}
+
+var testSources = sync.OnceValues(func() (string, error) {
+	var files []string
+	for _, folder := range []string{".", "../fleet", "../inbox", "../schema"} {
+		some, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+		if err != nil {
+			return "", err
+		}
+		files = append(files, some...)
+	}
+	var all strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return "", err
+		}
+		all.Write(text)
+	}
+	return all.String(), nil
+})
+
+func testNamed(t testing.TB, name string) bool {
+	t.Helper()
+	all, err := testSources()
+	require.NoError(t, err)
+	return regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(name) + `\(`).MatchString(all)
+}

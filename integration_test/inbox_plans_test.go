@@ -1,0 +1,119 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// queueStatements are those of the inbox, as they are run.
+func queueStatements() []planned {
+	const owner, some = "00000000-0000-0000-0000-000000000001", 200
+	sources, ids := slices.Repeat([]string{"plan"}, some), make([]string, some)
+	texts, payloads, numbers := slices.Repeat([]string{""}, some), slices.Repeat([][]byte{[]byte("x")}, some), make([]int64, some)
+	for i := range some {
+		ids[i], numbers[i] = fmt.Sprint(50_000+i), int64(i)
+	}
+	topics, metadata := slices.Repeat([]string{"orders"}, some), slices.Repeat([]string{"{}"}, some)
+	settle := []any{owner, sources, ids}
+	with := func(args ...any) []any { return slices.Concat(settle, args) }
+	none := []string(nil)
+	delays := []float64{2, 4, 8}
+	key := []string{"inbox_queue_pkey"}
+	waiting := []string{"inbox_queue_waiting"}
+	return []planned{
+		{name: "ClaimReady", sql: sqltext.ClaimReady, args: []any{owner, 30.0, 200, int64(0), none, none}, indexes: []string{"inbox_queue_ready"}, always: true},
+		{name: "ClaimReady of a topic", sql: sqltext.ClaimReady, args: []any{owner, 30.0, 200, int64(40_000), []string{"orders"}, none}, indexes: []string{"inbox_queue_ready"}, always: true},
+		{name: "ClaimDue", sql: sqltext.ClaimDue, args: []any{owner, 30.0, 200, int64(0), none, none, "-infinity", false}, indexes: waiting, always: true},
+		{name: "ClaimDue of suspects", sql: sqltext.ClaimDue, args: []any{owner, 30.0, 1, int64(0), none, none, "2020-01-01T00:00:00Z", true}, indexes: waiting, always: true},
+		{name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200}, indexes: []string{"inbox_queue_expiring", "inbox_queue_pkey"}},
+		{name: "RenewLeases", sql: sqltext.RenewLeases, args: with(30.0), indexes: key},
+		{name: "AckMessages", sql: sqltext.AckMessages, args: with(false), indexes: key},
+		{name: "AbandonMessages", sql: sqltext.AbandonMessages, args: with("why", delays, 10), indexes: key},
+		{name: "FailMessages", sql: sqltext.FailMessages, args: with("why", 1), indexes: key},
+		{name: "ReleaseMessages", sql: sqltext.ReleaseMessages, args: with("why", 0.0), indexes: key},
+		{name: "EnqueueMessages", sql: sqltext.EnqueueMessages, indexes: key,
+			args: []any{sources, ids, topics, texts, payloads, metadata, payloads, texts, texts, numbers}},
+		{name: "SeeMessage", sql: sqltext.SeeMessage, args: []any{"plan", "50000", []byte("x")}, indexes: key},
+		{name: "GetMessage", sql: sqltext.GetMessage, args: []any{"plan", "50000"}, indexes: key},
+		{name: "MarkProcessed", sql: sqltext.MarkProcessed, args: []any{"plan", "50000", false}, indexes: key},
+		{name: "MarkProcessing", sql: sqltext.MarkProcessing, args: []any{"plan", "50000"}, indexes: key},
+		{name: "MarkDead", sql: sqltext.MarkDead, args: []any{"plan", "50000", "why"}, indexes: key},
+		{name: "ReapLeases", sql: sqltext.ReapLeases, args: []any{250, delays, 10}, indexes: []string{"inbox_queue_ready", "inbox_queue_waiting", "inbox_queue_pkey"}},
+		{name: "ExpireMessages", sql: sqltext.ExpireMessages, args: []any{250}, indexes: []string{"inbox_queue_expiring", "inbox_queue_pkey"}},
+		{name: "CleanQueue", sql: sqltext.CleanQueue, args: []any{3600.0, 1000}, indexes: []string{"inbox_queue_done", ""}}, // and by ctid
+	}
+}
+
+// queueScans returns the nodes that read the queue.
+func queueScans(p plan) (list []plan) {
+	if (p.Relation == "inbox_queue" && p.Type != "Bitmap Heap Scan" && p.Type != "ModifyTable") || p.Type == "Bitmap Index Scan" {
+		list = append(list, p)
+	}
+	for _, child := range p.Plans {
+		list = append(list, queueScans(child)...)
+	}
+	return list
+}
+
+// TestPlansOfQueue asks the planner for the plans of the inbox's statements, ready and delayed, with statistics that are fresh, and
+// with some from when the table looked altogether different. None reads the table as a whole.
+func TestPlansOfQueue(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // it would spoil what is stale
+	h.exec(t, "ALTER TABLE inbox_queue SET UNLOGGED")                   // which saves time; the planner does not care
+	const empty = "empty, never analyzed"
+	check := func(state string) {
+		t.Run(state, func(t *testing.T) {
+			for _, s := range queueStatements() {
+				if state == empty && !s.always {
+					continue
+				}
+				var text []byte
+				require.NoError(t, h.pool.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+sqltext.Tables{}.Render(s.sql), s.args...).Scan(&text), s.name)
+				var root []struct{ Plan plan }
+				require.NoError(t, json.Unmarshal(text, &root))
+				scans := queueScans(root[0].Plan)
+				require.NotEmpty(t, scans, s.name)
+				for _, scan := range scans {
+					assert.True(t, slices.Contains(s.indexes, scan.Index) && (scan.Index != "" || scan.Type == "Tid Scan"), "%s has a %s of %s", s.name, scan.Type, scan.Index)
+				}
+			}
+		})
+	}
+	rows := func(n int, due string) {
+		h.exec(t, strings.ReplaceAll(`INSERT INTO inbox_queue (source, message_id, topic, state, payload, due_at)
+			SELECT 'plan', (SELECT coalesce(max(id), 0) FROM inbox_queue) + i, 'orders', 'processing', convert_to(repeat('x', 50), 'UTF8'), DUE FROM generate_series(1, $1::int) i`, "DUE", due), n)
+	}
+	done := func() { // all but a few
+		h.exec(t, "UPDATE inbox_queue SET state = 'done', done_at = now() WHERE state = 'processing' AND id % 1000 > 0")
+	}
+	analyze := func() { h.exec(t, "ANALYZE inbox_queue") }
+
+	check(empty)
+	rows(100_000, "NULL")
+	check("100,000 ready, never analyzed")
+	analyze()
+	check("100,000 ready, fresh")
+	done()
+	check("100,000 done, statistics of ready ones")
+	analyze()
+	check("100,000 done, fresh")
+	rows(400_000, "NULL")
+	rows(500_000, "now() + interval '1 day'")
+	check("1,000,000 ready and delayed, statistics of done ones")
+	analyze()
+	check("1,000,000 ready and delayed, fresh")
+	h.exec(t, "TRUNCATE inbox_queue")
+	h.exec(t, "VACUUM (ANALYZE) inbox_queue")
+	rows(100_000, "now() + interval '1 day'")
+	check("100,000 delayed, statistics of an empty table")
+}
