@@ -17,6 +17,7 @@ import (
 func withTopics(scope string, topics ...string) forwarder.Config {
 	cfg := quickConfig()
 	cfg.Scope, cfg.Topics = scope, topics
+	cfg.LeaseTTL = patience // else a machine that is busy might let it run out
 	return cfg
 }
 
@@ -56,6 +57,7 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
+		t.Parallel() // it waits more than it works
 		for _, c := range []struct {
 			name          string
 			first, second forwarder.Config
@@ -122,13 +124,8 @@ func TestTopicsAreHandedOver(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	broker, log := newFakeBroker(), newLogCapture(t)
-	lasting := func(topics ...string) forwarder.Config {
-		cfg := withTopics("", topics...)
-		cfg.LeaseTTL = patience // else a machine that is busy might let it run out
-		return cfg
-	}
-	old1, stop1 := inTurn(t, h, broker, lasting("a"), log)
-	old2, stop2 := inTurn(t, h, broker, lasting("a"), log)
+	old1, stop1 := inTurn(t, h, broker, withTopics("", "a"), log)
+	old2, stop2 := inTurn(t, h, broker, withTopics("", "a"), log)
 	<-old1.Running()
 	<-old2.Running()
 	var want []string
@@ -140,12 +137,12 @@ func TestTopicsAreHandedOver(t *testing.T) {
 		h.publish(t, "b", "L", "b"+itoa(len(want)))
 	}
 	publish()
-	new1, _ := inTurn(t, h, broker, lasting("a", "b"), log)
+	new1, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
 	eventually(t, func() bool { return h.waiting(t, 1) }, "the new one waits")
 	stop1()
-	again, stopAgain := inTurn(t, h, broker, lasting("a"), log) // an old one is restarted
+	again, stopAgain := inTurn(t, h, broker, withTopics("", "a"), log) // an old one is restarted
 	eventually(t, func() bool { return h.waiting(t, 2) }, "it waits behind the new one")
-	new2, _ := inTurn(t, h, broker, lasting("a", "b"), log)
+	new2, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
 	eventually(t, func() bool { return h.waiting(t, 3) }, "the second new one waits")
 	publish()
 	broker.arrives(t, want...)
@@ -177,7 +174,6 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
 	}, "the lease runs out")
 	cfg := withTopics("", "a")
-	cfg.LeaseTTL = patience // else a machine that is busy might let it run out as well
 	second, stop := inTurn(t, h, w.fakeBroker, cfg, w.log)
 	<-second.Running()
 

@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 
 // patience is how long tests wait for something that must happen: long enough for a busy machine, because
 // a test that passes never waits for all of it.
-const patience = 30 * time.Second
+const patience = 50 * time.Second // less than the minute of a lease or poll that nobody is to wait for
 
 // shared starts a server when a test first asks for it, and on behalf of none, see noLeaks.
 func shared[S any](start func(context.Context) (S, error)) func() (S, error) {
