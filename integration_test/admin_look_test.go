@@ -42,6 +42,11 @@ func TestListPages(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	const rows = 4000
 	fillOutbox(t, h, rows)
+	// So many of one topic and one lane that a step does not come to their end.
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts, dead_at, last_error)
+		SELECT 'v' || i, 'topic-3', 'key-6', '', CASE i % 3 WHEN 1 THEN now() + i * interval '1 second' END,
+		       CASE i % 3 WHEN 2 THEN 1 ELSE 0 END, CASE i % 6 WHEN 2 THEN now() END, 'order ' || i || ' not found'
+		  FROM generate_series(1, 2400) i`)
 	a := newAdmin(t, h)
 	begun := time.Now()
 	group, err := a.ErrorGroups(t.Context(), admin.Filter{States: []admin.State{admin.Dead}})
@@ -64,6 +69,7 @@ func TestListPages(t *testing.T) {
 		"ready of a key":     {admin.Filter{States: []admin.State{admin.Ready}, Key: "key-6"}, "s = 'ready' AND key = 'key-6'", "id"},
 		"delayed of a topic": {admin.Filter{States: []admin.State{admin.Delayed}, Topic: "topic-1"}, "s = 'delayed' AND topic = 'topic-1'", "due_at, id"},
 		"by error":           {admin.Filter{States: []admin.State{admin.Dead}, ErrorContains: "ORDER 1"}, "s = 'dead' AND last_error LIKE '%order 1%'", "id DESC"},
+		"by a rare error":    {admin.Filter{States: []admin.State{admin.Dead}, ErrorContains: "order 5"}, "s = 'dead' AND last_error LIKE 'order 5%'", "id DESC"},
 		"by group":           {admin.Filter{States: []admin.State{admin.Dead}, ErrorGroup: group[0].ID}, fmt.Sprintf("s = 'dead' AND last_error LIKE '%s%%'", group[0].Example[:5]), "id DESC"},
 		"by age": {admin.Filter{After: begun.Add(-time.Hour), Before: begun.Add(-time.Minute)},
 			"created_at >= '" + begun.Add(-time.Hour).UTC().Format(time.RFC3339Nano) + "' AND created_at < '" + begun.Add(-time.Minute).UTC().Format(time.RFC3339Nano) + "'", "id DESC"},

@@ -26,7 +26,7 @@ const (
 	WalkReady = `WITH looked AS MATERIALIZED (
     SELECT s.lane::text AS source, r.*
       FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
-           SELECT ` + looked + ` FROM {outbox} o
+           SELECT ` + looked + ` AND o.attempts = 0 AS fits FROM {outbox} o
             WHERE (o.lane, o.id) > (s.lane, $6::bigint) AND (o.lane, o.id) <= (s.lane, $7::bigint)
               AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
             ORDER BY o.lane, o.id LIMIT $8::bigint) r
@@ -86,7 +86,7 @@ UNION ALL
                 WHEN o.dead_at IS NOT NULL THEN 'dead' WHEN o.attempts > 0 THEN 'failing'
                 WHEN o.due_at IS NOT NULL THEN 'delayed' ELSE 'ready' END`
 
-	looked = `o.id, o.key, o.last_error, ` + createdAt + `, ` + fits + ` AS fits`
+	looked = `o.id, o.key, o.last_error, ` + createdAt + `, ` + fits
 
 	fits = `(($1::text = '' OR o.topic = $1::text) AND ($2::text = '' OR o.key = $2::text)
               AND ($3::text = '' OR position(lower($3::text) IN lower(o.last_error)) > 0)
@@ -117,7 +117,7 @@ UNION ALL
 ), looked AS MATERIALIZED (
     SELECT t.topic AS source, r.*
       FROM topics t CROSS JOIN LATERAL (
-           SELECT ` + looked + ` FROM {outbox} o
+           SELECT ` + looked + ` AS fits FROM {outbox} o
             WHERE `
 	topicsEnd = ` LIMIT $8::bigint) r
      WHERE t.topic IS NOT NULL`
