@@ -12,17 +12,21 @@ const (
 	//     that is visible here, or had taken it before the statement began, is below it (age() adds the distance from the
 	//     snapshot's xmax to it, and is exact in a transaction that does nothing else).
 	//
+	// What was locked is updated by its place in the table and not by a join, whose order the planner chooses: with the statistics of
+	// an empty table it went through all that is ready for each row. A row that changed between the snapshot and the lock has
+	// another place, and is left to the next full look.
+	//
 	// The times compare with statement_timestamp(), because a volatile one is no condition for an index.
 	//
 	// Arguments: owner, lease in seconds, limit, mark, topics, topics to leave out (NULL = all, and none).
 	ClaimReady = `WITH free AS MATERIALIZED (
-    SELECT q.id FROM {queue} q
+    SELECT q.ctid FROM {queue} q
      WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
        AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + ofTopics + `
      ORDER BY q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), claimed AS (
     UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-      FROM free f WHERE q.id = f.id AND q.state = 'processing' AND q.due_at IS NULL
+     WHERE q.ctid = ANY (ARRAY(SELECT f.ctid FROM free f))
     RETURNING ` + queueColumns + `
 )
 SELECT s.last, ` + claimHeader + `
@@ -36,14 +40,14 @@ UNION ALL SELECT * FROM claimed`
 	// Arguments: owner, lease in seconds, limit, mark (id), topics, topics to leave out (NULL = all, and none), mark (due time), whether
 	// suspects.
 	ClaimDue = `WITH free AS MATERIALIZED (
-    SELECT q.due_at, q.id FROM {queue} q
+    SELECT q.ctid FROM {queue} q
      WHERE (q.due_at, q.id) > ($7::timestamptz, $4::bigint) AND q.due_at <= statement_timestamp()
        AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL AND (q.crashes > 0) = $8::bool
        AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + ofTopics + `
      ORDER BY q.due_at, q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), claimed AS (
     UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-      FROM free f WHERE q.due_at = f.due_at AND q.id = f.id AND q.state = 'processing' AND q.due_at IS NOT NULL
+     WHERE q.ctid = ANY (ARRAY(SELECT f.ctid FROM free f))
     RETURNING ` + queueColumns + `
 )
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, ` + claimHeader + `
@@ -54,12 +58,12 @@ UNION ALL SELECT * FROM claimed`
 	//
 	// Arguments: owner, lease in seconds, limit.
 	ClaimExpired = `WITH late AS MATERIALIZED (
-    SELECT q.source, q.message_id FROM {queue} q
+    SELECT q.ctid FROM {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL AND q.owner IS NULL
      ORDER BY q.expires_at LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-  FROM late l WHERE q.source = l.source AND q.message_id = l.message_id
+ WHERE q.ctid = ANY (ARRAY(SELECT l.ctid FROM late l))
 RETURNING ` + queueColumns
 
 	claimHeader = `pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + age(pg_snapshot_xmax(s.snap)::xid))::text,

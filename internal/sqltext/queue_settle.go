@@ -45,11 +45,11 @@ UPDATE {queue} q
 	//
 	// Arguments: batch size, seconds of wait by attempt, attempts after which a message is dead (NULL = never).
 	ReapLeases = `WITH fresh AS MATERIALIZED (
-    SELECT q.source, q.message_id FROM {queue} q
+    SELECT q.ctid FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NOT NULL AND q.locked_until < statement_timestamp()
      ORDER BY q.id LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 ), due AS MATERIALIZED (
-    SELECT q.source, q.message_id FROM {queue} q
+    SELECT q.ctid FROM {queue} q
      WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
        AND q.owner IS NOT NULL AND q.locked_until < statement_timestamp()
      ORDER BY q.due_at, q.id LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
@@ -58,18 +58,17 @@ UPDATE {queue} q
    SET attempts = q.attempts + 1, crashes = q.crashes + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
        due_at = clock_timestamp() + ($2::float8[])[least(q.attempts + 1, cardinality($2::float8[]))] * interval '1 second',
        state = CASE WHEN q.attempts + 1 >= $3::int THEN 'dead' ELSE q.state END
-  FROM (TABLE fresh UNION ALL TABLE due) l WHERE q.source = l.source AND q.message_id = l.message_id`
+ WHERE q.ctid = ANY (ARRAY(TABLE fresh UNION ALL TABLE due))`
 
 	// ExpireMessages marks one batch of messages dead that were not handled in time.
 	//
 	// Arguments: batch size.
 	ExpireMessages = `WITH late AS MATERIALIZED (
-    SELECT q.source, q.message_id FROM {queue} q
+    SELECT q.ctid FROM {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL AND q.owner IS NULL
      ORDER BY q.expires_at LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 )
-UPDATE {queue} q SET state = 'dead', last_error = 'expired'
-  FROM late l WHERE q.source = l.source AND q.message_id = l.message_id`
+UPDATE {queue} q SET state = 'dead', last_error = 'expired' WHERE q.ctid = ANY (ARRAY(SELECT l.ctid FROM late l))`
 
 	held = `WITH held AS MATERIALIZED (
     SELECT q.source, q.message_id
