@@ -183,7 +183,7 @@ func (g *Group) startPolls(now time.Time) time.Duration {
 		wait := noWait
 		for _, m := range g.members {
 			suspect := m.breaker.Failures() > 0
-			if m.polling || suspect && g.slow >= slowPolls || !suspect && g.polls >= g.cfg.MaxPolls {
+			if m.leaving || m.polling || suspect && g.slow >= slowPolls || !suspect && g.polls >= g.cfg.MaxPolls {
 				continue // its end signals
 			}
 			t, in := m.turn(now, min(free, most))

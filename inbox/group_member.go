@@ -26,6 +26,7 @@ type member struct {
 	status   fleet.Status
 	breaker  breaker.Breaker
 	polling  bool
+	leaving  bool // gets no more polls
 	handled  bool // something since the last clean-up
 	upkeepAt time.Time
 	cleanAt  time.Time
@@ -126,6 +127,9 @@ func (g *Group) join(ctx context.Context, key string) {
 		defer ended()
 		d.loop.serve(m.ctx, func(ctx context.Context) {
 			<-ctx.Done()
+			g.mu.Lock()
+			m.leaving = true
+			g.mu.Unlock()
 			m.polls.Wait()
 		})
 	})
