@@ -141,7 +141,7 @@ var ibxLimits = []requirement{
 		require.NoError(t, err)
 		require.Len(t, msgs, 1)
 	}},
-	{number: 121, text: "thousands of messages a second", verdict: inOtherWords, why: "A row of make bench, inbox_claim_vs_raw; no test depends on the machine.", shownBy: "TestPlansOfQueue"},
+	{number: 121, text: "thousands of messages a second", verdict: inOtherWords, why: "A row of make bench, inbox_dispatch_vs_river, prints how many; no test depends on the machine.", shownBy: "TestPlansOfQueue"},
 	{number: 122, text: "claims use indexes", verdict: inOtherWords, why: "On id and due time. An index on the end of the lease would cost every claim and every renewal more than it gains.", shownBy: "TestPlansOfQueue"},
 	{number: 123, text: "stores are cached where there are many databases", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{number: 124, text: "polling slows down while there is nothing", verdict: held, shownBy: "TestDispatcherIsWoken"},
