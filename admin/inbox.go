@@ -80,23 +80,7 @@ func (t inboxTable) step(ctx context.Context, w *walk) (list []found, next *plac
 	default:
 		statement = sqltext.WalkInboxRows
 	}
-	err = t.collect(ctx, func(rows drive.Rows) error {
-		var m found
-		var horizon bool
-		if err := rows.Scan(&horizon, &m.Owner, &m.At, &m.Name, &m.err); err != nil {
-			return err
-		}
-		if horizon {
-			next = &m.place
-		} else {
-			list = append(list, m)
-		}
-		return nil
-	}, statement, args...)
-	if n := len(list); n == w.want {
-		next = &list[n-1].place
-	}
-	return list, next, err
+	return t.walked(ctx, w.want, func(m *found) []any { return []any{&m.Owner, &m.At, &m.Name, &m.err} }, statement, args...)
 }
 
 func (t inboxTable) show(ctx context.Context, places []place) ([]Message, error) {

@@ -87,23 +87,7 @@ func (o outboxTable) step(ctx context.Context, w *walk) (list []found, next *pla
 		}
 	}
 	args := append([]any{f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), from.ID, w.upto, w.look, int64(w.want)}, extra...)
-	err = o.collect(ctx, func(rows drive.Rows) error {
-		var m found
-		var horizon bool
-		if err := rows.Scan(&horizon, &m.ID, &m.At, &m.key, &m.err); err != nil {
-			return err
-		}
-		if horizon {
-			next = &m.place
-		} else {
-			list = append(list, m)
-		}
-		return nil
-	}, statement, args...)
-	if n := len(list); n == w.want {
-		next = &list[n-1].place
-	}
-	return list, next, err
+	return o.walked(ctx, w.want, func(m *found) []any { return []any{&m.ID, &m.At, &m.key, &m.err} }, statement, args...)
 }
 
 func (o outboxTable) show(ctx context.Context, places []place) ([]Message, error) {

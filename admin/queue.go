@@ -55,23 +55,7 @@ func (t queueTable) step(ctx context.Context, w *walk) (list []found, next *plac
 		statement, extra, from.ID = sqltext.WalkQueueRows, []any{from.Owner, from.Name}, math.MinInt64
 	}
 	args := append([]any{f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), w.look, int64(w.want), states, from.ID}, extra...)
-	err = t.collect(ctx, func(rows drive.Rows) error {
-		var m found
-		var horizon bool
-		if err := rows.Scan(&horizon, &m.ID, &m.At, &m.Owner, &m.Name, &m.err); err != nil {
-			return err
-		}
-		if horizon {
-			next = &m.place
-		} else {
-			list = append(list, m)
-		}
-		return nil
-	}, statement, args...)
-	if n := len(list); n == w.want {
-		next = &list[n-1].place
-	}
-	return list, next, err
+	return t.walked(ctx, w.want, func(m *found) []any { return []any{&m.ID, &m.At, &m.Owner, &m.Name, &m.err} }, statement, args...)
 }
 
 func (t queueTable) show(ctx context.Context, places []place) ([]Message, error) {

@@ -146,6 +146,28 @@ func (a *Admin) collect(ctx context.Context, scan func(drive.Rows) error, statem
 	return explain(drive.Collect(ctx, a.db, scan, a.db.Render(statement), args...))
 }
 
+// walked runs a statement of a walk: each row is a message, or the place where the next step goes on. After as many messages as are
+// wanted that is the last one's.
+func (a *Admin) walked(ctx context.Context, want int, columns func(m *found) []any, statement string, args ...any) (list []found, next *place, err error) {
+	err = a.collect(ctx, func(rows drive.Rows) error {
+		var m found
+		var horizon bool
+		if err := rows.Scan(append([]any{&horizon}, columns(&m)...)...); err != nil {
+			return err
+		}
+		if horizon {
+			next = &m.place
+		} else {
+			list = append(list, m)
+		}
+		return nil
+	}, statement, args...)
+	if n := len(list); n == want {
+		next = &list[n-1].place
+	}
+	return list, next, err
+}
+
 func (a *Admin) exec(ctx context.Context, statement string, args ...any) error {
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
