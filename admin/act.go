@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -97,7 +96,7 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 	}
 	may := v.states[f.In]
 	if len(may) == 0 {
-		return nil, nil, fmt.Errorf("admin: it is not for the %s", f.In)
+		return nil, nil, invalid("admin: it is not for the %s", f.In)
 	}
 	states := f.States
 	if len(states) == 0 {
@@ -105,7 +104,7 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 	}
 	for _, state := range states {
 		if !slices.Contains(may, state) {
-			return nil, nil, fmt.Errorf("admin: Filter.States has %q: it changes messages that are one of %v", state, may)
+			return nil, nil, invalid("admin: Filter.States has %q: it changes messages that are one of %v", state, may)
 		}
 	}
 	bound := len(f.IDs) > 0 || f.Topic+f.Key+f.Consumer+f.ErrorGroup+f.ErrorContains != "" || !f.After.IsZero() || !f.Before.IsZero()
@@ -116,9 +115,9 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 	case !bound && !f.All:
 		return nil, nil, ErrUnbound
 	case act.Limit < 0:
-		return nil, nil, fmt.Errorf("admin: Act.Limit is %d: use the number of messages, or 0 for all", act.Limit)
+		return nil, nil, invalid("admin: Act.Limit is %d: use the number of messages, or 0 for all", act.Limit)
 	case v.reason != "" && act.Reason == "" && !act.DryRun:
-		return nil, nil, errors.New("admin: Act.Reason is missing: it is kept with the messages")
+		return nil, nil, invalid("admin: Act.Reason is missing: it is kept with the messages")
 	}
 	return s, states, nil
 }
@@ -132,9 +131,9 @@ func (a *Admin) actor(actor, reason string) (string, error) {
 	case actor == "":
 		return "", ErrNoActor
 	case len(actor) > maxActorBytes || !text.Storable(actor):
-		return "", fmt.Errorf("admin: Actor must be UTF-8 without NUL, of at most %d bytes", maxActorBytes)
+		return "", invalid("admin: Actor must be UTF-8 without NUL, of at most %d bytes", maxActorBytes)
 	case len(reason) > maxReasonBytes || !text.Storable(reason):
-		return "", fmt.Errorf("admin: Reason must be UTF-8 without NUL, of at most %d bytes", maxReasonBytes)
+		return "", invalid("admin: Reason must be UTF-8 without NUL, of at most %d bytes", maxReasonBytes)
 	}
 	return actor, nil
 }

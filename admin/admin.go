@@ -21,7 +21,21 @@ var (
 
 	// ErrNoActor is returned by an act that nobody answers for: give Config or the act an Actor.
 	ErrNoActor = errors.New("admin: nobody is named who does this: set Config.Actor or the Actor of the act")
+
+	// ErrInvalid is found in errors that say which field of a filter, page or act is at fault, and why: the fault is that of who asks,
+	// not of the database.
+	ErrInvalid = errors.New("admin: invalid")
 )
+
+// invalidError says what is at fault.
+type invalidError string
+
+func (e invalidError) Error() string { return string(e) }
+
+// Is finds ErrInvalid, whose text would say less.
+func (invalidError) Is(target error) bool { return target == ErrInvalid }
+
+func invalid(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
 
 // Config configures New. The zero value can look, and act where the act has an Actor.
 type Config struct {

@@ -30,7 +30,7 @@ type AuditEntry struct {
 // Audit returns a page of the audit log, newest first, and where the next page starts, "" at the end.
 func (a *Admin) Audit(ctx context.Context, p Page) ([]AuditEntry, string, error) {
 	if p.Limit < 0 || p.Limit > maxPage {
-		return nil, "", fmt.Errorf("admin: Page.Limit is %d: use 1 to %d, or 0 for %d", p.Limit, maxPage, defaultPage)
+		return nil, "", invalid("admin: Page.Limit is %d: use 1 to %d, or 0 for %d", p.Limit, maxPage, defaultPage)
 	}
 	if p.Limit == 0 {
 		p.Limit = defaultPage

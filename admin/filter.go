@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -32,7 +31,7 @@ func (t Table) String() string {
 // MarshalText returns the name of the table.
 func (t Table) MarshalText() ([]byte, error) {
 	if t < 0 || int(t) >= len(tableNames) {
-		return nil, fmt.Errorf("admin: there is no table %d: use Outbox, Inbox or Queue", int(t))
+		return nil, invalid("admin: there is no table %d: use Outbox, Inbox or Queue", int(t))
 	}
 	return []byte(tableNames[t]), nil
 }
@@ -41,7 +40,7 @@ func (t Table) MarshalText() ([]byte, error) {
 func (t *Table) UnmarshalText(name []byte) error {
 	i := slices.Index(tableNames, string(name))
 	if i < 0 {
-		return fmt.Errorf("admin: there is no table %q: use outbox, inbox or queue", name)
+		return invalid("admin: there is no table %q: use outbox, inbox or queue", name)
 	}
 	*t = Table(i)
 	return nil
@@ -112,29 +111,29 @@ func (a *Admin) prepare(f Filter) (source, []State, error) {
 		"Topic": f.Topic, "Key": f.Key, "Consumer": f.Consumer, "ErrorGroup": f.ErrorGroup, "ErrorContains": f.ErrorContains,
 	} {
 		if !text.Storable(value) {
-			return nil, nil, fmt.Errorf("admin: Filter.%s must be UTF-8 without NUL", field)
+			return nil, nil, invalid("admin: Filter.%s must be UTF-8 without NUL", field)
 		}
 	}
 	for field, t := range map[string]time.Time{"After": f.After, "Before": f.Before} {
 		if y := t.Year(); !t.IsZero() && (y < 1 || y > 9999) {
-			return nil, nil, fmt.Errorf("admin: Filter.%s is in the year %d: use 1 to 9999", field, y)
+			return nil, nil, invalid("admin: Filter.%s is in the year %d: use 1 to 9999", field, y)
 		}
 	}
 	if len(f.IDs) > maxIDs {
-		return nil, nil, fmt.Errorf("admin: Filter.IDs names %d messages: use at most %d", len(f.IDs), maxIDs)
+		return nil, nil, invalid("admin: Filter.IDs names %d messages: use at most %d", len(f.IDs), maxIDs)
 	}
 	for _, id := range f.IDs {
 		if !text.Storable(id) {
-			return nil, nil, errors.New("admin: Filter.IDs must be UTF-8 without NUL")
+			return nil, nil, invalid("admin: Filter.IDs must be UTF-8 without NUL")
 		}
 	}
 	states := slices.Clone(f.States)
 	for i, state := range states {
 		if !slices.Contains(s.states(), state) {
-			return nil, nil, fmt.Errorf("admin: Filter.States has %q: a message in the %s is one of %v", state, f.In, s.states())
+			return nil, nil, invalid("admin: Filter.States has %q: a message in the %s is one of %v", state, f.In, s.states())
 		}
 		if slices.Contains(states[:i], state) {
-			return nil, nil, fmt.Errorf("admin: Filter.States has %q twice", state)
+			return nil, nil, invalid("admin: Filter.States has %q twice", state)
 		}
 	}
 	if len(states) == 0 {

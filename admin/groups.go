@@ -33,7 +33,7 @@ func (a *Admin) ErrorGroups(ctx context.Context, f Filter) ([]ErrorGroup, error)
 	groups := map[string]*ErrorGroup{}
 	for _, state := range states {
 		if state != Dead && state != Failing {
-			return nil, fmt.Errorf("admin: Filter.States has %q: only dead and failing messages have errors to group", state)
+			return nil, invalid("admin: Filter.States has %q: only dead and failing messages have errors to group", state)
 		}
 		err := s.group(ctx, f, state, func(t errorText) {
 			if id := groupID(t.text); f.ErrorGroup == "" || f.ErrorGroup == id {

@@ -3,8 +3,6 @@ package admin
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -21,7 +19,7 @@ func (inboxTable) states() []State { return []State{Failing, Dead, Done, Discard
 
 func (inboxTable) validate(f Filter) error {
 	if f.Topic != "" || f.Key != "" {
-		return errors.New("admin: Filter.Topic and Filter.Key are for the outbox and the queue: messages of the inbox have a consumer")
+		return invalid("admin: Filter.Topic and Filter.Key are for the outbox and the queue: messages of the inbox have a consumer")
 	}
 	_, _, err := namesOf(f.IDs)
 	return err
@@ -35,7 +33,7 @@ func joinID(owner, name string) string {
 func splitID(id string) (owner, name string, err error) {
 	owner, name, ok := strings.Cut(id, ":")
 	if !ok || owner == "" || name == "" || !text.Storable(id) {
-		return "", "", fmt.Errorf("%q is no id of a message here: use its consumer or source, a colon, and its id", id)
+		return "", "", invalid("%q is no id of a message here: use its consumer or source, a colon, and its id", id)
 	}
 	return strings.NewReplacer("%3A", ":", "%25", "%").Replace(owner), name, nil
 }

@@ -25,7 +25,7 @@ func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 		return nil, err
 	}
 	if p.Limit < 0 || p.Limit > maxPage {
-		return nil, fmt.Errorf("admin: Page.Limit is %d: use 1 to %d, or 0 for %d", p.Limit, maxPage, defaultPage)
+		return nil, invalid("admin: Page.Limit is %d: use 1 to %d, or 0 for %d", p.Limit, maxPage, defaultPage)
 	}
 	if p.Limit == 0 {
 		p.Limit = defaultPage

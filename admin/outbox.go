@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"math"
 	"strconv"
 
@@ -23,7 +21,7 @@ func (outboxTable) states() []State { return []State{Ready, Delayed, Failing, De
 
 func (outboxTable) validate(f Filter) error {
 	if f.Consumer != "" {
-		return errors.New("admin: Filter.Consumer is for the inbox and the queue: messages of the outbox have a topic")
+		return invalid("admin: Filter.Consumer is for the inbox and the queue: messages of the outbox have a topic")
 	}
 	_, err := outboxIDs(f.IDs)
 	return err
@@ -34,7 +32,7 @@ func outboxIDs(list []string) ([]int64, error) {
 	for i, s := range list {
 		var err error
 		if ids[i], err = strconv.ParseInt(s, 10, 64); err != nil {
-			return nil, fmt.Errorf("%q is no id of the outbox: use the number of the message", s)
+			return nil, invalid("%q is no id of the outbox: use the number of the message", s)
 		}
 	}
 	return ids, nil

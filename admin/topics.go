@@ -31,7 +31,7 @@ func (a *Admin) Resume(ctx context.Context, p TopicAct) error {
 func (a *Admin) topic(ctx context.Context, action, statement string, p TopicAct) error {
 	actor, err := a.actor(p.Actor, p.Reason)
 	if err == nil && (len(p.Topic) > outbox.MaxTopicBytes || !text.Storable(p.Topic)) {
-		err = fmt.Errorf("admin: TopicAct.Topic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
+		err = invalid("admin: TopicAct.Topic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
 	}
 	if err == nil {
 		err = a.exec(ctx, statement, p.Topic, actor, p.Reason)

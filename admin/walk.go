@@ -137,7 +137,7 @@ func parseCursor(s string) (c cursor, err error) {
 	return c, nil
 }
 
-var errCursor = errors.New("admin: Page.After is not the Next of a page before")
+var errCursor = invalid("admin: Page.After is not the Next of a page before")
 
 // collect runs a statement within Config.QueryTimeout.
 func (a *Admin) collect(ctx context.Context, scan func(drive.Rows) error, statement string, args ...any) error {

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +194,8 @@ func TestActsThatAreRefused(t *testing.T) {
 	} {
 		r, err := c.do(t.Context(), c.act)
 		require.ErrorContains(t, err, c.says, name)
+		own := errors.Is(err, admin.ErrUnbound) || errors.Is(err, admin.ErrNoActor)
+		assert.NotEqual(t, own, errors.Is(err, admin.ErrInvalid), name)
 		assert.Zero(t, r, name)
 	}
 	for name, f := range map[string]admin.Filter{
@@ -224,6 +227,7 @@ func TestActsThatAreRefused(t *testing.T) {
 	_, _, err := a.Audit(t.Context(), admin.Page{After: "1; DROP TABLE outbox"})
 	require.ErrorContains(t, err, "Page.After")
 	require.ErrorContains(t, a.Pause(t.Context(), admin.TopicAct{Topic: "\xff"}), "Topic")
+	require.ErrorIs(t, a.Pause(t.Context(), admin.TopicAct{Topic: "\xff"}), admin.ErrInvalid)
 	require.ErrorIs(t, nobody.Pause(t.Context(), admin.TopicAct{Topic: "x"}), admin.ErrNoActor)
 	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: `o'brien"; --`, Reason: `'"`}))
 	s, err := a.Stats(t.Context(), admin.StatsConfig{})
