@@ -19,6 +19,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
@@ -356,5 +357,36 @@ func TestCommitUnknownBehindAPooler(t *testing.T) {
 			assert.Equal(t, []int{1, 2}, notes(t, direct), "it was committed")
 			require.NoError(t, work(3, func() {}), "the pool is well")
 		})
+	}
+}
+
+func TestHintsFollowCommit(t *testing.T) {
+	t.Parallel()
+	h := newPgxNotes(t)
+	pool := drive.NewPgx(h.pool)
+	insert := []drive.Statement{{SQL: "insert into notes values (1)"}}
+	for name, test := range map[string]struct {
+		pending, hints []drive.Statement
+		committed      bool
+	}{
+		"it sees what was committed":          {insert, []drive.Statement{{SQL: "insert into notes select n + 1 from notes where n = 1"}}, true},
+		"one that fails spoils nothing":       {insert, []drive.Statement{{SQL: "select 1 / (select count(*) - 1 from notes)"}}, true},
+		"none is run if nothing is committed": {[]drive.Statement{{SQL: "select 1 / (select count(*) from notes)"}}, []drive.Statement{{SQL: "insert into notes values (2)"}}, false},
+	} {
+		_, err := h.pool.Exec(t.Context(), "truncate notes")
+		require.NoError(t, err)
+		tx, err := pool.Begin(t.Context(), drive.TxOptions{})
+		require.NoError(t, err)
+		require.True(t, tx.Hints())
+		err = tx.Commit(t.Context(), test.pending, test.hints)
+		assert.Equal(t, test.committed, err == nil, "%s: %v", name, err)
+		switch got := notes(t, h); name {
+		case "it sees what was committed":
+			assert.Equal(t, []int{1, 2}, got, name)
+		case "one that fails spoils nothing":
+			assert.Equal(t, []int{1}, got, name)
+		default:
+			assert.Empty(t, got, name)
+		}
 	}
 }

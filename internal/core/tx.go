@@ -53,8 +53,8 @@ type tx struct {
 
 	mu        sync.Mutex
 	innermost *scope
-	broken    error // a savepoint could not be undone, so nothing may be committed
-	wrote     map[*DB]bool
+	broken    error        // a savepoint could not be undone, so nothing may be committed
+	wrote     map[*DB]bool // true once COMMIT takes its notification along
 }
 
 func (t *tx) begin() *scope {
@@ -131,8 +131,8 @@ func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Conte
 	if err := s.observed(ctx, opts, fn); err != nil {
 		return err
 	}
-	for written := range s.tx.wrote {
-		written.Wake()
+	for db, notified := range s.tx.wrote {
+		db.wake(notified)
 	}
 	outside := OutsideTx(ctx)
 	for _, hook := range s.afterCommit {
@@ -187,11 +187,11 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 		}
 		return err
 	}
-	if err := own.Commit(ctx, s.tx.statements(s.waiting)); err != nil {
-		return fmt.Errorf("commit: %w", text.Explain(err))
-	}
 	for _, w := range s.waiting {
 		s.tx.wroteTo(w.db)
+	}
+	if err := own.Commit(ctx, s.tx.statements(s.waiting), s.tx.notifications(own)); err != nil {
+		return fmt.Errorf("commit: %w", text.Explain(err))
 	}
 	return nil
 }
@@ -209,5 +209,5 @@ func (db *DB) Transact(ctx context.Context, fn func(drive.Querier) error) error 
 	if err := fn(own); err != nil {
 		return err
 	}
-	return own.Commit(ctx, nil)
+	return own.Commit(ctx, nil, nil)
 }

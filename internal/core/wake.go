@@ -10,21 +10,33 @@ import (
 
 const (
 	// notifyInterval is the shortest time between two notifications of one table. A NOTIFY inside
-	// each transaction would take a global lock at its commit.
+	// a transaction would keep a global lock while it is committed.
 	notifyInterval = 10 * time.Millisecond
 	notifyTimeout  = 2 * time.Second
 )
 
 // wakes tells forwarders and dispatchers that a transaction with messages was committed: those in this process through
-// memory, those in other ones through a NOTIFY of its own, coalesced and outside the transaction. Both
-// are only hints; whoever misses one polls.
+// memory, those in other ones through a NOTIFY. The first one in a while follows COMMIT in its round trip; those of the
+// next moment are coalesced into one of their own. Both are only hints; whoever misses one polls.
 type wakes struct {
 	channel string // "" = nobody is notified
 
 	mu        sync.Mutex
 	listeners map[*func()]bool
+	last      time.Time // when a notification was sent
 	sending   bool
 	again     bool // a notification waits to be sent
+}
+
+// due says whether a notification may be sent at once; the caller does it.
+func (w *wakes) due() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.channel == "" || w.sending || time.Since(w.last) < notifyInterval {
+		return false
+	}
+	w.last = time.Now()
+	return true
 }
 
 // OnCommit has fn called after each commit of messages, made through this handle. fn must not block. The function
@@ -61,9 +73,13 @@ func (db *DB) Listen(ctx context.Context, fn func()) error {
 
 // Wake is outbox.DB's.
 func (db *DB) Wake() {
-	if db.Check() != nil {
-		return
+	if db.Check() == nil {
+		db.wake(false)
 	}
+}
+
+// wake wakes those in this process, and those in others unless they are notified already.
+func (db *DB) wake(notified bool) {
 	w := &db.wakes
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,7 +87,7 @@ func (db *DB) Wake() {
 		(*fn)()
 	}
 	switch {
-	case w.channel == "":
+	case notified || w.channel == "":
 	case w.sending:
 		w.again = true
 	default:
@@ -90,18 +106,25 @@ func (db *DB) WakeLater(ctx context.Context) {
 	db.Wake()
 }
 
-// notify sends a notification at once, and another after a pause if there were commits meanwhile.
+// notify sends a notification when the last one is long enough ago, and another if there were commits meanwhile.
 func (db *DB) notify() {
 	w := &db.wakes
 	for again := true; again; {
+		w.mu.Lock()
+		pause := notifyInterval - time.Since(w.last)
+		w.mu.Unlock()
+		time.Sleep(pause)
+
+		w.mu.Lock()
+		w.last, w.again = time.Now(), false // what is committed from here on may be missed by those who hear this one
+		w.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 		_, _ = db.pool.Exec(ctx, sqltext.Notify, w.channel, db.id) // a hint that is lost costs a poll interval
 		cancel()
-		time.Sleep(notifyInterval)
 
 		w.mu.Lock()
 		again = w.again
-		w.again, w.sending = false, again
+		w.sending = again
 		w.mu.Unlock()
 	}
 }

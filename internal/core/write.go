@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
@@ -66,7 +67,22 @@ func (t *tx) wroteTo(db *DB) {
 	if t.wrote == nil {
 		t.wrote = map[*DB]bool{}
 	}
-	t.wrote[db] = true
+	t.wrote[db] = false
+}
+
+// notifications are what COMMIT takes along for other processes.
+func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
+	if !own.Hints() {
+		return nil
+	}
+	var list []drive.Statement
+	for db := range t.wrote {
+		if db.wakes.due() {
+			list = append(list, drive.Statement{SQL: sqltext.Notify, Args: []any{db.wakes.channel, db.id}})
+			t.wrote[db] = true
+		}
+	}
+	return list
 }
 
 // statements are those that write what waited. Neighbours that go to one table are one, so that what a handler returned is one

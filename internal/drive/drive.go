@@ -89,11 +89,14 @@ type Tx interface {
 	Later() bool
 }
 
-// OwnTx is a transaction that a Pool began. Commit runs the pending statements first, in the same round trip if it
-// can. After Commit or Rollback returned, Rollback has no effect.
+// OwnTx is a transaction that a Pool began. After Commit or Rollback returned, Rollback has no effect.
 type OwnTx interface {
 	Tx
-	Commit(ctx context.Context, pending []Statement) error
+	// Commit runs the pending statements first and, once the transaction is committed, the hints, all in one round trip.
+	// What becomes of a hint changes nothing and is not told.
+	Commit(ctx context.Context, pending, hints []Statement) error
+	// Hints says whether Commit takes hints.
+	Hints() bool
 	Rollback(ctx context.Context) error
 	// Ended says before Rollback whether somebody has ended the transaction already, and so may have committed it. Of one of
 	// database/sql that is not known when ctx is over.

@@ -128,7 +128,9 @@ func (t *pgxTx) notBegun(err error, results pgx.BatchResults) error {
 	return err
 }
 
-func (t *pgxTx) Commit(ctx context.Context, pending []Statement) error {
+func (t *pgxTx) Hints() bool { return true }
+
+func (t *pgxTx) Commit(ctx context.Context, pending, hints []Statement) error {
 	if t.ended {
 		return ErrTxEnded
 	}
@@ -153,7 +155,7 @@ func (t *pgxTx) Commit(ctx context.Context, pending []Statement) error {
 		}
 		pending = pending[1:]
 	}
-	return t.pipelineCommit(ctx, pending)
+	return t.pipelineCommit(ctx, pending, hints)
 }
 
 // checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an
@@ -175,7 +177,7 @@ func (t *pgxTx) checkOpen() error {
 	return nil
 }
 
-func (t *pgxTx) pipelineCommit(ctx context.Context, pending []Statement) error {
+func (t *pgxTx) pipelineCommit(ctx context.Context, pending, hints []Statement) error {
 	batch := &pgx.Batch{}
 	if !t.begun {
 		t.begun = true
@@ -184,10 +186,14 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending []Statement) error {
 	for _, s := range pending {
 		batch.Queue(s.SQL, s.Args...)
 	}
+	before := batch.Len()
 	batch.Queue("commit")
+	for _, s := range hints { // after COMMIT, so that none keeps a lock while the transaction is made durable
+		batch.Queue(s.SQL, s.Args...)
+	}
 
 	results := t.conn.SendBatch(ctx, batch)
-	for range batch.Len() - 1 {
+	for range before {
 		if _, err := results.Exec(); err != nil {
 			results.Close() // says the same again
 			return errors.Join(commitError(Checked(ctx, err)), t.Rollback(ctx))

@@ -49,7 +49,10 @@ func (t *sqlTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 	return rows, explainBusy(err)
 }
 
-func (t *sqlTx) Commit(ctx context.Context, _ []Statement) error { // nothing has waited
+// Hints: database/sql takes the connection away with COMMIT.
+func (t *sqlTx) Hints() bool { return false }
+
+func (t *sqlTx) Commit(ctx context.Context, _, _ []Statement) error { // nothing has waited
 	if err := t.checkOpen(ctx); err != nil {
 		_ = t.Rollback(ctx) // a driver may complain that there is none to roll back
 		return err
