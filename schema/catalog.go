@@ -2,8 +2,10 @@ package schema
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -35,6 +37,14 @@ type sequence struct {
 }
 
 func (c *inspection) server(ctx context.Context) error {
+	if err := genuine(ctx, c.q); err != nil {
+		if !errors.Is(err, errOtherProduct) {
+			return err
+		}
+		c.problem("server", "use PostgreSQL 13 or newer", "%s", err)
+		c.useless = true
+		return nil
+	}
 	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var version int64
 		var standby bool
@@ -50,6 +60,23 @@ func (c *inspection) server(ctx context.Context) error {
 		}
 		return nil
 	}, sqltext.CheckServer)
+}
+
+var errOtherProduct = errors.New("is no PostgreSQL, though it speaks its protocol: pg_current_snapshot does not list the " +
+	"transactions in progress there, on which it rests that no message is lost or overtaken")
+
+// genuine returns errOtherProduct if the server is one that only speaks the protocol.
+func genuine(ctx context.Context, q drive.Querier) error {
+	var version string
+	if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&version) }, sqltext.CheckProduct); err != nil {
+		return err
+	}
+	for mark, product := range map[string]string{"CockroachDB": "CockroachDB", "-YB-": "YugabyteDB", "Redshift": "Amazon Redshift", "Greenplum": "Greenplum"} {
+		if strings.Contains(version, mark) {
+			return fmt.Errorf("(%s) %w", product, errOtherProduct)
+		}
+	}
+	return nil
 }
 
 func (c *inspection) whoAsks(ctx context.Context) error {

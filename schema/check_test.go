@@ -52,8 +52,9 @@ func TestNormalizedKeepsWhatMatters(t *testing.T) {
 	}
 }
 
-// emptyDatabase answers sqltext.CheckServer and has nothing else.
+// emptyDatabase says what server it is and has nothing else.
 type emptyDatabase struct {
+	product string
 	version int64
 	standby bool
 	queries int
@@ -65,7 +66,7 @@ func (e *emptyDatabase) Exec(context.Context, string, ...any) (int64, error) {
 
 func (e *emptyDatabase) Query(_ context.Context, query string, _ ...any) (drive.Rows, error) {
 	e.queries++
-	return &serverRow{e, query != sqltext.CheckServer}, nil
+	return &serverRow{e, query != sqltext.CheckServer && query != sqltext.CheckProduct}, nil
 }
 
 type serverRow struct {
@@ -75,6 +76,10 @@ type serverRow struct {
 
 func (r *serverRow) Next() bool { done := r.done; r.done = true; return !done }
 func (r *serverRow) Scan(dest ...any) error {
+	if len(dest) == 1 {
+		*dest[0].(*string) = r.e.product
+		return nil
+	}
 	*dest[0].(*int64), *dest[1].(*bool) = r.e.version, r.e.standby
 	return nil
 }
@@ -95,11 +100,21 @@ func TestCheckOfTheServer(t *testing.T) {
 	if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), "PostgreSQL 12.22") {
 		t.Errorf("old server: %v", err)
 	}
-	if old.queries != 1 {
+	if old.queries != 2 {
 		t.Errorf("an old server was asked %d queries, which it may not understand", old.queries)
 	}
 	err = checkOf(t, &emptyDatabase{version: 150000, standby: true})
 	if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), "connect to the primary") {
 		t.Errorf("standby: %v", err)
+	}
+	for product, version := range map[string]string{
+		"CockroachDB": "CockroachDB CCL v25.2.1 (x86_64-pc-linux-gnu, built 2025/06/01, go1.23)",
+		"YugabyteDB":  "PostgreSQL 15.2-YB-2.25.1.0-b0 on x86_64-pc-linux-gnu",
+	} {
+		other := &emptyDatabase{product: version, version: 150000}
+		err := checkOf(t, other)
+		if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), product+") is no PostgreSQL") || other.queries != 1 {
+			t.Errorf("%s: %v after %d queries", product, err, other.queries)
+		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -46,6 +48,28 @@ type need struct {
 	forwarder, publisher, others []string
 }
 
+// Privileges lists what a role lacks to do the work of a forwarder, or, if it may insert messages but not read them, that of a
+// publisher alone. What only some parts need is a warning. The role "" is that of the connection, of which Inspect says the
+// same; one that does not exist lacks nothing. It returns outbox.ErrNoDB; any other error comes from the database.
+func Privileges(ctx context.Context, db *outbox.DB, role string) ([]Problem, error) {
+	own := (*core.DB)(db)
+	if err := own.Check(); err != nil {
+		return nil, err
+	}
+	c := inspection{q: own, names: own.Tables()}
+	err := c.whoAsks(ctx)
+	if role != "" {
+		c.role, c.found, c.useless = role, nil, false
+	}
+	if err == nil && !c.useless {
+		err = c.grants(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("privileges for %s: %w", c.names.OutboxName(), err)
+	}
+	return c.found, nil
+}
+
 // grants finds what the role may not do. A forwarder needs nearly all of it, a publisher next to nothing; what only
 // some parts need is a warning.
 func (c *inspection) grants(ctx context.Context) error {
@@ -73,7 +97,7 @@ func (c *inspection) grants(ctx context.Context) error {
 		err := rows.Scan(&relation, &privilege)
 		lacks[relation] = append(lacks[relation], privilege)
 		return err
-	}, sqltext.CheckPrivileges, relations, privileges)
+	}, sqltext.CheckPrivileges, relations, privileges, c.role)
 	if err != nil {
 		return fmt.Errorf("read privileges: %w", err)
 	}

@@ -160,6 +160,9 @@ func (r *run) round(ctx context.Context) (more bool, err error) {
 	var ran []Migration
 	err = r.db.Transact(ctx, func(q drive.Querier) error {
 		ran, more = nil, false
+		if err := genuine(ctx, q); err != nil {
+			return fmt.Errorf("the server %w", err)
+		}
 		free := false
 		if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&free) }, tryLockMigrations); err != nil {
 			return fmt.Errorf("lock migrations: %w", err)

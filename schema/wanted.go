@@ -94,6 +94,7 @@ var wanted = []wantedTable{
 			{name: "expires_at", kind: "timestamp with time zone"},
 			{name: "leaving", kind: "boolean", expression: "false"},
 			{name: "waiting_since", kind: "timestamp with time zone", null: true},
+			{name: "facts", kind: "jsonb", expression: "'{}'::jsonb"},
 		},
 	},
 	{

@@ -6,6 +6,9 @@ const (
 	// CheckServer says what kind of server answers.
 	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery()`
 
+	// CheckProduct says what answers. It is asked first: what is no PostgreSQL may not know the functions of the others.
+	CheckProduct = `SELECT version()`
+
 	// CheckRole says who asks, and whether that role may use a schema, if it exists.
 	//
 	// Arguments: schema.
@@ -18,16 +21,17 @@ const (
 	CheckElsewhere = `SELECT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relname = $1::text AND c.relkind IN ('r', 'p') ORDER BY 1`
 
-	// CheckPrivileges lists the privileges that the role lacks on relations that exist. One on a single column is enough to
+	// CheckPrivileges lists the privileges that a role lacks on relations that exist. One on a single column is enough to
 	// count as there.
 	//
-	// Arguments: names, privileges.
+	// Arguments: names, privileges, role.
 	CheckPrivileges = `SELECT n.name, n.privilege
   FROM unnest($1::text[], $2::text[]) AS n(name, privilege)
   JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(n.name)
- WHERE NOT CASE WHEN c.relkind = 'S' THEN pg_catalog.has_sequence_privilege(c.oid, n.privilege)
-                WHEN n.privilege = 'DELETE' THEN pg_catalog.has_table_privilege(c.oid, n.privilege)
-                ELSE pg_catalog.has_any_column_privilege(c.oid, n.privilege) END`
+  JOIN pg_catalog.pg_roles r ON r.rolname = $3::text
+ WHERE NOT CASE WHEN c.relkind = 'S' THEN pg_catalog.has_sequence_privilege(r.oid, c.oid, n.privilege)
+                WHEN n.privilege = 'DELETE' THEN pg_catalog.has_table_privilege(r.oid, c.oid, n.privilege)
+                ELSE pg_catalog.has_any_column_privilege(r.oid, c.oid, n.privilege) END`
 
 	// CheckRelations describes relations; one that is missing has no row. The text is how this session
 	// prints the relation within an expression.
