@@ -34,6 +34,7 @@ type engine struct {
 	obs      observers
 	news     boardLog
 	logger   watermill.LoggerAdapter
+	blind    bool // nobody knows the errors of a publisher
 	reports  *reporter
 	owner    string // the id of this run
 	sql      statements

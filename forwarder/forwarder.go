@@ -16,7 +16,7 @@ import (
 // the work. It is safe for concurrent use.
 type Forwarder struct {
 	engine *engine
-	blind  bool // nobody knows the errors of a publisher
+	blind  bool // nobody knows the errors of a publisher: say so
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // nil before Run
@@ -45,6 +45,7 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 	if err != nil {
 		return nil, err
 	}
+	e.blind = blind
 	return &Forwarder{engine: e, blind: blind, done: make(chan struct{})}, nil
 }
 

@@ -30,7 +30,7 @@ func (k *keeper) register(ctx context.Context) error {
 		if _, err := q.Exec(ctx, e.sql.lock); err != nil {
 			return err
 		}
-		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name, e.cfg.LeaseTTL.Seconds()); err != nil {
+		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name, e.cfg.LeaseTTL.Seconds(), e.facts()); err != nil {
 			return err
 		}
 		err := drive.Collect(ctx, q, func(rows drive.Rows) error {

@@ -93,6 +93,14 @@ func (db *DB) shares(other *DB) bool { return db == other || db.Pool() == other.
 // Pool tells handles of one pool from those of others: it is drive.Pool's ID.
 func (db *DB) Pool() any { return db.pool.ID() }
 
+// Conns are the connections of the pool of which a forwarder takes part, and those that it opens beside it.
+func (db *DB) Conns() drive.Conns {
+	if p, ok := db.pool.(drive.Counted); ok {
+		return p.Conns()
+	}
+	return drive.Conns{}
+}
+
 // SameOutbox says whether two handles write to and read from the same outbox table.
 func (db *DB) SameOutbox(other *DB) bool { return db.shares(other) && db.outbox == other.outbox }
 

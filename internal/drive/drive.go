@@ -69,6 +69,16 @@ type Pool interface {
 	Reset()
 }
 
+// Counted is a Pool that knows its connections.
+type Counted interface{ Conns() Conns }
+
+// Conns are the connections of a pool.
+type Conns struct {
+	Max    int // of the pool; 0 = no limit
+	Needs  int // of them, those that a forwarder uses at once
+	Beside int // that it opens beside the pool
+}
+
 // TxOptions are the settings of a transaction.
 type TxOptions struct {
 	Isolation sql.IsolationLevel

@@ -41,6 +41,10 @@ func (p pgxPool) Name() string { return p.pool.Config().ConnConfig.Database }
 
 func (p pgxPool) ID() any { return p.pool }
 
+func (p pgxPool) Conns() Conns {
+	return Conns{Max: int(p.pool.Stat().MaxConns()), Needs: 2, Beside: 3}
+}
+
 func (p pgxPool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	tag, err := p.pool.Exec(ctx, query, slices.Concat(p.mode, args)...)
 	if text.SQLState(err) == ReadOnlyServer {

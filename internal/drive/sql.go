@@ -50,6 +50,8 @@ func (b sqlPool) Name() string { return "postgres" }
 
 func (b sqlPool) ID() any { return b.db }
 
+func (b sqlPool) Conns() Conns { return Conns{Max: b.db.Stats().MaxOpenConnections, Needs: 4} }
+
 func (b sqlPool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	n, err := sqlExec(ctx, b.db, query, slices.Concat(b.mode, args))
 	return n, b.explain(err)

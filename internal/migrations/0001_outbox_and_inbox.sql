@@ -69,7 +69,8 @@ CREATE TABLE {forwarders} (
     name          text        NOT NULL,
     expires_at    timestamptz NOT NULL,
     leaving       boolean     NOT NULL DEFAULT false,
-    waiting_since timestamptz
+    waiting_since timestamptz,
+    facts         jsonb       NOT NULL DEFAULT '{}'
 ) WITH (fillfactor = 50);
 
 -- Which topics are paused, and by whom: a forwarder whose broker does not answer, or (the zero uuid) an operator.

@@ -10,16 +10,16 @@ const (
 	// AnnounceForwarder writes the heartbeat row of a forwarder that waits for its turn. It waits since the
 	// first of its set began to: the sets take turns, not the forwarders. One whose lease ran out must wait anew.
 	//
-	// Arguments: own id, scope, topics (sorted; empty = all), name, lease time in seconds.
-	AnnounceForwarder = `INSERT INTO {forwarders} AS mine (id, scope, topics, name, expires_at, waiting_since)
+	// Arguments: own id, scope, topics (sorted; empty = all), name, lease time in seconds, what it says of itself (JSON).
+	AnnounceForwarder = `INSERT INTO {forwarders} AS mine (id, scope, topics, name, expires_at, facts, waiting_since)
 SELECT $1::uuid, $2::text, $3::text[], $4::text, clock_timestamp() + $5::float8 * interval '1 second',
-       coalesce(min(f.waiting_since), clock_timestamp())
+       $6::jsonb || jsonb_build_object('role', current_user), coalesce(min(f.waiting_since), clock_timestamp())
   FROM {forwarders} f
  WHERE f.scope = $2::text AND f.topics = $3::text[] AND f.expires_at > clock_timestamp()
 ON CONFLICT (id) DO UPDATE
    SET waiting_since = CASE WHEN mine.expires_at > clock_timestamp() THEN coalesce(mine.waiting_since, excluded.waiting_since)
                             ELSE excluded.waiting_since END,
-       expires_at = excluded.expires_at`
+       expires_at = excluded.expires_at, facts = excluded.facts`
 
 	// ForwardersAhead lists the live forwarders that one must wait for: those whose topics overlap with its own
 	// under another scope, or differ under the same one, and that are at work or wait since before it. That they are at work

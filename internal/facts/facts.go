@@ -1,0 +1,20 @@
+// Package facts is what a forwarder says of itself in its row of outbox_forwarders, for admin.Doctor: what only its own process
+// knows. Whoever reads it must bear with fields that are missing, and with others.
+package facts
+
+import "time"
+
+// Forwarder is what a forwarder says of itself. Role is added by the database.
+type Forwarder struct {
+	Role           string        `json:"role,omitempty"` // of the database
+	Pool           string        `json:"pool,omitempty"` // tells its pool from those of others
+	PoolConns      int           `json:"pool_conns"`     // how many connections the pool may have; 0 = no limit, or not known
+	PoolNeeds      int           `json:"pool_needs"`     // how many of them the forwarder uses at once
+	Beside         int           `json:"beside"`         // how many connections it has of its own
+	Blind          bool          `json:"blind"`          // nobody knows its publisher's errors
+	HoldDead       bool          `json:"hold_dead"`
+	LeaseTTL       time.Duration `json:"lease_ttl"`
+	PublishTimeout time.Duration `json:"publish_timeout"`
+	CloseTimeout   time.Duration `json:"close_timeout"`
+	Retention      time.Duration `json:"retention"`
+}
