@@ -15,5 +15,8 @@
 // No index serves package admin alone that a writer pays for: dead and failing messages have indexes by topic, since there are
 // few; ready and delayed ones are counted lane by lane, the oldest first.
 //
+// Doctor reads catalogs, the server's figures and the bounded figures above. What only a forwarder knows (its publisher,
+// its timeouts, its pool, its role) it has written into its row when it registered.
+//
 // Payloads are read by Get alone, so that all else works for a role that may not read them.
 package admin

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -69,6 +71,36 @@ func (db *DB) Listen(ctx context.Context, fn func()) error {
 			fn()
 		}
 	})
+}
+
+// Hear sends a notification and returns nil when it has arrived on a connection of its own. Others who listen look once for
+// messages. It may return drive.ErrNoListen.
+func (db *DB) Hear(ctx context.Context) error {
+	if err := db.Check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	token, heard := uuid.NewString(), false
+	var failed error
+	err := db.pool.Listen(ctx, db.tables.Channel(), func(payload string) {
+		switch payload {
+		case "":
+			if _, failed = db.pool.Exec(ctx, sqltext.Notify, db.tables.Channel(), token); failed != nil {
+				cancel()
+			}
+		case token:
+			heard = true
+			cancel()
+		}
+	})
+	switch {
+	case heard:
+		return nil
+	case failed != nil:
+		return failed
+	}
+	return err
 }
 
 // Wake is outbox.DB's.

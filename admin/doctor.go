@@ -1,0 +1,169 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// Severity says how bad a Finding is. As text it is its name in lower case.
+type Severity int
+
+// The severities.
+const (
+	Info     Severity = iota // worth knowing; nothing has to be done now
+	Warning                  // works, but not well, or not for long
+	Critical                 // messages do not leave, or may be lost
+)
+
+var severityNames = []string{"info", "warning", "critical"}
+
+// String returns the name of the severity.
+func (s Severity) String() string {
+	if s < 0 || int(s) >= len(severityNames) {
+		return fmt.Sprintf("Severity(%d)", int(s))
+	}
+	return severityNames[s]
+}
+
+// MarshalText returns the name of the severity.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText takes the name of a severity.
+func (s *Severity) UnmarshalText(name []byte) error {
+	i := slices.Index(severityNames, string(name))
+	if i < 0 {
+		return fmt.Errorf("admin: there is no severity %q: use info, warning or critical", name)
+	}
+	*s = Severity(i)
+	return nil
+}
+
+// Finding is one thing that Doctor found.
+type Finding struct {
+	Check    string   `json:"check"` // what was looked at, as a stable name in lower case
+	Severity Severity `json:"severity"`
+	Evidence string   `json:"evidence"` // what is the case, with figures
+	Cure     string   `json:"cure"`     // what to do; where a statement does it, it comes last, after a colon
+}
+
+// String returns the finding as one line, or more if the cure is a long statement.
+func (f Finding) String() string {
+	return fmt.Sprintf("%s %s: %s. %s", f.Severity, f.Check, f.Evidence, f.Cure)
+}
+
+// Broker is what Doctor asks about a broker; the Log of publisher/kafka and of publisher/nats is one.
+type Broker interface {
+	// Check looks at those of the topics that the broker has, and says which may lose what it has acknowledged.
+	Check(ctx context.Context, topics []string) ([]Finding, error)
+}
+
+// Doctor looks for what ails the tables, the forwarders and the server, the worst first. It changes nothing, though it
+// sends one notification to find out whether it arrives. It sees what others do only if its role may see their sessions
+// (pg_read_all_stats), and says so otherwise. What could not be looked at is a finding as well. Brokers are those to
+// which messages go; without one nothing is said of what a broker may lose.
+//
+// It returns an error if the database or a broker does not answer.
+func (a *Admin) Doctor(ctx context.Context, brokers ...Broker) ([]Finding, error) {
+	e := exam{Admin: a, brokers: brokers}
+	for _, c := range checks {
+		if err := c.make(&e, ctx); err != nil {
+			if state := text.SQLState(err); ctx.Err() != nil || state == "" && !errors.Is(err, context.DeadlineExceeded) {
+				return nil, fmt.Errorf("doctor: %s: %w", c.name, err)
+			}
+			if !e.damaged {
+				e.find(c.name, Warning, "this could not be looked at: "+err.Error(), "mend what the error says")
+			}
+		}
+		if e.over {
+			break
+		}
+	}
+	slices.SortStableFunc(e.found, func(x, y Finding) int { return int(y.Severity - x.Severity) })
+	return e.found, nil
+}
+
+// checks are in an order in which those that explain others come first. A name is that of findings, too, unless the check
+// makes several kinds.
+var checks = []struct {
+	name string
+	make func(*exam, context.Context) error
+}{
+	{"schema", (*exam).checkSchema},
+	{"privileges", (*exam).checkPrivileges},
+	{"sessions", (*exam).checkSessions},
+	{"prepared_transactions", (*exam).checkPrepared},
+	{"forwarders", (*exam).checkForwarders},
+	{"topics", (*exam).checkTopics},
+	{"failing", (*exam).checkFailing},
+	{"dead", (*exam).checkDead},
+	{"vacuum", (*exam).checkVacuum},
+	{"retention", (*exam).checkRetention},
+	{"replication_slots", (*exam).checkSlots},
+	{"connections", (*exam).checkConnections},
+	{"notify_queue", (*exam).checkNotifyQueue},
+	{"listen", (*exam).checkListen},
+	{"broker", (*exam).checkBroker},
+}
+
+// exam is one call of Doctor.
+type exam struct {
+	*Admin
+	brokers []Broker
+	found   []Finding
+	damaged bool // the tables are not as the statements need them, so that these fail
+	over    bool // no more can be looked at
+
+	members []member // forwarders that have a row
+	stats   *Stats
+}
+
+func (e *exam) find(check string, s Severity, evidence, cure string) {
+	e.found = append(e.found, Finding{Check: check, Severity: s, Evidence: evidence, Cure: cure})
+}
+
+// rows runs a statement whose rows have these columns, and calls fn after each.
+func (e *exam) rows(ctx context.Context, columns []any, fn func(), statement string, args ...any) error {
+	return e.collect(ctx, func(rows drive.Rows) error {
+		if err := rows.Scan(columns...); err != nil {
+			return err
+		}
+		fn()
+		return nil
+	}, statement, args...)
+}
+
+// byAge is how bad it is what should be over soon.
+func byAge(age time.Duration) Severity {
+	switch {
+	case age >= 10*time.Minute:
+		return Critical
+	case age >= time.Minute:
+		return Warning
+	}
+	return Info
+}
+
+// brief is how long others may take without being mentioned.
+const brief = 5 * time.Second
+
+// span writes a duration for people.
+func span(d time.Duration) string {
+	if d < time.Minute {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// String writes the number as it is known.
+func (c Count) String() string {
+	if c.More {
+		return fmt.Sprintf("%d or more", c.N)
+	}
+	return fmt.Sprint(c.N)
+}

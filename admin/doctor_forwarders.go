@@ -1,0 +1,124 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/facts"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// member is a forwarder that has a row, with what it says of itself.
+type member struct {
+	id, name, scope string
+	topics          []string
+	left            time.Duration // of its lease
+	waits           time.Duration // for others to leave
+	lanes           int
+	says            facts.Forwarder
+}
+
+func (m member) alive() bool { return m.left > 0 }
+
+func (m member) String() string { return fmt.Sprintf("forwarder %q (scope %s)", m.name, m.scope) }
+
+// checkForwarders looks at who forwards, and how each is set up.
+func (e *exam) checkForwarders(ctx context.Context) error {
+	var m member
+	var topics, says string
+	var left, waits float64
+	var failed error
+	err := e.rows(ctx, []any{&m.id, &m.name, &m.scope, &topics, &left, &waits, &m.lanes, &says}, func() {
+		m.left, m.waits, m.topics, m.says = seconds(left), seconds(waits), nil, facts.Forwarder{}
+		if err := json.Unmarshal([]byte(topics), &m.topics); err != nil {
+			failed = err
+		}
+		_ = json.Unmarshal([]byte(says), &m.says) // of another version it may be other
+		e.members = append(e.members, m)
+	}, sqltext.DoctorForwarders)
+	if err != nil || failed != nil {
+		return fmt.Errorf("%w%w", err, failed)
+	}
+	roles := map[string]bool{}
+	for _, m := range e.members {
+		switch {
+		case !m.alive():
+			if slices.ContainsFunc(e.members, func(o member) bool { return o.alive() && o.scope == m.scope }) {
+				e.find("forwarder_vanished", Info, fmt.Sprintf("%s vanished without a word %s after its lease; others have its lanes", m, span(-m.left)),
+					"see why its process ended; its row is deleted within the hour, or now: DELETE FROM "+e.db.Render("{forwarders}")+" WHERE id = "+literal(m.id))
+			}
+		case m.waits > brief:
+			e.find("forwarder_waits", byAge(m.waits), fmt.Sprintf("%s publishes nothing since %s: it waits for forwarders with other topics to leave: %s", m, span(m.waits), e.ahead(m)),
+				"end those, or give both the same Config.Topics")
+		}
+		if m.alive() {
+			e.setUp(m)
+		}
+		if m.says.Role != "" && !roles[m.says.Role] {
+			roles[m.says.Role] = true
+			if err := e.grants(ctx, m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ahead names those for which a forwarder waits.
+func (e *exam) ahead(m member) string {
+	var names []string
+	for _, o := range e.members {
+		if o.alive() && o.waits == 0 && o.id != m.id {
+			names = append(names, o.String())
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// grants looks for what a forwarder's role may not do. It need not be that of who asks.
+func (e *exam) grants(ctx context.Context, m member) error {
+	ctx, cancel := e.bound(ctx)
+	defer cancel()
+	lacks, err := schema.Privileges(ctx, (*outbox.DB)(e.db), m.says.Role)
+	for _, p := range lacks {
+		if !p.Warning {
+			e.find("privileges", Critical, fmt.Sprintf("%s %s, that of %s", p.Object, p.Found, m), "as the owner of the tables: "+p.Cure)
+		}
+	}
+	return err
+}
+
+// setUp looks at the settings of a forwarder.
+func (e *exam) setUp(m member) {
+	f := m.says
+	if f.Blind {
+		e.find("classify", Warning, fmt.Sprintf("nobody knows the errors of the publisher of %s, so an outage of its broker is charged to the messages until they are dead", m),
+			"use the publishers of publisher/kafka or publisher/nats, set forwarder.Config.Classify, or give the publisher a Classify method")
+	}
+	if need := f.PoolNeeds + 1; f.PoolConns > 0 && f.PoolConns < need {
+		e.find("pool", Warning, fmt.Sprintf("the pool of %s has %d connections, of which it uses up to %d itself: it and the handlers wait for each other", m, f.PoolConns, f.PoolNeeds),
+			fmt.Sprintf("allow the pool as many connections as handlers run at once, and 4 more, so at least %d; or give the forwarder a pool of its own", need+1))
+	}
+	if f.PublishTimeout == -1 {
+		e.find("timeouts", Warning, fmt.Sprintf("%s waits for a call of Publish for ever: one that hangs holds its key, and its place among Concurrency", m),
+			"set forwarder.Config.PublishTimeout to more than the slowest call takes; its default is 30s")
+	}
+	if f.PublishTimeout > f.CloseTimeout {
+		e.find("timeouts", Info, fmt.Sprintf("%s may wait %s for a call of Publish, but only %s when it is closed: what is under way then is sent twice", m, f.PublishTimeout, f.CloseTimeout),
+			fmt.Sprintf("set forwarder.Config.CloseTimeout to %s or more", f.PublishTimeout))
+	}
+	if f.LeaseTTL > 0 && f.LeaseTTL < 3*time.Second {
+		e.find("timeouts", Warning, fmt.Sprintf("the lease of %s lasts %s: a renewal, a pause of the process or a failover that takes longer gives its lanes to others, and what is being published then is sent twice", m, f.LeaseTTL),
+			"set forwarder.Config.LeaseTTL to 3s or more; its default is 10s")
+	}
+	if f.Retention == -1 && len(e.brokers) == 0 {
+		e.find("retention", Info, fmt.Sprintf("%s deletes messages as they are published, so Replay and Reconcile have nothing to send again if the broker loses what it acknowledged", m),
+			"set forwarder.Config.Retention to longer than it takes to notice, if the broker may lose messages; give Doctor the broker to find out")
+	}
+}

@@ -1,0 +1,169 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// checkTopics looks at what is ready and does not leave.
+func (e *exam) checkTopics(ctx context.Context) (err error) {
+	if e.stats, err = e.Stats(ctx, StatsConfig{}); err != nil {
+		return err
+	}
+	for _, t := range e.stats.Topics {
+		for _, p := range t.PausedBy {
+			e.paused(t, p)
+		}
+	}
+	ready := map[string]TopicStats{}
+	var topic string
+	var c Count
+	var oldest float64
+	var failing bool
+	err = e.rows(ctx, []any{&topic, &c.N, &c.More, &oldest, &failing}, func() {
+		if !failing && seconds(oldest) > brief {
+			ready[topic] = TopicStats{Topic: topic, Ready: c, Oldest: seconds(oldest)}
+		}
+	}, sqltext.CountReady, int64(countLane))
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(e.members, member.alive) {
+		e.nobody(ready)
+		return nil
+	}
+	for _, t := range e.stats.Topics {
+		r, waits := ready[t.Topic]
+		switch {
+		case !waits || t.Paused:
+		case !slices.ContainsFunc(e.members, func(m member) bool {
+			return m.alive() && (len(m.topics) == 0 || slices.Contains(m.topics, t.Topic))
+		}):
+			e.find("topic_unread", max(Warning, byAge(r.Oldest)), fmt.Sprintf("%s messages of topic %q wait, the oldest since %s, and no forwarder that is alive has it among its topics", r.Ready, t.Topic, span(r.Oldest)),
+				fmt.Sprintf("add %q to forwarder.Config.Topics, or run a forwarder for it", t.Topic))
+		default:
+			if err := e.backlog(ctx, t, r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// paused tells of a topic that rests.
+func (e *exam) paused(t TopicStats, p Pause) {
+	age := e.stats.At.Sub(p.Since)
+	if p.By == "operator" {
+		e.find("topic_paused", Info, fmt.Sprintf("an operator paused topic %q %s ago (%s); %s messages are ready", t.Topic, span(age), p.Reason, t.Ready),
+			"if it may go on, Resume it: DELETE FROM "+e.db.Render("{outbox_topics}")+" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
+		return
+	}
+	e.find("topic_unavailable", max(Warning, byAge(age)), fmt.Sprintf("forwarder %q has not reached the broker of topic %q since %s: %s; %s messages are ready", p.By, t.Topic, span(age), p.Reason, t.Ready),
+		"mend what the error says; the topic goes on by itself then, and no message is charged for it")
+}
+
+// nobody tells that no forwarder is alive.
+func (e *exam) nobody(ready map[string]TopicStats) {
+	s, what := Info, "no message waits for one"
+	for _, r := range ready {
+		if age := max(Warning, byAge(r.Oldest)); age >= s {
+			s, what = age, fmt.Sprintf("messages wait, of topic %q since %s", r.Topic, span(r.Oldest))
+		}
+	}
+	if n := len(e.members); n > 0 {
+		m := e.members[n-1]
+		what += fmt.Sprintf("; the lease of %s ran out %s ago", m, span(-m.left))
+	}
+	e.find("forwarders", s, "no forwarder is alive; "+what, "run a forwarder.Forwarder, or a Subscriber, with the same tables; if there should be one, its log says why it does not start")
+}
+
+// backlog tells of messages that are ready for long though somebody reads them.
+func (e *exam) backlog(ctx context.Context, t, ready TopicStats) error {
+	if ready.Oldest < slow {
+		return nil
+	}
+	var written float64
+	err := e.rows(ctx, []any{&written}, func() {}, sqltext.DoctorWritten, t.Topic, int64(rateSample))
+	evidence := fmt.Sprintf("%s messages of topic %q are ready, the oldest since %s; %.1f a second leave", ready.Ready, t.Topic, span(ready.Oldest), t.Rate)
+	s := Warning
+	if written > t.Rate {
+		evidence += fmt.Sprintf(" and %.1f a second are written: it grows", written)
+		s = byAge(ready.Oldest)
+	}
+	cure := "raise forwarder.Config.Concurrency, or run more forwarders; messages without a key need not wait for each other"
+	if t.Failing.N > 0 || t.Dead.N > 0 {
+		evidence += "; some may wait for a message of their key that fails"
+	}
+	e.find("backlog", s, evidence, cure)
+	return err
+}
+
+// checkFailing looks at messages that have failed several times.
+func (e *exam) checkFailing(ctx context.Context) error {
+	type trouble struct {
+		first           int64
+		attempts, count int
+		error           string
+		keys            map[string]bool
+	}
+	found := map[[2]string]*trouble{}
+	var order [][2]string
+	var id int64
+	var topic, key, last string
+	var attempts int
+	err := e.rows(ctx, []any{&id, &topic, &key, &attempts, &last}, func() {
+		group := [2]string{topic, groupID(last)}
+		t := found[group]
+		if t == nil {
+			t = &trouble{first: id, attempts: attempts, error: last, keys: map[string]bool{}}
+			found[group] = t
+			order = append(order, group)
+		}
+		if t.count++; key != "" {
+			t.keys[key] = true
+		}
+	}, sqltext.DoctorFailing, int64(looked), int64(often))
+	for _, group := range order[:min(len(order), mostGroups)] {
+		t := found[group]
+		blocked := ""
+		if n := len(t.keys); n > 0 {
+			blocked = fmt.Sprintf(" and hold %d keys, whose later messages wait", n)
+		}
+		e.find("failing", Warning, fmt.Sprintf("%d messages of topic %q keep failing%s: the first, %d, after %d attempts with %q", t.count, group[0], blocked, t.first, t.attempts, t.error),
+			fmt.Sprintf("mend what the error says, and Flush; or, if it must never leave, SkipHead: UPDATE %s SET published_at = now(), dead_at = now(), last_error = 'skipped by hand' WHERE id = %d AND published_at IS NULL", e.db.Render("{outbox}"), t.first))
+	}
+	return err
+}
+
+const (
+	slow       = time.Minute // to leave
+	looked     = 1000        // failing messages
+	often      = 3           // attempts
+	mostGroups = 10
+)
+
+// checkDead looks at messages that were put aside.
+func (e *exam) checkDead(ctx context.Context) error {
+	for _, in := range []Table{Outbox, Inbox, Queue} {
+		groups, err := e.ErrorGroups(ctx, Filter{In: in, States: []State{Dead}})
+		if err != nil {
+			return err
+		}
+		for _, g := range groups[:min(len(groups), mostGroups)] {
+			owner, cure := "topic", "mend the cause, then Requeue them, or Discard them"
+			switch in {
+			case Outbox:
+				cure += fmt.Sprintf(": UPDATE %s SET dead_at = NULL, due_at = now(), attempts = 1 WHERE dead_at IS NOT NULL AND published_at IS NULL AND topic = %s", e.db.Render("{outbox}"), literal(g.Topics[0]))
+			case Inbox:
+				owner, cure = "consumer", cure+", and have the broker send them again"
+			}
+			e.find("dead", Warning, fmt.Sprintf("%s messages of the %s are dead, of %s %s, the last one with %q", g.Count, in, owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), g.Example), cure)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+const (
+	defaultRetention = 7 * 24 * time.Hour // as forwarder.Config has it
+	cleanLate        = time.Hour
+)
+
+// checkRetention looks whether what is old goes.
+func (e *exam) checkRetention(ctx context.Context) error {
+	var oldest float64
+	if err := e.rows(ctx, []any{&oldest}, func() {}, sqltext.DoctorOldest, int64(looked)); err != nil {
+		return err
+	}
+	keep, who := defaultRetention, "no forwarder is alive to delete them"
+	for _, m := range e.members {
+		if m.alive() && m.says.Retention > 0 {
+			if who != "" {
+				keep, who = 0, ""
+			}
+			keep = max(keep, m.says.Retention)
+		}
+	}
+	if age := seconds(oldest); age > keep+cleanLate {
+		evidence := fmt.Sprintf("table %s has messages that were published %s ago, and keeps them for %s", e.db.Render("{outbox}"), span(age), keep)
+		if who != "" {
+			evidence += "; " + who
+		}
+		e.find("retention", Warning, evidence, fmt.Sprintf("run a forwarder, and see in its log whether it may delete; or call admin.Clean with OutboxRetention %s", keep))
+	}
+	return nil
+}
+
+// checkConnections looks at how many connections there are, and how many may be needed.
+func (e *exam) checkConnections(ctx context.Context) error {
+	var most, used, databaseMost, databaseUsed int64
+	err := e.rows(ctx, []any{&most, &used, &databaseMost, &databaseUsed}, func() {}, sqltext.DoctorConnections)
+	if err != nil {
+		return err
+	}
+	for _, l := range []struct {
+		what, setting string
+		used, most    int64
+	}{
+		{"the server", "max_connections (ALTER SYSTEM, and a restart)", used, most},
+		{"the database", "its limit (ALTER DATABASE ... CONNECTION LIMIT)", databaseUsed, databaseMost},
+	} {
+		if l.most >= 0 && l.used*10 >= l.most*9 {
+			s := Warning
+			if l.used >= l.most {
+				s = Critical
+			}
+			e.find("connections", s, fmt.Sprintf("%s has %d of at most %d connections; a forwarder that loses its own may find none, and loses its lease", l.what, l.used, l.most),
+				"let pools be smaller, put a pooler in between, or raise "+l.setting)
+		}
+	}
+	need, pools, seen := int64(0), 0, map[string]bool{}
+	for _, m := range e.members {
+		if !m.alive() {
+			continue
+		}
+		need += int64(m.says.Beside)
+		if !seen[m.says.Pool] {
+			seen[m.says.Pool] = true
+			pools++
+			need += int64(m.says.PoolConns)
+		}
+	}
+	if need > most {
+		e.find("connections", Warning, fmt.Sprintf("the %d pools of the forwarders that are alive may open %d connections with those beside them, and the server takes %d", pools, need, most),
+			"let pools be smaller, put a pooler in between, or raise max_connections")
+	}
+	return nil
+}
+
+// checkBroker asks the brokers, and whether there is anything to send again of what they may lose.
+func (e *exam) checkBroker(ctx context.Context) error {
+	if e.stats == nil || len(e.brokers) == 0 {
+		return nil
+	}
+	var topics []string
+	for _, t := range e.stats.Topics {
+		topics = append(topics, t.Topic)
+	}
+	loses := false
+	for _, b := range e.brokers {
+		found, err := b.Check(ctx, topics)
+		if err != nil {
+			return err
+		}
+		for _, f := range found {
+			loses = loses || f.Severity > Info
+			e.found = append(e.found, f)
+		}
+	}
+	for _, m := range e.members {
+		if loses && m.alive() && m.says.Retention == -1 {
+			e.find("retention", Critical, fmt.Sprintf("%s deletes messages as they are published, and the broker may lose what it acknowledged: nothing could be sent again", m),
+				"mend the broker as the findings above say, or set forwarder.Config.Retention to longer than it takes to notice")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// checkSchema looks at the server, the tables, their indexes and their settings.
+func (e *exam) checkSchema(ctx context.Context) error {
+	ctx, cancel := e.bound(ctx)
+	defer cancel()
+	problems, err := schema.Inspect(ctx, (*outbox.DB)(e.db))
+	if err != nil {
+		return err
+	}
+	own, err := schema.Privileges(ctx, (*outbox.DB)(e.db), "")
+	if err != nil {
+		return err
+	}
+	for _, p := range problems {
+		if slices.Contains(own, p) {
+			continue // an operator's role is not that of a forwarder
+		}
+		s := Critical
+		if p.Warning {
+			s = Warning
+		} else {
+			e.damaged = true
+		}
+		e.find("schema", s, p.Object+" "+p.Found, p.Cure)
+		e.over = e.over || p.Object == "server"
+	}
+	return nil
+}
+
+// checkPrivileges looks for what is missing to those who write and those who look. What forwarders lack is looked for with them.
+func (e *exam) checkPrivileges(ctx context.Context) error {
+	var role string
+	var sees bool
+	err := e.rows(ctx, []any{&role, &sees}, func() {
+		if !sees {
+			e.find("privileges", Info, fmt.Sprintf("role %s may not see what the sessions of others do", sqltext.Quote(role)),
+				"to have long transactions and locks looked for: GRANT pg_read_all_stats TO "+sqltext.Quote(role))
+		}
+	}, sqltext.DoctorRole)
+	if err != nil {
+		return err
+	}
+	var writer string
+	return e.rows(ctx, []any{&writer}, func() {
+		sequence := e.db.Render("{outbox_id_seq}")
+		e.find("privileges", Critical, fmt.Sprintf("role %s may write messages, but sequence %s denies USAGE to it", sqltext.Quote(writer), sequence),
+			fmt.Sprintf("as the owner of the tables: GRANT USAGE ON SEQUENCE %s TO %s", sequence, sqltext.Quote(writer)))
+	}, sqltext.DoctorWriters)
+}

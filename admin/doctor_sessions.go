@@ -1,0 +1,75 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// session is somebody else's, as pg_stat_activity has it.
+type session struct {
+	pid                      int64
+	user, application, state string
+	seconds                  float64 // since its transaction began
+}
+
+func (s *session) columns() []any {
+	return []any{&s.pid, &s.user, &s.application, &s.state, &s.seconds}
+}
+
+func (s session) String() string {
+	who := fmt.Sprintf("session %d of role %s", s.pid, sqltext.Quote(s.user))
+	if s.application != "" {
+		who += fmt.Sprintf(" (%q)", s.application)
+	}
+	return fmt.Sprintf("%s, %s, in a transaction since %s", who, s.state, span(seconds(s.seconds)))
+}
+
+func (s session) end() string { return fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.pid) }
+
+// checkSessions looks at transactions that hold locks on our tables.
+func (e *exam) checkSessions(ctx context.Context) error {
+	var s session
+	var table, modes string
+	var whole, granted bool
+	return e.rows(ctx, append(s.columns(), &table, &modes, &whole, &granted), func() {
+		age := seconds(s.seconds)
+		idle := strings.HasPrefix(s.state, "idle in transaction")
+		switch {
+		case whole && granted:
+			e.find("table_lock", max(Warning, byAge(age)), fmt.Sprintf("%s, has locked table %s (%s): nobody writes to it meanwhile", s, table, modes),
+				"wait for it if it is a migration that is meant, or end it: "+s.end())
+		case whole:
+			e.find("table_lock", max(Warning, byAge(age)), fmt.Sprintf("%s, waits for a lock of table %s (%s), and all that comes after waits for it", s, table, modes),
+				"end it, or what it waits for: "+s.end())
+		case idle:
+			e.find("idle_transaction", byAge(age), fmt.Sprintf("%s, has locks on table %s (%s): rows that it has locked are not settled, what it wrote is not seen, and vacuum waits for it", s, table, modes),
+				"have the program end its transactions, or set idle_in_transaction_session_timeout; end this one: "+s.end())
+		default:
+			e.find("long_transaction", byAge(age), fmt.Sprintf("%s, has locks on table %s (%s): its messages leave when it commits", s, table, modes),
+				"write in smaller transactions; or end this one, which takes back what it did: "+s.end())
+		}
+	}, sqltext.DoctorLocks, e.tables("{outbox}", "{inbox}", "{queue}", "{lanes}", "{forwarders}", "{outbox_topics}", "{outbox_life}"), brief.Seconds())
+}
+
+// checkPrepared looks for transactions that were prepared and forgotten.
+func (e *exam) checkPrepared(ctx context.Context) error {
+	var gid, owner string
+	var age float64
+	return e.rows(ctx, []any{&gid, &owner, &age}, func() {
+		e.find("prepared_transactions", byAge(seconds(age)),
+			fmt.Sprintf("transaction %q of role %s was prepared %s ago and is not ended: its locks stay, what it wrote is not seen, and vacuum waits for it", gid, sqltext.Quote(owner), span(seconds(age))),
+			"have its transaction manager end it, or take it back: ROLLBACK PREPARED "+literal(gid))
+	}, sqltext.DoctorPrepared, brief.Seconds())
+}
+
+// tables are names as they are written in SQL.
+func (e *exam) tables(placeholders ...string) []string {
+	names := make([]string, len(placeholders))
+	for i, p := range placeholders {
+		names[i] = e.db.Render(p)
+	}
+	return names
+}

@@ -1,0 +1,131 @@
+package integration_test
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// findings returns what Doctor says, by check; of several of one check the first.
+func findings(t testing.TB, h handle, brokers ...admin.Broker) map[string]admin.Finding {
+	t.Helper()
+	list, err := newAdmin(t, h).Doctor(t.Context(), brokers...)
+	require.NoError(t, err)
+	found := map[string]admin.Finding{}
+	for _, f := range list {
+		require.NotEmpty(t, f.Evidence)
+		require.NotEmpty(t, f.Cure)
+		if _, ok := found[f.Check]; !ok {
+			found[f.Check] = f
+		}
+	}
+	return found
+}
+
+// ails waits until Doctor finds something of a check.
+func ails(t testing.TB, h handle, check string) (f admin.Finding) {
+	t.Helper()
+	var all map[string]admin.Finding
+	eventually(t, func() bool {
+		var ok bool
+		all = findings(t, h)
+		f, ok = all[check]
+		return ok
+	}, "doctor finds %s", check)
+	t.Log(f)
+	return f
+}
+
+// cured waits until Doctor finds nothing of a check any more.
+func cured(t testing.TB, h handle, check string) {
+	t.Helper()
+	eventually(t, func() bool { _, ok := findings(t, h)[check]; return !ok }, "doctor does not find %s any more", check)
+}
+
+var statementOf = regexp.MustCompile(`(?s): ((?:SELECT|UPDATE|DELETE|ALTER|GRANT|CREATE|DROP|ROLLBACK|VACUUM) .*)$`)
+
+// cure runs the statement that a finding names.
+func cure(t testing.TB, h handle, f admin.Finding) {
+	t.Helper()
+	s := statementOf.FindStringSubmatch(": " + f.Cure)
+	require.Len(t, s, 2, "no statement in %q", f.Cure)
+	_, err := h.pool.Exec(t.Context(), s[1])
+	require.NoError(t, err, s[1])
+}
+
+// TestDoctorOfAHealthyOutbox has next to nothing to say of a forwarder that works.
+func TestDoctorOfAHealthyOutbox(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.LeaseTTL, cfg.CloseTimeout, cfg.Classify = 0, 0, classify
+	w := startForwarderOn(t, h, cfg, nil)
+	w.publish(t, "orders", "K", "1", "2")
+	w.arrives(t, "1", "2")
+	found := findings(t, h)
+	delete(found, "replication_slots") // somebody else's, on the server that tests share
+	assert.Empty(t, found)
+}
+
+// TestDoctorSchema: each is mended by the statement that is named.
+func TestDoctorSchema(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	for _, damage := range []string{
+		`drop index outbox_ready`,
+		`drop index outbox_waiting; create index outbox_waiting on outbox (lane, id, due_at) where published_at is null`,
+		`alter table outbox set (autovacuum_enabled = off)`,
+		`alter table inbox reset (autovacuum_vacuum_scale_factor)`,
+		`alter sequence outbox_id_seq cache 10`,
+	} {
+		for _, s := range strings.Split(damage, ";") {
+			h.exec(t, s)
+		}
+		f := ails(t, h, "schema")
+		if strings.HasPrefix(f.Cure, "drop it") {
+			h.exec(t, "drop index outbox_waiting")
+		}
+		cure(t, h, f)
+		cured(t, h, "schema")
+	}
+}
+
+// TestDoctorRefusesOthers: what is no Postgres is said to be none, and nothing else is asked of it.
+func TestDoctorRefusesOthers(t *testing.T) {
+	t.Parallel()
+	url := newMigratedDatabase(t)
+	newPgxHandle(t, url).exec(t, "create schema other")
+	newPgxHandle(t, url).exec(t, "create function other.version() returns text language sql as $$ select 'CockroachDB CCL v25.2.1'::text $$")
+	list, err := newAdmin(t, newPgxHandle(t, url+"&search_path=other,pg_catalog,public")).Doctor(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	assert.Equal(t, admin.Critical, list[0].Severity)
+	assert.Contains(t, list[0].String(), "(CockroachDB) is no PostgreSQL")
+}
+
+// TestDoctorWithLittleRights looks as a reader, and has it said what that one cannot see.
+func TestDoctorWithLittleRights(t *testing.T) {
+	t.Parallel()
+	owner, as := newRoles(t)
+	reader := as("reader")
+	f := ails(t, reader, "privileges")
+	assert.Equal(t, admin.Info, f.Severity)
+	assert.Len(t, findings(t, reader), 2, "besides that no forwarder is alive")
+	cure(t, owner, f)
+	cured(t, reader, "privileges")
+	owner.exec(t, "REVOKE pg_read_all_stats FROM "+`"`+role(owner)+`login_reader"`)
+	_, err := newAdmin(t, reader).Doctor(canceled(t))
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func canceled(t testing.TB) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
