@@ -13,7 +13,7 @@ MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet api ibx demo demo-kafka test test-long check-format lint bench bench-quick clean
+.PHONY: help build vet api ibx outboxctl demo demo-kafka test test-long check-format lint bench bench-quick clean
 
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ api: ## note the exported names in api.txt, after you meant to change them
 
 ibx: ## write docs/ibx.md from the tests of the inbox's requirements
 	@cd integration_test && OUTBOX_WRITE_IBX=1 $(GO) test -count=1 -run 'TestIBXDocument$$' .
+
+outboxctl: ## write docs/outboxctl.md from the help of the commands
+	@cd cmd/outboxctl && OUTBOX_WRITE_DOCUMENT=1 $(GO) test -count=1 -run 'TestDocument$$' ./cli
 
 demo: ## orders through NATS JetStream on a bad day, then count what became of them
 	@$(call demo,nats)

@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// actFlags are the flags of all that changes something.
+type actFlags struct {
+	actor, reason string
+	yes, dryRun   bool
+}
+
+func (f *actFlags) bind(a *app, cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.actor, "actor", "", "who does it, for the audit log (default: USER)")
+	flags.StringVar(&f.reason, "reason", "", "why, for the audit log")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "do it without asking")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "only say what would be done")
+	cmd.PreRun = func(*cobra.Command, []string) {
+		if f.actor == "" {
+			f.actor = a.getenv("USER")
+		}
+		if f.actor == "" {
+			f.actor = a.getenv("USERNAME") // of Windows
+		}
+	}
+}
+
+// confirm asks whether to go on.
+func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
+	switch {
+	case f.yes:
+		return nil
+	case !a.world.Ask || a.isJSON():
+		return usagef("%s Nobody is there to say yes: use --yes, or --dry-run to see what would be done", question)
+	}
+	if _, err := fmt.Fprintf(a.err, "%s [y/N] ", clean(question)); err != nil {
+		return err
+	}
+	answers := make(chan string, 1)
+	go func() { // a read of a terminal cannot be interrupted; it ends with the process
+		answer, _ := bufio.NewReader(a.world.In).ReadString('\n')
+		answers <- strings.ToLower(strings.TrimSpace(answer))
+	}()
+	select {
+	case <-ctx.Done():
+		a.note("")
+		return ctx.Err()
+	case answer := <-answers:
+		if answer == "y" || answer == "yes" {
+			return nil
+		}
+		return usagef("not done")
+	}
+}
+
+// verb is an act on messages.
+type verb struct {
+	name    string        // of the command
+	done    string        // "Requeued"
+	states  []admin.State // that it is for, its default first
+	reason  bool          // it needs one
+	short   string
+	long    string
+	example string
+	do      func(*admin.Admin, context.Context, admin.Act) (admin.Result, error)
+}
+
+// acted is what an act says to scripts.
+type acted struct {
+	Action string       `json:"action"`
+	DryRun bool         `json:"dry_run"`
+	Filter admin.Filter `json:"filter"`
+	admin.Result
+}
+
+// act returns the command of a verb. ids says what its arguments are; "" = it has none.
+func (a *app) act(n noun, v verb, args string) *cobra.Command {
+	var f filterFlags
+	var act actFlags
+	var limit int
+	cmd := &cobra.Command{Use: v.name + args, Short: v.short, Long: v.long, Example: v.example, Args: cobra.ArbitraryArgs}
+	f.bind(cmd, n)
+	f.bindStates(cmd, v.states, v.states[0])
+	act.bind(a, cmd)
+	cmd.Flags().BoolVar(&f.filter.All, "all", false, "without any other bound")
+	cmd.Flags().IntVar(&limit, "limit", 0, "change at most so many messages, the oldest first; 0 = all of them")
+	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
+		filter, err := f.get(ids)
+		if err != nil {
+			return err
+		}
+		if v.reason && act.reason == "" && !act.dryRun {
+			return usagef("why? use --reason: it is kept with the messages")
+		}
+		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
+			return a.doAct(cmd.Context(), ad, n, v, &act, admin.Act{Filter: filter, Limit: limit, Reason: act.reason})
+		})
+	}
+	return cmd
+}
+
+// doAct tries an act, has it confirmed, and does it.
+func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *actFlags, act admin.Act) error {
+	answer := acted{Action: v.name, DryRun: f.dryRun, Filter: act.Filter}
+	act.DryRun = true
+	tried, err := v.do(ad, ctx, act)
+	if err != nil {
+		return wrongAct(err)
+	}
+	answer.Result = tried
+	if f.dryRun || tried.Matched.N == 0 {
+		return a.show(answer, func() error {
+			return a.say("%s would change %s of the %s (%s).", title(v.name), countMessages(tried.Matched), n.in, describe(act.Filter))
+		})
+	}
+	question := fmt.Sprintf("%s %s of the %s (%s)?", title(v.name), countMessages(tried.Matched), n.in, describe(act.Filter))
+	if err := f.confirm(ctx, a, question); err != nil {
+		return err
+	}
+	bar := a.progress(tried.Matched)
+	act.DryRun, act.Progress = false, bar.set
+	result, err := v.do(ad, ctx, act)
+	bar.end()
+	answer.Result = result
+	if err != nil && result.AuditID == 0 {
+		return wrongAct(err)
+	}
+	said := a.show(answer, func() error {
+		skipped := ""
+		if result.Skipped > 0 {
+			skipped = fmt.Sprintf(" %s were passed by: somebody else has locked or changed them; try again.", digits(result.Skipped))
+		}
+		return a.say("%s %s; entry %d of the audit log.%s", v.done, countMessages(admin.Count{N: result.Touched}), result.AuditID, skipped)
+	})
+	return errors.Join(err, said)
+}
+
+// wrongAct tells errors that the arguments cause, in the words of the flags.
+func wrongAct(err error) error {
+	switch {
+	case errors.Is(err, admin.ErrUnbound):
+		return usagef("which messages? name ids, or use flags such as --topic, --group, --after; --all for all of them")
+	case errors.Is(err, admin.ErrNoActor):
+		return usagef("who does it? set --actor, since USER is empty")
+	}
+	return err
+}
+
+func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

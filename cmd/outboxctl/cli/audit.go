@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+func (a *app) audit() *cobra.Command {
+	var page admin.Page
+	cmd := &cobra.Command{Use: "audit", Short: "Who did what and why, newest first"}
+	cmd.Flags().IntVar(&page.Limit, "limit", 50, "list so many entries at most, up to 1000")
+	cmd.Flags().StringVar(&page.After, "page", "", "go on where another list ended")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
+			entries, next, err := ad.Audit(cmd.Context(), page)
+			if err != nil {
+				return err
+			}
+			answer := map[string]any{"entries": entries}
+			if next != "" {
+				answer["next"] = next
+			}
+			return a.show(answer, func() error { return a.printAudit(entries, next) })
+		})
+	}
+	return cmd
+}
+
+func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
+	g := grid{heads: []string{"ENTRY", "AT", "ACTOR", "ROLE", "ACTION", "TOUCHED", "SKIPPED", "ENDED", "WHAT", "REASON"}, empty: "nobody has done anything"}
+	for _, e := range entries {
+		ended := "yes"
+		if e.EndedAt.IsZero() {
+			ended = "no"
+		}
+		g.rows = append(g.rows, plain(strconv.FormatInt(e.ID, 10), moment(e.At), e.Actor, e.Role, e.Action, digits(e.Result.Touched),
+			some(admin.Count{N: e.Result.Skipped}), ended, e.Filter.In.String()+": "+describe(e.Filter), e.Reason))
+	}
+	if err := g.print(a); err != nil {
+		return err
+	}
+	if next != "" {
+		a.note("there is more: --page %s", next)
+	}
+	return nil
+}

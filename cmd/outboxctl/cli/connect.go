@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"os"
+	"slices"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// errDSN leaves out what the driver says of the string: it quotes from it.
+var errDSN = errors.New("the connection string cannot be parsed: use postgres://user:password@host:5432/database?sslmode=require, with " +
+	"special characters of the password as %XX, or host=... user=... dbname=...; certificates that it names must be readable")
+
+// tables returns the names of the tables.
+func (a *app) tables() (t outbox.Tables, err error) {
+	fields := map[string]*string{
+		"schema": &t.Schema, "outbox": &t.Outbox, "lanes": &t.Lanes, "forwarders": &t.Forwarders,
+		"migrations": &t.Migrations, "inbox": &t.Inbox, "queue": &t.Queue, "audit": &t.Audit,
+	}
+	for name, value := range a.global.tables {
+		field := fields[name]
+		if field == nil {
+			return t, usagef("--tables names %q: use schema, outbox, lanes, forwarders, migrations, inbox, queue or audit", name)
+		}
+		*field = value
+	}
+	if err := t.Validate(); err != nil {
+		return t, &usageError{err}
+	}
+	return t, nil
+}
+
+// connect opens the database.
+func (a *app) connect(ctx context.Context, connections int32) (*outbox.DB, func(), error) {
+	tables, err := a.tables()
+	if err != nil {
+		return nil, nil, err
+	}
+	dsn := a.global.dsn
+	if dsn == "" {
+		dsn = a.getenv("OUTBOX_DSN")
+	}
+	named := func(name string) bool { return os.Getenv(name) != "" }
+	if dsn == "" && !slices.ContainsFunc([]string{"PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"}, named) {
+		return nil, nil, usagef("no database is named: set OUTBOX_DSN, --dsn, or PGHOST and the like")
+	}
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, nil, &usageError{errDSN}
+	}
+	a.hiding.secret(cfg.ConnConfig.Password)
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = connections, 0, 0
+	if a.global.timeout > 0 {
+		cfg.ConnConfig.ConnectTimeout = min(a.global.timeout, cmp.Or(cfg.ConnConfig.ConnectTimeout, a.global.timeout))
+	}
+	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
+		cfg.ConnConfig.RuntimeParams["application_name"] = "outboxctl"
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{Tables: tables}, nil)
+	if err == nil {
+		err = pool.Ping(ctx)
+	}
+	if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	return db, pool.Close, nil
+}
+
+// with runs a function on the database, with an Admin whose acts are those of actor.
+func (a *app) with(ctx context.Context, actor string, do func(*admin.Admin) error) error {
+	return a.withDB(ctx, func(db *outbox.DB) error {
+		ad, err := admin.New(db, admin.Config{Actor: actor, QueryTimeout: cmp.Or(a.global.timeout, -1)}, nil)
+		if err != nil {
+			return &usageError{err}
+		}
+		return do(ad)
+	})
+}
+
+func (a *app) withDB(ctx context.Context, do func(*outbox.DB) error) error {
+	db, end, err := a.connect(ctx, 4)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return hint(do(db))
+}
+
+// hint adds to an error of the database what to do about it.
+func hint(err error) error {
+	if e := new(pgconn.PgError); errors.As(err, &e) && e.Code == "42P01" {
+		return errors.Join(err, errors.New("are these the tables? see --tables, or make them: outboxctl migrate up"))
+	}
+	return err
+}

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/charmbracelet/colorprofile"
+	"github.com/spf13/cobra"
+)
+
+// TestDocument fails when the help of a command is not what docs/outboxctl.md says. If that is meant, `make outboxctl` writes it.
+func TestDocument(t *testing.T) {
+	const file = "../../../docs/outboxctl.md"
+	want := document(t)
+	if os.Getenv("OUTBOX_WRITE_DOCUMENT") != "" {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != want {
+		t.Error("docs/outboxctl.md is not what the commands say: run make outboxctl")
+	}
+}
+
+func document(t *testing.T) string {
+	intro, err := os.ReadFile("testdata/document.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := bytes.NewBuffer(intro)
+	a := &app{world: World{Err: io.Discard, Out: io.Discard}, out: noColours(io.Discard), err: io.Discard, hiding: &hiding{to: io.Discard}}
+	root := a.root()
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	var all func(*cobra.Command)
+	all = func(cmd *cobra.Command) {
+		if !cmd.IsAvailableCommand() || cmd.Name() == "help" {
+			return
+		}
+		cmd.InitDefaultHelpFlag()
+		var help bytes.Buffer
+		cmd.SetOut(&help)
+		if err := cmd.Help(); err != nil {
+			t.Fatal(err)
+		}
+		text := help.String()
+		if cmd != root { // they are the same everywhere
+			text, _, _ = strings.Cut(text, "\nGlobal Flags:")
+		}
+		fmt.Fprintf(doc, "\n## %s\n\n```text\n%s\n```\n", cmd.CommandPath(), strings.TrimSpace(text))
+		for _, c := range cmd.Commands() {
+			if cmd.Name() != "completion" { // four shells, all the same
+				all(c)
+			}
+		}
+	}
+	all(root)
+	return doc.String()
+}
+
+func noColours(w io.Writer) *colorprofile.Writer { return colorprofile.NewWriter(w, nil) }

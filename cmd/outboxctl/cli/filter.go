@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// noun is one of the three tables, as the commands speak of it.
+type noun struct {
+	in       admin.Table
+	states   []admin.State
+	hasTopic bool
+	owner    string // the flag for Filter.Consumer; "" = none
+}
+
+var (
+	ofOutbox = noun{admin.Outbox, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Discarded}, true, ""}
+	ofInbox  = noun{admin.Inbox, []admin.State{admin.Failing, admin.Dead, admin.Done, admin.Discarded}, false, "consumer"}
+	ofQueue  = noun{admin.Queue, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Seen}, true, "source"}
+)
+
+// filterFlags are the flags of a Filter.
+type filterFlags struct {
+	of            noun
+	may           []admin.State
+	states        []string
+	after, before string
+	filter        admin.Filter
+}
+
+// bind gives a command all flags but --state.
+func (f *filterFlags) bind(cmd *cobra.Command, n noun) {
+	f.of = n
+	flags := cmd.Flags()
+	if n.hasTopic {
+		flags.StringVar(&f.filter.Topic, "topic", "", "of this topic")
+		flags.StringVar(&f.filter.Key, "key", "", "of this ordering key")
+	}
+	switch n.owner {
+	case "consumer":
+		flags.StringVar(&f.filter.Consumer, n.owner, "", "of this consumer: the service, a slash, and the handler")
+	case "source":
+		flags.StringVar(&f.filter.Consumer, n.owner, "", "of this source")
+	}
+	f.bindErrors(flags)
+	flags.StringVar(&f.after, "after", "", "written at or after this `time`: 2006-01-02, 2006-01-02T15:04:05Z, or how long ago: 90m, 7d")
+	flags.StringVar(&f.before, "before", "", "written before this `time`")
+}
+
+// bindStates gives it --state too, unless there is no choice.
+func (f *filterFlags) bindStates(cmd *cobra.Command, may []admin.State, standard admin.State) {
+	f.may = may
+	if len(may) < 2 {
+		return
+	}
+	names := make([]string, len(may))
+	for i, s := range may {
+		names[i] = string(s)
+	}
+	completions := cobra.FixedCompletions(slices.Clone(names), cobra.ShellCompDirectiveNoFileComp)
+	if i := slices.Index(may, standard); i >= 0 {
+		names[i] += " (default)"
+	}
+	cmd.Flags().StringSliceVar(&f.states, "state", nil, "in these `states`, separated by commas: "+strings.Join(names, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("state", completions) // it fails for a flag that there is not
+}
+
+func (f *filterFlags) bindErrors(flags *pflag.FlagSet) {
+	flags.StringVar(&f.filter.ErrorGroup, "group", "", "of this group of errors, as outboxctl errors names it")
+	flags.StringVar(&f.filter.ErrorContains, "error", "", "whose error contains this `text`, whatever its case")
+}
+
+// get returns the filter that the flags and the ids mean.
+func (f *filterFlags) get(ids []string) (admin.Filter, error) {
+	filter := f.filter
+	filter.In, filter.IDs = f.of.in, ids
+	for _, s := range f.states {
+		if !slices.Contains(f.may, admin.State(s)) {
+			return filter, usagef("--state has %q: use %s", s, list(f.may))
+		}
+		filter.States = append(filter.States, admin.State(s))
+	}
+	now := time.Now()
+	for _, t := range []struct {
+		flag, value string
+		to          *time.Time
+	}{{"after", f.after, &filter.After}, {"before", f.before, &filter.Before}} {
+		if t.value == "" {
+			continue
+		}
+		var err error
+		if *t.to, err = when(t.value, now); err != nil {
+			return filter, usagef("--%s: %w", t.flag, err)
+		}
+	}
+	return filter, nil
+}
+
+// describe says in words what a filter means.
+func describe(f admin.Filter) string {
+	parts := []string{}
+	add := func(word, value string) {
+		if value != "" {
+			parts = append(parts, word+" "+value)
+		}
+	}
+	if len(f.States) > 0 {
+		add("state", list(f.States))
+	}
+	add("id", strings.Join(f.IDs, ", "))
+	add("topic", f.Topic)
+	add("key", f.Key)
+	if f.In == admin.Queue {
+		add("source", f.Consumer)
+	} else {
+		add("consumer", f.Consumer)
+	}
+	add("error group", f.ErrorGroup)
+	add("error containing", f.ErrorContains)
+	add("from", moment(f.After))
+	add("before", moment(f.Before))
+	if f.All {
+		parts = append(parts, "all")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func list(states []admin.State) string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
+	}
+	return strings.Join(names, ", ")
+}

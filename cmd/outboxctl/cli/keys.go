@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+func (a *app) keys() *cobra.Command {
+	cmd := &cobra.Command{Use: "keys", Short: "Ordering keys of the outbox that are blocked: see them, skip their first message"}
+	cmd.AddCommand(a.blockedKeys(), a.skipKeys())
+	return cmd
+}
+
+func (a *app) blockedKeys() *cobra.Command {
+	var f filterFlags
+	var held bool
+	var limit int
+	cmd := &cobra.Command{
+		Use: "blocked", Short: "List the keys whose first message failed and waits for another attempt",
+		Long: `List the keys whose first message failed and waits for another attempt, the oldest message first. What is behind it waits.
+With --held those whose first message is dead, where forwarders hold keys behind dead messages (forwarder.Config.HoldDead).`,
+	}
+	f.bind(cmd, ofOutbox)
+	cmd.Flags().BoolVar(&held, "held", false, "keys held by dead messages instead")
+	cmd.Flags().IntVar(&limit, "limit", 50, "list so many keys at most")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		filter, err := f.get(nil)
+		if err != nil {
+			return err
+		}
+		if limit < 1 {
+			return usagef("--limit is %d: use 1 or more", limit)
+		}
+		filter.States = []admin.State{admin.Failing}
+		if held {
+			filter.States = []admin.State{admin.Dead}
+		}
+		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
+			heads := []admin.Message{}
+			at := map[string]int{} // of each key in heads
+			more := false
+			for page := (admin.Page{Limit: 1000}); ; {
+				list, err := ad.List(cmd.Context(), filter, page)
+				if err != nil {
+					return err
+				}
+				for _, m := range list.Messages {
+					i, known := at[m.Key]
+					switch {
+					case m.Key == "":
+					case !known && len(heads) == limit:
+						more = true
+					case !known:
+						at[m.Key] = len(heads)
+						heads = append(heads, m)
+					case m.CreatedAt.Before(heads[i].CreatedAt): // dead ones are listed newest first
+						heads[i] = m
+					}
+				}
+				if page.After = list.Next; list.Next == "" || more {
+					break
+				}
+			}
+			return a.show(map[string]any{"heads": heads, "more": more}, func() error { return a.printKeys(heads, more) })
+		})
+	}
+	return cmd
+}
+
+func (a *app) printKeys(heads []admin.Message, more bool) error {
+	g := grid{heads: []string{"KEY", "FIRST", "TOPIC", "TRIES", "AGE", "NEXT TRY", "ERROR"}, empty: "no key is blocked"}
+	for _, m := range heads {
+		g.rows = append(g.rows, plain(m.Key, m.ID, m.Topic, strconv.Itoa(m.Attempts), since(m.CreatedAt), until(m), m.LastError))
+	}
+	if err := g.print(a); err != nil {
+		return err
+	}
+	if more {
+		a.note("there are more: raise --limit")
+	}
+	return nil
+}
+
+func (a *app) skipKeys() *cobra.Command {
+	v := verb{name: "skip", done: "Skipped", reason: true, states: []admin.State{admin.Failing, admin.Dead}, do: (*admin.Admin).SkipHead,
+		short: "Discard the first message of each blocked key, so that what is behind it leaves",
+		long: `Discard the first message of each blocked key that fits the flags, so that what is behind it leaves: one that failed and waits for
+another attempt, or with --state dead one that holds its key (forwarder.Config.HoldDead). The --reason is required, and kept with
+the message.`,
+		example: "  outboxctl keys skip --key order/42 --reason 'refunded by hand'"}
+	cmd := a.act(ofOutbox, v, "")
+	cmd.Args = cobra.NoArgs
+	return cmd
+}

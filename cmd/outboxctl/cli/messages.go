@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+func (a *app) messages() *cobra.Command {
+	cmd := &cobra.Command{Use: "messages", Short: "Messages of the outbox: list, show, requeue, discard, replay, flush"}
+	cmd.AddCommand(a.list(ofOutbox), a.get(ofOutbox),
+		a.act(ofOutbox, verb{name: "requeue", done: "Requeued", states: []admin.State{admin.Dead, admin.Failing, admin.Discarded}, do: (*admin.Admin).Requeue,
+			short: "Try dead messages again, with all their attempts",
+			long: `Try dead messages again, with all their attempts, or those of --state. They leave under the same UUIDs, after what of their key
+has left already; what is behind them waits.`,
+			example: "  outboxctl messages requeue 42 43\n  outboxctl messages requeue --topic orders --error 'unknown topic' --reason 'the topic is there now'"}, " [ID...]"),
+		a.act(ofOutbox, verb{name: "discard", done: "Discarded", reason: true, states: []admin.State{admin.Dead, admin.Failing, admin.Delayed, admin.Ready}, do: (*admin.Admin).Discard,
+			short: "Settle messages that are never to be sent",
+			long: `Settle messages that are never to be sent: dead ones, or those of --state. They keep their payload and the --reason, which is
+required, hold no key, and are deleted as published ones are. Requeue with --state discarded brings them back until then.`}, " [ID...]"),
+		a.act(ofOutbox, verb{name: "replay", done: "Replayed", states: []admin.State{admin.Done}, do: (*admin.Admin).Replay,
+			short: "Send published messages again that are still kept",
+			long: `Send published messages again that are still kept. Consumers whose inbox has forgotten them handle them twice. Look with
+--dry-run first.`,
+			example: "  outboxctl messages replay --topic orders --after 2h --dry-run"}, " [ID...]"),
+		a.act(ofOutbox, verb{name: "flush", done: "Flushed", states: []admin.State{admin.Failing, admin.Delayed}, do: (*admin.Admin).Flush,
+			short: "Try messages now that wait for another attempt"}, " [ID...]"))
+	return cmd
+}
+
+// list returns the command that lists messages.
+func (a *app) list(n noun) *cobra.Command {
+	var f filterFlags
+	var page admin.Page
+	cmd := &cobra.Command{Use: "list", Short: "List messages",
+		Long: `List messages, without their payloads: dead and settled ones newest first, others oldest first. Without --state it lists all of
+them. A list that goes on says with which --page.`}
+	if n.in != admin.Outbox {
+		cmd.Long = "List messages, without their payloads, by " + n.owner + " and then oldest first. A list that goes on says with which --page."
+	}
+	f.bind(cmd, n)
+	f.bindStates(cmd, n.states, "")
+	cmd.Flags().IntVar(&page.Limit, "limit", 50, "list so many messages at most")
+	cmd.Flags().StringVar(&page.After, "page", "", "go on where another list ended")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		filter, err := f.get(nil)
+		if err != nil {
+			return err
+		}
+		if page.Limit < 1 {
+			return usagef("--limit is %d: use 1 or more", page.Limit)
+		}
+		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
+			list, err := collect(cmd.Context(), ad, filter, page)
+			if err != nil {
+				return err
+			}
+			return a.show(list, func() error { return a.printList(n, list) })
+		})
+	}
+	return cmd
+}
+
+// collect lists until there are as many as are wanted: what a page looks at is bounded, so it may be short.
+func collect(ctx context.Context, ad *admin.Admin, f admin.Filter, p admin.Page) (*admin.List, error) {
+	const most = 1000
+	all := &admin.List{Messages: []admin.Message{}}
+	for {
+		list, err := ad.List(ctx, f, admin.Page{Limit: min(p.Limit-len(all.Messages), most), After: p.After})
+		if err != nil {
+			return nil, err
+		}
+		all.Messages, all.Next = append(all.Messages, list.Messages...), list.Next
+		if list.Next == "" || len(all.Messages) >= p.Limit {
+			return all, nil
+		}
+		p.After = list.Next
+	}
+}
+
+func (a *app) printList(n noun, list *admin.List) error {
+	g := grid{heads: []string{"ID", "STATE", "TOPIC", "KEY", "TRIES", "AGE", "DUE IN", "ERROR"}, empty: "no messages"}
+	for _, m := range list.Messages {
+		row := plain(m.ID, string(m.State), m.Topic, m.Key, strconv.Itoa(m.Attempts), since(m.CreatedAt), until(m), m.LastError)
+		row[1].style = stateStyle(m.State)
+		g.rows = append(g.rows, row)
+	}
+	if err := g.print(a); err != nil {
+		return err
+	}
+	if list.Next != "" {
+		a.note("there may be more: --page %s", list.Next)
+	}
+	return nil
+}
+
+// get returns the command that shows one message.
+func (a *app) get(n noun) *cobra.Command {
+	var payload bool
+	cmd := &cobra.Command{Use: "show ID", Short: "Show one message", Args: cobra.ExactArgs(1)}
+	if n.in != admin.Inbox { // which keeps none
+		cmd.Flags().BoolVar(&payload, "payload", false, "with its payload, which the role must be allowed to read")
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
+			m, err := ad.Get(cmd.Context(), n.in, args[0])
+			if err != nil {
+				return err
+			}
+			if !payload {
+				m.Payload = nil
+			}
+			return a.show(m, func() error { return a.printMessage(m, payload) })
+		})
+	}
+	return cmd
+}
+
+func (a *app) printMessage(m *admin.Message, payload bool) error {
+	lines := [][2]string{
+		{"id", m.ID}, {"uuid", m.UUID}, {"state", string(m.State)}, {"topic", m.Topic}, {"key", m.Key}, {"consumer", m.Consumer},
+		{"tries", strconv.Itoa(m.Attempts)}, {"written", moment(m.CreatedAt)}, {"due", moment(m.DueAt)}, {"died", moment(m.DeadAt)},
+		{"settled", moment(m.SettledAt)}, {"error", m.LastError}, {"error group", m.ErrorGroup},
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Metadata)) {
+		lines = append(lines, [2]string{"metadata", name + ": " + m.Metadata[name]})
+	}
+	if m.Bytes > 0 {
+		lines = append(lines, [2]string{"bytes", digits(int64(m.Bytes))})
+	}
+	for _, line := range lines {
+		if line[1] == "" {
+			continue
+		}
+		if err := a.say("%-12s %s", line[0], line[1]); err != nil {
+			return err
+		}
+	}
+	if !payload || len(m.Payload) == 0 {
+		return nil
+	}
+	return a.say("payload\n%s", readable(m.Payload))
+}
+
+// readable writes a payload for people: JSON as it is, other bytes escaped.
+func readable(payload []byte) string {
+	if utf8.Valid(payload) || json.Valid(payload) {
+		return string(payload)
+	}
+	return strconv.QuoteToASCII(string(payload))
+}

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func (a *app) migrate() *cobra.Command {
+	cmd := &cobra.Command{Use: "migrate", Short: "Make the tables and keep them up to date: up, status, print, roles"}
+	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migratePrint(), a.migrateRoles())
+	return cmd
+}
+
+// migration is one version as scripts see it.
+type migration struct {
+	Version    int       `json:"version"`
+	Name       string    `json:"name"`
+	Concurrent bool      `json:"concurrent"`
+	AppliedAt  time.Time `json:"applied_at,omitzero"`
+}
+
+func migrations(list []schema.Migration) map[string][]migration {
+	all := make([]migration, len(list))
+	for i, m := range list {
+		all[i] = migration(m)
+	}
+	return map[string][]migration{"migrations": all}
+}
+
+func (a *app) migrateUp() *cobra.Command {
+	var cfg schema.MigrateConfig
+	cmd := &cobra.Command{
+		Use: "up", Short: "Bring the tables up to the version that this outboxctl knows",
+		Long: `Bring the tables up to the version that this outboxctl knows. It may run any number of times and at several places at once: one
+works, the others wait for it. Indexes on tables that may be large are built without blocking writers, which waits for every
+older transaction in the database; no --timeout bounds that.`,
+	}
+	cmd.Flags().IntVar(&cfg.To, "to", 0, "the last version to run; 0 = the newest")
+	cmd.Flags().BoolVar(&cfg.SkipConcurrent, "skip-concurrent", false, "put off what may take long and makes nothing possible that is impossible without it")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
+			ran, err := schema.Migrate(cmd.Context(), db, cfg)
+			if err != nil {
+				for _, m := range ran {
+					a.note("applied %d %s", m.Version, m.Name)
+				}
+				return err
+			}
+			return a.show(migrations(ran), func() error {
+				for _, m := range ran {
+					if err := a.say("applied %d %s", m.Version, m.Name); err != nil {
+						return err
+					}
+				}
+				if len(ran) == 0 {
+					return a.say("nothing to do")
+				}
+				return nil
+			})
+		})
+	}
+	return cmd
+}
+
+func (a *app) migrateStatus() *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Short: "List the migrations, and when they were applied"}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
+			list, err := schema.Status(cmd.Context(), db)
+			if err != nil {
+				return err
+			}
+			return a.show(migrations(list), func() error { return a.printMigrations(list) })
+		})
+	}
+	return cmd
+}
+
+func (a *app) printMigrations(list []schema.Migration) error {
+	g := grid{heads: []string{"VERSION", "APPLIED", "CONCURRENT", "NAME"}}
+	for _, m := range list {
+		applied, concurrent := cell{"missing", yellow}, ""
+		if !m.AppliedAt.IsZero() {
+			applied = cell{text: moment(m.AppliedAt)}
+		}
+		if m.Concurrent {
+			concurrent = "yes"
+		}
+		g.rows = append(g.rows, []cell{{text: strconv.Itoa(m.Version)}, applied, {text: concurrent}, {text: m.Name}})
+	}
+	return g.print(a)
+}
+
+func (a *app) migratePrint() *cobra.Command {
+	var cfg schema.FilesConfig
+	var format, dir string
+	cmd := &cobra.Command{
+		Use: "print", Short: "Print the migrations for psql or another migration tool",
+		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). With --dir it writes the files and leaves
+those alone that are there. It needs no database.`,
+		Example: "  outboxctl migrate print | psql\n  outboxctl migrate print --format goose --dir migrations --start-at 20",
+	}
+	cmd.Flags().StringVar(&format, "format", string(schema.Plain), "`format`: plain, goose, golang-migrate")
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"plain", "goose", "golang-migrate"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&dir, "dir", "", "write the files into this `folder`")
+	cmd.Flags().Int64Var(&cfg.StartAt, "start-at", 0, "number of the first file, where the folder has files of your own; 0 = as all of them are numbered")
+	cmd.Flags().IntVar(&cfg.From, "from", 0, "first version to print; 0 = all")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var err error
+		if cfg.Tables, err = a.tables(); err != nil {
+			return err
+		}
+		cfg.Format = schema.Format(format)
+		files, err := schema.Files(cfg)
+		if err != nil {
+			return &usageError{err}
+		}
+		if dir != "" {
+			return a.writeFiles(cmd.Context(), dir, files)
+		}
+		if a.isJSON() {
+			return a.json(map[string]any{"files": named(files)}, false)
+		}
+		for _, f := range files {
+			if err := a.say("-- %s\n", f.Name); err != nil {
+				return err
+			}
+			if _, err := a.world.Out.Write([]byte(f.Content + "\n")); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// sqlFile is a file as scripts see it.
+type sqlFile struct {
+	Name    string `json:"name"`
+	Content string `json:"content"`
+}
+
+func named(files []schema.File) []sqlFile {
+	all := make([]sqlFile, len(files))
+	for i, f := range files {
+		all[i] = sqlFile(f)
+	}
+	return all
+}
+
+func (a *app) writeFiles(ctx context.Context, dir string, files []schema.File) error {
+	for _, f := range files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		name := filepath.Join(dir, f.Name)
+		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil {
+			return err
+		}
+		_, err = file.WriteString(f.Content)
+		if closed := file.Close(); err == nil {
+			err = closed
+		}
+		if err != nil {
+			return err
+		}
+		if err := a.say("wrote %s", name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) migrateRoles() *cobra.Command {
+	var cfg schema.RolesConfig
+	cmd := &cobra.Command{
+		Use: "roles", Short: "Print SQL that makes roles with the least that each part needs",
+		Long: `Print SQL that makes roles with the least that each part needs: writer, worker, forwarder, cleaner, admin, reader. The owner of the
+tables runs it after migrate up, any number of times. It needs no database.`,
+	}
+	cmd.Flags().StringVar(&cfg.Prefix, "prefix", "", "how the names of the roles begin; default: the name of the outbox table and _")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		var err error
+		if cfg.Tables, err = a.tables(); err != nil {
+			return err
+		}
+		if clean(cfg.Prefix) != cfg.Prefix {
+			return usagef("--prefix is %q: use what prints", cfg.Prefix)
+		}
+		sql, err := schema.Roles(cfg)
+		if err != nil {
+			return &usageError{err}
+		}
+		_, err = a.world.Out.Write([]byte(sql))
+		return err
+	}
+	return cmd
+}

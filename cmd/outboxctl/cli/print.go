@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// clean escapes what does not print: control characters, those that change the direction of text, and bytes that are no UTF-8.
+func clean(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			quoted := fmt.Sprintf("%+q", r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+// printable escapes in JSON what does not print and JSON lets pass. Outside of strings JSON has nothing of the kind.
+func printable(encoded []byte) []byte {
+	var b bytes.Buffer
+	for len(encoded) > 0 {
+		r, n := utf8.DecodeRune(encoded)
+		switch {
+		case r < 0x7f || unicode.IsPrint(r):
+			b.Write(encoded[:n])
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		encoded = encoded[n:]
+	}
+	return b.Bytes()
+}
+
+// write prints with the arguments cleaned.
+func write(w io.Writer, format string, args ...any) error {
+	for i, arg := range args {
+		switch v := arg.(type) {
+		case string:
+			args[i] = clean(v)
+		case error:
+			args[i] = indented(v.Error())
+		case fmt.Stringer:
+			args[i] = indented(v.String())
+		}
+	}
+	_, err := fmt.Fprintf(w, format+"\n", args...)
+	return err
+}
+
+// indented cleans a text that may have lines: none of them can be taken for one of ours.
+func indented(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	for i, line := range lines {
+		lines[i] = clean(strings.ReplaceAll(strings.TrimRight(line, "\r"), "\t", "  "))
+	}
+	return strings.Join(lines, "\n    ")
+}
+
+// say prints a result.
+func (a *app) say(format string, args ...any) error { return write(a.out, format, args...) }
+
+// note prints what is no result: a hint, or what happens.
+func (a *app) note(format string, args ...any) { _ = write(a.err, format, args...) }
+
+func (a *app) complain(format string, args ...any) { a.note("outboxctl: "+format, args...) }
+
+// json prints a value on lines of its own, or on one line.
+func (a *app) json(value any, oneLine bool) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if !oneLine {
+		encoder.SetIndent("", "  ")
+	}
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	_, err := a.world.Out.Write(printable(b.Bytes()))
+	return err
+}
+
+// isJSON says whether a script reads the result.
+func (a *app) isJSON() bool { return a.global.output == "json" }
+
+// show prints a value as JSON, or as people read it.
+func (a *app) show(value any, people func() error) error {
+	if a.isJSON() {
+		return a.json(value, false)
+	}
+	return people()
+}

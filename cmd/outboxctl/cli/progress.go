@@ -1,0 +1,44 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// progress is a bar with rate and time left on standard error, if that is a terminal.
+type progress struct{ bar *progressbar.ProgressBar }
+
+func (a *app) progress(total admin.Count) progress {
+	width := 0
+	if a.world.ErrWidth != nil {
+		width = a.world.ErrWidth()
+	}
+	if width == 0 || a.isJSON() {
+		return progress{}
+	}
+	most := total.N
+	if total.More {
+		most = -1 // nobody knows; then it shows count and rate
+	}
+	return progress{progressbar.NewOptions64(most,
+		progressbar.OptionSetWriter(a.err), progressbar.OptionSetWidth(max(10, min(40, width-50))), progressbar.OptionShowCount(),
+		progressbar.OptionShowIts(), progressbar.OptionSetItsString("messages"), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionClearOnFinish(), progressbar.OptionSetSpinnerChangeInterval(0))}
+}
+
+func (p progress) set(_ context.Context, r admin.Result) {
+	if p.bar != nil {
+		_ = p.bar.Set64(r.Matched.N)
+	}
+}
+
+func (p progress) end() {
+	if p.bar != nil {
+		_ = p.bar.Finish()
+		_ = p.bar.Clear()
+	}
+}

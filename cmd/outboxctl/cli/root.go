@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// globalFlags are those of all commands.
+type globalFlags struct {
+	dsn, output string
+	tables      map[string]string
+	timeout     time.Duration
+}
+
+// root returns the command of all commands.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "outboxctl",
+		Short: "Look after the tables of an outbox and an inbox",
+		Long: `Look after the tables of an outbox and an inbox: make them, see what is in them, repair it, forward messages to a broker.
+
+The database is that of --dsn, else of OUTBOX_DSN, else of PGHOST, PGDATABASE, PGUSER, PGPASSWORD, PGSERVICE and the like.
+
+Acts are tried first and then confirmed: by an answer at a terminal, in scripts by --yes. --dry-run only tries. They leave an
+entry in the audit log, with --actor (default: USER) and --reason.
+
+Exit codes: 0 done; 1 failed; 2 wrong arguments, or not confirmed; 130 interrupted. What an act had done before it was interrupted
+stays done, and is said.`,
+		Version:           version(),
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: a.prepare,
+	}
+	root.SetIn(a.world.In)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.global.dsn, "dsn", "", "connection `string` of the database; better in OUTBOX_DSN, where other users of the machine do not see it")
+	flags.StringToStringVar(&a.global.tables, "tables", nil,
+		"`names` of the tables, as in schema=shop,outbox=events; also lanes, forwarders, migrations, inbox, queue, audit (env OUTBOX_TABLES)")
+	flags.Lookup("tables").DefValue = "" // or help would say []
+	flags.StringVarP(&a.global.output, "output", "o", "table", "`table` for people, or json for scripts")
+	flags.DurationVar(&a.global.timeout, "timeout", 10*time.Second, "bounds each statement, and connecting; 0 = no bound")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "repair", Title: "Look and repair:"}, &cobra.Group{ID: "run", Title: "Set up and run:"})
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("look", a.stats(), a.audit())
+	add("repair", a.messages(), a.errors(), a.keys(), a.topics(), a.inbox(), a.queue())
+	add("run", a.migrate(), a.clean())
+	strict(root)
+	return root
+}
+
+// prepare checks what all commands share.
+func (a *app) prepare(cmd *cobra.Command, _ []string) error {
+	a.hiding.learn(a.global.dsn)
+	if a.global.output != "table" && a.global.output != "json" {
+		return usagef("--output is %q: use table or json", a.global.output)
+	}
+	if err := a.fromEnv(cmd.Flags(), "tables"); err != nil {
+		return err
+	}
+	return nil
+}
+
+// fromEnv sets flags that were not given from the environment: --dead-letter-topic from OUTBOX_DEAD_LETTER_TOPIC.
+func (a *app) fromEnv(flags *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		value := a.getenv("OUTBOX_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
+		if value == "" || flags.Changed(name) {
+			continue
+		}
+		if err := flags.Set(name, value); err != nil {
+			return usagef("environment: %w", err)
+		}
+	}
+	return nil
+}
+
+// strict has every command refuse arguments that it does not know, and says so as an error of usage.
+func strict(cmd *cobra.Command) {
+	check := cmd.Args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	cmd.Args = func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return usagef("%w; see %s --help", err, c.CommandPath())
+		}
+		return nil
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.RunE = func(c *cobra.Command, args []string) error {
+			_ = c.Help()
+			return usagef("%s needs one of its commands", c.CommandPath())
+		}
+	}
+	for c := range slices.Values(cmd.Commands()) {
+		strict(c)
+	}
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

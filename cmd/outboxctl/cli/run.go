@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/charmbracelet/colorprofile"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// World is what a run has around it.
+type World struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Environ  []string   // as of os.Environ; the PG variables are read by pgx, from the process
+	Ask      bool       // somebody is there to answer questions
+	Width    func() int // of the terminal that Out is; 0 = none
+	ErrWidth func() int // of that of Err
+}
+
+// The exit codes of all commands but check.
+const (
+	exitFailed      = 1
+	exitUsage       = 2 // wrong arguments, or not confirmed
+	exitInterrupted = 130
+)
+
+// app is one run.
+type app struct {
+	world  World
+	out    *colorprofile.Writer // with the colours that the terminal has, with none to a pipe
+	err    io.Writer            // without secrets, and with those colours
+	hiding *hiding
+	global globalFlags
+}
+
+// Run does what the arguments say and returns the exit code: 0, 1 if it failed, 2 if the arguments are wrong or an act was not confirmed,
+// 130 if it was interrupted by ctx. Command check has its own.
+func Run(ctx context.Context, args []string, world World) int {
+	hide := &hiding{to: world.Err}
+	a := &app{world: world, hiding: hide, err: colorprofile.NewWriter(hide, world.Environ), out: colorprofile.NewWriter(world.Out, world.Environ)}
+	hide.learn(a.getenv("OUTBOX_DSN"))
+	hide.secret(a.getenv("PGPASSWORD"))
+	if a.getenv("NO_COLOR") != "" {
+		a.out.Profile = min(a.out.Profile, colorprofile.Ascii)
+	}
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var code exitCode
+	var usage *usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	case ctx.Err() != nil:
+		a.complain("interrupted: %v", err)
+		return exitInterrupted
+	case errors.As(err, &usage), errors.Is(err, admin.ErrInvalid):
+		a.complain("%v", err)
+		return exitUsage
+	}
+	if broken := new(schema.CheckError); errors.As(err, &broken) {
+		a.complain("%v:", schema.ErrSchemaChanged)
+		for _, p := range broken.Problems {
+			a.note("  %s", p)
+		}
+		return exitFailed
+	}
+	a.complain("%v", err)
+	return exitFailed
+}
+
+// exitCode is an error that has been told already.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// usageError is an error that the arguments cause.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+func (a *app) getenv(name string) string {
+	for _, e := range a.world.Environ {
+		if key, value, _ := strings.Cut(e, "="); key == name {
+			return value
+		}
+	}
+	return ""
+}

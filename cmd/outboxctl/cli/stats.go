@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/charmbracelet/colorprofile"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+func (a *app) stats() *cobra.Command {
+	var exact, watch bool
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use: "stats", Short: "How much there is of what, how old it is, how fast it leaves, and who works",
+		Long: `How much there is of what, how old it is, how fast it leaves, and who works. Counts stop at 10,000 and then have a plus, unless
+--exact is given. With --watch it goes on until it is interrupted, with --output json as one line of JSON each time.`,
+	}
+	cmd.Flags().BoolVar(&exact, "exact", false, "count everything, which takes seconds where there are millions")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "look again and again")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "how often, with --watch")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if interval < 100*time.Millisecond {
+			return usagef("--interval is %s: use 100ms or more", interval)
+		}
+		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
+			look := func() (*admin.Stats, error) { return ad.Stats(cmd.Context(), admin.StatsConfig{Exact: exact}) }
+			if watch {
+				return a.watch(cmd.Context(), interval, look)
+			}
+			s, err := look()
+			if err != nil {
+				return err
+			}
+			return a.show(s, func() error { return a.printStats(s) })
+		})
+	}
+	return cmd
+}
+
+// watch shows the stats until it is interrupted, which is no error then. A database that cannot be reached for a while is said.
+func (a *app) watch(ctx context.Context, interval time.Duration, look func() (*admin.Stats, error)) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		s, err := look()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			a.complain("%v", err)
+		case a.isJSON():
+			err = a.json(s, true)
+		default:
+			err = a.redraw(s)
+		}
+		if s != nil && err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// redraw shows the stats in the place of those before, where there is a terminal.
+func (a *app) redraw(s *admin.Stats) error {
+	if a.world.Width == nil || a.world.Width() == 0 {
+		if err := a.printStats(s); err != nil {
+			return err
+		}
+		return a.say("")
+	}
+	var page strings.Builder
+	off := *a
+	off.out = &colorprofile.Writer{Forward: &page, Profile: a.out.Profile}
+	if err := off.printStats(s); err != nil {
+		return err
+	}
+	const home, eraseLine, eraseBelow = "\x1b[H", "\x1b[K", "\x1b[J"
+	_, err := fmt.Fprint(a.world.Out, home, strings.ReplaceAll(page.String(), "\n", eraseLine+"\n"), eraseBelow)
+	return err
+}
+
+func (a *app) printStats(s *admin.Stats) error {
+	grids := []grid{topicGrid("Outbox", s.Topics), forwarderGrid(s.Forwarders)}
+	if len(s.Queue) > 0 {
+		grids = append(grids, topicGrid("Queue", s.Queue))
+	}
+	if len(s.Inbox) > 0 {
+		grids = append(grids, consumerGrid(s.Inbox))
+	}
+	for i, g := range grids {
+		if i > 0 {
+			if err := a.say(""); err != nil {
+				return err
+			}
+		}
+		if err := g.print(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func topicGrid(title string, topics []admin.TopicStats) grid {
+	g := grid{title: title, heads: []string{"TOPIC", "READY", "FAILING", "DELAYED", "DEAD", "OLDEST", "RATE/s", "PAUSED BY"}, empty: "nothing waits, and nothing left lately"}
+	for _, t := range topics {
+		oldest := ""
+		if t.Ready.N+t.Failing.N > 0 {
+			oldest = age(t.Oldest)
+		}
+		by := make([]string, len(t.PausedBy))
+		for i, p := range t.PausedBy {
+			by[i] = p.By + " for " + since(p.Since)
+			if p.Reason != "" {
+				by[i] += ": " + p.Reason
+			}
+		}
+		g.rows = append(g.rows, []cell{{text: t.Topic}, {text: number(t.Ready)}, {number(t.Failing), nonzero(t.Failing, admin.Failing)}, {text: number(t.Delayed)},
+			{number(t.Dead), nonzero(t.Dead, admin.Dead)}, {text: oldest}, {text: strconv.FormatFloat(t.Rate, 'f', 1, 64)}, {strings.Join(by, "; "), yellow}})
+	}
+	return g
+}
+
+func forwarderGrid(forwarders []admin.ForwarderStats) grid {
+	g := grid{title: "Forwarders", heads: []string{"NAME", "LANES", "LEASE", "SCOPE", "WAITING", "TOPICS"}, empty: "none is alive"}
+	for _, f := range forwarders {
+		lease := cell{text: age(f.LeaseLeft)}
+		if !f.Alive {
+			lease = cell{"vanished " + age(-f.LeaseLeft) + " ago", red}
+		}
+		topics := strings.Join(f.Topics, ", ")
+		if topics == "" {
+			topics = "all"
+		}
+		g.rows = append(g.rows, []cell{{text: f.Name}, {text: strconv.Itoa(f.Lanes)}, lease, {text: f.Scope}, {since(f.WaitingSince), yellow}, {text: topics}})
+	}
+	return g
+}
+
+func consumerGrid(consumers []admin.ConsumerStats) grid {
+	g := grid{title: "Inbox", heads: []string{"CONSUMER", "FAILING", "DEAD", "OLDEST"}}
+	for _, c := range consumers {
+		oldest := ""
+		if c.Failing.N > 0 {
+			oldest = age(c.Oldest)
+		}
+		g.rows = append(g.rows, []cell{{text: c.Consumer}, {number(c.Failing), nonzero(c.Failing, admin.Failing)}, {number(c.Dead), nonzero(c.Dead, admin.Dead)}, {text: oldest}})
+	}
+	return g
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"charm.land/lipgloss/v2"
+)
+
+func TestClean(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]string{
+		"":                           "",
+		"plain ü 日本 👍":               "plain ü 日本 👍",
+		"\x1b[31m":                   `\x1b[31m`,
+		"a\tb\nc\rd\x00\x7f":         `a\tb\nc\rd\x00\x7f`,
+		"\u009b2J\u0085":             `\u009b2J\u0085`,
+		"\u202egnp.exe\u2028\ufeff":  `\u202egnp.exe\u2028\ufeff`,
+		"\xff\xc3":                   `\xff\xc3`,
+		"\ufffd, which is printable": "\ufffd, which is printable",
+		"\U000e0041":                 `\U000e0041`,
+		`a \ b`:                      `a \ b`,
+	} {
+		if got := clean(s); got != want {
+			t.Errorf("clean(%q) = %q, want %q", s, got, want)
+		}
+	}
+}
+
+// TestPrintable has JSON mean the same before and after.
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{"plain ü", "\x1b[31m\n", "\u009b2J\x7f", "\u202e\u2028", "\U000e0041 👍", `\ "`, "\ufffd"} {
+		encoded, err := json.Marshal(map[string]string{s: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := printable(encoded)
+		if string(after) != clean(string(after)) {
+			t.Errorf("%q is not printable", after)
+		}
+		var back map[string]string
+		if err := json.Unmarshal(after, &back); err != nil || back[s] != s {
+			t.Errorf("%q became %q: %v", s, after, err)
+		}
+	}
+}
+
+func TestIndented(t *testing.T) {
+	t.Parallel()
+	if got := indented("failed:\n\tone\r\nPaused topic x.\n"); got != "failed:\n      one\n    Paused topic x." {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestHiding(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	h := &hiding{to: &b}
+	h.learn("postgres://ann:s3%40cret/x@h1,h2/db?sslpassword=other")
+	h.secret("")
+	for _, said := range []string{"s3%40cret/x", "s3@cret/x", "other", "password='a \\' b' host=x", "nats://u:pw@h", "PASSWORD = q"} {
+		if _, err := h.Write([]byte(said)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, secret := range []string{"s3", "cret", "other", `\' b`, "pw", "q"} {
+		if strings.Contains(b.String(), secret) {
+			t.Errorf("%q is in %q", secret, b.String())
+		}
+	}
+}
+
+func TestAge(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		0: "0s", time.Millisecond: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 90 * time.Minute: "1h30m", 47 * time.Hour: "47h00m",
+		49 * time.Hour: "2d01h", -time.Minute: "-1m00s", 1<<63 - 1: "106751d23h",
+	} {
+		if got := age(d); got != want {
+			t.Errorf("age(%d) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestDigits(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1000: "-1,000", 1234567: "1,234,567"} {
+		if got := digits(n); got != want {
+			t.Errorf("digits(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestWhen(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	for s, want := range map[string]time.Time{
+		"2026-03-01": time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), "2026-03-01 10:00:00": time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC),
+		"2026-03-01T10:00:00+02:00": time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC), "90m": now.Add(-90 * time.Minute), "7d": now.AddDate(0, 0, -7), "1d12h": now.Add(-36 * time.Hour),
+	} {
+		if got, err := when(s, now); err != nil || !got.Equal(want) {
+			t.Errorf("when(%q) = %v, %v, want %v", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "yesterday", "-5m", "d", "-1d", "5", "1d1d", "99999999d", "2026-13-01"} {
+		if got, err := when(s, now); err == nil {
+			t.Errorf("when(%q) = %v", s, got)
+		}
+	}
+}
+
+// TestGridFits has tables no wider than the terminal, whatever stands in them.
+func TestGridFits(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "short", strings.Repeat("long ", 100), strings.Repeat("日本", 50), strings.Repeat("\x1b[31m", 20), "👩‍👩‍👧‍👦" + strings.Repeat("e\u0301", 200)} {
+		for _, width := range []int{24, 40, 80, 200} {
+			var b bytes.Buffer
+			a := &app{world: World{Width: func() int { return width }}, out: noColours(&b)}
+			g := grid{heads: []string{"ID", "TOPIC", "NOTHING", "ERROR"}, rows: [][]cell{plain("1", "orders", "", text), plain("2", text, "", "x")}}
+			if err := g.print(a); err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(b.String()) {
+				if w := lipgloss.Width(strings.TrimSuffix(line, "\n")); w > width {
+					t.Errorf("%d columns on a terminal of %d: %q", w, width, line)
+				}
+			}
+			if strings.Contains(b.String(), "NOTHING") {
+				t.Error("a column in which nothing stands")
+			}
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+func (a *app) topics() *cobra.Command {
+	cmd := &cobra.Command{Use: "topics", Short: "Topics of the outbox: list, pause, resume"}
+	cmd.AddCommand(a.listTopics(),
+		a.topic("pause", "Paused", "Have forwarders send no more messages of a topic, until it is resumed",
+			`Have forwarders send no more messages of a topic, until it is resumed. They notice within a second or two; what is being published
+then still leaves. Keys whose next message is of that topic wait; other topics go on.`, (*admin.Admin).Pause),
+		a.topic("resume", "Resumed", "End a pause",
+			"End a pause. A topic whose broker cannot be reached is still paused by the forwarders that found that out.", (*admin.Admin).Resume))
+	return cmd
+}
+
+func (a *app) listTopics() *cobra.Command {
+	var exact bool
+	cmd := &cobra.Command{Use: "list", Short: "List topics that have something unsettled, are paused, or published lately"}
+	cmd.Flags().BoolVar(&exact, "exact", false, "count everything, which takes seconds where there are millions")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
+			s, err := ad.Stats(cmd.Context(), admin.StatsConfig{Exact: exact})
+			if err != nil {
+				return err
+			}
+			return a.show(map[string]any{"topics": s.Topics}, func() error { return topicGrid("", s.Topics).print(a) })
+		})
+	}
+	return cmd
+}
+
+// topicAct is what an act on a topic says to scripts.
+type topicAct struct {
+	Action string `json:"action"`
+	DryRun bool   `json:"dry_run"`
+	Topic  string `json:"topic"`
+}
+
+func (a *app) topic(name, done, short, long string, do func(*admin.Admin, context.Context, admin.TopicAct) error) *cobra.Command {
+	var act actFlags
+	cmd := &cobra.Command{Use: name + " TOPIC", Short: short, Long: long, Args: cobra.ExactArgs(1)}
+	act.bind(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		topic := args[0]
+		answer := topicAct{Action: name, DryRun: act.dryRun, Topic: topic}
+		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
+			if act.dryRun {
+				return a.show(answer, func() error { return a.say("%s would be done to topic %s", name, topic) })
+			}
+			if err := act.confirm(cmd.Context(), a, fmt.Sprintf("%s topic %s?", title(name), topic)); err != nil {
+				return err
+			}
+			if err := do(ad, cmd.Context(), admin.TopicAct{Topic: topic, Reason: act.reason}); err != nil {
+				return wrongAct(err)
+			}
+			return a.show(answer, func() error { return a.say("%s topic %s.", done, topic) })
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,251 @@
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
+)
+
+// TestOutboxctlScreens compares what the commands print with what a person has read. The texts in the database attack the terminal.
+func TestOutboxctlScreens(t *testing.T) {
+	t.Parallel()
+	for name, commands := range map[string]string{
+		"look": `
+			stats
+			100: stats
+			46: stats
+			messages list --limit 6
+			90: messages list --state dead,failing --limit 3
+			40: messages list --state dead --limit 2
+			messages list --state delayed --topic bookings --before 2d -o json --limit 1
+			messages list --topic none
+			messages show 2
+			messages show 3 --payload
+			messages show 3 --payload -o json
+			messages show 4711
+			errors
+			errors --state dead --in queue -o json
+			errors --in inbox
+			keys blocked
+			80: keys blocked --limit 1
+			keys blocked --held
+			topics list
+			inbox list
+			inbox show shop/book:m1
+			queue list --state failing,dead
+			audit
+			stats --watch --interval 1ms
+		`,
+		"act": `
+			messages requeue
+			messages requeue 3
+			messages requeue 3 --dry-run
+			messages requeue 3 --yes --reason 'the topic is there now'
+			messages requeue 3 --yes
+			messages requeue --group 78aac82c9ca5d449 --yes -o json
+			messages requeue --state ready --all --dry-run
+			messages discard --topic orders --yes
+			messages discard --topic orders --yes --reason 'test data' --actor bob
+			messages replay --after 6d --dry-run
+			messages replay --all --limit 1 --yes
+			messages flush --key order/4 --dry-run
+			messages flush --after yesterday
+			keys skip --key order/3 --yes --reason 'refunded by hand'
+			keys skip order/3
+			topics pause bookings --dry-run
+			topics pause bookings
+			topics pause bookings --yes --reason 'they asked us to'
+			topics resume bookings --yes -o json
+			inbox requeue --all --yes
+			inbox discard shop/book:m2 --state failing --yes --reason 'never came'
+			queue requeue mail:q2 --yes
+			queue flush --topic letters --yes
+			clean --outbox 365d --yes
+			clean
+			audit
+			audit --limit 1 -o json
+		`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			fillOutboxctl(t, h)
+			golden(t, name+".txt", ctl{t: t, url: h.url}.script(commands))
+		})
+	}
+}
+
+// TestOutboxctlMigrates makes the tables of a database that has none.
+func TestOutboxctlMigrates(t *testing.T) {
+	t.Parallel()
+	c := ctl{t: t, url: newDatabase(t)}
+	golden(t, "migrate.txt", c.script(`
+		stats
+		migrate status
+		migrate up -o json
+		migrate up
+		migrate status
+		--tables schema=shop,outbox=events migrate up
+		--tables schema=shop,outbox=events messages list
+		--tables schema=shop,outbux=events messages list
+		--tables outbox=drop;table migrate up
+		migrate print --format flyway
+	`))
+	dir := t.TempDir()
+	r := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--start-at", "20")
+	require.Zero(t, r.code, r.err)
+	files, err := filepath.Glob(filepath.Join(dir, "*.sql"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	assert.Contains(t, files[0], "20_")
+	again := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--start-at", "20")
+	assert.Equal(t, 1, again.code)
+	assert.Contains(t, again.err, "file exists")
+
+	// What print says makes tables that fit, and roles can be granted on them.
+	other := newPgxHandle(t, newDatabase(t))
+	_, err = other.pool.Exec(t.Context(), c.run("migrate", "print").out)
+	require.NoError(t, err)
+	c.url = other.url
+	assert.Contains(t, c.run("migrate", "up").out, "nothing to do")
+	assert.Contains(t, c.run("migrate", "roles", "--prefix", "x_").out, `CREATE ROLE "x_reader"`)
+}
+
+// TestOutboxctlAsks has somebody at a terminal who is asked before anything changes.
+func TestOutboxctlAsks(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fillOutboxctl(t, h)
+	c := ctl{t: t, url: h.url, width: 100}
+	for _, no := range []string{"\n", "n\n", "yep\n", "yes please\n"} {
+		r := c.runWith(t.Context(), no, "messages", "requeue", "3")
+		assert.Equal(t, 2, r.code)
+		assert.Contains(t, r.err, "Requeue 1 message of the outbox (id 3)? [y/N]")
+		assert.Equal(t, "dead", value[string](t, h, "SELECT CASE WHEN dead_at IS NULL THEN 'alive' ELSE 'dead' END FROM outbox WHERE id = 3"))
+	}
+	r := c.runWith(t.Context(), "y\n", "messages", "requeue", "3")
+	assert.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, "Requeued 1 message; entry 1 of the audit log.")
+	assert.Equal(t, "ann", value[string](t, h, "SELECT actor FROM outbox_audit"))
+}
+
+// TestOutboxctlIsInterrupted ends commands while they work, ask, or watch.
+func TestOutboxctlIsInterrupted(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fillOutbox(t, h, 6*1200) // of each state two batches and a half
+	interrupted := func(at string, in *blocked, args ...string) (int, string, string) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		width := func() int { return 100 }
+		see := func(all string) {
+			if strings.Contains(all, at) {
+				cancel()
+			}
+		}
+		out, err := &watched{tell: see}, &watched{tell: see}
+		code := cli.Run(ctx, args, cli.World{In: in, Out: out, Err: err, Ask: true, Width: width, ErrWidth: width,
+			Environ: []string{"OUTBOX_DSN=" + h.url, "USER=ann"}})
+		return code, out.String(), err.String()
+	}
+	in := &blocked{end: make(chan struct{})}
+	defer close(in.end)
+
+	code, out, said := interrupted("500/1200", in, "messages", "requeue", "--all", "--yes")
+	assert.Equal(t, 130, code)
+	assert.Contains(t, out, "Requeued 500 messages; entry 1 of the audit log.")
+	assert.Contains(t, said, "interrupted")
+	assert.Equal(t, 500, h.count(t, "SELECT touched::int FROM outbox_audit"))
+
+	code, out, said = interrupted("[y/N]", in, "messages", "requeue", "--all")
+	assert.Equal(t, 130, code)
+	assert.Empty(t, out)
+	assert.Contains(t, said, "Requeue 700 messages")
+	assert.Equal(t, 700, h.states(t, "id % 6 = 3")["dead"])
+
+	code, out, _ = interrupted("topic-6", in, "stats", "--watch")
+	assert.Zero(t, code)
+	assert.Contains(t, out, "\x1b[H")
+	code, out, _ = interrupted("topic-6", in, "stats", "--watch", "-o", "json")
+	assert.Zero(t, code)
+	assert.True(t, json.Valid([]byte(out)), out)
+	assert.Equal(t, 1, strings.Count(out, "\n"))
+}
+
+// blocked is a terminal at which nobody types.
+type blocked struct{ end chan struct{} }
+
+func (b *blocked) Read([]byte) (int, error) {
+	<-b.end
+	return 0, context.Canceled
+}
+
+// TestOutboxctlAttacks gives arguments that attack: the terminal, the statements, the log. None of them does anything, and nothing
+// that does not print reaches the screen.
+func TestOutboxctlAttacks(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fillOutboxctl(t, h)
+	before := h.count(t, "SELECT count(*)::int FROM outbox")
+	c := ctl{t: t, url: h.url, width: 100}
+	for _, attack := range []string{
+		"\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f\x08", "a\r\n\tPaused topic bookings.", "\x1b[31m\xff\xfe", `'"; DROP TABLE outbox; --`, "1 OR 1=1", "%",
+		"$(id) `id` {{.}} %s%n%d", "-1", "9223372036854775808", "../../etc/passwd", strings.Repeat("x", 100_000),
+	} {
+		for _, args := range [][]string{
+			{attack}, {"messages", attack}, {"--" + attack}, {"stats", "--output", attack}, {"--tables", attack, "stats"}, {"--tables", "outbox=" + attack, "stats"},
+			{"--dsn", attack, "stats"}, {"stats", "--interval", attack},
+			{"messages", "list", "--topic", attack}, {"messages", "list", "--key", attack}, {"messages", "list", "--error", attack},
+			{"messages", "list", "--group", attack}, {"messages", "list", "--state", attack}, {"messages", "list", "--after", attack}, {"messages", "list", "--page", attack},
+			{"messages", "show", attack}, {"messages", "show", "--", attack}, {"inbox", "show", attack}, {"queue", "show", attack}, {"errors", "--in", attack},
+			{"messages", "requeue", "--yes", "--", attack}, {"messages", "discard", "--yes", "--topic", attack, "--reason", attack}, {"messages", "replay", "--key", attack, "--yes"},
+			{"messages", "requeue", "--yes", "--group", attack, "--actor", attack}, {"keys", "skip", "--key", attack, "--yes", "--reason", "x"},
+			{"topics", "pause", "--yes", "--reason", attack, "--", attack}, {"topics", "resume", "--yes", "--", attack}, {"inbox", "discard", "--consumer", attack, "--reason", "x", "--yes"},
+			{"queue", "requeue", "--source", attack, "--yes"}, {"migrate", "print", "--format", attack}, {"migrate", "roles", "--prefix", attack}, {"clean", "--outbox", attack},
+			{"completion", attack}, {"help", attack}, {"__complete", "messages", "list", "--state", attack}, {"audit", "--page", attack},
+		} {
+			r := c.run(args...)
+			onlyPrints(t, r.out, args)
+			onlyPrints(t, r.err, args)
+		}
+		onlyPrints(t, c.run("audit").out, attack) // of what was done with reasons and actors
+		onlyPrints(t, c.run("stats").out, attack) // of what was paused
+		onlyPrints(t, c.run("stats", "-o", "json").out, attack)
+	}
+	assert.Equal(t, before, h.count(t, "SELECT count(*)::int FROM outbox"))
+	assert.Zero(t, h.count(t, "SELECT count(*)::int FROM outbox_audit WHERE touched > 0 AND action NOT IN ('pause', 'resume')"))
+	for _, of := range []string{"messages list", "messages list -o json", "errors", "errors -o json", "keys blocked", "topics list", "inbox list", "queue list", "messages show 2 --payload", "messages show 2 -o json"} {
+		onlyPrints(t, c.run(words(of)...).out, of)
+	}
+}
+
+func onlyPrints(t testing.TB, screen string, args any) {
+	t.Helper()
+	bad := strings.IndexFunc(screen, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) })
+	if bad >= 0 {
+		t.Fatalf("%.200q prints %q", args, screen[bad:min(bad+40, len(screen))])
+	}
+}
+
+// TestOutboxctlColours has colours on a terminal that has them, and no others.
+func TestOutboxctlColours(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fillOutboxctl(t, h)
+	dead := []string{"messages", "list", "--state", "dead", "--limit", "1"}
+	colour := ctl{t: t, url: h.url, env: []string{"TERM=xterm-256color", "CLICOLOR_FORCE=1"}}.run(dead...)
+	assert.Contains(t, colour.out, "\x1b[31mdead")
+	for name, env := range map[string][]string{"a pipe": {"TERM=xterm-256color"}, "no colour": {"TERM=xterm-256color", "CLICOLOR_FORCE=1", "NO_COLOR=1"}} {
+		r := ctl{t: t, url: h.url, env: env}.run(dead...)
+		assert.NotContains(t, r.out, "\x1b[3", name)
+	}
+}
