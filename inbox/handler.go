@@ -85,17 +85,19 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 		if h.Detached {
 			err = d.call(ctx, c, h)
 		} else {
-			err = d.inTx(ctx, c, h)
+			err = d.inTx(ctx, c, h, func(unfinished error) { err = fmt.Errorf("%w: %w", errGoexit, unfinished) })
 		}
 		again = attempts <= maxRepeats && !h.Detached && repeatable(err) && ctx.Err() == nil
 	}
 }
 
-// inTx acks the message, which keeps it from everybody else until the transaction ends, and calls the handler.
-func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler) error {
+// inTx acks the message, which keeps it from everybody else until the transaction ends, and calls the handler. Of a handler that
+// never returns, unfinished learns how it left the transaction.
+func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished func(error)) error {
 	opts := core.TxOptions(d.cfg.Tx)
 	opts.OnBegin = nil
 	return core.InTx(ctx, d.store.db, opts, func(ctx context.Context) error {
+		core.OnUnfinished(ctx, unfinished)
 		if ours, err := c.Ack(ctx); err != nil || !ours {
 			return errors.Join(err, lostUnless(ours || err != nil))
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -181,12 +182,18 @@ func (h handle) seenBy(t testing.TB, observers ...observe.Observer) handle {
 // configured is another handle on the same pool.
 func (h handle) configured(t testing.TB, cfg outbox.DBConfig) handle {
 	t.Helper()
+	return h.logging(t, cfg, nil)
+}
+
+// logging is configured with a logger.
+func (h handle) logging(t testing.TB, cfg outbox.DBConfig, logger watermill.LoggerAdapter) handle {
+	t.Helper()
 	cfg.Name = h.name
 	var err error
 	if h.sql != nil {
-		h.db, err = outbox.FromSQL(h.sql, cfg, nil)
+		h.db, err = outbox.FromSQL(h.sql, cfg, logger)
 	} else {
-		h.db, err = outbox.FromPgx(h.pool, cfg, nil)
+		h.db, err = outbox.FromPgx(h.pool, cfg, logger)
 	}
 	require.NoError(t, err)
 	return h

@@ -351,7 +351,7 @@ func TestEndedTransactionOfAHandlerThatIsStopped(t *testing.T) {
 	storeAll(t, s, items("orders", 1)...)
 	committed := make(chan error, 1)
 	cfg := quickDispatcher(map[string]inbox.Handler{"orders": {Handle: func(ctx context.Context, _ *inbox.Message) error {
-		committed <- h.execFirst(ctx, "commit")
+		committed <- h.execTx(ctx, "commit")
 		<-ctx.Done()
 		return nil
 	}}})

@@ -151,6 +151,12 @@ func (s *seen) outcomes() []observe.Outcome {
 	return all
 }
 
+func (s *seen) last() observe.HandleEnd {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[len(s.all)-1]
+}
+
 // attempts is the largest number for one delivery.
 func (s *seen) attempts() (n int) {
 	s.mu.Lock()

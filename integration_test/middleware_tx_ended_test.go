@@ -2,7 +2,9 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -140,6 +142,58 @@ func TestHandlerThatCommitsByItself(t *testing.T) {
 		require.ErrorIs(t, err, outbox.ErrTxEnded)
 		assert.Contains(t, inboxRow(t, h, msg), "processed")
 	})
+}
+
+// TestHandlerThatCommitsByItselfAndDoesNotReturn: its message must not count as handled either, whether it then fails, panics or ends
+// its goroutine, and whatever it has begun since.
+func TestHandlerThatCommitsByItselfAndDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		for what, ending := range map[string]func() error{
+			"error":  func() error { return errHandler },
+			"panic":  func() error { panic("the handler") },
+			"goexit": func() error { runtime.Goexit(); return nil },
+		} {
+			for _, end := range []string{"commit", "commit; begin", "commit and chain"} {
+				of := what + " after " + end
+				handled, txs, log := &seen{}, &ends{}, newLogCapture(t)
+				itself := true
+				handler := chain(func(msg *message.Message) ([]*message.Message, error) {
+					if !itself {
+						return book(h)(msg)
+					}
+					require.NoError(t, errors.Join(write(h, msg), h.execTx(msg.Context(), end)), of)
+					return nil, ending()
+				}, stack(t, h.logging(t, outbox.DBConfig{Observers: []observe.Observer{handled, txs}}, log), middleware.StackConfig{})...)
+				msg := newMessage("")
+				apart(func() { _, _ = handler(msg) })
+				assert.Regexp(t, "^1 [^p]", inboxRow(t, h, msg), of)
+				require.ErrorIs(t, handled.last().Err, outbox.ErrTxEnded, of)
+				require.ErrorIs(t, txs.txs[0].Err, outbox.ErrTxEnded, of)
+				if what != "error" {
+					assert.Equal(t, 1, log.count("ended inside the function"), "%s: %v", of, *log.lines)
+				}
+
+				itself = false
+				_, err := handler(msg)
+				require.NoError(t, err, of)
+				assert.Contains(t, inboxRow(t, h, msg), "processed", of)
+				assert.Equal(t, observe.Processed, handled.last().Outcome, of)
+			}
+		}
+	})
+}
+
+// apart runs fn in a goroutine of its own and returns when it has ended, however that was.
+func apart(fn func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { _ = recover() }()
+		fn()
+	}()
+	<-done
 }
 
 func TestRouterCloseLetsHandlersCommit(t *testing.T) {

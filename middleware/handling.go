@@ -3,11 +3,13 @@ package middleware
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -33,9 +35,18 @@ type handling struct {
 	acked      bool   // the work was, in the transaction
 	duplicate  bool
 	rolledBack bool
+	unfinished error // what Tx learned when the handler panicked
 }
 
 var errPanicked = errors.New("the handler panicked")
+
+// panicked is the error that stands for a panic.
+func (h *handling) panicked() error {
+	if errors.Is(h.unfinished, outbox.ErrTxEnded) {
+		return fmt.Errorf("%w: %w", errPanicked, outbox.ErrTxEnded)
+	}
+	return errPanicked
+}
 
 // handlingOf returns the handling that a middleware outside began, and the context to go on with. If there is none it
 // begins one, and outermost is true: the caller must end it.
@@ -64,7 +75,7 @@ func currentHandling(msg *message.Message) *handling {
 
 // newAttempt forgets what an attempt that was rolled back came to.
 func (h *handling) newAttempt() {
-	h.claim, h.acked, h.duplicate, h.rolledBack = nil, false, false, false
+	h.claim, h.acked, h.duplicate, h.rolledBack, h.unfinished = nil, false, false, false, nil
 }
 
 // failures counts this one and those that were recorded before.

@@ -121,7 +121,8 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 	outside := msg.Context()
 	ctx, h, outermost := handlingOf(msg)
 	if !outermost {
-		return nil, errors.New("middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx")
+		return nil, &wiringError{text: "middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx, " +
+			"or take middleware.Stack in its order: Router.AddMiddleware makes the first the outermost"}
 	}
 	ctx = started(ctx, o.db, o.cfg.Service, msg)
 	msg.SetContext(ctx)
@@ -129,7 +130,7 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 	defer func() {
 		cause, outcome, wait := err, observe.Failed, time.Duration(0)
 		if !finished {
-			cause = errPanicked
+			cause = h.panicked()
 		}
 		if outcome, wait, err = o.settle(ctx, msg, h, cause); outcome != observe.Processed {
 			produced = nil

@@ -114,7 +114,7 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 	finished := false
 	defer func() {
 		if !finished {
-			err = errPanicked
+			err = h.panicked()
 		}
 		h.ended.Store(true)
 		ended(ctx, t.db, "", msg, h, h.outcome(err), err)
@@ -172,6 +172,7 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 	var produced []*message.Message
 	succeeded := false
 	err := core.InTx(ctx, t.db, opts, func(ctx context.Context) (err error) {
+		core.OnUnfinished(ctx, func(err error) { h.unfinished = err })
 		attempt.SetContext(ctx)
 		if produced, err = next(attempt); err != nil {
 			return err

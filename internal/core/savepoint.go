@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) error) error {
@@ -30,7 +31,7 @@ func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) err
 	defer func() {
 		if !finished {
 			_ = s.end()
-			_ = outer.use(func() error { return s.undo(ctx, name) })
+			s.abandon(errors.Join(errUnfinished, outer.use(func() error { return s.undo(ctx, name) })))
 		}
 	}()
 	err = fn(bindTx(ctx, s))
@@ -68,6 +69,10 @@ func (s *scope) undo(ctx context.Context, name string) error {
 	for _, verb := range []string{"rollback to", "release"} {
 		if _, err := s.tx.q.Exec(ctx, verb+" savepoint "+name); err != nil {
 			s.tx.broken = fmt.Errorf("%s savepoint: %w", verb, err)
+			switch text.SQLState(err) {
+			case "25P01", "3B001": // no transaction, or one without the savepoint
+				s.tx.broken = errors.Join(drive.ErrTxEnded, s.tx.broken)
+			}
 			return s.tx.broken
 		}
 	}

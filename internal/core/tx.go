@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -42,6 +44,8 @@ type scope struct {
 	ended        bool
 	rollbackOnly bool
 	afterCommit  []func(ctx context.Context)
+	unfinished   func(err error)
+	failure      error   // of a function that never returned
 	waiting      []write // for COMMIT
 }
 
@@ -143,12 +147,34 @@ func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Conte
 
 var errUnfinished = errors.New("outbox: the function that InTx runs panicked or called runtime.Goexit")
 
+// OnUnfinished has fn called if the function of the transaction, or savepoint, in ctx never returns, as it panics or calls
+// runtime.Goexit. The error wraps drive.ErrTxEnded if it had ended the transaction before.
+func OnUnfinished(ctx context.Context, fn func(err error)) {
+	if s := scopeFrom(ctx); s != nil {
+		_ = s.use(func() error { s.unfinished = fn; return nil })
+	}
+}
+
+// abandon is for a function that never returned: there is nobody to return the error to.
+func (s *scope) abandon(err error) {
+	if errors.Is(err, drive.ErrTxEnded) {
+		s.tx.db.logger.Error("The function of a transaction ended it and then did not return", err, watermill.LogFields{"db": s.tx.db.name})
+	}
+	if s.unfinished != nil {
+		s.unfinished(err)
+	}
+	s.failure = err
+}
+
 // observed runs the transaction and tells the observers how it ended, also if fn never returned.
 func (s *scope) observed(ctx context.Context, opts TxOptions, fn func(context.Context) error) (err error) {
 	begun := time.Now()
 	ctx = s.tx.db.txStart(ctx)
 	err = errUnfinished
 	defer func() {
+		if s.failure != nil {
+			err = s.failure
+		}
 		if !opts.ReadOnly && text.SQLState(err) == drive.ReadOnlyServer {
 			s.tx.db.Reset()
 		}
@@ -170,7 +196,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 	defer func() {
 		if !finished { // fn panicked, or called runtime.Goexit
 			_ = s.end()
-			_ = own.Rollback(ctx)
+			s.abandon(rollback(ctx, own, errUnfinished))
 		}
 	}()
 	err = fn(bindTx(ctx, s))
@@ -179,13 +205,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 		err = endErr
 	}
 	if err != nil {
-		if !errors.Is(err, drive.ErrTxEnded) && own.Ended(ctx) { // what it had written may be committed
-			err = errors.Join(err, drive.ErrTxEnded)
-		}
-		if rollbackErr := own.Rollback(ctx); rollbackErr != nil {
-			err = errors.Join(err, rollbackErr)
-		}
-		return err
+		return rollback(ctx, own, err)
 	}
 	for _, w := range s.waiting {
 		s.tx.wroteTo(w.db)
@@ -194,6 +214,17 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 		return fmt.Errorf("commit: %w", text.Explain(err))
 	}
 	return nil
+}
+
+// rollback returns err, and what it found out beside it.
+func rollback(ctx context.Context, own drive.OwnTx, err error) error {
+	if !errors.Is(err, drive.ErrTxEnded) && own.Ended(ctx) { // what it had written may be committed
+		err = errors.Join(err, drive.ErrTxEnded)
+	}
+	if rollbackErr := own.Rollback(ctx); rollbackErr != nil {
+		err = errors.Join(err, rollbackErr)
+	}
+	return err
 }
 
 // Transact runs fn in a READ COMMITTED transaction of its own, which no context carries, and commits it if fn returns nil.

@@ -108,8 +108,8 @@ type OwnTx interface {
 	// Hints says whether Commit takes hints.
 	Hints() bool
 	Rollback(ctx context.Context) error
-	// Ended says before Rollback whether somebody has ended the transaction already, and so may have committed it. Of one of
-	// database/sql that is not known when ctx is over.
+	// Ended says before Rollback whether somebody has ended the transaction already, and so may have committed it, also if another
+	// was begun since. That is not known if a statement failed in that other one, nor with database/sql when ctx is over.
 	Ended(ctx context.Context) bool
 }
 

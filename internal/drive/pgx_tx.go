@@ -42,6 +42,7 @@ type pgxTx struct {
 	beginSQL string
 	begun    bool
 	ended    bool
+	handed   bool  // to code that is not ours
 	startErr error // why BEGIN failed
 
 	userSavepoints userSavepoints
@@ -68,6 +69,7 @@ func (t *pgxTx) HandOut(ctx context.Context) (any, error) {
 	if err := t.start(ctx); err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
+	t.handed = true
 	return managedTx{tx: t}, nil
 }
 
@@ -228,9 +230,18 @@ func commitError(err error) error {
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 }
 
-func (t *pgxTx) Ended(context.Context) bool {
-	conn := t.conn.Conn()
-	return t.begun && t.startErr == nil && !conn.IsClosed() && !conn.PgConn().IsBusy() && conn.PgConn().TxStatus() == 'I'
+func (t *pgxTx) Ended(ctx context.Context) bool {
+	if !t.handed || t.usable() != nil {
+		return false
+	}
+	err := t.checkOpen()
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), RollbackTimeout)
+		defer cancel()
+		_, err = t.conn.Exec(ctx, sqltext.CheckTx)
+		err = Checked(ctx, err)
+	}
+	return errors.Is(err, ErrTxEnded)
 }
 
 func (t *pgxTx) Rollback(ctx context.Context) error {
