@@ -71,6 +71,9 @@ func (d *Dispatcher) buryExpired(ctx context.Context) error {
 		}
 		ln := &line{limit: l.cfg.places}
 		for _, msg := range msgs {
+			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {
+				continue // and is buried later, should its handler not settle it
+			}
 			l.schedule.taken++
 			ln.taken++
 			l.start(&claimed{Message: msg, loop: l, line: ln, expired: true}, begun.Add(l.cfg.lease))

@@ -13,6 +13,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -29,10 +30,11 @@ type claimed struct {
 	suspect bool // its owner died, or let the lease run out, before
 	expired bool // it is only to be buried
 
-	acking bool        // its ack is under way after the handler; guarded by loop.mu
-	locked atomic.Bool // it was acked in a transaction: whoever acks it there learns whether it was lost
-	acked  atomic.Bool // that transaction has committed
-	again  atomic.Bool // its lease ran out, and it was claimed here once more, while its handler was still running
+	acking  bool        // its ack is under way after the handler; guarded by loop.mu
+	locked  atomic.Bool // it was acked in a transaction: whoever acks it there learns whether it was lost
+	acked   atomic.Bool // that transaction has committed
+	ackNote int64       // tells the ack in a transaction from others
+	again   atomic.Bool // its lease ran out, and it was claimed here once more, while its handler was still running
 
 	mu     sync.Mutex
 	until  time.Time               // when the lease may be over
@@ -112,14 +114,31 @@ func (c *claimed) noted() error {
 }
 
 // Ack marks the message done in the transaction of ctx.
-func (c *claimed) Ack(ctx context.Context) (bool, error) {
-	c.locked.Store(true)
-	n, err := c.loop.store.Ack(ctx, c.loop.owner, c.ID)
-	if n == 1 {
-		// Without a hook, in a transaction of WithPgxTx for one, the message is acked once more, which changes nothing.
-		_ = core.AfterCommit(ctx, func(context.Context) { c.acked.Store(true) })
+func (c *claimed) Ack(ctx context.Context) (ours bool, err error) {
+	c.locked.Store(true) // before it is, or the lease could run out in between
+	s := c.loop.store
+	err = s.collect(ctx, "Ack", func(rows drive.Rows) error {
+		ours = true
+		return rows.Scan(&c.ackNote)
+	}, sqltext.AckMessage, c.loop.owner.String(), []string{c.Source}, []string{c.MessageID}, s.cfg.KeepPayload)
+	if err != nil || !ours {
+		c.unlock()
+		return false, err
 	}
-	return n == 1, err
+	// Without a hook, in a transaction of WithPgxTx for one, the message is acked once more, which changes nothing.
+	_ = core.AfterCommit(ctx, func(context.Context) { c.acked.Store(true) })
+	return true, nil
+}
+
+// unlock has the lease count again, which may be over by now.
+func (c *claimed) unlock() {
+	c.locked.Store(false)
+	c.mu.Lock()
+	over := !time.Now().Before(c.until)
+	c.mu.Unlock()
+	if over {
+		c.end(ErrLeaseLost)
+	}
 }
 
 // Unack makes a message that is done ours again.
@@ -128,7 +147,7 @@ func (c *claimed) Unack(ctx context.Context) error {
 	metadata, err := encode(c.Metadata)
 	if err == nil {
 		_, err = s.exec(core.OutsideTx(ctx), "take back an ack", sqltext.UnackMessage, c.Source, c.MessageID, c.loop.owner.String(),
-			c.loop.cfg.lease.Seconds(), c.Payload, metadata)
+			c.loop.cfg.lease.Seconds(), c.Payload, metadata, c.ackNote)
 	}
 	c.locked.Store(false)
 	return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -102,6 +103,7 @@ func (g *gathering) put(ctx context.Context, item Item) error {
 		case err := <-mine.done:
 			return err
 		case <-ctx.Done():
+			g.leave(mine)
 			return ctx.Err() // it may be stored all the same, and a copy of it is known then
 		case g.turn <- struct{}{}:
 			runtime.Gosched() // others may be about to join
@@ -111,12 +113,19 @@ func (g *gathering) put(ctx context.Context, item Item) error {
 	}
 }
 
+// leave takes an item back that nobody has begun to write. Written with somebody's much later, it would overwrite what is newer.
+func (g *gathering) leave(mine *gathered) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting = slices.DeleteFunc(g.waiting, func(w *gathered) bool { return w == mine })
+}
+
 func (g *gathering) next() []*gathered {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := min(len(g.waiting), maxGathered)
-	batch := g.waiting[:n:n]
-	g.waiting = g.waiting[n:]
+	batch := slices.Clone(g.waiting[:n])
+	g.waiting = slices.Delete(g.waiting, 0, n)
 	return batch
 }
 

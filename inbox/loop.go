@@ -155,9 +155,7 @@ func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full boo
 	}
 	l.step(func() {
 		for i, msg := range found.msgs {
-			if c := l.claimed[msg.ID]; c != nil { // its lease ran out here, and it has not returned yet
-				c.again.Store(true)
-				c.extend(begun.Add(l.cfg.lease))
+			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {
 				if i == 0 && found.suspect {
 					suspects.release()
 				}
@@ -187,6 +185,18 @@ func (l *loop) giveBack(found claims) {
 		l.logger.Error("Messages that were claimed could not be given back; their leases run out", err,
 			watermill.LogFields{"messages": len(ids)})
 	}
+}
+
+// runs says whether a message that was claimed is with a handler here: its lease ran out, and the handler has not returned yet. It has
+// the new lease then. It is called under mu.
+func (l *loop) runs(id ID, until time.Time) bool {
+	c := l.claimed[id]
+	if c == nil {
+		return false
+	}
+	c.again.Store(true)
+	c.extend(until)
+	return true
 }
 
 // start has a message handled, in a place of its line. It is called under mu.
