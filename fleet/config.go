@@ -22,7 +22,7 @@ type Config struct {
 	// Observers are those of every handle.
 	Observers []observe.Observer
 	// Open opens a handle instead of a pgx pool on the DSN. It is called once for each target that is new or has changed, for
-	// several at once, and must return when its context ends, after 10 s. It should name the handle by the key
+	// several at once, and must return when its context ends, after 10 s: who does not is given up, and what it opens after all is closed. It should name the handle by the key
 	// (outbox.DBConfig.Name), and add Observers itself. The function returned closes what it opened; nil if there
 	// is nothing to close. MaxConns does not count what Open opens.
 	Open func(ctx context.Context, t Target) (db *outbox.DB, close func(), err error)

@@ -36,6 +36,7 @@ type Fleet struct {
 	mu      sync.Mutex
 	members map[string]*member
 	open    map[Target]*opened
+	opening map[Target]bool  // by Config.Open, some given up
 	pools   map[string]*pool // by DSN
 	faults  map[string]error // by key: why a target cannot be used
 	keys    []string         // of members, sorted; nil before the first discovery. Replaced, not changed
@@ -56,7 +57,7 @@ func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error
 	f := &Fleet{
 		discovery: d, cfg: cfg, logger: logger, given: logger,
 		running: make(chan struct{}), done: make(chan struct{}),
-		members: map[string]*member{}, open: map[Target]*opened{}, pools: map[string]*pool{},
+		members: map[string]*member{}, open: map[Target]*opened{}, opening: map[Target]bool{}, pools: map[string]*pool{},
 	}
 	if logger == nil {
 		f.logger = watermill.NopLogger{}
@@ -113,6 +114,9 @@ func (f *Fleet) end() {
 		f.mu.Lock()
 		var keys []string
 		for t := range f.open {
+			keys = append(keys, t.Key)
+		}
+		for t := range f.opening {
 			keys = append(keys, t.Key)
 		}
 		f.mu.Unlock()

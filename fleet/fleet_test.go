@@ -306,6 +306,54 @@ func TestFleetBadTargets(t *testing.T) {
 	})
 }
 
+// TestFleetOpenThatHangs, whatever its context says, keeps no other target from the fleet, and what it opens in the end is closed.
+func TestFleetOpenThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(fleet.Target{Key: "hung"}, fleet.Target{Key: "well"})
+		gate, calls := make(chan struct{}), 0
+		log := &capture{}
+		f, err := fleet.New(w, fleet.Config{RefreshInterval: time.Minute, Open: func(ctx context.Context, target fleet.Target) (*outbox.DB, func(), error) {
+			if target.Key == "hung" {
+				calls++
+				<-gate
+			}
+			return w.open(ctx, target)
+		}}, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- f.Run(t.Context()) }()
+		select {
+		case <-f.Running():
+		case <-time.After(20 * time.Second):
+			close(gate)
+			t.Fatal("the fleet waits for it")
+		}
+		get(t, f, "well")
+		if _, err := f.Get("hung"); !errors.Is(err, fleet.ErrUnknown) || !strings.Contains(err.Error(), "did not return") {
+			t.Error(err)
+		}
+		time.Sleep(3 * time.Minute)
+		if calls != 1 {
+			t.Errorf("called %d times while the first call hangs", calls)
+		}
+		close(gate)
+		synctest.Wait()
+		if opened, closed := w.counts("hung"); opened != 1 || closed != 1 {
+			t.Errorf("%d opened, %d closed", opened, closed)
+		}
+		time.Sleep(2 * time.Minute)
+		get(t, f, "hung")
+		if err := errors.Join(f.Close(), <-done); err != nil {
+			t.Error(err)
+		}
+		if opened, closed := w.counts("hung"); opened != 2 || closed != 2 {
+			t.Errorf("%d opened, %d closed", opened, closed)
+		}
+	})
+}
+
 func TestFleetOpensPools(t *testing.T) {
 	s := newServer(t)
 	log := &capture{}

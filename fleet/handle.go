@@ -15,8 +15,11 @@ import (
 
 const (
 	openTimeout = 10 * time.Second
-	openAtOnce  = 8 // calls of Config.Open
+	openGrace   = time.Second // for a call of Config.Open to return when its context has ended
+	openAtOnce  = 8           // calls of Config.Open
 )
+
+var errOpenHangs = fmt.Errorf("it did not return although its context ended after %s, and is not called again before it has", openTimeout)
 
 // opened is a handle that is open. It outlives its place in the fleet for as long as somebody holds it.
 type opened struct {
@@ -141,30 +144,85 @@ func (f *Fleet) openAll(ctx context.Context, wanted map[string]Target) (map[stri
 	return all, failed
 }
 
-func (f *Fleet) openOne(ctx context.Context, t Target) (o *opened, err error) {
-	o = &opened{target: t, users: 1}
-	if f.cfg.Open == nil {
-		o.db, o.close, err = f.openDSN(t)
-	} else {
-		ctx, cancel := context.WithTimeout(ctx, openTimeout)
-		defer cancel()
-		panicked := shielded(func() { o.db, o.close, err = f.cfg.Open(ctx, t) })
-		err = errors.Join(panicked, err)
-		if err == nil && o.db == nil {
-			err = outbox.ErrNoDB
-		}
+func (f *Fleet) openOne(ctx context.Context, t Target) (*opened, error) {
+	if f.cfg.Open != nil {
+		o, err := f.openOwn(ctx, t)
 		if err != nil {
-			err = fmt.Errorf("Config.Open: %w", err)
+			return nil, fmt.Errorf("Config.Open: %w", err)
 		}
+		return o, nil
 	}
+	db, closeIt, err := f.openDSN(t)
 	if err != nil {
 		return nil, err
 	}
+	return f.keep(t, db, closeIt), nil
+}
+
+// keep counts a handle as open.
+func (f *Fleet) keep(t Target, db *outbox.DB, closeIt func()) *opened {
+	o := &opened{target: t, db: db, close: closeIt, users: 1}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.open[t] = o
 	f.background.Add(1)
-	return o, nil
+	return o
+}
+
+// openOwn has Config.Open open a handle. A call that does not come back when its time is over is given up, so that it delays no other
+// target, and is not repeated before it has.
+func (f *Fleet) openOwn(ctx context.Context, t Target) (*opened, error) {
+	f.mu.Lock()
+	hangs := f.opening[t]
+	f.opening[t] = true
+	f.mu.Unlock()
+	if hangs {
+		return nil, errOpenHangs
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	type answer struct {
+		*opened
+		err error
+	}
+	answers, given := make(chan answer), make(chan struct{})
+	f.background.Go(func() {
+		defer cancel()
+		var db *outbox.DB
+		var closeIt func()
+		var err error
+		err = errors.Join(shielded(func() { db, closeIt, err = f.cfg.Open(ctx, t) }), err)
+		if err == nil && db == nil {
+			err = outbox.ErrNoDB
+		}
+		var o *opened
+		if err == nil {
+			o = f.keep(t, db, closeIt)
+		}
+		f.mu.Lock()
+		delete(f.opening, t)
+		f.mu.Unlock()
+		select {
+		case answers <- answer{o, err}:
+		case <-given:
+			if o != nil {
+				f.let(o)
+			}
+		}
+	})
+	select {
+	case a := <-answers:
+		return a.opened, a.err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(openGrace)
+	defer timer.Stop()
+	select {
+	case a := <-answers:
+		return a.opened, a.err
+	case <-timer.C:
+		close(given)
+		return nil, errOpenHangs
+	}
 }
 
 // shielded calls code of the user's.
