@@ -1,14 +1,17 @@
 package forwarder
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -64,7 +67,7 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 		some = append(some, f)
 		row := &some[len(some)-1]
 		row.Term = board.Term{Lane: lane, Epoch: w.Epochs[lane]}
-		row.Life = life
+		row.Life, row.Ready, row.Generation = life, source == sqltext.FromReady, generationOf(row.Metadata)
 		ans.Rows++
 		ans.Bytes += int64(len(row.Payload) + len(row.Metadata))
 		switch source {
@@ -93,6 +96,18 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 	}
 	sortRows(ans.read.Ready)
 	return ans, nil
+}
+
+// generationOf finds what nearly no message has.
+func generationOf(metadata []byte) string {
+	if !bytes.Contains(metadata, []byte(core.MetadataGeneration)) {
+		return ""
+	}
+	var found struct {
+		Generation string `json:"outbox_generation"`
+	}
+	_ = json.Unmarshal(metadata, &found) // Postgres wrote it
+	return found.Generation
 }
 
 const featureNotSupported = "0A000"

@@ -115,7 +115,7 @@ func (s *settler) writePublished(ctx context.Context, rows []*board.Row, careful
 }
 
 // writeAll settles rows. Those of the span are settled a second time if some were not found as they had been read, in
-// another life for one.
+// another life for one, or sent again by an operator.
 func (s *settler) writeAll(ctx context.Context, rows []*board.Row) error {
 	e := s.e
 	life, seq := e.lifeOf(rows)
@@ -161,9 +161,17 @@ func (s *settler) writeUnlocked(ctx context.Context, rows []*board.Row) (done, l
 func identities(rows []*board.Row) (ids []int64, uuids []string) {
 	ids, uuids = make([]int64, len(rows)), make([]string, len(rows))
 	for i, r := range rows {
-		ids[i], uuids[i] = r.ID, r.UUID
+		ids[i], uuids[i] = r.ID, identity(r)
 	}
 	return ids, uuids
+}
+
+// identity is what tells a message from others of its id: its uuid, and its generation if it has one.
+func identity(r *board.Row) string {
+	if r.Generation == "" {
+		return r.UUID
+	}
+	return r.UUID + "/" + r.Generation
 }
 
 // lifeOf returns the life that all rows were read in, as the server names it, and the sequence as of a read in it; "" = it
@@ -190,7 +198,7 @@ func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ boo
 	for i, f := range failed {
 		ids[i], lanes[i], epochs[i], attempts[i] = f.Row.ID, int64(f.Row.Term.Lane), f.Row.Term.Epoch, int64(f.Attempts)
 		delays[i], errs[i], permanent[i] = f.Delay.Seconds(), errorText(f.Err), f.Permanent
-		uuids[i] = f.Row.UUID
+		uuids[i] = identity(f.Row)
 	}
 	mostAttempts, minAge := int64(e.cfg.MaxAttempts), max(e.cfg.MinDeadAge, 0).Seconds()
 	if mostAttempts < 0 {

@@ -22,9 +22,16 @@ type span struct {
 	rows   int64
 }
 
-// spanOf finds the longest span in rows that were published in one life, and returns those outside of it.
-func spanOf(rows []*board.Row) (s span, rest []*board.Row) {
-	rows = slices.Clone(rows)
+// spanOf finds the longest span in rows that were published in one life, and returns those outside of it. Rows with a due time are in none.
+func spanOf(all []*board.Row) (s span, rest []*board.Row) {
+	var rows, due []*board.Row
+	for _, r := range all {
+		if r.Ready {
+			rows = append(rows, r)
+		} else {
+			due = append(due, r)
+		}
+	}
 	slices.SortFunc(rows, func(a, b *board.Row) int { return cmp.Compare(a.ID, b.ID) })
 	from, to, first := 0, 0, 0
 	for i := range rows {
@@ -37,7 +44,7 @@ func spanOf(rows []*board.Row) (s span, rest []*board.Row) {
 		first = i + 1
 	}
 	if to-from < leastSpan {
-		return span{}, rows
+		return span{}, all
 	}
 	s = span{lo: rows[from].ID, hi: rows[to-1].ID, out: []int64{}}
 	next := s.lo
@@ -49,7 +56,7 @@ func spanOf(rows []*board.Row) (s span, rest []*board.Row) {
 	}
 	s.rows = s.hi - s.lo + 1 - int64(len(s.out)) // a row that was published twice counts once
 	if s.rows < int64(manyRows*len(s.out)) {
-		return span{}, rows
+		return span{}, all
 	}
-	return s, slices.Concat(rows[:from], rows[to:])
+	return s, slices.Concat(rows[:from], rows[to:], due)
 }

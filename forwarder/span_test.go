@@ -10,7 +10,7 @@ import (
 
 func rowsOf(ids ...int64) (rows []*board.Row) {
 	for _, id := range ids {
-		rows = append(rows, &board.Row{ID: id})
+		rows = append(rows, &board.Row{ID: id, Ready: true})
 	}
 	return rows
 }
@@ -61,7 +61,7 @@ func TestSpanSettlesNothingElse(t *testing.T) {
 			if rng.IntN(100) < gaps {
 				id += int64(rng.IntN(2 * widestGap))
 			}
-			rows, ours[id] = append(rows, &board.Row{ID: id}), true
+			rows, ours[id] = append(rows, &board.Row{ID: id, Ready: true}), true
 		}
 		rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 		s, rest := spanOf(rows)

@@ -197,8 +197,11 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
 	// sequence was set back, which leaves its file as it is. To compare the uuids always costs 1.5 to 3 us of the server
 	// for each message.
 	//
-	// Arguments: ids, uuids, the life that all of them were read in as in Fetch's header ('' = they differ, or it is over),
-	// and the sequence as of a read in that life.
+	// What an operator had sent again since is another generation, for which no publish has happened yet. It has a due time, which
+	// no other message that was read as ready has, so that only of those with one the generation is compared.
+	//
+	// Arguments: ids, uuids with their generations, the life that all of them were read in as in Fetch's header ('' = they differ, or
+	// it is over), and the sequence as of a read in that life.
 	SettlePublished = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL
  WHERE id = ANY ($1::bigint[]) AND published_at IS NULL` + sameMessage
 
@@ -207,15 +210,22 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
 	// Arguments: those of SettlePublished.
 	SettlePublishedDelete = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])` + sameMessage
 
-	// The first part is computed once, after the statement's snapshot: what it sees is of that life. The hash of the last part
-	// is built only if it is false.
-	sameMessage = ` AND (` + sameLife + `
-      OR (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[])))`
+	// The comparison of lives is computed once, after the statement's snapshot: what it sees is of that life. The hash of the last part
+	// is built only if it is needed.
+	sameMessage = ` AND (` + neverDue + `
+      OR ` + sameGeneration + `)`
+
+	neverDue = `due_at IS NULL AND ` + sameLife
+
+	sameGeneration = `(id, ` + generation + `) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))`
+
+	// generation is a uuid with its generation, for there is none but after an act of package admin.
+	generation = `uuid || coalesce('/' || (metadata->>'outbox_generation'), '')`
 
 	sameLife = `{life} = $3::text AND (SELECT s.last_value FROM {outbox_id_seq} s) >= $4::bigint`
 
 	// SettleSpan is SettlePublished for all ids from one to another, both included, but for some. It says nothing of uuids:
-	// in another life it does nothing. It walks the index once instead of looking each id up, which costs half as much.
+	// in another life it does nothing, and it passes by what has a due time. It walks the index once instead of looking each id up, which costs half as much.
 	//
 	// Arguments: the lowest and the highest id; life and sequence as for SettlePublished; ids that are left out.
 	SettleSpan = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL` + inSpan + ` AND published_at IS NULL`
@@ -226,12 +236,12 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
 	SettleSpanDelete = `DELETE FROM {outbox}` + inSpan
 
 	inSpan = `
- WHERE id BETWEEN $1::bigint AND $2::bigint AND id <> ALL ($5::bigint[]) AND ` + sameLife
+ WHERE id BETWEEN $1::bigint AND $2::bigint AND id <> ALL ($5::bigint[]) AND ` + neverDue
 
 	// SettleUnlocked is SettlePublished that passes by the messages that somebody else's transaction has locked, and
 	// returns their ids.
 	//
-	// Arguments: ids, uuids.
+	// Arguments: ids, uuids with their generations.
 	SettleUnlocked = unlocked + `, settled AS (
     UPDATE {outbox} o SET published_at = clock_timestamp(), dead_at = NULL FROM free WHERE o.id = free.id
 )` + stillLocked
@@ -245,26 +255,26 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
 
 	unlocked = `WITH free AS MATERIALIZED (
     SELECT id FROM {outbox}
-     WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))
+     WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND ` + sameGeneration + `
        FOR UPDATE SKIP LOCKED
 )`
 	stillLocked = `
 SELECT id FROM {outbox}
- WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND (id, uuid) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))
+ WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND ` + sameGeneration + `
    AND id NOT IN (SELECT free.id FROM free)`
 
 	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch
 	// under which the message was read: the lock keeps both as they are until this commits. It answers
 	// what became of each message, unless somebody else had settled it: fenced (the lane is somebody else's
 	// now), locked (by somebody else's transaction, and not recorded), waiting or dead. attempts is set, not incremented, so that repeating the statement after an
-	// unknown commit charges once; one that it had made dead is called dead again. A message dies of
-	// attempts only at a minimum age.
+	// unknown commit charges once; one that it had made dead is called dead again, and one that an operator had sent again since
+	// (another generation) is waiting, and is not charged. A message dies of attempts only at a minimum age.
 	//
 	// The CASE hides two tests for NULL from the planner. In a backlog that was not analyzed yet it takes
 	// them for very selective, and then compares every pending message with every argument.
 	//
 	// Arguments: scope, owner, ids, lanes, epochs, attempts, delays in seconds, errors, permanent,
-	// most attempts, minimum age in seconds, uuids.
+	// most attempts, minimum age in seconds, uuids with their generations.
 	SettleFailed = `WITH fence AS MATERIALIZED (
     SELECT l.lane, l.epoch FROM {lanes} l
      WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = ANY ($4::bigint[]::smallint[]) FOR SHARE
@@ -274,7 +284,7 @@ SELECT id FROM {outbox}
            AS f(id, lane, epoch, attempts, delay, error, permanent, uuid)
       LEFT JOIN fence ON fence.lane = f.lane AND fence.epoch = f.epoch
 ), free AS MATERIALIZED (
-    SELECT o.id FROM {outbox} o JOIN failed f ON o.id = f.id AND o.uuid = f.uuid
+    SELECT o.id FROM {outbox} o JOIN failed f ON o.id = f.id AND o.uuid || coalesce('/' || (o.metadata->>'outbox_generation'), '') = f.uuid
      WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NULL ELSE false END
        FOR UPDATE OF o SKIP LOCKED
 ), settled AS (
@@ -290,8 +300,9 @@ SELECT id FROM {outbox}
 )
 SELECT s.id, CASE WHEN s.dead THEN 'dead' ELSE 'waiting' END FROM settled s
 UNION ALL
-SELECT f.id, CASE WHEN o.dead_at IS NULL THEN 'locked' ELSE 'dead' END
-  FROM failed f JOIN {outbox} o ON o.id = f.id AND o.uuid = f.uuid
+SELECT f.id, CASE WHEN o.uuid || coalesce('/' || (o.metadata->>'outbox_generation'), '') <> f.uuid THEN 'waiting'
+                  WHEN o.dead_at IS NULL THEN 'locked' ELSE 'dead' END
+  FROM failed f JOIN {outbox} o ON o.id = f.id AND starts_with(f.uuid, o.uuid)
  WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN f.id NOT IN (SELECT free.id FROM free) ELSE false END
 UNION ALL
 SELECT f.id, 'fenced' FROM failed f WHERE NOT f.mine`

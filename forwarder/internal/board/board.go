@@ -21,9 +21,11 @@ type Row struct {
 	Term              Term
 	Key, UUID, Topic  string // Key is empty without an ordering key
 	Payload, Metadata []byte
+	Generation        string // of those that an operator had sent again
 	CreatedAt         time.Time
 	Attempts          int    // failed ones so far
 	Life              string // of server and sequence, in which it was read
+	Ready             bool   // it has no due time
 
 	call Call
 }
