@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 var (
@@ -25,7 +26,7 @@ var (
 		"set forwarder.SubscriberConfig.Relay if it passes messages on to a broker, or return a message with a new UUID")
 )
 
-// wiringError is a sentinel of package outbox with a text of its own, which says what to do with middlewares.
+// wiringError says what to do with middlewares that are missing or in the wrong place. It may stand for a sentinel.
 type wiringError struct {
 	text     string
 	sentinel error
@@ -34,12 +35,18 @@ type wiringError struct {
 func (e *wiringError) Error() string { return e.text }
 func (e *wiringError) Unwrap() error { return e.sentinel }
 
+// miswired says whether only a change of the program mends an error.
+func miswired(err error) bool {
+	var wiring *wiringError
+	return errors.As(err, &wiring) || errors.Is(err, ErrUncaptured) || errors.Is(err, ErrRelayed)
+}
+
 // checkTx returns nil if ctx carries a transaction of db, and else what to do about it.
 func checkTx(err error, name string) error {
 	switch {
 	case errors.Is(err, outbox.ErrNoTx):
 		return &wiringError{"middleware." + name + " has no transaction around it: add middleware.Tx before middleware." + name +
-			", or take middleware.Stack, which has both", outbox.ErrNoTx}
+			", as Router.AddMiddleware makes the first the outermost, or take middleware.Stack, which has all in their order", outbox.ErrNoTx}
 	case errors.Is(err, outbox.ErrOtherDB):
 		return &wiringError{"middleware." + name + " and the transaction around it were made with different *outbox.DB handles: " +
 			"make one handle for each pool and pass it to all parts", outbox.ErrOtherDB}
@@ -49,8 +56,10 @@ func checkTx(err error, name string) error {
 
 type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error)
 
-// around makes a middleware of handle, which gets neither a nil handler nor a nil message.
+// around makes a middleware of handle, which gets neither a nil handler nor a nil message. Where there is no Outcomes, which waits before it
+// nacks, it waits itself if the middlewares are not put together as they must be.
 func around(name string, handle handleFunc) message.HandlerMiddleware {
+	var unwired core.Unwired
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			switch {
@@ -59,7 +68,12 @@ func around(name string, handle handleFunc) message.HandlerMiddleware {
 			case msg == nil:
 				return nil, fmt.Errorf("middleware.%s: the message is nil", name)
 			}
-			return handle(next, msg)
+			ctx, outermost := msg.Context(), currentHandling(msg) == nil
+			produced, err := handle(next, msg)
+			if outermost && name != "Outcomes" && miswired(err) {
+				unwired.Pause(ctx)
+			}
+			return produced, err
 		}
 	}
 }

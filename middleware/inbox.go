@@ -168,8 +168,8 @@ func (i *inbox) handleOnce(next message.HandlerFunc, msg *message.Message, who s
 	return nil, err
 }
 
-var errTwice = errors.New("inbox: the message came by twice in one transaction and would be skipped as its own duplicate: " +
-	"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx")
+var errTwice = &wiringError{text: "inbox: the message came by twice in one transaction and would be skipped as its own duplicate: " +
+	"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx"}
 
 // ack marks a message of inbox.Subscriber done in the transaction, which is all there is to note. It returns false if its
 // row is in another database: then the message is noted like any other.

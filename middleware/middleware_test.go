@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -292,4 +293,71 @@ func TestDeadLetterIsStorable(t *testing.T) {
 	if letter.Metadata[MetadataService] != "shop" {
 		t.Errorf("metadata %v", letter.Metadata)
 	}
+}
+
+// TestMiswiredIsNoHotLoop: brokers bring a failed message again at once. Middlewares that are put together wrongly say what to do,
+// and then wait.
+func TestMiswiredIsNoHotLoop(t *testing.T) {
+	pub, err := outbox.NewPublisher(unreachable(t), outbox.PublisherConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack, err := Stack(pub, StackConfig{Service: "shop"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publishing := func(*message.Message) ([]*message.Message, error) {
+		out := message.NewMessage("1", nil)
+		out.SetContext(nameHandler(out))
+		return nil, pub.Publish("events", out)
+	}
+	returning := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+	for name, test := range map[string]struct {
+		handler message.HandlerFunc
+		cure    string
+	}{
+		"inbox alone":    {stack[2](returning), "add middleware.Tx before middleware.Inbox"},
+		"outbox alone":   {stack[3](returning), "add middleware.Tx before middleware.Outbox"},
+		"reversed":       {stack[3](stack[2](stack[1](stack[0](returning)))), "the first the outermost"},
+		"inbox outside":  {stack[2](stack[0](stack[1](stack[3](returning)))), "the first the outermost"},
+		"nothing at all": {publishing, `handler "h" publishes without a transaction: add middleware.Stack`},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			msg := message.NewMessage("1", nil)
+			msg.SetContext(nameHandler(msg))
+			begun := time.Now()
+			for range 8 {
+				if _, err := test.handler(msg); err == nil || !strings.Contains(err.Error(), test.cure) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if took := time.Since(begun); took < 5*time.Second || took > 2*time.Minute {
+				t.Errorf("%s: eight deliveries took %s", name, took)
+			}
+			ctx, cancel := context.WithCancel(msg.Context())
+			cancel()
+			msg.SetContext(ctx)
+			begun = time.Now()
+			if _, err := test.handler(msg); err == nil || name != "nothing at all" && time.Since(begun) > 0 {
+				t.Errorf("%s: it waits for %s although the Router closes", name, time.Since(begun))
+			}
+		})
+	}
+}
+
+// nameHandler puts a handler's name into the context of a message, as a Router does.
+func nameHandler(msg *message.Message) context.Context {
+	var key any
+	message.HandlerNameFromCtx(keyFinder{msg.Context(), &key})
+	return context.WithValue(msg.Context(), key, "h")
+}
+
+type keyFinder struct {
+	context.Context
+	key *any
+}
+
+func (f keyFinder) Value(key any) any {
+	*f.key = key
+	return nil
 }

@@ -34,7 +34,8 @@ func (c *StackConfig) setDefaults() {
 }
 
 // Stack returns Outcomes, Tx, Inbox and Outbox in this order, for Router.AddMiddleware or a handler's. Add it once: to the
-// Router or to handlers, not both. All parts work on the database and the tables of pub. A nil logger is that of the handle.
+// Router or to handlers, not both, and in this order: the first is the outermost. Watermill's Retry and PoisonQueue go outside, before
+// it: inside, Retry would repeat the handler in a transaction that Postgres has given up, or find what it noted itself. All parts work on the database and the tables of pub. A nil logger is that of the handle.
 //
 // It returns an error if pub is nil, or one that names the field at fault.
 func Stack(pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapter) ([]message.HandlerMiddleware, error) {

@@ -65,7 +65,7 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 	}
 	for k, v := range msg.Metadata {
 		if meant := Mistyped(k); meant != "" {
-			return fail("metadata %q is not read: it is spelt %q", k, meant)
+			return fail("metadata %q is not read: it is spelt %q, or rename it if it is your own", k, meant)
 		}
 		if !text.Storable(k) || !text.Storable(v) {
 			return fail("metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in", strings.ToValidUTF8(k, "?"))

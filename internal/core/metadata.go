@@ -1,9 +1,5 @@
 package core
 
-import (
-	"strings"
-)
-
 // MaxMetadataBytes is the largest size of a message's metadata as JSON.
 const MaxMetadataBytes = 1 << 20
 
@@ -15,20 +11,42 @@ const (
 	MetadataAggregateID   = "aggregate_id"
 )
 
-// Mistyped returns which metadata of ours a key is likely meant to be that differs from it in case or separators, and so is
-// refused.
+// Mistyped returns which metadata of ours a key is likely meant to be, and so is refused: one that differs in case, in separators, or by
+// one slip of the finger.
 func Mistyped(key string) string {
-	if len(key) > len(MetadataGeneration)+2 || len(key) < len(MetadataKey)-1 {
+	if len(key) > len(MetadataGeneration)+3 || len(key) < len(MetadataKey)-2 {
 		return ""
 	}
+	var folded, own [len(MetadataGeneration) + 3]byte
 	for _, known := range []string{MetadataKey, MetadataGeneration} {
-		if key != known && letters(key) == letters(known) {
+		if key != known && oneSlip(fold(folded[:0], key), fold(own[:0], known)) {
 			return known
 		}
 	}
 	return ""
 }
 
-func letters(s string) string {
-	return strings.ToLower(strings.NewReplacer("_", "", "-", "", ".", "", " ", "").Replace(s))
+// fold appends the letters of s.
+func fold(to []byte, s string) []byte {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '_' || c == '-' || c == '.' || c == ' ':
+		case 'A' <= c && c <= 'Z':
+			to = append(to, c+'a'-'A')
+		default:
+			to = append(to, c)
+		}
+	}
+	return to
+}
+
+// oneSlip says whether two texts are the same but for one letter that is missing, too much, or another, or two that changed places.
+func oneSlip(a, b []byte) bool {
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return max(len(a), len(b)) <= 1 || len(a) == 2 && len(b) == 2 && a[0] == b[1] && a[1] == b[0]
 }

@@ -49,6 +49,7 @@ type Publisher struct {
 	cfg       PublisherConfig
 	logger    watermill.LoggerAdapter
 	decorated message.Publisher // nil = none
+	unwired   *Unwired
 }
 
 // NewPublisher makes a Publisher.
@@ -66,7 +67,7 @@ func newPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter, d
 	if cfg.Key == nil {
 		cfg.Key = AggregateKey
 	}
-	return &Publisher{db: db, cfg: cfg, logger: db.Logger(logger)}, nil
+	return &Publisher{db: db, cfg: cfg, logger: db.Logger(logger), unwired: &Unwired{}}, nil
 }
 
 // Decorator returns what makes a Publisher of the one that it decorates.
@@ -115,7 +116,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 			}
 		}
 	}
-	return p.PublishContext(ctx, topic, msgs...)
+	return p.publish(ctx, topic, msgs, errBareMessage)
 }
 
 func sameTx(a, b *scope) bool {
@@ -127,6 +128,15 @@ func sameTx(a, b *scope) bool {
 
 // PublishContext is outbox.Publisher's.
 func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*message.Message) error {
+	return p.publish(ctx, topic, msgs, ErrNoTx)
+}
+
+// errBareMessage is ErrNoTx for a message that nobody gave a context.
+var errBareMessage = text.Advise(ErrNoTx, "outbox: no transaction in the context of the message: pass on the context of outbox.InTx or of the handler's "+
+	"message, with PublishContext, or SetContext of the message; where there is no transaction, begin one with outbox.InTx, or set PublisherConfig.WithoutTx")
+
+// publish writes in the transaction of ctx. It returns bare, or a better explanation, if there must be one and is not.
+func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.Message, bare error) error {
 	s := scopeFrom(ctx)
 	if s == nil && p.cfg.WithoutTx == PassThrough && len(msgs) > 0 {
 		if _, err := p.records(topic, msgs); err != nil {
@@ -143,7 +153,12 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 	case p.cfg.WithoutTx == OwnTx:
 		return InTx(ctx, p.db, TxOptions{}, func(ctx context.Context) error { return scopeFrom(ctx).capture(w) })
 	}
-	return p.refused(w, ErrNoTx)
+	if handler := message.HandlerNameFromCtx(ctx); handler != "" {
+		bare = text.Advise(ErrNoTx, "outbox: handler %q publishes without a transaction: add middleware.Stack to its Router, which also writes what the "+
+			"handler returns, and make it the outermost but for Watermill's Retry and PoisonQueue; or publish inside outbox.InTx, or set PublisherConfig.WithoutTx", handler)
+		p.unwired.Pause(ctx)
+	}
+	return p.refused(w, bare)
 }
 
 // Capture takes messages that are written together with COMMIT, in the same round trip, if the handle is of pgx and no
