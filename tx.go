@@ -92,10 +92,14 @@ func native[T any](ctx context.Context) (T, error) {
 	if tx, ok := tx.(T); ok {
 		return tx, nil
 	}
-	if _, ok := tx.(*sql.Tx); ok {
+	switch any(tx).(type) {
+	case *sql.Tx:
 		return none, fmt.Errorf("%w: it is a *sql.Tx, because its handle was made with FromSQL: use SQLTx", ErrTxKind)
+	case pgx.Tx:
+		return none, fmt.Errorf("%w: it is a pgx.Tx, because its handle was made with FromPgx: use PgxTx", ErrTxKind)
 	}
-	return none, fmt.Errorf("%w: it is a pgx.Tx, because its handle was made with FromPgx: use PgxTx", ErrTxKind)
+	return none, fmt.Errorf("%w: it is a fake, because its handle was made with outboxtest.NewDB, and runs no SQL: "+
+		"have the handler write through an interface that the test fakes as well, or test it with a real Postgres", ErrTxKind)
 }
 
 // OutsideTx returns ctx without the transaction that it carries: what is done with it is not undone

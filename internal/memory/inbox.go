@@ -1,0 +1,124 @@
+package memory
+
+import (
+	"bytes"
+	"time"
+)
+
+type inboxKey struct{ consumer, messageID string }
+
+// inboxRow is a row of the inbox of package middleware.
+type inboxRow struct {
+	receivedAt, processedAt, deadAt time.Time
+	attempts                        int
+	lastError                       string
+	hash                            []byte
+}
+
+func (r inboxRow) open() bool { return r.processedAt.IsZero() && r.deadAt.IsZero() }
+
+// openInbox locks the row that the first two arguments name, or a new one. It returns nil for one that is processed or dead.
+func (c *call) openInbox() (key inboxKey, r *inboxRow, err error) {
+	key = inboxKey{arg[string](c, 1), arg[string](c, 2)}
+	was, err := c.db.inbox.lock(c, key)
+	switch {
+	case err != nil:
+		return key, nil, err
+	case was == nil:
+		return key, &inboxRow{receivedAt: c.db.now()}, nil
+	case !was.open():
+		return key, nil, nil
+	}
+	r = new(inboxRow)
+	*r = *was
+	return key, r, nil
+}
+
+// claimInbox is sqltext.ClaimInbox.
+func claimInbox(c *call) (result, error) {
+	key, r, err := c.openInbox()
+	if err != nil || r == nil {
+		return result{}, err
+	}
+	r.processedAt = c.db.now()
+	if hash := arg[[]byte](c, 3); hash != nil {
+		r.hash = bytes.Clone(hash)
+	}
+	c.db.inbox.put(c.tx, key, r)
+	return result{touched: 1, rows: [][]any{{int64(r.attempts), r.processedAt.Sub(r.receivedAt).Seconds(), r.processedAt.UnixMicro()}}}, nil
+}
+
+// unclaimInbox is sqltext.UnclaimInbox.
+func unclaimInbox(c *call) (result, error) {
+	key := inboxKey{arg[string](c, 1), arg[string](c, 2)}
+	was, err := c.db.inbox.lock(c, key)
+	if err != nil || was == nil || was.processedAt.IsZero() || was.processedAt.UnixMicro() != c.number(3) {
+		return result{}, err
+	}
+	r := *was
+	r.processedAt = time.Time{}
+	c.db.inbox.put(c.tx, key, &r)
+	return result{touched: 1}, nil
+}
+
+// inboxHash is sqltext.InboxHash.
+func inboxHash(c *call) (result, error) {
+	r := c.db.inbox.get(c.tx, inboxKey{arg[string](c, 1), arg[string](c, 2)})
+	switch {
+	case r == nil:
+		return result{}, nil
+	case r.hash == nil:
+		return result{rows: [][]any{{nil}}}, nil
+	}
+	return result{rows: [][]any{{r.hash}}}, nil
+}
+
+// failInbox is sqltext.FailInbox.
+func failInbox(c *call) (result, error) {
+	key, r, err := c.openInbox()
+	if err != nil || r == nil {
+		return result{}, err
+	}
+	r.attempts++
+	r.lastError = arg[string](c, 3)
+	c.db.inbox.put(c.tx, key, r)
+	return result{touched: 1}, nil
+}
+
+// buryInbox is sqltext.BuryInbox. Nobody revives a message here.
+func buryInbox(c *call) (result, error) {
+	key, r, err := c.openInbox()
+	if err != nil || r == nil {
+		return result{}, err
+	}
+	r.attempts++
+	r.lastError, r.deadAt = arg[string](c, 3), c.db.now()
+	c.db.inbox.put(c.tx, key, r)
+	return result{touched: 1, rows: [][]any{{int64(0)}}}, nil
+}
+
+// cleanInbox is sqltext.CleanInbox.
+func cleanInbox(c *call) (result, error) {
+	return c.clean(func(r *inboxRow, before time.Time) bool {
+		return !r.processedAt.IsZero() && r.processedAt.Before(before)
+	})
+}
+
+// cleanInboxFailed is sqltext.CleanInboxFailed.
+func cleanInboxFailed(c *call) (result, error) {
+	return c.clean(func(r *inboxRow, before time.Time) bool { return r.open() && r.receivedAt.Before(before) })
+}
+
+func (c *call) clean(old func(r *inboxRow, before time.Time) bool) (res result, err error) {
+	before := after(c.at, -arg[float64](c, 1))
+	for key, r := range c.db.inbox.all(c.tx) {
+		if res.touched == c.number(2) || !old(r, before) {
+			continue
+		}
+		if r, free := c.db.inbox.tryLock(c.tx, key); free && r != nil && old(r, before) {
+			c.db.inbox.put(c.tx, key, nil)
+			res.touched++
+		}
+	}
+	return res, nil
+}

@@ -1,0 +1,102 @@
+package memory
+
+import (
+	"slices"
+	"strconv"
+	"time"
+)
+
+// taking is what the claims have in common.
+type taking struct {
+	owner  string
+	until  time.Time
+	limit  int
+	topics []string
+	except []string
+}
+
+func (c *call) taking() taking {
+	return taking{arg[string](c, 1), after(c.db.now(), arg[float64](c, 2)), int(c.number(3)), nil, nil}
+}
+
+// claimable says whether the message is one to be claimed, by topic, owner and time.
+func (c *call) claimable(t taking, q *Queued) bool {
+	return q.State == processing && q.Owner == "" && (q.ExpiresAt.IsZero() || q.ExpiresAt.After(c.at)) &&
+		(t.topics == nil || slices.Contains(t.topics, q.Topic)) && !slices.Contains(t.except, q.Topic)
+}
+
+func (c *call) take(t taking, which func(*Queued) bool, order func(a, b *Queued) int) (taken [][]any) {
+	for _, q := range c.find(which, order) {
+		if len(taken) == t.limit {
+			break
+		}
+		if q := c.changeUnlocked(q.key(), which, func(q *Queued) { q.Owner, q.LockedUntil = t.owner, t.until }); q != nil {
+			taken = append(taken, q.columns())
+		}
+	}
+	return taken
+}
+
+// header is the first row of a claim. An operation is done under one lock, so its snapshot has ended whatever has no number
+// among those that change something, and the next number is the next.
+func (c *call) header(id int64) []any {
+	next := c.db.txNumber + 1
+	lowest := next
+	for nr, t := range c.db.changing {
+		if t != c.tx {
+			lowest = min(lowest, nr)
+		}
+	}
+	return []any{id, strconv.FormatInt(lowest, 10), strconv.FormatInt(next, 10), "", "", "", []byte{}, "{}", nil, c.at, c.at, nil, nil, 0, ""}
+}
+
+// claimReady is sqltext.ClaimReady.
+func claimReady(c *call) (result, error) {
+	t, mark := c.taking(), c.number(4)
+	t.topics, t.except = arg[[]string](c, 5), arg[[]string](c, 6)
+	head := c.header(c.db.queueID)
+	taken := c.take(t, func(q *Queued) bool { return q.ID > mark && q.DueAt.IsZero() && c.claimable(t, q) }, byID)
+	return result{rows: append([][]any{head}, taken...)}, nil
+}
+
+// claimDue is sqltext.ClaimDue.
+func claimDue(c *call) (result, error) {
+	t, mark, suspects := c.taking(), c.number(4), arg[bool](c, 8)
+	t.topics, t.except = arg[[]string](c, 5), arg[[]string](c, 6)
+	var from time.Time
+	if text := arg[string](c, 7); text != "-infinity" {
+		var err error
+		if from, err = moment(text); err != nil {
+			return result{}, err
+		}
+	}
+	head := c.header(c.db.now().UnixMicro())
+	past := func(q *Queued) bool { return q.DueAt.After(from) || q.DueAt.Equal(from) && q.ID > mark }
+	taken := c.take(t, func(q *Queued) bool {
+		return !q.DueAt.IsZero() && !q.DueAt.After(c.at) && past(q) && q.Crashes > 0 == suspects && c.claimable(t, q)
+	}, byDue)
+	return result{rows: append([][]any{head}, taken...)}, nil
+}
+
+// expired says whether nobody has the message and its time is over.
+func (c *call) expired(q *Queued) bool {
+	return q.State == processing && q.Owner == "" && !q.ExpiresAt.IsZero() && !q.ExpiresAt.After(c.at)
+}
+
+func byExpiry(a, b *Queued) int { return a.ExpiresAt.Compare(b.ExpiresAt) }
+
+// claimExpired is sqltext.ClaimExpired.
+func claimExpired(c *call) (result, error) {
+	return result{rows: c.take(c.taking(), c.expired, byExpiry)}, nil
+}
+
+// renewLeases is sqltext.RenewLeases.
+func renewLeases(c *call) (res result, err error) {
+	until := after(c.db.now(), arg[float64](c, 4))
+	for _, key := range c.ids() {
+		if q := c.changeUnlocked(key, c.ours, func(q *Queued) { q.LockedUntil = until }); q != nil {
+			res.rows = append(res.rows, []any{q.Source, q.MessageID})
+		}
+	}
+	return res, nil
+}

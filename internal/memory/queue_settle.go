@@ -1,0 +1,141 @@
+package memory
+
+import (
+	"slices"
+)
+
+// ids are the second and third argument of what settles: those that there are, each once, in the order of the rows.
+func (c *call) ids() (keys []queueKey) {
+	sources, messageIDs := arg[[]string](c, 2), arg[[]string](c, 3)
+	var found []*Queued
+	for i := range sources {
+		if q := c.db.queue.get(c.tx, queueKey{sources[i], messageIDs[i]}); q != nil {
+			found = append(found, q)
+		}
+	}
+	slices.SortFunc(found, byID)
+	for _, q := range found {
+		keys = append(keys, q.key())
+	}
+	return slices.Compact(keys)
+}
+
+// ours says whether the message is held by the first argument.
+func (c *call) ours(q *Queued) bool { return q.State == processing && q.Owner == arg[string](c, 1) }
+
+// settle changes the messages of an owner.
+func (c *call) settle(fn func(q *Queued)) (res result, err error) {
+	for _, key := range c.ids() {
+		q, err := c.change(key, c.ours, func(q *Queued) { fn(q); q.free() })
+		if err != nil {
+			return result{}, err
+		}
+		if q != nil {
+			res.touched++
+		}
+	}
+	return res, nil
+}
+
+// ackMessages is sqltext.AckMessages.
+func ackMessages(c *call) (result, error) {
+	return c.settle(func(q *Queued) { c.finish(q, arg[bool](c, 4)) })
+}
+
+// charge is that of a failed attempt, with the waits and the most attempts of two arguments.
+func (c *call) charge(q *Queued, delays, most int) {
+	q.Attempts++
+	waits := arg[[]float64](c, delays)
+	q.DueAt = after(c.db.now(), waits[min(q.Attempts, len(waits))-1])
+	if c.args[most-1] != nil && int64(q.Attempts) >= c.number(most) {
+		q.State = dead
+	}
+}
+
+// because keeps a reason that is not empty.
+func (q *Queued) because(why string) {
+	if why != "" {
+		q.LastError = why
+	}
+}
+
+// abandonMessages is sqltext.AbandonMessages.
+func abandonMessages(c *call) (result, error) {
+	return c.settle(func(q *Queued) {
+		c.charge(q, 5, 6)
+		q.because(arg[string](c, 4))
+	})
+}
+
+// failMessages is sqltext.FailMessages.
+func failMessages(c *call) (result, error) {
+	return c.settle(func(q *Queued) {
+		q.State, q.LastError = dead, arg[string](c, 4)
+		q.Attempts += int(c.number(5))
+	})
+}
+
+// releaseMessages is sqltext.ReleaseMessages.
+func releaseMessages(c *call) (result, error) {
+	return c.settle(func(q *Queued) {
+		q.DueAt = after(c.db.now(), arg[float64](c, 5))
+		q.because(arg[string](c, 4))
+	})
+}
+
+// reapLeases is sqltext.ReapLeases.
+func reapLeases(c *call) (res result, err error) {
+	for _, which := range []struct {
+		kind  func(*Queued) bool
+		order func(a, b *Queued) int
+	}{
+		{func(q *Queued) bool { return q.DueAt.IsZero() }, byID},
+		{func(q *Queued) bool { return !q.DueAt.IsZero() && !q.DueAt.After(c.at) }, byDue},
+	} {
+		over := func(q *Queued) bool {
+			return q.State == processing && q.Owner != "" && q.LockedUntil.Before(c.at) && which.kind(q)
+		}
+		n := int64(0)
+		for _, q := range c.find(over, which.order) {
+			if n == c.number(1) {
+				break
+			}
+			if c.changeUnlocked(q.key(), over, func(q *Queued) {
+				c.charge(q, 2, 3)
+				q.Crashes, q.LastError = q.Crashes+1, "lease expired"
+				q.free()
+			}) != nil {
+				n++
+			}
+		}
+		res.touched += n
+	}
+	return res, nil
+}
+
+// expireMessages is sqltext.ExpireMessages.
+func expireMessages(c *call) (res result, err error) {
+	for _, q := range c.find(c.expired, byExpiry) {
+		if res.touched == c.number(1) {
+			break
+		}
+		if c.changeUnlocked(q.key(), c.expired, func(q *Queued) { q.State, q.LastError = dead, "expired" }) != nil {
+			res.touched++
+		}
+	}
+	return res, nil
+}
+
+// unackMessage is sqltext.UnackMessage.
+func unackMessage(c *call) (result, error) {
+	key := queueKey{arg[string](c, 1), arg[string](c, 2)}
+	q, err := c.change(key, func(q *Queued) bool { return q.State == done }, func(q *Queued) {
+		q.State, q.DueAt, q.Owner = processing, c.db.now(), arg[string](c, 3)
+		q.LockedUntil = after(c.db.now(), arg[float64](c, 4))
+		q.Payload, q.Metadata = clone(arg[[]byte](c, 5)), arg[string](c, 6)
+	})
+	if err != nil || q == nil {
+		return result{}, err
+	}
+	return result{touched: 1}, nil
+}

@@ -1,0 +1,44 @@
+package outboxtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/memory"
+)
+
+// drainTimeout is how long Drain may take on a real database.
+const drainTimeout = time.Minute
+
+// Drain returns what a forwarder would publish now, in its order, and marks it published: the next call returns what came
+// since. What is not committed and what is not due stays.
+//
+// On a handle of a real database it is a forwarder that does so, which needs the tables of schema.Migrate. It ends the test if
+// that does not come to an end within a minute, because a topic is paused for one.
+func Drain(t testing.TB, db *outbox.DB) []Message {
+	t.Helper()
+	if err := (*core.DB)(db).Check(); err != nil {
+		t.Fatalf("outboxtest.Drain: %v", err)
+	}
+	if pool, ok := (*core.DB)(db).Pool().(*memory.Database); ok {
+		return messages(t, pool.Drain())
+	}
+	var pub Publisher
+	// With one publish at a time what was recorded is in the order of the forwarder.
+	fwd, err := forwarder.New(db, &pub, forwarder.Config{
+		Name: "outboxtest", Concurrency: 1, DisableListen: true, InboxRetention: -1,
+	}, nil)
+	if err != nil {
+		t.Fatalf("outboxtest.Drain: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), drainTimeout)
+	defer cancel()
+	if err := fwd.Drain(ctx); err != nil {
+		t.Fatalf("outboxtest.Drain: %v", err)
+	}
+	return pub.Messages()
+}

@@ -1,0 +1,89 @@
+package outboxtest
+
+import (
+	"cmp"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/memory"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/middleware"
+)
+
+// Handled is what became of a message.
+type Handled struct {
+	// Acked says whether a Router would ack the message. It acks what was handled, what was handled before, and what was
+	// put aside as a dead letter. What it nacks comes again.
+	Acked bool
+	// Published is what was written to the outbox meanwhile and committed: what the handler returned, what it published, and
+	// dead letters. It is still there for Drain.
+	Published []Message
+}
+
+// Handle brings one message through middleware.Stack to a handler, as a Router does, and says what became of it. The error is what
+// the Router would get, and nil if the message is acked. Call it again with the same message for a second delivery, and with
+// copies for deliveries at the same time. A panic of the handler goes through to the caller, after the transaction was rolled back.
+//
+// cfg may be that of your Router. Outside of a Router a handler has no name and no topic of its own, so where these are not set
+// Service is "test", Inbox.Consumer "handler" and Outbox.Topic "published"; and a failure does not wait before its nack unless
+// Outcomes.Backoff says so. Any other fault of cfg ends the test.
+//
+// On a handle of a real database Published is all that anybody has written to its outbox meanwhile.
+func Handle(t testing.TB, db *outbox.DB, h message.HandlerFunc, msg *message.Message, cfg middleware.StackConfig) (Handled, error) {
+	t.Helper()
+	if h == nil || msg == nil {
+		t.Fatal("outboxtest.Handle: the handler or the message is nil")
+	}
+	cfg.Service = cmp.Or(cfg.Service, "test")
+	cfg.Inbox.Consumer = cmp.Or(cfg.Inbox.Consumer, "handler")
+	cfg.Outbox.Topic = cmp.Or(cfg.Outbox.Topic, "published")
+	if b := cfg.Outcomes.Backoff; b.Initial == 0 && b.Func == nil {
+		cfg.Outcomes.Backoff.Initial = -1
+	}
+	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)
+	if err != nil {
+		t.Fatalf("outboxtest.Handle: %v", err)
+	}
+	stack, err := middleware.Stack(pub, cfg, nil)
+	if err != nil {
+		t.Fatalf("outboxtest.Handle: %v", err)
+	}
+	for i := len(stack) - 1; i >= 0; i-- {
+		h = stack[i](h)
+	}
+	before := last(t, db)
+	_, err = h(msg)
+	return Handled{Acked: err == nil, Published: past(t, db, before)}, err
+}
+
+// last is the highest id in the outbox.
+func last(t testing.TB, db *outbox.DB) (id int64) {
+	t.Helper()
+	collect(t, db, func(rows drive.Rows) error { return rows.Scan(&id) }, sqltext.LastMessage)
+	return id
+}
+
+// past is what is in the outbox past an id.
+func past(t testing.TB, db *outbox.DB, id int64) (list []Message) {
+	t.Helper()
+	collect(t, db, func(rows drive.Rows) error {
+		var o memory.Outboxed
+		if err := rows.Scan(&o.UUID, &o.Topic, &o.Key, &o.Payload, &o.Metadata); err != nil {
+			return err
+		}
+		list = append(list, newMessage(t, o))
+		return nil
+	}, sqltext.MessagesPast, id)
+	return list
+}
+
+func collect(t testing.TB, db *outbox.DB, scan func(drive.Rows) error, statement string, args ...any) {
+	t.Helper()
+	if err := drive.Collect(t.Context(), (*core.DB)(db), scan, (*core.DB)(db).Render(statement), args...); err != nil {
+		t.Fatalf("outboxtest: read the outbox: %v", err)
+	}
+}

@@ -1,0 +1,125 @@
+package outboxtest
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// Publisher is a message.Publisher in the place of a broker's. It records what is published. The zero value is ready for use; it is
+// safe for concurrent use.
+type Publisher struct {
+	mu      sync.Mutex
+	list    []Message
+	fails   int // so many calls more; -1 = all
+	err     error
+	blocked chan struct{} // closed by release; nil: nobody blocks
+	over    chan struct{} // closed by Close; nil before anybody waits for that
+	closed  bool
+}
+
+var (
+	_ message.Publisher = (*Publisher)(nil)
+
+	errFailed = errors.New("outboxtest: this publisher fails, because the test said so")
+)
+
+// Publish records copies of the messages, all or none. It returns the error of Fail, outbox.ErrClosed after Close, and the error of
+// a message's context that ends while Block holds the call.
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
+	for {
+		p.mu.Lock()
+		if blocked := p.blocked; blocked != nil && !p.closed && len(msgs) > 0 {
+			over := p.ended()
+			p.mu.Unlock()
+			select {
+			case <-blocked:
+			case <-over:
+			case <-msgs[0].Context().Done():
+				return msgs[0].Context().Err()
+			}
+			continue
+		}
+		defer p.mu.Unlock()
+		return p.publish(topic, msgs)
+	}
+}
+
+// publish is called under mu.
+func (p *Publisher) publish(topic string, msgs []*message.Message) error {
+	if p.closed {
+		return outbox.ErrClosed
+	}
+	if p.fails != 0 {
+		if p.fails > 0 {
+			p.fails--
+		}
+		return p.err
+	}
+	for _, msg := range msgs {
+		kept := msg.Copy()
+		kept.Payload = slices.Clone(msg.Payload)
+		p.list = append(p.list, Message{topic, kept})
+	}
+	return nil
+}
+
+// ended is a channel that Close closes. It is called under mu.
+func (p *Publisher) ended() <-chan struct{} {
+	if p.over == nil {
+		p.over = make(chan struct{})
+	}
+	return p.over
+}
+
+// Messages returns what was published so far, oldest first.
+func (p *Publisher) Messages() []Message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.list)
+}
+
+// Fail has the next n calls of Publish return err and record nothing; -1 = all of them, 0 = none any more. It takes the place of what
+// was set before. A nil err is one of our own.
+func (p *Publisher) Fail(n int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fails, p.err = n, cmp.Or(err, errFailed)
+}
+
+// Block holds all calls of Publish until the function that it returns is called, which may be called several times. A call that
+// is held counts for Fail when it goes on. While it blocks already, Block returns a function that ends the same.
+func (p *Publisher) Block() (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.blocked == nil {
+		p.blocked = make(chan struct{})
+	}
+	blocked := p.blocked
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.blocked == blocked {
+			close(blocked)
+			p.blocked = nil
+		}
+	}
+}
+
+// Close ends calls that Block holds, with outbox.ErrClosed, and returns nil. It may be called several times.
+func (p *Publisher) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.closed = true
+		if p.over != nil {
+			close(p.over)
+		}
+	}
+	return nil
+}
