@@ -45,7 +45,8 @@ const ibxIntroduction = `# The inbox, requirement by requirement
 <!-- Written by make ibx from integration_test/ibx_*_test.go. -->
 
 Package ` + "`inbox`" + ` follows the functional specification of an inbox component that was written for C# and SQL Server (IBX-001 to IBX-130).
-This page says of each of its requirements what became of it here, and which test shows it, over pgx and database/sql.
+This page says of each of its requirements what became of it here, and which test shows it: over pgx, over database/sql and, but for what is
+Postgres' own, over the database in memory that users test with (package ` + "`outboxtest`" + `).
 `
 
 // ibxElsewhere is about what has no number in the specification.

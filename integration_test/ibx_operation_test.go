@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/internal/memory"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
@@ -17,7 +18,7 @@ var ibxCleanup = []requirement{
 	{number: 98, text: "messages that were done long ago are deleted", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "old")))
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "new")))
-		x.exec(t, "update inbox_queue set done_at = done_at - interval '31 days' where source = $1 and message_id = 'old'", x.name)
+		x.change(t, "old", func(q *memory.Queued) { q.DoneAt = q.DoneAt.Add(-31 * 24 * time.Hour) })
 		_, err := x.store.Clean(t.Context())
 		require.NoError(t, err)
 		_, err = x.store.Get(t.Context(), x.id("old"))
@@ -27,7 +28,7 @@ var ibxCleanup = []requirement{
 	{number: 99, text: "clean-up keeps what is seen or processing or dead", verdict: held, shownBy: "TestCleanKeepsUnfinished"},
 	{number: 100, text: "the retention is configurable", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
-		x.exec(t, "update inbox_queue set done_at = done_at - interval '1 hour' where source = $1", x.name)
+		x.change(t, "a", func(q *memory.Queued) { q.DoneAt = q.DoneAt.Add(-time.Hour) })
 		for _, retention := range []time.Duration{2 * time.Hour, -1} {
 			_, err := x.with(t, inbox.StoreConfig{Retention: retention}).Clean(t.Context())
 			require.NoError(t, err)
@@ -44,7 +45,7 @@ var ibxCleanup = []requirement{
 var ibxConcurrency = []requirement{
 	{number: 102, text: "each call is one transaction", verdict: inOtherWords,
 		why: "All but ReapExpired and Clean, whose batches are transactions of their own, and Claim, which may take three statements: what one of them took is taken, whatever becomes of the next.",
-		test: func(t *testing.T, x ibx) {
+		sql: true, test: func(t *testing.T, x ibx) {
 			all := make([]inbox.Item, 1001) // two statements
 			for i := range all {
 				all[i] = x.item(string(rune(i + 0x4e00)))
@@ -105,7 +106,7 @@ const noDeployment = "Schema changes happen in schema.Migrate, at deployment, or
 
 var ibxSchema = []requirement{
 	{number: 114, text: "the schema is made if that is switched on", verdict: inOtherWords, why: noDeployment, shownBy: "TestMigrateIsIdempotent"},
-	{number: 115, text: "else the schema is assumed to exist", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 115, text: "else the schema is assumed to exist", verdict: held, sql: true, test: func(t *testing.T, x ibx) {
 		h := x.handle.with(t, sqltext.Tables{Queue: "nowhere"})
 		store, err := inbox.NewStore(h.db, inbox.StoreConfig{}, nil)
 		require.NoError(t, err)
@@ -114,7 +115,7 @@ var ibxSchema = []requirement{
 		assert.Zero(t, x.count(t, "select count(*) from pg_class where relname = 'nowhere'"))
 	}},
 	{number: 116, text: "deploying the schema twice is no error", verdict: held, shownBy: "TestMigrateIsIdempotent"},
-	{number: 117, text: "the schema has the table and its indexes", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 117, text: "the schema has the table and its indexes", verdict: held, sql: true, test: func(t *testing.T, x ibx) {
 		require.NoError(t, schema.Check(t.Context(), x.db))
 	}},
 }

@@ -41,6 +41,7 @@ var ibxDeduplication = []requirement{
 	}},
 	{number: 2, text: "AlreadyProcessed checks atomically", verdict: held, test: func(t *testing.T, x ibx) {
 		const callers = 8
+		require.False(t, x.exists(t, "a"))
 		answers := make(chan bool, callers)
 		for range callers {
 			go func() {
@@ -52,7 +53,7 @@ var ibxDeduplication = []requirement{
 		for range callers {
 			assert.False(t, <-answers)
 		}
-		assert.Equal(t, 1, x.count(t, "select count(*) from inbox_queue where source = $1", x.name))
+		assert.True(t, x.exists(t, "a"))
 	}},
 	{number: 3, text: "true for a message that is done", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
@@ -147,7 +148,9 @@ var ibxEnqueuing = []requirement{
 		it.Payload = []byte{0, 255, '\\', '\''}
 		x.put(t, it)
 		assert.Equal(t, it, x.get(t, "a").Item)
-		assert.Equal(t, "p", value[string](t, x.handle, "select relpersistence::text from pg_class where relname = 'inbox_queue'"))
+		if !x.isMemory() {
+			assert.Equal(t, "p", value[string](t, x.handle, "select relpersistence::text from pg_class where relname = 'inbox_queue'"))
+		}
 	}},
 	{number: 14, text: "copies are stored once", verdict: held, test: func(t *testing.T, x ibx) {
 		errs := make(chan error, 8)
@@ -214,11 +217,11 @@ var ibxEnqueuing = []requirement{
 		assert.Len(t, x.claim(t, x.owner, 10), 2)
 	}},
 	{number: 25, text: "FirstSeenAt is the database's time of the first insertion", verdict: held, test: func(t *testing.T, x ibx) {
-		before := value[time.Time](t, x.handle, "select clock_timestamp()")
+		before := x.now(t)
 		x.put(t, x.item("a"))
 		first := x.get(t, "a").FirstSeenAt
 		assert.False(t, first.Before(before))
-		assert.False(t, first.After(value[time.Time](t, x.handle, "select clock_timestamp()")))
+		assert.False(t, first.After(x.now(t)))
 		x.put(t, x.item("a"))
 		assert.Equal(t, first, x.get(t, "a").FirstSeenAt)
 	}},

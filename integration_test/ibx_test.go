@@ -15,10 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/internal/memory"
 )
 
-// TestIBX shows the requirements of the inbox's specification, one by one and by their numbers, over pgx and database/sql. Those of
-// a section are in a file of its own, ibx_*_test.go; docs/ibx.md is written from them by make ibx.
+// TestIBX shows the requirements of the inbox's specification, one by one and by their numbers, over pgx and database/sql, and
+// TestIBXInMemory over the database in memory of package outboxtest. Those of a section are in a file of its own, ibx_*_test.go;
+// docs/ibx.md is written from them by make ibx.
 
 // verdict is what became of a requirement.
 type verdict string
@@ -36,6 +38,7 @@ type requirement struct {
 	text    string
 	verdict verdict
 	why     string                    // in other words, or not applicable: why
+	sql     bool                      // it is one of Postgres' own, which a fake has not
 	test    func(t *testing.T, x ibx) // or
 	shownBy string                    // another test of this package
 }
@@ -77,10 +80,20 @@ type ibx struct {
 func TestIBX(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
-	handles := []handle{newPgxHandle(t, newMigratedDatabase(t)), newSQLHandle(t, "pgx", newMigratedDatabase(t))}
+	testIBX(t, newPgxHandle(t, newMigratedDatabase(t)), newSQLHandle(t, "pgx", newMigratedDatabase(t)))
+}
+
+// TestIBXInMemory needs no Postgres.
+func TestIBXInMemory(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	testIBX(t, newMemoryHandle(t))
+}
+
+func testIBX(t *testing.T, handles ...handle) {
 	for _, section := range ibxSections {
 		for _, r := range section.requirements {
-			if r.test == nil {
+			if r.test == nil || r.sql && handles[0].isMemory() {
 				continue
 			}
 			name := fmt.Sprintf("IBX-%03d", r.number)
@@ -149,13 +162,13 @@ func (x ibx) column(t testing.TB, id, expression string) string {
 // lapse has the lease of a message run out.
 func (x ibx) lapse(t testing.TB, id string) {
 	t.Helper()
-	x.exec(t, "update inbox_queue set locked_until = clock_timestamp() - interval '1 second' where source = $1 and message_id = $2", x.name, id)
+	x.change(t, id, func(q *memory.Queued) { q.LockedUntil = x.now(t).Add(-time.Second) })
 }
 
 // due ends the wait of a message.
 func (x ibx) due(t testing.TB, id string) {
 	t.Helper()
-	x.exec(t, "update inbox_queue set due_at = clock_timestamp() where source = $1 and message_id = $2", x.name, id)
+	x.change(t, id, func(q *memory.Queued) { q.DueAt = x.now(t) })
 }
 
 // settles says how many messages a call changed.

@@ -1,0 +1,93 @@
+package integration_test
+
+import (
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/memory"
+	"github.com/millrace-go/watermill-outbox/outboxtest"
+)
+
+// newMemoryHandle is one on the database in memory, of which there is no SQL to be asked.
+func newMemoryHandle(t testing.TB) handle {
+	t.Helper()
+	return handle{name: "memory", db: outboxtest.NewDB(t)}
+}
+
+func (h handle) memory() *memory.Database {
+	d, _ := (*core.DB)(h.db).Pool().(*memory.Database)
+	return d
+}
+
+func (h handle) isMemory() bool { return h.memory() != nil }
+
+// now is the clock of the database.
+func (h handle) now(t testing.TB) time.Time {
+	t.Helper()
+	if d := h.memory(); d != nil {
+		return d.Now()
+	}
+	return value[time.Time](t, h, "select clock_timestamp()")
+}
+
+// exists says whether there is a row of a message.
+func (x ibx) exists(t testing.TB, id string) bool {
+	t.Helper()
+	if d := x.memory(); d != nil {
+		_, ok := d.Queued(x.name, id)
+		return ok
+	}
+	return x.count(t, "select count(*) from inbox_queue where source = $1 and message_id = $2", x.name, id) == 1
+}
+
+// row is what is stored of a message, with what the Store does not tell.
+func (x ibx) row(t testing.TB, id string) memory.Queued {
+	t.Helper()
+	if d := x.memory(); d != nil {
+		q, ok := d.Queued(x.name, id)
+		require.True(t, ok, "there is no %s", id)
+		return q
+	}
+	q := memory.Queued{Source: x.name, MessageID: id}
+	var due, expires, done, locked *time.Time
+	require.NoError(t, drive.Collect(t.Context(), (*core.DB)(x.db), func(rows drive.Rows) error {
+		return rows.Scan(&q.ID, &q.Topic, &q.Key, &q.State, &q.Payload, &q.Metadata, &q.Hash, &q.FirstSeenAt, &q.LastSeenAt, &due, &expires,
+			&q.Attempts, &q.Crashes, &q.LastError, &done, &q.Owner, &locked)
+	}, `select id, topic, key, state, payload, metadata::text, hash, first_seen_at, last_seen_at, due_at, expires_at,
+		attempts, crashes, coalesce(last_error, ''), done_at, coalesce(owner::text, ''), locked_until
+		from inbox_queue where source = $1 and message_id = $2`, x.name, id))
+	for at, from := range map[*time.Time]*time.Time{&q.DueAt: due, &q.ExpiresAt: expires, &q.DoneAt: done, &q.LockedUntil: locked} {
+		if from != nil {
+			*at = *from
+		}
+	}
+	return q
+}
+
+// change changes the topic, the state, the counts and the times of a row behind the Store's back.
+func (x ibx) change(t testing.TB, id string, change func(q *memory.Queued)) {
+	t.Helper()
+	q := x.row(t, id)
+	change(&q)
+	if d := x.memory(); d != nil {
+		d.SetQueued(q)
+		return
+	}
+	time := func(at time.Time) any { return sql.NullTime{Time: at, Valid: !at.IsZero()} }
+	x.exec(t, `update inbox_queue set topic = $3, state = $4, attempts = $5, crashes = $6, due_at = $7, done_at = $8, locked_until = $9
+		where source = $1 and message_id = $2`, x.name, id, q.Topic, q.State, q.Attempts, q.Crashes, time(q.DueAt), time(q.DoneAt), time(q.LockedUntil))
+}
+
+// nobodys says that nobody has a message.
+func (x ibx) nobodys(t testing.TB, id string) {
+	t.Helper()
+	q := x.row(t, id)
+	assert.Empty(t, q.Owner)
+	assert.Zero(t, q.LockedUntil)
+}
