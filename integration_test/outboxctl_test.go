@@ -197,30 +197,36 @@ func TestOutboxctlAttacks(t *testing.T) {
 	fillOutboxctl(t, h)
 	before := h.count(t, "SELECT count(*)::int FROM outbox")
 	c := ctl{t: t, url: h.url, width: 100}
-	for _, attack := range []string{
-		"\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f\x08", "a\r\n\tPaused topic bookings.", "\x1b[31m\xff\xfe", `'"; DROP TABLE outbox; --`, "1 OR 1=1", "%",
-		"$(id) `id` {{.}} %s%n%d", "-1", "9223372036854775808", "../../etc/passwd", strings.Repeat("x", 100_000),
-	} {
-		for _, args := range [][]string{
-			{attack}, {"messages", attack}, {"--" + attack}, {"stats", "--output", attack}, {"--tables", attack, "stats"}, {"--tables", "outbox=" + attack, "stats"},
-			{"--dsn", attack, "stats"}, {"stats", "--interval", attack},
-			{"messages", "list", "--topic", attack}, {"messages", "list", "--key", attack}, {"messages", "list", "--error", attack},
-			{"messages", "list", "--group", attack}, {"messages", "list", "--state", attack}, {"messages", "list", "--after", attack}, {"messages", "list", "--page", attack},
-			{"messages", "show", attack}, {"messages", "show", "--", attack}, {"inbox", "show", attack}, {"queue", "show", attack}, {"errors", "--in", attack},
-			{"messages", "requeue", "--yes", "--", attack}, {"messages", "discard", "--yes", "--topic", attack, "--reason", attack}, {"messages", "replay", "--key", attack, "--yes"},
-			{"messages", "requeue", "--yes", "--group", attack, "--actor", attack}, {"keys", "skip", "--key", attack, "--yes", "--reason", "x"},
-			{"topics", "pause", "--yes", "--reason", attack, "--", attack}, {"topics", "resume", "--yes", "--", attack}, {"inbox", "discard", "--consumer", attack, "--reason", "x", "--yes"},
-			{"queue", "requeue", "--source", attack, "--yes"}, {"migrate", "print", "--format", attack}, {"migrate", "roles", "--prefix", attack}, {"clean", "--outbox", attack},
-			{"completion", attack}, {"help", attack}, {"__complete", "messages", "list", "--state", attack}, {"audit", "--page", attack},
+	t.Run("attacks", func(t *testing.T) {
+		for _, attack := range []string{
+			"\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f\x08", "a\r\n\tPaused topic bookings.", "\x1b[31m\xff\xfe", `'"; DROP TABLE outbox; --`, "1 OR 1=1", "%",
+			"$(id) `id` {{.}} %s%n%d", "-1", "9223372036854775808", "../../etc/passwd", strings.Repeat("x", 100_000),
 		} {
-			r := c.run(args...)
-			onlyPrints(t, r.out, args)
-			onlyPrints(t, r.err, args)
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for _, args := range [][]string{
+					{attack}, {"messages", attack}, {"--" + attack}, {"stats", "--output", attack}, {"--tables", attack, "stats"}, {"--tables", "outbox=" + attack, "stats"},
+					{"--dsn", attack, "stats"}, {"stats", "--interval", attack},
+					{"messages", "list", "--topic", attack}, {"messages", "list", "--key", attack}, {"messages", "list", "--error", attack},
+					{"messages", "list", "--group", attack}, {"messages", "list", "--state", attack}, {"messages", "list", "--after", attack}, {"messages", "list", "--page", attack},
+					{"messages", "show", attack}, {"messages", "show", "--", attack}, {"inbox", "show", attack}, {"queue", "show", attack}, {"errors", "--in", attack},
+					{"messages", "requeue", "--yes", "--", attack}, {"messages", "discard", "--yes", "--topic", attack, "--reason", attack}, {"messages", "replay", "--key", attack, "--yes"},
+					{"messages", "requeue", "--yes", "--group", attack, "--actor", attack}, {"keys", "skip", "--key", attack, "--yes", "--reason", "x"},
+					{"topics", "pause", "--yes", "--reason", attack, "--", attack}, {"topics", "resume", "--yes", "--", attack}, {"inbox", "discard", "--consumer", attack, "--reason", "x", "--yes"},
+					{"queue", "requeue", "--source", attack, "--yes"}, {"migrate", "print", "--format", attack}, {"migrate", "roles", "--prefix", attack}, {"clean", "--outbox", attack},
+					{"completion", attack}, {"help", attack}, {"__complete", "messages", "list", "--state", attack}, {"audit", "--page", attack}, {"check", attack}, {"check", "--" + attack}, {"doctor", attack},
+					{"forward", "--nats", attack, "--drain", "--log", attack}, {"forward", "--kafka", attack, "--drain", "--close-timeout", attack}, {"forward", "--nats", "x", "--broker-ca", attack},
+				} {
+					r := c.run(args...)
+					onlyPrints(t, r.out, args)
+					onlyPrints(t, r.err, args)
+				}
+				onlyPrints(t, c.run("audit").out, attack) // of what was done with reasons and actors
+				onlyPrints(t, c.run("stats").out, attack) // of what was paused
+				onlyPrints(t, c.run("stats", "-o", "json").out, attack)
+			})
 		}
-		onlyPrints(t, c.run("audit").out, attack) // of what was done with reasons and actors
-		onlyPrints(t, c.run("stats").out, attack) // of what was paused
-		onlyPrints(t, c.run("stats", "-o", "json").out, attack)
-	}
+	})
 	assert.Equal(t, before, h.count(t, "SELECT count(*)::int FROM outbox"))
 	assert.Zero(t, h.count(t, "SELECT count(*)::int FROM outbox_audit WHERE touched > 0 AND action NOT IN ('pause', 'resume')"))
 	for _, of := range []string{"messages list", "messages list -o json", "errors", "errors -o json", "keys blocked", "topics list", "inbox list", "queue list", "messages show 2 --payload", "messages show 2 -o json"} {

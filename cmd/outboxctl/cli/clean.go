@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,7 @@ Forwarders and dispatchers do that by themselves; this is for jobs where they do
 	cmd.Flags().VarP(&queue, "queue", "", "keep processed messages of the queue for so long; default: all of them")
 	_ = cmd.Flags().MarkHidden("dry-run")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if outbox+inbox+queue == 0 {
+		if outbox.of+inbox.of+queue.of == 0 {
 			return usagef("what? use --outbox, --inbox or --queue")
 		}
 		if act.dryRun {
@@ -33,8 +34,8 @@ Forwarders and dispatchers do that by themselves; this is for jobs where they do
 			return err
 		}
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
-			r, err := ad.Clean(cmd.Context(), admin.CleanConfig{OutboxRetention: time.Duration(outbox), InboxRetention: time.Duration(inbox),
-				QueueRetention: time.Duration(queue), Reason: act.reason})
+			r, err := ad.Clean(cmd.Context(), admin.CleanConfig{OutboxRetention: outbox.of, InboxRetention: inbox.of,
+				QueueRetention: queue.of, Reason: act.reason})
 			if err != nil {
 				return wrongAct(err)
 			}
@@ -46,20 +47,28 @@ Forwarders and dispatchers do that by themselves; this is for jobs where they do
 	return cmd
 }
 
-// days is a flag for a duration that may have days.
-type days time.Duration
+// days is a flag for a duration that may have days; where none is allowed, that is -1.
+type days struct {
+	of   time.Duration
+	none bool
+}
 
 func (d *days) String() string {
-	if *d == 0 {
+	if d.of == 0 {
 		return ""
 	}
-	return time.Duration(*d).String()
+	return d.of.String()
 }
 
 func (*days) Type() string { return "duration" }
 
-func (d *days) Set(s string) error {
-	v, err := long(s)
-	*d = days(v)
+func (d *days) Set(s string) (err error) {
+	if d.none && s == "none" {
+		d.of = -1
+		return nil
+	}
+	if d.of, err = long(s); err == nil && d.of <= 0 {
+		err = errors.New("use more than 0")
+	}
 	return err
 }

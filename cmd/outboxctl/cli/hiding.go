@@ -17,11 +17,12 @@ type hiding struct {
 	secrets []string // guarded by mu; the longest first
 }
 
-const blot = "***"
+const stars = "***"
 
 var (
 	inURL  = regexp.MustCompile(`(?s)://([^/?#\s"'\x60]*?):(.*)@`)
 	inPair = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:\\.|[^'\\])*'?|[^\s&'"]+)`)
+	token  = regexp.MustCompile(`://([^/@:\s]+)@`)
 	leaked = regexp.MustCompile(`(://[^:/@\s]*):[^@\s]+@`)
 )
 
@@ -34,6 +35,13 @@ func (h *hiding) learn(dsn string) {
 	}
 	for _, m := range inPair.FindAllStringSubmatch(dsn, -1) {
 		h.secret(strings.Trim(m[2], "'"))
+	}
+}
+
+// learnToken finds in URLs what NATS takes for a token: a user without a password.
+func (h *hiding) learnToken(urls string) {
+	for _, m := range token.FindAllStringSubmatch(urls, -1) {
+		h.secret(m[1])
 	}
 }
 
@@ -54,16 +62,19 @@ func (h *hiding) secret(s string) {
 }
 
 func (h *hiding) Write(p []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	text := string(p)
-	for _, s := range h.secrets {
-		text = strings.ReplaceAll(text, s, blot)
-	}
-	text = leaked.ReplaceAllString(text, "$1:"+blot+"@")
-	text = inPair.ReplaceAllString(text, "$1"+blot)
-	if _, err := io.WriteString(h.to, text); err != nil {
+	if _, err := io.WriteString(h.to, h.blot(string(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// blot blots out what is secret in a text.
+func (h *hiding) blot(text string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.secrets {
+		text = strings.ReplaceAll(text, s, stars)
+	}
+	text = leaked.ReplaceAllString(text, "$1:"+stars+"@")
+	return inPair.ReplaceAllString(text, "$1"+stars)
 }

@@ -55,9 +55,9 @@ stays done, and is said.`,
 			root.AddCommand(c)
 		}
 	}
-	add("look", a.stats(), a.audit())
+	add("look", a.stats(), a.doctor(), a.check(), a.audit())
 	add("repair", a.messages(), a.errors(), a.keys(), a.topics(), a.inbox(), a.queue())
-	add("run", a.migrate(), a.clean())
+	add("run", a.migrate(), a.clean(), a.forward())
 	strict(root)
 	return root
 }

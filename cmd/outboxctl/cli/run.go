@@ -51,7 +51,7 @@ func Run(ctx context.Context, args []string, world World) int {
 	}
 	root := a.root()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	var code exitCode
 	var usage *usageError
 	switch {
@@ -59,8 +59,10 @@ func Run(ctx context.Context, args []string, world World) int {
 		return 0
 	case errors.As(err, &code):
 		return int(code)
+	case cmd.Annotations[monitored] != "":
+		return a.unknown(err)
 	case ctx.Err() != nil:
-		a.complain("interrupted: %v", err)
+		a.complain("interrupted")
 		return exitInterrupted
 	case errors.As(err, &usage), errors.Is(err, admin.ErrInvalid):
 		a.complain("%v", err)

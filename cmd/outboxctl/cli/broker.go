@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+	"github.com/xdg-go/scram"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
+)
+
+// brokerFlags say which broker is meant and how to log in. Each may come from the environment.
+type brokerFlags struct {
+	kafka                   []string
+	nats                    string
+	tls                     bool
+	caFile, cert, key       string
+	user, mechanism         string
+	kafkaPassword, natsCred string
+}
+
+var brokerFlagNames = []string{"kafka", "kafka-user", "kafka-mechanism", "nats", "nats-creds", "broker-tls", "broker-ca", "broker-cert", "broker-key"}
+
+func (b *brokerFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringSliceVar(&b.kafka, "kafka", nil, "Kafka: `host:port` of its brokers, separated by commas")
+	flags.StringVar(&b.user, "kafka-user", "", "log in to Kafka with SASL; the password is in OUTBOX_KAFKA_PASSWORD")
+	flags.StringVar(&b.mechanism, "kafka-mechanism", sarama.SASLTypePlaintext, "of SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+	flags.StringVar(&b.nats, "nats", "", "NATS JetStream: `URL` of its servers, separated by commas")
+	flags.StringVar(&b.natsCred, "nats-creds", "", "`file` with credentials of NATS")
+	flags.BoolVar(&b.tls, "broker-tls", false, "talk TLS to the broker; NATS does so anyway if its URL or its server says so")
+	flags.StringVar(&b.caFile, "broker-ca", "", "`file` with the certificates that the broker's must be signed by; default: those of the system")
+	flags.StringVar(&b.cert, "broker-cert", "", "`file` with a client certificate")
+	flags.StringVar(&b.key, "broker-key", "", "`file` with its key")
+	_ = cmd.RegisterFlagCompletionFunc("kafka-mechanism",
+		cobra.FixedCompletions([]string{sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// read takes what was not given from the environment.
+func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
+	if err := a.fromEnv(cmd.Flags(), brokerFlagNames...); err != nil {
+		return err
+	}
+	b.kafkaPassword = a.getenv("OUTBOX_KAFKA_PASSWORD")
+	a.hiding.secret(b.kafkaPassword)
+	a.hiding.learn(b.nats)
+	a.hiding.learnToken(b.nats)
+	if len(b.kafka) > 0 && b.nats != "" {
+		return usagef("--kafka and --nats: use one of them")
+	}
+	return nil
+}
+
+// missing says that there is no broker.
+func (b *brokerFlags) missing() error {
+	if len(b.kafka) == 0 && b.nats == "" {
+		return usagef("which broker? use --kafka host:9092 or --nats nats://host:4222, or OUTBOX_KAFKA or OUTBOX_NATS")
+	}
+	return nil
+}
+
+// publisher connects to the broker, in the background.
+func (b *brokerFlags) publisher(logger watermill.LoggerAdapter) (message.Publisher, error) {
+	if b.nats != "" {
+		options, err := b.natsOptions()
+		if err != nil {
+			return nil, err
+		}
+		return nats.NewPublisher(nats.PublisherConfig{URL: b.nats, Options: options}, logger)
+	}
+	return kafka.NewPublisher(kafka.PublisherConfig{Brokers: b.kafka, Configure: b.configureKafka}, logger)
+}
+
+func (b *brokerFlags) natsOptions() ([]natsgo.Option, error) {
+	options := []natsgo.Option{natsgo.Name("outboxctl")}
+	if b.natsCred != "" {
+		options = append(options, natsgo.UserCredentials(b.natsCred))
+	}
+	cfg, err := b.tlsConfig()
+	if cfg != nil {
+		options = append(options, natsgo.Secure(cfg))
+	}
+	return options, err
+}
+
+func (b *brokerFlags) configureKafka(c *sarama.Config) error {
+	c.ClientID = "outboxctl"
+	cfg, err := b.tlsConfig()
+	c.Net.TLS.Enable, c.Net.TLS.Config = cfg != nil, cfg
+	if b.user != "" {
+		c.Net.SASL.Enable, c.Net.SASL.User, c.Net.SASL.Password = true, b.user, b.kafkaPassword
+		c.Net.SASL.Mechanism = sarama.SASLMechanism(b.mechanism)
+		hash := map[string]scram.HashGeneratorFcn{sarama.SASLTypeSCRAMSHA256: scram.SHA256, sarama.SASLTypeSCRAMSHA512: scram.SHA512}[b.mechanism]
+		c.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: hash} }
+		if hash == nil && b.mechanism != sarama.SASLTypePlaintext {
+			return usagef("--kafka-mechanism is %q: use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", b.mechanism)
+		}
+	}
+	return err
+}
+
+// tlsConfig returns nil if nothing asks for TLS.
+func (b *brokerFlags) tlsConfig() (*tls.Config, error) {
+	if !b.tls && b.caFile+b.cert+b.key == "" {
+		return nil, nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if b.caFile != "" {
+		pem, err := os.ReadFile(b.caFile)
+		if err != nil {
+			return nil, usagef("--broker-ca: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, usagef("--broker-ca: there is no certificate in %s", b.caFile)
+		}
+	}
+	if b.cert+b.key != "" {
+		pair, err := tls.LoadX509KeyPair(b.cert, b.key)
+		if err != nil {
+			return nil, usagef("--broker-cert and --broker-key: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// scramClient is what sarama wants of a SCRAM library.
+type scramClient struct {
+	hash scram.HashGeneratorFcn
+	talk *scram.ClientConversation
+}
+
+func (s *scramClient) Begin(user, password, authzID string) error {
+	client, err := s.hash.NewClient(user, password, authzID)
+	if err != nil {
+		return fmt.Errorf("scram: %w", err)
+	}
+	s.talk = client.NewConversation()
+	return nil
+}
+
+func (s *scramClient) Step(challenge string) (string, error) { return s.talk.Step(challenge) }
+func (s *scramClient) Done() bool                            { return s.talk.Done() }

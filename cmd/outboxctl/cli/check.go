@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// The exit codes of check are those that monitoring systems know.
+const exitUnknown = 3
+
+// monitored marks the command in whose exit codes 2 does not mean wrong arguments.
+const monitored = "monitored"
+
+func (a *app) check() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "check", Short: "One line and an exit code for monitoring systems",
+		Long: `One line and an exit code for monitoring systems, from what outboxctl doctor finds: 0 nothing, or nothing that has to be done now; 1 a
+warning; 2 something critical; 3 nobody knows, as when the database does not answer or an argument is wrong.`,
+		Example:     "  outboxctl check || page-somebody",
+		Annotations: map[string]string{monitored: "yes"},
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		findings, err := a.examine(cmd.Context())
+		if err != nil {
+			return err
+		}
+		s := judge(findings)
+		if err := a.tell(s); err != nil {
+			return err
+		}
+		if s.Code > 0 {
+			return exitCode(s.Code)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// status is what check says to scripts.
+type status struct {
+	Status   string          `json:"status"` // ok, warning, critical, unknown
+	Code     int             `json:"code"`
+	Message  string          `json:"message"`
+	Findings []admin.Finding `json:"findings"`
+}
+
+func judge(findings []admin.Finding) status {
+	s := status{Status: "ok", Message: "nothing ails it", Findings: findings}
+	var bad []string
+	for _, f := range findings { // the worst first
+		if f.Severity == admin.Info {
+			continue
+		}
+		if len(bad) == 0 {
+			s.Code = int(f.Severity)
+			s.Status = f.Severity.String()
+			s.Message = f.Check + ": " + f.Evidence
+		}
+		bad = append(bad, f.Check)
+	}
+	if len(bad) > 1 {
+		s.Message += fmt.Sprintf("; and %d more: %s", len(bad)-1, strings.Join(bad[1:], ", "))
+	}
+	return s
+}
+
+// tell prints the line.
+func (a *app) tell(s status) error {
+	if a.isJSON() {
+		return a.json(s, true)
+	}
+	counts := map[admin.Severity]int{}
+	for _, f := range s.Findings {
+		counts[f.Severity]++
+	}
+	return a.say("OUTBOX %s - %s | critical=%d warning=%d info=%d", strings.ToUpper(s.Status), strings.Join(strings.Fields(s.Message), " "),
+		counts[admin.Critical], counts[admin.Warning], counts[admin.Info])
+}
+
+// unknown is the line of a check that failed.
+func (a *app) unknown(err error) int {
+	if err := a.tell(status{Status: "unknown", Code: exitUnknown, Message: a.hiding.blot(err.Error()), Findings: []admin.Finding{}}); err != nil {
+		a.complain("%v", err)
+	}
+	return exitUnknown
+}

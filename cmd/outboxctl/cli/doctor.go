@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"charm.land/lipgloss/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+func (a *app) doctor() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "What ails the outbox, on what evidence, and the statement or setting that mends it",
+		Long: `What ails the tables, the forwarders, the sessions and the server, the worst first: on what evidence, and the statement or setting
+that mends it. It changes nothing. What others do it sees only if its role may (pg_read_all_stats), and says so otherwise.
+outboxctl check is the same for monitoring systems.`,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		findings, err := a.examine(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return a.show(map[string]any{"findings": findings}, func() error { return a.printFindings(findings) })
+	}
+	return cmd
+}
+
+// examine asks the doctor.
+func (a *app) examine(ctx context.Context) (findings []admin.Finding, err error) {
+	err = a.with(ctx, "", func(ad *admin.Admin) error {
+		found, err := ad.Doctor(ctx)
+		findings = append([]admin.Finding{}, found...) // [] in JSON, not null
+		return err
+	})
+	return findings, err
+}
+
+func (a *app) printFindings(findings []admin.Finding) error {
+	if len(findings) == 0 {
+		return a.say("Nothing ails it.")
+	}
+	styles := map[admin.Severity]lipgloss.Style{admin.Critical: red.Bold(true), admin.Warning: yellow.Bold(true), admin.Info: bold}
+	for i, f := range findings {
+		if i > 0 {
+			if err := a.say(""); err != nil {
+				return err
+			}
+		}
+		head := styles[f.Severity].Render(fmt.Sprintf("%-8s", f.Severity)) + "  " + bold.Render(clean(f.Check))
+		if _, err := fmt.Fprintf(a.out, "%s\n  %s\n  %s %s\n", head, indented(f.Evidence), faint.Render("cure:"), indented(f.Cure)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
