@@ -13,10 +13,10 @@ MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet api ibx outboxctl demo demo-kafka test test-long check-format lint bench bench-quick clean
+.PHONY: help build vet api ibx outboxctl demo demo-kafka test test-long test-matrix test-upgrade check-format lint vuln bench bench-quick release-check clean
 
 help: ## list the targets
-	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## go build in all modules
 	@$(call each,$(GO) build -o /dev/null ./...)
@@ -45,6 +45,12 @@ test: check-format ## go test -race in all modules, with all of go vet (TESTARGS
 test-long: check-format ## the same with the long variants; takes hours
 	@OUTBOX_LONG=1; export OUTBOX_LONG; $(call test,-timeout 4h)
 
+test-matrix: ## all tests with each PostgreSQL, both releases of Go, the newest requirements; takes hours (ARGS=postgres-13)
+	@.ci/matrix $(ARGS)
+
+test-upgrade: ## processes of an older version and of this one work together (ARGS=commit)
+	@.ci/rehearse $(ARGS)
+
 check-format:
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && \
 	if [ -n "$$bad" ]; then echo "gofmt these files:"; echo "$$bad"; exit 1; fi
@@ -54,11 +60,17 @@ lint: ## staticcheck in all modules
 	@GOBIN=$(CURDIR)/.cache/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2
 	@$(call each,GOFLAGS="$$GOFLAGS $(RACE)" $(CURDIR)/.cache/bin/staticcheck ./...)
 
+vuln: ## govulncheck in all modules; asks vuln.go.dev
+	@$(call each,$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...)
+
 bench: ## compare with others and with the floors (ARGS='-only name')
 	@cd bench && $(GO) run . $(ARGS)
 
 bench-quick: ## the rows that a change to the engine is likely to spoil
 	@cd bench && $(GO) run . -quick $(ARGS)
+
+release-check: ## the list before a release (ARGS='-quick v0.1.0')
+	@.ci/release-check $(ARGS)
 
 clean: ## remove what the targets above built
 	rm -rf .cache

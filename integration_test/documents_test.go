@@ -1,0 +1,120 @@
+package integration_test
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// executed says what runs each command that the documents name: CI, a test, another command, or the page
+// that its output is kept in.
+var executed = map[string]string{
+	"make demo":          "TestBadDayAddsUp",
+	"make demo-kafka":    "TestBadDayAddsUp",
+	"make test":          ".ci/run",
+	"make lint":          ".ci/run",
+	"make build":         "make lint", // which compiles all that build does
+	"make vet":           "make test", // -vet=all
+	"make api":           "TestAPI",
+	"make outboxctl":     "TestDocument",
+	"make bench":         "docs/performance.md",
+	"make bench-quick":   "docs/performance.md",
+	"make test-matrix":   "TestOldestAndNewestPostgres",
+	"make test-upgrade":  "make test-matrix",
+	"make release-check": "TestReleaseCheck",
+	"go get":             "TestInstall",
+	"go build":           "make lint",
+	"go test":            "make test",
+}
+
+// documents are the pages for users, by their path from the root.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	pages := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*/*.md", "publisher/*/*.md"} {
+		files, err := filepath.Glob(filepath.Join("..", pattern))
+		require.NoError(t, err)
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			require.NoError(t, err)
+			pages[filepath.ToSlash(strings.TrimPrefix(file, ".."+string(filepath.Separator)))] = string(content)
+		}
+	}
+	require.Contains(t, pages, "README.md")
+	require.Contains(t, pages, "docs/operations.md")
+	return pages
+}
+
+// everyTest are the names of all tests and benchmarks of the repository.
+func everyTest(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Example|Benchmark)\w*)\(`)
+	require.NoError(t, filepath.WalkDir("..", func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() && entry.Name() == ".cache" {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		source, err := os.ReadFile(file)
+		for _, found := range declared.FindAllStringSubmatch(string(source), -1) {
+			names[found[1]] = true
+		}
+		return err
+	}))
+	return names
+}
+
+func TestDocumentsNameCommandsThatAreRun(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	tests := everyTest(t)
+	for command, by := range executed {
+		if strings.HasPrefix(by, "Test") {
+			assert.True(t, tests[by], "%s is said to be run by %s, which does not exist", command, by)
+		}
+	}
+	code := regexp.MustCompile("(?s)```(?:sh|bash|console)?\n(.*?)```|`([^`\n]+)`")
+	command := regexp.MustCompile(`(?m)(?:^|&& |: )(?:[A-Z_]+=\S+ )*(make|go) ((?:[a-z][a-z-]*(?: |$))+)`)
+	named := regexp.MustCompile(`\b(?:Test|Benchmark)[A-Z]\w+`)
+	for page, content := range documents(t) {
+		for _, block := range code.FindAllStringSubmatch(content, -1) {
+			for _, line := range strings.Split(block[1]+block[2], "\n") {
+				for _, found := range command.FindAllStringSubmatch(line, -1) {
+					words := strings.Fields(found[2])
+					if found[1] == "go" {
+						words = words[:1]
+					}
+					for _, word := range words {
+						assert.Contains(t, executed, found[1]+" "+word, "%s: nothing runs %q", page, line)
+						if found[1] == "make" {
+							assert.Regexp(t, `(?m)^`+word+`:`, string(makefile), "%s: make has no target %s", page, word)
+						}
+					}
+				}
+			}
+		}
+		for _, name := range named.FindAllString(content, -1) {
+			assert.True(t, tests[name], "%s names %s, which does not exist", page, name)
+		}
+	}
+}
+
+func TestReleaseCheck(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "../.ci/release-check", "-quick", "v9.9.9").CombinedOutput()
+	require.Error(t, err)
+	for _, said := range []string{"MISSING  CHANGELOG.md has a section ## v9.9.9", "MISSING  all modules require the root at v9.9.9", "publisher/nats/go.mod", "ok       api.txt"} {
+		assert.Contains(t, string(out), said)
+	}
+	assert.NotContains(t, string(out), "push these tags")
+}
