@@ -20,7 +20,7 @@ type Handled struct {
 	// put aside as a dead letter. What it nacks comes again.
 	Acked bool
 	// Published is what was written to the outbox meanwhile and committed: what the handler returned, what it published, and
-	// dead letters. It is still there for Drain.
+	// dead letters; and what others did at the same time. It is still there for Drain.
 	Published []Message
 }
 
@@ -31,8 +31,6 @@ type Handled struct {
 // cfg may be that of your Router. Outside of a Router a handler has no name and no topic of its own, so where these are not set
 // Service is "test", Inbox.Consumer "handler" and Outbox.Topic "published"; and a failure does not wait before its nack unless
 // Outcomes.Backoff says so. Any other fault of cfg ends the test.
-//
-// On a handle of a real database Published is all that anybody has written to its outbox meanwhile.
 func Handle(t testing.TB, db *outbox.DB, h message.HandlerFunc, msg *message.Message, cfg middleware.StackConfig) (Handled, error) {
 	t.Helper()
 	if h == nil || msg == nil {

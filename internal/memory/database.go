@@ -111,6 +111,10 @@ func (d *Database) Begin(ctx context.Context, opts drive.TxOptions) (drive.OwnTx
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	switch opts.Isolation {
+	case sql.LevelWriteCommitted, sql.LevelLinearizable:
+		return nil, fmt.Errorf("postgres has no isolation level %s", opts.Isolation)
+	}
 	if d.closed() {
 		return nil, errClosed
 	}

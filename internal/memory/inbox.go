@@ -48,19 +48,6 @@ func claimInbox(c *call) (result, error) {
 	return result{touched: 1, rows: [][]any{{int64(r.attempts), r.processedAt.Sub(r.receivedAt).Seconds(), r.processedAt.UnixMicro()}}}, nil
 }
 
-// unclaimInbox is sqltext.UnclaimInbox.
-func unclaimInbox(c *call) (result, error) {
-	key := inboxKey{arg[string](c, 1), arg[string](c, 2)}
-	was, err := c.db.inbox.lock(c, key)
-	if err != nil || was == nil || was.processedAt.IsZero() || was.processedAt.UnixMicro() != c.number(3) {
-		return result{}, err
-	}
-	r := *was
-	r.processedAt = time.Time{}
-	c.db.inbox.put(c.tx, key, &r)
-	return result{touched: 1}, nil
-}
-
 // inboxHash is sqltext.InboxHash.
 func inboxHash(c *call) (result, error) {
 	r := c.db.inbox.get(c.tx, inboxKey{arg[string](c, 1), arg[string](c, 2)})
@@ -95,30 +82,4 @@ func buryInbox(c *call) (result, error) {
 	r.lastError, r.deadAt = arg[string](c, 3), c.db.now()
 	c.db.inbox.put(c.tx, key, r)
 	return result{touched: 1, rows: [][]any{{int64(0)}}}, nil
-}
-
-// cleanInbox is sqltext.CleanInbox.
-func cleanInbox(c *call) (result, error) {
-	return c.clean(func(r *inboxRow, before time.Time) bool {
-		return !r.processedAt.IsZero() && r.processedAt.Before(before)
-	})
-}
-
-// cleanInboxFailed is sqltext.CleanInboxFailed.
-func cleanInboxFailed(c *call) (result, error) {
-	return c.clean(func(r *inboxRow, before time.Time) bool { return r.open() && r.receivedAt.Before(before) })
-}
-
-func (c *call) clean(old func(r *inboxRow, before time.Time) bool) (res result, err error) {
-	before := after(c.at, -arg[float64](c, 1))
-	for key, r := range c.db.inbox.all(c.tx) {
-		if res.touched == c.number(2) || !old(r, before) {
-			continue
-		}
-		if r, free := c.db.inbox.tryLock(c.tx, key); free && r != nil && old(r, before) {
-			c.db.inbox.put(c.tx, key, nil)
-			res.touched++
-		}
-	}
-	return res, nil
 }

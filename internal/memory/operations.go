@@ -35,12 +35,10 @@ var operations = sync.OnceValue(func() map[string]operation {
 	for text, run := range map[string]func(*call) (result, error){
 		sqltext.InsertMessages: insertMessages,
 
-		sqltext.ClaimInbox:       claimInbox,
-		sqltext.UnclaimInbox:     unclaimInbox,
-		sqltext.FailInbox:        failInbox,
-		sqltext.BuryInbox:        buryInbox,
-		sqltext.CleanInbox:       cleanInbox,
-		sqltext.CleanInboxFailed: cleanInboxFailed,
+		sqltext.ClaimInbox:   claimInbox,
+		sqltext.UnclaimInbox: nothing,
+		sqltext.FailInbox:    failInbox,
+		sqltext.BuryInbox:    buryInbox,
 
 		sqltext.EnqueueMessages: enqueueMessages,
 		sqltext.SeeMessage:      seeMessage,
@@ -51,8 +49,9 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.ClaimDue:        claimDue,
 		sqltext.ClaimExpired:    claimExpired,
 		sqltext.RenewLeases:     renewLeases,
+		sqltext.AckMessage:      ackMessages,
 		sqltext.AckMessages:     ackMessages,
-		sqltext.UnackMessage:    unackMessage,
+		sqltext.UnackMessage:    nothing,
 		sqltext.AbandonMessages: abandonMessages,
 		sqltext.FailMessages:    failMessages,
 		sqltext.ReleaseMessages: releaseMessages,
@@ -72,6 +71,9 @@ var operations = sync.OnceValue(func() map[string]operation {
 	}
 	return rendered
 })
+
+// nothing is for what takes back a commit of the handler's own. Here a handler cannot commit, so there is nothing to take back.
+func nothing(*call) (result, error) { return result{}, nil }
 
 // arg is an argument, or the zero value for NULL.
 func arg[T any](c *call, i int) T {

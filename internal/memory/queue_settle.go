@@ -1,8 +1,6 @@
 package memory
 
-import (
-	"slices"
-)
+import "slices"
 
 // ids are the second and third argument of what settles: those that there are, each once, in the order of the rows.
 func (c *call) ids() (keys []queueKey) {
@@ -23,21 +21,25 @@ func (c *call) ids() (keys []queueKey) {
 // ours says whether the message is held by the first argument.
 func (c *call) ours(q *Queued) bool { return q.State == processing && q.Owner == arg[string](c, 1) }
 
-// settle changes the messages of an owner.
+// settle changes the messages of an owner. The rows that come back are the notes of what is done, for sqltext.AckMessage.
 func (c *call) settle(fn func(q *Queued)) (res result, err error) {
 	for _, key := range c.ids() {
 		q, err := c.change(key, c.ours, func(q *Queued) { fn(q); q.free() })
 		if err != nil {
 			return result{}, err
 		}
-		if q != nil {
-			res.touched++
+		if q == nil {
+			continue
+		}
+		res.touched++
+		if q.State == done {
+			res.rows = append(res.rows, []any{q.DoneAt.UnixMicro()})
 		}
 	}
 	return res, nil
 }
 
-// ackMessages is sqltext.AckMessages.
+// ackMessages is sqltext.AckMessages, and AckMessage.
 func ackMessages(c *call) (result, error) {
 	return c.settle(func(q *Queued) { c.finish(q, arg[bool](c, 4)) })
 }
@@ -124,18 +126,4 @@ func expireMessages(c *call) (res result, err error) {
 		}
 	}
 	return res, nil
-}
-
-// unackMessage is sqltext.UnackMessage.
-func unackMessage(c *call) (result, error) {
-	key := queueKey{arg[string](c, 1), arg[string](c, 2)}
-	q, err := c.change(key, func(q *Queued) bool { return q.State == done }, func(q *Queued) {
-		q.State, q.DueAt, q.Owner = processing, c.db.now(), arg[string](c, 3)
-		q.LockedUntil = after(c.db.now(), arg[float64](c, 4))
-		q.Payload, q.Metadata = clone(arg[[]byte](c, 5)), arg[string](c, 6)
-	})
-	if err != nil || q == nil {
-		return result{}, err
-	}
-	return result{touched: 1}, nil
 }

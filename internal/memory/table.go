@@ -101,7 +101,9 @@ func (r *row[K, V]) commit(t *Tx, at int64) {
 	if r.holder != t {
 		return
 	}
-	r.now, r.at = r.next, at
+	if r.now != r.next {
+		r.now, r.at = r.next, at
+	}
 	r.release()
 }
 
