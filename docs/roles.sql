@@ -37,7 +37,7 @@ GRANT SELECT ON "outbox", "inbox", "inbox_queue", "outbox_lanes", "outbox_forwar
 GRANT SELECT ON SEQUENCE "outbox_id_seq", "inbox_queue_id_seq" TO "outbox_admin";
 GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_admin";
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON "inbox" TO "outbox_admin";
-GRANT UPDATE (state, due_at, attempts, crashes, last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_admin";
+GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_admin";
 GRANT INSERT, UPDATE, DELETE ON "outbox_topics" TO "outbox_admin";
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, ended_at) ON "outbox_audit" TO "outbox_admin";
 

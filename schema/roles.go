@@ -88,7 +88,7 @@ GRANT SELECT ON {outbox}, {inbox}, {queue}, {lanes}, {forwarders}, {outbox_topic
 GRANT SELECT ON SEQUENCE {outbox_id_seq}, {queue_id_seq} TO <admin>;
 GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <admin>;
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON {inbox} TO <admin>;
-GRANT UPDATE (state, due_at, attempts, crashes, last_error, done_at, owner, locked_until) ON {queue} TO <admin>;
+GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON {queue} TO <admin>;
 GRANT INSERT, UPDATE, DELETE ON {outbox_topics} TO <admin>;
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, ended_at) ON {audit} TO <admin>;
 
