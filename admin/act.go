@@ -107,6 +107,9 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 			return nil, nil, invalid("admin: Filter.States has %q: it changes messages that are one of %v", state, may)
 		}
 	}
+	if i := slices.Index(states, Failing); i > 0 { // first, so that what becomes failing by the act is not met again
+		states = slices.Concat([]State{Failing}, states[:i], states[i+1:])
+	}
 	bound := len(f.IDs) > 0 || f.Topic+f.Key+f.Consumer+f.ErrorGroup+f.ErrorContains != "" || !f.After.IsZero() || !f.Before.IsZero()
 	if act.Actor, err = a.actor(act.Actor, act.Reason); err != nil && !act.DryRun {
 		return nil, nil, err

@@ -50,6 +50,8 @@ func TestActs(t *testing.T) {
 	}{
 		"requeue": {a.Requeue, of(admin.Filter{All: true}), "s = 'dead'",
 			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata = '{\"n\": \"1\", \"outbox_generation\": \"1\"}' AND last_error <> ''", all},
+		"requeue what is dead or failing": {a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Dead, admin.Failing}}), "s IN ('dead', 'failing')",
+			"s = 'failing' AND attempts = 1 AND due_at <= now()", 2 * all},
 		"requeue a topic": {a.Requeue, of(admin.Filter{Topic: "topic-3"}), "s = 'dead' AND topic = 'topic-3'", "s = 'failing'", 15},
 		"requeue what was discarded": {a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Discarded}}), "s = 'discarded'",
 			"s = 'failing' AND attempts = 1 AND due_at <= now()", all},

@@ -138,6 +138,7 @@ func TestGetAndGroups(t *testing.T) {
 		exact, err := a.Stats(t.Context(), admin.StatsConfig{Exact: true})
 		require.NoError(t, err)
 		require.Len(t, s.Topics, 7)
+		assert.WithinDuration(t, time.Now(), s.At, patience)
 		for i, topic := range s.Topics {
 			for state, n := range map[string]admin.Count{"ready": topic.Ready, "failing": topic.Failing, "delayed": topic.Delayed, "dead": topic.Dead} {
 				want := h.count(t, "SELECT count(*) FROM outbox o WHERE topic = $1 AND "+sqltext.OutboxState+" = $2", topic.Topic, state)
