@@ -1,0 +1,174 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+const (
+	maxAct     = 10_000          // messages that one POST changes
+	actTimeout = time.Minute     // for one POST
+	dryTimeout = 2 * time.Second // for counting what it would change
+)
+
+// question asks whether something should be done.
+type question struct {
+	Verb    string
+	Title   string
+	Button  string
+	Does    string
+	Danger  bool
+	Reason  bool
+	Words   []pair
+	From    string
+	Same    string // the filter, for the form
+	Back    string
+	Count   *admin.Count // nil for topics
+	Limit   string       // how many at most, if there may be more
+	Nothing bool
+}
+
+// act asks, or does.
+func (rq *request) act() error {
+	if !rq.access.Act {
+		return &problem{http.StatusForbidden, "You may only look", "Authorize does not allow you to act. Ask those who run this service."}
+	}
+	q := rq.r.URL.Query()
+	if rq.r.Method == http.MethodPost {
+		q = rq.r.PostForm
+	}
+	v := verbOf(q.Get("verb"))
+	if v == nil {
+		return unclear(fmt.Errorf("there is no act %q", q.Get("verb")))
+	}
+	f, err := meant(q)
+	if err != nil {
+		return err
+	}
+	if v.topic != nil && f.Topic == "" {
+		return unclear(errors.New("a topic is missing"))
+	}
+	from := q.Get("from")
+	if rq.r.Method == http.MethodPost && q.Get("sure") == "yes" {
+		return rq.do(v, f, from, q.Get("reason"))
+	}
+	return rq.ask(v, f, from)
+}
+
+// ask shows what would be done.
+func (rq *request) ask(v *verb, f admin.Filter, from string) error {
+	d := &question{Verb: v.name, Does: v.does, Danger: v.danger, Reason: v.reason, Words: words(f), Back: back(from, f)}
+	d.From, d.Same = from, values(f).Encode()
+	if v.topic != nil {
+		d.Title, d.Button, d.Words = v.label+" "+visible(f.Topic)+"?", v.label, []pair{{"Topic", f.Topic}}
+		return rq.show(http.StatusOK, "act", d)
+	}
+	ctx, cancel := context.WithTimeout(rq.r.Context(), dryTimeout)
+	defer cancel()
+	r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, DryRun: true})
+	switch {
+	case err != nil && ctx.Err() != nil && rq.r.Context().Err() == nil:
+		r.Matched.More = true // it was not counted to the end
+	case err != nil:
+		return err
+	}
+	n := count(r.Matched)
+	d.Count, d.Nothing = &r.Matched, r.Matched == admin.Count{}
+	switch d.Title = fmt.Sprintf("%s %s messages?", v.label, n); {
+	case d.Nothing:
+		d.Title = "There is nothing to do"
+	case r.Matched.N == 1 && !r.Matched.More:
+		d.Title = v.label + " one message?"
+	}
+	if d.Button = v.label; r.Matched.N > 1 || r.Matched.More {
+		d.Button += " " + n
+	}
+	if r.Matched.More {
+		d.Button, d.Limit = fmt.Sprintf("%s %s", v.label, number(maxAct)), number(maxAct)
+	}
+	return rq.show(http.StatusOK, "act", d)
+}
+
+// do does it, whether or not the browser waits, and sends it back to where it came from.
+func (rq *request) do(v *verb, f admin.Filter, from, reason string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(rq.r.Context()), actTimeout)
+	defer cancel()
+	var audit int64
+	if v.topic != nil {
+		if err := v.topic(rq.admin, ctx, admin.TopicAct{Topic: f.Topic, Reason: reason, Actor: rq.access.Actor}); err != nil {
+			return err
+		}
+		audit = rq.latest(ctx, v.name, f.Topic)
+	} else {
+		r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, Limit: maxAct, Reason: reason, Actor: rq.access.Actor})
+		if err != nil && (r.AuditID == 0 || ctx.Err() == nil) {
+			return err
+		}
+		audit = r.AuditID // what was done before the time was over is in it
+	}
+	rq.watch.forget()
+	target, _ := url.Parse(back(from, f))
+	q := target.Query()
+	q.Set("done", fmt.Sprint(audit))
+	target.RawQuery = q.Encode()
+	rq.w.Header().Set("Location", target.String())
+	rq.w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// latest finds the entry of what was done to a topic just now; 0 if others have done too much meanwhile.
+func (rq *request) latest(ctx context.Context, action, topic string) int64 {
+	list, _, _ := rq.admin.Audit(ctx, admin.Page{Limit: 10})
+	i := slices.IndexFunc(list, func(e admin.AuditEntry) bool { return e.Action == action && e.Filter.Topic == topic })
+	if i < 0 {
+		return 0
+	}
+	return list[i].ID
+}
+
+// back is the page that an act came from: one of ours, whatever the form says.
+func back(from string, f admin.Filter) string {
+	f.All = false
+	switch from {
+	case "errors":
+		return link("errors", admin.Filter{In: f.In})
+	case "messages":
+		f.IDs = nil
+		return link("messages", f)
+	case "message":
+		return link("message", admin.Filter{In: f.In, IDs: f.IDs})
+	}
+	return "./"
+}
+
+// meant is the filter of an act: in a form it is one field, encoded as in an address, because browsers change the ends of lines in
+// fields. Of a list it means what is chosen there.
+func meant(q url.Values) (f admin.Filter, err error) {
+	from := q
+	if q.Has("filter") {
+		if from, err = url.ParseQuery(q.Get("filter")); err != nil {
+			return f, unclear(err)
+		}
+	}
+	if f, err = parseFilter(from); err != nil || q.Get("choice") != "yes" {
+		return f, err
+	}
+	for _, escaped := range q["chosen"] {
+		id, err := url.QueryUnescape(escaped)
+		if err != nil {
+			return f, unclear(err)
+		}
+		f.IDs = append(f.IDs, id)
+	}
+	if len(f.IDs) == 0 {
+		return f, unclear(errors.New("no message is chosen: mark some in the list, or act on all that match"))
+	}
+	return f, nil
+}

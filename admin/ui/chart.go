@@ -1,0 +1,58 @@
+package ui
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+const (
+	chartWidth  = 300
+	chartHeight = 60
+	chartTop    = 6                // room for the line's width
+	minGap      = 15 * time.Second // less than that is a busy machine, and no gap
+)
+
+// chart is a line over time, from zero up, as the paths of an SVG.
+type chart struct {
+	Line, Area string
+	Most       string // the largest value
+	Since      string // how long ago it begins
+	Few        bool   // there is no line yet
+}
+
+// draw makes a chart of what value finds in samples. Where nobody has looked for a while, the line has a gap.
+func draw(samples []sample, every time.Duration, value func(sample) float64, write func(float64) string) chart {
+	if len(samples) < 2 {
+		return chart{Few: true}
+	}
+	first, last := samples[0].at, samples[len(samples)-1].at
+	most := 0.0
+	for _, s := range samples {
+		most = max(most, value(s))
+	}
+	scale := chartHeight - chartTop
+	x := func(s sample) float64 {
+		return chartWidth * float64(s.at.Sub(first)) / float64(max(last.Sub(first), 1))
+	}
+	y := func(s sample) float64 { return chartHeight - float64(scale)*value(s)/math.Max(most, 1e-9) }
+	var line, area strings.Builder
+	end := func(s sample) { fmt.Fprintf(&area, "L%.1f %dZ", x(s), chartHeight) }
+	for i, s := range samples {
+		if i == 0 || s.at.Sub(samples[i-1].at) > max(3*every, minGap) {
+			if i > 0 {
+				end(samples[i-1])
+			}
+			fmt.Fprintf(&line, "M%.1f %.1f", x(s), y(s))
+			fmt.Fprintf(&area, "M%.1f %dL%.1f %.1f", x(s), chartHeight, x(s), y(s))
+			continue
+		}
+		fmt.Fprintf(&line, "L%.1f %.1f", x(s), y(s))
+		fmt.Fprintf(&area, "L%.1f %.1f", x(s), y(s))
+	}
+	end(samples[len(samples)-1])
+	return chart{
+		Line: line.String(), Area: area.String(), Most: write(most), Since: span(last.Sub(first)),
+	}
+}

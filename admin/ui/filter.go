@@ -1,0 +1,168 @@
+package ui
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// statesOf are the states of a table in the order of their tabs.
+var statesOf = map[admin.Table][]admin.State{
+	admin.Outbox: {admin.Dead, admin.Failing, admin.Ready, admin.Delayed, admin.Done, admin.Discarded},
+	admin.Inbox:  {admin.Dead, admin.Failing, admin.Done, admin.Discarded},
+	admin.Queue:  {admin.Dead, admin.Failing, admin.Ready, admin.Delayed, admin.Done, admin.Seen},
+}
+
+// timeForms are how a time can be given; that of a browser's field comes first.
+var timeForms = []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339, "2006-01-02 15:04", "2006-01-02"}
+
+// parseFilter reads a filter from the query or the form of a request.
+func parseFilter(q url.Values) (f admin.Filter, err error) {
+	f = admin.Filter{
+		Topic: q.Get("topic"), Key: q.Get("key"), Consumer: q.Get("consumer"),
+		ErrorGroup: q.Get("group"), ErrorContains: q.Get("error"), IDs: q["id"], All: q.Get("all") == "yes",
+	}
+	if in := q.Get("in"); in != "" {
+		if err := f.In.UnmarshalText([]byte(in)); err != nil {
+			return f, unclear(err)
+		}
+	}
+	for _, state := range q["state"] {
+		if !slices.Contains(statesOf[f.In], admin.State(state)) {
+			return f, unclear(fmt.Errorf("there is no state %q: a message in the %s is one of %v", state, f.In, statesOf[f.In]))
+		}
+		f.States = append(f.States, admin.State(state))
+	}
+	if f.After, err = parseTime(q.Get("after")); err == nil {
+		f.Before, err = parseTime(q.Get("before"))
+	}
+	return f, err
+}
+
+func parseTime(s string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	for _, form := range timeForms {
+		if t, err := time.Parse(form, s); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, unclear(fmt.Errorf("%q is no time: use one like 2006-01-02T15:04, in UTC", s))
+}
+
+// values is what parseFilter reads.
+func values(f admin.Filter) url.Values {
+	q := url.Values{}
+	set := func(name, value string) {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	set("topic", f.Topic)
+	set("key", f.Key)
+	set("consumer", f.Consumer)
+	set("group", f.ErrorGroup)
+	set("error", f.ErrorContains)
+	if f.In != admin.Outbox {
+		set("in", f.In.String())
+	}
+	for _, state := range f.States {
+		q.Add("state", string(state))
+	}
+	for _, id := range f.IDs {
+		q.Add("id", id)
+	}
+	for name, t := range map[string]time.Time{"after": f.After, "before": f.Before} {
+		if !t.IsZero() {
+			set(name, field(t))
+		}
+	}
+	if f.All {
+		q.Set("all", "yes")
+	}
+	return q
+}
+
+// field is a time as the browser's field wants it.
+func field(t time.Time) string {
+	switch {
+	case t.IsZero():
+		return ""
+	case t.Second() == 0:
+		return t.UTC().Format(timeForms[0])
+	}
+	return t.UTC().Format(timeForms[1])
+}
+
+// link is a page with a filter.
+func link(page string, f admin.Filter, more ...string) string {
+	q := values(f)
+	for i := 0; i+1 < len(more); i += 2 {
+		q.Set(more[i], more[i+1])
+	}
+	if len(q) == 0 {
+		return "./" + page
+	}
+	return page + "?" + q.Encode()
+}
+
+// to is a page with names and values in its query.
+func to(page string, more ...string) string { return link(page, admin.Filter{}, more...) }
+
+// narrow says whether a filter means less than all messages of its states.
+func narrow(f admin.Filter) bool {
+	f.In, f.States, f.All = 0, nil, false
+	return len(values(f)) > 0
+}
+
+// words says what a filter means, line by line.
+func words(f admin.Filter) (list []pair) {
+	add := func(name, value string) {
+		if value != "" {
+			list = append(list, pair{name, value})
+		}
+	}
+	add("Table", f.In.String())
+	states := make([]string, len(f.States))
+	for i, s := range f.States {
+		states[i] = string(s)
+	}
+	add("State", strings.Join(states, ", "))
+	add("Topic", f.Topic)
+	add("Key", f.Key)
+	add(ownerOf(f.In), f.Consumer)
+	add("Error group", f.ErrorGroup)
+	add("Error contains", f.ErrorContains)
+	for _, t := range []struct {
+		name string
+		at   time.Time
+	}{{"Written after", f.After}, {"Written before", f.Before}} {
+		if !t.at.IsZero() {
+			add(t.name, stamp(t.at))
+		}
+	}
+	switch n := len(f.IDs); {
+	case n == 1:
+		add("Message", f.IDs[0])
+	case n > 1:
+		add("Messages", strconv.Itoa(n)+" chosen")
+	}
+	return list
+}
+
+// pair is a name and its value.
+type pair struct{ Name, Value string }
+
+// ownerOf is what a message of a table belongs to beside its topic.
+func ownerOf(t admin.Table) string {
+	if t == admin.Inbox {
+		return "Consumer"
+	}
+	return "Source"
+}

@@ -1,0 +1,121 @@
+package ui
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// overview is health at a glance.
+type overview struct {
+	Level, Heading string
+	Issues         []issue
+	Tiles          []tile
+	Topics         []topicRow
+	Queue          []topicRow
+	Inbox          []admin.ConsumerStats
+	Forwarders     []forwarderRow
+	At             time.Time
+	Done           *done
+}
+
+// tile is one figure and how it came to be.
+type tile struct {
+	Name, Value, Unit, Note string
+	Alarm                   bool
+	Chart                   chart
+}
+
+type topicRow struct {
+	admin.TopicStats
+	Level, State string
+	ByOperator   bool
+	Look, Change string // links to messages, and to pause or resume
+}
+
+type forwarderRow struct {
+	admin.ForwarderStats
+	Level, State string
+}
+
+func (rq *request) overview() error {
+	s, err := rq.watch.stats(rq.r.Context())
+	if err != nil {
+		return err
+	}
+	o := &overview{Issues: judge(s), Inbox: s.Inbox, At: s.At}
+	o.Level, o.Heading = heading(o.Issues)
+	o.Tiles = tiles(total(s.Topics), rq.watch.history(), rq.cfg.SampleInterval)
+	for _, t := range s.Topics {
+		o.Topics = append(o.Topics, rowOf(admin.Outbox, t))
+	}
+	for _, t := range s.Queue {
+		o.Queue = append(o.Queue, rowOf(admin.Queue, t))
+	}
+	for _, f := range s.Forwarders {
+		row := forwarderRow{f, "ok", "running"}
+		switch {
+		case !f.Alive:
+			row.Level, row.State = "bad", "vanished"
+		case !f.WaitingSince.IsZero():
+			row.Level, row.State = "warn", "waiting"
+		}
+		o.Forwarders = append(o.Forwarders, row)
+	}
+	if o.Done, err = rq.done(); err != nil {
+		return err
+	}
+	return rq.show(http.StatusOK, "overview", o)
+}
+
+func tiles(now admin.TopicStats, history []sample, every time.Duration) []tile {
+	whole := func(v float64) string { return number(int64(v)) }
+	backlog := admin.Count{N: now.Ready.N + now.Failing.N, More: now.Ready.More || now.Failing.More}
+	list := []tile{
+		{Name: "Rate", Value: rate(now.Rate), Unit: "/s", Note: "published, in the last minute",
+			Chart: draw(history, every, func(s sample) float64 { return s.rate }, func(v float64) string { return rate(v) + "/s" })},
+		{Name: "Lag", Value: span(now.Oldest), Note: "age of the oldest that should have left",
+			Chart: draw(history, every, func(s sample) float64 { return s.lag }, func(v float64) string { return span(seconds(v)) })},
+		{Name: "Backlog", Value: count(backlog), Note: "ready or failing",
+			Chart: draw(history, every, func(s sample) float64 { return s.backlog }, whole)},
+		{Name: "Dead", Value: count(now.Dead), Note: "put aside until you decide", Alarm: now.Dead.N > 0,
+			Chart: draw(history, every, func(s sample) float64 { return s.dead }, whole)},
+	}
+	if now.Delayed.N > 0 {
+		list[2].Note += "; " + count(now.Delayed) + " more are delayed"
+	}
+	return list
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func rowOf(in admin.Table, t admin.TopicStats) topicRow {
+	row := topicRow{TopicStats: t, Level: "ok", State: "flowing", Change: actLink("pause", admin.Filter{Topic: t.Topic}, "from", "overview")}
+	look := admin.Filter{In: in, Topic: t.Topic, States: []admin.State{admin.Done}}
+	for _, of := range []struct {
+		state admin.State
+		n     int64
+	}{{admin.Delayed, t.Delayed.N}, {admin.Ready, t.Ready.N}, {admin.Failing, t.Failing.N}, {admin.Dead, t.Dead.N}} {
+		if of.n > 0 {
+			look.States[0] = of.state
+		}
+	}
+	row.Look = link("messages", look)
+	for _, p := range t.PausedBy {
+		if p.By == byOperator {
+			row.ByOperator, row.Change = true, actLink("resume", admin.Filter{Topic: t.Topic}, "from", "overview")
+		}
+	}
+	switch {
+	case row.ByOperator:
+		row.Level, row.State = "warn", "paused"
+	case t.Paused:
+		row.Level, row.State = "bad", "no broker"
+	case t.Failing.N > 0:
+		row.Level, row.State = "warn", "failing"
+	case t.Rate == 0 && t.Ready.N == 0:
+		row.Level, row.State = "idle", "idle"
+	}
+	return row
+}

@@ -1,0 +1,115 @@
+"use strict";
+// The page works without this. It adds: figures that refresh themselves, questions in a dialog, and choosing all of a list.
+(() => {
+  const every = 5000;
+  const $ = (selector, root = document) => root.querySelector(selector);
+
+  // load fetches a page of ours as a document. Whatever is not one is left to the browser.
+  const load = async (url, options) => {
+    const answer = await fetch(url, { credentials: "same-origin", ...options });
+    const kind = answer.headers.get("Content-Type") || "";
+    if (!kind.startsWith("text/html")) throw new Error("no page");
+    return new DOMParser().parseFromString(await answer.text(), "text/html");
+  };
+
+  // Figures: every few seconds while the tab is in front, and nobody is on a link of theirs with the keyboard.
+  const live = $("#live");
+  if ($("[data-live]") && live) {
+    let on = true, timer = 0, busy = false;
+    const next = () => {
+      clearTimeout(timer);
+      if (on && !document.hidden) timer = setTimeout(refresh, every);
+    };
+    const refresh = async () => {
+      const old = $("[data-live]");
+      if (busy || old.contains(document.activeElement) || $("dialog[open]")) return next();
+      busy = true;
+      try {
+        const page = await load(location.pathname);
+        const fresh = $("[data-live]", page);
+        if (fresh && on && !document.hidden) {
+          old.replaceWith(document.adoptNode(fresh));
+          $("footer").replaceWith(document.adoptNode($("footer", page)));
+          document.title = page.title;
+        }
+        say(fresh ? "Live" : "No answer");
+      } catch {
+        say("No answer");
+      }
+      busy = false;
+      next();
+    };
+    const say = (text) => { $("span", live).textContent = text; };
+    live.hidden = false;
+    live.addEventListener("click", () => {
+      on = !on;
+      live.setAttribute("aria-pressed", on);
+      say(on ? "Live" : "Paused");
+      if (on) refresh();
+    });
+    document.addEventListener("visibilitychange", () => {
+      clearTimeout(timer);
+      if (on && !document.hidden) refresh();
+    });
+    next();
+  }
+
+  // Questions: the page that asks, in a dialog. If that fails, the page itself.
+  const dialog = $("#ask");
+  const ask = async (url, options, otherwise) => {
+    try {
+      const question = $("[data-question]", await load(url, options));
+      if (!question) throw new Error("no question");
+      dialog.replaceChildren(document.adoptNode(question));
+      dialog.showModal();
+      ($("input:not([type=hidden])", dialog) || $(".button", dialog)).focus();
+    } catch {
+      otherwise();
+    }
+  };
+  document.addEventListener("click", (event) => {
+    const at = event.target.closest("a, button");
+    if (!at || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    if (at.matches("a[data-ask]")) {
+      event.preventDefault();
+      ask(at.href, {}, () => { location.href = at.href; });
+    } else if (at.matches("[data-close]") && at.closest("dialog")) {
+      event.preventDefault();
+      dialog.close();
+    }
+  });
+  document.addEventListener("submit", (event) => {
+    const { target: form, submitter } = event;
+    if (submitter && submitter.matches("[data-ask]")) {
+      event.preventDefault();
+      const body = new URLSearchParams(new FormData(form, submitter));
+      ask(form.action, { method: "POST", body }, () => {
+        const verb = document.createElement("input");
+        Object.assign(verb, { type: "hidden", name: submitter.name, value: submitter.value });
+        form.append(verb);
+        form.submit();
+      });
+    } else if (form.closest("dialog")) {
+      $("button", form).disabled = true; // twice is once too often
+    }
+  });
+
+  // Lists: all of a page at once, and acts on what is chosen only if something is.
+  const list = $("form.list");
+  const all = list && $("[data-all]", list);
+  if (all) {
+    const boxes = [...list.querySelectorAll("input[name=chosen]")];
+    const count = () => {
+      const n = boxes.filter((box) => box.checked).length;
+      all.checked = n === boxes.length;
+      all.indeterminate = n > 0 && n < boxes.length;
+      $("[data-chosen]", list).textContent = n ? n + " chosen:" : "Chosen:";
+      list.querySelectorAll("[data-needs-choice]").forEach((button) => { button.disabled = n === 0; });
+    };
+    all.hidden = false;
+    all.nextElementSibling.hidden = true;
+    all.addEventListener("change", () => { boxes.forEach((box) => { box.checked = all.checked; }); count(); });
+    list.addEventListener("change", count);
+    count();
+  }
+})();

@@ -1,0 +1,57 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// problem is an answer that says what is wrong and what to do.
+type problem struct {
+	status          int
+	Heading, Advice string
+}
+
+func (p *problem) Error() string { return p.Heading }
+
+// unclear is what is wrong with what was asked.
+func unclear(err error) error {
+	return &problem{status: http.StatusBadRequest, Heading: "That was not understood", Advice: err.Error()}
+}
+
+// explain makes a problem of an error. That of a database is for the log alone.
+func explain(err error) *problem {
+	var p *problem
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, admin.ErrUnknown):
+		return &problem{http.StatusNotFound, "There is no such message", "It was sent or handled meanwhile, and deleted when its time was over; or there never was one."}
+	case errors.Is(err, admin.ErrInvalid), errors.Is(err, admin.ErrUnbound):
+		return unclear(err).(*problem)
+	case errors.Is(err, admin.ErrNoActor):
+		return &problem{http.StatusForbidden, "Nobody answers for this", "Authorize allows to act, but names no Actor for the audit log, and admin.Config has none either."}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &problem{http.StatusGatewayTimeout, "That took too long", "What was done until then is in the audit log. Narrow the filter, or try again."}
+	}
+	return nil
+}
+
+// fail answers with what is wrong.
+func (rq *request) fail(err error) {
+	p := explain(err)
+	if p == nil {
+		if rq.r.Context().Err() == nil {
+			rq.logger.Error("The database did not answer the page", fmt.Errorf("%q", err), watermill.LogFields{"page": fmt.Sprintf("%q", rq.page)})
+		}
+		p = &problem{http.StatusServiceUnavailable, "The database does not answer", "It may be away or busy, its tables may not be migrated, or the role of this page lacks a grant. The log has the reason."}
+	}
+	if err := rq.show(p.status, "problem", p); err != nil {
+		http.Error(rq.w, p.Heading, p.status)
+	}
+}

@@ -1,0 +1,35 @@
+package ui
+
+import (
+	"html/template"
+	"net/url"
+	"time"
+)
+
+// view is what each template gets.
+type view struct {
+	Title, Page string
+	Access      Access
+	Token       string
+	Now         time.Time
+	Data        any
+}
+
+// templates are the pages by name, each with the layout around it.
+var templates = parse("overview", "errors", "messages", "message", "audit", "act", "problem")
+
+func parse(names ...string) map[string]*template.Template {
+	layout := template.Must(template.New("layout.html").Funcs(template.FuncMap{
+		"visible": visible, "number": number, "count": count, "rate": rate, "span": span, "ago": ago, "stamp": stamp, "field": field, "asset": assetURL, "to": to, "escape": url.QueryEscape,
+		"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"moment": func(now, t time.Time) moment { return moment{now, t} },
+	}).ParseFS(files, "page/layout.html", "page/parts.html"))
+	all := map[string]*template.Template{}
+	for _, name := range names {
+		all[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "page/"+name+".html"))
+	}
+	return all
+}
+
+// moment is a time as seen from now.
+type moment struct{ Now, At time.Time }

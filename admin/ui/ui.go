@@ -1,0 +1,197 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// Config configures New. The zero value shows everything but payloads, and lets nobody act.
+type Config struct {
+	// Title is the heading of the page, as the name of the service; default "Outbox".
+	Title string
+	// Authorize says what the sender of a request may do. An error refuses the request with 403; its text goes to the log alone.
+	// Default: look, and nothing else. It may be called from several goroutines at once.
+	Authorize func(r *http.Request) (Access, error)
+	// SampleInterval is how often Run looks at the figures; default 10 s. Charts show the last 360 looks.
+	SampleInterval time.Duration
+}
+
+// Access is what somebody may do beside looking. The zero value is nothing.
+type Access struct {
+	// Actor is who it is, for the audit log. Default: admin.Config.Actor.
+	Actor string
+	// Act allows all acts: requeue, discard, skip, replay, flush, pause and resume.
+	Act bool
+	// Payloads allows to see what messages carry.
+	Payloads bool
+}
+
+func (c *Config) setDefaults() {
+	if c.Title == "" {
+		c.Title = "Outbox"
+	}
+	if c.Authorize == nil {
+		c.Authorize = func(*http.Request) (Access, error) { return Access{}, nil }
+	}
+	if c.SampleInterval == 0 {
+		c.SampleInterval = 10 * time.Second
+	}
+}
+
+//go:embed page
+var files embed.FS
+
+// Handler serves the page. It is safe for concurrent use.
+type Handler struct {
+	admin   *admin.Admin
+	cfg     Config
+	logger  watermill.LoggerAdapter
+	watch   *watcher
+	health  *pulse
+	origins http.CrossOriginProtection
+	running atomic.Bool
+}
+
+var (
+	_ http.Handler  = (*Handler)(nil)
+	_ outbox.Runner = (*Handler)(nil)
+)
+
+// New makes a Handler. It does no I/O. It returns an error that names what is at fault. A nil logger logs nothing.
+func New(a *admin.Admin, cfg Config, logger watermill.LoggerAdapter) (*Handler, error) {
+	if a == nil {
+		return nil, errors.New("ui: New needs an admin.Admin")
+	}
+	if cfg.SampleInterval < 0 {
+		return nil, fmt.Errorf("ui: Config.SampleInterval is %s: use how often to look, or 0 for 10 s", cfg.SampleInterval)
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	cfg.setDefaults()
+	return &Handler{admin: a, cfg: cfg, logger: logger, watch: newWatcher(a, cfg.SampleInterval), health: newPulse(a)}, nil
+}
+
+// Run looks at the figures at each SampleInterval until ctx is over, so that the charts have something to show when somebody
+// comes. Without it they begin when the first one does. It returns nil, or outbox.ErrRunning if it was called before.
+func (h *Handler) Run(ctx context.Context) error {
+	if !h.running.CompareAndSwap(false, true) {
+		return outbox.ErrRunning
+	}
+	for tick := time.NewTicker(h.cfg.SampleInterval); ; {
+		_, _ = h.watch.stats(ctx) // who looks sees the error
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// request is one request while it is answered.
+type request struct {
+	*Handler
+	w      http.ResponseWriter
+	r      *http.Request
+	access Access
+	page   string
+}
+
+// pages are what is behind the last slash.
+var pages = map[string]func(*request) error{
+	"": (*request).overview, "errors": (*request).errors, "messages": (*request).messages, "message": (*request).message,
+	"audit": (*request).audit, "act": (*request).act,
+}
+
+// ServeHTTP answers a request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	setHeaders(w.Header())
+	page := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	switch {
+	case r.URL.Path == "": // a prefix that was stripped had no slash at its end, which relative links need
+		target, _, _ := strings.Cut(r.RequestURI, "?")
+		w.Header().Set("Location", "./"+path.Base(target)+"/")
+		w.WriteHeader(http.StatusMovedPermanently)
+		return
+	case page == "health":
+		h.health.answer(w, r)
+		return
+	case assets[page] != nil:
+		assets[page].answer(w, r)
+		return
+	}
+	rq := &request{Handler: h, w: w, r: r, page: page}
+	if err := rq.answer(); err != nil {
+		rq.fail(err)
+	}
+}
+
+func (rq *request) answer() (err error) {
+	if rq.access, err = rq.cfg.Authorize(rq.r); err != nil {
+		rq.logger.Info("The page refused a request", watermill.LogFields{"error": fmt.Sprintf("%q", err)})
+		return &problem{status: http.StatusForbidden, Heading: "This page is not for you", Advice: "Ask those who run this service for access."}
+	}
+	show := pages[rq.page]
+	if show == nil {
+		return &problem{status: http.StatusNotFound, Heading: "There is no such page", Advice: "The overview shows what there is."}
+	}
+	switch rq.r.Method {
+	case http.MethodGet, http.MethodHead:
+	case http.MethodPost:
+		if rq.page == "act" {
+			if err := rq.checkOrigin(); err != nil {
+				return err
+			}
+			break
+		}
+		fallthrough
+	default:
+		rq.w.Header().Set("Allow", "GET, HEAD")
+		return &problem{status: http.StatusMethodNotAllowed, Heading: "This cannot be done here", Advice: "Go back to the page and try again."}
+	}
+	return show(rq)
+}
+
+// setHeaders forbids what the page does not need.
+func setHeaders(header http.Header) {
+	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "+
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("X-Frame-Options", "DENY")
+	header.Set("Referrer-Policy", "same-origin") // with none, browsers would not tell a POST's origin
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Cache-Control", "no-store")
+}
+
+// show renders a page. Nothing is sent before all of it is made.
+func (rq *request) show(status int, name string, data any) error {
+	token, err := rq.token()
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	err = templates[name].Execute(&b, &view{Title: rq.cfg.Title, Page: rq.page, Access: rq.access, Token: token, Now: time.Now(), Data: data})
+	if err != nil {
+		rq.logger.Error("The page could not be made", err, watermill.LogFields{"page": name})
+		return &problem{http.StatusInternalServerError, "The page could not be made", "That is a fault of the page itself. The log has the reason."}
+	}
+	rq.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	rq.w.WriteHeader(status)
+	_, _ = rq.w.Write(b.Bytes()) // somebody went away
+	return nil
+}
