@@ -157,7 +157,10 @@ func span(d time.Duration) string {
 	if d < time.Minute {
 		return d.Round(100 * time.Millisecond).String()
 	}
-	return d.Round(time.Second).String()
+	if d < 48*time.Hour {
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%.1f days", d.Hours()/24)
 }
 
 // String writes the number as it is known.

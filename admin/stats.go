@@ -91,6 +91,9 @@ func (a *Admin) Stats(ctx context.Context, cfg StatsConfig) (*Stats, error) {
 	s := &Stats{At: time.Now()}
 	t := topicSet{}
 	steps := []func() error{
+		func() error {
+			return a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&s.At) }, sqltext.Now)
+		},
 		func() error { return a.countTopics(ctx, t, cfg.Exact) },
 		func() error { return a.rates(ctx, t, sqltext.Rates) },
 		func() error { return a.pauses(ctx, t) },

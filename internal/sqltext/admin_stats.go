@@ -3,6 +3,9 @@ package sqltext
 // The statements of admin.Stats. What they count is bounded, and with many topics or consumers the bound of each is lower: a
 // page of figures must be there at once however much there is to count. Those called Exact have no bound.
 const (
+	// Now is the time by the database's clock.
+	Now = `SELECT clock_timestamp()`
+
 	// CountDead counts dead messages by topic: how many, whether there may be more, and the age of the first in seconds.
 	//
 	// Arguments: how many to count of each topic at most, and of all together.

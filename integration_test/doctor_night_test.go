@@ -1,0 +1,398 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// An operator's night: each test makes one thing go wrong, sees what Doctor says of it, does what that names as the cure, and sees
+// that it was one.
+
+// TestNightPoison: one message that its broker refuses holds its key.
+func TestNightPoison(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	w := startForwarderOn(t, h, quickConfig(), func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == "poison" {
+			return errRefused
+		}
+		return nil
+	})
+	w.publish(t, "orders", "K", "poison", "behind it")
+	f := ails(t, h, "failing")
+	assert.Equal(t, admin.Warning, f.Severity)
+	assert.Contains(t, f.Evidence, `hold 1 keys`)
+	assert.Contains(t, f.Evidence, errRefused.Error())
+	cure(t, h, f)
+	w.arrives(t, "behind it")
+	cured(t, h, "failing")
+}
+
+// TestNightDeadLetter: messages died of a broker that could not take them; now it can.
+func TestNightDeadLetter(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := classifyingConfig()
+	var mended atomic.Bool
+	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error {
+		if mended.Load() {
+			return nil
+		}
+		return errMalformed
+	})
+	w.publish(t, "orders", "", "1", "2")
+	eventually(t, func() bool { return h.states(t, "true")["dead"] == 2 }, "both are dead")
+	f := ails(t, h, "dead")
+	assert.Contains(t, f.Evidence, "2 messages of the outbox are dead")
+	mended.Store(true)
+	cure(t, h, f)
+	w.arrives(t, "1", "2")
+	cured(t, h, "dead")
+}
+
+// TestNightBrokerGone: it comes back, and nobody has to do anything else.
+func TestNightBrokerGone(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	var back atomic.Bool
+	w := startForwarderOn(t, h, classifyingConfig(), func(string, *message.Message) error {
+		if back.Load() {
+			return nil
+		}
+		return errDown
+	})
+	w.publish(t, "orders", "K", "1")
+	f := ails(t, h, "topic_unavailable")
+	assert.GreaterOrEqual(t, f.Severity, admin.Warning)
+	assert.Contains(t, f.Evidence, errDown.Error())
+	assert.Contains(t, f.Cure, "goes on by itself")
+	back.Store(true)
+	w.arrives(t, "1")
+	cured(t, h, "topic_unavailable")
+}
+
+// TestNightPaused: somebody paused a topic and went home.
+func TestNightPaused(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	require.NoError(t, newAdmin(t, h).Pause(t.Context(), admin.TopicAct{Topic: "orders", Reason: "until bob's back"}))
+	w := startForwarder(t, h, quickConfig())
+	w.publish(t, "orders", "K", "1")
+	f := ails(t, h, "topic_paused")
+	assert.Regexp(t, `paused topic "orders" [0-9.]+m?s ago \(alice: until bob's back\)`, f.Evidence)
+	assert.NotContains(t, findings(t, h), "backlog", "one reason is enough")
+	cure(t, h, f)
+	w.arrives(t, "1")
+	cured(t, h, "topic_paused")
+}
+
+// begin opens a transaction on a connection of its own, which ends with the test or when somebody ends it.
+func begin(t testing.TB, h handle, statements ...string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), h.url+"&application_name=culprit")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	for _, s := range statements {
+		_, err := conn.Exec(t.Context(), s)
+		require.NoError(t, err)
+	}
+	return conn
+}
+
+// TestNightIdleTransaction: it has locked a row that cannot be settled.
+func TestNightIdleTransaction(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.publish(t, "orders", "", "1")
+	begin(t, h, "BEGIN", "SELECT FROM outbox FOR UPDATE")
+	w := startForwarder(t, h, quickConfig())
+	w.arrives(t, "1")
+	f := ails(t, h, "idle_transaction")
+	assert.Contains(t, f.Evidence, `("culprit"), idle in transaction`)
+	assert.Contains(t, f.Evidence, "RowShareLock")
+	assert.Equal(t, 0, h.states(t, "true")["done"])
+	cure(t, h, f)
+	eventually(t, func() bool { return h.states(t, "true")["done"] == 1 }, "it is settled")
+	cured(t, h, "idle_transaction")
+}
+
+// TestNightLongWriter: its messages are not there before it commits.
+func TestNightLongWriter(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	conn := begin(t, h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')")
+	ended := make(chan error, 1)
+	go func() { _, err := conn.Exec(t.Context(), "SELECT pg_sleep(600)"); ended <- err }()
+	f := ails(t, h, "long_transaction")
+	assert.Contains(t, f.Evidence, "RowExclusiveLock")
+	assert.Contains(t, f.Evidence, "active")
+	cure(t, h, f)
+	require.Error(t, <-ended)
+	cured(t, h, "long_transaction")
+}
+
+// TestNightTableLock: somebody changes the table by hand.
+func TestNightTableLock(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	begin(t, h, "BEGIN", "LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE")
+	f := ails(t, h, "table_lock")
+	assert.GreaterOrEqual(t, f.Severity, admin.Warning)
+	cure(t, h, f)
+	cured(t, h, "table_lock")
+}
+
+// TestNightForgottenTransaction: a transaction manager died between its two phases.
+func TestNightForgottenTransaction(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	gid := "o'clock " + strings.TrimPrefix(role(h), "/")
+	begin(t, h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')", "PREPARE TRANSACTION '"+strings.ReplaceAll(gid, "'", "''")+"'")
+	t.Cleanup(func() {
+		_, _ = h.pool.Exec(context.Background(), "ROLLBACK PREPARED '"+strings.ReplaceAll(gid, "'", "''")+"'") // else the database stays
+	})
+	f := ails(t, h, "prepared_transactions")
+	cure(t, h, f)
+	cured(t, h, "prepared_transactions")
+}
+
+// TestNightKilledForwarder: its row stays, its lease runs out, and nobody else is there.
+func TestNightKilledForwarder(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at) VALUES (gen_random_uuid(), 'default', '{}', 'killed', now() - interval '1 minute')`)
+	h.publish(t, "orders", "K", "1")
+	h.exec(t, "UPDATE outbox SET created_at = now() - interval '11 minutes'")
+	f := ails(t, h, "forwarders")
+	assert.Equal(t, admin.Critical, f.Severity)
+	assert.Contains(t, f.Evidence, `the lease of forwarder "killed"`)
+	assert.Contains(t, f.Cure, "run a forwarder.Forwarder")
+	w := startForwarder(t, h, quickConfig())
+	w.arrives(t, "1")
+	cured(t, h, "forwarders")
+	f = ails(t, h, "forwarder_vanished")
+	assert.Equal(t, admin.Info, f.Severity, "others have its lanes")
+	cure(t, h, f)
+	cured(t, h, "forwarder_vanished")
+}
+
+// TestNightUnreadTopic: a topic is misspelt among those of the forwarders; then the right ones wait for the wrong ones to leave.
+func TestNightUnreadTopic(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.Topics = []string{"ordres", "bills"}
+	w := startForwarder(t, h, cfg)
+	h.publish(t, "orders", "K", "1")
+	h.exec(t, "UPDATE outbox SET created_at = now() - interval '2 minutes'")
+	f := ails(t, h, "topic_unread")
+	assert.Contains(t, f.Cure, `add "orders" to forwarder.Config.Topics`)
+
+	cfg.Topics = []string{"orders", "bills"}
+	next, err := forwarder.New(h.db, w.fakeBroker, cfg, nil)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- next.Run(t.Context()) }()
+	f = ails(t, h, "forwarder_waits")
+	assert.Contains(t, f.Cure, "end those")
+	require.NoError(t, w.Forwarder.Close())
+	w.arrives(t, "1")
+	cured(t, h, "forwarder_waits")
+	cured(t, h, "topic_unread")
+	require.NoError(t, next.Close())
+	require.NoError(t, <-done)
+}
+
+// TestNightBacklog: more is written than one slow call after another can publish.
+func TestNightBacklog(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at) SELECT 'u' || i, 'orders', '', now() - interval '2 minutes' FROM generate_series(1, 2000) i`)
+	cfg := quickConfig()
+	cfg.Concurrency = 1
+	slow := make(chan struct{})
+	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error {
+		select {
+		case <-slow:
+		case <-time.After(100 * time.Millisecond):
+		}
+		return nil
+	})
+	defer close(slow)
+	f := ails(t, h, "backlog")
+	assert.Contains(t, f.Evidence, `messages of topic "orders" are ready, the oldest since 2m`)
+	assert.Contains(t, f.Cure, "raise forwarder.Config.Concurrency, or run more forwarders")
+	cfg.Concurrency = 0
+	w.join(t, h, cfg)
+	cfg.Concurrency = 256
+	w.join(t, h, cfg)
+	require.NoError(t, w.Forwarder.Close()) // and not the slow one
+	cured(t, h, "backlog")
+}
+
+// TestNightPinnedVacuum: a report reads for hours, and dead rows pile up.
+func TestNightPinnedVacuum(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // so that the test alone vacuums
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'orders', '', now() FROM generate_series(1, 21000) i`)
+	begin(t, h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+	h.exec(t, "DO $$ BEGIN FOR i IN 1..10001 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
+	h.exec(t, "DELETE FROM outbox")
+	f := ails(t, h, "vacuum")
+	assert.Contains(t, f.Evidence, `"outbox" has 21000 dead rows, which vacuum must keep for session`)
+	assert.Contains(t, f.Evidence, `("culprit")`)
+	cure(t, h, f)
+	eventually(t, func() bool {
+		h.exec(t, "VACUUM outbox")
+		_, ok := findings(t, h)["vacuum"]
+		return !ok
+	}, "vacuum removes them now")
+}
+
+// TestNightSmallPool, and settings that cannot go well.
+func TestNightSmallPool(t *testing.T) {
+	t.Parallel()
+	at := newMigratedDatabase(t)
+	h := newPgxHandle(t, at)
+	small := pgxHandle(t, "small", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
+	cfg := quickConfig()
+	cfg.PublishTimeout, cfg.Retention = -1, -1
+	w := startForwarder(t, small, cfg)
+	f := ails(t, h, "pool")
+	assert.Contains(t, f.Evidence, "has 2 connections, of which it uses up to 2 itself")
+	assert.Contains(t, f.Cure, "at least 4")
+	f = ails(t, h, "classify")
+	assert.Contains(t, f.Cure, "set forwarder.Config.Classify")
+	assert.Contains(t, ails(t, h, "timeouts").Cure, "forwarder.Config.PublishTimeout")
+	assert.Contains(t, ails(t, h, "retention").Evidence, "deletes messages as they are published")
+	require.NoError(t, w.Forwarder.Close())
+
+	roomy := pgxHandle(t, "roomy", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 4 })
+	cfg = classifyingConfig()
+	cfg.LeaseTTL, cfg.CloseTimeout = 3*time.Second, 30*time.Second
+	startForwarder(t, roomy, cfg)
+	for _, check := range []string{"pool", "classify", "timeouts", "retention"} {
+		cured(t, h, check)
+	}
+}
+
+// TestNightMissingGrant: somebody took a right from the role of the forwarder, and another from that of the writer.
+func TestNightMissingGrant(t *testing.T) {
+	t.Parallel()
+	owner, as := newRoles(t)
+	sender, writer := as("forwarder"), as("writer")
+	w := startForwarder(t, sender, quickConfig())
+	forwards, writes := `"`+role(owner)+`forwarder"`, `"`+role(owner)+`writer"`
+	owner.exec(t, "REVOKE DELETE ON outbox FROM "+forwards)
+	f := ails(t, owner, "privileges")
+	assert.Equal(t, admin.Critical, f.Severity)
+	assert.Contains(t, f.Evidence, `"outbox" denies DELETE to role "`+role(owner)+`login_forwarder"`)
+	cure(t, owner, f)
+	cured(t, owner, "privileges")
+	owner.exec(t, "REVOKE USAGE ON SEQUENCE outbox_id_seq FROM "+writes)
+	f = ails(t, owner, "privileges")
+	assert.Contains(t, f.Evidence, `may write messages`)
+	cure(t, owner, f)
+	cured(t, owner, "privileges")
+	writer.publish(t, "orders", "K", "1")
+	w.arrives(t, "1")
+}
+
+// TestNightRetention: nobody deletes what is old.
+func TestNightRetention(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) VALUES ('u', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)
+	f := ails(t, h, "retention")
+	assert.Contains(t, f.Evidence, "no forwarder is alive to delete them")
+	assert.Contains(t, f.Cure, "admin.Clean with OutboxRetention 168h0m0s")
+	_, err := newAdmin(t, h).Clean(t.Context(), admin.CleanConfig{OutboxRetention: 168 * time.Hour})
+	require.NoError(t, err)
+	cured(t, h, "retention")
+}
+
+// TestNightReplicationSlot: somebody's connector was taken down, and its slot was not.
+func TestNightReplicationSlot(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	slot := "slot_" + strings.ToLower(strings.Trim(role(h), "_"))
+	h.exec(t, "SELECT pg_create_logical_replication_slot('"+slot+"', 'pgoutput')")
+	dropped := false
+	t.Cleanup(func() {
+		if !dropped {
+			_, _ = h.pool.Exec(context.Background(), "SELECT pg_drop_replication_slot($1)", slot)
+		}
+	})
+	f := ails(t, h, "replication_slots")
+	assert.Contains(t, f.Evidence, slot)
+	cure(t, h, f)
+	dropped = true
+	cured(t, h, "replication_slots")
+}
+
+// TestNightConnections: the database is full.
+func TestNightConnections(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	name := strings.TrimSuffix(role(h), "_")
+	h.exec(t, "SELECT 1")
+	h.exec(t, `ALTER DATABASE "`+name+`" CONNECTION LIMIT 1`)
+	f := ails(t, h, "connections")
+	assert.Equal(t, admin.Critical, f.Severity)
+	assert.Contains(t, f.Cure, "ALTER DATABASE ... CONNECTION LIMIT")
+	h.exec(t, `ALTER DATABASE "`+name+`" CONNECTION LIMIT 50`)
+	cured(t, h, "connections")
+}
+
+// TestNightPooler: notifications do not come through it.
+func TestNightPooler(t *testing.T) {
+	t.Parallel()
+	at := newMigratedDatabase(t)
+	f := ails(t, newPgBouncerHandle(t, at), "listen")
+	assert.Contains(t, f.Evidence, "there is a pooler in between")
+	assert.Contains(t, f.Cure, "a pgx pool that reaches Postgres directly")
+	cured(t, newPgxHandle(t, at), "listen")
+}
+
+// TestNightLosingBroker: it may lose what it acknowledged, and nothing is kept that could be sent again.
+func TestNightLosingBroker(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := classifyingConfig()
+	cfg.Retention = -1
+	w := startForwarder(t, h, cfg)
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, due_at) VALUES ('u', 'orders', '', now() + interval '1 hour')")
+	loses := brokerFunc(func(topics []string) ([]admin.Finding, error) {
+		return []admin.Finding{{Check: "broker", Severity: admin.Warning, Evidence: fmt.Sprint(topics), Cure: "three replicas"}}, nil
+	})
+	found := findings(t, h, loses)
+	assert.Equal(t, "[orders]", found["broker"].Evidence)
+	assert.Equal(t, admin.Critical, found["retention"].Severity)
+	assert.Contains(t, found["retention"].Cure, "set forwarder.Config.Retention")
+	require.NoError(t, w.Forwarder.Close())
+	cfg.Retention = time.Hour
+	w.join(t, h, cfg)
+	assert.NotContains(t, findings(t, h, loses), "retention")
+	_, err := newAdmin(t, h).Doctor(t.Context(), brokerFunc(func([]string) ([]admin.Finding, error) { return nil, errDown }))
+	require.ErrorIs(t, err, errDown)
+}
+
+type brokerFunc func(topics []string) ([]admin.Finding, error)
+
+func (f brokerFunc) Check(_ context.Context, topics []string) ([]admin.Finding, error) {
+	return f(topics)
+}
