@@ -36,6 +36,8 @@ type Result struct {
 	Touched int64 `json:"touched"`
 	// Skipped is how many were not, because somebody else had locked or changed them meanwhile. Act again to have them.
 	Skipped int64 `json:"skipped"`
+	// Compared is how many messages Reconcile has looked for in the log.
+	Compared int64 `json:"compared,omitempty"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
 	AuditID int64 `json:"audit_id,omitempty"`
 }
@@ -179,18 +181,26 @@ func (d *doing) all(ctx context.Context, state State) error {
 		if len(batch) == 0 {
 			continue
 		}
-		n, err := d.source.change(ctx, d, state, batch)
-		d.result.Matched.N += int64(len(batch))
-		d.result.Touched += n
-		if err != nil {
+		if err := d.change(ctx, state, batch); err != nil {
 			return err
 		}
-		d.result.Skipped += int64(len(batch)) - n
-		d.left -= n
-		d.db.Wake()
-		if d.act.Progress != nil {
-			d.act.Progress(ctx, *d.result)
-		}
+	}
+	return nil
+}
+
+// change changes one batch.
+func (d *doing) change(ctx context.Context, state State, batch []place) error {
+	n, err := d.source.change(ctx, d, state, batch)
+	d.result.Matched.N += int64(len(batch))
+	d.result.Touched += n
+	if err != nil {
+		return err
+	}
+	d.result.Skipped += int64(len(batch)) - n
+	d.left -= n
+	d.db.Wake()
+	if d.act.Progress != nil {
+		d.act.Progress(ctx, *d.result)
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func (o outboxTable) change(ctx context.Context, d *doing, state State, batch []
 		ids[i] = p.ID
 	}
 	statement := map[string]string{
-		requeue.name: sqltext.RequeueOutbox, replay.name: sqltext.RequeueOutbox, flush.name: sqltext.FlushOutbox,
+		requeue.name: sqltext.RequeueOutbox, replay.name: sqltext.RequeueOutbox, reconcile.name: sqltext.RequeueOutbox, flush.name: sqltext.FlushOutbox,
 		discard.name: sqltext.DiscardOutbox, skip.name: sqltext.DiscardOutbox,
 	}[d.verb.name]
 	return o.number(ctx, statement, ids, []string{string(state)}, d.result.AuditID, int64(len(ids)), d.note())

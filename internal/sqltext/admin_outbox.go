@@ -9,6 +9,12 @@ const (
        ` + createdAt + `, ` + dueAt + `, ` + deadAt + `, ` + publishedAt + `
   FROM {outbox} o WHERE o.id = ANY ($1::bigint[])`
 
+	// PublishedMessages says of messages that are published what a broker knows of them.
+	//
+	// Arguments: ids.
+	PublishedMessages = `SELECT o.id, o.uuid, o.topic, ` + createdAt + ` FROM {outbox} o
+ WHERE o.id = ANY ($1::bigint[]) AND o.published_at IS NOT NULL AND o.dead_at IS NULL`
+
 	// OutboxPayload reads the payload of one message.
 	//
 	// Arguments: id.

@@ -36,13 +36,13 @@ func (c *PublisherConfig) setDefaults() {
 	}
 }
 
-func (c PublisherConfig) validate() error {
+func (c PublisherConfig) validate(config string) error {
 	if len(c.Brokers) == 0 {
-		return errors.New("kafka: PublisherConfig.Brokers is empty: name at least one host:port")
+		return fmt.Errorf("kafka: %s.Brokers is empty: name at least one host:port", config)
 	}
 	for _, broker := range c.Brokers {
 		if _, _, err := net.SplitHostPort(broker); err != nil {
-			return fmt.Errorf("kafka: PublisherConfig.Brokers: %q is no host:port: %w", broker, err)
+			return fmt.Errorf("kafka: %s.Brokers: %q is no host:port: %w", config, broker, err)
 		}
 	}
 	return nil

@@ -46,7 +46,7 @@ type turns struct {
 // logs nothing.
 func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	cfg.setDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := cfg.validate("PublisherConfig"); err != nil {
 		return nil, err
 	}
 	settings, err := cfg.sarama()

@@ -1,0 +1,199 @@
+package admin
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// Log is what a broker holds. Those of publisher/kafka and publisher/nats are read by Reconcile.
+type Log interface {
+	// Each calls fn with the UUID of each message of a topic that the broker has taken at or after a time by its own clock, and
+	// that it holds when Each is called, in any order, and perhaps with others. It ends with fn's error, and returns an error
+	// if the topic does not exist, or if what is missing may have been deleted as it was meant to be: by age, by compaction, or
+	// because it was consumed.
+	Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error
+}
+
+const (
+	// windowSize is how many messages are compared at once, which bounds the memory: some 10 MB.
+	windowSize = 100_000
+	// skew is by how much the clocks of broker, forwarders and database may differ.
+	skew = 10 * time.Minute
+)
+
+var reconcile = verb{name: "reconcile", states: map[Table][]State{Outbox: {Done}}}
+
+// Reconcile compares the published messages that are still kept with what a broker holds of their topics, by UUID, and sends
+// those again that the broker has lost: as Replay does, under the same UUIDs. Of a broker that acknowledges before it has
+// synced to disk, or whose log was truncated, no outbox knows that. Try it with Act.DryRun first, which counts in
+// Result.Matched what would be sent again. Result.Compared says how many messages were looked at, also in Act.Progress.
+//
+// It looks at the messages of the filter, oldest first, which must be of topics that go to this broker. The log is read from
+// ten minutes before the first of them was written, so clocks may differ by that; where they differ by more, messages that the
+// broker has are sent again. It reads 100,000 messages of the table at a time, then the log from their time on until it has found
+// all of them, and to its end if one is missing.
+//
+// It returns what acts return, errors of the log, and with them what was done before.
+func (a *Admin) Reconcile(ctx context.Context, log Log, act Act) (r Result, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", reconcile.name, err)
+		}
+	}()
+	s, _, err := a.check(reconcile, &act)
+	if err == nil && log == nil {
+		err = invalid("the Log is nil: use kafka.NewLog or nats.NewLog")
+	}
+	if err != nil {
+		return r, err
+	}
+	d := doing{Admin: a, verb: reconcile, act: act, source: s, result: &r, left: int64(act.Limit)}
+	if act.Limit == 0 {
+		d.left = 1 << 62
+	}
+	w := newWalk(act.Filter, Done)
+	if w.upto, err = s.end(ctx); err != nil {
+		return r, err
+	}
+	if !act.DryRun {
+		if r.AuditID, err = a.begin(ctx, reconcile.name, act); err != nil {
+			return r, err
+		}
+	}
+	for w.from != nil && d.left > 0 {
+		kept, err := d.kept(ctx, w)
+		if err != nil {
+			return r, err
+		}
+		for topic, k := range kept {
+			if err := k.strike(ctx, log, topic); err != nil {
+				return r, fmt.Errorf("topic %q: %w", topic, err)
+			}
+			if err := d.sendAgain(ctx, k.ids()); err != nil {
+				return r, err
+			}
+		}
+		if act.Progress != nil {
+			act.Progress(ctx, r)
+		}
+	}
+	if act.DryRun {
+		return r, nil
+	}
+	a.logger.Info("Done by an operator", watermill.LogFields{
+		"action": reconcile.name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
+	})
+	return r, a.end(ctx, r.AuditID)
+}
+
+// digest stands for a UUID, which may be long.
+type digest [16]byte
+
+func digestOf(uuid string) digest {
+	sum := sha256.Sum256([]byte(uuid))
+	return digest(sum[:16])
+}
+
+// keptMessages are published messages of one topic. What is published was acknowledged, so it is in a log that is read later.
+type keptMessages struct {
+	first time.Time        // when the first of them was written
+	id    map[digest]int64 // of those that the log was not seen to have
+}
+
+// kept reads the next messages, by topic.
+func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, error) {
+	topics := map[string]*keptMessages{}
+	for n := 0; w.from != nil && n < windowSize; {
+		w.look, w.want = maxLook, maxLook // however busy the machine is: nobody waits for a page
+		found, err := w.next(ctx, d.source)
+		if err != nil {
+			return nil, err
+		}
+		ids := make([]int64, len(found))
+		for i, m := range found {
+			ids[i] = m.ID
+		}
+		var id int64
+		var uuid, topic string
+		var at time.Time
+		err = d.collect(ctx, func(rows drive.Rows) error {
+			if err := rows.Scan(&id, &uuid, &topic, &at); err != nil {
+				return err
+			}
+			k := topics[topic]
+			if k == nil {
+				k = &keptMessages{first: at, id: map[digest]int64{}}
+				topics[topic] = k
+			}
+			if at.Before(k.first) {
+				k.first = at
+			}
+			if _, twice := k.id[digestOf(uuid)]; !twice { // written twice under one UUID, it is one message
+				k.id[digestOf(uuid)] = id
+			}
+			d.result.Compared++
+			n++
+			return nil
+		}, sqltext.PublishedMessages, ids)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return topics, nil
+}
+
+var errNoneLeft = errors.New("all of them were found")
+
+// strike forgets those that the log has.
+func (k *keptMessages) strike(ctx context.Context, log Log, topic string) error {
+	err := log.Each(ctx, topic, k.first.Add(-skew), func(uuid string) error {
+		delete(k.id, digestOf(uuid))
+		if len(k.id) == 0 {
+			return errNoneLeft
+		}
+		return nil
+	})
+	if errors.Is(err, errNoneLeft) {
+		return nil
+	}
+	return err
+}
+
+// ids are those that are left, oldest first.
+func (k *keptMessages) ids() []int64 {
+	ids := make([]int64, 0, len(k.id))
+	for _, id := range k.id {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// sendAgain makes messages pending, or counts them.
+func (d *doing) sendAgain(ctx context.Context, ids []int64) error {
+	ids = ids[:min(int64(len(ids)), d.left)]
+	if d.act.DryRun {
+		d.result.Matched.N += int64(len(ids))
+		d.left -= int64(len(ids))
+		return nil
+	}
+	for chunk := range slices.Chunk(ids, d.cfg.BatchSize) {
+		batch := make([]place, len(chunk))
+		for i, id := range chunk {
+			batch[i].ID = id
+		}
+		if err := d.change(ctx, Done, batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
+)
+
+// memoryLog is a broker's log with the times at which it took each message, by a clock of its own.
+type memoryLog struct {
+	uuids []string
+	times []time.Time
+	reads int // calls of Each
+	seen  int // messages that these passed on
+	fail  error
+}
+
+func (l *memoryLog) Each(_ context.Context, _ string, after time.Time, fn func(string) error) error {
+	l.reads++
+	for i, uuid := range l.uuids {
+		if l.times[i].Before(after) {
+			continue
+		}
+		l.seen++
+		if err := fn(uuid); err != nil {
+			return err
+		}
+	}
+	return l.fail
+}
+
+// TestReconcileFindsWhatIsMissing compares more than fits into memory at once with a log whose clock is minutes behind.
+func TestReconcileFindsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	const rows, behind = 120_000, 8 * time.Minute
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at, published_at)
+		SELECT 'u' || i, 'orders', 'key', '', now() - interval '2 days' + i * interval '100 ms', now() - interval '2 days' + i * interval '100 ms' FROM generate_series(1, $1::int) i`, rows)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at, dead_at) VALUES ('discarded', 'orders', '', now(), now())`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload) VALUES ('pending', 'orders', '')`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) SELECT uuid, topic, payload, created_at, published_at FROM outbox WHERE uuid = 'u7'`) // a copy, which the broker swallowed
+	begun := time.Now()
+	log := &memoryLog{}
+	lost := []string{"u5", "u6", "u100000", "u119999"}
+	for i := 1; i <= rows; i++ {
+		if uuid := fmt.Sprint("u", i); !slices.Contains(lost, uuid) {
+			log.uuids = append(log.uuids, uuid)
+			log.times = append(log.times, begun.Add(-48*time.Hour+time.Duration(i)*100*time.Millisecond-behind))
+		}
+	}
+	a := newAdmin(t, h)
+	var progress []int64
+	act := admin.Act{Filter: admin.Filter{Topic: "orders"}, Reason: "a power cut", DryRun: true, Progress: func(_ context.Context, r admin.Result) { progress = append(progress, r.Compared) }}
+	r, err := a.Reconcile(t.Context(), log, act)
+	require.NoError(t, err)
+	assert.Equal(t, admin.Result{Matched: admin.Count{N: 4}, Compared: rows + 1}, r)
+	assert.Equal(t, 2, log.reads, "the memory is bounded, so the log is read in parts")
+	require.Len(t, progress, 2)
+	assert.Less(t, progress[0], progress[1])
+	assert.Equal(t, 0, h.count(t, "SELECT count(*) FROM outbox WHERE due_at IS NOT NULL"))
+
+	act.DryRun, act.Limit = false, 1
+	r, err = a.Reconcile(t.Context(), log, act)
+	require.NoError(t, err)
+	assert.Equal(t, int64(1), r.Touched)
+	assert.Equal(t, []string{"u5"}, column[string](t, h, "SELECT uuid FROM outbox WHERE due_at IS NOT NULL"))
+	act.Limit = 0
+	r, err = a.Reconcile(t.Context(), log, act)
+	require.NoError(t, err)
+	assert.Equal(t, int64(3), r.Touched)
+	assert.Equal(t, lost, column[string](t, h, "SELECT uuid FROM outbox WHERE due_at IS NOT NULL AND published_at IS NULL AND attempts = 1 AND metadata->>'outbox_generation' = '1' ORDER BY id"))
+	entries, _, err := a.Audit(t.Context(), admin.Page{})
+	require.NoError(t, err)
+	assert.Equal(t, "reconcile", entries[0].Action)
+	assert.Equal(t, int64(3), entries[0].Result.Touched)
+
+	// Where nothing is missing the log is not read to its end.
+	log.seen = 0
+	act.Filter = admin.Filter{IDs: []string{"11", "12"}}
+	r, err = a.Reconcile(t.Context(), log, act)
+	require.NoError(t, err)
+	assert.Equal(t, int64(2), r.Compared)
+	assert.Less(t, log.seen, 10_000)
+
+	log.fail = errors.New("the broker is gone")
+	log.uuids = nil
+	_, err = a.Reconcile(t.Context(), log, act)
+	require.ErrorIs(t, err, log.fail, "a log that could not be read misses nothing")
+	assert.Equal(t, 4, h.count(t, "SELECT count(*) FROM outbox WHERE due_at IS NOT NULL"))
+	_, err = a.Reconcile(t.Context(), nil, act)
+	require.ErrorIs(t, err, admin.ErrInvalid)
+	_, err = a.Reconcile(t.Context(), log, admin.Act{})
+	require.ErrorIs(t, err, admin.ErrUnbound)
+}
+
+// reconciles has messages published, some of them lost by the broker, and those sent again, and no others.
+func reconciles(t *testing.T, topic string, pub message.Publisher, log admin.Log, lose func() []string) {
+	t.Helper()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	f, err := forwarder.New(h.db, pub, quickConfig(), nil)
+	require.NoError(t, err)
+	runInBackground(t, f)
+	settled := func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 }
+	h.publish(t, topic, "K", numbered("m", 1, 100)...)
+	h.publish(t, topic, "", numbered("n", 1, 200)...)
+	eventually(t, settled, "all are published")
+	holds := func() (uuids []string) {
+		require.NoError(t, log.Each(t.Context(), topic, time.Now().Add(-time.Hour), func(uuid string) error { uuids = append(uuids, uuid); return nil }))
+		slices.Sort(uuids)
+		return uuids
+	}
+	all := column[string](t, h, "SELECT uuid FROM outbox ORDER BY uuid COLLATE \"C\"")
+	require.Equal(t, all, holds())
+
+	a := newAdmin(t, h)
+	act := admin.Act{Filter: admin.Filter{Topic: topic}, Reason: "a power cut", DryRun: true}
+	r, err := a.Reconcile(t.Context(), log, act)
+	require.NoError(t, err)
+	assert.Equal(t, admin.Result{Compared: 300}, r)
+
+	lost := lose()
+	require.NotEmpty(t, lost)
+	require.Less(t, len(lost), 300)
+	r, err = a.Reconcile(t.Context(), log, act)
+	require.NoError(t, err)
+	assert.Equal(t, int64(len(lost)), r.Matched.N)
+	act.DryRun = false
+	r, err = a.Reconcile(t.Context(), log, act)
+	require.NoError(t, err)
+	assert.Equal(t, int64(len(lost)), r.Touched)
+	eventually(t, settled, "those are published again")
+	assert.Equal(t, all, holds())
+	slices.Sort(lost)
+	assert.Equal(t, lost, column[string](t, h, `SELECT uuid FROM outbox WHERE metadata ? 'outbox_generation' ORDER BY uuid COLLATE "C"`))
+}
+
+func TestReconcileKafka(t *testing.T) {
+	t.Parallel()
+	server := kafkaServer(t)
+	topic := kafkaTopic(t, server, 4, nil)
+	log, err := kafka.NewLog(kafka.LogConfig{Brokers: server.Brokers()}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, log.Close()) }()
+	truncated := map[int32]int64{0: 30, 1: 20, 3: 1}
+	reconciles(t, topic, kafkaPublisher(t, server), log, func() (lost []string) {
+		asks, err := sarama.NewClusterAdmin(server.Brokers(), sarama.NewConfig())
+		require.NoError(t, err)
+		defer asks.Close()
+		consumer, err := sarama.NewConsumer(server.Brokers(), sarama.NewConfig())
+		require.NoError(t, err)
+		defer consumer.Close()
+		for partition, upTo := range truncated {
+			records, err := consumer.ConsumePartition(topic, partition, sarama.OffsetOldest)
+			require.NoError(t, err)
+			for record := range records.Messages() {
+				msg, err := wmkafka.DefaultMarshaler{}.Unmarshal(record)
+				require.NoError(t, err)
+				if lost = append(lost, msg.UUID); record.Offset+1 == upTo {
+					break
+				}
+			}
+			require.NoError(t, records.Close())
+		}
+		require.NoError(t, asks.DeleteRecords(topic, truncated))
+		return lost
+	})
+
+	found, err := log.Check(t.Context(), []string{topic, "nobody-has-it"})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	assert.Contains(t, found[0].String(), "a replica alone")
+	compact, short := "compact", "3600000"
+	for _, c := range []struct {
+		setting, value, want string
+	}{
+		{"cleanup.policy", compact, "is compacted"}, {"retention.ms", short, "deletes messages after 1h0m0s"},
+	} {
+		topic := kafkaTopic(t, server, 1, map[string]*string{c.setting: &c.value})
+		err := log.Each(t.Context(), topic, time.Now().Add(-2*time.Hour), func(string) error { return nil })
+		require.ErrorContains(t, err, c.want)
+	}
+	require.ErrorIs(t, log.Each(t.Context(), "nobody-has-it", time.Time{}, nil), sarama.ErrUnknownTopicOrPartition)
+	_, err = kafka.NewLog(kafka.LogConfig{Brokers: []string{"nonsense"}}, nil)
+	require.ErrorContains(t, err, "LogConfig.Brokers")
+}
+
+func TestReconcileJetStream(t *testing.T) {
+	t.Parallel()
+	server := natsServer(t)
+	js, stream, prefix := natsStream(t, server.URL(), nil)
+	log, err := nats.NewLog(nats.LogConfig{URL: server.URL()}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, log.Close()) }()
+	topic := prefix + "orders"
+	reconciles(t, topic, natsPublisher(t, server.URL()), log, func() (lost []string) {
+		var before []string
+		collect := func(uuid string) error { before = append(before, uuid); return nil }
+		require.NoError(t, log.Each(t.Context(), topic, time.Time{}, collect)) // in the order of the stream
+		require.NoError(t, js.PurgeStream(stream, &natsgo.StreamPurgeRequest{Sequence: 51}))
+		require.NoError(t, js.DeleteMsg(stream, 300))
+		return append(before[:50:50], before[299])
+	})
+
+	found, err := log.Check(t.Context(), []string{topic, "nobody.has.it"})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	assert.Contains(t, found[0].String(), "a replica alone")
+	for name, c := range map[string]struct {
+		configure func(*natsgo.StreamConfig)
+		want      string
+	}{
+		"work queue": {func(c *natsgo.StreamConfig) { c.Retention = natsgo.WorkQueuePolicy }, "messages that were consumed"},
+		"short":      {func(c *natsgo.StreamConfig) { c.MaxAge = time.Hour }, "deletes messages after 1h0m0s"},
+	} {
+		_, _, prefix := natsStream(t, server.URL(), c.configure)
+		err := log.Each(t.Context(), prefix+"orders", time.Now().Add(-2*time.Hour), func(string) error { return nil })
+		require.ErrorContains(t, err, c.want, name)
+	}
+	_, _, memory := natsStream(t, server.URL(), func(c *natsgo.StreamConfig) { c.Storage = natsgo.MemoryStorage })
+	found, err = log.Check(t.Context(), []string{memory + "orders"})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	assert.Equal(t, admin.Critical, found[0].Severity)
+	require.ErrorIs(t, log.Each(t.Context(), "nobody.has.it", time.Time{}, nil), natsgo.ErrNoMatchingStream)
+}

@@ -1,0 +1,226 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	natsgo "github.com/nats-io/nats.go"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// LogConfig configures NewLog. Its zero value connects to nats://127.0.0.1:4222.
+type LogConfig struct {
+	// URL is one server or several, separated by commas. Default: nats://127.0.0.1:4222.
+	URL string
+	// Options are applied after those that the function Options returns: credentials, TLS. Optional.
+	Options []natsgo.Option
+	// JetStream says where JetStream is, if not where NATS is: domain or prefix, as in PublisherConfig.JetStream.ConnectOptions.
+	JetStream []natsgo.JSOpt
+}
+
+// Log reads what streams of JetStream hold, for admin.Reconcile, and says what they may lose, for admin.Doctor. It
+// connects when it is first used and is safe for concurrent use.
+type Log struct {
+	cfg    LogConfig
+	logger watermill.LoggerAdapter
+
+	mu     sync.Mutex
+	conn   *natsgo.Conn // nil until it is used
+	closed bool
+}
+
+var (
+	_ admin.Log    = (*Log)(nil)
+	_ admin.Broker = (*Log)(nil)
+)
+
+// answerTimeout bounds each request, and how long the next message of a stream may take to come.
+const answerTimeout = 30 * time.Second
+
+// NewLog makes a Log. It does no I/O. What the server reports asynchronously is logged; a nil logger logs nothing.
+func NewLog(cfg LogConfig, logger watermill.LoggerAdapter) (*Log, error) {
+	if cfg.URL == "" {
+		cfg.URL = natsgo.DefaultURL
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	return &Log{cfg: cfg, logger: logger}, nil
+}
+
+// Close closes the connection. A call that is under way fails then. It may be called several times.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.conn != nil {
+		l.conn.Close()
+	}
+	return nil
+}
+
+func (l *Log) connect() (natsgo.JetStreamContext, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, outbox.ErrClosed
+	}
+	if l.conn == nil {
+		now := []natsgo.Option{natsgo.RetryOnFailedConnect(false)} // who waits for an answer wants to know
+		conn, err := natsgo.Connect(l.cfg.URL, slices.Concat(logging(l.logger), Options(), now, l.cfg.Options)...)
+		if err != nil {
+			return nil, fmt.Errorf("nats: connect: %w", err)
+		}
+		l.conn = conn
+	}
+	js, err := l.conn.JetStream(slices.Concat([]natsgo.JSOpt{natsgo.MaxWait(answerTimeout)}, l.cfg.JetStream)...)
+	if err != nil {
+		return nil, fmt.Errorf("nats: JetStream: %w", err)
+	}
+	return js, nil
+}
+
+// stream is the stream that has a topic.
+func stream(ctx context.Context, js natsgo.JetStreamContext, topic string) (*natsgo.StreamInfo, error) {
+	name, err := js.StreamNameBySubject(topic, natsgo.Context(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return js.StreamInfo(name, natsgo.Context(ctx))
+}
+
+// Check says of the streams that have the topics which may lose what was acknowledged. When a server syncs to disk is not
+// shown to clients: by default every two minutes.
+func (l *Log) Check(ctx context.Context, topics []string) (found []admin.Finding, err error) {
+	js, err := l.connect()
+	if err != nil {
+		return nil, err
+	}
+	streams := map[string]bool{}
+	for _, topic := range topics {
+		if !isLiteral(topic) {
+			continue
+		}
+		asked, cancel := context.WithTimeout(ctx, answerTimeout)
+		info, err := stream(asked, js, topic)
+		cancel()
+		if errors.Is(err, natsgo.ErrNoMatchingStream) {
+			continue // it may be another broker's
+		}
+		if err != nil {
+			return found, fmt.Errorf("nats: stream of topic %q: %w", topic, err)
+		}
+		if !streams[info.Config.Name] {
+			streams[info.Config.Name] = true
+			found = append(found, judge(info.Config)...)
+		}
+	}
+	return found, nil
+}
+
+func judge(c natsgo.StreamConfig) (found []admin.Finding) {
+	say := func(s admin.Severity, evidence, cure string) {
+		found = append(found, admin.Finding{Check: "broker", Severity: s, Evidence: fmt.Sprintf("JetStream stream %q %s", c.Name, evidence), Cure: cure})
+	}
+	switch {
+	case c.Storage == natsgo.MemoryStorage:
+		say(admin.Critical, "is in memory: a restart of its servers loses what was acknowledged", "make a stream with file storage, and have it take these subjects")
+	case c.Replicas < 2:
+		say(admin.Warning, "has a replica alone: what its server acknowledged since it last synced to disk, by default within two minutes, is lost when its power is cut",
+			"set sync_interval: always in the server's jetstream block (this cannot be seen from here), or give it replicas on other servers: nats stream edit "+c.Name+" --replicas 3")
+	}
+	if c.Discard == natsgo.DiscardOld && c.Retention == natsgo.LimitsPolicy && (c.MaxMsgs > 0 || c.MaxBytes > 0) {
+		say(admin.Info, "drops its oldest messages when it is full", "if consumers may be slower than that, have it refuse new ones, which wait in the outbox: nats stream edit "+c.Name+" --discard new")
+	}
+	return found
+}
+
+// Each calls fn with the UUID of each message of a topic that its stream has stored at or after a time, by the server's
+// clock, and still holds. Messages without a UUID are passed by. It ends with fn's error. It returns an error if no stream has the
+// topic, and where what is missing may have been deleted as it was meant to be: if the stream deletes what was consumed, or what
+// is older. What its limits on messages and bytes deleted cannot be told from what was lost. Payloads are not read.
+func (l *Log) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
+	js, err := l.connect()
+	if err != nil {
+		return err
+	}
+	if !isLiteral(topic) {
+		return fmt.Errorf("nats: topic %q: %w", topic, natsgo.ErrBadSubject)
+	}
+	asked, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	info, err := stream(asked, js, topic)
+	if err != nil {
+		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
+	}
+	name, keeps := info.Config.Name, info.Config.MaxAge
+	if info.Config.Retention != natsgo.LimitsPolicy {
+		return fmt.Errorf("nats: stream %q deletes messages that were consumed (%s): they cannot be told from lost ones", name, info.Config.Retention)
+	}
+	if keeps > 0 && after.Before(time.Now().Add(-keeps)) {
+		return fmt.Errorf("nats: stream %q deletes messages after %s, and %s is longer ago: what is missing may have been deleted so; compare later messages alone (Filter.After)",
+			name, keeps, after.UTC().Format(time.RFC3339))
+	}
+	last, err := js.GetLastMsg(name, topic, natsgo.Context(asked))
+	if errors.Is(err, natsgo.ErrMsgNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("nats: last message of topic %q: %w", topic, err)
+	}
+	if last.Time.Before(after) {
+		return nil
+	}
+	return l.read(ctx, js, name, topic, after, last.Sequence, fn)
+}
+
+// read reads headers up to the message that was the last one.
+func (l *Log) read(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64, fn func(uuid string) error) (err error) {
+	sub, err := js.SubscribeSync(topic, natsgo.OrderedConsumer(), natsgo.BindStream(name), natsgo.StartTime(after), natsgo.HeadersOnly())
+	if err != nil {
+		return fmt.Errorf("nats: read topic %q: %w", topic, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	for {
+		msg, err := next(ctx, sub)
+		if err != nil {
+			return fmt.Errorf("nats: read topic %q: %w", topic, err)
+		}
+		if uuid := uuidOf(msg.Header); uuid != "" {
+			if err := fn(uuid); err != nil {
+				return err
+			}
+		}
+		meta, err := msg.Metadata()
+		if err != nil {
+			return fmt.Errorf("nats: read topic %q: %w", topic, err)
+		}
+		if meta.Sequence.Stream >= last || meta.NumPending == 0 {
+			return nil
+		}
+	}
+}
+
+func next(ctx context.Context, sub *natsgo.Subscription) (*natsgo.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return sub.NextMsgWithContext(ctx)
+}
+
+// uuidOf finds the UUID: in its header, or where a marshaler has none in the Nats-Msg-Id that ours gives.
+func uuidOf(h natsgo.Header) string {
+	if uuid := h.Get(wmnats.WatermillUUIDHdr); uuid != "" {
+		return uuid
+	}
+	uuid, _, _ := strings.Cut(h.Get(natsgo.MsgIdHdr), " ")
+	return uuid
+}
