@@ -177,6 +177,12 @@ func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.
 	return p.over(s.capture(w))
 }
 
+// Validate says whether messages could be written, and writes nothing.
+func (p *Publisher) Validate(topic string, msgs ...*message.Message) error {
+	_, err := p.records(topic, msgs)
+	return err
+}
+
 func (s *scope) capture(w write) error {
 	waits, err := s.wait(w)
 	switch {

@@ -1,0 +1,580 @@
+package integration_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/gob"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wsql3 "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	wsql4 "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	wforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/move"
+)
+
+// moveTable is a kind of table that Watermill's forwarder may have.
+type moveTable struct {
+	name      string
+	publisher func(t testing.TB, db *sql.DB) message.Publisher
+	marshaler wforwarder.Marshaler
+	// subscriber brings what is in the table to Watermill's forwarder.
+	subscriber func(t testing.TB, db *sql.DB) message.Subscriber
+	queue      bool // else it is a log
+	delays     bool
+}
+
+func bytea(string) string { return "BYTEA" }
+
+var quickly = 10 * time.Millisecond
+
+var moveTables = []moveTable{
+	{
+		name: "v3 log",
+		publisher: func(t testing.TB, db *sql.DB) message.Publisher {
+			pub, err := wsql3.NewPublisher(db, wsql3.PublisherConfig{SchemaAdapter: wsql3.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true}, nil)
+			require.NoError(t, err)
+			return pub
+		},
+		subscriber: func(t testing.TB, db *sql.DB) message.Subscriber {
+			sub, err := wsql3.NewSubscriber(db, wsql3.SubscriberConfig{
+				SchemaAdapter: wsql3.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql3.DefaultPostgreSQLOffsetsAdapter{},
+				PollInterval: quickly, RetryInterval: quickly, InitializeSchema: true,
+			}, nil)
+			require.NoError(t, err)
+			return sub
+		},
+	},
+	{
+		name:      "v4 log",
+		marshaler: gobMarshaler{},
+		publisher: func(t testing.TB, db *sql.DB) message.Publisher {
+			pub, err := wsql4.NewPublisher(wsql4.BeginnerFromStdSQL(db), wsql4.PublisherConfig{
+				SchemaAdapter: wsql4.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}, AutoInitializeSchema: true,
+			}, nil)
+			require.NoError(t, err)
+			return pub
+		},
+		subscriber: func(t testing.TB, db *sql.DB) message.Subscriber {
+			sub, err := wsql4.NewSubscriber(wsql4.BeginnerFromStdSQL(db), wsql4.SubscriberConfig{
+				SchemaAdapter: wsql4.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}, OffsetsAdapter: wsql4.DefaultPostgreSQLOffsetsAdapter{},
+				PollInterval: quickly, RetryInterval: quickly, InitializeSchema: true,
+			}, nil)
+			require.NoError(t, err)
+			return sub
+		},
+	},
+	{
+		name:  "v4 queue",
+		queue: true,
+		publisher: func(t testing.TB, db *sql.DB) message.Publisher {
+			pub, err := wsql4.NewPublisher(wsql4.BeginnerFromStdSQL(db), wsql4.PublisherConfig{
+				SchemaAdapter: wsql4.PostgreSQLQueueSchema{}, AutoInitializeSchema: true,
+			}, nil)
+			require.NoError(t, err)
+			return pub
+		},
+		subscriber: func(t testing.TB, db *sql.DB) message.Subscriber {
+			sub, err := wsql4.NewSubscriber(wsql4.BeginnerFromStdSQL(db), wsql4.SubscriberConfig{
+				SchemaAdapter: wsql4.PostgreSQLQueueSchema{}, OffsetsAdapter: wsql4.PostgreSQLQueueOffsetsAdapter{},
+				PollInterval: quickly, RetryInterval: quickly, InitializeSchema: true,
+			}, nil)
+			require.NoError(t, err)
+			return sub
+		},
+	},
+	{
+		name:   "v4 delayed",
+		queue:  true,
+		delays: true,
+		publisher: func(t testing.TB, db *sql.DB) message.Publisher {
+			pub, err := wsql4.NewDelayedPostgreSQLPublisher(wsql4.BeginnerFromStdSQL(db), wsql4.DelayedPostgreSQLPublisherConfig{
+				DelayPublisherConfig: delay.PublisherConfig{AllowNoDelay: true},
+			})
+			require.NoError(t, err)
+			return pub
+		},
+		subscriber: func(t testing.TB, db *sql.DB) message.Subscriber {
+			sub, err := wsql4.NewDelayedPostgreSQLSubscriber(wsql4.BeginnerFromStdSQL(db), wsql4.DelayedPostgreSQLSubscriberConfig{
+				OverrideSubscriberConfig: func(c *wsql4.SubscriberConfig) error {
+					c.PollInterval, c.RetryInterval = quickly, quickly
+					return nil
+				},
+			})
+			require.NoError(t, err)
+			return sub
+		},
+	},
+}
+
+// gobMarshaler writes envelopes that are no JSON.
+type gobMarshaler struct{}
+
+func (gobMarshaler) Marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	err := gob.NewEncoder(&b).Encode(v)
+	return b.Bytes(), err
+}
+
+func (gobMarshaler) Unmarshal(data []byte, v any) error {
+	return gob.NewDecoder(bytes.NewReader(data)).Decode(v)
+}
+
+// oldForwarder is Watermill's forwarder with its table.
+type oldForwarder struct {
+	moveTable
+	topic string
+	db    *sql.DB
+	pub   *wforwarder.Publisher
+}
+
+// newOldForwarder makes its tables as well.
+func newOldForwarder(t testing.TB, table moveTable, url string) *oldForwarder {
+	t.Helper()
+	return newOldForwarderOf(t, "forwarder_topic", table, url)
+}
+
+func newOldForwarderOf(t testing.TB, topic string, table moveTable, url string) *oldForwarder {
+	t.Helper()
+	f := &oldForwarder{moveTable: table, topic: topic, db: newSQLHandle(t, "postgres", url).sql}
+	f.pub = wforwarder.NewPublisher(table.publisher(t, f.db), wforwarder.PublisherConfig{ForwarderTopic: topic, Marshaler: table.marshaler})
+	sub := table.subscriber(t, f.db)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := sub.Subscribe(ctx, topic)
+	require.NoError(t, err)
+	cancel()
+	require.NoError(t, sub.Close())
+	return f
+}
+
+// run forwards to pub until the test, or stop, ends it.
+func (f *oldForwarder) run(t testing.TB, pub message.Publisher) (stop func()) {
+	t.Helper()
+	sub := f.subscriber(t, f.db)
+	fwd, err := wforwarder.NewForwarder(sub, pub, watermill.NopLogger{}, wforwarder.Config{ForwarderTopic: f.topic, Marshaler: f.marshaler})
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- fwd.Run(context.Background()) }()
+	<-fwd.Running()
+	stop = sync.OnceFunc(func() {
+		require.NoError(t, fwd.Close()) // and the subscriber with it
+		require.NoError(t, <-ended)
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// visible waits until nothing in a log is behind a transaction that is still open, of any database of the server.
+func (f *oldForwarder) visible(t testing.TB, h handle) {
+	t.Helper()
+	if f.queue {
+		return
+	}
+	eventually(t, func() bool {
+		return h.count(t, `select count(*) from "watermill_`+f.topic+`" where transaction_id >= pg_snapshot_xmin(pg_current_snapshot())`) == 0
+	}, "all transactions that are older than the rows have ended")
+}
+
+func (f *oldForwarder) config() move.WatermillConfig {
+	return move.WatermillConfig{Topic: f.topic, Marshaler: f.marshaler}
+}
+
+// awkward are messages whose payloads and metadata are easily spoilt.
+func awkward(n int) (msgs []*message.Message) {
+	payloads := []string{"", "\x00\xff\xfe not UTF-8", `{"b": 1,  "a": 1e400}`, "é\u2028"}
+	for i := range n {
+		msg := newMessage(payloads[i%len(payloads)] + itoa(i))
+		msg.Metadata = message.Metadata{"n": itoa(i), "quote": `"\ <>&`, "ünï": "\u2028\x01 é", "empty": ""}
+		msgs = append(msgs, msg)
+	}
+	return msgs
+}
+
+// waitingRow is a row of the outbox.
+type waitingRow struct {
+	uuid, topic, key, payload string
+	metadata                  message.Metadata
+}
+
+// waiting returns the pending messages of the outbox in the order of their ids.
+func waiting(t testing.TB, h handle) (all []waitingRow) {
+	t.Helper()
+	for _, text := range column[string](t, h, `select jsonb_build_array(uuid, topic, key, encode(payload, 'hex'), metadata)::text from outbox
+		where published_at is null and dead_at is null order by id`) {
+		var s waitingRow
+		var hex string
+		require.NoError(t, json.Unmarshal([]byte(text), &[]any{&s.uuid, &s.topic, &s.key, &hex, &s.metadata}))
+		_, err := fmt.Sscanf(hex+" ", "%x", &s.payload)
+		if hex == "" {
+			err = nil
+		}
+		require.NoError(t, err)
+		all = append(all, s)
+	}
+	return all
+}
+
+func topicOf(i int) string { return []string{"orders", "orders", "invoices"}[i%3] }
+
+// TestMoveFromWatermill: whatever the table, the driver and the marshaler, each message arrives once, in its place, byte for byte.
+func TestMoveFromWatermill(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		for i, table := range moveTables {
+			t.Run(table.name, func(t *testing.T) {
+				old := newOldForwarderOf(t, "Topic-"+itoa(i), table, h.url)
+				h.exec(t, "delete from outbox")
+				msgs := awkward(50)
+				var want []waitingRow
+				for i, msg := range msgs {
+					require.NoError(t, old.pub.Publish(topicOf(i), msg))
+					want = append(want, waitingRow{msg.UUID, topicOf(i), "K" + itoa(i%4), string(msg.Payload), maps.Clone(msg.Metadata)})
+				}
+				pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Key: func(_ string, msg *message.Message) (string, error) {
+					n, err := strconv.Atoi(msg.Metadata["n"])
+					return "K" + itoa(n%4), err
+				}}, nil)
+				require.NoError(t, err)
+
+				old.visible(t, h)
+				cfg := old.config()
+				cfg.BatchSize = 8
+				dry := cfg
+				dry.DryRun = true
+				r, err := move.FromWatermill(t.Context(), pub, dry)
+				require.NoError(t, err)
+				topics := map[string]int64{"orders": 34, "invoices": 16}
+				assert.Equal(t, move.Result{Pending: 50, Moved: 50, Left: 50, Topics: topics}, r)
+				assert.Empty(t, waiting(t, h))
+
+				var seen []int64
+				cfg.Progress = func(_ context.Context, r move.Result) { seen = append(seen, r.Moved) }
+				r, err = move.FromWatermill(t.Context(), pub, cfg)
+				require.NoError(t, err)
+				assert.Equal(t, move.Result{Pending: 50, Moved: 50, Topics: topics}, r)
+				assert.Equal(t, []int64{8, 16, 24, 32, 40, 48, 50}, seen)
+				assert.Equal(t, want, waiting(t, h))
+
+				r, err = move.FromWatermill(t.Context(), pub, cfg)
+				require.NoError(t, err)
+				assert.Equal(t, move.Result{Topics: map[string]int64{}}, r)
+			})
+		}
+	})
+}
+
+// TestMoveStopsAndGoesOn: a move that ends in the middle, by its context or an error of the database, is continued by the next.
+func TestMoveStopsAndGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, table := range moveTables[1:3] {
+		t.Run(table.name, func(t *testing.T) {
+			t.Parallel()
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			old := newOldForwarder(t, table, h.url)
+			msgs := awkward(30)
+			require.NoError(t, old.pub.Publish("orders", msgs...))
+			old.visible(t, h)
+			pub := newOutboxPublisher(t, h)
+			cfg := old.config()
+			cfg.BatchSize = 4
+
+			ctx, cancel := context.WithCancel(t.Context())
+			cfg.Progress = func(context.Context, move.Result) { cancel() }
+			r, err := move.FromWatermill(ctx, pub, cfg)
+			require.ErrorIs(t, err, context.Canceled)
+			assert.EqualValues(t, 4, r.Moved)
+			assert.Len(t, waiting(t, h), 4)
+
+			// What was written is gone if the row cannot be marked as moved.
+			marks := map[bool]string{false: "watermill_offsets_forwarder_topic", true: "watermill_forwarder_topic"}[table.queue]
+			h.exec(t, `create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$`)
+			h.exec(t, `create trigger refuse before update on `+marks+` for each row execute function refuse()`)
+			cfg.Progress = nil
+			r, err = move.FromWatermill(t.Context(), pub, cfg)
+			require.ErrorContains(t, err, "refused")
+			assert.Zero(t, r.Moved)
+			assert.Len(t, waiting(t, h), 4)
+
+			h.exec(t, `drop function refuse cascade`)
+			r, err = move.FromWatermill(t.Context(), pub, cfg)
+			require.NoError(t, err)
+			assert.EqualValues(t, 26, r.Moved)
+			var uuids []string
+			for _, msg := range msgs {
+				uuids = append(uuids, msg.UUID)
+			}
+			assert.Equal(t, uuids, column[string](t, h, "select uuid from outbox order by id"))
+		})
+	}
+}
+
+// TestMoveBesideTheOldForwarder: both run and both take from the table, while somebody writes to it; each message goes one way.
+func TestMoveBesideTheOldForwarder(t *testing.T) {
+	t.Parallel()
+	for _, table := range moveTables[1:2] {
+		t.Run(table.name, func(t *testing.T) {
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			old := newOldForwarder(t, table, h.url)
+			msgs := awkward(400)
+			sent := newFakeBroker()
+			stop := old.run(t, sent)
+			written := make(chan error, 1)
+			go func() {
+				for _, msg := range msgs {
+					if err := old.pub.Publish("orders", msg); err != nil {
+						written <- err
+						return
+					}
+				}
+				written <- nil
+			}()
+			pub := newOutboxPublisher(t, h)
+			cfg := old.config()
+			cfg.BatchSize = 3
+			for done := false; !done; {
+				select {
+				case err := <-written:
+					require.NoError(t, err)
+					stop()
+					done = true
+				default:
+				}
+				_, err := move.FromWatermill(t.Context(), pub, cfg)
+				require.NoError(t, err)
+			}
+			old.visible(t, h)
+			_, err := move.FromWatermill(t.Context(), pub, cfg)
+			require.NoError(t, err)
+			ways := map[string]int{}
+			for _, m := range sent.all() {
+				ways[m.payload]++
+			}
+			for _, s := range waiting(t, h) {
+				ways[s.payload]++
+			}
+			for _, msg := range msgs {
+				assert.Equal(t, 1, ways[string(msg.Payload)], "%q", msg.Payload)
+			}
+			t.Logf("%d were sent by Watermill's forwarder", len(sent.all()))
+		})
+	}
+}
+
+// TestMoveOfWhatCannotBeRead: it ends the move with an error that says which row and what to do, or is a dead message.
+func TestMoveOfWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for _, table := range moveTables[:3] {
+		t.Run(table.name, func(t *testing.T) {
+			t.Parallel()
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			old := newOldForwarder(t, table, h.url)
+			publish := func(topic string, msg *message.Message) { require.NoError(t, old.pub.Publish(topic, msg)) }
+			publish("orders", newMessage("first"))
+			noEnvelope := newMessage(`{"canary": 1}`)
+			require.NoError(t, table.publisher(t, old.db).Publish("forwarder_topic", noEnvelope))
+			refused := newMessage("refused")
+			refused.Metadata.Set("outbox-key", "K")
+			publish("orders", refused)
+			publish("orders", newMessage("last"))
+			old.visible(t, h)
+			pub := newOutboxPublisher(t, h)
+			cfg := old.config()
+			cfg.BatchSize = 1
+
+			r, err := move.FromWatermill(t.Context(), pub, cfg)
+			require.ErrorContains(t, err, noEnvelope.UUID)
+			require.ErrorContains(t, err, "Marshaler")
+			assert.NotContains(t, err.Error(), "canary")
+			assert.EqualValues(t, 1, r.Moved)
+
+			cfg.BuryUnreadable = true
+			cfg.DryRun = true
+			r, err = move.FromWatermill(t.Context(), pub, cfg)
+			require.NoError(t, err)
+			assert.EqualValues(t, 2, r.Buried)
+			cfg.DryRun = false
+			r, err = move.FromWatermill(t.Context(), pub, cfg)
+			require.NoError(t, err)
+			assert.Equal(t, move.Result{Pending: 3, Moved: 3, Buried: 2, Topics: map[string]int64{"orders": 1, "forwarder_topic": 2}}, r)
+			assert.Equal(t, string(noEnvelope.Payload), value[string](t, h,
+				"select convert_from(payload, 'UTF8') from outbox where dead_at is not null and topic = 'forwarder_topic' and uuid = $1", noEnvelope.UUID))
+			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null and last_error like '%outbox-key%'"))
+			assert.Equal(t, []string{"first", "last"}, waitingPayloads(waiting(t, h)))
+		})
+	}
+}
+
+func waitingPayloads(all []waitingRow) (payloads []string) {
+	for _, s := range all {
+		payloads = append(payloads, s.payload)
+	}
+	return payloads
+}
+
+// TestMoveRefuses what would send a whole table again, or nothing.
+func TestMoveRefuses(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	pub := newOutboxPublisher(t, h)
+	refused := func(cfg move.WatermillConfig, says string) {
+		t.Helper()
+		_, err := move.FromWatermill(t.Context(), pub, cfg)
+		require.ErrorContains(t, err, says)
+	}
+	refused(move.WatermillConfig{}, "there is no table")
+	refused(move.WatermillConfig{MessagesTable: "inbox"}, "no table of watermill-sql")
+	refused(move.WatermillConfig{BatchSize: -1}, "WatermillConfig.BatchSize")
+	_, err := move.FromWatermill(t.Context(), nil, move.WatermillConfig{})
+	require.ErrorContains(t, err, "publisher is nil")
+	_, err = move.ToWatermill(t.Context(), nil, move.WatermillConfig{})
+	require.ErrorIs(t, err, outbox.ErrNoDB)
+
+	old := newOldForwarder(t, moveTables[0], h.url)
+	require.NoError(t, old.pub.Publish("orders", newMessage("1")))
+	refused(move.WatermillConfig{ConsumerGroup: "mistyped"}, `groups that have are [""]`)
+	refused(move.WatermillConfig{OffsetsTable: "nowhere"}, "start Watermill's forwarder once")
+
+	// A table that was restored from another server has transaction ids that are yet to come.
+	h.exec(t, `update watermill_forwarder_topic set transaction_id = '1000000000'`)
+	refused(move.WatermillConfig{}, "restored here")
+	assert.Empty(t, waiting(t, h))
+
+	// A group that nobody has read with yet begins at the beginning.
+	h.exec(t, `update watermill_forwarder_topic set transaction_id = '3'`) // long ago
+	h.exec(t, `delete from watermill_offsets_forwarder_topic`)
+	r, err := move.FromWatermill(t.Context(), pub, move.WatermillConfig{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, r.Moved)
+}
+
+// TestMoveWaitsForOlderTransactions: a message behind a transaction that is still open is left, counted, and not overtaken.
+func TestMoveWaitsForOlderTransactions(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	old := newOldForwarder(t, moveTables[0], h.url)
+	tx, err := old.db.Begin()
+	require.NoError(t, err)
+	inTx, err := wsql3.NewPublisher(tx, wsql3.PublisherConfig{SchemaAdapter: wsql3.DefaultPostgreSQLSchema{}}, nil)
+	require.NoError(t, err)
+	require.NoError(t, wforwarder.NewPublisher(inTx, wforwarder.PublisherConfig{}).Publish("orders", newMessage("1")))
+	require.NoError(t, old.pub.Publish("orders", newMessage("2")))
+	pub := newOutboxPublisher(t, h)
+	r, err := move.FromWatermill(t.Context(), pub, move.WatermillConfig{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, r.Left)
+	assert.Zero(t, r.Moved)
+	require.NoError(t, tx.Commit())
+	old.visible(t, h)
+	r, err = move.FromWatermill(t.Context(), pub, move.WatermillConfig{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 0, r.Left)
+	assert.Equal(t, []string{"1", "2"}, waitingPayloads(waiting(t, h)))
+}
+
+// TestMoveThereAndBack: what goes to Watermill's forwarder is what it publishes, and comes back as it was.
+func TestMoveThereAndBack(t *testing.T) {
+	t.Parallel()
+	for _, table := range moveTables {
+		t.Run(table.name, func(t *testing.T) {
+			t.Parallel()
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			old := newOldForwarder(t, table, h.url)
+			msgs := awkward(40)
+			outbox.SetKey(msgs[7], "K")
+			delayed := newMessage("delayed")
+			outbox.SetDelay(delayed, time.Hour)
+			pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+			require.NoError(t, err)
+			require.NoError(t, pub.Publish("orders", append(msgs, delayed)...))
+			before := waiting(t, h)
+			h.exec(t, `insert into outbox (uuid, topic, payload, dead_at) values ('dead', 'orders', '', now())`)
+
+			cfg := old.config()
+			cfg.BatchSize = 16
+			fwd, err := forwarder.New(h.db, newFakeBroker(), forwarder.Config{Topics: []string{"others"}}, nil)
+			require.NoError(t, err)
+			running := make(chan error, 1)
+			go func() { running <- fwd.Run(context.Background()) }()
+			<-fwd.Running()
+			_, err = move.ToWatermill(t.Context(), h.db, cfg)
+			require.ErrorIs(t, err, move.ErrForwarderRuns)
+			require.NoError(t, fwd.Close())
+			require.NoError(t, <-running)
+
+			dry := cfg
+			dry.DryRun = true
+			r, err := move.ToWatermill(t.Context(), h.db, dry)
+			require.NoError(t, err)
+			assert.EqualValues(t, 41, r.Left)
+			left := map[bool]int64{false: 1, true: 0}[table.delays]
+			assert.Equal(t, 41-left, r.Moved)
+			assert.Equal(t, before, waiting(t, h))
+
+			r, err = move.ToWatermill(t.Context(), h.db, cfg)
+			require.NoError(t, err)
+			assert.Equal(t, move.Result{Pending: 41, Moved: 41 - left, Left: left, Topics: map[string]int64{"orders": 41 - left}}, r)
+			assert.Len(t, waiting(t, h), int(left))
+			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"))
+
+			old.visible(t, h)
+			r, err = move.FromWatermill(t.Context(), pub, cfg)
+			require.NoError(t, err)
+			assert.Equal(t, 41-left, r.Moved)
+			after := waiting(t, h)
+			if left == 1 {
+				before = append(before[40:], before[:40]...)
+			}
+			assert.Equal(t, before, after)
+			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at > now() + interval '50 minutes'"))
+
+			_, err = move.ToWatermill(t.Context(), h.db, cfg)
+			require.NoError(t, err)
+			sent := newFakeBroker()
+			old.run(t, sent)
+			eventually(t, func() bool { return len(sent.all()) >= 40 }, "Watermill's forwarder sends what was moved: %d", len(sent.all()))
+			for i, m := range sent.all() {
+				assert.Equal(t, string(msgs[i].Payload), m.payload)
+			}
+			assert.Len(t, sent.all(), 40, "the delayed one is not due")
+		})
+	}
+}
+
+// TestMoveOfARowsDelay: what only the row of a delayed queue says becomes the message's.
+func TestMoveOfARowsDelay(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	old := newOldForwarder(t, moveTables[3], h.url)
+	msg := newMessage("later")
+	msg.SetContext(delay.WithContext(t.Context(), delay.For(time.Hour)))
+	require.NoError(t, old.pub.Publish("orders", msg))
+	require.Empty(t, msg.Metadata)
+	_, err := move.FromWatermill(t.Context(), newOutboxPublisher(t, h), old.config())
+	require.NoError(t, err)
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at > now() + interval '50 minutes'"))
+}
+
+// TestMoveToATableOfAnotherType: an envelope that the column cannot hold is refused with the reason.
+func TestMoveToATableOfAnotherType(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newOldForwarder(t, moveTables[0], h.url)
+	h.publish(t, "orders", "K", "1")
+	_, err := move.ToWatermill(t.Context(), h.db, move.WatermillConfig{Marshaler: gobMarshaler{}})
+	require.ErrorContains(t, err, "Marshaler writes no JSON")
+	assert.Len(t, waiting(t, h), 1)
+}

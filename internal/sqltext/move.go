@@ -1,0 +1,138 @@
+package sqltext
+
+// The statements of package move. {messages} and {offsets} are tables of watermill-sql, {payload} is the payload as bytea; the
+// package fills them in.
+const (
+	// DescribeTable returns the name of a table as SQL, with its schema, beside each of its columns and their types.
+	//
+	// Arguments: the table as SQL.
+	DescribeTable = `SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), a.attname::text, format_type(a.atttypid, NULL)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE c.oid = to_regclass($1::text) ORDER BY a.attnum`
+
+	// QueueDelays says whether a queue is that of a subscriber that delays: it makes an index by the time.
+	//
+	// Arguments: the table as SQL.
+	QueueDelays = `SELECT EXISTS (SELECT FROM pg_index i
+ WHERE i.indrelid = to_regclass($1::text) AND pg_get_indexdef(i.indexrelid) LIKE '%_watermill_delayed_until%')`
+
+	// LogPosition returns how far a consumer group of a log has come, and keeps its subscribers waiting: they lock that row
+	// as well.
+	//
+	// Arguments: consumer group.
+	LogPosition = `SELECT coalesce(p.offset_acked, 0), p.last_processed_transaction_id::text FROM {offsets} p
+ WHERE p.consumer_group = $1::text FOR UPDATE`
+
+	// LogGroups lists consumer groups of a log.
+	LogGroups = `SELECT p.consumer_group::text FROM {offsets} p ORDER BY p.consumer_group LIMIT 10`
+
+	// BeginLog gives a consumer group that has never read a position, as its subscriber does.
+	//
+	// Arguments: consumer group.
+	BeginLog = `INSERT INTO {offsets} (consumer_group, offset_acked, last_processed_transaction_id)
+VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
+
+	// LogIsForeign says whether a log holds transaction ids that this server has not handed out yet: it was restored here from
+	// another one, and can tell no more which of its rows are new.
+	LogIsForeign = `SELECT EXISTS (
+    SELECT FROM (SELECT m.transaction_id AS xid FROM {messages} m ORDER BY m.transaction_id DESC LIMIT 1) newest
+     WHERE newest.xid >= pg_snapshot_xmax(pg_current_snapshot()))`
+
+	// ReadLog reads a log past a position, in the order and with the caution of its subscriber.
+	//
+	// Arguments: transaction id, offset, how many rows.
+	ReadLog = `SELECT m."offset", m.transaction_id::text, m.uuid::text, coalesce({payload}, ''::bytea), coalesce(m.metadata::text, '{}')
+  FROM {messages} m
+ WHERE (m.transaction_id, m."offset") > ($1::text::xid8, $2::bigint)
+   AND m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+ ORDER BY m.transaction_id, m."offset" LIMIT $3::bigint`
+
+	// AdvanceLog moves the position of a consumer group.
+	//
+	// Arguments: consumer group, transaction id, offset.
+	AdvanceLog = `UPDATE {offsets} SET last_processed_transaction_id = $2::text::xid8, offset_acked = $3::bigint WHERE consumer_group = $1::text`
+
+	// CountLog counts what lies past the position of a consumer group; that of one that never read is the beginning.
+	//
+	// Arguments: consumer group.
+	CountLog = `SELECT count(*) FROM {messages} m
+ WHERE (m.transaction_id, m."offset") > (
+       coalesce((SELECT p.last_processed_transaction_id FROM {offsets} p WHERE p.consumer_group = $1::text), '0'::xid8),
+       coalesce((SELECT p.offset_acked FROM {offsets} p WHERE p.consumer_group = $1::text), 0))`
+
+	// ReadQueue reads and locks rows of a queue that nobody has acked, past an offset.
+	//
+	// Arguments: offset, how many rows.
+	ReadQueue = `SELECT m."offset", '', m.uuid::text, coalesce({payload}, ''::bytea), coalesce(m.metadata::text, '{}')
+  FROM {messages} m WHERE NOT m.acked AND m."offset" > $1::bigint ORDER BY m."offset" LIMIT $2::bigint FOR UPDATE`
+
+	// AckQueue marks rows of a queue.
+	//
+	// Arguments: offsets.
+	AckQueue = `UPDATE {messages} SET acked = true WHERE "offset" = ANY ($1::bigint[])`
+
+	// CountUnacked counts what nobody has acked.
+	CountUnacked = `SELECT count(*) FROM {messages} m WHERE NOT m.acked`
+
+	// WriteLog and WriteQueue write messages as watermill-sql's publisher does, in the order of the arrays.
+	//
+	// Arguments: uuids, payloads, metadata (JSON text).
+	WriteLog = `INSERT INTO {messages} (uuid, payload, metadata, transaction_id)
+SELECT m.uuid, {payload}, m.metadata::json, pg_current_xact_id()` + fromArrays
+
+	WriteQueue = `INSERT INTO {messages} (uuid, payload, metadata)
+SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
+
+	fromArrays = ` FROM unnest($1::text[], $2::bytea[], $3::text[]) AS m(uuid, payload, metadata)`
+
+	// PayloadType returns the type of the payload of a table of the user's. All that is in braces below is the user's SQL.
+	PayloadType = `SELECT pg_typeof((SELECT {payload} FROM {table} m LIMIT 0))::text`
+
+	// ReadOwn reads and locks rows of a table of the user's past an ID.
+	//
+	// Arguments: ID as text or NULL, how many rows.
+	ReadOwn = `SELECT m.{id}::text, coalesce({uuid}::text, ''), coalesce({topic}::text, ''), coalesce({key}::text, ''),
+       coalesce({payload}, ''::bytea),
+       (SELECT coalesce(jsonb_object_agg(e.key, e.value) FILTER (WHERE e.value IS NOT NULL), '{}') FROM jsonb_each_text({metadata}::jsonb) e)::text,
+       coalesce(extract(epoch FROM CASE WHEN {due} < '9999-12-30 00:00Z' THEN {due} WHEN {due} IS NOT NULL THEN '9999-12-30 00:00Z' END)::float8, -1)
+  FROM {table} m WHERE {pending} AND ($1::text IS NULL OR m.{id} > $1::text::{id_type})
+ ORDER BY m.{id} LIMIT $2::bigint FOR UPDATE OF m`
+
+	// MarkOwn and DeleteOwn say of rows of a table of the user's that they are sent.
+	//
+	// Arguments: IDs as text.
+	MarkOwn   = `UPDATE {table} m SET {assignments} WHERE m.{id} = ANY ($1::text[]::{id_type}[])`
+	DeleteOwn = `DELETE FROM {table} m WHERE m.{id} = ANY ($1::text[]::{id_type}[])`
+
+	// CountOwn counts what is pending in a table of the user's.
+	CountOwn = `SELECT count(*) FROM {table} m WHERE {pending}`
+
+	// BuryMessage writes a message that is dead from the start.
+	//
+	// Arguments: uuid, topic, payload, why.
+	BuryMessage = `INSERT INTO {outbox} (uuid, topic, payload, dead_at, last_error)
+VALUES ($1::text, $2::text, $3::bytea, clock_timestamp(), $4::text)`
+
+	// LiveForwarders lists forwarders of the outbox that have not ended, or whose lease has not run out.
+	LiveForwarders = `SELECT f.name FROM {forwarders} f WHERE f.expires_at > clock_timestamp() ORDER BY f.name LIMIT 10`
+
+	// ReadPending reads and locks messages that are not settled, past an id, with the time that each is delayed to.
+	//
+	// Arguments: id, whether those are wanted that are not due yet, how many rows.
+	ReadPending = `SELECT o.id, o.uuid, o.topic, o.key, o.payload, o.metadata::text,
+       CASE WHEN o.attempts = 0 AND o.due_at > clock_timestamp()
+            THEN to_char(least(o.due_at, timestamptz '9999-12-30 00:00Z') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') ELSE '' END
+  FROM {outbox} o
+ WHERE o.id > $1::bigint AND o.published_at IS NULL AND o.dead_at IS NULL
+   AND ($2::bool OR o.due_at IS NULL OR o.attempts > 0 OR o.due_at <= clock_timestamp())
+ ORDER BY o.id LIMIT $3::bigint FOR UPDATE`
+
+	// DeleteRows deletes messages.
+	//
+	// Arguments: ids.
+	DeleteRows = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])`
+
+	// CountPending counts messages that are not settled.
+	CountPending = `SELECT count(*) FROM {outbox} o WHERE o.published_at IS NULL AND o.dead_at IS NULL`
+)

@@ -1,0 +1,171 @@
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// rows are those of a table of watermill-sql.
+type rows struct {
+	watermillTable
+	envelopes *envelopes
+	dryRun    bool
+	last      item // that was read
+}
+
+func (r *rows) count(ctx context.Context, q drive.Querier, statement string, args ...any) (n int64, err error) {
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&n) }, r.fill.Replace(statement), args...)
+	return n, err
+}
+
+// read returns the messages in the rows of a statement.
+func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args ...any) (items []item, err error) {
+	err = drive.Collect(ctx, q, func(found drive.Rows) error {
+		var it item
+		var uuid, metadata string
+		var payload []byte
+		if err := found.Scan(&it.id, &it.xid, &uuid, &payload, &metadata); err != nil {
+			return err
+		}
+		it.row = fmt.Sprintf("row with offset %d, uuid %q", it.id, uuid)
+		it.raw = message.NewMessage(uuid, payload)
+		it.err = json.Unmarshal([]byte(metadata), &it.raw.Metadata)
+		items = append(items, it)
+		return nil
+	}, r.reading(statement), args...)
+	for i := range items {
+		it := &items[i]
+		if it.err == nil {
+			it.topic, it.msg, it.err = r.envelopes.open(it.raw)
+		}
+		if it.err == nil {
+			keepDelay(it.msg, it.raw.Metadata)
+		} else {
+			it.err = fmt.Errorf("%w (WatermillConfig.Marshaler must be the one that wrote it; BuryUnreadable makes such rows dead messages)", it.err)
+		}
+		r.last = *it
+	}
+	return items, err
+}
+
+// keepDelay gives a message the delay of its row, unless it has one of its own.
+func keepDelay(msg *message.Message, row message.Metadata) {
+	if msg.Metadata[delay.DelayedUntilKey] != "" || msg.Metadata[delay.DelayedForKey] != "" {
+		return
+	}
+	for _, k := range []string{delay.DelayedUntilKey, delay.DelayedForKey} {
+		if v := row[k]; v != "" && v != atOnce {
+			msg.Metadata[k] = v
+		}
+	}
+}
+
+// atOnce is the time to which a row is delayed that is not delayed, in a queue that takes no row without a time.
+const atOnce = "1970-01-01T00:00:00Z"
+
+// log is a table of DefaultPostgreSQLSchema.
+type log struct {
+	rows
+	group string
+}
+
+var _ side = (*log)(nil)
+
+// check refuses a log of which nobody can say what is pending.
+func (l *log) check(ctx context.Context, db *core.DB) error {
+	foreign := false
+	err := drive.Collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&foreign) }, l.fill.Replace(sqltext.LogIsForeign))
+	if err != nil {
+		return err
+	}
+	if foreign {
+		return errForeign
+	}
+	var groups []string
+	err = drive.Collect(ctx, db, func(rows drive.Rows) error {
+		var g string
+		err := rows.Scan(&g)
+		groups = append(groups, g)
+		return err
+	}, l.fill.Replace(sqltext.LogGroups))
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if g == l.group {
+			return nil
+		}
+	}
+	if len(groups) > 0 {
+		return fmt.Errorf("WatermillConfig.ConsumerGroup: %q has never read, so all that the table holds would be sent again: the groups that have are %q", l.group, groups)
+	}
+	return nil
+}
+
+func (l *log) pending(ctx context.Context, q drive.Querier) (int64, error) {
+	return l.count(ctx, q, sqltext.CountLog, l.group)
+}
+
+func (l *log) take(ctx context.Context, q drive.Querier, limit int) ([]item, error) {
+	at := item{xid: "0"}
+	if l.dryRun && l.last.xid != "" {
+		at = l.last
+	} else if err := l.position(ctx, q, &at); err != nil {
+		return nil, err
+	}
+	return l.read(ctx, q, sqltext.ReadLog, at.xid, at.id, limit)
+}
+
+// position locks the position of the group and returns it. The position of one that has never read is the beginning.
+func (l *log) position(ctx context.Context, q drive.Querier, at *item) error {
+	for range 2 {
+		found := false
+		err := drive.Collect(ctx, q, func(rows drive.Rows) error {
+			found = true
+			return rows.Scan(&at.id, &at.xid)
+		}, l.fill.Replace(sqltext.LogPosition), l.group)
+		if err != nil || found || l.dryRun {
+			return err
+		}
+		if _, err := q.Exec(ctx, l.fill.Replace(sqltext.BeginLog), l.group); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the position of consumer group %q vanishes as soon as it is written", l.group)
+}
+
+func (l *log) done(ctx context.Context, q drive.Querier, taken []item) error {
+	last := taken[len(taken)-1]
+	_, err := q.Exec(ctx, l.fill.Replace(sqltext.AdvanceLog), l.group, last.xid, last.id)
+	return err
+}
+
+// queue is a table of PostgreSQLQueueSchema.
+type queue struct{ rows }
+
+var _ side = (*queue)(nil)
+
+func (u *queue) pending(ctx context.Context, q drive.Querier) (int64, error) {
+	return u.count(ctx, q, sqltext.CountUnacked)
+}
+
+func (u *queue) take(ctx context.Context, q drive.Querier, limit int) ([]item, error) {
+	return u.read(ctx, q, sqltext.ReadQueue, u.last.id, limit)
+}
+
+func (u *queue) done(ctx context.Context, q drive.Querier, taken []item) error {
+	ids := make([]int64, len(taken))
+	for i, it := range taken {
+		ids[i] = it.id
+	}
+	_, err := q.Exec(ctx, u.fill.Replace(sqltext.AckQueue), ids)
+	return err
+}

@@ -1,0 +1,193 @@
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// TableConfig says how an outbox table of one's own is read. Pending, Done and the fields of Columns are SQL that becomes part of
+// the statements as it is: write them into the program, and take them from nobody else. Where a column of the table is meant
+// that the move has a name for as well, write m. in front of it.
+type TableConfig struct {
+	// Table is its name as in SQL. Required.
+	Table string
+	// ID is the column that identifies a row and puts the rows in order: a name, not an expression. Default "id".
+	ID string
+	// Pending is the condition of rows that are not sent yet, such as "sent_at IS NULL". Required.
+	Pending string
+	// Done is what makes a row one that was sent: the assignments of an UPDATE, such as "sent_at = now()", or "DELETE".
+	// Required.
+	Done    string
+	Columns Columns
+
+	// BatchSize, DryRun and Progress are those of WatermillConfig.
+	BatchSize int
+	DryRun    bool
+	Progress  func(ctx context.Context, r Result)
+}
+
+// Columns are expressions over the columns of a row, most often just their names.
+type Columns struct {
+	// UUID identifies the message, and should be what the relay has sent as its identity; default: a new one.
+	UUID string
+	// Topic is where it goes. Required; a constant is written as in SQL, "'orders'".
+	Topic string
+	// Key is the ordering key; default: what the publisher finds.
+	Key string
+	// Payload is the payload. Required. What is not bytea is sent as its text.
+	Payload string
+	// Metadata is a JSON object. Values that are no strings become their JSON text; null is left out. Default: none.
+	Metadata string
+	// DueAt is the time to which the message is delayed, a timestamptz or NULL; default: none.
+	DueAt string
+}
+
+// FromTable moves what the relay of a home-made outbox table has not sent yet into the outbox of pub, in the order of the IDs.
+// Stop the relay first: it does not know which rows are locked. It returns errors as FromWatermill does, and is called again in
+// the same way.
+func FromTable(ctx context.Context, pub *outbox.Publisher, cfg TableConfig) (Result, error) {
+	r, err := fromTable(ctx, (*core.Publisher)(pub), cfg)
+	if err != nil {
+		return r, fmt.Errorf("from table %s: %w", cfg.Table, err)
+	}
+	return r, nil
+}
+
+func fromTable(ctx context.Context, pub *core.Publisher, cfg TableConfig) (Result, error) {
+	if pub == nil {
+		return Result{}, errNoPublisher
+	}
+	if cfg.ID == "" {
+		cfg.ID = "id"
+	}
+	o := options{batchSize: cfg.BatchSize, dryRun: cfg.DryRun, progress: cfg.Progress}
+	if err := errors.Join(cfg.validate(), o.check("TableConfig")); err != nil {
+		return Result{}, err
+	}
+	t, err := cfg.look(ctx, pub.DB())
+	if err != nil {
+		return Result{}, err
+	}
+	return run(ctx, pub.DB(), o, t, intoOutbox(pub, o))
+}
+
+func (c *TableConfig) validate() error {
+	var errs []error
+	for _, f := range []struct{ field, value, why string }{
+		{"Table", c.Table, "the table"}, {"Pending", c.Pending, `a condition such as "sent_at IS NULL"`},
+		{"Done", c.Done, `what marks a row as sent, such as "sent_at = now()", or "DELETE"`},
+		{"Columns.Topic", c.Columns.Topic, "the column of the topic, or a constant such as \"'orders'\""},
+		{"Columns.Payload", c.Columns.Payload, "the column of the payload"},
+	} {
+		if strings.TrimSpace(f.value) == "" {
+			errs = append(errs, fmt.Errorf("TableConfig.%s is empty: it needs %s", f.field, f.why))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ownTable is a table of the user's.
+type ownTable struct {
+	fill   *strings.Replacer
+	change string // statement that marks rows; "" = none
+	last   string // ID of the row that was read last, as text; "" = none
+}
+
+var _ side = (*ownTable)(nil)
+
+// look finds out what the expressions are, which also finds mistakes in them.
+func (c *TableConfig) look(ctx context.Context, db *core.DB) (*ownTable, error) {
+	name, columns, err := describe(ctx, db, c.Table)
+	if err != nil {
+		return nil, fmt.Errorf("TableConfig.Table: %w", err)
+	}
+	id := columns[c.ID]
+	if id == "" {
+		return nil, fmt.Errorf("TableConfig.ID: the table has no column %q", c.ID)
+	}
+	t := &ownTable{}
+	or := func(expr, def string) string {
+		if expr == "" {
+			return def
+		}
+		return "(" + expr + ")"
+	}
+	fill := []string{
+		"{table}", name, "{id}", sqltext.Quote(c.ID), "{id_type}", id, "{pending}", "(" + c.Pending + ")", "{assignments}", c.Done,
+		"{uuid}", or(c.Columns.UUID, "''"), "{topic}", or(c.Columns.Topic, ""), "{key}", or(c.Columns.Key, "''"),
+		"{metadata}", or(c.Columns.Metadata, "NULL"), "{due}", or(c.Columns.DueAt, "NULL") + "::timestamptz",
+	}
+	t.fill = strings.NewReplacer(append(fill, "{payload}", or(c.Columns.Payload, ""))...)
+	kind := ""
+	err = drive.Collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&kind) }, t.fill.Replace(sqltext.PayloadType))
+	if err != nil {
+		return nil, fmt.Errorf("TableConfig.Columns.Payload: %w", err)
+	}
+	t.fill = strings.NewReplacer(append(fill, "{payload}", asBytes(or(c.Columns.Payload, ""), kind))...)
+	t.change = sqltext.MarkOwn
+	if strings.EqualFold(strings.TrimSpace(c.Done), "DELETE") {
+		t.change = sqltext.DeleteOwn
+	}
+	return t, nil
+}
+
+func (t *ownTable) pending(ctx context.Context, q drive.Querier) (n int64, err error) {
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&n) }, t.fill.Replace(sqltext.CountOwn))
+	return n, err
+}
+
+func (t *ownTable) take(ctx context.Context, q drive.Querier, limit int) (items []item, err error) {
+	var after any
+	if t.last != "" {
+		after = t.last
+	}
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
+		var it item
+		var id, uuid, key, metadata string
+		var due float64
+		var payload []byte
+		if err := rows.Scan(&id, &uuid, &it.topic, &key, &payload, &metadata, &due); err != nil {
+			return err
+		}
+		it.row, t.last = fmt.Sprintf("row with %s %s", "ID", id), id
+		it.raw = message.NewMessage(id, payload)
+		if uuid == "" {
+			uuid = watermill.NewUUID()
+		}
+		it.msg = message.NewMessage(uuid, payload)
+		it.err = json.Unmarshal([]byte(metadata), &it.msg.Metadata)
+		if key != "" {
+			outbox.SetKey(it.msg, key)
+		}
+		if due >= 0 {
+			outbox.SetDueAt(it.msg, time.UnixMicro(int64(due*1e6)))
+		}
+		items = append(items, it)
+		return nil
+	}, t.fill.Replace(sqltext.ReadOwn), after, limit)
+	return items, err
+}
+
+func (t *ownTable) done(ctx context.Context, q drive.Querier, taken []item) error {
+	ids := make([]string, len(taken))
+	for i, it := range taken {
+		ids[i] = it.raw.UUID
+	}
+	n, err := q.Exec(ctx, t.fill.Replace(t.change), ids)
+	if err == nil && n != int64(len(ids)) {
+		err = fmt.Errorf("%d rows changed, not %d: TableConfig.ID must be unique", n, len(ids))
+	}
+	return err
+}

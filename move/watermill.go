@@ -1,0 +1,182 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	wforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// WatermillConfig says where the messages of Watermill's forwarder are: in which tables of watermill-sql, v3 or v4. The zero value
+// means those that the forwarder and watermill-sql have by default.
+type WatermillConfig struct {
+	// Topic is the forwarder's topic, ForwarderTopic over there; default "forwarder_topic".
+	Topic string
+	// MessagesTable and OffsetsTable are names as in SQL, quoted where they must be; default "watermill_" and
+	// "watermill_offsets_" with the topic, as watermill-sql calls them. A queue has no table of offsets.
+	MessagesTable, OffsetsTable string
+	// ConsumerGroup is that of the forwarder's subscriber, whose position says what is pending; default "", as over there.
+	ConsumerGroup string
+	// Marshaler is that of the envelopes; default JSON, as over there.
+	Marshaler wforwarder.Marshaler
+	// BuryUnreadable turns rows that hold no envelope, or a message that the outbox refuses, into dead messages under the
+	// forwarder's topic, with the reason; default: such a row ends the move. Only FromWatermill reads it.
+	BuryUnreadable bool
+
+	// BatchSize is how many messages are moved in one transaction, and held in memory; default 500.
+	BatchSize int
+	// DryRun reads and checks everything and moves nothing.
+	DryRun bool
+	// Progress, if not nil, is called after each batch, with what was moved so far.
+	Progress func(ctx context.Context, r Result)
+}
+
+func (c *WatermillConfig) setDefaults() {
+	if c.Topic == "" {
+		c.Topic = wforwarderTopic
+	}
+	if c.MessagesTable == "" {
+		c.MessagesTable = sqltext.Quote("watermill_" + c.Topic)
+	}
+	if c.OffsetsTable == "" {
+		c.OffsetsTable = sqltext.Quote("watermill_offsets_" + c.Topic)
+	}
+}
+
+const wforwarderTopic = "forwarder_topic" // Watermill keeps the name to itself
+
+func (c *WatermillConfig) options() (options, error) {
+	o := options{batchSize: c.BatchSize, dryRun: c.DryRun, progress: c.Progress}
+	if c.BuryUnreadable {
+		o.bury = c.Topic
+	}
+	return o, o.check("WatermillConfig")
+}
+
+// FromWatermill moves what Watermill's forwarder has not sent yet into the outbox of pub, whose Key gives the messages their
+// keys. The forwarder over there may run or not, and may be stopped for good once it has nothing left. It returns when it
+// has caught up, or an error of the database, of the context, or one that names the row or the field at fault. Call it again after
+// any error, and after outbox.ErrCommitUnknown too: nothing is moved twice.
+func FromWatermill(ctx context.Context, pub *outbox.Publisher, cfg WatermillConfig) (Result, error) {
+	r, err := fromWatermill(ctx, (*core.Publisher)(pub), cfg)
+	if err != nil {
+		return r, fmt.Errorf("from Watermill: %w", err)
+	}
+	return r, nil
+}
+
+func fromWatermill(ctx context.Context, pub *core.Publisher, cfg WatermillConfig) (Result, error) {
+	if pub == nil {
+		return Result{}, errNoPublisher
+	}
+	cfg.setDefaults()
+	o, err := cfg.options()
+	if err != nil {
+		return Result{}, err
+	}
+	envelopes, err := newEnvelopes(cfg.Marshaler)
+	if err != nil {
+		return Result{}, err
+	}
+	table, err := cfg.look(ctx, pub.DB())
+	if err != nil {
+		return Result{}, err
+	}
+	rows := rows{watermillTable: table, envelopes: envelopes, dryRun: cfg.DryRun}
+	if table.queue {
+		return run(ctx, pub.DB(), o, &queue{rows: rows}, intoOutbox(pub, o))
+	}
+	log := &log{rows: rows, group: cfg.ConsumerGroup}
+	if err := log.check(ctx, pub.DB()); err != nil {
+		return Result{}, err
+	}
+	return run(ctx, pub.DB(), o, log, intoOutbox(pub, o))
+}
+
+// watermillTable is a table of watermill-sql as it was found.
+type watermillTable struct {
+	queue   bool // else it is a log
+	delays  bool // its subscriber waits until a row is due, and takes no row without a time
+	payload string
+	fill    *strings.Replacer
+}
+
+// look finds out what the tables are.
+func (c *WatermillConfig) look(ctx context.Context, db *core.DB) (t watermillTable, err error) {
+	messages, columns, err := describe(ctx, db, c.MessagesTable)
+	if err != nil {
+		return t, fmt.Errorf("WatermillConfig.MessagesTable: %w", err)
+	}
+	t.payload, t.queue = columns["payload"], columns["acked"] != ""
+	if t.payload == "" || columns["offset"] == "" || !t.queue && columns["transaction_id"] == "" {
+		return t, fmt.Errorf("WatermillConfig.MessagesTable: %s is no table of watermill-sql: that has the columns offset, uuid, payload, metadata, "+
+			"and transaction_id or acked", c.MessagesTable)
+	}
+	names := []string{"{messages}", messages}
+	if t.queue {
+		err = drive.Collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&t.delays) }, sqltext.QueueDelays, messages)
+	} else {
+		offsets, _, err := describe(ctx, db, c.OffsetsTable)
+		if err != nil {
+			return t, fmt.Errorf("WatermillConfig.OffsetsTable: %w: it says what is pending; where none ever subscribed, start Watermill's forwarder once", err)
+		}
+		names = append(names, "{offsets}", offsets)
+	}
+	t.fill = strings.NewReplacer(names...)
+	return t, err
+}
+
+func describe(ctx context.Context, db *core.DB, table string) (name string, columns map[string]string, err error) {
+	columns = map[string]string{}
+	err = drive.Collect(ctx, db, func(rows drive.Rows) error {
+		var column, kind string
+		err := rows.Scan(&name, &column, &kind)
+		columns[column] = kind
+		return err
+	}, sqltext.DescribeTable, table)
+	if err == nil && name == "" {
+		err = fmt.Errorf("there is no table %s in this database: check the name and the search_path", table)
+	}
+	return name, columns, err
+}
+
+// reading is a statement in which the payload of a row is bytea.
+func (t watermillTable) reading(statement string) string {
+	return t.fill.Replace(strings.ReplaceAll(statement, "{payload}", asBytes("m.payload", t.payload)))
+}
+
+// asBytes is an expression of some type as bytea. What is JSON or text is UTF-8 to the client whatever the server keeps it as.
+func asBytes(expr, kind string) string {
+	if kind == "bytea" {
+		return expr
+	}
+	return "convert_to((" + expr + ")::text, 'UTF8')"
+}
+
+// bury writes a message that is dead from the start.
+func bury(ctx context.Context, db *core.DB, o options, it item, why error) error {
+	if o.dryRun {
+		return nil
+	}
+	q, err := db.Tx(ctx)
+	if err != nil {
+		return err
+	}
+	payload := []byte(it.raw.Payload)
+	if payload == nil {
+		payload = []byte{}
+	}
+	_, err = q.Exec(ctx, db.Render(sqltext.BuryMessage), it.raw.UUID, it.topic, payload, text.OfError(why))
+	return err
+}
+
+var errForeign = errors.New("the table holds transaction ids that this server has not handed out yet, so it was restored here from another " +
+	"server, and watermill-sql delivers nothing of it: see docs/moving.md, \"After a restore\"")
