@@ -13,6 +13,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // Config configures a Forwarder. The zero value is ready for use.
@@ -63,6 +64,12 @@ type Config struct {
 	// MinDeadAge is how old a message must be to die of its attempts, so that an outage that nobody
 	// classified kills nothing; default 1 h, -1 no age.
 	MinDeadAge time.Duration
+	// DeadLetterTopic, if set, gets a copy of each message that dies, written to the outbox in the transaction in which it dies: the
+	// payload as it was, and metadata that says which message it was and why it died, under the names that package middleware
+	// gives a dead letter. It has a UUID of its own and no key. The message stays in the outbox, dead, as without a letter. A
+	// letter that dies has none. With Topics, put this one among them, or have another forwarder take it. The role needs what
+	// schema.Roles grants a writer as well.
+	DeadLetterTopic string
 	// HoldDead keeps later messages of a key waiting behind a dead one until somebody requeues or deletes it;
 	// default: they go on.
 	HoldDead bool
@@ -164,6 +171,9 @@ func (c *Config) validate(config string) error {
 		if len(c.Topics) > 0 && !slices.Contains(c.Topics, topic) {
 			bad("Routes[%q] is not among Topics", topic)
 		}
+	}
+	if len(c.DeadLetterTopic) > core.MaxTopicBytes || !text.Storable(c.DeadLetterTopic) {
+		bad("DeadLetterTopic must be UTF-8 without NUL, of at most %d bytes", core.MaxTopicBytes)
 	}
 	if slices.Contains(c.Topics, "") {
 		bad("Topics holds an empty topic")

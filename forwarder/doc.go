@@ -104,7 +104,8 @@
 // charges nothing, and sends one trial message after a while. Rejected charges an attempt and holds the key until the
 // next one. Permanent makes the message dead at once. A key is held by the rows that wait for another attempt: that is
 // derived from attempts > 0, not stored, and whoever takes a lane reads it from there before the first read. After
-// MaxAttempts, and at least MinDeadAge old, a message is dead.
+// MaxAttempts, and at least MinDeadAge old, a message is dead. The statement that marks it so also writes its dead letter, if
+// Config.DeadLetterTopic is set: neither is there without the other.
 //
 // # Maintenance (maintain.go, recheck.go)
 //

@@ -90,7 +90,7 @@ const (
 type statements struct {
 	fetch, fetchRange, fetchMore, fetchRangeMore                                               string
 	beginLife, writers, loadHeads, sweep, pending, clean                                       string
-	settlePublished, settleSpan, settleUnlocked, settleFailed                                  string
+	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite                        string
 	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
 	leave, forget, pause, held                                                                 string
 }
@@ -136,13 +136,16 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		writers: t.Render(sqltext.Writers), loadHeads: t.Render(sqltext.LoadHeads), sweep: t.Render(sqltext.Sweep),
 		pending:         t.Render(sqltext.Pending),
 		settlePublished: t.Render(sqltext.SettlePublished), settleSpan: t.Render(sqltext.SettleSpan), settleUnlocked: t.Render(sqltext.SettleUnlocked),
-		settleFailed: t.Render(sqltext.SettleFailed),
-		clean:        t.Render(sqltext.CleanPublished),
-		lock:         t.Render(sqltext.LockForwarders), announce: t.Render(sqltext.AnnounceForwarder), ahead: t.Render(sqltext.ForwardersAhead),
+		settleFailed: t.Render(sqltext.SettleFailed), mayWrite: t.Render(sqltext.MayWrite),
+		clean: t.Render(sqltext.CleanPublished),
+		lock:  t.Render(sqltext.LockForwarders), announce: t.Render(sqltext.AnnounceForwarder), ahead: t.Render(sqltext.ForwardersAhead),
 		join: t.Render(sqltext.JoinForwarders), createLanes: t.Render(sqltext.CreateLanes),
 		heartbeat: t.Render(sqltext.Heartbeat), members: t.Render(sqltext.Members), lanes: t.Render(sqltext.Lanes),
 		take: t.Render(sqltext.TakeLanes), retake: t.Render(sqltext.RetakeLanes), release: t.Render(sqltext.ReleaseLanes),
 		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics), held: t.Render(sqltext.HeldTopics),
+	}
+	if cfg.DeadLetterTopic != "" {
+		e.sql.settleFailed = t.Render(sqltext.SettleFailedLetters)
 	}
 	if cfg.Retention == -1 {
 		e.sql.settlePublished, e.sql.settleSpan = t.Render(sqltext.SettlePublishedDelete), t.Render(sqltext.SettleSpanDelete)

@@ -19,6 +19,9 @@ func (e *engine) prepare(ctx context.Context) error {
 	if err := schema.Check(checkCtx, (*outbox.DB)(e.db)); err != nil {
 		return err
 	}
+	if err := e.mayWriteLetters(checkCtx); err != nil {
+		return err
+	}
 	if err := e.hold(ctx); err != nil { // before anything is read
 		return err
 	}

@@ -204,6 +204,10 @@ func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ boo
 	if mostAttempts < 0 {
 		mostAttempts = 1 << 40
 	}
+	args := []any{e.cfg.Scope, e.owner, ids, lanes, epochs, attempts, delays, errs, permanent, mostAttempts, minAge, uuids}
+	if e.cfg.DeadLetterTopic != "" {
+		args = append(args, e.cfg.DeadLetterTopic, e.cfg.Name)
+	}
 	answers := make(map[int64]string, n)
 	err = drive.Collect(ctx, e.db, func(rows drive.Rows) error {
 		var id int64
@@ -211,7 +215,7 @@ func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ boo
 		err := rows.Scan(&id, &answer)
 		answers[id] = answer
 		return err
-	}, e.sql.settleFailed, e.cfg.Scope, e.owner, ids, lanes, epochs, attempts, delays, errs, permanent, mostAttempts, minAge, uuids)
+	}, e.sql.settleFailed, args...)
 	end := observe.SettleEnd{Duration: time.Since(begun), Err: err}
 	outcomes := make([]board.Outcome, 0, n)
 	for _, f := range failed {
@@ -236,6 +240,9 @@ func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ boo
 		return nil, fmt.Errorf("settle %d failed: %w", n, err)
 	}
 	e.settled(nil, outcomes)
+	if end.Dead > 0 && e.cfg.DeadLetterTopic != "" {
+		e.db.Wake()
+	}
 	return locked, nil
 }
 

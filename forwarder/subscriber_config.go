@@ -22,20 +22,21 @@ type SubscriberConfig struct {
 	// CloseTimeout is how long the end of a subscription waits for the acks of what was delivered; default 5 s.
 	CloseTimeout time.Duration
 
-	Name           string
-	Concurrency    int // deliveries without an ack
-	ReadAhead      int
-	PollInterval   time.Duration
-	DisableListen  bool
-	QueryTimeout   time.Duration
-	LeaseTTL       time.Duration
-	Backoff        outbox.Backoff // after a nack
-	MaxAttempts    int
-	MinDeadAge     time.Duration
-	HoldDead       bool
-	Retention      time.Duration // of what was acked
-	InboxRetention time.Duration
-	CleanInterval  time.Duration
+	Name            string
+	Concurrency     int // deliveries without an ack
+	ReadAhead       int
+	PollInterval    time.Duration
+	DisableListen   bool
+	QueryTimeout    time.Duration
+	LeaseTTL        time.Duration
+	Backoff         outbox.Backoff // after a nack
+	MaxAttempts     int
+	MinDeadAge      time.Duration
+	DeadLetterTopic string // which a forwarder, or another subscription, must take
+	HoldDead        bool
+	Retention       time.Duration // of what was acked
+	InboxRetention  time.Duration
+	CleanInterval   time.Duration
 }
 
 // config is that of the engine, with its defaults.
@@ -44,7 +45,7 @@ func (c SubscriberConfig) config() (Config, error) {
 		Name: c.Name, Concurrency: c.Concurrency, ReadAhead: c.ReadAhead, PollInterval: c.PollInterval,
 		DisableListen: c.DisableListen, PublishTimeout: c.AckTimeout, QueryTimeout: c.QueryTimeout, LeaseTTL: c.LeaseTTL,
 		CloseTimeout: c.CloseTimeout, Backoff: c.Backoff, MaxAttempts: c.MaxAttempts, MinDeadAge: c.MinDeadAge,
-		HoldDead: c.HoldDead, Retention: c.Retention, InboxRetention: c.InboxRetention, CleanInterval: c.CleanInterval,
+		DeadLetterTopic: c.DeadLetterTopic, HoldDead: c.HoldDead, Retention: c.Retention, InboxRetention: c.InboxRetention, CleanInterval: c.CleanInterval,
 	}
 	fill(&cfg.PublishTimeout, -1)
 	fill(&cfg.CloseTimeout, 5*time.Second)

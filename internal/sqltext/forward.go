@@ -275,7 +275,27 @@ SELECT id FROM {outbox}
 	//
 	// Arguments: scope, owner, ids, lanes, epochs, attempts, delays in seconds, errors, permanent,
 	// most attempts, minimum age in seconds, uuids with their generations.
-	SettleFailed = `WITH fence AS MATERIALIZED (
+	SettleFailed = settleFailed + failedAnswers
+
+	// SettleFailedLetters is SettleFailed that also writes a dead letter for each message that dies, but for letters
+	// themselves. A letter has no key, because HoldDead may hold that of its message. It has a UUID of its own, because
+	// brokers and inboxes deduplicate by it. A delay and a generation were those of the message.
+	//
+	// Arguments: those of SettleFailed; topic of the letters, name of the forwarder.
+	SettleFailedLetters = settleFailed + `, letters AS (
+    INSERT INTO {outbox} (uuid, topic, payload, metadata)
+    SELECT gen_random_uuid()::text, $13::text, o.payload,
+           (o.metadata - '{_watermill_delayed_until,_watermill_delayed_for,outbox_generation}'::text[]) || jsonb_build_object(
+               'uuid_poisoned', o.uuid, 'topic_poisoned', o.topic, 'reason_poisoned', f.error,
+               'service_poisoned', $1::text, 'handler_poisoned', $14::text, 'subscriber_poisoned', 'outbox')
+      FROM settled s JOIN failed f ON f.id = s.id JOIN {outbox} o ON o.id = s.id
+     WHERE s.dead AND o.topic <> $13::text
+)` + failedAnswers
+
+	// MayWrite says whether the role of the connection may write messages.
+	MayWrite = `SELECT has_any_column_privilege({outbox_text}::regclass, 'INSERT') AND has_sequence_privilege({outbox_id_seq_text}::regclass, 'USAGE')`
+
+	settleFailed = `WITH fence AS MATERIALIZED (
     SELECT l.lane, l.epoch FROM {lanes} l
      WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = ANY ($4::bigint[]::smallint[]) FOR SHARE
 ), failed AS MATERIALIZED (
@@ -297,7 +317,9 @@ SELECT id FROM {outbox}
       FROM failed f JOIN free ON free.id = f.id
      WHERE o.id = f.id
     RETURNING o.id, o.dead_at IS NOT NULL AS dead
-)
+)`
+
+	failedAnswers = `
 SELECT s.id, CASE WHEN s.dead THEN 'dead' ELSE 'waiting' END FROM settled s
 UNION ALL
 SELECT f.id, CASE WHEN o.uuid || coalesce('/' || (o.metadata->>'outbox_generation'), '') <> f.uuid THEN 'waiting'
