@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,10 +62,16 @@ var promisesOfHandlers = []promise{
 	}},
 	{"copies at once are handled once", func(t *testing.T, s subject) {
 		var calls atomic.Int32
+		var begun sync.WaitGroup
+		begun.Add(8)
 		msg, ended := newMessage("a"), make(chan error)
 		for range 8 {
 			go func() {
-				_, err := outboxtest.Handle(t, s.db, counting(&calls, answering), msg.Copy(), middleware.StackConfig{})
+				begun.Done()
+				_, err := outboxtest.Handle(t, s.db, counting(&calls, func(msg *message.Message) ([]*message.Message, error) {
+					begun.Wait()
+					return answering(msg)
+				}), msg.Copy(), middleware.StackConfig{})
 				ended <- err
 			}()
 		}

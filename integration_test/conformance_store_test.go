@@ -3,9 +3,15 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -72,17 +78,35 @@ var promisesOfStores = []promise{
 	}},
 	{"an insertion waits for another of the same message", func(t *testing.T, s subject) {
 		store := s.store(t, inbox.StoreConfig{})
+		const twins = 8
 		results := make(chan inbox.StoreResult)
 		for _, commit := range []bool{false, true} {
-			id := map[bool]string{true: "kept", false: "undone"}[commit]
-			end := openTx(t, handle{db: s.db}, func(ctx context.Context) error { _, err := store.Enqueue(ctx, item("twin", id)); return err })
-			go func() {
-				stored, err := store.Enqueue(t.Context(), item("twin", id))
-				assert.NoError(t, err)
-				results <- stored[0].Result
-			}()
+			twin := item("twin", fmt.Sprint(commit))
+			end := openTx(t, handle{db: s.db}, func(ctx context.Context) error { _, err := store.Enqueue(ctx, twin); return err })
+			var begun sync.WaitGroup
+			begun.Add(twins)
+			for range twins {
+				go func() {
+					begun.Done()
+					stored, err := store.Enqueue(t.Context(), twin)
+					assert.NoError(t, err)
+					results <- stored[0].Result
+				}()
+			}
+			begun.Wait()
 			end(commit)
-			assert.Equal(t, map[bool]inbox.StoreResult{true: inbox.Updated, false: inbox.New}[commit], <-results)
+			count := map[inbox.StoreResult]int{}
+			for range twins {
+				count[<-results]++
+			}
+			want := map[inbox.StoreResult]int{inbox.Updated: twins}
+			if !commit {
+				want = map[inbox.StoreResult]int{inbox.New: 1, inbox.Updated: twins - 1}
+			}
+			// A copy is Busy to those who see it while another one touches it.
+			count[inbox.Updated] += count[inbox.Busy]
+			delete(count, inbox.Busy)
+			assert.Equal(t, want, count, "committed: %v", commit)
 		}
 	}},
 	{"an owner who lost its lease changes nothing", func(t *testing.T, s subject) {
@@ -135,6 +159,38 @@ var promisesOfStores = []promise{
 		require.NoError(t, <-ended)
 		s.leaves(t, "plain", "shaky", "poison is dead: poison message: the handler failed")
 		assert.Equal(t, 2, got(t, store, inbox.ID{Source: "work", MessageID: "shaky"}).Attempt)
+	}},
+	{"a webhook and a broker store a message once", func(t *testing.T, s subject) {
+		store := s.store(t, inbox.StoreConfig{HashContent: true})
+		ingest, err := inbox.Ingest(store, inbox.IngestConfig{Item: func(msg *message.Message) (inbox.Item, error) {
+			return inbox.Item{ID: inbox.ID{Source: "broker", MessageID: msg.UUID}, Topic: "stored", Payload: msg.Payload}, nil
+		}}, nil)
+		require.NoError(t, err)
+		msg := newMessage("a")
+		for range 2 {
+			require.NoError(t, ingest(msg))
+		}
+		require.ErrorIs(t, ingest(message.NewMessage("", nil)), outbox.ErrPoison)
+		assert.Equal(t, inbox.Processing, got(t, store, inbox.ID{Source: "broker", MessageID: msg.UUID}).State)
+
+		webhook, err := inbox.NewWebhook(store, inbox.WebhookConfig{
+			ConflictOnChange: true, Verify: func(*http.Request, []byte) error { return nil },
+			Item: func(r *http.Request, body []byte) (inbox.Item, error) {
+				return inbox.Item{ID: inbox.ID{Source: "web", MessageID: r.Header.Get("Id")}, Topic: "stored", Payload: body}, nil
+			},
+		}, nil)
+		require.NoError(t, err)
+		for _, step := range []struct {
+			body string
+			want int
+		}{{"a", http.StatusOK}, {"a", http.StatusOK}, {"b", http.StatusConflict}} {
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(step.body))
+			r.Header.Set("Id", "1")
+			w := httptest.NewRecorder()
+			webhook.ServeHTTP(w, r)
+			assert.Equal(t, step.want, w.Code, step.body)
+		}
+		assert.Equal(t, "a", string(got(t, store, inbox.ID{Source: "web", MessageID: "1"}).Payload))
 	}},
 	{"a Subscriber's message is done in the transaction of its handler", func(t *testing.T, s subject) {
 		store := s.store(t, quickStore())
