@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,13 +27,13 @@ func (f *actFlags) bind(a *app, cmd *cobra.Command) {
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only say what would be done")
 	cmd.PreRun = func(*cobra.Command, []string) {
 		if f.actor == "" {
-			f.actor = a.getenv("USER")
-		}
-		if f.actor == "" {
-			f.actor = a.getenv("USERNAME") // of Windows
+			f.actor = a.user()
 		}
 	}
 }
+
+// user is who sits here.
+func (a *app) user() string { return cmp.Or(a.getenv("USER"), a.getenv("USERNAME")) } // the latter on Windows
 
 // confirm asks whether to go on.
 func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/spf13/cobra"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
+)
+
+func (a *app) serve() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Serve the page that shows and repairs all this",
+		Long: `Serve the page that shows and repairs all this, at / of --listen. It lets look, and no more: --act lets whoever comes
+act, and --payloads see what messages carry. It knows no passwords. So on an address that others reach, put a proxy before it that
+does, and name the header in which that says who it is: --actor-header. Then nobody gets in without that header, and acts are
+in their name. The proxy must remove the header from what others send.`,
+		Example: "  outboxctl serve\n  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act",
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
+	flags.StringVar(&f.title, "title", "Outbox", "heading of the page, as the name of the service")
+	flags.BoolVar(&f.act, "act", false, "let requeue, discard, replay, pause and so on")
+	flags.BoolVar(&f.payloads, "payloads", false, "let see payloads")
+	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` in which a proxy says who it is")
+	flags.StringVar(&f.actor, "actor", "", "who acts, for the audit log, without --actor-header (default: USER)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := a.fromEnv(flags, "listen", "title", "act", "payloads", "actor-header"); err != nil {
+			return err
+		}
+		if f.actor == "" {
+			f.actor = a.user()
+		}
+		logger, err := a.logger("text", false)
+		if err != nil {
+			return err
+		}
+		return a.with(cmd.Context(), f.actor, func(ad *admin.Admin) error { return a.runPage(cmd.Context(), ad, f, logger) })
+	}
+	return cmd
+}
+
+type serveFlags struct {
+	listen, title, actorHeader, actor string
+	act, payloads                     bool
+}
+
+func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger watermill.LoggerAdapter) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return err
+	}
+	alone := loopback(listener.Addr().String())
+	if f.actorHeader == "" && !alone && (f.act || f.payloads) {
+		return errors.Join(listener.Close(), usagef("--act and --payloads need --actor-header where others reach the page: %s", f.listen))
+	}
+	page, err := ui.New(ad, ui.Config{Title: f.title, Authorize: f.authorize}, logger)
+	if err != nil {
+		return errors.Join(listener.Close(), err)
+	}
+	var handler http.Handler = page
+	if alone && f.actorHeader == "" {
+		handler = ownHost(page)
+	}
+	a.note("http://%s/", listener.Addr().String())
+	return outbox.Run(ctx, server{listener, handler}, page)
+}
+
+// authorize says what somebody may do.
+func (f serveFlags) authorize(r *http.Request) (ui.Access, error) {
+	access := ui.Access{Actor: f.actor, Act: f.act, Payloads: f.payloads}
+	if f.actorHeader != "" {
+		if access.Actor = r.Header.Get(f.actorHeader); access.Actor == "" {
+			return ui.Access{}, errors.New("there is no header " + f.actorHeader)
+		}
+	}
+	return access, nil
+}
+
+// loopback says whether only this machine reaches an address.
+func loopback(address string) bool {
+	at, err := netip.ParseAddrPort(address)
+	return err == nil && at.Addr().Unmap().IsLoopback()
+}
+
+// ownHost refuses requests to other names: those of a site whose name was made to point here.
+func ownHost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if host = strings.Trim(host, "[]"); host != "localhost" && !loopback(net.JoinHostPort(host, "1")) {
+			http.Error(w, "call it by localhost or 127.0.0.1", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// server is an outbox.Runner.
+type server struct {
+	listener net.Listener
+	handler  http.Handler
+}
+
+func (s server) Run(ctx context.Context) error {
+	h := &http.Server{Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	ended := make(chan error, 1)
+	go func() { ended <- h.Serve(s.listener) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	err := h.Shutdown(end)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = h.Close()
+	}
+	<-ended
+	return err
+}

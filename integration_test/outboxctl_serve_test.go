@@ -1,0 +1,78 @@
+package integration_test
+
+import (
+	"io"
+	"net/http"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestOutboxctlServes has the page look and act for those who may, and for nobody else.
+func TestOutboxctlServes(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fillOutboxctl(t, h)
+	c := ctl{t: t, url: h.url}
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	address := regexp.MustCompile(`http://[0-9.:]+/`)
+	serve := func(args ...string) (get func(path, host string, header ...string) (int, string), end func() ctlResult) {
+		t.Helper()
+		log := &watched{}
+		end = c.start(log, append([]string{"serve"}, args...)...)
+		eventually(t, func() bool { return address.MatchString(log.String()) }, "it says where it is: %s", log)
+		base := address.FindString(log.String())
+		return func(path, host string, header ...string) (int, string) {
+			t.Helper()
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil)
+			require.NoError(t, err)
+			if r.Host = host; host == "" {
+				r.Host = r.URL.Host
+			}
+			if len(header) > 0 {
+				r.Header.Set(header[0], header[1])
+			}
+			answer, err := client.Do(r)
+			require.NoError(t, err)
+			defer answer.Body.Close()
+			body, err := io.ReadAll(answer.Body)
+			require.NoError(t, err)
+			return answer.StatusCode, string(body)
+		}, end
+	}
+
+	get, end := serve("--listen", "127.0.0.1:0", "--title", "Shop <b>")
+	code, body := get("", "")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Contains(t, body, "Shop &lt;b&gt;")
+	code, _ = get("", "localhost")
+	assert.Equal(t, http.StatusOK, code)
+	for _, host := range []string{"evil.example", "evil.example:80", "127.0.0.1.evil.example"} { // a name that was made to point here
+		code, _ = get("", host)
+		assert.Equal(t, http.StatusMisdirectedRequest, code, host)
+	}
+	code, body = get("message?in=outbox&id=3", "")
+	assert.Equal(t, http.StatusOK, code)
+	assert.NotContains(t, body, "&#34;n&#34;")
+	r := end()
+	assert.Zero(t, r.code, r.err)
+
+	get, end = serve("--listen", "127.0.0.1:0", "--actor-header", "X-User", "--payloads")
+	code, _ = get("", "")
+	assert.Equal(t, http.StatusForbidden, code)
+	code, _ = get("", "", "X-User", "carol")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Zero(t, end().code)
+
+	for _, open := range [][]string{{"--act"}, {"--payloads"}} {
+		r = c.run(append([]string{"serve", "--listen", "0.0.0.0:0"}, open...)...)
+		assert.Equal(t, 2, r.code)
+		assert.Contains(t, r.err, "--actor-header")
+	}
+	r = c.run("serve", "--listen", "nowhere")
+	assert.Equal(t, 1, r.code)
+}
