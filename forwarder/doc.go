@@ -28,17 +28,18 @@
 // The engine (engine.go) does what they decide. It calls them in one function, step, which is the only place where its
 // lock is taken; what came of an event is passed on as signals there, and nothing that may wait is called. Its goroutines:
 //
-//	reader      all reads, and loading held keys; on a connection of its own (reader.go, fetch.go, heads.go)
+//	reader      all reads, and loading held keys; on a connection of its own (reader.go, fetch.go, answer.go,
+//	            raise.go, heads.go)
 //	workers     publish, one message each at a time, until there is nothing to publish now (workers.go)
 //	settler     writes results back (settler.go, batch.go)
-//	keeper      the lease and the lanes, on a connection of its own (keeper.go, join.go)
+//	keeper      the lease and the lanes, on a connection of its own (keeper.go, lanes.go, join.go)
 //	timer       one timer for all calls (run.go)
 //	maintainer  what is in no hurry (maintain.go, clean.go, pauses.go); and one that listens (listen.go)
 //	reporter    calls the logger and the observers, as they may hang (report.go, board_log.go, observers.go)
 //
 // Code of the user's runs in workers (the publisher, Classify, observers of publishes) and in the reporter, under no lock, and its panics end nothing but its own call.
 //
-// # Lanes (internal/lease, keeper.go)
+// # Lanes (internal/lease, keeper.go, lanes.go)
 //
 // Keys are hashed to 64 lanes, each owned by at most one forwarder of a scope. A forwarder has one heartbeat
 // row, renewed at a third of its lease time. A lane changes hands by an update

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
@@ -16,10 +15,8 @@ import (
 )
 
 const (
-	restAtMost    = 20 * time.Millisecond // between reads that commits ask for
-	longLag       = 1000                  // ids to read again that make a look at the locks worth its cost
-	rowsPerStep   = 1024                  // that are taken over before others have their turn: a millisecond or two
-	raiseInterval = 500 * time.Millisecond
+	restAtMost  = 20 * time.Millisecond // between reads that commits ask for
+	rowsPerStep = 1024                  // that are taken over before others have their turn: a millisecond or two
 )
 
 // reader is the goroutine that does all reads. Only it touches these fields.
@@ -268,65 +265,4 @@ func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
 	})
 	e.obs.read(observe.ReadEnd{Rows: added, Duration: r.took, Err: err})
 	return err
-}
-
-// answered makes of an answer what the board wants to know. It is called under mu.
-func (e *engine) answered(req request, ans answer) board.Read {
-	read := ans.read
-	for n, epoch := range req.window.Epochs {
-		t := board.Term{Lane: int16(n), Epoch: epoch}
-		switch mark, now := e.window.Mark(t.Lane); {
-		case epoch == 0:
-		case !ans.Owned[n]:
-			e.lose(t)
-		case now != epoch: // it is being handed back
-			read.Terms = append(read.Terms, board.TermRead{Term: t})
-		default:
-			read.Terms = append(read.Terms, board.TermRead{Term: t, Mark: mark})
-		}
-	}
-	return read
-}
-
-// failed takes a request back.
-func (e *engine) failed(req request, err error) {
-	e.step(func(now time.Time) {
-		e.window.Failed(req.window, timedOut(err))
-		e.board.ReadFailed(now, req.asks)
-	})
-}
-
-// newLife forgets all that was read, because ids may mean other messages now. What is being published is so under its
-// old ids, and settled only where they mean the same message. The keeper takes the lanes anew. It is called under mu.
-func (e *engine) newLife() {
-	e.window.Reset()
-	for n, l := range e.lanes {
-		e.lose(board.Term{Lane: n, Epoch: l.epoch})
-	}
-	signal(e.leaseNow)
-}
-
-// raise looks which of the long transactions have not written to the outbox, so that their end does not
-// make us read again all that has been written since they began.
-func (r *reader) raise(ctx context.Context) {
-	now, lag := time.Now(), int64(0)
-	r.e.step(func(time.Time) { lag = r.e.window.Lag() })
-	if now.Before(r.raiseAt) || lag < longLag {
-		return
-	}
-	r.raiseAt = now.Add(raiseInterval)
-	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
-	defer cancel()
-	writers := map[uint32]bool{}
-	err := drive.Collect(ctx, r.q, func(rows drive.Rows) error {
-		var xid int64
-		err := rows.Scan(&xid)
-		writers[uint32(xid)] = true
-		return err
-	}, r.e.sql.writers)
-	if err != nil {
-		r.e.logger.Debug("Long transactions could not be looked at; reading goes on without", watermill.LogFields{"err": err.Error()})
-		return
-	}
-	r.e.step(func(time.Time) { r.e.window.Raise(writers) })
 }

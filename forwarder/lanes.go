@@ -1,0 +1,112 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+// takeLanes writes that lanes are ours, as far as nobody was faster.
+func (k *keeper) takeLanes(ctx context.Context, query string, list []lease.Term) error {
+	if len(list) == 0 {
+		return nil
+	}
+	e := k.e
+	lanes, epochs := columns(list)
+	had := make([]int64, len(list))
+	for i, t := range list {
+		had[i] = k.had[t.Lane]
+	}
+	got := map[int16]int64{}
+	err := drive.Collect(ctx, k.q, func(rows drive.Rows) error {
+		var lane int16
+		var epoch int64
+		err := rows.Scan(&lane, &epoch)
+		got[lane] = epoch
+		return err
+	}, query, e.cfg.Scope, e.owner, lanes, epochs, had)
+	maps.Copy(k.had, got)
+	if err != nil {
+		return fmt.Errorf("take lanes: %w", err)
+	}
+	e.step(func(time.Time) {
+		for n, epoch := range got {
+			e.lanes[n] = owned{epoch, taken}
+		}
+	})
+	signal(e.readNow)
+	return nil
+}
+
+// release writes that lanes are nobody's.
+func (k *keeper) release(ctx context.Context, list []board.Term) error {
+	if len(list) == 0 {
+		return nil
+	}
+	e := k.e
+	lanes, epochs := columns(list)
+	if _, err := k.q.Exec(ctx, e.sql.release, e.cfg.Scope, e.owner, lanes, epochs); err != nil {
+		return fmt.Errorf("give lanes back: %w", err)
+	}
+	e.step(func(time.Time) {
+		e.lose(list...)
+		left := e.free[:0]
+		for _, t := range e.free {
+			if e.lanes[t.Lane].epoch == t.Epoch {
+				left = append(left, t)
+			}
+		}
+		e.free = left
+	})
+	return nil
+}
+
+func (k *keeper) members(ctx context.Context) (list []lease.Member, err error) {
+	err = drive.Collect(ctx, k.q, func(rows drive.Rows) error {
+		var m lease.Member
+		var left float64
+		err := rows.Scan(&m.ID, &left)
+		m.Left = time.Duration(left * float64(time.Second))
+		list = append(list, m)
+		return err
+	}, k.e.sql.members, k.e.cfg.Scope)
+	if err != nil {
+		return nil, fmt.Errorf("count forwarders: %w", err)
+	}
+	return list, nil
+}
+
+func (k *keeper) lanes(ctx context.Context) (list []lease.Lane, err error) {
+	err = drive.Collect(ctx, k.q, func(rows drive.Rows) error {
+		var l lease.Lane
+		err := rows.Scan(&l.Lane, &l.Epoch, &l.Owner, &l.Alive)
+		list = append(list, l)
+		return err
+	}, k.e.sql.lanes, k.e.cfg.Scope)
+	if err != nil {
+		return nil, fmt.Errorf("read lanes: %w", err)
+	}
+	return list, nil
+}
+
+func terms(list []lease.Term) []board.Term {
+	of := make([]board.Term, len(list))
+	for i, t := range list {
+		of[i] = board.Term(t)
+	}
+	return of
+}
+
+// columns makes arguments of terms.
+func columns[T lease.Term | board.Term](list []T) (lanes, epochs []int64) {
+	for _, t := range list {
+		term := board.Term(t)
+		lanes, epochs = append(lanes, int64(term.Lane)), append(epochs, term.Epoch)
+	}
+	return lanes, epochs
+}

@@ -1,0 +1,40 @@
+package forwarder
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+const (
+	longLag       = 1000 // ids to read again that make a look at the locks worth its cost
+	raiseInterval = 500 * time.Millisecond
+)
+
+// raise looks which of the long transactions have not written to the outbox, so that their end does not
+// make us read again all that has been written since they began.
+func (r *reader) raise(ctx context.Context) {
+	now, lag := time.Now(), int64(0)
+	r.e.step(func(time.Time) { lag = r.e.window.Lag() })
+	if now.Before(r.raiseAt) || lag < longLag {
+		return
+	}
+	r.raiseAt = now.Add(raiseInterval)
+	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
+	defer cancel()
+	writers := map[uint32]bool{}
+	err := drive.Collect(ctx, r.q, func(rows drive.Rows) error {
+		var xid int64
+		err := rows.Scan(&xid)
+		writers[uint32(xid)] = true
+		return err
+	}, r.e.sql.writers)
+	if err != nil {
+		r.e.logger.Debug("Long transactions could not be looked at; reading goes on without", watermill.LogFields{"err": err.Error()})
+		return
+	}
+	r.e.step(func(time.Time) { r.e.window.Raise(writers) })
+}
