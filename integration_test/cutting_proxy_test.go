@@ -5,12 +5,9 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // cuttingProxy stands between a client and Postgres and cuts the connection at an exact point.
@@ -37,39 +34,12 @@ func (p *cuttingProxy) pass() {
 
 func newCuttingProxy(t testing.TB, database string) *cuttingProxy {
 	t.Helper()
-	u, err := url.Parse(database)
-	require.NoError(t, err)
-	upstream := u.Host
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	u.Host = listener.Addr().String()
-	p := &cuttingProxy{url: u.String()}
-
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", upstream)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			cut := sync.OnceFunc(func() { client.Close(); server.Close() })
-			running.Go(func() { defer cut(); p.toServer(server, client) })
-			running.Go(func() { defer cut(); p.toClient(client, server) })
-		}
-	})
-	t.Cleanup(func() {
-		listener.Close()
-		running.Wait() // the client's pool is closed before, so that connections end
-	})
+	p := &cuttingProxy{}
+	p.url = startProxy(t, database, p.toServer, p.toClient)
 	return p
 }
 
-func (p *cuttingProxy) toServer(server io.Writer, client io.Reader) {
+func (p *cuttingProxy) toServer(server, client net.Conn, _ <-chan struct{}) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := client.Read(buf)
@@ -91,7 +61,7 @@ func (p *cuttingProxy) toServer(server io.Writer, client io.Reader) {
 }
 
 // toClient passes on whole messages: a type byte, and a length that counts itself and what follows.
-func (p *cuttingProxy) toClient(client io.Writer, server io.Reader) {
+func (p *cuttingProxy) toClient(client, server net.Conn, _ <-chan struct{}) {
 	head := make([]byte, 5)
 	for {
 		if _, err := io.ReadFull(server, head); err != nil {

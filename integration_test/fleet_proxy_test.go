@@ -3,7 +3,6 @@ package integration_test
 import (
 	"fmt"
 	"net"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,66 +19,25 @@ type slowProxy struct {
 
 func newSlowProxy(t testing.TB, database string, delay time.Duration) *slowProxy {
 	t.Helper()
-	u, err := url.Parse(database)
-	require.NoError(t, err)
-	upstream := u.Host
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	u.Host = listener.Addr().String()
-	p := &slowProxy{url: u.String()}
+	p := &slowProxy{}
 	p.delay.Store(int64(delay))
-	var running sync.WaitGroup
-	over := make(chan struct{})
-	running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", upstream)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			cut := sync.OnceFunc(func() { client.Close(); server.Close() })
-			running.Go(func() {
-				defer cut()
-				buf := make([]byte, 64<<10)
-				for {
-					n, err := client.Read(buf)
-					if err != nil {
-						return
-					}
-					select {
-					case <-time.After(time.Duration(p.delay.Load())):
-					case <-over:
-						return
-					}
-					if _, err := server.Write(buf[:n]); err != nil {
-						return
-					}
-				}
-			})
-			running.Go(func() { defer cut(); pass(client, server) })
-			running.Go(func() { <-over; cut() })
-		}
-	})
-	t.Cleanup(func() {
-		listener.Close()
-		close(over)
-		running.Wait()
-	})
+	p.url = startProxy(t, database, p.toServer, passOn)
 	return p
 }
 
-func pass(to, from net.Conn) {
+func (p *slowProxy) toServer(server, client net.Conn, over <-chan struct{}) {
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := from.Read(buf)
+		n, err := client.Read(buf)
 		if err != nil {
 			return
 		}
-		if _, err := to.Write(buf[:n]); err != nil {
+		select {
+		case <-time.After(time.Duration(p.delay.Load())):
+		case <-over:
+			return
+		}
+		if _, err := server.Write(buf[:n]); err != nil {
 			return
 		}
 	}
