@@ -68,7 +68,10 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("renew lease: %w", err)
 	}
-	if renewed == 0 || !k.joined {
+	if renewed == 0 {
+		k.joined = false // whatever becomes of joining anew: the answer to it may be lost, and it may be to wait
+	}
+	if !k.joined {
 		if err := k.register(ctx); err != nil {
 			return 0, err
 		}

@@ -190,6 +190,32 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 	w.arrives(t, "51")
 }
 
+// TestLateReturnWithoutAnAnswer: the answer to its joining anew is lost, which was to wait. It must not work on as before.
+func TestLateReturnWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	proxy := newCuttingProxy(t, h.url)
+	cfg := quickConfig()
+	cfg.DisableListen = true
+	w := startForwarder(t, newPgxHandle(t, proxy.url), cfg)
+	h.publish(t, "a", "K", "1")
+	w.arrives(t, "1")
+	proxy.freeze()
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
+	}, "the lease runs out")
+	h.exec(t, `insert into outbox_forwarders (id, scope, topics, name, expires_at) values (gen_random_uuid(), 'other', '{a}', 'another', now() + interval '1 hour')`)
+	proxy.cutAtCommitted.Store(true)
+	proxy.thaw()
+	eventually(t, func() bool { return proxy.cuts.Load() == 1 }, "the answer is lost")
+	h.publish(t, "a", "K", "2")
+	eventually(t, func() bool { return w.log.count("WAITING") > 0 }, "it waits")
+	assert.Equal(t, []string{"1"}, w.payloads())
+	h.exec(t, "delete from outbox_forwarders where scope = 'other'")
+	w.arrives(t, "2")
+}
+
 func TestTopicsAndRoutes(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
