@@ -95,7 +95,7 @@ func (d *database) changeLane(n int16, row laneRow) lease.Term {
 
 // operate does something to a message that an operator, or foreign SQL, can do to it. It says what.
 func (d *database) operate(m *record) string {
-	m.excused = true
+	m.excused, m.batch = true, 0
 	do := func(what string, change func(*record)) string {
 		d.change([]*record{m}, change)
 		return fmt.Sprintf("%s %v", what, m)
@@ -119,6 +119,26 @@ func (d *database) operate(m *record) string {
 	default:
 		return do("deletes", func(m *record) { m.gone = true })
 	}
+}
+
+// together has all of a key and a topic sent again that was tried before.
+func (d *database) together(key, topic string) (again []*record) {
+	for _, m := range d.byKey[key] {
+		if m.topic == topic && m.visible() && !d.locked[m] && (m.published || m.dead || m.attempts > 0) {
+			again = append(again, m)
+		}
+	}
+	if len(again) < 2 {
+		return nil
+	}
+	d.batches++
+	for _, m := range again {
+		m.excused, m.replayed = true, m.replayed || m.published
+	}
+	d.change(again, func(m *record) {
+		m.published, m.dead, m.due, m.attempts, m.batch = false, false, d.now, 1, d.batches
+	})
+	return again
 }
 
 // farOff is when a message is due that an operator put off.

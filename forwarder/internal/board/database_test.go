@@ -32,7 +32,8 @@ type database struct {
 	members map[int]memberRow
 	leases  time.Duration // how long a lease lasts
 
-	paused []string // topics, by an operator
+	paused  []string // topics, by an operator
+	batches int      // acts that brought several messages back
 
 	deletes     bool // settling deletes
 	holdDead    bool
@@ -70,6 +71,7 @@ type state struct {
 	published bool
 	dead      bool
 	gone      bool // deleted
+	batch     int  // the act in which an operator wanted it sent again together with others of its key
 }
 
 // what is what became of a message outside of the database.
@@ -78,6 +80,7 @@ type what struct {
 	accepted bool // a board was told that it did
 	skipped  bool // an operator gave it up
 	replayed bool // an operator wants it sent again
+	resent   int  // the batch it was of when it reached the broker last
 	wasDead  bool // so those behind it may have passed it
 }
 

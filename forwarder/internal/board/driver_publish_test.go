@@ -80,6 +80,7 @@ func (f *forwarder) started(c *board.Call) {
 	if h := f.held[r.Term.Lane]; h == nil || h.epoch != r.Term.Epoch || h.handing {
 		f.m.failf("row %d is published in lane %d, epoch %d, which is not ours or is being handed back", r.ID, r.Term.Lane, r.Term.Epoch)
 	}
+	f.m.checkTogether(r, msg)
 	topic := 0
 	for _, o := range f.calls {
 		if o.Row.Topic == r.Topic {
@@ -126,6 +127,7 @@ func (f *forwarder) publisher() {
 func (f *forwarder) land(c *call) {
 	c.landed = true
 	f.logf("sends %d (%s)", c.Row.ID, c.Row.UUID)
+	c.msg.resent = c.msg.batch // also if it is of an attempt from before
 	f.m.landed(c.msg)
 }
 

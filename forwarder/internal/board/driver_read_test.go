@@ -1,6 +1,7 @@
 package board_test
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -318,6 +319,6 @@ func (f *forwarder) termOf(r *reading, lane int16) board.Term {
 func (f *forwarder) row(r *reading, v version) *board.Row {
 	return &board.Row{
 		ID: v.id, Term: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic, Payload: make([]byte, v.size),
-		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Life: r.answer.life,
+		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Life: r.answer.life, Generation: fmt.Sprint(v.seen.batch),
 	}
 }

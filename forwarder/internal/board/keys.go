@@ -12,7 +12,7 @@ type key struct {
 	under       *Row // under way, or about to be with a pass
 	first, last *Row // the chain
 	n           int32
-	heads       int32  // rows that wait for another attempt: they hold the key
+	heads       ids    // rows that wait for another attempt: they hold the key, and the lowest is tried before the others
 	topic       *topic // it waits for, and is on its list
 	links[key]         // on that list, or the lane's list unparking
 	parked      ids
@@ -23,7 +23,7 @@ type key struct {
 
 func (k *key) isPen() bool { return k.name[0] == 0 }
 
-func (k *key) blocked() bool { return k.heads > 0 || k.topic != nil && k.topic.closed }
+func (k *key) blocked() bool { return k.heads.len() > 0 || k.topic != nil && k.topic.closed }
 
 // stuck says that the first row of the chain is kept from going: it is one of the few of a slow topic in memory.
 func (k *key) stuck() bool { return k.first != nil && k.first.call.topic.closed }
@@ -111,7 +111,7 @@ func (b *Board) advance(k *key) {
 		b.stopWaiting(k)
 		b.queueFirst(k)
 	}
-	if k.heads == 0 && k.topic == nil && !k.asked && !k.stuck() && (k.isPen() || int(k.n) <= b.cfg.Chain/4) {
+	if k.heads.len() == 0 && k.topic == nil && !k.asked && !k.stuck() && (k.isPen() || int(k.n) <= b.cfg.Chain/4) {
 		switch {
 		case k.parked.len() > 0:
 			if !k.listed {
@@ -128,7 +128,7 @@ func (b *Board) advance(k *key) {
 
 // tidy forgets a key of which nothing is left.
 func (b *Board) tidy(k *key) {
-	if k.under != nil || k.n > 0 || k.heads > 0 || k.parked.len() > 0 || k.asked {
+	if k.under != nil || k.n > 0 || k.heads.len() > 0 || k.parked.len() > 0 || k.asked {
 		return
 	}
 	if k.refused {

@@ -104,7 +104,9 @@ func (m *model) resolve() {
 			m.operators = true
 			m.maintains = true
 			msg.excused = true
-			m.db.change([]*record{msg}, func(msg *record) { msg.dead, msg.due, msg.attempts = false, m.db.now, max(1, msg.attempts) })
+			m.db.change([]*record{msg}, func(msg *record) {
+				msg.dead, msg.due, msg.attempts, msg.batch = false, m.db.now, max(1, msg.attempts), 0
+			})
 			m.logf("an operator requeues %v", msg)
 		}
 	}

@@ -258,6 +258,19 @@ func (m *model) landed(msg *record) {
 	}
 }
 
+// checkTogether looks whether messages of one key and topic that an operator wanted sent again in one act leave in their order. Where reads
+// leave out what is due of closed topics, some of them may not be known yet when others are tried.
+func (m *model) checkTogether(r *board.Row, msg *record) {
+	if m.leavesOut || msg.batch == 0 || r.Generation != fmt.Sprint(msg.batch) {
+		return
+	}
+	for _, e := range m.db.byKey[msg.key] {
+		if e.batch == msg.batch && e.id < msg.id && e.topic == msg.topic && e.pending() && e.resent != e.batch {
+			m.failf("row %v is published before row %v, which an operator brought back together with it", msg, e)
+		}
+	}
+}
+
 // check looks at what must be so after each step.
 func (m *model) check(thoroughly bool) {
 	for _, f := range slices.Clone(m.forwarders) {

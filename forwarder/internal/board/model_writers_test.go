@@ -80,6 +80,12 @@ func (m *model) operate() {
 	if len(d.table) == 0 {
 		return
 	}
+	if m.chance(20) {
+		if again := d.together(fmt.Sprint("k", 1+m.rng.IntN(m.keys)), m.topics[m.rng.IntN(len(m.topics))]); len(again) > 1 {
+			m.logf("an operator wants sent again: %v", again)
+			return
+		}
+	}
 	msg := d.table[m.rng.IntN(len(d.table))]
 	if i := slices.IndexFunc(d.table, func(msg *record) bool { return msg.attempts > 0 && !msg.published }); i >= 0 && m.chance(50) {
 		msg = d.table[i]

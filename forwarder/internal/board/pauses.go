@@ -92,7 +92,7 @@ func (b *Board) Firsts(t Term) (ids []int64) {
 	for _, t := range b.troubled {
 		if t.closed && t.waits != nil {
 			for k := t.waits[l.term.Lane].keys.front; k != nil; k = k.next {
-				if k.heads == 0 && k.under == nil && !k.asked && k.parked.len() > 0 {
+				if k.heads.len() == 0 && k.under == nil && !k.asked && k.parked.len() > 0 {
 					ids = append(ids, k.parked.lowest())
 				}
 			}
@@ -131,7 +131,7 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 		}
 		switch {
 		case k == nil:
-		case k.heads == 0 && k.parked.len() > 0 && k.parked.lowest() == id:
+		case k.heads.len() == 0 && k.parked.len() > 0 && k.parked.lowest() == id:
 			b.goesOn(k)
 		default:
 			b.tidy(k) // there may have been no room to park its chain
@@ -226,7 +226,7 @@ func (b *Board) trialOf(t *topic) *key {
 		}
 		w := &t.waits[bits.TrailingZeros64(lanes)]
 		switch k := w.keys.front; {
-		case k.heads > 0 || k.parked.len() == 0: // a head goes first
+		case k.heads.len() > 0 || k.parked.len() == 0: // a head goes first
 			b.stopWaiting(k)
 			b.advance(k)
 		case k.under != nil || k.asked: // its call began before the pause

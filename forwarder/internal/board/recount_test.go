@@ -204,7 +204,7 @@ func (n *recount) heads(l *lane) {
 		n.want(l.keys[h.key.name] == h.key, "head %d: its key is forgotten", id)
 	}
 	for _, k := range l.keys {
-		n.want(k.heads == held[k], "key %v: %d heads, counted %d", k, k.heads, held[k])
+		n.want(k.heads.len() == int(held[k]), "key %v: %d heads, counted %d", k, k.heads.len(), held[k])
 	}
 	for i, h := range l.retries {
 		n.want(h.place == i && l.heads[h.id] == h && (i == 0 || !h.due.Before(l.retries[(i-1)/2].due)), "lane %d: heap broken at %d", l.term.Lane, i)
@@ -212,7 +212,7 @@ func (n *recount) heads(l *lane) {
 }
 
 func (n *recount) key(l *lane, k *key) {
-	n.want(k.under != nil || k.n > 0 || k.heads > 0 || k.parked.len() > 0 || k.asked, "key %v is empty", k)
+	n.want(k.under != nil || k.n > 0 || k.heads.len() > 0 || k.parked.len() > 0 || k.asked, "key %v is empty", k)
 	chain := int32(0)
 	for r := k.first; r != nil; r = r.call.behind {
 		chain++

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// never is when a dead head is due. A read of what falls due sees that somebody requeued it, HeadsSeen that it is gone.
+// never is when a head is due that is dead, or not the first of its key. A read of what falls due sees that somebody requeued the
+// one, HeadsSeen that it is gone; the other's turn comes with the end of those before it.
 const never = 10000 * time.Hour
 
 // head is a row that waits for another attempt. One with a key holds it. One without may be forgotten: it is read
@@ -18,7 +19,8 @@ type head struct {
 	topic   string
 	due     time.Time
 	changed time.Time
-	place   int // in its lane's heap; -1 = its attempt, or the settling of that, is under way
+	place   int  // in its lane's heap; -1 = its attempt, or the settling of that, is under way
+	behind  bool // its time has come, and it waits for the lower heads of its key
 }
 
 // addHead notes a row that waits for another attempt; its key is held from now on.
@@ -41,7 +43,7 @@ func (b *Board) newHead(l *lane, name string, id int64, topic string) *head {
 			b.loose++
 		} else {
 			h.key = l.keyOf(name)
-			h.key.heads++
+			h.key.heads.insert(id)
 			b.unpark(h.key, id)
 			b.putBack(h.key)
 		}
@@ -58,15 +60,30 @@ func (b *Board) removeHead(l *lane, h *head) {
 		b.loose--
 		return
 	}
-	h.key.heads--
-	b.advance(h.key)
+	k := h.key
+	k.heads.remove(h.id)
+	if k.heads.len() > 0 {
+		if next := l.heads[k.heads.lowest()]; next.behind && next.place >= 0 {
+			b.schedule(l, next, b.now)
+		}
+	}
+	b.advance(k)
 }
 
 // sooner retries a head that was to wait longer than the database says: somebody has asked for it.
 func (b *Board) sooner(l *lane, h *head, due time.Time) {
-	if h.place >= 0 && h.due.After(due) {
+	if h.place >= 0 && h.due.After(due) && !(h.behind && !h.isFirst()) {
 		b.schedule(l, h, due)
 	}
+}
+
+// isFirst says that no lower head of its key waits.
+func (h *head) isFirst() bool { return h.key == nil || h.key.heads.lowest() == h.id }
+
+// waitBehind has a head wait for the lower ones of its key.
+func (b *Board) waitBehind(l *lane, h *head) {
+	h.behind = true
+	b.schedule(l, h, b.now.Add(never))
 }
 
 // HeadsSeen compares the heads of a term with those that the database has: all of ids above from and up to to. It leaves
@@ -111,10 +128,15 @@ func (b *Board) askRetries(a *Asks, most int) {
 }
 
 func (b *Board) askRetry(a *Asks, l *lane, h *head) {
-	if h.key != nil && h.key.under != nil {
+	switch {
+	case !h.isFirst():
+		b.waitBehind(l, h)
+		return
+	case h.key != nil && h.key.under != nil:
 		b.schedule(l, h, b.now.Add(lookAgain))
 		return
 	}
+	h.behind = false
 	t := b.topics[h.topic]
 	ask := ask{why: forRetry, term: l.term, head: h, id: h.id}
 	if t != nil && t.closed {
@@ -163,6 +185,8 @@ func (b *Board) retried(l *lane, a ask, f Found, found bool) {
 	}
 	t := b.topicOf(r.Topic)
 	switch {
+	case !h.isFirst(): // a lower one has come meanwhile
+		b.waitBehind(l, h)
 	case h.key.under != nil:
 		b.schedule(l, h, b.now.Add(lookAgain))
 	case t.paused && (a.topic != t || t.trial != nil), t.closed && !t.paused, t.byOperator:
