@@ -9,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
 // ErrUnknown is returned by Get and Hold for a key that the last discovery did not return, or not in a usable form; the
@@ -28,7 +28,7 @@ type Fleet struct {
 	budget    *budget
 	running   chan struct{}
 	found     sync.Once
-	done      chan struct{} // closed when Run has returned
+	life      *life.Life
 
 	background sync.WaitGroup // handles that are open, and the discovery that is under way
 	asked      chan answer    // of refresh alone: of the discovery that is under way
@@ -40,8 +40,7 @@ type Fleet struct {
 	pools   map[string]*pool // by DSN
 	faults  map[string]error // by key: why a target cannot be used
 	keys    []string         // of members, sorted; nil before the first discovery. Replaced, not changed
-	cancel  context.CancelFunc
-	closed  bool
+	ended   bool
 }
 
 // New makes a Fleet. It does no I/O: Run discovers. It returns an error for a nil Discovery, or one that names
@@ -56,7 +55,7 @@ func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error
 	}
 	f := &Fleet{
 		discovery: d, cfg: cfg, logger: logger, given: logger,
-		running: make(chan struct{}), done: make(chan struct{}),
+		running: make(chan struct{}), life: life.New(),
 		members: map[string]*member{}, open: map[Target]*opened{}, opening: map[Target]bool{}, pools: map[string]*pool{},
 	}
 	if logger == nil {
@@ -71,20 +70,11 @@ func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error
 // run it with a context that ends after those of all who use the handles: as the last one of outbox.Run. It returns
 // outbox.ErrRunning or outbox.ErrClosed.
 func (f *Fleet) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	f.mu.Lock()
-	switch {
-	case f.closed:
-		f.mu.Unlock()
-		return outbox.ErrClosed
-	case f.cancel != nil:
-		f.mu.Unlock()
-		return outbox.ErrRunning
+	ctx, end, err := f.life.Begin(ctx)
+	if err != nil {
+		return err
 	}
-	f.cancel = cancel
-	f.mu.Unlock()
-	defer close(f.done)
+	defer end()
 	f.refresh(ctx)
 	f.end()
 	return nil
@@ -93,7 +83,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 // end lets go of everything.
 func (f *Fleet) end() {
 	f.mu.Lock()
-	f.closed = true
+	f.ended = true
 	members := f.members
 	f.members, f.keys = nil, []string{}
 	f.mu.Unlock()
@@ -130,14 +120,7 @@ func (f *Fleet) Running() <-chan struct{} { return f.running }
 
 // Close ends Run and waits for it to return. It may be called several times, by several goroutines.
 func (f *Fleet) Close() error {
-	f.mu.Lock()
-	f.closed = true
-	cancel := f.cancel
-	f.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-f.done
-	}
+	f.life.Close()
 	return nil
 }
 

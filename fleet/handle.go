@@ -79,7 +79,7 @@ func (f *Fleet) Get(key string) (*outbox.DB, error) {
 
 // find is called under mu.
 func (f *Fleet) find(key string) (*member, error) {
-	if f.closed {
+	if f.ended || f.life.Over() {
 		return nil, outbox.ErrClosed
 	}
 	if m := f.members[key]; m != nil {

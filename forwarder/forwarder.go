@@ -3,13 +3,13 @@ package forwarder
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
 // Forwarder publishes what is committed to the outbox. Any number of them, in any number of processes, share
@@ -17,11 +17,7 @@ import (
 type Forwarder struct {
 	engine *engine
 	blind  bool // nobody knows the errors of a publisher: say so
-
-	mu     sync.Mutex
-	cancel context.CancelFunc // nil before Run
-	closed bool
-	done   chan struct{} // closed when Run has returned
+	life   *life.Life
 }
 
 // New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns
@@ -46,7 +42,7 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 		return nil, err
 	}
 	e.blind = blind
-	return &Forwarder{engine: e, blind: blind, done: make(chan struct{})}, nil
+	return &Forwarder{engine: e, blind: blind, life: life.New()}, nil
 }
 
 // Run publishes until ctx is over or Close is called, and then returns nil once everything that it started
@@ -63,20 +59,11 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 // Run it as a goroutine beside the Router, and give it a context of its own that ends after the Router has
 // closed, so that what the last handlers committed leaves at once.
 func (f *Forwarder) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	f.mu.Lock()
-	switch {
-	case f.closed:
-		f.mu.Unlock()
-		return outbox.ErrClosed
-	case f.cancel != nil:
-		f.mu.Unlock()
-		return outbox.ErrRunning
+	ctx, end, err := f.life.Begin(ctx)
+	if err != nil {
+		return err
 	}
-	f.cancel = cancel
-	f.mu.Unlock()
-	defer close(f.done)
+	defer end()
 	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
 	if f.blind {
 		f.engine.logger.Info(blindWarning, nil)
@@ -98,14 +85,7 @@ func (f *Forwarder) Running() <-chan struct{} { return f.engine.running }
 // Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by the
 // publisher or an observer, which Run waits for.
 func (f *Forwarder) Close() error {
-	f.mu.Lock()
-	f.closed = true
-	cancel := f.cancel
-	f.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-f.done
-	}
+	f.life.Close()
 	return nil
 }
 
@@ -114,10 +94,7 @@ func (f *Forwarder) Close() error {
 // are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a
 // topic is unavailable it waits. It returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
 func (f *Forwarder) Drain(ctx context.Context) error {
-	f.mu.Lock()
-	running := f.cancel != nil
-	f.mu.Unlock()
-	if running {
+	if f.life.Begun() {
 		return f.drainRunning(ctx)
 	}
 	failed := make(chan error, 1)
@@ -147,7 +124,7 @@ func (f *Forwarder) drainRunning(ctx context.Context) error {
 	defer cancel()
 	go func() {
 		select {
-		case <-f.done:
+		case <-f.life.Done():
 			cancel()
 		case <-drainCtx.Done():
 		}

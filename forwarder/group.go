@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
 // Group drains the outboxes of many databases with few connections. A database with nothing to do has no forwarder and no
@@ -24,14 +25,13 @@ type Group struct {
 	cfg     GroupConfig
 	logger  watermill.LoggerAdapter
 	running chan struct{}
-	done    chan struct{} // closed when Run has returned
+	life    *life.Life
 	now     chan struct{} // capacity 1: the scheduler is to look what there is to do
 
 	work sync.WaitGroup // looks and forwarders
 
 	mu      sync.Mutex
-	cancel  context.CancelFunc // nil before Run
-	closed  bool
+	ended   bool
 	all     map[string]*database
 	servers map[any]*server // by pool
 	soonest servers         // to be looked at: those that are not being so
@@ -63,7 +63,7 @@ func NewGroup(databases *fleet.Fleet, pub message.Publisher, cfg GroupConfig, lo
 	}
 	return &Group{
 		fleet: databases, pub: pub, cfg: cfg, logger: logger,
-		running: make(chan struct{}), done: make(chan struct{}), now: make(chan struct{}, 1),
+		running: make(chan struct{}), life: life.New(), now: make(chan struct{}, 1),
 		all: map[string]*database{}, servers: map[any]*server{}, active: map[*database]bool{},
 	}, nil
 }
@@ -73,20 +73,11 @@ func NewGroup(databases *fleet.Fleet, pub message.Publisher, cfg GroupConfig, lo
 // end later: outbox.Run(ctx, router, group, databases). Errors of a database are logged and tried again. It returns
 // outbox.ErrRunning or outbox.ErrClosed.
 func (g *Group) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	g.mu.Lock()
-	switch {
-	case g.closed:
-		g.mu.Unlock()
-		return outbox.ErrClosed
-	case g.cancel != nil:
-		g.mu.Unlock()
-		return outbox.ErrRunning
+	ctx, end, err := g.life.Begin(ctx)
+	if err != nil {
+		return err
 	}
-	g.cancel = cancel
-	g.mu.Unlock()
-	defer close(g.done)
+	defer end()
 	select {
 	case <-ctx.Done():
 		g.end()
@@ -110,7 +101,7 @@ func (g *Group) Run(ctx context.Context) error {
 func (g *Group) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.closed = true
+	g.ended = true
 	for _, d := range g.all {
 		d.answer(outbox.ErrClosed)
 		g.remove(d)
@@ -123,14 +114,7 @@ func (g *Group) Running() <-chan struct{} { return g.running }
 // Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a
 // publisher or an observer, which Run waits for.
 func (g *Group) Close() error {
-	g.mu.Lock()
-	g.closed = true
-	cancel := g.cancel
-	g.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-g.done
-	}
+	g.life.Close()
 	return nil
 }
 
@@ -139,13 +123,10 @@ func (g *Group) Close() error {
 // drained are named in its error; they keep no other from being drained. It also returns the error of ctx, or
 // outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error {
-	g.mu.Lock()
-	runs, closed := g.cancel != nil, g.closed
-	g.mu.Unlock()
-	if closed {
+	if g.life.Over() {
 		return outbox.ErrClosed
 	}
-	if !runs {
+	if !g.life.Begun() {
 		runCtx, cancel := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		go func() { ended <- g.Run(runCtx) }()
@@ -154,7 +135,7 @@ func (g *Group) Drain(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-g.done:
+	case <-g.life.Done():
 		return outbox.ErrClosed
 	case <-g.running:
 	}

@@ -110,7 +110,7 @@ func (g *Group) sync() {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.ended {
 		return
 	}
 	for key, d := range g.all {

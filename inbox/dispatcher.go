@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
 // Dispatcher handles what is stored: it claims messages, calls the handler of their topic and settles them. Any number of
@@ -18,14 +19,10 @@ type Dispatcher struct {
 	cfg    DispatcherConfig
 	logger watermill.LoggerAdapter
 	loop   *loop
+	life   *life.Life
 
 	strangersMu sync.Mutex
 	strangers   strangers
-
-	mu     sync.Mutex
-	cancel context.CancelFunc // nil before Run
-	closed bool
-	done   chan struct{} // closed when Run has returned
 }
 
 // NewDispatcher makes a Dispatcher. It does no I/O. It returns outbox.ErrNoDB for a store that is nil, or an error that
@@ -39,7 +36,7 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	d := &Dispatcher{store: store, cfg: cfg, logger: store.db.Logger(logger), strangers: strangers{}, done: make(chan struct{})}
+	d := &Dispatcher{store: store, cfg: cfg, logger: store.db.Logger(logger), strangers: strangers{}, life: life.New()}
 	limits := map[string]int{}
 	for topic, h := range cfg.Handlers {
 		if h.Concurrency < cfg.Concurrency {
@@ -59,20 +56,11 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 // returns an error, before it handles anything, if the database does not answer or has no table; outbox.ErrRunning and
 // outbox.ErrClosed. Errors after the start are logged and retried.
 func (d *Dispatcher) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	d.mu.Lock()
-	switch {
-	case d.closed:
-		d.mu.Unlock()
-		return outbox.ErrClosed
-	case d.cancel != nil:
-		d.mu.Unlock()
-		return outbox.ErrRunning
+	ctx, end, err := d.life.Begin(ctx)
+	if err != nil {
+		return err
 	}
-	d.cancel = cancel
-	d.mu.Unlock()
-	defer close(d.done)
+	defer end()
 	defer d.loop.begin(ctx)()
 	u := d.upkeep()
 	if err := u.once(ctx); err != nil {
@@ -99,14 +87,7 @@ func (d *Dispatcher) Running() <-chan struct{} { return d.loop.running }
 // Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a handler,
 // which Run waits for.
 func (d *Dispatcher) Close() error {
-	d.mu.Lock()
-	d.closed = true
-	cancel := d.cancel
-	d.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-d.done
-	}
+	d.life.Close()
 	return nil
 }
 
@@ -114,10 +95,7 @@ func (d *Dispatcher) Close() error {
 // dispatcher for that time unless Run does already; then the dispatcher is spent. Messages that are delayed or wait for
 // another attempt are not ready. It returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
 func (d *Dispatcher) Drain(ctx context.Context) error {
-	d.mu.Lock()
-	running := d.cancel != nil
-	d.mu.Unlock()
-	if running {
+	if d.life.Begun() {
 		return d.loop.drain(ctx)
 	}
 	own, end := context.WithCancel(ctx)

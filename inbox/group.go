@@ -11,6 +11,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
 // Group handles what is stored in many databases, as a Dispatcher does for one: one goroutine chooses which database has its
@@ -22,12 +23,11 @@ type Group struct {
 	logger  watermill.LoggerAdapter
 	news    chan struct{} // capacity 1: there may be messages, or a place is free
 	running chan struct{}
-	done    chan struct{} // closed when Run has returned
+	life    *life.Life
 	work    sync.WaitGroup
 
 	mu      sync.Mutex
-	cancel  context.CancelFunc // nil before Run
-	closed  bool
+	ended   bool
 	members []*member // sorted by key
 	leaving map[*member]bool
 	taken   int // places
@@ -48,7 +48,7 @@ func NewGroup(stores *Stores, cfg GroupConfig, logger watermill.LoggerAdapter) (
 	}
 	return &Group{
 		stores: stores, cfg: cfg, logger: logger,
-		news: make(chan struct{}, 1), running: make(chan struct{}), done: make(chan struct{}), leaving: map[*member]bool{},
+		news: make(chan struct{}, 1), running: make(chan struct{}), life: life.New(), leaving: map[*member]bool{},
 	}, nil
 }
 
@@ -57,20 +57,11 @@ func NewGroup(stores *Stores, cfg GroupConfig, logger watermill.LoggerAdapter) (
 // outbox.Run(ctx, router, group, databases). Errors of a database are logged and tried again. It returns outbox.ErrRunning or
 // outbox.ErrClosed.
 func (g *Group) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	g.mu.Lock()
-	switch {
-	case g.closed:
-		g.mu.Unlock()
-		return outbox.ErrClosed
-	case g.cancel != nil:
-		g.mu.Unlock()
-		return outbox.ErrRunning
+	ctx, end, err := g.life.Begin(ctx)
+	if err != nil {
+		return err
 	}
-	g.cancel = cancel
-	g.mu.Unlock()
-	defer close(g.done)
+	defer end()
 	select {
 	case <-ctx.Done():
 	case <-g.stores.fleet.Running():
@@ -79,7 +70,7 @@ func (g *Group) Run(ctx context.Context) error {
 		g.choose(ctx)
 	}
 	g.mu.Lock()
-	g.closed = true
+	g.ended = true
 	for _, m := range g.members {
 		g.leave(m)
 	}
@@ -95,14 +86,7 @@ func (g *Group) Running() <-chan struct{} { return g.running }
 // Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a handler,
 // which Run waits for.
 func (g *Group) Close() error {
-	g.mu.Lock()
-	g.closed = true
-	cancel := g.cancel
-	g.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-g.done
-	}
+	g.life.Close()
 	return nil
 }
 
@@ -110,13 +94,10 @@ func (g *Group) Close() error {
 // It runs the group for that time unless Run does already; then the group is spent. Databases that could not be drained are
 // named in its error; they keep no other from being drained. It also returns the error of ctx, or outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error {
-	g.mu.Lock()
-	runs, closed := g.cancel != nil, g.closed
-	g.mu.Unlock()
-	if closed {
+	if g.life.Over() {
 		return outbox.ErrClosed
 	}
-	if !runs {
+	if !g.life.Begun() {
 		own, cancel := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		go func() { ended <- g.Run(own) }()
@@ -125,7 +106,7 @@ func (g *Group) Drain(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-g.done:
+	case <-g.life.Done():
 		return outbox.ErrClosed
 	case <-g.running:
 	}

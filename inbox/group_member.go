@@ -73,7 +73,7 @@ func (g *Group) sync(ctx context.Context) {
 	keys := g.stores.fleet.Keys()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.ended {
 		return
 	}
 	g.members = slices.DeleteFunc(g.members, func(m *member) bool {

@@ -135,7 +135,7 @@ func TestFleetGroupDrain(t *testing.T) {
 	assert.NotContains(t, err.Error(), `"one-000"`)
 	assert.Len(t, broker.all(), 3)
 	assert.ErrorIs(t, g.Drain(t.Context()), outbox.ErrClosed)
-	assert.ErrorIs(t, g.Run(t.Context()), outbox.ErrClosed)
+	assert.ErrorIs(t, g.Run(t.Context()), outbox.ErrRunning)
 }
 
 // Each database may have a configuration and a publisher of its own; one that cannot be configured is left alone, and the

@@ -1,0 +1,58 @@
+package life
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+func TestLife(t *testing.T) {
+	l := New()
+	if l.Begun() || l.Over() {
+		t.Error("it has not begun")
+	}
+	ctx, end, err := l.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !l.Begun() || l.Over() {
+		t.Error("it runs")
+	}
+	if _, _, err := l.Begin(t.Context()); !errors.Is(err, outbox.ErrRunning) {
+		t.Error(err)
+	}
+	closed := make(chan struct{}, 2)
+	for range 2 {
+		go func() { l.Close(); closed <- struct{}{} }()
+	}
+	<-ctx.Done()
+	select {
+	case <-closed:
+		t.Error("Close does not wait")
+	default:
+	}
+	end()
+	<-closed
+	<-closed
+	l.Close()
+	if !l.Over() || !errors.Is(context.Cause(ctx), context.Canceled) {
+		t.Error("it is over")
+	}
+	if _, _, err := l.Begin(t.Context()); !errors.Is(err, outbox.ErrClosed) {
+		t.Error(err)
+	}
+
+	ran := New()
+	_, end, _ = ran.Begin(t.Context())
+	end()
+	if _, _, err := ran.Begin(t.Context()); !ran.Over() || !errors.Is(err, outbox.ErrRunning) {
+		t.Error("it runs once: ", err)
+	}
+	never := New()
+	never.Close()
+	if _, _, err := never.Begin(t.Context()); !never.Over() || !errors.Is(err, outbox.ErrClosed) {
+		t.Error(err)
+	}
+}
