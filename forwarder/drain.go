@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -34,6 +35,15 @@ func (e *engine) drain(ctx context.Context) error {
 	case err := <-d.done:
 		return err
 	}
+}
+
+// errHeld says which topics an operator has paused that messages wait for; nil if there are none.
+func errHeld(topics []string) error {
+	if len(topics) == 0 {
+		return nil
+	}
+	slices.Sort(topics)
+	return fmt.Errorf("forwarder: all else is published, but an operator has paused topics that messages wait for: %q (admin.Resume lets them go on)", topics)
 }
 
 // endDrains answers those that began before a read. It is called under mu.

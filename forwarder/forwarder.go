@@ -92,7 +92,8 @@ func (f *Forwarder) Close() error {
 // Drain publishes what is ready in the forwarder's lanes and returns when nothing is left: for tests, jobs, and
 // before shutting down. It runs the forwarder for that time unless Run does already; then the forwarder is spent. Messages that
 // are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a
-// topic is unavailable it waits. It returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
+// topic is unavailable it waits; for one that an operator has paused it does not, but returns an error that names it when all else is
+// published. It also returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
 func (f *Forwarder) Drain(ctx context.Context) error {
 	if f.life.Begun() {
 		return f.drainRunning(ctx)

@@ -253,14 +253,16 @@ func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
 			}
 		}
 		e.failing, e.asking = time.Time{}, time.Time{}
-		switch quiet := added == 0 && !r.more && e.board.Quiet() && e.complete(); {
-		case !quiet:
+		quiet, held := e.board.QuietButHeld()
+		quiet = quiet && added == 0 && !r.more && e.complete()
+		switch {
+		case !quiet || len(held) > 0:
 			e.quiet = time.Time{}
 		case e.quiet.IsZero():
 			e.quiet = now
 		}
-		if !e.quiet.IsZero() {
-			e.endDrains(req.number, nil)
+		if quiet {
+			e.endDrains(req.number, errHeld(held))
 		}
 	})
 	e.obs.read(observe.ReadEnd{Rows: added, Duration: r.took, Err: err})

@@ -173,3 +173,29 @@ func TestOperatorPausesATopic(t *testing.T) {
 	assert.Equal(t, "open", log[0].Filter.Topic)
 	assert.Equal(t, int64(1), log[0].Result.Touched)
 }
+
+// TestDrainOfATopicThatAnOperatorPaused publishes the rest and says what is left, instead of waiting for the operator.
+func TestDrainOfATopicThatAnOperatorPaused(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	a := newAdmin(t, h)
+	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "resting", Reason: "no"}))
+	h.publish(t, "resting", "K", "1", "2")
+	h.publish(t, "resting", "", "3")
+	h.publish(t, "open", "", "4")
+	h.publish(t, "open", "L", "5")
+	broker := newFakeBroker()
+	drain := func() error {
+		f, err := forwarder.New(h.db, broker, quickConfig(), newLogCapture(t))
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		return f.Drain(ctx)
+	}
+	require.ErrorContains(t, drain(), `paused topics that messages wait for: ["resting"]`)
+	assert.ElementsMatch(t, []string{"4", "5"}, broker.payloads())
+	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "resting", Reason: "no"}))
+	require.NoError(t, drain())
+	assert.Len(t, broker.all(), 5)
+}

@@ -1,7 +1,6 @@
 package board
 
 import (
-	"slices"
 	"time"
 )
 
@@ -151,13 +150,30 @@ func New(cfg Config) *Board {
 
 // Quiet says that nothing is in memory, nothing unsettled and nothing to ask.
 func (b *Board) Quiet() bool {
+	quiet, held := b.QuietButHeld()
+	return quiet && len(held) == 0
+}
+
+// QuietButHeld is Quiet but for what waits for topics that an operator has paused, which it names.
+func (b *Board) QuietButHeld() (quiet bool, held []string) {
 	if b.rows > 0 || b.unsettled > 0 || len(b.strays) > 0 {
-		return false
+		return false, nil
 	}
 	for _, l := range b.lanes {
 		if l != nil && !l.handing && (l.unparking.front != nil || l.shadow != nil && l.shadow.want) {
-			return false
+			return false, nil
 		}
 	}
-	return !b.hasLane() || !slices.ContainsFunc(b.troubled, func(t *topic) bool { return t.paused || t.lanes != 0 || t.refused != 0 })
+	if !b.hasLane() {
+		return true, nil
+	}
+	for _, t := range b.troubled {
+		switch waits := t.paused || t.lanes != 0 || t.refused != 0; {
+		case waits && t.byOperator:
+			held = append(held, t.name)
+		case waits:
+			return false, nil
+		}
+	}
+	return true, held
 }
