@@ -34,7 +34,7 @@
 //	settler     writes results back (settler.go, batch.go)
 //	keeper      the lease and the lanes, on a connection of its own (keeper.go, lanes.go, join.go)
 //	timer       one timer for all calls (run.go)
-//	maintainer  what is in no hurry (maintain.go, clean.go, pauses.go); and one that listens (listen.go)
+//	maintainer  what is in no hurry (maintain.go, clean.go, pauses.go, untaken.go); and one that listens (listen.go)
 //	reporter    calls the logger and the observers, as they may hang (report.go, board_log.go, observers.go)
 //
 // Code of the user's runs in workers (the publisher, Classify, observers of publishes) and in the reporter, under no lock, and its panics end nothing but its own call.

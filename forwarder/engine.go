@@ -92,7 +92,7 @@ type statements struct {
 	beginLife, writers, loadHeads, sweep, pending, clean                                       string
 	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite                        string
 	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
-	leave, forget, pause, held                                                                 string
+	leave, forget, pause, held, untaken                                                        string
 }
 
 func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge, logger watermill.LoggerAdapter) (*engine, error) {
@@ -143,6 +143,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		heartbeat: t.Render(sqltext.Heartbeat), members: t.Render(sqltext.Members), lanes: t.Render(sqltext.Lanes),
 		take: t.Render(sqltext.TakeLanes), retake: t.Render(sqltext.RetakeLanes), release: t.Render(sqltext.ReleaseLanes),
 		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics), held: t.Render(sqltext.HeldTopics),
+		untaken: t.Render(sqltext.Untaken),
 	}
 	if cfg.DeadLetterTopic != "" {
 		e.sql.settleFailed = t.Render(sqltext.SettleFailedLetters)

@@ -15,7 +15,7 @@ const (
 )
 
 // maintain is the goroutine for what is in no hurry: the sweep, a second look at what keys wait for, writing down which topics are
-// paused, and deleting what was published long ago.
+// paused, saying which nobody takes, and deleting what was published long ago.
 func (e *engine) maintain(ctx context.Context) {
 	sweep := errorLog{logger: e.logger, what: "Sweeping the outbox"}
 	heads := errorLog{logger: e.logger, what: "Checking held keys"}
@@ -23,9 +23,11 @@ func (e *engine) maintain(ctx context.Context) {
 	clean := errorLog{logger: e.logger, what: "Deleting published messages"}
 	inbox := errorLog{logger: e.logger, what: "Deleting old rows of the inbox"}
 	forget := errorLog{logger: e.logger, what: "Forgetting forwarders that are gone"}
+	lonely := errorLog{logger: e.logger, what: "Looking for topics that nobody takes"}
 	told := errorLog{logger: e.logger, what: "Writing paused topics"}
 	var published cleaner
 	var paused pauses
+	var unread untaken
 	round := func() {
 		heads.report(e.recheckHeads(ctx))
 		firsts.report(e.recheckFirsts(ctx))
@@ -33,6 +35,7 @@ func (e *engine) maintain(ctx context.Context) {
 		if _, first := e.positions()[0]; !first { // one forwarder is enough
 			return
 		}
+		lonely.report(unread.look(ctx, e))
 		if e.cfg.Retention > 0 {
 			clean.report(published.clean(ctx, e))
 		}

@@ -54,6 +54,7 @@ func plannedStatements() []planned {
 			indexes: []string{"outbox_ready"}, always: true},
 		{name: "Pending", sql: sqltext.Pending, args: []any{ids}, indexes: []string{"outbox_pkey"}},
 		{name: "LoadHeads", sql: sqltext.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true}, indexes: []string{"outbox_held", "outbox_dead"}, always: true, reading: true},
+		{name: "Untaken", sql: sqltext.Untaken, args: []any{int64(200), 30.0}, indexes: []string{"outbox_ready"}, always: true},
 		{name: "Look", sql: sqltext.Look, args: []any{int64(some), false, []string{}}, indexes: []string{"outbox_ready", "outbox_waiting"}, always: true},
 		{name: "Look at everything", sql: sqltext.Look, args: []any{int64(0), true, []string{}}, indexes: []string{"outbox_ready", "outbox_waiting"}, always: true},
 		{name: "SettlePublished", sql: sqltext.SettlePublished, args: []any{ids, slices.Repeat([]string{"x"}, some), "", 0}, indexes: []string{"outbox_pkey"}},

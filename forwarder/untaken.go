@@ -1,0 +1,50 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+const (
+	untakenInterval = time.Minute      // between two looks for topics that nobody takes
+	untakenAge      = 30 * time.Second // of a message before it counts
+	untakenPerLane  = 200              // messages
+)
+
+var errUntaken = errors.New("no live forwarder takes this topic: is it spelt as in Config.Topics of a forwarder, and does that one run?")
+
+// untaken is the look for topics that nobody takes, such as one that is mistyped in Config.Topics. It is of the maintaining goroutine.
+type untaken struct{ at time.Time }
+
+// look says at most once a minute what waits for nobody. A forwarder of all topics has nothing to look for.
+func (u *untaken) look(ctx context.Context, e *engine) error {
+	if len(e.cfg.Topics) == 0 || time.Since(u.at) < untakenInterval {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	u.at = time.Now()
+	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+		var topic string
+		var messages int64
+		var oldest float64
+		if err := rows.Scan(&topic, &messages, &oldest); err != nil {
+			return err
+		}
+		e.logger.Error("Messages of a topic wait that nobody takes", errUntaken, watermill.LogFields{
+			"topic": topic, "messages_at_least": messages, "oldest": time.Duration(oldest * float64(time.Second)).Round(time.Second).String(),
+			"own_topics": e.cfg.Topics,
+		})
+		return nil
+	}, e.sql.untaken, int64(untakenPerLane), untakenAge.Seconds())
+	if err != nil {
+		return fmt.Errorf("look for topics that nobody takes: %w", err)
+	}
+	return nil
+}
