@@ -107,7 +107,7 @@ func TestExpiredWhileItIsHandled(t *testing.T) {
 		<-gate
 		return nil
 	}}})
-	cfg.LeaseTTL = time.Second
+	cfg.LeaseTTL = 2 * time.Second
 	cfg.OnDead = func(context.Context, *inbox.Message, error) error { dead.Add(1); return nil }
 	dispatching(t, s, cfg)
 	<-begun
