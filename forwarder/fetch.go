@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
@@ -21,6 +22,7 @@ import (
 type answer struct {
 	window.Answer
 	read board.Read
+	at   time.Time // when it was asked for, on the database's clock
 }
 
 // fetch runs one of the statements that read. It must be a transaction of its own: the statement's answer about the next
@@ -130,7 +132,7 @@ func (a *answer) header(row *board.Row) error {
 	for n := range a.Owned {
 		a.Owned[n] = owned&(1<<n) != 0
 	}
-	a.Life = row.Topic
+	a.Life, a.at = row.Topic, row.CreatedAt
 	var err error
 	a.Snapshot, err = window.ParseSnapshot(row.UUID, nextXid, row.ID)
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -24,6 +25,7 @@ type observers struct {
 	deaths    []observe.DeadObserver
 	topics    []observe.TopicObserver
 	engines   []observe.EngineObserver
+	ahead     atomic.Int64 // how far the database's clock is ahead of this one, in nanoseconds
 }
 
 func newObservers(ctx context.Context, db, scope string, list []observe.Observer, reports *reporter, logger watermill.LoggerAdapter) observers {
@@ -43,6 +45,10 @@ func only[T any](list []observe.Observer) (of []T) {
 	}
 	return of
 }
+
+// clock compares what the database's clock said in an answer with the time at which it was asked for. It is off by less than
+// the way there takes.
+func (o *observers) clock(said, asked time.Time) { o.ahead.Store(int64(said.Sub(asked))) }
 
 // publishStart sets the context of the message, and returns it.
 func (o *observers) publishStart(msg *message.Message, c *board.Call) context.Context {
@@ -70,7 +76,8 @@ func (o *observers) publishEnd(ctx context.Context, c *board.Call, res board.Res
 	}
 	end := observe.PublishEnd{
 		DB: o.db, Scope: o.scope, Topic: c.Row.Topic, UUID: c.Row.UUID, ID: c.Row.ID, Attempt: c.Attempt,
-		EnqueuedAt: c.Row.CreatedAt, Duration: time.Since(c.Started), Err: res.Err,
+		EnqueuedAt: c.Row.CreatedAt, Age: max(0, time.Since(c.Row.CreatedAt)+time.Duration(o.ahead.Load())),
+		Duration: time.Since(c.Started), Err: res.Err,
 	}
 	switch res.Verdict {
 	case board.Rejected:

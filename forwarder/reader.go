@@ -178,6 +178,7 @@ func (r *reader) once(ctx context.Context) error {
 		r.e.obs.read(observe.ReadEnd{Duration: r.took, Err: err})
 		return fmt.Errorf("read outbox: %w", err)
 	}
+	r.e.obs.clock(ans.at, begun)
 	ans.Took = r.took
 	return r.end(req, ans, begun)
 }

@@ -12,7 +12,7 @@
 //	the forwarder's reads, results, clean-up       EngineObserver    after each statement or round
 //	how many lanes a forwarder owns                EngineObserver    after that changed; 0 when it has stopped
 //
-// How long messages wait is PublishEnd.EnqueuedAt, beside its own time. How many wait now is seen only by asking the
+// How long messages wait is PublishEnd.Age. How many wait now is seen only by asking the
 // database.
 //
 // # Contexts and metadata

@@ -129,6 +129,7 @@ type PublishEnd struct {
 	ID                     int64 // of the row
 	Attempt                int
 	EnqueuedAt             time.Time
+	Age                    time.Duration // since it was written, on the database's clock
 	Duration               time.Duration
 	Err                    error
 	// Verdict about Err is "rejected", "unavailable" or "permanent". It is empty if Err is nil, and if the forwarder
