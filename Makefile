@@ -30,6 +30,10 @@ api: ## note the exported names in api.txt, after you meant to change them
 ibx: ## write docs/ibx.md from the tests of the inbox's requirements
 	@cd integration_test && OUTBOX_WRITE_IBX=1 $(GO) test -count=1 -run 'TestIBXDocument$$' .
 
+.PHONY: metrics
+metrics: ## write docs/metrics.md from what observe/prom shows
+	@cd observe/prom && OUTBOX_WRITE_METRICS=1 $(GO) test -count=1 -run 'TestMetricsDocument$$' .
+
 outboxctl: ## write docs/outboxctl.md from the help of the commands
 	@cd cmd/outboxctl && OUTBOX_WRITE_DOCUMENT=1 $(GO) test -count=1 -run 'TestDocument$$' ./cli
 

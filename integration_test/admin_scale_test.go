@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
 // statementLog is a tracer that remembers statements with their arguments.
@@ -127,6 +128,11 @@ func TestAdminAtScale(t *testing.T) {
 		}
 		check(t, "stats", func() error { _, err := a.Stats(t.Context(), admin.StatsConfig{}); return err })
 		check(t, "doctor", func() error { _, err := a.Doctor(t.Context()); return err })
+		collector := newCollector(t, h, prom.CollectorConfig{})
+		check(t, "scrape", func() error {
+			assert.Equal(t, 1.0, scraped(t, collector)["up{}"])
+			return nil
+		})
 		check(t, "get", func() error { _, err := a.Get(t.Context(), admin.Outbox, "12"); return err })
 		check(t, "audit", func() error { _, _, err := a.Audit(t.Context(), admin.Page{}); return err })
 		for _, in := range []admin.Table{admin.Outbox, admin.Inbox, admin.Queue} {

@@ -23,6 +23,7 @@ var executed = map[string]string{
 	"make build":         "make lint", // which compiles all that build does
 	"make vet":           "make test", // -vet=all
 	"make api":           "TestAPI",
+	"make metrics":       "TestMetricsDocument",
 	"make outboxctl":     "TestDocument",
 	"make bench":         "docs/performance.md",
 	"make bench-quick":   "docs/performance.md",

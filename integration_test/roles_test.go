@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe/prom"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -106,6 +107,7 @@ func TestRoles(t *testing.T) {
 
 	reader := login("reader")
 	look := newAdmin(t, reader)
+	assert.Equal(t, 1.0, scraped(t, newCollector(t, reader, prom.CollectorConfig{}))["up{}"])
 	list, err := look.List(t.Context(), admin.Filter{}, admin.Page{})
 	require.NoError(t, err)
 	require.Len(t, list.Messages, 1)

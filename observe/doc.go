@@ -12,8 +12,9 @@
 //	the forwarder's reads, results, clean-up       EngineObserver    after each statement or round
 //	how many lanes a forwarder owns                EngineObserver    after that changed; 0 when it has stopped
 //
-// How long messages wait is PublishEnd.Age. How many wait now is seen only by asking the
-// database.
+// How long messages wait is PublishEnd.Age. How many wait now is seen only by asking the database, which prom.Collector does.
+//
+// Package observe/prom, a module of its own, is an observer for Prometheus.
 //
 // # Contexts and metadata
 //

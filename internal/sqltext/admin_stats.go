@@ -20,24 +20,12 @@ const (
 	// index has them by topic, which each writer would pay for.
 	//
 	// Arguments: how many to count of each lane.
-	CountReady = `WITH looked AS MATERIALIZED (
-    SELECT s.lane, r.*
-      FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
-           SELECT o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
-            WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
-            ORDER BY o.lane, o.id LIMIT $1::bigint) r
-)` + countedLanes
+	CountReady = readyOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
 	// CountDelayed counts messages that wait for a time of their sender's choice, those that fall due first.
 	//
 	// Arguments: those of CountReady.
-	CountDelayed = `WITH looked AS MATERIALIZED (
-    SELECT s.lane, r.*
-      FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
-           SELECT o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
-            WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
-            ORDER BY o.lane, o.due_at, o.id LIMIT $1::bigint) r
-)` + countedLanes
+	CountDelayed = delayedOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
 	// CountOutboxExact counts all that is not settled, by state and topic.
 	CountOutboxExact = `SELECT c.state, c.topic, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(c.created_at)), 0)::float8
@@ -79,10 +67,11 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part =
  ORDER BY f.name, f.id`
 
 	// Pauses lists why topics are paused: by an operator, or by forwarders that are alive.
-	Pauses = `SELECT t.topic, coalesce(f.name, 'operator'), ` + pausedAt + `, coalesce(t.reason, '')
+	Pauses = pauses + ` ORDER BY t.topic, t.forwarder`
+
+	pauses = `SELECT t.topic, coalesce(f.name, 'operator'), ` + pausedAt + `, coalesce(t.reason, '')
   FROM {outbox_topics} t LEFT JOIN {forwarders} f ON f.id = t.forwarder AND f.expires_at > clock_timestamp()
- WHERE f.id IS NOT NULL OR t.forwarder = '00000000-0000-0000-0000-000000000000'
- ORDER BY t.topic, t.forwarder`
+ WHERE f.id IS NOT NULL OR t.forwarder = '00000000-0000-0000-0000-000000000000'`
 
 	pausedAt = `least(greatest(t.paused_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z')`
 
@@ -102,8 +91,22 @@ SELECT t.topic, c.n, c.n >= bound.n, coalesce(c.oldest, 0)
 	countedEnd = ` ORDER BY o.topic, o.id LIMIT bound.n) r) c
  WHERE t.topic IS NOT NULL`
 
-	countedLanes = `
-SELECT l.topic, count(*), (SELECT bool_or(n >= $1::bigint) FROM (SELECT count(*) AS n FROM looked GROUP BY lane) f),
+	readyOfLanes = `WITH looked AS MATERIALIZED (
+    SELECT s.lane, r.*
+      FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
+           SELECT o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
+            WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+            ORDER BY o.lane, o.id LIMIT `
+	delayedOfLanes = `WITH looked AS MATERIALIZED (
+    SELECT s.lane, r.*
+      FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
+           SELECT o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
+            WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+            ORDER BY o.lane, o.due_at, o.id LIMIT `
+	ofLanes = `::bigint) r
+)
+SELECT l.topic, count(*), (SELECT bool_or(n >= `
+	countedLanes = `::bigint) FROM (SELECT count(*) AS n FROM looked GROUP BY lane) f),
        extract(epoch FROM clock_timestamp() - min(l.created_at))::float8, l.attempts > 0 AS failing
   FROM looked l GROUP BY l.topic, failing`
 )

@@ -1,0 +1,291 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/inbox"
+	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe/prom"
+)
+
+// scraped is what a collector shows, one entry for each series: of a histogram how many values there are.
+func scraped(t testing.TB, c prometheus.Collector) map[string]float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(c)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var of []string
+			for _, l := range m.GetLabel() {
+				if l.GetName() != "db" {
+					of = append(of, l.GetName()+"="+l.GetValue())
+				}
+			}
+			series := strings.TrimPrefix(f.GetName(), "outbox_") + "{" + strings.Join(of, ",") + "}"
+			found[series] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return found
+}
+
+func newCollector(t testing.TB, h handle, cfg prom.CollectorConfig) *prom.Collector {
+	t.Helper()
+	c, err := prom.NewCollector(h.db, cfg, nil)
+	require.NoError(t, err)
+	return c
+}
+
+// somethingOfEverything fills the tables of a handle.
+func somethingOfEverything(t testing.TB, h handle) {
+	t.Helper()
+	h.exec(t, `insert into outbox (uuid, topic, key, payload, created_at, due_at, attempts, published_at, dead_at)
+		select i, 'orders', '', '\x00', now() - interval '1 minute',
+		       case when i in (4, 5) then now() + interval '1 hour' end, case when i in (5, 6, 7) then 1 else 0 end,
+		       case when i = 8 then now() end, case when i in (6, 7) then now() end
+		  from generate_series(1, 8) i`)
+	h.exec(t, `insert into inbox (consumer, message_id, received_at, processed_at, dead_at)
+		select 'booking/book', i, now() - interval '1 hour', case when i = 1 then now() end, case when i < 4 then now() end from generate_series(2, 6) i`)
+	h.exec(t, `insert into inbox_queue (source, message_id, topic, state, due_at, attempts, first_seen_at)
+		select 'shop', i, 'payment', case when i < 6 then 'processing' else 'dead' end,
+		       case when i > 2 then now() + interval '1 hour' end, case when i in (4, 5) then 1 else 0 end, now() - interval '1 minute'
+		  from generate_series(1, 6) i`)
+	h.exec(t, `insert into outbox_forwarders (id, scope, topics, name, expires_at) values
+		('00000000-0000-0000-0000-000000000001', 'default', '{}', 'alive', now() + interval '1 hour'),
+		('00000000-0000-0000-0000-000000000002', 'default', '{}', 'vanished', now() - interval '1 minute')`)
+	h.exec(t, `insert into outbox_lanes (scope, lane, owner)
+		select 'default', i, ('00000000-0000-0000-0000-00000000000' || 1 + (i < 4)::int)::uuid from generate_series(0, 63) i`)
+	h.exec(t, `insert into outbox_topics (topic, forwarder, reason) values
+		('orders', '00000000-0000-0000-0000-000000000001', 'down'), ('orders', '00000000-0000-0000-0000-000000000002', 'down'),
+		('refunds', '00000000-0000-0000-0000-000000000000', 'alice: later')`)
+}
+
+// TestCollectorOverEachHandle: what is in the tables is shown as package admin says it, whatever reaches the database.
+func TestCollectorOverEachHandle(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		c := newCollector(t, h, prom.CollectorConfig{Topics: []string{"known"}})
+		found := scraped(t, c)
+		for series, n := range map[string]float64{
+			"up{}": 1, "counts_bounded{}": 0, "forwarders{state=alive}": 0, "forwarders{state=vanished}": 0,
+			"messages{state=dead,topic=known}": 0, "oldest_message_age_seconds{topic=known}": 0, "topic_paused{by=forwarder,topic=known}": 0,
+		} {
+			got, there := found[series]
+			assert.True(t, there && got == n, "in empty tables %s is %v", series, got)
+		}
+
+		somethingOfEverything(t, h)
+		found = scraped(t, c)
+		for series, n := range map[string]float64{
+			"messages{state=ready,topic=orders}": 3, "messages{state=delayed,topic=orders}": 1, "messages{state=failing,topic=orders}": 1, "messages{state=dead,topic=orders}": 2,
+			"inbox_messages{consumer=booking/book,state=failing}": 3, "inbox_messages{consumer=booking/book,state=dead}": 2,
+			"queue_messages{state=ready,topic=payment}": 2, "queue_messages{state=delayed,topic=payment}": 1, "queue_messages{state=failing,topic=payment}": 2, "queue_messages{state=dead,topic=payment}": 1,
+			"forwarders{state=alive}": 1, "forwarders{state=vanished}": 1, "leased_lanes{scope=default}": 60,
+			"topic_paused{by=forwarder,topic=orders}": 1, "topic_paused{by=operator,topic=orders}": 0,
+			"topic_paused{by=operator,topic=refunds}": 1, "topic_paused{by=forwarder,topic=refunds}": 0,
+			"up{}": 1, "counts_bounded{}": 0,
+		} {
+			assert.Equal(t, n, found[series], series)
+		}
+		for series, age := range map[string]time.Duration{
+			"oldest_message_age_seconds{topic=orders}": time.Minute, "inbox_oldest_message_age_seconds{consumer=booking/book}": time.Hour,
+			"queue_oldest_message_age_seconds{topic=payment}": time.Minute,
+		} {
+			assert.InDelta(t, age.Seconds(), found[series], patience.Seconds(), series)
+		}
+		stats, err := newAdmin(t, h).Stats(t.Context(), admin.StatsConfig{})
+		require.NoError(t, err)
+		for _, s := range stats.Topics {
+			assert.InDelta(t, s.Ready.N, found["messages{state=ready,topic="+s.Topic+"}"], 0)
+			assert.Equal(t, s.Paused, found["topic_paused{by=forwarder,topic="+s.Topic+"}"]+found["topic_paused{by=operator,topic="+s.Topic+"}"] > 0, s.Topic)
+		}
+
+		h.exec(t, "truncate outbox, inbox, inbox_queue, outbox_forwarders, outbox_lanes, outbox_topics")
+		for series, n := range scraped(t, c) {
+			if series != "up{}" && series != "collect_duration_seconds{}" {
+				assert.Zero(t, n, "what is over is zero: %s", series)
+			}
+		}
+	})
+}
+
+// TestScrapeIsOneStatement: also with many topics, and what is more than is counted is said to be.
+func TestScrapeIsOneStatement(t *testing.T) {
+	t.Parallel()
+	var seen statementLog
+	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
+	h.exec(t, `insert into outbox (uuid, topic, payload, dead_at)
+		select i, 'topic-' || i % 100, '\x00', case when i % 2 = 0 then now() end from generate_series(1, 1000) i`)
+	c := newCollector(t, h, prom.CollectorConfig{})
+	seen.take()
+	found := scraped(t, c)
+	assert.Len(t, seen.take(), 1)
+	assert.Equal(t, 10.0, found["messages{state=dead,topic=topic-42}"])
+	assert.Equal(t, 10.0, found["messages{state=ready,topic=topic-41}"])
+
+	h.exec(t, `insert into outbox (uuid, topic, key, payload) select i, 'many', 'k', '\x00' from generate_series(1001, 1600) i`)
+	found = scraped(t, c)
+	assert.Equal(t, 1.0, found["counts_bounded{}"], "more wait in one lane than are counted")
+	assert.LessOrEqual(t, found["messages{state=ready,topic=many}"], 512.0)
+	assert.Positive(t, found["messages{state=ready,topic=many}"])
+}
+
+// TestCollectorSurvivesWhatItWatches: a database that is away is up = 0 and one line in the log, and nothing old is shown.
+func TestCollectorSurvivesWhatItWatches(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	log := newLogCapture(t)
+	c, err := prom.NewCollector(h.db, prom.CollectorConfig{Topics: []string{"orders"}, QueryTimeout: patience}, log)
+	require.NoError(t, err)
+	require.Equal(t, 1.0, scraped(t, c)["up{}"])
+	h.exec(t, "alter table outbox rename to away")
+	for range 3 {
+		found := scraped(t, c)
+		_, there := found["up{}"]
+		assert.True(t, there && found["up{}"] == 0)
+		assert.NotContains(t, found, "messages{state=ready,topic=orders}")
+	}
+	assert.Equal(t, 1, log.count("The tables cannot be read for metrics; this is said once until they can"))
+	h.exec(t, "alter table away rename to outbox")
+	assert.Contains(t, scraped(t, c), "messages{state=ready,topic=orders}")
+	assert.Equal(t, 1, log.count("The tables can be read for metrics again"))
+
+	busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
+	conn, err := busy.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	c = newCollector(t, busy, prom.CollectorConfig{QueryTimeout: 10 * time.Millisecond})
+	assert.Equal(t, 0.0, scraped(t, c)["up{}"], "a pool without a free connection keeps no scrape waiting")
+}
+
+// TestPausedOutlivesItsForwarder: a topic that cannot be reached is shown as paused by any process, and by one that starts during the
+// outage; and it is over when the outage is.
+func TestPausedOutlivesItsForwarder(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	observer, err := prom.NewObserver(prom.ObserverConfig{})
+	require.NoError(t, err)
+	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, observer)
+	const paused, own = "topic_paused{by=forwarder,topic=down}", "forwarder_paused{by=forwarder,scope=default,topic=down}"
+	var mended atomic.Bool
+	down := func(topic string, _ *message.Message) error {
+		if topic == "down" && !mended.Load() {
+			return errDown
+		}
+		return nil
+	}
+	first := startForwarderOn(t, h, classifyingConfig(), down)
+	first.publish(t, "down", "", "waits")
+	elsewhere := newCollector(t, newPgxHandle(t, h.url), prom.CollectorConfig{})
+	eventually(t, func() bool { return scraped(t, elsewhere)[paused] == 1 && scraped(t, observer)[own] == 1 }, "it is paused")
+
+	require.NoError(t, first.Forwarder.Close())
+	eventually(t, func() bool { _, there := scraped(t, observer)[own]; return !there }, "who has stopped pauses nothing")
+	second := startForwarderOn(t, h, classifyingConfig(), down)
+	anew := newCollector(t, newPgxHandle(t, h.url), prom.CollectorConfig{})
+	eventually(t, func() bool { return scraped(t, anew)[paused] == 1 }, "it is paused again")
+	mended.Store(true)
+	second.arrives(t, "waits")
+	eventually(t, func() bool {
+		n, there := scraped(t, anew)[paused]
+		return there && n == 0 && scraped(t, observer)[own] == 0
+	}, "and it is over")
+}
+
+// TestObserverOfAWholeService: one observer sees what is written, published and handled, by a Router and by a Dispatcher.
+func TestObserverOfAWholeService(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	observer, err := prom.NewObserver(prom.ObserverConfig{})
+	require.NoError(t, err)
+	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, observer)
+
+	w := startForwarderOn(t, h, classifyingConfig(), func(_ string, msg *message.Message) error {
+		switch string(msg.Payload) {
+		case "malformed":
+			return errMalformed
+		}
+		return nil
+	})
+	w.publish(t, "orders", "", "a", "b", "malformed")
+	w.arrives(t, "a", "b")
+	h.exec(t, `insert into outbox (uuid, topic, payload, created_at) values ('old', 'orders', 'old', now() - interval '2 hours')`)
+	w.arrives(t, "old")
+	w.idle(t)
+	eventually(t, func() bool { return scraped(t, observer)["deaths_total{topic=orders}"] == 1 }, "the death is told")
+	found := scraped(t, observer)
+	for series, n := range map[string]float64{
+		"written_messages_total{topic=orders}": 3, "written_bytes_total{topic=orders}": 11,
+		"publishes_total{result=published,topic=orders}": 3, "publishes_total{result=permanent,topic=orders}": 1, "publishes_total{result=unavailable,topic=orders}": 0,
+		"lag_seconds{topic=orders}": 3, "owned_lanes{scope=default}": 64,
+		"settled_messages_total{result=done,scope=default}": 3, "settled_messages_total{result=dead,scope=default}": 1,
+		"transaction_duration_seconds{result=committed}": 1,
+	} {
+		assert.Equal(t, n, found[series], series)
+	}
+	assert.InDelta(t, 2*time.Hour.Seconds(), lagSum(t, observer), patience.Seconds(), "the age is what the database's clock says")
+
+	store, err := inbox.NewStore(h.db, inbox.StoreConfig{}, nil)
+	require.NoError(t, err)
+	_, err = store.Enqueue(t.Context(), inbox.Item{ID: inbox.ID{Source: "shop", MessageID: "1"}, Topic: "payment"})
+	require.NoError(t, err)
+	dispatcher, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{Service: "booking", Handlers: map[string]inbox.Handler{
+		"payment": {Handle: func(context.Context, *inbox.Message) error { return nil }},
+	}}, nil)
+	require.NoError(t, err)
+	require.NoError(t, dispatcher.Drain(t.Context()))
+
+	handle := chain(func(msg *message.Message) ([]*message.Message, error) {
+		if string(msg.Payload) == "bad" {
+			return nil, errHandler
+		}
+		return nil, nil
+	}, stack(t, h, outboxmw.StackConfig{Service: "booking"})...)
+	good, bad := newMessage("good"), newMessage("bad")
+	for _, msg := range []*message.Message{good, good.Copy(), bad} {
+		_, err = handle(msg)
+		assert.Equal(t, string(msg.Payload) == "bad", err != nil, fmt.Sprint(err))
+	}
+	found = scraped(t, observer)
+	for series, n := range map[string]float64{
+		"handled_messages_total{handler=payment,outcome=processed,service=booking,topic=payment}": 1,
+		"handled_messages_total{handler=,outcome=processed,service=booking,topic=}":               1,
+		"handled_messages_total{handler=,outcome=duplicate,service=booking,topic=}":               1,
+		"handled_messages_total{handler=,outcome=failed,service=booking,topic=}":                  1,
+		"handled_messages_total{handler=,outcome=dead,service=booking,topic=}":                    0,
+		"handle_duration_seconds{handler=,service=booking,topic=}":                                3,
+	} {
+		assert.Equal(t, n, found[series], series)
+	}
+}
+
+// lagSum is the sum of what outbox_lag_seconds has counted.
+func lagSum(t testing.TB, c prometheus.Collector) (sum float64) {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(c)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == "outbox_lag_seconds" {
+			for _, m := range f.GetMetric() {
+				sum += m.GetHistogram().GetSampleSum()
+			}
+		}
+	}
+	return sum
+}

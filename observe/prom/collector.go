@@ -1,0 +1,112 @@
+package prom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/prometheus/client_golang/prometheus"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// CollectorConfig configures NewCollector. The zero value is ready for use.
+type CollectorConfig struct {
+	// Namespace is the first part of all names; default "outbox". The dashboard and the alerts of this repository have the default.
+	Namespace string
+	// QueryTimeout bounds the statement, and the wait for a connection; default 5 s, which is less than the 10 s that
+	// Prometheus waits by default. -1 = no limit.
+	QueryTimeout time.Duration
+	// Topics are topics of the outbox whose series are there from the start. Others appear when they first have a message.
+	Topics []string
+}
+
+func (c *CollectorConfig) setDefaults() {
+	if c.Namespace == "" {
+		c.Namespace = defaultNamespace
+	}
+	if c.QueryTimeout == 0 {
+		c.QueryTimeout = 5 * time.Second
+	}
+}
+
+func (c CollectorConfig) validate() error {
+	if c.QueryTimeout < -1 {
+		return fmt.Errorf("CollectorConfig.QueryTimeout is %s: use -1 for none", c.QueryTimeout)
+	}
+	return checkNamespace("CollectorConfig", c.Namespace)
+}
+
+// Collector says what is in the tables of a handle. It owns nothing, and runs its statement when it is collected. It is
+// safe for concurrent use.
+type Collector struct {
+	db     *core.DB
+	cfg    CollectorConfig
+	logger watermill.LoggerAdapter
+	descs  descs
+
+	mu      sync.Mutex
+	known   known
+	failing bool // the last collection has failed
+}
+
+// NewCollector makes a Collector. It does no I/O. It returns outbox.ErrNoDB or an error that names the field at fault. A nil
+// logger is that of db. Collectors of several handles may be in one registry if the handles have different names.
+func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAdapter) (*Collector, error) {
+	cfg.setDefaults()
+	own := (*core.DB)(db)
+	if err := errors.Join(own.Check(), cfg.validate()); err != nil {
+		return nil, err
+	}
+	c := &Collector{db: own, cfg: cfg, logger: own.Logger(logger), descs: newDescs(cfg.Namespace, own.Name())}
+	for _, topic := range cfg.Topics {
+		c.known.topics.add(topic)
+	}
+	return c, nil
+}
+
+// Describe is part of prometheus.Collector.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range c.descs.all() {
+		to <- d
+	}
+}
+
+// Collect is part of prometheus.Collector.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithCancel(context.Background())
+	if c.cfg.QueryTimeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, c.cfg.QueryTimeout)
+	}
+	defer cancel()
+	begun := time.Now()
+	s, err := scrape(ctx, c.db)
+	took := time.Since(begun)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log(err)
+	up := 0.0
+	if err == nil {
+		up = 1
+		c.known.learn(s)
+		c.show(s, to)
+	}
+	to <- prometheus.MustNewConstMetric(c.descs.up, prometheus.GaugeValue, up)
+	to <- prometheus.MustNewConstMetric(c.descs.seconds, prometheus.GaugeValue, took.Seconds())
+}
+
+// log says once that the tables cannot be read, and once that they can.
+func (c *Collector) log(err error) {
+	switch {
+	case err != nil && !c.failing:
+		c.logger.Error("The tables cannot be read for metrics; this is said once until they can", err, nil)
+	case err == nil && c.failing:
+		c.logger.Info("The tables can be read for metrics again", nil)
+	}
+	c.failing = err != nil
+}

@@ -1,0 +1,108 @@
+package prom
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+const document = "../../docs/metrics.md"
+
+// families are what Observer and Collector show when there is something of everything.
+func families(t testing.TB) (of struct{ observer, collector []*dto.MetricFamily }) {
+	t.Helper()
+	gather := func(c prometheus.Collector) []*dto.MetricFamily {
+		reg := prometheus.NewPedanticRegistry()
+		reg.MustRegister(c)
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		descs := make(chan *prometheus.Desc, 100)
+		c.Describe(descs)
+		if len(descs) != len(families) {
+			t.Fatalf("%T shows %d of its %d metrics: the test must see them all", c, len(families), len(descs))
+		}
+		return families
+	}
+	o, err := NewObserver(ObserverConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all(o)
+	of.observer = gather(o)
+	c := newShown(CollectorConfig{})
+	c.sample = something()
+	of.collector = gather(c)
+	return of
+}
+
+// TestMetricsDocument keeps docs/metrics.md true; `make metrics` writes it.
+func TestMetricsDocument(t *testing.T) {
+	var page strings.Builder
+	page.WriteString(`# Metrics
+
+What [observe/prom](../observe/prom/doc.go) shows, under its default namespace. ` + "`make metrics`" + ` writes this page from the collectors. Times are in
+seconds. Every series has a label ` + "`db`" + `, the name of the handle.
+
+[dashboards/grafana.json](../dashboards/grafana.json) is a dashboard, [dashboards/alerts.yaml](../dashboards/alerts.yaml) has alerts.
+`)
+	of := families(t)
+	write := func(title, about string, families []*dto.MetricFamily) {
+		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n| metric | type | labels | |\n|---|---|---|---|\n", title, about)
+		for _, f := range families {
+			fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), labelNames(f), f.GetHelp())
+		}
+	}
+	write("What waits: Collector", "From the tables, with one statement for each scrape, so they are the same in whichever process: take the maximum.", of.collector)
+	write("What is done: Observer", "By this process, so take the sum.", of.observer)
+
+	if os.Getenv("OUTBOX_WRITE_METRICS") != "" {
+		if err := os.WriteFile(document, []byte(page.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(is) != page.String() {
+		t.Errorf("%s is not what the collectors show: run make metrics", document)
+	}
+}
+
+func labelNames(f *dto.MetricFamily) string {
+	var names []string
+	for _, l := range f.GetMetric()[0].GetLabel() {
+		if l.GetName() == "db" {
+			continue
+		}
+		name := l.GetName()
+		if values := labelValues(f, name); len(values) > 1 || name == "by" {
+			name += ": " + strings.Join(values, ", ")
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, "; ")
+}
+
+// labelValues are the values of a label that says which of a few things it is.
+func labelValues(f *dto.MetricFamily, name string) (values []string) {
+	if !slices.Contains([]string{"result", "state", "outcome", "by"}, name) {
+		return nil
+	}
+	for _, m := range f.GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == name && !slices.Contains(values, l.GetValue()) {
+				values = append(values, l.GetValue())
+			}
+		}
+	}
+	slices.Sort(values)
+	return values
+}

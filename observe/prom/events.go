@@ -1,0 +1,171 @@
+package prom
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/prometheus/client_golang/prometheus"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// TxStart is part of observe.TxObserver.
+func (o *Observer) TxStart(ctx context.Context, start observe.TxStart) context.Context {
+	o.dbs.of(start.DB, o.newDB)
+	return ctx
+}
+
+// TxEnd is part of observe.TxObserver.
+func (o *Observer) TxEnd(_ context.Context, end observe.TxEnd) {
+	result := "failed"
+	switch {
+	case end.Err == nil:
+		result = "committed"
+	case errors.Is(end.Err, outbox.ErrRolledBack):
+		result = "rolled_back"
+	case errors.Is(end.Err, outbox.ErrCommitUnknown):
+		result = "unknown"
+	}
+	o.dbs.of(end.DB, o.newDB).tx[result].Observe(end.Duration.Seconds())
+}
+
+// WriteStart is part of observe.WriteObserver.
+func (o *Observer) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
+	o.topics.of(topicKey{start.DB, start.Topic}, o.newTopic)
+	return ctx
+}
+
+// WriteEnd is part of observe.WriteObserver.
+func (o *Observer) WriteEnd(_ context.Context, end observe.WriteEnd) {
+	t := o.topics.of(topicKey{end.DB, end.Topic}, o.newTopic)
+	if end.Err != nil {
+		t.writeErrors.Inc()
+		return
+	}
+	t.written.Add(float64(end.Messages))
+	t.writtenBytes.Add(float64(end.Bytes))
+}
+
+// delayed marks the context of a message that was delayed on purpose.
+type delayed struct{}
+
+// PublishStart is part of observe.PublishObserver.
+func (o *Observer) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
+	o.topics.of(topicKey{start.DB, start.Topic}, o.newTopic)
+	if m := start.Message.Metadata; m[delay.DelayedUntilKey] != "" || m[delay.DelayedForKey] != "" {
+		return context.WithValue(ctx, delayed{}, true)
+	}
+	return ctx
+}
+
+// PublishEnd is part of observe.PublishObserver.
+func (o *Observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
+	t := o.topics.of(topicKey{end.DB, end.Topic}, o.newTopic)
+	t.publishSeconds.Observe(end.Duration.Seconds())
+	switch {
+	case end.Err == nil:
+		t.published["published"].Inc()
+		if ctx.Value(delayed{}) == nil {
+			t.lag.Observe(end.Age.Seconds())
+		}
+	case end.Verdict == "":
+		t.published["stopped"].Inc()
+	default:
+		count(t.published, end.Verdict)
+	}
+}
+
+// count ignores a value that is newer than this module.
+func count(all map[string]prometheus.Counter, value string) {
+	if c := all[value]; c != nil {
+		c.Inc()
+	}
+}
+
+// MessageDead is part of observe.DeadObserver.
+func (o *Observer) MessageDead(_ context.Context, dead observe.MessageDead) {
+	o.topics.of(topicKey{dead.DB, dead.Topic}, o.newTopic).dead.Inc()
+}
+
+// HandleStart is part of observe.HandleObserver.
+func (o *Observer) HandleStart(ctx context.Context, start observe.HandleStart) context.Context {
+	o.handlers.of(handlerKey{start.DB, start.Service, start.Handler, start.Topic}, o.newHandler)
+	return ctx
+}
+
+// HandleEnd is part of observe.HandleObserver.
+func (o *Observer) HandleEnd(_ context.Context, end observe.HandleEnd) {
+	h := o.handlers.of(handlerKey{end.DB, end.Service, end.Handler, end.Topic}, o.newHandler)
+	count(h.handled, strings.ReplaceAll(end.Outcome.String(), " ", "_"))
+	if end.Outcome != observe.Mismatch { // told besides Duplicate
+		h.seconds.Observe(end.Duration.Seconds())
+	}
+}
+
+// TopicPaused is part of observe.TopicObserver.
+func (o *Observer) TopicPaused(_ context.Context, p observe.TopicPaused) {
+	o.setPaused(p.DB, p.Scope, p.Topic, p.ByOperator, 1)
+}
+
+// TopicResumed is part of observe.TopicObserver.
+func (o *Observer) TopicResumed(_ context.Context, r observe.TopicResumed) {
+	o.setPaused(r.DB, r.Scope, r.Topic, r.ByOperator, 0)
+}
+
+func (o *Observer) setPaused(db, scope, topic string, byOperator bool, to float64) {
+	who := pausers[0]
+	if byOperator {
+		who = pausers[1]
+	}
+	for _, by := range pausers {
+		g := o.metrics.paused.WithLabelValues(labels(db, scope, topic, by)...) // the other one begins at zero
+		if by == who {
+			g.Set(to)
+		}
+	}
+}
+
+// ReadEnd is part of observe.EngineObserver.
+func (o *Observer) ReadEnd(_ context.Context, end observe.ReadEnd) {
+	s := o.scopes.of(scopeKey{end.DB, end.Scope}, o.newScope)
+	s.readSeconds.Observe(end.Duration.Seconds())
+	s.readRows.Add(float64(end.Rows))
+	if end.Err != nil {
+		s.readErrors.Inc()
+	}
+}
+
+// SettleEnd is part of observe.EngineObserver.
+func (o *Observer) SettleEnd(_ context.Context, end observe.SettleEnd) {
+	s := o.scopes.of(scopeKey{end.DB, end.Scope}, o.newScope)
+	s.settleSeconds.Observe(end.Duration.Seconds())
+	if end.Err != nil {
+		s.settleErrors.Inc()
+		return
+	}
+	s.settled["done"].Add(float64(end.Done))
+	s.settled["failed"].Add(float64(end.Failed))
+	s.settled["dead"].Add(float64(end.Dead))
+}
+
+// CleanEnd is part of observe.EngineObserver.
+func (o *Observer) CleanEnd(_ context.Context, end observe.CleanEnd) {
+	own := labels(end.DB, end.Table)
+	rows, errs := o.metrics.cleaned.WithLabelValues(own...), o.metrics.cleanErrors.WithLabelValues(own...)
+	rows.Add(float64(end.Rows))
+	if end.Err != nil {
+		errs.Inc()
+	}
+}
+
+// Owned is part of observe.EngineObserver. What a forwarder that has stopped, or has nothing to do, has paused is over.
+func (o *Observer) Owned(_ context.Context, owned observe.Owned) {
+	o.scopes.of(scopeKey{owned.DB, owned.Scope}, o.newScope).lanes.Set(float64(owned.Lanes))
+	if owned.Lanes == 0 {
+		own := labels(owned.DB, owned.Scope)
+		o.metrics.paused.DeletePartialMatch(prometheus.Labels{"db": own[0], "scope": own[1]})
+	}
+}

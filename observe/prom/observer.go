@@ -1,0 +1,137 @@
+package prom
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// ObserverConfig configures NewObserver. The zero value is ready for use.
+type ObserverConfig struct {
+	// Namespace is the first part of all names; default "outbox". The dashboard and the alerts of this repository have the default.
+	Namespace string
+	// Buckets are the upper bounds of all histograms, in seconds, rising. Default: 17 from 1 ms to 1 h.
+	Buckets []float64
+	// DBs are names of handles (outbox.DBConfig.Name), and Topics are topics, whose series are there with zero from the start.
+	// Others appear when something is first heard of them. Topics without DBs are an error.
+	DBs, Topics []string
+}
+
+const defaultNamespace = "outbox"
+
+var defaultBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600}
+
+func (c *ObserverConfig) setDefaults() {
+	if c.Namespace == "" {
+		c.Namespace = defaultNamespace
+	}
+	if c.Buckets == nil {
+		c.Buckets = defaultBuckets
+	}
+}
+
+func (c ObserverConfig) validate() error {
+	if err := checkNamespace("ObserverConfig", c.Namespace); err != nil {
+		return err
+	}
+	for i := range c.Buckets {
+		if i > 0 && !(c.Buckets[i] > c.Buckets[i-1]) {
+			return fmt.Errorf("ObserverConfig.Buckets: %g follows %g: they must rise", c.Buckets[i], c.Buckets[i-1])
+		}
+	}
+	if len(c.Topics) > 0 && len(c.DBs) == 0 {
+		return fmt.Errorf("ObserverConfig.Topics needs ObserverConfig.DBs: name the handles that the topics are of")
+	}
+	return nil
+}
+
+var namespaceShape = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func checkNamespace(config, namespace string) error {
+	if !namespaceShape.MatchString(namespace) {
+		return fmt.Errorf("%s.Namespace is %q: use letters, digits and _, and begin with a letter", config, namespace)
+	}
+	return nil
+}
+
+// Observer counts what is done through the handles that it is given to, any number of them. It is safe for concurrent use.
+type Observer struct {
+	cfg  ObserverConfig
+	list []prometheus.Collector // what to collect
+
+	dbs      family[string, *dbSeries]
+	topics   family[topicKey, *topicSeries]
+	scopes   family[scopeKey, *scopeSeries]
+	handlers family[handlerKey, *handlerSeries]
+	metrics  metrics
+}
+
+var (
+	_ prometheus.Collector    = (*Observer)(nil)
+	_ observe.TxObserver      = (*Observer)(nil)
+	_ observe.WriteObserver   = (*Observer)(nil)
+	_ observe.HandleObserver  = (*Observer)(nil)
+	_ observe.PublishObserver = (*Observer)(nil)
+	_ observe.DeadObserver    = (*Observer)(nil)
+	_ observe.TopicObserver   = (*Observer)(nil)
+	_ observe.EngineObserver  = (*Observer)(nil)
+)
+
+// NewObserver makes an Observer. It returns an error that names the field at fault. It registers nothing: it is a
+// prometheus.Collector, for any registry.
+func NewObserver(cfg ObserverConfig) (*Observer, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	o := &Observer{cfg: cfg}
+	o.define()
+	for _, db := range cfg.DBs {
+		o.dbs.of(db, o.newDB)
+		for _, topic := range cfg.Topics {
+			o.topics.of(topicKey{db, topic}, o.newTopic)
+		}
+	}
+	return o, nil
+}
+
+// Describe is part of prometheus.Collector.
+func (o *Observer) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range o.list {
+		c.Describe(to)
+	}
+}
+
+// Collect is part of prometheus.Collector.
+func (o *Observer) Collect(to chan<- prometheus.Metric) {
+	for _, c := range o.list {
+		c.Collect(to)
+	}
+}
+
+// family is the series of each of many things, made when a thing is first heard of: all at once, so that they begin at
+// zero, and kept, because to find them again by their labels costs more than to count.
+type family[K comparable, S any] struct{ known sync.Map }
+
+func (f *family[K, S]) of(key K, series func(K) S) S {
+	if s, ok := f.known.Load(key); ok {
+		return s.(S)
+	}
+	s, _ := f.known.LoadOrStore(key, series(key)) // the same labels are the same series, whoever makes them
+	return s.(S)
+}
+
+// labels makes label values that Prometheus accepts.
+func labels(values ...string) []string {
+	values = slices.Clone(values)
+	for i, v := range values {
+		values[i] = strings.ToValidUTF8(v, "\uFFFD")
+	}
+	return values
+}

@@ -1,0 +1,275 @@
+package prom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+func newObserver(t testing.TB, cfg ObserverConfig) (*Observer, *prometheus.Registry) {
+	t.Helper()
+	o, err := NewObserver(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(o)
+	return o, reg
+}
+
+// all tells an observer of one of everything.
+func all(o *Observer) {
+	ctx, failed := context.Background(), errors.New("failed")
+	msg := message.NewMessage("1", nil)
+	for _, err := range []error{nil, failed, outbox.ErrRolledBack, fmt.Errorf("commit: %w", outbox.ErrCommitUnknown)} {
+		o.TxEnd(o.TxStart(ctx, observe.TxStart{DB: "shop"}), observe.TxEnd{DB: "shop", Duration: time.Millisecond, Err: err})
+	}
+	o.WriteEnd(o.WriteStart(ctx, observe.WriteStart{DB: "shop", Topic: "orders"}), observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 2, Bytes: 10})
+	o.WriteEnd(ctx, observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 1, Bytes: 5, Err: failed})
+	start := observe.PublishStart{DB: "shop", Scope: "default", Topic: "orders", Message: msg}
+	for _, end := range []observe.PublishEnd{{Age: time.Second}, {Err: failed, Verdict: "rejected"}, {Err: failed, Verdict: "unavailable"}, {Err: failed}} {
+		end.DB, end.Topic, end.Duration = "shop", "orders", time.Millisecond
+		o.PublishEnd(o.PublishStart(ctx, start), end)
+	}
+	o.MessageDead(ctx, observe.MessageDead{DB: "shop", Topic: "orders"})
+	for _, outcome := range []observe.Outcome{observe.Processed, observe.Duplicate, observe.Mismatch, observe.RolledBack} {
+		handled := observe.HandleEnd{DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Outcome: outcome, Duration: time.Millisecond}
+		o.HandleEnd(o.HandleStart(ctx, observe.HandleStart{DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Message: msg}), handled)
+	}
+	o.TopicPaused(ctx, observe.TopicPaused{DB: "shop", Scope: "default", Topic: "orders", Failures: 1, Err: failed})
+	o.ReadEnd(ctx, observe.ReadEnd{DB: "shop", Scope: "default", Rows: 3, Duration: time.Millisecond})
+	o.ReadEnd(ctx, observe.ReadEnd{DB: "shop", Scope: "default", Err: failed})
+	o.SettleEnd(ctx, observe.SettleEnd{DB: "shop", Scope: "default", Done: 4, Failed: 2, Dead: 1, Duration: time.Millisecond})
+	o.SettleEnd(ctx, observe.SettleEnd{DB: "shop", Scope: "default", Done: 4, Err: failed})
+	o.CleanEnd(ctx, observe.CleanEnd{DB: "shop", Table: "outbox", Rows: 7})
+	o.CleanEnd(ctx, observe.CleanEnd{DB: "shop", Table: "outbox", Err: failed})
+	o.Owned(ctx, observe.Owned{DB: "shop", Scope: "default", Lanes: 64})
+}
+
+// counters are all counters, gauges and numbers of observations that an Observer showed of all.
+const counters = `
+transaction_duration_seconds{db="shop",result="committed"} 1
+transaction_duration_seconds{db="shop",result="failed"} 1
+transaction_duration_seconds{db="shop",result="rolled_back"} 1
+transaction_duration_seconds{db="shop",result="unknown"} 1
+written_messages_total{db="shop",topic="orders"} 2
+written_bytes_total{db="shop",topic="orders"} 10
+write_errors_total{db="shop",topic="orders"} 1
+publishes_total{db="shop",result="permanent",topic="orders"} 0
+publishes_total{db="shop",result="published",topic="orders"} 1
+publishes_total{db="shop",result="rejected",topic="orders"} 1
+publishes_total{db="shop",result="stopped",topic="orders"} 1
+publishes_total{db="shop",result="unavailable",topic="orders"} 1
+publish_duration_seconds{db="shop",topic="orders"} 4
+lag_seconds{db="shop",topic="orders"} 1
+deaths_total{db="shop",topic="orders"} 1
+owned_lanes{db="shop",scope="default"} 64
+forwarder_paused{by="forwarder",db="shop",scope="default",topic="orders"} 1
+forwarder_paused{by="operator",db="shop",scope="default",topic="orders"} 0
+read_duration_seconds{db="shop",scope="default"} 2
+read_rows_total{db="shop",scope="default"} 3
+read_errors_total{db="shop",scope="default"} 1
+settle_duration_seconds{db="shop",scope="default"} 2
+settled_messages_total{db="shop",result="dead",scope="default"} 1
+settled_messages_total{db="shop",result="done",scope="default"} 4
+settled_messages_total{db="shop",result="failed",scope="default"} 2
+settle_errors_total{db="shop",scope="default"} 1
+cleaned_rows_total{db="shop",table="outbox"} 7
+clean_errors_total{db="shop",table="outbox"} 1
+handled_messages_total{db="shop",handler="book",outcome="dead",service="booking",topic="orders"} 0
+handled_messages_total{db="shop",handler="book",outcome="duplicate",service="booking",topic="orders"} 1
+handled_messages_total{db="shop",handler="book",outcome="failed",service="booking",topic="orders"} 0
+handled_messages_total{db="shop",handler="book",outcome="mismatch",service="booking",topic="orders"} 1
+handled_messages_total{db="shop",handler="book",outcome="processed",service="booking",topic="orders"} 1
+handled_messages_total{db="shop",handler="book",outcome="rolled_back",service="booking",topic="orders"} 1
+handle_duration_seconds{db="shop",handler="book",service="booking",topic="orders"} 3
+`
+
+// values are what a registry shows, one line for each series; of a histogram how many there are.
+func values(t testing.TB, reg prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var of []string
+			for _, l := range m.GetLabel() {
+				of = append(of, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			series := strings.TrimPrefix(f.GetName(), "outbox_") + "{" + strings.Join(of, ",") + "}"
+			found[series] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return found
+}
+
+func TestObserverCountsEverything(t *testing.T) {
+	o, reg := newObserver(t, ObserverConfig{})
+	all(o)
+	found := values(t, reg)
+	for _, line := range strings.Split(strings.TrimSpace(counters), "\n") {
+		series, want, _ := strings.Cut(line, " ")
+		if got, ok := found[series]; !ok || fmt.Sprint(got) != want {
+			t.Errorf("%s is %v, want %s", series, got, want)
+		}
+		delete(found, series)
+	}
+	for series := range found {
+		t.Errorf("nobody expects %s", series)
+	}
+}
+
+func TestObserverPassesTheLinter(t *testing.T) {
+	o, reg := newObserver(t, ObserverConfig{})
+	all(o)
+	lint(t, reg)
+}
+
+func lint(t testing.TB, reg prometheus.Gatherer) {
+	t.Helper()
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// TestObserverBeginsAtZero: what is first heard of a topic shows all that may happen to it.
+func TestObserverBeginsAtZero(t *testing.T) {
+	const dead = `deaths_total{db="shop",topic="orders"}`
+	for name, known := range map[string]func(*Observer){
+		"written": func(o *Observer) { o.WriteStart(t.Context(), observe.WriteStart{DB: "shop", Topic: "orders"}) },
+		"published": func(o *Observer) {
+			o.PublishStart(t.Context(), observe.PublishStart{DB: "shop", Topic: "orders", Message: &message.Message{}})
+		},
+	} {
+		o, reg := newObserver(t, ObserverConfig{})
+		known(o)
+		if n, ok := values(t, reg)[dead]; !ok || n != 0 {
+			t.Errorf("%s: deaths are %v, %v", name, n, ok)
+		}
+	}
+	_, reg := newObserver(t, ObserverConfig{DBs: []string{"shop"}, Topics: []string{"orders"}})
+	found := values(t, reg)
+	for _, series := range []string{dead, `transaction_duration_seconds{db="shop",result="unknown"}`} {
+		if n, ok := found[series]; !ok || n != 0 {
+			t.Errorf("from the start %s is %v, %v", series, n, ok)
+		}
+	}
+}
+
+// TestLagIsWithoutDelays: a message that was to be late is none that is late.
+func TestLagIsWithoutDelays(t *testing.T) {
+	o, reg := newObserver(t, ObserverConfig{})
+	for _, key := range []string{"other", delay.DelayedForKey, delay.DelayedUntilKey} {
+		msg := message.NewMessage("1", nil)
+		msg.Metadata.Set(key, "1h")
+		ctx := o.PublishStart(t.Context(), observe.PublishStart{DB: "shop", Topic: "orders", Message: msg})
+		o.PublishEnd(ctx, observe.PublishEnd{DB: "shop", Topic: "orders", Age: time.Hour})
+	}
+	if n := values(t, reg)[`lag_seconds{db="shop",topic="orders"}`]; n != 1 {
+		t.Errorf("%v of 3 messages count, 2 of which were delayed", n)
+	}
+}
+
+func TestPausesEnd(t *testing.T) {
+	o, reg := newObserver(t, ObserverConfig{})
+	paused := func(scope, by string) float64 {
+		n, ok := values(t, reg)[fmt.Sprintf("forwarder_paused{by=%q,db=%q,scope=%q,topic=%q}", by, "shop", scope, "orders")]
+		if !ok {
+			return -1
+		}
+		return n
+	}
+	for _, scope := range []string{"a", "b"} {
+		o.TopicPaused(t.Context(), observe.TopicPaused{DB: "shop", Scope: scope, Topic: "orders"})
+		o.TopicPaused(t.Context(), observe.TopicPaused{DB: "shop", Scope: scope, Topic: "orders", ByOperator: true})
+	}
+	o.TopicResumed(t.Context(), observe.TopicResumed{DB: "shop", Scope: "a", Topic: "orders"})
+	if paused("a", "forwarder") != 0 || paused("a", "operator") != 1 || paused("b", "forwarder") != 1 {
+		t.Error("the end of one pause is not the end of others")
+	}
+	o.Owned(t.Context(), observe.Owned{DB: "shop", Scope: "b"})
+	if paused("a", "operator") != 1 || paused("b", "forwarder") != -1 {
+		t.Error("a forwarder that has stopped pauses nothing, and others go on")
+	}
+}
+
+// TestObserverTakesAnyName: topics and handlers are named by users.
+func TestObserverTakesAnyName(t *testing.T) {
+	o, reg := newObserver(t, ObserverConfig{})
+	for _, topic := range []string{"", "a\xffb", "x\x00y", `quote " and \`, strings.Repeat("long", 300)} {
+		o.WriteEnd(t.Context(), observe.WriteEnd{DB: topic, Topic: topic, Messages: 1})
+		o.Owned(t.Context(), observe.Owned{DB: topic, Scope: topic})
+	}
+	if n := testutil.CollectAndCount(o, "outbox_written_messages_total"); n != 5 {
+		t.Errorf("%d of 5 topics are counted", n)
+	}
+	if _, err := reg.Gather(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestObserverIsSafeForConcurrentUse(t *testing.T) {
+	o, reg := newObserver(t, ObserverConfig{})
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 50 {
+				all(o)
+				if _, err := reg.Gather(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if n := values(t, reg)[`deaths_total{db="shop",topic="orders"}`]; n != 400 {
+		t.Errorf("%v deaths of 400 were counted", n)
+	}
+}
+
+func TestObserverConfig(t *testing.T) {
+	for field, cfg := range map[string]ObserverConfig{
+		"Namespace": {Namespace: "my-outbox"},
+		"Buckets":   {Buckets: []float64{1, 1}},
+		"Topics":    {Topics: []string{"orders"}},
+	} {
+		if _, err := NewObserver(cfg); err == nil || !strings.Contains(err.Error(), "ObserverConfig."+field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	_, reg := newObserver(t, ObserverConfig{Namespace: "mail", Buckets: []float64{1}, DBs: []string{"a"}})
+	if n, err := testutil.GatherAndCount(reg, "mail_transaction_duration_seconds"); n != 4 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+// BenchmarkObserver is what one message costs that is written, published and handled.
+func BenchmarkObserver(b *testing.B) {
+	o, _ := newObserver(b, ObserverConfig{})
+	ctx, msg := context.Background(), message.NewMessage("1", nil)
+	for b.Loop() {
+		o.WriteEnd(o.WriteStart(ctx, observe.WriteStart{DB: "shop", Topic: "orders"}), observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 1})
+		o.PublishEnd(o.PublishStart(ctx, observe.PublishStart{DB: "shop", Topic: "orders", Message: msg}), observe.PublishEnd{DB: "shop", Topic: "orders"})
+		o.HandleEnd(ctx, observe.HandleEnd{DB: "shop", Service: "booking", Handler: "book", Topic: "orders"})
+		o.TxEnd(ctx, observe.TxEnd{DB: "shop"})
+	}
+}

@@ -1,0 +1,78 @@
+package prom
+
+import (
+	"context"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// How many messages are counted at most, as in package admin.
+const (
+	countEach = 10_000  // dead or failing, of a topic or consumer
+	countAll  = 200_000 // of all together
+	countLane = 512     // ready or delayed, of a lane
+)
+
+// cell names one count: of what, and in which state or by whom.
+type cell struct{ of, state string }
+
+// count is how many there are, and the age of the oldest in seconds.
+type counted struct{ n, oldest float64 }
+
+// sample is what one statement found out.
+type sample struct {
+	outbox, inbox, queue, paused, forwarders, lanes map[cell]counted
+	bounded                                         bool // a count stopped at its bound
+}
+
+func scrape(ctx context.Context, db *core.DB) (sample, error) {
+	s := sample{}
+	parts := map[string]*map[cell]counted{
+		"outbox": &s.outbox, "inbox": &s.inbox, "queue": &s.queue, "paused": &s.paused, "forwarders": &s.forwarders, "lanes": &s.lanes,
+	}
+	for _, cells := range parts {
+		*cells = map[cell]counted{}
+	}
+	err := drive.Collect(ctx, db, func(rows drive.Rows) error {
+		var part string
+		var at cell
+		var c counted
+		var more bool
+		if err := rows.Scan(&part, &at.of, &at.state, &c.n, &more, &c.oldest); err != nil {
+			return err
+		}
+		cells := *parts[part]
+		was := cells[at] // failing messages of the queue are counted in two parts
+		cells[at] = counted{was.n + c.n, max(was.oldest, c.oldest, 0)}
+		s.bounded = s.bounded || more
+		return nil
+	}, db.Render(sqltext.Scrape), int64(countEach), int64(countAll), int64(countLane))
+	return s, text.Explain(err)
+}
+
+// names is a set of names.
+type names map[string]bool
+
+func (n *names) add(name string) {
+	if *n == nil {
+		*n = names{}
+	}
+	(*n)[name] = true
+}
+
+// known is whatever was seen once: its series stay, with zeros.
+type known struct{ topics, queues, consumers, scopes names }
+
+func (k *known) learn(s sample) {
+	for _, l := range []struct {
+		cells map[cell]counted
+		names *names
+	}{{s.outbox, &k.topics}, {s.paused, &k.topics}, {s.queue, &k.queues}, {s.inbox, &k.consumers}, {s.lanes, &k.scopes}} {
+		for at := range l.cells {
+			l.names.add(at.of)
+		}
+	}
+}

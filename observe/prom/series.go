@@ -1,0 +1,158 @@
+package prom
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are all that an Observer shows.
+type metrics struct {
+	txSeconds, publishSeconds, lag, readSeconds, settleSeconds, handleSeconds *prometheus.HistogramVec
+
+	written, writtenBytes, writeErrors *prometheus.CounterVec
+	published, dead, handled           *prometheus.CounterVec
+	readRows, readErrors               *prometheus.CounterVec
+	settled, settleErrors              *prometheus.CounterVec
+	cleaned, cleanErrors               *prometheus.CounterVec
+
+	lanes, paused *prometheus.GaugeVec
+}
+
+// The values of labels that are few.
+var (
+	txResults      = []string{"committed", "rolled_back", "failed", "unknown"}
+	publishResults = []string{"published", "rejected", "unavailable", "permanent", "stopped"}
+	settleResults  = []string{"done", "failed", "dead"}
+	outcomes       = []string{"processed", "failed", "duplicate", "mismatch", "rolled_back", "dead"}
+	pausers        = []string{"forwarder", "operator"}
+)
+
+// define makes the metrics.
+func (o *Observer) define() {
+	of := func(labels []string) []string { return append([]string{"db"}, labels...) }
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: o.cfg.Namespace, Name: name, Help: help}, of(labels))
+		o.list = append(o.list, v)
+		return v
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: o.cfg.Namespace, Name: name, Help: help}, of(labels))
+		o.list = append(o.list, v)
+		return v
+	}
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		opts := prometheus.HistogramOpts{Namespace: o.cfg.Namespace, Name: name, Help: help, Buckets: o.cfg.Buckets}
+		v := prometheus.NewHistogramVec(opts, of(labels))
+		o.list = append(o.list, v)
+		return v
+	}
+	o.metrics = metrics{
+		txSeconds: histogram("transaction_duration_seconds", "Transactions of InTx and middleware.Tx, from before BEGIN to the end. Result unknown: the answer to COMMIT never came.", "result"),
+
+		written:      counter("written_messages_total", "Messages that were written to the outbox, also by transactions that were rolled back later.", "topic"),
+		writtenBytes: counter("written_bytes_total", "Payload bytes of these messages.", "topic"),
+		writeErrors:  counter("write_errors_total", "Calls of Publish, and handlers' results, whose messages were refused or could not be written.", "topic"),
+
+		published: counter("publishes_total", "Attempts to publish a message, or to deliver it to a subscriber. Result stopped: the forwarder stopped or gave the lane away "+
+			"before there was an answer.", "topic", "result"),
+		publishSeconds: histogram("publish_duration_seconds", "How long the publisher took for a message, whatever it answered.", "topic"),
+		lag: histogram("lag_seconds", "How long published messages were in the outbox, from INSERT until the publisher returned, on the database's clock, "+
+			"without those that were delayed on purpose.", "topic"),
+		dead: counter("deaths_total", "Messages of the outbox that a forwarder will not try again.", "topic"),
+
+		lanes:  gauge("owned_lanes", "How many of the 64 lanes of its scope the forwarder in this process owns.", "scope"),
+		paused: gauge("forwarder_paused", "Whether the forwarder in this process has paused the topic because it is unavailable, or an operator has. 1 = paused.", "scope", "topic", "by"),
+
+		readSeconds:   histogram("read_duration_seconds", "The forwarder's reads of the outbox.", "scope"),
+		readRows:      counter("read_rows_total", "Messages that it read.", "scope"),
+		readErrors:    counter("read_errors_total", "Reads that failed.", "scope"),
+		settleSeconds: histogram("settle_duration_seconds", "The forwarder's writes of what became of messages.", "scope"),
+		settled:       counter("settled_messages_total", "Messages of which that was written. Result dead counts besides failed.", "scope", "result"),
+		settleErrors:  counter("settle_errors_total", "Such writes that failed and are repeated.", "scope"),
+		cleaned:       counter("cleaned_rows_total", "Rows that were deleted because their retention was over.", "table"),
+		cleanErrors:   counter("clean_errors_total", "Clean-ups that failed.", "table"),
+
+		handled:       counter("handled_messages_total", "Deliveries to handlers of a Router or a Dispatcher by what became of them. Outcome mismatch counts besides duplicate.", "service", "handler", "topic", "outcome"),
+		handleSeconds: histogram("handle_duration_seconds", "Deliveries, from the first middleware of ours to the end of the transaction.", "service", "handler", "topic"),
+	}
+}
+
+// dbSeries are those of a handle.
+type dbSeries struct {
+	tx map[string]prometheus.Observer
+}
+
+func (o *Observer) newDB(db string) *dbSeries {
+	return &dbSeries{tx: each(txResults, func(result string) prometheus.Observer {
+		return o.metrics.txSeconds.WithLabelValues(labels(db, result)...)
+	})}
+}
+
+// topicSeries are those of a topic.
+type topicSeries struct {
+	written, writtenBytes, writeErrors, dead prometheus.Counter
+	published                                map[string]prometheus.Counter
+	publishSeconds, lag                      prometheus.Observer
+}
+
+type topicKey struct{ db, topic string }
+
+func (o *Observer) newTopic(k topicKey) *topicSeries {
+	m, own := &o.metrics, labels(k.db, k.topic)
+	return &topicSeries{
+		written: m.written.WithLabelValues(own...), writtenBytes: m.writtenBytes.WithLabelValues(own...),
+		writeErrors: m.writeErrors.WithLabelValues(own...), dead: m.dead.WithLabelValues(own...),
+		published: each(publishResults, func(result string) prometheus.Counter {
+			return m.published.WithLabelValues(append(own, result)...)
+		}),
+		publishSeconds: m.publishSeconds.WithLabelValues(own...), lag: m.lag.WithLabelValues(own...),
+	}
+}
+
+// scopeSeries are those of a forwarder's scope.
+type scopeSeries struct {
+	lanes                              prometheus.Gauge
+	readSeconds, settleSeconds         prometheus.Observer
+	readRows, readErrors, settleErrors prometheus.Counter
+	settled                            map[string]prometheus.Counter
+}
+
+type scopeKey struct{ db, scope string }
+
+func (o *Observer) newScope(k scopeKey) *scopeSeries {
+	m, own := &o.metrics, labels(k.db, k.scope)
+	return &scopeSeries{
+		lanes:       m.lanes.WithLabelValues(own...),
+		readSeconds: m.readSeconds.WithLabelValues(own...), settleSeconds: m.settleSeconds.WithLabelValues(own...),
+		readRows: m.readRows.WithLabelValues(own...), readErrors: m.readErrors.WithLabelValues(own...),
+		settleErrors: m.settleErrors.WithLabelValues(own...),
+		settled: each(settleResults, func(result string) prometheus.Counter {
+			return m.settled.WithLabelValues(append(own, result)...)
+		}),
+	}
+}
+
+// handlerSeries are those of a handler.
+type handlerSeries struct {
+	handled map[string]prometheus.Counter
+	seconds prometheus.Observer
+}
+
+type handlerKey struct{ db, service, handler, topic string }
+
+func (o *Observer) newHandler(k handlerKey) *handlerSeries {
+	own := labels(k.db, k.service, k.handler, k.topic)
+	return &handlerSeries{
+		handled: each(outcomes, func(outcome string) prometheus.Counter {
+			return o.metrics.handled.WithLabelValues(append(own, outcome)...)
+		}),
+		seconds: o.metrics.handleSeconds.WithLabelValues(own...),
+	}
+}
+
+func each[M any](values []string, metric func(value string) M) map[string]M {
+	all := make(map[string]M, len(values))
+	for _, v := range values {
+		all[v] = metric(v)
+	}
+	return all
+}
