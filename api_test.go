@@ -28,6 +28,7 @@ var apiPackages = []string{
 	"publisher/kafka",
 	"publisher/nats",
 	"observe/prom",
+	"observe/otel",
 }
 
 // TestAPI fails when an exported name, a field or a signature appears, changes or vanishes. If that is meant, `make api` notes it.

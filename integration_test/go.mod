@@ -15,11 +15,17 @@ require (
 	github.com/millrace-go/watermill-outbox v0.1.0
 	github.com/millrace-go/watermill-outbox/cmd/outboxctl v0.1.0
 	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
+	github.com/millrace-go/watermill-outbox/observe/otel v0.1.0
+	github.com/millrace-go/watermill-outbox/observe/prom v0.1.0
 	github.com/millrace-go/watermill-outbox/publisher/nats v0.1.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/pressly/goose/v3 v3.29.0
 	github.com/rcrowley/go-metrics v0.0.0-20250401214520-65e299d6c5c9
 	github.com/stretchr/testify v1.12.1
+	go.opentelemetry.io/otel v1.47.0
+	go.opentelemetry.io/otel/sdk v1.47.0
+	go.opentelemetry.io/otel/sdk/metric v1.47.0
+	go.opentelemetry.io/otel/trace v1.47.0
 	go.uber.org/goleak v1.3.0
 	golang.org/x/mod v0.41.0
 	golang.org/x/net v0.61.0
@@ -100,10 +106,8 @@ require (
 	github.com/xi2/xz v0.0.0-20171230120015-48954b6210f8 // indirect
 	github.com/xo/terminfo v0.0.0-20220910002029-abceb7e1c41e // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
-	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/log v1.47.0 // indirect
 	go.opentelemetry.io/otel/metric v1.47.0 // indirect
-	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
@@ -118,6 +122,8 @@ replace (
 	github.com/millrace-go/watermill-outbox => ../
 	github.com/millrace-go/watermill-outbox/cmd/outboxctl => ../cmd/outboxctl
 	github.com/millrace-go/watermill-outbox/internal/services => ../internal/services
+	github.com/millrace-go/watermill-outbox/observe/otel => ../observe/otel
+	github.com/millrace-go/watermill-outbox/observe/prom => ../observe/prom
 	github.com/millrace-go/watermill-outbox/publisher/nats => ../publisher/nats
 )
 

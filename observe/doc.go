@@ -14,15 +14,15 @@
 //
 // How long messages wait is PublishEnd.Age. How many wait now is seen only by asking the database, which prom.Collector does.
 //
-// Package observe/prom, a module of its own, is an observer for Prometheus.
+// Packages observe/prom and observe/otel, which are modules of their own, are observers for Prometheus and OpenTelemetry.
 //
 // # Contexts and metadata
 //
 // Where there is a Start, the context that it returns is the one that the work is done with and that End gets; with
 // several observers each gets that of the one before, and all Ends get the last. A nil context is ignored. WriteStart may set
 // metadata that are stored with the messages. PublishStart may set metadata that go to the broker, or the subscriber; those of the
-// next attempt begin as they are stored. So a tracer passes its trace on twice: WriteStart puts the writer's into the
-// message, PublishStart finds it there and puts its own in its place.
+// next attempt begin as they are stored. So a tracer passes its trace on: WriteStart puts the writer's into the
+// message, where PublishStart, and whoever gets the message in the end, find it.
 //
 // # Threads
 //

@@ -1,0 +1,315 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/inbox"
+	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe/otel"
+)
+
+// telemetry is what services have sent to one place.
+type telemetry struct {
+	*otel.Observer
+	tracer trace.Tracer
+	spans  *tracetest.SpanRecorder
+	reader *sdkmetric.ManualReader
+}
+
+func newTelemetry(t testing.TB, cfg otel.ObserverConfig, opts ...sdktrace.TracerProviderOption) telemetry {
+	t.Helper()
+	tel := telemetry{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+	tracers := sdktrace.NewTracerProvider(append(opts, sdktrace.WithSpanProcessor(tel.spans))...)
+	cfg.TracerProvider, cfg.MeterProvider = tracers, sdkmetric.NewMeterProvider(sdkmetric.WithReader(tel.reader))
+	tel.tracer = tracers.Tracer("test")
+	var err error
+	tel.Observer, err = otel.NewObserver(cfg)
+	require.NoError(t, err)
+	return tel
+}
+
+// ended waits until there are as many spans of a name, and returns them.
+func (tel telemetry) ended(t testing.TB, name string, n int) (found []sdktrace.ReadOnlySpan) {
+	t.Helper()
+	eventually(t, func() bool {
+		found = slices.DeleteFunc(tel.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return s.Name() != name })
+		return len(found) >= n
+	}, "%d spans %s", n, name)
+	require.Len(t, found, n, name)
+	return found
+}
+
+// attributes of a span as text.
+func attributesOf(of []attribute.KeyValue) map[string]string {
+	m := map[string]string{}
+	for _, kv := range of {
+		m[string(kv.Key)] = kv.Value.Emit()
+	}
+	return m
+}
+
+// childOf fails unless one span is the child of the other.
+func childOf(t testing.TB, child, parent sdktrace.ReadOnlySpan) {
+	t.Helper()
+	assert.Equal(t, parent.SpanContext().TraceID(), child.SpanContext().TraceID(), "%s is in the trace of %s", child.Name(), parent.Name())
+	assert.Equal(t, parent.SpanContext().SpanID(), child.Parent().SpanID(), "%s is a child of %s", child.Name(), parent.Name())
+}
+
+// linkedTo fails unless one span has a link to the other, and no other one.
+func linkedTo(t testing.TB, s, to sdktrace.ReadOnlySpan) {
+	t.Helper()
+	require.Len(t, s.Links(), 1, s.Name())
+	assert.Equal(t, to.SpanContext().SpanID(), s.Links()[0].SpanContext.SpanID(), "%s is linked to %s", s.Name(), to.Name())
+}
+
+// TestTraceAcrossTwoServices: a request to one service and what another one does because of it are one trace, through two
+// databases and a broker.
+func TestTraceAcrossTwoServices(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	tel := newTelemetry(t, otel.ObserverConfig{System: "nats"})
+	url := natsServer(t).URL()
+	_, _, prefix := natsStream(t, url, nil)
+	orders, bookings := prefix+"orders", prefix+"bookings"
+
+	shop := newPgxHandle(t, newMigratedDatabase(t)).configured(t, outbox.DBConfig{})
+	shop = shop.seenBy(t, tel.Observer)
+	toNATS, err := forwarder.New(shop.db, natsPublisher(t, url), quickConfig(), nil)
+	require.NoError(t, err)
+	runInBackground(t, toNATS)
+
+	booking := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
+	newEffects(t, booking)
+	sub, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{URL: url, Unmarshaler: &wmnats.NATSMarshaler{}}, nil)
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, nil)
+	require.NoError(t, err)
+	pub := newOutboxPublisher(t, booking)
+	router.AddHandler("book", orders, sub, bookings, pub, book(booking)).AddMiddleware(stackFor(t, pub, outboxmw.StackConfig{Service: "booking"}, nil)...)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	t.Cleanup(func() {
+		require.NoError(t, router.Close())
+		require.NoError(t, <-ended)
+	})
+	<-router.Running()
+	atTheEnd := startForwarder(t, booking, quickConfig())
+
+	order := newMessage("order")
+	ctx, request := tel.tracer.Start(t.Context(), "POST /orders")
+	require.NoError(t, outbox.InTx(ctx, shop.db, func(ctx context.Context) error {
+		return newOutboxPublisher(t, shop).PublishContext(ctx, orders, order)
+	}))
+	request.End()
+	atTheEnd.arrives(t, "booked "+order.UUID)
+
+	root := tel.ended(t, "POST /orders", 1)[0]
+	created, sent := tel.ended(t, "create "+orders, 1)[0], tel.ended(t, "send "+orders, 1)[0]
+	processed := tel.ended(t, "process "+orders, 1)[0]
+	createdNext, sentNext := tel.ended(t, "create "+bookings, 1)[0], tel.ended(t, "send "+bookings, 1)[0]
+	childOf(t, created, root)
+	childOf(t, sent, created)
+	childOf(t, processed, created)
+	linkedTo(t, processed, created)
+	childOf(t, createdNext, processed)
+	childOf(t, sentNext, createdNext)
+
+	for span, want := range map[sdktrace.ReadOnlySpan]struct {
+		kind      trace.SpanKind
+		operation string
+	}{created: {trace.SpanKindProducer, "create"}, sent: {trace.SpanKindClient, "send"}, processed: {trace.SpanKindConsumer, "process"}} {
+		assert.Equal(t, want.kind, span.SpanKind())
+		of := attributesOf(span.Attributes())
+		for key, value := range map[string]string{
+			"messaging.system": "nats", "messaging.operation.name": want.operation, "messaging.operation.type": want.operation,
+			"messaging.destination.name": orders, "messaging.message.id": order.UUID, "messaging.message.body.size": "5",
+		} {
+			assert.Equal(t, value, of[key], "%s: %s", span.Name(), key)
+		}
+		assert.Equal(t, codes.Unset, span.Status().Code)
+	}
+	of := attributesOf(processed.Attributes())
+	assert.Equal(t, "booking book processed", strings.Join([]string{of["messaging.consumer.group.name"], of["outbox.handler"], of["outbox.outcome"]}, " "))
+}
+
+// TestRetriesHaveTracesOfTheirOwn: the first attempt belongs to the trace of the writer, others are linked to it, and whichever
+// brings the message, it is processed in the trace of the writer.
+func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	tel := newTelemetry(t, otel.ObserverConfig{})
+	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
+	var came message.Metadata
+	tries := 0
+	w := startForwarderOn(t, h, classifyingConfig(), func(_ string, msg *message.Message) error {
+		if tries++; tries < 3 {
+			return errRefused
+		}
+		came = msg.Metadata
+		return nil
+	})
+	w.publish(t, "orders", "", "refused")
+	w.arrives(t, "refused")
+
+	created, attempts := tel.ended(t, "create orders", 1)[0], tel.ended(t, "send orders", 3)
+	childOf(t, attempts[0], created)
+	assert.Empty(t, attempts[0].Links())
+	for i, s := range attempts {
+		of := attributesOf(s.Attributes())
+		assert.Equal(t, itoa(i+1), of["outbox.attempt"])
+		if i > 0 {
+			linkedTo(t, s, created)
+			assert.False(t, s.Parent().IsValid(), "it begins a trace")
+			assert.NotEqual(t, created.SpanContext().TraceID(), s.SpanContext().TraceID())
+		}
+		if i < 2 {
+			assert.Equal(t, sdktrace.Status{Code: codes.Error, Description: errRefused.Error()}, s.Status())
+			assert.Equal(t, "rejected rejected", of["error.type"]+" "+of["outbox.verdict"])
+		} else {
+			assert.Equal(t, codes.Unset, s.Status().Code)
+		}
+	}
+	want := fmt.Sprintf("00-%s-%s-01", created.SpanContext().TraceID(), created.SpanContext().SpanID())
+	assert.Equal(t, want, came["traceparent"], "a consumer finds the trace of the writer")
+}
+
+// TestWhatIsNotSampled: no span is shown, and nobody behind the outbox begins a trace of his own.
+func TestWhatIsNotSampled(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	tel := newTelemetry(t, otel.ObserverConfig{}, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
+	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
+	w := startForwarder(t, h, quickConfig())
+	w.publish(t, "orders", "", "a")
+	w.arrives(t, "a")
+	w.idle(t)
+	assert.Empty(t, tel.spans.Ended())
+	assert.Equal(t, "00", value[string](t, h, "select right(metadata->>'traceparent', 2) from outbox"))
+}
+
+// TestDispatcherIsTraced: a stored message is processed in the trace that its metadata bring.
+func TestDispatcherIsTraced(t *testing.T) {
+	t.Parallel()
+	tel := newTelemetry(t, otel.ObserverConfig{})
+	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
+	store, err := inbox.NewStore(h.db, inbox.StoreConfig{}, nil)
+	require.NoError(t, err)
+	item := inbox.Item{ID: inbox.ID{Source: "shop", MessageID: "1"}, Topic: "payment", Payload: []byte("p")}
+	item.Metadata = message.Metadata{"traceparent": "00-01000000000000000000000000000000-0200000000000000-01"}
+	_, err = store.Enqueue(t.Context(), item)
+	require.NoError(t, err)
+	pub := newOutboxPublisher(t, h)
+	dispatcher, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{Service: "booking", Handlers: map[string]inbox.Handler{
+		"payment": {Handle: func(ctx context.Context, _ *inbox.Message) error {
+			return pub.PublishContext(ctx, "bookings", newMessage("x"))
+		}},
+	}}, nil)
+	require.NoError(t, err)
+	require.NoError(t, dispatcher.Drain(t.Context()))
+	processed := tel.ended(t, "process payment", 1)[0]
+	assert.Equal(t, "01000000000000000000000000000000 0200000000000000",
+		processed.SpanContext().TraceID().String()+" "+processed.Parent().SpanID().String())
+	childOf(t, tel.ended(t, "create bookings", 1)[0], processed)
+}
+
+// TestTelemetryMetrics: the instruments are those of the conventions, with their attributes.
+func TestTelemetryMetrics(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	tel := newTelemetry(t, otel.ObserverConfig{System: "kafka"})
+	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
+	w := startForwarderOn(t, h, classifyingConfig(), func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == "malformed" {
+			return errMalformed
+		}
+		return nil
+	})
+	w.publish(t, "orders", "", "a", "b", "malformed")
+	w.arrives(t, "a", "b")
+	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, metadata) values
+		('old', 'orders', 'old', now() - interval '2 hours', '{}'), ('meant', 'orders', 'meant', now() - interval '2 days', '{"_watermill_delayed_for": "48h"}')`)
+	w.arrives(t, "old", "meant")
+	w.idle(t)
+	handle := chain(func(*message.Message) ([]*message.Message, error) { return nil, errHandler }, stack(t, h, outboxmw.StackConfig{Service: "booking"})...)
+	_, err := handle(newMessage("x"))
+	require.ErrorIs(t, err, errHandler)
+
+	var found map[string]string
+	eventually(t, func() bool { found = tel.points(t); return found["outbox.dead.messages{send}"] == "1" }, "the death is told")
+	for point, want := range map[string]string{
+		"messaging.client.sent.messages{create}": "3", "messaging.client.sent.messages{send}": "4", "messaging.client.sent.messages{send permanent}": "1",
+		"messaging.client.operation.duration{send}": "4", "messaging.client.operation.duration{send permanent}": "1",
+		"messaging.client.consumed.messages{process failed}": "1", "messaging.process.duration{process failed}": "1",
+		"outbox.message.lag{send}": "3",
+	} {
+		assert.Equal(t, want, found[point], point)
+	}
+	assert.InDelta(t, (2 * time.Hour).Seconds(), tel.lag(t), patience.Seconds(), "what was to be late is not")
+}
+
+// points are what is measured now: by instrument, operation and error, a sum or a number of values.
+func (tel telemetry) points(t testing.TB) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	note := func(name string, set attribute.Set, value any) {
+		of := attributesOf(set.ToSlice())
+		assert.Equal(t, "kafka", of["messaging.system"])
+		assert.Equal(t, of["messaging.operation.name"], of["messaging.operation.type"])
+		found[name+"{"+strings.TrimSpace(of["messaging.operation.name"]+" "+of["error.type"])+"}"] = fmt.Sprint(value)
+	}
+	for _, m := range tel.collect(t) {
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			for _, p := range data.DataPoints {
+				note(m.Name, p.Attributes, p.Value)
+			}
+		case metricdata.Histogram[float64]:
+			assert.Equal(t, "s", m.Unit, m.Name)
+			for _, p := range data.DataPoints {
+				note(m.Name, p.Attributes, p.Count)
+			}
+		}
+	}
+	return found
+}
+
+func (tel telemetry) lag(t testing.TB) (sum float64) {
+	t.Helper()
+	for _, m := range tel.collect(t) {
+		if data, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "outbox.message.lag" {
+			for _, p := range data.DataPoints {
+				sum += p.Sum
+			}
+		}
+	}
+	return sum
+}
+
+func (tel telemetry) collect(t testing.TB) (all []metricdata.Metrics) {
+	t.Helper()
+	var rm metricdata.ResourceMetrics
+	require.NoError(t, tel.reader.Collect(t.Context(), &rm))
+	for _, s := range rm.ScopeMetrics {
+		all = append(all, s.Metrics...)
+	}
+	return all
+}

@@ -1,0 +1,96 @@
+package otel
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/semconv/v1.43.0/messagingconv"
+)
+
+// operation is what is done to a message, as the conventions call it.
+type operation struct {
+	name string
+	kind attribute.KeyValue
+}
+
+var (
+	create  = &operation{"create", semconv.MessagingOperationTypeCreate}
+	send    = &operation{"send", semconv.MessagingOperationTypeSend}
+	process = &operation{"process", semconv.MessagingOperationTypeProcess}
+)
+
+// metrics are the instruments.
+type metrics struct {
+	messages messagingconv.ClientSentMessages
+	took     messagingconv.ClientOperationDuration
+	consumed messagingconv.ClientConsumedMessages
+	handling messagingconv.ProcessDuration
+	lag      metric.Float64Histogram
+	dead     metric.Int64Counter
+}
+
+func newMetrics(meter metric.Meter) (m metrics, err error) {
+	var errs [6]error
+	seconds := metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+	m.messages, errs[0] = messagingconv.NewClientSentMessages(meter)
+	m.took, errs[1] = messagingconv.NewClientOperationDuration(meter, seconds)
+	m.consumed, errs[2] = messagingconv.NewClientConsumedMessages(meter)
+	m.handling, errs[3] = messagingconv.NewProcessDuration(meter, seconds)
+	m.lag, errs[4] = meter.Float64Histogram("outbox.message.lag", metric.WithUnit("s"), seconds,
+		metric.WithDescription("How long published messages were in the outbox, without those that were delayed on purpose."))
+	m.dead, errs[5] = meter.Int64Counter("outbox.dead.messages", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages of the outbox that a forwarder will not try again."))
+	return m, errors.Join(errs[:]...)
+}
+
+// sent counts messages that were created or sent, or failed to be. What travelled with COMMIT has no duration of its own.
+func (m *metrics) sent(ctx context.Context, set attribute.Set, messages int, took time.Duration) {
+	m.messages.AddSet(ctx, int64(messages), set)
+	if took > 0 {
+		m.took.RecordSet(ctx, took.Seconds(), set)
+	}
+}
+
+func (m *metrics) late(ctx context.Context, set attribute.Set, age time.Duration) {
+	m.lag.Record(ctx, age.Seconds(), metric.WithAttributeSet(set))
+}
+
+func (m *metrics) processed(ctx context.Context, set attribute.Set, took time.Duration) {
+	m.consumed.AddSet(ctx, 1, set)
+	m.handling.RecordSet(ctx, took.Seconds(), set)
+}
+
+func (m *metrics) died(ctx context.Context, set attribute.Set) {
+	m.dead.Add(ctx, 1, metric.WithAttributeSet(set))
+}
+
+// series names the attributes of a value.
+type series struct {
+	op                          *operation
+	db, topic, service, failure string
+}
+
+// sets are the attributes of what was seen once: to make them anew for each message would cost more than to count it.
+type sets struct{ known sync.Map }
+
+func (s *sets) of(system string, key series) attribute.Set {
+	if set, ok := s.known.Load(key); ok {
+		return set.(attribute.Set)
+	}
+	list := []attribute.KeyValue{semconv.MessagingSystemKey.String(system), semconv.MessagingOperationName(key.op.name), key.op.kind,
+		semconv.MessagingDestinationName(key.topic), attrDB.String(key.db)}
+	if key.service != "" {
+		list = append(list, semconv.MessagingConsumerGroupName(key.service))
+	}
+	if key.failure != "" {
+		list = append(list, semconv.ErrorTypeKey.String(key.failure))
+	}
+	set := attribute.NewSet(list...)
+	s.known.Store(key, set)
+	return set
+}

@@ -1,0 +1,84 @@
+package otel
+
+import (
+	"errors"
+	"fmt"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+const scope = "github.com/millrace-go/watermill-outbox/observe/otel"
+
+// ObserverConfig configures NewObserver. The zero value is ready for use.
+type ObserverConfig struct {
+	// TracerProvider makes spans, MeterProvider instruments. Default: the global ones, also if they are set later.
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+	// Propagator writes the context of spans into metadata and reads it. Default: the global one; where none is set, that of W3C
+	// Trace Context, as nothing would go on otherwise.
+	Propagator propagation.TextMapPropagator
+	// System is the attribute messaging.system of all spans and metrics, such as "kafka" or "nats"; default "outbox".
+	System string
+}
+
+func (c *ObserverConfig) setDefaults() {
+	if c.TracerProvider == nil {
+		c.TracerProvider = otel.GetTracerProvider()
+	}
+	if c.MeterProvider == nil {
+		c.MeterProvider = otel.GetMeterProvider()
+	}
+	if c.Propagator == nil {
+		c.Propagator = global{}
+	}
+	if c.System == "" {
+		c.System = "outbox"
+	}
+}
+
+// Observer makes spans and metrics of what is done through the handles that it is given to, any number of them. It is
+// safe for concurrent use.
+type Observer struct {
+	cfg     ObserverConfig
+	tracer  trace.Tracer
+	metrics metrics
+	sets    sets
+}
+
+var (
+	_ observe.WriteObserver   = (*Observer)(nil)
+	_ observe.HandleObserver  = (*Observer)(nil)
+	_ observe.PublishObserver = (*Observer)(nil)
+	_ observe.DeadObserver    = (*Observer)(nil)
+)
+
+// NewObserver makes an Observer. It returns the errors of the MeterProvider.
+func NewObserver(cfg ObserverConfig) (*Observer, error) {
+	cfg.setDefaults()
+	m, err := newMetrics(cfg.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL)))
+	if err != nil {
+		return nil, fmt.Errorf("make instruments: %w", err)
+	}
+	return &Observer{cfg: cfg, metrics: m, tracer: cfg.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}, nil
+}
+
+// errorType is the attribute error.type for one that has no other name: that of the first error that is not only joined or wrapped.
+func errorType(err error) string {
+	for {
+		joined, ok := err.(interface{ Unwrap() []error })
+		if !ok || len(joined.Unwrap()) == 0 {
+			break
+		}
+		err = joined.Unwrap()[0]
+	}
+	if err == nil {
+		err = errors.New("")
+	}
+	return semconv.ErrorType(err).Value.AsString()
+}

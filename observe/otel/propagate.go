@@ -1,0 +1,47 @@
+package otel
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// global is the global propagator, or that of W3C Trace Context as long as none is set.
+type global struct{}
+
+func (global) now() propagation.TextMapPropagator {
+	if set := otel.GetTextMapPropagator(); len(set.Fields()) > 0 {
+		return set
+	}
+	return propagation.TraceContext{}
+}
+
+func (g global) Inject(ctx context.Context, to propagation.TextMapCarrier) { g.now().Inject(ctx, to) }
+func (g global) Extract(ctx context.Context, from propagation.TextMapCarrier) context.Context {
+	return g.now().Extract(ctx, from)
+}
+func (g global) Fields() []string { return g.now().Fields() }
+
+// stored returns ctx with the span context that came with a message, if there is one, and that.
+func (o *Observer) stored(ctx context.Context, msg *message.Message) (context.Context, trace.SpanContext) {
+	if len(msg.Metadata) == 0 {
+		return ctx, trace.SpanContext{}
+	}
+	with := o.cfg.Propagator.Extract(ctx, propagation.MapCarrier(msg.Metadata))
+	of := trace.SpanContextFromContext(with)
+	if !of.IsRemote() { // that of ctx, as the message brought none
+		return ctx, trace.SpanContext{}
+	}
+	return with, of
+}
+
+// store puts the span context of ctx into the message.
+func (o *Observer) store(ctx context.Context, msg *message.Message) {
+	if msg.Metadata == nil {
+		msg.Metadata = message.Metadata{}
+	}
+	o.cfg.Propagator.Inject(ctx, propagation.MapCarrier(msg.Metadata))
+}

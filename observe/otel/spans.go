@@ -1,0 +1,162 @@
+package otel
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+const (
+	attrDB      = attribute.Key("outbox.db")
+	attrScope   = attribute.Key("outbox.scope")
+	attrAttempt = attribute.Key("outbox.attempt")
+	attrVerdict = attribute.Key("outbox.verdict")
+	attrOutcome = attribute.Key("outbox.outcome")
+)
+
+// common are the attributes of all spans.
+func (o *Observer) common(op *operation, db, topic string, more ...attribute.KeyValue) trace.SpanStartOption {
+	return trace.WithAttributes(append(more, semconv.MessagingSystemKey.String(o.cfg.System), semconv.MessagingOperationName(op.name), op.kind,
+		semconv.MessagingDestinationName(topic), attrDB.String(db))...)
+}
+
+// creating is the key of the spans of a WriteStart.
+type creating struct{}
+
+// WriteStart is part of observe.WriteObserver. Each message gets a span of its own, and takes its context along.
+func (o *Observer) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
+	spans := make([]trace.Span, 0, len(start.Messages))
+	for _, msg := range start.Messages {
+		parent := ctx
+		if !trace.SpanContextFromContext(ctx).IsValid() {
+			parent, _ = o.stored(ctx, msg) // somebody has put it there by hand
+		}
+		with, span := o.tracer.Start(parent, create.name+" "+start.Topic, trace.WithSpanKind(trace.SpanKindProducer),
+			o.common(create, start.DB, start.Topic, semconv.MessagingMessageID(msg.UUID), semconv.MessagingMessageBodySize(len(msg.Payload))))
+		if span.SpanContext().IsValid() {
+			o.store(with, msg)
+		}
+		spans = append(spans, span)
+	}
+	return context.WithValue(ctx, creating{}, spans)
+}
+
+// WriteEnd is part of observe.WriteObserver.
+func (o *Observer) WriteEnd(ctx context.Context, end observe.WriteEnd) {
+	spans, _ := ctx.Value(creating{}).([]trace.Span)
+	failure := ""
+	if end.Err != nil {
+		failure = errorType(end.Err)
+	}
+	for _, span := range spans {
+		fail(span, end.Err, failure)
+		span.End()
+	}
+	o.metrics.sent(ctx, o.sets.of(o.cfg.System, series{op: create, db: end.DB, topic: end.Topic, failure: failure}), end.Messages, end.Duration)
+}
+
+// sending is the key of the span of a PublishStart, which is told from that of the writer, and of whether the message was
+// delayed on purpose.
+type sending struct{}
+
+type sent struct {
+	span    trace.Span
+	delayed bool
+}
+
+// PublishStart is part of observe.PublishObserver.
+func (o *Observer) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
+	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient),
+		o.common(send, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID), semconv.MessagingMessageBodySize(len(start.Message.Payload)),
+			attrScope.String(start.Scope), attrAttempt.Int(start.Attempt))}
+	parent, created := o.stored(ctx, start.Message)
+	if start.Attempt > 1 && created.IsValid() {
+		parent, opts = ctx, append(opts, trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: created}))
+	}
+	ctx, span := o.tracer.Start(parent, send.name+" "+start.Topic, opts...)
+	m := start.Message.Metadata
+	return context.WithValue(ctx, sending{}, sent{span, m[delay.DelayedUntilKey] != "" || m[delay.DelayedForKey] != ""})
+}
+
+// PublishEnd is part of observe.PublishObserver.
+func (o *Observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
+	of, ok := ctx.Value(sending{}).(sent)
+	failure := ""
+	if end.Err != nil {
+		if failure = end.Verdict; failure == "" {
+			failure = "stopped"
+		}
+	}
+	if ok {
+		if end.Verdict != "" {
+			of.span.SetAttributes(attrVerdict.String(end.Verdict))
+		}
+		fail(of.span, end.Err, failure)
+		of.span.End()
+	}
+	o.metrics.sent(ctx, o.sets.of(o.cfg.System, series{op: send, db: end.DB, topic: end.Topic, failure: failure}), 1, end.Duration)
+	if end.Err == nil && !of.delayed {
+		o.metrics.late(ctx, o.sets.of(o.cfg.System, series{op: send, db: end.DB, topic: end.Topic}), end.Age)
+	}
+}
+
+// processing is the key of the span of a HandleStart.
+type processing struct{}
+
+// HandleStart is part of observe.HandleObserver.
+func (o *Observer) HandleStart(ctx context.Context, start observe.HandleStart) context.Context {
+	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer),
+		o.common(process, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID), semconv.MessagingMessageBodySize(len(start.Message.Payload)),
+			semconv.MessagingConsumerGroupName(start.Service), attribute.String("outbox.handler", start.Handler))}
+	parent, created := o.stored(ctx, start.Message)
+	if trace.SpanContextFromContext(ctx).IsValid() { // the delivery is being traced already
+		parent = ctx
+	}
+	if created.IsValid() {
+		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: created}))
+	}
+	ctx, span := o.tracer.Start(parent, process.name+" "+start.Topic, opts...)
+	return context.WithValue(ctx, processing{}, span)
+}
+
+// HandleEnd is part of observe.HandleObserver.
+func (o *Observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
+	span, ok := ctx.Value(processing{}).(trace.Span)
+	if end.Outcome == observe.Mismatch { // told besides Duplicate
+		if ok {
+			span.AddEvent("mismatch")
+		}
+		return
+	}
+	failure := ""
+	if end.Outcome == observe.Failed || end.Outcome == observe.Dead {
+		failure = end.Outcome.String()
+	}
+	if ok {
+		span.SetAttributes(attrOutcome.String(end.Outcome.String()), attrAttempt.Int(end.Attempts))
+		if failure != "" {
+			fail(span, end.Err, failure)
+		}
+		span.End()
+	}
+	o.metrics.processed(ctx, o.sets.of(o.cfg.System, series{op: process, db: end.DB, topic: end.Topic, service: end.Service, failure: failure}), end.Duration)
+}
+
+// MessageDead is part of observe.DeadObserver.
+func (o *Observer) MessageDead(ctx context.Context, dead observe.MessageDead) {
+	o.metrics.died(ctx, o.sets.of(o.cfg.System, series{op: send, db: dead.DB, topic: dead.Topic}))
+}
+
+func fail(span trace.Span, err error, failure string) {
+	if err != nil && span.IsRecording() {
+		span.SetAttributes(semconv.ErrorTypeKey.String(failure))
+		span.SetStatus(codes.Error, err.Error())
+	}
+}
