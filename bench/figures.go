@@ -41,6 +41,7 @@ func (b *bench) measurements() []measurement {
 		{"cost_delete", costAim, b.costOfOurs(forwarder.Config{Retention: -1})},
 		{"cost_watermill", costAim, b.costOfWatermill},
 		{"cost_river", costAim, b.costOfRiver},
+		{"cost_observers", "what a user of each pays for a message", b.observed},
 	}
 }
 
