@@ -10,11 +10,14 @@ import (
 func TestMain(m *testing.M) { demotest.Main(m, main) }
 
 func TestBadDayAddsUp(t *testing.T) {
-	code, output := demotest.Run(t, "-orders", "300", "-for", "3s", "-outage", "1s", "-log")
+	code, output := demotest.Run(t, "-orders", "300", "-for", "3s", "-outage", "1s", "-log", "-observe")
 	if code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
-	for _, line := range []string{"BROKER IS GONE", "IS KILLED", "takes its place", "It adds up."} {
+	for _, line := range []string{
+		"BROKER IS GONE", "IS KILLED", "takes its place", "It adds up.",
+		"outbox_written_messages_total                       300", "  process orders-", "    create bookings-", "      send bookings-",
+	} {
 		if !strings.Contains(output, line) {
 			t.Errorf("the output lacks %q", line)
 		}

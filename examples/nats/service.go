@@ -15,17 +15,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/examples/internal/demo"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
 // runService consumes orders, books each of them once and publishes the events, until ctx is over.
-func runService(ctx context.Context, at demo.Addresses, logger watermill.LoggerAdapter) error {
+func runService(ctx context.Context, at demo.Addresses, observers []observe.Observer, logger watermill.LoggerAdapter) error {
 	pool, err := pgxpool.New(ctx, at.Postgres)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{Observers: observers}, logger)
 	if err != nil {
 		return err
 	}

@@ -35,10 +35,11 @@ type day struct {
 	log       *os.File
 	sent      atomic.Int64 // messages, copies included
 	forwarder *forwarderProcess
+	watch     *watch // nil if nobody watches
 }
 
 // open starts the servers and makes tables and topics.
-func (d *day) open(ctx context.Context, e Example) error {
+func (d *day) open(ctx context.Context, e Example, o options) error {
 	opts := services.Options{Log: os.Stdout}
 	postgres, err := services.StartPostgres(ctx, opts)
 	if err != nil {
@@ -67,6 +68,11 @@ func (d *day) open(ctx context.Context, e Example) error {
 	}
 	if _, err := schema.Migrate(ctx, db, schema.MigrateConfig{}); err != nil {
 		return err
+	}
+	if o.watch {
+		if d.watch, err = newWatch(db); err != nil {
+			return err
+		}
 	}
 	if err := booking.CreateTables(ctx, d.pool); err != nil {
 		return err
@@ -102,7 +108,7 @@ func (d *day) live(ctx context.Context, e Example, o options, orders []Copy) (er
 	service, stopService := context.WithCancel(ctx)
 	running.Go(func() error {
 		defer stopService()
-		err := e.Service(service, d.at, newLogger(d.log))
+		err := e.Service(service, d.at, d.watch.observers(), newLogger(d.log))
 		if err == nil && service.Err() == nil {
 			err = errors.New("it ended too early")
 		}
@@ -127,6 +133,9 @@ func (d *day) live(ctx context.Context, e Example, o options, orders []Copy) (er
 	showing, hide := context.WithCancel(service)
 	var shown sync.WaitGroup
 	shown.Go(func() { d.progress(showing, len(orders)) })
+	if d.watch != nil {
+		shown.Go(func() { d.watch.scrape(showing) })
+	}
 	defer shown.Wait()
 	defer hide()
 

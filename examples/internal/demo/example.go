@@ -8,6 +8,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // Addresses say where everything is.
@@ -28,8 +29,8 @@ type Example struct {
 	Period, Outage time.Duration
 	// StartBroker starts the broker, or finds it through the environment.
 	StartBroker func(ctx context.Context, opts services.Options) (Broker, error)
-	// Service runs the whole service until ctx is over.
-	Service func(ctx context.Context, at Addresses, logger watermill.LoggerAdapter) error
+	// Service runs the whole service until ctx is over. The observers, if there are any, are for its handle.
+	Service func(ctx context.Context, at Addresses, observers []observe.Observer, logger watermill.LoggerAdapter) error
 	// Forwarder runs a forwarder alone until ctx is over.
 	Forwarder func(ctx context.Context, db *outbox.DB, at Addresses, logger watermill.LoggerAdapter) error
 }

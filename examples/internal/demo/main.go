@@ -30,6 +30,7 @@ type options struct {
 	calm   bool
 	spoil  string
 	log    bool
+	watch  bool
 }
 
 // Main is main of an example. It does not return.
@@ -52,6 +53,7 @@ func Main(e Example) {
 	flags.BoolVar(&o.calm, "calm", false, "a good day: no outage, nobody is killed")
 	flags.StringVar(&o.spoil, "spoil", "", "falsify what is counted, to see it noticed: drop, double or reverse events")
 	flags.BoolVar(&o.log, "log", false, "show the log")
+	flags.BoolVar(&o.watch, "observe", false, "show metrics of the day, and one trace")
 	if err := flags.Parse(os.Args[1:]); err != nil || flags.NArg() > 0 || o.orders < 1 {
 		if err == nil {
 			flags.Usage()
@@ -93,7 +95,7 @@ func run(ctx context.Context, e Example, o options) (ok bool, err error) {
 	defer func() { err = errors.Join(err, services.StopAll()) }()
 
 	d := &day{screen: newScreen(os.Stdout), log: log}
-	if err := d.open(ctx, e); err != nil {
+	if err := d.open(ctx, e, o); err != nil {
 		return false, err
 	}
 	defer d.close()
@@ -101,6 +103,11 @@ func run(ctx context.Context, e Example, o options) (ok bool, err error) {
 	orders := makeOrders(o.orders)
 	if err := d.live(ctx, e, o, orders); err != nil {
 		return false, err
+	}
+	if d.watch != nil {
+		if err := d.watch.show(os.Stdout); err != nil {
+			return false, err
+		}
 	}
 	found, err := d.collect(ctx, o.orders)
 	if err != nil {
