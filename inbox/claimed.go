@@ -114,14 +114,17 @@ func (c *claimed) noted() error {
 }
 
 // Ack marks the message done in the transaction of ctx.
-func (c *claimed) Ack(ctx context.Context) (ours bool, err error) {
+func (c *claimed) Ack(ctx context.Context) (bool, error) {
 	c.locked.Store(true) // before it is, or the lease could run out in between
 	s := c.loop.store
-	err = s.collect(ctx, "Ack", func(rows drive.Rows) error {
-		ours = true
-		return rows.Scan(&c.ackNote)
-	}, sqltext.AckMessage, c.loop.owner.String(), []string{c.Source}, []string{c.MessageID}, s.cfg.KeepPayload)
-	if err != nil || !ours {
+	n, err := orAgain(1, func() (n int, err error) {
+		err = s.collect(ctx, "Ack", func(rows drive.Rows) error {
+			n++
+			return rows.Scan(&c.ackNote)
+		}, sqltext.AckMessage, c.loop.owner.String(), []string{c.Source}, []string{c.MessageID}, s.cfg.KeepPayload)
+		return n, err
+	})
+	if err != nil || n == 0 {
 		c.unlock()
 		return false, err
 	}

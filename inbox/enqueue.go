@@ -69,8 +69,7 @@ type record struct {
 	bytes          int
 }
 
-// records checks items and brings them into the order in which all batches are written: two of them that wait for each other
-// in two places would be a deadlock.
+// records checks items and brings them into the order of their IDs.
 func (s *Store) records(items []Item) ([]record, error) {
 	known := make(map[ID]int, len(items))
 	records := make([]record, 0, len(items))
@@ -88,10 +87,7 @@ func (s *Store) records(items []Item) ([]record, error) {
 		known[item.ID] = len(records)
 		records = append(records, r)
 	}
-	slices.SortFunc(records, func(a, b record) int {
-		x, y := items[a.at[0]].ID, items[b.at[0]].ID
-		return cmp.Or(strings.Compare(x.Source, y.Source), strings.Compare(x.MessageID, y.MessageID))
-	})
+	slices.SortFunc(records, func(a, b record) int { return items[a.at[0]].ID.compare(items[b.at[0]].ID) })
 	return records, nil
 }
 
@@ -159,6 +155,12 @@ func moment(field string, at time.Time) (string, error) {
 		return "", fmt.Errorf("its %s is in the year %d, which has no place in RFC 3339", field, at.Year())
 	}
 	return at.Format(time.RFC3339Nano), nil
+}
+
+// compare gives the order in which all rows are locked that are waited for: two calls that wait for each other in two places
+// would be a deadlock.
+func (id ID) compare(other ID) int {
+	return cmp.Or(strings.Compare(id.Source, other.Source), strings.Compare(id.MessageID, other.MessageID))
 }
 
 func (id ID) check() error {

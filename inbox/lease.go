@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -33,16 +34,18 @@ func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
 	return ours, nil
 }
 
-// split checks who settles what.
+// split checks who settles what, and brings it into the order of IDs.
 func split(what string, owner Owner, ids []ID) (sources, messageIDs []string, err error) {
 	if owner == (Owner{}) {
 		return nil, nil, fmt.Errorf("%w: the Owner of %s is zero: use the one that claimed", ErrInvalid, what)
 	}
-	sources, messageIDs = make([]string, len(ids)), make([]string, len(ids))
 	for i, id := range ids {
 		if err := id.check(); err != nil {
 			return nil, nil, fmt.Errorf("%w: ID %d of %s: %w", ErrInvalid, i, what, err)
 		}
+	}
+	sources, messageIDs = make([]string, len(ids)), make([]string, len(ids))
+	for i, id := range slices.SortedFunc(slices.Values(ids), ID.compare) {
 		sources[i], messageIDs[i] = id.Source, id.MessageID
 	}
 	return sources, messageIDs, nil

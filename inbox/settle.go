@@ -60,11 +60,23 @@ func (s *Store) settle(ctx context.Context, what, statement string, owner Owner,
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
-	n, err := s.exec(ctx, what, statement, append([]any{owner.String(), sources, messageIDs}, args...)...)
+	args = append([]any{owner.String(), sources, messageIDs}, args...)
+	n, err := orAgain(len(ids), func() (int, error) { return s.exec(ctx, what, statement, args...) })
 	if err == nil {
 		s.logger.Debug(what, watermill.LogFields{"owner": owner.String(), "messages": len(ids), "changed": n})
 	}
 	return n, err
+}
+
+// orAgain runs a statement that settles messages, and once more if it changed fewer of them: a row whose lease was renewed while
+// the statement waited for it has moved, and was passed by.
+func orAgain(messages int, statement func() (int, error)) (int, error) {
+	n, err := statement()
+	if err != nil || n >= messages {
+		return n, err
+	}
+	moved, err := statement()
+	return n + moved, err
 }
 
 // delays are the waits after each failure, for the database to choose from.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -28,6 +29,7 @@ func queueStatements() []planned {
 	none := []string(nil)
 	delays := []float64{2, 4, 8}
 	key := []string{"inbox_queue_pkey"}
+	settled := []string{"inbox_queue_pkey", ""} // and by ctid
 	waiting := []string{"inbox_queue_waiting", ""}
 	return []planned{
 		{name: "ClaimReady", sql: sqltext.ClaimReady, args: []any{owner, 30.0, 200, int64(0), none, none}, indexes: []string{"inbox_queue_ready", ""}},
@@ -36,10 +38,10 @@ func queueStatements() []planned {
 		{name: "ClaimDue of suspects", sql: sqltext.ClaimDue, args: []any{owner, 30.0, 1, int64(0), none, none, "2020-01-01T00:00:00Z", true}, indexes: waiting},
 		{name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200}, indexes: []string{"inbox_queue_expiring", ""}},
 		{name: "RenewLeases", sql: sqltext.RenewLeases, args: with(30.0), indexes: key},
-		{name: "AckMessages", sql: sqltext.AckMessages, args: with(false), indexes: key},
-		{name: "AbandonMessages", sql: sqltext.AbandonMessages, args: with("why", delays, 10), indexes: key},
-		{name: "FailMessages", sql: sqltext.FailMessages, args: with("why", 1), indexes: key},
-		{name: "ReleaseMessages", sql: sqltext.ReleaseMessages, args: with("why", 0.0), indexes: key},
+		{name: "AckMessages", sql: sqltext.AckMessages, args: with(false), indexes: settled},
+		{name: "AbandonMessages", sql: sqltext.AbandonMessages, args: with("why", delays, 10), indexes: settled},
+		{name: "FailMessages", sql: sqltext.FailMessages, args: with("why", 1), indexes: settled},
+		{name: "ReleaseMessages", sql: sqltext.ReleaseMessages, args: with("why", 0.0), indexes: settled},
 		{name: "EnqueueMessages", sql: sqltext.EnqueueMessages, indexes: key,
 			args: []any{sources, ids, topics, texts, payloads, metadata, payloads, texts, texts, numbers}},
 		{name: "SeeMessage", sql: sqltext.SeeMessage, args: []any{"plan", "50000", []byte("x")}, indexes: key},
@@ -63,6 +65,59 @@ func queueScans(p plan) (list []plan) {
 	return list
 }
 
+// check reads a plan of a statement of the queue.
+func (s planned) check(t testing.TB, explained []byte) {
+	t.Helper()
+	var root []struct{ Plan plan }
+	require.NoError(t, json.Unmarshal(explained, &root))
+	scans := queueScans(root[0].Plan)
+	require.NotEmpty(t, scans, s.name)
+	for _, scan := range scans {
+		assert.True(t, slices.Contains(s.indexes, scan.Index) && (scan.Index != "" || scan.Type == "Tid Scan"), "%s has a %s of %s", s.name, scan.Type, scan.Index)
+	}
+}
+
+// TestPlansOfQueueInTransactions: a connection keeps the plans of what it has run a few times. Those that it made in a handler's
+// transaction, while the table was empty, are good for one that is full.
+func TestPlansOfQueueInTransactions(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // which would have it plan anew
+	h.exec(t, "TRUNCATE inbox_queue")                                   // as it is after the migration: never vacuumed
+	conn, err := h.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	inTx := func(fn func(tx pgx.Tx, s planned, statement string)) {
+		for _, s := range queueStatements() {
+			tx, err := conn.Begin(t.Context())
+			require.NoError(t, err)
+			fn(tx, s, sqltext.Tables{}.Render(s.sql))
+			require.NoError(t, tx.Rollback(t.Context()))
+		}
+	}
+	inTx(func(tx pgx.Tx, s planned, statement string) {
+		for range 10 {
+			_, err := tx.Exec(t.Context(), statement, s.args...)
+			require.NoError(t, err, s.name)
+		}
+	})
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, due_at) SELECT 'plan', i, 'orders', 'processing',
+		CASE WHEN i % 2 = 0 THEN now() END FROM generate_series(1, 50000) i`)
+	inTx(func(tx pgx.Tx, s planned, statement string) {
+		var name string
+		require.NoError(t, tx.QueryRow(t.Context(), "SELECT name FROM pg_prepared_statements WHERE statement = $1", statement).Scan(&name), s.name)
+		literals := make([]string, len(s.args))
+		for i, arg := range s.args {
+			literals[i] = literal(arg)
+		}
+		var text []byte
+		explain := fmt.Sprintf("EXPLAIN (FORMAT JSON) EXECUTE %s (%s)", pgx.Identifier{name}.Sanitize(), strings.Join(literals, ", "))
+		require.NoError(t, tx.QueryRow(t.Context(), explain, pgx.QueryExecModeSimpleProtocol).Scan(&text), s.name)
+		s.check(t, text)
+	})
+}
+
 // TestPlansOfQueue asks the planner for the plans of the inbox's statements, ready and delayed, with statistics that are fresh, and
 // with some from when the table looked altogether different. None reads the table as a whole.
 func TestPlansOfQueue(t *testing.T) {
@@ -79,13 +134,7 @@ func TestPlansOfQueue(t *testing.T) {
 				}
 				var text []byte
 				require.NoError(t, h.pool.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+sqltext.Tables{}.Render(s.sql), s.args...).Scan(&text), s.name)
-				var root []struct{ Plan plan }
-				require.NoError(t, json.Unmarshal(text, &root))
-				scans := queueScans(root[0].Plan)
-				require.NotEmpty(t, scans, s.name)
-				for _, scan := range scans {
-					assert.True(t, slices.Contains(s.indexes, scan.Index) && (scan.Index != "" || scan.Type == "Tid Scan"), "%s has a %s of %s", s.name, scan.Type, scan.Index)
-				}
+				s.check(t, text)
 			}
 		})
 	}

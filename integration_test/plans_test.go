@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -120,10 +121,17 @@ func checkReading(t *testing.T, q drive.Querier, state string) {
 // literal writes an argument as SQL.
 func literal(arg any) string {
 	switch a := arg.(type) {
-	case []int64:
+	case []int64, []float64:
 		return "'{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(a), " ", ","), "[]") + "}'"
 	case []string:
-		return "'{" + strings.Join(a, ",") + "}'"
+		if a == nil {
+			return "NULL"
+		}
+		return "'{\"" + strings.Join(a, `","`) + "\"}'"
+	case [][]byte:
+		return "'{" + string(bytes.Join(a, []byte(","))) + "}'"
+	case []byte:
+		return "'" + string(a) + "'"
 	}
 	return fmt.Sprintf("'%v'", arg)
 }

@@ -27,6 +27,7 @@ const (
            nullif(i.expires, '')::timestamptz AS expires_at, i.pos
       FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::text[], $9::text[], $10::bigint[])
            WITH ORDINALITY AS i(source, message_id, topic, key, payload, metadata, hash, due, expires, pos, n)
+     LIMIT cardinality($1::text[])
 ), known AS MATERIALIZED (
     SELECT i.n, q.source, q.message_id, q.state, q.hash
       FROM item i JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
@@ -143,8 +144,10 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 	// CleanQueue deletes one batch of messages that were done longer ago than the retention. Nothing else is ever deleted.
 	//
 	// Arguments: retention in seconds, batch size.
-	CleanQueue = `DELETE FROM {queue} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {queue}
-     WHERE state = 'done' AND done_at < statement_timestamp() - $1::float8 * interval '1 second'
-     ORDER BY done_at LIMIT $2::int FOR UPDATE SKIP LOCKED))`
+	CleanQueue = `WITH old AS MATERIALIZED (
+    SELECT q.ctid FROM {queue} q
+     WHERE q.state = 'done' AND q.done_at < statement_timestamp() - $1::float8 * interval '1 second'
+     ORDER BY q.done_at LIMIT $2::int FOR UPDATE OF q SKIP LOCKED
+)
+DELETE FROM {queue} q USING (SELECT o.ctid FROM old o LIMIT $2::int) o WHERE q.ctid = o.ctid`
 )

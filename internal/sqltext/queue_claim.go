@@ -12,9 +12,8 @@ const (
 	//     that is visible here, or had taken it before the statement began, is below it (age() adds the distance from the
 	//     snapshot's xmax to it, and is exact in a transaction that does nothing else).
 	//
-	// What was locked is updated by its place in the table and not by a join, whose order the planner chooses: with the statistics of
-	// an empty table it went through all that is ready for each row. A row that changed between the snapshot and the lock has
-	// another place, and is left to the next full look.
+	// What was locked is updated by its place in the table (the statements that settle say more about plans). A row that changed
+	// between the snapshot and the lock has another place, and is left to the next full look.
 	//
 	// The times compare with statement_timestamp(), because a volatile one is no condition for an index.
 	//
@@ -26,7 +25,7 @@ const (
      ORDER BY q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), claimed AS (
     UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-     WHERE q.ctid = ANY (ARRAY(SELECT f.ctid FROM free f))
+      FROM (SELECT f.ctid FROM free f LIMIT $3::int) f WHERE q.ctid = f.ctid
     RETURNING ` + queueColumns + `
 )
 SELECT s.last, ` + claimHeader + `
@@ -47,7 +46,7 @@ UNION ALL SELECT * FROM claimed`
      ORDER BY q.due_at, q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), claimed AS (
     UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-     WHERE q.ctid = ANY (ARRAY(SELECT f.ctid FROM free f))
+      FROM (SELECT f.ctid FROM free f LIMIT $3::int) f WHERE q.ctid = f.ctid
     RETURNING ` + queueColumns + `
 )
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, ` + claimHeader + `
@@ -63,7 +62,7 @@ UNION ALL SELECT * FROM claimed`
      ORDER BY q.expires_at LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
- WHERE q.ctid = ANY (ARRAY(SELECT l.ctid FROM late l))
+  FROM (SELECT l.ctid FROM late l LIMIT $3::int) l WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns
 
 	claimHeader = `pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + age(pg_snapshot_xmax(s.snap)::xid))::text,
@@ -76,11 +75,13 @@ RETURNING ` + queueColumns
 	//
 	// Arguments: owner, sources, message ids, lease in seconds.
 	RenewLeases = `WITH held AS MATERIALIZED (
-    SELECT q.source, q.message_id
+    SELECT f.source, f.message_id
       FROM unnest($2::text[], $3::text[]) AS i(source, message_id)
-      JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
-     WHERE q.state = 'processing' AND q.owner = $1::uuid
-       FOR UPDATE OF q SKIP LOCKED
+     CROSS JOIN LATERAL (
+           SELECT q.source, q.message_id FROM {queue} q
+            WHERE q.source = i.source AND q.message_id = i.message_id AND q.state = 'processing' AND q.owner = $1::uuid
+              FOR UPDATE OF q SKIP LOCKED) f
+     LIMIT cardinality($2::text[])
 )
 UPDATE {queue} q SET locked_until = clock_timestamp() + $4::float8 * interval '1 second'
   FROM held h WHERE q.source = h.source AND q.message_id = h.message_id

@@ -1,7 +1,15 @@
 package sqltext
 
-// The statements that settle messages. Each changes only rows of the owner that it is given, locked in the order of their
-// ids, and says how many these were. A row that the owner lost in the meantime stays as it is.
+// The statements that settle messages. Each changes only rows of the owner that it is given, and says how many these were. A
+// row that the owner lost in the meantime stays as it is.
+//
+// Rows are locked in the order of the arguments, which is that of EnqueueMessages: what waits for a row there may have others
+// that are waited for here. What was locked is updated by its place in the table. A row that changed between the snapshot and the
+// lock, because its lease was renewed, has another place and is passed by: who gets fewer rows than it asked for asks once more.
+//
+// A connection keeps a plan that was made without knowing the arguments, perhaps while the table was empty, when reading all of
+// it was the cheapest. So here and in the other statements of the queue nothing is left to choose: LATERAL has one row looked up after
+// another, and of a LIMIT that it does not know the planner expects a tenth, which is too few to read the table for.
 const (
 	// AckMessages marks messages done. Their rows stay, so that copies are known.
 	//
@@ -58,7 +66,7 @@ UPDATE {queue} q
    SET attempts = q.attempts + 1, crashes = q.crashes + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
        due_at = clock_timestamp() + ($2::float8[])[least(q.attempts + 1, cardinality($2::float8[]))] * interval '1 second',
        state = CASE WHEN q.attempts + 1 >= $3::int THEN 'dead' ELSE q.state END
- WHERE q.ctid = ANY (ARRAY(TABLE fresh UNION ALL TABLE due))`
+  FROM (SELECT u.ctid FROM (TABLE fresh UNION ALL TABLE due) u LIMIT 2 * $1::int) late WHERE q.ctid = late.ctid`
 
 	// ExpireMessages marks one batch of messages dead that were not handled in time.
 	//
@@ -68,14 +76,16 @@ UPDATE {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL AND q.owner IS NULL
      ORDER BY q.expires_at LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 )
-UPDATE {queue} q SET state = 'dead', last_error = 'expired' WHERE q.ctid = ANY (ARRAY(SELECT l.ctid FROM late l))`
+UPDATE {queue} q SET state = 'dead', last_error = 'expired' FROM (SELECT l.ctid FROM late l LIMIT $1::int) l WHERE q.ctid = l.ctid`
 
 	held = `WITH held AS MATERIALIZED (
-    SELECT q.source, q.message_id
+    SELECT f.ctid
       FROM unnest($2::text[], $3::text[]) AS i(source, message_id)
-      JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
-     WHERE q.state = 'processing' AND q.owner = $1::uuid
-     ORDER BY q.id FOR UPDATE OF q
+     CROSS JOIN LATERAL (
+           SELECT q.ctid FROM {queue} q
+            WHERE q.source = i.source AND q.message_id = i.message_id AND q.state = 'processing' AND q.owner = $1::uuid
+              FOR UPDATE OF q) f
+     LIMIT cardinality($2::text[])
 )`
-	ofHeld = `  FROM held h WHERE q.source = h.source AND q.message_id = h.message_id AND q.owner = $1::uuid`
+	ofHeld = `  FROM held h WHERE q.ctid = h.ctid AND q.owner = $1::uuid`
 )
