@@ -59,12 +59,14 @@ func SetEvent(msg *message.Message, eventType string, version int, occurredAt ti
 // SetDueAt keeps a message in the outbox until the given time on the database's clock. A delayed
 // message takes its place among those of its key when it falls due and holds none of them up; it may be
 // late by the forwarder's PollInterval. Messages delayed with Watermill's components/delay are
-// understood as well; if they carry both a time and a duration, the time counts.
+// understood as well; if they carry both a time and a duration, the time counts. A time that has passed delays nothing, so
+// whoever copies the metadata of a message that was delayed does not delay the copy.
 func SetDueAt(msg *message.Message, at time.Time) {
 	core.SetDueAt(msg, at)
 }
 
-// SetDelay is SetDueAt for a duration, counted on the database's clock from the insert.
+// SetDelay is SetDueAt for a duration, counted on the database's clock from the insert. The forwarder adds the time at which that
+// was over.
 func SetDelay(msg *message.Message, d time.Duration) {
 	core.SetDelay(msg, d)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -109,7 +110,20 @@ func newMessage(r *board.Row) (*message.Message, error) {
 	if r.Key != "" && msg.Metadata[outbox.MetadataKey] == "" {
 		msg.Metadata[outbox.MetadataKey] = r.Key
 	}
+	saySince(msg, r.CreatedAt)
 	return msg, nil
+}
+
+// saySince adds to a delay from the insert on when that is over. Whoever copies the metadata of the message, a handler or a
+// requeuer, would delay the copy by as much again.
+func saySince(msg *message.Message, createdAt time.Time) {
+	delayed := msg.Metadata[delay.DelayedForKey]
+	if delayed == "" || msg.Metadata[delay.DelayedUntilKey] != "" {
+		return
+	}
+	if d, err := time.ParseDuration(delayed); err == nil {
+		msg.Metadata[delay.DelayedUntilKey] = createdAt.Add(d).UTC().Format(time.RFC3339Nano)
+	}
 }
 
 // verdict says what becomes of a message whose publish failed.

@@ -98,6 +98,10 @@
 // # Sending a message again
 //
 // To retry a message later, a handler may return it, or publish it, to its own topic with a delay. It needs a new UUID
-// (message.NewMessage), because Inbox skips one that it knows. Whoever copies metadata copies the delay and the
-// ordering key as well; take out what is not meant for the new message.
+// (message.NewMessage), because Inbox skips one that it knows. Whoever copies metadata copies the
+// ordering key as well, and the delay, which has passed by then and delays nothing.
+//
+// Watermill's own way works too: PoisonQueue with an outbox.Publisher (OwnTx) around DelayOnError around the Stack puts a message
+// that fails into the outbox, delayed, and Watermill's requeuer behind a forwarder.Subscriber sends it back to its topic, under
+// the UUID that it had. Inbox lets it in, since it was not handled.
 package middleware

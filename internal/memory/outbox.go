@@ -43,8 +43,11 @@ func insertMessages(c *call) (result, error) {
 			if err != nil {
 				return result{}, err
 			}
-			if o.dueAt = due; delays[i] >= 0 {
+			switch {
+			case delays[i] > 0:
 				o.dueAt = after(c.db.now(), delays[i])
+			case due.After(c.db.now()):
+				o.dueAt = due
 			}
 		}
 		if _, err := c.db.outbox.lock(c, o.ID); err != nil {

@@ -7,7 +7,7 @@
 // of watermill-nats and nats.go in these points:
 //
 //   - Nats-Msg-Id is UUID and topic, and the generation if the message was requeued or replayed (metadata
-//     "outbox_generation"). JetStream keeps one window per stream, not per subject: with the UUID alone, which is
+//     "outbox_generation"), or how often Watermill's requeuer has sent it. JetStream keeps one window per stream, not per subject: with the UUID alone, which is
 //     what watermill-nats's TrackMsgId sets, the second of two subjects of one stream would lose its message while
 //     the publisher reports success. Without the generation a replay would be swallowed the same way. A
 //     Nats-Msg-Id in the message's metadata is used as it is. See [Marshaler].

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/components/requeuer"
 	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 
@@ -57,6 +58,9 @@ func msgID(topic string, msg *message.Message) string {
 	id := msg.UUID + " " + topic
 	if generation := msg.Metadata.Get(outbox.MetadataGeneration); generation != "" {
 		id += " " + generation
+	}
+	if retries := msg.Metadata.Get(requeuer.RetriesKey); retries != "" { // Watermill's requeuer sends a message again under its UUID
+		id += " retry " + retries
 	}
 	return id
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/components/requeuer"
 	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 
@@ -47,6 +48,8 @@ func TestMarshalerMsgID(t *testing.T) {
 				"uuid with a space":        id(m, "b", "u a", nil),
 				"topic with a slash":       id(m, "a/1", "u", nil),
 				"other topic and requeued": id(m, "b", "u", generation("1")),
+				"by Watermill's requeuer":  id(m, "a", "u", message.Metadata{requeuer.RetriesKey: "1"}),
+				"by it once more":          id(m, "a", "u", message.Metadata{requeuer.RetriesKey: "2"}),
 			} {
 				if other, ok := seen[got]; ok {
 					t.Errorf("%s and %s share the id %q", what, other, got)
