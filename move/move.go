@@ -19,13 +19,14 @@ const defaultBatchSize = 500
 type Result struct {
 	// Pending is how many messages waited when the move began, and Left how many at its end: written meanwhile, held back by a
 	// transaction that is still open, or delayed where the other side knows no delays. Call again until it is 0.
-	Pending, Left int64
+	Pending int64 `json:"pending"`
+	Left    int64 `json:"left"`
 	// Moved is how many are in the other place now; of a dry run, how many would be.
-	Moved int64
+	Moved int64 `json:"moved"`
 	// Buried is how many of them are dead messages now, because they could not be read: see WatermillConfig.BuryUnreadable.
-	Buried int64
+	Buried int64 `json:"buried,omitempty"`
 	// Topics is Moved by topic. Buried ones are under the topic of the forwarder.
-	Topics map[string]int64
+	Topics map[string]int64 `json:"topics"`
 }
 
 func (r *Result) count(topic string) {

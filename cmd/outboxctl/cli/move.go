@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/spf13/cobra"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/move"
+)
+
+func (a *app) imports() *cobra.Command {
+	cmd := &cobra.Command{Use: "import", Short: "Move pending messages of another outbox into this one: watermill-sql"}
+	cmd.AddCommand(a.importWatermill())
+	return cmd
+}
+
+func (a *app) exports() *cobra.Command {
+	cmd := &cobra.Command{Use: "export", Short: "Move pending messages of this outbox into another: watermill-sql"}
+	cmd.AddCommand(a.exportWatermill())
+	return cmd
+}
+
+// moveFlags are those of all moves.
+type moveFlags struct {
+	act actFlags
+	cfg move.WatermillConfig
+}
+
+func (f *moveFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.cfg.Topic, "topic", "", "the forwarder's `topic` over there (default: forwarder_topic)")
+	flags.StringVar(&f.cfg.MessagesTable, "messages-table", "", "`table` as in SQL (default: watermill_ and the topic)")
+	flags.IntVar(&f.cfg.BatchSize, "batch", 500, "messages in one transaction")
+	flags.BoolVarP(&f.act.yes, "yes", "y", false, "do it without asking")
+	flags.BoolVar(&f.act.dryRun, "dry-run", false, "only read and check everything")
+}
+
+func (a *app) importWatermill() *cobra.Command {
+	var f moveFlags
+	var key string
+	cmd := &cobra.Command{
+		Use: "watermill-sql", Short: "Move what Watermill's forwarder has not sent yet into the outbox",
+		Long: `Move what Watermill's forwarder has not sent yet, of a table of watermill-sql v3 or v4, into the outbox. Each batch is one transaction:
+interrupt it at any time, and call it again. That forwarder may run meanwhile. docs/moving.md says when to do it.
+
+Envelopes that are no JSON need a program of your own, with package move.`,
+		Example: "  outboxctl import watermill-sql --dry-run\n  outboxctl import watermill-sql --key metadata:customer_id",
+	}
+	f.bind(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.cfg.OffsetsTable, "offsets-table", "", "`table` as in SQL (default: watermill_offsets_ and the topic)")
+	flags.StringVar(&f.cfg.ConsumerGroup, "consumer-group", "", "that of the forwarder over there, if it has one")
+	flags.BoolVar(&f.cfg.BuryUnreadable, "bury-unreadable", false, "make dead messages of what cannot be read, instead of stopping there")
+	flags.StringVar(&key, "key", "", "what keeps its order: `metadata:NAME`, or topic for all of a topic (default: what the messages say themselves)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		keyOf, err := keyFunc(key)
+		if err != nil {
+			return err
+		}
+		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
+			pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: keyOf}, nil)
+			if err != nil {
+				return err
+			}
+			return a.move(cmd.Context(), "import", f, func(cfg move.WatermillConfig) (move.Result, error) {
+				return move.FromWatermill(cmd.Context(), pub, cfg)
+			})
+		})
+	}
+	return cmd
+}
+
+func (a *app) exportWatermill() *cobra.Command {
+	var f moveFlags
+	cmd := &cobra.Command{
+		Use: "watermill-sql", Short: "Move what was not sent yet into the table of Watermill's forwarder",
+		Long: `Move what was not sent yet into the table of Watermill's forwarder, of watermill-sql v3 or v4. It is the way back: stop all forwarders of
+the outbox first. Dead messages stay, and so do delayed ones, unless the table is that of a delayed subscriber.`,
+		Example: "  outboxctl export watermill-sql --dry-run",
+	}
+	f.bind(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
+			return a.move(cmd.Context(), "export", f, func(cfg move.WatermillConfig) (move.Result, error) {
+				return move.ToWatermill(cmd.Context(), db, cfg)
+			})
+		})
+	}
+	return cmd
+}
+
+// keyFunc returns the key that the flag means; nil = the default.
+func keyFunc(flag string) (func(string, *message.Message) (string, error), error) {
+	name, named := strings.CutPrefix(flag, "metadata:")
+	switch {
+	case flag == "":
+		return nil, nil
+	case flag == "topic":
+		return func(topic string, _ *message.Message) (string, error) { return topic, nil }, nil
+	case named && name != "":
+		return func(_ string, msg *message.Message) (string, error) { return msg.Metadata.Get(name), nil }, nil
+	}
+	return nil, usagef("--key is %q: use topic, or metadata: and the name of what holds the key", flag)
+}
+
+// moved is what a move says to scripts.
+type moved struct {
+	DryRun bool `json:"dry_run"`
+	move.Result
+}
+
+// move tries a move, has it confirmed, and does it.
+func (a *app) move(ctx context.Context, name string, f moveFlags, do func(move.WatermillConfig) (move.Result, error)) error {
+	f.cfg.DryRun = true
+	tried, err := do(f.cfg)
+	if err != nil {
+		return err
+	}
+	if f.act.dryRun || tried.Moved == 0 {
+		return a.show(moved{true, tried}, func() error {
+			return a.say("%s would move %s.%s", title(name), describeMove(tried), held(tried.Pending-tried.Moved))
+		})
+	}
+	if err := f.act.confirm(ctx, a, fmt.Sprintf("%s %s?", title(name), describeMove(tried))); err != nil {
+		return err
+	}
+	bar := a.progress(admin.Count{N: tried.Moved})
+	f.cfg.DryRun = false
+	f.cfg.Progress = func(_ context.Context, r move.Result) {
+		if bar.bar != nil {
+			_ = bar.bar.Set64(min(r.Moved, tried.Moved))
+		}
+	}
+	r, err := do(f.cfg)
+	bar.end()
+	said := a.show(moved{false, r}, func() error { return a.say("Moved %s.%s", describeMove(r), held(r.Left)) })
+	if err != nil {
+		return err
+	}
+	return said
+}
+
+func describeMove(r move.Result) string {
+	var topics []string
+	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
+		topics = append(topics, topic+" "+digits(r.Topics[topic]))
+	}
+	s := countMessages(admin.Count{N: r.Moved})
+	if len(topics) > 0 {
+		s += " (" + strings.Join(topics, ", ") + ")"
+	}
+	if r.Buried > 0 {
+		s += ", of which " + digits(r.Buried) + " cannot be read and are dead"
+	}
+	return s
+}
+
+func held(n int64) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" %s wait still, for older transactions to end or for their time: run it again.", countMessages(admin.Count{N: n}))
+}
