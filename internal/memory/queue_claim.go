@@ -8,15 +8,14 @@ import (
 
 // taking is what the claims have in common.
 type taking struct {
-	owner  string
-	until  time.Time
-	limit  int
-	topics []string
-	except []string
+	owner          string
+	until          time.Time
+	limit          int
+	topics, except []string // nil = all, and none
 }
 
 func (c *call) taking() taking {
-	return taking{arg[string](c, 1), after(c.db.now(), arg[float64](c, 2)), int(c.number(3)), nil, nil}
+	return taking{owner: arg[string](c, 1), until: after(c.db.now(), arg[float64](c, 2)), limit: int(c.number(3))}
 }
 
 // claimable says whether the message is one to be claimed, by topic, owner and time.
