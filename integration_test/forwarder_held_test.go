@@ -54,8 +54,8 @@ func sameLane(t testing.TB, h handle, key string, n int) []string {
 		where hashtext('same-' || i) & 63 = hashtext($1) & 63 order by i limit $2`, key, n)
 }
 
-// healthy publishes messages of some keys, one after the other, until stop is called, which returns how long
-// they took from commit to broker.
+// healthy publishes messages of some keys, one after the other, until stop is called, and at least enough of them for a percentile. stop
+// returns how long they took from commit to broker.
 func (w world) healthy(t testing.TB, h handle, topic string, keys []string) (stop func() []time.Duration) {
 	t.Helper()
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
@@ -66,7 +66,7 @@ func (w world) healthy(t testing.TB, h handle, topic string, keys []string) (sto
 	writer.Go(func() {
 		ticker := time.NewTicker(5 * time.Millisecond)
 		defer ticker.Stop()
-		for i := 0; ctx.Err() == nil; i++ {
+		for i := 0; ctx.Err() == nil || i < enoughHealthy; i++ {
 			msg := newMessage(fmt.Sprintf("healthy-%s-%d-%d", topic, time.Now().UnixNano(), i))
 			outbox.SetKey(msg, keys[i%len(keys)])
 			if !assert.NoError(t, pub.Publish(topic, msg)) {
@@ -99,13 +99,15 @@ func (w world) healthy(t testing.TB, h handle, topic string, keys []string) (sto
 	}
 }
 
+const enoughHealthy = 30
+
 // p99Limit is how long a message of a healthy key may take at the 99th percentile. It is generous, for a busy machine;
 // what holds up healthy keys by mistake holds them up for many times as long.
-const p99Limit = 6 * time.Second
+const p99Limit = 20 * time.Second
 
 func assertP99(t testing.TB, took []time.Duration) {
 	t.Helper()
-	require.Greater(t, len(took), 20)
+	require.GreaterOrEqual(t, len(took), enoughHealthy)
 	p99 := took[len(took)*99/100]
 	t.Logf("%d messages: median %s, p99 %s, slowest %s", len(took), took[len(took)/2], p99, took[len(took)-1])
 	assert.Less(t, p99, p99Limit)
@@ -142,7 +144,7 @@ func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	w.answers(refuse("K-1"))
 	cfg := quickConfig()
-	cfg.QueryTimeout = time.Second
+	cfg.QueryTimeout = 5 * time.Second
 	w.join(t, gated, cfg)
 	others := sameLane(t, h, "K", 5)
 

@@ -233,7 +233,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 			require.NoError(t, makeTables(t.Context(), h.db))
 			h.exec(t, "truncate outbox")
 			cfg := quickConfig()
-			cfg.QueryTimeout = 2 * time.Second
+			cfg.QueryTimeout = 5 * time.Second // which the start must keep to as well, on a busy machine
 			w := startForwarder(t, h, cfg)
 			n := 0
 			put := func() {
