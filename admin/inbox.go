@@ -82,26 +82,12 @@ func (t inboxTable) step(ctx context.Context, w *walk) (list []found, next *plac
 }
 
 func (t inboxTable) show(ctx context.Context, places []place) ([]Message, error) {
-	owners, names := make([]string, len(places)), make([]string, len(places))
-	for i, p := range places {
-		owners[i], names[i] = p.Owner, p.Name
-	}
-	byID := make(map[string]Message, len(places))
-	err := t.collect(ctx, func(rows drive.Rows) error {
-		m := Message{In: Inbox}
+	return t.showNamed(ctx, sqltext.ShowInbox, places, func(rows drive.Rows, m *Message) error {
 		var dead, settled sql.NullTime
 		err := rows.Scan(&m.Consumer, &m.UUID, &m.State, &m.Attempts, &m.LastError, &m.CreatedAt, &dead, &settled)
-		m.ID, m.ErrorGroup, m.DeadAt, m.SettledAt = joinID(m.Consumer, m.UUID), groupID(m.LastError), dead.Time, settled.Time
-		byID[m.ID] = m
+		m.In, m.DeadAt, m.SettledAt = Inbox, dead.Time, settled.Time
 		return err
-	}, sqltext.ShowInbox, owners, names)
-	list := make([]Message, 0, len(places))
-	for _, p := range places {
-		if m, ok := byID[joinID(p.Owner, p.Name)]; ok {
-			list = append(list, m)
-		}
-	}
-	return list, err
+	})
 }
 
 func (inboxTable) end(context.Context) (int64, error) { return 0, nil }

@@ -59,28 +59,13 @@ func (t queueTable) step(ctx context.Context, w *walk) (list []found, next *plac
 }
 
 func (t queueTable) show(ctx context.Context, places []place) ([]Message, error) {
-	owners, names := make([]string, len(places)), make([]string, len(places))
-	for i, p := range places {
-		owners[i], names[i] = p.Owner, p.Name
-	}
-	byID := make(map[string]Message, len(places))
-	err := t.collect(ctx, func(rows drive.Rows) error {
-		m := Message{In: Queue}
+	return t.showNamed(ctx, sqltext.ShowQueue, places, func(rows drive.Rows, m *Message) error {
 		var metadata string
 		var due, settled sql.NullTime
 		err := rows.Scan(&m.Consumer, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt, &due, &settled)
-		m.ID, m.ErrorGroup, m.DueAt, m.SettledAt = joinID(m.Consumer, m.UUID), groupID(m.LastError), due.Time, settled.Time
-		m.Metadata = readMetadata(metadata)
-		byID[m.ID] = m
+		m.In, m.DueAt, m.SettledAt, m.Metadata = Queue, due.Time, settled.Time, readMetadata(metadata)
 		return err
-	}, sqltext.ShowQueue, owners, names)
-	list := make([]Message, 0, len(places))
-	for _, p := range places {
-		if m, ok := byID[joinID(p.Owner, p.Name)]; ok {
-			list = append(list, m)
-		}
-	}
-	return list, err
+	})
 }
 
 func (queueTable) end(context.Context) (int64, error) { return 0, nil }

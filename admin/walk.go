@@ -21,6 +21,29 @@ type place struct {
 	ID    int64  `json:"i,omitempty"` // in the outbox
 }
 
+// showNamed describes messages, in the order of their places, that an owner and a name tell apart.
+func (a *Admin) showNamed(ctx context.Context, statement string, places []place, scan func(drive.Rows, *Message) error) ([]Message, error) {
+	owners, names := make([]string, len(places)), make([]string, len(places))
+	for i, p := range places {
+		owners[i], names[i] = p.Owner, p.Name
+	}
+	byID := make(map[string]Message, len(places))
+	err := a.collect(ctx, func(rows drive.Rows) error {
+		var m Message
+		err := scan(rows, &m)
+		m.ID, m.ErrorGroup = joinID(m.Consumer, m.UUID), groupID(m.LastError)
+		byID[m.ID] = m
+		return err
+	}, statement, owners, names)
+	list := make([]Message, 0, len(places))
+	for _, p := range places {
+		if m, ok := byID[joinID(p.Owner, p.Name)]; ok {
+			list = append(list, m)
+		}
+	}
+	return list, err
+}
+
 // found is a message that a walk has found.
 type found struct {
 	place
