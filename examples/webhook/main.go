@@ -47,8 +47,11 @@ type event struct {
 }
 
 func run(ctx context.Context, listener net.Listener, databaseURL, secret string) error {
-	if secret == "" {
+	switch {
+	case secret == "":
 		return errors.New("WEBHOOK_SECRET is empty: anybody could sign with that")
+	case databaseURL == "":
+		return errors.New("DATABASE_URL is empty: set it, such as to postgres://me:secret@localhost/shop")
 	}
 	logger := watermill.NewStdLogger(false, false)
 	pool, err := pgxpool.New(ctx, databaseURL)

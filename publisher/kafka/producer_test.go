@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"bytes"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 
@@ -63,6 +64,25 @@ func TestPublisherStartsBeforeKafka(t *testing.T) {
 	})
 	if n := log.count("Cannot connect to Kafka"); n != 1 {
 		t.Errorf("logged %d times, want once:\n%s", n, &log)
+	}
+}
+
+// TestTopicThatIsMissing: whoever reads the error knows which one to create.
+func TestTopicThatIsMissing(t *testing.T) {
+	broker := sarama.NewMockBroker(t, 1)
+	defer broker.Close()
+	missing := handlers(t, broker, "orders", sarama.ErrNoError)
+	missing["MetadataRequest"] = sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), broker.BrokerID()).
+		SetError("dead_letters", sarama.ErrUnknownTopicOrPartition)
+	broker.SetHandlerByMap(missing)
+	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{broker.Addr()}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pub.Close() }()
+	err = pub.Publish("dead_letters", message.NewMessage("1", nil))
+	if err == nil || pub.Classify(err) != unavailable || !strings.Contains(err.Error(), `topic "dead_letters" is not there`) {
+		t.Errorf("%v, %v", err, pub.Classify(err))
 	}
 }
 

@@ -90,10 +90,19 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 
 	for _, msg := range msgs {
 		if err := p.publish(topic, msg); err != nil {
-			return err
+			return explain(topic, err)
 		}
 	}
 	return nil
+}
+
+// explain adds the cure where there is one topic to name.
+func explain(topic string, err error) error {
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+		return fmt.Errorf("kafka: topic %q is not there, and the broker makes none by itself: create it, as all that are published to, "+
+			"dead letters' among them: %w", topic, err)
+	}
+	return err
 }
 
 func (p *Publisher) publish(topic string, msg *message.Message) error {
