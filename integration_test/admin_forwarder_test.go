@@ -174,6 +174,26 @@ func TestOperatorPausesATopic(t *testing.T) {
 	assert.Equal(t, int64(1), log[0].Result.Touched)
 }
 
+// TestRequeuedTogether: messages of one key that come back in one act leave in their order.
+func TestRequeuedTogether(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
+	var broker refusals
+	broker.set(numbered("", 1, 30)...)
+	w := startForwarderOn(t, h, cfg, broker.answer)
+	w.publish(t, "x", "K", numbered("", 1, 30)...)
+	eventually(t, func() bool { return w.states(t, "true")["dead"] == 30 }, "all are dead")
+	broker.set()
+	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}, Reason: "mended"})
+	require.NoError(t, err)
+	require.EqualValues(t, 30, r.Touched)
+	w.arrives(t, numbered("", 1, 30)...)
+	assert.Equal(t, numbered("", 1, 30), w.payloads("K"))
+}
+
 // TestDrainOfATopicThatAnOperatorPaused publishes the rest and says what is left, instead of waiting for the operator.
 func TestDrainOfATopicThatAnOperatorPaused(t *testing.T) {
 	t.Parallel()
