@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +68,40 @@ func (e *exam) checkForwarders(ctx context.Context) error {
 			}
 		}
 	}
+	e.consumers()
 	return nil
+}
+
+// consumers looks for services that use one name for what each of them is to handle: each message is handled by one of them alone.
+func (e *exam) consumers() {
+	type use struct{ programs, topics []string }
+	uses := map[string]*use{}
+	for _, m := range e.members {
+		for consumer, topics := range m.says.Consumers {
+			if !m.alive() {
+				continue
+			}
+			if uses[consumer] == nil {
+				uses[consumer] = &use{}
+			}
+			u := uses[consumer]
+			u.programs, u.topics = append(u.programs, m.says.Program), append(u.topics, topics...)
+		}
+	}
+	for _, consumer := range slices.Sorted(maps.Keys(uses)) {
+		u := uses[consumer]
+		slices.Sort(u.programs)
+		slices.Sort(u.topics)
+		u.programs, u.topics = slices.Compact(u.programs), slices.Compact(u.topics)
+		switch {
+		case len(u.programs) > 1:
+			e.find("consumers", Critical, fmt.Sprintf("programs %s handle messages as one consumer, %q: of each message that they both get, one does nothing", strings.Join(u.programs, " and "), consumer),
+				"give each service a middleware.StackConfig.Service of its own (or InboxConfig.Service); what was skipped is not handled by that")
+		case len(u.topics) > 1:
+			e.find("consumers", Info, fmt.Sprintf("consumer %q handles messages of several topics (%s): of messages with one UUID only the first is handled", consumer, strings.Join(u.topics, ", ")),
+				"leave middleware.InboxConfig.Consumer empty, or give each handler one of its own, unless that is meant")
+		}
+	}
 }
 
 // ahead names those for which a forwarder waits.

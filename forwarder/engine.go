@@ -92,7 +92,7 @@ type statements struct {
 	beginLife, writers, loadHeads, sweep, pending, clean                                       string
 	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite                        string
 	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
-	leave, forget, pause, held, untaken                                                        string
+	leave, forget, pause, held, untaken, tell                                                  string
 }
 
 func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge, logger watermill.LoggerAdapter) (*engine, error) {
@@ -140,7 +140,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		clean: t.Render(sqltext.CleanPublished),
 		lock:  t.Render(sqltext.LockForwarders), announce: t.Render(sqltext.AnnounceForwarder), ahead: t.Render(sqltext.ForwardersAhead),
 		join: t.Render(sqltext.JoinForwarders), createLanes: t.Render(sqltext.CreateLanes),
-		heartbeat: t.Render(sqltext.Heartbeat), members: t.Render(sqltext.Members), lanes: t.Render(sqltext.Lanes),
+		heartbeat: t.Render(sqltext.Heartbeat), tell: t.Render(sqltext.TellForwarder), members: t.Render(sqltext.Members), lanes: t.Render(sqltext.Lanes),
 		take: t.Render(sqltext.TakeLanes), retake: t.Render(sqltext.RetakeLanes), release: t.Render(sqltext.ReleaseLanes),
 		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics), held: t.Render(sqltext.HeldTopics),
 		untaken: t.Render(sqltext.Untaken),

@@ -1,8 +1,13 @@
 package forwarder
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -12,10 +17,32 @@ import (
 // process tells the pools of this process from those of others.
 var process = uuid.NewString()
 
+// program is the package of the main function of this process, which the replicas of a service have in common.
+var program = sync.OnceValue(func() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Path != "" {
+		return info.Path
+	}
+	return filepath.Base(os.Args[0])
+})
+
+// tell writes what the forwarder says of itself if it says something else than before.
+func (k *keeper) tell(ctx context.Context) error {
+	says := k.e.facts()
+	if says == k.told {
+		return nil
+	}
+	if _, err := k.q.Exec(ctx, k.e.sql.tell, k.e.owner, says); err != nil {
+		return fmt.Errorf("tell of itself: %w", err)
+	}
+	k.told = says
+	return nil
+}
+
 // facts is what the forwarder says of itself for admin.Doctor, as JSON.
 func (e *engine) facts() string {
 	conns := e.db.Conns()
 	f := facts.Forwarder{
+		Program: program(), Consumers: e.db.Consumers(),
 		Pool: fmt.Sprintf("%s %p", process, e.db.Pool()), PoolConns: conns.Max, PoolNeeds: conns.Needs, Beside: conns.Beside,
 		Blind: e.blind, HoldDead: e.cfg.HoldDead,
 		LeaseTTL: e.cfg.LeaseTTL, PublishTimeout: e.cfg.PublishTimeout, CloseTimeout: e.cfg.CloseTimeout, Retention: e.cfg.Retention,

@@ -26,11 +26,12 @@ func (k *keeper) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	var ahead []string
+	says := e.facts()
 	err := e.db.Transact(ctx, func(q drive.Querier) error {
 		if _, err := q.Exec(ctx, e.sql.lock); err != nil {
 			return err
 		}
-		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name, e.cfg.LeaseTTL.Seconds(), e.facts()); err != nil {
+		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name, e.cfg.LeaseTTL.Seconds(), says); err != nil {
 			return err
 		}
 		err := drive.Collect(ctx, q, func(rows drive.Rows) error {
@@ -60,7 +61,7 @@ func (k *keeper) register(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("register forwarder: %w", err)
 	}
-	k.joined = len(ahead) == 0
+	k.joined, k.told = len(ahead) == 0, says
 	k.sayWaiting(ahead)
 	return nil
 }

@@ -29,6 +29,7 @@ type keeper struct {
 	short  int             // plans in a row that found lanes missing to our share
 	owned  int             // lanes, as it was last reported
 	had    map[int16]int64 // the highest epoch of each lane that was ours
+	told   string          // of itself
 }
 
 func (k *keeper) keep(ctx context.Context) {
@@ -81,6 +82,9 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	}
 	if renewed > 0 {
 		e.extend(begun)
+	}
+	if err := k.tell(ctx); err != nil {
+		return 0, err
 	}
 	if err := k.giveBack(ctx); err != nil {
 		return 0, err

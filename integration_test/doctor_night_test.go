@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
 // An operator's night: each test makes one thing go wrong, sees what Doctor says of it, does what that names as the cure, and sees
@@ -395,4 +396,44 @@ type brokerFunc func(topics []string) ([]admin.Finding, error)
 
 func (f brokerFunc) Check(_ context.Context, topics []string) ([]admin.Finding, error) {
 	return f(topics)
+}
+
+// TestNightTwoServices: somebody copied a service, its name included, so each handles what the other one should.
+func TestNightTwoServices(t *testing.T) {
+	t.Parallel()
+	at := newMigratedDatabase(t)
+	shop, billing := newPgxHandle(t, at), newPgxHandle(t, at)
+	cfg := classifyingConfig()
+	cfg.Name = "billing"
+	w := startForwarder(t, billing, cfg)
+	cfg.Name = "shop"
+	w.join(t, shop, cfg)
+	msg := newMessage("order")
+	handled := func(h handle, service string) (calls int) {
+		handle := chain(func(*message.Message) ([]*message.Message, error) { calls++; return nil, nil },
+			newTx(t, h, middleware.TxConfig{}), newInbox(t, h, middleware.InboxConfig{Service: service, Consumer: "book"}))
+		_, err := handle(msg.Copy())
+		require.NoError(t, err)
+		return calls
+	}
+	require.Equal(t, 1, handled(shop, "shop"))
+	require.Zero(t, handled(billing, "shop"), "it has it from the other one's inbox row that it is done")
+	// A test cannot be two programs, so one of them is called another here.
+	eventually(t, func() bool {
+		return billing.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"program": "example.com/billing"}' WHERE name = 'billing' AND facts->'consumers' ? 'shop/book'`) == 1
+	}, "its row names the consumer")
+	f := ails(t, shop, "consumers")
+	assert.Equal(t, admin.Critical, f.Severity)
+	assert.Contains(t, f.Evidence, `example.com/billing`)
+	assert.Contains(t, f.Cure, "a middleware.StackConfig.Service of its own")
+
+	require.NoError(t, w.Forwarder.Close())
+	mended := newPgxHandle(t, at)
+	cfg.Name = "billing"
+	w.join(t, mended, cfg)
+	require.Equal(t, 1, handled(mended, "billing"))
+	eventually(t, func() bool {
+		return mended.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"program": "example.com/billing"}' WHERE name = 'billing' AND facts->'consumers' ? 'billing/book'`) == 1
+	}, "its row names the consumer")
+	assert.NotContains(t, findings(t, shop), "consumers")
 }

@@ -130,6 +130,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	if err != nil {
 		return nil, err
 	}
+	i.db.Consumes(c.consumer, message.SubscribeTopicFromCtx(ctx))
 	if h.claim != nil && h.claim.consumer == c.consumer && h.claim.key == c.key {
 		return nil, errTwice
 	}

@@ -26,6 +26,7 @@ type DB struct {
 	observers []observe.Observer
 	logger    watermill.LoggerAdapter
 	wakes     wakes
+	consumers consumers
 
 	outbox               string // the table as SQL
 	insert, insertMarked string

@@ -6,7 +6,11 @@ import "time"
 
 // Forwarder is what a forwarder says of itself. Role is added by the database.
 type Forwarder struct {
-	Role           string        `json:"role,omitempty"` // of the database
+	Role    string `json:"role,omitempty"`    // of the database
+	Program string `json:"program,omitempty"` // the package of its main function
+	// Consumers are those of the inbox that handled messages through the same handle, with the topics of these.
+	Consumers map[string][]string `json:"consumers,omitempty"`
+
 	Pool           string        `json:"pool,omitempty"` // tells its pool from those of others
 	PoolConns      int           `json:"pool_conns"`     // how many connections the pool may have; 0 = no limit, or not known
 	PoolNeeds      int           `json:"pool_needs"`     // how many of them the forwarder uses at once

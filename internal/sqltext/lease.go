@@ -53,6 +53,11 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
 	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second', leaving = $3::bool
  WHERE id = $1::uuid AND expires_at > clock_timestamp()`
 
+	// TellForwarder changes what a forwarder says of itself.
+	//
+	// Arguments: own id, what it says (JSON).
+	TellForwarder = `UPDATE {forwarders} SET facts = facts || $2::jsonb WHERE id = $1::uuid`
+
 	// Members lists the live forwarders of a scope that are to have lanes, and in how many seconds each lease runs out.
 	//
 	// Arguments: scope.

@@ -1,0 +1,53 @@
+package core
+
+import (
+	"maps"
+	"slices"
+	"sync"
+)
+
+// maxConsumers bounds how many are remembered: a name that is made anew for each message would fill the memory.
+const maxConsumers = 1000
+
+// consumers are those for which messages were handled through a handle, with the topics that they came from. A forwarder
+// says so in its row, so that two services that use one name are found out.
+type consumers struct {
+	known sync.Map // consumption to nothing; read by each message
+
+	mu sync.Mutex
+	n  int
+}
+
+type consumption struct{ consumer, topic string }
+
+// Consumes notes that a consumer of the inbox handles messages of a topic.
+func (db *DB) Consumes(consumer, topic string) {
+	c := consumption{consumer, topic}
+	if _, ok := db.consumers.known.Load(c); ok {
+		return
+	}
+	db.consumers.mu.Lock()
+	defer db.consumers.mu.Unlock()
+	if db.consumers.n < maxConsumers {
+		if _, known := db.consumers.known.LoadOrStore(c, nil); !known {
+			db.consumers.n++
+		}
+	}
+}
+
+// Consumers are those that were noted, each with its topics.
+func (db *DB) Consumers() map[string][]string {
+	sets := map[string]map[string]bool{}
+	for c := range db.consumers.known.Range {
+		c := c.(consumption)
+		if sets[c.consumer] == nil {
+			sets[c.consumer] = map[string]bool{}
+		}
+		sets[c.consumer][c.topic] = true
+	}
+	all := make(map[string][]string, len(sets))
+	for consumer, topics := range sets {
+		all[consumer] = slices.Sorted(maps.Keys(topics))
+	}
+	return all
+}
