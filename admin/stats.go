@@ -88,7 +88,7 @@ const (
 // Stats says how much there is of what, how old it is, how fast it leaves, and who works. Each figure is of a moment of its
 // own. It returns errors of the database.
 func (a *Admin) Stats(ctx context.Context, cfg StatsConfig) (*Stats, error) {
-	s := &Stats{At: time.Now()}
+	s := &Stats{}
 	t := topicSet{}
 	steps := []func() error{
 		func() error {
