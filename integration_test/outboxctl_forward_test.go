@@ -47,19 +47,19 @@ func TestOutboxctlForwards(t *testing.T) {
 		require.NoError(t, pub.PublishContext(t.Context(), topic, msgs...))
 	}
 	withUser := strings.Replace(natsServer(t).URL(), "nats://", "nats://ann:canary@", 1)
-	c := ctl{t: t, url: h.url, env: []string{"OUTBOX_NATS=" + withUser, "OUTBOX_LEASE_TTL=3s", "OUTBOX_NAME=in-a-container"}}
+	c := ctl{t: t, url: h.url, env: []string{"OUTBOX_NATS=" + withUser, "OUTBOX_LEASE_TTL=3s", "OUTBOX_NAME=in-a-container", "OUTBOX_DEAD_LETTER_TOPIC=" + prefix + "dead"}}
 
 	const evil = "evil\u202e \x1b[2J\u009b" // no subject of NATS
 	publish(evil, 1)
 	publish(prefix+"orders", 100)
 	end := c.start(&watched{}, "forward", "--log", "json")
-	eventually(t, func() bool { return natsStored(t, js, stream) == 100 }, "all messages in the stream")
+	eventually(t, func() bool { return natsStored(t, js, stream) == 101 }, "all messages in the stream, and the letter of the dead one")
 	eventually(t, func() bool { return h.count(t, "SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL") == 1 }, "the message of the evil topic is dead")
 	assert.Equal(t, "in-a-container", value[string](t, h, "SELECT name FROM outbox_forwarders"))
 	r := end()
 	assert.Zero(t, r.code, r.err)
 	assert.Empty(t, r.out)
-	assert.Equal(t, 100, h.count(t, "SELECT count(*)::int FROM outbox WHERE published_at IS NOT NULL"))
+	assert.Equal(t, 101, h.count(t, "SELECT count(*)::int FROM outbox WHERE published_at IS NOT NULL"))
 	assert.Zero(t, h.count(t, "SELECT count(*)::int FROM outbox_lanes WHERE owner IS NOT NULL"), "lanes that it did not give back")
 	assert.NotContains(t, r.err, "canary")
 	onlyPrints(t, r.err, "the log")
@@ -71,7 +71,7 @@ func TestOutboxctlForwards(t *testing.T) {
 	publish(prefix+"other", 10)
 	r = c.run("forward", "--drain", "--topics", prefix+"orders", "--retention", "none")
 	assert.Zero(t, r.code, r.err)
-	assert.Equal(t, 110, natsStored(t, js, stream))
+	assert.Equal(t, 111, natsStored(t, js, stream))
 	assert.Equal(t, []string{prefix + "other"}, column[string](t, h, "SELECT DISTINCT topic FROM outbox WHERE published_at IS NULL AND dead_at IS NULL"))
 }
 
