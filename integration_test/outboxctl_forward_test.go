@@ -108,3 +108,35 @@ func TestOutboxctlForwardsNothing(t *testing.T) {
 		forward --nats nats://127.0.0.1:1 --retention 0d
 	`))
 }
+
+// TestOutboxctlReconciles has a stream lose messages that it had acknowledged, and gets them back.
+func TestOutboxctlReconciles(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	js, stream, prefix := natsStream(t, natsServer(t).URL(), nil)
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) SELECT gen_random_uuid(), $1, '' FROM generate_series(1, 20)", prefix+"orders")
+	c := ctl{t: t, url: h.url, env: []string{"OUTBOX_NATS=" + natsServer(t).URL()}}
+	r := c.run("forward", "--drain")
+	require.Zero(t, r.code, r.err)
+	require.Equal(t, 20, natsStored(t, js, stream))
+	for _, n := range []uint64{3, 7, 20} {
+		require.NoError(t, js.SecureDeleteMsg(stream, n))
+	}
+
+	r = c.run("reconcile", "--topic", prefix+"orders", "--dry-run")
+	assert.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, "Reconcile would change 3 messages")
+	r = c.run("reconcile", "--topic", prefix+"orders", "--yes", "--reason", "disk lost", "-o", "json")
+	assert.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, `"touched": 3`)
+	r = c.run("forward", "--drain")
+	require.Zero(t, r.code, r.err)
+	assert.Equal(t, 20, natsStored(t, js, stream))
+	assert.Contains(t, c.run("reconcile", "--all", "--dry-run").out, "would change 0 messages")
+
+	r = ctl{t: t, url: h.url}.run("reconcile", "--all", "--dry-run")
+	assert.Equal(t, 2, r.code)
+	assert.Contains(t, r.err, "which broker?")
+	assert.NotContains(t, c.run("doctor").out+c.run("check").out, "UNKNOWN") // with the broker's own findings
+}

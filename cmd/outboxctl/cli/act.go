@@ -113,7 +113,10 @@ func (a *app) act(n noun, v verb, args string) *cobra.Command {
 func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *actFlags, act admin.Act) error {
 	answer := acted{Action: v.name, DryRun: f.dryRun, Filter: act.Filter}
 	act.DryRun = true
+	bar := a.progress(admin.Count{More: true})
+	act.Progress = func(_ context.Context, r admin.Result) { bar.set(r.Compared) } // of what has to look for long
 	tried, err := v.do(ad, ctx, act)
+	bar.end()
 	if err != nil {
 		return wrongAct(err)
 	}
@@ -127,8 +130,8 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 	if err := f.confirm(ctx, a, question); err != nil {
 		return err
 	}
-	bar := a.progress(tried.Matched)
-	act.DryRun, act.Progress = false, bar.set
+	bar = a.progress(tried.Matched)
+	act.DryRun, act.Progress = false, func(_ context.Context, r admin.Result) { bar.set(r.Matched.N) }
 	result, err := v.do(ad, ctx, act)
 	bar.end()
 	answer.Result = result

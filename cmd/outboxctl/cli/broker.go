@@ -8,12 +8,12 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 	"github.com/xdg-go/scram"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
+	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 )
@@ -60,9 +60,11 @@ func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
 	return nil
 }
 
+func (b *brokerFlags) given() bool { return len(b.kafka) > 0 || b.nats != "" }
+
 // missing says that there is no broker.
 func (b *brokerFlags) missing() error {
-	if len(b.kafka) == 0 && b.nats == "" {
+	if !b.given() {
 		return usagef("which broker? use --kafka host:9092 or --nats nats://host:4222, or OUTBOX_KAFKA or OUTBOX_NATS")
 	}
 	return nil
@@ -151,3 +153,22 @@ func (s *scramClient) Begin(user, password, authzID string) error {
 
 func (s *scramClient) Step(challenge string) (string, error) { return s.talk.Step(challenge) }
 func (s *scramClient) Done() bool                            { return s.talk.Done() }
+
+// brokerLog reads what a broker holds.
+type brokerLog interface {
+	admin.Log
+	admin.Broker
+	Close() error
+}
+
+// log reads what the broker holds. It connects when it is first used.
+func (b *brokerFlags) log() (brokerLog, error) {
+	if b.nats != "" {
+		options, err := b.natsOptions()
+		if err != nil {
+			return nil, err
+		}
+		return nats.NewLog(nats.LogConfig{URL: b.nats, Options: options}, nil)
+	}
+	return kafka.NewLog(kafka.LogConfig{Brokers: b.kafka, Configure: b.configureKafka}, nil)
+}

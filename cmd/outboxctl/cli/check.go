@@ -16,6 +16,7 @@ const exitUnknown = 3
 const monitored = "monitored"
 
 func (a *app) check() *cobra.Command {
+	var broker brokerFlags
 	cmd := &cobra.Command{
 		Use: "check", Short: "One line and an exit code for monitoring systems",
 		Long: `One line and an exit code for monitoring systems, from what outboxctl doctor finds: 0 nothing, or nothing that has to be done now; 1 a
@@ -23,8 +24,9 @@ warning; 2 something critical; 3 nobody knows, as when the database does not ans
 		Example:     "  outboxctl check || page-somebody",
 		Annotations: map[string]string{monitored: "yes"},
 	}
+	broker.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		findings, err := a.examine(cmd.Context())
+		findings, err := a.examine(cmd, &broker)
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 
 	"charm.land/lipgloss/v2"
@@ -11,14 +10,17 @@ import (
 )
 
 func (a *app) doctor() *cobra.Command {
+	var broker brokerFlags
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "What ails the outbox, on what evidence, and the statement or setting that mends it",
 		Long: `What ails the tables, the forwarders, the sessions and the server, the worst first: on what evidence, and the statement or setting
 that mends it. It changes nothing. What others do it sees only if its role may (pg_read_all_stats), and says so otherwise.
-outboxctl check is the same for monitoring systems.`,
+With --kafka or --nats it looks at the broker as well: whether it may lose what it has acknowledged. outboxctl check is the same for
+monitoring systems.`,
 	}
+	broker.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		findings, err := a.examine(cmd.Context())
+		findings, err := a.examine(cmd, &broker)
 		if err != nil {
 			return err
 		}
@@ -27,10 +29,22 @@ outboxctl check is the same for monitoring systems.`,
 	return cmd
 }
 
-// examine asks the doctor.
-func (a *app) examine(ctx context.Context) (findings []admin.Finding, err error) {
-	err = a.with(ctx, "", func(ad *admin.Admin) error {
-		found, err := ad.Doctor(ctx)
+// examine asks the doctor, also about the broker if there is one.
+func (a *app) examine(cmd *cobra.Command, broker *brokerFlags) (findings []admin.Finding, err error) {
+	if err := broker.read(a, cmd); err != nil {
+		return nil, err
+	}
+	var brokers []admin.Broker
+	if broker.given() {
+		log, err := broker.log()
+		if err != nil {
+			return nil, &usageError{err}
+		}
+		defer func() { _ = log.Close() }()
+		brokers = append(brokers, log)
+	}
+	err = a.with(cmd.Context(), "", func(ad *admin.Admin) error {
+		found, err := ad.Doctor(cmd.Context(), brokers...)
 		findings = append([]admin.Finding{}, found...) // [] in JSON, not null
 		return err
 	})

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -24,15 +23,17 @@ func (a *app) progress(total admin.Count) progress {
 	if total.More {
 		most = -1 // nobody knows; then it shows count and rate
 	}
-	return progress{progressbar.NewOptions64(most,
+	bar := progressbar.NewOptions64(most,
 		progressbar.OptionSetWriter(a.err), progressbar.OptionSetWidth(max(10, min(40, width-50))), progressbar.OptionShowCount(),
 		progressbar.OptionShowIts(), progressbar.OptionSetItsString("messages"), progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionClearOnFinish(), progressbar.OptionSetSpinnerChangeInterval(0))}
+		progressbar.OptionClearOnFinish(), progressbar.OptionSetSpinnerChangeInterval(0))
+	bar.StartWithoutRender() // or the first rate would be counted from the first look
+	return progress{bar}
 }
 
-func (p progress) set(_ context.Context, r admin.Result) {
+func (p progress) set(n int64) {
 	if p.bar != nil {
-		_ = p.bar.Set64(r.Matched.N)
+		_ = p.bar.Set64(n)
 	}
 }
 

@@ -56,7 +56,7 @@ stays done, and is said.`,
 		}
 	}
 	add("look", a.stats(), a.doctor(), a.check(), a.audit())
-	add("repair", a.messages(), a.errors(), a.keys(), a.topics(), a.inbox(), a.queue())
+	add("repair", a.messages(), a.errors(), a.keys(), a.topics(), a.inbox(), a.queue(), a.reconcile())
 	add("run", a.migrate(), a.clean(), a.forward(), a.imports(), a.exports(), a.serve())
 	strict(root)
 	return root
