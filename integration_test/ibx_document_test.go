@@ -88,7 +88,7 @@ const ibxElsewhere = `
 | IInboxWorkStore.ClaimAsync returns ids | Store.Claim returns messages |
 | AckAsync and the others return nothing | how many rows were still the owner's |
 | lastError of null or empty | an empty one leaves the last |
-| ReapExpiredAsync stops when cancelled | between batches of 1,000 |
+| ReapExpiredAsync stops when cancelled | between batches of 250 |
 | GetAsync by message id alone | by ID, because a message id is unique only within its source |
 | IInboxHandler | inbox.Handler, in DispatcherConfig.Handlers by topic |
 | IInboxRouter.GetInbox throws | Stores.Get returns fleet.ErrUnknown |
