@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/inbox"
 )
 
-// waiting is how many sessions wait for a lock of somebody else's.
-const waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+// lockWaits is how many sessions wait for a lock of somebody else's.
+const lockWaits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 // TestSettlingARenewedMessage: its row changes while whoever settles it waits for it, and it is settled all the same.
 func TestSettlingARenewedMessage(t *testing.T) {
@@ -41,7 +41,7 @@ func TestSettlingARenewedMessage(t *testing.T) {
 		var settled errgroup.Group
 		n := 0
 		settled.Go(func() (err error) { n, err = settle(ids...); return err })
-		eventually(t, func() bool { return h.count(t, waiting) > 0 }, "%s waits for the renewal", name)
+		eventually(t, func() bool { return h.count(t, lockWaits) > 0 }, "%s waits for the renewal", name)
 		end(true)
 		require.NoError(t, settled.Wait(), name)
 		assert.Equal(t, 3, n, name)
@@ -69,7 +69,7 @@ func TestHandlingARenewedMessage(t *testing.T) {
 		return h.execTx(ctx, "update inbox_queue set locked_until = locked_until + interval '1 s'")
 	})
 	goOn()
-	eventually(t, func() bool { return h.count(t, waiting) > 0 }, "the ack waits for the renewal")
+	eventually(t, func() bool { return h.count(t, lockWaits) > 0 }, "the ack waits for the renewal")
 	end(true)
 	untilState(t, s, itemID("orders", 0), inbox.Done)
 	_, attempts := stateOf(t, s, itemID("orders", 0))
@@ -99,7 +99,7 @@ func TestAckAgainstInsertion(t *testing.T) {
 	}
 	var group errgroup.Group
 	group.Go(func() error { _, err := store.Enqueue(t.Context(), gated...); return err })
-	eventually(t, func() bool { return h.count(t, waiting) == 1 }, "the batch has begun, and seen nothing")
+	eventually(t, func() bool { return h.count(t, lockWaits) == 1 }, "the batch has begun, and seen nothing")
 	enqueued(t, store, item("shop", "b"), item("shop", "a")) // ids against the order of the rows
 	ids := idsOf(claimed(t, store, owner, 2))
 	openFirst(true)
@@ -111,7 +111,7 @@ func TestAckAgainstInsertion(t *testing.T) {
 		assert.Equal(t, 2, n)
 		return err
 	})
-	eventually(t, func() bool { return h.count(t, waiting) == 2 }, "the ack waits for the batch")
+	eventually(t, func() bool { return h.count(t, lockWaits) == 2 }, "the ack waits for the batch")
 	openLast(true)
 	require.NoError(t, group.Wait())
 }
