@@ -18,5 +18,20 @@
 // Doctor reads catalogs, the server's figures and the bounded figures above. What only a forwarder knows (its publisher,
 // its timeouts, its pool, its role) it has written into its row when it registered.
 //
+// Its checks are
+//   - of the tables: schema, privileges, retention, size, vacuum;
+//   - of who forwards: forwarders, forwarder_vanished, forwarder_waits, classify, pool, timeouts, consumers;
+//   - of messages: topic_paused, topic_unavailable, topic_unread, backlog, failing, dead;
+//   - of others on the server: table_lock, idle_transaction, long_transaction, prepared_transactions, replication_slots,
+//     connections, notify_queue, listen;
+//   - of the Brokers that it is given: broker.
+//
+// Two programs that use one name of a consumer are seen where each runs a forwarder on the handle of its middlewares.
+//
+// # What a broker lost
+//
+// An outbox ends at the acknowledgement. Reconcile goes one step further: it compares the published messages that are still
+// kept with a Log, which is what the broker really holds, and sends those again that are missing there.
+//
 // Payloads are read by Get alone, so that all else works for a role that may not read them.
 package admin

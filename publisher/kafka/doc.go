@@ -53,6 +53,12 @@
 //   - Rejected: everything else, a refused batch from a publisher without Isolate included: nobody knows
 //     which of its messages the broker meant.
 //
+// # What Kafka lost
+//
+// Kafka acknowledges what its replicas have in memory. If they lose it, or somebody truncates the log, [Log] tells
+// admin.Reconcile what is left, so that the outbox sends the rest again, and admin.Doctor which topics are at risk: those with
+// one replica, with min.insync.replicas below 2, or with unclean leader elections.
+//
 // Sources: the comments on sarama.Config, the producer configuration in Kafka's documentation
 // (acks, enable.idempotence, min.insync.replicas) and Kafka's list of protocol error codes.
 package kafka

@@ -54,6 +54,12 @@
 //     subject or header name that NATS does not allow, an invalid per-message TTL, outbox.ErrInvalidMessage.
 //   - Rejected: everything else, such as a failed expectation on the last sequence.
 //
+// # What JetStream lost
+//
+// A server syncs to disk every two minutes unless its sync_interval says otherwise, so with one replica a power cut loses what
+// it acknowledged since. [Log] tells admin.Reconcile what the streams still hold, so that the outbox sends the rest again
+// under another generation, and admin.Doctor which streams are at risk.
+//
 // Sources: the comments on nats.Options, "Message Deduplication" in the NATS documentation on
 // JetStream, ADR-4 (headers), and nats-server's list of JetStream error codes.
 package nats
