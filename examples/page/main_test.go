@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/services"
+)
+
+func TestMain(m *testing.M) {
+	stop := services.StopOnSignal()
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop services:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// TestPage runs the program until its page shows what is wrong with this day.
+func TestPage(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, listener) }()
+	client := &http.Client{Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	var body []byte
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(string(body), "The broker cannot be reached for invoices.created"); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the page does not say it: %s", body)
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("the program has ended: %v", err)
+		default:
+		}
+		answer, err := client.Get("http://" + listener.Addr().String() + "/outbox/")
+		if err != nil {
+			continue // the server does not serve yet
+		}
+		body, _ = io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
