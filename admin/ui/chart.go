@@ -53,6 +53,6 @@ func draw(samples []sample, every time.Duration, value func(sample) float64, wri
 	}
 	end(samples[len(samples)-1])
 	return chart{
-		Line: line.String(), Area: area.String(), Most: write(most), Since: span(last.Sub(first)),
+		Line: line.String(), Area: area.String(), Most: write(most), Since: about(last.Sub(first)),
 	}
 }

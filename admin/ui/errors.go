@@ -2,8 +2,10 @@ package ui
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"slices"
+	"sync"
 
 	"github.com/millrace-go/watermill-outbox/admin"
 )
@@ -37,14 +39,21 @@ func (rq *request) errors() error {
 	if err != nil {
 		return err
 	}
-	byID := map[string]*group{}
-	for _, state := range []admin.State{admin.Dead, admin.Failing} {
-		list, err := rq.admin.ErrorGroups(rq.r.Context(), admin.Filter{In: f.In, States: []admin.State{state}})
-		if err != nil {
-			return err
-		}
+	byID, states := map[string]*group{}, []admin.State{admin.Dead, admin.Failing}
+	var reading sync.WaitGroup
+	lists, errs := make([][]admin.ErrorGroup, len(states)), make([]error, len(states))
+	for i, state := range states {
+		reading.Go(func() {
+			lists[i], errs[i] = rq.admin.ErrorGroups(rq.r.Context(), admin.Filter{In: f.In, States: []admin.State{state}})
+		})
+	}
+	reading.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for i, list := range lists {
 		for _, e := range list {
-			addGroup(byID, e, state)
+			addGroup(byID, e, states[i])
 		}
 	}
 	p := &errorPage{In: f.In, Tabs: tableTabs("errors", f.In)}

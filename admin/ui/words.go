@@ -60,7 +60,10 @@ func count(c admin.Count) string {
 
 // rate writes how many there are a second.
 func rate(r float64) string {
-	if r > 0 && r < 9.95 {
+	switch {
+	case r > 0 && r < 0.05:
+		return "<0.1"
+	case r > 0 && r < 9.95:
 		return strconv.FormatFloat(r, 'f', 1, 64)
 	}
 	return number(int64(r + 0.5))
@@ -78,6 +81,12 @@ func span(d time.Duration) string {
 	default:
 		return two(s/86400, "d", s%86400/3600, "h", 10)
 	}
+}
+
+// about is span in the largest unit alone.
+func about(d time.Duration) string {
+	f := strings.Fields(span(d))
+	return f[0] + " " + f[1]
 }
 
 // two leaves the smaller unit out where the larger one says enough.

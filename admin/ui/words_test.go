@@ -23,7 +23,7 @@ func TestWords(t *testing.T) {
 		number(-1234567):                          "-1,234,567",
 		count(admin.Count{N: 10_000, More: true}): "10,000+",
 		rate(0):                                          "0",
-		rate(0.04):                                       "0.0",
+		rate(0.04):                                       "<0.1",
 		rate(9.94):                                       "9.9",
 		rate(9.96):                                       "10",
 		rate(12345.6):                                    "12,346",
