@@ -9,11 +9,14 @@ export GOWORK := off
 
 MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
 
+# It needs a browser, which not everybody has, so it has a target of its own.
+test test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
+
 # The race detector needs a C compiler; Go says 0 where there is none.
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet api ibx outboxctl demo demo-kafka test test-long test-matrix test-upgrade check-format lint vuln bench bench-quick release-check clean
+.PHONY: help build vet api ibx outboxctl demo demo-kafka demo-page test test-ui test-long test-matrix test-upgrade check-format lint vuln bench bench-quick release-check clean
 
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,11 +46,21 @@ demo: ## orders through NATS JetStream on a bad day, then count what became of t
 demo-kafka: ## the same with Kafka
 	@$(call demo,kafka)
 
+demo-page: ## the page of package admin on a bad day, at http://127.0.0.1:8080/outbox/
+	@$(call demo,page)
+
 test: check-format ## go test -race in all modules, with all of go vet (TESTARGS='-run Name -short')
 	@$(call test,-timeout 30m)
 
 test-long: check-format ## the same with the long variants; takes hours
 	@OUTBOX_LONG=1; export OUTBOX_LONG; $(call test,-timeout 4h)
+
+test-ui: ## the page in Chromium, with axe-core; leaves screenshots in .cache/ui; needs the network once
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing chromium"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium >/dev/null; \
+	else echo "test-ui needs Chromium: apt-get install chromium, or the like"; exit 1; fi
+	@cd internal/uitest && $(GO) test -count=1 -timeout 10m $(TESTARGS) ./...
 
 test-matrix: ## all tests with each PostgreSQL, both releases of Go, the newest requirements; takes hours (ARGS=postgres-13)
 	@.ci/matrix $(ARGS)

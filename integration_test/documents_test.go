@@ -18,6 +18,8 @@ import (
 var executed = map[string]string{
 	"make demo":          "TestBadDayAddsUp",
 	"make demo-kafka":    "TestBadDayAddsUp",
+	"make demo-page":     "TestPage",
+	"make test-ui":       "the page that it drives", // in a browser, which CI has not
 	"make test":          ".ci/run",
 	"make lint":          ".ci/run",
 	"make build":         "make lint", // which compiles all that build does
