@@ -3,6 +3,8 @@ package integration_test
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
@@ -134,6 +137,15 @@ func TestAdminAtScale(t *testing.T) {
 			return nil
 		})
 		check(t, "get", func() error { _, err := a.Get(t.Context(), admin.Outbox, "12"); return err })
+		page := newSite(t, h, ui.Access{Act: true, Actor: "alice"}).handler
+		for _, path := range []string{"", "errors", "errors?in=inbox", "errors?in=queue", "messages", "messages?state=failing", "messages?in=inbox", "messages?in=queue", "message?id=12", "audit"} {
+			check(t, "page "+path, func() error {
+				w := httptest.NewRecorder()
+				page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+path, nil))
+				assert.Equal(t, http.StatusOK, w.Code)
+				return nil
+			})
+		}
 		check(t, "audit", func() error { _, _, err := a.Audit(t.Context(), admin.Page{}); return err })
 		for _, in := range []admin.Table{admin.Outbox, admin.Inbox, admin.Queue} {
 			few := admin.Act{Limit: 50, Reason: "a try", Filter: admin.Filter{In: in, All: true}}
