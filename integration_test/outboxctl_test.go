@@ -199,8 +199,8 @@ func TestOutboxctlAttacks(t *testing.T) {
 	c := ctl{t: t, url: h.url, width: 100}
 	t.Run("attacks", func(t *testing.T) {
 		for _, attack := range []string{
-			"\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f\x08", "a\r\n\tPaused topic bookings.", "\x1b[31m\xff\xfe", `'"; DROP TABLE outbox; --`, "1 OR 1=1", "%",
-			"$(id) `id` {{.}} %s%n%d", "-1", "9223372036854775808", "../../etc/passwd", strings.Repeat("x", 10_000),
+			"\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f\x08", "a\r\n\tPaused topic bookings.", "\x1b[31m\xff\xfe", `1' OR 1=1; DROP TABLE outbox; --"%`,
+			"$(id) `id` {{.}} %s%n%d ../../etc/passwd", "-9223372036854775808", strings.Repeat("x", 2_000),
 		} {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
