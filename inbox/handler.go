@@ -225,8 +225,8 @@ func (d *Dispatcher) started(ctx context.Context, c *claimed) (context.Context, 
 	}
 	begun := time.Now()
 	msg := toMessage(c.copy())
-	core.Tell(d.store.db, func(o observe.HandleObserver) {
-		ctx = o.HandleStart(ctx, observe.HandleStart{
+	ctx = core.TellStart(ctx, d.store.db, func(ctx context.Context, o observe.HandleObserver) context.Context {
+		return o.HandleStart(ctx, observe.HandleStart{
 			DB: d.store.DB(), Service: d.cfg.Service, Handler: c.Topic, Topic: c.Topic, Message: msg,
 		})
 	})
