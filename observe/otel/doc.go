@@ -35,6 +35,6 @@
 //
 // # What it costs
 //
-// Spans that are not sampled cost little, and metrics are added up in memory. `make bench ARGS='-only cost_observers'` measures it.
-// Payloads are in no span; what an error says is the status of its span.
+// `make bench ARGS='-only cost_observers'` says what a message costs more, without sampling and with each span made. Payloads
+// are in no span; what an error says is the status of its span.
 package otel
