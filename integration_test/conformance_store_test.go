@@ -109,6 +109,29 @@ var promisesOfStores = []promise{
 			assert.Equal(t, want, count, "committed: %v", commit)
 		}
 	}},
+	{"what commits late is claimed at once", func(t *testing.T, s subject) {
+		store := s.store(t, inbox.StoreConfig{})
+		claim := func() (ids []string) {
+			msgs, err := store.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 10, Topics: []string{"late"}})
+			require.NoError(t, err)
+			for _, msg := range msgs {
+				ids = append(ids, msg.MessageID)
+			}
+			return ids
+		}
+		put := func(ctx context.Context, id string) error {
+			_, err := store.Enqueue(ctx, inbox.Item{ID: inbox.ID{Source: "late", MessageID: id}, Topic: "late"})
+			return err
+		}
+		end := openTx(t, handle{db: s.db}, func(ctx context.Context) error { return put(ctx, "late") })
+		for _, id := range []string{"a", "b", "c"} { // their ids are higher
+			require.NoError(t, put(t.Context(), id))
+			assert.Equal(t, []string{id}, claim())
+			assert.Empty(t, claim())
+		}
+		end(true)
+		assert.Equal(t, []string{"late"}, claim())
+	}},
 	{"an owner who lost its lease changes nothing", func(t *testing.T, s subject) {
 		store := s.store(t, inbox.StoreConfig{Backoff: outbox.Backoff{Initial: -1}})
 		storeAll(t, store, inbox.Item{ID: item("stale", "a").ID, Topic: "stale"})
