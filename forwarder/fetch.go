@@ -106,10 +106,14 @@ func generationOf(metadata []byte) string {
 		return ""
 	}
 	var found struct {
-		Generation string `json:"outbox_generation"`
+		Generation json.RawMessage `json:"outbox_generation"`
 	}
 	_ = json.Unmarshal(metadata, &found) // Postgres wrote it
-	return found.Generation
+	var generation string
+	if err := json.Unmarshal(found.Generation, &generation); err != nil {
+		generation = string(found.Generation) // no text: as ->> says it
+	}
+	return generation
 }
 
 const featureNotSupported = "0A000"

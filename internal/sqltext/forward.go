@@ -220,7 +220,7 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
 	sameGeneration = `(id, ` + generation + `) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))`
 
 	// generation is a uuid with its generation, for there is none but after an act of package admin.
-	generation = `uuid || coalesce('/' || (metadata->>'outbox_generation'), '')`
+	generation = `uuid || coalesce('/' || nullif(metadata->>'outbox_generation', ''), '')`
 
 	sameLife = `{life} = $3::text AND (SELECT s.last_value FROM {outbox_id_seq} s) >= $4::bigint`
 
@@ -279,16 +279,19 @@ SELECT id FROM {outbox}
 
 	// SettleFailedLetters is SettleFailed that also writes a dead letter for each message that dies, but for letters
 	// themselves. A letter has no key, because HoldDead may hold that of its message. It has a UUID of its own, because
-	// brokers and inboxes deduplicate by it. A delay and a generation were those of the message.
+	// brokers and inboxes deduplicate by it. A delay and a generation were those of the message. What is no text in its metadata, which
+	// SQL may have written and no message can carry, is text in the letter's.
 	//
 	// Arguments: those of SettleFailed; topic of the letters, name of the forwarder.
 	SettleFailedLetters = settleFailed + `, letters AS (
     INSERT INTO {outbox} (uuid, topic, payload, metadata)
     SELECT gen_random_uuid()::text, $13::text, o.payload,
-           (o.metadata - '{_watermill_delayed_until,_watermill_delayed_for,outbox_generation}'::text[]) || jsonb_build_object(
+           (SELECT coalesce(jsonb_object_agg(m.key, coalesce(m.value, '')), '{}')
+              FROM jsonb_each_text(CASE jsonb_typeof(o.metadata) WHEN 'object' THEN o.metadata END) m
+             WHERE m.key <> ALL ('{_watermill_delayed_until,_watermill_delayed_for,outbox_generation}'::text[])) || jsonb_build_object(
                'uuid_poisoned', o.uuid, 'topic_poisoned', o.topic, 'reason_poisoned', f.error,
                'service_poisoned', $1::text, 'handler_poisoned', $14::text, 'subscriber_poisoned', 'outbox')
-      FROM settled s JOIN failed f ON f.id = s.id JOIN {outbox} o ON o.id = s.id
+      FROM settled s JOIN failed f ON f.id = s.id AND f.mine JOIN {outbox} o ON o.id = s.id
      WHERE s.dead AND o.topic <> $13::text
 )` + failedAnswers
 
@@ -304,7 +307,7 @@ SELECT id FROM {outbox}
            AS f(id, lane, epoch, attempts, delay, error, permanent, uuid)
       LEFT JOIN fence ON fence.lane = f.lane AND fence.epoch = f.epoch
 ), free AS MATERIALIZED (
-    SELECT o.id FROM {outbox} o JOIN failed f ON o.id = f.id AND o.uuid || coalesce('/' || (o.metadata->>'outbox_generation'), '') = f.uuid
+    SELECT o.id FROM {outbox} o JOIN failed f ON o.id = f.id AND o.uuid || coalesce('/' || nullif(o.metadata->>'outbox_generation', ''), '') = f.uuid
      WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NULL ELSE false END
        FOR UPDATE OF o SKIP LOCKED
 ), settled AS (
@@ -322,7 +325,7 @@ SELECT id FROM {outbox}
 	failedAnswers = `
 SELECT s.id, CASE WHEN s.dead THEN 'dead' ELSE 'waiting' END FROM settled s
 UNION ALL
-SELECT f.id, CASE WHEN o.uuid || coalesce('/' || (o.metadata->>'outbox_generation'), '') <> f.uuid THEN 'waiting'
+SELECT f.id, CASE WHEN o.uuid || coalesce('/' || nullif(o.metadata->>'outbox_generation', ''), '') <> f.uuid THEN 'waiting'
                   WHEN o.dead_at IS NULL THEN 'locked' ELSE 'dead' END
   FROM failed f JOIN {outbox} o ON o.id = f.id AND starts_with(f.uuid, o.uuid)
  WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN f.id NOT IN (SELECT free.id FROM free) ELSE false END
