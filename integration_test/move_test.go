@@ -453,8 +453,14 @@ func TestMoveRefuses(t *testing.T) {
 	refused(move.WatermillConfig{}, "restored here")
 	assert.Empty(t, waiting(t, h))
 
+	// So may its position have, when what it held is gone: nothing that is written here would be delivered.
+	h.exec(t, `update watermill_forwarder_topic set transaction_id = '3'`)
+	h.exec(t, `update watermill_offsets_forwarder_topic set last_processed_transaction_id = '1000000000'`)
+	refused(move.WatermillConfig{}, "restored here")
+	_, err = move.ToWatermill(t.Context(), h.db, move.WatermillConfig{})
+	require.ErrorContains(t, err, "restored here")
+
 	// A group that nobody has read with yet begins at the beginning.
-	h.exec(t, `update watermill_forwarder_topic set transaction_id = '3'`) // long ago
 	h.exec(t, `delete from watermill_offsets_forwarder_topic`)
 	r, err := move.FromWatermill(t.Context(), pub, move.WatermillConfig{})
 	require.NoError(t, err)

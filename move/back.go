@@ -49,6 +49,11 @@ func toWatermill(ctx context.Context, db *core.DB, cfg WatermillConfig) (Result,
 	if err != nil {
 		return Result{}, err
 	}
+	if !table.queue {
+		if err := (&log{rows: rows{watermillTable: table}, group: cfg.ConsumerGroup}).local(ctx, db); err != nil {
+			return Result{}, err
+		}
+	}
 	w := writer{watermillTable: table, db: db, envelopes: envelopes, dryRun: cfg.DryRun}
 	return run(ctx, db, o, &ours{db: db, delayed: table.delays}, w.put)
 }
@@ -82,6 +87,9 @@ func (o *ours) take(ctx context.Context, q drive.Querier, limit int) (items []it
 		it.msg = message.NewMessage(uuid, payload)
 		if err := json.Unmarshal([]byte(metadata), &it.msg.Metadata); err != nil {
 			return fmt.Errorf("%s: metadata: %w", it.row, err)
+		}
+		if it.msg.Metadata == nil { // null
+			it.msg.Metadata = message.Metadata{}
 		}
 		if key != "" && it.msg.Metadata[outbox.MetadataKey] == "" {
 			it.msg.Metadata.Set(outbox.MetadataKey, key)

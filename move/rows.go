@@ -79,18 +79,23 @@ type log struct {
 
 var _ side = (*log)(nil)
 
+// local refuses a log whose transaction ids are another server's: nothing that is written there would be delivered.
+func (l *log) local(ctx context.Context, db *core.DB) error {
+	foreign := false
+	err := drive.Collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&foreign) }, l.fill.Replace(sqltext.LogIsForeign), l.group)
+	if err == nil && foreign {
+		err = errForeign
+	}
+	return err
+}
+
 // check refuses a log of which nobody can say what is pending.
 func (l *log) check(ctx context.Context, db *core.DB) error {
-	foreign := false
-	err := drive.Collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&foreign) }, l.fill.Replace(sqltext.LogIsForeign))
-	if err != nil {
+	if err := l.local(ctx, db); err != nil {
 		return err
 	}
-	if foreign {
-		return errForeign
-	}
 	var groups []string
-	err = drive.Collect(ctx, db, func(rows drive.Rows) error {
+	err := drive.Collect(ctx, db, func(rows drive.Rows) error {
 		var g string
 		err := rows.Scan(&g)
 		groups = append(groups, g)

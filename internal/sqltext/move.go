@@ -6,7 +6,8 @@ const (
 	// DescribeTable returns the name of a table as SQL, with its schema, beside each of its columns and their types.
 	//
 	// Arguments: the table as SQL.
-	DescribeTable = `SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), a.attname::text, format_type(a.atttypid, NULL)
+	DescribeTable = `SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), a.attname::text,
+       CASE a.atttypid WHEN 'bpchar'::regtype THEN 'bpchar' ELSE format_type(a.atttypid, NULL) END
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
  WHERE c.oid = to_regclass($1::text) ORDER BY a.attnum`
@@ -33,11 +34,15 @@ const (
 	BeginLog = `INSERT INTO {offsets} (consumer_group, offset_acked, last_processed_transaction_id)
 VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 
-	// LogIsForeign says whether a log holds transaction ids that this server has not handed out yet: it was restored here from
-	// another one, and can tell no more which of its rows are new.
+	// LogIsForeign says whether a log, or the position of a consumer group, holds transaction ids that this server has not handed out
+	// yet: it was restored here from another one, and can tell no more which of its rows are new.
+	//
+	// Arguments: consumer group.
 	LogIsForeign = `SELECT EXISTS (
     SELECT FROM (SELECT m.transaction_id AS xid FROM {messages} m ORDER BY m.transaction_id DESC LIMIT 1) newest
-     WHERE newest.xid >= pg_snapshot_xmax(pg_current_snapshot()))`
+     WHERE newest.xid >= pg_snapshot_xmax(pg_current_snapshot()))
+    OR EXISTS (SELECT FROM {offsets} p WHERE p.consumer_group = $1::text
+                  AND p.last_processed_transaction_id >= pg_snapshot_xmax(pg_current_snapshot()))`
 
 	// ReadLog reads a log past a position, in the order and with the caution of its subscriber.
 	//
@@ -94,7 +99,8 @@ SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
 	// Arguments: ID as text or NULL, how many rows.
 	ReadOwn = `SELECT m.{id}::text, coalesce({uuid}::text, ''), coalesce({topic}::text, ''), coalesce({key}::text, ''),
        coalesce({payload}, ''::bytea),
-       (SELECT coalesce(jsonb_object_agg(e.key, e.value) FILTER (WHERE e.value IS NOT NULL), '{}') FROM jsonb_each_text({metadata}::jsonb) e)::text,
+       (SELECT coalesce(jsonb_object_agg(e.key, e.value) FILTER (WHERE e.value IS NOT NULL), '{}') FROM jsonb_each_text(
+            CASE jsonb_typeof({metadata}::jsonb) WHEN 'null' THEN NULL ELSE {metadata}::jsonb END) e)::text,
        coalesce(extract(epoch FROM CASE WHEN {due} < '9999-12-30 00:00Z' THEN {due} WHEN {due} IS NOT NULL THEN '9999-12-30 00:00Z' END)::float8, -1)
   FROM {table} m WHERE {pending} AND ($1::text IS NULL OR m.{id} > $1::text::{id_type})
  ORDER BY m.{id} LIMIT $2::bigint FOR UPDATE OF m`
