@@ -78,6 +78,11 @@ func (a *Admin) run(ctx context.Context, v verb, act Act) (r Result, err error) 
 	if r.AuditID, err = a.begin(ctx, v.name, act); err != nil {
 		return r, err
 	}
+	if f := &d.act.Filter; f.In == Queue && f.Before.IsZero() { // its ids are no numbers: what is stored meanwhile is told by its time
+		if err := a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&f.Before) }, sqltext.Now); err != nil {
+			return r, err
+		}
+	}
 	for _, state := range states {
 		if err := d.all(ctx, state); err != nil {
 			return r, err

@@ -19,7 +19,7 @@ type AuditEntry struct {
 	At     time.Time `json:"at"`
 	Role   string    `json:"role"`   // of the database, that was logged in
 	Actor  string    `json:"actor"`  // who said to be the one
-	Action string    `json:"action"` // requeue, discard, skip_head, replay, flush, pause, resume, clean
+	Action string    `json:"action"` // requeue, discard, skip_head, replay, flush, pause, resume, clean, reconcile
 	Reason string    `json:"reason,omitempty"`
 	Filter Filter    `json:"filter"`
 	Result Result    `json:"result"`

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -55,6 +56,9 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 	if err != nil {
 		return r, err
 	}
+	defer func() { // also what was deleted before it was cut off
+		err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, r.Outbox+r.Inbox+r.Queue))
+	}()
 	if cfg.OutboxRetention > 0 {
 		if r.Outbox, err = a.cleanOutbox(ctx, cfg.OutboxRetention); err != nil {
 			return r, err
@@ -73,9 +77,6 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		if r.Queue, err = a.cleanQueue(ctx, cfg.QueueRetention); err != nil {
 			return r, err
 		}
-	}
-	if err := a.exec(ctx, sqltext.CountClean, audit, r.Outbox+r.Inbox+r.Queue); err != nil {
-		return r, err
 	}
 	return r, a.end(ctx, audit)
 }

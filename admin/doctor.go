@@ -68,7 +68,7 @@ type Broker interface {
 // (pg_read_all_stats), and says so otherwise. What could not be looked at is a finding as well. Brokers are those to
 // which messages go; without one nothing is said of what a broker may lose.
 //
-// It returns an error if the database or a broker does not answer.
+// It returns an error if the database does not answer.
 func (a *Admin) Doctor(ctx context.Context, brokers ...Broker) ([]Finding, error) {
 	e := exam{Admin: a, brokers: brokers}
 	for _, c := range checks {

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,7 +45,7 @@ func (e *exam) checkForwarders(ctx context.Context) error {
 		e.members = append(e.members, m)
 	}, sqltext.DoctorForwarders)
 	if err != nil || failed != nil {
-		return fmt.Errorf("%w%w", err, failed)
+		return errors.Join(err, failed)
 	}
 	roles := map[string]bool{}
 	for _, m := range e.members {

@@ -158,7 +158,12 @@ func (e *exam) checkDead(ctx context.Context) error {
 			owner, cure := "topic", "mend the cause, then Requeue them, or Discard them"
 			switch in {
 			case Outbox:
-				cure += fmt.Sprintf(": UPDATE %s SET dead_at = NULL, due_at = now(), attempts = 1 WHERE dead_at IS NOT NULL AND published_at IS NULL AND topic = %s", e.db.Render("{outbox}"), literal(g.Topics[0]))
+				var topics []string
+				for _, topic := range g.Topics {
+					topics = append(topics, literal(topic))
+				}
+				cure += fmt.Sprintf(" (Filter.ErrorGroup %s); by hand this requeues all dead messages of these topics, whatever they died of: UPDATE %s SET dead_at = NULL, due_at = now(), attempts = 1 WHERE dead_at IS NOT NULL AND published_at IS NULL AND topic IN (%s)",
+					g.ID, e.db.Render("{outbox}"), strings.Join(topics, ", "))
 			case Inbox:
 				owner, cure = "consumer", cure+", and have the broker send them again"
 			}

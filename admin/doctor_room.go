@@ -93,7 +93,12 @@ func (e *exam) checkBroker(ctx context.Context) error {
 	for _, b := range e.brokers {
 		found, err := b.Check(ctx, topics)
 		if err != nil {
-			return err
+			if ctx.Err() != nil {
+				return err
+			}
+			e.find("broker", Critical, "the broker could not be asked: "+err.Error(),
+				"mend what the error says; meanwhile messages wait, and are charged no attempt if the publisher knows its errors")
+			continue
 		}
 		for _, f := range found {
 			loses = loses || f.Severity > Info

@@ -288,3 +288,23 @@ func TestAdminClean(t *testing.T) {
 	_, err = a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: -1})
 	require.ErrorContains(t, err, "OutboxRetention")
 }
+
+// TestFlushMeetsEachMessageOnce flushes more than a batch of what is due already, which the walk in the order of time must not meet again.
+func TestFlushMeetsEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	const rows = 1200
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, metadata, due_at) SELECT 'u' || i, 'orders', '', '{}', now() - interval '1 minute' FROM generate_series(1, $1::int) i`, rows)
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, key, state, payload, due_at, attempts, last_error)
+		SELECT 'shop', 'm' || i, 'orders', '', 'processing', 'x', now() - interval '1 minute', 1, 'no' FROM generate_series(1, $1::int) i`, rows)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for name, f := range map[string]admin.Filter{
+		"outbox": {All: true, States: []admin.State{admin.Delayed}},
+		"queue":  {All: true, In: admin.Queue},
+	} {
+		r, err := newAdmin(t, h).Flush(ctx, admin.Act{Filter: f, Reason: "now"})
+		require.NoError(t, err, name)
+		assert.EqualValues(t, rows, r.Touched, name)
+	}
+}

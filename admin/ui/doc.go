@@ -20,7 +20,8 @@
 // # Who may do what
 //
 // Without Config.Authorize everybody who gets to the Handler may look, and nobody may act or see payloads. Put it behind what guards
-// your other internal pages. Authorize is asked on each request, before anything else.
+// your other internal pages. Authorize is asked on each request but
+// those for health and for the style, script and icon, before anything else.
 //
 // A POST must come from the page itself: net/http.CrossOriginProtection looks at what the browser says of its origin, and a token in the
 // form must be that of a cookie which other sites can neither read nor send. There is no script and no style but the two files that

@@ -46,11 +46,11 @@ const (
            last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted
 
-	// FlushOutbox makes what waits due now.
+	// FlushOutbox makes what waits due now. What was due before stays where it is, or a walk in the order of time would meet it again.
 	//
 	// Arguments: those of RequeueOutbox.
 	FlushOutbox = actOutbox + `UPDATE {outbox} o
-       SET due_at = statement_timestamp(), last_error = coalesce(nullif($5::text, ''), o.last_error)
+       SET due_at = least(o.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), o.last_error)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted
 
 	// Somebody else's lock is not waited for: what has it is skipped, and counted.

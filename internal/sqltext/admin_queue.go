@@ -107,11 +107,11 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
        SET state = 'done', done_at = clock_timestamp(), last_error = left(concat_ws('; before: ', $5::text, q.last_error), 1024)
       FROM free WHERE q.source = free.source AND q.message_id = free.message_id RETURNING 1` + actedQueue
 
-	// FlushQueue makes what waits due now.
+	// FlushQueue makes what waits due now, as FlushOutbox does.
 	//
 	// Arguments: those of RequeueQueue.
 	FlushQueue = actQueue + `UPDATE {queue} q
-       SET due_at = statement_timestamp(), last_error = coalesce(nullif($5::text, ''), q.last_error)
+       SET due_at = least(q.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), q.last_error)
       FROM free WHERE q.source = free.source AND q.message_id = free.message_id RETURNING 1` + actedQueue
 
 	// QueueState is the state of a row of the queue. Those that are being worked on count by what they were before.
