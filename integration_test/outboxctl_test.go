@@ -198,13 +198,13 @@ func TestOutboxctlAttacks(t *testing.T) {
 	before := h.count(t, "SELECT count(*)::int FROM outbox")
 	c := ctl{t: t, url: h.url, width: 100}
 	t.Run("attacks", func(t *testing.T) {
-		for _, attack := range []string{
+		for n, attack := range []string{
 			"\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f\x08", "a\r\n\tPaused topic bookings.", "\x1b[31m\xff\xfe", `1' OR 1=1; DROP TABLE outbox; --"%`,
 			"$(id) `id` {{.}} %s%n%d ../../etc/passwd", "-9223372036854775808", strings.Repeat("x", 2_000),
 		} {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
-				for _, args := range [][]string{
+				for i, args := range [][]string{
 					{attack}, {"messages", attack}, {"--" + attack}, {"stats", "--output", attack}, {"--tables", attack, "stats"}, {"--tables", "outbox=" + attack, "stats"},
 					{"--dsn", attack, "stats"}, {"stats", "--interval", attack},
 					{"messages", "list", "--topic", attack}, {"messages", "list", "--key", attack}, {"messages", "list", "--error", attack},
@@ -217,6 +217,9 @@ func TestOutboxctlAttacks(t *testing.T) {
 					{"completion", attack}, {"help", attack}, {"__complete", "messages", "list", "--state", attack}, {"audit", "--page", attack}, {"check", attack}, {"check", "--" + attack}, {"doctor", attack},
 					{"forward", "--nats", attack, "--drain", "--log", attack}, {"forward", "--kafka", attack, "--drain", "--close-timeout", attack}, {"forward", "--nats", "x", "--broker-ca", attack},
 				} {
+					if !long && (i+n)%3 > 0 {
+						continue // each command meets two or three of the attacks
+					}
 					r := c.run(args...)
 					onlyPrints(t, r.out, args)
 					onlyPrints(t, r.err, args)

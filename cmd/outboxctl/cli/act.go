@@ -130,6 +130,9 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 	if err := f.confirm(ctx, a, question); err != nil {
 		return err
 	}
+	if n := int(tried.Matched.N); !f.yes && !tried.Matched.More && (act.Limit == 0 || n < act.Limit) {
+		act.Limit = n // no more than was said yes to
+	}
 	bar = a.progress(tried.Matched)
 	act.DryRun, act.Progress = false, func(_ context.Context, r admin.Result) { bar.set(r.Matched.N) }
 	result, err := v.do(ad, ctx, act)

@@ -79,7 +79,7 @@ func (a *app) tell(s status) error {
 	for _, f := range s.Findings {
 		counts[f.Severity]++
 	}
-	return a.say("OUTBOX %s - %s | critical=%d warning=%d info=%d", strings.ToUpper(s.Status), strings.Join(strings.Fields(s.Message), " "),
+	return a.say("OUTBOX %s - %s | critical=%d warning=%d info=%d", strings.ToUpper(s.Status), strings.ReplaceAll(strings.Join(strings.Fields(s.Message), " "), "|", "/"),
 		counts[admin.Critical], counts[admin.Warning], counts[admin.Info])
 }
 

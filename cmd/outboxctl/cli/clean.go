@@ -36,12 +36,16 @@ Forwarders and dispatchers do that by themselves; this is for jobs where they do
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
 			r, err := ad.Clean(cmd.Context(), admin.CleanConfig{OutboxRetention: outbox.of, InboxRetention: inbox.of,
 				QueueRetention: queue.of, Reason: act.reason})
+			if err != nil && r == (admin.CleanResult{}) {
+				return wrongAct(err)
+			}
+			shown := a.show(r, func() error {
+				return a.say("Deleted %s of the outbox, %s of the inbox, %s of the queue.", digits(r.Outbox), digits(r.Inbox), digits(r.Queue))
+			})
 			if err != nil {
 				return wrongAct(err)
 			}
-			return a.show(r, func() error {
-				return a.say("Deleted %s of the outbox, %s of the inbox, %s of the queue.", digits(r.Outbox), digits(r.Inbox), digits(r.Queue))
-			})
+			return shown
 		})
 	}
 	return cmd

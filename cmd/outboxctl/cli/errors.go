@@ -17,7 +17,7 @@ func (a *app) errors() *cobra.Command {
 are one. It looks at the newest 10,000 messages of each topic and state; a plus says that there may be more of a group.
 
 To act on a whole group: outboxctl messages requeue --group GROUP, or outboxctl inbox, outboxctl queue.`,
-		Example: "  outboxctl errors --state dead\n  outboxctl messages requeue --group 1b4c7e2f90ad --dry-run",
+		Example: "  outboxctl errors --state dead\n  outboxctl messages requeue --group 1b4c7e2f90ad5d31 --dry-run",
 	}
 	f.bind(cmd, ofOutbox)
 	f.bindStates(cmd, []admin.State{admin.Dead, admin.Failing}, "")

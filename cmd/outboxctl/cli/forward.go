@@ -26,7 +26,7 @@ func (a *app) forward() *cobra.Command {
 		Long: `Publish what is in the outbox to Kafka or NATS JetStream, until it is told to end (Ctrl-C, SIGTERM). Then it starts no more
 messages, waits for those that are under way, and gives back what it owns. Any number of them may run; they share the work.
 
-Every flag may come from the environment instead: --lease-ttl from OUTBOX_LEASE_TTL. So a container needs no code:
+Every flag of this command may come from the environment instead: --lease-ttl from OUTBOX_LEASE_TTL. So a container needs no code:
 
   OUTBOX_DSN=postgres://... OUTBOX_NATS=nats://nats:4222 outboxctl forward --log json
 
