@@ -190,7 +190,8 @@ func (f *Fleet) openOwn(ctx context.Context, t Target) (*opened, error) {
 		var db *outbox.DB
 		var closeIt func()
 		var err error
-		err = errors.Join(shielded(func() { db, closeIt, err = f.cfg.Open(ctx, t) }), err)
+		panicked := shielded(func() { db, closeIt, err = f.cfg.Open(ctx, t) })
+		err = errors.Join(panicked, err)
 		if err == nil && db == nil {
 			err = outbox.ErrNoDB
 		}
