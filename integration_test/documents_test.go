@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,8 +28,8 @@ var executed = map[string]string{
 	"make api":           "TestAPI",
 	"make metrics":       "TestMetricsDocument",
 	"make outboxctl":     "TestDocument",
-	"make bench":         "docs/performance.md",
-	"make bench-quick":   "docs/performance.md",
+	"make bench":         "TestDocumentsQuoteTheBenchmark",
+	"make bench-quick":   "TestDocumentsQuoteTheBenchmark",
 	"make test-matrix":   "TestOldestAndNewestPostgres",
 	"make test-upgrade":  "make test-matrix",
 	"make release-check": "TestReleaseCheck",
@@ -109,6 +110,47 @@ func TestDocumentsNameCommandsThatAreRun(t *testing.T) {
 		for _, name := range named.FindAllString(content, -1) {
 			assert.True(t, tests[name], "%s names %s, which does not exist", page, name)
 		}
+	}
+}
+
+func TestDocumentsQuoteTheBenchmark(t *testing.T) {
+	t.Parallel()
+	pages := documents(t)
+	ratios := map[string]string{} // by row
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)`: .*\\| ([0-9.]+|n/a) \\| [0-9.]+ \\|$").FindAllStringSubmatch(pages["docs/performance.md"], -1) {
+		ratios[row[1]] = row[2]
+	}
+	sources, err := filepath.Glob("../bench/*.go")
+	require.NoError(t, err)
+	rows := map[string]bool{}
+	for _, file := range sources {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, row := range regexp.MustCompile(`\{name: "(\w+)", (?:what|floor):`).FindAllStringSubmatch(string(source), -1) {
+			rows[row[1]] = true
+		}
+	}
+	require.Greater(t, len(rows), 15)
+	for row := range ratios {
+		assert.True(t, rows[row], "docs/performance.md has a row that the benchmark has not: %s", row)
+	}
+	// Prose rounds what the page says.
+	rounded := map[string]bool{}
+	for _, ratio := range ratios {
+		value, err := strconv.ParseFloat(ratio, 64)
+		if ratio == "n/a" {
+			continue
+		}
+		require.NoError(t, err)
+		rounded[strconv.FormatFloat(value, 'f', 1, 64)] = true
+		rounded[strconv.FormatFloat(value, 'f', 0, 64)] = true
+	}
+	_, performance, _ := strings.Cut(pages["README.md"], "## Performance")
+	performance, _, _ = strings.Cut(performance, "\n## ")
+	quoted := regexp.MustCompile(`\b(\d+(?:\.\d+)?)(?: times| into)`).FindAllStringSubmatch(performance, -1)
+	require.GreaterOrEqual(t, len(quoted), 3)
+	for _, q := range quoted {
+		assert.True(t, rounded[q[1]], "README says %q, which is no ratio of docs/performance.md", q[0])
 	}
 }
 

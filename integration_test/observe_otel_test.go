@@ -62,7 +62,7 @@ func (tel telemetry) ended(t testing.TB, name string, n int) (found []sdktrace.R
 func attributesOf(of []attribute.KeyValue) map[string]string {
 	m := map[string]string{}
 	for _, kv := range of {
-		m[string(kv.Key)] = kv.Value.Emit()
+		m[string(kv.Key)] = kv.Value.String()
 	}
 	return m
 }
