@@ -14,7 +14,7 @@ import (
 // fetchSaboteur is a tracer on a forwarder's pool that makes some reads of the outbox time out or break, or
 // takes the tracked transactions from all of them.
 type fetchSaboteur struct {
-	every    int64 // how many reads there are to one that fails; 0 = none fails
+	every    int64 // how many reads there are to one that fails, an early one first; 0 = none fails
 	forgetTx bool  // what is left is a plain id > low
 	reads    atomic.Int64
 	failed   atomic.Int64
@@ -44,7 +44,7 @@ func (s *fetchSaboteur) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data p
 		s.forget(data.Args)
 	}
 	read := sabotaged{begun: time.Now(), cancel: func() {}}
-	if n := s.reads.Add(1); s.every > 0 && n%s.every == 0 {
+	if n := s.reads.Add(1); s.every > 0 && n%s.every == s.every/4 {
 		if s.failed.Add(1)%10 == 0 {
 			ctx, read.cancel = context.WithCancel(ctx) // as if the connection had broken
 			read.cancel()
