@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -15,18 +13,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
-func TestMain(m *testing.M) {
-	stop := services.StopOnSignal()
-	code := m.Run()
-	if err := stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stop services:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { demotest.Services(m) }
 
 func TestAccounts(t *testing.T) {
 	postgres, err := services.StartPostgres(t.Context(), services.Options{Log: io.Discard})

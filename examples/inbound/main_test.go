@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -13,18 +11,11 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
-func TestMain(m *testing.M) {
-	stop := services.StopOnSignal()
-	code := m.Run()
-	if err := stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stop services:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { demotest.Services(m) }
 
 // TestInbound sends two orders, one of them twice, to a service that is started twice.
 func TestInbound(t *testing.T) {

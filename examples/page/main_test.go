@@ -2,27 +2,17 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
 )
 
-func TestMain(m *testing.M) {
-	stop := services.StopOnSignal()
-	code := m.Run()
-	if err := stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stop services:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { demotest.Services(m) }
 
 // TestPage runs the program until its page shows what is wrong with this day.
 func TestPage(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,18 +15,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
-func TestMain(m *testing.M) {
-	stop := services.StopOnSignal()
-	code := m.Run()
-	if err := stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stop services:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { demotest.Services(m) }
 
 func signature(v verifier, at time.Time, body string) string {
 	timestamp := strconv.FormatInt(at.Unix(), 10)
