@@ -1,0 +1,147 @@
+package sqltext
+
+// What Fetch and FetchMore add to the lane of a row, to say why it was returned.
+const (
+	FromHeader = 0
+	FromID     = 64
+	FromReady  = 128
+	FromDue    = 192
+	FromIDDead = 256 // by its id, and it is dead
+)
+
+// The statements by which the forwarder reads the outbox in an exact order. Package forwarder explains the protocol that they
+// implement, and those of the files forward_*.go.
+const (
+	// Fetch reads, under one snapshot, what is new in the lanes of one owner. Its first result is a header
+	// with the snapshot and what follows from it; then come the rows past each lane's mark. Its first column is
+	// the row's lane plus one of the constants From..., as each column more is felt.
+	//
+	// The order of evaluation matters and is forced by the data flow between materialized CTEs: the
+	// sequence is read first, then the snapshot, then the next transaction id (age() adds the distance
+	// from the snapshot's xmax to it). A transaction id that is handed out before that is below
+	// next_xid, and a row id that is handed out after the sequence was read is above seq.
+	//
+	// rewind is the lowest bound of a tracked transaction that this snapshot no longer shows in
+	// progress. Whatever such a transaction wrote lies above its bound, so each lane starts there.
+	//
+	// Rows are compared as (lane, id) rather than by lane = ... AND id > ..., and ordered by both, because the
+	// only index that can deliver that order is the partial one; ordered by id alone the planner may
+	// choose to walk the primary key through all that was published.
+	//
+	// Each lane is read over the same stretch of ids past its mark, so that lanes that start at one place, as
+	// they do when a long transaction ends, share the pages of the table that they visit: a page that many
+	// published rows lie on is loaded once and not once for each lane.
+	//
+	// What is said of lanes is said of all 64 in their order, so that each finds its own by its number: a plan for any
+	// arguments would compare each lane with each of the arguments otherwise.
+	//
+	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments
+	// and their bounds; by lane its epoch (0 = not to be read), mark, limit, and how much that grows if the lane starts below
+	// its mark; topics (empty = all); how many ids past its mark a lane is read.
+	Fetch = fetchHeader + fetchReady
+
+	// FetchRange is Fetch for lanes that all start at one place, where most of what follows is theirs: it walks that range of
+	// the primary key once instead of the index of each lane, which costs a third less for each row, as the rows of a page
+	// are visited together. The limit is the sum of theirs.
+	//
+	// Arguments: those of Fetch.
+	FetchRange = fetchHeader + fetchRange
+
+	// FetchMore is Fetch that also reads rows by id, and rows that waited for their time.
+	// Most reads need neither, and the statement is planned each time.
+	//
+	// Arguments: those of Fetch; ids; whether dead rows count among them; by lane at most how many rows of
+	// what fell due (none at all to leave it out), and the topics of which none is wanted.
+	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue
+
+	// FetchRangeMore is FetchRange that also reads what FetchMore does.
+	//
+	// Arguments: those of FetchMore.
+	FetchRangeMore = fetchHeader + fetchRange + fetchByID + fetchDue
+
+	fetchHeader = `WITH clock AS MATERIALIZED (
+    SELECT s.last_value - (NOT s.is_called)::int AS seq, pg_current_snapshot() AS snap, clock_timestamp() AS at
+      FROM {outbox_id_seq} s
+), now AS MATERIALIZED (
+    SELECT seq, snap, at, xmax, xmax + age(xmax_xid) AS next_xid
+      FROM (SELECT seq, snap, at, pg_snapshot_xmax(snap)::text::bigint AS xmax, pg_snapshot_xmax(snap)::xid AS xmax_xid
+              FROM clock) c
+), rewind AS MATERIALIZED (
+    SELECT min(t.bound) AS id FROM (
+        SELECT x.bound FROM now CROSS JOIN unnest($3::bigint[], $4::bigint[]) AS x(xid, bound)
+         WHERE pg_visible_in_snapshot(x.xid::text::xid8, now.snap)
+        UNION ALL
+        SELECT g.bound FROM now CROSS JOIN unnest($5::bigint[], $6::bigint[]) AS g(lo, bound)
+         WHERE g.lo < now.xmax
+    ) t
+), owned AS MATERIALIZED (
+    SELECT l.lane, least(w.mark, rewind.id) AS mark, now.at,
+           w.lim + CASE WHEN rewind.id < w.mark THEN w.rewound ELSE 0 END AS lim
+      FROM rewind CROSS JOIN now CROSS JOIN {lanes} l
+     CROSS JOIN LATERAL (SELECT ($8::bigint[])[l.lane + 1], ($9::bigint[])[l.lane + 1], ($10::bigint[])[l.lane + 1]) AS w(mark, lim, rewound)
+     WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.epoch = ($7::bigint[])[l.lane + 1]
+)
+SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({life}, '') AS topic,
+       concat_ws(' ', now.next_xid, coalesce(rewind.id, -1), pg_is_in_recovery()::int,
+                 (SELECT coalesce(bit_or(1::bigint << owned.lane), 0) FROM owned)) AS key,
+       NULL::bytea AS payload, NULL::jsonb AS metadata, now.at AS created_at, 0 AS attempts
+  FROM now CROSS JOIN rewind`
+
+	// What a row may hold that no client can read, infinity for one, must not stop the read.
+	createdAt = `least(greatest(o.created_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS created_at`
+
+	fetchReady = `
+UNION ALL
+SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
+  FROM owned CROSS JOIN LATERAL (
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
+         FROM {outbox} o
+        WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND (o.lane, o.id) <= (owned.lane, owned.mark + $12::bigint)
+          AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
+        ORDER BY o.lane, o.id LIMIT owned.lim) r`
+
+	fetchRange = `
+UNION ALL
+SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
+  FROM (SELECT min(owned.mark), sum(owned.lim)::bigint, bit_or(1::bigint << owned.lane) FROM owned) AS w(mark, lim, lanes) CROSS JOIN LATERAL (
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
+         FROM {outbox} o
+        WHERE o.id > w.mark AND o.id <= w.mark + $12::bigint AND w.lanes & (1::bigint << o.lane) <> 0
+          AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
+        ORDER BY o.id LIMIT w.lim) r`
+
+	fetchByID = `
+UNION ALL
+SELECT o.lane + CASE WHEN o.dead_at IS NULL THEN 64 ELSE 256 END::smallint, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata,
+       ` + createdAt + `, o.attempts
+  FROM {outbox} o
+ WHERE o.id = ANY ($13::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $14::bool)
+   AND o.lane IN (SELECT owned.lane FROM owned)`
+
+	fetchDue = `
+UNION ALL
+SELECT r.lane + 192::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
+  FROM owned CROSS JOIN LATERAL (
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
+         FROM {outbox} o
+        WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
+          AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[])) AND o.topic <> ALL ($16::text[])
+        ORDER BY o.lane, o.due_at, o.id LIMIT ($15::bigint[])[owned.lane + 1]) r
+ WHERE $15::bigint[] <> '{}'`
+
+	// Writers lists the transaction ids (the lower 32 bits) that may have written to the outbox: those that hold a
+	// lock on it that a writer takes, which is kept to the end of the transaction.
+	Writers = `SELECT x.transactionid::text::bigint FROM pg_locks x
+ WHERE x.locktype = 'transactionid' AND x.granted AND x.mode = 'ExclusiveLock'
+   AND EXISTS (SELECT FROM pg_locks r
+                WHERE r.virtualtransaction = x.virtualtransaction AND r.locktype = 'relation'
+                  AND r.relation = {outbox_text}::regclass
+                  AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                  AND r.mode <> 'AccessShareLock')`
+
+	// BeginLife gives the server's life its name. It is run when a read found none.
+	BeginLife = `INSERT INTO {outbox_life} DEFAULT VALUES ON CONFLICT DO NOTHING`
+)

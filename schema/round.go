@@ -1,0 +1,132 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/migrations"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+const (
+	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or says
+	// that somebody else has it. The lock belongs to the transaction, so it works behind PgBouncer and goes away with the process. Whoever
+	// wants it asks again and again: a statement that waits for it has a snapshot, and CREATE INDEX CONCURRENTLY of the one who has
+	// the lock waits for all snapshots that are older than its own.
+	tryLockMigrations = `SELECT pg_try_advisory_xact_lock(hashtext('watermill-outbox migrations'))`
+
+	createMigrations = `CREATE TABLE IF NOT EXISTS {migrations} (
+    version    integer     PRIMARY KEY,
+    name       text        NOT NULL,
+    checksum   text        NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+)`
+	recordMigration = `INSERT INTO {migrations} (version, name, checksum) VALUES ($1, $2, $3) RETURNING applied_at`
+)
+
+const lockPause = 100 * time.Millisecond
+
+var errLocked = errors.New("another process is migrating")
+
+// run is one call of Migrate.
+type run struct {
+	db    *core.DB
+	names sqltext.Tables
+	cfg   MigrateConfig
+	all   []migrations.Migration
+	ran   []Migration
+}
+
+// round runs, under the lock, the next migrations that go into one transaction, or the next concurrent one. It
+// returns errLocked if somebody else has the lock.
+func (r *run) round(ctx context.Context) (more bool, err error) {
+	var ran []Migration
+	err = r.db.Transact(ctx, func(q drive.Querier) error {
+		ran, more = nil, false
+		if err := genuine(ctx, q); err != nil {
+			return fmt.Errorf("the server %w", err)
+		}
+		free := false
+		if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&free) }, tryLockMigrations); err != nil {
+			return fmt.Errorf("lock migrations: %w", err)
+		}
+		if !free {
+			return errLocked
+		}
+		done, err := r.history(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, m := range r.all {
+			if done.has(m.Version) || m.Concurrent && r.cfg.SkipConcurrent {
+				continue
+			}
+			if m.Concurrent && len(ran) > 0 {
+				more = true // it has to see what this transaction did
+				return nil
+			}
+			if err := r.apply(ctx, q, m); err != nil {
+				return fmt.Errorf("migration %s: %w", m, err)
+			}
+			at, err := r.record(ctx, q, m)
+			if err != nil {
+				return fmt.Errorf("record migration %s: %w", m, err)
+			}
+			ran = append(ran, Migration{m.Version, m.Name, m.Concurrent, at})
+			if m.Concurrent {
+				more = true
+				return nil
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		r.ran = append(r.ran, ran...)
+	}
+	return more, err
+}
+
+func (r *run) apply(ctx context.Context, q drive.Querier, m migrations.Migration) error {
+	if m.Concurrent {
+		return r.concurrently(ctx, q, m)
+	}
+	if err := r.free(ctx, q, m); err != nil {
+		return err
+	}
+	for _, s := range m.Statements() {
+		if _, err := q.Exec(ctx, r.names.Render(s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) record(ctx context.Context, q drive.Querier, m migrations.Migration) (at time.Time, err error) {
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&at) }, r.names.Render(recordMigration), m.Version, m.Name, m.Checksum())
+	return at, err
+}
+
+// history makes the table of migrations if it is missing and reads it.
+func (r *run) history(ctx context.Context, q drive.Querier) (history, error) {
+	there, err := relations(ctx, q, r.names, "{migrations}")
+	if err != nil {
+		return nil, err
+	}
+	if len(there) == 0 {
+		if err := ensureSchema(ctx, q, r.names.Schema); err != nil {
+			return nil, fmt.Errorf("create schema %s: %w", r.names.Schema, err)
+		}
+		if _, err := q.Exec(ctx, r.names.Render(createMigrations)); err != nil {
+			return nil, fmt.Errorf("create migrations table: %w", err)
+		}
+	}
+	done, err := readApplied(ctx, q, r.names)
+	if err != nil {
+		return nil, err
+	}
+	return done, done.compare(r.all)
+}
