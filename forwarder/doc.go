@@ -28,7 +28,7 @@
 // The engine (engine.go) does what they decide. It calls them in one function, step, which is the only place where its
 // lock is taken; what came of an event is passed on as signals there, and nothing that may wait is called. Its goroutines:
 //
-//	reader      all reads, and loading held keys; on a connection of its own (reader.go, fetch.go, answer.go,
+//	reader      all reads, and loading held keys; on a connection of its own (reader.go, fetch.go, collect.go, answer.go,
 //	            raise.go, heads.go)
 //	workers     publish, one message each at a time, until there is nothing to publish now (workers.go)
 //	settler     writes results back (settler.go, batch.go)

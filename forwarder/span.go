@@ -22,14 +22,15 @@ type span struct {
 	rows   int64
 }
 
-// spanOf finds the longest span in rows that were published in one life, and returns those outside of it. Rows with a due time are in none.
+// spanOf finds the longest span in rows that were published in one life, and returns those outside of it. What an operator had
+// sent again is in none.
 func spanOf(all []*board.Row) (s span, rest []*board.Row) {
-	var rows, due []*board.Row
+	var rows, again []*board.Row
 	for _, r := range all {
-		if r.Ready {
+		if r.Generation == "" {
 			rows = append(rows, r)
 		} else {
-			due = append(due, r)
+			again = append(again, r)
 		}
 	}
 	slices.SortFunc(rows, func(a, b *board.Row) int { return cmp.Compare(a.ID, b.ID) })
@@ -58,5 +59,5 @@ func spanOf(all []*board.Row) (s span, rest []*board.Row) {
 	if s.rows < int64(manyRows*len(s.out)) {
 		return span{}, all
 	}
-	return s, slices.Concat(rows[:from], rows[to:], due)
+	return s, slices.Concat(rows[:from], rows[to:], again)
 }

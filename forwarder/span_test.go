@@ -10,7 +10,7 @@ import (
 
 func rowsOf(ids ...int64) (rows []*board.Row) {
 	for _, id := range ids {
-		rows = append(rows, &board.Row{ID: id, Ready: true})
+		rows = append(rows, &board.Row{ID: id})
 	}
 	return rows
 }
@@ -50,6 +50,16 @@ func TestSpanOf(t *testing.T) {
 	}
 }
 
+// TestSpanLeavesOutWhatWasSentAgain: what an operator had sent again must be settled as that generation, one by one.
+func TestSpanLeavesOutWhatWasSentAgain(t *testing.T) {
+	rows := rowsOf(idsFrom(1, 200)...)
+	rows[99].Generation = "1"
+	s, rest := spanOf(rows)
+	if s.lo != 1 || s.hi != 200 || !slices.Equal(s.out, []int64{100}) || s.rows != 199 || len(rest) != 1 || rest[0].Generation != "1" {
+		t.Errorf("%+v, %d outside", s, len(rest))
+	}
+}
+
 // TestSpanSettlesNothingElse looks at each id between the ends of spans of random rows.
 func TestSpanSettlesNothingElse(t *testing.T) {
 	spans := 0
@@ -61,7 +71,7 @@ func TestSpanSettlesNothingElse(t *testing.T) {
 			if rng.IntN(100) < gaps {
 				id += int64(rng.IntN(2 * widestGap))
 			}
-			rows, ours[id] = append(rows, &board.Row{ID: id, Ready: true}), true
+			rows, ours[id] = append(rows, &board.Row{ID: id}), true
 		}
 		rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 		s, rest := spanOf(rows)

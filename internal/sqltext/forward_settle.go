@@ -8,8 +8,8 @@ const (
 	// sequence was set back, which leaves its file as it is. To compare the uuids always costs 1.5 to 3 us of the server
 	// for each message.
 	//
-	// What an operator had sent again since is another generation, for which no publish has happened yet. It has a due time, which
-	// no other message that was read as ready has, so that only of those with one the generation is compared.
+	// What an operator had sent again since is another generation, for which no publish has happened yet. It has a due time, so that
+	// the metadata of others is not looked at.
 	//
 	// Arguments: ids, uuids with their generations, the life that all of them were read in as in Fetch's header ('' = they differ, or
 	// it is over), and the sequence as of a read in that life.
@@ -23,10 +23,10 @@ const (
 
 	// The comparison of lives is computed once, after the statement's snapshot: what it sees is of that life. The hash of the last part
 	// is built only if it is needed.
-	sameMessage = ` AND (` + neverDue + `
+	sameMessage = ` AND (` + firstGeneration + `
       OR ` + sameGeneration + `)`
 
-	neverDue = `due_at IS NULL AND ` + sameLife
+	firstGeneration = `(due_at IS NULL OR coalesce(metadata->>'outbox_generation', '') = '') AND ` + sameLife
 
 	sameGeneration = `(id, ` + generation + `) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))`
 
@@ -36,7 +36,8 @@ const (
 	sameLife = `{life} = $3::text AND (SELECT s.last_value FROM {outbox_id_seq} s) >= $4::bigint`
 
 	// SettleSpan is SettlePublished for all ids from one to another, both included, but for some. It says nothing of uuids:
-	// in another life it does nothing, and it passes by what has a due time. It walks the index once instead of looking each id up, which costs half as much.
+	// in another life it does nothing, and it passes by what has a generation. It walks the index once instead of looking each id up,
+	// which costs half as much.
 	//
 	// Arguments: the lowest and the highest id; life and sequence as for SettlePublished; ids that are left out.
 	SettleSpan = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL` + inSpan + ` AND published_at IS NULL`
@@ -47,7 +48,7 @@ const (
 	SettleSpanDelete = `DELETE FROM {outbox}` + inSpan
 
 	inSpan = `
- WHERE id BETWEEN $1::bigint AND $2::bigint AND id <> ALL ($5::bigint[]) AND ` + neverDue
+ WHERE id BETWEEN $1::bigint AND $2::bigint AND id <> ALL ($5::bigint[]) AND ` + firstGeneration
 
 	// SettleUnlocked is SettlePublished that passes by the messages that somebody else's transaction has locked, and
 	// returns their ids.

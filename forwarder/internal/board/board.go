@@ -24,7 +24,6 @@ type Row struct {
 	CreatedAt         time.Time
 	Attempts          int    // failed ones so far
 	Life              string // of server and sequence, in which it was read
-	Ready             bool   // it has no due time
 
 	call Call
 }

@@ -1,0 +1,124 @@
+package forwarder
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// answer is the complete result of a read.
+type answer struct {
+	window.Answer
+	read board.Read
+	at   time.Time // when it was asked for, on the database's clock
+}
+
+// collector makes an answer of the results of a read.
+type collector struct {
+	answer
+	window *window.Request
+	found  bool   // the header
+	life   string // that it names
+
+	lane int16
+	row  board.Row // one for all to be scanned into
+	dest []any     // its fields
+	some []board.Row
+}
+
+func newCollector(req *request, expected int) *collector {
+	c := &collector{window: &req.window}
+	c.read = board.Read{ByID: make(map[int64]board.Found, len(req.asks.IDs)), Ready: make([]*board.Row, 0, expected), DueRead: req.due}
+	f := &c.row
+	c.dest = []any{&c.lane, &f.ID, &f.UUID, &f.Topic, &f.Key, &f.Payload, &f.Metadata, &f.CreatedAt, &f.Attempts}
+	return c
+}
+
+// collect takes the next result.
+func (c *collector) collect(rows drive.Rows) error {
+	c.row.Payload, c.row.Metadata = nil, nil // their arrays belong to the row before
+	if err := rows.Scan(c.dest...); err != nil {
+		return err
+	}
+	source := c.lane &^ (window.Lanes - 1)
+	if source == sqltext.FromHeader {
+		c.found = true
+		err := c.header(&c.row)
+		c.life = c.window.Life(&c.Answer)
+		return err
+	}
+	c.add(source, c.lane-source)
+	return nil
+}
+
+// add takes a row that was read for one of the reasons that sqltext has.
+func (c *collector) add(source, lane int16) {
+	row := c.keep()
+	row.Term = board.Term{Lane: lane, Epoch: c.window.Epochs[lane]}
+	row.Life, row.Generation = c.life, generationOf(row.Metadata)
+	c.Rows++
+	c.Bytes += int64(len(row.Payload) + len(row.Metadata))
+	switch source {
+	case sqltext.FromID, sqltext.FromIDDead:
+		c.read.ByID[row.ID] = board.Found{Row: row, Dead: source == sqltext.FromIDDead}
+	case sqltext.FromReady:
+		if c.Counts[lane]++; c.First == 0 || row.ID < c.First {
+			c.First = row.ID
+		}
+		c.Last[lane] = max(c.Last[lane], row.ID)
+		c.read.Ready = append(c.read.Ready, row)
+	case sqltext.FromDue:
+		c.read.Due = append(c.read.Due, row)
+	}
+}
+
+// keep copies the row that was scanned. Rows are made some at a time, as there may be many.
+func (c *collector) keep() *board.Row {
+	if len(c.some) == cap(c.some) {
+		c.some = make([]board.Row, 0, min(max(2*cap(c.some), 1), 64))
+	}
+	c.some = append(c.some, c.row)
+	return &c.some[len(c.some)-1]
+}
+
+// header reads the first result.
+func (a *answer) header(row *board.Row) error {
+	var nextXid, owned int64
+	var standby int
+	if _, err := fmt.Sscan(row.Key, &nextXid, &a.Rewind, &standby, &owned); err != nil {
+		return fmt.Errorf("header %q: %w", row.Key, err)
+	}
+	if standby != 0 {
+		return ErrStandby
+	}
+	for n := range a.Owned {
+		a.Owned[n] = owned&(1<<n) != 0
+	}
+	a.Life, a.at = row.Topic, row.CreatedAt
+	var err error
+	a.Snapshot, err = window.ParseSnapshot(row.UUID, nextXid, row.ID)
+	return err
+}
+
+// generationOf finds what nearly no message has.
+func generationOf(metadata []byte) string {
+	if !bytes.Contains(metadata, []byte(core.MetadataGeneration)) {
+		return ""
+	}
+	var found struct {
+		Generation json.RawMessage `json:"outbox_generation"`
+	}
+	_ = json.Unmarshal(metadata, &found) // Postgres wrote it
+	var generation string
+	if err := json.Unmarshal(found.Generation, &generation); err != nil {
+		generation = string(found.Generation) // no text: as ->> says it
+	}
+	return generation
+}
