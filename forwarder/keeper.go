@@ -49,15 +49,15 @@ func (k *keeper) keep(ctx context.Context) {
 			return
 		}
 		report.report(err)
-		if err != nil {
-			wait = min(k.e.cfg.LeaseTTL/10, time.Second)
+		if soon := min(k.e.cfg.LeaseTTL/10, time.Second); err != nil && (wait == 0 || soon < wait) {
+			wait = soon
 		}
 		timer.Reset(wait)
 	}
 }
 
-// balance renews the lease, gives back what is free, and carries out the plan for the others. It returns when to look
-// again.
+// balance renews the lease, gives back what is free, carries out the plan for the others, and writes what the forwarder says
+// of itself. It returns when to look again; 0 with an error that leaves that open.
 func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	e := k.e
 	ctx, cancel := context.WithTimeout(ctx, max(e.cfg.LeaseTTL/3, time.Second))
@@ -82,9 +82,6 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	}
 	if renewed > 0 {
 		e.extend(begun)
-	}
-	if err := k.tell(ctx); err != nil {
-		return 0, err
 	}
 	if err := k.giveBack(ctx); err != nil {
 		return 0, err
@@ -112,7 +109,7 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	if renewed == 0 {
 		e.extend(begun) // not before the lanes are forgotten that somebody took meanwhile
 	}
-	return next, nil
+	return next, k.tell(ctx) // last, as no lane is to wait for it
 }
 
 // take takes what the plan says.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
 func withTopics(scope string, topics ...string) forwarder.Config {
@@ -304,4 +305,29 @@ func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
 		return assert.ObjectsAreEqual([]int{32, 32}, column[int](t, h,
 			"select count(*)::int from outbox_lanes where owner is not null group by owner"))
 	}, "half of the lanes are given back")
+}
+
+// TestFactsThatCannotBeWritten: a forwarder that cannot write what it says of itself shares its lanes all the same.
+func TestFactsThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	h := newPgxHandle(t, url)
+	w := startForwarder(t, h, quickConfig())
+	h.exec(t, "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no facts'; end $$")
+	h.exec(t, "create trigger refuse before update of facts on outbox_forwarders for each row when (new.expires_at = old.expires_at) execute function refuse()") // not when it joins anew
+	handle := chain(func(*message.Message) ([]*message.Message, error) { return nil, nil },
+		newTx(t, h, middleware.TxConfig{}), newInbox(t, h, middleware.InboxConfig{Service: "shop", Consumer: "book"}))
+	_, err := handle(newMessage("order")) // a consumer that it has not told of
+	require.NoError(t, err)
+	eventually(t, func() bool { return w.log.count("no facts") > 0 }, "they cannot be written")
+	w.join(t, newPgxHandle(t, url), quickConfig())
+	eventually(t, func() bool {
+		return assert.ObjectsAreEqual([]int{32, 32}, column[int](t, h,
+			"select count(*)::int from outbox_lanes where owner is not null group by owner"))
+	}, "half of the lanes are given back")
+	h.exec(t, "drop trigger refuse on outbox_forwarders")
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox_forwarders where facts->'consumers' ? 'shop/book'") == 1
+	}, "it says so in the end")
 }
