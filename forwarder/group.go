@@ -123,22 +123,10 @@ func (g *Group) Close() error {
 // drained are named in its error; they keep no other from being drained. It also returns the error of ctx, or
 // outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error {
-	if g.life.Over() {
-		return outbox.ErrClosed
-	}
-	if !g.life.Begun() {
-		runCtx, cancel := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- g.Run(runCtx) }()
-		defer func() { cancel(); <-ended }()
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-g.life.Done():
-		return outbox.ErrClosed
-	case <-g.running:
-	}
+	return g.life.While(ctx, g.Run, g.running, func() error { return g.drainAll(ctx) })
+}
+
+func (g *Group) drainAll(ctx context.Context) error {
 	g.sync()
 	waits := map[string]chan error{}
 	g.mu.Lock()

@@ -56,19 +56,26 @@ func (g *Group) forward(ctx context.Context, d *database) error {
 	g.mu.Lock()
 	d.engine = f.engine
 	g.mu.Unlock()
+	failed := g.watch(ctx, d, f.engine)
+	stop()
+	return errors.Join(failed, <-ended)
+}
+
+// watch returns when the forwarder of a database has ended, or is to end, with an error if that is because it fails. Meanwhile it
+// answers calls of Drain.
+func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 	check := time.NewTicker(min(checkInterval, g.cfg.IdleAfter))
 	defer check.Stop()
 	drained := make(chan error, 1)
 	draining := 0 // calls that wait for it
 	for {
 		select {
-		case err := <-ended:
-			return err
+		case <-ctx.Done():
+			return nil
 		case <-d.stop:
-			stop()
-			return <-ended
+			return nil
 		case err := <-drained:
-			if err == nil || !errors.Is(err, outbox.ErrClosed) {
+			if !errors.Is(err, outbox.ErrClosed) {
 				g.drained(d, draining, err)
 			}
 			draining = 0
@@ -80,38 +87,36 @@ func (g *Group) forward(ctx context.Context, d *database) error {
 			draining = len(d.drains)
 			g.mu.Unlock()
 			if draining > 0 {
-				go func() { drained <- f.engine.drain(ctx) }()
+				go func() { drained <- e.drain(ctx) }()
 			}
 		}
-		m := f.engine.mood()
-		if m.failing > failingFor {
-			stop()
-			return errors.Join(errCannotRead, <-ended)
+		if e.mood().failing > failingFor {
+			return errCannotRead
 		}
-		if draining > 0 || m.quiet == 0 {
-			continue
-		}
-		g.mu.Lock()
-		tidy, idleAfter := !time.Now().Before(d.tidyAt), g.cfg.IdleAfter
-		if d.toTidy {
-			idleAfter = 1
-		}
-		g.mu.Unlock()
-		if m.quiet < idleAfter {
-			continue
-		}
-		if tidy {
-			f.engine.tidy(ctx, d.stop)
-			g.mu.Lock()
-			d.tidyAt = time.Now().Add(jitter(g.tidyInterval()))
-			g.mu.Unlock()
-			m = f.engine.mood()
-		}
-		if m.quiet >= idleAfter {
-			stop()
-			return <-ended
+		if draining == 0 && g.done(ctx, d, e) {
+			return nil
 		}
 	}
+}
+
+// done says whether the forwarder of a database has had nothing to do for long enough. It has it clean up before, when it is time.
+func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
+	g.mu.Lock()
+	tidy, idleAfter := !time.Now().Before(d.tidyAt), g.cfg.IdleAfter
+	if d.toTidy {
+		idleAfter = 1
+	}
+	g.mu.Unlock()
+	if e.mood().quiet < idleAfter {
+		return false
+	}
+	if tidy {
+		e.tidy(ctx, d.stop)
+		g.mu.Lock()
+		d.tidyAt = time.Now().Add(jitter(g.tidyInterval()))
+		g.mu.Unlock()
+	}
+	return e.mood().quiet >= idleAfter
 }
 
 func (g *Group) tidyInterval() time.Duration { return tidyRarely * g.cfg.Forwarder.CleanInterval }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/fleet"
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
@@ -94,22 +93,10 @@ func (g *Group) Close() error {
 // It runs the group for that time unless Run does already; then the group is spent. Databases that could not be drained are
 // named in its error; they keep no other from being drained. It also returns the error of ctx, or outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error {
-	if g.life.Over() {
-		return outbox.ErrClosed
-	}
-	if !g.life.Begun() {
-		own, cancel := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- g.Run(own) }()
-		defer func() { cancel(); <-ended }()
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-g.life.Done():
-		return outbox.ErrClosed
-	case <-g.running:
-	}
+	return g.life.While(ctx, g.Run, g.running, func() error { return g.drainAll(ctx) })
+}
+
+func (g *Group) drainAll(ctx context.Context) error {
 	g.mu.Lock()
 	members := append([]*member(nil), g.members...)
 	g.mu.Unlock()

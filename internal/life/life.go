@@ -60,6 +60,31 @@ func (l *Life) Over() bool {
 // Done is closed at the end of what has begun.
 func (l *Life) Done() <-chan struct{} { return l.done }
 
+// While calls fn while run is under way: for that time alone, unless it has begun already. It waits until run says that it is
+// running, and returns the error of ctx or outbox.ErrClosed if it never is.
+func (l *Life) While(ctx context.Context, run func(context.Context) error, running <-chan struct{}, fn func() error) error {
+	if l.Over() {
+		return outbox.ErrClosed
+	}
+	if !l.Begun() {
+		own, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = run(own) // somebody else may be faster
+		}()
+		defer func() { cancel(); <-ended }()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.done:
+		return outbox.ErrClosed
+	case <-running:
+		return fn()
+	}
+}
+
 // Close ends what has begun and waits for its end. What has not can never begin. It may be called several times.
 func (l *Life) Close() {
 	l.mu.Lock()

@@ -56,3 +56,51 @@ func TestLife(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWhile(t *testing.T) {
+	l, running := New(), make(chan struct{})
+	run := func(ctx context.Context) error {
+		ctx, end, err := l.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer end()
+		close(running)
+		<-ctx.Done()
+		return nil
+	}
+	failed := errors.New("failed")
+	err := l.While(t.Context(), run, running, func() error {
+		if !l.Begun() || l.Over() {
+			t.Error("it does not run")
+		}
+		within := false
+		if err := l.While(t.Context(), run, running, func() error { within = true; return nil }); err != nil || !within || l.Over() {
+			t.Errorf("one more: %v", err)
+		}
+		return failed
+	})
+	if !errors.Is(err, failed) || !l.Over() {
+		t.Errorf("%v; it is over: %v", err, l.Over())
+	}
+	if err := l.While(t.Context(), run, running, nil); !errors.Is(err, outbox.ErrClosed) {
+		t.Error(err)
+	}
+
+	never, over := New(), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	starts := func(ctx context.Context) error { // and never runs
+		ctx, end, err := never.Begin(ctx)
+		if err == nil {
+			cancel()
+			<-ctx.Done()
+			end()
+			close(over)
+		}
+		return err
+	}
+	if err := never.While(ctx, starts, make(chan struct{}), nil); !errors.Is(err, context.Canceled) && !errors.Is(err, outbox.ErrClosed) {
+		t.Error(err)
+	}
+	<-over
+}
