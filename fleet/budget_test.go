@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
-const patience = 20 * time.Second
+const patience = 50 * time.Second
 
 // run runs a fleet until the test ends.
 func run(t testing.TB, d fleet.Discovery, cfg fleet.Config, log *capture) *fleet.Fleet {

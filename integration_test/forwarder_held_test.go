@@ -101,16 +101,12 @@ func (w world) healthy(t testing.TB, h handle, topic string, keys []string) (sto
 
 const enoughHealthy = 30
 
-// p99Limit is how long a message of a healthy key may take at the 99th percentile. It is generous, for a busy machine;
-// what holds up healthy keys by mistake holds them up for many times as long.
-const p99Limit = 20 * time.Second
-
 func assertP99(t testing.TB, took []time.Duration) {
 	t.Helper()
 	require.GreaterOrEqual(t, len(took), enoughHealthy)
 	p99 := took[len(took)*99/100]
 	t.Logf("%d messages: median %s, p99 %s, slowest %s", len(took), took[len(took)/2], p99, took[len(took)-1])
-	assert.Less(t, p99, p99Limit)
+	assert.Less(t, p99, patience) // what holds up healthy keys by mistake holds them up for many times as long
 }
 
 func numbered(prefix string, from, to int) []string {

@@ -86,7 +86,7 @@ func TestManyLockedRows(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "select from outbox for update")
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout, cfg.ReadAhead = 2*time.Second, 20000
+	cfg.QueryTimeout, cfg.ReadAhead, cfg.LeaseTTL = 2*time.Second, 20000, time.Minute
 	w := startForwarder(t, h, cfg)
 	w.wait(t, "all are published", func() bool { return len(w.all()) >= 10000 })
 	w.publish(t, "orders", "", "free")

@@ -349,7 +349,7 @@ func noLeaks(t testing.TB) {
 	t.Cleanup(func() {
 		pprof.SetGoroutineLabels(context.Background()) // this goroutine is none of them
 		var left []string
-		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 			if left = goroutinesOf(t); len(left) == 0 {
 				return
 			}

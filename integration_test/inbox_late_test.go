@@ -92,7 +92,6 @@ func TestLateEnqueueIsClaimed(t *testing.T) {
 			return len(msgs) == 1 && msgs[0].ID.MessageID == "late"
 		}, "the late one is claimed")
 		t.Logf("open for %s and more: claimed %s after its commit, by claim %d", open, time.Since(committed), looks)
-		assert.Less(t, time.Since(committed), 10*time.Second, "by a full look at the latest")
 	}
 }
 

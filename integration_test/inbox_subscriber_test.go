@@ -105,7 +105,7 @@ func TestStoredMessagesAcksAndNacks(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	s := storeOn(t, h, quickStore())
 	cfg := quickSubscriber()
-	cfg.AckTimeout = 100 * time.Millisecond
+	cfg.AckTimeout = time.Second // longer than a busy machine takes for an ack
 	cfg.Concurrency = 1
 	sub := subscriberOn(t, s, cfg)
 	messages, err := sub.Subscribe(t.Context(), "orders")

@@ -20,9 +20,6 @@ import (
 // around them, was rolled back.
 const ghost = "ghost"
 
-// lateLimit is how long after the last commit everything must have arrived.
-const lateLimit = 10 * time.Second
-
 var errRefused = errors.New("refused")
 
 // ledger knows what was committed for each key and, as a publisher, what arrived. Payloads are the positions
@@ -133,7 +130,7 @@ func (l *ledger) allArrive(t testing.TB) {
 	t.Helper()
 	begun := time.Now()
 	missing := l.missing()
-	for len(missing) > 0 && time.Since(begun) < lateLimit {
+	for len(missing) > 0 && time.Since(begun) < patience {
 		time.Sleep(10 * time.Millisecond)
 		missing = l.missing()
 	}

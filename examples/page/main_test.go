@@ -23,7 +23,7 @@ func TestPage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, listener) }()
-	client := &http.Client{Timeout: 10 * time.Second}
+	client := &http.Client{Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
 	var body []byte
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(string(body), "The broker cannot be reached for invoices.created"); time.Sleep(100 * time.Millisecond) {
