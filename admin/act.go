@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -65,7 +66,7 @@ func (a *Admin) run(ctx context.Context, v verb, act Act) (r Result, err error) 
 	if err != nil {
 		return r, err
 	}
-	d := doing{Admin: a, verb: v, act: act, source: s, result: &r, keys: map[string]bool{}, left: int64(act.Limit)}
+	d := doing{Admin: a, verb: v, act: act, source: s, result: &r, upto: math.MaxInt64, left: int64(act.Limit)}
 	if act.Limit == 0 {
 		d.left = 1 << 62
 	}
@@ -114,6 +115,9 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 			return nil, nil, invalid("admin: Filter.States has %q: it changes messages that are one of %v", state, may)
 		}
 	}
+	if v.oneEach && len(states) > 1 {
+		return nil, nil, invalid("admin: Filter.States has %v: name the one that blocks the keys", states)
+	}
 	if i := slices.Index(states, Failing); i > 0 { // first, so that what becomes failing by the act is not met again
 		states = slices.Concat([]State{Failing}, states[:i], states[i+1:])
 	}
@@ -154,8 +158,7 @@ func (a *Admin) begin(ctx context.Context, action string, act Act) (id int64, er
 	if err != nil {
 		return 0, err
 	}
-	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&id) }, sqltext.BeginAct, act.Actor, action, act.Reason, string(filter))
-	return id, err
+	return a.number(ctx, sqltext.BeginAct, act.Actor, action, act.Reason, string(filter))
 }
 
 func (a *Admin) end(ctx context.Context, audit int64) error {
@@ -169,16 +172,25 @@ type doing struct {
 	act    Act
 	source source
 	result *Result
-	keys   map[string]bool // that were done, if each is done once
-	upto   int64           // what is written meanwhile is not meant
-	left   int64           // how many may still be changed
+	keys   map[string]int64 // the first message of each key that was met, if that alone is meant
+	upto   int64            // what is written meanwhile is not meant
+	left   int64            // how many may still be changed
+}
+
+// walk goes through the messages among which those are that the act means.
+func (d *doing) walk(state State) *walk {
+	f := d.act.Filter
+	if d.verb.oneEach { // what does not fit may be first of its key
+		f = Filter{In: f.In, Key: f.Key}
+	}
+	w := newWalk(f, state)
+	w.upto = d.upto
+	return w
 }
 
 // all changes all messages of one state.
 func (d *doing) all(ctx context.Context, state State) error {
-	w := newWalk(d.act.Filter, state)
-	w.upto = d.upto
-	for w.from != nil && d.left > 0 {
+	for w := d.walk(state); w.from != nil && d.left > 0; {
 		batch, err := d.next(ctx, w)
 		if err != nil {
 			return err
@@ -210,32 +222,27 @@ func (d *doing) change(ctx context.Context, state State, batch []place) error {
 	return nil
 }
 
-// next returns the next messages to change.
+// next returns the next messages to change. There may be none, with more to come.
 func (d *doing) next(ctx context.Context, w *walk) ([]place, error) {
+	if d.verb.oneEach {
+		w.want = d.cfg.BatchSize
+		found, err := w.next(ctx, d.source)
+		if err != nil {
+			return nil, err
+		}
+		heads, err := d.heads(ctx, w, found)
+		return heads[:min(int64(len(heads)), d.left)], err
+	}
 	w.want = int(min(int64(d.cfg.BatchSize), d.left))
 	found, err := w.next(ctx, d.source)
-	if err != nil {
-		return nil, err
-	}
-	batch := make([]place, 0, len(found))
-	for _, m := range found {
-		if d.verb.oneEach {
-			if m.key == "" || d.keys[m.key] {
-				continue
-			}
-			d.keys[m.key] = true
-		}
-		batch = append(batch, m.place)
-	}
-	return batch, nil
+	return placesOf(found), err
 }
 
 // count counts what an act would change.
 func (d *doing) count(ctx context.Context, states []State) error {
 	most := min(d.left, dryCount)
 	for _, state := range states {
-		w := newWalk(d.act.Filter, state)
-		for w.from != nil {
+		for w := d.walk(state); w.from != nil; {
 			batch, err := d.next(ctx, w)
 			if err != nil {
 				return err

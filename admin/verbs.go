@@ -36,8 +36,9 @@ func (a *Admin) Discard(ctx context.Context, act Act) (Result, error) {
 	return a.run(ctx, discard, act)
 }
 
-// SkipHead discards the first message of each blocked key that fits the filter, so that what is behind it leaves: one that
-// failed and waits for another attempt, or with Filter.States Dead one that holds its key by forwarder.Config.HoldDead.
+// SkipHead discards the first message of each blocked key, if it fits the filter, so that what is behind it leaves: one that
+// failed and waits for another attempt, or with Filter.States Dead one that holds its key by forwarder.Config.HoldDead. Heads
+// lists them.
 func (a *Admin) SkipHead(ctx context.Context, act Act) (Result, error) { return a.run(ctx, skip, act) }
 
 // Replay sends published messages of the outbox again that are still kept, as Requeue does. Try it with Act.DryRun first.

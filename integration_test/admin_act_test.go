@@ -64,6 +64,10 @@ func TestActs(t *testing.T) {
 			"s = 'discarded' AND last_error LIKE 'skipped by alice: %'", 0},
 		"skip the head of a key": {a.SkipHead, of(admin.Filter{Key: "key-2"}), "id = (SELECT min(id) FROM outbox p WHERE p.key = 'key-2' AND p.attempts > 0 AND p.dead_at IS NULL)",
 			"s = 'discarded'", 1},
+		"skip heads of a topic": {a.SkipHead, of(admin.Filter{Topic: "topic-3"}), "s = 'failing' AND topic = 'topic-3' AND key <> '' AND id = (SELECT min(id) FROM outbox p WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
+			"s = 'discarded'", 0},
+		"skip heads that are dead": {a.SkipHead, of(admin.Filter{ErrorContains: "ORDER 1", States: []admin.State{admin.Dead}}),
+			"s = 'dead' AND key <> '' AND last_error LIKE 'order 1%' AND id = (SELECT min(id) FROM outbox p WHERE p.key = o.key AND p.attempts > 0 AND p.published_at IS NULL)", "s = 'discarded'", 0},
 		"replay": {a.Replay, of(admin.Filter{All: true}), "s = 'done'",
 			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata->>'outbox_generation' = '1' AND published_at IS NULL", all},
 		"replay by time": {a.Replay, of(admin.Filter{After: lately}), "s = 'done' AND created_at >= '" + lately.UTC().Format(time.RFC3339) + "'", "s = 'failing'", 0},
@@ -119,6 +123,54 @@ func TestActs(t *testing.T) {
 			assert.False(t, log[0].EndedAt.IsZero())
 		})
 	}
+}
+
+// TestHeads: what is first of its key is not for the filter to say.
+func TestHeads(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts, last_error, dead_at)
+		SELECT i, topic, key, '', now(), 1, 'away', CASE state WHEN 'dead' THEN now() END
+		  FROM (VALUES (1, 'x', 'A', 'failing'), (2, 'y', 'A', 'failing'), (3, 'y', 'B', 'failing'), (4, 'x', 'B', 'dead'), (5, 'x', 'C', 'dead'),
+		               (6, 'y', 'C', 'dead'), (7, 'y', 'C', 'failing'), (8, 'x', '', 'failing'), (9, 'x', 'D', 'dead')) AS v(i, topic, key, state)`)
+	a := newAdmin(t, h)
+	for name, c := range map[string]struct {
+		filter admin.Filter
+		want   []string
+	}{
+		"failing":            {admin.Filter{}, []string{"1", "3", "7"}},
+		"of a topic":         {admin.Filter{Topic: "y"}, []string{"3", "7"}},
+		"of a key":           {admin.Filter{Key: "A"}, []string{"1"}},
+		"of both":            {admin.Filter{Key: "A", Topic: "y"}, nil},
+		"by id":              {admin.Filter{IDs: []string{"2", "3"}}, []string{"3"}},
+		"dead":               {admin.Filter{States: []admin.State{admin.Dead}}, []string{"5", "9"}},
+		"dead, of a topic":   {admin.Filter{States: []admin.State{admin.Dead}, Topic: "y"}, nil},
+		"one behind another": {admin.Filter{States: []admin.State{admin.Dead}, Key: "B"}, nil},
+	} {
+		list, more, err := a.Heads(t.Context(), c.filter, 10)
+		require.NoError(t, err, name)
+		var ids []string
+		for _, m := range list {
+			ids = append(ids, m.ID)
+		}
+		assert.Equal(t, c.want, ids, name)
+		assert.False(t, more)
+		c.filter.All = true
+		r, err := a.SkipHead(t.Context(), admin.Act{Filter: c.filter, DryRun: true})
+		require.NoError(t, err, name)
+		assert.Equal(t, admin.Count{N: int64(len(c.want))}, r.Matched, name)
+	}
+	list, more, err := a.Heads(t.Context(), admin.Filter{}, 2)
+	require.NoError(t, err)
+	assert.Len(t, list, 2)
+	assert.True(t, more)
+	_, _, err = a.Heads(t.Context(), admin.Filter{States: []admin.State{admin.Dead, admin.Failing}}, 2)
+	require.ErrorIs(t, err, admin.ErrInvalid)
+	_, _, err = a.Heads(t.Context(), admin.Filter{}, 0)
+	require.ErrorIs(t, err, admin.ErrInvalid)
+	r, err := a.SkipHead(t.Context(), admin.Act{Filter: admin.Filter{Topic: "y", Key: "A"}, Reason: "no"})
+	require.NoError(t, err)
+	assert.Zero(t, r.Touched, "its head is of another topic")
 }
 
 // TestActsPassByLocks has rows locked by somebody else while an act goes by.

@@ -25,44 +25,23 @@ With --held those whose first message is dead, where forwarders hold keys behind
 	}
 	f.bind(cmd, ofOutbox)
 	cmd.Flags().BoolVar(&held, "held", false, "keys held by dead messages instead")
-	cmd.Flags().IntVar(&limit, "limit", 50, "list so many keys at most")
+	cmd.Flags().IntVar(&limit, "limit", 50, "list so many keys at most, up to 1000")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)
 		if err != nil {
 			return err
 		}
-		if limit < 1 {
-			return usagef("--limit is %d: use 1 or more", limit)
+		if limit < 1 || limit > 1000 {
+			return usagef("--limit is %d: use 1 to 1000", limit)
 		}
 		filter.States = []admin.State{admin.Failing}
 		if held {
 			filter.States = []admin.State{admin.Dead}
 		}
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
-			heads := []admin.Message{}
-			at := map[string]int{} // of each key in heads
-			more := false
-			for page := (admin.Page{Limit: 1000}); ; {
-				list, err := ad.List(cmd.Context(), filter, page)
-				if err != nil {
-					return err
-				}
-				for _, m := range list.Messages {
-					i, known := at[m.Key]
-					switch {
-					case m.Key == "":
-					case !known && len(heads) == limit:
-						more = true
-					case !known:
-						at[m.Key] = len(heads)
-						heads = append(heads, m)
-					case m.CreatedAt.Before(heads[i].CreatedAt): // dead ones are listed newest first
-						heads[i] = m
-					}
-				}
-				if page.After = list.Next; list.Next == "" || more {
-					break
-				}
+			heads, more, err := ad.Heads(cmd.Context(), filter, limit)
+			if err != nil {
+				return err
 			}
 			return a.show(map[string]any{"heads": heads, "more": more}, func() error { return a.printKeys(heads, more) })
 		})
@@ -87,7 +66,7 @@ func (a *app) printKeys(heads []admin.Message, more bool) error {
 func (a *app) skipKeys() *cobra.Command {
 	v := verb{name: "skip", done: "Skipped", reason: true, states: []admin.State{admin.Failing, admin.Dead}, do: (*admin.Admin).SkipHead,
 		short: "Discard the first message of each blocked key, so that what is behind it leaves",
-		long: `Discard the first message of each blocked key that fits the flags, so that what is behind it leaves: one that failed and waits for
+		long: `Discard the first message of each blocked key, if it fits the flags, so that what is behind it leaves: one that failed and waits for
 another attempt, or with --state dead one that holds its key (forwarder.Config.HoldDead). The --reason is required, and kept with
 the message.`,
 		example: "  outboxctl keys skip --key order/42 --reason 'refunded by hand'"}
