@@ -137,6 +137,7 @@ func TestPageActsOnChosen(t *testing.T) {
 	asked.says(t, "three are chosen, one of them is not dead", "Requeue 2 messages?", "3 chosen")
 	assert.Equal(t, map[string]int{"dead": 2, "done": 1}, h.states(t, "id IN (3, 15, 4)"))
 	form.Set("sure", "yes")
+	form.Set("limit", "2")
 	assert.Equal(t, http.StatusSeeOther, s.post(form).status)
 	assert.Equal(t, map[string]int{"failing": 2, "done": 1}, h.states(t, "id IN (3, 15, 4)"))
 	assert.Equal(t, 8, h.states(t, "true")["dead"])
@@ -167,6 +168,34 @@ func TestPageActsOnChosen(t *testing.T) {
 	assert.Empty(t, s.log.take())
 }
 
+// TestPageDoesWhatWasConfirmed: what was written between question and answer is not changed.
+func TestPageDoesWhatWasConfirmed(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	dead := func(n int) {
+		h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'x', '', 10, 'away', now() FROM generate_series(1, $1::int) i`, n)
+	}
+	dead(2)
+	s := newSite(t, h, ui.Access{Actor: "alice", Act: true})
+	asked := s.get("act?verb=requeue&state=dead&topic=x&from=messages")
+	asked.says(t, "two are dead", "Requeue 2 messages?")
+	form := url.Values{}
+	for _, input := range elements(t, asked.body, "input") {
+		form.Add(input["name"], input["value"])
+	}
+	dead(5)
+	require.Equal(t, http.StatusSeeOther, s.post(form).status)
+	assert.Equal(t, map[string]int{"failing": 2, "dead": 5}, h.states(t, "true"))
+	assert.Equal(t, 2, h.states(t, "id <= 2")["failing"], "the oldest, which were counted")
+	for _, limit := range []string{"", "0", "-1", "x", "10001", "99999999999999999999"} {
+		form.Set("limit", limit)
+		assert.Equal(t, http.StatusBadRequest, s.post(form).status, limit)
+	}
+	form.Del("limit")
+	assert.Equal(t, http.StatusBadRequest, s.post(form).status, "nobody was asked")
+	assert.Equal(t, 5, h.states(t, "true")["dead"])
+}
+
 // TestPageAsksAgain has more messages than one act changes.
 func TestPageAsksAgain(t *testing.T) {
 	t.Parallel()
@@ -195,7 +224,7 @@ func TestPageRefuses(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	fillOutbox(t, h, 60)
 	before := tableStates(t, h)
-	yes := url.Values{"verb": {"requeue"}, "all": {"yes"}, "sure": {"yes"}}
+	yes := url.Values{"verb": {"requeue"}, "all": {"yes"}, "sure": {"yes"}, "limit": {"10"}}
 	t.Run("who may only look", func(t *testing.T) {
 		s := newSite(t, h, ui.Access{Actor: "bob", Payloads: true})
 		s.cookie = &http.Cookie{Name: "outbox_token", Value: strings.Repeat("x", 26)}

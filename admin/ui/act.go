@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
@@ -31,7 +32,8 @@ type question struct {
 	Same    string // the filter, for the form
 	Back    string
 	Count   *admin.Count // nil for topics
-	Limit   string       // how many at most, if there may be more
+	Most    int64        // how many are changed at most: what is confirmed
+	Limit   string       // the same for people, if there may be more
 	Nothing bool
 }
 
@@ -57,7 +59,13 @@ func (rq *request) act() error {
 	}
 	from := q.Get("from")
 	if rq.r.Method == http.MethodPost && q.Get("sure") == "yes" {
-		return rq.do(v, f, from, q.Get("reason"))
+		most := 0
+		if v.topic == nil {
+			if most, err = strconv.Atoi(q.Get("limit")); err != nil || most < 1 || most > maxAct {
+				return unclear(fmt.Errorf("%q is no number of messages that were confirmed", q.Get("limit")))
+			}
+		}
+		return rq.do(v, f, most, from, q.Get("reason"))
 	}
 	return rq.ask(v, f, from)
 }
@@ -80,7 +88,7 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 		return err
 	}
 	n := count(r.Matched)
-	d.Count, d.Nothing = &r.Matched, r.Matched == admin.Count{}
+	d.Count, d.Nothing, d.Most = &r.Matched, r.Matched == admin.Count{}, r.Matched.N
 	switch d.Title = fmt.Sprintf("%s %s messages?", v.label, n); {
 	case d.Nothing:
 		d.Title = "There is nothing to do"
@@ -91,13 +99,14 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 		d.Button += " " + n
 	}
 	if r.Matched.More {
+		d.Most = maxAct
 		d.Button, d.Limit = fmt.Sprintf("%s %s", v.label, number(maxAct)), number(maxAct)
 	}
 	return rq.show(http.StatusOK, "act", d)
 }
 
-// do does it, whether or not the browser waits, and sends it back to where it came from.
-func (rq *request) do(v *verb, f admin.Filter, from, reason string) error {
+// do does it to as many messages as were confirmed, whether or not the browser waits, and sends it back to where it came from.
+func (rq *request) do(v *verb, f admin.Filter, most int, from, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(rq.r.Context()), actTimeout)
 	defer cancel()
 	var audit int64
@@ -107,7 +116,7 @@ func (rq *request) do(v *verb, f admin.Filter, from, reason string) error {
 		}
 		audit = rq.latest(ctx, v.name, f.Topic)
 	} else {
-		r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, Limit: maxAct, Reason: reason, Actor: rq.access.Actor})
+		r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, Limit: most, Reason: reason, Actor: rq.access.Actor})
 		if err != nil && (r.AuditID == 0 || ctx.Err() == nil) {
 			return err
 		}
