@@ -119,8 +119,10 @@ type exam struct {
 	damaged bool // the tables are not as the statements need them, so that these fail
 	over    bool // no more can be looked at
 
-	members []member // forwarders that have a row
-	stats   *Stats
+	deserted bool     // messages have been waiting for a minute, and no forwarder is alive
+	counted  bool     // members are all that there are
+	members  []member // forwarders that have a row
+	stats    *Stats
 }
 
 func (e *exam) find(check string, s Severity, evidence, cure string) {

@@ -45,8 +45,10 @@ func (e *exam) checkForwarders(ctx context.Context) error {
 		e.members = append(e.members, m)
 	}, sqltext.DoctorForwarders)
 	if err != nil || failed != nil {
+		e.members = nil
 		return errors.Join(err, failed)
 	}
+	e.counted = true
 	roles := map[string]bool{}
 	for _, m := range e.members {
 		switch {

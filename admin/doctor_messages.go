@@ -33,7 +33,10 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(e.members, member.alive) {
+	switch {
+	case !e.counted && !e.deserted:
+		return nil // who reads which topic is not known
+	case !slices.ContainsFunc(e.members, member.alive):
 		e.nobody(ready)
 		return nil
 	}
@@ -70,6 +73,9 @@ func (e *exam) paused(t TopicStats, p Pause) {
 // nobody tells that no forwarder is alive.
 func (e *exam) nobody(ready map[string]TopicStats) {
 	s, what := Info, "no message waits for one"
+	if e.deserted {
+		s, what = Warning, "messages have been waiting for more than a minute"
+	}
 	for _, r := range ready {
 		if age := max(Warning, byAge(r.Oldest)); age >= s {
 			s, what = age, fmt.Sprintf("messages wait, of topic %q since %s", r.Topic, span(r.Oldest))

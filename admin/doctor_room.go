@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -19,21 +20,29 @@ func (e *exam) checkRetention(ctx context.Context) error {
 	if err := e.rows(ctx, []any{&oldest}, func() {}, sqltext.DoctorOldest, int64(looked)); err != nil {
 		return err
 	}
-	keep, who := defaultRetention, "no forwarder is alive to delete them"
+	keep, alive := time.Duration(0), false
 	for _, m := range e.members {
-		if m.alive() && m.says.Retention > 0 {
-			if who != "" {
-				keep, who = 0, ""
-			}
-			keep = max(keep, m.says.Retention)
+		if m.alive() {
+			alive, keep = true, max(keep, cmp.Or(m.says.Retention, defaultRetention))
 		}
 	}
-	if age := seconds(oldest); age > keep+cleanLate {
-		evidence := fmt.Sprintf("table %s has messages that were published %s ago, and keeps them for %s", e.db.Render("{outbox}"), span(age), keep)
-		if who != "" {
-			evidence += "; " + who
-		}
-		e.find("retention", Warning, evidence, fmt.Sprintf("run a forwarder, and see in its log whether it may delete; or call admin.Clean with OutboxRetention %s", keep))
+	age := seconds(oldest)
+	evidence := fmt.Sprintf("table %s has messages that were published %s ago", e.db.Render("{outbox}"), span(age))
+	cure := "run a forwarder, and see in its log whether it may delete; or call admin.Clean with OutboxRetention "
+	switch {
+	case !e.counted:
+		keep = defaultRetention
+	case !alive:
+		keep = defaultRetention
+		evidence += fmt.Sprintf(", and is to keep them for %s; no forwarder is alive to delete them", keep)
+	case keep <= 0:
+		keep, cure = defaultRetention, "call admin.Clean once, with OutboxRetention "
+		evidence += "; the forwarders that are alive delete only what they publish themselves (Retention -1)"
+	default:
+		evidence += fmt.Sprintf(", and is to keep them for %s", keep)
+	}
+	if age > keep+cleanLate {
+		e.find("retention", Warning, evidence, cure+keep.String())
 	}
 	return nil
 }

@@ -170,26 +170,6 @@ func TestNightForgottenTransaction(t *testing.T) {
 	cured(t, h, "prepared_transactions")
 }
 
-// TestNightKilledForwarder: its row stays, its lease runs out, and nobody else is there.
-func TestNightKilledForwarder(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, `INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at) VALUES (gen_random_uuid(), 'default', '{}', 'killed', now() - interval '1 minute')`)
-	h.publish(t, "orders", "K", "1")
-	h.exec(t, "UPDATE outbox SET created_at = now() - interval '11 minutes'")
-	f := ails(t, h, "forwarders")
-	assert.Equal(t, admin.Critical, f.Severity)
-	assert.Contains(t, f.Evidence, `the lease of forwarder "killed"`)
-	assert.Contains(t, f.Cure, "run a forwarder.Forwarder")
-	w := startForwarder(t, h, quickConfig())
-	w.arrives(t, "1")
-	cured(t, h, "forwarders")
-	f = ails(t, h, "forwarder_vanished")
-	assert.Equal(t, admin.Info, f.Severity, "others have its lanes")
-	cure(t, h, f)
-	cured(t, h, "forwarder_vanished")
-}
-
 // TestNightUnreadTopic: a topic is misspelt among those of the forwarders; then the right ones wait for the wrong ones to leave.
 func TestNightUnreadTopic(t *testing.T) {
 	t.Parallel()
@@ -321,6 +301,15 @@ func TestNightRetention(t *testing.T) {
 	f := ails(t, h, "retention")
 	assert.Contains(t, f.Evidence, "no forwarder is alive to delete them")
 	assert.Contains(t, f.Cure, "admin.Clean with OutboxRetention 168h0m0s")
+	cfg := quickConfig()
+	cfg.Retention = -1
+	w := startForwarder(t, h, cfg)
+	eventually(t, func() bool {
+		f = ails(t, h, "retention")
+		return !strings.Contains(f.Evidence, "no forwarder is alive")
+	}, "it is alive")
+	assert.Contains(t, f.Evidence, "forwarders that are alive delete only what they publish themselves (Retention -1)")
+	require.NoError(t, w.Forwarder.Close()) // it deletes what it publishes, which is worth another word
 	_, err := newAdmin(t, h).Clean(t.Context(), admin.CleanConfig{OutboxRetention: 168 * time.Hour})
 	require.NoError(t, err)
 	cured(t, h, "retention")

@@ -127,6 +127,25 @@ func TestDoctorWithLittleRights(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// TestDoctorThatCannotSeeForwarders does not say that there are none.
+func TestDoctorThatCannotSeeForwarders(t *testing.T) {
+	t.Parallel()
+	owner, as := newRoles(t)
+	reader := as("reader")
+	startForwarder(t, as("forwarder"), quickConfig())
+	owner.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) VALUES ('u', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)
+	h := `"` + role(owner) + `reader"`
+	owner.exec(t, "REVOKE SELECT ON outbox_forwarders FROM "+h)
+	owner.exec(t, "GRANT SELECT (id, name, scope, topics, expires_at, waiting_since) ON outbox_forwarders TO "+h)
+	found := findings(t, reader)
+	assert.Contains(t, found["forwarders"].Evidence, "this could not be looked at")
+	list, err := newAdmin(t, reader).Doctor(t.Context())
+	require.NoError(t, err)
+	for _, f := range list {
+		assert.NotContains(t, f.Evidence, "no forwarder is alive")
+	}
+}
+
 func canceled(t testing.TB) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

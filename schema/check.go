@@ -91,8 +91,7 @@ func (c *inspection) alive(ctx context.Context) error {
 			return err
 		}
 		if waits && !lives {
-			c.warning("table "+c.names.Render("{forwarders}"), "run a forwarder.Forwarder, or a Subscriber, with the same tables",
-				"has no forwarder that is alive, and messages have been waiting for more than a minute")
+			c.warning("table "+c.names.Render("{forwarders}"), "run a forwarder.Forwarder, or a Subscriber, with the same tables", sqltext.Deserted)
 		}
 		return nil
 	}, c.names.Render(sqltext.CheckAlive))

@@ -67,6 +67,9 @@ const (
   JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
   JOIN pg_catalog.pg_am m ON m.oid = i.relam`
 
+	// Deserted is what schema.Inspect says if CheckAlive finds no forwarder, and a message that waits. admin.Doctor knows more of that.
+	Deserted = "has no forwarder that is alive, and messages have been waiting for more than a minute"
+
 	// CheckAlive says whether a forwarder lives, and whether the first message that is ready has been for more than a minute.
 	CheckAlive = `SELECT EXISTS (SELECT FROM {forwarders} f WHERE f.expires_at > clock_timestamp()),
        coalesce((SELECT o.created_at < clock_timestamp() - interval '1 minute' FROM {outbox} o
