@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	groupEach = 10_000 // messages of each topic that are looked at; fewer with many topics
-	maxTexts  = 10_000 // different error texts of all topics
+	groupEach = 10_000  // messages of each topic or consumer that are looked at
+	groupAll  = 100_000 // of all together
+	maxTexts  = 10_000  // different error texts of all topics
 )
 
 // ErrorGroups groups dead and failing messages by their errors, the largest group first: errors that differ in numbers, ids and
 // quoted text alone are one. Filter.States may be Dead or Failing; default both. It looks at the newest 10,000 messages of each
-// topic and state; Count.More says that there may be more of the group.
+// topic and state, fewer with more than ten topics; Count.More says that there may be more of the group.
 //
 // To act on a group, put its ID into Filter.ErrorGroup.
 func (a *Admin) ErrorGroups(ctx context.Context, f Filter) ([]ErrorGroup, error) {
@@ -92,5 +93,5 @@ func (o outboxTable) group(ctx context.Context, f Filter, state State, add func(
 		add(t)
 		return err
 	}, statement, f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(math.MaxInt64), int64(math.MaxInt64),
-		int64(groupEach), int64(maxTexts))
+		int64(groupEach), int64(maxTexts), int64(groupAll))
 }

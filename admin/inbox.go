@@ -117,7 +117,7 @@ func (t inboxTable) group(ctx context.Context, f Filter, state State, add func(e
 		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
 		add(e)
 		return err
-	}, statement, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(groupEach), int64(maxTexts))
+	}, statement, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(groupEach), int64(maxTexts), int64(groupAll))
 }
 
 // consumers counts what consumers have that is dead or failing.

@@ -53,7 +53,10 @@ func (a *Admin) look(ctx context.Context, s source, f Filter, states []State, at
 	begun := time.Now()
 	for ; at.Done < len(states); at = (cursor{Done: at.Done + 1}) {
 		w := newWalk(f, states[at.Done])
-		w.newest, w.look = true, int64(max(limit+1, firstLook))
+		w.newest = true
+		if w.first > laneLook {
+			w.look = max(w.look, int64(limit)+1)
+		}
 		if at.From != nil {
 			w.from = at.From
 		}

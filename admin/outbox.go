@@ -94,6 +94,9 @@ func (o outboxTable) show(ctx context.Context, places []place) ([]Message, error
 		ids[i] = p.ID
 	}
 	byID := make(map[int64]Message, len(ids))
+	if len(ids) == 0 { // the planner may look for nothing everywhere
+		return []Message{}, nil
+	}
 	err := o.collect(ctx, func(rows drive.Rows) error {
 		var m Message
 		var id int64

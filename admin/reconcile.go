@@ -122,6 +122,9 @@ func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, er
 		for i, m := range found {
 			ids[i] = m.ID
 		}
+		if len(ids) == 0 {
+			continue
+		}
 		var id int64
 		var uuid, topic string
 		var at time.Time

@@ -28,6 +28,9 @@ func (a *Admin) showNamed(ctx context.Context, statement string, places []place,
 		owners[i], names[i] = p.Owner, p.Name
 	}
 	byID := make(map[string]Message, len(places))
+	if len(places) == 0 { // the planner may look for nothing everywhere
+		return []Message{}, nil
+	}
 	err := a.collect(ctx, func(rows drive.Rows) error {
 		var m Message
 		err := scan(rows, &m)
@@ -58,11 +61,13 @@ type walk struct {
 	from   *place
 	upto   int64 // in the outbox: the largest id that is meant
 	look   int64 // at how many rows of each topic, lane or consumer the next step looks
+	first  int64 // at how many it has looked at first
 	want   int   // how many messages the next step returns at most
 }
 
 const (
 	firstLook = 256
+	laneLook  = 32 // in the place of firstLook, if 64 lanes are looked at
 	maxLook   = 1 << 14
 	quickLook = 10 * time.Millisecond
 )
@@ -114,7 +119,7 @@ func (w *walk) next(ctx context.Context, s source) ([]found, error) {
 	if took := time.Since(begun); took < quickLook {
 		w.look = min(2*w.look, maxLook)
 	} else if took > 4*quickLook {
-		w.look = max(w.look/2, firstLook)
+		w.look = max(w.look/2, w.first)
 	}
 	if w.filter.ErrorGroup == "" {
 		return all, nil
@@ -129,7 +134,12 @@ func (w *walk) next(ctx context.Context, s source) ([]found, error) {
 }
 
 func newWalk(f Filter, state State) *walk {
-	return &walk{filter: f, state: state, from: &place{}, upto: math.MaxInt64, look: firstLook}
+	w := &walk{filter: f, state: state, from: &place{}, upto: math.MaxInt64, first: firstLook}
+	if f.In == Outbox && (state == Ready || state == Delayed) && len(f.IDs) == 0 {
+		w.first = laneLook
+	}
+	w.look = w.first
+	return w
 }
 
 // cursor is what List.Next says: how many of the filter's states are done, and where in the next one to go on.
@@ -162,11 +172,11 @@ func parseCursor(s string) (c cursor, err error) {
 
 var errCursor = invalid("admin: Page.After is not the Next of a page before")
 
-// collect runs a statement within Config.QueryTimeout.
+// collect runs a statement that reads within Config.QueryTimeout.
 func (a *Admin) collect(ctx context.Context, scan func(drive.Rows) error, statement string, args ...any) error {
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
-	return explain(drive.Collect(ctx, a.db, scan, a.db.Render(statement), args...))
+	return explain(a.db.Walk(ctx, scan, a.db.Render(statement), args...))
 }
 
 // walked runs a statement of a walk: each row is a message, or the place where the next step goes on. After as many messages as are
@@ -198,10 +208,12 @@ func (a *Admin) exec(ctx context.Context, statement string, args ...any) error {
 	return explain(err)
 }
 
-// number runs a statement that returns one.
+// number runs a statement that returns one, and may change something.
 func (a *Admin) number(ctx context.Context, statement string, args ...any) (n int64, err error) {
-	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&n) }, statement, args...)
-	return n, err
+	ctx, cancel := a.bound(ctx)
+	defer cancel()
+	err = drive.Collect(ctx, a.db, func(rows drive.Rows) error { return rows.Scan(&n) }, a.db.Render(statement), args...)
+	return n, explain(err)
 }
 
 func (a *Admin) bound(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -150,6 +153,46 @@ func TestGetAndGroups(t *testing.T) {
 			assert.Equal(t, topic, exact.Topics[i])
 		}
 	})
+}
+
+// TestGroupsAreBounded over all topics and consumers together, so that many of them are grouped as quickly as few.
+func TestGroupsAreBounded(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'topic-' || i % 5, '', 1, 'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, last_error, dead_at) SELECT 'shop/' || i % 5, i, 1, 'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
+	const each, groups = int64(8), int64(100)
+	looked := func(statement string, together int64, args ...any) (n, topics, bounded int64) {
+		var of int64
+		var first, last time.Time
+		err := drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error {
+			var topic, text string
+			var more bool
+			err := rows.Scan(&topic, &text, &of, &first, &last, &more)
+			n += of
+			topics++
+			if more {
+				bounded++
+			}
+			return err
+		}, (*core.DB)(h.db).Render(statement), append(args, each, groups, together)...)
+		require.NoError(t, err)
+		return n, topics, bounded
+	}
+	for _, statement := range []string{sqltext.GroupDead, sqltext.GroupFailing} {
+		for together, want := range map[int64]int64{1000: 40, 20: 20, 1: 5} {
+			n, topics, bounded := looked(statement, together, "", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64))
+			assert.Equal(t, []int64{want, 5, 5}, []int64{n, topics, bounded}, "%d together", together)
+		}
+		n, _, _ := looked(statement, 20, "topic-1", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64))
+		assert.Equal(t, int64(8), n, "one topic alone has all of it")
+	}
+	for _, statement := range []string{sqltext.GroupInboxDead, sqltext.GroupInboxFailing} {
+		for together, want := range map[int64]int64{1000: 40, 20: 20, 1: 5} {
+			n, consumers, bounded := looked(statement, together, "", "", "", "")
+			assert.Equal(t, []int64{want, 5, 5}, []int64{n, consumers, bounded}, "%d together", together)
+		}
+	}
 }
 
 func TestInboxLists(t *testing.T) {

@@ -27,9 +27,9 @@ const (
               AND (i.consumer, i.message_id) > ($8::text, $9::text)
             ORDER BY i.consumer, i.message_id LIMIT $5::bigint` + walkedInbox
 
-	// GroupInboxDead counts dead messages of each consumer by consumer and error.
+	// GroupInboxDead counts dead messages of each consumer by consumer and error, as GroupDead does.
 	//
-	// Arguments: consumer, part of the error text, times, messages of each consumer, groups.
+	// Arguments: consumer, part of the error text, times, messages of each consumer, groups, messages of all together.
 	GroupInboxDead = consumers + inboxDead + nextConsumer + inboxDead + ofConsumer + inboxDead + groupedInbox
 
 	// GroupInboxFailing does the same to failing messages.
@@ -114,16 +114,18 @@ UNION ALL
              WHERE i.consumer > c.consumer AND `
 	ofConsumer = ` ORDER BY i.consumer LIMIT 1)
       FROM consumers c WHERE c.consumer IS NOT NULL AND $1::text = ''
+), bound AS MATERIALIZED (
+    SELECT greatest(1, least($5::bigint, $7::bigint / greatest(1, count(c.consumer)))) AS n FROM consumers c
 ), looked AS MATERIALIZED (
-    SELECT r.* FROM consumers c CROSS JOIN LATERAL (
+    SELECT bound.n AS most, r.* FROM consumers c CROSS JOIN bound CROSS JOIN LATERAL (
            SELECT i.consumer, i.last_error, ` + receivedAt + `, ` + inboxFits + ` AS fits
              FROM {inbox} i
             WHERE i.consumer = c.consumer AND `
 	groupedInbox = `
-            ORDER BY i.consumer DESC, i.received_at DESC, i.message_id DESC LIMIT $5::bigint) r
+            ORDER BY i.consumer DESC, i.received_at DESC, i.message_id DESC LIMIT bound.n) r
      WHERE c.consumer IS NOT NULL
 ), sources AS (
-    SELECT l.consumer, count(*) >= $5::bigint AS more FROM looked l GROUP BY l.consumer
+    SELECT l.consumer, count(*) >= max(l.most) AS more FROM looked l GROUP BY l.consumer
 )
 SELECT l.consumer, coalesce(left(l.last_error, 1024), '') AS error, count(*), min(l.received_at), max(l.received_at), s.more
   FROM looked l JOIN sources s ON s.consumer = l.consumer

@@ -13,6 +13,11 @@ package sqltext
 // message was written (RFC 3339 text, ” = any), id after which the walk goes on, id up to which it
 // looks, how many rows of each topic or lane it looks at, how many of those that fit it returns.
 const (
+	// WalkIndexes has the statements of a transaction go by indexes. Of a table that was never analyzed, or is not as it was, the
+	// planner may think that all of a topic is few rows, and sort them; and to compile a statement takes longer than to run it.
+	WalkIndexes = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
+       set_config('jit', 'off', true)`
+
 	// WalkDead walks dead messages, newest first.
 	WalkDead = walkDead + newestOfTopic + topicsEnd + walkedDown
 
@@ -71,15 +76,15 @@ UNION ALL
 	// Arguments: those of WalkRows; ids.
 	WalkIDs = walkRows + `o.id = ANY ($11::bigint[]) AND o.id > $6::bigint ORDER BY o.id LIMIT $8::bigint) r` + walkedUp
 
-	// GroupDead counts the newest dead messages of each topic by topic and error.
+	// GroupDead counts the newest dead messages of each topic by topic and error. With many topics it looks at fewer of each.
 	//
-	// Arguments: those of WalkDead; the last is how many groups it returns.
-	GroupDead = walkDead + newestOfTopic + topicsEnd + grouped
+	// Arguments: those of WalkDead, of which the last is how many groups it returns; how many messages it looks at of all topics together.
+	GroupDead = topics + isDead + nextTopic + isDead + groupTopic + isDead + ` AND ` + newestOfTopic + groupTopicEnd + grouped
 
 	// GroupFailing does the same to messages that failed and wait.
 	//
 	// Arguments: those of GroupDead.
-	GroupFailing = walkFailing + newestOfTopic + topicsEnd + grouped
+	GroupFailing = topics + isFailing + nextTopic + isFailing + groupTopic + isFailing + ` AND ` + newestOfTopic + groupTopicEnd + grouped
 
 	// OutboxState is the state of a row of the outbox. A discarded row has both times.
 	OutboxState = `CASE WHEN o.published_at IS NOT NULL THEN CASE WHEN o.dead_at IS NULL THEN 'done' ELSE 'discarded' END
@@ -112,14 +117,25 @@ UNION ALL
     UNION ALL
     SELECT (SELECT o.topic FROM {outbox} o
              WHERE o.topic > t.topic AND `
-	ofTopic = ` ORDER BY o.topic LIMIT 1)
+	topicsFound = ` ORDER BY o.topic LIMIT 1)
       FROM topics t WHERE t.topic IS NOT NULL AND $1::text = ''
-), looked AS MATERIALIZED (
+)`
+	ofTopic = topicsFound + `, looked AS MATERIALIZED (
     SELECT t.topic AS source, r.*
       FROM topics t CROSS JOIN LATERAL (
            SELECT ` + looked + ` AS fits FROM {outbox} o
             WHERE `
 	topicsEnd = ` LIMIT $8::bigint) r
+     WHERE t.topic IS NOT NULL`
+
+	groupTopic = topicsFound + `, bound AS MATERIALIZED (
+    SELECT greatest(1, least($8::bigint, $10::bigint / greatest(1, count(t.topic)))) AS n FROM topics t
+), looked AS MATERIALIZED (
+    SELECT t.topic AS source, bound.n AS most, r.*
+      FROM topics t CROSS JOIN bound CROSS JOIN LATERAL (
+           SELECT ` + looked + ` AS fits FROM {outbox} o
+            WHERE `
+	groupTopicEnd = ` LIMIT bound.n) r
      WHERE t.topic IS NOT NULL`
 
 	walkRows = `WITH looked AS MATERIALIZED (
@@ -149,7 +165,7 @@ UNION ALL
 
 	grouped = `
 ), sources AS (
-    SELECT l.source, count(*) >= $8::bigint AS more FROM looked l GROUP BY l.source
+    SELECT l.source, count(*) >= max(l.most) AS more FROM looked l GROUP BY l.source
 )
 SELECT l.source, coalesce(left(l.last_error, 1024), '') AS error, count(*), min(l.created_at), max(l.created_at), s.more
   FROM looked l JOIN sources s ON s.source = l.source

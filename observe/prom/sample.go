@@ -36,7 +36,7 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 	for _, cells := range parts {
 		*cells = map[cell]counted{}
 	}
-	err := drive.Collect(ctx, db, func(rows drive.Rows) error {
+	err := db.Walk(ctx, func(rows drive.Rows) error {
 		var part string
 		var at cell
 		var c counted
