@@ -1,8 +1,11 @@
 package main
 
 import (
+	"io"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
 )
@@ -10,9 +13,20 @@ import (
 func TestMain(m *testing.M) { demotest.Main(m, main) }
 
 func TestBadDayAddsUp(t *testing.T) {
-	code, output := demotest.Run(t, "-orders", "300", "-for", "3s", "-outage", "1s", "-log", "-observe")
+	var page string
+	code, output := demotest.Watch(t, func(line string) {
+		if _, said, ok := strings.Cut(line, "** The page is "); ok {
+			page, _, _ = strings.Cut(said, " ")
+			if got := look(t, page); !strings.Contains(got, "Read only") || !strings.Contains(got, ">running<") {
+				t.Errorf("the page is %s", got)
+			}
+		}
+	}, "-orders", "300", "-for", "3s", "-outage", "1s", "-log", "-observe")
 	if code != 0 {
 		t.Fatalf("exit code %d", code)
+	}
+	if page == "" {
+		t.Error("it does not say where the page is")
 	}
 	for _, line := range []string{
 		"BROKER IS GONE", "IS KILLED", "takes its place", "It adds up.",
@@ -22,6 +36,23 @@ func TestBadDayAddsUp(t *testing.T) {
 			t.Errorf("the output lacks %q", line)
 		}
 	}
+}
+
+func look(t *testing.T, url string) string {
+	t.Helper()
+	client := &http.Client{Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get(url)
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(body)
 }
 
 func TestBrokenResultIsNoticed(t *testing.T) {

@@ -135,6 +135,8 @@ func (d *day) live(ctx context.Context, e Example, o options, orders []Copy) (er
 	shown.Go(func() { d.progress(showing, len(orders)) })
 	if d.watch != nil {
 		shown.Go(func() { d.watch.scrape(showing) })
+		shown.Go(func() { d.watch.page.serve(showing) })
+		d.screen.say("The page is %s until the day is over", d.watch.page.url())
 	}
 	defer shown.Wait()
 	defer hide()

@@ -53,7 +53,7 @@ func Main(e Example) {
 	flags.BoolVar(&o.calm, "calm", false, "a good day: no outage, nobody is killed")
 	flags.StringVar(&o.spoil, "spoil", "", "falsify what is counted, to see it noticed: drop, double or reverse events")
 	flags.BoolVar(&o.log, "log", false, "show the log")
-	flags.BoolVar(&o.watch, "observe", false, "show metrics of the day, and one trace")
+	flags.BoolVar(&o.watch, "observe", false, "show metrics of the day, one trace, and the page while it lasts")
 	if err := flags.Parse(os.Args[1:]); err != nil || flags.NArg() > 0 || o.orders < 1 {
 		if err == nil {
 			flags.Usage()

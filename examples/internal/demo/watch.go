@@ -21,8 +21,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
-// watch is what monitoring makes of the day: the metrics of the service, and its traces.
+// watch is what monitoring makes of the day: the metrics of the service, its traces, and the page.
 type watch struct {
+	page     *page
 	registry *prometheus.Registry
 	counts   *prom.Observer
 	traces   *otel.Observer
@@ -47,6 +48,9 @@ func newWatch(db *outbox.DB) (*watch, error) {
 		return nil, err
 	}
 	w.registry.MustRegister(w.counts, waiting)
+	if w.page, err = newPage(db); err != nil {
+		return nil, err
+	}
 	return w, nil
 }
 

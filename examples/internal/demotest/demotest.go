@@ -2,9 +2,11 @@
 package demotest
 
 import (
+	"bufio"
 	"errors"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 )
 
@@ -22,17 +24,39 @@ func Main(m *testing.M, main func()) {
 // Run runs the demo, logs what it prints, and returns that and the exit code.
 func Run(t *testing.T, args ...string) (code int, output string) {
 	t.Helper()
+	return Watch(t, func(string) {}, args...)
+}
+
+// Watch is Run with a function that gets each line while the demo runs.
+func Watch(t *testing.T, see func(line string), args ...string) (code int, output string) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), self, args...)
 	cmd.Env = append(os.Environ(), mainEnv+"=1")
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return cmd.ProcessState.ExitCode(), string(out)
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for lines := bufio.NewReader(pipe); ; {
+		line, err := lines.ReadString('\n')
+		out.WriteString(line)
+		if err != nil {
+			break
+		}
+		see(line)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	t.Log(out.String())
+	return cmd.ProcessState.ExitCode(), out.String()
 }
