@@ -140,8 +140,8 @@ func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, er
 			if at.Before(k.first) {
 				k.first = at
 			}
-			if _, twice := k.id[digestOf(uuid)]; !twice { // written twice under one UUID, it is one message
-				k.id[digestOf(uuid)] = id
+			if d := digestOf(uuid); k.id[d] == 0 { // written twice under one UUID, it is one message
+				k.id[d] = id
 			}
 			d.result.Compared++
 			n++

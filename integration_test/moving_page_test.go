@@ -106,10 +106,14 @@ func TestMovingPage(t *testing.T) {
 	// Ours is stopped when it has sent some.
 	sent := newFakeBroker()
 	enough, some := context.WithCancel(t.Context())
+	ended := make(chan struct{})
 	var count atomic.Int64
 	sent.answers(func(string, *message.Message) error {
-		if count.Add(1) == all/2 {
+		switch count.Add(1) {
+		case all / 2:
 			some()
+		case all:
+			close(ended)
 		}
 		return nil
 	})
@@ -123,11 +127,13 @@ func TestMovingPage(t *testing.T) {
 	assert.Contains(t, s.said, "Moved ")
 	s.does(back[2])
 	assert.Equal(t, "0", s.said)
-	sent.answers(nil)
-	old.run(t, sent)
-	for n := ours; n < all; n = len(sent.all()) {
-		eventually(t, func() bool { return len(sent.all()) > n }, "Watermill's forwarder sends the rest; %d are sent", n)
+	stop := old.run(t, sent)
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatalf("Watermill's forwarder does not send the rest: %d are sent", count.Load())
 	}
+	stop()
 
 	seen := map[string]bool{}
 	order := map[string][]int{}

@@ -54,6 +54,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at, dead_at) VALUES ('discarded', 'orders', '', now(), now())`)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload) VALUES ('pending', 'orders', '')`)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) SELECT uuid, topic, payload, created_at, published_at FROM outbox WHERE uuid = 'u7'`) // a copy, which the broker swallowed
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('other', 'invoices', '', now())`)
 	begun := time.Now()
 	log := &memoryLog{}
 	lost := []string{"u5", "u6", "u100000", "u119999"}
@@ -64,25 +65,30 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 		}
 	}
 	a := newAdmin(t, h)
-	var progress []int64
-	act := admin.Act{Filter: admin.Filter{Topic: "orders"}, Reason: "a power cut", DryRun: true, Progress: func(_ context.Context, r admin.Result) { progress = append(progress, r.Compared) }}
+	act := admin.Act{Filter: admin.Filter{IDs: []string{"5", "6", "8", "100000", itoa(rows + 4)}}, Reason: "a power cut", DryRun: true}
 	r, err := a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
-	assert.Equal(t, admin.Result{Matched: admin.Count{N: 4}, Compared: rows + 1}, r)
-	assert.Equal(t, 2, log.reads, "the memory is bounded, so the log is read in parts")
-	require.Len(t, progress, 2)
-	assert.Less(t, progress[0], progress[1])
+	assert.Equal(t, admin.Result{Matched: admin.Count{N: 4}, Compared: 5}, r)
+	assert.Equal(t, 2, log.reads, "each topic is compared with its own log")
 	assert.Equal(t, 0, h.count(t, "SELECT count(*) FROM outbox WHERE due_at IS NOT NULL"))
 
-	act.DryRun, act.Limit = false, 1
+	act.Filter.IDs, act.DryRun, act.Limit = act.Filter.IDs[:4], false, 1
 	r, err = a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, int64(1), r.Touched)
 	assert.Equal(t, []string{"u5"}, column[string](t, h, "SELECT uuid FROM outbox WHERE due_at IS NOT NULL"))
-	act.Limit = 0
+
+	var progress []int64
+	log.reads = 0
+	act = admin.Act{Filter: admin.Filter{Topic: "orders"}, Reason: "a power cut", Progress: func(_ context.Context, r admin.Result) { progress = append(progress, r.Compared) }}
 	r, err = a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, int64(3), r.Touched)
+	assert.Equal(t, int64(rows), r.Compared, "with a copy, and without what waits again")
+	assert.Equal(t, 2, log.reads, "the memory is bounded, so the log is read in parts")
+	progress = slices.Compact(progress) // what was done and what was compared are both said
+	require.Len(t, progress, 2)
+	assert.Less(t, progress[0], progress[1])
 	assert.Equal(t, lost, column[string](t, h, "SELECT uuid FROM outbox WHERE due_at IS NOT NULL AND published_at IS NULL AND attempts = 1 AND metadata->>'outbox_generation' = '1' ORDER BY id"))
 	entries, _, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
