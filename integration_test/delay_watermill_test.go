@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/components/requeuer"
@@ -96,56 +97,80 @@ func TestCopiedMetadataDelaysOnce(t *testing.T) {
 	}
 }
 
-// TestWatermillsRequeuer: a message that fails goes through the outbox, delayed, back to its topic, and is handled once.
+// TestWatermillsRequeuer: a message of JetStream that fails twice goes through the outbox, delayed, back to its topic each time under
+// its UUID, which JetStream takes for no copy, and is handled once.
 func TestWatermillsRequeuer(t *testing.T) {
 	t.Parallel()
+	url := natsServer(t).URL()
+	broker := func(t *testing.T) message.Subscriber {
+		sub, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{URL: url, Unmarshaler: &wmnats.NATSMarshaler{}}, nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, sub.Close()) })
+		return sub
+	}
+	t.Run("it reads the outbox", func(t *testing.T) {
+		t.Parallel()
+		requeues(t, url, broker(t), func(h handle) message.Subscriber {
+			sub, err := forwarder.NewSubscriber(h.db, forwarder.SubscriberConfig{PollInterval: 50 * time.Millisecond}, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, sub.Close()) })
+			return sub
+		})
+	})
+	t.Run("it reads the broker", func(t *testing.T) {
+		t.Parallel()
+		requeues(t, url, broker(t), func(h handle) message.Subscriber {
+			f, err := forwarder.New(h.db, natsPublisher(t, url), quickConfig(), nil)
+			require.NoError(t, err)
+			runInBackground(t, f)
+			return broker(t)
+		})
+	})
+}
+
+func requeues(t *testing.T, url string, orders message.Subscriber, aside func(h handle) message.Subscriber) {
+	t.Helper()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
-	broker := gochannel.NewGoChannel(gochannel.Config{}, nil)
-	t.Cleanup(func() { _ = broker.Close() })
-
-	aside, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	_, _, prefix := natsStream(t, url, nil)
+	pub := natsPublisher(t, url)
+	putAside, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
-	poison, err := wmiddleware.PoisonQueue(aside, "requeue")
+	poison, err := wmiddleware.PoisonQueue(putAside, prefix+"requeue")
 	require.NoError(t, err)
-	delayOnError := wmiddleware.DelayOnError{InitialInterval: 1100 * time.Millisecond, MaxInterval: time.Hour, Multiplier: 2}
-	sub, err := forwarder.NewSubscriber(h.db, forwarder.SubscriberConfig{PollInterval: 50 * time.Millisecond}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, sub.Close()) })
-
-	var calls atomic.Int32
+	delayOnError := wmiddleware.DelayOnError{InitialInterval: 1100 * time.Millisecond, MaxInterval: time.Hour, Multiplier: 1}
+	var retries []string
 	router := startRouter(t, func(r *message.Router) {
 		_, err := requeuer.NewRequeuer(requeuer.Config{
-			Subscriber: sub, SubscribeTopic: "requeue", Publisher: broker, Router: r,
+			Subscriber: aside(h), SubscribeTopic: prefix + "requeue", Publisher: pub, Router: r,
 			GeneratePublishTopic: func(params requeuer.GeneratePublishTopicParams) (string, error) {
 				return params.Message.Metadata.Get(wmiddleware.PoisonedTopicKey), nil
 			},
 		}, watermill.NopLogger{})
 		require.NoError(t, err)
-		handler := r.AddConsumerHandler("h", "orders", broker, func(msg *message.Message) error {
+		handler := r.AddConsumerHandler("h", prefix+"orders", orders, func(msg *message.Message) error {
 			if err := write(h, msg); err != nil {
 				return err
 			}
-			if calls.Add(1) < 2 {
+			if retries = append(retries, msg.Metadata.Get(requeuer.RetriesKey)); len(retries) < 3 {
 				return errHandler
 			}
-			assert.Equal(t, "1", msg.Metadata.Get(requeuer.RetriesKey))
 			return nil
 		})
 		handler.AddMiddleware(poison, delayOnError.Middleware)
 		handler.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)...)
 	})
 	msg := newMessage("{}")
-	require.NoError(t, broker.Publish("orders", msg))
+	require.NoError(t, pub.Publish(prefix+"orders", msg))
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID) == 1
 	}, "it is handled after all")
 	require.NoError(t, router.Close())
-	assert.EqualValues(t, 2, calls.Load())
+	assert.Equal(t, []string{"", "1", "2"}, retries)
 	assert.Equal(t, 1, effects(t, h, msg))
 	// Watermill cuts the time to seconds, so on a busy machine it may have passed at once.
-	assert.Equal(t, 1, h.count(t, `select count(*) from outbox where topic = 'requeue'
-		and published_at >= greatest(due_at, (metadata->>'_watermill_delayed_until')::timestamptz)`), "the outbox delayed it")
+	assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = $1
+		and published_at >= greatest(due_at, (metadata->>'_watermill_delayed_until')::timestamptz)`, prefix+"requeue"), "the outbox delayed it")
 }
 
 // TestRetryInsideOfPoisonQueue: the middleware that was added first is outermost, so a message is put aside when its retries are
