@@ -40,7 +40,7 @@ type engine struct {
 	sql      statements
 	values   context.Context // of the calls' contexts
 
-	mu         sync.Mutex
+	mu         sync.Locker
 	board      *board.Board
 	window     *window.Window
 	lanes      map[int16]owned
@@ -113,6 +113,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		owner:   uuid.NewString(),
 		values:  context.WithoutCancel(base),
 
+		mu:        &sync.Mutex{},
 		board:     board.New(boardConfig(cfg)),
 		window:    window.New(),
 		lanes:     map[int16]owned{},

@@ -53,19 +53,21 @@ func (r *reader) loadHeads(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.step(func(now time.Time) {
-		for n, l := range r.loading {
-			l.heads = append(l.heads, pages[n]...)
-			if len(pages[n]) == limit || e.lanes[n] != (owned{l.term.Epoch, taken}) {
-				continue
-			}
-			delete(r.loading, n)
-			e.lanes[n] = owned{l.term.Epoch, reading}
-			e.board.LaneTaken(now, l.term, l.heads)
-			e.window.Take(n, l.term.Epoch)
-			r.more = true
+	for n, l := range r.loading {
+		if l.heads = append(l.heads, pages[n]...); len(pages[n]) == limit {
+			continue
 		}
-	})
+		delete(r.loading, n)
+		lane := board.NewTaken(time.Now(), l.term, l.heads) // others need not wait for that
+		e.step(func(now time.Time) {
+			if e.lanes[n] == (owned{l.term.Epoch, taken}) {
+				e.lanes[n] = owned{l.term.Epoch, reading}
+				e.board.LaneTaken(now, lane)
+				e.window.Take(n, l.term.Epoch)
+				r.more = true
+			}
+		})
+	}
 	return nil
 }
 

@@ -17,7 +17,7 @@ func BenchmarkMessage(b *testing.B) {
 			bd := board.New(board.Config{Concurrency: 64, Rows: 8192})
 			now := time.Unix(1e9, 0)
 			for lane := range int16(board.Lanes) {
-				bd.LaneTaken(now, board.Term{Lane: lane, Epoch: 1}, nil)
+				bd.LaneTaken(now, board.NewTaken(now, board.Term{Lane: lane, Epoch: 1}, nil))
 			}
 			terms := make([]board.TermRead, board.Lanes)
 			keys := make([]string, batch)

@@ -85,7 +85,7 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 	})
 	now := time.Unix(1e9, 0)
 	for lane := range int16(lanes) {
-		b.LaneTaken(now, board.Term{Lane: lane, Epoch: 1}, nil)
+		b.LaneTaken(now, board.NewTaken(now, board.Term{Lane: lane, Epoch: 1}, nil))
 	}
 	row := func(id int64) *board.Row {
 		r := &board.Row{
@@ -218,7 +218,7 @@ func unparkAll(t *testing.T, key string, s *steps) {
 	})
 	now := time.Unix(1e9, 0)
 	term := board.Term{Epoch: 1}
-	b.LaneTaken(now, term, nil)
+	b.LaneTaken(now, board.NewTaken(now, term, nil))
 	row := func(id int64) *board.Row { return &board.Row{ID: id, Term: term, Topic: "down", Key: key} }
 	read := func(ids []int64) {
 		var a board.Asks

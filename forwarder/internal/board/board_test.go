@@ -65,7 +65,7 @@ func newDesk(t testing.TB, cfg board.Config, lanes ...int16) *desk {
 func (d *desk) take(lane int16) {
 	t := board.Term{Lane: lane, Epoch: d.terms[lane].Epoch + 1}
 	d.terms[lane], d.marks[lane] = t, 0
-	d.b.LaneTaken(d.now, t, d.heads(lane))
+	d.b.LaneTaken(d.now, board.NewTaken(d.now, t, d.heads(lane)))
 	d.after()
 }
 

@@ -80,9 +80,9 @@
 // for a key, when that is free and has used up its own. Reading past a long backlog that goes to the shadow costs as much
 // as any reading, once. It is not slowed down, because messages of other topics lie behind it in the same lane.
 //
-// No event walks more than a few hundred keys or rows, but for those that get rows as an argument (RowsRead, Settled,
-// LaneTaken), HeadsSeen and Firsts, which walk the heads and the waiting keys of a lane, and what forgets a lane, which walks
-// its rows in memory.
+// No event walks more than a few hundred keys or rows, but for those that get rows as an argument (RowsRead, Settled), HeadsSeen
+// and Firsts, which walk the heads and the waiting keys of a lane, and what forgets a lane, which walks its rows in memory. The
+// heads of a lane that was taken, which may be a great many, are sorted out without the board (NewTaken).
 //
 // # Files
 //

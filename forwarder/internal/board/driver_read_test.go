@@ -109,7 +109,7 @@ func (f *forwarder) laneTaken(t board.Term, heads []board.Head) {
 	}
 	f.logf("starts lane %d, epoch %d, heads %v", t.Lane, t.Epoch, heads)
 	f.window.Take(t.Lane, t.Epoch)
-	f.board.LaneTaken(f.m.db.now, t, heads)
+	f.board.LaneTaken(f.m.db.now, board.NewTaken(f.m.db.now, t, heads))
 	f.more = true
 	f.take()
 }

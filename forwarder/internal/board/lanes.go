@@ -22,6 +22,7 @@ type lane struct {
 	rows      int // in memory and not under way
 	bytes     int64
 	underWay  int // calls, but for hung ones
+	loose     int // heads without a key
 	unsettled int
 
 	dueAgain int  // how many rows the last read of what fell due may return again
@@ -58,21 +59,17 @@ func (b *Board) inTurn(yield func(*lane) bool) {
 	}
 }
 
-// LaneTaken starts a term, with all the heads of its lane, loaded after the lane was taken and before its first read. Not
-// to be called during a read.
-func (b *Board) LaneTaken(now time.Time, t Term, heads []Head) {
+// Taken is a lane that was taken, with all its heads: loaded after the lane was taken and before its first read. It is made
+// without a board, which is not to wait for a great many heads.
+type Taken struct{ lane *lane }
+
+// NewTaken makes a lane of its heads, which all have keys.
+func NewTaken(now time.Time, t Term, heads []Head) Taken {
+	b := New(Config{})
 	b.now = now
-	if old := b.lanes[t.Lane]; old != nil {
-		b.LanesLost(old.term)
-	}
 	l := &lane{
 		term: t, keys: map[string]*key{}, known: map[int64]*Row{}, parked: map[int64]*key{}, blocks: map[int64]int{},
 		heads: make(map[int64]*head, len(heads)),
-	}
-	b.lanes[t.Lane] = l
-	if b.stopped {
-		b.handBack(l)
-		return
 	}
 	for _, h := range heads {
 		due := now.Add(h.Wait)
@@ -81,6 +78,22 @@ func (b *Board) LaneTaken(now time.Time, t Term, heads []Head) {
 		}
 		b.addHead(l, h.Key, h.ID, h.Topic, due)
 	}
+	return Taken{l}
+}
+
+// LaneTaken starts a term. Not to be called during a read.
+func (b *Board) LaneTaken(now time.Time, taken Taken) {
+	b.now = now
+	l := taken.lane
+	if old := b.lanes[l.term.Lane]; old != nil {
+		b.LanesLost(old.term)
+	}
+	b.lanes[l.term.Lane] = l
+	if b.stopped {
+		b.handBack(l)
+		return
+	}
+	b.retryMoved = true
 	b.effects.Read = true
 }
 
@@ -162,11 +175,8 @@ func (b *Board) forgetLane(l *lane) {
 	b.rows -= rows
 	b.bytes -= bytes
 	b.parked -= len(l.parked)
-	for _, h := range l.heads {
-		if h.key == nil {
-			b.loose--
-		}
-	}
+	b.loose -= l.loose
+	l.loose = 0
 	l.keys, l.known, l.parked, l.blocks, l.heads, l.retries = nil, nil, nil, nil, nil, nil
 	l.unparking, l.shadow = list[key, *key]{}, nil
 	b.retryMoved = true

@@ -41,6 +41,7 @@ func (b *Board) newHead(l *lane, name string, id int64, topic string) *head {
 		l.heads[id] = h
 		if name == "" {
 			b.loose++
+			l.loose++
 		} else {
 			h.key = l.keyOf(name)
 			h.key.heads.insert(id)
@@ -58,6 +59,7 @@ func (b *Board) removeHead(l *lane, h *head) {
 	delete(l.heads, h.id)
 	if h.key == nil {
 		b.loose--
+		l.loose--
 		return
 	}
 	k := h.key

@@ -1,0 +1,208 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// heldLock is an engine's lock that notes for how long it was held at most: in processor time, as on a busy machine who has it
+// may have to wait.
+type heldLock struct {
+	sync.Mutex
+	begun, longest time.Duration
+	where          string
+}
+
+func (l *heldLock) Lock() {
+	l.Mutex.Lock()
+	runtime.LockOSThread()
+	l.begun = threadTime()
+}
+
+func (l *heldLock) Unlock() {
+	if took := threadTime() - l.begun; took > l.longest {
+		l.longest = took
+		if _, file, line, ok := runtime.Caller(2); ok {
+			l.where = fmt.Sprintf("%s:%d", file[strings.LastIndexByte(file, '/')+1:], line)
+		}
+	}
+	runtime.UnlockOSThread()
+	l.Mutex.Unlock()
+}
+
+// threadTime is how long the calling thread has run; Getrusage counts in ticks.
+func threadTime() time.Duration {
+	const clockThreadCPUTime = 3
+	var at syscall.Timespec
+	if _, _, err := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockThreadCPUTime, uintptr(unsafe.Pointer(&at)), 0); err != 0 {
+		panic(err)
+	}
+	return time.Duration(at.Nano())
+}
+
+// madeUp is a database of messages, numbered from 1 on and each in the lane of its number. The first so many hold their keys, the
+// next so many have to wait behind one of these, and the others are free to go.
+type madeUp struct{ held, behind, free int64 }
+
+func (madeUp) Exec(context.Context, string, ...any) (int64, error) { return 0, nil }
+
+func (m madeUp) Query(_ context.Context, query string, args ...any) (drive.Rows, error) {
+	if strings.Contains(query, "AS w(lane, cursor)") {
+		return m.heads(args[0].([]int64), args[1].([]int64), args[2].(int64)), nil
+	}
+	return m.ready(args[7].([]int64), args[8].([]int64), args[11].(int64)), nil
+}
+
+func (m madeUp) heads(lanes, cursors []int64, limit int64) *madeUpRows {
+	var rows madeUpRows
+	for i, lane := range lanes {
+		for id, n := after(cursors[i], lane), limit; id <= m.held && n > 0; id, n = id+board.Lanes, n-1 {
+			rows = append(rows, []any{int16(lane), id, m.key(id), "orders", 1, 3600.0, false})
+		}
+	}
+	return &rows
+}
+
+func (m madeUp) ready(marks, limits []int64, stretch int64) *madeUpRows {
+	rows := madeUpRows{{int16(sqltext.FromHeader), m.all(), "10:10:", "a life", "10 -1 0 -1", []byte(nil), []byte(nil), time.Now(), 0}}
+	for lane := range int64(board.Lanes) {
+		id := after(max(marks[lane], m.held), lane)
+		for n := limits[lane]; id <= min(m.all(), marks[lane]+stretch) && n > 0; id, n = id+board.Lanes, n-1 {
+			rows = append(rows, []any{sqltext.FromReady + int16(lane), id, "uuid", "orders", m.key(id), []byte("{}"), []byte("{}"), time.Now(), 0})
+		}
+	}
+	return &rows
+}
+
+func (m madeUp) all() int64 { return m.held + m.behind + m.free }
+
+func (m madeUp) key(id int64) string {
+	if id > m.held && id <= m.held+m.behind {
+		id -= m.held
+	}
+	return fmt.Sprint("key-", id)
+}
+
+// after returns the first number of a lane that is above an id.
+func after(id, lane int64) int64 {
+	if next := id - id%board.Lanes + lane; next > id {
+		return next
+	}
+	return id - id%board.Lanes + lane + board.Lanes
+}
+
+// madeUpRows are rows that are left.
+type madeUpRows [][]any
+
+func (r *madeUpRows) Next() bool { return len(*r) > 0 }
+
+func (r *madeUpRows) Scan(dest ...any) error {
+	for i, v := range (*r)[0] {
+		reflect.ValueOf(dest[i]).Elem().Set(reflect.ValueOf(v))
+	}
+	*r = (*r)[1:]
+	return nil
+}
+
+func (*madeUpRows) Err() error   { return nil }
+func (*madeUpRows) Close() error { return nil }
+
+// TestLongestStep drains while a great many keys are held and messages behind them are parked; with OUTBOX_LONG a million. No step keeps
+// the engine's lock for long: neither one that loads the held keys, nor one that forgets them.
+func TestLongestStep(t *testing.T) {
+	m := madeUp{held: 100_000, behind: 20_000, free: 10_000}
+	if os.Getenv("OUTBOX_LONG") != "" {
+		m = madeUp{held: 1_000_000, behind: 1_000_000, free: 100_000}
+	}
+	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent atomic.Int64
+	e, err := newEngine(t.Context(), db, Config{}, func(*callContext, core.Delivery, *message.Message) error { sent.Add(1); return nil }, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := &heldLock{}
+	e.mu = lock
+	e.leaseUntil = time.Now().Add(time.Hour)
+	r := &reader{e: e, q: m, loading: map[int16]*loading{}}
+	one := control()
+	limit := max(10*time.Millisecond, 10*one)
+	t.Logf("control: %s", one)
+	longest := func(what string) {
+		t.Logf("%s: %s at %s", what, lock.longest.Round(time.Microsecond), lock.where)
+		if lock.longest > limit {
+			t.Errorf("%s: the lock was held for %s at %s, no step may take more than %s", what, lock.longest, lock.where, limit)
+		}
+		lock.longest = 0
+	}
+	for lane := range int16(board.Lanes) {
+		e.lanes[lane] = owned{1, taken}
+	}
+	for done := false; !done; done = len(r.loading) == 0 {
+		if err := r.loadHeads(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	longest("loading held keys")
+	for sent.Load() < m.free {
+		if err := r.once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		e.publishing.Wait()
+		for {
+			var rows []*board.Row
+			e.step(func(time.Time) { rows, _ = e.board.Results(maxSettle) })
+			if len(rows) == 0 {
+				break
+			}
+			e.settled(rows, nil)
+		}
+	}
+	longest("draining")
+	e.step(func(time.Time) { e.newLife() })
+	longest("forgetting all of it")
+}
+
+// control is how long it takes to fill a map with as many rows as one read may bring, and to empty it: on this machine, in this run.
+func control() time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const times, rows = 20, int64(8192)
+	begun := threadTime()
+	for range times {
+		m := map[int64]*board.Row{}
+		for id := range rows {
+			m[id] = &board.Row{ID: id}
+		}
+		for id := range rows {
+			delete(m, id)
+		}
+	}
+	return (threadTime() - begun) / times
+}
