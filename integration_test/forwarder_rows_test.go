@@ -86,7 +86,7 @@ func TestManyLockedRows(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "select from outbox for update")
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout, cfg.ReadAhead, cfg.LeaseTTL = 2*time.Second, 20000, time.Minute
+	cfg.QueryTimeout, cfg.ReadAhead, cfg.LeaseTTL = 5*time.Second, 20000, time.Minute // the start must keep to the first as well, on a busy machine
 	w := startForwarder(t, h, cfg)
 	w.wait(t, "all are published", func() bool { return len(w.all()) >= 10000 })
 	w.publish(t, "orders", "", "free")
@@ -109,7 +109,7 @@ func TestStopWithALockedRow(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "select from outbox where id = 4711 for update")
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout, cfg.ReadAhead, cfg.Concurrency, cfg.LeaseTTL = 2*time.Second, 10000, 5000, time.Minute
+	cfg.QueryTimeout, cfg.ReadAhead, cfg.Concurrency, cfg.LeaseTTL = 5*time.Second, 10000, 5000, time.Minute
 	goOn := make(chan struct{})
 	broker, log := newFakeBroker(), newLogCapture(t)
 	broker.answers(func(string, *message.Message) error { <-goOn; return nil })
