@@ -83,7 +83,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return explain(topic, p.inner.Publish(topic, msgs...))
 }
 
-// explain says which topic failed, and the cure where nats.go does not. It also keeps the stack of watermill-nats's errors out
+// explain says which topic failed, and the cause or the cure where nats.go does not. It also keeps the stack of watermill-nats's errors out
 // of logs that print them with %+v, such as slog's text handler.
 func explain(topic string, err error) error {
 	switch {
@@ -91,6 +91,8 @@ func explain(topic string, err error) error {
 		return nil
 	case isAny(err, noStream):
 		return fmt.Errorf("nats: no JetStream stream answers for topic %q: create a stream with this subject, or see whether JetStream runs: %w", topic, err)
+	case isAny(err, noConnection):
+		return fmt.Errorf("nats: publish to %q: not connected to NATS, trying to reconnect: %w", topic, err)
 	default:
 		return fmt.Errorf("nats: publish to %q: %w", topic, err)
 	}

@@ -56,6 +56,9 @@ func TestPublisherStartsBeforeTheServer(t *testing.T) {
 	if err == nil || pub.Classify(err) != unavailable {
 		t.Errorf("without a server: %v, verdict %v, want unavailable", err, pub.Classify(err))
 	}
+	if err != nil && !strings.Contains(err.Error(), "not connected") {
+		t.Errorf("without a server: %v, which does not say so", err)
+	}
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
@@ -124,6 +127,8 @@ func TestPublishErrorsNameTopicAndCure(t *testing.T) {
 	}{
 		"no stream":             {natsgo.ErrNoStreamResponse, "create a stream with this subject"},
 		"no JetStream":          {natsgo.ErrNoResponders, "see whether JetStream runs"},
+		"the connection lost":   {natsgo.ErrReconnectBufExceeded, "not connected"},
+		"none yet":              {natsgo.ErrHeadersNotSupported, "not connected"},
 		"nothing to be said of": {natsgo.ErrTimeout, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
