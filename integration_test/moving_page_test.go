@@ -166,6 +166,9 @@ func TestMovingPageAfterARestore(t *testing.T) {
 	assert.Equal(t, 1, r.code)
 	assert.Contains(t, r.err, "After a restore")
 	s.does(movingPage(t)["After a restore"]...)
+	r = ctl{t: t, url: h.url}.run("import", "watermill-sql", "--dry-run", "--key", "metadata:custmer_id")
+	assert.Contains(t, r.err, "without a key, and so without order: 4 messages; see --key", "a name that is misspelt")
+	assert.Empty(t, ctl{t: t, url: h.url}.run("import", "watermill-sql", "--dry-run", "--key", "topic").err)
 	s.does("outboxctl import watermill-sql --yes")
 	var pending []string
 	for _, msg := range msgs[2:] {

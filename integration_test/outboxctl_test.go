@@ -31,8 +31,12 @@ func TestOutboxctlScreens(t *testing.T) {
 			messages show 3 --payload
 			messages show 3 --payload -o json
 			messages show 4711
+			messages show
 			errors
+			errors --topic letters
+			errors --consumer shop/book
 			errors --state dead --in queue -o json
+			errors --in inbux
 			errors --in inbox
 			keys blocked
 			80: keys blocked --limit 1
@@ -49,7 +53,7 @@ func TestOutboxctlScreens(t *testing.T) {
 			messages requeue 3
 			messages requeue 3 --dry-run
 			messages requeue 3 --yes --reason 'the topic is there now'
-			messages requeue 3 --yes
+			messages requeue 3 4711 --yes
 			messages requeue --group 78aac82c9ca5d449 --yes -o json
 			messages requeue --state ready --all --dry-run
 			messages discard --topic orders --yes
@@ -64,6 +68,9 @@ func TestOutboxctlScreens(t *testing.T) {
 			topics pause bookings
 			topics pause bookings --yes --reason 'they asked us to'
 			topics resume bookings --yes -o json
+			topics resume bookings --yes
+			topics pause bukings --dry-run
+			topics pause
 			inbox requeue --all --yes
 			inbox discard shop/book:m2 --state failing --yes --reason 'never came'
 			queue requeue mail:q2 --yes

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -122,6 +123,9 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 	}
 	answer.Result = tried
 	if f.dryRun || tried.Matched.N == 0 {
+		if tried.Matched.N == 0 {
+			a.otherStates(ctx, ad, v, act.Filter)
+		}
 		return a.show(answer, func() error {
 			return a.say("%s would change %s of the %s (%s).", title(v.name), countMessages(tried.Matched), n.in, describe(act.Filter))
 		})
@@ -149,6 +153,29 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 		return a.say("%s %s; entry %d of the audit log.%s", v.done, countMessages(admin.Count{N: result.Touched}), result.AuditID, skipped)
 	})
 	return errors.Join(err, said)
+}
+
+// otherStates says of messages that were named, and that an act passes by, in what state they are.
+func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.Filter) {
+	const most = 5
+	states, also := f.States, ""
+	if len(states) == 0 {
+		states = v.states[:1]
+		if more := v.states[1:]; len(more) > 0 {
+			also = ", and with --state for " + list(more)
+		}
+	}
+	for _, id := range f.IDs[:min(len(f.IDs), most)] {
+		m, err := ad.Get(ctx, f.In, id)
+		switch {
+		case errors.Is(err, admin.ErrUnknown):
+			a.note("there is no message %s in the %s", id, f.In)
+		case err != nil:
+			return // it is a hint, and the act has its answer
+		case !slices.Contains(states, m.State):
+			a.note("message %s is %s: %s is for %s%s", id, m.State, v.name, list(states), also)
+		}
+	}
 }
 
 // wrongAct tells errors that the arguments cause, in the words of the flags.

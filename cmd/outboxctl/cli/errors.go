@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"cmp"
+	"context"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -10,27 +13,34 @@ import (
 
 func (a *app) errors() *cobra.Command {
 	var f filterFlags
-	in := admin.Outbox
+	var in string
 	cmd := &cobra.Command{
 		Use: "errors", Short: "Group dead and failing messages by their error",
-		Long: `Group dead and failing messages by their error, the largest group first: errors that differ in numbers, ids and quoted text alone
-are one. It looks at the newest 10,000 messages of each topic and state; a plus says that there may be more of a group.
+		Long: `Group dead and failing messages of the outbox, the inbox and the queue by their error, the largest group first: errors that
+differ in numbers, ids and quoted text alone are one. It looks at the newest 10,000 messages of each topic and state; a plus says that
+there may be more of a group.
 
-To act on a whole group: outboxctl messages requeue --group GROUP, or outboxctl inbox, outboxctl queue.`,
+To act on a whole group: outboxctl messages requeue --group GROUP; outboxctl inbox, outboxctl queue for those that are in there.`,
 		Example: "  outboxctl errors --state dead\n  outboxctl messages requeue --group 1b4c7e2f90ad5d31 --dry-run",
 	}
 	f.bind(cmd, ofOutbox)
 	f.bindStates(cmd, []admin.State{admin.Dead, admin.Failing}, "")
-	cmd.Flags().TextVar(&in, "in", admin.Outbox, "`table`: outbox, inbox or queue")
+	cmd.Flags().StringVar(&in, "in", "", "`table`: outbox, inbox or queue (default all that the other flags fit)")
 	cmd.Flags().StringVar(&f.filter.Consumer, "consumer", "", "of this consumer of the inbox, or source of the queue")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		f.of.in = in
 		filter, err := f.get(nil)
 		if err != nil {
 			return err
 		}
+		tables := tablesFor(filter)
+		if in != "" {
+			tables = make([]admin.Table, 1)
+			if err := tables[0].UnmarshalText([]byte(in)); err != nil {
+				return usagef("--in: %w", err)
+			}
+		}
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
-			groups, err := ad.ErrorGroups(cmd.Context(), filter)
+			groups, err := groupErrors(cmd.Context(), ad, filter, tables)
 			if err != nil {
 				return err
 			}
@@ -40,10 +50,44 @@ To act on a whole group: outboxctl messages requeue --group GROUP, or outboxctl 
 	return cmd
 }
 
-func (a *app) printGroups(groups []admin.ErrorGroup) error {
-	g := grid{heads: []string{"GROUP", "COUNT", "FIRST", "LAST", "TOPICS", "ERROR"}, empty: "no errors"}
+// tablesFor returns the tables whose messages have what the filter asks for.
+func tablesFor(f admin.Filter) []admin.Table {
+	var tables []admin.Table
+	if f.Consumer == "" {
+		tables = append(tables, admin.Outbox)
+	}
+	if f.Topic == "" && f.Key == "" {
+		tables = append(tables, admin.Inbox)
+	}
+	return append(tables, admin.Queue)
+}
+
+// errorGroup is a group with the table that it is in.
+type errorGroup struct {
+	In admin.Table `json:"in"`
+	admin.ErrorGroup
+}
+
+func groupErrors(ctx context.Context, ad *admin.Admin, f admin.Filter, tables []admin.Table) ([]errorGroup, error) {
+	groups := []errorGroup{} // [] in JSON, not null
+	for _, in := range tables {
+		f.In = in
+		found, err := ad.ErrorGroups(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range found {
+			groups = append(groups, errorGroup{in, g})
+		}
+	}
+	slices.SortStableFunc(groups, func(x, y errorGroup) int { return cmp.Compare(y.Count.N, x.Count.N) })
+	return groups, nil
+}
+
+func (a *app) printGroups(groups []errorGroup) error {
+	g := grid{heads: []string{"GROUP", "IN", "COUNT", "FIRST", "LAST", "TOPICS", "ERROR"}, empty: "no errors"}
 	for _, e := range groups {
-		g.rows = append(g.rows, plain(e.ID, number(e.Count), since(e.First), since(e.Last), strings.Join(e.Topics, ", "), e.Text))
+		g.rows = append(g.rows, plain(e.ID, e.In.String(), number(e.Count), since(e.First), since(e.Last), strings.Join(e.Topics, ", "), e.Text))
 	}
 	return g.print(a)
 }

@@ -104,7 +104,7 @@ func (a *app) printList(n noun, list *admin.List) error {
 // get returns the command that shows one message.
 func (a *app) get(n noun) *cobra.Command {
 	var payload bool
-	cmd := &cobra.Command{Use: "show ID", Short: "Show one message", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "show ID", Short: "Show one message", Args: one("message", "its id, as list says it")}
 	if n.in != admin.Inbox { // which keeps none
 		cmd.Flags().BoolVar(&payload, "payload", false, "with its payload, which the role must be allowed to read")
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -60,6 +61,16 @@ stays done, and is said.`,
 	add("run", a.migrate(), a.clean(), a.forward(), a.imports(), a.exports(), a.serve())
 	strict(root)
 	return root
+}
+
+// one is for a command that is about one thing.
+func one(what, how string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("which %s? give %s, and no more", what, how)
+		}
+		return nil
+	}
 }
 
 // prepare checks what all commands share.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"charm.land/lipgloss/v2"
+
+	"github.com/millrace-go/watermill-outbox/admin"
 )
 
 func TestClean(t *testing.T) {
@@ -132,6 +134,27 @@ func TestGridFits(t *testing.T) {
 			if strings.Contains(b.String(), "NOTHING") {
 				t.Error("a column in which nothing stands")
 			}
+		}
+	}
+}
+
+// TestResumeSaysWhatGoesOn: a topic that forwarders have paused as well does not go on when the operator's pause ends.
+func TestResumeSaysWhatGoesOn(t *testing.T) {
+	operator, forwarder := admin.Pause{By: "operator"}, admin.Pause{By: "vm:7", Reason: "no connection"}
+	for _, tt := range []struct {
+		pauses []admin.Pause
+		ours   bool
+		said   string
+	}{
+		{nil, false, ""},
+		{[]admin.Pause{operator}, true, ""},
+		{[]admin.Pause{forwarder}, false, "topic bookings is still paused by forwarder vm:7, which ends that by itself: no connection\n"},
+		{[]admin.Pause{forwarder, operator}, true, "topic bookings is still paused by forwarder vm:7, which ends that by itself: no connection\n"},
+	} {
+		var said strings.Builder
+		a := &app{err: &said}
+		if ours := a.resumed("bookings", tt.pauses); ours != tt.ours || said.String() != tt.said {
+			t.Errorf("%v: %t, %q, want %t, %q", tt.pauses, ours, said.String(), tt.ours, tt.said)
 		}
 	}
 }

@@ -45,12 +45,16 @@ type topicAct struct {
 
 func (a *app) topic(name, done, short, long string, do func(*admin.Admin, context.Context, admin.TopicAct) error) *cobra.Command {
 	var act actFlags
-	cmd := &cobra.Command{Use: name + " TOPIC", Short: short, Long: long, Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: name + " TOPIC", Short: short, Long: long, Args: one("topic", "its name, as topics list says it")}
 	act.bind(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		topic := args[0]
 		answer := topicAct{Action: name, DryRun: act.dryRun, Topic: topic}
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
+			pauses, err := a.pausesOf(cmd.Context(), ad, topic)
+			if err != nil {
+				return err
+			}
 			if act.dryRun {
 				return a.show(answer, func() error { return a.say("%s would be done to topic %s", name, topic) })
 			}
@@ -60,8 +64,38 @@ func (a *app) topic(name, done, short, long string, do func(*admin.Admin, contex
 			if err := do(ad, cmd.Context(), admin.TopicAct{Topic: topic, Reason: act.reason}); err != nil {
 				return wrongAct(err)
 			}
+			if name == "resume" && !a.resumed(topic, pauses) {
+				return a.show(answer, func() error { return a.say("No operator had paused topic %s.", topic) })
+			}
 			return a.show(answer, func() error { return a.say("%s topic %s.", done, topic) })
 		})
 	}
 	return cmd
+}
+
+// pausesOf returns who has paused a topic, and says if nobody knows a topic of this name: it may be misspelt.
+func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, topic string) ([]admin.Pause, error) {
+	s, err := ad.Stats(ctx, admin.StatsConfig{})
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range s.Topics {
+		if t.Topic == topic {
+			return t.PausedBy, nil
+		}
+	}
+	a.note("nothing of topic %s waits, nothing left lately, and nobody has paused it: is the name right?", topic)
+	return nil, nil
+}
+
+// resumed says whether there was a pause to end, and notes those that go on.
+func (a *app) resumed(topic string, pauses []admin.Pause) (ours bool) {
+	for _, p := range pauses {
+		if p.By == "operator" {
+			ours = true
+			continue
+		}
+		a.note("topic %s is still paused by forwarder %s, which ends that by itself: %s", topic, p.By, p.Reason)
+	}
+	return ours
 }
