@@ -204,6 +204,10 @@ func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, err
 	if err != nil {
 		return nil, fmt.Errorf("inbox: key: %w", err)
 	}
+	if key == "" && msg.UUID == "" {
+		return nil, outbox.Poison(errors.New("inbox: the message has no UUID, as those have that no Watermill publisher sent: " +
+			"have the subscriber's Unmarshaler set one, or find what identifies the message by InboxConfig.Key"))
+	}
 	if key == "" || len(key) > maxInboxKeyBytes || !text.Storable(key) {
 		return nil, outbox.Poison(fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
 			len(key), maxInboxKeyBytes))

@@ -257,3 +257,15 @@ func TestReadme(t *testing.T) {
 		}
 	}
 }
+
+func TestMessageWithoutUUIDSaysWhatToDo(t *testing.T) {
+	db := outboxtest.NewDB(t)
+	handle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+	got, err := outboxtest.Handle(t, db, handle, message.NewMessage("", []byte("from another producer")), middleware.StackConfig{})
+	if err != nil || len(got.Published) != 1 {
+		t.Fatal(got, err)
+	}
+	if why := got.Published[0].Metadata.Get(middleware.MetadataReason); !strings.Contains(why, "has no UUID") || !strings.Contains(why, "InboxConfig.Key") {
+		t.Errorf("it was put aside with %q, want the cure", why)
+	}
+}

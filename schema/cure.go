@@ -2,7 +2,7 @@ package schema
 
 import "strings"
 
-const runMigrate = "run schema.Migrate with the same handle"
+const runMigrate = "run schema.Migrate with the same handle (outboxctl migrate up)"
 
 // statement finds a statement of the migrations by how it begins.
 func (c *inspection) statement(prefix string) string {
