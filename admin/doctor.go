@@ -101,6 +101,7 @@ var checks = []struct {
 	{"forwarders", (*exam).checkForwarders},
 	{"topics", (*exam).checkTopics},
 	{"failing", (*exam).checkFailing},
+	{"failing", (*exam).checkIncoming},
 	{"dead", (*exam).checkDead},
 	{"vacuum", (*exam).checkVacuum},
 	{"retention", (*exam).checkRetention},

@@ -66,7 +66,7 @@ func (e *exam) paused(t TopicStats, p Pause) {
 			"if it may go on, Resume it: DELETE FROM "+e.db.Render("{outbox_topics}")+" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
 		return
 	}
-	e.find("topic_unavailable", max(Warning, byAge(age)), fmt.Sprintf("forwarder %q has not reached the broker of topic %q since %s: %s; %s messages are ready", p.By, t.Topic, span(age), p.Reason, t.Ready),
+	e.find("topic_unavailable", max(Warning, byAge(age)), fmt.Sprintf("forwarder %q has not reached the broker of topic %q for %s: %s; %s messages are ready", p.By, t.Topic, span(age), p.Reason, t.Ready),
 		"mend what the error says; the topic goes on by itself then, and no message is charged for it")
 }
 
@@ -146,6 +146,27 @@ func (e *exam) checkFailing(ctx context.Context) error {
 	return err
 }
 
+// checkIncoming looks at messages that came in and have been failing for a while.
+func (e *exam) checkIncoming(ctx context.Context) error {
+	for _, in := range []Table{Inbox, Queue} {
+		groups, err := e.ErrorGroups(ctx, Filter{In: in, States: []State{Failing}})
+		if err != nil {
+			return err
+		}
+		owner, cure := "topic", "mend what the error says; they come again by themselves, until they are handled or dead"
+		if in == Inbox {
+			owner, cure = "consumer", cure+"; one that its broker does not bring again stays until you Discard it"
+		}
+		for _, g := range groups[:min(len(groups), mostGroups)] {
+			if age := time.Since(g.First); age > slow {
+				e.find("failing", Warning, fmt.Sprintf("%s messages of the %s keep failing, of %s %s, the oldest for %s, with %q",
+					g.Count, in, owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), span(age), g.Example), cure)
+			}
+		}
+	}
+	return nil
+}
+
 const (
 	slow       = time.Minute // to leave
 	looked     = 1000        // failing messages
@@ -171,7 +192,7 @@ func (e *exam) checkDead(ctx context.Context) error {
 				cure += fmt.Sprintf(" (Filter.ErrorGroup %s); by hand this requeues all dead messages of these topics, whatever they died of: UPDATE %s SET dead_at = NULL, due_at = now(), attempts = 1 WHERE dead_at IS NOT NULL AND published_at IS NULL AND topic IN (%s)",
 					g.ID, e.db.Render("{outbox}"), strings.Join(topics, ", "))
 			case Inbox:
-				owner, cure = "consumer", cure+", and have the broker send them again"
+				owner, cure = "consumer", "mend the cause, then Requeue them and have them sent again (Replay, if it was from this outbox that they came), or Discard them"
 			}
 			e.find("dead", Warning, fmt.Sprintf("%s messages of the %s are dead, of %s %s, the last one with %q", g.Count, in, owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), g.Example), cure)
 		}

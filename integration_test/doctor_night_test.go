@@ -64,6 +64,27 @@ func TestNightDeadLetter(t *testing.T) {
 	cured(t, h, "dead")
 }
 
+// TestNightHandlerFails: what came in is not handled, and nothing is dead yet.
+func TestNightHandlerFails(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error) VALUES
+		('shop/book', 'a', now() - interval '5 minutes', 7, 'no relation "bookings"'), ('shop/book', 'b', now() - interval '2 seconds', 1, 'a moment ago')`)
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, payload, state, first_seen_at, last_seen_at, due_at, attempts, last_error)
+		VALUES ('bank', 'c', 'payments', '', 'processing', now() - interval '5 minutes', now(), now() + interval '1 minute', 3, 'bank is closed')`)
+	f := ails(t, h, "failing")
+	assert.Equal(t, admin.Warning, f.Severity)
+	assert.Contains(t, f.Evidence, `1 messages of the inbox keep failing, of consumer shop/book, the oldest for 5m`)
+	assert.Contains(t, f.Evidence, `bookings`)
+	a := newAdmin(t, h)
+	_, err := a.Discard(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, IDs: []string{"shop/book:a"}, States: []admin.State{admin.Failing}}, Reason: "never comes"})
+	require.NoError(t, err)
+	f = findings(t, h)["failing"]
+	assert.Contains(t, f.Evidence, `1 messages of the queue keep failing, of topic payments, the oldest for 5m`)
+	h.exec(t, `UPDATE inbox_queue SET state = 'done', due_at = NULL, done_at = now()`)
+	cured(t, h, "failing")
+}
+
 // TestNightBrokerGone: it comes back, and nobody has to do anything else.
 func TestNightBrokerGone(t *testing.T) {
 	t.Parallel()
