@@ -31,7 +31,7 @@
 //	reader      all reads, and loading held keys; on a connection of its own (reader.go, fetch.go, collect.go, answer.go,
 //	            raise.go, heads.go)
 //	workers     publish, one message each at a time, until there is nothing to publish now (workers.go)
-//	settler     writes results back (settler.go, batch.go)
+//	settler     writes results back (settler.go, settler_failed.go, span.go, batch.go)
 //	keeper      the lease and the lanes, on a connection of its own (keeper.go, lanes.go, join.go)
 //	timer       one timer for all calls (run.go)
 //	maintainer  what is in no hurry (maintain.go, clean.go, pauses.go, untaken.go); and one that listens (listen.go)
@@ -90,7 +90,7 @@
 // that a topic whose publishes hang stops only itself. A call that times out is charged an attempt and its context
 // ends; should it succeed later, that counts.
 //
-// # Settling (settler.go, batch.go)
+// # Settling (settler.go, settler_failed.go, batch.go)
 //
 // Results are written back in batches, off the publishing path: those with neighbouring ids as a range that leaves out, by
 // their ids, the few between them that are not of the batch (span.go), others id by id. After an error that one row may have caused the parts

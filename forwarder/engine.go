@@ -86,15 +86,6 @@ const (
 	handing                  // it is to be given back once it is free
 )
 
-// statements are the statements of the engine with the table names filled in.
-type statements struct {
-	fetch, fetchRange, fetchMore, fetchRangeMore                                               string
-	beginLife, writers, loadHeads, sweep, pending, clean                                       string
-	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite                        string
-	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
-	leave, forget, pause, held, untaken, tell                                                  string
-}
-
 func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge, logger watermill.LoggerAdapter) (*engine, error) {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return nil, err
@@ -111,6 +102,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		logger:  queuedLogger{logger, reports},
 		reports: reports,
 		owner:   uuid.NewString(),
+		sql:     newStatements(cfg),
 		values:  context.WithoutCancel(base),
 
 		mu:        &sync.Mutex{},
@@ -130,29 +122,6 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	e.keeper = keeper{e: e, had: map[int16]int64{}}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
 	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}, held: map[string]time.Time{}}
-	t := cfg.tables
-	e.sql = statements{
-		fetch: t.Render(sqltext.Fetch), fetchRange: t.Render(sqltext.FetchRange), fetchMore: t.Render(sqltext.FetchMore),
-		fetchRangeMore: t.Render(sqltext.FetchRangeMore), beginLife: t.Render(sqltext.BeginLife),
-		writers: t.Render(sqltext.Writers), loadHeads: t.Render(sqltext.LoadHeads), sweep: t.Render(sqltext.Sweep),
-		pending:         t.Render(sqltext.Pending),
-		settlePublished: t.Render(sqltext.SettlePublished), settleSpan: t.Render(sqltext.SettleSpan), settleUnlocked: t.Render(sqltext.SettleUnlocked),
-		settleFailed: t.Render(sqltext.SettleFailed), mayWrite: t.Render(sqltext.MayWrite),
-		clean: t.Render(sqltext.CleanPublished),
-		lock:  t.Render(sqltext.LockForwarders), announce: t.Render(sqltext.AnnounceForwarder), ahead: t.Render(sqltext.ForwardersAhead),
-		join: t.Render(sqltext.JoinForwarders), createLanes: t.Render(sqltext.CreateLanes),
-		heartbeat: t.Render(sqltext.Heartbeat), tell: t.Render(sqltext.TellForwarder), members: t.Render(sqltext.Members), lanes: t.Render(sqltext.Lanes),
-		take: t.Render(sqltext.TakeLanes), retake: t.Render(sqltext.RetakeLanes), release: t.Render(sqltext.ReleaseLanes),
-		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics), held: t.Render(sqltext.HeldTopics),
-		untaken: t.Render(sqltext.Untaken),
-	}
-	if cfg.DeadLetterTopic != "" {
-		e.sql.settleFailed = t.Render(sqltext.SettleFailedLetters)
-	}
-	if cfg.Retention == -1 {
-		e.sql.settlePublished, e.sql.settleSpan = t.Render(sqltext.SettlePublishedDelete), t.Render(sqltext.SettleSpanDelete)
-		e.sql.settleUnlocked = t.Render(sqltext.SettleUnlockedDelete)
-	}
 	return e, nil
 }
 

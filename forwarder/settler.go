@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -17,9 +16,8 @@ import (
 )
 
 const (
-	maxSettle     = 10000 // rows per statement
-	lastSettle    = 500   // rows per statement when it is the last try
-	maxErrorBytes = 2000
+	maxSettle  = 10000 // rows per statement
+	lastSettle = 500   // rows per statement when it is the last try
 )
 
 // settler is the goroutine that writes results back, all that have come together since its last statement at once. What
@@ -186,66 +184,6 @@ func (e *engine) lifeOf(rows []*board.Row) (life string, seq int64) {
 	return window.ServersLife(life), seq
 }
 
-// writeFailed returns the failures that it could not settle because somebody has locked their rows.
-func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ bool) (locked []board.Failure, err error) {
-	e := s.e
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
-	defer cancel()
-	begun := time.Now()
-	n := len(failed)
-	ids, lanes, epochs, attempts := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	delays, errs, permanent, uuids := make([]float64, n), make([]string, n), make([]bool, n), make([]string, n)
-	for i, f := range failed {
-		ids[i], lanes[i], epochs[i], attempts[i] = f.Row.ID, int64(f.Row.Term.Lane), f.Row.Term.Epoch, int64(f.Attempts)
-		delays[i], errs[i], permanent[i] = f.Delay.Seconds(), errorText(f.Err), f.Permanent
-		uuids[i] = identity(f.Row)
-	}
-	mostAttempts, minAge := int64(e.cfg.MaxAttempts), max(e.cfg.MinDeadAge, 0).Seconds()
-	if mostAttempts < 0 {
-		mostAttempts = 1 << 40
-	}
-	args := []any{e.cfg.Scope, e.owner, ids, lanes, epochs, attempts, delays, errs, permanent, mostAttempts, minAge, uuids}
-	if e.cfg.DeadLetterTopic != "" {
-		args = append(args, e.cfg.DeadLetterTopic, e.cfg.Name)
-	}
-	answers := make(map[int64]string, n)
-	err = drive.Collect(ctx, e.db, func(rows drive.Rows) error {
-		var id int64
-		var answer string
-		err := rows.Scan(&id, &answer)
-		answers[id] = answer
-		return err
-	}, e.sql.settleFailed, args...)
-	end := observe.SettleEnd{Duration: time.Since(begun), Err: err}
-	outcomes := make([]board.Outcome, 0, n)
-	for _, f := range failed {
-		o := board.Outcome{Failure: f, Kind: board.Gone} // there is no answer if somebody else has settled it
-		switch answers[f.Row.ID] {
-		case "waiting":
-			o.Kind = board.Waiting
-		case "dead":
-			o.Kind = board.Dead
-			end.Dead++
-		case "fenced":
-			o.Kind = board.Fenced
-		case "locked":
-			locked = append(locked, f)
-			continue
-		}
-		outcomes = append(outcomes, o)
-	}
-	end.Failed = len(outcomes)
-	e.obs.settled(end)
-	if err != nil {
-		return nil, fmt.Errorf("settle %d failed: %w", n, err)
-	}
-	e.settled(nil, outcomes)
-	if end.Dead > 0 && e.cfg.DeadLetterTopic != "" {
-		e.db.Wake()
-	}
-	return locked, nil
-}
-
 // settled tells the board what is in the database.
 func (e *engine) settled(published []*board.Row, failed []board.Outcome) {
 	e.step(func(now time.Time) {
@@ -260,13 +198,4 @@ func (e *engine) settled(published []*board.Row, failed []board.Outcome) {
 			e.wake()
 		}
 	})
-}
-
-// errorText makes an error storable: Postgres text takes neither NUL nor invalid UTF-8.
-func errorText(err error) (text string) {
-	guard(func() { text = err.Error() }, func(failed error) { text = "the error's own text: " + failed.Error() })
-	if len(text) > maxErrorBytes {
-		text = text[:maxErrorBytes]
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?")
 }

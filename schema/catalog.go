@@ -104,7 +104,23 @@ func (c *inspection) read(ctx context.Context) error {
 			sequences = append(sequences, c.names.Render(w.seq))
 		}
 	}
-	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
+	if err := c.readRelations(ctx, slices.Concat(sequences, tables)); err != nil {
+		return fmt.Errorf("read relations: %w", err)
+	}
+	if err := c.readColumns(ctx, tables); err != nil {
+		return fmt.Errorf("read columns: %w", err)
+	}
+	if err := c.readIndexes(ctx, tables); err != nil {
+		return fmt.Errorf("read indexes: %w", err)
+	}
+	if err := c.readSequences(ctx, sequences); err != nil {
+		return fmt.Errorf("read sequences: %w", err)
+	}
+	return nil
+}
+
+func (c *inspection) readRelations(ctx context.Context, names []string) error {
+	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var name string
 		var options *string
 		r := relation{columns: map[string]liveColumn{}}
@@ -116,11 +132,11 @@ func (c *inspection) read(ctx context.Context) error {
 		}
 		c.relations[name] = r
 		return nil
-	}, sqltext.CheckRelations, slices.Concat(sequences, tables))
-	if err != nil {
-		return fmt.Errorf("read relations: %w", err)
-	}
-	err = drive.Collect(ctx, c.q, func(rows drive.Rows) error {
+	}, sqltext.CheckRelations, names)
+}
+
+func (c *inspection) readColumns(ctx context.Context, tables []string) error {
+	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var table, name string
 		var l liveColumn
 		err := rows.Scan(&table, &name, &l.kind, &l.notNull, &l.generated, &l.identity, &l.expression)
@@ -129,10 +145,10 @@ func (c *inspection) read(ctx context.Context) error {
 		}
 		return err
 	}, sqltext.CheckColumns, tables)
-	if err != nil {
-		return fmt.Errorf("read columns: %w", err)
-	}
-	err = drive.Collect(ctx, c.q, func(rows drive.Rows) error {
+}
+
+func (c *inspection) readIndexes(ctx context.Context, tables []string) error {
+	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var table string
 		var l liveIndex
 		err := rows.Scan(&table, &l.name, &l.unique, &l.valid, &l.method, &l.columns, &l.predicate)
@@ -142,20 +158,16 @@ func (c *inspection) read(ctx context.Context) error {
 		}
 		return err
 	}, sqltext.CheckIndexes, tables)
-	if err != nil {
-		return fmt.Errorf("read indexes: %w", err)
-	}
-	err = drive.Collect(ctx, c.q, func(rows drive.Rows) error {
+}
+
+func (c *inspection) readSequences(ctx context.Context, names []string) error {
+	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var name string
 		var seq sequence
 		err := rows.Scan(&name, &seq.increment, &seq.cache, &seq.cycle, &seq.kind)
 		c.sequences[name] = seq
 		return err
-	}, sqltext.CheckSequences, sequences)
-	if err != nil {
-		return fmt.Errorf("read sequences: %w", err)
-	}
-	return nil
+	}, sqltext.CheckSequences, names)
 }
 
 func (r relation) isTable() bool { return r.kind == "r" || r.kind == "p" }
