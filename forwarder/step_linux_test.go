@@ -170,7 +170,7 @@ func TestLongestStep(t *testing.T) {
 		}
 	}
 	longest("loading held keys")
-	for sent.Load() < m.free {
+	for sent.Load() < m.free-m.free/100 { // where not all can be parked, a few are taken for some that were refused, and wait
 		if err := r.once(t.Context()); err != nil {
 			t.Fatal(err)
 		}
