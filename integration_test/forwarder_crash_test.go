@@ -105,7 +105,7 @@ func TestStoppedForwarderDisturbsNothing(t *testing.T) {
 }
 
 func stopForwarders(t *testing.T, cfg childConfig) {
-	const keys = 120
+	const keys = 80 // half of them are in the lanes of each forwarder
 	w := newCrashWorld(t, newPgxHandle(t, newDatabase(t)), keys)
 	w.broker.answers(holding)
 	victim, other := w.start(cfg), w.start(cfg)

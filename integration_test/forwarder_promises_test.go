@@ -148,12 +148,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	shares := func() []int {
 		return column[int](t, h, "select count(*)::int from outbox_lanes where owner is not null group by owner")
 	}
-	for range 2 { // renewals of the first one: it sees the other one, and has had the time to give lanes back
-		expiry := value[time.Time](t, h, "select max(expires_at) from outbox_forwarders")
-		eventually(t, func() bool {
-			return value[time.Time](t, h, "select min(expires_at) from outbox_forwarders").After(expiry)
-		}, "both renew their leases")
-	}
+	h.awaitRenewals(t) // the first one sees the other, and has had the time to give lanes back
 	assert.Equal(t, []int{64}, shares())
 	gate.release(settle...)
 	eventually(t, func() bool { return assert.ObjectsAreEqual([]int{32, 32}, shares()) }, "half of the lanes are given back")

@@ -19,6 +19,7 @@ func TestSequenceSetBackWhilePublishing(t *testing.T) {
 	noLeaks(t)
 	for name, readFirst := range map[string]bool{"before the next read": false, "after it": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
 				t.Parallel()
 				url := newMigratedDatabase(t)

@@ -192,6 +192,17 @@ func (w world) idle(t testing.TB) {
 	require.NoError(t, w.Drain(ctx))
 }
 
+// awaitRenewals waits until all forwarders have renewed their leases twice.
+func (h handle) awaitRenewals(t testing.TB) {
+	t.Helper()
+	for range 2 {
+		expiry := value[time.Time](t, h, "select max(expires_at) from outbox_forwarders")
+		eventually(t, func() bool {
+			return value[time.Time](t, h, "select min(expires_at) from outbox_forwarders").After(expiry)
+		}, "all renew their leases")
+	}
+}
+
 // startForwarderOn is startForwarder with a broker that answers.
 func startForwarderOn(t testing.TB, h handle, cfg forwarder.Config, answer func(string, *message.Message) error) world {
 	t.Helper()
