@@ -52,7 +52,7 @@ const (
     (SELECT 1 AS part, o.id, o.topic, CASE WHEN o.dead_at IS NULL THEN o.published_at END AS at FROM {outbox} o ORDER BY o.id DESC LIMIT $1::bigint)
     UNION ALL
     (SELECT 2, o.id, o.topic, CASE WHEN o.dead_at IS NULL THEN o.published_at END FROM place p CROSS JOIN LATERAL (
-            SELECT * FROM {outbox} o WHERE o.id < p.id ORDER BY o.id DESC LIMIT $1::bigint) o)
+            SELECT o.id, o.topic, o.dead_at, o.published_at FROM {outbox} o WHERE o.id < p.id ORDER BY o.id DESC LIMIT $1::bigint) o)
 ), part AS (
     SELECT l.part, min(l.id) AS low,
            CASE WHEN count(*) < $1::bigint THEN 60 ELSE greatest(1, least(60, extract(epoch FROM clock_timestamp() - min(l.at)))) END::float8 AS seconds
