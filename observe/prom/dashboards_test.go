@@ -97,6 +97,7 @@ func TestDashboardIsOne(t *testing.T) {
 			Type, Title string
 			GridPos     struct{ X, Y, W, H int }
 			Targets     []struct{ Expr string }
+			Options     struct{ Legend map[string]any }
 		}
 	}
 	if err := json.Unmarshal(content, &board); err != nil {
@@ -110,6 +111,9 @@ func TestDashboardIsOne(t *testing.T) {
 		ids[p.ID] = true
 		if p.Title == "" || p.Type != "row" && len(p.Targets) == 0 {
 			t.Errorf("panel %d shows nothing", p.ID)
+		}
+		if l := p.Options.Legend; l != nil && (l["showLegend"] != true || l["calcs"] == nil) {
+			t.Errorf("panel %q has a legend without showLegend or calcs, which Grafana's schema requires", p.Title)
 		}
 		for _, q := range board.Panels[:i] {
 			a, b := p.GridPos, q.GridPos
