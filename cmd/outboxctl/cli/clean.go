@@ -71,8 +71,11 @@ func (d *days) Set(s string) (err error) {
 		d.of = -1
 		return nil
 	}
-	if d.of, err = long(s); err == nil && d.of <= 0 {
-		err = errors.New("use more than 0")
+	switch d.of, err = long(s); {
+	case err != nil:
+		return errors.New("use numbers with their units, as in 90m, 36h or 7d")
+	case d.of <= 0:
+		return errors.New("use more than 0")
 	}
-	return err
+	return nil
 }

@@ -158,3 +158,16 @@ func TestResumeSaysWhatGoesOn(t *testing.T) {
 		}
 	}
 }
+
+func TestDaysAreRefusedWithTheCure(t *testing.T) {
+	for _, s := range []string{"7", "a week", "7d3", "d"} {
+		if err := (&days{}).Set(s); err == nil || !strings.Contains(err.Error(), "7d") {
+			t.Errorf("%q: %v, want what to write instead", s, err)
+		}
+	}
+	for _, s := range []string{"0s", "-1h"} {
+		if err := (&days{}).Set(s); err == nil || !strings.Contains(err.Error(), "more than 0") {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+}
