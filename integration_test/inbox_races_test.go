@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -273,18 +274,18 @@ func TestAckAgainstEnqueue(t *testing.T) {
 	require.NoError(t, group.Wait())
 }
 
-// TestExpiredLeaseNoDeadlock: claimers whose leases run out under them, with reaping all the time.
+// TestExpiredLeaseNoDeadlock: claimers whose leases run out under them, with reaping all the time. It reaps in the order of the rows, and acks
+// go against that.
 func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, `create function short() returns trigger language plpgsql as $$ begin
-		new.locked_until := least(new.locked_until, clock_timestamp() + interval '5 milliseconds'); return new; end $$`)
-	h.exec(t, `create trigger short before update on inbox_queue for each row execute function short()`)
+	shortLeases(t, h)
 	store := newStore(t, h, inbox.StoreConfig{MaxAttempts: -1, Backoff: outbox.Backoff{Initial: -1}})
-	const n = 1000
-	enqueued(t, store, numberedItems("shop", n)...)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	all := numberedItems("shop", 10_000)
+	slices.Reverse(all)
+	enqueued(t, store, all...)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	var group errgroup.Group
 	var mu sync.Mutex
