@@ -39,6 +39,7 @@ func init() {
 type queueChild struct {
 	URL                      string
 	Dispatchers, Concurrency int
+	Stale                    bool // it is one of TestStoppedProcessChangesNothing
 }
 
 // runQueueChild dispatches until its input ends, with its parent at the latest.
@@ -59,6 +60,9 @@ func runQueueChild(spec string) error {
 	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
 	if err != nil {
 		return err
+	}
+	if cfg.Stale {
+		return runStaleChild(ctx, db)
 	}
 	apply := func(ctx context.Context, msg *inbox.Message) error {
 		tx, err := outbox.PgxTx(ctx)
