@@ -78,15 +78,20 @@ func TestStoreConfigIsChecked(t *testing.T) {
 	require.ErrorIs(t, err, outbox.ErrNoDB)
 }
 
-// TestStoresManyAtOnce: items of several statements are one call.
+// TestStoresManyAtOnce: items of many statements are one call, and one transaction. The long variant has 100,000.
 func TestStoresManyAtOnce(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	store := newStore(t, h, inbox.StoreConfig{})
-	enqueued(t, store, numberedItems("shop", 3000)...)
-	assert.Equal(t, 3000, h.count(t, "select count(*) from inbox_queue"))
-	msgs := claimed(t, store, inbox.NewOwner(), 10_000)
+	n := 5000
+	if long {
+		n = 100_000
+	}
+	enqueued(t, store, numberedItems("shop", n)...)
+	assert.Equal(t, n, h.count(t, "select count(*) from inbox_queue"))
+	assert.Equal(t, 1, h.count(t, "select count(distinct xmin::text) from inbox_queue"), "transactions")
+	msgs := claimed(t, store, inbox.NewOwner(), 3000)
 	require.Len(t, msgs, 3000)
 	assert.Equal(t, "002999", msgs[2999].MessageID)
 }

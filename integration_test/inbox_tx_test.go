@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -93,4 +94,29 @@ func TestStoreInAnotherTransaction(t *testing.T) {
 	require.ErrorIs(t, err, outbox.ErrTxEnded)
 	_, err = store.Get(t.Context(), item("shop", "a").ID)
 	require.ErrorIs(t, err, inbox.ErrUnknown)
+}
+
+// TestEnqueueAfterTheEndOfItsTransaction: plain SQL has ended the transaction, and perhaps begun another. Whether a message is stored then
+// or not, InTx says that something is wrong, and nothing is lost unnoticed.
+func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		store := newStore(t, h, inbox.StoreConfig{})
+		for _, end := range []string{"commit", "rollback", "commit; begin", "rollback; begin", "commit and chain", "rollback and chain"} {
+			err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+				_, err := store.Enqueue(ctx, item(end, "before"))
+				require.NoError(t, errors.Join(err, h.execTx(ctx, end)), end)
+				_, _ = store.Enqueue(ctx, item(end, "after")) // by somebody who does not look at errors
+				return nil
+			})
+			require.ErrorIs(t, err, outbox.ErrTxEnded, end)
+			// Again, as whoever got its error does.
+			require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+				_, err := store.Enqueue(ctx, item(end, "before"), item(end, "after"))
+				return err
+			}), end)
+			assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue where source = $1 and state = 'processing'", end), end)
+		}
+	})
 }
