@@ -46,10 +46,9 @@ type claimed struct {
 var _ core.Work = (*claimed)(nil)
 
 // copy is what user code gets, who may change it.
-func (c *claimed) copy() *Message {
-	msg := c.Message
-	msg.Payload, msg.Metadata, msg.Hash = slices.Clone(msg.Payload), maps.Clone(msg.Metadata), slices.Clone(msg.Hash)
-	return &msg
+func (m Message) copy() *Message {
+	m.Payload, m.Metadata, m.Hash = slices.Clone(m.Payload), maps.Clone(m.Metadata), slices.Clone(m.Hash)
+	return &m
 }
 
 // context returns a context that ends with the message: when its lease is lost, or at the end of the loop.

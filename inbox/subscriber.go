@@ -54,7 +54,7 @@ func (c SubscriberConfig) validate() error {
 // Subscriber delivers what is stored as a message.Subscriber, so that a Router's handlers process it. An ack marks the message
 // done; a nack has it come again after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind middleware.Inbox the
 // message is marked done in the transaction of its handler, and the Router's ack costs nothing. The UUID is the
-// message ID.
+// message ID; MessageFromContext has the rest.
 //
 // Subscribers of a topic, in any number of processes, share its messages. They come in no order: what needs one goes through
 // the outbox tables and forwarder.Subscriber. Each message is for one consumer: a second one takes a message of its own, of
@@ -102,7 +102,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, outbox.ErrClosed
 	}
 	u := upkeep{store: s.store, logger: s.logger, lease: s.cfg.LeaseTTL, clean: time.Minute}
-	if err := u.once(ctx); err != nil {
+	if _, err := u.once(ctx); err != nil {
 		return nil, err
 	}
 	s.keep(u)
@@ -133,7 +133,7 @@ func (s *Subscriber) keep(u upkeep) {
 		return
 	}
 	s.kept = true
-	s.running.Go(func() { u.run(s.ctx) })
+	s.running.Go(func() { u.run(s.ctx, false) })
 	if !s.cfg.DisableListen {
 		s.running.Go(func() { listen(s.ctx, s.store, s.logger, s.wake) })
 	}
@@ -163,6 +163,17 @@ type subscription struct {
 	messages chan *message.Message
 }
 
+// MessageFromContext returns the stored message that is being handled, with its source and the number of attempts that failed, or
+// false if no Subscriber delivered it to this handler. In what a handler publishes to another one within the process there is
+// none.
+func MessageFromContext(ctx context.Context) (Message, bool) {
+	stored, _ := core.StoredFrom(ctx).(*Message)
+	if stored == nil {
+		return Message{}, false
+	}
+	return *stored.copy(), true
+}
+
 var (
 	errNacked     = errors.New("the message was nacked")
 	errAckTimeout = errors.New("the message was not acked within SubscriberConfig.AckTimeout")
@@ -174,7 +185,7 @@ func (s *subscription) deliver(c *claimed) {
 	ctx, cancel := context.WithCancel(c.context())
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)() // the message's context ends with the subscription's
-	msg.SetContext(core.WithWork(ctx, msg, c))
+	msg.SetContext(core.WithWork(core.WithStored(ctx, msg, c.Topic, &c.Message), msg, c))
 	select {
 	case s.messages <- msg:
 	case <-ctx.Done():

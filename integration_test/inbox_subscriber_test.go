@@ -98,6 +98,66 @@ func TestStoredMessagesThroughARouter(t *testing.T) {
 	})
 }
 
+// TestStoredMessageOfAContext: a Router's handler sees what is stored of its message, behind the stack and without it, and what it
+// publishes within the process does not take that along.
+func TestStoredMessageOfAContext(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	orders, bare := items("orders", 1)[0], items("bare", 1)[0]
+	orders.Key, orders.Metadata = "K", message.Metadata{"kind": "order"}
+	storeAll(t, s, orders, bare)
+	pubsub := inProcess(t, true)
+	shown, others := make(chan inbox.Message, 10), make(chan bool, 10)
+	show := func(msg *message.Message) error {
+		stored, ok := inbox.MessageFromContext(msg.Context())
+		assert.True(t, ok)
+		stored.Payload[0], stored.Metadata["kind"] = 'x', "changed by the handler"
+		stored, _ = inbox.MessageFromContext(msg.Context())
+		shown <- stored
+		onwards := message.NewMessage(msg.UUID, nil)
+		onwards.SetContext(msg.Context())
+		if err := pubsub.Publish("onwards", onwards); err != nil {
+			return err
+		}
+		if stored.Attempt == 0 {
+			return errHandler
+		}
+		return nil
+	}
+	startRouter(t, func(r *message.Router) {
+		stack := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)
+		r.AddConsumerHandler("orders", "orders", subscriberOn(t, s, quickSubscriber()), show).AddMiddleware(stack...)
+		r.AddConsumerHandler("bare", "bare", subscriberOn(t, s, quickSubscriber()), show)
+		r.AddConsumerHandler("onwards", "onwards", pubsub, func(msg *message.Message) error {
+			_, ok := inbox.MessageFromContext(msg.Context())
+			others <- ok
+			return nil
+		})
+	})
+	attempts := map[inbox.ID][]int{}
+	for range 4 {
+		select {
+		case msg := <-shown:
+			attempts[msg.ID] = append(attempts[msg.ID], msg.Attempt)
+			assert.Equal(t, inbox.Processing, msg.State)
+			assert.Equal(t, h.db.Name(), msg.DB)
+			assert.Equal(t, "0", string(msg.Payload))
+			if msg.Topic == "orders" {
+				assert.Equal(t, orders.Metadata, msg.Metadata)
+				assert.Equal(t, orders.Key, msg.Key)
+			}
+		case <-time.After(patience):
+			t.Fatal("no message comes")
+		}
+		assert.False(t, <-others, "it came along")
+	}
+	assert.Equal(t, map[inbox.ID][]int{orders.ID: {0, 1}, bare.ID: {0, 1}}, attempts)
+	_, ok := inbox.MessageFromContext(t.Context())
+	assert.False(t, ok)
+}
+
 // TestStoredMessagesAcksAndNacks of a subscriber that is used without the stack.
 func TestStoredMessagesAcksAndNacks(t *testing.T) {
 	t.Parallel()

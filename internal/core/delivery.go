@@ -18,13 +18,14 @@ type Delivery struct {
 
 type deliveryKey struct{}
 
-// delivery is the sign that a forwarder.Subscriber puts into the context of a message. In-process Pub/Subs pass contexts
-// on, so it counts only with the message that it was made for.
+// delivery is the sign that a forwarder.Subscriber, or an inbox.Subscriber, puts into the context of a message. In-process Pub/Subs
+// pass contexts on, so it counts only with the message that it was made for.
 type delivery struct {
 	Delivery
-	msg   *message.Message
-	relay bool
-	tree  *Tree // nil until BindDelivery
+	stored any // what an inbox.Subscriber delivers; nil = it is a row of the outbox
+	msg    *message.Message
+	relay  bool
+	tree   *Tree // nil until BindDelivery
 }
 
 // WithDelivery signs msg, whose context is to be the one returned. A relay passes the message on.
@@ -32,10 +33,15 @@ func WithDelivery(ctx context.Context, msg *message.Message, d Delivery, relay b
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg, relay: relay})
 }
 
-// IsDelivered says whether this very message, and not a copy, was signed, and whether for a relay.
+// WithStored signs msg, which comes from the durable inbox, with what is stored of it.
+func WithStored(ctx context.Context, msg *message.Message, topic string, stored any) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: Delivery{Topic: topic}, stored: stored, msg: msg})
+}
+
+// IsDelivered says whether this very message, and not a copy, was signed as a row of the outbox, and whether for a relay.
 func IsDelivered(msg *message.Message) (delivered, relay bool) {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
-	if d == nil || d.msg != msg {
+	if d == nil || d.msg != msg || d.stored != nil {
 		return false, false
 	}
 	return true, d.relay
@@ -51,7 +57,7 @@ func BindDelivery(ctx context.Context, msg *message.Message) context.Context {
 	var bound *delivery
 	if d.msg == msg {
 		marked, tree := TreeOf(ctx)
-		ctx, bound = marked, &delivery{Delivery: d.Delivery, msg: msg, relay: d.relay, tree: &tree}
+		ctx, bound = marked, &delivery{Delivery: d.Delivery, stored: d.stored, msg: msg, relay: d.relay, tree: &tree}
 	}
 	return context.WithValue(ctx, deliveryKey{}, bound)
 }
@@ -59,15 +65,27 @@ func BindDelivery(ctx context.Context, msg *message.Message) context.Context {
 // DeliveryFrom returns the delivery of the handler whose context this is. Of one that was not bound it knows only
 // the topic.
 func DeliveryFrom(ctx context.Context) (Delivery, bool) {
-	d, _ := ctx.Value(deliveryKey{}).(*delivery)
-	if d == nil {
-		return Delivery{}, false
+	if d := deliveryFrom(ctx); d != nil && d.stored == nil {
+		return d.Delivery, true
 	}
-	if d.tree != nil && !d.tree.Has(ctx) {
-		return Delivery{}, false
+	return Delivery{}, false
+}
+
+// StoredFrom is DeliveryFrom for what WithStored has signed; nil if there is none.
+func StoredFrom(ctx context.Context) any {
+	if d := deliveryFrom(ctx); d != nil {
+		return d.stored
+	}
+	return nil
+}
+
+func deliveryFrom(ctx context.Context) *delivery {
+	d, _ := ctx.Value(deliveryKey{}).(*delivery)
+	if d == nil || d.tree != nil && !d.tree.Has(ctx) {
+		return nil
 	}
 	if topic := message.SubscribeTopicFromCtx(ctx); d.tree == nil && topic != "" && topic != d.Topic {
-		return Delivery{}, false
+		return nil
 	}
-	return d.Delivery, true
+	return d
 }
