@@ -55,13 +55,21 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	return observe.Failed
 }
 
-// buryExpired has messages buried whose time is over, as many as there are places for.
-func (d *Dispatcher) buryExpired(ctx context.Context) error {
+// buryUnhandled is bury for a message whose handler is not called. Observers are told of it as of one that failed.
+func (d *Dispatcher) buryUnhandled(c *claimed, cause error, charge bool) {
+	_, ended := d.started(c.loop.work, c)
+	outcome := observe.Failed
+	defer func() { ended(outcome, 0, cause) }() // also if OnDead ends the goroutine
+	outcome = d.bury(c, cause, charge)
+}
+
+// buryExpired has messages buried whose time is over, as many as there are places for, and says whether it used them all.
+func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	l := d.loop
 	room := 0
 	l.step(func() { room = l.schedule.room(&line{limit: l.cfg.places}) })
 	if room == 0 {
-		return nil
+		return false, nil
 	}
 	begun := time.Now()
 	msgs, err := d.store.claimExpired(ctx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room})
@@ -79,5 +87,5 @@ func (d *Dispatcher) buryExpired(ctx context.Context) error {
 			l.start(&claimed{Message: msg, loop: l, line: ln, expired: true}, begun.Add(l.cfg.lease))
 		}
 	})
-	return err
+	return len(msgs) == room, err
 }

@@ -63,7 +63,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer end()
 	defer d.loop.begin(ctx)()
 	u := d.upkeep()
-	if err := u.once(ctx); err != nil {
+	more, err := u.once(ctx)
+	if err != nil {
 		d.loop.refuse()
 		if ctx.Err() != nil {
 			return nil
@@ -72,7 +73,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return err
 	}
 	var helpers sync.WaitGroup
-	helpers.Go(func() { u.run(ctx) })
+	helpers.Go(func() { u.run(ctx, more) })
 	if !d.cfg.DisableListen {
 		helpers.Go(func() { listen(ctx, d.store, d.logger, d.loop.wake) })
 	}
@@ -120,7 +121,7 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 
 func (d *Dispatcher) upkeep() upkeep {
 	u := upkeep{store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval}
-	if d.cfg.OnDead != nil {
+	if d.cfg.OnDead != nil || len(d.store.db.Observers()) > 0 {
 		u.bury = d.buryExpired
 	}
 	return u
@@ -131,9 +132,9 @@ func (d *Dispatcher) handle(c *claimed) {
 	h, known := d.cfg.Handlers[c.Topic]
 	switch {
 	case c.expired:
-		d.bury(c, errExpired, false)
+		d.buryUnhandled(c, errExpired, false)
 	case c.spent():
-		d.bury(c, errSpent, false)
+		d.buryUnhandled(c, errSpent, false)
 	case known:
 		d.process(c, h)
 	default:
@@ -157,7 +158,7 @@ func (d *Dispatcher) putOff(c *claimed) {
 	case !charge:
 		c.release(wait, errNoHandler.Error())
 	case c.Last():
-		d.bury(c, errNoHandler, true)
+		d.buryUnhandled(c, errNoHandler, true)
 	default:
 		c.abandon(errNoHandler)
 	}

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -235,10 +234,11 @@ func (m *member) keepUp(now time.Time, cfg *DispatcherConfig) (got int, full boo
 		return 0, false, nil
 	}
 	u := m.d.upkeep()
-	if err := u.once(m.ctx); err != nil {
+	more, err := u.once(m.ctx)
+	if err != nil {
 		return 0, false, err
 	}
-	m.upkeepAt = now.Add(time.Duration(float64(cfg.LeaseTTL/2) * (0.8 + 0.4*rand.Float64())))
+	m.upkeepAt = now.Add(u.pause(more))
 	if cfg.CleanInterval > 0 && !now.Before(m.cleanAt) {
 		if m.cleanAt.IsZero() || m.handled {
 			m.cleanAt = now.Add(cfg.CleanInterval)

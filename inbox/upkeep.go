@@ -17,39 +17,52 @@ type upkeep struct {
 	store  *Store
 	logger watermill.LoggerAdapter
 	lease  time.Duration
-	clean  time.Duration                   // -1 = never
-	bury   func(ctx context.Context) error // has messages handled whose time is over; nil = reaping makes them dead
+	clean  time.Duration // -1 = never
+	// bury has messages buried whose time is over, and says whether there may be more. Nil = reaping makes them dead.
+	bury func(ctx context.Context) (more bool, err error)
+}
+
+// buryInterval is how soon burying goes on that had no places for more.
+const buryInterval = 100 * time.Millisecond
+
+// pause is how long to wait for the next time, not the same in all processes.
+func (u upkeep) pause(more bool) time.Duration {
+	every := u.lease / 2
+	switch {
+	case more:
+		return buryInterval
+	case u.clean > 0:
+		every = min(every, u.clean)
+	}
+	return time.Duration(float64(every) * (0.8 + 0.4*rand.Float64()))
 }
 
 // once is also the first statement of all: whoever has no table, or no database, learns it here.
-func (u upkeep) once(ctx context.Context) error {
+func (u upkeep) once(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	_, err := u.store.reap(ctx, u.bury == nil)
+	_, err = u.store.reap(ctx, u.bury == nil)
 	if err == nil && u.bury != nil {
-		err = u.bury(ctx)
+		more, err = u.bury(ctx)
 	}
-	return err
+	return more, err
 }
 
-func (u upkeep) run(ctx context.Context) {
+// run goes on after once, which said whether there may be more.
+func (u upkeep) run(ctx context.Context, more bool) {
 	reaping := trouble{logger: u.logger, what: "Giving back messages whose owners are gone"}
 	cleaning := trouble{logger: u.logger, what: "Deleting messages that were done long ago"}
-	every := u.lease / 2
-	if u.clean > 0 {
-		every = min(every, u.clean)
-	}
 	cleanAt := time.Now().Add(u.clean)
 	for {
-		// Not for all processes at once.
-		pause := time.NewTimer(time.Duration(float64(every) * (0.8 + 0.4*rand.Float64())))
+		pause := time.NewTimer(u.pause(more))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
 			return
 		case <-pause.C:
 		}
-		if err := u.once(ctx); ctx.Err() == nil {
+		var err error
+		if more, err = u.once(ctx); ctx.Err() == nil {
 			reaping.tell(err)
 		}
 		if u.clean > 0 && time.Now().After(cleanAt) {

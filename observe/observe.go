@@ -70,7 +70,7 @@ type HandleStart struct {
 type HandleEnd struct {
 	DB, Service, Handler, Topic, UUID string
 	Outcome                           Outcome
-	Attempts                          int // how often the handler was called for this delivery
+	Attempts                          int // how often the handler was called for this delivery; 0 = a stored message died without it
 	Duration                          time.Duration
 	Err                               error // of the handler or a middleware, also when the message was acked
 }
