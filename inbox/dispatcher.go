@@ -27,7 +27,7 @@ type Dispatcher struct {
 
 // NewDispatcher makes a Dispatcher. It does no I/O. It returns outbox.ErrNoDB for a store that is nil, or an error that
 // names every field at fault. A nil logger is that of the database's handle: an error line for each failed handler and each
-// message that dies, a debug line for each message.
+// message that dies, an info line for each attempt.
 func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAdapter) (*Dispatcher, error) {
 	cfg.setDefaults()
 	if store == nil {

@@ -79,7 +79,7 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 		ctx, cancel = context.WithTimeout(ctx, h.Timeout)
 		defer cancel()
 	}
-	d.logger.Debug("Handling a message", c.fields())
+	d.logger.Info("Handling a message", c.fields())
 	for again := true; again; {
 		attempts++
 		if h.Detached {

@@ -95,13 +95,14 @@ func (l fieldsLog) With(f watermill.LogFields) watermill.LoggerAdapter {
 	return fieldsLog{l.logCapture, l.fields.Add(f)}
 }
 
-func (l fieldsLog) Debug(msg string, f watermill.LogFields) {
+func (l fieldsLog) Info(msg string, f watermill.LogFields) {
 	l.add(fmt.Sprint(msg, " db=", l.fields.Add(f)["db"]))
 }
 
 // Each database has a store of its own, found by its key, with a name that is in lines about its messages.
 func TestStoresOfAFleet(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	all := append(newTenants(t, "alone", 0), newTenants(t, "shared", 2)...)
 	log := fieldsLog{logCapture: newLogCapture(t)}
 	var h handledLog
@@ -130,6 +131,7 @@ func TestStoresOfAFleet(t *testing.T) {
 // The Selection says whose turn it is.
 func TestInboxGroupTakesTurns(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	all := newTenants(t, "one", 3)
 	for name, test := range map[string]struct {
 		sel  fleet.Selection
@@ -165,6 +167,7 @@ func TestInboxGroupTakesTurns(t *testing.T) {
 // handled, all share the places, and targets come and go.
 func TestInboxGroupOfTroubledDatabases(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	all := newTenants(t, "one", 4)
 	all[3].exec(t, "DROP TABLE s003.inbox_queue")
 	slow := newTenants(t, "slow", 0)[0]

@@ -65,6 +65,8 @@ var ibxClaiming = []requirement{
 			x.lapse(t, "a")
 			_, err := x.store.ReapExpired(t.Context())
 			require.NoError(t, err)
+			assert.Empty(t, x.claim(t, inbox.NewOwner(), 10), "it waits")
+			assert.Equal(t, 1, x.get(t, "a").Attempt)
 			x.due(t, "a")
 			assert.Len(t, x.claim(t, inbox.NewOwner(), 10), 1)
 		}},

@@ -2,9 +2,9 @@ package integration_test
 
 var ibxDatabases = []requirement{
 	{number: 85, text: "each database has a store of its own", verdict: held, shownBy: "TestStoresOfAFleet"},
-	{number: 86, text: "a strategy selects the store to poll", verdict: held, shownBy: "TestFleetSelection"},
-	{number: 87, text: "round robin takes one batch of each in turn", verdict: held, shownBy: "TestFleetSelection"},
-	{number: 88, text: "drain first stays with a store until it is empty", verdict: held, shownBy: "TestFleetSelection"},
+	{number: 86, text: "a strategy selects the store to poll", verdict: held, shownBy: "TestFleetSelection TestInboxGroupTakesTurns"},
+	{number: 87, text: "round robin takes one batch of each in turn", verdict: held, shownBy: "TestFleetSelection TestInboxGroupTakesTurns"},
+	{number: 88, text: "drain first stays with a store until it is empty", verdict: held, shownBy: "TestFleetSelection TestInboxGroupTakesTurns"},
 	{number: 89, text: "each store has an identifier", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{number: 90, text: "lines about messages name the store", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{number: 91, text: "the router returns the store of a key", verdict: held, shownBy: "TestStoresOfAFleet"},
@@ -13,7 +13,7 @@ var ibxDatabases = []requirement{
 
 var ibxDiscovery = []requirement{
 	{number: 93, text: "the list of databases is refreshed periodically", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
-	{number: 94, text: "every 5 minutes by default", verdict: held, shownBy: "TestFleetConfig"},
+	{number: 94, text: "every 5 minutes by default", verdict: held, shownBy: "TestFleetRefreshInterval"},
 	{number: 95, text: "new databases get stores", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
 	{number: 96, text: "databases that are gone lose theirs", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
 	{number: 97, text: "what has not changed is kept", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},

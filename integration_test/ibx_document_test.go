@@ -83,7 +83,7 @@ const ibxElsewhere = `
 | IInbox.AlreadyProcessedAsync, with and without hash | Store.AlreadyProcessed(ctx, id, hash), a nil hash for none |
 | IInbox.MarkProcessingAsync | Store.MarkProcessing: whoever calls works on the message itself, nobody else can claim it |
 | IInbox.MarkProcessedAsync, MarkDeadAsync | Store.MarkProcessed, Store.MarkDead (with a reason); they take the message from whoever has it. A message that is done stays done. ErrUnknown for one that is not there. |
-| IInbox.EnqueueAsync | Store.Enqueue, any number of items in one statement; says of each: new, updated, already done, busy |
+| IInbox.EnqueueAsync | Store.Enqueue, any number of items in one transaction; says of each: new, updated, already done, busy |
 | dueTimeUtc must be UTC | any time.Time |
 | IInboxWorkStore.ClaimAsync returns ids | Store.Claim returns messages |
 | AckAsync and the others return nothing | how many rows were still the owner's |

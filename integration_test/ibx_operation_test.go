@@ -44,7 +44,7 @@ var ibxCleanup = []requirement{
 
 var ibxConcurrency = []requirement{
 	{number: 102, text: "each call is one transaction", verdict: inOtherWords,
-		why: "All but ReapExpired and Clean, whose batches are transactions of their own, and Claim, which may take three statements: what one of them took is taken, whatever becomes of the next.",
+		why: "All but ReapExpired and Clean, whose batches are transactions of their own, and Claim, which may take several statements: what one of them took is taken, whatever becomes of the next.",
 		sql: true, test: func(t *testing.T, x ibx) {
 			all := make([]inbox.Item, 1001) // two statements
 			for i := range all {
@@ -59,12 +59,12 @@ var ibxConcurrency = []requirement{
 		}},
 	{number: 103, text: "claims are isolated from each other", verdict: inOtherWords,
 		why:     "At READ COMMITTED, by row locks (FOR UPDATE SKIP LOCKED) that check the row again as it is by then.",
-		shownBy: "TestClaimedOnceByMany"},
+		shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue"},
 	{number: 104, text: "deadlocks are retried or returned", verdict: inOtherWords,
 		why:     "There are none between our own statements, which lock rows in one order or do not wait; one with statements of yours is returned.",
 		shownBy: "TestAckAgainstEnqueue TestExpiredLeaseNoDeadlock TestOverlappingBatches"},
-	{number: 105, text: "several processes work on one table", verdict: held, shownBy: "TestClaimedOnceByMany"},
-	{number: 106, text: "a message is never claimed twice at one time", verdict: held, shownBy: "TestClaimedOnceByMany TestStaleOwnerChangesNothing"},
+	{number: 105, text: "several processes work on one table", verdict: held, shownBy: "TestDispatchersUnderFire"},
+	{number: 106, text: "a message is never claimed twice at one time", verdict: held, shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue TestStaleOwnerChangesNothing TestStoppedProcessChangesNothing"},
 }
 
 var ibxObservability = []requirement{
@@ -80,9 +80,8 @@ var ibxObservability = []requirement{
 		x.has(t, "a")
 		assert.True(t, x.logs.has("DEBUG", "Claimed", "messages:1"))
 	}},
-	{number: 110, text: "handler calls are logged", verdict: inOtherWords,
-		why: "At debug level, and to observers (observe.HandleObserver): a line at info level for each message is a cost that nobody asked for.", shownBy: "TestDispatcherDecides"},
-	{number: 111, text: "handler errors are logged at error level with the message", verdict: held, shownBy: "TestDispatcherDecides"},
+	{number: 110, text: "handler calls are logged at info level with topic and message", verdict: held, shownBy: "TestDispatcherLogs"},
+	{number: 111, text: "handler errors are logged at error level with the message", verdict: held, shownBy: "TestDispatcherLogs"},
 	{number: 112, text: "reaping is logged at info level with how many", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		x.lapse(t, "a")
@@ -145,7 +144,7 @@ var ibxLimits = []requirement{
 	{number: 121, text: "thousands of messages a second", verdict: inOtherWords, why: "A row of make bench, inbox_dispatch_vs_river, prints how many; no test depends on the machine.", shownBy: "TestPlansOfQueue"},
 	{number: 122, text: "claims use indexes", verdict: inOtherWords, why: "On id and due time. An index on the end of the lease would cost every claim and every renewal more than it gains.", shownBy: "TestPlansOfQueue"},
 	{number: 123, text: "stores are cached where there are many databases", verdict: held, shownBy: "TestStoresOfAFleet"},
-	{number: 124, text: "polling slows down while there is nothing", verdict: held, shownBy: "TestDispatcherIsWoken"},
+	{number: 124, text: "polling slows down while there is nothing", verdict: held, shownBy: "TestScheduleWaitsLongerWhileThereIsNothing"},
 	{number: 125, text: "source and message id have an index", verdict: held, shownBy: "TestPlansOfQueue"},
 	{number: 126, text: "the role needs select and insert and update and delete", verdict: held, shownBy: "TestRoleOfTheQueue"},
 	{number: 127, text: "no payload is logged", verdict: held, test: func(t *testing.T, x ibx) {

@@ -184,6 +184,14 @@ var ibxRetries = []requirement{
 			require.Len(t, x.claim(t, x.owner, 1), 1)
 			settles(t, 1)(store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("a")))
 			assert.Equal(t, inbox.Dead, x.get(t, "a").State)
+
+			x.has(t, "b")
+			x.change(t, "b", func(q *memory.Queued) { q.Attempts = 1 })
+			x.lapse(t, "b")
+			_, err := store.ReapExpired(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, inbox.Dead, x.get(t, "b").State)
+			assert.Equal(t, 2, x.get(t, "b").Attempt)
 		}},
 	{number: 84, text: "the number of attempts is configurable and 10 by default", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")

@@ -267,6 +267,12 @@ var ibxEnqueuing = []requirement{
 			}
 			assert.Equal(t, inbox.Dead, x.get(t, "dead").State)
 			assert.Equal(t, inbox.Processing, x.get(t, "seen").State)
+			x.has(t, "busy")
+			before := x.row(t, "busy")
+			it := x.item("busy")
+			it.Payload = []byte("new")
+			assert.Equal(t, inbox.Busy, x.put(t, it)[0].Result)
+			assert.Equal(t, before, x.row(t, "busy"))
 		}},
 }
 

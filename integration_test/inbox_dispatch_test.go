@@ -143,36 +143,91 @@ func TestDispatcherDecides(t *testing.T) {
 	}, "a message is not dead until OnDead says so")
 }
 
-// TestDispatcherBuriesWhatNobodyHandled: what expires, and what processes died of, dies in the transaction of OnDead too.
-func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
+// TestDispatcherLogs each call of a handler, which gets all that is stored, each of its errors and each death; and no payload.
+func TestDispatcherLogs(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, "create table graves (message_id text, cause text)")
 	cfg := quickStore()
 	cfg.MaxAttempts = 2
 	s := storeOn(t, h, cfg)
-	expired, killer := items("orders", 1)[0], items("killers", 1)[0]
-	expired.ExpiresAt = time.Now().Add(-time.Hour)
-	storeAll(t, s, expired, killer)
-	h.exec(t, "update inbox_queue set attempts = 1, crashes = 1, owner = gen_random_uuid(), locked_until = now() - interval '1 s' where topic = 'killers'")
-	dispatcher := quickDispatcher(map[string]inbox.Handler{
-		"orders": {Handle: func(context.Context, *inbox.Message) error { t.Error("an expired message was handled"); return nil }},
-		"killers": {Handle: func(context.Context, *inbox.Message) error {
-			t.Error("a message without attempts was handled")
-			return nil
-		}},
-	})
-	dispatcher.LeaseTTL = time.Second
-	dispatcher.OnDead = func(ctx context.Context, msg *inbox.Message, err error) error {
-		return h.execTx(ctx, "insert into graves (message_id, cause) values ($1, $2)", msg.MessageID, err.Error())
+	log := &lineLogger{}
+	it := items("orders", 1)[0]
+	it.Key, it.Hash, it.Payload, it.Metadata = "K", []byte("hash"), []byte("canary"), message.Metadata{"kind": "canary"}
+	it.ExpiresAt = time.Now().Add(time.Hour).Truncate(time.Microsecond)
+	storeAll(t, s, it)
+	d, err := inbox.NewDispatcher(s, quickDispatcher(map[string]inbox.Handler{"orders": {Handle: func(_ context.Context, msg *inbox.Message) error {
+		it.DueAt = msg.DueAt
+		msg.ExpiresAt = msg.ExpiresAt.In(it.ExpiresAt.Location())
+		assert.Equal(t, it, msg.Item)
+		if msg.Attempt == 0 {
+			return errHandler
+		}
+		panic("again")
+	}}}), log)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(t.Context()) }()
+	untilState(t, s, it.ID, inbox.Dead)
+	require.NoError(t, errors.Join(d.Close(), <-ended))
+	for attempt, why := range []string{errHandler.Error(), "panic: again"} {
+		of := []string{"topic:orders", "source:test", "message_id:orders-0", fmt.Sprint("attempt:", attempt+1), "db:" + h.db.Name()}
+		assert.True(t, log.has("INFO Handling a message", of...), log.lines)
+		assert.True(t, log.has("ERROR The handler of a message failed "+why, of...), log.lines)
 	}
-	dispatching(t, s, dispatcher)
-	untilState(t, s, expired.ID, inbox.Dead)
-	untilState(t, s, killer.ID, inbox.Dead)
-	_, attempts := stateOf(t, s, killer.ID)
-	assert.Equal(t, 2, attempts)
-	assert.Equal(t, []string{"expired", "its last attempts ended with the processes that made them"}, column[string](t, h, "select cause from graves order by 1"))
+	assert.True(t, log.has("ERROR A message is dead", "message_id:orders-0"), log.lines)
+	assert.False(t, log.has("", "canary"), log.lines)
+}
+
+// TestDispatcherBuriesWhatNobodyHandled: what expires, and what processes died of, dies in the transaction of OnDead too, and observers are
+// told of it, whether there is an OnDead or not.
+func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	for _, onDead := range []bool{true, false} {
+		told := &seen{}
+		h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, told)
+		h.exec(t, "create table graves (message_id text, cause text)")
+		cfg := quickStore()
+		cfg.MaxAttempts = 2
+		s := storeOn(t, h, cfg)
+		expired, killer := items("orders", 20), items("killers", 1)[0] // more than there are places
+		for i := range expired {
+			expired[i].ExpiresAt = time.Now().Add(-time.Hour)
+		}
+		storeAll(t, s, append(expired, killer)...)
+		h.exec(t, "update inbox_queue set attempts = 1, crashes = 1, owner = gen_random_uuid(), locked_until = now() - interval '1 s' where topic = 'killers'")
+		dispatcher := quickDispatcher(map[string]inbox.Handler{
+			"orders": {Handle: func(context.Context, *inbox.Message) error { t.Error("an expired message was handled"); return nil }},
+			"killers": {Handle: func(context.Context, *inbox.Message) error {
+				t.Error("a message without attempts was handled")
+				return nil
+			}},
+		})
+		dispatcher.Concurrency, dispatcher.LeaseTTL = 4, time.Hour
+		if onDead {
+			dispatcher.OnDead = func(ctx context.Context, msg *inbox.Message, err error) error {
+				return h.execTx(ctx, "insert into graves (message_id, cause) values ($1, $2)", msg.MessageID, err.Error())
+			}
+		}
+		d := dispatching(t, s, dispatcher)
+		eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where state = 'dead'") == 21 }, "all are dead")
+		require.NoError(t, d.Close())
+		_, attempts := stateOf(t, s, killer.ID)
+		assert.Equal(t, 2, attempts)
+		told.mu.Lock()
+		ends := map[string]int{}
+		for _, end := range told.all {
+			ends[fmt.Sprintf("%s %s after %d calls: %v", end.Topic, end.Outcome, end.Attempts, end.Err)]++
+		}
+		told.mu.Unlock()
+		const killed = "its last attempts ended with the processes that made them"
+		assert.Equal(t, map[string]int{"orders dead after 0 calls: expired": 20, "killers dead after 0 calls: " + killed: 1}, ends)
+		if onDead {
+			assert.Equal(t, 20, h.count(t, "select count(*) from graves where cause = 'expired'"))
+			assert.Equal(t, 1, h.count(t, "select count(*) from graves where cause = $1", killed))
+		}
+	}
 }
 
 // TestDispatcherTakesNoMoreThanItHandles: the rest is for others.
@@ -306,9 +361,11 @@ func TestUnknownTopicIsKept(t *testing.T) {
 	storeAll(t, s, items("new", 5)...)
 	g := newBarrier(t)
 	g.open()
-	old, err := inbox.NewDispatcher(s, quickDispatcher(map[string]inbox.Handler{"old": {Handle: g.handle}}), nil)
+	log := &lineLogger{}
+	old, err := inbox.NewDispatcher(s, quickDispatcher(map[string]inbox.Handler{"old": {Handle: g.handle}}), log)
 	require.NoError(t, err)
 	drain(t, old)
+	assert.True(t, log.has("INFO WARNING", "no handler", "topic:new"))
 	assert.Equal(t, 5, h.count(t, `select count(*) from inbox_queue where state = 'processing' and attempts = 0 and owner is null
 		and last_error = 'no handler for the topic' and due_at > first_seen_at`))
 	dispatching(t, s, quickDispatcher(map[string]inbox.Handler{"new": {Handle: g.handle}}))
