@@ -450,6 +450,23 @@ func TestFleetLifecycle(t *testing.T) {
 	})
 }
 
+// By default the Discovery is asked every five minutes, no sooner and no later.
+func TestFleetRefreshInterval(t *testing.T) {
+	w := newWorld(a)
+	inWorld(t, w, func(t *testing.T, _ *fleet.Fleet, _ *capture) {
+		for n := 1; n < 4; n++ {
+			for _, wait := range []time.Duration{5*time.Minute - 2*time.Second, 2 * time.Second} {
+				if w.mu.Lock(); w.asked != n {
+					t.Errorf("asked %d times, and not %d", w.asked, n)
+				}
+				w.mu.Unlock()
+				time.Sleep(wait)
+				synctest.Wait()
+			}
+		}
+	})
+}
+
 func TestFleetConfig(t *testing.T) {
 	if _, err := fleet.New(nil, fleet.Config{}, nil); err == nil || !strings.Contains(err.Error(), "Static") {
 		t.Error(err)

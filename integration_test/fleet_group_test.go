@@ -20,6 +20,7 @@ import (
 // attempt, and sleeps again: no forwarder is registered then, and nothing is lost meanwhile.
 func TestFleetGroupWakesAndSleeps(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	all := append(newTenants(t, "alone", 0), newTenants(t, "shared", 3)...)
 	broker := newFakeBroker()
 	all[1].publish(t, "events", "", "before it runs")
@@ -73,6 +74,7 @@ func TestFleetGroupWakesAndSleeps(t *testing.T) {
 // restarted fools no look.
 func TestFleetGroupTriesAgain(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	who := newTenants(t, "one", 0)[0]
 	broker := newFakeBroker()
 	var failures atomic.Int32
@@ -100,6 +102,7 @@ func TestFleetGroupTriesAgain(t *testing.T) {
 // More databases than places: they take turns, also if none of them ever has nothing to do.
 func TestFleetGroupTakesTurns(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	all := newTenants(t, "busy", 4)
 	broker := newFakeBroker()
 	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConns: 3}, nil)
@@ -120,6 +123,7 @@ func TestFleetGroupTakesTurns(t *testing.T) {
 // Drain empties all that can be reached, and names the others.
 func TestFleetGroupDrain(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	all := newTenants(t, "one", 3)
 	all[1].exec(t, "DROP TABLE s001.outbox CASCADE")
 	away := fleet.Target{Key: "away", DSN: "postgres://localhost:1/nowhere"}
@@ -142,6 +146,7 @@ func TestFleetGroupDrain(t *testing.T) {
 // log says which.
 func TestFleetGroupConfigure(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	all := newTenants(t, "one", 3)
 	brokers := map[string]*fakeBroker{all[0].Key: newFakeBroker(), all[2].Key: newFakeBroker()}
 	cfg := quickGroup()
@@ -170,6 +175,7 @@ func TestFleetGroupConfigure(t *testing.T) {
 // until it comes back.
 func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	all := newTenants(t, "one", 2)
 	r := newRegistry(targetsOf(all...)...)
 	broker := newFakeBroker()
@@ -201,6 +207,7 @@ func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 // What was published long ago is deleted in databases where nothing happens, too, and so are old rows of the inbox.
 func TestFleetGroupCleansUp(t *testing.T) {
 	t.Parallel()
+	noLeaks(t)
 	who := newTenants(t, "one", 0)[0]
 	broker := newFakeBroker()
 	who.publish(t, "events", "", "old")
