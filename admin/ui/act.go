@@ -72,7 +72,7 @@ func (rq *request) act() error {
 
 // ask shows what would be done.
 func (rq *request) ask(v *verb, f admin.Filter, from string) error {
-	d := &question{Verb: v.name, Does: v.does, Danger: v.danger, Reason: v.reason, Words: words(f), Back: back(from, f)}
+	d := &question{Verb: v.name, Does: v.effect(f.In), Danger: v.danger, Reason: v.reason, Words: words(f), Back: back(from, f)}
 	d.From, d.Same = from, values(f).Encode()
 	if v.topic != nil {
 		d.Title, d.Button, d.Words = v.label+" "+visible(f.Topic)+"?", v.label, []pair{{"Topic", f.Topic}}

@@ -13,6 +13,7 @@ type verb struct {
 	label  string // of its button
 	past   string // "Requeued"
 	does   string // what becomes of the messages
+	coming string // what becomes of those in the inbox; "" = the same
 	danger bool   // it does not come back by itself
 	reason bool   // it needs a reason
 	states map[admin.Table][]admin.State
@@ -24,7 +25,8 @@ type verb struct {
 var verbs = []*verb{
 	{
 		name: "requeue", label: "Requeue", past: "Requeued", do: (*admin.Admin).Requeue,
-		does: "They are tried again, with all their attempts, under the same UUIDs.",
+		does:   "They are tried again, with all their attempts, under the same UUIDs.",
+		coming: "They are handled when they are delivered next. Somebody must deliver them: their broker, or Replay in the outbox that they came from.",
 		states: map[admin.Table][]admin.State{
 			admin.Outbox: {admin.Dead, admin.Failing, admin.Discarded}, admin.Inbox: {admin.Dead, admin.Discarded}, admin.Queue: {admin.Dead},
 		},
@@ -70,6 +72,14 @@ func verbOf(name string) *verb {
 		return verbs[i]
 	}
 	return nil
+}
+
+// effect is what becomes of messages in a table.
+func (v *verb) effect(in admin.Table) string {
+	if in == admin.Inbox && v.coming != "" {
+		return v.coming
+	}
+	return v.does
 }
 
 // offer is a verb for some messages.

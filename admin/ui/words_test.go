@@ -70,3 +70,13 @@ func TestFilterThereAndBack(t *testing.T) {
 		}
 	}
 }
+
+// TestEffectOfRequeue: nothing in the inbox is tried again by itself, and the question must not say so.
+func TestEffectOfRequeue(t *testing.T) {
+	requeue := verbOf("requeue")
+	for in, says := range map[admin.Table]string{admin.Outbox: "tried again", admin.Queue: "tried again", admin.Inbox: "Somebody must deliver them"} {
+		if does := requeue.effect(in); !strings.Contains(does, says) {
+			t.Errorf("%s: %q, want %q", in, does, says)
+		}
+	}
+}
