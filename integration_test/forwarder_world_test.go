@@ -126,15 +126,14 @@ func (b *fakeBroker) wait(t testing.TB, what string, condition func() bool) {
 // arrives waits until all payloads were taken.
 func (b *fakeBroker) arrives(t testing.TB, payloads ...string) {
 	t.Helper()
+	left := payloads
 	b.wait(t, fmt.Sprintf("%v arrive", payloads[:min(5, len(payloads))]), func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		for _, p := range payloads {
-			if !b.seen[p] {
-				return false
-			}
+		for len(left) > 0 && b.seen[left[0]] {
+			left = left[1:]
 		}
-		return true
+		return len(left) == 0
 	})
 }
 
