@@ -53,7 +53,7 @@ func TestClientClockOff(t *testing.T) {
 			h := skewed(t)
 			for _, test := range []func(*testing.T, handle){clockOfLeases, clockOfWaits, clockOfItems, clockOfDispatcher} {
 				h.exec(t, `update skew.clock set off = $1::float8 * interval '1 second'`, off.Seconds())
-				require.InDelta(t, off.Seconds(), h.now(t).Sub(time.Now()).Seconds(), patience.Seconds())
+				require.InDelta(t, off.Seconds(), time.Until(h.now(t)).Seconds(), patience.Seconds())
 				test(t, h)
 				h.exec(t, "delete from inbox_queue")
 			}
