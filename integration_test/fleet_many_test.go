@@ -152,8 +152,8 @@ func TestFleetManyDatabases(t *testing.T) {
 	t.Logf("%d databases and %d schemas: p50 %s, p99 %s; with one that is away, one slow, and %d that come and go: p50 %s, p99 %s; %d connections of %d",
 		databases, schemas, p50.Round(time.Millisecond), control.Round(time.Millisecond), restless,
 		p50Trouble.Round(time.Millisecond), p99.Round(time.Millisecond), most, maxConns)
-	assert.Less(t, p50Trouble, p50+delay/10, "the others were slowed down")
-	assert.Less(t, p99, control+delay/2, "the others waited for the slow one")
+	assert.Less(t, p50Trouble, 2*p50+delay/10, "the others were slowed down")
+	assert.Less(t, p99, 2*control+delay/2, "the others waited for the slow one")
 	eventually(t, func() bool { return log.count("cannot be looked at") > 0 }, "the log says what cannot be reached")
 	for _, who := range append(steady, coming...) {
 		eventually(t, func() bool { return who.asleep(t) }, "%s sleeps", who.Key)
