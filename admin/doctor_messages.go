@@ -12,7 +12,7 @@ import (
 
 // checkTopics looks at what is ready and does not leave.
 func (e *exam) checkTopics(ctx context.Context) (err error) {
-	if e.stats, err = e.Stats(ctx, StatsConfig{}); err != nil {
+	if e.stats, err = e.Admin.stats(ctx, brisk); err != nil {
 		return err
 	}
 	for _, t := range e.stats.Topics {
@@ -29,7 +29,7 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 		if !failing && seconds(oldest) > brief {
 			ready[topic] = TopicStats{Topic: topic, Ready: c, Oldest: seconds(oldest)}
 		}
-	}, sqltext.CountReady, int64(countLane))
+	}, sqltext.CountReady, brisk.lane)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ const (
 // checkDead looks at messages that were put aside.
 func (e *exam) checkDead(ctx context.Context) error {
 	for _, in := range []Table{Outbox, Inbox, Queue} {
-		groups, err := e.ErrorGroups(ctx, Filter{In: in, States: []State{Dead}})
+		groups, err := e.groups(ctx, Filter{In: in, States: []State{Dead}}, brisk)
 		if err != nil {
 			return err
 		}

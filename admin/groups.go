@@ -12,18 +12,21 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-const (
-	groupEach = 10_000  // messages of each topic or consumer that are looked at
-	groupAll  = 100_000 // of all together
-	maxTexts  = 10_000  // different error texts of all topics
-)
+const maxTexts = 10_000 // different errors of all topics
+
+// toGroup is how many messages are looked at: fewer than are counted, as their errors are read.
+var toGroup = bounds{each: 10_000, all: 10_000}
 
 // ErrorGroups groups dead and failing messages by their errors, the largest group first: errors that differ in numbers, ids and
-// quoted text alone are one. Filter.States may be Dead or Failing; default both. It looks at the newest 10,000 messages of each
-// topic and state, fewer with more than ten topics; Count.More says that there may be more of the group.
+// quoted text alone are one. Filter.States may be Dead or Failing; default both. It looks at the newest 10,000 messages of
+// each state, as many of each topic or consumer; Count.More says that there may be more of the group.
 //
 // To act on a group, put its ID into Filter.ErrorGroup.
 func (a *Admin) ErrorGroups(ctx context.Context, f Filter) ([]ErrorGroup, error) {
+	return a.groups(ctx, f, toGroup)
+}
+
+func (a *Admin) groups(ctx context.Context, f Filter, b bounds) ([]ErrorGroup, error) {
 	s, states, err := a.prepare(f)
 	if err != nil {
 		return nil, err
@@ -36,7 +39,7 @@ func (a *Admin) ErrorGroups(ctx context.Context, f Filter) ([]ErrorGroup, error)
 		if state != Dead && state != Failing {
 			return nil, invalid("admin: Filter.States has %q: only dead and failing messages have errors to group", state)
 		}
-		err := s.group(ctx, f, state, func(t errorText) {
+		err := s.group(ctx, f, state, b, func(t errorText) {
 			if id := groupID(t.text); f.ErrorGroup == "" || f.ErrorGroup == id {
 				t.addTo(groups, id)
 			}
@@ -82,7 +85,7 @@ func (t errorText) addTo(groups map[string]*ErrorGroup, id string) {
 	}
 }
 
-func (o outboxTable) group(ctx context.Context, f Filter, state State, add func(errorText)) error {
+func (o outboxTable) group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error {
 	statement := sqltext.GroupDead
 	if state == Failing {
 		statement = sqltext.GroupFailing
@@ -93,5 +96,5 @@ func (o outboxTable) group(ctx context.Context, f Filter, state State, add func(
 		add(t)
 		return err
 	}, statement, f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(math.MaxInt64), int64(math.MaxInt64),
-		int64(groupEach), int64(maxTexts), int64(groupAll))
+		b.each, int64(maxTexts), b.all)
 }

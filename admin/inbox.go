@@ -107,7 +107,7 @@ func (t inboxTable) change(ctx context.Context, d *doing, state State, batch []p
 // payload is nothing: the inbox keeps identities alone.
 func (inboxTable) payload(context.Context, place) ([]byte, error) { return nil, nil }
 
-func (t inboxTable) group(ctx context.Context, f Filter, state State, add func(errorText)) error {
+func (t inboxTable) group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error {
 	statement := sqltext.GroupInboxDead
 	if state == Failing {
 		statement = sqltext.GroupInboxFailing
@@ -117,15 +117,11 @@ func (t inboxTable) group(ctx context.Context, f Filter, state State, add func(e
 		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
 		add(e)
 		return err
-	}, statement, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(groupEach), int64(maxTexts), int64(groupAll))
+	}, statement, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), b.each, int64(maxTexts), b.all)
 }
 
 // consumers counts what consumers have that is dead or failing.
-func (a *Admin) consumers(ctx context.Context, exact bool) ([]ConsumerStats, error) {
-	each, all := int64(countEach), int64(countAll)
-	if exact {
-		each, all = 1<<62, 1<<62
-	}
+func (a *Admin) consumers(ctx context.Context, b bounds) ([]ConsumerStats, error) {
 	byName := map[string]*ConsumerStats{}
 	for _, state := range []State{Dead, Failing} {
 		statement := sqltext.CountInboxDead
@@ -148,7 +144,7 @@ func (a *Admin) consumers(ctx context.Context, exact bool) ([]ConsumerStats, err
 				s.Failing, s.Oldest = c, seconds(oldest)
 			}
 			return err
-		}, statement, each, all)
+		}, statement, b.each, b.all)
 		if err != nil {
 			return nil, err
 		}

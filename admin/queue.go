@@ -89,21 +89,18 @@ func (t queueTable) payload(ctx context.Context, p place) (payload []byte, err e
 	return payload, err
 }
 
-func (t queueTable) group(ctx context.Context, f Filter, state State, add func(errorText)) error {
+func (t queueTable) group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error {
 	return t.collect(ctx, func(rows drive.Rows) error {
 		var e errorText
 		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
 		add(e)
 		return err
-	}, sqltext.GroupQueue, f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(groupEach), int64(maxTexts), string(state))
+	}, sqltext.GroupQueue, f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), b.each, int64(maxTexts), string(state))
 }
 
 // queue counts what is in the queue.
-func (a *Admin) queue(ctx context.Context, exact bool) ([]TopicStats, error) {
-	t, most := topicSet{}, int64(countEach)
-	if exact {
-		most = 1 << 62
-	}
+func (a *Admin) queue(ctx context.Context, b bounds) ([]TopicStats, error) {
+	t := topicSet{}
 	err := a.collect(ctx, func(rows drive.Rows) error {
 		var state State
 		var topic string
@@ -112,7 +109,7 @@ func (a *Admin) queue(ctx context.Context, exact bool) ([]TopicStats, error) {
 		err := rows.Scan(&state, &topic, &c.N, &c.More, &oldest)
 		t.note(state, topic, c, oldest)
 		return err
-	}, sqltext.CountQueue, most)
+	}, sqltext.CountQueue, b.each)
 	if err == nil {
 		err = a.rates(ctx, t, sqltext.QueueRates)
 	}

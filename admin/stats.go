@@ -17,7 +17,7 @@ import (
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
 	// Exact counts everything, which takes seconds where there are millions. By default at most 10,000 messages of each topic
-	// and state are counted, fewer with many topics; of those that are ready or delayed 32,768 altogether, so that
+	// and state are counted, fewer with many topics; of those that are ready or delayed 10,240 altogether, so that
 	// with a backlog a topic may be missing that has only few of them.
 	Exact bool
 }
@@ -78,28 +78,43 @@ type ConsumerStats struct {
 	Oldest time.Duration `json:"oldest"`
 }
 
-const (
-	countEach  = 10_000  // of a topic or consumer
-	countAll   = 200_000 // of all together
-	countLane  = 512
-	rateSample = 10_000
+// bounds are how far a look goes.
+type bounds struct {
+	each int64 // messages of a topic or consumer
+	all  int64 // of all together
+	lane int64 // ready or delayed messages of a lane
+}
+
+var (
+	usual   = bounds{each: 10_000, all: 100_000, lane: 160}
+	brisk   = bounds{each: 1000, all: 10_000, lane: 64} // for Doctor, which looks at everything
+	unbound = bounds{each: 1 << 62, all: 1 << 62}
 )
+
+const rateSample = 10_000
 
 // Stats says how much there is of what, how old it is, how fast it leaves, and who works. Each figure is of a moment of its
 // own. It returns errors of the database.
 func (a *Admin) Stats(ctx context.Context, cfg StatsConfig) (*Stats, error) {
+	if cfg.Exact {
+		return a.stats(ctx, unbound)
+	}
+	return a.stats(ctx, usual)
+}
+
+func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 	s := &Stats{}
 	t := topicSet{}
 	steps := []func() error{
 		func() error {
 			return a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&s.At) }, sqltext.Now)
 		},
-		func() error { return a.countTopics(ctx, t, cfg.Exact) },
+		func() error { return a.countTopics(ctx, t, b) },
 		func() error { return a.rates(ctx, t, sqltext.Rates) },
 		func() error { return a.pauses(ctx, t) },
 		func() error { return a.forwarders(ctx, s) },
-		func() (err error) { s.Queue, err = a.queue(ctx, cfg.Exact); return err },
-		func() (err error) { s.Inbox, err = a.consumers(ctx, cfg.Exact); return err },
+		func() (err error) { s.Queue, err = a.queue(ctx, b); return err },
+		func() (err error) { s.Inbox, err = a.consumers(ctx, b); return err },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -148,8 +163,8 @@ func (t topicSet) note(state State, topic string, c Count, oldest float64) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-func (a *Admin) countTopics(ctx context.Context, t topicSet, exact bool) error {
-	if exact {
+func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
+	if b == unbound {
 		return a.collect(ctx, func(rows drive.Rows) error {
 			var state State
 			var topic string
@@ -168,7 +183,7 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, exact bool) error {
 			err := rows.Scan(&topic, &c.N, &c.More, &oldest)
 			t.note(state, topic, c, oldest)
 			return err
-		}, statement, int64(countEach), int64(countAll))
+		}, statement, b.each, b.all)
 		if err != nil {
 			return err
 		}
@@ -184,7 +199,7 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, exact bool) error {
 				t.note(state, topic, c, oldest)
 			}
 			return err
-		}, statement, int64(countLane))
+		}, statement, b.lane)
 		if err != nil {
 			return err
 		}

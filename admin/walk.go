@@ -91,7 +91,7 @@ type source interface {
 	// change does a batch of an act to messages that are still in the state, and returns to how many.
 	change(ctx context.Context, d *doing, state State, batch []place) (int64, error)
 	// group counts dead or failing messages by what they are about and their error.
-	group(ctx context.Context, f Filter, state State, add func(errorText)) error
+	group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error
 }
 
 func (a *Admin) source(t Table) (source, error) {

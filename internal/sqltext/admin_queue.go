@@ -50,19 +50,19 @@ SELECT l.topic, coalesce(left(l.last_error, 1024), '') AS error, count(*), min(l
 	// CountQueue counts messages by state and topic: how many, whether there may be more, and the age of the oldest in seconds.
 	//
 	// Arguments: how many messages to count of those that are dead, ready and waiting.
-	CountQueue = `WITH dead AS (
+	CountQueue = `WITH dead AS MATERIALIZED (
     SELECT 'dead' AS state, q.topic, ` + firstSeenAt + ` FROM {queue} q WHERE q.state = 'dead' ORDER BY q.id LIMIT $1::bigint
-), ready AS (
+), ready AS MATERIALIZED (
     SELECT ` + QueueState + ` AS state, q.topic, ` + firstSeenAt + ` FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $1::bigint
-), waiting AS (
+), waiting AS MATERIALIZED (
     SELECT ` + QueueState + ` AS state, q.topic, ` + firstSeenAt + ` FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NOT NULL ORDER BY q.due_at, q.id LIMIT $1::bigint
 )
 SELECT c.state, c.topic, count(*), bool_or(c.more), extract(epoch FROM clock_timestamp() - min(c.first_seen_at))::float8
-  FROM (SELECT *, count(*) OVER () >= $1::bigint AS more FROM dead
-        UNION ALL SELECT *, count(*) OVER () >= $1::bigint FROM ready
-        UNION ALL SELECT *, count(*) OVER () >= $1::bigint FROM waiting) c
+  FROM (SELECT *, (SELECT count(*) >= $1::bigint FROM dead) AS more FROM dead
+        UNION ALL SELECT *, (SELECT count(*) >= $1::bigint FROM ready) FROM ready
+        UNION ALL SELECT *, (SELECT count(*) >= $1::bigint FROM waiting) FROM waiting) c
  GROUP BY c.state, c.topic`
 
 	// QueueRates says how many messages a second were processed in the last minute, by topic, from the newest of them.

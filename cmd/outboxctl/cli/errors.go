@@ -17,8 +17,8 @@ func (a *app) errors() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "errors", Short: "Group dead and failing messages by their error",
 		Long: `Group dead and failing messages of the outbox, the inbox and the queue by their error, the largest group first: errors that
-differ in numbers, ids and quoted text alone are one. It looks at the newest 10,000 messages of each topic and state; a plus says that
-there may be more of a group. FIRST and LAST are how long ago the oldest and the newest of them were written.
+differ in numbers, ids and quoted text alone are one. It looks at the newest 10,000 messages of each state and table, as
+many of each topic; a plus says that there may be more of a group. FIRST and LAST are how long ago the oldest and the newest of them were written.
 
 To act on a whole group: outboxctl messages requeue --group GROUP; outboxctl inbox, outboxctl queue for those that are in there.`,
 		Example: "  outboxctl errors --state dead\n  outboxctl messages requeue --group 1b4c7e2f90ad5d31 --dry-run",
