@@ -103,6 +103,7 @@ var checks = []struct {
 	{"failing", (*exam).checkFailing},
 	{"failing", (*exam).checkIncoming},
 	{"dead", (*exam).checkDead},
+	{"queue", (*exam).checkQueue},
 	{"vacuum", (*exam).checkVacuum},
 	{"retention", (*exam).checkRetention},
 	{"replication_slots", (*exam).checkSlots},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
@@ -448,4 +449,37 @@ func TestNightTwoServices(t *testing.T) {
 		return mended.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"program": "example.com/billing"}' WHERE name = 'billing' AND facts->'consumers' ? 'billing/book'`) == 1
 	}, "its row names the consumer")
 	assert.NotContains(t, findings(t, shop), "consumers")
+}
+
+// TestNightAbandonedQueue: the only dispatcher died in the middle of its work.
+func TestNightAbandonedQueue(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	storeAll(t, s, items("letters", 3)...)
+	claimed, err := s.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 1})
+	require.NoError(t, err)
+	require.Len(t, claimed, 1)
+	assert.NotContains(t, findings(t, h), "queue_abandoned", "it may still be at work")
+	h.exec(t, "UPDATE inbox_queue SET locked_until = now() - interval '11 minutes' WHERE owner IS NOT NULL")
+	f := ails(t, h, "queue_abandoned")
+	assert.Equal(t, admin.Critical, f.Severity)
+	assert.Contains(t, f.Evidence, `1 messages of topic "letters" in the queue have an owner whose lease ran out, the first 11m`)
+	h.exec(t, "UPDATE inbox_queue SET first_seen_at = now() - interval '2 minutes'")
+	h.exec(t, "UPDATE inbox_queue SET locked_until = now() WHERE owner IS NOT NULL")
+	f = ails(t, h, "queue_waits")
+	assert.Contains(t, f.Evidence, `2 messages of topic "letters" in the queue are due, the first since 2m`)
+
+	eventually(t, func() bool { // a claim takes back what was left, now and then
+		_, err := s.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 2})
+		require.NoError(t, err)
+		return h.count(t, "SELECT count(*) FROM inbox_queue WHERE crashes > 0") == 1
+	}, "it is taken back")
+	h.exec(t, "UPDATE inbox_queue SET due_at = now() - interval '1 second' WHERE due_at IS NOT NULL")
+	assert.Contains(t, ails(t, h, "queue_crashes").Cure, "DispatcherConfig.LeaseTTL")
+	h.exec(t, "UPDATE inbox_queue SET owner = NULL, locked_until = NULL")
+	dispatching(t, s, quickDispatcher(map[string]inbox.Handler{"letters": {Handle: func(context.Context, *inbox.Message) error { return nil }}}))
+	for _, check := range []string{"queue_abandoned", "queue_waits", "queue_crashes"} {
+		cured(t, h, check)
+	}
 }

@@ -109,6 +109,25 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
                         WHERE ` + isFailing + ` ORDER BY o.topic, o.id LIMIT $1::bigint) first
          WHERE first.attempts >= $2::bigint) o ORDER BY o.topic, o.id`
 
+	// DoctorQueue says by topic, of the messages in the queue that are ready first and those that are due for longest: how many nobody has
+	// claimed and since how many seconds the first is due, how many have an owner whose lease ran out so long ago and since how
+	// many seconds the first, and how many have lost an owner in that way.
+	//
+	// Arguments: how many messages to look at in each place, seconds.
+	DoctorQueue = `WITH looked AS MATERIALIZED (
+    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes FROM {queue} q
+      WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $1::bigint)
+    UNION ALL
+    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes FROM {queue} q
+      WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at <= statement_timestamp() ORDER BY q.due_at, q.id LIMIT $1::bigint)
+)
+SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL),
+       coalesce(extract(epoch FROM clock_timestamp() - min(coalesce(nullif(l.due_at, '-infinity'), l.first_seen_at)) FILTER (WHERE l.owner IS NULL)), 0)::float8,
+       count(*) FILTER (WHERE l.locked_until < clock_timestamp() - $2::float8 * interval '1 second'),
+       coalesce(extract(epoch FROM clock_timestamp() - min(l.locked_until) FILTER (WHERE isfinite(l.locked_until))), 0)::float8,
+       count(*) FILTER (WHERE l.crashes > 0)
+  FROM looked l GROUP BY l.topic ORDER BY l.topic LIMIT 20`
+
 	// DoctorOldest says how many seconds ago the oldest message was published that is still there, of the rows with the lowest ids.
 	//
 	// Arguments: how many rows to look at.

@@ -1,0 +1,34 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// checkQueue looks at what dispatchers leave behind in the queue: they have no rows of their own that would tell who is alive, and
+// for how long each may handle a message.
+func (e *exam) checkQueue(ctx context.Context) error {
+	var topic string
+	var waiting, abandoned, crashed int64
+	var waits, since float64
+	return e.rows(ctx, []any{&topic, &waiting, &waits, &abandoned, &since, &crashed}, func() {
+		switch waited, left := seconds(waits), seconds(since); {
+		case abandoned > 0:
+			e.find("queue_abandoned", max(Warning, byAge(left)), fmt.Sprintf("%d messages of topic %q in the queue have an owner whose lease ran out, the first %s ago, and nobody takes them back", abandoned, topic, span(left)),
+				"run an inbox.Dispatcher, Subscriber or Group for these tables; any of them takes back what others left")
+		case waiting > 0 && waited > slow:
+			e.find("queue_waits", byAge(waited), fmt.Sprintf("%d messages of topic %q in the queue are due, the first since %s", waiting, topic, span(waited)),
+				"see whether a dispatcher runs that has a handler for this topic; if one does, raise its Concurrency, or run more of them")
+		}
+		if crashed > 0 {
+			e.find("queue_crashes", Warning, fmt.Sprintf("%d messages of topic %q in the queue wait again because the lease ran out under who handled them: its process died, or could not renew it", crashed, topic),
+				"see in the logs what ends these processes, and whether it is one of the messages; if they only stood still, set DispatcherConfig.LeaseTTL to more than they do")
+		}
+	}, sqltext.DoctorQueue, int64(looked), leftFor.Seconds())
+}
+
+// leftFor is how long ago a lease must have run out for nobody to take its message back: dispatchers look each second.
+const leftFor = 30 * time.Second
