@@ -16,8 +16,8 @@ import (
 )
 
 func (a *app) imports() *cobra.Command {
-	cmd := &cobra.Command{Use: "import", Short: "Move pending messages of another outbox into this one: watermill-sql"}
-	cmd.AddCommand(a.importWatermill())
+	cmd := &cobra.Command{Use: "import", Short: "Move pending messages of another outbox into this one: watermill-sql, or a table of one's own"}
+	cmd.AddCommand(a.importWatermill(), a.importTable())
 	return cmd
 }
 
@@ -37,9 +37,14 @@ func (f *moveFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.cfg.Topic, "topic", "", "the forwarder's `topic` over there (default: forwarder_topic)")
 	flags.StringVar(&f.cfg.MessagesTable, "messages-table", "", "`table` as in SQL (default: watermill_ and the topic)")
-	flags.IntVar(&f.cfg.BatchSize, "batch", 500, "messages in one transaction")
-	flags.BoolVarP(&f.act.yes, "yes", "y", false, "do it without asking")
-	flags.BoolVar(&f.act.dryRun, "dry-run", false, "only read and check everything")
+	bindMove(cmd, &f.act, &f.cfg.BatchSize)
+}
+
+func bindMove(cmd *cobra.Command, act *actFlags, batchSize *int) {
+	flags := cmd.Flags()
+	flags.IntVar(batchSize, "batch", 500, "messages in one transaction")
+	flags.BoolVarP(&act.yes, "yes", "y", false, "do it without asking")
+	flags.BoolVar(&act.dryRun, "dry-run", false, "only read and check everything")
 }
 
 func (a *app) importWatermill() *cobra.Command {
@@ -76,9 +81,10 @@ Envelopes that are no JSON need a program of your own, with package move.`,
 			if err != nil {
 				return err
 			}
-			return a.move(cmd.Context(), "import", f, func(cfg move.WatermillConfig) (move.Result, error) {
-				r, err := move.FromWatermill(cmd.Context(), pub, cfg)
-				if cfg.DryRun && err == nil && keyless > 0 { // a name of metadata that is misspelt costs the order
+			return a.move(cmd.Context(), "import", f.act, func(m moving) (move.Result, error) {
+				f.cfg.DryRun, f.cfg.Progress = m.dry, m.progress
+				r, err := move.FromWatermill(cmd.Context(), pub, f.cfg)
+				if m.dry && err == nil && keyless > 0 { // a name of metadata that is misspelt costs the order
 					a.note("without a key, and so without order: %s; see --key", countMessages(admin.Count{N: keyless}))
 				}
 				return r, err
@@ -99,8 +105,9 @@ the outbox first. Dead messages stay, and so do delayed ones, unless the table i
 	f.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
-			return a.move(cmd.Context(), "export", f, func(cfg move.WatermillConfig) (move.Result, error) {
-				return move.ToWatermill(cmd.Context(), db, cfg)
+			return a.move(cmd.Context(), "export", f.act, func(m moving) (move.Result, error) {
+				f.cfg.DryRun, f.cfg.Progress = m.dry, m.progress
+				return move.ToWatermill(cmd.Context(), db, f.cfg)
 			})
 		})
 	}
@@ -127,29 +134,28 @@ type moved struct {
 	move.Result
 }
 
+// moving is how a move is done.
+type moving struct {
+	dry      bool
+	progress func(context.Context, move.Result)
+}
+
 // move tries a move, has it confirmed, and does it.
-func (a *app) move(ctx context.Context, name string, f moveFlags, do func(move.WatermillConfig) (move.Result, error)) error {
-	f.cfg.DryRun = true
-	tried, err := do(f.cfg)
+func (a *app) move(ctx context.Context, name string, act actFlags, do func(moving) (move.Result, error)) error {
+	tried, err := do(moving{dry: true})
 	if err != nil {
 		return err
 	}
-	if f.act.dryRun || tried.Moved == 0 {
+	if act.dryRun || tried.Moved == 0 {
 		return a.show(moved{true, tried}, func() error {
 			return a.say("%s would move %s.%s", title(name), describeMove(tried), held(tried.Pending-tried.Moved))
 		})
 	}
-	if err := f.act.confirm(ctx, a, fmt.Sprintf("%s %s?", title(name), describeMove(tried))); err != nil {
+	if err := act.confirm(ctx, a, fmt.Sprintf("%s %s?", title(name), describeMove(tried))); err != nil {
 		return err
 	}
 	bar := a.progress(admin.Count{N: tried.Moved})
-	f.cfg.DryRun = false
-	f.cfg.Progress = func(_ context.Context, r move.Result) {
-		if bar.bar != nil {
-			_ = bar.bar.Set64(min(r.Moved, tried.Moved))
-		}
-	}
-	r, err := do(f.cfg)
+	r, err := do(moving{progress: func(_ context.Context, r move.Result) { bar.set(min(r.Moved, tried.Moved)) }})
 	bar.end()
 	said := a.show(moved{false, r}, func() error { return a.say("Moved %s.%s", describeMove(r), held(r.Left)) })
 	if err != nil {

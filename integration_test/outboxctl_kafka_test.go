@@ -1,0 +1,65 @@
+package integration_test
+
+import (
+	"testing"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestOutboxctlOnKafka forwards to Kafka, whose log is truncated then, and gets back what it has lost.
+func TestOutboxctlOnKafka(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	server := kafkaServer(t)
+	topic := kafkaTopic(t, server, 1, nil)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "INSERT INTO outbox (uuid, topic, key, payload) SELECT gen_random_uuid(), $1, 'K', '' FROM generate_series(1, 20)", topic)
+	c := ctl{t: t, url: h.url}
+	broker := func(args ...string) ctlResult { return c.run(append(args, "--kafka", server.Brokers()[0])...) }
+	r := broker("forward", "--drain")
+	require.Zero(t, r.code, r.err)
+	sent := kafkaUUIDs(t, server, topic)
+	assert.ElementsMatch(t, column[string](t, h, "SELECT uuid FROM outbox"), sent)
+
+	asks, err := sarama.NewClusterAdmin(server.Brokers(), sarama.NewConfig())
+	require.NoError(t, err)
+	defer asks.Close()
+	require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 3}))
+	assert.Contains(t, broker("reconcile", "--topic", topic, "--dry-run").out, "Reconcile would change 3 messages")
+	r = broker("reconcile", "--topic", topic, "--yes", "--reason", "disk lost", "-o", "json")
+	require.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, `"touched": 3`)
+	assert.Contains(t, r.out, `"compared": 20`)
+	require.Zero(t, broker("forward", "--drain").code)
+	assert.ElementsMatch(t, sent, kafkaUUIDs(t, server, topic))
+	assert.Contains(t, broker("reconcile", "--all", "--dry-run").out, "would change 0 messages")
+	assert.Contains(t, broker("doctor").out, "a replica alone", "what the broker says of itself")
+}
+
+// TestOutboxctlImportsTables moves what a home-made relay has not sent.
+func TestOutboxctlImportsTables(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "CREATE TABLE events (id bigserial, type text, customer text, body jsonb, sent_at timestamptz)")
+	h.exec(t, `INSERT INTO events (type, customer, body, sent_at) SELECT 'orders', 'c' || i, '{"n": 1}', CASE WHEN i = 1 THEN now() END FROM generate_series(1, 4) i`)
+	c := ctl{t: t, url: h.url}
+	does := []string{"import", "table", "events", "--pending", "sent_at IS NULL", "--done", "sent_at = now()", "--topic", "type", "--key", "customer", "--payload", "body"}
+	r := c.run(append(does, "--dry-run")...)
+	require.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, "Import would move 3 messages (orders 3)")
+	assert.Equal(t, 2, c.run(does...).code, "nobody is there to say yes")
+	r = c.run(does[:len(does)-2]...)
+	assert.Equal(t, 2, r.code)
+	assert.Contains(t, r.err, "--payload is missing")
+	r = c.run("import", "table", "evnts", "--pending", "true", "--done", "DELETE", "--topic", "type", "--payload", "body")
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, r.err, "evnts")
+	assert.Zero(t, h.count(t, "SELECT count(*) FROM outbox"))
+	r = c.run(append(does, "--yes")...)
+	require.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, "Moved 3 messages")
+	assert.Equal(t, []string{"c2", "c3", "c4"}, column[string](t, h, `SELECT key FROM outbox WHERE topic = 'orders' AND convert_from(payload, 'UTF8') = '{"n": 1}' ORDER BY id`))
+	assert.Zero(t, h.count(t, "SELECT count(*) FROM events WHERE sent_at IS NULL"))
+}
