@@ -44,7 +44,7 @@ func TestInstall(t *testing.T) {
 				require.Equal(t, version, at, "%s requires %s", name, required)
 			}
 		}
-		serve(t, proxy, name, version, m.dir)
+		serve(t, proxy, name, version, m.dir, m.goMod)
 		for _, pkg := range m.packages {
 			program += fmt.Sprintf("\t_ %q\n", pkg)
 		}
@@ -71,6 +71,7 @@ func TestInstall(t *testing.T) {
 		run("get", name+"@"+version)
 	}
 	run("list", "-deps", "-f", "{{with .Error}}{{.}}{{end}}", ".")
+	run("install", "-n", rootModule+"/cmd/outboxctl@"+version)
 	if long {
 		run("build", "-trimpath", "-o", os.DevNull, ".") // -trimpath lets the build cache serve the next run
 	}
@@ -89,6 +90,7 @@ func goEnv(t *testing.T, names ...string) map[string]string {
 
 type installed struct {
 	dir      string
+	goMod    string // as it is tagged
 	requires map[string]string
 	packages []string // that a user can import
 }
@@ -114,7 +116,16 @@ func installable(t *testing.T, root string) map[string]installed {
 		if err != nil {
 			return err
 		}
-		m := installed{dir: filepath.Dir(file), requires: map[string]string{}}
+		m := installed{dir: filepath.Dir(file), goMod: file, requires: map[string]string{}}
+		if rel == filepath.Join("cmd", "outboxctl", "go.mod") { // what is installed by its version
+			m.goMod = filepath.Join(t.TempDir(), "go.mod")
+			if err := os.WriteFile(m.goMod, content, 0o644); err != nil {
+				return err
+			}
+			if err := exec.CommandContext(t.Context(), filepath.Join(root, ".ci", "unreplace"), m.goMod).Run(); err != nil {
+				return err
+			}
+		}
 		for _, r := range parsed.Require {
 			m.requires[r.Mod.Path] = r.Mod.Version
 		}
@@ -155,11 +166,11 @@ func walkModule(dir string, fn func(folder string) error) error {
 }
 
 // serve puts the module into a folder that go takes as a proxy.
-func serve(t *testing.T, proxy, name, version, dir string) {
+func serve(t *testing.T, proxy, name, version, dir, goModFile string) {
 	t.Helper()
 	at := filepath.Join(proxy, filepath.FromSlash(name), "@v", version)
 	require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o755))
-	goMod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	goMod, err := os.ReadFile(goModFile)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(at+".mod", goMod, 0o644))
 	require.NoError(t, os.WriteFile(at+".info", fmt.Appendf(nil, `{"Version":%q}`, version), 0o644))
@@ -170,7 +181,11 @@ func serve(t *testing.T, proxy, name, version, dir string) {
 		for _, entry := range entries {
 			if entry.Type().IsRegular() {
 				rel, _ := filepath.Rel(dir, filepath.Join(folder, entry.Name()))
-				files = append(files, moduleFile{filepath.ToSlash(rel), filepath.Join(dir, rel)})
+				file := moduleFile{filepath.ToSlash(rel), filepath.Join(dir, rel)}
+				if rel == "go.mod" {
+					file.file = goModFile
+				}
+				files = append(files, file)
 			}
 		}
 		return err
