@@ -154,8 +154,17 @@ func (s *site) sure(link, reason string) reply {
 // elements are the attributes of all elements of a kind.
 func elements(t testing.TB, body, kind string) (list []map[string]string) {
 	t.Helper()
+	return elementsOf(parsed(t, body), kind)
+}
+
+func parsed(t testing.TB, body string) *html.Node {
+	t.Helper()
 	root, err := html.Parse(strings.NewReader(body))
 	require.NoError(t, err)
+	return root
+}
+
+func elementsOf(root *html.Node, kind string) (list []map[string]string) {
 	for n := range root.Descendants() {
 		if n.Type == html.ElementNode && (kind == "*" || n.Data == kind) {
 			of := map[string]string{"": n.Data}
@@ -171,8 +180,10 @@ func elements(t testing.TB, body, kind string) (list []map[string]string) {
 // textOf is what of a page can be read, with single spaces.
 func textOf(t testing.TB, body string) string {
 	t.Helper()
-	root, err := html.Parse(strings.NewReader(body))
-	require.NoError(t, err)
+	return readableOf(parsed(t, body))
+}
+
+func readableOf(root *html.Node) string {
 	var b strings.Builder
 	for n := range root.Descendants() {
 		if n.Type == html.TextNode {
@@ -186,8 +197,9 @@ func textOf(t testing.TB, body string) string {
 // that show nothing or turn the text around.
 func checkHTML(t testing.TB, body string) {
 	t.Helper()
-	checkText(t, textOf(t, body))
-	for _, e := range elements(t, body, "*") {
+	root := parsed(t, body)
+	checkText(t, readableOf(root))
+	for _, e := range elementsOf(root, "*") {
 		switch e[""] {
 		case "script":
 			assert.Regexp(t, `^script\.js\?[0-9a-f]+$`, e["src"])
