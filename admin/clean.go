@@ -18,9 +18,11 @@ type CleanConfig struct {
 	OutboxRetention, InboxRetention, QueueRetention time.Duration
 	// Reason and Actor are those of an Act.
 	Reason, Actor string
+	// DryRun counts what would be deleted, up to 10,000 rows of each table, and deletes nothing.
+	DryRun bool
 }
 
-// CleanResult is how many rows were deleted.
+// CleanResult is how many rows were deleted, or would be.
 type CleanResult struct {
 	Outbox int64 `json:"outbox"`
 	Inbox  int64 `json:"inbox"`
@@ -47,6 +49,9 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		if d < 0 {
 			return r, invalid("admin: CleanConfig.%s is %s: use how long to keep, or 0 to leave the table alone", field, d)
 		}
+	}
+	if cfg.DryRun {
+		return a.countClean(ctx, cfg)
 	}
 	act := Act{Reason: cfg.Reason, Filter: Filter{All: true}}
 	if act.Actor, err = a.actor(cfg.Actor, cfg.Reason); err != nil {
@@ -79,6 +84,24 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		}
 	}
 	return r, a.end(ctx, audit)
+}
+
+func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
+	for _, t := range []struct {
+		retention time.Duration
+		statement string
+		n         *int64
+	}{
+		{cfg.OutboxRetention, sqltext.CountOldOutbox, &r.Outbox}, {cfg.InboxRetention, sqltext.CountOldInbox, &r.Inbox},
+		{cfg.QueueRetention, sqltext.CountOldQueue, &r.Queue},
+	} {
+		if t.retention > 0 {
+			if *t.n, err = a.number(ctx, t.statement, t.retention.Seconds(), int64(dryCount)); err != nil {
+				return r, err
+			}
+		}
+	}
+	return r, nil
 }
 
 func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration) (rows int64, err error) {

@@ -329,7 +329,15 @@ func TestAdminClean(t *testing.T) {
 	fillQueue(t, h, 600)
 	h.exec(t, "UPDATE inbox_queue SET done_at = now() - interval '1 day' WHERE state = 'done' AND topic = 'topic-0'")
 	a := newAdmin(t, h)
-	r, err := a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: 7 * 24 * time.Hour, InboxRetention: 5 * 24 * time.Hour, QueueRetention: time.Hour, Reason: "room"})
+	cfg := admin.CleanConfig{OutboxRetention: 7 * 24 * time.Hour, InboxRetention: 5 * 24 * time.Hour, QueueRetention: time.Hour, Reason: "room", DryRun: true}
+	before := tableStates(t, h)
+	dry, err := a.Clean(t.Context(), cfg)
+	require.NoError(t, err)
+	require.Equal(t, before, tableStates(t, h))
+	require.Zero(t, h.count(t, "SELECT count(*) FROM outbox_audit"))
+	cfg.DryRun = false
+	r, err := a.Clean(t.Context(), cfg)
+	assert.Equal(t, r, dry)
 	require.NoError(t, err)
 	assert.Equal(t, admin.CleanResult{Outbox: 1000, Inbox: 6, Queue: 50}, r)
 	assert.Equal(t, map[string]int{"ready": 1000, "delayed": 1000, "failing": 1000, "dead": 1000, "done": 500, "discarded": 500}, h.states(t, "true"))

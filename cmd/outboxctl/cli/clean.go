@@ -22,20 +22,26 @@ Forwarders and dispatchers do that by themselves; this is for jobs where they do
 	cmd.Flags().VarP(&outbox, "outbox", "", "keep published messages for so long: 7d, 36h; default: all of them")
 	cmd.Flags().VarP(&inbox, "inbox", "", "keep what the inbox knows for so long; default: for ever")
 	cmd.Flags().VarP(&queue, "queue", "", "keep processed messages of the queue for so long; default: all of them")
-	_ = cmd.Flags().MarkHidden("dry-run")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if outbox.of+inbox.of+queue.of == 0 {
 			return usagef("what? use --outbox, --inbox or --queue")
 		}
-		if act.dryRun {
-			return usagef("clean has no dry run")
-		}
-		if err := act.confirm(cmd.Context(), a, "Delete what is older than that?"); err != nil {
-			return err
-		}
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
-			r, err := ad.Clean(cmd.Context(), admin.CleanConfig{OutboxRetention: outbox.of, InboxRetention: inbox.of,
-				QueueRetention: queue.of, Reason: act.reason})
+			cfg := admin.CleanConfig{OutboxRetention: outbox.of, InboxRetention: inbox.of, QueueRetention: queue.of, Reason: act.reason, DryRun: true}
+			if act.dryRun || !act.yes {
+				r, err := ad.Clean(cmd.Context(), cfg)
+				if err != nil {
+					return wrongAct(err)
+				}
+				if act.dryRun {
+					return a.show(r, func() error { return a.say("Clean would delete %s.", describeClean(r)) })
+				}
+				if err := act.confirm(cmd.Context(), a, "Delete "+describeClean(r)+"?"); err != nil {
+					return err
+				}
+			}
+			cfg.DryRun = false
+			r, err := ad.Clean(cmd.Context(), cfg)
 			if err != nil && r == (admin.CleanResult{}) {
 				return wrongAct(err)
 			}
@@ -49,6 +55,17 @@ Forwarders and dispatchers do that by themselves; this is for jobs where they do
 		})
 	}
 	return cmd
+}
+
+// describeClean says what a dry run has counted.
+func describeClean(r admin.CleanResult) string {
+	count := func(n int64) string {
+		if n < 10_000 {
+			return digits(n)
+		}
+		return digits(n) + " or more"
+	}
+	return count(r.Outbox) + " of the outbox, " + count(r.Inbox) + " of the inbox, " + count(r.Queue) + " of the queue"
 }
 
 // days is a flag for a duration that may have days; where none is allowed, that is -1.
