@@ -58,6 +58,9 @@ func (rq *request) act() error {
 		return unclear(errors.New("a topic is missing"))
 	}
 	from := q.Get("from")
+	if !slices.Contains([]string{"errors", "messages", "message"}, from) { // it goes back into a form
+		from = ""
+	}
 	if rq.r.Method == http.MethodPost && q.Get("sure") == "yes" {
 		most := 0
 		if v.topic == nil {
