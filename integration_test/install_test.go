@@ -173,6 +173,7 @@ func serve(t *testing.T, proxy, name, version, dir, goModFile string) {
 	goMod, err := os.ReadFile(goModFile)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(at+".mod", goMod, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(at), "list"), []byte(version+"\n"), 0o644)) // install asks whether there is a newer one
 	require.NoError(t, os.WriteFile(at+".info", fmt.Appendf(nil, `{"Version":%q}`, version), 0o644))
 
 	var files []modzip.File
