@@ -14,9 +14,10 @@ package sqltext
 // looks, how many rows of each topic or lane it looks at, how many of those that fit it returns.
 const (
 	// WalkIndexes has the statements of a transaction go by indexes. Of a table that was never analyzed, or is not as it was, the
-	// planner may think that all of a topic is few rows, and sort them; and to compile a statement takes longer than to run it.
+	// planner may think that all of a topic is few rows, and sort them; and to compile a statement takes longer than to run it. A plan for any
+	// arguments, which a connection makes after a few times, would look for one topic through those before it.
 	WalkIndexes = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
-       set_config('jit', 'off', true)`
+       set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)`
 
 	// WalkDead walks dead messages, newest first.
 	WalkDead = walkDead + newestOfTopic + topicsEnd + walkedDown
