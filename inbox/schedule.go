@@ -35,6 +35,7 @@ type line struct {
 	next  time.Time     // when to look unless woken
 	hold  time.Time     // not before, whatever happens
 	few   time.Time     // not before, unless enough places are free
+	woken bool          // since the last look was handed out, which may have begun too early to see why
 }
 
 func newSchedule(places, batch int, poll time.Duration, lines ...*line) schedule {
@@ -66,6 +67,7 @@ func (s *schedule) look(now time.Time) (*line, int, time.Duration) {
 	if best == nil {
 		return nil, 0, wait
 	}
+	best.woken = false
 	return best, s.room(best), 0
 }
 
@@ -90,6 +92,9 @@ func (s *schedule) looked(begun, now time.Time, l *line, got int, more bool) {
 	}
 	l.few = now.Add(took)
 	l.next = now.Add(time.Duration(float64(l.wait) * (0.8 + 0.4*s.jitter())))
+	if l.woken {
+		l.next = now
+	}
 }
 
 // done frees the place of a message.
@@ -101,6 +106,7 @@ func (s *schedule) done(l *line) {
 // woken has all lines looked at.
 func (s *schedule) woken(now time.Time) {
 	for _, l := range s.lines {
+		l.woken = true
 		if now.Before(l.next) {
 			l.next = now
 		}

@@ -151,3 +151,28 @@ func TestScheduleSharesBetweenLines(t *testing.T) {
 		t.Errorf("looks: %d and %d", looks[lines[0]], looks[lines[1]])
 	}
 }
+
+// TestWokenDuringALook: the look may have begun too early to see what woke it, so another one follows it.
+func TestWokenDuringALook(t *testing.T) {
+	for _, got := range []int{0, 1} {
+		l := &line{limit: 10}
+		s := newSchedule(10, 10, time.Hour, l)
+		now := time.Unix(1e9, 0)
+		if looking, _, _ := s.look(now); looking != l {
+			t.Fatal("it does not look")
+		}
+		s.woken(now)
+		s.looked(now, now, l, got, false)
+		if _, _, wait := s.look(now); wait > wokenPause {
+			t.Errorf("after a look that brought %d it waits %s", got, wait)
+		}
+		now = now.Add(wokenPause)
+		if looking, _, wait := s.look(now); looking != l {
+			t.Errorf("after a look that brought %d it waits %s", got, wait)
+		}
+		s.looked(now, now, l, 0, false)
+		if looking, _, wait := s.look(now.Add(wokenPause)); looking != nil || wait < time.Minute {
+			t.Errorf("it looks once more, after %s", wait)
+		}
+	}
+}
