@@ -69,7 +69,7 @@ func (s *Store) settle(ctx context.Context, what, statement string, owner Owner,
 }
 
 // orAgain runs a statement that settles messages, and once more if it changed fewer of them: a row whose lease was renewed while
-// the statement waited for it has moved, and was passed by.
+// the statement ran has moved, and may have been passed by.
 func orAgain(messages int, statement func() (int, error)) (int, error) {
 	n, err := statement()
 	if err != nil || n >= messages {

@@ -3,9 +3,10 @@ package sqltext
 // The statements that settle messages. Each changes only rows of the owner that it is given, and says how many these were. A
 // row that the owner lost in the meantime stays as it is.
 //
-// Rows are locked in the order of the arguments, which is that of EnqueueMessages: what waits for a row there may have others
-// that are waited for here. What was locked is updated by its place in the table. A row that changed between the snapshot and the
-// lock, because its lease was renewed, has another place and is passed by: who gets fewer rows than it asked for asks once more.
+// Rows are changed in the order of the arguments, which is that of EnqueueMessages: what waits for a row there may have others
+// that are waited for here. Each is looked up by its key and updated by its place in the table. It is not locked before: that would
+// be a change of the row too. A row that changed between the snapshot and the update, because its lease was renewed, has another
+// place, and some versions of Postgres pass it by: who changes fewer rows than it asked for asks once more.
 //
 // A connection keeps a plan that was made without knowing the arguments, perhaps while the table was empty, when reading all of
 // it was the cheapest. So here and in the other statements of the queue nothing is left to choose: LATERAL has one row looked up after
@@ -78,14 +79,16 @@ UPDATE {queue} q
 )
 UPDATE {queue} q SET state = 'dead', last_error = 'expired' FROM (SELECT l.ctid FROM late l LIMIT $1::int) l WHERE q.ctid = l.ctid`
 
+	// held are looked up once, whatever is joined with them: a CTE that is materialized. Nothing joins by anything but the place,
+	// as the limit is one that the planner does not know, not even when it knows the arguments.
 	held = `WITH held AS MATERIALIZED (
     SELECT f.ctid
       FROM unnest($2::text[], $3::text[]) AS i(source, message_id)
      CROSS JOIN LATERAL (
            SELECT q.ctid FROM {queue} q
             WHERE q.source = i.source AND q.message_id = i.message_id AND q.state = 'processing' AND q.owner = $1::uuid
-              FOR UPDATE OF q) f
-     LIMIT cardinality($2::text[])
+           OFFSET 0) f
+     LIMIT (SELECT cardinality($2::text[]))
 )`
 	ofHeld = `  FROM held h WHERE q.ctid = h.ctid AND q.owner = $1::uuid`
 )
