@@ -35,6 +35,10 @@
 // Without statistics the planner gives it a plan that is several times slower, so all sides are measured with fresh
 // ones.
 //
+// Claims are compared with a loop on a table of its own, which has what such a table has: known messages by a unique constraint,
+// a status, attempts, owner and lease, an index of what is ready. It gives back nothing whose lease is over, and misses what
+// commits late.
+//
 // Watermill's forwarder reads batches of a thousand, with BYTEA payloads, what its own publisher wrote, envelope
 // included. Through a broker both sides use the same publisher with the same settings.
 //
