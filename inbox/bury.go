@@ -63,13 +63,14 @@ func (d *Dispatcher) buryUnhandled(c *claimed, cause error, charge bool) {
 	outcome = d.bury(c, cause, charge)
 }
 
-// buryExpired has messages buried whose time is over, as many as there are places for, and says whether it used them all.
+// buryExpired has messages buried whose time is over, as many as there are places for, and says whether there may be more: it used
+// all places, or all were taken.
 func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	l := d.loop
 	room := 0
 	l.step(func() { room = l.schedule.room(&line{limit: l.cfg.places}) })
 	if room == 0 {
-		return false, nil
+		return true, nil
 	}
 	begun := time.Now()
 	msgs, err := d.store.claimExpired(ctx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room})

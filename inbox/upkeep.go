@@ -22,15 +22,12 @@ type upkeep struct {
 	bury func(ctx context.Context) (more bool, err error)
 }
 
-// buryInterval is how soon burying goes on that had no places for more.
-const buryInterval = 100 * time.Millisecond
-
 // pause is how long to wait for the next time, not the same in all processes.
 func (u upkeep) pause(more bool) time.Duration {
 	every := u.lease / 2
 	switch {
 	case more:
-		return buryInterval
+		return reapInterval
 	case u.clean > 0:
 		every = min(every, u.clean)
 	}

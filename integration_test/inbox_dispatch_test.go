@@ -191,7 +191,7 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 		cfg := quickStore()
 		cfg.MaxAttempts = 2
 		s := storeOn(t, h, cfg)
-		expired, killer := items("orders", 20), items("killers", 1)[0] // more than there are places
+		expired, killer := items("orders", 6), items("killers", 1)[0] // more than there are places
 		for i := range expired {
 			expired[i].ExpiresAt = time.Now().Add(-time.Hour)
 		}
@@ -211,7 +211,7 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 			}
 		}
 		d := dispatching(t, s, dispatcher)
-		eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where state = 'dead'") == 21 }, "all are dead")
+		eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where state = 'dead'") == 7 }, "all are dead")
 		require.NoError(t, d.Close())
 		_, attempts := stateOf(t, s, killer.ID)
 		assert.Equal(t, 2, attempts)
@@ -222,9 +222,9 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 		}
 		told.mu.Unlock()
 		const killed = "its last attempts ended with the processes that made them"
-		assert.Equal(t, map[string]int{"orders dead after 0 calls: expired": 20, "killers dead after 0 calls: " + killed: 1}, ends)
+		assert.Equal(t, map[string]int{"orders dead after 0 calls: expired": 6, "killers dead after 0 calls: " + killed: 1}, ends)
 		if onDead {
-			assert.Equal(t, 20, h.count(t, "select count(*) from graves where cause = 'expired'"))
+			assert.Equal(t, 6, h.count(t, "select count(*) from graves where cause = 'expired'"))
 			assert.Equal(t, 1, h.count(t, "select count(*) from graves where cause = $1", killed))
 		}
 	}
