@@ -63,6 +63,12 @@ func (d *Dispatcher) buryUnhandled(c *claimed, cause error, charge bool) {
 	outcome = d.bury(c, cause, charge)
 }
 
+// buried tells the observers of a message that reaping has made dead.
+func (d *Dispatcher) buried(msg *Message, cause error) {
+	_, ended := d.started(d.loop.work, &claimed{Message: *msg, loop: d.loop})
+	ended(observe.Dead, 0, cause)
+}
+
 // buryExpired has messages buried whose time is over, as many as there are places for, and says whether there may be more: it used
 // all places, or all were taken.
 func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {

@@ -23,8 +23,7 @@ const (
 	// While there is enough that is ready, what fell due is asked for no more often than this, and suspects.
 	dueInterval     = 50 * time.Millisecond
 	suspectInterval = time.Second
-	// reapInterval is how often a Claim reaps first, and reapShare the part of the time that it may take. It is also how soon burying
-	// goes on that had no places for all.
+	// reapInterval is how often a Claim reaps first, and reapShare the part of the time that it may take.
 	reapInterval = time.Second
 	reapShare    = 20
 	// maxClaimers is for how many sets of topics marks are kept.

@@ -63,8 +63,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer end()
 	defer d.loop.begin(ctx)()
 	u := d.upkeep()
-	more, err := u.once(ctx)
-	if err != nil {
+	if err := u.once(ctx); err != nil {
 		d.loop.refuse()
 		if ctx.Err() != nil {
 			return nil
@@ -73,7 +72,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return err
 	}
 	var helpers sync.WaitGroup
-	helpers.Go(func() { u.run(ctx, more) })
+	helpers.Go(func() { u.run(ctx) })
 	if !d.cfg.DisableListen {
 		helpers.Go(func() { listen(ctx, d.store, d.logger, d.loop.wake) })
 	}
@@ -119,9 +118,9 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 	}
 }
 
-func (d *Dispatcher) upkeep() upkeep {
-	u := upkeep{store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval}
-	if d.cfg.OnDead != nil || len(d.store.db.Observers()) > 0 {
+func (d *Dispatcher) upkeep() *upkeep {
+	u := &upkeep{store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval, died: d.buried}
+	if d.cfg.OnDead != nil {
 		u.bury = d.buryExpired
 	}
 	return u

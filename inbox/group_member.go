@@ -27,6 +27,7 @@ type member struct {
 	polling  bool
 	leaving  bool // gets no more polls
 	handled  bool // something since the last clean-up
+	upkeep   *upkeep
 	upkeepAt time.Time
 	cleanAt  time.Time
 }
@@ -110,7 +111,7 @@ func (g *Group) join(ctx context.Context, key string) {
 		held.Release()
 		return
 	}
-	m := &member{held: held, d: d, status: fleet.Status{Key: key}}
+	m := &member{held: held, d: d, upkeep: d.upkeep(), status: fleet.Status{Key: key}}
 	m.ctx, m.end = context.WithCancel(ctx)
 	d.loop.news = g.news
 	d.loop.handle = func(c *claimed) {
@@ -233,12 +234,10 @@ func (m *member) keepUp(now time.Time, cfg *DispatcherConfig) (got int, full boo
 	if now.Before(m.upkeepAt) {
 		return 0, false, nil
 	}
-	u := m.d.upkeep()
-	more, err := u.once(m.ctx)
-	if err != nil {
+	if err := m.upkeep.once(m.ctx); err != nil {
 		return 0, false, err
 	}
-	m.upkeepAt = now.Add(u.pause(more))
+	m.upkeepAt = now.Add(m.upkeep.wait())
 	if cfg.CleanInterval > 0 && !now.Before(m.cleanAt) {
 		if m.cleanAt.IsZero() || m.handled {
 			m.cleanAt = now.Add(cfg.CleanInterval)

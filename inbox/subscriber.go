@@ -101,8 +101,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.ctx.Err() != nil {
 		return nil, outbox.ErrClosed
 	}
-	u := upkeep{store: s.store, logger: s.logger, lease: s.cfg.LeaseTTL, clean: time.Minute}
-	if _, err := u.once(ctx); err != nil {
+	u := &upkeep{store: s.store, logger: s.logger, lease: s.cfg.LeaseTTL, clean: time.Minute}
+	if err := u.once(ctx); err != nil {
 		return nil, err
 	}
 	s.keep(u)
@@ -128,12 +128,12 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 // keep starts what all subscriptions share. It is called under mu.
-func (s *Subscriber) keep(u upkeep) {
+func (s *Subscriber) keep(u *upkeep) {
 	if s.kept {
 		return
 	}
 	s.kept = true
-	s.running.Go(func() { u.run(s.ctx, false) })
+	s.running.Go(func() { u.run(s.ctx) })
 	if !s.cfg.DisableListen {
 		s.running.Go(func() { listen(s.ctx, s.store, s.logger, s.wake) })
 	}
@@ -164,7 +164,7 @@ type subscription struct {
 }
 
 // MessageFromContext returns the stored message that is being handled, with its source and the number of attempts that failed, or
-// false if no Subscriber delivered it to this handler. In what a handler publishes to another one within the process there is
+// false if no Subscriber delivered it to this handler. In what a handler publishes to another topic within the process there is
 // none.
 func MessageFromContext(ctx context.Context) (Message, bool) {
 	stored, _ := core.StoredFrom(ctx).(*Message)

@@ -20,46 +20,67 @@ type upkeep struct {
 	clean  time.Duration // -1 = never
 	// bury has messages buried whose time is over, and says whether there may be more. Nil = reaping makes them dead.
 	bury func(ctx context.Context) (more bool, err error)
+	died func(*Message, error) // is told of each message that reaping makes dead; may be nil
+
+	reapAt time.Time // when to reap again
+	more   bool      // there may be more to bury before that
 }
 
-// pause is how long to wait for the next time, not the same in all processes.
-func (u upkeep) pause(more bool) time.Duration {
-	every := u.lease / 2
+// buryInterval is how soon burying goes on that had no places for all.
+const buryInterval = 50 * time.Millisecond
+
+// once does what is due. At first that is all: whoever has no table, or no database, learns it here.
+func (u *upkeep) once(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	u.more = false
+	if now := time.Now(); !now.Before(u.reapAt) {
+		u.reapAt = time.Time{}
+		if _, err := u.store.reap(ctx, u.bury == nil, u.died); err != nil {
+			return err
+		}
+		u.reapAt = now.Add(u.pause())
+	}
+	if u.bury != nil {
+		u.more, err = u.bury(ctx)
+	}
+	return err
+}
+
+// wait is for how long nothing is due.
+func (u *upkeep) wait() time.Duration {
 	switch {
-	case more:
-		return reapInterval
-	case u.clean > 0:
+	case u.more:
+		return buryInterval
+	case u.reapAt.IsZero(): // it failed
+		return u.pause()
+	}
+	return time.Until(u.reapAt)
+}
+
+// pause is how long to wait before reaping again, not the same in all processes.
+func (u *upkeep) pause() time.Duration {
+	every := u.lease / 2
+	if u.clean > 0 {
 		every = min(every, u.clean)
 	}
 	return time.Duration(float64(every) * (0.8 + 0.4*rand.Float64()))
 }
 
-// once is also the first statement of all: whoever has no table, or no database, learns it here.
-func (u upkeep) once(ctx context.Context) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	_, err = u.store.reap(ctx, u.bury == nil)
-	if err == nil && u.bury != nil {
-		more, err = u.bury(ctx)
-	}
-	return more, err
-}
-
-// run goes on after once, which said whether there may be more.
-func (u upkeep) run(ctx context.Context, more bool) {
+// run goes on after once.
+func (u *upkeep) run(ctx context.Context) {
 	reaping := trouble{logger: u.logger, what: "Giving back messages whose owners are gone"}
 	cleaning := trouble{logger: u.logger, what: "Deleting messages that were done long ago"}
 	cleanAt := time.Now().Add(u.clean)
 	for {
-		pause := time.NewTimer(u.pause(more))
+		pause := time.NewTimer(u.wait())
 		select {
 		case <-ctx.Done():
 			pause.Stop()
 			return
 		case <-pause.C:
 		}
-		var err error
-		if more, err = u.once(ctx); ctx.Err() == nil {
+		if err := u.once(ctx); ctx.Err() == nil {
 			reaping.tell(err)
 		}
 		if u.clean > 0 && time.Now().After(cleanAt) {

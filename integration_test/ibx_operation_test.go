@@ -61,7 +61,7 @@ var ibxConcurrency = []requirement{
 		why:     "At READ COMMITTED, by row locks (FOR UPDATE SKIP LOCKED) that check the row again as it is by then.",
 		shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue"},
 	{number: 104, text: "deadlocks are retried or returned", verdict: inOtherWords,
-		why:     "There are none between our own statements, which lock rows in one order or do not wait; one with statements of yours is returned.",
+		why:     "Our own statements lock rows in one order or do not wait. One with statements of yours is returned, and one between a batch Enqueue and an ack in a table of a few pages, which is read in another order: both can be repeated.",
 		shownBy: "TestAckAgainstEnqueue TestExpiredLeaseNoDeadlock TestOverlappingBatches"},
 	{number: 105, text: "several processes work on one table", verdict: held, shownBy: "TestDispatchersUnderFire"},
 	{number: 106, text: "a message is never claimed twice at one time", verdict: held, shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue TestStaleOwnerChangesNothing TestStoppedProcessChangesNothing"},

@@ -230,6 +230,34 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 	}
 }
 
+// TestBurialsThatFailLetOthersPass: what OnDead fails for waits, though it expired first and there are places for no more.
+func TestBurialsThatFailLetOthersPass(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	s := storeOn(t, newPgxHandle(t, newMigratedDatabase(t)), quickStore())
+	expired := items("orders", 3)
+	for i := range expired {
+		expired[i].ExpiresAt = time.Now().Add(-time.Hour + time.Duration(i)*time.Minute)
+	}
+	storeAll(t, s, expired...)
+	cfg := quickDispatcher(map[string]inbox.Handler{"orders": {Handle: func(context.Context, *inbox.Message) error { return nil }}})
+	cfg.Concurrency, cfg.LeaseTTL = 2, time.Hour
+	buried := make(chan struct{})
+	cfg.OnDead = func(_ context.Context, msg *inbox.Message, _ error) error {
+		if msg.ID != expired[2].ID {
+			return errHandler
+		}
+		close(buried)
+		return nil
+	}
+	dispatching(t, s, cfg)
+	select {
+	case <-buried:
+	case <-time.After(patience):
+		t.Error("it is not buried")
+	}
+}
+
 // TestDispatcherTakesNoMoreThanItHandles: the rest is for others.
 func TestDispatcherTakesNoMoreThanItHandles(t *testing.T) {
 	t.Parallel()

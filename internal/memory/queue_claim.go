@@ -86,7 +86,8 @@ func byExpiry(a, b *Queued) int { return a.ExpiresAt.Compare(b.ExpiresAt) }
 
 // claimExpired is sqltext.ClaimExpired.
 func claimExpired(c *call) (result, error) {
-	return result{rows: c.take(c.taking(), c.expired, byExpiry)}, nil
+	due := func(q *Queued) bool { return c.expired(q) && !q.DueAt.After(c.at) }
+	return result{rows: c.take(c.taking(), due, byExpiry)}, nil
 }
 
 // renewLeases is sqltext.RenewLeases.

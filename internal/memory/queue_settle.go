@@ -102,15 +102,15 @@ func reapLeases(c *call) (res result, err error) {
 			if n == c.number(1) {
 				break
 			}
-			if c.changeUnlocked(q.key(), over, func(q *Queued) {
+			if q := c.changeUnlocked(q.key(), over, func(q *Queued) {
 				c.charge(q, 2, 3)
 				q.Crashes, q.LastError = q.Crashes+1, "lease expired"
 				q.free()
-			}) != nil {
+			}); q != nil {
 				n++
+				res.rows = append(res.rows, q.columns())
 			}
 		}
-		res.touched += n
 	}
 	return res, nil
 }
@@ -118,11 +118,11 @@ func reapLeases(c *call) (res result, err error) {
 // expireMessages is sqltext.ExpireMessages.
 func expireMessages(c *call) (res result, err error) {
 	for _, q := range c.find(c.expired, byExpiry) {
-		if res.touched == c.number(1) {
+		if int64(len(res.rows)) == c.number(1) {
 			break
 		}
-		if c.changeUnlocked(q.key(), c.expired, func(q *Queued) { q.State, q.LastError = dead, "expired" }) != nil {
-			res.touched++
+		if q := c.changeUnlocked(q.key(), c.expired, func(q *Queued) { q.State, q.LastError = dead, "expired" }); q != nil {
+			res.rows = append(res.rows, q.columns())
 		}
 	}
 	return res, nil

@@ -53,12 +53,14 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, ` + claimHeade
   FROM (SELECT pg_current_snapshot() AS snap) s
 UNION ALL SELECT * FROM claimed`
 
-	// ClaimExpired takes rows that were not handled in time, for whoever has something to do when a message dies.
+	// ClaimExpired takes rows that were not handled in time, for whoever has something to do when a message dies. One that waits, as
+	// it does when that has failed, is taken when it falls due: those behind it have their turn first.
 	//
 	// Arguments: owner, lease in seconds, limit.
 	ClaimExpired = `WITH late AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL AND q.owner IS NULL
+       AND (q.due_at IS NULL OR q.due_at <= statement_timestamp())
      ORDER BY q.expires_at LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'

@@ -4,7 +4,8 @@ package sqltext
 // row that the owner lost in the meantime stays as it is.
 //
 // Rows are changed in the order of the arguments, which is that of EnqueueMessages: what waits for a row there may have others
-// that are waited for here. Each is looked up by its key and updated by its place in the table. It is not locked before: that would
+// that are waited for here. A table of a few pages may be read as a whole instead, and then in its own order; should that cost a
+// deadlock, Postgres ends one of the two, and nothing is half done. Each is looked up by its key and updated by its place in the table. It is not locked before: that would
 // be a change of the row too. A row that changed between the snapshot and the update, because its lease was renewed, has another
 // place, and some versions of Postgres pass it by: who changes fewer rows than it asked for asks once more.
 //
@@ -49,7 +50,7 @@ UPDATE {queue} q
        owner = NULL, locked_until = NULL
 ` + ofHeld
 
-	// ReapLeases gives back one batch of messages whose lease is over, with the charge of Abandon. A row that is locked is in the transaction of a handler that has acked it. Two ranges, because the rows with an owner are
+	// ReapLeases gives back and returns one batch of messages whose lease is over, with the charge of Abandon. A row that is locked is in the transaction of a handler that has acked it. Two ranges, because the rows with an owner are
 	// at the beginning of either index.
 	//
 	// Arguments: batch size, seconds of wait by attempt, attempts after which a message is dead (NULL = never).
@@ -67,9 +68,10 @@ UPDATE {queue} q
    SET attempts = q.attempts + 1, crashes = q.crashes + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
        due_at = clock_timestamp() + ($2::float8[])[least(q.attempts + 1, cardinality($2::float8[]))] * interval '1 second',
        state = CASE WHEN q.attempts + 1 >= $3::int THEN 'dead' ELSE q.state END
-  FROM (SELECT u.ctid FROM (TABLE fresh UNION ALL TABLE due) u LIMIT 2 * $1::int) late WHERE q.ctid = late.ctid`
+  FROM (SELECT u.ctid FROM (TABLE fresh UNION ALL TABLE due) u LIMIT 2 * $1::int) late WHERE q.ctid = late.ctid
+RETURNING ` + queueColumns
 
-	// ExpireMessages marks one batch of messages dead that were not handled in time.
+	// ExpireMessages marks one batch of messages dead that were not handled in time, and returns them.
 	//
 	// Arguments: batch size.
 	ExpireMessages = `WITH late AS MATERIALIZED (
@@ -77,7 +79,8 @@ UPDATE {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL AND q.owner IS NULL
      ORDER BY q.expires_at LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 )
-UPDATE {queue} q SET state = 'dead', last_error = 'expired' FROM (SELECT l.ctid FROM late l LIMIT $1::int) l WHERE q.ctid = l.ctid`
+UPDATE {queue} q SET state = 'dead', last_error = 'expired' FROM (SELECT l.ctid FROM late l LIMIT $1::int) l WHERE q.ctid = l.ctid
+RETURNING ` + queueColumns
 
 	// held are looked up once, whatever is joined with them: a CTE that is materialized. Nothing joins by anything but the place,
 	// as the limit is one that the planner does not know, not even when it knows the arguments.
@@ -90,5 +93,6 @@ UPDATE {queue} q SET state = 'dead', last_error = 'expired' FROM (SELECT l.ctid 
            OFFSET 0) f
      LIMIT (SELECT cardinality($2::text[]))
 )`
+	// Only a row in processing has an owner.
 	ofHeld = `  FROM held h WHERE q.ctid = h.ctid AND q.owner = $1::uuid`
 )
