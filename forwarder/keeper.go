@@ -30,6 +30,7 @@ type keeper struct {
 	owned  int             // lanes, as it was last reported
 	had    map[int16]int64 // the highest epoch of each lane that was ours
 	told   string          // of itself
+	facts  errorLog        // of telling it
 }
 
 func (k *keeper) keep(ctx context.Context) {
@@ -49,15 +50,15 @@ func (k *keeper) keep(ctx context.Context) {
 			return
 		}
 		report.report(err)
-		if soon := min(k.e.cfg.LeaseTTL/10, time.Second); err != nil && (wait == 0 || soon < wait) {
-			wait = soon
+		if err != nil {
+			wait = k.soon()
 		}
 		timer.Reset(wait)
 	}
 }
 
 // balance renews the lease, gives back what is free, carries out the plan for the others, and writes what the forwarder says
-// of itself. It returns when to look again; 0 with an error that leaves that open.
+// of itself. It returns when to look again.
 func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	e := k.e
 	ctx, cancel := context.WithTimeout(ctx, max(e.cfg.LeaseTTL/3, time.Second))
@@ -109,8 +110,15 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	if renewed == 0 {
 		e.extend(begun) // not before the lanes are forgotten that somebody took meanwhile
 	}
-	return next, k.tell(ctx) // last, as no lane is to wait for it
+	err = k.tell(ctx) // last, as no lane is to wait for it
+	if k.facts.report(err); err != nil {
+		next = min(next, k.soon())
+	}
+	return next, nil
 }
+
+// soon is when to try again what failed.
+func (k *keeper) soon() time.Duration { return min(k.e.cfg.LeaseTTL/10, time.Second) }
 
 // take takes what the plan says.
 func (k *keeper) take(ctx context.Context, p lease.Plan) (next time.Duration, err error) {
