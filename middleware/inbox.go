@@ -44,8 +44,16 @@ type InboxConfig struct {
 
 func (c *InboxConfig) setDefaults() {
 	if c.Key == nil {
-		c.Key = func(msg *message.Message) (string, error) { return msg.UUID, nil }
+		c.Key = uuidOf
 	}
+}
+
+func uuidOf(msg *message.Message) (string, error) {
+	if msg.UUID == "" {
+		return "", outbox.Poison(errors.New("the message has no UUID, as those have that no Watermill publisher sent: " +
+			"have the subscriber's Unmarshaler set one, or find what identifies the message by InboxConfig.Key"))
+	}
+	return msg.UUID, nil
 }
 
 func (c InboxConfig) validate() error {
@@ -203,10 +211,6 @@ func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, err
 	key, err := i.cfg.Key(msg)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: key: %w", err)
-	}
-	if key == "" && msg.UUID == "" {
-		return nil, outbox.Poison(errors.New("inbox: the message has no UUID, as those have that no Watermill publisher sent: " +
-			"have the subscriber's Unmarshaler set one, or find what identifies the message by InboxConfig.Key"))
 	}
 	if key == "" || len(key) > maxInboxKeyBytes || !text.Storable(key) {
 		return nil, outbox.Poison(fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",

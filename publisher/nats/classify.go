@@ -19,9 +19,8 @@ var noStream = []error{
 	natsgo.ErrNoResponders, natsgo.ErrNoStreamResponse, natsgo.ErrNoMatchingStream, jetstream.ErrNoStreamResponse,
 }
 
-// What a client says while it has no connection, in words about something else: its buffer, which has no room, and the features of
-// a server that it has not met.
-var noConnection = []error{natsgo.ErrReconnectBufExceeded, natsgo.ErrHeadersNotSupported}
+// What a client says while it has no connection, in words about something else: its buffer, which has no room.
+var noConnection = []error{natsgo.ErrReconnectBufExceeded}
 
 var unavailable = []error{
 	outbox.ErrClosed, forwarder.ErrPublishTimeout, context.Canceled, context.DeadlineExceeded,

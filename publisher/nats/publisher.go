@@ -91,6 +91,8 @@ func explain(topic string, err error) error {
 		return nil
 	case isAny(err, noStream):
 		return fmt.Errorf("nats: no JetStream stream answers for topic %q: create a stream with this subject, or see whether JetStream runs: %w", topic, err)
+	case errors.Is(err, natsgo.ErrHeadersNotSupported): // what a client takes for granted that has met no server yet
+		return fmt.Errorf("nats: publish to %q: not connected to NATS yet, trying to; or the server has no_header_support: %w", topic, err)
 	case isAny(err, noConnection):
 		return fmt.Errorf("nats: publish to %q: not connected to NATS, trying to reconnect: %w", topic, err)
 	default:
