@@ -149,7 +149,7 @@ func (e *exam) checkFailing(ctx context.Context) error {
 // checkIncoming looks at messages that came in and have been failing for a while.
 func (e *exam) checkIncoming(ctx context.Context) error {
 	for _, in := range []Table{Inbox, Queue} {
-		groups, err := e.ErrorGroups(ctx, Filter{In: in, States: []State{Failing}})
+		groups, err := e.groups(ctx, Filter{In: in, States: []State{Failing}}, brisk)
 		if err != nil {
 			return err
 		}

@@ -86,8 +86,8 @@ type bounds struct {
 }
 
 var (
-	usual   = bounds{each: 10_000, all: 100_000, lane: 160}
-	brisk   = bounds{each: 1000, all: 10_000, lane: 64} // for Doctor, which looks at everything
+	usual   = bounds{each: 10_000, all: 50_000, lane: 160}
+	brisk   = bounds{each: 1000, all: 5000, lane: 64} // for Doctor, which looks at everything
 	unbound = bounds{each: 1 << 62, all: 1 << 62}
 )
 

@@ -11,9 +11,9 @@ import (
 
 // How many messages are counted at most, as in package admin.
 const (
-	countEach = 10_000  // dead or failing, of a topic or consumer
-	countAll  = 100_000 // of all together
-	countLane = 160     // ready or delayed, of a lane
+	countEach = 10_000 // dead or failing, of a topic or consumer
+	countAll  = 50_000 // of all together
+	countLane = 160    // ready or delayed, of a lane
 )
 
 // cell names one count: of what, and in which state or by whom.
