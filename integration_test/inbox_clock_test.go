@@ -174,7 +174,7 @@ func clockOfDispatcher(t *testing.T, h handle) {
 	store := clockStore(t, h)
 	running, dead := newBarrier(t), make(chan string, 10)
 	cfg := quickDispatcher(map[string]inbox.Handler{"calls": {Detached: true, Timeout: -1, Handle: running.handle}})
-	cfg.LeaseTTL = 3 * time.Second
+	cfg.LeaseTTL = 6 * time.Second
 	cfg.OnDead = func(_ context.Context, msg *inbox.Message, err error) error {
 		dead <- msg.MessageID + " " + err.Error()
 		return nil

@@ -31,7 +31,7 @@ func runStaleChild(ctx context.Context, db *outbox.DB) error {
 	}
 	begun, lost := make(chan struct{}), make(chan error, 1)
 	d, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{
-		Concurrency: 1, LeaseTTL: time.Second, PollInterval: 50 * time.Millisecond,
+		Concurrency: 1, LeaseTTL: 5 * time.Second, PollInterval: 50 * time.Millisecond,
 		Handlers: map[string]inbox.Handler{"calls": {Detached: true, Timeout: -1, Handle: func(ctx context.Context, _ *inbox.Message) error {
 			close(begun)
 			<-ctx.Done()
