@@ -49,7 +49,7 @@ func (b *bench) slowGroup() group {
 		return s, nil
 	}
 	return group{
-		rows: []row{{name: "drain_1ms_vs_watermill", what: "publisher takes 1 ms per call, 20,000 messages, 64 in flight: ours / Watermill's forwarder",
+		rows: []row{{name: "drain_1ms_vs_watermill", what: "publisher takes 1 ms per call, 100,000 messages, 64 in flight: ours / Watermill's forwarder",
 			floor: 45, aim: 55, ours: "ours_1ms", rival: "watermill_1ms", quick: true, chart: "publisher takes 1 ms", label: "Watermill's forwarder"}},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
