@@ -111,7 +111,7 @@ func TestExpiredWhileItIsHandled(t *testing.T) {
 	cfg.OnDead = func(context.Context, *inbox.Message, error) error { dead.Add(1); return nil }
 	dispatching(t, s, cfg)
 	<-begun
-	h.exec(t, "update inbox_queue set owner = null, locked_until = null, due_at = now() + interval '1 hour', expires_at = now() - interval '1 hour'")
+	h.exec(t, "update inbox_queue set owner = null, locked_until = null, due_at = now(), expires_at = now() - interval '1 hour'")
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from inbox_queue where owner is not null or state <> 'processing'") == 1
 	},
