@@ -18,15 +18,16 @@ type CleanConfig struct {
 	OutboxRetention, InboxRetention, QueueRetention time.Duration
 	// Reason and Actor are those of an Act.
 	Reason, Actor string
-	// DryRun counts what would be deleted, up to 10,000 rows of each table, and deletes nothing.
+	// DryRun counts what would be deleted, up to 10,000 rows of each table, of the outbox among the oldest 100,000, and deletes
+	// nothing.
 	DryRun bool
 }
 
 // CleanResult is how many rows were deleted, or would be.
 type CleanResult struct {
-	Outbox int64 `json:"outbox"`
-	Inbox  int64 `json:"inbox"`
-	Queue  int64 `json:"queue"`
+	Outbox Count `json:"outbox"`
+	Inbox  Count `json:"inbox"`
+	Queue  Count `json:"queue"`
 }
 
 const (
@@ -35,8 +36,9 @@ const (
 )
 
 // Clean deletes what was done or discarded longer ago than the retention, in short statements, and leaves half of the time to
-// others. Dead and pending messages are never deleted. It returns what it deleted also with an error: ErrNoActor, one that names
-// the field at fault, or one of the database or the context.
+// others. Dead messages are never deleted, nor pending ones of the outbox and the queue. The inbox forgets what failed first longer
+// ago than that and was not handled since: if it comes again, its failures are counted anew. It returns what it deleted also with an
+// error: ErrNoActor, one that names the field at fault, or one of the database or the context.
 func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
 	defer func() {
 		if err != nil {
@@ -62,10 +64,10 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		return r, err
 	}
 	defer func() { // also what was deleted before it was cut off
-		err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, r.Outbox+r.Inbox+r.Queue))
+		err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, r.Outbox.N+r.Inbox.N+r.Queue.N))
 	}()
 	if cfg.OutboxRetention > 0 {
-		if r.Outbox, err = a.cleanOutbox(ctx, cfg.OutboxRetention); err != nil {
+		if r.Outbox.N, err = a.cleanOutbox(ctx, cfg.OutboxRetention); err != nil {
 			return r, err
 		}
 	}
@@ -74,12 +76,12 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		if timeout < 0 {
 			timeout = 24 * time.Hour
 		}
-		if r.Inbox, err = clean.Inbox(ctx, a.db, cfg.InboxRetention, timeout); err != nil {
+		if r.Inbox.N, err = clean.Inbox(ctx, a.db, cfg.InboxRetention, timeout); err != nil {
 			return r, err
 		}
 	}
 	if cfg.QueueRetention > 0 {
-		if r.Queue, err = a.cleanQueue(ctx, cfg.QueueRetention); err != nil {
+		if r.Queue.N, err = a.cleanQueue(ctx, cfg.QueueRetention); err != nil {
 			return r, err
 		}
 	}
@@ -90,13 +92,14 @@ func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult,
 	for _, t := range []struct {
 		retention time.Duration
 		statement string
-		n         *int64
+		c         *Count
 	}{
 		{cfg.OutboxRetention, sqltext.CountOldOutbox, &r.Outbox}, {cfg.InboxRetention, sqltext.CountOldInbox, &r.Inbox},
 		{cfg.QueueRetention, sqltext.CountOldQueue, &r.Queue},
 	} {
 		if t.retention > 0 {
-			if *t.n, err = a.number(ctx, t.statement, t.retention.Seconds(), int64(dryCount)); err != nil {
+			scan := func(rows drive.Rows) error { return rows.Scan(&t.c.N, &t.c.More) }
+			if err = a.fetch(ctx, scan, t.statement, t.retention.Seconds(), int64(dryCount)); err != nil {
 				return r, err
 			}
 		}
@@ -109,11 +112,14 @@ func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration) (rows 
 	for end := false; err == nil && !end; {
 		begun := time.Now()
 		var kept, n int64
-		err = a.collect(ctx, func(r drive.Rows) error { return r.Scan(&at, &end, &kept, &n) },
+		err = a.fetch(ctx, func(r drive.Rows) error { return r.Scan(&at, &end, &kept, &n) },
 			sqltext.CleanPublished, at-1, retention.Seconds(), int64(cleanRows), []string{}, int64(cleanSpan))
+		if err != nil {
+			return rows, err
+		}
 		at++
 		rows += n
-		if err == nil && !end {
+		if !end {
 			select {
 			case <-ctx.Done():
 				err = ctx.Err()

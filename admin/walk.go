@@ -208,12 +208,17 @@ func (a *Admin) exec(ctx context.Context, statement string, args ...any) error {
 	return explain(err)
 }
 
-// number runs a statement that returns one, and may change something.
-func (a *Admin) number(ctx context.Context, statement string, args ...any) (n int64, err error) {
+// fetch runs a statement that may change something, or that any plan is good for.
+func (a *Admin) fetch(ctx context.Context, scan func(drive.Rows) error, statement string, args ...any) error {
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
-	err = drive.Collect(ctx, a.db, func(rows drive.Rows) error { return rows.Scan(&n) }, a.db.Render(statement), args...)
-	return n, explain(err)
+	return explain(drive.Collect(ctx, a.db, scan, a.db.Render(statement), args...))
+}
+
+// number runs such a statement that returns one number.
+func (a *Admin) number(ctx context.Context, statement string, args ...any) (n int64, err error) {
+	err = a.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&n) }, statement, args...)
+	return n, err
 }
 
 func (a *Admin) bound(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -181,7 +181,7 @@ func TestRoles(t *testing.T) {
 	owner.exec(t, "UPDATE outbox SET published_at = now() - interval '1 day', created_at = now() - interval '1 day' WHERE published_at IS NOT NULL")
 	gone, err := newAdmin(t, cleaner).Clean(t.Context(), admin.CleanConfig{OutboxRetention: time.Hour, InboxRetention: time.Hour})
 	require.NoError(t, err)
-	assert.Positive(t, gone.Outbox)
+	assert.Positive(t, gone.Outbox.N)
 	denied(t, cleaner, "SELECT payload FROM outbox", "UPDATE outbox SET published_at = now()", "SELECT FROM orders", "DELETE FROM outbox_audit")
 
 	for _, h := range all {

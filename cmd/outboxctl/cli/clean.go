@@ -14,8 +14,9 @@ func (a *app) clean() *cobra.Command {
 	var outbox, inbox, queue days
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Delete what was done or discarded long ago",
-		Long: `Delete what was done or discarded longer ago than the flags say, in short statements. Dead and pending messages are never deleted.
-Forwarders and dispatchers do that by themselves; this is for jobs where they do not.`,
+		Long: `Delete what was done or discarded longer ago than the flags say, in short statements. Dead messages are never deleted, nor pending ones of
+the outbox and the queue; what failed longer ago in the inbox and was not handled since is forgotten. Forwarders and dispatchers do all of
+that by themselves; this is for jobs where they do not.`,
 		Example: "  outboxctl clean --outbox 7d --inbox 30d --yes --actor cron",
 	}
 	act.bind(a, cmd)
@@ -46,7 +47,7 @@ Forwarders and dispatchers do that by themselves; this is for jobs where they do
 				return wrongAct(err)
 			}
 			shown := a.show(r, func() error {
-				return a.say("Deleted %s of the outbox, %s of the inbox, %s of the queue.", digits(r.Outbox), digits(r.Inbox), digits(r.Queue))
+				return a.say("Deleted %s of the outbox, %s of the inbox, %s of the queue.", digits(r.Outbox.N), digits(r.Inbox.N), digits(r.Queue.N))
 			})
 			if err != nil {
 				return wrongAct(err)
@@ -59,11 +60,11 @@ Forwarders and dispatchers do that by themselves; this is for jobs where they do
 
 // describeClean says what a dry run has counted.
 func describeClean(r admin.CleanResult) string {
-	count := func(n int64) string {
-		if n < 10_000 {
-			return digits(n)
+	count := func(c admin.Count) string {
+		if c.More {
+			return digits(c.N) + " or more"
 		}
-		return digits(n) + " or more"
+		return digits(c.N)
 	}
 	return count(r.Outbox) + " of the outbox, " + count(r.Inbox) + " of the inbox, " + count(r.Queue) + " of the queue"
 }
