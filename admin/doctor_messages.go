@@ -12,6 +12,11 @@ import (
 
 // checkTopics looks at what is ready and does not leave.
 func (e *exam) checkTopics(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil && e.deserted && !slices.ContainsFunc(e.members, member.alive) {
+			e.nobody(nil)
+		}
+	}()
 	if e.stats, err = e.Admin.stats(ctx, brisk); err != nil {
 		return err
 	}
@@ -141,7 +146,7 @@ func (e *exam) checkFailing(ctx context.Context) error {
 			blocked = fmt.Sprintf(" and hold %d keys, whose later messages wait", n)
 		}
 		e.find("failing", Warning, fmt.Sprintf("%d messages of topic %q keep failing%s: the first, %d, after %d attempts with %q", t.count, group[0], blocked, t.first, t.attempts, t.error),
-			fmt.Sprintf("mend what the error says, and Flush; or, if it must never leave, SkipHead: UPDATE %s SET published_at = now(), dead_at = now(), last_error = 'skipped by hand' WHERE id = %d AND published_at IS NULL", e.db.Render("{outbox}"), t.first))
+			fmt.Sprintf("mend what the error says, and Flush; or, if it must never leave, SkipHead if it is the first of its key, else Discard: UPDATE %s SET published_at = now(), dead_at = now(), last_error = 'skipped by hand' WHERE id = %d AND published_at IS NULL", e.db.Render("{outbox}"), t.first))
 	}
 	return err
 }
@@ -149,18 +154,21 @@ func (e *exam) checkFailing(ctx context.Context) error {
 // checkIncoming looks at messages that came in and have been failing for a while.
 func (e *exam) checkIncoming(ctx context.Context) error {
 	for _, in := range []Table{Inbox, Queue} {
-		groups, err := e.groups(ctx, Filter{In: in, States: []State{Failing}}, brisk)
+		owner, since, b := "topic", "written %s ago", brisk
+		cure := "mend what the error says; they come again by themselves, until they are handled or dead"
+		b.attempts = often
+		if in == Inbox { // a row is there since the first failure, or since it was revived and has not failed again
+			owner, since, b.attempts = "consumer", "for %s", 1
+			cure += "; one that its broker does not bring again stays until you Discard it"
+		}
+		groups, err := e.groups(ctx, Filter{In: in, States: []State{Failing}}, b)
 		if err != nil {
 			return err
 		}
-		owner, cure := "topic", "mend what the error says; they come again by themselves, until they are handled or dead"
-		if in == Inbox {
-			owner, cure = "consumer", cure+"; one that its broker does not bring again stays until you Discard it"
-		}
 		for _, g := range groups[:min(len(groups), mostGroups)] {
 			if age := time.Since(g.First); age > slow {
-				e.find("failing", Warning, fmt.Sprintf("%s messages of the %s keep failing, of %s %s, the oldest for %s, with %q",
-					g.Count, in, owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), span(age), g.Example), cure)
+				e.find("failing", Warning, fmt.Sprintf("%s messages of the %s keep failing, of %s %s, the oldest %s, with %q",
+					g.Count, in, owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), fmt.Sprintf(since, span(age)), g.Example), cure)
 			}
 		}
 	}

@@ -17,8 +17,9 @@ func (e *exam) checkQueue(ctx context.Context) error {
 	return e.rows(ctx, []any{&topic, &waiting, &waits, &abandoned, &since, &crashed}, func() {
 		switch waited, left := seconds(waits), seconds(since); {
 		case abandoned > 0:
-			e.find("queue_abandoned", max(Warning, byAge(left)), fmt.Sprintf("%d messages of topic %q in the queue have an owner whose lease ran out, the first %s ago, and nobody takes them back", abandoned, topic, span(left)),
-				"run an inbox.Dispatcher, Subscriber or Group for these tables; any of them takes back what others left")
+			// The row of a handler's transaction is locked, so that nobody renews its lease or takes it back: no harm, however long.
+			e.find("queue_abandoned", Warning, fmt.Sprintf("%d messages of topic %q in the queue have an owner whose lease ran out, the first %s ago: no dispatcher runs, or its handler has been in one transaction since", abandoned, topic, span(left)),
+				"if none runs, start an inbox.Dispatcher, Subscriber or Group for these tables: any of them takes back what others left; if one runs, see what its handler waits for")
 		case waiting > 0 && waited > slow:
 			e.find("queue_waits", byAge(waited), fmt.Sprintf("%d messages of topic %q in the queue are due, the first since %s", waiting, topic, span(waited)),
 				"see whether a dispatcher runs that has a handler for this topic; if one does, raise its Concurrency, or run more of them")

@@ -117,7 +117,7 @@ func (t inboxTable) group(ctx context.Context, f Filter, state State, b bounds, 
 		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
 		add(e)
 		return err
-	}, statement, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), b.each, int64(maxTexts), b.all)
+	}, statement, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), b.each, int64(maxTexts), b.all, b.attempts)
 }
 
 // consumers counts what consumers have that is dead or failing.

@@ -95,7 +95,7 @@ func (t queueTable) group(ctx context.Context, f Filter, state State, b bounds, 
 		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
 		add(e)
 		return err
-	}, sqltext.GroupQueue, f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), b.each, int64(maxTexts), string(state))
+	}, sqltext.GroupQueue, f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), b.each, int64(maxTexts), string(state), b.attempts)
 }
 
 // queue counts what is in the queue.

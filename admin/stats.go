@@ -83,6 +83,8 @@ type bounds struct {
 	each int64 // messages of a topic or consumer
 	all  int64 // of all together
 	lane int64 // ready or delayed messages of a lane
+
+	attempts int64 // that failing messages of the inbox and the queue must have had
 }
 
 var (

@@ -162,7 +162,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'topic-' || i % 5, '', 1, 'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, last_error, dead_at) SELECT 'shop/' || i % 5, i, 1, 'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
 	const each, groups = int64(8), int64(100)
-	looked := func(statement string, together int64, args ...any) (n, topics, bounded int64) {
+	looked := func(statement string, args ...any) (n, topics, bounded int64) {
 		var of int64
 		var first, last time.Time
 		err := drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error {
@@ -175,21 +175,21 @@ func TestGroupsAreBounded(t *testing.T) {
 				bounded++
 			}
 			return err
-		}, (*core.DB)(h.db).Render(statement), append(args, each, groups, together)...)
+		}, (*core.DB)(h.db).Render(statement), args...)
 		require.NoError(t, err)
 		return n, topics, bounded
 	}
 	for _, statement := range []string{sqltext.GroupDead, sqltext.GroupFailing} {
 		for together, want := range map[int64]int64{1000: 40, 20: 20, 1: 5} {
-			n, topics, bounded := looked(statement, together, "", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64))
+			n, topics, bounded := looked(statement, "", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64), each, groups, together)
 			assert.Equal(t, []int64{want, 5, 5}, []int64{n, topics, bounded}, "%d together", together)
 		}
-		n, _, _ := looked(statement, 20, "topic-1", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64))
+		n, _, _ := looked(statement, "topic-1", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64), each, groups, int64(20))
 		assert.Equal(t, int64(8), n, "one topic alone has all of it")
 	}
 	for _, statement := range []string{sqltext.GroupInboxDead, sqltext.GroupInboxFailing} {
 		for together, want := range map[int64]int64{1000: 40, 20: 20, 1: 5} {
-			n, consumers, bounded := looked(statement, together, "", "", "", "")
+			n, consumers, bounded := looked(statement, "", "", "", "", each, groups, together, 0)
 			assert.Equal(t, []int64{want, 5, 5}, []int64{n, consumers, bounded}, "%d together", together)
 		}
 	}

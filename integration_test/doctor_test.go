@@ -127,6 +127,19 @@ func TestDoctorWithLittleRights(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// TestDoctorWithoutFigures says that no forwarder is alive also if what waits cannot be counted.
+func TestDoctorWithoutFigures(t *testing.T) {
+	t.Parallel()
+	url := newMigratedDatabase(t)
+	newPgxHandle(t, url).exec(t, "create schema other")
+	newPgxHandle(t, url).exec(t, "create function other.generate_series(int, int) returns setof int language plpgsql as $$ begin raise 'no lanes today'; end $$")
+	h := newPgxHandle(t, url+"&search_path=other,pg_catalog,public")
+	h.exec(t, "INSERT INTO public.outbox (uuid, topic, payload, created_at) VALUES ('u', 'orders', '', now() - interval '2 minutes')")
+	found := findings(t, h)
+	assert.Contains(t, found["topics"].Evidence, "no lanes today")
+	assert.Contains(t, found["forwarders"].Evidence, "no forwarder is alive; messages have been waiting for more than a minute")
+}
+
 // TestDoctorThatCannotSeeForwarders does not say that there are none.
 func TestDoctorThatCannotSeeForwarders(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,7 @@ const (
 
 	// GroupInboxDead counts dead messages of each consumer by consumer and error, as GroupDead does.
 	//
-	// Arguments: consumer, part of the error text, times, messages of each consumer, groups, messages of all together.
+	// Arguments: consumer, part of the error text, times, messages of each consumer, groups, messages of all together, attempts.
 	GroupInboxDead = consumers + inboxDead + nextConsumer + inboxDead + ofConsumer + inboxDead + groupedInbox
 
 	// GroupInboxFailing does the same to failing messages.
@@ -118,7 +118,7 @@ UNION ALL
     SELECT greatest(1, least($5::bigint, $7::bigint / greatest(1, count(c.consumer)))) AS n FROM consumers c
 ), looked AS MATERIALIZED (
     SELECT bound.n AS most, r.* FROM consumers c CROSS JOIN bound CROSS JOIN LATERAL (
-           SELECT i.consumer, i.last_error, ` + receivedAt + `, ` + inboxFits + ` AS fits
+           SELECT i.consumer, i.last_error, ` + receivedAt + `, ` + inboxFits + ` AND i.attempts >= $8::int AS fits
              FROM {inbox} i
             WHERE i.consumer = c.consumer AND `
 	groupedInbox = `

@@ -35,12 +35,12 @@ const (
 
 	// GroupQueue counts the newest dead messages, and those that wait next, by topic and error.
 	//
-	// Arguments: topic, key, source, part of the error text, times, messages, groups, state.
+	// Arguments: topic, key, source, part of the error text, times, messages, groups, state, attempts of failing ones.
 	GroupQueue = `WITH looked AS MATERIALIZED (
     (SELECT q.topic, q.last_error, ` + firstSeenAt + `, ` + queueFits + ` AS fits FROM {queue} q
       WHERE $9::text = 'dead' AND q.state = 'dead' ORDER BY q.id DESC LIMIT $7::bigint)
     UNION ALL
-    (SELECT q.topic, q.last_error, ` + firstSeenAt + `, ` + queueFits + ` AND q.attempts > 0 FROM {queue} q
+    (SELECT q.topic, q.last_error, ` + firstSeenAt + `, ` + queueFits + ` AND q.attempts >= greatest(1, $10::int) FROM {queue} q
       WHERE $9::text = 'failing' AND q.state = 'processing' AND q.due_at IS NOT NULL ORDER BY q.due_at, q.id LIMIT $7::bigint)
 )
 SELECT l.topic, coalesce(left(l.last_error, 1024), '') AS error, count(*), min(l.first_seen_at), max(l.first_seen_at),

@@ -111,7 +111,7 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
 
 	// DoctorQueue says by topic, of the messages in the queue that are ready first and those that are due for longest: how many nobody has
 	// claimed and since how many seconds the first is due, how many have an owner whose lease ran out so long ago and since how
-	// many seconds the first, and how many have lost an owner in that way.
+	// many seconds the first, and how many have lost an owner in that way. The topics with the worst trouble come first.
 	//
 	// Arguments: how many messages to look at in each place, seconds.
 	DoctorQueue = `WITH looked AS MATERIALIZED (
@@ -126,7 +126,7 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL),
        count(*) FILTER (WHERE l.locked_until < clock_timestamp() - $2::float8 * interval '1 second'),
        coalesce(extract(epoch FROM clock_timestamp() - min(l.locked_until) FILTER (WHERE isfinite(l.locked_until))), 0)::float8,
        count(*) FILTER (WHERE l.crashes > 0)
-  FROM looked l GROUP BY l.topic ORDER BY l.topic LIMIT 20`
+  FROM looked l GROUP BY l.topic ORDER BY 4 DESC, 6 DESC, 3 DESC, l.topic LIMIT 20`
 
 	// DoctorOldest says how many seconds ago the oldest message was published that is still there, of the rows with the lowest ids.
 	//
