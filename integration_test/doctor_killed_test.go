@@ -22,7 +22,7 @@ func TestNightKilledForwarder(t *testing.T) {
 	require.NoError(t, w.placeOne("1", 0))
 	require.NotZero(t, h.count(t, "SELECT count(*) FROM outbox"))
 	eventually(t, func() bool { return pending() == 0 }, "it publishes")
-	assert.NotContains(t, findings(t, h), "forwarders")
+	cured(t, h, "forwarders") // with so short a lease a busy machine may find it late for a moment
 
 	victim.kill()
 	require.NoError(t, w.placeOne("2", 0))
