@@ -49,6 +49,9 @@ func TestOutboxctlImportsTables(t *testing.T) {
 	r := c.run(append(does, "--dry-run")...)
 	require.Zero(t, r.code, r.err)
 	assert.Contains(t, r.out, "Import would move 3 messages (orders 3)")
+	assert.Empty(t, r.err)
+	r = c.run("import", "table", "events", "--pending", "sent_at IS NULL", "--done", "sent_at = now()", "--topic", "type", "--payload", "body", "--dry-run")
+	assert.Contains(t, r.err, "without a key, and so without order: 3 messages; see --key")
 	assert.Equal(t, 2, c.run(does...).code, "nobody is there to say yes")
 	r = c.run(does[:len(does)-2]...)
 	assert.Equal(t, 2, r.code)
@@ -62,4 +65,10 @@ func TestOutboxctlImportsTables(t *testing.T) {
 	assert.Contains(t, r.out, "Moved 3 messages")
 	assert.Equal(t, []string{"c2", "c3", "c4"}, column[string](t, h, `SELECT key FROM outbox WHERE topic = 'orders' AND convert_from(payload, 'UTF8') = '{"n": 1}' ORDER BY id`))
 	assert.Zero(t, h.count(t, "SELECT count(*) FROM events WHERE sent_at IS NULL"))
+
+	h.exec(t, "CREATE TABLE my_outbox (id bigserial, event_id uuid, topic text, aggregate_id text, body jsonb, headers jsonb, run_at timestamptz, sent_at timestamptz)")
+	h.exec(t, "INSERT INTO my_outbox (event_id, topic, aggregate_id, body) VALUES (gen_random_uuid(), 'orders', 'a', '{}')")
+	s := stranger{t: t, h: h}
+	s.does(movingPage(t)["From an outbox table of your own"]...)
+	assert.Equal(t, "Import would move 1 message (orders 1).\n", s.said)
 }

@@ -64,6 +64,7 @@ func TestOutboxctlScreens(t *testing.T) {
 			messages flush --after yesterday
 			keys skip --key order/3 --yes --reason 'refunded by hand'
 			keys skip order/3
+			keys skip --error 'order 8 not' --dry-run
 			topics pause bookings --dry-run
 			topics pause bookings
 			topics pause bookings --yes --reason 'they asked us to'
@@ -77,6 +78,8 @@ func TestOutboxctlScreens(t *testing.T) {
 			queue flush --topic letters --yes
 			clean --outbox 365d --yes
 			clean
+			clean --inbox 2d --dry-run
+			clean --inbox 2d --dry-run -o json
 			audit
 			audit --limit 1 -o json
 		`,
@@ -142,6 +145,17 @@ func TestOutboxctlAsks(t *testing.T) {
 	assert.Zero(t, r.code, r.err)
 	assert.Contains(t, r.out, "Requeued 1 message; entry 1 of the audit log.")
 	assert.Equal(t, "ann", value[string](t, h, "SELECT actor FROM outbox_audit"))
+
+	assert.Contains(t, c.run("topics", "pause", "bukings", "--dry-run").err, "is the name right?")
+	h.exec(t, "INSERT INTO outbox (uuid, topic, key, payload) SELECT i, 'many', 'k', '' FROM generate_series(1, 200) i")
+	assert.Empty(t, c.run("topics", "pause", "bukings", "--dry-run").err, "it may be behind those")
+	h.exec(t, "ALTER TABLE inbox_queue RENAME TO elsewhere")
+	for act, done := range map[string]string{"pause": "Paused", "resume": "Resumed"} {
+		r := c.run("topics", act, "bookings", "--yes")
+		assert.Zero(t, r.code, r.err)
+		assert.Contains(t, r.out, done+" topic bookings.")
+		assert.Contains(t, r.err, "what is known of topic bookings could not be looked at")
+	}
 }
 
 // TestOutboxctlIsInterrupted ends commands while they work, ask, or watch.

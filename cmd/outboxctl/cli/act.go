@@ -155,7 +155,7 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 	return errors.Join(err, said)
 }
 
-// otherStates says of messages that were named, and that an act passes by, in what state they are.
+// otherStates says of messages that were meant, and that an act passes by, in what state they are, or where.
 func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.Filter) {
 	const most = 5
 	states, also := f.States, ""
@@ -164,6 +164,13 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 		if more := v.states[1:]; len(more) > 0 {
 			also = ", and with --state for " + list(more)
 		}
+	}
+	if v.name == "skip" { // which names no messages
+		f.States = states
+		if fit, err := ad.List(ctx, f, admin.Page{Limit: 1}); err == nil && len(fit.Messages) > 0 {
+			a.note("what is behind another message of its key is not skipped, nor what has no key: see keys blocked")
+		}
+		return
 	}
 	for _, id := range f.IDs[:min(len(f.IDs), most)] {
 		m, err := ad.Get(ctx, f.In, id)

@@ -65,29 +65,14 @@ Envelopes that are no JSON need a program of your own, with package move.`,
 	flags.BoolVar(&f.cfg.BuryUnreadable, "bury-unreadable", false, "make dead messages of what cannot be read, instead of stopping there")
 	flags.StringVar(&key, "key", "", "what keeps its order: `metadata:NAME`, or topic for all of a topic (default: what the messages say themselves)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		keyOf, err := keyFunc(key)
+		of, err := keyFunc(key)
 		if err != nil {
 			return err
 		}
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
-			var keyless int64
-			pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: func(topic string, msg *message.Message) (string, error) {
-				key, err := keyOf(topic, msg)
-				if err == nil && key == "" {
-					keyless++
-				}
-				return key, err
-			}}, nil)
-			if err != nil {
-				return err
-			}
-			return a.move(cmd.Context(), "import", f.act, func(m moving) (move.Result, error) {
+			return a.doImport(cmd.Context(), db, f.act, of, func(pub *outbox.Publisher, m moving) (move.Result, error) {
 				f.cfg.DryRun, f.cfg.Progress = m.dry, m.progress
-				r, err := move.FromWatermill(cmd.Context(), pub, f.cfg)
-				if m.dry && err == nil && keyless > 0 { // a name of metadata that is misspelt costs the order
-					a.note("without a key, and so without order: %s; see --key", countMessages(admin.Count{N: keyless}))
-				}
-				return r, err
+				return move.FromWatermill(cmd.Context(), pub, f.cfg)
 			})
 		})
 	}
@@ -114,8 +99,11 @@ the outbox first. Dead messages stay, and so do delayed ones, unless the table i
 	return cmd
 }
 
+// keyOf returns the key of a message, as outbox.PublisherConfig.Key does.
+type keyOf func(topic string, msg *message.Message) (string, error)
+
 // keyFunc returns the key that the flag means.
-func keyFunc(flag string) (func(string, *message.Message) (string, error), error) {
+func keyFunc(flag string) (keyOf, error) {
 	name, named := strings.CutPrefix(flag, "metadata:")
 	switch {
 	case flag == "":
@@ -138,6 +126,28 @@ type moved struct {
 type moving struct {
 	dry      bool
 	progress func(context.Context, move.Result)
+}
+
+// doImport moves into the outbox, and says first how many messages have no key: a name that is misspelt costs the order.
+func (a *app) doImport(ctx context.Context, db *outbox.DB, act actFlags, of keyOf, do func(*outbox.Publisher, moving) (move.Result, error)) error {
+	var keyless int64
+	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: func(topic string, msg *message.Message) (string, error) {
+		key, err := of(topic, msg)
+		if err == nil && key == "" {
+			keyless++
+		}
+		return key, err
+	}}, nil)
+	if err != nil {
+		return err
+	}
+	return a.move(ctx, "import", act, func(m moving) (move.Result, error) {
+		r, err := do(pub, m)
+		if m.dry && err == nil && keyless > 0 {
+			a.note("without a key, and so without order: %s; see --key", countMessages(admin.Count{N: keyless}))
+		}
+		return r, err
+	})
 }
 
 // move tries a move, has it confirmed, and does it.

@@ -28,7 +28,7 @@ are: where a column has the name of one of these flags, write m. in front of it.
 	flags.StringVar(&cfg.Columns.Topic, "topic", "", "where it goes: `expression`; a constant is \"'orders'\" (required)")
 	flags.StringVar(&cfg.Columns.Payload, "payload", "", "`expression`; what is not bytea is sent as its text (required)")
 	flags.StringVar(&cfg.Columns.UUID, "uuid", "", "identity of the message: `expression` (default: a new one)")
-	flags.StringVar(&cfg.Columns.Key, "key", "", "ordering key: `expression` (default: none)")
+	flags.StringVar(&cfg.Columns.Key, "key", "", "ordering key: `expression` (default: from the metadata, as AggregateKey does)")
 	flags.StringVar(&cfg.Columns.Metadata, "metadata", "", "`expression` of a JSON object (default: none)")
 	flags.StringVar(&cfg.Columns.DueAt, "due", "", "time to which it is delayed: `expression` (default: none)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -39,11 +39,7 @@ are: where a column has the name of one of these flags, write m. in front of it.
 			}
 		}
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
-			pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)
-			if err != nil {
-				return err
-			}
-			return a.move(cmd.Context(), "import", act, func(m moving) (move.Result, error) {
+			return a.doImport(cmd.Context(), db, act, outbox.AggregateKey, func(pub *outbox.Publisher, m moving) (move.Result, error) {
 				cfg.DryRun, cfg.Progress = m.dry, m.progress
 				return move.FromTable(cmd.Context(), pub, cfg)
 			})
