@@ -123,8 +123,8 @@ func TestCollectorOverEachHandle(t *testing.T) {
 	})
 }
 
-// TestScrapeIsOneStatement: also with many topics, and what is more than is counted is said to be.
-func TestScrapeIsOneStatement(t *testing.T) {
+// TestScrapeIsOneQuery: also with many topics, and what is more than is counted is said to be.
+func TestScrapeIsOneQuery(t *testing.T) {
 	t.Parallel()
 	var seen statementLog
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })

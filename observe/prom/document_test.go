@@ -59,7 +59,7 @@ seconds. Every series has a label ` + "`db`" + `, the name of the handle.
 			fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), labelNames(f), f.GetHelp())
 		}
 	}
-	write("What waits: Collector", "From the tables, with one statement for each scrape, so they are the same in whichever process: take the maximum.", of.collector)
+	write("What waits: Collector", "From the tables, with one query for each scrape, in a short transaction of its own, so they are the same in whichever process: take the maximum.", of.collector)
 	write("What is done: Observer", "By this process, so take the sum.", of.observer)
 
 	if os.Getenv("OUTBOX_WRITE_METRICS") != "" {

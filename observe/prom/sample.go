@@ -22,7 +22,7 @@ type cell struct{ of, state string }
 // count is how many there are, and the age of the oldest in seconds.
 type counted struct{ n, oldest float64 }
 
-// sample is what one statement found out.
+// sample is what one query found out.
 type sample struct {
 	outbox, inbox, queue, paused, forwarders, lanes map[cell]counted
 	bounded                                         bool // a count stopped at its bound
