@@ -75,6 +75,7 @@ type plan struct {
 	Type     string `json:"Node Type"`
 	Relation string `json:"Relation Name"`
 	Index    string `json:"Index Name"`
+	Cond     string `json:"Index Cond"`
 	Plans    []plan
 }
 
