@@ -17,7 +17,7 @@ import (
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
 	// Exact counts everything, which takes seconds where there are millions. By default at most 10,000 messages of each topic
-	// and state are counted, fewer with many topics; of those that are ready or delayed 10,240 altogether, so that
+	// and state are counted, fewer with many topics; of those that are ready or delayed 6,400 altogether, so that
 	// with a backlog a topic may be missing that has only few of them.
 	Exact bool
 }
@@ -88,7 +88,7 @@ type bounds struct {
 }
 
 var (
-	usual   = bounds{each: 10_000, all: 50_000, lane: 160}
+	usual   = bounds{each: 10_000, all: 20_000, lane: 100}
 	brisk   = bounds{each: 1000, all: 5000, lane: 64} // for Doctor, which looks at everything
 	unbound = bounds{each: 1 << 62, all: 1 << 62}
 )

@@ -12,8 +12,8 @@ import (
 // How many messages are counted at most, as in package admin.
 const (
 	countEach = 10_000 // dead or failing, of a topic or consumer
-	countAll  = 50_000 // of all together
-	countLane = 160    // ready or delayed, of a lane
+	countAll  = 20_000 // of all together
+	countLane = 100    // ready or delayed, of a lane
 )
 
 // cell names one count: of what, and in which state or by whom.
