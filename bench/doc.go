@@ -1,7 +1,7 @@
 // Bench shows what the forwarder can do beside what one would use instead, in one run on one machine.
 //
-//	go run .                          everything, under 15 minutes
-//	go run . -quick                   under 3 minutes: what a change to the engine is likely to spoil
+//	go run .                          everything; with -rounds 3 it takes half an hour
+//	go run . -quick                   what a change to the engine is likely to spoil, in a few minutes
 //	go run . -only drain_keep         rows and figures whose name matches a regular expression
 //	go run . -svg ../docs/performance.svg -markdown performance.md
 //	go test -bench . -count 10        time, allocations and bytes per message, for benchstat

@@ -60,24 +60,31 @@ func (p *cuttingProxy) toServer(server, client net.Conn, _ <-chan struct{}) {
 	}
 }
 
-// toClient passes on whole messages: a type byte, and a length that counts itself and what follows.
+// toClient passes on whole messages.
 func (p *cuttingProxy) toClient(client, server net.Conn, _ <-chan struct{}) {
-	head := make([]byte, 5)
 	for {
-		if _, err := io.ReadFull(server, head); err != nil {
-			return
-		}
-		body := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
-		if _, err := io.ReadFull(server, body); err != nil {
+		whole, err := serverMessage(server)
+		if err != nil {
 			return
 		}
 		p.pass()
-		if head[0] == 'C' && string(body) == "COMMIT\x00" && p.cutAtCommitted.CompareAndSwap(true, false) {
+		if whole[0] == 'C' && string(whole[5:]) == "COMMIT\x00" && p.cutAtCommitted.CompareAndSwap(true, false) {
 			p.cuts.Add(1)
 			return
 		}
-		if _, err := client.Write(append(head[:5:5], body...)); err != nil {
+		if _, err := client.Write(whole); err != nil {
 			return
 		}
 	}
+}
+
+// serverMessage reads what a server says at once: a type byte, and a length that counts itself and what follows.
+func serverMessage(server io.Reader) ([]byte, error) {
+	head := make([]byte, 5)
+	if _, err := io.ReadFull(server, head); err != nil {
+		return nil, err
+	}
+	whole := append(head, make([]byte, binary.BigEndian.Uint32(head[1:])-4)...)
+	_, err := io.ReadFull(server, whole[5:])
+	return whole, err
 }

@@ -1,8 +1,6 @@
 package integration_test
 
 import (
-	"encoding/binary"
-	"io"
 	"net"
 	"strings"
 	"testing"
@@ -48,19 +46,15 @@ func TestNightSwallowedNotifications(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)
 	swallows := startProxy(t, at, passOn, func(client, server net.Conn, _ <-chan struct{}) {
-		head := make([]byte, 5)
 		for {
-			if _, err := io.ReadFull(server, head); err != nil {
+			whole, err := serverMessage(server)
+			if err != nil {
 				return
 			}
-			body := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
-			if _, err := io.ReadFull(server, body); err != nil {
-				return
-			}
-			if head[0] == 'A' {
+			if whole[0] == 'A' {
 				continue
 			}
-			if _, err := client.Write(append(head[:5:5], body...)); err != nil {
+			if _, err := client.Write(whole); err != nil {
 				return
 			}
 		}
