@@ -3,12 +3,10 @@ package admin
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"math"
 	"strconv"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -104,7 +102,7 @@ func (o outboxTable) show(ctx context.Context, places []place) ([]Message, error
 		var due, dead, settled sql.NullTime
 		err := rows.Scan(&id, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt, &due, &dead, &settled)
 		m.ID, m.DueAt, m.DeadAt, m.SettledAt = strconv.FormatInt(id, 10), due.Time, dead.Time, settled.Time
-		m.ErrorGroup, m.Metadata = groupID(m.LastError), readMetadata(metadata)
+		m.ErrorGroup, m.Metadata = groupID(m.LastError), core.ReadMetadata([]byte(metadata))
 		byID[id] = m
 		return err
 	}, sqltext.ShowOutbox, ids)
@@ -139,25 +137,4 @@ func (o outboxTable) payload(ctx context.Context, p place) (payload []byte, err 
 		return nil, nil
 	}
 	return payload, err
-}
-
-// readMetadata reads metadata even if it was written by hand and is none.
-func readMetadata(s string) message.Metadata {
-	m := message.Metadata{}
-	if json.Unmarshal([]byte(s), &m) == nil {
-		return m
-	}
-	var loose map[string]json.RawMessage
-	if json.Unmarshal([]byte(s), &loose) != nil {
-		return message.Metadata{"": s}
-	}
-	m = message.Metadata{}
-	for k, raw := range loose {
-		var v string
-		if json.Unmarshal(raw, &v) != nil {
-			v = string(raw)
-		}
-		m[k] = v
-	}
-	return m
 }

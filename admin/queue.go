@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"math"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -63,7 +64,7 @@ func (t queueTable) show(ctx context.Context, places []place) ([]Message, error)
 		var metadata string
 		var due, settled sql.NullTime
 		err := rows.Scan(&m.Consumer, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt, &due, &settled)
-		m.In, m.DueAt, m.SettledAt, m.Metadata = Queue, due.Time, settled.Time, readMetadata(metadata)
+		m.In, m.DueAt, m.SettledAt, m.Metadata = Queue, due.Time, settled.Time, core.ReadMetadata([]byte(metadata))
 		return err
 	})
 }

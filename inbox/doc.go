@@ -62,8 +62,8 @@
 //	VALUES ('billing', '4711', 'invoice.paid', 'processing', '{"amount": 5}')
 //	ON CONFLICT (source, message_id) DO NOTHING;
 //
-// Leave id to its default. due_at is NULL, or in the future by the clock of the database. Dispatchers find the message at their
-// next poll.
+// Leave id to its default. due_at is NULL, or in the future by the clock of the database. metadata is an object of texts; of what else
+// it holds the handler gets the JSON. Dispatchers find the message at their next poll.
 //
 // # Order
 //

@@ -2,10 +2,9 @@ package inbox
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/queue"
 )
@@ -46,12 +45,6 @@ func (s *Store) scan(rows drive.Rows) (row, error) {
 	if expiresAt != nil {
 		r.ExpiresAt = *expiresAt
 	}
-	r.Metadata = map[string]string{}
-	if string(metadata) == "{}" {
-		return r, nil
-	}
-	if err := json.Unmarshal(metadata, &r.Metadata); err != nil {
-		return r, fmt.Errorf("metadata of %q from %q: %w", r.MessageID, r.Source, err)
-	}
+	r.Metadata = core.ReadMetadata(metadata)
 	return r, nil
 }

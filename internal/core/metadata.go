@@ -1,5 +1,11 @@
 package core
 
+import (
+	"encoding/json"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
 // MaxMetadataBytes is the largest size of a message's metadata as JSON.
 const MaxMetadataBytes = 1 << 20
 
@@ -10,6 +16,30 @@ const (
 	MetadataAggregateType = "aggregate_type"
 	MetadataAggregateID   = "aggregate_id"
 )
+
+// ReadMetadata reads metadata as they stand in a table, also those that SQL has written: a value that is no text becomes its JSON,
+// and what is no object stands under an empty name.
+func ReadMetadata(stored []byte) message.Metadata {
+	m := message.Metadata{}
+	var loose map[string]json.RawMessage
+	switch {
+	case string(stored) == "{}" || string(stored) == "null":
+		return m
+	case json.Unmarshal(stored, &m) == nil:
+		return m
+	case json.Unmarshal(stored, &loose) != nil:
+		return message.Metadata{"": string(stored)}
+	}
+	m = message.Metadata{}
+	for k, raw := range loose {
+		var v string
+		if json.Unmarshal(raw, &v) != nil {
+			v = string(raw)
+		}
+		m[k] = v
+	}
+	return m
+}
 
 // Mistyped returns which metadata of ours a key is likely meant to be, and so is refused: one that differs in case, in separators, or by
 // one slip of the finger.

@@ -118,6 +118,7 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
 	QueueState = `CASE q.state WHEN 'processing' THEN CASE WHEN q.attempts > 0 THEN 'failing' WHEN q.due_at IS NULL THEN 'ready' ELSE 'delayed' END
                 ELSE q.state END`
 
+	lastSeenAt  = `least(greatest(q.last_seen_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS last_seen_at`
 	firstSeenAt = `least(greatest(q.first_seen_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS first_seen_at`
 
 	queueFits = `(($1::text = '' OR q.topic = $1::text) AND ($2::text = '' OR q.key = $2::text) AND ($3::text = '' OR q.source = $3::text)

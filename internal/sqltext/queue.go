@@ -101,7 +101,7 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
 
 	// queueColumns are those of a message. What no client can read, infinity for one, must not spoil the whole batch.
 	queueColumns = `q.id, q.source, q.message_id, q.topic, q.key, q.state, q.payload, q.metadata::text, q.hash,
-       q.first_seen_at, q.last_seen_at, CASE WHEN isfinite(q.due_at) THEN q.due_at END, CASE WHEN isfinite(q.expires_at) THEN q.expires_at END,
+       ` + firstSeenAt + `, ` + lastSeenAt + `, CASE WHEN isfinite(q.due_at) THEN q.due_at END, CASE WHEN isfinite(q.expires_at) THEN q.expires_at END,
        q.attempts, coalesce(q.last_error, '')`
 
 	// MarkProcessing says that whoever asks works on a message. One without a topic is for nobody to claim; a dead one may
