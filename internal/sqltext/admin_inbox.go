@@ -100,9 +100,9 @@ const (
 ), horizon AS (
     SELECT l.consumer, l.received_at, l.message_id FROM looked l WHERE l.n = $5::bigint
 )
-(SELECT true, h.consumer, h.received_at::text, h.message_id, ''::text FROM horizon h)
+(SELECT true, h.consumer, to_json(h.received_at) #>> '{}', h.message_id, ''::text FROM horizon h)
 UNION ALL
-(SELECT false, l.consumer, l.received_at::text, l.message_id, coalesce(left(l.last_error, 1024), '')
+(SELECT false, l.consumer, to_json(l.received_at) #>> '{}', l.message_id, coalesce(left(l.last_error, 1024), '')
    FROM looked l WHERE l.fits ORDER BY l.n LIMIT $6::bigint)`
 
 	consumers = `WITH RECURSIVE consumers(consumer) AS (

@@ -134,9 +134,9 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
              WHERE `
 	walkedQueue = ` LIMIT $7::bigint) r
 )
-(SELECT true, l.id, coalesce(l.due_at::text, ''), l.source, l.message_id, ''::text FROM looked l WHERE l.n = $7::bigint)
+(SELECT true, l.id, coalesce(to_json(l.due_at) #>> '{}', ''), l.source, l.message_id, ''::text FROM looked l WHERE l.n = $7::bigint)
 UNION ALL
-(SELECT false, l.id, coalesce(l.due_at::text, ''), l.source, l.message_id, coalesce(left(l.last_error, 1024), '')
+(SELECT false, l.id, coalesce(to_json(l.due_at) #>> '{}', ''), l.source, l.message_id, coalesce(left(l.last_error, 1024), '')
    FROM looked l WHERE l.fits ORDER BY l.n LIMIT $8::bigint)`
 
 	// A message that somebody works on is left to him, and one that has no topic, and so no work, as it is.

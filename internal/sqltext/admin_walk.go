@@ -7,7 +7,8 @@ package sqltext
 // Where an index has the messages by topic or by lane, a walk looks at some of each and merges them. It is
 // complete up to the horizon: the first of the places at which it stopped looking at one of them.
 //
-// One result says where the horizon is, if there is one; the others are those that fit, in order.
+// One result says where the horizon is, if there is one; the others are those that fit, in order. Times come as in JSON: else their text
+// is that of the session's DateStyle, which may name zones that mean another one when it is read again.
 //
 // Arguments of all walks of the outbox: topic, key, part of the error text (” = any), times between which the
 // message was written (RFC 3339 text, ” = any), id after which the walk goes on, id up to which it
@@ -56,9 +57,9 @@ const (
               FROM looked l ORDER BY l.source, l.due_at DESC, l.id DESC) f
      WHERE f.n >= $8::bigint ORDER BY f.due_at, f.id LIMIT 1
 )
-(SELECT true, h.id, h.due_at::text, ''::text, ''::text FROM horizon h)
+(SELECT true, h.id, to_json(h.due_at) #>> '{}', ''::text, ''::text FROM horizon h)
 UNION ALL
-(SELECT false, l.id, l.due_at::text, l.key, coalesce(left(l.last_error, 1024), '')
+(SELECT false, l.id, to_json(l.due_at) #>> '{}', l.key, coalesce(left(l.last_error, 1024), '')
    FROM looked l LEFT JOIN horizon h ON true
   WHERE l.fits AND (h.id IS NULL OR (l.due_at, l.id) <= (h.due_at, h.id)) ORDER BY l.due_at, l.id LIMIT $9::bigint)`
 
