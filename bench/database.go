@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -20,7 +21,36 @@ type database struct {
 
 // newDatabase makes one. Dropping it ends with a checkpoint, so that every run begins alike.
 func (b *bench) newDatabase(ctx context.Context) (*database, error) {
-	url, err := b.postgres.NewDatabase(ctx)
+	return b.newDatabaseOn(ctx, b.postgres)
+}
+
+// newServer makes a database on a server of its own, which ends with it: the snapshots of all databases of a server list the
+// transactions of each. A server that the environment names is used by all.
+func (b *bench) newServer(ctx context.Context) (*database, error) {
+	postgres, err := services.StartPostgres(ctx, services.Options{})
+	if err != nil {
+		return nil, err
+	}
+	close := func() {
+		if postgres.URL() == b.postgres.URL() {
+			return
+		}
+		if err := postgres.Close(); err != nil {
+			b.progress("%v", err)
+		}
+	}
+	d, err := b.newDatabaseOn(ctx, postgres)
+	if err != nil {
+		close()
+		return nil, err
+	}
+	drop := d.drop
+	d.drop = func() { drop(); close() }
+	return d, nil
+}
+
+func (b *bench) newDatabaseOn(ctx context.Context, postgres *services.Postgres) (*database, error) {
+	url, err := postgres.NewDatabase(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +59,7 @@ func (b *bench) newDatabase(ctx context.Context) (*database, error) {
 		if d.pool != nil {
 			d.pool.Close()
 		}
-		if err := b.postgres.DropDatabase(context.WithoutCancel(ctx), url); err != nil {
+		if err := postgres.DropDatabase(context.WithoutCancel(ctx), url); err != nil {
 			b.progress("%v", err)
 		}
 	}

@@ -19,7 +19,12 @@
 // When the rounds of a side lie apart by more than half of their median, the machine was busy with something else: all
 // sides of its group then run again, each drops its strangest round, and the row says so.
 //
-// Each run of a side has an empty database of its own, which is dropped after it: that is a checkpoint, so
+// Rows that watch what becomes of a table under a long transaction have sides whose rounds go on where the last one ended: ten
+// each, in turn as all others, of which the last three count. Each side has a server of its own, because the snapshots of a
+// server list the transactions of all its databases. A side that slows down with its table stays slow when rounds are
+// repeated, and the row says that it fell; noise passes.
+//
+// Each other run of a side has an empty database of its own, which is dropped after it: that is a checkpoint, so
 // all begin alike. Then messages are loaded, which is not counted, and drained. Time runs from the moment a side
 // is connected, and a forwarder owns its lanes, until all is settled in the database. Postgres has its default
 // settings with fsync on, the forwarder its defaults but for what the row names, its sweep and cleaning included.

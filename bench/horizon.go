@@ -13,10 +13,8 @@ import (
 )
 
 const (
-	horizonRounds = 10
-	horizonJudged = 3 // the last ones
-	sweepLimit    = 2 * time.Minute
-	lateLimit     = time.Second
+	sweepLimit = 2 * time.Minute
+	lateLimit  = time.Second
 )
 
 // horizonGroup is what happens to a queue table while somebody's transaction keeps vacuum from cleaning it.
@@ -30,9 +28,9 @@ func (b *bench) horizonGroup() group {
 		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
-				{name: "unpinned", rounds: 1, run: b.underHorizon(nobody)},
-				{name: "pinned", rounds: 1, run: b.underHorizon(reader)},
-				{name: "long_writer", rounds: 1, run: b.underHorizon(writer)},
+				{name: "unpinned", lasting: &horizon{bench: b, who: nobody}},
+				{name: "pinned", lasting: &horizon{bench: b, who: reader}},
+				{name: "long_writer", lasting: &horizon{bench: b, who: writer}},
 			}, nil, nil
 		},
 	}
@@ -47,80 +45,95 @@ const (
 	writer
 )
 
-func (b *bench) underHorizon(who pin) func(context.Context) (measured, error) {
-	return func(ctx context.Context) (measured, error) {
-		d, err := b.newDatabase(ctx)
-		if err != nil {
-			return measured{}, err
-		}
-		defer d.drop()
-		n := b.scaled(drained)
-		total := n*horizonRounds + 1 // the last index is the writer's
-		s := newSink(total)
-		came := make(chan time.Time, 1)
-		s.stamp = func(i int) {
-			if i == total-1 {
-				select {
-				case came <- time.Now():
-				default: // a repetition
-				}
-			}
-		}
-		f, stop, err := d.forward(ctx, s, forwarder.Config{})
-		if err != nil {
-			return measured{}, err
-		}
-		defer stop()
-		held, err := pgx.Connect(ctx, d.url)
-		if err != nil {
-			return measured{}, err
-		}
-		defer held.Close(context.WithoutCancel(ctx))
-		if err := hold(ctx, held, who, total-1); err != nil {
-			return measured{}, err
-		}
+// horizon is a forwarder under a pin: one that stays open from the first round to the last.
+type horizon struct {
+	bench *bench
+	who   pin
+	*database
+	sink *sink
+	n    int // messages of a round
+	sent int
+	f    *forwarder.Forwarder
+	stop func() error
+	held *pgx.Conn
+	came chan time.Time // when the writer's message came
+}
 
-		var rates []float64
-		for round := range horizonRounds {
-			rate, err := insertAndDrain(ctx, d.pool, f, s, round*n, n)
-			if err != nil {
-				return measured{}, err
-			}
-			rates = append(rates, rate)
-			b.progress("%-24s insert and drain %d/%d  %s", [...]string{"unpinned", "pinned", "long_writer"}[who], round+1, horizonRounds, number(rate))
-		}
-		m := measured{value: median(rates[horizonRounds-horizonJudged:])}
-		m.facts = []string{fmt.Sprintf("first round %s", number(rates[0]))}
-		switch who {
-		case reader:
-			took, err := d.fullSweep(ctx)
-			if err != nil {
-				return m, err
-			}
-			m.facts[0] += ", full sweep " + took.Round(100*time.Millisecond).String()
-			if took > sweepLimit {
-				m.broken = "a full sweep takes longer than " + sweepLimit.String()
-			}
-		case writer:
-			if _, err := held.Exec(ctx, "COMMIT"); err != nil {
-				return m, err
-			}
-			committed := time.Now()
+func (h *horizon) begin(ctx context.Context) (err error) {
+	if h.database, err = h.bench.newServer(ctx); err != nil {
+		return err
+	}
+	h.n = h.bench.scaled(drained)
+	last := lastingMost * h.n // the writer's
+	h.sink, h.came = newSink(last+1), make(chan time.Time, 1)
+	h.sink.stamp = func(i int) {
+		if i == last {
 			select {
-			case at := <-came:
-				took := max(at.Sub(committed), 0)
-				m.facts[0] += ", message of the writer published " + took.Round(time.Millisecond).String() + " after its commit"
-				if took > lateLimit {
-					m.broken = "the message of the long writer came later than " + lateLimit.String()
-				}
-			case <-ctx.Done():
-				return m, errors.New("the message of the long writer never came")
+			case h.came <- time.Now():
+			default: // a repetition
 			}
 		}
-		if who != writer {
-			s.wanted-- // nobody sends it
+	}
+	if h.f, h.stop, err = h.forward(ctx, h.sink, forwarder.Config{}); err != nil {
+		return err
+	}
+	if h.held, err = pgx.Connect(ctx, h.url); err != nil {
+		return err
+	}
+	return hold(ctx, h.held, h.who, last)
+}
+
+func (h *horizon) round(ctx context.Context) (measured, error) {
+	rate, err := insertAndDrain(ctx, h.pool, h.f, h.sink, h.sent, h.n)
+	h.sent += h.n
+	return measured{value: rate}, err
+}
+
+func (h *horizon) end(ctx context.Context) (measured, error) {
+	var m measured
+	switch h.who {
+	case reader:
+		took, err := h.fullSweep(ctx)
+		if err != nil {
+			return m, err
 		}
-		return m, errors.Join(f.Drain(ctx), stop(), s.check(), d.settled(ctx))
+		m.facts = []string{"full sweep " + took.Round(100*time.Millisecond).String()}
+		if took > sweepLimit {
+			m.broken = "a full sweep takes longer than " + sweepLimit.String()
+		}
+	case writer:
+		if _, err := h.held.Exec(ctx, "COMMIT"); err != nil {
+			return m, err
+		}
+		committed := time.Now()
+		h.sent++
+		select {
+		case at := <-h.came:
+			took := max(at.Sub(committed), 0)
+			m.facts = []string{"message of the writer published " + took.Round(time.Millisecond).String() + " after its commit"}
+			if took > lateLimit {
+				m.broken = "the message of the long writer came later than " + lateLimit.String()
+			}
+		case <-ctx.Done():
+			return m, errors.New("the message of the long writer never came")
+		}
+	}
+	if err := errors.Join(h.f.Drain(ctx), h.stop()); err != nil {
+		return m, err
+	}
+	h.sink.wanted = int64(h.sent)
+	return m, errors.Join(h.sink.check(), h.settled(ctx))
+}
+
+func (h *horizon) close() {
+	if h.stop != nil {
+		_ = h.stop() // end has its error
+	}
+	if h.held != nil {
+		_ = h.held.Close(context.Background())
+	}
+	if h.database != nil {
+		h.drop()
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,86 +19,101 @@ func (b *bench) claimHorizonGroup() group {
 			ours: "pinned_claims", rival: "unpinned_claims"}},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
-				{name: "pinned_claims", rounds: 1, run: b.claimingUnderHorizon(true)},
-				{name: "unpinned_claims", rounds: 1, run: b.claimingUnderHorizon(false)},
+				{name: "pinned_claims", lasting: &claimHorizon{bench: b, pinned: true}},
+				{name: "unpinned_claims", lasting: &claimHorizon{bench: b}},
 			}, nil, nil
 		},
 	}
 }
 
-// claimingUnderHorizon measures rounds of claims, and after each a few claims that do without the mark: the control, which
-// falls and falls under a pin, or there is nothing that the mark could be good for.
-func (b *bench) claimingUnderHorizon(pinned bool) func(context.Context) (measured, error) {
-	return func(ctx context.Context) (measured, error) {
-		d, err := b.newDatabase(ctx)
-		if err != nil {
-			return measured{}, err
-		}
-		defer d.drop()
-		store, err := inbox.NewStore(d.db, inbox.StoreConfig{}, nil)
-		if err != nil {
-			return measured{}, err
-		}
-		n := b.scaled(20_000)
-		few := n / 20
-		total := horizonRounds*(n+few) + 1 // the last message is the writer's
-		s := newSink(total)
-		if !pinned {
-			s.wanted-- // nobody sends it
-		}
-		commit, err := d.pinClaims(ctx, pinned, total-1)
-		if err != nil {
-			return measured{}, err
-		}
-		defer commit()
+// claimHorizon is rounds of claims, and after each a few claims that do without the mark: the control, which falls and falls
+// under a pin, or there is nothing that the mark could be good for.
+type claimHorizon struct {
+	bench  *bench
+	pinned bool
+	*database
+	sink             *sink
+	commit           func() error
+	marked, unmarked claims
+	n, few           int // messages of a round
+	next             int
+	controls         []float64
+}
 
-		marked, unmarked := claimsOf(store, store.Claim), claimsOf(store, d.unmarked(store))
-		var rates, controls []float64
-		next := 0
-		round := func(n int, claim claims) (float64, error) {
-			if err := ourQueue.fill(ctx, d.pool, next, n); err != nil {
-				return 0, err
-			}
-			next += n
-			m, err := timed(n, func() error { return claim(ctx, s) })
-			if came := s.distinct.Load(); err == nil && came != int64(next) {
-				err = fmt.Errorf("nothing is left to claim, but %d messages came instead of %d", came, next)
-			}
-			return m.value, err
-		}
-		for range horizonRounds {
-			rate, err := round(n, marked)
-			if err != nil {
-				return measured{}, err
-			}
-			control, err := round(few, unmarked)
-			if err != nil {
-				return measured{}, err
-			}
-			rates, controls = append(rates, rate), append(controls, control)
-		}
-		m := measured{value: median(rates[horizonRounds-horizonJudged:])}
-		m.facts = []string{"rounds " + numbers(rates) + "; control without the mark " + numbers(controls)}
-		if pinned && controls[horizonRounds-1] > controls[0]/2 {
+func (h *claimHorizon) begin(ctx context.Context) (err error) {
+	if h.database, err = h.bench.newServer(ctx); err != nil {
+		return err
+	}
+	store, err := inbox.NewStore(h.db, inbox.StoreConfig{}, nil)
+	if err != nil {
+		return err
+	}
+	h.marked, h.unmarked = claimsOf(store, store.Claim), claimsOf(store, h.withoutMark(store))
+	h.n = h.bench.scaled(20_000)
+	h.few = h.n / 50
+	last := lastingMost * (h.n + h.few) // the writer's
+	h.sink = newSink(last + 1)
+	h.commit, err = h.pinClaims(ctx, h.pinned, last)
+	return err
+}
+
+func (h *claimHorizon) round(ctx context.Context) (measured, error) {
+	rate, err := h.claiming(ctx, h.n, h.marked)
+	if err != nil {
+		return measured{}, err
+	}
+	control, err := h.claiming(ctx, h.few, h.unmarked)
+	h.controls = append(h.controls, control)
+	return measured{value: rate}, err
+}
+
+// claiming measures the claims of n more messages.
+func (h *claimHorizon) claiming(ctx context.Context, n int, claim claims) (float64, error) {
+	if err := ourQueue.fill(ctx, h.pool, h.next, n); err != nil {
+		return 0, err
+	}
+	h.next += n
+	m, err := timed(n, func() error { return claim(ctx, h.sink) })
+	if came := h.sink.distinct.Load(); err == nil && came != int64(h.next) {
+		err = fmt.Errorf("nothing is left to claim, but %d messages came instead of %d", came, h.next)
+	}
+	return m.value, err
+}
+
+func (h *claimHorizon) end(ctx context.Context) (measured, error) {
+	m := measured{facts: []string{"control without the mark " + numbers(h.controls)}}
+	if err := h.commit(); err != nil {
+		return m, err
+	}
+	h.sink.wanted = int64(h.next)
+	if h.pinned {
+		if median(h.controls[len(h.controls)-lastingCounted:]) > median(h.controls[:lastingCounted])/2 {
 			m.broken = "claims without the mark are not slower in the end, so the pins did nothing"
 		}
-		if err := commit(); err != nil {
+		h.sink.wanted++ // the writer's
+	}
+	for committed := time.Now(); h.sink.distinct.Load() < h.sink.wanted; {
+		if err := h.marked(ctx, h.sink); err != nil {
 			return m, err
 		}
-		for committed := time.Now(); s.distinct.Load() < s.wanted; {
-			if err := marked(ctx, s); err != nil {
-				return m, err
-			}
-			if time.Since(committed) > lateLimit {
-				return m, errors.New("the message of the long writer was not claimed within " + lateLimit.String() + " of its commit")
-			}
+		if time.Since(committed) > lateLimit {
+			return m, errors.New("the message of the long writer was not claimed within " + lateLimit.String() + " of its commit")
 		}
-		return m, errors.Join(s.check(), ourQueue.done(ctx, d))
+	}
+	return m, errors.Join(h.sink.check(), ourQueue.done(ctx, h.database))
+}
+
+func (h *claimHorizon) close() {
+	if h.commit != nil {
+		_ = h.commit() // end has its error
+	}
+	if h.database != nil {
+		h.drop()
 	}
 }
 
-// unmarked claims in a transaction of the caller's, which the store's mark has no part in.
-func (d *database) unmarked(store *inbox.Store) func(context.Context, inbox.Claim) ([]inbox.Message, error) {
+// withoutMark claims in a transaction of the caller's, which the store's mark has no part in.
+func (d *database) withoutMark(store *inbox.Store) func(context.Context, inbox.Claim) ([]inbox.Message, error) {
 	return func(ctx context.Context, c inbox.Claim) (msgs []inbox.Message, err error) {
 		err = outbox.InTx(ctx, d.db, func(ctx context.Context) error {
 			msgs, err = store.Claim(ctx, c)
@@ -140,12 +154,4 @@ func (d *database) pinClaims(ctx context.Context, pinned bool, index int) (commi
 		}
 	}
 	return commit, nil
-}
-
-func numbers(values []float64) string {
-	texts := make([]string, len(values))
-	for i, v := range values {
-		texts[i] = number(v)
-	}
-	return strings.Join(texts, " ")
 }

@@ -13,15 +13,25 @@ const noisy = 0.5
 
 // quieten repeats rounds while those of a side lie too far apart, at most as many as there were. All sides of the group
 // take part, so that what they are compared with was measured at the same time, and each drops its strangest round.
+//
+// A lasting side that slows down under its own load is no exception: where its rounds lie apart for that reason, it stays slow
+// in those that are repeated, and the fast ones are dropped as the strangest.
 func (b *bench) quieten(ctx context.Context, sides []*series) error {
-	for range b.rounds {
-		if !slices.ContainsFunc(sides, (*series).isNoisy) {
+	limit := 0
+	for _, s := range sides {
+		limit = max(limit, len(s.values))
+	}
+	for range limit {
+		quiet := true
+		for _, s := range sides {
+			if s.isNoisy() {
+				quiet, s.noisy = false, true
+			}
+		}
+		if quiet {
 			return nil
 		}
 		for _, s := range sides {
-			if s.side.rounds == 1 {
-				continue
-			}
 			if err := b.round(ctx, s, "noisy, again"); err != nil {
 				return err
 			}
@@ -36,6 +46,7 @@ func (s *series) isNoisy() bool {
 	return len(s.values) > 1 && slices.Max(s.values)-slices.Min(s.values) > noisy*median(s.values)
 }
 
+// dropStrangest drops the value that is farthest from the median, the oldest of several.
 func (s *series) dropStrangest() {
 	m, strangest := median(s.values), 0
 	for i, v := range s.values {
@@ -46,13 +57,31 @@ func (s *series) dropStrangest() {
 	s.values = slices.Delete(s.values, strangest, strangest+1)
 }
 
+// fell reports whether a lasting side became slower and never fast again, from the first round that counted to the last that was
+// repeated. Noise passes.
+func (s *series) fell() bool {
+	if s.side.lasting == nil {
+		return false
+	}
+	lowest, rise := math.Inf(1), 0.0
+	for _, v := range s.all[lastingRounds-lastingCounted:] {
+		lowest = min(lowest, v)
+		rise = max(rise, v-lowest)
+	}
+	return rise <= noisy*median(s.values)
+}
+
 // noise says what a reader should know of the rounds.
 func (s *series) noise() string {
 	switch {
 	case s.again == 0:
 		return ""
+	case !s.noisy:
+		return fmt.Sprintf("%s: rounds repeated: %d", s.side.name, s.again)
+	case s.fell():
+		return fmt.Sprintf("%s: slower from round to round, also when repeated: %d", s.side.name, s.again)
 	case s.isNoisy():
-		return fmt.Sprintf("%s: noisy machine, still so after %d more rounds", s.side.name, s.again)
+		return fmt.Sprintf("%s: noisy machine, still so after repeated rounds: %d", s.side.name, s.again)
 	}
-	return fmt.Sprintf("%s: noisy machine, %d rounds repeated", s.side.name, s.again)
+	return fmt.Sprintf("%s: noisy machine, rounds repeated: %d", s.side.name, s.again)
 }

@@ -28,10 +28,11 @@ type row struct {
 
 // side is one thing that is measured.
 type side struct {
-	name   string
-	rounds int // default: those of the run; fewer for what is slow
-	note   string
-	run    func(ctx context.Context) (measured, error)
+	name    string
+	rounds  int // default: those of the run; fewer for what is slow
+	note    string
+	run     func(ctx context.Context) (measured, error)
+	lasting lasting // instead of run, or nil
 }
 
 // measured is what a run of a side found. An error of run means that the side did not do its work; broken
@@ -69,10 +70,12 @@ func (o outcome) below() bool {
 // series is what the rounds of a side gave.
 type series struct {
 	side   side
-	values []float64
+	values []float64 // those that count
+	all    []float64
 	facts  []string
 	broken []string
-	again  int // rounds that were repeated because the machine was noisy
+	again  int  // rounds that were repeated because some side was noisy
+	noisy  bool // this side was
 }
 
 // measure runs the sides that the wanted rows of a group need, interleaved: A B A B.
@@ -108,14 +111,24 @@ func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 	}
 	found := map[string]*series{}
 	var order []*series
+	most := 0
 	for _, s := range sides {
-		if needed[s.name] {
-			s.rounds = min(cmp.Or(s.rounds, b.rounds), b.rounds)
-			found[s.name] = &series{side: s}
-			order = append(order, found[s.name])
+		if !needed[s.name] {
+			continue
 		}
+		s.rounds = min(cmp.Or(s.rounds, b.rounds), b.rounds)
+		if s.lasting != nil {
+			s.run, s.rounds = s.lasting.round, lastingRounds
+			defer s.lasting.close()
+			if err := s.lasting.begin(ctx); err != nil {
+				return fail(fmt.Errorf("%s: %w", s.name, err))
+			}
+		}
+		most = max(most, s.rounds)
+		found[s.name] = &series{side: s}
+		order = append(order, found[s.name])
 	}
-	for round := range b.rounds {
+	for round := range most {
 		for _, s := range order {
 			if round < s.side.rounds {
 				if err := b.round(ctx, s, fmt.Sprintf("round %d/%d", round+1, s.side.rounds)); err != nil {
@@ -124,8 +137,20 @@ func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 			}
 		}
 	}
+	for _, s := range order {
+		if s.side.lasting != nil {
+			s.values = s.values[lastingRounds-lastingCounted:]
+		}
+	}
 	if err := b.quieten(ctx, order); err != nil {
 		return fail(err)
+	}
+	for _, s := range order {
+		if s.side.lasting != nil {
+			if err := b.end(ctx, s); err != nil {
+				return fail(err)
+			}
+		}
 	}
 	for _, r := range live {
 		results = append(results, judge(r, found))
@@ -142,13 +167,17 @@ func (b *bench) round(ctx context.Context, s *series, name string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.side.name, err)
 	}
-	s.values = append(s.values, m.value)
+	s.values, s.all = append(s.values, m.value), append(s.all, m.value)
+	s.remember(m)
+	b.progress("%-24s %s  %12s   (%.1f s)%s", s.side.name, name, number(m.value), time.Since(begun).Seconds(), dotted(append(m.facts, m.broken)))
+	return nil
+}
+
+func (s *series) remember(m measured) {
 	s.facts = append(s.facts, m.facts...)
 	if m.broken != "" {
 		s.broken = append(s.broken, m.broken)
 	}
-	b.progress("%-24s %s  %12s   (%.1f s)%s", s.side.name, name, number(m.value), time.Since(begun).Seconds(), dotted(append(m.facts, m.broken)))
-	return nil
 }
 
 func judge(r row, found map[string]*series) outcome {

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+const (
+	lastingRounds  = 10
+	lastingCounted = 3 // the last ones
+	// lastingMost is how many rounds there are at most, with those that are repeated.
+	lastingMost = lastingRounds + lastingCounted
+)
+
+// lasting is a side whose rounds go on where the last one ended, in the same tables, for a row that watches what becomes of
+// these. It has as many rounds whatever -rounds says, and the last ones count.
+type lasting interface {
+	// begin is called before the first round of any side. ctx is good until close.
+	begin(ctx context.Context) error
+	round(ctx context.Context) (measured, error)
+	// end is called after the last round of all sides, and finds what else the row demands. Its value does not count.
+	end(ctx context.Context) (measured, error)
+	// close is called whatever failed, begin too.
+	close()
+}
+
+// end lets a lasting side say what it found beside its rounds.
+func (b *bench) end(ctx context.Context, s *series) error {
+	ctx, cancel := context.WithTimeout(ctx, sideTimeout)
+	defer cancel()
+	m, err := s.side.lasting.end(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.side.name, err)
+	}
+	b.progress("%-24s ends%s", s.side.name, dotted(append(m.facts, m.broken)))
+	m.facts = []string{strings.Join(append([]string{"rounds " + numbers(s.all)}, m.facts...), "; ")}
+	s.remember(m)
+	return nil
+}
+
+func numbers(values []float64) string {
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i] = number(v)
+	}
+	return strings.Join(texts, " ")
+}
