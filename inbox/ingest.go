@@ -29,12 +29,17 @@ type IngestConfig struct {
 // Ingest returns a handler that stores what a broker delivers, for a Dispatcher or a Subscriber to handle, and returns when that is
 // committed, so that the Router acks:
 //
-//	router.AddConsumerHandler("ingest", "orders", kafkaSubscriber, ingest)
+//	aside, err := middleware.Outcomes(db, middleware.OutcomesConfig{Service: "booking"}, logger)
+//	router.AddConsumerHandler("ingest", "orders", kafkaSubscriber, ingest).AddMiddleware(aside)
 //
 // Messages that are delivered at once are committed together, so give the Router as many at once as it can have. Copies of
 // a message that is stored are acked and change nothing. In a transaction, of middleware.Tx for one, the message is stored in
-// that transaction. A message that cannot be stored, because it has no ID, or its payload is larger than
-// StoreConfig.MaxPayloadBytes, is outbox.ErrPoison, and spoils no other.
+// that transaction.
+//
+// A message that cannot be stored, because it has no ID, or its payload is larger than StoreConfig.MaxPayloadBytes, is
+// outbox.ErrPoison, and spoils no other. Outcomes makes a dead letter of it, which a forwarder publishes. Without Outcomes it is nacked,
+// and the broker brings it again and again. So that neither such a message nor a database that is down makes the Router spin, an error
+// is then returned after a wait of 100 ms, doubling to a second with each failure in a row, that ends with the message's context.
 //
 // Ingest returns outbox.ErrNoDB for a store that is nil, or an error that names the field at fault. A nil logger is that of the
 // database's handle.
@@ -51,18 +56,21 @@ func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (mes
 	}
 	g := &gathering{store: store, logger: store.db.Logger(logger), turn: make(chan struct{}, 1)}
 	return func(msg *message.Message) error {
-		item, err := cfg.Item(msg)
-		if err != nil {
-			return fmt.Errorf("IngestConfig.Item: %w", err)
+		err := g.ingest(msg, cfg.Item)
+		if err == nil {
+			g.brake.Release()
+		} else if !core.IsPaced(msg.Context()) {
+			g.brake.Pause(msg.Context())
 		}
-		if _, err := store.record(item); err != nil {
-			return outbox.Poison(fmt.Errorf("%w: %w", ErrInvalid, err))
-		}
-		return g.put(msg.Context(), item)
+		return err
 	}, nil
 }
 
 func (c IngestConfig) item(msg *message.Message) (Item, error) {
+	if msg.UUID == "" {
+		return Item{}, outbox.Poison(fmt.Errorf("%w: the message has no UUID, as those have that no Watermill publisher sent: have the "+
+			"subscriber's Unmarshaler set one, or find what identifies the message by IngestConfig.Item", ErrInvalid))
+	}
 	return Item{
 		ID:    ID{Source: c.Source, MessageID: msg.UUID},
 		Topic: message.SubscribeTopicFromCtx(msg.Context()), Key: msg.Metadata.Get(outbox.MetadataKey),
@@ -76,6 +84,7 @@ type gathering struct {
 	store  *Store
 	logger watermill.LoggerAdapter
 	turn   chan struct{} // capacity 1: whose turn it is to write
+	brake  core.Brake    // of failures in a row
 
 	mu      sync.Mutex
 	waiting []*gathered
@@ -88,6 +97,17 @@ type gathered struct {
 
 // maxGathered is how many items are written at once.
 const maxGathered = 1000
+
+func (g *gathering) ingest(msg *message.Message, itemOf func(*message.Message) (Item, error)) error {
+	item, err := itemOf(msg)
+	if err != nil {
+		return fmt.Errorf("IngestConfig.Item: %w", err)
+	}
+	if _, err := g.store.record(item); err != nil {
+		return outbox.Poison(fmt.Errorf("%w: %w", ErrInvalid, err))
+	}
+	return g.put(msg.Context(), item)
+}
 
 func (g *gathering) put(ctx context.Context, item Item) error {
 	if _, err := g.store.db.Tx(ctx); !errors.Is(err, core.ErrNoTx) {

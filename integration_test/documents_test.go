@@ -34,6 +34,7 @@ var executed = map[string]string{
 	"make test-upgrade":  "make test-matrix",
 	"make release-check": "TestReleaseCheck",
 	"go get":             "TestInstall",
+	"go mod":             "make release-check",
 	"go build":           "make lint",
 	"go test":            "make test",
 }

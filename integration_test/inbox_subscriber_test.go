@@ -302,6 +302,39 @@ func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 	require.True(t, f.deliver(t, message.NewMessage("later", nil)))
 }
 
+// TestIngestFailsSlowly: a broker brings at once again what cannot be stored, so Ingest waits, longer and longer, unless Outcomes is around
+// it, which puts such a message aside.
+func TestIngestFailsSlowly(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	ingest, err := inbox.Ingest(storeOn(t, h, quickStore()), inbox.IngestConfig{Source: "kafka"}, nil)
+	require.NoError(t, err)
+	nameless := func() *message.Message { return message.NewMessage("", []byte("payload")) }
+	begun := time.Now()
+	for range 3 {
+		require.ErrorContains(t, ingest(nameless()), "IngestConfig.Item", "the cure")
+	}
+	assert.GreaterOrEqual(t, time.Since(begun), 8*(100+200+400)*time.Millisecond/10)
+
+	closing, cancel := context.WithCancel(t.Context())
+	cancel()
+	aside, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)
+	require.NoError(t, err)
+	handle := chain(func(msg *message.Message) ([]*message.Message, error) { return nil, ingest(msg) }, aside)
+	begun = time.Now()
+	const letters = 40
+	for range letters {
+		msg := nameless()
+		msg.SetContext(closing)
+		require.ErrorIs(t, ingest(msg), outbox.ErrPoison, "the Router closes")
+		_, err := handle(nameless())
+		require.NoError(t, err)
+	}
+	assert.Less(t, time.Since(begun), 20*time.Second, "as many waits take twice as long")
+	assert.Equal(t, letters, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
+}
+
 // TestIngestGathers what is delivered at once into few commits.
 func TestIngestGathers(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message
 // around makes a middleware of handle, which gets neither a nil handler nor a nil message. Where there is no Outcomes, which waits before it
 // nacks, it waits itself if the middlewares are not put together as they must be.
 func around(name string, handle handleFunc) message.HandlerMiddleware {
-	var unwired core.Unwired
+	var brake core.Brake
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			switch {
@@ -71,7 +71,7 @@ func around(name string, handle handleFunc) message.HandlerMiddleware {
 			ctx, outermost := msg.Context(), currentHandling(msg) == nil
 			produced, err := handle(next, msg)
 			if outermost && name != "Outcomes" && miswired(err) {
-				unwired.Pause(ctx)
+				brake.Pause(ctx)
 			}
 			return produced, err
 		}

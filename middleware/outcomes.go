@@ -124,7 +124,7 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 		return nil, &wiringError{text: "middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx, " +
 			"or take middleware.Stack in its order: Router.AddMiddleware makes the first the outermost"}
 	}
-	ctx = started(ctx, o.db, o.cfg.Service, msg)
+	ctx = core.Paced(started(ctx, o.db, o.cfg.Service, msg))
 	msg.SetContext(ctx)
 	finished := false
 	defer func() {
@@ -138,7 +138,7 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 		h.ended.Store(true)
 		msg.SetContext(outside)
 		ended(ctx, o.db, o.cfg.Service, msg, h, outcome, cause)
-		pause(outside, wait)
+		core.Pause(outside, wait)
 	}()
 	produced, err = next(msg)
 	finished = true
@@ -208,18 +208,6 @@ func (o *outcomes) wait(h *handling) time.Duration {
 		return 0
 	}
 	return core.Backoff(o.cfg.Backoff).Delay(h.failures())
-}
-
-func pause(ctx context.Context, wait time.Duration) {
-	if wait <= 0 {
-		return
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // takeBack undoes the note that the message was handled, which the handler committed when it ended the transaction.

@@ -148,7 +148,7 @@ func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg
 		t.logger.Debug("Repeating the handler in a new transaction", watermill.LogFields{
 			"message_uuid": msg.UUID, "attempt": n + 2, "sqlstate": text.SQLState(err),
 		})
-		if pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)); msg.Context().Err() != nil {
+		if core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)); msg.Context().Err() != nil {
 			return nil, err
 		}
 	}

@@ -49,7 +49,7 @@ type Publisher struct {
 	cfg       PublisherConfig
 	logger    watermill.LoggerAdapter
 	decorated message.Publisher // nil = none
-	unwired   *Unwired
+	brake     *Brake
 }
 
 // NewPublisher makes a Publisher.
@@ -67,7 +67,7 @@ func newPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter, d
 	if cfg.Key == nil {
 		cfg.Key = AggregateKey
 	}
-	return &Publisher{db: db, cfg: cfg, logger: db.Logger(logger), unwired: &Unwired{}}, nil
+	return &Publisher{db: db, cfg: cfg, logger: db.Logger(logger), brake: &Brake{}}, nil
 }
 
 // Decorator returns what makes a Publisher of the one that it decorates.
@@ -156,7 +156,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	if handler := message.HandlerNameFromCtx(ctx); handler != "" {
 		bare = text.Advise(ErrNoTx, "outbox: handler %q publishes without a transaction: add middleware.Stack to its Router, which also writes what the "+
 			"handler returns, and make it the outermost but for Watermill's Retry and PoisonQueue; or publish inside outbox.InTx, or set PublisherConfig.WithoutTx", handler)
-		p.unwired.Pause(ctx)
+		p.brake.Pause(ctx)
 	}
 	return p.refused(w, bare)
 }
