@@ -10,7 +10,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-const brokered = 50_000
+const (
+	brokered     = 50_000
+	brokeredSlow = 15_000 // by Watermill's forwarder
+)
 
 // broker makes a fresh topic of a real broker for each run.
 type broker interface {
@@ -40,7 +43,7 @@ func (b *bench) brokerGroup(name, title string, r row, start func(context.Contex
 			if err != nil {
 				return nil, nil, err
 			}
-			n := b.scaled(brokered)
+			n, slow := b.scaled(brokered), b.scaled(brokeredSlow)
 			// The publisher's settings are the same on both sides.
 			best, concurrency := 0.0, 0
 			for _, c := range []int{64, 128, 256} {
@@ -61,7 +64,8 @@ func (b *bench) brokerGroup(name, title string, r row, start func(context.Contex
 					run: b.throughBroker(n, at, func(n int, to func(int) (*sink, error)) func(context.Context) (measured, error) {
 						return b.oursDraining(n, forwarder.Config{Concurrency: concurrency}, to)
 					})},
-				{name: r.rival, rounds: b.slowRounds(), run: b.throughBroker(n, at, b.watermillForwarder)},
+				{name: r.rival, rounds: b.slowRounds(), note: "Watermill drains " + number(float64(slow)) + " messages",
+					run: b.throughBroker(slow, at, b.watermillForwarder)},
 			}, at.close, nil
 		},
 	}

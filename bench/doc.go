@@ -1,10 +1,13 @@
 // Bench shows what the forwarder can do beside what one would use instead, in one run on one machine.
 //
-//	go run .                          everything; with -rounds 3 it takes half an hour
+//	go run .                          everything; with -rounds 3 it takes 20 to 25 minutes
 //	go run . -quick                   what a change to the engine is likely to spoil, in a few minutes
 //	go run . -only drain_keep         rows and figures whose name matches a regular expression
 //	go run . -svg ../docs/performance.svg -markdown performance.md
 //	go test -bench . -count 10        time, allocations and bytes per message, for benchstat
+//
+// With -quick it measures drains with no broker, a hot key, failing keys, middlewares, the latency in process, and the inbox's
+// dispatcher, in three rounds.
 //
 // It starts the servers that it needs (see package services), prints a table, a line
 // "RATIO <name> <value> floor <floor>" for each row, and exits with 1 if one is below its floor.

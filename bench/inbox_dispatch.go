@@ -20,25 +20,28 @@ const (
 // inboxGroup is the durable inbox: its dispatcher against River with as many workers, and gathered deliveries against single
 // ones.
 func (b *bench) inboxGroup() group {
-	n, deliveries := b.scaled(drained), b.scaled(20_000)
+	n, deliveries, slow := b.scaled(drained), b.scaled(20_000), b.scaled(5_000)
+	if b.quick {
+		n = b.scaled(drained / 2)
+	}
 	return group{
 		rows: []row{
-			{name: "inbox_dispatch_vs_river", what: "100,000 stored messages through handlers that do nothing, 100 workers: ours / River", floor: 1.5, aim: 2.5,
+			{name: "inbox_dispatch_vs_river", what: number(float64(n)) + " stored messages through handlers that do nothing, 100 workers: ours / River", floor: 1.5, aim: 2.5,
 				ours: "ours_dispatch", rival: "river_dispatch", quick: true, chart: "stored messages, no-op handlers", label: "River"},
 			{name: "ingest_16", what: "16 deliveries at once: through Ingest / one commit each", floor: 3, aim: 4,
-				ours: "ingest", rival: "enqueue_each", quick: true},
+				ours: "ingest", rival: "enqueue_each"},
 		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
 				{name: "ours_dispatch", run: b.oursDispatching(n)},
-				{name: "river_dispatch", run: b.riverDispatching(n), note: "River fetches each millisecond and completes in batches"},
+				{name: "river_dispatch", rounds: b.slowRounds(), run: b.riverDispatching(n), note: "River fetches each millisecond and completes in batches"},
 				{name: "ingest", run: b.delivering(deliveries, func(s *inbox.Store) (func(context.Context, int) error, error) {
 					ingest, err := inbox.Ingest(s, inbox.IngestConfig{Item: func(msg *message.Message) (inbox.Item, error) {
 						return inboxItem(indexOf(msg.UUID)), nil
 					}}, nil)
 					return func(_ context.Context, i int) error { return ingest(message.NewMessage(uuidOf(i), payload)) }, err
 				})},
-				{name: "enqueue_each", run: b.delivering(deliveries, func(s *inbox.Store) (func(context.Context, int) error, error) {
+				{name: "enqueue_each", rounds: b.slowRounds(), note: number(float64(slow)) + " with one commit each", run: b.delivering(slow, func(s *inbox.Store) (func(context.Context, int) error, error) {
 					return func(ctx context.Context, i int) error { _, err := s.Enqueue(ctx, inboxItem(i)); return err }, nil
 				})},
 			}, nil, nil

@@ -54,7 +54,7 @@ func main() {
 func parse() (o options, err error) {
 	flag.BoolVar(&o.quick, "quick", false, "only the rows that a change to the engine is likely to spoil, in fewer rounds")
 	flag.StringVar(&o.only, "only", "", "only rows and figures whose name matches this regular `expression`")
-	flag.IntVar(&o.rounds, "rounds", 0, "`n` rounds of each side, fewer of the slow ones; default 7, with -quick 5")
+	flag.IntVar(&o.rounds, "rounds", 0, "`n` rounds of each side, fewer of the slow ones; default 7, with -quick 3")
 	flag.Float64Var(&o.scale, "scale", 1, "multiply the numbers of messages by this. The floors are meant for 1")
 	flag.StringVar(&o.svg, "svg", "", "write a chart to this `path`, ../docs/performance.svg for one")
 	flag.StringVar(&o.markdown, "markdown", "", "write the result as a table of the documentation to this `path`")
@@ -66,7 +66,7 @@ func parse() (o options, err error) {
 		return o, errors.New("-rounds must not be negative, and -scale must be positive")
 	}
 	if o.rounds == 0 {
-		o.rounds = map[bool]int{false: 7, true: 5}[o.quick]
+		o.rounds = map[bool]int{false: 7, true: 3}[o.quick]
 	}
 	o.pattern, err = regexp.Compile(o.only)
 	return o, err
