@@ -36,6 +36,7 @@ var executed = map[string]string{
 	"go get":             "TestInstall",
 	"go mod":             "make release-check",
 	"go build":           "make lint",
+	"go install":         "make lint", // which compiles it
 	"go test":            "make test",
 }
 

@@ -26,12 +26,15 @@ var (
 	}
 	aFigure = regexp.MustCompile(`(?:^|[^\w.#/-])(` + aNumber + `) ?(ms|us|µs|s|seconds?|min|minutes?|h|hours?|days?|[kKMG]i?B|bytes|(?:msg|tx)?/s|x|%|times|into|` +
 		`million|messages|rows|attempts|alerts|lanes|connections|statements|queries)(?:\W|$)`)
+	// A figure in words says no less than one in digits, and nothing could look it up.
+	inWords = regexp.MustCompile(`(?i)\b(?:half|third|quarter|eighth|tenth|twice|thrice|two|three|four|five|six|seven|eight|nine|ten|dozens|hundreds?|thousands?|millions?)` +
+		`(?: of| as)?(?: an?| the| that)? (?:seconds?|minutes?|hours?|days?|times|much|many|fast|slow|cost|speed|messages|rows|attempts|bytes|looks|on average)\b`)
 	aDefault  = regexp.MustCompile(`(?:^|[^\w.#/-])(` + aNumber + `)(?:,|$| \|)`)
 	inCode    = regexp.MustCompile("`[^`]+`")
 	aName     = regexp.MustCompile(`\w+`)
 	anExample = regexp.MustCompile("(?ms)^```.*?^```$")
 	aConfig   = regexp.MustCompile("^\\| `(\\w+)\\.\\w+Config`|^\\| `(\\w+)\\.Config`")
-	aSum      = regexp.MustCompile(`(` + aNumber + `)(?: x (` + aNumber + `))? ?([kM]B|ms)?(?: / (` + aNumber + `))? = \**(` + aNumber + `) ?([kM]B|ms|s)?\b`)
+	aSum      = regexp.MustCompile(`(` + aNumber + `)(?: x (` + aNumber + `))? ?([kM]B|ms|s)?(?: / (` + aNumber + `))? = \**(` + aNumber + `) ?([kM]B|ms|s)?\b`)
 )
 
 // TestDocumentsFigures: each figure of the documents is one of docs/performance.md, a value that the code gives to what is named beside
@@ -73,6 +76,9 @@ func TestDocumentsFigures(t *testing.T) {
 				printed[result] = true
 			}
 			text := inCode.ReplaceAllString(block, "")
+			for _, words := range inWords.FindAllString(text, -1) {
+				t.Errorf("%s says %q in words, which nobody can look up: write it in digits, or leave it out: %s", page, words, block)
+			}
 			for _, found := range aFigure.FindAllStringSubmatch(text, -1) {
 				said := found[1] + " " + found[2]
 				maps.Copy(named, defaults[found[2]])

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -67,3 +69,46 @@ func document(t *testing.T) string {
 }
 
 func noColours(w io.Writer) *colorprofile.Writer { return colorprofile.NewWriter(w, nil) }
+
+// TestDocumentsNameCommandsThatExist: each outboxctl command of the README and of docs/ is one, with flags and arguments that it takes.
+func TestDocumentsNameCommandsThatExist(t *testing.T) {
+	pages, err := filepath.Glob("../../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile("(?m)(?:^|`|: )(?:OUTBOX_\\w+=\\S+ )*outboxctl( [a-z][^`\n]*)")
+	word := regexp.MustCompile(`'[^']*'|\S+`)
+	found := 0
+	for _, page := range append(pages, "../../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written, _, _ := strings.Cut(string(text), "\n## outboxctl") // from there on by the commands themselves
+		for _, match := range commands.FindAllStringSubmatch(written, -1) {
+			line, _, _ := strings.Cut(match[1], " #")
+			var args []string
+			for _, w := range word.FindAllString(line, -1) {
+				if w != "..." || strings.HasPrefix(args[len(args)-1], "--") {
+					args = append(args, strings.Trim(w, "'"))
+				}
+			}
+			a := &app{world: World{Err: io.Discard, Out: io.Discard}, out: noColours(io.Discard), err: io.Discard, hiding: &hiding{to: io.Discard}}
+			root := a.root()
+			root.InitDefaultCompletionCmd()
+			cmd, rest, err := root.Find(args)
+			if err == nil {
+				err = cmd.ParseFlags(rest)
+			}
+			if err == nil && cmd.Runnable() {
+				err = cmd.ValidateArgs(cmd.Flags().Args())
+			}
+			if found++; err != nil {
+				t.Errorf("%s: outboxctl%s: %v", filepath.Base(page), line, err)
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("only %d commands were found", found)
+	}
+}
