@@ -19,7 +19,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/middleware"
+	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -90,7 +90,7 @@ func (s *store) router(logger watermill.LoggerAdapter) (*message.Router, error) 
 	if err != nil {
 		return nil, err
 	}
-	stack, err := middleware.Stack(s.feed, middleware.StackConfig{Service: "accounts"}, logger)
+	stack, err := outboxmw.Stack(s.feed, outboxmw.StackConfig{Service: "accounts"}, logger)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/middleware"
+	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
@@ -68,7 +68,7 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	if err != nil {
 		return err
 	}
-	stack, err := middleware.Stack(events, middleware.StackConfig{Service: "booking"}, logger)
+	stack, err := outboxmw.Stack(events, outboxmw.StackConfig{Service: "booking"}, logger)
 	if err != nil {
 		return err
 	}

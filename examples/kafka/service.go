@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/examples/booking"
 	"github.com/millrace-go/watermill-outbox/examples/internal/demo"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/middleware"
+	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 )
@@ -53,7 +53,7 @@ func runService(ctx context.Context, at demo.Addresses, observers []observe.Obse
 	if err != nil {
 		return err
 	}
-	stack, err := middleware.Stack(events, middleware.StackConfig{Service: "booking"}, logger)
+	stack, err := outboxmw.Stack(events, outboxmw.StackConfig{Service: "booking"}, logger)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/middleware"
+	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -74,7 +74,7 @@ func run(ctx context.Context, databaseURL string, limit time.Duration, args []st
 	if err != nil {
 		return err
 	}
-	stack, err := middleware.Stack(pub, middleware.StackConfig{Service: "shop"}, logger)
+	stack, err := outboxmw.Stack(pub, outboxmw.StackConfig{Service: "shop"}, logger)
 	if err != nil {
 		return err
 	}
