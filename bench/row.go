@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // row is one line of the result: a ratio of two sides, and the least that it may be.
@@ -49,9 +48,6 @@ type group struct {
 	sides func(ctx context.Context) ([]side, func(), error)
 }
 
-// sideTimeout is when a run of a side is given up.
-const sideTimeout = 4 * time.Minute
-
 // outcome is a row with what was measured for it.
 type outcome struct {
 	row
@@ -67,18 +63,7 @@ func (o outcome) below() bool {
 	return o.missing == "" && (o.err != nil || len(o.broken) > 0 || o.value < o.floor)
 }
 
-// series is what the rounds of a side gave.
-type series struct {
-	side   side
-	values []float64 // those that count
-	all    []float64
-	facts  []string
-	broken []string
-	again  int  // rounds that were repeated because some side was noisy
-	noisy  bool // this side was
-}
-
-// measure runs the sides that the wanted rows of a group need, interleaved: A B A B.
+// measure runs the sides that the wanted rows of a group need.
 func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 	var live []row
 	var results []outcome
@@ -111,7 +96,6 @@ func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 	}
 	found := map[string]*series{}
 	var order []*series
-	most := 0
 	for _, s := range sides {
 		if !needed[s.name] {
 			continue
@@ -119,65 +103,17 @@ func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 		s.rounds = min(cmp.Or(s.rounds, b.rounds), b.rounds)
 		if s.lasting != nil {
 			s.run, s.rounds = s.lasting.round, lastingRounds
-			defer s.lasting.close()
-			if err := s.lasting.begin(ctx); err != nil {
-				return fail(fmt.Errorf("%s: %w", s.name, err))
-			}
 		}
-		most = max(most, s.rounds)
 		found[s.name] = &series{side: s}
 		order = append(order, found[s.name])
 	}
-	for round := range most {
-		for _, s := range order {
-			if round < s.side.rounds {
-				if err := b.round(ctx, s, fmt.Sprintf("round %d/%d", round+1, s.side.rounds)); err != nil {
-					return fail(err)
-				}
-			}
-		}
-	}
-	for _, s := range order {
-		if s.side.lasting != nil {
-			s.values = s.values[lastingRounds-lastingCounted:]
-		}
-	}
-	if err := b.quieten(ctx, order); err != nil {
+	if err := b.take(ctx, order); err != nil {
 		return fail(err)
-	}
-	for _, s := range order {
-		if s.side.lasting != nil {
-			if err := b.end(ctx, s); err != nil {
-				return fail(err)
-			}
-		}
 	}
 	for _, r := range live {
 		results = append(results, judge(r, found))
 	}
 	return results
-}
-
-// round runs a side once.
-func (b *bench) round(ctx context.Context, s *series, name string) error {
-	begun := time.Now()
-	runCtx, cancel := context.WithTimeout(ctx, sideTimeout)
-	m, err := s.side.run(runCtx)
-	cancel()
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.side.name, err)
-	}
-	s.values, s.all = append(s.values, m.value), append(s.all, m.value)
-	s.remember(m)
-	b.progress("%-24s %s  %12s   (%.1f s)%s", s.side.name, name, number(m.value), time.Since(begun).Seconds(), dotted(append(m.facts, m.broken)))
-	return nil
-}
-
-func (s *series) remember(m measured) {
-	s.facts = append(s.facts, m.facts...)
-	if m.broken != "" {
-		s.broken = append(s.broken, m.broken)
-	}
 }
 
 func judge(r row, found map[string]*series) outcome {
@@ -214,33 +150,6 @@ func judge(r row, found map[string]*series) outcome {
 	}
 	o.notes = slices.DeleteFunc(o.notes, func(s string) bool { return s == "" })
 	return o
-}
-
-// last returns what the last round had to say.
-func (s *series) last() []string {
-	if len(s.facts) == 0 || s.facts[len(s.facts)-1] == "" {
-		return nil
-	}
-	return []string{s.side.name + ": " + s.facts[len(s.facts)-1]}
-}
-
-func median(values []float64) float64 {
-	s := slices.Sorted(slices.Values(values))
-	switch n := len(s); {
-	case n == 0:
-		return 0
-	case n%2 == 1:
-		return s[n/2]
-	default:
-		return (s[n/2-1] + s[n/2]) / 2
-	}
-}
-
-func span(values []float64) string {
-	if len(values) < 2 {
-		return ""
-	}
-	return number(slices.Min(values)) + "–" + number(slices.Max(values))
 }
 
 // number prints a rate with thousands separators, or a small one with digits.
