@@ -2,6 +2,8 @@ package ui
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 // issue is something that needs attention.
 type issue struct {
 	Bad          bool // messages do not leave; else somebody should look some time
+	All          bool // none of them
 	Text, Detail string
 	Link, Label  string
 	Act          bool // the link is to an act
@@ -24,7 +27,22 @@ const byOperator = "operator"
 
 // judge says what needs attention, what is worst first.
 func judge(s *admin.Stats) []issue {
-	var bad, other []issue
+	bad, other := judgeForwarders(s)
+	away, paused := judgePauses(s)
+	other = append(other, few(paused)...)
+	if dead := total(s.Topics).Dead; dead.N > 0 {
+		other = append(other, issue{Text: messagesN(dead) + " dead", Detail: "Nobody tries them again until you say so.", Link: "errors", Label: "Look at errors"})
+	}
+	if slices.ContainsFunc(s.Forwarders, func(f admin.ForwarderStats) bool { return f.Alive }) {
+		other = append(other, few(judgeSlow(admin.Outbox, s.Topics))...)
+	}
+	other = append(other, judgeIncoming(s)...)
+	other = append(other, few(judgeSlow(admin.Queue, s.Queue))...)
+	return slices.Concat(bad, few(away), other)
+}
+
+// judgeForwarders says whether somebody sends, and who does not.
+func judgeForwarders(s *admin.Stats) (bad, other []issue) {
 	all := total(s.Topics)
 	waiting := admin.Count{N: all.Ready.N + all.Failing.N, More: all.Ready.More || all.Failing.More}
 	alive, vanished := 0, []string{}
@@ -41,48 +59,66 @@ func judge(s *admin.Stats) []issue {
 	}
 	switch {
 	case alive == 0 && waiting.N > 0:
-		bad = append(bad, issue{Bad: true, Text: "No forwarder runs", Detail: count(waiting) + " messages wait, and nobody sends them. Start a process with a forwarder."})
+		bad = append(bad, issue{Bad: true, All: true, Text: "No forwarder runs", Detail: count(waiting) + " messages wait, and nobody sends them. Start a process with a forwarder."})
 	case alive == 0 && len(s.Topics) > 0:
 		other = append(other, issue{Text: "No forwarder runs", Detail: "What is written next will wait. Start a process with a forwarder."})
 	}
 	if alive > 0 && len(vanished) > 0 {
 		other = append(other, issue{Text: "Vanished without a word: " + strings.Join(vanished, ", "), Detail: "Others have taken over, or do so now. Look for a process that was killed."})
 	}
-	paused := map[string]bool{}
+	return bad, other
+}
+
+// judgePauses says which topics rest, because their broker is away or an operator wants it.
+func judgePauses(s *admin.Stats) (away, paused []issue) {
 	for _, t := range s.Topics {
 		for _, p := range t.PausedBy {
-			paused[t.Topic] = true
 			if p.By == byOperator {
-				other = append(other, issue{Text: visible(t.Topic) + " is paused", Detail: "By " + visible(p.Reason) + ", for " + span(s.At.Sub(p.Since)) + ".",
+				paused = append(paused, issue{Text: visible(t.Topic) + " is paused", Detail: "By " + visible(p.Reason) + ", for " + span(s.At.Sub(p.Since)) + ".",
 					Link: actLink("resume", admin.Filter{Topic: t.Topic}), Label: "Resume", Act: true})
 				continue
 			}
-			bad = append(bad, issue{Bad: true, Text: "The broker cannot be reached for " + visible(t.Topic),
+			away = append(away, issue{Bad: true, Text: "The broker cannot be reached for " + visible(t.Topic),
 				Detail: visible(p.By) + " tries again by itself, for " + span(s.At.Sub(p.Since)) + " now: " + visible(p.Reason)})
 			break
 		}
 	}
-	if all.Dead.N > 0 {
-		other = append(other, issue{Text: messagesN(all.Dead) + " dead", Detail: "Nobody tries them again until you say so.", Link: "errors", Label: "Look at errors"})
-	}
-	for _, t := range s.Topics {
-		if t.Oldest > longWait && !paused[t.Topic] && alive > 0 {
-			what := issue{Text: "The oldest message of " + visible(t.Topic) + " waits for " + span(t.Oldest), Link: link("messages", admin.Filter{Topic: t.Topic, States: []admin.State{admin.Ready}}), Label: "Look at it"}
-			if t.Failing.N > 0 {
-				what.Detail, what.Link, what.Label = count(t.Failing)+" of them have failed, and are tried again.", "errors", "Look at errors"
-			}
-			other = append(other, what)
-		}
-	}
-	other = append(other, judgeIncoming(s)...)
-	return append(bad, other...)
+	return away, paused
 }
 
-// judgeIncoming is judge for the inbox and the queue.
+// judgeSlow says where the oldest message should have left, or been handled, long ago.
+func judgeSlow(in admin.Table, topics []admin.TopicStats) (list []issue) {
+	where, ready := "", ""
+	if in == admin.Queue {
+		where, ready = " in the queue", "See whether a dispatcher runs that has a handler for this topic."
+	}
+	for _, t := range topics {
+		if t.Oldest <= longWait || t.Paused {
+			continue
+		}
+		what := issue{Text: "The oldest message of " + visible(t.Topic) + " waits for " + span(t.Oldest) + where, Detail: ready,
+			Link: link("messages", admin.Filter{In: in, Topic: t.Topic, States: []admin.State{admin.Ready}}), Label: "Look at it"}
+		if t.Failing.N > 0 {
+			what.Detail, what.Link, what.Label = count(t.Failing)+" of them have failed, and are tried again.", link("errors", admin.Filter{In: in}), "Look at errors"
+		}
+		list = append(list, what)
+	}
+	return list
+}
+
+// judgeIncoming says what was not handled.
 func judgeIncoming(s *admin.Stats) (list []issue) {
-	var dead admin.Count
+	var dead, failing admin.Count
+	var oldest admin.ConsumerStats
 	for _, c := range s.Inbox {
 		dead.N, dead.More = dead.N+c.Dead.N, dead.More || c.Dead.More
+		if c.Oldest <= longWait {
+			continue
+		}
+		failing.N, failing.More = failing.N+c.Failing.N, failing.More || c.Failing.More
+		if c.Oldest > oldest.Oldest {
+			oldest = c
+		}
 	}
 	for _, of := range []struct {
 		in   admin.Table
@@ -93,7 +129,22 @@ func judgeIncoming(s *admin.Stats) (list []issue) {
 				Link: link("errors", admin.Filter{In: of.in}), Label: "Look at errors"})
 		}
 	}
+	if failing.N > 0 {
+		list = append(list, issue{Text: messagesN(failing) + " failing in the inbox",
+			Detail: "The oldest, of " + visible(oldest.Consumer) + ", for " + span(oldest.Oldest) + ". They come again by themselves, until they are handled or dead.",
+			Link:   link("messages", admin.Filter{In: admin.Inbox, States: []admin.State{admin.Failing}}), Label: "Look at them"})
+	}
 	return list
+}
+
+// few leaves the first of many issues that say the same of one topic after another.
+func few(list []issue) []issue {
+	const most = 3
+	more := len(list) - most
+	if more < 2 {
+		return list
+	}
+	return append(list[:most:most], issue{Bad: list[0].Bad, Text: strconv.Itoa(more) + " more topics are like that", Detail: "They are in the table below."})
 }
 
 // messagesN is how many messages there are.
@@ -123,8 +174,10 @@ func heading(issues []issue) (level, text string) {
 	switch {
 	case len(issues) == 0:
 		return "ok", "All is well"
-	case issues[0].Bad:
+	case issues[0].All:
 		return "bad", "Messages do not leave"
+	case issues[0].Bad:
+		return "bad", "Some messages do not leave"
 	case len(issues) == 1:
 		return "warn", "One thing to look at"
 	}

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,9 +31,20 @@ func TestJudge(t *testing.T) {
 			[]string{"1 message is dead", "The oldest message of t waits for 1 h 2 of them have failed"}},
 		"dead in the inbox and the queue": {admin.Stats{Inbox: []admin.ConsumerStats{{Dead: n(1)}, {Dead: admin.Count{N: 9, More: true}}}, Queue: []admin.TopicStats{{Dead: n(2)}}}, "warn",
 			[]string{"10+ messages are dead in the inbox", "2 messages are dead in the queue"}},
+		"failing in the inbox": {admin.Stats{Inbox: []admin.ConsumerStats{{Consumer: "shop/a", Failing: n(1), Oldest: 2 * time.Minute}, {Consumer: "shop/b", Failing: n(2), Oldest: 5 * time.Minute},
+			{Consumer: "shop/c", Failing: n(7), Oldest: time.Second}}}, "warn", []string{"3 messages are failing in the inbox The oldest, of shop/b, for 5 min."}},
+		"old in the queue": {admin.Stats{Queue: []admin.TopicStats{{Topic: "idle", Ready: n(1), Oldest: time.Second}, {Topic: "slow", Ready: n(1), Oldest: time.Hour}, {Topic: "bad", Failing: n(3), Oldest: time.Hour}}}, "warn",
+			[]string{"The oldest message of slow waits for 1 h in the queue See whether", "The oldest message of bad waits for 1 h in the queue 3 of them have failed"}},
+		"many are slow": {admin.Stats{Forwarders: []admin.ForwarderStats{alive}, Topics: slices.Repeat([]admin.TopicStats{{Topic: "t", Ready: n(1), Oldest: time.Hour}}, 30)}, "warn",
+			[]string{"The oldest message of t", "The oldest message of t", "The oldest message of t", "27 more topics are like that"}},
+		"many have no broker": {admin.Stats{At: now, Forwarders: []admin.ForwarderStats{alive}, Topics: slices.Repeat([]admin.TopicStats{{Topic: "t", Paused: true, PausedBy: []admin.Pause{{By: "a"}}}}, 9)}, "bad",
+			[]string{"cannot be reached for t", "cannot be reached for t", "cannot be reached for t", "6 more topics are like that"}},
 	} {
 		issues := judge(&c.stats)
-		level, _ := heading(issues)
+		level, text := heading(issues)
+		if nobody := strings.HasPrefix(name, "no forwarder"); level == "bad" && nobody != (text == "Messages do not leave") {
+			t.Errorf("%s: %s", name, text)
+		}
 		if level != c.level || len(issues) != len(c.says) {
 			t.Errorf("%s: %s, %+v", name, level, issues)
 			continue

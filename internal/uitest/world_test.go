@@ -151,6 +151,7 @@ func (w *world) badDay(t *testing.T) {
 	w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at) SELECT gen_random_uuid(), 'invoices.created', 'i' || i, '{}', now() - interval '4 minutes' FROM generate_series(1, 380) i`)
 	w.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error, dead_at)
 		SELECT 'shop/book', 'm' || i, now() - i * interval '5 minutes', 10, 'order ' || i || ' has no customer', now() FROM generate_series(1, 4) i`)
+	w.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error) VALUES ('shop/notify', 'm5', now() - interval '3 minutes', 6, 'mail server is away')`)
 	w.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, payload, first_seen_at, due_at, attempts, last_error)
 		SELECT 'stripe', 'evt_' || i, 'charge.succeeded', CASE WHEN i < 3 THEN 'dead' ELSE 'processing' END, '{}', now() - i * interval '1 minute',
 		       CASE WHEN i > 6 THEN NULL ELSE now() + interval '1 minute' END, CASE WHEN i < 7 THEN 3 ELSE 0 END, CASE WHEN i < 7 THEN 'no account ' || i END
