@@ -21,8 +21,9 @@ type AuditEntry struct {
 	Actor  string    `json:"actor"`  // who said to be the one
 	Action string    `json:"action"` // requeue, discard, skip_head, replay, flush, pause, resume, clean, reconcile
 	Reason string    `json:"reason,omitempty"`
-	Filter Filter    `json:"filter"`
-	Result Result    `json:"result"`
+	// Filter is that of the act. Of clean, of which each table has an entry, Before is the time before which it was done, or failed first.
+	Filter Filter `json:"filter"`
+	Result Result `json:"result"`
 	// EndedAt is when the act ended by itself; zero while it is under way, and if it failed or was cut off.
 	EndedAt time.Time `json:"ended_at,omitzero"`
 }
@@ -48,7 +49,7 @@ func (a *Admin) Audit(ctx context.Context, p Page) ([]AuditEntry, string, error)
 		var filter string
 		var ended sql.NullTime
 		err := rows.Scan(&e.ID, &e.At, &e.Role, &e.Actor, &e.Action, &e.Reason, &filter,
-			&e.Result.Matched.N, &e.Result.Touched, &e.Result.Skipped, &ended)
+			&e.Result.Matched.N, &e.Result.Touched, &e.Result.Skipped, &e.Result.Compared, &ended)
 		_ = json.Unmarshal([]byte(filter), &e.Filter) // written by hand, it may be anything
 		e.Result.AuditID, e.EndedAt = e.ID, ended.Time
 		list = append(list, e)

@@ -55,37 +55,49 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 	if cfg.DryRun {
 		return a.countClean(ctx, cfg)
 	}
-	act := Act{Reason: cfg.Reason, Filter: Filter{All: true}}
+	act := Act{Reason: cfg.Reason}
 	if act.Actor, err = a.actor(cfg.Actor, cfg.Reason); err != nil {
 		return r, err
 	}
+	for _, t := range []struct {
+		in        Table
+		states    []State
+		retention time.Duration
+		do        func(ctx context.Context, retention time.Duration) (int64, error)
+		n         *int64
+	}{
+		{Outbox, []State{Done, Discarded}, cfg.OutboxRetention, a.cleanOutbox, &r.Outbox.N},
+		{Inbox, []State{Done, Discarded, Failing}, cfg.InboxRetention, a.cleanInbox, &r.Inbox.N},
+		{Queue, []State{Done}, cfg.QueueRetention, a.cleanQueue, &r.Queue.N},
+	} {
+		if t.retention == 0 {
+			continue
+		}
+		act.Filter = Filter{In: t.in, States: t.states}
+		if *t.n, err = a.cleanTable(ctx, act, t.retention, t.do); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// cleanTable cleans one table, with an entry of its own in the audit log.
+func (a *Admin) cleanTable(ctx context.Context, act Act, retention time.Duration, do func(context.Context, time.Duration) (int64, error)) (n int64, err error) {
+	var now time.Time
+	if err := a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&now) }, sqltext.Now); err != nil {
+		return 0, err
+	}
+	act.Filter.Before = now.Add(-retention)
 	audit, err := a.begin(ctx, "clean", act)
 	if err != nil {
-		return r, err
+		return 0, err
 	}
-	defer func() { // also what was deleted before it was cut off
-		err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, r.Outbox.N+r.Inbox.N+r.Queue.N))
-	}()
-	if cfg.OutboxRetention > 0 {
-		if r.Outbox.N, err = a.cleanOutbox(ctx, cfg.OutboxRetention); err != nil {
-			return r, err
-		}
+	n, err = do(ctx, retention)
+	err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, n)) // also what was deleted before it was cut off
+	if err != nil {
+		return n, err
 	}
-	if cfg.InboxRetention > 0 {
-		timeout := a.cfg.QueryTimeout
-		if timeout < 0 {
-			timeout = 24 * time.Hour
-		}
-		if r.Inbox.N, err = clean.Inbox(ctx, a.db, cfg.InboxRetention, timeout); err != nil {
-			return r, err
-		}
-	}
-	if cfg.QueueRetention > 0 {
-		if r.Queue.N, err = a.cleanQueue(ctx, cfg.QueueRetention); err != nil {
-			return r, err
-		}
-	}
-	return r, a.end(ctx, audit)
+	return n, a.end(ctx, audit)
 }
 
 func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
@@ -128,6 +140,14 @@ func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration) (rows 
 		}
 	}
 	return rows, err
+}
+
+func (a *Admin) cleanInbox(ctx context.Context, retention time.Duration) (int64, error) {
+	timeout := a.cfg.QueryTimeout
+	if timeout < 0 {
+		timeout = 24 * time.Hour
+	}
+	return clean.Inbox(ctx, a.db, retention, timeout)
 }
 
 func (a *Admin) cleanQueue(ctx context.Context, retention time.Duration) (rows int64, err error) {

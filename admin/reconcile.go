@@ -78,6 +78,9 @@ func (a *Admin) Reconcile(ctx context.Context, log Log, act Act) (r Result, err 
 			if err := k.strike(ctx, log, topic); err != nil {
 				return r, fmt.Errorf("topic %q: %w", topic, err)
 			}
+			if err := d.compared(ctx, k.rows); err != nil {
+				return r, err
+			}
 			if err := d.sendAgain(ctx, k.ids()); err != nil {
 				return r, err
 			}
@@ -105,6 +108,7 @@ func digestOf(uuid string) digest {
 
 // keptMessages are published messages of one topic. What is published was acknowledged, so it is in a log that is read later.
 type keptMessages struct {
+	rows  int64            // how many they are
 	first time.Time        // when the first of them was written
 	id    map[digest]int64 // of those that the log was not seen to have
 }
@@ -140,10 +144,10 @@ func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, er
 			if at.Before(k.first) {
 				k.first = at
 			}
+			k.rows++
 			if d := digestOf(uuid); k.id[d] == 0 { // written twice under one UUID, it is one message
 				k.id[d] = id
 			}
-			d.result.Compared++
 			n++
 			return nil
 		}, sqltext.PublishedMessages, ids)
@@ -169,6 +173,15 @@ func (k *keptMessages) strike(ctx context.Context, log Log, topic string) error 
 		return nil
 	}
 	return err
+}
+
+// compared counts messages that were looked for.
+func (d *doing) compared(ctx context.Context, n int64) error {
+	d.result.Compared += n
+	if d.act.DryRun {
+		return nil
+	}
+	return d.exec(ctx, sqltext.CountCompared, d.result.AuditID, n)
 }
 
 // ids are those that are left, oldest first.

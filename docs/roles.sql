@@ -39,7 +39,7 @@ GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON 
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON "inbox" TO "outbox_admin";
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_admin";
 GRANT INSERT, UPDATE, DELETE ON "outbox_topics" TO "outbox_admin";
-GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, ended_at) ON "outbox_audit" TO "outbox_admin";
+GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at) ON "outbox_audit" TO "outbox_admin";
 
 -- Those who look. For payloads: GRANT SELECT (payload) ON "outbox", "inbox_queue" TO "outbox_reader";
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_reader";

@@ -345,8 +345,24 @@ func TestAdminClean(t *testing.T) {
 	assert.Equal(t, map[string]int{"ready": 1000, "delayed": 1000, "failing": 1000, "dead": 1000, "done": 500, "discarded": 500}, h.states(t, "true"))
 	log, _, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
-	assert.Equal(t, "clean", log[0].Action)
-	assert.Equal(t, int64(1057), log[0].Result.Touched)
+	require.Len(t, log, 3, "one of each table")
+	for i, of := range []struct {
+		in     admin.Table
+		states []admin.State
+		kept   time.Duration
+		n      int64
+	}{
+		{admin.Queue, []admin.State{admin.Done}, cfg.QueueRetention, 50}, {admin.Inbox, []admin.State{admin.Done, admin.Discarded, admin.Failing}, cfg.InboxRetention, 7},
+		{admin.Outbox, []admin.State{admin.Done, admin.Discarded}, cfg.OutboxRetention, 1000},
+	} {
+		assert.Equal(t, "clean", log[i].Action)
+		assert.Equal(t, "room", log[i].Reason)
+		assert.Equal(t, admin.Result{Matched: admin.Count{N: of.n}, Touched: of.n, AuditID: log[i].ID}, log[i].Result)
+		assert.Equal(t, of.in, log[i].Filter.In)
+		assert.Equal(t, of.states, log[i].Filter.States)
+		assert.WithinDuration(t, log[i].At.Add(-of.kept), log[i].Filter.Before, time.Minute)
+		assert.False(t, log[i].EndedAt.IsZero())
+	}
 	_, err = a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: -1})
 	require.ErrorContains(t, err, "OutboxRetention")
 }

@@ -93,7 +93,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	entries, _, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
 	assert.Equal(t, "reconcile", entries[0].Action)
-	assert.Equal(t, int64(3), entries[0].Result.Touched)
+	assert.Equal(t, r, entries[0].Result, "with how many were compared")
 
 	// Where nothing is missing the log is not read to its end.
 	log.seen = 0
@@ -108,6 +108,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	_, err = a.Reconcile(t.Context(), log, act)
 	require.ErrorIs(t, err, log.fail, "a log that could not be read misses nothing")
 	assert.Equal(t, 4, h.count(t, "SELECT count(*) FROM outbox WHERE due_at IS NOT NULL"))
+	assert.Equal(t, []int64{0, 2, int64(rows)}, column[int64](t, h, "SELECT compared FROM outbox_audit ORDER BY id DESC LIMIT 3"))
 	_, err = a.Reconcile(t.Context(), nil, act)
 	require.ErrorIs(t, err, admin.ErrInvalid)
 	_, err = a.Reconcile(t.Context(), log, admin.Act{})

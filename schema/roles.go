@@ -90,7 +90,7 @@ GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON 
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON {inbox} TO <admin>;
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON {queue} TO <admin>;
 GRANT INSERT, UPDATE, DELETE ON {outbox_topics} TO <admin>;
-GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, ended_at) ON {audit} TO <admin>;
+GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at) ON {audit} TO <admin>;
 
 -- Those who look. For payloads: GRANT SELECT (payload) ON {outbox}, {queue} TO <reader>;
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <reader>;

@@ -150,6 +150,7 @@ var wanted = []wantedTable{
 			{name: "matched", kind: "bigint", expression: "0"},
 			{name: "touched", kind: "bigint", expression: "0"},
 			{name: "skipped", kind: "bigint", expression: "0"},
+			{name: "compared", kind: "bigint", expression: "0"},
 			{name: "ended_at", kind: "timestamp with time zone", null: true},
 		},
 	},

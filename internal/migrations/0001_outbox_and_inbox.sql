@@ -124,5 +124,6 @@ CREATE TABLE {audit} (
     matched  bigint      NOT NULL DEFAULT 0,
     touched  bigint      NOT NULL DEFAULT 0,
     skipped  bigint      NOT NULL DEFAULT 0,
+    compared bigint      NOT NULL DEFAULT 0,
     ended_at timestamptz
 );

@@ -91,13 +91,18 @@ const (
 	// Arguments: entry, rows.
 	CountClean = `UPDATE {audit} SET matched = matched + $2::bigint, touched = touched + $2::bigint WHERE id = $1::bigint`
 
+	// CountCompared notes how many messages Reconcile has looked for.
+	//
+	// Arguments: entry, messages.
+	CountCompared = `UPDATE {audit} SET compared = compared + $2::bigint WHERE id = $1::bigint`
+
 	// FirstOutboxID is the smallest id.
 	FirstOutboxID = `SELECT coalesce(min(o.id), 0) FROM {outbox} o`
 
 	// Audit reads a page of the log, newest first.
 	//
 	// Arguments: id before which to read, how many.
-	Audit = `SELECT a.id, a.at, a.role, a.actor, a.action, a.reason, a.filter::text, a.matched, a.touched, a.skipped, a.ended_at
+	Audit = `SELECT a.id, a.at, a.role, a.actor, a.action, a.reason, a.filter::text, a.matched, a.touched, a.skipped, a.compared, a.ended_at
   FROM {audit} a WHERE a.id < $1::bigint ORDER BY a.id DESC LIMIT $2::bigint`
 
 	// PauseTopic notes that an operator has paused a topic. One that is paused keeps its time.

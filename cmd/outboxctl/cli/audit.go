@@ -30,14 +30,14 @@ func (a *app) audit() *cobra.Command {
 }
 
 func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
-	g := grid{heads: []string{"ENTRY", "AT", "ACTOR", "ROLE", "ACTION", "TOUCHED", "SKIPPED", "ENDED", "WHAT", "REASON"}, empty: "nobody has done anything"}
+	g := grid{heads: []string{"ENTRY", "AT", "ACTOR", "ROLE", "ACTION", "TOUCHED", "SKIPPED", "COMPARED", "ENDED", "WHAT", "REASON"}, empty: "nobody has done anything"}
 	for _, e := range entries {
 		ended := "yes"
 		if e.EndedAt.IsZero() {
 			ended = "no"
 		}
 		g.rows = append(g.rows, plain(strconv.FormatInt(e.ID, 10), moment(e.At), e.Actor, e.Role, e.Action, digits(e.Result.Touched),
-			some(admin.Count{N: e.Result.Skipped}), ended, e.Filter.In.String()+": "+describe(e.Filter), e.Reason))
+			some(admin.Count{N: e.Result.Skipped}), some(admin.Count{N: e.Result.Compared}), ended, e.Filter.In.String()+": "+describe(e.Filter), e.Reason))
 	}
 	if err := g.print(a); err != nil {
 		return err
