@@ -371,6 +371,9 @@ func TestNoForwarderLives(t *testing.T) {
 	require.Len(t, found, 1)
 	assert.True(t, found[0].Warning)
 	assert.Contains(t, found[0].String(), "no forwarder that is alive")
+	h.exec(t, "alter table inbox set (autovacuum_enabled = off)")
+	assert.Len(t, warnings(), 2, "one warning does not hide another")
+	h.exec(t, "alter table inbox reset (autovacuum_enabled)")
 	startForwarderOn(t, h, quickConfig(), func(string, *message.Message) error { return errRefused })
 	assert.Empty(t, warnings())
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // Check compares a live database with what the code needs and returns nil if it fits, else a *CheckError that
@@ -23,12 +24,12 @@ import (
 // default. Indexes are recognised by what they do, not by their names. What Inspect calls a warning is no
 // error here.
 func Check(ctx context.Context, db *outbox.DB) error {
-	found, err := inspectAll(ctx, db)
+	c, err := inspectAll(ctx, db)
 	if err != nil {
 		return err
 	}
 	var problems []Problem
-	for _, p := range found {
+	for _, p := range c.found {
 		if !p.Warning {
 			problems = append(problems, p)
 		}
@@ -41,20 +42,23 @@ func Check(ctx context.Context, db *outbox.DB) error {
 
 // Inspect is Check with the warnings: settings under which the tables grow without need, rows
 // that row security may hide, messages that wait though no forwarder lives, grants that only some parts need,
-// concurrent migrations that were put off, and migrations that a newer version of the library applied.
+// concurrent migrations that were put off, and migrations that a newer version of the library applied. For messages that wait it
+// looks only where the tables and their indexes are as they should be.
 func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
-	found, err := inspectAll(ctx, db)
-	if err != nil || len(found) > 0 {
-		return found, err
+	c, err := inspectAll(ctx, db)
+	if err != nil {
+		return nil, err
 	}
-	c := inspection{q: (*core.DB)(db), names: (*core.DB)(db).Tables()}
-	if err := c.alive(ctx); err != nil {
+	if c.useless || c.damaged || len(c.putOff) > 0 {
+		return c.found, nil
+	}
+	if err := c.alive(ctx); err != nil && text.SQLState(err) != text.InsufficientPrivilege { // which is among what was found
 		return nil, fmt.Errorf("check %s: %w", c.names.OutboxName(), err)
 	}
 	return c.found, nil
 }
 
-func inspectAll(ctx context.Context, db *outbox.DB) ([]Problem, error) {
+func inspectAll(ctx context.Context, db *outbox.DB) (*inspection, error) {
 	all, err := known(db)
 	if err != nil {
 		return nil, err
@@ -62,14 +66,14 @@ func inspectAll(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 	return inspect(ctx, (*core.DB)(db), (*core.DB)(db).Tables(), all)
 }
 
-func inspect(ctx context.Context, q drive.Querier, names sqltext.Tables, all []migrations.Migration) ([]Problem, error) {
-	c := inspection{q: q, names: names, all: all, putOff: map[string]bool{}}
+func inspect(ctx context.Context, q drive.Querier, names sqltext.Tables, all []migrations.Migration) (*inspection, error) {
+	c := &inspection{q: q, names: names, all: all, putOff: map[string]bool{}}
 	for _, step := range []func(context.Context) error{c.server, c.whoAsks, c.read, c.anything, c.foreign, c.grants, c.migrations} {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
 		}
 		if c.useless {
-			return c.found, nil
+			return c, nil
 		}
 	}
 	for _, w := range wanted {
@@ -80,7 +84,7 @@ func inspect(ctx context.Context, q drive.Querier, names sqltext.Tables, all []m
 	for _, w := range wanted {
 		c.table(w)
 	}
-	return c.found, nil
+	return c, nil
 }
 
 // alive finds out why nothing is published: nobody does.
@@ -105,6 +109,7 @@ type inspection struct {
 
 	role      string
 	useless   bool            // the rest would fail or mislead
+	damaged   bool            // something is not as the statements need it
 	blind     bool            // the role may not read which migrations were applied
 	behind    bool            // Migrate has something to do
 	putOff    map[string]bool // indexes of concurrent migrations that were not applied
@@ -113,6 +118,12 @@ type inspection struct {
 }
 
 func (c *inspection) problem(object, cure, found string, args ...any) {
+	c.damaged = true
+	c.denial(object, cure, found, args...)
+}
+
+// denial is a problem that leaves the tables as they should be.
+func (c *inspection) denial(object, cure, found string, args ...any) {
 	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure})
 }
 

@@ -87,11 +87,11 @@ func (r *serverRow) Err() error   { return nil }
 func (r *serverRow) Close() error { return nil }
 
 func checkOf(t *testing.T, q drive.Querier) error {
-	found, err := inspect(t.Context(), q, sqltext.Tables{}, nil)
+	c, err := inspect(t.Context(), q, sqltext.Tables{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &CheckError{found}
+	return &CheckError{c.found}
 }
 
 func TestCheckOfTheServer(t *testing.T) {

@@ -113,7 +113,7 @@ func (c *inspection) grants(ctx context.Context) error {
 				may = append(may, p)
 			}
 		}
-		c.denied(n, must, c.problem)
+		c.denied(n, must, c.denial)
 		c.denied(n, may, c.warning)
 	}
 	return nil
