@@ -75,7 +75,7 @@ func TestMoveFromTableRefuses(t *testing.T) {
 		`the table has no column "no"`: func(c *move.TableConfig) { c.ID = "no" },
 		"TableConfig.Columns.Payload":  func(c *move.TableConfig) { c.Columns.Payload = "mistyped" },
 		"TableConfig.BatchSize":        func(c *move.TableConfig) { c.BatchSize = -1 },
-		"row with ID 2":                func(*move.TableConfig) {}, // its topic is empty
+		"row with id 2":                func(*move.TableConfig) {}, // its topic is empty
 		"must be unique":               func(c *move.TableConfig) { c.Columns.Topic, c.BatchSize = "'orders'", 1 },
 	} {
 		cfg := good

@@ -100,6 +100,7 @@ func (c *TableConfig) validate() error {
 
 // ownTable is a table of the user's.
 type ownTable struct {
+	id     string // its column
 	fill   *strings.Replacer
 	change string // statement that marks rows; "" = none
 	last   string // ID of the row that was read last, as text; "" = none
@@ -117,7 +118,7 @@ func (c *TableConfig) look(ctx context.Context, db *core.DB) (*ownTable, error) 
 	if id == "" {
 		return nil, fmt.Errorf("TableConfig.ID: the table has no column %q", c.ID)
 	}
-	t := &ownTable{}
+	t := &ownTable{id: c.ID}
 	or := func(expr, def string) string {
 		if expr == "" {
 			return def
@@ -161,7 +162,7 @@ func (t *ownTable) take(ctx context.Context, q drive.Querier, limit int) (items 
 		if err := rows.Scan(&id, &uuid, &it.topic, &key, &payload, &metadata, &due); err != nil {
 			return err
 		}
-		it.row, t.last = fmt.Sprintf("row with %s %s", "ID", id), id
+		it.row, t.last = fmt.Sprintf("row with %s %s", t.id, id), id
 		it.raw = message.NewMessage(id, payload)
 		if uuid == "" {
 			uuid = watermill.NewUUID()

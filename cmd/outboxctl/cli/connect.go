@@ -31,7 +31,7 @@ func (a *app) tables() (t outbox.Tables, err error) {
 		*field = value
 	}
 	if err := t.Validate(); err != nil {
-		return t, &usageError{err}
+		return t, usagef("--tables: %w", err)
 	}
 	return t, nil
 }

@@ -60,12 +60,12 @@ func Run(ctx context.Context, args []string, world World) int {
 	case errors.As(err, &code):
 		return int(code)
 	case cmd.Annotations[monitored] != "":
-		return a.unknown(err)
+		return a.unknown(inFlags(cmd, err))
 	case ctx.Err() != nil:
 		a.complain("interrupted")
 		return exitInterrupted
 	case errors.As(err, &usage), errors.Is(err, admin.ErrInvalid):
-		a.complain("%v", err)
+		a.complain("%v", inFlags(cmd, err))
 		return exitUsage
 	}
 	if broken := new(schema.CheckError); errors.As(err, &broken) {
@@ -75,7 +75,7 @@ func Run(ctx context.Context, args []string, world World) int {
 		}
 		return exitFailed
 	}
-	a.complain("%v", err)
+	a.complain("%v", inFlags(cmd, err))
 	return exitFailed
 }
 

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+)
+
+// fields is how our packages name what is at fault: by the field of a Config, a Filter, a Page or an Act.
+var fields = regexp.MustCompile(`\b(?:[A-Z]\w*)?(?:Config|Filter|Page|Act)(?:\.[A-Z]\w*)+`)
+
+// flagOf names the flags, or arguments, that are not called as their fields are.
+var flagOf = map[string]string{
+	"TableConfig.Table": "TABLE", "Page.After": "--page", "BatchSize": "--batch", "DueAt": "--due", "Brokers": "--kafka", "URL": "--nats",
+	"DisableListen": "--no-listen", "OutboxRetention": "--outbox", "InboxRetention": "--inbox", "QueueRetention": "--queue",
+}
+
+// inFlags says of an error what was typed, in the place of the fields that it names.
+func inFlags(cmd *cobra.Command, err error) error {
+	text := strings.NewReplacer("PublisherConfig.Configure: ", "", "LogConfig.Configure: ", "").Replace(err.Error())
+	return errors.New(fields.ReplaceAllStringFunc(text, func(field string) string {
+		name := field[strings.LastIndexByte(field, '.')+1:]
+		if flag := kebab(name); cmd.Flags().Lookup(flag) != nil && flagOf[field] == "" {
+			return "--" + flag
+		}
+		for _, known := range []string{flagOf[field], flagOf[name]} {
+			if flag, ok := strings.CutPrefix(known, "--"); known != "" && (!ok || cmd.Flags().Lookup(flag) != nil) {
+				return known
+			}
+		}
+		return field
+	}))
+}
+
+// kebab writes the name of a field as that of a flag: LeaseTTL is lease-ttl.
+func kebab(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		if unicode.IsUpper(r) && i > 0 && !unicode.IsUpper(rune(name[i-1])) {
+			b.WriteByte('-')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
