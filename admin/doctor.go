@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -166,6 +167,17 @@ func span(d time.Duration) string {
 	}
 	return fmt.Sprintf("%.1f days", d.Hours()/24)
 }
+
+// messages writes how many messages there are, and what they do: the verb for one, and for more.
+func messages(c Count, of, one, more string) string {
+	if c.N == 1 && !c.More {
+		return fmt.Sprintf("1 message %s %s", of, one)
+	}
+	return fmt.Sprintf("%s messages %s %s", c, of, more)
+}
+
+// shell writes text as one argument of a command.
+func shell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // String writes the number as it is known.
 func (c Count) String() string {

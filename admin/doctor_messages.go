@@ -52,7 +52,7 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 		case !slices.ContainsFunc(e.members, func(m member) bool {
 			return m.alive() && (len(m.topics) == 0 || slices.Contains(m.topics, t.Topic))
 		}):
-			e.find("topic_unread", max(Warning, byAge(r.Oldest)), fmt.Sprintf("%s messages of topic %q wait, the oldest since %s, and no forwarder that is alive has it among its topics", r.Ready, t.Topic, span(r.Oldest)),
+			e.find("topic_unread", max(Warning, byAge(r.Oldest)), fmt.Sprintf("%s, the oldest since %s, and no forwarder that is alive has it among its topics", messages(r.Ready, ofTopic(t.Topic), "waits", "wait"), span(r.Oldest)),
 				fmt.Sprintf("add %q to forwarder.Config.Topics, or run a forwarder for it", t.Topic))
 		default:
 			if err := e.backlog(ctx, t, r); err != nil {
@@ -67,11 +67,11 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 func (e *exam) paused(t TopicStats, p Pause) {
 	age := e.stats.At.Sub(p.Since)
 	if p.By == "operator" {
-		e.find("topic_paused", Info, fmt.Sprintf("an operator paused topic %q %s ago (%s); %s messages are ready", t.Topic, span(age), p.Reason, t.Ready),
-			"if it may go on, Resume it: DELETE FROM "+e.db.Render("{outbox_topics}")+" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
+		e.find("topic_paused", Info, fmt.Sprintf("an operator paused topic %q %s ago (%s); %s", t.Topic, span(age), p.Reason, messages(t.Ready, "of it", "is ready", "are ready")),
+			"if it may go on, Resume it ("+outboxctl+"topics resume "+shell(t.Topic)+"): DELETE FROM "+e.db.Render("{outbox_topics}")+" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
 		return
 	}
-	e.find("topic_unavailable", max(Warning, byAge(age)), fmt.Sprintf("forwarder %q has not reached the broker of topic %q for %s: %s; %s messages are ready", p.By, t.Topic, span(age), p.Reason, t.Ready),
+	e.find("topic_unavailable", max(Warning, byAge(age)), fmt.Sprintf("forwarder %q has not reached the broker of topic %q for %s: %s; %s", p.By, t.Topic, span(age), p.Reason, messages(t.Ready, "of it", "is ready", "are ready")),
 		"mend what the error says; the topic goes on by itself then, and no message is charged for it")
 }
 
@@ -90,7 +90,7 @@ func (e *exam) nobody(ready map[string]TopicStats) {
 		m := e.members[n-1]
 		what += fmt.Sprintf("; the lease of %s ran out %s ago", m, span(-m.left))
 	}
-	e.find("forwarders", s, "no forwarder is alive; "+what, "run a forwarder.Forwarder, or a Subscriber, with the same tables; if there should be one, its log says why it does not start")
+	e.find("forwarders", s, "no forwarder is alive; "+what, "run a forwarder.Forwarder, a Subscriber, or outboxctl forward, with the same tables; if there should be one, its log says why it does not start")
 }
 
 // backlog tells of messages that are ready for long though somebody reads them.
@@ -100,7 +100,7 @@ func (e *exam) backlog(ctx context.Context, t, ready TopicStats) error {
 	}
 	var written float64
 	err := e.rows(ctx, []any{&written}, func() {}, sqltext.DoctorWritten, t.Topic, int64(rateSample))
-	evidence := fmt.Sprintf("%s messages of topic %q are ready, the oldest since %s; %.1f a second leave", ready.Ready, t.Topic, span(ready.Oldest), t.Rate)
+	evidence := fmt.Sprintf("%s, the oldest since %s; %.1f a second leave", messages(ready.Ready, ofTopic(t.Topic), "is ready", "are ready"), span(ready.Oldest), t.Rate)
 	s := Warning
 	if written > t.Rate {
 		evidence += fmt.Sprintf(" and %.1f a second are written: it grows", written)
@@ -119,7 +119,7 @@ func (e *exam) checkFailing(ctx context.Context) error {
 	type trouble struct {
 		first           int64
 		attempts, count int
-		error           string
+		key, error      string
 		keys            map[string]bool
 	}
 	found := map[[2]string]*trouble{}
@@ -131,7 +131,7 @@ func (e *exam) checkFailing(ctx context.Context) error {
 		group := [2]string{topic, groupID(last)}
 		t := found[group]
 		if t == nil {
-			t = &trouble{first: id, attempts: attempts, error: last, keys: map[string]bool{}}
+			t = &trouble{first: id, attempts: attempts, key: key, error: last, keys: map[string]bool{}}
 			found[group] = t
 			order = append(order, group)
 		}
@@ -141,12 +141,17 @@ func (e *exam) checkFailing(ctx context.Context) error {
 	}, sqltext.DoctorFailing, int64(looked), int64(often))
 	for _, group := range order[:min(len(order), mostGroups)] {
 		t := found[group]
-		blocked := ""
+		blocked, skip := "", ""
 		if n := len(t.keys); n > 0 {
-			blocked = fmt.Sprintf(" and hold %d keys, whose later messages wait", n)
+			blocked = fmt.Sprintf(" (keys whose later messages wait: %d)", n)
 		}
-		e.find("failing", Warning, fmt.Sprintf("%d messages of topic %q keep failing%s: the first, %d, after %d attempts with %q", t.count, group[0], blocked, t.first, t.attempts, t.error),
-			fmt.Sprintf("mend what the error says, and Flush; or, if it must never leave, SkipHead if it is the first of its key, else Discard: UPDATE %s SET published_at = now(), dead_at = now(), last_error = 'skipped by hand' WHERE id = %d AND published_at IS NULL", e.db.Render("{outbox}"), t.first))
+		if t.key != "" {
+			skip = fmt.Sprintf("SkipHead if it is the first of its key (%skeys skip --key %s --reason WHY), else ", outboxctl, shell(t.key))
+		}
+		e.find("failing", Warning, fmt.Sprintf("%s%s: the first, %d, after %d attempts with %q", messages(Count{N: int64(t.count)}, ofTopic(group[0]), "keeps failing", "keep failing"), blocked, t.first, t.attempts, t.error),
+			fmt.Sprintf("mend what the error says, and Flush (%smessages flush --group %s); or, if it must never leave, %sDiscard (%smessages discard %d --state failing --reason WHY): "+
+				"UPDATE %s SET published_at = now(), dead_at = now(), last_error = 'skipped by hand' WHERE id = %d AND published_at IS NULL",
+				outboxctl, group[1], skip, outboxctl, t.first, e.db.Render("{outbox}"), t.first))
 	}
 	return err
 }
@@ -159,7 +164,7 @@ func (e *exam) checkIncoming(ctx context.Context) error {
 		b.attempts = often
 		if in == Inbox { // a row is there since the first failure, or since it was revived and has not failed again
 			owner, since, b.attempts = "consumer", "for %s", 1
-			cure += "; one that its broker does not bring again stays until you Discard it"
+			cure += "; one that its broker does not bring again stays until you Discard it (" + outboxctl + "inbox discard --state failing --group GROUP --reason WHY)"
 		}
 		groups, err := e.groups(ctx, Filter{In: in, States: []State{Failing}}, b)
 		if err != nil {
@@ -167,13 +172,21 @@ func (e *exam) checkIncoming(ctx context.Context) error {
 		}
 		for _, g := range groups[:min(len(groups), mostGroups)] {
 			if age := time.Since(g.First); age > slow {
-				e.find("failing", Warning, fmt.Sprintf("%s messages of the %s keep failing, of %s %s, the oldest %s, with %q",
-					g.Count, in, owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), fmt.Sprintf(since, span(age)), g.Example), cure)
+				e.find("failing", Warning, fmt.Sprintf("%s, of %s %s, the oldest %s, with %q",
+					messages(g.Count, "of the "+in.String(), "keeps failing", "keep failing"), owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), fmt.Sprintf(since, span(age)), g.Example),
+					strings.ReplaceAll(cure, "GROUP", g.ID))
 			}
 		}
 	}
 	return nil
 }
+
+// outboxctl is how the commands begin that a cure names, and commands what follows for a table.
+const outboxctl = "outboxctl "
+
+var commands = map[Table]string{Outbox: "messages", Inbox: "inbox", Queue: "queue"}
+
+func ofTopic(topic string) string { return fmt.Sprintf("of topic %q", topic) }
 
 const (
 	slow       = time.Minute // to leave
@@ -190,19 +203,20 @@ func (e *exam) checkDead(ctx context.Context) error {
 			return err
 		}
 		for _, g := range groups[:min(len(groups), mostGroups)] {
-			owner, cure := "topic", "mend the cause, then Requeue them, or Discard them"
+			owner, then, byHand := "topic", "", ""
 			switch in {
 			case Outbox:
 				var topics []string
 				for _, topic := range g.Topics {
 					topics = append(topics, literal(topic))
 				}
-				cure += fmt.Sprintf(" (Filter.ErrorGroup %s); by hand this requeues all dead messages of these topics, whatever they died of: UPDATE %s SET dead_at = NULL, due_at = now(), attempts = 1 WHERE dead_at IS NOT NULL AND published_at IS NULL AND topic IN (%s)",
-					g.ID, e.db.Render("{outbox}"), strings.Join(topics, ", "))
+				byHand = fmt.Sprintf("; by hand this requeues all dead messages of these topics, whatever they died of: UPDATE %s SET dead_at = NULL, due_at = now(), attempts = 1 WHERE dead_at IS NOT NULL AND published_at IS NULL AND topic IN (%s)",
+					e.db.Render("{outbox}"), strings.Join(topics, ", "))
 			case Inbox:
-				owner, cure = "consumer", "mend the cause, then Requeue them and have them sent again (Replay, if it was from this outbox that they came), or Discard them"
+				owner, then = "consumer", " and have them sent again (Replay, if it was from this outbox that they came)"
 			}
-			e.find("dead", Warning, fmt.Sprintf("%s messages of the %s are dead, of %s %s, the last one with %q", g.Count, in, owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), g.Example), cure)
+			cure := fmt.Sprintf("mend the cause, then Requeue them (%[1]s%[2]s requeue --group %[3]s)%[4]s, or Discard them (%[1]s%[2]s discard --group %[3]s --reason WHY)%[5]s", outboxctl, commands[in], g.ID, then, byHand)
+			e.find("dead", Warning, fmt.Sprintf("%s, of %s %s, the last one with %q", messages(g.Count, "of the "+in.String(), "is dead", "are dead"), owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), g.Example), cure)
 		}
 	}
 	return nil

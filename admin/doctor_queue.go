@@ -18,17 +18,21 @@ func (e *exam) checkQueue(ctx context.Context) error {
 		switch waited, left := seconds(waits), seconds(since); {
 		case abandoned > 0:
 			// The row of a handler's transaction is locked, so that nobody renews its lease or takes it back: no harm, however long.
-			e.find("queue_abandoned", Warning, fmt.Sprintf("%d messages of topic %q in the queue have an owner whose lease ran out, the first %s ago: no dispatcher runs, or its handler has been in one transaction since", abandoned, topic, span(left)),
+			e.find("queue_abandoned", Warning, fmt.Sprintf("%s an owner whose lease ran out, the first %s ago: no dispatcher runs, or its handler has been in one transaction since", inQueue(abandoned, topic, "has", "have"), span(left)),
 				"if none runs, start an inbox.Dispatcher, Subscriber or Group for these tables: any of them takes back what others left; if one runs, see what its handler waits for")
 		case waiting > 0 && waited > slow:
-			e.find("queue_waits", byAge(waited), fmt.Sprintf("%d messages of topic %q in the queue are due, the first since %s", waiting, topic, span(waited)),
+			e.find("queue_waits", byAge(waited), fmt.Sprintf("%s due, the first since %s", inQueue(waiting, topic, "is", "are"), span(waited)),
 				"see whether a dispatcher runs that has a handler for this topic; if one does, raise its Concurrency, or run more of them")
 		}
 		if crashed > 0 {
-			e.find("queue_crashes", Warning, fmt.Sprintf("%d messages of topic %q in the queue wait again because the lease ran out under who handled them: its process died, or could not renew it", crashed, topic),
+			e.find("queue_crashes", Warning, fmt.Sprintf("%s again because the lease ran out under who handled them: its process died, or could not renew it", inQueue(crashed, topic, "waits", "wait")),
 				"see in the logs what ends these processes, and whether it is one of the messages; if they only stood still, set DispatcherConfig.LeaseTTL to more than they do")
 		}
 	}, sqltext.DoctorQueue, int64(looked), leftFor.Seconds())
+}
+
+func inQueue(n int64, topic, one, more string) string {
+	return messages(Count{N: n}, ofTopic(topic)+" in the queue", one, more)
 }
 
 // leftFor is how long ago a lease must have run out for nobody to take its message back: dispatchers look each second.

@@ -50,9 +50,28 @@ func cured(t testing.TB, h handle, check string) {
 
 var statementOf = regexp.MustCompile(`(?s): ((?:SELECT|UPDATE|DELETE|ALTER|GRANT|CREATE|DROP|ROLLBACK|VACUUM) .*)$`)
 
-// cure runs the statement that a finding names.
+var commandOf = regexp.MustCompile(`\(outboxctl ([^()]*)\)`)
+
+// order gives a command that a finding names, with more arguments.
+func order(t testing.TB, h handle, f admin.Finding, verb string, args ...string) {
+	t.Helper()
+	said := 0
+	for _, command := range commandOf.FindAllStringSubmatch(f.Cure, -1) {
+		if !strings.Contains(command[1], verb) {
+			continue
+		}
+		said++
+		r := ctl{t: t, url: h.url}.run(append(words(command[1]), args...)...)
+		require.Zero(t, r.code, "%s: %s%s", command[1], r.out, r.err)
+		require.NotContains(t, r.out, " 0 messages", "%s: %s", command[1], r.err)
+	}
+	require.True(t, said > 0 || verb == "", "no command to %s in %q", verb, f.Cure)
+}
+
+// cure runs the statement that a finding names, and tries the commands.
 func cure(t testing.TB, h handle, f admin.Finding) {
 	t.Helper()
+	order(t, h, f, "", "--dry-run")
 	s := statementOf.FindStringSubmatch(": " + f.Cure)
 	require.Len(t, s, 2, "no statement in %q", f.Cure)
 	_, err := h.pool.Exec(t.Context(), s[1])
