@@ -1,7 +1,7 @@
 // Rehearse is one side of an upgrade: .ci/rehearse builds it of the old version and of the new one and lets them work together. It uses
 // only what every version has.
 //
-//	rehearse migrate          creates or upgrades the tables
+//	rehearse migrate          creates or upgrades the tables, and says what it ran
 //	rehearse write FIRST N    writes messages FIRST to FIRST+N-1 to the outbox, each in a transaction
 //	rehearse forward N        forwards until the table sent has N messages
 //	rehearse check N          fails unless messages 0 to N-1 were sent, in order for each key
@@ -52,7 +52,10 @@ func run(ctx context.Context, args []string) error {
 	}
 	switch args[0] {
 	case "migrate":
-		_, err := schema.Migrate(ctx, db, schema.MigrateConfig{})
+		ran, err := schema.Migrate(ctx, db, schema.MigrateConfig{})
+		for _, m := range ran {
+			fmt.Printf("  migration %d, %s\n", m.Version, m.Name)
+		}
 		return err
 	case "write":
 		return write(ctx, db, numbers[0], numbers[1])
