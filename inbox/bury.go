@@ -73,6 +73,8 @@ func (d *Dispatcher) buried(msg *Message, cause error) {
 // all places, or all were taken.
 func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	l := d.loop
+	l.claiming.Lock()
+	defer l.claiming.Unlock()
 	room := 0
 	l.step(func() { room = l.schedule.room(&line{limit: l.cfg.places}) })
 	if room == 0 {
@@ -81,8 +83,9 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	begun := time.Now()
 	msgs, err := d.store.claimExpired(ctx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room})
 	l.step(func() {
-		if l.stopping {
-			return // their leases run out
+		if err != nil || l.stopping && len(msgs) > 0 {
+			l.strays.feared(time.Now(), l.cfg.lease)
+			return
 		}
 		ln := &line{limit: l.cfg.places}
 		for _, msg := range msgs {

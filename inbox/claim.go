@@ -37,6 +37,8 @@ const (
 // A message whose lease is over is given back first, as by ReapExpired, about once a second. So it comes again after
 // the wait that it is charged, and not at once.
 //
+// After an error nobody may know what was claimed. Such messages come again when the lease is over, with the charge.
+//
 // No order is promised: what fell due takes turns with what was never claimed, the longest waiting first. Claims at once take different
 // messages.
 func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
@@ -47,6 +49,9 @@ func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
 		return nil, err
 	}
 	found, err := s.claim(ctx, c, claimOptions{suspects: true})
+	if len(found.msgs) > 0 {
+		err = nil
+	}
 	return found.msgs, err
 }
 
@@ -100,8 +105,8 @@ func (s *Store) claimer(topics, except []string) *claimer {
 	return c
 }
 
-// claim is Claim without reaping. What it has claimed when a statement fails is brought all the same, and no error, unless the
-// caller's transaction is lost with it.
+// claim is Claim without reaping. What it has claimed when a statement fails is brought beside the error, unless the caller's
+// transaction is lost with it.
 func (s *Store) claim(ctx context.Context, c Claim, opts claimOptions) (claims, error) {
 	if err := c.check(); err != nil {
 		return claims{}, err
@@ -124,17 +129,16 @@ func (s *Store) claim(ctx context.Context, c Claim, opts claimOptions) (claims, 
 		if !turn.now || !more[turn.kind] || limit == 0 {
 			continue
 		}
-		if more[turn.kind], err = t.take(ctx, turn.kind, limit); err == nil {
-			continue
+		if more[turn.kind], err = t.take(ctx, turn.kind, limit); err != nil {
+			break
 		}
-		if joined || len(t.found.msgs) == 0 {
-			return claims{}, err
-		}
-		break
+	}
+	if err != nil && joined {
+		return claims{}, err
 	}
 	t.found.full = len(t.found.msgs) == c.Limit
 	s.logger.Debug("Claimed messages", watermill.LogFields{"owner": c.Owner.String(), "messages": len(t.found.msgs)})
-	return t.found, nil
+	return t.found, err
 }
 
 // claimExpired takes messages that were not handled in time.

@@ -47,6 +47,9 @@ type loop struct {
 
 	handlers sync.WaitGroup
 
+	claiming sync.Mutex // held from a claim until claimed has what it brought
+	strays   strays
+
 	mu       sync.Mutex
 	schedule schedule
 	claimed  map[ID]*claimed // also those whose ack is under way
@@ -87,6 +90,7 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	end()
 	l.acks.stop()
 	helpers.Wait()
+	l.endStrays()
 }
 
 // wake has the loop look for messages now. It never blocks.
@@ -139,12 +143,20 @@ func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full boo
 			counts = append(counts, l.drains...)
 		}
 	})
-	begun := time.Now()
-	// A claim that ctx interrupted could have claimed what nobody would know of.
-	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout)
+	l.claiming.Lock()
+	defer l.claiming.Unlock()
+	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout) // ctx must not interrupt a claim: whether it succeeded would be unknown
 	defer cancel()
-	found, err := l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: ln.topics},
-		claimOptions{except: ln.except, suspects: suspects.free()})
+	err = l.giveBackStrays(queryCtx)
+	begun := time.Now()
+	var found claims
+	if err == nil {
+		found, err = l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: ln.topics},
+			claimOptions{except: ln.except, suspects: suspects.free()})
+		if err != nil {
+			l.strays.feared(time.Now(), l.cfg.lease)
+		}
+	}
 	if found.suspect && !suspects.hold() { // not held during the claim: a database that hangs must not keep others' from being handled
 		l.giveBack(claims{msgs: found.msgs[:1]})
 		found.msgs, found.suspect = found.msgs[1:], false
@@ -170,7 +182,7 @@ func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full boo
 	return started, found.full && err == nil, err
 }
 
-// giveBack returns what nobody has begun to handle.
+// giveBack returns what nobody has begun to handle. It is called under claiming.
 func (l *loop) giveBack(found claims) {
 	if found.suspect {
 		suspects.release()
@@ -182,8 +194,7 @@ func (l *loop) giveBack(found claims) {
 	ctx, cancel := context.WithTimeout(l.base, queryTimeout)
 	defer cancel()
 	if _, err := l.store.Release(ctx, l.owner, ids...); err != nil {
-		l.logger.Error("Messages that were claimed could not be given back; their leases run out", err,
-			watermill.LogFields{"messages": len(ids)})
+		l.strays.feared(time.Now(), l.cfg.lease)
 	}
 }
 

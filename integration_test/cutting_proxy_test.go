@@ -14,9 +14,10 @@ import (
 type cuttingProxy struct {
 	url string
 
-	cutAtCommitted atomic.Bool // the server has answered COMMIT: the client never hears of it
-	cutAtCommit    atomic.Bool // the client sends the word COMMIT: the server never gets it
-	cutAtNext      atomic.Bool // the client sends anything: the server never gets it
+	cutAtCommitted atomic.Bool            // the server has answered COMMIT: the client never hears of it
+	cutAtCommit    atomic.Bool            // the client sends the word COMMIT: the server never gets it
+	cutAtNext      atomic.Bool            // the client sends anything: the server never gets it
+	cutAtAnswer    atomic.Pointer[string] // the server answers with it: the client never hears of it
 	cuts           atomic.Int64
 
 	flow sync.RWMutex // held by freeze
@@ -69,6 +70,10 @@ func (p *cuttingProxy) toClient(client, server net.Conn, _ <-chan struct{}) {
 		}
 		p.pass()
 		if whole[0] == 'C' && string(whole[5:]) == "COMMIT\x00" && p.cutAtCommitted.CompareAndSwap(true, false) {
+			p.cuts.Add(1)
+			return
+		}
+		if word := p.cutAtAnswer.Load(); word != nil && whole[0] == 'D' && bytes.Contains(whole, []byte(*word)) && p.cutAtAnswer.CompareAndSwap(word, nil) {
 			p.cuts.Add(1)
 			return
 		}

@@ -48,6 +48,7 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.ClaimReady:      claimReady,
 		sqltext.ClaimDue:        claimDue,
 		sqltext.ClaimExpired:    claimExpired,
+		sqltext.ReleaseStrays:   releaseStrays,
 		sqltext.RenewLeases:     renewLeases,
 		sqltext.AckMessage:      ackMessages,
 		sqltext.AckMessages:     ackMessages,

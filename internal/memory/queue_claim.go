@@ -90,6 +90,18 @@ func claimExpired(c *call) (result, error) {
 	return result{rows: c.take(c.taking(), due, byExpiry)}, nil
 }
 
+// releaseStrays is sqltext.ReleaseStrays.
+func releaseStrays(c *call) (res result, err error) {
+	known := c.ids()
+	stray := func(q *Queued) bool { return c.ours(q) && !slices.Contains(known, q.key()) }
+	for _, q := range c.find(stray, byID) {
+		if c.changeUnlocked(q.key(), stray, func(q *Queued) { q.DueAt = c.db.now(); q.free() }) != nil {
+			res.touched++
+		}
+	}
+	return res, nil
+}
+
 // renewLeases is sqltext.RenewLeases.
 func renewLeases(c *call) (res result, err error) {
 	until := after(c.db.now(), arg[float64](c, 4))
