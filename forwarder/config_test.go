@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -63,12 +62,5 @@ func TestScopeFollowsTopics(t *testing.T) {
 	one := Config{Topics: []string{"a,b"}}
 	if one.setDefaults(); one.Scope == cfg.Scope {
 		t.Error("one topic with a comma has the scope of two topics")
-	}
-}
-
-func TestErrorTextIsStorable(t *testing.T) {
-	text := errorText(errors.New("a\x00b\xff" + strings.Repeat("é", maxErrorBytes)))
-	if !utf8.ValidString(text) || strings.Contains(text, "\x00") || len(text) > maxErrorBytes {
-		t.Errorf("%d bytes: %.20q", len(text), text)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 const (
@@ -61,7 +62,7 @@ func (p *pauses) tell(ctx context.Context, e *engine) error {
 	failures, since, reasons := make([]int64, len(topics)), make([]float64, len(topics)), make([]string, len(topics))
 	for i, topic := range topics {
 		was := paused[topic]
-		failures[i], since[i], reasons[i] = int64(was.failures), now.Sub(was.since).Seconds(), errorText(was.err)
+		failures[i], since[i], reasons[i] = int64(was.failures), now.Sub(was.since).Seconds(), text.OfError(was.err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()

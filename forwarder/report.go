@@ -1,12 +1,13 @@
 package forwarder
 
 import (
-	"fmt"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // maxReports is how many reports may wait; more are counted, and not waited for.
@@ -100,7 +101,7 @@ func guard(fn func(), failed func(error)) {
 			return
 		}
 		if p := recover(); p != nil {
-			failed(fmt.Errorf("%v", p))
+			failed(core.Panicked(p))
 		} else {
 			failed(errGoexit)
 		}

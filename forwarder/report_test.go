@@ -25,7 +25,7 @@ func TestReporterOutlivesWhatItCalls(t *testing.T) {
 		t.Errorf("%v was reported", order)
 	}
 	failures := log.Captured()[watermill.ErrorLogLevel]
-	if len(failures) != 2 || failures[0].Err.Error() != "no" || !errors.Is(failures[1].Err, errGoexit) {
+	if len(failures) != 2 || failures[0].Err.Error() != "panic: no" || !errors.Is(failures[1].Err, errGoexit) {
 		t.Errorf("%v was logged", failures)
 	}
 }

@@ -3,15 +3,13 @@ package forwarder
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
-
-const maxErrorBytes = 2000
 
 // writeFailed returns the failures that it could not settle because somebody has locked their rows.
 func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ bool) (locked []board.Failure, err error) {
@@ -46,7 +44,7 @@ func (e *engine) failedArgs(failed []board.Failure) []any {
 	delays, errs, permanent, uuids := make([]float64, n), make([]string, n), make([]bool, n), make([]string, n)
 	for i, f := range failed {
 		ids[i], lanes[i], epochs[i], attempts[i] = f.Row.ID, int64(f.Row.Term.Lane), f.Row.Term.Epoch, int64(f.Attempts)
-		delays[i], errs[i], permanent[i] = f.Delay.Seconds(), errorText(f.Err), f.Permanent
+		delays[i], errs[i], permanent[i] = f.Delay.Seconds(), text.OfError(f.Err), f.Permanent
 		uuids[i] = identity(f.Row)
 	}
 	mostAttempts, minAge := int64(e.cfg.MaxAttempts), max(e.cfg.MinDeadAge, 0).Seconds()
@@ -81,13 +79,4 @@ func outcomesOf(failed []board.Failure, answers map[int64]string) (outcomes []bo
 		outcomes = append(outcomes, o)
 	}
 	return outcomes, locked, dead
-}
-
-// errorText makes an error storable: Postgres text takes neither NUL nor invalid UTF-8.
-func errorText(err error) (text string) {
-	guard(func() { text = err.Error() }, func(failed error) { text = "the error's own text: " + failed.Error() })
-	if len(text) > maxErrorBytes {
-		text = text[:maxErrorBytes]
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?")
 }
