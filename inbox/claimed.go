@@ -34,7 +34,7 @@ type claimed struct {
 	locked  atomic.Bool // it was acked in a transaction: whoever acks it there learns whether it was lost
 	acked   atomic.Bool // that transaction has committed
 	ackNote int64       // tells the ack in a transaction from others
-	again   atomic.Bool // its lease ran out, and it was claimed here once more, while its handler was still running
+	again   atomic.Bool // it was claimed here once more before its handler had returned, as its lease ran out or it was just given back
 
 	mu     sync.Mutex
 	until  time.Time               // when the lease may be over
@@ -172,10 +172,11 @@ func (c *claimed) ack() {
 	c.loop.acks.add(c)
 }
 
-// abandon charges the attempt.
+// abandon charges the attempt, unless another charge was faster: when the lease ran out, or by this very statement, whose answer
+// did not come.
 func (c *claimed) abandon(err error) {
 	c.settle("abandon", func(ctx context.Context) (int, error) {
-		return c.loop.store.Abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.ID)
+		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempt, c.ID)
 	})
 }
 

@@ -10,8 +10,8 @@
 //   - settle: to ack (it is done), abandon (a failed attempt, it comes again), fail (it is dead) or release (it comes again, without
 //     a charge) what one has claimed. It changes only rows of the caller's: whoever lost its lease changes nothing, and is told.
 //   - reap: to give back, with a charge, what has an owner whose lease is over. No claim takes a row that has an owner.
-//   - stray: a message that we have claimed without knowing it, because the answer to the claim never came. It is given back without a charge
-//     before the next claim, and looked for some more, as the server may commit a claim late.
+//   - stray: a message that a process has claimed without knowing it, because the answer never came, for one. It is given back without a
+//     charge before the next claim.
 //   - suspect: a message whose owner died, or let the lease run out, while it had it.
 //   - place: room for one message in a process. No more messages are claimed than there are places.
 //

@@ -170,9 +170,6 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 		return observe.RolledBack
 	case errors.Is(err, ErrLeaseLost):
 		d.logger.Info("The lease of a message ran out before it was handled here; it is somebody else's, or will be", c.fields())
-		if c.again.Load() { // it was charged when it was taken away
-			c.release(0, "")
-		}
 		return observe.Duplicate
 	case context.Cause(c.loop.work) == errStopped:
 		c.release(0, "")

@@ -47,12 +47,12 @@ type loop struct {
 
 	handlers sync.WaitGroup
 
-	claiming sync.Mutex // held from a claim until claimed has what it brought
-	strays   strays
+	claiming sync.Mutex // held from a claim until claimed has what it brought; taken before mu
 
 	mu       sync.Mutex
 	schedule schedule
 	claimed  map[ID]*claimed // also those whose ack is under way
+	strays   strays
 	stopping bool
 	drains   []*drain
 }
@@ -154,7 +154,7 @@ func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full boo
 		found, err = l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: ln.topics},
 			claimOptions{except: ln.except, suspects: suspects.free()})
 		if err != nil {
-			l.strays.feared(time.Now(), l.cfg.lease)
+			l.fearStrays()
 		}
 	}
 	if found.suspect && !suspects.hold() { // not held during the claim: a database that hangs must not keep others' from being handled
@@ -194,12 +194,12 @@ func (l *loop) giveBack(found claims) {
 	ctx, cancel := context.WithTimeout(l.base, queryTimeout)
 	defer cancel()
 	if _, err := l.store.Release(ctx, l.owner, ids...); err != nil {
-		l.strays.feared(time.Now(), l.cfg.lease)
+		l.fearStrays()
 	}
 }
 
-// runs says whether a message that was claimed is with a handler here: its lease ran out, and the handler has not returned yet. It has
-// the new lease then. It is called under mu.
+// runs says whether a message that was claimed is with a handler here: its lease ran out, or it was given back, and the handler has
+// not returned yet. It has the new lease then. It is called under mu.
 func (l *loop) runs(id ID, until time.Time) bool {
 	c := l.claimed[id]
 	if c == nil {
@@ -244,6 +244,9 @@ func (l *loop) returned(c *claimed) {
 func (l *loop) forget(settled ...*claimed) {
 	for _, c := range settled {
 		delete(l.claimed, c.ID)
+		if c.again.Load() { // perhaps after it was settled
+			l.strays.feared(time.Now(), l.cfg.lease)
+		}
 	}
 	if len(l.drains) > 0 && len(l.claimed) == 0 {
 		l.schedule.woken(time.Now())

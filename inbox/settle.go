@@ -21,6 +21,11 @@ func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 // Abandon charges messages a failed attempt and has them come back after Abandon.Delay or StoreConfig.Backoff. After
 // StoreConfig.MaxAttempts of them a message is dead. Else it is as Ack.
 func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) {
+	return s.abandon(ctx, a, nil, ids...)
+}
+
+// abandon charges only what has so many failed attempts; nil = any number.
+func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID) (int, error) {
 	if a.Delay < 0 {
 		return 0, fmt.Errorf("%w: Abandon.Delay is %s: use 0 for that of StoreConfig.Backoff", ErrInvalid, a.Delay)
 	}
@@ -28,7 +33,7 @@ func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) 
 	if a.Delay > 0 {
 		delays = []float64{a.Delay.Seconds()}
 	}
-	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, a.Owner, ids, reason(a.Err), delays, s.maxAttempts())
+	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, a.Owner, ids, reason(a.Err), delays, s.maxAttempts(), attempts)
 }
 
 // Fail charges messages a failed attempt, their last, and marks them dead. Else it is as Ack.

@@ -73,7 +73,7 @@ func (p *cuttingProxy) toClient(client, server net.Conn, _ <-chan struct{}) {
 			p.cuts.Add(1)
 			return
 		}
-		if word := p.cutAtAnswer.Load(); word != nil && whole[0] == 'D' && bytes.Contains(whole, []byte(*word)) && p.cutAtAnswer.CompareAndSwap(word, nil) {
+		if word := p.cutAtAnswer.Load(); word != nil && (whole[0] == 'D' || whole[0] == 'C') && bytes.Contains(whole, []byte(*word)) && p.cutAtAnswer.CompareAndSwap(word, nil) {
 			p.cuts.Add(1)
 			return
 		}

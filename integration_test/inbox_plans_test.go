@@ -39,7 +39,7 @@ func queueStatements() []planned {
 		{name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200}, indexes: []string{"inbox_queue_expiring", ""}},
 		{name: "RenewLeases", sql: sqltext.RenewLeases, args: with(30.0), indexes: key},
 		{name: "AckMessages", sql: sqltext.AckMessages, args: with(false), indexes: settled},
-		{name: "AbandonMessages", sql: sqltext.AbandonMessages, args: with("why", delays, 10), indexes: settled},
+		{name: "AbandonMessages", sql: sqltext.AbandonMessages, args: with("why", delays, 10, 0), indexes: settled},
 		{name: "FailMessages", sql: sqltext.FailMessages, args: with("why", 1), indexes: settled},
 		{name: "ReleaseMessages", sql: sqltext.ReleaseMessages, args: with("why", 0.0), indexes: settled},
 		{name: "EnqueueMessages", sql: sqltext.EnqueueMessages, indexes: key,

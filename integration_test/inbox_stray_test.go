@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"context"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // TestClaimWithoutAnswer: a claim was committed, and its answer never came. Nobody knows that the messages are ours, so nobody handles
@@ -100,4 +102,69 @@ func TestClaimCommittedAfterItsEnd(t *testing.T) {
 	untilState(t, near, itemID("orders", 0), inbox.Done)
 	assert.Zero(t, h.count(t, "select sum(attempts + crashes) from inbox_queue"), "an attempt was charged")
 	assert.Equal(t, 2, h.count(t, "select count(*) from effects"))
+}
+
+// TestClaimedWhileItIsGivenBack: a message is given back after a failure, and claimed here once more before the answer has come. It is
+// handled again, and neither waits for the end of its lease nor is charged for that.
+func TestClaimedWhileItIsGivenBack(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
+	s := storeOn(t, h, quickStore())
+	var calls atomic.Int32
+	cfg := quickDispatcher(map[string]inbox.Handler{"orders": {Detached: true, Handle: func(context.Context, *inbox.Message) error {
+		if calls.Add(1) == 1 {
+			return errHandler
+		}
+		return nil
+	}}})
+	cfg.LeaseTTL = time.Hour
+	answer := gate.holdResult(sqltext.AbandonMessages)
+	storeAll(t, s, items("orders", 1)...)
+	dispatching(t, s, cfg)
+	gate.arrives(t, "it is given back", answer)
+	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where owner is not null") == 1 }, "it is claimed again")
+	storeAll(t, s, items("orders", 2)[1])
+	untilState(t, s, itemID("orders", 1), inbox.Done) // so that claim is over
+	gate.release(answer)
+	untilState(t, s, itemID("orders", 0), inbox.Done)
+	_, attempts := stateOf(t, s, itemID("orders", 0))
+	assert.Equal(t, 1, attempts, "that of the failure")
+	assert.EqualValues(t, 3, calls.Load())
+}
+
+// TestFailureIsChargedOnce: the answer to a charge never comes, so it is repeated, when the message has been claimed here once more.
+func TestFailureIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	near := newPgxHandle(t, newMigratedDatabase(t))
+	proxy := newCuttingProxy(t, near.url)
+	h, gate := newStatementGate(t, proxy.url)
+	defer gate.releaseAll()
+	s := storeOn(t, near, quickStore())
+	var calls atomic.Int32
+	answer := "UPDATE 1"
+	cfg := quickDispatcher(map[string]inbox.Handler{"orders": {Detached: true, Handle: func(context.Context, *inbox.Message) error {
+		if calls.Add(1) == 1 {
+			proxy.cutAtAnswer.Store(&answer)
+			return errHandler
+		}
+		return nil
+	}}})
+	cfg.LeaseTTL, cfg.DisableListen = time.Hour, true
+	repeated := gate.hold(sqltext.AbandonMessages, 1)
+	storeAll(t, s, items("orders", 1)...)
+	dispatching(t, storeOn(t, h, quickStore()), cfg)
+	gate.arrives(t, "the charge is repeated", repeated)
+	eventually(t, func() bool {
+		return near.count(t, "select count(*) from inbox_queue where owner is not null and attempts = 1") == 1
+	}, "it was charged, and is claimed again")
+	storeAll(t, s, items("orders", 2)[1])
+	untilState(t, s, itemID("orders", 1), inbox.Done) // so that claim is over
+	gate.release(repeated)
+	untilState(t, s, itemID("orders", 0), inbox.Done)
+	_, attempts := stateOf(t, s, itemID("orders", 0))
+	assert.Equal(t, 1, attempts, "that of the failure")
+	assert.EqualValues(t, 3, calls.Load())
 }

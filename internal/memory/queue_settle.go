@@ -22,9 +22,14 @@ func (c *call) ids() (keys []queueKey) {
 func (c *call) ours(q *Queued) bool { return q.State == processing && q.Owner == arg[string](c, 1) }
 
 // settle changes the messages of an owner. The rows that come back are the notes of what is done, for sqltext.AckMessage.
-func (c *call) settle(fn func(q *Queued)) (res result, err error) {
+func (c *call) settle(fn func(q *Queued)) (result, error) {
+	return c.settleThose(func(*Queued) bool { return true }, fn)
+}
+
+// settleThose is settle for those that a condition holds for.
+func (c *call) settleThose(which func(*Queued) bool, fn func(q *Queued)) (res result, err error) {
 	for _, key := range c.ids() {
-		q, err := c.change(key, c.ours, func(q *Queued) { fn(q); q.free() })
+		q, err := c.change(key, func(q *Queued) bool { return c.ours(q) && which(q) }, func(q *Queued) { fn(q); q.free() })
 		if err != nil {
 			return result{}, err
 		}
@@ -63,7 +68,7 @@ func (q *Queued) because(why string) {
 
 // abandonMessages is sqltext.AbandonMessages.
 func abandonMessages(c *call) (result, error) {
-	return c.settle(func(q *Queued) {
+	return c.settleThose(func(q *Queued) bool { return c.args[6] == nil || int64(q.Attempts) == c.number(7) }, func(q *Queued) {
 		c.charge(q, 5, 6)
 		q.because(arg[string](c, 4))
 	})

@@ -25,13 +25,13 @@ UPDATE {queue} q
 	// AbandonMessages charges an attempt and has messages come back after a while: the given one, or that of the attempt.
 	//
 	// Arguments: owner, sources, message ids, error ("" = leave the last one), seconds of wait by attempt, attempts after which a message
-	// is dead (NULL = never).
+	// is dead (NULL = never), attempts so far (NULL = any number).
 	AbandonMessages = held + `
 UPDATE {queue} q
    SET attempts = q.attempts + 1, last_error = coalesce(nullif($4::text, ''), q.last_error), owner = NULL, locked_until = NULL,
        due_at = clock_timestamp() + ($5::float8[])[least(q.attempts + 1, cardinality($5::float8[]))] * interval '1 second',
        state = CASE WHEN q.attempts + 1 >= $6::int THEN 'dead' ELSE q.state END
-` + ofHeld
+` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)`
 
 	// FailMessages marks messages dead.
 	//
