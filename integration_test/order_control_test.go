@@ -62,7 +62,7 @@ func TestOrderControlDefaultWithoutXid(t *testing.T) {
 	l := newLedger(false)
 	run := orderRun{writers: 16, time: patience, until: l.violated, single: true, started: func(w handle) {
 		execScript(t, w, slowInsert)
-		w.exec(t, `create trigger slow_now_and_then before insert on outbox for each row when (random() < 0.01) execute function slow_insert()`)
+		w.exec(t, `create trigger slow_now_and_then before insert on outbox for each row when (random() < 0.05) execute function slow_insert()`)
 		w.exec(t, defaultWithoutXid)
 	}}
 	run.write(t, writer, reader, l)

@@ -160,6 +160,6 @@ func orderConfig() forwarder.Config {
 		Concurrency: 16, MaxAttempts: -1, LeaseTTL: 2 * time.Second, PollInterval: 50 * time.Millisecond,
 		Backoff:      outbox.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond},
 		PauseBackoff: outbox.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond},
-		QueryTimeout: 5 * time.Second, CloseTimeout: 10 * time.Second,
+		QueryTimeout: 20 * time.Second, CloseTimeout: 10 * time.Second,
 	}
 }
