@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
@@ -45,9 +46,6 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	conn, err := natsgo.Connect(cfg.URL, slices.Concat(logging(logger), cfg.connect())...)
 	if err != nil {
 		return nil, fmt.Errorf("nats: connect: %w", err)
-	}
-	if !conn.IsConnected() {
-		logger.Error("Cannot connect to NATS, trying on", conn.LastError(), nil)
 	}
 	pub, err := wmnats.NewPublisherWithNatsConn(conn, cfg.publish(), logger)
 	if err != nil {
@@ -128,8 +126,25 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 		natsgo.ReconnectHandler(func(c *natsgo.Conn) {
 			logger.Info("NATS connection is back", watermill.LogFields{"url": c.ConnectedUrlRedacted()})
 		}),
+		natsgo.ReconnectErrHandler(attempts(logger)),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
 			logger.Error("NATS reports an error", err, nil)
 		}),
+	}
+}
+
+// remindAfter is how often it is logged that a connection cannot be made, for one reason.
+const remindAfter = 30 * time.Second
+
+// attempts logs why a connection cannot be made. The client calls it for each attempt, one at a time.
+func attempts(logger watermill.LoggerAdapter) natsgo.ConnErrHandler {
+	var last string
+	var said time.Time
+	return func(_ *natsgo.Conn, err error) {
+		if err.Error() == last && time.Since(said) < remindAfter {
+			return
+		}
+		last, said = err.Error(), time.Now()
+		logger.Error("Cannot connect to NATS, trying on", err, nil)
 	}
 }

@@ -1,0 +1,54 @@
+package nats_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
+)
+
+// errorsOf is a logger that hands on the errors of error lines.
+type errorsOf struct {
+	watermill.NopLogger
+	lines chan error
+}
+
+func (l errorsOf) Error(_ string, err error, _ watermill.LogFields) { l.lines <- err }
+
+// TestLogSaysWhyThereIsNoConnection has the client try a port where nobody speaks TLS, or nobody at all.
+func TestLogSaysWhyThereIsNoConnection(t *testing.T) {
+	for scheme, want := range map[string]string{"nats": "no servers available", "tls": "secure connection not available"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if scheme == "nats" {
+			_ = l.Close()
+		} else {
+			go func() {
+				for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+					_, _ = conn.Write([]byte(`INFO {"server_id":"x","max_payload":1048576}` + "\r\n"))
+				}
+			}()
+			defer l.Close()
+		}
+		log := errorsOf{lines: make(chan error, 1000)}
+		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: scheme + "://" + l.Addr().String()}, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pub.Close()
+		select {
+		case err := <-log.lines:
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: it says %v, want %q", scheme, err, want)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s: it says nothing", scheme)
+		}
+	}
+}
