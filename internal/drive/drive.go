@@ -1,9 +1,9 @@
 package drive
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"time"
 )
 
@@ -34,13 +34,12 @@ func Collect(ctx context.Context, q Querier, scan func(Rows) error, query string
 	}
 	for rows.Next() {
 		if err := scan(rows); err != nil {
-			return errors.Join(err, rows.Close())
+			_ = rows.Close() // says the same again, as below
+			return err
 		}
 	}
-	if err := rows.Err(); err != nil {
-		return errors.Join(err, rows.Close())
-	}
-	return rows.Close()
+	err = rows.Err()
+	return cmp.Or(err, rows.Close())
 }
 
 // Pool is a pool of connections.
