@@ -47,9 +47,7 @@ func (p pgxPool) Conns() Conns {
 
 func (p pgxPool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	tag, err := p.pool.Exec(ctx, query, slices.Concat(p.mode, args)...)
-	if text.SQLState(err) == ReadOnlyServer {
-		p.Reset()
-	}
+	p.notice(err)
 	return tag.RowsAffected(), p.explain(err)
 }
 
@@ -58,7 +56,26 @@ func (p pgxPool) Query(ctx context.Context, query string, args ...any) (Rows, er
 	if err != nil {
 		return nil, p.explain(err)
 	}
-	return pgxRows{rows}, nil
+	return poolRows{pgxRows{rows}, p}, nil
+}
+
+// poolRows are those of a statement that may have found out where its connection leads.
+type poolRows struct {
+	pgxRows
+	pool pgxPool
+}
+
+func (r poolRows) Close() error {
+	err := r.pgxRows.Close()
+	r.pool.notice(err)
+	return err
+}
+
+// notice replaces the connections when one of them turns out to lead to a server that cannot be written to.
+func (p pgxPool) notice(err error) {
+	if text.SQLState(err) == ReadOnlyServer {
+		p.Reset()
+	}
 }
 
 func (p pgxPool) explain(err error) error {
