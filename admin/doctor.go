@@ -50,7 +50,7 @@ type Finding struct {
 	Check    string   `json:"check"` // what was looked at, as a stable name in lower case
 	Severity Severity `json:"severity"`
 	Evidence string   `json:"evidence"` // what is the case, with figures
-	Cure     string   `json:"cure"`     // what to do; where a statement does it, it comes last, after a colon
+	Cure     string   `json:"cure"`     // what to do; commands are in parentheses, and a statement that does it comes last, after a colon
 }
 
 // String returns the finding as one line, or more if the cure is a long statement.

@@ -83,7 +83,7 @@ func (e *exam) checkConnections(ctx context.Context) error {
 		}
 	}
 	if need > most {
-		e.find("connections", Warning, fmt.Sprintf("the %d pools of the forwarders that are alive may open %d connections with those beside them, and the server takes %d", pools, need, most),
+		e.find("connections", Warning, fmt.Sprintf("the pools of the forwarders that are alive (%d) may open %d connections with those beside them, and the server takes %d", pools, need, most),
 			"let pools be smaller, put a pooler in between, or raise max_connections")
 	}
 	return nil

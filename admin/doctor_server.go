@@ -93,8 +93,8 @@ func (e *exam) checkNotifyQueue(ctx context.Context) error {
 			e.find("notify_queue", severity, evidence, "find the session that listens and never ends its transaction, and end it")
 			return
 		}
-		e.find("notify_queue", severity, evidence+". The oldest transaction: "+s.String(),
-			"end the session that listens and stays in a transaction: "+s.end())
+		e.find("notify_queue", severity, evidence+". The oldest transaction, which may be it: "+s.String(),
+			"end the session that listens and stays in a transaction; the server's log says which, as one among those with the oldest transactions. If it is this one: "+s.end())
 	}, sqltext.DoctorNotifyQueue)
 }
 

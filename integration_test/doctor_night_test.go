@@ -282,17 +282,34 @@ func TestNightSmallPool(t *testing.T) {
 	f := ails(t, h, "pool")
 	assert.Contains(t, f.Evidence, "has 2 connections, of which it uses up to 2 itself")
 	assert.Contains(t, f.Cure, "at least 4")
-	f = ails(t, h, "classify")
-	assert.Contains(t, f.Cure, "set forwarder.Config.Classify")
-	assert.Contains(t, ails(t, h, "timeouts").Cure, "forwarder.Config.PublishTimeout")
-	assert.Contains(t, ails(t, h, "retention").Evidence, "deletes messages as they are published")
+	said := func() (all string) {
+		list, err := newAdmin(t, h).Doctor(t.Context())
+		require.NoError(t, err)
+		for _, f := range list {
+			all += f.String() + "\n"
+		}
+		return all
+	}
+	for _, part := range []string{"set forwarder.Config.Classify", "waits for a call of Publish for ever", "set forwarder.Config.PublishTimeout",
+		"lasts 1s: a renewal", "set forwarder.Config.LeaseTTL to 3s", "info retention: forwarder", "deletes messages as they are published"} {
+		assert.Contains(t, said(), part)
+	}
+	require.NoError(t, w.Forwarder.Close())
+
+	huge := pgxHandle(t, "huge", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 10_000 })
+	cfg = classifyingConfig()
+	cfg.PublishTimeout, cfg.CloseTimeout = 20*time.Second, 10*time.Second
+	w = startForwarder(t, huge, cfg)
+	f = ails(t, h, "connections")
+	assert.Regexp(t, `the pools of the forwarders that are alive \(1\) may open 1000\d connections`, f.Evidence)
+	assert.Contains(t, said(), "set forwarder.Config.CloseTimeout to 20s or more")
 	require.NoError(t, w.Forwarder.Close())
 
 	roomy := pgxHandle(t, "roomy", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 4 })
 	cfg = classifyingConfig()
 	cfg.LeaseTTL, cfg.CloseTimeout = 3*time.Second, 30*time.Second
 	startForwarder(t, roomy, cfg)
-	for _, check := range []string{"pool", "classify", "timeouts", "retention"} {
+	for _, check := range []string{"pool", "classify", "timeouts", "retention", "connections"} {
 		cured(t, h, check)
 	}
 }

@@ -159,6 +159,29 @@ func TestDoctorWithoutFigures(t *testing.T) {
 	assert.Contains(t, found["forwarders"].Evidence, "no forwarder is alive; messages have been waiting for more than a minute")
 }
 
+// TestDoctorOfALargeServer is about what takes days to become so: views that say it hide the real ones.
+func TestDoctorOfALargeServer(t *testing.T) {
+	t.Parallel()
+	url := newMigratedDatabase(t)
+	owner := newPgxHandle(t, url)
+	for _, s := range []string{
+		"create schema large",
+		"create view large.pg_stat_all_tables as select relid, 1000001::bigint as n_dead_tup, last_vacuum, last_autovacuum from pg_catalog.pg_stat_all_tables",
+		"create view large.pg_stat_database as select datname, null::timestamptz as stats_reset from pg_catalog.pg_stat_database",
+		"create function large.pg_postmaster_start_time() returns timestamptz language sql as $$ select now() - interval '1 hour' $$",
+		"create function large.pg_total_relation_size(oid) returns bigint language sql as $$ select 20::bigint << 30 $$",
+		"create view large.pg_replication_slots as select 'behind'::name as slot_name, 'logical'::text as slot_type, true as active, 'lost'::text as wal_status, '0/0'::pg_lsn as restart_lsn, null::name as database, null::xid as xmin, null::xid as catalog_xmin",
+	} {
+		owner.exec(t, s)
+	}
+	found := findings(t, newPgxHandle(t, url+"&search_path=large,pg_catalog,public"))
+	assert.Regexp(t, `table "\w+" has 1000001 dead rows (and was not vacuumed for 1h0m|, which vacuum must keep for )`, found["vacuum"].Evidence)
+	assert.Contains(t, found["size"].Evidence, "takes 20 GiB with its indexes")
+	assert.Equal(t, admin.Warning, found["replication_slots"].Severity)
+	assert.Contains(t, found["replication_slots"].Evidence, `slot "behind"`)
+	assert.Contains(t, found["replication_slots"].Evidence, "(lost)")
+}
+
 // TestDoctorThatCannotSeeForwarders does not say that there are none.
 func TestDoctorThatCannotSeeForwarders(t *testing.T) {
 	t.Parallel()

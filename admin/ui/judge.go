@@ -99,7 +99,7 @@ func judgeSlow(in admin.Table, topics []admin.TopicStats) (list []issue) {
 		what := issue{Text: "The oldest message of " + visible(t.Topic) + " waits for " + span(t.Oldest) + where, Detail: ready,
 			Link: link("messages", admin.Filter{In: in, Topic: t.Topic, States: []admin.State{admin.Ready}}), Label: "Look at it"}
 		if t.Failing.N > 0 {
-			what.Detail, what.Link, what.Label = count(t.Failing)+" of them have failed, and are tried again.", link("errors", admin.Filter{In: in}), "Look at errors"
+			what.Detail, what.Link, what.Label = "Waiting for another attempt after an error: "+count(t.Failing)+".", link("errors", admin.Filter{In: in}), "Look at errors"
 		}
 		list = append(list, what)
 	}
@@ -131,7 +131,7 @@ func judgeIncoming(s *admin.Stats) (list []issue) {
 	}
 	if failing.N > 0 {
 		list = append(list, issue{Text: messagesN(failing) + " failing in the inbox",
-			Detail: "The oldest, of " + visible(oldest.Consumer) + ", for " + span(oldest.Oldest) + ". They come again by themselves, until they are handled or dead.",
+			Detail: "The oldest, of " + visible(oldest.Consumer) + ", for " + span(oldest.Oldest) + ". What fails comes again by itself, until it is handled or dead.",
 			Link:   link("messages", admin.Filter{In: admin.Inbox, States: []admin.State{admin.Failing}}), Label: "Look at them"})
 	}
 	return list
