@@ -24,7 +24,8 @@ type Handler struct {
 	//
 	// By default it runs in a transaction, which it finds in the context (outbox.PgxTx, SQLTx, InTx, a Publisher's
 	// PublishContext). The message is marked done as the first statement of that transaction: what Handle writes is committed
-	// exactly once, and nobody else can have the message meanwhile. If it is somebody else's by then, Handle is not called.
+	// exactly once, and nobody else can have the message meanwhile. If it is somebody else's by then, Handle is not called; nor if
+	// there is no connection for the transaction, which costs no attempt.
 	Handle func(ctx context.Context, msg *Message) error
 	// Detached has Handle run outside of a transaction: for what a database cannot undo, such as calls to other services. The
 	// message is marked done afterwards, and handled again if the process dies before. The lease is renewed
@@ -96,11 +97,16 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished func(error)) error {
 	opts := core.TxOptions(d.cfg.Tx)
 	opts.OnBegin = nil
-	return core.InTx(ctx, d.store.db, opts, func(ctx context.Context) error {
+	begun := false
+	err := core.InTx(ctx, d.store.db, opts, func(ctx context.Context) error {
 		core.OnUnfinished(ctx, unfinished)
-		if ours, err := c.Ack(ctx); err != nil || !ours {
-			return errors.Join(err, lostUnless(ours || err != nil))
+		switch ours, err := c.Ack(ctx); {
+		case err != nil:
+			return err
+		case !ours:
+			return ErrLeaseLost
 		}
+		begun = true
 		if begin := d.cfg.Tx.OnBegin; begin != nil {
 			if err := guarded(func() error { return begin(ctx) }); err != nil {
 				return fmt.Errorf("OnBegin: %w", err)
@@ -114,14 +120,16 @@ func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished
 		}
 		return nil
 	})
+	if err != nil && !begun && !errors.Is(err, ErrLeaseLost) {
+		return notBegun{err}
+	}
+	return err
 }
 
-func lostUnless(ours bool) error {
-	if ours {
-		return nil
-	}
-	return ErrLeaseLost
-}
+// notBegun is why there was no transaction for a handler, which was not called. That is no fault of the message.
+type notBegun struct{ error }
+
+func (e notBegun) Unwrap() error { return e.error }
 
 func (d *Dispatcher) call(ctx context.Context, c *claimed, h Handler) error {
 	return guarded(func() error { return h.Handle(ctx, c.copy()) })
@@ -175,8 +183,14 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 		c.release(0, "")
 		return observe.Failed
 	}
-	var panicked panicError
 	fields := c.fields()
+	var not notBegun
+	if errors.As(err, &not) {
+		d.logger.Error("There was no transaction for the handler of a message; it comes again", err, fields)
+		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
+		return observe.Failed
+	}
+	var panicked panicError
 	if errors.As(err, &panicked) {
 		fields["stack"] = panicked.stack
 	}
