@@ -32,7 +32,7 @@ var (
 )
 
 // ReadOnlyServer is the SQLSTATE of a write that reached a standby, or a primary that was demoted.
-const ReadOnlyServer = "25006"
+const ReadOnlyServer = text.ReadOnlyServer
 
 // Checked turns the errors of a statement in a transaction of ours into what they mean.
 func Checked(ctx context.Context, err error) error {

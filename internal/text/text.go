@@ -17,20 +17,25 @@ func SQLState(err error) string {
 	return ""
 }
 
-// Explain adds the cure to the errors of a database that was not migrated or that denies something to the role, and
-// returns others as they are.
+// Explain adds the cure to the errors of a database that was not migrated, that denies something to the role, or that is read-only,
+// and returns others as they are.
 func Explain(err error) error {
 	switch SQLState(err) {
 	case "42P01", "3F000", "42703":
 		return fmt.Errorf("%w (run schema.Migrate with the same Tables, or check them and the search_path)", err)
 	case InsufficientPrivilege:
 		return fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
+	case ReadOnlyServer:
+		return fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction was begun as a ReadOnly one)", err)
 	}
 	return err
 }
 
-// InsufficientPrivilege is an SQLSTATE.
-const InsufficientPrivilege = "42501"
+// SQLSTATEs.
+const (
+	InsufficientPrivilege = "42501"
+	ReadOnlyServer        = "25006" // a write reached a standby, or a primary that was demoted
+)
 
 // Storable says whether Postgres text, and JSON in it, hands the string back as it is.
 func Storable(s string) bool {

@@ -33,3 +33,19 @@ func TestTheTextOfAnErrorMayPanic(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+type state string
+
+func (s state) Error() string    { return "failed" }
+func (s state) SQLState() string { return string(s) }
+
+func TestErrorsOfTheDatabaseNameTheirCure(t *testing.T) {
+	for code, cure := range map[state]string{"42P01": "schema.Migrate", "42501": "GRANT", "25006": "target_session_attrs"} {
+		if err := Explain(code); !strings.Contains(err.Error(), cure) || !errors.Is(err, code) {
+			t.Errorf("%s: %v", code, err)
+		}
+	}
+	if err := Explain(state("23505")); err != state("23505") {
+		t.Errorf("it became %v", err)
+	}
+}
