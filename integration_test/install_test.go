@@ -56,8 +56,8 @@ func TestInstall(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(outside, "main.go"), []byte(program), 0o644))
 	env := goEnv(t, "GOMODCACHE", "GOPROXY")
 	fileURL := func(dir string) string { return "file://" + filepath.ToSlash(dir) }
-	// A module cache of its own, or the version would be taken from there when it really exists.
-	environment := append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod -modcacherw", "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOMODCACHE="+t.TempDir(),
+	// A module cache of its own, or the version would be taken from there when it really exists. No other toolchain has to be fetched into it.
+	environment := append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local", "GOFLAGS=-mod=mod -modcacherw", "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOMODCACHE="+t.TempDir(),
 		"GOPROXY="+fileURL(proxy)+","+fileURL(filepath.Join(env["GOMODCACHE"], "cache", "download"))+","+env["GOPROXY"])
 	run := func(args ...string) {
 		t.Helper()
