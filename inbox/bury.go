@@ -83,12 +83,16 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	begun := time.Now()
 	msgs, err := d.store.claimExpired(ctx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room})
 	l.step(func() {
-		if err != nil || l.stopping && len(msgs) > 0 {
+		if err != nil {
 			l.strays.feared(time.Now(), l.cfg.lease)
 			return
 		}
 		ln := &line{limit: l.cfg.places}
 		for _, msg := range msgs {
+			if l.stopping {
+				l.strays.perhaps = append(l.strays.perhaps, msg.ID)
+				continue
+			}
 			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {
 				continue // and is buried later, should its handler not settle it
 			}

@@ -154,7 +154,7 @@ func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full boo
 		found, err = l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: ln.topics},
 			claimOptions{except: ln.except, suspects: suspects.free()})
 		if err != nil {
-			l.fearStrays()
+			l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
 		}
 	}
 	if found.suspect && !suspects.hold() { // not held during the claim: a database that hangs must not keep others' from being handled
@@ -194,7 +194,7 @@ func (l *loop) giveBack(found claims) {
 	ctx, cancel := context.WithTimeout(l.base, queryTimeout)
 	defer cancel()
 	if _, err := l.store.Release(ctx, l.owner, ids...); err != nil {
-		l.fearStrays()
+		l.step(func() { l.strays.perhaps = append(l.strays.perhaps, ids...) })
 	}
 }
 
@@ -245,7 +245,7 @@ func (l *loop) forget(settled ...*claimed) {
 	for _, c := range settled {
 		delete(l.claimed, c.ID)
 		if c.again.Load() { // perhaps after it was settled
-			l.strays.feared(time.Now(), l.cfg.lease)
+			l.strays.perhaps = append(l.strays.perhaps, c.ID)
 		}
 	}
 	if len(l.drains) > 0 && len(l.claimed) == 0 {

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -9,18 +10,20 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// strays are messages that are ours without our knowing: a claim took them whose answer never came, or took one that was being
-// settled here, and is forgotten. They are given back before the next claim. The server may commit a claim late, so they
-// are looked for again, until what was taken has lost its lease. It is guarded by loop.mu.
+// strays are messages that are ours without our knowing. They are given back before the next claim. It is guarded by loop.mu.
+//
+// What a claim took whose answer never came must be looked for. The server may commit such a claim late, so it is looked for again,
+// until what was taken has lost its lease.
 type strays struct {
-	since, until time.Time // of the last reason to fear some; zero = there are none
-	next         time.Time // when to look for them
+	perhaps      []ID      // were claimed here while they were being settled, or could not be given back
+	since, until time.Time // of the last claim that failed; until is zero if it was long ago
+	next         time.Time // when to look
 }
 
 // strayInterval is how long to wait before they are looked for once more; longer each time.
 const strayInterval = time.Second
 
-// feared says that there may be some.
+// feared says that a claim failed.
 func (s *strays) feared(now time.Time, lease time.Duration) {
 	s.since, s.until, s.next = now, now.Add(lease), now
 }
@@ -33,26 +36,28 @@ func (s *strays) looked(began time.Time) {
 	switch {
 	case s.since.After(began):
 	case began.After(s.until):
-		*s = strays{}
+		s.until = time.Time{}
 	default:
 		s.next = began.Add(max(strayInterval, began.Sub(s.since)))
 	}
 }
 
-// fearStrays has them looked for before the next claim.
-func (l *loop) fearStrays() {
-	l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
-}
-
 // giveBackStrays releases what is ours and not known to be. It is called under claiming.
 func (l *loop) giveBackStrays(ctx context.Context) error {
-	var began time.Time
-	due, sources, ids := false, []string{}, []string{}
+	var perhaps []ID
 	l.step(func() {
-		if began = time.Now(); !l.strays.due(began) {
+		perhaps = slices.DeleteFunc(l.strays.perhaps, func(id ID) bool { return l.claimed[id] != nil })
+		l.strays.perhaps = nil
+	})
+	if _, err := l.store.Release(ctx, l.owner, perhaps...); err != nil {
+		l.step(func() { l.strays.perhaps = append(l.strays.perhaps, perhaps...) })
+		return err
+	}
+	began, due, sources, ids := time.Now(), false, []string{}, []string{}
+	l.step(func() {
+		if due = l.strays.due(began); !due {
 			return
 		}
-		due = true
 		for id := range l.claimed {
 			sources, ids = append(sources, id.Source), append(ids, id.MessageID)
 		}
