@@ -62,3 +62,36 @@ func TestOddRowsOfQueue(t *testing.T) {
 		})
 	}
 }
+
+// TestRowWithTheHighestAttempts: it is charged as far as it can be, and fails none beside it.
+func TestRowWithTheHighestAttempts(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickStore()
+	cfg.MaxAttempts = -1
+	s := storeOn(t, h, cfg)
+	storeAll(t, s, items("orders", 2)...)
+	settle := map[string]func(inbox.Owner, ...inbox.ID) (int, error){
+		"abandon": func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
+			return s.Abandon(t.Context(), inbox.Abandon{Owner: owner}, ids...)
+		},
+		"fail": func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
+			return s.Fail(t.Context(), inbox.Fail{Owner: owner}, ids...)
+		},
+		"reap": func(inbox.Owner, ...inbox.ID) (int, error) {
+			h.exec(t, `update inbox_queue set locked_until = now() - interval '1 second'`)
+			return s.ReapExpired(t.Context())
+		},
+	}
+	for what, fn := range settle {
+		h.exec(t, `update inbox_queue set state = 'processing', due_at = now(), crashes = 0, attempts = case message_id when 'orders-0' then 2147483647 else 0 end`)
+		owner := inbox.NewOwner()
+		require.Len(t, claimed(t, s, owner, 2), 2, what)
+		h.exec(t, `update inbox_queue set crashes = 2147483647 where message_id = 'orders-0'`)
+		n, err := fn(owner, itemID("orders", 0), itemID("orders", 1))
+		require.NoError(t, err, what)
+		assert.Equal(t, 2, n, what)
+		assert.Equal(t, []int{2147483647, 1}, column[int](t, h, `select attempts from inbox_queue order by message_id`), what)
+	}
+}

@@ -28,9 +28,9 @@ UPDATE {queue} q
 	// is dead (NULL = never), attempts so far (NULL = any number).
 	AbandonMessages = held + `
 UPDATE {queue} q
-   SET attempts = q.attempts + 1, last_error = coalesce(nullif($4::text, ''), q.last_error), owner = NULL, locked_until = NULL,
-       due_at = clock_timestamp() + ($5::float8[])[least(q.attempts + 1, cardinality($5::float8[]))] * interval '1 second',
-       state = CASE WHEN q.attempts + 1 >= $6::int THEN 'dead' ELSE q.state END
+   SET attempts = ` + oneMore + `, last_error = coalesce(nullif($4::text, ''), q.last_error), owner = NULL, locked_until = NULL,
+       due_at = clock_timestamp() + ($5::float8[])[least(` + oneMore + `, cardinality($5::float8[]))] * interval '1 second',
+       state = CASE WHEN ` + oneMore + ` >= $6::int THEN 'dead' ELSE q.state END
 ` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)`
 
 	// FailMessages marks messages dead.
@@ -38,7 +38,7 @@ UPDATE {queue} q
 	// Arguments: owner, sources, message ids, reason, how many attempts it charges.
 	FailMessages = held + `
 UPDATE {queue} q
-   SET state = 'dead', attempts = q.attempts + $5::int, last_error = $4::text, owner = NULL, locked_until = NULL
+   SET state = 'dead', attempts = least(q.attempts::bigint + $5::int, 2147483647), last_error = $4::text, owner = NULL, locked_until = NULL
 ` + ofHeld
 
 	// ReleaseMessages gives messages back without charge.
@@ -65,9 +65,9 @@ UPDATE {queue} q
      ORDER BY q.due_at, q.id LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q
-   SET attempts = q.attempts + 1, crashes = q.crashes + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
-       due_at = clock_timestamp() + ($2::float8[])[least(q.attempts + 1, cardinality($2::float8[]))] * interval '1 second',
-       state = CASE WHEN q.attempts + 1 >= $3::int THEN 'dead' ELSE q.state END
+   SET attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
+       due_at = clock_timestamp() + ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
+       state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END
   FROM (SELECT u.ctid FROM (TABLE fresh UNION ALL TABLE due) u LIMIT 2 * $1::int) late WHERE q.ctid = late.ctid
 RETURNING ` + queueColumns
 
@@ -81,6 +81,9 @@ RETURNING ` + queueColumns
 )
 UPDATE {queue} q SET state = 'dead', last_error = 'expired' FROM (SELECT l.ctid FROM late l LIMIT $1::int) l WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns
+
+	// oneMore attempt, as far as there is such a number: a row that SQL has given the highest must not fail those beside it.
+	oneMore = `(least(q.attempts, 2147483646) + 1)`
 
 	// held are looked up once, whatever is joined with them: a CTE that is materialized. Nothing joins by anything but the place,
 	// as the limit is one that the planner does not know, not even when it knows the arguments.
