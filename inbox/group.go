@@ -129,14 +129,15 @@ func (g *Group) choose(ctx context.Context) {
 		case <-timer.C:
 		case <-g.news:
 		}
-		timer.Reset(g.startPolls(time.Now()))
+		timer.Reset(g.startPolls())
 	}
 }
 
 // startPolls starts what there is room for, and returns how long nothing else will be unless somebody signals.
-func (g *Group) startPolls(now time.Time) time.Duration {
+func (g *Group) startPolls() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	now := time.Now() // not before the end of the turns that are over: theirs may be next again
 	for {
 		free := g.cfg.Dispatcher.Concurrency - g.taken
 		if free <= 0 {
