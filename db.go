@@ -38,7 +38,7 @@ type DBConfig struct {
 // quoted, so it is case-sensitive. Names that are derived from it may be longer. Services that share a schema each
 // choose an Outbox.
 type Tables struct {
-	Schema     string // schema of all tables; default: none, that is the connection's search_path
+	Schema     string // schema of all tables; default: none, that is the connection's search_path; name it if code of yours changes that for its session
 	Outbox     string // default "outbox"
 	Lanes      string // default: Outbox + "_lanes"
 	Forwarders string // default: Outbox + "_forwarders"

@@ -33,7 +33,8 @@
 // The ack is the first statement of the handler's transaction: BEGIN and the ack, the handler, COMMIT. It makes sure that the
 // message is still ours, and its row lock keeps it so for as long as the handler runs, whatever the clocks say: nobody waits for such
 // a row, neither renewals nor reaping. What the handler writes and that the message is done are one commit. An error rolls
-// both back, and then the attempt is charged, or the message buried, in a statement of its own. If nobody knows whether COMMIT
+// both back, and then the attempt is charged, or the message buried, in a statement of its own. If there is no connection for
+// the transaction, the handler is not called, and nothing is charged. If nobody knows whether COMMIT
 // succeeded, the charge settles it: it changes nothing if the message is done.
 //
 // A Detached handler runs outside of a transaction. Its lease is renewed each third of it; the process trusts it only up to

@@ -36,8 +36,8 @@ func (s *Store) mismatch(id ID) {
 }
 
 // MarkProcessing says that the caller works on a message itself, after AlreadyProcessed has said no. Nobody else can claim it then,
-// unless it is stored by Enqueue. A dead message that was stored can be claimed again, with all its attempts. One that is
-// done, or in processing, stays as it is. It returns ErrUnknown, and ErrInvalid for an ID that cannot be one.
+// unless it is stored by Enqueue. A dead message that was stored can be claimed again, with all its attempts, and expires no more. One
+// that is done, or in processing, stays as it is. It returns ErrUnknown, and ErrInvalid for an ID that cannot be one.
 func (s *Store) MarkProcessing(ctx context.Context, id ID) error {
 	return s.mark(ctx, "MarkProcessing", sqltext.MarkProcessing, id)
 }

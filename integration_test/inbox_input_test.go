@@ -204,6 +204,14 @@ func TestMarkedByHand(t *testing.T) {
 	settles(t, 0)(x.store.Ack(ctx, x.owner, x.id("b")))
 	require.NoError(t, x.store.MarkProcessing(ctx, x.id("b")))
 	assert.Len(t, x.claimDue(t), 1, "it is requeued")
+
+	late := x.item("c")
+	late.ExpiresAt = time.Now().Add(-time.Hour)
+	x.put(t, late)
+	settles(t, 1)(x.store.ReapExpired(ctx))
+	require.NoError(t, x.store.MarkProcessing(ctx, x.id("c")))
+	settles(t, 0)(x.store.ReapExpired(ctx))
+	assert.Len(t, x.claimDue(t), 1, "it is requeued although its time is over")
 }
 
 // TestRoleOfTheQueue: a role with the four privileges on the table, and USAGE and SELECT on its sequence, does all of it. It makes nothing

@@ -145,6 +145,7 @@ func markProcessing(c *call) (result, error) {
 	return c.mark(func(q *Queued) bool { return q.State == seen || q.State == dead }, func(q *Queued) {
 		q.State, q.Attempts, q.Crashes = processing, 0, 0
 		q.free()
+		q.ExpiresAt = time.Time{}
 		if q.DueAt = c.db.now(); q.Topic == "" {
 			q.DueAt = infinity
 		}

@@ -105,12 +105,13 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
        q.attempts, coalesce(q.last_error, '')`
 
 	// MarkProcessing says that whoever asks works on a message. One without a topic is for nobody to claim; a dead one may
-	// be claimed again, with all its attempts. A row comes back if there is such a message; one that is done stays done.
+	// be claimed again, with all its attempts, and all the time for them. A row comes back if there is such a message; one that is done
+	// stays done.
 	//
 	// Arguments: source, message id.
 	MarkProcessing = `WITH marked AS (
     UPDATE {queue} q
-       SET state = 'processing', attempts = 0, crashes = 0, owner = NULL, locked_until = NULL,
+       SET state = 'processing', attempts = 0, crashes = 0, owner = NULL, locked_until = NULL, expires_at = NULL,
            due_at = CASE WHEN q.topic = '' THEN 'infinity' ELSE clock_timestamp() END
      WHERE q.source = $1 AND q.message_id = $2 AND q.state IN ('seen', 'dead')
     RETURNING q.state
