@@ -24,14 +24,14 @@ const (
 
 // hotGroup is one key with a long queue, and other keys of its lane beside it.
 func (b *bench) hotGroup() group {
+	n := b.scaled(20_000)
+	if b.quick {
+		n = b.scaled(6_000)
+	}
 	return group{
-		rows: []row{{name: "hot_key", what: "one key with 20,000 pending, publisher takes 1 ms: messages per second / 1000; p99 of other keys of its lane below 50 ms",
+		rows: []row{{name: "hot_key", what: "one key with " + number(float64(n)) + " pending, publisher takes 1 ms: messages per second / 1000; p99 of other keys of its lane below 50 ms",
 			floor: 0.7, aim: 0.9, ours: "hot_key", quick: true}},
 		sides: func(context.Context) ([]side, func(), error) {
-			n := b.scaled(20_000)
-			if b.quick {
-				n = b.scaled(6_000)
-			}
 			return []side{{name: "hot_key", rounds: 2, run: b.hot(n)}}, nil, nil
 		},
 	}
