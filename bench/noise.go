@@ -57,18 +57,19 @@ func (s *series) dropStrangest() {
 	s.values = slices.Delete(s.values, strangest, strangest+1)
 }
 
-// fell reports whether a lasting side became slower and never fast again, from the first round that counted to the last that was
+// fell reports whether a lasting side became slower and hardly faster again, from the first round that counted to the last that was
 // repeated. Noise passes.
 func (s *series) fell() bool {
 	if s.side.lasting == nil {
 		return false
 	}
+	judged := s.all[lastingRounds-lastingCounted:]
 	lowest, rise := math.Inf(1), 0.0
-	for _, v := range s.all[lastingRounds-lastingCounted:] {
+	for _, v := range judged {
 		lowest = min(lowest, v)
 		rise = max(rise, v-lowest)
 	}
-	return rise <= noisy*median(s.values)
+	return rise <= (slices.Max(judged)-lowest)/4
 }
 
 // noise says what a reader should know of the rounds.

@@ -45,6 +45,7 @@ func TestNoise(t *testing.T) {
 		"lasting, slow in between":   {[]float64{100, 20, 100, 20, 30, 20, 100, 100, 90, 80}, true, 90, 0, ""},
 		"lasting, one was slow":      {append(steady, 100, 20, 100, 90), true, 100, 1, "noisy machine, rounds repeated: 1"},
 		"lasting, a slow moment":     {append(steady, 100, 40, 30, 100, 90), true, 100, 2, "noisy machine, rounds repeated: 2"},
+		"lasting, up and down":       {append(steady, 130, 75, 100, 76), true, 76, 1, "noisy machine, rounds repeated: 1"},
 		"lasting, a slow trend":      {[]float64{1000, 500, 333, 250, 200, 167, 143, 125, 111, 100}, true, 111, 0, ""},
 		"lasting, slow from then on": {append(steady, 100, 100, 20), true, 20, 2, "slower from round to round, also when repeated: 2"},
 		"lasting, slow just before":  {append(steady, 100, 22, 18, 20), true, 20, 1, "slower from round to round, also when repeated: 1"},
