@@ -86,7 +86,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		f, err := forwarder.New(h.db, pub, forwarder.Config{}, log)
 		require.NoError(t, err)
 		runInBackground(t, f)
-		eventually(t, func() bool { return log.count("stream") > 0 }, "the log names no stream")
+		eventually(t, func() bool { return log.count("create a stream with this subject") > 0 }, "the log does not say what to do")
 	})
 	t.Run("a wrong DSN", func(t *testing.T) {
 		pool, err := pgxpool.New(t.Context(), "postgres://nobody:canary@127.0.0.1:1/shop")
