@@ -30,6 +30,9 @@ func (a *Admin) Resume(ctx context.Context, p TopicAct) error {
 
 func (a *Admin) topic(ctx context.Context, action, statement string, p TopicAct) error {
 	actor, err := a.actor(p.Actor, p.Reason)
+	if err == nil && p.Topic == "" {
+		err = invalid("admin: TopicAct.Topic is empty: name the topic")
+	}
 	if err == nil && (len(p.Topic) > outbox.MaxTopicBytes || !text.Storable(p.Topic)) {
 		err = invalid("admin: TopicAct.Topic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
 	}

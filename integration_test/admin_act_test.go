@@ -274,6 +274,7 @@ func TestActsThatAreRefused(t *testing.T) {
 		_, err = a.ErrorGroups(t.Context(), f)
 		require.NoError(t, err, name)
 	}
+	require.ErrorIs(t, a.Pause(t.Context(), admin.TopicAct{}), admin.ErrInvalid)
 	for _, after := range []string{"x", "e30x", "eyJwIjp7Im8iOiJcdTAwMDAifX0", "eyJzIjotMX0"} {
 		_, err := a.List(t.Context(), admin.Filter{}, admin.Page{After: after})
 		require.ErrorContains(t, err, "Page.After", after)

@@ -64,6 +64,7 @@ func order(t testing.TB, h handle, f admin.Finding, verb string, args ...string)
 		r := ctl{t: t, url: h.url}.run(append(words(command[1]), args...)...)
 		require.Zero(t, r.code, "%s: %s%s", command[1], r.out, r.err)
 		require.NotContains(t, r.out, " 0 messages", "%s: %s", command[1], r.err)
+		require.NotContains(t, r.out, "Nothing is done", "%s: %s", command[1], r.err)
 	}
 	require.True(t, said > 0 || verb == "", "no command to %s in %q", verb, f.Cure)
 }

@@ -127,6 +127,9 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 			a.otherStates(ctx, ad, v, act.Filter)
 		}
 		return a.show(answer, func() error {
+			if !f.dryRun {
+				return a.say("Nothing is done: no message of the %s is like this (%s).", n.in, describe(act.Filter))
+			}
 			return a.say("%s would change %s of the %s (%s).", title(v.name), countMessages(tried.Matched), n.in, describe(act.Filter))
 		})
 	}
