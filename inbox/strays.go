@@ -31,7 +31,7 @@ func (s *strays) feared(now time.Time, lease time.Duration) {
 // due says whether to look for them.
 func (s *strays) due(now time.Time) bool { return !s.until.IsZero() && !now.Before(s.next) }
 
-// looked says that those were given back that there were.
+// looked says that they were looked for.
 func (s *strays) looked(began time.Time) {
 	switch {
 	case s.since.After(began):
@@ -66,13 +66,13 @@ func (l *loop) giveBackStrays(ctx context.Context) error {
 		return nil
 	}
 	n, err := l.store.exec(ctx, "give back what nobody knows of", sqltext.ReleaseStrays, l.owner.String(), sources, ids, maxClaim)
+	l.step(func() { l.strays.looked(began) }) // also if it failed, so that it keeps no claim after this one from being made
 	if err != nil {
 		return err
 	}
 	if n > 0 {
 		l.logger.Info("Gave back messages that were claimed and not known", watermill.LogFields{"messages": n})
 	}
-	l.step(func() { l.strays.looked(began) })
 	return nil
 }
 
