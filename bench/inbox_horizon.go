@@ -50,7 +50,7 @@ func (h *claimHorizon) begin(ctx context.Context) (err error) {
 	}
 	h.marked, h.unmarked = claimsOf(store, store.Claim), claimsOf(store, h.withoutMark(store))
 	h.n = h.bench.scaled(20_000)
-	h.few = h.n / 50
+	h.few = h.n / 20
 	last := lastingMost * (h.n + h.few) // the writer's
 	h.sink = newSink(last + 1)
 	h.commit, err = h.pinClaims(ctx, h.pinned, last)
