@@ -21,7 +21,11 @@ type strays struct {
 }
 
 // strayInterval is how long to wait before they are looked for once more; longer each time.
-const strayInterval = time.Second
+const (
+	strayInterval = time.Second
+	// strayRows is how deep they are looked for, in each of two indexes.
+	strayRows = 100_000
+)
 
 // feared says that a claim failed.
 func (s *strays) feared(now time.Time, lease time.Duration) {
@@ -65,7 +69,7 @@ func (l *loop) giveBackStrays(ctx context.Context) error {
 	if !due {
 		return nil
 	}
-	n, err := l.store.exec(ctx, "give back what nobody knows of", sqltext.ReleaseStrays, l.owner.String(), sources, ids, maxClaim)
+	n, err := l.store.exec(ctx, "give back what nobody knows of", sqltext.ReleaseStrays, l.owner.String(), sources, ids, strayRows)
 	l.step(func() { l.strays.looked(began) }) // also if it failed, so that it keeps no claim after this one from being made
 	if err != nil {
 		return err

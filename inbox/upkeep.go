@@ -23,6 +23,7 @@ type upkeep struct {
 	died func(*Message, error) // is told of each message that reaping makes dead; may be nil
 
 	reapAt time.Time // when to reap again
+	place  reapPlace // and where
 	more   bool      // there may be more to bury before that
 }
 
@@ -36,10 +37,12 @@ func (u *upkeep) once(ctx context.Context) (err error) {
 	u.more = false
 	if now := time.Now(); !now.Before(u.reapAt) {
 		u.reapAt = time.Time{}
-		if _, err := u.store.reap(ctx, u.bury == nil, u.died); err != nil {
+		pause := u.pause()
+		u.place, _, err = u.store.reap(ctx, reaping{kill: u.bury == nil, died: u.died, from: u.place, share: pause / reapShare})
+		if err != nil {
 			return err
 		}
-		u.reapAt = now.Add(u.pause())
+		u.reapAt = now.Add(pause)
 	}
 	if u.bury != nil {
 		u.more, err = u.bury(ctx)

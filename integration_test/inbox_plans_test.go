@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// queueStatements are those of the inbox, as they are run. ReapLeases is not among them: it looks at all that is ready, so reading the
-// table as a whole may be as good.
+// queueStatements are those of the inbox, as they are run.
 func queueStatements() []planned {
 	const owner, some = "00000000-0000-0000-0000-000000000001", 200
 	sources, ids := slices.Repeat([]string{"plan"}, some), make([]string, some)
@@ -31,12 +30,15 @@ func queueStatements() []planned {
 	key := []string{"inbox_queue_pkey"}
 	settled := []string{"inbox_queue_pkey", ""} // and by ctid
 	waiting := []string{"inbox_queue_waiting", ""}
+	both := []string{"inbox_queue_ready", "inbox_queue_waiting", ""}
 	return []planned{
 		{name: "ClaimReady", sql: sqltext.ClaimReady, args: []any{owner, 30.0, 200, int64(0), none, none}, indexes: []string{"inbox_queue_ready", ""}},
 		{name: "ClaimReady of a topic", sql: sqltext.ClaimReady, args: []any{owner, 30.0, 200, int64(40_000), []string{"orders"}, none}, indexes: []string{"inbox_queue_ready", ""}},
 		{name: "ClaimDue", sql: sqltext.ClaimDue, args: []any{owner, 30.0, 200, int64(0), none, none, "-infinity", false}, indexes: waiting},
 		{name: "ClaimDue of suspects", sql: sqltext.ClaimDue, args: []any{owner, 30.0, 1, int64(0), none, none, "2020-01-01T00:00:00Z", true}, indexes: waiting},
 		{name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200}, indexes: []string{"inbox_queue_expiring", ""}},
+		{name: "ReleaseStrays", sql: sqltext.ReleaseStrays, args: with(1000), indexes: both},
+		{name: "ReapLeases", sql: sqltext.ReapLeases, args: []any{250, delays, 10, int64(0), "-infinity", "0", 1000}, indexes: both},
 		{name: "RenewLeases", sql: sqltext.RenewLeases, args: with(30.0), indexes: key},
 		{name: "AckMessages", sql: sqltext.AckMessages, args: with(false), indexes: settled},
 		{name: "AbandonMessages", sql: sqltext.AbandonMessages, args: with("why", delays, 10, 0), indexes: settled},

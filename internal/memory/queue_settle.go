@@ -1,6 +1,9 @@
 package memory
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // ids are the second and third argument of what settles: those that there are, each once, in the order of the rows.
 func (c *call) ids() (keys []queueKey) {
@@ -90,31 +93,22 @@ func releaseMessages(c *call) (result, error) {
 	})
 }
 
-// reapLeases is sqltext.ReapLeases.
+// reapLeases is sqltext.ReapLeases, with one page that has all.
 func reapLeases(c *call) (res result, err error) {
-	for _, which := range []struct {
-		kind  func(*Queued) bool
-		order func(a, b *Queued) int
-	}{
-		{func(q *Queued) bool { return q.DueAt.IsZero() }, byID},
-		{func(q *Queued) bool { return !q.DueAt.IsZero() && !q.DueAt.After(c.at) }, byDue},
-	} {
-		over := func(q *Queued) bool {
-			return q.State == processing && q.Owner != "" && q.LockedUntil.Before(c.at) && which.kind(q)
+	res.rows = [][]any{{int64(math.MaxInt64), "infinity", "0", "", "", "", []byte{}, "{}", nil, c.at, c.at, nil, nil, 0, ""}}
+	over := func(q *Queued) bool {
+		return q.State == processing && q.Owner != "" && q.LockedUntil.Before(c.at) && !q.DueAt.After(c.at)
+	}
+	for _, q := range c.find(over, byDue) {
+		if int64(len(res.rows)) > c.number(1) {
+			break
 		}
-		n := int64(0)
-		for _, q := range c.find(over, which.order) {
-			if n == c.number(1) {
-				break
-			}
-			if q := c.changeUnlocked(q.key(), over, func(q *Queued) {
-				c.charge(q, 2, 3)
-				q.Crashes, q.LastError = q.Crashes+1, "lease expired"
-				q.free()
-			}); q != nil {
-				n++
-				res.rows = append(res.rows, q.columns())
-			}
+		if q := c.changeUnlocked(q.key(), over, func(q *Queued) {
+			c.charge(q, 2, 3)
+			q.Crashes, q.LastError = q.Crashes+1, "lease expired"
+			q.free()
+		}); q != nil {
+			res.rows = append(res.rows, q.columns())
 		}
 	}
 	return res, nil

@@ -50,26 +50,38 @@ UPDATE {queue} q
        owner = NULL, locked_until = NULL
 ` + ofHeld
 
-	// ReapLeases gives back and returns one batch of messages whose lease is over, with the charge of Abandon. A row that is locked is in the transaction of a handler that has acked it. Two ranges, because the rows with an owner are
-	// at the beginning of either index.
+	// ReapLeases gives back and returns messages whose lease is over, with the charge of Abandon. It looks at one page of either
+	// index of what is not done, in their order: rows with an owner have no index of their own, which each claim would pay for. A row that
+	// is locked is in the transaction of a handler that has acked it.
 	//
-	// Arguments: batch size, seconds of wait by attempt, attempts after which a message is dead (NULL = never).
+	// Its first row is no message but a header, with the state '': the places where the next page begins. Its id is that of what was
+	// never claimed; its source, a time, and its message id are that of the others. They are past all if there is nothing more.
+	//
+	// Arguments: how many to give back at most, seconds of wait by attempt, attempts after which a message is dead (NULL = never), where the
+	// page begins (id; time; id), how many rows it has.
 	ReapLeases = `WITH fresh AS MATERIALIZED (
-    SELECT q.ctid FROM {queue} q
-     WHERE q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NOT NULL AND q.locked_until < statement_timestamp()
-     ORDER BY q.id LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
+    SELECT q.ctid, q.id, ` + leaseOver + ` AS late FROM {queue} q
+     WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $7::int
 ), due AS MATERIALIZED (
-    SELECT q.ctid FROM {queue} q
-     WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
-       AND q.owner IS NOT NULL AND q.locked_until < statement_timestamp()
-     ORDER BY q.due_at, q.id LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
+    SELECT q.ctid, q.due_at, q.id, ` + leaseOver + ` AS late FROM {queue} q
+     WHERE (q.due_at, q.id) > ($5::timestamptz, $6::bigint) AND q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
+     ORDER BY q.due_at, q.id LIMIT $7::int
+), late AS MATERIALIZED (
+    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE f.late UNION ALL SELECT d.ctid FROM due d WHERE d.late LIMIT $1::int) l
+      JOIN {queue} q ON q.ctid = l.ctid WHERE ` + leaseOver + ` FOR UPDATE OF q SKIP LOCKED
+), reaped AS (
+    UPDATE {queue} q
+       SET attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
+           due_at = clock_timestamp() + ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
+           state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END
+      FROM (SELECT l.ctid FROM late l LIMIT $1::int) late WHERE q.ctid = late.ctid
+    RETURNING ` + queueColumns + `
 )
-UPDATE {queue} q
-   SET attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
-       due_at = clock_timestamp() + ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
-       state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END
-  FROM (SELECT u.ctid FROM (TABLE fresh UNION ALL TABLE due) u LIMIT 2 * $1::int) late WHERE q.ctid = late.ctid
-RETURNING ` + queueColumns
+SELECT CASE WHEN f.n < $7::int THEN 9223372036854775807 ELSE f.id END, coalesce(to_json(d.due_at) #>> '{}', 'infinity'), coalesce(d.id, 0)::text,
+       '', '', '', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, NULL::timestamptz, 0, ''
+  FROM (SELECT count(*) AS n, max(id) AS id FROM fresh) f
+  LEFT JOIN (SELECT * FROM due ORDER BY due_at DESC, id DESC LIMIT 1) d ON (SELECT count(*) FROM due) >= $7::int
+UNION ALL SELECT * FROM reaped`
 
 	// ExpireMessages marks one batch of messages dead that were not handled in time, and returns them.
 	//
@@ -84,6 +96,8 @@ RETURNING ` + queueColumns
 
 	// oneMore attempt, as far as there is such a number: a row that SQL has given the highest must not fail those beside it.
 	oneMore = `(least(q.attempts, 2147483646) + 1)`
+
+	leaseOver = `q.owner IS NOT NULL AND q.locked_until < statement_timestamp()`
 
 	// held are looked up once, whatever is joined with them: a CTE that is materialized. Nothing joins by anything but the place,
 	// as the limit is one that the planner does not know, not even when it knows the arguments.
