@@ -114,8 +114,10 @@ func (p *Publisher) Close() error {
 }
 
 func logging(logger watermill.LoggerAdapter) []natsgo.Option {
+	failed := &attempts{logger: logger}
 	return []natsgo.Option{
 		natsgo.ConnectHandler(func(c *natsgo.Conn) {
+			failed.over()
 			logger.Info("Connected to NATS", watermill.LogFields{"url": c.ConnectedUrlRedacted()})
 		}),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
@@ -124,27 +126,34 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 			}
 		}),
 		natsgo.ReconnectHandler(func(c *natsgo.Conn) {
+			failed.over()
 			logger.Info("NATS connection is back", watermill.LogFields{"url": c.ConnectedUrlRedacted()})
 		}),
-		natsgo.ReconnectErrHandler(attempts(logger)),
+		natsgo.ReconnectErrHandler(failed.tell),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
 			logger.Error("NATS reports an error", err, nil)
 		}),
 	}
 }
 
-// remindAfter is how often it is logged that a connection cannot be made, for one reason.
+// remindAfter is how often it is logged that a connection cannot be made. Each attempt may have another error, as there may be
+// several servers, and a port of its own.
 const remindAfter = 30 * time.Second
 
-// attempts logs why a connection cannot be made. The client calls it for each attempt, one at a time.
-func attempts(logger watermill.LoggerAdapter) natsgo.ConnErrHandler {
-	var last string
-	var said time.Time
-	return func(_ *natsgo.Conn, err error) {
-		if err.Error() == last && time.Since(said) < remindAfter {
-			return
-		}
-		last, said = err.Error(), time.Now()
-		logger.Error("Cannot connect to NATS, trying on", err, nil)
-	}
+// attempts logs why a connection cannot be made. The client calls its handlers one at a time, this one for the first attempt that fails and
+// for those that reach no server.
+type attempts struct {
+	logger watermill.LoggerAdapter
+	said   time.Time
 }
+
+func (a *attempts) tell(_ *natsgo.Conn, err error) {
+	if time.Since(a.said) < remindAfter {
+		return
+	}
+	a.said = time.Now()
+	a.logger.Error("Cannot connect to NATS, trying on", err, nil)
+}
+
+// over says that there is a connection: the next failure is news.
+func (a *attempts) over() { a.said = time.Time{} }
