@@ -19,7 +19,7 @@ type Severity int
 const (
 	Info     Severity = iota // worth knowing; nothing has to be done now
 	Warning                  // works, but not well, or not for long
-	Critical                 // messages do not leave, or may be lost
+	Critical                 // messages do not leave or are not handled, may be lost, or the server soon refuses something
 )
 
 var severityNames = []string{"info", "warning", "critical"}

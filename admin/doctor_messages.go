@@ -67,8 +67,12 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 func (e *exam) paused(t TopicStats, p Pause) {
 	age := e.stats.At.Sub(p.Since)
 	if p.By == "operator" {
+		topic := shell(t.Topic)
+		if strings.HasPrefix(t.Topic, "-") {
+			topic = "-- " + topic
+		}
 		e.find("topic_paused", Info, fmt.Sprintf("an operator paused topic %q %s ago (%s); %s", t.Topic, span(age), p.Reason, messages(t.Ready, "of it", "is ready", "are ready")),
-			"if it may go on, Resume it ("+outboxctl+"topics resume "+shell(t.Topic)+"): DELETE FROM "+e.db.Render("{outbox_topics}")+" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
+			"if it may go on, Resume it"+e.command("topics resume", topic)+": DELETE FROM "+e.db.Render("{outbox_topics}")+" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
 		return
 	}
 	e.find("topic_unavailable", max(Warning, byAge(age)), fmt.Sprintf("forwarder %q has not reached the broker of topic %q for %s: %s; %s", p.By, t.Topic, span(age), p.Reason, messages(t.Ready, "of it", "is ready", "are ready")),
@@ -146,12 +150,12 @@ func (e *exam) checkFailing(ctx context.Context) error {
 			blocked = fmt.Sprintf(" (keys whose later messages wait: %d)", n)
 		}
 		if t.key != "" {
-			skip = fmt.Sprintf("SkipHead if it is the first of its key (%skeys skip --key %s --reason WHY), else ", outboxctl, shell(t.key))
+			skip = "SkipHead if it is the first of its key" + e.command("keys skip --key", shell(t.key), "--reason WHY") + ", else "
 		}
 		e.find("failing", Warning, fmt.Sprintf("%s%s: the first, %d, after %d attempts with %q", messages(Count{N: int64(t.count)}, ofTopic(group[0]), "keeps failing", "keep failing"), blocked, t.first, t.attempts, t.error),
-			fmt.Sprintf("mend what the error says, and Flush (%smessages flush --group %s); or, if it must never leave, %sDiscard (%smessages discard %d --state failing --reason WHY): "+
+			fmt.Sprintf("mend what the error says, and Flush%s; or, if it must never leave, %sDiscard%s: "+
 				"UPDATE %s SET published_at = now(), dead_at = now(), last_error = 'skipped by hand' WHERE id = %d AND published_at IS NULL",
-				outboxctl, group[1], skip, outboxctl, t.first, e.db.Render("{outbox}"), t.first))
+				e.command("messages flush --group", group[1]), skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"), e.db.Render("{outbox}"), t.first))
 	}
 	return err
 }
@@ -164,7 +168,7 @@ func (e *exam) checkIncoming(ctx context.Context) error {
 		b.attempts = often
 		if in == Inbox { // a row is there since the first failure, or since it was revived and has not failed again
 			owner, since, b.attempts = "consumer", "for %s", 1
-			cure += "; one that its broker does not bring again stays until you Discard it (" + outboxctl + "inbox discard --state failing --group GROUP --reason WHY)"
+			cure += "; one that its broker does not bring again stays until you Discard it"
 		}
 		groups, err := e.groups(ctx, Filter{In: in, States: []State{Failing}}, b)
 		if err != nil {
@@ -172,18 +176,43 @@ func (e *exam) checkIncoming(ctx context.Context) error {
 		}
 		for _, g := range groups[:min(len(groups), mostGroups)] {
 			if age := time.Since(g.First); age > slow {
+				act := ""
+				if in == Inbox {
+					act = e.command("inbox discard --state failing --group", g.ID, "--reason WHY")
+				}
 				e.find("failing", Warning, fmt.Sprintf("%s, of %s %s, the oldest %s, with %q",
 					messages(g.Count, "of the "+in.String(), "keeps failing", "keep failing"), owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), fmt.Sprintf(since, span(age)), g.Example),
-					strings.ReplaceAll(cure, "GROUP", g.ID))
+					cure+act)
 			}
 		}
 	}
 	return nil
 }
 
-// outboxctl is how the commands begin that a cure names, and commands what follows for a table.
-const outboxctl = "outboxctl "
+// command is what to type for an act, in brackets. It is left out if a word of it is empty: no flag names the group of messages
+// that have no error.
+func (e *exam) command(words ...string) string {
+	if slices.Contains(words, "") {
+		return ""
+	}
+	names := e.db.Tables().WithDefaults()
+	usual := sqltext.Tables{Schema: names.Schema, Outbox: names.Outbox}.WithDefaults()
+	var tables []string
+	for _, t := range [][3]string{
+		{"schema", names.Schema, ""}, {"outbox", names.Outbox, "outbox"}, {"lanes", names.Lanes, usual.Lanes}, {"forwarders", names.Forwarders, usual.Forwarders},
+		{"migrations", names.Migrations, usual.Migrations}, {"inbox", names.Inbox, usual.Inbox}, {"queue", names.Queue, usual.Queue}, {"audit", names.Audit, usual.Audit},
+	} {
+		if t[1] != t[2] {
+			tables = append(tables, t[0]+"="+t[1])
+		}
+	}
+	if len(tables) > 0 {
+		words = slices.Insert(words, 0, "--tables "+shell(strings.Join(tables, ",")))
+	}
+	return " (outboxctl " + strings.Join(words, " ") + ")"
+}
 
+// commands are what follows outboxctl for a table.
 var commands = map[Table]string{Outbox: "messages", Inbox: "inbox", Queue: "queue"}
 
 func ofTopic(topic string) string { return fmt.Sprintf("of topic %q", topic) }
@@ -215,7 +244,8 @@ func (e *exam) checkDead(ctx context.Context) error {
 			case Inbox:
 				owner, then = "consumer", " and have them sent again (Replay, if it was from this outbox that they came)"
 			}
-			cure := fmt.Sprintf("mend the cause, then Requeue them (%[1]s%[2]s requeue --group %[3]s)%[4]s, or Discard them (%[1]s%[2]s discard --group %[3]s --reason WHY)%[5]s", outboxctl, commands[in], g.ID, then, byHand)
+			cure := "mend the cause, then Requeue them" + e.command(commands[in], "requeue --group", g.ID) + then +
+				", or Discard them" + e.command(commands[in], "discard --group", g.ID, "--reason WHY") + byHand
 			e.find("dead", Warning, fmt.Sprintf("%s, of %s %s, the last one with %q", messages(g.Count, "of the "+in.String(), "is dead", "are dead"), owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), g.Example), cure)
 		}
 	}

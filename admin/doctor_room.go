@@ -42,7 +42,7 @@ func (e *exam) checkRetention(ctx context.Context) error {
 		evidence += fmt.Sprintf(", and is to keep them for %s", keep)
 	}
 	if age > keep+cleanLate {
-		e.find("retention", Warning, evidence, fmt.Sprintf("%s%s (%sclean --outbox %[2]s)", cure, keep, outboxctl))
+		e.find("retention", Warning, evidence, cure+keep.String()+e.command("clean --outbox", keep.String()))
 	}
 	return nil
 }
