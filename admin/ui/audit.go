@@ -46,6 +46,11 @@ func newEntry(e admin.AuditEntry) entry {
 	if v := verbOf(e.Action); v != nil {
 		own.Title = v.past
 	}
+	for i, p := range own.Words {
+		if e.Action == "clean" && p.Name == "Written before" {
+			own.Words[i].Name = "Done before"
+		}
+	}
 	return own
 }
 

@@ -131,7 +131,7 @@ func judgeIncoming(s *admin.Stats) (list []issue) {
 	}
 	if failing.N > 0 {
 		list = append(list, issue{Text: messagesN(failing) + " failing in the inbox",
-			Detail: "The oldest, of " + visible(oldest.Consumer) + ", for " + span(oldest.Oldest) + ". What fails comes again by itself, until it is handled or dead.",
+			Detail: "The oldest, of " + visible(oldest.Consumer) + ", for " + span(oldest.Oldest) + ". A message is tried when its broker brings it again; one that it does not bring stays until somebody sends or discards it.",
 			Link:   link("messages", admin.Filter{In: admin.Inbox, States: []admin.State{admin.Failing}}), Label: "Look at them"})
 	}
 	return list

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -36,8 +37,12 @@ func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
 		if e.EndedAt.IsZero() {
 			ended = "no"
 		}
+		what := describe(e.Filter)
+		if e.Action == "clean" {
+			what = strings.Replace(what, "before ", "done before ", 1)
+		}
 		g.rows = append(g.rows, plain(strconv.FormatInt(e.ID, 10), moment(e.At), e.Actor, e.Role, e.Action, digits(e.Result.Touched),
-			some(admin.Count{N: e.Result.Skipped}), some(admin.Count{N: e.Result.Compared}), ended, e.Filter.In.String()+": "+describe(e.Filter), e.Reason))
+			some(admin.Count{N: e.Result.Skipped}), some(admin.Count{N: e.Result.Compared}), ended, e.Filter.In.String()+": "+what, e.Reason))
 	}
 	if err := g.print(a); err != nil {
 		return err

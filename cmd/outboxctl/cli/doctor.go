@@ -14,8 +14,8 @@ func (a *app) doctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "What ails the outbox, on what evidence, and the command, statement or setting that mends it",
 		Long: `What ails the tables, the forwarders, the sessions and the server, the worst first: on what evidence, and the command, the SQL
-statement (run it with psql) or the setting that mends it. Critical means that messages do not leave, or may be lost; a warning,
-that it works, but not well or not for long; an info can wait. It changes nothing. What others do it sees only if its role may
+statement (run it with psql) or the setting that mends it. Critical means that messages do not leave or are not handled, may be lost, or that
+the server soon refuses something; a warning, that it works, but not well or not for long; an info can wait. It changes nothing. What others do it sees only if its role may
 (pg_read_all_stats), and says so otherwise. With --kafka or --nats it looks at the broker as well: whether it may lose what it has
 acknowledged. outboxctl check is the same for monitoring systems.`,
 	}

@@ -11,7 +11,7 @@ import (
 func TestInFlags(t *testing.T) {
 	t.Parallel()
 	cmd := &cobra.Command{}
-	for _, flag := range []string{"id", "payload", "due", "batch", "page", "after", "lease-ttl", "kafka", "outbox"} {
+	for _, flag := range []string{"id", "payload", "due", "batch", "page", "after", "lease-ttl", "kafka", "outbox", "state"} {
 		cmd.Flags().String(flag, "", "")
 	}
 	for text, want := range map[string]string{
@@ -26,6 +26,8 @@ func TestInFlags(t *testing.T) {
 		"kafka: PublisherConfig.Brokers: x":                "kafka: --kafka: x",
 		"kafka: PublisherConfig.Configure: --broker-ca":    "kafka: --broker-ca",
 		"admin: CleanConfig.OutboxRetention is -1ns":       "admin: --outbox is -1ns",
+		`admin: Filter.States has "dead" twice`:            `admin: --state has "dead" twice`,
+		"admin: Filter.IDs names 2000":                     "admin: ID names 2000",
 		"CleanConfig.QueueRetention, which has no flag":    "CleanConfig.QueueRetention, which has no flag",
 		"WatermillConfig.Marshaler must be":                "WatermillConfig.Marshaler must be",
 		`ERROR: relation "pageAfter" does not exist`:       `ERROR: relation "pageAfter" does not exist`,
