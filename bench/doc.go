@@ -25,7 +25,7 @@
 // Rows that watch what becomes of a table under a long transaction have sides whose rounds go on where the last one ended: ten
 // each, in turn as all others, of which the last three count. Each side has a server of its own, because the snapshots of a
 // server list the transactions of all its databases. A side that slows down with its table stays slow when rounds are
-// repeated, and the row says that it fell; noise passes.
+// repeated, and the row says that it fell; noise passes. What the other sides' servers clean up meanwhile costs all of them alike.
 //
 // Each other run of a side has an empty database of its own, which is dropped after it: that is a checkpoint, so
 // all begin alike. Then messages are loaded, which is not counted, and drained. Time runs from the moment a side
