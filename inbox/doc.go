@@ -11,7 +11,7 @@
 //     a charge) what one has claimed. It changes only rows of the caller's: whoever lost its lease changes nothing, and is told.
 //   - reap: to give back, with a charge, what has an owner whose lease is over. No claim takes a row that has an owner.
 //   - stray: a message that a process has claimed without knowing it, because the answer never came, for one. It is given back without a
-//     charge before the next claim.
+//     charge before the next claim, as far as it is found among the first 100,000 of an index.
 //   - suspect: a message whose owner died, or let the lease run out, while it had it.
 //   - place: room for one message in a process. No more messages are claimed than there are places.
 //

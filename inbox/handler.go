@@ -167,6 +167,8 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 	if errors.Is(err, outbox.ErrTxEnded) {
 		d.unack(c) // before all else: while it is done nothing gives it back
 	}
+	var not notBegun
+	isNotBegun := errors.As(err, &not)
 	switch {
 	case err == nil:
 		if h.Detached {
@@ -176,7 +178,7 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 	case errors.Is(err, outbox.ErrRolledBack):
 		c.ack()
 		return observe.RolledBack
-	case errors.Is(err, ErrLeaseLost):
+	case errors.Is(err, ErrLeaseLost) && !isNotBegun:
 		d.logger.Info("The lease of a message ran out before it was handled here; it is somebody else's, or will be", c.fields())
 		return observe.Duplicate
 	case context.Cause(c.loop.work) == errStopped:
@@ -184,8 +186,7 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 		return observe.Failed
 	}
 	fields := c.fields()
-	var not notBegun
-	if errors.As(err, &not) {
+	if isNotBegun {
 		d.logger.Error("There was no transaction for the handler of a message; it comes again", err, fields)
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 		return observe.Failed

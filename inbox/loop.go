@@ -137,25 +137,25 @@ func (l *loop) claim(ctx context.Context) {
 
 // look claims up to n messages and starts their handlers. It returns how many, and whether there may be more.
 func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full bool, err error) {
+	l.claiming.Lock()
+	defer l.claiming.Unlock()
+	unable := l.giveBackStrays()
 	var counts []*drain
 	l.step(func() {
-		if len(l.claimed) == 0 {
+		if len(l.claimed) == 0 && !l.strays.unsure {
 			counts = append(counts, l.drains...)
 		}
 	})
-	l.claiming.Lock()
-	defer l.claiming.Unlock()
+	begun := time.Now()
 	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout) // ctx must not interrupt a claim: whether it succeeded would be unknown
 	defer cancel()
-	err = l.giveBackStrays(queryCtx)
-	begun := time.Now()
-	var found claims
-	if err == nil {
-		found, err = l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: ln.topics},
-			claimOptions{except: ln.except, suspects: suspects.free()})
-		if err != nil {
-			l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
-		}
+	found, err := l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: ln.topics},
+		claimOptions{except: ln.except, suspects: suspects.free()})
+	switch {
+	case err != nil:
+		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
+	case unable != nil:
+		l.logger.Error("Messages may have been claimed that are not known, and could not be looked for", unable, nil)
 	}
 	if found.suspect && !suspects.hold() { // not held during the claim: a database that hangs must not keep others' from being handled
 		l.giveBack(claims{msgs: found.msgs[:1]})
@@ -194,7 +194,7 @@ func (l *loop) giveBack(found claims) {
 	ctx, cancel := context.WithTimeout(l.base, queryTimeout)
 	defer cancel()
 	if _, err := l.store.Release(ctx, l.owner, ids...); err != nil {
-		l.step(func() { l.strays.perhaps = append(l.strays.perhaps, ids...) })
+		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
 	}
 }
 

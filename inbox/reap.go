@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"time"
@@ -25,17 +24,14 @@ type reapPlace struct {
 	dueID string
 }
 
-var (
-	reapFirst = reapPlace{math.MinInt64, "-infinity", "0"}
-	reapLast  = reapPlace{math.MaxInt64, "infinity", "0"}
-)
+var reapFirst, reapEnd = reapPlace{math.MinInt64, "-infinity", "0"}, reapPlace{math.MaxInt64, "infinity", "0"}
 
-// reaping is how reap goes about it. The zero value walks through all messages, and leaves alive what has used up its attempts
+// reaping is how reap goes about it. The zero value looks at all messages once, and leaves alive what has used up its attempts
 // and what expired.
 type reaping struct {
 	kill  bool
 	died  func(*Message, error) // is told of each message that was killed; may be nil
-	from  reapPlace             // zero = the first
+	from  reapPlace             // where to go on behind the first page, which is looked at each time; zero = there
 	share time.Duration         // after which it stops, to go on another time; 0 = none
 }
 
@@ -46,8 +42,8 @@ func (s *Store) ReapExpired(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// reap returns where to go on another time; the zero place if it has come to the end.
-func (s *Store) reap(ctx context.Context, r reaping) (place reapPlace, total int, err error) {
+// reap returns where to go on another time.
+func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int, err error) {
 	defer func() {
 		if total > 0 {
 			s.logger.Info("Reaped messages whose lease or time was over", watermill.LogFields{"messages": total})
@@ -58,28 +54,37 @@ func (s *Store) reap(ctx context.Context, r reaping) (place reapPlace, total int
 		maxAttempts = s.maxAttempts()
 	}
 	began := time.Now()
-	for place = cmp.Or(r.from, reapFirst); place != reapLast; {
+	over := func() bool { return r.share > 0 && time.Since(began) >= r.share }
+	goOn = r.from
+	jump := r.from != reapPlace{} && r.from != reapFirst
+	for at, done, freshEnded, dueEnded := reapFirst, false, false, false; !done; {
 		n, next, err := s.reapBatch(ctx, r.died, "reap leases", errSpent, sqltext.ReapLeases,
-			reapBatch, s.delays(), maxAttempts, place.id, place.dueAt, place.dueID, reapPage)
+			reapBatch, s.delays(), maxAttempts, at.id, at.dueAt, at.dueID, reapPage)
 		if total += n; err != nil {
-			return place, total, err
+			return goOn, total, err
 		}
-		if n < reapBatch { // else the page may have more
-			place = next
+		switch {
+		case n == reapBatch: // the page may have more
+		case jump:
+			at, jump = r.from, false
+		default: // each index comes round by itself
+			at = next
+			if at.id == reapEnd.id {
+				at.id, freshEnded = reapFirst.id, true
+			}
+			if at.dueAt == reapEnd.dueAt {
+				at.dueAt, at.dueID, dueEnded = reapFirst.dueAt, reapFirst.dueID, true
+			}
+			goOn, done = at, freshEnded && dueEnded || over()
 		}
-		if r.share > 0 && time.Since(began) >= r.share {
+	}
+	for n := reapBatch; n >= reapBatch && r.kill; {
+		n, _, err = s.reapBatch(ctx, r.died, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch)
+		if total += n; err != nil || over() {
 			break
 		}
 	}
-	if place == reapLast {
-		place = reapPlace{}
-	}
-	for n := reapBatch; n >= reapBatch && r.kill; total += n {
-		if n, _, err = s.reapBatch(ctx, r.died, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch); err != nil {
-			return place, total, err
-		}
-	}
-	return place, total, nil
+	return goOn, total, err
 }
 
 // reapBatch runs one statement, and returns how many messages it changed and what its header says, if it has one.
@@ -114,6 +119,7 @@ func (s *Store) reapBatch(ctx context.Context, died func(*Message, error), what 
 func (s *Store) reapSometimes(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
+	from := s.reapFrom
 	wait := began.Before(s.reapAt)
 	if !wait {
 		s.reapAt = began.Add(reapInterval)
@@ -122,9 +128,10 @@ func (s *Store) reapSometimes(ctx context.Context) error {
 	if wait {
 		return nil
 	}
-	_, err := s.ReapExpired(ctx)
+	goOn, _, err := s.reap(ctx, reaping{kill: true, from: from, share: reapInterval / reapShare})
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.reapFrom = goOn
 	s.reapAt = time.Now().Add(max(reapInterval, reapShare*time.Since(began)))
 	return err
 }

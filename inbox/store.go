@@ -67,6 +67,7 @@ type Store struct {
 	mu       sync.Mutex
 	claimers map[string]*claimer // by topics
 	reapAt   time.Time           // when a Claim is to reap again
+	reapFrom reapPlace           // and where to go on
 }
 
 // NewStore makes a Store over the handle's queue table, which schema.Migrate makes. It does no I/O. A nil logger is that of

@@ -17,7 +17,7 @@ const (
 	MetadataAggregateID   = "aggregate_id"
 )
 
-// ReadMetadata reads metadata as they stand in a table, also those that SQL has written: a value that is no text becomes its JSON,
+// ReadMetadata reads metadata as they stand in a table, also those that SQL has written: a value that is no text becomes its JSON, null an empty text,
 // and what is no object stands under an empty name.
 func ReadMetadata(stored []byte) message.Metadata {
 	m := message.Metadata{}

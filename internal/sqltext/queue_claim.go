@@ -73,22 +73,24 @@ RETURNING ` + queueColumns
 	ofTopics = `($5::text[] IS NULL OR q.topic = ANY ($5::text[])) AND ($6::text[] IS NULL OR q.topic <> ALL ($6::text[]))`
 
 	// ReleaseStrays gives back, without a charge, what an owner has beside the messages that it knows of: what a claim took whose answer
-	// never came. It looks at the beginning of either index alone, where claims take from: claims wait for it.
+	// never came. It looks at the beginning of either index, and waits for no lock, because claims wait for it.
 	//
 	// Arguments: owner, sources and message ids of what it knows, how many rows of either index to look at.
 	ReleaseStrays = `WITH fresh AS MATERIALIZED (
-    SELECT q.ctid, q.source, q.message_id, q.owner FROM {queue} q
+    SELECT q.ctid, q.owner = $1::uuid AND ` + unknown + ` AS stray FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $4::int
 ), due AS MATERIALIZED (
-    SELECT q.ctid, q.source, q.message_id, q.owner FROM {queue} q
+    SELECT q.ctid, q.owner = $1::uuid AND ` + unknown + ` AS stray FROM {queue} q
      WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
      ORDER BY q.due_at, q.id LIMIT $4::int
+), free AS MATERIALIZED (
+    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE f.stray UNION ALL SELECT d.ctid FROM due d WHERE d.stray) l
+      JOIN {queue} q ON q.ctid = l.ctid WHERE q.owner = $1::uuid LIMIT (SELECT $4::int) FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q SET due_at = clock_timestamp(), owner = NULL, locked_until = NULL
-  FROM (SELECT l.ctid FROM (TABLE fresh UNION ALL TABLE due) l WHERE l.owner = $1::uuid AND ` + unknown + ` LIMIT 2 * $4::int) stray
- WHERE q.ctid = stray.ctid AND q.owner = $1::uuid`
+  FROM (SELECT f.ctid FROM free f LIMIT (SELECT $4::int)) f WHERE q.ctid = f.ctid`
 
-	unknown = `(l.source, l.message_id) NOT IN (SELECT k.source, k.message_id FROM unnest($2::text[], $3::text[]) AS k(source, message_id))`
+	unknown = `(q.source, q.message_id) NOT IN (SELECT k.source, k.message_id FROM unnest($2::text[], $3::text[]) AS k(source, message_id))`
 
 	// RenewLeases gives the caller's leases another while and returns whose they still are. A row that is locked is in a
 	// handler's transaction, which keeps it from everybody else anyhow.

@@ -67,8 +67,8 @@ UPDATE {queue} q
      WHERE (q.due_at, q.id) > ($5::timestamptz, $6::bigint) AND q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
      ORDER BY q.due_at, q.id LIMIT $7::int
 ), late AS MATERIALIZED (
-    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE f.late UNION ALL SELECT d.ctid FROM due d WHERE d.late LIMIT $1::int) l
-      JOIN {queue} q ON q.ctid = l.ctid WHERE ` + leaseOver + ` FOR UPDATE OF q SKIP LOCKED
+    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE f.late UNION ALL SELECT d.ctid FROM due d WHERE d.late) l
+      JOIN {queue} q ON q.ctid = l.ctid WHERE ` + leaseOver + ` LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 ), reaped AS (
     UPDATE {queue} q
        SET attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
