@@ -86,7 +86,7 @@ func TestRejectedMessageIsTriedAgain(t *testing.T) {
 			return h.count(t, "select count(*) from outbox where published_at is not null") == 4
 		}, "all are settled")
 		assert.Equal(t, 3, h.count(t, "select sum(attempts)::int from outbox"))
-		assert.Equal(t, "attempt 3: ? refused", value[string](t, h, "select last_error from outbox where attempts > 0"))
+		assert.Equal(t, "attempt 3: \ufffd refused", value[string](t, h, "select last_error from outbox where attempts > 0"))
 	})
 }
 
