@@ -121,15 +121,13 @@ func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished
 		return nil
 	})
 	if err != nil && !begun && !errors.Is(err, ErrLeaseLost) {
-		return notBegun{err}
+		return fmt.Errorf("%w: %w", errNotBegun, err)
 	}
 	return err
 }
 
-// notBegun is why there was no transaction for a handler, which was not called. That is no fault of the message.
-type notBegun struct{ error }
-
-func (e notBegun) Unwrap() error { return e.error }
+// errNotBegun says that there was no transaction for a handler, which was not called. That is no fault of the message.
+var errNotBegun = errors.New("no transaction for the handler")
 
 func (d *Dispatcher) call(ctx context.Context, c *claimed, h Handler) error {
 	return guarded(func() error { return h.Handle(ctx, c.copy()) })
@@ -167,8 +165,7 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 	if errors.Is(err, outbox.ErrTxEnded) {
 		d.unack(c) // before all else: while it is done nothing gives it back
 	}
-	var not notBegun
-	isNotBegun := errors.As(err, &not)
+	notBegun := errors.Is(err, errNotBegun)
 	switch {
 	case err == nil:
 		if h.Detached {
@@ -178,7 +175,7 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 	case errors.Is(err, outbox.ErrRolledBack):
 		c.ack()
 		return observe.RolledBack
-	case errors.Is(err, ErrLeaseLost) && !isNotBegun:
+	case errors.Is(err, ErrLeaseLost) && !notBegun:
 		d.logger.Info("The lease of a message ran out before it was handled here; it is somebody else's, or will be", c.fields())
 		return observe.Duplicate
 	case context.Cause(c.loop.work) == errStopped:
@@ -186,7 +183,7 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 		return observe.Failed
 	}
 	fields := c.fields()
-	if isNotBegun {
+	if notBegun {
 		d.logger.Error("There was no transaction for the handler of a message; it comes again", err, fields)
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 		return observe.Failed
