@@ -277,7 +277,7 @@ func TestNightSmallPool(t *testing.T) {
 	h := newPgxHandle(t, at)
 	small := pgxHandle(t, "small", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
 	cfg := quickConfig()
-	cfg.PublishTimeout, cfg.Retention = -1, -1
+	cfg.PublishTimeout, cfg.Retention, cfg.LeaseTTL = -1, -1, 2900*time.Millisecond
 	w := startForwarder(t, small, cfg)
 	f := ails(t, h, "pool")
 	assert.Contains(t, f.Evidence, "has 2 connections, of which it uses up to 2 itself")
@@ -291,7 +291,7 @@ func TestNightSmallPool(t *testing.T) {
 		return all
 	}
 	for _, part := range []string{"set forwarder.Config.Classify", "waits for a call of Publish for ever", "set forwarder.Config.PublishTimeout",
-		"lasts 1s: a renewal", "set forwarder.Config.LeaseTTL to 3s", "info retention: forwarder", "deletes messages as they are published"} {
+		"lasts 2.9s: a renewal", "set forwarder.Config.LeaseTTL to 3s", "info retention: forwarder", "deletes messages as they are published"} {
 		assert.Contains(t, said(), part)
 	}
 	require.NoError(t, w.Forwarder.Close())
@@ -436,7 +436,7 @@ func TestNightTwoServices(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)
 	shop, billing := newPgxHandle(t, at), newPgxHandle(t, at)
-	cfg := classifyingConfig()
+	cfg := sharing(classifyingConfig()) // what a forwarder says of itself is written with its lease
 	cfg.Name = "billing"
 	w := startForwarder(t, billing, cfg)
 	cfg.Name = "shop"

@@ -44,7 +44,6 @@ func TestStandbyIsNotRead(t *testing.T) {
 	server, h := ownMigratedServer(t)
 	reads := make(chan error, 1000)
 	cfg := quickConfig()
-	cfg.LeaseTTL = time.Minute // else nothing would be published for want of a lease
 	h = h.seenBy(t, readErrors{errs: reads})
 	w := startForwarderOn(t, h, cfg, nil)
 	w.publish(t, "orders", "K", "K-1")

@@ -139,7 +139,7 @@ func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
 	gated, gate := newGatedHandle(t, h)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	w.answers(refuse("K-1"))
-	cfg := quickConfig()
+	cfg := shortLease(quickConfig())
 	cfg.QueryTimeout = 5 * time.Second
 	w.join(t, gated, cfg)
 	others := sameLane(t, h, "K", 5)
@@ -160,7 +160,7 @@ func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
 	}, "its lease runs out")
 	tried = w.triedTimes("K-1")
 	h.exec(t, "update outbox set due_at = now() + interval '1 hour' where attempts > 0") // so the next owner cannot read it
-	w.join(t, h, quickConfig())
+	w.join(t, h, shortLease(quickConfig()))
 	w.publish(t, "orders", "K", "K-21")
 	w.publish(t, "orders", others[0], "of the same lane")
 	w.arrives(t, "of the same lane")
@@ -216,7 +216,7 @@ func staleOwner(t *testing.T, h handle) {
 		accept  func() // the next owner's publisher takes K-1 from now on
 	}
 	// Both publish K-1: the stale owner's call waits, the next owner's answers with an error until accept.
-	begin := func(t *testing.T, nextRefuses bool) scene {
+	begin := func(t *testing.T, next forwarder.Config, nextRefuses bool) scene {
 		gated, g := newGatedHandle(t, h)
 		h.exec(t, "truncate outbox, outbox_lanes, outbox_forwarders")
 		s := scene{world: world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}, gate: g}
@@ -224,7 +224,7 @@ func staleOwner(t *testing.T, h handle) {
 		s.fails = func(err error) { answer <- err }
 		publishing := make(chan struct{})
 		var once sync.Once
-		cfg := quickConfig()
+		cfg := shortLease(quickConfig())
 		cfg.QueryTimeout = time.Minute // what it was doing when it was stopped is done when it goes on
 		s.settled = failuresSettled{news: make(chan struct{}, 10)}
 		_, s.stale = s.joinAs(t, gated.seenBy(t, s.settled), cfg, func(_ string, msg *message.Message) error {
@@ -246,7 +246,7 @@ func staleOwner(t *testing.T, h handle) {
 		var accepts atomic.Bool
 		accepts.Store(!nextRefuses)
 		s.accept = func() { accepts.Store(true) }
-		_, s.next = s.joinAs(t, h, quickConfig(), func(_ string, msg *message.Message) error {
+		_, s.next = s.joinAs(t, h, next, func(_ string, msg *message.Message) error {
 			if string(msg.Payload) == "K-1" && !accepts.Load() {
 				return errRefused
 			}
@@ -259,7 +259,7 @@ func staleOwner(t *testing.T, h handle) {
 	}
 
 	t.Run("fails while the next owner holds the key", func(t *testing.T) {
-		s := begin(t, true)
+		s := begin(t, quickConfig(), true)
 		tried(s, 3)
 		s.fails(errors.New("stale"))
 		s.gate.reopen()
@@ -281,7 +281,7 @@ func staleOwner(t *testing.T, h handle) {
 		assert.Equal(t, numbered("K-", 1, 3), s.payloads("K"))
 	})
 	t.Run("fails after the next owner published", func(t *testing.T) {
-		s := begin(t, false)
+		s := begin(t, quickConfig(), false)
 		s.arrives(t, "K-1", "K-2", "K-3")
 		s.fails(errRefused)
 		s.gate.reopen()
@@ -293,7 +293,7 @@ func staleOwner(t *testing.T, h handle) {
 		}, "everything is settled and nothing was charged")
 	})
 	t.Run("succeeds while the next owner holds the key", func(t *testing.T) {
-		s := begin(t, true)
+		s := begin(t, quickConfig(), true)
 		tried(s, 3)
 		s.fails(nil)
 		s.gate.reopen()
@@ -303,7 +303,7 @@ func staleOwner(t *testing.T, h handle) {
 		s.arrives(t, "K-4")
 	})
 	t.Run("succeeds after the next owner published", func(t *testing.T) {
-		s := begin(t, false)
+		s := begin(t, quickConfig(), false)
 		s.arrives(t, "K-1", "K-2", "K-3")
 		s.fails(nil)
 		s.gate.reopen()
@@ -312,7 +312,7 @@ func staleOwner(t *testing.T, h handle) {
 		assert.Equal(t, numbered("K-", 1, 4), s.payloads("K"))
 	})
 	t.Run("fails, and takes the lane back", func(t *testing.T) {
-		s := begin(t, true)
+		s := begin(t, shortLease(quickConfig()), true)
 		tried(s, 3)
 		s.fails(errRefused)
 		s.gate.reopen()
@@ -332,7 +332,7 @@ func staleOwner(t *testing.T, h handle) {
 		gated, g := newGatedHandle(t, h)
 		h.exec(t, "truncate outbox, outbox_lanes, outbox_forwarders")
 		w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
-		cfg := quickConfig()
+		cfg := shortLease(quickConfig())
 		cfg.QueryTimeout = time.Minute
 		first, stale := w.joinAs(t, gated, cfg, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

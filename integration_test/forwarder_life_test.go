@@ -25,7 +25,7 @@ func forEachRetention(t *testing.T, test func(t *testing.T, cfg forwarder.Config
 	for name, retention := range map[string]time.Duration{"keeping": 0, "deleting": -1} {
 		t.Run(name, func(t *testing.T) {
 			cfg := quickConfig()
-			cfg.Retention, cfg.LeaseTTL = retention, time.Minute
+			cfg.Retention = retention
 			test(t, cfg)
 		})
 	}
@@ -236,7 +236,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	cfg := quickConfig()
-	cfg.LeaseTTL, cfg.QueryTimeout, cfg.PollInterval = time.Minute, time.Minute, 10*time.Millisecond
+	cfg.QueryTimeout, cfg.PollInterval = time.Minute, 10*time.Millisecond
 	cfg.Backoff = outbox.Backoff{Initial: time.Second, Max: time.Second}
 	w := startForwarderOn(t, h, cfg, refuse("m1"))
 	w.idle(t)

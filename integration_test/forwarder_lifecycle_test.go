@@ -156,7 +156,6 @@ func TestGracefulShutdown(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()
-		cfg.LeaseTTL = 10 * patience
 		goOn := make(chan struct{})
 		broker := newFakeBroker()
 		broker.answers(func(string, *message.Message) error { <-goOn; return nil })
@@ -351,7 +350,7 @@ func TestShutdownFreesIdleLanes(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
-	cfg.LeaseTTL, cfg.CloseTimeout = time.Minute, time.Minute
+	cfg.CloseTimeout = time.Minute
 	publishing, goOn := make(chan struct{}), make(chan struct{})
 	broker := newFakeBroker()
 	broker.answers(func(string, *message.Message) error { close(publishing); <-goOn; return nil })
@@ -382,7 +381,7 @@ func TestFrozenStarter(t *testing.T) {
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.Background())
-	startForwarder(t, h, quickConfig())
+	startForwarder(t, h, sharing(quickConfig()))
 	_, err = tx.Exec(t.Context(), sqltext.Tables{}.Render(sqltext.LockForwarders))
 	require.NoError(t, err)
 	expiry := value[time.Time](t, h, "select expires_at from outbox_forwarders")

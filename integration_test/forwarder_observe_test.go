@@ -73,7 +73,7 @@ func TestForwarderIsObserved(t *testing.T) {
 	var mu sync.Mutex
 	var traces []string
 	cfg := classifyingConfig()
-	cfg.CleanInterval, cfg.Retention, cfg.LeaseTTL = 20*time.Millisecond, time.Minute, time.Minute
+	cfg.CleanInterval, cfg.Retention = 20*time.Millisecond, time.Minute
 	w := startForwarderOn(t, h, cfg, func(topic string, msg *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()

@@ -96,7 +96,7 @@ func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	cfg := quickConfig()
-	cfg.LeaseTTL, cfg.QueryTimeout, cfg.PollInterval = time.Minute, time.Minute, 10*time.Millisecond
+	cfg.QueryTimeout, cfg.PollInterval = time.Minute, 10*time.Millisecond
 	settled := &settledCounter{}
 	h = h.seenBy(t, settled)
 	w := startForwarder(t, h, cfg)
@@ -135,9 +135,8 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	url := newMigratedDatabase(t)
 	gated, gate := newStatementGate(t, url)
 	defer gate.releaseAll()
-	cfg := quickConfig()
+	cfg := sharing(quickConfig())
 	cfg.QueryTimeout = time.Minute
-	cfg.LeaseTTL = 3 * time.Second // which a busy machine keeps
 	w := startForwarder(t, gated, cfg)
 	settle := gate.holdSettling()
 	all := numbered("", 1, 2000) // in all lanes
@@ -163,7 +162,7 @@ func TestCommitDuringARead(t *testing.T) {
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	cfg := quickConfig()
-	cfg.QueryTimeout, cfg.PollInterval, cfg.LeaseTTL = time.Minute, time.Hour, time.Minute
+	cfg.QueryTimeout, cfg.PollInterval = time.Minute, time.Hour
 	w := startForwarder(t, h, cfg)
 	w.idle(t)
 	reads := gate.holdAnswers()
@@ -232,7 +231,7 @@ func TestListenReconnects(t *testing.T) {
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	cfg := quickConfig()
-	cfg.PollInterval, cfg.LeaseTTL = time.Hour, time.Minute
+	cfg.PollInterval = time.Hour
 	w := startForwarder(t, newPgxHandle(t, url), cfg)
 	other := newPgxHandle(t, url)
 	listening := func() []int {
@@ -256,8 +255,7 @@ func TestLeaseOfABusyPool(t *testing.T) {
 	url := newMigratedDatabase(t)
 	busy := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = 4 })
 	h := newPgxHandle(t, url)
-	cfg := quickConfig()
-	cfg.LeaseTTL = 6 * time.Second // were it to run out on a busy machine, joining anew would need the pool
+	cfg := sharing(quickConfig()) // were the lease to run out, joining anew would need the pool
 	w := startForwarder(t, busy, cfg)
 	w.idle(t)
 	var held []*pgxpool.Conn
@@ -284,7 +282,7 @@ func TestReadOnlyServer(t *testing.T) {
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	h, admin := newPgxHandle(t, url), newPgxHandle(t, url)
-	w := startForwarder(t, h, quickConfig())
+	w := startForwarder(t, h, shortLease(quickConfig()))
 	w.publish(t, "orders", "K", "1")
 	w.arrives(t, "1")
 	w.idle(t)

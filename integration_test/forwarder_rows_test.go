@@ -86,7 +86,7 @@ func TestManyLockedRows(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "select from outbox for update")
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout, cfg.ReadAhead, cfg.LeaseTTL = 5*time.Second, 20000, time.Minute // the start must keep to the first as well, on a busy machine
+	cfg.QueryTimeout, cfg.ReadAhead = 5*time.Second, 20000 // the start must keep to the first as well, on a busy machine
 	w := startForwarder(t, h, cfg)
 	w.wait(t, "all are published", func() bool { return len(w.all()) >= 10000 })
 	w.publish(t, "orders", "", "free")
@@ -109,7 +109,7 @@ func TestStopWithALockedRow(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "select from outbox where id = 4711 for update")
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout, cfg.ReadAhead, cfg.Concurrency, cfg.LeaseTTL = 5*time.Second, 10000, 5000, time.Minute
+	cfg.QueryTimeout, cfg.ReadAhead, cfg.Concurrency = 5*time.Second, 10000, 5000
 	goOn := make(chan struct{})
 	broker, log := newFakeBroker(), newLogCapture(t)
 	broker.answers(func(string, *message.Message) error { <-goOn; return nil })
@@ -168,7 +168,7 @@ func TestWhatIsSettledTogether(t *testing.T) {
 			h, gate := newStatementGate(t, newMigratedDatabase(t))
 			defer gate.releaseAll()
 			cfg := quickConfig()
-			cfg.LeaseTTL, cfg.QueryTimeout, cfg.Retention = time.Minute, time.Minute, retention
+			cfg.QueryTimeout, cfg.Retention = time.Minute, retention
 			goOn := make(chan struct{})
 			w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
 				if msg.Payload[0] == 'l' {

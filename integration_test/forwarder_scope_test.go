@@ -18,7 +18,6 @@ import (
 func withTopics(scope string, topics ...string) forwarder.Config {
 	cfg := quickConfig()
 	cfg.Scope, cfg.Topics = scope, topics
-	cfg.LeaseTTL = patience // else a machine that is busy might let it run out
 	return cfg
 }
 
@@ -166,7 +165,7 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	gated, gate := newGatedHandle(t, h)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
-	_, first := w.joinAs(t, gated, quickConfig(), nil)
+	_, first := w.joinAs(t, gated, shortLease(quickConfig()), nil)
 	w.publish(t, "a", "K", "1")
 	w.arrives(t, "1")
 	calls := first.calls.Load()
@@ -197,7 +196,7 @@ func TestLateReturnWithoutAnAnswer(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	proxy := newCuttingProxy(t, h.url)
-	cfg := quickConfig()
+	cfg := shortLease(quickConfig())
 	cfg.DisableListen = true
 	w := startForwarder(t, newPgxHandle(t, proxy.url), cfg)
 	h.publish(t, "a", "K", "1")
@@ -249,12 +248,13 @@ func TestShareOfLanes(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	w := startForwarder(t, h, quickConfig())
+	cfg := sharing(quickConfig())
+	w := startForwarder(t, h, cfg)
 	shares := func() []int {
 		return column[int](t, h, "select count(*)::int from outbox_lanes where owner is not null group by owner order by 1")
 	}
-	w.join(t, h, quickConfig())
-	third, err := forwarder.New(h.db, w.fakeBroker, quickConfig(), nil)
+	w.join(t, h, cfg)
+	third, err := forwarder.New(h.db, w.fakeBroker, cfg, nil)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -281,8 +281,7 @@ func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
 	h := newPgxHandle(t, url)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	goOn := make(chan struct{})
-	cfg := quickConfig()
-	cfg.LeaseTTL = 3 * time.Second // which a busy machine keeps
+	cfg := sharing(quickConfig())
 	w.joinAs(t, first, cfg, func(_ string, msg *message.Message) error {
 		if string(msg.Payload) == "slow" {
 			<-goOn
@@ -315,7 +314,7 @@ func TestFactsThatCannotBeWritten(t *testing.T) {
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	h := newPgxHandle(t, url)
-	w := startForwarder(t, h, quickConfig())
+	w := startForwarder(t, h, sharing(quickConfig()))
 	h.exec(t, "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no facts'; end $$")
 	h.exec(t, "create trigger refuse before update of facts on outbox_forwarders for each row when (new.expires_at = old.expires_at) execute function refuse()") // not when it joins anew
 	handle := chain(func(*message.Message) ([]*message.Message, error) { return nil, nil },

@@ -76,7 +76,7 @@ func TestEpochsAreUsedOnce(t *testing.T) {
 	defer gate.releaseAll()
 	h = h.seenBy(t, failures)
 	cfg := quickConfig()
-	cfg.LeaseTTL, cfg.QueryTimeout = time.Minute, time.Minute
+	cfg.QueryTimeout = time.Minute
 	failed := gate.hold(sqltext.SettleFailed, 0)
 	again := make(chan struct{})
 	var tries atomic.Int32

@@ -97,7 +97,7 @@ func TestSubscribersOfATopicShareIt(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	s := newSubscriber(t, h, quickConfig())
+	s := newSubscriber(t, h, sharing(quickConfig()))
 	var mu sync.Mutex
 	var order = map[string][]string{}
 	count, total := make([]int, 3), 0

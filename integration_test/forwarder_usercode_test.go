@@ -180,7 +180,7 @@ func TestSubscriberThatNeverReads(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	s := newSubscriber(t, h, quickConfig())
+	s := newSubscriber(t, h, sharing(quickConfig()))
 	_, err := s.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	all := numbered("m", 1, 500)

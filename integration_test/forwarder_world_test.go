@@ -19,13 +19,27 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// quickConfig is a forwarder's configuration whose waits are short.
+// quickConfig is a forwarder's configuration whose waits are short. But nobody is to wait for its lease: if it ran out on a busy
+// machine, messages would be sent twice and failures not counted, and tests that count would fail.
 func quickConfig() forwarder.Config {
 	return forwarder.Config{
-		PollInterval: 50 * time.Millisecond, LeaseTTL: time.Second, CloseTimeout: 10 * time.Second,
+		PollInterval: 50 * time.Millisecond, LeaseTTL: time.Minute, CloseTimeout: 10 * time.Second,
 		Backoff:      outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
 		PauseBackoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
 	}
+}
+
+// shortLease is for a forwarder whose lease is to run out.
+func shortLease(cfg forwarder.Config) forwarder.Config {
+	cfg.LeaseTTL = time.Second
+	return cfg
+}
+
+// sharing is for forwarders that are to see one another, which they do when they renew their leases: every two seconds, and a busy
+// machine may take four more.
+func sharing(cfg forwarder.Config) forwarder.Config {
+	cfg.LeaseTTL = 6 * time.Second
+	return cfg
 }
 
 // fakeBroker is a publisher that remembers what it took, by payload. What it answers is up to the test.
