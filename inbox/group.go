@@ -155,7 +155,7 @@ func (g *Group) startPolls() time.Duration {
 			if m.leaving || m.polling || suspect && g.slow >= slowPolls || !suspect && g.polls >= g.cfg.MaxPolls {
 				continue // its end signals
 			}
-			t, in := m.turn(now, min(free, most))
+			t, in := m.turn(now, free, most)
 			if t.line == nil {
 				wait = min(wait, in)
 				continue

@@ -39,15 +39,15 @@ type turn struct {
 	n    int   // messages to claim at most
 }
 
-// turn returns the member's turn, or how long it has none. It is called under mu.
-func (m *member) turn(now time.Time, free int) (t turn, in time.Duration) {
+// turn returns the member's turn, or how long it has none: free places are left, and it may have no more than most. It is called under mu.
+func (m *member) turn(now time.Time, free, most int) (t turn, in time.Duration) {
 	l := m.d.loop
 	l.step(func() {
 		if wait := m.breaker.Until().Sub(now); wait > 0 && len(l.drains) == 0 {
 			in = wait
 			return
 		}
-		room := free - l.schedule.taken
+		room := min(free, most-l.schedule.taken)
 		if room <= 0 {
 			in = noWait // the end of a handler signals
 			return
@@ -114,11 +114,10 @@ func (g *Group) join(ctx context.Context, key string) {
 	m := &member{held: held, d: d, upkeep: d.upkeep(), status: fleet.Status{Key: key}}
 	m.ctx, m.end = context.WithCancel(ctx)
 	d.loop.news = g.news
-	d.loop.handle = func(c *claimed) {
+	d.loop.freed = func(c *claimed) {
 		if !c.expired { // those have places of their own
-			defer g.freed()
+			g.freed()
 		}
-		d.handle(c)
 	}
 	g.members = append(g.members, m)
 	ended := d.loop.begin(ctx)
@@ -138,12 +137,11 @@ func (g *Group) join(ctx context.Context, key string) {
 // leave is called under mu.
 func (g *Group) leave(m *member) { m.end() }
 
-// freed is called when a handler has returned.
+// freed is called when a place is free.
 func (g *Group) freed() {
 	g.mu.Lock()
 	g.taken--
 	g.mu.Unlock()
-	g.signal()
 }
 
 func (g *Group) signal() {

@@ -37,6 +37,7 @@ type loop struct {
 	owner  Owner
 	logger watermill.LoggerAdapter
 	handle func(c *claimed) // settles the message, or has it settled; it may end its goroutine
+	freed  func(c *claimed) // nil, or is called when the place of a message is free, before anybody is told
 
 	base    context.Context // for its values; never over. Set by begin, as the next two
 	work    context.Context // what handlers' contexts are made of
@@ -237,6 +238,9 @@ func (l *loop) returned(c *claimed) {
 			l.forget(c)
 		}
 	})
+	if l.freed != nil {
+		l.freed(c)
+	}
 	l.signal()
 }
 
