@@ -121,13 +121,10 @@ func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished
 		return nil
 	})
 	if err != nil && !begun && !errors.Is(err, ErrLeaseLost) {
-		return fmt.Errorf("%w: %w", errNotBegun, err)
+		return fmt.Errorf("%w: %w", core.ErrNotBegun, err)
 	}
 	return err
 }
-
-// errNotBegun says that there was no transaction for a handler, which was not called. That is no fault of the message.
-var errNotBegun = errors.New("no transaction for the handler")
 
 func (d *Dispatcher) call(ctx context.Context, c *claimed, h Handler) error {
 	return guarded(func() error { return h.Handle(ctx, c.copy()) })
@@ -165,7 +162,7 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 	if errors.Is(err, outbox.ErrTxEnded) {
 		d.unack(c) // before all else: while it is done nothing gives it back
 	}
-	notBegun := errors.Is(err, errNotBegun)
+	notBegun := errors.Is(err, core.ErrNotBegun)
 	switch {
 	case err == nil:
 		if h.Detached {

@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // SubscriberConfig configures a Subscriber. The zero value is ready for use. Where a field says nothing it is that of
@@ -53,8 +54,8 @@ func (c SubscriberConfig) validate() error {
 
 // Subscriber delivers what is stored as a message.Subscriber, so that a Router's handlers process it. An ack marks the message
 // done; a nack has it come again after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind middleware.Inbox the
-// message is marked done in the transaction of its handler, and the Router's ack costs nothing. The UUID is the
-// message ID; MessageFromContext has the rest.
+// message is marked done in the transaction of its handler, and the Router's ack costs nothing; behind middleware.Stack an attempt
+// for which there is no connection is not counted. The UUID is the message ID; MessageFromContext has the rest.
 //
 // Subscribers of a topic, in any number of processes, share its messages. They come in no order: what needs one goes through
 // the outbox tables and forwarder.Subscriber. Each message is for one consumer: a second one takes a message of its own, of
@@ -212,13 +213,17 @@ func (s *subscription) deliver(c *claimed) {
 	}
 }
 
-// nacked charges the attempt. It changes nothing if the message is done, or somebody else's.
+// nacked charges the attempt, unless there was no connection for the handler's transaction. It changes nothing if the message is
+// done, or somebody else's.
 func (s *subscription) nacked(c *claimed) {
 	err := c.noted()
-	if err == nil {
-		err = errNacked
-	}
-	if !c.acked.Load() && !errors.Is(err, ErrLeaseLost) {
+	switch {
+	case c.acked.Load() || errors.Is(err, ErrLeaseLost):
+	case errors.Is(err, core.ErrNotBegun):
+		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
+	case err == nil:
+		c.abandon(errNacked)
+	default:
 		c.abandon(err)
 	}
 }

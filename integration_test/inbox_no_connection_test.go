@@ -2,15 +2,18 @@ package integration_test
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
 // TestNoConnectionForAHandler: messages whose handlers are not called, because others have all connections of a pool that is too
@@ -18,38 +21,66 @@ import (
 func TestNoConnectionForAHandler(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
-	const conns, messages = 3, 16
-	url := newMigratedDatabase(t)
-	h := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = conns })
-	look := newPgxHandle(t, url)
-	cfg := quickStore()
-	cfg.MaxAttempts = 100
-	storeAll(t, storeOn(t, look, cfg), items("orders", messages)...)
-
-	var calls atomic.Int64
-	goOn := make(chan struct{})
-	log := newLogCapture(t)
-	d, err := inbox.NewDispatcher(storeOn(t, h, cfg), quickDispatcher(map[string]inbox.Handler{"orders": {
-		Timeout: 300 * time.Millisecond,
-		Handle: func(context.Context, *inbox.Message) error {
-			if calls.Add(1) <= conns {
-				<-goOn
-			}
-			return nil
+	const conns, messages, timeout = 3, 16, 300 * time.Millisecond
+	for name, start := range map[string]func(t *testing.T, h handle, s *inbox.Store, log logCapture, handle func()){
+		"dispatcher": func(t *testing.T, h handle, s *inbox.Store, log logCapture, handle func()) {
+			d, err := inbox.NewDispatcher(s, quickDispatcher(map[string]inbox.Handler{"orders": {
+				Timeout: timeout,
+				Handle:  func(context.Context, *inbox.Message) error { handle(); return nil },
+			}}), log)
+			require.NoError(t, err)
+			ended := make(chan error, 1)
+			go func() { ended <- d.Run(context.Background()) }()
+			t.Cleanup(func() {
+				assert.NoError(t, d.Close())
+				assert.NoError(t, <-ended)
+			})
 		},
-	}}), log)
-	require.NoError(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(context.Background()) }()
-	t.Cleanup(func() {
-		assert.NoError(t, d.Close())
-		assert.NoError(t, <-ended)
-	})
-	eventually(t, func() bool { return log.count("connections of the pool are in use") >= messages-conns }, "they find no connection")
-	assert.Zero(t, look.count(t, `select sum(attempts)::int from inbox_queue`), "they are charged though their handlers were not called")
-	close(goOn)
-	eventually(t, func() bool {
-		return look.count(t, `select count(*)::int from inbox_queue where state = 'processing'`) == 0
-	}, "all are settled")
-	assert.Equal(t, messages, look.count(t, `select count(*)::int from inbox_queue where state = 'done'`))
+		"subscriber": func(t *testing.T, h handle, s *inbox.Store, log logCapture, handle func()) {
+			startRouter(t, func(r *message.Router) {
+				stack := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Tx: middleware.TxConfig{Timeout: timeout}}, nil)
+				told := func(next message.HandlerFunc) message.HandlerFunc {
+					return func(msg *message.Message) ([]*message.Message, error) {
+						produced, err := next(msg)
+						if err != nil {
+							log.Error("The handler failed", err, nil)
+						}
+						return produced, err
+					}
+				}
+				r.AddConsumerHandler("orders", "orders", subscriberOn(t, s, quickSubscriber()), func(*message.Message) error {
+					handle()
+					return nil
+				}).AddMiddleware(append([]message.HandlerMiddleware{told}, stack...)...)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := newMigratedDatabase(t)
+			h := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = conns })
+			look := newPgxHandle(t, url)
+			cfg := quickStore()
+			cfg.MaxAttempts = 100
+			storeAll(t, storeOn(t, look, cfg), items("orders", messages)...)
+
+			var calls atomic.Int64
+			goOn := make(chan struct{})
+			release := sync.OnceFunc(func() { close(goOn) })
+			log := newLogCapture(t)
+			start(t, h, storeOn(t, h, cfg), log, func() {
+				if calls.Add(1) <= conns {
+					<-goOn
+				}
+			})
+			t.Cleanup(release)
+			eventually(t, func() bool { return log.count("connections of the pool are in use") >= messages-conns }, "they find no connection")
+			release()
+			eventually(t, func() bool {
+				return look.count(t, `select count(*)::int from inbox_queue where state = 'processing'`) == 0
+			}, "all are settled")
+			assert.Equal(t, messages, look.count(t, `select count(*)::int from inbox_queue where state = 'done'`))
+			assert.LessOrEqual(t, look.count(t, `select sum(attempts)::int from inbox_queue`), int(calls.Load())-messages,
+				"a message was charged whose handler was not called")
+		})
+	}
 }

@@ -190,7 +190,7 @@ func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 	case errors.Is(err, outbox.ErrOtherDB):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("inbox: %w", text.Explain(err))
+		return false, fmt.Errorf("inbox: %w: %w", core.ErrNotBegun, text.Explain(err))
 	case !acked:
 		return false, fmt.Errorf("middleware.Inbox: %w", core.ErrLeaseLost)
 	}

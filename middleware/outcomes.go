@@ -193,7 +193,7 @@ func (o *outcomes) decide(h *handling, err error) outbox.Decision {
 	if decision := o.cfg.Classify(err); decision != outbox.Nack {
 		return decision
 	}
-	if h.work != nil && h.work.Last() && !errors.Is(err, core.ErrLeaseLost) {
+	if h.work != nil && h.work.Last() && !errors.Is(err, core.ErrLeaseLost) && !errors.Is(err, core.ErrNotBegun) {
 		return outbox.DeadLetter
 	}
 	if c := h.claim; c != nil && o.cfg.MaxAttempts > 0 && h.failures() >= o.cfg.MaxAttempts && c.failing >= o.cfg.MinDeadAge {

@@ -163,8 +163,10 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 	attempt := msg.Copy()
 	attempt.Payload = slices.Clone(msg.Payload)
 	opts := core.TxOptions{Isolation: t.cfg.Isolation}
+	begun := false
 	if t.cfg.OnBegin != nil {
 		opts.OnBegin = func(ctx context.Context) error {
+			begun = true
 			attempt.SetContext(ctx)
 			return t.cfg.OnBegin(ctx, attempt)
 		}
@@ -172,6 +174,7 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 	var produced []*message.Message
 	succeeded := false
 	err := core.InTx(ctx, t.db, opts, func(ctx context.Context) (err error) {
+		begun = true
 		core.OnUnfinished(ctx, func(err error) { h.unfinished = err })
 		attempt.SetContext(ctx)
 		if produced, err = next(attempt); err != nil {
@@ -194,6 +197,8 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 	case succeeded && errors.Is(err, outbox.ErrRolledBack):
 		h.rolledBack = true
 		return nil, nil
+	case !begun:
+		return nil, fmt.Errorf("%w: %w", core.ErrNotBegun, err)
 	}
 	return nil, err
 }

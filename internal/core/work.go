@@ -10,6 +10,9 @@ import (
 // ErrLeaseLost is inbox.ErrLeaseLost.
 var ErrLeaseLost = errors.New("inbox: the lease of the message ran out and it is somebody else's now")
 
+// ErrNotBegun says that there was no transaction for a handler, which was not called. That is no fault of the message.
+var ErrNotBegun = errors.New("no transaction for the handler")
+
 // Work is a message that was claimed from the durable inbox. Whoever opens the transaction of its handler settles it there.
 type Work interface {
 	// Ack marks the message done in the transaction of ctx. False: it is not ours any more.
@@ -20,7 +23,7 @@ type Work interface {
 	Dead(ctx context.Context, reason string) (bool, error)
 	// Last says whether a failure of this attempt uses up the last one.
 	Last() bool
-	// Note keeps why the attempt failed, for a nack carries no reason.
+	// Note keeps why the attempt failed, for a nack carries no reason. ErrNotBegun costs no attempt.
 	Note(err error)
 }
 
