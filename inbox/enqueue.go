@@ -29,10 +29,12 @@ const (
 )
 
 // Enqueue stores messages, all or none, and says of each in the order of the call what became of it. One that is known
-// and was not handled yet gets the new content and due time; one that was handled, or is being handled, stays as it is, and so
-// does the state of a dead one. If an ID comes twice in a call the later item counts. No items are no error.
+// and was not handled yet gets the new content and due time, and waits as if it had come now; one that was handled, or is being
+// handled, stays as it is, and so does the state of a dead one. If an ID comes twice in a call the later item counts. No items
+// are no error.
 //
-// It returns ErrInvalid, which says what is wrong with which item.
+// It returns ErrInvalid, which says what is wrong with which item. Where default_transaction_isolation is stricter than READ
+// COMMITTED it may return a serialization failure (40001), after which it is to be called again.
 func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]Stored, error) {
 	records, err := s.records(items)
 	if err != nil || len(items) == 0 {
