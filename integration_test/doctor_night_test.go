@@ -81,11 +81,11 @@ func TestNightHandlerFails(t *testing.T) {
 		('bank', 'once', 'payments', '', 'processing', now() - interval '5 minutes', now(), now() + interval '1 minute', 1, 'bank is slow')`)
 	f := ails(t, h, "failing")
 	assert.Equal(t, admin.Warning, f.Severity)
-	assert.Contains(t, f.Evidence, `1 message of the inbox keeps failing, of consumer shop/book, the oldest for 5m`)
+	assert.Regexp(t, `1 message of the inbox keeps failing, of consumer shop/book, the oldest for [5-9]m`, f.Evidence)
 	assert.Contains(t, f.Evidence, `bookings`)
 	order(t, h, f, "discard", "--yes")
 	f = findings(t, h)["failing"]
-	assert.Contains(t, f.Evidence, `1 message of the queue keeps failing, of topic payments, the oldest written 5m`)
+	assert.Regexp(t, `1 message of the queue keeps failing, of topic payments, the oldest written [5-9]m`, f.Evidence)
 	h.exec(t, `UPDATE inbox_queue SET state = 'done', due_at = NULL, done_at = now()`)
 	cured(t, h, "failing")
 }
@@ -119,7 +119,7 @@ func TestNightPaused(t *testing.T) {
 	w := startForwarder(t, h, quickConfig())
 	w.publish(t, "orders", "K", "1")
 	f := ails(t, h, "topic_paused")
-	assert.Regexp(t, `paused topic "orders" [0-9.]+m?s ago \(alice: until bob's back\)`, f.Evidence)
+	assert.Regexp(t, `paused topic "orders" [0-9.ms]+ ago \(alice: until bob's back\)`, f.Evidence)
 	assert.NotContains(t, findings(t, h), "backlog", "one reason is enough")
 	cure(t, h, f)
 	w.arrives(t, "1")
@@ -240,7 +240,7 @@ func TestNightBacklog(t *testing.T) {
 	})
 	defer close(slow)
 	f := ails(t, h, "backlog")
-	assert.Contains(t, f.Evidence, `messages of topic "orders" are ready, the oldest since 2m`)
+	assert.Regexp(t, `messages of topic "orders" are ready, the oldest since [2-9]m`, f.Evidence)
 	assert.Contains(t, f.Cure, "raise forwarder.Config.Concurrency, or run more forwarders")
 	cfg.Concurrency = 0
 	w.join(t, h, cfg)
@@ -487,12 +487,12 @@ func TestNightAbandonedQueue(t *testing.T) {
 	f := ails(t, h, "queue_abandoned")
 	h.exec(t, "DELETE FROM inbox_queue WHERE message_id LIKE 'fine%'")
 	assert.Equal(t, admin.Warning, f.Severity, "its handler may be in a transaction that takes so long")
-	assert.Contains(t, f.Evidence, `1 message of topic "letters" in the queue has an owner whose lease ran out, the first 11m`)
+	assert.Regexp(t, `1 message of topic "letters" in the queue has an owner whose lease ran out, the first 1[1-9]m`, f.Evidence)
 	assert.Contains(t, f.Evidence, "or its handler has been in one transaction since")
 	h.exec(t, "UPDATE inbox_queue SET first_seen_at = now() - interval '2 minutes'")
 	h.exec(t, "UPDATE inbox_queue SET locked_until = now() WHERE owner IS NOT NULL")
 	f = ails(t, h, "queue_waits")
-	assert.Contains(t, f.Evidence, `2 messages of topic "letters" in the queue are due, the first since 2m`)
+	assert.Regexp(t, `2 messages of topic "letters" in the queue are due, the first since [2-9]m`, f.Evidence)
 
 	eventually(t, func() bool { // a claim takes back what was left, now and then
 		_, err := s.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 2})

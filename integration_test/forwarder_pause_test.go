@@ -28,19 +28,19 @@ func TestUnavailableTopicPauses(t *testing.T) {
 			}
 			return nil
 		})
+		begun := time.Now()
 		for i := range 200 {
 			w.publish(t, "down", fmt.Sprintf("key-%d", i%20), fmt.Sprintf("d%d", i))
 			w.publish(t, "down", "", fmt.Sprintf("u%d", i))
 		}
 		before := tries.Load()
-		begun := time.Now()
 		for i := range 100 {
 			w.publish(t, "up", fmt.Sprintf("key-up-%d", i%20), fmt.Sprintf("up%d", i))
 		}
 		w.arrives(t, numbered("up", 0, 99)...)
 		eventually(t, func() bool { return tries.Load() >= before+3 }, "the topic is tried again")
-		rate := float64(tries.Load()-before) / time.Since(begun).Seconds()
-		assert.Less(t, rate, 60.0, "tries a second while the topic is paused")
+		const atOnce = 64 // calls may be under way when the first of them says that it is down
+		assert.Less(t, float64(tries.Load()), atOnce+60*time.Since(begun).Seconds(), "tries while the topic is paused, of which there may be 60 a second")
 		assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
 
 		down.Store(false)
@@ -118,8 +118,9 @@ func TestUnavailableAfterRejection(t *testing.T) {
 		return errDown
 	})
 	w.publish(t, "orders", "K", "1")
+	begun := time.Now()
 	eventually(t, func() bool { return w.triedTimes("1") >= 6 }, "it is tried while the broker is down")
-	assert.LessOrEqual(t, w.log.count("Topic is unavailable and paused"), 1, "%v", *w.log.lines)
+	assert.LessOrEqual(t, w.log.count("Topic is unavailable and paused"), 1+int(time.Since(begun)/time.Minute), "once a minute: %v", *w.log.lines)
 	assert.Zero(t, w.log.count("Topic is available again"))
 	w.answers(nil)
 	w.arrives(t, "1")

@@ -63,7 +63,7 @@ var ibxClaiming = []requirement{
 			x.has(t, "a")
 			assert.Empty(t, x.claim(t, inbox.NewOwner(), 10))
 			x.lapse(t, "a")
-			_, err := x.store.ReapExpired(t.Context())
+			_, err := x.patient(t).ReapExpired(t.Context())
 			require.NoError(t, err)
 			assert.Empty(t, x.claim(t, inbox.NewOwner(), 10), "it waits")
 			assert.Equal(t, 1, x.get(t, "a").Attempt)
@@ -117,7 +117,7 @@ var ibxClaiming = []requirement{
 			}
 		}},
 	{number: 42, text: "Claim takes nothing that waits after a failure", verdict: held, test: func(t *testing.T, x ibx) {
-		settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.has(t, "a")))
+		settles(t, 1)(x.patient(t).Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.has(t, "a")))
 		assert.Empty(t, x.claim(t, x.owner, 10))
 		x.put(t, x.item("a"))
 		assert.Empty(t, x.claim(t, x.owner, 10), "a copy does not end the wait")

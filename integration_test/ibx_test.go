@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/internal/memory"
 )
@@ -116,6 +117,12 @@ func (x ibx) with(t testing.TB, cfg inbox.StoreConfig) *inbox.Store {
 	store, err := inbox.NewStore(x.db, cfg, x.logs)
 	require.NoError(t, err)
 	return store
+}
+
+// patient is another store on the same table, whose messages wait for an hour after a failure.
+func (x ibx) patient(t testing.TB) *inbox.Store {
+	t.Helper()
+	return x.with(t, inbox.StoreConfig{Backoff: outbox.Backoff{Func: func(int) time.Duration { return time.Hour }}})
 }
 
 func (x ibx) id(id string) inbox.ID { return inbox.ID{Source: x.name, MessageID: id} }

@@ -39,6 +39,7 @@ func init() {
 type queueChild struct {
 	URL                      string
 	Dispatchers, Concurrency int
+	LeaseTTL                 time.Duration
 	Stale                    bool // it is one of TestStoppedProcessChangesNothing
 }
 
@@ -96,7 +97,7 @@ func runQueueChild(spec string) error {
 			return err
 		}
 		d, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{
-			Handlers: handlers, Concurrency: cfg.Concurrency, LeaseTTL: time.Second, PollInterval: 50 * time.Millisecond,
+			Handlers: handlers, Concurrency: cfg.Concurrency, LeaseTTL: cfg.LeaseTTL, PollInterval: 50 * time.Millisecond,
 		}, nil)
 		if err != nil {
 			return err
@@ -182,7 +183,7 @@ func TestDispatchersUnderFire(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	watchClaims(t, h)
 	s := storeOn(t, h, quickStore())
-	cfg := queueChild{URL: h.url, Dispatchers: 2, Concurrency: 8}
+	cfg := queueChild{URL: h.url, Dispatchers: 2, Concurrency: 8, LeaseTTL: time.Second}
 	processes := make([]*queueProcess, 4)
 	for i := range processes {
 		processes[i] = startQueueProcess(t, cfg)
@@ -250,7 +251,7 @@ func TestKillerDiesAlone(t *testing.T) {
 	killer := itemID("killers", 0)
 	ends := 0
 	for deadline := time.Now().Add(2 * patience); ; ends++ {
-		p := startQueueProcess(t, queueChild{URL: h.url, Dispatchers: 1, Concurrency: 64})
+		p := startQueueProcess(t, queueChild{URL: h.url, Dispatchers: 1, Concurrency: 64, LeaseTTL: time.Minute})
 		left := func() bool { return h.count(t, "select count(*) from inbox_queue where state = 'processing'") > 0 }
 		for alive := true; alive && left(); {
 			select {

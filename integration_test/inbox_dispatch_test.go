@@ -15,6 +15,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -355,25 +356,22 @@ func TestCloseGivesBack(t *testing.T) {
 func TestCloseReleasesAClaim(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 3)...)
-	// The claim waits for this lock, and so is under way when the dispatcher is closed.
-	lock, err := h.pool.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = lock.Exec(t.Context(), "lock table inbox_queue in exclusive mode")
-	require.NoError(t, err)
+	claim := gate.holdResult(sqltext.ClaimReady)
 	d := newDispatcher(t, s, quickDispatcher(map[string]inbox.Handler{"orders": {
 		Handle: func(context.Context, *inbox.Message) error { t.Error("it was begun after the end"); return nil },
 	}}))
-	h.exec(t, "select 1")
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
 	ended := make(chan error, 1)
-	go func() { ended <- d.Run(t.Context()) }()
-	waiting := "select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted"
-	eventually(t, func() bool { return h.count(t, waiting) > 0 }, "the first look waits")
-	require.NoError(t, lock.Rollback(t.Context()))
-	<-d.Running()
-	require.NoError(t, d.Close())
+	go func() { ended <- d.Run(ctx) }()
+	gate.arrives(t, "they are claimed", claim)
+	require.Equal(t, 3, h.count(t, "select count(*) from inbox_queue where owner is not null"))
+	end()
+	gate.release(claim)
 	require.NoError(t, <-ended)
 	assert.Equal(t, 3, h.count(t, "select count(*) from inbox_queue where owner is null and attempts = 0"))
 }

@@ -2,12 +2,12 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -113,17 +113,16 @@ func TestCutConnectionFreesItsMessage(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
 	proxy := newCuttingProxy(t, h.url)
-	far := pgxHandle(t, "far", proxy.url, func(cfg *pgxpool.Config) {
-		cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "300"
-	})
+	far := newPgxHandle(t, proxy.url)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)
 	stuck := newBarrier(t)
 	cfg := quickDispatcher(map[string]inbox.Handler{"orders": {Handle: func(ctx context.Context, msg *inbox.Message) error {
-		if err := applying(far)(ctx, msg); err != nil {
-			return err
+		err := applying(far)(ctx, msg)
+		if err == nil { // the last statement, so that the server waits for this transaction alone
+			err = far.execTx(ctx, "set local idle_in_transaction_session_timeout = 300")
 		}
-		return stuck.handle(ctx, msg)
+		return errors.Join(err, stuck.handle(ctx, msg))
 	}}})
 	cfg.LeaseTTL = time.Second
 	cfg.DisableListen = true
@@ -133,6 +132,7 @@ func TestCutConnectionFreesItsMessage(t *testing.T) {
 	thaw := sync.OnceFunc(proxy.thaw)
 	defer thaw()
 	cfg.Handlers = map[string]inbox.Handler{"orders": {Handle: applying(h)}}
+	cfg.LeaseTTL = patience
 	dispatching(t, s, cfg)
 	untilState(t, s, itemID("orders", 0), inbox.Done)
 	thaw()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -290,15 +291,17 @@ func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	var group errgroup.Group
 	var mu sync.Mutex
 	acked := 0
+	var reaped atomic.Int64
 	for i := range 8 {
 		owner := inbox.NewOwner()
 		group.Go(func() error {
-			for round := 0; ctx.Err() == nil; round++ {
+			for round := 0; ctx.Err() == nil || reaped.Load() == 0; round++ {
 				msgs, err := store.Claim(t.Context(), inbox.Claim{Owner: owner, LeaseTTL: time.Second, Limit: 50})
 				if err != nil {
 					return err
 				}
-				if _, err := store.ReapExpired(t.Context()); err != nil {
+				n, err := store.ReapExpired(t.Context())
+				if reaped.Add(int64(n)); err != nil {
 					return err
 				}
 				k, err := store.Ack(t.Context(), owner, idsOf(msgs[:len(msgs)*(1+(i+round)%2)/2])...)
@@ -314,5 +317,4 @@ func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	}
 	require.NoError(t, group.Wait())
 	assert.Equal(t, acked, h.count(t, "select count(*) from inbox_queue where state = 'done'"), "each ack that was said to count does")
-	assert.Positive(t, h.count(t, "select coalesce(sum(crashes), 0) from inbox_queue"), "leases ran out")
 }
