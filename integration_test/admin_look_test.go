@@ -20,7 +20,7 @@ import (
 // newAdmin makes an Admin of a handle.
 func newAdmin(t testing.TB, h handle) *admin.Admin {
 	t.Helper()
-	a, err := admin.New(h.db, admin.Config{Actor: "alice"}, nil)
+	a, err := admin.New(h.db, admin.Config{Actor: "alice", QueryTimeout: patience}, nil)
 	require.NoError(t, err)
 	return a
 }

@@ -54,7 +54,9 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	const lease = 2 * time.Second
-	for round := range rounds(2, 10) {
+	shown, want := 0, rounds(2, 10)
+	for round := 0; shown < want && !t.Failed(); round++ {
+		require.Less(t, round, 5*want, "nothing had to wait for the dead forwarder: the test has shown nothing")
 		handle := []string{"pgx", "sql-pq", "sql-pgx"}[round%3]
 		t.Run(fmt.Sprintf("%d %s", round, handle), func(t *testing.T) {
 			w := newCrashWorld(t, newPgxHandle(t, newDatabase(t)), 200)
@@ -79,7 +81,9 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 			took := last.Sub(victim.killedAt)
 			t.Logf("%d messages, the last one %s after the kill", len(w.broker.arrivals()), took.Round(time.Millisecond))
 			assert.Less(t, took, lease+patience)
-			assert.Greater(t, took, lease/3, "nothing had to wait for the dead forwarder: the test has shown nothing")
+			if took > lease/3 {
+				shown++
+			}
 			w.check("after the kill")
 			assert.Equal(t, 64, w.lanes(other))
 			other.shutDown()
@@ -131,7 +135,8 @@ func stopForwarders(t *testing.T, cfg childConfig) {
 		"is publishing the same messages",
 		"is done",
 	}
-	for round := range rounds(1, 20) {
+	const some = 20 // messages that came twice, or the stopped ones did not arrive and nothing was shown
+	for round := 0; round < rounds(1, 20) || w.broker.duplicates() <= some && round < 10; round++ {
 		for _, stand := range stands {
 			name := fmt.Sprintf("round %d, the other one %s", round, stand)
 			w.awaitShares(victim, other)
@@ -175,7 +180,7 @@ func stopForwarders(t *testing.T, cfg childConfig) {
 		}
 	}
 	t.Logf("%d orders, %d copies of messages", orders*keys, w.broker.duplicates())
-	assert.Greater(t, w.broker.duplicates(), 20, "the stopped forwarders' messages did not arrive: the test has shown nothing")
+	assert.Greater(t, w.broker.duplicates(), some, "the stopped forwarders' messages did not arrive: the test has shown nothing")
 	victim.shutDown()
 	other.shutDown()
 }

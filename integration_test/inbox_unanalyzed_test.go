@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -15,22 +16,27 @@ import (
 func TestClaimsBeforeTheFirstAnalyze(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, "alter table inbox_queue set (autovacuum_enabled = off)")
-	store, owner := newStore(t, h, inbox.StoreConfig{}), inbox.NewOwner()
-	enqueued(t, store, numberedItems("shop", 20_000)...)
-	drain := func() time.Duration {
-		began := time.Now()
-		for range 10 {
+	drains := func(statements ...string) func() time.Duration {
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		h.exec(t, "alter table inbox_queue set (autovacuum_enabled = off)")
+		store, owner := newStore(t, h, inbox.StoreConfig{}), inbox.NewOwner()
+		h.exec(t, "insert into inbox_queue (source, message_id, topic, payload, state) select 'shop', i, 'orders', '', 'processing' from generate_series(1, 20000) i")
+		for _, s := range statements {
+			h.exec(t, s)
+		}
+		return func() time.Duration {
+			began := time.Now()
 			msgs := claimed(t, store, owner, 500)
 			require.Len(t, msgs, 500)
 			settles(t, 500)(store.Ack(t.Context(), owner, idsOf(msgs)...))
+			return time.Since(began)
 		}
-		return time.Since(began)
 	}
-	blind := drain()
-	h.exec(t, "analyze inbox_queue")
-	seeing := drain()
-	t.Logf("5,000 messages in %s before, in %s after", blind, seeing)
-	assert.Less(t, blind, 5*seeing+time.Second)
+	blind, seeing := drains(), drains("analyze inbox_queue")
+	var before, after []time.Duration
+	for range 10 { // in turns, so that what else the machine does is the same for both
+		before, after = append(before, blind()), append(after, seeing())
+	}
+	t.Logf("500 messages in %s before, in %s after", slices.Min(before), slices.Min(after))
+	assert.Less(t, slices.Min(before), 5*slices.Min(after)+100*time.Millisecond)
 }

@@ -32,7 +32,7 @@ func natsServer(t testing.TB) *services.NATS {
 // natsStream makes a stream of its own for a test, on all subjects that begin with the returned prefix.
 func natsStream(t testing.TB, url string, configure func(*natsgo.StreamConfig)) (js natsgo.JetStreamContext, stream, prefix string) {
 	t.Helper()
-	conn, err := natsgo.Connect(url, natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
+	conn, err := natsgo.Connect(url, natsgo.Timeout(patience), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	js, err = conn.JetStream()
