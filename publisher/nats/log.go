@@ -75,7 +75,8 @@ func (l *Log) connect() (natsgo.JetStreamContext, error) {
 		return nil, outbox.ErrClosed
 	}
 	if l.conn == nil {
-		now := []natsgo.Option{natsgo.RetryOnFailedConnect(false)} // who waits for an answer wants to know
+		// Who waits for an answer wants to know. The client's 2 s are short for a host that is busy.
+		now := []natsgo.Option{natsgo.RetryOnFailedConnect(false), natsgo.Timeout(answerTimeout)}
 		conn, err := natsgo.Connect(l.cfg.URL, slices.Concat(logging(l.logger), Options(), now, l.cfg.Options)...)
 		if err != nil {
 			return nil, fmt.Errorf("nats: connect: %w", err)
