@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const handlingTime = 2 * time.Second // of a round
+// handlingTime is how long a round takes: transactions wait for the disk, and in two seconds a disk may have a good or a bad moment.
+const handlingTime = 4 * time.Second
 
 // overheadGroup is handling a message in the middlewares against the same statements written by hand.
 func (b *bench) overheadGroup() group {
