@@ -5,6 +5,7 @@ DO $$ BEGIN CREATE ROLE "outbox_worker" NOLOGIN; EXCEPTION WHEN duplicate_object
 DO $$ BEGIN CREATE ROLE "outbox_forwarder" NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE "outbox_cleaner" NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE "outbox_admin" NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+DO $$ BEGIN CREATE ROLE "outbox_mover" NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE "outbox_reader" NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 
 -- Publisher, InTx and the middlewares. The ids come from a sequence, and what was written cannot be read.
@@ -40,6 +41,12 @@ GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error)
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_admin";
 GRANT INSERT, UPDATE, DELETE ON "outbox_topics" TO "outbox_admin";
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at) ON "outbox_audit" TO "outbox_admin";
+
+-- Package move: both ways. To lock a row takes UPDATE, on any column.
+GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "outbox_mover";
+GRANT SELECT, INSERT (uuid, topic, key, payload, metadata, due_at, dead_at, last_error), UPDATE (last_error), DELETE ON "outbox" TO "outbox_mover";
+GRANT SELECT (name, expires_at) ON "outbox_forwarders" TO "outbox_mover";
+GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at) ON "outbox_audit" TO "outbox_mover";
 
 -- Those who look. For payloads: GRANT SELECT (payload) ON "outbox", "inbox_queue" TO "outbox_reader";
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_reader";

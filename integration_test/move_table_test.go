@@ -36,7 +36,7 @@ func TestMoveFromTable(t *testing.T) {
 
 		r, err = move.FromTable(t.Context(), pub, cfg)
 		require.NoError(t, err)
-		assert.Equal(t, move.Result{Pending: 20, Moved: 20, Topics: map[string]int64{"orders": 20}}, r)
+		assert.Equal(t, move.Result{Pending: 20, Moved: 20, Topics: map[string]int64{"orders": 20}, AuditID: r.AuditID}, r)
 		uuids := column[string](t, h, "select event_id::text from my_outbox where body is not null order by id")
 		all := waiting(t, h)
 		require.Len(t, all, 20)
@@ -75,8 +75,13 @@ func TestMoveFromTableRefuses(t *testing.T) {
 		`the table has no column "no"`: func(c *move.TableConfig) { c.ID = "no" },
 		"TableConfig.Columns.Payload":  func(c *move.TableConfig) { c.Columns.Payload = "mistyped" },
 		"TableConfig.BatchSize":        func(c *move.TableConfig) { c.BatchSize = -1 },
+		"TableConfig.LockTimeout":      func(c *move.TableConfig) { c.LockTimeout = -2 },
+		"TableConfig.Reason":           func(c *move.TableConfig) { c.Reason = "\x00" },
 		"row with id 2":                func(*move.TableConfig) {}, // its topic is empty
 		"must be unique":               func(c *move.TableConfig) { c.Columns.Topic, c.BatchSize = "'orders'", 1 },
+		"2 of the 3 rows still fit TableConfig.Pending after TableConfig.Done": func(c *move.TableConfig) {
+			c.Columns.Topic, c.Done = "'orders'", "sent = (body = 'one')"
+		},
 	} {
 		cfg := good
 		change(&cfg)

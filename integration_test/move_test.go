@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/gob"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -265,7 +266,8 @@ func TestMoveFromWatermill(t *testing.T) {
 				cfg.Progress = func(_ context.Context, r move.Result) { seen = append(seen, r.Moved) }
 				r, err = move.FromWatermill(t.Context(), pub, cfg)
 				require.NoError(t, err)
-				assert.Equal(t, move.Result{Pending: 50, Moved: 50, Topics: topics}, r)
+				assert.Equal(t, move.Result{Pending: 50, Moved: 50, Topics: topics, AuditID: r.AuditID}, r)
+				assert.Positive(t, r.AuditID)
 				assert.Equal(t, []int64{8, 16, 24, 32, 40, 48, 50}, seen)
 				assert.Equal(t, want, waiting(t, h))
 
@@ -383,6 +385,10 @@ func TestMoveOfWhatCannotBeRead(t *testing.T) {
 			publish := func(topic string, msg *message.Message) { require.NoError(t, old.pub.Publish(topic, msg)) }
 			publish("orders", newMessage("first"))
 			noEnvelope := newMessage(`{"canary": 1}`)
+			noEnvelope.Metadata = message.Metadata{"tenant": "7", "odd": "a\ufffdb"}
+			if !table.queue { // whose column is of type jsonb, which holds no such thing
+				noEnvelope.Metadata["odd"] = "a\x00b"
+			}
 			require.NoError(t, table.publisher(t, old.db).Publish("forwarder_topic", noEnvelope))
 			refused := newMessage("refused")
 			refused.Metadata.Set("outbox-key", "K")
@@ -407,7 +413,8 @@ func TestMoveOfWhatCannotBeRead(t *testing.T) {
 			cfg.DryRun = false
 			r, err = move.FromWatermill(t.Context(), pub, cfg)
 			require.NoError(t, err)
-			assert.Equal(t, move.Result{Pending: 3, Moved: 3, Buried: 2, Topics: map[string]int64{"orders": 1, "forwarder_topic": 2}}, r)
+			assert.Equal(t, move.Result{Pending: 3, Moved: 3, Buried: 2, Topics: map[string]int64{"orders": 1, "forwarder_topic": 2}, AuditID: r.AuditID}, r)
+			assert.JSONEq(t, `{"tenant": "7", "odd": "a\ufffdb"}`, value[string](t, h, "select metadata::text from outbox where uuid = $1", noEnvelope.UUID))
 			assert.Equal(t, string(noEnvelope.Payload), value[string](t, h,
 				"select convert_from(payload, 'UTF8') from outbox where dead_at is not null and topic = 'forwarder_topic' and uuid = $1", noEnvelope.UUID))
 			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null and last_error like '%outbox-key%'"))
@@ -489,6 +496,46 @@ func TestMoveWaitsForOlderTransactions(t *testing.T) {
 	assert.Equal(t, []string{"1", "2"}, waitingPayloads(waiting(t, h)))
 }
 
+// TestMoveOfWhatAStuckForwarderHolds: the error says which row is locked, by whom, and what to do; that done, all is moved.
+func TestMoveOfWhatAStuckForwarderHolds(t *testing.T) {
+	t.Parallel()
+	for _, table := range moveTables[1:3] {
+		t.Run(table.name, func(t *testing.T) {
+			t.Parallel()
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			old := newOldForwarder(t, table, h.url)
+			require.NoError(t, old.pub.Publish("orders", awkward(3)...))
+			old.visible(t, h)
+			broker := newFakeBroker()
+			tried := make(chan struct{}, 100)
+			broker.answers(func(string, *message.Message) error { tried <- struct{}{}; return errors.New("refused") })
+			stop := old.run(t, broker)
+			<-tried
+			holds := map[bool]string{
+				false: `the position of consumer group "" in public.watermill_offsets_forwarder_topic`, true: `row with offset "1" in public.watermill_forwarder_topic`,
+			}[table.queue]
+
+			pub := newOutboxPublisher(t, h)
+			cfg := old.config()
+			cfg.LockTimeout = 200 * time.Millisecond
+			_, err := move.FromWatermill(t.Context(), pub, cfg)
+			require.ErrorContains(t, err, holds+" is locked for longer than WatermillConfig.LockTimeout (200ms), by process ")
+			require.ErrorContains(t, err, "stop Watermill's forwarder")
+			require.ErrorContains(t, err, "SELECT pg_terminate_backend(")
+			if table.marshaler == nil {
+				r := ctl{t: t, url: h.url}.run("import", "watermill-sql", "--dry-run", "--timeout", "200ms")
+				assert.Equal(t, 1, r.code)
+				assert.Contains(t, r.err, "for longer than --timeout (200ms), by process ")
+			}
+
+			stop()
+			r, err := move.FromWatermill(t.Context(), pub, cfg)
+			require.NoError(t, err)
+			assert.EqualValues(t, 3, r.Moved)
+		})
+	}
+}
+
 // TestMoveThereAndBack: what goes to Watermill's forwarder is what it publishes, and comes back as it was.
 func TestMoveThereAndBack(t *testing.T) {
 	t.Parallel()
@@ -530,7 +577,7 @@ func TestMoveThereAndBack(t *testing.T) {
 
 			r, err = move.ToWatermill(t.Context(), h.db, cfg)
 			require.NoError(t, err)
-			assert.Equal(t, move.Result{Pending: 41, Moved: 41 - left, Left: left, Topics: map[string]int64{"orders": 41 - left}}, r)
+			assert.Equal(t, move.Result{Pending: 41, Moved: 41 - left, Left: left, Topics: map[string]int64{"orders": 41 - left}, AuditID: r.AuditID}, r)
 			assert.Len(t, waiting(t, h), int(left))
 			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"))
 

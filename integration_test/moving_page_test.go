@@ -97,7 +97,7 @@ func TestMovingPage(t *testing.T) {
 	assert.JSONEq(t, `{"dry_run": true, "pending": 10000, "left": 10000, "moved": 10000, "topics": {"orders": 10000}}`,
 		ctl.run("import", "watermill-sql", "--dry-run", "-o", "json").out)
 	s.does(there[2])
-	assert.Equal(t, "Moved 10,000 messages (orders 10,000).\n", s.said)
+	assert.Equal(t, "Moved 10,000 messages (orders 10,000); entry 1 of the audit log.\n", s.said)
 	s.does(drained)
 	assert.Equal(t, "0", s.said)
 

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/move"
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
@@ -42,7 +43,7 @@ func newRoles(t *testing.T) (owner handle, as func(role string) handle) {
 	owner.exec(t, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	var names []string
 	t.Cleanup(func() {
-		for _, name := range append(names, "writer", "worker", "forwarder", "cleaner", "admin", "reader") {
+		for _, name := range append(names, "writer", "worker", "forwarder", "cleaner", "admin", "mover", "reader") {
 			_, _ = owner.pool.Exec(context.Background(), `DROP OWNED BY "`+prefix+name+`"`)
 			_, err := owner.pool.Exec(context.Background(), `DROP ROLE "`+prefix+name+`"`)
 			assert.NoError(t, err)
@@ -183,6 +184,42 @@ func TestRoles(t *testing.T) {
 	require.NoError(t, err)
 	assert.Positive(t, gone.Outbox.N)
 	denied(t, cleaner, "SELECT payload FROM outbox", "UPDATE outbox SET published_at = now()", "SELECT FROM orders", "DELETE FROM outbox_audit")
+
+	mover := login("mover")
+	old := newOldForwarder(t, moveTables[0], owner.url)
+	grants := movingPage(t)["With which role"]
+	require.Len(t, grants, 1)
+	for grant := range strings.SplitSeq(strings.TrimSpace(grants[0]), "\n") {
+		owner.exec(t, strings.ReplaceAll(grant, "outbox_mover", `"`+role(owner)+`mover"`))
+	}
+	require.NoError(t, f.Close())
+	owner.exec(t, "DELETE FROM outbox")
+	owner.exec(t, "DELETE FROM outbox_audit")
+	require.NoError(t, old.pub.Publish("orders", newMessage("moved")))
+	require.NoError(t, moveTables[0].publisher(t, old.db).Publish("forwarder_topic", newMessage(`{"no": "envelope"}`)))
+	old.visible(t, owner)
+	moving, err := outbox.NewPublisher(mover.db, outbox.PublisherConfig{}, nil)
+	require.NoError(t, err)
+	cfgOf := move.WatermillConfig{Actor: "ann", Reason: "we change", BuryUnreadable: true}
+	there, err := move.FromWatermill(t.Context(), moving, cfgOf)
+	require.NoError(t, err)
+	back, err := move.ToWatermill(t.Context(), mover.db, cfgOf)
+	require.NoError(t, err)
+	entries, _, err := newAdmin(t, owner).Audit(t.Context(), admin.Page{})
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+	for i, want := range []admin.AuditEntry{
+		{ID: back.AuditID, Action: "export", Reason: `to "watermill_forwarder_topic": we change`, Result: admin.Result{Matched: admin.Count{N: 1}, Touched: 1}},
+		{ID: there.AuditID, Action: "import", Reason: `from "watermill_forwarder_topic": we change`, Result: admin.Result{Matched: admin.Count{N: 2}, Touched: 2}},
+	} {
+		e := entries[i]
+		assert.False(t, e.EndedAt.IsZero())
+		want.At, want.EndedAt, want.Role, want.Actor, want.Result.AuditID = e.At, e.EndedAt, role(owner)+"login_mover", "ann", want.ID
+		assert.Equal(t, want, e)
+	}
+	denied(t, mover, "UPDATE outbox SET topic = 'x'", "UPDATE outbox SET payload = ''", "UPDATE outbox SET dead_at = now()", "INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('x', 'x', '', now())",
+		"SELECT FROM inbox", "SELECT payload FROM inbox_queue", "DELETE FROM outbox_forwarders", "UPDATE outbox_lanes SET owner = NULL", "DELETE FROM outbox_audit",
+		"UPDATE outbox_audit SET actor = 'bob'", "SELECT FROM orders")
 
 	for _, h := range all {
 		denied(t, h, "TRUNCATE outbox", "DROP TABLE outbox", "CREATE TABLE x (id int)", "INSERT INTO orders VALUES (1)", "ALTER TABLE outbox ADD x int")

@@ -55,6 +55,7 @@ func toWatermill(ctx context.Context, db *core.DB, cfg WatermillConfig) (Result,
 		}
 	}
 	w := writer{watermillTable: table, db: db, envelopes: envelopes, dryRun: cfg.DryRun}
+	o.act.action, o.act.what = actExport, "to "+cfg.MessagesTable
 	return run(ctx, db, o, &ours{db: db, delayed: table.delays}, w.put)
 }
 
@@ -119,6 +120,13 @@ func (o *ours) alone(ctx context.Context, q drive.Querier) error {
 		err = fmt.Errorf("%w: %s", ErrForwarderRuns, strings.Join(names, ", "))
 	}
 	return err
+}
+
+func (o *ours) lock() lock {
+	return lock{
+		of: "message with id", in: "the outbox", by: "wait until it has ended",
+		statement: o.db.Render(sqltext.PendingHolder),
+	}
 }
 
 func (o *ours) done(ctx context.Context, q drive.Querier, taken []item) error {

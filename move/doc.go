@@ -16,6 +16,9 @@
 //   - A table of one's own is updated, or deleted from, by a statement that the caller gives. Its relay must be stopped.
 //   - Our own rows, on the way back, are deleted. No forwarder may run meanwhile, because what one publishes is in no lock.
 //
+// What somebody else has locked is waited for no longer than LockTimeout says, and then the error says who has. What was moved stands in
+// the audit log, written by the batches themselves; a call that moves nothing leaves no entry.
+//
 // # What a message is afterwards
 //
 // UUID, topic, payload and metadata are those that Watermill's forwarder would have published, byte for byte: its own code opens the

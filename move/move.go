@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -27,6 +28,8 @@ type Result struct {
 	Buried int64 `json:"buried,omitempty"`
 	// Topics is Moved by topic. Buried ones are under the topic of the forwarder.
 	Topics map[string]int64 `json:"topics"`
+	// AuditID is the entry in the audit log; 0 where nothing was moved.
+	AuditID int64 `json:"audit_id,omitempty"`
 }
 
 func (r *Result) count(topic string) {
@@ -42,20 +45,30 @@ func (r *Result) copy() Result {
 
 // options are what all moves have in common.
 type options struct {
-	batchSize int
-	dryRun    bool
-	bury      string // topic of what cannot be read; "" = it ends the move
-	progress  func(ctx context.Context, r Result)
+	config      string // the struct that they are fields of
+	batchSize   int
+	lockTimeout time.Duration
+	dryRun      bool
+	act         act
+	bury        string // topic of what cannot be read; "" = it ends the move
+	progress    func(ctx context.Context, r Result)
 }
 
 func (o *options) check(config string) error {
+	o.config = config
 	if o.batchSize == 0 {
 		o.batchSize = defaultBatchSize
 	}
-	if o.batchSize < 1 {
-		return fmt.Errorf("%s.BatchSize is %d: use at least 1", config, o.batchSize)
+	if o.lockTimeout == 0 {
+		o.lockTimeout = defaultLockTimeout
 	}
-	return nil
+	switch {
+	case o.batchSize < 1:
+		return fmt.Errorf("%s.BatchSize is %d: use at least 1", config, o.batchSize)
+	case o.lockTimeout != -1 && (o.lockTimeout < time.Millisecond || o.lockTimeout > maxLockTimeout):
+		return fmt.Errorf("%s.LockTimeout is %s: use 1ms to %s, or -1 for none", config, o.lockTimeout, maxLockTimeout)
+	}
+	return o.act.check(config)
 }
 
 // side is the other outbox, as a move needs it. Its methods run in the transaction of a batch; with a dry run nothing is
@@ -64,6 +77,7 @@ type side interface {
 	pending(ctx context.Context, q drive.Querier) (int64, error)
 	take(ctx context.Context, q drive.Querier, limit int) ([]item, error)
 	done(ctx context.Context, q drive.Querier, taken []item) error
+	lock() lock // that take waits for
 }
 
 // item is a message on its way.
@@ -95,6 +109,9 @@ func run(ctx context.Context, db *core.DB, o options, from side, put func(ctx co
 			if err != nil {
 				return err
 			}
+			if err := o.boundWaits(ctx, q); err != nil {
+				return err
+			}
 			items, err := from.take(ctx, q, o.batchSize)
 			if err != nil {
 				return fmt.Errorf("read: %w", err)
@@ -109,14 +126,17 @@ func run(ctx context.Context, db *core.DB, o options, from side, put func(ctx co
 			if err := from.done(ctx, q, items); err != nil {
 				return fmt.Errorf("mark as moved: %w", err)
 			}
-			return nil
+			return o.act.note(ctx, db, q, &next, len(items))
 		})
 		if err != nil {
-			return r, err
+			return r, explain(ctx, db, o, from, err)
 		}
 		if r = next; o.progress != nil {
 			o.progress(ctx, r.copy())
 		}
+	}
+	if err := o.act.end(ctx, db, r); err != nil {
+		return r, err
 	}
 	if r.Left, err = from.pending(ctx, db); err != nil {
 		return r, fmt.Errorf("count what is left: %w", err)

@@ -37,7 +37,9 @@ func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args
 		}
 		it.row = fmt.Sprintf("row with offset %d, uuid %q", it.id, uuid)
 		it.raw = message.NewMessage(uuid, payload)
-		it.err = json.Unmarshal([]byte(metadata), &it.raw.Metadata)
+		if it.err = json.Unmarshal([]byte(metadata), &it.raw.Metadata); it.err != nil {
+			it.raw.Metadata = core.ReadMetadata([]byte(metadata)) // for who looks at it when it is dead
+		}
 		items = append(items, it)
 		return nil
 	}, r.reading(statement), args...)
@@ -147,6 +149,13 @@ func (l *log) position(ctx context.Context, q drive.Querier, at *item) error {
 	return fmt.Errorf("the position of consumer group %q vanishes as soon as it is written", l.group)
 }
 
+func (l *log) lock() lock {
+	return lock{
+		of: "the position of consumer group", in: l.offsets, by: "stop Watermill's forwarder, which keeps it while its broker refuses a message",
+		statement: l.fill.Replace(sqltext.LogHolder), args: []any{l.group},
+	}
+}
+
 func (l *log) done(ctx context.Context, q drive.Querier, taken []item) error {
 	last := taken[len(taken)-1]
 	_, err := q.Exec(ctx, l.fill.Replace(sqltext.AdvanceLog), l.group, last.xid, last.id)
@@ -164,6 +173,13 @@ func (u *queue) pending(ctx context.Context, q drive.Querier) (int64, error) {
 
 func (u *queue) take(ctx context.Context, q drive.Querier, limit int) ([]item, error) {
 	return u.read(ctx, q, sqltext.ReadQueue, u.last.id, limit)
+}
+
+func (u *queue) lock() lock {
+	return lock{
+		of: "row with offset", in: u.messages, by: "stop Watermill's forwarder, which keeps it while its broker refuses the message",
+		statement: u.fill.Replace(sqltext.QueueHolder),
+	}
 }
 
 func (u *queue) done(ctx context.Context, q drive.Querier, taken []item) error {

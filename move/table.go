@@ -27,15 +27,17 @@ type TableConfig struct {
 	ID string
 	// Pending is the condition of rows that are not sent yet, such as "sent_at IS NULL". Required.
 	Pending string
-	// Done is what makes a row one that was sent: the assignments of an UPDATE, such as "sent_at = now()", or "DELETE".
-	// Required.
+	// Done is what makes a row one that was sent, which Pending must not find again: the assignments of an UPDATE, such as
+	// "sent_at = now()", or "DELETE". Required.
 	Done    string
 	Columns Columns
 
-	// BatchSize, DryRun and Progress are those of WatermillConfig.
-	BatchSize int
-	DryRun    bool
-	Progress  func(ctx context.Context, r Result)
+	// All below are those of WatermillConfig.
+	BatchSize     int
+	LockTimeout   time.Duration
+	Actor, Reason string
+	DryRun        bool
+	Progress      func(ctx context.Context, r Result)
 }
 
 // Columns are expressions over the columns of a row, most often just their names.
@@ -55,8 +57,8 @@ type Columns struct {
 }
 
 // FromTable moves what the relay of a home-made outbox table has not sent yet into the outbox of pub, in the order of the IDs.
-// Stop the relay first: it does not know which rows are locked. It returns errors as FromWatermill does, and is called again in
-// the same way.
+// Stop the relay first: it does not know which rows are locked. It returns errors as FromWatermill does, one also where Done
+// leaves rows pending, and is called again in the same way.
 func FromTable(ctx context.Context, pub *outbox.Publisher, cfg TableConfig) (Result, error) {
 	r, err := fromTable(ctx, (*core.Publisher)(pub), cfg)
 	if err != nil {
@@ -72,7 +74,10 @@ func fromTable(ctx context.Context, pub *core.Publisher, cfg TableConfig) (Resul
 	if cfg.ID == "" {
 		cfg.ID = "id"
 	}
-	o := options{batchSize: cfg.BatchSize, dryRun: cfg.DryRun, progress: cfg.Progress}
+	o := options{
+		batchSize: cfg.BatchSize, lockTimeout: cfg.LockTimeout, dryRun: cfg.DryRun, progress: cfg.Progress,
+		act: act{actor: cfg.Actor, action: actImport, reason: cfg.Reason, what: "from table " + cfg.Table},
+	}
 	if err := errors.Join(cfg.validate(), o.check("TableConfig")); err != nil {
 		return Result{}, err
 	}
@@ -186,9 +191,30 @@ func (t *ownTable) done(ctx context.Context, q drive.Querier, taken []item) erro
 	for i, it := range taken {
 		ids[i] = it.raw.UUID
 	}
-	n, err := q.Exec(ctx, t.fill.Replace(t.change), ids)
-	if err == nil && n != int64(len(ids)) {
-		err = fmt.Errorf("%d rows changed, not %d: TableConfig.ID must be unique", n, len(ids))
+	changed, left := 0, 0
+	err := drive.Collect(ctx, q, func(rows drive.Rows) error {
+		var pending bool
+		err := rows.Scan(&pending)
+		if changed++; pending {
+			left++
+		}
+		return err
+	}, t.fill.Replace(t.change), ids)
+	switch {
+	case err != nil:
+		return err
+	case changed != len(ids):
+		return fmt.Errorf("%d rows changed, not %d: TableConfig.ID must be unique", changed, len(ids))
+	case left > 0:
+		return fmt.Errorf("%d of the %d rows still fit TableConfig.Pending after TableConfig.Done, so each call would bring them again: "+
+			"change one of both", left, changed)
 	}
-	return err
+	return nil
+}
+
+func (t *ownTable) lock() lock {
+	return lock{
+		of: "row with " + t.id, in: t.fill.Replace("{table}"), by: "stop the relay of the table",
+		statement: t.fill.Replace(sqltext.OwnHolder),
+	}
 }

@@ -2,11 +2,14 @@ package move
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	wforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
@@ -28,12 +31,18 @@ type WatermillConfig struct {
 	// Marshaler is that of the envelopes; default JSON, as over there.
 	Marshaler wforwarder.Marshaler
 	// BuryUnreadable turns rows that hold no envelope, or a message that the outbox refuses, into dead messages under the
-	// forwarder's topic, with the reason; default: such a row ends the move. Only FromWatermill reads it.
+	// forwarder's topic, with the payload and the metadata of the row, and the reason; default: such a row ends the move. What of the
+	// metadata the outbox cannot hold is replaced by U+FFFD. Only FromWatermill reads it.
 	BuryUnreadable bool
 
 	// BatchSize is how many messages are moved in one transaction, and held in memory; default 500.
 	BatchSize int
-	// DryRun reads and checks everything and moves nothing.
+	// LockTimeout is how long a batch waits for what somebody else has locked; default 10 s, -1 = without end. The error says who
+	// that is. A forwarder of Watermill keeps its lock while its broker refuses a message: stop one that is stuck.
+	LockTimeout time.Duration
+	// Actor is who does this, for the audit log; default "package move". Reason, if any, is kept there as well, up to 1 KiB.
+	Actor, Reason string
+	// DryRun reads and checks everything and moves nothing. It leaves no entry in the audit log.
 	DryRun bool
 	// Progress, if not nil, is called after each batch, with what was moved so far.
 	Progress func(ctx context.Context, r Result)
@@ -54,7 +63,10 @@ func (c *WatermillConfig) setDefaults() {
 const wforwarderTopic = "forwarder_topic" // Watermill keeps the name to itself
 
 func (c *WatermillConfig) options() (options, error) {
-	o := options{batchSize: c.BatchSize, dryRun: c.DryRun, progress: c.Progress}
+	o := options{
+		batchSize: c.BatchSize, lockTimeout: c.LockTimeout, dryRun: c.DryRun, progress: c.Progress,
+		act: act{actor: c.Actor, action: actImport, reason: c.Reason, what: "from " + c.MessagesTable},
+	}
 	if c.BuryUnreadable {
 		o.bury = c.Topic
 	}
@@ -107,6 +119,8 @@ type watermillTable struct {
 	delays  bool // its subscriber waits until a row is due, and takes no row without a time
 	payload string
 	fill    *strings.Replacer
+
+	messages, offsets string // as SQL; a queue has no offsets
 }
 
 // look finds out what the tables are.
@@ -120,6 +134,7 @@ func (c *WatermillConfig) look(ctx context.Context, db *core.DB) (t watermillTab
 		return t, fmt.Errorf("WatermillConfig.MessagesTable: %s is no table of watermill-sql: that has the columns offset, uuid, payload, metadata, "+
 			"and transaction_id or acked", c.MessagesTable)
 	}
+	t.messages = messages
 	names := []string{"{messages}", messages}
 	if t.queue {
 		err = drive.Collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&t.delays) }, sqltext.QueueDelays, messages)
@@ -128,6 +143,7 @@ func (c *WatermillConfig) look(ctx context.Context, db *core.DB) (t watermillTab
 		if err != nil {
 			return t, fmt.Errorf("WatermillConfig.OffsetsTable: %w: it says what is pending; where none ever subscribed, start Watermill's forwarder once", err)
 		}
+		t.offsets = offsets
 		names = append(names, "{offsets}", offsets)
 	}
 	t.fill = strings.NewReplacer(names...)
@@ -174,7 +190,15 @@ func bury(ctx context.Context, db *core.DB, o options, it item, why error) error
 	if payload == nil {
 		payload = []byte{}
 	}
-	_, err = q.Exec(ctx, db.Render(sqltext.BuryMessage), it.raw.UUID, it.topic, payload, text.OfError(why))
+	metadata := make(message.Metadata, len(it.raw.Metadata))
+	for k, v := range it.raw.Metadata {
+		metadata[text.Valid(k)] = text.Valid(v)
+	}
+	encoded, err := json.Marshal(metadata)
+	if err != nil {
+		return err
+	}
+	_, err = q.Exec(ctx, db.Render(sqltext.BuryMessage), it.raw.UUID, it.topic, payload, string(encoded), text.OfError(why))
 	return err
 }
 

@@ -26,6 +26,7 @@ type RolesConfig struct {
 //   - forwarder: Forwarder and Subscriber.
 //   - cleaner: admin.Clean, where forwarders do not delete what is old.
 //   - admin: all else of package admin.
+//   - mover: package move. What it may do with the tables on the other side, the owner of those grants it.
 //   - reader: what looks in package admin. It cannot change anything, and it cannot read payloads.
 //
 // It returns outbox.ErrBadName for names that are refused, and errors that name the field at fault.
@@ -56,7 +57,7 @@ func Roles(cfg RolesConfig) (string, error) {
 	return create + "\n" + usage + strings.NewReplacer(placeholders...).Replace(names.Render(roles)), nil
 }
 
-var roleNames = []string{"writer", "worker", "forwarder", "cleaner", "admin", "reader"}
+var roleNames = []string{"writer", "worker", "forwarder", "cleaner", "admin", "mover", "reader"}
 
 const roles = `-- Publisher, InTx and the middlewares. The ids come from a sequence, and what was written cannot be read.
 GRANT USAGE ON SEQUENCE {outbox_id_seq} TO <writer>;
@@ -91,6 +92,12 @@ GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error)
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON {queue} TO <admin>;
 GRANT INSERT, UPDATE, DELETE ON {outbox_topics} TO <admin>;
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at) ON {audit} TO <admin>;
+
+-- Package move: both ways. To lock a row takes UPDATE, on any column.
+GRANT USAGE ON SEQUENCE {outbox_id_seq} TO <mover>;
+GRANT SELECT, INSERT (uuid, topic, key, payload, metadata, due_at, dead_at, last_error), UPDATE (last_error), DELETE ON {outbox} TO <mover>;
+GRANT SELECT (name, expires_at) ON {forwarders} TO <mover>;
+GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at) ON {audit} TO <mover>;
 
 -- Those who look. For payloads: GRANT SELECT (payload) ON {outbox}, {queue} TO <reader>;
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <reader>;

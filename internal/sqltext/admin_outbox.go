@@ -86,7 +86,7 @@ const (
 	// Arguments: entry.
 	EndAct = `UPDATE {audit} SET ended_at = clock_timestamp() WHERE id = $1::bigint`
 
-	// CountClean notes what a clean-up deleted.
+	// CountClean notes what a clean-up deleted, or a move moved.
 	//
 	// Arguments: entry, rows.
 	CountClean = `UPDATE {audit} SET matched = matched + $2::bigint, touched = touched + $2::bigint WHERE id = $1::bigint`

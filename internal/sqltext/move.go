@@ -105,20 +105,40 @@ SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
   FROM {table} m WHERE {pending} AND ($1::text IS NULL OR m.{id} > $1::text::{id_type})
  ORDER BY m.{id} LIMIT $2::bigint FOR UPDATE OF m`
 
-	// MarkOwn and DeleteOwn say of rows of a table of the user's that they are sent.
+	// MarkOwn and DeleteOwn say of rows of a table of the user's that they are sent, and return of each whether it is pending
+	// nevertheless.
 	//
 	// Arguments: IDs as text.
-	MarkOwn   = `UPDATE {table} m SET {assignments} WHERE m.{id} = ANY ($1::text[]::{id_type}[])`
-	DeleteOwn = `DELETE FROM {table} m WHERE m.{id} = ANY ($1::text[]::{id_type}[])`
+	MarkOwn   = `UPDATE {table} m SET {assignments} WHERE m.{id} = ANY ($1::text[]::{id_type}[]) RETURNING coalesce({pending}, false)`
+	DeleteOwn = `DELETE FROM {table} m WHERE m.{id} = ANY ($1::text[]::{id_type}[]) RETURNING false`
 
 	// CountOwn counts what is pending in a table of the user's.
 	CountOwn = `SELECT count(*) FROM {table} m WHERE {pending}`
 
 	// BuryMessage writes a message that is dead from the start.
 	//
-	// Arguments: uuid, topic, payload, why.
-	BuryMessage = `INSERT INTO {outbox} (uuid, topic, payload, dead_at, last_error)
-VALUES ($1::text, $2::text, $3::bytea, clock_timestamp(), $4::text)`
+	// Arguments: uuid, topic, payload, metadata (JSON text), why.
+	BuryMessage = `INSERT INTO {outbox} (uuid, topic, payload, metadata, dead_at, last_error)
+VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::text)`
+
+	// BoundLockWaits bounds each wait for a lock until the transaction ends.
+	//
+	// Arguments: the bound, as in SET.
+	BoundLockWaits = `SELECT set_config('lock_timeout', $1::text, true)`
+
+	// LogHolder, QueueHolder, OwnHolder and PendingHolder return which of the rows that a move locks another transaction has locked, and the
+	// session of that: row, process, role, application, for how many seconds its transaction is open. A row that several
+	// transactions share is not found.
+	//
+	// Arguments: consumer group; none; none; none.
+	LogHolder     = `SELECT p.consumer_group::text, ` + holderOf + `{offsets} p` + locked + `p.xmax AND p.consumer_group = $1::text`
+	QueueHolder   = `SELECT m."offset"::text, ` + holderOf + `{messages} m` + locked + `m.xmax AND NOT m.acked LIMIT 1`
+	OwnHolder     = `SELECT m.{id}::text, ` + holderOf + `{table} m` + locked + `m.xmax AND {pending} LIMIT 1`
+	PendingHolder = `SELECT o.id::text, ` + holderOf + `{outbox} o` + locked + `o.xmax AND o.published_at IS NULL AND o.dead_at IS NULL LIMIT 1`
+
+	holderOf = `s.pid, coalesce(s.usename::text, ''), coalesce(s.application_name, ''), coalesce(extract(epoch FROM clock_timestamp() - s.xact_start), 0)::float8
+  FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid CROSS JOIN `
+	locked = ` WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = `
 
 	// LiveForwarders lists forwarders of the outbox that have not ended, or whose lease has not run out.
 	LiveForwarders = `SELECT f.name FROM {forwarders} f WHERE f.expires_at > clock_timestamp() ORDER BY f.name LIMIT 10`

@@ -14,7 +14,7 @@ var fields = regexp.MustCompile(`\b(?:[A-Z]\w*)?(?:Config|Filter|Page|Act)(?:\.[
 
 // flagOf names the flags, or arguments, that are not called as their fields are.
 var flagOf = map[string]string{
-	"TableConfig.Table": "TABLE", "TopicAct.Topic": "TOPIC", "Filter.IDs": "ID", "States": "--state", "Page.After": "--page", "BatchSize": "--batch", "DueAt": "--due", "Brokers": "--kafka", "URL": "--nats",
+	"TableConfig.Table": "TABLE", "TopicAct.Topic": "TOPIC", "Filter.IDs": "ID", "States": "--state", "Page.After": "--page", "BatchSize": "--batch", "DueAt": "--due", "LockTimeout": "--timeout", "Brokers": "--kafka", "URL": "--nats",
 	"DisableListen": "--no-listen", "OutboxRetention": "--outbox", "InboxRetention": "--inbox", "QueueRetention": "--queue",
 }
 

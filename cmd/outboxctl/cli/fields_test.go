@@ -11,7 +11,7 @@ import (
 func TestInFlags(t *testing.T) {
 	t.Parallel()
 	cmd := &cobra.Command{}
-	for _, flag := range []string{"id", "payload", "due", "batch", "page", "after", "lease-ttl", "kafka", "outbox", "state"} {
+	for _, flag := range []string{"id", "payload", "due", "batch", "page", "after", "timeout", "lease-ttl", "kafka", "outbox", "state"} {
 		cmd.Flags().String(flag, "", "")
 	}
 	for text, want := range map[string]string{
@@ -19,6 +19,7 @@ func TestInFlags(t *testing.T) {
 		"TableConfig.Columns.Payload: none":                "--payload: none",
 		"TableConfig.Columns.DueAt is no time":             "--due is no time",
 		"TableConfig.BatchSize is -1":                      "--batch is -1",
+		"WatermillConfig.LockTimeout (10s)":                "--timeout (10s)",
 		"TableConfig.Table: there is no table x":           "TABLE: there is no table x",
 		"admin: Page.After is not the Next":                "admin: --page is not the Next",
 		"admin: Filter.After is in the year 10000":         "admin: --after is in the year 10000",

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
@@ -33,18 +35,18 @@ type moveFlags struct {
 	cfg move.WatermillConfig
 }
 
-func (f *moveFlags) bind(cmd *cobra.Command) {
+func (f *moveFlags) bind(a *app, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.cfg.Topic, "topic", "", "the forwarder's `topic` over there (default: forwarder_topic)")
 	flags.StringVar(&f.cfg.MessagesTable, "messages-table", "", "`table` as in SQL (default: watermill_ and the topic)")
-	bindMove(cmd, &f.act, &f.cfg.BatchSize)
+	bindMove(a, cmd, &f.act, &f.cfg.BatchSize)
 }
 
-func bindMove(cmd *cobra.Command, act *actFlags, batchSize *int) {
+func bindMove(a *app, cmd *cobra.Command, act *actFlags, batchSize *int) {
+	act.bind(a, cmd)
 	flags := cmd.Flags()
 	flags.IntVar(batchSize, "batch", 500, "messages in one transaction")
-	flags.BoolVarP(&act.yes, "yes", "y", false, "do it without asking")
-	flags.BoolVar(&act.dryRun, "dry-run", false, "only read and check everything")
+	flags.Lookup("dry-run").Usage = "only read and check everything"
 }
 
 func (a *app) importWatermill() *cobra.Command {
@@ -53,12 +55,13 @@ func (a *app) importWatermill() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move what Watermill's forwarder has not sent yet into the outbox",
 		Long: `Move what Watermill's forwarder has not sent yet, of a table of watermill-sql v3 or v4, into the outbox. Each batch is one transaction:
-interrupt it at any time, and call it again. That forwarder may run meanwhile. docs/moving.md says when to do it.
+interrupt it at any time, and call it again. That forwarder may run meanwhile, but stop one that is stuck: it keeps a lock while its
+broker refuses a message. docs/moving.md says when to do it, and with which role of the database.
 
 Envelopes that are no JSON need a program of your own, with package move.`,
 		Example: "  outboxctl import watermill-sql --dry-run\n  outboxctl import watermill-sql --key metadata:customer_id",
 	}
-	f.bind(cmd)
+	f.bind(a, cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.cfg.OffsetsTable, "offsets-table", "", "`table` as in SQL (default: watermill_offsets_ and the topic)")
 	flags.StringVar(&f.cfg.ConsumerGroup, "consumer-group", "", "that of the forwarder over there, if it has one")
@@ -71,7 +74,8 @@ Envelopes that are no JSON need a program of your own, with package move.`,
 		}
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
 			return a.doImport(cmd.Context(), db, f.act, of, func(pub *outbox.Publisher, m moving) (move.Result, error) {
-				f.cfg.DryRun, f.cfg.Progress = m.dry, m.progress
+				f.cfg.DryRun, f.cfg.Progress, f.cfg.LockTimeout = m.dry, m.progress, m.lockTimeout
+				f.cfg.Actor, f.cfg.Reason = f.act.actor, f.act.reason
 				return move.FromWatermill(cmd.Context(), pub, f.cfg)
 			})
 		})
@@ -87,11 +91,12 @@ func (a *app) exportWatermill() *cobra.Command {
 the outbox first. Dead messages stay, and so do delayed ones, unless the table is that of a delayed subscriber.`,
 		Example: "  outboxctl export watermill-sql --dry-run",
 	}
-	f.bind(cmd)
+	f.bind(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
 			return a.move(cmd.Context(), "export", f.act, func(m moving) (move.Result, error) {
-				f.cfg.DryRun, f.cfg.Progress = m.dry, m.progress
+				f.cfg.DryRun, f.cfg.Progress, f.cfg.LockTimeout = m.dry, m.progress, m.lockTimeout
+				f.cfg.Actor, f.cfg.Reason = f.act.actor, f.act.reason
 				return move.ToWatermill(cmd.Context(), db, f.cfg)
 			})
 		})
@@ -124,8 +129,9 @@ type moved struct {
 
 // moving is how a move is done.
 type moving struct {
-	dry      bool
-	progress func(context.Context, move.Result)
+	dry         bool
+	progress    func(context.Context, move.Result)
+	lockTimeout time.Duration
 }
 
 // doImport moves into the outbox, and says first how many messages have no key: a name that is misspelt costs the order.
@@ -152,7 +158,11 @@ func (a *app) doImport(ctx context.Context, db *outbox.DB, act actFlags, of keyO
 
 // move tries a move, has it confirmed, and does it.
 func (a *app) move(ctx context.Context, name string, act actFlags, do func(moving) (move.Result, error)) error {
-	tried, err := do(moving{dry: true})
+	if act.actor == "" && !act.dryRun {
+		return wrongAct(admin.ErrNoActor)
+	}
+	lockTimeout := cmp.Or(a.global.timeout, -1)
+	tried, err := do(moving{dry: true, lockTimeout: lockTimeout})
 	if err != nil {
 		return err
 	}
@@ -165,9 +175,15 @@ func (a *app) move(ctx context.Context, name string, act actFlags, do func(movin
 		return err
 	}
 	bar := a.progress(admin.Count{N: tried.Moved})
-	r, err := do(moving{progress: func(_ context.Context, r move.Result) { bar.set(min(r.Moved, tried.Moved)) }})
+	r, err := do(moving{lockTimeout: lockTimeout, progress: func(_ context.Context, r move.Result) { bar.set(min(r.Moved, tried.Moved)) }})
 	bar.end()
-	said := a.show(moved{false, r}, func() error { return a.say("Moved %s.%s", describeMove(r), held(r.Left)) })
+	said := a.show(moved{false, r}, func() error {
+		entry := ""
+		if r.AuditID != 0 {
+			entry = fmt.Sprintf("; entry %d of the audit log", r.AuditID)
+		}
+		return a.say("Moved %s%s.%s", describeMove(r), entry, held(r.Left))
+	})
 	if err != nil {
 		return err
 	}
@@ -193,5 +209,5 @@ func held(n int64) string {
 	if n <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(" %s wait still, for older transactions to end or for their time: run it again.", countMessages(admin.Count{N: n}))
+	return fmt.Sprintf(" %s wait still: written meanwhile, or waiting for older transactions to end or for their time. Run it again.", countMessages(admin.Count{N: n}))
 }

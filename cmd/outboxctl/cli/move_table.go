@@ -20,11 +20,11 @@ are: where a column has the name of one of these flags, write m. in front of it.
 		Example: "  outboxctl import table events --pending 'sent_at IS NULL' --done 'sent_at = now()' --topic type --key customer --payload body --dry-run",
 		Args:    cobra.ExactArgs(1),
 	}
-	bindMove(cmd, &act, &cfg.BatchSize)
+	bindMove(a, cmd, &act, &cfg.BatchSize)
 	flags := cmd.Flags()
 	flags.StringVar(&cfg.ID, "id", "id", "`column` that identifies a row and puts the rows in order")
 	flags.StringVar(&cfg.Pending, "pending", "", "`condition` of rows that are not sent yet (required)")
-	flags.StringVar(&cfg.Done, "done", "", "what marks a row as sent: `assignments` of an UPDATE, or DELETE (required)")
+	flags.StringVar(&cfg.Done, "done", "", "what marks a row as sent, so that it does not fit --pending any more: `assignments` of an UPDATE, or DELETE (required)")
 	flags.StringVar(&cfg.Columns.Topic, "topic", "", "where it goes: `expression`; a constant is \"'orders'\" (required)")
 	flags.StringVar(&cfg.Columns.Payload, "payload", "", "`expression`; what is not bytea is sent as its text (required)")
 	flags.StringVar(&cfg.Columns.UUID, "uuid", "", "identity of the message: `expression` (default: a new one)")
@@ -40,7 +40,8 @@ are: where a column has the name of one of these flags, write m. in front of it.
 		}
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
 			return a.doImport(cmd.Context(), db, act, outbox.AggregateKey, func(pub *outbox.Publisher, m moving) (move.Result, error) {
-				cfg.DryRun, cfg.Progress = m.dry, m.progress
+				cfg.DryRun, cfg.Progress, cfg.LockTimeout = m.dry, m.progress, m.lockTimeout
+				cfg.Actor, cfg.Reason = act.actor, act.reason
 				return move.FromTable(cmd.Context(), pub, cfg)
 			})
 		})

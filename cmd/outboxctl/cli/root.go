@@ -51,7 +51,7 @@ stays done, and is said.`,
 		"`names` of the tables, as in schema=shop,outbox=events; also lanes, forwarders, migrations, inbox, queue, audit (env OUTBOX_TABLES)")
 	flags.Lookup("tables").DefValue = "" // or help would say []
 	flags.StringVarP(&a.global.output, "output", "o", "table", "`table` for people, or json for scripts")
-	flags.DurationVar(&a.global.timeout, "timeout", 10*time.Second, "bounds each statement, and connecting; 0 = no bound")
+	flags.DurationVar(&a.global.timeout, "timeout", 10*time.Second, "bounds connecting, and each statement; of import and export each wait for a lock, of migrate connecting alone; 0 = no bound")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "repair", Title: "Look and repair:"}, &cobra.Group{ID: "run", Title: "Set up and run:"})

@@ -1,0 +1,69 @@
+package move
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+const (
+	actImport = "import"
+	actExport = "export"
+
+	maxActorBytes  = 255
+	maxReasonBytes = 1024
+)
+
+// act is what the audit log says of a move. The entry is written by the first batch, in its transaction, and each batch counts
+// there what it moves, so it is true whatever ends the move.
+type act struct {
+	actor, action, reason string
+	what                  string // "from TABLE", which the reason begins with
+}
+
+func (a *act) check(config string) error {
+	if a.actor == "" {
+		a.actor = "package move"
+	}
+	for _, f := range []struct {
+		field, value string
+		most         int
+	}{{"Actor", a.actor, maxActorBytes}, {"Reason", a.reason, maxReasonBytes}} {
+		if len(f.value) > f.most || !text.Storable(f.value) {
+			return fmt.Errorf("%s.%s must be UTF-8 without NUL, of at most %d bytes", config, f.field, f.most)
+		}
+	}
+	return nil
+}
+
+// note counts a batch.
+func (a *act) note(ctx context.Context, db *core.DB, q drive.Querier, r *Result, moved int) error {
+	if r.AuditID == 0 {
+		reason := strings.TrimSuffix(a.what+": "+a.reason, ": ")
+		err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&r.AuditID) },
+			db.Render(sqltext.BeginAct), a.actor, a.action, reason, `{"in": "outbox"}`)
+		if err != nil {
+			return fmt.Errorf("audit log: %w", text.Explain(err))
+		}
+	}
+	if _, err := q.Exec(ctx, db.Render(sqltext.CountClean), r.AuditID, int64(moved)); err != nil {
+		return fmt.Errorf("audit log: %w", text.Explain(err))
+	}
+	return nil
+}
+
+// end notes that the move has ended by itself.
+func (a *act) end(ctx context.Context, db *core.DB, r Result) error {
+	if r.AuditID == 0 {
+		return nil
+	}
+	if _, err := db.Exec(ctx, db.Render(sqltext.EndAct), r.AuditID); err != nil {
+		return fmt.Errorf("audit log: %w", text.Explain(err))
+	}
+	return nil
+}
