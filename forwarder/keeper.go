@@ -10,6 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 const (
@@ -30,11 +31,11 @@ type keeper struct {
 	owned  int             // lanes, as it was last reported
 	had    map[int16]int64 // the highest epoch of each lane that was ours
 	told   string          // of itself
-	facts  errorLog        // of telling it
+	facts  trouble.Log     // of telling it
 }
 
 func (k *keeper) keep(ctx context.Context) {
-	report := errorLog{logger: k.e.logger, what: "Renewing the lease"}
+	report := trouble.Log{Logger: k.e.logger, What: "Renewing the lease"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -49,7 +50,7 @@ func (k *keeper) keep(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		report.report(err)
+		report.Tell(err)
 		if err != nil {
 			wait = k.soon()
 		}
@@ -111,7 +112,7 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 		e.extend(begun) // not before the lanes are forgotten that somebody took meanwhile
 	}
 	err = k.tell(ctx) // last, as no lane is to wait for it
-	if k.facts.report(err); err != nil {
+	if k.facts.Tell(err); err != nil {
 		next = min(next, k.soon())
 	}
 	return next, nil

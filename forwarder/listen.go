@@ -9,17 +9,18 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // listen is the goroutine that hears of commits in other processes. What it misses while the connection is
 // down is found by polling.
 func (e *engine) listen(ctx context.Context) {
-	report := errorLog{logger: e.logger, what: "Listening for commits of other processes"}
+	report := trouble.Log{Logger: e.logger, What: "Listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
 		err := e.db.Listen(ctx, func() {
-			report.report(nil)
+			report.Tell(nil)
 			retry.Reset()
 			e.wake()
 		})
@@ -30,7 +31,7 @@ func (e *engine) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		report.report(err)
+		report.Tell(err)
 		select {
 		case <-ctx.Done():
 			return

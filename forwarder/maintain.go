@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 const (
@@ -17,32 +18,32 @@ const (
 // maintain is the goroutine for what is in no hurry: the sweep, a second look at what keys wait for, writing down which topics are
 // paused, saying which nobody takes, and deleting what was published long ago.
 func (e *engine) maintain(ctx context.Context) {
-	sweep := errorLog{logger: e.logger, what: "Sweeping the outbox"}
-	heads := errorLog{logger: e.logger, what: "Checking held keys"}
-	firsts := errorLog{logger: e.logger, what: "Checking keys that wait for a topic"}
-	clean := errorLog{logger: e.logger, what: "Deleting published messages"}
-	inbox := errorLog{logger: e.logger, what: "Deleting old rows of the inbox"}
-	forget := errorLog{logger: e.logger, what: "Forgetting forwarders that are gone"}
-	lonely := errorLog{logger: e.logger, what: "Looking for topics that nobody takes"}
-	told := errorLog{logger: e.logger, what: "Writing paused topics"}
+	sweep := trouble.Log{Logger: e.logger, What: "Sweeping the outbox"}
+	heads := trouble.Log{Logger: e.logger, What: "Checking held keys"}
+	firsts := trouble.Log{Logger: e.logger, What: "Checking keys that wait for a topic"}
+	clean := trouble.Log{Logger: e.logger, What: "Deleting published messages"}
+	inbox := trouble.Log{Logger: e.logger, What: "Deleting old rows of the inbox"}
+	forget := trouble.Log{Logger: e.logger, What: "Forgetting forwarders that are gone"}
+	lonely := trouble.Log{Logger: e.logger, What: "Looking for topics that nobody takes"}
+	told := trouble.Log{Logger: e.logger, What: "Writing paused topics"}
 	var published cleaner
 	var paused pauses
 	var unread untaken
 	round := func() {
-		heads.report(e.recheckHeads(ctx))
-		firsts.report(e.recheckFirsts(ctx))
-		sweep.report(e.sweepLanes(ctx))
+		heads.Tell(e.recheckHeads(ctx))
+		firsts.Tell(e.recheckFirsts(ctx))
+		sweep.Tell(e.sweepLanes(ctx))
 		if _, first := e.positions()[0]; !first { // one forwarder is enough
 			return
 		}
-		lonely.report(unread.look(ctx, e))
+		lonely.Tell(unread.look(ctx, e))
 		if e.cfg.Retention > 0 {
-			clean.report(published.clean(ctx, e))
+			clean.Tell(published.clean(ctx, e))
 		}
 		if e.cfg.InboxRetention > 0 {
-			inbox.report(e.cleanInbox(ctx))
+			inbox.Tell(e.cleanInbox(ctx))
 		}
-		forget.report(e.forgetForwarders(ctx))
+		forget.Tell(e.forgetForwarders(ctx))
 	}
 	tick := time.NewTicker(e.cfg.CleanInterval)
 	defer tick.Stop()
@@ -53,7 +54,7 @@ func (e *engine) maintain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-pauseTick.C:
-			told.report(paused.tell(ctx, e))
+			told.Tell(paused.tell(ctx, e))
 		case <-tick.C:
 			round()
 		case done := <-e.tidyNow:

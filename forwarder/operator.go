@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // operatorInterval is how often a forwarder looks which topics an operator has paused.
@@ -14,7 +15,7 @@ const operatorInterval = time.Second
 // obey is the goroutine that looks which topics an operator has paused. It is one of its own because an operator who pauses a
 // topic must not wait for a sweep.
 func (e *engine) obey(ctx context.Context) {
-	reading := errorLog{logger: e.logger, what: "Reading which topics are paused"}
+	reading := trouble.Log{Logger: e.logger, What: "Reading which topics are paused"}
 	tick := time.NewTicker(operatorInterval)
 	defer tick.Stop()
 	for {
@@ -22,7 +23,7 @@ func (e *engine) obey(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			reading.report(e.hold(ctx))
+			reading.Tell(e.hold(ctx))
 		}
 	}
 }

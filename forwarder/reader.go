@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -40,7 +41,7 @@ func (e *engine) read(ctx context.Context) {
 	r := &reader{e: e, loading: map[int16]*loading{}}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
-	report := errorLog{logger: e.logger, what: "Reading the outbox"}
+	report := trouble.Log{Logger: e.logger, What: "Reading the outbox"}
 	defer r.disconnect()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -58,7 +59,7 @@ func (e *engine) read(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		report.report(err)
+		report.Tell(err)
 		switch {
 		case err == nil:
 			retry.Reset()

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -31,9 +32,9 @@ type settler struct {
 // settle works until ctx is over and nothing is left that can be settled.
 func (e *engine) settle(ctx context.Context) {
 	s := &settler{e: e}
-	report := errorLog{logger: e.logger, what: "Settling messages"}
-	alone := errorLog{logger: e.logger, what: "Settling some of the messages, apart from the others,"}
-	s.published, s.failed = newBatch(s.writePublished, alone.report), newBatch(s.writeFailed, alone.report)
+	report := trouble.Log{Logger: e.logger, What: "Settling messages"}
+	alone := trouble.Log{Logger: e.logger, What: "Settling some of the messages, apart from the others,"}
+	s.published, s.failed = newBatch(s.writePublished, alone.Tell), newBatch(s.writeFailed, alone.Tell)
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 5*time.Second
 	timer := time.NewTimer(0)
@@ -43,7 +44,7 @@ func (e *engine) settle(ctx context.Context) {
 		news := e.settleNow
 		if len(s.published.rows)+len(s.failed.rows) > 0 {
 			err := errors.Join(s.published.part(context.WithoutCancel(ctx)), s.failed.part(context.WithoutCancel(ctx)))
-			report.report(err)
+			report.Tell(err)
 			if err == nil {
 				retry.Reset()
 				continue
@@ -52,7 +53,7 @@ func (e *engine) settle(ctx context.Context) {
 			timer.Reset(retry.NextBackOff())
 		} else {
 			if len(s.published.later)+len(s.failed.later) == 0 {
-				alone.report(nil)
+				alone.Tell(nil)
 			}
 			timer.Reset(min(s.published.pause(time.Now()), s.failed.pause(time.Now())))
 		}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // maxAcks is how many messages one statement acks.
@@ -37,7 +39,7 @@ func (a *acker) stop() { a.queue <- nil }
 
 func (a *acker) run() {
 	defer close(a.done)
-	report := trouble{logger: a.loop.logger, what: "Acking messages"}
+	report := trouble.Log{Logger: a.loop.logger, What: "Acking messages"}
 	for over := false; !over; {
 		var batch []*claimed
 		for first := <-a.queue; ; first = <-a.queue {
@@ -57,7 +59,7 @@ func (a *acker) run() {
 }
 
 // ack repeats what fails as long as leases last, which are renewed meanwhile; when the loop stops it tries a little longer.
-func (a *acker) ack(batch []*claimed, report *trouble) {
+func (a *acker) ack(batch []*claimed, report *trouble.Log) {
 	ids := make([]ID, len(batch))
 	for i, c := range batch {
 		ids[i] = c.ID
@@ -69,7 +71,7 @@ func (a *acker) ack(batch []*claimed, report *trouble) {
 		ctx, cancel := context.WithTimeout(a.loop.base, queryTimeout)
 		n, err := a.loop.store.Ack(ctx, a.loop.owner, ids...)
 		cancel()
-		report.tell(err)
+		report.Tell(err)
 		var stopping bool
 		a.loop.step(func() { stopping = a.loop.stopping })
 		if err == nil && n < len(ids) {

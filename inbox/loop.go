@@ -10,6 +10,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 const (
@@ -114,7 +115,7 @@ func (l *loop) step(fn func()) {
 }
 
 func (l *loop) claim(ctx context.Context) {
-	report := trouble{logger: l.logger, what: "Claiming messages"}
+	report := trouble.Log{Logger: l.logger, What: "Claiming messages"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -124,7 +125,7 @@ func (l *loop) claim(ctx context.Context) {
 		l.step(func() { ln, n, wait = l.schedule.look(time.Now()) })
 		if ln != nil {
 			_, _, err := l.look(ctx, ln, n)
-			report.tell(err)
+			report.Tell(err)
 			continue
 		}
 		timer.Reset(wait)

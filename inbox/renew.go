@@ -3,12 +3,14 @@ package inbox
 import (
 	"context"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction is locked and
 // passed by, but asked for: if that is rolled back, what repeats the handler may wait before the next one.
 func (l *loop) renew(ctx context.Context) {
-	report := trouble{logger: l.logger, what: "Renewing leases"}
+	report := trouble.Log{Logger: l.logger, What: "Renewing leases"}
 	tick := time.NewTicker(l.cfg.lease / 3)
 	defer tick.Stop()
 	for {
@@ -16,7 +18,7 @@ func (l *loop) renew(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			report.tell(l.renewOnce(ctx))
+			report.Tell(l.renewOnce(ctx))
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // upkeep is the goroutine for what is in no hurry: giving back what dead processes have claimed, and deleting what was done long ago.
@@ -72,8 +73,8 @@ func (u *upkeep) pause() time.Duration {
 
 // run goes on after once.
 func (u *upkeep) run(ctx context.Context) {
-	reaping := trouble{logger: u.logger, what: "Giving back messages whose owners are gone"}
-	cleaning := trouble{logger: u.logger, what: "Deleting messages that were done long ago"}
+	reaping := trouble.Log{Logger: u.logger, What: "Giving back messages whose owners are gone"}
+	cleaning := trouble.Log{Logger: u.logger, What: "Deleting messages that were done long ago"}
 	cleanAt := time.Now().Add(u.clean)
 	for {
 		pause := time.NewTimer(u.wait())
@@ -84,11 +85,11 @@ func (u *upkeep) run(ctx context.Context) {
 		case <-pause.C:
 		}
 		if err := u.once(ctx); ctx.Err() == nil {
-			reaping.tell(err)
+			reaping.Tell(err)
 		}
 		if u.clean > 0 && time.Now().After(cleanAt) {
 			if _, err := u.store.Clean(ctx); ctx.Err() == nil {
-				cleaning.tell(err)
+				cleaning.Tell(err)
 			}
 			cleanAt = time.Now().Add(u.clean)
 		}
@@ -97,12 +98,12 @@ func (u *upkeep) run(ctx context.Context) {
 
 // listen is the goroutine that hears of commits in other processes. What it misses is found by polling.
 func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, wake func()) {
-	report := trouble{logger: logger, what: "Listening for commits of other processes"}
+	report := trouble.Log{Logger: logger, What: "Listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
 		err := s.db.Listen(ctx, func() {
-			report.tell(nil)
+			report.Tell(nil)
 			retry.Reset()
 			wake()
 		})
@@ -113,7 +114,7 @@ func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, wake 
 		if ctx.Err() != nil {
 			return
 		}
-		report.tell(err)
+		report.Tell(err)
 		pause := time.NewTimer(retry.NextBackOff())
 		select {
 		case <-ctx.Done():
