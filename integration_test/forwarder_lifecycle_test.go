@@ -168,6 +168,7 @@ func TestGracefulShutdown(t *testing.T) {
 		h.publish(t, "orders", "", numbered("u", 1, 20)...)
 		broker.wait(t, "some are under way", func() bool { return broker.triedTimes("u1") == 1 && broker.triedTimes("k1") == 1 })
 		cancel()
+		require.ErrorIs(t, f.Drain(t.Context()), outbox.ErrClosed, "it has begun to stop")
 		select {
 		case err := <-ended:
 			t.Fatalf("Run did not wait: %v", err)

@@ -254,8 +254,11 @@ func TestHistoryOfAQueue(t *testing.T) {
 	}
 	require.NoError(t, group.Wait())
 	for _, part := range queueModel.Partition(seen.all) {
-		if result := porcupine.CheckOperationsTimeout(queueModel, part, patience); result != porcupine.Ok {
+		switch result := porcupine.CheckOperationsTimeout(queueModel, part, patience); result {
+		case porcupine.Illegal:
 			t.Fatalf("%s: %s", result, describeHistory(part))
+		case porcupine.Unknown:
+			t.Logf("no order of %d calls was found within %s, nor that there is none", len(part), patience)
 		}
 	}
 	t.Logf("%d calls, %d leases ran out", len(seen.all), h.count(t, "select sum(crashes) from inbox_queue"))

@@ -88,7 +88,8 @@ func TestPausedHandlerAppliesNothing(t *testing.T) {
 	storeAll(t, other, items("orders", 1)...)
 	late := newBarrier(t)
 	cfg := quickDispatcher(map[string]inbox.Handler{"orders": {Handle: late.handle}})
-	cfg.Concurrency = 1 // the process stands still, so it claims nothing else
+	cfg.Concurrency = 1      // the process stands still, so it claims nothing else
+	cfg.LeaseTTL = time.Hour // and renews nothing
 	goOn := sync.OnceFunc(func() { close(pause.goOn) })
 	defer goOn()
 	d := dispatching(t, paused, cfg)

@@ -170,6 +170,7 @@ func TestWithoutScript(t *testing.T) {
 func TestRefresh(t *testing.T) {
 	w := newWorld(t, ui.Access{})
 	b := newTab(t)
+	b.stopClock()
 	b.open(w.url)
 	hide := func(hidden bool) {
 		js[bool](b, `Object.defineProperty(document, "hidden", {configurable: true, value: `+map[bool]string{true: "true", false: "false"}[hidden]+`}), document.dispatchEvent(new Event("visibilitychange"))`)
@@ -179,18 +180,19 @@ func TestRefresh(t *testing.T) {
 	}
 	has := func(topic string) string { return `document.querySelector("main").innerText.includes("` + topic + `")` }
 	add("first")
-	b.until(has("first"))
+	b.passTime()
+	assert.True(t, js[bool](b, has("first")))
 	hide(true)
 	asked := w.asked.Load()
 	add("second")
-	js[bool](b, `new Promise(done => setTimeout(done, 6000, true))`) // longer than it waits
+	b.passTime()
 	assert.False(t, js[bool](b, has("second")))
 	assert.Equal(t, asked, w.asked.Load(), "a tab that nobody sees asks for nothing")
 	hide(false)
 	b.until(has("second"))
 	b.click("#live")
 	add("third")
-	js[bool](b, `new Promise(done => setTimeout(done, 6000, true))`)
+	b.passTime()
 	assert.False(t, js[bool](b, has("third")), "it was stopped")
 	b.click("#live")
 	b.until(has("third"))

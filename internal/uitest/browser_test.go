@@ -10,6 +10,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -106,6 +107,29 @@ func (b *tab) until(script string) {
 		}
 	}
 }
+
+// stopClock has what pages wait for, in what is opened next, wait for passTime.
+func (b *tab) stopClock() {
+	const script = `(() => {
+		const waiting = new Map();
+		let last = 0;
+		window.setTimeout = (call) => { waiting.set(++last, call); return last; };
+		window.clearTimeout = (id) => { waiting.delete(id); };
+		window.passTime = async () => {
+			const due = [...waiting.values()];
+			waiting.clear();
+			for (const call of due) await call();
+			return true;
+		};
+	})()`
+	b.run(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := page.AddScriptToEvaluateOnNewDocument(script).Do(ctx)
+		return err
+	}))
+}
+
+// passTime does what the page waits to do, and returns when that is done.
+func (b *tab) passTime() { js[bool](b, "passTime()") }
 
 // click clicks what a selector finds first.
 func (b *tab) click(selector string) {
