@@ -55,8 +55,8 @@ func (a *app) importWatermill() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move what Watermill's forwarder has not sent yet into the outbox",
 		Long: `Move what Watermill's forwarder has not sent yet, of a table of watermill-sql v3 or v4, into the outbox. Each batch is one transaction:
-interrupt it at any time, and call it again. That forwarder may run meanwhile, but stop one that is stuck: it keeps a lock while its
-broker refuses a message. docs/moving.md says when to do it, and with which role of the database.
+interrupt it at any time, and call it again. What is written meanwhile is moved too. That forwarder may run meanwhile, but stop one
+that is stuck: it keeps a lock while its broker refuses a message. docs/moving.md says when to do it, and with which role of the database.
 
 Envelopes that are no JSON need a program of your own, with package move.`,
 		Example: "  outboxctl import watermill-sql --dry-run\n  outboxctl import watermill-sql --key metadata:customer_id",
@@ -88,7 +88,7 @@ func (a *app) exportWatermill() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move what was not sent yet into the table of Watermill's forwarder",
 		Long: `Move what was not sent yet into the table of Watermill's forwarder, of watermill-sql v3 or v4. It is the way back: stop all forwarders of
-the outbox first. Dead messages stay, and so do delayed ones, unless the table is that of a delayed subscriber.`,
+the outbox first; what is written meanwhile goes back too. Dead messages stay, and so do delayed ones, unless the table is that of a delayed subscriber.`,
 		Example: "  outboxctl export watermill-sql --dry-run",
 	}
 	f.bind(a, cmd)
@@ -171,11 +171,12 @@ func (a *app) move(ctx context.Context, name string, act actFlags, do func(movin
 			return a.say("%s would move %s.%s", title(name), describeMove(tried), held(tried.Pending-tried.Moved))
 		})
 	}
-	if err := act.confirm(ctx, a, fmt.Sprintf("%s %s?", title(name), describeMove(tried))); err != nil {
+	question := fmt.Sprintf("%s all that waits, which now is %s, and what comes meanwhile?", title(name), describeMove(tried))
+	if err := act.confirm(ctx, a, question); err != nil {
 		return err
 	}
 	bar := a.progress(admin.Count{N: tried.Moved})
-	r, err := do(moving{lockTimeout: lockTimeout, progress: func(_ context.Context, r move.Result) { bar.set(min(r.Moved, tried.Moved)) }})
+	r, err := do(moving{lockTimeout: lockTimeout, progress: func(_ context.Context, r move.Result) { bar.set(r.Moved) }})
 	bar.end()
 	said := a.show(moved{false, r}, func() error {
 		entry := ""

@@ -33,6 +33,9 @@ func (a *app) progress(total admin.Count) progress {
 
 func (p progress) set(n int64) {
 	if p.bar != nil {
+		if most := p.bar.GetMax64(); most > 0 && n > most { // more came meanwhile
+			p.bar.ChangeMax64(n)
+		}
 		_ = p.bar.Set64(n)
 	}
 }
