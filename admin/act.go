@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -25,6 +23,9 @@ type Act struct {
 	Actor string
 	// DryRun counts what the act would change, up to 10,000 or Limit, and changes nothing.
 	DryRun bool
+	// Tried is the Result.Tried of a dry run with the same filter. Then nothing else is changed than what that has counted, and
+	// what has left since is passed by. Default: what the filter means when the act begins.
+	Tried string
 	// Progress, if not nil, is called after each batch, with what was done so far.
 	Progress func(ctx context.Context, r Result)
 }
@@ -37,6 +38,9 @@ type Result struct {
 	Touched int64 `json:"touched"`
 	// Skipped is how many were not, because somebody else had locked or changed them meanwhile. Act again to have them.
 	Skipped int64 `json:"skipped"`
+	// Tried stands for what a dry run has counted, message by message, or if there is more, for what was written before it: so
+	// that what is done is what somebody was asked about. Put it into Act.Tried. It has up to 220 kB.
+	Tried string `json:"-"`
 	// Compared is how many messages Reconcile has looked for in the log.
 	Compared int64 `json:"compared,omitempty"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
@@ -66,26 +70,18 @@ func (a *Admin) run(ctx context.Context, v verb, act Act) (r Result, err error) 
 	if err != nil {
 		return r, err
 	}
-	d := doing{Admin: a, verb: v, act: act, source: s, result: &r, upto: math.MaxInt64, left: int64(act.Limit)}
-	if act.Limit == 0 {
-		d.left = 1 << 62
+	d, err := a.doing(ctx, v, act, s, &r)
+	if err != nil {
+		return r, err
 	}
 	if act.DryRun {
 		return r, d.count(ctx, states)
 	}
-	if d.upto, err = s.end(ctx); err != nil {
-		return r, err
-	}
 	if r.AuditID, err = a.begin(ctx, v.name, act); err != nil {
 		return r, err
 	}
-	if f := &d.act.Filter; f.In == Queue && f.Before.IsZero() { // its ids are no numbers: what is stored meanwhile is told by its time
-		if err := a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&f.Before) }, sqltext.Now); err != nil {
-			return r, err
-		}
-	}
-	for _, state := range states {
-		if err := d.all(ctx, state); err != nil {
+	for _, t := range d.together(states) {
+		if err := d.all(ctx, t); err != nil {
 			return r, err
 		}
 	}
@@ -117,9 +113,6 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 	}
 	if v.oneEach && len(states) > 1 {
 		return nil, nil, invalid("admin: Filter.States has %v: name the one that blocks the keys", states)
-	}
-	if i := slices.Index(states, Failing); i > 0 { // first, so that what becomes failing by the act is not met again
-		states = slices.Concat([]State{Failing}, states[:i], states[i+1:])
 	}
 	bound := len(f.IDs) > 0 || f.Topic+f.Key+f.Consumer+f.ErrorGroup+f.ErrorContains != "" || !f.After.IsZero() || !f.Before.IsZero()
 	if act.Actor, err = a.actor(act.Actor, act.Reason); err != nil && !act.DryRun {
@@ -172,9 +165,26 @@ type doing struct {
 	act    Act
 	source source
 	result *Result
+	asked  asked
 	keys   map[string]int64 // the first message of each key that was met, if that alone is meant
-	upto   int64            // what is written meanwhile is not meant
 	left   int64            // how many may still be changed
+}
+
+// doing begins an act that was checked.
+func (a *Admin) doing(ctx context.Context, v verb, act Act, s source, r *Result) (d *doing, err error) {
+	d = &doing{Admin: a, verb: v, act: act, source: s, result: r, left: int64(act.Limit)}
+	if act.Limit == 0 {
+		d.left = 1 << 62
+	}
+	if act.Tried != "" {
+		d.asked, err = parseTried(act.Filter.In, act.Tried)
+	} else {
+		d.asked, err = s.end(ctx)
+	}
+	if act.DryRun {
+		r.Tried = d.asked.tried(act.Filter.In)
+	}
+	return d, err
 }
 
 // walk goes through the messages among which those are that the act means.
@@ -183,22 +193,25 @@ func (d *doing) walk(state State) *walk {
 	if d.verb.oneEach { // what does not fit may be first of its key
 		f = Filter{In: f.In, Key: f.Key}
 	}
+	if at := d.asked.at; f.Before.IsZero() || !at.IsZero() && at.Before(f.Before) {
+		f.Before = at
+	}
 	w := newWalk(f, state)
-	w.upto = d.upto
+	w.upto = d.asked.upto
 	return w
 }
 
-// all changes all messages of one state.
-func (d *doing) all(ctx context.Context, state State) error {
-	for w := d.walk(state); w.from != nil && d.left > 0; {
-		batch, err := d.next(ctx, w)
+// all changes all messages of some states.
+func (d *doing) all(ctx context.Context, t *together) error {
+	for !t.ended() && d.left > 0 {
+		batch, err := d.next(ctx, t)
 		if err != nil {
 			return err
 		}
 		if len(batch) == 0 {
 			continue
 		}
-		if err := d.change(ctx, state, batch); err != nil {
+		if err := d.change(ctx, t.states, batch); err != nil {
 			return err
 		}
 	}
@@ -206,8 +219,8 @@ func (d *doing) all(ctx context.Context, state State) error {
 }
 
 // change changes one batch.
-func (d *doing) change(ctx context.Context, state State, batch []place) error {
-	n, err := d.source.change(ctx, d, state, batch)
+func (d *doing) change(ctx context.Context, states []State, batch []place) error {
+	n, err := d.source.change(ctx, d, states, batch)
 	d.result.Matched.N += int64(len(batch))
 	d.result.Touched += n
 	if err != nil {
@@ -223,38 +236,46 @@ func (d *doing) change(ctx context.Context, state State, batch []place) error {
 }
 
 // next returns the next messages to change. There may be none, with more to come.
-func (d *doing) next(ctx context.Context, w *walk) ([]place, error) {
+func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 	if d.verb.oneEach {
-		w.want = d.cfg.BatchSize
-		found, err := w.next(ctx, d.source)
+		found, err := t.next(ctx, d.source, d.cfg.BatchSize)
 		if err != nil {
 			return nil, err
 		}
-		heads, err := d.heads(ctx, w, found)
+		heads, err := d.heads(ctx, t.walks[0], found)
+		heads = d.asked.of(heads)
 		return heads[:min(int64(len(heads)), d.left)], err
 	}
-	w.want = int(min(int64(d.cfg.BatchSize), d.left))
-	found, err := w.next(ctx, d.source)
-	return placesOf(found), err
+	found, err := t.next(ctx, d.source, int(min(int64(d.cfg.BatchSize), d.left)))
+	return d.asked.of(placesOf(found)), err
 }
 
-// count counts what an act would change.
+// count counts what an act would change, and notes which messages these are.
 func (d *doing) count(ctx context.Context, states []State) error {
-	most := min(d.left, dryCount)
-	for _, state := range states {
-		for w := d.walk(state); w.from != nil; {
-			batch, err := d.next(ctx, w)
+	counted, most := []place{}, min(d.left, dryCount)
+	for _, t := range d.together(states) {
+		for !t.ended() && int64(len(counted)) < most {
+			batch, err := d.next(ctx, t)
 			if err != nil {
 				return err
 			}
-			d.result.Matched.N += int64(len(batch))
-			if d.result.Matched.N >= most {
-				d.result.Matched = Count{N: most, More: true}
-				return nil
-			}
+			counted = append(counted, batch...)
+			d.result.Matched.N = min(int64(len(counted)), most)
 		}
 	}
+	if d.result.Matched.More = d.result.Matched.N == dryCount && d.left > dryCount; !d.result.Matched.More {
+		d.tried(counted[:d.result.Matched.N])
+	}
 	return nil
+}
+
+// tried says which messages a dry run has counted.
+func (d *doing) tried(counted []place) {
+	d.asked.only = make(map[digest]bool, len(counted))
+	for _, p := range counted {
+		d.asked.only[p.digest()] = true
+	}
+	d.result.Tried = d.asked.tried(d.act.Filter.In)
 }
 
 // note is the error text that the act leaves with a message; "" = it leaves that as it is.

@@ -16,6 +16,9 @@ type CleanConfig struct {
 	// OutboxRetention, InboxRetention and QueueRetention are how long what is done, or discarded, is kept; 0 = the table is
 	// left alone.
 	OutboxRetention, InboxRetention, QueueRetention time.Duration
+	// At is when the retentions are counted back from: CleanResult.At of a dry run, so that nothing else is deleted than what
+	// that has counted. Default: now, by the database's clock.
+	At time.Time
 	// Reason and Actor are those of an Act.
 	Reason, Actor string
 	// DryRun counts what would be deleted, up to 10,000 rows of each table, of the outbox among the oldest 100,000, and deletes
@@ -25,9 +28,10 @@ type CleanConfig struct {
 
 // CleanResult is how many rows were deleted, or would be.
 type CleanResult struct {
-	Outbox Count `json:"outbox"`
-	Inbox  Count `json:"inbox"`
-	Queue  Count `json:"queue"`
+	At     time.Time `json:"at"` // when the retentions were counted back from
+	Outbox Count     `json:"outbox"`
+	Inbox  Count     `json:"inbox"`
+	Queue  Count     `json:"queue"`
 }
 
 const (
@@ -52,9 +56,15 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 			return r, invalid("admin: CleanConfig.%s is %s: use how long to keep, or 0 to leave the table alone", field, d)
 		}
 	}
+	if cfg.At.IsZero() {
+		if cfg.At, err = a.now(ctx); err != nil {
+			return r, err
+		}
+	}
 	if cfg.DryRun {
 		return a.countClean(ctx, cfg)
 	}
+	r.At = cfg.At
 	act := Act{Reason: cfg.Reason}
 	if act.Actor, err = a.actor(cfg.Actor, cfg.Reason); err != nil {
 		return r, err
@@ -63,7 +73,7 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		in        Table
 		states    []State
 		retention time.Duration
-		do        func(ctx context.Context, retention time.Duration) (int64, error)
+		do        func(ctx context.Context, retention time.Duration, at string) (int64, error)
 		n         *int64
 	}{
 		{Outbox, []State{Done, Discarded}, cfg.OutboxRetention, a.cleanOutbox, &r.Outbox.N},
@@ -74,7 +84,7 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 			continue
 		}
 		act.Filter = Filter{In: t.in, States: t.states}
-		if *t.n, err = a.cleanTable(ctx, act, t.retention, t.do); err != nil {
+		if *t.n, err = a.cleanTable(ctx, act, cfg.At, t.retention, t.do); err != nil {
 			return r, err
 		}
 	}
@@ -82,17 +92,14 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 }
 
 // cleanTable cleans one table, with an entry of its own in the audit log.
-func (a *Admin) cleanTable(ctx context.Context, act Act, retention time.Duration, do func(context.Context, time.Duration) (int64, error)) (n int64, err error) {
-	var now time.Time
-	if err := a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&now) }, sqltext.Now); err != nil {
-		return 0, err
-	}
-	act.Filter.Before = now.Add(-retention)
+func (a *Admin) cleanTable(ctx context.Context, act Act, at time.Time, retention time.Duration,
+	do func(context.Context, time.Duration, string) (int64, error)) (n int64, err error) {
+	act.Filter.Before = at.Add(-retention)
 	audit, err := a.begin(ctx, "clean", act)
 	if err != nil {
 		return 0, err
 	}
-	n, err = do(ctx, retention)
+	n, err = do(ctx, retention, stamp(at))
 	err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, n)) // also what was deleted before it was cut off
 	if err != nil {
 		return n, err
@@ -101,6 +108,7 @@ func (a *Admin) cleanTable(ctx context.Context, act Act, retention time.Duration
 }
 
 func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
+	r.At = cfg.At
 	for _, t := range []struct {
 		retention time.Duration
 		statement string
@@ -111,7 +119,7 @@ func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult,
 	} {
 		if t.retention > 0 {
 			scan := func(rows drive.Rows) error { return rows.Scan(&t.c.N, &t.c.More) }
-			if err = a.fetch(ctx, scan, t.statement, t.retention.Seconds(), int64(dryCount)); err != nil {
+			if err = a.fetch(ctx, scan, t.statement, t.retention.Seconds(), int64(dryCount), stamp(cfg.At)); err != nil {
 				return r, err
 			}
 		}
@@ -119,13 +127,13 @@ func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult,
 	return r, nil
 }
 
-func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration) (rows int64, err error) {
+func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration, from string) (rows int64, err error) {
 	at, err := a.number(ctx, sqltext.FirstOutboxID)
 	for end := false; err == nil && !end; {
 		begun := time.Now()
 		var kept, n int64
 		err = a.fetch(ctx, func(r drive.Rows) error { return r.Scan(&at, &end, &kept, &n) },
-			sqltext.CleanPublished, at-1, retention.Seconds(), int64(cleanRows), []string{}, int64(cleanSpan))
+			sqltext.CleanPublished, at-1, retention.Seconds(), int64(cleanRows), []string{}, int64(cleanSpan), from)
 		if err != nil {
 			return rows, err
 		}
@@ -142,19 +150,19 @@ func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration) (rows 
 	return rows, err
 }
 
-func (a *Admin) cleanInbox(ctx context.Context, retention time.Duration) (int64, error) {
+func (a *Admin) cleanInbox(ctx context.Context, retention time.Duration, from string) (int64, error) {
 	timeout := a.cfg.QueryTimeout
 	if timeout < 0 {
 		timeout = 24 * time.Hour
 	}
-	return clean.Inbox(ctx, a.db, retention, timeout)
+	return clean.Inbox(ctx, a.db, retention, from, timeout)
 }
 
-func (a *Admin) cleanQueue(ctx context.Context, retention time.Duration) (rows int64, err error) {
+func (a *Admin) cleanQueue(ctx context.Context, retention time.Duration, from string) (rows int64, err error) {
 	for {
 		begun := time.Now()
 		queryCtx, cancel := a.bound(ctx)
-		n, err := a.db.Exec(queryCtx, a.db.Render(sqltext.CleanQueue), retention.Seconds(), int64(cleanRows))
+		n, err := a.db.Exec(queryCtx, a.db.Render(sqltext.CleanQueue), retention.Seconds(), int64(cleanRows), from)
 		cancel()
 		if rows += n; err != nil || n < cleanRows {
 			return rows, explain(err)

@@ -26,10 +26,10 @@ func (a *Admin) Heads(ctx context.Context, f Filter, limit int) (list []Message,
 	if err != nil {
 		return nil, false, err
 	}
-	d := doing{Admin: a, verb: skip, act: act, source: s, result: &Result{}, upto: math.MaxInt64, left: math.MaxInt64}
+	d := doing{Admin: a, verb: skip, act: act, source: s, result: &Result{}, asked: asked{upto: math.MaxInt64}, left: math.MaxInt64}
 	var places []place
-	for w := d.walk(states[0]); w.from != nil && len(places) <= limit; {
-		batch, err := d.next(ctx, w)
+	for t := d.together(states)[0]; !t.ended() && len(places) <= limit; {
+		batch, err := d.next(ctx, t)
 		if err != nil {
 			return nil, false, err
 		}

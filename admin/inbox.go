@@ -90,18 +90,21 @@ func (t inboxTable) show(ctx context.Context, places []place) ([]Message, error)
 	})
 }
 
-func (inboxTable) end(context.Context) (int64, error) { return 0, nil }
+func (t inboxTable) end(ctx context.Context) (q asked, err error) {
+	q.at, err = t.now(ctx)
+	return q, err
+}
 
-func (t inboxTable) change(ctx context.Context, d *doing, state State, batch []place) (int64, error) {
-	owners, names := make([]string, len(batch)), make([]string, len(batch))
+func (t inboxTable) change(ctx context.Context, d *doing, states []State, batch []place) (int64, error) {
+	owners, ids := make([]string, len(batch)), make([]string, len(batch))
 	for i, p := range batch {
-		owners[i], names[i] = p.Owner, p.Name
+		owners[i], ids[i] = p.Owner, p.Name
 	}
 	statement := sqltext.RequeueInbox
 	if d.verb.name == discard.name {
 		statement = sqltext.DiscardInbox
 	}
-	return t.number(ctx, statement, owners, names, []string{string(state)}, d.result.AuditID, d.note())
+	return t.number(ctx, statement, owners, ids, names(states), d.result.AuditID, d.note())
 }
 
 // payload is nothing: the inbox keeps identities alone.

@@ -115,11 +115,12 @@ func (o outboxTable) show(ctx context.Context, places []place) ([]Message, error
 	return list, err
 }
 
-func (o outboxTable) end(ctx context.Context) (int64, error) {
-	return o.number(ctx, sqltext.LastOutboxID)
+func (o outboxTable) end(ctx context.Context) (q asked, err error) {
+	q.upto, err = o.number(ctx, sqltext.LastOutboxID)
+	return q, err
 }
 
-func (o outboxTable) change(ctx context.Context, d *doing, state State, batch []place) (int64, error) {
+func (o outboxTable) change(ctx context.Context, d *doing, states []State, batch []place) (int64, error) {
 	ids := make([]int64, len(batch))
 	for i, p := range batch {
 		ids[i] = p.ID
@@ -128,7 +129,7 @@ func (o outboxTable) change(ctx context.Context, d *doing, state State, batch []
 		requeue.name: sqltext.RequeueOutbox, replay.name: sqltext.RequeueOutbox, reconcile.name: sqltext.RequeueOutbox, flush.name: sqltext.FlushOutbox,
 		discard.name: sqltext.DiscardOutbox, skip.name: sqltext.DiscardOutbox,
 	}[d.verb.name]
-	return o.number(ctx, statement, ids, []string{string(state)}, d.result.AuditID, int64(len(ids)), d.note())
+	return o.number(ctx, statement, ids, names(states), d.result.AuditID, int64(len(ids)), d.note())
 }
 
 func (o outboxTable) payload(ctx context.Context, p place) (payload []byte, err error) {

@@ -69,17 +69,20 @@ func (t queueTable) show(ctx context.Context, places []place) ([]Message, error)
 	})
 }
 
-func (queueTable) end(context.Context) (int64, error) { return 0, nil }
+func (t queueTable) end(ctx context.Context) (q asked, err error) {
+	q.at, err = t.now(ctx)
+	return q, err
+}
 
-func (t queueTable) change(ctx context.Context, d *doing, state State, batch []place) (int64, error) {
-	owners, names := make([]string, len(batch)), make([]string, len(batch))
+func (t queueTable) change(ctx context.Context, d *doing, states []State, batch []place) (int64, error) {
+	owners, ids := make([]string, len(batch)), make([]string, len(batch))
 	for i, p := range batch {
-		owners[i], names[i] = p.Owner, p.Name
+		owners[i], ids[i] = p.Owner, p.Name
 	}
 	statement := map[string]string{
 		requeue.name: sqltext.RequeueQueue, discard.name: sqltext.DiscardQueue, flush.name: sqltext.FlushQueue,
 	}[d.verb.name]
-	return t.number(ctx, statement, owners, names, []string{string(state)}, d.result.AuditID, d.note())
+	return t.number(ctx, statement, owners, ids, names(states), d.result.AuditID, d.note())
 }
 
 func (t queueTable) payload(ctx context.Context, p place) (payload []byte, err error) {

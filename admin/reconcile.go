@@ -1,10 +1,11 @@
 package admin
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -33,7 +34,7 @@ const (
 var reconcile = verb{name: "reconcile", states: map[Table][]State{Outbox: {Done}}}
 
 // Reconcile compares the published messages that are still kept with what a broker holds of their topics, by UUID, and sends
-// those again that the broker has lost: as Replay does, under the same UUIDs. Of a broker that acknowledges before it has
+// those again that the broker has lost: as Replay does, under the same UUIDs, and of one key in the order of their ids. Of a broker that acknowledges before it has
 // synced to disk, or whose log was truncated, no outbox knows that. Try it with Act.DryRun first, which counts in
 // Result.Matched what would be sent again. Result.Compared says how many messages were looked at, also in Act.Progress.
 //
@@ -56,14 +57,12 @@ func (a *Admin) Reconcile(ctx context.Context, log Log, act Act) (r Result, err 
 	if err != nil {
 		return r, err
 	}
-	d := doing{Admin: a, verb: reconcile, act: act, source: s, result: &r, left: int64(act.Limit)}
-	if act.Limit == 0 {
-		d.left = 1 << 62
-	}
-	w := newWalk(act.Filter, Done)
-	if w.upto, err = s.end(ctx); err != nil {
+	d, err := a.doing(ctx, reconcile, act, s, &r)
+	if err != nil {
 		return r, err
 	}
+	var lost []place
+	w := d.walk(Done)
 	if !act.DryRun {
 		if r.AuditID, err = a.begin(ctx, reconcile.name, act); err != nil {
 			return r, err
@@ -74,36 +73,39 @@ func (a *Admin) Reconcile(ctx context.Context, log Log, act Act) (r Result, err 
 		if err != nil {
 			return r, err
 		}
-		for topic, k := range kept {
+		var missing []place
+		for _, topic := range slices.Sorted(maps.Keys(kept)) {
+			k := kept[topic]
 			if err := k.strike(ctx, log, topic); err != nil {
 				return r, fmt.Errorf("topic %q: %w", topic, err)
 			}
 			if err := d.compared(ctx, k.rows); err != nil {
 				return r, err
 			}
-			if err := d.sendAgain(ctx, k.ids()); err != nil {
-				return r, err
+			for _, id := range k.id {
+				missing = append(missing, place{ID: id})
 			}
 		}
+		// A key may be on several topics.
+		slices.SortFunc(missing, func(x, y place) int { return cmp.Compare(x.ID, y.ID) })
+		if missing, err = d.sendAgain(ctx, missing); err != nil {
+			return r, err
+		}
+		lost = append(lost, missing...)
 		if act.Progress != nil {
 			act.Progress(ctx, r)
 		}
 	}
 	if act.DryRun {
+		if len(lost) <= dryCount {
+			d.tried(lost)
+		}
 		return r, nil
 	}
 	a.logger.Info("Done by an operator", watermill.LogFields{
 		"action": reconcile.name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
 	})
 	return r, a.end(ctx, r.AuditID)
-}
-
-// digest stands for a UUID, which may be long.
-type digest [16]byte
-
-func digestOf(uuid string) digest {
-	sum := sha256.Sum256([]byte(uuid))
-	return digest(sum[:16])
 }
 
 // keptMessages are published messages of one topic. What is published was acknowledged, so it is in a log that is read later.
@@ -184,32 +186,19 @@ func (d *doing) compared(ctx context.Context, n int64) error {
 	return d.exec(ctx, sqltext.CountCompared, d.result.AuditID, n)
 }
 
-// ids are those that are left, oldest first.
-func (k *keptMessages) ids() []int64 {
-	ids := make([]int64, 0, len(k.id))
-	for _, id := range k.id {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-// sendAgain makes messages pending, or counts them.
-func (d *doing) sendAgain(ctx context.Context, ids []int64) error {
-	ids = ids[:min(int64(len(ids)), d.left)]
+// sendAgain makes messages pending, or counts them. It returns those that are meant.
+func (d *doing) sendAgain(ctx context.Context, missing []place) ([]place, error) {
+	missing = d.asked.of(missing)
+	missing = missing[:min(int64(len(missing)), d.left)]
 	if d.act.DryRun {
-		d.result.Matched.N += int64(len(ids))
-		d.left -= int64(len(ids))
-		return nil
+		d.result.Matched.N += int64(len(missing))
+		d.left -= int64(len(missing))
+		return missing, nil
 	}
-	for chunk := range slices.Chunk(ids, d.cfg.BatchSize) {
-		batch := make([]place, len(chunk))
-		for i, id := range chunk {
-			batch[i].ID = id
-		}
-		if err := d.change(ctx, Done, batch); err != nil {
-			return err
+	for batch := range slices.Chunk(missing, d.cfg.BatchSize) {
+		if err := d.change(ctx, []State{Done}, batch); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return missing, nil
 }

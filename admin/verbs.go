@@ -16,7 +16,8 @@ var (
 // those that were Discarded.
 //
 // Messages of the outbox leave under the same UUIDs, after what of their key has left already; what is behind them waits. Those of
-// one key that come back together leave in the order of their ids, unless the topic of some is paused. An inbox knows a copy for as long
+// one key that come back by one act leave in the order of their ids, whatever their states and topics were, unless the topic of some is
+// paused. An inbox knows a copy for as long
 // as its retention; JetStream is told another generation, or it would swallow the message as a copy.
 //
 // A message in the inbox is handled when it is delivered next: somebody must deliver it. Send its dead letter to the

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
@@ -86,10 +87,10 @@ type source interface {
 	place(id string) (place, error)
 	// payload reads what show leaves out.
 	payload(ctx context.Context, p place) ([]byte, error)
-	// end is the largest id that an act which begins now is for; where there are no such ids it is any.
-	end(ctx context.Context) (int64, error)
-	// change does a batch of an act to messages that are still in the state, and returns to how many.
-	change(ctx context.Context, d *doing, state State, batch []place) (int64, error)
+	// end is what there is now, for an act that begins.
+	end(ctx context.Context) (asked, error)
+	// change does a batch of an act to messages that are still in one of the states, and returns to how many.
+	change(ctx context.Context, d *doing, states []State, batch []place) (int64, error)
 	// group counts dead or failing messages by what they are about and their error.
 	group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error
 }
@@ -221,6 +222,12 @@ func (a *Admin) number(ctx context.Context, statement string, args ...any) (n in
 	return n, err
 }
 
+// now is the time by the database's clock.
+func (a *Admin) now(ctx context.Context) (now time.Time, err error) {
+	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&now) }, sqltext.Now)
+	return now, err
+}
+
 func (a *Admin) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if a.cfg.QueryTimeout < 0 {
 		return context.WithCancel(ctx)
@@ -233,6 +240,15 @@ func explain(err error) error {
 		return fmt.Errorf("%w (schema.Roles prints what each role needs)", err)
 	}
 	return text.Explain(err)
+}
+
+// names are states as statements have them.
+func names(states []State) []string {
+	list := make([]string, len(states))
+	for i, s := range states {
+		list[i] = string(s)
+	}
+	return list
 }
 
 // stamp writes a time for a statement; ” = none.

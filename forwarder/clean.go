@@ -57,7 +57,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 		queryCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 		err := drive.Collect(queryCtx, e.db, func(rows drive.Rows) error {
 			return rows.Scan(&reached, &end, &kept, &deleted)
-		}, e.sql.clean, c.next, e.cfg.Retention.Seconds(), int64(cleanBatch), topicsArg(e.cfg.Topics), c.span)
+		}, e.sql.clean, c.next, e.cfg.Retention.Seconds(), int64(cleanBatch), topicsArg(e.cfg.Topics), c.span, "")
 		cancel()
 		took := time.Since(begun)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 // cleanInbox deletes what is old from the inbox. Who drains the outbox does it, so that nobody has to remember it.
 func (e *engine) cleanInbox(ctx context.Context) error {
 	begun := time.Now()
-	rows, err := clean.Inbox(ctx, e.db, e.cfg.InboxRetention, e.cfg.QueryTimeout)
+	rows, err := clean.Inbox(ctx, e.db, e.cfg.InboxRetention, "", e.cfg.QueryTimeout)
 	if ctx.Err() != nil {
 		err = nil // cut off, not failed
 	}

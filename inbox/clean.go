@@ -20,7 +20,7 @@ func (s *Store) Clean(ctx context.Context) (int64, error) {
 	total := int64(0)
 	for more := true; more; {
 		began := time.Now()
-		n, err := s.exec(ctx, "delete old messages", sqltext.CleanQueue, s.cfg.Retention.Seconds(), clean.Batch)
+		n, err := s.exec(ctx, "delete old messages", sqltext.CleanQueue, s.cfg.Retention.Seconds(), clean.Batch, "")
 		if total += int64(n); err != nil {
 			return total, err
 		}

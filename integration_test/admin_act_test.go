@@ -337,11 +337,11 @@ func TestAdminClean(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, tableStates(t, h))
 	require.Zero(t, h.count(t, "SELECT count(*) FROM outbox_audit"))
-	cfg.DryRun = false
+	cfg.DryRun, cfg.At = false, dry.At
 	r, err := a.Clean(t.Context(), cfg)
 	assert.Equal(t, r, dry)
 	require.NoError(t, err)
-	assert.Equal(t, admin.CleanResult{Outbox: admin.Count{N: 1000}, Inbox: admin.Count{N: 7}, Queue: admin.Count{N: 50}}, r)
+	assert.Equal(t, admin.CleanResult{At: dry.At, Outbox: admin.Count{N: 1000}, Inbox: admin.Count{N: 7}, Queue: admin.Count{N: 50}}, r)
 	assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'failing'"), "that is younger")
 	assert.Equal(t, map[string]int{"ready": 1000, "delayed": 1000, "failing": 1000, "dead": 1000, "done": 500, "discarded": 500}, h.states(t, "true"))
 	log, _, err := a.Audit(t.Context(), admin.Page{})

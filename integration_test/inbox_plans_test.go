@@ -52,7 +52,7 @@ func queueStatements() []planned {
 		{name: "MarkProcessing", sql: sqltext.MarkProcessing, args: []any{"plan", "50000"}, indexes: key},
 		{name: "MarkDead", sql: sqltext.MarkDead, args: []any{"plan", "50000", "why"}, indexes: key},
 		{name: "ExpireMessages", sql: sqltext.ExpireMessages, args: []any{250}, indexes: []string{"inbox_queue_expiring", ""}},
-		{name: "CleanQueue", sql: sqltext.CleanQueue, args: []any{3600.0, 1000}, indexes: []string{"inbox_queue_done", ""}}, // and by ctid
+		{name: "CleanQueue", sql: sqltext.CleanQueue, args: []any{3600.0, 1000, ""}, indexes: []string{"inbox_queue_done", ""}}, // and by ctid
 	}
 }
 

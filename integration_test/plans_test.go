@@ -64,7 +64,7 @@ func plannedStatements() []planned {
 		{name: "SettleSpanDelete", sql: sqltext.SettleSpanDelete, args: []any{int64(1), int64(some), "", 0, ids[:2]}, indexes: []string{"outbox_pkey"}},
 		{name: "SettleFailed", sql: sqltext.SettleFailed, indexes: []string{"outbox_pkey"},
 			args: []any{"", owner, ids, repeated(some, 1), repeated(some, 1), repeated(some, 1), delays, errs, permanent, int64(10), 3600.0, errs}},
-		{name: "CleanPublished", sql: sqltext.CleanPublished, args: []any{int64(0), 3600.0, int64(1000), []string{}, int64(65536)}, indexes: []string{"outbox_pkey"}},
+		{name: "CleanPublished", sql: sqltext.CleanPublished, args: []any{int64(0), 3600.0, int64(1000), []string{}, int64(65536), ""}, indexes: []string{"outbox_pkey"}},
 	}
 }
 

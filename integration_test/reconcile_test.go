@@ -68,7 +68,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	act := admin.Act{Filter: admin.Filter{IDs: []string{"5", "6", "8", "100000", itoa(rows + 4)}}, Reason: "a power cut", DryRun: true}
 	r, err := a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
-	assert.Equal(t, admin.Result{Matched: admin.Count{N: 4}, Compared: 5}, r)
+	assert.Equal(t, admin.Result{Matched: admin.Count{N: 4}, Tried: r.Tried, Compared: 5}, r)
 	assert.Equal(t, 2, log.reads, "each topic is compared with its own log")
 	assert.Equal(t, 0, h.count(t, "SELECT count(*) FROM outbox WHERE due_at IS NOT NULL"))
 
@@ -138,7 +138,7 @@ func reconciles(t *testing.T, topic string, pub message.Publisher, log admin.Log
 	act := admin.Act{Filter: admin.Filter{Topic: topic}, Reason: "a power cut", DryRun: true}
 	r, err := a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
-	assert.Equal(t, admin.Result{Compared: 300}, r)
+	assert.Equal(t, admin.Result{Tried: r.Tried, Compared: 300}, r)
 
 	lost := lose()
 	require.NotEmpty(t, lost)
@@ -146,7 +146,7 @@ func reconciles(t *testing.T, topic string, pub message.Publisher, log admin.Log
 	r, err = a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, int64(len(lost)), r.Matched.N)
-	act.DryRun = false
+	act.DryRun, act.Tried = false, r.Tried
 	r, err = a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, int64(len(lost)), r.Touched)

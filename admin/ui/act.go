@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
@@ -32,8 +31,8 @@ type question struct {
 	Same    string // the filter, for the form
 	Back    string
 	Count   *admin.Count // nil for topics
-	Most    int64        // how many are changed at most: what is confirmed
-	Limit   string       // the same for people, if there may be more
+	Tried   string       // what was counted: that is confirmed, and nothing else
+	Limit   string       // how many are changed at most, if there may be more
 	Nothing bool
 }
 
@@ -62,13 +61,11 @@ func (rq *request) act() error {
 		from = ""
 	}
 	if rq.r.Method == http.MethodPost && q.Get("sure") == "yes" {
-		most := 0
-		if v.topic == nil {
-			if most, err = strconv.Atoi(q.Get("limit")); err != nil || most < 1 || most > maxAct {
-				return unclear(fmt.Errorf("%q is no number of messages that were confirmed", q.Get("limit")))
-			}
+		tried := q.Get("tried")
+		if v.topic == nil && tried == "" {
+			return unclear(errors.New("nobody was asked: open the link, and answer there"))
 		}
-		return rq.do(v, f, most, from, q.Get("reason"))
+		return rq.do(v, f, tried, from, q.Get("reason"))
 	}
 	return rq.ask(v, f, from)
 }
@@ -85,13 +82,13 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	defer cancel()
 	r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, DryRun: true})
 	switch {
-	case err != nil && ctx.Err() != nil && rq.r.Context().Err() == nil:
+	case err != nil && r.Tried != "" && ctx.Err() != nil && rq.r.Context().Err() == nil:
 		r.Matched.More = true // it was not counted to the end
 	case err != nil:
 		return err
 	}
 	n := count(r.Matched)
-	d.Count, d.Nothing, d.Most = &r.Matched, r.Matched == admin.Count{}, r.Matched.N
+	d.Count, d.Nothing, d.Tried = &r.Matched, r.Matched == admin.Count{}, r.Tried
 	switch d.Title = fmt.Sprintf("%s %s messages?", v.label, n); {
 	case d.Nothing:
 		d.Title = "There is nothing to do"
@@ -102,14 +99,13 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 		d.Button += " " + n
 	}
 	if r.Matched.More {
-		d.Most = maxAct
 		d.Button, d.Limit = fmt.Sprintf("%s %s", v.label, number(maxAct)), number(maxAct)
 	}
 	return rq.show(http.StatusOK, "act", d)
 }
 
-// do does it to as many messages as were confirmed, whether or not the browser waits, and sends it back to where it came from.
-func (rq *request) do(v *verb, f admin.Filter, most int, from, reason string) error {
+// do does it to the messages that were confirmed, whether or not the browser waits, and sends it back to where it came from.
+func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(rq.r.Context()), actTimeout)
 	defer cancel()
 	var audit int64
@@ -119,7 +115,7 @@ func (rq *request) do(v *verb, f admin.Filter, most int, from, reason string) er
 		}
 		audit = rq.latest(ctx, v.name, f.Topic)
 	} else {
-		r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, Limit: most, Reason: reason, Actor: rq.access.Actor})
+		r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, Tried: tried, Limit: maxAct, Reason: reason, Actor: rq.access.Actor})
 		if err != nil && (r.AuditID == 0 || ctx.Err() == nil) {
 			return err
 		}

@@ -34,5 +34,6 @@
 // is in front, and questions are asked in a dialog.
 //
 // Figures are those of Admin.Stats, read at most once a second for all who look. Charts are drawn from what this process has seen, an hour
-// of it. An act changes at most 10,000 messages; where there are more, it is done again.
+// of it. An act changes the messages that were counted when it was asked for and that are still there. Where there are more than 10,000, or counting took too
+// long, it changes 10,000 of those that were written before, and is done again.
 package ui

@@ -48,19 +48,19 @@ RETURNING i.revived`
 
 	// CleanInbox deletes one batch of rows that were processed longer ago than the retention. Dead rows stay.
 	//
-	// Arguments: retention in seconds, batch size.
+	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, ” = now).
 	CleanInbox = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}
-     WHERE processed_at < clock_timestamp() - $1::float8 * interval '1 second'
+     WHERE processed_at < coalesce(nullif($3::text, '')::timestamptz, clock_timestamp()) - $1::float8 * interval '1 second'
      LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 
 	// CleanInboxFailed does the same to rows of messages that failed first longer ago than that, were never processed and
 	// are not dead. Such a row guards nothing: if its message comes again, its failures are counted anew.
 	//
-	// Arguments: retention in seconds, batch size.
+	// Arguments: those of CleanInbox.
 	CleanInboxFailed = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}
-     WHERE received_at < clock_timestamp() - $1::float8 * interval '1 second'
+     WHERE received_at < coalesce(nullif($3::text, '')::timestamptz, clock_timestamp()) - $1::float8 * interval '1 second'
        AND processed_at IS NULL AND dead_at IS NULL
      LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 )

@@ -137,8 +137,8 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 	if err := f.confirm(ctx, a, question); err != nil {
 		return err
 	}
-	if n := int(tried.Matched.N); !f.yes && !tried.Matched.More && (act.Limit == 0 || n < act.Limit) {
-		act.Limit = n // no more than was said yes to
+	if !f.yes {
+		act.Tried = tried.Tried // nothing else than what was said yes to
 	}
 	bar = a.progress(tried.Matched)
 	act.DryRun, act.Progress = false, func(_ context.Context, r admin.Result) { bar.set(r.Matched.N) }
@@ -149,11 +149,14 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 		return wrongAct(err)
 	}
 	said := a.show(answer, func() error {
-		skipped := ""
+		more := ""
 		if result.Skipped > 0 {
-			skipped = fmt.Sprintf(" %s were passed by: somebody else has locked or changed them; try again.", digits(result.Skipped))
+			more = fmt.Sprintf(" %s were passed by: somebody else has locked or changed them; try again.", digits(result.Skipped))
 		}
-		return a.say("%s %s; entry %d of the audit log.%s", v.done, countMessages(admin.Count{N: result.Touched}), result.AuditID, skipped)
+		if left := tried.Matched.N - result.Matched.N; act.Tried != "" && left > 0 && err == nil {
+			more += fmt.Sprintf(" %s had left meanwhile.", countMessages(admin.Count{N: left}))
+		}
+		return a.say("%s %s; entry %d of the audit log.%s", v.done, countMessages(admin.Count{N: result.Touched}), result.AuditID, more)
 	})
 	return errors.Join(err, said)
 }

@@ -40,10 +40,11 @@ that by themselves; this is for jobs where they do not.`,
 				if err := act.confirm(cmd.Context(), a, "Delete "+describeClean(r)+"?"); err != nil {
 					return err
 				}
+				cfg.At = r.At
 			}
 			cfg.DryRun = false
 			r, err := ad.Clean(cmd.Context(), cfg)
-			if err != nil && r == (admin.CleanResult{}) {
+			if err != nil && r.Outbox.N+r.Inbox.N+r.Queue.N == 0 {
 				return wrongAct(err)
 			}
 			shown := a.show(r, func() error {

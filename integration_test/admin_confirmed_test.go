@@ -1,0 +1,209 @@
+package integration_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
+	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
+)
+
+// crowd is three messages of a table that fail, and two that begin to while somebody is asked about the three. Of these two leave, and one
+// fails once more.
+type crowd struct {
+	in               admin.Table
+	write, meanwhile []string
+	untouched        string // counts what the answer must not change
+	discarded        string // counts what it must
+}
+
+var crowds = []crowd{
+	{in: admin.Outbox, write: []string{
+		`INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error) SELECT 'a' || i, 'x', '', now() + interval '1 minute', 1, 'away' FROM generate_series(1, 3) i`,
+		`INSERT INTO outbox (uuid, topic, payload) SELECT 'b' || i, 'x', '' FROM generate_series(1, 2) i`,
+	}, meanwhile: []string{
+		"UPDATE outbox SET published_at = now() WHERE uuid IN ('a1', 'a2')",
+		"UPDATE outbox SET attempts = attempts + 1, due_at = now() + interval '1 minute', last_error = 'still away' WHERE uuid IN ('a3', 'b1', 'b2')",
+	}, untouched: "SELECT count(*) FROM outbox WHERE uuid IN ('b1', 'b2') AND published_at IS NULL", discarded: "SELECT count(*) FROM outbox WHERE uuid = 'a3' AND published_at IS NOT NULL AND dead_at IS NOT NULL"},
+	{in: admin.Inbox, write: []string{
+		`INSERT INTO inbox (consumer, message_id, attempts, last_error) SELECT 'shop/x', 'a' || i, 1, 'away' FROM generate_series(1, 3) i`,
+	}, meanwhile: []string{
+		"UPDATE inbox SET processed_at = now() WHERE message_id IN ('a1', 'a2')",
+		"UPDATE inbox SET attempts = attempts + 1, last_error = 'still away' WHERE message_id = 'a3'",
+		`INSERT INTO inbox (consumer, message_id, attempts, last_error) SELECT 'shop/x', 'b' || i, 1, 'away' FROM generate_series(1, 2) i`,
+	}, untouched: "SELECT count(*) FROM inbox WHERE message_id IN ('b1', 'b2') AND processed_at IS NULL", discarded: "SELECT count(*) FROM inbox WHERE message_id = 'a3' AND processed_at IS NOT NULL AND dead_at IS NOT NULL"},
+	{in: admin.Queue, write: []string{
+		`INSERT INTO inbox_queue (source, message_id, topic, state, due_at, attempts, last_error) SELECT 'shop', 'a' || i, 'x', 'processing', now() + interval '1 minute', 1, 'away' FROM generate_series(1, 3) i`,
+		`INSERT INTO inbox_queue (source, message_id, topic, state) SELECT 'shop', 'b' || i, 'x', 'processing' FROM generate_series(1, 2) i`,
+	}, meanwhile: []string{
+		"UPDATE inbox_queue SET state = 'done', done_at = now() WHERE message_id IN ('a1', 'a2')",
+		"UPDATE inbox_queue SET attempts = attempts + 1, due_at = now() + interval '1 minute', last_error = 'still away' WHERE message_id IN ('a3', 'b1', 'b2')",
+	}, untouched: "SELECT count(*) FROM inbox_queue WHERE message_id IN ('b1', 'b2') AND state = 'processing'", discarded: "SELECT count(*) FROM inbox_queue WHERE message_id = 'a3' AND state = 'done' AND last_error LIKE 'discarded by %'"},
+}
+
+// onRead answers a question, and does something before.
+type onRead struct {
+	before func()
+	io.Reader
+}
+
+func (r onRead) Read(p []byte) (int, error) {
+	r.before()
+	return r.Reader.Read(p)
+}
+
+// TestActsDoWhatWasConfirmed: what was counted is changed as far as it is still there, and nothing that came in its place, whatever was written
+// before and began to fail since.
+func TestActsDoWhatWasConfirmed(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	a := newAdmin(t, h)
+	commands := map[admin.Table]string{admin.Outbox: "messages", admin.Inbox: "inbox", admin.Queue: "queue"}
+	for _, c := range crowds {
+		filter := admin.Filter{In: c.in, States: []admin.State{admin.Failing}, All: true}
+		meanwhile := func() {
+			for _, s := range c.meanwhile {
+				h.exec(t, s)
+			}
+		}
+		for by, discard := range map[string]func(t *testing.T){
+			"Go": func(t *testing.T) {
+				act := admin.Act{Filter: filter, Reason: "over", DryRun: true}
+				r, err := a.Discard(t.Context(), act)
+				require.NoError(t, err)
+				require.Equal(t, admin.Count{N: 3}, r.Matched)
+				meanwhile()
+				act.DryRun, act.Tried = false, r.Tried
+				r, err = a.Discard(t.Context(), act)
+				require.NoError(t, err)
+				assert.Equal(t, admin.Count{N: 1}, r.Matched)
+				assert.EqualValues(t, 1, r.Touched)
+			},
+			"outboxctl": func(t *testing.T) {
+				var out, said bytes.Buffer
+				in := onRead{meanwhile, bytes.NewReader([]byte("y\n"))}
+				code := cli.Run(t.Context(), []string{commands[c.in], "discard", "--all", "--state", "failing", "--reason", "over"},
+					cli.World{In: in, Out: &out, Err: &said, Ask: true, Environ: []string{"OUTBOX_DSN=" + h.url, "USER=ann"}})
+				assert.Zero(t, code, said.String())
+				assert.Contains(t, said.String(), "Discard 3 messages of the "+c.in.String())
+				assert.Regexp(t, `Discarded 1 message; entry \d+ of the audit log\. 2 messages had left meanwhile\.`, out.String())
+			},
+			"page": func(t *testing.T) {
+				s := newSite(t, h, ui.Access{Actor: "ann", Act: true})
+				asked := s.get("act?verb=discard&all=yes&state=failing&in=" + c.in.String())
+				asked.says(t, "three fail", "Discard 3 messages?")
+				meanwhile()
+				form := url.Values{}
+				for _, input := range elements(t, asked.body, "input") {
+					form.Add(input["name"], input["value"])
+				}
+				form.Set("reason", "over")
+				require.Equal(t, http.StatusSeeOther, s.post(form).status)
+			},
+		} {
+			t.Run(fmt.Sprintf("%s by %s", c.in, by), func(t *testing.T) {
+				h.exec(t, "TRUNCATE outbox, inbox, inbox_queue")
+				for _, s := range c.write {
+					h.exec(t, s)
+				}
+				discard(t)
+				assert.Equal(t, 2, h.count(t, c.untouched), "nobody was asked about those")
+				assert.Equal(t, 1, h.count(t, c.discarded), "this is one of the three")
+			})
+		}
+	}
+	for _, tried := range []string{"x", "inbox.1.2.more", "outbox.x.2.more", "outbox.1.x.more", "outbox.1.2.xx", "outbox.1.2.*", "outbox.1.2"} {
+		_, err := a.Discard(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Reason: "over", Tried: tried})
+		require.ErrorIs(t, err, admin.ErrInvalid, tried)
+	}
+}
+
+// TestActsOnMoreThanWasCounted: then what was written since is not meant.
+func TestActsOnMoreThanWasCounted(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 10_000}, nil)
+	require.NoError(t, err)
+	const many = 10_001
+	dead := func(prefix string, n int) {
+		h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, dead_at) SELECT 'shop/x', $1::text || i, 1, now() FROM generate_series(1, $2::int) i`, prefix, n)
+		h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, dead_at) SELECT $1::text || i, 'x', '', 1, now() FROM generate_series(1, $2::int) i`, prefix, n)
+	}
+	dead("a", many)
+	for _, in := range []admin.Table{admin.Outbox, admin.Inbox} {
+		act := admin.Act{Filter: admin.Filter{In: in, All: true}, DryRun: true}
+		r, err := a.Requeue(t.Context(), act)
+		require.NoError(t, err)
+		require.Equal(t, admin.Count{N: 10_000, More: true}, r.Matched)
+		dead(in.String(), 2)
+		act.DryRun, act.Tried = false, r.Tried
+		r, err = a.Requeue(t.Context(), act)
+		require.NoError(t, err)
+		wrote := map[admin.Table]int64{admin.Outbox: many, admin.Inbox: many + 2} // the two of the first round
+		assert.Equal(t, wrote[in], r.Touched)
+	}
+	limited, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Limit: 1, DryRun: true})
+	require.NoError(t, err)
+	assert.Equal(t, admin.Count{N: 1}, limited.Matched, "it would change no more")
+}
+
+// TestReconcileSendsWhatWasConfirmed: the broker loses more after the question.
+func TestReconcileSendsWhatWasConfirmed(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'x', '', now() FROM generate_series(1, 3) i")
+	a := newAdmin(t, h)
+	act := admin.Act{Filter: admin.Filter{Topic: "x"}, DryRun: true}
+	r, err := a.Reconcile(t.Context(), &memoryLog{uuids: []string{"u1", "u3"}, times: []time.Time{time.Now(), time.Now()}}, act)
+	require.NoError(t, err)
+	require.Equal(t, admin.Count{N: 1}, r.Matched)
+	act.DryRun, act.Tried = false, r.Tried
+	r, err = a.Reconcile(t.Context(), &memoryLog{}, act)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, r.Touched)
+	assert.Equal(t, []string{"u2"}, column[string](t, h, "SELECT uuid FROM outbox WHERE published_at IS NULL"))
+}
+
+// TestCleanDeletesWhatWasConfirmed: what becomes old enough since the question stays.
+func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	a := newAdmin(t, h)
+	for _, s := range []string{
+		"INSERT INTO outbox (uuid, topic, payload, created_at, published_at) SELECT i, 'x', '', now() - interval '1 day', now() - interval '1 day' FROM generate_series(1, 2) i",
+		"INSERT INTO inbox (consumer, message_id, received_at, processed_at) SELECT 'c', i, now() - interval '1 day', now() - interval '1 day' FROM generate_series(1, 2) i",
+		"INSERT INTO inbox (consumer, message_id, received_at, attempts) SELECT 'failing', i, now() - interval '1 day', 1 FROM generate_series(1, 2) i",
+		"INSERT INTO inbox_queue (source, message_id, topic, state, done_at) SELECT 's', i, 'x', 'done', now() - interval '1 day' FROM generate_series(1, 2) i",
+	} {
+		h.exec(t, s)
+	}
+	cfg := admin.CleanConfig{OutboxRetention: time.Hour, InboxRetention: time.Hour, QueueRetention: time.Hour, DryRun: true}
+	dry, err := a.Clean(t.Context(), cfg)
+	require.NoError(t, err)
+	require.False(t, dry.At.IsZero())
+	turned := dry.At.Add(-time.Hour).Add(time.Millisecond) // an hour ago by now, and not yet then
+	h.exec(t, "UPDATE outbox SET published_at = $1 WHERE uuid = '2'", turned)
+	h.exec(t, "UPDATE inbox SET processed_at = $1 WHERE consumer = 'c' AND message_id = '2'", turned)
+	h.exec(t, "UPDATE inbox SET received_at = $1 WHERE consumer = 'failing' AND message_id = '2'", turned)
+	h.exec(t, "UPDATE inbox_queue SET done_at = $1 WHERE message_id = '2'", turned)
+	cfg.DryRun, cfg.At = false, dry.At
+	eventually(t, func() bool {
+		return value[bool](t, h, "SELECT clock_timestamp() > $1::timestamptz + interval '2 ms'", dry.At)
+	}, "they are old enough")
+	r, err := a.Clean(t.Context(), cfg)
+	require.NoError(t, err)
+	assert.Equal(t, admin.CleanResult{At: dry.At, Outbox: admin.Count{N: 1}, Inbox: admin.Count{N: 2}, Queue: admin.Count{N: 1}}, r)
+	cfg.At = time.Time{}
+	r, err = a.Clean(t.Context(), cfg)
+	require.NoError(t, err)
+	assert.Equal(t, [3]int64{1, 2, 1}, [3]int64{r.Outbox.N, r.Inbox.N, r.Queue.N}, "without it they go")
+}
