@@ -19,8 +19,8 @@ import (
 type Log interface {
 	// Each calls fn with the UUID of each message of a topic that the broker has taken at or after a time by its own clock, and
 	// that it holds when Each is called, in any order, and perhaps with others. It ends with fn's error, and returns an error
-	// if the topic does not exist, or if what is missing may have been deleted as it was meant to be: by age, by compaction, or
-	// because it was consumed.
+	// if the topic does not exist, or if what is missing may have been deleted as it was meant to be: by age, by compaction, by limits
+	// of the broker, or because it was consumed.
 	Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error
 }
 

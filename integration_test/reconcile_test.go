@@ -156,6 +156,85 @@ func reconciles(t *testing.T, topic string, pub message.Publisher, log admin.Log
 	assert.Equal(t, lost, column[string](t, h, `SELECT uuid FROM outbox WHERE metadata ? 'outbox_generation' ORDER BY uuid COLLATE "C"`))
 }
 
+// TestReconcileKnowsLimits: what a broker's own limits have deleted is not lost. Where they may have deleted something as new as what is
+// compared, nobody can tell.
+func TestReconcileKnowsLimits(t *testing.T) {
+	t.Parallel()
+	nothing := func(string) error { return nil }
+	hourAgo := time.Now().Add(-time.Hour)
+
+	t.Run("JetStream", func(t *testing.T) {
+		t.Parallel()
+		url := natsServer(t).URL()
+		log, err := nats.NewLog(nats.LogConfig{URL: url}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, log.Close()) }()
+		for name, c := range map[string]struct {
+			configure func(*natsgo.StreamConfig)
+			want      string // "" = it has not deleted anything
+		}{
+			"messages":          {func(c *natsgo.StreamConfig) { c.MaxMsgs = 10 }, "has max_msgs 10 and"},
+			"bytes":             {func(c *natsgo.StreamConfig) { c.MaxBytes = 1000 }, "and max_bytes 1000, and begins at"},
+			"a topic":           {func(c *natsgo.StreamConfig) { c.MaxMsgsPerSubject = 10 }, "max_msgs_per_subject 10, and of topic"},
+			"not reached":       {func(c *natsgo.StreamConfig) { c.MaxMsgs, c.MaxBytes, c.MaxMsgsPerSubject = 100, 1<<20, 100 }, ""},
+			"new ones, refused": {func(c *natsgo.StreamConfig) { c.MaxMsgs, c.Discard = 10, natsgo.DiscardNew }, ""},
+		} {
+			js, _, prefix := natsStream(t, url, c.configure)
+			for range 15 {
+				if _, err := js.Publish(prefix+"orders", make([]byte, 100)); c.want != "" {
+					require.NoError(t, err)
+				}
+			}
+			err := log.Each(t.Context(), prefix+"orders", hourAgo, nothing)
+			later := log.Each(t.Context(), prefix+"orders", time.Now(), nothing)
+			require.NoError(t, later, "%s: what was deleted is older", name)
+			if c.want == "" {
+				require.NoError(t, err, name)
+				continue
+			}
+			require.ErrorContains(t, err, c.want, name)
+			require.ErrorContains(t, err, "Filter.After")
+		}
+	})
+
+	t.Run("Kafka", func(t *testing.T) {
+		t.Parallel()
+		server := kafkaServer(t)
+		log, err := kafka.NewLog(kafka.LogConfig{Brokers: server.Brokers()}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, log.Close()) }()
+		asks, err := sarama.NewClusterAdmin(server.Brokers(), sarama.NewConfig())
+		require.NoError(t, err)
+		defer asks.Close()
+		settings := sarama.NewConfig()
+		settings.Producer.Return.Successes = true
+		producer, err := sarama.NewSyncProducer(server.Brokers(), settings)
+		require.NoError(t, err)
+		defer producer.Close()
+		bytes := "1000000"
+		for name, limits := range map[string]map[string]*string{"limited": {"retention.bytes": &bytes}, "for ever": nil} {
+			topic := kafkaTopic(t, server, 1, limits)
+			for i := range 6 { // three of them are old
+				at := hourAgo.Add(-time.Hour)
+				if i >= 3 {
+					at = time.Now()
+				}
+				_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Timestamp: at, Value: sarama.StringEncoder("x")})
+				require.NoError(t, err)
+			}
+			require.NoError(t, log.Each(t.Context(), topic, hourAgo.Add(-2*time.Hour), nothing), "%s: nothing was deleted", name)
+			require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 2})) // as the broker does for retention.bytes, each five minutes
+			require.NoError(t, log.Each(t.Context(), topic, hourAgo, nothing), "%s: what was deleted is older", name)
+			err := log.Each(t.Context(), topic, hourAgo.Add(-2*time.Hour), nothing)
+			if limits == nil {
+				require.NoError(t, err, "it was lost")
+				continue
+			}
+			require.ErrorContains(t, err, "has retention.bytes, and partition 0 begins with offset 2")
+		}
+	})
+}
+
 func TestReconcileKafka(t *testing.T) {
 	t.Parallel()
 	server := kafkaServer(t)

@@ -89,6 +89,7 @@ func (l *Log) connect() (sarama.Client, error) {
 type topicSettings struct {
 	compacted, unclean bool
 	keeps              time.Duration // -1 = for ever
+	sized              bool          // it deletes what is too much
 	minInSync          int
 }
 
@@ -120,6 +121,8 @@ func (l *Log) settingsOf(client sarama.Client, topic string) (s topicSettings, e
 			s.unclean = e.Value == "true"
 		case "min.insync.replicas":
 			s.minInSync, _ = strconv.Atoi(e.Value)
+		case "retention.bytes":
+			s.sized = e.Value != "" && e.Value != "-1"
 		case "retention.ms":
 			if ms, err := strconv.ParseInt(e.Value, 10, 64); err == nil && ms >= 0 {
 				s.keeps = time.Duration(min(ms, int64(1<<62/time.Millisecond))) * time.Millisecond

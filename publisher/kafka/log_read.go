@@ -22,8 +22,8 @@ const (
 // Each calls fn with the UUID of each message that a topic holds and that was sent at or after a time, as Kafka's timestamps
 // say: with message.timestamp.type CreateTime, the default, by the clock of who sent it. Messages without a UUID are passed by. It
 // ends with fn's error. It returns an error if the topic does not exist, and where what is missing may have been deleted as
-// it was meant to be: if the topic is compacted, or deletes messages after less time than since then. What retention.bytes
-// deleted cannot be told from what was lost.
+// it was meant to be: if the topic is compacted, or deletes messages after less time than since then, or because of retention.bytes, and
+// then only after fn was called with all that is there.
 func (l *Log) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	client, err := l.connect()
 	if err != nil {
@@ -49,6 +49,11 @@ func (l *Log) Each(ctx context.Context, topic string, after time.Time, fn func(u
 		if err := r.read(ctx, after, fn); err != nil {
 			return err
 		}
+		if s.sized {
+			if err := r.whole(after); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -60,8 +65,23 @@ type partitionReader struct {
 	client    sarama.Client
 	topic     string
 	partition int32
+	from      int64 // offset of the first message that is new enough; below 0 = there is none
 	next      int64 // offset
 	size      int32 // of a fetch
+}
+
+// whole fails if the oldest message that is left is one of those that were read: then what retention.bytes deleted may be as new as
+// they are.
+func (r *partitionReader) whole(after time.Time) error {
+	oldest, err := r.client.GetOffset(r.topic, r.partition, sarama.OffsetOldest)
+	if err != nil {
+		return fmt.Errorf("kafka: offsets of topic %q: %w", r.topic, err)
+	}
+	if oldest == 0 || r.from < 0 || r.from > oldest {
+		return nil
+	}
+	return fmt.Errorf("kafka: topic %q has retention.bytes, and partition %d begins with offset %d, later than %s: what is missing may have been deleted so; "+
+		"compare later messages alone (Filter.After)", r.topic, r.partition, oldest, after.UTC().Format(time.RFC3339))
 }
 
 func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(uuid string) error) error {
@@ -71,7 +91,8 @@ func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(uui
 		if ms := after.UnixMilli(); ms > 0 {
 			from = ms
 		}
-		r.next, err = r.client.GetOffset(r.topic, r.partition, from)
+		r.from, err = r.client.GetOffset(r.topic, r.partition, from)
+		r.next = r.from
 	}
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of topic %q: %w", r.topic, err)

@@ -148,7 +148,8 @@ func judge(c natsgo.StreamConfig) (found []admin.Finding) {
 // Each calls fn with the UUID of each message of a topic that its stream has stored at or after a time, by the server's
 // clock, and still holds. Messages without a UUID are passed by. It ends with fn's error. It returns an error if no stream has the
 // topic, and where what is missing may have been deleted as it was meant to be: if the stream deletes what was consumed, or what
-// is older. What its limits on messages and bytes deleted cannot be told from what was lost. Payloads are not read.
+// is older, or because of its limits on messages and bytes, and then only after fn was called with all that is there. Payloads
+// are not read.
 func (l *Log) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	js, err := l.connect()
 	if err != nil {
@@ -172,41 +173,64 @@ func (l *Log) Each(ctx context.Context, topic string, after time.Time, fn func(u
 			name, keeps, after.UTC().Format(time.RFC3339))
 	}
 	last, err := js.GetLastMsg(name, topic, natsgo.Context(asked))
-	if errors.Is(err, natsgo.ErrMsgNotFound) {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, natsgo.ErrMsgNotFound) {
 		return fmt.Errorf("nats: last message of topic %q: %w", topic, err)
 	}
-	if last.Time.Before(after) {
-		return nil
+	var n int64
+	if err == nil && !last.Time.Before(after) {
+		if n, err = l.read(ctx, js, name, topic, after, last.Sequence, fn); err != nil {
+			return err
+		}
 	}
-	return l.read(ctx, js, name, topic, after, last.Sequence, fn)
+	return whole(ctx, js, name, topic, after, n)
 }
 
-// read reads headers up to the message that was the last one.
-func (l *Log) read(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64, fn func(uuid string) error) (err error) {
+// whole fails if the limits of a stream may have deleted messages of a topic that are as new as the n that were read.
+func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, n int64) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	info, err := js.StreamInfo(name, natsgo.Context(ctx)) // as it is now: it may have deleted some meanwhile
+	if err != nil {
+		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
+	}
+	c, s := info.Config, info.State
+	limit := ""
+	switch {
+	case c.Discard == natsgo.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0) && s.Msgs > 0 && s.FirstSeq > 1 && s.FirstTime.After(after):
+		limit = fmt.Sprintf("max_msgs %d and max_bytes %d, and begins at %s, later", c.MaxMsgs, c.MaxBytes, s.FirstTime.UTC().Format(time.RFC3339))
+	case c.MaxMsgsPerSubject > 0 && n >= c.MaxMsgsPerSubject && !c.DiscardNewPerSubject:
+		limit = fmt.Sprintf("max_msgs_per_subject %d, and of topic %q nothing older", c.MaxMsgsPerSubject, topic)
+	default:
+		return nil
+	}
+	return fmt.Errorf("nats: stream %q has %s than %s: what is missing may have been deleted so; compare later messages alone (Filter.After)",
+		name, limit, after.UTC().Format(time.RFC3339))
+}
+
+// read reads headers up to the message that was the last one, and counts them.
+func (l *Log) read(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64, fn func(uuid string) error) (n int64, err error) {
 	sub, err := js.SubscribeSync(topic, natsgo.OrderedConsumer(), natsgo.BindStream(name), natsgo.StartTime(after), natsgo.HeadersOnly())
 	if err != nil {
-		return fmt.Errorf("nats: read topic %q: %w", topic, err)
+		return 0, fmt.Errorf("nats: read topic %q: %w", topic, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	for {
 		msg, err := next(ctx, sub)
 		if err != nil {
-			return fmt.Errorf("nats: read topic %q: %w", topic, err)
+			return n, fmt.Errorf("nats: read topic %q: %w", topic, err)
 		}
+		n++
 		if uuid := uuidOf(msg.Header); uuid != "" {
 			if err := fn(uuid); err != nil {
-				return err
+				return n, err
 			}
 		}
 		meta, err := msg.Metadata()
 		if err != nil {
-			return fmt.Errorf("nats: read topic %q: %w", topic, err)
+			return n, fmt.Errorf("nats: read topic %q: %w", topic, err)
 		}
 		if meta.Sequence.Stream >= last || meta.NumPending == 0 {
-			return nil
+			return n, nil
 		}
 	}
 }
