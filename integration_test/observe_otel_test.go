@@ -151,6 +151,34 @@ func TestTraceAcrossTwoServices(t *testing.T) {
 	assert.Equal(t, "booking book processed", strings.Join([]string{of["messaging.consumer.group.name"], of["outbox.handler"], of["outbox.outcome"]}, " "))
 }
 
+// TestTriesOfAnOutageHaveTracesOfTheirOwn, though each is attempt 1: no attempt is charged.
+func TestTriesOfAnOutageHaveTracesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	tel := newTelemetry(t, otel.ObserverConfig{})
+	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
+	tries := 0
+	w := startForwarderOn(t, h, classifyingConfig(), func(string, *message.Message) error {
+		if tries++; tries < 3 {
+			return errDown
+		}
+		return nil
+	})
+	w.publish(t, "orders", "K", "late")
+	w.arrives(t, "late")
+	created, sent := tel.ended(t, "create orders", 1)[0], tel.ended(t, "send orders", 3)
+	for i, s := range sent {
+		assert.Equal(t, "1", attributesOf(s.Attributes())["outbox.attempt"])
+		if i == 0 {
+			childOf(t, s, created)
+			assert.Empty(t, s.Links())
+			continue
+		}
+		linkedTo(t, s, created)
+		assert.False(t, s.Parent().IsValid(), "it begins a trace")
+	}
+}
+
 // TestRetriesHaveTracesOfTheirOwn: the first attempt belongs to the trace of the writer, others are linked to it, and whichever
 // brings the message, it is processed in the trace of the writer.
 func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {

@@ -118,8 +118,9 @@ type PublishObserver interface {
 // PublishStart is a message that is about to be published.
 type PublishStart struct {
 	DB, Scope, Topic string
-	Message          *message.Message // made anew for each attempt
-	Attempt          int              // 1 for the first
+	Message          *message.Message // made anew each time
+	Attempt          int              // 1 until one fails by the message's fault: while a broker is unavailable none is charged
+	Again            bool             // it was handed over before: Attempt is above 1, or this forwarder has, to a broker that was unavailable
 	EnqueuedAt       time.Time        // when it was written, on the database's clock
 }
 
@@ -127,7 +128,7 @@ type PublishStart struct {
 type PublishEnd struct {
 	DB, Scope, Topic, UUID string
 	ID                     int64 // of the row
-	Attempt                int
+	Attempt                int   // as in PublishStart
 	EnqueuedAt             time.Time
 	Age                    time.Duration // since it was written, on the database's clock
 	Duration               time.Duration

@@ -10,13 +10,13 @@
 //
 //	span             kind       when                             its parent
 //	create <topic>   producer   it is written to the outbox      what wrote it: a request, or the handler of another message
-//	send <topic>     client     the forwarder publishes it       create at the first attempt; at another one it begins
+//	send <topic>     client     the forwarder publishes it       create at the first time; when it is tried again it begins
 //	                            it, or delivers it               a trace of its own, which is linked to create
 //	process <topic>  consumer   a handler gets it                the span of its context, or create
 //
 // The context of create, traceparent as a rule, is metadata of the message. So it is stored with it, survives all that
 // the forwarder survives, and arrives with the message, whichever attempt brought it: a copy of a message is processed in the
-// same trace. The gap between create and send is the time in the outbox. Attempts get traces of their own because
+// same trace. The gap between create and send is the time in the outbox. Further tries, those of an outage too, get traces of their own because
 // a message may be tried for days, and a span that begins long after its trace has ended is lost or hides the rest.
 //
 // A message that was delivered in one process, by a forwarder.Subscriber or an in-memory Pub/Sub, is processed in the span of that

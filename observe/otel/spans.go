@@ -77,7 +77,7 @@ func (o *Observer) PublishStart(ctx context.Context, start observe.PublishStart)
 		o.common(send, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID), semconv.MessagingMessageBodySize(len(start.Message.Payload)),
 			attrScope.String(start.Scope), attrAttempt.Int(start.Attempt))}
 	parent, created := o.stored(ctx, start.Message)
-	if start.Attempt > 1 && created.IsValid() {
+	if start.Again && created.IsValid() {
 		parent, opts = ctx, append(opts, trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: created}))
 	}
 	ctx, span := o.tracer.Start(parent, send.name+" "+start.Topic, opts...)

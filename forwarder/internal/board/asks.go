@@ -153,7 +153,7 @@ func (b *Board) unparked(l *lane, a ask, r *Row) {
 	r.call.waited = true
 	if k.isPen() {
 		if t := b.topicOf(r.Topic); !t.closed {
-			b.unpark(k, a.id)
+			b.comesBack(k, r)
 			b.keep(l, r)
 			b.enqueue(r)
 		} else {
@@ -163,7 +163,7 @@ func (b *Board) unparked(l *lane, a ask, r *Row) {
 	}
 	if !k.blocked() && !k.stuck() && k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain {
 		b.stopWaiting(k)
-		b.unpark(k, a.id)
+		b.comesBack(k, r)
 		b.append(k, r)
 	}
 }
@@ -176,10 +176,10 @@ func (b *Board) tried(l *lane, a ask, r *Row) {
 	case r.Topic != t.name: // its first row is on another topic than when it was blocked
 		b.goesOn(k)
 	case k.isPen():
-		b.unpark(k, a.id)
+		b.comesBack(k, r)
 		b.letPass(l, nil, r, t)
 	default:
-		b.unpark(k, a.id)
+		b.comesBack(k, r)
 		b.letPass(l, k, r, t)
 	}
 }

@@ -53,6 +53,7 @@ type Call struct {
 	waited      bool // for its key, its topic or its next attempt
 	published   bool
 	results     uint8 // not settled yet: two, if it timed out and succeeded late
+	Again       bool  // the row was handed out before: an attempt was charged, or it was sent back in this term
 }
 
 // Verdict says what became of a call.

@@ -16,6 +16,9 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	d.put(0, "", "down", 5)
 	d.read()
 	c1, c3 := d.next(1), d.next(4)
+	if c1.Again {
+		t.Fatal("it was not handed out before")
+	}
 	d.returned(c1, board.Unavailable)
 	d.told(board.TopicPaused)
 	d.returned(c3, board.OK)
@@ -46,8 +49,8 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	d.tick(time.Second)
 	d.read()
 	trial = d.next()
-	if trial.Attempt != 1 {
-		t.Fatalf("attempt %d", trial.Attempt)
+	if trial.Attempt != 1 || !trial.Again {
+		t.Fatalf("attempt %d, again %v", trial.Attempt, trial.Again)
 	}
 	d.returned(trial, board.OK)
 	d.told(board.TopicResumed)

@@ -18,7 +18,7 @@ func (b *Board) Counts() Counts {
 }
 
 // Sizes is what is remembered.
-type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Shadows int } // Heads with the Loose ones, that have no key
+type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Shadows, Back int } // Heads with the Loose ones, that have no key
 
 func (b *Board) Sizes() Sizes {
 	s := Sizes{Topics: len(b.topics), Troubled: len(b.troubled), Loose: b.loose}
@@ -27,6 +27,7 @@ func (b *Board) Sizes() Sizes {
 			s.Keys += len(l.keys)
 			s.Known += len(l.known)
 			s.Heads += len(l.heads)
+			s.Back += len(l.back)
 			if l.shadow != nil {
 				s.Shadows++
 			}

@@ -13,6 +13,7 @@ type lane struct {
 	parked    map[int64]*key // by id
 	blocks    map[int64]int  // how many ids are parked in each stretch of blockIDs
 	heads     map[int64]*head
+	back      map[int64]struct{} // parked ids of rows that were handed out before; nil without an outage
 	retries   retries
 	unparking list[key, *key] // keys whose parked ids may be asked for
 	shadow    *shadow         // nil = none
@@ -177,7 +178,7 @@ func (b *Board) forgetLane(l *lane) {
 	b.parked -= len(l.parked)
 	b.loose -= l.loose
 	l.loose = 0
-	l.keys, l.known, l.parked, l.blocks, l.heads, l.retries = nil, nil, nil, nil, nil, nil
+	l.keys, l.known, l.parked, l.back, l.blocks, l.heads, l.retries = nil, nil, nil, nil, nil, nil, nil
 	l.unparking, l.shadow = list[key, *key]{}, nil
 	b.retryMoved = true
 	b.strays = slices.DeleteFunc(b.strays, func(s stray) bool { return s.term == l.term })

@@ -28,8 +28,14 @@ func (b *Board) fullFor(t *topic) bool {
 func (b *Board) topicsMay() int { return (b.cfg.Parked + 1) / 2 }
 
 // parkAgain parks a row that was in memory. It has a place always: if there is none, the key's highest id gives its up.
-func (b *Board) parkAgain(k *key, id int64) {
-	b.insert(k, id)
+func (b *Board) parkAgain(k *key, r *Row) {
+	b.insert(k, r.ID)
+	if l := k.lane; r.call.Again && r.Attempts == 0 {
+		if l.back == nil {
+			l.back = map[int64]struct{}{}
+		}
+		l.back[r.ID] = struct{}{}
+	}
 	if k.parked.len() > b.cfg.KeyParked || b.parked > b.cfg.Parked || k.topic != nil && b.waiting > b.topicsMay() {
 		highest := k.parked.highest()
 		b.unpark(k, highest)
@@ -50,6 +56,14 @@ func (b *Board) insert(k *key, id int64) {
 	b.countWaits(k, 1)
 }
 
+// comesBack takes a parked row that was read again: from now on its row knows whether it was handed out before.
+func (b *Board) comesBack(k *key, r *Row) {
+	if l := k.lane; len(l.back) > 0 {
+		_, r.call.Again = l.back[r.ID]
+	}
+	b.unpark(k, r.ID)
+}
+
 // unpark takes an id out of those that are parked of a key, if it is among them.
 func (b *Board) unpark(k *key, id int64) {
 	if !k.parked.remove(id) {
@@ -57,6 +71,7 @@ func (b *Board) unpark(k *key, id int64) {
 	}
 	l := k.lane
 	delete(l.parked, id)
+	delete(l.back, id)
 	if l.blocks[id/blockIDs]--; l.blocks[id/blockIDs] == 0 {
 		delete(l.blocks, id/blockIDs)
 	}

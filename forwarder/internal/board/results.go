@@ -142,6 +142,7 @@ func (b *Board) sendBack(l *lane, c *Call) {
 		return
 	}
 	delete(l.known, r.ID)
+	c.Again = true
 	h := l.heads[r.ID]
 	switch k := c.key; {
 	case h != nil:
@@ -154,7 +155,7 @@ func (b *Board) sendBack(l *lane, c *Call) {
 		if t.closed {
 			b.wait(k, t)
 		}
-		b.parkAgain(k, r.ID)
+		b.parkAgain(k, r)
 		b.putBack(k)
 		b.advance(k)
 	}

@@ -4,6 +4,7 @@ package board
 func (b *Board) keep(l *lane, r *Row) {
 	c := &r.call
 	c.Row, c.Attempt, c.topic = r, r.Attempts+1, b.topicOf(r.Topic)
+	c.Again = c.Again || r.Attempts > 0
 	l.known[r.ID] = r
 	l.top = max(l.top, r.ID)
 	l.moves(r, 1)
@@ -107,6 +108,6 @@ func (b *Board) acceptLoose(l *lane, r *Row, due bool) (kept bool) {
 func (b *Board) putBackLoose(l *lane, r *Row, t *topic) {
 	k := l.keyOf(t.pen)
 	b.wait(k, t)
-	b.parkAgain(k, r.ID)
+	b.parkAgain(k, r)
 	b.advance(k)
 }
