@@ -5,76 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-const (
-	manyDead = 20_000   // rows; so many wake autovacuum
-	manyXIDs = 10_000   // transactions since somebody's snapshot
-	bigTable = 10 << 30 // bytes
-	bigWAL   = 1 << 30
-)
-
-// checkVacuum looks at dead rows, and at who keeps them.
-func (e *exam) checkVacuum(ctx context.Context) error {
-	var holders []struct{ who, cure string }
-	var kind, name string
-	var s session
-	var xids int64
-	err := e.rows(ctx, append([]any{&kind, &name, &xids}, s.columns()...), func() {
-		h := struct{ who, cure string }{
-			who:  fmt.Sprintf("%s, %d transactions ago", s, xids),
-			cure: "end what keeps them: " + s.end(),
-		}
-		switch kind {
-		case "slot":
-			h.who, h.cure = fmt.Sprintf("replication slot %s, %d transactions behind", sqltext.Quote(name), xids), "drop it if nobody reads it any more: SELECT pg_drop_replication_slot("+literal(name)+")"
-		case "prepared":
-			h.who, h.cure = fmt.Sprintf("prepared transaction %q, %d transactions ago", name, xids), "end it: ROLLBACK PREPARED "+literal(name)
-		}
-		holders = append(holders, h)
-	}, sqltext.DoctorHorizon, int64(manyXIDs))
-	if err != nil {
-		return err
-	}
-	var table string
-	var dead, size int64
-	var vacuumed float64
-	return e.rows(ctx, []any{&table, &dead, &size, &vacuumed}, func() {
-		switch {
-		case dead < manyDead:
-		case len(holders) > 0:
-			e.find("vacuum", Warning, fmt.Sprintf("table %s has %d dead rows, which vacuum must keep for %s", table, dead, holders[0].who), holders[0].cure)
-		case dead > 50*manyDead && vacuumed > 600:
-			e.find("vacuum", Warning, fmt.Sprintf("table %s has %d dead rows and was not vacuumed for %s", table, dead, span(seconds(vacuumed))),
-				"see why autovacuum does not come (autovacuum_max_workers, autovacuum_vacuum_cost_delay): VACUUM (ANALYZE) "+table)
-		}
-		if size > bigTable {
-			e.find("size", Info, fmt.Sprintf("table %s takes %d GiB with its indexes", table, size>>30),
-				"keep messages for a shorter time (forwarder.Config.Retention, InboxRetention), if that is not meant")
-		}
-	}, sqltext.DoctorTables, e.tables("{outbox}", "{inbox}", "{queue}", "{lanes}", "{forwarders}"))
-}
-
-// checkSlots looks at replication slots that keep the server's log.
-func (e *exam) checkSlots(ctx context.Context) error {
-	var name, kind, status string
-	var active bool
-	var behind int64
-	return e.rows(ctx, []any{&name, &kind, &active, &status, &behind}, func() {
-		s := Info
-		if behind > bigWAL || status == "unreserved" || status == "lost" {
-			s = Warning
-		}
-		if active && s == Info {
-			return
-		}
-		e.find("replication_slots", s, fmt.Sprintf("%s replication slot %s is read by nobody (active: %t) or far behind, and keeps %d MiB of the server's log (%s)", kind, sqltext.Quote(name), active, behind>>20, status),
-			"start its reader; or, if it has none any more: SELECT pg_drop_replication_slot("+literal(name)+")")
-	}, sqltext.DoctorSlots)
-}
+// hearing is how long a notification may take, connecting included: one that does not come is waited for, whatever QueryTimeout says.
+const hearing = 5 * time.Second
 
 // checkNotifyQueue looks at how full the queue of notifications is.
 func (e *exam) checkNotifyQueue(ctx context.Context) error {
@@ -100,15 +38,17 @@ func (e *exam) checkNotifyQueue(ctx context.Context) error {
 
 // checkListen sends a notification and waits for it.
 func (e *exam) checkListen(ctx context.Context) error {
-	ctx, cancel := e.bound(ctx)
+	bound, cancel := context.WithTimeout(ctx, hearing)
 	defer cancel()
-	err := e.db.Hear(ctx)
+	bound, cancelBound := e.bound(bound)
+	defer cancelBound()
+	err := e.db.Hear(bound)
 	switch {
 	case errors.Is(err, drive.ErrNoListen):
 		e.find("listen", Info, err.Error(),
 			"to have forwarders woken at once, give them a pgx pool that reaches Postgres directly; or set forwarder.Config.DisableListen, and PollInterval to how long a message may wait")
 		return nil
-	case err != nil && ctx.Err() != nil:
+	case err != nil && ctx.Err() == nil && bound.Err() != nil:
 		e.find("listen", Warning, "a notification did not arrive: "+err.Error(), "forwarders poll meanwhile; look at the server's log, and at what is between it and us")
 		return nil
 	}

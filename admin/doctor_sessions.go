@@ -13,18 +13,30 @@ type session struct {
 	pid                      int64
 	user, application, state string
 	seconds                  float64 // since its transaction began
+	address                  string  // "" = it came by a socket, or may not be seen
 }
 
 func (s *session) columns() []any {
-	return []any{&s.pid, &s.user, &s.application, &s.state, &s.seconds}
+	return []any{&s.pid, &s.user, &s.application, &s.state, &s.seconds, &s.address}
 }
 
 func (s session) String() string {
+	return fmt.Sprintf("%s, %s, in a transaction since %s", s.who(), s.state, span(seconds(s.seconds)))
+}
+
+func (s session) who() string {
 	who := fmt.Sprintf("session %d of role %s", s.pid, sqltext.Quote(s.user))
 	if s.application != "" {
 		who += fmt.Sprintf(" (%q)", s.application)
 	}
-	return fmt.Sprintf("%s, %s, in a transaction since %s", who, s.state, span(seconds(s.seconds)))
+	return who
+}
+
+func (s session) whoAndWhere() string {
+	if s.address == "" {
+		return s.who()
+	}
+	return s.who() + " from " + s.address
 }
 
 func (s session) end() string { return fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.pid) }
@@ -61,8 +73,12 @@ func (e *exam) checkPrepared(ctx context.Context) error {
 	return e.rows(ctx, []any{&gid, &owner, &age}, func() {
 		e.find("prepared_transactions", byAge(seconds(age)),
 			fmt.Sprintf("transaction %q of role %s was prepared %s ago and is not ended: its locks stay, what it wrote is not seen, and vacuum waits for it", gid, sqltext.Quote(owner), span(seconds(age))),
-			"have its transaction manager end it, or take it back: ROLLBACK PREPARED "+literal(gid))
+			endPrepared(gid))
 	}, sqltext.DoctorPrepared, brief.Seconds())
+}
+
+func endPrepared(gid string) string {
+	return "have its transaction manager end it; or, if that has not decided to commit it, take it back: ROLLBACK PREPARED " + literal(gid)
 }
 
 // tables are names as they are written in SQL.

@@ -250,26 +250,6 @@ func TestNightBacklog(t *testing.T) {
 	cured(t, h, "backlog")
 }
 
-// TestNightPinnedVacuum: a report reads for hours, and dead rows pile up.
-func TestNightPinnedVacuum(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // so that the test alone vacuums
-	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'orders', '', now() FROM generate_series(1, 21000) i`)
-	begin(t, h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
-	h.exec(t, "DO $$ BEGIN FOR i IN 1..10001 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
-	h.exec(t, "DELETE FROM outbox")
-	f := ails(t, h, "vacuum")
-	assert.Contains(t, f.Evidence, `"outbox" has 21000 dead rows, which vacuum must keep for session`)
-	assert.Contains(t, f.Evidence, `("culprit")`)
-	cure(t, h, f)
-	eventually(t, func() bool {
-		h.exec(t, "VACUUM outbox")
-		_, ok := findings(t, h)["vacuum"]
-		return !ok
-	}, "vacuum removes them now")
-}
-
 // TestNightSmallPool, and settings that cannot go well.
 func TestNightSmallPool(t *testing.T) {
 	t.Parallel()

@@ -171,7 +171,7 @@ func TestDoctorOfALargeServer(t *testing.T) {
 		"create view large.pg_stat_database as select datname, null::timestamptz as stats_reset from pg_catalog.pg_stat_database",
 		"create function large.pg_postmaster_start_time() returns timestamptz language sql as $$ select now() - interval '1 hour' $$",
 		"create function large.pg_total_relation_size(oid) returns bigint language sql as $$ select 20::bigint << 30 $$",
-		"create view large.pg_replication_slots as select 'behind'::name as slot_name, 'logical'::text as slot_type, true as active, 'lost'::text as wal_status, '0/0'::pg_lsn as restart_lsn, null::name as database, null::xid as xmin, null::xid as catalog_xmin",
+		"create view large.pg_replication_slots as select 'behind'::name as slot_name, 'logical'::text as slot_type, true as active, 'lost'::text as wal_status, '0/0'::pg_lsn as restart_lsn, null::name as database, null::int as active_pid, null::xid as xmin, null::xid as catalog_xmin",
 	} {
 		owner.exec(t, s)
 	}

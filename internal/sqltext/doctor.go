@@ -16,7 +16,8 @@ const (
  WHERE c.oid = to_regclass({outbox_text}) AND NOT has_sequence_privilege(r.oid, to_regclass({outbox_id_seq_text}), 'USAGE')`
 
 	// DoctorLocks lists sessions whose transactions have had locks on tables for some time, or wait for one of the whole table,
-	// with the modes, whether they lock the whole table, and whether they have them. Those of vacuum and analyze stop nobody.
+	// with the modes, whether they lock the whole table, and whether they have them. Those of vacuum and analyze stop nobody:
+	// the one with which vacuum gives back the end of a table it gives up as soon as somebody waits for it.
 	//
 	// Arguments: tables, seconds.
 	DoctorLocks = `SELECT ` + activity + `, l.name, l.modes, l.whole, l.granted
@@ -25,7 +26,7 @@ const (
           FROM unnest($1::text[]) AS n(name)
           JOIN pg_locks k ON k.relation = to_regclass(n.name) AND k.locktype = 'relation'
          WHERE k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-           AND k.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock')
+           AND k.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock') AND k.pid NOT IN (` + vacuums + `)
          GROUP BY k.pid, n.name, whole, k.granted) l
   JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE a.pid <> pg_backend_pid() AND (l.granted OR l.whole) AND a.xact_start < clock_timestamp() - $2::float8 * interval '1 second'
@@ -40,34 +41,42 @@ const (
  ORDER BY p.prepared LIMIT 20`
 
 	// DoctorHorizon lists who keeps dead rows of this database from being removed, the oldest first: what it is, its name, how
-	// many transactions ago its snapshot was taken, and the session.
+	// many transactions ago its snapshot was taken, and the session. A vacuum has a snapshot, and all others disregard it; that is
+	// not so while it analyzes. What a standby needs is that of its connection, or of the slot that it uses, and belongs to no database.
 	//
 	// Arguments: how many transactions ago at least.
 	DoctorHorizon = `SELECT h.kind, h.name, h.xids, ` + activity + `
-  FROM (SELECT 'session' AS kind, ''::text AS name, s.pid, greatest(age(s.backend_xmin), age(s.backend_xid))::bigint AS xids
+  FROM (SELECT CASE WHEN s.datname IS NULL THEN 'standby' WHEN s.backend_type = 'autovacuum worker' THEN 'analyze' ELSE 'session' END AS kind,
+               ''::text AS name, s.pid, greatest(age(s.backend_xmin), age(s.backend_xid))::bigint AS xids
           FROM pg_stat_activity s
-         WHERE s.pid <> pg_backend_pid() AND (s.datname = current_database() OR s.backend_type = 'walsender')
+         WHERE s.pid <> pg_backend_pid() AND (s.datname = current_database() OR s.datname IS NULL AND s.backend_type = 'walsender')
+           AND s.backend_type <> 'parallel worker' AND s.pid NOT IN (` + vacuums + `)
         UNION ALL
-        SELECT 'slot', r.slot_name::text, NULL, age(r.xmin)::bigint FROM pg_replication_slots r
+        SELECT CASE WHEN r.active THEN 'standby' ELSE 'slot' END, r.slot_name::text, r.active_pid, age(r.xmin)::bigint FROM pg_replication_slots r
         UNION ALL
         SELECT 'prepared', p.gid, NULL, age(p.transaction)::bigint FROM pg_prepared_xacts p WHERE p.database = current_database()) h
   LEFT JOIN pg_stat_activity a ON a.pid = h.pid
- WHERE h.xids >= $1::bigint ORDER BY h.xids DESC LIMIT 5`
+ WHERE h.xids >= $1::bigint ORDER BY h.xids DESC, h.kind = 'standby' LIMIT 5` // a standby also hands on what a session here needs
 
-	// DoctorTables says of tables how many dead rows they have, how many bytes they take, and how many seconds ago they were
-	// vacuumed, or the figures begun.
+	vacuums = `SELECT v.pid FROM pg_stat_progress_vacuum v`
+
+	// DoctorTables says of tables how many dead rows they have, how many bytes they take, how many seconds ago they were
+	// vacuumed, or the figures begun, and whether a vacuum is at it.
 	//
 	// Arguments: tables.
 	DoctorTables = `SELECT n.name, s.n_dead_tup, pg_total_relation_size(s.relid),
-       extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum, d.stats_reset, pg_postmaster_start_time()))::float8
+       extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum, d.stats_reset, pg_postmaster_start_time()))::float8,
+       s.relid IN (SELECT v.relid FROM pg_stat_progress_vacuum v WHERE v.relid IS NOT NULL)
   FROM unnest($1::text[]) AS n(name)
   JOIN pg_stat_all_tables s ON s.relid = to_regclass(n.name)
   LEFT JOIN pg_stat_database d ON d.datname = current_database()`
 
-	// DoctorSlots lists replication slots of this database and of whole servers, with how many bytes of the log each keeps.
+	// DoctorSlots lists replication slots of this database and of whole servers, with how many bytes of the log each keeps, and the
+	// session that uses it.
 	DoctorSlots = `SELECT r.slot_name::text, r.slot_type, r.active, coalesce(r.wal_status, ''),
-       coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, r.restart_lsn), 0)::bigint
-  FROM pg_replication_slots r WHERE r.database IS NULL OR r.database = current_database() ORDER BY 1`
+       coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, r.restart_lsn), 0)::bigint, ` + activity + `
+  FROM pg_replication_slots r LEFT JOIN pg_stat_activity a ON a.pid = r.active_pid
+ WHERE r.database IS NULL OR r.database = current_database() ORDER BY 1`
 
 	// DoctorNotifyQueue says how full the queue of notifications is, and which session is in a transaction for longest.
 	DoctorNotifyQueue = `SELECT pg_notification_queue_usage(), ` + activity + `
@@ -78,7 +87,7 @@ const (
 
 	// A session whose state may not be seen has none.
 	activity = `coalesce(a.pid, 0)::bigint, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, 'unseen'),
-       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8`
+       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8, coalesce(host(a.client_addr), '')`
 )
 
 // What Doctor looks at in our tables.
