@@ -2,7 +2,9 @@ package nats
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
@@ -13,7 +15,8 @@ const defaultAckTimeout = 5 * time.Second
 
 // PublisherConfig configures NewPublisher. Its zero value connects to nats://127.0.0.1:4222.
 type PublisherConfig struct {
-	// URL is one server or several, separated by commas. Default: nats://127.0.0.1:4222.
+	// URL is one server or several, separated by commas: nats://user:password@host:4222, with special characters of the password as
+	// %XX. It is never logged or quoted. Default: nats://127.0.0.1:4222.
 	URL string
 
 	// Options are applied after those that the function Options returns: credentials, TLS, handlers. Optional.
@@ -51,6 +54,9 @@ func (c PublisherConfig) validate() error {
 	unsafe := func(field, why string) error {
 		return fmt.Errorf("nats: unsafe behind an outbox: PublisherConfig.%s: %s", field, why)
 	}
+	if err := checkURL("PublisherConfig", c.URL); err != nil {
+		return err
+	}
 	switch {
 	case c.AckTimeout < 0:
 		return fmt.Errorf("nats: PublisherConfig.AckTimeout is %s: use a positive time, since Publish takes no context", c.AckTimeout)
@@ -74,6 +80,31 @@ func (c PublisherConfig) validate() error {
 		return unsafe("Options: MaxReconnects must be negative", "a client that gives up reconnecting never publishes again")
 	}
 	return nil
+}
+
+// checkURL refuses what nats.go cannot parse, or takes for another host, because of a password that is not escaped: errors that say so
+// quote the URL. This one does not.
+func checkURL(config, urls string) error {
+	for i, s := range strings.Split(urls, ",") {
+		if !strings.Contains(s, "://") {
+			s = "nats://" + s
+		}
+		u, err := url.Parse(strings.TrimSpace(s))
+		if err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
+			return fmt.Errorf("nats: %s.URL: server %d cannot be understood; it is not shown because it may hold a password: write special characters of the "+
+				"password as %%XX, a slash as %%2F", config, i+1)
+		}
+	}
+	return nil
+}
+
+// address is that of the server to which a connection leads. Its URL may hold a password, or a token as the user.
+func address(c *natsgo.Conn) string {
+	u, err := url.Parse(c.ConnectedUrl())
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
 }
 
 func (c PublisherConfig) connect() []natsgo.Option { return slices.Concat(Options(), c.Options) }

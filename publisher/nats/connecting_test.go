@@ -1,6 +1,8 @@
 package nats_test
 
 import (
+	"bufio"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -49,6 +51,51 @@ func TestLogSaysWhyThereIsNoConnection(t *testing.T) {
 			}
 		case <-time.After(time.Minute):
 			t.Errorf("%s: it says nothing", scheme)
+		}
+	}
+}
+
+// infosOf is a logger that hands on the fields of info lines.
+type infosOf struct {
+	watermill.NopLogger
+	lines chan watermill.LogFields
+}
+
+func (l infosOf) Info(_ string, fields watermill.LogFields) { l.lines <- fields }
+
+// TestLogHidesTokens: NATS takes a user without a password for a token.
+func TestLogHidesTokens(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			go func() {
+				_, _ = conn.Write([]byte(`INFO {"server_id":"x","headers":true,"max_payload":1048576}` + "\r\n"))
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					if lines.Text() == "PING" {
+						_, _ = conn.Write([]byte("PONG\r\n"))
+					}
+				}
+			}()
+		}
+	}()
+	log := infosOf{lines: make(chan watermill.LogFields, 100)}
+	for _, who := range []string{"canary", "ann:canary"} {
+		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: "nats://" + who + "@" + l.Addr().String()}, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pub.Close()
+		select {
+		case fields := <-log.lines:
+			if said := fmt.Sprint(fields); strings.Contains(said, "canary") || !strings.Contains(said, l.Addr().String()) {
+				t.Errorf("it logs %s", said)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("it logs nothing")
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 // LogConfig configures NewLog. Its zero value connects to nats://127.0.0.1:4222.
 type LogConfig struct {
-	// URL is one server or several, separated by commas. Default: nats://127.0.0.1:4222.
+	// URL is one server or several, as in PublisherConfig. Default: nats://127.0.0.1:4222.
 	URL string
 	// Options are applied after those that the function Options returns: credentials, TLS. Optional.
 	Options []natsgo.Option
@@ -46,10 +46,13 @@ var (
 // answerTimeout bounds each request, and how long the next message of a stream may take to come.
 const answerTimeout = 30 * time.Second
 
-// NewLog makes a Log. It does no I/O. What the server reports asynchronously is logged; a nil logger logs nothing.
+// NewLog makes a Log. It does no I/O, and returns an error if the URL cannot be understood. What the server reports asynchronously is logged; a nil logger logs nothing.
 func NewLog(cfg LogConfig, logger watermill.LoggerAdapter) (*Log, error) {
 	if cfg.URL == "" {
 		cfg.URL = natsgo.DefaultURL
+	}
+	if err := checkURL("LogConfig", cfg.URL); err != nil {
+		return nil, err
 	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
@@ -129,6 +132,7 @@ func (l *Log) Check(ctx context.Context, topics []string) (found []admin.Finding
 }
 
 func judge(c natsgo.StreamConfig) (found []admin.Finding) {
+	name := "'" + strings.ReplaceAll(c.Name, "'", `'\''`) + "'" // as a shell takes it
 	say := func(s admin.Severity, evidence, cure string) {
 		found = append(found, admin.Finding{Check: "broker", Severity: s, Evidence: fmt.Sprintf("JetStream stream %q %s", c.Name, evidence), Cure: cure})
 	}
@@ -137,10 +141,10 @@ func judge(c natsgo.StreamConfig) (found []admin.Finding) {
 		say(admin.Critical, "is in memory: a restart of its servers loses what was acknowledged", "make a stream with file storage, and have it take these subjects")
 	case c.Replicas < 2:
 		say(admin.Warning, "has a replica alone: what its server acknowledged since it last synced to disk, by default within two minutes, is lost when its power is cut",
-			"set sync_interval: always in the server's jetstream block (this cannot be seen from here), or give it replicas on other servers: nats stream edit "+c.Name+" --replicas 3")
+			"set sync_interval: always in the server's jetstream block (this cannot be seen from here), or give it replicas on other servers: nats stream edit "+name+" --replicas 3")
 	}
 	if c.Discard == natsgo.DiscardOld && c.Retention == natsgo.LimitsPolicy && (c.MaxMsgs > 0 || c.MaxBytes > 0) {
-		say(admin.Info, "drops its oldest messages when it is full", "if consumers may be slower than that, have it refuse new ones, which wait in the outbox: nats stream edit "+c.Name+" --discard new")
+		say(admin.Info, "drops its oldest messages when it is full", "if consumers may be slower than that, have it refuse new ones, which wait in the outbox: nats stream edit "+name+" --discard new")
 	}
 	return found
 }

@@ -118,7 +118,7 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 	return []natsgo.Option{
 		natsgo.ConnectHandler(func(c *natsgo.Conn) {
 			failed.over()
-			logger.Info("Connected to NATS", watermill.LogFields{"url": c.ConnectedUrlRedacted()})
+			logger.Info("Connected to NATS", watermill.LogFields{"url": address(c)})
 		}),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
 			if err != nil {
@@ -127,7 +127,7 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 		}),
 		natsgo.ReconnectHandler(func(c *natsgo.Conn) {
 			failed.over()
-			logger.Info("NATS connection is back", watermill.LogFields{"url": c.ConnectedUrlRedacted()})
+			logger.Info("NATS connection is back", watermill.LogFields{"url": address(c)})
 		}),
 		natsgo.ReconnectErrHandler(failed.tell),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {

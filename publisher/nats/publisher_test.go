@@ -87,6 +87,33 @@ func goroutines() string {
 // deaf stands for a publisher that must not be called.
 type deaf struct{ message.Publisher }
 
+// TestURLsAreNotQuoted: an error that says what is wrong with a URL must not show its password.
+func TestURLsAreNotQuoted(t *testing.T) {
+	for _, urls := range []string{
+		"nats://ann:can/ary@h:4222", "nats://ann:1/canary@h:4222", "nats://ann:can?ary@h", "nats://ann:1#canary@h", "ann:can/ary@h:4222", "nats://h,nats://ann:can ary@h", "nats://ann:can%ary@h", "nats://ann:can,ary@h",
+	} {
+		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: urls}, nil)
+		log, errLog := nats.NewLog(nats.LogConfig{URL: urls}, nil)
+		if err == nil || errLog == nil {
+			t.Errorf("%s: made %v and %v", urls, pub, log)
+			continue
+		}
+		for _, err := range []error{err, errLog} {
+			if said := err.Error(); strings.Contains(said, "can") && !strings.Contains(said, "cannot") || strings.Contains(said, "ary@") || !strings.Contains(said, "Config.URL: server ") || !strings.Contains(said, "%XX") {
+				t.Errorf("%s: %s", urls, said)
+			}
+		}
+	}
+	for _, urls := range []string{"127.0.0.1:1", "nats://127.0.0.1:1/", "nats://127.0.0.1:1, nats://[::1]:1", "tls://ann:c%2Fy@127.0.0.1:1"} {
+		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: urls}, nil)
+		if err != nil {
+			t.Errorf("%s: %v", urls, err)
+			continue
+		}
+		_ = pub.Close()
+	}
+}
+
 func TestNilsAreErrors(t *testing.T) {
 	if _, err := nats.Wrap(nil, nil); err == nil {
 		t.Error("nil publisher accepted")
