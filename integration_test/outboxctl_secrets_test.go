@@ -1,11 +1,16 @@
 package integration_test
 
 import (
+	"encoding/json"
+	"io"
+	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestOutboxctlHidesSecrets gives passwords in all places in which there can be one, and makes all errors that may quote them.
@@ -38,5 +43,76 @@ func TestOutboxctlHidesSecrets(t *testing.T) {
 		r := ctl{t: t}.run(args...)
 		assert.Equal(t, 2, r.code)
 		assert.False(t, strings.Contains(r.out+r.err, "canary"), r.err)
+	}
+}
+
+// TestOutboxctlHidesBrokerSecrets gives brokers passwords that make URLs what they are not, or that are in what an error says, to all
+// commands that talk to a broker, in all forms of output.
+func TestOutboxctlHidesBrokerSecrets(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('u', 'orders', '', now())")
+	c := ctl{t: t, url: h.url}
+	for _, broker := range []string{"nats://ann:p/w@127.0.0.1:1", "ann:p/w@127.0.0.1:1", "nats://ann:1/p/w@127.0.0.1:1", `nats://ann:p"/w@127.0.0.1:1`, `nats://127.0.0.1:1,nats://ann:p\/w@127.0.0.1:1`} {
+		for _, command := range []string{
+			"doctor", "doctor -o json", "check", "check -o json", "reconcile --all --dry-run", "reconcile --all --dry-run -o json", "forward --drain", "forward --drain --log json",
+		} {
+			for _, on := range []ctl{{t: t, url: h.url, env: []string{"OUTBOX_NATS=" + broker}}, c} {
+				args := words(command)
+				if on.env == nil {
+					args = append(args, "--nats", broker)
+				}
+				r := on.run(args...)
+				assert.NotZero(t, r.code, command)
+				assert.NotRegexp(t, `p\W*/w|/w@`, r.out+r.err, command)
+				assert.Contains(t, r.out+r.err, "--nats: server ", command)
+				if strings.HasPrefix(command, "check -o") {
+					assert.True(t, json.Valid([]byte(r.out)), r.out)
+				}
+			}
+		}
+	}
+	const said = "127.0.0.1:1" // by all that cannot connect to it
+	c.env = []string{"OUTBOX_KAFKA_PASSWORD=" + said}
+	for _, command := range []string{"doctor", "doctor -o json", "check", "check -o json"} {
+		r := c.run(append(words(command), "--kafka", said, "--kafka-user", "ann")...)
+		assert.Contains(t, r.out, "could not be asked", command)
+		assert.Contains(t, r.out, "***", command)
+		assert.NotContains(t, r.out+r.err, said, command)
+	}
+}
+
+// TestOutboxctlServesNoSecrets looks at the page, and at its log when the tables are gone, for the password of the database.
+func TestOutboxctlServesNoSecrets(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	at, err := url.Parse(h.url)
+	require.NoError(t, err)
+	at.User = url.UserPassword(at.User.Username(), `can"ary`)
+	log := &watched{}
+	end := ctl{t: t, url: at.String()}.start(log, "serve", "--listen", "127.0.0.1:0")
+	address := regexp.MustCompile(`http://[0-9.:]+/`)
+	eventually(t, func() bool { return address.MatchString(log.String()) }, "it says where it is: %s", log)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	get := func(path string) (int, string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address.FindString(log.String())+path, nil)
+		require.NoError(t, err)
+		answer, err := client.Do(r)
+		require.NoError(t, err)
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		return answer.StatusCode, string(body)
+	}
+	code, fine := get("")
+	assert.Equal(t, http.StatusOK, code)
+	h.exec(t, "DROP TABLE outbox")
+	code, broken := get("message?in=outbox&id=1")
+	assert.NotEqual(t, http.StatusOK, code)
+	r := end()
+	for _, all := range []string{fine, broken, r.out, r.err} {
+		assert.NotContains(t, all, "can")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
@@ -52,8 +53,8 @@ func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
 	}
 	b.kafkaPassword = a.getenv("OUTBOX_KAFKA_PASSWORD")
 	a.hiding.secret(b.kafkaPassword)
-	a.hiding.learn(b.nats)
-	a.hiding.learnToken(b.nats)
+	a.hiding.learnBroker(b.nats)
+	a.hiding.learnBroker(strings.Join(b.kafka, ",")) // which have none, but somebody may think so
 	if len(b.kafka) > 0 && b.nats != "" {
 		return usagef("--kafka and --nats: use one of them")
 	}

@@ -6,8 +6,9 @@
 // # What protects the terminal and the secrets
 //
 // What a database holds may have been written by anybody. Text from it, and from arguments, reaches a terminal through clean, which
-// escapes all that is not printable; JSON through printable, which does so by JSON's own means. Standard error is behind hiding,
-// which blots out the passwords of connection strings, since errors of a driver may carry them.
+// escapes all that is not printable; JSON through printable, which does so by JSON's own means. Errors of a driver or of a broker
+// may carry a password. Standard error is behind hiding, which blots out those that are known, and what looks like one; so are the errors that are results: the
+// evidence of doctor, and why check knows nothing. The rest of standard output is not: there "outbox" may be both a password and the name of a table.
 //
 // # Acts
 //

@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"io"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -38,14 +41,22 @@ func (h *hiding) learn(dsn string) {
 	}
 }
 
-// learnToken finds in URLs what NATS takes for a token: a user without a password.
-func (h *hiding) learnToken(urls string) {
-	for _, m := range token.FindAllStringSubmatch(urls, -1) {
-		h.secret(m[1])
+// learnBroker finds the passwords in addresses of brokers, which need no scheme, and what NATS takes for a token: a user without a
+// password.
+func (h *hiding) learnBroker(addresses string) {
+	h.learn(addresses)
+	for s := range strings.SplitSeq(addresses, ",") {
+		if !strings.Contains(s, "://") {
+			s = "://" + s
+		}
+		h.learn(s)
+		for _, m := range token.FindAllStringSubmatch(s, -1) {
+			h.secret(m[1])
+		}
 	}
 }
 
-// secret adds one, also as it looks decoded and encoded.
+// secret adds one, also as it looks decoded and encoded, and where an error or a log has put it in quotes.
 func (h *hiding) secret(s string) {
 	if s == "" {
 		return
@@ -56,10 +67,26 @@ func (h *hiding) secret(s string) {
 	if err != nil {
 		plain = s
 	}
-	h.secrets = append(h.secrets, s, plain, url.QueryEscape(plain), url.PathEscape(plain), clean(plain))
+	forms := []string{s, plain, url.QueryEscape(plain), url.PathEscape(plain), url.UserPassword("", plain).String()[1:], clean(plain)}
+	for range 2 { // a log quotes an error, which may quote as well
+		for _, form := range forms {
+			forms = append(forms, unquoted(strconv.Quote(form)), unquoted(inJSON(form)))
+		}
+	}
+	h.secrets = append(h.secrets, forms...)
 	slices.SortFunc(h.secrets, func(x, y string) int { return cmp.Or(cmp.Compare(len(y), len(x)), strings.Compare(x, y)) })
 	h.secrets = slices.Compact(h.secrets)
 }
+
+func inJSON(s string) string {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(s) // it always can be
+	return string(printable(bytes.TrimSpace(b.Bytes())))
+}
+
+func unquoted(s string) string { return s[1 : len(s)-1] }
 
 func (h *hiding) Write(p []byte) (int, error) {
 	if _, err := io.WriteString(h.to, h.blot(string(p))); err != nil {

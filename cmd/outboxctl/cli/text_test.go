@@ -3,6 +3,9 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +75,38 @@ func TestHiding(t *testing.T) {
 	for _, secret := range []string{"s3", "cret", "other", `\' b`, "pw", "q"} {
 		if strings.Contains(b.String(), secret) {
 			t.Errorf("%q is in %q", secret, b.String())
+		}
+	}
+}
+
+// TestHidingKnowsQuotes: a log puts in quotes what an error has put in quotes already.
+func TestHidingKnowsQuotes(t *testing.T) {
+	t.Parallel()
+	for _, secret := range []string{`can"ary`, `can\ary`, `"canary\`, "can\tary", "can$&ary", "canary"} {
+		var b bytes.Buffer
+		h := &hiding{to: &b}
+		h.secret(secret)
+		err := &url.Error{Op: "parse", URL: secret, Err: errors.New("it is bad")} // which quotes
+		text, inJSON := slog.New(slog.NewTextHandler(h, nil)), slog.New(slog.NewJSONHandler(printing{h}, nil))
+		for _, log := range []*slog.Logger{text, inJSON} {
+			log.Info(secret, "plain", errors.New(secret), "quoted", err)
+		}
+		_, _ = h.Write([]byte((&url.URL{User: url.UserPassword("ann", secret)}).User.String()))
+		if said := b.String(); strings.Contains(said, "can") || strings.Contains(said, "ary") || strings.Count(said, stars) != 7 {
+			t.Errorf("%q is in %s", secret, said)
+		}
+	}
+}
+
+func TestHidingKnowsBrokers(t *testing.T) {
+	t.Parallel()
+	for addresses, secret := range map[string]string{
+		"nats://ann:s3cret@h:1": "s3cret", "ann:s3cret@h": "s3cret", "t0ken@h:4222": "t0ken", "nats://h1,nats://t0ken@h2": "t0ken", "h1:9092,ann:s3cret@h2:9092": "s3cret", "nats://ann:s3/c@ret@h": "s3/c@ret",
+	} {
+		h := &hiding{}
+		h.learnBroker(addresses)
+		if said := h.blot("cannot use " + secret + " there"); said != "cannot use *** there" {
+			t.Errorf("%s: %s", addresses, said)
 		}
 	}
 }
