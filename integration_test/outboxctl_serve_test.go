@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -19,13 +20,13 @@ func TestOutboxctlServes(t *testing.T) {
 	c := ctl{t: t, url: h.url}
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
-	address := regexp.MustCompile(`http://[0-9.:]+/`)
+	address := regexp.MustCompile(`http://[][0-9.:]+/`)
 	serve := func(args ...string) (get func(path, host string, header ...string) (int, string), end func() ctlResult) {
 		t.Helper()
 		log := &watched{}
 		end = c.start(log, append([]string{"serve"}, args...)...)
 		eventually(t, func() bool { return address.MatchString(log.String()) }, "it says where it is: %s", log)
-		base := address.FindString(log.String())
+		base := strings.Replace(address.FindString(log.String()), "[::]", "127.0.0.1", 1)
 		return func(path, host string, header ...string) (int, string) {
 			t.Helper()
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil)
@@ -66,7 +67,20 @@ func TestOutboxctlServes(t *testing.T) {
 	assert.Equal(t, http.StatusForbidden, code)
 	code, _ = get("", "", "X-User", "carol")
 	assert.Equal(t, http.StatusOK, code)
+	code, _ = get("", "evil.example", "X-User", "carol") // such a site sets what header it likes
+	assert.Equal(t, http.StatusMisdirectedRequest, code)
 	assert.Zero(t, end().code)
+
+	for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0"} {
+		get, end = serve("--listen", listen, "--actor-header", "X-User", "--host", "outbox.example.com,other.example.com")
+		for host, want := range map[string]int{
+			"Outbox.example.com": http.StatusOK, "other.example.com:8080": http.StatusOK, "localhost": http.StatusOK, "evil.example": http.StatusMisdirectedRequest,
+		} {
+			code, _ = get("", host, "X-User", "carol")
+			assert.Equal(t, want, code, "%s on %s", host, listen)
+		}
+		assert.Zero(t, end().code)
+	}
 
 	for _, open := range [][]string{{"--act"}, {"--payloads"}} {
 		r = c.run(append([]string{"serve", "--listen", "0.0.0.0:0"}, open...)...)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,8 +25,13 @@ func (a *app) serve() *cobra.Command {
 		Long: `Serve the page that shows and repairs all this, at / of --listen. It lets look, and no more: --act lets whoever comes
 act, and --payloads see what messages carry. It knows no passwords. So on an address that others reach, put a proxy before it that
 does, and name the header in which that says who it is: --actor-header. Then nobody gets in without that header, and acts are
-in their name. The proxy must remove the header from what others send.`,
-		Example: "  outboxctl serve\n  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act",
+in their name. The proxy must remove the header from what others send.
+
+A browser on this machine may be made to call 127.0.0.1 by the name of any site, which could then set the header as well. So where only
+this machine reaches the page, it answers to localhost, to such an address, and to the names of --host alone: with a proxy on
+this machine, that by which browsers call the proxy.`,
+		Example: "  outboxctl serve\n  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act\n" +
+			"  outboxctl serve --actor-header X-Forwarded-User --host outbox.example.com",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
@@ -33,9 +39,10 @@ in their name. The proxy must remove the header from what others send.`,
 	flags.BoolVar(&f.act, "act", false, "let requeue, discard, replay, pause and so on")
 	flags.BoolVar(&f.payloads, "payloads", false, "let see payloads")
 	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` in which a proxy says who it is")
+	flags.StringSliceVar(&f.hosts, "host", nil, "answer to these `names` alone, and to localhost; default: to any name, if others reach the page")
 	flags.StringVar(&f.actor, "actor", "", "who acts, for the audit log, without --actor-header (default: USER)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := a.fromEnv(flags, "listen", "title", "act", "payloads", "actor-header"); err != nil {
+		if err := a.fromEnv(flags, "listen", "title", "act", "payloads", "actor-header", "host"); err != nil {
 			return err
 		}
 		if f.actor == "" {
@@ -53,6 +60,7 @@ in their name. The proxy must remove the header from what others send.`,
 type serveFlags struct {
 	listen, title, actorHeader, actor string
 	act, payloads                     bool
+	hosts                             []string
 }
 
 func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger watermill.LoggerAdapter) error {
@@ -69,8 +77,8 @@ func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger
 		return errors.Join(listener.Close(), err)
 	}
 	var handler http.Handler = page
-	if alone && f.actorHeader == "" {
-		handler = ownHost(page)
+	if alone || len(f.hosts) > 0 {
+		handler = ownHost(f.hosts, page)
 	}
 	a.note("http://%s/", listener.Addr().String())
 	return outbox.Run(ctx, server{listener, handler}, page)
@@ -94,14 +102,16 @@ func loopback(address string) bool {
 }
 
 // ownHost refuses requests to other names: those of a site whose name was made to point here.
-func ownHost(next http.Handler) http.Handler {
+func ownHost(names []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
 		if err != nil {
 			host = r.Host
 		}
-		if host = strings.Trim(host, "[]"); host != "localhost" && !loopback(net.JoinHostPort(host, "1")) {
-			http.Error(w, "call it by localhost or 127.0.0.1", http.StatusMisdirectedRequest)
+		host = strings.Trim(host, "[]")
+		known := func(name string) bool { return strings.EqualFold(name, host) }
+		if !known("localhost") && !loopback(net.JoinHostPort(host, "1")) && !slices.ContainsFunc(names, known) {
+			http.Error(w, "call it by localhost or 127.0.0.1, or start it with --host and the name by which you call it", http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)
