@@ -158,6 +158,25 @@ func TestOutboxctlAsks(t *testing.T) {
 	}
 }
 
+// TestOutboxctlPausesFirst: somebody pauses a topic because the database is in trouble, so that counting takes long.
+func TestOutboxctlPausesFirst(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	conn := begin(t, h, "BEGIN", "LOCK TABLE inbox_queue")
+	log := &watched{}
+	end := ctl{t: t, url: h.url, env: []string{"USER=ann"}}.start(log, "--timeout", "0", "topics", "pause", "bookings", "--yes")
+	eventually(t, func() bool {
+		return h.count(t, "SELECT count(*)::int FROM outbox_topics WHERE topic = 'bookings'") == 1
+	}, "it is paused")
+	_, err := conn.Exec(t.Context(), "ROLLBACK")
+	require.NoError(t, err)
+	eventually(t, func() bool { return strings.Contains(log.String(), "is the name right?") }, "it looks afterwards: %s", log)
+	r := end()
+	assert.Zero(t, r.code, r.err)
+	assert.Equal(t, "Paused topic bookings.\n", r.out)
+}
+
 // TestOutboxctlIsInterrupted ends commands while they work, ask, or watch.
 func TestOutboxctlIsInterrupted(t *testing.T) {
 	t.Parallel()

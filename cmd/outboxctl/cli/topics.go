@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -51,12 +52,17 @@ func (a *app) topic(name, done, short, long string, do func(*admin.Admin, contex
 		topic := args[0]
 		answer := topicAct{Action: name, DryRun: act.dryRun, Topic: topic}
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
-			pauses, unknown := a.pausesOf(cmd.Context(), ad, topic)
+			look := func() ([]admin.Pause, error) { return a.pausesOf(cmd.Context(), ad, name, topic) }
 			if act.dryRun {
-				if unknown != nil {
-					return unknown
+				if _, err := look(); err != nil {
+					return err
 				}
 				return a.show(answer, func() error { return a.say("%s would be done to topic %s", name, topic) })
+			}
+			var pauses []admin.Pause
+			var unknown error
+			if name == "resume" { // afterwards nobody knows what it ended
+				pauses, unknown = look()
 			}
 			if err := act.confirm(cmd.Context(), a, fmt.Sprintf("%s topic %s?", title(name), topic)); err != nil {
 				return err
@@ -64,35 +70,48 @@ func (a *app) topic(name, done, short, long string, do func(*admin.Admin, contex
 			if err := do(ad, cmd.Context(), admin.TopicAct{Topic: topic, Reason: act.reason}); err != nil {
 				return wrongAct(err)
 			}
-			if unknown != nil { // what is urgent must not wait for what is slow to count
-				a.note("what is known of topic %s could not be looked at: %v", topic, unknown)
-			} else if name == "resume" && !a.resumed(topic, pauses) {
-				return a.show(answer, func() error { return a.say("No operator had paused topic %s.", topic) })
+			said := fmt.Sprintf("%s topic %s.", done, clean(topic))
+			if name == "resume" && unknown == nil && !a.resumed(topic, pauses) {
+				said = fmt.Sprintf("No operator had paused topic %s.", clean(topic))
 			}
-			return a.show(answer, func() error { return a.say("%s topic %s.", done, topic) })
+			if err := a.show(answer, func() error { return a.say("%s", said) }); err != nil {
+				return err
+			}
+			if name == "pause" { // what is urgent does not wait for what is slow to count
+				_, unknown = look()
+			}
+			if unknown != nil {
+				a.note("what is known of topic %s could not be looked at: %v", topic, unknown)
+			}
+			return nil
 		})
 	}
 	return cmd
 }
 
-// pausesOf returns who has paused a topic, and says if nobody knows a topic of this name: it may be misspelt.
-func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, topic string) ([]admin.Pause, error) {
+// pausesOf returns who has paused a topic, and says if nobody knows a topic of this name: it may be misspelt. That an operator has paused
+// it tells nothing about what is to be paused.
+func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, act, topic string) ([]admin.Pause, error) {
 	s, err := ad.Stats(ctx, admin.StatsConfig{})
 	if err != nil {
 		return nil, err
 	}
 	more := false // of which not all was looked at
+	var pauses []admin.Pause
 	for _, t := range s.Topics {
 		if t.Topic == topic {
-			return t.PausedBy, nil
+			pauses = t.PausedBy
+			if t.Ready.N+t.Failing.N+t.Delayed.N+t.Dead.N > 0 || t.Rate > 0 ||
+				slices.ContainsFunc(pauses, func(p admin.Pause) bool { return act == "resume" || p.By != "operator" }) {
+				return pauses, nil
+			}
 		}
 		more = more || t.Ready.More || t.Delayed.More
 	}
-	if more {
-		return nil, nil
+	if !more {
+		a.note("nothing of topic %s waits, and nothing left lately: is the name right?", topic)
 	}
-	a.note("nothing of topic %s waits, nothing left lately, and nobody has paused it: is the name right?", topic)
-	return nil, nil
+	return pauses, nil
 }
 
 // resumed says whether there was a pause to end, and notes those that go on.
