@@ -16,9 +16,9 @@ import (
 
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
-	// Exact counts everything, which takes seconds where there are millions. By default at most 10,000 messages of each topic
-	// and state are counted, fewer with many topics; of those that are ready or delayed 6,400 altogether, so that
-	// with a backlog a topic may be missing that has only few of them.
+	// Exact counts everything, which takes seconds where there are millions. By default at most 10,000 messages of a topic are
+	// counted that are dead, and 20,000 of all topics, so of each of several topics fewer; as many that are failing. Of those
+	// that are ready or delayed 6,400 are counted altogether, so that with a backlog a topic may be missing that has only few of them.
 	Exact bool
 }
 

@@ -12,7 +12,7 @@ import (
 // How many messages are counted at most, as in package admin.
 const (
 	countEach = 10_000 // dead or failing, of a topic or consumer
-	countAll  = 20_000 // of all together
+	countAll  = 20_000 // of all together, so that there is the same bound for each of several
 	countLane = 100    // ready or delayed, of a lane
 )
 

@@ -21,7 +21,7 @@ func newDescs(namespace, db string) descs {
 	return descs{
 		up:      desc("up", "Whether the tables could be read. If not, the others of these gauges are left out."),
 		seconds: desc("collect_duration_seconds", "How long it took to read the tables."),
-		bounded: desc("counts_bounded", "Whether there is more of something than is counted: 10,000 dead or failing messages of a topic or consumer, 100 ready or delayed ones of a lane."),
+		bounded: desc("counts_bounded", "Whether there is more of something than is counted: 10,000 dead or failing messages of a topic or consumer, fewer of each where there are several, 20,000 of all; 100 ready or delayed ones of a lane."),
 
 		messages: desc("messages", "Messages in the outbox that were not published, by state: ready, delayed on purpose, failing (waiting for another attempt), dead.", "topic", "state"),
 		oldest:   desc("oldest_message_age_seconds", "Age of the oldest message that is ready or failing; 0 = there is none.", "topic"),
