@@ -55,7 +55,7 @@ func (e *exam) checkForwarders(ctx context.Context) error {
 		case !m.alive():
 			if slices.ContainsFunc(e.members, func(o member) bool { return o.alive() && o.scope == m.scope }) {
 				e.find("forwarder_vanished", Info, fmt.Sprintf("%s vanished without a word %s after its lease; others have its lanes", m, span(-m.left)),
-					"see why its process ended; its row is deleted within the hour, or now: DELETE FROM "+e.db.Render("{forwarders}")+" WHERE id = "+literal(m.id))
+					"see why its process ended; its row is deleted within the hour, or now: DELETE FROM "+e.db.Render("{forwarders}")+" WHERE expires_at < now() AND id = "+literal(m.id))
 			}
 		case m.waits > brief:
 			e.find("forwarder_waits", byAge(m.waits), fmt.Sprintf("%s publishes nothing since %s: it waits for forwarders with other topics to leave: %s", m, span(m.waits), e.ahead(m)),
@@ -138,9 +138,10 @@ func (e *exam) setUp(m member) {
 		e.find("classify", Warning, fmt.Sprintf("nobody knows the errors of the publisher of %s, so an outage of its broker is charged to the messages until they are dead", m),
 			"use the publishers of publisher/kafka or publisher/nats, set forwarder.Config.Classify, or give the publisher a Classify method")
 	}
+	// Of what it needs one is for a handler: with less than that each handler waits for the forwarder, and the forwarder for each handler.
 	if need := f.PoolNeeds + 1; f.PoolConns > 0 && f.PoolConns < need {
 		e.find("pool", Warning, fmt.Sprintf("the pool of %s has %d connections, of which it uses up to %d itself: it and the handlers wait for each other", m, f.PoolConns, f.PoolNeeds),
-			fmt.Sprintf("allow the pool as many connections as handlers run at once, and 4 more, so at least %d; or give the forwarder a pool of its own", need+1))
+			fmt.Sprintf("allow the pool %d connections, and one more for each handler that runs at once, so at least %d; or give the forwarder a pool of its own, with %d", f.PoolNeeds, need, need))
 	}
 	if f.PublishTimeout == -1 {
 		e.find("timeouts", Warning, fmt.Sprintf("%s waits for a call of Publish for ever: one that hangs holds its key, and its place among Concurrency", m),

@@ -12,11 +12,17 @@ import (
 const indexesOnly = `set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off;
 set enable_sort = off; set jit = off`
 
+// readsApart is false if the settings were chosen for a reason, such as a pooler.
+func (p pgxPool) readsApart() bool {
+	cfg := p.pool.Config().ConnConfig
+	return cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cfg.StatementCacheCapacity > 0
+}
+
 func (p pgxPool) Reading(ctx context.Context) (Querier, func(), error) {
-	cfg := p.pool.Config()
-	if cfg.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement || cfg.ConnConfig.StatementCacheCapacity == 0 {
-		return p, nil, nil // chosen for a reason, such as a pooler
+	if !p.readsApart() {
+		return p, nil, nil
 	}
+	cfg := p.pool.Config()
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
 	connected, pooled := cfg.AfterConnect, false
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
