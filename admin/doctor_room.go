@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -16,30 +17,33 @@ const (
 
 // checkRetention looks whether what is old goes.
 func (e *exam) checkRetention(ctx context.Context) error {
+	if !e.counted {
+		return nil // for how long somebody means to keep it is not known
+	}
 	var oldest float64
 	if err := e.rows(ctx, []any{&oldest}, func() {}, sqltext.DoctorOldest, int64(looked)); err != nil {
 		return err
 	}
-	keep, alive := time.Duration(0), false
-	for _, m := range e.members {
-		if m.alive() {
-			alive, keep = true, max(keep, cmp.Or(m.says.Retention, defaultRetention))
+	keep, alive := time.Duration(0), slices.ContainsFunc(e.members, member.alive)
+	for _, m := range e.members { // also one that is not alive says what was meant, if none is
+		if m.alive() || !alive {
+			keep = max(keep, cmp.Or(m.says.Retention, defaultRetention))
 		}
 	}
 	age := seconds(oldest)
 	evidence := fmt.Sprintf("table %s has messages that were published %s ago", e.db.Render("{outbox}"), span(age))
-	cure := "run a forwarder, and see in its log whether it may delete; or call admin.Clean with OutboxRetention "
-	switch {
-	case !e.counted:
-		keep = defaultRetention
-	case !alive:
-		keep = defaultRetention
-		evidence += fmt.Sprintf(", and is to keep them for %s; no forwarder is alive to delete them", keep)
-	case keep <= 0:
-		keep, cure = defaultRetention, "call admin.Clean once, with OutboxRetention "
+	cure := "run a forwarder, and see in its log whether it may delete; or, if they are not meant to be kept for longer, call admin.Clean with OutboxRetention "
+	if alive && keep <= 0 {
+		cure = "call admin.Clean once, with OutboxRetention "
 		evidence += "; the forwarders that are alive delete only what they publish themselves (Retention -1)"
-	default:
+	}
+	if keep <= 0 {
+		keep = defaultRetention
+	} else {
 		evidence += fmt.Sprintf(", and is to keep them for %s", keep)
+	}
+	if !alive {
+		evidence += "; no forwarder is alive to delete them"
 	}
 	if age > keep+cleanLate {
 		e.find("retention", Warning, evidence, cure+keep.String()+e.command("clean --outbox", keep.String()))

@@ -261,7 +261,7 @@ func TestNightSmallPool(t *testing.T) {
 	w := startForwarder(t, small, cfg)
 	f := ails(t, h, "pool")
 	assert.Contains(t, f.Evidence, "has 2 connections, of which it uses up to 2 itself")
-	assert.Contains(t, f.Cure, "at least 4")
+	assert.Contains(t, f.Cure, "so at least 3")
 	said := func() (all string) {
 		list, err := newAdmin(t, h).Doctor(t.Context())
 		require.NoError(t, err)
@@ -285,7 +285,7 @@ func TestNightSmallPool(t *testing.T) {
 	assert.Contains(t, said(), "set forwarder.Config.CloseTimeout to 20s or more")
 	require.NoError(t, w.Forwarder.Close())
 
-	roomy := pgxHandle(t, "roomy", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 4 })
+	roomy := pgxHandle(t, "roomy", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 3 }) // as it said
 	cfg = classifyingConfig()
 	cfg.LeaseTTL, cfg.CloseTimeout = 3*time.Second, 30*time.Second
 	startForwarder(t, roomy, cfg)
@@ -321,6 +321,10 @@ func TestNightRetention(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) VALUES ('u', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)
+	h.exec(t, `INSERT INTO outbox_forwarders (id, name, scope, topics, expires_at, facts) VALUES (gen_random_uuid(), 'vanished', '*', '{}', now() - interval '1 minute', $1)`,
+		fmt.Sprintf(`{"retention": %d}`, 30*24*time.Hour))
+	assert.NotContains(t, findings(t, h), "retention", "they are meant to be kept, though nobody is alive who would")
+	h.exec(t, "DELETE FROM outbox_forwarders")
 	f := ails(t, h, "retention")
 	assert.Contains(t, f.Evidence, "no forwarder is alive to delete them")
 	assert.Contains(t, f.Cure, "admin.Clean with OutboxRetention 168h0m0s")
