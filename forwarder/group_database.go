@@ -37,6 +37,8 @@ type database struct {
 	breaker breaker.Breaker
 	lookAt  time.Time // when to look, but for what its server says
 	allAt   time.Time // when to look at everything
+	ofAll   pace      // of looks at everything,
+	ofOne   pace      // and of others
 	dueAt   time.Time // when something falls due; zero = nothing
 	tidyAt  time.Time // when to start it although there is nothing to do, to clean up
 	toTidy  bool      // it is started for that alone

@@ -217,10 +217,14 @@ func (g *Group) looked(a asked, l nap.Look, number int64, took time.Duration) {
 		return // somebody woke it meanwhile
 	}
 	work := d.nap.Looked(l)
+	var rest time.Duration // what takes long may use a twentieth of the time
 	if l.All {
-		d.allAt = now.Add(max(jitter(lookAllInterval), 20*took))
+		rest = d.ofAll.rest(took)
+		d.allAt = now.Add(max(jitter(lookAllInterval), rest))
+	} else {
+		rest = d.ofOne.rest(took)
 	}
-	d.lookAt = now.Add(20*took - g.cfg.LookInterval) // what takes long may use a twentieth of the time
+	d.lookAt = now.Add(rest - g.cfg.LookInterval)
 	if l.All || l.Number != a.number {
 		if d.dueAt = (time.Time{}); l.Due >= 0 {
 			d.dueAt = now.Add(l.Due)

@@ -29,10 +29,11 @@ func (e *engine) maintain(ctx context.Context) {
 	var published cleaner
 	var paused pauses
 	var unread untaken
+	var ofHeads, ofFirsts, ofSweep pace
 	round := func() {
-		heads.Tell(e.recheckHeads(ctx))
-		firsts.Tell(e.recheckFirsts(ctx))
-		sweep.Tell(e.sweepLanes(ctx))
+		heads.Tell(e.recheckHeads(ctx, &ofHeads))
+		firsts.Tell(e.recheckFirsts(ctx, &ofFirsts))
+		sweep.Tell(e.sweepLanes(ctx, &ofSweep))
 		if _, first := e.positions()[0]; !first { // one forwarder is enough
 			return
 		}
@@ -85,14 +86,14 @@ func (e *engine) positions() map[int16]position {
 // sweepLanes looks once through all that is pending below the marks for rows that nobody here knows of, using
 // at most a twentieth of the time. What it finds is read by id after the next ordinary read: a row of a
 // transaction that has just committed is known by then, in its proper place.
-func (e *engine) sweepLanes(ctx context.Context) error {
+func (e *engine) sweepLanes(ctx context.Context, pace *pace) error {
 	for at := e.positions(); ; {
 		begun := time.Now()
 		more, err := e.sweepOnce(ctx, at)
 		if err != nil || !more {
 			return err
 		}
-		if !sleep(ctx, 20*time.Since(begun)) {
+		if !sleep(ctx, pace.rest(time.Since(begun))) {
 			return nil
 		}
 	}

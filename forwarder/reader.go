@@ -29,6 +29,7 @@ type reader struct {
 	more    bool      // the last read did not reach the end
 	poll    time.Time // when to read although nobody asked
 	dueAt   time.Time // when to look for delayed messages
+	ofDue   pace
 	raiseAt time.Time // when to look which long transactions have not written
 	nextTry time.Time // after an error
 	ended   time.Time
@@ -248,7 +249,7 @@ func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
 		r.rows = read
 		if req.due {
 			// Looking for what fell due walks what is delayed; it may use a twentieth of the time.
-			r.dueAt = begun.Add(max(e.cfg.PollInterval, 20*r.took))
+			r.dueAt = begun.Add(max(e.cfg.PollInterval, r.ofDue.rest(r.took)))
 			if b.ManyDue { // all that it found is new, or nearly
 				r.dueAt = begun.Add(2 * r.took)
 				r.poll = r.dueAt

@@ -13,7 +13,7 @@ import (
 
 // recheckHeads compares the keys that are held with the rows that hold them, which somebody else may have
 // settled, requeued or deleted.
-func (e *engine) recheckHeads(ctx context.Context) error {
+func (e *engine) recheckHeads(ctx context.Context, pace *pace) error {
 	for at := e.positions(); len(at) > 0; {
 		begun := time.Now()
 		var lanes, cursors []int64
@@ -37,7 +37,7 @@ func (e *engine) recheckHeads(ctx context.Context) error {
 				}
 			}
 		})
-		if !sleep(ctx, 20*time.Since(begun)) {
+		if !sleep(ctx, pace.rest(time.Since(begun))) {
 			return nil
 		}
 	}
@@ -46,7 +46,7 @@ func (e *engine) recheckHeads(ctx context.Context) error {
 
 // recheckFirsts looks whether what keys wait for is still pending that wait for a paused topic: when an operator has
 // settled or deleted it, the rest of the key may go on, on other topics.
-func (e *engine) recheckFirsts(ctx context.Context) error {
+func (e *engine) recheckFirsts(ctx context.Context, pace *pace) error {
 	for n, p := range e.positions() {
 		term := board.Term{Lane: n, Epoch: p.epoch}
 		var firsts []int64
@@ -59,7 +59,7 @@ func (e *engine) recheckFirsts(ctx context.Context) error {
 			}
 			gone := slices.DeleteFunc(page, func(id int64) bool { return pending[id] })
 			e.step(func(now time.Time) { e.board.FirstsGone(now, term, gone) })
-			if !sleep(ctx, 20*time.Since(begun)) {
+			if !sleep(ctx, pace.rest(time.Since(begun))) {
 				return nil
 			}
 		}

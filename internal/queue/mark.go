@@ -59,6 +59,7 @@ type Mark struct {
 
 	fullAt time.Time     // when the next full look is due
 	usual  time.Duration // what a look takes that is not full
+	excess time.Duration // what the last full one took more
 }
 
 // Look is one statement that claims.
@@ -92,12 +93,14 @@ func (m *Mark) Next(now time.Time) Look {
 // Done says what a look found and how long it took.
 func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
 	if l.full {
-		m.fullAt = now.Add(max(FullInterval, fullShare*(took-m.usual)))
+		excess := took - m.usual
+		m.fullAt = now.Add(max(FullInterval, fullShare*min(excess, m.excess))) // slow once, it may have met a machine that stood still
+		m.excess = excess
 	} else {
 		m.usual = (3*m.usual + took) / 4
 	}
 	if r.Drawn.Before(l.drawn) { // the sequence was reset, or the clock
-		*m = Mark{Overlap: m.Overlap, drawn: r.Drawn, fullAt: m.fullAt, usual: m.usual}
+		*m = Mark{Overlap: m.Overlap, drawn: r.Drawn, fullAt: m.fullAt, usual: m.usual, excess: m.excess}
 		return
 	}
 	m.drawn, m.xmin = later(m.drawn, r.Drawn), max(m.xmin, r.Xmin)

@@ -198,7 +198,7 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 	m := &Mark{Overlap: Position{ID: 8}}
 	now, full := time.Unix(1e9, 0), time.Duration(0)
 	began := now
-	for i := range int64(10_000) {
+	for i := range int64(50_000) {
 		l := m.Next(now)
 		took := time.Millisecond
 		if l.full {
@@ -210,6 +210,26 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 	}
 	if share := float64(full) / float64(now.Sub(began)); share > 0.06 {
 		t.Errorf("they take %.0f %% of the time", 100*share)
+	}
+}
+
+// TestFullLooksGoOnAfterAStall: a machine that stood still during one of them keeps the next one waiting no longer than usual.
+func TestFullLooksGoOnAfterAStall(t *testing.T) {
+	m := &Mark{}
+	now, looks := time.Unix(1e9, 0), 0
+	for i := int64(1); looks < 3; i++ {
+		l := m.Next(now)
+		took := time.Millisecond
+		if l.full {
+			if looks++; looks == 2 {
+				took = 3 * time.Second
+			}
+		}
+		now = now.Add(took)
+		m.Done(now, took, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
+	}
+	if took := now.Sub(time.Unix(1e9, 0)); took > 3*FullInterval+3*time.Second {
+		t.Errorf("the third full look ends after %s", took)
 	}
 }
 
