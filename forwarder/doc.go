@@ -88,7 +88,7 @@
 //
 // A call that takes longer than a second gives up its place among Concurrency, but no topic has more calls than that, so
 // that a topic whose publishes hang stops only itself. A call that times out is charged an attempt and its context
-// ends; should it succeed later, that counts.
+// ends; should it succeed later, that counts. An error that comes after the end of its context says nothing of its own.
 //
 // # Settling (settler.go, settler_failed.go, batch.go)
 //

@@ -96,6 +96,9 @@ func (w *worker) publish() {
 	case bad != nil:
 		w.result = board.Result{Verdict: board.Permanent, Err: err}
 	default:
+		if context.Cause(w.ctx) == ErrPublishTimeout { // whoever waited for that may be here before expire has told of it
+			err = e.timeout()
+		}
 		w.result = board.Result{Verdict: e.verdict(w.ctx, r.Topic, err), Err: err}
 	}
 }
@@ -155,15 +158,24 @@ func (e *engine) expire(calls []*board.Call) {
 			}
 		}
 	})
+	for _, ctx := range contexts { // before anybody is asked, who may take his time
+		if ctx != nil {
+			ctx.over(ErrPublishTimeout)
+		}
+	}
 	for i, c := range calls {
 		if contexts[i] == nil {
 			continue // it has returned meanwhile
 		}
-		err := fmt.Errorf("%w after %s", ErrPublishTimeout, e.cfg.PublishTimeout)
-		contexts[i].over(ErrPublishTimeout)
+		err := e.timeout()
 		result := board.Result{Err: err, Verdict: e.verdict(contexts[i], c.Row.Topic, err)}
 		e.step(func(now time.Time) { e.board.TimedOut(now, c, result) })
 	}
+}
+
+// timeout is the error of a call whose context has ended for its time-out, whatever the publisher makes of that.
+func (e *engine) timeout() error {
+	return fmt.Errorf("%w after %s", ErrPublishTimeout, e.cfg.PublishTimeout)
 }
 
 // giveUp ends the contexts of all calls that are under way, and returns how many those are.

@@ -1,12 +1,15 @@
 package integration_test
 
 import (
+	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
@@ -63,4 +66,69 @@ func TestLateSuccess(t *testing.T) {
 	w.arrives(t, "next")
 	assert.Equal(t, []string{"late", "next"}, w.payloads("K"))
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 }, "both are settled")
+}
+
+// TestAckTimeoutIsCharged: each delivery that nobody acks in time is an attempt, and the next one comes after its backoff.
+func TestAckTimeoutIsCharged(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PublishTimeout, cfg.Concurrency = 100*time.Millisecond, 100
+	messages, err := newSubscriber(t, h, cfg).Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	h.publish(t, "orders", "", numbered("", 1, 100)...)
+	deliveries := map[string]int{}
+	for twice := 0; twice < 100; {
+		msg := receive(t, messages)
+		d, ok := outbox.DeliveryFromContext(msg.Context())
+		require.True(t, ok)
+		deliveries[msg.UUID]++
+		require.Equal(t, deliveries[msg.UUID], d.Attempt, "a delivery was not charged")
+		if d.Attempt == 2 {
+			twice++
+			msg.Ack()
+		}
+	}
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is not null") == 100 }, "all are settled")
+	assert.Equal(t, []string{forwarder.ErrPublishTimeout.Error() + " after 100ms"}, column[string](t, h, "select distinct last_error from outbox"))
+}
+
+// TestPublisherThatHeedsItsTimeout returns what its context says. It is the time-out that is judged, and charged once, whoever
+// tells of it first.
+func TestPublisherThatHeedsItsTimeout(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PublishTimeout = 50 * time.Millisecond
+	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
+	judged, slow := make(chan error, 100), make(chan struct{})
+	var calls atomic.Int32
+	cfg.Classify = func(err error) forwarder.Verdict {
+		judged <- err
+		if calls.Add(1) == 1 {
+			<-slow
+		}
+		if !errors.Is(err, forwarder.ErrPublishTimeout) {
+			return forwarder.Unavailable
+		}
+		return forwarder.Rejected
+	}
+	startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+		<-msg.Context().Done()
+		return msg.Context().Err()
+	})
+	answer := sync.OnceFunc(func() { close(slow) })
+	defer answer()
+	h.publish(t, "orders", "K", "1")
+	for range 2 {
+		require.ErrorIs(t, within(t, "an error is judged", judged), forwarder.ErrPublishTimeout)
+	}
+	const charged = "select count(*) from outbox where attempts = 1 and last_error = $1"
+	eventually(t, func() bool { return h.count(t, charged, forwarder.ErrPublishTimeout.Error()+" after 50ms") == 1 }, "it is charged")
+	answer()
+	h.publish(t, "orders", "L", "2")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 2 }, "so is the next")
+	assert.Equal(t, 2, h.count(t, "select sum(attempts)::int from outbox"), "it was charged twice")
 }

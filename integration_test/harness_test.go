@@ -341,6 +341,17 @@ func eventually(t testing.TB, condition func() bool, format string, args ...any)
 	}
 }
 
+// within returns what comes from a channel, the zero value once it is closed, and fails the test if nothing does within patience.
+func within[T any](t testing.TB, what string, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(patience):
+		t.Fatalf("did not happen within %s: %s", patience, what)
+	}
+	return v
+}
+
 // noLeaks fails the test if it leaves goroutines behind. Call it first, so that it looks after every other clean-up. It knows
 // the test's own by a label, which goroutines inherit from those that start them; TestMain looks for all others.
 func noLeaks(t testing.TB) {
