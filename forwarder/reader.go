@@ -167,7 +167,7 @@ func (r *reader) once(ctx context.Context) error {
 	begun := time.Now()
 	ans, err := r.e.fetch(ctx, r.q, &req, r.rows+r.rows/4)
 	if errors.Is(err, errNoLife) {
-		if _, err = r.q.Exec(ctx, r.e.sql.beginLife); err == nil {
+		if err = r.beginLife(ctx); err == nil {
 			ans, err = r.e.fetch(ctx, r.q, &req, 0)
 		}
 	}
@@ -183,6 +183,14 @@ func (r *reader) once(ctx context.Context) error {
 	r.e.obs.clock(ans.at, begun)
 	ans.Took = r.took
 	return r.end(req, ans, begun)
+}
+
+// beginLife gives a life its name.
+func (r *reader) beginLife(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
+	defer cancel()
+	_, err := r.q.Exec(ctx, r.e.sql.beginLife)
+	return err
 }
 
 // request is what a read asks for.

@@ -3,6 +3,7 @@
 package integration_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"sync"
@@ -278,4 +279,26 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	gate.release(reads...)
 	w.arrives(t, "m1", "m2")
 	assert.Equal(t, []string{"m1", "m2"}, w.payloads("K"))
+}
+
+// TestNameOfALifeThatCannotBeWritten: somebody has locked the table of it. That is an error of reading like any other, and reading
+// goes on when it is free.
+func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "delete from outbox_life")
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), "lock table outbox_life in share mode") // so it can be read
+	require.NoError(t, err)
+	cfg := quickConfig()
+	cfg.QueryTimeout = 5 * time.Second // which the start must keep to as well, on a busy machine
+	w := startForwarder(t, h, cfg)
+	w.publish(t, "orders", "K", "1")
+	eventually(t, func() bool { return w.log.count("Reading the outbox fails") == 1 }, "it is said")
+	assert.Empty(t, w.payloads())
+	require.NoError(t, tx.Commit(t.Context()))
+	w.arrives(t, "1")
 }
