@@ -105,10 +105,11 @@ func (s *settler) writePublished(ctx context.Context, rows []*board.Row, careful
 	} else {
 		err = s.writeAll(ctx, rows)
 	}
-	e.obs.settled(observe.SettleEnd{Done: len(done), Duration: time.Since(begun), Err: err})
 	if err != nil {
+		e.obs.settled(observe.SettleEnd{Duration: time.Since(begun), Err: err})
 		return nil, fmt.Errorf("settle %d published: %w", len(rows), err)
 	}
+	e.obs.settled(observe.SettleEnd{Done: len(done), Duration: time.Since(begun)})
 	e.settled(done, nil)
 	return locked, nil
 }

@@ -25,11 +25,12 @@ func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ boo
 		answers[id] = answer
 		return err
 	}, e.sql.settleFailed, e.failedArgs(failed)...)
-	outcomes, locked, dead := outcomesOf(failed, answers)
-	e.obs.settled(observe.SettleEnd{Failed: len(outcomes), Dead: dead, Duration: time.Since(begun), Err: err})
 	if err != nil {
+		e.obs.settled(observe.SettleEnd{Duration: time.Since(begun), Err: err})
 		return nil, fmt.Errorf("settle %d failed: %w", len(failed), err)
 	}
+	outcomes, locked, dead := outcomesOf(failed, answers)
+	e.obs.settled(observe.SettleEnd{Failed: len(outcomes), Dead: dead, Duration: time.Since(begun)})
 	e.settled(nil, outcomes)
 	if dead > 0 && e.cfg.DeadLetterTopic != "" {
 		e.db.Wake()

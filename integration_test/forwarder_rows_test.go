@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // TestOneRowStopsNoOther: whatever a row holds, the others are read and settled.
@@ -55,7 +57,8 @@ func TestRowThatCannotBeSettled(t *testing.T) {
 	h.publish(t, "orders", "", numbered("bad", 51, 100)...)
 	cfg := quickConfig()
 	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
-	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+	told := &settledSum{}
+	w := startForwarderOn(t, h.seenBy(t, told), cfg, func(_ string, msg *message.Message) error {
 		if msg.Payload[0] == 'b' {
 			return errRefused
 		}
@@ -72,6 +75,19 @@ func TestRowThatCannotBeSettled(t *testing.T) {
 	eventually(t, func() bool { return w.log.count("apart from the others") == 1 }, "it is said, once")
 	h.exec(t, "drop trigger refuse on outbox")
 	eventually(t, settled(101), "these two as well when they can be")
+	eventually(t, func() bool { return told.done.Load() >= 51 && told.failed.Load() >= 50 }, "observers are told")
+	assert.Equal(t, []int64{51, 50}, []int64{told.done.Load(), told.failed.Load()}, "some were counted that were not settled")
+}
+
+// settledSum is an observer that adds up what was settled, and does not look for errors.
+type settledSum struct {
+	deaf
+	done, failed atomic.Int64
+}
+
+func (s *settledSum) SettleEnd(_ context.Context, end observe.SettleEnd) {
+	s.done.Add(int64(end.Done))
+	s.failed.Add(int64(end.Failed))
 }
 
 // TestManyLockedRows: a transaction that is idle has locked as many rows as are settled at once.

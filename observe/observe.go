@@ -196,7 +196,7 @@ type SettleEnd struct {
 	DB, Scope          string
 	Done, Failed, Dead int // Dead: of those that failed
 	Duration           time.Duration
-	Err                error // it will be tried again
+	Err                error // all of it will be tried again, and the counts are 0
 }
 
 // CleanEnd is one round of clean-up of one table that found something to delete, or failed.
