@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func inTurn(t testing.TB, h handle, pub message.Publisher, cfg forwarder.Config,
 	go func() { ended <- f.Run(context.Background()) }()
 	stop = sync.OnceFunc(func() {
 		assert.NoError(t, f.Close())
-		assert.NoError(t, <-ended)
+		assert.NoError(t, within(t, "Run returns", ended))
 	})
 	t.Cleanup(stop)
 	return f, stop
@@ -77,10 +78,10 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				log := newLogCapture(t)
 				first, stop := inTurn(t, h, newFakeBroker(), c.first, log)
-				<-first.Running()
+				within(t, "it runs", first.Running())
 				second, _ := inTurn(t, h, newFakeBroker(), c.second, log)
 				if !c.overlap {
-					<-second.Running()
+					within(t, "it runs", second.Running())
 					return
 				}
 				eventually(t, func() bool { return h.waiting(t, 1) }, "the second waits")
@@ -88,7 +89,7 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 				assert.Equal(t, 1, log.count("WAITING"))
 				assert.False(t, runs(second))
 				stop()
-				<-second.Running()
+				within(t, "it runs", second.Running())
 				assert.True(t, h.waiting(t, 0))
 			})
 		}
@@ -126,8 +127,8 @@ func TestTopicsAreHandedOver(t *testing.T) {
 	broker, log := newFakeBroker(), newLogCapture(t)
 	old1, stop1 := inTurn(t, h, broker, withTopics("", "a"), log)
 	old2, stop2 := inTurn(t, h, broker, withTopics("", "a"), log)
-	<-old1.Running()
-	<-old2.Running()
+	within(t, "it runs", old1.Running())
+	within(t, "it runs", old2.Running())
 	var want []string
 	publish := func() {
 		for range 20 {
@@ -148,8 +149,8 @@ func TestTopicsAreHandedOver(t *testing.T) {
 	broker.arrives(t, want...)
 	assert.False(t, runs(new1) || runs(new2) || runs(again))
 	stop2()
-	<-new1.Running()
-	<-new2.Running() // though the old one waits for longer than it
+	within(t, "it runs", new1.Running())
+	within(t, "it runs", new2.Running()) // though the old one waits for longer than it
 	publish()
 	broker.arrives(t, append(want, "b20", "b40", "b60")...)
 	assert.Equal(t, want, broker.payloads("K"))
@@ -175,7 +176,7 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 	}, "the lease runs out")
 	cfg := withTopics("", "a")
 	second, stop := inTurn(t, h, w.fakeBroker, cfg, w.log)
-	<-second.Running()
+	within(t, "it runs", second.Running())
 
 	gate.reopen()
 	eventually(t, func() bool { return h.waiting(t, 1) }, "the first waits")
@@ -266,7 +267,7 @@ func TestShareOfLanes(t *testing.T) {
 	}
 	want(21, 21, 22)
 	cancel()
-	require.NoError(t, <-ended)
+	require.NoError(t, within(t, "Run returns", ended))
 	want(32, 32)
 }
 
@@ -282,18 +283,18 @@ func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	goOn := make(chan struct{})
 	cfg := sharing(quickConfig())
-	w.joinAs(t, first, cfg, func(_ string, msg *message.Message) error {
-		if string(msg.Payload) == "slow" {
-			<-goOn
-		}
+	cfg.PublishTimeout = -1
+	var publishing atomic.Int32
+	w.joinAs(t, first, cfg, func(string, *message.Message) error {
+		publishing.Add(1)
+		<-goOn
 		return nil
 	})
 	// All lanes are busy, so that whichever are surplus must wait.
 	for lane := range 64 {
 		w.publish(t, "a", value[string](t, h, "select 'k' || i from generate_series(1, 10000) i where hashtext('k' || i) & 63 = $1 limit 1", lane), "slow")
 	}
-	w.wait(t, "publishes wait", func() bool { return w.triedTimes("slow") == 0 && counter.n.Load() > 0 })
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 64 }, "written")
+	eventually(t, func() bool { return publishing.Load() == 64 }, "all are being published")
 	w.join(t, h, cfg)
 	before := counter.n.Load()
 	begun := time.Now()

@@ -42,7 +42,7 @@ func TestSequenceSetBackWhilePublishing(t *testing.T) {
 				old := numbered("old", 1, 20)
 				w.publish(t, "orders", "", old...)
 				w.wait(t, "all are being published", func() bool { return tried(w, old) == 20 })
-				reads := []*heldStatement{gate.hold(sqltext.Fetch, 0), gate.hold(sqltext.FetchRange, 0), gate.hold(sqltext.FetchMore, 0)}
+				reads := gate.holdReads()
 				gate.arrives(t, "a read", reads...)
 				other.exec(t, "delete from outbox")
 				other.exec(t, "select setval('outbox_id_seq', 1, false)")
