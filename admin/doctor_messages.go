@@ -153,9 +153,8 @@ func (e *exam) checkFailing(ctx context.Context) error {
 			skip = "SkipHead if it is the first of its key" + e.command("keys skip --key", shell(t.key), "--reason WHY") + ", else "
 		}
 		e.find("failing", Warning, fmt.Sprintf("%s%s: the first, %d, after %d attempts with %q", messages(Count{N: int64(t.count)}, ofTopic(group[0]), "keeps failing", "keep failing"), blocked, t.first, t.attempts, t.error),
-			fmt.Sprintf("mend what the error says, and Flush%s; or, if it must never leave, %sDiscard%s: "+
-				"UPDATE %s SET published_at = now(), dead_at = now(), last_error = 'skipped by hand' WHERE id = %d AND published_at IS NULL",
-				e.command("messages flush --group", group[1]), skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"), e.db.Render("{outbox}"), t.first))
+			fmt.Sprintf("mend what the error says, and Flush%s; or, if it must never leave, %sDiscard%s: %s",
+				e.command("messages flush --group", group[1]), skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"), strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
 	}
 	return err
 }
@@ -239,8 +238,8 @@ func (e *exam) checkDead(ctx context.Context) error {
 				for _, topic := range g.Topics {
 					topics = append(topics, literal(topic))
 				}
-				byHand = fmt.Sprintf("; by hand this requeues all dead messages of these topics, whatever they died of: UPDATE %s SET dead_at = NULL, due_at = now(), attempts = 1 WHERE dead_at IS NOT NULL AND published_at IS NULL AND topic IN (%s)",
-					e.db.Render("{outbox}"), strings.Join(topics, ", "))
+				byHand = "; by hand this requeues dead messages of these topics, whatever they died of, a thousand at a time, so run it until it changes none: " +
+					strings.ReplaceAll(e.db.Render(sqltext.RequeueByHand), "{topics}", strings.Join(topics, ", "))
 			case Inbox:
 				owner, then = "consumer", " and have them sent again (Replay, if it was from this outbox that they came)"
 			}
