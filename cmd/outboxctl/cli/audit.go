@@ -20,14 +20,17 @@ func (a *app) audit() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			answer := map[string]any{"entries": entries}
-			if next != "" {
-				answer["next"] = next
-			}
+			answer := audited{entries, next}
 			return a.show(answer, func() error { return a.printAudit(entries, next) })
 		})
 	}
 	return cmd
+}
+
+// audited is a page of the log as scripts see it.
+type audited struct {
+	Entries []admin.AuditEntry `json:"entries"`
+	Next    string             `json:"next,omitempty"`
 }
 
 func (a *app) printAudit(entries []admin.AuditEntry, next string) error {

@@ -184,7 +184,7 @@ func (a *app) migrateRoles() *cobra.Command {
 	var cfg schema.RolesConfig
 	cmd := &cobra.Command{
 		Use: "roles", Short: "Print SQL that makes roles with the least that each part needs",
-		Long: `Print SQL that makes roles with the least that each part needs: writer, worker, forwarder, cleaner, admin, reader. The owner of the
+		Long: `Print SQL that makes roles with the least that each part needs: writer, worker, forwarder, cleaner, admin, mover, reader. The owner of the
 tables runs it after migrate up, any number of times. It needs no database.`,
 	}
 	cmd.Flags().StringVar(&cfg.Prefix, "prefix", "", "how the names of the roles begin; default: the name of the outbox table and _")
