@@ -88,11 +88,16 @@ func buildReadmeProgram(t *testing.T) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
 
 	program := filepath.Join(dir, "readme")
-	args := []string{"build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program}
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		args = append(args, "-race") // all that it imports was compiled that way for this test
-	}
+	args := append([]string{"build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program}, raceFlag()...)
 	out, err := exec.CommandContext(t.Context(), "go", append(args, "./readme")...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program
+}
+
+// raceFlag is -race if this test was compiled so: then all that it imports was as well.
+func raceFlag() []string {
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		return []string{"-race"}
+	}
+	return nil
 }

@@ -1,0 +1,70 @@
+// Package blocks is where the programs in the documents are compiled, each as the body of a function. Here is what they take for granted.
+package blocks
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/fleet"
+	ourforwarder "github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+var (
+	ctx    context.Context
+	err    error
+	logger watermill.LoggerAdapter
+	url    string
+	since  time.Time
+
+	pool   *pgxpool.Pool
+	db     *outbox.DB
+	events *outbox.Publisher
+	fwd    *ourforwarder.Forwarder
+	a      *admin.Admin
+	seen   observe.Observer
+
+	router                          *message.Router
+	handler                         *message.Handler
+	stack                           []message.HandlerMiddleware
+	workStack                       []message.HandlerMiddleware
+	broker                          message.Publisher
+	pub                             message.Publisher
+	workPub                         message.Publisher
+	subscriber                      message.Subscriber
+	kafkaSubscriber, workSubscriber message.Subscriber
+	bus                             *cqrs.EventBus
+	marshaler                       forwarder.Marshaler
+	passOn, book                    message.HandlerFunc
+	keyOf                           func(topic string, msg *message.Message) (string, error)
+
+	orderID  string
+	payload  []byte
+	reminder *message.Message
+
+	discovery             fleet.Discovery
+	h                     map[string]inbox.Handler
+	takePayment, sendMail func(ctx context.Context, msg *inbox.Message) error
+
+	mux     *http.ServeMux
+	server  outbox.Runner
+	session func(r *http.Request) (user, error)
+)
+
+// Remind is an event.
+type Remind struct{}
+
+type user struct {
+	Name                    string
+	OnCall, MaySeeCustomers bool
+}
