@@ -119,6 +119,47 @@ func TestDoctorSchema(t *testing.T) {
 	}
 }
 
+// TestDoctorLetsABuildEnd: an index that is being built is not to be dropped.
+func TestDoctorLetsABuildEnd(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "DROP INDEX outbox_ready")
+	create := statementOf.FindStringSubmatch(": " + ails(t, h, "schema").Cure)
+	require.Len(t, create, 2)
+	writer := begin(t, h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')") // for which a build waits
+	builder, built := begin(t, h), make(chan error, 1)
+	go func() { _, err := builder.Exec(t.Context(), create[1]); built <- err }()
+	eventually(t, func() bool { return h.count(t, "SELECT count(*)::int FROM pg_index WHERE NOT indisvalid") == 1 }, "it is begun")
+	f := ails(t, h, "schema")
+	assert.Contains(t, f.Evidence, "is being built")
+	assert.NotContains(t, f.Cure, "drop")
+	_, err := writer.Exec(t.Context(), "COMMIT")
+	require.NoError(t, err)
+	require.NoError(t, <-built)
+	cured(t, h, "schema")
+}
+
+// TestDoctorOfAMissingSequence: one that is made again begins at 1, where there are messages.
+func TestDoctorOfAMissingSequence(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.publish(t, "orders", "", "1", "2", "3")
+	h.exec(t, "DROP SEQUENCE outbox_id_seq CASCADE")
+	eventually(t, func() bool {
+		f, ailing := findings(t, h)["schema"]
+		if !ailing {
+			return true
+		}
+		cure(t, h, f)
+		if first := regexp.MustCompile(`\((SELECT setval[^:]*)\): `).FindStringSubmatch(f.Cure); first != nil {
+			h.exec(t, first[1])
+		}
+		return false
+	}, "each is mended by the statement that is named")
+	h.publish(t, "orders", "", "4")
+	assert.Equal(t, 4, h.count(t, "SELECT max(id)::int FROM outbox"))
+}
+
 // TestDoctorRefusesOthers: what is no Postgres is said to be none, and nothing else is asked of it.
 func TestDoctorRefusesOthers(t *testing.T) {
 	t.Parallel()

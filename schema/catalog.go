@@ -28,6 +28,7 @@ type liveIndex struct {
 	name                       string
 	unique, valid              bool
 	method, columns, predicate string
+	built                      bool // somebody builds an index on the table
 }
 
 type sequence struct {
@@ -151,7 +152,7 @@ func (c *inspection) readIndexes(ctx context.Context, tables []string) error {
 	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var table string
 		var l liveIndex
-		err := rows.Scan(&table, &l.name, &l.unique, &l.valid, &l.method, &l.columns, &l.predicate)
+		err := rows.Scan(&table, &l.name, &l.unique, &l.valid, &l.method, &l.columns, &l.predicate, &l.built)
 		if r, ok := c.relations[table]; ok {
 			r.indexes = append(r.indexes, l)
 			c.relations[table] = r

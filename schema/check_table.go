@@ -12,7 +12,12 @@ func (c *inspection) sequence(w wantedTable) {
 	object := "sequence " + name
 	seq, ok := c.sequences[name]
 	if !ok {
-		c.problem(object, c.cure("CREATE SEQUENCE "+name+" "), "is missing")
+		cure := runMigrate
+		if !c.behind {
+			cure = fmt.Sprintf("create it again, and before anything is written have it pass the ids that are used (SELECT setval('%s', max(id)) FROM %s): ", name, c.names.Render(w.name)) +
+				c.statement("CREATE SEQUENCE "+name+" ")
+		}
+		c.problem(object, cure, "is missing")
 		return
 	}
 	alter := func(clause string) string { return "ALTER SEQUENCE " + name + " " + clause }
@@ -138,7 +143,10 @@ func (c *inspection) indexes(w wantedTable, name string, live relation) {
 			if sqltext.Quote(l.name) == index {
 				cure = "drop it and create it again: " + create
 				found = fmt.Sprintf("is %s (%s) WHERE %s", l.method, l.columns, l.predicate)
-				if !l.valid {
+				switch {
+				case !l.valid && l.built: // to drop it would end the build, after a wait that stops all writers
+					found, cure = "is being built, or a build of it failed before the one that runs", "wait for that one (pg_stat_progress_create_index), then look again"
+				case !l.valid:
 					found = "is invalid, as a failed CREATE INDEX CONCURRENTLY leaves it"
 				}
 			}

@@ -78,11 +78,12 @@ const (
   FROM pg_replication_slots r LEFT JOIN pg_stat_activity a ON a.pid = r.active_pid
  WHERE r.database IS NULL OR r.database = current_database() ORDER BY 1`
 
-	// DoctorNotifyQueue says how full the queue of notifications is, and which session is in a transaction for longest.
+	// DoctorNotifyQueue says how full the queue of notifications is, and which session is in a transaction for longest. A vacuum listens
+	// to nothing.
 	DoctorNotifyQueue = `SELECT pg_notification_queue_usage(), ` + activity + `
   FROM (SELECT 1) one LEFT JOIN (
        SELECT * FROM pg_stat_activity s
-        WHERE s.xact_start IS NOT NULL AND s.pid <> pg_backend_pid() AND s.backend_type = 'client backend'
+        WHERE s.xact_start IS NOT NULL AND s.pid <> pg_backend_pid() AND s.backend_type = 'client backend' AND s.pid NOT IN (` + vacuums + `)
         ORDER BY s.xact_start LIMIT 1) a ON true`
 
 	// A session whose state may not be seen has none.
