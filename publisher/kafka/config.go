@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -40,7 +41,10 @@ func (c PublisherConfig) validate(config string) error {
 	if len(c.Brokers) == 0 {
 		return fmt.Errorf("kafka: %s.Brokers is empty: name at least one host:port", config)
 	}
-	for _, broker := range c.Brokers {
+	for i, broker := range c.Brokers {
+		if strings.Contains(broker, "@") { // which would be quoted, also by what cannot connect to it
+			return fmt.Errorf("kafka: %s.Brokers: address %d is not shown because it may hold a password: name host:port alone, and log in by Configure (Net.SASL)", config, i+1)
+		}
 		if _, _, err := net.SplitHostPort(broker); err != nil {
 			return fmt.Errorf("kafka: %s.Brokers: %q is no host:port: %w", config, broker, err)
 		}

@@ -83,8 +83,11 @@ func TestValidateSaramaAcceptsKeyPartitioners(t *testing.T) {
 }
 
 func TestNewPublisherNeedsBrokers(t *testing.T) {
-	for _, brokers := range [][]string{nil, {""}, {"localhost"}, {"localhost:9092", "other"}} {
+	for _, brokers := range [][]string{nil, {""}, {"localhost"}, {"localhost:9092", "other"}, {"ann:canary@localhost:9092"}, {"localhost:9092", "canary@localhost:9092"}} {
 		_, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers}, nil)
+		if err != nil && strings.Contains(err.Error(), "canary") {
+			t.Errorf("it quotes a password: %v", err)
+		}
 		if err == nil || !strings.Contains(err.Error(), "PublisherConfig.Brokers") {
 			t.Errorf("%q: got %v, want an error that names Brokers", brokers, err)
 		}

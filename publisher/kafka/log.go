@@ -171,11 +171,16 @@ func (l *Log) Check(ctx context.Context, topics []string) (found []admin.Finding
 				"raise its replication factor to 3 (kafka-reassign-partitions), and set min.insync.replicas=2")
 		} else if s.minInSync < 2 {
 			warn(topic, fmt.Sprintf("has %d replicas, and min.insync.replicas=%d: while the others are away, one alone acknowledges, and what it has is lost with it", replicas, s.minInSync),
-				"kafka-configs --alter --entity-type topics --entity-name "+topic+" --add-config min.insync.replicas=2")
+				l.alter(topic, "min.insync.replicas=2"))
 		}
 		if s.unclean {
-			warn(topic, "lets a replica that is behind become its leader: what it lacks is lost", "kafka-configs --alter --entity-type topics --entity-name "+topic+" --add-config unclean.leader.election.enable=false")
+			warn(topic, "lets a replica that is behind become its leader: what it lacks is lost", l.alter(topic, "unclean.leader.election.enable=false"))
 		}
 	}
 	return found, nil
+}
+
+// alter is the command that changes a setting of a topic, whose name needs no quotes where Kafka has it.
+func (l *Log) alter(topic, setting string) string {
+	return "kafka-configs --bootstrap-server " + l.cfg.Brokers[0] + " --alter --entity-type topics --entity-name " + topic + " --add-config " + setting
 }
