@@ -137,15 +137,22 @@ func boardConfig(cfg Config) board.Config {
 // step is the only place where board, window and what else mu guards are touched. fn calls their methods, and nothing
 // that may wait.
 func (e *engine) step(fn func(now time.Time)) {
+	for _, call := range e.locked(fn) {
+		call.recall() // which has a lock of its own
+	}
+}
+
+// locked does what step does under mu, and returns the calls that are to be taken back.
+func (e *engine) locked(fn func(now time.Time)) (recalled []*callContext) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
 	fn(now)
-	e.pass(now, e.board.Effects())
+	return e.pass(now, e.board.Effects())
 }
 
 // pass hands on what came of an event: to queues, signals and new goroutines only.
-func (e *engine) pass(now time.Time, f board.Effects) {
+func (e *engine) pass(now time.Time, f board.Effects) (recalled []*callContext) {
 	if f.Publish > e.starting && now.Before(e.leaseUntil) {
 		e.start(f.Publish)
 	}
@@ -168,17 +175,18 @@ func (e *engine) pass(now time.Time, f board.Effects) {
 	for _, c := range f.Recall {
 		for w := range e.workers {
 			if w.call == c {
-				w.ctx.recall()
+				recalled = append(recalled, w.ctx)
 			}
 		}
 	}
 	if len(f.Expired) > 0 {
-		go e.expire(f.Expired)
+		e.publishing.Go(func() { e.expire(f.Expired) }) // their workers are still waited for, so this is in time
 	}
 	if len(f.Reports) > 0 {
 		e.notePauses(now, f.Reports)
 		e.reports.post(func() { e.news.report(now, f.Reports) })
 	}
+	return recalled
 }
 
 // lose forgets terms that are over, or were given back. It is called under mu.

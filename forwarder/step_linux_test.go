@@ -41,7 +41,7 @@ func (l *heldLock) Lock() {
 func (l *heldLock) Unlock() {
 	if took := threadTime() - l.begun; took > l.longest {
 		l.longest = took
-		if _, file, line, ok := runtime.Caller(2); ok {
+		if _, file, line, ok := runtime.Caller(3); ok { // of step
 			l.where = fmt.Sprintf("%s:%d", file[strings.LastIndexByte(file, '/')+1:], line)
 		}
 	}

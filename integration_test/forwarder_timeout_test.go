@@ -132,3 +132,43 @@ func TestPublisherThatHeedsItsTimeout(t *testing.T) {
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 2 }, "so is the next")
 	assert.Equal(t, 2, h.count(t, "select sum(attempts)::int from outbox"), "it was charged twice")
 }
+
+// TestStopWaitsForTheVerdict on a time-out: no code of the user's runs when Run has returned.
+func TestStopWaitsForTheVerdict(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PublishTimeout, cfg.CloseTimeout = 50*time.Millisecond, 2*patience
+	judging, slow := make(chan struct{}, 100), make(chan struct{})
+	answer := sync.OnceFunc(func() { close(slow) })
+	defer answer()
+	cfg.Classify = func(error) forwarder.Verdict {
+		judging <- struct{}{}
+		<-slow
+		return forwarder.Rejected
+	}
+	broker, timedOut := newFakeBroker(), make(chan struct{})
+	broker.answers(func(_ string, msg *message.Message) error {
+		<-timedOut
+		return nil // so that it is for the time-out alone that anybody is asked
+	})
+	_, stop := inTurn(t, h, broker, cfg, newLogCapture(t))
+	h.publish(t, "orders", "K", "1")
+	within(t, "the time-out is judged", judging)
+	close(timedOut)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 0 }, "it has given all back")
+	select {
+	case <-stopped:
+		t.Error("it has stopped")
+	case <-time.After(100 * time.Millisecond):
+	}
+	answer()
+	within(t, "it stops", stopped)
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where published_at is not null"))
+}

@@ -1,0 +1,61 @@
+package forwarder
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// TestRecallHoldsUpNobody: the context of a call that is to be taken back is busy, and the engine's lock is free all the same.
+func TestRecallHoldsUpNobody(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls, goOn := make(chan *callContext, 1), make(chan struct{})
+	e, err := newEngine(t.Context(), db, Config{}, func(call *callContext, _ core.Delivery, _ *message.Message) error {
+		calls <- call
+		<-goOn
+		return nil
+	}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := board.Term{Lane: 1, Epoch: 1}
+	e.step(func(now time.Time) {
+		e.leaseUntil = now.Add(time.Hour)
+		e.board.LaneTaken(now, board.NewTaken(now, term, nil))
+		row := &board.Row{ID: 1, Term: term, Topic: "orders", Metadata: []byte("{}")}
+		e.board.RowsRead(now, e.board.ReadBegins(now), board.Read{Terms: []board.TermRead{{Term: term, Mark: 1}}, Ready: []*board.Row{row}})
+	})
+	call := <-calls
+	call.mu.Lock()
+	handing := make(chan struct{})
+	go e.step(func(time.Time) {
+		e.board.HandBack(term)
+		close(handing)
+	})
+	<-handing
+	free := make(chan struct{})
+	go e.step(func(time.Time) { close(free) })
+	select {
+	case <-free:
+	case <-time.After(10 * time.Second):
+		t.Error("the lock is held")
+	}
+	call.mu.Unlock()
+	<-call.recalled()
+	close(goOn)
+	e.publishing.Wait()
+}
