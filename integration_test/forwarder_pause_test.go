@@ -20,27 +20,33 @@ func TestUnavailableTopicPauses(t *testing.T) {
 		w := startForwarder(t, h, classifyingConfig())
 		var down atomic.Bool
 		down.Store(true)
-		var tries atomic.Int64
+		var mu sync.Mutex
+		var tries []time.Time
+		tried := func() int { mu.Lock(); defer mu.Unlock(); return len(tries) }
 		w.answers(func(topic string, _ *message.Message) error {
 			if topic == "down" && down.Load() {
-				tries.Add(1)
+				mu.Lock()
+				defer mu.Unlock()
+				tries = append(tries, time.Now())
 				return errDown
 			}
 			return nil
 		})
-		begun := time.Now()
 		for i := range 200 {
 			w.publish(t, "down", fmt.Sprintf("key-%d", i%20), fmt.Sprintf("d%d", i))
 			w.publish(t, "down", "", fmt.Sprintf("u%d", i))
 		}
-		before := tries.Load()
+		eventually(t, func() bool { return w.log.count("Topic is unavailable and paused") > 0 }, "the topic is paused")
+		before := tried()
 		for i := range 100 {
 			w.publish(t, "up", fmt.Sprintf("key-up-%d", i%20), fmt.Sprintf("up%d", i))
 		}
 		w.arrives(t, numbered("up", 0, 99)...)
-		eventually(t, func() bool { return tries.Load() >= before+3 }, "the topic is tried again")
-		const atOnce = 64 // calls may be under way when the first of them says that it is down
-		assert.Less(t, float64(tries.Load()), atOnce+20*time.Since(begun).Seconds(), "tries while the topic is paused, of which there may be 20 a second")
+		eventually(t, func() bool { return tried() >= before+7 }, "the topic is tried again")
+		mu.Lock()
+		last := tries[len(tries)-4:]
+		mu.Unlock()
+		assert.GreaterOrEqual(t, last[3].Sub(last[0]), 150*time.Millisecond, "three pauses, most of them of 100 ms less a fifth")
 		assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
 
 		down.Store(false)

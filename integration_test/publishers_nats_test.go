@@ -35,7 +35,7 @@ func natsStream(t testing.TB, url string, configure func(*natsgo.StreamConfig)) 
 	conn, err := natsgo.Connect(url, natsgo.Timeout(patience), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
-	js, err = conn.JetStream()
+	js, err = conn.JetStream(natsgo.MaxWait(patience))
 	require.NoError(t, err)
 	stream = "s-" + watermill.NewShortUUID()
 	cfg := &natsgo.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}, Storage: natsgo.FileStorage, Duplicates: 10 * time.Minute}
