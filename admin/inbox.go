@@ -135,7 +135,8 @@ func (a *Admin) consumers(ctx context.Context, b bounds) ([]ConsumerStats, error
 			var name string
 			var c Count
 			var oldest float64
-			err := rows.Scan(&name, &c.N, &c.More, &oldest)
+			var often int64
+			err := rows.Scan(&name, &c.N, &c.More, &oldest, &often)
 			s := byName[name]
 			if s == nil {
 				s = &ConsumerStats{Consumer: name}
@@ -144,7 +145,7 @@ func (a *Admin) consumers(ctx context.Context, b bounds) ([]ConsumerStats, error
 			if state == Dead {
 				s.Dead = c
 			} else {
-				s.Failing, s.Oldest = c, seconds(oldest)
+				s.Failing, s.FailingOften, s.Oldest = c, Count{often, c.More}, seconds(oldest)
 			}
 			return err
 		}, statement, b.each, b.all)

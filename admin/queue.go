@@ -110,8 +110,9 @@ func (a *Admin) queue(ctx context.Context, b bounds) ([]TopicStats, error) {
 		var topic string
 		var c Count
 		var oldest float64
-		err := rows.Scan(&state, &topic, &c.N, &c.More, &oldest)
-		t.note(state, topic, c, oldest)
+		var often int64
+		err := rows.Scan(&state, &topic, &c.N, &c.More, &oldest, &often)
+		t.note(state, topic, c, oldest, often)
 		return err
 	}, sqltext.CountQueue, b.each)
 	if err == nil {

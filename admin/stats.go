@@ -28,7 +28,15 @@ type Stats struct {
 	Topics     []TopicStats     `json:"topics"`     // of the outbox, those with something unsettled, paused or published lately, sorted
 	Queue      []TopicStats     `json:"queue"`      // of the queue, sorted
 	Forwarders []ForwarderStats `json:"forwarders"` // alive, or vanished less than an hour ago, sorted
-	Inbox      []ConsumerStats  `json:"inbox"`      // of consumers that have failing or dead messages, sorted
+	// Unread are scopes with lanes that no forwarder owns which is alive: what is in them waits. Sorted.
+	Unread []UnreadLanes   `json:"unread"`
+	Inbox  []ConsumerStats `json:"inbox"` // of consumers that have failing or dead messages, sorted
+}
+
+// UnreadLanes is how many lanes of a scope nobody reads. While forwarders start or leave there are some for a moment.
+type UnreadLanes struct {
+	Scope string `json:"scope"`
+	Lanes int    `json:"lanes"` // of 64
 }
 
 // TopicStats is what is known of one topic.
@@ -36,8 +44,10 @@ type TopicStats struct {
 	Topic   string `json:"topic"`
 	Ready   Count  `json:"ready"`
 	Failing Count  `json:"failing"`
-	Delayed Count  `json:"delayed"`
-	Dead    Count  `json:"dead"`
+	// FailingOften are those of Failing that failed more than three times.
+	FailingOften Count `json:"failing_often"`
+	Delayed      Count `json:"delayed"`
+	Dead         Count `json:"dead"`
 	// Oldest is the age of the oldest message that is ready or failing.
 	Oldest time.Duration `json:"oldest"`
 	// Rate is how many messages a second were published, or processed, in the last minute, as far as such messages are
@@ -73,7 +83,9 @@ type ForwarderStats struct {
 type ConsumerStats struct {
 	Consumer string `json:"consumer"`
 	Failing  Count  `json:"failing"` // failed, or revived, and not handled since
-	Dead     Count  `json:"dead"`
+	// FailingOften are those of Failing that failed more than three times.
+	FailingOften Count `json:"failing_often"`
+	Dead         Count `json:"dead"`
 	// Oldest is the age of the oldest message that is failing.
 	Oldest time.Duration `json:"oldest"`
 }
@@ -115,6 +127,7 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 		func() error { return a.rates(ctx, t, sqltext.Rates) },
 		func() error { return a.pauses(ctx, t) },
 		func() error { return a.forwarders(ctx, s) },
+		func() error { return a.unread(ctx, s) },
 		func() (err error) { s.Queue, err = a.queue(ctx, b); return err },
 		func() (err error) { s.Inbox, err = a.consumers(ctx, b); return err },
 	}
@@ -146,13 +159,14 @@ func (t topicSet) sorted() []TopicStats {
 }
 
 // note adds what was counted of a topic.
-func (t topicSet) note(state State, topic string, c Count, oldest float64) {
+func (t topicSet) note(state State, topic string, c Count, oldest float64, often int64) {
 	s := t.of(topic)
 	switch state {
 	case Ready:
 		s.Ready = c
 	case Failing: // of the queue they may be counted in two parts
 		s.Failing = Count{s.Failing.N + c.N, s.Failing.More || c.More}
+		s.FailingOften = Count{s.FailingOften.N + often, s.Failing.More}
 	case Delayed:
 		s.Delayed = c
 	case Dead:
@@ -172,8 +186,9 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 			var topic string
 			var c Count
 			var oldest float64
-			err := rows.Scan(&state, &topic, &c.N, &oldest)
-			t.note(state, topic, c, oldest)
+			var often int64
+			err := rows.Scan(&state, &topic, &c.N, &oldest, &often)
+			t.note(state, topic, c, oldest, often)
 			return err
 		}, sqltext.CountOutboxExact)
 	}
@@ -182,8 +197,9 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 			var topic string
 			var c Count
 			var oldest float64
-			err := rows.Scan(&topic, &c.N, &c.More, &oldest)
-			t.note(state, topic, c, oldest)
+			var often int64
+			err := rows.Scan(&topic, &c.N, &c.More, &oldest, &often)
+			t.note(state, topic, c, oldest, often)
 			return err
 		}, statement, b.each, b.all)
 		if err != nil {
@@ -198,7 +214,7 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 			var failing bool
 			err := rows.Scan(&topic, &c.N, &c.More, &oldest, &failing)
 			if !failing { // those were counted above
-				t.note(state, topic, c, oldest)
+				t.note(state, topic, c, oldest, 0)
 			}
 			return err
 		}, statement, b.lane)
@@ -246,4 +262,14 @@ func (a *Admin) forwarders(ctx context.Context, s *Stats) error {
 	}, sqltext.Forwarders)
 	slices.SortStableFunc(s.Forwarders, func(x, y ForwarderStats) int { return cmp.Compare(x.Name, y.Name) })
 	return err
+}
+
+func (a *Admin) unread(ctx context.Context, s *Stats) error {
+	s.Unread = []UnreadLanes{}
+	return a.collect(ctx, func(rows drive.Rows) error {
+		var u UnreadLanes
+		err := rows.Scan(&u.Scope, &u.Lanes)
+		s.Unread = append(s.Unread, u)
+		return err
+	}, sqltext.Unread)
 }

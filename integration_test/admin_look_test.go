@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -147,12 +148,38 @@ func TestGetAndGroups(t *testing.T) {
 				want := h.count(t, "SELECT count(*) FROM outbox o WHERE topic = $1 AND "+sqltext.OutboxState+" = $2", topic.Topic, state)
 				assert.Equal(t, admin.Count{N: int64(want)}, n, "%s of %s", state, topic.Topic)
 			}
+			often := h.count(t, "SELECT count(*) FROM outbox o WHERE topic = $1 AND attempts > 3 AND "+sqltext.OutboxState+" = 'failing'", topic.Topic)
+			assert.Positive(t, often)
+			assert.Equal(t, admin.Count{N: int64(often)}, topic.FailingOften)
 			assert.Greater(t, topic.Oldest, time.Minute)
 			assert.Greater(t, topic.Rate, 0.0)
 			topic.Oldest, exact.Topics[i].Oldest, topic.Rate, exact.Topics[i].Rate = 0, 0, 0, 0
 			assert.Equal(t, topic, exact.Topics[i])
 		}
 	})
+}
+
+// TestStatsOfConsumersAndLanes: what keeps failing, and lanes that nobody reads.
+func TestStatsOfConsumersAndLanes(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, dead_at) SELECT 'shop/a', i, i, CASE WHEN i > 8 THEN now() END FROM generate_series(1, 10) i`)
+	h.exec(t, `INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at) VALUES
+		('00000000-0000-0000-0000-00000000000a', 'here', '{}', 'alive', now() + interval '1 hour'), ('00000000-0000-0000-0000-00000000000b', 'here', '{}', 'vanished', now() - interval '1 min'),
+		('00000000-0000-0000-0000-00000000000c', 'there', '{}', 'alone', now() + interval '1 hour')`)
+	h.exec(t, `INSERT INTO outbox_lanes (scope, lane, owner) SELECT 'here', i, CASE WHEN i < 32 THEN '00000000-0000-0000-0000-00000000000a' WHEN i < 40 THEN '00000000-0000-0000-0000-00000000000b' END::uuid FROM generate_series(0, 63) i`)
+	h.exec(t, `INSERT INTO outbox_lanes (scope, lane, owner) SELECT 'there', i, '00000000-0000-0000-0000-00000000000c' FROM generate_series(0, 63) i`)
+	s, err := newAdmin(t, h).Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	require.Len(t, s.Inbox, 1)
+	assert.Equal(t, admin.Count{N: 8}, s.Inbox[0].Failing)
+	assert.Equal(t, admin.Count{N: 5}, s.Inbox[0].FailingOften)
+	assert.Equal(t, []admin.UnreadLanes{{Scope: "here", Lanes: 32}}, s.Unread, "24 have no owner, and the owner of 8 is gone")
+	page := newSite(t, h, ui.Access{}).get("")
+	page.says(t, "the page", "Nobody reads 32 of the 64 lanes of scope here", "8 (5 more than 3 times)")
+	screen := ctl{t: t, url: h.url}.run("stats").out
+	assert.Regexp(t, `nobody +32 +here`, screen)
+	assert.Regexp(t, `shop/a +8 +5 +2`, screen)
 }
 
 // TestGroupsAreBounded over all topics and consumers together, so that many of them are grouped as quickly as few.

@@ -68,6 +68,7 @@ func TestQueueLists(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, groups, 1)
 	assert.Equal(t, int64(rows/3), groups[0].Count.N)
+	h.exec(t, "UPDATE inbox_queue SET attempts = 4 WHERE attempts = 3 AND id % 5 < 2")
 	s, err := a.Stats(t.Context(), admin.StatsConfig{})
 	require.NoError(t, err)
 	require.Len(t, s.Queue, 4)
@@ -76,6 +77,9 @@ func TestQueueLists(t *testing.T) {
 			want := h.count(t, "SELECT count(*) FROM inbox_queue q WHERE topic = $1 AND "+sqltext.QueueState+" = $2", topic.Topic, state)
 			assert.Equal(t, admin.Count{N: int64(want)}, n, "%s of %s", state, topic.Topic)
 		}
+		often := h.count(t, "SELECT count(*) FROM inbox_queue q WHERE topic = $1 AND attempts > 3 AND "+sqltext.QueueState+" = 'failing'", topic.Topic)
+		assert.Equal(t, admin.Count{N: int64(often)}, topic.FailingOften)
+		assert.Equal(t, topic.Failing.N > 0, often > 0)
 	}
 	m, err := a.Get(t.Context(), admin.Queue, "shop%3A0:m3")
 	require.NoError(t, err)

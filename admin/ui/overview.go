@@ -16,6 +16,7 @@ type overview struct {
 	Queue          []topicRow
 	Inbox          []admin.ConsumerStats
 	Forwarders     []forwarderRow
+	Unread         []admin.UnreadLanes
 	At             time.Time
 	Done           *done
 }
@@ -44,7 +45,7 @@ func (rq *request) overview() error {
 	if err != nil {
 		return err
 	}
-	o := &overview{Issues: judge(s), Inbox: s.Inbox, At: s.At}
+	o := &overview{Issues: judge(s), Inbox: s.Inbox, Unread: s.Unread, At: s.At}
 	o.Level, o.Heading = heading(o.Issues)
 	o.Tiles = tiles(total(s.Topics), rq.watch.history(), rq.cfg.SampleInterval)
 	for _, t := range s.Topics {

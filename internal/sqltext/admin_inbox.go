@@ -140,10 +140,10 @@ SELECT l.consumer, coalesce(left(l.last_error, 1024), '') AS error, count(*), mi
 ), bound AS MATERIALIZED (
     SELECT greatest(1, least($1::bigint, $2::bigint / greatest(1, count(*)))) AS n FROM consumers
 )
-SELECT c.consumer, r.n, r.n >= bound.n, coalesce(r.oldest, 0)
+SELECT c.consumer, r.n, r.n >= bound.n, coalesce(r.oldest, 0), r.often
   FROM consumers c CROSS JOIN bound CROSS JOIN LATERAL (
-       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(q.received_at))::float8 AS oldest
-         FROM (SELECT ` + receivedAt + ` FROM {inbox} i WHERE i.consumer = c.consumer AND `
+       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(q.received_at))::float8 AS oldest, count(*) FILTER (WHERE q.attempts > 3) AS often
+         FROM (SELECT i.attempts, ` + receivedAt + ` FROM {inbox} i WHERE i.consumer = c.consumer AND `
 	countedInboxEnd = ` ORDER BY i.consumer, i.received_at, i.message_id LIMIT bound.n) q) r
  WHERE c.consumer IS NOT NULL`
 

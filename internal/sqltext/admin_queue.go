@@ -47,19 +47,20 @@ SELECT l.topic, coalesce(left(l.last_error, 1024), '') AS error, count(*), min(l
        (SELECT count(*) >= $7::bigint FROM looked)
   FROM looked l WHERE l.fits GROUP BY l.topic, error ORDER BY count(*) DESC LIMIT $8::bigint`
 
-	// CountQueue counts messages by state and topic: how many, whether there may be more, and the age of the oldest in seconds.
+	// CountQueue counts messages by state and topic: how many, whether there may be more, the age of the oldest in seconds, and
+	// how many of them failed more than three times.
 	//
 	// Arguments: how many messages to count of those that are dead, ready and waiting.
 	CountQueue = `WITH dead AS MATERIALIZED (
-    SELECT 'dead' AS state, q.topic, ` + firstSeenAt + ` FROM {queue} q WHERE q.state = 'dead' ORDER BY q.id LIMIT $1::bigint
+    SELECT 'dead' AS state, q.topic, q.attempts, ` + firstSeenAt + ` FROM {queue} q WHERE q.state = 'dead' ORDER BY q.id LIMIT $1::bigint
 ), ready AS MATERIALIZED (
-    SELECT ` + QueueState + ` AS state, q.topic, ` + firstSeenAt + ` FROM {queue} q
+    SELECT ` + QueueState + ` AS state, q.topic, q.attempts, ` + firstSeenAt + ` FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $1::bigint
 ), waiting AS MATERIALIZED (
-    SELECT ` + QueueState + ` AS state, q.topic, ` + firstSeenAt + ` FROM {queue} q
+    SELECT ` + QueueState + ` AS state, q.topic, q.attempts, ` + firstSeenAt + ` FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NOT NULL ORDER BY q.due_at, q.id LIMIT $1::bigint
 )
-SELECT c.state, c.topic, count(*), bool_or(c.more), extract(epoch FROM clock_timestamp() - min(c.first_seen_at))::float8
+SELECT c.state, c.topic, count(*), bool_or(c.more), extract(epoch FROM clock_timestamp() - min(c.first_seen_at))::float8, count(*) FILTER (WHERE c.attempts > 3)
   FROM (SELECT *, (SELECT count(*) >= $1::bigint FROM dead) AS more FROM dead
         UNION ALL SELECT *, (SELECT count(*) >= $1::bigint FROM ready) FROM ready
         UNION ALL SELECT *, (SELECT count(*) >= $1::bigint FROM waiting) FROM waiting) c

@@ -6,7 +6,8 @@ const (
 	// Now is the time by the database's clock.
 	Now = `SELECT clock_timestamp()`
 
-	// CountDead counts dead messages by topic: how many, whether there may be more, and the age of the first in seconds.
+	// CountDead counts dead messages by topic: how many, whether there may be more, the age of the first in seconds, and how many of them
+	// failed more than three times.
 	//
 	// Arguments: how many to count of each topic at most, and of all together.
 	CountDead = countTopics + isDead + countNext + isDead + counted + isDead + countedEnd
@@ -27,15 +28,15 @@ const (
 	// Arguments: those of CountReady.
 	CountDelayed = delayedOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
-	// CountOutboxExact counts all that is not settled, by state and topic.
-	CountOutboxExact = `SELECT c.state, c.topic, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(c.created_at)), 0)::float8
-  FROM (SELECT CASE WHEN o.attempts > 0 THEN 'failing' ELSE 'ready' END AS state, o.topic, ` + createdAt + ` FROM {outbox} o
+	// CountOutboxExact counts all that is not settled, by state and topic, and what of it failed more than three times.
+	CountOutboxExact = `SELECT c.state, c.topic, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(c.created_at)), 0)::float8, count(*) FILTER (WHERE c.attempts > 3)
+  FROM (SELECT CASE WHEN o.attempts > 0 THEN 'failing' ELSE 'ready' END AS state, o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
          WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
         UNION ALL
-        SELECT CASE WHEN o.attempts > 0 THEN 'failing' ELSE 'delayed' END, o.topic, ` + createdAt + ` FROM {outbox} o
+        SELECT CASE WHEN o.attempts > 0 THEN 'failing' ELSE 'delayed' END, o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
          WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
         UNION ALL
-        SELECT 'dead', o.topic, ` + createdAt + ` FROM {outbox} o WHERE ` + isDead + `) c
+        SELECT 'dead', o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o WHERE ` + isDead + `) c
  GROUP BY c.state, c.topic`
 
 	// Rates says how many messages a second were published in the last minute, by topic. It looks at the newest rows and, in
@@ -67,6 +68,11 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part =
   FROM {forwarders} f LEFT JOIN (SELECT owner, count(*) AS lanes FROM {lanes} GROUP BY owner) l ON l.owner = f.id
  ORDER BY f.name, f.id`
 
+	// Unread counts the lanes of each scope that no forwarder owns which is alive.
+	Unread = `SELECT l.scope, count(*) FROM {lanes} l
+ WHERE NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND f.expires_at > clock_timestamp())
+ GROUP BY l.scope ORDER BY l.scope`
+
 	// Pauses lists why topics are paused: by an operator, or by forwarders that are alive.
 	Pauses = pauses + ` ORDER BY t.topic, t.forwarder`
 
@@ -85,10 +91,10 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part =
 ), bound AS MATERIALIZED (
     SELECT greatest(1, least($1::bigint, $2::bigint / greatest(1, count(*)))) AS n FROM topics
 )
-SELECT t.topic, c.n, c.n >= bound.n, coalesce(c.oldest, 0)
+SELECT t.topic, c.n, c.n >= bound.n, coalesce(c.oldest, 0), c.often
   FROM topics t CROSS JOIN bound CROSS JOIN LATERAL (
-       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(r.created_at))::float8 AS oldest
-         FROM (SELECT ` + createdAt + ` FROM {outbox} o WHERE o.topic >= t.topic AND (o.topic, o.id) <= (t.topic, 9223372036854775807) AND `
+       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(r.created_at))::float8 AS oldest, count(*) FILTER (WHERE r.attempts > 3) AS often
+         FROM (SELECT o.attempts, ` + createdAt + ` FROM {outbox} o WHERE o.topic >= t.topic AND (o.topic, o.id) <= (t.topic, 9223372036854775807) AND `
 	countedEnd = ` ORDER BY o.topic, o.id LIMIT bound.n) r) c
  WHERE t.topic IS NOT NULL`
 

@@ -54,6 +54,7 @@ var parts = map[reflect.Type]string{
 	reflect.TypeFor[admin.Pause]():          "a pause",
 	reflect.TypeFor[admin.ForwarderStats](): "a forwarder",
 	reflect.TypeFor[admin.ConsumerStats]():  "a consumer",
+	reflect.TypeFor[admin.UnreadLanes]():    "unread lanes",
 	reflect.TypeFor[admin.Finding]():        "a finding",
 	reflect.TypeFor[errorGroup]():           "a group",
 	reflect.TypeFor[migration]():            "a migration",

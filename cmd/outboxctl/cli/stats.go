@@ -90,7 +90,7 @@ func (a *app) redraw(s *admin.Stats) error {
 }
 
 func (a *app) printStats(s *admin.Stats) error {
-	grids := []grid{topicGrid("Outbox", s.Topics), forwarderGrid(s.Forwarders)}
+	grids := []grid{topicGrid("Outbox", s.Topics), forwarderGrid(s)}
 	if len(s.Queue) > 0 {
 		grids = append(grids, topicGrid("Queue", s.Queue))
 	}
@@ -111,7 +111,7 @@ func (a *app) printStats(s *admin.Stats) error {
 }
 
 func topicGrid(title string, topics []admin.TopicStats) grid {
-	g := grid{title: title, heads: []string{"TOPIC", "READY", "FAILING", "DELAYED", "DEAD", "OLDEST", "RATE/s", "PAUSED BY"}, empty: "nothing waits, and nothing left lately"}
+	g := grid{title: title, heads: []string{"TOPIC", "READY", "FAILING", "TRIES>3", "DELAYED", "DEAD", "OLDEST", "RATE/s", "PAUSED BY"}, empty: "nothing waits, and nothing left lately"}
 	for _, t := range topics {
 		oldest := ""
 		if t.Ready.N+t.Failing.N > 0 {
@@ -124,15 +124,15 @@ func topicGrid(title string, topics []admin.TopicStats) grid {
 				by[i] += ": " + p.Reason
 			}
 		}
-		g.rows = append(g.rows, []cell{{text: t.Topic}, {text: number(t.Ready)}, {number(t.Failing), nonzero(t.Failing, admin.Failing)}, {text: number(t.Delayed)},
+		g.rows = append(g.rows, []cell{{text: t.Topic}, {text: number(t.Ready)}, {number(t.Failing), nonzero(t.Failing, admin.Failing)}, {number(t.FailingOften), nonzero(t.FailingOften, admin.Failing)}, {text: number(t.Delayed)},
 			{number(t.Dead), nonzero(t.Dead, admin.Dead)}, {text: oldest}, {text: strconv.FormatFloat(t.Rate, 'f', 1, 64)}, {strings.Join(by, "; "), yellow}})
 	}
 	return g
 }
 
-func forwarderGrid(forwarders []admin.ForwarderStats) grid {
+func forwarderGrid(s *admin.Stats) grid {
 	g := grid{title: "Forwarders", heads: []string{"NAME", "LANES", "LEASE", "SCOPE", "WAITING", "TOPICS"}, empty: "none is alive"}
-	for _, f := range forwarders {
+	for _, f := range s.Forwarders {
 		lease := cell{text: age(f.LeaseLeft)}
 		if !f.Alive {
 			lease = cell{"vanished " + age(-f.LeaseLeft) + " ago", red}
@@ -143,17 +143,20 @@ func forwarderGrid(forwarders []admin.ForwarderStats) grid {
 		}
 		g.rows = append(g.rows, []cell{{text: f.Name}, {text: strconv.Itoa(f.Lanes)}, lease, {text: f.Scope}, {since(f.WaitingSince), yellow}, {text: topics}})
 	}
+	for _, u := range s.Unread {
+		g.rows = append(g.rows, []cell{{"nobody", red}, {strconv.Itoa(u.Lanes), red}, {}, {text: u.Scope}, {}, {}})
+	}
 	return g
 }
 
 func consumerGrid(consumers []admin.ConsumerStats) grid {
-	g := grid{title: "Inbox", heads: []string{"CONSUMER", "FAILING", "DEAD", "OLDEST"}}
+	g := grid{title: "Inbox", heads: []string{"CONSUMER", "FAILING", "TRIES>3", "DEAD", "OLDEST"}}
 	for _, c := range consumers {
 		oldest := ""
 		if c.Failing.N > 0 {
 			oldest = age(c.Oldest)
 		}
-		g.rows = append(g.rows, []cell{{text: c.Consumer}, {number(c.Failing), nonzero(c.Failing, admin.Failing)}, {number(c.Dead), nonzero(c.Dead, admin.Dead)}, {text: oldest}})
+		g.rows = append(g.rows, []cell{{text: c.Consumer}, {number(c.Failing), nonzero(c.Failing, admin.Failing)}, {number(c.FailingOften), nonzero(c.FailingOften, admin.Failing)}, {number(c.Dead), nonzero(c.Dead, admin.Dead)}, {text: oldest}})
 	}
 	return g
 }
