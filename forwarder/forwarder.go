@@ -131,7 +131,7 @@ func (f *Forwarder) drainRunning(ctx context.Context) error {
 		}
 	}()
 	err := f.engine.drain(drainCtx)
-	if err != nil && ctx.Err() == nil {
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
 		return outbox.ErrClosed
 	}
 	return err

@@ -206,16 +206,23 @@ func TestDrainOfATopicThatAnOperatorPaused(t *testing.T) {
 	h.publish(t, "open", "", "4")
 	h.publish(t, "open", "L", "5")
 	broker := newFakeBroker()
-	drain := func() error {
+	anew := func() *forwarder.Forwarder {
 		f, err := forwarder.New(h.db, broker, quickConfig(), newLogCapture(t))
 		require.NoError(t, err)
+		return f
+	}
+	drain := func(f *forwarder.Forwarder) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		return f.Drain(ctx)
 	}
-	require.ErrorContains(t, drain(), `paused topics that messages wait for: ["resting"]`)
+	require.ErrorContains(t, drain(anew()), `paused topics that messages wait for: ["resting"]`)
 	assert.ElementsMatch(t, []string{"4", "5"}, broker.payloads())
+	running := anew()
+	runInBackground(t, running)
+	require.ErrorContains(t, drain(running), `paused topics that messages wait for: ["resting"]`)
 	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "resting", Reason: "no"}))
-	require.NoError(t, drain())
+	require.NoError(t, running.Close())
+	require.NoError(t, drain(anew()))
 	assert.Len(t, broker.all(), 5)
 }
