@@ -37,7 +37,7 @@ func TestDocumentsCommandsAct(t *testing.T) {
 		return groups[0].ID
 	}
 	tests := everyTest(t)
-	ran := 0
+	ran, seen := 0, map[string]bool{}
 	for page, content := range documents(t) {
 		content, _, _ = strings.Cut(content, "\n## outboxctl")
 		for _, found := range regexp.MustCompile("(?m)(?:^|`|: )(?:OUTBOX_\\w+=\\S+ )*outboxctl ([a-z][^`\n]*)").FindAllStringSubmatch(content, -1) {
@@ -51,6 +51,10 @@ func TestDocumentsCommandsAct(t *testing.T) {
 			if args[len(args)-1] == "..." || len(args) == 1 && (args[0] == "import" || args[0] == "export") {
 				continue // it names a family of commands
 			}
+			if seen[line] { // on another page
+				continue
+			}
+			seen[line] = true
 			group := prepare()
 			for i, arg := range args {
 				switch {
@@ -76,5 +80,5 @@ func TestDocumentsCommandsAct(t *testing.T) {
 			assert.NotRegexp(t, `\b0 messages of`, r.out, "%s: %s", page, line)
 		}
 	}
-	require.Greater(t, ran, 25)
+	require.Greater(t, ran, 20)
 }

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/IBM/sarama"
@@ -20,7 +21,12 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	broker := func(args ...string) ctlResult { return c.run(append(args, "--kafka", server.Brokers()[0])...) }
 	r := broker("forward", "--drain")
 	require.Zero(t, r.code, r.err)
-	sent := kafkaUUIDs(t, server, topic)
+	holds := func() []string { // each at least once
+		uuids := kafkaUUIDs(t, server, topic)
+		slices.Sort(uuids)
+		return slices.Compact(uuids)
+	}
+	sent := holds()
 	assert.ElementsMatch(t, column[string](t, h, "SELECT uuid FROM outbox"), sent)
 
 	asks, err := sarama.NewClusterAdmin(server.Brokers(), sarama.NewConfig())
@@ -33,7 +39,7 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	assert.Contains(t, r.out, `"touched": 3`)
 	assert.Contains(t, r.out, `"compared": 20`)
 	require.Zero(t, broker("forward", "--drain").code)
-	assert.ElementsMatch(t, sent, kafkaUUIDs(t, server, topic))
+	assert.Equal(t, sent, holds())
 	assert.Contains(t, broker("reconcile", "--all", "--dry-run").out, "would change 0 messages")
 	assert.Contains(t, broker("doctor").out, "a replica alone", "what the broker says of itself")
 }
