@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -204,4 +205,22 @@ func TestPlans(t *testing.T) {
 	h.exec(t, "VACUUM (ANALYZE) outbox")
 	pending(100_000)
 	check("100,000 pending, statistics of an empty table")
+}
+
+// TestPlansOfTheInboxsCleanUp: what is old is found by its index, however many rows are not old.
+func TestPlansOfTheInboxsCleanUp(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, processed_at)
+		SELECT 'shop/orders', i, now() - (200000 - i) * interval '1 second' FROM generate_series(1, 200000) i`)
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts) SELECT 'shop/orders', 'failed ' || i, 1 FROM generate_series(1, 20000) i`)
+	h.exec(t, "ANALYZE inbox")
+	for _, from := range []string{"", "2026-01-01T00:00:00Z"} {
+		for statement, index := range map[string]string{sqltext.CleanInbox: "inbox_processed", sqltext.CleanInboxFailed: "inbox_failed"} {
+			text := strings.Join(column[string](t, h, "EXPLAIN "+sqltext.Tables{}.Render(statement), (7*24*time.Hour).Seconds(), 1000, from), "\n")
+			assert.Contains(t, text, "Index Cond", "from %q", from)
+			assert.Contains(t, text, " "+index+" ", "from %q", from)
+			assert.NotContains(t, text, "Seq Scan", "from %q", from)
+		}
+	}
 }

@@ -46,12 +46,13 @@ ON CONFLICT (consumer, message_id) DO UPDATE
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL
 RETURNING i.revived`
 
-	// CleanInbox deletes one batch of rows that were processed longer ago than the retention. Dead rows stay.
+	// CleanInbox deletes one batch of rows that were processed longer ago than the retention. Dead rows stay. A volatile time,
+	// as clock_timestamp() is, would be no condition for an index.
 	//
 	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, ” = now).
 	CleanInbox = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}
-     WHERE processed_at < coalesce(nullif($3::text, '')::timestamptz, clock_timestamp()) - $1::float8 * interval '1 second'
+     WHERE processed_at < coalesce(nullif($3::text, '')::timestamptz, statement_timestamp()) - $1::float8 * interval '1 second'
      LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 
 	// CleanInboxFailed does the same to rows of messages that failed first longer ago than that, were never processed and
@@ -60,7 +61,7 @@ RETURNING i.revived`
 	// Arguments: those of CleanInbox.
 	CleanInboxFailed = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}
-     WHERE received_at < coalesce(nullif($3::text, '')::timestamptz, clock_timestamp()) - $1::float8 * interval '1 second'
+     WHERE received_at < coalesce(nullif($3::text, '')::timestamptz, statement_timestamp()) - $1::float8 * interval '1 second'
        AND processed_at IS NULL AND dead_at IS NULL
      LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 )
