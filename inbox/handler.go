@@ -68,12 +68,12 @@ func (h Handler) validate(field string) error {
 // process calls the handler and settles the message.
 func (d *Dispatcher) process(c *claimed, h Handler) {
 	ctx, ended := d.started(c.context(), c)
-	attempts, err := 0, errGoexit
+	attempts, begun, err := 0, true, errGoexit
 	defer func() { // also if the handler ends the goroutine
 		if err != nil && context.Cause(ctx) == ErrLeaseLost {
 			err = fmt.Errorf("%w: %w", ErrLeaseLost, err)
 		}
-		ended(d.settle(c, h, err), attempts, err)
+		ended(d.settle(c, h, begun, err), attempts, err)
 	}()
 	if h.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -86,24 +86,25 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 		if h.Detached {
 			err = d.call(ctx, c, h)
 		} else {
-			err = d.inTx(ctx, c, h, func(unfinished error) { err = fmt.Errorf("%w: %w", errGoexit, unfinished) })
+			begun, err = d.inTx(ctx, c, h, func(unfinished error) { err = fmt.Errorf("%w: %w", errGoexit, unfinished) })
 		}
 		again = attempts <= maxRepeats && !h.Detached && repeatable(err) && ctx.Err() == nil
 	}
 }
 
 // inTx acks the message, which keeps it from everybody else until the transaction ends, and calls the handler. Of a handler that
-// never returns, unfinished learns how it left the transaction.
-func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished func(error)) error {
+// never returns, unfinished learns how it left the transaction. Begun is false if there was none for it, or no answer in it: then it
+// was not called, and that is no fault of the message.
+func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished func(error)) (begun bool, err error) {
 	opts := core.TxOptions(d.cfg.Tx)
 	opts.OnBegin = nil
-	begun := false
-	err := core.InTx(ctx, d.store.db, opts, func(ctx context.Context) error {
+	err = core.InTx(ctx, d.store.db, opts, func(ctx context.Context) error {
 		core.OnUnfinished(ctx, unfinished)
 		switch ours, err := c.Ack(ctx); {
 		case err != nil:
 			return err
 		case !ours:
+			begun = true
 			return ErrLeaseLost
 		}
 		begun = true
@@ -120,10 +121,7 @@ func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished
 		}
 		return nil
 	})
-	if err != nil && !begun && !errors.Is(err, ErrLeaseLost) {
-		return fmt.Errorf("%w: %w", core.ErrNotBegun, err)
-	}
-	return err
+	return begun, err
 }
 
 func (d *Dispatcher) call(ctx context.Context, c *claimed, h Handler) error {
@@ -158,11 +156,10 @@ func repeatable(err error) bool {
 }
 
 // settle has the database know what became of an attempt.
-func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
+func (d *Dispatcher) settle(c *claimed, h Handler, begun bool, err error) observe.Outcome {
 	if errors.Is(err, outbox.ErrTxEnded) {
 		d.unack(c) // before all else: while it is done nothing gives it back
 	}
-	notBegun := errors.Is(err, core.ErrNotBegun)
 	switch {
 	case err == nil:
 		if h.Detached {
@@ -172,7 +169,7 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 	case errors.Is(err, outbox.ErrRolledBack):
 		c.ack()
 		return observe.RolledBack
-	case errors.Is(err, ErrLeaseLost) && !notBegun:
+	case errors.Is(err, ErrLeaseLost) && begun:
 		d.logger.Info("The lease of a message ran out before it was handled here; it is somebody else's, or will be", c.fields())
 		return observe.Duplicate
 	case context.Cause(c.loop.work) == errStopped:
@@ -180,7 +177,7 @@ func (d *Dispatcher) settle(c *claimed, h Handler, err error) observe.Outcome {
 		return observe.Failed
 	}
 	fields := c.fields()
-	if notBegun {
+	if !begun {
 		d.logger.Error("There was no transaction for the handler of a message; it comes again", err, fields)
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 		return observe.Failed

@@ -84,3 +84,28 @@ func TestNoConnectionForAHandler(t *testing.T) {
 		})
 	}
 }
+
+// TestOnBeginThatSpoilsItsTransaction is charged like a handler that fails, though the handler is not called: its message would come
+// again for ever.
+func TestOnBeginThatSpoilsItsTransaction(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickStore()
+	cfg.MaxAttempts = 2
+	s := storeOn(t, h, cfg)
+	one := items("orders", 1)[0]
+	storeAll(t, s, one)
+	startRouter(t, func(r *message.Router) {
+		stack := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Tx: middleware.TxConfig{
+			OnBegin: func(ctx context.Context, _ *message.Message) error {
+				return h.execFirst(ctx, "set local search_path to pg_catalog")
+			},
+		}}, nil)
+		r.AddConsumerHandler("orders", "orders", subscriberOn(t, s, quickSubscriber()), func(*message.Message) error {
+			t.Error("the handler is called")
+			return nil
+		}).AddMiddleware(stack...)
+	})
+	untilState(t, s, one.ID, inbox.Dead)
+}

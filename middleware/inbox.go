@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -189,13 +190,22 @@ func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 	switch acked, err := h.work.Ack(ctx); {
 	case errors.Is(err, outbox.ErrOtherDB):
 		return false, nil
-	case err != nil:
+	case err != nil && unanswered(err):
 		return false, fmt.Errorf("inbox: %w: %w", core.ErrNotBegun, text.Explain(err))
+	case err != nil:
+		return false, fmt.Errorf("inbox: %w", text.Explain(err))
 	case !acked:
 		return false, fmt.Errorf("middleware.Inbox: %w", core.ErrLeaseLost)
 	}
 	h.acked = true
 	return true, nil
+}
+
+// unanswered says whether the database had no answer to a statement, or only that it cannot give one now. Others may be about what
+// TxConfig.OnBegin made of this message.
+func unanswered(err error) bool {
+	state := text.SQLState(err)
+	return len(state) < 2 || slices.Contains([]string{"08", "53", "57"}, state[:2])
 }
 
 // identify says under which name and key the message is noted.

@@ -141,7 +141,7 @@ func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg
 		h = &handling{} // of the savepoint; the Tx around has the one that counts
 	}
 	for n := 0; ; n++ {
-		produced, err := t.attempt(ctx, next, msg, h)
+		produced, err := t.attempt(ctx, next, msg, h, joins)
 		if err == nil || joins || n >= t.cfg.MaxRetries || !repeatable(err) {
 			return produced, err
 		}
@@ -154,7 +154,7 @@ func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg
 	}
 }
 
-func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling) ([]*message.Message, error) {
+func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling, joins bool) ([]*message.Message, error) {
 	ctx, cancel := t.lifetime(ctx)
 	defer cancel()
 	h.newAttempt()
@@ -197,7 +197,7 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 	case succeeded && errors.Is(err, outbox.ErrRolledBack):
 		h.rolledBack = true
 		return nil, nil
-	case !begun:
+	case !begun && !joins:
 		return nil, fmt.Errorf("%w: %w", core.ErrNotBegun, err)
 	}
 	return nil, err
