@@ -39,7 +39,8 @@ type turn struct {
 	n    int   // messages to claim at most
 }
 
-// turn returns the member's turn, or how long it has none: free places are left, and it may have no more than most. It is called under mu.
+// turn returns the member's turn, or how long it has none: free places are left, and it may have no more than most. It is called
+// under mu.
 func (m *member) turn(now time.Time, free, most int) (t turn, in time.Duration) {
 	l := m.d.loop
 	l.step(func() {
@@ -137,7 +138,7 @@ func (g *Group) join(ctx context.Context, key string) {
 // leave is called under mu.
 func (g *Group) leave(m *member) { m.end() }
 
-// freed is called when a place is free.
+// freed is called when a place is free. Whoever calls it signals.
 func (g *Group) freed() {
 	g.mu.Lock()
 	g.taken--
