@@ -43,6 +43,7 @@ type Call struct {
 	Row     *Row
 	Attempt int // counting from 1
 	Started time.Time
+	Again   bool // the row was handed out before: an attempt was charged, or it was sent back in this term
 
 	key         *key // nil without one
 	topic       *topic
@@ -53,7 +54,6 @@ type Call struct {
 	waited      bool // for its key, its topic or its next attempt
 	published   bool
 	results     uint8 // not settled yet: two, if it timed out and succeeded late
-	Again       bool  // the row was handed out before: an attempt was charged, or it was sent back in this term
 }
 
 // Verdict says what became of a call.

@@ -66,6 +66,52 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	}
 }
 
+// Of the rows of a topic that cannot be reached, those that were handed out are marked until they come again, and those that
+// were only read ahead are not. A call that was handed out is a worker's to read: nobody writes to it.
+func TestOnlyWhatWasHandedOutComesAgain(t *testing.T) {
+	d := newDesk(t, board.Config{PublishTimeout: time.Second})
+	d.put(0, "x", "down", 1, 2)
+	d.put(0, "", "down", 3, 4, 5)
+	d.read()
+	failed, late := d.next(1), d.next(3)
+	d.returned(failed, board.Unavailable)
+	d.tick(time.Second) // what was only queued is parked
+	d.timesOut(board.Unavailable)
+	if failed.Again || late.Again {
+		t.Fatal("a call was changed that had been handed out")
+	}
+	if s := d.b.Sizes(); s.Back != 2 {
+		t.Fatalf("%d rows are marked, and 2 were handed out", s.Back)
+	}
+
+	d.tick(time.Minute)
+	d.read()
+	trial := d.next(1)
+	if !trial.Again {
+		t.Fatal("the trial was handed out before")
+	}
+	d.returned(trial, board.OK)
+	d.read()
+	d.b.Hold(d.now, []string{"down"}) // what was queued is parked once more
+	d.tick(0)
+	if c, s := d.b.Counts(), d.b.Sizes(); c.Parked != 4 || s.Back != 1 {
+		t.Fatalf("%+v, %d rows are marked, and row 3 was handed out", c, s.Back)
+	}
+	d.b.Hold(d.now, nil)
+	d.tick(0)
+	d.read()
+	for c := d.next(); c != nil; c = d.next() {
+		if c.Again != (c.Row.ID == 3) {
+			t.Errorf("row %d comes again: %v", c.Row.ID, c.Again)
+		}
+		d.returned(c, board.OK)
+	}
+	d.settle()
+	if len(d.table) != 0 {
+		t.Errorf("%d rows are left", len(d.table))
+	}
+}
+
 func TestPauseIsReportedEachMinute(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "x", "down", 1)

@@ -103,6 +103,11 @@ func (f *forwarder) started(c *board.Call) {
 	if f.success[rowOf{r.Term, r.UUID}] && !msg.replayed && r.Key != "" {
 		f.m.failf("row %d (%s) is published again after its success was told", r.ID, r.UUID)
 	}
+	was := rowOf{r.Term, r.UUID}
+	if c.Again && r.Attempts == 0 && !f.handedOut[was] {
+		f.m.failf("row %d (%s) is said to come again, and was never handed out", r.ID, r.UUID)
+	}
+	f.handedOut[was] = true
 	f.calls = append(f.calls, &call{Call: c, msg: msg})
 }
 

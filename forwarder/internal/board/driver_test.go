@@ -53,13 +53,15 @@ type forwarder struct {
 	told      map[*board.Row]*telling // what each row's call came to
 	success   map[rowOf]bool          // told, in this term
 	unsettled map[*board.Row]bool     // of those
+	handedOut map[rowOf]bool          // rows, in this term
 }
 
 func newForwarder(m *model) *forwarder {
 	m.forwarderIDs++
 	f := &forwarder{m: m, id: m.forwarderIDs, board: board.New(m.cfg), window: window.New(),
 		held: map[int16]*heldLane{}, toLoad: map[int16]int64{}, sweeping: map[int16]int64{},
-		told: map[*board.Row]*telling{}, success: map[rowOf]bool{}, unsettled: map[*board.Row]bool{}}
+		told: map[*board.Row]*telling{}, success: map[rowOf]bool{}, unsettled: map[*board.Row]bool{},
+		handedOut: map[rowOf]bool{}}
 	f.board.ShadowBits(m.shadowWords)
 	return f
 }

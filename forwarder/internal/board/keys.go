@@ -73,7 +73,7 @@ func (b *Board) putBack(k *key) {
 		behind := r.call.behind
 		r.call.behind = nil
 		b.drop(k.lane, r)
-		b.parkAgain(k, r)
+		b.parkAgain(k, r, r.call.Again)
 		r = behind
 	}
 }

@@ -13,7 +13,7 @@ type lane struct {
 	parked    map[int64]*key // by id
 	blocks    map[int64]int  // how many ids are parked in each stretch of blockIDs
 	heads     map[int64]*head
-	back      map[int64]struct{} // parked ids of rows that were handed out before; nil without an outage
+	back      map[int64]struct{} // parked ids of rows that were handed out before; nil before the first outage
 	retries   retries
 	unparking list[key, *key] // keys whose parked ids may be asked for
 	shadow    *shadow         // nil = none

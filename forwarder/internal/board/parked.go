@@ -27,10 +27,11 @@ func (b *Board) fullFor(t *topic) bool {
 
 func (b *Board) topicsMay() int { return (b.cfg.Parked + 1) / 2 }
 
-// parkAgain parks a row that was in memory. It has a place always: if there is none, the key's highest id gives its up.
-func (b *Board) parkAgain(k *key, r *Row) {
+// parkAgain parks a row that was in memory; again says whether it was handed out before. It has a place always: if there is
+// none, the key's highest id gives its up.
+func (b *Board) parkAgain(k *key, r *Row, again bool) {
 	b.insert(k, r.ID)
-	if l := k.lane; r.call.Again && r.Attempts == 0 {
+	if l := k.lane; again && r.Attempts == 0 {
 		if l.back == nil {
 			l.back = map[int64]struct{}{}
 		}

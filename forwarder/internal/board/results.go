@@ -43,7 +43,7 @@ func (b *Board) judge(c *Call, r Result) {
 		case r.Verdict == Rejected || r.Verdict == Permanent:
 			b.rejected(l, c, r)
 		default:
-			b.sendBack(l, c)
+			b.sendBack(l, c, true)
 		}
 	}
 	if l != nil {
@@ -135,14 +135,14 @@ func (b *Board) rejected(l *lane, c *Call, res Result) {
 	}
 }
 
-// sendBack parks a row that is not in memory any more, as it could not be sent.
-func (b *Board) sendBack(l *lane, c *Call) {
+// sendBack parks a row that is not in memory any more, as it could not be sent. again says that it was handed out. c does not
+// note that: the worker that has it reads it without a lock.
+func (b *Board) sendBack(l *lane, c *Call, again bool) {
 	r, t := c.Row, c.topic
 	if l.handing {
 		return
 	}
 	delete(l.known, r.ID)
-	c.Again = true
 	h := l.heads[r.ID]
 	switch k := c.key; {
 	case h != nil:
@@ -150,12 +150,12 @@ func (b *Board) sendBack(l *lane, c *Call) {
 			b.putOff(l, h, t)
 		}
 	case k == nil:
-		b.putBackLoose(l, r, t)
+		b.putBackLoose(l, r, t, again)
 	default:
 		if t.closed {
 			b.wait(k, t)
 		}
-		b.parkAgain(k, r)
+		b.parkAgain(k, r, again)
 		b.putBack(k)
 		b.advance(k)
 	}

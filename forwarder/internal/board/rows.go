@@ -105,9 +105,9 @@ func (b *Board) acceptLoose(l *lane, r *Row, due bool) (kept bool) {
 }
 
 // putBackLoose parks a row without a key that was under way, or queued.
-func (b *Board) putBackLoose(l *lane, r *Row, t *topic) {
+func (b *Board) putBackLoose(l *lane, r *Row, t *topic, again bool) {
 	k := l.keyOf(t.pen)
 	b.wait(k, t)
-	b.parkAgain(k, r)
+	b.parkAgain(k, r, again)
 	b.advance(k)
 }

@@ -144,7 +144,7 @@ func (b *Board) parkExcess() {
 			if k != nil {
 				k.under = nil
 			}
-			b.sendBack(l, c)
+			b.sendBack(l, c, c.Again)
 		}
 	}
 }
