@@ -110,10 +110,10 @@
 //
 // # Maintenance (maintain.go, recheck.go)
 //
-// A sweep looks for rows that somebody made pending behind our back, and held keys are compared with the
-// table, at most a twentieth of the time. So is the first message of each key that waits for a topic: an operator who
-// settles or deletes it lets the rest of the key go on, on other topics. One forwarder of the scope deletes what was published of its topics
-// longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the traces of
+// A sweep looks for rows that somebody made pending behind our back, and held keys are compared with the table, each about
+// a twentieth of the time (pace.go). So is the first message of each key that waits for a topic: an operator who settles or
+// deletes it lets the rest of the key go on, on other topics. One forwarder of the scope deletes what was published of its
+// topics longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the traces of
 // forwarders that are gone for an hour. Paused topics are written to a table, where SQL sees them.
 //
 // # Many databases (group.go, group_schedule.go, group_look.go, group_run.go, internal/nap)

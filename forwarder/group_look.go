@@ -217,7 +217,7 @@ func (g *Group) looked(a asked, l nap.Look, number int64, took time.Duration) {
 		return // somebody woke it meanwhile
 	}
 	work := d.nap.Looked(l)
-	var rest time.Duration // what takes long may use a twentieth of the time
+	var rest time.Duration // what takes long may use about a twentieth of the time
 	if l.All {
 		rest = d.ofAll.rest(took)
 		d.allAt = now.Add(max(jitter(lookAllInterval), rest))

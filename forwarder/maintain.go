@@ -83,9 +83,9 @@ func (e *engine) positions() map[int16]position {
 	return of
 }
 
-// sweepLanes looks once through all that is pending below the marks for rows that nobody here knows of, using
-// at most a twentieth of the time. What it finds is read by id after the next ordinary read: a row of a
-// transaction that has just committed is known by then, in its proper place.
+// sweepLanes looks once through all that is pending below the marks for rows that nobody here knows of, using about a
+// twentieth of the time. What it finds is read by id after the next ordinary read: a row of a transaction that has just
+// committed is known by then, in its proper place.
 func (e *engine) sweepLanes(ctx context.Context, pace *pace) error {
 	for at := e.positions(); ; {
 		begun := time.Now()

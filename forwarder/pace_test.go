@@ -5,19 +5,39 @@ import (
 	"time"
 )
 
-// TestPace: what is slow rests for twenty times as long, and what was slow once does not.
-func TestPace(t *testing.T) {
+// TestPaceForgivesAStall: among what is fast, something slow is followed by hardly any rest, and so is what comes after it.
+func TestPaceForgivesAStall(t *testing.T) {
 	var p pace
-	for i, c := range []struct{ took, rest time.Duration }{
-		{3 * time.Second, 0},
-		{time.Millisecond, 20 * time.Millisecond},
-		{3 * time.Second, 20 * time.Millisecond},
-		{2 * time.Second, 40 * time.Second},
-		{2 * time.Second, 40 * time.Second},
-		{time.Millisecond, 20 * time.Millisecond},
-	} {
-		if rest := p.rest(c.took); rest != c.rest {
-			t.Errorf("%d: rests for %s after %s, and not for %s", i, rest, c.took, c.rest)
+	for i := range 50 {
+		took := time.Millisecond
+		if i == 20 {
+			took = 3 * time.Second
+		}
+		if rest := p.rest(took); rest > 20*time.Millisecond {
+			t.Errorf("%d: rests for %s after %s", i, rest, took)
+		}
+	}
+}
+
+// TestPaceKeepsWhatIsSlowToItsShare: what is slow each time gets a twentieth of the time, and what is slow more rarely gets more,
+// but not all of it.
+func TestPaceKeepsWhatIsSlowToItsShare(t *testing.T) {
+	for _, c := range []struct {
+		every int
+		most  float64
+	}{{1, 0.05}, {2, 0.12}, {3, 0.2}} {
+		var p pace
+		var worked, rested time.Duration
+		for i := range 100 * c.every {
+			took := time.Millisecond
+			if i%c.every == 0 {
+				took = time.Second
+			}
+			worked += took
+			rested += p.rest(took)
+		}
+		if share := worked.Seconds() / (worked + rested).Seconds(); share > c.most {
+			t.Errorf("slow every %d times: it takes %.0f %% of the time", c.every, 100*share)
 		}
 	}
 }

@@ -256,7 +256,7 @@ func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
 		r.more = p.More || b.More
 		r.rows = read
 		if req.due {
-			// Looking for what fell due walks what is delayed; it may use a twentieth of the time.
+			// Looking for what fell due walks what is delayed; it may use about a twentieth of the time.
 			r.dueAt = begun.Add(max(e.cfg.PollInterval, r.ofDue.rest(r.took)))
 			if b.ManyDue { // all that it found is new, or nearly
 				r.dueAt = begun.Add(2 * r.took)

@@ -25,5 +25,6 @@
 // at the first mark again. It walks what was claimed meanwhile, which is much less work than the claims were.
 //
 // Now and then, once a FullInterval, there is a full look, from the beginning: a row that was locked when it was passed, by
-// somebody who then gave it up, is behind all marks. What these take more than other looks is at most a twentieth of the time.
+// somebody who then gave it up, is behind all marks. What these take more than other looks is about a twentieth of the time,
+// or a tenth if every second one is slow.
 package queue

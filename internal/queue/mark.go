@@ -10,7 +10,7 @@ const (
 	HoldFor = time.Second
 	// FullInterval is how often all is looked through.
 	FullInterval = time.Second
-	fullShare    = 20 // what a full look takes longer than others is at most this part of the time
+	fullShare    = 20 // full looks wait for this many times as long as they usually take longer than others
 )
 
 // Position is a place in the order in which rows are claimed: of ready ones At is 0.
@@ -59,7 +59,7 @@ type Mark struct {
 
 	fullAt time.Time     // when the next full look is due
 	usual  time.Duration // what a look takes that is not full
-	excess time.Duration // what the last full one took more
+	excess time.Duration // what a full one takes more
 }
 
 // Look is one statement that claims.
@@ -95,7 +95,7 @@ func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
 	if l.full {
 		excess := took - m.usual
 		m.fullAt = now.Add(max(FullInterval, fullShare*min(excess, m.excess))) // slow once, it may have met a machine that stood still
-		m.excess = excess
+		m.excess = (3*m.excess + excess) / 4
 	} else {
 		m.usual = (3*m.usual + took) / 4
 	}

@@ -198,7 +198,7 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 	m := &Mark{Overlap: Position{ID: 8}}
 	now, full := time.Unix(1e9, 0), time.Duration(0)
 	began := now
-	for i := range int64(50_000) {
+	for i := range int64(100_000) {
 		l := m.Next(now)
 		took := time.Millisecond
 		if l.full {
@@ -209,6 +209,28 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 		m.Done(now, took, l, Result{Xmin: i / 1000 * 1000, Number: i, Drawn: Position{ID: i}, Reached: Position{ID: i}})
 	}
 	if share := float64(full) / float64(now.Sub(began)); share > 0.06 {
+		t.Errorf("they take %.0f %% of the time", 100*share)
+	}
+}
+
+// TestFullLooksThatAreSlowEverySecondTime, as those are that find much and then nothing, take little of the time as well.
+func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
+	m := &Mark{}
+	now, looks, full := time.Unix(1e9, 0), 0, time.Duration(0)
+	began := now
+	for i := int64(1); looks < 100; i++ {
+		l := m.Next(now)
+		took := time.Millisecond
+		if l.full {
+			if looks++; looks%2 == 0 {
+				took = time.Second
+			}
+			full += took
+		}
+		now = now.Add(took)
+		m.Done(now, took, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
+	}
+	if share := float64(full) / float64(now.Sub(began)); share > 0.12 {
 		t.Errorf("they take %.0f %% of the time", 100*share)
 	}
 }
