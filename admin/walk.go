@@ -251,7 +251,7 @@ func names(states []State) []string {
 	return list
 }
 
-// stamp writes a time for a statement; ” = none.
+// stamp writes a time for a statement; empty = none.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return ""

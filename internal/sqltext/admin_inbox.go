@@ -3,8 +3,9 @@ package sqltext
 // The statements by which package admin looks at the inbox and changes it. A row is named by its consumer and its message.
 //
 // Walks go by consumer, as the indexes do; else they are those of the outbox. Arguments of all of them: consumer, part of the
-// error text (” = any), times between which the message came first (RFC 3339 text, ” = any), how many rows it looks
-// at, how many of those that fit it returns, states (empty = all), the row after which the walk goes on (consumer, message).
+// error text (empty = any), times between which the message came first (RFC 3339 text, empty = any), how many rows it
+// looks at, how many of those that fit it returns, states (empty = all), the row after which the walk goes on (consumer,
+// message).
 const (
 	// WalkInboxDead walks dead messages, the oldest of each consumer first.
 	//

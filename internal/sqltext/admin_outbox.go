@@ -31,7 +31,7 @@ const (
 	// Arguments of all acts on the outbox: ids, states in which the messages must still be, entry in the audit log, how many
 	// messages that stands for, what becomes their error text.
 	RequeueOutbox = actOutbox + `UPDATE {outbox} o
-       SET ` + again + `, last_error = coalesce(nullif($5::text, ''), o.last_error)
+       SET ` + requeued + `, last_error = coalesce(nullif($5::text, ''), o.last_error)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted
 
 	// DiscardOutbox settles messages that are never to be sent. A discarded row is told from a published one by dead_at. It
@@ -39,7 +39,7 @@ const (
 	//
 	// Arguments: those of RequeueOutbox.
 	DiscardOutbox = actOutbox + `UPDATE {outbox} o
-       SET ` + never + `$5::text` + never2 + `
+       SET ` + discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted
 
 	// FlushOutbox makes what waits due now. What was due before stays where it is, or a walk in the order of time would meet it again.
@@ -51,14 +51,14 @@ const (
 
 	// RequeueByHand is what Doctor names to those who have no other tool: it does to a row what RequeueOutbox does, to the first thousand
 	// dead messages of some topics. DiscardByHand does to one row what DiscardOutbox does. {topics} and {id} are for Doctor to fill in.
-	RequeueByHand = `UPDATE {outbox} o SET ` + again +
+	RequeueByHand = `UPDATE {outbox} o SET ` + requeued +
 		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead + ` AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE SKIP LOCKED))`
-	DiscardByHand = `UPDATE {outbox} o SET ` + never + `'discarded by hand'` + never2 + ` WHERE o.id = {id} AND o.published_at IS NULL`
+	DiscardByHand = `UPDATE {outbox} o SET ` + discarded +
+		`, last_error = left(concat_ws('; before: ', 'discarded by hand', o.last_error), 1024) WHERE o.id = {id} AND o.published_at IS NULL`
 
-	again = `due_at = statement_timestamp(), attempts = 1, dead_at = NULL, published_at = NULL, metadata = o.metadata || jsonb_build_object(` +
+	requeued = `due_at = statement_timestamp(), attempts = 1, dead_at = NULL, published_at = NULL, metadata = o.metadata || jsonb_build_object(` +
 		`'outbox_generation', (coalesce(substring(o.metadata->>'outbox_generation' FROM '^[0-9]{1,9}$'), '0')::bigint + 1)::text)`
-	never  = `published_at = clock_timestamp(), dead_at = coalesce(o.dead_at, clock_timestamp()), last_error = left(concat_ws('; before: ', `
-	never2 = `, o.last_error), 1024)`
+	discarded = `published_at = clock_timestamp(), dead_at = coalesce(o.dead_at, clock_timestamp())`
 
 	// Somebody else's lock is not waited for: what has it is skipped, and counted.
 	actOutbox = `WITH free AS MATERIALIZED (

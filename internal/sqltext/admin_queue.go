@@ -3,9 +3,9 @@ package sqltext
 // The statements by which package admin looks at the queue and changes it. A row is named by its source and message. Walks are
 // like those of the outbox; a queue has no lanes, and no index by topic, so they walk the indexes that claims use.
 //
-// Arguments of all of them: topic, key, source, part of the error text (” = any), times between which the message came first
-// (RFC 3339 text, ” = any), how many rows it looks at, how many of those that fit it returns, states (empty = all), id after
-// which the walk goes on.
+// Arguments of all of them: topic, key, source, part of the error text (empty = any), times between which the message came
+// first (RFC 3339 text, empty = any), how many rows it looks at, how many of those that fit it returns, states (empty =
+// all), id after which the walk goes on.
 const (
 	// WalkQueueDead walks dead messages, newest first.
 	WalkQueueDead = walkQueue + `q.state = 'dead' AND q.id < $10::bigint ORDER BY q.id DESC` + walkedQueue

@@ -10,9 +10,9 @@ package sqltext
 // One result says where the horizon is, if there is one; the others are those that fit, in order. Times come as in JSON: else their text
 // is that of the session's DateStyle, which may name zones that mean another one when it is read again.
 //
-// Arguments of all walks of the outbox: topic, key, part of the error text (” = any), times between which the
-// message was written (RFC 3339 text, ” = any), id after which the walk goes on, id up to which it
-// looks, how many rows of each topic or lane it looks at, how many of those that fit it returns.
+// Arguments of all walks of the outbox: topic, key, part of the error text (empty = any), times between which the message
+// was written (RFC 3339 text, empty = any), id after which the walk goes on, id up to which it looks, how many rows of
+// each topic or lane it looks at, how many of those that fit it returns.
 const (
 	// WalkIndexes has the statements of a transaction go by indexes. Of a table that was never analyzed, or is not as it was, the
 	// planner may think that all of a topic is few rows, and sort them; and to compile a statement takes longer than to run it. A plan for any

@@ -8,7 +8,7 @@ const (
 	// too young, or no id was handed out), up to where nothing is left, and how many it deleted.
 	//
 	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all), ids per stretch, from when the retention is
-	// counted back (RFC 3339 text, ” = now).
+	// counted back (RFC 3339 text, empty = now).
 	CleanPublished = `WITH stretch AS MATERIALIZED (
     SELECT o.id, o.topic, o.published_at, o.created_at FROM {outbox} o
      WHERE o.id > $1::bigint AND o.id <= $1::bigint + $5::bigint ORDER BY o.id LIMIT $3::bigint

@@ -49,7 +49,7 @@ RETURNING i.revived`
 	// CleanInbox deletes one batch of rows that were processed longer ago than the retention. Dead rows stay. A volatile time,
 	// as clock_timestamp() is, would be no condition for an index.
 	//
-	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, ” = now).
+	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, empty = now).
 	CleanInbox = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}
      WHERE processed_at < coalesce(nullif($3::text, '')::timestamptz, statement_timestamp()) - $1::float8 * interval '1 second'

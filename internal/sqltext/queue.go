@@ -144,7 +144,7 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 
 	// CleanQueue deletes one batch of messages that were done longer ago than the retention. Nothing else is ever deleted.
 	//
-	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, ” = now).
+	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, empty = now).
 	CleanQueue = `WITH old AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
      WHERE q.state = 'done' AND q.done_at < coalesce(nullif($3::text, '')::timestamptz, statement_timestamp()) - $1::float8 * interval '1 second'
