@@ -26,7 +26,7 @@ const (
 // Subscriber are its two faces.
 //
 // Its goroutines: the reader, the settler, the keeper of the lease, the timer, the reporter, the maintainer, one that
-// listens, and the workers. What they share is guarded by mu, which step alone takes.
+// listens, and the workers. What they share is guarded by mu, which locked alone takes, on behalf of step.
 type engine struct {
 	db       *core.DB
 	cfg      Config
