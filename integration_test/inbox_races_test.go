@@ -288,6 +288,8 @@ func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	enqueued(t, store, all...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
+	reaping, giveUp := context.WithTimeout(t.Context(), patience) // until somebody has reaped something
+	defer giveUp()
 	var group errgroup.Group
 	var mu sync.Mutex
 	acked := 0
@@ -295,14 +297,17 @@ func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	for i := range 8 {
 		owner := inbox.NewOwner()
 		group.Go(func() error {
-			for round := 0; ctx.Err() == nil || reaped.Load() == 0; round++ {
+			for round := 0; ctx.Err() == nil || reaping.Err() == nil; round++ {
 				msgs, err := store.Claim(t.Context(), inbox.Claim{Owner: owner, LeaseTTL: time.Second, Limit: 50})
 				if err != nil {
 					return err
 				}
 				n, err := store.ReapExpired(t.Context())
-				if reaped.Add(int64(n)); err != nil {
+				if err != nil {
 					return err
+				}
+				if reaped.Add(int64(n)) > 0 {
+					giveUp()
 				}
 				k, err := store.Ack(t.Context(), owner, idsOf(msgs[:len(msgs)*(1+(i+round)%2)/2])...)
 				if err != nil {
@@ -316,5 +321,6 @@ func TestExpiredLeaseNoDeadlock(t *testing.T) {
 		})
 	}
 	require.NoError(t, group.Wait())
+	assert.Positive(t, reaped.Load(), "leases that ran out")
 	assert.Equal(t, acked, h.count(t, "select count(*) from inbox_queue where state = 'done'"), "each ack that was said to count does")
 }

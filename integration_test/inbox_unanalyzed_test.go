@@ -34,9 +34,12 @@ func TestClaimsBeforeTheFirstAnalyze(t *testing.T) {
 	}
 	blind, seeing := drains(), drains("analyze inbox_queue")
 	var before, after []time.Duration
-	for range 10 { // in turns, so that what else the machine does is the same for both
+	for range 11 { // in turns, so that what else the machine does is the same for both; most come after five, when a prepared statement may change its plan
 		before, after = append(before, blind()), append(after, seeing())
 	}
-	t.Logf("500 messages in %s before, in %s after", slices.Min(before), slices.Min(after))
-	assert.Less(t, slices.Min(before), 5*slices.Min(after)+100*time.Millisecond)
+	slices.Sort(before)
+	slices.Sort(after)
+	typical, control := before[len(before)/2], after[len(after)/2]
+	t.Logf("500 messages in %s before, in %s after", typical, control)
+	assert.Less(t, typical, 5*control+100*time.Millisecond)
 }
