@@ -42,7 +42,8 @@ func TestNightPinnedVacuum(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	fillForVacuum(t, h)
-	slow := begin(t, h, "CREATE TABLE other AS SELECT repeat('x', 1000) FROM generate_series(1, 7000)", "SET vacuum_cost_delay = 100", "SET vacuum_cost_limit = 1")
+	slow := begin(t, h, "CREATE TABLE other AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)", // 2,858 pages
+		"SET vacuum_cost_delay = 100", "SET vacuum_cost_limit = 1", "SET vacuum_cost_page_hit = 10000", "SET vacuum_cost_page_miss = 10000") // 400 ms each
 	ended := make(chan error, 1)
 	go func() { _, err := slow.Exec(t.Context(), "VACUUM other"); ended <- err }()
 	t.Cleanup(func() {
