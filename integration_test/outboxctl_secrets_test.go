@@ -73,13 +73,13 @@ func TestOutboxctlHidesBrokerSecrets(t *testing.T) {
 			}
 		}
 	}
-	const said = "127.0.0.1:1" // by all that cannot connect to it
+	const said = "127.0.0.1:1" // by all that cannot connect to it; other ports begin like it
 	c.env = []string{"OUTBOX_KAFKA_PASSWORD=" + said}
 	for _, command := range []string{"doctor", "doctor -o json", "check", "check -o json"} {
 		r := c.run(append(words(command), "--kafka", said, "--kafka-user", "ann")...)
 		assert.Contains(t, r.out, "could not be asked", command)
 		assert.Contains(t, r.out, "***", command)
-		assert.NotContains(t, r.out+r.err, said, command)
+		assert.NotRegexp(t, `127\.0\.0\.1:1(\D|$)`, r.out+r.err, command)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestOutboxctlServesNoSecrets(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	at, err := url.Parse(h.url)
 	require.NoError(t, err)
-	at.User = url.UserPassword(at.User.Username(), `can"ary`)
+	at.User = url.UserPassword(at.User.Username(), `zq7xk"zx9kq`)
 	log := &watched{}
 	end := ctl{t: t, url: at.String()}.start(log, "serve", "--listen", "127.0.0.1:0")
 	address := regexp.MustCompile(`http://[0-9.:]+/`)
@@ -113,6 +113,8 @@ func TestOutboxctlServesNoSecrets(t *testing.T) {
 	assert.NotEqual(t, http.StatusOK, code)
 	r := end()
 	for _, all := range []string{fine, broken, r.out, r.err} {
-		assert.NotContains(t, all, "can")
+		for _, half := range []string{"zq7xk", "zx9kq"} { // however it is quoted
+			assert.NotContains(t, all, half)
+		}
 	}
 }
