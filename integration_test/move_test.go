@@ -510,7 +510,7 @@ func TestMoveOfWhatAStuckForwarderHolds(t *testing.T) {
 			tried := make(chan struct{}, 100)
 			broker.answers(func(string, *message.Message) error { tried <- struct{}{}; return errors.New("refused") })
 			stop := old.run(t, broker)
-			<-tried
+			within(t, "it holds what it cannot publish", tried)
 			holds := map[bool]string{
 				false: `the position of consumer group "" in public.watermill_offsets_forwarder_topic`, true: `row with offset "1" in public.watermill_forwarder_topic`,
 			}[table.queue]
