@@ -181,7 +181,7 @@ func (a *Admin) doing(ctx context.Context, v verb, act Act, s source, r *Result)
 	} else {
 		d.asked, err = s.end(ctx)
 	}
-	if act.DryRun {
+	if err == nil && act.DryRun {
 		r.Tried = d.asked.tried(act.Filter.In)
 	}
 	return d, err

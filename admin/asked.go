@@ -72,6 +72,9 @@ func parseTried(in Table, s string) (q asked, err error) {
 		q.at = time.Time{}
 	}
 	if parts[3] == uncounted {
+		if q.upto == 0 && q.at.IsZero() { // nothing would bound the act
+			return q, wrong
+		}
 		return q, nil
 	}
 	all, err := base64.RawURLEncoding.DecodeString(parts[3])
