@@ -28,6 +28,11 @@ type member struct {
 
 func (m member) alive() bool { return m.left > 0 }
 
+// reads says whether it is alive and takes messages of a topic.
+func (m member) reads(topic string) bool {
+	return m.alive() && (len(m.topics) == 0 || slices.Contains(m.topics, topic))
+}
+
 func (m member) String() string { return fmt.Sprintf("forwarder %q (scope %s)", m.name, m.scope) }
 
 // checkForwarders looks at who forwards, and how each is set up.
@@ -138,10 +143,13 @@ func (e *exam) setUp(m member) {
 		e.find("classify", Warning, fmt.Sprintf("nobody knows the errors of the publisher of %s, so an outage of its broker is charged to the messages until they are dead", m),
 			"use the publishers of publisher/kafka or publisher/nats, set forwarder.Config.Classify, or give the publisher a Classify method")
 	}
-	// Of what it needs one is for a handler: with less than that each handler waits for the forwarder, and the forwarder for each handler.
-	if need := f.PoolNeeds + 1; f.PoolConns > 0 && f.PoolConns < need {
-		e.find("pool", Warning, fmt.Sprintf("the pool of %s has %d connections, of which it uses up to %d itself: it and the handlers wait for each other", m, f.PoolConns, f.PoolNeeds),
-			fmt.Sprintf("allow the pool %d connections, and one more for each handler that runs at once, so at least %d; or give the forwarder a pool of its own, with %d", f.PoolNeeds, need, need))
+	need := f.PoolNeeds
+	if len(f.Consumers) > 0 { // handlers share the pool; of others that do nothing is known
+		need++
+	}
+	if f.PoolConns > 0 && f.PoolConns < need {
+		e.find("pool", Warning, fmt.Sprintf("the pool of %s has %s, and it uses up to %d of them itself: what it does waits, and so do handlers that share the pool", m, connections(f.PoolConns), f.PoolNeeds),
+			fmt.Sprintf("allow the pool %s, and one more for each handler that runs at once; or give the forwarder a pool of its own, with %d", connections(f.PoolNeeds), f.PoolNeeds))
 	}
 	if f.PublishTimeout == -1 {
 		e.find("timeouts", Warning, fmt.Sprintf("%s waits for a call of Publish for ever: one that hangs holds its key, and its place among Concurrency", m),
@@ -159,4 +167,11 @@ func (e *exam) setUp(m member) {
 		e.find("retention", Info, fmt.Sprintf("%s deletes messages as they are published, so Replay and Reconcile have nothing to send again if the broker loses what it acknowledged", m),
 			"set forwarder.Config.Retention to longer than it takes to notice, if the broker may lose messages; give Doctor the broker to find out")
 	}
+}
+
+func connections(n int) string {
+	if n == 1 {
+		return "1 connection"
+	}
+	return fmt.Sprintf("%d connections", n)
 }

@@ -49,9 +49,7 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 		r, waits := ready[t.Topic]
 		switch {
 		case !waits || t.Paused:
-		case !slices.ContainsFunc(e.members, func(m member) bool {
-			return m.alive() && (len(m.topics) == 0 || slices.Contains(m.topics, t.Topic))
-		}):
+		case !slices.ContainsFunc(e.members, func(m member) bool { return m.reads(t.Topic) }):
 			e.find("topic_unread", max(Warning, byAge(r.Oldest)), fmt.Sprintf("%s, the oldest since %s, and no forwarder that is alive has it among its topics", messages(r.Ready, ofTopic(t.Topic), "waits", "wait"), span(r.Oldest)),
 				fmt.Sprintf("add %q to forwarder.Config.Topics, or run a forwarder for it", t.Topic))
 		default:
@@ -111,6 +109,12 @@ func (e *exam) backlog(ctx context.Context, t, ready TopicStats) error {
 		s = byAge(ready.Oldest)
 	}
 	cure := "raise forwarder.Config.Concurrency, or run more forwarders; messages without a key need not wait for each other"
+	for _, u := range e.stats.Unread {
+		if slices.ContainsFunc(e.members, func(m member) bool { return m.scope == u.Scope && m.reads(t.Topic) }) {
+			evidence += fmt.Sprintf("; nobody reads %d of the 64 lanes of scope %s", u.Lanes, u.Scope)
+			cure = "see in the log of the forwarders of that scope why they do not take these lanes, which they do within the LeaseTTL of one that ended; start them anew if it does not say"
+		}
+	}
 	if t.Failing.N > 0 || t.Dead.N > 0 {
 		evidence += "; some may wait for a message of their key that fails"
 	}
@@ -154,7 +158,7 @@ func (e *exam) checkFailing(ctx context.Context) error {
 		}
 		e.find("failing", Warning, fmt.Sprintf("%s%s: the first, %d, after %d attempts with %q", messages(Count{N: int64(t.count)}, ofTopic(group[0]), "keeps failing", "keep failing"), blocked, t.first, t.attempts, t.error),
 			fmt.Sprintf("mend what the error says, and Flush%s; or, if it must never leave, %sDiscard%s: %s",
-				e.command("messages flush --group", group[1]), skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"), strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
+				e.command("messages flush --topic", shell(group[0]), "--group", group[1]), skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"), strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
 	}
 	return err
 }
@@ -225,6 +229,10 @@ const (
 
 // checkDead looks at messages that were put aside.
 func (e *exam) checkDead(ctx context.Context) error {
+	now, err := e.now(ctx)
+	if err != nil {
+		return err
+	}
 	for _, in := range []Table{Outbox, Inbox, Queue} {
 		groups, err := e.groups(ctx, Filter{In: in, States: []State{Dead}}, brisk)
 		if err != nil {
@@ -238,8 +246,8 @@ func (e *exam) checkDead(ctx context.Context) error {
 				for _, topic := range g.Topics {
 					topics = append(topics, literal(topic))
 				}
-				byHand = "; by hand this requeues dead messages of these topics, whatever they died of, a thousand at a time, so run it until it changes none: " +
-					strings.ReplaceAll(e.db.Render(sqltext.RequeueByHand), "{topics}", strings.Join(topics, ", "))
+				byHand = "; by hand this requeues what is dead now of these topics, whatever it died of, a thousand at a time, so run it until it changes none: " +
+					strings.NewReplacer("{time}", stamp(now), "{topics}", strings.Join(topics, ", ")).Replace(e.db.Render(sqltext.RequeueByHand))
 			case Inbox:
 				owner, then = "consumer", " and have them sent again (Replay, if it was from this outbox that they came)"
 			}

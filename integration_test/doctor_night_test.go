@@ -255,13 +255,14 @@ func TestNightSmallPool(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)
 	h := newPgxHandle(t, at)
-	small := pgxHandle(t, "small", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
+	small := pgxHandle(t, "small", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	cfg := quickConfig()
 	cfg.PublishTimeout, cfg.Retention, cfg.LeaseTTL = -1, -1, 2900*time.Millisecond
 	w := startForwarder(t, small, cfg)
 	f := ails(t, h, "pool")
-	assert.Contains(t, f.Evidence, "has 2 connections, of which it uses up to 2 itself")
-	assert.Contains(t, f.Cure, "so at least 3")
+	assert.Contains(t, f.Evidence, "has 1 connection")
+	assert.Contains(t, f.Evidence, "uses up to 2 of them itself")
+	assert.Contains(t, f.Cure, "a pool of its own, with 2")
 	said := func() (all string) {
 		list, err := newAdmin(t, h).Doctor(t.Context())
 		require.NoError(t, err)
@@ -285,13 +286,18 @@ func TestNightSmallPool(t *testing.T) {
 	assert.Contains(t, said(), "set forwarder.Config.CloseTimeout to 20s or more")
 	require.NoError(t, w.Forwarder.Close())
 
-	roomy := pgxHandle(t, "roomy", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 3 }) // as it said
+	its := pgxHandle(t, "own", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 }) // as it said
 	cfg = classifyingConfig()
 	cfg.LeaseTTL, cfg.CloseTimeout = 3*time.Second, 30*time.Second
-	startForwarder(t, roomy, cfg)
+	startForwarder(t, its, cfg)
+	eventually(t, func() bool {
+		return h.count(t, "SELECT count(*) FROM outbox_forwarders WHERE facts->>'pool_conns' = '2'") == 1
+	}, "it says what pool it has")
 	for _, check := range []string{"pool", "classify", "timeouts", "retention", "connections"} {
 		cured(t, h, check)
 	}
+	h.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"consumers": {"shop/book": ["orders"]}}'`) // handlers share it
+	assert.Contains(t, ails(t, h, "pool").Evidence, "has 2 connections")
 }
 
 // TestNightMissingGrant: somebody took a right from the role of the forwarder, and another from that of the writer.

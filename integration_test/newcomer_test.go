@@ -99,9 +99,9 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		assert.NotContains(t, err.Error(), "canary")
 	})
 	t.Run("a pool that is too small", func(t *testing.T) {
-		h := pgxHandle(t, "small", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
+		h := pgxHandle(t, "small", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 		runInBackground(t, newForwarder(t, h, &published{}, forwarder.Config{}))
-		said(t, ails(t, h, "pool").Cure, "as many connections as handlers run at once, and 4 more")
+		said(t, ails(t, h, "pool").Cure, "allow the pool 2 connections, and one more for each handler that runs at once")
 	})
 	t.Run("a handler beside the transaction", func(t *testing.T) {
 		// Nothing can notice it; the README says so. This is what it costs: the write stays when the rest is rolled back.

@@ -50,9 +50,10 @@ const (
       FROM free WHERE o.id = free.id RETURNING o.id` + acted
 
 	// RequeueByHand is what Doctor names to those who have no other tool: it does to a row what RequeueOutbox does, to the first thousand
-	// dead messages of some topics. DiscardByHand does to one row what DiscardOutbox does. {topics} and {id} are for Doctor to fill in.
+	// dead messages of some topics, which were dead at a time: what dies again is not met again. DiscardByHand does to one row what
+	// DiscardOutbox does. {topics}, {time} and {id} are for Doctor to fill in.
 	RequeueByHand = `UPDATE {outbox} o SET ` + requeued +
-		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead + ` AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE SKIP LOCKED))`
+		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead + ` AND o.dead_at <= '{time}' AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE SKIP LOCKED))`
 	DiscardByHand = `UPDATE {outbox} o SET ` + discarded +
 		`, last_error = left(concat_ws('; before: ', 'discarded by hand', o.last_error), 1024) WHERE o.id = {id} AND o.published_at IS NULL`
 
