@@ -17,7 +17,7 @@ type CleanConfig struct {
 	// left alone.
 	OutboxRetention, InboxRetention, QueueRetention time.Duration
 	// At is when the retentions are counted back from: CleanResult.At of a dry run, so that nothing else is deleted than what
-	// that has counted. Default: now, by the database's clock.
+	// that has counted. It must not be later than now. Default: now, by the database's clock.
 	At time.Time
 	// Reason and Actor are those of an Act.
 	Reason, Actor string
@@ -56,10 +56,14 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 			return r, invalid("admin: CleanConfig.%s is %s: use how long to keep, or 0 to leave the table alone", field, d)
 		}
 	}
-	if cfg.At.IsZero() {
-		if cfg.At, err = a.now(ctx); err != nil {
-			return r, err
-		}
+	now, err := a.now(ctx)
+	switch {
+	case err != nil:
+		return r, err
+	case cfg.At.IsZero():
+		cfg.At = now
+	case cfg.At.After(now):
+		return r, invalid("admin: CleanConfig.At is %s, and by the database's clock it is %s: a time to come would delete what is to be kept", stamp(cfg.At), stamp(now))
 	}
 	if cfg.DryRun {
 		return a.countClean(ctx, cfg)

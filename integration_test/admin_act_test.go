@@ -366,6 +366,13 @@ func TestAdminClean(t *testing.T) {
 	}
 	_, err = a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: -1})
 	require.ErrorContains(t, err, "OutboxRetention")
+	before = tableStates(t, h)
+	for _, dryRun := range []bool{true, false} {
+		_, err = a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: 7 * 24 * time.Hour, At: time.Now().Add(7 * 24 * time.Hour), DryRun: dryRun})
+		require.ErrorIs(t, err, admin.ErrInvalid, "what is to be kept would go")
+		require.ErrorContains(t, err, "CleanConfig.At")
+	}
+	assert.Equal(t, before, tableStates(t, h))
 }
 
 // TestFlushMeetsEachMessageOnce flushes more than a batch of what is due already, which the walk in the order of time must not meet again.
