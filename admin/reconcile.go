@@ -61,7 +61,7 @@ func (a *Admin) Reconcile(ctx context.Context, log Log, act Act) (r Result, err 
 	if err != nil {
 		return r, err
 	}
-	var lost []place
+	var lost []place // what a dry run has found, or more of it than is noted
 	w := d.walk(Done)
 	if !act.DryRun {
 		if r.AuditID, err = a.begin(ctx, reconcile.name, act); err != nil {
@@ -91,7 +91,9 @@ func (a *Admin) Reconcile(ctx context.Context, log Log, act Act) (r Result, err 
 		if missing, err = d.sendAgain(ctx, missing); err != nil {
 			return r, err
 		}
-		lost = append(lost, missing...)
+		if act.DryRun && len(lost) <= dryCount {
+			lost = append(lost, missing...)
+		}
 		if act.Progress != nil {
 			act.Progress(ctx, r)
 		}
