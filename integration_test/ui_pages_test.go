@@ -230,3 +230,15 @@ func TestPageRuns(t *testing.T) {
 	_, err = ui.New(newAdmin(t, h), ui.Config{SampleInterval: -1}, nil)
 	require.ErrorContains(t, err, "SampleInterval")
 }
+
+// TestPageSaysUnreadLanes also where no forwarder has run lately.
+func TestPageSaysUnreadLanes(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "INSERT INTO outbox_lanes (scope, lane, epoch) SELECT 'left', l, 0 FROM generate_series(0, 63) l")
+	newSite(t, h, ui.Access{}).get("").says(t, "overview", "No forwarder has run in the last hour", "Nobody reads 64 of the 64 lanes of scope left")
+	r := ctl{t: t, url: h.url}.run("stats")
+	require.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, "none is alive")
+	assert.Regexp(t, `nobody +64 +left`, r.out)
+}

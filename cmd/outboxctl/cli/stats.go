@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -142,6 +143,9 @@ func forwarderGrid(s *admin.Stats) grid {
 			topics = "all"
 		}
 		g.rows = append(g.rows, []cell{{text: f.Name}, {text: strconv.Itoa(f.Lanes)}, lease, {text: f.Scope}, {since(f.WaitingSince), yellow}, {text: topics}})
+	}
+	if alive := func(f admin.ForwarderStats) bool { return f.Alive }; !slices.ContainsFunc(s.Forwarders, alive) && len(g.rows)+len(s.Unread) > 0 {
+		g.title += ": " + g.empty
 	}
 	for _, u := range s.Unread {
 		g.rows = append(g.rows, []cell{{"nobody", red}, {strconv.Itoa(u.Lanes), red}, {}, {text: u.Scope}, {}, {}})
