@@ -137,10 +137,10 @@ func (a *Admin) actor(actor, reason string) (string, error) {
 	switch {
 	case actor == "":
 		return "", ErrNoActor
-	case len(actor) > maxActorBytes || !text.Storable(actor):
-		return "", invalid("admin: Actor must be UTF-8 without NUL, of at most %d bytes", maxActorBytes)
-	case len(reason) > maxReasonBytes || !text.Storable(reason):
-		return "", invalid("admin: Reason must be UTF-8 without NUL, of at most %d bytes", maxReasonBytes)
+	case len(actor) > text.MaxActorBytes || !text.Storable(actor):
+		return "", invalid("admin: Actor must be UTF-8 without NUL, of at most %d bytes", text.MaxActorBytes)
+	case len(reason) > text.MaxReasonBytes || !text.Storable(reason):
+		return "", invalid("admin: Reason must be UTF-8 without NUL, of at most %d bytes", text.MaxReasonBytes)
 	}
 	return actor, nil
 }

@@ -58,8 +58,8 @@ func (c *Config) setDefaults() {
 
 func (c Config) validate() error {
 	switch {
-	case len(c.Actor) > maxActorBytes || !text.Storable(c.Actor):
-		return fmt.Errorf("Config.Actor must be UTF-8 without NUL, of at most %d bytes", maxActorBytes)
+	case len(c.Actor) > text.MaxActorBytes || !text.Storable(c.Actor):
+		return fmt.Errorf("Config.Actor must be UTF-8 without NUL, of at most %d bytes", text.MaxActorBytes)
 	case c.QueryTimeout < -1:
 		return fmt.Errorf("Config.QueryTimeout is %s: use -1 for none", c.QueryTimeout)
 	case c.BatchSize < 0 || c.BatchSize > maxBatch:
@@ -68,11 +68,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-const (
-	maxActorBytes  = 255
-	maxReasonBytes = 1024
-	maxBatch       = 10_000
-)
+const maxBatch = 10_000
 
 // Admin looks at the tables of a handle and repairs them. It is safe for concurrent use and owns nothing.
 type Admin struct {

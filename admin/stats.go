@@ -120,9 +120,7 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 	s := &Stats{}
 	t := topicSet{}
 	steps := []func() error{
-		func() error {
-			return a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&s.At) }, sqltext.Now)
-		},
+		func() (err error) { s.At, err = a.now(ctx); return err },
 		func() error { return a.countTopics(ctx, t, b) },
 		func() error { return a.rates(ctx, t, sqltext.Rates) },
 		func() error { return a.pauses(ctx, t) },

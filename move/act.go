@@ -14,9 +14,6 @@ import (
 const (
 	actImport = "import"
 	actExport = "export"
-
-	maxActorBytes  = 255
-	maxReasonBytes = 1024
 )
 
 // act is what the audit log says of a move. The entry is written by the first batch, in its transaction, and each batch counts
@@ -33,7 +30,7 @@ func (a *act) check(config string) error {
 	for _, f := range []struct {
 		field, value string
 		most         int
-	}{{"Actor", a.actor, maxActorBytes}, {"Reason", a.reason, maxReasonBytes}} {
+	}{{"Actor", a.actor, text.MaxActorBytes}, {"Reason", a.reason, text.MaxReasonBytes}} {
 		if len(f.value) > f.most || !text.Storable(f.value) {
 			return fmt.Errorf("%s.%s must be UTF-8 without NUL, of at most %d bytes", config, f.field, f.most)
 		}

@@ -50,6 +50,12 @@ func Valid(s string) string {
 // MaxErrorBytes is how much of an error is stored.
 const MaxErrorBytes = 1024
 
+// How much the audit log keeps of who acted, and why.
+const (
+	MaxActorBytes  = 255
+	MaxReasonBytes = 1024
+)
+
 // OfError is what of an error is stored. An error of the user's may panic when it is asked for its text.
 func OfError(err error) (s string) {
 	defer func() {
