@@ -77,7 +77,9 @@ func TestDocumentsCommandsAct(t *testing.T) {
 			}
 			require.Zero(t, r.code, "%s: %s: %s%s", page, line, r.out, r.err)
 			assert.NotContains(t, r.out, "Nothing is done", "%s: %s", page, line)
-			assert.NotRegexp(t, `\b0 messages of`, r.out, "%s: %s", page, line)
+			if act { // there is nothing to import
+				assert.NotRegexp(t, `\b0 messages\b`, r.out, "%s: %s", page, line)
+			}
 		}
 	}
 	require.Greater(t, ran, 20)

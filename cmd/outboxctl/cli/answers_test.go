@@ -8,9 +8,12 @@ import (
 	"go/parser"
 	"go/printer"
 	gotoken "go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +69,8 @@ type page struct {
 	t    *testing.T
 	rows map[string]string // by how they begin
 	seen map[reflect.Type]bool
+
+	written map[string][]string // the fields of each row, by how it begins
 }
 
 // lists fails for each field of a value, and of what it consists of, that a row does not list.
@@ -80,7 +85,9 @@ func (p page) lists(row string, v reflect.Value) {
 		p.t.Errorf("the table has no row for %s", row)
 		return
 	}
-	for name, of := range fieldsOf(v) {
+	fields := fieldsOf(v)
+	p.written[row] = append(p.written[row], slices.Collect(maps.Keys(fields))...)
+	for name, of := range fields {
 		if !strings.Contains(list, "`"+name+"`") {
 			p.t.Errorf("the row of %s does not list %q", row, name)
 		}
@@ -136,7 +143,7 @@ func TestDocumentListsTheFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := page{t: t, rows: map[string]string{}, seen: map[reflect.Type]bool{}}
+	p := page{t: t, rows: map[string]string{}, seen: map[reflect.Type]bool{}, written: map[string][]string{}}
 	_, table, _ := strings.Cut(string(text), "| command | fields |")
 	for line := range strings.Lines(table) {
 		if cells := strings.SplitN(line, " | ", 2); len(cells) == 2 {
@@ -156,6 +163,25 @@ func TestDocumentListsTheFields(t *testing.T) {
 		}
 		if a.row != "" {
 			p.lists(a.row, reflect.ValueOf(a.value))
+		}
+	}
+	p.listsNoOther()
+}
+
+// listsNoOther fails for each name in back-quotes that a row has and no command writes. Values are named in brackets.
+func (p page) listsNoOther() {
+	brackets := regexp.MustCompile(`\([^)]*\)`)
+	for begins, list := range p.rows {
+		var known []string
+		for row, fields := range p.written {
+			if strings.HasPrefix(begins, row) {
+				known = append(known, fields...)
+			}
+		}
+		for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(brackets.ReplaceAllString(list, ""), -1) {
+			if !slices.Contains(known, name[1]) && !strings.HasPrefix(name[1], "--") {
+				p.t.Errorf("the row of %s lists %q, which no command writes there", begins, name[1])
+			}
 		}
 	}
 }
