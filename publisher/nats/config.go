@@ -86,10 +86,10 @@ func (c PublisherConfig) validate() error {
 // quote the URL. This one does not.
 func checkURL(config, urls string) error {
 	for i, s := range strings.Split(urls, ",") {
-		if !strings.Contains(s, "://") {
+		if s = strings.TrimSpace(s); !strings.Contains(s, "://") {
 			s = "nats://" + s
 		}
-		u, err := url.Parse(strings.TrimSpace(s))
+		u, err := url.Parse(s)
 		if err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
 			return fmt.Errorf("nats: %s.URL: server %d cannot be understood; it is not shown because it may hold a password: write special characters of the "+
 				"password as %%XX, a slash as %%2F", config, i+1)
@@ -98,10 +98,11 @@ func checkURL(config, urls string) error {
 	return nil
 }
 
-// address is that of the server to which a connection leads. Its URL may hold a password, or a token as the user.
+// address is that of the server to which a connection leads, or "" if it is gone again. Its URL may hold a password, or a token as
+// the user.
 func address(c *natsgo.Conn) string {
 	u, err := url.Parse(c.ConnectedUrl())
-	if err != nil {
+	if err != nil || u.Host == "" {
 		return ""
 	}
 	return u.Scheme + "://" + u.Host

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,7 +12,6 @@ import (
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	natsgo "github.com/nats-io/nats.go"
 
-	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
@@ -21,7 +19,8 @@ import (
 type LogConfig struct {
 	// URL is one server or several, as in PublisherConfig. Default: nats://127.0.0.1:4222.
 	URL string
-	// Options are applied after those that the function Options returns: credentials, TLS. Optional.
+	// Options are applied after those that the function Options returns: credentials, TLS. Optional. A dialer among them is waited for
+	// beyond the end of ctx.
 	Options []natsgo.Option
 	// JetStream says where JetStream is, if not where NATS is: domain or prefix, as in PublisherConfig.JetStream.ConnectOptions.
 	JetStream []natsgo.JSOpt
@@ -33,9 +32,11 @@ type Log struct {
 	cfg    LogConfig
 	logger watermill.LoggerAdapter
 
-	mu     sync.Mutex
-	conn   *natsgo.Conn // nil until it is used
-	closed bool
+	life context.Context // ends with Close
+	end  context.CancelFunc
+
+	mu   sync.Mutex
+	conn *natsgo.Conn // nil until it is used
 }
 
 var (
@@ -57,40 +58,19 @@ func NewLog(cfg LogConfig, logger watermill.LoggerAdapter) (*Log, error) {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	return &Log{cfg: cfg, logger: logger}, nil
+	life, end := context.WithCancel(context.Background())
+	return &Log{cfg: cfg, logger: logger, life: life, end: end}, nil
 }
 
 // Close closes the connection. A call that is under way fails then. It may be called several times.
 func (l *Log) Close() error {
+	l.end()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.closed = true
 	if l.conn != nil {
 		l.conn.Close()
 	}
 	return nil
-}
-
-func (l *Log) connect() (natsgo.JetStreamContext, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, outbox.ErrClosed
-	}
-	if l.conn == nil {
-		// Who waits for an answer wants to know. The client's 2 s are short for a host that is busy.
-		now := []natsgo.Option{natsgo.RetryOnFailedConnect(false), natsgo.Timeout(answerTimeout)}
-		conn, err := natsgo.Connect(l.cfg.URL, slices.Concat(logging(l.logger), Options(), now, l.cfg.Options)...)
-		if err != nil {
-			return nil, fmt.Errorf("nats: connect: %w", err)
-		}
-		l.conn = conn
-	}
-	js, err := l.conn.JetStream(slices.Concat([]natsgo.JSOpt{natsgo.MaxWait(answerTimeout)}, l.cfg.JetStream)...)
-	if err != nil {
-		return nil, fmt.Errorf("nats: JetStream: %w", err)
-	}
-	return js, nil
 }
 
 // stream is the stream that has a topic.
@@ -105,7 +85,7 @@ func stream(ctx context.Context, js natsgo.JetStreamContext, topic string) (*nat
 // Check says of the streams that have the topics which may lose what was acknowledged. When a server syncs to disk is not
 // shown to clients: by default every two minutes.
 func (l *Log) Check(ctx context.Context, topics []string) (found []admin.Finding, err error) {
-	js, err := l.connect()
+	js, err := l.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +135,7 @@ func judge(c natsgo.StreamConfig) (found []admin.Finding) {
 // is older, or because of its limits on messages and bytes, and then only after fn was called with all that is there. Payloads
 // are not read.
 func (l *Log) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
-	js, err := l.connect()
+	js, err := l.connect(ctx)
 	if err != nil {
 		return err
 	}

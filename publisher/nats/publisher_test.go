@@ -104,7 +104,7 @@ func TestURLsAreNotQuoted(t *testing.T) {
 			}
 		}
 	}
-	for _, urls := range []string{"127.0.0.1:1", "nats://127.0.0.1:1/", "nats://127.0.0.1:1, nats://[::1]:1", "tls://ann:c%2Fy@127.0.0.1:1"} {
+	for _, urls := range []string{"127.0.0.1:1", "nats://127.0.0.1:1/", "nats://127.0.0.1:1, nats://[::1]:1", "nats://127.0.0.1:1, 127.0.0.1:2 ", " 127.0.0.1:1", "tls://ann:c%2Fy@127.0.0.1:1"} {
 		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: urls}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", urls, err)
