@@ -40,7 +40,7 @@ func vacuumed(t testing.TB, h handle) {
 // older snapshot, keeps nothing: to end that would be no cure.
 func TestNightPinnedVacuum(t *testing.T) {
 	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h, as := newRoles(t)
 	fillForVacuum(t, h)
 	slow := begin(t, h, "CREATE TABLE other AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)", // 2,858 pages
 		"SET vacuum_cost_delay = 100", "SET vacuum_cost_limit = 1", "SET vacuum_cost_page_hit = 10000", "SET vacuum_cost_page_miss = 10000") // 400 ms each
@@ -59,6 +59,7 @@ func TestNightPinnedVacuum(t *testing.T) {
 	f := ails(t, h, "vacuum")
 	assert.Contains(t, f.Evidence, `"outbox" has 21000 dead rows, which vacuum must keep for session`)
 	assert.Contains(t, f.Evidence, `("culprit")`)
+	assert.Contains(t, ails(t, as("reader"), "vacuum").Evidence, "which vacuum must keep for session", "also to who sees little of it")
 	cure(t, h, f)
 	cured(t, h, "vacuum")
 	vacuumed(t, h)

@@ -53,7 +53,8 @@ const (
  WHERE a.attnum > 0 AND NOT a.attisdropped`
 
 	// CheckIndexes describes their indexes: whether each is unique (at once, not at commit), whether it is
-	// complete, its method, its columns with their sort options, its predicate, and whether somebody is building an index on its table.
+	// complete, its method, its columns with their sort options, its predicate, and whether somebody is building an index on its table,
+	// or on one that this role may not see.
 	//
 	// Arguments: names.
 	CheckIndexes = `SELECT n.name, i.relname::text, x.indisunique AND x.indimmediate, x.indisvalid AND x.indisready, m.amname::text,
@@ -62,7 +63,7 @@ const (
                   || CASE WHEN x.indoption[k - 1] = 0 THEN '' ELSE ' option ' || x.indoption[k - 1]::text END
              FROM pg_catalog.generate_series(1, x.indnkeyatts::int) AS k ORDER BY k), ', '),
        coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), ''),
-       EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p WHERE p.relid = x.indrelid AND p.datname = pg_catalog.current_database())
+       EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p WHERE (p.relid = x.indrelid OR p.relid IS NULL) AND p.datname = pg_catalog.current_database())
   FROM pg_catalog.unnest($1::text[]) AS n(name)
   JOIN pg_catalog.pg_index x ON x.indrelid = pg_catalog.to_regclass(n.name)
   JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid

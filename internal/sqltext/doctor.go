@@ -41,8 +41,9 @@ const (
  ORDER BY p.prepared LIMIT 20`
 
 	// DoctorHorizon lists who keeps dead rows of this database from being removed, the oldest first: what it is, its name, how
-	// many transactions ago its snapshot was taken, and the session. A vacuum has a snapshot, and all others disregard it; that is
-	// not so while it analyzes. What a standby needs is that of its connection, or of the slot that it uses, and belongs to no database.
+	// many transactions ago its snapshot was taken, and the session, whose type is NULL where it may not be seen. A vacuum has a
+	// snapshot, and all others disregard it; that is not so while it analyzes. What a standby needs is that of its connection, or of
+	// the slot that it uses, and belongs to no database.
 	//
 	// Arguments: how many transactions ago at least.
 	DoctorHorizon = `SELECT h.kind, h.name, h.xids, ` + activity + `
@@ -50,7 +51,7 @@ const (
                ''::text AS name, s.pid, greatest(age(s.backend_xmin), age(s.backend_xid))::bigint AS xids
           FROM pg_stat_activity s
          WHERE s.pid <> pg_backend_pid() AND (s.datname = current_database() OR s.datname IS NULL AND s.backend_type = 'walsender')
-           AND s.backend_type <> 'parallel worker' AND s.pid NOT IN (` + vacuums + `)
+           AND s.backend_type IS DISTINCT FROM 'parallel worker' AND s.pid NOT IN (` + vacuums + `)
         UNION ALL
         SELECT CASE WHEN r.active THEN 'standby' ELSE 'slot' END, r.slot_name::text, r.active_pid, age(r.xmin)::bigint FROM pg_replication_slots r
         UNION ALL
@@ -66,7 +67,7 @@ const (
 	// Arguments: tables.
 	DoctorTables = `SELECT n.name, s.n_dead_tup, pg_total_relation_size(s.relid),
        extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum, d.stats_reset, pg_postmaster_start_time()))::float8,
-       s.relid IN (SELECT v.relid FROM pg_stat_progress_vacuum v WHERE v.relid IS NOT NULL)
+       s.relid IN (SELECT v.relid FROM pg_stat_progress_vacuum v WHERE v.relid IS NOT NULL AND v.datname = current_database())
   FROM unnest($1::text[]) AS n(name)
   JOIN pg_stat_all_tables s ON s.relid = to_regclass(n.name)
   LEFT JOIN pg_stat_database d ON d.datname = current_database()`
