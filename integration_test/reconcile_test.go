@@ -231,6 +231,9 @@ func TestReconcileKnowsLimits(t *testing.T) {
 				continue
 			}
 			require.ErrorContains(t, err, "has retention.bytes, and partition 0 begins with offset 2")
+			require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 6}))
+			err = log.Each(t.Context(), topic, hourAgo, nothing)
+			require.ErrorContains(t, err, "all that partition 0 held was deleted, up to offset 6", "some of it is as new")
 		}
 	})
 }

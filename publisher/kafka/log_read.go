@@ -67,26 +67,31 @@ type partitionReader struct {
 	partition int32
 	from      int64 // offset of the first message that is new enough; below 0 = there is none
 	next      int64 // offset
+	end       int64 // offset behind the last message, as it was when the reading began
 	size      int32 // of a fetch
 }
 
-// whole fails if the oldest message that is left is one of those that were read: then what retention.bytes deleted may be as new as
-// they are.
+// whole fails if the oldest message that is left is one of those that were read, or if none is left: then what retention.bytes deleted
+// may be as new as they are.
 func (r *partitionReader) whole(after time.Time) error {
 	oldest, err := r.client.GetOffset(r.topic, r.partition, sarama.OffsetOldest)
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of topic %q: %w", r.topic, err)
 	}
-	if oldest == 0 || r.from < 0 || r.from > oldest {
+	if oldest == 0 || r.from > oldest || r.from < 0 && oldest < r.end {
 		return nil
+	}
+	if r.from < 0 {
+		return fmt.Errorf("kafka: topic %q has retention.bytes, and all that partition %d held was deleted, up to offset %d: what is missing may have been deleted so; "+
+			"once the partition holds messages again, compare later ones alone (Filter.After)", r.topic, r.partition, oldest)
 	}
 	return fmt.Errorf("kafka: topic %q has retention.bytes, and partition %d begins with offset %d, later than %s: what is missing may have been deleted so; "+
 		"compare later messages alone (Filter.After)", r.topic, r.partition, oldest, after.UTC().Format(time.RFC3339))
 }
 
 func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(uuid string) error) error {
-	end, err := r.client.GetOffset(r.topic, r.partition, sarama.OffsetNewest)
-	if err == nil {
+	var err error
+	if r.end, err = r.client.GetOffset(r.topic, r.partition, sarama.OffsetNewest); err == nil {
 		from := sarama.OffsetOldest
 		if ms := after.UnixMilli(); ms > 0 {
 			from = ms
@@ -100,14 +105,14 @@ func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(uui
 	if r.next < 0 { // nothing is that new
 		return nil
 	}
-	for tries := 0; r.next < end; {
+	for tries := 0; r.next < r.end; {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		block, err := r.fetch()
 		if err == nil {
 			tries = 0
-			if err := r.pass(block, end, fn); err != nil {
+			if err := r.pass(block, fn); err != nil {
 				return err
 			}
 			continue
@@ -150,7 +155,7 @@ func (r *partitionReader) fetch() (*sarama.FetchResponseBlock, error) {
 }
 
 // pass hands on the messages of a response that come before the end.
-func (r *partitionReader) pass(block *sarama.FetchResponseBlock, end int64, fn func(uuid string) error) error {
+func (r *partitionReader) pass(block *sarama.FetchResponseBlock, fn func(uuid string) error) error {
 	begun := r.next
 	for _, records := range block.RecordsSet {
 		batch := records.RecordBatch
@@ -162,7 +167,7 @@ func (r *partitionReader) pass(block *sarama.FetchResponseBlock, end int64, fn f
 		}
 		for _, record := range batch.Records {
 			offset := batch.FirstOffset + record.OffsetDelta
-			if batch.Control || offset < r.next || offset >= end {
+			if batch.Control || offset < r.next || offset >= r.end {
 				continue
 			}
 			uuid, err := r.log.uuid(&sarama.ConsumerMessage{
