@@ -217,6 +217,19 @@ func TestRoles(t *testing.T) {
 		want.At, want.EndedAt, want.Role, want.Actor, want.Result.AuditID = e.At, e.EndedAt, role(owner)+"login_mover", "ann", want.ID
 		assert.Equal(t, want, e)
 	}
+	own := move.TableConfig{Table: "orders", Pending: "true", Done: "delete", Columns: move.Columns{Topic: "'secrets'", Payload: "'x'"}}
+	owner.exec(t, "INSERT INTO orders VALUES (7)")
+	own.DryRun = true
+	owner.exec(t, `GRANT SELECT, DELETE ON orders TO "`+role(owner)+`mover"`)
+	_, err = move.FromTable(t.Context(), moving, own)
+	require.ErrorContains(t, err, "permission denied", "to lock a row takes UPDATE, as docs/moving.md says")
+	own.DryRun = false
+	owner.exec(t, `GRANT UPDATE (id) ON orders TO "`+role(owner)+`mover"`)
+	there, err = move.FromTable(t.Context(), moving, own)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, there.Moved)
+	owner.exec(t, `REVOKE ALL ON orders FROM "`+role(owner)+`mover"`)
+	owner.exec(t, `REVOKE ALL (id) ON orders FROM "`+role(owner)+`mover"`)
 	denied(t, mover, "UPDATE outbox SET topic = 'x'", "UPDATE outbox SET payload = ''", "UPDATE outbox SET dead_at = now()", "INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('x', 'x', '', now())",
 		"SELECT FROM inbox", "SELECT payload FROM inbox_queue", "DELETE FROM outbox_forwarders", "UPDATE outbox_lanes SET owner = NULL", "DELETE FROM outbox_audit",
 		"UPDATE outbox_audit SET actor = 'bob'", "SELECT FROM orders")

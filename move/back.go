@@ -101,7 +101,7 @@ func (o *ours) take(ctx context.Context, q drive.Querier, limit int) (items []it
 	if n := len(items); n > 0 {
 		o.last = items[n-1].id
 	}
-	return items, err
+	return items, lockingRows(err)
 }
 
 // alone makes sure that no forwarder runs, and that none starts before the batch has ended.
@@ -125,7 +125,7 @@ func (o *ours) alone(ctx context.Context, q drive.Querier) error {
 func (o *ours) lock() lock {
 	return lock{
 		of: "message with id", in: "the outbox", by: "wait until it has ended",
-		statement: o.db.Render(sqltext.PendingHolder),
+		statement: o.db.Render(sqltext.PendingHolder), args: []any{o.last, o.delayed},
 	}
 }
 

@@ -16,8 +16,8 @@
 //   - A table of one's own is updated, or deleted from, by a statement that the caller gives. Its relay must be stopped.
 //   - Our own rows, on the way back, are deleted. No forwarder may run meanwhile, because what one publishes is in no lock.
 //
-// What somebody else has locked is waited for no longer than LockTimeout says, and then the error says who has. What was moved stands in
-// the audit log, written by the batches themselves; a call that moves nothing leaves no entry.
+// What somebody else has locked is waited for no longer than LockTimeout says, and then the error says who has, if it was a row and the
+// other one is there still. What was moved stands in the audit log, written by the batches themselves; a call that moves nothing leaves no entry.
 //
 // # What a message is afterwards
 //

@@ -77,7 +77,7 @@ type side interface {
 	pending(ctx context.Context, q drive.Querier) (int64, error)
 	take(ctx context.Context, q drive.Querier, limit int) ([]item, error)
 	done(ctx context.Context, q drive.Querier, taken []item) error
-	lock() lock // that take waits for
+	lock() lock // that take waits for after what it has read
 }
 
 // item is a message on its way.
@@ -109,7 +109,7 @@ func run(ctx context.Context, db *core.DB, o options, from side, put func(ctx co
 			if err != nil {
 				return err
 			}
-			if err := o.boundWaits(ctx, q); err != nil {
+			if err := boundWaits(ctx, q, o.lockTimeout); err != nil {
 				return err
 			}
 			items, err := from.take(ctx, q, o.batchSize)
@@ -135,13 +135,10 @@ func run(ctx context.Context, db *core.DB, o options, from side, put func(ctx co
 			o.progress(ctx, r.copy())
 		}
 	}
-	if err := o.act.end(ctx, db, r); err != nil {
-		return r, err
-	}
 	if r.Left, err = from.pending(ctx, db); err != nil {
 		return r, fmt.Errorf("count what is left: %w", err)
 	}
-	return r, nil
+	return r, o.act.end(ctx, db, r)
 }
 
 // intoOutbox writes messages as the publisher would.

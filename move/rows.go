@@ -140,7 +140,7 @@ func (l *log) position(ctx context.Context, q drive.Querier, at *item) error {
 			return rows.Scan(&at.id, &at.xid)
 		}, l.fill.Replace(sqltext.LogPosition), l.group)
 		if err != nil || found || l.dryRun {
-			return err
+			return lockingRows(err)
 		}
 		if _, err := q.Exec(ctx, l.fill.Replace(sqltext.BeginLog), l.group); err != nil {
 			return err
@@ -172,13 +172,14 @@ func (u *queue) pending(ctx context.Context, q drive.Querier) (int64, error) {
 }
 
 func (u *queue) take(ctx context.Context, q drive.Querier, limit int) ([]item, error) {
-	return u.read(ctx, q, sqltext.ReadQueue, u.last.id, limit)
+	items, err := u.read(ctx, q, sqltext.ReadQueue, u.last.id, limit)
+	return items, lockingRows(err)
 }
 
 func (u *queue) lock() lock {
 	return lock{
 		of: "row with offset", in: u.messages, by: "stop Watermill's forwarder, which keeps it while its broker refuses the message",
-		statement: u.fill.Replace(sqltext.QueueHolder),
+		statement: u.fill.Replace(sqltext.QueueHolder), args: []any{u.last.id},
 	}
 }
 

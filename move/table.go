@@ -155,10 +155,6 @@ func (t *ownTable) pending(ctx context.Context, q drive.Querier) (n int64, err e
 }
 
 func (t *ownTable) take(ctx context.Context, q drive.Querier, limit int) (items []item, err error) {
-	var after any
-	if t.last != "" {
-		after = t.last
-	}
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var it item
 		var id, uuid, key, metadata string
@@ -182,8 +178,16 @@ func (t *ownTable) take(ctx context.Context, q drive.Querier, limit int) (items 
 		}
 		items = append(items, it)
 		return nil
-	}, t.fill.Replace(sqltext.ReadOwn), after, limit)
-	return items, err
+	}, t.fill.Replace(sqltext.ReadOwn), t.after(), limit)
+	return items, lockingRows(err)
+}
+
+// after is the ID that was read last, or NULL.
+func (t *ownTable) after() any {
+	if t.last == "" {
+		return nil
+	}
+	return t.last
 }
 
 func (t *ownTable) done(ctx context.Context, q drive.Querier, taken []item) error {
@@ -215,6 +219,6 @@ func (t *ownTable) done(ctx context.Context, q drive.Querier, taken []item) erro
 func (t *ownTable) lock() lock {
 	return lock{
 		of: "row with " + t.id, in: t.fill.Replace("{table}"), by: "stop the relay of the table",
-		statement: t.fill.Replace(sqltext.OwnHolder),
+		statement: t.fill.Replace(sqltext.OwnHolder), args: []any{t.after()},
 	}
 }

@@ -38,7 +38,7 @@ type WatermillConfig struct {
 	// BatchSize is how many messages are moved in one transaction, and held in memory; default 500.
 	BatchSize int
 	// LockTimeout is how long a batch waits for what somebody else has locked; default 10 s, -1 = without end. The error says who
-	// that is. A forwarder of Watermill keeps its lock while its broker refuses a message: stop one that is stuck.
+	// that may be. A forwarder of Watermill keeps its lock while its broker refuses a message: stop one that is stuck.
 	LockTimeout time.Duration
 	// Actor is who does this, for the audit log; default "package move". Reason, if any, is kept there as well, up to 1 KiB.
 	Actor, Reason string

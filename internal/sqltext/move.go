@@ -121,22 +121,26 @@ SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
 	BuryMessage = `INSERT INTO {outbox} (uuid, topic, payload, metadata, dead_at, last_error)
 VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::text)`
 
-	// BoundLockWaits bounds each wait for a lock until the transaction ends.
+	// BoundLockWaits bounds each wait for a lock until the transaction ends, whatever bound the role or the database has.
 	//
-	// Arguments: the bound, as in SET.
+	// Arguments: the bound, as in SET; 0 = none.
 	BoundLockWaits = `SELECT set_config('lock_timeout', $1::text, true)`
 
-	// LogHolder, QueueHolder, OwnHolder and PendingHolder return which of the rows that a move locks another transaction has locked, and the
-	// session of that: row, process, role, application, for how many seconds its transaction is open. A row that several
-	// transactions share is not found.
+	// LogHolder, QueueHolder, OwnHolder and PendingHolder look at the row that a move is to lock next, and return it if another transaction
+	// has locked it, with the session of that: row, process, role, application, for how many seconds its transaction is open, or
+	// NULL where that may not be seen. A row that several transactions share is not found.
 	//
-	// Arguments: consumer group; none; none; none.
-	LogHolder     = `SELECT p.consumer_group::text, ` + holderOf + `{offsets} p` + locked + `p.xmax AND p.consumer_group = $1::text`
-	QueueHolder   = `SELECT m."offset"::text, ` + holderOf + `{messages} m` + locked + `m.xmax AND NOT m.acked LIMIT 1`
-	OwnHolder     = `SELECT m.{id}::text, ` + holderOf + `{table} m` + locked + `m.xmax AND {pending} LIMIT 1`
-	PendingHolder = `SELECT o.id::text, ` + holderOf + `{outbox} o` + locked + `o.xmax AND o.published_at IS NULL AND o.dead_at IS NULL LIMIT 1`
+	// Arguments: consumer group; offset of the row that was locked last; its ID as text or NULL; its id, and whether those are wanted
+	// that are not due yet.
+	LogHolder   = `SELECT p.consumer_group::text, ` + holderOf + `{offsets} p` + locked + `p.xmax AND p.consumer_group = $1::text`
+	QueueHolder = `SELECT n.row, ` + holderOf + `(SELECT m."offset"::text AS row, m.xmax AS by FROM {messages} m
+ WHERE NOT m.acked AND m."offset" > $1::bigint ORDER BY m."offset" LIMIT 1) n` + locked + `n.by`
+	OwnHolder = `SELECT n.row, ` + holderOf + `(SELECT m.{id}::text AS row, m.xmax AS by FROM {table} m
+ WHERE {pending} AND ($1::text IS NULL OR m.{id} > $1::text::{id_type}) ORDER BY m.{id} LIMIT 1) n` + locked + `n.by`
+	PendingHolder = `SELECT n.row, ` + holderOf + `(SELECT o.id::text AS row, o.xmax AS by FROM {outbox} o
+ WHERE ` + isToMove + ` ORDER BY o.id LIMIT 1) n` + locked + `n.by`
 
-	holderOf = `s.pid, coalesce(s.usename::text, ''), coalesce(s.application_name, ''), coalesce(extract(epoch FROM clock_timestamp() - s.xact_start), 0)::float8
+	holderOf = `s.pid, coalesce(s.usename::text, ''), coalesce(s.application_name, ''), extract(epoch FROM clock_timestamp() - s.xact_start)::float8
   FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid CROSS JOIN `
 	locked = ` WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = `
 
@@ -150,9 +154,11 @@ VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::t
        CASE WHEN o.attempts = 0 AND o.due_at > clock_timestamp()
             THEN to_char(least(o.due_at, timestamptz '9999-12-30 00:00Z') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') ELSE '' END
   FROM {outbox} o
- WHERE o.id > $1::bigint AND o.published_at IS NULL AND o.dead_at IS NULL
-   AND ($2::bool OR o.due_at IS NULL OR o.attempts > 0 OR o.due_at <= clock_timestamp())
+ WHERE ` + isToMove + `
  ORDER BY o.id LIMIT $3::bigint FOR UPDATE`
+
+	isToMove = `o.id > $1::bigint AND o.published_at IS NULL AND o.dead_at IS NULL
+   AND ($2::bool OR o.due_at IS NULL OR o.attempts > 0 OR o.due_at <= clock_timestamp())`
 
 	// DeleteRows deletes messages.
 	//
