@@ -47,7 +47,8 @@ var (
 // answerTimeout bounds each request, and how long the next message of a stream may take to come.
 const answerTimeout = 30 * time.Second
 
-// NewLog makes a Log. It does no I/O, and returns an error if the URL cannot be understood. What the server reports asynchronously is logged; a nil logger logs nothing.
+// NewLog makes a Log. It does no I/O, and returns an error if the URL cannot be understood. What the server reports asynchronously is
+// logged; a nil logger logs nothing.
 func NewLog(cfg LogConfig, logger watermill.LoggerAdapter) (*Log, error) {
 	if cfg.URL == "" {
 		cfg.URL = natsgo.DefaultURL
@@ -64,12 +65,12 @@ func NewLog(cfg LogConfig, logger watermill.LoggerAdapter) (*Log, error) {
 
 // Close closes the connection. A call that is under way fails then. It may be called several times.
 func (l *Log) Close() error {
-	l.end()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != nil {
-		l.conn.Close()
+		l.conn.Close() // before its connection ends, which it would make anew
 	}
+	l.end()
 	return nil
 }
 

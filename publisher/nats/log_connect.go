@@ -43,8 +43,8 @@ func (l *Log) open(ctx context.Context) (*natsgo.Conn, error) {
 	life, end := context.WithCancel(l.life)
 	stay := context.AfterFunc(ctx, end)
 	// Who waits for an answer wants to know. The client's 2 s are short for a host that is busy.
-	now := []natsgo.Option{natsgo.RetryOnFailedConnect(false), natsgo.Timeout(answerTimeout), natsgo.SetCustomDialer(dialer{life})}
-	conn, err := natsgo.Connect(l.cfg.URL, slices.Concat(logging(l.logger), Options(), now, l.cfg.Options)...)
+	now := []natsgo.Option{natsgo.RetryOnFailedConnect(false), natsgo.Timeout(answerTimeout)}
+	conn, err := natsgo.Connect(l.cfg.URL, slices.Concat(logging(l.logger), Options(), now, l.cfg.Options, []natsgo.Option{endingWith(life)})...)
 	if !stay() && err == nil {
 		conn.Close()
 		err = ctx.Err()
@@ -72,14 +72,41 @@ func (l *Log) open(ctx context.Context) (*natsgo.Conn, error) {
 	return l.conn, nil
 }
 
-// dialer ends what it has dialed with its ctx, for the client's Connect takes none.
-type dialer struct{ ctx context.Context }
+// endingWith ends what is dialed with ctx, for the client's Connect takes none. A dialer of the user's stays.
+func endingWith(ctx context.Context) natsgo.Option {
+	return func(o *natsgo.Options) error {
+		if o.CustomDialer != nil {
+			return nil
+		}
+		of := net.Dialer{Timeout: o.Timeout}
+		if o.Dialer != nil {
+			of = *o.Dialer
+		}
+		o.CustomDialer = dialer{ctx, &of}
+		return nil
+	}
+}
+
+type dialer struct {
+	ctx context.Context
+	of  *net.Dialer
+}
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
-	of := net.Dialer{Timeout: answerTimeout}
-	conn, err := of.DialContext(d.ctx, network, address)
-	if err == nil {
-		context.AfterFunc(d.ctx, func() { _ = conn.Close() })
+	conn, err := d.of.DialContext(d.ctx, network, address)
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	return &dialed{conn, context.AfterFunc(d.ctx, func() { _ = conn.Close() })}, nil
+}
+
+// dialed is forgotten when it is closed. A pointer, because the client compares connections.
+type dialed struct {
+	net.Conn
+	forget func() bool
+}
+
+func (d *dialed) Close() error {
+	d.forget()
+	return d.Conn.Close()
 }
