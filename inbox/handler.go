@@ -86,6 +86,7 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 		if h.Detached {
 			err = d.call(ctx, c, h)
 		} else {
+			begun = true // should the handler never return
 			begun, err = d.inTx(ctx, c, h, func(unfinished error) { err = fmt.Errorf("%w: %w", errGoexit, unfinished) })
 		}
 		again = attempts <= maxRepeats && !h.Detached && repeatable(err) && ctx.Err() == nil

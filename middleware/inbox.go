@@ -6,7 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -190,10 +190,10 @@ func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 	switch acked, err := h.work.Ack(ctx); {
 	case errors.Is(err, outbox.ErrOtherDB):
 		return false, nil
-	case err != nil && unanswered(err):
-		return false, fmt.Errorf("inbox: %w: %w", core.ErrNotBegun, text.Explain(err))
-	case err != nil:
+	case err != nil && refused(err):
 		return false, fmt.Errorf("inbox: %w", text.Explain(err))
+	case err != nil:
+		return false, fmt.Errorf("inbox: %w: %w", core.ErrNotBegun, text.Explain(err))
 	case !acked:
 		return false, fmt.Errorf("middleware.Inbox: %w", core.ErrLeaseLost)
 	}
@@ -201,11 +201,11 @@ func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 	return true, nil
 }
 
-// unanswered says whether the database had no answer to a statement, or only that it cannot give one now. Others may be about what
-// TxConfig.OnBegin made of this message.
-func unanswered(err error) bool {
+// refused says whether the database refused the statement for what it finds: no table, no privilege, a transaction that has failed.
+// TxConfig.OnBegin may have made that of this very message. Any other error is no fault of it.
+func refused(err error) bool {
 	state := text.SQLState(err)
-	return len(state) < 2 || slices.Contains([]string{"08", "53", "57"}, state[:2])
+	return strings.HasPrefix(state, "42") || state == "25P02"
 }
 
 // identify says under which name and key the message is noted.
