@@ -136,9 +136,9 @@ func run(ctx context.Context, db *core.DB, o options, from side, put func(ctx co
 		}
 	}
 	if r.Left, err = from.pending(ctx, db); err != nil {
-		return r, fmt.Errorf("count what is left: %w", err)
+		err = fmt.Errorf("count what is left: %w", err)
 	}
-	return r, o.act.end(ctx, db, r)
+	return r, errors.Join(err, o.act.end(ctx, db, r))
 }
 
 // intoOutbox writes messages as the publisher would.
