@@ -114,7 +114,7 @@ func (t tenant) table(name string) string {
 
 // asleep says that no forwarder is registered there.
 func (t tenant) asleep(tb testing.TB) bool {
-	return t.count(tb, "SELECT count(*) FROM "+t.table("outbox_forwarders")) == 0
+	return t.count(tb, "SELECT count(*) FROM "+t.table("outbox_forwarders")+" WHERE expires_at > clock_timestamp()") == 0
 }
 
 // isLookedAt waits for two looks that begin from now on, with all forwarders asleep.

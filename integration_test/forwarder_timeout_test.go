@@ -75,7 +75,7 @@ func TestAckTimeoutIsCharged(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
-	cfg.PublishTimeout, cfg.Concurrency = 100*time.Millisecond, 100
+	cfg.PublishTimeout, cfg.Concurrency, cfg.MaxAttempts = 100*time.Millisecond, 100, -1
 	messages, err := newSubscriber(t, h, cfg).Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	h.publish(t, "orders", "", numbered("", 1, 100)...)
