@@ -121,7 +121,9 @@ func TestStoresOfAFleet(t *testing.T) {
 	for _, who := range all {
 		assert.Contains(t, h.handled(), who.Key+" of "+who.Key)
 		assert.Equal(t, 1, log.count("Handling a message db="+who.Key))
-		assert.Equal(t, 1, who.count(t, "SELECT count(*) FROM "+who.table("inbox_queue")+" WHERE state = 'done'"))
+		eventually(t, func() bool {
+			return who.count(t, "SELECT count(*) FROM "+who.table("inbox_queue")+" WHERE state = 'done'") == 1
+		}, "the handler's transaction has committed")
 	}
 	_, err := stores.Get("nobody")
 	require.ErrorIs(t, err, fleet.ErrUnknown)
