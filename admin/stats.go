@@ -33,7 +33,8 @@ type Stats struct {
 	Inbox  []ConsumerStats `json:"inbox"` // of consumers that have failing or dead messages, sorted
 }
 
-// UnreadLanes is how many lanes of a scope nobody reads. While forwarders start or leave there are some for a moment.
+// UnreadLanes is how many lanes of a scope nobody reads: the messages of their keys wait. While forwarders start or leave there are
+// some for a moment; if they stay, see what Doctor says.
 type UnreadLanes struct {
 	Scope string `json:"scope"`
 	Lanes int    `json:"lanes"` // of 64

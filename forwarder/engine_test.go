@@ -14,15 +14,7 @@ import (
 
 // TestRecallHoldsUpNobody: the context of a call that is to be taken back is busy, and the engine's lock is free all the same.
 func TestRecallHoldsUpNobody(t *testing.T) {
-	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := withoutServer(t)
 	calls, goOn := make(chan *callContext, 1), make(chan struct{})
 	e, err := newEngine(t.Context(), db, Config{}, func(call *callContext, _ core.Delivery, _ *message.Message) error {
 		calls <- call
@@ -58,4 +50,18 @@ func TestRecallHoldsUpNobody(t *testing.T) {
 	<-call.recalled()
 	close(goOn)
 	e.publishing.Wait()
+}
+
+// withoutServer is a handle of a database that is not there.
+func withoutServer(t testing.TB) *outbox.DB {
+	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
 }

@@ -15,9 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/pgxpool"
 
-	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -133,15 +131,7 @@ func TestLongestStep(t *testing.T) {
 	if os.Getenv("OUTBOX_LONG") != "" {
 		m = madeUp{held: 1_000_000, behind: 1_000_000, free: 100_000}
 	}
-	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := withoutServer(t)
 	var sent atomic.Int64
 	e, err := newEngine(t.Context(), db, Config{}, func(*callContext, core.Delivery, *message.Message) error { sent.Add(1); return nil }, nil, nil)
 	if err != nil {
