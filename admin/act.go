@@ -23,9 +23,9 @@ type Act struct {
 	Actor string
 	// DryRun counts what the act would change, up to 10,000 or Limit, and changes nothing.
 	DryRun bool
-	// Tried is the Result.Tried of a dry run with the same filter. Then nothing else is changed than what that has counted, and
+	// Preview is the Result.Preview of a dry run with the same filter. Then nothing else is changed than what that has counted, and
 	// what has left since is passed by. Default: what the filter means when the act begins.
-	Tried string
+	Preview string
 	// Progress, if not nil, is called after each batch, with what was done so far.
 	Progress func(ctx context.Context, r Result)
 }
@@ -38,9 +38,9 @@ type Result struct {
 	Touched int64 `json:"touched"`
 	// Skipped is how many were not, because somebody else had locked or changed them meanwhile. Act again to have them.
 	Skipped int64 `json:"skipped"`
-	// Tried stands for what a dry run has counted, message by message, or if there is more, for what was written before it: so
-	// that what is done is what somebody was asked about. Put it into Act.Tried. It has up to 220 kB.
-	Tried string `json:"-"`
+	// Preview stands for what a dry run has counted, message by message, or if there is more, for what was written before it: so
+	// that what is done is what somebody was asked about. Put it into Act.Preview. It has up to 220 kB.
+	Preview string `json:"-"`
 	// Compared is how many messages Reconcile has looked for in the log.
 	Compared int64 `json:"compared,omitempty"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
@@ -176,13 +176,13 @@ func (a *Admin) doing(ctx context.Context, v verb, act Act, s source, r *Result)
 	if act.Limit == 0 {
 		d.left = 1 << 62
 	}
-	if act.Tried != "" {
-		d.asked, err = parseTried(act.Filter.In, act.Tried)
+	if act.Preview != "" {
+		d.asked, err = parsePreview(act.Filter.In, act.Preview)
 	} else {
 		d.asked, err = s.end(ctx)
 	}
 	if err == nil && act.DryRun {
-		r.Tried = d.asked.tried(act.Filter.In)
+		r.Preview = d.asked.tried(act.Filter.In)
 	}
 	return d, err
 }
@@ -275,7 +275,7 @@ func (d *doing) tried(counted []place) {
 	for _, p := range counted {
 		d.asked.only[p.digest()] = true
 	}
-	d.result.Tried = d.asked.tried(d.act.Filter.In)
+	d.result.Preview = d.asked.tried(d.act.Filter.In)
 }
 
 // note is the error text that the act leaves with a message; "" = it leaves that as it is.

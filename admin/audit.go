@@ -19,7 +19,7 @@ type AuditEntry struct {
 	At     time.Time `json:"at"`
 	Role   string    `json:"role"`   // of the database, that was logged in
 	Actor  string    `json:"actor"`  // who said to be the one
-	Action string    `json:"action"` // requeue, discard, skip_head, replay, flush, pause, resume, clean, reconcile; of package move: import, export
+	Action string    `json:"action"` // requeue, discard, skip_head, replay, retry_now, pause, resume, clean, reconcile; of package move: import, export
 	Reason string    `json:"reason,omitempty"`
 	// Filter is that of the act. Of clean, of which each table has an entry, Before is the time before which it was done, or failed first.
 	Filter Filter `json:"filter"`

@@ -31,7 +31,7 @@
 // # What a broker lost
 //
 // An outbox ends at the acknowledgement. Reconcile goes one step further: it compares the published messages that are still
-// kept with a Log, which is what the broker really holds, and sends those again that are missing there.
+// kept with a TopicReader, which is what the broker really holds, and sends those again that are missing there.
 //
 // Payloads are read by Get alone, so that all else works for a role that may not read them.
 package admin

@@ -58,7 +58,7 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s: %s. %s", f.Severity, f.Check, f.Evidence, f.Cure)
 }
 
-// Broker is what Doctor asks about a broker; the Log of publisher/kafka and of publisher/nats is one.
+// Broker is what Doctor asks about a broker; the TopicReader of publisher/kafka and of publisher/nats is one.
 type Broker interface {
 	// Check looks at those of the topics that the broker has, and says which may lose what it has acknowledged.
 	Check(ctx context.Context, topics []string) ([]Finding, error)

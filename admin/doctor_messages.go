@@ -157,8 +157,8 @@ func (e *exam) checkFailing(ctx context.Context) error {
 			skip = "SkipHead if it is the first of its key" + e.command("keys skip --key", shell(t.key), "--reason WHY") + ", else "
 		}
 		e.find("failing", Warning, fmt.Sprintf("%s%s: the first, %d, after %d attempts with %q", messages(Count{N: int64(t.count)}, ofTopic(group[0]), "keeps failing", "keep failing"), blocked, t.first, t.attempts, t.error),
-			fmt.Sprintf("mend what the error says, and Flush%s; or, if it must never leave, %sDiscard%s: %s",
-				e.command("messages flush --topic", shell(group[0]), "--group", group[1]), skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"), strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
+			fmt.Sprintf("mend what the error says, and RetryNow%s; or, if it must never leave, %sDiscard%s: %s",
+				e.command("messages retry-now --topic", shell(group[0]), "--group", group[1]), skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"), strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
 	}
 	return err
 }

@@ -19,7 +19,7 @@ func (e *exam) checkQueue(ctx context.Context) error {
 		case abandoned > 0:
 			// The row of a handler's transaction is locked, so that nobody renews its lease or takes it back: no harm, however long.
 			e.find("queue_abandoned", Warning, fmt.Sprintf("%s an owner whose lease ran out, the first %s ago: no dispatcher runs, or its handler has been in one transaction since", inQueue(abandoned, topic, "has", "have"), span(left)),
-				"if none runs, start an inbox.Dispatcher, Subscriber or Group for these tables: any of them takes back what others left; if one runs, see what its handler waits for")
+				"if none runs, start a queue.Dispatcher, Subscriber or Group for these tables: any of them takes back what others left; if one runs, see what its handler waits for")
 		case waiting > 0 && waited > slow:
 			e.find("queue_waits", byAge(waited), fmt.Sprintf("%s due, the first since %s", inQueue(waiting, topic, "is", "are"), span(waited)),
 				"see whether a dispatcher runs that has a handler for this topic; if one does, raise its Concurrency, or run more of them")

@@ -15,7 +15,7 @@ type Table int
 const (
 	Outbox Table = iota // messages that leave; the default
 	Inbox               // which messages the Router's handlers have handled
-	Queue               // messages that inbox.Store keeps until they are processed
+	Queue               // messages that queue.Store keeps until they are processed
 )
 
 var tableNames = []string{"outbox", "inbox", "queue"}

@@ -126,7 +126,7 @@ func (o outboxTable) change(ctx context.Context, d *doing, states []State, batch
 		ids[i] = p.ID
 	}
 	statement := map[string]string{
-		requeue.name: sqltext.RequeueOutbox, replay.name: sqltext.RequeueOutbox, reconcile.name: sqltext.RequeueOutbox, flush.name: sqltext.FlushOutbox,
+		requeue.name: sqltext.RequeueOutbox, replay.name: sqltext.RequeueOutbox, reconcile.name: sqltext.RequeueOutbox, retryNow.name: sqltext.RetryNowOutbox,
 		discard.name: sqltext.DiscardOutbox, skip.name: sqltext.DiscardOutbox,
 	}[d.verb.name]
 	return o.number(ctx, statement, ids, names(states), d.result.AuditID, int64(len(ids)), d.note())

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// queueTable is the queue of package inbox.
+// queueTable is the queue of package queue.
 type queueTable struct{ *Admin }
 
 func (queueTable) states() []State { return []State{Ready, Delayed, Failing, Dead, Done, Seen} }
@@ -80,7 +80,7 @@ func (t queueTable) change(ctx context.Context, d *doing, states []State, batch 
 		owners[i], ids[i] = p.Owner, p.Name
 	}
 	statement := map[string]string{
-		requeue.name: sqltext.RequeueQueue, discard.name: sqltext.DiscardQueue, flush.name: sqltext.FlushQueue,
+		requeue.name: sqltext.RequeueQueue, discard.name: sqltext.DiscardQueue, retryNow.name: sqltext.RetryNowQueue,
 	}[d.verb.name]
 	return t.number(ctx, statement, owners, ids, names(states), d.result.AuditID, d.note())
 }

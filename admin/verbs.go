@@ -5,11 +5,11 @@ import (
 )
 
 var (
-	requeue = verb{name: "requeue", states: map[Table][]State{Outbox: {Dead, Failing, Discarded}, Inbox: {Dead, Discarded}, Queue: {Dead}}}
-	discard = verb{name: "discard", reason: "discarded", states: map[Table][]State{Outbox: {Dead, Failing, Delayed, Ready}, Inbox: {Dead, Failing}, Queue: {Dead, Failing, Delayed, Ready}}}
-	skip    = verb{name: "skip_head", reason: "skipped", oneEach: true, states: map[Table][]State{Outbox: {Failing, Dead}}}
-	replay  = verb{name: "replay", states: map[Table][]State{Outbox: {Done}}}
-	flush   = verb{name: "flush", states: map[Table][]State{Outbox: {Failing, Delayed}, Queue: {Failing, Delayed}}}
+	requeue  = verb{name: "requeue", states: map[Table][]State{Outbox: {Dead, Failing, Discarded}, Inbox: {Dead, Discarded}, Queue: {Dead}}}
+	discard  = verb{name: "discard", reason: "discarded", states: map[Table][]State{Outbox: {Dead, Failing, Delayed, Ready}, Inbox: {Dead, Failing}, Queue: {Dead, Failing, Delayed, Ready}}}
+	skip     = verb{name: "skip_head", reason: "skipped", oneEach: true, states: map[Table][]State{Outbox: {Failing, Dead}}}
+	replay   = verb{name: "replay", states: map[Table][]State{Outbox: {Done}}}
+	retryNow = verb{name: "retry_now", states: map[Table][]State{Outbox: {Failing, Delayed}, Queue: {Failing, Delayed}}}
 )
 
 // Requeue tries messages again that are dead, with all their attempts; in the outbox also those of Filter.States Failing, and
@@ -38,13 +38,15 @@ func (a *Admin) Discard(ctx context.Context, act Act) (Result, error) {
 }
 
 // SkipHead discards the first message of each blocked key, if it fits the filter, so that what is behind it leaves: one that
-// failed and waits for another attempt, or with Filter.States Dead one that holds its key by forwarder.Config.HoldDead. Heads
+// failed and waits for another attempt, or with Filter.States Dead one that holds its key by forwarder.Config.BlockKeyOnDead. BlockedKeys
 // lists them.
 func (a *Admin) SkipHead(ctx context.Context, act Act) (Result, error) { return a.run(ctx, skip, act) }
 
 // Replay sends published messages of the outbox again that are still kept, as Requeue does. Try it with Act.DryRun first.
 func (a *Admin) Replay(ctx context.Context, act Act) (Result, error) { return a.run(ctx, replay, act) }
 
-// Flush makes messages due now that failed and wait for another attempt; with Filter.States Delayed those that wait for the
+// RetryNow makes messages due now that failed and wait for another attempt; with Filter.States Delayed those that wait for the
 // time that their sender chose.
-func (a *Admin) Flush(ctx context.Context, act Act) (Result, error) { return a.run(ctx, flush, act) }
+func (a *Admin) RetryNow(ctx context.Context, act Act) (Result, error) {
+	return a.run(ctx, retryNow, act)
+}

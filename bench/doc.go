@@ -6,7 +6,7 @@
 //	go run . -svg ../docs/performance.svg -markdown performance.md
 //	go test -bench . -count 10        time, allocations and bytes per message, for benchstat
 //
-// With -quick it measures drains with no broker, a hot key, failing keys, middlewares, the latency in process, and the inbox's
+// With -quick it measures drains with no broker, a hot key, failing keys, middlewares, the latency in process, and the queue's
 // dispatcher, in three rounds. On a noisy machine it takes twice as long, because rounds are repeated.
 //
 // It starts the servers that it needs (see package services), prints a table, a line

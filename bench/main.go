@@ -139,7 +139,7 @@ func (b *bench) files(o options, machine []string, outcomes []outcome) error {
 func (b *bench) groups() []group {
 	return []group{
 		b.drainGroup(), b.slowGroup(), b.jetStreamGroup(), b.kafkaGroup(), b.horizonGroup(), b.backlogGroup(),
-		b.twoGroup(), b.hotGroup(), b.failingGroup(), b.overheadGroup(), b.latencyGroup(), b.inboxGroup(), b.claimGroup(), b.claimHorizonGroup(),
+		b.twoGroup(), b.hotGroup(), b.failingGroup(), b.overheadGroup(), b.latencyGroup(), b.queueGroup(), b.claimGroup(), b.claimHorizonGroup(),
 	}
 }
 

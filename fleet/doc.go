@@ -12,8 +12,8 @@
 // # Handles (handle.go, discovery.go)
 //
 // A target that a discovery returns again, unchanged, keeps its handle. One that is gone, or has another DSN or other tables
-// now, is gone for Get and Hold at once; its handle is closed after its last use. Get is for the use of the moment: a
-// transaction that it began may end. Hold is for work that goes on: the handle stays open until it is released, and Gone
+// now, is gone for Get and Acquire at once; its handle is closed after its last use. Get is for the use of the moment: a
+// transaction that it began may end. Acquire is for work that goes on: the handle stays open until it is released, and Done
 // says when to stop. A target that is gone and comes back while somebody still holds it has the same handle again.
 //
 // A discovery that fails, hangs or returns nothing at all changes nothing, and neither does a target with a fault in it, which

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// ErrUnknown is returned by Get and Hold for a key that the last discovery did not return, or not in a usable form; the
+// ErrUnknown is returned by Get and Acquire for a key that the last discovery did not return, or not in a usable form; the
 // error says which.
 var ErrUnknown = errors.New("fleet: unknown database")
 
@@ -66,7 +66,7 @@ func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error
 }
 
 // Run discovers, at once and then at RefreshInterval, until ctx is over or Close is called. Then the handles are gone for Get and
-// Hold, and it returns nil when the last of them is closed: after its last use, for which it waits up to 30 s. So
+// Acquire, and it returns nil when the last of them is closed: after its last use, for which it waits up to 30 s. So
 // run it with a context that ends after those of all who use the handles: as the last one of outbox.Run. It returns
 // outbox.ErrRunning or outbox.ErrClosed.
 func (f *Fleet) Run(ctx context.Context) error {

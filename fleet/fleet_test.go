@@ -227,18 +227,18 @@ func TestFleetKeepsWhatItKnows(t *testing.T) {
 func TestFleetHeldHandles(t *testing.T) {
 	w := newWorld(a, b)
 	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, _ *capture) {
-		held, err := f.Hold("a")
+		held, err := f.Acquire("a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := f.Hold("a")
+		again, err := f.Acquire("a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.set(b)
 		next()
 		select {
-		case <-held.Gone():
+		case <-held.Done():
 		default:
 			t.Error("the holder does not hear that the target is gone")
 		}
@@ -250,12 +250,12 @@ func TestFleetHeldHandles(t *testing.T) {
 		if get(t, f, "a") != held.DB() {
 			t.Error("another handle was opened although the first is held")
 		}
-		fresh, err := f.Hold("a")
+		fresh, err := f.Acquire("a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		select {
-		case <-fresh.Gone():
+		case <-fresh.Done():
 			t.Error("it is back, and gone")
 		default:
 		}
@@ -423,13 +423,13 @@ func TestFleetLifecycle(t *testing.T) {
 		w.mu.Unlock()
 		time.Sleep(10 * time.Second) // a failure is tried again soon
 		<-f.Running()
-		held, err := f.Hold("a")
+		held, err := f.Acquire("a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		closed := make(chan struct{})
 		go func() { f.Close(); close(closed) }()
-		<-held.Gone()
+		<-held.Done()
 		synctest.Wait()
 		select {
 		case <-closed:

@@ -35,25 +35,25 @@ type member struct {
 	gone chan struct{}
 }
 
-// Held is a handle that stays open until it is released. Its methods are safe for concurrent use.
-type Held struct {
+// Handle is a handle that stays open until it is released. Its methods are safe for concurrent use.
+type Handle struct {
 	*member
 	release func()
 }
 
 // DB returns the handle.
-func (h *Held) DB() *outbox.DB { return h.db }
+func (h *Handle) DB() *outbox.DB { return h.db }
 
-// Gone returns a channel that is closed when the target is gone from the fleet, has changed, or the fleet ends. The handle
-// works on; what it is held for should come to its end, and may find with Hold whether there is another one now.
-func (h *Held) Gone() <-chan struct{} { return h.gone }
+// Done returns a channel that is closed when the target is gone from the fleet, has changed, or the fleet ends. The handle
+// works on; what it is held for should come to its end, and may find with Acquire whether there is another one now.
+func (h *Handle) Done() <-chan struct{} { return h.gone }
 
 // Release says that the handle is not used any more. Further calls do nothing.
-func (h *Held) Release() { h.release() }
+func (h *Handle) Release() { h.release() }
 
-// Hold returns the handle of a target for work that goes on, and keeps it open until Held.Release is called. It returns
+// Acquire returns the handle of a target for work that goes on, and keeps it open until Handle.Release is called. It returns
 // ErrUnknown if the last discovery did not return the key, and outbox.ErrClosed after the end of Run.
-func (f *Fleet) Hold(key string) (*Held, error) {
+func (f *Fleet) Acquire(key string) (*Handle, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m, err := f.find(key)
@@ -61,12 +61,12 @@ func (f *Fleet) Hold(key string) (*Held, error) {
 		return nil, err
 	}
 	m.users++
-	return &Held{m, sync.OnceFunc(func() { f.let(m.opened) })}, nil
+	return &Handle{m, sync.OnceFunc(func() { f.let(m.opened) })}, nil
 }
 
 // Get returns the handle of a target for the use of the moment: should the target be gone from the fleet afterwards, a
 // transaction that runs may end, and what follows fails. It is the same one each time, until the target changes. It
-// returns the errors of Hold.
+// returns the errors of Acquire.
 func (f *Fleet) Get(key string) (*outbox.DB, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -53,12 +53,12 @@ type Config struct {
 	CloseTimeout time.Duration
 
 	// Classify gives a verdict on the errors of Publish. Default: the publisher's own, if it is a Classifier, as
-	// those of publisher/kafka and publisher/nats are; else Rejected for all of them.
+	// those of publisher/kafka and publisher/nats are; else Retry for all of them.
 	Classify func(err error) Verdict
 	// Backoff is how long a rejected message waits for its next attempt; default 1 s doubling to 5 min.
 	Backoff outbox.Backoff
-	// PauseBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s.
-	PauseBackoff outbox.Backoff
+	// OutageBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s.
+	OutageBackoff outbox.Backoff
 	// MaxAttempts is after how many rejected attempts a message is dead; default 10, -1 never.
 	MaxAttempts int
 	// MinDeadAge is how old a message must be to die of its attempts, so that an outage that nobody
@@ -70,9 +70,9 @@ type Config struct {
 	// letter that dies has none. With Topics, put this one among them, or have another forwarder take it. The role needs what
 	// schema.Roles grants a writer as well.
 	DeadLetterTopic string
-	// HoldDead keeps later messages of a key waiting behind a dead one until somebody requeues or deletes it;
+	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until somebody requeues or deletes it;
 	// default: they go on.
-	HoldDead bool
+	BlockKeyOnDead bool
 	// Retention is how long published messages are kept; default 7 days, -1 deletes them as they are published.
 	Retention time.Duration
 	// InboxRetention is how long rows of the inbox of the same tables are kept after their message was processed; default 30
@@ -120,7 +120,7 @@ func (c *Config) setDefaults() {
 	fill(&c.InboxRetention, 30*24*time.Hour)
 	fill(&c.CleanInterval, time.Minute)
 	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(time.Second, 5*time.Minute))
-	c.PauseBackoff = outbox.Backoff(core.Backoff(c.PauseBackoff).WithDefaults(200*time.Millisecond, 15*time.Second))
+	c.OutageBackoff = outbox.Backoff(core.Backoff(c.OutageBackoff).WithDefaults(200*time.Millisecond, 15*time.Second))
 }
 
 func fill[T comparable](field *T, def T) {
@@ -178,7 +178,7 @@ func (c *Config) validate(config string) error {
 	if slices.Contains(c.Topics, "") {
 		bad("Topics holds an empty topic")
 	}
-	for _, err := range []error{ready(&c.Backoff, config+".Backoff"), ready(&c.PauseBackoff, config+".PauseBackoff")} {
+	for _, err := range []error{ready(&c.Backoff, config+".Backoff"), ready(&c.OutageBackoff, config+".OutageBackoff")} {
 		if err != nil {
 			errs = append(errs, err)
 		}

@@ -30,7 +30,7 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 	}
 	off := Config{
 		PublishTimeout: -1, MinDeadAge: -1, Retention: -1, InboxRetention: -1, MaxAttempts: -1,
-		Backoff: outbox.Backoff{Initial: -1}, PauseBackoff: outbox.Backoff{Initial: -1},
+		Backoff: outbox.Backoff{Initial: -1}, OutageBackoff: outbox.Backoff{Initial: -1},
 	}
 	off.setDefaults()
 	if err := off.validate("Config"); err != nil {

@@ -102,7 +102,7 @@
 // # Failures (verdict.go)
 //
 // Config.Classify, or else the publisher itself (Classifier), gives a verdict on each error. Unavailable pauses the topic,
-// charges nothing, and sends one trial message after a while. Rejected charges an attempt and holds the key until the
+// charges nothing, and sends one trial message after a while. Retry charges an attempt and holds the key until the
 // next one. Permanent makes the message dead at once. A key is held by the rows that wait for another attempt: that is
 // derived from attempts > 0, not stored, and whoever takes a lane reads it from there before the first read. After
 // MaxAttempts, and at least MinDeadAge old, a message is dead. The statement that marks it so also writes its dead letter, if

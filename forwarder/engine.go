@@ -129,8 +129,8 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 func boardConfig(cfg Config) board.Config {
 	return board.Config{
 		Concurrency: cfg.Concurrency, Rows: max(cfg.ReadAhead, cfg.Concurrency), Bytes: cfg.room,
-		SlowAfter: slowAfter, PublishTimeout: max(cfg.PublishTimeout, 0), HoldDead: cfg.HoldDead,
-		Backoff: core.Backoff(cfg.Backoff).Delay, PauseBackoff: core.Backoff(cfg.PauseBackoff).Delay,
+		SlowAfter: slowAfter, PublishTimeout: max(cfg.PublishTimeout, 0), BlockKeyOnDead: cfg.BlockKeyOnDead,
+		Backoff: core.Backoff(cfg.Backoff).Delay, OutageBackoff: core.Backoff(cfg.OutageBackoff).Delay,
 	}
 }
 

@@ -49,7 +49,7 @@ func (e *engine) statement(req *request) (query string, args []any) {
 	if req.due {
 		due = req.asks.Due[:]
 	}
-	return more, append(args, idsArg(req.asks.IDs), e.cfg.HoldDead, due, topicsArg(req.asks.Closed))
+	return more, append(args, idsArg(req.asks.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.asks.Closed))
 }
 
 const featureNotSupported = "0A000"

@@ -24,7 +24,7 @@ const (
 // database is a database of a Group. All but woken is guarded by Group.mu.
 type database struct {
 	key    string
-	held   *fleet.Held
+	held   *fleet.Handle
 	db     *core.DB
 	server *server
 	unhook func()
@@ -117,7 +117,7 @@ func (g *Group) sync() {
 	}
 	for key, d := range g.all {
 		select {
-		case <-d.held.Gone():
+		case <-d.held.Done():
 			d.leaving = true
 		default:
 			d.leaving = d.leaving || !known[key]
@@ -128,7 +128,7 @@ func (g *Group) sync() {
 	}
 	for _, key := range keys {
 		if g.all[key] == nil {
-			if held, err := g.fleet.Hold(key); err == nil { // else it has just gone
+			if held, err := g.fleet.Acquire(key); err == nil { // else it has just gone
 				g.join(key, held)
 			}
 		}
@@ -136,7 +136,7 @@ func (g *Group) sync() {
 }
 
 // join is called under mu.
-func (g *Group) join(key string, held *fleet.Held) {
+func (g *Group) join(key string, held *fleet.Handle) {
 	d := &database{key: key, held: held, db: (*core.DB)(held.DB())}
 	d.logger = d.db.Logger(g.logger)
 	d.tidyAt, d.topics = time.Now().Add(jitter(g.tidyInterval())), g.cfg.Forwarder.Topics

@@ -92,7 +92,7 @@ func (e *engine) heads(ctx context.Context, q drive.Querier, lanes, cursors []in
 		h.Wait = time.Duration(wait * float64(time.Second))
 		pages[lane] = append(pages[lane], h)
 		return nil
-	}, e.sql.loadHeads, lanes, cursors, int64(limit), topicsArg(e.cfg.Topics), e.cfg.HoldDead)
+	}, e.sql.loadHeads, lanes, cursors, int64(limit), topicsArg(e.cfg.Topics), e.cfg.BlockKeyOnDead)
 	if err != nil {
 		return nil, fmt.Errorf("load held keys: %w", err)
 	}

@@ -80,8 +80,8 @@ func (o *observers) publishEnd(ctx context.Context, c *board.Call, res board.Res
 		Duration: time.Since(c.Started), Err: res.Err,
 	}
 	switch res.Verdict {
-	case board.Rejected:
-		end.Verdict = Rejected.String()
+	case board.Retry:
+		end.Verdict = Retry.String()
 	case board.Unavailable:
 		end.Verdict = Unavailable.String()
 	case board.Permanent:
@@ -130,8 +130,8 @@ func (o *observers) cleaned(end observe.CleanEnd) {
 }
 
 func (o *observers) owned(lanes int) {
-	own := observe.Owned{DB: o.db, Scope: o.scope, Lanes: lanes}
-	tell(o, o.engines, func(to observe.EngineObserver) { to.Owned(o.ctx, own) })
+	own := observe.LanesOwned{DB: o.db, Scope: o.scope, Lanes: lanes}
+	tell(o, o.engines, func(to observe.EngineObserver) { to.LanesOwned(o.ctx, own) })
 }
 
 // tell queues a report for each of them, so that one that fails keeps none from being told.

@@ -33,7 +33,7 @@ type SubscriberConfig struct {
 	MaxAttempts     int
 	MinDeadAge      time.Duration
 	DeadLetterTopic string // which a forwarder, or another subscription, must take
-	HoldDead        bool
+	BlockKeyOnDead  bool
 	Retention       time.Duration // of what was acked
 	InboxRetention  time.Duration
 	CleanInterval   time.Duration
@@ -45,7 +45,7 @@ func (c SubscriberConfig) config() (Config, error) {
 		Name: c.Name, Concurrency: c.Concurrency, ReadAhead: c.ReadAhead, PollInterval: c.PollInterval,
 		DisableListen: c.DisableListen, PublishTimeout: c.AckTimeout, QueryTimeout: c.QueryTimeout, LeaseTTL: c.LeaseTTL,
 		CloseTimeout: c.CloseTimeout, Backoff: c.Backoff, MaxAttempts: c.MaxAttempts, MinDeadAge: c.MinDeadAge,
-		DeadLetterTopic: c.DeadLetterTopic, HoldDead: c.HoldDead, Retention: c.Retention, InboxRetention: c.InboxRetention, CleanInterval: c.CleanInterval,
+		DeadLetterTopic: c.DeadLetterTopic, BlockKeyOnDead: c.BlockKeyOnDead, Retention: c.Retention, InboxRetention: c.InboxRetention, CleanInterval: c.CleanInterval,
 	}
 	fill(&cfg.PublishTimeout, -1)
 	fill(&cfg.CloseTimeout, 5*time.Second)

@@ -8,9 +8,9 @@ import (
 type Verdict int
 
 const (
-	// Rejected charges the message an attempt and tries again after a backoff; its key is held meanwhile.
+	// Retry charges the message an attempt and tries again after a backoff; its key is held meanwhile.
 	// It is the verdict on an error that nobody recognises.
-	Rejected Verdict = iota
+	Retry Verdict = iota
 	// Unavailable blames the broker: the message's topic pauses with a backoff, no attempt is charged,
 	// and one trial message reopens the topic.
 	Unavailable
@@ -21,8 +21,8 @@ const (
 // String returns the verdict in lower case, for logs and metrics.
 func (v Verdict) String() string {
 	switch v {
-	case Rejected:
-		return "rejected"
+	case Retry:
+		return "retry"
 	case Unavailable:
 		return "unavailable"
 	case Permanent:
@@ -63,7 +63,7 @@ func newJudge(pub message.Publisher, cfg Config) (_ judge, blind bool) {
 			c = fallback
 		}
 		if c == nil {
-			return Rejected
+			return Retry
 		}
 		return c.Classify(err)
 	}, blind

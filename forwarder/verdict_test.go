@@ -29,9 +29,9 @@ func TestPublishersAreAskedForTheirVerdicts(t *testing.T) {
 	}{
 		"its own":               {permanent, Config{}, Permanent, Permanent, false},
 		"each route its own":    {permanent, Config{Routes: routes(unavailable)}, Permanent, Unavailable, false},
-		"nobody knows":          {deafPublisher{}, Config{}, Rejected, Rejected, true},
-		"a route is unknown":    {permanent, Config{Routes: routes(deafPublisher{})}, Permanent, Rejected, true},
-		"the rest is unknown":   {deafPublisher{}, Config{Routes: routes(unavailable)}, Rejected, Unavailable, true},
+		"nobody knows":          {deafPublisher{}, Config{}, Retry, Retry, true},
+		"a route is unknown":    {permanent, Config{Routes: routes(deafPublisher{})}, Permanent, Retry, true},
+		"the rest is unknown":   {deafPublisher{}, Config{Routes: routes(unavailable)}, Retry, Unavailable, true},
 		"Config.Classify rules": {permanent, Config{Routes: routes(deafPublisher{}), Classify: unavailable.Classify}, Unavailable, Unavailable, false},
 	}
 	for name, tt := range tests {

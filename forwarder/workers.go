@@ -77,7 +77,7 @@ func (w *worker) turn(now time.Time) {
 // publish sends one message and finds the verdict on what came of it. All that it calls may be the user's code.
 func (w *worker) publish() {
 	e, r := w.e, w.call.Row
-	w.result = board.Result{Verdict: board.Rejected, Err: errEnded} // unless it gets to the end
+	w.result = board.Result{Verdict: board.Retry, Err: errEnded} // unless it gets to the end
 	msg, bad := newMessage(r)
 	msg.SetContext(w.ctx)
 	ctx := e.obs.publishStart(msg, w.call)
@@ -134,7 +134,7 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Ver
 	if err == errNotDelivered || context.Cause(ctx) == errStopped {
 		return board.Aborted
 	}
-	v = board.Rejected
+	v = board.Retry
 	guard(func() {
 		switch e.classify(topic, err) {
 		case Unavailable:

@@ -71,8 +71,8 @@ func TestActs(t *testing.T) {
 		"replay": {a.Replay, of(admin.Filter{All: true}), "s = 'done'",
 			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata->>'outbox_generation' = '1' AND published_at IS NULL", all},
 		"replay by time": {a.Replay, of(admin.Filter{After: lately}), "s = 'done' AND created_at >= '" + lately.UTC().Format(time.RFC3339) + "'", "s = 'failing'", 0},
-		"flush":          {a.Flush, of(admin.Filter{All: true}), "s = 'failing'", "s = 'failing' AND due_at <= now() AND attempts > 0", all},
-		"flush what is delayed": {a.Flush, of(admin.Filter{Topic: "topic-1", States: []admin.State{admin.Delayed}}), "s = 'delayed' AND topic = 'topic-1'",
+		"retry now":      {a.RetryNow, of(admin.Filter{All: true}), "s = 'failing'", "s = 'failing' AND due_at <= now() AND attempts > 0", all},
+		"retry now what is delayed": {a.RetryNow, of(admin.Filter{Topic: "topic-1", States: []admin.State{admin.Delayed}}), "s = 'delayed' AND topic = 'topic-1'",
 			"s = 'delayed' AND due_at <= now() AND attempts = 0", 15},
 		"a limit":  {a.Requeue, admin.Act{Filter: admin.Filter{All: true}, Limit: 10}, "id IN (SELECT id FROM outbox p WHERE p.dead_at IS NOT NULL AND p.published_at IS NULL ORDER BY id LIMIT 10)", "s = 'failing'", 10},
 		"by error": {a.Requeue, of(admin.Filter{ErrorContains: "ORDER 1"}), "s = 'dead' AND last_error LIKE 'order 1%'", "s = 'failing'", 0},
@@ -147,7 +147,7 @@ func TestHeads(t *testing.T) {
 		"dead, of a topic":   {admin.Filter{States: []admin.State{admin.Dead}, Topic: "y"}, nil},
 		"one behind another": {admin.Filter{States: []admin.State{admin.Dead}, Key: "B"}, nil},
 	} {
-		list, more, err := a.Heads(t.Context(), c.filter, 10)
+		list, more, err := a.BlockedKeys(t.Context(), c.filter, 10)
 		require.NoError(t, err, name)
 		var ids []string
 		for _, m := range list {
@@ -160,13 +160,13 @@ func TestHeads(t *testing.T) {
 		require.NoError(t, err, name)
 		assert.Equal(t, admin.Count{N: int64(len(c.want))}, r.Matched, name)
 	}
-	list, more, err := a.Heads(t.Context(), admin.Filter{}, 2)
+	list, more, err := a.BlockedKeys(t.Context(), admin.Filter{}, 2)
 	require.NoError(t, err)
 	assert.Len(t, list, 2)
 	assert.True(t, more)
-	_, _, err = a.Heads(t.Context(), admin.Filter{States: []admin.State{admin.Dead, admin.Failing}}, 2)
+	_, _, err = a.BlockedKeys(t.Context(), admin.Filter{States: []admin.State{admin.Dead, admin.Failing}}, 2)
 	require.ErrorIs(t, err, admin.ErrInvalid)
-	_, _, err = a.Heads(t.Context(), admin.Filter{}, 0)
+	_, _, err = a.BlockedKeys(t.Context(), admin.Filter{}, 0)
 	require.ErrorIs(t, err, admin.ErrInvalid)
 	r, err := a.SkipHead(t.Context(), admin.Act{Filter: admin.Filter{Topic: "y", Key: "A"}, Reason: "no"})
 	require.NoError(t, err)
@@ -375,8 +375,8 @@ func TestAdminClean(t *testing.T) {
 	assert.Equal(t, before, tableStates(t, h))
 }
 
-// TestFlushMeetsEachMessageOnce flushes more than a batch of what is due already, which the walk in the order of time must not meet again.
-func TestFlushMeetsEachMessageOnce(t *testing.T) {
+// TestRetryNowMeetsEachMessageOnce makes due more than a batch of what is due already, which the walk in the order of time must not meet again.
+func TestRetryNowMeetsEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	const rows = 1200
@@ -389,7 +389,7 @@ func TestFlushMeetsEachMessageOnce(t *testing.T) {
 		"outbox": {All: true, States: []admin.State{admin.Delayed}},
 		"queue":  {All: true, In: admin.Queue},
 	} {
-		r, err := newAdmin(t, h).Flush(ctx, admin.Act{Filter: f, Reason: "now"})
+		r, err := newAdmin(t, h).RetryNow(ctx, admin.Act{Filter: f, Reason: "now"})
 		require.NoError(t, err, name)
 		assert.EqualValues(t, rows, r.Touched, name)
 	}

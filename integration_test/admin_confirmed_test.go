@@ -82,7 +82,7 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, admin.Count{N: 3}, r.Matched)
 				meanwhile()
-				act.DryRun, act.Tried = false, r.Tried
+				act.DryRun, act.Preview = false, r.Preview
 				r, err = a.Discard(t.Context(), act)
 				require.NoError(t, err)
 				assert.Equal(t, admin.Count{N: 1}, r.Matched)
@@ -122,7 +122,7 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 		}
 	}
 	for _, tried := range []string{"x", "inbox.1.2.more", "outbox.x.2.more", "outbox.1.x.more", "outbox.1.2.xx", "outbox.1.2.*", "outbox.1.2"} {
-		_, err := a.Discard(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Reason: "over", Tried: tried})
+		_, err := a.Discard(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Reason: "over", Preview: tried})
 		require.ErrorIs(t, err, admin.ErrInvalid, tried)
 	}
 }
@@ -145,7 +145,7 @@ func TestActsOnMoreThanWasCounted(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, admin.Count{N: 10_000, More: true}, r.Matched)
 		dead(in.String(), 2)
-		act.DryRun, act.Tried = false, r.Tried
+		act.DryRun, act.Preview = false, r.Preview
 		r, err = a.Requeue(t.Context(), act)
 		require.NoError(t, err)
 		wrote := map[admin.Table]int64{admin.Outbox: many, admin.Inbox: many + 2} // the two of the first round
@@ -166,7 +166,7 @@ func TestReconcileSendsWhatWasConfirmed(t *testing.T) {
 	r, err := a.Reconcile(t.Context(), &memoryLog{uuids: []string{"u1", "u3"}, times: []time.Time{time.Now(), time.Now()}}, act)
 	require.NoError(t, err)
 	require.Equal(t, admin.Count{N: 1}, r.Matched)
-	act.DryRun, act.Tried = false, r.Tried
+	act.DryRun, act.Preview = false, r.Preview
 	r, err = a.Reconcile(t.Context(), &memoryLog{}, act)
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, r.Touched)

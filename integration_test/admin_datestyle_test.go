@@ -29,13 +29,13 @@ func TestActsUnderAnyDateStyle(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // a walk that goes back in time has no end
 	defer cancel()
 	delayed := []admin.State{admin.Delayed}
-	flushed, err := a.Flush(ctx, admin.Act{Filter: admin.Filter{States: delayed, All: true}})
+	retried, err := a.RetryNow(ctx, admin.Act{Filter: admin.Filter{States: delayed, All: true}})
 	require.NoError(t, err)
-	assert.EqualValues(t, 40, flushed.Touched, "outbox")
+	assert.EqualValues(t, 40, retried.Touched, "outbox")
 	revived, err := a.Requeue(ctx, admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}})
 	require.NoError(t, err)
 	assert.EqualValues(t, 40, revived.Touched, "inbox")
-	flushed, err = a.Flush(ctx, admin.Act{Filter: admin.Filter{In: admin.Queue, States: delayed, All: true, Before: time.Now().Add(time.Hour)}})
+	retried, err = a.RetryNow(ctx, admin.Act{Filter: admin.Filter{In: admin.Queue, States: delayed, All: true, Before: time.Now().Add(time.Hour)}})
 	require.NoError(t, err)
-	assert.EqualValues(t, 40, flushed.Touched, "queue")
+	assert.EqualValues(t, 40, retried.Touched, "queue")
 }

@@ -49,12 +49,12 @@ func patientConfig() forwarder.Config {
 	return cfg
 }
 
-// TestBlockedKeysGoOn skips, discards and flushes heads of keys; what is behind them leaves without waiting for their time.
+// TestBlockedKeysGoOn skips, discards and makes due heads of keys; what is behind them leaves without waiting for their time.
 func TestBlockedKeysGoOn(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	for name, act := range map[string]func(*admin.Admin, context.Context, admin.Act) (admin.Result, error){
-		"skip": (*admin.Admin).SkipHead, "discard": (*admin.Admin).Discard, "flush": (*admin.Admin).Flush, "requeue": (*admin.Admin).Requeue,
+		"skip": (*admin.Admin).SkipHead, "discard": (*admin.Admin).Discard, "retry now": (*admin.Admin).RetryNow, "requeue": (*admin.Admin).Requeue,
 	} {
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		var broker refusals

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // fillQueue writes n messages of all states.
@@ -93,10 +93,10 @@ func TestQueueActs(t *testing.T) {
 		fillQueue(t, h, 60)
 		h.exec(t, "DELETE FROM inbox_queue WHERE state = 'processing' AND due_at IS NULL")
 		a := newAdmin(t, h)
-		store, err := inbox.NewStore(h.db, inbox.StoreConfig{}, nil)
+		store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 		require.NoError(t, err)
 		claim := func() int {
-			claimed, err := store.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 100})
+			claimed, err := store.Claim(t.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 100})
 			require.NoError(t, err)
 			return len(claimed)
 		}
@@ -111,7 +111,7 @@ func TestQueueActs(t *testing.T) {
 		r, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
 		require.NoError(t, err)
 		assert.Zero(t, r.Touched)
-		r, err = a.Flush(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
+		r, err = a.RetryNow(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
 		require.NoError(t, err)
 		assert.Equal(t, int64(10), r.Touched)
 		assert.Equal(t, 10, claim())

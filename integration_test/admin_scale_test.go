@@ -256,8 +256,8 @@ func TestAdminAtScale(t *testing.T) {
 			_, err := a.Replay(t.Context(), admin.Act{Limit: 50, Filter: admin.Filter{All: true}})
 			return err
 		})
-		check(t, "flush", func() error {
-			_, err := a.Flush(t.Context(), admin.Act{Limit: 50, Filter: admin.Filter{All: true}})
+		check(t, "retry now", func() error {
+			_, err := a.RetryNow(t.Context(), admin.Act{Limit: 50, Filter: admin.Filter{All: true}})
 			return err
 		})
 		check(t, "dry run", func() error {

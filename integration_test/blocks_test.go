@@ -24,7 +24,7 @@ var imported = map[string]string{
 	"delay": "github.com/ThreeDotsLabs/watermill/components/delay", "requeuer": "github.com/ThreeDotsLabs/watermill/components/requeuer",
 	"wmmiddleware": "github.com/ThreeDotsLabs/watermill/message/router/middleware", "prometheus": "github.com/prometheus/client_golang/prometheus",
 	"outbox": rootModule, "outboxmw": rootModule + "/middleware", "forwarder": rootModule + "/forwarder", "fleet": rootModule + "/fleet",
-	"inbox": rootModule + "/inbox", "admin": rootModule + "/admin", "ui": rootModule + "/admin/ui", "move": rootModule + "/move",
+	"queue": rootModule + "/queue", "admin": rootModule + "/admin", "ui": rootModule + "/admin/ui", "move": rootModule + "/move",
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel", "nats": rootModule + "/publisher/nats",
 }
 

@@ -66,7 +66,7 @@ func TestDocumentsCommandsAct(t *testing.T) {
 					args[i] = group
 				}
 			}
-			act := regexp.MustCompile(`^(messages|keys|inbox|queue|topics) (requeue|replay|discard|flush|skip|pause|resume)`).MatchString(line)
+			act := regexp.MustCompile(`^(messages|keys|inbox|queue|topics) (requeue|replay|retry-now|discard|skip|pause|resume)`).MatchString(line)
 			if act && !strings.Contains(line, "--dry-run") {
 				args = append(args, "--yes")
 			}

@@ -16,25 +16,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/outboxtest"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 var promisesOfStores = []promise{
 	{"what a store does in a transaction is undone with it", func(t *testing.T, s subject) {
-		store, owner := s.store(t, inbox.StoreConfig{}), inbox.NewOwner()
+		store, owner := s.store(t, queue.StoreConfig{}), queue.NewOwner()
 		id := item("joined", "a").ID
 		state := func() any {
 			msg, err := store.Get(t.Context(), id)
-			if errors.Is(err, inbox.ErrUnknown) {
+			if errors.Is(err, queue.ErrUnknown) {
 				return "unknown"
 			}
 			require.NoError(t, err)
 			return msg
 		}
 		claims := func(ctx context.Context) int {
-			msgs, err := store.Claim(ctx, inbox.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1, Topics: []string{"orders"}})
+			msgs, err := store.Claim(ctx, queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1, Topics: []string{"orders"}})
 			require.NoError(t, err)
 			return len(msgs)
 		}
@@ -53,7 +53,7 @@ var promisesOfStores = []promise{
 		end(false)
 		assert.Equal(t, 1, claims(t.Context()))
 		rolledBack(func(ctx context.Context) error {
-			n, err := store.Abandon(ctx, inbox.Abandon{Owner: owner, Err: "why", Delay: time.Millisecond}, id)
+			n, err := store.Abandon(ctx, queue.Abandon{Owner: owner, Err: "why", Delay: time.Millisecond}, id)
 			assert.Equal(t, 1, n)
 			return err
 		})
@@ -64,22 +64,22 @@ var promisesOfStores = []promise{
 			assert.Equal(t, 1, n)
 			return err
 		})
-		ours, err := store.Renew(t.Context(), inbox.Renew{Owner: owner, LeaseTTL: time.Minute}, id)
+		ours, err := store.Renew(t.Context(), queue.Renew{Owner: owner, LeaseTTL: time.Minute}, id)
 		require.NoError(t, err)
 		assert.Empty(t, ours, "nobody waits for what is acked in a transaction")
 		stored, err := store.Enqueue(t.Context(), item("joined", "a"))
 		require.NoError(t, err)
-		assert.Equal(t, inbox.Busy, stored[0].Result)
+		assert.Equal(t, queue.Busy, stored[0].Result)
 		end(true)
-		assert.Equal(t, inbox.Done, got(t, store, id).State)
+		assert.Equal(t, queue.Done, got(t, store, id).State)
 		n, err := store.Ack(t.Context(), owner, id)
 		require.NoError(t, err)
 		assert.Zero(t, n)
 	}},
 	{"an insertion waits for another of the same message", func(t *testing.T, s subject) {
-		store := s.store(t, inbox.StoreConfig{})
+		store := s.store(t, queue.StoreConfig{})
 		const twins = 8
-		results := make(chan inbox.StoreResult)
+		results := make(chan queue.StoreResult)
 		for _, commit := range []bool{false, true} {
 			twin := item("twin", fmt.Sprint(commit))
 			end := openTx(t, handle{db: s.db}, func(ctx context.Context) error { _, err := store.Enqueue(ctx, twin); return err })
@@ -95,24 +95,24 @@ var promisesOfStores = []promise{
 			}
 			begun.Wait()
 			end(commit)
-			count := map[inbox.StoreResult]int{}
+			count := map[queue.StoreResult]int{}
 			for range twins {
 				count[<-results]++
 			}
-			want := map[inbox.StoreResult]int{inbox.Updated: twins}
+			want := map[queue.StoreResult]int{queue.Updated: twins}
 			if !commit {
-				want = map[inbox.StoreResult]int{inbox.New: 1, inbox.Updated: twins - 1}
+				want = map[queue.StoreResult]int{queue.New: 1, queue.Updated: twins - 1}
 			}
 			// A copy is Busy to those who see it while another one touches it.
-			count[inbox.Updated] += count[inbox.Busy]
-			delete(count, inbox.Busy)
+			count[queue.Updated] += count[queue.Busy]
+			delete(count, queue.Busy)
 			assert.Equal(t, want, count, "committed: %v", commit)
 		}
 	}},
 	{"what commits late is claimed at once", func(t *testing.T, s subject) {
-		store := s.store(t, inbox.StoreConfig{})
+		store := s.store(t, queue.StoreConfig{})
 		claim := func() (ids []string) {
-			msgs, err := store.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 10, Topics: []string{"late"}})
+			msgs, err := store.Claim(t.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 10, Topics: []string{"late"}})
 			require.NoError(t, err)
 			for _, msg := range msgs {
 				ids = append(ids, msg.MessageID)
@@ -120,7 +120,7 @@ var promisesOfStores = []promise{
 			return ids
 		}
 		put := func(ctx context.Context, id string) error {
-			_, err := store.Enqueue(ctx, inbox.Item{ID: inbox.ID{Source: "late", MessageID: id}, Topic: "late"})
+			_, err := store.Enqueue(ctx, queue.Item{ID: queue.ID{Source: "late", MessageID: id}, Topic: "late"})
 			return err
 		}
 		end := openTx(t, handle{db: s.db}, func(ctx context.Context) error { return put(ctx, "late") })
@@ -133,14 +133,14 @@ var promisesOfStores = []promise{
 		assert.Equal(t, []string{"late"}, claim())
 	}},
 	{"an owner who lost its lease changes nothing", func(t *testing.T, s subject) {
-		store := s.store(t, inbox.StoreConfig{Backoff: outbox.Backoff{Initial: -1}})
-		storeAll(t, store, inbox.Item{ID: item("stale", "a").ID, Topic: "stale"})
-		take := func(owner inbox.Owner, ttl time.Duration) (n int) {
-			msgs, err := store.Claim(t.Context(), inbox.Claim{Owner: owner, LeaseTTL: ttl, Limit: 1, Topics: []string{"stale"}})
+		store := s.store(t, queue.StoreConfig{Backoff: outbox.Backoff{Initial: -1}})
+		storeAll(t, store, queue.Item{ID: item("stale", "a").ID, Topic: "stale"})
+		take := func(owner queue.Owner, ttl time.Duration) (n int) {
+			msgs, err := store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: ttl, Limit: 1, Topics: []string{"stale"}})
 			require.NoError(t, err)
 			return len(msgs)
 		}
-		old, now := inbox.NewOwner(), inbox.NewOwner()
+		old, now := queue.NewOwner(), queue.NewOwner()
 		require.Equal(t, 1, take(old, time.Second))
 		eventually(t, func() bool { return take(now, time.Minute) == 1 }, "the lease is over")
 		n, err := store.Ack(t.Context(), old, item("stale", "a").ID)
@@ -150,12 +150,12 @@ var promisesOfStores = []promise{
 	}},
 	{"a Dispatcher commits with its handlers", func(t *testing.T, s subject) {
 		store, pub := s.store(t, quickStore()), s.publisher(t, outbox.PublisherConfig{})
-		dispatcher, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{
+		dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{
 			PollInterval: 5 * time.Millisecond,
-			OnDead: func(ctx context.Context, msg *inbox.Message, err error) error {
+			OnDead: func(ctx context.Context, msg *queue.Message, err error) error {
 				return pub.PublishContext(ctx, "graves", ordered(msg.MessageID+" is dead: "+err.Error()))
 			},
-			Handlers: map[string]inbox.Handler{"work": {Concurrency: 1, Handle: func(ctx context.Context, msg *inbox.Message) error {
+			Handlers: map[string]queue.Handler{"work": {Concurrency: 1, Handle: func(ctx context.Context, msg *queue.Message) error {
 				if err := pub.PublishContext(ctx, "done", ordered(msg.MessageID)); err != nil {
 					return err
 				}
@@ -172,21 +172,21 @@ var promisesOfStores = []promise{
 		ended := make(chan error)
 		go func() { ended <- dispatcher.Run(t.Context()) }()
 		<-dispatcher.Running()
-		storeAll(t, store, inbox.Item{ID: inbox.ID{Source: "work", MessageID: "plain"}, Topic: "work"})
-		storeAll(t, store, inbox.Item{ID: inbox.ID{Source: "work", MessageID: "shaky"}, Topic: "work"})
-		untilState(t, store, inbox.ID{Source: "work", MessageID: "plain"}, inbox.Done)
-		untilState(t, store, inbox.ID{Source: "work", MessageID: "shaky"}, inbox.Done)
-		storeAll(t, store, inbox.Item{ID: inbox.ID{Source: "work", MessageID: "poison"}, Topic: "work"})
-		untilState(t, store, inbox.ID{Source: "work", MessageID: "poison"}, inbox.Dead)
+		storeAll(t, store, queue.Item{ID: queue.ID{Source: "work", MessageID: "plain"}, Topic: "work"})
+		storeAll(t, store, queue.Item{ID: queue.ID{Source: "work", MessageID: "shaky"}, Topic: "work"})
+		untilState(t, store, queue.ID{Source: "work", MessageID: "plain"}, queue.Done)
+		untilState(t, store, queue.ID{Source: "work", MessageID: "shaky"}, queue.Done)
+		storeAll(t, store, queue.Item{ID: queue.ID{Source: "work", MessageID: "poison"}, Topic: "work"})
+		untilState(t, store, queue.ID{Source: "work", MessageID: "poison"}, queue.Dead)
 		require.NoError(t, dispatcher.Close())
 		require.NoError(t, <-ended)
 		s.leaves(t, "plain", "shaky", "poison is dead: poison message: the handler failed")
-		assert.Equal(t, 2, got(t, store, inbox.ID{Source: "work", MessageID: "shaky"}).Attempt)
+		assert.Equal(t, 2, got(t, store, queue.ID{Source: "work", MessageID: "shaky"}).Attempt)
 	}},
 	{"a webhook and a broker store a message once", func(t *testing.T, s subject) {
-		store := s.store(t, inbox.StoreConfig{HashContent: true})
-		ingest, err := inbox.Ingest(store, inbox.IngestConfig{Item: func(msg *message.Message) (inbox.Item, error) {
-			return inbox.Item{ID: inbox.ID{Source: "broker", MessageID: msg.UUID}, Topic: "stored", Payload: msg.Payload}, nil
+		store := s.store(t, queue.StoreConfig{HashContent: true})
+		ingest, err := queue.Ingest(store, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
+			return queue.Item{ID: queue.ID{Source: "broker", MessageID: msg.UUID}, Topic: "stored", Payload: msg.Payload}, nil
 		}}, nil)
 		require.NoError(t, err)
 		msg := newMessage("a")
@@ -194,12 +194,12 @@ var promisesOfStores = []promise{
 			require.NoError(t, ingest(msg))
 		}
 		require.ErrorIs(t, ingest(message.NewMessage("", nil)), outbox.ErrPoison)
-		assert.Equal(t, inbox.Processing, got(t, store, inbox.ID{Source: "broker", MessageID: msg.UUID}).State)
+		assert.Equal(t, queue.Processing, got(t, store, queue.ID{Source: "broker", MessageID: msg.UUID}).State)
 
-		webhook, err := inbox.NewWebhook(store, inbox.WebhookConfig{
+		webhook, err := queue.NewWebhook(store, queue.WebhookConfig{
 			ConflictOnChange: true, Verify: func(*http.Request, []byte) error { return nil },
-			Item: func(r *http.Request, body []byte) (inbox.Item, error) {
-				return inbox.Item{ID: inbox.ID{Source: "web", MessageID: r.Header.Get("Id")}, Topic: "stored", Payload: body}, nil
+			Item: func(r *http.Request, body []byte) (queue.Item, error) {
+				return queue.Item{ID: queue.ID{Source: "web", MessageID: r.Header.Get("Id")}, Topic: "stored", Payload: body}, nil
 			},
 		}, nil)
 		require.NoError(t, err)
@@ -213,17 +213,17 @@ var promisesOfStores = []promise{
 			webhook.ServeHTTP(w, r)
 			assert.Equal(t, step.want, w.Code, step.body)
 		}
-		assert.Equal(t, "a", string(got(t, store, inbox.ID{Source: "web", MessageID: "1"}).Payload))
+		assert.Equal(t, "a", string(got(t, store, queue.ID{Source: "web", MessageID: "1"}).Payload))
 	}},
 	{"a Subscriber's message is done in the transaction of its handler", func(t *testing.T, s subject) {
 		store := s.store(t, quickStore())
-		sub, err := inbox.NewSubscriber(store, inbox.SubscriberConfig{PollInterval: 5 * time.Millisecond}, nil)
+		sub, err := queue.NewSubscriber(store, queue.SubscriberConfig{PollInterval: 5 * time.Millisecond}, nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, sub.Close()) }()
 		messages, err := sub.Subscribe(t.Context(), "deliveries")
 		require.NoError(t, err)
-		id := inbox.ID{Source: "work", MessageID: "delivery"}
-		storeAll(t, store, inbox.Item{ID: id, Topic: "deliveries", Payload: []byte("parcel")})
+		id := queue.ID{Source: "work", MessageID: "delivery"}
+		storeAll(t, store, queue.Item{ID: id, Topic: "deliveries", Payload: []byte("parcel")})
 		for _, handler := range []error{errHandler, nil} {
 			msg := <-messages
 			got, err := outboxtest.Handle(t, s.db, s.publishing(t, handler), msg, middleware.StackConfig{})
@@ -234,7 +234,7 @@ var promisesOfStores = []promise{
 				msg.Nack()
 			}
 		}
-		assert.Equal(t, inbox.Done, got(t, store, id).State)
+		assert.Equal(t, queue.Done, got(t, store, id).State)
 		s.leaves(t, "by itself")
 	}},
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/outboxtest"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // What a handle promises whatever is behind it: the same functions over Postgres and over the database in memory of package
@@ -55,9 +55,9 @@ func (s subject) publisher(t testing.TB, cfg outbox.PublisherConfig) *outbox.Pub
 	return pub
 }
 
-func (s subject) store(t testing.TB, cfg inbox.StoreConfig) *inbox.Store {
+func (s subject) store(t testing.TB, cfg queue.StoreConfig) *queue.Store {
 	t.Helper()
-	store, err := inbox.NewStore(s.db, cfg, nil)
+	store, err := queue.NewStore(s.db, cfg, nil)
 	require.NoError(t, err)
 	return store
 }

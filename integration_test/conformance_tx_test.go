@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/outboxtest"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 var promisesOfTransactions = []promise{
@@ -153,12 +153,12 @@ var promisesOfTransactions = []promise{
 		s.leaves(t, "in")
 	}},
 	{"a statement that fails spoils its transaction", func(t *testing.T, s subject) {
-		store, pub := s.store(t, inbox.StoreConfig{}), s.publisher(t, outbox.PublisherConfig{})
+		store, pub := s.store(t, queue.StoreConfig{}), s.publisher(t, outbox.PublisherConfig{})
 		storeAll(t, store, item("spoilt", "a"), item("spoilt", "b"))
 		a, b := item("spoilt", "a").ID, item("spoilt", "b").ID
 		var both sync.WaitGroup
 		both.Add(2)
-		mark := func(name string, first, second inbox.ID) error {
+		mark := func(name string, first, second queue.ID) error {
 			return outbox.InTx(t.Context(), s.db, func(ctx context.Context) error {
 				err := store.MarkDead(ctx, first, name)
 				both.Done()
@@ -177,12 +177,12 @@ var promisesOfTransactions = []promise{
 		}
 		require.Error(t, failed, "one of two that wait for each other")
 		s.leaves(t, winner)
-		for _, id := range []inbox.ID{a, b} {
+		for _, id := range []queue.ID{a, b} {
 			assert.Equal(t, winner, got(t, store, id).LastError)
 		}
 	}},
 	{"REPEATABLE READ refuses to change what another has changed", func(t *testing.T, s subject) {
-		store := s.store(t, inbox.StoreConfig{})
+		store := s.store(t, queue.StoreConfig{})
 		id := item("repeatable", "a").ID
 		storeAll(t, store, item("repeatable", "a"))
 		err := outbox.InTxWith(t.Context(), s.db, outbox.TxOptions{Isolation: sql.LevelRepeatableRead}, func(ctx context.Context) error {

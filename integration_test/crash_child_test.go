@@ -76,13 +76,13 @@ func runChild(spec string) error {
 	}
 	logger := watermill.NewStdLogger(false, false)
 	fwd, err := forwarder.New(db, childPublisher{c}, forwarder.Config{
-		Name:         c.cfg.Name,
-		LeaseTTL:     c.cfg.LeaseTTL,
-		PollInterval: 50 * time.Millisecond,
-		Concurrency:  256, // tests hold that many
-		Classify:     classifyAnswer,
-		Backoff:      outbox.Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
-		PauseBackoff: outbox.Backoff{Initial: 50 * time.Millisecond, Max: 300 * time.Millisecond},
+		Name:          c.cfg.Name,
+		LeaseTTL:      c.cfg.LeaseTTL,
+		PollInterval:  50 * time.Millisecond,
+		Concurrency:   256, // tests hold that many
+		Classify:      classifyAnswer,
+		Backoff:       outbox.Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
+		OutageBackoff: outbox.Backoff{Initial: 50 * time.Millisecond, Max: 300 * time.Millisecond},
 	}, logger)
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func classifyAnswer(err error) forwarder.Verdict {
 			return v
 		}
 	}
-	return forwarder.Rejected
+	return forwarder.Retry
 }
 
 type childObserver struct{ *child }
@@ -313,7 +313,7 @@ func (o childObserver) SettleEnd(_ context.Context, end observe.SettleEnd) {
 	}
 }
 
-func (o childObserver) Owned(_ context.Context, owned observe.Owned) {
+func (o childObserver) LanesOwned(_ context.Context, owned observe.LanesOwned) {
 	if owned.Lanes > 0 {
 		o.at("lanes", owned.Lanes)
 	}

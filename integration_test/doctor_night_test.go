@@ -16,8 +16,8 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // An operator's night: each test makes one thing go wrong, sees what Doctor says of it, does what that names as the cure, and sees
@@ -467,7 +467,7 @@ func TestNightAbandonedQueue(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("letters", 3)...)
-	claimed, err := s.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 1})
+	claimed, err := s.Claim(t.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 1})
 	require.NoError(t, err)
 	require.Len(t, claimed, 1)
 	assert.NotContains(t, findings(t, h), "queue_abandoned", "it may still be at work")
@@ -485,14 +485,14 @@ func TestNightAbandonedQueue(t *testing.T) {
 	assert.Regexp(t, `2 messages of topic "letters" in the queue are due, the first since [2-9]m`, f.Evidence)
 
 	eventually(t, func() bool { // a claim takes back what was left, now and then
-		_, err := s.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 2})
+		_, err := s.Claim(t.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 2})
 		require.NoError(t, err)
 		return h.count(t, "SELECT count(*) FROM inbox_queue WHERE crashes > 0") == 1
 	}, "it is taken back")
 	h.exec(t, "UPDATE inbox_queue SET due_at = now() - interval '1 second' WHERE due_at IS NOT NULL")
 	assert.Contains(t, ails(t, h, "queue_crashes").Cure, "DispatcherConfig.LeaseTTL")
 	h.exec(t, "UPDATE inbox_queue SET owner = NULL, locked_until = NULL")
-	dispatching(t, s, quickDispatcher(map[string]inbox.Handler{"letters": {Handle: func(context.Context, *inbox.Message) error { return nil }}}))
+	dispatching(t, s, quickDispatcher(map[string]queue.Handler{"letters": {Handle: func(context.Context, *queue.Message) error { return nil }}}))
 	for _, check := range []string{"queue_abandoned", "queue_waits", "queue_crashes"} {
 		cured(t, h, check)
 	}

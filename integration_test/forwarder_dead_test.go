@@ -94,12 +94,12 @@ func TestOperator(t *testing.T) {
 	})
 }
 
-func TestHoldDead(t *testing.T) {
+func TestBlockKeyOnDead(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := classifyingConfig()
-	cfg.HoldDead = true
+	cfg.BlockKeyOnDead = true
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	w.answers(func(_ string, msg *message.Message) error {
 		if string(msg.Payload) == "1" {
@@ -129,13 +129,13 @@ func TestHoldDead(t *testing.T) {
 	assert.Equal(t, []string{"1", "2", "3", "4"}, w.payloads("K"))
 }
 
-// TestHoldDeadThatAnOperatorGaveUp: a message is declared dead while it waits behind another.
-func TestHoldDeadThatAnOperatorGaveUp(t *testing.T) {
+// TestBlockKeyOnDeadThatAnOperatorGaveUp: a message is declared dead while it waits behind another.
+func TestBlockKeyOnDeadThatAnOperatorGaveUp(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
-	cfg.HoldDead = true
+	cfg.BlockKeyOnDead = true
 	w := startForwarderOn(t, h, cfg, refuse("1"))
 	w.publish(t, "orders", "K", "1", "2", "3")
 	w.wait(t, "1 is refused", func() bool { return w.triedTimes("1") >= 2 })

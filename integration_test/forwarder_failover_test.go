@@ -32,10 +32,10 @@ func (c *settledCounter) SettleEnd(_ context.Context, end observe.SettleEnd) {
 // deaf is an observer of engines that heeds nothing.
 type deaf struct{}
 
-func (deaf) ReadEnd(context.Context, observe.ReadEnd)     {}
-func (deaf) SettleEnd(context.Context, observe.SettleEnd) {}
-func (deaf) CleanEnd(context.Context, observe.CleanEnd)   {}
-func (deaf) Owned(context.Context, observe.Owned)         {}
+func (deaf) ReadEnd(context.Context, observe.ReadEnd)       {}
+func (deaf) SettleEnd(context.Context, observe.SettleEnd)   {}
+func (deaf) CleanEnd(context.Context, observe.CleanEnd)     {}
+func (deaf) LanesOwned(context.Context, observe.LanesOwned) {}
 
 // TestStandbyIsNotRead turns the server into a standby under a forwarder that has messages to publish, and promotes it.
 func TestStandbyIsNotRead(t *testing.T) {

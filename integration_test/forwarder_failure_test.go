@@ -28,7 +28,7 @@ func classify(err error) forwarder.Verdict {
 	case errors.Is(err, errMalformed):
 		return forwarder.Permanent
 	}
-	return forwarder.Rejected
+	return forwarder.Retry
 }
 
 func classifyingConfig() forwarder.Config {

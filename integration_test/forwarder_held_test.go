@@ -357,7 +357,7 @@ func TestManyHeldKeysAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		verdict forwarder.Verdict
-	}{{"rejected", forwarder.Rejected}, {"unavailable", forwarder.Unavailable}} {
+	}{{"rejected", forwarder.Retry}, {"unavailable", forwarder.Unavailable}} {
 		t.Run(c.name, func(t *testing.T) {
 			noLeaks(t)
 			h := newPgxHandle(t, newMigratedDatabase(t))
@@ -376,7 +376,7 @@ func TestManyHeldKeysAtOnce(t *testing.T) {
 				select gen_random_uuid(), 'sick', 'sick-' || k, convert_to(k || ':' || n, 'UTF8')
 				from generate_series(1, $1) k, generate_series(1, 3) n order by n, k`, keys)
 			w.join(t, h, cfg)
-			if c.verdict == forwarder.Rejected {
+			if c.verdict == forwarder.Retry {
 				eventually(t, func() bool {
 					return h.count(t, "select count(*) from outbox where attempts > 0") == keys
 				}, "all keys are held")

@@ -25,7 +25,7 @@ func TestDeadLetterTopic(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := classifyingConfig()
-		cfg.DeadLetterTopic, cfg.HoldDead = "dead_letters", true
+		cfg.DeadLetterTopic, cfg.BlockKeyOnDead = "dead_letters", true
 		var mu sync.Mutex
 		var letters []*message.Message
 		refuseLetters := false

@@ -25,7 +25,7 @@ type witness struct {
 	reads   []observe.ReadEnd
 	settled []observe.SettleEnd
 	cleaned []observe.CleanEnd
-	owned   []observe.Owned
+	owned   []observe.LanesOwned
 }
 
 func noted[T any](w *witness, list *[]T, event T) {
@@ -61,7 +61,7 @@ func (w *witness) TopicResumed(_ context.Context, r observe.TopicResumed) { note
 func (w *witness) ReadEnd(_ context.Context, end observe.ReadEnd)         { noted(w, &w.reads, end) }
 func (w *witness) SettleEnd(_ context.Context, end observe.SettleEnd)     { noted(w, &w.settled, end) }
 func (w *witness) CleanEnd(_ context.Context, end observe.CleanEnd)       { noted(w, &w.cleaned, end) }
-func (w *witness) Owned(_ context.Context, owned observe.Owned)           { noted(w, &w.owned, owned) }
+func (w *witness) LanesOwned(_ context.Context, owned observe.LanesOwned) { noted(w, &w.owned, owned) }
 
 // TestForwarderIsObserved: observers of the handle are told of each publish and its verdict, of deaths, pauses and statements. What
 // one puts into the context and the metadata reaches the publisher, and the metadata begin as they are stored at each attempt.
@@ -123,7 +123,7 @@ func TestForwarderIsObserved(t *testing.T) {
 		assert.Positive(t, e.ID)
 	}
 	assert.Subset(t, ends, []end{
-		{uuid["refused"], "orders", "rejected", 1, errRefused}, {uuid["refused"], "orders", "rejected", 2, errRefused},
+		{uuid["refused"], "orders", "retry", 1, errRefused}, {uuid["refused"], "orders", "retry", 2, errRefused},
 		{uuid["refused"], "orders", "", 3, nil},
 		{uuid["malformed"], "orders", "permanent", 1, errMalformed},
 		{uuid["waits"], "down", "unavailable", 1, errDown}, {uuid["waits"], "down", "", 1, nil},
@@ -154,7 +154,7 @@ func TestForwarderIsObserved(t *testing.T) {
 	assert.GreaterOrEqual(t, rows, 3)
 	assert.Equal(t, int64(2), toldSoFar(eyes, &eyes.cleaned)[0].Rows)
 	assert.Equal(t, "outbox", toldSoFar(eyes, &eyes.cleaned)[0].Table)
-	assert.Equal(t, []observe.Owned{{DB: h.name, Scope: "default", Lanes: 64}, {DB: h.name, Scope: "default"}}, toldSoFar(eyes, &eyes.owned))
+	assert.Equal(t, []observe.LanesOwned{{DB: h.name, Scope: "default", Lanes: 64}, {DB: h.name, Scope: "default"}}, toldSoFar(eyes, &eyes.owned))
 	assert.Positive(t, w.log.count("An observer failed"))
 }
 
@@ -176,7 +176,7 @@ func TestSubscriberIsObserved(t *testing.T) {
 	eventually(t, func() bool { return len(toldSoFar(eyes, &eyes.ends)) == 2 }, "both are told")
 	ends := toldSoFar(eyes, &eyes.ends)
 	require.ErrorIs(t, ends[0].Err, forwarder.ErrNacked)
-	assert.Equal(t, "rejected", ends[0].Verdict)
+	assert.Equal(t, "retry", ends[0].Verdict)
 	assert.NoError(t, ends[1].Err)
 	assert.Equal(t, "subscriber:orders", ends[1].Scope)
 }

@@ -115,7 +115,7 @@ func TestUnavailableAfterRejection(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := classifyingConfig()
-	cfg.PauseBackoff = outbox.Backoff{Initial: 50 * time.Millisecond, Max: 2 * time.Second}
+	cfg.OutageBackoff = outbox.Backoff{Initial: 50 * time.Millisecond, Max: 2 * time.Second}
 	w := startForwarder(t, h, cfg)
 	w.answers(func(string, *message.Message) error {
 		if w.triedTimes("1") == 1 {

@@ -120,7 +120,7 @@ func TestPublisherThatHeedsItsTimeout(t *testing.T) {
 		if !errors.Is(err, forwarder.ErrPublishTimeout) {
 			return forwarder.Unavailable
 		}
-		return forwarder.Rejected
+		return forwarder.Retry
 	}
 	startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
 		<-msg.Context().Done()
@@ -153,7 +153,7 @@ func TestStopWaitsForTheVerdict(t *testing.T) {
 	cfg.Classify = func(error) forwarder.Verdict {
 		judging <- struct{}{}
 		<-slow
-		return forwarder.Rejected
+		return forwarder.Retry
 	}
 	broker, timedOut := newFakeBroker(), make(chan struct{})
 	broker.answers(func(_ string, msg *message.Message) error {

@@ -32,7 +32,7 @@ func (o rudeObserver) TopicResumed(context.Context, observe.TopicResumed) { o.be
 func (o rudeObserver) ReadEnd(context.Context, observe.ReadEnd)           { o.behave() }
 func (o rudeObserver) SettleEnd(context.Context, observe.SettleEnd)       { o.behave() }
 func (o rudeObserver) CleanEnd(context.Context, observe.CleanEnd)         { o.behave() }
-func (o rudeObserver) Owned(context.Context, observe.Owned)               { o.behave() }
+func (o rudeObserver) LanesOwned(context.Context, observe.LanesOwned)     { o.behave() }
 
 // rudeLogger is a logger that does the same.
 type rudeLogger struct{ behave func() }

@@ -24,8 +24,8 @@ import (
 func quickConfig() forwarder.Config {
 	return forwarder.Config{
 		PollInterval: 50 * time.Millisecond, LeaseTTL: time.Minute, CloseTimeout: 10 * time.Second,
-		Backoff:      outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
-		PauseBackoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
+		Backoff:       outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
+		OutageBackoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
 	}
 }
 

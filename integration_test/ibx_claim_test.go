@@ -7,34 +7,34 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/internal/memory"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // claims with a request that differs from a good one.
-func (x ibx) claimWith(t testing.TB, change func(c *inbox.Claim)) ([]inbox.Message, error) {
+func (x ibx) claimWith(t testing.TB, change func(c *queue.Claim)) ([]queue.Message, error) {
 	t.Helper()
-	c := inbox.Claim{Owner: x.owner, LeaseTTL: time.Minute, Limit: 10, Topics: []string{x.name}}
+	c := queue.Claim{Owner: x.owner, LeaseTTL: time.Minute, Limit: 10, Topics: []string{x.name}}
 	change(&c)
 	return x.store.Claim(t.Context(), c)
 }
 
 var ibxClaiming = []requirement{
 	{number: 30, text: "Claim takes and locks messages atomically", verdict: held, test: func(t *testing.T, x ibx) {
-		var all []inbox.Item
+		var all []queue.Item
 		for i := range 40 {
 			all = append(all, x.item(string(rune('a'+i))))
 		}
 		x.put(t, all...)
-		got := make(chan []inbox.Message, 8)
+		got := make(chan []queue.Message, 8)
 		for range 8 {
 			go func() {
-				msgs, err := x.store.Claim(t.Context(), inbox.Claim{Owner: inbox.NewOwner(), LeaseTTL: time.Minute, Limit: 5, Topics: []string{x.name}})
+				msgs, err := x.store.Claim(t.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 5, Topics: []string{x.name}})
 				assert.NoError(t, err)
 				got <- msgs
 			}()
 		}
-		seen := map[inbox.ID]bool{}
+		seen := map[queue.ID]bool{}
 		for range 8 {
 			for _, msg := range <-got {
 				assert.False(t, seen[msg.ID], "%v was claimed twice", msg.ID)
@@ -61,14 +61,14 @@ var ibxClaiming = []requirement{
 			"and then waits as after any failure (IBX-070): else a message that kills its handlers would be handed from one to the next for ever.",
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
-			assert.Empty(t, x.claim(t, inbox.NewOwner(), 10))
+			assert.Empty(t, x.claim(t, queue.NewOwner(), 10))
 			x.lapse(t, "a")
 			_, err := x.patient(t).ReapExpired(t.Context())
 			require.NoError(t, err)
-			assert.Empty(t, x.claim(t, inbox.NewOwner(), 10), "it waits")
+			assert.Empty(t, x.claim(t, queue.NewOwner(), 10), "it waits")
 			assert.Equal(t, 1, x.get(t, "a").Attempt)
 			x.due(t, "a")
-			assert.Len(t, x.claim(t, inbox.NewOwner(), 10), 1)
+			assert.Len(t, x.claim(t, queue.NewOwner(), 10), 1)
 		}},
 	{number: 34, text: "Claim sets the end of the lease", verdict: held, test: func(t *testing.T, x ibx) {
 		before := x.now(t)
@@ -91,13 +91,13 @@ var ibxClaiming = []requirement{
 	{number: 37, text: "none is no error", verdict: held, test: func(t *testing.T, x ibx) { assert.Empty(t, x.claim(t, x.owner, 10)) }},
 	{number: 38, text: "Claim takes nothing that is done or dead", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
-		settles(t, 1)(x.store.Fail(t.Context(), inbox.Fail{Owner: x.owner, Reason: "why"}, x.has(t, "b")))
+		settles(t, 1)(x.store.Fail(t.Context(), queue.Fail{Owner: x.owner, Reason: "why"}, x.has(t, "b")))
 		assert.Empty(t, x.claim(t, x.owner, 10))
 	}},
 	{number: 39, text: "Claim takes no more than asked for", verdict: held, test: func(t *testing.T, x ibx) {
 		x.put(t, x.item("a"), x.item("b"), x.item("c"))
 		first := x.claim(t, x.owner, 1)[0].ID
-		settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, first))
+		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, first))
 		x.due(t, first.MessageID)
 		assert.Len(t, x.claim(t, x.owner, 1), 1)
 		assert.Len(t, x.claim(t, x.owner, 2), 2)
@@ -105,19 +105,19 @@ var ibxClaiming = []requirement{
 	{number: 40, text: "a lease that is not positive is refused", verdict: inOtherWords, why: noExceptions + " A lease has at least a second.",
 		test: func(t *testing.T, x ibx) {
 			for _, ttl := range []time.Duration{0, -time.Second, time.Second - 1} {
-				_, err := x.claimWith(t, func(c *inbox.Claim) { c.LeaseTTL = ttl })
+				_, err := x.claimWith(t, func(c *queue.Claim) { c.LeaseTTL = ttl })
 				invalid(t, err, "Claim.LeaseTTL is "+ttl.String())
 			}
 		}},
 	{number: 41, text: "a batch that is not positive is refused", verdict: inOtherWords, why: noExceptions + " At most 10,000.",
 		test: func(t *testing.T, x ibx) {
 			for _, limit := range []int{0, -1, 10_001} {
-				_, err := x.claimWith(t, func(c *inbox.Claim) { c.Limit = limit })
+				_, err := x.claimWith(t, func(c *queue.Claim) { c.Limit = limit })
 				invalid(t, err, "Claim.Limit")
 			}
 		}},
 	{number: 42, text: "Claim takes nothing that waits after a failure", verdict: held, test: func(t *testing.T, x ibx) {
-		settles(t, 1)(x.patient(t).Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.has(t, "a")))
+		settles(t, 1)(x.patient(t).Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.has(t, "a")))
 		assert.Empty(t, x.claim(t, x.owner, 10))
 		x.put(t, x.item("a"))
 		assert.Empty(t, x.claim(t, x.owner, 10), "a copy does not end the wait")
@@ -125,24 +125,24 @@ var ibxClaiming = []requirement{
 		assert.Len(t, x.claim(t, x.owner, 10), 1)
 	}},
 	{number: 43, text: "the zero owner is refused", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
-		_, err := x.claimWith(t, func(c *inbox.Claim) { c.Owner = inbox.Owner{} })
+		_, err := x.claimWith(t, func(c *queue.Claim) { c.Owner = queue.Owner{} })
 		invalid(t, err, "NewOwner()")
 	}},
 }
 
 // othersKeepOut shows that a call with another owner, or for what there is not, changes nothing.
-func (x ibx) othersKeepOut(t *testing.T, call func(owner inbox.Owner, ids ...inbox.ID) (int, error)) {
+func (x ibx) othersKeepOut(t *testing.T, call func(owner queue.Owner, ids ...queue.ID) (int, error)) {
 	t.Helper()
 	x.has(t, "a")
 	before := x.row(t, "a")
-	settles(t, 0)(call(inbox.NewOwner(), x.id("a"), x.id("unknown")))
+	settles(t, 0)(call(queue.NewOwner(), x.id("a"), x.id("unknown")))
 	assert.Equal(t, before, x.row(t, "a"))
 	settles(t, 1)(call(x.owner, x.id("unknown"), x.id("a")))
 	settles(t, 0)(call(x.owner, x.id("a")))
 }
 
 // takesNone shows that a call without ids does nothing, and with one twice does it once.
-func (x ibx) takesNone(t *testing.T, call func(owner inbox.Owner, ids ...inbox.ID) (int, error)) {
+func (x ibx) takesNone(t *testing.T, call func(owner queue.Owner, ids ...queue.ID) (int, error)) {
 	t.Helper()
 	settles(t, 0)(call(x.owner))
 	x.has(t, "a")
@@ -155,7 +155,7 @@ var ibxAcks = []requirement{
 	{number: 44, text: "Ack makes messages done", verdict: held, test: func(t *testing.T, x ibx) {
 		before := x.now(t)
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
-		assert.Equal(t, inbox.Done, x.get(t, "a").State)
+		assert.Equal(t, queue.Done, x.get(t, "a").State)
 		assert.True(t, x.row(t, "a").DoneAt.After(before))
 	}},
 	{number: 45, text: "Ack is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.ack(t)) }},
@@ -174,6 +174,6 @@ var ibxAcks = []requirement{
 	}},
 }
 
-func (x ibx) ack(t testing.TB) func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
-	return func(owner inbox.Owner, ids ...inbox.ID) (int, error) { return x.store.Ack(t.Context(), owner, ids...) }
+func (x ibx) ack(t testing.TB) func(owner queue.Owner, ids ...queue.ID) (int, error) {
+	return func(owner queue.Owner, ids ...queue.ID) (int, error) { return x.store.Ack(t.Context(), owner, ids...) }
 }

@@ -2,9 +2,9 @@ package integration_test
 
 var ibxDatabases = []requirement{
 	{number: 85, text: "each database has a store of its own", verdict: held, shownBy: "TestStoresOfAFleet"},
-	{number: 86, text: "a strategy selects the store to poll", verdict: held, shownBy: "TestFleetSelection TestInboxGroupTakesTurns"},
-	{number: 87, text: "round robin takes one batch of each in turn", verdict: held, shownBy: "TestFleetSelection TestInboxGroupTakesTurns"},
-	{number: 88, text: "drain first stays with a store until it is empty", verdict: held, shownBy: "TestFleetSelection TestInboxGroupTakesTurns"},
+	{number: 86, text: "a strategy selects the store to poll", verdict: held, shownBy: "TestFleetSelection TestQueueGroupTakesTurns"},
+	{number: 87, text: "round robin takes one batch of each in turn", verdict: held, shownBy: "TestFleetSelection TestQueueGroupTakesTurns"},
+	{number: 88, text: "drain first stays with a store until it is empty", verdict: held, shownBy: "TestFleetSelection TestQueueGroupTakesTurns"},
 	{number: 89, text: "each store has an identifier", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{number: 90, text: "lines about messages name the store", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{number: 91, text: "the router returns the store of a key", verdict: held, shownBy: "TestStoresOfAFleet"},

@@ -40,11 +40,11 @@ func ibxDocument() string {
 	return b.String()
 }
 
-const ibxIntroduction = `# The inbox, requirement by requirement
+const ibxIntroduction = `# The durable queue, requirement by requirement
 
 <!-- Written by make ibx from integration_test/ibx_*_test.go. -->
 
-Package ` + "`inbox`" + ` follows the functional specification of an inbox component that was written for C# and SQL Server (IBX-001 to IBX-130).
+Package ` + "`queue`" + ` follows the functional specification of an inbox component that was written for C# and SQL Server (IBX-001 to IBX-130).
 This page says of each of its requirements what became of it here, and which test shows it: over pgx, over database/sql and, but for what is
 Postgres' own, over the database in memory that users test with (package ` + "`outboxtest`" + `).
 `
@@ -68,11 +68,11 @@ const ibxElsewhere = `
 
 | word there | word here |
 |---|---|
-| InboxMessageIdentifier | inbox.ID{Source, MessageID} |
-| OwnerToken | inbox.Owner, NewOwner() |
+| InboxMessageIdentifier | queue.ID{Source, MessageID} |
+| OwnerToken | queue.Owner, NewOwner() |
 | Claim, Ack, Abandon, Fail, Reap | the same; also Renew, and Release, which gives back without a charge |
 | Seen, Processing, Done, Dead (4.4) | the same. Done rows drop payload and metadata unless StoreConfig.KeepPayload is set. |
-| Inbox Store, Store Provider, Selection Strategy, Router (4.5) | inbox.Store, inbox.Stores over a fleet.Fleet, fleet.Selection, Stores.Get |
+| Inbox Store, Store Provider, Selection Strategy, Router (4.5) | queue.Store, queue.Stores over a fleet.Fleet, fleet.Selection, Stores.Get |
 | Due Time, Deferred Message, Next Attempt Time (4.6) | one column, due_at: the wait after a failure and the due time are never needed both |
 | message id and hash deduplication, idempotency window (4.7) | the same; the window is StoreConfig.Retention after a message is done, 30 days |
 
@@ -90,9 +90,9 @@ const ibxElsewhere = `
 | lastError of null or empty | an empty one leaves the last |
 | ReapExpiredAsync stops when cancelled | between batches of 250 |
 | GetAsync by message id alone | by ID, because a message id is unique only within its source |
-| IInboxHandler | inbox.Handler, in DispatcherConfig.Handlers by topic |
+| IInboxHandler | queue.Handler, in DispatcherConfig.Handlers by topic |
 | IInboxRouter.GetInbox throws | Stores.Get returns fleet.ErrUnknown |
-| InboxMessage (5.2.1) | inbox.Message: the same fields, and Key, Metadata, ExpiresAt, State, DB |
+| InboxMessage (5.2.1) | queue.Message: the same fields, and Key, Metadata, ExpiresAt, State, DB |
 | SqlInboxOptions (5.2.2): connection string, schema, table | the pool is yours; outbox.Tables{Schema, Queue}. EnableSchemaDeployment: see IBX-114. |
 | AddSqlInbox, AddMultiSqlInbox, AddDynamicMultiSqlInbox, AddInboxHandler (5.3) | NewStore, NewStores over fleet.Static or a Discovery; no container is needed |
 
@@ -111,14 +111,14 @@ const ibxElsewhere = `
 | 8.1 ordering | Not from a claim: one that orders by key starves all others behind a key that is busy. forwarder.Subscriber gives order per key at full speed. |
 | 8.2 dead letters | DispatcherConfig.OnDead runs in the transaction in which a message dies; package admin lists, counts and requeues dead messages. |
 | 8.3 time to live | Item.ExpiresAt: a message that nobody handled by then is dead, with the reason "expired" (` + "`TestExpiry`" + `). |
-| 8.4 hash algorithm | SHA-256, by StoreConfig.HashContent or inbox.SHA256. Any bytes are taken; compare like with like. |
+| 8.4 hash algorithm | SHA-256, by StoreConfig.HashContent or queue.SHA256. Any bytes are taken; compare like with like. |
 
 ### Appendices
 
 | there | here |
 |---|---|
 | A: table Inbox | inbox_queue: no NextAttemptAt (see 4.6), but key, metadata, expires_at, crashes and done_at. The primary key is the same. The index for claims on Status and times is two partial ones on the ids of what is ready and the due times of what waits (` + "`TestPlansOfQueue`" + `); the index for clean-up is on done_at. |
-| B: a handler | a function of (ctx, *inbox.Message) |
-| C: a webhook | inbox.NewWebhook. AlreadyProcessed before Enqueue is not needed: Enqueue says so itself, in one statement. Compare signatures in constant time, try all of them, allow for clocks that are wrong either way, and answer 200 only after the commit. |
+| B: a handler | a function of (ctx, *queue.Message) |
+| C: a webhook | queue.NewWebhook. AlreadyProcessed before Enqueue is not needed: Enqueue says so itself, in one statement. Compare signatures in constant time, try all of them, allow for clocks that are wrong either way, and answer 200 only after the commit. |
 | D: many tenants | Stores.Get(key) and Enqueue |
 `

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/internal/memory"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/queue"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -22,22 +22,22 @@ var ibxCleanup = []requirement{
 		_, err := x.store.Clean(t.Context())
 		require.NoError(t, err)
 		_, err = x.store.Get(t.Context(), x.id("old"))
-		require.ErrorIs(t, err, inbox.ErrUnknown)
-		assert.Equal(t, inbox.Done, x.get(t, "new").State)
+		require.ErrorIs(t, err, queue.ErrUnknown)
+		assert.Equal(t, queue.Done, x.get(t, "new").State)
 	}},
 	{number: 99, text: "clean-up keeps what is seen or processing or dead", verdict: held, shownBy: "TestCleanKeepsUnfinished"},
 	{number: 100, text: "the retention is configurable", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		x.change(t, "a", func(q *memory.Queued) { q.DoneAt = q.DoneAt.Add(-time.Hour) })
 		for _, retention := range []time.Duration{2 * time.Hour, -1} {
-			_, err := x.with(t, inbox.StoreConfig{Retention: retention}).Clean(t.Context())
+			_, err := x.with(t, queue.StoreConfig{Retention: retention}).Clean(t.Context())
 			require.NoError(t, err)
-			assert.Equal(t, inbox.Done, x.get(t, "a").State)
+			assert.Equal(t, queue.Done, x.get(t, "a").State)
 		}
-		_, err := x.with(t, inbox.StoreConfig{Retention: time.Minute}).Clean(t.Context())
+		_, err := x.with(t, queue.StoreConfig{Retention: time.Minute}).Clean(t.Context())
 		require.NoError(t, err)
 		_, err = x.store.Get(t.Context(), x.id("a"))
-		require.ErrorIs(t, err, inbox.ErrUnknown)
+		require.ErrorIs(t, err, queue.ErrUnknown)
 	}},
 	{number: 101, text: "clean-up works in batches", verdict: held, shownBy: "TestCleanKeepsUnfinished"},
 }
@@ -46,7 +46,7 @@ var ibxConcurrency = []requirement{
 	{number: 102, text: "each call is one transaction", verdict: inOtherWords,
 		why: "All but ReapExpired and Clean, whose batches are transactions of their own, and Claim, which may take several statements: what one of them took is taken, whatever becomes of the next.",
 		sql: true, test: func(t *testing.T, x ibx) {
-			all := make([]inbox.Item, 1001) // two statements
+			all := make([]queue.Item, 1001) // two statements
 			for i := range all {
 				all[i] = x.item(string(rune(i + 0x4e00)))
 				all[i].Payload = nil
@@ -107,7 +107,7 @@ var ibxSchema = []requirement{
 	{number: 114, text: "the schema is made if that is switched on", verdict: inOtherWords, why: noDeployment, shownBy: "TestMigrateIsIdempotent"},
 	{number: 115, text: "else the schema is assumed to exist", verdict: held, sql: true, test: func(t *testing.T, x ibx) {
 		h := x.handle.with(t, sqltext.Tables{Queue: "nowhere"})
-		store, err := inbox.NewStore(h.db, inbox.StoreConfig{}, nil)
+		store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 		require.NoError(t, err)
 		_, err = store.Enqueue(t.Context(), x.item("a"))
 		require.ErrorContains(t, err, "schema.Migrate")
@@ -126,22 +126,22 @@ var ibxLimits = []requirement{
 			it.Payload = make([]byte, 20<<20)
 			x.put(t, it)
 			assert.Len(t, x.get(t, "a").Payload, len(it.Payload))
-			_, err := x.with(t, inbox.StoreConfig{MaxPayloadBytes: 100}).Enqueue(t.Context(), it)
+			_, err := x.with(t, queue.StoreConfig{MaxPayloadBytes: 100}).Enqueue(t.Context(), it)
 			invalid(t, err, "MaxPayloadBytes is 100")
 		}},
 	{number: 119, text: "a lease of 10 to 300 seconds is best", verdict: held, test: func(t *testing.T, x ibx) {
 		x.put(t, x.item("a"))
-		msgs, err := x.claimWith(t, func(c *inbox.Claim) { c.LeaseTTL = 300 * time.Second })
+		msgs, err := x.claimWith(t, func(c *queue.Claim) { c.LeaseTTL = 300 * time.Second })
 		require.NoError(t, err)
 		require.Len(t, msgs, 1)
 	}},
 	{number: 120, text: "a batch of 1 to 100 is best", verdict: held, test: func(t *testing.T, x ibx) {
 		x.put(t, x.item("a"))
-		msgs, err := x.claimWith(t, func(c *inbox.Claim) { c.Limit = 100 })
+		msgs, err := x.claimWith(t, func(c *queue.Claim) { c.Limit = 100 })
 		require.NoError(t, err)
 		require.Len(t, msgs, 1)
 	}},
-	{number: 121, text: "thousands of messages a second", verdict: inOtherWords, why: "A row of make bench, inbox_dispatch_vs_river, prints how many; no test depends on the machine.", shownBy: "TestPlansOfQueue"},
+	{number: 121, text: "thousands of messages a second", verdict: inOtherWords, why: "A row of make bench, queue_dispatch_vs_river, prints how many; no test depends on the machine.", shownBy: "TestPlansOfQueue"},
 	{number: 122, text: "claims use indexes", verdict: inOtherWords, why: "On id and due time. An index on the end of the lease would cost every claim and every renewal more than it gains.", shownBy: "TestPlansOfQueue"},
 	{number: 123, text: "stores are cached where there are many databases", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{number: 124, text: "polling slows down while there is nothing", verdict: held, shownBy: "TestScheduleWaitsLongerWhileThereIsNothing"},
@@ -163,25 +163,25 @@ var ibxLimits = []requirement{
 	}},
 	{number: 128, text: "connections may be encrypted", verdict: notApplicable, why: "The pool is yours, and so is its sslmode."},
 	{number: 129, text: "content hashes are cryptographic", verdict: held, test: func(t *testing.T, x ibx) {
-		_, err := x.with(t, inbox.StoreConfig{HashContent: true}).Enqueue(t.Context(), x.item("a"))
+		_, err := x.with(t, queue.StoreConfig{HashContent: true}).Enqueue(t.Context(), x.item("a"))
 		require.NoError(t, err)
-		assert.Equal(t, inbox.SHA256([]byte("payload of a")), x.get(t, "a").Hash)
+		assert.Equal(t, queue.SHA256([]byte("payload of a")), x.get(t, "a").Hash)
 		assert.Len(t, x.get(t, "a").Hash, 32)
 		other := x.item("a")
 		other.Payload = []byte("other")
-		stored, err := x.with(t, inbox.StoreConfig{HashContent: true}).Enqueue(t.Context(), other)
+		stored, err := x.with(t, queue.StoreConfig{HashContent: true}).Enqueue(t.Context(), other)
 		require.NoError(t, err)
 		assert.True(t, stored[0].Mismatch)
 	}},
 	{number: 130, text: "the zero owner is refused everywhere", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
-		var zero inbox.Owner
+		var zero queue.Owner
 		x.has(t, "a")
-		_, err := x.store.Renew(t.Context(), inbox.Renew{Owner: zero, LeaseTTL: time.Minute}, x.id("a"))
+		_, err := x.store.Renew(t.Context(), queue.Renew{Owner: zero, LeaseTTL: time.Minute}, x.id("a"))
 		invalid(t, err, "Owner")
-		release := func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
+		release := func(owner queue.Owner, ids ...queue.ID) (int, error) {
 			return x.store.Release(t.Context(), owner, ids...)
 		}
-		for _, call := range []func(inbox.Owner, ...inbox.ID) (int, error){x.ack(t), x.abandon(t), x.fail(t), release} {
+		for _, call := range []func(queue.Owner, ...queue.ID) (int, error){x.ack(t), x.abandon(t), x.fail(t), release} {
 			n, err := call(zero, x.id("a"))
 			invalid(t, err, "Owner")
 			assert.Zero(t, n)
@@ -190,7 +190,7 @@ var ibxLimits = []requirement{
 }
 
 // claimDue claims what has been stored twice, which gives it a due time.
-func (x ibx) claimDue(t testing.TB) (msgs []inbox.Message) {
+func (x ibx) claimDue(t testing.TB) (msgs []queue.Message) {
 	t.Helper()
 	eventually(t, func() bool { msgs = append(msgs, x.claim(t, x.owner, 10)...); return len(msgs) > 0 }, "it is claimed")
 	return msgs

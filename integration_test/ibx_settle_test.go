@@ -8,19 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/internal/memory"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-func (x ibx) abandon(t testing.TB) func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
-	return func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
-		return x.store.Abandon(t.Context(), inbox.Abandon{Owner: owner, Err: "why"}, ids...)
+func (x ibx) abandon(t testing.TB) func(owner queue.Owner, ids ...queue.ID) (int, error) {
+	return func(owner queue.Owner, ids ...queue.ID) (int, error) {
+		return x.store.Abandon(t.Context(), queue.Abandon{Owner: owner, Err: "why"}, ids...)
 	}
 }
 
-func (x ibx) fail(t testing.TB) func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
-	return func(owner inbox.Owner, ids ...inbox.ID) (int, error) {
-		return x.store.Fail(t.Context(), inbox.Fail{Owner: owner, Reason: "why"}, ids...)
+func (x ibx) fail(t testing.TB) func(owner queue.Owner, ids ...queue.ID) (int, error) {
+	return func(owner queue.Owner, ids ...queue.ID) (int, error) {
+		return x.store.Fail(t.Context(), queue.Fail{Owner: owner, Reason: "why"}, ids...)
 	}
 }
 
@@ -46,7 +46,7 @@ var ibxAbandons = []requirement{
 		x.has(t, "a")
 		settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
 		x.nobodys(t, "a")
-		assert.Equal(t, inbox.Processing, x.get(t, "a").State)
+		assert.Equal(t, queue.Processing, x.get(t, "a").State)
 	}},
 	{number: 51, text: "Abandon charges an attempt", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
@@ -66,7 +66,7 @@ var ibxAbandons = []requirement{
 	{number: 53, text: "a delay that is given is used", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		least, most := x.waits(t, "a", func() {
-			settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner, Delay: time.Hour}, x.id("a")))
+			settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: time.Hour}, x.id("a")))
 		})
 		assert.LessOrEqual(t, least, 3600.0)
 		assert.GreaterOrEqual(t, most, 3600.0)
@@ -75,7 +75,7 @@ var ibxAbandons = []requirement{
 	{number: 55, text: "Abandon ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.abandon(t)) }},
 	{number: 56, text: "what is abandoned comes again after its wait", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
-		settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner, Delay: 10 * time.Millisecond}, x.id("a")))
+		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: 10 * time.Millisecond}, x.id("a")))
 		eventually(t, func() bool { return len(x.claim(t, x.owner, 1)) == 1 }, "it is claimed again")
 	}},
 	{number: 57, text: "Abandon keeps the error", verdict: held, test: func(t *testing.T, x ibx) {
@@ -84,13 +84,13 @@ var ibxAbandons = []requirement{
 		assert.Equal(t, "why", x.get(t, "a").LastError)
 		x.due(t, "a")
 		require.Len(t, x.claim(t, x.owner, 1), 1)
-		settles(t, 1)(x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("a")))
+		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
 		assert.Equal(t, "why", x.get(t, "a").LastError, "an empty one is none")
 	}},
 	{number: 58, text: "a delay that is not positive is refused", verdict: inOtherWords, why: noExceptions + " Zero is how Go says that none is given.",
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
-			_, err := x.store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner, Delay: -time.Second}, x.id("a"))
+			_, err := x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: -time.Second}, x.id("a"))
 			invalid(t, err, "Abandon.Delay is -1s")
 		}},
 	{number: 59, text: "Abandon of nothing does nothing", verdict: inOtherWords, why: noNull, test: func(t *testing.T, x ibx) { x.takesNone(t, x.abandon(t)) }},
@@ -100,7 +100,7 @@ var ibxFailures = []requirement{
 	{number: 60, text: "Fail makes messages dead", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
-		assert.Equal(t, inbox.Dead, x.get(t, "a").State)
+		assert.Equal(t, queue.Dead, x.get(t, "a").State)
 	}},
 	{number: 61, text: "Fail keeps the reason", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
@@ -176,9 +176,9 @@ var ibxRetries = []requirement{
 		shownBy: "TestBackoffOfMessages"},
 	{number: 82, text: "the wait can be customized", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
-		store := x.with(t, inbox.StoreConfig{Backoff: outbox.Backoff{Func: func(n int) time.Duration { return time.Duration(n) * time.Hour }}})
+		store := x.with(t, queue.StoreConfig{Backoff: outbox.Backoff{Func: func(n int) time.Duration { return time.Duration(n) * time.Hour }}})
 		least, most := x.waits(t, "a", func() {
-			settles(t, 1)(store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("a")))
+			settles(t, 1)(store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
 		})
 		assert.LessOrEqual(t, least, 3600.0)
 		assert.GreaterOrEqual(t, most, 3600.0)
@@ -186,35 +186,35 @@ var ibxRetries = []requirement{
 	{number: 83, text: "after the last attempt a message is dead", verdict: inOtherWords,
 		why: "Abandon and ReapExpired do it themselves, in the statement that charges the last attempt: who counts cannot be interrupted in between.",
 		test: func(t *testing.T, x ibx) {
-			store := x.with(t, inbox.StoreConfig{MaxAttempts: 2})
+			store := x.with(t, queue.StoreConfig{MaxAttempts: 2})
 			x.has(t, "a")
-			settles(t, 1)(store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("a")))
-			assert.Equal(t, inbox.Processing, x.get(t, "a").State)
+			settles(t, 1)(store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
+			assert.Equal(t, queue.Processing, x.get(t, "a").State)
 			x.due(t, "a")
 			require.Len(t, x.claim(t, x.owner, 1), 1)
-			settles(t, 1)(store.Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("a")))
-			assert.Equal(t, inbox.Dead, x.get(t, "a").State)
+			settles(t, 1)(store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
+			assert.Equal(t, queue.Dead, x.get(t, "a").State)
 
 			x.has(t, "b")
 			x.change(t, "b", func(q *memory.Queued) { q.Attempts = 1 })
 			x.lapse(t, "b")
 			_, err := store.ReapExpired(t.Context())
 			require.NoError(t, err)
-			assert.Equal(t, inbox.Dead, x.get(t, "b").State)
+			assert.Equal(t, queue.Dead, x.get(t, "b").State)
 			assert.Equal(t, 2, x.get(t, "b").Attempt)
 		}},
 	{number: 84, text: "the number of attempts is configurable and 10 by default", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		x.has(t, "b")
 		x.change(t, "a", func(q *memory.Queued) { q.Attempts = 8 })
-		for _, alive := range []inbox.State{inbox.Processing, inbox.Dead} {
+		for _, alive := range []queue.State{queue.Processing, queue.Dead} {
 			settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
 			assert.Equal(t, alive, x.get(t, "a").State)
 			x.due(t, "a")
 			x.claim(t, x.owner, 1)
 		}
 		x.change(t, "b", func(q *memory.Queued) { q.Attempts = 1_000_000 })
-		settles(t, 1)(x.with(t, inbox.StoreConfig{MaxAttempts: -1}).Abandon(t.Context(), inbox.Abandon{Owner: x.owner}, x.id("b")))
-		assert.Equal(t, inbox.Processing, x.get(t, "b").State)
+		settles(t, 1)(x.with(t, queue.StoreConfig{MaxAttempts: -1}).Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("b")))
+		assert.Equal(t, queue.Processing, x.get(t, "b").State)
 	}},
 }

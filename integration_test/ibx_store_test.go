@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 const noExceptions = "Go returns errors: ErrInvalid, which says what is wrong."
@@ -22,7 +22,7 @@ func (x ibx) processed(t testing.TB, id string, hash []byte) bool {
 }
 
 // refusesID calls something with IDs that cannot be one.
-func refusesID(t testing.TB, why string, id inbox.ID, call func(id inbox.ID) error) {
+func refusesID(t testing.TB, why string, id queue.ID, call func(id queue.ID) error) {
 	t.Helper()
 	invalid(t, call(id), why)
 }
@@ -33,11 +33,11 @@ var ibxDeduplication = []requirement{
 		other.Source += "-other"
 		stored := x.put(t, x.item("a"), other, x.item("b"))
 		for _, s := range stored {
-			assert.Equal(t, inbox.New, s.Result)
+			assert.Equal(t, queue.New, s.Result)
 		}
-		assert.Equal(t, inbox.Updated, x.put(t, x.item("a"))[0].Result)
+		assert.Equal(t, queue.Updated, x.put(t, x.item("a"))[0].Result)
 		upper := x.item("A")
-		assert.Equal(t, inbox.New, x.put(t, upper)[0].Result, "case matters")
+		assert.Equal(t, queue.New, x.put(t, upper)[0].Result, "case matters")
 	}},
 	{number: 2, text: "AlreadyProcessed checks atomically", verdict: held, test: func(t *testing.T, x ibx) {
 		const callers = 8
@@ -61,7 +61,7 @@ var ibxDeduplication = []requirement{
 	}},
 	{number: 4, text: "a message that is not known is noted as seen", verdict: held, test: func(t *testing.T, x ibx) {
 		assert.False(t, x.processed(t, "a", nil))
-		assert.Equal(t, inbox.Seen, x.get(t, "a").State)
+		assert.Equal(t, queue.Seen, x.get(t, "a").State)
 	}},
 	{number: 5, text: "false for a message that is not done and LastSeenAt moves on", verdict: inOtherWords,
 		why: "LastSeenAt does not move while the message is being handled: its row belongs to the handler's transaction, and the caller would wait for that.",
@@ -94,7 +94,7 @@ var ibxDeduplication = []requirement{
 	}},
 	{number: 7, text: "a hash is kept for later calls", verdict: held, test: func(t *testing.T, x ibx) {
 		x.processed(t, "a", nil)
-		hash := inbox.SHA256([]byte("content"))
+		hash := queue.SHA256([]byte("content"))
 		x.processed(t, "a", hash)
 		assert.Equal(t, hash, x.get(t, "a").Hash)
 	}},
@@ -110,27 +110,27 @@ var ibxDeduplication = []requirement{
 		refusesID(t, "its message id is empty", x.id(""), x.see(t))
 	}},
 	{number: 10, text: "AlreadyProcessed refuses an empty source", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
-		refusesID(t, "its source is empty", inbox.ID{MessageID: "a"}, x.see(t))
+		refusesID(t, "its source is empty", queue.ID{MessageID: "a"}, x.see(t))
 	}},
 	{number: 11, text: "a message id has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
 		require.NoError(t, x.see(t)(x.id(strings.Repeat("ü", 255))))
 		refusesID(t, "256 characters", x.id(strings.Repeat("x", 256)), x.see(t))
 	}},
 	{number: 12, text: "a source has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
-		require.NoError(t, x.see(t)(inbox.ID{Source: strings.Repeat("ü", 255), MessageID: "a"}))
-		refusesID(t, "256 characters", inbox.ID{Source: strings.Repeat("x", 256), MessageID: "a"}, x.see(t))
+		require.NoError(t, x.see(t)(queue.ID{Source: strings.Repeat("ü", 255), MessageID: "a"}))
+		refusesID(t, "256 characters", queue.ID{Source: strings.Repeat("x", 256), MessageID: "a"}, x.see(t))
 	}},
 }
 
-func (x ibx) see(t testing.TB) func(id inbox.ID) error {
-	return func(id inbox.ID) error {
+func (x ibx) see(t testing.TB) func(id queue.ID) error {
+	return func(id queue.ID) error {
 		_, err := x.store.AlreadyProcessed(t.Context(), id, nil)
 		return err
 	}
 }
 
 // refusesItem changes an item that is all right and says why it is not any more.
-func refusesItem(t testing.TB, x ibx, why string, change func(*inbox.Item)) {
+func refusesItem(t testing.TB, x ibx, why string, change func(*queue.Item)) {
 	t.Helper()
 	bad := x.item("bad")
 	change(&bad)
@@ -138,7 +138,7 @@ func refusesItem(t testing.TB, x ibx, why string, change func(*inbox.Item)) {
 	invalid(t, err, why)
 	require.ErrorContains(t, err, "item 1 of the call")
 	_, err = x.store.Get(t.Context(), x.id("good"))
-	require.ErrorIs(t, err, inbox.ErrUnknown, "nothing of the call is stored")
+	require.ErrorIs(t, err, queue.ErrUnknown, "nothing of the call is stored")
 }
 
 var ibxEnqueuing = []requirement{
@@ -166,13 +166,13 @@ var ibxEnqueuing = []requirement{
 		assert.Len(t, x.claim(t, x.owner, 10), 3)
 	}},
 	{number: 15, text: "Enqueue refuses an empty topic", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
-		refusesItem(t, x, "its topic is empty", func(it *inbox.Item) { it.Topic = "" })
+		refusesItem(t, x, "its topic is empty", func(it *queue.Item) { it.Topic = "" })
 	}},
 	{number: 16, text: "Enqueue refuses an empty source", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
-		refusesItem(t, x, "its source is empty", func(it *inbox.Item) { it.Source = "" })
+		refusesItem(t, x, "its source is empty", func(it *queue.Item) { it.Source = "" })
 	}},
 	{number: 17, text: "Enqueue refuses an empty message id", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
-		refusesItem(t, x, "its message id is empty", func(it *inbox.Item) { it.MessageID = "" })
+		refusesItem(t, x, "its message id is empty", func(it *queue.Item) { it.MessageID = "" })
 	}},
 	{number: 18, text: "Enqueue refuses a payload that is null", verdict: notApplicable, why: "A Go slice that is nil is an empty payload, see IBX-019."},
 	{number: 19, text: "an empty payload is valid", verdict: held, test: func(t *testing.T, x ibx) {
@@ -184,7 +184,7 @@ var ibxEnqueuing = []requirement{
 		assert.Empty(t, msgs[0].Payload)
 	}},
 	{number: 20, text: "a topic has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
-		refusesItem(t, x, "256 characters", func(it *inbox.Item) { it.Topic = strings.Repeat("ü", 256) })
+		refusesItem(t, x, "256 characters", func(it *queue.Item) { it.Topic = strings.Repeat("ü", 256) })
 		it := x.item("a")
 		it.Topic = strings.Repeat("ü", 255)
 		x.put(t, it)
@@ -240,12 +240,12 @@ var ibxEnqueuing = []requirement{
 		x.put(t, x.item("a"))
 		msg := x.get(t, "a")
 		assert.Zero(t, msg.Attempt)
-		assert.Equal(t, inbox.Processing, msg.State)
+		assert.Equal(t, queue.Processing, msg.State)
 	}},
 	{number: 28, text: "a message that is done stays as it is", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
-		assert.Equal(t, inbox.AlreadyDone, x.put(t, x.item("a"))[0].Result)
-		assert.Equal(t, inbox.Done, x.get(t, "a").State)
+		assert.Equal(t, queue.AlreadyDone, x.put(t, x.item("a"))[0].Result)
+		assert.Equal(t, queue.Done, x.get(t, "a").State)
 		assert.Empty(t, x.claim(t, x.owner, 1))
 	}},
 	{number: 29, text: "one that is seen or processing or dead gets the new content", verdict: inOtherWords,
@@ -258,26 +258,26 @@ var ibxEnqueuing = []requirement{
 			for _, id := range []string{"seen", "waits", "dead"} {
 				it := x.item(id)
 				it.Topic, it.Payload, it.Hash, it.DueAt = x.name+"-new", []byte("new"), []byte("hash"), time.Now().Add(time.Hour).Truncate(time.Microsecond)
-				assert.Equal(t, inbox.Updated, x.put(t, it)[0].Result, id)
+				assert.Equal(t, queue.Updated, x.put(t, it)[0].Result, id)
 				msg := x.get(t, id)
 				assert.Equal(t, it.Topic, msg.Topic, id)
 				assert.Equal(t, it.Payload, msg.Payload, id)
 				assert.Equal(t, it.Hash, msg.Hash, id)
 				assert.True(t, it.DueAt.Equal(msg.DueAt), id)
 			}
-			assert.Equal(t, inbox.Dead, x.get(t, "dead").State)
-			assert.Equal(t, inbox.Processing, x.get(t, "seen").State)
+			assert.Equal(t, queue.Dead, x.get(t, "dead").State)
+			assert.Equal(t, queue.Processing, x.get(t, "seen").State)
 			x.has(t, "busy")
 			before := x.row(t, "busy")
 			it := x.item("busy")
 			it.Payload = []byte("new")
-			assert.Equal(t, inbox.Busy, x.put(t, it)[0].Result)
+			assert.Equal(t, queue.Busy, x.put(t, it)[0].Result)
 			assert.Equal(t, before, x.row(t, "busy"))
 		}},
 }
 
 // claimOne claims what there is and says for whom.
-func (x ibx) claimOne(t testing.TB) inbox.Owner {
+func (x ibx) claimOne(t testing.TB) queue.Owner {
 	t.Helper()
 	x.due(t, "a")
 	require.Len(t, x.claim(t, x.owner, 10), 1)

@@ -15,11 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/internal/memory"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestIBX shows the requirements of the inbox's specification, one by one and by their numbers, over pgx and database/sql, and
+// TestIBX shows the requirements of the queue's specification, one by one and by their numbers, over pgx and database/sql, and
 // TestIBXInMemory over the database in memory of package outboxtest. Those of a section are in a file of its own, ibx_*_test.go;
 // docs/ibx.md is written from them by make ibx.
 
@@ -72,10 +72,10 @@ var ibxSections = []ibxSection{
 // ibx is what a requirement is shown with: a store over a database that all of them share, and a topic and a source of its own.
 type ibx struct {
 	handle
-	store *inbox.Store
+	store *queue.Store
 	logs  *lineLogger
 	name  string
-	owner inbox.Owner
+	owner queue.Owner
 }
 
 func TestIBX(t *testing.T) {
@@ -101,8 +101,8 @@ func testIBX(t *testing.T, handles ...handle) {
 			t.Run(name+"_"+strings.ReplaceAll(r.text, " ", "_"), func(t *testing.T) {
 				for _, h := range handles {
 					t.Run(h.name, func(t *testing.T) {
-						x := ibx{handle: h, logs: &lineLogger{}, name: name, owner: inbox.NewOwner()}
-						x.store = x.with(t, inbox.StoreConfig{})
+						x := ibx{handle: h, logs: &lineLogger{}, name: name, owner: queue.NewOwner()}
+						x.store = x.with(t, queue.StoreConfig{})
 						r.test(t, x)
 					})
 				}
@@ -112,27 +112,27 @@ func testIBX(t *testing.T, handles ...handle) {
 }
 
 // with is another store on the same table.
-func (x ibx) with(t testing.TB, cfg inbox.StoreConfig) *inbox.Store {
+func (x ibx) with(t testing.TB, cfg queue.StoreConfig) *queue.Store {
 	t.Helper()
-	store, err := inbox.NewStore(x.db, cfg, x.logs)
+	store, err := queue.NewStore(x.db, cfg, x.logs)
 	require.NoError(t, err)
 	return store
 }
 
 // patient is another store on the same table, whose messages wait for an hour after a failure.
-func (x ibx) patient(t testing.TB) *inbox.Store {
+func (x ibx) patient(t testing.TB) *queue.Store {
 	t.Helper()
-	return x.with(t, inbox.StoreConfig{Backoff: outbox.Backoff{Func: func(int) time.Duration { return time.Hour }}})
+	return x.with(t, queue.StoreConfig{Backoff: outbox.Backoff{Func: func(int) time.Duration { return time.Hour }}})
 }
 
-func (x ibx) id(id string) inbox.ID { return inbox.ID{Source: x.name, MessageID: id} }
+func (x ibx) id(id string) queue.ID { return queue.ID{Source: x.name, MessageID: id} }
 
-func (x ibx) item(id string) inbox.Item {
-	return inbox.Item{ID: x.id(id), Topic: x.name, Payload: []byte("payload of " + id)}
+func (x ibx) item(id string) queue.Item {
+	return queue.Item{ID: x.id(id), Topic: x.name, Payload: []byte("payload of " + id)}
 }
 
 // put stores messages.
-func (x ibx) put(t testing.TB, items ...inbox.Item) []inbox.Stored {
+func (x ibx) put(t testing.TB, items ...queue.Item) []queue.EnqueueResult {
 	t.Helper()
 	stored, err := x.store.Enqueue(t.Context(), items...)
 	require.NoError(t, err)
@@ -140,22 +140,22 @@ func (x ibx) put(t testing.TB, items ...inbox.Item) []inbox.Stored {
 }
 
 // claim takes messages of the requirement's own topic.
-func (x ibx) claim(t testing.TB, owner inbox.Owner, limit int) []inbox.Message {
+func (x ibx) claim(t testing.TB, owner queue.Owner, limit int) []queue.Message {
 	t.Helper()
-	msgs, err := x.store.Claim(t.Context(), inbox.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: limit, Topics: []string{x.name}})
+	msgs, err := x.store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: limit, Topics: []string{x.name}})
 	require.NoError(t, err)
 	return msgs
 }
 
 // has stores a message and claims it.
-func (x ibx) has(t testing.TB, id string) inbox.ID {
+func (x ibx) has(t testing.TB, id string) queue.ID {
 	t.Helper()
 	x.put(t, x.item(id))
 	require.Len(t, x.claim(t, x.owner, 1), 1)
 	return x.id(id)
 }
 
-func (x ibx) get(t testing.TB, id string) inbox.Message {
+func (x ibx) get(t testing.TB, id string) queue.Message {
 	t.Helper()
 	return got(t, x.store, x.id(id))
 }
@@ -190,7 +190,7 @@ func settles(t testing.TB, want int) func(n int, err error) {
 // invalid says that a call was refused, and why.
 func invalid(t testing.TB, err error, why string) {
 	t.Helper()
-	require.ErrorIs(t, err, inbox.ErrInvalid)
+	require.ErrorIs(t, err, queue.ErrInvalid)
 	require.ErrorContains(t, err, why)
 }
 
@@ -280,7 +280,7 @@ func TestIBXDocument(t *testing.T) {
 
 var testSources = sync.OnceValues(func() (string, error) {
 	var files []string
-	for _, folder := range []string{".", "../fleet", "../inbox", "../schema"} {
+	for _, folder := range []string{".", "../fleet", "../queue", "../schema"} {
 		some, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 		if err != nil {
 			return "", err

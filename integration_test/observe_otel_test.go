@@ -23,9 +23,9 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe/otel"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // telemetry is what services have sent to one place.
@@ -240,15 +240,15 @@ func TestDispatcherIsTraced(t *testing.T) {
 	t.Parallel()
 	tel := newTelemetry(t, otel.ObserverConfig{})
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
-	store, err := inbox.NewStore(h.db, inbox.StoreConfig{}, nil)
+	store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 	require.NoError(t, err)
-	item := inbox.Item{ID: inbox.ID{Source: "shop", MessageID: "1"}, Topic: "payment", Payload: []byte("p")}
+	item := queue.Item{ID: queue.ID{Source: "shop", MessageID: "1"}, Topic: "payment", Payload: []byte("p")}
 	item.Metadata = message.Metadata{"traceparent": "00-01000000000000000000000000000000-0200000000000000-01"}
 	_, err = store.Enqueue(t.Context(), item)
 	require.NoError(t, err)
 	pub := newOutboxPublisher(t, h)
-	dispatcher, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{Service: "booking", Handlers: map[string]inbox.Handler{
-		"payment": {Handle: func(ctx context.Context, _ *inbox.Message) error {
+	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{Service: "booking", Handlers: map[string]queue.Handler{
+		"payment": {Handle: func(ctx context.Context, _ *queue.Message) error {
 			return pub.PublishContext(ctx, "bookings", newMessage("x"))
 		}},
 	}}, nil)

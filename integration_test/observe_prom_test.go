@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe/prom"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // scraped is what a collector shows, one entry for each series: of a histogram how many values there are.
@@ -250,12 +250,12 @@ func TestObserverOfAWholeService(t *testing.T) {
 	})
 	assert.InDelta(t, 2*time.Hour.Seconds(), lagSum(t, observer), patience.Seconds(), "the age is what the database's clock says")
 
-	store, err := inbox.NewStore(h.db, inbox.StoreConfig{}, nil)
+	store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 	require.NoError(t, err)
-	_, err = store.Enqueue(t.Context(), inbox.Item{ID: inbox.ID{Source: "shop", MessageID: "1"}, Topic: "payment"})
+	_, err = store.Enqueue(t.Context(), queue.Item{ID: queue.ID{Source: "shop", MessageID: "1"}, Topic: "payment"})
 	require.NoError(t, err)
-	dispatcher, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{Service: "booking", Handlers: map[string]inbox.Handler{
-		"payment": {Handle: func(context.Context, *inbox.Message) error { return nil }},
+	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{Service: "booking", Handlers: map[string]queue.Handler{
+		"payment": {Handle: func(context.Context, *queue.Message) error { return nil }},
 	}}, nil)
 	require.NoError(t, err)
 	require.NoError(t, dispatcher.Drain(t.Context()))

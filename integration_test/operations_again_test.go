@@ -23,7 +23,7 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 			SELECT i, 'shop', i, 'letters', 'p', 'processing', now(), now(), now() + interval '1 hour', now() + interval '1 day', 1, 'no stamp' FROM generate_series(1, 1500) i`)
 		h.exec(t, "UPDATE outbox SET "+strings.ReplaceAll(becomes, "clock_timestamp()", "now() - interval '10 min'")+" due_at = now() + interval '1 hour'")
 	}
-	becomes := map[string]string{"Requeue": "dead_at = clock_timestamp(),", "Replay": "published_at = clock_timestamp(),", "Flush": ""}
+	becomes := map[string]string{"Requeue": "dead_at = clock_timestamp(),", "Replay": "published_at = clock_timestamp(),", "RetryNow": ""}
 	fill(becomes["Requeue"])
 	statements := []string{"-- Requeue: what Doctor says\n" + statementOf.FindStringSubmatch(": " + findings(t, h)["dead"].Cure)[1]}
 	for _, statement := range pageStatements(t) {
@@ -68,14 +68,14 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 	}
 }
 
-// TestDoctorsFlushIsOfItsTopic: the command that Doctor names for what fails in a topic leaves others alone that fail with the same text.
-func TestDoctorsFlushIsOfItsTopic(t *testing.T) {
+// TestDoctorsRetryNowIsOfItsTopic: the command that Doctor names for what fails in a topic leaves others alone that fail with the same text.
+func TestDoctorsRetryNowIsOfItsTopic(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error) SELECT topic, topic, '', now() + interval '1 hour', 5, 'away' FROM unnest(ARRAY['a', 'b']) topic`)
 	f := findings(t, h)["failing"]
 	require.Contains(t, f.Evidence, `"a"`)
-	order(t, h, f, "messages flush", "--yes")
+	order(t, h, f, "messages retry-now", "--yes")
 	assert.Equal(t, []string{"a"}, column[string](t, h, "SELECT topic FROM outbox WHERE due_at <= now()"))
 }
 

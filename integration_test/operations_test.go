@@ -108,7 +108,7 @@ func TestOperationsStatements(t *testing.T) {
 	replay := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Replay(t.Context(), of) }
 	discard := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Discard(t.Context(), of) }
 	skip := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.SkipHead(t.Context(), of) }
-	flush := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Flush(t.Context(), of) }
+	retryNow := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.RetryNow(t.Context(), of) }
 	topic := admin.TopicAct{Topic: "bookings", Reason: "they asked us to"}
 	clean := func(cfg admin.CleanConfig) func() error {
 		return func() error { _, err := a.Clean(t.Context(), cfg); return err }
@@ -121,14 +121,14 @@ func TestOperationsStatements(t *testing.T) {
 		"Replay: what was written to a topic":            act(replay, admin.Filter{Topic: "bookings", After: time.Now().Add(-time.Hour)}),
 		"Discard: one":                                   act(discard, admin.Filter{IDs: []string{"42"}}),
 		"SkipHead: the first message of a blocked key":   act(skip, admin.Filter{Key: "K"}),
-		"Flush: what failed in a topic":                  act(flush, admin.Filter{Topic: "bookings"}),
+		"RetryNow: what failed in a topic":               act(retryNow, admin.Filter{Topic: "bookings"}),
 		"Pause":                                          func() error { return a.Pause(t.Context(), topic) },
 		"Resume":                                         func() error { return a.Resume(t.Context(), topic) },
 		"Requeue: one of the inbox":                      act(requeue, admin.Filter{In: admin.Inbox, IDs: []string{"booking/book:the UUID"}}),
 		"Requeue: one of the queue":                      act(requeue, admin.Filter{In: admin.Queue, IDs: []string{"shop:its id"}}),
 		"Discard: one of the inbox":                      act(discard, admin.Filter{In: admin.Inbox, IDs: []string{"booking/book:the UUID"}}),
 		"Discard: one of the queue":                      act(discard, admin.Filter{In: admin.Queue, IDs: []string{"shop:its id"}}),
-		"Flush: what failed in a topic of the queue":     act(flush, admin.Filter{In: admin.Queue, Topic: "letters"}),
+		"RetryNow: what failed in a topic of the queue":  act(retryNow, admin.Filter{In: admin.Queue, Topic: "letters"}),
 		"Clean: the outbox":                              clean(admin.CleanConfig{OutboxRetention: day}),
 		"Clean: the inbox, what was handled":             nil, // one act for both
 		"Clean: the inbox, what failed and did not come": clean(admin.CleanConfig{InboxRetention: day}),

@@ -158,8 +158,8 @@ func (l *ledger) total() (committed, calls, repeated int) {
 func orderConfig() forwarder.Config {
 	return forwarder.Config{
 		Concurrency: 16, MaxAttempts: -1, LeaseTTL: 2 * time.Second, PollInterval: 50 * time.Millisecond,
-		Backoff:      outbox.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond},
-		PauseBackoff: outbox.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond},
-		QueryTimeout: 20 * time.Second, CloseTimeout: 10 * time.Second,
+		Backoff:       outbox.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond},
+		OutageBackoff: outbox.Backoff{Initial: 5 * time.Millisecond, Max: 50 * time.Millisecond},
+		QueryTimeout:  20 * time.Second, CloseTimeout: 10 * time.Second,
 	}
 }

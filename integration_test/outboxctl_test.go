@@ -60,8 +60,8 @@ func TestOutboxctlScreens(t *testing.T) {
 			messages discard --topic orders --yes --reason 'test data' --actor bob
 			messages replay --after 6d --dry-run
 			messages replay --all --limit 1 --yes
-			messages flush --key order/4 --dry-run
-			messages flush --after yesterday
+			messages retry-now --key order/4 --dry-run
+			messages retry-now --after yesterday
 			keys skip --key order/3 --yes --reason 'refunded by hand'
 			keys skip order/3
 			keys skip --error 'order 8 not' --dry-run
@@ -75,7 +75,7 @@ func TestOutboxctlScreens(t *testing.T) {
 			inbox requeue --all --yes
 			inbox discard shop/book:m2 --state failing --yes --reason 'never came'
 			queue requeue mail:q2 --yes
-			queue flush --topic letters --yes
+			queue retry-now --topic letters --yes
 			clean --outbox 365d --yes
 			clean
 			clean --inbox 2d --dry-run

@@ -283,7 +283,7 @@ func TestKafkaUserBuiltPublisher(t *testing.T) {
 		Brokers: server.Brokers(), Marshaler: kafka.Marshaler{}, OverwriteSaramaConfig: kafka.SaramaConfig(),
 	}, nil)
 	require.NoError(t, err)
-	pub, err := kafka.Isolate(own, nil)
+	pub, err := kafka.Wrap(own, nil)
 	require.NoError(t, err)
 
 	msg := newMessage("hello")

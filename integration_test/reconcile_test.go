@@ -68,7 +68,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	act := admin.Act{Filter: admin.Filter{IDs: []string{"5", "6", "8", "100000", itoa(rows + 4)}}, Reason: "a power cut", DryRun: true}
 	r, err := a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
-	assert.Equal(t, admin.Result{Matched: admin.Count{N: 4}, Tried: r.Tried, Compared: 5}, r)
+	assert.Equal(t, admin.Result{Matched: admin.Count{N: 4}, Preview: r.Preview, Compared: 5}, r)
 	assert.Equal(t, 2, log.reads, "each topic is compared with its own log")
 	assert.Equal(t, 0, h.count(t, "SELECT count(*) FROM outbox WHERE due_at IS NOT NULL"))
 
@@ -116,7 +116,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 }
 
 // reconciles has messages published, some of them lost by the broker, and those sent again, and no others.
-func reconciles(t *testing.T, topic string, pub message.Publisher, log admin.Log, lose func() []string) {
+func reconciles(t *testing.T, topic string, pub message.Publisher, log admin.TopicReader, lose func() []string) {
 	t.Helper()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	f, err := forwarder.New(h.db, pub, quickConfig(), nil)
@@ -138,7 +138,7 @@ func reconciles(t *testing.T, topic string, pub message.Publisher, log admin.Log
 	act := admin.Act{Filter: admin.Filter{Topic: topic}, Reason: "a power cut", DryRun: true}
 	r, err := a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
-	assert.Equal(t, admin.Result{Tried: r.Tried, Compared: 300}, r)
+	assert.Equal(t, admin.Result{Preview: r.Preview, Compared: 300}, r)
 
 	lost := lose()
 	require.NotEmpty(t, lost)
@@ -146,7 +146,7 @@ func reconciles(t *testing.T, topic string, pub message.Publisher, log admin.Log
 	r, err = a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, int64(len(lost)), r.Matched.N)
-	act.DryRun, act.Tried = false, r.Tried
+	act.DryRun, act.Preview = false, r.Preview
 	r, err = a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, int64(len(lost)), r.Touched)
@@ -166,7 +166,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 	t.Run("JetStream", func(t *testing.T) {
 		t.Parallel()
 		url := natsServer(t).URL()
-		log, err := nats.NewLog(nats.LogConfig{URL: url}, nil)
+		log, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: url}, nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, log.Close()) }()
 		for name, c := range map[string]struct {
@@ -200,7 +200,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 	t.Run("Kafka", func(t *testing.T) {
 		t.Parallel()
 		server := kafkaServer(t)
-		log, err := kafka.NewLog(kafka.LogConfig{Brokers: server.Brokers()}, nil)
+		log, err := kafka.NewTopicReader(kafka.TopicReaderConfig{Brokers: server.Brokers()}, nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, log.Close()) }()
 		asks, err := sarama.NewClusterAdmin(server.Brokers(), sarama.NewConfig())
@@ -242,7 +242,7 @@ func TestReconcileKafka(t *testing.T) {
 	t.Parallel()
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 4, nil)
-	log, err := kafka.NewLog(kafka.LogConfig{Brokers: server.Brokers()}, nil)
+	log, err := kafka.NewTopicReader(kafka.TopicReaderConfig{Brokers: server.Brokers()}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, log.Close()) }()
 	truncated := map[int32]int64{0: 30, 1: 20, 3: 1}
@@ -284,15 +284,15 @@ func TestReconcileKafka(t *testing.T) {
 		require.ErrorContains(t, err, c.want)
 	}
 	require.ErrorIs(t, log.Each(t.Context(), "nobody-has-it", time.Time{}, nil), sarama.ErrUnknownTopicOrPartition)
-	_, err = kafka.NewLog(kafka.LogConfig{Brokers: []string{"nonsense"}}, nil)
-	require.ErrorContains(t, err, "LogConfig.Brokers")
+	_, err = kafka.NewTopicReader(kafka.TopicReaderConfig{Brokers: []string{"nonsense"}}, nil)
+	require.ErrorContains(t, err, "TopicReaderConfig.Brokers")
 }
 
 func TestReconcileJetStream(t *testing.T) {
 	t.Parallel()
 	server := natsServer(t)
 	js, stream, prefix := natsStream(t, server.URL(), nil)
-	log, err := nats.NewLog(nats.LogConfig{URL: server.URL()}, nil)
+	log, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: server.URL()}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, log.Close()) }()
 	topic := prefix + "orders"

@@ -14,11 +14,11 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/move"
 	"github.com/millrace-go/watermill-outbox/observe/prom"
+	"github.com/millrace-go/watermill-outbox/queue"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -92,13 +92,13 @@ func TestRoles(t *testing.T) {
 		"SELECT FROM outbox_audit", "SELECT payload FROM inbox_queue", "UPDATE outbox_lanes SET owner = NULL")
 
 	worker := login("worker")
-	store, err := inbox.NewStore(worker.db, inbox.StoreConfig{}, nil)
+	store, err := queue.NewStore(worker.db, queue.StoreConfig{}, nil)
 	require.NoError(t, err)
-	id := inbox.ID{Source: "shop", MessageID: "1"}
-	_, err = store.Enqueue(t.Context(), inbox.Item{ID: id, Topic: "orders", Payload: []byte("x")})
+	id := queue.ID{Source: "shop", MessageID: "1"}
+	_, err = store.Enqueue(t.Context(), queue.Item{ID: id, Topic: "orders", Payload: []byte("x")})
 	require.NoError(t, err)
-	me := inbox.NewOwner()
-	claimed, err := store.Claim(t.Context(), inbox.Claim{Owner: me, LeaseTTL: time.Minute, Limit: 1})
+	me := queue.NewOwner()
+	claimed, err := store.Claim(t.Context(), queue.Claim{Owner: me, LeaseTTL: time.Minute, Limit: 1})
 	require.NoError(t, err)
 	require.Len(t, claimed, 1)
 	n, err := store.Ack(t.Context(), me, id)
@@ -159,7 +159,7 @@ func TestRoles(t *testing.T) {
 	assert.Equal(t, int64(2), r.Touched)
 	broker.wait(t, "both again", func() bool { return len(broker.all()) == 4 })
 	owner.exec(t, "INSERT INTO outbox (uuid, topic, payload, dead_at, attempts) VALUES ('d1', 'x', 'd1', now(), 1), ('d2', 'x', 'd2', now(), 1)")
-	for _, do := range []func(context.Context, admin.Act) (admin.Result, error){a.Discard, a.Requeue, a.SkipHead, a.Flush} {
+	for _, do := range []func(context.Context, admin.Act) (admin.Result, error){a.Discard, a.Requeue, a.SkipHead, a.RetryNow} {
 		_, err = do(t.Context(), everything)
 		require.NoError(t, err)
 	}

@@ -49,11 +49,11 @@ func TestPageActs(t *testing.T) {
 	}{
 		{"messages?state=dead", "requeue", "all=yes", "Requeue 20 messages?", "outbox o WHERE s = 'failing' AND attempts = 1 AND due_at <= now() AND id % 6 = 3", 20, "messages", "Requeued 20 messages"},
 		{"messages?state=dead&topic=topic-3", "discard", "topic=topic-3", "Discard 3 messages?", "outbox o WHERE s = 'discarded' AND last_error LIKE 'discarded by alice: it''s over; before: %'", 3, "messages", "Discarded 3 messages"},
-		{"messages?state=failing", "flush", "", "Try now 20 messages?", "outbox o WHERE s = 'failing' AND due_at <= now()", 20, "messages", "Made due 20 messages"},
+		{"messages?state=failing", "retry_now", "", "Retry now 20 messages?", "outbox o WHERE s = 'failing' AND due_at <= now()", 20, "messages", "Made due 20 messages"},
 		{"messages?state=failing&key=key-2", "skip_head", "key=key-2", "Skip head one message?", "outbox o WHERE s = 'discarded' AND last_error LIKE 'skipped by alice: it''s over%'", 1, "messages", "Skipped 1 message."},
 		{"messages?state=done", "replay", "", "Replay 20 messages?", "outbox o WHERE s = 'failing' AND id % 6 = 4", 20, "messages", "Replayed 20 messages"},
 		{"messages?state=discarded", "requeue", "", "Requeue 20 messages?", "outbox o WHERE s = 'failing' AND id % 6 = 5", 20, "messages", "Requeued 20"},
-		{"messages?state=delayed&topic=topic-1", "flush", "", "Try now 3 messages?", "outbox o WHERE s = 'delayed' AND due_at <= now()", 3, "messages", "Made due 3"},
+		{"messages?state=delayed&topic=topic-1", "retry_now", "", "Retry now 3 messages?", "outbox o WHERE s = 'delayed' AND due_at <= now()", 3, "messages", "Made due 3"},
 		{"message?id=3", "requeue", "id=3", "Requeue one message?", "outbox o WHERE s = 'failing' AND id = 3", 1, "message", "Requeued 1 message."},
 		{"messages?in=inbox", "requeue", "in=inbox", "Requeue 10 messages?", "inbox i WHERE s = 'failing' AND attempts = 0", 10, "messages", "Requeued 10"},
 		{"messages?in=inbox&state=failing", "discard", "", "Discard 10 messages?", "inbox i WHERE s = 'discarded' AND last_error LIKE 'discarded by alice%'", 10, "messages", "Discarded 10"},
@@ -63,7 +63,7 @@ func TestPageActs(t *testing.T) {
 		{"message?in=queue&id=shop%253A0:m3", "discard", "", "Discard one message?", "inbox_queue q WHERE s = 'done' AND message_id = 'm3'", 1, "message", "Discarded 1 message."},
 		{"errors", "requeue", "group=", "Requeue 20 messages?", "outbox o WHERE s = 'failing' AND attempts = 1 AND due_at <= now()", 20, "errors", "Requeued 20"},
 		{"errors?in=inbox", "discard", "group=", "Discard 20 messages?", "inbox i WHERE s = 'discarded' AND last_error LIKE 'discarded by alice%'", 20, "errors", "Discarded 20"},
-		{"errors?in=queue", "flush", "", "Try now 10 messages?", "inbox_queue q WHERE s = 'failing' AND due_at <= now()", 10, "errors", "Made due 10"},
+		{"errors?in=queue", "retry_now", "", "Retry now 10 messages?", "inbox_queue q WHERE s = 'failing' AND due_at <= now()", 10, "errors", "Made due 10"},
 		{"", "pause", "topic=topic-4", "Pause topic-4?", "outbox_topics q WHERE topic = 'topic-4' AND reason = 'alice: it''s over'", 1, "overview", "Paused topic-4"},
 	} {
 		t.Run(c.verb+" on "+c.page, func(t *testing.T) {

@@ -22,12 +22,12 @@ import (
 
 // Metadata of a dead letter, four of them under the names that Watermill's PoisonQueue uses.
 const (
-	MetadataReason     = "reason_poisoned"     // text of the error, up to 1 KiB
-	MetadataTopic      = "topic_poisoned"      // topic that the message was consumed from
-	MetadataHandler    = "handler_poisoned"    // name of the handler in its Router
-	MetadataSubscriber = "subscriber_poisoned" // name of the subscriber's type
-	MetadataService    = "service_poisoned"    // name of the service
-	MetadataUUID       = "uuid_poisoned"       // UUID of the message; the letter has one of its own
+	MetadataReason        = "reason_poisoned"     // text of the error, up to 1 KiB
+	MetadataPoisonedTopic = "topic_poisoned"      // topic that the message was consumed from
+	MetadataHandler       = "handler_poisoned"    // name of the handler in its Router
+	MetadataSubscriber    = "subscriber_poisoned" // name of the subscriber's type
+	MetadataService       = "service_poisoned"    // name of the service
+	MetadataUUID          = "uuid_poisoned"       // UUID of the message; the letter has one of its own
 )
 
 // letterKey is the default key, unless it is one that the outbox refuses.
@@ -98,7 +98,7 @@ func deadLetter(ctx context.Context, msg *message.Message, service string, cause
 		newEntry(MetadataUUID, msg.UUID),
 		newEntry(MetadataService, service),
 		newEntry(MetadataHandler, message.HandlerNameFromCtx(ctx)),
-		newEntry(MetadataTopic, message.SubscribeTopicFromCtx(ctx)),
+		newEntry(MetadataPoisonedTopic, message.SubscribeTopicFromCtx(ctx)),
 		newEntry(MetadataSubscriber, message.SubscriberNameFromCtx(ctx)),
 		newEntry(MetadataReason, text.OfError(cause)),
 	}

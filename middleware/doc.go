@@ -82,9 +82,9 @@
 // must be repeated. Where Relay was forgotten a handler fails with ErrRelayed, instead of feeding itself for ever. What a
 // middleware outside of these hands on must be the Subscriber's message and not a copy.
 //
-// # Behind the durable inbox
+// # Behind the durable queue
 //
-// A message of inbox.Subscriber is a row of the queue that the subscription has claimed. Inbox marks that row done as the first
+// A message of queue.Subscriber is a row of the queue that the subscription has claimed. Inbox marks that row done as the first
 // statement of the transaction, so the Router's ack costs nothing and no copy can be handled meanwhile. An error rolls that back,
 // and the nack puts the message off. What a middleware outside of these hands on must be the Subscriber's message and not a
 // copy, or it is noted in the inbox like any other.

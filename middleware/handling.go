@@ -23,7 +23,7 @@ type handling struct {
 	uuid      string    // of the message
 	delivered bool      // by our own Subscriber
 	relay     bool      // to a handler that passes messages on
-	work      core.Work // the message is claimed from the durable inbox, else nil
+	work      core.Work // the message is claimed from the durable queue, else nil
 
 	begun    time.Time
 	ended    atomic.Bool

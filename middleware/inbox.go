@@ -79,8 +79,8 @@ func (c InboxConfig) validate() error {
 // their publishing failed; outbox.ErrPoison for a message without a usable key; outbox.ErrNoTx and
 // outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database.
 //
-// A message of inbox.Subscriber has a row already, in the queue: instead of noting it, Inbox marks that row done in the
-// transaction. If its lease ran out and it is somebody else's by now, Inbox returns inbox.ErrLeaseLost and nothing is committed.
+// A message of queue.Subscriber has a row already, in the queue: instead of noting it, Inbox marks that row done in the
+// transaction. If its lease ran out and it is somebody else's by now, Inbox returns queue.ErrLeaseLost and nothing is committed.
 //
 // For the same reason a message of forwarder.Subscriber is let through unnoted to a handler that publishes, if
 // forwarder.SubscriberConfig.Relay says that it passes messages on.
@@ -181,7 +181,7 @@ func (i *inbox) handleOnce(next message.HandlerFunc, msg *message.Message, who s
 var errTwice = &wiringError{text: "inbox: the message came by twice in one transaction and would be skipped as its own duplicate: " +
 	"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx"}
 
-// ack marks a message of inbox.Subscriber done in the transaction, which is all there is to note. It returns false if its
+// ack marks a message of queue.Subscriber done in the transaction, which is all there is to note. It returns false if its
 // row is in another database: then the message is noted like any other.
 func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 	if h.acked {

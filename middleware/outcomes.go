@@ -32,7 +32,7 @@ type OutcomesConfig struct {
 	// ago; default 10 and 1 hour, so that a short outage of what a handler needs kills nothing. MaxAttempts -1 = never,
 	// MinDeadAge -1 = as soon as the attempts are used up. Failures are recorded under Inbox's key and consumer, so there is no limit
 	// without Inbox, and what fails before Inbox was reached, such as a database that is down, does not count. For a message of
-	// inbox.Subscriber it is the store that counts, up to its StoreConfig.MaxAttempts.
+	// queue.Subscriber it is the store that counts, up to its StoreConfig.MaxAttempts.
 	MaxAttempts int
 	MinDeadAge  time.Duration
 	// Backoff is the wait before a nack, by recorded failures, so that brokers that bring a message again at once do not
@@ -84,7 +84,7 @@ func (c OutcomesConfig) validate() error {
 //   - Any other error: the attempt and the error are recorded in the inbox, unless a copy of the message was
 //     processed meanwhile; nacked after OutcomesConfig.Backoff. Messages of our own Subscriber do not wait here: it has a backoff.
 //
-// A message of inbox.Subscriber is marked dead in its queue, in the transaction of the dead letter, and the error of a failed
+// A message of queue.Subscriber is marked dead in its queue, in the transaction of the dead letter, and the error of a failed
 // attempt is noted there.
 //
 // The inbox row is the one that Inbox asked for; if there is no Inbox, or it was not reached, nothing is

@@ -133,7 +133,7 @@ type PublishEnd struct {
 	Age                    time.Duration // since it was written, on the database's clock
 	Duration               time.Duration
 	Err                    error
-	// Verdict about Err is "rejected", "unavailable" or "permanent". It is empty if Err is nil, and if the forwarder
+	// Verdict about Err is "retry", "unavailable" or "permanent". It is empty if Err is nil, and if the forwarder
 	// stopped or gave the message's lane away before there was an answer: then nothing is charged.
 	Verdict string
 }
@@ -180,7 +180,7 @@ type EngineObserver interface {
 	ReadEnd(ctx context.Context, end ReadEnd)
 	SettleEnd(ctx context.Context, end SettleEnd)
 	CleanEnd(ctx context.Context, end CleanEnd)
-	Owned(ctx context.Context, owned Owned)
+	LanesOwned(ctx context.Context, owned LanesOwned)
 }
 
 // ReadEnd is one read of the outbox.
@@ -207,8 +207,8 @@ type CleanEnd struct {
 	Err       error // it will be tried again
 }
 
-// Owned says how many of the 64 lanes of its scope a forwarder owns, after that changed.
-type Owned struct {
+// LanesOwned says how many of the 64 lanes of its scope a forwarder owns, after that changed.
+type LanesOwned struct {
 	DB, Scope string
 	Lanes     int
 }

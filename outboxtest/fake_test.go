@@ -17,9 +17,9 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/outboxtest"
+	"github.com/millrace-go/watermill-outbox/queue"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -168,12 +168,12 @@ func TestNothingWorksAfterTheTest(t *testing.T) {
 func TestWaitsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := outboxtest.NewDB(t)
-		store, err := inbox.NewStore(db, inbox.StoreConfig{}, nil)
+		store, err := queue.NewStore(db, queue.StoreConfig{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		id := inbox.ID{Source: "shop", MessageID: "1"}
-		if _, err := store.Enqueue(t.Context(), inbox.Item{ID: id, Topic: "orders"}); err != nil {
+		id := queue.ID{Source: "shop", MessageID: "1"}
+		if _, err := store.Enqueue(t.Context(), queue.Item{ID: id, Topic: "orders"}); err != nil {
 			t.Fatal(err)
 		}
 		err = outbox.InTx(t.Context(), db, func(ctx context.Context) error {
@@ -207,22 +207,22 @@ func TestWaitsEnd(t *testing.T) {
 func TestTimePassesInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := outboxtest.NewDB(t)
-		store, err := inbox.NewStore(db, inbox.StoreConfig{MaxAttempts: 3, Retention: 24 * time.Hour}, nil)
+		store, err := queue.NewStore(db, queue.StoreConfig{MaxAttempts: 3, Retention: 24 * time.Hour}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
 		var attempts atomic.Int32
-		dispatcher, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{Handlers: map[string]inbox.Handler{
-			"orders": {Handle: func(context.Context, *inbox.Message) error { attempts.Add(1); return errTest }},
+		dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{Handlers: map[string]queue.Handler{
+			"orders": {Handle: func(context.Context, *queue.Message) error { attempts.Add(1); return errTest }},
 		}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ended := make(chan error)
 		go func() { ended <- dispatcher.Run(t.Context()) }()
-		id := inbox.ID{Source: "shop", MessageID: "1"}
-		if _, err := store.Enqueue(t.Context(), inbox.Item{ID: id, Topic: "orders", DueAt: begun.Add(time.Minute)}); err != nil {
+		id := queue.ID{Source: "shop", MessageID: "1"}
+		if _, err := store.Enqueue(t.Context(), queue.Item{ID: id, Topic: "orders", DueAt: begun.Add(time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(59 * time.Second)
@@ -230,7 +230,7 @@ func TestTimePassesInABubble(t *testing.T) {
 			t.Error("it was handled before its time")
 		}
 		time.Sleep(time.Minute)
-		if msg, err := store.Get(t.Context(), id); err != nil || msg.State != inbox.Dead || attempts.Load() != 3 {
+		if msg, err := store.Get(t.Context(), id); err != nil || msg.State != queue.Dead || attempts.Load() != 3 {
 			t.Error(msg.State, attempts.Load(), err)
 		}
 		if err := errors.Join(dispatcher.Close(), <-ended); err != nil {

@@ -10,7 +10,7 @@
 //	outbox_audit       what operators did, and why
 //	outbox_migrations  which versions Migrate has applied
 //	inbox              identities of messages already handled; no payloads
-//	inbox_queue        messages of package inbox: stored first, processed later
+//	inbox_queue        messages of package queue: stored first, processed later
 //
 // The position of a message is its id, but ids are not commit order. Two facts about the id make it
 // possible to read in an exact order all the same, and Check verifies both: the transaction id is

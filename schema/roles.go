@@ -22,7 +22,7 @@ type RolesConfig struct {
 // any number of times.
 //
 //   - writer: Publisher, InTx and the middlewares. It cannot read messages.
-//   - worker: package inbox, which keeps messages of its own.
+//   - worker: package queue, which keeps messages of its own.
 //   - forwarder: Forwarder and Subscriber.
 //   - cleaner: admin.Clean, where forwarders do not delete what is old.
 //   - admin: all else of package admin.

@@ -31,7 +31,7 @@ type question struct {
 	Same    string // the filter, for the form
 	Back    string
 	Count   *admin.Count // nil for topics
-	Tried   string       // what was counted: that is confirmed, and nothing else
+	Preview string       // what was counted: that is confirmed, and nothing else
 	Limit   string       // how many are changed at most, if there may be more
 	Nothing bool
 }
@@ -61,7 +61,7 @@ func (rq *request) act() error {
 		from = ""
 	}
 	if rq.r.Method == http.MethodPost && q.Get("sure") == "yes" {
-		tried := q.Get("tried")
+		tried := q.Get("preview")
 		if v.topic == nil && tried == "" {
 			return unclear(errors.New("nobody was asked: open the link, and answer there"))
 		}
@@ -82,13 +82,13 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	defer cancel()
 	r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, DryRun: true})
 	switch {
-	case err != nil && r.Tried != "" && ctx.Err() != nil && rq.r.Context().Err() == nil:
+	case err != nil && r.Preview != "" && ctx.Err() != nil && rq.r.Context().Err() == nil:
 		r.Matched.More = true // it was not counted to the end
 	case err != nil:
 		return err
 	}
 	n := count(r.Matched)
-	d.Count, d.Nothing, d.Tried = &r.Matched, r.Matched == admin.Count{}, r.Tried
+	d.Count, d.Nothing, d.Preview = &r.Matched, r.Matched == admin.Count{}, r.Preview
 	switch d.Title = fmt.Sprintf("%s %s messages?", v.label, n); {
 	case d.Nothing:
 		d.Title = "There is nothing to do"
@@ -115,7 +115,7 @@ func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error
 		}
 		audit = rq.latest(ctx, v.name, f.Topic)
 	} else {
-		r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, Tried: tried, Limit: maxAct, Reason: reason, Actor: rq.access.Actor})
+		r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, Preview: tried, Limit: maxAct, Reason: reason, Actor: rq.access.Actor})
 		if err != nil && (r.AuditID == 0 || ctx.Err() == nil) {
 			return err
 		}

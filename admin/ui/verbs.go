@@ -32,7 +32,7 @@ var verbs = []*verb{
 		},
 	},
 	{
-		name: "flush", label: "Try now", past: "Made due", do: (*admin.Admin).Flush,
+		name: "retry_now", label: "Retry now", past: "Made due", do: (*admin.Admin).RetryNow,
 		does: "They are tried at once, and do not wait for their time.",
 		states: map[admin.Table][]admin.State{
 			admin.Outbox: {admin.Failing, admin.Delayed}, admin.Queue: {admin.Failing, admin.Delayed},

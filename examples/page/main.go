@@ -150,7 +150,7 @@ func classify(err error) forwarder.Verdict {
 	if errors.Is(err, errAway) {
 		return forwarder.Unavailable
 	}
-	return forwarder.Rejected
+	return forwarder.Retry
 }
 
 // site makes an outbox.Runner of an http.Server.

@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/inbox"
+	"github.com/millrace-go/watermill-outbox/queue"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -70,25 +70,25 @@ func run(ctx context.Context, listener net.Listener, databaseURL, secret string)
 		return err
 	}
 
-	store, err := inbox.NewStore(db, inbox.StoreConfig{HashContent: true}, logger)
+	store, err := queue.NewStore(db, queue.StoreConfig{HashContent: true}, logger)
 	if err != nil {
 		return err
 	}
-	webhook, err := inbox.NewWebhook(store, inbox.WebhookConfig{
+	webhook, err := queue.NewWebhook(store, queue.WebhookConfig{
 		Verify: verifier{secret: []byte(secret), now: time.Now}.verify,
-		Item: func(_ *http.Request, body []byte) (inbox.Item, error) {
+		Item: func(_ *http.Request, body []byte) (queue.Item, error) {
 			var e event
 			if err := json.Unmarshal(body, &e); err != nil {
-				return inbox.Item{}, err
+				return queue.Item{}, err
 			}
-			return inbox.Item{ID: inbox.ID{Source: "payments", MessageID: e.ID}, Topic: e.Type, Payload: body}, nil
+			return queue.Item{ID: queue.ID{Source: "payments", MessageID: e.ID}, Topic: e.Type, Payload: body}, nil
 		},
 	}, logger)
 	if err != nil {
 		return err
 	}
-	dispatcher, err := inbox.NewDispatcher(store, inbox.DispatcherConfig{
-		Handlers: map[string]inbox.Handler{"payment.received": {Handle: book}},
+	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{
+		Handlers: map[string]queue.Handler{"payment.received": {Handle: book}},
 	}, logger)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func run(ctx context.Context, listener net.Listener, databaseURL, secret string)
 }
 
 // book handles a payment. That the message is done is part of the same transaction.
-func book(ctx context.Context, msg *inbox.Message) error {
+func book(ctx context.Context, msg *queue.Message) error {
 	var e event
 	if err := json.Unmarshal(msg.Payload, &e); err != nil {
 		return outbox.Poison(err)

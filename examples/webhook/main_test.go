@@ -100,7 +100,7 @@ func TestWebhook(t *testing.T) {
 		if _, err := io.Copy(io.Discard, answer.Body); err != nil {
 			t.Fatal(err)
 		}
-		return answer.StatusCode, answer.Header.Get("Inbox-Result")
+		return answer.StatusCode, answer.Header.Get("Queue-Result")
 	}
 	if status, result := post("evt_1", "secret"); status != 200 || result != "new" {
 		t.Errorf("the first time: %d %s", status, result)

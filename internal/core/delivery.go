@@ -18,11 +18,11 @@ type Delivery struct {
 
 type deliveryKey struct{}
 
-// delivery is the sign that a forwarder.Subscriber, or an inbox.Subscriber, puts into the context of a message. In-process Pub/Subs
+// delivery is the sign that a forwarder.Subscriber, or a queue.Subscriber, puts into the context of a message. In-process Pub/Subs
 // pass contexts on, so it counts only with the message that it was made for.
 type delivery struct {
 	Delivery
-	stored any // what an inbox.Subscriber delivers; nil = it is a row of the outbox
+	stored any // what a queue.Subscriber delivers; nil = it is a row of the outbox
 	msg    *message.Message
 	relay  bool
 	tree   *Tree // nil until BindDelivery
@@ -33,7 +33,7 @@ func WithDelivery(ctx context.Context, msg *message.Message, d Delivery, relay b
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg, relay: relay})
 }
 
-// WithStored signs msg, which comes from the durable inbox, with what is stored of it.
+// WithStored signs msg, which comes from the durable queue, with what is stored of it.
 func WithStored(ctx context.Context, msg *message.Message, topic string, stored any) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: Delivery{Topic: topic}, stored: stored, msg: msg})
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// ErrLeaseLost is inbox.ErrLeaseLost.
+// ErrLeaseLost is queue.ErrLeaseLost.
 var ErrLeaseLost = errors.New("inbox: the lease of the message ran out and it is somebody else's now")
 
 // ErrNotBegun says that there was no transaction for a handler, which was not called. That is no fault of the message.
 var ErrNotBegun = errors.New("no transaction for the handler")
 
-// Work is a message that was claimed from the durable inbox. Whoever opens the transaction of its handler settles it there.
+// Work is a message that was claimed from the durable queue. Whoever opens the transaction of its handler settles it there.
 type Work interface {
 	// Ack marks the message done in the transaction of ctx. False: it is not ours any more.
 	Ack(ctx context.Context) (bool, error)
@@ -29,7 +29,7 @@ type Work interface {
 
 type workKey struct{}
 
-// work is the sign that an inbox.Subscriber puts into the context of a message. In-process Pub/Subs pass contexts on, so it
+// work is the sign that a queue.Subscriber puts into the context of a message. In-process Pub/Subs pass contexts on, so it
 // counts only with the message that it was made for, and for the first who takes it.
 type work struct {
 	Work

@@ -16,7 +16,7 @@ type Forwarder struct {
 	PoolNeeds      int           `json:"pool_needs"`     // how many of them the forwarder uses at once
 	Beside         int           `json:"beside"`         // how many connections it has of its own
 	Blind          bool          `json:"blind"`          // nobody knows its publisher's errors
-	HoldDead       bool          `json:"hold_dead"`
+	BlockKeyOnDead bool          `json:"block_key_on_dead"`
 	LeaseTTL       time.Duration `json:"lease_ttl"`
 	PublishTimeout time.Duration `json:"publish_timeout"`
 	CloseTimeout   time.Duration `json:"close_timeout"`

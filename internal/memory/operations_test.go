@@ -30,7 +30,7 @@ func TestEveryStatementHasAnOperation(t *testing.T) {
 	for _, name := range names("operations.go") {
 		known[name] = true
 	}
-	for _, folder := range []string{"../core", "../../inbox", "../../middleware", "../../outboxtest"} {
+	for _, folder := range []string{"../core", "../../queue", "../../middleware", "../../outboxtest"} {
 		files, err := filepath.Glob(folder + "/*.go")
 		if err != nil || len(files) == 0 {
 			t.Fatal(folder, err)

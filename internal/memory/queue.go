@@ -9,7 +9,7 @@ import (
 
 type queueKey struct{ source, messageID string }
 
-// Queued is a row of the queue of package inbox. A zero time is NULL.
+// Queued is a row of the queue of package queue. A zero time is NULL.
 type Queued struct {
 	ID                                        int64
 	Source, MessageID, Topic, Key, State      string

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What Enqueue answers, as numbers of inbox.StoreResult.
+// What Enqueue answers, as numbers of queue.StoreResult.
 const (
 	isNew = int64(iota)
 	isUpdated

@@ -42,10 +42,10 @@ const (
        SET ` + discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted
 
-	// FlushOutbox makes what waits due now. What was due before stays where it is, or a walk in the order of time would meet it again.
+	// RetryNowOutbox makes what waits due now. What was due before stays where it is, or a walk in the order of time would meet it again.
 	//
 	// Arguments: those of RequeueOutbox.
-	FlushOutbox = actOutbox + `UPDATE {outbox} o
+	RetryNowOutbox = actOutbox + `UPDATE {outbox} o
        SET due_at = least(o.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), o.last_error)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted
 

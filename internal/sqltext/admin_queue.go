@@ -108,10 +108,10 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
        SET state = 'done', done_at = clock_timestamp(), last_error = left(concat_ws('; before: ', $5::text, q.last_error), 1024)
       FROM free WHERE q.source = free.source AND q.message_id = free.message_id RETURNING 1` + actedQueue
 
-	// FlushQueue makes what waits due now, as FlushOutbox does.
+	// RetryNowQueue makes what waits due now, as RetryNowOutbox does.
 	//
 	// Arguments: those of RequeueQueue.
-	FlushQueue = actQueue + `UPDATE {queue} q
+	RetryNowQueue = actQueue + `UPDATE {queue} q
        SET due_at = least(q.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), q.last_error)
       FROM free WHERE q.source = free.source AND q.message_id = free.message_id RETURNING 1` + actedQueue
 

@@ -17,7 +17,7 @@ const (
 	SettleFailed = settleFailed + failedAnswers
 
 	// SettleFailedLetters is SettleFailed that also writes a dead letter for each message that dies, but for letters
-	// themselves. A letter has no key, because HoldDead may hold that of its message. It has a UUID of its own, because
+	// themselves. A letter has no key, because BlockKeyOnDead may hold that of its message. It has a UUID of its own, because
 	// brokers and inboxes deduplicate by it. A delay and a generation were those of the message. What is no text in its metadata, which
 	// SQL may have written and no message can carry, is text in the letter's.
 	//

@@ -1,6 +1,6 @@
 package sqltext
 
-// The statements of package inbox that store messages. Settling and claiming are in files of their own. All times are the
+// The statements of package queue that store messages. Settling and claiming are in files of their own. All times are the
 // database's.
 //
 // A row is ready without a due time only from its insertion until it is claimed: every update that makes a row wait for a

@@ -78,7 +78,7 @@ func TestActs(t *testing.T) {
 	b.click(link("skip_head", "topic=blocked"))
 	sure("poison")
 	assert.Equal(t, 2, w.outbox(t, "topic = 'blocked' AND "+discardedOnes), "one of each key")
-	b.click(link("flush", "topic=blocked"))
+	b.click(link("retry_now", "topic=blocked"))
 	sure("")
 	assert.Equal(t, 2, w.outbox(t, "topic = 'blocked' AND due_at <= now() AND published_at IS NULL"))
 	b.open(w.url + "messages?state=done&topic=news")

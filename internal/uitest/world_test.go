@@ -118,12 +118,12 @@ func (broker) Close() error { return nil }
 func (w *world) forward(t *testing.T) {
 	t.Helper()
 	fwd, err := forwarder.New(w.db, broker{}, forwarder.Config{
-		Name: "shop-7c9f", PauseBackoff: outbox.Backoff{Initial: time.Minute}, Backoff: outbox.Backoff{Initial: time.Minute},
+		Name: "shop-7c9f", OutageBackoff: outbox.Backoff{Initial: time.Minute}, Backoff: outbox.Backoff{Initial: time.Minute},
 		Classify: func(err error) forwarder.Verdict {
 			if errors.Is(err, errAway) {
 				return forwarder.Unavailable
 			}
-			return forwarder.Rejected
+			return forwarder.Retry
 		},
 	}, nil)
 	require.NoError(t, err)

@@ -162,7 +162,7 @@ func (o *Observer) CleanEnd(_ context.Context, end observe.CleanEnd) {
 }
 
 // Owned is part of observe.EngineObserver. What a forwarder that has stopped, or has nothing to do, has paused is over.
-func (o *Observer) Owned(_ context.Context, owned observe.Owned) {
+func (o *Observer) LanesOwned(_ context.Context, owned observe.LanesOwned) {
 	o.scopes.of(scopeKey{owned.DB, owned.Scope}, o.newScope).lanes.Set(float64(owned.Lanes))
 	if owned.Lanes == 0 {
 		own := labels(owned.DB, owned.Scope)

@@ -39,7 +39,7 @@ func all(o *Observer) {
 	o.WriteEnd(o.WriteStart(ctx, observe.WriteStart{DB: "shop", Topic: "orders"}), observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 2, Bytes: 10})
 	o.WriteEnd(ctx, observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 1, Bytes: 5, Err: failed})
 	start := observe.PublishStart{DB: "shop", Scope: "default", Topic: "orders", Message: msg}
-	for _, end := range []observe.PublishEnd{{Age: time.Second}, {Err: failed, Verdict: "rejected"}, {Err: failed, Verdict: "unavailable"}, {Err: failed}} {
+	for _, end := range []observe.PublishEnd{{Age: time.Second}, {Err: failed, Verdict: "retry"}, {Err: failed, Verdict: "unavailable"}, {Err: failed}} {
 		end.DB, end.Topic, end.Duration = "shop", "orders", time.Millisecond
 		o.PublishEnd(o.PublishStart(ctx, start), end)
 	}
@@ -55,7 +55,7 @@ func all(o *Observer) {
 	o.SettleEnd(ctx, observe.SettleEnd{DB: "shop", Scope: "default", Done: 4, Err: failed})
 	o.CleanEnd(ctx, observe.CleanEnd{DB: "shop", Table: "outbox", Rows: 7})
 	o.CleanEnd(ctx, observe.CleanEnd{DB: "shop", Table: "outbox", Err: failed})
-	o.Owned(ctx, observe.Owned{DB: "shop", Scope: "default", Lanes: 64})
+	o.LanesOwned(ctx, observe.LanesOwned{DB: "shop", Scope: "default", Lanes: 64})
 }
 
 // counters are all counters, gauges and numbers of observations that an Observer showed of all.
@@ -69,7 +69,7 @@ written_bytes_total{db="shop",topic="orders"} 10
 write_errors_total{db="shop",topic="orders"} 1
 publishes_total{db="shop",result="permanent",topic="orders"} 0
 publishes_total{db="shop",result="published",topic="orders"} 1
-publishes_total{db="shop",result="rejected",topic="orders"} 1
+publishes_total{db="shop",result="retry",topic="orders"} 1
 publishes_total{db="shop",result="stopped",topic="orders"} 1
 publishes_total{db="shop",result="unavailable",topic="orders"} 1
 publish_duration_seconds{db="shop",topic="orders"} 4
@@ -206,7 +206,7 @@ func TestPausesEnd(t *testing.T) {
 	if paused("a", "forwarder") != 0 || paused("a", "operator") != 1 || paused("b", "forwarder") != 1 {
 		t.Error("the end of one pause is not the end of others")
 	}
-	o.Owned(t.Context(), observe.Owned{DB: "shop", Scope: "b"})
+	o.LanesOwned(t.Context(), observe.LanesOwned{DB: "shop", Scope: "b"})
 	if paused("a", "operator") != 1 || paused("b", "forwarder") != -1 {
 		t.Error("a forwarder that has stopped pauses nothing, and others go on")
 	}
@@ -217,7 +217,7 @@ func TestObserverTakesAnyName(t *testing.T) {
 	o, reg := newObserver(t, ObserverConfig{})
 	for _, topic := range []string{"", "a\xffb", "x\x00y", `quote " and \`, strings.Repeat("long", 300)} {
 		o.WriteEnd(t.Context(), observe.WriteEnd{DB: topic, Topic: topic, Messages: 1})
-		o.Owned(t.Context(), observe.Owned{DB: topic, Scope: topic})
+		o.LanesOwned(t.Context(), observe.LanesOwned{DB: topic, Scope: topic})
 	}
 	if n := testutil.CollectAndCount(o, "outbox_written_messages_total"); n != 5 {
 		t.Errorf("%d of 5 topics are counted", n)

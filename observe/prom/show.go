@@ -34,7 +34,7 @@ func newDescs(namespace, db string) descs {
 		inboxMessages: desc("inbox_messages", "Messages of the inbox that failed and were not handled since, or are dead.", "consumer", "state"),
 		inboxOldest:   desc("inbox_oldest_message_age_seconds", "Age of the oldest message that is failing; 0 = there is none.", "consumer"),
 
-		queueMessages: desc("queue_messages", "Messages in the queue of package inbox that are not done, by state: ready, delayed on purpose, failing (waiting for another attempt), dead.", "topic", "state"),
+		queueMessages: desc("queue_messages", "Messages in the queue of package queue that are not done, by state: ready, delayed on purpose, failing (waiting for another attempt), dead.", "topic", "state"),
 		queueOldest:   desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready or failing; 0 = there is none.", "topic"),
 	}
 }

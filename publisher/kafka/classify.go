@@ -70,7 +70,7 @@ func Classify(err error) forwarder.Verdict {
 		verdict := Classify(several[0])
 		for _, one := range several[1:] {
 			if Classify(one) != verdict {
-				return forwarder.Rejected
+				return forwarder.Retry
 			}
 		}
 		return verdict
@@ -84,7 +84,7 @@ func Classify(err error) forwarder.Verdict {
 	case isAny(err, permanent), isClientOversize(err):
 		return forwarder.Permanent
 	}
-	return forwarder.Rejected
+	return forwarder.Retry
 }
 
 // isClientOversize recognises sarama's refusal of a message over Producer.MaxMessageBytes. It has no type of

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	rejected    = forwarder.Rejected
+	rejected    = forwarder.Retry
 	unavailable = forwarder.Unavailable
 	permanent   = forwarder.Permanent
 )

@@ -35,12 +35,12 @@
 // sarama puts messages of concurrent calls into one batch per partition. If the broker finds the batch too large
 // or one of its records invalid, the whole batch is refused and every message in it gets the same error, the
 // innocent ones too. [Publisher] sends each of them once more, alone: the innocent arrive, and the
-// guilty one is told apart by [ErrRefused]. Put [Isolate] around a publisher that you built yourself to have the same.
+// guilty one is told apart by [ErrRefused]. Put [Wrap] around a publisher that you built yourself to have the same.
 //
 // # Verdicts
 //
 // A forwarder asks the [Publisher] for the verdict on each of its errors, which is that of [Classify]. It blames a message only for what is certainly the message's own fault, and
-// pauses a topic only for what certainly is not; all else is Rejected: charged as an attempt and tried again.
+// pauses a topic only for what certainly is not; all else is Retry: charged as an attempt and tried again.
 //
 //   - Unavailable: no connection, no leader, too few replicas in sync, time-outs, sarama's own circuit breaker
 //     (after three failures it refuses a topic or a partition for 10 s, which cannot be changed: a topic comes
@@ -50,12 +50,12 @@
 //     sarama starts a new epoch and the next try succeeds.
 //   - Permanent: a message over Producer.MaxMessageBytes, a topic name that Kafka does not allow, ErrRefused,
 //     outbox.ErrInvalidMessage.
-//   - Rejected: everything else, a refused batch from a publisher without Isolate included: nobody knows
+//   - Retry: everything else, a refused batch from a publisher without Wrap included: nobody knows
 //     which of its messages the broker meant.
 //
 // # What Kafka lost
 //
-// Kafka acknowledges what its replicas have in memory. If they lose it, or somebody truncates the log, [Log] tells
+// Kafka acknowledges what its replicas have in memory. If they lose it, or somebody truncates the log, [TopicReader] tells
 // admin.Reconcile what is left, so that the outbox sends the rest again, and admin.Doctor which topics are at risk: those with
 // one replica, with min.insync.replicas below 2, or with unclean leader elections.
 //

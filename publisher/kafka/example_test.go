@@ -28,7 +28,7 @@ func ExampleNewPublisher() {
 }
 
 // A publisher that you build yourself, with the safe settings and one bad message's neighbours protected.
-func ExampleIsolate() {
+func ExampleWrap() {
 	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
 		Brokers:               []string{"localhost:9092"},
 		Marshaler:             kafka.Marshaler{},
@@ -37,7 +37,7 @@ func ExampleIsolate() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	pub, err := kafka.Isolate(own, nil)
+	pub, err := kafka.Wrap(own, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -56,15 +56,15 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	return Isolate(startProducer(&producer{
+	return Wrap(startProducer(&producer{
 		brokers: cfg.Brokers, settings: settings, marshaler: Marshaler{Marshaler: cfg.Marshaler}, tracer: cfg.Tracer, logger: logger,
 	}), logger)
 }
 
-// Isolate wraps a watermill-kafka publisher that you built yourself, so that a message does not fail for
+// Wrap wraps a watermill-kafka publisher that you built yourself, so that a message does not fail for
 // what another one in the same batch has done, and so that Close may be called while others publish. pub
 // must not be used directly any more. It returns an error if pub is nil. A nil logger logs nothing.
-func Isolate(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
+func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if pub == nil {
 		return nil, errors.New("kafka: the publisher to isolate is nil")
 	}

@@ -81,7 +81,7 @@ func TestOneBadMessageDoesNotFailItsBatch(t *testing.T) {
 	const calls = 16
 	fake := newFakeKafka(calls)
 	var log bytes.Buffer
-	pub, err := kafka.Isolate(fake, watermill.NewStdLoggerWithOut(&log, false, false))
+	pub, err := kafka.Wrap(fake, watermill.NewStdLoggerWithOut(&log, false, false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestCloseWaitsForPublish(t *testing.T) {
 		close(started)
 		<-release
 	}
-	pub, err := kafka.Isolate(fake, nil)
+	pub, err := kafka.Wrap(fake, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func (a *answers) Close() error { return nil }
 // A message that was refused with its batch, and then fails alone for another reason, was not sent.
 func TestLoneResendCanFailInItsOwnWay(t *testing.T) {
 	for _, alone := range []error{sarama.ErrNotConnected, sarama.ErrInvalidTopic, errors.New("something else")} {
-		pub, err := kafka.Isolate(&answers{sarama.ErrMessageSizeTooLarge, alone}, nil)
+		pub, err := kafka.Wrap(&answers{sarama.ErrMessageSizeTooLarge, alone}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +210,7 @@ func TestLoneResendCanFailInItsOwnWay(t *testing.T) {
 
 func TestNilMessageIsAnError(t *testing.T) {
 	sent := &answers{}
-	pub, err := kafka.Isolate(sent, nil)
+	pub, err := kafka.Wrap(sent, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestNilMessageIsAnError(t *testing.T) {
 }
 
 func TestIsolateNeedsPublisher(t *testing.T) {
-	if _, err := kafka.Isolate(nil, nil); err == nil {
+	if _, err := kafka.Wrap(nil, nil); err == nil {
 		t.Fatal("nil publisher accepted")
 	}
 }

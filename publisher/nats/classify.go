@@ -88,7 +88,7 @@ func Classify(err error) forwarder.Verdict {
 	case slices.Contains(unavailableCodes, code), status >= 500, status == tooManyRequests:
 		return forwarder.Unavailable
 	}
-	return forwarder.Rejected
+	return forwarder.Retry
 }
 
 // apiError returns the HTTP-like status and the code of a JetStream error of either of nats.go's two clients.

@@ -44,7 +44,7 @@
 // # Verdicts
 //
 // A forwarder asks the [Publisher] for the verdict on each of its errors, which is that of [Classify]. It blames a message only for what is certainly the message's own fault, and
-// pauses a topic only for what certainly is not; all else is Rejected: charged as an attempt and tried again.
+// pauses a topic only for what certainly is not; all else is Retry: charged as an attempt and tried again.
 //
 //   - Unavailable: no connection, no acknowledgement in time, no stream for the subject, JetStream disabled, without
 //     leader or resources, a full or sealed stream, a closed publisher; failed authentication too: no message is at fault,
@@ -52,12 +52,12 @@
 //     the server reports the reason asynchronously, and NewPublisher logs it.
 //   - Permanent: payload and headers over the server's max_payload or the stream's MaxMsgSize, headers over 64 KiB, a
 //     subject or header name that NATS does not allow, an invalid per-message TTL, outbox.ErrInvalidMessage.
-//   - Rejected: everything else, such as a failed expectation on the last sequence.
+//   - Retry: everything else, such as a failed expectation on the last sequence.
 //
 // # What JetStream lost
 //
 // A server syncs to disk every two minutes unless its sync_interval says otherwise, so with one replica a power cut loses what
-// it acknowledged since. [Log] tells admin.Reconcile what the streams still hold, so that the outbox sends the rest again
+// it acknowledged since. [TopicReader] tells admin.Reconcile what the streams still hold, so that the outbox sends the rest again
 // under another generation, and admin.Doctor which streams are at risk.
 //
 // Sources: the comments on nats.Options, "Message Deduplication" in the NATS documentation on

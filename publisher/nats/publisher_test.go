@@ -93,7 +93,7 @@ func TestURLsAreNotQuoted(t *testing.T) {
 		"nats://ann:can/ary@h:4222", "nats://ann:1/canary@h:4222", "nats://ann:can?ary@h", "nats://ann:1#canary@h", "ann:can/ary@h:4222", "nats://h,nats://ann:can ary@h", "nats://ann:can%ary@h", "nats://ann:can,ary@h",
 	} {
 		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: urls}, nil)
-		log, errLog := nats.NewLog(nats.LogConfig{URL: urls}, nil)
+		log, errLog := nats.NewTopicReader(nats.TopicReaderConfig{URL: urls}, nil)
 		if err == nil || errLog == nil {
 			t.Errorf("%s: made %v and %v", urls, pub, log)
 			continue

@@ -138,7 +138,7 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 		return err
 	}
 	if !f.yes {
-		act.Tried = tried.Tried // nothing else than what was said yes to
+		act.Preview = tried.Preview // nothing else than what was said yes to
 	}
 	bar = a.progress(tried.Matched)
 	act.DryRun, act.Progress = false, func(_ context.Context, r admin.Result) { bar.set(r.Matched.N) }
@@ -153,7 +153,7 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 		if result.Skipped > 0 {
 			more = fmt.Sprintf(" %s were passed by: somebody else has locked or changed them; try again.", digits(result.Skipped))
 		}
-		if left := tried.Matched.N - result.Matched.N; act.Tried != "" && left > 0 && err == nil {
+		if left := tried.Matched.N - result.Matched.N; act.Preview != "" && left > 0 && err == nil {
 			more += fmt.Sprintf(" %s had left meanwhile.", countMessages(admin.Count{N: left}))
 		}
 		return a.say("%s %s; entry %d of the audit log.%s", v.done, countMessages(admin.Count{N: result.Touched}), result.AuditID, more)

@@ -157,7 +157,7 @@ func (s *scramClient) Done() bool                            { return s.talk.Don
 
 // brokerLog reads what a broker holds.
 type brokerLog interface {
-	admin.Log
+	admin.TopicReader
 	admin.Broker
 	Close() error
 }
@@ -169,7 +169,7 @@ func (b *brokerFlags) log() (brokerLog, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nats.NewLog(nats.LogConfig{URL: b.nats, Options: options}, nil)
+		return nats.NewTopicReader(nats.TopicReaderConfig{URL: b.nats, Options: options}, nil)
 	}
-	return kafka.NewLog(kafka.LogConfig{Brokers: b.kafka, Configure: b.configureKafka}, nil)
+	return kafka.NewTopicReader(kafka.TopicReaderConfig{Brokers: b.kafka, Configure: b.configureKafka}, nil)
 }

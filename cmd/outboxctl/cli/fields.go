@@ -20,7 +20,7 @@ var flagOf = map[string]string{
 
 // inFlags says of an error what was typed, in the place of the fields that it names.
 func inFlags(cmd *cobra.Command, err error) error {
-	text := strings.NewReplacer("PublisherConfig.Configure: ", "", "LogConfig.Configure: ", "").Replace(err.Error())
+	text := strings.NewReplacer("PublisherConfig.Configure: ", "", "TopicReaderConfig.Configure: ", "").Replace(err.Error())
 	return errors.New(fields.ReplaceAllStringFunc(text, func(field string) string {
 		name := field[strings.LastIndexByte(field, '.')+1:]
 		if flag := kebab(name); cmd.Flags().Lookup(flag) != nil && flagOf[field] == "" {

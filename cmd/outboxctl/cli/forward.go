@@ -48,7 +48,7 @@ packages publisher/kafka and publisher/nats for what is the message's fault and 
 	flags.IntVar(&cfg.MaxAttempts, "max-attempts", 10, "after how many rejected attempts a message is dead; -1 = never")
 	flags.DurationVar(&cfg.MinDeadAge, "min-dead-age", time.Hour, "how old a message must be to die of its attempts")
 	flags.StringVar(&cfg.DeadLetterTopic, "dead-letter-topic", "", "`topic` that gets a copy of each message that dies; its role must be allowed to write messages")
-	flags.BoolVar(&cfg.HoldDead, "hold-dead", false, "keep later messages of a key waiting behind a dead one")
+	flags.BoolVar(&cfg.BlockKeyOnDead, "block-key-on-dead", false, "keep later messages of a key waiting behind a dead one")
 	flags.Var(&retention, "retention", "how long published messages are kept; none: they are deleted as they are published; default: 7d")
 	flags.Var(&inboxRetention, "inbox-retention", "how long the inbox knows what was processed; none: its rows are left alone; default: 30d")
 	flags.BoolVar(&drain, "drain", false, "publish what is ready and end")

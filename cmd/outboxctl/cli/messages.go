@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) messages() *cobra.Command {
-	cmd := &cobra.Command{Use: "messages", Short: "Messages of the outbox: list, show, requeue, discard, replay, flush"}
+	cmd := &cobra.Command{Use: "messages", Short: "Messages of the outbox: list, show, requeue, discard, replay, retry-now"}
 	cmd.AddCommand(a.list(ofOutbox), a.get(ofOutbox),
 		a.act(ofOutbox, verb{name: "requeue", done: "Requeued", states: []admin.State{admin.Dead, admin.Failing, admin.Discarded}, do: (*admin.Admin).Requeue,
 			short: "Try dead messages again, with all their attempts",
@@ -30,7 +30,7 @@ required, hold no key, and are deleted as published ones are. Requeue with --sta
 			long: `Send published messages again that are still kept. Consumers whose inbox has forgotten them handle them twice. Look with
 --dry-run first.`,
 			example: "  outboxctl messages replay --topic orders --after 2h --dry-run"}, " [ID...]"),
-		a.act(ofOutbox, verb{name: "flush", done: "Flushed", states: []admin.State{admin.Failing, admin.Delayed}, do: (*admin.Admin).Flush,
+		a.act(ofOutbox, verb{name: "retry-now", done: "Retried", states: []admin.State{admin.Failing, admin.Delayed}, do: (*admin.Admin).RetryNow,
 			short: "Try messages now that wait for another attempt"}, " [ID...]"))
 	return cmd
 }

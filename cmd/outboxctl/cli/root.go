@@ -25,7 +25,7 @@ func (a *app) root() *cobra.Command {
 		Short: "Look after the tables of an outbox and an inbox",
 		Long: `Look after the tables of an outbox and an inbox: make them, see what is in them, repair it, forward messages to a broker.
 The outbox holds messages that leave, the inbox which messages the handlers of a Router have handled, and the queue those that
-package inbox keeps until they are processed.
+package queue keeps until they are processed.
 
 Something is wrong, and nobody knows what: outboxctl doctor says what it is, and names the command, the SQL statement (run it with
 psql) or the setting that mends it.

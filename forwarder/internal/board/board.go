@@ -61,7 +61,7 @@ type Verdict uint8
 
 const (
 	OK          Verdict = iota // published
-	Rejected                   // charge an attempt, try again after a backoff
+	Retry                      // charge an attempt, try again after a backoff
 	Unavailable                // pause the topic, charge nothing
 	Permanent                  // dead at once
 	Aborted                    // not sent, or nobody waited for the answer: nothing is known, nothing is charged
@@ -83,10 +83,10 @@ type Config struct {
 	Chain          int   // rows of one key in memory. 0 = 128
 	SlowAfter      time.Duration
 	PublishTimeout time.Duration // 0 = none
-	HoldDead       bool
+	BlockKeyOnDead bool
 
-	Backoff      func(attempts int) time.Duration // of a rejected message, with its jitter
-	PauseBackoff func(failures int) time.Duration // of an unavailable topic, with its jitter
+	Backoff       func(attempts int) time.Duration // of a rejected message, with its jitter
+	OutageBackoff func(failures int) time.Duration // of an unavailable topic, with its jitter
 }
 
 // Board is everything that is known about the messages in the lanes that we own. It is not safe for concurrent

@@ -80,7 +80,7 @@ func TestHungTopicDoesNotStopOthers(t *testing.T) {
 		t.Fatalf("%d of 200 published beside a hung topic, %d hang", fine, len(hung))
 	}
 	d.reports = nil
-	d.timesOut(board.Rejected)
+	d.timesOut(board.Retry)
 	d.told(board.RowRejected, board.TopicJammed, board.RowRejected)
 	d.settle()
 	if c := d.b.Counts(); c.Rows > 64 || c.Hung != 2 {
@@ -115,13 +115,13 @@ func TestTimedOutCall(t *testing.T) {
 	t.Run("returns before it is told", func(t *testing.T) {
 		d, c := start(t)
 		d.returned(c, board.OK)
-		d.timesOut(board.Rejected)
+		d.timesOut(board.Retry)
 		d.next(2)
 		d.told()
 	})
 	t.Run("late success", func(t *testing.T) {
 		d, c := start(t)
-		d.timesOut(board.Rejected)
+		d.timesOut(board.Retry)
 		d.none() // its key is held
 		d.settle()
 		d.returned(c, board.OK)
@@ -130,7 +130,7 @@ func TestTimedOutCall(t *testing.T) {
 	})
 	t.Run("late success while the next attempt is read", func(t *testing.T) {
 		d, c := start(t)
-		d.timesOut(board.Rejected)
+		d.timesOut(board.Retry)
 		d.settle()
 		d.tick(2 * time.Second)
 		a := d.begin()
@@ -143,7 +143,7 @@ func TestTimedOutCall(t *testing.T) {
 	})
 	t.Run("late success before the next attempt has begun", func(t *testing.T) {
 		d, c := start(t)
-		d.timesOut(board.Rejected)
+		d.timesOut(board.Retry)
 		d.settle()
 		d.tick(2 * time.Second)
 		d.read()
@@ -153,8 +153,8 @@ func TestTimedOutCall(t *testing.T) {
 	})
 	t.Run("late error", func(t *testing.T) {
 		d, c := start(t)
-		d.timesOut(board.Rejected)
-		d.returned(c, board.Rejected)
+		d.timesOut(board.Retry)
+		d.returned(c, board.Retry)
 		_, failed := d.b.Results(10)
 		if len(failed) != 1 {
 			t.Fatalf("charged %d times", len(failed))
@@ -173,10 +173,10 @@ func TestTimedOutCall(t *testing.T) {
 	})
 	t.Run("twice", func(t *testing.T) {
 		d, c := start(t)
-		d.timesOut(board.Rejected)
-		d.b.TimedOut(d.now, c, result(board.Rejected))
+		d.timesOut(board.Retry)
+		d.b.TimedOut(d.now, c, result(board.Retry))
 		d.after()
-		d.returned(c, board.Rejected)
+		d.returned(c, board.Retry)
 		d.returned(c, board.OK)
 		if published, failed := d.b.Results(10); len(published)+len(failed) != 1 {
 			t.Fatalf("%d published, %d failed", len(published), len(failed))
@@ -230,7 +230,7 @@ func TestDue(t *testing.T) {
 	due(2001*time.Millisecond, -1) // 2 grows slow
 	d.tick(time.Second)
 	due(10001*time.Millisecond, -1) // 1 expires
-	d.returned(c1, board.Rejected)
+	d.returned(c1, board.Retry)
 	d.settle()
 	due(11001*time.Millisecond, 3001*time.Millisecond) // 2 expires; 1 is due for another attempt
 	d.returned(d.next(3), board.Unavailable)

@@ -15,7 +15,7 @@ func TestRejectedMessageHoldsItsKey(t *testing.T) {
 	d.read()
 	c := d.next(1)
 	d.next(3)
-	d.returned(c, board.Rejected)
+	d.returned(c, board.Retry)
 	d.told(board.RowRejected)
 	d.none() // from now on, not from the settling on
 	d.put(0, "k", "a", 4)
@@ -41,7 +41,7 @@ func TestRejectedMessageWithoutKeyIsTriedAgain(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "", "a", 1)
 	d.read()
-	d.returned(d.next(1), board.Rejected)
+	d.returned(d.next(1), board.Retry)
 	d.settle()
 	d.want(d.drain())
 	d.tick(time.Second)
@@ -49,15 +49,15 @@ func TestRejectedMessageWithoutKeyIsTriedAgain(t *testing.T) {
 }
 
 func TestPermanentFailure(t *testing.T) {
-	for _, holdDead := range []bool{false, true} {
-		d := newDesk(t, board.Config{HoldDead: holdDead})
+	for _, blockKeyOnDead := range []bool{false, true} {
+		d := newDesk(t, board.Config{BlockKeyOnDead: blockKeyOnDead})
 		d.put(0, "k", "a", 1, 2)
 		d.read()
 		d.returned(d.next(1), board.Permanent)
 		d.none()
 		d.settle()
 		d.told(board.RowDead)
-		if !holdDead {
+		if !blockKeyOnDead {
 			d.want(d.drain(), 2)
 			continue
 		}
@@ -81,7 +81,7 @@ func TestOutcomes(t *testing.T) {
 		d := newDesk(t, board.Config{})
 		d.put(0, "k", "a", 1, 2)
 		d.read()
-		d.returned(d.next(1), board.Rejected)
+		d.returned(d.next(1), board.Retry)
 		_, failed := d.b.Results(10)
 		return d, failed
 	}
@@ -253,7 +253,7 @@ func TestFailedReadIsAskedAgain(t *testing.T) {
 	d.read()
 	d.returned(d.next(), board.OK)
 	d.returned(d.next(5), board.Unavailable)
-	d.returned(d.next(4), board.Rejected)
+	d.returned(d.next(4), board.Retry)
 	d.settle()
 	d.tick(time.Second)
 	a := d.begin()

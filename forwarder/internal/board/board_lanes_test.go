@@ -27,7 +27,7 @@ func TestHandBack(t *testing.T) {
 		t.Fatalf("asked for %v of a lane that is handed back", a)
 	}
 	d.returned(c3, board.Aborted)
-	d.returned(c1, board.Rejected)
+	d.returned(c1, board.Retry)
 	if len(d.free) > 0 {
 		t.Fatal("free with a result unsettled")
 	}
@@ -59,7 +59,7 @@ func TestHandBackOfAnIdleLaneIsFreeAtOnce(t *testing.T) {
 }
 
 func TestLostLane(t *testing.T) {
-	for _, verdict := range []board.Verdict{board.OK, board.Rejected, board.Permanent, board.Unavailable, board.Aborted} {
+	for _, verdict := range []board.Verdict{board.OK, board.Retry, board.Permanent, board.Unavailable, board.Aborted} {
 		d := newDesk(t, board.Config{Chain: 1})
 		d.put(0, "k", "a", 1, 2, 3)
 		d.put(0, "", "b", 4, 5)

@@ -136,7 +136,7 @@ func TestRejectedTrialOpensTheTopic(t *testing.T) {
 	d.returned(d.next(1), board.Unavailable)
 	d.tick(time.Second)
 	d.read()
-	d.returned(d.next(), board.Rejected)
+	d.returned(d.next(), board.Retry)
 	d.told(board.TopicPaused, board.TopicResumed, board.RowRejected)
 	d.settle()
 	if n := len(d.drain()); n != 1 {
@@ -150,7 +150,7 @@ func TestHeadOnAPausedTopic(t *testing.T) {
 	d.put(0, "x", "down", 1, 2)
 	d.put(0, "y", "down", 3)
 	d.read()
-	d.returned(d.next(1), board.Rejected)
+	d.returned(d.next(1), board.Retry)
 	d.settle()
 	d.returned(d.next(3), board.Unavailable)
 	d.tick(time.Second)
@@ -202,7 +202,7 @@ func TestReportsComeInOrder(t *testing.T) {
 	d.put(0, "z", "c", 3)
 	d.read()
 	cs := []*board.Call{d.next(1), d.next(2), d.next(3)}
-	d.b.Returned(d.now, cs[0], result(board.Rejected))
+	d.b.Returned(d.now, cs[0], result(board.Retry))
 	d.b.Returned(d.now, cs[1], result(board.Unavailable))
 	d.b.Returned(d.now, cs[2], result(board.Permanent))
 	_, failed := d.b.Results(10)

@@ -75,7 +75,7 @@ func TestDeadTopicLeavesPlacesForOthers(t *testing.T) {
 			case c.Row.Topic == "dead":
 				d.returned(c, board.Unavailable)
 			case c.Row.ID == 231 && i < 100:
-				d.returned(c, board.Rejected)
+				d.returned(c, board.Retry)
 			default:
 				long = append(long, c.Row.ID)
 				d.returned(c, board.OK)

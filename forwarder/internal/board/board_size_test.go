@@ -81,7 +81,7 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 	var s steps
 	before := heap()
 	b := board.New(board.Config{
-		Concurrency: 64, Rows: batch, Backoff: func(int) time.Duration { return time.Second }, PauseBackoff: func(int) time.Duration { return time.Second },
+		Concurrency: 64, Rows: batch, Backoff: func(int) time.Duration { return time.Second }, OutageBackoff: func(int) time.Duration { return time.Second },
 	})
 	now := time.Unix(1e9, 0)
 	for lane := range int16(lanes) {
@@ -214,7 +214,7 @@ func TestUnparkingAFullKey(t *testing.T) {
 func unparkAll(t *testing.T, key string, s *steps) {
 	const n = 65536
 	b := board.New(board.Config{
-		Concurrency: 4, Rows: 8192, Backoff: func(int) time.Duration { return time.Second }, PauseBackoff: func(int) time.Duration { return time.Second },
+		Concurrency: 4, Rows: 8192, Backoff: func(int) time.Duration { return time.Second }, OutageBackoff: func(int) time.Duration { return time.Second },
 	})
 	now := time.Unix(1e9, 0)
 	term := board.Term{Epoch: 1}

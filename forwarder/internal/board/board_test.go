@@ -50,7 +50,7 @@ func newDesk(t testing.TB, cfg board.Config, lanes ...int16) *desk {
 		cfg.Rows = 1000
 	}
 	cfg.Backoff = func(n int) time.Duration { return time.Duration(n) * time.Second }
-	cfg.PauseBackoff = cfg.Backoff
+	cfg.OutageBackoff = cfg.Backoff
 	d := &desk{t: t, b: board.New(cfg), now: time.Unix(1e9, 0), table: map[int64]*message{}, marks: map[int16]int64{}, terms: map[int16]board.Term{}, check: true}
 	if len(lanes) == 0 {
 		lanes = []int16{0}

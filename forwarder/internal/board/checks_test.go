@@ -65,7 +65,7 @@ func (f *forwarder) checkQuiet(r *reading) {
 	}
 	held := map[string]bool{}
 	for _, msg := range f.m.db.table {
-		if msg.visible() && !msg.published && (msg.attempts > 0 && !msg.dead || msg.dead && f.m.db.holdDead) {
+		if msg.visible() && !msg.published && (msg.attempts > 0 && !msg.dead || msg.dead && f.m.db.blockKeyOnDead) {
 			held[msg.key] = msg.key != ""
 		}
 	}

@@ -79,7 +79,7 @@ func (d *database) fetch(q query, between func()) answer {
 		a.ready = a.ready[:min(int64(len(a.ready)), single)]
 	}
 	for _, id := range q.ids {
-		if m := d.find(id); m != nil && !m.published && a.owned[m.lane] && (!m.dead || d.holdDead) {
+		if m := d.find(id); m != nil && !m.published && a.owned[m.lane] && (!m.dead || d.blockKeyOnDead) {
 			a.byID = append(a.byID, version{m, m.state})
 		}
 	}
@@ -138,7 +138,7 @@ func (d *database) heads(lane int16, from int64, most int) []version {
 	var list []version
 	for _, m := range d.table {
 		if m.lane == lane && m.id > from && m.visible() && !m.published && m.key != "" && len(list) < most &&
-			(m.dead && d.holdDead || !m.dead && m.attempts > 0 && !m.due.IsZero()) {
+			(m.dead && d.blockKeyOnDead || !m.dead && m.attempts > 0 && !m.due.IsZero()) {
 			list = append(list, version{m, m.state})
 		}
 	}

@@ -35,9 +35,9 @@ type database struct {
 	paused  []string // topics, by an operator
 	batches int      // acts that brought several messages back
 
-	deletes     bool // settling deletes
-	holdDead    bool
-	maxAttempts int
+	deletes        bool // settling deletes
+	blockKeyOnDead bool
+	maxAttempts    int
 
 	faults faults
 }

@@ -32,7 +32,7 @@
 //	   |            ^   |                     |
 //	   |            |   v                     +-> rejected, permanent: a head, and a failure to settle
 //	   +-------> parked                       |     outcome Waiting: asked for when due, goes with a pass
-//	   |            ^   |                     |     outcome Dead: forgotten; with HoldDead still a head
+//	   |            ^   |                     |     outcome Dead: forgotten; with BlockKeyOnDead still a head
 //	   |            |   v                     |     outcome Gone: its head goes.  Fenced: the term is over
 //	   +-------> shadow -> rewind, read again +-> unavailable: parked, or still a head; its topic is paused
 //	                                          +-> aborted: parked, and asked for again

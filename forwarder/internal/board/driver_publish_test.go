@@ -138,7 +138,7 @@ func (f *forwarder) land(c *call) {
 
 // timeOut tells the board that a call took too long.
 func (f *forwarder) timeOut(c *call) {
-	res := board.Result{Verdict: board.Rejected, Err: errTimeout}
+	res := board.Result{Verdict: board.Retry, Err: errTimeout}
 	switch {
 	case f.m.chance(30):
 		res.Verdict = board.Unavailable
@@ -172,7 +172,7 @@ func (f *forwarder) returns(c *call) {
 	case (f.stopping || c.recalled) && !c.landed && p < 30:
 		res = board.Result{Verdict: board.Aborted, Err: errRejected}
 	case p < f.m.rejects:
-		res = board.Result{Verdict: board.Rejected, Err: errRejected}
+		res = board.Result{Verdict: board.Retry, Err: errRejected}
 	case p < f.m.rejects+f.m.unavailable:
 		res = board.Result{Verdict: board.Unavailable, Err: errUnavailable}
 	case p < f.m.rejects+f.m.unavailable+2:
@@ -186,15 +186,15 @@ func (f *forwarder) returns(c *call) {
 	f.tell(c, res, c.timedOut)
 	switch late := c.timedOut; {
 	case late && f.m.variant.lateSuccessIgnored:
-		res = board.Result{Verdict: board.Rejected, Err: errRejected}
-	case late && f.m.variant.lateErrorCharged && res.Verdict == board.Rejected:
+		res = board.Result{Verdict: board.Retry, Err: errRejected}
+	case late && f.m.variant.lateErrorCharged && res.Verdict == board.Retry:
 		c.Revive(true)
 	}
 	f.board.Returned(f.m.db.now, c.Call, res)
 	f.spoilHeads()
 	f.take()
 	if c.expired { // its end was on its way: it comes too late
-		f.board.TimedOut(f.m.db.now, c.Call, board.Result{Verdict: board.Rejected, Err: errTimeout})
+		f.board.TimedOut(f.m.db.now, c.Call, board.Result{Verdict: board.Retry, Err: errTimeout})
 		f.take()
 	}
 	if f.m.tight && !c.timedOut {
@@ -215,7 +215,7 @@ func (f *forwarder) tell(c *call, res board.Result, late bool) {
 		f.unsettled[c.Row] = true
 		f.success[rowOf{c.Row.Term, c.Row.UUID}] = true
 		c.msg.accepted = true
-	case board.Rejected, board.Permanent:
+	case board.Retry, board.Permanent:
 		if t.failed = t.failed || !late; !late {
 			f.lastFailed = c.Row
 		}

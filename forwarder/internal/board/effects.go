@@ -21,11 +21,11 @@ type Report struct {
 	UUID       string
 	Key        string
 	Lane       int16
-	Attempts   int           // Rejected, Dead: with this one
+	Attempts   int           // Retry, Dead: with this one
 	Failures   int           // TopicPaused: in a row. TopicJammed: hung calls
-	Wait       time.Duration // TopicPaused, Rejected: until the next attempt
+	Wait       time.Duration // TopicPaused, Retry: until the next attempt
 	ByOperator bool          // TopicPaused, TopicResumed: see Hold
-	Repeated   bool          // TopicPaused, TopicJammed: nothing changed in a minute. Rejected: not the first of its topic in a minute
+	Repeated   bool          // TopicPaused, TopicJammed: nothing changed in a minute. Retry: not the first of its topic in a minute
 	Err        error
 }
 

@@ -100,7 +100,7 @@ func (m *model) pass() {
 // resolve has an operator deal with what would wait for ever.
 func (m *model) resolve() {
 	for _, msg := range m.db.table {
-		if msg.visible() && !msg.published && (msg.dead && m.db.holdDead || msg.due.Sub(m.db.now) > farOff/2) {
+		if msg.visible() && !msg.published && (msg.dead && m.db.blockKeyOnDead || msg.due.Sub(m.db.now) > farOff/2) {
 			m.operators = true
 			m.maintains = true
 			msg.excused = true

@@ -93,7 +93,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 	if m.kills && m.chance(30) {
 		m.keeps = 2
 	}
-	m.db.deletes, m.db.holdDead = m.chance(30), m.chance(20)
+	m.db.deletes, m.db.blockKeyOnDead = m.chance(30), m.chance(20)
 	m.db.leases = 6 * time.Millisecond
 	if m.calm || m.chance(30) {
 		m.db.leases = time.Hour
@@ -101,9 +101,9 @@ func newModel(seed uint64, v variant, logging bool) *model {
 	m.cfg = board.Config{
 		Concurrency: 1 + m.rng.IntN(5), Rows: 1 + m.rng.IntN(20), Bytes: 1 << 30,
 		Parked: 2 + m.rng.IntN(19), KeyParked: 1 + m.rng.IntN(5), Chain: 1 + m.rng.IntN(4),
-		SlowAfter: 2 * time.Millisecond, HoldDead: m.db.holdDead,
-		Backoff:      func(int) time.Duration { return m.backoff() },
-		PauseBackoff: func(int) time.Duration { return m.delay() },
+		SlowAfter: 2 * time.Millisecond, BlockKeyOnDead: m.db.blockKeyOnDead,
+		Backoff:       func(int) time.Duration { return m.backoff() },
+		OutageBackoff: func(int) time.Duration { return m.delay() },
 	}
 	if m.chance(50) {
 		m.cfg.Bytes = int64(100 + m.rng.IntN(1000))
@@ -133,7 +133,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 // String says what happens in this schedule.
 func (m *model) String() string {
 	return fmt.Sprintf("calm %v, tight %v, small %v, crashes %v, operators %v, kills %v, maintains %v, deletes %v, hold dead %v, dead topic %q, hung topic %q, %+v",
-		m.calm, m.tight, m.small, m.crashes, m.operators, m.kills, m.maintains, m.db.deletes, m.db.holdDead, m.deadTopic, m.hungTopic,
+		m.calm, m.tight, m.small, m.crashes, m.operators, m.kills, m.maintains, m.db.deletes, m.db.blockKeyOnDead, m.deadTopic, m.hungTopic,
 		[]any{m.cfg.Concurrency, m.cfg.Rows, m.cfg.Bytes, m.cfg.Parked, m.cfg.KeyParked, m.cfg.Chain, m.cfg.PublishTimeout})
 }
 
@@ -252,7 +252,7 @@ func (m *model) landed(msg *record) {
 		return
 	}
 	for _, e := range m.db.byKey[msg.key] {
-		if e != msg && e.sent == 0 && !e.excused && !e.gone && !(e.wasDead && !m.db.holdDead) && e.tx.committed > 0 && e.tx.committed < msg.inserted {
+		if e != msg && e.sent == 0 && !e.excused && !e.gone && !(e.wasDead && !m.db.blockKeyOnDead) && e.tx.committed > 0 && e.tx.committed < msg.inserted {
 			m.failf("row %v is sent before row %v, whose transaction had committed before it was inserted", msg, e)
 		}
 	}

@@ -156,7 +156,7 @@ func (b *Board) pause(r *Row, err error) *topic {
 	}
 	t.trial, t.paused, t.err = nil, true, err
 	t.failures++
-	wait := b.cfg.PauseBackoff(t.failures)
+	wait := b.cfg.OutageBackoff(t.failures)
 	t.until, t.repeat = b.now.Add(wait), b.now.Add(repeatEvery)
 	b.trouble(t)
 	b.update(t)

@@ -40,7 +40,7 @@ func (b *Board) judge(c *Call, r Result) {
 			if c.key != nil {
 				b.advance(c.key)
 			}
-		case r.Verdict == Rejected || r.Verdict == Permanent:
+		case r.Verdict == Retry || r.Verdict == Permanent:
 			b.rejected(l, c, r)
 		default:
 			b.sendBack(l, c, true)
@@ -238,7 +238,7 @@ func (b *Board) settledAs(o Outcome) {
 	case h == nil || h.place >= 0: // it was published after all
 	case o.Kind == Waiting:
 		b.schedule(l, h, b.now.Add(o.Delay))
-	case o.Kind == Dead && b.cfg.HoldDead:
+	case o.Kind == Dead && b.cfg.BlockKeyOnDead:
 		b.schedule(l, h, b.now.Add(never))
 	default:
 		b.removeHead(l, h)

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/fleet"
 	ourforwarder "github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/inbox"
 	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 var (
@@ -53,8 +53,8 @@ var (
 	reminder *message.Message
 
 	discovery             fleet.Discovery
-	h                     map[string]inbox.Handler
-	takePayment, sendMail func(ctx context.Context, msg *inbox.Message) error
+	h                     map[string]queue.Handler
+	takePayment, sendMail func(ctx context.Context, msg *queue.Message) error
 
 	mux     *http.ServeMux
 	server  outbox.Runner

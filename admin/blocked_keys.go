@@ -1,0 +1,102 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// BlockedKeys lists the first message of each blocked key, the oldest first, if it fits the filter: what SkipHead would discard. It
+// returns at most so many, and whether there are more. It looks at all messages of the state, as which is first of its key is not
+// for the filter to say. It returns what SkipHead does.
+func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Message, more bool, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("heads: %w", err)
+		}
+	}()
+	if limit < 1 || limit > maxPage {
+		return nil, false, invalid("admin: the limit is %d: use 1 to %d", limit, maxPage)
+	}
+	f.All = true
+	act := Act{Filter: f, DryRun: true}
+	s, states, err := a.check(skip, &act)
+	if err != nil {
+		return nil, false, err
+	}
+	d := doing{Admin: a, verb: skip, act: act, source: s, result: &Result{}, asked: asked{upto: math.MaxInt64}, left: math.MaxInt64}
+	var places []place
+	for t := d.together(states)[0]; !t.ended() && len(places) <= limit; {
+		batch, err := d.next(ctx, t)
+		if err != nil {
+			return nil, false, err
+		}
+		places = append(places, batch...)
+	}
+	more = len(places) > limit
+	list, err = s.show(ctx, places[:min(limit, len(places))])
+	return list, more, err
+}
+
+// heads are those of some messages, which a walk has found in the order of their ids, that are first of their keys and fit the filter.
+func (d *doing) heads(ctx context.Context, w *walk, all []found) ([]place, error) {
+	if d.keys == nil {
+		d.keys = map[string]int64{}
+		if w.state == Dead { // one that fails and is older goes first
+			if err := d.noteFailing(ctx, w.upto); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var ids []string
+	for _, m := range all {
+		if m.key == "" {
+			continue
+		}
+		if first, known := d.keys[m.key]; known && first < m.ID {
+			continue
+		}
+		d.keys[m.key] = m.ID
+		if id := strconv.FormatInt(m.ID, 10); len(d.act.Filter.IDs) == 0 || slices.Contains(d.act.Filter.IDs, id) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	f := d.act.Filter
+	f.IDs = ids
+	named := newWalk(f, w.state)
+	named.want, named.look = len(ids)+1, int64(len(ids)+1)
+	fit, err := named.next(ctx, d.source)
+	return placesOf(fit), err
+}
+
+// noteFailing notes the first message of each key that fails.
+func (d *doing) noteFailing(ctx context.Context, upto int64) error {
+	w := newWalk(Filter{Key: d.act.Filter.Key}, Failing)
+	w.upto = upto
+	for w.from != nil {
+		w.look, w.want = maxLook, maxLook
+		all, err := w.next(ctx, d.source)
+		if err != nil {
+			return err
+		}
+		for _, m := range all {
+			if _, known := d.keys[m.key]; !known {
+				d.keys[m.key] = m.ID
+			}
+		}
+	}
+	return nil
+}
+
+func placesOf(all []found) []place {
+	places := make([]place, len(all))
+	for i, m := range all {
+		places[i] = m.place
+	}
+	return places
+}

@@ -1,0 +1,89 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// asked is what there was when an act began, or when the dry run counted that it is bound to: what came later is not meant. There is no
+// time that says since when a message is failing, or dead in the queue. So a dry run notes each message that it counted, up to
+// dryCount, and an act that is bound to it changes no other.
+type asked struct {
+	upto int64           // in the outbox: the largest id
+	at   time.Time       // in the others: the time, by the database's clock
+	only map[digest]bool // the messages; nil = all that the filter means
+}
+
+// digest stands for a message, or its UUID, which may be long.
+type digest [16]byte
+
+func digestOf(name string) digest {
+	sum := sha256.Sum256([]byte(name))
+	return digest(sum[:16])
+}
+
+func (p place) digest() digest {
+	if p.Owner == "" {
+		return digestOf(strconv.FormatInt(p.ID, 10))
+	}
+	return digestOf(joinID(p.Owner, p.Name))
+}
+
+// of returns the places of those messages that are meant.
+func (q asked) of(all []place) []place {
+	return slices.DeleteFunc(all, func(p place) bool { return q.only != nil && !q.only[p.digest()] })
+}
+
+const uncounted = "more" // in the place of the messages
+
+// tried writes it for Result.Preview.
+func (q asked) tried(in Table) string {
+	only := uncounted
+	if q.only != nil {
+		all := make([]byte, 0, len(q.only)*len(digest{}))
+		for d := range q.only {
+			all = append(all, d[:]...)
+		}
+		only = base64.RawURLEncoding.EncodeToString(all)
+	}
+	return fmt.Sprintf("%s.%d.%d.%s", in, q.upto, q.at.UnixMicro(), only)
+}
+
+// parsePreview reads it again.
+func parsePreview(in Table, s string) (q asked, err error) {
+	wrong := invalid("admin: Act.Preview is not the Result.Preview of a dry run in the %s", in)
+	parts := strings.Split(s, ".")
+	if len(parts) != 4 || parts[0] != in.String() {
+		return q, wrong
+	}
+	micros, err := strconv.ParseInt(parts[2], 10, 64)
+	if err != nil {
+		return q, wrong
+	}
+	if q.upto, err = strconv.ParseInt(parts[1], 10, 64); err != nil {
+		return q, wrong
+	}
+	if q.at = time.UnixMicro(micros); in == Outbox {
+		q.at = time.Time{}
+	}
+	if parts[3] == uncounted {
+		if q.upto == 0 && q.at.IsZero() { // nothing would bound the act
+			return q, wrong
+		}
+		return q, nil
+	}
+	all, err := base64.RawURLEncoding.DecodeString(parts[3])
+	if err != nil || len(all)%len(digest{}) != 0 {
+		return q, wrong
+	}
+	q.only = make(map[digest]bool, len(all)/len(digest{}))
+	for ; len(all) > 0; all = all[len(digest{}):] {
+		q.only[digest(all[:len(digest{})])] = true
+	}
+	return q, nil
+}

@@ -1,0 +1,231 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// handledLog is a handler that remembers what it handled, and where.
+type handledLog struct {
+	mu   sync.Mutex
+	all  []string // database and message id
+	most int      // at once
+	now  int
+	gate chan struct{} // if not nil, handlers wait for it
+}
+
+func (h *handledLog) handle(ctx context.Context, msg *queue.Message) error {
+	h.mu.Lock()
+	h.now++
+	h.most = max(h.most, h.now)
+	gate := h.gate
+	h.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now--
+	h.all = append(h.all, msg.DB+" "+msg.MessageID)
+	return nil
+}
+
+func (h *handledLog) handled() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.all)
+}
+
+func enqueue(t testing.TB, s *queue.Store, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		_, err := s.Enqueue(t.Context(), queue.Item{ID: queue.ID{Source: "test", MessageID: id}, Topic: "events", Payload: []byte("x")})
+		require.NoError(t, err)
+	}
+}
+
+// storesOf are the stores of tenants, reached as another process does.
+func storesOf(t testing.TB, tenants ...tenant) (list []*queue.Store) {
+	t.Helper()
+	for _, who := range tenants {
+		s, err := queue.NewStore(who.db, queue.StoreConfig{}, nil)
+		require.NoError(t, err)
+		list = append(list, s)
+	}
+	return list
+}
+
+func quickQueueGroup(h *handledLog) queue.GroupConfig {
+	return queue.GroupConfig{Dispatcher: queue.DispatcherConfig{
+		Handlers:     map[string]queue.Handler{"events": {Handle: h.handle}},
+		PollInterval: 20 * time.Millisecond, CloseTimeout: 10 * time.Second,
+	}}
+}
+
+func runQueueGroup(t testing.TB, f *fleet.Fleet, cfg queue.GroupConfig, logger watermill.LoggerAdapter) (*queue.Stores, *queue.Group) {
+	t.Helper()
+	stores, err := queue.NewStores(f, queue.StoreConfig{}, logger)
+	require.NoError(t, err)
+	g, err := queue.NewGroup(stores, cfg, logger)
+	require.NoError(t, err)
+	runUntilTheEnd(t, g, g.Running(), g.Close)
+	return stores, g
+}
+
+// fieldsLog remembers which lines named which database.
+type fieldsLog struct {
+	logCapture
+	fields watermill.LogFields
+}
+
+func (l fieldsLog) With(f watermill.LogFields) watermill.LoggerAdapter {
+	return fieldsLog{l.logCapture, l.fields.Add(f)}
+}
+
+func (l fieldsLog) Info(msg string, f watermill.LogFields) {
+	l.add(fmt.Sprint(msg, " db=", l.fields.Add(f)["db"]))
+}
+
+// Each database has a store of its own, found by its key, with a name that is in lines about its messages.
+func TestStoresOfAFleet(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	all := append(newTenants(t, "alone", 0), newTenants(t, "shared", 2)...)
+	log := fieldsLog{logCapture: newLogCapture(t)}
+	var h handledLog
+	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{}, nil)
+	stores, _ := runQueueGroup(t, f, quickQueueGroup(&h), log)
+	for _, who := range all {
+		s, err := stores.Get(who.Key)
+		require.NoError(t, err)
+		again, err := stores.Get(who.Key)
+		require.NoError(t, err)
+		assert.Same(t, s, again)
+		assert.Equal(t, who.Key, s.DBName())
+		enqueue(t, s, "of "+who.Key)
+	}
+	eventually(t, func() bool { return len(h.handled()) == len(all) }, "all are handled")
+	for _, who := range all {
+		assert.Contains(t, h.handled(), who.Key+" of "+who.Key)
+		assert.Equal(t, 1, log.count("Handling a message db="+who.Key))
+		eventually(t, func() bool {
+			return who.count(t, "SELECT count(*) FROM "+who.table("inbox_queue")+" WHERE state = 'done'") == 1
+		}, "the handler's transaction has committed")
+	}
+	_, err := stores.Get("nobody")
+	require.ErrorIs(t, err, fleet.ErrUnknown)
+	require.ErrorContains(t, err, `"nobody"`)
+}
+
+// The Selection says whose turn it is. A look that takes a quarter of a second leaves its turn to others, so the scene is played
+// again if the machine stood still for as long.
+func TestQueueGroupTakesTurns(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	all := newTenants(t, "one", 3)
+	for name, test := range map[string]struct {
+		sel  fleet.Selection
+		want string
+	}{
+		"round robin": {nil, "[one-000 one-001 one-002 one-000 one-001 one-002 one-000 one-001 one-002]"},
+		"drain first": {fleet.DrainFirst(), "[one-000 one-000 one-000 one-001 one-001 one-001 one-002 one-002 one-002]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			order, calm := turnsOf(t, test.sel, all, name)
+			for again := 1; order != test.want && !calm && again < 20; again++ {
+				order, calm = turnsOf(t, test.sel, all, name+itoa(again))
+			}
+			assert.Equal(t, test.want, order)
+		})
+	}
+}
+
+// turnsOf has a Group with one place handle three messages of each, and returns whose they were, one after another, and whether no
+// look can have taken long.
+func turnsOf(t *testing.T, sel fleet.Selection, all []tenant, name string) (order string, calm bool) {
+	t.Helper()
+	for _, s := range storesOf(t, all...) {
+		enqueue(t, s, name+"1", name+"2", name+"3")
+	}
+	var h handledLog
+	cfg := quickQueueGroup(&h)
+	cfg.Selection, cfg.MaxPolls = sel, 1
+	cfg.Dispatcher.Concurrency, cfg.Dispatcher.BatchSize = 1, 1
+	last := time.Now()
+	calm = true
+	cfg.Dispatcher.Handlers["events"] = queue.Handler{Handle: func(ctx context.Context, msg *queue.Message) error {
+		calm = calm && time.Since(last) < 250*time.Millisecond
+		last = time.Now()
+		return h.handle(ctx, msg)
+	}}
+	_, g := runQueueGroup(t, runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{}, nil), cfg, nil)
+	eventually(t, func() bool { return len(h.handled()) == 9 }, "all are handled")
+	require.NoError(t, g.Close())
+	var keys []string
+	for _, line := range h.handled() {
+		var key string
+		_, err := fmt.Sscan(line, &key)
+		require.NoError(t, err)
+		keys = append(keys, key)
+	}
+	return fmt.Sprint(keys), calm
+}
+
+// A database that is away, one that takes seconds for each answer and one without tables keep nobody from being
+// handled, all share the places, and targets come and go.
+func TestQueueGroupOfTroubledDatabases(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	all := newTenants(t, "one", 4)
+	all[3].exec(t, "DROP TABLE s003.inbox_queue")
+	slow := newTenants(t, "slow", 0)[0]
+	proxy := newSlowProxy(t, slow.DSN, 5*time.Second)
+	slow.DSN = proxy.url
+	r := newRegistry(append(targetsOf(append(all, slow)...), fleet.Target{Key: "away", DSN: newSilentServer(t)})...)
+	var h handledLog
+	h.gate = make(chan struct{})
+	cfg := quickQueueGroup(&h)
+	cfg.Dispatcher.Concurrency = 4
+	log := newLogCapture(t)
+	f := runFleet(t, r, fleet.Config{RefreshInterval: 50 * time.Millisecond}, nil)
+	_, g := runQueueGroup(t, f, cfg, log)
+	stores := storesOf(t, append(slices.Clone(all[:3]), slow)...)
+	for i := range 10 {
+		for _, s := range stores {
+			enqueue(t, s, itoa(i))
+		}
+	}
+	eventually(t, func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.now == 4 }, "the places are full")
+	close(h.gate)
+	eventually(t, func() bool { return len(h.handled()) >= 30 }, "the healthy ones are handled")
+	eventually(t, func() bool { return log.count("Messages cannot be claimed") > 0 }, "the log has what is broken")
+
+	r.remove(all[0].Key)
+	eventually(t, func() bool { _, err := f.Get(all[0].Key); return errors.Is(err, fleet.ErrUnknown) }, "it is gone")
+	r.add(all[0].Target)
+	enqueue(t, stores[0], "it is back")
+	eventually(t, func() bool { return slices.Contains(h.handled(), all[0].Key+" it is back") }, "it is handled")
+
+	proxy.delay.Store(0)
+	eventually(t, func() bool { return len(h.handled()) == 41 }, "the slow one is handled when it is fast again")
+	assert.LessOrEqual(t, h.most, 4)
+	err := g.Drain(t.Context())
+	require.ErrorContains(t, err, `database "one-003"`)
+	require.ErrorContains(t, err, `database "away"`)
+	assert.NotContains(t, err.Error(), "one-001")
+	require.NoError(t, g.Close())
+	assert.ErrorIs(t, g.Drain(t.Context()), outbox.ErrClosed)
+}

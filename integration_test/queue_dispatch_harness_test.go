@@ -1,0 +1,141 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// quickStore retries after a few milliseconds.
+func quickStore() queue.StoreConfig {
+	return queue.StoreConfig{Backoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond}}
+}
+
+func storeOn(t testing.TB, h handle, cfg queue.StoreConfig) *queue.Store {
+	t.Helper()
+	s, err := queue.NewStore(h.db, cfg, nil)
+	require.NoError(t, err)
+	return s
+}
+
+// items are n messages of a topic, whose IDs are the topic and a number.
+func items(topic string, n int) []queue.Item {
+	all := make([]queue.Item, n)
+	for i := range all {
+		all[i] = queue.Item{ID: itemID(topic, i), Topic: topic, Payload: []byte(fmt.Sprint(i))}
+	}
+	return all
+}
+
+func itemID(topic string, i int) queue.ID {
+	return queue.ID{Source: "test", MessageID: fmt.Sprintf("%s-%d", topic, i)}
+}
+
+func storeAll(t testing.TB, s *queue.Store, items ...queue.Item) {
+	t.Helper()
+	_, err := s.Enqueue(t.Context(), items...)
+	require.NoError(t, err)
+}
+
+// quickDispatcher polls often.
+func quickDispatcher(handlers map[string]queue.Handler) queue.DispatcherConfig {
+	return queue.DispatcherConfig{Handlers: handlers, PollInterval: 20 * time.Millisecond, CloseTimeout: patience}
+}
+
+func newDispatcher(t testing.TB, s *queue.Store, cfg queue.DispatcherConfig) *queue.Dispatcher {
+	t.Helper()
+	d, err := queue.NewDispatcher(s, cfg, newLogCapture(t))
+	require.NoError(t, err)
+	return d
+}
+
+// dispatching runs a Dispatcher until the test ends.
+func dispatching(t testing.TB, s *queue.Store, cfg queue.DispatcherConfig) *queue.Dispatcher {
+	t.Helper()
+	d := newDispatcher(t, s, cfg)
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(context.Background()) }()
+	t.Cleanup(func() {
+		assert.NoError(t, d.Close())
+		assert.NoError(t, <-ended)
+	})
+	select {
+	case <-d.Running():
+	case <-time.After(patience):
+		t.Fatal("the dispatcher does not run")
+	}
+	return d
+}
+
+func drain(t testing.TB, d *queue.Dispatcher) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, d.Drain(ctx))
+}
+
+// applying is a handler that writes down the message, in its transaction.
+func applying(h handle) func(context.Context, *queue.Message) error {
+	return func(ctx context.Context, msg *queue.Message) error {
+		return h.execTx(ctx, `insert into effects (message_id) values ($1)`, msg.MessageID)
+	}
+}
+
+// stateOf reads the state of a message, and its failed attempts.
+func stateOf(t testing.TB, s *queue.Store, id queue.ID) (queue.State, int) {
+	t.Helper()
+	msg, err := s.Get(t.Context(), id)
+	require.NoError(t, err)
+	return msg.State, msg.Attempt
+}
+
+// untilState waits until a message has the state.
+func untilState(t testing.TB, s *queue.Store, id queue.ID, want queue.State) {
+	t.Helper()
+	eventually(t, func() bool { state, _ := stateOf(t, s, id); return state == want }, "%s is %s", id.MessageID, want)
+}
+
+// barrier is a handler that waits until the test lets it go.
+type barrier struct {
+	came chan *queue.Message
+	goOn chan struct{}
+	once sync.Once
+}
+
+func newBarrier(t testing.TB) *barrier {
+	g := &barrier{came: make(chan *queue.Message, 1000), goOn: make(chan struct{})}
+	t.Cleanup(g.open)
+	return g
+}
+
+func (g *barrier) open() { g.once.Do(func() { close(g.goOn) }) }
+
+func (g *barrier) handle(ctx context.Context, msg *queue.Message) error {
+	g.came <- msg
+	select {
+	case <-g.goOn:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// await returns the next message that came to the handler.
+func (g *barrier) await(t testing.TB) *queue.Message {
+	t.Helper()
+	select {
+	case msg := <-g.came:
+		return msg
+	case <-time.After(patience):
+		t.Fatal("no message came to the handler")
+		return nil
+	}
+}

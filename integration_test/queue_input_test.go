@@ -1,0 +1,242 @@
+package integration_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// TestBadInputOfStore: what cannot be stored is refused with the reason, and nothing of the call is done.
+func TestBadInputOfStore(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		ctx := t.Context()
+		x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{MaxPayloadBytes: 100}), name: "bad", owner: queue.NewOwner()}
+		for why, change := range map[string]func(*queue.Item){
+			"its message id is empty":                       func(it *queue.Item) { it.MessageID = "" },
+			"its message id has 256 characters":             func(it *queue.Item) { it.MessageID = strings.Repeat("ü", 256) },
+			"its message id is invalid UTF-8":               func(it *queue.Item) { it.MessageID = "a\x00" },
+			"its source is invalid UTF-8":                   func(it *queue.Item) { it.Source = "\xff" },
+			"its topic is invalid UTF-8":                    func(it *queue.Item) { it.Topic = "\xff" },
+			"its key is invalid UTF-8":                      func(it *queue.Item) { it.Key = "\x00" },
+			"its key has 1025 bytes":                        func(it *queue.Item) { it.Key = strings.Repeat("k", 1025) },
+			"its metadata \"k\" is invalid UTF-8":           func(it *queue.Item) { it.Metadata = map[string]string{"k": "\x00"} },
+			"its metadata has 1048":                         func(it *queue.Item) { it.Metadata = map[string]string{"k": strings.Repeat("v", 1<<20)} },
+			"its payload has 101 bytes":                     func(it *queue.Item) { it.Payload = make([]byte, 101) },
+			"its DueAt is in the year 10000":                func(it *queue.Item) { it.DueAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) },
+			"its ExpiresAt is in the year -1, which has no": func(it *queue.Item) { it.ExpiresAt = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC) },
+		} {
+			refusesItem(t, x, why, change)
+		}
+		for _, bad := range []queue.ID{{}, {Source: "a"}, {MessageID: "a"}, {Source: "a", MessageID: "\x00"}, {Source: strings.Repeat("a", 256), MessageID: "a"}} {
+			_, err := x.store.Ack(ctx, x.owner, x.id("a"), bad)
+			invalid(t, err, "ID 1 of Ack")
+			_, err = x.store.Renew(ctx, queue.Renew{Owner: x.owner, LeaseTTL: time.Minute}, bad)
+			invalid(t, err, "ID 0 of Renew")
+			_, err = x.store.Get(ctx, bad)
+			invalid(t, err, "Get")
+			invalid(t, x.store.MarkProcessed(ctx, bad), "MarkProcessed")
+		}
+		_, err := x.store.Renew(ctx, queue.Renew{Owner: x.owner}, x.id("a"))
+		invalid(t, err, "Renew.LeaseTTL is 0s")
+		for _, mark := range []error{x.store.MarkDead(ctx, x.id("a"), ""), x.store.MarkProcessed(ctx, x.id("a")), x.store.MarkProcessing(ctx, x.id("a"))} {
+			require.ErrorIs(t, mark, queue.ErrUnknown)
+		}
+		stored, err := x.store.Enqueue(ctx)
+		require.NoError(t, err)
+		assert.Empty(t, stored)
+		assert.Zero(t, h.count(t, "select count(*) from inbox_queue"))
+
+		nowhere, err := queue.NewStore(h.with(t, sqltext.Tables{Queue: "nowhere"}).db, queue.StoreConfig{}, nil)
+		require.NoError(t, err)
+		_, err = nowhere.Claim(ctx, queue.Claim{Owner: x.owner, LeaseTTL: time.Minute, Limit: 1})
+		require.ErrorContains(t, err, "schema.Migrate")
+	})
+}
+
+func TestStoreConfigIsChecked(t *testing.T) {
+	h := newPgxHandle(t, postgresServer(t).URL())
+	for field, cfg := range map[string]queue.StoreConfig{
+		"StoreConfig.MaxPayloadBytes": {MaxPayloadBytes: -1}, "StoreConfig.MaxAttempts": {MaxAttempts: -2}, "StoreConfig.Retention": {Retention: -2},
+		"StoreConfig.Backoff.Max":  {Backoff: outbox.Backoff{Initial: time.Minute, Max: time.Second}},
+		"StoreConfig.Backoff.Func": {Backoff: outbox.Backoff{Func: func(int) time.Duration { panic("no") }}},
+	} {
+		_, err := queue.NewStore(h.db, cfg, nil)
+		require.ErrorContains(t, err, field)
+	}
+	_, err := queue.NewStore(nil, queue.StoreConfig{}, nil)
+	require.ErrorIs(t, err, outbox.ErrNoDB)
+}
+
+// TestStoresManyAtOnce: items of many statements are one call, and one transaction. The long variant has 100,000.
+func TestStoresManyAtOnce(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	store := newStore(t, h, queue.StoreConfig{})
+	n := 5000
+	if long {
+		n = 100_000
+	}
+	enqueued(t, store, numberedItems("shop", n)...)
+	assert.Equal(t, n, h.count(t, "select count(*) from inbox_queue"))
+	assert.Equal(t, 1, h.count(t, "select count(distinct xmin::text) from inbox_queue"), "transactions")
+	msgs := claimed(t, store, queue.NewOwner(), 3000)
+	require.Len(t, msgs, 3000)
+	assert.Equal(t, "002999", msgs[2999].MessageID)
+}
+
+// TestBackoffOfMessages: 2 s after the first failure, doubling to 60 s, with a jitter of a fifth.
+func TestBackoffOfMessages(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "backoff", owner: queue.NewOwner()}
+	for failures, seconds := range map[int]float64{1: 2, 2: 4, 3: 8, 4: 16, 5: 32, 6: 60, 7: 60, 9: 60} {
+		id := x.has(t, fmt.Sprint(failures))
+		h.exec(t, "update inbox_queue set attempts = $1 where message_id = $2", failures-1, id.MessageID)
+		before := value[time.Time](t, h, "select clock_timestamp()")
+		settles(t, 1)(x.abandon(t)(x.owner, id))
+		wait := x.get(t, id.MessageID).DueAt.Sub(before).Seconds()
+		assert.GreaterOrEqual(t, wait, 0.8*seconds, "after %d", failures)
+		assert.LessOrEqual(t, wait, 1.2*seconds+patience.Seconds(), "after %d", failures)
+	}
+}
+
+// TestLastErrorIsCut: an error of any length and with any bytes is kept as 1 KiB of text.
+func TestLastErrorIsCut(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "cut", owner: queue.NewOwner()}
+	bad := strings.Repeat("ü\x00\xff", 1000)
+	settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Err: bad}, x.has(t, "a")))
+	settles(t, 1)(x.store.Fail(t.Context(), queue.Fail{Owner: x.owner, Reason: bad}, x.has(t, "b")))
+	require.NoError(t, x.store.MarkDead(t.Context(), x.has(t, "c"), bad))
+	for _, id := range []string{"a", "b", "c"} {
+		text := x.get(t, id).LastError
+		assert.LessOrEqual(t, len(text), 1024)
+		assert.Greater(t, len(text), 1000)
+		assert.True(t, strings.HasSuffix(text, "…"))
+	}
+}
+
+// TestExpiry: a message that nobody has when its time is over is not claimed any more, and is dead after the next reaping.
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "expiry", owner: queue.NewOwner()}
+	late, held, later := x.item("late"), x.item("held"), x.item("later")
+	held.ExpiresAt, late.ExpiresAt, later.ExpiresAt = time.Now().Add(time.Hour), time.Now().Add(-time.Second), time.Now().Add(time.Hour)
+	x.put(t, held)
+	require.Len(t, x.claim(t, x.owner, 1), 1)
+	h.exec(t, "update inbox_queue set expires_at = clock_timestamp() - interval '1 second'")
+	x.put(t, late, later)
+	msgs := x.claim(t, x.owner, 10)
+	require.Len(t, msgs, 1)
+	assert.Equal(t, "later", msgs[0].MessageID)
+	x.reap(t)
+	assert.Equal(t, queue.Dead, x.get(t, "late").State)
+	assert.Equal(t, "expired", x.get(t, "late").LastError)
+	assert.Equal(t, queue.Processing, x.get(t, "held").State, "its handler may still make it")
+	settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.id("held")))
+}
+
+// TestCleanKeepsUnfinished: only what is done is deleted, batch by batch, each of them short. A copy that comes after that is new: that is
+// what the retention says.
+func TestCleanKeepsUnfinished(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	store := newStore(t, h, queue.StoreConfig{})
+	h.exec(t, `insert into inbox_queue (source, message_id, topic, state, done_at, first_seen_at, last_seen_at)
+		select s, i, 'orders', s, now() - interval '40 days', now() - interval '40 days', now() - interval '40 days'
+		  from unnest('{seen,processing,dead,done}'::text[]) s, generate_series(1, 2500) i`)
+	h.exec(t, `create table batches (n int)`)
+	h.exec(t, `create function batch() returns trigger language plpgsql as $$ begin insert into batches select count(*) from gone; return null; end $$`)
+	h.exec(t, `create trigger batch after delete on inbox_queue referencing old table as gone for each statement execute function batch()`)
+	n, err := store.Clean(t.Context())
+	require.NoError(t, err)
+	assert.EqualValues(t, 2500, n)
+	assert.Equal(t, []int{500, 1000, 1000}, column[int](t, h, "select n from batches order by 1"))
+	assert.Equal(t, []string{"dead 2500", "processing 2500", "seen 2500"},
+		column[string](t, h, "select state || ' ' || count(*) from inbox_queue group by state order by 1"))
+	stored, err := store.Enqueue(t.Context(), item("done", "1"))
+	require.NoError(t, err)
+	assert.Equal(t, queue.New, stored[0].Result)
+}
+
+// TestMarkedByHand goes the way of those who handle a message where it comes in.
+func TestMarkedByHand(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	ctx := t.Context()
+	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "hand", owner: queue.NewOwner()}
+	assert.False(t, x.processed(t, "a", nil))
+	require.NoError(t, x.store.MarkProcessing(ctx, x.id("a")))
+	assert.Equal(t, queue.Processing, x.get(t, "a").State)
+	assert.True(t, x.get(t, "a").DueAt.IsZero())
+	assert.Empty(t, claimed(t, x.store, x.owner, 10), "whoever marked it has it")
+	assert.False(t, x.processed(t, "a", nil))
+	require.NoError(t, x.store.MarkProcessed(ctx, x.id("a")))
+	assert.True(t, x.processed(t, "a", nil))
+	require.NoError(t, x.store.MarkDead(ctx, x.id("a"), "late"))
+	require.NoError(t, x.store.MarkProcessing(ctx, x.id("a")))
+	assert.Equal(t, queue.Done, x.get(t, "a").State, "what is done stays done")
+
+	x.processed(t, "b", nil)
+	require.NoError(t, x.store.MarkProcessing(ctx, x.id("b")))
+	x.put(t, x.item("b"))
+	assert.Len(t, x.claimDue(t), 1, "stored after all")
+	require.NoError(t, x.store.MarkDead(ctx, x.id("b"), "why"))
+	settles(t, 0)(x.store.Ack(ctx, x.owner, x.id("b")))
+	require.NoError(t, x.store.MarkProcessing(ctx, x.id("b")))
+	assert.Len(t, x.claimDue(t), 1, "it is requeued")
+
+	late := x.item("c")
+	late.ExpiresAt = time.Now().Add(-time.Hour)
+	x.put(t, late)
+	settles(t, 1)(x.store.ReapExpired(ctx))
+	require.NoError(t, x.store.MarkProcessing(ctx, x.id("c")))
+	settles(t, 0)(x.store.ReapExpired(ctx))
+	assert.Len(t, x.claimDue(t), 1, "it is requeued although its time is over")
+}
+
+// TestRoleOfTheQueue: a role with the four privileges on the table, and USAGE and SELECT on its sequence, does all of it. It makes nothing
+// and truncates nothing.
+func TestRoleOfTheQueue(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	admin := newPgxHandle(t, url)
+	role := "queue_" + strings.ReplaceAll(queue.NewOwner().String(), "-", "")
+	admin.exec(t, "create role "+role)
+	defer func() {
+		admin.exec(t, "drop owned by "+role)
+		admin.exec(t, "drop role "+role)
+	}()
+	admin.exec(t, "grant select, insert, update, delete on inbox_queue to "+role)
+	admin.exec(t, "grant usage, select on sequence inbox_queue_id_seq to "+role)
+	h := pgxHandle(t, "limited", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
+	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "role", owner: queue.NewOwner()}
+	id := x.has(t, "a")
+	settles(t, 1)(x.store.Release(t.Context(), x.owner, id))
+	require.Len(t, x.claimDue(t), 1)
+	x.reap(t)
+	settles(t, 1)(x.store.Ack(t.Context(), x.owner, id))
+	assert.True(t, x.processed(t, "a", nil))
+	_, err := newStore(t, h, queue.StoreConfig{Retention: time.Nanosecond}).Clean(t.Context())
+	require.NoError(t, err)
+}

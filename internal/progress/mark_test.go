@@ -1,0 +1,310 @@
+package progress
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// world is a database in which transactions insert rows, and what claimers see of it.
+type world struct {
+	rand    *rand.Rand
+	now     time.Time
+	numbers int64 // transactions that have a number
+	ids     int64 // rows that have an id
+	ended   int64 // the highest number that has ended
+	open    map[int64][]int64
+	ready   map[int64]bool
+	long    int // how many of a hundred transactions stay open for long
+	until   map[int64]time.Time
+
+	// wrongNumber breaks the rule: the snapshot's xmax instead of the next number.
+	wrongNumber bool
+}
+
+func (w *world) step() {
+	w.now = w.now.Add(time.Duration(w.rand.IntN(int(20 * time.Millisecond))))
+	switch w.rand.IntN(4) {
+	case 0:
+		w.numbers++
+		w.open[w.numbers] = nil
+		stay := time.Duration(w.rand.IntN(int(30 * time.Millisecond)))
+		if w.rand.IntN(100) < w.long {
+			stay = time.Duration(w.rand.IntN(int(5 * time.Second)))
+		}
+		w.until[w.numbers] = w.now.Add(stay)
+	default:
+		for number := range w.open {
+			if w.rand.IntN(2) == 0 {
+				w.ids++
+				w.open[number] = append(w.open[number], w.ids)
+			}
+			if w.now.After(w.until[number]) {
+				w.end(number)
+			}
+		}
+	}
+}
+
+func (w *world) steps() {
+	for range w.rand.IntN(4) {
+		w.step()
+	}
+}
+
+func (w *world) end(number int64) {
+	if w.rand.IntN(10) > 0 { // else it is rolled back
+		for _, id := range w.open[number] {
+			w.ready[id] = true
+		}
+	}
+	delete(w.open, number)
+	w.ended = max(w.ended, number)
+}
+
+// claim is one statement. What begins while it runs it does not see.
+func (w *world) claim(from Position, limit int) (r Result) {
+	xmax := w.ended + 1
+	r.Xmin = xmax
+	for number := range w.open {
+		if number < xmax {
+			r.Xmin = min(r.Xmin, number)
+		}
+	}
+	var ids []int64
+	for id := range w.ready {
+		if from.Before(Position{ID: id}) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	if r.Limited = len(ids) >= limit; r.Limited {
+		ids = ids[:limit]
+	}
+	for _, id := range ids {
+		delete(w.ready, id)
+		r.Reached = Position{ID: id}
+	}
+	w.steps()
+	if r.Number = w.numbers + 1; w.wrongNumber {
+		r.Number = xmax
+	}
+	w.steps()
+	r.Drawn = Position{ID: w.ids}
+	return r
+}
+
+// passed returns an id that the mark has passed although its row is yet to come.
+func (w *world) passed(m *Mark) (int64, bool) {
+	for id := range w.ready {
+		if !m.exact.Before(Position{ID: id}) {
+			return id, true
+		}
+	}
+	for _, ids := range w.open {
+		for _, id := range ids {
+			if !m.exact.Before(Position{ID: id}) {
+				return id, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// run drives a mark through a random schedule, with several looks at a time.
+func run(seed uint64, long int, wrongNumber bool) error {
+	w := &world{
+		rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), long: long, wrongNumber: wrongNumber,
+		open: map[int64][]int64{}, ready: map[int64]bool{}, until: map[int64]time.Time{},
+	}
+	m := &Mark{Overlap: Position{ID: 8}}
+	type look struct {
+		Look
+		Result
+	}
+	var running []look
+	claim := func() {
+		l := m.Next(w.now)
+		running = append(running, look{l, w.claim(l.From, 1+w.rand.IntN(8))})
+	}
+	done := func() {
+		l := running[0]
+		running = running[1:]
+		m.Done(w.now, time.Duration(w.rand.IntN(int(time.Millisecond))), l.Look, l.Result)
+	}
+	moved := false
+	for range 1500 {
+		switch n := w.rand.IntN(10); {
+		case n < 6:
+			w.step()
+		case n < 8:
+			claim()
+		case len(running) > 0:
+			i := w.rand.IntN(len(running))
+			running[0], running[i] = running[i], running[0]
+			done()
+			if id, ok := w.passed(m); ok {
+				return fmt.Errorf("seed %d: the mark is at %d and row %d is still to come", seed, m.exact.ID, id)
+			}
+		}
+		moved = moved || m.exact != Position{}
+	}
+	for number := range w.open {
+		w.end(number)
+	}
+	for len(running) > 0 {
+		done()
+	}
+	for i := 0; len(w.ready) > 0; i++ {
+		if i > 3000 {
+			return fmt.Errorf("seed %d: %d rows are never found", seed, len(w.ready))
+		}
+		w.now = w.now.Add(100 * time.Millisecond)
+		claim()
+		done()
+	}
+	if !moved {
+		return fmt.Errorf("seed %d: the mark never moved", seed)
+	}
+	return nil
+}
+
+// TestMarkPassesNothing: whatever the order in which transactions take numbers and ids and end, and looks overlap.
+func TestMarkPassesNothing(t *testing.T) {
+	for seed := range uint64(60) {
+		for _, long := range []int{0, 5} {
+			if err := run(seed, long, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestMarkNeedsTheNextNumber is the control: with the xmax of the snapshot rows are passed.
+func TestMarkNeedsTheNextNumber(t *testing.T) {
+	for seed := range uint64(2000) {
+		if err := run(seed, 0, true); err != nil {
+			t.Log(err)
+			return
+		}
+	}
+	t.Error("nothing was passed in 2000 schedules: they do not try hard enough")
+}
+
+// TestFullLooksTakeATwentieth of the time, also when long transactions end all the time.
+func TestFullLooksTakeATwentieth(t *testing.T) {
+	m := &Mark{Overlap: Position{ID: 8}}
+	now, full := time.Unix(1e9, 0), time.Duration(0)
+	began := now
+	for i := range int64(100_000) {
+		l := m.Next(now)
+		took := time.Millisecond
+		if l.full {
+			took = 300 * time.Millisecond
+			full += took
+		}
+		now = now.Add(took)
+		m.Done(now, took, l, Result{Xmin: i / 1000 * 1000, Number: i, Drawn: Position{ID: i}, Reached: Position{ID: i}})
+	}
+	if share := float64(full) / float64(now.Sub(began)); share > 0.06 {
+		t.Errorf("they take %.0f %% of the time", 100*share)
+	}
+}
+
+// TestFullLooksThatAreSlowEverySecondTime, as those are that find much and then nothing, take little of the time as well.
+func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
+	m := &Mark{}
+	now, looks, full := time.Unix(1e9, 0), 0, time.Duration(0)
+	began := now
+	for i := int64(1); looks < 100; i++ {
+		l := m.Next(now)
+		took := time.Millisecond
+		if l.full {
+			if looks++; looks%2 == 0 {
+				took = time.Second
+			}
+			full += took
+		}
+		now = now.Add(took)
+		m.Done(now, took, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
+	}
+	if share := float64(full) / float64(now.Sub(began)); share > 0.12 {
+		t.Errorf("they take %.0f %% of the time", 100*share)
+	}
+}
+
+// TestFullLooksGoOnAfterAStall: a machine that stood still during one of them keeps the next one waiting no longer than usual.
+func TestFullLooksGoOnAfterAStall(t *testing.T) {
+	m := &Mark{}
+	now, looks := time.Unix(1e9, 0), 0
+	for i := int64(1); looks < 3; i++ {
+		l := m.Next(now)
+		took := time.Millisecond
+		if l.full {
+			if looks++; looks == 2 {
+				took = 3 * time.Second
+			}
+		}
+		now = now.Add(took)
+		m.Done(now, took, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
+	}
+	if took := now.Sub(time.Unix(1e9, 0)); took > 3*FullInterval+3*time.Second {
+		t.Errorf("the third full look ends after %s", took)
+	}
+}
+
+// TestMarkFollowsABacklog that is claimed bit by bit.
+func TestMarkFollowsABacklog(t *testing.T) {
+	m := &Mark{}
+	now := time.Unix(1e9, 0)
+	for i := int64(1); i < 100; i++ {
+		now = now.Add(time.Millisecond)
+		m.Done(now, 0, m.Next(now), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 100_000}, Reached: Position{ID: 10 * i}, Limited: true})
+	}
+	if m.exact.ID < 900 {
+		t.Errorf("the mark is at %d of 990", m.exact.ID)
+	}
+}
+
+// TestMarkGoesBack to where a full look found more than it could take.
+func TestMarkGoesBack(t *testing.T) {
+	m := &Mark{}
+	now := time.Unix(1e9, 0)
+	for i := int64(1); i < 100; i++ {
+		m.Done(now, 0, m.Next(now), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 1000}})
+	}
+	now = now.Add(FullInterval)
+	l := m.Next(now)
+	if l.From != (Position{}) || m.exact.ID != 1000 {
+		t.Fatalf("it looks from %v on, the mark is at %d", l.From, m.exact.ID)
+	}
+	m.Done(now, 0, l, Result{Xmin: 100, Number: 100, Drawn: Position{ID: 1000}, Reached: Position{ID: 10}, Limited: true})
+	if from := m.Next(now).From; from.ID != 10 {
+		t.Errorf("it looks from %d on", from.ID)
+	}
+}
+
+// TestMarkStartsOver when ids are handed out again.
+func TestMarkStartsOver(t *testing.T) {
+	m := &Mark{}
+	now := time.Unix(1e9, 0)
+	for i := int64(1); i < 10; i++ {
+		m.Done(now, 0, m.Next(now), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 10 * i}})
+	}
+	if m.exact.ID < 50 {
+		t.Fatalf("the mark is at %d", m.exact.ID)
+	}
+	m.Done(now, 0, m.Next(now), Result{Xmin: 20, Number: 20, Drawn: Position{ID: 1}})
+	if from := m.Next(now).From; from != (Position{}) {
+		t.Errorf("it looks from %v on", from)
+	}
+}
+
+func TestMoments(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
+	if m := Moment(at); !time.UnixMicro(m.At).Equal(at) || !(Position{At: m.At, ID: 7}).Before(m) || m.Before(Position{At: m.At}) {
+		t.Error(m)
+	}
+}

@@ -1,0 +1,236 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// TopicReaderConfig configures NewTopicReader. Its zero value connects to nats://127.0.0.1:4222.
+type TopicReaderConfig struct {
+	// URL is one server or several, as in PublisherConfig. Default: nats://127.0.0.1:4222.
+	URL string
+	// Options are applied after those that the function Options returns: credentials, TLS. Optional. A dialer among them is waited for
+	// beyond the end of ctx.
+	Options []natsgo.Option
+	// JetStream says where JetStream is, if not where NATS is: domain or prefix, as in PublisherConfig.JetStream.ConnectOptions.
+	JetStream []natsgo.JSOpt
+}
+
+// TopicReader reads what streams of JetStream hold, for admin.Reconcile, and says what they may lose, for admin.Doctor. It
+// connects when it is first used and is safe for concurrent use.
+type TopicReader struct {
+	cfg    TopicReaderConfig
+	logger watermill.LoggerAdapter
+
+	life context.Context // ends with Close
+	end  context.CancelFunc
+
+	mu   sync.Mutex
+	conn *natsgo.Conn // nil until it is used
+}
+
+var (
+	_ admin.TopicReader = (*TopicReader)(nil)
+	_ admin.Broker      = (*TopicReader)(nil)
+)
+
+// answerTimeout bounds each request, and how long the next message of a stream may take to come.
+const answerTimeout = 30 * time.Second
+
+// NewTopicReader makes a TopicReader. It does no I/O, and returns an error if the URL cannot be understood. What the server reports asynchronously is
+// logged; a nil logger logs nothing.
+func NewTopicReader(cfg TopicReaderConfig, logger watermill.LoggerAdapter) (*TopicReader, error) {
+	if cfg.URL == "" {
+		cfg.URL = natsgo.DefaultURL
+	}
+	if err := checkURL("TopicReaderConfig", cfg.URL); err != nil {
+		return nil, err
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	life, end := context.WithCancel(context.Background())
+	return &TopicReader{cfg: cfg, logger: logger, life: life, end: end}, nil
+}
+
+// Close closes the connection. A call that is under way fails then. It may be called several times.
+func (l *TopicReader) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		l.conn.Close() // before its connection ends, which it would make anew
+	}
+	l.end()
+	return nil
+}
+
+// stream is the stream that has a topic.
+func stream(ctx context.Context, js natsgo.JetStreamContext, topic string) (*natsgo.StreamInfo, error) {
+	name, err := js.StreamNameBySubject(topic, natsgo.Context(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return js.StreamInfo(name, natsgo.Context(ctx))
+}
+
+// Check says of the streams that have the topics which may lose what was acknowledged. When a server syncs to disk is not
+// shown to clients: by default every two minutes.
+func (l *TopicReader) Check(ctx context.Context, topics []string) (found []admin.Finding, err error) {
+	js, err := l.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	streams := map[string]bool{}
+	for _, topic := range topics {
+		if !isLiteral(topic) {
+			continue
+		}
+		asked, cancel := context.WithTimeout(ctx, answerTimeout)
+		info, err := stream(asked, js, topic)
+		cancel()
+		if errors.Is(err, natsgo.ErrNoMatchingStream) {
+			continue // it may be another broker's
+		}
+		if err != nil {
+			return found, fmt.Errorf("nats: stream of topic %q: %w", topic, err)
+		}
+		if !streams[info.Config.Name] {
+			streams[info.Config.Name] = true
+			found = append(found, judge(info.Config)...)
+		}
+	}
+	return found, nil
+}
+
+func judge(c natsgo.StreamConfig) (found []admin.Finding) {
+	name := "'" + strings.ReplaceAll(c.Name, "'", `'\''`) + "'" // as a shell takes it
+	say := func(s admin.Severity, evidence, cure string) {
+		found = append(found, admin.Finding{Check: "broker", Severity: s, Evidence: fmt.Sprintf("JetStream stream %q %s", c.Name, evidence), Cure: cure})
+	}
+	switch {
+	case c.Storage == natsgo.MemoryStorage:
+		say(admin.Critical, "is in memory: a restart of its servers loses what was acknowledged", "make a stream with file storage, and have it take these subjects")
+	case c.Replicas < 2:
+		say(admin.Warning, "has a replica alone: what its server acknowledged since it last synced to disk, by default within two minutes, is lost when its power is cut",
+			"set sync_interval: always in the server's jetstream block (this cannot be seen from here), or give it replicas on other servers: nats stream edit "+name+" --replicas 3")
+	}
+	if c.Discard == natsgo.DiscardOld && c.Retention == natsgo.LimitsPolicy && (c.MaxMsgs > 0 || c.MaxBytes > 0) {
+		say(admin.Info, "drops its oldest messages when it is full", "if consumers may be slower than that, have it refuse new ones, which wait in the outbox: nats stream edit "+name+" --discard new")
+	}
+	return found
+}
+
+// Each calls fn with the UUID of each message of a topic that its stream has stored at or after a time, by the server's
+// clock, and still holds. Messages without a UUID are passed by. It ends with fn's error. It returns an error if no stream has the
+// topic, and where what is missing may have been deleted as it was meant to be: if the stream deletes what was consumed, or what
+// is older, or because of its limits on messages and bytes, and then only after fn was called with all that is there. Payloads
+// are not read.
+func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
+	js, err := l.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if !isLiteral(topic) {
+		return fmt.Errorf("nats: topic %q: %w", topic, natsgo.ErrBadSubject)
+	}
+	asked, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	info, err := stream(asked, js, topic)
+	if err != nil {
+		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
+	}
+	name, keeps := info.Config.Name, info.Config.MaxAge
+	if info.Config.Retention != natsgo.LimitsPolicy {
+		return fmt.Errorf("nats: stream %q deletes messages that were consumed (%s): they cannot be told from lost ones", name, info.Config.Retention)
+	}
+	if keeps > 0 && after.Before(time.Now().Add(-keeps)) {
+		return fmt.Errorf("nats: stream %q deletes messages after %s, and %s is longer ago: what is missing may have been deleted so; compare later messages alone (Filter.After)",
+			name, keeps, after.UTC().Format(time.RFC3339))
+	}
+	last, err := js.GetLastMsg(name, topic, natsgo.Context(asked))
+	if err != nil && !errors.Is(err, natsgo.ErrMsgNotFound) {
+		return fmt.Errorf("nats: last message of topic %q: %w", topic, err)
+	}
+	var n int64
+	if err == nil && !last.Time.Before(after) {
+		if n, err = l.read(ctx, js, name, topic, after, last.Sequence, fn); err != nil {
+			return err
+		}
+	}
+	return whole(ctx, js, name, topic, after, n)
+}
+
+// whole fails if the limits of a stream may have deleted messages of a topic that are as new as the n that were read.
+func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, n int64) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	info, err := js.StreamInfo(name, natsgo.Context(ctx)) // as it is now: it may have deleted some meanwhile
+	if err != nil {
+		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
+	}
+	c, s := info.Config, info.State
+	limit := ""
+	switch {
+	case c.Discard == natsgo.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0) && s.Msgs > 0 && s.FirstSeq > 1 && s.FirstTime.After(after):
+		limit = fmt.Sprintf("max_msgs %d and max_bytes %d, and begins at %s, later", c.MaxMsgs, c.MaxBytes, s.FirstTime.UTC().Format(time.RFC3339))
+	case c.MaxMsgsPerSubject > 0 && n >= c.MaxMsgsPerSubject && !c.DiscardNewPerSubject:
+		limit = fmt.Sprintf("max_msgs_per_subject %d, and of topic %q nothing older", c.MaxMsgsPerSubject, topic)
+	default:
+		return nil
+	}
+	return fmt.Errorf("nats: stream %q has %s than %s: what is missing may have been deleted so; compare later messages alone (Filter.After)",
+		name, limit, after.UTC().Format(time.RFC3339))
+}
+
+// read reads headers up to the message that was the last one, and counts them.
+func (l *TopicReader) read(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64, fn func(uuid string) error) (n int64, err error) {
+	sub, err := js.SubscribeSync(topic, natsgo.OrderedConsumer(), natsgo.BindStream(name), natsgo.StartTime(after), natsgo.HeadersOnly())
+	if err != nil {
+		return 0, fmt.Errorf("nats: read topic %q: %w", topic, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	for {
+		msg, err := next(ctx, sub)
+		if err != nil {
+			return n, fmt.Errorf("nats: read topic %q: %w", topic, err)
+		}
+		n++
+		if uuid := uuidOf(msg.Header); uuid != "" {
+			if err := fn(uuid); err != nil {
+				return n, err
+			}
+		}
+		meta, err := msg.Metadata()
+		if err != nil {
+			return n, fmt.Errorf("nats: read topic %q: %w", topic, err)
+		}
+		if meta.Sequence.Stream >= last || meta.NumPending == 0 {
+			return n, nil
+		}
+	}
+}
+
+func next(ctx context.Context, sub *natsgo.Subscription) (*natsgo.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return sub.NextMsgWithContext(ctx)
+}
+
+// uuidOf finds the UUID: in its header, or where a marshaler has none in the Nats-Msg-Id that ours gives.
+func uuidOf(h natsgo.Header) string {
+	if uuid := h.Get(wmnats.WatermillUUIDHdr); uuid != "" {
+		return uuid
+	}
+	uuid, _, _ := strings.Cut(h.Get(natsgo.MsgIdHdr), " ")
+	return uuid
+}

@@ -1,0 +1,105 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+var (
+	errExpired = errors.New("expired")
+	errSpent   = errors.New("its last attempts ended with the processes that made them")
+)
+
+// buryAgain is how long a message waits whose OnDead failed.
+const buryAgain = time.Minute
+
+// bury marks a message dead and calls OnDead, both or neither. Charge says whether this attempt counts.
+func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome {
+	ctx, cancel := context.WithTimeout(c.loop.base, max(queryTimeout, defaultHandlerTimeout))
+	defer cancel()
+	err := errGoexit
+	defer func() { // OnDead may end the goroutine
+		if err != nil && !errors.Is(err, ErrLeaseLost) {
+			d.logger.Error("A message could not be put aside; it comes again", err, c.fields())
+			c.release(buryAgain, text.OfError(err))
+		}
+	}()
+	err = core.InTx(ctx, d.store.db, core.TxOptions{}, func(ctx context.Context) error {
+		n, err := d.store.fail(ctx, Fail{Owner: c.loop.owner, Reason: text.OfError(cause)}, charge, c.ID)
+		switch {
+		case err != nil:
+			return err
+		case n == 0:
+			return ErrLeaseLost
+		case d.cfg.OnDead == nil:
+			return nil
+		}
+		if err := guarded(func() error { return d.cfg.OnDead(ctx, c.copy(), cause) }); err != nil {
+			return fmt.Errorf("OnDead: %w", err)
+		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		d.logger.Error("A message is dead", cause, c.fields())
+		return observe.Dead
+	case errors.Is(err, ErrLeaseLost):
+		return observe.Duplicate
+	}
+	return observe.Failed
+}
+
+// buryUnhandled is bury for a message whose handler is not called. Observers are told of it as of one that failed.
+func (d *Dispatcher) buryUnhandled(c *claimed, cause error, charge bool) {
+	_, ended := d.started(c.loop.work, c)
+	outcome := observe.Failed
+	defer func() { ended(outcome, 0, cause) }() // also if OnDead ends the goroutine
+	outcome = d.bury(c, cause, charge)
+}
+
+// buried tells the observers of a message that reaping has made dead.
+func (d *Dispatcher) buried(msg *Message, cause error) {
+	_, ended := d.started(d.loop.work, &claimed{Message: *msg, loop: d.loop})
+	ended(observe.Dead, 0, cause)
+}
+
+// buryExpired has messages buried whose time is over, as many as there are places for, and says whether there may be more: it used
+// all places, or all were taken.
+func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
+	l := d.loop
+	l.claiming.Lock()
+	defer l.claiming.Unlock()
+	room := 0
+	l.step(func() { room = l.schedule.room(&line{limit: l.cfg.places}) })
+	if room == 0 {
+		return true, nil
+	}
+	begun := time.Now()
+	msgs, err := d.store.claimExpired(ctx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room})
+	l.step(func() {
+		if err != nil {
+			l.strays.feared(time.Now(), l.cfg.lease)
+			return
+		}
+		ln := &line{limit: l.cfg.places}
+		for _, msg := range msgs {
+			if l.stopping {
+				l.strays.perhaps = append(l.strays.perhaps, msg.ID)
+				continue
+			}
+			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {
+				continue // and is buried later, should its handler not settle it
+			}
+			l.schedule.taken++
+			ln.taken++
+			l.start(&claimed{Message: msg, loop: l, line: ln, expired: true}, begun.Add(l.cfg.lease))
+		}
+	})
+	return len(msgs) == room, err
+}

@@ -1,0 +1,231 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// ErrLeaseLost says that the lease of a message ran out and the message is somebody else's by now. It is the cause with which
+// the context of a Handler outside of a transaction ends, and middleware.Inbox returns it.
+var ErrLeaseLost = core.ErrLeaseLost
+
+// claimed is a message that this process has claimed, until it is settled.
+type claimed struct {
+	Message
+	loop    *loop
+	line    *line
+	suspect bool // its owner died, or let the lease run out, before
+	expired bool // it is only to be buried
+
+	acking  bool        // its ack is under way after the handler; guarded by loop.mu
+	locked  atomic.Bool // it was acked in a transaction: whoever acks it there learns whether it was lost
+	acked   atomic.Bool // that transaction has committed
+	ackNote int64       // tells the ack in a transaction from others
+	again   atomic.Bool // it was claimed here once more before its handler had returned, as its lease ran out or it was just given back
+
+	mu     sync.Mutex
+	until  time.Time               // when the lease may be over
+	cancel context.CancelCauseFunc // of its context; nil before
+	timer  *time.Timer             // ends it with the lease
+	note   error
+}
+
+var _ core.Work = (*claimed)(nil)
+
+// copy is what user code gets, who may change it.
+func (m Message) copy() *Message {
+	m.Payload, m.Metadata, m.Hash = slices.Clone(m.Payload), maps.Clone(m.Metadata), slices.Clone(m.Hash)
+	return &m
+}
+
+// context returns a context that ends with the message: when its lease is lost, or at the end of the loop.
+func (c *claimed) context() context.Context {
+	ctx, cancel := context.WithCancelCause(c.loop.work)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancel = cancel
+	c.timer = time.AfterFunc(time.Until(c.until), c.expire)
+	return ctx
+}
+
+// expire ends the context if the lease is over and nothing else keeps the message.
+func (c *claimed) expire() {
+	if !c.locked.Load() {
+		c.end(ErrLeaseLost)
+	}
+}
+
+func (c *claimed) end(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cancel != nil {
+		c.cancel(cause)
+		c.timer.Stop()
+		c.cancel, c.timer = nil, nil
+	}
+}
+
+// extend says that the lease was renewed.
+func (c *claimed) extend(until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.until = until; c.timer != nil {
+		c.timer.Reset(time.Until(until))
+	}
+}
+
+// Last says whether a failure uses up the last attempt.
+func (c *claimed) Last() bool {
+	most := c.loop.store.cfg.MaxAttempts
+	return most > 0 && c.Attempt+1 >= most
+}
+
+// spent says whether no attempt is left, because processes died in them.
+func (c *claimed) spent() bool {
+	most := c.loop.store.cfg.MaxAttempts
+	return most > 0 && c.Attempt >= most
+}
+
+// Note keeps why an attempt failed.
+func (c *claimed) Note(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.note = err
+}
+
+func (c *claimed) noted() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.note
+}
+
+// Ack marks the message done in the transaction of ctx.
+func (c *claimed) Ack(ctx context.Context) (bool, error) {
+	c.locked.Store(true) // before it is, or the lease could run out in between
+	s := c.loop.store
+	n, err := orAgain(1, func() (n int, err error) {
+		err = s.collect(ctx, "Ack", func(rows drive.Rows) error {
+			n++
+			return rows.Scan(&c.ackNote)
+		}, sqltext.AckMessage, c.loop.owner.String(), []string{c.Source}, []string{c.MessageID}, s.cfg.KeepPayload)
+		return n, err
+	})
+	if err != nil || n == 0 {
+		c.unlock()
+		return false, err
+	}
+	// Without a hook, in a transaction of WithPgxTx for one, the message is acked once more, which changes nothing.
+	_ = core.AfterCommit(ctx, func(context.Context) { c.acked.Store(true) })
+	return true, nil
+}
+
+// unlock has the lease count again, which may be over by now.
+func (c *claimed) unlock() {
+	c.locked.Store(false)
+	c.mu.Lock()
+	over := !time.Now().Before(c.until)
+	c.mu.Unlock()
+	if over {
+		c.end(ErrLeaseLost)
+	}
+}
+
+// Unack makes a message that is done ours again.
+func (c *claimed) Unack(ctx context.Context) error {
+	s := c.loop.store
+	metadata, err := encode(c.Metadata)
+	if err == nil {
+		_, err = s.exec(core.OutsideTx(ctx), "take back an ack", sqltext.UnackMessage, c.Source, c.MessageID, c.loop.owner.String(),
+			c.loop.cfg.lease.Seconds(), c.Payload, metadata, c.ackNote)
+	}
+	c.locked.Store(false)
+	return err
+}
+
+// Dead marks the message dead in the transaction of ctx.
+func (c *claimed) Dead(ctx context.Context, reason string) (bool, error) {
+	n, err := c.loop.store.Fail(ctx, Fail{Owner: c.loop.owner, Reason: reason}, c.ID)
+	return n == 1, err
+}
+
+// fields are what a log line says of the message.
+func (c *claimed) fields() watermill.LogFields {
+	return watermill.LogFields{"topic": c.Topic, "source": c.Source, "message_id": c.MessageID, "attempt": c.Attempt + 1}
+}
+
+// ack has the message acked with others.
+func (c *claimed) ack() {
+	c.loop.step(func() { c.acking = true })
+	c.loop.acks.add(c)
+}
+
+// abandon charges the attempt, unless another charge was faster: when the lease ran out, or by this very statement, whose answer
+// did not come.
+func (c *claimed) abandon(err error) {
+	c.settle("abandon", func(ctx context.Context) (int, error) {
+		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempt, c.ID)
+	})
+}
+
+// release gives the message back without a charge.
+func (c *claimed) release(delay time.Duration, why string) {
+	c.settle("release", func(ctx context.Context) (int, error) {
+		return c.loop.store.postpone(ctx, c.loop.owner, delay, why, c.ID)
+	})
+}
+
+// settle runs a statement until it succeeds or the lease is over: then the message is nobody's, or somebody else's.
+func (c *claimed) settle(what string, fn func(ctx context.Context) (int, error)) {
+	c.mu.Lock()
+	until := c.until
+	c.mu.Unlock()
+	ctx, cancel := context.WithDeadline(c.loop.base, later(until, time.Now().Add(queryTimeout)))
+	defer cancel()
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 2*time.Second
+	n, err := backoff.Retry(ctx, func() (int, error) {
+		queryCtx, cancel := context.WithTimeout(ctx, queryTimeout)
+		defer cancel()
+		return fn(queryCtx)
+	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0))
+	switch {
+	case err != nil:
+		c.loop.logger.Error("Could not "+what+" a message; it comes again when its lease has run out", err, c.fields())
+	case n == 0:
+		c.loop.logger.Debug("A message was somebody else's already", c.fields().Add(watermill.LogFields{"what": what}))
+	}
+}
+
+// errGoexit is the error of code of the user's that called runtime.Goexit.
+var errGoexit = errors.New("the handler called runtime.Goexit")
+
+// suspects is the one place in this process for a message that may have killed a process before: two of them at once would
+// share the blame.
+var suspects = make(slot, 1)
+
+type slot chan struct{}
+
+func (s slot) hold() bool {
+	select {
+	case s <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s slot) free() bool { return len(s) == 0 }
+func (s slot) release()   { <-s }

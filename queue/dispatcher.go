@@ -1,0 +1,164 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/life"
+)
+
+// Dispatcher handles what is stored: it claims messages, calls the handler of their topic and settles them. Any number of
+// them, in any number of processes, share the work. It is safe for concurrent use.
+type Dispatcher struct {
+	store  *Store
+	cfg    DispatcherConfig
+	logger watermill.LoggerAdapter
+	loop   *loop
+	life   *life.Life
+
+	strangersMu sync.Mutex
+	strangers   strangers
+}
+
+// NewDispatcher makes a Dispatcher. It does no I/O. It returns outbox.ErrNoDB for a store that is nil, or an error that
+// names every field at fault. A nil logger is that of the database's handle: an error line for each failed handler and each
+// message that dies, an info line for each attempt.
+func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAdapter) (*Dispatcher, error) {
+	cfg.setDefaults()
+	if store == nil {
+		return nil, errors.Join(outbox.ErrNoDB, cfg.validate())
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	d := &Dispatcher{store: store, cfg: cfg, logger: store.db.Logger(logger), strangers: strangers{}, life: life.New()}
+	limits := map[string]int{}
+	for topic, h := range cfg.Handlers {
+		if h.Concurrency < cfg.Concurrency {
+			limits[topic] = h.Concurrency
+		}
+	}
+	d.loop = newLoop(store, loopConfig{
+		lines: linesOf(limits, true, cfg.Concurrency), places: cfg.Concurrency, batch: cfg.BatchSize,
+		lease: cfg.LeaseTTL, poll: cfg.PollInterval, closeTimeout: cfg.CloseTimeout,
+	}, d.logger, d.handle)
+	return d, nil
+}
+
+// Run handles messages until ctx is over or Close is called, and then returns nil once everything that it started has
+// ended: nothing more is claimed, what was claimed and not begun is given back without a charge, and handlers are
+// waited for. When DispatcherConfig.CloseTimeout is over their contexts end, and their messages are given back as well. It
+// returns an error, before it handles anything, if the database does not answer or has no table; outbox.ErrRunning and
+// outbox.ErrClosed. Errors after the start are logged and retried.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	ctx, end, err := d.life.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	defer d.loop.begin(ctx)()
+	u := d.upkeep()
+	if err := u.once(ctx); err != nil {
+		d.loop.refuse()
+		if ctx.Err() != nil {
+			return nil
+		}
+		d.logger.Error("The dispatcher could not start", err, nil)
+		return err
+	}
+	var helpers sync.WaitGroup
+	helpers.Go(func() { u.run(ctx) })
+	if !d.cfg.DisableListen {
+		helpers.Go(func() { listen(ctx, d.store, d.logger, d.loop.wake) })
+	}
+	d.loop.run(ctx)
+	helpers.Wait()
+	return nil
+}
+
+// Running returns a channel that is closed when the dispatcher looks for messages.
+func (d *Dispatcher) Running() <-chan struct{} { return d.loop.running }
+
+// Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a handler,
+// which Run waits for.
+func (d *Dispatcher) Close() error {
+	d.life.Close()
+	return nil
+}
+
+// Drain handles what is ready and returns when nothing is left: for tests, jobs, and before shutting down. It runs the
+// dispatcher for that time unless Run does already; then the dispatcher is spent. Messages that are delayed or wait for
+// another attempt are not ready. It returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
+func (d *Dispatcher) Drain(ctx context.Context) error {
+	if d.life.Begun() {
+		return d.loop.drain(ctx)
+	}
+	own, end := context.WithCancel(ctx)
+	defer end()
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(own) }()
+	drained := make(chan error, 1)
+	go func() { drained <- d.loop.drain(own) }()
+	select {
+	case err := <-ended:
+		if errors.Is(err, outbox.ErrRunning) { // somebody else was faster
+			return <-drained
+		}
+		end()
+		<-drained
+		return errors.Join(err, ctx.Err())
+	case err := <-drained:
+		end()
+		return errors.Join(err, <-ended)
+	}
+}
+
+func (d *Dispatcher) upkeep() *upkeep {
+	u := &upkeep{store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval, died: d.buried}
+	if d.cfg.OnDead != nil {
+		u.bury = d.buryExpired
+	}
+	return u
+}
+
+// handle does what is to be done with a message, which has a place and a goroutine of its own.
+func (d *Dispatcher) handle(c *claimed) {
+	h, known := d.cfg.Handlers[c.Topic]
+	switch {
+	case c.expired:
+		d.buryUnhandled(c, errExpired, false)
+	case c.spent():
+		d.buryUnhandled(c, errSpent, false)
+	case known:
+		d.process(c, h)
+	default:
+		d.putOff(c)
+	}
+}
+
+var errNoHandler = errors.New("no handler for the topic")
+
+// putOff keeps a message of a topic without a handler.
+func (d *Dispatcher) putOff(c *claimed) {
+	d.strangersMu.Lock()
+	warn, charge, wait := d.strangers.met(c.Topic, time.Now())
+	d.strangersMu.Unlock()
+	if warn {
+		d.logger.Info("WARNING: there is no handler for the topic; its messages are put off", c.fields())
+	} else {
+		d.logger.Debug("There is no handler for the topic; the message is put off", c.fields())
+	}
+	switch {
+	case !charge:
+		c.release(wait, errNoHandler.Error())
+	case c.Last():
+		d.buryUnhandled(c, errNoHandler, true)
+	default:
+		c.abandon(errNoHandler)
+	}
+}

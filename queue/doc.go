@@ -1,0 +1,75 @@
+// Package queue stores messages first and has them processed later, once each: a durable queue in Postgres.
+//
+//	Ingest, NewWebhook, Store.Enqueue        store a message under the ID that its sender gave it; copies are known
+//	Dispatcher, Subscriber, Store.Claim      take it, handle it, and mark it done or dead
+//
+// # The words
+//
+//   - message: a row. Its ID is who sent it, and how the sender calls it.
+//   - claim: to take messages for an owner, who has them alone until the lease is over. Owner and lease stand in the row.
+//   - settle: to ack (it is done), abandon (a failed attempt, it comes again), fail (it is dead) or release (it comes again, without
+//     a charge) what one has claimed. It changes only rows of the caller's: whoever lost its lease changes nothing, and is told.
+//   - reap: to give back, with a charge, what has an owner whose lease is over. No claim takes a row that has an owner.
+//   - stray: a message that a process has claimed without knowing it, because the answer never came, for one. It is given back without a
+//     charge before the next claim, as far as it is found among the first 100,000 of an index.
+//   - suspect: a message whose owner died, or let the lease run out, while it had it.
+//   - place: room for one message in a process. No more messages are claimed than there are places.
+//
+// # The states of a row
+//
+//	         Enqueue                claim              ack
+//	(none) -----------> processing --------> (owned) --------> done ----> deleted after Retention
+//	   |                  ^    ^                |
+//	   | AlreadyProcessed |    |  abandon, reap, release
+//	   +------> seen -----+    +----------------+
+//	                                            |  fail, or the last attempt
+//	                                            +--------------> dead, until somebody revives it
+//
+// A row without a due time was never claimed. Whatever goes back has one, so those who claim pass the rows that are ready once, upwards, and
+// keep a mark in memory.
+//
+// # A handler in a transaction
+//
+// The ack is the first statement of the handler's transaction: BEGIN and the ack, the handler, COMMIT. It makes sure that the
+// message is still ours, and its row lock keeps it so for as long as the handler runs, whatever the clocks say: nobody waits for such
+// a row, neither renewals nor reaping. What the handler writes and that the message is done are one commit. An error rolls
+// both back, and then the attempt is charged, or the message buried, in a statement of its own. If there is no connection for
+// the transaction, the handler is not called, and nothing is charged. If nobody knows whether COMMIT
+// succeeded, the charge settles it: it changes nothing if the message is done.
+//
+// A Detached handler runs outside of a transaction. Its lease is renewed each third of it; the process trusts it only up to
+// its end on the monotonic clock, counted from before the claim or the renewal was sent, and then the handler's context ends. Acks are
+// written in batches.
+//
+// # A Dispatcher at work
+//
+// One goroutine claims. A schedule, which is a plain value without clock and SQL, tells it when and how many: as many as places
+// are free, again at once while there is more, else at the next poll, later and later while there is nothing, or when a commit
+// wakes it, here through memory and elsewhere by NOTIFY. A topic whose handler has a limit of its own is claimed by itself, so that it
+// neither waits for others nor takes their places. Each message gets a goroutine. One goroutine acks, one renews, one reaps and cleans.
+//
+// A message that kills its process is charged with the others that were beside it, since nobody saw which of them it was. So all of them
+// are suspects, and a process takes one suspect at a time: the next end is charged to the right one.
+//
+// What dies, dies in the transaction of DispatcherConfig.OnDead, and observers are told of it. With OnDead reaping leaves messages alive that
+// have no attempt left, and expired ones, until a Dispatcher claims them for their burial, and not before they are due.
+//
+// At the end nothing more is claimed; what a claim under way brings is released; handlers have CloseTimeout, then their contexts end
+// and what they have is released; and what was done is acked.
+//
+// # From other languages
+//
+// Plain SQL stores a message as well:
+//
+//	INSERT INTO inbox_queue (source, message_id, topic, state, payload)
+//	VALUES ('billing', '4711', 'invoice.paid', 'processing', '{"amount": 5}')
+//	ON CONFLICT (source, message_id) DO NOTHING;
+//
+// Leave id to its default. due_at is NULL, or in the future by the clock of the database. metadata is an object of texts; of what else
+// it holds the handler gets the JSON. Dispatchers find the message at their next poll.
+//
+// # Order
+//
+// There is none. Claims by several owners cannot keep one without starving keys. What needs its order per key goes through a second set
+// of outbox tables and forwarder.Subscriber; the README has the recipe.
+package queue

@@ -1,0 +1,54 @@
+package queue
+
+import (
+	"context"
+	"slices"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// drain is a call of Drain that waits.
+type drain struct {
+	empty map[*line]bool // lines that were found empty, one after another, while nothing was being handled
+	done  chan error     // capacity 1
+}
+
+func (d *drain) end(err error) {
+	select {
+	case d.done <- err:
+	default:
+	}
+}
+
+// drain waits until nothing is left to handle: looks that began after the call, while nothing was being handled, found nothing.
+func (l *loop) drain(ctx context.Context) error {
+	d := &drain{empty: map[*line]bool{}, done: make(chan error, 1)}
+	l.step(func() {
+		l.drains = append(l.drains, d)
+		if l.stopping {
+			d.end(outbox.ErrClosed)
+		}
+	})
+	defer l.step(func() { l.drains = slices.DeleteFunc(l.drains, func(o *drain) bool { return o == d }) })
+	l.wake()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-d.done:
+		return err
+	}
+}
+
+// drained tells drains that a look counts for what came of it. It is called under mu.
+func (l *loop) drained(counts []*drain, ln *line, empty bool) {
+	for _, d := range counts {
+		if !empty {
+			clear(d.empty)
+			continue
+		}
+		d.empty[ln] = true
+		if len(d.empty) == len(l.schedule.lines) {
+			d.end(nil)
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package queue
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+const (
+	maxIDChars    = 255
+	maxTopicChars = 255
+	chunkRows     = 1000
+	chunkBytes    = 4 << 20
+)
+
+// Enqueue stores messages, all or none, and says of each in the order of the call what became of it. One that is known
+// and was not handled yet gets the new content and due time, and waits as if it had come now; one that was handled, or is being
+// handled, stays as it is, and so does the state of a dead one. If an ID comes twice in a call the later item counts. No items
+// are no error.
+//
+// It returns ErrInvalid, which says what is wrong with which item. Where default_transaction_isolation is stricter than READ
+// COMMITTED it may return a serialization failure (40001), after which it is to be called again.
+func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, error) {
+	records, err := s.records(items)
+	if err != nil || len(items) == 0 {
+		return nil, err
+	}
+	stored := make([]EnqueueResult, len(items))
+	write := func(ctx context.Context) error {
+		for _, chunk := range chunks(records) {
+			if err := s.enqueue(ctx, items, chunk, stored); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if _, joined, err := s.on(ctx); err != nil || joined || len(chunks(records)) == 1 {
+		err = cmp.Or(err, write(ctx))
+		if err != nil {
+			return nil, err
+		}
+	} else if err := core.InTx(ctx, s.db, core.TxOptions{}, write); err != nil {
+		return nil, err
+	}
+	s.db.WakeLater(ctx)
+	s.tell(items, stored)
+	return stored, nil
+}
+
+// record is an item that was checked and is ready to be written.
+type record struct {
+	at             []int // positions in the call, the one that counts last
+	metadata       string
+	hash           []byte
+	dueAt, expires string
+	bytes          int
+}
+
+// records checks items and brings them into the order of their IDs.
+func (s *Store) records(items []Item) ([]record, error) {
+	known := make(map[ID]int, len(items))
+	records := make([]record, 0, len(items))
+	for i, item := range items {
+		r, err := s.record(item)
+		if err != nil {
+			return nil, fmt.Errorf("%w: item %d of the call: %w", ErrInvalid, i, err)
+		}
+		if at, ok := known[item.ID]; ok {
+			r.at = append(records[at].at, i)
+			records[at] = r
+			continue
+		}
+		r.at = []int{i}
+		known[item.ID] = len(records)
+		records = append(records, r)
+	}
+	slices.SortFunc(records, func(a, b record) int { return items[a.at[0]].ID.compare(items[b.at[0]].ID) })
+	return records, nil
+}
+
+func (s *Store) record(item Item) (record, error) {
+	if err := item.ID.check(); err != nil {
+		return record{}, err
+	}
+	switch limit := s.cfg.MaxPayloadBytes; {
+	case item.Topic == "":
+		return record{}, fmt.Errorf("its topic is empty: it says who handles the message")
+	case utf8.RuneCountInString(item.Topic) > maxTopicChars:
+		return record{}, fmt.Errorf("its topic has %d characters, the limit is %d", utf8.RuneCountInString(item.Topic), maxTopicChars)
+	case !text.Storable(item.Topic):
+		return record{}, fmt.Errorf("its topic is invalid UTF-8 or holds a NUL")
+	case len(item.Key) > outbox.MaxKeyBytes:
+		return record{}, fmt.Errorf("its key has %d bytes, the limit is %d: hash it", len(item.Key), outbox.MaxKeyBytes)
+	case !text.Storable(item.Key):
+		return record{}, fmt.Errorf("its key is invalid UTF-8 or holds a NUL")
+	case limit > 0 && len(item.Payload) > limit:
+		return record{}, fmt.Errorf("its payload has %d bytes, StoreConfig.MaxPayloadBytes is %d", len(item.Payload), limit)
+	}
+	metadata, err := encode(item.Metadata)
+	if err != nil {
+		return record{}, err
+	}
+	r := record{metadata: metadata, hash: item.Hash}
+	if len(r.hash) == 0 && s.cfg.HashContent {
+		r.hash = SHA256(item.Payload)
+	}
+	if r.dueAt, err = moment("DueAt", item.DueAt); err != nil {
+		return record{}, err
+	}
+	if r.expires, err = moment("ExpiresAt", item.ExpiresAt); err != nil {
+		return record{}, err
+	}
+	r.bytes = len(item.Payload) + len(r.metadata) + len(item.MessageID) + len(item.Source) + len(item.Topic)
+	return r, nil
+}
+
+// encode writes metadata as JSON.
+func encode(metadata message.Metadata) (string, error) {
+	if len(metadata) == 0 {
+		return "{}", nil
+	}
+	for k, v := range metadata {
+		if !text.Storable(k) || !text.Storable(v) {
+			return "", fmt.Errorf("its metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in", text.Valid(k))
+		}
+	}
+	encoded, err := json.Marshal(map[string]string(metadata))
+	if err != nil {
+		return "", fmt.Errorf("encode its metadata: %w", err)
+	}
+	if len(encoded) > core.MaxMetadataBytes {
+		return "", fmt.Errorf("its metadata has %d bytes, the limit is %d", len(encoded), core.MaxMetadataBytes)
+	}
+	return string(encoded), nil
+}
+
+func moment(field string, at time.Time) (string, error) {
+	if at.IsZero() {
+		return "", nil
+	}
+	if at = at.UTC(); at.Year() < 1 || at.Year() > 9999 {
+		return "", fmt.Errorf("its %s is in the year %d, which has no place in RFC 3339", field, at.Year())
+	}
+	return at.Format(time.RFC3339Nano), nil
+}
+
+// compare gives the order in which all rows are locked that are waited for: two calls that wait for each other in two places
+// would be a deadlock.
+func (id ID) compare(other ID) int {
+	return cmp.Or(strings.Compare(id.Source, other.Source), strings.Compare(id.MessageID, other.MessageID))
+}
+
+func (id ID) check() error {
+	for _, part := range []struct{ name, value string }{{"source", id.Source}, {"message id", id.MessageID}} {
+		switch n := utf8.RuneCountInString(part.value); {
+		case n == 0:
+			return fmt.Errorf("its %s is empty", part.name)
+		case n > maxIDChars:
+			return fmt.Errorf("its %s has %d characters, the limit is %d: hash it", part.name, n, maxIDChars)
+		case !text.Storable(part.value):
+			return fmt.Errorf("its %s is invalid UTF-8 or holds a NUL", part.name)
+		}
+	}
+	return nil
+}
+
+// chunks cuts records into statements that are not too large for one round trip.
+func chunks(records []record) (list [][]record) {
+	for len(records) > 0 {
+		n, bytes := 0, 0
+		for n < len(records) && n < chunkRows && (n == 0 || bytes+records[n].bytes <= chunkBytes) {
+			bytes += records[n].bytes
+			n++
+		}
+		list, records = append(list, records[:n]), records[n:]
+	}
+	return list
+}
+
+func (s *Store) enqueue(ctx context.Context, items []Item, records []record, stored []EnqueueResult) error {
+	n := len(records)
+	sources, ids, topics, keys := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	payloads, hashes := make([][]byte, n), make([][]byte, n)
+	metadata, dues, expires := make([]string, n), make([]string, n), make([]string, n)
+	positions := make([]int64, n)
+	for i, r := range records {
+		item := items[r.at[len(r.at)-1]]
+		sources[i], ids[i], topics[i], keys[i] = item.Source, item.MessageID, item.Topic, item.Key
+		payloads[i], hashes[i] = orEmpty(item.Payload), orEmpty(r.hash)
+		metadata[i], dues[i], expires[i] = r.metadata, r.dueAt, r.expires
+		positions[i] = int64(r.at[0])
+	}
+	of := make(map[ID]record, n)
+	for _, r := range records {
+		of[items[r.at[0]].ID] = r
+	}
+	return s.collect(ctx, "store messages", func(rows drive.Rows) error {
+		var id ID
+		var result StoreResult
+		var known []byte
+		if err := rows.Scan(&id.Source, &id.MessageID, &result, &known); err != nil {
+			return err
+		}
+		r := of[id]
+		for i, at := range r.at {
+			stored[at] = EnqueueResult{ID: id, Result: result, Mismatch: len(known) > 0 && len(r.hash) > 0 && !bytes.Equal(known, r.hash)}
+			if i > 0 && result == New {
+				stored[at].Result = Updated
+			}
+		}
+		return nil
+	}, sqltext.EnqueueMessages, sources, ids, topics, keys, payloads, metadata, hashes, dues, expires, positions)
+}
+
+func orEmpty(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+func (s *Store) tell(items []Item, stored []EnqueueResult) {
+	for i, st := range stored {
+		fields := watermill.LogFields{"topic": items[i].Topic, "source": st.ID.Source, "message_id": st.ID.MessageID, "result": st.Result.String()}
+		s.logger.Info("Stored a message", fields)
+		if st.Mismatch {
+			s.mismatch(st.ID)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package queue
+
+import (
+	"errors"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/fleet"
+)
+
+// GroupConfig configures a Group. Dispatcher.Handlers is required.
+type GroupConfig struct {
+	// Dispatcher is the configuration of all databases. Its Concurrency is that of all of them together, of which one has no more
+	// than half unless it is alone; DisableListen is always set. PollInterval grows up to tenfold for a database while it
+	// has nothing to do, each for itself; a commit in this process has it looked at once.
+	Dispatcher DispatcherConfig
+	// Selection says whose turn it is, among the databases that are to be looked at; default fleet.RoundRobin().
+	Selection fleet.Selection
+	// MaxPolls is how many databases are looked at once; default 4. A look that takes longer than a quarter of a second leaves
+	// its place to another one.
+	MaxPolls int
+}
+
+const (
+	slowPoll  = 250 * time.Millisecond
+	slowPolls = 32               // at most that have left their places
+	syncEvery = time.Second      // between looks which databases there are
+	rareClean = 60               // times CleanInterval between clean-ups where nothing happens
+	noWait    = 10 * time.Minute // there is nothing to do before something signals
+)
+
+func (c *GroupConfig) setDefaults() {
+	c.Dispatcher.setDefaults()
+	c.Dispatcher.DisableListen = true
+	fill(&c.MaxPolls, 4)
+	if c.Selection == nil {
+		c.Selection = fleet.RoundRobin()
+	}
+}
+
+func (c GroupConfig) validate() error {
+	return errors.Join(positive("GroupConfig.MaxPolls", c.MaxPolls), c.Dispatcher.validate())
+}

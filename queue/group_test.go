@@ -1,0 +1,48 @@
+package queue
+
+import (
+	"testing"
+	"time"
+)
+
+// newTestMember is a database whose Dispatcher has four places and something to look for.
+func newTestMember() *member {
+	ln := &line{limit: 4}
+	return &member{d: &Dispatcher{loop: newLoop(nil, loopConfig{lines: []*line{ln}, places: 4, batch: 4}, nil, func(*claimed) {})}}
+}
+
+// TestGroupLeavesNoPlaceFree: what a database has already counts against its share, and not against the places that are free.
+func TestGroupLeavesNoPlaceFree(t *testing.T) {
+	for _, test := range []struct{ taken, free, want int }{
+		{0, 4, 2}, {0, 1, 1}, {1, 3, 1}, {1, 1, 1}, {2, 2, 0},
+	} {
+		m := newTestMember()
+		m.d.loop.schedule.taken = test.taken
+		turn, _ := m.turn(time.Now(), test.free, 2)
+		if turn.n != test.want || (turn.line == nil) != (test.want == 0) {
+			t.Errorf("with %d of its 2 places taken and %d free it takes %d, not %d", test.taken, test.free, turn.n, test.want)
+		}
+	}
+}
+
+// TestGroupHearsOfPlacesThatAreFree: whoever is told that a place is free finds it free in the database whose it was, and not only in
+// others, which would have its turn.
+func TestGroupHearsOfPlacesThatAreFree(t *testing.T) {
+	m := newTestMember()
+	l, taken := m.d.loop, -1
+	l.freed = func(*claimed) { l.step(func() { taken = l.schedule.taken }) }
+	l.step(func() {
+		ln := l.schedule.lines[0]
+		l.schedule.looked(time.Now(), time.Now(), ln, 1, false)
+		l.start(&claimed{loop: l, line: ln}, time.Now())
+	})
+	l.handlers.Wait()
+	if taken != 0 {
+		t.Errorf("%d places are taken", taken)
+	}
+	select {
+	case <-l.news:
+	default:
+		t.Error("nobody is told")
+	}
+}

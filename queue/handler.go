@@ -1,0 +1,257 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// Handler handles the messages of a topic. Handle is required.
+type Handler struct {
+	// Handle handles a message. Nil means that it is done. An error has it come again after StoreConfig.Backoff, up to
+	// StoreConfig.MaxAttempts times; outbox.Poison(err) makes it dead at once, and an error that wraps
+	// outbox.ErrAlreadyProcessed means that it was done before. A panic counts as an error. It must be safe for concurrent use, and
+	// return when the context is over.
+	//
+	// By default it runs in a transaction, which it finds in the context (outbox.PgxTx, SQLTx, InTx, a Publisher's
+	// PublishContext). The message is marked done as the first statement of that transaction: what Handle writes is committed
+	// exactly once, and nobody else can have the message meanwhile. If it is somebody else's by then, Handle is not called; nor if
+	// there is no connection for the transaction, which costs no attempt.
+	Handle func(ctx context.Context, msg *Message) error
+	// Detached has Handle run outside of a transaction: for what a database cannot undo, such as calls to other services. The
+	// message is marked done afterwards, and handled again if the process dies before. The lease is renewed
+	// meanwhile; if it is lost all the same, the context ends, with ErrLeaseLost as its cause.
+	Detached bool
+	// Concurrency is how many messages of the topic are handled at once in this process; default: DispatcherConfig.Concurrency,
+	// which is the limit for all topics together.
+	Concurrency int
+	// Timeout bounds one attempt; default 30 s, -1 = none. In a transaction DispatcherConfig.Tx.Timeout bounds it as well.
+	Timeout time.Duration
+}
+
+const (
+	defaultHandlerTimeout = 30 * time.Second
+	// maxRepeats is how often a transaction that failed for no fault of its own is repeated at once.
+	maxRepeats = 3
+)
+
+func (h *Handler) setDefaults(concurrency int) {
+	if h.Timeout == 0 {
+		h.Timeout = defaultHandlerTimeout
+	}
+	if h.Concurrency == 0 {
+		h.Concurrency = concurrency
+	}
+}
+
+func (h Handler) validate(field string) error {
+	switch {
+	case h.Handle == nil:
+		return fmt.Errorf("%s.Handle is required: it is what handles the messages", field)
+	case h.Concurrency < 1:
+		return fmt.Errorf("%s.Concurrency is %d: use 0 for DispatcherConfig.Concurrency, or at least 1", field, h.Concurrency)
+	case h.Timeout < -1:
+		return fmt.Errorf("%s.Timeout is %s: use -1 for none", field, h.Timeout)
+	}
+	return nil
+}
+
+// process calls the handler and settles the message.
+func (d *Dispatcher) process(c *claimed, h Handler) {
+	ctx, ended := d.started(c.context(), c)
+	attempts, begun, err := 0, true, errGoexit
+	defer func() { // also if the handler ends the goroutine
+		if err != nil && context.Cause(ctx) == ErrLeaseLost {
+			err = fmt.Errorf("%w: %w", ErrLeaseLost, err)
+		}
+		ended(d.settle(c, h, begun, err), attempts, err)
+	}()
+	if h.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, h.Timeout)
+		defer cancel()
+	}
+	d.logger.Info("Handling a message", c.fields())
+	for again := true; again; {
+		attempts++
+		if h.Detached {
+			err = d.call(ctx, c, h)
+		} else {
+			begun = true // should the handler never return
+			begun, err = d.inTx(ctx, c, h, func(unfinished error) { err = fmt.Errorf("%w: %w", errGoexit, unfinished) })
+		}
+		again = attempts <= maxRepeats && !h.Detached && repeatable(err) && ctx.Err() == nil
+	}
+}
+
+// inTx acks the message, which keeps it from everybody else until the transaction ends, and calls the handler. Of a handler that
+// never returns, unfinished learns how it left the transaction. Begun is false if there was none for it, or no answer in it: then it
+// was not called, and that is no fault of the message.
+func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished func(error)) (begun bool, err error) {
+	opts := core.TxOptions(d.cfg.Tx)
+	opts.OnBegin = nil
+	err = core.InTx(ctx, d.store.db, opts, func(ctx context.Context) error {
+		core.OnUnfinished(ctx, unfinished)
+		switch ours, err := c.Ack(ctx); {
+		case err != nil:
+			return err
+		case !ours:
+			begun = true
+			return ErrLeaseLost
+		}
+		begun = true
+		if begin := d.cfg.Tx.OnBegin; begin != nil {
+			if err := guarded(func() error { return begin(ctx) }); err != nil {
+				return fmt.Errorf("OnBegin: %w", err)
+			}
+		}
+		if err := d.call(ctx, c, h); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("the handler outlived its time: %w", context.Cause(ctx))
+		}
+		return nil
+	})
+	return begun, err
+}
+
+func (d *Dispatcher) call(ctx context.Context, c *claimed, h Handler) error {
+	return guarded(func() error { return h.Handle(ctx, c.copy()) })
+}
+
+// panicError is a panic of user code.
+type panicError struct {
+	error
+	stack string
+}
+
+func (e panicError) Unwrap() error { return e.error }
+
+// guarded makes an error of a panic.
+func guarded(fn func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicError{core.Panicked(p), string(debug.Stack())}
+		}
+	}()
+	return fn()
+}
+
+// repeatable says whether a transaction failed for no fault of its own: a serialization failure or a deadlock.
+func repeatable(err error) bool {
+	if err == nil || errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) || errors.Is(err, outbox.ErrAlreadyProcessed) {
+		return false
+	}
+	state := text.SQLState(err)
+	return state == "40001" || state == "40P01"
+}
+
+// settle has the database know what became of an attempt.
+func (d *Dispatcher) settle(c *claimed, h Handler, begun bool, err error) observe.Outcome {
+	if errors.Is(err, outbox.ErrTxEnded) {
+		d.unack(c) // before all else: while it is done nothing gives it back
+	}
+	switch {
+	case err == nil:
+		if h.Detached {
+			c.ack()
+		}
+		return observe.Processed
+	case errors.Is(err, outbox.ErrRolledBack):
+		c.ack()
+		return observe.RolledBack
+	case errors.Is(err, ErrLeaseLost) && begun:
+		d.logger.Info("The lease of a message ran out before it was handled here; it is somebody else's, or will be", c.fields())
+		return observe.Duplicate
+	case context.Cause(c.loop.work) == errStopped:
+		c.release(0, "")
+		return observe.Failed
+	}
+	fields := c.fields()
+	if !begun {
+		d.logger.Error("There was no transaction for the handler of a message; it comes again", err, fields)
+		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
+		return observe.Failed
+	}
+	var panicked panicError
+	if errors.As(err, &panicked) {
+		fields["stack"] = panicked.stack
+	}
+	d.logger.Error("The handler of a message failed", err, fields)
+	switch decision := d.decide(err); {
+	case decision == outbox.Ack:
+		c.ack()
+		return observe.Duplicate
+	case decision == outbox.DeadLetter || c.Last():
+		return d.bury(c, err, true)
+	}
+	c.abandon(err)
+	return observe.Failed
+}
+
+// unack takes the ack back that the handler committed when it ended the transaction.
+func (d *Dispatcher) unack(c *claimed) {
+	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
+	defer cancel()
+	if err := c.Unack(ctx); err != nil {
+		d.logger.Error("The handler ended its transaction, and that the message is done could not be taken back", err, c.fields())
+	}
+}
+
+func (d *Dispatcher) decide(err error) (decision outbox.Decision) {
+	switch {
+	case errors.Is(err, outbox.ErrPoison):
+		return outbox.DeadLetter
+	case errors.Is(err, outbox.ErrAlreadyProcessed):
+		return outbox.Ack
+	}
+	if failed := guarded(func() error { decision = d.cfg.Classify(err); return nil }); failed != nil {
+		d.logger.Error("Classify failed; the message comes again", failed, nil)
+		return outbox.Nack
+	}
+	return decision
+}
+
+// started tells the observers of an attempt, and returns how they are told of its end.
+func (d *Dispatcher) started(ctx context.Context, c *claimed) (context.Context, func(observe.Outcome, int, error)) {
+	if len(d.store.db.Observers()) == 0 {
+		return ctx, func(observe.Outcome, int, error) {}
+	}
+	begun := time.Now()
+	msg := toMessage(c.copy())
+	ctx = core.TellStart(ctx, d.store.db, func(ctx context.Context, o observe.HandleObserver) context.Context {
+		return o.HandleStart(ctx, observe.HandleStart{
+			DB: d.store.DBName(), Service: d.cfg.Service, Handler: c.Topic, Topic: c.Topic, Message: msg,
+		})
+	})
+	return ctx, func(outcome observe.Outcome, attempts int, err error) {
+		core.Tell(d.store.db, func(o observe.HandleObserver) {
+			o.HandleEnd(ctx, observe.HandleEnd{
+				DB: d.store.DBName(), Service: d.cfg.Service, Handler: c.Topic, Topic: c.Topic, UUID: c.MessageID,
+				Outcome: outcome, Attempts: attempts, Duration: time.Since(begun), Err: err,
+			})
+		})
+	}
+}
+
+// toMessage is what of a stored message goes into one of Watermill's.
+func toMessage(m *Message) *message.Message {
+	msg := message.NewMessage(m.MessageID, m.Payload)
+	for k, v := range m.Metadata {
+		msg.Metadata[k] = v
+	}
+	if m.Key != "" && msg.Metadata[outbox.MetadataKey] == "" {
+		msg.Metadata[outbox.MetadataKey] = m.Key
+	}
+	return msg
+}

@@ -1,0 +1,187 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// IngestConfig configures Ingest. Source is required, unless Item is set.
+type IngestConfig struct {
+	// Source is where the messages come from: ID.Source of all of them.
+	Source string
+	// Item makes what is stored of a message. Default: its UUID is the message ID, the topic that it was consumed from the topic,
+	// its metadata outbox.MetadataKey the key; payload and metadata stay as they are. An error fails the message.
+	Item func(msg *message.Message) (Item, error)
+}
+
+// Ingest returns a handler that stores what a broker delivers, for a Dispatcher or a Subscriber to handle, and returns when that is
+// committed, so that the Router acks:
+//
+//	aside, err := middleware.Outcomes(db, middleware.OutcomesConfig{Service: "booking"}, logger)
+//	router.AddConsumerHandler("ingest", "orders", kafkaSubscriber, ingest).AddMiddleware(aside)
+//
+// Messages that are delivered at once are committed together, so give the Router as many at once as it can have. Copies of
+// a message that is stored are acked and change nothing. In a transaction, of middleware.Tx for one, the message is stored in
+// that transaction.
+//
+// A message that cannot be stored, because it has no ID, or its payload is larger than StoreConfig.MaxPayloadBytes, is
+// outbox.ErrPoison, and spoils no other. Outcomes makes a dead letter of it, which a forwarder publishes. Without Outcomes it is nacked,
+// and the broker brings it again and again. So that neither such a message nor a database that is down makes the Router spin, an error
+// is then returned after a wait of 100 ms, doubling to a second with each failure in a row, that ends with the message's context.
+//
+// Ingest returns outbox.ErrNoDB for a store that is nil, or an error that names the field at fault. A nil logger is that of the
+// database's handle.
+func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (message.NoPublishHandlerFunc, error) {
+	switch {
+	case store == nil:
+		return nil, outbox.ErrNoDB
+	case cfg.Source == "" && cfg.Item == nil:
+		return nil, errors.New("IngestConfig.Source is required: it says where the messages come from, and with their UUIDs " +
+			"tells them from others'; or set IngestConfig.Item")
+	}
+	if cfg.Item == nil {
+		cfg.Item = cfg.item
+	}
+	g := &gathering{store: store, logger: store.db.Logger(logger), turn: make(chan struct{}, 1)}
+	return func(msg *message.Message) error {
+		err := g.ingest(msg, cfg.Item)
+		if err == nil {
+			g.brake.Release()
+		} else if !core.IsPaced(msg.Context()) {
+			g.brake.Pause(msg.Context())
+		}
+		return err
+	}, nil
+}
+
+func (c IngestConfig) item(msg *message.Message) (Item, error) {
+	if msg.UUID == "" {
+		return Item{}, outbox.Poison(fmt.Errorf("%w: the message has no UUID, as those have that no Watermill publisher sent: have the "+
+			"subscriber's Unmarshaler set one, or find what identifies the message by IngestConfig.Item", ErrInvalid))
+	}
+	return Item{
+		ID:    ID{Source: c.Source, MessageID: msg.UUID},
+		Topic: message.SubscribeTopicFromCtx(msg.Context()), Key: msg.Metadata.Get(outbox.MetadataKey),
+		Payload: msg.Payload, Metadata: msg.Metadata,
+	}, nil
+}
+
+// gathering stores items that come at once in one statement. One of those who wait writes for all of them, and meanwhile
+// the next ones gather.
+type gathering struct {
+	store  *Store
+	logger watermill.LoggerAdapter
+	turn   chan struct{} // capacity 1: whose turn it is to write
+	brake  core.Brake    // of failures in a row
+
+	mu      sync.Mutex
+	waiting []*gathered
+}
+
+type gathered struct {
+	item Item
+	done chan error // capacity 1
+}
+
+// maxGathered is how many items are written at once.
+const maxGathered = 1000
+
+func (g *gathering) ingest(msg *message.Message, itemOf func(*message.Message) (Item, error)) error {
+	item, err := itemOf(msg)
+	if err != nil {
+		return fmt.Errorf("IngestConfig.Item: %w", err)
+	}
+	if _, err := g.store.record(item); err != nil {
+		return outbox.Poison(fmt.Errorf("%w: %w", ErrInvalid, err))
+	}
+	return g.put(msg.Context(), item)
+}
+
+func (g *gathering) put(ctx context.Context, item Item) error {
+	if _, err := g.store.db.Tx(ctx); !errors.Is(err, core.ErrNoTx) {
+		_, err := g.store.Enqueue(ctx, item)
+		return poisoned(err)
+	}
+	mine := &gathered{item: item, done: make(chan error, 1)}
+	g.mu.Lock()
+	g.waiting = append(g.waiting, mine)
+	g.mu.Unlock()
+	for {
+		select {
+		case err := <-mine.done:
+			return err
+		case <-ctx.Done():
+			g.leave(mine)
+			return ctx.Err() // it may be stored all the same, and a copy of it is known then
+		case g.turn <- struct{}{}:
+			runtime.Gosched() // others may be about to join
+			g.write(ctx, g.next())
+			<-g.turn
+		}
+	}
+}
+
+// leave takes an item back that nobody has begun to write. Written with somebody's much later, it would overwrite what is newer.
+func (g *gathering) leave(mine *gathered) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting = slices.DeleteFunc(g.waiting, func(w *gathered) bool { return w == mine })
+}
+
+func (g *gathering) next() []*gathered {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := min(len(g.waiting), maxGathered)
+	batch := slices.Clone(g.waiting[:n])
+	g.waiting = slices.Delete(g.waiting, 0, n)
+	return batch
+}
+
+// write stores a batch. If it fails for a reason that may lie in one of them, each is stored alone.
+func (g *gathering) write(ctx context.Context, batch []*gathered) {
+	if len(batch) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(core.OutsideTx(context.WithoutCancel(ctx)), queryTimeout)
+	defer cancel()
+	items := make([]Item, len(batch))
+	for i, w := range batch {
+		items[i] = w.item
+	}
+	_, err := g.store.Enqueue(ctx, items...)
+	if len(batch) > 1 && dataError(err) {
+		for i := range batch {
+			g.write(ctx, batch[i:i+1])
+		}
+		return
+	}
+	for _, w := range batch {
+		w.done <- poisoned(err)
+	}
+}
+
+// poisoned marks an error that lies in the message.
+func poisoned(err error) error {
+	if dataError(err) {
+		return outbox.Poison(err)
+	}
+	return err
+}
+
+// dataError says whether Postgres refused what was to be stored: for its size, or as invalid.
+func dataError(err error) bool {
+	state := text.SQLState(err)
+	return errors.Is(err, ErrInvalid) || strings.HasPrefix(state, "22") || strings.HasPrefix(state, "23") || strings.HasPrefix(state, "54")
+}

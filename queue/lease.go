@@ -1,0 +1,52 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// Renew gives leases another while, from now on, and returns the messages that are still the owner's. Those that are missing
+// are somebody else's, or will be, and what their handler does may be done twice; or they are in the transaction of a
+// handler that has acked them, where nobody can take them. It returns ErrInvalid for a zero Owner, a lease of less than a second, and
+// an ID that cannot be one.
+func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
+	if r.LeaseTTL < minLease {
+		return nil, fmt.Errorf("%w: Renew.LeaseTTL is %s: it must be at least %s", ErrInvalid, r.LeaseTTL, minLease)
+	}
+	sources, messageIDs, err := split("Renew", r.Owner, ids)
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	var ours []ID
+	err = s.collect(ctx, "renew leases", func(rows drive.Rows) error {
+		var id ID
+		err := rows.Scan(&id.Source, &id.MessageID)
+		ours = append(ours, id)
+		return err
+	}, sqltext.RenewLeases, r.Owner.String(), sources, messageIDs, r.LeaseTTL.Seconds())
+	if err != nil {
+		return nil, err
+	}
+	return ours, nil
+}
+
+// split checks who settles what, and brings it into the order of IDs.
+func split(what string, owner Owner, ids []ID) (sources, messageIDs []string, err error) {
+	if owner == (Owner{}) {
+		return nil, nil, fmt.Errorf("%w: the Owner of %s is zero: use the one that claimed", ErrInvalid, what)
+	}
+	for i, id := range ids {
+		if err := id.check(); err != nil {
+			return nil, nil, fmt.Errorf("%w: ID %d of %s: %w", ErrInvalid, i, what, err)
+		}
+	}
+	sources, messageIDs = make([]string, len(ids)), make([]string, len(ids))
+	for i, id := range slices.SortedFunc(slices.Values(ids), ID.compare) {
+		sources[i], messageIDs[i] = id.Source, id.MessageID
+	}
+	return sources, messageIDs, nil
+}

@@ -1,0 +1,299 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
+)
+
+const (
+	// queryTimeout bounds every statement of ours that is outside of a handler's transaction.
+	queryTimeout = 10 * time.Second
+	// lastWait is how long handlers have to return after their contexts have ended.
+	lastWait = 5 * time.Second
+)
+
+// errStopped is why the contexts of handlers end that are still running when CloseTimeout is over.
+var errStopped = errors.New("queue: stopped")
+
+// loopConfig is what a Dispatcher and a subscription set differently.
+type loopConfig struct {
+	lines         []*line
+	places, batch int
+	lease, poll   time.Duration
+	closeTimeout  time.Duration
+}
+
+// loop claims messages and has each handled in a goroutine of its own. One goroutine claims, one renews leases, one acks.
+type loop struct {
+	store  *Store
+	cfg    loopConfig
+	owner  Owner
+	logger watermill.LoggerAdapter
+	handle func(c *claimed) // settles the message, or has it settled; it may end its goroutine
+	freed  func(c *claimed) // nil, or is called when the place of a message is free, before anybody is told
+
+	base    context.Context // for its values; never over. Set by begin, as the next two
+	work    context.Context // what handlers' contexts are made of
+	giveUp  context.CancelCauseFunc
+	news    chan struct{} // capacity 1: there may be messages, or a place is free
+	running chan struct{} // closed when it has begun to look
+	acks    *acker
+
+	handlers sync.WaitGroup
+
+	claiming sync.Mutex // held from a claim until claimed has what it brought; taken before mu
+
+	mu       sync.Mutex
+	schedule schedule
+	claimed  map[ID]*claimed // also those whose ack is under way
+	strays   strays
+	stopping bool
+	drains   []*drain
+}
+
+func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle func(*claimed)) *loop {
+	l := &loop{
+		store: s, cfg: cfg, owner: NewOwner(), logger: logger, handle: handle,
+		news: make(chan struct{}, 1), running: make(chan struct{}),
+		schedule: newSchedule(cfg.places, cfg.batch, cfg.poll, cfg.lines...), claimed: map[ID]*claimed{},
+	}
+	l.acks = newAcker(l, max(1000, 2*cfg.places))
+	return l
+}
+
+// begin comes before all else. The caller calls end when run has returned, or was not called.
+func (l *loop) begin(ctx context.Context) (end func()) {
+	l.base = core.OutsideTx(context.WithoutCancel(ctx))
+	l.work, l.giveUp = context.WithCancelCause(l.base)
+	return func() { l.giveUp(nil) }
+}
+
+// run claims until ctx is over, and returns when all that it has begun has ended, or could not be made to.
+func (l *loop) run(ctx context.Context) { l.serve(ctx, l.claim) }
+
+// serve is run with somebody else's claiming, which returns when ctx is over.
+func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
+	defer l.store.db.OnCommit(l.wake)()
+	var helpers sync.WaitGroup
+	over, end := context.WithCancel(l.base)
+	helpers.Go(func() { l.renew(over) })
+	helpers.Go(l.acks.run)
+	close(l.running)
+	claim(ctx)
+	l.stop()
+	end()
+	l.acks.stop()
+	helpers.Wait()
+	l.endStrays()
+}
+
+// wake has the loop look for messages now. It never blocks.
+func (l *loop) wake() {
+	l.step(func() { l.schedule.woken(time.Now()) })
+	l.signal()
+}
+
+func (l *loop) signal() {
+	select {
+	case l.news <- struct{}{}:
+	default:
+	}
+}
+
+func (l *loop) step(fn func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fn()
+}
+
+func (l *loop) claim(ctx context.Context) {
+	report := trouble.Log{Logger: l.logger, What: "Claiming messages"}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		var ln *line
+		var n int
+		var wait time.Duration
+		l.step(func() { ln, n, wait = l.schedule.look(time.Now()) })
+		if ln != nil {
+			_, _, err := l.look(ctx, ln, n)
+			report.Tell(err)
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-l.news:
+		}
+	}
+}
+
+// look claims up to n messages and starts their handlers. It returns how many, and whether there may be more.
+func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full bool, err error) {
+	l.claiming.Lock()
+	defer l.claiming.Unlock()
+	unable := l.giveBackStrays()
+	var counts []*drain
+	l.step(func() {
+		if len(l.claimed) == 0 && !l.strays.unsure {
+			counts = append(counts, l.drains...)
+		}
+	})
+	begun := time.Now()
+	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout) // ctx must not interrupt a claim: whether it succeeded would be unknown
+	defer cancel()
+	found, err := l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: ln.topics},
+		claimOptions{except: ln.except, suspects: suspects.free()})
+	switch {
+	case err != nil:
+		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
+	case unable != nil:
+		l.logger.Error("Messages may have been claimed that are not known, and could not be looked for", unable, nil)
+	}
+	if found.suspect && !suspects.hold() { // not held during the claim: a database that hangs must not keep others' from being handled
+		l.giveBack(claims{msgs: found.msgs[:1]})
+		found.msgs, found.suspect = found.msgs[1:], false
+	}
+	if ctx.Err() != nil {
+		l.giveBack(found)
+		return 0, false, nil
+	}
+	l.step(func() {
+		for i, msg := range found.msgs {
+			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {
+				if i == 0 && found.suspect {
+					suspects.release()
+				}
+				continue
+			}
+			l.start(&claimed{Message: msg, loop: l, line: ln, suspect: i == 0 && found.suspect}, begun.Add(l.cfg.lease))
+			started++
+		}
+		l.schedule.looked(begun, time.Now(), ln, started, found.full && err == nil)
+		l.drained(counts, ln, err == nil && len(found.msgs) == 0)
+	})
+	return started, found.full && err == nil, err
+}
+
+// giveBack returns what nobody has begun to handle. It is called under claiming.
+func (l *loop) giveBack(found claims) {
+	if found.suspect {
+		suspects.release()
+	}
+	ids := make([]ID, len(found.msgs))
+	for i, msg := range found.msgs {
+		ids[i] = msg.ID
+	}
+	ctx, cancel := context.WithTimeout(l.base, queryTimeout)
+	defer cancel()
+	if _, err := l.store.Release(ctx, l.owner, ids...); err != nil {
+		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
+	}
+}
+
+// runs says whether a message that was claimed is with a handler here: its lease ran out, or it was given back, and the handler has
+// not returned yet. It has the new lease then. It is called under mu.
+func (l *loop) runs(id ID, until time.Time) bool {
+	c := l.claimed[id]
+	if c == nil {
+		return false
+	}
+	c.again.Store(true)
+	c.extend(until)
+	return true
+}
+
+// start has a message handled, in a place of its line. It is called under mu.
+func (l *loop) start(c *claimed, until time.Time) {
+	c.until = until
+	l.claimed[c.ID] = c
+	l.handlers.Add(1)
+	go func() {
+		defer l.handlers.Done()
+		defer l.returned(c)
+		l.handle(c)
+	}()
+}
+
+// returned frees the place of a message.
+func (l *loop) returned(c *claimed) {
+	c.end(nil)
+	if c.suspect {
+		suspects.release()
+	}
+	l.step(func() {
+		l.schedule.done(c.line)
+		if c.suspect { // the next one may come
+			l.schedule.woken(time.Now())
+		}
+		if !c.acking {
+			l.forget(c)
+		}
+	})
+	if l.freed != nil {
+		l.freed(c)
+	}
+	l.signal()
+}
+
+// forget drops messages that are settled. It is called under mu.
+func (l *loop) forget(settled ...*claimed) {
+	for _, c := range settled {
+		delete(l.claimed, c.ID)
+		if c.again.Load() { // perhaps after it was settled
+			l.strays.perhaps = append(l.strays.perhaps, c.ID)
+		}
+	}
+	if len(l.drains) > 0 && len(l.claimed) == 0 {
+		l.schedule.woken(time.Now())
+		l.signal()
+	}
+}
+
+// refuse says that nothing is handled any more.
+func (l *loop) refuse() {
+	l.step(func() {
+		l.stopping = true
+		for _, d := range l.drains {
+			d.end(outbox.ErrClosed)
+		}
+	})
+}
+
+// stop waits for the handlers, ends their contexts when CloseTimeout is over, and waits a little more.
+func (l *loop) stop() {
+	l.refuse()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.handlers.Wait()
+	}()
+	if within(done, l.cfg.closeTimeout) {
+		return
+	}
+	l.giveUp(errStopped)
+	if !within(done, lastWait) {
+		l.logger.Error("Stopped while handlers were running that do not heed their contexts; their messages come again when the leases have run out",
+			errStopped, nil)
+	}
+}
+
+func within(done <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}

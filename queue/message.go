@@ -1,0 +1,143 @@
+package queue
+
+import (
+	"crypto/sha256"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+)
+
+// ID identifies a message: who sent it, and how the sender calls it. Both have 1 to 255 characters, and case matters.
+type ID struct {
+	Source    string // where it comes from, such as "stripe"
+	MessageID string // unique within the source
+}
+
+// Owner is who holds a lease: a process, or a part of one. The zero Owner is refused.
+type Owner uuid.UUID
+
+// NewOwner returns an Owner like no other.
+func NewOwner() Owner { return Owner(uuid.New()) }
+
+// String returns the owner as it stands in the table.
+func (o Owner) String() string { return uuid.UUID(o).String() }
+
+// Item is a message to store.
+type Item struct {
+	ID
+	// Topic says who handles the message. It has 1 to 255 characters.
+	Topic string
+	// Key is for handlers and for you: no order comes from it. At most 1024 bytes.
+	Key string
+	// Payload may be anything, also empty.
+	Payload []byte
+	// Metadata may not hold what Postgres text cannot: invalid UTF-8 and NUL. At most 1 MiB of it, as JSON.
+	Metadata message.Metadata
+	// Hash is that of the content, normally SHA256(Payload), to tell copies from other messages with the same ID. It may be
+	// empty.
+	Hash []byte
+	// DueAt is when the message may be handled; zero, or in the past: at once.
+	DueAt time.Time
+	// ExpiresAt is from when on it is no use to handle the message: it is dead then. Zero: never.
+	ExpiresAt time.Time
+}
+
+// State is how far a message has come.
+type State string
+
+// The states of a message.
+const (
+	Seen       State = "seen"       // it came by, and is not stored
+	Processing State = "processing" // it is stored, and waits for a handler or is being handled
+	Done       State = "done"       // it was handled; its copies are known
+	Dead       State = "dead"       // it failed for good, or expired
+)
+
+// Message is a message as it is stored.
+type Message struct {
+	Item
+	// DB is the name of the database that it is from.
+	DB    string
+	State State
+	// Attempt counts the attempts that failed, those of processes that died included. It is 0 at the first.
+	Attempt int
+	// FirstSeenAt and LastSeenAt are when it came by first and last, by the database's clock. A copy that comes while
+	// the message is being handled is not counted.
+	FirstSeenAt, LastSeenAt time.Time
+	// LastError is why the last attempt failed, at most 1 KiB of it.
+	LastError string
+}
+
+// EnqueueResult says what became of an Item.
+type EnqueueResult struct {
+	ID     ID
+	Result StoreResult
+	// Mismatch says that the message was known with another hash, and so has other content.
+	Mismatch bool
+}
+
+// StoreResult is what became of an Item.
+type StoreResult int
+
+// The values of StoreResult. Values may be added.
+const (
+	New         StoreResult = iota // it is stored
+	Updated                        // it was known and not handled yet, and has the new content now
+	AlreadyDone                    // it was handled before; nothing changed
+	Busy                           // it is being handled at this moment; nothing changed
+)
+
+// String returns the name of the result.
+func (r StoreResult) String() string {
+	switch r {
+	case New:
+		return "new"
+	case Updated:
+		return "updated"
+	case AlreadyDone:
+		return "already done"
+	case Busy:
+		return "busy"
+	}
+	return "unknown"
+}
+
+// SHA256 returns the hash of a payload, for Item.Hash and AlreadyProcessed.
+func SHA256(payload []byte) []byte {
+	sum := sha256.Sum256(payload)
+	return sum[:]
+}
+
+// Claim says which messages to take, and for how long.
+type Claim struct {
+	Owner Owner
+	// LeaseTTL is for how long the messages are kept from others, at least a second.
+	LeaseTTL time.Duration
+	// Limit is how many messages to take at most, 1 to 10,000.
+	Limit int
+	// Topics are those whose messages to take; none means all.
+	Topics []string
+}
+
+// Renew says whose leases to renew, and for how long from now, at least a second.
+type Renew struct {
+	Owner    Owner
+	LeaseTTL time.Duration
+}
+
+// Abandon gives messages back after a failure.
+type Abandon struct {
+	Owner Owner
+	// Err is why the attempt failed. What exceeds 1 KiB is cut off. Empty: the reason of the attempt before stays.
+	Err string
+	// Delay is how long the messages wait; default: StoreConfig.Backoff.
+	Delay time.Duration
+}
+
+// Fail gives messages up.
+type Fail struct {
+	Owner Owner
+	// Reason is why. What exceeds 1 KiB is cut off.
+	Reason string
+}

@@ -1,0 +1,62 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
+)
+
+// renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction is locked and
+// passed by, but asked for: if that is rolled back, what repeats the handler may wait before the next one.
+func (l *loop) renew(ctx context.Context) {
+	report := trouble.Log{Logger: l.logger, What: "Renewing leases"}
+	tick := time.NewTicker(l.cfg.lease / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			report.Tell(l.renewOnce(ctx))
+		}
+	}
+}
+
+func (l *loop) renewOnce(ctx context.Context) error {
+	begun := time.Now()
+	held := map[ID]*claimed{}
+	var ids []ID
+	l.step(func() {
+		for id, c := range l.claimed {
+			held[id] = c
+			ids = append(ids, id)
+		}
+	})
+	if len(ids) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.lease/3)
+	defer cancel()
+	ours, err := l.store.Renew(ctx, Renew{Owner: l.owner, LeaseTTL: l.cfg.lease}, ids...)
+	if err != nil {
+		return err
+	}
+	for _, id := range ours {
+		held[id].extend(begun.Add(l.cfg.lease))
+		delete(held, id)
+	}
+	for _, c := range held {
+		l.lost(c)
+	}
+	return nil
+}
+
+// lost ends the context of a message that was not renewed, unless it was settled meanwhile or is locked in a transaction.
+func (l *loop) lost(c *claimed) {
+	acking := false
+	l.step(func() { acking = c.acking })
+	if !acking {
+		c.expire()
+	}
+}

@@ -1,0 +1,87 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// AlreadyProcessed says whether a message was done before, and notes that it came by. A hash that is not nil is kept, and
+// compared with that of the first time: a difference is logged, and no error. It returns ErrInvalid for an ID that cannot be one.
+func (s *Store) AlreadyProcessed(ctx context.Context, id ID, hash []byte) (bool, error) {
+	if err := id.check(); err != nil {
+		return false, fmt.Errorf("%w: AlreadyProcessed: %w", ErrInvalid, err)
+	}
+	var done, mismatch bool
+	err := s.collect(ctx, "look up a message", func(rows drive.Rows) error { return rows.Scan(&done, &mismatch) },
+		sqltext.SeeMessage, id.Source, id.MessageID, hash)
+	if err != nil {
+		return false, err
+	}
+	if mismatch {
+		s.mismatch(id)
+	}
+	s.logger.Debug("Looked up a message", watermill.LogFields{"source": id.Source, "message_id": id.MessageID, "done": done})
+	return done, nil
+}
+
+func (s *Store) mismatch(id ID) {
+	s.logger.Error("A message is known with other content", errors.New("its hash differs"),
+		watermill.LogFields{"source": id.Source, "message_id": id.MessageID})
+}
+
+// MarkProcessing says that the caller works on a message itself, after AlreadyProcessed has said no. Nobody else can claim it then,
+// unless it is stored by Enqueue. A dead message that was stored can be claimed again, with all its attempts, and expires no more. One
+// that is done, or in processing, stays as it is. It returns ErrUnknown, and ErrInvalid for an ID that cannot be one.
+func (s *Store) MarkProcessing(ctx context.Context, id ID) error {
+	return s.mark(ctx, "MarkProcessing", sqltext.MarkProcessing, id)
+}
+
+// MarkProcessed marks a message done, whoever has it. Else it is as MarkProcessing.
+func (s *Store) MarkProcessed(ctx context.Context, id ID) error {
+	return s.mark(ctx, "MarkProcessed", sqltext.MarkProcessed, id, s.cfg.KeepPayload)
+}
+
+// MarkDead marks a message dead, whoever has it, and keeps why, at most 1 KiB of it. One that is done stays done. Else it is
+// as MarkProcessing.
+func (s *Store) MarkDead(ctx context.Context, id ID, why string) error {
+	return s.mark(ctx, "MarkDead", sqltext.MarkDead, id, reason(why))
+}
+
+func (s *Store) mark(ctx context.Context, what, statement string, id ID, args ...any) error {
+	if err := id.check(); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrInvalid, what, err)
+	}
+	state := ""
+	err := s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&state) }, statement, append([]any{id.Source, id.MessageID}, args...)...)
+	if err == nil && state == "" {
+		err = fmt.Errorf("%s: %w: %q from %q", what, ErrUnknown, id.MessageID, id.Source)
+	}
+	return err
+}
+
+// Get returns a message. Of one that is done there is no payload, unless StoreConfig.KeepPayload says so. It returns ErrUnknown, and
+// ErrInvalid for an ID that cannot be one.
+func (s *Store) Get(ctx context.Context, id ID) (Message, error) {
+	if err := id.check(); err != nil {
+		return Message{}, fmt.Errorf("%w: Get: %w", ErrInvalid, err)
+	}
+	var found *row
+	err := s.collect(ctx, "get a message", func(rows drive.Rows) error {
+		r, err := s.scan(rows)
+		found = &r
+		return err
+	}, sqltext.GetMessage, id.Source, id.MessageID)
+	if err != nil {
+		return Message{}, err
+	}
+	if found == nil {
+		return Message{}, fmt.Errorf("%w: %q from %q", ErrUnknown, id.MessageID, id.Source)
+	}
+	return found.Message, nil
+}

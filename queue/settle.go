@@ -1,0 +1,103 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// Ack marks messages done and returns how many of them were the owner's. One that is another's by now, or unknown, or settled
+// before, is left as it is and not counted. No IDs are no error. It returns ErrInvalid for a zero Owner and for an
+// ID that cannot be one.
+func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
+	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, s.cfg.KeepPayload)
+}
+
+// Abandon charges messages a failed attempt and has them come back after Abandon.Delay or StoreConfig.Backoff. After
+// StoreConfig.MaxAttempts of them a message is dead. Else it is as Ack.
+func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) {
+	return s.abandon(ctx, a, nil, ids...)
+}
+
+// abandon charges only what has so many failed attempts; nil = any number.
+func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID) (int, error) {
+	if a.Delay < 0 {
+		return 0, fmt.Errorf("%w: Abandon.Delay is %s: use 0 for that of StoreConfig.Backoff", ErrInvalid, a.Delay)
+	}
+	delays := s.delays()
+	if a.Delay > 0 {
+		delays = []float64{a.Delay.Seconds()}
+	}
+	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, a.Owner, ids, reason(a.Err), delays, s.maxAttempts(), attempts)
+}
+
+// Fail charges messages a failed attempt, their last, and marks them dead. Else it is as Ack.
+func (s *Store) Fail(ctx context.Context, f Fail, ids ...ID) (int, error) {
+	return s.fail(ctx, f, true, ids...)
+}
+
+// fail may leave the attempts as they are.
+func (s *Store) fail(ctx context.Context, f Fail, charge bool, ids ...ID) (int, error) {
+	attempts := 0
+	if charge {
+		attempts = 1
+	}
+	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, reason(f.Reason), attempts)
+}
+
+// Release gives messages back without a charge, for anybody to have at once. Else it is as Ack.
+func (s *Store) Release(ctx context.Context, owner Owner, ids ...ID) (int, error) {
+	return s.postpone(ctx, owner, 0, "", ids...)
+}
+
+// postpone is Release with a wait and a reason.
+func (s *Store) postpone(ctx context.Context, owner Owner, delay time.Duration, why string, ids ...ID) (int, error) {
+	return s.settle(ctx, "Release", sqltext.ReleaseMessages, owner, ids, reason(why), delay.Seconds())
+}
+
+func (s *Store) settle(ctx context.Context, what, statement string, owner Owner, ids []ID, args ...any) (int, error) {
+	sources, messageIDs, err := split(what, owner, ids)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	args = append([]any{owner.String(), sources, messageIDs}, args...)
+	n, err := orAgain(len(ids), func() (int, error) { return s.exec(ctx, what, statement, args...) })
+	if err == nil {
+		s.logger.Debug(what, watermill.LogFields{"owner": owner.String(), "messages": len(ids), "changed": n})
+	}
+	return n, err
+}
+
+// orAgain runs a statement that settles messages, and once more if it changed fewer of them: a row whose lease was renewed while
+// the statement ran has moved, and may have been passed by.
+func orAgain(messages int, statement func() (int, error)) (int, error) {
+	n, err := statement()
+	if err != nil || n >= messages {
+		return n, err
+	}
+	moved, err := statement()
+	return n + moved, err
+}
+
+// delays are the waits after each failure, for the database to choose from.
+func (s *Store) delays() []float64 {
+	delays := make([]float64, 64)
+	for i := range delays {
+		delays[i] = s.backoff.Delay(i + 1).Seconds()
+	}
+	return delays
+}
+
+func (s *Store) maxAttempts() any {
+	if s.cfg.MaxAttempts < 0 {
+		return nil
+	}
+	return s.cfg.MaxAttempts
+}
+
+func reason(why string) string { return text.Cut(text.Valid(why), text.MaxErrorBytes) }

@@ -1,0 +1,130 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// StoreConfig configures a Store. The zero value is ready for use.
+type StoreConfig struct {
+	// HashContent gives every Item without a hash the SHA-256 of its payload.
+	HashContent bool
+	// KeepPayload keeps payload and metadata of messages that are done; without it only what tells copies stays.
+	KeepPayload bool
+	// MaxPayloadBytes is the limit for payloads; default 0, none but Postgres' own of 1 GB.
+	MaxPayloadBytes int
+	// Backoff is how long a message waits after a failed attempt; default: 2 s, doubling to 60 s.
+	Backoff outbox.Backoff
+	// MaxAttempts is after how many failed attempts a message is dead; default 10, -1 = never.
+	MaxAttempts int
+	// Retention is for how long messages that are done are remembered; default 30 days, -1 = for ever. A copy that comes
+	// later is handled again.
+	Retention time.Duration
+}
+
+func (c *StoreConfig) setDefaults() {
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = 10
+	}
+	if c.Retention == 0 {
+		c.Retention = 30 * 24 * time.Hour
+	}
+	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(2*time.Second, time.Minute))
+}
+
+func (c StoreConfig) validate() error {
+	switch {
+	case c.MaxPayloadBytes < 0:
+		return fmt.Errorf("StoreConfig.MaxPayloadBytes is %d: use 0 for no limit", c.MaxPayloadBytes)
+	case c.MaxAttempts < -1:
+		return fmt.Errorf("StoreConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
+	case c.Retention < -1:
+		return fmt.Errorf("StoreConfig.Retention is %s: use -1 to remember messages for ever", c.Retention)
+	}
+	return core.Backoff(c.Backoff).Validate("StoreConfig.Backoff")
+}
+
+// Store is the table of stored messages. It is safe for concurrent use and owns nothing. Every method joins the
+// transaction that its context carries, of outbox.InTx, WithPgxTx or WithSQLTx; outside of one each is a transaction of
+// its own. Besides what each says, they return outbox.ErrOtherDB if the transaction is one of another database,
+// outbox.ErrNoTx if it has ended, and errors of the database.
+type Store struct {
+	db      *core.DB
+	cfg     StoreConfig
+	backoff core.Backoff
+	logger  watermill.LoggerAdapter
+
+	mu       sync.Mutex
+	claimers map[string]*claimer // by topics
+	reapAt   time.Time           // when a Claim is to reap again
+	reapFrom reapPlace           // and where to go on
+}
+
+// NewStore makes a Store over the handle's queue table, which schema.Migrate makes. It does no I/O. A nil logger is that of
+// db: a line for each call at debug level, for what was stored at info level, and an error line for content that differs from
+// what was stored under the same ID. It returns outbox.ErrNoDB or an error that names the field at fault.
+func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*Store, error) {
+	cfg.setDefaults()
+	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
+		return nil, err
+	}
+	backoff, err := core.Backoff(cfg.Backoff).Asked("StoreConfig.Backoff")
+	if err != nil {
+		return nil, err
+	}
+	return &Store{db: (*core.DB)(db), cfg: cfg, backoff: backoff, logger: (*core.DB)(db).Logger(logger)}, nil
+}
+
+// DBName returns the name of the database.
+func (s *Store) DBName() string { return s.db.Name() }
+
+// on returns what statements are run on: the transaction of ctx, or else the pool.
+func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error) {
+	q, err = s.db.Tx(ctx)
+	switch {
+	case err == nil:
+		return q, true, nil
+	case errors.Is(err, core.ErrNoTx) && !errors.Is(err, drive.ErrTxEnded):
+		return s.db, false, nil
+	}
+	return nil, false, err
+}
+
+// exec runs a statement and returns how many rows it changed.
+func (s *Store) exec(ctx context.Context, what, statement string, args ...any) (int, error) {
+	q, _, err := s.on(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	n, err := q.Exec(ctx, s.db.Render(statement), args...)
+	if err != nil {
+		return 0, s.failed(what, err)
+	}
+	return int(n), nil
+}
+
+// collect runs a query and calls scan for each row.
+func (s *Store) collect(ctx context.Context, what string, scan func(drive.Rows) error, statement string, args ...any) error {
+	q, _, err := s.on(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if err := drive.Collect(ctx, q, scan, s.db.Render(statement), args...); err != nil {
+		return s.failed(what, err)
+	}
+	return nil
+}
+
+func (s *Store) failed(what string, err error) error {
+	return fmt.Errorf("%s in %s: %w", what, s.db.Tables().Queue, text.Explain(err))
+}

@@ -1,0 +1,72 @@
+package queue
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/fleet"
+)
+
+// maxStale is for how many databases that are gone a store may be kept.
+const maxStale = 100
+
+// Stores are the stores of many databases, one for each. It is safe for concurrent use.
+type Stores struct {
+	fleet  *fleet.Fleet
+	cfg    StoreConfig
+	logger watermill.LoggerAdapter
+
+	mu    sync.Mutex
+	known map[string]*Store // by key
+}
+
+// NewStores makes the stores of a fleet, each when it is asked for. It does no I/O. It returns an error for a nil fleet, or one that
+// names the field at fault. A nil logger is that of each database's handle.
+func NewStores(databases *fleet.Fleet, cfg StoreConfig, logger watermill.LoggerAdapter) (*Stores, error) {
+	if databases == nil {
+		return nil, errors.New("queue: no databases: pass what fleet.New made")
+	}
+	checked := cfg
+	checked.setDefaults()
+	if err := checked.validate(); err != nil {
+		return nil, err
+	}
+	return &Stores{fleet: databases, cfg: cfg, logger: logger, known: map[string]*Store{}}, nil
+}
+
+// Get returns the store of a database by its key: the same one each time, until the database's handle changes. It returns
+// fleet.ErrUnknown for a key that is not known, in an error that names it, and outbox.ErrClosed when the fleet has ended. As
+// with fleet.Fleet.Get, a database that is gone from the fleet meanwhile may be closed under the store.
+func (s *Stores) Get(key string) (*Store, error) {
+	db, err := s.fleet.Get(key)
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.known, key)
+		return nil, err
+	}
+	return s.of(key, db)
+}
+
+func (s *Stores) of(key string, db *outbox.DB) (*Store, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if store := s.known[key]; store != nil && (*outbox.DB)(store.db) == db {
+		return store, nil
+	}
+	store, err := NewStore(db, s.cfg, s.logger)
+	if err != nil {
+		return nil, err
+	}
+	if s.known[key] = store; len(s.known) > len(s.fleet.Keys())+maxStale {
+		for key := range s.known {
+			if _, err := s.fleet.Get(key); err != nil {
+				delete(s.known, key)
+			}
+		}
+	}
+	return store, nil
+}

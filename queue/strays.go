@@ -1,0 +1,93 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// strays are messages that are ours without our knowing. They are given back before the next claim. It is guarded by loop.mu.
+//
+// What a claim took whose answer never came must be looked for. The server may commit such a claim late, so it is looked for again,
+// until what was taken has lost its lease.
+type strays struct {
+	perhaps      []ID      // were claimed here while they were being settled
+	since, until time.Time // of the last claim that failed; until is zero if it was long ago
+	next         time.Time // when to look
+	unsure       bool      // they have not been looked for since
+}
+
+const (
+	// strayInterval is how long to wait before they are looked for once more; longer each time.
+	strayInterval = time.Second
+	// strayTimeout bounds the search, because claims wait for it, and strayRows how deep it goes in each of two indexes.
+	strayTimeout = 2 * time.Second
+	strayRows    = 100_000
+)
+
+// feared says that a claim failed, or that what it took could not be given back.
+func (s *strays) feared(now time.Time, lease time.Duration) {
+	s.since, s.until, s.next, s.unsure = now, now.Add(lease), now, true
+}
+
+// due says whether to look for them.
+func (s *strays) due(now time.Time) bool { return !s.until.IsZero() && !now.Before(s.next) }
+
+// looked says that they were looked for, and whether what there was is given back.
+func (s *strays) looked(began, now time.Time, ok bool) {
+	if s.unsure = s.unsure && !ok; began.After(s.until) {
+		s.until, s.unsure = time.Time{}, false
+		return
+	}
+	s.next = now.Add(max(strayInterval, now.Sub(s.since)))
+}
+
+// giveBackStrays releases what is ours and not known to be. An error keeps no claim from being made. It is called under claiming.
+func (l *loop) giveBackStrays() error {
+	ctx, cancel := context.WithTimeout(l.base, strayTimeout)
+	defer cancel()
+	var perhaps []ID
+	l.step(func() {
+		for _, id := range l.strays.perhaps {
+			if l.claimed[id] == nil {
+				perhaps = append(perhaps, id)
+			}
+		}
+		l.strays.perhaps = nil
+	})
+	_, err := l.store.Release(ctx, l.owner, perhaps...)
+	began, due, sources, ids := time.Now(), false, []string{}, []string{}
+	l.step(func() {
+		if err != nil {
+			l.strays.feared(began, l.cfg.lease)
+		}
+		if due = err == nil && l.strays.due(began); !due {
+			return
+		}
+		for id := range l.claimed {
+			sources, ids = append(sources, id.Source), append(ids, id.MessageID)
+		}
+	})
+	if !due {
+		return err
+	}
+	n, err := l.store.exec(ctx, "give back what nobody knows of", sqltext.ReleaseStrays, l.owner.String(), sources, ids, strayRows)
+	l.step(func() { l.strays.looked(began, time.Now(), err == nil) })
+	if n > 0 {
+		l.logger.Info("Gave back messages that were claimed and not known", watermill.LogFields{"messages": n})
+	}
+	return err
+}
+
+// endStrays is the last look for them.
+func (l *loop) endStrays() {
+	l.claiming.Lock()
+	defer l.claiming.Unlock()
+	l.step(func() { l.strays.next = time.Time{} })
+	if err := l.giveBackStrays(); err != nil {
+		l.logger.Error("Messages may have been claimed that are not known; they come again when their leases have run out", err, nil)
+	}
+}

@@ -1,0 +1,229 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// SubscriberConfig configures a Subscriber. The zero value is ready for use. Where a field says nothing it is that of
+// DispatcherConfig with the same name.
+type SubscriberConfig struct {
+	// Concurrency is how many messages of a subscription are delivered and not acked; default 16. No more are claimed.
+	Concurrency int
+	// AckTimeout is how long a delivery may take; after it the message counts as failed and its context ends. Default -1: for ever.
+	AckTimeout time.Duration
+	// CloseTimeout is how long the end of a subscription waits for the acks of what was delivered; default 5 s. What is not
+	// acked by then is given back without a charge.
+	CloseTimeout time.Duration
+
+	LeaseTTL      time.Duration
+	PollInterval  time.Duration
+	DisableListen bool
+}
+
+func (c *SubscriberConfig) setDefaults() {
+	fill(&c.Concurrency, 16)
+	fill(&c.AckTimeout, -1)
+	fill(&c.CloseTimeout, 5*time.Second)
+	fill(&c.LeaseTTL, 30*time.Second)
+	fill(&c.PollInterval, 500*time.Millisecond)
+}
+
+func (c SubscriberConfig) validate() error {
+	errs := []error{
+		positive("SubscriberConfig.Concurrency", c.Concurrency),
+		positive("SubscriberConfig.CloseTimeout", c.CloseTimeout),
+		positive("SubscriberConfig.PollInterval", c.PollInterval),
+		atLeastMinLease("SubscriberConfig.LeaseTTL", c.LeaseTTL),
+	}
+	if c.AckTimeout < -1 {
+		errs = append(errs, fmt.Errorf("SubscriberConfig.AckTimeout is %s: use -1 to wait for ever", c.AckTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Subscriber delivers what is stored as a message.Subscriber, so that a Router's handlers process it. An ack marks the message
+// done; a nack has it come again after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind middleware.Inbox the
+// message is marked done in the transaction of its handler, and the Router's ack costs nothing; behind middleware.Stack an attempt
+// for which there is no connection is not counted. The UUID is the message ID; MessageFromContext has the rest.
+//
+// Subscribers of a topic, in any number of processes, share its messages. They come in no order: what needs one goes through
+// the outbox tables and forwarder.Subscriber. Each message is for one consumer: a second one takes a message of its own, of
+// another topic and source. It is safe for concurrent use.
+type Subscriber struct {
+	store  *Store
+	cfg    SubscriberConfig
+	logger watermill.LoggerAdapter
+
+	ctx     context.Context // ends with Close
+	close   context.CancelFunc
+	running sync.WaitGroup
+
+	mu    sync.Mutex // also makes Subscribe and Close exclude each other
+	loops map[*loop]bool
+	kept  bool // upkeep and listening have begun
+}
+
+var _ message.Subscriber = (*Subscriber)(nil)
+
+// NewSubscriber makes a Subscriber. It does no I/O. It returns outbox.ErrNoDB for a store that is nil, or an error that names
+// every field at fault. A nil logger is that of the database's handle.
+func NewSubscriber(store *Store, cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
+	cfg.setDefaults()
+	if store == nil {
+		return nil, errors.Join(outbox.ErrNoDB, cfg.validate())
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	s := &Subscriber{store: store, cfg: cfg, logger: store.db.Logger(logger), loops: map[*loop]bool{}}
+	s.ctx, s.close = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Subscribe delivers the messages of a topic until ctx is over or Close is called; then the contexts of its messages end, and
+// when they are acked, or CloseTimeout is over, the channel is closed. It returns outbox.ErrClosed, or an error of the database.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if topic == "" {
+		return nil, errors.New("queue: the topic is empty")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, outbox.ErrClosed
+	}
+	u := &upkeep{store: s.store, logger: s.logger, lease: s.cfg.LeaseTTL, clean: time.Minute}
+	if err := u.once(ctx); err != nil {
+		return nil, err
+	}
+	s.keep(u)
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message)}
+	l := newLoop(s.store, loopConfig{
+		lines: []*line{{topics: []string{topic}, limit: s.cfg.Concurrency}}, places: s.cfg.Concurrency, batch: s.cfg.Concurrency,
+		lease: s.cfg.LeaseTTL, poll: s.cfg.PollInterval, closeTimeout: s.cfg.CloseTimeout,
+	}, s.logger.With(watermill.LogFields{"topic": topic}), sub.deliver)
+	s.loops[l] = true
+	s.running.Go(func() {
+		defer close(sub.messages)
+		defer cancel()
+		defer stop()
+		defer l.begin(ctx)()
+		l.run(ctx)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.loops, l)
+	})
+	return sub.messages, nil
+}
+
+// keep starts what all subscriptions share. It is called under mu.
+func (s *Subscriber) keep(u *upkeep) {
+	if s.kept {
+		return
+	}
+	s.kept = true
+	s.running.Go(func() { u.run(s.ctx) })
+	if !s.cfg.DisableListen {
+		s.running.Go(func() { listen(s.ctx, s.store, s.logger, s.wake) })
+	}
+}
+
+func (s *Subscriber) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.loops {
+		l.wake()
+	}
+}
+
+// Close ends all subscriptions and waits for them. It may be called several times.
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	s.close()
+	s.mu.Unlock()
+	s.running.Wait()
+	return nil
+}
+
+// subscription hands messages to a channel.
+type subscription struct {
+	ctx      context.Context
+	cfg      SubscriberConfig
+	messages chan *message.Message
+}
+
+// MessageFromContext returns the stored message that is being handled, with its source and the number of attempts that failed, or
+// false if no Subscriber delivered it to this handler. In what a handler publishes to another topic within the process there is
+// none.
+func MessageFromContext(ctx context.Context) (Message, bool) {
+	stored, _ := core.StoredFrom(ctx).(*Message)
+	if stored == nil {
+		return Message{}, false
+	}
+	return *stored.copy(), true
+}
+
+var (
+	errNacked     = errors.New("the message was nacked")
+	errAckTimeout = errors.New("the message was not acked within SubscriberConfig.AckTimeout")
+)
+
+// deliver returns when the message is settled.
+func (s *subscription) deliver(c *claimed) {
+	msg := toMessage(c.copy())
+	ctx, cancel := context.WithCancel(c.context())
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)() // the message's context ends with the subscription's
+	msg.SetContext(core.WithWork(core.WithStored(ctx, msg, c.Topic, &c.Message), msg, c))
+	select {
+	case s.messages <- msg:
+	case <-ctx.Done():
+		c.release(0, "")
+		return
+	}
+	var tooLong <-chan time.Time
+	if s.cfg.AckTimeout > 0 {
+		timer := time.NewTimer(s.cfg.AckTimeout)
+		defer timer.Stop()
+		tooLong = timer.C
+	}
+	select {
+	case <-msg.Acked():
+		if !c.acked.Load() {
+			c.ack()
+		}
+	case <-msg.Nacked():
+		s.nacked(c)
+	case <-tooLong:
+		c.abandon(errAckTimeout)
+	case <-c.loop.work.Done():
+		c.release(0, "")
+	}
+}
+
+// nacked charges the attempt, unless there was no connection for the handler's transaction. It changes nothing if the message is
+// done, or somebody else's.
+func (s *subscription) nacked(c *claimed) {
+	err := c.noted()
+	switch {
+	case c.acked.Load() || errors.Is(err, ErrLeaseLost):
+	case errors.Is(err, core.ErrNotBegun):
+		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
+	case err == nil:
+		c.abandon(errNacked)
+	default:
+		c.abandon(err)
+	}
+}

@@ -1,0 +1,126 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
+)
+
+// upkeep is the goroutine for what is in no hurry: giving back what dead processes have claimed, and deleting what was done long ago.
+type upkeep struct {
+	store  *Store
+	logger watermill.LoggerAdapter
+	lease  time.Duration
+	clean  time.Duration // -1 = never
+	// bury has messages buried whose time is over, and says whether there may be more. Nil = reaping makes them dead.
+	bury func(ctx context.Context) (more bool, err error)
+	died func(*Message, error) // is told of each message that reaping makes dead; may be nil
+
+	reapAt time.Time // when to reap again
+	place  reapPlace // and where
+	more   bool      // there may be more to bury before that
+}
+
+// buryInterval is how soon burying goes on that had no places for all.
+const buryInterval = 50 * time.Millisecond
+
+// once does what is due. At first that is all: whoever has no table, or no database, learns it here.
+func (u *upkeep) once(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	u.more = false
+	if now := time.Now(); !now.Before(u.reapAt) {
+		u.reapAt = time.Time{}
+		pause := u.pause()
+		u.place, _, err = u.store.reap(ctx, reaping{kill: u.bury == nil, died: u.died, from: u.place, share: pause / reapShare})
+		if err != nil {
+			return err
+		}
+		u.reapAt = now.Add(pause)
+	}
+	if u.bury != nil {
+		u.more, err = u.bury(ctx)
+	}
+	return err
+}
+
+// wait is for how long nothing is due.
+func (u *upkeep) wait() time.Duration {
+	switch {
+	case u.more:
+		return buryInterval
+	case u.reapAt.IsZero(): // it failed
+		return u.pause()
+	}
+	return time.Until(u.reapAt)
+}
+
+// pause is how long to wait before reaping again, not the same in all processes.
+func (u *upkeep) pause() time.Duration {
+	every := u.lease / 2
+	if u.clean > 0 {
+		every = min(every, u.clean)
+	}
+	return time.Duration(float64(every) * (0.8 + 0.4*rand.Float64()))
+}
+
+// run goes on after once.
+func (u *upkeep) run(ctx context.Context) {
+	reaping := trouble.Log{Logger: u.logger, What: "Giving back messages whose owners are gone"}
+	cleaning := trouble.Log{Logger: u.logger, What: "Deleting messages that were done long ago"}
+	cleanAt := time.Now().Add(u.clean)
+	for {
+		pause := time.NewTimer(u.wait())
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+		if err := u.once(ctx); ctx.Err() == nil {
+			reaping.Tell(err)
+		}
+		if u.clean > 0 && time.Now().After(cleanAt) {
+			if _, err := u.store.Clean(ctx); ctx.Err() == nil {
+				cleaning.Tell(err)
+			}
+			cleanAt = time.Now().Add(u.clean)
+		}
+	}
+}
+
+// listen is the goroutine that hears of commits in other processes. What it misses is found by polling.
+func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, wake func()) {
+	report := trouble.Log{Logger: logger, What: "Listening for commits of other processes"}
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
+	for {
+		err := s.db.Listen(ctx, func() {
+			report.Tell(nil)
+			retry.Reset()
+			wake()
+		})
+		if errors.Is(err, drive.ErrNoListen) {
+			logger.Debug("Messages of other processes are found by polling", watermill.LogFields{"err": err.Error()})
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		report.Tell(err)
+		pause := time.NewTimer(retry.NextBackOff())
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+	}
+}
