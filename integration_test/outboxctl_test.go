@@ -40,7 +40,7 @@ func TestOutboxctlScreens(t *testing.T) {
 			errors --in inbox
 			keys blocked
 			80: keys blocked --limit 1
-			keys blocked --held
+			keys blocked --dead
 			topics list
 			inbox list
 			inbox show shop/book:m1
@@ -325,7 +325,7 @@ func TestOutboxctlCompletes(t *testing.T) {
 	t.Parallel()
 	c := ctl{t: t, url: "postgres://u:canary@127.0.0.1:1/x"}
 	for line, want := range map[string][]string{
-		"messages re":                {"replay", "requeue"},
+		"messages re":                {"replay", "requeue", "retry-now"},
 		"messages requeue --state ":  {"dead", "failing", "discarded"},
 		"inbox list --state ":        {"failing", "dead", "done", "discarded"},
 		"stats --output ":            {"table", "json"},

@@ -202,4 +202,5 @@ func wrongAct(err error) error {
 	return err
 }
 
-func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+// title writes the name of a command as the beginning of a sentence.
+func title(s string) string { return strings.ToUpper(s[:1]) + strings.ReplaceAll(s[1:], "-", " ") }

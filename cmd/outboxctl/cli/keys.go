@@ -16,15 +16,15 @@ func (a *app) keys() *cobra.Command {
 
 func (a *app) blockedKeys() *cobra.Command {
 	var f filterFlags
-	var held bool
+	var dead bool
 	var limit int
 	cmd := &cobra.Command{
 		Use: "blocked", Short: "List the keys whose first message failed and waits for another attempt",
 		Long: `List the keys whose first message failed and waits for another attempt, the oldest message first. What is behind it waits.
-With --held those whose first message is dead, where forwarders hold keys behind dead messages (forwarder.Config.BlockKeyOnDead).`,
+With --dead those whose first message is dead, where forwarders hold keys behind dead messages (forwarder.Config.BlockKeyOnDead).`,
 	}
 	f.bind(cmd, ofOutbox)
-	cmd.Flags().BoolVar(&held, "held", false, "keys held by dead messages instead")
+	cmd.Flags().BoolVar(&dead, "dead", false, "keys blocked by dead messages instead")
 	cmd.Flags().IntVar(&limit, "limit", 50, "list so many keys at most, up to 1000")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)
@@ -35,7 +35,7 @@ With --held those whose first message is dead, where forwarders hold keys behind
 			return usagef("--limit is %d: use 1 to 1000", limit)
 		}
 		filter.States = []admin.State{admin.Failing}
-		if held {
+		if dead {
 			filter.States = []admin.State{admin.Dead}
 		}
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
