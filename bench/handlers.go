@@ -75,10 +75,12 @@ func handWritten(d *database) (func(context.Context, int) error, error) {
 			return err
 		}
 		defer tx.Rollback(ctx)
+		var ours, standby bool
 		var attempts int
 		var seconds float64
 		var note int64
-		if err := tx.QueryRow(ctx, claim, service+"/"+consumer, in.UUID, []byte(nil)).Scan(&attempts, &seconds, &note); err != nil {
+		err = tx.QueryRow(ctx, claim, service+"/"+consumer, in.UUID, []byte(nil)).Scan(&ours, &attempts, &seconds, &note, &standby)
+		if err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, businessInsert, i, i); err != nil {

@@ -98,8 +98,11 @@ func (s shop) place(ctx context.Context, order, key string) error {
 		if err != nil {
 			return err
 		}
-		ours := false
-		err = drive.Collect(ctx, q, func(drive.Rows) error { ours = true; return nil },
+		var ours, standby bool
+		var attempts int
+		var seconds float64
+		var note int64
+		err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&ours, &attempts, &seconds, &note, &standby) },
 			sqltext.Tables{}.Render(sqltext.ClaimInbox), consumer, order, nil)
 		if err != nil || !ours {
 			return err

@@ -71,7 +71,8 @@ func (c InboxConfig) validate() error {
 
 // Inbox has each message handled once: it notes the message in the inbox table, in the transaction of the
 // handler, and skips one that is noted there as processed or dead, so that it is acked. A copy
-// that arrives while another is being handled waits for the outcome. It needs a transaction around it, Tx for
+// that arrives while another is being handled waits for the outcome. A skipped copy does not wait for the disk: its transaction is
+// rolled back, unless something else was written in it or the server replicates synchronously. It needs a transaction around it, Tx for
 // one, and a table made by schema.Migrate. A nil logger is that of db; there is an error line for each mismatch and a
 // debug line for each duplicate.
 //
@@ -149,11 +150,10 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 		hash = sum[:]
 	}
 
-	ours := false
+	var ours, standby bool
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
-		ours = true
 		var seconds float64
-		err := rows.Scan(&c.failures, &seconds, &c.note)
+		err := rows.Scan(&ours, &c.failures, &seconds, &c.note, &standby)
 		c.failing = time.Duration(seconds * float64(time.Second))
 		return err
 	}, i.claimSQL, c.consumer, c.key, hash)
@@ -163,6 +163,9 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	h.claim = c
 	if !ours {
 		h.duplicate = true
+		if !standby {
+			core.WroteNothing(ctx)
+		}
 		return nil, i.skip(ctx, q, c, hash, msg, h)
 	}
 

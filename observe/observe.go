@@ -26,7 +26,7 @@ type TxStart struct {
 type TxEnd struct {
 	DB       string
 	Duration time.Duration // from before BEGIN to the end
-	Err      error         // nil = committed; outbox.ErrRolledBack, outbox.ErrCommitUnknown and others as InTx returns them
+	Err      error         // nil = committed, or nothing was written; outbox.ErrRolledBack, outbox.ErrCommitUnknown and others as InTx returns them
 }
 
 // WriteObserver is told of messages that are written to the outbox.

@@ -37,15 +37,20 @@ func (c *call) openInbox() (key inboxKey, r *inboxRow, err error) {
 // claimInbox is sqltext.ClaimInbox.
 func claimInbox(c *call) (result, error) {
 	key, r, err := c.openInbox()
-	if err != nil || r == nil {
+	switch {
+	case err != nil:
 		return result{}, err
+	case r == nil:
+		return result{rows: [][]any{{false, int64(0), float64(0), int64(0), false}}}, nil
 	}
 	r.processedAt = c.db.now()
 	if hash := arg[[]byte](c, 3); hash != nil {
 		r.hash = bytes.Clone(hash)
 	}
 	c.db.inbox.put(c.tx, key, r)
-	return result{touched: 1, rows: [][]any{{int64(r.attempts), r.processedAt.Sub(r.receivedAt).Seconds(), r.processedAt.UnixMicro()}}}, nil
+	return result{touched: 1, rows: [][]any{{
+		true, int64(r.attempts), r.processedAt.Sub(r.receivedAt).Seconds(), r.processedAt.UnixMicro(), false,
+	}}}, nil
 }
 
 // inboxHash is sqltext.InboxHash.

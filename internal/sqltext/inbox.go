@@ -2,17 +2,23 @@ package sqltext
 
 // The statements of the inbox: which messages were handled, by which consumer.
 const (
-	// ClaimInbox decides in one statement whether the message is ours to process: a row comes back if
-	// it is, none if it was processed or is dead: how many failures were recorded, how many seconds ago the first
-	// of them, and the note for UnclaimInbox. A concurrent copy waits here for the first one's transaction. A success leaves attempts as it is.
+	// ClaimInbox decides in one statement whether the message is ours to process, which is its first column: it is not if it was
+	// processed or is dead. If it is, the others are how many failures were recorded, how many seconds ago the first
+	// of them, and the note for UnclaimInbox. If not, the last says whether COMMIT may wait for a standby: then what was processed may be
+	// visible before the standby has it, where the wait was cut short, and be lost with this server. A concurrent copy waits here for the
+	// first one's transaction. A success leaves attempts as it is.
 	//
 	// Arguments: consumer, message id, content hash (bytea, may be NULL).
-	ClaimInbox = `INSERT INTO {inbox} AS i (consumer, message_id, processed_at, hash)
+	ClaimInbox = `WITH claimed AS (
+INSERT INTO {inbox} AS i (consumer, message_id, processed_at, hash)
 VALUES ($1, $2, clock_timestamp(), $3::bytea)
 ON CONFLICT (consumer, message_id) DO UPDATE
    SET processed_at = excluded.processed_at, hash = coalesce(excluded.hash, i.hash)
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL
-RETURNING i.attempts, extract(epoch FROM i.processed_at - i.received_at)::float8, (extract(epoch FROM i.processed_at) * 1000000)::bigint`
+RETURNING true, i.attempts, extract(epoch FROM i.processed_at - i.received_at)::float8,
+          (extract(epoch FROM i.processed_at) * 1000000)::bigint, false)
+TABLE claimed UNION ALL
+SELECT false, 0, 0, 0, current_setting('synchronous_standby_names') <> '' WHERE NOT EXISTS (TABLE claimed)`
 
 	// UnclaimInbox takes a note back that a handler committed when it ended the transaction by itself, and what it returned was
 	// lost. A copy of the message that was processed meanwhile has another note.
