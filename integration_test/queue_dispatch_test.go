@@ -176,7 +176,7 @@ func TestDispatcherLogs(t *testing.T) {
 		assert.True(t, log.has("INFO Handling a message", of...), log.lines)
 		assert.True(t, log.has("ERROR The handler of a message failed "+why, of...), log.lines)
 	}
-	assert.True(t, log.has("ERROR A message is dead", "message_id:orders-0"), log.lines)
+	assert.True(t, log.has("ERROR message died", "message_id:orders-0"), log.lines)
 	assert.False(t, log.has("", "canary"), log.lines)
 }
 

@@ -159,6 +159,9 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 	case outbox.DeadLetter:
 		buried, buryErr := o.bury(ctx, msg, h, err)
 		if buryErr != nil {
+			if h.work != nil {
+				h.work.Note(fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(buryErr)))
+			}
 			return observe.Failed, o.wait(h), errors.Join(err, fmt.Errorf("put aside: %w", text.Explain(buryErr)))
 		}
 		if !buried {

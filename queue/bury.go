@@ -47,7 +47,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	})
 	switch {
 	case err == nil:
-		d.logger.Error("A message is dead", cause, c.fields())
+		d.logger.Error("message died", cause, c.fields())
 		return observe.Dead
 	case errors.Is(err, ErrLeaseLost):
 		return observe.Duplicate
@@ -57,16 +57,10 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 
 // buryUnhandled is bury for a message whose handler is not called. Observers are told of it as of one that failed.
 func (d *Dispatcher) buryUnhandled(c *claimed, cause error, charge bool) {
-	_, ended := d.started(c.loop.work, c)
+	_, ended := d.store.started(c.loop.work, d.cfg.Service, &c.Message)
 	outcome := observe.Failed
 	defer func() { ended(outcome, 0, cause) }() // also if OnDead ends the goroutine
 	outcome = d.bury(c, cause, charge)
-}
-
-// buried tells the observers of a message that reaping has made dead.
-func (d *Dispatcher) buried(msg *Message, cause error) {
-	_, ended := d.started(d.loop.work, &claimed{Message: *msg, loop: d.loop})
-	ended(observe.Dead, 0, cause)
 }
 
 // buryExpired has messages buried whose time is over, as many as there are places for, and says whether there may be more: it used

@@ -163,7 +163,7 @@ func (c *claimed) Dead(ctx context.Context, reason string) (bool, error) {
 
 // fields are what a log line says of the message.
 func (c *claimed) fields() watermill.LogFields {
-	return watermill.LogFields{"topic": c.Topic, "source": c.Source, "message_id": c.MessageID, "attempt": c.Attempt + 1}
+	return c.Message.fields().Add(watermill.LogFields{"attempt": c.Attempt + 1})
 }
 
 // ack has the message acked with others.
@@ -173,11 +173,19 @@ func (c *claimed) ack() {
 }
 
 // abandon charges the attempt, unless another charge was faster: when the lease ran out, or by this very statement, whose answer
-// did not come.
-func (c *claimed) abandon(err error) {
-	c.settle("abandon", func(ctx context.Context) (int, error) {
+// did not come. It returns how many messages it charged.
+func (c *claimed) abandon(err error) int {
+	return c.settle("abandon", func(ctx context.Context) (int, error) {
 		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempt, c.ID)
 	})
+}
+
+// diedOf says whether it was this charge that made the message dead, whose answer did not come.
+func (c *claimed) diedOf(err error) bool {
+	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
+	defer cancel()
+	msg, failed := c.loop.store.Get(ctx, c.ID)
+	return failed == nil && msg.State == Dead && msg.Attempt == c.Attempt+1 && msg.LastError == reason(text.OfError(err))
 }
 
 // release gives the message back without a charge.
@@ -188,7 +196,8 @@ func (c *claimed) release(delay time.Duration, why string) {
 }
 
 // settle runs a statement until it succeeds or the lease is over: then the message is nobody's, or somebody else's.
-func (c *claimed) settle(what string, fn func(ctx context.Context) (int, error)) {
+// It returns how many messages the statement changed.
+func (c *claimed) settle(what string, fn func(ctx context.Context) (int, error)) int {
 	c.mu.Lock()
 	until := c.until
 	c.mu.Unlock()
@@ -207,6 +216,7 @@ func (c *claimed) settle(what string, fn func(ctx context.Context) (int, error))
 	case n == 0:
 		c.loop.logger.Debug("A message was somebody else's already", c.fields().Add(watermill.LogFields{"what": what}))
 	}
+	return n
 }
 
 // errGoexit is the error of code of the user's that called runtime.Goexit.

@@ -119,7 +119,7 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 }
 
 func (d *Dispatcher) upkeep() *upkeep {
-	u := &upkeep{store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval, died: d.buried}
+	u := &upkeep{store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval, service: d.cfg.Service}
 	if d.cfg.OnDead != nil {
 		u.bury = d.buryExpired
 	}

@@ -51,7 +51,8 @@
 // A message that kills its process is charged with the others that were beside it, since nobody saw which of them it was. So all of them
 // are suspects, and a process takes one suspect at a time: the next end is charged to the right one.
 //
-// What dies, dies in the transaction of DispatcherConfig.OnDead, and observers are told of it. With OnDead reaping leaves messages alive that
+// Each message that dies is an error line, and observers are told of it, also if it expired, or died with its process. With a
+// Dispatcher it dies in the transaction of DispatcherConfig.OnDead. With OnDead reaping leaves messages alive that
 // have no attempt left, and expired ones, until a Dispatcher claims them for their burial, and not before they are due.
 //
 // At the end nothing more is claimed; what a claim under way brings is released; handlers have CloseTimeout, then their contexts end

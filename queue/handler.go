@@ -67,7 +67,7 @@ func (h Handler) validate(field string) error {
 
 // process calls the handler and settles the message.
 func (d *Dispatcher) process(c *claimed, h Handler) {
-	ctx, ended := d.started(c.context(), c)
+	ctx, ended := d.store.started(c.context(), d.cfg.Service, &c.Message)
 	attempts, begun, err := 0, true, errGoexit
 	defer func() { // also if the handler ends the goroutine
 		if err != nil && context.Cause(ctx) == ErrLeaseLost {
@@ -220,28 +220,6 @@ func (d *Dispatcher) decide(err error) (decision outbox.Decision) {
 		return outbox.Nack
 	}
 	return decision
-}
-
-// started tells the observers of an attempt, and returns how they are told of its end.
-func (d *Dispatcher) started(ctx context.Context, c *claimed) (context.Context, func(observe.Outcome, int, error)) {
-	if len(d.store.db.Observers()) == 0 {
-		return ctx, func(observe.Outcome, int, error) {}
-	}
-	begun := time.Now()
-	msg := toMessage(c.copy())
-	ctx = core.TellStart(ctx, d.store.db, func(ctx context.Context, o observe.HandleObserver) context.Context {
-		return o.HandleStart(ctx, observe.HandleStart{
-			DB: d.store.DBName(), Service: d.cfg.Service, Handler: c.Topic, Topic: c.Topic, Message: msg,
-		})
-	})
-	return ctx, func(outcome observe.Outcome, attempts int, err error) {
-		core.Tell(d.store.db, func(o observe.HandleObserver) {
-			o.HandleEnd(ctx, observe.HandleEnd{
-				DB: d.store.DBName(), Service: d.cfg.Service, Handler: c.Topic, Topic: c.Topic, UUID: c.MessageID,
-				Outcome: outcome, Attempts: attempts, Duration: time.Since(begun), Err: err,
-			})
-		})
-	}
 }
 
 // toMessage is what of a stored message goes into one of Watermill's.

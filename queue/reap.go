@@ -30,15 +30,15 @@ var reapFirst, reapEnd = reapPlace{math.MinInt64, "-infinity", "0"}, reapPlace{m
 // and what expired.
 type reaping struct {
 	kill  bool
-	died  func(*Message, error) // is told of each message that was killed; may be nil
-	from  reapPlace             // where to go on behind the first page, which is looked at each time; zero = there
-	share time.Duration         // after which it stops, to go on another time; 0 = none
+	by    teller        // of what dies
+	from  reapPlace     // where to go on behind the first page, which is looked at each time; zero = there
+	share time.Duration // after which it stops, to go on another time; 0 = none
 }
 
 // ReapExpired gives back the messages whose lease is over, with the charge and the wait of Abandon, and marks dead those whose ExpiresAt has
 // passed and that nobody has. It returns how many messages these were, also with an error. It looks at all messages that are not done.
 func (s *Store) ReapExpired(ctx context.Context) (int, error) {
-	_, n, err := s.reap(ctx, reaping{kill: true})
+	_, n, err := s.reap(ctx, reaping{kill: true, by: teller{logger: s.logger}})
 	return n, err
 }
 
@@ -58,7 +58,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 	goOn = r.from
 	jump := r.from != reapPlace{} && r.from != reapFirst
 	for at, done, freshEnded, dueEnded := reapFirst, false, false, false; !done; {
-		n, next, err := s.reapBatch(ctx, r.died, "reap leases", errSpent, sqltext.ReapLeases,
+		n, next, err := s.reapBatch(ctx, r.by, "reap leases", errSpent, sqltext.ReapLeases,
 			reapBatch, s.delays(), maxAttempts, at.id, at.dueAt, at.dueID, reapPage)
 		if total += n; err != nil {
 			return goOn, total, err
@@ -79,7 +79,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 		}
 	}
 	for n := reapBatch; n >= reapBatch && r.kill; {
-		n, _, err = s.reapBatch(ctx, r.died, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch)
+		n, _, err = s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch)
 		if total += n; err != nil || over() {
 			break
 		}
@@ -88,7 +88,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 }
 
 // reapBatch runs one statement, and returns how many messages it changed and what its header says, if it has one.
-func (s *Store) reapBatch(ctx context.Context, died func(*Message, error), what string, cause error, statement string, args ...any) (n int, header reapPlace, err error) {
+func (s *Store) reapBatch(ctx context.Context, by teller, what string, cause error, statement string, args ...any) (n int, header reapPlace, err error) {
 	var dead []*Message
 	err = s.collect(ctx, what, func(rows drive.Rows) error {
 		r, err := s.scan(rows)
@@ -108,9 +108,7 @@ func (s *Store) reapBatch(ctx context.Context, died func(*Message, error), what 
 		return 0, header, err
 	}
 	for _, msg := range dead {
-		if died != nil {
-			died(msg, cause)
-		}
+		s.died(ctx, by, msg, cause)
 	}
 	return n, header, nil
 }
@@ -128,7 +126,7 @@ func (s *Store) reapSometimes(ctx context.Context) error {
 	if wait {
 		return nil
 	}
-	goOn, _, err := s.reap(ctx, reaping{kill: true, from: from, share: reapInterval / reapShare})
+	goOn, _, err := s.reap(ctx, reaping{kill: true, by: teller{logger: s.logger}, from: from, share: reapInterval / reapShare})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reapFrom = goOn

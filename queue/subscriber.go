@@ -18,6 +18,8 @@ import (
 // SubscriberConfig configures a Subscriber. The zero value is ready for use. Where a field says nothing it is that of
 // DispatcherConfig with the same name.
 type SubscriberConfig struct {
+	// Service names the service in what observers are told of messages that die here; default none.
+	Service string
 	// Concurrency is how many messages of a subscription are delivered and not acked; default 16. No more are claimed.
 	Concurrency int
 	// AckTimeout is how long a delivery may take; after it the message counts as failed and its context ends. Default -1: for ever.
@@ -56,6 +58,10 @@ func (c SubscriberConfig) validate() error {
 // done; a nack has it come again after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind middleware.Inbox the
 // message is marked done in the transaction of its handler, and the Router's ack costs nothing; behind middleware.Stack an attempt
 // for which there is no connection is not counted. The UUID is the message ID; MessageFromContext has the rest.
+//
+// A message that dies is an error line and an observe.Dead, whatever it dies of: its last nack, AckTimeout, its ExpiresAt, or the end of
+// its process. Only what middleware.Outcomes decides has a dead letter. While that cannot be written, the message stays alive and is
+// delivered again after a minute, without a charge.
 //
 // Subscribers of a topic, in any number of processes, share its messages. They come in no order: what needs one goes through
 // the outbox tables and forwarder.Subscriber. Each message is for one consumer: a second one takes a message of its own, of
@@ -102,14 +108,14 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.ctx.Err() != nil {
 		return nil, outbox.ErrClosed
 	}
-	u := &upkeep{store: s.store, logger: s.logger, lease: s.cfg.LeaseTTL, clean: time.Minute}
+	u := &upkeep{store: s.store, logger: s.logger, lease: s.cfg.LeaseTTL, clean: time.Minute, service: s.cfg.Service}
 	if err := u.once(ctx); err != nil {
 		return nil, err
 	}
 	s.keep(u)
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)
-	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message)}
+	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message), by: teller{s.cfg.Service, s.logger}}
 	l := newLoop(s.store, loopConfig{
 		lines: []*line{{topics: []string{topic}, limit: s.cfg.Concurrency}}, places: s.cfg.Concurrency, batch: s.cfg.Concurrency,
 		lease: s.cfg.LeaseTTL, poll: s.cfg.PollInterval, closeTimeout: s.cfg.CloseTimeout,
@@ -162,6 +168,7 @@ type subscription struct {
 	ctx      context.Context
 	cfg      SubscriberConfig
 	messages chan *message.Message
+	by       teller
 }
 
 // MessageFromContext returns the stored message that is being handled, with its source and the number of attempts that failed, or
@@ -207,13 +214,13 @@ func (s *subscription) deliver(c *claimed) {
 	case <-msg.Nacked():
 		s.nacked(c)
 	case <-tooLong:
-		c.abandon(errAckTimeout)
+		s.failed(c, errAckTimeout)
 	case <-c.loop.work.Done():
 		c.release(0, "")
 	}
 }
 
-// nacked charges the attempt, unless there was no connection for the handler's transaction. It changes nothing if the message is
+// nacked charges the attempt, unless there was no connection for the handler's transaction, or the message has a letter to wait for. It changes nothing if the message is
 // done, or somebody else's.
 func (s *subscription) nacked(c *claimed) {
 	err := c.noted()
@@ -221,9 +228,20 @@ func (s *subscription) nacked(c *claimed) {
 	case c.acked.Load() || errors.Is(err, ErrLeaseLost):
 	case errors.Is(err, core.ErrNotBegun):
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
+	case errors.Is(err, core.ErrNoLetter):
+		c.release(buryAgain, text.OfError(err))
 	case err == nil:
-		c.abandon(errNacked)
+		s.failed(c, errNacked)
 	default:
-		c.abandon(err)
+		s.failed(c, err)
+	}
+}
+
+// failed charges the attempt, and tells if that was the last one.
+func (s *subscription) failed(c *claimed, err error) {
+	msg := c.Message
+	msg.Attempt++
+	if n := c.abandon(err); c.Last() && (n > 0 || c.diedOf(err)) {
+		c.loop.store.died(c.loop.base, s.by, &msg, err)
 	}
 }

@@ -20,8 +20,8 @@ type upkeep struct {
 	lease  time.Duration
 	clean  time.Duration // -1 = never
 	// bury has messages buried whose time is over, and says whether there may be more. Nil = reaping makes them dead.
-	bury func(ctx context.Context) (more bool, err error)
-	died func(*Message, error) // is told of each message that reaping makes dead; may be nil
+	bury    func(ctx context.Context) (more bool, err error)
+	service string // that observers are told of with what reaping makes dead
 
 	reapAt time.Time // when to reap again
 	place  reapPlace // and where
@@ -39,7 +39,7 @@ func (u *upkeep) once(ctx context.Context) (err error) {
 	if now := time.Now(); !now.Before(u.reapAt) {
 		u.reapAt = time.Time{}
 		pause := u.pause()
-		u.place, _, err = u.store.reap(ctx, reaping{kill: u.bury == nil, died: u.died, from: u.place, share: pause / reapShare})
+		u.place, _, err = u.store.reap(ctx, reaping{kill: u.bury == nil, by: teller{u.service, u.logger}, from: u.place, share: pause / reapShare})
 		if err != nil {
 			return err
 		}

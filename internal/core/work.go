@@ -13,6 +13,9 @@ var ErrLeaseLost = errors.New("inbox: the lease of the message ran out and it is
 // ErrNotBegun says that there was no transaction for a handler, which was not called. That is no fault of the message.
 var ErrNotBegun = errors.New("no transaction for the handler")
 
+// ErrNoLetter says that a message was to die, and that its dead letter could not be written. It must not die without it.
+var ErrNoLetter = errors.New("dead letter not written")
+
 // Work is a message that was claimed from the durable queue. Whoever opens the transaction of its handler settles it there.
 type Work interface {
 	// Ack marks the message done in the transaction of ctx. False: it is not ours any more.
@@ -23,7 +26,7 @@ type Work interface {
 	Dead(ctx context.Context, reason string) (bool, error)
 	// Last says whether a failure of this attempt uses up the last one.
 	Last() bool
-	// Note keeps why the attempt failed, for a nack carries no reason. ErrNotBegun costs no attempt.
+	// Note keeps why the attempt failed, for a nack carries no reason. ErrNotBegun and ErrNoLetter cost no attempt.
 	Note(err error)
 }
 

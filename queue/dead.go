@@ -1,0 +1,56 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// teller says in whose name deaths are told.
+type teller struct {
+	service string // for observers
+	logger  watermill.LoggerAdapter
+}
+
+// died tells that a message is dead which no handler's transaction has buried: a line of log, and the observers, as of a message that
+// failed without a call of its handler. In a transaction of the caller's it waits for the commit.
+func (s *Store) died(ctx context.Context, by teller, msg *Message, cause error) {
+	outside := core.OutsideTx(context.WithoutCancel(ctx))
+	tell := func(context.Context) {
+		by.logger.Error("message died", cause, msg.fields().Add(watermill.LogFields{"failed_attempts": msg.Attempt}))
+		_, ended := s.started(outside, by.service, msg)
+		ended(observe.Dead, 0, cause)
+	}
+	if core.AfterCommit(ctx, tell) != nil { // there is no commit to wait for, or none that is heard of
+		tell(outside)
+	}
+}
+
+// fields are what a log line says of a message.
+func (m *Message) fields() watermill.LogFields {
+	return watermill.LogFields{"topic": m.Topic, "source": m.Source, "message_id": m.MessageID}
+}
+
+// started tells the observers of an attempt, and returns how they are told of its end.
+func (s *Store) started(ctx context.Context, service string, m *Message) (context.Context, func(observe.Outcome, int, error)) {
+	if len(s.db.Observers()) == 0 {
+		return ctx, func(observe.Outcome, int, error) {}
+	}
+	begun := time.Now()
+	msg := toMessage(m.copy())
+	ctx = core.TellStart(ctx, s.db, func(ctx context.Context, o observe.HandleObserver) context.Context {
+		return o.HandleStart(ctx, observe.HandleStart{DB: s.DB(), Service: service, Handler: m.Topic, Topic: m.Topic, Message: msg})
+	})
+	return ctx, func(outcome observe.Outcome, attempts int, err error) {
+		core.Tell(s.db, func(o observe.HandleObserver) {
+			o.HandleEnd(ctx, observe.HandleEnd{
+				DB: s.DB(), Service: service, Handler: m.Topic, Topic: m.Topic, UUID: m.MessageID,
+				Outcome: outcome, Attempts: attempts, Duration: time.Since(begun), Err: err,
+			})
+		})
+	}
+}
