@@ -391,7 +391,7 @@ func TestUnknownTopicIsKept(t *testing.T) {
 	old, err := queue.NewDispatcher(s, quickDispatcher(map[string]queue.Handler{"old": {Handle: g.handle}}), log)
 	require.NoError(t, err)
 	drain(t, old)
-	assert.True(t, log.has("INFO WARNING", "no handler", "topic:new"))
+	assert.True(t, log.has("INFO WARNING", "no handler", "DefaultHandler", "topic:new"))
 	assert.Equal(t, 5, h.count(t, `select count(*) from inbox_queue where state = 'processing' and attempts = 0 and owner is null
 		and last_error = 'no handler for the topic' and due_at > first_seen_at`))
 	dispatching(t, s, quickDispatcher(map[string]queue.Handler{"new": {Handle: g.handle}}))

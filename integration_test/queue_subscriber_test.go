@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -345,6 +346,9 @@ func TestIngestGathers(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	s := storeOn(t, h, quickStore())
 	ingest, err := queue.Ingest(s, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
+		if msg.UUID == "unwanted" {
+			return queue.Item{}, fmt.Errorf("of a type without a handler: %w", queue.ErrIgnore)
+		}
 		return queue.Item{ID: queue.ID{Source: "kafka", MessageID: msg.UUID}, Topic: "orders", Payload: msg.Payload}, nil
 	}}, nil)
 	require.NoError(t, err)
@@ -373,6 +377,8 @@ func TestIngestGathers(t *testing.T) {
 	for range deliveries - 1 {
 		require.NoError(t, <-results)
 	}
+	require.NoError(t, ingest(message.NewMessage("unwanted", nil)), "it is acked")
+	assert.Zero(t, h.count(t, "select count(*) from inbox_queue where message_id = 'unwanted'"))
 	assert.GreaterOrEqual(t, h.count(t, "select count(*) from inbox_queue"), deliveries-1)
 	assert.LessOrEqual(t, h.count(t, "select count(distinct xmin::text) from inbox_queue"), 10)
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -30,8 +31,11 @@ func webhookOn(t testing.TB, s *queue.Store, configure func(*queue.WebhookConfig
 			return nil
 		},
 		Item: func(r *http.Request, body []byte) (queue.Item, error) {
-			if r.Header.Get("Id") == "none" {
+			switch r.Header.Get("Id") {
+			case "none":
 				return queue.Item{}, errors.New("no ID in it")
+			case "unwanted":
+				return queue.Item{}, fmt.Errorf("of a type without a handler: %w", queue.ErrIgnore)
 			}
 			return queue.Item{ID: queue.ID{Source: "shop", MessageID: r.Header.Get("Id")}, Topic: "orders", Payload: body}, nil
 		},
@@ -97,6 +101,7 @@ func TestWebhookAnswers(t *testing.T) {
 	check(forged, 401, "")
 	check(post("forged", "another body"), 401, "")
 	check(post("none", "payload"), 400, "")
+	check(post("unwanted", "payload"), 200, "ignored")
 	check(post("", "payload"), 400, "")
 	check(post(strings.Repeat("x", 256), "payload"), 400, "")
 	check(post("long", "payload"+strings.Repeat("x", 994)), 413, "")

@@ -51,6 +51,8 @@ func TestBadConfiguration(t *testing.T) {
 	for want, err := range map[string]error{
 		"DispatcherConfig.Handlers is empty":                   dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{}}),
 		`DispatcherConfig.Handlers["x"].Handle is required`:    dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"x": {}}}),
+		"DispatcherConfig.DefaultHandler.Handle is required":   dispatcher(s, DispatcherConfig{DefaultHandler: Handler{Detached: true}}),
+		"DispatcherConfig.DefaultHandler.Concurrency is 3":     dispatcher(s, DispatcherConfig{DefaultHandler: Handler{Handle: handle, Concurrency: 3}}),
 		`DispatcherConfig.Handlers[""]: no message`:            dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"": {Handle: handle}}}),
 		`DispatcherConfig.Handlers["x"].Concurrency is -1`:     dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"x": {Handle: handle, Concurrency: -1}}}),
 		`DispatcherConfig.Handlers["x"].Timeout is`:            dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"x": {Handle: handle, Timeout: -2}}}),

@@ -128,7 +128,7 @@ func (d *Dispatcher) upkeep() *upkeep {
 
 // handle does what is to be done with a message, which has a place and a goroutine of its own.
 func (d *Dispatcher) handle(c *claimed) {
-	h, known := d.cfg.Handlers[c.Topic]
+	h, known := d.cfg.handler(c.Topic)
 	switch {
 	case c.expired:
 		d.buryUnhandled(c, errExpired, false)
@@ -143,22 +143,17 @@ func (d *Dispatcher) handle(c *claimed) {
 
 var errNoHandler = errors.New("no handler for the topic")
 
-// putOff keeps a message of a topic without a handler.
+// putOff keeps a message of a topic without a handler, for a release that has one.
 func (d *Dispatcher) putOff(c *claimed) {
 	d.strangersMu.Lock()
-	warn, charge, wait := d.strangers.met(c.Topic, time.Now())
+	warn, wait := d.strangers.met(c.Topic, time.Now())
 	d.strangersMu.Unlock()
+	fields := c.fields().Add(watermill.LogFields{"wait": wait.String()})
 	if warn {
-		d.logger.Info("WARNING: there is no handler for the topic; its messages are put off", c.fields())
+		d.logger.Info("WARNING: no handler for the topic: its messages wait, uncharged: "+
+			"add it to DispatcherConfig.Handlers, or set DefaultHandler", fields)
 	} else {
-		d.logger.Debug("There is no handler for the topic; the message is put off", c.fields())
+		d.logger.Debug("no handler for the topic: the message waits, uncharged", fields)
 	}
-	switch {
-	case !charge:
-		c.release(wait, errNoHandler.Error())
-	case c.Last():
-		d.buryUnhandled(c, errNoHandler, true)
-	default:
-		c.abandon(errNoHandler)
-	}
+	c.release(wait, errNoHandler.Error())
 }

@@ -9,14 +9,16 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// DispatcherConfig configures a Dispatcher. Handlers is required.
+// DispatcherConfig configures a Dispatcher. Handlers or DefaultHandler is required.
 type DispatcherConfig struct {
 	// Service names the service in what observers are told; default none.
 	Service string
-	// Handlers are the handlers by topic. Messages of other topics are put off, by up to a minute at a time, with a warning for
-	// each topic once a minute: another release may have handlers for them. They are charged an attempt each time only when
-	// such a topic has been coming by for an hour.
+	// Handlers are the handlers by topic.
 	Handlers map[string]Handler
+	// DefaultHandler handles the messages of all other topics; its Concurrency must be 0. Default: none. Then they are kept, since another
+	// release may have a handler for them: they wait without a charge, a minute at a time in the first hour and up to an hour at a time
+	// later, with a warning for each topic once a minute. What nobody will ever handle is best not stored: see ErrIgnore.
+	DefaultHandler Handler
 	// Concurrency is how many messages are handled at once; default 16. No more are claimed. A handler in a transaction
 	// keeps a connection of the pool, which needs two or three more.
 	Concurrency int
@@ -61,6 +63,17 @@ func (c *DispatcherConfig) setDefaults() {
 		handlers[topic] = h
 	}
 	c.Handlers = handlers
+	if c.DefaultHandler.Handle != nil {
+		c.DefaultHandler.setDefaults(c.Concurrency)
+	}
+}
+
+// handler returns the handler of a topic.
+func (c *DispatcherConfig) handler(topic string) (h Handler, known bool) {
+	if h, known = c.Handlers[topic]; !known {
+		h, known = c.DefaultHandler, c.DefaultHandler.Handle != nil
+	}
+	return h, known
 }
 
 // fill sets what is not set.
@@ -85,7 +98,14 @@ func (c DispatcherConfig) validate() error {
 	if c.CleanInterval < -1 {
 		errs = append(errs, fmt.Errorf("DispatcherConfig.CleanInterval is %s: use -1 for never", c.CleanInterval))
 	}
-	if len(c.Handlers) == 0 {
+	if h := c.DefaultHandler; h.Handle != nil {
+		if errs = append(errs, h.validate("DispatcherConfig.DefaultHandler")); h.Concurrency != c.Concurrency {
+			errs = append(errs, fmt.Errorf("DispatcherConfig.DefaultHandler.Concurrency is %d: use 0: it shares DispatcherConfig.Concurrency with "+
+				"the handlers that have no limit of their own", h.Concurrency))
+		}
+	} else if h.Detached || h.Concurrency != 0 || h.Timeout != 0 {
+		errs = append(errs, h.validate("DispatcherConfig.DefaultHandler"))
+	} else if len(c.Handlers) == 0 {
 		errs = append(errs, errors.New("DispatcherConfig.Handlers is empty: it says which topics are handled, and how"))
 	}
 	for topic, h := range c.Handlers {

@@ -11,4 +11,8 @@ var (
 	// ErrInvalid is returned for what cannot be stored, or not as it is: an ID without a source, a topic of 300 characters,
 	// a lease of no time. Nothing of the call was done.
 	ErrInvalid = errors.New("queue: invalid")
+
+	// ErrIgnore is what WebhookConfig.Item and IngestConfig.Item return, alone or wrapped, for what is not to be stored, such as an
+	// event of a type that nobody handles: then the webhook answers 200, and the message of a broker is acked.
+	ErrIgnore = errors.New("queue: ignored")
 )

@@ -22,7 +22,8 @@ type IngestConfig struct {
 	// Source is where the messages come from: ID.Source of all of them.
 	Source string
 	// Item makes what is stored of a message. Default: its UUID is the message ID, the topic that it was consumed from the topic,
-	// its metadata outbox.MetadataKey the key; payload and metadata stay as they are. An error fails the message.
+	// its metadata outbox.MetadataKey the key; payload and metadata stay as they are. ErrIgnore acks the message,
+	// which is not stored; any other error fails it.
 	Item func(msg *message.Message) (Item, error)
 }
 
@@ -100,7 +101,10 @@ const maxGathered = 1000
 
 func (g *gathering) ingest(msg *message.Message, itemOf func(*message.Message) (Item, error)) error {
 	item, err := itemOf(msg)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrIgnore):
+		return nil
+	case err != nil:
 		return fmt.Errorf("IngestConfig.Item: %w", err)
 	}
 	if _, err := g.store.record(item); err != nil {

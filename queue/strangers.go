@@ -7,11 +7,14 @@ import (
 const (
 	// strangerWarning is how often a topic without a handler is warned of.
 	strangerWarning = time.Minute
-	// strangerGrace is how long messages of such a topic are not charged: while a new release is rolled out, the old one
-	// must not use up the attempts of what is meant for the new one.
-	strangerGrace = time.Hour
-	// strangerWait is the longest that such a message waits until it is looked at again.
-	strangerWait = time.Minute
+	// strangerWait is the longest that a message of such a topic waits until it is looked at again, in the first hour: while a
+	// new release is rolled out, the old one sees what is meant for the new one. Later it waits a share of the time that the topic has
+	// been coming by, up to maxStrangerWait.
+	strangerWait    = time.Minute
+	strangerShare   = 60
+	maxStrangerWait = time.Hour
+	// maxStrangers is how many such topics are remembered.
+	maxStrangers = 10_000
 )
 
 // strangers are the topics without a handler that came by.
@@ -19,10 +22,13 @@ type strangers map[string]*stranger
 
 type stranger struct{ first, last, warned time.Time }
 
-// met says what to do about a message of the topic: whether to warn, whether it is charged, and how long it waits if not.
-func (s strangers) met(topic string, now time.Time) (warn, charge bool, wait time.Duration) {
+// met says what to do about a message of the topic: whether to warn, and how long it waits.
+func (s strangers) met(topic string, now time.Time) (warn bool, wait time.Duration) {
 	t := s[topic]
-	if t == nil || now.Sub(t.last) >= strangerGrace {
+	if t == nil || now.Sub(t.last) >= 2*maxStrangerWait {
+		if len(s) >= maxStrangers {
+			clear(s)
+		}
 		t = &stranger{first: now}
 		s[topic] = t
 	}
@@ -31,5 +37,5 @@ func (s strangers) met(topic string, now time.Time) (warn, charge bool, wait tim
 		t.warned = now
 	}
 	known := now.Sub(t.first)
-	return warn, known >= strangerGrace, min(max(known, time.Second), strangerWait)
+	return warn, min(max(known, time.Second), max(strangerWait, known/strangerShare), maxStrangerWait)
 }

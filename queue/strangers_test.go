@@ -1,33 +1,49 @@
 package queue
 
 import (
+	"strconv"
 	"testing"
 	"time"
 )
 
-// TestStrangersAreNotChargedForAnHour and are warned of once a minute.
-func TestStrangersAreNotChargedForAnHour(t *testing.T) {
+// TestStrangersWaitLongerAndLonger and are warned of once a minute.
+func TestStrangersWaitLongerAndLonger(t *testing.T) {
 	s, now := strangers{}, time.Now()
 	for _, step := range []struct {
-		after        time.Duration
-		warn, charge bool
-		wait         time.Duration
+		after time.Duration
+		warn  bool
+		wait  time.Duration
 	}{
-		{0, true, false, time.Second},
-		{20 * time.Second, false, false, 20 * time.Second},
-		{40 * time.Second, true, false, time.Minute},
-		{58 * time.Minute, true, false, time.Minute},
-		{time.Minute, true, true, time.Minute},
-		{time.Second, false, true, time.Minute},
-		{time.Hour, true, false, time.Second}, // it is another story by now
+		{0, true, time.Second},
+		{20 * time.Second, false, 20 * time.Second},
+		{40 * time.Second, true, time.Minute},
+		{58 * time.Minute, true, time.Minute},
+		{time.Minute, true, time.Minute},
+		{time.Second, false, time.Minute + time.Second/strangerShare},
+		{time.Hour, true, 2*time.Minute + time.Second/strangerShare},
+		{time.Hour, true, 3*time.Minute + time.Second/strangerShare},
+		{2 * time.Hour, true, time.Second}, // it is another story by now
 	} {
 		now = now.Add(step.after)
-		warn, charge, wait := s.met("topic", now)
-		if warn != step.warn || charge != step.charge || wait != step.wait {
-			t.Errorf("after %s: warn %v, charge %v, wait %s", step.after, warn, charge, wait)
+		warn, wait := s.met("topic", now)
+		if warn != step.warn || wait != step.wait {
+			t.Errorf("after %s: warn %v, wait %s", step.after, warn, wait)
 		}
 	}
-	if warn, charge, _ := s.met("other", now); !warn || charge {
+	for range 100 {
+		now = now.Add(time.Hour)
+		_, wait := s.met("topic", now)
+		if wait > maxStrangerWait {
+			t.Fatalf("it waits %s", wait)
+		}
+	}
+	if warn, wait := s.met("other", now); !warn || wait != time.Second {
 		t.Error("topics have nothing to do with each other")
+	}
+	for i := range 2 * maxStrangers {
+		s.met(strconv.Itoa(i), now)
+	}
+	if len(s) > maxStrangers {
+		t.Errorf("%d topics are remembered", len(s))
 	}
 }

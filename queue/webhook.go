@@ -20,8 +20,9 @@ type WebhookConfig struct {
 	// Verify makes sure that the request comes from whom it claims to, by its signature over the body. Any error refuses it
 	// with 401. Compare signatures in constant time (hmac.Equal), and refuse timestamps that are old or in the future.
 	Verify func(r *http.Request, body []byte) error
-	// Item makes what is stored of a request. Its ID must be the sender's, the same for each repetition. An error refuses the
-	// request with 400.
+	// Item makes what is stored of a request. Its ID must be the sender's, the same for each repetition. ErrIgnore answers 200 and
+	// stores nothing: for event types that nobody handles, which senders would repeat for days, or disable the endpoint. Any other
+	// error refuses the request with 400.
 	Item func(r *http.Request, body []byte) (Item, error)
 	// Store, if not nil, says where the request is stored, by its tenant for example, instead of the store that NewWebhook got. It
 	// is called after Verify. An error refuses the request with 404.
@@ -44,7 +45,7 @@ func (c WebhookConfig) validate() error {
 	return nil
 }
 
-// HeaderResult is the header of a webhook's answer that says what became of the message: StoreResult.String.
+// HeaderResult is the header of a webhook's answer that says what became of the message: StoreResult.String, or "ignored".
 const HeaderResult = "Queue-Result"
 
 // retryAfter is when a sender is asked to try again while the database is away, in seconds.
@@ -105,7 +106,7 @@ func refused(status int, err error) error {
 func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	result, err := h.take(w, r)
 	if err == nil {
-		w.Header().Set(HeaderResult, result.String())
+		w.Header().Set(HeaderResult, result)
 		w.WriteHeader(http.StatusOK)
 		return
 	}
@@ -128,20 +129,21 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, http.StatusText(no.status), no.status) // the reason is for the log: it may help whoever tries signatures
 }
 
-func (h *webhook) take(w http.ResponseWriter, r *http.Request) (StoreResult, error) {
+// take returns what HeaderResult says of a request that is answered with 200.
+func (h *webhook) take(w http.ResponseWriter, r *http.Request) (string, error) {
 	if r.Method != http.MethodPost {
-		return 0, refused(http.StatusMethodNotAllowed, fmt.Errorf("the method is %s", r.Method))
+		return "", refused(http.StatusMethodNotAllowed, fmt.Errorf("the method is %s", r.Method))
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.cfg.MaxBytes))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return 0, refused(http.StatusRequestEntityTooLarge, err)
+		return "", refused(http.StatusRequestEntityTooLarge, err)
 	case err != nil:
-		return 0, refused(http.StatusBadRequest, fmt.Errorf("read the body: %w", err))
+		return "", refused(http.StatusBadRequest, fmt.Errorf("read the body: %w", err))
 	}
 	if err := guarded(func() error { return h.cfg.Verify(r, body) }); err != nil {
-		return 0, refused(http.StatusUnauthorized, fmt.Errorf("verify: %w", err))
+		return "", refused(http.StatusUnauthorized, fmt.Errorf("verify: %w", err))
 	}
 	var store *Store
 	err = guarded(func() (err error) { store, err = h.cfg.Store(r); return err })
@@ -149,16 +151,22 @@ func (h *webhook) take(w http.ResponseWriter, r *http.Request) (StoreResult, err
 		err = ErrUnknown
 	}
 	if err != nil {
-		return 0, refused(http.StatusNotFound, fmt.Errorf("choose the store: %w", err))
+		return "", refused(http.StatusNotFound, fmt.Errorf("choose the store: %w", err))
 	}
 	var item Item
-	if err := guarded(func() (err error) { item, err = h.cfg.Item(r, body); return err }); err != nil {
-		return 0, refused(http.StatusBadRequest, fmt.Errorf("make an item of it: %w", err))
+	err = guarded(func() (err error) { item, err = h.cfg.Item(r, body); return err })
+	if errors.Is(err, ErrIgnore) {
+		h.logger.Debug("webhook ignored", watermill.LogFields{"path": r.URL.Path})
+		return "ignored", nil
+	}
+	if err != nil {
+		return "", refused(http.StatusBadRequest, fmt.Errorf("make an item of it: %w", err))
 	}
 	if limit := store.cfg.MaxPayloadBytes; limit > 0 && len(item.Payload) > limit {
-		return 0, refused(http.StatusRequestEntityTooLarge, fmt.Errorf("the payload has %d bytes, StoreConfig.MaxPayloadBytes is %d", len(item.Payload), limit))
+		return "", refused(http.StatusRequestEntityTooLarge, fmt.Errorf("the payload has %d bytes, StoreConfig.MaxPayloadBytes is %d", len(item.Payload), limit))
 	}
-	return h.store(r.Context(), store, item)
+	result, err := h.store(r.Context(), store, item)
+	return result.String(), err
 }
 
 var errConflict = errors.New("the message is known with other content")

@@ -74,6 +74,7 @@ func run(ctx context.Context, listener net.Listener, databaseURL, secret string)
 	if err != nil {
 		return err
 	}
+	handlers := map[string]queue.Handler{"payment.received": {Handle: book}}
 	webhook, err := queue.NewWebhook(store, queue.WebhookConfig{
 		Verify: verifier{secret: []byte(secret), now: time.Now}.verify,
 		Item: func(_ *http.Request, body []byte) (queue.Item, error) {
@@ -81,15 +82,16 @@ func run(ctx context.Context, listener net.Listener, databaseURL, secret string)
 			if err := json.Unmarshal(body, &e); err != nil {
 				return queue.Item{}, err
 			}
+			if _, handled := handlers[e.Type]; !handled {
+				return queue.Item{}, queue.ErrIgnore // the provider sends many types, and must not repeat those
+			}
 			return queue.Item{ID: queue.ID{Source: "payments", MessageID: e.ID}, Topic: e.Type, Payload: body}, nil
 		},
 	}, logger)
 	if err != nil {
 		return err
 	}
-	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{
-		Handlers: map[string]queue.Handler{"payment.received": {Handle: book}},
-	}, logger)
+	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{Handlers: handlers}, logger)
 	if err != nil {
 		return err
 	}

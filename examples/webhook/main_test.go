@@ -84,9 +84,9 @@ func TestWebhook(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, listener, database, "secret") }()
 	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	post := func(id, secret string) (int, string) {
+	send := func(id, kind, secret string) (int, string) {
 		t.Helper()
-		body := fmt.Sprintf(`{"id":%q,"type":"payment.received","data":{"amount":42}}`, id)
+		body := fmt.Sprintf(`{"id":%q,"type":%q,"data":{"amount":42}}`, id, kind)
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+listener.Addr().String()+"/webhooks/payments", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -101,6 +101,10 @@ func TestWebhook(t *testing.T) {
 			t.Fatal(err)
 		}
 		return answer.StatusCode, answer.Header.Get("Queue-Result")
+	}
+	post := func(id, secret string) (int, string) { return send(id, "payment.received", secret) }
+	if status, result := send("evt_0", "customer.renamed", "secret"); status != 200 || result != "ignored" {
+		t.Errorf("of a type that nobody handles: %d %s", status, result)
 	}
 	if status, result := post("evt_1", "secret"); status != 200 || result != "new" {
 		t.Errorf("the first time: %d %s", status, result)
