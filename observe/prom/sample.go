@@ -44,9 +44,7 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		if err := rows.Scan(&part, &at.of, &at.state, &c.n, &more, &c.oldest); err != nil {
 			return err
 		}
-		cells := *parts[part]
-		was := cells[at] // failing messages of the queue are counted in two parts
-		cells[at] = counted{was.n + c.n, max(was.oldest, c.oldest, 0)}
+		(*parts[part])[at] = counted{c.n, max(c.oldest, 0)} // each is there once: the statement groups
 		s.bounded = s.bounded || more
 		return nil
 	}, db.Render(sqltext.Scrape), int64(countEach), int64(countAll), int64(countLane))
