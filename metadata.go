@@ -25,6 +25,12 @@ const (
 	// MetadataGeneration counts how often a published message was put back to be sent again on purpose;
 	// absent the first time. JetStream's deduplication must tell such a sending from a retry.
 	MetadataGeneration = core.MetadataGeneration
+	// MetadataHeaders are headers that command the broker, as a JSON object of texts such as {"Nats-TTL":"1h"}; nats.SetHeader
+	// writes it. Metadata under the name of such a header is data and commands nothing. publisher/nats sends these headers in its
+	// place, publisher/kafka, whose broker takes no commands, leaves it out, and other publishers carry it as any metadata. A dead letter
+	// has it under another name, and the middlewares and Ingest take it off what they consume: what came from outside commands nothing
+	// where a handler copies it.
+	MetadataHeaders = core.MetadataHeaders
 
 	MetadataEventType     = "event_type"               // name of the event, such as "OrderPlaced"
 	MetadataEventVersion  = "event_version"            // version of its layout, a positive integer

@@ -66,7 +66,7 @@ type Config struct {
 	MinDeadAge time.Duration
 	// DeadLetterTopic, if set, gets a copy of each message that dies, written to the outbox in the transaction in which it dies: the
 	// payload as it was, and metadata that says which message it was and why it died, under the names that package middleware
-	// gives a dead letter. It has a UUID of its own and no key. The message stays in the outbox, dead, as without a letter. A
+	// gives a dead letter. Metadata that could command a broker are renamed as there. It has a UUID of its own and no key. The message stays in the outbox, dead, as without a letter. A
 	// letter that dies has none. With Topics, put this one among them, or have another forwarder take it. The role needs what
 	// schema.Roles grants a writer as well.
 	DeadLetterTopic string

@@ -70,11 +70,16 @@ func kafkaPublisher(t testing.TB, server *services.Kafka) *kafka.Publisher {
 // gives them.
 func consumeKafka(t testing.TB, server *services.Kafka, topic string, n int) []*message.Message {
 	t.Helper()
+	return consumeKafkaWith(t, server, topic, n, wmkafka.DefaultMarshaler{})
+}
+
+func consumeKafkaWith(t testing.TB, server *services.Kafka, topic string, n int, unmarshaler wmkafka.Unmarshaler) []*message.Message {
+	t.Helper()
 	sc := wmkafka.DefaultSaramaSubscriberConfig()
 	sc.Version = sarama.V2_8_0_0
 	sc.Consumer.Offsets.Initial = sarama.OffsetOldest
 	sub, err := wmkafka.NewSubscriber(wmkafka.SubscriberConfig{
-		Brokers: server.Brokers(), Unmarshaler: wmkafka.DefaultMarshaler{}, OverwriteSaramaConfig: sc,
+		Brokers: server.Brokers(), Unmarshaler: unmarshaler, OverwriteSaramaConfig: sc,
 		ConsumerGroup: "g-" + watermill.NewShortUUID(),
 	}, nil)
 	require.NoError(t, err)

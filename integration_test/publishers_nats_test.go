@@ -87,8 +87,8 @@ func TestNATSDeduplication(t *testing.T) {
 	publish("requeued once more", a, msg, 4)
 
 	own, other := newMessage("own"), newMessage("own")
-	own.Metadata.Set(natsgo.MsgIdHdr, "mine")
-	other.Metadata.Set(natsgo.MsgIdHdr, "mine")
+	nats.SetHeader(own, natsgo.MsgIdHdr, "mine")
+	nats.SetHeader(other, natsgo.MsgIdHdr, "mine")
 	publish("with the user's id", a, own, 5)
 	publish("another UUID under the user's id", b, other, 5)
 }
@@ -133,10 +133,10 @@ func TestNATSVerdicts(t *testing.T) {
 			{"over the server's limit", small + "a", newMessage(string(make([]byte, 2<<20))), permanent},
 			{"over the stream's limit", small + "a", newMessage(string(make([]byte, 2000))), permanent},
 			{"a bad subject", small + "a b", newMessage(""), permanent},
-			{"a metadata key that no header can have", small + "a", withMetadata(newMessage(""), "a key", "x"), permanent},
+			{"a header that none can be", small + "a", withHeader(newMessage(""), "a key", "x"), permanent},
 			{"a full stream", full + "a", newMessage(""), unavailable},
 			{"no stream", "nobody." + watermill.NewShortUUID(), newMessage(""), unavailable},
-			{"a failed expectation", small + "a", withMetadata(newMessage(""), natsgo.ExpectedLastSeqHdr, "99"), rejected},
+			{"a failed expectation", small + "a", withHeader(newMessage(""), natsgo.ExpectedLastSeqHdr, "99"), rejected},
 		} {
 			err := pub.Publish(tt.topic, tt.msg)
 			require.Error(t, err, "%s: %s", name, tt.what)
@@ -145,8 +145,10 @@ func TestNATSVerdicts(t *testing.T) {
 	}
 }
 
-func withMetadata(msg *message.Message, key, value string) *message.Message {
-	msg.Metadata.Set(key, value)
+// withHeader asks for a header, of any publisher.
+func withHeader(msg *message.Message, name, value string) *message.Message {
+	msg.Metadata.Set(name, value)
+	nats.SetHeader(msg, name, value)
 	return msg
 }
 

@@ -76,7 +76,7 @@ func (o *outcomes) markDead(ctx context.Context, letter, msg *message.Message, h
 		}
 	}
 	if id != "" {
-		letter.UUID = letterUUID(id, consumer, revived)
+		letter.UUID = letterUUID(id, msg.Metadata.Get(outbox.MetadataGeneration), consumer, revived)
 	}
 	return marked, nil
 }
@@ -85,13 +85,14 @@ func (o *outcomes) markDead(ctx context.Context, letter, msg *message.Message, h
 var letterSpace = uuid.MustParse("1b3e37ac-0c65-44ed-995b-69db133b6f3c")
 
 // letterUUID is the same for the same arguments and for no others. Letters must differ where the same message died for two
-// consumers, or twice, because brokers and inboxes deduplicate by UUID.
-func letterUUID(id, consumer string, revived int) string {
-	return uuid.NewSHA1(letterSpace, fmt.Appendf(nil, "%d %d:%s%s", revived, len(id), id, consumer)).String()
+// consumers, or twice, or was sent again on purpose, because brokers and inboxes deduplicate by UUID.
+func letterUUID(id, generation, consumer string, revived int) string {
+	return uuid.NewSHA1(letterSpace, fmt.Appendf(nil, "%d %d:%s%d:%s%s", revived, len(id), id, len(generation), generation, consumer)).String()
 }
 
 // deadLetter is a copy of msg that the outbox can store, whatever is wrong with the original: metadata is made valid
-// and cut to the limit. A delay and a generation, which were those of the original, are left out. It has a random UUID.
+// and cut to the limit, and what would command a broker has another name. A delay and a generation, which were those of the original, are
+// left out. It has a random UUID.
 func deadLetter(ctx context.Context, msg *message.Message, service string, cause error) *message.Message {
 	letter := message.NewMessage(watermill.NewUUID(), msg.Payload)
 	notes := []entry{
@@ -109,8 +110,8 @@ func deadLetter(ctx context.Context, msg *message.Message, service string, cause
 	var kept []entry
 	size := 0
 	for k, v := range msg.Metadata {
-		if core.Mistyped(k) != "" {
-			k += "_poisoned" // the outbox refuses it as it is
+		if core.Mistyped(k) != "" || core.Commands(k) {
+			k += "_poisoned" // the outbox refuses it as it is, or a broker would obey it
 		}
 		e := newEntry(k, v)
 		if !slices.Contains(leftOut, e.key) && (e.key != outbox.MetadataKey || len(e.value) <= outbox.MaxKeyBytes) {

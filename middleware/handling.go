@@ -55,7 +55,9 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 		return msg.Context(), h, false
 	}
 	h = &handling{begun: time.Now(), uuid: msg.UUID}
-	h.delivered, h.relay = core.IsDelivered(msg)
+	if h.delivered, h.relay = core.IsDelivered(msg); !h.relay {
+		delete(msg.Metadata, core.MetadataHeaders) // what comes from outside commands no broker, wherever the handler copies it
+	}
 	ctx, work := core.TakeWork(msg)
 	h.work = work
 	ctx, h.tree = core.TreeOf(core.BindDelivery(ctx, msg))

@@ -158,11 +158,14 @@ func TestConsumersOfDifferentPairsDiffer(t *testing.T) {
 func TestLetterUUIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for _, letter := range []struct {
-		id, consumer string
-		revived      int
-	}{{"1", "a/b", 0}, {"1", "a/b", 1}, {"1", "a/c", 0}, {"2", "a/b", 0}, {"1a", "/b", 0}, {"11", "a/b", 0}} {
-		id := letterUUID(letter.id, letter.consumer, letter.revived)
-		if seen[id] || id != letterUUID(letter.id, letter.consumer, letter.revived) {
+		id, generation, consumer string
+		revived                  int
+	}{
+		{"1", "", "a/b", 0}, {"1", "", "a/b", 1}, {"1", "", "a/c", 0}, {"2", "", "a/b", 0}, {"1a", "", "/b", 0}, {"11", "", "a/b", 0},
+		{"1", "1", "a/b", 0}, {"1", "1a", "/b", 0}, {"11", "1", "a/b", 0}, {"1", "2", "a/b", 0},
+	} {
+		id := letterUUID(letter.id, letter.generation, letter.consumer, letter.revived)
+		if seen[id] || id != letterUUID(letter.id, letter.generation, letter.consumer, letter.revived) {
 			t.Errorf("%+v: %s is not its own", letter, id)
 		}
 		seen[id] = true

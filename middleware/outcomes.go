@@ -92,8 +92,9 @@ func (c OutcomesConfig) validate() error {
 // it makes the message dead, its next delivery is acked.
 //
 // A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID of its own, which
-// follows from the message, its consumer and how often it was revived: a letter that is sent twice is known as one, and two
-// consumers' letters as two. MetadataUUID names the message. A letter always fits into the outbox: if the
+// follows from the message, its generation and consumer and how often it was revived: a letter that is sent twice is known as one, and two
+// consumers' letters as two. Metadata that could command a broker as headers have "_poisoned" after their names: all that begin with Nats-,
+// outbox.MetadataHeaders, _watermill_message_uuid, CC, BCC and x-delay. MetadataUUID names the message. A letter always fits into the outbox: if the
 // message's metadata leave too little room, its own are cut, the error text last. Error texts are stored up
 // to 1 KiB, so keep secrets out of errors.
 //

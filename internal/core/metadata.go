@@ -2,6 +2,7 @@ package core
 
 import (
 	"encoding/json"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -15,7 +16,20 @@ const (
 	MetadataGeneration    = "outbox_generation"
 	MetadataAggregateType = "aggregate_type"
 	MetadataAggregateID   = "aggregate_id"
+	MetadataHeaders       = "outbox_headers"
 )
+
+// Commands says whether a metadata key may command a broker as the name of a header: JetStream takes all that begin with Nats-, RabbitMQ
+// routes by CC and BCC and delays by x-delay, Watermill's publishers carry the UUID in one. A dead letter has such metadata under
+// another name. sqltext.Commands is the same for SQL.
+func Commands(key string) bool {
+	switch key {
+	case MetadataHeaders, "_watermill_message_uuid", "CC", "BCC", "x-delay":
+		return true
+	}
+	const nats = "Nats-"
+	return len(key) >= len(nats) && strings.EqualFold(key[:len(nats)], nats)
+}
 
 // ReadMetadata reads metadata as they stand in a table, also those that SQL has written: a value that is no text becomes its JSON, null an empty text,
 // and what is no object stands under an empty name.

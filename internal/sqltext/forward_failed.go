@@ -19,13 +19,13 @@ const (
 	// SettleFailedLetters is SettleFailed that also writes a dead letter for each message that dies, but for letters
 	// themselves. A letter has no key, because BlockKeyOnDead may hold that of its message. It has a UUID of its own, because
 	// brokers and inboxes deduplicate by it. A delay and a generation were those of the message. What is no text in its metadata, which
-	// SQL may have written and no message can carry, is text in the letter's.
+	// SQL may have written and no message can carry, is text in the letter's. What would command a broker has another name there.
 	//
 	// Arguments: those of SettleFailed; topic of the letters, name of the forwarder.
 	SettleFailedLetters = settleFailed + `, letters AS (
     INSERT INTO {outbox} (uuid, topic, payload, metadata)
     SELECT gen_random_uuid()::text, $13::text, o.payload,
-           (SELECT coalesce(jsonb_object_agg(m.key, coalesce(m.value, '')), '{}')
+           (SELECT coalesce(jsonb_object_agg(m.key || CASE WHEN m.key ~ '` + Commands + `' THEN '_poisoned' ELSE '' END, coalesce(m.value, '')), '{}')
               FROM jsonb_each_text(CASE jsonb_typeof(o.metadata) WHEN 'object' THEN o.metadata END) m
              WHERE m.key <> ALL ('{_watermill_delayed_until,_watermill_delayed_for,outbox_generation}'::text[])) || jsonb_build_object(
                'uuid_poisoned', o.uuid, 'topic_poisoned', o.topic, 'reason_poisoned', f.error,
@@ -33,6 +33,9 @@ const (
       FROM settled s JOIN failed f ON f.id = s.id AND f.mine JOIN {outbox} o ON o.id = s.id
      WHERE s.dead AND o.topic <> $13::text
 )` + failedAnswers
+
+	// Commands matches the keys of which core.Commands says that they may command a broker.
+	Commands = `^([Nn][Aa][Tt][Ss]-|(outbox_headers|_watermill_message_uuid|B?CC|x-delay)$)`
 
 	// MayWrite says whether the role of the connection may write messages.
 	MayWrite = `SELECT has_any_column_privilege({outbox_text}::regclass, 'INSERT') AND has_sequence_privilege({outbox_id_seq_text}::regclass, 'USAGE')`

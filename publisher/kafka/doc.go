@@ -27,6 +27,10 @@
 //   - It connects in the background. sarama's constructors fail while Kafka is down, and a service that needs them would
 //     not start. Here Publish fails until Kafka is there, which the outbox is made for.
 //
+// Metadata travel as headers. "_watermill_message_uuid", the header in which the UUID travels, and keys that begin with "%" are sent
+// under "%" and the key encoded as in the query of a URL, and [Unmarshaler], around that of a consumer, gives them their names
+// again. No header commands Kafka: what was set with nats.SetHeader is left out.
+//
 // Change anything else in [PublisherConfig].Configure. A change that breaks one of the promises above is
 // refused by the constructor with an error that names the field.
 //

@@ -91,13 +91,27 @@ func TestMarshalerPassesErrorsOn(t *testing.T) {
 }
 
 // The header of the UUID would be there twice, and the consumer would take the wrong one.
-func TestMarshalerRefusesTheHeaderOfTheUUID(t *testing.T) {
+func TestMarshalerKeepsTheUUID(t *testing.T) {
 	for _, value := range []string{"another", ""} {
-		msg := message.NewMessage("uuid", nil)
-		msg.Metadata.Set(wmkafka.UUIDHeaderKey, value)
-		_, err := kafka.Marshaler{}.Marshal("topic", msg)
-		if !errors.Is(err, outbox.ErrInvalidMessage) || kafka.Classify(err) != permanent {
-			t.Errorf("%q: got %v, %v, want ErrInvalidMessage, permanent", value, err, kafka.Classify(err))
+		msg := message.NewMessage("uuid", []byte("payload"))
+		msg.Metadata = message.Metadata{wmkafka.UUIDHeaderKey: value, "%a": "b", "c": "d"}
+		asked := msg.Copy()
+		asked.Metadata.Set(outbox.MetadataHeaders, `{"Nats-Rollup":"all"}`)
+		out, err := kafka.Marshaler{}.Marshal("topic", asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := &sarama.ConsumerMessage{}
+		in.Value, _ = out.Value.Encode()
+		for i := range out.Headers {
+			in.Headers = append(in.Headers, &out.Headers[i])
+		}
+		plain, err := wmkafka.DefaultMarshaler{}.Unmarshal(in)
+		if err != nil || plain.UUID != "uuid" || len(plain.Metadata) != 3 {
+			t.Errorf("%q: got %v, %v", value, plain, err)
+		}
+		if got, err := (kafka.Unmarshaler{}).Unmarshal(in); err != nil || !got.Equals(msg) {
+			t.Errorf("%q: got %v, %v", value, got, err)
 		}
 	}
 }

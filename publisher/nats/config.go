@@ -23,7 +23,7 @@ type PublisherConfig struct {
 	Options []natsgo.Option
 
 	// Marshaler makes NATS messages of Watermill's. Default: watermill-nats's NATSMarshaler. It is always
-	// wrapped in a Marshaler of this package, which sets Nats-Msg-Id unless yours has.
+	// wrapped in a Marshaler of this package, which sets Nats-Msg-Id and has metadata command nothing.
 	Marshaler wmnats.Marshaler
 
 	// SubjectCalculator names the subjects of a stream that AutoProvision creates. Default: the topic.
@@ -110,11 +110,11 @@ func address(c *natsgo.Conn) string {
 
 func (c PublisherConfig) connect() []natsgo.Option { return slices.Concat(Options(), c.Options) }
 
-func (c PublisherConfig) publish() wmnats.PublisherPublishConfig {
+func (c PublisherConfig) publish(quoted func(key string)) wmnats.PublisherPublishConfig {
 	js := c.JetStream
 	js.PublishOptions = slices.Concat([]natsgo.PubOpt{natsgo.AckWait(c.AckTimeout)}, js.PublishOptions)
 	return wmnats.PublisherPublishConfig{
-		Marshaler: Marshaler{Marshaler: c.Marshaler}, SubjectCalculator: c.SubjectCalculator, JetStream: js,
+		Marshaler: Marshaler{c.Marshaler, quoted}, SubjectCalculator: c.SubjectCalculator, JetStream: js,
 	}
 }
 
@@ -136,5 +136,5 @@ func Options() []natsgo.Option {
 func PublishConfig() wmnats.PublisherPublishConfig {
 	var c PublisherConfig
 	c.setDefaults()
-	return c.publish()
+	return c.publish(nil)
 }

@@ -9,8 +9,9 @@
 //   - Nats-Msg-Id is UUID and topic, and the generation if the message was requeued or replayed (metadata
 //     "outbox_generation"), or how often Watermill's requeuer has sent it. JetStream keeps one window per stream, not per subject: with the UUID alone, which is
 //     what watermill-nats's TrackMsgId sets, the second of two subjects of one stream would lose its message while
-//     the publisher reports success. Without the generation a replay would be swallowed the same way. A
-//     Nats-Msg-Id in the message's metadata is used as it is. See [Marshaler].
+//     the publisher reports success. Without the generation a replay would be swallowed the same way, so it is added to a
+//     Nats-Msg-Id of your own as well. See [Marshaler] and [SetHeader].
+//   - Metadata command nothing: see below.
 //   - Messages are made by watermill-nats's NATSMarshaler, which carries UUID and metadata as headers. Its Gob
 //     and JSON marshalers work too: Nats-Msg-Id is added to their messages.
 //   - The client reconnects for ever (MaxReconnects -1, IgnoreAuthErrorAbort), starts before the server does
@@ -37,9 +38,21 @@
 //
 // # Metadata
 //
-// NATS headers are text: nats.go replaces line breaks in metadata values by spaces and trims them. A metadata
-// key with a character that a header name cannot have is refused, and so is "_watermill_message_uuid", the header in which
-// the UUID travels. Payloads are not touched.
+// Metadata travel as headers, which are lines of text: nats.go replaces line breaks in their values by spaces, and trims spaces at
+// both ends. Payloads are not touched.
+//
+// JetStream obeys headers: Nats-Rollup deletes what a stream holds, Nats-TTL and Nats-Expected-Stream decide whether a message stays or
+// comes in, and with the Nats-Msg-Id of another message it is dropped as a copy and reported as stored. A service that copies the metadata
+// of what it consumed would pass on such commands of whoever sent it. So metadata are data: a key that begins with "Nats-", in
+// whatever case, is sent under the name "%" and the key, as are KV-Operation and, in a message without a payload, Status, which clients
+// obey. A command is what the application sets with [SetHeader] on a message of its own, what a Marshaler of yours sets, or
+// JetStream.PublishOptions of the [PublisherConfig]. Consumers get no trace of SetHeader but the header that the server has stored, and the
+// middlewares take it off what came from elsewhere.
+//
+// Keys that no header can have are sent under "%" and the key encoded as in the query of a URL: "customer name" as
+// "%customer+name". These are the empty key, keys with a character that is not ASCII, with a space, a control character or one of
+// "()/,:;<=>?@[\]{} or a double quote, keys that begin with "%", and "_watermill_message_uuid", the header in which the UUID travels. [Unmarshaler], around that of
+// a consumer, gives all of them their names again; without it a consumer finds the encoded names, and nothing is lost.
 //
 // # Verdicts
 //

@@ -10,25 +10,29 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
 // Marshaler gives NATS messages a Nats-Msg-Id by which JetStream recognises a message that the outbox sends
-// a second time. It is safe for concurrent use if the wrapped one is.
+// a second time, and has no metadata command the server. It is safe for concurrent use if the wrapped one is.
 type Marshaler struct {
-	// Marshaler makes the NATS message. Default: watermill-nats's NATSMarshaler. If it sets Nats-Msg-Id,
-	// that stays.
+	// Marshaler makes the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such as Nats-TTL
+	// or Nats-Msg-Id, which gets the generation added. Headers that it copies from metadata of the same name and value are data.
 	Marshaler wmnats.Marshaler
+
+	quoted func(key string) // told of metadata that would have commanded the server; nil = nobody
 }
 
 var _ wmnats.Marshaler = Marshaler{}
 
-// Marshal returns the wrapped marshaler's message with Nats-Msg-Id set, or its error untouched. For a
-// subject that nothing can be published to it returns an error that wraps nats.ErrBadSubject: the client lets
-// wildcards and empty tokens pass. It returns outbox.ErrInvalidMessage for metadata "_watermill_message_uuid", the
-// header in which the UUID travels, if its value is another.
+// Marshal returns the wrapped marshaler's message, or its error untouched, with Nats-Msg-Id set, and with the headers of SetHeader.
+// Metadata whose key no header can have, or is one that JetStream or a client of it obeys, are sent under an encoded name, see the package comment.
+// For a subject that nothing can be published to it returns an error that wraps nats.ErrBadSubject: the client lets
+// wildcards and empty tokens pass. It returns outbox.ErrInvalidMessage if the headers of SetHeader cannot be read or sent.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
-	if other, found := msg.Metadata[wmnats.WatermillUUIDHdr]; found && other != msg.UUID {
-		return nil, fmt.Errorf("%w: metadata %s is the header of the UUID: leave it out", outbox.ErrInvalidMessage, wmnats.WatermillUUIDHdr)
+	asked, msg, err := header.Take(msg)
+	if err != nil {
+		return nil, err
 	}
 	inner := m.Marshaler
 	if inner == nil {
@@ -41,21 +45,75 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, err
 	if !isLiteral(out.Subject) {
 		return nil, fmt.Errorf("nats: publish to %q: %w", out.Subject, natsgo.ErrBadSubject)
 	}
-	if out.Header.Get(natsgo.MsgIdHdr) == "" {
-		if out.Header == nil {
-			out.Header = natsgo.Header{}
-		}
-		out.Header.Set(natsgo.MsgIdHdr, msgID(topic, msg))
+	if out.Header == nil {
+		out.Header = natsgo.Header{}
 	}
+	m.quote(out, msg)
+	for name, value := range asked {
+		if !isHeader(name) || name == wmnats.WatermillUUIDHdr {
+			return nil, fmt.Errorf("%w: %q of nats.SetHeader cannot be a header", outbox.ErrInvalidMessage, name)
+		}
+		out.Header.Set(name, value)
+	}
+	out.Header.Set(natsgo.MsgIdHdr, msgID(topic, msg, out.Header.Get(natsgo.MsgIdHdr)))
 	return out, nil
 }
 
-// msgID separates by spaces, which neither a topic nor a generation can contain, so no two messages share one.
-func msgID(topic string, msg *message.Message) string {
-	if own := msg.Metadata.Get(natsgo.MsgIdHdr); own != "" {
-		return own
+// quote gives other names to headers that are copies of metadata and must not go by their own.
+func (m Marshaler) quote(out *natsgo.Msg, msg *message.Message) {
+	var quoted map[string]string
+	for key, value := range msg.Metadata {
+		carried, commands := carry(key, len(msg.Payload) == 0)
+		if carried && !commands {
+			continue
+		}
+		if copied := out.Header[key]; len(copied) != 1 || copied[0] != value {
+			continue // the marshaler carries it elsewhere, or has set this header itself
+		}
+		if out.Header.Del(key); key == wmnats.WatermillUUIDHdr {
+			out.Header.Set(key, msg.UUID)
+		}
+		if quoted == nil {
+			quoted = map[string]string{}
+		}
+		if quoted[header.Encode(key)] = value; commands && m.quoted != nil {
+			m.quoted(key)
+		}
 	}
-	id := msg.UUID + " " + topic
+	for name, value := range quoted { // which may be the key of another
+		out.Header.Set(name, value)
+	}
+}
+
+// carry says whether a metadata key can be a header, and whether that would command the server or a client. Of a message without
+// a payload, a client takes a Status for a word of the server's, not for a message.
+func carry(key string, empty bool) (carried, commands bool) {
+	const own = "Nats-"
+	switch {
+	case key == wmnats.WatermillUUIDHdr, header.IsMarked(key), !isHeader(key):
+		return false, false
+	case len(key) >= len(own) && strings.EqualFold(key[:len(own)], own), key == "KV-Operation", key == "Status" && empty:
+		return true, true
+	}
+	return true, false
+}
+
+// isHeader says whether nats.go takes a name for that of a header: ASCII that can be seen, and none of these.
+func isHeader(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; c <= ' ' || c > '~' || strings.IndexByte("\"()/,:;<=>?@[\\]{}", c) >= 0 {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// msgID separates by spaces, which neither a topic nor a generation can contain, so no two messages share one.
+func msgID(topic string, msg *message.Message, own string) string {
+	id := own
+	if id == "" {
+		id = msg.UUID + " " + topic
+	}
 	if generation := msg.Metadata.Get(outbox.MetadataGeneration); generation != "" {
 		id += " " + generation
 	}

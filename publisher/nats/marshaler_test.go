@@ -2,6 +2,8 @@ package nats_test
 
 import (
 	"errors"
+	"maps"
+	"strings"
 	"testing"
 
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
@@ -25,7 +27,12 @@ func TestMarshalerMsgID(t *testing.T) {
 		return out.Header.Get(natsgo.MsgIdHdr)
 	}
 	generation := func(n string) message.Metadata { return message.Metadata{outbox.MetadataGeneration: n} }
-	own := message.Metadata{natsgo.MsgIdHdr: "own", outbox.MetadataGeneration: "1"}
+	asked := message.NewMessage("", nil)
+	nats.SetHeader(asked, natsgo.MsgIdHdr, "own")
+	own := func(more message.Metadata) message.Metadata {
+		maps.Copy(more, asked.Metadata)
+		return more
+	}
 
 	for name, m := range map[string]wmnats.Marshaler{
 		"default": nil, "nats": &wmnats.NATSMarshaler{}, "gob": wmnats.GobMarshaler{}, "json": wmnats.JSONMarshaler{},
@@ -34,7 +41,7 @@ func TestMarshalerMsgID(t *testing.T) {
 			if a, b := id(m, "a", "u", nil), id(m, "a", "u", nil); a != b || a == "" {
 				t.Errorf("a retry must have the same id: %q, %q", a, b)
 			}
-			if got := id(m, "a", "u", own); got != "own" {
+			if got := id(m, "a", "u", own(message.Metadata{})); got != "own" {
 				t.Errorf("got %q, want the user's own", got)
 			}
 			seen := map[string]string{}
@@ -50,6 +57,10 @@ func TestMarshalerMsgID(t *testing.T) {
 				"other topic and requeued": id(m, "b", "u", generation("1")),
 				"by Watermill's requeuer":  id(m, "a", "u", message.Metadata{requeuer.RetriesKey: "1"}),
 				"by it once more":          id(m, "a", "u", message.Metadata{requeuer.RetriesKey: "2"}),
+				"own":                      id(m, "a", "u", own(message.Metadata{})),
+				"own, requeued":            id(m, "a", "u", own(generation("1"))),
+				"own, by the requeuer":     id(m, "a", "u", own(message.Metadata{requeuer.RetriesKey: "1"})),
+				"somebody else's":          id(m, "c", "u", message.Metadata{natsgo.MsgIdHdr: "own"}),
 			} {
 				if other, ok := seen[got]; ok {
 					t.Errorf("%s and %s share the id %q", what, other, got)
@@ -107,13 +118,61 @@ func TestMarshalerPassesErrorsOn(t *testing.T) {
 }
 
 // NATSMarshaler would send the metadata's value as the UUID.
-func TestMarshalerRefusesAnotherUUID(t *testing.T) {
+func TestMarshalerKeepsTheUUID(t *testing.T) {
 	msg := message.NewMessage("uuid", nil)
-	for value, want := range map[string]error{"another": outbox.ErrInvalidMessage, "": outbox.ErrInvalidMessage, "uuid": nil} {
+	for _, value := range []string{"another", "", "uuid"} {
 		msg.Metadata.Set(wmnats.WatermillUUIDHdr, value)
-		_, err := nats.Marshaler{}.Marshal("a", msg)
-		if !errors.Is(err, want) || err != nil && nats.Classify(err) != permanent {
-			t.Errorf("%q: got %v, %v, want %v, permanent", value, err, nats.Classify(err), want)
+		out, err := nats.Marshaler{}.Marshal("a", msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, u := range map[string]wmnats.Unmarshaler{"as it is": &wmnats.NATSMarshaler{}, "decoded": nats.Unmarshaler{}} {
+			got, err := u.Unmarshal(out)
+			if err != nil || got.UUID != "uuid" {
+				t.Errorf("%s: %q: got %v, %v", what, value, got, err)
+			}
+			if what == "decoded" && !got.Equals(msg) {
+				t.Errorf("%q: got %v", value, got.Metadata)
+			}
+		}
+	}
+}
+
+// settingMarshaler sets a header by itself, from metadata of another name.
+type settingMarshaler struct{ wmnats.NATSMarshaler }
+
+func (m *settingMarshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
+	out, err := m.NATSMarshaler.Marshal(topic, msg)
+	out.Header.Set(natsgo.MsgTTLHdr, msg.Metadata.Get("ttl"))
+	return out, err
+}
+
+// A marshaler of the application's commands; metadata that it copies do not. Those of Gob and JSON have no headers of either.
+func TestMarshalerCommands(t *testing.T) {
+	for name, tt := range map[string]struct {
+		inner wmnats.Marshaler
+		want  string
+	}{"a marshaler's own": {&settingMarshaler{}, "1h"}, "copied": {nil, ""}, "gob": {wmnats.GobMarshaler{}, ""}, "json": {wmnats.JSONMarshaler{}, ""}} {
+		msg := message.NewMessage("u", nil)
+		msg.Metadata = message.Metadata{"ttl": "1h", natsgo.MsgTTLHdr: "never", natsgo.MsgRollup: "all"}
+		nats.SetHeader(msg, natsgo.ExpectedStreamHdr, "OTHER")
+		nats.SetHeader(msg, natsgo.ExpectedStreamHdr, "ORDERS")
+		out, err := nats.Marshaler{Marshaler: tt.inner}.Marshal("a", msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ttl := out.Header.Get(natsgo.MsgTTLHdr); ttl != tt.want || out.Header.Get(natsgo.MsgRollup) != "" {
+			t.Errorf("%s: got %v", name, out.Header)
+		}
+		if got := out.Header.Get(natsgo.ExpectedStreamHdr); got != "ORDERS" || strings.Contains(string(out.Data), "ORDERS") {
+			t.Errorf("%s: got stream %q in %v, %q", name, got, out.Header, out.Data)
+		}
+		if len(msg.Metadata) != 4 {
+			t.Errorf("%s: the message was changed: %v", name, msg.Metadata)
+		}
+		msg.Metadata.Set(outbox.MetadataHeaders, "no JSON")
+		if _, err := (nats.Marshaler{Marshaler: tt.inner}).Marshal("a", msg); !errors.Is(err, outbox.ErrInvalidMessage) {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
 // Publisher publishes to JetStream through a watermill-nats publisher. It is safe for concurrent use,
@@ -47,7 +48,7 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	if err != nil {
 		return nil, fmt.Errorf("nats: connect: %w", err)
 	}
-	pub, err := wmnats.NewPublisherWithNatsConn(conn, cfg.publish(), logger)
+	pub, err := wmnats.NewPublisherWithNatsConn(conn, cfg.publish(quoting(logger)), logger)
 	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("nats: new publisher: %w", err)
@@ -57,7 +58,8 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 
 // Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that the forwarder can ask
 // it what its errors mean and Close may be called while others publish. pub must not be used directly any
-// more. It returns an error if pub is nil. Nothing is logged so far.
+// more, and should have been made with PublishConfig: with watermill-nats's own marshalers, metadata that have the names of JetStream's
+// headers command the server, wherever they came from. It returns an error if pub is nil. Nothing is logged so far.
 func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if pub == nil {
 		return nil, errors.New("nats: the publisher to wrap is nil")
@@ -111,6 +113,17 @@ func (p *Publisher) Close() error {
 	}
 	p.closed = true
 	return p.inner.Close()
+}
+
+// quoting says once that metadata are not taken for commands, to those who meant them so.
+func quoting(logger watermill.LoggerAdapter) func(key string) {
+	var once sync.Once
+	return func(key string) {
+		once.Do(func() {
+			logger.Info("Metadata with the name of a header that commands JetStream is sent as data: set such a header with nats.SetHeader",
+				watermill.LogFields{"key": key, "sent_as": header.Encode(key)})
+		})
+	}
 }
 
 func logging(logger watermill.LoggerAdapter) []natsgo.Option {

@@ -1,0 +1,100 @@
+// Package header says how the metadata of a message travel as headers of a broker that cannot carry their names, or would take
+// them for commands.
+package header
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// mark begins the name of a header whose rest is a metadata key, encoded as in the query of a URL.
+const mark = "%"
+
+// IsMarked says whether a key would be taken for an encoded one, and so must be encoded itself.
+func IsMarked(key string) bool { return strings.HasPrefix(key, mark) }
+
+// Encode makes a header's name of any key: of letters, digits and "%+-._~".
+func Encode(key string) string { return mark + url.QueryEscape(key) }
+
+// Decode puts the keys back that Encode made names of. A name that Encode has not made stays.
+func Decode(metadata message.Metadata) {
+	var decoded map[string]string
+	for name, value := range metadata {
+		if !IsMarked(name) {
+			continue
+		}
+		key, err := url.QueryUnescape(name[len(mark):])
+		if err != nil || Encode(key) != name {
+			continue
+		}
+		if decoded == nil {
+			decoded = map[string]string{}
+		}
+		decoded[key] = value
+		delete(metadata, name)
+	}
+	maps.Copy(metadata, decoded)
+}
+
+// Set adds a header to those that the application asks for, see core.MetadataHeaders.
+func Set(msg *message.Message, name, value string) {
+	asked, _ := parse(msg.Metadata[core.MetadataHeaders])
+	if asked == nil {
+		asked = map[string]string{}
+	}
+	asked[name] = value
+	encoded, _ := json.Marshal(asked) // texts always can be
+	msg.Metadata.Set(core.MetadataHeaders, string(encoded))
+}
+
+// Take returns the headers that the application asks for, and the message without them. It returns outbox.ErrInvalidMessage for
+// what it cannot read.
+func Take(msg *message.Message) (asked map[string]string, without *message.Message, err error) {
+	text, found := msg.Metadata[core.MetadataHeaders]
+	if !found {
+		return nil, msg, nil
+	}
+	if asked, err = parse(text); err != nil {
+		return nil, nil, fmt.Errorf("%w: metadata %s is not a JSON object of texts", core.ErrInvalidMessage, core.MetadataHeaders)
+	}
+	return asked, Rename(msg, func(key string) string {
+		if key == core.MetadataHeaders {
+			return ""
+		}
+		return key
+	}), nil
+}
+
+func parse(text string) (asked map[string]string, err error) {
+	if text != "" {
+		err = json.Unmarshal([]byte(text), &asked)
+	}
+	return asked, err
+}
+
+// Rename returns a copy of a message whose metadata have other keys, or are missing where the new key is empty; or the message
+// itself if no key changes.
+func Rename(msg *message.Message, rename func(key string) string) *message.Message {
+	same := true
+	for key := range msg.Metadata {
+		same = same && rename(key) == key
+	}
+	if same {
+		return msg
+	}
+	renamed := message.NewMessage(msg.UUID, msg.Payload)
+	renamed.SetContext(msg.Context())
+	for key, value := range msg.Metadata {
+		if name := rename(key); name != "" || key == "" {
+			renamed.Metadata[name] = value
+		}
+	}
+	return renamed
+}
