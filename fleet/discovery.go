@@ -27,8 +27,9 @@ type Target struct {
 
 // Discovery says which databases there are.
 type Discovery interface {
-	// Discover returns all targets, in any order. It must return when its context ends. An error, and no targets at all, leave
-	// those known as they are.
+	// Discover returns all targets, in any order. It must return when its context ends. An error leaves those known as they
+	// are. So does an answer without any target, which is more often a fault than meant: it is believed when there was no other
+	// one for Config.RefreshInterval.
 	Discover(ctx context.Context) ([]Target, error)
 }
 
@@ -48,13 +49,17 @@ const (
 	firstRetry      = time.Second // after a discovery that failed
 )
 
-var errNoTargets = errors.New("it returned no target at all, which is taken for a fault: those known are kept")
+// minEmpty is how many answers without a target there must be before they are believed.
+const minEmpty = 3
+
+var errNoTargets = errors.New("it returned no target at all, which is taken for a fault unless it goes on: those known are kept")
 
 // refresh asks the discovery until ctx is over.
 func (f *Fleet) refresh(ctx context.Context) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = min(firstRetry, f.cfg.RefreshInterval), f.cfg.RefreshInterval
 	failing := false
+	empty, emptySince := 0, time.Time{} // answers in a row that had no target
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -64,8 +69,15 @@ func (f *Fleet) refresh(ctx context.Context) {
 		case <-timer.C:
 		}
 		targets, err := f.ask(ctx)
-		if err == nil && len(targets) == 0 {
-			err = errNoTargets
+		switch {
+		case err != nil || len(targets) > 0:
+			empty = 0
+		case empty == 0:
+			empty, emptySince, err = 1, time.Now(), errNoTargets
+		default:
+			if empty++; empty < minEmpty || time.Since(emptySince) < f.cfg.RefreshInterval {
+				err = errNoTargets
+			}
 		}
 		wait := f.cfg.RefreshInterval
 		switch {

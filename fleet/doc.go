@@ -16,8 +16,8 @@
 // transaction that it began may end. Acquire is for work that goes on: the handle stays open until it is released, and Done
 // says when to stop. A target that is gone and comes back while somebody still holds it has the same handle again.
 //
-// A discovery that fails, hangs or returns nothing at all changes nothing, and neither does a target with a fault in it, which
-// is logged. Whether a database can be reached is not looked at here.
+// A discovery that fails or hangs changes nothing, and neither does a target with a fault in it, which is logged. One that returns
+// no target at all is believed only when it goes on. Whether a database can be reached is not looked at here.
 //
 // # Connections (pool.go, budget.go, seat.go)
 //

@@ -185,10 +185,6 @@ func TestFleetKeepsWhatItKnows(t *testing.T) {
 			w.err = errors.New("away")
 			return func() { w.err = nil }
 		},
-		"nothing": func(w *world) func() {
-			w.targets = nil
-			return func() {}
-		},
 		"hangs": func(w *world) func() {
 			w.hang = make(chan struct{})
 			return func() { close(w.hang); w.hang = nil }
@@ -217,6 +213,65 @@ func TestFleetKeepsWhatItKnows(t *testing.T) {
 				next() // a hung answer is that of before
 				if get(t, f, "a") != before || !slices.Equal(f.Keys(), []string{"a", "c"}) {
 					t.Error(f.Keys())
+				}
+			})
+		})
+	}
+}
+
+// A discovery that returns nothing is taken for a fault at first, and believed when it goes on for RefreshInterval: the last database
+// goes as well.
+func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
+	w := newWorld(a, b)
+	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, log *capture) {
+		before := get(t, f, "a")
+		w.set()
+		next()
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		if get(t, f, "a") != before || len(f.Keys()) != 2 {
+			t.Error("it was forgotten at once")
+		}
+		w.set(a, b) // there it is again, so what follows counts anew
+		time.Sleep(5 * time.Minute)
+		w.set()
+		time.Sleep(6 * time.Minute)
+		synctest.Wait()
+		if get(t, f, "a") != before {
+			t.Error("two short times without an answer count as one long one")
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknown) || len(f.Keys()) != 0 {
+			t.Error(f.Keys(), err)
+		}
+		for _, key := range []string{"a", "b"} {
+			if opened, closed := w.counts(key); opened != 1 || closed != 1 {
+				t.Errorf("%s was opened %d times and closed %d times", key, opened, closed)
+			}
+		}
+		w.set(a)
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		get(t, f, "a")
+	})
+}
+
+// Targets with one Key are one if they are the same in all, and else none of them is used, wherever they stand.
+func TestFleetTwins(t *testing.T) {
+	other := a
+	other.DSN = "elsewhere"
+	for name, targets := range map[string][]fleet.Target{
+		"same": {a, b, a}, "same thrice": {a, a, a, b},
+		"different": {a, other, b}, "different last": {a, b, a, other}, "different first": {other, a, a, b}, "in the middle": {a, other, a, b},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, newWorld(targets...), func(t *testing.T, f *fleet.Fleet, log *capture) {
+				get(t, f, "b")
+				_, err := f.Get("a")
+				said := strings.Contains(log.text(), "two targets have this Key")
+				if same := strings.HasPrefix(name, "same"); same != (err == nil) || same == said {
+					t.Error(err, log.text())
 				}
 			})
 		})

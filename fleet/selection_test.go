@@ -46,10 +46,18 @@ func TestFleetSelection(t *testing.T) {
 	}
 }
 
-// Drain first goes on to another one while the one that it is at has its turn.
+// Drain first waits for the one that it is at while that is busy, and round robin does not.
 func TestFleetDrainFirstWhileItIsBusy(t *testing.T) {
-	idle := []fleet.Status{{Key: "b", LastTurn: time.Unix(2, 0)}, {Key: "c", LastTurn: time.Unix(1, 0)}}
-	if i := fleet.DrainFirst().Next(idle, fleet.Status{Key: "a", Handled: 1}); i != 1 {
-		t.Error(idle[i].Key)
+	list := []fleet.Status{
+		{Key: "a", Busy: true, Handled: 1, LastTurn: time.Unix(1, 0)}, {Key: "b", LastTurn: time.Unix(3, 0)}, {Key: "c", LastTurn: time.Unix(2, 0)},
+	}
+	if i := fleet.DrainFirst().Next(list, list[0]); i != 0 {
+		t.Error(list[i].Key)
+	}
+	if i := fleet.DrainFirst().Next(list, list[1]); i != 0 { // it comes back to what it had to leave
+		t.Error(list[i].Key)
+	}
+	if i := fleet.RoundRobin().Next(list, list[0]); i != 2 {
+		t.Error(list[i].Key)
 	}
 }

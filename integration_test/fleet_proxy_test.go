@@ -15,6 +15,7 @@ import (
 type slowProxy struct {
 	url   string
 	delay atomic.Int64
+	waits atomic.Int64 // what has been kept waiting so far
 }
 
 func newSlowProxy(t testing.TB, database string, delay time.Duration) *slowProxy {
@@ -32,8 +33,12 @@ func (p *slowProxy) toServer(server, client net.Conn, over <-chan struct{}) {
 		if err != nil {
 			return
 		}
+		delay := time.Duration(p.delay.Load())
+		if delay > 0 {
+			p.waits.Add(1)
+		}
 		select {
-		case <-time.After(time.Duration(p.delay.Load())):
+		case <-time.After(delay):
 		case <-over:
 			return
 		}

@@ -10,24 +10,34 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
+// cleanTimeout bounds the deletion of one batch.
+const cleanTimeout = 30 * time.Second
+
 // Clean deletes messages that were done longer ago than StoreConfig.Retention, and returns how many, also with an error.
 // Nothing else is ever deleted. It works in batches, each a transaction of its own, and leaves half of the time to others. A Dispatcher does
 // it now and then.
 func (s *Store) Clean(ctx context.Context) (int64, error) {
+	total, _, err := s.clean(ctx, 0)
+	return total, err
+}
+
+// clean is Clean for as long as share, which is not interrupted; 0 = to the end. More says whether there may be more. Each statement
+// has its own time, so that a connection that no answer comes on keeps nobody for ever.
+func (s *Store) clean(ctx context.Context, share time.Duration) (total int64, more bool, err error) {
 	if s.cfg.Retention < 0 {
-		return 0, nil
+		return 0, false, nil
 	}
-	total := int64(0)
-	for more := true; more; {
+	begun := time.Now()
+	for more = true; more && (share == 0 || time.Since(begun) < share); {
 		began := time.Now()
-		n, err := s.exec(ctx, "delete old messages", sqltext.CleanQueue, s.cfg.Retention.Seconds(), clean.Batch, "")
+		n, err := s.cleanBatch(ctx)
 		if total += int64(n); err != nil {
-			return total, err
+			return total, true, err
 		}
 		if more = n == clean.Batch; more {
 			select {
 			case <-ctx.Done():
-				return total, ctx.Err()
+				return total, true, ctx.Err()
 			case <-time.After(time.Since(began)):
 			}
 		}
@@ -35,5 +45,11 @@ func (s *Store) Clean(ctx context.Context) (int64, error) {
 	if total > 0 {
 		s.logger.Debug("Deleted old messages", watermill.LogFields{"messages": total})
 	}
-	return total, nil
+	return total, more, nil
+}
+
+func (s *Store) cleanBatch(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
+	defer cancel()
+	return s.exec(ctx, "delete old messages", sqltext.CleanQueue, s.cfg.Retention.Seconds(), clean.Batch, "")
 }

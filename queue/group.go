@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,10 +29,11 @@ type Group struct {
 	mu      sync.Mutex
 	ended   bool
 	members []*member // sorted by key
-	leaving map[*member]bool
-	taken   int // places
-	polls   int // that are not slow
-	slow    int
+	places  places
+	polls   int          // that are not slow
+	slow    int          // polls and upkeep that are
+	keeping int          // upkeep that is not slow
+	passed  time.Time    // since when the Selection has waited for a database; zero = it does not
 	last    fleet.Status // of the poll that has ended last
 }
 
@@ -47,7 +49,7 @@ func NewGroup(stores *Stores, cfg GroupConfig, logger watermill.LoggerAdapter) (
 	}
 	return &Group{
 		stores: stores, cfg: cfg, logger: logger,
-		news: make(chan struct{}, 1), running: make(chan struct{}), life: life.New(), leaving: map[*member]bool{},
+		news: make(chan struct{}, 1), running: make(chan struct{}), life: life.New(), places: newPlaces(cfg.Dispatcher.Concurrency),
 	}, nil
 }
 
@@ -138,45 +140,74 @@ func (g *Group) startPolls() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now() // not before the end of the turns that are over: theirs may be next again
+	wait := g.startUpkeep(now)
 	for {
-		free := g.cfg.Dispatcher.Concurrency - g.taken
-		if free <= 0 {
-			return noWait
-		}
-		most := g.cfg.Dispatcher.Concurrency
-		if len(g.members) > 1 {
-			most = max(1, most/2)
-		}
-		var ready []turn
-		var idle []fleet.Status
-		wait := noWait
-		for _, m := range g.members {
-			suspect := m.breaker.Failures() > 0
-			if m.leaving || m.polling || suspect && g.slow >= slowPolls || !suspect && g.polls >= g.cfg.MaxPolls {
-				continue // its end signals
-			}
-			t, in := m.turn(now, free, most)
-			if t.line == nil {
-				wait = min(wait, in)
-				continue
-			}
-			ready, idle = append(ready, t), append(idle, m.status)
-		}
+		ready, list, in := g.candidates(now)
+		wait = min(wait, in)
 		if len(ready) == 0 {
+			g.passed = time.Time{}
 			return wait
 		}
-		g.poll(ready[g.next(idle)], now)
+		t := ready[g.next(list)]
+		if t.busy {
+			if g.passed.IsZero() {
+				g.passed = now
+			}
+			if left := slowPoll - now.Sub(g.passed); left > 0 {
+				return min(wait, left)
+			}
+			t = ready[slices.IndexFunc(ready, func(t turn) bool { return !t.busy })]
+		}
+		g.passed = time.Time{}
+		g.poll(t, now)
 	}
 }
 
+// candidates are the turns that may begin now, and those of databases that have no room for one at the moment although they may
+// have messages, unless all are of that kind. In is how long to wait if there are none. It is called under mu.
+func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in time.Duration) {
+	most := g.cfg.Dispatcher.Concurrency
+	if len(g.members) > 1 {
+		most = max(1, most/2)
+	}
+	in, idle := noWait, false
+	for _, m := range g.members {
+		suspect := m.suspect()
+		if m.leaving || m.polling && (m.slow || suspect) {
+			continue // its end signals
+		}
+		t := turn{m: m, busy: true}
+		if !m.polling {
+			if suspect && g.slow >= slowPolls || !suspect && (g.polls >= g.cfg.MaxPolls || g.places.free() == 0) {
+				continue
+			}
+			var wait time.Duration
+			if t, wait = m.turn(now, g.places.free(), most); t.m == nil || t.busy {
+				in = min(in, wait)
+			}
+			if t.m == nil {
+				continue
+			}
+		}
+		idle = idle || !t.busy
+		status := m.status
+		status.Busy = t.busy
+		ready, list = append(ready, t), append(list, status)
+	}
+	if !idle {
+		return nil, nil, in
+	}
+	return ready, list, in
+}
+
 // next asks the Selection.
-func (g *Group) next(idle []fleet.Status) (i int) {
+func (g *Group) next(list []fleet.Status) (i int) {
 	err := guarded(func() error {
-		i = g.cfg.Selection.Next(idle, g.last)
+		i = g.cfg.Selection.Next(list, g.last)
 		return nil
 	})
-	if err != nil || i < 0 || i >= len(idle) {
-		return 0
+	if err != nil || i < 0 || i >= len(list) {
+		return slices.IndexFunc(list, func(s fleet.Status) bool { return !s.Busy })
 	}
 	return i
 }

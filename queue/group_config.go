@@ -16,7 +16,8 @@ type GroupConfig struct {
 	// Selection says whose turn it is, among the databases that are to be looked at; default fleet.RoundRobin().
 	Selection fleet.Selection
 	// MaxPolls is how many databases are looked at once; default 4. A look that takes longer than a quarter of a second leaves
-	// its place to another one.
+	// its place to another one, and gives back the places of handlers that it kept, but for one of an eighth of them all. If
+	// there are fewer when it has its messages, the others are given back uncharged.
 	MaxPolls int
 }
 

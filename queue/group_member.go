@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/fleet"
 	"github.com/millrace-go/watermill-outbox/internal/breaker"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // member is a database of a Group. What changes is guarded by Group.mu.
@@ -25,37 +26,52 @@ type member struct {
 	status   fleet.Status
 	breaker  breaker.Breaker
 	polling  bool
+	slow     bool // the poll takes long
+	answered bool // although what it did last failed
 	leaving  bool // gets no more polls
 	handled  bool // something since the last clean-up
-	upkeep   *upkeep
+	keeping  bool // its upkeep is under way
+
+	upkeep   *upkeep // used by one goroutine at a time
 	upkeepAt time.Time
 	cleanAt  time.Time
+	reaping  trouble.Log
+	cleaning trouble.Log
 }
 
 // turn is what a member would do if it had its turn.
 type turn struct {
 	m    *member
-	line *line // nil = nothing
+	line *line // nil = only to see whether the database answers
 	n    int   // messages to claim at most
+	busy bool  // it has its turn already, or all the places that it may have: choosing it waits for it
 }
 
-// turn returns the member's turn, or how long it has none: free places are left, and it may have no more than most. It is called
-// under mu.
+// suspect says whether its last turn failed and it has not answered since. It is called under mu.
+func (m *member) suspect() bool { return m.breaker.Failures() > 0 && !m.answered }
+
+// turn returns the member's turn, or how long it has none: free places are left, and it may have no more than most. A suspect
+// claims nothing before the database has answered, so it needs no place. It is called under mu.
 func (m *member) turn(now time.Time, free, most int) (t turn, in time.Duration) {
 	l := m.d.loop
 	l.step(func() {
-		if wait := m.breaker.Until().Sub(now); wait > 0 && len(l.drains) == 0 {
+		if m.suspect() {
+			if in = m.breaker.Until().Sub(now); in <= 0 || len(l.drains) > 0 {
+				t.m = m
+			}
+			return
+		}
+		ln, n, wait := l.schedule.look(now)
+		switch room := min(free, most-l.schedule.taken); {
+		case ln == nil && wait < l.schedule.poll/2 && l.schedule.taken > 0:
+			t, in = turn{m: m, busy: true}, wait
+		case ln == nil:
 			in = wait
-			return
+		case room <= 0:
+			t, in = turn{m: m, busy: true}, noWait // the end of a handler signals
+		default:
+			t = turn{m: m, line: ln, n: min(n, room)}
 		}
-		room := min(free, most-l.schedule.taken)
-		if room <= 0 {
-			in = noWait // the end of a handler signals
-			return
-		}
-		t.m = m
-		t.line, t.n, in = l.schedule.look(now)
-		t.n = min(t.n, room)
 	})
 	return t, in
 }
@@ -112,7 +128,10 @@ func (g *Group) join(ctx context.Context, key string) {
 		held.Release()
 		return
 	}
-	m := &member{held: held, d: d, upkeep: d.upkeep(), status: fleet.Status{Key: key}}
+	m := &member{
+		held: held, d: d, upkeep: d.upkeep(), status: fleet.Status{Key: key},
+		reaping: reapingLog(d.logger), cleaning: cleaningLog(d.logger),
+	}
 	m.ctx, m.end = context.WithCancel(ctx)
 	d.loop.news = g.news
 	d.loop.freed = func(c *claimed) {
@@ -141,7 +160,7 @@ func (g *Group) leave(m *member) { m.end() }
 // freed is called when a place is free. Whoever calls it signals.
 func (g *Group) freed() {
 	g.mu.Lock()
-	g.taken--
+	g.places.give()
 	g.mu.Unlock()
 }
 
@@ -155,46 +174,74 @@ func (g *Group) signal() {
 // poll gives a member its turn. It is called under mu.
 func (g *Group) poll(t turn, now time.Time) {
 	m := t.m
-	slow := m.breaker.Failures() > 0
+	suspect := t.line == nil
+	slow := suspect
 	if slow {
 		g.slow++
 	} else {
 		g.polls++
 	}
+	kept := g.places.take(t.n)
 	m.polling = true
 	m.status.LastTurn = now
-	g.taken += t.n
 	m.polls.Add(1)
 	g.work.Go(func() {
 		defer m.polls.Done()
+		over := false
 		hurry := time.AfterFunc(slowPoll, func() {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			if !slow && m.polling && g.slow < slowPolls {
+			if over || slow {
+				return
+			}
+			m.slow = true
+			kept.slowed()
+			if g.slow < slowPolls {
 				slow = true
 				g.polls--
 				g.slow++
-				g.signal()
 			}
+			g.signal()
 		})
-		got, full, err := m.keepUp(now, &g.cfg.Dispatcher)
-		if err == nil {
-			got, full, err = m.d.loop.look(m.ctx, t.line, t.n)
+		var got, admitted int
+		var full bool
+		var err error
+		if suspect {
+			err = m.answers()
+		} else {
+			got, full, err = m.d.loop.look(m.ctx, t.line, t.n, func(n int) int {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				admitted = kept.got(n)
+				return admitted
+			})
 		}
 		hurry.Stop()
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		over = true
 		if slow {
 			g.slow--
 		} else {
 			g.polls--
 		}
-		slow = true // should hurry be late
-		m.polling = false
-		g.taken -= t.n - got
-		g.polled(m, got, full, err)
+		m.polling, m.slow = false, false
+		g.places.taken -= admitted - got // handlers had some already
+		if m.answered = suspect && err == nil; !m.answered {
+			g.polled(m, got, full, err)
+		}
 		g.signal()
 	})
+}
+
+// answers says whether the database of a suspect works again.
+func (m *member) answers() error {
+	ctx, cancel := context.WithTimeout(m.ctx, queryTimeout)
+	defer cancel()
+	if _, err := m.d.store.Get(ctx, ID{Source: "nobody", MessageID: "nothing"}); !errors.Is(err, ErrUnknown) {
+		return err
+	}
+	return nil
 }
 
 // polled takes what came of a turn. It is called under mu.
@@ -226,27 +273,4 @@ func (g *Group) polled(m *member, got int, full bool, err error) {
 	if got > 0 && !full { // there may be more: whether it is empty is known only after a turn that brings nothing
 		l.step(func() { l.schedule.woken(time.Now()) })
 	}
-}
-
-// keepUp does what a Dispatcher's upkeep does, when it is time.
-func (m *member) keepUp(now time.Time, cfg *DispatcherConfig) (got int, full bool, err error) {
-	if now.Before(m.upkeepAt) {
-		return 0, false, nil
-	}
-	if err := m.upkeep.once(m.ctx); err != nil {
-		return 0, false, err
-	}
-	m.upkeepAt = now.Add(m.upkeep.wait())
-	if cfg.CleanInterval > 0 && !now.Before(m.cleanAt) {
-		if m.cleanAt.IsZero() || m.handled {
-			m.cleanAt = now.Add(cfg.CleanInterval)
-		} else {
-			m.cleanAt = now.Add(rareClean * cfg.CleanInterval)
-		}
-		m.handled = false
-		if _, err := m.d.store.Clean(m.ctx); err != nil && !errors.Is(err, context.Canceled) {
-			return 0, false, err
-		}
-	}
-	return 0, false, nil
 }

@@ -124,7 +124,7 @@ func (l *loop) claim(ctx context.Context) {
 		var wait time.Duration
 		l.step(func() { ln, n, wait = l.schedule.look(time.Now()) })
 		if ln != nil {
-			_, _, err := l.look(ctx, ln, n)
+			_, _, err := l.look(ctx, ln, n, nil)
 			report.Tell(err)
 			continue
 		}
@@ -137,8 +137,9 @@ func (l *loop) claim(ctx context.Context) {
 	}
 }
 
-// look claims up to n messages and starts their handlers. It returns how many, and whether there may be more.
-func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full bool, err error) {
+// look claims up to n messages and starts their handlers. It returns how many, and whether there may be more. Admit, if it is not
+// nil, is told how many came and says how many of them have places; what has none is given back.
+func (l *loop) look(ctx context.Context, ln *line, n int, admit func(n int) int) (started int, full bool, err error) {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
 	unable := l.giveBackStrays()
@@ -164,8 +165,14 @@ func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full boo
 		found.msgs, found.suspect = found.msgs[1:], false
 	}
 	if ctx.Err() != nil {
+		if admit != nil {
+			admit(0)
+		}
 		l.giveBack(found)
 		return 0, false, nil
+	}
+	if admit != nil {
+		found = l.admitted(found, admit)
 	}
 	l.step(func() {
 		for i, msg := range found.msgs {
@@ -182,6 +189,17 @@ func (l *loop) look(ctx context.Context, ln *line, n int) (started int, full boo
 		l.drained(counts, ln, err == nil && len(found.msgs) == 0)
 	})
 	return started, found.full && err == nil, err
+}
+
+// admitted gives back what has no place. It is called under claiming.
+func (l *loop) admitted(found claims, admit func(n int) int) claims {
+	n := admit(len(found.msgs))
+	if n == len(found.msgs) {
+		return found
+	}
+	l.giveBack(claims{msgs: found.msgs[n:], suspect: found.suspect && n == 0})
+	found.msgs, found.suspect, found.full = found.msgs[:n], found.suspect && n > 0, true
+	return found
 }
 
 // giveBack returns what nobody has begun to handle. It is called under claiming.

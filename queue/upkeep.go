@@ -71,10 +71,17 @@ func (u *upkeep) pause() time.Duration {
 	return time.Duration(float64(every) * (0.8 + 0.4*rand.Float64()))
 }
 
+func reapingLog(l watermill.LoggerAdapter) trouble.Log {
+	return trouble.Log{Logger: l, What: "Giving back messages whose owners are gone"}
+}
+
+func cleaningLog(l watermill.LoggerAdapter) trouble.Log {
+	return trouble.Log{Logger: l, What: "Deleting messages that were done long ago"}
+}
+
 // run goes on after once.
 func (u *upkeep) run(ctx context.Context) {
-	reaping := trouble.Log{Logger: u.logger, What: "Giving back messages whose owners are gone"}
-	cleaning := trouble.Log{Logger: u.logger, What: "Deleting messages that were done long ago"}
+	reaping, cleaning := reapingLog(u.logger), cleaningLog(u.logger)
 	cleanAt := time.Now().Add(u.clean)
 	for {
 		pause := time.NewTimer(u.wait())
