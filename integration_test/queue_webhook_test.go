@@ -1,17 +1,21 @@
 package integration_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -21,6 +25,11 @@ import (
 
 // webhookOn stores posts whose signature is "good" under the ID in their header.
 func webhookOn(t testing.TB, s *queue.Store, configure func(*queue.WebhookConfig)) http.Handler {
+	t.Helper()
+	return webhookLogging(t, s, newLogCapture(t), configure)
+}
+
+func webhookLogging(t testing.TB, s *queue.Store, log watermill.LoggerAdapter, configure func(*queue.WebhookConfig)) http.Handler {
 	t.Helper()
 	cfg := queue.WebhookConfig{
 		MaxBytes: 1000,
@@ -43,7 +52,7 @@ func webhookOn(t testing.TB, s *queue.Store, configure func(*queue.WebhookConfig
 	if configure != nil {
 		configure(&cfg)
 	}
-	w, err := queue.NewWebhook(s, cfg, newLogCapture(t))
+	w, err := queue.NewWebhook(s, cfg, log)
 	require.NoError(t, err)
 	return w
 }
@@ -119,6 +128,102 @@ func TestWebhookAnswers(t *testing.T) {
 	check(post("one", "payload"), 500, "")
 }
 
+// TestWebhookWaitsForNoSlowBody: senders that trickle their bodies keep neither a connection nor a Shutdown for longer than ReadTimeout.
+func TestWebhookWaitsForNoSlowBody(t *testing.T) {
+	t.Parallel()
+	s := storeOn(t, newMemoryHandle(t), quickStore())
+	const patient = 200 * time.Millisecond
+	server := httptest.NewServer(webhookOn(t, s, func(cfg *queue.WebhookConfig) { cfg.ReadTimeout = patient }))
+	t.Cleanup(server.Close)
+	dial := func(head string) (net.Conn, *bufio.Reader) {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		_, err = io.WriteString(conn, head)
+		require.NoError(t, err)
+		return conn, bufio.NewReader(conn)
+	}
+	read := func(from *bufio.Reader) int {
+		t.Helper()
+		a, err := http.ReadResponse(from, nil)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, a.Body)
+		require.NoError(t, err)
+		return a.StatusCode
+	}
+	const head = " /hooks HTTP/1.1\r\nHost: shop\r\nSignature: good\r\nId: one\r\nContent-Length: "
+	good, answers := dial("POST" + head + "7\r\n\r\npayload")
+	require.Equal(t, 200, read(answers))
+	for method, status := range map[string]int{"POST": 408, "PUT": 405} {
+		conn, answers := dial(method + head + "900\r\n\r\n")
+		trickled := make(chan struct{})
+		go func() {
+			defer close(trickled)
+			for range 900 {
+				if _, err := conn.Write([]byte("x")); err != nil {
+					return
+				}
+				time.Sleep(patient / 10)
+			}
+			t.Errorf("%s: the whole body was waited for", method)
+		}()
+		assert.Equal(t, status, read(answers))
+		_, err := answers.ReadByte()
+		require.Error(t, err, "the connection is closed")
+		<-trickled
+	}
+	_, err := io.WriteString(good, "POST"+head+"7\r\n\r\npayload")
+	require.NoError(t, err)
+	require.Equal(t, 200, read(answers), "time passes between two requests")
+
+	server.Config.ReadTimeout = patient / 2 // set before the connection: a shorter one of the server's own stays
+	dial("POST" + head + "900\r\n\r\n")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, server.Config.Shutdown(ctx))
+}
+
+// TestWebhookLogsNoBody, not in the text of an error either: those of decoders quote what they could not read.
+func TestWebhookLogsNoBody(t *testing.T) {
+	t.Parallel()
+	s := storeOn(t, newMemoryHandle(t), quickStore())
+	log := &lineLogger{}
+	decode := func(body []byte) error {
+		var to struct{ Amount int8 }
+		err := json.Unmarshal(body, &to)
+		if err == nil {
+			_, err = time.Parse(time.RFC3339, string(body))
+		}
+		return err
+	}
+	for _, body := range []string{`{"amount": 4111111111111111}`, `{"amount": 7}`, `\x07`} {
+		for _, cfg := range []queue.WebhookConfig{
+			{Verify: func(_ *http.Request, body []byte) error { return decode(body) }},
+			{Item: func(_ *http.Request, body []byte) (queue.Item, error) { return queue.Item{}, decode(body) }},
+			{Item: func(_ *http.Request, body []byte) (queue.Item, error) { panic(decode(body)) }},
+		} {
+			if cfg.Verify == nil {
+				cfg.Verify = func(*http.Request, []byte) error { return nil }
+			}
+			if cfg.Item == nil {
+				cfg.Item = func(*http.Request, []byte) (queue.Item, error) { return queue.Item{}, nil }
+			}
+			w, err := queue.NewWebhook(s, cfg, log)
+			require.NoError(t, err)
+			assert.NotEqual(t, 200, answer(w, post("one", body)).StatusCode)
+		}
+	}
+	assert.True(t, log.has("INFO", "cannot unmarshal number", "struct field .Amount of type int8"), "what is of use is there: %s", log.lines)
+	assert.True(t, log.has("INFO", "parsing time"), log.lines)
+	for _, part := range []string{"4111111111111111", `7`, `\x07`} {
+		for _, line := range log.lines {
+			line, _, _ = strings.Cut(line, "stack:")
+			assert.NotContains(t, line, part)
+		}
+	}
+}
+
 // TestWebhookConflictChangesNothing: other content under a known ID is refused, if that is asked for.
 func TestWebhookConflictChangesNothing(t *testing.T) {
 	t.Parallel()
@@ -138,7 +243,8 @@ func TestWebhookOfTenants(t *testing.T) {
 	noLeaks(t)
 	a, b := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
 	stores := map[string]*queue.Store{"a": storeOn(t, a, quickStore()), "b": storeOn(t, b, quickStore())}
-	w := webhookOn(t, nil, func(cfg *queue.WebhookConfig) {
+	log := &lineLogger{}
+	w := webhookLogging(t, nil, log, func(cfg *queue.WebhookConfig) {
 		cfg.Store = func(r *http.Request) (*queue.Store, error) {
 			assert.Equal(t, "good", r.Header.Get("Signature"))
 			if s := stores[r.URL.Query().Get("tenant")]; s != nil {
@@ -152,6 +258,10 @@ func TestWebhookOfTenants(t *testing.T) {
 		r.URL.RawQuery = "tenant=" + tenant
 		assert.Equal(t, status, answer(w, r).StatusCode, tenant)
 	}
+	broken := post("one", "payload")
+	broken.URL.RawQuery, broken.Header["Id"] = "tenant=b", []string{"none"}
+	assert.Equal(t, 400, answer(w, broken).StatusCode)
+	assert.True(t, log.has("INFO", "refused", "status:400", "db:"+b.db.Name()), "a line names the database: %s", log.lines)
 	for _, h := range []handle{a, b} {
 		assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue"))
 	}

@@ -51,6 +51,7 @@ func TestBadConfiguration(t *testing.T) {
 	for want, err := range map[string]error{
 		"DispatcherConfig.Handlers is empty":                   dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{}}),
 		`DispatcherConfig.Handlers["x"].Handle is required`:    dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"x": {}}}),
+		"WebhookConfig.ReadTimeout is":                         webhook(s, WebhookConfig{ReadTimeout: -2, Verify: verify, Item: item}),
 		"DispatcherConfig.DefaultHandler.Handle is required":   dispatcher(s, DispatcherConfig{DefaultHandler: Handler{Detached: true}}),
 		"DispatcherConfig.DefaultHandler.Concurrency is 3":     dispatcher(s, DispatcherConfig{DefaultHandler: Handler{Handle: handle, Concurrency: 3}}),
 		`DispatcherConfig.Handlers[""]: no message`:            dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"": {Handle: handle}}}),

@@ -6,17 +6,24 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // WebhookConfig configures NewWebhook. Verify and Item are required.
 type WebhookConfig struct {
 	// MaxBytes is the largest body that is read; default 1 MiB.
 	MaxBytes int64
+	// ReadTimeout is for how long the body may come, from when the headers have; default 10 s, -1 = none. It bounds how long a slow sender
+	// keeps a connection, and a Shutdown of the server. A ReadTimeout of the http.Server that is shorter stays.
+	ReadTimeout time.Duration
 	// Verify makes sure that the request comes from whom it claims to, by its signature over the body. Any error refuses it
 	// with 401. Compare signatures in constant time (hmac.Equal), and refuse timestamps that are old or in the future.
 	Verify func(r *http.Request, body []byte) error
@@ -36,6 +43,8 @@ func (c WebhookConfig) validate() error {
 	switch {
 	case c.MaxBytes < 0:
 		return fmt.Errorf("WebhookConfig.MaxBytes is %d: use 0 for 1 MiB, or more", c.MaxBytes)
+	case c.ReadTimeout < -1:
+		return fmt.Errorf("WebhookConfig.ReadTimeout is %s: use -1 for none", c.ReadTimeout)
 	case c.Verify == nil:
 		return errors.New("WebhookConfig.Verify is required: without it anybody could store messages here; " +
 			"if something before it verifies requests, let it return nil")
@@ -52,13 +61,15 @@ const HeaderResult = "Queue-Result"
 const retryAfter = "5"
 
 // NewWebhook returns a handler that stores what is posted to it. It answers 200 when the message is committed, also if it was
-// known before, since senders repeat what they get another answer to. Otherwise 405 for anything but POST, 413 for a body, or a
-// payload, that is too large, 401, 404 and 400 as WebhookConfig says and for what cannot be stored, 409 as ConflictOnChange
+// known before, since senders repeat what they get another answer to. Otherwise 405 for anything but POST, 408 for a body
+// that does not come in time, 413 for a body, or a payload, that is too large, 401, 404 and 400 as WebhookConfig says and for what cannot be stored, 409 as ConflictOnChange
 // says, and 503 with Retry-After when the database does not answer. A client that goes away interrupts
 // nothing: what is stored may be answered to nobody, and then it is known at the repetition.
 //
-// Refusals are logged at info level, errors of the database as errors, and bodies never. A nil logger is that of the database's
-// handle. It returns outbox.ErrNoDB for a store that is nil without WebhookConfig.Store, or an error that names the field at fault.
+// Refusals are logged at info level, errors of the database as errors, and bodies never: of an error of Verify and Item quotations and
+// numbers are left out, which decoders take from the body. A nil logger is that of the database's handle; until WebhookConfig.Store
+// has chosen one, nothing is logged then. It returns outbox.ErrNoDB for a store that is nil without WebhookConfig.Store, or an error
+// that names the field at fault.
 func NewWebhook(store *Store, cfg WebhookConfig, logger watermill.LoggerAdapter) (http.Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -66,25 +77,31 @@ func NewWebhook(store *Store, cfg WebhookConfig, logger watermill.LoggerAdapter)
 	if store == nil && cfg.Store == nil {
 		return nil, outbox.ErrNoDB
 	}
-	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = 1 << 20
+	fill(&cfg.MaxBytes, 1<<20)
+	fill(&cfg.ReadTimeout, 10*time.Second)
+	if cfg.Store != nil {
+		store = nil
 	}
-	if cfg.Store == nil {
-		cfg.Store = func(*http.Request) (*Store, error) { return store, nil }
-	}
-	w := &webhook{cfg: cfg, logger: logger}
-	if logger == nil {
-		w.logger = watermill.NopLogger{}
-	}
-	if store != nil {
-		w.logger = store.db.Logger(logger)
-	}
-	return w, nil
+	return &webhook{cfg: cfg, store: store, logger: logger}, nil
 }
 
 type webhook struct {
 	cfg    WebhookConfig
-	logger watermill.LoggerAdapter
+	store  *Store                  // nil = WebhookConfig.Store chooses
+	logger watermill.LoggerAdapter // nil = those of the databases' handles
+
+	unbounded sync.Once // a warning that bodies have no deadline
+}
+
+// loggerOf names the store's database in each line. Without a store there is none yet.
+func (h *webhook) loggerOf(store *Store) watermill.LoggerAdapter {
+	switch {
+	case store != nil:
+		return store.db.Logger(h.logger)
+	case h.logger != nil:
+		return h.logger
+	}
+	return watermill.NopLogger{}
 }
 
 // refusal is an error with the status that answers it.
@@ -103,9 +120,22 @@ func refused(status int, err error) error {
 	return refusal{status, err}
 }
 
+// quoteless is an error of code that has seen the body. Those of decoders quote it.
+func quoteless(what string, err error) error {
+	var p panicError
+	if errors.As(err, &p) {
+		return panicError{errors.New(what + ": " + text.WithoutQuotes(p.error)), p.stack}
+	}
+	return text.Advise(err, "%s: %s", what, text.WithoutQuotes(err))
+}
+
 func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	result, err := h.take(w, r)
+	result, store, err := h.take(w, r)
+	logger, path := h.loggerOf(store), r.URL.Path
 	if err == nil {
+		if result == ignored {
+			logger.Debug("webhook ignored", watermill.LogFields{"path": path})
+		}
 		w.Header().Set(HeaderResult, result)
 		w.WriteHeader(http.StatusOK)
 		return
@@ -114,14 +144,14 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var panicked panicError
 	switch {
 	case errors.As(err, &no):
-		h.logger.Info("A webhook was refused", watermill.LogFields{"status": no.status, "err": no.Error(), "path": r.URL.Path})
+		logger.Info("webhook refused", watermill.LogFields{"status": no.status, "err": no.Error(), "path": path})
 	case errors.As(err, &panicked):
 		no.status = http.StatusInternalServerError
-		h.logger.Error("A webhook failed", err, watermill.LogFields{"path": r.URL.Path, "stack": panicked.stack})
+		logger.Error("webhook panicked", err, watermill.LogFields{"path": path, "stack": panicked.stack})
 	default:
 		no.status = http.StatusServiceUnavailable
 		w.Header().Set("Retry-After", retryAfter)
-		h.logger.Error("A webhook could not be stored", err, watermill.LogFields{"path": r.URL.Path})
+		logger.Error("webhook not stored: the sender is asked to repeat it", err, watermill.LogFields{"path": path})
 	}
 	if no.status == http.StatusMethodNotAllowed {
 		w.Header().Set("Allow", http.MethodPost)
@@ -129,56 +159,93 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, http.StatusText(no.status), no.status) // the reason is for the log: it may help whoever tries signatures
 }
 
-// take returns what HeaderResult says of a request that is answered with 200.
-func (h *webhook) take(w http.ResponseWriter, r *http.Request) (string, error) {
+// ignored is what HeaderResult says of ErrIgnore.
+const ignored = "ignored"
+
+// take returns what HeaderResult says of a request that is answered with 200, and the store, as far as it is known.
+func (h *webhook) take(w http.ResponseWriter, r *http.Request) (result string, store *Store, err error) {
+	store = h.store
+	body, err := h.read(w, r)
+	if err != nil {
+		return "", store, err
+	}
+	if err := guarded(func() error { return h.cfg.Verify(r, body) }); err != nil {
+		return "", store, refused(http.StatusUnauthorized, quoteless("verify", err))
+	}
+	if store == nil {
+		err = guarded(func() (err error) { store, err = h.cfg.Store(r); return err })
+		if err == nil && store == nil {
+			err = ErrUnknown
+		}
+		if err != nil {
+			return "", nil, refused(http.StatusNotFound, fmt.Errorf("choose the store: %w", err))
+		}
+	}
+	var item Item
+	err = guarded(func() (err error) { item, err = h.cfg.Item(r, body); return err })
+	if errors.Is(err, ErrIgnore) {
+		return ignored, store, nil
+	}
+	if err != nil {
+		return "", store, refused(http.StatusBadRequest, quoteless("make an item of it", err))
+	}
+	if limit := store.cfg.MaxPayloadBytes; limit > 0 && len(item.Payload) > limit {
+		return "", store, refused(http.StatusRequestEntityTooLarge,
+			fmt.Errorf("payload of %d bytes: StoreConfig.MaxPayloadBytes is %d", len(item.Payload), limit))
+	}
+	stored, err := h.put(r.Context(), store, item)
+	return stored.String(), store, err
+}
+
+// read reads the body, which must come in time.
+func (h *webhook) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	// What is left of a body is read by the server, even behind a refusal: so the deadline is for all requests, and ends only with the body.
+	bounded := h.bound(w, r)
 	if r.Method != http.MethodPost {
-		return "", refused(http.StatusMethodNotAllowed, fmt.Errorf("the method is %s", r.Method))
+		return nil, refused(http.StatusMethodNotAllowed, fmt.Errorf("method %s", r.Method))
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.cfg.MaxBytes))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return "", refused(http.StatusRequestEntityTooLarge, err)
+		return nil, refused(http.StatusRequestEntityTooLarge, err)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, refused(http.StatusRequestTimeout, fmt.Errorf("read the body: %w", err))
 	case err != nil:
-		return "", refused(http.StatusBadRequest, fmt.Errorf("read the body: %w", err))
+		return nil, refused(http.StatusBadRequest, fmt.Errorf("read the body: %w", err))
 	}
-	if err := guarded(func() error { return h.cfg.Verify(r, body) }); err != nil {
-		return "", refused(http.StatusUnauthorized, fmt.Errorf("verify: %w", err))
+	if bounded {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it could be set, and the connection is the sender's to use again
 	}
-	var store *Store
-	err = guarded(func() (err error) { store, err = h.cfg.Store(r); return err })
-	if err == nil && store == nil {
-		err = ErrUnknown
+	return body, nil
+}
+
+// bound sets a deadline for reading the body, and says whether it did.
+func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
+	server, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
+	if h.cfg.ReadTimeout < 0 || server != nil && server.ReadTimeout > 0 && server.ReadTimeout <= h.cfg.ReadTimeout {
+		return false
 	}
+	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.cfg.ReadTimeout))
 	if err != nil {
-		return "", refused(http.StatusNotFound, fmt.Errorf("choose the store: %w", err))
+		h.unbounded.Do(func() {
+			h.loggerOf(h.store).Info("WARNING: no deadline for the bodies of webhooks: the http.ResponseWriter has none to set: "+
+				"give what wraps it an Unwrap method, and set http.Server.ReadTimeout", watermill.LogFields{"err": err.Error()})
+		})
 	}
-	var item Item
-	err = guarded(func() (err error) { item, err = h.cfg.Item(r, body); return err })
-	if errors.Is(err, ErrIgnore) {
-		h.logger.Debug("webhook ignored", watermill.LogFields{"path": r.URL.Path})
-		return "ignored", nil
-	}
-	if err != nil {
-		return "", refused(http.StatusBadRequest, fmt.Errorf("make an item of it: %w", err))
-	}
-	if limit := store.cfg.MaxPayloadBytes; limit > 0 && len(item.Payload) > limit {
-		return "", refused(http.StatusRequestEntityTooLarge, fmt.Errorf("the payload has %d bytes, StoreConfig.MaxPayloadBytes is %d", len(item.Payload), limit))
-	}
-	result, err := h.store(r.Context(), store, item)
-	return result.String(), err
+	return err == nil
 }
 
 var errConflict = errors.New("the message is known with other content")
 
-// store returns when the message is committed. The client's patience does not count.
-func (h *webhook) store(ctx context.Context, store *Store, item Item) (result StoreResult, err error) {
+// put returns when the message is committed. The client's patience does not count.
+func (h *webhook) put(ctx context.Context, store *Store, item Item) (result StoreResult, err error) {
 	ctx, cancel := context.WithTimeout(core.OutsideTx(context.WithoutCancel(ctx)), queryTimeout)
 	defer cancel()
 	if h.cfg.ConflictOnChange && len(item.Hash) == 0 {
 		item.Hash = SHA256(item.Payload)
 	}
-	put := func(ctx context.Context) error {
+	enqueue := func(ctx context.Context) error {
 		stored, err := store.Enqueue(ctx, item)
 		if err != nil {
 			return err
@@ -190,9 +257,9 @@ func (h *webhook) store(ctx context.Context, store *Store, item Item) (result St
 		return nil
 	}
 	if h.cfg.ConflictOnChange {
-		err = core.InTx(ctx, store.db, core.TxOptions{}, put)
+		err = core.InTx(ctx, store.db, core.TxOptions{}, enqueue)
 	} else {
-		err = put(ctx)
+		err = enqueue(ctx)
 	}
 	if dataError(err) {
 		return 0, refused(http.StatusBadRequest, err)

@@ -37,6 +37,9 @@ func main() {
 	}
 }
 
+// readTimeout is how long a request may take to come in: nobody keeps a connection by sending slowly.
+const readTimeout = 5 * time.Second
+
 // event is what of a webhook matters here.
 type event struct {
 	ID   string `json:"id"`
@@ -98,7 +101,7 @@ func run(ctx context.Context, listener net.Listener, databaseURL, secret string)
 	mux := http.NewServeMux()
 	mux.Handle("/webhooks/payments", webhook)
 	// Webhooks first: what they have stored when they end can still be handled.
-	return outbox.Run(ctx, &server{http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, listener}, dispatcher)
+	return outbox.Run(ctx, &server{http.Server{Handler: mux, ReadTimeout: readTimeout}, listener}, dispatcher)
 }
 
 // book handles a payment. That the message is done is part of the same transaction.
@@ -130,9 +133,13 @@ func (s *server) Run(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	// A request may be read for so long, and then be stored for 10 s at most.
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout+15*time.Second)
 	defer cancel()
 	err := s.Shutdown(closing)
+	if err != nil {
+		err = errors.Join(err, s.Close())
+	}
 	<-served
 	return err
 }
