@@ -16,8 +16,9 @@ import (
 // answer is the complete result of a read.
 type answer struct {
 	window.Answer
-	read board.Read
-	at   time.Time // when it was asked for, on the database's clock
+	read  board.Read
+	at    time.Time // when it was asked for, on the database's clock
+	large bool      // some rows came without their payload
 }
 
 // collector makes an answer of the results of a read.
@@ -47,6 +48,8 @@ func (c *collector) collect(rows drive.Rows) error {
 	if err := rows.Scan(c.dest...); err != nil {
 		return err
 	}
+	c.row.Large = c.lane&sqltext.WithoutPayload != 0
+	c.lane &^= sqltext.WithoutPayload
 	source := c.lane &^ (window.Lanes - 1)
 	if source == sqltext.FromHeader {
 		c.found = true
@@ -62,9 +65,12 @@ func (c *collector) collect(rows drive.Rows) error {
 func (c *collector) add(source, lane int16) {
 	row := c.keep()
 	row.Term = board.Term{Lane: lane, Epoch: c.window.Epochs[lane]}
-	row.Life, row.Generation = c.life, generationOf(row.Metadata)
-	c.Rows++
-	c.Bytes += int64(len(row.Payload) + len(row.Metadata))
+	row.Life = c.life
+	if row.Large {
+		c.large = true
+	} else {
+		c.came(row)
+	}
 	switch source {
 	case sqltext.FromID, sqltext.FromIDDead:
 		c.read.ByID[row.ID] = board.Found{Row: row, Dead: source == sqltext.FromIDDead}
@@ -77,6 +83,13 @@ func (c *collector) add(source, lane int16) {
 	case sqltext.FromDue:
 		c.read.Due = append(c.read.Due, row)
 	}
+}
+
+// came notes what a row came to, once it has its payload.
+func (a *answer) came(row *board.Row) {
+	row.Large, row.Generation = false, generationOf(row.Metadata)
+	a.Rows++
+	a.Bytes += int64(len(row.Payload) + len(row.Metadata))
 }
 
 // keep copies the row that was scanned. Rows are made some at a time, as there may be many.

@@ -34,6 +34,11 @@ type Config struct {
 	// ReadAhead is how many messages are read ahead of their publishing at most; default 8192, fewer if
 	// they are large.
 	ReadAhead int
+	// ReadAheadBytes is how large payload and metadata of the messages in memory may be together before no more are read;
+	// default 32 MiB. It bounds the memory of a forwarder: at most twice as much and one message is kept, and the message that is
+	// being read needs its size twice more, however many large ones there are. What the publisher makes of messages comes
+	// on top. With large messages it also bounds how many are published at once.
+	ReadAheadBytes int
 	// PollInterval is how long a message may wait that nobody woke us for: one of another process, or one
 	// that falls due; default 500 ms.
 	PollInterval time.Duration
@@ -86,7 +91,6 @@ type Config struct {
 
 	tables sqltext.Tables // those of the handle
 	pooled bool           // one of many: it has no connection of its own
-	room   int64          // bytes in memory
 }
 
 func (c *Config) setDefaults() {
@@ -106,9 +110,9 @@ func (c *Config) setDefaults() {
 			c.Scope = string(scope)
 		}
 	}
-	fill(&c.room, roomBytes)
 	fill(&c.Concurrency, 64)
 	fill(&c.ReadAhead, 8192)
+	fill(&c.ReadAheadBytes, readAheadBytes)
 	fill(&c.PollInterval, 500*time.Millisecond)
 	fill(&c.PublishTimeout, 30*time.Second)
 	fill(&c.QueryTimeout, 10*time.Second)
@@ -142,6 +146,9 @@ func (c *Config) validate(config string) error {
 	}
 	if c.ReadAhead < 1 {
 		bad("ReadAhead is %d: use at least 1", c.ReadAhead)
+	}
+	if c.ReadAheadBytes < 1 {
+		bad("ReadAheadBytes is %d: use a positive size", c.ReadAheadBytes)
 	}
 	for _, d := range []struct {
 		field string

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	roomBytes = 32 << 20    // of what is in memory
-	slowAfter = time.Second // a call that takes longer gives up its place among Concurrency
+	readAheadBytes = 32 << 20    // the default
+	slowAfter      = time.Second // a call that takes longer gives up its place among Concurrency
 )
 
 // engine reads the outbox, hands each message to send, and settles what became of it. Forwarder and
@@ -128,7 +128,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 
 func boardConfig(cfg Config) board.Config {
 	return board.Config{
-		Concurrency: cfg.Concurrency, Rows: max(cfg.ReadAhead, cfg.Concurrency), Bytes: cfg.room,
+		Concurrency: cfg.Concurrency, Rows: max(cfg.ReadAhead, cfg.Concurrency), Bytes: int64(cfg.ReadAheadBytes),
 		SlowAfter: slowAfter, PublishTimeout: max(cfg.PublishTimeout, 0), BlockKeyOnDead: cfg.BlockKeyOnDead,
 		Backoff: core.Backoff(cfg.Backoff).Delay, OutageBackoff: core.Backoff(cfg.OutageBackoff).Delay,
 	}

@@ -37,7 +37,7 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 func (e *engine) statement(req *request) (query string, args []any) {
 	w := &req.window
 	args = []any{e.cfg.Scope, e.owner, w.Xids, w.Bounds, w.Los, w.SegmentBounds, w.Epochs[:], w.Marks[:], w.Limits[:], w.Rewound[:],
-		topicsArg(e.cfg.Topics), w.Stretch}
+		topicsArg(e.cfg.Topics), w.Stretch, w.Whole}
 	query, more := e.sql.fetch, e.sql.fetchMore
 	if w.Single {
 		query, more = e.sql.fetchRange, e.sql.fetchRangeMore

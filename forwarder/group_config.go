@@ -14,7 +14,8 @@ import (
 // GroupConfig configures a Group. The zero value is ready for use.
 type GroupConfig struct {
 	// Forwarder is the configuration of each database's forwarder, but for DisableListen, which is always set. In a database at
-	// rest, old messages are looked for at sixty times CleanInterval, once an hour.
+	// rest, old messages are looked for at sixty times CleanInterval, once an hour. ReadAheadBytes is that of each forwarder;
+	// default 128 MiB divided by MaxActive, at least 1 MiB and at most 32.
 	Forwarder Config
 	// Configure, if not nil, changes a copy of it for one database, or the publisher. It is called whenever the forwarder of that
 	// database starts, for several databases at once, and must return when its context ends, after QueryTimeout. An error
@@ -53,10 +54,10 @@ func (c *GroupConfig) setDefaults() {
 	fill(&c.MaxActive, 32)
 	c.Forwarder.pooled, c.Forwarder.DisableListen = true, true
 	c.Forwarder.Topics, c.Forwarder.Routes = slices.Clone(c.Forwarder.Topics), maps.Clone(c.Forwarder.Routes)
+	fill(&c.Forwarder.ReadAheadBytes, min(readAheadBytes, max(1<<20, groupRoom/max(c.MaxActive, 1))))
 	scope := c.Forwarder.Scope
 	c.Forwarder.setDefaults()
 	c.Forwarder.Scope = scope // Configure may set other topics, which make another one
-	c.Forwarder.room = min(roomBytes, max(1<<20, groupRoom/int64(max(c.MaxActive, 1))))
 }
 
 // validate returns an error that names the fields at fault.

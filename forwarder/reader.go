@@ -33,8 +33,9 @@ type reader struct {
 	raiseAt time.Time // when to look which long transactions have not written
 	nextTry time.Time // after an error
 	ended   time.Time
-	took    time.Duration
-	rows    int // that the last read returned
+	took    time.Duration // without payloads that were read afterwards
+	rows    int           // that the last read returned
+	tardy   int           // how often the time for payloads was doubled, as the first of them did not come in it
 }
 
 // read reads until ctx is over.
@@ -171,8 +172,12 @@ func (r *reader) once(ctx context.Context) error {
 			ans, err = r.e.fetch(ctx, r.q, &req, 0)
 		}
 	}
+	r.took = time.Since(begun)
+	var late error
+	if err == nil && ans.large {
+		late = r.payloads(ctx, &req, &ans)
+	}
 	r.ended = time.Now()
-	r.took = r.ended.Sub(begun)
 	r.poll = r.ended.Add(r.e.cfg.PollInterval)
 	if err != nil {
 		r.more = true
@@ -182,7 +187,10 @@ func (r *reader) once(ctx context.Context) error {
 	}
 	r.e.obs.clock(ans.at, begun)
 	ans.Took = r.took
-	return r.end(req, ans, begun)
+	if err := r.end(req, ans, begun); err != nil || late == nil {
+		return err
+	}
+	return fmt.Errorf("read large messages: %w", late)
 }
 
 // beginLife gives a life its name.
@@ -223,10 +231,14 @@ func (r *reader) begin() (req request, ok bool) {
 			}
 		}
 		ranges := r.close != nil // a plan that is made anew each time may take another index for one
+		if req.due = !now.Before(r.dueAt) || len(e.drains) > 0; req.due {
+			for _, n := range req.asks.Due {
+				req.asks.Room.Others += int(n)
+			}
+		}
 		req.window = e.window.Next(window.Room(req.asks.Room), ranges, func(lane int16, mark int64) (above, all int) {
 			return e.board.Known(board.Term{Lane: lane, Epoch: e.lanes[lane].epoch}, mark)
 		})
-		req.due = !now.Before(r.dueAt) || len(e.drains) > 0
 	})
 	return req, ok
 }
@@ -276,6 +288,6 @@ func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
 			e.endDrains(req.number, errHeld(held))
 		}
 	})
-	e.obs.read(observe.ReadEnd{Rows: added, Duration: r.took, Err: err})
+	e.obs.read(observe.ReadEnd{Rows: added, Duration: r.ended.Sub(begun), Err: err})
 	return err
 }

@@ -4,7 +4,7 @@ import "github.com/millrace-go/watermill-outbox/internal/sqltext"
 
 // statements are the statements of the engine with the table names filled in.
 type statements struct {
-	fetch, fetchRange, fetchMore, fetchRangeMore                                               string
+	fetch, fetchRange, fetchMore, fetchRangeMore, fetchPayloads                                string
 	beginLife, writers, loadHeads, sweep, pending, clean                                       string
 	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite                        string
 	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
@@ -16,7 +16,7 @@ func newStatements(cfg Config) statements {
 	s := statements{
 		fetch: t.Render(sqltext.Fetch), fetchRange: t.Render(sqltext.FetchRange), fetchMore: t.Render(sqltext.FetchMore),
 		fetchRangeMore: t.Render(sqltext.FetchRangeMore), beginLife: t.Render(sqltext.BeginLife),
-		writers: t.Render(sqltext.Writers), loadHeads: t.Render(sqltext.LoadHeads), sweep: t.Render(sqltext.Sweep),
+		fetchPayloads: t.Render(sqltext.FetchPayloads), writers: t.Render(sqltext.Writers), loadHeads: t.Render(sqltext.LoadHeads), sweep: t.Render(sqltext.Sweep),
 		pending:         t.Render(sqltext.Pending),
 		settlePublished: t.Render(sqltext.SettlePublished), settleSpan: t.Render(sqltext.SettleSpan), settleUnlocked: t.Render(sqltext.SettleUnlocked),
 		settleFailed: t.Render(sqltext.SettleFailed), mayWrite: t.Render(sqltext.MayWrite),

@@ -25,6 +25,7 @@ type SubscriberConfig struct {
 	Name            string
 	Concurrency     int // deliveries without an ack
 	ReadAhead       int
+	ReadAheadBytes  int
 	PollInterval    time.Duration
 	DisableListen   bool
 	QueryTimeout    time.Duration
@@ -42,7 +43,7 @@ type SubscriberConfig struct {
 // config is that of the engine, with its defaults.
 func (c SubscriberConfig) config() (Config, error) {
 	cfg := Config{
-		Name: c.Name, Concurrency: c.Concurrency, ReadAhead: c.ReadAhead, PollInterval: c.PollInterval,
+		Name: c.Name, Concurrency: c.Concurrency, ReadAhead: c.ReadAhead, ReadAheadBytes: c.ReadAheadBytes, PollInterval: c.PollInterval,
 		DisableListen: c.DisableListen, PublishTimeout: c.AckTimeout, QueryTimeout: c.QueryTimeout, LeaseTTL: c.LeaseTTL,
 		CloseTimeout: c.CloseTimeout, Backoff: c.Backoff, MaxAttempts: c.MaxAttempts, MinDeadAge: c.MinDeadAge,
 		DeadLetterTopic: c.DeadLetterTopic, BlockKeyOnDead: c.BlockKeyOnDead, Retention: c.Retention, InboxRetention: c.InboxRetention, CleanInterval: c.CleanInterval,

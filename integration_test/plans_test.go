@@ -42,16 +42,17 @@ func plannedStatements() []planned {
 	}
 	const owner = "00000000-0000-0000-0000-000000000001"
 	none := []int64{}
-	fetch := []any{"", owner, none, none, none, none, epochs, marks, limits, rewound, []string{}, int64(32768)}
+	fetch := []any{"", owner, none, none, none, none, epochs, marks, limits, rewound, []string{}, int64(32768), int64(8192)}
 	return []planned{
 		{name: "Fetch", sql: sqltext.Fetch, args: fetch, indexes: []string{"outbox_ready"}, sorted: true, always: true, reading: true},
-		{name: "Fetch of a topic", sql: sqltext.Fetch, args: append(fetch[:10:10], []string{"events"}, int64(32768)),
+		{name: "Fetch of a topic", sql: sqltext.Fetch, args: append(fetch[:10:10], []string{"events"}, int64(32768), int64(8192)),
 			indexes: []string{"outbox_ready"}, sorted: true, always: true, reading: true},
-		{name: "FetchMore", sql: sqltext.FetchMore, args: append(fetch[:12:12], ids, false, repeated(lanes, 100), []string{"closed"}),
+		{name: "FetchMore", sql: sqltext.FetchMore, args: append(fetch[:13:13], ids, false, repeated(lanes, 100), []string{"closed"}),
 			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey"}, reading: true},
 		{name: "FetchRange", sql: sqltext.FetchRange, args: fetch, indexes: []string{"outbox_pkey"}, sorted: true, reading: true, only: true},
-		{name: "FetchRangeMore", sql: sqltext.FetchRangeMore, args: append(fetch[:12:12], ids, false, repeated(lanes, 100), []string{"closed"}),
+		{name: "FetchRangeMore", sql: sqltext.FetchRangeMore, args: append(fetch[:13:13], ids, false, repeated(lanes, 100), []string{"closed"}),
 			indexes: []string{"outbox_waiting", "outbox_pkey"}, reading: true, only: true},
+		{name: "FetchPayloads", sql: sqltext.FetchPayloads, args: []any{ids, int64(32 << 20)}, indexes: []string{"outbox_pkey"}, reading: true},
 		{name: "Sweep", sql: sqltext.Sweep, args: []any{numbers, marks, repeated(lanes, 1<<40), int64(100), []string{}},
 			indexes: []string{"outbox_ready"}, always: true},
 		{name: "Pending", sql: sqltext.Pending, args: []any{ids}, indexes: []string{"outbox_pkey"}},

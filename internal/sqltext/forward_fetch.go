@@ -7,6 +7,8 @@ const (
 	FromReady  = 128
 	FromDue    = 192
 	FromIDDead = 256 // by its id, and it is dead
+
+	WithoutPayload = 512 // on top of the others: payload and metadata were left out, as they are large
 )
 
 // The statements by which the forwarder reads the outbox in an exact order. Package forwarder explains the protocol that they
@@ -37,7 +39,10 @@ const (
 	//
 	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments
 	// and their bounds; by lane its epoch (0 = not to be read), mark, limit, and how much that grows if the lane starts below
-	// its mark; topics (empty = all); how many ids past its mark a lane is read.
+	// its mark; topics (empty = all); how many ids past its mark a lane is read; how large a row may be to come as a whole.
+	//
+	// Of a larger one payload and metadata are NULL, see FetchPayloads: so the answer's size has a bound. To know how large a
+	// payload is nothing is read of it, wherever it is stored, and metadata has to be looked into only if it is itself large.
 	Fetch = fetchHeader + fetchReady
 
 	// FetchRange is Fetch for lanes that all start at one place, where most of what follows is theirs: it walks that range of
@@ -90,11 +95,16 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
 	// What a row may hold that no client can read, infinity for one, must not stop the read.
 	createdAt = `least(greatest(o.created_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS created_at`
 
+	// What is compressed may be larger than it seems; what has less than a kilobyte is hardly ever compressed.
+	size  = `octet_length(o.payload) + CASE WHEN pg_column_size(o.metadata) < 1000 THEN pg_column_size(o.metadata) ELSE octet_length(o.metadata::text) END`
+	whole = size + ` <= $13::bigint AS whole`
+
 	fetchReady = `
 UNION ALL
-SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
+SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid, r.topic, r.key,
+       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
   FROM owned CROSS JOIN LATERAL (
-       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o
         WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND (o.lane, o.id) <= (owned.lane, owned.mark + $12::bigint)
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
@@ -103,9 +113,10 @@ SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metada
 
 	fetchRange = `
 UNION ALL
-SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
+SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid, r.topic, r.key,
+       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
   FROM (SELECT min(owned.mark), sum(owned.lim)::bigint, bit_or(1::bigint << owned.lane) FROM owned) AS w(mark, lim, lanes) CROSS JOIN LATERAL (
-       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o
         WHERE o.id > w.mark AND o.id <= w.mark + $12::bigint AND w.lanes & (1::bigint << o.lane) <> 0
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
@@ -114,23 +125,39 @@ SELECT r.lane + 128::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metada
 
 	fetchByID = `
 UNION ALL
-SELECT o.lane + CASE WHEN o.dead_at IS NULL THEN 64 ELSE 256 END::smallint, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata,
-       ` + createdAt + `, o.attempts
-  FROM {outbox} o
- WHERE o.id = ANY ($13::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $14::bool)
-   AND o.lane IN (SELECT owned.lane FROM owned)`
+SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.whole THEN 0 ELSE 512 END::smallint, r.id, r.uuid, r.topic, r.key,
+       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
+  FROM (SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, o.dead_at IS NOT NULL AS dead, ` + whole + `
+          FROM {outbox} o
+         WHERE o.id = ANY ($14::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
+           AND o.lane IN (SELECT owned.lane FROM owned)) r`
 
 	fetchDue = `
 UNION ALL
-SELECT r.lane + 192::smallint, r.id, r.uuid, r.topic, r.key, r.payload, r.metadata, r.created_at, r.attempts
+SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid, r.topic, r.key,
+       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
   FROM owned CROSS JOIN LATERAL (
-       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
-          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[])) AND o.topic <> ALL ($16::text[])
-        ORDER BY o.lane, o.due_at, o.id LIMIT ($15::bigint[])[owned.lane + 1]) r
- WHERE $15::bigint[] <> '{}'`
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[])) AND o.topic <> ALL ($17::text[])
+        ORDER BY o.lane, o.due_at, o.id LIMIT ($16::bigint[])[owned.lane + 1]) r
+ WHERE $16::bigint[] <> '{}'`
+
+	// FetchPayloads reads what a read of the others left out, of rows in the order in which they are wanted: as many as there is
+	// room for, and the first of them however large it is. The others are without payload and metadata, and those that are not
+	// to be published any more are missing. It is a statement of its own, since the answer to the others says what is
+	// wanted.
+	//
+	// Arguments: ids; room in bytes.
+	FetchPayloads = `SELECT s.id, s.uuid, CASE WHEN s.whole THEN s.payload END, CASE WHEN s.whole THEN s.metadata END, s.whole
+  FROM (SELECT o.id, o.uuid, o.payload, o.metadata, w.n,
+               row_number() OVER wanted = 1 OR sum(` + size + `) OVER wanted <= $2::bigint AS whole
+          FROM unnest($1::bigint[]) WITH ORDINALITY AS w(id, n) JOIN {outbox} o ON o.id = w.id
+         WHERE o.published_at IS NULL AND o.dead_at IS NULL
+        WINDOW wanted AS (ORDER BY w.n ROWS UNBOUNDED PRECEDING)) s
+ ORDER BY s.n`
 
 	// Writers lists the transaction ids (the lower 32 bits) that may have written to the outbox: those that hold a
 	// lock on it that a writer takes, which is kept to the end of the transaction.

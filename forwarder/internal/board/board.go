@@ -20,6 +20,7 @@ type Row struct {
 	Term              Term
 	Key, UUID, Topic  string // Key is empty without an ordering key
 	Payload, Metadata []byte
+	Large             bool   // Payload and Metadata were left out of the read, as there may be no room for them
 	Generation        string // of those that an operator had sent again
 	CreatedAt         time.Time
 	Attempts          int    // failed ones so far

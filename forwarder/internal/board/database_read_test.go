@@ -3,6 +3,8 @@ package board_test
 import (
 	"cmp"
 	"slices"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 )
 
 // query is what schema.Fetch is asked.
@@ -37,6 +39,27 @@ type answer struct {
 type version struct {
 	*record
 	seen state
+}
+
+// payloads returns the ids of rows that are still to be published and fit into some room, the first of them in any case, and
+// those of the others. It comes to nothing after some of them.
+func (d *database) payloads(wanted []*board.Row, room int64, most int) (came, late map[int64]bool) {
+	came, late = map[int64]bool{}, map[int64]bool{}
+	used, first := int64(0), true
+	for i, row := range wanted {
+		m := d.find(row.ID)
+		switch {
+		case i >= most:
+			late[row.ID] = true
+		case m == nil || !m.pending() || m.uuid != row.UUID:
+		case first || used+int64(m.size) <= room:
+			came[row.ID] = true
+			used, first = used+int64(m.size), false
+		default:
+			late[row.ID], used = true, 1<<40
+		}
+	}
+	return came, late
 }
 
 // fetch reads under one snapshot. In between happens what others do between the parts that are not one instant:

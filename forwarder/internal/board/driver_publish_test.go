@@ -80,6 +80,9 @@ func (f *forwarder) started(c *board.Call) {
 	if h := f.held[r.Term.Lane]; h == nil || h.epoch != r.Term.Epoch || h.handing {
 		f.m.failf("row %d is published in lane %d, epoch %d, which is not ours or is being handed back", r.ID, r.Term.Lane, r.Term.Epoch)
 	}
+	if r.Large {
+		f.m.failf("row %d (%s) is published without its payload", r.ID, r.UUID)
+	}
 	f.m.checkTogether(r, msg)
 	topic := 0
 	for _, o := range f.calls {

@@ -15,6 +15,11 @@ type reading struct {
 	due    bool
 	began  int // clock
 	answer *answer
+
+	// What became of rows that came without a payload, once that was asked for.
+	asked            bool
+	came, late, gone map[int64]bool
+	timedOut         bool
 }
 
 type loading struct {
@@ -38,6 +43,8 @@ func (f *forwarder) reader() {
 		f.evaluate(r)
 	case r != nil && f.m.variant.readsOverlap && f.late == nil:
 		f.late, f.reading = r, nil
+	case r != nil && f.m.withholds && !r.asked:
+		f.askPayloads(r)
 	case r != nil:
 		f.reading = nil
 		f.endRead(r)
@@ -144,6 +151,9 @@ func (f *forwarder) beginRead() {
 		return f.board.Known(f.term(lane), mark)
 	})
 	r.req.Stretch = min(r.req.Stretch, f.m.stretch())
+	if f.m.withholds {
+		r.req.Whole = 5
+	}
 	f.reading, f.dirty, f.read, f.more = r, false, false, false
 	f.logf("begins a read: marks %v, limits %v, stretch %d, ids %v", f.used(f.mark), f.used(func(n int16) int64 { return r.req.Limits[n] }), r.req.Stretch, r.asks.IDs)
 }
@@ -194,6 +204,44 @@ func idsOf(list []version) []int64 {
 	return of
 }
 
+// askPayloads asks for what the answer leaves out.
+func (f *forwarder) askPayloads(r *reading) {
+	r.asked = true
+	read := f.readOf(r)
+	wanted := f.board.Wanted(r.asks, &read)
+	if len(wanted) == 0 {
+		return
+	}
+	most := len(wanted)
+	if f.m.chance(f.m.readFails) {
+		most, r.timedOut = f.m.rng.IntN(most), f.m.chance(50)
+	}
+	r.came, r.late = f.m.db.payloads(wanted, r.req.Bytes, most)
+	r.gone = map[int64]bool{}
+	for _, row := range wanted {
+		r.gone[row.ID] = !r.came[row.ID] && !r.late[row.ID]
+	}
+	if f.m.variant.lateIsGone {
+		r.late, r.gone = nil, r.late
+	}
+	f.logf("reads payloads of %d rows with room for %d: late %v, gone %v", len(wanted), r.req.Bytes, r.late, r.gone)
+}
+
+// readOf is what the board is told, before what did not come is taken out of it.
+func (f *forwarder) readOf(r *reading) board.Read {
+	read := board.Read{ByID: map[int64]board.Found{}, DueRead: r.due}
+	for _, v := range r.answer.byID {
+		read.ByID[v.id] = board.Found{Row: f.row(r, v), Dead: v.seen.dead}
+	}
+	for _, v := range r.answer.ready {
+		read.Ready = append(read.Ready, f.row(r, v))
+	}
+	for _, v := range r.answer.due {
+		read.Due = append(read.Due, f.row(r, v))
+	}
+	return read
+}
+
 func (f *forwarder) readFailed(r *reading) {
 	f.logf("fails to read")
 	f.reading, f.more = nil, true
@@ -223,6 +271,8 @@ func (f *forwarder) endRead(r *reading) {
 			answer.First = v.id
 		}
 	}
+	read := f.readOf(r)
+	answer.Cut, answer.TimedOut = read.Leave(r.late, r.gone), r.timedOut
 	f.m.variant.spoilAnswer(f, r, &answer)
 	p := f.window.Complete(r.req, answer)
 	if p.Life == window.Changed {
@@ -230,7 +280,6 @@ func (f *forwarder) endRead(r *reading) {
 		return
 	}
 	f.logf("ends the read: marks %v", f.used(f.mark))
-	read := board.Read{ByID: map[int64]board.Found{}, DueRead: r.due}
 	var lost []board.Term
 	for n, epoch := range r.req.Epochs {
 		if epoch == 0 {
@@ -248,15 +297,6 @@ func (f *forwarder) endRead(r *reading) {
 	}
 	if len(lost) > 0 {
 		f.lose(lost)
-	}
-	for _, v := range a.byID {
-		read.ByID[v.id] = board.Found{Row: f.row(r, v), Dead: v.seen.dead}
-	}
-	for _, v := range a.ready {
-		read.Ready = append(read.Ready, f.row(r, v))
-	}
-	for _, v := range a.due {
-		read.Due = append(read.Due, f.row(r, v))
 	}
 	switch v := f.m.variant; {
 	case v.bitsIgnored:
@@ -317,8 +357,9 @@ func (f *forwarder) termOf(r *reading, lane int16) board.Term {
 
 // row is what the board is given.
 func (f *forwarder) row(r *reading, v version) *board.Row {
+	large := int64(v.size) > r.req.Whole && !r.came[v.id]
 	return &board.Row{
-		ID: v.id, Term: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic, Payload: make([]byte, v.size),
+		Large: large, ID: v.id, Term: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic, Payload: make([]byte, v.size),
 		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Life: r.answer.life, Generation: fmt.Sprint(v.seen.batch),
 	}
 }

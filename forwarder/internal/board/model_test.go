@@ -54,6 +54,7 @@ type model struct {
 
 	landsEarly  bool // a message may reach the broker although its publish fails
 	leavesOut   bool // reads leave out what fell due of topics that are closed
+	withholds   bool // reads leave out the payloads of nearly all rows at first
 	shadowWords int
 
 	variant variant
@@ -127,6 +128,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 			m.forwarders[0].keeper()
 		}
 	}
+	m.withholds = m.chance(40)
 	return m
 }
 

@@ -7,8 +7,9 @@ import (
 
 // Room is how much more a read may bring into memory. No Rows: only what is asked for by id.
 type Room struct {
-	Rows  int
-	Bytes int64
+	Rows   int
+	Bytes  int64
+	Others int // rows that are read besides, by id or because they fell due
 }
 
 // Rewind says that the mark of a lane goes back, if it is above To.
@@ -36,6 +37,8 @@ type Read struct {
 	Ready   []*Row          // those of a lane in order of id
 	Due     []*Row          // what fell due, if DueRead
 	DueRead bool
+	Late    map[int64]bool // what Asks.IDs found and there was no room for
+	DueLate bool           // there was no room for all of Due
 }
 
 // TermRead is a term that was read, and the mark of its lane after this read.
@@ -85,9 +88,10 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 		b.askParked(&a, max(b.cfg.Rows/8+1, b.cfg.Rows-b.rows))
 		a.Room.Rows = max(b.cfg.Rows-b.rows-len(a.IDs), len(a.terms))
 		a.Room.Bytes = max(b.cfg.Bytes-b.bytes, 1)
+		b.askStrays(&a)
+		b.limitDue(&a)
 	}
-	b.askStrays(&a)
-	b.limitDue(&a)
+	a.Room.Others = len(a.IDs)
 	for _, t := range b.troubled {
 		if t.closed {
 			a.Closed = append(a.Closed, t.name)
@@ -152,14 +156,14 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	}
 	before := b.rows
 	for _, ask := range a.asks {
-		if ask.why != forStray {
+		if ask.why != forStray && !r.Late[ask.id] {
 			b.answered(ask, r)
 		}
 	}
-	b.asked(a, false)
+	b.asked(a, func(ask ask) bool { return r.Late[ask.id] })
 	b.takeReady(r.Ready)
 	if r.DueRead {
-		p.ManyDue = b.fellDue(a, r.Due)
+		p.ManyDue = b.fellDue(a, r.Due) || r.DueLate
 	}
 	for _, ask := range a.asks {
 		f, found := r.ByID[ask.id]
@@ -168,7 +172,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 			b.strayed(l, f.Row)
 		}
 	}
-	p.Added, p.More = b.rows-before, b.wants()
+	p.Added, p.More = b.rows-before, b.wants() || r.DueLate
 	return p
 }
 
@@ -215,12 +219,13 @@ func (b *Board) fellDue(a Asks, rows []*Row) (many bool) {
 // ReadFailed takes back what a read was asked for, so that the next one asks again.
 func (b *Board) ReadFailed(now time.Time, a Asks) {
 	b.now = now
-	b.asked(a, true)
+	b.asked(a, func(ask) bool { return true })
 }
 
-// asked ends what was asked for; if it failed it is asked for again.
-func (b *Board) asked(a Asks, failed bool) {
+// asked ends what was asked for; what failed is asked for again.
+func (b *Board) asked(a Asks, fails func(ask) bool) {
 	for _, ask := range a.asks {
+		failed := fails(ask)
 		if ask.topic != nil {
 			ask.topic.asked = false
 			b.update(ask.topic)

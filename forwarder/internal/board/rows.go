@@ -45,6 +45,10 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	}
 	h := l.heads[r.ID]
 	if r.Key == "" {
+		if h != nil && r.Large {
+			b.sooner(l, h, b.now)
+			return false
+		}
 		if h != nil { // it was read before its retry was asked for
 			r.call.waited = true
 			b.removeHead(l, h)
@@ -81,6 +85,10 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	case idle && t.closed:
 		b.wait(k, t)
 		b.park(k, r.ID, due)
+	case r.Large:
+		b.park(k, r.ID, due)
+		b.advance(k)
+		return false
 	default:
 		b.append(k, r)
 		return true
@@ -97,6 +105,12 @@ func (b *Board) acceptLoose(l *lane, r *Row, due bool) (kept bool) {
 		b.wait(k, t)
 		b.park(k, r.ID, due)
 		b.tidy(k)
+		return false
+	}
+	if r.Large {
+		k := l.keyOf(t.pen)
+		b.park(k, r.ID, due)
+		b.advance(k)
 		return false
 	}
 	b.keep(l, r)

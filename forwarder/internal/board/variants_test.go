@@ -20,6 +20,8 @@ type variant struct {
 	otherEpoch    bool // an answer is taken over by whatever term the lane has now
 	forgetsAtOnce bool // what was settled is forgotten at the settling
 	noRewind      bool // a shadow is cleared without a rewind
+	lateIsGone    bool // what there was no room for is taken for gone
+	cutIgnored    bool // a lane is taken for read past what there was no room for
 	noSweep       bool
 	noLook        bool // nobody sees that an operator settled what a key waits for
 
@@ -90,6 +92,8 @@ func (v variant) spoilAnswer(f *forwarder, r *reading, a *window.Answer) {
 	switch {
 	case v.fullGoesOn:
 		a.Counts = [window.Lanes]int64{}
+	case v.cutIgnored:
+		a.Cut = [window.Lanes]int64{}
 	case v.otherEpoch:
 		for n := range r.req.Epochs {
 			if _, epoch := f.window.Mark(int16(n)); epoch != 0 {
@@ -116,6 +120,8 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"xmax for the next transaction id", 0, variant{database: faults{nextIsXmax: true}}},
 		{"bound raised without the next read's consent", 2, variant{noConsent: true}},
 		{"mark not moved to the last id of a full lane", 1, variant{fullGoesOn: true}},
+		{"lane read past what there was no room for", 0, variant{cutIgnored: true}},
+		{"what there was no room for taken for gone", 0, variant{lateIsGone: true}},
 		{"answer applied to a lane of another epoch", 9, variant{trouble: theft, otherEpoch: true}},
 		{"forgotten at the settling", 2, variant{forgetsAtOnce: true}},
 		{"held only from the settling on", 1, variant{heldOnceSettled: true}},
@@ -136,7 +142,7 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"rejected with the epoch of another term", 50, variant{trouble: theft, rejectedInOtherTerm: true}},
 		{"recheck left out", 30, variant{trouble: operators, noRecheck: true}},
 		{"sweep left out", 1, variant{trouble: operators, noSweep: true}},
-		{"first of a waiting key not looked at", 196, variant{trouble: outage, noLook: true}},
+		{"first of a waiting key not looked at", 451, variant{trouble: outage, noLook: true}},
 		{"stop that drops results", 10, variant{stopDropsResults: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,12 +9,15 @@ const (
 	maxStretch      = 1 << 40
 	guessedRowBytes = 512 << 10 // before any row was seen
 	maxCut          = 16
+	leastWhole      = 1 << 10   // bytes: rows of less always come as a whole,
+	mostWhole       = 256 << 10 // and larger ones never do
 )
 
-// Room is how much more memory takes. No Rows: none at all. Else each lane gets one, whatever their size.
+// Room is how much more memory takes. No Rows: none at all. Else each lane gets one.
 type Room struct {
-	Rows  int
-	Bytes int64
+	Rows   int
+	Bytes  int64
+	Others int // rows that the read may return besides, asked for by id or due
 }
 
 // limiter keeps reads short enough to stay clear of their time-out and to let others in between, and long enough
@@ -42,7 +45,10 @@ func (l *limiter) adapt(p Progress, took time.Duration) {
 
 // measure learns from a complete read how large rows are.
 func (l *limiter) measure(a *Answer) {
-	if l.cut > 0 {
+	switch {
+	case a.TimedOut:
+		l.cut = min(l.cut+1, maxCut)
+	case l.cut > 0:
 		l.cut--
 	}
 	if a.Rows > 0 {
@@ -64,10 +70,10 @@ func (l *limiter) rows(room Room) int64 {
 const knownBytes = 32 << 20
 
 // setLimits says how many rows of each lane to read: half of the room is for all lanes alike, half for those that have
-// more. What is known comes on top, or a read of a lane where much waits would find nothing new.
-func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark int64) (above, all int)) {
+// more. What is known comes on top, or a read of a lane where much waits would find nothing new: it returns how many rows that are.
+func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark int64) (above, all int)) (again int64) {
 	if room.Rows <= 0 {
-		return
+		return 0
 	}
 	lanes, full, inAll := int64(0), int64(0), int64(0)
 	var above, below [Lanes]int64
@@ -95,7 +101,24 @@ func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark in
 		}
 		r.Limits[n] = share(rows, lanes, full, l.full) + above[n]
 		r.Rewound[n] = below[n]
+		again += above[n] + below[n]
 	}
+	return again
+}
+
+// setSizes bounds the bytes that a read brings. Rows that are much larger than it has room for, taken on average, come without
+// what makes them large, and that is read afterwards as far as there is room: at most Bytes, or one row alone.
+func (w *Window) setSizes(r *Request, room Room, again int64) {
+	r.Bytes = max(0, room.Bytes>>w.limiter.cut)
+	rows := int64(0)
+	for n := range r.Limits {
+		rows += min(r.Limits[n], r.Stretch) + r.Rewound[n]
+	}
+	if r.Single {
+		rows = min(rows, r.Stretch+again)
+	}
+	rows += int64(room.Others)
+	r.Whole = min(mostWhole, max(leastWhole, 2*(r.Bytes+again*w.limiter.rowBytes)/max(1, rows)))
 }
 
 // share divides room for rows among lanes.

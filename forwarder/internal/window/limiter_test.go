@@ -99,3 +99,36 @@ func TestLimits(t *testing.T) {
 func known(above, all int) func(int16, int64) (int, int) {
 	return func(int16, int64) (int, int) { return above, all }
 }
+
+func TestSizes(t *testing.T) {
+	w := New()
+	w.Take(1, 1)
+	w.Take(2, 1)
+	request := func(room Room, again int) Request { return w.Next(room, false, known(again, again)) }
+	w.limiter.rowBytes = 200
+	if r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0); r.Whole != 8<<10 || r.Bytes != 32<<20 {
+		t.Errorf("of many small rows those up to %d bytes come as a whole, and %d bytes of others", r.Whole, r.Bytes)
+	}
+	if r := request(Room{Rows: 8192, Bytes: 32 << 20, Others: 8192}, 0); r.Whole != 4<<10 {
+		t.Errorf("with others that are asked for: %d", r.Whole)
+	}
+	w.limiter.rowBytes = 20 << 10
+	r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0)
+	if rows := r.Limits[1] + r.Limits[2]; r.Whole < 40<<10 || r.Whole*rows > 64<<20 {
+		t.Errorf("of %d rows of 20 kB those up to %d bytes come as a whole: twice what is usual does, and twice the room is the bound", rows, r.Whole)
+	}
+	if r := request(Room{Rows: 100, Bytes: 1 << 20}, 5000); r.Whole < 40<<10 {
+		t.Errorf("rows that are known and come again leave %d bytes for the others", r.Whole)
+	}
+	w.limiter.rowBytes = 100 << 20
+	if r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0); r.Whole != mostWhole {
+		t.Errorf("of the largest rows those up to %d bytes", r.Whole)
+	}
+	if r := request(Room{Rows: 64, Bytes: 1, Others: 10}, 0); r.Whole != leastWhole || r.Bytes != 1 {
+		t.Errorf("where there is no room those up to %d bytes, and %d bytes of others", r.Whole, r.Bytes)
+	}
+	w.Complete(r, Answer{Life: "a", Owned: [Lanes]bool{1: true, 2: true}, TimedOut: true})
+	if r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0); r.Bytes != 16<<20 {
+		t.Errorf("%d bytes after payloads that did not come in time", r.Bytes)
+	}
+}

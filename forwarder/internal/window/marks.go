@@ -75,6 +75,9 @@ func (w *Window) move(r *Request, a *Answer) (p Progress) {
 		if l.full = a.Counts[n] >= r.limit(n, from); r.Single {
 			l.full, to = filled, filledTo
 		}
+		if cut := a.Cut[n]; cut > 0 {
+			l.full, to = true, cut-1
+		}
 		if l.full {
 			l.mark, p.More = to, true // even if that is a step back
 			continue
@@ -88,7 +91,8 @@ func (w *Window) move(r *Request, a *Answer) (p Progress) {
 		l.mark, far = end, max(far, end-from)
 	}
 	w.resting = !p.More && far <= singleStretch/2
-	if w.dense = w.isDense(a); w.dense && p.More && r.ranges {
+	w.dense = a.Cut == [Lanes]int64{} && w.isDense(a) // what waits for room is no reason to read the others again
+	if w.dense && p.More && r.ranges {
 		w.align()
 	}
 	return p

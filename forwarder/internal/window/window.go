@@ -41,6 +41,8 @@ type Request struct {
 	Limits             [Lanes]int64 // rows; 0 = there is no room
 	Rewound            [Lanes]int64 // how many more if the read starts below the mark, where known rows come again
 	Stretch            int64        // how many ids past its start a lane is read
+	Whole              int64        // how large a row may be to come with its payload
+	Bytes              int64        // how large the payloads may be together that are read afterwards, but for the first
 	// Single says that all lanes are to be read as one range of ids: they start at one place, and most of what is there is
 	// theirs. One limit then holds for all of them together: the sum of theirs.
 	Single bool
@@ -56,10 +58,12 @@ type Answer struct {
 	Owned    [Lanes]bool
 	Counts   [Lanes]int64 // rows past the start of the lane
 	Last     [Lanes]int64 // the highest id of them
+	Cut      [Lanes]int64 // the lowest id of them that there was no room for: the lane was read up to there; 0 = there was
 	First    int64        // the lowest id of those of all lanes
-	Rows     int          // of all kinds
-	Bytes    int64        // of all kinds
+	Rows     int          // of all kinds, that came with their payloads
+	Bytes    int64        // of these
 	Took     time.Duration
+	TimedOut bool // not all payloads came that there was room for
 }
 
 // Progress is what a read came to.
@@ -138,8 +142,9 @@ func (w *Window) Next(room Room, ranges bool, known func(lane int16, mark int64)
 	for n := range w.lanes {
 		r.Epochs[n], r.Marks[n] = w.lanes[n].epoch, w.lanes[n].mark
 	}
-	w.setLimits(&r, room, known)
+	again := w.setLimits(&r, room, known)
 	w.trySingle(&r)
+	w.setSizes(&r, room, again)
 	return r
 }
 

@@ -298,3 +298,30 @@ func TestDense(t *testing.T) {
 		t.Error("as one range after a time-out")
 	}
 }
+
+// A lane in which there was no room for a row is read up to there, and the others as far as they would have been.
+func TestNoRoomForARow(t *testing.T) {
+	for _, ranges := range []bool{false, true} {
+		w := New()
+		w.Take(1, 1)
+		w.Take(2, 1)
+		a := Answer{Life: "a", Snapshot: Snapshot{Xmax: 10, NextXid: 10, Seq: 100}, Rewind: -1, Owned: [Lanes]bool{1: true, 2: true}}
+		room := Room{Rows: 1000, Bytes: 1 << 40}
+		w.Complete(w.Next(room, ranges, known(0, 0)), a)
+		a.Snapshot.Seq = 200
+		a.Counts[1], a.Last[1], a.Counts[2], a.Last[2], a.First = 10, 150, 10, 151, 140
+		a.Cut[1] = 145
+		r := w.Next(room, ranges, known(0, 0))
+		if r.Single != ranges {
+			t.Fatalf("as one range: %v", r.Single)
+		}
+		if p := w.Complete(r, a); !p.More {
+			t.Error("nothing more is to be read")
+		}
+		wantMark(t, w, 1, 144)
+		wantMark(t, w, 2, 200)
+		if w.Next(room, ranges, known(0, 0)).Single {
+			t.Error("the other lane is read again from there")
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package board
+
+// Wanted returns the rows of a read that came without their payload and are of use, in the order in which they are wanted:
+// those that were asked for by id, then the new ones, the oldest first, then what fell due. What is known already needs no
+// payload: nothing is made of it.
+func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
+	for _, ask := range a.asks {
+		if f, found := r.ByID[ask.id]; found && f.Row.Large && !f.Dead {
+			wanted = append(wanted, f.Row)
+		}
+	}
+	for _, rows := range [...][]*Row{r.Ready, r.Due} {
+		for _, row := range rows {
+			if l := b.open(row.Term); row.Large && l != nil && !l.knows(row.ID) {
+				wanted = append(wanted, row)
+			}
+		}
+	}
+	return wanted
+}
+
+// Leave takes rows out of a read that have no payload: those that there was no room for, late, and those that are gone. What
+// follows a late one in its lane is taken out with it, since a lane is read in order, and so is what was brought back in one
+// act: cut has the id of the first new one.
+func (r *Read) Leave(late, gone map[int64]bool) (cut [Lanes]int64) {
+	for id, f := range r.ByID {
+		switch {
+		case f.Dead:
+		case late[id]:
+			if r.Late == nil {
+				r.Late = map[int64]bool{}
+			}
+			r.Late[id] = true
+			delete(r.ByID, id)
+		case gone[id]:
+			delete(r.ByID, id)
+		}
+	}
+	r.Ready, cut = leave(r.Ready, late, gone)
+	var cutDue [Lanes]int64
+	r.Due, cutDue = leave(r.Due, late, gone)
+	r.DueLate = cutDue != [Lanes]int64{}
+	return cut
+}
+
+func leave(rows []*Row, late, gone map[int64]bool) (kept []*Row, cut [Lanes]int64) {
+	kept = rows[:0]
+	for _, row := range rows {
+		at := &cut[row.Term.Lane]
+		if row.Large && late[row.ID] && *at == 0 {
+			*at = row.ID
+		}
+		if *at == 0 && !(row.Large && gone[row.ID]) {
+			kept = append(kept, row)
+		}
+	}
+	clear(rows[len(kept):])
+	return kept, cut
+}
