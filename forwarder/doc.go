@@ -28,7 +28,7 @@
 // The engine (engine.go) does what they decide. It calls them in one function, step, which is the only place where its
 // lock is taken; what came of an event is passed on as signals there, and nothing that may wait is called. Its goroutines:
 //
-//	reader      all reads, and loading held keys; on a connection of its own (reader.go, fetch.go, collect.go, answer.go,
+//	reader      all reads, and loading held keys; on a connection of its own (reader.go, fetch.go, payloads.go, collect.go, answer.go,
 //	            raise.go, heads.go)
 //	workers     publish, one message each at a time, until there is nothing to publish now (workers.go)
 //	settler     writes results back (settler.go, settler_failed.go, span.go, batch.go)
@@ -69,6 +69,11 @@
 // not at all, but a thousand rows at a time, so that the workers have their turn in between. At rest, and where most of
 // a backlog is ours, all lanes are read up to the same id, as one range of the primary key; that costs less, and the
 // rows of a range are settled together.
+//
+// A read is bounded in bytes as well. Rows that are much larger than there is room for, taken on average, come without payload and
+// metadata; these are read afterwards by id, what was asked for first, then the oldest, as far as there is room, and one in
+// any case (payloads.go). A lane is taken for read up to the first row that there was no room for. The second statement has
+// another snapshot, which does no harm: which rows there are, and in what order, the first one has said.
 //
 // Each read also names the life of the server: when it was started, a token that a crash or a promotion
 // empties, and the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean

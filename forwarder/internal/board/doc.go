@@ -56,6 +56,8 @@
 //
 //	rows in memory, and their bytes      Beyond Config.Rows or Bytes a read brings what is asked for by id, and of the rest a
 //	                                     little, as all in memory may wait behind a few that hang. At twice as much: trials only.
+//	                                     Large rows come without payload; of these a read takes what there is room for, and
+//	                                     one in any case.
 //	calls                                Concurrency that are young, and as many of one topic, of any age; 8 times as many in
 //	                                     all. A topic whose calls hang stops itself and is reported as jammed; eight such
 //	                                     topics stop all others, until one call returns.
@@ -86,7 +88,7 @@
 //
 // # Files
 //
-// lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; rows.go into
+// lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; large.go those that came without payload; rows.go into
 // memory and out of it; keys.go chains; topics.go queues, places, slow topics; pauses.go closed topics and the keys that
 // wait for them; calls.go from Next to Returned; retries.go heads; parked.go ids; shadow.go; results.go what became of
 // calls, and of their settling; effects.go what others must do about it; list.go.
