@@ -15,6 +15,9 @@ var ibxDiscovery = []requirement{
 	{number: 93, text: "the list of databases is refreshed periodically", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
 	{number: 94, text: "every 5 minutes by default", verdict: held, shownBy: "TestFleetRefreshInterval"},
 	{number: 95, text: "new databases get stores", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
-	{number: 96, text: "databases that are gone lose theirs", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
+	{number: 96, text: "databases that are gone lose theirs", verdict: inOtherWords,
+		why: "When the last use of it has ended. An answer without any database is taken for a fault, until it has been given three times and for as long as " +
+			"the interval of refreshing.",
+		shownBy: "TestFleetFollowsItsDiscovery TestFleetBelievesAnEmptyDiscoveryInTheEnd"},
 	{number: 97, text: "what has not changed is kept", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
 }

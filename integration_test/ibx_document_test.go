@@ -23,17 +23,14 @@ func ibxDocument() string {
 	for _, s := range ibxSections {
 		fmt.Fprintf(&b, "\n## %s\n\n| | requirement | | why, and what shows it |\n|---|---|---|---|\n", s.title)
 		for _, r := range s.requirements {
-			shown := "`TestIBX/IBX-" + fmt.Sprintf("%03d", r.number) + "`"
-			if r.test == nil {
-				shown = ""
-				for i, name := range strings.Fields(r.shownBy) {
-					if i > 0 {
-						shown += ", "
-					}
-					shown += "`" + name + "`"
-				}
+			var shown []string
+			if r.test != nil {
+				shown = append(shown, fmt.Sprintf("`TestIBX/IBX-%03d`", r.number))
 			}
-			fmt.Fprintf(&b, "| IBX-%03d | %s | %s | %s |\n", r.number, r.text, r.verdict, strings.TrimSpace(r.why+" "+shown))
+			for name := range strings.FieldsSeq(r.shownBy) {
+				shown = append(shown, "`"+name+"`")
+			}
+			fmt.Fprintf(&b, "| IBX-%03d | %s | %s | %s |\n", r.number, r.text, r.verdict, strings.TrimSpace(r.why+" "+strings.Join(shown, ", ")))
 		}
 	}
 	b.WriteString(ibxElsewhere)
@@ -45,8 +42,12 @@ const ibxIntroduction = `# The durable queue, requirement by requirement
 <!-- Written by make ibx from integration_test/ibx_*_test.go. -->
 
 Package ` + "`queue`" + ` follows the functional specification of an inbox component that was written for C# and SQL Server (IBX-001 to IBX-130).
-This page says of each of its requirements what became of it here, and which test shows it: over pgx, over database/sql and, but for what is
-Postgres' own, over the database in memory that users test with (package ` + "`outboxtest`" + `).
+This page says of each of its requirements what became of it here, and which tests show it, or show what can be shown of it. Those of ` + "`TestIBX`" + `
+run over pgx and over database/sql and, but for what is Postgres' own, as ` + "`TestIBXInMemory`" + ` over the database in memory that users test with
+(package ` + "`outboxtest`" + `). The others run over pgx, or over what they are about.
+
+"Held" is what the test shows, for a message that is stored here and handled by a Dispatcher. "In other words" is held with the difference
+that is named.
 `
 
 // ibxElsewhere is about what has no number in the specification.
@@ -109,7 +110,7 @@ const ibxElsewhere = `
 | question | answer |
 |---|---|
 | 8.1 ordering | Not from a claim: one that orders by key starves all others behind a key that is busy. forwarder.Subscriber gives order per key at full speed. |
-| 8.2 dead letters | DispatcherConfig.OnDead runs in the transaction in which a message dies; package admin lists, counts and requeues dead messages. |
+| 8.2 dead letters | DispatcherConfig.OnDead runs in the transaction in which a message dies; package admin lists, counts and requeues dead messages. Each death is an error line and told to observers, with OnDead and without. |
 | 8.3 time to live | Item.ExpiresAt: a message that nobody handled by then is dead, with the reason "expired" (` + "`TestExpiry`" + `). |
 | 8.4 hash algorithm | SHA-256, by StoreConfig.HashContent or queue.SHA256. Any bytes are taken; compare like with like. |
 

@@ -16,6 +16,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/outboxtest"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -178,6 +179,51 @@ func TestDispatcherLogs(t *testing.T) {
 	}
 	assert.True(t, log.has("ERROR message died", "message_id:orders-0"), log.lines)
 	assert.False(t, log.has("", "canary"), log.lines)
+}
+
+// TestDispatcherLogsErrorsWithoutConsequence: what a handler returns is an error line, also when it no longer decides about the message.
+func TestDispatcherLogsErrorsWithoutConsequence(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	storeAll(t, s, items("stolen", 1)...)
+	storeAll(t, s, items("slow", 1)...)
+	log := &lineLogger{}
+	came := make(chan bool, 2)
+	until := queue.Handler{Detached: true, Handle: func(ctx context.Context, msg *queue.Message) error {
+		came <- true
+		<-ctx.Done()
+		return errors.New("half done: " + msg.MessageID)
+	}}
+	cfg := quickDispatcher(map[string]queue.Handler{"stolen": until, "slow": until})
+	cfg.LeaseTTL, cfg.CloseTimeout = time.Second, time.Millisecond
+	d, err := queue.NewDispatcher(s, cfg, log)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(t.Context()) }()
+	<-came
+	<-came
+	h.exec(t, "update inbox_queue set owner = gen_random_uuid(), locked_until = now() + interval '1 hour' where topic = 'stolen'")
+	eventually(t, func() bool { return log.has("ERROR", "lease was lost", "half done: stolen-0", "message_id:stolen-0") }, "its error is logged")
+	require.NoError(t, errors.Join(d.Close(), <-ended))
+	assert.True(t, log.has("ERROR", "CloseTimeout", "half done: slow-0", "message_id:slow-0"), log.lines)
+}
+
+// TestDispatcherLogsClaimsForBurial as it does those for handlers.
+func TestDispatcherLogsClaimsForBurial(t *testing.T) {
+	t.Parallel()
+	log := &lineLogger{}
+	s, err := queue.NewStore(outboxtest.NewDB(t), quickStore(), log)
+	require.NoError(t, err)
+	late := items("orders", 1)[0]
+	late.ExpiresAt = time.Now().Add(-time.Second)
+	storeAll(t, s, late)
+	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error { return nil }}})
+	cfg.OnDead = func(context.Context, *queue.Message, error) error { return nil }
+	drain(t, newDispatcher(t, s, cfg))
+	untilState(t, s, late.ID, queue.Dead)
+	assert.True(t, log.has("DEBUG Claimed messages that expired", "messages:1"), log.lines)
 }
 
 // TestDispatcherBuriesWhatNobodyHandled: what expires, and what processes died of, dies in the transaction of OnDead too, and observers are

@@ -155,6 +155,7 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) ([]Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.logger.Debug("Claimed messages that expired", watermill.LogFields{"owner": c.Owner.String(), "messages": len(msgs)})
 	return msgs, nil
 }
 

@@ -71,7 +71,7 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 	attempts, begun, err := 0, true, errGoexit
 	defer func() { // also if the handler ends the goroutine
 		if err != nil && context.Cause(ctx) == ErrLeaseLost {
-			err = fmt.Errorf("%w: %w", ErrLeaseLost, err)
+			err = lostError{err}
 		}
 		ended(d.settle(c, h, begun, err), attempts, err)
 	}()
@@ -129,6 +129,12 @@ func (d *Dispatcher) call(ctx context.Context, c *claimed, h Handler) error {
 	return guarded(func() error { return h.Handle(ctx, c.copy()) })
 }
 
+// lostError is the error of a handler whose lease was lost meanwhile.
+type lostError struct{ handler error }
+
+func (e lostError) Error() string   { return ErrLeaseLost.Error() + ": " + e.handler.Error() }
+func (e lostError) Unwrap() []error { return []error{ErrLeaseLost, e.handler} }
+
 // panicError is a panic of user code.
 type panicError struct {
 	error
@@ -161,6 +167,12 @@ func (d *Dispatcher) settle(c *claimed, h Handler, begun bool, err error) observ
 	if errors.Is(err, outbox.ErrTxEnded) {
 		d.unack(c) // before all else: while it is done nothing gives it back
 	}
+	fields := c.fields()
+	var panicked panicError
+	if errors.As(err, &panicked) {
+		fields["stack"] = panicked.stack
+	}
+	var lost lostError
 	switch {
 	case err == nil:
 		if h.Detached {
@@ -170,22 +182,21 @@ func (d *Dispatcher) settle(c *claimed, h Handler, begun bool, err error) observ
 	case errors.Is(err, outbox.ErrRolledBack):
 		c.ack()
 		return observe.RolledBack
+	case errors.As(err, &lost):
+		d.logger.Error("handler failed after its lease was lost: the message is delivered to another", lost.handler, fields)
+		return observe.Duplicate
 	case errors.Is(err, ErrLeaseLost) && begun:
-		d.logger.Info("The lease of a message ran out before it was handled here; it is somebody else's, or will be", c.fields())
+		d.logger.Info("lease lost before the handler was called: the message is delivered to another", fields)
 		return observe.Duplicate
 	case context.Cause(c.loop.work) == errStopped:
+		d.logger.Error("handler interrupted at the end of CloseTimeout: the message is released, uncharged", err, fields)
 		c.release(0, "")
 		return observe.Failed
 	}
-	fields := c.fields()
 	if !begun {
 		d.logger.Error("There was no transaction for the handler of a message; it comes again", err, fields)
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 		return observe.Failed
-	}
-	var panicked panicError
-	if errors.As(err, &panicked) {
-		fields["stack"] = panicked.stack
 	}
 	d.logger.Error("The handler of a message failed", err, fields)
 	switch decision := d.decide(err); {

@@ -11,11 +11,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// AlreadyProcessed says whether a message was done before, and notes that it came by. A hash that is not nil is kept, and
-// compared with that of the first time: a difference is logged, and no error. It returns ErrInvalid for an ID that cannot be one.
+// AlreadyProcessed says whether a message was done before, and notes that it came by. A hash that is not empty is kept, and
+// compared with that of the first time: a difference is logged, and no error. While the message is being handled it is compared alone. It returns ErrInvalid for an ID that cannot be one.
 func (s *Store) AlreadyProcessed(ctx context.Context, id ID, hash []byte) (bool, error) {
 	if err := id.check(); err != nil {
 		return false, fmt.Errorf("%w: AlreadyProcessed: %w", ErrInvalid, err)
+	}
+	if len(hash) == 0 {
+		hash = nil
 	}
 	var done, mismatch bool
 	err := s.collect(ctx, "look up a message", func(rows drive.Rows) error { return rows.Scan(&done, &mismatch) },
