@@ -8,42 +8,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Severity says how bad a Finding is. As text it is its name in lower case.
-type Severity int
+// Severity says how bad a Finding is.
+type Severity = broker.Severity
 
-// The severities.
+// The severities, which package broker explains.
 const (
-	Info     Severity = iota // worth knowing; nothing has to be done now
-	Warning                  // works, but not well, or not for long
-	Critical                 // messages do not leave or are not handled, may be lost, or the server soon refuses something
+	Info     = broker.Info
+	Warning  = broker.Warning
+	Critical = broker.Critical
 )
-
-var severityNames = []string{"info", "warning", "critical"}
-
-// String returns the name of the severity.
-func (s Severity) String() string {
-	if s < 0 || int(s) >= len(severityNames) {
-		return fmt.Sprintf("Severity(%d)", int(s))
-	}
-	return severityNames[s]
-}
-
-// MarshalText returns the name of the severity.
-func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText takes the name of a severity.
-func (s *Severity) UnmarshalText(name []byte) error {
-	i := slices.Index(severityNames, string(name))
-	if i < 0 {
-		return fmt.Errorf("admin: there is no severity %q: use info, warning or critical", name)
-	}
-	*s = Severity(i)
-	return nil
-}
 
 // Finding is one thing that Doctor found.
 type Finding struct {
@@ -58,19 +36,14 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s: %s. %s", f.Severity, f.Check, f.Evidence, f.Cure)
 }
 
-// Broker is what Doctor asks about a broker; the TopicReader of publisher/kafka and of publisher/nats is one.
-type Broker interface {
-	// Check looks at those of the topics that the broker has, and says which may lose what it has acknowledged.
-	Check(ctx context.Context, topics []string) ([]Finding, error)
-}
-
 // Doctor looks for what ails the tables, the forwarders and the server, the worst first. It changes nothing, though it
 // sends one notification to find out whether it arrives. It sees what others do only if its role may see their sessions
-// (pg_read_all_stats), and says so otherwise. What could not be looked at is a finding as well. Brokers are those to
-// which messages go; without one nothing is said of what a broker may lose.
+// (pg_read_all_stats), and says so otherwise. What could not be looked at is a finding as well. Brokers are all those to
+// which messages go: a topic with published messages that none of them has is a finding. Without one nothing is said of what a
+// broker may lose.
 //
 // It returns an error if the database does not answer.
-func (a *Admin) Doctor(ctx context.Context, brokers ...Broker) ([]Finding, error) {
+func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Finding, error) {
 	e := exam{Admin: a, brokers: brokers}
 	for _, c := range checks {
 		if err := c.make(&e, ctx); err != nil {
@@ -117,7 +90,7 @@ var checks = []struct {
 // exam is one call of Doctor.
 type exam struct {
 	*Admin
-	brokers []Broker
+	brokers []broker.Checker
 	found   []Finding
 	damaged bool // the tables are not as the statements need them, so that these fail
 	over    bool // no more can be looked at

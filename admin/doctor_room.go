@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -98,25 +100,46 @@ func (e *exam) checkBroker(ctx context.Context) error {
 	if e.stats == nil || len(e.brokers) == 0 {
 		return nil
 	}
-	var topics []string
+	published := map[string]time.Time{}
+	err := e.collect(ctx, func(rows drive.Rows) error {
+		var topic string
+		var last time.Time
+		err := rows.Scan(&topic, &last)
+		published[topic] = last
+		return err
+	}, sqltext.PublishedTopics)
+	if err != nil {
+		return err
+	}
+	topics := slices.Collect(maps.Keys(published))
 	for _, t := range e.stats.Topics {
 		topics = append(topics, t.Topic)
 	}
-	loses := false
+	slices.Sort(topics)
+	topics = slices.Compact(topics)
+	loses, nowhere := false, maps.Clone(published)
 	for _, b := range e.brokers {
-		found, err := b.Check(ctx, topics)
+		risks, missing, err := b.Check(ctx, topics)
 		if err != nil {
 			if ctx.Err() != nil {
 				return err
 			}
 			e.find("broker", Critical, "the broker could not be asked: "+err.Error(),
 				"mend what the error says; meanwhile messages wait, and are charged no attempt if the publisher knows its errors")
+			clear(nowhere) // it may have them
 			continue
 		}
-		for _, f := range found {
-			loses = loses || f.Severity > Info
-			e.found = append(e.found, f)
+		maps.DeleteFunc(nowhere, func(topic string, _ time.Time) bool { return !slices.Contains(missing, topic) })
+		for _, r := range risks {
+			loses = loses || r.Severity > Info
+			e.find("broker", r.Severity, r.Evidence, r.Cure)
 		}
+	}
+	for _, topic := range slices.Sorted(maps.Keys(nowhere)) {
+		loses = true
+		e.find("broker", Warning, fmt.Sprintf("no broker that was asked has topic %q, to which messages were published, the last one at %s: what it acknowledged is gone, "+
+			"as when a JetStream stream in memory vanishes in a restart, or somebody has deleted it", topic, published[topic].UTC().Format(time.RFC3339)),
+			"make the topic anew, a stream with file storage, and have sent again what is still kept (outboxctl messages replay); if it goes to another broker, have that one asked too")
 	}
 	for _, m := range e.members {
 		if loses && m.alive() && m.says.Retention == -1 {

@@ -11,18 +11,10 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
-
-// TopicReader is what a broker holds. Those of publisher/kafka and publisher/nats are read by Reconcile.
-type TopicReader interface {
-	// Each calls fn with the UUID of each message of a topic that the broker has taken at or after a time by its own clock, and
-	// that it holds when Each is called, in any order, and perhaps with others. It ends with fn's error, and returns an error
-	// if the topic does not exist, or if what is missing may have been deleted as it was meant to be: by age, by compaction, by limits
-	// of the broker, or because it was consumed.
-	Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error
-}
 
 const (
 	// windowSize is how many messages are compared at once, which bounds the memory: some 10 MB.
@@ -44,7 +36,7 @@ var reconcile = verb{name: "reconcile", states: map[Table][]State{Outbox: {Done}
 // all of them, and to its end if one is missing.
 //
 // It returns what acts return, errors of the log, and with them what was done before.
-func (a *Admin) Reconcile(ctx context.Context, log TopicReader, act Act) (r Result, err error) {
+func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) (r Result, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", reconcile.name, err)
@@ -52,7 +44,7 @@ func (a *Admin) Reconcile(ctx context.Context, log TopicReader, act Act) (r Resu
 	}()
 	s, _, err := a.check(reconcile, &act)
 	if err == nil && log == nil {
-		err = invalid("the TopicReader is nil: use kafka.NewTopicReader or nats.NewTopicReader")
+		err = invalid("the broker.TopicReader is nil: use kafka.NewTopicReader or nats.NewTopicReader")
 	}
 	if err != nil {
 		return r, err
@@ -165,7 +157,7 @@ func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, er
 var errNoneLeft = errors.New("all of them were found")
 
 // strike forgets those that the log has.
-func (k *keptMessages) strike(ctx context.Context, log TopicReader, topic string) error {
+func (k *keptMessages) strike(ctx context.Context, log broker.TopicReader, topic string) error {
 	err := log.Each(ctx, topic, k.first.Add(-skew), func(uuid string) error {
 		delete(k.id, digestOf(uuid))
 		if len(k.id) == 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	asked "github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/queue"
@@ -398,8 +399,8 @@ func TestNightLosingBroker(t *testing.T) {
 	cfg.Retention = -1
 	w := startForwarder(t, h, cfg)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, due_at) VALUES ('u', 'orders', '', now() + interval '1 hour')")
-	loses := brokerFunc(func(topics []string) ([]admin.Finding, error) {
-		return []admin.Finding{{Check: "broker", Severity: admin.Warning, Evidence: fmt.Sprint(topics), Cure: "three replicas"}}, nil
+	loses := brokerFunc(func(topics []string) ([]asked.Risk, []string, error) {
+		return []asked.Risk{{Severity: asked.Warning, Evidence: fmt.Sprint(topics), Cure: "three replicas"}}, nil, nil
 	})
 	found := findings(t, h, loses)
 	assert.Equal(t, "[orders]", found["broker"].Evidence)
@@ -410,14 +411,14 @@ func TestNightLosingBroker(t *testing.T) {
 	w.join(t, h, cfg)
 	assert.NotContains(t, findings(t, h, loses), "retention")
 
-	found = findings(t, h, brokerFunc(func([]string) ([]admin.Finding, error) { return nil, errDown }))
+	found = findings(t, h, brokerFunc(func([]string) ([]asked.Risk, []string, error) { return nil, nil, errDown }))
 	assert.Equal(t, admin.Critical, found["broker"].Severity)
 	assert.Contains(t, found["broker"].Evidence, errDown.Error())
 }
 
-type brokerFunc func(topics []string) ([]admin.Finding, error)
+type brokerFunc func(topics []string) ([]asked.Risk, []string, error)
 
-func (f brokerFunc) Check(_ context.Context, topics []string) ([]admin.Finding, error) {
+func (f brokerFunc) Check(_ context.Context, topics []string) ([]asked.Risk, []string, error) {
 	return f(topics)
 }
 

@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	asked "github.com/millrace-go/watermill-outbox/broker"
 )
 
 // findings returns what Doctor says, by check; of several of one check the first.
-func findings(t testing.TB, h handle, brokers ...admin.Broker) map[string]admin.Finding {
+func findings(t testing.TB, h handle, brokers ...asked.Checker) map[string]admin.Finding {
 	t.Helper()
 	list, err := newAdmin(t, h).Doctor(t.Context(), brokers...)
 	require.NoError(t, err)

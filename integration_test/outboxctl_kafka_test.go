@@ -43,6 +43,11 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	assert.Equal(t, sent, distinct(kafkaUUIDs(t, server, topic)))
 	assert.Contains(t, broker("reconcile", "--all", "--dry-run").out, "would change 0 messages")
 	assert.Contains(t, broker("doctor").out, "a replica alone", "what the broker says of itself")
+	other := natsServer(t).URL()
+	assert.Contains(t, c.run("doctor", "--nats", other).out, "no broker that was asked has topic")
+	both := broker("check", "--nats", other).out
+	assert.Contains(t, both, "a replica alone")
+	assert.NotContains(t, both, "no broker that was asked has topic")
 }
 
 // TestOutboxctlImportsTables moves what a home-made relay has not sent.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	asked "github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
@@ -116,7 +117,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 }
 
 // reconciles has messages published, some of them lost by the broker, and those sent again, and no others.
-func reconciles(t *testing.T, topic string, pub message.Publisher, log admin.TopicReader, lose func() []string) {
+func reconciles(t *testing.T, topic string, pub message.Publisher, log asked.TopicReader, lose func() []string) {
 	t.Helper()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	f, err := forwarder.New(h.db, pub, quickConfig(), nil)
@@ -269,10 +270,11 @@ func TestReconcileKafka(t *testing.T) {
 		return lost
 	})
 
-	found, err := log.Check(t.Context(), []string{topic, "nobody-has-it"})
+	risks, missing, err := log.Check(t.Context(), []string{topic, "nobody-has-it", "not a name"})
 	require.NoError(t, err)
-	require.Len(t, found, 1)
-	assert.Contains(t, found[0].String(), "a replica alone")
+	require.Len(t, risks, 1)
+	assert.Contains(t, risks[0].Evidence, "a replica alone")
+	assert.Equal(t, []string{"nobody-has-it", "not a name"}, missing)
 	compact, short := "compact", "3600000"
 	for _, c := range []struct {
 		setting, value, want string
@@ -305,10 +307,11 @@ func TestReconcileJetStream(t *testing.T) {
 		return append(before[:50:50], before[299])
 	})
 
-	found, err := log.Check(t.Context(), []string{topic, "nobody.has.it"})
+	risks, missing, err := log.Check(t.Context(), []string{topic, "nobody.has.it", "not a name"})
 	require.NoError(t, err)
-	require.Len(t, found, 1)
-	assert.Contains(t, found[0].String(), "a replica alone")
+	require.Len(t, risks, 1)
+	assert.Contains(t, risks[0].Evidence, "a replica alone")
+	assert.Equal(t, []string{"nobody.has.it", "not a name"}, missing)
 	for name, c := range map[string]struct {
 		configure func(*natsgo.StreamConfig)
 		want      string
@@ -321,9 +324,9 @@ func TestReconcileJetStream(t *testing.T) {
 		require.ErrorContains(t, err, c.want, name)
 	}
 	_, _, memory := natsStream(t, server.URL(), func(c *natsgo.StreamConfig) { c.Storage = natsgo.MemoryStorage })
-	found, err = log.Check(t.Context(), []string{memory + "orders"})
+	risks, _, err = log.Check(t.Context(), []string{memory + "orders"})
 	require.NoError(t, err)
-	require.Len(t, found, 1)
-	assert.Equal(t, admin.Critical, found[0].Severity)
+	require.Len(t, risks, 1)
+	assert.Equal(t, admin.Critical, risks[0].Severity)
 	require.ErrorIs(t, log.Each(t.Context(), "nobody.has.it", time.Time{}, nil), natsgo.ErrNoMatchingStream)
 }

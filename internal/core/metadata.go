@@ -21,7 +21,7 @@ const (
 
 // Commands says whether a metadata key may command a broker as the name of a header: JetStream takes all that begin with Nats-, RabbitMQ
 // routes by CC and BCC and delays by x-delay, Watermill's publishers carry the UUID in one. A dead letter has such metadata under
-// another name. sqltext.Commands is the same for SQL.
+// another name. Package sqltext has the same for SQL.
 func Commands(key string) bool {
 	switch key {
 	case MetadataHeaders, "_watermill_message_uuid", "CC", "BCC", "x-delay":

@@ -63,6 +63,11 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part =
  WHERE l.at > clock_timestamp() - interval '1 minute' AND (l.part = 1 OR l.id < coalesce((SELECT low FROM part WHERE part = 1), 0))
  GROUP BY l.topic`
 
+	// PublishedTopics are the topics of those of the newest messages that were published, each with the time of the last one.
+	PublishedTopics = `SELECT o.topic, max(o.published_at)
+  FROM (SELECT topic, published_at, dead_at FROM {outbox} ORDER BY id DESC LIMIT 10000) o
+ WHERE o.published_at IS NOT NULL AND o.dead_at IS NULL GROUP BY o.topic`
+
 	// Forwarders lists forwarders and how many lanes each owns.
 	Forwarders = `SELECT f.name, f.scope, array_to_json(f.topics)::text, coalesce(l.lanes, 0), extract(epoch FROM f.expires_at - clock_timestamp())::float8, f.waiting_since
   FROM {forwarders} f LEFT JOIN (SELECT owner, count(*) AS lanes FROM {lanes} GROUP BY owner) l ON l.owner = f.id

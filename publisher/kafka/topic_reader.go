@@ -14,7 +14,7 @@ import (
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/broker"
 )
 
 // TopicReaderConfig configures NewTopicReader. Only Brokers is required.
@@ -40,8 +40,8 @@ type TopicReader struct {
 }
 
 var (
-	_ admin.TopicReader = (*TopicReader)(nil)
-	_ admin.Broker      = (*TopicReader)(nil)
+	_ broker.TopicReader = (*TopicReader)(nil)
+	_ broker.Checker     = (*TopicReader)(nil)
 )
 
 // NewTopicReader makes a TopicReader. It does no I/O, and returns an error that names the field at fault. Nothing is logged so far.
@@ -132,31 +132,32 @@ func (l *TopicReader) settingsOf(client sarama.Client, topic string) (s topicSet
 	return s, nil
 }
 
-// Check says of those of the topics that the cluster has which may lose what was acknowledged.
-func (l *TopicReader) Check(ctx context.Context, topics []string) (found []admin.Finding, err error) {
+// Check says of those of the topics that the cluster has which may lose what was acknowledged, and which it has not.
+func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broker.Risk, missing []string, err error) {
 	client, err := l.connect()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	warn := func(topic, evidence, cure string) {
-		found = append(found, admin.Finding{Check: "broker", Severity: admin.Warning, Evidence: fmt.Sprintf("Kafka topic %q %s", topic, evidence), Cure: cure})
+		risks = append(risks, broker.Risk{Severity: broker.Warning, Evidence: fmt.Sprintf("Kafka topic %q %s", topic, evidence), Cure: cure})
 	}
 	for _, topic := range topics {
 		if ctx.Err() != nil {
-			return found, ctx.Err()
+			return risks, missing, ctx.Err()
 		}
 		partitions, err := client.Partitions(topic)
 		if errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrInvalidTopic) {
-			continue // it may be another broker's
+			missing = append(missing, topic)
+			continue
 		}
 		if err != nil {
-			return found, fmt.Errorf("kafka: topic %q: %w", topic, err)
+			return risks, missing, fmt.Errorf("kafka: topic %q: %w", topic, err)
 		}
 		replicas := -1
 		for _, p := range partitions {
 			all, err := client.Replicas(topic, p)
 			if err != nil {
-				return found, fmt.Errorf("kafka: replicas of topic %q: %w", topic, err)
+				return risks, missing, fmt.Errorf("kafka: replicas of topic %q: %w", topic, err)
 			}
 			if replicas < 0 || len(all) < replicas {
 				replicas = len(all)
@@ -164,7 +165,7 @@ func (l *TopicReader) Check(ctx context.Context, topics []string) (found []admin
 		}
 		s, err := l.settingsOf(client, topic)
 		if err != nil {
-			return found, err
+			return risks, missing, err
 		}
 		if replicas == 1 {
 			warn(topic, "has a replica alone, which writes to disk when its system likes to: what it acknowledged last is lost with it",
@@ -177,7 +178,7 @@ func (l *TopicReader) Check(ctx context.Context, topics []string) (found []admin
 			warn(topic, "lets a replica that is behind become its leader: what it lacks is lost", l.alter(topic, "unclean.leader.election.enable=false"))
 		}
 	}
-	return found, nil
+	return risks, missing, nil
 }
 
 // alter is the command that changes a setting of a topic, whose name needs no quotes where Kafka has it.

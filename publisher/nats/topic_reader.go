@@ -12,7 +12,7 @@ import (
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/broker"
 )
 
 // TopicReaderConfig configures NewTopicReader. Its zero value connects to nats://127.0.0.1:4222.
@@ -40,8 +40,8 @@ type TopicReader struct {
 }
 
 var (
-	_ admin.TopicReader = (*TopicReader)(nil)
-	_ admin.Broker      = (*TopicReader)(nil)
+	_ broker.TopicReader = (*TopicReader)(nil)
+	_ broker.Checker     = (*TopicReader)(nil)
 )
 
 // answerTimeout bounds each request, and how long the next message of a stream may take to come.
@@ -83,51 +83,53 @@ func stream(ctx context.Context, js natsgo.JetStreamContext, topic string) (*nat
 	return js.StreamInfo(name, natsgo.Context(ctx))
 }
 
-// Check says of the streams that have the topics which may lose what was acknowledged. When a server syncs to disk is not
+// Check says of the streams that have the topics which may lose what was acknowledged, and which topics no stream has. When a server syncs to disk is not
 // shown to clients: by default every two minutes.
-func (l *TopicReader) Check(ctx context.Context, topics []string) (found []admin.Finding, err error) {
+func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broker.Risk, missing []string, err error) {
 	js, err := l.connect(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	streams := map[string]bool{}
 	for _, topic := range topics {
 		if !isLiteral(topic) {
+			missing = append(missing, topic)
 			continue
 		}
 		asked, cancel := context.WithTimeout(ctx, answerTimeout)
 		info, err := stream(asked, js, topic)
 		cancel()
 		if errors.Is(err, natsgo.ErrNoMatchingStream) {
-			continue // it may be another broker's
+			missing = append(missing, topic)
+			continue
 		}
 		if err != nil {
-			return found, fmt.Errorf("nats: stream of topic %q: %w", topic, err)
+			return risks, missing, fmt.Errorf("nats: stream of topic %q: %w", topic, err)
 		}
 		if !streams[info.Config.Name] {
 			streams[info.Config.Name] = true
-			found = append(found, judge(info.Config)...)
+			risks = append(risks, judge(info.Config)...)
 		}
 	}
-	return found, nil
+	return risks, missing, nil
 }
 
-func judge(c natsgo.StreamConfig) (found []admin.Finding) {
+func judge(c natsgo.StreamConfig) (risks []broker.Risk) {
 	name := "'" + strings.ReplaceAll(c.Name, "'", `'\''`) + "'" // as a shell takes it
-	say := func(s admin.Severity, evidence, cure string) {
-		found = append(found, admin.Finding{Check: "broker", Severity: s, Evidence: fmt.Sprintf("JetStream stream %q %s", c.Name, evidence), Cure: cure})
+	say := func(s broker.Severity, evidence, cure string) {
+		risks = append(risks, broker.Risk{Severity: s, Evidence: fmt.Sprintf("JetStream stream %q %s", c.Name, evidence), Cure: cure})
 	}
 	switch {
 	case c.Storage == natsgo.MemoryStorage:
-		say(admin.Critical, "is in memory: a restart of its servers loses what was acknowledged", "make a stream with file storage, and have it take these subjects")
+		say(broker.Critical, "is in memory: a restart of its servers loses what was acknowledged", "make a stream with file storage, and have it take these subjects")
 	case c.Replicas < 2:
-		say(admin.Warning, "has a replica alone: what its server acknowledged since it last synced to disk, by default within two minutes, is lost when its power is cut",
+		say(broker.Warning, "has a replica alone: what its server acknowledged since it last synced to disk, by default within two minutes, is lost when its power is cut",
 			"set sync_interval: always in the server's jetstream block (this cannot be seen from here), or give it replicas on other servers: nats stream edit "+name+" --replicas 3")
 	}
 	if c.Discard == natsgo.DiscardOld && c.Retention == natsgo.LimitsPolicy && (c.MaxMsgs > 0 || c.MaxBytes > 0) {
-		say(admin.Info, "drops its oldest messages when it is full", "if consumers may be slower than that, have it refuse new ones, which wait in the outbox: nats stream edit "+name+" --discard new")
+		say(broker.Info, "drops its oldest messages when it is full", "if consumers may be slower than that, have it refuse new ones, which wait in the outbox: nats stream edit "+name+" --discard new")
 	}
-	return found
+	return risks
 }
 
 // Each calls fn with the UUID of each message of a topic that its stream has stored at or after a time, by the server's
@@ -157,17 +159,31 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 		return fmt.Errorf("nats: stream %q deletes messages after %s, and %s is longer ago: what is missing may have been deleted so; compare later messages alone (Filter.After)",
 			name, keeps, after.UTC().Format(time.RFC3339))
 	}
-	last, err := js.GetLastMsg(name, topic, natsgo.Context(asked))
-	if err != nil && !errors.Is(err, natsgo.ErrMsgNotFound) {
-		return fmt.Errorf("nats: last message of topic %q: %w", topic, err)
+	last, err := newest(asked, js, name, topic)
+	if err != nil {
+		return err
 	}
 	var n int64
-	if err == nil && !last.Time.Before(after) {
+	if last.Sequence > 0 && !last.Time.Before(after) {
 		if n, err = l.read(ctx, js, name, topic, after, last.Sequence, fn); err != nil {
 			return err
 		}
 	}
 	return whole(ctx, js, name, topic, after, n)
+}
+
+// newest is the last message of a topic, as the stream's leader knows it; without a sequence if there is none.
+func newest(ctx context.Context, js natsgo.JetStreamContext, name, topic string) (*natsgo.RawStreamMsg, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	last, err := js.GetLastMsg(name, topic, natsgo.Context(ctx))
+	if errors.Is(err, natsgo.ErrMsgNotFound) {
+		return &natsgo.RawStreamMsg{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("nats: last message of topic %q: %w", topic, err)
+	}
+	return last, nil
 }
 
 // whole fails if the limits of a stream may have deleted messages of a topic that are as new as the n that were read.
@@ -202,7 +218,7 @@ func (l *TopicReader) read(ctx context.Context, js natsgo.JetStreamContext, name
 	for {
 		msg, err := next(ctx, sub)
 		if err != nil {
-			return n, fmt.Errorf("nats: read topic %q: %w", topic, err)
+			return n, fmt.Errorf("nats: read topic %q, whose last message has sequence %d: %w", topic, last, err)
 		}
 		n++
 		if uuid := uuidOf(msg.Header); uuid != "" {
@@ -214,7 +230,16 @@ func (l *TopicReader) read(ctx context.Context, js natsgo.JetStreamContext, name
 		if err != nil {
 			return n, fmt.Errorf("nats: read topic %q: %w", topic, err)
 		}
-		if meta.Sequence.Stream >= last || meta.NumPending == 0 {
+		at := meta.Sequence.Stream
+		if at < last && meta.NumPending == 0 {
+			// A replica that is behind knows of no more, its leader does. What was the last message may have been deleted since.
+			now, err := newest(ctx, js, name, topic)
+			if err != nil {
+				return n, err
+			}
+			last = min(last, now.Sequence)
+		}
+		if at >= last {
 			return n, nil
 		}
 	}

@@ -45,7 +45,7 @@ func TestLogOfAServerThatSaysNothing(t *testing.T) {
 	go func() { patient <- log.Each(context.Background(), "orders", time.Time{}, nil) }()
 	<-accepted
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { _, err := log.Check(ctx, []string{"orders"}); impatient <- err }()
+	go func() { _, _, err := log.Check(ctx, []string{"orders"}); impatient <- err }()
 	cancel()
 	ends("ctx", impatient, context.Canceled)
 	go func() { closed <- log.Close() }()

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/xdg-go/scram"
 
-	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 )
@@ -27,6 +27,8 @@ type brokerFlags struct {
 	caFile, cert, key       string
 	user, mechanism         string
 	kafkaPassword, natsCred string
+
+	both bool // may be given at once
 }
 
 var brokerFlagNames = []string{"kafka", "kafka-user", "kafka-mechanism", "nats", "nats-creds", "broker-tls", "broker-ca", "broker-cert", "broker-key"}
@@ -55,7 +57,7 @@ func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
 	a.hiding.secret(b.kafkaPassword)
 	a.hiding.learnBroker(b.nats)
 	a.hiding.learnBroker(strings.Join(b.kafka, ",")) // which have none, but somebody may think so
-	if len(b.kafka) > 0 && b.nats != "" {
+	if len(b.kafka) > 0 && b.nats != "" && !b.both {
 		return usagef("--kafka and --nats: use one of them")
 	}
 	return nil
@@ -157,9 +159,31 @@ func (s *scramClient) Done() bool                            { return s.talk.Don
 
 // brokerLog reads what a broker holds.
 type brokerLog interface {
-	admin.TopicReader
-	admin.Broker
+	broker.TopicReader
+	broker.Checker
 	Close() error
+}
+
+// checkers are all brokers that are given, and what closes them.
+func (b *brokerFlags) checkers() (all []broker.Checker, closeAll func(), err error) {
+	var logs []brokerLog
+	closeAll = func() {
+		for _, log := range logs {
+			_ = log.Close()
+		}
+	}
+	one := *b
+	for _, given := range []brokerFlags{{nats: b.nats}, {kafka: b.kafka}} {
+		if one.nats, one.kafka = given.nats, given.kafka; !one.given() {
+			continue
+		}
+		log, err := one.log()
+		if err != nil {
+			return nil, closeAll, err
+		}
+		logs, all = append(logs, log), append(all, log)
+	}
+	return all, closeAll, nil
 }
 
 // log reads what the broker holds. It connects when it is first used.

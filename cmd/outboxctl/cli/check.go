@@ -16,7 +16,7 @@ const exitUnknown = 3
 const monitored = "monitored"
 
 func (a *app) check() *cobra.Command {
-	var broker brokerFlags
+	broker := brokerFlags{both: true}
 	cmd := &cobra.Command{
 		Use: "check", Short: "One line and an exit code for monitoring systems",
 		Long: `One line and an exit code for monitoring systems, from what outboxctl doctor finds: 0 nothing, or nothing that has to be done now; 1 a

@@ -10,14 +10,14 @@ import (
 )
 
 func (a *app) doctor() *cobra.Command {
-	var broker brokerFlags
+	broker := brokerFlags{both: true}
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "What ails the outbox, on what evidence, and the command, statement or setting that mends it",
 		Long: `What ails the tables, the forwarders, the sessions and the server, the worst first: on what evidence, and the command, the SQL
 statement (run it with psql) or the setting that mends it. Critical means that messages do not leave or are not handled, may be lost, or that
 the server soon refuses something; a warning, that it works, but not well or not for long; an info can wait. It changes nothing. What others do it sees only if its role may
 (pg_read_all_stats), and says so otherwise. With --kafka or --nats it looks at the broker as well: whether it may lose what it has
-acknowledged. outboxctl check is the same for monitoring systems.`,
+acknowledged, and whether a topic is gone. Give both flags if messages go to both. outboxctl check is the same for monitoring systems.`,
 	}
 	broker.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -35,14 +35,10 @@ func (a *app) examine(cmd *cobra.Command, broker *brokerFlags) (findings []admin
 	if err := broker.read(a, cmd); err != nil {
 		return nil, err
 	}
-	var brokers []admin.Broker
-	if broker.given() {
-		log, err := broker.log()
-		if err != nil {
-			return nil, &usageError{err}
-		}
-		defer func() { _ = log.Close() }()
-		brokers = append(brokers, log)
+	brokers, closeAll, err := broker.checkers()
+	defer closeAll()
+	if err != nil {
+		return nil, &usageError{err}
 	}
 	err = a.with(cmd.Context(), "", func(ad *admin.Admin) error {
 		found, err := ad.Doctor(cmd.Context(), brokers...)

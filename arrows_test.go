@@ -1,0 +1,36 @@
+package outbox
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestPublishersCompileNoDoctor: who only publishes to a broker does not compile what looks after an outbox; and what a broker is
+// asked, in package broker, is told without the rest of the module.
+func TestPublishersCompileNoDoctor(t *testing.T) {
+	t.Parallel()
+	const module = "github.com/millrace-go/watermill-outbox"
+	for dir, without := range map[string][]string{
+		"publisher/kafka": {module + "/admin", module + "/queue", module + "/middleware"},
+		"publisher/nats":  {module + "/admin", module + "/queue", module + "/middleware", "github.com/IBM/sarama"},
+		"broker":          {module},
+	} {
+		list := exec.Command("go", "list", "-deps", ".")
+		list.Dir = dir
+		out, err := list.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", dir, err)
+		}
+		packages := strings.Fields(string(out))
+		if !slices.Contains(packages, module+"/"+dir) {
+			t.Fatalf("%s is not among what it needs: %v", dir, packages)
+		}
+		for _, p := range without {
+			if slices.Contains(packages, p) {
+				t.Errorf("%s compiles %s", dir, p)
+			}
+		}
+	}
+}
