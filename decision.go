@@ -3,6 +3,7 @@ package outbox
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Decision says what becomes of a message whose handler returned an error. Values may be added.
@@ -30,4 +31,30 @@ func Poison(err error) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrPoison, err)
+}
+
+// RetryAfterError is what RetryAfter makes, for errors.As: Watermill's PoisonQueueWithFilter, for one, is to leave it alone.
+type RetryAfterError struct {
+	Err  error
+	Wait time.Duration
+}
+
+func (e *RetryAfterError) Error() string { return fmt.Sprintf("retry after %s: %v", e.Wait, e.Err) }
+func (e *RetryAfterError) Unwrap() error { return e.Err }
+
+// RetryAfter marks err so that the message is delivered again after the wait and no attempt is charged: for a provider that answers 429
+// with Retry-After, and for what is not ready yet. The handler's transaction is rolled back. Such a message never dies of it, however often
+// its handler says so: give it an expiry, or return err itself in the end. If err wraps ErrPoison too, that counts. It returns nil if err
+// is nil. A wait of zero or less means that of the first failure.
+//
+// In the queue the message waits in its table and keeps nobody's place, for as long as it takes. On a broker middleware.Outcomes waits
+// with the message in hand, so those behind it in its partition wait too: it nacks at the latest after OutcomesConfig.Backoff.Max, and
+// holds what the broker delivers again before the time is up without a call of the handler, as far as it comes back to this process.
+// Without Outcomes the message is nacked at once. Of a forwarder.Subscriber the message waits in hand for the whole time, and blocks
+// its key.
+func RetryAfter(err error, wait time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &RetryAfterError{Err: err, Wait: max(wait, 0)}
 }

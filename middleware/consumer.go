@@ -30,7 +30,7 @@ func consumerOf(service, name string) (string, error) {
 	consumer := service + "/" + name
 	switch {
 	case name == "":
-		return "", errors.New("the handler has no name: set InboxConfig.Consumer outside of a Router")
+		return "", &wiringError{text: "the handler has no name: set InboxConfig.Consumer outside of a Router"}
 	case len(consumer) > maxConsumerBytes:
 		return "", fmt.Errorf("service and handler have %d bytes together, the limit is %d: set InboxConfig.Consumer to a shorter name",
 			len(consumer), maxConsumerBytes)

@@ -51,6 +51,9 @@
 // COMMIT nobody knows the outcome (outbox.ErrCommitUnknown): the message is nacked and the inbox makes its
 // redelivery harmless if it was committed. Without Inbox it is handled twice.
 //
+// A handler that returns outbox.RetryAfter(err, wait) is called again after the wait, and the attempt is not charged. A handler that
+// cannot work as it is wired is not charged either, or a bad deploy would turn messages into dead letters.
+//
 // A handler that returns outbox.Poison(err) has its message put aside: marked dead in the inbox, so that copies are
 // skipped, and published to the dead-letter topic through the outbox. After Requeue of package admin the next copy is
 // handled.

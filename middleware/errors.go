@@ -38,7 +38,8 @@ func (e *wiringError) Unwrap() error { return e.sentinel }
 // miswired says whether only a change of the program mends an error.
 func miswired(err error) bool {
 	var wiring *wiringError
-	return errors.As(err, &wiring) || errors.Is(err, ErrUncaptured) || errors.Is(err, ErrRelayed)
+	return errors.As(err, &wiring) || errors.Is(err, ErrUncaptured) || errors.Is(err, ErrRelayed) ||
+		errors.Is(err, outbox.ErrTxKind) || errors.Is(err, outbox.ErrOtherDB)
 }
 
 // checkTx returns nil if ctx carries a transaction of db, and else what to do about it.

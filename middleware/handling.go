@@ -36,6 +36,12 @@ type handling struct {
 	duplicate  bool
 	rolledBack bool
 	unfinished error // what Tx learned when the handler panicked
+	beginning  bool  // TxConfig.OnBegin has not returned nil
+	unkeyed    bool  // InboxConfig.Key has not returned a key
+
+	// Of a message that did not get as far as Inbox, by what this process remembers.
+	recalled    int // failures
+	recalledFor time.Duration
 }
 
 var errPanicked = errors.New("the handler panicked")
@@ -78,18 +84,30 @@ func currentHandling(msg *message.Message) *handling {
 // newAttempt forgets what an attempt that was rolled back came to.
 func (h *handling) newAttempt() {
 	h.claim, h.acked, h.duplicate, h.rolledBack, h.unfinished = nil, false, false, false, nil
+	h.beginning, h.unkeyed = false, false
 }
 
-// failures counts this one and those that were recorded before.
+// failures counts this one and those before.
 func (h *handling) failures() int {
-	if h.claim == nil {
-		return 1
+	n := max(h.recalled, 1)
+	if h.claim != nil {
+		n = max(n, h.claim.failures+1)
 	}
-	return h.claim.failures + 1
+	return n
+}
+
+// failing is since when a message fails. It counts against the message if the inbox knows, or cannot, as the message has no key.
+func (h *handling) failing() (_ time.Duration, counts bool) {
+	if h.claim != nil {
+		return h.claim.failing, true
+	}
+	return h.recalledFor, h.unkeyed
 }
 
 func (h *handling) outcome(err error) observe.Outcome {
-	switch {
+	switch later := new(outbox.RetryAfterError); {
+	case uncharged(err) && errors.As(err, &later):
+		return observe.Postponed
 	case err != nil:
 		return observe.Failed
 	case h.duplicate:

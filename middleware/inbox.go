@@ -33,7 +33,7 @@ type InboxConfig struct {
 	// unless it keeps its old name here.
 	Consumer string
 	// Key identifies the message; default: its UUID. An empty key, one that Postgres cannot store, or one of more
-	// than 1 KiB makes the message poison; an error fails it.
+	// than 1 KiB makes the message poison; an error fails it. A message that never gets a key is put aside by Outcomes in the end, see there.
 	Key func(msg *message.Message) (string, error)
 	// CheckContent compares the SHA-256 of a duplicate's payload with that of the message that was
 	// processed. If they differ, the duplicate is acked all the same, logged as an error, told to
@@ -88,6 +88,14 @@ func (c InboxConfig) validate() error {
 //
 // The constructor returns outbox.ErrNoDB or an error that names the field at fault.
 func Inbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
+	i, err := newInbox(db, cfg, logger)
+	if err != nil {
+		return nil, err
+	}
+	return around("Inbox", i.handle), nil
+}
+
+func newInbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (*inbox, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
 		return nil, err
@@ -95,7 +103,7 @@ func Inbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (mess
 	i := &inbox{db: (*core.DB)(db), cfg: cfg}
 	i.logger = i.db.Logger(logger)
 	i.claimSQL, i.hashSQL = i.db.Render(sqltext.ClaimInbox), i.db.Render(sqltext.InboxHash)
-	return around("Inbox", i.handle), nil
+	return i, nil
 }
 
 type inbox struct {
@@ -136,10 +144,12 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 			return i.handleOnce(next, msg, "of a stored message")
 		}
 	}
+	h.unkeyed = true // should Key panic
 	c, err := i.identify(ctx, msg)
 	if err != nil {
 		return nil, err
 	}
+	h.unkeyed = false
 	i.db.Consumes(c.consumer, message.SubscribeTopicFromCtx(ctx))
 	if h.claim != nil && h.claim.consumer == c.consumer && h.claim.key == c.key {
 		return nil, errTwice

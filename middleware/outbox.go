@@ -64,8 +64,8 @@ func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*me
 		topic = message.PublishTopicFromCtx(ctx)
 	}
 	if topic == "" {
-		return nil, fmt.Errorf("outbox: handler %q returned messages but has no publish topic: "+
-			"set OutboxConfig.Topic, or add it with AddHandler", message.HandlerNameFromCtx(ctx))
+		return nil, &wiringError{text: fmt.Sprintf("outbox: handler %q returned messages but has no publish topic: "+
+			"set OutboxConfig.Topic, or add it with AddHandler", message.HandlerNameFromCtx(ctx))}
 	}
 	for _, out := range produced {
 		if delivered && out != nil && out.UUID == uuid {

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -31,11 +32,11 @@ type OutcomesConfig struct {
 	// MaxAttempts and MinDeadAge make a message dead that has so many recorded failures, the first of them so long
 	// ago; default 10 and 1 hour, so that a short outage of what a handler needs kills nothing. MaxAttempts -1 = never,
 	// MinDeadAge -1 = as soon as the attempts are used up. Failures are recorded under Inbox's key and consumer, so there is no limit
-	// without Inbox, and what fails before Inbox was reached, such as a database that is down, does not count. For a message of
+	// without Inbox, and a transaction that cannot begin, as the database is down, does not count. For a message of
 	// queue.Subscriber it is the store that counts, up to its StoreConfig.MaxAttempts.
 	MaxAttempts int
 	MinDeadAge  time.Duration
-	// Backoff is the wait before a nack, by recorded failures, so that brokers that bring a message again at once do not
+	// Backoff is the wait before a nack, by failures of the message, so that brokers that bring a message again at once do not
 	// make a failing handler spin; default 100 ms doubling to 10 s. The message keeps its place meanwhile: keep Max below the time
 	// that the broker gives for an ack. The wait ends with the message's context, which a Router's Close ends.
 	Backoff outbox.Backoff
@@ -81,14 +82,23 @@ func (c OutcomesConfig) validate() error {
 //     was processed meanwhile, or put aside, nothing of that: acked as a duplicate.
 //   - outbox.ErrTxEnded: the same as any other error, and if the handler committed, the inbox's note with it, that is taken
 //     back first. Otherwise the next delivery would be skipped, and what the handler returned lost.
+//   - outbox.RetryAfter: no attempt is charged, and the message is nacked after that wait, or after OutcomesConfig.Backoff.Max if that is less. If
+//     it comes back too early to this process, it is held again without a call of the handler. Meanwhile it keeps its place: what is behind it
+//     in its partition waits, so for waits of more than some seconds store messages first (package queue).
+//   - A mistake of wiring, which only a change of the program mends (middlewares that are missing or in the wrong place, no publish topic,
+//     outbox.ErrTxKind, outbox.ErrOtherDB): no attempt is charged, the wait grows with each message of the handler that fails so, and an
+//     error line, once a minute, says what to do.
 //   - Any other error: the attempt and the error are recorded in the inbox, unless a copy of the message was
 //     processed meanwhile; nacked after OutcomesConfig.Backoff. Messages of our own Subscriber do not wait here: it has a backoff.
 //
 // A message of queue.Subscriber is marked dead in its queue, in the transaction of the dead letter, and the error of a failed
 // attempt is noted there.
 //
-// The inbox row is the one that Inbox asked for; if there is no Inbox, or it was not reached, nothing is
-// recorded, and poison messages are still put aside. A panic counts as any other error and goes on; if
+// The inbox row is the one that Inbox asked for. If TxConfig.OnBegin fails, Inbox is not reached; in a Stack the failure is recorded all the
+// same, under the key that Inbox would have asked for. If InboxConfig.Key fails there is none to record it under: this process counts such
+// failures, and puts the message aside when they are too many, as if they were recorded. An error line, once a minute for each handler, tells of either.
+// Of other messages that do not get as far as Inbox, or if there is none, nothing is recorded, but their wait grows, and poison messages are
+// still put aside. A panic counts as any other error and goes on; if
 // it makes the message dead, its next delivery is acked.
 //
 // A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID of its own, which
@@ -102,13 +112,20 @@ func (c OutcomesConfig) validate() error {
 // writes an error line of its own for each error that it gets. A nil logger is that of db. The constructor
 // returns outbox.ErrNoDB or an error that names the field at fault.
 func Outcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
+	o, err := newOutcomes(db, cfg, logger)
+	if err != nil {
+		return nil, err
+	}
+	return around("Outcomes", o.handle), nil
+}
+
+func newOutcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapter) (*outcomes, error) {
 	cfg.setDefaults()
 	letters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: letterKey}, logger)
 	if err = errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
-	o := &outcomes{db: (*core.DB)(db), cfg: cfg, letters: (*core.Publisher)(letters), logger: (*core.DB)(db).Logger(logger)}
-	return around("Outcomes", o.handle), nil
+	return &outcomes{db: (*core.DB)(db), cfg: cfg, letters: (*core.Publisher)(letters), logger: (*core.DB)(db).Logger(logger)}, nil
 }
 
 type outcomes struct {
@@ -116,13 +133,46 @@ type outcomes struct {
 	cfg     OutcomesConfig
 	letters *core.Publisher
 	logger  watermill.LoggerAdapter
+	recall  recall
+	lines   trouble.Seldom // about handlers
+	// identify says under which name and key the Inbox of the same Stack would note the message; nil = it is not known.
+	identify func(ctx context.Context, msg *message.Message) (*claim, error)
 }
 
+// handle calls the handler, and again if the message of a forwarder.Subscriber is to be handled later: a nack would charge it.
 func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
+	if err := o.tooEarly(msg); err != nil {
+		return nil, err
+	}
+	for {
+		produced, again, err := o.once(next, msg)
+		if !again || msg.Context().Err() != nil {
+			return produced, err
+		}
+	}
+}
+
+// tooEarly holds a message whose handler asked for a later retry, and returns why if the time is not up then: it is to be nacked.
+func (o *outcomes) tooEarly(msg *message.Message) error {
+	if !o.recall.some.Load() {
+		return nil
+	}
+	ctx := msg.Context()
+	key := keyOf(message.HandlerNameFromCtx(ctx), msg)
+	wait, err := o.recall.early(key)
+	core.Pause(ctx, min(wait, o.cfg.Backoff.Max))
+	if wait, _ = o.recall.early(key); wait > 0 {
+		return err
+	}
+	return nil
+}
+
+// once calls the handler. Again says that it is to be called again.
+func (o *outcomes) once(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, again bool, err error) {
 	outside := msg.Context()
 	ctx, h, outermost := handlingOf(msg)
 	if !outermost {
-		return nil, &wiringError{text: "middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx, " +
+		return nil, false, &wiringError{text: "middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx, " +
 			"or take middleware.Stack in its order: Router.AddMiddleware makes the first the outermost"}
 	}
 	ctx = core.Paced(started(ctx, o.db, o.cfg.Service, msg))
@@ -140,15 +190,17 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 		msg.SetContext(outside)
 		ended(ctx, o.db, o.cfg.Service, msg, h, outcome, cause)
 		core.Pause(outside, wait)
+		again = err != nil && h.delivered && uncharged(err)
 	}()
 	produced, err = next(msg)
 	finished = true
-	return produced, err
+	return produced, false, err
 }
 
 // settle returns the outcome, and what to return to the Router: nil to ack, or an error to nack after the wait.
 func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling, err error) (observe.Outcome, time.Duration, error) {
 	if err == nil {
+		o.forget(ctx, msg)
 		return h.outcome(nil), 0, nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookkeepingTimeout)
@@ -156,6 +208,10 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 	if errors.Is(err, outbox.ErrTxEnded) {
 		o.takeBack(ctx, msg, h)
 	}
+	if uncharged(err) {
+		return o.retryLater(ctx, msg, h, err)
+	}
+	o.count(ctx, msg, h, err)
 	switch o.decide(h, err) {
 	case outbox.DeadLetter:
 		buried, buryErr := o.bury(ctx, msg, h, err)
@@ -165,6 +221,7 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 			}
 			return observe.Failed, o.wait(h), errors.Join(err, fmt.Errorf("put aside: %w", text.Explain(buryErr)))
 		}
+		o.forget(ctx, msg)
 		if !buried {
 			return observe.Duplicate, 0, nil
 		}
@@ -174,6 +231,7 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 		return observe.Dead, 0, nil
 	case outbox.Ack:
 		o.record(ctx, msg, h.claim, sqltext.ClaimInbox, nil)
+		o.forget(ctx, msg)
 		return observe.Duplicate, 0, nil
 	}
 	o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(err))
@@ -200,7 +258,7 @@ func (o *outcomes) decide(h *handling, err error) outbox.Decision {
 	if h.work != nil && h.work.Last() && !errors.Is(err, core.ErrLeaseLost) && !errors.Is(err, core.ErrNotBegun) {
 		return outbox.DeadLetter
 	}
-	if c := h.claim; c != nil && o.cfg.MaxAttempts > 0 && h.failures() >= o.cfg.MaxAttempts && c.failing >= o.cfg.MinDeadAge {
+	if failing, counts := h.failing(); counts && o.cfg.MaxAttempts > 0 && h.failures() >= o.cfg.MaxAttempts && failing >= o.cfg.MinDeadAge {
 		return outbox.DeadLetter
 	}
 	return outbox.Nack

@@ -47,14 +47,15 @@ func Stack(pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapte
 	}
 	cfg.setDefaults()
 	db := (*outbox.DB)((*core.Publisher)(pub).DB())
-	outcomes, outcomesErr := Outcomes(db, cfg.Outcomes, logger)
+	outcomes, outcomesErr := newOutcomes(db, cfg.Outcomes, logger)
 	tx, txErr := Tx(db, cfg.Tx, logger)
-	inbox, inboxErr := Inbox(db, cfg.Inbox, logger)
+	inbox, inboxErr := newInbox(db, cfg.Inbox, logger)
 	out, outErr := Outbox(pub, cfg.Outbox, logger)
 	if err := errors.Join(outcomesErr, txErr, inboxErr, outErr); err != nil {
 		return nil, err
 	}
-	stack := []message.HandlerMiddleware{outcomes, tx, inbox, out}
+	outcomes.identify = inbox.identify
+	stack := []message.HandlerMiddleware{around("Outcomes", outcomes.handle), tx, around("Inbox", inbox.handle), out}
 	for i, mw := range stack {
 		stack[i] = except(mw, cfg.Except)
 	}

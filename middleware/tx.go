@@ -36,7 +36,7 @@ type TxConfig struct {
 	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
 	Backoff outbox.Backoff
 	// OnBegin runs first in each transaction: SET LOCAL, a tenant's search_path or role. An error rolls
-	// back and fails the message.
+	// back and fails the message, see Outcomes.
 	OnBegin func(ctx context.Context, msg *message.Message) error
 	// JoinContext lets the handler join a transaction that is in the context of the message already, of outbox.InTx,
 	// outbox.WithPgxTx or outbox.WithSQLTx: behind a savepoint of it and without repeating attempts. Set it only if whoever
@@ -113,11 +113,15 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 	ctx = started(ctx, t.db, "", msg)
 	finished := false
 	defer func() {
+		cause := err
 		if !finished {
-			err = h.panicked()
+			cause = h.panicked()
+		}
+		if cause != nil && h.work != nil {
+			h.work.Note(asLater(cause, miswiredWait))
 		}
 		h.ended.Store(true)
-		ended(ctx, t.db, "", msg, h, h.outcome(err), err)
+		ended(ctx, t.db, "", msg, h, h.outcome(cause), cause)
 	}()
 	produced, err = t.attempts(ctx, next, msg, h)
 	finished = true
@@ -166,9 +170,11 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 	begun := false
 	if t.cfg.OnBegin != nil {
 		opts.OnBegin = func(ctx context.Context) error {
-			begun = true
+			begun, h.beginning = true, true
 			attempt.SetContext(ctx)
-			return t.cfg.OnBegin(ctx, attempt)
+			err := t.cfg.OnBegin(ctx, attempt)
+			h.beginning = err != nil
+			return err
 		}
 	}
 	var produced []*message.Message
@@ -249,7 +255,8 @@ func nacked(msg *message.Message) bool {
 // repeatable says whether an attempt failed for no fault of its own: a serialization failure or a deadlock,
 // both of which are proof that nothing was committed.
 func repeatable(err error) bool {
-	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) || errors.Is(err, outbox.ErrAlreadyProcessed) {
+	later := new(outbox.RetryAfterError)
+	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) || errors.Is(err, outbox.ErrAlreadyProcessed) || errors.As(err, &later) {
 		return false
 	}
 	state := text.SQLState(err)

@@ -85,6 +85,7 @@ const (
 	Mismatch                  // told besides Duplicate: its content differs from that of the message that was processed
 	RolledBack                // rolled back on request (outbox.SetRollbackOnly) and acked
 	Dead                      // rolled back, put aside as a dead letter, and acked
+	Postponed                 // rolled back, and delivered again later without a charge (outbox.RetryAfter)
 )
 
 // String returns the outcome in lower case, for logs and metrics.
@@ -102,6 +103,8 @@ func (o Outcome) String() string {
 		return "rolled back"
 	case Dead:
 		return "dead"
+	case Postponed:
+		return "postponed"
 	}
 	return "unknown"
 }

@@ -19,7 +19,8 @@ import (
 type Handler struct {
 	// Handle handles a message. Nil means that it is done. An error has it come again after StoreConfig.Backoff, up to
 	// StoreConfig.MaxAttempts times; outbox.Poison(err) makes it dead at once, and an error that wraps
-	// outbox.ErrAlreadyProcessed means that it was done before. A panic counts as an error. It must be safe for concurrent use, and
+	// outbox.ErrAlreadyProcessed means that it was done before; outbox.RetryAfter(err, wait) has it come again after the wait without a
+	// charge. A panic counts as an error. It must be safe for concurrent use, and
 	// return when the context is over.
 	//
 	// By default it runs in a transaction, which it finds in the context (outbox.PgxTx, SQLTx, InTx, a Publisher's
@@ -155,7 +156,9 @@ func guarded(fn func() error) (err error) {
 
 // repeatable says whether a transaction failed for no fault of its own: a serialization failure or a deadlock.
 func repeatable(err error) bool {
-	if err == nil || errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) || errors.Is(err, outbox.ErrAlreadyProcessed) {
+	later := new(outbox.RetryAfterError)
+	if err == nil || errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) ||
+		errors.Is(err, outbox.ErrAlreadyProcessed) || errors.As(err, &later) {
 		return false
 	}
 	state := text.SQLState(err)
@@ -198,6 +201,9 @@ func (d *Dispatcher) settle(c *claimed, h Handler, begun bool, err error) observ
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 		return observe.Failed
 	}
+	if later, wait := d.store.uncharged(err); later {
+		return d.postpone(c, err, wait)
+	}
 	d.logger.Error("The handler of a message failed", err, fields)
 	switch decision := d.decide(err); {
 	case decision == outbox.Ack:
@@ -208,6 +214,47 @@ func (d *Dispatcher) settle(c *claimed, h Handler, begun bool, err error) observ
 	}
 	c.abandon(err)
 	return observe.Failed
+}
+
+// miswiredWait is how long a message waits whose handler cannot work as it is wired.
+const miswiredWait = 30 * time.Second
+
+// uncharged says whether an error is no failure of the message, and how long it is to wait: its handler asked for that, or only a
+// change of the program helps.
+func (s *Store) uncharged(err error) (_ bool, wait time.Duration) {
+	later := new(outbox.RetryAfterError)
+	switch {
+	case errors.Is(err, outbox.ErrPoison), errors.Is(err, outbox.ErrAlreadyProcessed):
+		return false, 0
+	case errors.As(err, &later) && later.Wait > 0:
+		return true, later.Wait
+	case errors.As(err, &later):
+		return true, s.backoff.Delay(1)
+	}
+	return miswired(err), miswiredWait
+}
+
+func miswired(err error) bool {
+	return errors.Is(err, outbox.ErrTxKind) || errors.Is(err, outbox.ErrOtherDB)
+}
+
+// postpone gives a message back without a charge.
+func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe.Outcome {
+	fields := c.fields()
+	fields["wait"] = wait
+	outcome := observe.Postponed
+	if miswired(err) {
+		outcome = observe.Failed
+		if d.store.lines.Due("miswired " + c.Topic) {
+			d.logger.Error("The handler cannot work as it is wired: its messages are charged no attempt, and retried until the program is changed",
+				err, fields)
+		}
+	} else {
+		fields["err"] = text.OfError(err)
+		d.logger.Info("The handler asked for a later retry", fields)
+	}
+	c.release(wait, text.OfError(err))
+	return outcome
 }
 
 // unack takes the ack back that the handler committed when it ended the transaction.

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // StoreConfig configures a Store. The zero value is ready for use.
@@ -59,6 +60,8 @@ func (c StoreConfig) validate() error {
 // its own. Besides what each says, they return outbox.ErrOtherDB if the transaction is one of another database,
 // outbox.ErrNoTx if it has ended, and errors of the database.
 type Store struct {
+	lines trouble.Seldom // about handlers
+
 	db      *core.DB
 	cfg     StoreConfig
 	backoff core.Backoff

@@ -220,8 +220,8 @@ func (s *subscription) deliver(c *claimed) {
 	}
 }
 
-// nacked charges the attempt, unless there was no connection for the handler's transaction, or the message has a letter to wait for. It changes nothing if the message is
-// done, or somebody else's.
+// nacked charges the attempt, unless there was no connection for the handler's transaction, the message has a letter to wait for, or its
+// handler asked for a later retry. It changes nothing if the message is done, or somebody else's.
 func (s *subscription) nacked(c *claimed) {
 	err := c.noted()
 	switch {
@@ -233,6 +233,10 @@ func (s *subscription) nacked(c *claimed) {
 	case err == nil:
 		s.failed(c, errNacked)
 	default:
+		if later, wait := c.loop.store.uncharged(err); later {
+			c.release(wait, text.OfError(err))
+			return
+		}
 		s.failed(c, err)
 	}
 }

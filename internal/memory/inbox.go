@@ -65,6 +65,15 @@ func inboxHash(c *call) (result, error) {
 	return result{rows: [][]any{{r.hash}}}, nil
 }
 
+// inboxFailures is sqltext.InboxFailures.
+func inboxFailures(c *call) (result, error) {
+	r := c.db.inbox.get(c.tx, inboxKey{arg[string](c, 1), arg[string](c, 2)})
+	if r == nil || !r.open() {
+		return result{}, nil
+	}
+	return result{rows: [][]any{{int64(r.attempts), c.db.now().Sub(r.receivedAt).Seconds()}}}, nil
+}
+
 // failInbox is sqltext.FailInbox.
 func failInbox(c *call) (result, error) {
 	key, r, err := c.openInbox()

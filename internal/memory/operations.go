@@ -35,10 +35,11 @@ var operations = sync.OnceValue(func() map[string]operation {
 	for text, run := range map[string]func(*call) (result, error){
 		sqltext.InsertMessages: insertMessages,
 
-		sqltext.ClaimInbox:   claimInbox,
-		sqltext.UnclaimInbox: nothing,
-		sqltext.FailInbox:    failInbox,
-		sqltext.BuryInbox:    buryInbox,
+		sqltext.ClaimInbox:    claimInbox,
+		sqltext.UnclaimInbox:  nothing,
+		sqltext.FailInbox:     failInbox,
+		sqltext.InboxFailures: inboxFailures,
+		sqltext.BuryInbox:     buryInbox,
 
 		sqltext.EnqueueMessages: enqueueMessages,
 		sqltext.SeeMessage:      seeMessage,

@@ -41,6 +41,13 @@ ON CONFLICT (consumer, message_id) DO UPDATE
    SET attempts = i.attempts + 1, last_error = excluded.last_error
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL`
 
+	// InboxFailures reads how many failures of a message are recorded, and how many seconds ago the first of them. There is no row if none
+	// is, or the message was processed or is dead.
+	//
+	// Arguments: consumer, message id.
+	InboxFailures = `SELECT attempts, extract(epoch FROM clock_timestamp() - received_at)::float8 FROM {inbox}
+ WHERE consumer = $1 AND message_id = $2 AND processed_at IS NULL AND dead_at IS NULL`
+
 	// BuryInbox marks a message dead and returns how often it was revived before. If it was processed meanwhile or is dead
 	// already no row comes back.
 	//

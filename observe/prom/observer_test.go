@@ -44,7 +44,7 @@ func all(o *Observer) {
 		o.PublishEnd(o.PublishStart(ctx, start), end)
 	}
 	o.MessageDead(ctx, observe.MessageDead{DB: "shop", Topic: "orders"})
-	for _, outcome := range []observe.Outcome{observe.Processed, observe.Duplicate, observe.Mismatch, observe.RolledBack} {
+	for _, outcome := range []observe.Outcome{observe.Processed, observe.Duplicate, observe.Mismatch, observe.RolledBack, observe.Postponed} {
 		handled := observe.HandleEnd{DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Outcome: outcome, Duration: time.Millisecond}
 		o.HandleEnd(o.HandleStart(ctx, observe.HandleStart{DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Message: msg}), handled)
 	}
@@ -92,9 +92,10 @@ handled_messages_total{db="shop",handler="book",outcome="dead",service="booking"
 handled_messages_total{db="shop",handler="book",outcome="duplicate",service="booking",topic="orders"} 1
 handled_messages_total{db="shop",handler="book",outcome="failed",service="booking",topic="orders"} 0
 handled_messages_total{db="shop",handler="book",outcome="mismatch",service="booking",topic="orders"} 1
+handled_messages_total{db="shop",handler="book",outcome="postponed",service="booking",topic="orders"} 1
 handled_messages_total{db="shop",handler="book",outcome="processed",service="booking",topic="orders"} 1
 handled_messages_total{db="shop",handler="book",outcome="rolled_back",service="booking",topic="orders"} 1
-handle_duration_seconds{db="shop",handler="book",service="booking",topic="orders"} 3
+handle_duration_seconds{db="shop",handler="book",service="booking",topic="orders"} 4
 `
 
 // values are what a registry shows, one line for each series; of a histogram how many there are.

@@ -22,7 +22,7 @@ var (
 	txResults      = []string{"committed", "rolled_back", "failed", "unknown"}
 	publishResults = []string{"published", "retry", "unavailable", "permanent", "stopped"}
 	settleResults  = []string{"done", "failed", "dead"}
-	outcomes       = []string{"processed", "failed", "duplicate", "mismatch", "rolled_back", "dead"}
+	outcomes       = []string{"processed", "failed", "duplicate", "mismatch", "rolled_back", "dead", "postponed"}
 	pausers        = []string{"forwarder", "operator"}
 )
 

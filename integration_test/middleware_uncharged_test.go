@@ -1,0 +1,219 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// waits is a Backoff that remembers for which failures it was asked.
+type waits struct {
+	mu  sync.Mutex
+	all []int
+}
+
+func (w *waits) backoff() outbox.Backoff {
+	return outbox.Backoff{Func: func(n int) time.Duration {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.all = append(w.all, n)
+		return 0
+	}}
+}
+
+// wrongKind asks for the transaction of the other driver.
+func wrongKind(ctx context.Context, h handle) error {
+	var err error
+	if h.sql != nil {
+		_, err = outbox.PgxTx(ctx)
+	} else {
+		_, err = outbox.SQLTx(ctx)
+	}
+	return err
+}
+
+// TestAMistakeOfWiringChargesNothing, as only a change of the program helps: a bad deploy would fill the dead letters.
+func TestAMistakeOfWiringChargesNothing(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		pub := newOutboxPublisher(t, h)
+		for name, handler := range map[string]message.HandlerFunc{
+			"no publish topic": book(h),
+			"wrong kind":       func(msg *message.Message) ([]*message.Message, error) { return nil, wrongKind(msg.Context(), h) },
+		} {
+			w, logger := &waits{}, watermill.NewCaptureLogger()
+			mws := stackFor(t, pub, middleware.StackConfig{
+				Outcomes: middleware.OutcomesConfig{MaxAttempts: 1, MinDeadAge: -1, Backoff: w.backoff()},
+				Inbox:    middleware.InboxConfig{Consumer: name},
+			}, logger)
+			for range 3 { // of three messages, one after the other
+				_, err := chain(handler, mws...)(newMessage(""))
+				require.Error(t, err, name)
+			}
+			assert.Equal(t, []int{1, 2, 3}, w.all, "%s: the wait grows", name)
+			assert.Zero(t, h.count(t, "select count(*) from inbox"), name)
+			assert.Zero(t, outboxed(t, h), "%s: no letters", name)
+			lines := logger.Captured()[watermill.ErrorLogLevel]
+			if assert.Len(t, lines, 1, "%s: one line", name) {
+				assert.Contains(t, lines[0].Msg, "wired", name)
+			}
+		}
+	})
+}
+
+// TestAMistakeOfWiringChargesNoRow of the queue or of an outbox that is subscribed.
+func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	storeCfg := quickStore()
+	storeCfg.MaxAttempts = 1
+	s := storeOn(t, h, storeCfg)
+	dispatching(t, s, quickDispatcher(map[string]queue.Handler{
+		"dispatched": {Handle: func(ctx context.Context, _ *queue.Message) error { return wrongKind(ctx, h) }},
+	}))
+	called := make(chan bool, 1000)
+	wrong := func(msg *message.Message) error { called <- true; return wrongKind(msg.Context(), h) }
+	sub, err := queue.NewSubscriber(s, queue.SubscriberConfig{PollInterval: 20 * time.Millisecond}, nil)
+	require.NoError(t, err)
+	cfg := subscribing(quickConfig())
+	cfg.MaxAttempts, cfg.MinDeadAge = 1, -1
+	startRouter(t, func(r *message.Router) {
+		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Outcomes: mortal}, nil)...)
+		r.AddConsumerHandler("routed", "routed", sub, func(msg *message.Message) error { return wrongKind(msg.Context(), h) })
+		r.AddConsumerHandler("outboxed", "outboxed", startSubscriber(t, h, cfg), wrong)
+	})
+	storeAll(t, s, append(items("dispatched", 1), items("routed", 1)...)...)
+	h.publish(t, "outboxed", "", "order")
+	for range 3 {
+		select {
+		case <-called:
+		case <-time.After(patience):
+			t.Fatal("not called again")
+		}
+	}
+	assert.Zero(t, h.count(t, "select attempts from outbox"))
+	for _, topic := range []string{"dispatched", "routed"} {
+		eventually(t, func() bool {
+			msg, err := s.Get(t.Context(), itemID(topic, 0))
+			return err == nil && msg.LastError != "" && msg.State == queue.Processing && msg.Attempt == 0 && !msg.DueAt.IsZero()
+		}, "%s: it waits, and nothing is charged", topic)
+	}
+}
+
+// TestWhatFailsBeforeTheInboxIsCounted: in the inbox, if it is known which message it is, else by the process.
+func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		for name, fails := range map[string]func(cfg *middleware.StackConfig){
+			"OnBegin": func(cfg *middleware.StackConfig) {
+				cfg.Tx.OnBegin = func(context.Context, *message.Message) error { return errHandler }
+			},
+			"OnBegin panics": func(cfg *middleware.StackConfig) {
+				cfg.Tx.OnBegin = func(context.Context, *message.Message) error { panic("boom") }
+			},
+			"Key": func(cfg *middleware.StackConfig) {
+				cfg.Inbox.Key = func(*message.Message) (string, error) { return "", errHandler }
+			},
+			"Key panics": func(cfg *middleware.StackConfig) {
+				cfg.Inbox.Key = func(*message.Message) (string, error) { panic("boom") }
+			},
+			"both": func(cfg *middleware.StackConfig) {
+				cfg.Tx.OnBegin = func(context.Context, *message.Message) error { return errHandler }
+				cfg.Inbox.Key = func(*message.Message) (string, error) { panic("boom") }
+			},
+		} {
+			identified := name == "OnBegin" || name == "OnBegin panics"
+			w, logger, obs := &waits{}, watermill.NewCaptureLogger(), &seen{}
+			cfg := middleware.StackConfig{
+				Outcomes: middleware.OutcomesConfig{MaxAttempts: 4, MinDeadAge: -1, Backoff: w.backoff()},
+				Inbox:    middleware.InboxConfig{Consumer: name}, Outbox: middleware.OutboxConfig{Topic: "events"},
+			}
+			fails(&cfg)
+			pub := newOutboxPublisher(t, h.seenBy(t, obs))
+			msg := newMessage(name)
+			deliver := func(mws []message.HandlerMiddleware) (err error) {
+				defer func() {
+					if p := recover(); p != nil {
+						err = errors.New("it panicked")
+					}
+				}()
+				_, err = chain(func(*message.Message) ([]*message.Message, error) {
+					t.Errorf("%s: the handler is called", name)
+					return nil, nil
+				}, mws...)(msg.Copy())
+				return err
+			}
+			mws := stackFor(t, pub, cfg, logger)
+			for n := 1; n <= 3; n++ {
+				require.Error(t, deliver(mws), name)
+				if identified {
+					assert.Equal(t, n, h.count(t, "select attempts from inbox where consumer = 'shop/' || $1", name), "%s: for operators to see", name)
+				}
+			}
+			assert.Equal(t, []int{1, 2, 3}, w.all, "%s: the wait grows", name)
+			lines := logger.Captured()[watermill.ErrorLogLevel]
+			if assert.Len(t, lines, 1, "%s: one line", name) {
+				assert.Contains(t, lines[0].Msg, "OnBegin", name)
+			}
+			if identified {
+				mws = stackFor(t, pub, cfg, logger) // another process goes on counting
+			}
+			letters := func() int {
+				return h.count(t, "select count(*) from outbox where payload = convert_to($1, 'UTF8')", name)
+			}
+			require.Zero(t, letters(), name)
+			_ = deliver(mws)
+			assert.Equal(t, observe.Dead, obs.last().Outcome, name)
+			assert.Equal(t, 1, letters(), "%s: not for ever", name)
+		}
+	})
+}
+
+// TestWhatFailsBeforeTheInboxIsForgotten when it succeeds, or its transaction could not begin for no fault of its own.
+func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	w := &waits{}
+	var fails error
+	mws := stack(t, h, middleware.StackConfig{
+		Outcomes: middleware.OutcomesConfig{MaxAttempts: 2, MinDeadAge: -1, Backoff: w.backoff()},
+		Inbox:    middleware.InboxConfig{Key: func(msg *message.Message) (string, error) { return msg.UUID, fails }},
+	})
+	msg, handled := newMessage(""), 0
+	deliver := func(key string) error {
+		copied := msg.Copy()
+		copied.UUID = key
+		_, err := chain(func(*message.Message) ([]*message.Message, error) { handled++; return nil, nil }, mws...)(copied)
+		return err
+	}
+	for range 3 {
+		fails = errHandler
+		require.ErrorIs(t, deliver("a"), errHandler)
+		fails = nil
+		require.NoError(t, deliver("a"))
+	}
+	assert.Equal(t, []int{1, 1, 1}, w.all)
+	assert.Equal(t, 1, handled)
+	assert.Zero(t, outboxed(t, h))
+
+	h.pool.Close()
+	w.all = nil
+	for range 3 {
+		require.Error(t, deliver("b"))
+	}
+	assert.Equal(t, []int{1, 2, 3}, w.all, "the wait grows, and nobody dies of a database that is down")
+}

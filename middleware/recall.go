@@ -1,0 +1,101 @@
+package middleware
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// maxRecalled bounds the memory of a recall. A message that is forgotten begins anew.
+const maxRecalled = 1000
+
+// recall is what this process knows of messages that no table knows of: those that fail before the inbox has asked for them, and those
+// whose handler asked for a later retry. The zero value is ready for use, by any number of goroutines.
+type recall struct {
+	some  atomic.Bool // there is something to look for
+	mu    sync.Mutex
+	known map[recallKey]*recalled
+}
+
+type recallKey [sha256.Size]byte
+
+// recalled is guarded by the mu of its recall.
+type recalled struct {
+	failures    int
+	first, last time.Time
+	due         time.Time // not to be handled before
+	err         error     // why
+}
+
+// keyOf is the same for each delivery of a message to a handler: brokers may change the metadata, and the UUID may be missing.
+func keyOf(handler string, msg *message.Message) recallKey {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d:%s%d:%s", len(handler), handler, len(msg.UUID), msg.UUID)
+	h.Write(msg.Payload)
+	return recallKey(h.Sum(nil))
+}
+
+// get returns what is known, or a new one, in the place of the one that was used longest ago if there are many. It is called under mu.
+func (r *recall) get(key recallKey, now time.Time) *recalled {
+	known := r.known[key]
+	if known == nil {
+		if r.known == nil {
+			r.known = map[recallKey]*recalled{}
+		}
+		if len(r.known) >= maxRecalled {
+			var oldest recallKey
+			for k, e := range r.known {
+				if o := r.known[oldest]; o == nil || e.last.Before(o.last) {
+					oldest = k
+				}
+			}
+			delete(r.known, oldest)
+		}
+		known = &recalled{first: now}
+		r.known[key] = known
+		r.some.Store(true)
+	}
+	known.last = now
+	return known
+}
+
+// failed counts a failure. It returns how many there are, and since when.
+func (r *recall) failed(key recallKey) (failures int, since time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	known := r.get(key, now)
+	known.failures++
+	return known.failures, now.Sub(known.first)
+}
+
+// postpone notes that a message is not to be handled before the wait is over, and why.
+func (r *recall) postpone(key recallKey, wait time.Duration, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	known := r.get(key, now)
+	known.due, known.err = now.Add(wait), err
+}
+
+// early says how long it is until a message may be handled, and why.
+func (r *recall) early(key recallKey) (time.Duration, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.known[key]; known != nil {
+		return time.Until(known.due), known.err
+	}
+	return 0, nil
+}
+
+// forget is for a message that nothing is wrong with any more.
+func (r *recall) forget(key recallKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.known, key)
+	r.some.Store(len(r.known) > 0)
+}

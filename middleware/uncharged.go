@@ -1,0 +1,130 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// miswiredWait is how long a message of the queue waits whose handler is miswired, where there is no Outcomes.
+const miswiredWait = 10 * time.Second
+
+// uncharged says whether an error is no failure of the message: its handler asked for a later retry, or only a change of the program
+// helps.
+func uncharged(err error) bool {
+	switch {
+	case errors.Is(err, outbox.ErrPoison), errors.Is(err, outbox.ErrAlreadyProcessed):
+		return false
+	}
+	var later *outbox.RetryAfterError
+	return errors.As(err, &later) || miswired(err)
+}
+
+// retryLater is settle for an error that is uncharged.
+func (o *outcomes) retryLater(ctx context.Context, msg *message.Message, h *handling, err error) (observe.Outcome, time.Duration, error) {
+	outcome, wait := observe.Postponed, time.Duration(0)
+	var later *outbox.RetryAfterError
+	if miswired(err) {
+		outcome, wait = observe.Failed, o.tellMiswired(ctx, msg, err)
+	} else {
+		errors.As(err, &later)
+		if wait = later.Wait; wait == 0 {
+			wait = core.Backoff(o.cfg.Backoff).Delay(1)
+		}
+		o.logger.Debug("The handler asked for a later retry", o.fields(ctx, msg).Add(watermill.LogFields{
+			"err": text.OfError(later.Err), "wait": wait,
+		}))
+	}
+	switch {
+	case h.work != nil:
+		h.work.Note(asLater(err, wait))
+		return outcome, 0, err
+	case h.delivered:
+		return outcome, wait, err
+	case later != nil && wait > o.cfg.Backoff.Max:
+		o.recall.postpone(keyOf(message.HandlerNameFromCtx(ctx), msg), wait, err)
+	}
+	return outcome, min(wait, o.cfg.Backoff.Max), err
+}
+
+// asLater is err for core.Work, which knows of later retries.
+func asLater(err error, wait time.Duration) error {
+	if later := new(outbox.RetryAfterError); uncharged(err) && !errors.As(err, &later) {
+		return outbox.RetryAfter(err, wait)
+	}
+	return err
+}
+
+// tellMiswired says what to do, now and then, and returns how long to wait: longer with each message of the handler that fails so.
+func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err error) time.Duration {
+	name := message.HandlerNameFromCtx(ctx)
+	failures, _ := o.recall.failed(keyOf(name, message.NewMessage("", nil)))
+	backoff := core.Backoff(o.cfg.Backoff)
+	if backoff.Func == nil && backoff.Initial <= 0 {
+		backoff.Initial = 100 * time.Millisecond
+	}
+	wait := backoff.Delay(failures)
+	if o.lines.Due("miswired " + name) {
+		o.logger.Error("The handler cannot work as it is wired: no message is charged an attempt, and each is retried until the program is changed",
+			err, o.fields(ctx, msg).Add(watermill.LogFields{"wait": wait}))
+	}
+	return wait
+}
+
+// count finds out how often a message has failed that did not get as far as the inbox. If the message can be identified, that is
+// recorded in the inbox like any other failure, else this process counts.
+func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling, err error) {
+	if h.claim != nil || h.work != nil || h.delivered {
+		return
+	}
+	h.recalled, h.recalledFor = o.recall.failed(keyOf(message.HandlerNameFromCtx(ctx), msg))
+	if h.beginning && o.identify != nil {
+		h.claim = o.identified(ctx, msg, h)
+	}
+	if (h.beginning || h.unkeyed) && o.lines.Due("not reached "+message.HandlerNameFromCtx(ctx)) {
+		o.logger.Error("The handler was not called: InboxConfig.Key or TxConfig.OnBegin failed; the message is retried after a growing wait",
+			err, o.fields(ctx, msg).Add(watermill.LogFields{"failures": h.failures()}))
+	}
+}
+
+// identified returns the inbox row that the message has, or would have, or nil if Key fails or the database.
+func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *handling) (c *claim) {
+	defer func() {
+		if p := recover(); p != nil {
+			c, h.unkeyed = nil, true
+		}
+	}()
+	c, err := o.identify(ctx, msg.Copy())
+	if err != nil {
+		h.unkeyed = true
+		return nil
+	}
+	err = drive.Collect(ctx, o.db, func(rows drive.Rows) error {
+		var seconds float64
+		err := rows.Scan(&c.failures, &seconds)
+		c.failing = time.Duration(seconds * float64(time.Second))
+		return err
+	}, o.db.Render(sqltext.InboxFailures), c.consumer, c.key)
+	if err != nil {
+		o.logger.Error("Could not read from the inbox how often a message has failed", err, o.fields(ctx, msg))
+		return nil
+	}
+	return c
+}
+
+// forget is for a message that was handled, or is dead.
+func (o *outcomes) forget(ctx context.Context, msg *message.Message) {
+	if o.recall.some.Load() {
+		o.recall.forget(keyOf(message.HandlerNameFromCtx(ctx), msg))
+	}
+}
