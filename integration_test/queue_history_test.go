@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -26,21 +28,27 @@ type queueRow struct {
 	state    queue.State // "" = there is none
 	owner    int
 	attempts int
+	content  string // "" = it was not stored, and can not be claimed
+	expires  bool   // at any moment
 }
 
 // queueCall is what somebody asked of one message, and queueAnswer what it was told. A claim is in the history of the messages that it
 // brought.
 type queueCall struct {
-	verb  string
-	id    string
-	owner int
+	verb    string
+	id      string
+	owner   int
+	content string
+	expires bool
 }
 
 type queueAnswer struct {
-	changed  bool // the message was the owner's
+	changed  bool // the message, or it was done
+	unknown  bool
 	stored   queue.StoreResult
 	state    queue.State
 	attempts int
+	content  string
 }
 
 // charged is the row after a failed attempt.
@@ -50,6 +58,20 @@ func (r queueRow) charged() queueRow {
 		r.state = queue.Dead
 	}
 	return r
+}
+
+// before are the rows that there may be when a call begins: leases run out, and messages expire.
+func (r queueRow) before() []queueRow {
+	rows := []queueRow{r}
+	if r.owner != 0 {
+		r = r.charged()
+		rows = append(rows, r)
+	}
+	if r.state == queue.Processing && r.expires {
+		r.state = queue.Dead
+		rows = append(rows, r)
+	}
+	return rows
 }
 
 // after returns the rows that there may be after a call with this answer; none if there can be no such answer.
@@ -71,34 +93,48 @@ func (r queueRow) after(c queueCall, a queueAnswer) []queueRow {
 		}
 		return nil
 	}
+	to := r
 	switch c.verb {
 	case "enqueue":
+		to.content, to.expires = c.content, c.expires
 		switch a.stored {
 		case queue.New:
-			if r.state == "" {
-				return []queueRow{{state: queue.Processing}}
+			if to.state = queue.Processing; r.state == "" {
+				return []queueRow{to}
 			}
 			return nil
 		case queue.Updated:
-			return only(r.state != "" && r.state != queue.Done && r.owner == 0)
+			if to.state == queue.Seen {
+				to.state = queue.Processing
+			}
+			if r.state != "" && r.state != queue.Done && r.owner == 0 {
+				return []queueRow{to}
+			}
+			return nil
 		case queue.AlreadyDone:
 			return only(r.state == queue.Done)
 		}
-		return only(r.state != "" && r.state != queue.Done) // busy: somebody has it, or is changing it
+		return only(r.owner != 0) // busy
+	case "look up":
+		if to.state == "" {
+			to.state = queue.Seen
+		}
+		if a.changed == (r.state == queue.Done) {
+			return []queueRow{to}
+		}
+		return nil
 	case "claim":
-		if r.state != queue.Processing || r.owner != 0 || r.attempts != a.attempts {
+		if r.state != queue.Processing || r.owner != 0 || r.attempts != a.attempts || r.content == "" || r.content != a.content {
 			return nil
 		}
-		r.owner = c.owner
-		return []queueRow{r}
+		to.owner = c.owner
+		return []queueRow{to}
 	case "renew": // one that is locked is passed by
 		return only(ours || !a.changed)
 	case "ack":
-		to := r
 		to.state = queue.Done
 		return settled(to)
 	case "fail":
-		to := r
 		to.state, to.attempts = queue.Dead, r.attempts+1
 		return settled(to)
 	case "abandon":
@@ -106,7 +142,30 @@ func (r queueRow) after(c queueCall, a queueAnswer) []queueRow {
 	case "release":
 		return settled(r)
 	case "get":
-		return only(r.state == a.state && r.attempts == a.attempts)
+		return only(r.state == a.state && r.attempts == a.attempts && (r.state == queue.Done || r.content == a.content))
+	case "MarkProcessing", "MarkProcessed", "MarkDead":
+		switch {
+		case a.unknown != (r.state == ""):
+			return nil
+		case r.state == "" || r.state == queue.Done:
+		case c.verb == "MarkDead":
+			to.state, to.owner = queue.Dead, 0
+		case c.verb == "MarkProcessed":
+			to.state, to.owner = queue.Done, 0
+		case r.state != queue.Processing:
+			to = queueRow{state: queue.Processing, content: r.content}
+		}
+		return []queueRow{to}
+	case "requeue":
+		if to = (queueRow{state: queue.Processing, content: r.content}); !a.changed || r.state == queue.Dead && r.content != "" {
+			return []queueRow{map[bool]queueRow{true: to, false: r}[a.changed]}
+		}
+		return nil
+	case "discard":
+		if to.state = queue.Done; !a.changed || (r.state == queue.Dead || r.state == queue.Processing) && r.owner == 0 && r.content != "" {
+			return []queueRow{map[bool]queueRow{true: to, false: r}[a.changed]}
+		}
+		return nil
 	}
 	panic(c.verb)
 }
@@ -126,11 +185,7 @@ var queueModel = (&porcupine.NondeterministicModel{
 	},
 	Init: func() []any { return []any{queueRow{}} },
 	Step: func(state, input, output any) (next []any) {
-		before := []queueRow{state.(queueRow)}
-		if before[0].owner != 0 {
-			before = append(before, before[0].charged())
-		}
-		for _, row := range before {
+		for _, row := range state.(queueRow).before() {
 			for _, after := range row.after(input.(queueCall), output.(queueAnswer)) {
 				next = append(next, after)
 			}
@@ -155,77 +210,168 @@ func (h *historian) returned(call int64, c queueCall, a queueAnswer) {
 	h.all = append(h.all, porcupine.Operation{ClientId: c.owner - 1, Input: c, Output: a, Call: call, Return: now})
 }
 
-// historyWorker does at random what somebody may who works on messages, also with those that it has lost.
+// historyWorker does at random what somebody may who works on messages, also with those that it has lost, and in transactions that are
+// committed late or rolled back.
 type historyWorker struct {
 	*historian
-	number int
-	store  *queue.Store
-	owner  queue.Owner
-	newest func() string // a message to store, for some time the same
-	had    []string      // messages claimed lately
+	number   int
+	db       *outbox.DB
+	store    *queue.Store
+	operator *admin.Admin
+	owner    queue.Owner
+	newest   func() string // a message to store, for some time the same
+	recent   func() string // one that somebody may be storing
+	had      []string      // messages claimed lately
+	stored   int
+}
+
+// maybeInTx runs fn, now and then in a transaction that ends late, and says whether it counts.
+func (w *historyWorker) maybeInTx(ctx context.Context, fn func(ctx context.Context) error) (counts bool, err error) {
+	chance := rand.IntN(10)
+	if chance > 2 {
+		return true, fn(ctx)
+	}
+	err = outbox.InTx(ctx, w.db, func(ctx context.Context) error {
+		if err := fn(ctx); err != nil {
+			return err
+		}
+		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond) // for others to come by
+		if chance == 0 {
+			return errTakenBack
+		}
+		return nil
+	})
+	if errors.Is(err, errTakenBack) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (w *historyWorker) step(ctx context.Context) error {
-	ask := func(verb, id string, fn func(id queue.ID) (queueAnswer, error)) error {
+	ask := func(c queueCall, fn func(ctx context.Context, id queue.ID) (queueAnswer, error)) error {
+		c.owner = w.number
 		call := w.call()
-		answer, err := fn(item("shop", id).ID)
-		w.returned(call, queueCall{verb, id, w.number}, answer)
+		var answer queueAnswer
+		counts, err := w.maybeInTx(ctx, func(ctx context.Context) (err error) {
+			answer, err = fn(ctx, item("shop", c.id).ID)
+			return err
+		})
+		if counts {
+			w.returned(call, c, answer)
+		}
 		return err
 	}
-	settle := func(verb string, fn func(id queue.ID) (int, error)) error {
+	settle := func(verb string, fn func(ctx context.Context, id queue.ID) (int, error)) error {
 		if len(w.had) == 0 {
 			return nil
 		}
-		return ask(verb, w.had[rand.IntN(len(w.had))], func(id queue.ID) (queueAnswer, error) {
-			n, err := fn(id)
+		return ask(queueCall{verb: verb, id: w.had[rand.IntN(len(w.had))]}, func(ctx context.Context, id queue.ID) (queueAnswer, error) {
+			n, err := fn(ctx, id)
 			return queueAnswer{changed: n == 1}, err
 		})
 	}
-	switch n := rand.IntN(20); {
-	case n < 3:
-		return ask("enqueue", w.newest(), func(id queue.ID) (queueAnswer, error) {
-			stored, err := w.store.Enqueue(ctx, item("shop", id.MessageID))
+	mark := func(verb string, fn func(ctx context.Context, id queue.ID) error) error {
+		return ask(queueCall{verb: verb, id: w.recent()}, func(ctx context.Context, id queue.ID) (queueAnswer, error) {
+			err := fn(ctx, id)
+			unknown := errors.Is(err, queue.ErrUnknown)
+			if unknown {
+				err = nil
+			}
+			return queueAnswer{unknown: unknown}, err
+		})
+	}
+	operate := func(verb string, act func(context.Context, admin.Act) (admin.Result, error), states ...admin.State) error {
+		call, id := w.call(), w.recent()
+		r, err := act(ctx, admin.Act{Filter: admin.Filter{In: admin.Queue, States: states, IDs: []string{"shop:" + id}}, Reason: "why"})
+		w.returned(call, queueCall{verb: verb, id: id, owner: w.number}, queueAnswer{changed: r.Touched == 1})
+		return err
+	}
+	switch n := rand.IntN(29); {
+	case n < 5:
+		w.stored++
+		it := item("shop", w.newest())
+		it.Payload = fmt.Appendf(nil, "%d-%d", w.number, w.stored)
+		if rand.IntN(10) == 0 {
+			it.ExpiresAt = time.Now().Add(5 * time.Millisecond)
+		}
+		c := queueCall{verb: "enqueue", id: it.MessageID, content: string(it.Payload), expires: !it.ExpiresAt.IsZero()}
+		return ask(c, func(ctx context.Context, id queue.ID) (queueAnswer, error) {
+			stored, err := w.store.Enqueue(ctx, it)
 			if err != nil {
 				return queueAnswer{}, err
 			}
 			return queueAnswer{stored: stored[0].Result}, nil
 		})
-	case n < 9:
+	case n < 11:
 		call := w.call()
-		msgs, err := w.store.Claim(ctx, queue.Claim{Owner: w.owner, LeaseTTL: time.Second, Limit: 2})
+		var msgs []queue.Message
+		counts, err := w.maybeInTx(ctx, func(ctx context.Context) (err error) {
+			msgs, err = w.store.Claim(ctx, queue.Claim{Owner: w.owner, LeaseTTL: time.Second, Limit: 2})
+			return err
+		})
 		for _, msg := range msgs {
-			w.returned(call, queueCall{"claim", msg.MessageID, w.number}, queueAnswer{attempts: msg.Attempt})
+			if !counts {
+				break
+			}
+			w.returned(call, queueCall{verb: "claim", id: msg.MessageID, owner: w.number}, queueAnswer{attempts: msg.Attempt, content: string(msg.Payload)})
 			w.had = append(w.had[max(0, len(w.had)-3):], msg.MessageID)
 		}
 		return err
-	case n < 11:
-		return settle("ack", func(id queue.ID) (int, error) { return w.store.Ack(ctx, w.owner, id) })
 	case n < 13:
-		return settle("abandon", func(id queue.ID) (int, error) { return w.store.Abandon(ctx, queue.Abandon{Owner: w.owner}, id) })
-	case n < 14:
-		return settle("fail", func(id queue.ID) (int, error) { return w.store.Fail(ctx, queue.Fail{Owner: w.owner}, id) })
+		return settle("ack", func(ctx context.Context, id queue.ID) (int, error) { return w.store.Ack(ctx, w.owner, id) })
+	case n < 15:
+		return settle("abandon", func(ctx context.Context, id queue.ID) (int, error) {
+			return w.store.Abandon(ctx, queue.Abandon{Owner: w.owner}, id)
+		})
 	case n < 16:
-		return settle("release", func(id queue.ID) (int, error) { return w.store.Release(ctx, w.owner, id) })
-	case n < 17:
-		return settle("renew", func(id queue.ID) (int, error) {
+		return settle("fail", func(ctx context.Context, id queue.ID) (int, error) {
+			return w.store.Fail(ctx, queue.Fail{Owner: w.owner}, id)
+		})
+	case n < 18:
+		return settle("release", func(ctx context.Context, id queue.ID) (int, error) { return w.store.Release(ctx, w.owner, id) })
+	case n < 19:
+		return settle("renew", func(ctx context.Context, id queue.ID) (int, error) {
 			ours, err := w.store.Renew(ctx, queue.Renew{Owner: w.owner, LeaseTTL: time.Second}, id)
 			return len(ours), err
 		})
-	case n < 18:
-		_, err := w.store.ReapExpired(ctx)
+	case n < 20:
+		_, err := w.maybeInTx(ctx, func(ctx context.Context) error {
+			_, err := w.store.ReapExpired(ctx)
+			return err
+		})
 		return err
+	case n < 22:
+		return ask(queueCall{verb: "look up", id: w.recent()}, func(ctx context.Context, id queue.ID) (queueAnswer, error) {
+			done, err := w.store.AlreadyProcessed(ctx, id, nil)
+			return queueAnswer{changed: done}, err
+		})
+	case n < 23:
+		return mark("MarkProcessing", w.store.MarkProcessing)
+	case n < 24:
+		return mark("MarkDead", func(ctx context.Context, id queue.ID) error { return w.store.MarkDead(ctx, id, "why") })
+	case n < 25 && rand.IntN(2) == 0:
+		return mark("MarkProcessed", w.store.MarkProcessed)
+	case n < 26:
+		return operate("requeue", w.operator.Requeue)
+	case n < 27 && rand.IntN(2) == 0:
+		return operate("discard", w.operator.Discard, admin.Dead, admin.Failing, admin.Delayed, admin.Ready)
 	}
-	if len(w.had) == 0 {
-		return nil
+	id := w.recent()
+	if len(w.had) > 0 {
+		id = w.had[len(w.had)-1]
 	}
-	return ask("get", w.had[len(w.had)-1], func(id queue.ID) (queueAnswer, error) {
+	return ask(queueCall{verb: "get", id: id}, func(ctx context.Context, id queue.ID) (queueAnswer, error) {
 		msg, err := w.store.Get(ctx, id)
-		return queueAnswer{state: msg.State, attempts: msg.Attempt}, err
+		if errors.Is(err, queue.ErrUnknown) {
+			return queueAnswer{}, nil
+		}
+		return queueAnswer{state: msg.State, attempts: msg.Attempt, content: string(msg.Payload)}, err
 	})
 }
 
-// TestHistoryOfAQueue: whatever several owners do at once with the same messages, what each of them is told is what the states of a
-// row allow in some order, each call at one moment between its beginning and its end.
+// TestHistoryOfAQueue: whatever several owners, operators and those who store messages do at once with the same messages, what each of
+// them is told is what the states of a row allow in some order, each call at one moment between its beginning and its end, with the content that was
+// stored last. Those in transactions that are rolled back have no such moment. In the end all that is still to be processed can be claimed.
 func TestHistoryOfAQueue(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -237,12 +383,15 @@ func TestHistoryOfAQueue(t *testing.T) {
 	}
 	seen := &historian{began: time.Now()}
 	var asked atomic.Int64
-	newest := func() string { return fmt.Sprintf("%04d", asked.Add(1)/10) }
+	newest := func() string { return fmt.Sprintf("%04d", asked.Add(1)/6) }
+	recent := func() string { return fmt.Sprintf("%04d", max(0, asked.Load()/6+1-rand.Int64N(3))) }
+	store := newStore(t, h, queue.StoreConfig{MaxAttempts: historyAttempts, Backoff: outbox.Backoff{Initial: -1}})
 	var group errgroup.Group
-	for i := range 6 {
-		w := &historyWorker{historian: seen, number: i + 1, newest: newest, owner: queue.NewOwner(), store: newStore(t, h, queue.StoreConfig{
-			MaxAttempts: historyAttempts, Backoff: outbox.Backoff{Initial: -1},
-		})}
+	const workers = 6
+	for i := range workers {
+		w := &historyWorker{
+			historian: seen, number: i + 1, newest: newest, recent: recent, owner: queue.NewOwner(), db: h.db, store: store, operator: newAdmin(t, h),
+		}
 		group.Go(func() error {
 			for range steps {
 				if err := w.step(t.Context()); err != nil {
@@ -253,6 +402,7 @@ func TestHistoryOfAQueue(t *testing.T) {
 		})
 	}
 	require.NoError(t, group.Wait())
+	claimTheRest(t, h, store, seen, workers+1)
 	explained := 0
 	for _, part := range queueModel.Partition(seen.all) {
 		switch result := porcupine.CheckOperationsTimeout(queueModel, part, patience); result {
@@ -265,7 +415,37 @@ func TestHistoryOfAQueue(t *testing.T) {
 		}
 	}
 	require.Positive(t, explained, "messages with an order of their calls that the model allows")
-	t.Logf("%d calls of %d messages, %d leases ran out", len(seen.all), explained, h.count(t, "select sum(crashes) from inbox_queue"))
+	verbs := map[string]int{}
+	for _, op := range seen.all {
+		c, a := op.Input.(queueCall), op.Output.(queueAnswer)
+		if c.verb == "enqueue" {
+			c.verb += " " + a.stored.String()
+		}
+		verbs[c.verb]++
+	}
+	t.Logf("%d calls of %d messages, %d leases ran out: %v", len(seen.all), explained, h.count(t, "select sum(crashes) from inbox_queue"), verbs)
+}
+
+// claimTheRest claims all that is to be processed, once the leases are over that somebody had, and looks at the rest.
+func claimTheRest(t *testing.T, h handle, store *queue.Store, seen *historian, number int) {
+	t.Helper()
+	h.exec(t, "drop trigger short on inbox_queue")
+	h.exec(t, "update inbox_queue set locked_until = clock_timestamp() - interval '1 second' where owner is not null")
+	owner := queue.NewOwner()
+	eventually(t, func() bool {
+		_, err := store.ReapExpired(t.Context())
+		require.NoError(t, err)
+		call := seen.call()
+		for _, msg := range claimed(t, store, owner, 100) {
+			seen.returned(call, queueCall{verb: "claim", id: msg.MessageID, owner: number}, queueAnswer{attempts: msg.Attempt, content: string(msg.Payload)})
+		}
+		return h.count(t, "select count(*) from inbox_queue where state = 'processing' and topic <> '' and owner is distinct from $1", owner.String()) == 0
+	}, "all that is in processing can be claimed")
+	for _, id := range column[string](t, h, "select message_id from inbox_queue") {
+		call := seen.call()
+		msg := got(t, store, item("shop", id).ID)
+		seen.returned(call, queueCall{verb: "get", id: id, owner: number}, queueAnswer{state: msg.State, attempts: msg.Attempt, content: string(msg.Payload)})
+	}
 }
 
 func describeHistory(part []porcupine.Operation) string {

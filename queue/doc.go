@@ -64,10 +64,14 @@
 //
 //	INSERT INTO inbox_queue (source, message_id, topic, state, payload)
 //	VALUES ('billing', '4711', 'invoice.paid', 'processing', '{"amount": 5}')
-//	ON CONFLICT (source, message_id) DO NOTHING;
+//	ON CONFLICT (source, message_id) DO UPDATE
+//	SET topic = excluded.topic, state = 'processing', payload = excluded.payload, due_at = clock_timestamp(), last_seen_at = clock_timestamp()
+//	WHERE inbox_queue.state = 'seen';
 //
-// Leave id to its default. due_at is NULL, or in the future by the clock of the database. metadata is an object of texts; of what else
-// it holds the handler gets the JSON. Dispatchers find the message at their next poll.
+// A message that was only looked up, by AlreadyProcessed, is seen and has no content yet, so it gets it; a copy of any other changes
+// nothing. Set in both places what else the message has. Leave id to its default. due_at of a new row is NULL, or in the future by the
+// clock of the database. metadata is an object of texts; of what else it holds the handler gets the JSON. Dispatchers find the message
+// at their next poll.
 //
 // # Order
 //

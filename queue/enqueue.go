@@ -26,12 +26,18 @@ const (
 	maxTopicChars = 255
 	chunkRows     = 1000
 	chunkBytes    = 4 << 20
+	// enqueueTries is how often a message is stored that somebody takes at that moment, and a call that met a deadlock.
+	enqueueTries = 3
 )
 
 // Enqueue stores messages, all or none, and says of each in the order of the call what became of it. One that is known
 // and was not handled yet gets the new content and due time, and waits as if it had come now; one that was handled, or is being
 // handled, stays as it is, and so does the state of a dead one. If an ID comes twice in a call the later item counts. No items
 // are no error.
+//
+// It waits for other transactions that store or change one of the messages, and counts as the later one; but not for a handler
+// that has acked a message in its transaction: that is Busy. Several calls in one transaction may wait for another such
+// transaction in turn: then Postgres ends one of them with a deadlock (40P01). Outside of a transaction Enqueue repeats the call then.
 //
 // It returns ErrInvalid, which says what is wrong with which item. Where default_transaction_isolation is stricter than READ
 // COMMITTED it may return a serialization failure (40001), after which it is to be called again.
@@ -40,21 +46,31 @@ func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, er
 	if err != nil || len(items) == 0 {
 		return nil, err
 	}
+	_, joined, err := s.on(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("store messages: %w", err)
+	}
 	stored := make([]EnqueueResult, len(items))
+	list := chunks(records)
 	write := func(ctx context.Context) error {
-		for _, chunk := range chunks(records) {
+		for _, chunk := range list {
 			if err := s.enqueue(ctx, items, chunk, stored); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if _, joined, err := s.on(ctx); err != nil || joined || len(chunks(records)) == 1 {
-		err = cmp.Or(err, write(ctx))
-		if err != nil {
-			return nil, err
+	for range enqueueTries {
+		if joined || len(list) == 1 {
+			err = write(ctx)
+		} else {
+			err = core.InTx(ctx, s.db, core.TxOptions{}, write)
 		}
-	} else if err := core.InTx(ctx, s.db, core.TxOptions{}, write); err != nil {
+		if joined || text.SQLState(err) != "40P01" {
+			break
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	s.db.WakeLater(ctx)
@@ -192,24 +208,47 @@ func chunks(records []record) (list [][]record) {
 	return list
 }
 
+// enqueue stores records until there is an answer for each. There is none for a message that somebody has taken while the statement
+// waited for its row. One that is taken each time is busy.
 func (s *Store) enqueue(ctx context.Context, items []Item, records []record, stored []EnqueueResult) error {
+	_, joined, err := s.on(ctx)
+	for try := 0; try < enqueueTries && len(records) > 0 && err == nil; try++ {
+		var unanswered []record
+		if unanswered, err = s.enqueueOnce(ctx, items, records, stored); err == nil {
+			records = unanswered
+		} else if try > 0 && !joined { // the others are committed, and these were somebody's
+			err = nil
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		for _, at := range r.at {
+			stored[at] = EnqueueResult{ID: items[at].ID, Result: Busy}
+		}
+	}
+	return nil
+}
+
+// enqueueOnce returns the records that it has no answer for.
+func (s *Store) enqueueOnce(ctx context.Context, items []Item, records []record, stored []EnqueueResult) (unanswered []record, err error) {
 	n := len(records)
 	sources, ids, topics, keys := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	payloads, hashes := make([][]byte, n), make([][]byte, n)
 	metadata, dues, expires := make([]string, n), make([]string, n), make([]string, n)
 	positions := make([]int64, n)
+	of := make(map[ID]record, n)
 	for i, r := range records {
 		item := items[r.at[len(r.at)-1]]
 		sources[i], ids[i], topics[i], keys[i] = item.Source, item.MessageID, item.Topic, item.Key
 		payloads[i], hashes[i] = orEmpty(item.Payload), orEmpty(r.hash)
 		metadata[i], dues[i], expires[i] = r.metadata, r.dueAt, r.expires
 		positions[i] = int64(r.at[0])
+		of[item.ID] = r
 	}
-	of := make(map[ID]record, n)
-	for _, r := range records {
-		of[items[r.at[0]].ID] = r
-	}
-	return s.collect(ctx, "store messages", func(rows drive.Rows) error {
+	err = s.collect(ctx, "store messages", func(rows drive.Rows) error {
 		var id ID
 		var result StoreResult
 		var known []byte
@@ -217,6 +256,7 @@ func (s *Store) enqueue(ctx context.Context, items []Item, records []record, sto
 			return err
 		}
 		r := of[id]
+		delete(of, id)
 		for i, at := range r.at {
 			stored[at] = EnqueueResult{ID: id, Result: result, Mismatch: len(known) > 0 && len(r.hash) > 0 && !bytes.Equal(known, r.hash)}
 			if i > 0 && result == New {
@@ -225,6 +265,15 @@ func (s *Store) enqueue(ctx context.Context, items []Item, records []record, sto
 		}
 		return nil
 	}, sqltext.EnqueueMessages, sources, ids, topics, keys, payloads, metadata, hashes, dues, expires, positions)
+	if err != nil || len(of) == 0 {
+		return nil, err
+	}
+	for _, r := range records { // in their order
+		if _, missing := of[items[r.at[0]].ID]; missing {
+			unanswered = append(unanswered, r)
+		}
+	}
+	return unanswered, nil
 }
 
 func orEmpty(b []byte) []byte {

@@ -33,8 +33,9 @@ type IngestConfig struct {
 //	aside, err := middleware.Outcomes(db, middleware.OutcomesConfig{Service: "booking"}, logger)
 //	router.AddConsumerHandler("ingest", "orders", kafkaSubscriber, ingest).AddMiddleware(aside)
 //
-// Messages that are delivered at once are committed together, so give the Router as many at once as it can have. Copies of
-// a message that is stored are acked and change nothing. In a transaction, of middleware.Tx for one, the message is stored in
+// Messages that are delivered at once are committed together, so give the Router as many at once as it can have. A copy of
+// a message is acked as well: it brings its content along unless the message was handled, or is being handled. If it is being handled with
+// another hash, the copy is nacked, and delivered again. In a transaction, of middleware.Tx for one, the message is stored in
 // that transaction.
 //
 // A message that cannot be stored, because it has no ID, or its payload is larger than StoreConfig.MaxPayloadBytes, is
@@ -116,7 +117,10 @@ func (g *gathering) ingest(msg *message.Message, itemOf func(*message.Message) (
 
 func (g *gathering) put(ctx context.Context, item Item) error {
 	if _, err := g.store.db.Tx(ctx); !errors.Is(err, core.ErrNoTx) {
-		_, err := g.store.Enqueue(ctx, item)
+		stored, err := g.store.Enqueue(ctx, item)
+		if err == nil {
+			err = stored[0].notStored()
+		}
 		return poisoned(err)
 	}
 	mine := &gathered{item: item, done: make(chan error, 1)}
@@ -154,27 +158,34 @@ func (g *gathering) next() []*gathered {
 	return batch
 }
 
-// write stores a batch. If it fails for a reason that may lie in one of them, each is stored alone.
+// write stores a batch. If it fails for a reason that may lie in some of them, the halves are stored apart, and so on.
 func (g *gathering) write(ctx context.Context, batch []*gathered) {
 	if len(batch) == 0 {
 		return
 	}
+	stored, err := g.enqueue(ctx, batch)
+	if half := len(batch) / 2; half > 0 && ofSome(err) {
+		g.write(ctx, batch[:half])
+		g.write(ctx, batch[half:])
+		return
+	}
+	for i, w := range batch {
+		if err == nil {
+			w.done <- stored[i].notStored()
+		} else {
+			w.done <- poisoned(err)
+		}
+	}
+}
+
+func (g *gathering) enqueue(ctx context.Context, batch []*gathered) ([]EnqueueResult, error) {
 	ctx, cancel := context.WithTimeout(core.OutsideTx(context.WithoutCancel(ctx)), queryTimeout)
 	defer cancel()
 	items := make([]Item, len(batch))
 	for i, w := range batch {
 		items[i] = w.item
 	}
-	_, err := g.store.Enqueue(ctx, items...)
-	if len(batch) > 1 && dataError(err) {
-		for i := range batch {
-			g.write(ctx, batch[i:i+1])
-		}
-		return
-	}
-	for _, w := range batch {
-		w.done <- poisoned(err)
-	}
+	return g.store.Enqueue(ctx, items...)
 }
 
 // poisoned marks an error that lies in the message.
@@ -189,4 +200,15 @@ func poisoned(err error) error {
 func dataError(err error) bool {
 	state := text.SQLState(err)
 	return errors.Is(err, ErrInvalid) || strings.HasPrefix(state, "22") || strings.HasPrefix(state, "23") || strings.HasPrefix(state, "54")
+}
+
+// ofSome says whether an error may be about some messages of a batch and not about others: Postgres refused their content, or a trigger
+// did, with whatever code. What remains is about the server, the connection, the transaction, or the table and who may write to it.
+func ofSome(err error) bool {
+	if dataError(err) {
+		return true
+	}
+	state := text.SQLState(err)
+	return len(state) == 5 && !slices.Contains(
+		[]string{"08", "0A", "25", "26", "28", "34", "3D", "3F", "40", "42", "53", "55", "57", "58", "72", "F0", "HV", "XX"}, state[:2])
 }

@@ -2,6 +2,8 @@ package queue
 
 import (
 	"crypto/sha256"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -77,6 +79,16 @@ type EnqueueResult struct {
 	Mismatch bool
 }
 
+// notStored is an error for a message whose new content was thrown away although it was not handled: whoever sends it is to repeat it.
+func (r EnqueueResult) notStored() error {
+	if r.Result == Busy && r.Mismatch {
+		return fmt.Errorf("store message %q from %q: %w", r.ID.MessageID, r.ID.Source, errOtherContent)
+	}
+	return nil
+}
+
+var errOtherContent = errors.New("it is being handled with other content: the new content is not stored: send it again later")
+
 // StoreResult is what became of an Item.
 type StoreResult int
 
@@ -85,7 +97,7 @@ const (
 	New         StoreResult = iota // it is stored
 	Updated                        // it was known and not handled yet, and has the new content now
 	AlreadyDone                    // it was handled before; nothing changed
-	Busy                           // it is being handled at this moment; nothing changed
+	Busy                           // somebody has claimed it and is handling it; nothing changed
 )
 
 // String returns the name of the result.

@@ -62,8 +62,9 @@ const retryAfter = "5"
 
 // NewWebhook returns a handler that stores what is posted to it. It answers 200 when the message is committed, also if it was
 // known before, since senders repeat what they get another answer to. Otherwise 405 for anything but POST, 408 for a body
-// that does not come in time, 413 for a body, or a payload, that is too large, 401, 404 and 400 as WebhookConfig says and for what cannot be stored, 409 as ConflictOnChange
-// says, and 503 with Retry-After when the database does not answer. A client that goes away interrupts
+// that does not come in time, 413 for a body, or a payload, that is too large, 401, 404 and 400 as WebhookConfig says and for
+// what cannot be stored, 409 as ConflictOnChange says, and 503 with Retry-After when the database does not answer, or when the
+// message is being handled at this moment with another hash, so that its new content could not be stored. A client that goes away interrupts
 // nothing: what is stored may be answered to nobody, and then it is known at the repetition.
 //
 // Refusals are logged at info level, errors of the database as errors, and bodies never: of an error of Verify and Item quotations and
@@ -254,7 +255,7 @@ func (h *webhook) put(ctx context.Context, store *Store, item Item) (result Stor
 		if h.cfg.ConflictOnChange && stored[0].Mismatch {
 			return refused(http.StatusConflict, errConflict) // rolls back
 		}
-		return nil
+		return stored[0].notStored()
 	}
 	if h.cfg.ConflictOnChange {
 		err = core.InTx(ctx, store.db, core.TxOptions{}, enqueue)

@@ -164,6 +164,7 @@ func markDead(c *call) (result, error) {
 	return c.mark(notDone, func(q *Queued) {
 		q.State, q.LastError = dead, arg[string](c, 3)
 		q.free()
+		c.tx.givesBack = true
 	})
 }
 

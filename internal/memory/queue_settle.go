@@ -42,6 +42,8 @@ func (c *call) settleThose(which func(*Queued) bool, fn func(q *Queued)) (res re
 		res.touched++
 		if q.State == done {
 			res.rows = append(res.rows, []any{q.DoneAt.UnixMicro()})
+		} else {
+			c.tx.givesBack = true
 		}
 	}
 	return res, nil
@@ -107,6 +109,7 @@ func reapLeases(c *call) (res result, err error) {
 			c.charge(q, 2, 3)
 			q.Crashes, q.LastError = q.Crashes+1, "lease expired"
 			q.free()
+			c.tx.givesBack = true
 		}); q != nil {
 			res.rows = append(res.rows, q.columns())
 		}

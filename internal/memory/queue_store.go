@@ -50,8 +50,8 @@ func (c *call) items() ([]*item, error) {
 	return items, nil
 }
 
-// enqueueMessages is sqltext.EnqueueMessages. As there, what is known is decided first, for all items, and nothing waits for it;
-// ids are drawn in the order of the call; and an insertion waits for another one of the same message.
+// enqueueMessages is sqltext.EnqueueMessages. As there, what is not waited for is decided first, for all items; ids are drawn in the order of
+// the call; and the rest is inserted or updated in the order of IDs, each when nobody else holds it any more.
 func enqueueMessages(c *call) (res result, err error) {
 	items, err := c.items()
 	if err != nil {
@@ -64,34 +64,28 @@ func enqueueMessages(c *call) (res result, err error) {
 		}
 		res.rows = append(res.rows, []any{it.Source, it.MessageID, what, known})
 	}
-	var inserts []*item
+	var waiting, again []*item
 	for _, it := range items {
-		known := c.db.queue.get(c.tx, it.key())
-		if known == nil {
-			inserts = append(inserts, it)
-			continue
-		}
-		was := *known
-		nobodys := func(q *Queued) bool { was = *q; return q.Owner == "" }
-		switch updated := c.changeUnlocked(it.key(), nobodys, func(q *Queued) { c.update(q, it) }); {
-		case was.State == done:
-			answer(it, isDone, was.Hash)
-		case updated != nil:
-			answer(it, isUpdated, was.Hash)
-		default:
+		switch known := c.db.queue.get(c.tx, it.key()); {
+		case known != nil && known.State == done:
+			again = append(again, it)
+			answer(it, isDone, known.Hash)
+		case known != nil && known.Owner != "" && !c.givenBack(it.key()):
 			answer(it, isBusy, known.Hash)
+		default:
+			waiting = append(waiting, it)
 		}
 	}
 	c.tx.number()
-	slices.SortFunc(inserts, func(a, b *item) int { return cmp.Compare(a.pos, b.pos) })
-	for _, it := range inserts {
+	slices.SortFunc(waiting, func(a, b *item) int { return cmp.Compare(a.pos, b.pos) })
+	for _, it := range waiting {
 		c.db.queueID++
 		it.draws = c.db.queueID
 	}
-	slices.SortFunc(inserts, func(a, b *item) int {
+	slices.SortFunc(waiting, func(a, b *item) int {
 		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.MessageID, b.MessageID))
 	})
-	for _, it := range inserts {
+	for _, it := range waiting {
 		was, err := c.db.queue.lock(c, it.key())
 		switch {
 		case err != nil:
@@ -101,17 +95,26 @@ func enqueueMessages(c *call) (res result, err error) {
 			it.LastSeenAt = it.FirstSeenAt
 			c.db.queue.put(c.tx, it.key(), &it.Queued)
 			answer(it, isNew, nil)
-			continue
-		case was.State == done:
-			answer(it, isDone, was.Hash)
-		case was.Owner == "":
-			answer(it, isUpdated, was.Hash)
+		case was.Owner != "": // somebody has taken it
 		default:
-			answer(it, isBusy, was.Hash)
+			known, what := was.Hash, isUpdated
+			if was.State == done {
+				what = isDone
+			}
+			c.put(*was, func(q *Queued) { c.update(q, it) })
+			answer(it, what, known)
 		}
-		c.put(*was, func(q *Queued) { q.LastSeenAt = c.db.now() })
+	}
+	for _, it := range again {
+		c.changeUnlocked(it.key(), func(q *Queued) bool { return q.State == done }, func(q *Queued) { c.update(q, it) })
 	}
 	return res, nil
+}
+
+// givenBack says whether a transaction holds the row that gives messages back, as sqltext has it.
+func (c *call) givenBack(key queueKey) bool {
+	r := c.db.queue[key]
+	return r != nil && r.holder != nil && r.holder != c.tx && r.holder.givesBack
 }
 
 // update brings new content to a message that nobody has.

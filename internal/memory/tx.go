@@ -23,6 +23,7 @@ type Tx struct {
 	held       []held   // may be released since
 	savepoints []savepoint
 	waitsFor   *Tx
+	givesBack  bool  // it has taken a message from its owner that is not done
 	failed     error // a statement
 	ended      bool
 }

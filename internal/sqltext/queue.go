@@ -6,13 +6,18 @@ package sqltext
 // A row is ready without a due time only from its insertion until it is claimed: every update that makes a row wait for a
 // claim gives it a due time. So those who claim pass the ready rows once, upwards by id, and remember how far they came.
 const (
-	// EnqueueMessages stores a batch in one statement and says of each item what became of it, and with which hash it was known. Its items are different from
-	// each other and come in the order of source and message id, as those of all batches do, so that two batches that
-	// insert the same messages wait for each other and do not deadlock.
+	// EnqueueMessages stores a batch in one statement and says of each item what became of it, and with which hash it was known.
+	// Its items are different from each other and come in the order of source and message id, as those of all batches do.
 	//
-	// known is read without a lock, and of what it finds only rows that nobody works on are locked, without waiting: the row of
-	// a message that is being handled stays locked until its handler's transaction has ended. locked reads the row again, as it
-	// is by then. A message that another transaction is inserting is waited for, and counts as the later of the two.
+	// known is read without a lock. It leaves out what is not waited for: the row of a message that somebody has, which stays
+	// locked until its handler's transaction has ended, and what is done, which gets no content.
+	//
+	// stored inserts and updates in one pass in the order of the items, and waits where another transaction is changing a row. So two
+	// batches wait for each other in one place at most, and do not deadlock. What a row is by then decides: one that nobody has
+	// takes the content, the later one of two. One that somebody has by then is left alone, and there is no answer for it: whoever
+	// asks again gets one. The hash that a row had before is known to the update alone, which leaves it in a setting for RETURNING.
+	//
+	// again comes after that: it waits for nothing, but others may wait for what it has locked.
 	//
 	// No two CTEs are joined: whatever the planner thinks of their sizes, none is gone through for each row of another.
 	//
@@ -29,47 +34,54 @@ const (
            WITH ORDINALITY AS i(source, message_id, topic, key, payload, metadata, hash, due, expires, pos, n)
      LIMIT cardinality($1::text[])
 ), known AS MATERIALIZED (
-    SELECT i.n, q.source, q.message_id, q.state, q.hash
+    SELECT i.n, q.source, q.message_id, q.hash, q.state = 'done' AS done,
+           q.owner IS NOT NULL AND CASE WHEN q.xmax = '0' THEN true ELSE NOT ` + givenBack + ` END AS busy
       FROM item i JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
-), locked AS MATERIALIZED (
-    SELECT i.*, q.state AS was, q.hash AS old_hash
-      FROM item i JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
-     WHERE q.owner IS NULL
-       FOR UPDATE OF q SKIP LOCKED
-), updated AS (
-    UPDATE {queue} q
-       SET last_seen_at = clock_timestamp(),
-           state = CASE q.state WHEN 'seen' THEN 'processing' ELSE q.state END,
-           topic = CASE q.state WHEN 'done' THEN q.topic ELSE l.topic END,
-           key = CASE q.state WHEN 'done' THEN q.key ELSE l.key END,
-           payload = CASE q.state WHEN 'done' THEN q.payload ELSE l.payload END,
-           metadata = CASE q.state WHEN 'done' THEN q.metadata ELSE l.metadata END,
-           hash = CASE q.state WHEN 'done' THEN q.hash ELSE l.hash END,
-           expires_at = CASE q.state WHEN 'done' THEN q.expires_at ELSE l.expires_at END,
-           due_at = CASE q.state WHEN 'done' THEN q.due_at
-                    ELSE greatest(coalesce(l.due_at, clock_timestamp()), CASE WHEN q.attempts > 0 AND isfinite(q.due_at) THEN q.due_at END) END
-      FROM locked l
-     WHERE q.source = l.source AND q.message_id = l.message_id
 ), drawn AS MATERIALIZED (
     SELECT i.*, CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval({queue_id_seq_text}::regclass) END AS id
       FROM item i
-     WHERE i.n NOT IN (SELECT k.n FROM known k)
+     WHERE i.n NOT IN (SELECT k.n FROM known k WHERE k.done OR k.busy)
      ORDER BY i.pos
-), inserted AS (
+), stored AS (
     INSERT INTO {queue} AS q (id, source, message_id, topic, key, state, payload, metadata, hash, due_at, expires_at)
     SELECT d.id, d.source, d.message_id, d.topic, d.key, 'processing', d.payload, d.metadata, d.hash, d.due_at, d.expires_at
       FROM drawn d
      ORDER BY d.n
-        ON CONFLICT (source, message_id) DO UPDATE SET last_seen_at = clock_timestamp()
-    RETURNING q.source, q.message_id, q.state, q.owner, q.hash, q.xmax = 0 AS new
+        ON CONFLICT (source, message_id) DO UPDATE
+       SET last_seen_at = clock_timestamp(),
+           state = CASE q.state WHEN 'seen' THEN 'processing' ELSE q.state END,
+           topic = CASE q.state WHEN 'done' THEN q.topic ELSE excluded.topic END,
+           key = CASE q.state WHEN 'done' THEN q.key ELSE excluded.key END,
+           payload = CASE q.state WHEN 'done' THEN q.payload ELSE excluded.payload END,
+           metadata = CASE q.state WHEN 'done' THEN q.metadata ELSE excluded.metadata END,
+           hash = CASE WHEN set_config('` + hashBefore + `', coalesce(encode(q.hash, 'hex'), ''), true) IS NULL OR q.state = 'done' THEN q.hash
+                  ELSE excluded.hash END,
+           expires_at = CASE q.state WHEN 'done' THEN q.expires_at ELSE excluded.expires_at END,
+           due_at = CASE q.state WHEN 'done' THEN q.due_at
+                    ELSE greatest(coalesce(excluded.due_at, clock_timestamp()), CASE WHEN q.attempts > 0 AND isfinite(q.due_at) THEN q.due_at END) END
+     WHERE q.owner IS NULL
+    RETURNING q.source, q.message_id, CASE WHEN q.xmax = '0' THEN 0 WHEN q.state = 'done' THEN 2 ELSE 1 END AS result,
+              CASE WHEN q.xmax <> '0' THEN decode(nullif(current_setting('` + hashBefore + `'), ''), 'hex') END AS hash
+), again AS MATERIALIZED (
+    SELECT q.source, q.message_id
+      FROM known k JOIN {queue} q ON q.source = k.source AND q.message_id = k.message_id
+     WHERE k.done AND q.owner IS NULL AND (SELECT count(*) FROM stored) >= 0
+       FOR UPDATE OF q SKIP LOCKED
+), touched AS (
+    UPDATE {queue} q SET last_seen_at = clock_timestamp() FROM again a WHERE q.source = a.source AND q.message_id = a.message_id
 )
-SELECT l.source, l.message_id, CASE l.was WHEN 'done' THEN 2 ELSE 1 END, l.old_hash FROM locked l
+SELECT k.source, k.message_id, CASE WHEN k.done THEN 2 ELSE 3 END, k.hash FROM known k WHERE k.done OR k.busy
 UNION ALL
-SELECT k.source, k.message_id, CASE k.state WHEN 'done' THEN 2 ELSE 3 END, k.hash FROM known k WHERE k.n NOT IN (SELECT l.n FROM locked l)
-UNION ALL
-SELECT s.source, s.message_id,
-       CASE WHEN s.new THEN 0 WHEN s.state = 'done' THEN 2 WHEN s.owner IS NULL THEN 1 ELSE 3 END, CASE WHEN NOT s.new THEN s.hash END
-  FROM inserted s`
+SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
+
+	hashBefore = `watermill_outbox.hash_before`
+
+	// givingBack marks the transaction as one that takes messages from an owner and does not make them done. Enqueue waits for such a
+	// one, and not for that of a handler which has acked its message: both have locked a row that has an owner, and nothing else tells
+	// them apart. It comes before the lock. givenBack asks for the mark of whoever has locked the row, or had. What is given back behind a savepoint
+	// is not marked, and is taken for one that is being handled.
+	givingBack = `pg_try_advisory_xact_lock(8031453474740764672 + pg_current_xact_id()::xid::text::bigint) IS NOT NULL`
+	givenBack  = `NOT pg_try_advisory_xact_lock_shared(8031453474740764672 + q.xmax::text::bigint)`
 
 	// SeeMessage notes that a message came by and says whether it was done before, and whether its content was another one. A
 	// row that is locked is not waited for: it is not done, or will never be anything else.
@@ -135,7 +147,7 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 	// Arguments: source, message id, reason.
 	MarkDead = `WITH marked AS (
     UPDATE {queue} q SET state = 'dead', last_error = $3::text, owner = NULL, locked_until = NULL
-     WHERE q.source = $1 AND q.message_id = $2 AND q.state <> 'done'
+     WHERE q.source = $1 AND q.message_id = $2 AND q.state <> 'done' AND ` + givingBack + `
     RETURNING q.state
 )
 SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`

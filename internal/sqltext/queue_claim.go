@@ -84,7 +84,8 @@ RETURNING ` + queueColumns
      WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
      ORDER BY q.due_at, q.id LIMIT $4::int
 ), free AS MATERIALIZED (
-    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE f.stray UNION ALL SELECT d.ctid FROM due d WHERE d.stray) l
+    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE CASE WHEN f.stray THEN ` + givingBack + ` END
+                         UNION ALL SELECT d.ctid FROM due d WHERE CASE WHEN d.stray THEN ` + givingBack + ` END) l
       JOIN {queue} q ON q.ctid = l.ctid WHERE q.owner = $1::uuid LIMIT (SELECT $4::int) FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q SET due_at = clock_timestamp(), owner = NULL, locked_until = NULL

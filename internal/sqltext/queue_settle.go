@@ -5,7 +5,7 @@ package sqltext
 //
 // Rows are changed in the order of the arguments, which is that of EnqueueMessages: what waits for a row there may have others
 // that are waited for here. A table of a few pages may be read as a whole instead, and then in its own order; should that cost a
-// deadlock, Postgres ends one of the two, and nothing is half done. Each is looked up by its key and updated by its place in the table. It is not locked before: that would
+// deadlock, Postgres ends one of the two, and nothing is half done. Each is looked up by its key and updated by its place in the table. An ack does not lock it before: that would
 // be a change of the row too. A row that changed between the snapshot and the update, because its lease was renewed, has another
 // place, and some versions of Postgres pass it by: who changes fewer rows than it asked for asks once more.
 //
@@ -16,7 +16,7 @@ const (
 	// AckMessages marks messages done. Their rows stay, so that copies are known.
 	//
 	// Arguments: owner, sources, message ids, whether the payload stays too.
-	AckMessages = held + `
+	AckMessages = heldDone + `
 UPDATE {queue} q
    SET state = 'done', done_at = clock_timestamp(), owner = NULL, locked_until = NULL,
        payload = CASE WHEN $4::bool THEN q.payload ELSE '' END, metadata = CASE WHEN $4::bool THEN q.metadata ELSE '{}' END
@@ -26,7 +26,7 @@ UPDATE {queue} q
 	//
 	// Arguments: owner, sources, message ids, error ("" = leave the last one), seconds of wait by attempt, attempts after which a message
 	// is dead (NULL = never), attempts so far (NULL = any number).
-	AbandonMessages = held + `
+	AbandonMessages = heldBack + `
 UPDATE {queue} q
    SET attempts = ` + oneMore + `, last_error = coalesce(nullif($4::text, ''), q.last_error), owner = NULL, locked_until = NULL,
        due_at = clock_timestamp() + ($5::float8[])[least(` + oneMore + `, cardinality($5::float8[]))] * interval '1 second',
@@ -36,7 +36,7 @@ UPDATE {queue} q
 	// FailMessages marks messages dead.
 	//
 	// Arguments: owner, sources, message ids, reason, how many attempts it charges.
-	FailMessages = held + `
+	FailMessages = heldBack + `
 UPDATE {queue} q
    SET state = 'dead', attempts = least(q.attempts::bigint + $5::int, 2147483647), last_error = $4::text, owner = NULL, locked_until = NULL
 ` + ofHeld
@@ -44,7 +44,7 @@ UPDATE {queue} q
 	// ReleaseMessages gives messages back without charge.
 	//
 	// Arguments: owner, sources, message ids, error ("" = leave the last one), seconds of wait.
-	ReleaseMessages = held + `
+	ReleaseMessages = heldBack + `
 UPDATE {queue} q
    SET due_at = clock_timestamp() + $5::float8 * interval '1 second', last_error = coalesce(nullif($4::text, ''), q.last_error),
        owner = NULL, locked_until = NULL
@@ -67,7 +67,8 @@ UPDATE {queue} q
      WHERE (q.due_at, q.id) > ($5::timestamptz, $6::bigint) AND q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
      ORDER BY q.due_at, q.id LIMIT $7::int
 ), late AS MATERIALIZED (
-    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE f.late UNION ALL SELECT d.ctid FROM due d WHERE d.late) l
+    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE CASE WHEN f.late THEN ` + givingBack + ` END
+                         UNION ALL SELECT d.ctid FROM due d WHERE CASE WHEN d.late THEN ` + givingBack + ` END) l
       JOIN {queue} q ON q.ctid = l.ctid WHERE ` + leaseOver + ` LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 ), reaped AS (
     UPDATE {queue} q
@@ -101,15 +102,21 @@ RETURNING ` + queueColumns
 
 	// held are looked up once, whatever is joined with them: a CTE that is materialized. Nothing joins by anything but the place,
 	// as the limit is one that the planner does not know, not even when it knows the arguments.
+	heldDone = held + `OFFSET 0) f
+     LIMIT (SELECT cardinality($2::text[]))
+)`
+	// heldBack are those of a statement that gives them back, in a transaction that is marked before. They are locked in the order of the
+	// arguments, however the table is read: Enqueue waits for them, and may have locked others.
+	heldBack = held + `FOR UPDATE OF q) f
+     LIMIT (SELECT CASE WHEN ` + givingBack + ` THEN cardinality($2::text[]) END)
+)`
 	held = `WITH held AS MATERIALIZED (
     SELECT f.ctid
       FROM unnest($2::text[], $3::text[]) AS i(source, message_id)
      CROSS JOIN LATERAL (
            SELECT q.ctid FROM {queue} q
             WHERE q.source = i.source AND q.message_id = i.message_id AND q.state = 'processing' AND q.owner = $1::uuid
-           OFFSET 0) f
-     LIMIT (SELECT cardinality($2::text[]))
-)`
+           `
 	// Only a row in processing has an owner.
 	ofHeld = `  FROM held h WHERE q.ctid = h.ctid AND q.owner = $1::uuid`
 )
