@@ -30,14 +30,22 @@ vet: ## go vet in all modules
 api: ## note the exported names in api.txt, after you meant to change them
 	@OUTBOX_WRITE_API=1 $(GO) test -count=1 -run 'TestAPI$$' .
 
-ibx: ## write docs/ibx.md from the tests of the inbox's requirements
+ibx: ## write docs/reference/ibx.md from the tests of the inbox's requirements
 	@cd integration_test && OUTBOX_WRITE_IBX=1 $(GO) test -count=1 -run 'TestIBXDocument$$' .
 
 .PHONY: metrics
-metrics: ## write docs/metrics.md from what observe/prom shows
+metrics: ## write docs/reference/metrics.md from what observe/prom shows
 	@cd observe/prom && OUTBOX_WRITE_METRICS=1 $(GO) test -count=1 -run 'TestMetricsDocument$$' .
 
-outboxctl: ## write docs/outboxctl.md from the help of the commands
+.PHONY: pictures
+pictures: ## draw docs/way.svg and docs/lanes.svg
+	@$(GO) run ./internal/pictures docs
+
+.PHONY: reference
+reference: ## write docs/reference/configuration.md, errors.md and reliability.md from code, comments and README
+	@OUTBOX_WRITE_REFERENCE=1 $(GO) test -count=1 -run 'TestReference$$' .
+
+outboxctl: ## write docs/reference/outboxctl.md from the help of the commands
 	@cd cmd/outboxctl && OUTBOX_WRITE_DOCUMENT=1 $(GO) test -count=1 -run 'TestDocument$$' ./cli
 
 demo: ## orders through NATS JetStream on a bad day, then count what became of them

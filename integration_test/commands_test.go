@@ -17,7 +17,7 @@ var notHere = map[string]string{
 }
 
 // TestDocumentsCommandsAct runs the outboxctl commands of the documents on messages for which they are meant: none fails, and each act
-// finds its own. What docs/outboxctl.md says of a command is the help of that.
+// finds its own. What docs/reference/outboxctl.md says of a command is the help of that.
 func TestDocumentsCommandsAct(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

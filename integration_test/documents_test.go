@@ -28,8 +28,11 @@ var executed = map[string]string{
 	"make api":           "TestAPI",
 	"make metrics":       "TestMetricsDocument",
 	"make outboxctl":     "TestDocument",
-	"make bench":         "docs/performance.md", // which it wrote, and TestDocumentsQuoteTheBenchmark compares with its rows
-	"make bench-quick":   "make bench",          // the same program
+	"make reference":     "TestReference",
+	"make pictures":      "TestPicturesAreAsDrawn",
+	"make ibx":           "TestIBXDocument",
+	"make bench":         "docs/reference/performance.md", // which it wrote, and TestDocumentsQuoteTheBenchmark compares with its rows
+	"make bench-quick":   "make bench",                    // the same program
 	"make test-matrix":   "TestOldestAndNewestPostgres",
 	"make test-upgrade":  "make test-matrix",
 	"make release-check": "TestReleaseCheck",
@@ -44,7 +47,7 @@ var executed = map[string]string{
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*/*.md", "publisher/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md", "publisher/*/*.md"} {
 		files, err := filepath.Glob(filepath.Join("..", pattern))
 		require.NoError(t, err)
 		for _, file := range files {
@@ -54,7 +57,7 @@ func documents(t *testing.T) map[string]string {
 		}
 	}
 	require.Contains(t, pages, "README.md")
-	require.Contains(t, pages, "docs/operations.md")
+	require.Contains(t, pages, "docs/run/sql.md")
 	return pages
 }
 
@@ -126,11 +129,11 @@ func TestDocumentsNameCommandsThatAreRun(t *testing.T) {
 	}
 }
 
-// benchmarkRatios are those of docs/performance.md, by row.
+// benchmarkRatios are those of docs/reference/performance.md, by row.
 func benchmarkRatios(t *testing.T, pages map[string]string) map[string]float64 {
 	t.Helper()
 	all := map[string]float64{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)`: .*\\| ([0-9.]+|n/a) \\| [0-9.]+ \\|$").FindAllStringSubmatch(pages["docs/performance.md"], -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)`: .*\\| ([0-9.]+|n/a) \\| [0-9.]+ \\|$").FindAllStringSubmatch(pages["docs/reference/performance.md"], -1) {
 		all[row[1]] = 0
 		if row[2] != "n/a" {
 			ratio, err := strconv.ParseFloat(row[2], 64)
@@ -155,7 +158,7 @@ func TestDocumentsQuoteTheBenchmark(t *testing.T) {
 	}
 	require.Greater(t, len(rows), 15)
 	for row := range benchmarkRatios(t, documents(t)) {
-		assert.True(t, rows[row], "docs/performance.md has a row that the benchmark has not: %s", row)
+		assert.True(t, rows[row], "docs/reference/performance.md has a row that the benchmark has not: %s", row)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// ibxDocument writes docs/ibx.md.
+// ibxDocument writes docs/reference/ibx.md.
 func ibxDocument() string {
 	var b strings.Builder
 	count := map[verdict]int{}

@@ -163,7 +163,7 @@ var ibxLimits = []requirement{
 			invalid(t, err, "10000")
 		}},
 	{number: 121, text: "thousands of messages a second", verdict: inOtherWords,
-		why: "Measured and not promised: docs/performance.md has the figures of make bench (queue_dispatch_vs_river), and no test depends on the machine. " +
+		why: "Measured and not promised: docs/reference/performance.md has the figures of make bench (queue_dispatch_vs_river), and no test depends on the machine. " +
 			"Shown is that no statement reads the table as a whole.", shownBy: "TestPlansOfQueue"},
 	{number: 122, text: "claims use indexes", verdict: inOtherWords, why: "On id and due time. An index on the end of the lease would cost every claim and every renewal more than it gains.", shownBy: "TestPlansOfQueue"},
 	{number: 123, text: "stores are cached where there are many databases", verdict: held, shownBy: "TestStoresOfAFleet"},

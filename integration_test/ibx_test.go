@@ -21,7 +21,7 @@ import (
 
 // TestIBX shows the requirements of the queue's specification, one by one and by their numbers, over pgx and database/sql, and
 // TestIBXInMemory over the database in memory of package outboxtest. Those of a section are in a file of its own, ibx_*_test.go;
-// docs/ibx.md is written from them by make ibx.
+// docs/reference/ibx.md is written from them by make ibx.
 
 // verdict is what became of a requirement.
 type verdict string
@@ -249,7 +249,7 @@ func (l *lineLogger) has(level string, parts ...string) bool {
 	return false
 }
 
-// TestIBXDocument fails if docs/ibx.md is older than the requirements, if one of the 130 is missing, or one is held
+// TestIBXDocument fails if docs/reference/ibx.md is older than the requirements, if one of the 130 is missing, or one is held
 // that nothing shows.
 func TestIBXDocument(t *testing.T) {
 	t.Parallel()
@@ -268,7 +268,7 @@ func TestIBXDocument(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 131, next)
-	const file = "../docs/ibx.md"
+	const file = "../docs/reference/ibx.md"
 	want := ibxDocument()
 	if os.Getenv("OUTBOX_WRITE_IBX") != "" {
 		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))

@@ -17,10 +17,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// movingPage is docs/moving.md: its commands and statements in their order, by heading.
+// movingPage is docs/guides/moving.md: its commands and statements in their order, by heading.
 func movingPage(t *testing.T) (page map[string][]string) {
 	t.Helper()
-	text, err := os.ReadFile("../docs/moving.md")
+	text, err := os.ReadFile("../docs/guides/moving.md")
 	require.NoError(t, err)
 	page = map[string][]string{}
 	heading := ""
@@ -162,10 +162,10 @@ func TestMovingPageAfterARestore(t *testing.T) {
 	assert.Equal(t, pending, column[string](t, h, `select uuid from outbox order by id`))
 }
 
-// TestWatermillIssuesNameTests: docs/watermill-issues.md names tests that exist.
+// TestWatermillIssuesNameTests: docs/reference/watermill-issues.md names tests that exist.
 func TestWatermillIssuesNameTests(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/watermill-issues.md")
+	page, err := os.ReadFile("../docs/reference/watermill-issues.md")
 	require.NoError(t, err)
 	files, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)

@@ -104,7 +104,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		said(t, ails(t, h, "pool").Cure, "allow the pool 2 connections, and one more for each handler that runs at once")
 	})
 	t.Run("a handler beside the transaction", func(t *testing.T) {
-		// Nothing can notice it; the README says so. This is what it costs: the write stays when the rest is rolled back.
+		// Nothing can notice it; docs/guides/how-it-works.md says so. This is what it costs: the write stays when the rest is rolled back.
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		h.exec(t, "CREATE TABLE beside (id text)")
 		msg := newMessage("")
@@ -114,6 +114,6 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		}, newTx(t, h, middleware.TxConfig{}))(msg)
 		require.ErrorIs(t, err, assert.AnError)
 		assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM beside"))
-		said(t, documents(t)["README.md"], "through the pool instead of `PgxTx` or `SQLTx`: nothing can notice that")
+		said(t, documents(t)["docs/guides/how-it-works.md"], "through the pool instead of `PgxTx` or `SQLTx`: nothing can notice that")
 	})
 }

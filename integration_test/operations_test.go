@@ -18,11 +18,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// pageStatements are the SQL statements of docs/operations.md, each with its comments.
+// pageStatements are the SQL statements of docs/run/sql.md and of the runbook, each with its comments.
 func pageStatements(t testing.TB) (list []string) {
 	t.Helper()
-	page, err := os.ReadFile("../docs/operations.md")
+	page, err := os.ReadFile("../docs/run/sql.md")
 	require.NoError(t, err)
+	runbook, err := os.ReadFile("../docs/run/runbook.md")
+	require.NoError(t, err)
+	page = append(page, runbook...)
 	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
 		for _, statement := range strings.Split(block[1], ";\n") {
 			if strings.TrimSpace(statement) != "" {
@@ -93,7 +96,7 @@ func allColumns(t testing.TB, h handle) (rows []string) {
 	return rows
 }
 
-// TestOperationsStatements: each statement of docs/operations.md that changes something does to every column what the act that it names does.
+// TestOperationsStatements: each statement of docs/run/sql.md that changes something does to every column what the act that it names does.
 func TestOperationsStatements(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

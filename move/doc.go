@@ -1,5 +1,5 @@
 // Package move brings the pending messages of another outbox into ours, and ours back into Watermill's, so that trying this
-// module is no one-way street. docs/moving.md is the page for people; outside of a move nobody needs this package.
+// module is no one-way street. docs/guides/moving.md is the page for people; outside of a move nobody needs this package.
 //
 // # A batch is one transaction
 //

@@ -203,4 +203,4 @@ func bury(ctx context.Context, db *core.DB, o options, it item, why error) error
 }
 
 var errForeign = errors.New("the table holds transaction ids that this server has not handed out yet, so it was restored here from another " +
-	"server, and watermill-sql delivers nothing of it: see docs/moving.md, \"After a restore\"")
+	"server, and watermill-sql delivers nothing of it: see docs/guides/moving.md, \"After a restore\"")

@@ -239,9 +239,9 @@ func TestTimePassesInABubble(t *testing.T) {
 	})
 }
 
-// TestReadme: the test in the README is the one that runs here.
-func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+// TestGuide: the test in docs/guides/testing.md is the one that runs here.
+func TestGuide(t *testing.T) {
+	page, err := os.ReadFile("../docs/guides/testing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,8 +252,8 @@ func TestReadme(t *testing.T) {
 	for _, name := range []string{"TestBooking"} {
 		_, code, _ := strings.Cut(string(source), "\nfunc "+name+"(")
 		code, _, _ = strings.Cut(code, "\n}\n")
-		if code == "" || !strings.Contains(string(readme), "\nfunc "+name+"("+code+"\n}\n") {
-			t.Errorf("the README has not %s as it is in booking_test.go", name)
+		if code == "" || !strings.Contains(string(page), "\nfunc "+name+"("+code+"\n}\n") {
+			t.Errorf("the page has not %s as it is in booking_test.go", name)
 		}
 	}
 }

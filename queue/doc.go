@@ -76,5 +76,5 @@
 // # Order
 //
 // There is none. Claims by several owners cannot keep one without starving keys. What needs its order per key goes through a second set
-// of outbox tables and forwarder.Subscriber; the README has the recipe.
+// of outbox tables and forwarder.Subscriber; docs/guides/queue.md has the recipe.
 package queue

@@ -10,21 +10,21 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestRolesFile compares docs/roles.sql with what Roles returns. OUTBOX_UPDATE=1 writes it.
+// TestRolesFile compares docs/run/roles.sql with what Roles returns. OUTBOX_UPDATE=1 writes it.
 func TestRolesFile(t *testing.T) {
 	sql, err := schema.Roles(schema.RolesConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	sql = "-- What schema.Roles returns for tables of the default names.\n\n" + sql
-	const file = "../docs/roles.sql"
+	const file = "../docs/run/roles.sql"
 	if os.Getenv("OUTBOX_UPDATE") != "" {
 		if err := os.WriteFile(file, []byte(sql), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if old, err := os.ReadFile(file); err != nil || string(old) != sql {
-		t.Errorf("docs/roles.sql is not what schema.Roles returns (%v): OUTBOX_UPDATE=1 go test -run TestRolesFile ./schema", err)
+		t.Errorf("docs/run/roles.sql is not what schema.Roles returns (%v): OUTBOX_UPDATE=1 go test -run TestRolesFile ./schema", err)
 	}
 }
 

@@ -1,4 +1,4 @@
--- What a migration may do, by docs/stability.md: the version that is rehearsed has it, so that there is an upgrade also while there is none.
+-- What a migration may do, by docs/reference/stability.md: the version that is rehearsed has it, so that there is an upgrade also while there is none.
 ALTER TABLE {outbox} ADD COLUMN rehearsed text NOT NULL DEFAULT 'no';
 ALTER TABLE {inbox} ADD COLUMN rehearsed text;
 ALTER TABLE {queue} ADD COLUMN rehearsed integer NOT NULL DEFAULT 0;

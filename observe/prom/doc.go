@@ -13,7 +13,7 @@
 //	waiting, err := prom.NewCollector(db, prom.CollectorConfig{}, logger)
 //	prometheus.MustRegister(waiting)
 //
-// docs/metrics.md lists all metrics. In dashboards/ are a dashboard for Grafana, and alerts.
+// docs/reference/metrics.md lists all metrics. In dashboards/ are a dashboard for Grafana, and alerts.
 //
 // # What a scrape costs
 //

@@ -11,7 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-const document = "../../docs/metrics.md"
+const document = "../../docs/reference/metrics.md"
 
 // families are what Observer and Collector show when there is something of everything.
 func families(t testing.TB) (of struct{ observer, collector []*dto.MetricFamily }) {
@@ -42,15 +42,15 @@ func families(t testing.TB) (of struct{ observer, collector []*dto.MetricFamily 
 	return of
 }
 
-// TestMetricsDocument keeps docs/metrics.md true; `make metrics` writes it.
+// TestMetricsDocument keeps docs/reference/metrics.md true; `make metrics` writes it.
 func TestMetricsDocument(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Metrics
 
-What [observe/prom](../observe/prom/doc.go) shows, under its default namespace. ` + "`make metrics`" + ` writes this page from the collectors. Times are in
+What [observe/prom](../../observe/prom/doc.go) shows, under its default namespace. ` + "`make metrics`" + ` writes this page from the collectors. Times are in
 seconds. Every series has a label ` + "`db`" + `, the name of the handle.
 
-[dashboards/grafana.json](../dashboards/grafana.json) is a dashboard, [dashboards/alerts.yaml](../dashboards/alerts.yaml) has alerts.
+[dashboards/grafana.json](../../dashboards/grafana.json) is a dashboard, [dashboards/alerts.yaml](../../dashboards/alerts.yaml) has alerts.
 `)
 	of := families(t)
 	write := func(title, about string, families []*dto.MetricFamily) {

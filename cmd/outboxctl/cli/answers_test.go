@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// answers are all that the sources hand to show and json, by file and expression: where in the table of docs/outboxctl.md its fields stand,
+// answers are all that the sources hand to show and json, by file and expression: where in the table of docs/reference/outboxctl.md its fields stand,
 // and a value of its type.
 var answers = map[string]struct {
 	row   string
@@ -64,7 +64,7 @@ var parts = map[reflect.Type]string{
 	reflect.TypeFor[sqlFile]():              "a file",
 }
 
-// page is the table of docs/outboxctl.md.
+// page is the table of docs/reference/outboxctl.md.
 type page struct {
 	t    *testing.T
 	rows map[string]string // by how they begin
@@ -136,7 +136,7 @@ func fieldsOf(v reflect.Value) map[string]reflect.Type {
 	return all
 }
 
-// TestDocumentListsTheFields: each field that a command writes as JSON is in the table of docs/outboxctl.md, which docs/stability.md
+// TestDocumentListsTheFields: each field that a command writes as JSON is in the table of docs/reference/outboxctl.md, which docs/reference/stability.md
 // promises.
 func TestDocumentListsTheFields(t *testing.T) {
 	text, err := os.ReadFile("testdata/document.md")

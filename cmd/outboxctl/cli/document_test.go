@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestDocument fails when the help of a command is not what docs/outboxctl.md says. If that is meant, `make outboxctl` writes it.
+// TestDocument fails when the help of a command is not what docs/reference/outboxctl.md says. If that is meant, `make outboxctl` writes it.
 func TestDocument(t *testing.T) {
-	const file = "../../../docs/outboxctl.md"
+	const file = "../../../docs/reference/outboxctl.md"
 	want := document(t)
 	if os.Getenv("OUTBOX_WRITE_DOCUMENT") != "" {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
@@ -28,7 +28,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(have) != want {
-		t.Error("docs/outboxctl.md is not what the commands say: run make outboxctl")
+		t.Error("docs/reference/outboxctl.md is not what the commands say: run make outboxctl")
 	}
 }
 
@@ -72,7 +72,7 @@ func noColours(w io.Writer) *colorprofile.Writer { return colorprofile.NewWriter
 
 // TestDocumentsNameCommandsThatExist: each outboxctl command of the README and of docs/ is one, with flags and arguments that it takes.
 func TestDocumentsNameCommandsThatExist(t *testing.T) {
-	pages, err := filepath.Glob("../../../docs/*.md")
+	pages, err := filepath.Glob("../../../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}

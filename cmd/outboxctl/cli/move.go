@@ -56,7 +56,7 @@ func (a *app) importWatermill() *cobra.Command {
 		Use: "watermill-sql", Short: "Move what Watermill's forwarder has not sent yet into the outbox",
 		Long: `Move what Watermill's forwarder has not sent yet, of a table of watermill-sql v3 or v4, into the outbox. Each batch is one transaction:
 interrupt it at any time, and call it again. What is written meanwhile is moved too. That forwarder may run meanwhile, but stop one
-that is stuck: it keeps a lock while its broker refuses a message. docs/moving.md says when to do it, and with which role of the database.
+that is stuck: it keeps a lock while its broker refuses a message. docs/guides/moving.md says when to do it, and with which role of the database.
 
 Envelopes that are no JSON need a program of your own, with package move.`,
 		Example: "  outboxctl import watermill-sql --dry-run\n  outboxctl import watermill-sql --key metadata:customer_id",

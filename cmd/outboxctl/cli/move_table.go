@@ -13,7 +13,7 @@ func (a *app) importTable() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "table TABLE", Short: "Move what the relay of a home-made outbox table has not sent yet into the outbox",
 		Long: `Move what the relay of a home-made outbox table has not sent yet into the outbox, in the order of its ids. Stop the relay first. Each
-batch is one transaction: interrupt it at any time, and call it again. What is written meanwhile is moved too. docs/moving.md says when to do it.
+batch is one transaction: interrupt it at any time, and call it again. What is written meanwhile is moved too. docs/guides/moving.md says when to do it.
 
 The flags are SQL over the columns of that table, most often just a column's name. They become part of the statements as they
 are: where a column has the name of one of these flags, write m. in front of it.`,

@@ -11,7 +11,7 @@ import (
 )
 
 // logins makes a login for the service, which books, publishes and forwards, and one for a process that forwards only, and
-// returns their URLs. Neither may do more than that: see docs/roles.sql.
+// returns their URLs. Neither may do more than that: see docs/run/roles.sql.
 func logins(ctx context.Context, owner *pgxpool.Pool, database, run string) (service, forwarder string, err error) {
 	roles, err := schema.Roles(schema.RolesConfig{Prefix: run + "_"})
 	if err != nil {

@@ -3,6 +3,7 @@ package blocks
 
 import (
 	"context"
+	"database/sql"
 	"net/http"
 	"time"
 
@@ -28,6 +29,7 @@ var (
 	since  time.Time
 
 	pool   *pgxpool.Pool
+	sqlDB  *sql.DB
 	db     *outbox.DB
 	events *outbox.Publisher
 	fwd    *ourforwarder.Forwarder

@@ -1,0 +1,315 @@
+package outbox
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestReference keeps docs/reference/configuration.md, errors.md and reliability.md what the code, its comments and the
+// README say; `make reference` writes them.
+func TestReference(t *testing.T) {
+	for name, want := range map[string]string{
+		"configuration.md": configuration(t), "errors.md": errorsAndLogs(t), "reliability.md": reliability(t),
+	} {
+		file := filepath.Join("docs", "reference", name)
+		if os.Getenv("OUTBOX_WRITE_REFERENCE") != "" {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if is, err := os.ReadFile(file); err != nil || string(is) != want {
+			t.Errorf("%s is not what the code says (%v): run make reference", file, err)
+		}
+	}
+}
+
+// sourcesOf parses the files of a package that are no tests.
+func sourcesOf(t *testing.T, dir string) (files []*ast.File) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.DeleteFunc(names, func(name string) bool { return !isSource(name) }) {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	return files
+}
+
+// declared calls each for all specs of a package, with the comment of each.
+func declared[S ast.Spec](files []*ast.File, each func(spec S, doc *ast.CommentGroup)) {
+	for _, file := range files {
+		for _, decl := range file.Decls {
+			if d, ok := decl.(*ast.GenDecl); ok {
+				for _, spec := range d.Specs {
+					if s, ok := spec.(S); ok {
+						each(s, d.Doc)
+					}
+				}
+			}
+		}
+	}
+}
+
+// importName is how a package is called in code, with the folder where it is ambiguous.
+func importName(dir string) string {
+	if dir == "." {
+		return "outbox"
+	}
+	return path.Base(dir)
+}
+
+// inTable writes a comment as the cell of a table.
+func inTable(docs ...*ast.CommentGroup) string {
+	for _, doc := range docs {
+		if text := strings.Join(strings.Fields(doc.Text()), " "); text != "" {
+			return strings.ReplaceAll(text, "|", `\|`)
+		}
+	}
+	return ""
+}
+
+func configuration(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString(`# Configuration
+
+For whoever sets a field. Written by ` + "`make reference`" + ` from the comments in the code: each field of each
+configuration, with its default. Zero values are good defaults; -1 switches off where that makes sense.
+`)
+	for _, dir := range apiPackages(t) {
+		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, doc *ast.CommentGroup) {
+			fields, ok := spec.Type.(*ast.StructType)
+			if !ok || !spec.Name.IsExported() || !strings.HasSuffix(spec.Name.Name, "Config") && spec.Name.Name != "TxOptions" {
+				return
+			}
+			fmt.Fprintf(&b, "\n## %s.%s\n\n%s\n\n| field | what it does |\n|---|---|\n", importName(dir), spec.Name.Name, inTable(spec.Doc, doc))
+			for _, field := range fields.Fields.List {
+				var names []string
+				for _, name := range field.Names {
+					if name.IsExported() {
+						names = append(names, "`"+name.Name+"`")
+					}
+				}
+				if len(field.Names) == 0 {
+					names = append(names, "`"+embedded(field.Type)+"`")
+				}
+				if len(names) > 0 {
+					fmt.Fprintf(&b, "| %s | %s |\n", strings.Join(names, ", "), cmp.Or(inTable(field.Doc, field.Comment), "as in the other configurations"))
+				}
+			}
+		})
+	}
+	return b.String()
+}
+
+func embedded(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return embedded(e.X)
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	case *ast.Ident:
+		return e.Name
+	}
+	return "?"
+}
+
+// errorsAndLogs lists what operators and callers may search for.
+func errorsAndLogs(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString(`# Errors and log lines
+
+For whoever searches for a text that the program printed. Written by ` + "`make reference`" + ` from the code.
+
+## Errors
+
+Compare with ` + "`errors.Is`" + `. The text is the beginning of what is printed.
+
+| error | text | returned when |
+|---|---|---|
+`)
+	texts := map[string]string{} // of all errors, those of internal packages too
+	everyPackage(t, func(dir string, files []*ast.File) {
+		declared(files, func(spec *ast.ValueSpec, _ *ast.CommentGroup) {
+			for i, name := range spec.Names {
+				if i < len(spec.Values) && strings.HasPrefix(name.Name, "Err") {
+					if text := literal(spec.Values[i]); text != "" {
+						texts[path.Base(dir)+"."+name.Name] = text
+					}
+				}
+			}
+		})
+	})
+	for _, dir := range apiPackages(t) {
+		declared(sourcesOf(t, dir), func(spec *ast.ValueSpec, doc *ast.CommentGroup) {
+			for i, name := range spec.Names {
+				if !strings.HasPrefix(name.Name, "Err") || i >= len(spec.Values) {
+					continue
+				}
+				text := literal(spec.Values[i])
+				if s, ok := spec.Values[i].(*ast.SelectorExpr); ok {
+					text = texts[embedded(s.X)+"."+s.Sel.Name]
+				}
+				fmt.Fprintf(&b, "| `%s.%s` | %s | %s |\n", importName(dir), name.Name, strings.ReplaceAll(text, "|", `\|`), inTable(spec.Doc, doc))
+			}
+		})
+	}
+	b.WriteString(`
+## Log lines
+
+At the levels info and error. The fields beside a line say which topic, database or message it is about.
+
+| package | level | line |
+|---|---|---|
+`)
+	everyPackage(t, func(dir string, files []*ast.File) {
+		var lines []string
+		for _, file := range files {
+			ast.Inspect(file, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok || len(call.Args) < 2 {
+					return true
+				}
+				method, ok := call.Fun.(*ast.SelectorExpr)
+				if text := literal(call.Args[0]); ok && text != "" && (method.Sel.Name == "Error" || method.Sel.Name == "Info") {
+					lines = append(lines, fmt.Sprintf("| %s | %s | %s |\n", dir, strings.ToLower(method.Sel.Name), strings.ReplaceAll(text, "|", `\|`)))
+				}
+				return true
+			})
+		}
+		slices.Sort(lines)
+		b.WriteString(strings.Join(slices.Compact(lines), ""))
+	})
+	return b.String()
+}
+
+// everyPackage calls each for all packages that a service may run, in the order of their names.
+func everyPackage(t *testing.T, each func(dir string, files []*ast.File)) {
+	skipped := slices.DeleteFunc(slices.Clone(notPublic), func(name string) bool { return name == "internal" })
+	skipped = append(skipped, "services", "uitest", "pictures", "outboxtest", "memory")
+	err := filepath.WalkDir(".", func(dir string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil || !e.IsDir():
+			return err
+		case dir != "." && (strings.HasPrefix(e.Name(), ".") || slices.Contains(skipped, e.Name())):
+			return fs.SkipDir
+		}
+		if files := sourcesOf(t, dir); len(files) > 0 {
+			each(filepath.ToSlash(dir), files)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// literal is the text of a string, of strings that are added up, or of an error that is made of one; else nothing.
+func literal(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, _ := strconv.Unquote(e.Value)
+		return text
+	case *ast.BinaryExpr:
+		if left, right := literal(e.X), literal(e.Y); left != "" && right != "" {
+			return left + right
+		}
+	case *ast.CallExpr:
+		if f, ok := e.Fun.(*ast.SelectorExpr); ok && len(e.Args) > 0 && (f.Sel.Name == "New" || f.Sel.Name == "Errorf") {
+			return literal(e.Args[0])
+		}
+	}
+	return ""
+}
+
+// proofs are the tests that hold each promise of the README. A promise without one fails, and so does one that is not there
+// any more.
+var proofs = map[string][]string{
+	"Atomic": {"TestKilledAtEveryStep", "TestPostgresKilled", "TestUnknownCommitIsHarmless", "TestSavepointThatCannotBeUndone", "TestRouterCloseLetsHandlersCommit"},
+	"Nothing lost, nothing invented": {
+		"TestOrder", "TestBadDayAddsUp", "TestKilledAtEveryStep", "TestCommitsThatACrashLost", "TestServerWithOtherRows", "TestModelKeepsOrderAndLosesNothing", "TestKafkaKeepsWhatItAcknowledges",
+	},
+	"Applied once": {
+		"TestInboxHandlesAMessageOnce", "TestInboxConcurrentDeliveriesApplyOnce", "TestServicesShareAnInbox", "TestInboxPassedTwice", "TestBadDayAddsUp", "TestHistoryOfAQueue",
+	},
+	"Order per key": {
+		"TestOrder", "TestOrderOfASlowInsert", "TestOrderOverLibPQ", "TestOrderThroughPgBouncer", "TestOrderControlForgetfulFetch", "TestOrderControlDefaultWithoutXid",
+		"TestStaleOwner", "TestHeldKeyOutlivesItsOwner", "TestModelKeepsOrderAndLosesNothing",
+	},
+	"A bad message blocks only its key": {"TestRejectedMessageIsTriedAgain", "TestKeyGoesOnWithoutItsFirstMessage", "TestManyHeldKeysAtOnce", "TestDeathNeedsAttemptsAndAge"},
+	"An outage charges no attempt":      {"TestUnavailableTopicPauses", "TestUnavailableAfterRejection", "TestForwarderAsksThePublisherForVerdicts"},
+}
+
+// reliability lists each promise of the README with the tests that hold it, and what each of them says of itself.
+func reliability(t *testing.T) string {
+	comments := map[string]string{}
+	err := filepath.WalkDir(".", func(file string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() && strings.HasPrefix(e.Name(), ".") && file != "." {
+			return cmp.Or(err, fs.SkipDir)
+		}
+		if !strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, decl := range parsed.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+				comments[f.Name.Name] = fmt.Sprintf("| [%s](../../%s) | %s |\n", f.Name.Name, filepath.ToSlash(file), inTable(f.Doc))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString(`# Reliability
+
+For whoever wants to know why to believe the README. Written by ` + "`make reference`" + `: each promise, and the tests
+that fail when it is broken. They run on real servers, with the race detector, in each run of CI.
+`)
+	promises := regexp.MustCompile(`(?m)^\| \*\*(.*?)\*\*`).FindAllStringSubmatch(read(t, "README.md"), -1)
+	if len(promises) != len(proofs) {
+		t.Errorf("the README makes %d promises, and proofs has %d", len(promises), len(proofs))
+	}
+	known := slices.Collect(maps.Keys(proofs))
+	for _, found := range promises {
+		promise := found[1]
+		if !slices.Contains(known, promise) {
+			t.Errorf("nothing proves what the README promises: %s", promise)
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n| test | what it shows |\n|---|---|\n", promise)
+		for _, test := range proofs[promise] {
+			if comments[test] == "" {
+				t.Errorf("%s is to prove %q, and there is no such test", test, promise)
+			}
+			b.WriteString(comments[test])
+		}
+	}
+	b.WriteString(`
+## What is not proved
+
+- That a disk keeps what it has synced, and that a broker keeps what it has acknowledged.
+- Clocks that run at very different speeds on two machines: they may cost duplicates, and no order.
+- Brokers that are clusters, and network partitions between their nodes.
+`)
+	return b.String()
+}
