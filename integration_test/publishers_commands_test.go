@@ -191,7 +191,7 @@ func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 		if topic != "dead_letters" {
 			return errMalformed
 		}
-		letters <- msg
+		letters <- msg.Copy()
 		return nil
 	})
 	bad, want := newMessage(""), message.Metadata{}

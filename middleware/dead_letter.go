@@ -38,13 +38,19 @@ func letterKey(topic string, msg *message.Message) (string, error) {
 	return "", nil
 }
 
-// bury marks the message dead and publishes its dead letter, both or neither. It returns false if a copy was
+// isLetter says whether the message came from the dead-letter topic. It gets no letter: a handler that fails for each would write
+// letters of letters.
+func (o *outcomes) isLetter(ctx context.Context) bool {
+	return message.SubscribeTopicFromCtx(ctx) == o.cfg.DeadLetterTopic
+}
+
+// bury marks the message dead and publishes its dead letter, unless it is one itself, both or neither. It returns false if a copy was
 // processed meanwhile, or is dead already, or the message is somebody else's by now: then it does nothing.
 func (o *outcomes) bury(ctx context.Context, msg *message.Message, h *handling, cause error) (buried bool, err error) {
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
 		letter := deadLetter(ctx, msg, o.cfg.Service, cause)
 		var err error
-		if buried, err = o.markDead(ctx, letter, msg, h, cause); err != nil || !buried {
+		if buried, err = o.markDead(ctx, letter, msg, h, cause); err != nil || !buried || o.isLetter(ctx) {
 			return err
 		}
 		return o.letters.Capture(ctx, o.cfg.DeadLetterTopic, letter)
@@ -58,7 +64,7 @@ func (o *outcomes) markDead(ctx context.Context, letter, msg *message.Message, h
 	id, consumer, revived := msg.UUID, o.cfg.Service+"/"+message.HandlerNameFromCtx(ctx), 0
 	if h.work != nil {
 		marked, err := h.work.Dead(ctx, text.OfError(cause))
-		if !errors.Is(err, outbox.ErrOtherDB) {
+		if !errors.Is(err, outbox.ErrOtherDB) || o.isLetter(ctx) {
 			return marked, err
 		}
 	}

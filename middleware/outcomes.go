@@ -79,7 +79,9 @@ func (c OutcomesConfig) validate() error {
 //   - outbox.ErrAlreadyProcessed, or a decision outbox.Ack of Classify: noted as processed in the inbox, acked.
 //   - outbox.ErrPoison, a decision outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and published
 //     to the dead-letter topic through the outbox, both in one new transaction, then acked. If that fails, nacked. If a copy
-//     was processed meanwhile, or put aside, nothing of that: acked as a duplicate.
+//     was processed meanwhile, or put aside, nothing of that: acked as a duplicate. What came from the dead-letter topic itself gets
+//     no letter, or there would be no end of them: it is nacked as after any other error, with an error line each time, until
+//     its handler is mended. That of queue.Subscriber is marked dead in its queue, and forwarder.Subscriber marks its own dead in the outbox.
 //   - outbox.ErrTxEnded: the same as any other error, and if the handler committed, the inbox's note with it, that is taken
 //     back first. Otherwise the next delivery would be skipped, and what the handler returned lost.
 //   - outbox.RetryAfter: no attempt is charged, and the message is nacked after that wait, or after OutcomesConfig.Backoff.Max if that is less. If
@@ -212,7 +214,12 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 		return o.retryLater(ctx, msg, h, err)
 	}
 	o.count(ctx, msg, h, err)
-	switch o.decide(h, err) {
+	decision := o.decide(h, err)
+	if decision == outbox.DeadLetter && h.work == nil && o.isLetter(ctx) {
+		decision = outbox.Nack
+		o.logger.Error("A dead letter could not be handled and gets no letter of its own: mend its handler; it is nacked until it is handled", err, o.fields(ctx, msg))
+	}
+	switch decision {
 	case outbox.DeadLetter:
 		buried, buryErr := o.bury(ctx, msg, h, err)
 		if buryErr != nil {
@@ -225,9 +232,13 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 		if !buried {
 			return observe.Duplicate, 0, nil
 		}
-		o.logger.Error("Message put aside as a dead letter", err, o.fields(ctx, msg).Add(watermill.LogFields{
-			"dead_letter_topic": o.cfg.DeadLetterTopic,
-		}))
+		if o.isLetter(ctx) {
+			o.logger.Error("Dead letter marked dead in the queue; it gets no letter of its own", err, o.fields(ctx, msg))
+		} else {
+			o.logger.Error("Message put aside as a dead letter", err, o.fields(ctx, msg).Add(watermill.LogFields{
+				"dead_letter_topic": o.cfg.DeadLetterTopic,
+			}))
+		}
 		return observe.Dead, 0, nil
 	case outbox.Ack:
 		o.record(ctx, msg, h.claim, sqltext.ClaimInbox, nil)
