@@ -21,6 +21,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // newNarrowProxy passes on what the server answers at so many bytes a second, on all connections together.
@@ -230,4 +231,22 @@ func forwardAlone(t *testing.T, url string, n int) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	fmt.Printf("heap %d bytes\n", m.HeapSys)
+}
+
+// TestSmallMessagesNeedOneStatement: of messages as they usually are, one or another of which is larger, each read is one statement.
+func TestSmallMessagesNeedOneStatement(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	const n = 3000
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	var second atomic.Int64
+	gate.onRun(sqltext.FetchPayloads, func() { second.Add(1) })
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload) SELECT 'm' || i, 'events', 'key' || i % 100,
+		convert_to(repeat('x', CASE WHEN i % 10 = 0 THEN 5000 ELSE 500 END), 'UTF8') FROM generate_series(1, $1::int) i`, n)
+	count := newFakeSizes(n)
+	f, err := forwarder.New(h.db, count, quickConfig(), nil)
+	require.NoError(t, err)
+	runInBackground(t, f)
+	within(t, "all messages are published", count.done)
+	assert.Zero(t, second.Load())
 }

@@ -95,9 +95,9 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
 	// What a row may hold that no client can read, infinity for one, must not stop the read.
 	createdAt = `least(greatest(o.created_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS created_at`
 
-	// What is compressed may be larger than it seems; what has less than a kilobyte is hardly ever compressed.
-	size  = `octet_length(o.payload) + CASE WHEN pg_column_size(o.metadata) < 1000 THEN pg_column_size(o.metadata) ELSE octet_length(o.metadata::text) END`
-	whole = size + ` <= $13::bigint AS whole`
+	// What is compressed may be larger than it seems; of less than a kilobyte hardly anything is.
+	size  = `octet_length(o.payload) + octet_length(o.metadata::text)`
+	whole = `octet_length(o.payload) <= $13::bigint AND (pg_column_size(o.metadata) < 1000 OR ` + size + ` <= $13::bigint) AS whole`
 
 	fetchReady = `
 UNION ALL
