@@ -88,7 +88,7 @@ lint: ## staticcheck in all modules
 vuln: ## govulncheck in all modules; asks vuln.go.dev
 	@$(call each,$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...)
 
-bench: ## compare with others and with the floors (ARGS='-only name')
+bench: ## compare with others and with the floors, in 20 minutes (ARGS='-only name')
 	@cd bench && $(GO) run . $(ARGS)
 
 bench-quick: ## the rows that a change to the engine is likely to spoil

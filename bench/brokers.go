@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -37,7 +38,8 @@ func (b *bench) kafkaGroup() group {
 func (b *bench) brokerGroup(name, title string, r row, start func(context.Context) (broker, error)) group {
 	r.ours, r.rival, r.chart, r.label = "ours_"+name, "watermill_"+name, title, "Watermill's forwarder"
 	return group{
-		rows: []row{r},
+		about: 70 * time.Second,
+		rows:  []row{r},
 		sides: func(ctx context.Context) ([]side, func(), error) {
 			at, err := start(ctx)
 			if err != nil {

@@ -1,6 +1,7 @@
 // Bench shows what the forwarder can do beside what one would use instead, in one run on one machine.
 //
-//	go run .                          everything; with -rounds 3 it takes 20 to 25 minutes
+//	go run .                          everything, in 20 minutes
+//	go run . -budget 0                everything, for as long as it takes: up to an hour on a noisy machine
 //	go run . -quick                   what a change to the engine is likely to spoil, in a few minutes
 //	go run . -only drain_keep         rows and figures whose name matches a regular expression
 //	go run . -svg ../docs/performance.svg -markdown performance.md
@@ -9,8 +10,18 @@
 // With -quick it measures drains with no broker, a hot key, failing keys, middlewares, the latency in process, and the queue's
 // dispatcher, in three rounds. On a noisy machine it takes twice as long, because rounds are repeated.
 //
-// It starts the servers that it needs (see package services), prints a table, a line
-// "RATIO <name> <value> floor <floor>" for each row, and exits with 1 if one is below its floor.
+// It starts the servers that it needs (see package services), prints a table, and for each row a line
+// "RATIO <name> <value> floor <floor>", or "UNJUDGED <name> <why>". It exits with
+//
+//	0   each row reaches its floor
+//	1   a row is below its floor, or broken, or something failed
+//	3   no row is below its floor, and some could not be judged: repeat those with -only, on a machine that does nothing else
+//
+// # Time
+//
+// Groups of rows share the time of -budget by what each takes when it is quiet, and what one leaves is for those after it. A side
+// has two rounds in any case, up to -rounds as long as there is time, and then those that are repeated. When the budget is over
+// nothing more begins, so a run may end one round late.
 //
 // # Method
 //
@@ -20,7 +31,9 @@
 // as with latencies, the ratio is rival / ours, so that more is always better.
 //
 // When the rounds of a side lie apart by more than half of their median, the machine was busy with something else: all
-// sides of its group then run again, each drops its strangest round, and the row says so.
+// sides of its group then run again, each drops its strangest round, and the row says so. Where that did not help, or there was
+// no time for it, a row is judged only if its ratio is above the floor in the worst case, or below it in the best, of the
+// rounds that were measured. Otherwise it is not judged, whatever its median says.
 //
 // Rows that watch what becomes of a table under a long transaction have sides whose rounds go on where the last one ended: ten
 // each, in turn as all others, of which the last three count. Each side has a server of its own, because the snapshots of a

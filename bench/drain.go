@@ -16,6 +16,7 @@ func noop(n int) (*sink, error) { return newSink(n), nil }
 func (b *bench) drainGroup() group {
 	n := b.scaled(drained)
 	return group{
+		about: 120 * time.Second,
 		rows: []row{
 			{name: "drain_vs_go_outbox", what: "ours / efureev/go-outbox", floor: 2, aim: 3,
 				missing: "its dispatcher is internal to its module and cannot be called from here"},
@@ -49,6 +50,7 @@ func (b *bench) slowGroup() group {
 		return s, nil
 	}
 	return group{
+		about: 30 * time.Second,
 		rows: []row{{name: "drain_1ms_vs_watermill", what: "publisher takes 1 ms per call, 100,000 messages, 64 in flight: ours / Watermill's forwarder",
 			floor: 45, aim: 55, ours: "ours_1ms", rival: "watermill_1ms", quick: true, chart: "publisher takes 1 ms", label: "Watermill's forwarder"}},
 		sides: func(context.Context) ([]side, func(), error) {

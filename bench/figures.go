@@ -12,7 +12,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-const idleTime = 10 * time.Second
+const (
+	idleTime    = 10 * time.Second
+	aboutFigure = 15 * time.Second // that measuring one takes
+)
 
 // figure is a result that is not a ratio.
 type figure struct{ name, text, aim string }

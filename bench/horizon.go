@@ -20,6 +20,7 @@ const (
 // horizonGroup is what happens to a queue table while somebody's transaction keeps vacuum from cleaning it.
 func (b *bench) horizonGroup() group {
 	return group{
+		about: 200 * time.Second,
 		rows: []row{
 			{name: "drain_pinned_horizon", what: "rounds 8 to 10 of insert 100,000 + drain, under a transaction that pins vacuum / with none; full sweep within 2 min",
 				floor: 0.8, aim: 1, ours: "pinned", rival: "unpinned"},

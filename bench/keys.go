@@ -29,6 +29,7 @@ func (b *bench) hotGroup() group {
 		n = b.scaled(6_000)
 	}
 	return group{
+		about: 50 * time.Second,
 		rows: []row{{name: "hot_key", what: "one key with " + number(float64(n)) + " pending, publisher takes 1 ms: messages per second / 1000; p99 of other keys of its lane below 50 ms",
 			floor: 0.7, aim: 0.9, ours: "hot_key", quick: true}},
 		sides: func(context.Context) ([]side, func(), error) {
@@ -125,6 +126,7 @@ func (d *database) trickle(ctx context.Context, tick time.Duration, first, n int
 // failingGroup is a hundredth of the keys failing for a while.
 func (b *bench) failingGroup() group {
 	return group{
+		about: 25 * time.Second,
 		rows: []row{{name: "failing_keys", what: "drain 100,000, 1 % of keys fail their first three attempts, backoff 10 ms / none fails",
 			floor: 0.7, aim: 0.9, ours: "failing", rival: "healthy", quick: true}},
 		sides: func(context.Context) ([]side, func(), error) {

@@ -18,6 +18,7 @@ const (
 // latencyGroup is how long a message waits after its commit, on a machine that has nothing else to do.
 func (b *bench) latencyGroup() group {
 	return group{
+		about: 100 * time.Second,
 		rows: []row{
 			{name: "latency_vs_roundtrip", what: "50 msg/s, p50 of a prepared SELECT 1 at the same tick / p50 from commit to publish in process",
 				floor: 0.33, aim: 0.5, ours: "ours_in_process", rival: "roundtrip", unit: "ms", lower: true, quick: true},

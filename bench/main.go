@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ type bench struct {
 	rounds   int
 	scale    float64 // of the numbers of messages
 	begun    time.Time
+	budget   budget
 	figures  []figure
 }
 
@@ -31,6 +33,7 @@ type options struct {
 	pattern       *regexp.Regexp
 	rounds        int
 	scale         float64
+	budget        time.Duration
 	svg, markdown string
 }
 
@@ -55,6 +58,8 @@ func parse() (o options, err error) {
 	flag.BoolVar(&o.quick, "quick", false, "only the rows that a change to the engine is likely to spoil, in fewer rounds")
 	flag.StringVar(&o.only, "only", "", "only rows and figures whose name matches this regular `expression`")
 	flag.IntVar(&o.rounds, "rounds", 0, "`n` rounds of each side, fewer of the slow ones; default 7, with -quick 3")
+	flag.DurationVar(&o.budget, "budget", 20*time.Minute, "how long the run may take; 0 = as long as its rounds take. Rows share it: those that are noisy have their rounds\n"+
+		"repeated only as long as there is time, and may stay without a judgement")
 	flag.Float64Var(&o.scale, "scale", 1, "multiply the numbers of messages by this. The floors are meant for 1")
 	flag.StringVar(&o.svg, "svg", "", "write a chart to this `path`, ../docs/performance.svg for one")
 	flag.StringVar(&o.markdown, "markdown", "", "write the result as a table of the documentation to this `path`")
@@ -62,8 +67,8 @@ func parse() (o options, err error) {
 	if flag.NArg() > 0 {
 		return o, errors.New("there are no arguments, only flags")
 	}
-	if o.rounds < 0 || o.scale <= 0 {
-		return o, errors.New("-rounds must not be negative, and -scale must be positive")
+	if o.rounds < 0 || o.scale <= 0 || o.budget < 0 {
+		return o, errors.New("-rounds and -budget must not be negative, and -scale must be positive")
 	}
 	if o.rounds == 0 {
 		o.rounds = map[bool]int{false: 7, true: 3}[o.quick]
@@ -72,13 +77,13 @@ func parse() (o options, err error) {
 	return o, err
 }
 
-// run returns the status to exit with: 1 if a row is below its floor.
+// run returns the status to exit with, see status.
 func run(o options) (code int, err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	defer func() { err = errors.Join(err, services.StopAll()) }()
 
-	b := &bench{quick: o.quick, rounds: o.rounds, scale: o.scale, begun: time.Now()}
+	b := &bench{quick: o.quick, rounds: o.rounds, scale: o.scale, begun: time.Now(), budget: newBudget(o.budget)}
 	if b.postgres, err = services.StartPostgres(ctx, services.Options{}); err != nil {
 		return 1, err
 	}
@@ -89,37 +94,57 @@ func run(o options) (code int, err error) {
 	fmt.Println(strings.Join(machine, "\n"))
 
 	var outcomes []outcome
-	for _, g := range b.groups() {
-		var wanted []row
-		for _, r := range g.rows {
-			if o.pattern.MatchString(r.name) && (r.quick || !o.quick) {
-				wanted = append(wanted, r)
-			}
+	groups := o.chosen(b.groups())
+	figures := group{} // they have no rounds, so that what they take is set apart
+	for _, m := range b.measurements() {
+		if o.wants(m.name, false) {
+			figures.about += aboutFigure
 		}
-		outcomes = append(outcomes, b.measure(ctx, g, wanted)...)
+	}
+	for i, g := range groups {
+		b.budget.begin(slices.Concat(groups[i:], []group{figures}))
+		outcomes = append(outcomes, b.measure(ctx, g, g.rows)...)
 		if ctx.Err() != nil {
 			return 1, ctx.Err()
 		}
 	}
+	failed := false
 	for _, m := range b.measurements() {
-		if o.pattern.MatchString(m.name) && !o.quick {
-			text, err := m.run(ctx)
-			if err != nil {
-				text, code = "FAILED: "+err.Error(), 1
-			}
-			b.progress("%-24s %s", m.name, text)
-			b.figure(m.name, text, m.aim)
+		if !o.wants(m.name, false) {
+			continue
 		}
+		text := "not measured: no time left"
+		if !b.budget.over() {
+			if text, err = m.run(ctx); err != nil {
+				text, failed = "FAILED: "+err.Error(), true
+			}
+		}
+		b.progress("%-24s %s", m.name, text)
+		b.figure(m.name, text, m.aim)
 	}
 
 	b.printTable(os.Stdout, outcomes)
 	printRatios(os.Stdout, outcomes)
-	for _, outcome := range outcomes {
-		if outcome.below() {
-			code = 1
-		}
+	if code = status(outcomes); failed {
+		code = 1
 	}
 	return code, b.files(o, machine, outcomes)
+}
+
+// wants says whether a row, or a figure, is to be measured.
+func (o *options) wants(name string, quick bool) bool {
+	return o.pattern.MatchString(name) && (quick || !o.quick)
+}
+
+// chosen are the groups that have rows to be measured, with no others.
+func (o *options) chosen(groups []group) (chosen []group) {
+	for _, g := range groups {
+		g.rows = slices.DeleteFunc(slices.Clone(g.rows), func(r row) bool { return !o.wants(r.name, r.quick) })
+		if len(g.rows) > 0 {
+			chosen = append(chosen, g)
+		}
+	}
+	return chosen
 }
 
 func (b *bench) files(o options, machine []string, outcomes []outcome) error {

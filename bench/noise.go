@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 )
 
 // noisy is how far the rounds of a side may lie apart, as a part of their median, before the machine and not the side
@@ -16,7 +17,9 @@ const noisy = 0.5
 //
 // A lasting side that slows down under its own load is no exception: where its rounds lie apart for that reason, it stays slow
 // in those that are repeated, and the fast ones are dropped as the strangest.
-func (b *bench) quieten(ctx context.Context, sides []*series) error {
+//
+// takes is how long a round of all sides took: when there is no time for one more in the group, its rows stay noisy.
+func (b *bench) quieten(ctx context.Context, sides []*series, takes time.Duration) error {
 	limit := 0
 	for _, s := range sides {
 		limit = max(limit, len(s.values))
@@ -28,7 +31,7 @@ func (b *bench) quieten(ctx context.Context, sides []*series) error {
 				quiet, s.noisy = false, true
 			}
 		}
-		if quiet {
+		if quiet || !b.budget.affords(takes) {
 			return nil
 		}
 		for _, s := range sides {
@@ -75,6 +78,8 @@ func (s *series) fell() bool {
 // noise says what a reader should know of the rounds.
 func (s *series) noise() string {
 	switch {
+	case s.again == 0 && s.noisy:
+		return s.side.name + ": noisy machine, and no time to repeat rounds"
 	case s.again == 0:
 		return ""
 	case !s.noisy:

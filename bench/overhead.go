@@ -17,6 +17,7 @@ const handlingTime = 4 * time.Second
 // overheadGroup is handling a message in the middlewares against the same statements written by hand.
 func (b *bench) overheadGroup() group {
 	return group{
+		about: 90 * time.Second,
 		rows: []row{
 			{name: "tx_overhead_1", what: "one handler, Tx + Inbox + Outbox around one INSERT / the same statements hand-written",
 				floor: 1.1, aim: 1.3, ours: "middlewares_1", rival: "hand_written_1", unit: "tx/s", quick: true},

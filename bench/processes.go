@@ -15,6 +15,7 @@ import (
 func (b *bench) backlogGroup() group {
 	n := b.scaled(drained)
 	return group{
+		about: 120 * time.Second,
 		rows: []row{{name: "drain_backlog_10x", what: "backlog of 1,000,000 / of 100,000, each of them ours / hand-written loop", floor: 0.8, aim: 1,
 			ours: "backlog_10x", oursBase: "raw_10x", rival: "backlog", rivalBase: "raw"}},
 		sides: func(context.Context) ([]side, func(), error) {
@@ -67,6 +68,7 @@ func (b *bench) backlogDraining(n int, memory string) func(context.Context) (mea
 // cores room; otherwise the row would measure the machine.
 func (b *bench) twoGroup() group {
 	return group{
+		about: 30 * time.Second,
 		rows: []row{{name: "two_forwarders", what: "two forwarders (two processes) / one, publisher takes 5 ms, same Concurrency each",
 			floor: 1.8, aim: 1.95, ours: "two", rival: "one"}},
 		sides: func(context.Context) ([]side, func(), error) {

@@ -22,6 +22,7 @@ const (
 func (b *bench) claimGroup() group {
 	n := b.scaled(drained)
 	return group{
+		about: 50 * time.Second,
 		rows: []row{{name: "queue_claim_vs_raw", what: "claim and ack 100,000 stored messages, 200 at a time: ours / hand-written loop with SKIP LOCKED", floor: 0.8, aim: 1,
 			ours: "ours_claim", rival: "raw_claim", chart: "claim and ack stored messages", label: "hand-written loop"}},
 		sides: func(context.Context) ([]side, func(), error) {

@@ -25,6 +25,7 @@ func (b *bench) queueGroup() group {
 		n = b.scaled(drained / 2)
 	}
 	return group{
+		about: 80 * time.Second,
 		rows: []row{
 			{name: "queue_dispatch_vs_river", what: number(float64(n)) + " stored messages through handlers that do nothing, 100 workers: ours / River", floor: 1.5, aim: 2.5,
 				ours: "ours_dispatch", rival: "river_dispatch", quick: true, chart: "stored messages, no-op handlers", label: "River"},

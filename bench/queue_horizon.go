@@ -15,6 +15,7 @@ import (
 // claimHorizonGroup is what happens to claims while the transactions of others keep vacuum from cleaning the table.
 func (b *bench) claimHorizonGroup() group {
 	return group{
+		about: 120 * time.Second,
 		rows: []row{{name: "queue_pinned_horizon", what: "rounds 8 to 10 of claim and ack 20,000, under a reading and a writing transaction that pin vacuum / with none", floor: 0.8, aim: 1,
 			ours: "pinned_claims", rival: "unpinned_claims"}},
 		sides: func(context.Context) ([]side, func(), error) {

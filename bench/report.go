@@ -18,6 +18,9 @@ func (b *bench) printTable(w io.Writer, outcomes []outcome) {
 		fmt.Fprintf(t, "%s\t%s\t%g\t%g\t%s\t%s\t%s\t%s\n", o.name, o.ratio(), o.floor, o.aim, o.oursText(), o.rivalText(), o.verdict(), o.remarks())
 	}
 	t.Flush()
+	if names := unjudged(outcomes); len(names) > 0 {
+		fmt.Fprintf(w, "\nnot judged: %s\n", strings.Join(names, ", "))
+	}
 	if len(b.figures) > 0 {
 		fmt.Fprintln(w)
 		for _, f := range b.figures {
@@ -26,6 +29,16 @@ func (b *bench) printTable(w io.Writer, outcomes []outcome) {
 		t.Flush()
 	}
 	fmt.Fprintf(w, "\nmedians of up to %d rounds, %s\n\n", b.rounds, time.Since(b.begun).Round(time.Second))
+}
+
+// unjudged names the rows of which nothing can be said.
+func unjudged(outcomes []outcome) (names []string) {
+	for _, o := range outcomes {
+		if o.unjudged() != "" {
+			names = append(names, o.name)
+		}
+	}
+	return names
 }
 
 // printRatios prints what a program wants to see.
@@ -37,6 +50,10 @@ func printRatios(w io.Writer, outcomes []outcome) {
 			continue
 		case o.err != nil:
 			fmt.Fprintf(w, "FAILED %s %s\n", o.name, o.remarks())
+			continue
+		}
+		if why := o.unjudged(); why != "" {
+			fmt.Fprintf(w, "UNJUDGED %s %s\n", o.name, why)
 			continue
 		}
 		fmt.Fprintf(w, "RATIO %s %.2f floor %g\n", o.name, o.value, o.floor)
@@ -68,7 +85,7 @@ func (b *bench) printMarkdown(w io.Writer, machine []string, outcomes []outcome)
 }
 
 func (o outcome) ratio() string {
-	if o.missing != "" || o.err != nil {
+	if o.missing != "" || o.err != nil || o.short {
 		return "n/a"
 	}
 	return fmt.Sprintf("%.2f", o.value)
@@ -82,6 +99,8 @@ func (o outcome) verdict() string {
 		return "FAILED"
 	case len(o.broken) > 0:
 		return "BROKEN"
+	case o.unjudged() != "":
+		return "not judged"
 	case o.value < o.floor:
 		return "BELOW"
 	case o.value < o.aim:
@@ -97,7 +116,11 @@ func (o outcome) remarks() string {
 	case o.err != nil:
 		return strings.ReplaceAll(o.err.Error(), "\n", "; ")
 	}
-	return strings.Join(append(o.broken, o.notes...), "; ")
+	notes := o.notes
+	if why := o.unjudged(); why != "" {
+		notes = append([]string{why}, notes...)
+	}
+	return strings.Join(append(o.broken, notes...), "; ")
 }
 
 func (o outcome) oursText() string { return o.sideText(o.oursMed, o.oursSpan) }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // row is one line of the result: a ratio of two sides, and the least that it may be.
@@ -45,6 +46,7 @@ type measured struct {
 // group is a set of rows that share sides. The rounds of its sides are interleaved.
 type group struct {
 	rows  []row
+	about time.Duration // that the fewest rounds take on two cores; a rough share of the run's time rests on it
 	sides func(ctx context.Context) ([]side, func(), error)
 }
 
@@ -57,10 +59,14 @@ type outcome struct {
 	notes             []string
 	broken            []string
 	err               error
+
+	noisy       bool    // some side was, also when its rounds were repeated
+	worst, best float64 // what the ratio may be, then
+	short       bool    // the time of the run was over before there were enough rounds
 }
 
 func (o outcome) below() bool {
-	return o.missing == "" && (o.err != nil || len(o.broken) > 0 || o.value < o.floor)
+	return o.missing == "" && (o.err != nil || len(o.broken) > 0 || o.unjudged() == "" && o.value < o.floor)
 }
 
 // measure runs the sides that the wanted rows of a group need.
@@ -84,6 +90,12 @@ func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 	fail := func(err error) []outcome {
 		for _, r := range live {
 			results = append(results, outcome{row: r, err: err})
+		}
+		return results
+	}
+	if b.budget.over() {
+		for _, r := range live {
+			results = append(results, outcome{row: r, short: true})
 		}
 		return results
 	}
@@ -118,6 +130,9 @@ func (b *bench) measure(ctx context.Context, g group, wanted []row) []outcome {
 
 func judge(r row, found map[string]*series) outcome {
 	o := outcome{row: r}
+	for _, name := range []string{r.ours, r.rival, r.oursBase, r.rivalBase} {
+		o.short = o.short || found[name] != nil && found[name].short
+	}
 	of := func(name string) float64 {
 		s := found[name]
 		if s == nil {
@@ -130,25 +145,26 @@ func judge(r row, found map[string]*series) outcome {
 		return median(s.values)
 	}
 	o.oursMed = of(r.ours)
-	o.value = o.oursMed
 	if r.rival != "" {
 		o.rivMed = of(r.rival)
-		o.value = o.oursMed / o.rivMed
-		if r.lower {
-			o.value = o.rivMed / o.oursMed
-		}
 	}
 	if r.oursBase != "" {
-		o.value *= of(r.rivalBase) / of(r.oursBase)
+		of(r.oursBase)
+		of(r.rivalBase)
 	}
 	if o.err != nil {
 		return o
 	}
+	o.notes = slices.DeleteFunc(o.notes, func(s string) bool { return s == "" })
+	if o.short {
+		return o
+	}
+	o.value, o.noisy = r.ratio(found, median, median), isNoisyRow(r, found)
+	o.worst, o.best = r.ratio(found, slices.Min, slices.Max), r.ratio(found, slices.Max, slices.Min)
 	o.oursSpan = span(found[r.ours].values)
 	if r.rival != "" {
 		o.rivSpan = span(found[r.rival].values)
 	}
-	o.notes = slices.DeleteFunc(o.notes, func(s string) bool { return s == "" })
 	return o
 }
 

@@ -19,21 +19,34 @@ type series struct {
 	broken []string
 	again  int  // rounds that were repeated because some side was noisy
 	noisy  bool // this side was
+	short  bool // the time of the run was over before it had enough rounds
 }
 
 // take runs the rounds of all sides in turn, A B A B, those that are to be repeated too.
 func (b *bench) take(ctx context.Context, all []*series) error {
-	most := 0
+	most, fewest := 0, fewestRounds
 	for _, s := range all {
 		most = max(most, s.side.rounds)
 		if l := s.side.lasting; l != nil {
+			fewest = lastingRounds
 			defer l.close()
 			if err := l.begin(ctx); err != nil {
 				return fmt.Errorf("%s: %w", s.side.name, err)
 			}
 		}
 	}
+	var took time.Duration
 	for round := range most {
+		if b.budget.over() {
+			for _, s := range all {
+				s.short = s.short || round < min(fewest, s.side.rounds)
+			}
+			break
+		}
+		if round >= fewest && !b.budget.affords(took) {
+			break
+		}
+		begun := b.budget.clock()
 		for _, s := range all {
 			if round < s.side.rounds {
 				if err := b.round(ctx, s, fmt.Sprintf("round %d/%d", round+1, s.side.rounds)); err != nil {
@@ -41,13 +54,17 @@ func (b *bench) take(ctx context.Context, all []*series) error {
 				}
 			}
 		}
+		took = b.budget.clock().Sub(begun)
+	}
+	if slices.ContainsFunc(all, func(s *series) bool { return s.short }) {
+		return nil
 	}
 	for _, s := range all {
 		if s.side.lasting != nil {
 			s.values = s.values[lastingRounds-lastingCounted:]
 		}
 	}
-	if err := b.quieten(ctx, all); err != nil {
+	if err := b.quieten(ctx, all, took); err != nil {
 		return err
 	}
 	for _, s := range all {

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"slices"
+	"time"
+)
+
+// fewestRounds is how many rounds a side has before the budget of its group counts.
+const fewestRounds = 2
+
+// budget shares the time of a run among its groups. Each has a part of what is left, in proportion to what it takes when it is
+// quiet, so what one does not use is for those after it. Its zero value has no end.
+type budget struct {
+	now   func() time.Time // nil = time.Now
+	end   time.Time        // of the run
+	group time.Time        // of the group that is measured
+}
+
+func newBudget(total time.Duration) (b budget) {
+	if total > 0 {
+		b.end = time.Now().Add(total)
+	}
+	return b
+}
+
+func (b *budget) clock() time.Time {
+	if b.now != nil {
+		return b.now()
+	}
+	return time.Now()
+}
+
+// begin gives the group at the front its part of the time.
+func (b *budget) begin(groups []group) {
+	if b.end.IsZero() {
+		return
+	}
+	all := time.Duration(0)
+	for _, g := range groups {
+		all += g.takes()
+	}
+	now := b.clock()
+	part := float64(groups[0].takes()) / float64(all)
+	b.group = now.Add(time.Duration(float64(max(0, b.end.Sub(now))) * part))
+}
+
+// takes is about how long the fewest rounds take on two cores.
+func (g group) takes() time.Duration { return max(g.about, time.Second) }
+
+// affords says whether there is time for something more in the group.
+func (b *budget) affords(takes time.Duration) bool {
+	return b.end.IsZero() || !b.clock().Add(takes).After(b.group)
+}
+
+// over says whether the run has to end.
+func (b *budget) over() bool { return !b.end.IsZero() && !b.clock().Before(b.end) }
+
+// unjudged says why nothing can be said of a row, if nothing can: the machine was busy with something else, and what was measured
+// is neither above the floor in the worst case, nor below it in the best; or the time of the run was over.
+func (o *outcome) unjudged() string {
+	switch {
+	case o.missing != "" || o.err != nil || len(o.broken) > 0:
+		return ""
+	case o.short:
+		return "no time left"
+	case o.noisy && o.worst < o.floor && o.best >= o.floor:
+		return "too noisy: between " + number(o.worst) + " and " + number(o.best)
+	}
+	return ""
+}
+
+// status is what the program exits with: 1 if a row is below its floor, or failed; else 3 if one could not be judged.
+func status(outcomes []outcome) (code int) {
+	for _, o := range outcomes {
+		switch {
+		case o.below():
+			return 1
+		case o.unjudged() != "":
+			code = 3
+		}
+	}
+	return code
+}
+
+// ratio is what a row says, with each side's value picked by one of two functions: of those that it grows with, and of those
+// that it falls with.
+func (r *row) ratio(found map[string]*series, over, under func([]float64) float64) float64 {
+	ours, rival := over, under
+	value := 1.0
+	if r.lower {
+		ours, rival = under, over
+	}
+	times := func(name string, pick func([]float64) float64, grows bool) {
+		s := found[name]
+		switch {
+		case name == "" || s == nil:
+		case grows:
+			value *= pick(s.values)
+		default:
+			value /= pick(s.values)
+		}
+	}
+	times(r.ours, ours, !r.lower)
+	times(r.rival, rival, r.lower)
+	times(r.oursBase, under, false)
+	times(r.rivalBase, over, true)
+	return value
+}
+
+// isNoisyRow says whether a row compares with what was noisy. A side that slows down from round to round under its own load is
+// not.
+func isNoisyRow(r row, found map[string]*series) bool {
+	return slices.ContainsFunc([]string{r.ours, r.rival, r.oursBase, r.rivalBase}, func(name string) bool {
+		s := found[name]
+		return s != nil && s.isNoisy() && !s.fell()
+	})
+}
