@@ -124,11 +124,14 @@ func checkReading(t *testing.T, q drive.Querier, state string) {
 // literal writes an argument as SQL.
 func literal(arg any) string {
 	switch a := arg.(type) {
-	case []int64, []float64:
+	case []int64, []float64, []bool:
 		return "'{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(a), " ", ","), "[]") + "}'"
 	case []string:
 		if a == nil {
 			return "NULL"
+		}
+		if len(a) == 0 {
+			return "'{}'"
 		}
 		return "'{\"" + strings.Join(a, `","`) + "\"}'"
 	case [][]byte:

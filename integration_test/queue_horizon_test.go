@@ -24,17 +24,16 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	const rows = 4000
 	var seen statementLog
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
-	claim := sqltext.Tables{}.Render(sqltext.ClaimReady)
+	claim := sqltext.Tables{}.Render(sqltext.ClaimTopics)
 	claimsOf := func(store *queue.Store, limit int) (acked int, from []any) {
 		owner := queue.NewOwner()
 		seen.take()
 		msgs := claimed(t, store, owner, limit)
 		for _, s := range seen.take() {
 			if s.SQL == claim {
-				from = s.Args[len(s.Args)-6:] // what comes before is how it is sent
+				from = s.Args[len(s.Args)-18:] // what comes before is how it is sent
 			}
 		}
-		require.NotEmpty(t, from, "the claim was not seen")
 		acked, err := store.Ack(t.Context(), owner, idsOf(msgs)...)
 		require.NoError(t, err)
 		return acked, from
@@ -57,7 +56,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	}
 	fromStart := func(args []any) []any {
 		args = slices.Clone(args)
-		args[3] = int64(0)
+		args[6] = []int64{0}
 		return args
 	}
 
@@ -71,9 +70,10 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	var last []any
 	for done := 0; done < rows; {
 		var n int
-		n, last = claimsOf(store, 500)
+		n, _ = claimsOf(store, 500)
 		done += n
 	}
+	_, last = claimsOf(store, 500)
 	control := visited(fromStart(last))
 	require.Greater(t, control, int64(rows/20), "the transaction keeps nothing in the index")
 	eventually(t, func() bool { // now and then a claim starts at the beginning, and while others write on the server at its overlap

@@ -70,7 +70,7 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
 	room := 0
-	l.step(func() { room = l.schedule.room(&line{limit: l.cfg.places}) })
+	l.step(func() { room = l.schedule.free() })
 	if room == 0 {
 		return true, nil
 	}
@@ -81,7 +81,6 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 			l.strays.feared(time.Now(), l.cfg.lease)
 			return
 		}
-		ln := &line{limit: l.cfg.places}
 		for _, msg := range msgs {
 			if l.stopping {
 				l.strays.perhaps = append(l.strays.perhaps, msg.ID)
@@ -90,9 +89,7 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {
 				continue // and is buried later, should its handler not settle it
 			}
-			l.schedule.taken++
-			ln.taken++
-			l.start(&claimed{Message: msg, loop: l, line: ln, expired: true}, begun.Add(l.cfg.lease))
+			l.start(&claimed{Message: msg, loop: l, expired: true}, begun.Add(l.cfg.lease))
 		}
 	})
 	return len(msgs) == room, err

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -48,7 +46,7 @@ func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
 	if err := s.reapSometimes(ctx); err != nil {
 		return nil, err
 	}
-	found, err := s.claim(ctx, c, claimOptions{suspects: true})
+	found, err := s.claim(ctx, c, ask{suspects: true}, s.claimer(c.Topics))
 	if len(found.msgs) > 0 {
 		err = nil
 	}
@@ -67,47 +65,31 @@ func (c Claim) check() error {
 	return nil
 }
 
-// claimOptions are what a Dispatcher asks for.
-type claimOptions struct {
-	except   []string // topics to leave out
-	suspects bool     // whether one message may come whose owner let its lease run out
+// ask is what a claim is to bring.
+type ask struct {
+	limits   []room // of topics that have a limit of their own, sorted by topic
+	suspects bool   // one message may come whose owner let its lease run out
+}
+
+// room is how many messages of a topic there is room for.
+type room struct {
+	topic string
+	n     int
 }
 
 // claims are what a claim brought.
 type claims struct {
 	msgs    []Message
-	full    bool // as many as it might be
+	full    bool // there may be more that there is room for
+	empty   bool // there is nothing
 	suspect bool // the first of them is a suspect
-}
-
-// claimer is how far the claims of some topics have come. Those in a transaction of the caller's leave it alone, because
-// they may be rolled back.
-type claimer struct {
-	mu                   sync.Mutex
-	ready, due, suspects progress.Mark
-	dueAt, suspectsAt    time.Time // when to ask for them although enough is ready
-	dueFirst             bool      // they had their turn
-}
-
-func (s *Store) claimer(topics, except []string) *claimer {
-	key := strings.Join(topics, "\x00") + "\x01" + strings.Join(except, "\x00")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.claimers[key]
-	if c == nil {
-		if s.claimers == nil || len(s.claimers) >= maxClaimers {
-			s.claimers = map[string]*claimer{}
-		}
-		c = &claimer{ready: progress.Mark{Overlap: progress.Position{ID: 1024}}}
-		c.due.Overlap.At, c.suspects.Overlap.At = time.Second.Microseconds(), time.Second.Microseconds()
-		s.claimers[key] = c
-	}
-	return c
+	// behind says of topics with a limit whether messages of theirs may have been passed. What is not in it has not changed.
+	behind map[string]bool
 }
 
 // claim is Claim without reaping. What it has claimed when a statement fails is brought beside the error, unless the caller's
-// transaction is lost with it.
-func (s *Store) claim(ctx context.Context, c Claim, opts claimOptions) (claims, error) {
+// transaction is lost with it. Calls for topics with limits must not overlap.
+func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found claims, err error) {
 	if err := c.check(); err != nil {
 		return claims{}, err
 	}
@@ -115,28 +97,20 @@ func (s *Store) claim(ctx context.Context, c Claim, opts claimOptions) (claims, 
 	if err != nil {
 		return claims{}, fmt.Errorf("claim messages: %w", err)
 	}
-	t := &taking{s: s, q: q, joined: joined, claim: c, except: opts.except, claimer: s.claimer(c.Topics, opts.except)}
-	dueFirst, suspectFirst := t.claimer.turns(time.Now())
-	more := [...]bool{ready: true, due: true, suspect: opts.suspects}
-	for _, turn := range []struct {
-		kind  kind
-		limit int
-		now   bool
-	}{
-		{suspect, 1, suspectFirst}, {due, (c.Limit + 1) / 2, dueFirst}, {ready, c.Limit, true}, {due, c.Limit, true}, {suspect, 1, !suspectFirst},
-	} {
-		limit := min(turn.limit, c.Limit-len(t.found.msgs))
-		if !turn.now || !more[turn.kind] || limit == 0 {
-			continue
-		}
-		if more[turn.kind], err = t.take(ctx, turn.kind, limit); err != nil {
-			break
-		}
+	t := &taking{s: s, q: q, claim: c, ask: a, claimer: from}
+	if joined {
+		t.claimer = &claimer{joined: true}
+	}
+	if t.claimer.hurries(a, time.Now()) {
+		err = t.ready(ctx, c.Limit)
+	}
+	// Half of them may be of those that fell due, and then there is more of these if the others were few.
+	for again := len(t.found.msgs) < c.Limit; again && err == nil; again = again && len(a.limits) == 0 {
+		again, err = t.topics(ctx, c.Limit-len(t.found.msgs))
 	}
 	if err != nil && joined {
 		return claims{}, err
 	}
-	t.found.full = len(t.found.msgs) == c.Limit
 	s.logger.Debug("Claimed messages", watermill.LogFields{"owner": c.Owner.String(), "messages": len(t.found.msgs)})
 	return t.found, err
 }
@@ -159,105 +133,105 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) ([]Message, error) {
 	return msgs, nil
 }
 
-// turns says what comes before what is ready, this time.
-func (c *claimer) turns(now time.Time) (due, suspect bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if due = !c.dueFirst && !now.Before(c.dueAt); due {
-		c.dueAt = now.Add(dueInterval)
-	}
-	if suspect = !now.Before(c.suspectsAt); suspect {
-		c.suspectsAt = now.Add(suspectInterval)
-	}
-	c.dueFirst = due
-	return due, suspect
-}
-
-type kind int
-
-const (
-	ready kind = iota
-	due
-	suspect
-)
-
-func (c *claimer) mark(k kind) *progress.Mark {
-	return [...]*progress.Mark{&c.ready, &c.due, &c.suspects}[k]
-}
-
 // taking is one call of claim.
 type taking struct {
 	s       *Store
 	q       drive.Querier
-	joined  bool
 	claim   Claim
-	except  []string
+	ask     ask
 	claimer *claimer
 	found   claims
 }
 
-// take runs one statement, and says whether there may be more of the kind.
-func (t *taking) take(ctx context.Context, k kind, limit int) (more bool, err error) {
-	var look progress.Look
+// answer is what a statement brought.
+type answer struct {
+	rows       []row
+	over       []row // that there is no room for
+	ready, due progress.Result
+}
+
+// ready takes what was never claimed, for as long as there is much of it. It is the cheapest statement.
+func (t *taking) ready(ctx context.Context, limit int) error {
 	began := time.Now()
-	mark := t.claimer.mark(k)
-	if !t.joined {
-		t.claimer.mu.Lock()
-		look = mark.Next(began)
-		t.claimer.mu.Unlock()
+	look := t.claimer.lookReady(began)
+	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, look.From.ID, t.claim.Topics)
+	if err != nil {
+		return err
 	}
-	statement := sqltext.ClaimReady
-	args := []any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, look.From.ID, t.claim.Topics, t.except}
-	if k != ready {
-		statement = sqltext.ClaimDue
-		from := "-infinity"
-		if look.From.At > 0 {
-			from = time.UnixMicro(look.From.At).UTC().Format(time.RFC3339Nano)
+	t.claimer.tookReady(began, look, found, len(found.rows) == limit)
+	t.took(found)
+	t.found.full = len(found.rows) == limit
+	return nil
+}
+
+// topics takes what there is of all kinds, and says whether another statement would bring more at once.
+func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) {
+	began := time.Now()
+	p := t.claimer.plan(began, limit, t.ask)
+	found, err := t.run(ctx, sqltext.ClaimTopics, append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, p.args(t.claim.Topics)...)...)
+	if err != nil {
+		return false, err
+	}
+	over := t.claimer.took(began, p, found)
+	t.took(found)
+	t.found.suspect = t.found.suspect || over.suspect
+	t.found.full, t.found.empty, t.found.behind = over.full, over.empty && len(t.found.msgs) == 0, over.behind
+	t.ask.suspects = t.ask.suspects && !over.suspect
+	return over.dueLeft, nil
+}
+
+func (t *taking) took(found answer) {
+	slices.SortStableFunc(found.rows, row.compare)
+	for _, r := range found.rows {
+		if r.kind == suspect {
+			t.found.msgs = slices.Insert(t.found.msgs, 0, r.Message)
+		} else {
+			t.found.msgs = append(t.found.msgs, r.Message)
 		}
-		args = append(args, from, k == suspect)
 	}
-	var result progress.Result
-	var rows []row
+}
+
+// run runs a statement whose first row is a header.
+func (t *taking) run(ctx context.Context, statement string, args ...any) (a answer, err error) {
 	err = drive.Collect(ctx, t.q, func(found drive.Rows) error {
-		r, err := t.s.scan(found)
+		var r row
+		var err error
+		if statement == sqltext.ClaimTopics {
+			var part, kind int
+			r, err = t.s.scan(found, &part, &kind)
+			r.part, r.kind = part, kind
+		} else {
+			r, err = t.s.scan(found)
+		}
 		switch {
 		case err != nil:
 			return err
+		case r.State == "over":
+			a.over = append(a.over, r)
+			return nil
 		case r.State != "":
-			rows = append(rows, r)
+			a.rows = append(a.rows, r)
 			return nil
 		}
-		result.Drawn = progress.Position{ID: r.id}
-		if k != ready {
-			result.Drawn = progress.Moment(time.UnixMicro(r.id))
-		}
-		if result.Xmin, err = strconv.ParseInt(r.Source, 10, 64); err == nil {
-			result.Number, err = strconv.ParseInt(r.MessageID, 10, 64)
-		}
-		return err
+		return a.header(r)
 	}, t.s.db.Render(statement), args...)
 	if err != nil {
-		return false, t.s.failed("claim messages", err)
+		return answer{}, t.s.failed("claim messages", err)
 	}
-	slices.SortFunc(rows, row.compare)
-	msgs := make([]Message, len(rows))
-	for i, r := range rows {
-		msgs[i] = r.Message
+	return a, nil
+}
+
+// header reads what a claim says of its snapshot.
+func (a *answer) header(r row) (err error) {
+	a.ready.Drawn = progress.Position{ID: r.id}
+	if a.ready.Xmin, err = strconv.ParseInt(r.Source, 10, 64); err == nil {
+		a.ready.Number, err = strconv.ParseInt(r.MessageID, 10, 64)
 	}
-	if k == suspect {
-		t.found.msgs, t.found.suspect = append(msgs, t.found.msgs...), len(msgs) > 0
-	} else {
-		t.found.msgs = append(t.found.msgs, msgs...)
+	a.due = a.ready
+	if err == nil && r.Topic != "" {
+		var clock int64
+		clock, err = strconv.ParseInt(r.Topic, 10, 64)
+		a.due.Drawn = progress.Moment(time.UnixMicro(clock))
 	}
-	result.Limited = len(rows) >= limit
-	if len(rows) > 0 {
-		result.Reached = rows[len(rows)-1].position()
-	}
-	if !t.joined {
-		now := time.Now()
-		t.claimer.mu.Lock()
-		defer t.claimer.mu.Unlock()
-		mark.Done(now, now.Sub(began), look, result)
-	}
-	return result.Limited, nil
+	return err
 }

@@ -26,7 +26,6 @@ var ErrLeaseLost = core.ErrLeaseLost
 type claimed struct {
 	Message
 	loop    *loop
-	line    *line
 	suspect bool // its owner died, or let the lease run out, before
 	expired bool // it is only to be buried
 

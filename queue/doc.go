@@ -45,8 +45,12 @@
 //
 // One goroutine claims. A schedule, which is a plain value without clock and SQL, tells it when and how many: as many as places
 // are free, again at once while there is more, else at the next poll, later and later while there is nothing, or when a commit
-// wakes it, here through memory and elsewhere by NOTIFY. A topic whose handler has a limit of its own is claimed by itself, so that it
-// neither waits for others nor takes their places. Each message gets a goroutine. One goroutine acks, one renews, one reaps and cleans.
+// wakes it, here through memory and elsewhere by NOTIFY. One statement claims for all topics, and of each whose handler has a
+// limit of its own no more than it has room for. Such topics do not wait behind a backlog of others: they are passed by marks of
+// their own. One that has no room is behind, and is claimed from where it was left, in the same statement, until it has caught up.
+//
+// Each message gets a goroutine. One goroutine acks, one renews, one reaps and cleans. Locks are taken in this order: claiming,
+// Group.mu, loop.mu, claimer.mu.
 //
 // A message that kills its process is charged with the others that were beside it, since nobody saw which of them it was. So all of them
 // are suspects, and a process takes one suspect at a time: the next end is charged to the right one.

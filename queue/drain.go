@@ -9,8 +9,7 @@ import (
 
 // drain is a call of Drain that waits.
 type drain struct {
-	empty map[*line]bool // lines that were found empty, one after another, while nothing was being handled
-	done  chan error     // capacity 1
+	done chan error // capacity 1
 }
 
 func (d *drain) end(err error) {
@@ -20,9 +19,9 @@ func (d *drain) end(err error) {
 	}
 }
 
-// drain waits until nothing is left to handle: looks that began after the call, while nothing was being handled, found nothing.
+// drain waits until nothing is left to handle: a look that began after the call, while nothing was being handled, found nothing.
 func (l *loop) drain(ctx context.Context) error {
-	d := &drain{empty: map[*line]bool{}, done: make(chan error, 1)}
+	d := &drain{done: make(chan error, 1)}
 	l.step(func() {
 		l.drains = append(l.drains, d)
 		if l.stopping {
@@ -40,14 +39,9 @@ func (l *loop) drain(ctx context.Context) error {
 }
 
 // drained tells drains that a look counts for what came of it. It is called under mu.
-func (l *loop) drained(counts []*drain, ln *line, empty bool) {
+func (l *loop) drained(counts []*drain, empty bool) {
 	for _, d := range counts {
-		if !empty {
-			clear(d.empty)
-			continue
-		}
-		d.empty[ln] = true
-		if len(d.empty) == len(l.schedule.lines) {
+		if empty {
 			d.end(nil)
 		}
 	}

@@ -42,9 +42,8 @@ type member struct {
 // turn is what a member would do if it had its turn.
 type turn struct {
 	m    *member
-	line *line // nil = only to see whether the database answers
-	n    int   // messages to claim at most
-	busy bool  // it has its turn already, or all the places that it may have: choosing it waits for it
+	n    int  // messages to claim at most; 0 = only to see whether the database answers
+	busy bool // it has its turn already, or all the places that it may have: choosing it waits for it
 }
 
 // suspect says whether its last turn failed and it has not answered since. It is called under mu.
@@ -61,16 +60,16 @@ func (m *member) turn(now time.Time, free, most int) (t turn, in time.Duration) 
 			}
 			return
 		}
-		ln, n, wait := l.schedule.look(now)
+		n, wait := l.schedule.look(now)
 		switch room := min(free, most-l.schedule.taken); {
-		case ln == nil && wait < l.schedule.poll/2 && l.schedule.taken > 0:
+		case n == 0 && wait < l.schedule.poll/2 && l.schedule.taken > 0:
 			t, in = turn{m: m, busy: true}, wait
-		case ln == nil:
+		case n == 0:
 			in = wait
 		case room <= 0:
 			t, in = turn{m: m, busy: true}, noWait // the end of a handler signals
 		default:
-			t = turn{m: m, line: ln, n: min(n, room)}
+			t = turn{m: m, n: min(n, room)}
 		}
 	})
 	return t, in
@@ -174,7 +173,7 @@ func (g *Group) signal() {
 // poll gives a member its turn. It is called under mu.
 func (g *Group) poll(t turn, now time.Time) {
 	m := t.m
-	suspect := t.line == nil
+	suspect := t.n == 0
 	slow := suspect
 	if slow {
 		g.slow++
@@ -209,7 +208,7 @@ func (g *Group) poll(t turn, now time.Time) {
 		if suspect {
 			err = m.answers()
 		} else {
-			got, full, err = m.d.loop.look(m.ctx, t.line, t.n, func(n int) int {
+			got, full, err = m.d.loop.look(m.ctx, t.n, func(n int) int {
 				g.mu.Lock()
 				defer g.mu.Unlock()
 				admitted = kept.got(n)
@@ -271,6 +270,6 @@ func (g *Group) polled(m *member, got int, full bool, err error) {
 		m.d.logger.Info("Messages can be claimed again", nil)
 	}
 	if got > 0 && !full { // there may be more: whether it is empty is known only after a turn that brings nothing
-		l.step(func() { l.schedule.woken(time.Now()) })
+		l.step(func() { l.schedule.woke(time.Now()) })
 	}
 }

@@ -7,8 +7,7 @@ import (
 
 // newTestMember is a database whose Dispatcher has four places and something to look for.
 func newTestMember() *member {
-	ln := &line{limit: 4}
-	return &member{d: &Dispatcher{loop: newLoop(nil, loopConfig{lines: []*line{ln}, places: 4, batch: 4}, nil, func(*claimed) {})}}
+	return &member{d: &Dispatcher{loop: newLoop(nil, loopConfig{places: 4, batch: 4}, nil, func(*claimed) {})}}
 }
 
 // TestGroupLeavesNoPlaceFree: what a database has already counts against its share, and not against the places that are free.
@@ -19,7 +18,7 @@ func TestGroupLeavesNoPlaceFree(t *testing.T) {
 		m := newTestMember()
 		m.d.loop.schedule.taken = test.taken
 		turn, _ := m.turn(time.Now(), test.free, 2)
-		if turn.n != test.want || (turn.line == nil) != (test.want == 0) {
+		if turn.n != test.want {
 			t.Errorf("with %d of its 2 places taken and %d free it takes %d, not %d", test.taken, test.free, turn.n, test.want)
 		}
 	}
@@ -32,9 +31,8 @@ func TestGroupHearsOfPlacesThatAreFree(t *testing.T) {
 	l, taken := m.d.loop, -1
 	l.freed = func(*claimed) { l.step(func() { taken = l.schedule.taken }) }
 	l.step(func() {
-		ln := l.schedule.lines[0]
-		l.schedule.looked(time.Now(), time.Now(), ln, 1, false)
-		l.start(&claimed{loop: l, line: ln}, time.Now())
+		l.schedule.looked(time.Now(), time.Now(), 1, false, nil)
+		l.start(&claimed{loop: l}, time.Now())
 	})
 	l.handlers.Wait()
 	if taken != 0 {

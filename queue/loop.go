@@ -25,7 +25,8 @@ var errStopped = errors.New("queue: stopped")
 
 // loopConfig is what a Dispatcher and a subscription set differently.
 type loopConfig struct {
-	lines         []*line
+	only          []string       // topics; nil = all
+	limits        map[string]int // of topics that have one of their own
 	places, batch int
 	lease, poll   time.Duration
 	closeTimeout  time.Duration
@@ -50,6 +51,7 @@ type loop struct {
 	handlers sync.WaitGroup
 
 	claiming sync.Mutex // held from a claim until claimed has what it brought; taken before mu
+	claimer  *claimer   // guarded by claiming
 
 	mu       sync.Mutex
 	schedule schedule
@@ -63,7 +65,7 @@ func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle fu
 	l := &loop{
 		store: s, cfg: cfg, owner: NewOwner(), logger: logger, handle: handle,
 		news: make(chan struct{}, 1), running: make(chan struct{}),
-		schedule: newSchedule(cfg.places, cfg.batch, cfg.poll, cfg.lines...), claimed: map[ID]*claimed{},
+		claimer: newClaimer(), schedule: newSchedule(cfg.places, cfg.batch, cfg.poll, cfg.limits), claimed: map[ID]*claimed{},
 	}
 	l.acks = newAcker(l, max(1000, 2*cfg.places))
 	return l
@@ -97,7 +99,7 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 
 // wake has the loop look for messages now. It never blocks.
 func (l *loop) wake() {
-	l.step(func() { l.schedule.woken(time.Now()) })
+	l.step(func() { l.schedule.woke(time.Now()) })
 	l.signal()
 }
 
@@ -119,12 +121,11 @@ func (l *loop) claim(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		var ln *line
 		var n int
 		var wait time.Duration
-		l.step(func() { ln, n, wait = l.schedule.look(time.Now()) })
-		if ln != nil {
-			_, _, err := l.look(ctx, ln, n, nil)
+		l.step(func() { n, wait = l.schedule.look(time.Now()) })
+		if n > 0 {
+			_, _, err := l.look(ctx, n, nil)
 			report.Tell(err)
 			continue
 		}
@@ -139,12 +140,14 @@ func (l *loop) claim(ctx context.Context) {
 
 // look claims up to n messages and starts their handlers. It returns how many, and whether there may be more. Admit, if it is not
 // nil, is told how many came and says how many of them have places; what has none is given back.
-func (l *loop) look(ctx context.Context, ln *line, n int, admit func(n int) int) (started int, full bool, err error) {
+func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started int, full bool, err error) {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
 	unable := l.giveBackStrays()
 	var counts []*drain
+	var limits []room
 	l.step(func() {
+		limits = l.schedule.began()
 		if len(l.claimed) == 0 && !l.strays.unsure {
 			counts = append(counts, l.drains...)
 		}
@@ -152,8 +155,8 @@ func (l *loop) look(ctx context.Context, ln *line, n int, admit func(n int) int)
 	begun := time.Now()
 	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout) // ctx must not interrupt a claim: whether it succeeded would be unknown
 	defer cancel()
-	found, err := l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: ln.topics},
-		claimOptions{except: ln.except, suspects: suspects.free()})
+	found, err := l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: l.cfg.only},
+		ask{limits, suspects.free()}, l.claimer)
 	switch {
 	case err != nil:
 		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
@@ -182,11 +185,11 @@ func (l *loop) look(ctx context.Context, ln *line, n int, admit func(n int) int)
 				}
 				continue
 			}
-			l.start(&claimed{Message: msg, loop: l, line: ln, suspect: i == 0 && found.suspect}, begun.Add(l.cfg.lease))
+			l.start(&claimed{Message: msg, loop: l, suspect: i == 0 && found.suspect}, begun.Add(l.cfg.lease))
 			started++
 		}
-		l.schedule.looked(begun, time.Now(), ln, started, found.full && err == nil)
-		l.drained(counts, ln, err == nil && len(found.msgs) == 0)
+		l.schedule.looked(begun, time.Now(), started, found.full && err == nil, found.behind)
+		l.drained(counts, err == nil && found.empty)
 	})
 	return started, found.full && err == nil, err
 }
@@ -230,8 +233,9 @@ func (l *loop) runs(id ID, until time.Time) bool {
 	return true
 }
 
-// start has a message handled, in a place of its line. It is called under mu.
+// start has a message handled, in a place of its topic. It is called under mu.
 func (l *loop) start(c *claimed, until time.Time) {
+	l.schedule.take(c.Topic, c.expired)
 	c.until = until
 	l.claimed[c.ID] = c
 	l.handlers.Add(1)
@@ -249,9 +253,9 @@ func (l *loop) returned(c *claimed) {
 		suspects.release()
 	}
 	l.step(func() {
-		l.schedule.done(c.line)
+		l.schedule.done(c.Topic, c.expired)
 		if c.suspect { // the next one may come
-			l.schedule.woken(time.Now())
+			l.schedule.woke(time.Now())
 		}
 		if !c.acking {
 			l.forget(c)
@@ -272,7 +276,7 @@ func (l *loop) forget(settled ...*claimed) {
 		}
 	}
 	if len(l.drains) > 0 && len(l.claimed) == 0 {
-		l.schedule.woken(time.Now())
+		l.schedule.woke(time.Now())
 		l.signal()
 	}
 }

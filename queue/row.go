@@ -12,7 +12,8 @@ import (
 // row is a message with what only the store knows of it.
 type row struct {
 	Message
-	id int64
+	id         int64
+	part, kind int // of ClaimTopics
 }
 
 // position is where it comes in the order of claims.
@@ -28,14 +29,15 @@ func (r row) compare(other row) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.ID, b.ID))
 }
 
-// scan reads the columns that all statements name which return messages.
-func (s *Store) scan(rows drive.Rows) (row, error) {
+// scan reads the columns that all statements name which return messages, and those that come behind.
+func (s *Store) scan(rows drive.Rows, more ...any) (row, error) {
 	r := row{Message: Message{DB: s.db.Name()}}
 	var state string
 	var metadata []byte
 	var dueAt, expiresAt *time.Time
-	err := rows.Scan(&r.id, &r.Source, &r.MessageID, &r.Topic, &r.Key, &state, &r.Payload, &metadata, &r.Hash,
-		&r.FirstSeenAt, &r.LastSeenAt, &dueAt, &expiresAt, &r.Attempt, &r.LastError)
+	dest := [17]any{&r.id, &r.Source, &r.MessageID, &r.Topic, &r.Key, &state, &r.Payload, &metadata, &r.Hash,
+		&r.FirstSeenAt, &r.LastSeenAt, &dueAt, &expiresAt, &r.Attempt, &r.LastError}
+	err := rows.Scan(append(dest[:15], more...)...)
 	if err != nil {
 		return r, err
 	}

@@ -3,6 +3,7 @@ package queue
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -14,102 +15,140 @@ const (
 )
 
 // schedule says when to look for messages and how many to take: never more than there are free places, for what waits in
-// memory could be handled elsewhere. It has no clock and no lock; whoever owns it brings both.
+// memory could be handled elsewhere, and of a topic with a limit of its own no more than that. One look is for all topics. It has
+// no clock and no lock; whoever owns it brings both.
 type schedule struct {
 	places int // how many messages may be here at once
 	batch  int // how many one look may take
 	poll   time.Duration
 	jitter func() float64 // 0 to 1
 
-	taken int // places
-	lines []*line
-}
+	taken  int            // places
+	topics []*topicPlaces // that have a limit, sorted
+	of     map[string]*topicPlaces
+	behind map[*topicPlaces]bool // of which messages may have been passed, because there was no room
 
-// line is a part of the table that is claimed by itself: a topic whose handler has a limit of its own, or all the others.
-type line struct {
-	topics, except []string
-	limit          int // places of this line
-
-	taken int
 	wait  time.Duration // after a look that found nothing, before jitter; 0 = the last one found something
 	next  time.Time     // when to look unless woken
 	hold  time.Time     // not before, whatever happens
 	few   time.Time     // not before, unless enough places are free
-	woken bool          // since the last look was handed out, which may have begun too early to see why
+	woken bool          // since the last look began, which may have been too early to see why
 }
 
-func newSchedule(places, batch int, poll time.Duration, lines ...*line) schedule {
-	for _, l := range lines {
-		l.limit = min(l.limit, places)
-	}
-	return schedule{places: places, batch: batch, poll: poll, jitter: rand.Float64, lines: lines}
+// topicPlaces are the places of a topic that has a limit.
+type topicPlaces struct {
+	topic        string
+	limit, taken int
 }
 
-// look returns a line to look at now and how many messages to take, or nil and how long to wait unless something happens.
-func (s *schedule) look(now time.Time) (*line, int, time.Duration) {
-	var best *line
-	wait := time.Hour
-	for _, l := range s.lines {
-		n := s.room(l)
-		if n == 0 {
-			continue
-		}
-		at := later(l.next, l.hold)
-		if 4*n < min(s.batch, l.limit) {
-			at = later(at, l.few)
-		}
-		if d := at.Sub(now); d > 0 {
-			wait = min(wait, d)
-		} else if best == nil || l.next.Before(best.next) {
-			best = l
-		}
+func (t *topicPlaces) room() int { return max(0, t.limit-t.taken) }
+
+func newSchedule(places, batch int, poll time.Duration, limits map[string]int) schedule {
+	s := schedule{
+		places: places, batch: batch, poll: poll, jitter: rand.Float64,
+		of: map[string]*topicPlaces{}, behind: map[*topicPlaces]bool{},
 	}
-	if best == nil {
-		return nil, 0, wait
+	for topic, limit := range limits {
+		t := &topicPlaces{topic: topic, limit: min(limit, places)}
+		s.of[topic] = t
+		s.topics = append(s.topics, t)
 	}
-	best.woken = false
-	return best, s.room(best), 0
+	slices.SortFunc(s.topics, func(a, b *topicPlaces) int { return strings.Compare(a.topic, b.topic) })
+	return s
 }
 
-func (s *schedule) room(l *line) int { return max(0, min(s.places-s.taken, s.batch, l.limit-l.taken)) }
+// free is how many places a look may use.
+func (s *schedule) free() int { return max(0, min(s.places-s.taken, s.batch)) }
 
-// looked takes what came of a look. There may be more if it brought all that was asked for.
-func (s *schedule) looked(begun, now time.Time, l *line, got int, more bool) {
-	s.taken += got
-	l.taken += got
+// look returns how many messages to take now, or 0 and how long to wait unless something happens.
+func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
+	n = s.free()
+	if n == 0 {
+		return 0, time.Hour
+	}
+	at := later(s.next, s.hold)
+	if 4*n < min(s.batch, s.places) {
+		at = later(at, s.few)
+	}
+	room, limit := 0, 0
+	for t := range s.behind {
+		room, limit = room+t.room(), limit+t.limit
+	}
+	if room > 0 {
+		passed := s.hold
+		if 4*min(n, room) < min(s.batch, s.places, limit) {
+			passed = later(passed, s.few)
+		}
+		if passed.Before(at) {
+			at = passed
+		}
+	}
+	if wait = at.Sub(now); wait > 0 {
+		return 0, wait
+	}
+	return n, 0
+}
+
+// began says that a look begins, and what room topics with a limit have.
+func (s *schedule) began() []room {
+	s.woken = false
+	rooms := make([]room, len(s.topics))
+	for i, t := range s.topics {
+		rooms[i] = room{t.topic, t.room()}
+	}
+	return rooms
+}
+
+// looked takes what came of a look, and whether there may be more of topics that have room. Behind are topics of which there may be
+// messages that were passed, and such of which there is none.
+func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[string]bool) {
+	for topic, is := range behind {
+		if t := s.of[topic]; is {
+			s.behind[t] = true
+		} else {
+			delete(s.behind, t)
+		}
+	}
 	took := now.Sub(begun)
-	l.hold = now
+	s.hold = now
 	switch {
 	case more:
 		// A place that becomes free is worth no look of its own: looks may take half of the time.
-		l.wait, l.next, l.few = 0, now, now.Add(took)
+		s.wait, s.next, s.few = 0, now, now.Add(took)
 		return
 	case got > 0:
-		l.wait = s.poll
+		s.wait = s.poll
 	default:
-		l.wait = min(max(2*l.wait, s.poll), pollGrowth*s.poll)
-		l.hold = now.Add(min(wokenPause, s.poll))
+		s.wait = min(max(2*s.wait, s.poll), pollGrowth*s.poll)
+		s.hold = now.Add(min(wokenPause, s.poll))
 	}
-	l.few = now.Add(took)
-	l.next = now.Add(time.Duration(float64(l.wait) * (0.8 + 0.4*s.jitter())))
-	if l.woken {
-		l.next = now
+	s.few = now.Add(took)
+	s.next = now.Add(time.Duration(float64(s.wait) * (0.8 + 0.4*s.jitter())))
+	if s.woken {
+		s.next = now
 	}
 }
 
-// done frees the place of a message.
-func (s *schedule) done(l *line) {
+// take gives a message of a topic a place, and done takes it back. One that is only to be buried does not count for its topic.
+func (s *schedule) take(topic string, buried bool) {
+	s.taken++
+	if t := s.of[topic]; t != nil && !buried {
+		t.taken++
+	}
+}
+
+func (s *schedule) done(topic string, buried bool) {
 	s.taken--
-	l.taken--
+	if t := s.of[topic]; t != nil && !buried {
+		t.taken--
+	}
 }
 
-// woken has all lines looked at.
-func (s *schedule) woken(now time.Time) {
-	for _, l := range s.lines {
-		l.woken = true
-		if now.Before(l.next) {
-			l.next = now
-		}
+// woke has the table looked at.
+func (s *schedule) woke(now time.Time) {
+	s.woken = true
+	if now.Before(s.next) {
+		s.next = now
 	}
 }
 
@@ -118,21 +157,4 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// linesOf makes the lines of topics, of which limits says how many messages may be handled at once; others has one more for
-// all topics that are not among them.
-func linesOf(limits map[string]int, others bool, places int) []*line {
-	var lines []*line
-	var limited []string
-	for topic, limit := range limits {
-		limited = append(limited, topic)
-		lines = append(lines, &line{topics: []string{topic}, limit: limit})
-	}
-	slices.Sort(limited)
-	slices.SortFunc(lines, func(a, b *line) int { return slices.Compare(a.topics, b.topics) })
-	if others {
-		lines = append(lines, &line{except: limited, limit: places})
-	}
-	return lines
 }

@@ -117,7 +117,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	stop := context.AfterFunc(s.ctx, cancel)
 	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message), by: teller{s.cfg.Service, s.logger}}
 	l := newLoop(s.store, loopConfig{
-		lines: []*line{{topics: []string{topic}, limit: s.cfg.Concurrency}}, places: s.cfg.Concurrency, batch: s.cfg.Concurrency,
+		only: []string{topic}, places: s.cfg.Concurrency, batch: s.cfg.Concurrency,
 		lease: s.cfg.LeaseTTL, poll: s.cfg.PollInterval, closeTimeout: s.cfg.CloseTimeout,
 	}, s.logger.With(watermill.LogFields{"topic": topic}), sub.deliver)
 	s.loops[l] = true

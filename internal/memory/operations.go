@@ -47,7 +47,7 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.MarkProcessed:   markProcessed,
 		sqltext.MarkDead:        markDead,
 		sqltext.ClaimReady:      claimReady,
-		sqltext.ClaimDue:        claimDue,
+		sqltext.ClaimTopics:     claimTopics,
 		sqltext.ClaimExpired:    claimExpired,
 		sqltext.ReleaseStrays:   releaseStrays,
 		sqltext.RenewLeases:     renewLeases,

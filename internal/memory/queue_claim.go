@@ -8,10 +8,10 @@ import (
 
 // taking is what the claims have in common.
 type taking struct {
-	owner          string
-	until          time.Time
-	limit          int
-	topics, except []string // nil = all, and none
+	owner  string
+	until  time.Time
+	limit  int
+	topics []string // nil = all
 }
 
 func (c *call) taking() taking {
@@ -21,7 +21,7 @@ func (c *call) taking() taking {
 // claimable says whether the message is one to be claimed, by topic, owner and time.
 func (c *call) claimable(t taking, q *Queued) bool {
 	return q.State == processing && q.Owner == "" && (q.ExpiresAt.IsZero() || q.ExpiresAt.After(c.at)) &&
-		(t.topics == nil || slices.Contains(t.topics, q.Topic)) && !slices.Contains(t.except, q.Topic)
+		(t.topics == nil || slices.Contains(t.topics, q.Topic))
 }
 
 func (c *call) take(t taking, which func(*Queued) bool, order func(a, b *Queued) int) (taken [][]any) {
@@ -52,28 +52,9 @@ func (c *call) header(id int64) []any {
 // claimReady is sqltext.ClaimReady.
 func claimReady(c *call) (result, error) {
 	t, mark := c.taking(), c.number(4)
-	t.topics, t.except = arg[[]string](c, 5), arg[[]string](c, 6)
+	t.topics = arg[[]string](c, 5)
 	head := c.header(c.db.queueID)
 	taken := c.take(t, func(q *Queued) bool { return q.ID > mark && q.DueAt.IsZero() && c.claimable(t, q) }, byID)
-	return result{rows: append([][]any{head}, taken...)}, nil
-}
-
-// claimDue is sqltext.ClaimDue.
-func claimDue(c *call) (result, error) {
-	t, mark, suspects := c.taking(), c.number(4), arg[bool](c, 8)
-	t.topics, t.except = arg[[]string](c, 5), arg[[]string](c, 6)
-	var from time.Time
-	if text := arg[string](c, 7); text != "-infinity" {
-		var err error
-		if from, err = moment(text); err != nil {
-			return result{}, err
-		}
-	}
-	head := c.header(c.db.now().UnixMicro())
-	past := func(q *Queued) bool { return q.DueAt.After(from) || q.DueAt.Equal(from) && q.ID > mark }
-	taken := c.take(t, func(q *Queued) bool {
-		return !q.DueAt.IsZero() && !q.DueAt.After(c.at) && past(q) && q.Crashes > 0 == suspects && c.claimable(t, q)
-	}, byDue)
 	return result{rows: append([][]any{head}, taken...)}, nil
 }
 

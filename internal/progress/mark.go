@@ -78,13 +78,23 @@ type Result struct {
 	Limited bool     // it claimed as many as it might, so there may be more
 }
 
-// Next says where to look. Done is called if, and when, the statement has committed.
-func (m *Mark) Next(now time.Time) Look {
+// Full says whether the look is one from the beginning.
+func (l Look) Full() bool { return l.full }
+
+// Reaches says, after a look of m that found all that there was, whether what m is the mark of may be looked for together with what
+// other is the mark of from now on, provided that the last look of that was the same statement: there is nothing left of it
+// where other has been. What is not seen yet is seen by looks that begin at the exact mark of other.
+func (m *Mark) Reaches(l Look, other *Mark) bool {
+	return l.full || !m.exact.Before(l.From) || !m.exact.Before(other.exact)
+}
+
+// Next says where to look, from the beginning now and then if it may be. Done is called if, and when, the statement has committed.
+func (m *Mark) Next(now time.Time, full bool) Look {
 	l := Look{From: m.fast, drawn: m.drawn}
 	switch ahead := m.exact.Before(m.fast); {
 	case ahead && m.next != Position{} && m.xmin >= m.number: // nobody holds it any more
 		l.From = m.exact
-	case !now.Before(m.fullAt) && m.fast != Position{}:
+	case full && !now.Before(m.fullAt) && m.fast != Position{}:
 		l.From, l.full = Position{}, true
 	}
 	return l

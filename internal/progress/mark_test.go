@@ -126,7 +126,7 @@ func run(seed uint64, long int, wrongNumber bool) error {
 	}
 	var running []look
 	claim := func() {
-		l := m.Next(w.now)
+		l := m.Next(w.now, true)
 		running = append(running, look{l, w.claim(l.From, 1+w.rand.IntN(8))})
 	}
 	done := func() {
@@ -199,7 +199,7 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 	now, full := time.Unix(1e9, 0), time.Duration(0)
 	began := now
 	for i := range int64(100_000) {
-		l := m.Next(now)
+		l := m.Next(now, true)
 		took := time.Millisecond
 		if l.full {
 			took = 300 * time.Millisecond
@@ -219,7 +219,7 @@ func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
 	now, looks, full := time.Unix(1e9, 0), 0, time.Duration(0)
 	began := now
 	for i := int64(1); looks < 100; i++ {
-		l := m.Next(now)
+		l := m.Next(now, true)
 		took := time.Millisecond
 		if l.full {
 			if looks++; looks%2 == 0 {
@@ -240,7 +240,7 @@ func TestFullLooksGoOnAfterAStall(t *testing.T) {
 	m := &Mark{}
 	now, looks := time.Unix(1e9, 0), 0
 	for i := int64(1); looks < 3; i++ {
-		l := m.Next(now)
+		l := m.Next(now, true)
 		took := time.Millisecond
 		if l.full {
 			if looks++; looks == 2 {
@@ -261,7 +261,7 @@ func TestMarkFollowsABacklog(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for i := int64(1); i < 100; i++ {
 		now = now.Add(time.Millisecond)
-		m.Done(now, 0, m.Next(now), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 100_000}, Reached: Position{ID: 10 * i}, Limited: true})
+		m.Done(now, 0, m.Next(now, true), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 100_000}, Reached: Position{ID: 10 * i}, Limited: true})
 	}
 	if m.exact.ID < 900 {
 		t.Errorf("the mark is at %d of 990", m.exact.ID)
@@ -273,15 +273,15 @@ func TestMarkGoesBack(t *testing.T) {
 	m := &Mark{}
 	now := time.Unix(1e9, 0)
 	for i := int64(1); i < 100; i++ {
-		m.Done(now, 0, m.Next(now), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 1000}})
+		m.Done(now, 0, m.Next(now, true), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 1000}})
 	}
 	now = now.Add(FullInterval)
-	l := m.Next(now)
+	l := m.Next(now, true)
 	if l.From != (Position{}) || m.exact.ID != 1000 {
 		t.Fatalf("it looks from %v on, the mark is at %d", l.From, m.exact.ID)
 	}
 	m.Done(now, 0, l, Result{Xmin: 100, Number: 100, Drawn: Position{ID: 1000}, Reached: Position{ID: 10}, Limited: true})
-	if from := m.Next(now).From; from.ID != 10 {
+	if from := m.Next(now, true).From; from.ID != 10 {
 		t.Errorf("it looks from %d on", from.ID)
 	}
 }
@@ -291,13 +291,13 @@ func TestMarkStartsOver(t *testing.T) {
 	m := &Mark{}
 	now := time.Unix(1e9, 0)
 	for i := int64(1); i < 10; i++ {
-		m.Done(now, 0, m.Next(now), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 10 * i}})
+		m.Done(now, 0, m.Next(now, true), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 10 * i}})
 	}
 	if m.exact.ID < 50 {
 		t.Fatalf("the mark is at %d", m.exact.ID)
 	}
-	m.Done(now, 0, m.Next(now), Result{Xmin: 20, Number: 20, Drawn: Position{ID: 1}})
-	if from := m.Next(now).From; from != (Position{}) {
+	m.Done(now, 0, m.Next(now, true), Result{Xmin: 20, Number: 20, Drawn: Position{ID: 1}})
+	if from := m.Next(now, true).From; from != (Position{}) {
 		t.Errorf("it looks from %v on", from)
 	}
 }

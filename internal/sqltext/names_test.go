@@ -28,7 +28,7 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 	for _, s := range []string{
 		sqltext.InsertMarked, sqltext.Fetch, sqltext.Sweep, sqltext.LoadHeads, sqltext.Pending, sqltext.SettlePublished, sqltext.SettleFailed,
 		sqltext.ClaimInbox, sqltext.TakeLanes, sqltext.CleanInbox, sqltext.CleanPublished,
-		sqltext.EnqueueMessages, sqltext.ClaimReady, sqltext.ClaimDue, sqltext.AckMessages, sqltext.CleanQueue,
+		sqltext.EnqueueMessages, sqltext.ClaimReady, sqltext.ClaimTopics, sqltext.AckMessages, sqltext.CleanQueue,
 	} {
 		if found := placeholder.FindString((sqltext.Tables{}).Render(s)); found != "" {
 			t.Errorf("%s is left in %s", found, s)

@@ -17,11 +17,11 @@ const (
 	//
 	// The times compare with statement_timestamp(), because a volatile one is no condition for an index.
 	//
-	// Arguments: owner, lease in seconds, limit, mark, topics, topics to leave out (NULL = all, and none).
+	// Arguments: owner, lease in seconds, limit, mark, topics (NULL = all).
 	ClaimReady = `WITH free AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
      WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
-       AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + ofTopics + `
+       AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ($5::text[] IS NULL OR q.topic = ANY ($5::text[]))
      ORDER BY q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), claimed AS (
     UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
@@ -32,26 +32,74 @@ SELECT s.last, ` + claimHeader + `
   FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
 UNION ALL SELECT * FROM claimed`
 
-	// ClaimDue takes rows that fell due, the longest waiting first, past a mark in the order of due times and ids. Those
-	// whose lease ran out before are suspected of killing who handles them, and are taken apart from the others. The
-	// header is that of ClaimReady, but its id is the clock in microseconds: no due time that is written from now on is before it.
+	// ClaimTopics takes rows of many topics at once, of each no more than it has room for: those whose owner died before (kind 2),
+	// which are suspected of killing who handles them, then those that fell due (kind 1), the longest waiting first, and those that
+	// were never claimed (kind 0).
 	//
-	// Arguments: owner, lease in seconds, limit, mark (id), topics, topics to leave out (NULL = all, and none), mark (due time), whether
-	// suspects.
-	ClaimDue = `WITH free AS MATERIALIZED (
-    SELECT q.ctid FROM {queue} q
-     WHERE (q.due_at, q.id) > ($7::timestamptz, $4::bigint) AND q.due_at <= statement_timestamp()
-       AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL AND (q.crashes > 0) = $8::bool
-       AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + ofTopics + `
-     ORDER BY q.due_at, q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
+	// It goes through parts of the table, in the order of the arguments, each past marks of its own: the topics that have no limit
+	// (what = 0), those that have one (what = 1), and single ones that are behind (what = 2), because rows of theirs were passed
+	// when they had no room. What the many topics of what = 1 have too much of is locked, but not updated: it comes back with the
+	// state 'over', and only once, as such a topic is behind from then on.
+	//
+	// The first row is the header of ClaimReady. Its topic is the clock in microseconds: no due time that is written from now on is
+	// before it. Each row says its part and kind at the end.
+	//
+	// Rows are locked one by one as they are asked for, so no more are than the limits say.
+	//
+	// Arguments: owner, lease in seconds, limit; of the parts: what, topic, room, mark of what is ready, mark of what fell due (time and
+	// id); topics (NULL = all); of all topics with a limit: name, room, whether they are in the part of what = 1; how many of what
+	// fell due come before what is ready, and how many behind it; mark of suspects (time and id), how many of them.
+	ClaimTopics = `WITH part AS MATERIALIZED (
+    SELECT * FROM unnest($4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::text[]::timestamptz[], $9::bigint[])
+           WITH ORDINALITY AS p(what, topic, room, ready, due_at, due_id, n)
+), free AS MATERIALIZED (
+    SELECT f.*, row_number() OVER () AS ord
+      FROM (SELECT * FROM (
+                   SELECT 0::bigint AS part, 2 AS kind, q.ctid, q.id, q.due_at, q.topic FROM {queue} q
+                    WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint) AND ` + isDue + ` AND q.crashes > 0 AND ` + ofTopicsAsked + `
+                      AND q.topic <> ALL (ARRAY(SELECT l.topic FROM unnest($11::text[], $12::bigint[]) AS l(topic, room) WHERE l.room <= 0))
+                    ORDER BY q.due_at, q.id LIMIT $18::int FOR UPDATE OF q SKIP LOCKED) s
+            UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $14::int) d
+            UNION ALL SELECT * FROM (
+                   SELECT p.n, 0, r.* FROM part p CROSS JOIN LATERAL (
+                          SELECT q.ctid, q.id, q.due_at, q.topic FROM {queue} q
+                           WHERE q.id > p.ready AND ` + isReady + ` AND ` + ofPart + `
+                           ORDER BY q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r) r
+            UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $15::int) d
+            LIMIT $3::int) f
+), ranked AS MATERIALIZED (
+    SELECT f.*, l.room IS NULL OR row_number() OVER (PARTITION BY f.topic ORDER BY f.ord) <= l.room AS fits
+      FROM free f LEFT JOIN unnest($11::text[], $12::bigint[]) AS l(topic, room) ON l.topic = f.topic
 ), claimed AS (
     UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-      FROM (SELECT f.ctid FROM free f LIMIT $3::int) f WHERE q.ctid = f.ctid
-    RETURNING ` + queueColumns + `
+      FROM (SELECT r.ctid, r.part, r.kind FROM ranked r WHERE r.fits LIMIT $3::int) r WHERE q.ctid = r.ctid
+    RETURNING ` + queueColumns + `, r.part, r.kind
 )
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, ` + claimHeader + `
-  FROM (SELECT pg_current_snapshot() AS snap) s
-UNION ALL SELECT * FROM claimed`
+SELECT s.last, ` + claimHeaderOf + `, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text, ` + noMessage + `, 0, 0
+  FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
+UNION ALL SELECT * FROM claimed
+UNION ALL
+SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_timestamp(), statement_timestamp(), r.due_at, NULL, 0, '', r.part, r.kind
+  FROM ranked r WHERE NOT r.fits`
+
+	dueOfParts = `
+                   SELECT p.n, 1, r.* FROM part p CROSS JOIN LATERAL (
+                          SELECT q.ctid, q.id, q.due_at, q.topic FROM {queue} q
+                           WHERE (q.due_at, q.id) > (p.due_at, p.due_id) AND ` + isDue + ` AND q.crashes <= 0 AND ` + ofPart + `
+                           ORDER BY q.due_at, q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r`
+
+	isReady = `q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
+                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())`
+
+	isDue = `q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL
+                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())`
+
+	ofPart = `CASE p.what
+                                 WHEN 0 THEN ` + ofTopicsAsked + ` AND q.topic <> ALL ($11::text[])
+                                 WHEN 1 THEN q.topic = ANY (ARRAY(SELECT l.topic FROM unnest($11::text[], $13::bool[]) AS l(topic, here) WHERE l.here))
+                                 ELSE q.topic = p.topic END`
+
+	ofTopicsAsked = `($10::text[] IS NULL OR q.topic = ANY ($10::text[]))`
 
 	// ClaimExpired takes rows that were not handled in time, for whoever has something to do when a message dies. One that waits, as
 	// it does when that has failed, is taken when it falls due: those behind it have their turn first.
@@ -67,10 +115,11 @@ UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::fl
   FROM (SELECT l.ctid FROM late l LIMIT $3::int) l WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns
 
-	claimHeader = `pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + age(pg_snapshot_xmax(s.snap)::xid))::text,
-       '', '', '', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, NULL::timestamptz, 0, ''`
+	claimHeader = claimHeaderOf + `, '', ` + noMessage
 
-	ofTopics = `($5::text[] IS NULL OR q.topic = ANY ($5::text[])) AND ($6::text[] IS NULL OR q.topic <> ALL ($6::text[]))`
+	claimHeaderOf = `pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + age(pg_snapshot_xmax(s.snap)::xid))::text`
+
+	noMessage = `'', '', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, NULL::timestamptz, 0, ''`
 
 	// ReleaseStrays gives back, without a charge, what an owner has beside the messages that it knows of: what a claim took whose answer
 	// never came. It looks at the beginning of either index, and waits for no lock, because claims wait for it.

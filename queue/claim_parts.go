@@ -1,0 +1,322 @@
+package queue
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/progress"
+)
+
+// claimer is how far claims have come, which pass each row once. Those in a transaction of the caller's leave it alone, because they
+// may be rolled back.
+//
+// Topics that have a limit are gone through together, as those are that have none, but apart from them: they do not wait
+// behind a backlog of others. When such a topic has no room its rows are passed, and it is behind from then on: it has marks of
+// its own, copies of those of the many, from before its rows were passed. It is claimed beside the others where it was left, in
+// the same statement, until it has nothing left that was passed.
+type claimer struct {
+	joined bool // of one call in a transaction of the caller's: it knows nothing, and nothing is kept
+
+	mu       sync.Mutex
+	all      line // of the topics that have no limit
+	limited  line // of those that have, but for those that are behind
+	behind   map[string]*line
+	suspects progress.Mark
+
+	dueAt, suspectsAt time.Time // when to ask for them although enough is ready
+	dueFirst          bool      // they had their turn
+	limitedFirst      bool      // likewise
+	backlog           bool      // the last look left something ready
+	served            int64     // looks so far
+	fullAt            time.Time // when one that is behind may be looked through from the beginning
+}
+
+// line is how far the claims of some topics have come.
+type line struct {
+	ready, due progress.Mark
+	served     int64 // the last look that brought something
+}
+
+// The kinds of rows, as sqltext.ClaimTopics numbers them.
+const (
+	ready = iota
+	due
+	suspect
+)
+
+// The kinds of parts, likewise.
+const (
+	unlimited = iota
+	manyLimited
+	oneBehind
+)
+
+// fullShare is the part of the time that looking through what is behind may take.
+const fullShare = 20
+
+func newClaimer() *claimer {
+	overlap := progress.Position{At: time.Second.Microseconds()}
+	many := line{ready: progress.Mark{Overlap: progress.Position{ID: 1024}}, due: progress.Mark{Overlap: overlap}}
+	return &claimer{all: many, limited: many, behind: map[string]*line{}, suspects: progress.Mark{Overlap: overlap}, limitedFirst: true}
+}
+
+// claimer is that of the calls of Claim for some topics.
+func (s *Store) claimer(topics []string) *claimer {
+	key := strings.Join(topics, "\x00")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.claimers[key]
+	if c == nil {
+		if s.claimers == nil {
+			s.claimers = map[string]*claimer{}
+		}
+		if len(s.claimers) >= maxClaimers {
+			for other := range s.claimers { // whichever: it begins anew
+				delete(s.claimers, other)
+				break
+			}
+		}
+		c = newClaimer()
+		s.claimers[key] = c
+	}
+	return c
+}
+
+// hurries says whether there is so much that is ready that nothing else need be asked for.
+func (c *claimer) hurries(a ask, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.joined && c.backlog && len(a.limits) == 0 && now.Before(c.dueAt) && (!a.suspects || now.Before(c.suspectsAt))
+}
+
+func (c *claimer) lookReady(now time.Time) progress.Look {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all.ready.Next(now, true)
+}
+
+// tookReady takes what came of a look at what is ready alone.
+func (c *claimer) tookReady(began time.Time, look progress.Look, a answer, full bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	c.backlog = full
+	done(&c.all.ready, now, began, look, a.ready, a.rows, full)
+}
+
+func done(m *progress.Mark, now, began time.Time, look progress.Look, r progress.Result, rows []row, limited bool) {
+	r.Limited = limited
+	for _, row := range rows {
+		if at := row.position(); r.Reached.Before(at) {
+			r.Reached = at
+		}
+	}
+	m.Done(now, now.Sub(began), look, r)
+}
+
+// plan is one statement.
+type plan struct {
+	limit     int
+	parts     []part
+	limits    []room
+	here      []bool // whether they are in the part of many
+	dueFirst  int
+	dueLast   int
+	suspects  int
+	ofSuspect progress.Look
+	newly     map[string]*line // topics that are behind from now on
+}
+
+// part is one of its parts.
+type part struct {
+	what       int
+	topic      string
+	room       int
+	line       *line
+	before     line // a copy of what it was
+	ready, due progress.Look
+}
+
+// plan says what to ask for next.
+func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := &plan{limit: limit, limits: a.limits, here: make([]bool, len(a.limits)), newly: map[string]*line{}}
+	var behind []part
+	many := 0
+	for i, l := range a.limits {
+		switch own := c.behind[l.topic]; {
+		case own != nil && l.n > 0:
+			behind = append(behind, part{what: oneBehind, topic: l.topic, room: min(l.n, limit), line: own})
+		case own == nil && l.n > 0:
+			p.here[i] = true
+			many++
+		case own == nil: // it is passed by now
+			own := c.limited
+			p.newly[l.topic] = &own
+		}
+	}
+	slices.SortStableFunc(behind, func(a, b part) int { return cmp.Compare(a.line.served, b.line.served) })
+	parts := behind
+	if many > 0 {
+		parts = append([]part{{what: manyLimited, room: limit, line: &c.limited}}, parts...)
+	}
+	all := part{what: unlimited, room: limit, line: &c.all}
+	if c.limitedFirst {
+		parts = append(parts, all)
+	} else {
+		parts = append([]part{all}, parts...)
+	}
+	c.limitedFirst = !c.limitedFirst
+	full := !now.Before(c.fullAt)
+	for i := range parts {
+		l := &parts[i]
+		l.before = *l.line
+		may := l.what != oneBehind || full
+		l.ready, l.due = l.line.ready.Next(now, may), l.line.due.Next(now, may)
+		full = full && (l.what != oneBehind || !l.ready.Full() && !l.due.Full()) // one at a time
+	}
+	p.parts = parts
+	p.dueLast = limit
+	if !c.dueFirst && !now.Before(c.dueAt) {
+		p.dueFirst, p.dueLast = (limit+1)/2, 0
+		c.dueAt = now.Add(dueInterval)
+	}
+	c.dueFirst = p.dueFirst > 0
+	p.ofSuspect = c.suspects.Next(now, true)
+	if a.suspects {
+		p.suspects = 1
+		c.suspectsAt = now.Add(suspectInterval)
+	}
+	return p
+}
+
+// args are those of sqltext.ClaimTopics but for the first two.
+func (p *plan) args(only []string) []any {
+	n := len(p.parts)
+	what, topics, rooms, marks := make([]int64, n), make([]string, n), make([]int64, n), make([]int64, n)
+	dueAt, dueID := make([]string, n), make([]int64, n)
+	for i, l := range p.parts {
+		what[i], topics[i], rooms[i], marks[i] = int64(l.what), l.topic, int64(l.room), l.ready.From.ID
+		dueAt[i], dueID[i] = dueFrom(l.due.From), l.due.From.ID
+	}
+	limited, left := make([]string, len(p.limits)), make([]int64, len(p.limits))
+	for i, l := range p.limits {
+		limited[i], left[i] = l.topic, int64(l.n)
+	}
+	return []any{p.limit, what, topics, rooms, marks, dueAt, dueID, only, limited, left, p.here, p.dueFirst, p.dueLast,
+		dueFrom(p.ofSuspect.From), p.ofSuspect.From.ID, p.suspects}
+}
+
+func dueFrom(p progress.Position) string {
+	if p.At <= 0 {
+		return "-infinity"
+	}
+	return time.UnixMicro(p.At).UTC().Format(time.RFC3339Nano)
+}
+
+// outcome is what came of a plan.
+type outcome struct {
+	full, empty, suspect bool
+	dueLeft              bool // of what fell due there may be more, which the limit does not forbid
+	behind               map[string]bool
+}
+
+// took takes the answer to a plan.
+func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	type key struct{ part, kind int }
+	seen := map[key][]row{}
+	ofTopic := map[string][]row{}
+	over := map[string]bool{}
+	var n [3]int
+	for _, r := range a.rows {
+		seen[key{r.part, r.kind}] = append(seen[key{r.part, r.kind}], r)
+		n[r.kind]++
+		if len(p.limits) > 0 {
+			ofTopic[r.Topic] = append(ofTopic[r.Topic], r)
+		}
+	}
+	for _, r := range a.over {
+		seen[key{r.part, r.kind}] = append(seen[key{r.part, r.kind}], r)
+		n[r.kind]++
+		over[r.Topic] = true
+	}
+	total := n[ready] + n[due] + n[suspect]
+	o.empty, o.suspect, o.behind = total == 0, n[suspect] > 0, map[string]bool{}
+	cut := total >= p.limit
+	dueCut := cut || n[due] >= max(p.dueFirst, p.dueLast)
+	o.full, o.dueLeft = cut || dueCut, dueCut && !cut
+	c.backlog = cut && n[ready] > 0
+	for topic, l := range p.newly {
+		c.behind[topic] = l
+		o.behind[topic] = true
+	}
+	c.served++
+	for i := range p.parts {
+		l := &p.parts[i]
+		limited := [2]bool{cut, dueCut}
+		for kind, m := range []*progress.Mark{&l.line.ready, &l.line.due} {
+			rows := seen[key{i + 1, kind}]
+			if l.what == oneBehind && over[l.topic] { // its marks pass nothing that it has no room for
+				limited[kind] = true
+				rows = slices.DeleteFunc(rows, func(r row) bool { return r.State == "over" })
+			}
+			look, result := l.ready, a.ready
+			if kind == due {
+				look, result = l.due, a.due
+			}
+			if len(rows) > 0 || !limited[kind] { // else it may not have come to this part
+				limited[kind] = limited[kind] || len(rows) >= l.room
+				done(m, now, began, look, result, rows, limited[kind])
+			}
+			if len(rows) > 0 {
+				l.line.served = c.served
+			}
+		}
+		if l.what != oneBehind {
+			continue
+		}
+		if l.ready.Full() || l.due.Full() {
+			c.fullAt = now.Add(fullShare * now.Sub(began))
+		}
+		o.behind[l.topic] = limited[ready] || limited[due] || over[l.topic]
+		if !o.behind[l.topic] && l.line.ready.Reaches(l.ready, &c.limited.ready) && l.line.due.Reaches(l.due, &c.limited.due) {
+			delete(c.behind, l.topic)
+		}
+	}
+	for i, l := range p.limits {
+		if !p.here[i] || len(ofTopic[l.topic]) < l.n {
+			continue
+		}
+		c.behind[l.topic] = c.leftBehind(began, now, p, a, ofTopic[l.topic])
+		o.behind[l.topic] = true
+	}
+	if rows := seen[key{0, suspect}]; p.suspects > 0 && (len(rows) > 0 || !cut) {
+		done(&c.suspects, now, began, p.ofSuspect, a.due, rows, len(rows) > 0)
+	}
+	return o
+}
+
+// leftBehind is the line of a topic of the many for which there was no room for more than some rows.
+func (c *claimer) leftBehind(began, now time.Time, p *plan, a answer, rows []row) *line {
+	i := slices.IndexFunc(p.parts, func(l part) bool { return l.what == manyLimited })
+	of := p.parts[i]
+	own := of.before
+	own.served = c.served
+	for kind, m := range []*progress.Mark{&own.ready, &own.due} {
+		look, result := of.ready, a.ready
+		if kind == due {
+			look, result = of.due, a.due
+		}
+		if mine := slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.kind != kind }); len(mine) > 0 {
+			done(m, now, began, look, result, mine, true)
+		}
+	}
+	return &own
+}

@@ -1,0 +1,235 @@
+package queue
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/progress"
+)
+
+// world is a table in which transactions store messages of a few topics, some of which fall due, and what ClaimTopics sees of it.
+type world struct {
+	rand  *rand.Rand
+	clock int64 // microseconds
+	xid   int64 // the last transaction id
+	id    int64
+	open  map[int64][]*stored
+	ready []*stored // committed and not claimed
+	limit map[string]int
+	taken map[string]int
+}
+
+type stored struct {
+	id, due int64
+	topic   string
+	claimed bool
+}
+
+func (w *world) step() {
+	w.clock++
+	switch n := w.rand.IntN(10); {
+	case n < 2 && len(w.open) < 4:
+		w.xid++
+		w.open[w.xid] = nil
+	case n < 8:
+		for xid := range w.open {
+			w.id++
+			m := &stored{id: w.id, topic: fmt.Sprint(w.rand.IntN(6))}
+			if w.rand.IntN(3) == 0 {
+				m.due = w.clock
+				w.clock++
+			}
+			w.open[xid] = append(w.open[xid], m)
+			break
+		}
+	default:
+		for xid, messages := range w.open {
+			w.ready = append(w.ready, messages...)
+			delete(w.open, xid)
+			break
+		}
+	}
+}
+
+// done frees places.
+func (w *world) done(all bool) {
+	for topic := range w.limit {
+		for w.taken[topic] > 0 && (all || w.rand.IntN(3) == 0) {
+			w.taken[topic]--
+		}
+	}
+}
+
+// claim is one statement.
+func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
+	a := ask{suspects: true}
+	for topic := range w.limit {
+		a.limits = append(a.limits, room{topic, w.limit[topic] - w.taken[topic]})
+	}
+	slices.SortFunc(a.limits, func(a, b room) int { return cmp.Compare(a.topic, b.topic) })
+	p := c.plan(time.Now(), limit, a)
+	var found answer
+	found.ready = progress.Result{Xmin: w.xid + 1, Number: w.xid + 1, Drawn: progress.Position{ID: w.id}}
+	for xid := range w.open {
+		found.ready.Xmin = min(found.ready.Xmin, xid)
+	}
+	found.due = found.ready
+	found.due.Drawn = progress.Moment(time.UnixMicro(w.clock))
+
+	locked := map[*stored]bool{}
+	total, taken := 0, map[string]int{}
+	look := func(i, kind, most int) (n int) {
+		l := p.parts[i]
+		rows := slices.Clone(w.ready)
+		slices.SortFunc(rows, func(a, b *stored) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
+		for _, m := range rows {
+			at := progress.Position{At: m.due, ID: m.id}
+			from := l.ready.From
+			if kind == due {
+				from = l.due.From
+			}
+			j := slices.IndexFunc(p.limits, func(r room) bool { return r.topic == m.topic })
+			of := l.what == oneBehind && l.topic == m.topic || l.what == unlimited && j < 0 || l.what == manyLimited && j >= 0 && p.here[j]
+			if n == min(l.room, most) || total == p.limit {
+				break
+			}
+			if !of || m.due > 0 != (kind == due) || !from.Before(at) || locked[m] {
+				continue
+			}
+			n++
+			total++
+			locked[m] = true
+			r := row{id: m.id, part: i + 1, kind: kind}
+			if r.Topic = m.topic; m.due > 0 {
+				r.DueAt = time.UnixMicro(m.due)
+			}
+			if taken[m.topic]++; j >= 0 && taken[m.topic] > p.limits[j].n {
+				r.State = "over"
+				found.over = append(found.over, r)
+				continue
+			}
+			m.claimed = true
+			got = append(got, m)
+			found.rows = append(found.rows, r)
+		}
+		return n
+	}
+	dues := func(most int) {
+		for i := range p.parts {
+			most -= look(i, due, most)
+		}
+	}
+	dues(p.dueFirst)
+	for i := range p.parts {
+		look(i, ready, p.limit)
+	}
+	dues(p.dueLast)
+	w.ready = slices.DeleteFunc(w.ready, func(m *stored) bool { return m.claimed })
+	for _, m := range got {
+		if w.limit[m.topic] > 0 {
+			w.taken[m.topic]++
+		}
+	}
+	return got, c.took(time.Now(), p, found)
+}
+
+// TestTopicsThatAreBehindPassNothing: whatever the order in which transactions end and places become free, all messages are claimed
+// once, by looks of which none but the first begins at the beginning, and no topic gets more than it has room for.
+func TestTopicsThatAreBehindPassNothing(t *testing.T) {
+	wasBehind, cameBack := 0, 0
+	for seed := range uint64(150) {
+		w := &world{
+			rand: rand.New(rand.NewPCG(seed, 3)), clock: 1e9, open: map[int64][]*stored{},
+			limit: map[string]int{"0": 1, "1": 2, "2": 5, "3": 1}, taken: map[string]int{},
+		}
+		c := newClaimer()
+		claimed := map[int64]bool{}
+		claim := func() outcome {
+			before := len(c.behind)
+			got, o := w.claim(c, 1+w.rand.IntN(8))
+			for _, m := range got {
+				if claimed[m.id] {
+					t.Fatalf("seed %d: %d is claimed twice", seed, m.id)
+				}
+				claimed[m.id] = true
+			}
+			for topic, limit := range w.limit {
+				if w.taken[topic] > limit {
+					t.Fatalf("seed %d: topic %s has %d messages, its limit is %d", seed, topic, w.taken[topic], limit)
+				}
+			}
+			if n := len(c.behind); n > before {
+				wasBehind++
+			} else if n < before {
+				cameBack++
+			}
+			return o
+		}
+		for range 200 {
+			switch n := w.rand.IntN(10); {
+			case n < 6:
+				w.step()
+			case n < 8:
+				claim()
+			default:
+				w.done(false)
+			}
+		}
+		for xid, messages := range w.open {
+			w.ready = append(w.ready, messages...)
+			delete(w.open, xid)
+		}
+		for i := 0; len(w.ready) > 0; i++ {
+			if i > 2000 {
+				t.Fatalf("seed %d: %d messages are never found", seed, len(w.ready))
+			}
+			w.done(true)
+			claim()
+		}
+	}
+	if wasBehind < 100 || cameBack < 100 {
+		t.Errorf("topics were behind %d times and not any more %d times: it does not try hard enough", wasBehind, cameBack)
+	}
+}
+
+// TestNothingIsBehindAtRest: once all is handled one look is for all topics, of which there is one part for each kind.
+func TestNothingIsBehindAtRest(t *testing.T) {
+	w := &world{rand: rand.New(rand.NewPCG(1, 3)), clock: 1e9, limit: map[string]int{"0": 1, "1": 1}, taken: map[string]int{}}
+	c := newClaimer()
+	for id := range int64(20) {
+		w.id++
+		w.ready = append(w.ready, &stored{id: id + 1, topic: fmt.Sprint(id % 2)})
+	}
+	most := 0
+	for range 50 {
+		w.claim(c, 10)
+		most = max(most, len(c.behind))
+		w.done(true)
+	}
+	if len(w.ready) > 0 || most != 2 || len(c.behind) != 0 {
+		t.Errorf("%d are left, %d topics were behind, %d still are", len(w.ready), most, len(c.behind))
+	}
+}
+
+// TestManySetsOfTopicsForgetOneAtATime: a Store that is asked for more sets of topics than it keeps marks for forgets one, and not all.
+func TestManySetsOfTopicsForgetOneAtATime(t *testing.T) {
+	s := &Store{}
+	all := map[string]*claimer{}
+	for i := range maxClaimers + 10 {
+		topic := fmt.Sprint(i)
+		all[topic] = s.claimer([]string{topic})
+	}
+	kept := 0
+	for topic, c := range all {
+		if s.claimers[topic] == c {
+			kept++
+		}
+	}
+	if kept != maxClaimers || len(s.claimers) != maxClaimers {
+		t.Errorf("%d of %d are kept", kept, len(s.claimers))
+	}
+}
