@@ -36,7 +36,8 @@ type Result struct {
 	Matched Count `json:"matched"`
 	// Touched is how many were changed.
 	Touched int64 `json:"touched"`
-	// Skipped is how many were not, because somebody else had locked or changed them meanwhile. Act again to have them.
+	// Skipped is how many were not, because somebody else had locked or changed them meanwhile. What Requeue, Replay and Reconcile skip in
+	// the outbox, they skip with all that follows it under its key, or that would leave before it. Act again to have them.
 	Skipped int64 `json:"skipped"`
 	// Preview stands for what a dry run has counted, message by message, or if there is more, for what was written before it: so
 	// that what is done is what somebody was asked about. Put it into Act.Preview. It has up to 220 kB.
@@ -168,11 +169,13 @@ type doing struct {
 	asked  asked
 	keys   map[string]int64 // the first message of each key that was met, if that alone is meant
 	left   int64            // how many may still be changed
+
+	skipped []string // keys of which a message was skipped, whose order must not be broken; never nil
 }
 
 // doing begins an act that was checked.
 func (a *Admin) doing(ctx context.Context, v verb, act Act, s source, r *Result) (d *doing, err error) {
-	d = &doing{Admin: a, verb: v, act: act, source: s, result: r, left: int64(act.Limit)}
+	d = &doing{Admin: a, verb: v, act: act, source: s, result: r, left: int64(act.Limit), skipped: []string{}}
 	if act.Limit == 0 {
 		d.left = 1 << 62
 	}

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"math"
 	"strconv"
 
@@ -125,11 +126,25 @@ func (o outboxTable) change(ctx context.Context, d *doing, states []State, batch
 	for i, p := range batch {
 		ids[i] = p.ID
 	}
-	statement := map[string]string{
-		requeue.name: sqltext.RequeueOutbox, replay.name: sqltext.RequeueOutbox, reconcile.name: sqltext.RequeueOutbox, retryNow.name: sqltext.RetryNowOutbox,
-		discard.name: sqltext.DiscardOutbox, skip.name: sqltext.DiscardOutbox,
-	}[d.verb.name]
-	return o.number(ctx, statement, ids, names(states), d.result.AuditID, int64(len(ids)), d.note())
+	args := []any{ids, names(states), d.result.AuditID, int64(len(ids)), d.note()}
+	switch d.verb.name {
+	case retryNow.name:
+		return o.number(ctx, sqltext.RetryNowOutbox, args...)
+	case discard.name, skip.name:
+		return o.number(ctx, sqltext.DiscardOutbox, args...)
+	}
+	var changed int64
+	var skipped []byte
+	err := o.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &skipped) }, sqltext.RequeueOutbox, append(args, d.skipped)...)
+	if err != nil {
+		return 0, err
+	}
+	var keys []string
+	if err := json.Unmarshal(skipped, &keys); err != nil {
+		return changed, err
+	}
+	d.skipped = append(d.skipped, keys...)
+	return changed, nil
 }
 
 func (o outboxTable) payload(ctx context.Context, p place) (payload []byte, err error) {

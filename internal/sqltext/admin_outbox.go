@@ -28,11 +28,27 @@ const (
 	// JetStream, which would swallow it as a copy otherwise. All of a batch fall due at one moment, so that those of a key
 	// leave in the order of their ids.
 	//
+	//
+	// What somebody has locked is skipped, and with it what follows it under its key, here and in the batches after this one: it might
+	// leave before it. Beside the number of messages the keys come back of which some were skipped, as JSON.
+	//
 	// Arguments of all acts on the outbox: ids, states in which the messages must still be, entry in the audit log, how many
-	// messages that stands for, what becomes their error text.
-	RequeueOutbox = actOutbox + `UPDATE {outbox} o
+	// messages that stands for, what becomes their error text. One more here: keys to skip.
+	RequeueOutbox = `WITH meant AS MATERIALIZED (
+    SELECT o.id, o.key FROM {outbox} o
+     WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[]) AND o.key NOT IN (SELECT * FROM unnest($6::text[]))
+), locked AS MATERIALIZED (
+    SELECT o.id, o.key FROM {outbox} o
+     WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[]) AND o.key NOT IN (SELECT * FROM unnest($6::text[]))
+     ORDER BY o.id FOR UPDATE OF o SKIP LOCKED
+), blocked AS MATERIALIZED (
+    SELECT m.key, min(m.id) AS id FROM meant m WHERE m.key <> '' AND m.id NOT IN (SELECT l.id FROM locked l) GROUP BY m.key
+), free AS MATERIALIZED (
+    SELECT l.id FROM locked l WHERE NOT EXISTS (SELECT FROM blocked b WHERE b.key = l.key AND b.id < l.id)
+), changed AS (
+    UPDATE {outbox} o
        SET ` + requeued + `, last_error = coalesce(nullif($5::text, ''), o.last_error)
-      FROM free WHERE o.id = free.id RETURNING o.id` + acted
+      FROM free WHERE o.id = free.id RETURNING o.id` + acted + `, (SELECT coalesce(json_agg(b.key), '[]')::text FROM blocked b)` + fromChanged
 
 	// DiscardOutbox settles messages that are never to be sent. A discarded row is told from a published one by dead_at. It
 	// holds no key, and is deleted as a published one is.
@@ -40,20 +56,21 @@ const (
 	// Arguments: those of RequeueOutbox.
 	DiscardOutbox = actOutbox + `UPDATE {outbox} o
        SET ` + discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)
-      FROM free WHERE o.id = free.id RETURNING o.id` + acted
+      FROM free WHERE o.id = free.id RETURNING o.id` + acted + fromChanged
 
 	// RetryNowOutbox makes what waits due now. What was due before stays where it is, or a walk in the order of time would meet it again.
 	//
 	// Arguments: those of RequeueOutbox.
 	RetryNowOutbox = actOutbox + `UPDATE {outbox} o
        SET due_at = least(o.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), o.last_error)
-      FROM free WHERE o.id = free.id RETURNING o.id` + acted
+      FROM free WHERE o.id = free.id RETURNING o.id` + acted + fromChanged
 
 	// RequeueByHand is what Doctor names to those who have no other tool: it does to a row what RequeueOutbox does, to the first thousand
-	// dead messages of some topics, which were dead at a time: what dies again is not met again. DiscardByHand does to one row what
+	// dead messages of some topics, which were dead at a time: what dies again is not met again. It waits for what is locked, or what follows
+	// it under its key would leave before it. DiscardByHand does to one row what
 	// DiscardOutbox does. {topics}, {time} and {id} are for Doctor to fill in.
 	RequeueByHand = `UPDATE {outbox} o SET ` + requeued +
-		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead + ` AND o.dead_at <= '{time}' AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE SKIP LOCKED))`
+		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead + ` AND o.dead_at <= '{time}' AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE))`
 	DiscardByHand = `UPDATE {outbox} o SET ` + discarded +
 		`, last_error = left(concat_ws('; before: ', 'discarded by hand', o.last_error), 1024) WHERE o.id = {id} AND o.published_at IS NULL`
 
@@ -73,7 +90,8 @@ const (
            skipped = skipped + $4::bigint - (SELECT count(*) FROM changed)
      WHERE id = $3::bigint
 )
-SELECT count(*) FROM changed`
+SELECT count(*)`
+	fromChanged = ` FROM changed`
 
 	// What a row may hold that no client can read is left out.
 	dueAt       = `CASE WHEN o.due_at BETWEEN ` + readable + ` THEN o.due_at END AS due_at`
