@@ -140,8 +140,8 @@ func (e *exam) grants(ctx context.Context, m member) error {
 func (e *exam) setUp(m member) {
 	f := m.says
 	if f.Blind {
-		e.find("classify", Warning, fmt.Sprintf("nobody knows the errors of the publisher of %s, so an outage of its broker is charged to the messages until they are dead", m),
-			"use the publishers of publisher/kafka or publisher/nats, set forwarder.Config.Classify, or give the publisher a Classify method")
+		e.find("classify", Info, fmt.Sprintf("the publisher of %s has returned errors that nobody knows: an outage of its broker is recognised only when all messages of a topic fail", m),
+			"use the publishers of publisher/kafka or publisher/nats, set forwarder.Config.Classify, or have the publisher return a forwarder.PublishError")
 	}
 	need := f.PoolNeeds
 	if len(f.Consumers) > 0 { // handlers share the pool; of others that do nothing is known

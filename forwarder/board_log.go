@@ -70,8 +70,12 @@ func (l *boardLog) begin(now time.Time, topic string) time.Time {
 
 // paused logs the first failure as an error, and what repeats it each minute as well.
 func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFields) {
+	text := "Topic is unavailable and paused; its messages wait and are charged nothing"
+	if r.Guessed {
+		text = "Every publish of the topic fails, for a reason that nobody knows: it is paused; its messages wait and are charged nothing"
+	}
 	if r.Failures == 1 || r.Repeated {
-		l.logger.Error("Topic is unavailable and paused; its messages wait and are charged nothing", r.Err, fields)
+		l.logger.Error(text, r.Err, fields)
 	} else {
 		l.logger.Debug("Topic is still unavailable", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
 	}

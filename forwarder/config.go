@@ -46,8 +46,9 @@ type Config struct {
 	// their notifications on a connection of its own. Behind a pooler such as PgBouncer, and with a DB of
 	// FromSQL, it polls anyway.
 	DisableListen bool
-	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again after
-	// its backoff. Default 30 s; -1 waits for ever.
+	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again. It is not charged an attempt
+	// if the publisher has shown that it says whose fault its errors are, as those of publisher/kafka and publisher/nats do: then
+	// its topic pauses. Else what happens to other messages decides, see Unknown. Default 30 s; -1 waits for ever.
 	PublishTimeout time.Duration
 	// QueryTimeout bounds each statement; default 10 s.
 	QueryTimeout time.Duration
@@ -57,17 +58,18 @@ type Config struct {
 	// default 30 s.
 	CloseTimeout time.Duration
 
-	// Classify gives a verdict on the errors of Publish. Default: the publisher's own, if it is a Classifier, as
-	// those of publisher/kafka and publisher/nats are; else Retry for all of them.
+	// Classify gives a verdict on the errors of Publish, ErrPublishTimeout and ErrPublishPanic among them. Default, and where it returns
+	// Unknown: the verdict that the error carries, see PublishError; if it carries none, Unknown.
 	Classify func(err error) Verdict
 	// Backoff is how long a rejected message waits for its next attempt; default 1 s doubling to 5 min.
 	Backoff outbox.Backoff
-	// OutageBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s.
+	// OutageBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s. Of the paused topics of a
+	// publisher one is tried each second, or after OutageBackoff.Initial if that is more, and has the others tried when it works.
 	OutageBackoff outbox.Backoff
 	// MaxAttempts is after how many rejected attempts a message is dead; default 10, -1 never.
 	MaxAttempts int
 	// MinDeadAge is how old a message must be to die of its attempts, so that an outage that nobody
-	// classified kills nothing; default 1 h, -1 no age.
+	// recognises does not kill the only message that there is; default 1 h, -1 no age.
 	MinDeadAge time.Duration
 	// DeadLetterTopic, if set, gets a copy of each message that dies, written to the outbox in the transaction in which it dies: the
 	// payload as it was, and metadata that says which message it was and why it died, under the names that package middleware

@@ -12,7 +12,8 @@
 //     leaves first: across retries, several forwarders and the hand-over of lanes. A repetition may come
 //     after later messages. A delayed message takes its place when it falls due and holds nobody.
 //   - A message that fails holds its own key and nothing else. A broker that cannot be reached costs no
-//     message an attempt.
+//     message an attempt, if the publisher's errors say so, as those of publisher/kafka and publisher/nats do, or all else
+//     that is published fails as well: see Failures, also for the one message that this cannot tell from a bad one.
 //   - No transaction is open while a broker is talked to.
 //
 // # Rooms
@@ -38,6 +39,10 @@
 //	reporter    calls the logger and the observers, as they may hang (report.go, board_log.go, observers.go)
 //
 // Code of the user's runs in workers (the publisher, Classify, observers of publishes) and in the reporter, under no lock, and its panics end nothing but its own call.
+//
+// The order of locks: Group.mu is taken before an engine's mu (mood), never the other way round, as an engine does not
+// know of its Group. Group.wokenMu is taken under the locks of handles, so nothing is called under it. callContext.mu and
+// the reporter's are taken with no other held: step lets go of mu before it recalls a call.
 //
 // # Lanes (internal/lease, keeper.go, lanes.go)
 //
@@ -92,8 +97,10 @@
 // comes. If too many are parked, the lane is read again from the first for which there was no room.
 //
 // A call that takes longer than a second gives up its place among Concurrency, but no topic has more calls than that, so
-// that a topic whose publishes hang stops only itself. A call that times out is charged an attempt and its context
-// ends; should it succeed later, that counts. An error that comes after the end of its context says nothing of its own.
+// that a topic whose publishes hang stops only itself. When a call times out its context ends; should it succeed later, that
+// counts. An error that comes after the end of its context says nothing of its own. The time-out of a publisher that says whose fault
+// its errors are, as it has done with one of them, is not charged to the message: the topic pauses. That of another one is an error that
+// nobody knows, see Failures.
 //
 // # Settling (settler.go, settler_failed.go, batch.go)
 //
@@ -104,14 +111,53 @@
 // which the statement locks: otherwise the failure of a forwarder that lost its lane would let the next owner's later
 // messages pass, or hold a key for ever.
 //
-// # Failures (verdict.go)
+// # Failures (verdict.go, confirms.go, internal/board)
 //
-// Config.Classify, or else the publisher itself (Classifier), gives a verdict on each error. Unavailable pauses the topic,
+// Each error has a verdict. It is that of Config.Classify, or else the one that the error carries, as a PublishError somewhere in its
+// chain: so no decorator around a publisher hides it. Unavailable pauses the topic,
 // charges nothing, and sends one trial message after a while. Retry charges an attempt and holds the key until the
 // next one. Permanent makes the message dead at once. A key is held by the rows that wait for another attempt: that is
 // derived from attempts > 0, not stored, and whoever takes a lane reads it from there before the first read. After
 // MaxAttempts, and at least MinDeadAge old, a message is dead. The statement that marks it so also writes its dead letter, if
 // Config.DeadLetterTopic is set: neither is there without the other.
+//
+// Where nobody knows the error, what else happens decides whether the message or the broker is at fault:
+//
+//   - A message is charged if its topic works: something else of the topic is published after it failed, or was published since the last time
+//     that this message failed.
+//   - The topic is paused, and nothing is charged, if everything fails: two messages or more of the topic, or of all topics of its publisher,
+//     have failed since something was published, and none succeeded. That is decided when whatever else is under way or may be
+//     published has its answer, after a second at most, or when 16 messages of the topic have failed in a row. Until then the messages
+//     that failed hold their keys, uncharged.
+//   - A message that fails alone, with nothing else to compare it with, is charged. A topic that never has more than one message to publish
+//     cannot tell an outage from a bad message, if the publisher has no other either: there MinDeadAge is what protects it, so one
+//     message may die of an outage that lasts longer, and none after it, as then two have failed.
+//
+// What ends such a pause is a message that is published: the trial, or one that was under way. The trial is
+// the message that came last, and then one of another key each time, so that messages which fail by themselves stop
+// no others for long. Messages that were charged before a topic was found to be out stay charged, once each; one that fails again
+// after the topic has worked is charged at once. If all that a topic ever gets fails, it stays paused, and its messages die only when
+// an operator discards them: it is in outbox_topics with the error, and on the page.
+//
+// # After an outage (internal/board)
+//
+// Each topic has a pause of its own, of Config.OutageBackoff. But of all topics of a publisher that are paused, one is tried each
+// second at least, and when one that was paused for longer than its first wait is published again, or one that was not paused publishes
+// something, the others are tried at once and their backoffs begin anew. So all topics of all forwarders are back within
+// a second or two of their broker, without having to hear of each other.
+//
+// # Publishers that nobody knows
+//
+// Any Watermill publisher can be given to New. What is promised above begins and ends with what it says:
+//
+//   - Publish must not return nil before the broker has the message. watermill-amqp's does, unless Publish.ConfirmDelivery is
+//     set in its Config: without it, what RabbitMQ does not get is lost, and marked published. It also returns nil for a message that RabbitMQ
+//     cannot route to any queue; declare queues and bindings first, or an alternate exchange. New warns of both in the log. It recognises the
+//     publisher by the name of its type, also behind a decorator that holds it in a field.
+//   - Errors without a PublishError are judged by the rule above, and a time-out likewise. To do better, return a PublishError from a
+//     publisher of your own, or set Config.Classify.
+//   - Messages of one key are published one after another. Whether the broker keeps that order is up to the publisher: it must send
+//     a key to the same partition or queue each time.
 //
 // # Maintenance (maintain.go, recheck.go)
 //

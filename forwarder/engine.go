@@ -28,18 +28,17 @@ const (
 // Its goroutines: the reader, the settler, the keeper of the lease, the timer, the reporter, the maintainer, one that
 // listens, and the workers. What they share is guarded by mu, which locked alone takes, on behalf of step.
 type engine struct {
-	db       *core.DB
-	cfg      Config
-	send     send
-	classify judge
-	obs      observers
-	news     boardLog
-	logger   watermill.LoggerAdapter
-	blind    bool // nobody knows the errors of a publisher
-	reports  *reporter
-	owner    string // the id of this run
-	sql      statements
-	values   context.Context // of the calls' contexts
+	db      *core.DB
+	cfg     Config
+	send    send
+	to      *publishers // nil: a Subscriber
+	obs     observers
+	news    boardLog
+	logger  watermill.LoggerAdapter
+	reports *reporter
+	owner   string // the id of this run
+	sql     statements
+	values  context.Context // of the calls' contexts
 
 	mu         sync.Locker
 	board      *board.Board
@@ -87,7 +86,7 @@ const (
 	handing                  // it is to be given back once it is free
 )
 
-func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge, logger watermill.LoggerAdapter) (*engine, error) {
+func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, to *publishers, logger watermill.LoggerAdapter) (*engine, error) {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return nil, err
 	}
@@ -99,7 +98,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	logger = (*core.DB)(db).Logger(logger).With(watermill.LogFields{"scope": cfg.Scope, "forwarder": cfg.Name})
 	reports := newReporter(logger)
 	e := &engine{
-		db: (*core.DB)(db), cfg: cfg, send: s, classify: j,
+		db: (*core.DB)(db), cfg: cfg, send: s, to: to,
 		logger:  queuedLogger{logger, reports},
 		reports: reports,
 		owner:   uuid.NewString(),
@@ -107,7 +106,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 		values:  context.WithoutCancel(base),
 
 		mu:        &sync.Mutex{},
-		board:     board.New(boardConfig(cfg)),
+		board:     board.New(boardConfig(cfg, to)),
 		window:    window.New(),
 		lanes:     map[int16]owned{},
 		paused:    map[string]pause{},
@@ -126,11 +125,12 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, j judge,
 	return e, nil
 }
 
-func boardConfig(cfg Config) board.Config {
+func boardConfig(cfg Config, to *publishers) board.Config {
 	return board.Config{
 		Concurrency: cfg.Concurrency, Rows: max(cfg.ReadAhead, cfg.Concurrency), Bytes: int64(cfg.ReadAheadBytes),
 		SlowAfter: slowAfter, PublishTimeout: max(cfg.PublishTimeout, 0), BlockKeyOnDead: cfg.BlockKeyOnDead,
 		Backoff: core.Backoff(cfg.Backoff).Delay, OutageBackoff: core.Backoff(cfg.OutageBackoff).Delay,
+		Broker: to.number,
 	}
 }
 

@@ -16,7 +16,7 @@ var (
 	ErrOwnPublisher = errors.New("forwarder: messages would go round for ever")
 
 	// ErrPublishTimeout is the error of a publish that took longer than Config.PublishTimeout. It goes to
-	// Config.Classify and into the message's last_error.
+	// Config.Classify and, if it is charged, into the message's last_error.
 	ErrPublishTimeout = errors.New("forwarder: publish timed out")
 
 	// ErrPublishPanic is the error of a publisher that panicked, as above.

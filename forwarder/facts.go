@@ -44,7 +44,7 @@ func (e *engine) facts() string {
 	f := facts.Forwarder{
 		Program: program(), Consumers: e.db.Consumers(),
 		Pool: fmt.Sprintf("%s %p", process, e.db.Pool()), PoolConns: conns.Max, PoolNeeds: conns.Needs, Beside: conns.Beside,
-		Blind: e.blind, BlockKeyOnDead: e.cfg.BlockKeyOnDead,
+		Blind: e.to != nil && e.to.blind.Load(), BlockKeyOnDead: e.cfg.BlockKeyOnDead,
 		LeaseTTL: e.cfg.LeaseTTL, PublishTimeout: e.cfg.PublishTimeout, CloseTimeout: e.cfg.CloseTimeout, Retention: e.cfg.Retention,
 	}
 	if e.cfg.DisableListen && f.Beside > 0 {

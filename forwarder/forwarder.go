@@ -16,33 +16,29 @@ import (
 // the work. It is safe for concurrent use.
 type Forwarder struct {
 	engine *engine
-	blind  bool // nobody knows the errors of a publisher: say so
 	life   *life.Life
 }
 
 // New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns
-// outbox.ErrNoDB, ErrNoPublisher, ErrOwnPublisher or an error that names every field of the Config at fault. A nil logger
-// logs nothing.
+// outbox.ErrNoDB, ErrNoPublisher, ErrOwnPublisher or an error that names every field of the Config at fault. It warns in the log of
+// a publisher of watermill-amqp, which reports success for what RabbitMQ may not have. A nil logger logs nothing.
 func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.LoggerAdapter) (*Forwarder, error) {
 	if pub == nil {
 		return nil, ErrNoPublisher
 	}
-	send := func(_ *callContext, d core.Delivery, msg *message.Message) error {
-		if routed, ok := cfg.Routes[d.Topic]; ok {
-			return routed.Publish(d.Topic, msg)
-		}
-		return pub.Publish(d.Topic, msg)
-	}
 	if err := refuseOwn(db, cfg, pub); err != nil {
 		return nil, err
 	}
-	classify, blind := newJudge(pub, cfg)
-	e, err := newEngine(context.Background(), db, cfg, send, classify, logger)
+	to := newPublishers(pub, cfg)
+	send := func(_ *callContext, d core.Delivery, msg *message.Message) error { return to.publish(d.Topic, msg) }
+	e, err := newEngine(context.Background(), db, cfg, send, to, logger)
 	if err != nil {
 		return nil, err
 	}
-	e.blind = blind
-	return &Forwarder{engine: e, blind: blind, life: life.New()}, nil
+	if !cfg.pooled { // else its Group has warned
+		warnOfUnconfirmed((*core.DB)(db).Logger(logger), to.all)
+	}
+	return &Forwarder{engine: e, life: life.New()}, nil
 }
 
 // Run publishes until ctx is over or Close is called, and then returns nil once everything that it started
@@ -65,9 +61,6 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	}
 	defer end()
 	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
-	if f.blind {
-		f.engine.logger.Info(blindWarning, nil)
-	}
 	if err := f.engine.prepare(ctx); err != nil {
 		if ctx.Err() == nil && !f.engine.cfg.pooled { // else its Group says so
 			f.engine.logger.Error("The forwarder could not start", err, nil)

@@ -85,9 +85,7 @@ func (g *Group) Run(ctx context.Context) error {
 	case <-g.fleet.Running():
 	}
 	if g.pub != nil && g.cfg.Configure == nil {
-		if _, blind := newJudge(g.pub, g.cfg.Forwarder); blind {
-			g.logger.Info(blindWarning, nil)
-		}
+		warnOfUnconfirmed(g.logger, newPublishers(g.pub, g.cfg.Forwarder).all)
 	}
 	g.sync()
 	close(g.running)

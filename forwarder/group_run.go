@@ -147,11 +147,7 @@ func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err e
 		d.topics = cfg.Topics
 		g.mu.Unlock()
 	}
-	if f, err = New(d.held.DB(), pub, cfg, g.logger); err != nil {
-		return nil, err
-	}
-	f.blind = false // said once, for all
-	return f, nil
+	return New(d.held.DB(), pub, cfg, g.logger)
 }
 
 // tidy has the maintainer work at once. It returns when that is done, or when ctx or stop ends.

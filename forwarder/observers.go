@@ -80,6 +80,8 @@ func (o *observers) publishEnd(ctx context.Context, c *board.Call, res board.Res
 		Duration: time.Since(c.Started), Err: res.Err,
 	}
 	switch res.Verdict {
+	case board.Unknown:
+		end.Verdict = Unknown.String()
 	case board.Retry:
 		end.Verdict = Retry.String()
 	case board.Unavailable:

@@ -39,26 +39,35 @@ func refuseOwn(db *outbox.DB, cfg Config, pub message.Publisher) error {
 
 var publisherType = reflect.TypeFor[message.Publisher]()
 
-// writer finds the outbox's publisher behind decorators, which hold what they decorate in a field.
-func writer(v reflect.Value, depth int) *outbox.Publisher {
+// writer finds the outbox's publisher behind decorators.
+func writer(v reflect.Value, depth int) (found *outbox.Publisher) {
+	decorated(v, depth, func(v reflect.Value) bool {
+		if v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*outbox.Publisher]() && !v.IsNil() {
+			found = (*outbox.Publisher)(v.UnsafePointer())
+		}
+		return found != nil
+	})
+	return found
+}
+
+// decorated shows a publisher, and those that it decorates, which it holds in a field, until one was the one.
+func decorated(v reflect.Value, depth int, isIt func(reflect.Value) bool) bool {
 	for v.Kind() == reflect.Interface && !v.IsNil() {
 		v = v.Elem()
 	}
-	if v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*outbox.Publisher]() && !v.IsNil() {
-		return (*outbox.Publisher)(v.UnsafePointer())
+	if v.IsValid() && isIt(v) {
+		return true
 	}
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
 	if depth == 0 || v.Kind() != reflect.Struct {
-		return nil
+		return false
 	}
 	for i := range v.NumField() {
-		if v.Type().Field(i).Type.Implements(publisherType) {
-			if found := writer(v.Field(i), depth-1); found != nil {
-				return found
-			}
+		if v.Type().Field(i).Type.Implements(publisherType) && decorated(v.Field(i), depth-1, isIt) {
+			return true
 		}
 	}
-	return nil
+	return false
 }

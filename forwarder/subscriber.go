@@ -63,8 +63,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	messages := make(chan *message.Message)
 	ctx, cancel := context.WithCancel(ctx)
 	d := delivery{ctx: ctx, relay: s.relay, messages: messages}
-	classify, _ := newJudge(nil, cfg)
-	e, err := newEngine(ctx, s.db, cfg, d.send, classify, s.logger)
+	e, err := newEngine(ctx, s.db, cfg, d.send, nil, s.logger)
 	if err != nil {
 		cancel()
 		return nil, err

@@ -1,6 +1,9 @@
 package forwarder
 
 import (
+	"errors"
+	"sync/atomic"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
@@ -8,9 +11,12 @@ import (
 type Verdict int
 
 const (
-	// Retry charges the message an attempt and tries again after a backoff; its key is held meanwhile.
-	// It is the verdict on an error that nobody recognises.
-	Retry Verdict = iota
+	// Unknown is the verdict on an error that nobody recognises. What else happens on the topic decides: a message that
+	// fails while others are published is charged an attempt, as with Retry; if every publish fails, the topic
+	// pauses, as with Unavailable. The package comment has the rule.
+	Unknown Verdict = iota
+	// Retry charges the message an attempt and tries again after a backoff; its key is blocked meanwhile.
+	Retry
 	// Unavailable blames the broker: the message's topic pauses with a backoff, no attempt is charged,
 	// and one trial message reopens the topic.
 	Unavailable
@@ -31,40 +37,100 @@ func (v Verdict) String() string {
 	return "unknown"
 }
 
-// Classifier is a publisher that knows its errors, as those of publisher/kafka and publisher/nats do. The
-// forwarder asks it for the verdict on each of them, unless Config.Classify is set. Classify must be safe for
-// concurrent use. A decorator around such a publisher hides the method: set Config.Classify then.
-type Classifier interface {
-	Classify(err error) Verdict
+// PublishError is an error of Publish that says whose fault it is. The publishers of publisher/kafka and publisher/nats
+// return such errors, and so may yours. The forwarder finds it with errors.As, so that a decorator around the publisher, or
+// an error around this one, hides nothing.
+type PublishError struct {
+	Verdict Verdict
+	Err     error // what went wrong
 }
 
-// judge gives the verdict on an error of the publisher of a topic.
-type judge func(topic string, err error) Verdict
+// Error returns the text of Err.
+func (e *PublishError) Error() string { return e.Err.Error() }
 
-const blindWarning = "WARNING: nobody knows this publisher's errors, so an outage of the broker is charged to the messages " +
-	"until they are dead; set Config.Classify, or give the publisher a Classify method"
+// Unwrap returns Err.
+func (e *PublishError) Unwrap() error { return e.Err }
 
-// newJudge asks Config.Classify, else the publisher that the topic goes to. It also says whether there is a
-// publisher of which nobody knows the errors.
-func newJudge(pub message.Publisher, cfg Config) (_ judge, blind bool) {
-	if cfg.Classify != nil {
-		return func(_ string, err error) Verdict { return cfg.Classify(err) }, false
+// verdictIn returns the verdict that an error carries. said is false if it carries none.
+func verdictIn(err error) (v Verdict, said bool) {
+	var judged *PublishError
+	if errors.As(err, &judged) && judged != nil {
+		return judged.Verdict, true
 	}
-	fallback, known := pub.(Classifier)
-	blind = !known
-	routed := make(map[string]Classifier, len(cfg.Routes))
+	return Unknown, false
+}
+
+// publishers are those that messages go to, by topic. It is safe for concurrent use; nil stands for who receives from a Subscriber.
+type publishers struct {
+	classify func(error) Verdict // Config.Classify; may be nil
+	routes   map[string]int      // the numbers of those of Config.Routes; that of New is 0
+	all      []message.Publisher
+	knows    []atomic.Bool // by number: it has returned an error with a verdict
+	blind    atomic.Bool   // one of them has returned an error without any
+}
+
+func newPublishers(pub message.Publisher, cfg Config) *publishers {
+	p := &publishers{classify: cfg.Classify, routes: make(map[string]int, len(cfg.Routes)), all: []message.Publisher{pub}}
 	for topic, to := range cfg.Routes {
-		routed[topic], known = to.(Classifier)
-		blind = blind || !known
+		p.routes[topic] = p.numberOf(to)
 	}
-	return func(topic string, err error) Verdict {
-		c, ok := routed[topic]
-		if !ok {
-			c = fallback
+	p.knows = make([]atomic.Bool, len(p.all))
+	return p
+}
+
+// numberOf numbers a publisher.
+func (p *publishers) numberOf(pub message.Publisher) int {
+	for i, known := range p.all {
+		if samePublisher(known, pub) {
+			return i
 		}
-		if c == nil {
-			return Retry
+	}
+	p.all = append(p.all, pub)
+	return len(p.all) - 1
+}
+
+// number returns which publisher a topic goes to.
+func (p *publishers) number(topic string) int {
+	if p == nil {
+		return 0
+	}
+	return p.routes[topic]
+}
+
+// publish sends a message of a topic.
+func (p *publishers) publish(topic string, msg *message.Message) error {
+	n := p.number(topic)
+	err := p.all[n].Publish(topic, msg)
+	if err != nil {
+		if _, said := verdictIn(err); said {
+			p.knows[n].Store(true) // also if it comes too late to count
 		}
-		return c.Classify(err)
-	}, blind
+	}
+	return err
+}
+
+// judge gives the verdict on an error of a topic's publisher. A time-out is not an error of the publisher's: a publisher that says
+// whose fault its errors are does not blame messages for what it has not answered. Whoever receives from a Subscriber nacks a
+// message for its own sake.
+func (p *publishers) judge(topic string, err error) Verdict {
+	if p == nil {
+		return Retry
+	}
+	if p.classify != nil {
+		if v := p.classify(err); v != Unknown {
+			return v
+		}
+	}
+	v, said := verdictIn(err)
+	switch {
+	case said:
+		return v
+	case errors.Is(err, ErrPublishTimeout):
+		if p.knows[p.number(topic)].Load() {
+			return Unavailable
+		}
+	default:
+		p.blind.Store(true)
+	}
+	return v
 }

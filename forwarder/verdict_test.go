@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -9,41 +10,35 @@ import (
 
 type deafPublisher struct{ message.Publisher }
 
-type knowingPublisher struct {
-	message.Publisher
-	verdict Verdict
-}
-
-func (p knowingPublisher) Classify(error) Verdict { return p.verdict }
-
-func TestPublishersAreAskedForTheirVerdicts(t *testing.T) {
-	permanent, unavailable := knowingPublisher{verdict: Permanent}, knowingPublisher{verdict: Unavailable}
-	routes := func(p message.Publisher) map[string]message.Publisher {
-		return map[string]message.Publisher{"routed": p}
-	}
-	tests := map[string]struct {
-		pub          message.Publisher
-		cfg          Config
-		other, route Verdict
-		blind        bool
+func TestVerdictsTravelInErrors(t *testing.T) {
+	plain := errors.New("x")
+	says := func(v Verdict) error { return &PublishError{v, plain} }
+	always := func(v Verdict) func(error) Verdict { return func(error) Verdict { return v } }
+	for name, tt := range map[string]struct {
+		err      error
+		classify func(error) Verdict
+		want     Verdict
+		blind    bool
 	}{
-		"its own":               {permanent, Config{}, Permanent, Permanent, false},
-		"each route its own":    {permanent, Config{Routes: routes(unavailable)}, Permanent, Unavailable, false},
-		"nobody knows":          {deafPublisher{}, Config{}, Retry, Retry, true},
-		"a route is unknown":    {permanent, Config{Routes: routes(deafPublisher{})}, Permanent, Retry, true},
-		"the rest is unknown":   {deafPublisher{}, Config{Routes: routes(unavailable)}, Retry, Unavailable, true},
-		"Config.Classify rules": {permanent, Config{Routes: routes(deafPublisher{}), Classify: unavailable.Classify}, Unavailable, Unavailable, false},
+		"plain":                       {plain, nil, Unknown, true},
+		"says so":                     {says(Permanent), nil, Permanent, false},
+		"wrapped by a decorator":      {fmt.Errorf("metrics: %w", says(Unavailable)), nil, Unavailable, false},
+		"one of several":              {errors.Join(plain, says(Retry)), nil, Retry, false},
+		"says that it does not know":  {says(Unknown), nil, Unknown, false},
+		"Classify rules":              {says(Permanent), always(Retry), Retry, false},
+		"Classify leaves it to other": {says(Permanent), always(Unknown), Permanent, false},
+		"nobody knows":                {plain, always(Unknown), Unknown, true},
+	} {
+		p := newPublishers(deafPublisher{}, Config{Classify: tt.classify})
+		if got := p.judge("orders", tt.err); got != tt.want || p.blind.Load() != tt.blind {
+			t.Errorf("%s: %v, blind %v", name, got, p.blind.Load())
+		}
 	}
-	for name, tt := range tests {
-		classify, blind := newJudge(tt.pub, tt.cfg)
-		if got := classify("other", errors.New("x")); got != tt.other {
-			t.Errorf("%s: %v, want %v", name, got, tt.other)
-		}
-		if got := classify("routed", errors.New("x")); got != tt.route {
-			t.Errorf("%s: routed: %v, want %v", name, got, tt.route)
-		}
-		if blind != tt.blind {
-			t.Errorf("%s: blind is %v", name, blind)
-		}
+	if err := says(Retry); !errors.Is(err, plain) || err.Error() != "x" {
+		t.Errorf("%v", err)
+	}
+	var nobody *publishers
+	if nobody.judge("orders", plain) != Retry {
+		t.Error("a nack is the message's fault")
 	}
 }

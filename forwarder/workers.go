@@ -77,7 +77,7 @@ func (w *worker) turn(now time.Time) {
 // publish sends one message and finds the verdict on what came of it. All that it calls may be the user's code.
 func (w *worker) publish() {
 	e, r := w.e, w.call.Row
-	w.result = board.Result{Verdict: board.Retry, Err: errEnded} // unless it gets to the end
+	w.result = board.Result{Verdict: board.Unknown, Err: errEnded} // unless it gets to the end
 	msg, bad := newMessage(r)
 	msg.SetContext(w.ctx)
 	ctx := e.obs.publishStart(msg, w.call)
@@ -134,15 +134,17 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Ver
 	if err == errNotDelivered || context.Cause(ctx) == errStopped {
 		return board.Aborted
 	}
-	v = board.Retry
+	v = board.Unknown
 	guard(func() {
-		switch e.classify(topic, err) {
+		switch e.to.judge(topic, err) {
+		case Retry:
+			v = board.Retry
 		case Unavailable:
 			v = board.Unavailable
 		case Permanent:
 			v = board.Permanent
 		}
-	}, func(failed error) { e.logger.Error("Classify failed; the message counts as rejected", failed, nil) })
+	}, func(failed error) { e.logger.Error("Classify failed: the error counts as unknown", failed, nil) })
 	return v
 }
 

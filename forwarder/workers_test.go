@@ -27,12 +27,12 @@ func TestErrorAfterTheTimeout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var judged error
-			e := &engine{cfg: Config{PublishTimeout: time.Second}, send: send, classify: func(_ string, err error) Verdict {
+			e := &engine{cfg: Config{PublishTimeout: time.Second}, send: send, to: newPublishers(nil, Config{Classify: func(err error) Verdict {
 				if judged = err; errors.Is(err, context.DeadlineExceeded) {
 					return Unavailable
 				}
 				return Permanent
-			}}
+			}})}
 			w := &worker{e: e, call: &board.Call{Row: &board.Row{Metadata: []byte("{}")}}, ctx: &callContext{base: context.Background()}}
 			w.ctx.over(ErrPublishTimeout)
 			w.publish()

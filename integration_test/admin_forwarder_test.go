@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -36,7 +35,7 @@ func (r *refusals) answer(_ string, msg *message.Message) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.bad[string(msg.Payload)] {
-		return errors.New("refused")
+		return errRefused
 	}
 	return nil
 }

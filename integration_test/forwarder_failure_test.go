@@ -37,35 +37,6 @@ func classifyingConfig() forwarder.Config {
 	return cfg
 }
 
-// knowingBroker knows its errors.
-type knowingBroker struct{ *fakeBroker }
-
-func (knowingBroker) Classify(err error) forwarder.Verdict { return classify(err) }
-
-func TestForwarderAsksThePublisherForVerdicts(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	broker := newFakeBroker()
-	broker.answers(func(string, *message.Message) error { return errMalformed })
-	var logs []logCapture
-	for _, pub := range []message.Publisher{knowingBroker{broker}, broker} {
-		log := newLogCapture(t)
-		logs = append(logs, log)
-		f, err := forwarder.New(h.db, pub, quickConfig(), log)
-		require.NoError(t, err)
-		h.publish(t, "orders", "", "malformed")
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		require.NoError(t, f.Drain(ctx))
-		cancel()
-		require.NoError(t, f.Close())
-	}
-	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"), "the one whose publisher knows the error")
-	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is null and attempts > 0"))
-	assert.Zero(t, logs[0].count("WARNING"), "%v", *logs[0].lines)
-	eventually(t, func() bool { return logs[1].count("WARNING") == 1 }, "the other one warns")
-}
-
 func TestRejectedMessageIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

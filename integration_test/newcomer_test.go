@@ -55,8 +55,11 @@ func TestMistakesOfANewcomer(t *testing.T) {
 	t.Run("a publisher whose errors nobody knows", func(t *testing.T) {
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		log := newLogCapture(t)
-		f, err := forwarder.New(h.db, &published{}, forwarder.Config{}, log)
+		broker := newFakeBroker()
+		broker.answers(func(string, *message.Message) error { return errOdd })
+		f, err := forwarder.New(h.db, broker, shortLease(quickConfig()), log)
 		require.NoError(t, err)
+		require.NoError(t, publish(t, h, "orders", newMessage("")))
 		runInBackground(t, f)
 		said(t, ails(t, h, "classify").Cure, "forwarder.Config.Classify", "publisher/kafka")
 	})

@@ -212,7 +212,7 @@ func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
 		}
 		if i < 2 {
 			assert.Equal(t, sdktrace.Status{Code: codes.Error, Description: errRefused.Error()}, s.Status())
-			assert.Equal(t, "rejected rejected", of["error.type"]+" "+of["outbox.verdict"])
+			assert.Equal(t, "retry retry", of["error.type"]+" "+of["outbox.verdict"])
 		} else {
 			assert.Equal(t, codes.Unset, s.Status().Code)
 		}

@@ -20,7 +20,8 @@ import (
 // around them, was rolled back.
 const ghost = "ghost"
 
-var errRefused = errors.New("refused")
+// errRefused is the message's own fault.
+var errRefused error = &forwarder.PublishError{Verdict: forwarder.Retry, Err: errors.New("refused")}
 
 // ledger knows what was committed for each key and, as a publisher, what arrived. Payloads are the positions
 // of the messages in their key's sequence, counting from 1. It delays calls, refuses some, and now and then accepts a

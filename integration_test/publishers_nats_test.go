@@ -136,12 +136,18 @@ func TestNATSVerdicts(t *testing.T) {
 			{"a header that none can be", small + "a", withHeader(newMessage(""), "a key", "x"), permanent},
 			{"a full stream", full + "a", newMessage(""), unavailable},
 			{"no stream", "nobody." + watermill.NewShortUUID(), newMessage(""), unavailable},
-			{"a failed expectation", small + "a", withHeader(newMessage(""), natsgo.ExpectedLastSeqHdr, "99"), rejected},
+			{"a failed expectation", small + "a", withHeader(newMessage(""), natsgo.ExpectedLastSeqHdr, "99"), retry},
 		} {
 			err := pub.Publish(tt.topic, tt.msg)
 			require.Error(t, err, "%s: %s", name, tt.what)
 			require.Equal(t, tt.want, nats.Classify(err), "%s: %s: %v", name, tt.what, err)
 		}
+	}
+	wrapped, err := nats.Wrap(own, nil)
+	require.NoError(t, err)
+	for _, pub := range []message.Publisher{publishers["ours"], wrapped} {
+		err := pub.Publish(small+"a", withHeader(newMessage(""), natsgo.ExpectedStreamHdr, "OTHER"))
+		require.Equal(t, retry, verdictOf(err), "a message that expects another stream: %v", err)
 	}
 }
 
@@ -177,7 +183,7 @@ func TestNATSOutage(t *testing.T) {
 	l.wait("recovery", func(l *load) bool { return len(l.acked) > before+100 })
 	l.stop()
 
-	require.Zero(t, l.verdicts[permanent]+l.verdicts[rejected], "an outage is nobody's fault: %v", l.errs)
+	require.Zero(t, l.verdicts[permanent]+l.verdicts[unknown], "an outage is nobody's fault: %v", l.errs)
 	// Those that were sent again although they were stored the first time count once. At most one message
 	// of each goroutine is stored without having been acknowledged.
 	stored := natsStored(t, js, stream)

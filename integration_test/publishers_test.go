@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -11,7 +12,8 @@ import (
 )
 
 const (
-	rejected    = forwarder.Retry
+	unknown     = forwarder.Unknown
+	retry       = forwarder.Retry
 	unavailable = forwarder.Unavailable
 	permanent   = forwarder.Permanent
 )
@@ -36,10 +38,13 @@ func take(t testing.TB, in <-chan *message.Message, n int) []*message.Message {
 	return all
 }
 
-// publisher is one that knows its errors.
-type publisher interface {
-	message.Publisher
-	forwarder.Classifier
+// verdictOf is what an error says of itself.
+func verdictOf(err error) forwarder.Verdict {
+	var judged *forwarder.PublishError
+	if !errors.As(err, &judged) {
+		return -1
+	}
+	return judged.Verdict
 }
 
 // load publishes from many goroutines, each message until it is acknowledged.
@@ -54,7 +59,7 @@ type load struct {
 	errs     map[string]int
 }
 
-func startLoad(t testing.TB, pub publisher, topic string, writers int, payload string) *load {
+func startLoad(t testing.TB, pub message.Publisher, topic string, writers int, payload string) *load {
 	l := &load{t: t, done: make(chan struct{}), acked: map[string]bool{}, verdicts: map[forwarder.Verdict]int{}, errs: map[string]int{}}
 	for range writers {
 		l.wg.Go(func() {
@@ -63,7 +68,7 @@ func startLoad(t testing.TB, pub publisher, topic string, writers int, payload s
 				err := pub.Publish(topic, msg)
 				l.mu.Lock()
 				if err != nil {
-					verdict := pub.Classify(err)
+					verdict := verdictOf(err)
 					l.verdicts[verdict]++
 					if verdict != unavailable {
 						l.errs[err.Error()]++

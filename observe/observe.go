@@ -136,7 +136,8 @@ type PublishEnd struct {
 	Age                    time.Duration // since it was written, on the database's clock
 	Duration               time.Duration
 	Err                    error
-	// Verdict about Err is "retry", "unavailable" or "permanent". It is empty if Err is nil, and if the forwarder
+	// Verdict about Err is "retry", "unavailable", "permanent" or "unknown": then what becomes of other messages decides whether it
+	// is charged. It is empty if Err is nil, and if the forwarder
 	// stopped or gave the message's lane away before there was an answer: then nothing is charged.
 	Verdict string
 }

@@ -33,6 +33,9 @@ type loopConfig struct {
 }
 
 // loop claims messages and has each handled in a goroutine of its own. One goroutine claims, one renews leases, one acks.
+//
+// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. look asks a Group for places
+// under claiming, a Group looks at the schedules of its loops under its own mu, and nothing under a loop's mu asks its Group.
 type loop struct {
 	store  *Store
 	cfg    loopConfig

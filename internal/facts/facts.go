@@ -15,7 +15,7 @@ type Forwarder struct {
 	PoolConns      int           `json:"pool_conns"`     // how many connections the pool may have; 0 = no limit, or not known
 	PoolNeeds      int           `json:"pool_needs"`     // how many of them the forwarder uses at once
 	Beside         int           `json:"beside"`         // how many connections it has of its own
-	Blind          bool          `json:"blind"`          // nobody knows its publisher's errors
+	Blind          bool          `json:"blind"`          // its publisher has returned errors that nobody knows
 	BlockKeyOnDead bool          `json:"block_key_on_dead"`
 	LeaseTTL       time.Duration `json:"lease_ttl"`
 	PublishTimeout time.Duration `json:"publish_timeout"`

@@ -72,6 +72,7 @@ publishes_total{db="shop",result="published",topic="orders"} 1
 publishes_total{db="shop",result="retry",topic="orders"} 1
 publishes_total{db="shop",result="stopped",topic="orders"} 1
 publishes_total{db="shop",result="unavailable",topic="orders"} 1
+publishes_total{db="shop",result="unknown",topic="orders"} 0
 publish_duration_seconds{db="shop",topic="orders"} 4
 lag_seconds{db="shop",topic="orders"} 1
 deaths_total{db="shop",topic="orders"} 1

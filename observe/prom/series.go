@@ -20,7 +20,7 @@ type metrics struct {
 // The values of labels that are few.
 var (
 	txResults      = []string{"committed", "rolled_back", "failed", "unknown"}
-	publishResults = []string{"published", "retry", "unavailable", "permanent", "stopped"}
+	publishResults = []string{"published", "retry", "unavailable", "permanent", "unknown", "stopped"}
 	settleResults  = []string{"done", "failed", "dead"}
 	outcomes       = []string{"processed", "failed", "duplicate", "mismatch", "rolled_back", "dead", "postponed"}
 	pausers        = []string{"forwarder", "operator"}

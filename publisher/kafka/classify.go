@@ -61,8 +61,8 @@ var refusals = []error{
 	sarama.ErrInvalidRecord, sarama.ErrInvalidMessage,
 }
 
-// Classify gives the verdict on an error of a Publisher, or of any watermill-kafka publisher; the package
-// comment says which and why. It looks through wrapping and is safe for concurrent use.
+// Classify gives the verdict on an error of any watermill-kafka publisher; the package
+// comment says which and why. The errors of a Publisher carry it. It looks through wrapping and is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	// ProducerErrors does not unwrap.
 	var several sarama.ProducerErrors
@@ -70,7 +70,7 @@ func Classify(err error) forwarder.Verdict {
 		verdict := Classify(several[0])
 		for _, one := range several[1:] {
 			if Classify(one) != verdict {
-				return forwarder.Retry
+				return forwarder.Unknown
 			}
 		}
 		return verdict
@@ -84,7 +84,7 @@ func Classify(err error) forwarder.Verdict {
 	case isAny(err, permanent), isClientOversize(err):
 		return forwarder.Permanent
 	}
-	return forwarder.Retry
+	return forwarder.Unknown
 }
 
 // isClientOversize recognises sarama's refusal of a message over Producer.MaxMessageBytes. It has no type of

@@ -18,10 +18,19 @@ import (
 )
 
 const (
-	rejected    = forwarder.Retry
+	unknown     = forwarder.Unknown
 	unavailable = forwarder.Unavailable
 	permanent   = forwarder.Permanent
 )
+
+// verdict is what an error says of itself.
+func verdict(err error) forwarder.Verdict {
+	var judged *forwarder.PublishError
+	if !errors.As(err, &judged) {
+		return -1
+	}
+	return judged.Verdict
+}
 
 func TestClassify(t *testing.T) {
 	oversize := sarama.ConfigurationError("Attempt to produce message larger than configured Producer.MaxMessageBytes: 9 > 5")
@@ -30,15 +39,15 @@ func TestClassify(t *testing.T) {
 		err  error
 		want forwarder.Verdict
 	}{
-		{errors.New("something else"), rejected},
-		{sarama.ConfigurationError("Producing headers requires Kafka at least v0.11"), rejected},
+		{errors.New("something else"), unknown},
+		{sarama.ConfigurationError("Producing headers requires Kafka at least v0.11"), unknown},
 
 		// Nobody knows which message of the batch.
-		{sarama.ErrMessageSizeTooLarge, rejected},
-		{sarama.ErrMessageSetSizeTooLarge, rejected},
-		{sarama.ErrInvalidRecord, rejected},
-		{sarama.ErrInvalidMessage, rejected},
-		{sarama.PacketEncodingError{Info: "too long"}, rejected},
+		{sarama.ErrMessageSizeTooLarge, unknown},
+		{sarama.ErrMessageSetSizeTooLarge, unknown},
+		{sarama.ErrInvalidRecord, unknown},
+		{sarama.ErrInvalidMessage, unknown},
+		{sarama.PacketEncodingError{Info: "too long"}, unknown},
 
 		{refused, permanent},
 		{oversize, permanent},
@@ -85,8 +94,8 @@ func TestClassifySeveral(t *testing.T) {
 		t.Errorf("all permanent: got %v", got)
 	}
 	mixed := sarama.ProducerErrors{one(sarama.ErrInvalidTopic), one(sarama.ErrNotConnected)}
-	if got := kafka.Classify(mixed); got != rejected {
-		t.Errorf("mixed: got %v, want rejected", got)
+	if got := kafka.Classify(mixed); got != unknown {
+		t.Errorf("mixed: got %v, want unknown", got)
 	}
 }
 
@@ -100,7 +109,7 @@ func TestClassifyKnowsEveryCode(t *testing.T) {
 			29, 30, 31, 33, 34, 53, 54, 58, 61, 62, 63, 64, 65, 66, // who we are and what we may do
 			45, 46, 47, 49, 51, 52, 59, 90, // the state of the producer
 		},
-		rejected: {
+		unknown: {
 			-1, 32, 42, 43, 44, 48, // perhaps the message, perhaps not
 			2, 10, 18, 87, // one of the batch
 			1, 4, 12, 22, 23, 24, 25, 26, 27, 28, 68, 69, 70, 71, 79, 81, 82, 86, 88, // consumers and their groups

@@ -43,8 +43,9 @@
 //
 // # Verdicts
 //
-// A forwarder asks the [Publisher] for the verdict on each of its errors, which is that of [Classify]. It blames a message only for what is certainly the message's own fault, and
-// pauses a topic only for what certainly is not; all else is Retry: charged as an attempt and tried again.
+// Each error of the [Publisher] carries the verdict of [Classify] to the forwarder, as a forwarder.PublishError. It blames a message only for
+// what is certainly the message's own fault, and pauses a topic only for what certainly is not; all else is Unknown, and what becomes of
+// other messages decides.
 //
 //   - Unavailable: no connection, no leader, too few replicas in sync, time-outs, sarama's own circuit breaker
 //     (after three failures it refuses a topic or a partition for 10 s, which cannot be changed: a topic comes
@@ -54,8 +55,14 @@
 //     sarama starts a new epoch and the next try succeeds.
 //   - Permanent: a message over Producer.MaxMessageBytes, a topic name that Kafka does not allow, ErrRefused,
 //     outbox.ErrInvalidMessage.
-//   - Retry: everything else, a refused batch from a publisher without Wrap included: nobody knows
+//   - Unknown: everything else, a refused batch from a publisher without Wrap included: nobody knows
 //     which of its messages the broker meant.
+//
+// # Partitions
+//
+// The key chooses among the partitions that there are. If partitions are added to a topic that is in use, keys move: a later message of a key may
+// be in another partition than an earlier one, and be consumed before it. Give a topic enough partitions when it is made, or stop what
+// writes to it, let the consumers read to the end, and then add some.
 //
 // # What Kafka lost
 //

@@ -50,8 +50,8 @@ func TestPublisherStartsBeforeKafka(t *testing.T) {
 	defer func() { _ = pub.Close() }()
 	for range 3 {
 		err := pub.Publish(topic, message.NewMessage("1", nil))
-		if err == nil || pub.Classify(err) != unavailable {
-			t.Fatalf("without Kafka: %v, %v, want unavailable", err, pub.Classify(err))
+		if err == nil || verdict(err) != unavailable {
+			t.Fatalf("without Kafka: %v, %v, want unavailable", err, verdict(err))
 		}
 	}
 	eventually(t, "it is logged", func() bool { return log.count("Cannot connect to Kafka") > 0 }) // callers do not wait for the log
@@ -81,8 +81,8 @@ func TestTopicThatIsMissing(t *testing.T) {
 	}
 	defer func() { _ = pub.Close() }()
 	err = pub.Publish("dead_letters", message.NewMessage("1", nil))
-	if err == nil || pub.Classify(err) != unavailable || !strings.Contains(err.Error(), `topic "dead_letters" is not there`) {
-		t.Errorf("%v, %v", err, pub.Classify(err))
+	if err == nil || verdict(err) != unavailable || !strings.Contains(err.Error(), `topic "dead_letters" is not there`) {
+		t.Errorf("%v, %v", err, verdict(err))
 	}
 }
 
@@ -105,8 +105,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 			}
 			if wait {
 				err := pub.Publish("orders", message.NewMessage("1", nil))
-				if err != nil && pub.Classify(err) != unavailable {
-					t.Errorf("%s: %v, %v, want unavailable", name, err, pub.Classify(err))
+				if err != nil && verdict(err) != unavailable {
+					t.Errorf("%s: %v, %v, want unavailable", name, err, verdict(err))
 				}
 			}
 			var wg sync.WaitGroup

@@ -28,10 +28,7 @@ type Publisher struct {
 	closed bool
 }
 
-var (
-	_ message.Publisher    = (*Publisher)(nil)
-	_ forwarder.Classifier = (*Publisher)(nil)
-)
+var _ message.Publisher = (*Publisher)(nil)
 
 // turns of one topic: many calls side by side, or one alone.
 type turns struct {
@@ -75,26 +72,29 @@ func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, er
 }
 
 // Publish sends the messages one after another and returns when all replicas in sync have them. It stops at the
-// first error, which Classify judges; the messages before it have been sent. An error does not mean that
+// first error, a forwarder.PublishError with the verdict of Classify; the messages before it have been sent. An error does not mean that
 // the message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil message or
 // one that no Kafka message can be made of.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
 	if p.closed {
-		return outbox.ErrClosed
+		return judged(outbox.ErrClosed)
 	}
 	if i := slices.Index(msgs, nil); i >= 0 {
-		return fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(msgs))
+		return judged(fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(msgs)))
 	}
 
 	for _, msg := range msgs {
 		if err := p.publish(topic, msg); err != nil {
-			return explain(topic, err)
+			return judged(explain(topic, err))
 		}
 	}
 	return nil
 }
+
+// judged says whose fault an error is.
+func judged(err error) error { return &forwarder.PublishError{Verdict: Classify(err), Err: err} }
 
 // explain adds the cure where there is one topic to name.
 func explain(topic string, err error) error {
@@ -134,9 +134,6 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	}
 	return alone
 }
-
-// Classify is the package's Classify: a forwarder asks its publisher for it.
-func (p *Publisher) Classify(err error) forwarder.Verdict { return Classify(err) }
 
 // Close waits for the calls to Publish that are under way, or for the attempt to connect, and closes the wrapped
 // publisher. No goroutine is left then. That takes up to half a minute if a broker accepts connections and never answers.

@@ -7,11 +7,13 @@ import (
 	"net"
 	"slices"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
 // What a client is told where no stream has the subject; a server without JetStream says the same.
@@ -55,7 +57,7 @@ var unavailableCodes = []int{
 	10027, // maximum number of streams reached
 	10058, // stream name already in use with a different configuration
 	10059, // stream not found
-	10060, // expected stream does not match
+	otherStream,
 	10065, // subjects overlap with an existing stream
 	10109, // invalid operation on sealed stream
 	10120, // no JetStream default or applicable tiered limit present
@@ -68,10 +70,21 @@ var permanentCodes = []int{
 	10165, // invalid per-message TTL
 }
 
+// retryCodes are given to a message with an expectation that is not met now, and may be later.
+var retryCodes = []int{
+	10070, // wrong last message id
+	10071, // wrong last sequence
+	10164, // likewise
+}
+
+// otherStream is given where the header Nats-Expected-Stream names another one.
+const otherStream = 10060
+
 const tooManyRequests = 429
 
-// Classify gives the verdict on an error of any watermill-nats publisher; the package comment says which and why.
-// It looks through wrapping and is safe for concurrent use.
+// Classify gives the verdict on an error of any watermill-nats publisher; the package comment says which and why. The errors of a
+// Publisher carry it, or Retry for a message whose own metadata expect another stream. It looks through wrapping and is safe for
+// concurrent use.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	switch {
@@ -87,8 +100,22 @@ func Classify(err error) forwarder.Verdict {
 		return forwarder.Permanent
 	case slices.Contains(unavailableCodes, code), status >= 500, status == tooManyRequests:
 		return forwarder.Unavailable
+	case slices.Contains(retryCodes, code):
+		return forwarder.Retry
 	}
-	return forwarder.Retry
+	return forwarder.Unknown
+}
+
+// wantsOtherStream says whether an error is that of a message which names another stream than its subject belongs to, by SetHeader or, with a
+// marshaler that is not ours, in its metadata. If the publisher names it for all of its messages, none of them is at fault.
+func wantsOtherStream(err error, msgs []*message.Message) bool {
+	if _, code := apiError(err); code != otherStream {
+		return false
+	}
+	return slices.ContainsFunc(msgs, func(msg *message.Message) bool {
+		asked, _, _ := header.Take(msg)
+		return asked[natsgo.ExpectedStreamHdr] != "" || msg.Metadata[natsgo.ExpectedStreamHdr] != ""
+	})
 }
 
 // apiError returns the HTTP-like status and the code of a JetStream error of either of nats.go's two clients.

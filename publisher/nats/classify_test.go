@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -17,10 +18,20 @@ import (
 )
 
 const (
-	rejected    = forwarder.Retry
+	unknown     = forwarder.Unknown
+	retry       = forwarder.Retry
 	unavailable = forwarder.Unavailable
 	permanent   = forwarder.Permanent
 )
+
+// verdict is what an error says of itself.
+func verdict(err error) forwarder.Verdict {
+	var judged *forwarder.PublishError
+	if !errors.As(err, &judged) {
+		return -1
+	}
+	return judged.Verdict
+}
 
 func TestClassify(t *testing.T) {
 	api := func(status, code int) error {
@@ -33,11 +44,12 @@ func TestClassify(t *testing.T) {
 		err  error
 		want forwarder.Verdict
 	}{
-		{errors.New("something else"), rejected},
-		{api(400, 10071), rejected}, // wrong last sequence
-		{api(400, 10164), rejected},
-		{api(400, 10003), rejected}, // bad request
-		{newAPI(400, 10071), rejected},
+		{errors.New("something else"), unknown},
+		{api(400, 10071), retry}, // wrong last sequence
+		{api(400, 10070), retry},
+		{api(400, 10164), retry},
+		{api(400, 10003), unknown}, // bad request
+		{newAPI(400, 10071), retry},
 
 		{natsgo.ErrMaxPayload, permanent},
 		{natsgo.ErrBadSubject, permanent},
@@ -89,6 +101,33 @@ func TestClassify(t *testing.T) {
 			if got := nats.Classify(wrap(tt.err)); got != tt.want {
 				t.Errorf("%s: %v (%T): got %v, want %v", name, tt.err, tt.err, got, tt.want)
 			}
+		}
+	}
+}
+
+// refusing is a publisher whose server refuses what it gets.
+type refusing struct {
+	message.Publisher
+	err error
+}
+
+func (r refusing) Publish(string, ...*message.Message) error { return r.err }
+
+// TestAMessageThatExpectsAnotherStreamIsAtFault, unless its publisher expects it of all of them.
+func TestAMessageThatExpectsAnotherStreamIsAtFault(t *testing.T) {
+	pub, err := nats.Wrap(refusing{err: &natsgo.APIError{Code: 400, ErrorCode: 10060}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, asks, copies := message.NewMessage("1", nil), message.NewMessage("2", nil), message.NewMessage("3", nil)
+	nats.SetHeader(asks, natsgo.ExpectedStreamHdr, "OTHER")
+	copies.Metadata.Set(natsgo.ExpectedStreamHdr, "OTHER")
+	for _, tt := range []struct {
+		msg  *message.Message
+		want forwarder.Verdict
+	}{{plain, unavailable}, {asks, retry}, {copies, retry}} {
+		if err := pub.Publish("topic", tt.msg); verdict(err) != tt.want {
+			t.Errorf("message %s: %v, want %v", tt.msg.UUID, verdict(err), tt.want)
 		}
 	}
 }

@@ -56,8 +56,9 @@
 //
 // # Verdicts
 //
-// A forwarder asks the [Publisher] for the verdict on each of its errors, which is that of [Classify]. It blames a message only for what is certainly the message's own fault, and
-// pauses a topic only for what certainly is not; all else is Retry: charged as an attempt and tried again.
+// Each error of the [Publisher] carries the verdict of [Classify] to the forwarder, as a forwarder.PublishError. It blames a message only for
+// what is certainly the message's own fault, and pauses a topic only for what certainly is not; all else is Unknown, and what becomes of
+// other messages decides.
 //
 //   - Unavailable: no connection, no acknowledgement in time, no stream for the subject, JetStream disabled, without
 //     leader or resources, a full or sealed stream, a closed publisher; failed authentication too: no message is at fault,
@@ -65,7 +66,9 @@
 //     the server reports the reason asynchronously, and NewPublisher logs it.
 //   - Permanent: payload and headers over the server's max_payload or the stream's MaxMsgSize, headers over 64 KiB, a
 //     subject or header name that NATS does not allow, an invalid per-message TTL, outbox.ErrInvalidMessage.
-//   - Retry: everything else, such as a failed expectation on the last sequence.
+//   - Retry: an expectation of the message's own that is not met, on the last sequence or message, or, by SetHeader, on the stream. If the
+//     publisher expects a stream of all of its messages, another one is Unavailable.
+//   - Unknown: everything else.
 //
 // # What JetStream lost
 //

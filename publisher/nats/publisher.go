@@ -26,10 +26,7 @@ type Publisher struct {
 	closed bool
 }
 
-var (
-	_ message.Publisher    = (*Publisher)(nil)
-	_ forwarder.Classifier = (*Publisher)(nil)
-)
+var _ message.Publisher = (*Publisher)(nil)
 
 // NewPublisher returns a publisher with the settings that the package comment explains. It connects in the background
 // if the first attempt fails, so that a service starts while NATS is down; until then Publish returns
@@ -56,8 +53,8 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	return Wrap(pub, logger)
 }
 
-// Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that the forwarder can ask
-// it what its errors mean and Close may be called while others publish. pub must not be used directly any
+// Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that its errors tell the forwarder
+// what they mean and Close may be called while others publish. pub must not be used directly any
 // more, and should have been made with PublishConfig: with watermill-nats's own marshalers, metadata that have the names of JetStream's
 // headers command the server, wherever they came from. It returns an error if pub is nil. Nothing is logged so far.
 func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
@@ -68,27 +65,37 @@ func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, er
 }
 
 // Publish sends the messages one after another and returns when JetStream has stored them. It stops at the first
-// error, which names the topic and which Classify judges; the messages before it have been sent. An error does not mean that the
+// error, a forwarder.PublishError that names the topic, with the verdict of Classify; the messages before it have been sent. An error does not mean that the
 // message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil message or one
 // that no NATS message can be made of.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
 	if p.closed {
-		return outbox.ErrClosed
+		return judged(outbox.ErrClosed, nil)
 	}
 	if i := slices.Index(msgs, nil); i >= 0 {
-		return fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(msgs))
+		return judged(fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(msgs)), nil)
 	}
-	return explain(topic, p.inner.Publish(topic, msgs...))
+	if err := p.inner.Publish(topic, msgs...); err != nil {
+		return judged(explain(topic, err), msgs)
+	}
+	return nil
+}
+
+// judged says whose fault an error is.
+func judged(err error, msgs []*message.Message) error {
+	verdict := Classify(err)
+	if wantsOtherStream(err, msgs) {
+		verdict = forwarder.Retry
+	}
+	return &forwarder.PublishError{Verdict: verdict, Err: err}
 }
 
 // explain says which topic failed, and the cause or the cure where nats.go does not. It also keeps the stack of watermill-nats's errors out
 // of logs that print them with %+v, such as slog's text handler.
 func explain(topic string, err error) error {
 	switch {
-	case err == nil:
-		return nil
 	case isAny(err, noStream):
 		return fmt.Errorf("nats: no JetStream stream answers for topic %q: create a stream with this subject, or see whether JetStream runs: %w", topic, err)
 	case errors.Is(err, natsgo.ErrHeadersNotSupported): // what a client takes for granted that has met no server yet
@@ -99,9 +106,6 @@ func explain(topic string, err error) error {
 		return fmt.Errorf("nats: publish to %q: %w", topic, err)
 	}
 }
-
-// Classify is the package's Classify: a forwarder asks its publisher for it.
-func (p *Publisher) Classify(err error) forwarder.Verdict { return Classify(err) }
 
 // Close waits for the calls to Publish that are under way and closes the wrapped publisher with its connection. It
 // may be called at any time; later calls return nil.

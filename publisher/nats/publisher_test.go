@@ -53,8 +53,8 @@ func TestPublisherStartsBeforeTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = pub.Publish("a", message.NewMessage("u", nil))
-	if err == nil || pub.Classify(err) != unavailable {
-		t.Errorf("without a server: %v, verdict %v, want unavailable", err, pub.Classify(err))
+	if err == nil || verdict(err) != unavailable {
+		t.Errorf("without a server: %v, verdict %v, want unavailable", err, verdict(err))
 	}
 	if err != nil && !strings.Contains(err.Error(), "not connected") {
 		t.Errorf("without a server: %v, which does not say so", err)
@@ -69,8 +69,8 @@ func TestPublisherStartsBeforeTheServer(t *testing.T) {
 	}
 	wg.Wait()
 	err = pub.Publish("a", message.NewMessage("u", nil))
-	if !errors.Is(err, outbox.ErrClosed) || pub.Classify(err) != unavailable {
-		t.Errorf("after Close: %v, verdict %v, want ErrClosed, unavailable", err, pub.Classify(err))
+	if !errors.Is(err, outbox.ErrClosed) || verdict(err) != unavailable {
+		t.Errorf("after Close: %v, verdict %v, want ErrClosed, unavailable", err, verdict(err))
 	}
 	for deadline := time.Now().Add(time.Minute); strings.Contains(goroutines(), "nats.(*Conn)"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -123,8 +123,8 @@ func TestNilsAreErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = pub.Publish("a", message.NewMessage("u", nil), nil)
-	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") || pub.Classify(err) != permanent {
-		t.Errorf("nil message: got %v, %v", err, pub.Classify(err))
+	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") || verdict(err) != permanent {
+		t.Errorf("nil message: got %v, %v", err, verdict(err))
 	}
 }
 
@@ -164,8 +164,8 @@ func TestPublishErrorsNameTopicAndCure(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = pub.Publish("orders", message.NewMessage("u", nil))
-			if !errors.Is(err, tt.err) || pub.Classify(err) != unavailable {
-				t.Errorf("got %v, verdict %v, want %v, unavailable", err, pub.Classify(err), tt.err)
+			if !errors.Is(err, tt.err) || verdict(err) != unavailable {
+				t.Errorf("got %v, verdict %v, want %v, unavailable", err, verdict(err), tt.err)
 			}
 			if text := fmt.Sprintf("%+v", err); !strings.Contains(text, `"orders"`) || !strings.Contains(text, tt.cure) || strings.Contains(text, "publisher.go") {
 				t.Errorf("got %q, want the topic, the cure %q and no stack", text, tt.cure)

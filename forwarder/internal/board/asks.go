@@ -45,9 +45,11 @@ func (b *Board) askTrials(a *Asks) {
 		if !t.mayTry(b.now) {
 			continue
 		}
+		latest := t.latest
 		if k := b.trialOf(t); k != nil {
 			t.asked, k.asked = true, true
-			a.add(ask{why: forTrial, term: k.lane.term, id: k.parked.lowest(), key: k, topic: t})
+			a.add(ask{why: forTrial, term: k.lane.term, id: k.trial(t.failures, k == latest), key: k, topic: t})
+			b.scout(t.broker)
 		}
 	}
 }
@@ -172,7 +174,7 @@ func (b *Board) unparked(l *lane, a ask, r *Row) {
 func (b *Board) tried(l *lane, a ask, r *Row) {
 	k, t := a.key, a.topic
 	switch {
-	case !t.paused || t.byOperator || t.trial != nil || k.under != nil || k.heads.len() > 0 || k.parked.lowest() != a.id:
+	case !t.paused || t.byOperator || t.trial != nil || k.under != nil || k.heads.len() > 0 || !k.isPen() && k.parked.lowest() != a.id:
 	case r.Topic != t.name: // its first row is on another topic than when it was blocked
 		b.goesOn(k)
 	case k.isPen():
@@ -216,6 +218,9 @@ func (b *Board) Due() (tick, read time.Time) {
 		}
 		if t.paused || t.jammed {
 			sooner(&tick, t.repeat)
+		}
+		if len(t.suspects) > 0 {
+			sooner(&tick, t.decideAt(b))
 		}
 		if t.paused && !t.byOperator && t.trial == nil && !t.asked && !b.stopped {
 			sooner(&read, t.until)

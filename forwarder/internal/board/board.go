@@ -62,6 +62,7 @@ type Verdict uint8
 
 const (
 	OK          Verdict = iota // published
+	Unknown                    // what else happens decides whether it is charged: see doubts.go
 	Retry                      // charge an attempt, try again after a backoff
 	Unavailable                // pause the topic, charge nothing
 	Permanent                  // dead at once
@@ -88,6 +89,7 @@ type Config struct {
 
 	Backoff       func(attempts int) time.Duration // of a rejected message, with its jitter
 	OutageBackoff func(failures int) time.Duration // of an unavailable topic, with its jitter
+	Broker        func(topic string) int           // a number for the publisher that it goes to; nil = one for all
 }
 
 // Board is everything that is known about the messages in the lanes that we own. It is not safe for concurrent
@@ -100,6 +102,7 @@ type Board struct {
 	lanes    [Lanes]*lane
 	turn     int // the lane that is served first
 	topics   map[string]*topic
+	brokers  map[int]*broker
 	turns    list[topic, *topic] // the topics with rows that may be published now; they take turns
 	ready    int                 // such rows
 	troubled []*topic            // paused or slow ones, and those whose keys still wait
@@ -110,6 +113,7 @@ type Board struct {
 	waiting   int // of them, ids of keys that wait for a topic
 	loose     int // heads without a key
 	unsettled int // results
+	suspects  int // of them, those of which it is not decided yet
 
 	young, slow list[Call, *Call] // calls, the oldest first
 	calls       int               // of any age
@@ -146,7 +150,7 @@ func New(cfg Config) *Board {
 	if cfg.SlowAfter <= 0 {
 		cfg.SlowAfter = time.Second
 	}
-	return &Board{cfg: cfg, topics: map[string]*topic{}, shadowWords: 1 << 14}
+	return &Board{cfg: cfg, topics: map[string]*topic{}, brokers: map[int]*broker{}, shadowWords: 1 << 14}
 }
 
 // Quiet says that nothing is in memory, nothing unsettled and nothing to ask.

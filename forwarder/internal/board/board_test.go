@@ -130,7 +130,7 @@ func (d *desk) answer(a board.Asks) board.Read {
 			switch {
 			case m.lane != lane || m.dead:
 			case !m.due.IsZero():
-				if !m.due.After(d.now) && due > 0 {
+				if !m.due.After(d.now) && due > 0 && !slices.Contains(a.Closed, m.topic) {
 					due--
 					r.Due = append(r.Due, d.row(m))
 				}

@@ -94,6 +94,7 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	case r.Verdict == OK:
 		b.succeeded(c, true) // the failure was charged already
 	}
+	b.decideAll(t)
 	b.forgetTopic(t)
 }
 
@@ -113,6 +114,7 @@ func (b *Board) TimedOut(now time.Time, c *Call, r Result) {
 	}
 	b.leave(c)
 	b.judge(c, r)
+	b.decideAll(t)
 }
 
 // leave takes a row out of memory whose call is over, or hung.
@@ -148,13 +150,16 @@ func (b *Board) Tick(now time.Time) {
 			b.update(c.topic)
 		}
 	}
+	for _, t := range b.troubled {
+		b.decide(t)
+	}
 	b.parkExcess()
 	b.reopenIdle()
 	for _, t := range b.troubled {
 		if (t.paused || t.jammed) && !now.Before(t.repeat) {
 			t.repeat = now.Add(repeatEvery)
 			if t.paused {
-				b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: max(0, t.until.Sub(now)), Repeated: true, Err: t.err})
+				b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: max(0, t.until.Sub(now)), Repeated: true, Guessed: t.guessed, Err: t.err})
 			} else {
 				b.report(Report{Kind: TopicJammed, Topic: t.name, Failures: t.hung, Repeated: true})
 			}

@@ -17,6 +17,8 @@ type telling struct {
 	ok, failed           bool
 	okTaken, failedTaken bool // by the settler
 	failedAt             int  // clock, when the failure was settled
+	doubted              bool // whether it failed by its own fault was for the board to decide
+	at                   int  // of the forwarder's answers
 }
 
 // call is a Publish under way.
@@ -33,6 +35,7 @@ var (
 	errRejected    = errors.New("rejected")
 	errUnavailable = errors.New("unavailable")
 	errTimeout     = errors.New("timed out")
+	errUnknown     = errors.New("unknown")
 )
 
 func (f *forwarder) callOf(c *board.Call) *call {
@@ -143,6 +146,8 @@ func (f *forwarder) land(c *call) {
 func (f *forwarder) timeOut(c *call) {
 	res := board.Result{Verdict: board.Retry, Err: errTimeout}
 	switch {
+	case f.m.blind:
+		res = board.Result{Verdict: board.Unknown, Err: errUnknown}
 	case f.m.chance(30):
 		res.Verdict = board.Unavailable
 	case f.m.chance(5):
@@ -169,11 +174,15 @@ func (f *forwarder) spoilHeads() {
 func (f *forwarder) returns(c *call) {
 	var res board.Result
 	switch p := f.m.rng.IntN(100); {
+	case c.Row.Topic == f.m.deadTopic && !f.m.revived && f.m.blind:
+		res = board.Result{Verdict: board.Unknown, Err: errUnknown}
 	case c.Row.Topic == f.m.deadTopic && !f.m.revived:
 		res = board.Result{Verdict: board.Unavailable, Err: errUnavailable}
 	case f.m.finishing && !f.m.chance(10): // most get through in the end
 	case (f.stopping || c.recalled) && !c.landed && p < 30:
 		res = board.Result{Verdict: board.Aborted, Err: errRejected}
+	case p < f.m.rejects && f.m.blind:
+		res = board.Result{Verdict: board.Unknown, Err: errUnknown}
 	case p < f.m.rejects:
 		res = board.Result{Verdict: board.Retry, Err: errRejected}
 	case p < f.m.rejects+f.m.unavailable:
@@ -193,7 +202,7 @@ func (f *forwarder) returns(c *call) {
 	case late && f.m.variant.lateErrorCharged && res.Verdict == board.Retry:
 		c.Revive(true)
 	}
-	f.board.Returned(f.m.db.now, c.Call, res)
+	f.board.Returned(f.m.db.now, c.Call, f.m.variant.spoilVerdict(res))
 	f.spoilHeads()
 	f.take()
 	if c.expired { // its end was on its way: it comes too late
@@ -212,7 +221,14 @@ func (f *forwarder) tell(c *call, res board.Result, late bool) {
 		t = &telling{}
 		f.told[c.Row] = t
 	}
+	if at := f.answered(c, res, late); !late {
+		t.at = at
+	}
 	switch res.Verdict {
+	case board.Unknown:
+		if t.doubted = t.doubted || !late; !late {
+			f.lastFailed = c.Row
+		}
 	case board.OK:
 		t.ok = true
 		f.unsettled[c.Row] = true

@@ -61,9 +61,12 @@ func (f *forwarder) results(most int) (published []*board.Row, failures []board.
 	}
 	for _, r := range failures {
 		t := f.told[r.Row]
-		if t == nil || !t.failed || t.failedTaken {
+		if t == nil || !t.failed && !t.doubted || t.failedTaken {
 			f.m.failf("forwarder %d: the failure of row %d is to be settled, which was not told, or twice", f.id, r.Row.ID)
 			continue
+		}
+		if !t.failed && !f.isGuilty(t.at) {
+			f.m.failf("forwarder %d: row %d is charged, and nothing says that it is at fault", f.id, r.Row.ID)
 		}
 		t.failedTaken = true
 	}

@@ -54,6 +54,7 @@ type forwarder struct {
 	success   map[rowOf]bool          // told, in this term
 	unsettled map[*board.Row]bool     // of those
 	handedOut map[rowOf]bool          // rows, in this term
+	answers   []said
 }
 
 func newForwarder(m *model) *forwarder {

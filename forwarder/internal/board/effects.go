@@ -24,6 +24,7 @@ type Report struct {
 	Attempts   int           // Retry, Dead: with this one
 	Failures   int           // TopicPaused: in a row. TopicJammed: hung calls
 	Wait       time.Duration // TopicPaused, Retry: until the next attempt
+	Guessed    bool          // TopicPaused: everything fails, and nobody knows why
 	ByOperator bool          // TopicPaused, TopicResumed: see Hold
 	Repeated   bool          // TopicPaused, TopicJammed: nothing changed in a minute. Retry: not the first of its topic in a minute
 	Err        error

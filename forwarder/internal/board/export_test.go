@@ -55,3 +55,6 @@ func (b *Board) HasShadow(t Term) (low int64, ok bool) {
 	}
 	return 0, false
 }
+
+// Owns says whether a term is not over.
+func (b *Board) Owns(t Term) bool { return b.lane(t) != nil }

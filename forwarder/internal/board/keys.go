@@ -23,6 +23,18 @@ type key struct {
 
 func (k *key) isPen() bool { return k.name[0] == 0 }
 
+// trial returns which id tries a topic: a key's lowest; of a pen the one that came last, or else another one each time.
+func (k *key) trial(failures int, latest bool) int64 {
+	switch n := k.parked.len(); {
+	case !k.isPen():
+		return k.parked.lowest()
+	case latest:
+		return k.parked.highest()
+	default:
+		return k.parked.all()[n-1-failures%n]
+	}
+}
+
 func (k *key) blocked() bool { return k.heads.len() > 0 || k.topic != nil && k.topic.closed }
 
 // stuck says that the first row of the chain is kept from going: it is one of the few of a slow topic in memory.

@@ -52,6 +52,7 @@ type model struct {
 	settleFails int
 	unknown     int
 
+	blind       bool // nobody knows the errors
 	landsEarly  bool // a message may reach the broker although its publish fails
 	leavesOut   bool // reads leave out what fell due of topics that are closed
 	withholds   bool // reads leave out the payloads of nearly all rows at first
@@ -76,6 +77,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 	if !m.calm {
 		m.crashes, m.operators, m.kills, m.ignoreLease = m.chance(30), m.chance(40), m.chance(50), m.chance(30)
 	}
+	m.blind = rand.New(rand.NewPCG(seed, 1)).IntN(100) < 30
 	v.among(m)
 	m.maintains = m.operators || m.chance(30)
 	m.rejects, m.unavailable, m.slow, m.keeps = m.rng.IntN(40), m.rng.IntN(12), m.rng.IntN(90), 10+m.rng.IntN(91)

@@ -18,7 +18,7 @@ func (b *Board) trouble(t *topic) {
 func (b *Board) forgetTroubles() {
 	kept := b.troubled[:0]
 	for _, t := range b.troubled {
-		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 {
+		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 || len(t.suspects) > 0 {
 			kept = append(kept, t)
 			continue
 		}
@@ -149,19 +149,29 @@ func (b *Board) goesOn(k *key) {
 
 // pause closes the topic of a row that could not be sent, or closes it for longer if the row was its trial. Rows that
 // were sent before the topic was paused change nothing.
-func (b *Board) pause(r *Row, err error) *topic {
+func (b *Board) pause(r *Row, err error, guessed bool) {
 	t := b.topicOf(r.Topic)
 	if t.paused && t.trial != r {
-		return t
+		return
 	}
-	t.trial, t.paused, t.err = nil, true, err
+	if !t.paused {
+		t.since, t.hurried = b.now, false
+		t.broker.down = b.now
+	} else if k := r.call.key; k != nil && k.topic == t {
+		w := &t.waits[k.lane.term.Lane] // the next trial is another key's
+		w.keys.remove(k)
+		w.keys.pushFront(k)
+	}
+	t.trial, t.paused, t.guessed, t.err = nil, true, guessed, err
 	t.failures++
-	wait := b.cfg.OutageBackoff(t.failures)
+	t.step++
+	wait := b.cfg.OutageBackoff(t.step)
 	t.until, t.repeat = b.now.Add(wait), b.now.Add(repeatEvery)
 	b.trouble(t)
 	b.update(t)
-	b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: wait, Err: err})
-	return t
+	b.pardon(t)
+	b.scout(t.broker)
+	b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: t.until.Sub(b.now), Guessed: guessed, Err: err})
 }
 
 // Hold takes which topics an operator has paused, all of them each time. Nothing of them is published, not even a trial,
@@ -188,7 +198,9 @@ func (b *Board) Hold(now time.Time, topics []string) {
 // reopen ends the pause of a topic. The keys that wait for it stay on its list, and come off as there is room.
 func (b *Board) reopen(t *topic) {
 	trial := t.trial
-	t.trial, t.paused, t.failures, t.err = nil, false, 0, nil
+	t.trial, t.paused, t.guessed, t.failures, t.step, t.err = nil, false, false, 0, 0, nil
+	b.bringHeads(t, b.now)
+	t.off = false
 	if trial != nil && trial.call.state == pending {
 		b.enqueue(trial)
 	}
@@ -213,8 +225,14 @@ func (b *Board) reopenIdle() {
 }
 
 // trialOf picks the key whose first message is to try whether a topic works again: the lowest that is parked, so the first
-// that is not settled. Without any such key it opens the topic: the next message that comes is the trial.
+// that is not settled. It is the key that came last, or else another one each time: if messages fail by their own fault, one that does not is
+// found soon. Without any such key it opens the topic: the next message that comes is the trial.
 func (b *Board) trialOf(t *topic) *key {
+	k := t.latest
+	t.latest = nil
+	if k != nil && k.lane.keys[k.name] == k && k.topic == t && k.heads.len() == 0 && k.parked.len() > 0 && k.under == nil && !k.asked {
+		return k
+	}
 	for range mostSteps {
 		lanes := t.lanes &^ (1<<b.turn - 1) // from the one in turn on
 		if lanes == 0 {
@@ -225,13 +243,13 @@ func (b *Board) trialOf(t *topic) *key {
 			return nil
 		}
 		w := &t.waits[bits.TrailingZeros64(lanes)]
-		switch k := w.keys.front; {
+		switch k := w.keys.back; {
 		case k.heads.len() > 0 || k.parked.len() == 0: // a head goes first
 			b.stopWaiting(k)
 			b.advance(k)
 		case k.under != nil || k.asked: // its call began before the pause
 			w.keys.remove(k)
-			w.keys.push(k)
+			w.keys.pushFront(k)
 		default:
 			return k
 		}

@@ -34,12 +34,13 @@ func (b *Board) judge(c *Call, r Result) {
 	if r.Verdict == OK {
 		b.succeeded(c, false)
 	} else if l != nil { // else it is somebody else's to judge
-		b.concludeTrial(c, r)
-		switch {
+		switch b.concludeTrial(c, r); {
 		case l.published(c.Row.ID): // an earlier attempt succeeded late
 			if c.key != nil {
 				b.advance(c.key)
 			}
+		case r.Verdict == Unknown:
+			b.doubted(l, c, r)
 		case r.Verdict == Retry || r.Verdict == Permanent:
 			b.rejected(l, c, r)
 		default:
@@ -62,13 +63,14 @@ func (b *Board) concludeTrial(c *Call, r Result) {
 	t := c.topic
 	switch {
 	case r.Verdict == Unavailable:
-		b.pause(c.Row, r.Err)
-	case t.trial != c.Row:
+		t.fails(c.Row.UUID)
+		b.pause(c.Row, r.Err, false)
+	case t.trial != c.Row, r.Verdict == Unknown:
 	case r.Verdict == Aborted:
 		t.trial = nil
 		b.update(t)
 	default:
-		b.reopen(t) // the broker answered
+		b.resumes(t) // the broker answered
 	}
 }
 
@@ -78,10 +80,8 @@ func (b *Board) succeeded(c *Call, late bool) {
 	r.Payload, r.Metadata = nil, nil // settling needs neither
 	c.published = true
 	b.published = append(b.published, r)
+	b.vouches(c)
 	l := b.unsettledOf(c)
-	if t := c.topic; t.trial == r {
-		b.reopen(t)
-	}
 	if l == nil || l.handing {
 		return
 	}
@@ -116,11 +116,26 @@ func (b *Board) forgetCopies(l *lane, r *Row, t *topic) {
 
 // rejected takes a message that failed by itself.
 func (b *Board) rejected(l *lane, c *Call, res Result) {
+	b.hold(l, c)
+	b.charge(c, res)
+}
+
+// hold blocks the key of a message that failed: it is due when that is settled.
+func (b *Board) hold(l *lane, c *Call) {
+	b.unsettledOf(c)
+	if r := c.Row; r.Key != "" && !l.handing {
+		b.unschedule(l, b.newHead(l, r.Key, r.ID, r.Topic))
+	}
+}
+
+// charge has a failure written.
+func (b *Board) charge(c *Call, res Result) {
 	r, t := c.Row, c.topic
 	f := Failure{Row: r, Err: res.Err, Attempts: r.Attempts + 1, Permanent: res.Verdict == Permanent}
 	f.Delay = b.cfg.Backoff(f.Attempts)
 	b.failed = append(b.failed, f)
-	b.unsettledOf(c)
+	b.effects.Settle = true
+	delete(t.failedAt, r.UUID)
 	if !f.Permanent { // that is reported as dead
 		again := b.now.Sub(t.rejected) < repeatEvery
 		if !again {
@@ -129,9 +144,6 @@ func (b *Board) rejected(l *lane, c *Call, res Result) {
 		report := r.about(RowRejected)
 		report.Attempts, report.Wait, report.Repeated, report.Err = f.Attempts, f.Delay, again, f.Err
 		b.report(report)
-	}
-	if r.Key != "" && !l.handing {
-		b.unschedule(l, b.newHead(l, r.Key, r.ID, r.Topic)) // it holds its key from now on, and is due when it is settled
 	}
 }
 

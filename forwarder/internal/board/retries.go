@@ -21,6 +21,7 @@ type head struct {
 	changed time.Time
 	place   int  // in its lane's heap; -1 = its attempt, or the settling of that, is under way
 	behind  bool // its time has come, and it waits for the lower heads of its key
+	off     bool // it waits for the end of its topic's pause
 }
 
 // addHead notes a row that waits for another attempt; its key is held from now on.
@@ -117,7 +118,7 @@ func (b *Board) HeadsSeen(now, began time.Time, t Term, from, to int64, heads []
 	}
 }
 
-// retry is a head that a read asks for.
+// askRetries asks for heads whose time has come, at most so many; lanes take turns.
 func (b *Board) askRetries(a *Asks, most int) {
 	for l := range b.inTurn {
 		for len(l.retries) > 0 && !l.retries[0].due.After(b.now) {
@@ -146,8 +147,13 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 			b.putOff(l, h, t)
 			return
 		}
+		if t.lanes != 0 && t.failures%2 == 1 { // a key's turn, which may not have failed before
+			b.schedule(l, h, b.now.Add(lookAgain))
+			return
+		}
 		t.asked = true
 		ask.topic = t
+		b.scout(t.broker)
 	}
 	b.unschedule(l, h)
 	a.add(ask)
@@ -163,6 +169,8 @@ func (b *Board) putOff(l *lane, h *head, t *topic) {
 		due = b.now.Add(b.cfg.SlowAfter)
 	}
 	b.schedule(l, h, due)
+	h.off = t.paused
+	t.off = t.off || t.paused
 }
 
 // retried takes a head that was read for its next attempt.
@@ -216,7 +224,7 @@ func (b *Board) letPass(l *lane, k *key, r *Row, t *topic) {
 
 // schedule says when a head is due for another attempt.
 func (b *Board) schedule(l *lane, h *head, due time.Time) {
-	h.due, h.changed = due, b.now
+	h.due, h.changed, h.off = due, b.now, false
 	b.retryMoved = true
 	if h.place < 0 {
 		heap.Push(&l.retries, h)

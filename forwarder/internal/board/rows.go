@@ -84,6 +84,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		b.park(k, r.ID, due)
 	case idle && t.closed:
 		b.wait(k, t)
+		t.latest = k
 		b.park(k, r.ID, due)
 	case r.Large:
 		b.park(k, r.ID, due)
@@ -103,6 +104,7 @@ func (b *Board) acceptLoose(l *lane, r *Row, due bool) (kept bool) {
 	if t.closed {
 		k := l.keyOf(t.pen)
 		b.wait(k, t)
+		t.latest = k
 		b.park(k, r.ID, due)
 		b.tidy(k)
 		return false

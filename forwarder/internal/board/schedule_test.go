@@ -120,7 +120,7 @@ func seeds(t testing.TB, of trouble) (from, to uint64) {
 // Schedules in which certain things are sure to happen are those that some broken variants are looked for among: what is
 // not broken passes them, too.
 func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
-	for _, of := range []trouble{whatever, theft, crashes, operators, outage} {
+	for _, of := range []trouble{whatever, theft, crashes, operators, outage, blindness} {
 		first, to := seeds(t, of)
 		const part = 50
 		for from := first; from < to; from += part {

@@ -3,6 +3,7 @@ package board_test
 import (
 	"testing"
 
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 )
 
@@ -42,6 +43,7 @@ type variant struct {
 	freeAtOnce          bool // a lane is given back with results unsettled
 	rejectedInOtherTerm bool
 	stopDropsResults    bool
+	unknownCharged      bool // errors that nobody knows
 }
 
 // trouble is what is sure to happen in a schedule.
@@ -53,6 +55,7 @@ const (
 	crashes   trouble = "crashes"
 	operators trouble = "operators"
 	outage    trouble = "an outage" // of a topic, and operators
+	blindness trouble = "an outage that nobody recognises"
 )
 
 // among makes a schedule one of those that the variant is looked for among.
@@ -70,7 +73,16 @@ func (v variant) among(m *model) {
 		m.operators = true
 	case outage:
 		m.operators, m.deadTopic = true, m.topics[0]
+	case blindness:
+		m.blind, m.deadTopic = true, m.topics[0]
 	}
+}
+
+func (v variant) spoilVerdict(r board.Result) board.Result {
+	if v.unknownCharged && r.Verdict == board.Unknown {
+		r.Verdict = board.Retry
+	}
+	return r
 }
 
 func (v variant) spoilQuery(f *forwarder, q *query) {
@@ -143,6 +155,7 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"recheck left out", 30, variant{trouble: operators, noRecheck: true}},
 		{"sweep left out", 1, variant{trouble: operators, noSweep: true}},
 		{"first of a waiting key not looked at", 451, variant{trouble: outage, noLook: true}},
+		{"unknown errors charged", 0, variant{trouble: blindness, unknownCharged: true}},
 		{"stop that drops results", 10, variant{stopDropsResults: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

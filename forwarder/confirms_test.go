@@ -1,0 +1,95 @@
+package forwarder
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	amqp "github.com/millrace-go/watermill-outbox/forwarder/testdata/watermill-amqp"
+)
+
+type warnings struct {
+	watermill.NopLogger
+	said []string
+}
+
+func (w *warnings) Info(text string, _ watermill.LogFields) { w.said = append(w.said, text) }
+
+// decorator holds what it decorates in a field, as Watermill's do.
+type decorator struct {
+	message.Publisher
+	more int
+}
+
+func TestWarnsOfAPublisherThatDoesNotWaitForRabbitMQ(t *testing.T) {
+	plain := amqp.New(amqp.Config{})
+	confirms := amqp.New(amqp.Config{Publish: amqp.PublishConfig{ConfirmDelivery: true}})
+	commits := amqp.New(amqp.Config{Publish: amqp.PublishConfig{Transactional: true}})
+	both := []string{unconfirmedWarning, unroutableWarning}
+	for name, tt := range map[string]struct {
+		pub  message.Publisher
+		want []string
+	}{
+		"plain":       {plain, both},
+		"decorated":   {decorator{&decorator{plain, 1}, 2}, both},
+		"confirms":    {confirms, []string{unroutableWarning}},
+		"transaction": {commits, []string{unroutableWarning}},
+		"another":     {deafPublisher{}, nil},
+		"nil pointer": {(*amqp.Publisher)(nil), nil},
+	} {
+		w := &warnings{}
+		warnOfUnconfirmed(w, []message.Publisher{tt.pub})
+		if strings.Join(w.said, "\n") != strings.Join(tt.want, "\n") {
+			t.Errorf("%s: %q, want %q", name, w.said, tt.want)
+		}
+	}
+}
+
+type uncomparable struct {
+	message.Publisher
+	list []int
+}
+
+func TestPublishersAreNumbered(t *testing.T) {
+	one, other := &decorator{}, &decorator{}
+	p := newPublishers(one, Config{Routes: map[string]message.Publisher{
+		"same": one, "other": other, "another": other, "list": uncomparable{one, nil},
+	}})
+	if p.number("same") != 0 || p.number("any") != 0 || p.number("other") != p.number("another") || len(p.all) != 3 {
+		t.Errorf("%v", p.routes)
+	}
+	if n := p.number("list"); n == 0 || n == p.number("other") {
+		t.Errorf("%v", p.routes)
+	}
+}
+
+// failing returns an error each time.
+type failing struct {
+	message.Publisher
+	err error
+}
+
+func (f failing) Publish(string, ...*message.Message) error { return f.err }
+
+func TestATimeOutIsNotChargedToMessagesOfAPublisherThatKnowsItsErrors(t *testing.T) {
+	knows, not := &failing{err: &PublishError{Unavailable, errors.New("x")}}, &failing{err: errors.New("y")}
+	p := newPublishers(knows, Config{Routes: map[string]message.Publisher{"not": not}})
+	timeout := errors.Join(ErrPublishTimeout)
+	if v := p.judge("knows", timeout); v != Unknown {
+		t.Errorf("before it has said anything: %v", v)
+	}
+	for _, topic := range []string{"knows", "not"} {
+		if err := p.publish(topic, nil); err == nil {
+			t.Error("no error")
+		}
+	}
+	if v := p.judge("knows", timeout); v != Unavailable {
+		t.Errorf("one that knows: %v", v)
+	}
+	if v := p.judge("not", timeout); v != Unknown {
+		t.Errorf("another: %v", v)
+	}
+}
