@@ -87,12 +87,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 
 // forgetForwarders deletes the traces of forwarders that are gone for long.
 func (e *engine) forgetForwarders(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
-	defer cancel()
-	return e.db.Transact(ctx, func(q drive.Querier) error {
-		if _, err := q.Exec(ctx, e.sql.lock); err != nil {
-			return err
-		}
+	return e.alone(ctx, func(ctx context.Context, q drive.Querier) error {
 		_, err := q.Exec(ctx, e.sql.forget, forgetAfter.Seconds())
 		return err
 	})

@@ -23,14 +23,9 @@ type waitReport struct {
 // read some of the same topics under another scope, or other topics under the same one.
 func (k *keeper) register(ctx context.Context) error {
 	e := k.e
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
-	defer cancel()
 	var ahead []string
 	says := e.facts()
-	err := e.db.Transact(ctx, func(q drive.Querier) error {
-		if _, err := q.Exec(ctx, e.sql.lock); err != nil {
-			return err
-		}
+	err := e.alone(ctx, func(ctx context.Context, q drive.Querier) error {
 		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name, e.cfg.LeaseTTL.Seconds(), says); err != nil {
 			return err
 		}

@@ -30,6 +30,7 @@ type keeper struct {
 	short  int             // plans in a row that found lanes missing to our share
 	owned  int             // lanes, as it was last reported
 	had    map[int16]int64 // the highest epoch of each lane that was ours
+	seen   sightings       // of the leases of others
 	told   string          // of itself
 	facts  trouble.Log     // of telling it
 }
@@ -79,6 +80,9 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		if !k.joined {
+			if _, err := k.members(ctx); err != nil { // one that is dead may be in our way
+				return 0, err
+			}
 			return min(e.cfg.LeaseTTL/3, waitInterval), k.stepAside(ctx)
 		}
 	}
@@ -91,7 +95,7 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	if v.Members, err = k.members(ctx); err != nil {
 		return 0, err
 	}
-	if v.Lanes, err = k.lanes(ctx); err != nil {
+	if v.Lanes, err = k.allLanes(ctx); err != nil {
 		return 0, err
 	}
 	var p lease.Plan

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -66,19 +68,18 @@ func (k *keeper) release(ctx context.Context, list []board.Term) error {
 	return nil
 }
 
-func (k *keeper) members(ctx context.Context) (list []lease.Member, err error) {
-	err = drive.Collect(ctx, k.q, func(rows drive.Rows) error {
-		var m lease.Member
-		var left float64
-		err := rows.Scan(&m.ID, &left)
-		m.Left = time.Duration(left * float64(time.Second))
-		list = append(list, m)
-		return err
-	}, k.e.sql.members, k.e.cfg.Scope)
-	if err != nil {
-		return nil, fmt.Errorf("count forwarders: %w", err)
+// allLanes reads the lanes, and makes those anew that somebody has deleted.
+func (k *keeper) allLanes(ctx context.Context) ([]lease.Lane, error) {
+	list, err := k.lanes(ctx)
+	if err != nil || len(list) == lease.Lanes {
+		return list, err
 	}
-	return list, nil
+	made, err := k.q.Exec(ctx, k.e.sql.createLanes, k.e.cfg.Scope)
+	if err != nil {
+		return nil, fmt.Errorf("make lanes: %w", err)
+	}
+	k.e.logger.Info("Rows of the table of lanes were missing: they were made again", watermill.LogFields{"lanes": made})
+	return k.lanes(ctx)
 }
 
 func (k *keeper) lanes(ctx context.Context) (list []lease.Lane, err error) {

@@ -4,11 +4,12 @@ import "github.com/millrace-go/watermill-outbox/internal/sqltext"
 
 // statements are the statements of the engine with the table names filled in.
 type statements struct {
-	fetch, fetchRange, fetchMore, fetchRangeMore, fetchPayloads                                string
-	beginLife, writers, loadHeads, sweep, pending, clean                                       string
-	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite                        string
-	lock, announce, ahead, join, createLanes, heartbeat, members, lanes, take, retake, release string
-	leave, forget, pause, held, untaken, tell                                                  string
+	fetch, fetchRange, fetchMore, fetchRangeMore, fetchPayloads                      string
+	beginLife, writers, loadHeads, sweep, pending, clean                             string
+	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite              string
+	lock, lockHolder, announce, ahead, join, createLanes, heartbeat, members, expire string
+	lanes, take, retake, release                                                     string
+	leave, forget, pause, held, untaken, tell                                        string
 }
 
 func newStatements(cfg Config) statements {
@@ -21,9 +22,10 @@ func newStatements(cfg Config) statements {
 		settlePublished: t.Render(sqltext.SettlePublished), settleSpan: t.Render(sqltext.SettleSpan), settleUnlocked: t.Render(sqltext.SettleUnlocked),
 		settleFailed: t.Render(sqltext.SettleFailed), mayWrite: t.Render(sqltext.MayWrite),
 		clean: t.Render(sqltext.CleanPublished),
-		lock:  t.Render(sqltext.LockForwarders), announce: t.Render(sqltext.AnnounceForwarder), ahead: t.Render(sqltext.ForwardersAhead),
+		lock:  t.Render(sqltext.LockToJoin), lockHolder: t.Render(sqltext.JoinLockHolder), announce: t.Render(sqltext.AnnounceForwarder), ahead: t.Render(sqltext.ForwardersAhead),
 		join: t.Render(sqltext.JoinForwarders), createLanes: t.Render(sqltext.CreateLanes),
-		heartbeat: t.Render(sqltext.Heartbeat), tell: t.Render(sqltext.TellForwarder), members: t.Render(sqltext.Members), lanes: t.Render(sqltext.Lanes),
+		heartbeat: t.Render(sqltext.Heartbeat), tell: t.Render(sqltext.TellForwarder), members: t.Render(sqltext.Members),
+		expire: t.Render(sqltext.ExpireForwarder), lanes: t.Render(sqltext.Lanes),
 		take: t.Render(sqltext.TakeLanes), retake: t.Render(sqltext.RetakeLanes), release: t.Render(sqltext.ReleaseLanes),
 		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics), held: t.Render(sqltext.HeldTopics),
 		untaken: t.Render(sqltext.Untaken),

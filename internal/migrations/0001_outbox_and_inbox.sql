@@ -6,7 +6,8 @@ CREATE TABLE {outbox} (
                              DEFAULT (CASE WHEN pg_current_xact_id() IS NOT NULL
                                            THEN nextval({outbox_id_seq_text}::regclass) END),
     uuid         text        NOT NULL,
-    topic        text        NOT NULL,
+    -- What is longer does not fit into the indexes of dead and failing messages.
+    topic        text        NOT NULL CHECK (octet_length(topic) <= 1024),
     key          text        NOT NULL DEFAULT '',
     lane         smallint    NOT NULL
                              GENERATED ALWAYS AS ((hashtext(CASE WHEN key = '' THEN uuid ELSE key END) & 63)::smallint) STORED,

@@ -5,7 +5,25 @@ package sqltext
 const (
 	// LockForwarders keeps others from joining while one checks whether it may. It stops nobody else: a process
 	// that is frozen while it has the lock must not keep the others from renewing their leases.
-	LockForwarders = `SELECT pg_advisory_xact_lock(hashtextextended('forwarders of ' || {outbox_text}, 0))`
+	LockForwarders = `SELECT pg_advisory_xact_lock(` + forwardersLock + `)`
+
+	// LockToJoin is LockForwarders with limits. The server ends the session of one that stops between two statements of this
+	// transaction, and frees the lock. Others wait for longer than that takes, and no longer. The functions run from left to right.
+	//
+	// Arguments: how long this session may be idle in the transaction, how long it waits for a lock, in milliseconds.
+	LockToJoin = `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true),
+       pg_advisory_xact_lock(` + forwardersLock + `)::text`
+
+	// JoinLockHolder says which session has the lock of LockForwarders: its pid, what it is (state, program and address, as far as
+	// the role may see), and for how many seconds it has been in that state.
+	JoinLockHolder = `SELECT l.pid, concat_ws(', ', nullif(a.state, ''), nullif(a.application_name, ''), host(a.client_addr)),
+       coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8
+  FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+   AND l.classid::bigint = ((` + forwardersLock + ` >> 32) & 4294967295) AND l.objid::bigint = (` + forwardersLock + ` & 4294967295)`
+
+	forwardersLock = `hashtextextended('forwarders of ' || {outbox_text}, 0)`
 
 	// AnnounceForwarder writes the heartbeat row of a forwarder that waits for its turn. It waits since the
 	// first of its set began to: the sets take turns, not the forwarders. One whose lease ran out must wait anew.
@@ -39,7 +57,7 @@ ON CONFLICT (id) DO UPDATE
 	// Arguments: own id.
 	JoinForwarders = `UPDATE {forwarders} SET waiting_since = NULL WHERE id = $1::uuid AND waiting_since IS NOT NULL`
 
-	// CreateLanes writes the lanes of a scope once. Their epochs start with the transaction id, so that they are
+	// CreateLanes writes those lanes of a scope that are missing. Their epochs start with the transaction id, so that they are
 	// above those that the lanes had if they were forgotten meanwhile: each change of an epoch was a transaction.
 	//
 	// Arguments: scope.
@@ -58,18 +76,31 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
 	// Arguments: own id, what it says (JSON).
 	TellForwarder = `UPDATE {forwarders} SET facts = facts || $2::jsonb WHERE id = $1::uuid`
 
-	// Members lists the live forwarders of a scope that are to have lanes, and in how many seconds each lease runs out.
+	// Members lists the forwarders whose leases have not run out by the clock: whether each is of a scope and is to have lanes, in how
+	// many seconds its lease runs out, until when it lasts in microseconds, and how many seconds a lease of it lasts (0 = it does not
+	// say).
 	//
 	// Arguments: scope.
-	Members = `SELECT f.id::text, extract(epoch FROM f.expires_at - clock_timestamp())::float8 FROM {forwarders} f
- WHERE f.scope = $1::text AND f.expires_at > clock_timestamp() AND NOT f.leaving AND f.waiting_since IS NULL ORDER BY f.id`
+	Members = `SELECT f.id::text, f.scope = $1::text AND NOT f.leaving AND f.waiting_since IS NULL,
+       extract(epoch FROM f.expires_at - clock_timestamp())::float8, ` + expiry + `,
+       CASE WHEN jsonb_typeof(f.facts->'lease_ttl') = 'number' THEN (f.facts->>'lease_ttl')::float8 / 1e9 ELSE 0 END
+  FROM {forwarders} f
+ WHERE f.expires_at > clock_timestamp() AND isfinite(f.expires_at) ORDER BY f.id`
+
+	// ExpireForwarder ends the lease of a forwarder that has not renewed it for as long as it lasts. The clock does not show
+	// that after it was set back.
+	//
+	// Arguments: its id, until when its lease lasts, as Members said.
+	ExpireForwarder = `UPDATE {forwarders} f SET expires_at = clock_timestamp() WHERE f.id = $1::uuid AND ` + expiry + ` = $2::bigint`
+
+	expiry = `(extract(epoch FROM f.expires_at) * 1000000)::bigint`
 
 	// Lanes lists the lanes of a scope: epoch, owner ('' = none) and whether that owner is alive.
 	//
 	// Arguments: scope.
 	Lanes = `SELECT l.lane, l.epoch, coalesce(l.owner::text, ''), f.id IS NOT NULL
   FROM {lanes} l LEFT JOIN {forwarders} f ON f.id = l.owner AND f.expires_at > clock_timestamp()
- WHERE l.scope = $1::text ORDER BY l.lane`
+ WHERE l.scope = $1::text AND l.lane BETWEEN 0 AND 63 ORDER BY l.lane`
 
 	// TakeLanes takes lanes whose epoch is still the one that was read and whose owner is not alive. It gives them epochs
 	// above all that the owner-to-be had of them: those in the table may be older, after a crash that lost commits, or a restore.

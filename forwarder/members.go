@@ -1,0 +1,80 @@
+package forwarder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+// sightings are the leases of others, by the forwarder's id. A lease that was not renewed for as long as it lasts is over,
+// whatever the clock of the database says: it may have been set back since the lease was written.
+type sightings map[string]sighting
+
+type sighting struct {
+	expiry int64     // as it is written
+	since  time.Time // when it was read first
+}
+
+// over says whether a lease that a read returned was the same for as long as it lasts. The read began and ended at these times: the
+// lease was renewed before the end of the one that returned it first.
+func (s sightings) over(id string, expiry int64, lasts time.Duration, began, ended time.Time) bool {
+	last, ok := s[id]
+	if !ok || last.expiry != expiry {
+		s[id] = sighting{expiry, ended}
+		return false
+	}
+	return began.Sub(last.since) > lasts
+}
+
+// keep forgets all but some.
+func (s sightings) keep(ids map[string]bool) {
+	for id := range s {
+		if !ids[id] {
+			delete(s, id)
+		}
+	}
+}
+
+// members returns the live forwarders of the scope that are to have lanes, and ends the leases of those that are dead.
+func (k *keeper) members(ctx context.Context) (list []lease.Member, err error) {
+	type lastly struct {
+		id     string
+		expiry int64
+	}
+	var dead []lastly
+	if k.seen == nil {
+		k.seen = sightings{}
+	}
+	live := map[string]bool{}
+	began := time.Now()
+	err = drive.Collect(ctx, k.q, func(rows drive.Rows) error {
+		var id string
+		var member bool
+		var left, lasts float64
+		var expiry int64
+		if err := rows.Scan(&id, &member, &left, &expiry, &lasts); err != nil {
+			return err
+		}
+		if live[id] = true; id != k.e.owner && lasts > 0 && k.seen.over(id, expiry, seconds(lasts), began, time.Now()) {
+			dead = append(dead, lastly{id, expiry})
+		} else if member {
+			list = append(list, lease.Member{ID: id, Left: seconds(left)})
+		}
+		return nil
+	}, k.e.sql.members, k.e.cfg.Scope)
+	if err != nil {
+		return nil, fmt.Errorf("count forwarders: %w", err)
+	}
+	k.seen.keep(live)
+	for _, d := range dead {
+		if _, err := k.q.Exec(ctx, k.e.sql.expire, d.id, d.expiry); err != nil {
+			return nil, fmt.Errorf("end the lease of a forwarder that is dead: %w", err)
+		}
+	}
+	return list, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
