@@ -179,8 +179,14 @@ func (w world) join(t testing.TB, h handle, cfg forwarder.Config) *forwarder.For
 // publish writes messages of a key in one transaction, in which there may be anything else.
 func (h handle) publish(t testing.TB, topic, key string, payloads ...string) {
 	t.Helper()
+	require.NoError(t, h.tryPublish(topic, key, payloads...))
+}
+
+func (h handle) tryPublish(topic, key string, payloads ...string) error {
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
-	require.NoError(t, err)
+	if err != nil {
+		return err
+	}
 	var msgs []*message.Message
 	for _, p := range payloads {
 		msg := newMessage(p)
@@ -189,7 +195,7 @@ func (h handle) publish(t testing.TB, topic, key string, payloads ...string) {
 		}
 		msgs = append(msgs, msg)
 	}
-	require.NoError(t, pub.Publish(topic, msgs...))
+	return pub.Publish(topic, msgs...)
 }
 
 func (w world) publish(t testing.TB, topic, key string, payloads ...string) {

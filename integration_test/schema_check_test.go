@@ -159,6 +159,8 @@ func TestCheckUsesFewQueries(t *testing.T) {
 	t.Parallel()
 	counted := &queryCounter{}
 	h := pgxHandle(t, "counted", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = counted })
+	h.exec(t, "select") // the first statement of a pool asks for the settings of its role
+	counted.queries.Store(0)
 	require.NoError(t, schema.Check(t.Context(), h.db))
 	assert.LessOrEqual(t, counted.queries.Load(), int64(9))
 	assert.Positive(t, counted.queries.Load())

@@ -49,18 +49,20 @@ func (c *inspection) server(ctx context.Context) error {
 	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var version int64
 		var standby bool
-		if err := rows.Scan(&version, &standby); err != nil {
+		var settings string
+		if err := rows.Scan(&version, &standby, &settings); err != nil {
 			return err
 		}
+		c.odd = oddSettings(strings.Split(settings, "|"))
 		if version < 130000 {
 			c.problem("server", "use PostgreSQL 13 or newer", "is PostgreSQL %d.%d", version/10000, version%10000)
 			c.useless = true
 		}
-		if standby {
+		if c.standby = standby; standby {
 			c.problem("server", "connect to the primary (target_session_attrs=read-write)", "is a standby, which is read-only")
 		}
 		return nil
-	}, sqltext.CheckServer)
+	}, sqltext.CheckServer, judgedNames())
 }
 
 var errOtherProduct = errors.New("is no PostgreSQL, though it speaks its protocol: pg_current_snapshot does not list the " +
@@ -83,7 +85,7 @@ func genuine(ctx context.Context, q drive.Querier) error {
 func (c *inspection) whoAsks(ctx context.Context) error {
 	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		usable := false
-		if err := rows.Scan(&c.role, &usable); err != nil {
+		if err := rows.Scan(&c.role, &usable, new(string)); err != nil {
 			return err
 		}
 		if !usable {

@@ -20,6 +20,9 @@ import (
 // It also asks for the grants of the connection's role: those of a forwarder, or, if the role may insert messages
 // but not read them, those of a publisher alone.
 //
+// A setting of the role or the database under which nothing works, or texts would be altered, is a problem, and the cure says how to
+// reset it.
+//
 // Columns and indexes of your own are no problem, unless a column of yours must be given and has no
 // default. Indexes are recognised by what they do, not by their names. What Inspect calls a warning is no
 // error here.
@@ -40,7 +43,7 @@ func Check(ctx context.Context, db *outbox.DB) error {
 	return nil
 }
 
-// Inspect is Check with the warnings: settings under which the tables grow without need, rows
+// Inspect is Check with the warnings: settings of the role that cost something, or make a crash lose more, settings under which the tables grow without need, rows
 // that row security may hide, messages that wait though no forwarder lives, grants that only some parts need,
 // concurrent migrations that were put off, and migrations that a newer version of the library applied. For messages that wait it
 // looks only where the tables and their indexes are as they should be.
@@ -66,15 +69,27 @@ func inspectAll(ctx context.Context, db *outbox.DB) (*inspection, error) {
 	return inspect(ctx, (*core.DB)(db), (*core.DB)(db).Tables(), all)
 }
 
-func inspect(ctx context.Context, q drive.Querier, names sqltext.Tables, all []migrations.Migration) (*inspection, error) {
-	c := &inspection{q: q, names: names, all: all, putOff: map[string]bool{}}
-	for _, step := range []func(context.Context) error{c.server, c.whoAsks, c.read, c.anything, c.foreign, c.grants, c.migrations} {
-		if err := step(ctx); err != nil {
-			return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
-		}
-		if c.useless {
-			return c, nil
-		}
+// database is a *core.DB, or one of a test.
+type database interface {
+	drive.Querier
+	Transact(ctx context.Context, fn func(drive.Querier) error) error
+}
+
+func inspect(ctx context.Context, db database, names sqltext.Tables, all []migrations.Migration) (*inspection, error) {
+	c := &inspection{q: db, names: names, all: all, putOff: map[string]bool{}}
+	err := c.steps(ctx, c.server, c.settings)
+	if err == nil && !c.useless {
+		err = db.Transact(ctx, func(q drive.Querier) error {
+			c.q = q
+			return c.steps(ctx, c.whoAsks, c.read, c.anything, c.foreign, c.grants, c.migrations)
+		})
+		c.q = db
+	}
+	if err != nil {
+		return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
+	}
+	if c.useless {
+		return c, nil
 	}
 	for _, w := range wanted {
 		if w.seq != "" {
@@ -85,6 +100,16 @@ func inspect(ctx context.Context, q drive.Querier, names sqltext.Tables, all []m
 		c.table(w)
 	}
 	return c, nil
+}
+
+// steps takes one after another until one finds that the rest would mislead.
+func (c *inspection) steps(ctx context.Context, list ...func(context.Context) error) error {
+	for _, step := range list {
+		if err := step(ctx); err != nil || c.useless {
+			return err
+		}
+	}
+	return nil
 }
 
 // alive finds out why nothing is published: nobody does.
@@ -108,6 +133,9 @@ type inspection struct {
 	found []Problem
 
 	role      string
+	standby   bool
+	encoding  string          // of the database
+	odd       bool            // there are settings to look at
 	useless   bool            // the rest would fail or mislead
 	damaged   bool            // something is not as the statements need it
 	blind     bool            // the role may not read which migrations were applied

@@ -64,6 +64,8 @@ func (e *emptyDatabase) Exec(context.Context, string, ...any) (int64, error) {
 	return 0, errors.New("Check changes nothing")
 }
 
+func (e *emptyDatabase) Transact(_ context.Context, fn func(drive.Querier) error) error { return fn(e) }
+
 func (e *emptyDatabase) Query(_ context.Context, query string, _ ...any) (drive.Rows, error) {
 	e.queries++
 	return &serverRow{e, query != sqltext.CheckServer && query != sqltext.CheckProduct}, nil
@@ -80,13 +82,13 @@ func (r *serverRow) Scan(dest ...any) error {
 		*dest[0].(*string) = r.e.product
 		return nil
 	}
-	*dest[0].(*int64), *dest[1].(*bool) = r.e.version, r.e.standby
+	*dest[0].(*int64), *dest[1].(*bool), *dest[2].(*string) = r.e.version, r.e.standby, ""
 	return nil
 }
 func (r *serverRow) Err() error   { return nil }
 func (r *serverRow) Close() error { return nil }
 
-func checkOf(t *testing.T, q drive.Querier) error {
+func checkOf(t *testing.T, q database) error {
 	c, err := inspect(t.Context(), q, sqltext.Tables{}, nil)
 	if err != nil {
 		t.Fatal(err)

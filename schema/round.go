@@ -50,6 +50,9 @@ func (r *run) round(ctx context.Context) (more bool, err error) {
 		if err := genuine(ctx, q); err != nil {
 			return fmt.Errorf("the server %w", err)
 		}
+		if _, err := q.Exec(ctx, sqltext.OrdinaryTables); err != nil {
+			return err
+		}
 		free := false
 		if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&free) }, tryLockMigrations); err != nil {
 			return fmt.Errorf("lock migrations: %w", err)

@@ -253,7 +253,7 @@ func (db *DB) Transact(ctx context.Context, fn func(drive.Querier) error) error 
 	if err := db.Check(); err != nil {
 		return err
 	}
-	own, err := db.pool.Begin(ctx, drive.TxOptions{Isolation: sql.LevelReadCommitted})
+	own, err := db.pool.Begin(ctx, drive.TxOptions{Isolation: sql.LevelReadCommitted, Ours: true})
 	if err != nil {
 		return err
 	}

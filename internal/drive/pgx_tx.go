@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -40,6 +42,7 @@ func beginSQL(opts TxOptions) (string, error) {
 type pgxTx struct {
 	conn     *pgxpool.Conn
 	beginSQL string
+	pins     []string // what is set with BEGIN
 	begun    bool
 	ended    bool
 	handed   bool  // to code that is not ours
@@ -54,7 +57,8 @@ func (t *pgxTx) start(ctx context.Context) error {
 		return t.startErr
 	}
 	t.begun = true
-	_, t.startErr = t.conn.Exec(ctx, t.beginSQL+"; "+sqltext.MarkTx) // no arguments: pgx sends such as one simple query
+	begin := strings.Join(slices.Concat([]string{t.beginSQL}, t.pins, []string{sqltext.MarkTx}), "; ")
+	_, t.startErr = t.conn.Exec(ctx, begin) // no arguments: pgx sends such as one simple query
 	return t.startErr
 }
 
@@ -104,11 +108,12 @@ func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 	}
 	t.begun = true
 	batch := &pgx.Batch{}
-	batch.Queue(t.beginSQL)
+	t.queueBegin(batch)
 	batch.Queue(sqltext.MarkTx)
+	before := batch.Len()
 	batch.Queue(query, args...)
 	results := t.conn.SendBatch(ctx, batch)
-	for range 2 {
+	for range before {
 		if _, err := results.Exec(); err != nil {
 			return nil, t.notBegun(err, results)
 		}
@@ -118,6 +123,13 @@ func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 		return nil, t.notBegun(err, results)
 	}
 	return batchRows{pgxRows{rows}, results}, nil
+}
+
+func (t *pgxTx) queueBegin(batch *pgx.Batch) {
+	batch.Queue(t.beginSQL)
+	for _, pin := range t.pins {
+		batch.Queue(pin)
+	}
 }
 
 // notBegun refuses all further use if the first statement was found wrong before BEGIN was run: whatever
@@ -183,7 +195,7 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending, hints []Statement) 
 	batch := &pgx.Batch{}
 	if !t.begun {
 		t.begun = true
-		batch.Queue(t.beginSQL)
+		t.queueBegin(batch)
 	}
 	for _, s := range pending {
 		batch.Queue(s.SQL, s.Args...)

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"slices"
 	"sync"
 
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -14,7 +13,7 @@ import (
 // sqlConn is one connection out of a pool, replaced when it breaks.
 type sqlConn struct {
 	db   *sql.DB
-	mode []any
+	pool sqlPool
 	mu   sync.Mutex
 	conn *sql.Conn
 }
@@ -55,7 +54,7 @@ func (c *sqlConn) Exec(ctx context.Context, query string, args ...any) (int64, e
 	if err != nil {
 		return 0, err
 	}
-	n, err := sqlExec(ctx, conn, query, slices.Concat(c.mode, args))
+	n, err := c.pool.on(conn).Exec(ctx, query, args...)
 	return n, c.dropped(err)
 }
 
@@ -64,6 +63,6 @@ func (c *sqlConn) Query(ctx context.Context, query string, args ...any) (Rows, e
 	if err != nil {
 		return nil, err
 	}
-	rows, err := sqlQuery(ctx, conn, query, slices.Concat(c.mode, args))
+	rows, err := c.pool.on(conn).Query(ctx, query, args...)
 	return rows, c.dropped(err)
 }

@@ -3,17 +3,25 @@ package sqltext
 // The statements of Check read the catalogs alone, so they answer at once however large the tables are.
 // They take names of relations as they are written in SQL, quoted and with the schema if there is one.
 const (
-	// CheckServer says what kind of server answers.
-	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery()`
+	// CheckServer says what kind of server answers, and with which settings: their values one after the other, with | between them. One that
+	// the server does not know is empty.
+	//
+	// Arguments: names of settings.
+	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery(),
+       (SELECT string_agg(coalesce(pg_catalog.current_setting(n.name, true), ''), '|' ORDER BY n.at)
+          FROM pg_catalog.unnest($1::text[]) WITH ORDINALITY AS n(name, at))`
 
 	// CheckProduct says what answers. It is asked first: what is no PostgreSQL may not know the functions of the others.
 	CheckProduct = `SELECT version()`
 
-	// CheckRole says who asks, and whether that role may use a schema, if it exists.
+	// CheckRole says who asks, and whether that role may use a schema, if it exists. It has the catalogs described in the words that are
+	// compared with, to the end of the transaction.
 	//
 	// Arguments: schema.
 	CheckRole = `SELECT current_user::text,
-       coalesce((SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_namespace n WHERE n.nspname = $1::text), true)`
+       coalesce((SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_namespace n WHERE n.nspname = $1::text), true),
+       pg_catalog.set_config('quote_all_identifiers', 'off', true) || pg_catalog.set_config('bytea_output', 'hex', true)
+         || pg_catalog.set_config('standard_conforming_strings', 'on', true)`
 
 	// CheckElsewhere lists the schemas that have a table of some name.
 	//

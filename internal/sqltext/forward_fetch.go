@@ -67,6 +67,7 @@ const (
 	fetchHeader = `WITH clock AS MATERIALIZED (
     SELECT s.last_value - (NOT s.is_called)::int AS seq, pg_current_snapshot() AS snap, clock_timestamp() AS at
       FROM {outbox_id_seq} s
+     WHERE ` + isReadCommitted + ` AND ` + isUTF8 + `
 ), now AS MATERIALIZED (
     SELECT seq, snap, at, xmax, xmax + age(xmax_xid) AS next_xid
       FROM (SELECT seq, snap, at, pg_snapshot_xmax(snap)::text::bigint AS xmax, pg_snapshot_xmax(snap)::xid AS xmax_xid

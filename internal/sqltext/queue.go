@@ -32,6 +32,7 @@ const (
            nullif(i.expires, '')::timestamptz AS expires_at, i.pos
       FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::text[], $9::text[], $10::bigint[])
            WITH ORDINALITY AS i(source, message_id, topic, key, payload, metadata, hash, due, expires, pos, n)
+     WHERE ` + isUTF8 + `
      LIMIT cardinality($1::text[])
 ), known AS MATERIALIZED (
     SELECT i.n, q.source, q.message_id, q.hash, q.state = 'done' AS done,

@@ -6,12 +6,15 @@ package sqltext
 // defaults are computed as they pass, so ids rise with the position in the arrays.
 //
 // Arguments: uuids, topics, keys, payloads, metadata (JSON text), due times, delays.
-const InsertMessages = `INSERT INTO {outbox} (uuid, topic, key, payload, metadata, due_at)
+const InsertMessages = insertMessages + isUTF8
+
+const insertMessages = `INSERT INTO {outbox} (uuid, topic, key, payload, metadata, due_at)
 SELECT m.uuid, m.topic, m.key, m.payload, m.metadata::jsonb,
        CASE WHEN m.delay > 0 THEN clock_timestamp() + m.delay * interval '1 second'
             ELSE CASE WHEN nullif(m.due, '')::timestamptz > clock_timestamp() THEN m.due::timestamptz END END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::text[], $7::float8[])
-     AS m(uuid, topic, key, payload, metadata, due, delay)`
+     AS m(uuid, topic, key, payload, metadata, due, delay)
+WHERE `
 
 // A transaction that a handler gets is marked with a setting that ends with it. What is written in it and COMMIT check
 // the mark, because a handler may send COMMIT or ROLLBACK as plain SQL, and begin another transaction, or chain one.
@@ -29,8 +32,7 @@ const (
 	CheckTx = `SELECT ` + isMarked
 
 	// InsertMarked is InsertMessages for a transaction that has the mark.
-	InsertMarked = InsertMessages + `
-WHERE ` + isMarked
+	InsertMarked = InsertMessages + ` AND ` + isMarked
 )
 
 // Notify tells those who listen that messages were committed.

@@ -26,7 +26,14 @@ func Explain(err error) error {
 	case InsufficientPrivilege:
 		return fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
 	case ReadOnlyServer:
-		return fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction was begun as a ReadOnly one)", err)
+		return fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction was begun as a ReadOnly one, "+
+			"or the role or the database has default_transaction_read_only = on: RESET it)", err)
+	case NotUTF8:
+		return fmt.Errorf("client_encoding of this session is not UTF8, so the server would alter topics, keys and metadata: "+
+			"ALTER ROLE ... RESET client_encoding, or add client_encoding=UTF8 to the connection string: %w", err)
+	case NotReadCommitted:
+		return fmt.Errorf("a statement was not run as READ COMMITTED, on which the order of messages rests: "+
+			"ALTER ROLE ... RESET default_transaction_isolation: %w", err)
 	}
 	return err
 }
@@ -35,6 +42,8 @@ func Explain(err error) error {
 const (
 	InsufficientPrivilege = "42501"
 	ReadOnlyServer        = "25006" // a write reached a standby, or a primary that was demoted
+	NotUTF8               = "2201E" // of statements of package sqltext whose texts would be converted
+	NotReadCommitted      = "2201F" // of those that must be run in a READ COMMITTED transaction, and were not
 )
 
 // Storable says whether Postgres text, and JSON in it, hands the string back as it is.

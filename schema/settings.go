@@ -1,0 +1,128 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// liveSetting is a setting of the session.
+type liveSetting struct {
+	name, value, source, unit string
+	role, database            string
+}
+
+// judged are the settings that Check looks at. docs/run/settings.md says of all others why they do not matter.
+var judged = []struct {
+	name     string
+	ordinary string // no fault
+	bad      func(c *inspection, value string) bool
+	problem  bool // else a warning
+	found    string
+}{
+	{"default_transaction_read_only", "off", func(c *inspection, v string) bool { return v == "on" && !c.standby }, true,
+		"nothing can be written"},
+	{"client_encoding", "UTF8", func(c *inspection, v string) bool { return v != c.encoding }, true,
+		"the server would alter topics, keys and metadata"},
+	{"default_transaction_isolation", "read committed", always, false,
+		"each statement needs a transaction of its own to be READ COMMITTED, and yours fail with 40001 when they meet"},
+	{"plan_cache_mode", "auto", func(_ *inspection, v string) bool { return v == "force_generic_plan" }, false,
+		"statements are planned without their arguments, and may read whole tables"},
+	{"statement_timeout", "0", shorter(10_000), false,
+		"the server cancels reads of a large backlog and the deleting of what is old"},
+	{"transaction_timeout", "0", shorter(10_000), false,
+		"the server ends handlers that take longer"},
+	{"synchronous_commit", "on", func(_ *inspection, v string) bool { return v == "off" }, false,
+		"a crash of the server loses what was committed just before: messages, and the effects of handlers whose messages were acknowledged"},
+	{"enable_indexscan", "on", always, false,
+		"statements read whole tables"},
+}
+
+func always(*inspection, string) bool { return true }
+
+func judgedNames() []string {
+	names := make([]string, len(judged))
+	for i, j := range judged {
+		names[i] = j.name
+	}
+	return names
+}
+
+// oddSettings says whether one of the values, which are in the order of judgedNames, is another one than usual.
+func oddSettings(values []string) bool {
+	for i, v := range values {
+		if i < len(judged) && v != judged[i].ordinary && v != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// shorter finds a time-out in milliseconds below a bound; 0 is none.
+func shorter(bound int) func(*inspection, string) bool {
+	return func(_ *inspection, v string) bool {
+		ms, err := strconv.Atoi(v)
+		return err == nil && ms > 0 && ms < bound
+	}
+}
+
+// settings finds those of the role, the database or the session under which something goes wrong.
+func (c *inspection) settings(ctx context.Context) error {
+	if !c.odd {
+		return nil
+	}
+	live := map[string]liveSetting{}
+	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
+		var s liveSetting
+		err := rows.Scan(&s.name, &s.value, &s.source, &s.unit, &s.role, &s.database)
+		live[s.name] = s
+		return err
+	}, sqltext.CheckSettings, append(judgedNames(), "server_encoding"))
+	if err != nil {
+		return fmt.Errorf("read settings: %w", err)
+	}
+	c.encoding = live["server_encoding"].value
+	for _, j := range judged {
+		s, ok := live[j.name]
+		if !ok || s.value == j.ordinary || !j.bad(c, s.value) {
+			continue
+		}
+		object, found := "setting "+s.name, fmt.Sprintf("is %q%s, by %s: %s", s.value, s.unit, s.origin(), j.found)
+		if j.problem {
+			c.denial(object, s.cure(j.ordinary), "%s", found)
+		} else {
+			c.warning(object, s.cure(j.ordinary), "%s", found)
+		}
+	}
+	return nil
+}
+
+// origin says what has set it.
+func (s liveSetting) origin() string {
+	switch s.source {
+	case "user":
+		return "ALTER ROLE " + sqltext.Quote(s.role)
+	case "database":
+		return "ALTER DATABASE " + sqltext.Quote(s.database)
+	case "database user":
+		return "ALTER ROLE " + sqltext.Quote(s.role) + " IN DATABASE " + sqltext.Quote(s.database)
+	case "client":
+		return "the connection string"
+	case "session":
+		return "a SET in the session"
+	}
+	return "the " + s.source + " of the server"
+}
+
+func (s liveSetting) cure(ordinary string) string {
+	switch s.source {
+	case "user", "database", "database user":
+		return s.origin() + " RESET " + s.name + ", and reconnect"
+	case "client", "session":
+		return "remove it there"
+	}
+	return "ALTER ROLE " + sqltext.Quote(s.role) + " SET " + s.name + " = '" + ordinary + "', and reconnect"
+}
