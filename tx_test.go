@@ -297,7 +297,7 @@ func TestNotifying(t *testing.T) {
 			t.Fatal(err)
 		}
 		woken := 0
-		defer (*core.DB)(db).OnCommit(func() { woken++ })()
+		defer (*core.DB)(db).OnCommit(func(core.News) { woken++ })()
 		if err := pub.Publish("topic", message.NewMessage("id", nil)); err != nil {
 			t.Fatal(err)
 		}

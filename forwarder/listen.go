@@ -8,9 +8,17 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
+
+// heard is told of a commit.
+func (e *engine) heard(news core.News) {
+	if news.Outbox {
+		e.wake()
+	}
+}
 
 // listen is the goroutine that hears of commits in other processes. What it misses while the connection is
 // down is found by polling.
@@ -19,10 +27,10 @@ func (e *engine) listen(ctx context.Context) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
-		err := e.db.Listen(ctx, func() {
+		err := e.db.Listen(ctx, func(news core.News) {
 			report.Tell(nil)
 			retry.Reset()
-			e.wake()
+			e.heard(news)
 		})
 		if errors.Is(err, drive.ErrNoListen) {
 			e.logger.Debug("Messages of other processes are found by polling", watermill.LogFields{"err": err.Error()})

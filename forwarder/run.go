@@ -40,7 +40,7 @@ func (e *engine) run(ctx context.Context) error {
 		defer closeLease()
 		e.keeper.q = lease
 	}
-	stopWake := e.db.OnCommit(e.wake)
+	stopWake := e.db.OnCommit(e.heard)
 	defer stopWake()
 
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))

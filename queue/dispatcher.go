@@ -74,7 +74,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { u.run(ctx) })
 	if !d.cfg.DisableListen {
-		helpers.Go(func() { listen(ctx, d.store, d.logger, d.loop.wake) })
+		helpers.Go(func() { listen(ctx, d.store, d.logger, d.loop.heard) })
 	}
 	d.loop.run(ctx)
 	helpers.Wait()

@@ -73,7 +73,7 @@ func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, er
 	if err != nil {
 		return nil, err
 	}
-	s.db.WakeLater(ctx)
+	s.db.WakeLater(ctx, core.QueueNews(topicsOf(items)...))
 	s.tell(items, stored)
 	return stored, nil
 }
@@ -292,3 +292,18 @@ func (s *Store) tell(items []Item, stored []EnqueueResult) {
 		}
 	}
 }
+
+// topicsOf are the topics of items, each once, or none if they are many.
+func topicsOf(items []Item) (topics []string) {
+	for _, item := range items {
+		if !slices.Contains(topics, item.Topic) {
+			if topics = append(topics, item.Topic); len(topics) > maxTold {
+				return nil
+			}
+		}
+	}
+	return topics
+}
+
+// maxTold is of how many topics those are told who wait for messages.
+const maxTold = 32

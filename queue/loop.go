@@ -86,7 +86,7 @@ func (l *loop) run(ctx context.Context) { l.serve(ctx, l.claim) }
 
 // serve is run with somebody else's claiming, which returns when ctx is over.
 func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
-	defer l.store.db.OnCommit(l.wake)()
+	defer l.store.db.OnCommit(l.heard)()
 	var helpers sync.WaitGroup
 	over, end := context.WithCancel(l.base)
 	helpers.Go(func() { l.renew(over) })
@@ -98,6 +98,13 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	l.acks.stop()
 	helpers.Wait()
 	l.endStrays()
+}
+
+// heard is told of a commit.
+func (l *loop) heard(news core.News) {
+	if news.Concerns(l.cfg.only) {
+		l.wake()
+	}
 }
 
 // wake has the loop look for messages now. It never blocks.

@@ -142,15 +142,16 @@ func (s *Subscriber) keep(u *upkeep) {
 	s.kept = true
 	s.running.Go(func() { u.run(s.ctx) })
 	if !s.cfg.DisableListen {
-		s.running.Go(func() { listen(s.ctx, s.store, s.logger, s.wake) })
+		s.running.Go(func() { listen(s.ctx, s.store, s.logger, s.heard) })
 	}
 }
 
-func (s *Subscriber) wake() {
+// heard is told of a commit in another process.
+func (s *Subscriber) heard(news core.News) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.loops {
-		l.wake()
+		l.heard(news)
 	}
 }
 

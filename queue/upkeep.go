@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -104,15 +105,15 @@ func (u *upkeep) run(ctx context.Context) {
 }
 
 // listen is the goroutine that hears of commits in other processes. What it misses is found by polling.
-func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, wake func()) {
+func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.News)) {
 	report := trouble.Log{Logger: logger, What: "Listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
-		err := s.db.Listen(ctx, func() {
+		err := s.db.Listen(ctx, func(news core.News) {
 			report.Tell(nil)
 			retry.Reset()
-			wake()
+			heard(news)
 		})
 		if errors.Is(err, drive.ErrNoListen) {
 			logger.Debug("Messages of other processes are found by polling", watermill.LogFields{"err": err.Error()})

@@ -57,10 +57,10 @@ type tx struct {
 
 	mu        sync.Mutex
 	innermost *scope
-	broken    error        // a savepoint could not be undone, so nothing may be committed
-	wrote     map[*DB]bool // true once COMMIT takes its notification along
-	uses      int          // how often somebody has asked the context for the transaction
-	idle      bool         // its only user so far has written nothing
+	broken    error // a savepoint could not be undone, so nothing may be committed
+	wrote     map[*DB]wrote
+	uses      int  // how often somebody has asked the context for the transaction
+	idle      bool // its only user so far has written nothing
 }
 
 func (t *tx) begin() *scope {
@@ -150,8 +150,8 @@ func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Conte
 	if err := s.observed(ctx, opts, fn); err != nil {
 		return err
 	}
-	for db, notified := range s.tx.wrote {
-		db.wake(notified)
+	for db, what := range s.tx.wrote {
+		db.wake(what.news, what.notified)
 	}
 	outside := OutsideTx(ctx)
 	for _, hook := range s.afterCommit {
@@ -229,7 +229,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 		return nil
 	}
 	for _, w := range s.waiting {
-		s.tx.wroteTo(w.db)
+		s.tx.wroteTo(w.db, OutboxNews)
 	}
 	if err := own.Commit(ctx, s.tx.statements(s.waiting), s.tx.notifications(own)); err != nil {
 		return fmt.Errorf("commit: %w", text.Explain(err))

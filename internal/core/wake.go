@@ -24,10 +24,10 @@ type wakes struct {
 	channel string // "" = nobody is notified
 
 	mu        sync.Mutex
-	listeners map[*func()]bool
+	listeners map[*func(News)]bool
 	last      time.Time // when a notification was sent
 	sending   bool
-	again     bool // a notification waits to be sent
+	waiting   News // for a notification to be sent
 }
 
 // due says whether a notification may be sent at once; the caller does it.
@@ -41,14 +41,14 @@ func (w *wakes) due() bool {
 	return true
 }
 
-// OnCommit has fn called after each commit of messages, made through this handle. fn must not block. The function
-// returned ends that.
-func (db *DB) OnCommit(fn func()) (stop func()) {
+// OnCommit has fn called after each commit of messages, made through this handle, and told of what. fn must not block. The
+// function returned ends that.
+func (db *DB) OnCommit(fn func(News)) (stop func()) {
 	w := &db.wakes
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.listeners == nil {
-		w.listeners = map[*func()]bool{}
+		w.listeners = map[*func(News)]bool{}
 	}
 	id := &fn
 	w.listeners[id] = true
@@ -59,16 +59,16 @@ func (db *DB) OnCommit(fn func()) (stop func()) {
 	}
 }
 
-// Listen calls fn for each notification that another handle sent, and once when it has begun to listen, until ctx is
+// Listen calls fn for each notification that another handle sent, and once with all news when it has begun to listen, until ctx is
 // over or the connection breaks; it returns why it ended. It opens a connection of its own, which is never in a
 // transaction. It may return drive.ErrNoListen.
-func (db *DB) Listen(ctx context.Context, fn func()) error {
+func (db *DB) Listen(ctx context.Context, fn func(News)) error {
 	if err := db.Check(); err != nil {
 		return err
 	}
-	return db.pool.Listen(ctx, db.tables.Channel(), func(sender string) {
-		if sender != db.id {
-			fn()
+	return db.pool.Listen(ctx, db.tables.Channel(), func(payload string) {
+		if sender, news := newsOf(payload); sender != db.id {
+			fn(news)
 		}
 	})
 }
@@ -106,23 +106,22 @@ func (db *DB) Hear(ctx context.Context) error {
 // Wake is outbox.DB's.
 func (db *DB) Wake() {
 	if db.Check() == nil {
-		db.wake(false)
+		db.wake(AllNews, false)
 	}
 }
 
 // wake wakes those in this process, and those in others unless they are notified already.
-func (db *DB) wake(notified bool) {
+func (db *DB) wake(news News, notified bool) {
 	w := &db.wakes
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for fn := range w.listeners {
-		(*fn)()
+		(*fn)(news)
 	}
-	switch {
-	case notified || w.channel == "":
-	case w.sending:
-		w.again = true
-	default:
+	if notified || w.channel == "" {
+		return
+	}
+	if w.waiting = w.waiting.and(news); !w.sending {
 		w.sending = true
 		go db.notify()
 	}
@@ -130,12 +129,12 @@ func (db *DB) wake(notified bool) {
 
 // WakeLater wakes after the commit of the transaction in ctx, or now if there is none. A transaction of WithTx is committed by
 // somebody else, who wakes as well.
-func (db *DB) WakeLater(ctx context.Context) {
+func (db *DB) WakeLater(ctx context.Context, news News) {
 	if s := scopeFrom(ctx); s != nil {
-		_ = s.use(func() error { s.tx.wroteTo(db); return nil }) // one that has ended wakes nobody
+		_ = s.use(func() error { s.tx.wroteTo(db, news); return nil }) // one that has ended wakes nobody
 		return
 	}
-	db.Wake()
+	db.wake(news, false)
 }
 
 // notify sends a notification when the last one is long enough ago, and another if there were commits meanwhile.
@@ -148,14 +147,15 @@ func (db *DB) notify() {
 		time.Sleep(pause)
 
 		w.mu.Lock()
-		w.last, w.again = time.Now(), false // what is committed from here on may be missed by those who hear this one
+		payload := w.waiting.payload(db.id)
+		w.last, w.waiting = time.Now(), News{} // what is committed from here on may be missed by those who hear this one
 		w.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
-		_, _ = db.pool.Exec(ctx, sqltext.Notify, w.channel, db.id) // a hint that is lost costs a poll interval
+		_, _ = db.pool.Exec(ctx, sqltext.Notify, w.channel, payload) // a hint that is lost costs a poll interval
 		cancel()
 
 		w.mu.Lock()
-		again = w.again
+		again = w.waiting.Outbox || w.waiting.Queue
 		w.sending = again
 		w.mu.Unlock()
 	}

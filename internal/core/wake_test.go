@@ -52,7 +52,7 @@ func TestFirstNotificationGoesWithCommit(t *testing.T) {
 				t.Helper()
 				if err := InTx(t.Context(), db, TxOptions{}, func(ctx context.Context) error {
 					if wrote {
-						db.WakeLater(ctx)
+						db.WakeLater(ctx, OutboxNews)
 					}
 					return nil
 				}); err != nil {

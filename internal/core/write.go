@@ -35,7 +35,7 @@ func (s *scope) write(w write) error {
 				return fmt.Errorf("write to %s: %w", w.db.outbox, text.Explain(err))
 			}
 		}
-		s.tx.wroteTo(w.db)
+		s.tx.wroteTo(w.db, OutboxNews)
 		return nil
 	})
 	w.db.writeEnd(w.ctx, w.topic, w.records, time.Since(begun), err)
@@ -63,11 +63,17 @@ func (t *tx) insertInto(db *DB) string {
 	return db.insert
 }
 
-func (t *tx) wroteTo(db *DB) {
+// wrote is what a transaction has written to the tables of a handle.
+type wrote struct {
+	news     News
+	notified bool // COMMIT takes its notification along
+}
+
+func (t *tx) wroteTo(db *DB, news News) {
 	if t.wrote == nil {
-		t.wrote = map[*DB]bool{}
+		t.wrote = map[*DB]wrote{}
 	}
-	t.wrote[db] = false
+	t.wrote[db] = wrote{news: t.wrote[db].news.and(news)}
 }
 
 // notifications are what COMMIT takes along for other processes.
@@ -76,10 +82,11 @@ func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
 		return nil
 	}
 	var list []drive.Statement
-	for db := range t.wrote {
+	for db, what := range t.wrote {
 		if db.wakes.due() {
-			list = append(list, drive.Statement{SQL: sqltext.Notify, Args: []any{db.wakes.channel, db.id}})
-			t.wrote[db] = true
+			list = append(list, drive.Statement{SQL: sqltext.Notify, Args: []any{db.wakes.channel, what.news.payload(db.id)}})
+			what.notified = true
+			t.wrote[db] = what
 		}
 	}
 	return list
