@@ -25,6 +25,7 @@ var imported = map[string]string{
 	"wmmiddleware": "github.com/ThreeDotsLabs/watermill/message/router/middleware", "prometheus": "github.com/prometheus/client_golang/prometheus",
 	"outbox": rootModule, "outboxmw": rootModule + "/middleware", "forwarder": rootModule + "/forwarder", "fleet": rootModule + "/fleet",
 	"queue": rootModule + "/queue", "admin": rootModule + "/admin", "ui": rootModule + "/admin/ui", "move": rootModule + "/move",
+	"gorm":    "gorm.io/gorm",
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel", "nats": rootModule + "/publisher/nats",
 }
 

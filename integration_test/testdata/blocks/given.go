@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"gorm.io/gorm"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
@@ -30,6 +31,9 @@ var (
 
 	pool   *pgxpool.Pool
 	sqlDB  *sql.DB
+	tx     *sql.Tx
+	gormDB *gorm.DB
+	order  struct{ OrderID string }
 	db     *outbox.DB
 	events *outbox.Publisher
 	fwd    *ourforwarder.Forwarder
