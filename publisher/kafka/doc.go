@@ -17,7 +17,9 @@
 //     off: nothing is lost without it, and a copy carries the same UUID as any other that the outbox sends twice.
 //   - The Kafka key is the outbox key (metadata "outbox_key", see [outbox.MetadataKey]), so that a key is one
 //     partition and consumers see its order. Without a key it stays nil: sarama hashes an empty, non-nil key,
-//     which would send all unkeyed traffic to one partition. See [Marshaler].
+//     which would send all unkeyed traffic to one partition. See [Marshaler]. Partitions that are added to a live topic move keys:
+//     later messages of a key may be consumed before earlier ones, which wait in its old partition. Let the consumers drain the
+//     topic first, with the topic paused (outboxctl topics pause), or have more partitions than you need from the start.
 //   - Retries and timeouts are bounded, because Publish takes no context: one retry, after 250 ms; 3 s to connect; 5 s
 //     for the replicas (Producer.Timeout) and 6 s for the response (Net.ReadTimeout, longer, so that it is the
 //     broker who gives up first and says so); one retry after 1 s for metadata. A broker that is down fails a

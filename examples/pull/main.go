@@ -1,0 +1,111 @@
+// Command pull is a service on a durable pull consumer of NATS JetStream, which is what NATS recommends for new programs: it books orders,
+// each once, and publishes what it booked. subscriber.go is to copy.
+//
+//	DATABASE_URL=postgres://... NATS_URL=nats://... go run ./pull
+package main
+
+import (
+	"context"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/examples/booking"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// ackWait is how long the server waits for a sign of life of a message, and how late it delivers again what a killed process had.
+const ackWait = 10 * time.Second
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Getenv("DATABASE_URL"), os.Getenv("NATS_URL")); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, databaseURL, natsURL string) error {
+	logger := watermill.NewSlogLogger(nil)
+	pool, err := pgxpool.New(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	if _, err := schema.Migrate(ctx, db, schema.MigrateConfig{}); err != nil {
+		return err
+	}
+	if err := booking.CreateTables(ctx, pool); err != nil {
+		return err
+	}
+	conn, err := natsgo.Connect(natsURL, nats.Options()...) // reconnect for ever
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return err
+	}
+	if err := provision(ctx, js); err != nil {
+		return err
+	}
+
+	// Inbound: the Router, with the middlewares around its handlers.
+	orders := &pullSubscriber{js: js, durable: "booking", ackWait: ackWait, atOnce: 8, logger: logger, closing: make(chan struct{})}
+	events, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	stack, err := outboxmw.Stack(events, outboxmw.StackConfig{Service: "booking"}, logger)
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(stack...)
+	router.AddHandler("book", "orders", orders, "bookings", events, booking.Book)
+
+	// Outbound: a forwarder that publishes what was committed.
+	broker, err := nats.NewPublisher(nats.PublisherConfig{URL: natsURL}, logger)
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	fwd, err := forwarder.New(db, broker, forwarder.Config{}, logger)
+	if err != nil {
+		return err
+	}
+	return outbox.Run(ctx, router, fwd)
+}
+
+// provision makes a stream for each topic, and the consumer of the orders, whose position survives the processes that pull.
+func provision(ctx context.Context, js jetstream.JetStream) error {
+	for _, topic := range []string{"orders", "bookings", "dead_letters"} {
+		if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+			Name: topic, Subjects: []string{topic}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, Duplicates: 10 * time.Minute,
+		}); err != nil {
+			return err
+		}
+	}
+	_, err := js.CreateOrUpdateConsumer(ctx, "orders", jetstream.ConsumerConfig{Durable: "booking", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait})
+	return err
+}
