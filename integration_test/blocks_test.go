@@ -19,7 +19,7 @@ import (
 
 // imported are the packages that the documents name, as they name them.
 var imported = map[string]string{
-	"context": "context", "json": "encoding/json", "http": "net/http", "time": "time",
+	"context": "context", "json": "encoding/json", "errors": "errors", "http": "net/http", "time": "time",
 	"watermill": "github.com/ThreeDotsLabs/watermill", "message": "github.com/ThreeDotsLabs/watermill/message",
 	"delay": "github.com/ThreeDotsLabs/watermill/components/delay", "requeuer": "github.com/ThreeDotsLabs/watermill/components/requeuer",
 	"wmmiddleware": "github.com/ThreeDotsLabs/watermill/message/router/middleware", "prometheus": "github.com/prometheus/client_golang/prometheus",

@@ -38,6 +38,8 @@ var (
 	events *outbox.Publisher
 	fwd    *ourforwarder.Forwarder
 	a      *admin.Admin
+	cfg    ourforwarder.Config
+	amqp   struct{ ErrClosed error } // stands for a client that no module of ours needs
 	seen   observe.Observer
 
 	router                          *message.Router
