@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"io"
 	"runtime"
 	"strings"
 	"sync"
@@ -67,6 +68,17 @@ func (c *fakeConn) ExecContext(_ context.Context, query string, _ []driver.Named
 	}
 	return driver.RowsAffected(1), nil
 }
+
+// QueryContext answers as a server without any of the settings that are asked for.
+func (c *fakeConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
+	return noRows{}, nil
+}
+
+type noRows struct{}
+
+func (noRows) Columns() []string         { return []string{"name", "value"} }
+func (noRows) Close() error              { return nil }
+func (noRows) Next([]driver.Value) error { return io.EOF }
 
 func TestJoiningRefusesWhatIsNoTransaction(t *testing.T) {
 	db := (&fakeServer{}).db(t)
