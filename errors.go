@@ -53,6 +53,10 @@ var (
 	// ErrTxManaged is returned by Commit and Rollback of what PgxTx returns.
 	ErrTxManaged = drive.ErrTxManaged
 
+	// ErrNacked is the failure of a message that its handler, or who received it from a Subscriber, nacked: middleware.Tx returns
+	// it if the handler nacked the message and returned nil, and it is the error that a Subscriber records.
+	ErrNacked = core.ErrNacked
+
 	// ErrRolledBack is returned by InTx if its function returned nil after SetRollbackOnly.
 	ErrRolledBack = core.ErrRolledBack
 

@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	// ErrUnknown is returned by Get for a message that is not there.
-	ErrUnknown = errors.New("admin: no such message")
+	// ErrNotFound is returned by Get for a message that is not there.
+	ErrNotFound = errors.New("admin: no such message")
 
 	// ErrUnbound is returned by an act whose filter names no message, topic, key, consumer, error or time, and has no All.
 	ErrUnbound = errors.New("admin: the filter bounds nothing: name what is meant, or set Filter.All")

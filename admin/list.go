@@ -83,7 +83,7 @@ func (a *Admin) look(ctx context.Context, s source, f Filter, states []State, at
 	return list, nil, nil
 }
 
-// Get returns one message with its payload, or without if the role may not read payloads. It returns ErrUnknown if
+// Get returns one message with its payload, or without if the role may not read payloads. It returns ErrNotFound if
 // there is no such message.
 func (a *Admin) Get(ctx context.Context, t Table, id string) (*Message, error) {
 	s, err := a.source(t)
@@ -99,7 +99,7 @@ func (a *Admin) Get(ctx context.Context, t Table, id string) (*Message, error) {
 		return nil, fmt.Errorf("get: %w", err)
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%w: %s %q", ErrUnknown, t, id)
+		return nil, fmt.Errorf("%w: %s %q", ErrNotFound, t, id)
 	}
 	m := &list[0]
 	if m.Payload, err = s.payload(ctx, p); err != nil {

@@ -36,7 +36,7 @@ func Example() {
 	fmt.Println(db.Name())
 
 	_, err = tenants.Get("hooli")
-	fmt.Println(errors.Is(err, fleet.ErrUnknown), err)
+	fmt.Println(errors.Is(err, fleet.ErrUnknownDatabase), err)
 	// Output:
 	// [acme globex initech]
 	// acme

@@ -12,9 +12,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// ErrUnknown is returned by Get and Acquire for a key that the last discovery did not return, or not in a usable form; the
+// ErrUnknownDatabase is returned by Get and Acquire for a key that the last discovery did not return, or not in a usable form; the
 // error says which.
-var ErrUnknown = errors.New("fleet: unknown database")
+var ErrUnknownDatabase = errors.New("fleet: unknown database")
 
 // closeTimeout is how long Run waits for handles that somebody still uses.
 const closeTimeout = 30 * time.Second

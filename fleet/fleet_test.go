@@ -163,7 +163,7 @@ func TestFleetFollowsItsDiscovery(t *testing.T) {
 		}
 		w.set(c)
 		next()
-		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknown) || !strings.Contains(err.Error(), `"a"`) {
+		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknownDatabase) || !strings.Contains(err.Error(), `"a"`) {
 			t.Error(err)
 		}
 		if opened, closed := w.counts("a"); opened != 1 || closed != 1 {
@@ -242,7 +242,7 @@ func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknown) || len(f.Keys()) != 0 {
+		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknownDatabase) || len(f.Keys()) != 0 {
 			t.Error(f.Keys(), err)
 		}
 		for _, key := range []string{"a", "b"} {
@@ -337,7 +337,7 @@ func TestFleetBadTargets(t *testing.T) {
 	w.breaks("b", errors.New("not today"))
 	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, log *capture) {
 		get(t, f, "a")
-		if _, err := f.Get("b"); !errors.Is(err, fleet.ErrUnknown) || !strings.Contains(err.Error(), "not today") {
+		if _, err := f.Get("b"); !errors.Is(err, fleet.ErrUnknownDatabase) || !strings.Contains(err.Error(), "not today") {
 			t.Error(err)
 		}
 		w.breaks("b", nil)
@@ -388,7 +388,7 @@ func TestFleetOpenThatHangs(t *testing.T) {
 			t.Fatal("the fleet waits for it")
 		}
 		get(t, f, "well")
-		if _, err := f.Get("hung"); !errors.Is(err, fleet.ErrUnknown) || !strings.Contains(err.Error(), "did not return") {
+		if _, err := f.Get("hung"); !errors.Is(err, fleet.ErrUnknownDatabase) || !strings.Contains(err.Error(), "did not return") {
 			t.Error(err)
 		}
 		time.Sleep(3*time.Minute + 30*time.Second) // between two refreshes
@@ -459,7 +459,7 @@ func TestFleetLifecycle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknown) || !strings.Contains(err.Error(), "nothing is discovered yet") {
+		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknownDatabase) || !strings.Contains(err.Error(), "nothing is discovered yet") {
 			t.Error(err)
 		}
 		ended := make(chan error, 1)

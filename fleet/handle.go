@@ -52,7 +52,7 @@ func (h *Handle) Done() <-chan struct{} { return h.gone }
 func (h *Handle) Release() { h.release() }
 
 // Acquire returns the handle of a target for work that goes on, and keeps it open until Handle.Release is called. It returns
-// ErrUnknown if the last discovery did not return the key, and outbox.ErrClosed after the end of Run.
+// ErrUnknownDatabase if the last discovery did not return the key, and outbox.ErrClosed after the end of Run.
 func (f *Fleet) Acquire(key string) (*Handle, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,12 +86,12 @@ func (f *Fleet) find(key string) (*member, error) {
 		return m, nil
 	}
 	if err := f.faults[key]; err != nil {
-		return nil, fmt.Errorf("%w: %q was discovered and cannot be used: %w", ErrUnknown, key, err)
+		return nil, fmt.Errorf("%w: %q was discovered and cannot be used: %w", ErrUnknownDatabase, key, err)
 	}
 	if f.keys == nil {
-		return nil, fmt.Errorf("%w: %q: nothing is discovered yet; wait for Running", ErrUnknown, key)
+		return nil, fmt.Errorf("%w: %q: nothing is discovered yet; wait for Running", ErrUnknownDatabase, key)
 	}
-	return nil, fmt.Errorf("%w: %q is not among the %d that the last discovery returned", ErrUnknown, key, len(f.keys))
+	return nil, fmt.Errorf("%w: %q is not among the %d that the last discovery returned", ErrUnknownDatabase, key, len(f.keys))
 }
 
 // let gives up one use of a handle and closes it after the last.

@@ -22,9 +22,6 @@ var (
 	// ErrPublishPanic is the error of a publisher that panicked, as above.
 	ErrPublishPanic = errors.New("forwarder: publisher panicked")
 
-	// ErrNacked is the error of a message that was nacked by who received it from a Subscriber, as above.
-	ErrNacked = errors.New("forwarder: message was nacked")
-
 	// errBadMetadata: written by hand, since the write side stores what it can read back.
 	errBadMetadata = errors.New("forwarder: metadata is not a JSON object of strings")
 

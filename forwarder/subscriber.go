@@ -125,7 +125,7 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	case <-msg.Acked():
 		return nil
 	case <-msg.Nacked():
-		return ErrNacked
+		return outbox.ErrNacked
 	case <-call.Done():
 		return errNotDelivered
 	}

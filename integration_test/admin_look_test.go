@@ -123,7 +123,7 @@ func TestGetAndGroups(t *testing.T) {
 		assert.False(t, m.DeadAt.IsZero() || m.CreatedAt.IsZero() || m.DueAt.IsZero())
 		assert.True(t, m.SettledAt.IsZero())
 		_, err = a.Get(t.Context(), admin.Outbox, "6666")
-		require.ErrorIs(t, err, admin.ErrUnknown)
+		require.ErrorIs(t, err, admin.ErrNotFound)
 		_, err = a.Get(t.Context(), admin.Outbox, "3; DROP TABLE outbox")
 		require.ErrorContains(t, err, "no id")
 

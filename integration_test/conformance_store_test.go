@@ -27,7 +27,7 @@ var promisesOfStores = []promise{
 		id := item("joined", "a").ID
 		state := func() any {
 			msg, err := store.Get(t.Context(), id)
-			if errors.Is(err, queue.ErrUnknown) {
+			if errors.Is(err, queue.ErrNotFound) {
 				return "unknown"
 			}
 			require.NoError(t, err)

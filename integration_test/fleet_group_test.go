@@ -198,7 +198,7 @@ func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 	who.publish(t, "events", "", "under way")
 	<-entered
 	r.remove(who.Key)
-	eventually(t, func() bool { _, err := f.Get(who.Key); return errors.Is(err, fleet.ErrUnknown) }, "it is gone")
+	eventually(t, func() bool { _, err := f.Get(who.Key); return errors.Is(err, fleet.ErrUnknownDatabase) }, "it is gone")
 	all[1].publish(t, "events", "", "of the other")
 	broker.arrives(t, "of the other")
 	close(leave)

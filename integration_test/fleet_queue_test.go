@@ -126,7 +126,7 @@ func TestStoresOfAFleet(t *testing.T) {
 		}, "the handler's transaction has committed")
 	}
 	_, err := stores.Get("nobody")
-	require.ErrorIs(t, err, fleet.ErrUnknown)
+	require.ErrorIs(t, err, fleet.ErrUnknownDatabase)
 	require.ErrorContains(t, err, `"nobody"`)
 }
 
@@ -214,7 +214,7 @@ func TestQueueGroupOfTroubledDatabases(t *testing.T) {
 	eventually(t, func() bool { return log.count("Messages cannot be claimed") > 0 }, "the log has what is broken")
 
 	r.remove(all[0].Key)
-	eventually(t, func() bool { _, err := f.Get(all[0].Key); return errors.Is(err, fleet.ErrUnknown) }, "it is gone")
+	eventually(t, func() bool { _, err := f.Get(all[0].Key); return errors.Is(err, fleet.ErrUnknownDatabase) }, "it is gone")
 	r.add(all[0].Target)
 	enqueue(t, stores[0], "it is back")
 	eventually(t, func() bool { return slices.Contains(h.handled(), all[0].Key+" it is back") }, "it is handled")

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/forwarder"
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -175,7 +175,7 @@ func TestSubscriberIsObserved(t *testing.T) {
 	receive(t, messages).Ack()
 	eventually(t, func() bool { return len(toldSoFar(eyes, &eyes.ends)) == 2 }, "both are told")
 	ends := toldSoFar(eyes, &eyes.ends)
-	require.ErrorIs(t, ends[0].Err, forwarder.ErrNacked)
+	require.ErrorIs(t, ends[0].Err, outbox.ErrNacked)
 	assert.Equal(t, "retry", ends[0].Verdict)
 	assert.NoError(t, ends[1].Err)
 	assert.Equal(t, "subscriber:orders", ends[1].Scope)

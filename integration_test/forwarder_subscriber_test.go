@@ -88,7 +88,7 @@ func TestSubscriberAcksAndNacks(t *testing.T) {
 		eventually(t, func() bool {
 			return h.count(t, "select count(*) from outbox where topic = 'orders' and published_at is not null") == 2
 		}, "both are settled")
-		assert.Equal(t, forwarder.ErrNacked.Error(), value[string](t, h, "select last_error from outbox where attempts = 2"))
+		assert.Equal(t, outbox.ErrNacked.Error(), value[string](t, h, "select last_error from outbox where attempts = 2"))
 		assert.Equal(t, 1, h.count(t, "select count(*) from outbox where published_at is null"))
 	})
 }

@@ -8,7 +8,7 @@ var ibxDatabases = []requirement{
 	{number: 89, text: "each store has an identifier", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{number: 90, text: "lines about messages name the store", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{number: 91, text: "the router returns the store of a key", verdict: held, shownBy: "TestStoresOfAFleet"},
-	{number: 92, text: "an unknown key is an error", verdict: inOtherWords, why: "It returns fleet.ErrUnknown.", shownBy: "TestStoresOfAFleet"},
+	{number: 92, text: "an unknown key is an error", verdict: inOtherWords, why: "It returns fleet.ErrUnknownDatabase.", shownBy: "TestStoresOfAFleet"},
 }
 
 var ibxDiscovery = []requirement{

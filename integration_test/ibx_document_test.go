@@ -83,7 +83,7 @@ const ibxElsewhere = `
 |---|---|
 | IInbox.AlreadyProcessedAsync, with and without hash | Store.AlreadyProcessed(ctx, id, hash), a nil hash for none |
 | IInbox.MarkProcessingAsync | Store.MarkProcessing: whoever calls works on the message itself, nobody else can claim it |
-| IInbox.MarkProcessedAsync, MarkDeadAsync | Store.MarkProcessed, Store.MarkDead (with a reason); they take the message from whoever has it. A message that is done stays done. ErrUnknown for one that is not there. |
+| IInbox.MarkProcessedAsync, MarkDeadAsync | Store.MarkProcessed, Store.MarkDead (with a reason); they take the message from whoever has it. A message that is done stays done. ErrNotFound for one that is not there. |
 | IInbox.EnqueueAsync | Store.Enqueue, any number of items in one transaction; says of each: new, updated, already done, busy |
 | dueTimeUtc must be UTC | any time.Time |
 | IInboxWorkStore.ClaimAsync returns ids | Store.Claim returns messages |
@@ -92,7 +92,7 @@ const ibxElsewhere = `
 | ReapExpiredAsync stops when cancelled | between batches of 250 |
 | GetAsync by message id alone | by ID, because a message id is unique only within its source |
 | IInboxHandler | queue.Handler, in DispatcherConfig.Handlers by topic |
-| IInboxRouter.GetInbox throws | Stores.Get returns fleet.ErrUnknown |
+| IInboxRouter.GetInbox throws | Stores.Get returns fleet.ErrUnknownDatabase |
 | InboxMessage (5.2.1) | queue.Message: the same fields, and Key, Metadata, ExpiresAt, State, DB |
 | SqlInboxOptions (5.2.2): connection string, schema, table | the pool is yours; outbox.Tables{Schema, Queue}. EnableSchemaDeployment: see IBX-114. |
 | AddSqlInbox, AddMultiSqlInbox, AddDynamicMultiSqlInbox, AddInboxHandler (5.3) | NewStore, NewStores over fleet.Static or a Discovery; no container is needed |

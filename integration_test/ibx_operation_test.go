@@ -22,7 +22,7 @@ var ibxCleanup = []requirement{
 		_, err := x.store.Clean(t.Context())
 		require.NoError(t, err)
 		_, err = x.store.Get(t.Context(), x.id("old"))
-		require.ErrorIs(t, err, queue.ErrUnknown)
+		require.ErrorIs(t, err, queue.ErrNotFound)
 		assert.Equal(t, queue.Done, x.get(t, "new").State)
 	}},
 	{number: 99, text: "clean-up keeps what is seen or processing or dead", verdict: held, shownBy: "TestCleanKeepsUnfinished"},
@@ -37,7 +37,7 @@ var ibxCleanup = []requirement{
 		_, err := x.with(t, queue.StoreConfig{Retention: time.Minute}).Clean(t.Context())
 		require.NoError(t, err)
 		_, err = x.store.Get(t.Context(), x.id("a"))
-		require.ErrorIs(t, err, queue.ErrUnknown)
+		require.ErrorIs(t, err, queue.ErrNotFound)
 	}},
 	{number: 101, text: "clean-up works in batches", verdict: held, shownBy: "TestCleanKeepsUnfinished"},
 }

@@ -148,7 +148,7 @@ func refusesItem(t testing.TB, x ibx, why string, change func(*queue.Item)) {
 	invalid(t, err, why)
 	require.ErrorContains(t, err, "item 1 of the call")
 	_, err = x.store.Get(t.Context(), x.id("good"))
-	require.ErrorIs(t, err, queue.ErrUnknown, "nothing of the call is stored")
+	require.ErrorIs(t, err, queue.ErrNotFound, "nothing of the call is stored")
 }
 
 var ibxEnqueuing = []requirement{

@@ -108,7 +108,7 @@ func TestTxHandlerWorksOnACopy(t *testing.T) {
 			c.Nack()
 			return book(h)(c)
 		}, tx)(msg)
-		require.ErrorIs(t, err, middleware.ErrNacked)
+		require.ErrorIs(t, err, outbox.ErrNacked)
 		assert.Zero(t, effects(t, h, msg))
 	})
 }

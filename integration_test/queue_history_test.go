@@ -273,7 +273,7 @@ func (w *historyWorker) step(ctx context.Context) error {
 	mark := func(verb string, fn func(ctx context.Context, id queue.ID) error) error {
 		return ask(queueCall{verb: verb, id: w.recent()}, func(ctx context.Context, id queue.ID) (queueAnswer, error) {
 			err := fn(ctx, id)
-			unknown := errors.Is(err, queue.ErrUnknown)
+			unknown := errors.Is(err, queue.ErrNotFound)
 			if unknown {
 				err = nil
 			}
@@ -362,7 +362,7 @@ func (w *historyWorker) step(ctx context.Context) error {
 	}
 	return ask(queueCall{verb: "get", id: id}, func(ctx context.Context, id queue.ID) (queueAnswer, error) {
 		msg, err := w.store.Get(ctx, id)
-		if errors.Is(err, queue.ErrUnknown) {
+		if errors.Is(err, queue.ErrNotFound) {
 			return queueAnswer{}, nil
 		}
 		return queueAnswer{state: msg.State, attempts: msg.Attempt, content: string(msg.Payload)}, err

@@ -50,7 +50,7 @@ func TestBadInputOfStore(t *testing.T) {
 		_, err := x.store.Renew(ctx, queue.Renew{Owner: x.owner}, x.id("a"))
 		invalid(t, err, "Renew.LeaseTTL is 0s")
 		for _, mark := range []error{x.store.MarkDead(ctx, x.id("a"), ""), x.store.MarkProcessed(ctx, x.id("a")), x.store.MarkProcessing(ctx, x.id("a"))} {
-			require.ErrorIs(t, mark, queue.ErrUnknown)
+			require.ErrorIs(t, mark, queue.ErrNotFound)
 		}
 		stored, err := x.store.Enqueue(ctx)
 		require.NoError(t, err)

@@ -219,7 +219,7 @@ func TestMarkBesideAnEnqueue(t *testing.T) {
 	for _, commit := range []bool{true, false} {
 		x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: fmt.Sprint("mark ", commit), owner: queue.NewOwner()}
 		end := openTx(t, h, func(ctx context.Context) error { return putOther(ctx, x, "a") })
-		require.ErrorIs(t, x.store.MarkProcessed(t.Context(), x.id("a")), queue.ErrUnknown)
+		require.ErrorIs(t, x.store.MarkProcessed(t.Context(), x.id("a")), queue.ErrNotFound)
 		marked := make(chan error, 1)
 		go func() {
 			done, err := x.store.AlreadyProcessed(t.Context(), x.id("a"), nil)

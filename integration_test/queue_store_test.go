@@ -61,7 +61,7 @@ func TestStore(t *testing.T) {
 		assert.Empty(t, done.Payload)
 		assert.Equal(t, "never", got(t, store, c.ID).LastError)
 		_, err = store.Get(ctx, queue.ID{Source: "shop", MessageID: "x"})
-		require.ErrorIs(t, err, queue.ErrUnknown)
+		require.ErrorIs(t, err, queue.ErrNotFound)
 
 		a.Hash = queue.SHA256([]byte("other"))
 		stored, err = store.Enqueue(ctx, a, b, c, d, item("shop", "e"), item("shop", "e"))

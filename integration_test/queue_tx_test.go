@@ -93,7 +93,7 @@ func TestStoreInAnotherTransaction(t *testing.T) {
 	require.ErrorIs(t, err, outbox.ErrNoTx)
 	require.ErrorIs(t, err, outbox.ErrTxEnded)
 	_, err = store.Get(t.Context(), item("shop", "a").ID)
-	require.ErrorIs(t, err, queue.ErrUnknown)
+	require.ErrorIs(t, err, queue.ErrNotFound)
 }
 
 // TestEnqueueAfterTheEndOfItsTransaction: plain SQL has ended the transaction, and perhaps begun another. Whether a message is stored then

@@ -16,10 +16,6 @@ var (
 	ErrUncaptured = errors.New("the handler returned messages that would be published after the commit, " +
 		"where a failure could not be repeated: add middleware.Outbox inside of middleware.Inbox")
 
-	// ErrNacked is returned by Tx if the handler nacked the message and returned nil. The transaction was
-	// rolled back.
-	ErrNacked = errors.New("the handler nacked the message")
-
 	// ErrRelayed is returned by Outbox if a handler returned the very message, by its UUID, that a forwarder.Subscriber
 	// delivered to it: written to the outbox again, it could come back for ever.
 	ErrRelayed = errors.New("the handler returned the message that it was delivered from the outbox: " +

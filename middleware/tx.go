@@ -75,7 +75,7 @@ func (c TxConfig) validate() error {
 // is passed on.
 //
 // The handler works on a copy of the message, a new one for each attempt: an Ack in it has no effect,
-// since only the commit may ack, and a Nack fails the attempt with ErrNacked even if the handler returns nil. What it
+// since only the commit may ack, and a Nack fails the attempt with outbox.ErrNacked even if the handler returns nil. What it
 // changes in the copy is not seen outside. The copy's context has the values and the deadline of the message's, but is not
 // cancelled with it: a Router cancels the contexts of messages in flight as soon as it is told to
 // close, and those must still be able to commit.
@@ -187,7 +187,7 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 			return err
 		}
 		if nacked(attempt) {
-			return ErrNacked
+			return outbox.ErrNacked
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("the handler outlived TxConfig.Timeout or the deadline of its message: %w", ctx.Err())

@@ -5,10 +5,10 @@ import (
 )
 
 var (
-	// ErrUnknown is returned by Get, MarkProcessing, MarkProcessed and MarkDead for a message that is not in the table, or that an
+	// ErrNotFound is returned by Get, MarkProcessing, MarkProcessed and MarkDead for a message that is not in the table, or that an
 	// Enqueue stores which has not committed yet. To mark it all the same, call AlreadyProcessed first: it waits until that Enqueue has
 	// ended, and notes the message if there is none. Then mark it again.
-	ErrUnknown = errors.New("queue: unknown message")
+	ErrNotFound = errors.New("queue: no such message")
 
 	// ErrInvalid is returned for what cannot be stored, or not as it is: an ID without a source, a topic of 300 characters,
 	// a lease of no time. Nothing of the call was done.

@@ -237,7 +237,7 @@ func (g *Group) poll(t turn, now time.Time) {
 func (m *member) answers() error {
 	ctx, cancel := context.WithTimeout(m.ctx, queryTimeout)
 	defer cancel()
-	if _, err := m.d.store.Get(ctx, ID{Source: "nobody", MessageID: "nothing"}); !errors.Is(err, ErrUnknown) {
+	if _, err := m.d.store.Get(ctx, ID{Source: "nobody", MessageID: "nothing"}); !errors.Is(err, ErrNotFound) {
 		return err
 	}
 	return nil

@@ -40,7 +40,7 @@ func (s *Store) mismatch(id ID) {
 
 // MarkProcessing says that the caller works on a message itself, after AlreadyProcessed has said no. Nobody else can claim it then,
 // unless it is stored by Enqueue. A dead message that was stored can be claimed again, with all its attempts, and expires no more. One
-// that is done, or in processing, stays as it is. It returns ErrUnknown, and ErrInvalid for an ID that cannot be one.
+// that is done, or in processing, stays as it is. It returns ErrNotFound, and ErrInvalid for an ID that cannot be one.
 func (s *Store) MarkProcessing(ctx context.Context, id ID) error {
 	return s.mark(ctx, "MarkProcessing", sqltext.MarkProcessing, id)
 }
@@ -63,12 +63,12 @@ func (s *Store) mark(ctx context.Context, what, statement string, id ID, args ..
 	state := ""
 	err := s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&state) }, statement, append([]any{id.Source, id.MessageID}, args...)...)
 	if err == nil && state == "" {
-		err = fmt.Errorf("%s: %w: %q from %q", what, ErrUnknown, id.MessageID, id.Source)
+		err = fmt.Errorf("%s: %w: %q from %q", what, ErrNotFound, id.MessageID, id.Source)
 	}
 	return err
 }
 
-// Get returns a message. Of one that is done there is no payload, unless StoreConfig.KeepPayload says so. It returns ErrUnknown, and
+// Get returns a message. Of one that is done there is no payload, unless StoreConfig.KeepPayload says so. It returns ErrNotFound, and
 // ErrInvalid for an ID that cannot be one.
 func (s *Store) Get(ctx context.Context, id ID) (Message, error) {
 	if err := id.check(); err != nil {
@@ -84,7 +84,7 @@ func (s *Store) Get(ctx context.Context, id ID) (Message, error) {
 		return Message{}, err
 	}
 	if found == nil {
-		return Message{}, fmt.Errorf("%w: %q from %q", ErrUnknown, id.MessageID, id.Source)
+		return Message{}, fmt.Errorf("%w: %q from %q", ErrNotFound, id.MessageID, id.Source)
 	}
 	return found.Message, nil
 }

@@ -38,7 +38,7 @@ func NewStores(databases *fleet.Fleet, cfg StoreConfig, logger watermill.LoggerA
 }
 
 // Get returns the store of a database by its key: the same one each time, until the database's handle changes. It returns
-// fleet.ErrUnknown for a key that is not known, in an error that names it, and outbox.ErrClosed when the fleet has ended. As
+// fleet.ErrUnknownDatabase for a key that is not known, in an error that names it, and outbox.ErrClosed when the fleet has ended. As
 // with fleet.Fleet.Get, a database that is gone from the fleet meanwhile may be closed under the store.
 func (s *Stores) Get(key string) (*Store, error) {
 	db, err := s.fleet.Get(key)

@@ -183,10 +183,7 @@ func MessageFromContext(ctx context.Context) (Message, bool) {
 	return *stored.copy(), true
 }
 
-var (
-	errNacked     = errors.New("the message was nacked")
-	errAckTimeout = errors.New("the message was not acked within SubscriberConfig.AckTimeout")
-)
+var errAckTimeout = errors.New("the message was not acked within SubscriberConfig.AckTimeout")
 
 // deliver returns when the message is settled.
 func (s *subscription) deliver(c *claimed) {
@@ -232,7 +229,7 @@ func (s *subscription) nacked(c *claimed) {
 	case errors.Is(err, core.ErrNoLetter):
 		c.release(buryAgain, text.OfError(err))
 	case err == nil:
-		s.failed(c, errNacked)
+		s.failed(c, outbox.ErrNacked)
 	default:
 		if later, wait := c.loop.store.uncharged(err); later {
 			c.release(wait, text.OfError(err))

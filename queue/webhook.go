@@ -176,7 +176,7 @@ func (h *webhook) take(w http.ResponseWriter, r *http.Request) (result string, s
 	if store == nil {
 		err = guarded(func() (err error) { store, err = h.cfg.Store(r); return err })
 		if err == nil && store == nil {
-			err = ErrUnknown
+			err = ErrNotFound
 		}
 		if err != nil {
 			return "", nil, refused(http.StatusNotFound, fmt.Errorf("choose the store: %w", err))

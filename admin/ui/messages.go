@@ -133,7 +133,7 @@ func (rq *request) message() error {
 			return err
 		}
 		if len(list.Messages) == 0 {
-			return fmt.Errorf("%w: %s", admin.ErrUnknown, f.In)
+			return fmt.Errorf("%w: %s", admin.ErrNotFound, f.In)
 		}
 		v.Message, v.Hidden = list.Messages[0], f.In != admin.Inbox
 	}

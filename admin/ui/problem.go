@@ -30,7 +30,7 @@ func explain(err error) *problem {
 	switch {
 	case errors.As(err, &p):
 		return p
-	case errors.Is(err, admin.ErrUnknown):
+	case errors.Is(err, admin.ErrNotFound):
 		return &problem{http.StatusNotFound, "There is no such message", "It was sent or handled meanwhile, and deleted when its time was over; or there never was one."}
 	case errors.Is(err, admin.ErrInvalid), errors.Is(err, admin.ErrUnbound):
 		return unclear(err).(*problem)

@@ -22,6 +22,7 @@ var (
 	ErrTxBusy  = errors.New("outbox: a nested InTx is running in this transaction: pass on the context that its function got, " +
 		"and run nested ones one after another, or outside of the transaction (OutsideTx)")
 	ErrRolledBack = errors.New("outbox: rolled back on request")
+	ErrNacked     = errors.New("outbox: the message was nacked")
 )
 
 // errOver is for contexts that are used after their transaction, or nested InTx.

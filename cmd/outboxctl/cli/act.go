@@ -181,7 +181,7 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 	for _, id := range f.IDs[:min(len(f.IDs), most)] {
 		m, err := ad.Get(ctx, f.In, id)
 		switch {
-		case errors.Is(err, admin.ErrUnknown):
+		case errors.Is(err, admin.ErrNotFound):
 			a.note("there is no message %s in the %s", id, f.In)
 		case err != nil:
 			return // it is a hint, and the act has its answer
