@@ -86,7 +86,7 @@ func (a *Admin) run(ctx context.Context, v verb, act Act) (r Result, err error) 
 			return r, err
 		}
 	}
-	a.logger.Info("Done by an operator", watermill.LogFields{
+	a.logger.Info("act of an operator", watermill.LogFields{
 		"action": v.name, "actor": act.Actor, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
 	})
 	return r, a.end(ctx, r.AuditID)

@@ -96,7 +96,7 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 		}
 		return r, nil
 	}
-	a.logger.Info("Done by an operator", watermill.LogFields{
+	a.logger.Info("act of an operator", watermill.LogFields{
 		"action": reconcile.name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
 	})
 	return r, a.end(ctx, r.AuditID)

@@ -221,5 +221,5 @@ func (b *budget) say(s *source) {
 	}
 	text := b.holders()
 	b.mu.Unlock()
-	b.logger.Info("A connection is waited for: let Config.MaxConns be more, or have less done at once", watermill.LogFields{"db": s.name, "places": text})
+	b.logger.Info("waiting for a connection: raise MaxConns or lower concurrency", watermill.LogFields{"db": s.name, "places": text})
 }

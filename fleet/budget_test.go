@@ -129,7 +129,7 @@ func TestFleetBudgetSaysWhoHasThePlaces(t *testing.T) {
 			t.Errorf("%q is not in %q", want, err)
 		}
 	}
-	if said := log.text(); !strings.Contains(said, "A connection is waited for") || strings.Contains(said+err.Error(), "hush") {
+	if said := log.text(); !strings.Contains(said, "waiting for a connection") || strings.Contains(said+err.Error(), "hush") {
 		t.Error(said)
 	}
 }

@@ -52,7 +52,7 @@ const (
 // minEmpty is how many answers without a target there must be before they are believed.
 const minEmpty = 3
 
-var errNoTargets = errors.New("it returned no target at all, which is taken for a fault unless it goes on: those known are kept")
+var errNoTargets = errors.New("discovery returned no database: the known ones are kept unless it goes on")
 
 // refresh asks the discovery until ctx is over.
 func (f *Fleet) refresh(ctx context.Context) {
@@ -86,13 +86,13 @@ func (f *Fleet) refresh(ctx context.Context) {
 		case err != nil:
 			wait = min(wait, retry.NextBackOff())
 			if fields := (watermill.LogFields{"known": len(f.Keys())}); failing {
-				f.logger.Debug("Discovering databases still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
+				f.logger.Debug("discovering databases still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 			} else {
-				f.logger.Error("Discovering databases fails; what is known is kept, and it is tried again", err, fields)
+				f.logger.Error("discovering databases failed: keeping the known ones: retrying", err, fields)
 			}
 		default:
 			if failing {
-				f.logger.Info("Discovering databases works again", nil)
+				f.logger.Info("discovering databases works again", nil)
 			}
 			retry.Reset()
 			f.apply(ctx, targets)
@@ -142,10 +142,10 @@ func (f *Fleet) apply(ctx context.Context, targets []Target) {
 	for i, t := range targets {
 		switch {
 		case t.Key == "":
-			bad[""] = errors.New("its Key is empty")
+			bad[""] = errors.New("Key is empty")
 		case bad[t.Key] != nil:
 		case i > 0 && targets[i-1].Key == t.Key && targets[i-1] != t:
-			bad[t.Key] = errors.New("two targets have this Key, and only one can")
+			bad[t.Key] = errors.New("two targets have this Key: keys must be unique")
 			delete(wanted, t.Key)
 		default:
 			wanted[t.Key] = t
@@ -204,11 +204,11 @@ func (f *Fleet) swap(wanted map[string]Target, opened map[string]*opened, bad ma
 	}
 	for key, err := range bad {
 		if old := said[key]; old == nil || old.Error() != err.Error() {
-			f.logger.Error("A target of the discovery cannot be used; a handle that it had before is kept", err, watermill.LogFields{"db": key})
+			f.logger.Error("discovered database cannot be used: an older handle is kept", err, watermill.LogFields{"db": key})
 		}
 	}
 	if len(added)+len(changed)+len(removed) > 0 {
-		f.logger.Info("Databases have changed", watermill.LogFields{
+		f.logger.Info("databases changed", watermill.LogFields{
 			"known": known, "added": some(added), "changed": some(changed), "removed": some(removed),
 		})
 	}

@@ -110,7 +110,7 @@ func (f *Fleet) end() {
 			keys = append(keys, t.Key)
 		}
 		f.mu.Unlock()
-		f.logger.Error("The fleet ends while handles are in use: connections stay open until they are given back", context.DeadlineExceeded,
+		f.logger.Error("fleet ended while handles are in use: their connections stay open until Release", context.DeadlineExceeded,
 			watermill.LogFields{"held": some(keys)})
 	}
 }

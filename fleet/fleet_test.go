@@ -202,7 +202,7 @@ func TestFleetKeepsWhatItKnows(t *testing.T) {
 				if get(t, f, "a") != before || len(f.Keys()) != 2 {
 					t.Error("it was forgotten")
 				}
-				if said := log.text(); strings.Count(said, "Discovering databases fails") != 1 {
+				if said := log.text(); strings.Count(said, "discovering databases failed") != 1 {
 					t.Error(said)
 				}
 				w.mu.Lock()
@@ -354,7 +354,7 @@ func TestFleetBadTargets(t *testing.T) {
 			t.Error("a handle was lost to a fault of the discovery")
 		}
 		get(t, f, "c")
-		for _, want := range []string{"moved into nowhere", "two targets have this Key", "its Key is empty"} {
+		for _, want := range []string{"moved into nowhere", "two targets have this Key", "Key is empty"} {
 			if n := strings.Count(log.text(), want); n != 1 {
 				t.Errorf("%q is in the log %d times", want, n)
 			}
@@ -459,7 +459,7 @@ func TestFleetLifecycle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknownDatabase) || !strings.Contains(err.Error(), "nothing is discovered yet") {
+		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknownDatabase) || !strings.Contains(err.Error(), "no discovery yet") {
 			t.Error(err)
 		}
 		ended := make(chan error, 1)

@@ -19,7 +19,7 @@ const (
 	openAtOnce  = 8           // calls of Config.Open
 )
 
-var errOpenHangs = fmt.Errorf("it did not return although its context ended after %s, and is not called again before it has", openTimeout)
+var errOpenHangs = fmt.Errorf("Open did not return within %s: it is not called again before it does", openTimeout)
 
 // opened is a handle that is open. It outlives its place in the fleet for as long as somebody holds it.
 type opened struct {
@@ -89,7 +89,7 @@ func (f *Fleet) find(key string) (*member, error) {
 		return nil, fmt.Errorf("%w: %q was discovered and cannot be used: %w", ErrUnknownDatabase, key, err)
 	}
 	if f.keys == nil {
-		return nil, fmt.Errorf("%w: %q: nothing is discovered yet; wait for Running", ErrUnknownDatabase, key)
+		return nil, fmt.Errorf("%w: %q: no discovery yet: wait for Running", ErrUnknownDatabase, key)
 	}
 	return nil, fmt.Errorf("%w: %q is not among the %d that the last discovery returned", ErrUnknownDatabase, key, len(f.keys))
 }
@@ -105,7 +105,7 @@ func (f *Fleet) let(o *opened) {
 	go func() {
 		defer f.background.Done()
 		if err := shielded(o.close); err != nil {
-			f.logger.Error("Closing a handle failed", err, watermill.LogFields{"db": o.target.Key})
+			f.logger.Error("closing a handle failed", err, watermill.LogFields{"db": o.target.Key})
 		}
 	}()
 }

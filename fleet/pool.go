@@ -24,13 +24,13 @@ type pool struct {
 }
 
 // errBadDSN has no details, as they quote parts of the DSN.
-var errBadDSN = errors.New("its DSN cannot be understood; it is not shown because it may hold a password: see pgxpool.ParseConfig " +
+var errBadDSN = errors.New("DSN cannot be parsed: it is not shown, as it may hold a password: see pgxpool.ParseConfig " +
 	"for the two forms that it may have, and write special characters in the password of a URL as %xx")
 
 // openDSN makes a handle on the pool of a DSN, which connects when it is used.
 func (f *Fleet) openDSN(t Target) (*outbox.DB, func(), error) {
 	if t.DSN == "" {
-		return nil, nil, errors.New("its DSN is empty")
+		return nil, nil, errors.New("DSN is empty")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -30,19 +30,19 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 		case board.TopicJammed:
 			l.jammed(now, r, fields.Add(watermill.LogFields{"publishes": r.Failures}))
 		case board.TopicResumed:
-			l.logger.Info("Topic is available again", fields)
+			l.logger.Info("topic available again", fields)
 			l.obs.resumed(observe.TopicResumed{Topic: r.Topic, Duration: now.Sub(l.begin(now, r.Topic))})
 			delete(l.since, r.Topic)
 		case board.RowRejected:
 			l.rejected(r, fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts, "wait": r.Wait.String()}))
 		case board.RowDead:
-			l.logger.Error("Message is dead: it will not be tried again until somebody requeues it", r.Err,
+			l.logger.Error("message died: requeue it after mending the cause", r.Err,
 				fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts}))
 			l.obs.dead(observe.MessageDead{Topic: r.Topic, UUID: r.UUID, ID: r.ID, Attempts: r.Attempts, Err: r.Err})
 		case board.StrayFound:
-			l.logger.Info("A pending message was found that had been read before: somebody changed its row", watermill.LogFields{"id": r.ID})
+			l.logger.Info("pending message read before: its row was changed by hand", watermill.LogFields{"id": r.ID})
 		case board.Shadowed:
-			l.logger.Info("More messages wait than can be kept in mind; the lane is read again when there is room", watermill.LogFields{"lane": r.Lane})
+			l.logger.Info("parked-message limit reached: the lane is read again when there is room", watermill.LogFields{"lane": r.Lane})
 		}
 	}
 }
@@ -50,12 +50,12 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 // operator says that somebody has paused or resumed a topic by hand.
 func (l *boardLog) operator(now time.Time, r board.Report, fields watermill.LogFields) {
 	if r.Kind == board.TopicPaused {
-		l.logger.Info("Topic is paused by an operator; its messages wait", fields)
+		l.logger.Info("topic paused by an operator: its messages wait", fields)
 		l.held[r.Topic] = now
 		l.obs.paused(observe.TopicPaused{Topic: r.Topic, ByOperator: true})
 		return
 	}
-	l.logger.Info("Topic is no longer paused by an operator", fields)
+	l.logger.Info("topic resumed by an operator", fields)
 	l.obs.resumed(observe.TopicResumed{Topic: r.Topic, Duration: now.Sub(l.held[r.Topic]), ByOperator: true})
 	delete(l.held, r.Topic)
 }
@@ -70,14 +70,14 @@ func (l *boardLog) begin(now time.Time, topic string) time.Time {
 
 // paused logs the first failure as an error, and what repeats it each minute as well.
 func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFields) {
-	text := "Topic is unavailable and paused; its messages wait and are charged nothing"
+	text := "topic unavailable: paused: its messages wait, uncharged"
 	if r.Guessed {
 		text = "Every publish of the topic fails, for a reason that nobody knows: it is paused; its messages wait and are charged nothing"
 	}
 	if r.Failures == 1 || r.Repeated {
 		l.logger.Error(text, r.Err, fields)
 	} else {
-		l.logger.Debug("Topic is still unavailable", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
+		l.logger.Debug("topic still unavailable", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
 	}
 	if l.begin(now, r.Topic); !r.Repeated {
 		l.obs.paused(observe.TopicPaused{Topic: r.Topic, Failures: r.Failures, Wait: r.Wait, Err: r.Err})
@@ -85,7 +85,7 @@ func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFie
 }
 
 func (l *boardLog) jammed(now time.Time, r board.Report, fields watermill.LogFields) {
-	l.logger.Error("As many publishes of the topic hang as Concurrency allows; none is started until some return", ErrPublishTimeout, fields)
+	l.logger.Error("all publish slots of the topic are hung: none is started until some return", ErrPublishTimeout, fields)
 	if l.begin(now, r.Topic); !r.Repeated {
 		l.obs.paused(observe.TopicPaused{Topic: r.Topic, Failures: r.Failures, Err: ErrPublishTimeout})
 	}
@@ -94,8 +94,8 @@ func (l *boardLog) jammed(now time.Time, r board.Report, fields watermill.LogFie
 // rejected logs the first failure of a topic in a while as an error, and others at debug.
 func (l *boardLog) rejected(r board.Report, fields watermill.LogFields) {
 	if r.Repeated {
-		l.logger.Debug("A message was rejected and will be tried again", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
+		l.logger.Debug("publish failed: retrying", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
 	} else {
-		l.logger.Error("A message was rejected and will be tried again; more of its topic are not reported for a minute", r.Err, fields)
+		l.logger.Error("publish failed: retrying: more of the topic are logged at debug level for a minute", r.Err, fields)
 	}
 }

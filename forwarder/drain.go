@@ -43,7 +43,7 @@ func errHeld(topics []string) error {
 		return nil
 	}
 	slices.Sort(topics)
-	return fmt.Errorf("forwarder: all else is published, but an operator has paused topics that messages wait for: %q (admin.Resume lets them go on)", topics)
+	return fmt.Errorf("forwarder: not drained: topics paused by an operator: %q: resume them with admin.Resume", topics)
 }
 
 // endDrains answers those that began before a read. It is called under mu.

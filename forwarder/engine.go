@@ -119,7 +119,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, to *publ
 		tidyNow:   make(chan chan struct{}),
 		running:   make(chan struct{}),
 	}
-	e.keeper = keeper{e: e, had: map[int16]int64{}, facts: trouble.Log{Logger: e.logger, What: "Writing what the forwarder says of itself"}}
+	e.keeper = keeper{e: e, had: map[int16]int64{}, facts: trouble.Log{Logger: e.logger, What: "writing the state of this forwarder"}}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
 	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}, held: map[string]time.Time{}}
 	return e, nil

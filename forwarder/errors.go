@@ -13,7 +13,7 @@ var (
 
 	// ErrOwnPublisher is returned by New for a publisher, also behind decorators that hold it in a field, that writes to the
 	// outbox that the forwarder reads.
-	ErrOwnPublisher = errors.New("forwarder: messages would go round for ever")
+	ErrOwnPublisher = errors.New("forwarder: publisher writes to the outbox that it would empty: messages would loop for ever")
 
 	// ErrPublishTimeout is the error of a publish that took longer than Config.PublishTimeout. It goes to
 	// Config.Classify and, if it is charged, into the message's last_error.
@@ -29,13 +29,13 @@ var (
 	errStopped = errors.New("forwarder: stopped")
 
 	// errGoexit is the error of code of the user's that called runtime.Goexit.
-	errGoexit = errors.New("it ended its goroutine")
+	errGoexit = errors.New("it called runtime.Goexit")
 
 	// errNoLife: nobody has read the outbox since the server crashed, or ever.
-	errNoLife = errors.New("the server's life has no name yet")
+	errNoLife = errors.New("identity of the server not recorded yet")
 
 	// errNewLife: what was read has become meaningless.
-	errNewLife = errors.New("the server, or its sequence of ids, was restarted, restored or replaced; reading starts again")
+	errNewLife = errors.New("server or id sequence restarted, restored or replaced: reading starts over")
 
 	errTooSlow = errors.New("forwarder: too many reports are waiting")
 

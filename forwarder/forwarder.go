@@ -63,7 +63,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
 	if err := f.engine.prepare(ctx); err != nil {
 		if ctx.Err() == nil && !f.engine.cfg.pooled { // else its Group says so
-			f.engine.logger.Error("The forwarder could not start", err, nil)
+			f.engine.logger.Error("forwarder could not start", err, nil)
 		}
 		return err
 	}

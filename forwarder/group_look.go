@@ -60,7 +60,7 @@ func (g *Group) look(ctx context.Context, s *server, number int64, slow bool) {
 		s.lookAt = now.Add(g.failed(s, list, number, err, now))
 	default:
 		if s.breaker.Worked() {
-			g.logger.Info("A database can be looked at again", watermill.LogFields{"db": names(s)})
+			g.logger.Info("looking at a database works again", watermill.LogFields{"db": names(s)})
 		}
 		for d := range s.databases {
 			if !d.dueAt.IsZero() && d.dueAt.Before(s.lookAt) {
@@ -96,9 +96,9 @@ func (g *Group) failed(s *server, list []asked, number int64, err error, now tim
 	wait := s.breaker.Failed(now)
 	fields := watermill.LogFields{"db": names(s), "wait": wait.String(), "failures": s.breaker.Failures()}
 	if s.breaker.Failures() == 1 {
-		g.logger.Error("A database cannot be looked at; it is left alone for a while, for longer each time", err, fields)
+		g.logger.Error("looking at a database failed: it is skipped, for longer each time", err, fields)
 	} else {
-		g.logger.Debug("A database still cannot be looked at", fields.Add(watermill.LogFields{"err": err.Error()}))
+		g.logger.Debug("looking at a database still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 	}
 	if errors.Is(err, ErrStandby) { // other connections may lead to the primary
 		for d := range s.databases {
@@ -202,9 +202,9 @@ func (g *Group) broken(d *database, err error, now time.Time) {
 	wait := d.breaker.Failed(now)
 	fields := watermill.LogFields{"wait": wait.String(), "failures": d.breaker.Failures()}
 	if d.breaker.Failures() == 1 {
-		d.logger.Error("The outbox cannot be drained; it is left alone for a while, for longer each time", err, fields)
+		d.logger.Error("draining the outbox failed: the database is skipped, for longer each time", err, fields)
 	} else {
-		d.logger.Debug("The outbox still cannot be drained", fields.Add(watermill.LogFields{"err": err.Error()}))
+		d.logger.Debug("draining the outbox still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-var errCannotRead = errors.New("it could not read for 10s, for the reason that it has logged")
+var errCannotRead = errors.New("reading failed for 10s: see the error logged before")
 
 // run runs the forwarder of a database until there is nothing to do any more, and has it looked at then.
 func (g *Group) run(ctx context.Context, d *database) {
@@ -33,7 +33,7 @@ func (g *Group) run(ctx context.Context, d *database) {
 		d.answer(err)
 	default:
 		if d.breaker.Worked() {
-			d.logger.Info("The outbox can be drained again", nil)
+			d.logger.Info("draining the outbox works again", nil)
 		}
 		g.lookAt(d.server, time.Time{})
 	}

@@ -67,13 +67,13 @@ func (k *keeper) sayWaiting(ahead []string) {
 	switch {
 	case k.joined && w.since.IsZero():
 	case k.joined:
-		k.e.logger.Info("The other forwarders have left: this one starts", watermill.LogFields{"waited": now.Sub(w.since).String()})
+		k.e.logger.Info("the other forwarders have left: starting", watermill.LogFields{"waited": now.Sub(w.since).String()})
 		*w = waitReport{}
 	case now.Sub(w.said) >= waitReportInterval:
 		if w.said = now; w.since.IsZero() {
 			w.since = now
 		}
-		k.e.logger.Info("WAITING: other forwarders read some of the same topics; this one starts when they have left, and publishes nothing until then",
+		k.e.logger.Info("WAITING: other forwarders read some of the same topics: this one publishes nothing until they have left",
 			watermill.LogFields{"for": strings.Join(ahead, "; "), "waited": now.Sub(w.since).String()})
 	}
 }

@@ -36,7 +36,7 @@ type keeper struct {
 }
 
 func (k *keeper) keep(ctx context.Context) {
-	report := trouble.Log{Logger: k.e.logger, What: "Renewing the lease"}
+	report := trouble.Log{Logger: k.e.logger, What: "renewing the lease"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -204,7 +204,7 @@ func (k *keeper) leave() {
 		_, err = k.q.Exec(ctx, e.sql.leave, e.owner)
 	}
 	if err != nil {
-		e.logger.Error("The lanes could not be given back; they are free when the lease runs out", err,
+		e.logger.Error("could not release lanes: they are free when the lease expires", err,
 			watermill.LogFields{"lease": e.cfg.LeaseTTL.String()})
 	}
 }

@@ -23,7 +23,7 @@ func (e *engine) heard(news core.News) {
 // listen is the goroutine that hears of commits in other processes. What it misses while the connection is
 // down is found by polling.
 func (e *engine) listen(ctx context.Context) {
-	report := trouble.Log{Logger: e.logger, What: "Listening for commits of other processes"}
+	report := trouble.Log{Logger: e.logger, What: "listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
@@ -33,7 +33,7 @@ func (e *engine) listen(ctx context.Context) {
 			e.heard(news)
 		})
 		if errors.Is(err, drive.ErrNoListen) {
-			e.logger.Debug("Messages of other processes are found by polling", watermill.LogFields{"err": err.Error()})
+			e.logger.Debug("no LISTEN here: polling for messages of other processes", watermill.LogFields{"err": err.Error()})
 			return
 		}
 		if ctx.Err() != nil {

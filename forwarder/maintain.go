@@ -18,14 +18,14 @@ const (
 // maintain is the goroutine for what is in no hurry: the sweep, a second look at what keys wait for, writing down which topics are
 // paused, saying which nobody takes, and deleting what was published long ago.
 func (e *engine) maintain(ctx context.Context) {
-	sweep := trouble.Log{Logger: e.logger, What: "Sweeping the outbox"}
-	heads := trouble.Log{Logger: e.logger, What: "Checking held keys"}
-	firsts := trouble.Log{Logger: e.logger, What: "Checking keys that wait for a topic"}
-	clean := trouble.Log{Logger: e.logger, What: "Deleting published messages"}
-	inbox := trouble.Log{Logger: e.logger, What: "Deleting old rows of the inbox"}
-	forget := trouble.Log{Logger: e.logger, What: "Forgetting forwarders that are gone"}
-	lonely := trouble.Log{Logger: e.logger, What: "Looking for topics that nobody takes"}
-	told := trouble.Log{Logger: e.logger, What: "Writing paused topics"}
+	sweep := trouble.Log{Logger: e.logger, What: "sweeping the outbox"}
+	heads := trouble.Log{Logger: e.logger, What: "checking blocked keys"}
+	firsts := trouble.Log{Logger: e.logger, What: "checking keys that wait for a topic"}
+	clean := trouble.Log{Logger: e.logger, What: "deleting published messages"}
+	inbox := trouble.Log{Logger: e.logger, What: "deleting old rows of the inbox"}
+	forget := trouble.Log{Logger: e.logger, What: "deleting forwarders that are gone"}
+	lonely := trouble.Log{Logger: e.logger, What: "looking for topics without a forwarder"}
+	told := trouble.Log{Logger: e.logger, What: "writing paused topics"}
 	var published cleaner
 	var paused pauses
 	var unread untaken

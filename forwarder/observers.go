@@ -96,7 +96,7 @@ func (o *observers) publishEnd(ctx context.Context, c *board.Call, res board.Res
 
 func (o *observers) failed(one observe.Observer) func(error) {
 	return func(err error) {
-		o.logger.Error("An observer failed", err, watermill.LogFields{"observer": fmt.Sprintf("%T", one), "stack": string(debug.Stack())})
+		o.logger.Error("observer panicked", err, watermill.LogFields{"observer": fmt.Sprintf("%T", one), "stack": string(debug.Stack())})
 	}
 }
 

@@ -15,7 +15,7 @@ const operatorInterval = time.Second
 // obey is the goroutine that looks which topics an operator has paused. It is one of its own because an operator who pauses a
 // topic must not wait for a sweep.
 func (e *engine) obey(ctx context.Context) {
-	reading := trouble.Log{Logger: e.logger, What: "Reading which topics are paused"}
+	reading := trouble.Log{Logger: e.logger, What: "reading which topics are paused"}
 	tick := time.NewTicker(operatorInterval)
 	defer tick.Stop()
 	for {

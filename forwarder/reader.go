@@ -43,7 +43,7 @@ func (e *engine) read(ctx context.Context) {
 	r := &reader{e: e, loading: map[int16]*loading{}}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
-	report := trouble.Log{Logger: e.logger, What: "Reading the outbox"}
+	report := trouble.Log{Logger: e.logger, What: "reading the outbox"}
 	defer r.disconnect()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -69,11 +69,11 @@ func (r *reporter) call(report func()) {
 	guard(report, func(err error) {
 		// The logger itself may be what panics.
 		stack := watermill.LogFields{"stack": string(debug.Stack())}
-		guard(func() { r.logger.Error("A logger or an observer failed", err, stack) }, func(error) {})
+		guard(func() { r.logger.Error("logger or observer panicked", err, stack) }, func(error) {})
 	})
 	if n := r.dropped.Swap(0); n > 0 {
 		guard(func() {
-			r.logger.Error("The logger or an observer is too slow: reports were left out", errTooSlow, watermill.LogFields{"reports": n})
+			r.logger.Error("logger or observer too slow: reports dropped", errTooSlow, watermill.LogFields{"reports": n})
 		}, func(error) {})
 	}
 }

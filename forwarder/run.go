@@ -75,7 +75,7 @@ func (e *engine) run(ctx context.Context) error {
 	back.Wait()
 	e.keeper.leave()
 	if left > 0 {
-		e.logger.Error("Stopped with publishes under way; they will be sent again",
+		e.logger.Error("stopped during publishes: those messages are published again",
 			context.DeadlineExceeded, watermill.LogFields{"messages": left})
 	}
 	return nil

@@ -32,8 +32,8 @@ type settler struct {
 // settle works until ctx is over and nothing is left that can be settled.
 func (e *engine) settle(ctx context.Context) {
 	s := &settler{e: e}
-	report := trouble.Log{Logger: e.logger, What: "Settling messages"}
-	alone := trouble.Log{Logger: e.logger, What: "Settling some of the messages, apart from the others,"}
+	report := trouble.Log{Logger: e.logger, What: "settling messages"}
+	alone := trouble.Log{Logger: e.logger, What: "settling some messages apart from the others"}
 	s.published, s.failed = newBatch(s.writePublished, alone.Tell), newBatch(s.writeFailed, alone.Tell)
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 5*time.Second
@@ -90,7 +90,7 @@ func (s *settler) giveUp(ctx context.Context) {
 		return
 	}
 	s.e.step(func(time.Time) { s.e.board.Unsettled(published, failed) })
-	s.e.logger.Error("Stopped before all results were settled; their messages will be sent again", errStopped, watermill.LogFields{"messages": left})
+	s.e.logger.Error("stopped before all results were written: those messages are published again", errStopped, watermill.LogFields{"messages": left})
 }
 
 // writePublished returns the rows that it could not settle because somebody has locked them, if it is careful;

@@ -81,7 +81,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		defer cancel()
 		defer stop()
 		if err := e.run(ctx); err != nil {
-			e.logger.Error("Subscription ended", err, nil)
+			e.logger.Error("subscription ended", err, nil)
 		}
 	})
 	return messages, nil

@@ -17,7 +17,7 @@ const (
 	untakenPerLane  = 200              // messages
 )
 
-var errUntaken = errors.New("no live forwarder takes this topic: is it spelt as in Config.Topics of a forwarder, and does that one run?")
+var errUntaken = errors.New("no live forwarder has this topic: check its spelling in Config.Topics, and that this forwarder runs")
 
 // untaken is the look for topics that nobody takes, such as one that is mistyped in Config.Topics. It is of the maintaining goroutine.
 type untaken struct{ at time.Time }
@@ -37,7 +37,7 @@ func (u *untaken) look(ctx context.Context, e *engine) error {
 		if err := rows.Scan(&topic, &messages, &oldest); err != nil {
 			return err
 		}
-		e.logger.Error("Messages of a topic wait that nobody takes", errUntaken, watermill.LogFields{
+		e.logger.Error("no forwarder publishes this topic: its messages wait", errUntaken, watermill.LogFields{
 			"topic": topic, "messages_at_least": messages, "oldest": time.Duration(oldest * float64(time.Second)).Round(time.Second).String(),
 			"own_topics": e.cfg.Topics,
 		})

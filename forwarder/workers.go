@@ -87,7 +87,7 @@ func (w *worker) publish() {
 		d := core.Delivery{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt}
 		guard(func() { err = e.send(w.ctx, d, msg) }, func(failed error) {
 			err = fmt.Errorf("%w: %w", ErrPublishPanic, failed)
-			e.logger.Error("Publisher panicked", err, watermill.LogFields{"topic": r.Topic, "id": r.ID, "stack": string(debug.Stack())})
+			e.logger.Error("publisher panicked", err, watermill.LogFields{"topic": r.Topic, "id": r.ID, "stack": string(debug.Stack())})
 		})
 	}
 	switch {
@@ -144,7 +144,7 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Ver
 		case Permanent:
 			v = board.Permanent
 		}
-	}, func(failed error) { e.logger.Error("Classify failed: the error counts as unknown", failed, nil) })
+	}, func(failed error) { e.logger.Error("Classify panicked: the error counts as unknown", failed, nil) })
 	return v
 }
 

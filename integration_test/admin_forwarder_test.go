@@ -215,11 +215,11 @@ func TestDrainOfATopicThatAnOperatorPaused(t *testing.T) {
 		defer cancel()
 		return f.Drain(ctx)
 	}
-	require.ErrorContains(t, drain(anew()), `paused topics that messages wait for: ["resting"]`)
+	require.ErrorContains(t, drain(anew()), `topics paused by an operator: ["resting"]`)
 	assert.ElementsMatch(t, []string{"4", "5"}, broker.payloads())
 	running := anew()
 	runInBackground(t, running)
-	require.ErrorContains(t, drain(running), `paused topics that messages wait for: ["resting"]`)
+	require.ErrorContains(t, drain(running), `topics paused by an operator: ["resting"]`)
 	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "resting", Reason: "no"}))
 	require.NoError(t, running.Close())
 	require.NoError(t, drain(anew()))

@@ -184,7 +184,7 @@ func TestFleetManyDatabases(t *testing.T) {
 	t.Logf("%d connections of %d", most, maxConns)
 	require.Positive(t, most)
 	assert.LessOrEqual(t, most, maxConns)
-	eventually(t, func() bool { return log.count("cannot be looked at") > 0 }, "the log says what cannot be reached")
+	eventually(t, func() bool { return log.count("looking at a database failed") > 0 }, "the log says what cannot be reached")
 	for _, who := range append(steady, coming...) {
 		eventually(t, func() bool { return who.asleep(t) }, "%s sleeps", who.Key)
 	}

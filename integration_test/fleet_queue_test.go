@@ -120,7 +120,7 @@ func TestStoresOfAFleet(t *testing.T) {
 	eventually(t, func() bool { return len(h.handled()) == len(all) }, "all are handled")
 	for _, who := range all {
 		assert.Contains(t, h.handled(), who.Key+" of "+who.Key)
-		assert.Equal(t, 1, log.count("Handling a message db="+who.Key))
+		assert.Equal(t, 1, log.count("handling message db="+who.Key))
 		eventually(t, func() bool {
 			return who.count(t, "SELECT count(*) FROM "+who.table("inbox_queue")+" WHERE state = 'done'") == 1
 		}, "the handler's transaction has committed")
@@ -211,7 +211,7 @@ func TestQueueGroupOfTroubledDatabases(t *testing.T) {
 	eventually(t, func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.now == 4 }, "the places are full")
 	close(h.gate)
 	eventually(t, func() bool { return len(h.handled()) >= 30 }, "the healthy ones are handled")
-	eventually(t, func() bool { return log.count("Messages cannot be claimed") > 0 }, "the log has what is broken")
+	eventually(t, func() bool { return log.count("claiming failed") > 0 }, "the log has what is broken")
 
 	r.remove(all[0].Key)
 	eventually(t, func() bool { _, err := f.Get(all[0].Key); return errors.Is(err, fleet.ErrUnknownDatabase) }, "it is gone")

@@ -31,7 +31,7 @@ func TestPermanentIsDeadAtOnce(t *testing.T) {
 		w.arrives(t, "1", "2")
 		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 2 }, "both are dead")
 		assert.Equal(t, 2, w.triedTimes("bad"))
-		eventually(t, func() bool { return w.log.count("Message is dead") == 2 }, "their deaths are reported")
+		eventually(t, func() bool { return w.log.count("message died") == 2 }, "their deaths are reported")
 
 		w.answers(nil)
 		h.exec(t, "update outbox set dead_at = null, due_at = now() where dead_at is not null")

@@ -381,7 +381,7 @@ func TestManyHeldKeysAtOnce(t *testing.T) {
 					return h.count(t, "select count(*) from outbox where attempts > 0") == keys
 				}, "all keys are held")
 			} else {
-				eventually(t, func() bool { return w.log.count("is unavailable and paused") > 0 }, "the topic is paused")
+				eventually(t, func() bool { return w.log.count("unavailable: paused") > 0 }, "the topic is paused")
 			}
 			w.publish(t, "well", "", "before")
 			w.arrives(t, "before")

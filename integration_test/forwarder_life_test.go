@@ -297,7 +297,7 @@ func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
 	cfg.QueryTimeout = 5 * time.Second // which the start must keep to as well, on a busy machine
 	w := startForwarder(t, h, cfg)
 	w.publish(t, "orders", "K", "1")
-	eventually(t, func() bool { return w.log.count("Reading the outbox fails") == 1 }, "it is said")
+	eventually(t, func() bool { return w.log.count("reading the outbox failed") == 1 }, "it is said")
 	assert.Empty(t, w.payloads())
 	require.NoError(t, tx.Commit(t.Context()))
 	w.arrives(t, "1")

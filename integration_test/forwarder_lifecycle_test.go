@@ -211,7 +211,7 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 	require.NoError(t, <-ended)
 	assert.GreaterOrEqual(t, time.Since(begun), cfg.CloseTimeout)
 	assert.Less(t, time.Since(begun), patience)
-	assert.Equal(t, 1, log.count("Stopped with publishes under way"))
+	assert.Equal(t, 1, log.count("stopped during publishes"))
 	assert.Zero(t, h.count(t, "select count(*) from outbox_lanes where owner is not null"))
 	next := startForwarder(t, h, quickConfig())
 	next.arrives(t, "1")

@@ -155,7 +155,7 @@ func TestForwarderIsObserved(t *testing.T) {
 	assert.Equal(t, int64(2), toldSoFar(eyes, &eyes.cleaned)[0].Rows)
 	assert.Equal(t, "outbox", toldSoFar(eyes, &eyes.cleaned)[0].Table)
 	assert.Equal(t, []observe.LanesOwned{{DB: h.name, Scope: "default", Lanes: 64}, {DB: h.name, Scope: "default"}}, toldSoFar(eyes, &eyes.owned))
-	assert.Positive(t, w.log.count("An observer failed"))
+	assert.Positive(t, w.log.count("observer panicked"))
 }
 
 // TestSubscriberIsObserved: a delivery counts as a publish, which ends with the ack.

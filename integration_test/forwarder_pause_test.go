@@ -36,7 +36,7 @@ func TestUnavailableTopicPauses(t *testing.T) {
 			w.publish(t, "down", fmt.Sprintf("key-%d", i%20), fmt.Sprintf("d%d", i))
 			w.publish(t, "down", "", fmt.Sprintf("u%d", i))
 		}
-		eventually(t, func() bool { return w.log.count("Topic is unavailable and paused") > 0 }, "the topic is paused")
+		eventually(t, func() bool { return w.log.count("topic unavailable: paused") > 0 }, "the topic is paused")
 		before := tried()
 		for i := range 100 {
 			w.publish(t, "up", fmt.Sprintf("key-up-%d", i%20), fmt.Sprintf("up%d", i))
@@ -126,8 +126,8 @@ func TestUnavailableAfterRejection(t *testing.T) {
 	w.publish(t, "orders", "K", "1")
 	begun := time.Now()
 	eventually(t, func() bool { return w.triedTimes("1") >= 6 }, "it is tried while the broker is down")
-	assert.LessOrEqual(t, w.log.count("Topic is unavailable and paused"), 1+int(time.Since(begun)/time.Minute), "once a minute: %v", *w.log.lines)
-	assert.Zero(t, w.log.count("Topic is available again"))
+	assert.LessOrEqual(t, w.log.count("topic unavailable: paused"), 1+int(time.Since(begun)/time.Minute), "once a minute: %v", *w.log.lines)
+	assert.Zero(t, w.log.count("topic available again"))
 	w.answers(nil)
 	w.arrives(t, "1")
 	assert.Equal(t, 1, h.count(t, "select attempts from outbox"))

@@ -140,7 +140,7 @@ func TestStopWithALockedRow(t *testing.T) {
 	close(goOn)
 	require.NoError(t, <-ended)
 	assert.Equal(t, []int64{4711}, column[int64](t, h, "select id from outbox where published_at is null"))
-	assert.Equal(t, 1, log.count("Stopped before all results were settled"))
+	assert.Equal(t, 1, log.count("stopped before all results were written"))
 }
 
 // TestHeadsAreLoadedInPages: a lane with a great many held keys keeps no other lane from starting.

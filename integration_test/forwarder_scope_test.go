@@ -332,5 +332,5 @@ func TestFactsThatCannotBeWritten(t *testing.T) {
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from outbox_forwarders where facts->'consumers' ? 'shop/book'") == 1
 	}, "it says so in the end")
-	assert.Zero(t, w.log.count("Renewing the lease"), "which was never in doubt")
+	assert.Zero(t, w.log.count("renewing the lease"), "which was never in doubt")
 }

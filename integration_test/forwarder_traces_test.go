@@ -31,7 +31,7 @@ func TestPausedTopicIsInTheDatabase(t *testing.T) {
 	eventually(t, func() bool {
 		return assert.ObjectsAreEqual([]string{"down: broker is down"}, column[string](t, h, paused))
 	}, "the pause is written down")
-	eventually(t, func() bool { return w.log.count("Topic is") == 1 }, "it is said, once in a minute")
+	eventually(t, func() bool { return w.log.count("topic unavailable") == 1 }, "it is said, once in a minute")
 	w.answers(nil)
 	w.arrives(t, "1")
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_topics") == 0 }, "and so is its end")

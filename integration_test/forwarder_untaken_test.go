@@ -21,9 +21,9 @@ func TestTopicThatNobodyTakes(t *testing.T) {
 	cfg.CleanInterval = 20 * time.Millisecond
 	begun := time.Now()
 	w.join(t, h, cfg)
-	eventually(t, func() bool { return w.log.count("wait that nobody takes") > 0 }, "it says so")
+	eventually(t, func() bool { return w.log.count("no forwarder publishes this topic") > 0 }, "it says so")
 	w.publish(t, "ordres", "", "taken")
 	w.arrives(t, "taken", "invoices-2")
-	assert.LessOrEqual(t, w.log.count("wait that nobody takes"), 1+int(time.Since(begun)/time.Minute), "once a minute: %v", *w.log.lines)
+	assert.LessOrEqual(t, w.log.count("no forwarder publishes this topic"), 1+int(time.Since(begun)/time.Minute), "once a minute: %v", *w.log.lines)
 	assert.Zero(t, h.count(t, "select count(*) from outbox where topic in ('orders', 'young') and published_at is not null"))
 }

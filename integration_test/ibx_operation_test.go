@@ -80,7 +80,7 @@ var ibxObservability = []requirement{
 	}},
 	{number: 109, text: "claims are logged at debug level with how many", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
-		assert.True(t, x.logs.has("DEBUG", "Claimed", "messages:1"))
+		assert.True(t, x.logs.has("DEBUG", "claimed", "messages:1"))
 	}, shownBy: "TestDispatcherLogsClaimsForBurial"},
 	{number: 110, text: "handler calls are logged at info level with topic and message", verdict: held, shownBy: "TestDispatcherLogs"},
 	{number: 111, text: "handler errors are logged at error level with the message", verdict: inOtherWords,
@@ -91,7 +91,7 @@ var ibxObservability = []requirement{
 		x.has(t, "a")
 		x.lapse(t, "a")
 		x.reap(t)
-		assert.True(t, x.logs.has("INFO", "Reaped", "messages:1"))
+		assert.True(t, x.logs.has("INFO", "reaped", "messages:1"))
 	}},
 	{number: 113, text: "every line names the database", verdict: inOtherWords,
 		why: "But for lines that are about none: of a discovery that failed, or of a webhook that was refused before its store was chosen.", test: func(t *testing.T, x ibx) {

@@ -173,10 +173,10 @@ func TestCollectorSurvivesWhatItWatches(t *testing.T) {
 		assert.True(t, there && found["up{}"] == 0)
 		assert.NotContains(t, found, "messages{state=ready,topic=orders}")
 	}
-	assert.Equal(t, 1, log.count("The tables cannot be read for metrics; this is said once until they can"))
+	assert.Equal(t, 1, log.count("reading the tables for metrics failed: retrying: logged once until it works"))
 	h.exec(t, "alter table away rename to outbox")
 	assert.Contains(t, scraped(t, c), "messages{state=ready,topic=orders}")
-	assert.Equal(t, 1, log.count("The tables can be read for metrics again"))
+	assert.Equal(t, 1, log.count("reading the tables for metrics works again"))
 
 	busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	conn, err := busy.pool.Acquire(t.Context())

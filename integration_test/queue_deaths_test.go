@@ -112,7 +112,7 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	heard(t, s, seen, log, itemID("nacked", 0), "nacked")
 	heard(t, s, seen, log, itemID("hanging", 0), "SubscriberConfig.AckTimeout")
 	heard(t, s, seen, log, late.ID, "expired")
-	heard(t, s, seen, log, killed, "processes")
+	heard(t, s, seen, log, killed, "process died")
 }
 
 // TestStoreTellsWhatDies where nobody but the caller of Claim and ReapExpired looks after its messages.
@@ -129,7 +129,7 @@ func TestStoreTellsWhatDies(t *testing.T) {
 	kill(t, h, itemID("killed", 0))
 	_, err := s.ReapExpired(t.Context())
 	require.NoError(t, err)
-	heard(t, s, seen, log, itemID("killed", 0), "processes")
+	heard(t, s, seen, log, itemID("killed", 0), "process died")
 }
 
 // TestDispatcherTellsWhatDies without OnDead, by reaping, as it does of what its handlers fail.
@@ -149,7 +149,7 @@ func TestDispatcherTellsWhatDies(t *testing.T) {
 	require.NoError(t, err)
 	drain(t, d)
 	heard(t, s, seen, log, late.ID, "expired")
-	heard(t, s, seen, log, itemID("killed", 0), "processes")
+	heard(t, s, seen, log, itemID("killed", 0), "process died")
 	assert.Equal(t, "shop", seen.of(late.ID)[0].Service)
 }
 

@@ -174,8 +174,8 @@ func TestDispatcherLogs(t *testing.T) {
 	require.NoError(t, errors.Join(d.Close(), <-ended))
 	for attempt, why := range []string{errHandler.Error(), "panic: again"} {
 		of := []string{"topic:orders", "source:test", "message_id:orders-0", fmt.Sprint("attempt:", attempt+1), "db:" + h.db.Name()}
-		assert.True(t, log.has("INFO Handling a message", of...), log.lines)
-		assert.True(t, log.has("ERROR The handler of a message failed "+why, of...), log.lines)
+		assert.True(t, log.has("INFO handling message", of...), log.lines)
+		assert.True(t, log.has("ERROR handler failed "+why, of...), log.lines)
 	}
 	assert.True(t, log.has("ERROR message died", "message_id:orders-0"), log.lines)
 	assert.False(t, log.has("", "canary"), log.lines)
@@ -223,7 +223,7 @@ func TestDispatcherLogsClaimsForBurial(t *testing.T) {
 	cfg.OnDead = func(context.Context, *queue.Message, error) error { return nil }
 	drain(t, newDispatcher(t, s, cfg))
 	untilState(t, s, late.ID, queue.Dead)
-	assert.True(t, log.has("DEBUG Claimed messages that expired", "messages:1"), log.lines)
+	assert.True(t, log.has("DEBUG claimed expired messages", "messages:1"), log.lines)
 }
 
 // TestDispatcherBuriesWhatNobodyHandled: what expires, and what processes died of, dies in the transaction of OnDead too, and observers are
@@ -268,7 +268,7 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 			ends[fmt.Sprintf("%s %s after %d calls: %v", end.Topic, end.Outcome, end.Attempts, end.Err)]++
 		}
 		told.mu.Unlock()
-		const killed = "its last attempts ended with the processes that made them"
+		const killed = "process died in the last attempt"
 		assert.Equal(t, map[string]int{"orders dead after 0 calls: expired": 6, "killers dead after 0 calls: " + killed: 1}, ends)
 		if onDead {
 			assert.Equal(t, 6, h.count(t, "select count(*) from graves where cause = 'expired'"))

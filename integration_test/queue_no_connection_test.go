@@ -43,7 +43,7 @@ func TestNoConnectionForAHandler(t *testing.T) {
 					return func(msg *message.Message) ([]*message.Message, error) {
 						produced, err := next(msg)
 						if err != nil {
-							log.Error("The handler failed", err, nil)
+							log.Error("handler failed", err, nil)
 						}
 						return produced, err
 					}

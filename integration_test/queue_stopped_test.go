@@ -111,6 +111,6 @@ func TestStoppedProcessChangesNothing(t *testing.T) {
 		assert.Contains(t, p.log.String(), verb+": 0 <nil>\n")
 	}
 	assert.Contains(t, p.log.String(), "handler: "+queue.ErrLeaseLost.Error())
-	assert.Contains(t, p.log.String(), "Messages were somebody else's already when they were acked")
+	assert.Contains(t, p.log.String(), "leases lost before the ack: nothing changed")
 	settles(t, len(msgs))(store.Ack(t.Context(), owner, idsOf(msgs)...))
 }

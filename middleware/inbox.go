@@ -244,7 +244,7 @@ func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, err
 
 func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, hash []byte, msg *message.Message, h *handling) error {
 	fields := watermill.LogFields{"consumer": c.consumer, "message_uuid": msg.UUID, "inbox_key": c.key}
-	i.logger.Debug("Skipping a message that was handled before", fields)
+	i.logger.Debug("skipping a message that was handled before", fields)
 	if !i.cfg.CheckContent {
 		return nil
 	}
@@ -256,8 +256,8 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, hash []byte
 	if known == nil || bytes.Equal(known, hash) {
 		return nil
 	}
-	err = errors.New("a message was skipped whose key was handled before with other content")
-	i.logger.Error("Inbox content mismatch", err, fields)
+	err = errors.New("skipped: its key was handled before with other content")
+	i.logger.Error("message ID reused with other content", err, fields)
 	ended(ctx, i.db, i.cfg.Service, msg, h, observe.Mismatch, err)
 	if i.cfg.OnMismatch != nil {
 		if err := i.cfg.OnMismatch(ctx, msg); err != nil {

@@ -235,7 +235,7 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 		if o.isLetter(ctx) {
 			o.logger.Error("Dead letter marked dead in the queue; it gets no letter of its own", err, o.fields(ctx, msg))
 		} else {
-			o.logger.Error("Message put aside as a dead letter", err, o.fields(ctx, msg).Add(watermill.LogFields{
+			o.logger.Error("message died: dead letter written", err, o.fields(ctx, msg).Add(watermill.LogFields{
 				"dead_letter_topic": o.cfg.DeadLetterTopic,
 			}))
 		}
@@ -250,7 +250,7 @@ func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling
 		h.work.Note(err)
 	}
 	wait := o.wait(h)
-	o.logger.Debug("The handler failed; the message is nacked", o.fields(ctx, msg).Add(watermill.LogFields{
+	o.logger.Debug("handler failed: the message is nacked", o.fields(ctx, msg).Add(watermill.LogFields{
 		"err": text.OfError(err), "failures": h.failures(), "wait": wait,
 	}))
 	return observe.Failed, wait, err
@@ -288,7 +288,7 @@ func (o *outcomes) takeBack(ctx context.Context, msg *message.Message, h *handli
 	switch {
 	case h.acked:
 		if err := h.work.Unack(ctx); err != nil {
-			o.logger.Error("Could not take back that the message is done", err, o.fields(ctx, msg))
+			o.logger.Error("handler ended its transaction: the ack could not be undone", err, o.fields(ctx, msg))
 		}
 	case h.claim != nil:
 		o.record(ctx, msg, h.claim, sqltext.UnclaimInbox, h.claim.note)
@@ -301,7 +301,7 @@ func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, s
 		return
 	}
 	if _, err := o.db.Exec(ctx, o.db.Render(statement), c.consumer, c.key, arg); err != nil {
-		o.logger.Error("Could not note the outcome in the inbox", err, o.fields(ctx, msg))
+		o.logger.Error("could not record the outcome in the inbox", err, o.fields(ctx, msg))
 	}
 }
 

@@ -149,7 +149,7 @@ func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg
 		if err == nil || joins || n >= t.cfg.MaxRetries || !repeatable(err) {
 			return produced, err
 		}
-		t.logger.Debug("Repeating the handler in a new transaction", watermill.LogFields{
+		t.logger.Debug("repeating the handler in a new transaction", watermill.LogFields{
 			"message_uuid": msg.UUID, "attempt": n + 2, "sqlstate": text.SQLState(err),
 		})
 		if core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)); msg.Context().Err() != nil {
@@ -236,7 +236,7 @@ func leave(produced []*message.Message) {
 func (t *transactor) noteSubscriberTx(ctx context.Context, msg *message.Message) {
 	if _, ok := wsql.TxFromContext(ctx); ok {
 		t.tellOwnTx.Do(func() {
-			t.logger.Debug("The subscriber has a transaction of its own; the handler does not join it", watermill.LogFields{
+			t.logger.Debug("subscriber has its own transaction: the handler does not join it", watermill.LogFields{
 				"handler_name": message.HandlerNameFromCtx(ctx), "message_uuid": msg.UUID,
 			})
 		})

@@ -39,7 +39,7 @@ func (a *acker) stop() { a.queue <- nil }
 
 func (a *acker) run() {
 	defer close(a.done)
-	report := trouble.Log{Logger: a.loop.logger, What: "Acking messages"}
+	report := trouble.Log{Logger: a.loop.logger, What: "acking messages"}
 	for over := false; !over; {
 		var batch []*claimed
 		for first := <-a.queue; ; first = <-a.queue {
@@ -75,7 +75,7 @@ func (a *acker) ack(batch []*claimed, report *trouble.Log) {
 		var stopping bool
 		a.loop.step(func() { stopping = a.loop.stopping })
 		if err == nil && n < len(ids) {
-			a.loop.logger.Debug("Messages were somebody else's already when they were acked", watermill.LogFields{"messages": len(ids) - n})
+			a.loop.logger.Debug("leases lost before the ack: nothing changed", watermill.LogFields{"messages": len(ids) - n})
 		}
 		if err == nil || stopping && time.Since(begun) > queryTimeout {
 			break

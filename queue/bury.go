@@ -13,7 +13,7 @@ import (
 
 var (
 	errExpired = errors.New("expired")
-	errSpent   = errors.New("its last attempts ended with the processes that made them")
+	errSpent   = errors.New("process died in the last attempt")
 )
 
 // buryAgain is how long a message waits whose OnDead failed.
@@ -26,7 +26,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	err := errGoexit
 	defer func() { // OnDead may end the goroutine
 		if err != nil && !errors.Is(err, ErrLeaseLost) {
-			d.logger.Error("A message could not be put aside; it comes again", err, c.fields())
+			d.logger.Error("could not mark message dead: it is retried in a minute", err, c.fields())
 			c.release(buryAgain, text.OfError(err))
 		}
 	}()

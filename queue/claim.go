@@ -111,7 +111,7 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	if err != nil && joined {
 		return claims{}, err
 	}
-	s.logger.Debug("Claimed messages", watermill.LogFields{"owner": c.Owner.String(), "messages": len(t.found.msgs)})
+	s.logger.Debug("claimed messages", watermill.LogFields{"owner": c.Owner.String(), "messages": len(t.found.msgs)})
 	return t.found, err
 }
 
@@ -129,7 +129,7 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) ([]Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.logger.Debug("Claimed messages that expired", watermill.LogFields{"owner": c.Owner.String(), "messages": len(msgs)})
+	s.logger.Debug("claimed expired messages", watermill.LogFields{"owner": c.Owner.String(), "messages": len(msgs)})
 	return msgs, nil
 }
 

@@ -211,9 +211,9 @@ func (c *claimed) settle(what string, fn func(ctx context.Context) (int, error))
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0))
 	switch {
 	case err != nil:
-		c.loop.logger.Error("Could not "+what+" a message; it comes again when its lease has run out", err, c.fields())
+		c.loop.logger.Error("could not "+what+" message: it is redelivered when its lease expires", err, c.fields())
 	case n == 0:
-		c.loop.logger.Debug("A message was somebody else's already", c.fields().Add(watermill.LogFields{"what": what}))
+		c.loop.logger.Debug("lease lost: nothing changed", c.fields().Add(watermill.LogFields{"what": what}))
 	}
 	return n
 }

@@ -43,7 +43,7 @@ func (s *Store) clean(ctx context.Context, share time.Duration) (total int64, mo
 		}
 	}
 	if total > 0 {
-		s.logger.Debug("Deleted old messages", watermill.LogFields{"messages": total})
+		s.logger.Debug("deleted old messages", watermill.LogFields{"messages": total})
 	}
 	return total, more, nil
 }

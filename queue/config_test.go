@@ -69,9 +69,9 @@ func TestBadConfiguration(t *testing.T) {
 		"SubscriberConfig.AckTimeout is -2ns":                  subscriber(s, SubscriberConfig{AckTimeout: -2}),
 		"SubscriberConfig.PollInterval is -1ns":                subscriber(s, SubscriberConfig{PollInterval: -1}),
 		"WebhookConfig.Verify is required: without it anybody": webhook(s, WebhookConfig{Item: item}),
-		"WebhookConfig.Item is required: it says by which ID":  webhook(s, WebhookConfig{Verify: verify}),
+		"WebhookConfig.Item is required: it makes the ID":      webhook(s, WebhookConfig{Verify: verify}),
 		"WebhookConfig.MaxBytes is -1":                         webhook(s, WebhookConfig{MaxBytes: -1, Verify: verify, Item: item}),
-		"IngestConfig.Source is required: it says where":       ingest(s, IngestConfig{}),
+		"IngestConfig.Source is required: with the UUID":       ingest(s, IngestConfig{}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)

@@ -68,7 +68,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		d.logger.Error("The dispatcher could not start", err, nil)
+		d.logger.Error("dispatcher could not start", err, nil)
 		return err
 	}
 	var helpers sync.WaitGroup

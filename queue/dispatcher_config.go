@@ -106,7 +106,7 @@ func (c DispatcherConfig) validate() error {
 	} else if h.Detached || h.Concurrency != 0 || h.Timeout != 0 {
 		errs = append(errs, h.validate("DispatcherConfig.DefaultHandler"))
 	} else if len(c.Handlers) == 0 {
-		errs = append(errs, errors.New("DispatcherConfig.Handlers is empty: it says which topics are handled, and how"))
+		errs = append(errs, errors.New("DispatcherConfig.Handlers is empty: add a handler, or set DefaultHandler"))
 	}
 	for topic, h := range c.Handlers {
 		field := fmt.Sprintf("DispatcherConfig.Handlers[%q]", topic)
@@ -127,7 +127,7 @@ func positive[T int | time.Duration](field string, value T) error {
 
 func atLeastMinLease(field string, lease time.Duration) error {
 	if lease < minLease {
-		return fmt.Errorf("%s is %s: it must be at least %s, because it is renewed in time only if it lasts", field, lease, minLease)
+		return fmt.Errorf("%s is %s: use at least %s, to leave time for renewals", field, lease, minLease)
 	}
 	return nil
 }

@@ -286,7 +286,7 @@ func orEmpty(b []byte) []byte {
 func (s *Store) tell(items []Item, stored []EnqueueResult) {
 	for i, st := range stored {
 		fields := watermill.LogFields{"topic": items[i].Topic, "source": st.ID.Source, "message_id": st.ID.MessageID, "result": st.Result.String()}
-		s.logger.Info("Stored a message", fields)
+		s.logger.Info("stored message", fields)
 		if st.Mismatch {
 			s.mismatch(st.ID)
 		}

@@ -257,9 +257,9 @@ func (g *Group) polled(m *member, got int, full bool, err error) {
 		wait := m.breaker.Failed(time.Now())
 		fields := watermill.LogFields{"wait": wait.String(), "failures": m.breaker.Failures()}
 		if m.breaker.Failures() == 1 {
-			m.d.logger.Error("Messages cannot be claimed; the database is left alone for a while, for longer each time", err, fields)
+			m.d.logger.Error("claiming failed: the database is skipped, for longer each time", err, fields)
 		} else {
-			m.d.logger.Debug("Messages still cannot be claimed", fields.Add(watermill.LogFields{"err": err.Error()}))
+			m.d.logger.Debug("claiming still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 		}
 		l.step(func() {
 			for _, d := range l.drains {
@@ -267,7 +267,7 @@ func (g *Group) polled(m *member, got int, full bool, err error) {
 			}
 		})
 	case m.breaker.Worked():
-		m.d.logger.Info("Messages can be claimed again", nil)
+		m.d.logger.Info("claiming works again", nil)
 	}
 	if got > 0 && !full { // there may be more: whether it is empty is known only after a turn that brings nothing
 		l.step(func() { l.schedule.woke(time.Now()) })

@@ -81,7 +81,7 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 		ctx, cancel = context.WithTimeout(ctx, h.Timeout)
 		defer cancel()
 	}
-	d.logger.Info("Handling a message", c.fields())
+	d.logger.Info("handling message", c.fields())
 	for again := true; again; {
 		attempts++
 		if h.Detached {
@@ -197,14 +197,14 @@ func (d *Dispatcher) settle(c *claimed, h Handler, begun bool, err error) observ
 		return observe.Failed
 	}
 	if !begun {
-		d.logger.Error("There was no transaction for the handler of a message; it comes again", err, fields)
+		d.logger.Error("no transaction for the handler: the message is retried, uncharged", err, fields)
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 		return observe.Failed
 	}
 	if later, wait := d.store.uncharged(err); later {
 		return d.postpone(c, err, wait)
 	}
-	d.logger.Error("The handler of a message failed", err, fields)
+	d.logger.Error("handler failed", err, fields)
 	switch decision := d.decide(err); {
 	case decision == outbox.Ack:
 		c.ack()
@@ -262,7 +262,7 @@ func (d *Dispatcher) unack(c *claimed) {
 	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
 	defer cancel()
 	if err := c.Unack(ctx); err != nil {
-		d.logger.Error("The handler ended its transaction, and that the message is done could not be taken back", err, c.fields())
+		d.logger.Error("handler ended its transaction: the ack could not be undone", err, c.fields())
 	}
 }
 
@@ -274,7 +274,7 @@ func (d *Dispatcher) decide(err error) (decision outbox.Decision) {
 		return outbox.Ack
 	}
 	if failed := guarded(func() error { decision = d.cfg.Classify(err); return nil }); failed != nil {
-		d.logger.Error("Classify failed; the message comes again", failed, nil)
+		d.logger.Error("Classify panicked: the message is retried", failed, nil)
 		return outbox.Nack
 	}
 	return decision

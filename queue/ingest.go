@@ -50,8 +50,8 @@ func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (mes
 	case store == nil:
 		return nil, outbox.ErrNoDB
 	case cfg.Source == "" && cfg.Item == nil:
-		return nil, errors.New("IngestConfig.Source is required: it says where the messages come from, and with their UUIDs " +
-			"tells them from others'; or set IngestConfig.Item")
+		return nil, errors.New("IngestConfig.Source is required: with the UUID it makes the ID of a message: " +
+			"or set IngestConfig.Item")
 	}
 	if cfg.Item == nil {
 		cfg.Item = cfg.item
@@ -71,8 +71,8 @@ func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (mes
 
 func (c IngestConfig) item(msg *message.Message) (Item, error) {
 	if msg.UUID == "" {
-		return Item{}, outbox.Poison(fmt.Errorf("%w: the message has no UUID, as those have that no Watermill publisher sent: have the "+
-			"subscriber's Unmarshaler set one, or find what identifies the message by IngestConfig.Item", ErrInvalid))
+		return Item{}, outbox.Poison(fmt.Errorf("%w: message without UUID: it was not sent by a Watermill publisher: set one in the "+
+			"subscriber's Unmarshaler, or make an ID in IngestConfig.Item", ErrInvalid))
 	}
 	return Item{
 		ID:    ID{Source: c.Source, MessageID: msg.UUID},

@@ -127,7 +127,7 @@ func (l *loop) step(fn func()) {
 }
 
 func (l *loop) claim(ctx context.Context) {
-	report := trouble.Log{Logger: l.logger, What: "Claiming messages"}
+	report := trouble.Log{Logger: l.logger, What: "claiming messages"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -171,7 +171,7 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	case err != nil:
 		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
 	case unable != nil:
-		l.logger.Error("Messages may have been claimed that are not known, and could not be looked for", unable, nil)
+		l.logger.Error("messages claimed by a statement whose reply was lost: could not look for them: retrying", unable, nil)
 	}
 	if found.suspect && !suspects.hold() { // not held during the claim: a database that hangs must not keep others' from being handled
 		l.giveBack(claims{msgs: found.msgs[:1]})
@@ -314,7 +314,7 @@ func (l *loop) stop() {
 	}
 	l.giveUp(errStopped)
 	if !within(done, lastWait) {
-		l.logger.Error("Stopped while handlers were running that do not heed their contexts; their messages come again when the leases have run out",
+		l.logger.Error("stopped while handlers were running: they ignore their contexts: their messages are redelivered when the leases expire",
 			errStopped, nil)
 	}
 }

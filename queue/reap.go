@@ -46,7 +46,7 @@ func (s *Store) ReapExpired(ctx context.Context) (int, error) {
 func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int, err error) {
 	defer func() {
 		if total > 0 {
-			s.logger.Info("Reaped messages whose lease or time was over", watermill.LogFields{"messages": total})
+			s.logger.Info("reaped messages whose lease or ExpiresAt had passed", watermill.LogFields{"messages": total})
 		}
 	}()
 	var maxAttempts any

@@ -10,7 +10,7 @@ import (
 // renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction is locked and
 // passed by, but asked for: if that is rolled back, what repeats the handler may wait before the next one.
 func (l *loop) renew(ctx context.Context) {
-	report := trouble.Log{Logger: l.logger, What: "Renewing leases"}
+	report := trouble.Log{Logger: l.logger, What: "renewing leases"}
 	tick := time.NewTicker(l.cfg.lease / 3)
 	defer tick.Stop()
 	for {

@@ -29,12 +29,12 @@ func (s *Store) AlreadyProcessed(ctx context.Context, id ID, hash []byte) (bool,
 	if mismatch {
 		s.mismatch(id)
 	}
-	s.logger.Debug("Looked up a message", watermill.LogFields{"source": id.Source, "message_id": id.MessageID, "done": done})
+	s.logger.Debug("looked up message", watermill.LogFields{"source": id.Source, "message_id": id.MessageID, "done": done})
 	return done, nil
 }
 
 func (s *Store) mismatch(id ID) {
-	s.logger.Error("A message is known with other content", errors.New("its hash differs"),
+	s.logger.Error("message ID reused with other content: the sender reuses IDs, or the hash is not of the payload", errors.New("hash differs from the stored one"),
 		watermill.LogFields{"source": id.Source, "message_id": id.MessageID})
 }
 

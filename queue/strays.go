@@ -77,7 +77,7 @@ func (l *loop) giveBackStrays() error {
 	n, err := l.store.exec(ctx, "give back what nobody knows of", sqltext.ReleaseStrays, l.owner.String(), sources, ids, strayRows)
 	l.step(func() { l.strays.looked(began, time.Now(), err == nil) })
 	if n > 0 {
-		l.logger.Info("Gave back messages that were claimed and not known", watermill.LogFields{"messages": n})
+		l.logger.Info("released messages claimed by a statement whose reply was lost", watermill.LogFields{"messages": n})
 	}
 	return err
 }
@@ -88,6 +88,6 @@ func (l *loop) endStrays() {
 	defer l.claiming.Unlock()
 	l.step(func() { l.strays.next = time.Time{} })
 	if err := l.giveBackStrays(); err != nil {
-		l.logger.Error("Messages may have been claimed that are not known; they come again when their leases have run out", err, nil)
+		l.logger.Error("messages may have been claimed by a statement whose reply was lost: they are redelivered when their leases expire", err, nil)
 	}
 }

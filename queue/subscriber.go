@@ -183,7 +183,7 @@ func MessageFromContext(ctx context.Context) (Message, bool) {
 	return *stored.copy(), true
 }
 
-var errAckTimeout = errors.New("the message was not acked within SubscriberConfig.AckTimeout")
+var errAckTimeout = errors.New("no ack within SubscriberConfig.AckTimeout")
 
 // deliver returns when the message is settled.
 func (s *subscription) deliver(c *claimed) {

@@ -73,11 +73,11 @@ func (u *upkeep) pause() time.Duration {
 }
 
 func reapingLog(l watermill.LoggerAdapter) trouble.Log {
-	return trouble.Log{Logger: l, What: "Giving back messages whose owners are gone"}
+	return trouble.Log{Logger: l, What: "reaping expired leases"}
 }
 
 func cleaningLog(l watermill.LoggerAdapter) trouble.Log {
-	return trouble.Log{Logger: l, What: "Deleting messages that were done long ago"}
+	return trouble.Log{Logger: l, What: "deleting done messages past their retention"}
 }
 
 // run goes on after once.
@@ -106,7 +106,7 @@ func (u *upkeep) run(ctx context.Context) {
 
 // listen is the goroutine that hears of commits in other processes. What it misses is found by polling.
 func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.News)) {
-	report := trouble.Log{Logger: logger, What: "Listening for commits of other processes"}
+	report := trouble.Log{Logger: logger, What: "listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
@@ -116,7 +116,7 @@ func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard
 			heard(news)
 		})
 		if errors.Is(err, drive.ErrNoListen) {
-			logger.Debug("Messages of other processes are found by polling", watermill.LogFields{"err": err.Error()})
+			logger.Debug("no LISTEN here: polling for messages of other processes", watermill.LogFields{"err": err.Error()})
 			return
 		}
 		if ctx.Err() != nil {

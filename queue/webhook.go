@@ -49,7 +49,7 @@ func (c WebhookConfig) validate() error {
 		return errors.New("WebhookConfig.Verify is required: without it anybody could store messages here; " +
 			"if something before it verifies requests, let it return nil")
 	case c.Item == nil:
-		return errors.New("WebhookConfig.Item is required: it says by which ID the sender's repetitions are known")
+		return errors.New("WebhookConfig.Item is required: it makes the ID by which repeated requests are recognized")
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
 	return err == nil
 }
 
-var errConflict = errors.New("the message is known with other content")
+var errConflict = errors.New("message ID reused with other content")
 
 // put returns when the message is committed. The client's patience does not count.
 func (h *webhook) put(ctx context.Context, store *Store, item Item) (result StoreResult, err error) {

@@ -47,7 +47,7 @@ func (rq *request) fail(err error) {
 	p := explain(err)
 	if p == nil {
 		if rq.r.Context().Err() == nil {
-			rq.logger.Error("The database did not answer the page", fmt.Errorf("%q", err), watermill.LogFields{"page": fmt.Sprintf("%q", rq.page)})
+			rq.logger.Error("database did not answer the page", fmt.Errorf("%q", err), watermill.LogFields{"page": fmt.Sprintf("%q", rq.page)})
 		}
 		p = &problem{http.StatusServiceUnavailable, "The database does not answer", "It may be away or busy, its tables may not be migrated, or the role of this page lacks a grant. The log has the reason."}
 	}

@@ -142,7 +142,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (rq *request) answer() (err error) {
 	if rq.access, err = rq.cfg.Authorize(rq.r); err != nil {
-		rq.logger.Info("The page refused a request", watermill.LogFields{"error": fmt.Sprintf("%q", err)})
+		rq.logger.Info("page refused a request", watermill.LogFields{"error": fmt.Sprintf("%q", err)})
 		return &problem{status: http.StatusForbidden, Heading: "This page is not for you", Advice: "Ask those who run this service for access."}
 	}
 	show := pages[rq.page]
@@ -187,8 +187,8 @@ func (rq *request) show(status int, name string, data any) error {
 	var b bytes.Buffer
 	err = templates[name].Execute(&b, &view{Title: rq.cfg.Title, Page: rq.page, Access: rq.access, Token: token, Now: time.Now(), Data: data})
 	if err != nil {
-		rq.logger.Error("The page could not be made", err, watermill.LogFields{"page": name})
-		return &problem{http.StatusInternalServerError, "The page could not be made", "That is a fault of the page itself. The log has the reason."}
+		rq.logger.Error("page could not be rendered", err, watermill.LogFields{"page": name})
+		return &problem{http.StatusInternalServerError, "The page could not be rendered", "That is a fault of the page itself. The log has the reason."}
 	}
 	rq.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	rq.w.WriteHeader(status)

@@ -38,7 +38,7 @@ func TellStart[T any](ctx context.Context, db *DB, fn func(context.Context, T) c
 func (db *DB) guard(what string, fn func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			db.logger.Error("The "+what+" panicked", Panicked(p), watermill.LogFields{"db": db.name, "stack": string(debug.Stack())})
+			db.logger.Error(what+" panicked", Panicked(p), watermill.LogFields{"db": db.name, "stack": string(debug.Stack())})
 		}
 	}()
 	fn()

@@ -176,7 +176,7 @@ func OnUnfinished(ctx context.Context, fn func(err error)) {
 // abandon is for a function that never returned: there is nobody to return the error to.
 func (s *scope) abandon(err error) {
 	if errors.Is(err, drive.ErrTxEnded) {
-		s.tx.db.logger.Error("The function of a transaction ended it and then did not return", err, watermill.LogFields{"db": s.tx.db.name})
+		s.tx.db.logger.Error("function of InTx ended its transaction and then did not return", err, watermill.LogFields{"db": s.tx.db.name})
 	}
 	if s.unfinished != nil {
 		s.unfinished(err)

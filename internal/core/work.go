@@ -8,7 +8,7 @@ import (
 )
 
 // ErrLeaseLost is queue.ErrLeaseLost.
-var ErrLeaseLost = errors.New("queue: the lease of the message ran out and it is somebody else's now")
+var ErrLeaseLost = errors.New("queue: lease lost: the message is delivered to another")
 
 // ErrNotBegun says that there was no transaction for a handler, which was not called. That is no fault of the message.
 var ErrNotBegun = errors.New("no transaction for the handler")

@@ -25,7 +25,7 @@ var (
 
 	// ErrNoListen is returned where notifications do not arrive: database/sql has none, and behind a pooler such as
 	// PgBouncer sessions are not tied to a connection.
-	ErrNoListen = errors.New("outbox: no notifications here; forwarders poll")
+	ErrNoListen = errors.New("outbox: no notifications on this connection: forwarders poll")
 
 	// errAborted is what a commit returns that Postgres would answer with ROLLBACK.
 	errAborted = fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w", pgx.ErrTxCommitRollback)

@@ -13,7 +13,7 @@ import (
 // interval is how often an error is logged as one while it goes on.
 const interval = time.Minute
 
-// Log is that of one activity, whose name begins a sentence: "Claiming messages". One goroutine uses it.
+// Log is that of one activity, whose name begins a sentence: "claiming messages". One goroutine uses it.
 type Log struct {
 	Logger watermill.LoggerAdapter
 	What   string
@@ -31,7 +31,7 @@ func (l *Log) Tell(err error) {
 	case err == nil:
 	case time.Since(l.last) >= interval:
 		l.last = time.Now()
-		l.Logger.Error(l.What+" fails; it is tried again until it works", err, nil)
+		l.Logger.Error(l.What+" failed: retrying until it works", err, nil)
 	default:
 		l.Logger.Debug(l.What+" still fails", watermill.LogFields{"err": err.Error()})
 	}

@@ -26,7 +26,7 @@ func (l lines) Debug(m string, _ watermill.LogFields) { l.add("debug", m) }
 
 func TestLogTellsOfTroubleNowAndThen(t *testing.T) {
 	var got []string
-	l := Log{Logger: lines{all: &got}, What: "Reading"}
+	l := Log{Logger: lines{all: &got}, What: "reading"}
 	down := errors.New("down")
 	l.Tell(nil)
 	l.Tell(context.Canceled)
@@ -38,8 +38,8 @@ func TestLogTellsOfTroubleNowAndThen(t *testing.T) {
 	l.Tell(nil)
 	l.Tell(nil)
 	want := []string{
-		"error: Reading fails; it is tried again until it works: down", "debug: Reading still fails",
-		"error: Reading fails; it is tried again until it works: down", "info: Reading works again",
+		"error: reading failed: retrying until it works: down", "debug: reading still fails",
+		"error: reading failed: retrying until it works: down", "info: reading works again",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("it logs %q", got)

@@ -104,9 +104,9 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 func (c *Collector) log(err error) {
 	switch {
 	case err != nil && !c.failing:
-		c.logger.Error("The tables cannot be read for metrics; this is said once until they can", err, nil)
+		c.logger.Error("reading the tables for metrics failed: retrying: logged once until it works", err, nil)
 	case err == nil && c.failing:
-		c.logger.Info("The tables can be read for metrics again", nil)
+		c.logger.Info("reading the tables for metrics works again", nil)
 	}
 	c.failing = err != nil
 }

@@ -57,13 +57,13 @@ func (p *producer) connect() {
 		}
 		if err == nil {
 			if said != "" {
-				p.logger.Info("Connected to Kafka", watermill.LogFields{"brokers": p.brokers, "attempts": attempt})
+				p.logger.Info("connected to Kafka", watermill.LogFields{"brokers": p.brokers, "attempts": attempt})
 			}
 			return
 		}
 		if said != err.Error() {
 			said = err.Error()
-			p.logger.Error("Cannot connect to Kafka, trying on", err, watermill.LogFields{"brokers": p.brokers})
+			p.logger.Error("connecting to Kafka failed: retrying", err, watermill.LogFields{"brokers": p.brokers})
 		}
 		select {
 		case <-p.closing:

@@ -54,7 +54,7 @@ func TestPublisherStartsBeforeKafka(t *testing.T) {
 			t.Fatalf("without Kafka: %v, %v, want unavailable", err, verdict(err))
 		}
 	}
-	eventually(t, "it is logged", func() bool { return log.count("Cannot connect to Kafka") > 0 }) // callers do not wait for the log
+	eventually(t, "it is logged", func() bool { return log.count("connecting to Kafka failed") > 0 }) // callers do not wait for the log
 
 	broker := sarama.NewMockBrokerAddr(t, 1, addr)
 	defer broker.Close()
@@ -62,7 +62,7 @@ func TestPublisherStartsBeforeKafka(t *testing.T) {
 	eventually(t, "a message is published once Kafka is there", func() bool {
 		return pub.Publish(topic, message.NewMessage("1", nil)) == nil
 	})
-	if n := log.count("Cannot connect to Kafka"); n != 1 {
+	if n := log.count("connecting to Kafka failed"); n != 1 {
 		t.Errorf("logged %d times, want once:\n%s", n, &log)
 	}
 }

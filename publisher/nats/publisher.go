@@ -124,7 +124,7 @@ func quoting(logger watermill.LoggerAdapter) func(key string) {
 	var once sync.Once
 	return func(key string) {
 		once.Do(func() {
-			logger.Info("Metadata with the name of a header that commands JetStream is sent as data: set such a header with nats.SetHeader",
+			logger.Info("metadata named like a JetStream control header is sent as data: set such a header with nats.SetHeader",
 				watermill.LogFields{"key": key, "sent_as": header.Encode(key)})
 		})
 	}
@@ -135,11 +135,11 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 	return []natsgo.Option{
 		natsgo.ConnectHandler(func(c *natsgo.Conn) {
 			failed.over()
-			logger.Info("Connected to NATS", watermill.LogFields{"url": address(c)})
+			logger.Info("connected to NATS", watermill.LogFields{"url": address(c)})
 		}),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
 			if err != nil {
-				logger.Error("NATS connection lost, reconnecting", err, nil)
+				logger.Error("NATS connection lost: reconnecting", err, nil)
 			}
 		}),
 		natsgo.ReconnectHandler(func(c *natsgo.Conn) {
@@ -148,7 +148,7 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 		}),
 		natsgo.ReconnectErrHandler(failed.tell),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
-			logger.Error("NATS reports an error", err, nil)
+			logger.Error("error reported by NATS", err, nil)
 		}),
 	}
 }
@@ -169,7 +169,7 @@ func (a *attempts) tell(_ *natsgo.Conn, err error) {
 		return
 	}
 	a.said = time.Now()
-	a.logger.Error("Cannot connect to NATS, trying on", err, nil)
+	a.logger.Error("connecting to NATS failed: retrying", err, nil)
 }
 
 // over says that there is a connection: the next failure is news.
