@@ -46,7 +46,7 @@ var (
 	ErrTxEnded = drive.ErrTxEnded
 
 	// ErrTxBusy is returned by a nested InTx while another one is running in the same transaction, or with the context
-	// of the transaction around that one, and by InTx if its function returned while a nested one was still running.
+	// of the transaction around that one, or in another goroutine than the function of that one, and by InTx if its function returned while a nested one was still running.
 	// One connection can have savepoints only within each other.
 	ErrTxBusy = core.ErrTxBusy
 

@@ -31,9 +31,11 @@ type TxOptions struct {
 // If fn returns an error or panics, the transaction is rolled back and the error or the panic passed on. In
 // a context that carries a transaction already, of InTx, WithPgxTx or WithSQLTx, fn runs behind a savepoint of that
 // one: its failure undoes only its own work. There can be one such nested call at a time, with the context of the
-// innermost; any other gets ErrTxBusy. If that transaction, or the nested InTx, has ended, InTx returns ErrTxEnded;
+// innermost, and in the goroutine of the function around it; any other gets ErrTxBusy. If that transaction, or the nested InTx, has ended, InTx returns ErrTxEnded;
 // with OutsideTx(ctx) it begins a new one. A transaction that came along with a message which a Router
-// delivered, as in-process Pub/Subs can pass contexts on, counts as none: it belongs to whoever published.
+// delivered, as in-process Pub/Subs can pass contexts on, counts as none: it belongs to whoever published. A loop of your own behind such a
+// Pub/Sub passes OutsideTx(msg.Context()) to InTx, or gets ErrTxBusy while that transaction is open; PgxTx, SQLTx and PublishContext cannot tell, and
+// join it.
 //
 // Besides the errors of fn and of the database it returns ErrNoDB, ErrOtherDB if the context carries a
 // transaction of another handle, ErrRolledBack, ErrTxBusy, ErrTxEnded and ErrCommitUnknown. Serialization failures
@@ -44,7 +46,7 @@ func InTx(ctx context.Context, db *DB, fn func(ctx context.Context) error) error
 
 // InTxWith is InTx with settings. In a nested call only Timeout and OnBegin are used.
 func InTxWith(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
-	return core.InTx(ctx, (*core.DB)(db), core.TxOptions(opts), fn)
+	return core.InTxHere(ctx, (*core.DB)(db), core.TxOptions(opts), fn)
 }
 
 // WithPgxTx returns a context that carries a transaction which the caller began, on the database of db, and will commit.

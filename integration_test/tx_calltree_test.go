@@ -186,3 +186,49 @@ func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
 		require.NoError(t, router.Close())
 	})
 }
+
+// TestALoopDoesNotJoinWhoPublished: it handles, without a Router, what came with the context of an open transaction. Its InTx would be a
+// savepoint of that one, return nil, and its work be gone with the rollback.
+func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		for name, outside := range map[string]func(context.Context) context.Context{
+			"as it came": func(ctx context.Context) context.Context { return ctx }, "OutsideTx": outbox.OutsideTx,
+		} {
+			pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
+			messages, err := pubsub.Subscribe(t.Context(), "events")
+			require.NoError(t, err)
+			done := make(chan error)
+			go func() {
+				for msg := range messages {
+					err := outbox.InTx(outside(msg.Context()), h.db, func(ctx context.Context) error {
+						return h.execTx(ctx, `insert into effects (message_id) values ($1)`, msg.UUID)
+					})
+					msg.Ack()
+					done <- err
+				}
+				close(done)
+			}()
+			event := newMessage("event")
+			publishing := func(ctx context.Context) error {
+				event.SetContext(ctx)
+				require.NoError(t, pubsub.Publish("events", event))
+				err = <-done
+				require.NoError(t, outbox.InTx(ctx, h.db, func(context.Context) error { return nil }), "in its own goroutine it is nested")
+				return errUndo
+			}
+			require.ErrorIs(t, inTx(t, h, publishing), errUndo)
+			if name == "OutsideTx" {
+				require.NoError(t, err)
+				assert.Equal(t, 1, effects(t, h, event))
+			} else {
+				require.ErrorIs(t, err, outbox.ErrTxBusy, "and not nil, as nothing of it is left")
+				assert.ErrorContains(t, err, "OutsideTx")
+				assert.Zero(t, effects(t, h, event))
+			}
+			require.NoError(t, pubsub.Close())
+			<-done
+		}
+	})
+}

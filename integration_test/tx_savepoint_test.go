@@ -23,7 +23,7 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			aIsOpen, bIsDone, a := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 			go func() {
-				a <- outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+				a <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(ctx context.Context) error { // as TxConfig.JoinContext has it
 					if err := note(ctx, h, 1); err != nil {
 						return err
 					}
@@ -51,7 +51,7 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 		err := inTx(t, h, func(ctx context.Context) error {
 			begun := make(chan struct{})
 			go func() {
-				nested <- outbox.InTx(ctx, h.db, func(context.Context) error { close(begun); <-goOn; return nil })
+				nested <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(context.Context) error { close(begun); <-goOn; return nil })
 			}()
 			<-begun
 			return note(ctx, h, 5)

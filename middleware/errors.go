@@ -51,6 +51,16 @@ func checkTx(err error, name string) error {
 	return err
 }
 
+// unsafeWithin is nil if there is no such middleware.
+func unsafeWithin(name string) error {
+	if name == "" {
+		return nil
+	}
+	return &wiringError{text: "Watermill's " + name + " is inside of middleware.Tx, where it hides from the transaction that the handler failed, " +
+		"or calls it twice: add it before middleware.Stack, so that it is outside (a handler's own AddMiddleware lands inside of the Router's); " +
+		"middleware.Inbox is the deduplicator"}
+}
+
 type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error)
 
 // around makes a middleware of handle, which gets neither a nil handler nor a nil message. Where there is no Outcomes, which waits before it
@@ -58,6 +68,10 @@ type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message
 func around(name string, handle handleFunc) message.HandlerMiddleware {
 	var brake core.Brake
 	return func(next message.HandlerFunc) message.HandlerFunc {
+		var unsafe error
+		if name != "Outcomes" { // what is around Tx does no harm
+			unsafe = unsafeWithin(core.UnsafeFunc(next))
+		}
 		return func(msg *message.Message) ([]*message.Message, error) {
 			switch {
 			case next == nil:
@@ -66,7 +80,11 @@ func around(name string, handle handleFunc) message.HandlerMiddleware {
 				return nil, fmt.Errorf("middleware.%s: the message is nil", name)
 			}
 			ctx, outermost := msg.Context(), currentHandling(msg) == nil
-			produced, err := handle(next, msg)
+			var produced []*message.Message
+			err := unsafe
+			if unsafe == nil {
+				produced, err = handle(next, msg)
+			}
 			if outermost && name != "Outcomes" && miswired(err) {
 				brake.Pause(ctx)
 			}

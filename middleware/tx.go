@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -94,15 +95,47 @@ func Tx(db *outbox.DB, cfg TxConfig, logger watermill.LoggerAdapter) (message.Ha
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
 		return nil, err
 	}
-	t := &transactor{db: (*core.DB)(db), cfg: cfg, logger: (*core.DB)(db).Logger(logger)}
-	return around("Tx", t.handle), nil
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		t := &transactor{db: (*core.DB)(db), cfg: cfg, logger: (*core.DB)(db).Logger(logger)}
+		t.looks.Store(maxLooks)
+		return around("Tx", t.handle)(next)
+	}, nil
 }
 
+// maxLooks is how many transactions of a handler are looked at for what is between Tx and it. One is enough if the handler uses it in the
+// goroutine in which it is called.
+const maxLooks = 100
+
+// transactor is Tx around one handler.
 type transactor struct {
 	db        *core.DB
 	cfg       TxConfig
 	logger    watermill.LoggerAdapter
 	tellOwnTx sync.Once
+	looks     atomic.Int32 // left
+	unsafe    atomic.Pointer[error]
+}
+
+// look finds what of Watermill's is between Tx and the handler, which has asked for its transaction, and would have its failures
+// committed. It is the first moment at which that can be seen.
+func (t *transactor) look() error {
+	if err := t.misplaced(); err != nil || t.looks.Add(-1) < 0 {
+		return err
+	}
+	name, known := core.UnsafeBetween()
+	if err := unsafeWithin(name); err != nil {
+		t.unsafe.Store(&err)
+	} else if known {
+		t.looks.Store(0)
+	}
+	return t.misplaced()
+}
+
+func (t *transactor) misplaced() error {
+	if err := t.unsafe.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
@@ -129,6 +162,9 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 }
 
 func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling) ([]*message.Message, error) {
+	if err := t.misplaced(); err != nil {
+		return nil, err
+	}
 	if t.cfg.JoinContext {
 		ctx = core.AdoptTx(ctx)
 	}
@@ -183,7 +219,14 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 		begun = true
 		core.OnUnfinished(ctx, func(err error) { h.unfinished = err })
 		attempt.SetContext(ctx)
-		if produced, err = next(attempt); err != nil {
+		if t.looks.Load() > 0 {
+			core.OnUse(ctx, t.look)
+		}
+		produced, err = next(attempt)
+		if unsafe := t.misplaced(); unsafe != nil {
+			return unsafe // whatever became of the error that the handler got
+		}
+		if err != nil {
 			return err
 		}
 		if nacked(attempt) {

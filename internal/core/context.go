@@ -74,6 +74,9 @@ func Native(ctx context.Context) (native any, err error) {
 		return nil, ErrNoTx
 	}
 	err = s.use(func() (err error) {
+		if err := s.watched(); err != nil {
+			return err
+		}
 		native, err = s.tx.q.HandOut(ctx)
 		return err
 	})

@@ -149,6 +149,10 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	case err != nil || len(w.records) == 0:
 		return err
 	case s != nil:
+		if err := s.use(s.watched); err != nil {
+			w.told(err)
+			return p.over(err)
+		}
 		return p.over(s.write(w))
 	case p.cfg.WithoutTx == OwnTx:
 		return InTx(ctx, p.db, TxOptions{}, func(ctx context.Context) error { return scopeFrom(ctx).capture(w) })

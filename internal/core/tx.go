@@ -46,6 +46,7 @@ type scope struct {
 	rollbackOnly bool
 	afterCommit  []func(ctx context.Context)
 	unfinished   func(err error)
+	onUse        func() error
 	failure      error   // of a function that never returned
 	waiting      []write // for COMMIT
 }
@@ -161,6 +162,14 @@ func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Conte
 	return nil
 }
 
+// InTxHere is InTx for code that is not ours, which may have got the context from another goroutine.
+func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
+	if outer := scopeFrom(ctx); outer != nil && outer.tx.ours && !here() {
+		return outer.use(func() error { return errElsewhere })
+	}
+	return InTx(ctx, db, opts, fn)
+}
+
 var errUnfinished = errors.New("outbox: the function that InTx runs panicked or called runtime.Goexit")
 
 // OnUnfinished has fn called if the function of the transaction, or savepoint, in ctx never returns, as it panics or calls
@@ -171,6 +180,24 @@ func OnUnfinished(ctx context.Context, fn func(err error)) {
 		defer s.tx.mu.Unlock()
 		s.unfinished = fn
 	}
+}
+
+// OnUse has fn called whenever code that is not ours asks for the transaction, or savepoint, in ctx by that context. Its error is what
+// that code gets. fn must not use the transaction.
+func OnUse(ctx context.Context, fn func() error) {
+	if s := scopeFrom(ctx); s != nil {
+		s.tx.mu.Lock()
+		defer s.tx.mu.Unlock()
+		s.onUse = fn
+	}
+}
+
+// watched is called under mu.
+func (s *scope) watched() error {
+	if s.onUse == nil {
+		return nil
+	}
+	return s.onUse()
 }
 
 // abandon is for a function that never returned: there is nobody to return the error to.
