@@ -155,6 +155,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 		}
 	}
 	before := b.rows
+	b.newHeads(r.Due)
 	for _, ask := range a.asks {
 		if ask.why != forStray && !r.Late[ask.id] {
 			b.answered(ask, r)
@@ -189,6 +190,16 @@ func (b *Board) takeReady(rows []*Row) {
 	for _, row := range rows {
 		if l := b.open(row.Term); l != nil {
 			b.accept(l, row, false)
+		}
+	}
+}
+
+// newHeads takes what an operator had sent again, before other heads of the same keys that were asked for have their turn: they may
+// be behind it.
+func (b *Board) newHeads(due []*Row) {
+	for _, r := range due {
+		if l := b.open(r.Term); l != nil && r.Key != "" && r.Attempts > 0 && !l.knows(r.ID) {
+			b.addHead(l, r.Key, r.ID, r.Topic, b.now)
 		}
 	}
 }
