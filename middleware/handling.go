@@ -62,7 +62,7 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 	}
 	h = &handling{begun: time.Now(), uuid: msg.UUID}
 	if h.delivered, h.relay = core.IsDelivered(msg); !h.relay {
-		delete(msg.Metadata, core.MetadataHeaders) // what comes from outside commands no broker, wherever the handler copies it
+		core.DropHeaders(msg) // what comes from outside commands no broker, wherever the handler copies it
 	}
 	ctx, work := core.TakeWork(msg)
 	h.work = work

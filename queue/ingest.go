@@ -58,7 +58,7 @@ func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (mes
 	}
 	g := &gathering{store: store, logger: store.db.Logger(logger), turn: make(chan struct{}, 1)}
 	return func(msg *message.Message) error {
-		delete(msg.Metadata, core.MetadataHeaders) // what comes from outside commands no broker
+		core.DropHeaders(msg) // what comes from outside commands no broker
 		err := g.ingest(msg, cfg.Item)
 		if err == nil {
 			g.brake.Release()

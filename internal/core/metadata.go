@@ -31,6 +31,14 @@ func Commands(key string) bool {
 	return len(key) >= len(nats) && strings.EqualFold(key[:len(nats)], nats)
 }
 
+// DropHeaders takes off a consumed message what would command a broker wherever its metadata are copied. Who published it within the
+// process may be reading them, so they are written to only where there is something to take off.
+func DropHeaders(msg *message.Message) {
+	if _, found := msg.Metadata[MetadataHeaders]; found {
+		delete(msg.Metadata, MetadataHeaders)
+	}
+}
+
 // ReadMetadata reads metadata as they stand in a table, also those that SQL has written: a value that is no text becomes its JSON, null an empty text,
 // and what is no object stands under an empty name.
 func ReadMetadata(stored []byte) message.Metadata {
