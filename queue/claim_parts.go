@@ -30,6 +30,7 @@ type claimer struct {
 	dueFirst          bool      // they had their turn
 	limitedFirst      bool      // likewise
 	backlog           bool      // the last look left something ready
+	limits            bool      // there are topics that have one
 	served            int64     // looks so far
 	fullAt            time.Time // when one that is behind may be looked through from the beginning
 }
@@ -92,6 +93,14 @@ func (c *claimer) hurries(a ask, now time.Time) bool {
 	return !c.joined && c.backlog && len(a.limits) == 0 && now.Before(c.dueAt) && (!a.suspects || now.Before(c.suspectsAt))
 }
 
+// settled says whether all that was stored under ids up to a number has been claimed.
+func (c *claimer) settled(number int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := progress.Position{ID: number}
+	return len(c.behind) == 0 && c.all.ready.Settled(at) && (!c.limits || c.limited.ready.Settled(at))
+}
+
 func (c *claimer) lookReady(now time.Time) progress.Look {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,6 +153,7 @@ type part struct {
 func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.limits = len(a.limits) > 0
 	p := &plan{limit: limit, limits: a.limits, here: make([]bool, len(a.limits)), newly: map[string]*line{}}
 	var behind []part
 	many := 0

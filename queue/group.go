@@ -4,18 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/fleet"
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
 // Group handles what is stored in many databases, as a Dispatcher does for one: one goroutine chooses which database has its
-// turn, and all of them share the handlers' places. A database that is broken, slow or gone delays no other. Any number of
+// turn, and all of them share the handlers' places. One with nothing to do costs neither a goroutine nor a statement of its own.
+// A database that is broken, slow or gone delays no other. Any number of
 // Groups, in any number of processes, share the work. It is safe for concurrent use.
 type Group struct {
 	stores  *Stores
@@ -25,16 +28,22 @@ type Group struct {
 	running chan struct{}
 	life    *life.Life
 	work    sync.WaitGroup
+	ctx     context.Context // of Run; set before running is closed
 
 	mu      sync.Mutex
 	ended   bool
-	members []*member // sorted by key
+	targets map[string]*target // by key
+	servers map[any]*server    // by pool
+	members []*member          // of those that are awake, sorted by key
 	places  places
 	polls   int          // that are not slow
 	slow    int          // polls and upkeep that are
 	keeping int          // upkeep that is not slow
 	passed  time.Time    // since when the Selection has waited for a database; zero = it does not
 	last    fleet.Status // of the poll that has ended last
+
+	wokenMu sync.Mutex // taken under locks of handles, so nothing is called under it
+	woken   []*target
 }
 
 // NewGroup makes a Group. It does no I/O. It returns an error for nil stores, or one that names every field at fault. A nil
@@ -50,6 +59,7 @@ func NewGroup(stores *Stores, cfg GroupConfig, logger watermill.LoggerAdapter) (
 	return &Group{
 		stores: stores, cfg: cfg, logger: logger,
 		news: make(chan struct{}, 1), running: make(chan struct{}), life: life.New(), places: newPlaces(cfg.Dispatcher.Concurrency),
+		targets: map[string]*target{}, servers: map[any]*server{},
 	}, nil
 }
 
@@ -66,16 +76,16 @@ func (g *Group) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-g.stores.fleet.Running():
+		g.ctx = ctx
 		g.sync(ctx)
 		close(g.running)
 		g.choose(ctx)
 	}
 	g.mu.Lock()
 	g.ended = true
-	for _, m := range g.members {
-		g.leave(m)
+	for _, t := range g.targets {
+		g.remove(t)
 	}
-	g.members = nil
 	g.mu.Unlock()
 	g.work.Wait()
 	return nil
@@ -100,20 +110,43 @@ func (g *Group) Drain(ctx context.Context) error {
 
 func (g *Group) drainAll(ctx context.Context) error {
 	g.mu.Lock()
-	members := append([]*member(nil), g.members...)
+	keys := slices.Sorted(maps.Keys(g.targets))
 	g.mu.Unlock()
-	errs := make([]error, len(members))
+	errs := make([]error, len(keys))
 	var draining sync.WaitGroup
-	for i, m := range members {
+	for i, key := range keys {
 		draining.Go(func() {
-			err := m.d.loop.drain(ctx)
-			if err != nil && ctx.Err() == nil && !m.gone() {
-				errs[i] = fmt.Errorf("database %q: %w", m.status.Key, err)
+			if err := g.drainOne(ctx, key); err != nil && ctx.Err() == nil {
+				errs[i] = fmt.Errorf("database %q: %w", key, err)
 			}
 		})
 	}
 	draining.Wait()
 	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// drainOne waits until a database has nothing left, which is awake for that long.
+func (g *Group) drainOne(ctx context.Context, key string) error {
+	for {
+		g.mu.Lock()
+		t := g.targets[key]
+		if t == nil || g.ended {
+			g.mu.Unlock()
+			return nil // it is gone
+		}
+		g.wake(g.ctx, t)
+		m := t.awake
+		g.mu.Unlock()
+		if m == nil {
+			return outbox.ErrClosed
+		}
+		g.signal()
+		err := m.d.loop.drain(ctx)
+		if !errors.Is(err, outbox.ErrClosed) || g.ctx.Err() != nil || ctx.Err() != nil {
+			return err
+		}
+		<-m.over // it went to sleep just before
+	}
 }
 
 // choose is the goroutine that chooses whose turn it is, until ctx is over.
@@ -131,16 +164,17 @@ func (g *Group) choose(ctx context.Context) {
 		case <-timer.C:
 		case <-g.news:
 		}
-		timer.Reset(g.startPolls())
+		timer.Reset(g.startPolls(ctx))
 	}
 }
 
 // startPolls starts what there is room for, and returns how long nothing else will be unless somebody signals.
-func (g *Group) startPolls() time.Duration {
+func (g *Group) startPolls(ctx context.Context) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now() // not before the end of the turns that are over: theirs may be next again
-	wait := g.startUpkeep(now)
+	g.wakeThose(ctx)
+	wait := min(g.startLooks(ctx, now), g.startUpkeep(now))
 	for {
 		ready, list, in := g.candidates(now)
 		wait = min(wait, in)
@@ -167,7 +201,7 @@ func (g *Group) startPolls() time.Duration {
 // have messages, unless all are of that kind. In is how long to wait if there are none. It is called under mu.
 func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in time.Duration) {
 	most := g.cfg.Dispatcher.Concurrency
-	if len(g.members) > 1 {
+	if len(g.targets) > 1 {
 		most = max(1, most/2)
 	}
 	in, idle := noWait, false

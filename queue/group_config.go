@@ -10,8 +10,9 @@ import (
 // GroupConfig configures a Group. Dispatcher.Handlers is required.
 type GroupConfig struct {
 	// Dispatcher is the configuration of all databases. Its Concurrency is that of all of them together, of which one has no more
-	// than half unless it is alone; DisableListen is always set. PollInterval grows up to tenfold for a database while it
-	// has nothing to do, each for itself; a commit in this process has it looked at once.
+	// than half unless it is alone; DisableListen is always set. PollInterval grows up to tenfold while there is nothing to
+	// do; a commit in this process has its database looked at once. A database with nothing to do is at rest after some looks:
+	// all of one DSN are then looked at in one statement, and each by itself once a minute, or when a message falls due.
 	Dispatcher DispatcherConfig
 	// Selection says whose turn it is, among the databases that are to be looked at; default fleet.RoundRobin().
 	Selection fleet.Selection

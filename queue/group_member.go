@@ -3,8 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,10 +13,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// member is a database of a Group. What changes is guarded by Group.mu.
+// member is the Dispatcher of a target that is awake. What changes is guarded by Group.mu.
 type member struct {
-	held  *fleet.Handle
+	t     *target
 	d     *Dispatcher
+	over  chan struct{}   // closed when it has ended
 	ctx   context.Context // ends when it is to leave
 	end   context.CancelFunc
 	polls sync.WaitGroup
@@ -75,60 +74,14 @@ func (m *member) turn(now time.Time, free, most int) (t turn, in time.Duration) 
 	return t, in
 }
 
-func (m *member) gone() bool {
-	select {
-	case <-m.held.Done():
-		return true
-	default:
-		return false
-	}
-}
-
-// sync makes the members those of the fleet.
-func (g *Group) sync(ctx context.Context) {
-	keys := g.stores.fleet.Keys()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ended {
-		return
-	}
-	g.members = slices.DeleteFunc(g.members, func(m *member) bool {
-		leaves := m.gone()
-		if leaves {
-			g.leave(m)
-		}
-		return leaves
-	})
-	known := make(map[string]bool, len(g.members))
-	for _, m := range g.members {
-		known[m.status.Key] = true
-	}
-	for _, key := range keys {
-		if !known[key] {
-			g.join(ctx, key)
-		}
-	}
-	slices.SortFunc(g.members, func(a, b *member) int { return strings.Compare(a.status.Key, b.status.Key) })
-}
-
-// join is called under mu.
-func (g *Group) join(ctx context.Context, key string) {
-	held, err := g.stores.fleet.Acquire(key)
+// newMember starts the Dispatcher of a target. It is called under mu.
+func (g *Group) newMember(ctx context.Context, t *target) (*member, error) {
+	d, err := NewDispatcher(t.store, g.cfg.Dispatcher, g.logger)
 	if err != nil {
-		return // it has just gone
-	}
-	store, err := g.stores.of(key, held.DB())
-	if err != nil {
-		held.Release()
-		return
-	}
-	d, err := NewDispatcher(store, g.cfg.Dispatcher, g.logger)
-	if err != nil {
-		held.Release()
-		return
+		return nil, err
 	}
 	m := &member{
-		held: held, d: d, upkeep: d.upkeep(), status: fleet.Status{Key: key},
+		t: t, d: d, upkeep: d.upkeep(), status: fleet.Status{Key: t.key}, cleanAt: t.cleanAt, over: make(chan struct{}),
 		reaping: reapingLog(d.logger), cleaning: cleaningLog(d.logger),
 	}
 	m.ctx, m.end = context.WithCancel(ctx)
@@ -138,10 +91,9 @@ func (g *Group) join(ctx context.Context, key string) {
 			g.freed()
 		}
 	}
-	g.members = append(g.members, m)
 	ended := d.loop.begin(ctx)
 	g.work.Go(func() {
-		defer m.held.Release()
+		defer close(m.over)
 		defer ended()
 		d.loop.serve(m.ctx, func(ctx context.Context) {
 			<-ctx.Done()
@@ -151,10 +103,8 @@ func (g *Group) join(ctx context.Context, key string) {
 			m.polls.Wait()
 		})
 	})
+	return m, nil
 }
-
-// leave is called under mu.
-func (g *Group) leave(m *member) { m.end() }
 
 // freed is called when a place is free. Whoever calls it signals.
 func (g *Group) freed() {
@@ -170,38 +120,65 @@ func (g *Group) signal() {
 	}
 }
 
-// poll gives a member its turn. It is called under mu.
-func (g *Group) poll(t turn, now time.Time) {
-	m := t.m
-	suspect := t.n == 0
-	slow := suspect
+// lookPlace is a place for a look, among MaxPolls or among those that are slow.
+type lookPlace struct {
+	g     *Group
+	slow  bool
+	over  bool
+	hurry *time.Timer
+}
+
+// lookPlace takes one. When the look takes long it goes over to the slow ones, and slowed is called. It is called under mu.
+func (g *Group) lookPlace(slow bool, slowed func()) *lookPlace {
+	s := &lookPlace{g: g, slow: slow}
 	if slow {
 		g.slow++
 	} else {
 		g.polls++
 	}
+	s.hurry = time.AfterFunc(slowPoll, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if s.over || slow {
+			return
+		}
+		if slowed != nil {
+			slowed()
+		}
+		if g.slow < slowPolls {
+			s.slow = true
+			g.polls--
+			g.slow++
+		}
+		g.signal()
+	})
+	return s
+}
+
+// leave is called under mu.
+func (s *lookPlace) leave() {
+	s.hurry.Stop()
+	if s.over = true; s.slow {
+		s.g.slow--
+	} else {
+		s.g.polls--
+	}
+}
+
+// poll gives a member its turn. It is called under mu.
+func (g *Group) poll(t turn, now time.Time) {
+	m := t.m
+	suspect := t.n == 0
 	kept := g.places.take(t.n)
+	place := g.lookPlace(suspect, func() {
+		m.slow = true
+		kept.slowed()
+	})
 	m.polling = true
 	m.status.LastTurn = now
 	m.polls.Add(1)
 	g.work.Go(func() {
 		defer m.polls.Done()
-		over := false
-		hurry := time.AfterFunc(slowPoll, func() {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			if over || slow {
-				return
-			}
-			m.slow = true
-			kept.slowed()
-			if g.slow < slowPolls {
-				slow = true
-				g.polls--
-				g.slow++
-			}
-			g.signal()
-		})
 		var got, admitted int
 		var full bool
 		var err error
@@ -215,15 +192,12 @@ func (g *Group) poll(t turn, now time.Time) {
 				return admitted
 			})
 		}
-		hurry.Stop()
+		if err == nil && !suspect && got == 0 && !full {
+			err = g.rest(m)
+		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		over = true
-		if slow {
-			g.slow--
-		} else {
-			g.polls--
-		}
+		place.leave()
 		m.polling, m.slow = false, false
 		g.places.taken -= admitted - got // handlers had some already
 		if m.answered = suspect && err == nil; !m.answered {

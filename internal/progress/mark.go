@@ -88,6 +88,9 @@ func (m *Mark) Reaches(l Look, other *Mark) bool {
 	return l.full || !m.exact.Before(l.From) || !m.exact.Before(other.exact)
 }
 
+// Settled says whether there is nothing up to a position, and nothing will be, but for rows that go back.
+func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
+
 // Next says where to look, from the beginning now and then if it may be. Done is called if, and when, the statement has committed.
 func (m *Mark) Next(now time.Time, full bool) Look {
 	l := Look{From: m.fast, drawn: m.drawn}

@@ -43,4 +43,26 @@ SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
 	LookMany = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.id, 'SELECT') THEN pg_sequence_last_value(s.id) END, 0)
   FROM (SELECT n.ord, to_regclass(n.name) AS id FROM unnest($1::text[]) WITH ORDINALITY AS n(name, ord)) s
  ORDER BY s.ord`
+
+	// LookAtQueues says of each of many queues of one database up to which number ids were handed out, 0 if that cannot be read, and how
+	// many updates of rows were counted, which comes late, and may be lost.
+	//
+	// Arguments: sequences and tables, as they are written in SQL.
+	LookAtQueues = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.sequence, 'SELECT') THEN pg_sequence_last_value(s.sequence) END, 0),
+       coalesce(pg_stat_get_tuples_updated(s.relation), 0)
+  FROM (SELECT n.ord, to_regclass(n.sequence) AS sequence, to_regclass(n.relation) AS relation
+          FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS n(sequence, relation, ord)) s
+ ORDER BY s.ord`
+
+	// RestOfQueue says up to which number ids were handed out, whether there is a message that is not done and does not wait, and
+	// in how many seconds the next one falls due (NULL: none waits).
+	RestOfQueue = `WITH clock AS MATERIALIZED (SELECT last_value - (NOT is_called)::int AS last FROM {queue_id_seq})
+SELECT c.last,
+       EXISTS (SELECT FROM {queue} q WHERE q.state = 'processing' AND q.due_at IS NULL)
+       OR EXISTS (SELECT FROM {queue} q WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL),
+       (SELECT CASE WHEN isfinite(w.due_at) THEN extract(epoch FROM w.due_at - clock_timestamp()) END
+          FROM (SELECT q.due_at FROM {queue} q
+                 WHERE q.due_at > statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
+                 ORDER BY q.due_at, q.id LIMIT 1) w)::float8
+  FROM clock c`
 )
