@@ -216,7 +216,7 @@ func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in
 				continue
 			}
 			var wait time.Duration
-			if t, wait = m.turn(now, g.places.free(), most); t.m == nil || t.busy {
+			if t, wait = m.turn(now, min(g.places.free(), m.t.server.room()), most); t.m == nil || t.busy {
 				in = min(in, wait)
 			}
 			if t.m == nil {

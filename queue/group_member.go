@@ -88,7 +88,7 @@ func (g *Group) newMember(ctx context.Context, t *target) (*member, error) {
 	d.loop.news = g.news
 	d.loop.freed = func(c *claimed) {
 		if !c.expired { // those have places of their own
-			g.freed()
+			g.freed(t.server)
 		}
 	}
 	ended := d.loop.begin(ctx)
@@ -107,9 +107,10 @@ func (g *Group) newMember(ctx context.Context, t *target) (*member, error) {
 }
 
 // freed is called when a place is free. Whoever calls it signals.
-func (g *Group) freed() {
+func (g *Group) freed(s *server) {
 	g.mu.Lock()
 	g.places.give()
+	s.taken--
 	g.mu.Unlock()
 }
 
@@ -170,6 +171,8 @@ func (g *Group) poll(t turn, now time.Time) {
 	m := t.m
 	suspect := t.n == 0
 	kept := g.places.take(t.n)
+	server := m.t.server
+	server.taken += t.n
 	place := g.lookPlace(suspect, func() {
 		m.slow = true
 		kept.slowed()
@@ -200,6 +203,7 @@ func (g *Group) poll(t turn, now time.Time) {
 		place.leave()
 		m.polling, m.slow = false, false
 		g.places.taken -= admitted - got // handlers had some already
+		server.taken -= t.n - got
 		if m.answered = suspect && err == nil; !m.answered {
 			g.polled(m, got, full, err)
 		}

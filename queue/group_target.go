@@ -41,6 +41,8 @@ type target struct {
 // server is what the databases of one pool have in common: those of them that are asleep are looked at in one statement.
 type server struct {
 	targets map[*target]bool
+	most    int // messages that may be at work at once, for the connections that their handlers keep; 0 = any number
+	taken   int // of these, by messages and claims
 	looking bool
 	scanAt  time.Time // nothing is to be done for any of them before
 	lookAt  time.Time
@@ -56,6 +58,33 @@ const (
 
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
+
+// room is how many more messages may be at work.
+func (s *server) room() int {
+	if s.most == 0 {
+		return noLimit
+	}
+	return max(0, s.most-s.taken)
+}
+
+const (
+	noLimit = 1 << 30
+	// spareConns of a pool are left to claims, renewals and acks, and to the forwarder that drains the same databases.
+	spareConns = 2
+)
+
+// mostOf is how many messages may be at work at once in databases whose pool has some connections: handlers in transactions keep one
+// each, and if they had all of them no lease would be renewed.
+func (c *DispatcherConfig) mostOf(conns int) int {
+	inTx := c.DefaultHandler.Handle != nil && !c.DefaultHandler.Detached
+	for _, h := range c.Handlers {
+		inTx = inTx || !h.Detached
+	}
+	if conns <= 0 || !inTx {
+		return 0
+	}
+	return max(1, conns-spareConns)
 }
 
 // sync makes the targets those of the fleet.
@@ -94,7 +123,7 @@ func (g *Group) add(ctx context.Context, key string) {
 	t := &target{key: key, held: held, store: store}
 	pool := store.db.Pool()
 	if t.server = g.servers[pool]; t.server == nil {
-		t.server = &server{targets: map[*target]bool{}}
+		t.server = &server{targets: map[*target]bool{}, most: g.cfg.Dispatcher.mostOf(store.db.Conns().Max)}
 		g.servers[pool] = t.server
 	}
 	t.server.targets[t] = true

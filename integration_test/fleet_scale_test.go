@@ -1,0 +1,141 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// The handlers of a queue.Group leave connections of a pool to others, also if it has but four: while all that may run hang, the leases
+// are renewed and the outboxes of the same databases are drained.
+func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	all := newTenants(t, "one", 6)
+	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConnsPerDSN: 4}, nil)
+	g := newBarrier(t)
+	at := limit{t: t, what: "handlers of a pool of 4", most: 2}
+	log := newLogCapture(t)
+	var h handledLog
+	cfg := quickQueueGroup(&h)
+	cfg.Dispatcher.LeaseTTL = time.Second
+	cfg.Dispatcher.Handlers["events"] = queue.Handler{Timeout: -1, Handle: func(ctx context.Context, msg *queue.Message) error {
+		at.enter()
+		defer at.leave()
+		return g.handle(ctx, msg)
+	}}
+	runQueueGroup(t, f, cfg, log)
+	broker := newFakeBroker()
+	runGroup(t, f, broker, quickGroup(), log)
+	for i, s := range storesOf(t, all...) {
+		enqueue(t, s, itoa(i), "more")
+	}
+	for range 2 {
+		g.await(t)
+	}
+	pub, err := outbox.NewPublisher(all[5].db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	for i := range 5 {
+		require.NoError(t, pub.Publish("events", newMessage("beside "+itoa(i))))
+		broker.arrives(t, "beside "+itoa(i))
+	}
+	g.open()
+	eventually(t, func() bool {
+		done := 0
+		for _, who := range all {
+			done += who.count(t, "SELECT count(*) FROM "+who.table("inbox_queue")+" WHERE state = 'done' AND attempts = 0")
+		}
+		return done == 2*len(all)
+	}, "all are handled, at the first attempt")
+	assert.Zero(t, log.count("Renewing leases fails"))
+}
+
+// TestFleetScale measures what schemas that share a DSN cost at rest, and how long messages of another process take, through both
+// Groups. OUTBOX_LONG measures 20, 100 and 400 schemas, with pools of 4 and 16 connections.
+func TestFleetScale(t *testing.T) {
+	noLeaks(t)
+	sizes, pools := []int{8}, []int{4}
+	if long {
+		sizes, pools = []int{20, 100, 400}, []int{4, 16}
+	}
+	all := newTenants(t, "scale", slices.Max(sizes))
+	for _, n := range sizes {
+		for _, conns := range pools {
+			t.Run(fmt.Sprintf("%d schemas, %d connections", n, conns), func(t *testing.T) { measureScale(t, all[:n], conns) })
+		}
+	}
+}
+
+func measureScale(t *testing.T, all []tenant, conns int) {
+	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConnsPerDSN: conns}, nil)
+	log := newLogCapture(t)
+	var mu sync.Mutex
+	sent, took := map[string]time.Time{}, []time.Duration{}
+	arrived := 0
+	broker := newFakeBroker()
+	runGroup(t, f, broker, forwarder.GroupConfig{}, log)
+	runQueueGroup(t, f, queue.GroupConfig{Dispatcher: queue.DispatcherConfig{Handlers: map[string]queue.Handler{
+		"events": {Handle: func(_ context.Context, msg *queue.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, time.Since(sent[msg.DB+msg.MessageID]))
+			arrived++
+			return nil
+		}},
+	}}}, log)
+	name := all[0]
+	commits := func() int {
+		return name.count(t, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
+	}
+	awake := func() bool {
+		return strings.Contains(strings.Join(goroutinesOf(t), ""), "queue.(*loop).renew") ||
+			slices.ContainsFunc(all, func(who tenant) bool { return !who.asleep(t) })
+	}
+	round := time.Now().Format("150405.000")
+	rest := 2 * time.Second
+	if long {
+		rest = 20 * time.Second
+		eventually(t, func() bool { return !awake() }, "all are at rest")
+		before, begun := commits(), time.Now()
+		time.Sleep(rest) // what is measured
+		n := float64(commits()-before) / time.Since(begun).Seconds()
+		t.Logf("at rest, both Groups: %.1f statements a second, %.4f for each schema", n, n/float64(len(all)))
+	}
+	stores := storesOf(t, all...)
+	load := &traffic{sent: map[string]time.Time{}}
+	pause := 40 * time.Millisecond * time.Duration(len(all)) // 25 messages a second in each half
+	const messages = 2
+	var writers sync.WaitGroup
+	writers.Go(func() { load.write(t, round, messages, pause, all...) })
+	for k := range messages {
+		for i, s := range stores {
+			id := fmt.Sprint(round, " ", k)
+			mu.Lock()
+			sent[all[i].Key+id] = time.Now()
+			mu.Unlock()
+			enqueue(t, s, id)
+			time.Sleep(pause / time.Duration(len(all))) // the pace of the load
+		}
+	}
+	writers.Wait()
+	load.arrives(t, broker)
+	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return arrived >= messages*len(all) }, "all are handled")
+	slices.Sort(took)
+	t.Logf("messages of another process, 25 a second in each half: queue %s; outbox %s",
+		pace{took[len(took)/2], took[len(took)*99/100]}, load.paceOf(broker, round, all...))
+	for _, bad := range []string{"Renewing", "renew", "cannot be claimed", "cannot be looked at", "cannot be drained"} {
+		assert.Zero(t, log.count(bad), bad)
+	}
+}
