@@ -31,7 +31,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		msgs := claimed(t, store, owner, limit)
 		for _, s := range seen.take() {
 			if s.SQL == claim {
-				from = s.Args[len(s.Args)-18:] // what comes before is how it is sent
+				from = s.Args[len(s.Args)-19:] // what comes before is how it is sent
 			}
 		}
 		acked, err := store.Ack(t.Context(), owner, idsOf(msgs)...)

@@ -69,13 +69,13 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	l := d.loop
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
-	room := 0
-	l.step(func() { room = l.schedule.free() })
+	room, bytes := 0, 0
+	l.step(func() { room, bytes = l.schedule.free(), l.schedule.bytesFree() })
 	if room == 0 {
 		return true, nil
 	}
 	begun := time.Now()
-	msgs, err := d.store.claimExpired(ctx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room})
+	msgs, more, err := d.store.claimExpired(ctx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room, MaxBytes: bytes})
 	l.step(func() {
 		if err != nil {
 			l.strays.feared(time.Now(), l.cfg.lease)
@@ -92,5 +92,5 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 			l.start(&claimed{Message: msg, loop: l, expired: true}, begun.Add(l.cfg.lease))
 		}
 	})
-	return len(msgs) == room, err
+	return more, err
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,6 +19,8 @@ const (
 	minLease = time.Second
 	maxClaim = 10_000
 
+	defaultMaxBytes = 64 << 20 // of payloads
+
 	// While there is enough that is ready, what fell due is asked for no more often than this, and suspects.
 	dueInterval     = 50 * time.Millisecond
 	suspectInterval = time.Second
@@ -29,8 +32,8 @@ const (
 )
 
 // Claim takes messages for an owner, who then has them to itself until the lease is over or the owner settles them with
-// Ack, Abandon, Fail or Release. None is no error. It returns ErrInvalid for a zero Owner, a lease of less than a second and a
-// limit that is not 1 to 10,000.
+// Ack, Abandon, Fail or Release. None is no error. It returns ErrInvalid for a zero Owner, a lease of less than a second, a
+// limit that is not 1 to 10,000, and a negative MaxBytes.
 //
 // A message whose lease is over is given back first, as by ReapExpired, about once a second. So it comes again after
 // the wait that it is charged, and not at once.
@@ -61,6 +64,8 @@ func (c Claim) check() error {
 		return fmt.Errorf("%w: Claim.LeaseTTL is %s: it must be at least %s", ErrInvalid, c.LeaseTTL, minLease)
 	case c.Limit < 1 || c.Limit > maxClaim:
 		return fmt.Errorf("%w: Claim.Limit is %d: use 1 to %d", ErrInvalid, c.Limit, maxClaim)
+	case c.MaxBytes < 0:
+		return fmt.Errorf("%w: Claim.MaxBytes is %d: use a positive size", ErrInvalid, c.MaxBytes)
 	}
 	return nil
 }
@@ -97,7 +102,7 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	if err != nil {
 		return claims{}, fmt.Errorf("claim messages: %w", err)
 	}
-	t := &taking{s: s, q: q, claim: c, ask: a, claimer: from}
+	t := &taking{s: s, q: q, claim: c, ask: a, claimer: from, room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
 	if joined {
 		t.claimer = &claimer{joined: true}
 	}
@@ -105,7 +110,7 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 		err = t.ready(ctx, c.Limit)
 	}
 	// Half of them may be of those that fell due, and then there is more of these if the others were few.
-	for again := len(t.found.msgs) < c.Limit; again && err == nil; again = again && len(a.limits) == 0 {
+	for again := len(t.found.msgs) < c.Limit && t.room > 0; again && err == nil; again = again && len(a.limits) == 0 && t.room > 0 {
 		again, err = t.topics(ctx, c.Limit-len(t.found.msgs))
 	}
 	if err != nil && joined {
@@ -115,22 +120,21 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	return t.found, err
 }
 
-// claimExpired takes messages that were not handled in time.
-func (s *Store) claimExpired(ctx context.Context, c Claim) ([]Message, error) {
+// claimExpired takes messages that were not handled in time, and says whether there may be more.
+func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more bool, err error) {
 	if err := c.check(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var msgs []Message
-	err := s.collect(ctx, "claim what expired", func(rows drive.Rows) error {
-		r, err := s.scan(rows)
+	err = s.collect(ctx, "claim what expired", func(rows drive.Rows) error {
+		r, err := s.scan(rows, &more)
 		msgs = append(msgs, r.Message)
 		return err
-	}, sqltext.ClaimExpired, c.Owner.String(), c.LeaseTTL.Seconds(), c.Limit)
+	}, sqltext.ClaimExpired, c.Owner.String(), c.LeaseTTL.Seconds(), c.Limit, int64(cmp.Or(c.MaxBytes, defaultMaxBytes)))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	s.logger.Debug("claimed expired messages", watermill.LogFields{"owner": c.Owner.String(), "messages": len(msgs)})
-	return msgs, nil
+	return msgs, more || len(msgs) == c.Limit, nil
 }
 
 // taking is one call of claim.
@@ -141,12 +145,14 @@ type taking struct {
 	ask     ask
 	claimer *claimer
 	found   claims
+	room    int64 // for payloads; 0 = some were left for want of it
 }
 
 // answer is what a statement brought.
 type answer struct {
 	rows       []row
-	over       []row // that there is no room for
+	over       []row // of topics that there is no room for
+	cut        bool  // there was no room for the payloads of more
 	ready, due progress.Result
 }
 
@@ -154,13 +160,14 @@ type answer struct {
 func (t *taking) ready(ctx context.Context, limit int) error {
 	began := time.Now()
 	look := t.claimer.lookReady(began)
-	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, look.From.ID, t.claim.Topics)
+	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, look.From.ID, t.claim.Topics, t.room)
 	if err != nil {
 		return err
 	}
-	t.claimer.tookReady(began, look, found, len(found.rows) == limit)
+	t.found.full = found.cut || len(found.rows) == limit
+	t.claimer.tookReady(began, look, found, t.found.full)
 	t.took(found)
-	t.found.full = len(found.rows) == limit
+	t.found.full = t.found.full || t.room == 0 // nothing else is asked for
 	return nil
 }
 
@@ -168,7 +175,7 @@ func (t *taking) ready(ctx context.Context, limit int) error {
 func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) {
 	began := time.Now()
 	p := t.claimer.plan(began, limit, t.ask)
-	found, err := t.run(ctx, sqltext.ClaimTopics, append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, p.args(t.claim.Topics)...)...)
+	found, err := t.run(ctx, sqltext.ClaimTopics, append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, append(p.args(t.claim.Topics), t.room)...)...)
 	if err != nil {
 		return false, err
 	}
@@ -183,11 +190,15 @@ func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) 
 func (t *taking) took(found answer) {
 	slices.SortStableFunc(found.rows, row.compare)
 	for _, r := range found.rows {
+		t.room = max(0, t.room-int64(len(r.Payload)))
 		if r.kind == suspect {
 			t.found.msgs = slices.Insert(t.found.msgs, 0, r.Message)
 		} else {
 			t.found.msgs = append(t.found.msgs, r.Message)
 		}
+	}
+	if found.cut {
+		t.room = 0
 	}
 }
 
@@ -223,7 +234,7 @@ func (t *taking) run(ctx context.Context, statement string, args ...any) (a answ
 
 // header reads what a claim says of its snapshot.
 func (a *answer) header(r row) (err error) {
-	a.ready.Drawn = progress.Position{ID: r.id}
+	a.ready.Drawn, a.cut = progress.Position{ID: r.id}, r.Key == "cut"
 	if a.ready.Xmin, err = strconv.ParseInt(r.Source, 10, 64); err == nil {
 		a.ready.Number, err = strconv.ParseInt(r.MessageID, 10, 64)
 	}

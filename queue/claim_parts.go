@@ -259,7 +259,7 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 	}
 	total := n[ready] + n[due] + n[suspect]
 	o.empty, o.suspect, o.behind = total == 0, n[suspect] > 0, map[string]bool{}
-	cut := total >= p.limit
+	cut := total >= p.limit || a.cut
 	dueCut := cut || n[due] >= max(p.dueFirst, p.dueLast)
 	o.full, o.dueLeft = cut || dueCut, dueCut && !cut
 	c.backlog = cut && n[ready] > 0

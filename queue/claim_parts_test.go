@@ -26,6 +26,7 @@ type world struct {
 type stored struct {
 	id, due int64
 	topic   string
+	size    int
 	claimed bool
 }
 
@@ -38,7 +39,7 @@ func (w *world) step() {
 	case n < 8:
 		for xid := range w.open {
 			w.id++
-			m := &stored{id: w.id, topic: fmt.Sprint(w.rand.IntN(6))}
+			m := &stored{id: w.id, topic: fmt.Sprint(w.rand.IntN(6)), size: w.rand.IntN(4)}
 			if w.rand.IntN(3) == 0 {
 				m.due = w.clock
 				w.clock++
@@ -81,7 +82,11 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 	found.due.Drawn = progress.Moment(time.UnixMicro(w.clock))
 
 	locked := map[*stored]bool{}
-	total, taken := 0, map[string]int{}
+	total, bytes, taken := 0, 0, map[string]int{}
+	fit := 1 << 20 // bytes
+	if w.rand.IntN(2) == 0 {
+		fit = 1 + w.rand.IntN(6)
+	}
 	look := func(i, kind, most int) (n int) {
 		l := p.parts[i]
 		rows := slices.Clone(w.ready)
@@ -103,6 +108,9 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 			n++
 			total++
 			locked[m] = true
+			if found.cut {
+				continue
+			}
 			r := row{id: m.id, part: i + 1, kind: kind}
 			if r.Topic = m.topic; m.due > 0 {
 				r.DueAt = time.UnixMicro(m.due)
@@ -110,6 +118,10 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 			if taken[m.topic]++; j >= 0 && taken[m.topic] > p.limits[j].n {
 				r.State = "over"
 				found.over = append(found.over, r)
+				continue
+			}
+			bytes += m.size
+			if found.cut = bytes > fit; found.cut && bytes > m.size {
 				continue
 			}
 			m.claimed = true

@@ -44,7 +44,7 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 		}
 	}
 	d.loop = newLoop(store, loopConfig{
-		limits: limits, places: cfg.Concurrency, batch: cfg.BatchSize,
+		limits: limits, places: cfg.Concurrency, batch: cfg.BatchSize, room: cfg.MaxBytes,
 		lease: cfg.LeaseTTL, poll: cfg.PollInterval, closeTimeout: cfg.CloseTimeout,
 	}, d.logger, d.handle)
 	return d, nil

@@ -22,6 +22,10 @@ type DispatcherConfig struct {
 	// Concurrency is how many messages are handled at once; default 16. No more are claimed. A handler in a transaction
 	// keeps a connection of the pool, which needs two or three more.
 	Concurrency int
+	// MaxBytes is how large the payloads of the messages that are being handled may be together before no more are claimed; default 64
+	// MiB. It bounds their memory: at most as much and one message more, twice, as each handler gets a copy, and in a Group that for each
+	// database. With large messages fewer than Concurrency are handled at once.
+	MaxBytes int
 	// BatchSize is how many messages one statement claims at most; default 50.
 	BatchSize int
 	// LeaseTTL is how long a message that a process has claimed is kept from others if the process dies; default 30 s, at least 1 s. Handlers
@@ -49,6 +53,7 @@ type DispatcherConfig struct {
 
 func (c *DispatcherConfig) setDefaults() {
 	fill(&c.Concurrency, 16)
+	fill(&c.MaxBytes, defaultMaxBytes)
 	fill(&c.BatchSize, 50)
 	fill(&c.LeaseTTL, 30*time.Second)
 	fill(&c.PollInterval, 500*time.Millisecond)
@@ -87,6 +92,7 @@ func fill[T comparable](field *T, value T) {
 func (c DispatcherConfig) validate() error {
 	errs := []error{
 		positive("DispatcherConfig.Concurrency", c.Concurrency),
+		positive("DispatcherConfig.MaxBytes", c.MaxBytes),
 		positive("DispatcherConfig.BatchSize", c.BatchSize),
 		positive("DispatcherConfig.PollInterval", c.PollInterval),
 		positive("DispatcherConfig.CloseTimeout", c.CloseTimeout),

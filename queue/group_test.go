@@ -7,7 +7,7 @@ import (
 
 // newTestMember is a database whose Dispatcher has four places and something to look for.
 func newTestMember() *member {
-	return &member{d: &Dispatcher{loop: newLoop(nil, loopConfig{places: 4, batch: 4}, nil, func(*claimed) {})}}
+	return &member{d: &Dispatcher{loop: newLoop(nil, loopConfig{places: 4, batch: 4, room: 1}, nil, func(*claimed) {})}}
 }
 
 // TestGroupLeavesNoPlaceFree: what a database has already counts against its share, and not against the places that are free.

@@ -28,6 +28,7 @@ type loopConfig struct {
 	only          []string       // topics; nil = all
 	limits        map[string]int // of topics that have one of their own
 	places, batch int
+	room          int // for payloads, in bytes
 	lease, poll   time.Duration
 	closeTimeout  time.Duration
 }
@@ -68,7 +69,7 @@ func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle fu
 	l := &loop{
 		store: s, cfg: cfg, owner: NewOwner(), logger: logger, handle: handle,
 		news: make(chan struct{}, 1), running: make(chan struct{}),
-		claimer: newClaimer(), schedule: newSchedule(cfg.places, cfg.batch, cfg.poll, cfg.limits), claimed: map[ID]*claimed{},
+		claimer: newClaimer(), schedule: newSchedule(cfg.places, cfg.batch, cfg.room, cfg.poll, cfg.limits), claimed: map[ID]*claimed{},
 	}
 	l.acks = newAcker(l, max(1000, 2*cfg.places))
 	return l
@@ -156,8 +157,9 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	unable := l.giveBackStrays()
 	var counts []*drain
 	var limits []room
+	var bytes int
 	l.step(func() {
-		limits = l.schedule.began()
+		limits, bytes = l.schedule.began(), l.schedule.bytesFree()
 		if len(l.claimed) == 0 && !l.strays.unsure {
 			counts = append(counts, l.drains...)
 		}
@@ -165,7 +167,7 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	begun := time.Now()
 	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout) // ctx must not interrupt a claim: whether it succeeded would be unknown
 	defer cancel()
-	found, err := l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: l.cfg.only},
+	found, err := l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: l.cfg.only, MaxBytes: bytes},
 		ask{limits, suspects.free()}, l.claimer)
 	switch {
 	case err != nil:
@@ -245,7 +247,7 @@ func (l *loop) runs(id ID, until time.Time) bool {
 
 // start has a message handled, in a place of its topic. It is called under mu.
 func (l *loop) start(c *claimed, until time.Time) {
-	l.schedule.take(c.Topic, c.expired)
+	l.schedule.take(c.Topic, len(c.Payload), c.expired)
 	c.until = until
 	l.claimed[c.ID] = c
 	l.handlers.Add(1)
@@ -263,7 +265,7 @@ func (l *loop) returned(c *claimed) {
 		suspects.release()
 	}
 	l.step(func() {
-		l.schedule.done(c.Topic, c.expired)
+		l.schedule.done(c.Topic, len(c.Payload), c.expired)
 		if c.suspect { // the next one may come
 			l.schedule.woke(time.Now())
 		}

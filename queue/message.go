@@ -130,6 +130,8 @@ type Claim struct {
 	Limit int
 	// Topics are those whose messages to take; none means all.
 	Topics []string
+	// MaxBytes is how large their payloads may be together, at least 1; default 64 MiB. One message is taken however large it is.
+	MaxBytes int
 }
 
 // Renew says whose leases to renew, and for how long from now, at least a second.

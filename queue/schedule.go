@@ -19,11 +19,13 @@ const (
 // no clock and no lock; whoever owns it brings both.
 type schedule struct {
 	places int // how many messages may be here at once
+	room   int // how large their payloads may be together, but for the last of them
 	batch  int // how many one look may take
 	poll   time.Duration
 	jitter func() float64 // 0 to 1
 
 	taken  int            // places
+	bytes  int            // of payloads
 	topics []*topicPlaces // that have a limit, sorted
 	of     map[string]*topicPlaces
 	behind map[*topicPlaces]bool // of which messages may have been passed, because there was no room
@@ -43,9 +45,9 @@ type topicPlaces struct {
 
 func (t *topicPlaces) room() int { return max(0, t.limit-t.taken) }
 
-func newSchedule(places, batch int, poll time.Duration, limits map[string]int) schedule {
+func newSchedule(places, batch, room int, poll time.Duration, limits map[string]int) schedule {
 	s := schedule{
-		places: places, batch: batch, poll: poll, jitter: rand.Float64,
+		places: places, batch: batch, room: room, poll: poll, jitter: rand.Float64,
 		of: map[string]*topicPlaces{}, behind: map[*topicPlaces]bool{},
 	}
 	for topic, limit := range limits {
@@ -58,7 +60,15 @@ func newSchedule(places, batch int, poll time.Duration, limits map[string]int) s
 }
 
 // free is how many places a look may use.
-func (s *schedule) free() int { return max(0, min(s.places-s.taken, s.batch)) }
+func (s *schedule) free() int {
+	if s.taken > 0 && s.bytes >= s.room {
+		return 0 // until one is done
+	}
+	return max(0, min(s.places-s.taken, s.batch))
+}
+
+// bytesFree is how large the payloads may be together that a look brings.
+func (s *schedule) bytesFree() int { return max(1, s.room-s.bytes) }
 
 // look returns how many messages to take now, or 0 and how long to wait unless something happens.
 func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
@@ -129,16 +139,18 @@ func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[s
 	}
 }
 
-// take gives a message of a topic a place, and done takes it back. One that is only to be buried does not count for its topic.
-func (s *schedule) take(topic string, buried bool) {
+// take gives a message of a topic and a size a place, and done takes it back. One that is only to be buried does not count for its topic.
+func (s *schedule) take(topic string, size int, buried bool) {
 	s.taken++
+	s.bytes += size
 	if t := s.of[topic]; t != nil && !buried {
 		t.taken++
 	}
 }
 
-func (s *schedule) done(topic string, buried bool) {
+func (s *schedule) done(topic string, size int, buried bool) {
 	s.taken--
+	s.bytes -= size
 	if t := s.of[topic]; t != nil && !buried {
 		t.taken--
 	}

@@ -8,7 +8,7 @@ import (
 // got is a look that brings messages of one topic.
 func (s *schedule) got(begun, now time.Time, n int, more bool) {
 	for range n {
-		s.take("", false)
+		s.take("", 1, false)
 	}
 	s.looked(begun, now, n, more, nil)
 }
@@ -20,7 +20,7 @@ func (c *clock) now() time.Time        { return time.Time(*c) }
 func (c *clock) sleep(d time.Duration) { *c = clock(c.now().Add(d)) }
 
 func newTestSchedule(places, batch int, limits map[string]int) (*schedule, *clock) {
-	s := newSchedule(places, batch, time.Second, limits)
+	s := newSchedule(places, batch, 1000, time.Second, limits)
 	s.jitter = func() float64 { return 0.5 }
 	c := clock(time.Now())
 	return &s, &c
@@ -37,7 +37,7 @@ func TestScheduleTakesNoMoreThanThereIsRoom(t *testing.T) {
 			s.got(c.now(), c.now(), n, true)
 		}
 	}
-	s.done("", false)
+	s.done("", 1, false)
 	if n, _ := s.look(c.now()); n != 1 {
 		t.Errorf("a free place brings %d", n)
 	}
@@ -94,12 +94,12 @@ func TestScheduleGathersPlaces(t *testing.T) {
 	begun := c.now()
 	c.sleep(time.Millisecond)
 	s.got(begun, c.now(), n, true)
-	s.done("", false)
+	s.done("", 1, false)
 	if n, wait := s.look(c.now()); n != 0 || wait != time.Millisecond {
 		t.Errorf("it looks for one place, wait %s", wait)
 	}
 	for range 3 {
-		s.done("", false)
+		s.done("", 1, false)
 	}
 	if n, _ := s.look(c.now()); n != 4 {
 		t.Errorf("a quarter of the places is free, and it takes %d", n)
@@ -115,7 +115,7 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 		t.Errorf("there is room for %v", rooms)
 	}
 	for range 2 {
-		s.take("slow", false)
+		s.take("slow", 1, false)
 	}
 	s.looked(c.now(), c.now(), 2, false, map[string]bool{"slow": true})
 	if n, wait := s.look(c.now()); n != 0 || wait != time.Second {
@@ -124,7 +124,7 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	if rooms := s.began(); rooms[1].n != 0 {
 		t.Errorf("there is room for %v", rooms)
 	}
-	s.done("slow", false)
+	s.done("slow", 1, false)
 	if n, wait := s.look(c.now()); n != 7 {
 		t.Errorf("it looks for %d, after %s, although there is room", n, wait)
 	}
@@ -133,11 +133,11 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	if n, wait := s.look(c.now()); n != 0 || wait < time.Second {
 		t.Errorf("it looks for %d, after %s, although nothing was passed", n, wait)
 	}
-	s.take("slow", true)
+	s.take("slow", 1, true)
 	if rooms := s.began(); rooms[1].n != 1 {
 		t.Errorf("what is only buried takes a place of its topic: %v", rooms)
 	}
-	if s.done("slow", true); s.taken != 1 {
+	if s.done("slow", 1, true); s.taken != 1 {
 		t.Errorf("%d places are taken", s.taken)
 	}
 }
@@ -145,7 +145,7 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 // TestWokenDuringALook: the look may have begun too early to see what woke it, so another one follows it.
 func TestWokenDuringALook(t *testing.T) {
 	for _, got := range []int{0, 1} {
-		s := newSchedule(10, 10, time.Hour, nil)
+		s := newSchedule(10, 10, 1000, time.Hour, nil)
 		now := time.Unix(1e9, 0)
 		if n, _ := s.look(now); n == 0 {
 			t.Fatal("it does not look")
@@ -165,5 +165,29 @@ func TestWokenDuringALook(t *testing.T) {
 		if n, wait := s.look(now.Add(wokenPause)); n != 0 || wait < time.Minute {
 			t.Errorf("it looks once more, after %s", wait)
 		}
+	}
+}
+
+// TestScheduleHasRoomForPayloads: beyond it nothing is claimed until something is done, but a message too large for it.
+func TestScheduleHasRoomForPayloads(t *testing.T) {
+	s, c := newTestSchedule(8, 8, nil) // room for 1000
+	if free := s.bytesFree(); free != 1000 {
+		t.Errorf("at first there is room for %d", free)
+	}
+	s.take("", 600, false)
+	if n, _ := s.look(c.now()); n != 7 || s.bytesFree() != 400 {
+		t.Errorf("%d places, with room for %d", n, s.bytesFree())
+	}
+	s.take("", 5000, false)
+	if n, wait := s.look(c.now()); n != 0 || wait < time.Minute {
+		t.Errorf("%d places after %s, and no room", n, wait)
+	}
+	s.done("", 600, false)
+	if n, _ := s.look(c.now()); n != 0 {
+		t.Errorf("%d places behind a large message", n)
+	}
+	s.done("", 5000, false)
+	if n, _ := s.look(c.now()); n != 8 || s.bytesFree() != 1000 {
+		t.Errorf("%d places, with room for %d", n, s.bytesFree())
 	}
 }

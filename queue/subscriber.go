@@ -22,6 +22,8 @@ type SubscriberConfig struct {
 	Service string
 	// Concurrency is how many messages of a subscription are delivered and not acked; default 16. No more are claimed.
 	Concurrency int
+	// MaxBytes is how large their payloads may be together before no more are claimed; default 64 MiB.
+	MaxBytes int
 	// AckTimeout is how long a delivery may take; after it the message counts as failed and its context ends. Default -1: for ever.
 	AckTimeout time.Duration
 	// CloseTimeout is how long the end of a subscription waits for the acks of what was delivered; default 5 s. What is not
@@ -35,6 +37,7 @@ type SubscriberConfig struct {
 
 func (c *SubscriberConfig) setDefaults() {
 	fill(&c.Concurrency, 16)
+	fill(&c.MaxBytes, defaultMaxBytes)
 	fill(&c.AckTimeout, -1)
 	fill(&c.CloseTimeout, 5*time.Second)
 	fill(&c.LeaseTTL, 30*time.Second)
@@ -44,6 +47,7 @@ func (c *SubscriberConfig) setDefaults() {
 func (c SubscriberConfig) validate() error {
 	errs := []error{
 		positive("SubscriberConfig.Concurrency", c.Concurrency),
+		positive("SubscriberConfig.MaxBytes", c.MaxBytes),
 		positive("SubscriberConfig.CloseTimeout", c.CloseTimeout),
 		positive("SubscriberConfig.PollInterval", c.PollInterval),
 		atLeastMinLease("SubscriberConfig.LeaseTTL", c.LeaseTTL),
@@ -117,7 +121,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	stop := context.AfterFunc(s.ctx, cancel)
 	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message), by: teller{s.cfg.Service, s.logger}}
 	l := newLoop(s.store, loopConfig{
-		only: []string{topic}, places: s.cfg.Concurrency, batch: s.cfg.Concurrency,
+		only: []string{topic}, places: s.cfg.Concurrency, batch: s.cfg.Concurrency, room: s.cfg.MaxBytes,
 		lease: s.cfg.LeaseTTL, poll: s.cfg.PollInterval, closeTimeout: s.cfg.CloseTimeout,
 	}, s.logger.With(watermill.LogFields{"topic": topic}), sub.deliver)
 	s.loops[l] = true

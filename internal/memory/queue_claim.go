@@ -36,7 +36,7 @@ func (c *call) take(t taking, which func(*Queued) bool, order func(a, b *Queued)
 	return taken
 }
 
-// header is the first row of a claim. An operation is done under one lock, so its snapshot has ended whatever has no number
+// header is the first row of a claim. Payloads have room always: they are in memory anyhow. An operation is done under one lock, so its snapshot has ended whatever has no number
 // among those that change something, and the next number is the next.
 func (c *call) header(id int64) []any {
 	next := c.db.txNumber + 1
@@ -68,7 +68,11 @@ func byExpiry(a, b *Queued) int { return a.ExpiresAt.Compare(b.ExpiresAt) }
 // claimExpired is sqltext.ClaimExpired.
 func claimExpired(c *call) (result, error) {
 	due := func(q *Queued) bool { return c.expired(q) && !q.DueAt.After(c.at) }
-	return result{rows: c.take(c.taking(), due, byExpiry)}, nil
+	rows := c.take(c.taking(), due, byExpiry)
+	for i := range rows {
+		rows[i] = append(rows[i], false)
+	}
+	return result{rows: rows}, nil
 }
 
 // releaseStrays is sqltext.ReleaseStrays.

@@ -1,0 +1,102 @@
+package integration_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// TestClaimHasRoomForPayloads: a claim brings no more than fits into its room, or one message alone, and loses nothing of the rest.
+func TestClaimHasRoomForPayloads(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		store := newStore(t, h, queue.StoreConfig{})
+		const n, size = 40, 10_000
+		items := make([]queue.Item, n)
+		for i := range items {
+			items[i] = item("shop", fmt.Sprint(i))
+			items[i].Payload = bytes.Repeat([]byte{'x'}, size)
+			switch {
+			case i%10 == 0:
+				items[i].Payload = bytes.Repeat([]byte{'x'}, 8*size) // more than there is room for
+			case i%3 == 0:
+				items[i].DueAt = time.Now().Add(-time.Minute)
+			}
+		}
+		_, err := store.Enqueue(t.Context(), items...)
+		require.NoError(t, err)
+		const room = 5*size + size/2
+		owner, came := queue.NewOwner(), map[queue.ID]bool{}
+		for looks := 0; len(came) < n; looks++ {
+			require.Less(t, looks, 3*n, "%d of %d messages came", len(came), n)
+			msgs, err := store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1000, MaxBytes: room})
+			require.NoError(t, err)
+			total := 0
+			for _, msg := range msgs {
+				total += len(msg.Payload)
+				assert.False(t, came[msg.ID], "%s came twice", msg.ID)
+				came[msg.ID] = true
+			}
+			// Each of its statements may bring one in any case: the last of them, if there was room before.
+			assert.LessOrEqual(t, total, room+8*size, "%d messages", len(msgs))
+		}
+		_, err = store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1, MaxBytes: -1})
+		assert.ErrorIs(t, err, queue.ErrInvalid)
+	})
+}
+
+// TestDispatcherHasRoomForPayloads: the payloads of what is being handled are no more together than MaxBytes says, and one message,
+// also of what expired; and all are handled.
+func TestDispatcherHasRoomForPayloads(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	store := storeOn(t, h, quickStore())
+	const n, size, room = 60, 100_000, 450_000
+	all := items("orders", n)
+	for i := range all {
+		all[i].Payload = bytes.Repeat([]byte{'x'}, size)
+		if i%2 == 0 {
+			all[i].ExpiresAt = time.Now().Add(time.Second)
+		}
+	}
+	storeAll(t, store, all...)
+	eventually(t, func() bool {
+		return h.count(t, "SELECT count(*) FROM inbox_queue WHERE expires_at < now()") == n/2
+	}, "half of them expire")
+	var inHand, most, handled, dead atomic.Int64
+	goOn := make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
+	took := func(msg *queue.Message) func() {
+		now := inHand.Add(int64(len(msg.Payload)))
+		for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+		}
+		<-goOn
+		return func() { inHand.Add(-int64(len(msg.Payload))) }
+	}
+	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(_ context.Context, msg *queue.Message) error {
+		defer took(msg)()
+		handled.Add(1)
+		return nil
+	}}})
+	cfg.MaxBytes, cfg.Concurrency = room, 50
+	cfg.OnDead = func(_ context.Context, msg *queue.Message, _ error) error {
+		defer took(msg)()
+		dead.Add(1)
+		return nil
+	}
+	dispatching(t, store, cfg)
+	defer release()
+	eventually(t, func() bool { return inHand.Load() >= room }, "there is no room for more")
+	release()
+	eventually(t, func() bool { return handled.Load() == n/2 && dead.Load() == n/2 }, "all are handled or buried")
+	assert.LessOrEqual(t, most.Load(), int64(room+size))
+}
