@@ -41,6 +41,8 @@ type Group struct {
 	slow    int // and those that are
 	begun   int64
 
+	warned sync.Once // of the first publisher
+
 	wokenMu sync.Mutex // taken under locks of handles, so nothing is called under it
 	woken   []*database
 }
@@ -83,9 +85,6 @@ func (g *Group) Run(ctx context.Context) error {
 		g.end()
 		return nil
 	case <-g.fleet.Running():
-	}
-	if g.pub != nil && g.cfg.Configure == nil {
-		warnOfUnconfirmed(g.logger, newPublishers(g.pub, g.cfg.Forwarder).all)
 	}
 	g.sync()
 	close(g.running)
