@@ -57,6 +57,10 @@
 // COMMIT nobody knows the outcome (outbox.ErrCommitUnknown): the message is nacked and the inbox makes its
 // redelivery harmless if it was committed. Without Inbox it is handled twice.
 //
+// Where a broker hands out one message of a partition at a time, as watermill-kafka does, a message that fails stops its partition until it
+// succeeds or is dead. Return outbox.Poison for what can never succeed, lower MinDeadAge and MaxAttempts, or store messages first (package
+// queue, or a second outbox) and handle them behind that.
+//
 // A handler that returns outbox.RetryAfter(err, wait) is called again after the wait, and the attempt is not charged. A handler that
 // cannot work as it is wired is not charged either, or a bad deploy would turn messages into dead letters.
 //

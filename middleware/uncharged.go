@@ -41,7 +41,7 @@ func (o *outcomes) retryLater(ctx context.Context, msg *message.Message, h *hand
 		if wait = later.Wait; wait == 0 {
 			wait = core.Backoff(o.cfg.Backoff).Delay(1)
 		}
-		o.logger.Debug("The handler asked for a later retry", o.fields(ctx, msg).Add(watermill.LogFields{
+		o.logger.Debug("handler asked for a later retry", o.fields(ctx, msg).Add(watermill.LogFields{
 			"err": text.OfError(later.Err), "wait": wait,
 		}))
 	}
@@ -75,7 +75,7 @@ func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err e
 	}
 	wait := backoff.Delay(failures)
 	if o.lines.Due("miswired " + name) {
-		o.logger.Error("The handler cannot work as it is wired: no message is charged an attempt, and each is retried until the program is changed",
+		o.logger.Error("handler is wired wrongly: its messages are retried and charged no attempt: change the program",
 			err, o.fields(ctx, msg).Add(watermill.LogFields{"wait": wait}))
 	}
 	return wait
@@ -92,7 +92,7 @@ func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling,
 		h.claim = o.identified(ctx, msg, h)
 	}
 	if (h.beginning || h.unkeyed) && o.lines.Due("not reached "+message.HandlerNameFromCtx(ctx)) {
-		o.logger.Error("The handler was not called: InboxConfig.Key or TxConfig.OnBegin failed; the message is retried after a growing wait",
+		o.logger.Error("handler not called, as InboxConfig.Key or TxConfig.OnBegin failed: the message is retried after a growing wait",
 			err, o.fields(ctx, msg).Add(watermill.LogFields{"failures": h.failures()}))
 	}
 }
@@ -116,7 +116,7 @@ func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *hand
 		return err
 	}, o.db.Render(sqltext.InboxFailures), c.consumer, c.key)
 	if err != nil {
-		o.logger.Error("Could not read from the inbox how often a message has failed", err, o.fields(ctx, msg))
+		o.logger.Error("could not read from the inbox how often a message failed", err, o.fields(ctx, msg))
 		return nil
 	}
 	return c

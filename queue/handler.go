@@ -246,12 +246,12 @@ func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe
 	if miswired(err) {
 		outcome = observe.Failed
 		if d.store.lines.Due("miswired " + c.Topic) {
-			d.logger.Error("The handler cannot work as it is wired: its messages are charged no attempt, and retried until the program is changed",
+			d.logger.Error("handler is wired wrongly: its messages are retried and charged no attempt: change the program",
 				err, fields)
 		}
 	} else {
 		fields["err"] = text.OfError(err)
-		d.logger.Info("The handler asked for a later retry", fields)
+		d.logger.Info("handler asked for a later retry", fields)
 	}
 	c.release(wait, text.OfError(err))
 	return outcome
