@@ -137,9 +137,11 @@ func (e *exam) checkBroker(ctx context.Context) error {
 	}
 	for _, topic := range slices.Sorted(maps.Keys(nowhere)) {
 		loses = true
-		e.find("broker", Warning, fmt.Sprintf("no broker that was asked has topic %q, to which messages were published, the last one at %s: what it acknowledged is gone, "+
-			"as when a JetStream stream in memory vanishes in a restart, or somebody has deleted it", topic, published[topic].UTC().Format(time.RFC3339)),
-			"make the topic anew, a stream with file storage, and have sent again what is still kept (outboxctl messages replay); if it goes to another broker, have that one asked too")
+		e.find("broker", Warning, fmt.Sprintf("no broker that was asked has topic %q, to which messages were published, the last "+
+			"one at %s: what it acknowledged is gone, as when a JetStream stream in memory vanishes in a restart, or somebody has "+
+			"deleted it", topic, published[topic].UTC().Format(time.RFC3339)),
+			"make the topic anew, a stream with file storage, and have sent again what is still kept (outboxctl messages replay); "+
+				"if it goes to another broker, have that one asked too")
 	}
 	for _, m := range e.members {
 		if loses && m.alive() && m.says.Retention == -1 {

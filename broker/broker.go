@@ -1,5 +1,6 @@
-// Package broker is what package admin asks of a broker: what it holds, for Reconcile, and what it may lose, for Doctor. The
-// TopicReader of publisher/kafka and that of publisher/nats are both. Write one for another broker, and neither has to know the other.
+// Package broker is what package admin asks of a broker: what it holds, for Reconcile, and what it may lose, for
+// Doctor. The TopicReader of publisher/kafka and that of publisher/nats are both. Write one for another broker, and
+// neither has to know the other.
 package broker
 
 import (
@@ -11,17 +12,17 @@ import (
 
 // TopicReader reads what a broker holds.
 type TopicReader interface {
-	// Each calls fn with the UUID of each message of a topic that the broker has taken at or after a time by its own clock, and
-	// that it holds when Each is called, in any order, and perhaps with others. It ends with fn's error, and returns an error
-	// if the topic does not exist, or if what is missing may have been deleted as it was meant to be: by age, by compaction, by limits
-	// of the broker, or because it was consumed.
+	// Each calls fn with the UUID of each message of a topic that the broker has taken at or after a time by its own
+	// clock, and that it holds when Each is called, in any order, and perhaps with others. It ends with fn's error, and
+	// returns an error if the topic does not exist, or if what is missing may have been deleted as it was meant to be:
+	// by age, by compaction, by limits of the broker, or because it was consumed.
 	Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error
 }
 
 // Checker looks at the topics of a broker.
 type Checker interface {
-	// Check says of those of the topics that the broker has which may lose what it has acknowledged, and which of them it has not: they may be
-	// another broker's.
+	// Check says of those of the topics that the broker has which may lose what it has acknowledged, and which of them
+	// it has not: they may be another broker's.
 	Check(ctx context.Context, topics []string) (risks []Risk, missing []string, err error)
 }
 

@@ -15,7 +15,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// poisoned is a handler of the dead-letter topic that poisons what it gets until it is mended, and remembers what that was.
+// poisoned is a handler of the dead-letter topic that poisons what it gets until it is mended, and remembers what that
+// was.
 type poisoned struct {
 	mu     sync.Mutex
 	uuids  []string
@@ -44,8 +45,8 @@ func (p *poisoned) letters() (uuids []string, calls int) {
 	return slices.Compact(slices.Sorted(slices.Values(p.uuids))), len(p.uuids)
 }
 
-// TestNoLetterOfALetter: a handler of the dead-letter topic that poisons a letter gets it again, and no letter of it. One message would keep
-// service and broker busy for ever.
+// TestNoLetterOfALetter: a handler of the dead-letter topic that poisons a letter gets it again, and no letter of it.
+// One message would keep service and broker busy for ever.
 func TestNoLetterOfALetter(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -77,7 +78,8 @@ func TestNoLetterOfALetter(t *testing.T) {
 	assert.Equal(t, 1, outboxed(t, h))
 }
 
-// TestALetterDiesWhereItIsStored: letters that are delivered from tables of our own, which remember who died, are dead there.
+// TestALetterDiesWhereItIsStored: letters that are delivered from tables of our own, which remember who died, are dead
+// there.
 func TestALetterDiesWhereItIsStored(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

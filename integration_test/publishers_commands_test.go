@@ -45,7 +45,8 @@ func received(t *testing.T, url, topic string, n int) []*message.Message {
 	return take(t, in, n)
 }
 
-// TestMetadataCommandNoBroker: what looks like a command is stored as it came, and so is what no header can have as its name.
+// TestMetadataCommandNoBroker: what looks like a command is stored as it came, and so is what no header can have as its
+// name.
 func TestMetadataCommandNoBroker(t *testing.T) {
 	t.Parallel()
 	var sent []*message.Message
@@ -132,8 +133,8 @@ func TestHeadersThatTheApplicationSets(t *testing.T) {
 	}
 }
 
-// TestLettersAndCopiesCommandNoBroker: a service that passes on the metadata of what it consumed, and puts it aside, obeys nobody outside, also
-// behind a publisher that knows nothing of ours.
+// TestLettersAndCopiesCommandNoBroker: a service that passes on the metadata of what it consumed, and puts it aside,
+// obeys nobody outside, also behind a publisher that knows nothing of ours.
 func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t).URL()
@@ -218,8 +219,8 @@ func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 	assert.Equal(t, want, letter.Metadata)
 }
 
-// TestALetterIsNoCopySentAgain: the generation is that of the message. Its letter has none, and that of a message which was sent
-// again and dies again is another.
+// TestALetterIsNoCopySentAgain: the generation is that of the message. Its letter has none, and that of a message which
+// was sent again and dies again is another.
 func TestALetterIsNoCopySentAgain(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -22,8 +22,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
-// TestATopicThatVanishedIsFound: a stream in memory is gone after a restart, with all that was acknowledged, and the broker has nothing
-// left that could be judged.
+// TestATopicThatVanishedIsFound: a stream in memory is gone after a restart, with all that was acknowledged, and the
+// broker has nothing left that could be judged.
 func TestATopicThatVanishedIsFound(t *testing.T) {
 	t.Parallel()
 	server, err := services.StartNATS(t.Context(), services.Options{})
@@ -66,8 +66,8 @@ func TestATopicThatVanishedIsFound(t *testing.T) {
 	assert.Empty(t, gone(), "nobody was asked")
 }
 
-// TestAReplicaThatIsBehindIsNoEnd: a consumer says that no message is pending as far as its replica knows. If reading ended there, all
-// that comes after it would be taken for lost and sent again.
+// TestAReplicaThatIsBehindIsNoEnd: a consumer says that no message is pending as far as its replica knows. If reading
+// ended there, all that comes after it would be taken for lost and sent again.
 func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t).URL()
@@ -99,8 +99,8 @@ func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
 	}), "what was the last message when the reading began is deleted: the leader says so")
 }
 
-// behind is the address of a proxy to a server, whose consumers say of each message that it is the last one they know of, and never
-// bring the one with a hidden sequence.
+// behind is the address of a proxy to a server, whose consumers say of each message that it is the last one they know
+// of, and never bring the one with a hidden sequence.
 func behind(t *testing.T, url, hidden string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -124,8 +124,8 @@ func behind(t *testing.T, url, hidden string) string {
 	return "nats://" + l.Addr().String()
 }
 
-// nonePending copies what a server says, and changes the last part of $JS.ACK.stream.consumer.delivered.sequence.sequence.time.pending, to which
-// messages are to be acknowledged.
+// nonePending copies what a server says, and changes the last part of
+// $JS.ACK.stream.consumer.delivered.sequence.sequence.time.pending, to which messages are to be acknowledged.
 func nonePending(client io.Writer, from io.Reader, hidden string) {
 	in := bufio.NewReaderSize(from, 1<<20)
 	for {

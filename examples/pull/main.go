@@ -1,5 +1,5 @@
-// Command pull is a service on a durable pull consumer of NATS JetStream, which is what NATS recommends for new programs: it books orders,
-// each once, and publishes what it booked. subscriber.go is to copy.
+// Command pull is a service on a durable pull consumer of NATS JetStream, which is what NATS recommends for new
+// programs: it books orders, each once, and publishes what it booked. subscriber.go is to copy.
 //
 //	DATABASE_URL=postgres://... NATS_URL=nats://... go run ./pull
 package main
@@ -26,7 +26,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// ackWait is how long the server waits for a sign of life of a message, and how late it delivers again what a killed process had.
+// ackWait is how long the server waits for a sign of life of a message, and how late it delivers again what a killed
+// process had.
 const ackWait = 10 * time.Second
 
 func main() {
@@ -68,7 +69,9 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	}
 
 	// Inbound: the Router, with the middlewares around its handlers.
-	orders := &pullSubscriber{js: js, durable: "booking", ackWait: ackWait, atOnce: 8, logger: logger, closing: make(chan struct{})}
+	orders := &pullSubscriber{
+		js: js, durable: "booking", ackWait: ackWait, atOnce: 8, logger: logger, closing: make(chan struct{}),
+	}
 	events, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, logger)
 	if err != nil {
 		return err
@@ -97,15 +100,19 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	return outbox.Run(ctx, router, fwd)
 }
 
-// provision makes a stream for each topic, and the consumer of the orders, whose position survives the processes that pull.
+// provision makes a stream for each topic, and the consumer of the orders, whose position survives the processes that
+// pull.
 func provision(ctx context.Context, js jetstream.JetStream) error {
 	for _, topic := range []string{"orders", "bookings", "dead_letters"} {
 		if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-			Name: topic, Subjects: []string{topic}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, Duplicates: 10 * time.Minute,
+			Name: topic, Subjects: []string{topic},
+			Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, Duplicates: 10 * time.Minute,
 		}); err != nil {
 			return err
 		}
 	}
-	_, err := js.CreateOrUpdateConsumer(ctx, "orders", jetstream.ConsumerConfig{Durable: "booking", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait})
+	_, err := js.CreateOrUpdateConsumer(ctx, "orders", jetstream.ConsumerConfig{
+		Durable: "booking", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
+	})
 	return err
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
-// pullSubscriber gives a Router what a durable pull consumer has. The topic is the name of the stream. It keeps no order among the messages
-// that it delivers at once.
+// pullSubscriber gives a Router what a durable pull consumer has. The topic is the name of the stream. It keeps no
+// order among the messages that it delivers at once.
 type pullSubscriber struct {
 	js      jetstream.JetStream
 	durable string        // name of the consumer

@@ -1,5 +1,5 @@
-// Package header says how the metadata of a message travel as headers of a broker that cannot carry their names, or would take
-// them for commands.
+// Package header says how the metadata of a message travel as headers of a broker that cannot carry their names, or
+// would take them for commands.
 package header
 
 import (
@@ -54,15 +54,16 @@ func Set(msg *message.Message, name, value string) {
 	msg.Metadata.Set(core.MetadataHeaders, string(encoded))
 }
 
-// Take returns the headers that the application asks for, and the message without them. It returns outbox.ErrInvalidMessage for
-// what it cannot read.
+// Take returns the headers that the application asks for, and the message without them. It returns
+// outbox.ErrInvalidMessage for what it cannot read.
 func Take(msg *message.Message) (asked map[string]string, without *message.Message, err error) {
 	text, found := msg.Metadata[core.MetadataHeaders]
 	if !found {
 		return nil, msg, nil
 	}
 	if asked, err = parse(text); err != nil {
-		return nil, nil, fmt.Errorf("%w: metadata %s is not a JSON object of texts", core.ErrInvalidMessage, core.MetadataHeaders)
+		return nil, nil, fmt.Errorf("%w: metadata %s is not a JSON object of texts: set it with nats.SetHeader",
+			core.ErrInvalidMessage, core.MetadataHeaders)
 	}
 	return asked, Rename(msg, func(key string) string {
 		if key == core.MetadataHeaders {
@@ -79,8 +80,8 @@ func parse(text string) (asked map[string]string, err error) {
 	return asked, err
 }
 
-// Rename returns a copy of a message whose metadata have other keys, or are missing where the new key is empty; or the message
-// itself if no key changes.
+// Rename returns a copy of a message whose metadata have other keys, or are missing where the new key is empty; or the
+// message itself if no key changes.
 func Rename(msg *message.Message, rename func(key string) string) *message.Message {
 	same := true
 	for key := range msg.Metadata {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// TestAnyKeysComeBack: whatever keys there are at once, encoded ones and such as look encoded among them, each has a name of its own
-// and is itself again.
+// TestAnyKeysComeBack: whatever keys there are at once, encoded ones and such as look encoded among them, each has a
+// name of its own and is itself again.
 func TestAnyKeysComeBack(t *testing.T) {
 	t.Parallel()
 	keys := []string{"", " ", "a b", "a+b", "%", "%%", "%a", "%%25a", "%%2525a", "größe", "\x00", "\xff", "a:b", "=", "%zz", "%+", "Nats-TTL", "%Nats-TTL"}

@@ -38,27 +38,36 @@
 //
 // # Metadata
 //
-// Metadata travel as headers, which are lines of text: nats.go replaces line breaks in their values by spaces, and trims spaces at
-// both ends. Payloads are not touched.
+// Metadata travel as headers, which are lines of text: nats.go replaces line breaks in their values by spaces, and
+// trims spaces at both ends. Payloads are not touched.
 //
-// JetStream obeys headers: Nats-Rollup deletes what a stream holds, Nats-TTL and Nats-Expected-Stream decide whether a message stays or
-// comes in, and with the Nats-Msg-Id of another message it is dropped as a copy and reported as stored. A service that copies the metadata
-// of what it consumed would pass on such commands of whoever sent it. So metadata are data: a key that begins with "Nats-", in
-// whatever case, is sent under the name "%" and the key, as are KV-Operation and, in a message without a payload, Status, which clients
-// obey. A command is what the application sets with [SetHeader] on a message of its own, what a Marshaler of yours sets, or
-// JetStream.PublishOptions of the [PublisherConfig]. Consumers get no trace of SetHeader but the header that the server has stored, and the
-// middlewares take it off what came from elsewhere.
+// JetStream obeys headers: Nats-Rollup deletes what a stream holds, Nats-TTL and Nats-Expected-Stream decide whether a
+// message stays or comes in, and with the Nats-Msg-Id of another message it is dropped as a copy and reported as
+// stored. A service that copies the metadata of what it consumed would pass on such commands of whoever sent it. So
+// metadata are data: a key that begins with "Nats-", in whatever case, is sent under the name "%" and the key, as are
+// KV-Operation and, in a message without a payload, Status, which clients obey. A command is what the application sets
+// with [SetHeader] on a message of its own, what a Marshaler of yours sets, or JetStream.PublishOptions of the
+// [PublisherConfig]. Consumers get no trace of SetHeader but the header that the server has stored, and the middlewares
+// take it off what came from elsewhere.
 //
 // Keys that no header can have are sent under "%" and the key encoded as in the query of a URL: "customer name" as
-// "%customer+name". These are the empty key, keys with a character that is not ASCII, with a space, a control character or one of
-// "()/,:;<=>?@[\]{} or a double quote, keys that begin with "%", and "_watermill_message_uuid", the header in which the UUID travels. [Unmarshaler], around that of
-// a consumer, gives all of them their names again; without it a consumer finds the encoded names, and nothing is lost.
+// "%customer+name". These are the empty key, keys with a character that is not ASCII, with a space, a control
+// character, a double quote or one of ()/,:;<=>?@[\]{}, keys that begin with "%", and "_watermill_message_uuid", the
+// header in which the UUID travels. [Unmarshaler], around that of a consumer, gives all of them their names again;
+// without it a consumer finds the encoded names, and nothing is lost.
+//
+// # Consuming
+//
+// A pull consumer of JetStream suits a Router best: the server sends no more than was asked for, and any number of
+// processes share it. The subscriber of watermill-nats's package nats pushes; examples/pull has one that pulls, with
+// the Unmarshaler of this package. Create durable consumers yourself: one that a subscriber made is deleted when it
+// unsubscribes, and with it the position.
 //
 // # Verdicts
 //
-// Each error of the [Publisher] carries the verdict of [Classify] to the forwarder, as a forwarder.PublishError. It blames a message only for
-// what is certainly the message's own fault, and pauses a topic only for what certainly is not; all else is Unknown, and what becomes of
-// other messages decides.
+// Each error of the [Publisher] carries the verdict of [Classify] to the forwarder, as a forwarder.PublishError. It
+// blames a message only for what is certainly the message's own fault, and pauses a topic only for what certainly is
+// not; all else is Unknown, and what becomes of other messages decides.
 //
 //   - Unavailable: no connection, no acknowledgement in time, no stream for the subject, JetStream disabled, without
 //     leader or resources, a full or sealed stream, a closed publisher; failed authentication too: no message is at fault,
@@ -72,9 +81,9 @@
 //
 // # What JetStream lost
 //
-// A server syncs to disk every two minutes unless its sync_interval says otherwise, so with one replica a power cut loses what
-// it acknowledged since. [TopicReader] tells admin.Reconcile what the streams still hold, so that the outbox sends the rest again
-// under another generation, and admin.Doctor which streams are at risk.
+// A server syncs to disk every two minutes unless its sync_interval says otherwise, so with one replica a power cut
+// loses what it acknowledged since. [TopicReader] tells admin.Reconcile what the streams still hold, so that the outbox
+// sends the rest again under another generation, and admin.Doctor which streams are at risk.
 //
 // Sources: the comments on nats.Options, "Message Deduplication" in the NATS documentation on
 // JetStream, ADR-4 (headers), and nats-server's list of JetStream error codes.

@@ -16,8 +16,9 @@ import (
 // Marshaler gives NATS messages a Nats-Msg-Id by which JetStream recognises a message that the outbox sends
 // a second time, and has no metadata command the server. It is safe for concurrent use if the wrapped one is.
 type Marshaler struct {
-	// Marshaler makes the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such as Nats-TTL
-	// or Nats-Msg-Id, which gets the generation added. Headers that it copies from metadata of the same name and value are data.
+	// Marshaler makes the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such
+	// as Nats-TTL or Nats-Msg-Id, which gets the generation added. Headers that it copies from metadata of the same
+	// name and value are data.
 	Marshaler wmnats.Marshaler
 
 	quoted func(key string) // told of metadata that would have commanded the server; nil = nobody
@@ -25,10 +26,11 @@ type Marshaler struct {
 
 var _ wmnats.Marshaler = Marshaler{}
 
-// Marshal returns the wrapped marshaler's message, or its error untouched, with Nats-Msg-Id set, and with the headers of SetHeader.
-// Metadata whose key no header can have, or is one that JetStream or a client of it obeys, are sent under an encoded name, see the package comment.
-// For a subject that nothing can be published to it returns an error that wraps nats.ErrBadSubject: the client lets
-// wildcards and empty tokens pass. It returns outbox.ErrInvalidMessage if the headers of SetHeader cannot be read or sent.
+// Marshal returns the wrapped marshaler's message, or its error untouched, with Nats-Msg-Id set, and with the headers
+// of SetHeader. Metadata whose key no header can have, or is one that JetStream or a client of it obeys, are sent under
+// an encoded name, see the package comment. For a subject that nothing can be published to it returns an error that
+// wraps nats.ErrBadSubject: the client lets wildcards and empty tokens pass. It returns outbox.ErrInvalidMessage if the
+// headers of SetHeader cannot be read or sent.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
 	asked, msg, err := header.Take(msg)
 	if err != nil {
@@ -85,8 +87,8 @@ func (m Marshaler) quote(out *natsgo.Msg, msg *message.Message) {
 	}
 }
 
-// carry says whether a metadata key can be a header, and whether that would command the server or a client. Of a message without
-// a payload, a client takes a Status for a word of the server's, not for a message.
+// carry says whether a metadata key can be a header, and whether that would command the server or a client. Of a
+// message without a payload, a client takes a Status for a word of the server's, not for a message.
 func carry(key string, empty bool) (carried, commands bool) {
 	const own = "Nats-"
 	switch {
