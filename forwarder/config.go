@@ -92,7 +92,6 @@ type Config struct {
 	CleanInterval time.Duration
 
 	tables sqltext.Tables // those of the handle
-	pooled bool           // one of many: it has no connection of its own
 }
 
 func (c *Config) setDefaults() {

@@ -45,8 +45,14 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	if _, err := NewSubscriber(nil, SubscriberConfig{}, nil); !errors.Is(err, outbox.ErrNoDB) {
 		t.Errorf("nil handle: %v", err)
 	}
-	_, err := NewSubscriber(nil, SubscriberConfig{AckTimeout: -2, LeaseTTL: 1, Retention: -2, Backoff: outbox.Backoff{Initial: 2, Max: 1}}, nil)
-	for _, field := range []string{"AckTimeout", "LeaseTTL", "Retention", "Backoff"} {
+	_, err := NewSubscriber(nil, SubscriberConfig{AckTimeout: -2, Config: Config{
+		LeaseTTL: 1, Retention: -2, Backoff: outbox.Backoff{Initial: 2, Max: 1},
+		Topics: []string{"t"}, Scope: "s", Routes: map[string]message.Publisher{}, PublishTimeout: 1,
+		Classify: func(error) Verdict { return Retry }, OutageBackoff: outbox.Backoff{Max: 1},
+	}}, nil)
+	for _, field := range []string{
+		"AckTimeout", "LeaseTTL", "Retention", "Backoff", "Topics", "Scope", "Routes", "PublishTimeout", "Classify", "OutageBackoff",
+	} {
 		if err == nil || !strings.Contains(err.Error(), "SubscriberConfig."+field) {
 			t.Errorf("%s is not named in: %v", field, err)
 		}

@@ -28,6 +28,7 @@ const (
 // Its goroutines: the reader, the settler, the keeper of the lease, the timer, the reporter, the maintainer, one that
 // listens, and the workers. What they share is guarded by mu, which locked alone takes, on behalf of step.
 type engine struct {
+	pooled  bool // one of many: it has no connection of its own
 	db      *core.DB
 	cfg     Config
 	send    send
@@ -86,6 +87,7 @@ const (
 	handing                  // it is to be given back once it is free
 )
 
+// newEngine makes an engine with connections of its own.
 func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, to *publishers, logger watermill.LoggerAdapter) (*engine, error) {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return nil, err

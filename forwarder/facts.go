@@ -50,7 +50,7 @@ func (e *engine) facts() string {
 	if e.cfg.DisableListen && f.Beside > 0 {
 		f.Beside--
 	}
-	if e.cfg.pooled {
+	if e.pooled {
 		f.Beside = 0
 	}
 	b, _ := json.Marshal(f) // it always can be

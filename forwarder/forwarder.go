@@ -23,6 +23,11 @@ type Forwarder struct {
 // outbox.ErrNoDB, ErrNoPublisher, ErrOwnPublisher or an error that names every field of the Config at fault. It warns in the log of
 // a publisher of watermill-amqp, which reports success for what RabbitMQ may not have. A nil logger logs nothing.
 func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.LoggerAdapter) (*Forwarder, error) {
+	return newForwarder(db, pub, cfg, false, logger)
+}
+
+// newForwarder makes one of a Group's, if it is pooled: it comes and goes, and has no connection of its own.
+func newForwarder(db *outbox.DB, pub message.Publisher, cfg Config, pooled bool, logger watermill.LoggerAdapter) (*Forwarder, error) {
 	if pub == nil {
 		return nil, ErrNoPublisher
 	}
@@ -35,7 +40,7 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 	if err != nil {
 		return nil, err
 	}
-	if !cfg.pooled { // else its Group has warned
+	if e.pooled = pooled; !pooled { // else its Group has warned
 		warnOfUnconfirmed((*core.DB)(db).Logger(logger), to.all)
 	}
 	return &Forwarder{engine: e, life: life.New()}, nil
@@ -62,7 +67,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer end()
 	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
 	if err := f.engine.prepare(ctx); err != nil {
-		if ctx.Err() == nil && !f.engine.cfg.pooled { // else its Group says so
+		if ctx.Err() == nil && !f.engine.pooled { // else its Group says so
 			f.engine.logger.Error("forwarder could not start", err, nil)
 		}
 		return err

@@ -52,7 +52,7 @@ func (c *GroupConfig) setDefaults() {
 	fill(&c.LookInterval, time.Second)
 	fill(&c.IdleAfter, time.Minute)
 	fill(&c.MaxActive, 32)
-	c.Forwarder.pooled, c.Forwarder.DisableListen = true, true
+	c.Forwarder.DisableListen = true
 	c.Forwarder.Topics, c.Forwarder.Routes = slices.Clone(c.Forwarder.Topics), maps.Clone(c.Forwarder.Routes)
 	fill(&c.Forwarder.ReadAheadBytes, min(readAheadBytes, max(1<<20, groupRoom/max(c.MaxActive, 1))))
 	scope := c.Forwarder.Scope

@@ -148,7 +148,7 @@ func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err e
 		g.mu.Unlock()
 	}
 	g.warned.Do(func() { warnOfUnconfirmed(g.logger, newPublishers(pub, cfg).all) })
-	return New(d.held.DB(), pub, cfg, g.logger)
+	return newForwarder(d.held.DB(), pub, cfg, true, g.logger)
 }
 
 // tidy has the maintainer work at once. It returns when that is done, or when ctx or stop ends.

@@ -161,7 +161,7 @@ func (k *keeper) owns(lanes int) {
 	if lanes != k.owned {
 		k.owned = lanes
 		say := k.e.logger.Info
-		if k.e.cfg.pooled { // it comes and goes
+		if k.e.pooled { // it comes and goes
 			say = k.e.logger.Debug
 		}
 		say("Lanes owned", watermill.LogFields{"lanes": lanes})

@@ -83,7 +83,7 @@ func (r *reader) connect(ctx context.Context) (err error) {
 	if r.q != nil {
 		return nil
 	}
-	if r.e.cfg.pooled {
+	if r.e.pooled {
 		r.q = r.e.db
 		return nil
 	}

@@ -32,7 +32,7 @@ func (e *engine) prepare(ctx context.Context) error {
 // waited for and settled, and the lanes are given back.
 func (e *engine) run(ctx context.Context) error {
 	e.keeper.q = e.db
-	if !e.cfg.pooled {
+	if !e.pooled {
 		lease, closeLease, err := e.db.Dedicated(ctx)
 		if err != nil {
 			return fmt.Errorf("open a connection for the lease: %w", err)

@@ -4,12 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// SubscriberConfig configures a Subscriber. The zero value is ready for use. Where a field says nothing else it is that of
-// Config with the same name.
+// SubscriberConfig configures a Subscriber. The zero value is ready for use.
 type SubscriberConfig struct {
 	// Relay says that the handlers which publish pass the messages on, to a broker for example: middleware.Outbox lets
 	// through what they return, and middleware.Inbox does not note the message, because their publishing may fail and must be
@@ -19,42 +16,34 @@ type SubscriberConfig struct {
 	// AckTimeout is how long a delivery may take; after it the message counts as failed, its context ends, and it is
 	// delivered again after its backoff. Default -1: for ever.
 	AckTimeout time.Duration
-	// CloseTimeout is how long the end of a subscription waits for the acks of what was delivered; default 5 s.
-	CloseTimeout time.Duration
-
-	Name            string
-	Concurrency     int // deliveries without an ack
-	ReadAhead       int
-	ReadAheadBytes  int
-	PollInterval    time.Duration
-	DisableListen   bool
-	QueryTimeout    time.Duration
-	LeaseTTL        time.Duration
-	Backoff         outbox.Backoff // after a nack
-	MaxAttempts     int
-	MinDeadAge      time.Duration
-	DeadLetterTopic string // which a forwarder, or another subscription, must take
-	BlockKeyOnDead  bool
-	Retention       time.Duration // of what was acked
-	InboxRetention  time.Duration
-	CleanInterval   time.Duration
+	// Config is that of a Forwarder, for what both do alike. Concurrency counts deliveries without an ack; CloseTimeout, how long the end
+	// of a subscription waits for acks, is 5 s by default; Backoff follows a nack; DeadLetterTopic needs a forwarder or another subscription that
+	// takes it. Topics, Scope, Routes, PublishTimeout, Classify and OutageBackoff are a Forwarder's alone, and refused.
+	Config
 }
 
 // config is that of the engine, with its defaults.
 func (c SubscriberConfig) config() (Config, error) {
-	cfg := Config{
-		Name: c.Name, Concurrency: c.Concurrency, ReadAhead: c.ReadAhead, ReadAheadBytes: c.ReadAheadBytes, PollInterval: c.PollInterval,
-		DisableListen: c.DisableListen, PublishTimeout: c.AckTimeout, QueryTimeout: c.QueryTimeout, LeaseTTL: c.LeaseTTL,
-		CloseTimeout: c.CloseTimeout, Backoff: c.Backoff, MaxAttempts: c.MaxAttempts, MinDeadAge: c.MinDeadAge,
-		DeadLetterTopic: c.DeadLetterTopic, BlockKeyOnDead: c.BlockKeyOnDead, Retention: c.Retention, InboxRetention: c.InboxRetention, CleanInterval: c.CleanInterval,
+	var errs []error
+	for field, set := range map[string]bool{
+		"Topics": c.Topics != nil, "Scope": c.Scope != "", "Routes": c.Routes != nil, "Classify": c.Classify != nil,
+		"OutageBackoff": c.OutageBackoff.Initial != 0 || c.OutageBackoff.Max != 0 || c.OutageBackoff.Func != nil,
+	} {
+		if set {
+			errs = append(errs, fmt.Errorf("SubscriberConfig.%s is for a Forwarder: leave it out", field))
+		}
 	}
+	if c.PublishTimeout != 0 {
+		errs = append(errs, fmt.Errorf("SubscriberConfig.PublishTimeout is %s: use AckTimeout", c.PublishTimeout))
+	}
+	cfg := c.Config
+	cfg.PublishTimeout = c.AckTimeout
 	fill(&cfg.PublishTimeout, -1)
 	fill(&cfg.CloseTimeout, 5*time.Second)
 	cfg.setDefaults()
-	var ackTimeout error
 	if c.AckTimeout < -1 {
-		ackTimeout = fmt.Errorf("SubscriberConfig.AckTimeout is %s: use -1 to wait for ever", c.AckTimeout)
+		errs = append(errs, fmt.Errorf("SubscriberConfig.AckTimeout is %s: use -1 to wait for ever", c.AckTimeout))
 		cfg.PublishTimeout = -1
 	}
-	return cfg, errors.Join(ackTimeout, cfg.validate("SubscriberConfig"))
+	return cfg, errors.Join(append(errs, cfg.validate("SubscriberConfig"))...)
 }
