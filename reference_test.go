@@ -250,9 +250,9 @@ var proofs = map[string][]string{
 	},
 	"Order per key": {
 		"TestOrder", "TestOrderOfASlowInsert", "TestOrderOverLibPQ", "TestOrderThroughPgBouncer", "TestOrderControlForgetfulFetch", "TestOrderControlDefaultWithoutXid",
-		"TestStaleOwner", "TestHeldKeyOutlivesItsOwner", "TestModelKeepsOrderAndLosesNothing",
+		"TestStaleOwner", "TestBlockedKeyOutlivesItsOwner", "TestModelKeepsOrderAndLosesNothing",
 	},
-	"A bad message blocks only its key": {"TestRejectedMessageIsTriedAgain", "TestKeyGoesOnWithoutItsFirstMessage", "TestManyHeldKeysAtOnce", "TestDeathNeedsAttemptsAndAge"},
+	"A bad message blocks only its key": {"TestRejectedMessageIsTriedAgain", "TestKeyGoesOnWithoutItsFirstMessage", "TestManyBlockedKeysAtOnce", "TestDeathNeedsAttemptsAndAge"},
 	"An outage charges no attempt":      {"TestUnavailableTopicPauses", "TestUnavailableAfterRejection", "TestAnOutageThatNobodyRecognisesKillsNothing"},
 }
 

@@ -152,7 +152,7 @@ func (e *exam) setUp(m member) {
 			fmt.Sprintf("allow the pool %s, and one more for each handler that runs at once; or give the forwarder a pool of its own, with %d", connections(f.PoolNeeds), f.PoolNeeds))
 	}
 	if f.PublishTimeout == -1 {
-		e.find("timeouts", Warning, fmt.Sprintf("%s waits for a call of Publish for ever: one that hangs holds its key, and its place among Concurrency", m),
+		e.find("timeouts", Warning, fmt.Sprintf("%s waits for a call of Publish for ever: one that hangs blocks its key, and its place among Concurrency", m),
 			"set forwarder.Config.PublishTimeout to more than the slowest call takes; its default is 30s")
 	}
 	if f.PublishTimeout > f.CloseTimeout {

@@ -31,14 +31,14 @@ func (a *Admin) Requeue(ctx context.Context, act Act) (Result, error) {
 }
 
 // Discard settles messages that are never to be sent, or handled: dead ones, or those of Filter.States. They keep their
-// payload and the reason, hold no key, and are deleted as what is done is. Requeue brings them back until then, but for those of
+// payload and the reason, block no key, and are deleted as what is done is. Requeue brings them back until then, but for those of
 // the queue, which are done like any other. One that a forwarder is publishing at that moment still leaves.
 func (a *Admin) Discard(ctx context.Context, act Act) (Result, error) {
 	return a.run(ctx, discard, act)
 }
 
 // SkipHead discards the first message of each blocked key, if it fits the filter, so that what is behind it leaves: one that
-// failed and waits for another attempt, or with Filter.States Dead one that holds its key by forwarder.Config.BlockKeyOnDead. BlockedKeys
+// failed and waits for another attempt, or with Filter.States Dead one that blocks its key by forwarder.Config.BlockKeyOnDead. BlockedKeys
 // lists them.
 func (a *Admin) SkipHead(ctx context.Context, act Act) (Result, error) { return a.run(ctx, skip, act) }
 

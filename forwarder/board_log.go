@@ -11,10 +11,10 @@ import (
 
 // boardLog says what the board reports, to the log and to observers. It is the reporter's.
 type boardLog struct {
-	logger watermill.LoggerAdapter
-	obs    *observers
-	since  map[string]time.Time // of topics that pause
-	held   map[string]time.Time // of topics that an operator has paused
+	logger   watermill.LoggerAdapter
+	obs      *observers
+	since    map[string]time.Time // of topics that pause
+	pausedBy map[string]time.Time // of topics that an operator has paused
 }
 
 func (l *boardLog) report(now time.Time, list []board.Report) {
@@ -51,13 +51,13 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 func (l *boardLog) operator(now time.Time, r board.Report, fields watermill.LogFields) {
 	if r.Kind == board.TopicPaused {
 		l.logger.Info("topic paused by an operator: its messages wait", fields)
-		l.held[r.Topic] = now
+		l.pausedBy[r.Topic] = now
 		l.obs.paused(observe.TopicPaused{Topic: r.Topic, ByOperator: true})
 		return
 	}
 	l.logger.Info("topic resumed by an operator", fields)
-	l.obs.resumed(observe.TopicResumed{Topic: r.Topic, Duration: now.Sub(l.held[r.Topic]), ByOperator: true})
-	delete(l.held, r.Topic)
+	l.obs.resumed(observe.TopicResumed{Topic: r.Topic, Duration: now.Sub(l.pausedBy[r.Topic]), ByOperator: true})
+	delete(l.pausedBy, r.Topic)
 }
 
 // begin returns since when a topic pauses.

@@ -11,7 +11,7 @@
 //   - If one transaction committed before another inserted a message with the same key, its message
 //     leaves first: across retries, several forwarders and the hand-over of lanes. A repetition may come
 //     after later messages. A delayed message takes its place when it falls due and holds nobody.
-//   - A message that fails holds its own key and nothing else. A broker that cannot be reached costs no
+//   - A message that fails blocks its own key and nothing else. A broker that cannot be reached costs no
 //     message an attempt, if the publisher's errors say so, as those of publisher/kafka and publisher/nats do, or all else
 //     that is published fails as well: see Failures, also for the one message that this cannot tell from a bad one.
 //   - No transaction is open while a broker is talked to.
@@ -29,7 +29,7 @@
 // The engine (engine.go) does what they decide. It calls them in one function, step, which is the only place where its
 // lock is taken; what came of an event is passed on as signals there, and nothing that may wait is called. Its goroutines:
 //
-//	reader      all reads, and loading held keys; on a connection of its own (reader.go, fetch.go, payloads.go, collect.go, answer.go,
+//	reader      all reads, and loading blocked keys; on a connection of its own (reader.go, fetch.go, payloads.go, collect.go, answer.go,
 //	            raise.go, heads.go)
 //	workers     publish, one message each at a time, until there is nothing to publish now (workers.go)
 //	settler     writes results back (settler.go, settler_failed.go, span.go, batch.go)
@@ -92,7 +92,7 @@
 //
 // Up to Concurrency Publish calls are under way, one message each, because a Watermill publisher does not say
 // which of several failed. Messages of one key follow one another; those without a key follow nobody. What
-// cannot be sent yet is not kept in memory: rows of a held key, of a paused topic, or behind a long queue of
+// cannot be sent yet is not kept in memory: rows of a blocked key, of a paused topic, or behind a long queue of
 // their own key are parked: their ids are kept in order, and they are read again by id when their turn
 // comes. If too many are parked, the lane is read again from the first for which there was no room.
 //
@@ -109,14 +109,14 @@
 // are halved until it stands alone, and is tried again by itself; rows that somebody keeps locked are passed by. That
 // a message was published is final, whoever says it. That it failed counts only under the lane's current owner and epoch,
 // which the statement locks: otherwise the failure of a forwarder that lost its lane would let the next owner's later
-// messages pass, or hold a key for ever.
+// messages pass, or block a key for ever.
 //
 // # Failures (verdict.go, confirms.go, internal/board)
 //
 // Each error has a verdict. It is that of Config.Classify, or else the one that the error carries, as a PublishError somewhere in its
 // chain: so no decorator around a publisher hides it. Unavailable pauses the topic,
-// charges nothing, and sends one trial message after a while. Retry charges an attempt and holds the key until the
-// next one. Permanent makes the message dead at once. A key is held by the rows that wait for another attempt: that is
+// charges nothing, and sends one trial message after a while. Retry charges an attempt and blocks the key until the
+// next one. Permanent makes the message dead at once. A key is blocked by the rows that wait for another attempt: that is
 // derived from attempts > 0, not stored, and whoever takes a lane reads it from there before the first read. After
 // MaxAttempts, and at least MinDeadAge old, a message is dead. The statement that marks it so also writes its dead letter, if
 // Config.DeadLetterTopic is set: neither is there without the other.
@@ -128,7 +128,7 @@
 //   - The topic is paused, and nothing is charged, if everything fails: two messages or more of the topic, or of all topics of its publisher,
 //     have failed since something was published, and none succeeded. That is decided when whatever else is under way or may be
 //     published has its answer, after a second at most, or when 16 messages of the topic have failed in a row. Until then the messages
-//     that failed hold their keys, uncharged.
+//     that failed block their keys, uncharged.
 //   - A message that fails alone, with nothing else to compare it with, is charged. A topic that never has more than one message to publish
 //     cannot tell an outage from a bad message, if the publisher has no other either: there MinDeadAge is what protects it, so one
 //     message may die of an outage that lasts longer, and none after it, as then two have failed.
@@ -161,7 +161,7 @@
 //
 // # Maintenance (maintain.go, recheck.go)
 //
-// A sweep looks for rows that somebody made pending behind our back, and held keys are compared with the table, each about
+// A sweep looks for rows that somebody made pending behind our back, and blocked keys are compared with the table, each about
 // a twentieth of the time (pace.go). So is the first message of each key that waits for a topic: an operator who settles or
 // deletes it lets the rest of the key go on, on other topics. One forwarder of the scope deletes what was published of its
 // topics longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the traces of

@@ -37,8 +37,8 @@ func (e *engine) drain(ctx context.Context) error {
 	}
 }
 
-// errHeld says which topics an operator has paused that messages wait for; nil if there are none.
-func errHeld(topics []string) error {
+// errPaused says which topics an operator has paused that messages wait for; nil if there are none.
+func errPaused(topics []string) error {
 	if len(topics) == 0 {
 		return nil
 	}

@@ -82,7 +82,7 @@ type owned struct {
 type laneState int
 
 const (
-	taken   laneState = iota // its held keys are not loaded yet
+	taken   laneState = iota // its blocked keys are not loaded yet
 	reading                  // the board and the window have it
 	handing                  // it is to be given back once it is free
 )
@@ -123,7 +123,7 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, to *publ
 	}
 	e.keeper = keeper{e: e, had: map[int16]int64{}, facts: trouble.Log{Logger: e.logger, What: "writing the state of this forwarder"}}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
-	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}, held: map[string]time.Time{}}
+	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}, pausedBy: map[string]time.Time{}}
 	return e, nil
 }
 

@@ -11,16 +11,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// headsPerPage is how many held keys one statement loads.
+// headsPerPage is how many blocked keys one statement loads.
 const headsPerPage = 5000
 
-// loading is a lane that was taken, with the part of its held keys that is loaded.
+// loading is a lane that was taken, with the part of its blocked keys that is loaded.
 type loading struct {
 	term  board.Term
 	heads []board.Head
 }
 
-// loadHeads loads a page of the messages that hold keys in lanes that were taken, and starts those that are done. It is
+// loadHeads loads a page of the messages that block keys in lanes that were taken, and starts those that are done. It is
 // called by the reading goroutine, so its statement begins after the taking committed and ends before the first read. Lanes
 // with few go first, and what they have is published while the others still load.
 func (r *reader) loadHeads(ctx context.Context) error {
@@ -71,7 +71,7 @@ func (r *reader) loadHeads(ctx context.Context) error {
 	return nil
 }
 
-// heads reads a page of the messages that hold keys, above a cursor in each lane.
+// heads reads a page of the messages that block keys, above a cursor in each lane.
 func (e *engine) heads(ctx context.Context, q drive.Querier, lanes, cursors []int64, limit int) (map[int16][]board.Head, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
@@ -94,7 +94,7 @@ func (e *engine) heads(ctx context.Context, q drive.Querier, lanes, cursors []in
 		return nil
 	}, e.sql.loadHeads, lanes, cursors, int64(limit), topicsArg(e.cfg.Topics), e.cfg.BlockKeyOnDead)
 	if err != nil {
-		return nil, fmt.Errorf("load held keys: %w", err)
+		return nil, fmt.Errorf("load blocked keys: %w", err)
 	}
 	for _, page := range pages {
 		slices.SortFunc(page, func(a, b board.Head) int { return cmp.Compare(a.ID, b.ID) })

@@ -23,13 +23,13 @@ func (e *engine) obey(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			reading.Tell(e.hold(ctx))
+			reading.Tell(e.readOperatorPauses(ctx))
 		}
 	}
 }
 
-// hold has the board hold the topics that an operator has paused.
-func (e *engine) hold(ctx context.Context) error {
+// readOperatorPauses has the board pause the topics that an operator has paused.
+func (e *engine) readOperatorPauses(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	topics := []string{}
@@ -38,10 +38,10 @@ func (e *engine) hold(ctx context.Context) error {
 		err := rows.Scan(&topic)
 		topics = append(topics, topic)
 		return err
-	}, e.sql.held)
+	}, e.sql.operatorPauses)
 	if err != nil {
 		return fmt.Errorf("read paused topics: %w", err)
 	}
-	e.step(func(now time.Time) { e.board.Hold(now, topics) })
+	e.step(func(now time.Time) { e.board.PauseByOperator(now, topics) })
 	return nil
 }

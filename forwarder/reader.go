@@ -152,7 +152,7 @@ func (r *reader) next(now time.Time) time.Time {
 	return next
 }
 
-// once loads some held keys of lanes that were taken, if there are any, and does one read.
+// once loads some blocked keys of lanes that were taken, if there are any, and does one read.
 func (r *reader) once(ctx context.Context) error {
 	if err := r.connect(ctx); err != nil {
 		return err
@@ -276,16 +276,16 @@ func (r *reader) end(req request, ans answer, begun time.Time) (err error) {
 			}
 		}
 		e.failing, e.asking = time.Time{}, time.Time{}
-		quiet, held := e.board.QuietButHeld()
+		quiet, paused := e.board.QuietButPaused()
 		quiet = quiet && added == 0 && !r.more && e.complete()
 		switch {
-		case !quiet || len(held) > 0:
+		case !quiet || len(paused) > 0:
 			e.quiet = time.Time{}
 		case e.quiet.IsZero():
 			e.quiet = now
 		}
 		if quiet {
-			e.endDrains(req.number, errHeld(held))
+			e.endDrains(req.number, errPaused(paused))
 		}
 	})
 	e.obs.read(observe.ReadEnd{Rows: added, Duration: r.ended.Sub(begun), Err: err})

@@ -22,7 +22,7 @@ func (e *engine) prepare(ctx context.Context) error {
 	if err := e.mayWriteLetters(checkCtx); err != nil {
 		return err
 	}
-	if err := e.hold(ctx); err != nil { // before anything is read
+	if err := e.readOperatorPauses(ctx); err != nil { // before anything is read
 		return err
 	}
 	return e.keeper.register(ctx)
@@ -57,7 +57,7 @@ func (e *engine) run(ctx context.Context) error {
 	}
 	back.Go(func() { e.keeper.keep(background) })
 	back.Go(func() { e.tick(background) })
-	settler.Go(func() { e.settle(settling) })
+	settler.Go(func() { e.runSettler(settling) })
 
 	<-ctx.Done()
 	e.step(func(time.Time) {

@@ -30,7 +30,7 @@ type settler struct {
 }
 
 // settle works until ctx is over and nothing is left that can be settled.
-func (e *engine) settle(ctx context.Context) {
+func (e *engine) runSettler(ctx context.Context) {
 	s := &settler{e: e}
 	report := trouble.Log{Logger: e.logger, What: "settling messages"}
 	alone := trouble.Log{Logger: e.logger, What: "settling some messages apart from the others"}

@@ -9,7 +9,7 @@ type statements struct {
 	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite              string
 	lock, lockHolder, announce, ahead, join, createLanes, heartbeat, members, expire string
 	lanes, take, retake, release                                                     string
-	leave, forget, pause, held, untaken, tell                                        string
+	leave, forget, pause, operatorPauses, untaken, tell                              string
 }
 
 func newStatements(cfg Config) statements {
@@ -27,7 +27,7 @@ func newStatements(cfg Config) statements {
 		heartbeat: t.Render(sqltext.Heartbeat), tell: t.Render(sqltext.TellForwarder), members: t.Render(sqltext.Members),
 		expire: t.Render(sqltext.ExpireForwarder), lanes: t.Render(sqltext.Lanes),
 		take: t.Render(sqltext.TakeLanes), retake: t.Render(sqltext.RetakeLanes), release: t.Render(sqltext.ReleaseLanes),
-		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics), held: t.Render(sqltext.HeldTopics),
+		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders), pause: t.Render(sqltext.PauseTopics), operatorPauses: t.Render(sqltext.OperatorPauses),
 		untaken: t.Render(sqltext.Untaken),
 	}
 	if cfg.DeadLetterTopic != "" {

@@ -57,7 +57,7 @@ func threadTime() time.Duration {
 	return time.Duration(at.Nano())
 }
 
-// madeUp is a database of messages, numbered from 1 on and each in the lane of its number. The first so many hold their keys, the
+// madeUp is a database of messages, numbered from 1 on and each in the lane of its number. The first so many block their keys, the
 // next so many have to wait behind one of these, and the others are free to go.
 type madeUp struct{ held, behind, free int64 }
 
@@ -124,8 +124,8 @@ func (r *madeUpRows) Scan(dest ...any) error {
 func (*madeUpRows) Err() error   { return nil }
 func (*madeUpRows) Close() error { return nil }
 
-// TestLongestStep drains while a great many keys are held and messages behind them are parked; with OUTBOX_LONG a million. No step keeps
-// the engine's lock for long: neither one that loads the held keys, nor one that forgets them.
+// TestLongestStep drains while a great many keys are blocked and messages behind them are parked; with OUTBOX_LONG a million. No step keeps
+// the engine's lock for long: neither one that loads the blocked keys, nor one that forgets them.
 func TestLongestStep(t *testing.T) {
 	m := madeUp{held: 100_000, behind: 20_000, free: 10_000}
 	if os.Getenv("OUTBOX_LONG") != "" {
@@ -159,7 +159,7 @@ func TestLongestStep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	longest("loading held keys")
+	longest("loading blocked keys")
 	for sent.Load() < m.free-m.free/100 { // where not all can be parked, a few are taken for some that were refused, and wait
 		if err := r.once(t.Context()); err != nil {
 			t.Fatal(err)

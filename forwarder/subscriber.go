@@ -14,7 +14,7 @@ import (
 
 // Subscriber delivers what is committed to the outbox as a message.Subscriber, so that any Router, with any
 // of Watermill's middlewares, can stand between the outbox and a broker. An ack marks the message
-// published; a nack counts as a rejected attempt, with backoff, held key and death as SubscriberConfig
+// published; a nack counts as a rejected attempt, with backoff, blocked key and death as SubscriberConfig
 // says. The next message of a key is delivered after the ack of the one before.
 //
 // Subscribers of one topic share its messages. Each subscription has a forwarder's machinery: a connection for its

@@ -40,7 +40,7 @@ func (r *refusals) answer(_ string, msg *message.Message) error {
 	return nil
 }
 
-// patientConfig is quickConfig of a forwarder that tries again after an hour, and looks at its held keys often.
+// patientConfig is quickConfig of a forwarder that tries again after an hour, and looks at its blocked keys often.
 func patientConfig() forwarder.Config {
 	cfg := quickConfig()
 	cfg.CleanInterval = 50 * time.Millisecond

@@ -24,7 +24,7 @@ import (
 // An operator's night: each test makes one thing go wrong, sees what Doctor says of it, does what that names as the cure, and sees
 // that it was one.
 
-// TestNightPoison: one message that its broker refuses holds its key.
+// TestNightPoison: one message that its broker refuses blocks its key.
 func TestNightPoison(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

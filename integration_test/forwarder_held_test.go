@@ -126,9 +126,9 @@ func refuse(payload string) func(string, *message.Message) error {
 	}
 }
 
-// TestHeldKeyOutlivesItsOwner: a key is held, its owner vanishes, another takes over: nothing of the key passes,
+// TestBlockedKeyOutlivesItsOwner: a key is blocked, its owner vanishes, another takes over: nothing of the key passes,
 // and the other keys of its lane do not notice that it is held.
-func TestHeldKeyOutlivesItsOwner(t *testing.T) {
+func TestBlockedKeyOutlivesItsOwner(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, heldKeyOutlivesItsOwner)
@@ -258,7 +258,7 @@ func staleOwner(t *testing.T, h handle) {
 		eventually(t, func() bool { return s.next.calls.Load() >= n }, "the next owner tries K-1")
 	}
 
-	t.Run("fails while the next owner holds the key", func(t *testing.T) {
+	t.Run("fails while the next owner blocks the key", func(t *testing.T) {
 		s := begin(t, quickConfig(), true)
 		tried(s, 3)
 		s.fails(errors.New("stale"))
@@ -292,7 +292,7 @@ func staleOwner(t *testing.T, h handle) {
 			return s.count(t, "select count(*) from outbox where published_at is null or attempts > 0") == 0
 		}, "everything is settled and nothing was charged")
 	})
-	t.Run("succeeds while the next owner holds the key", func(t *testing.T) {
+	t.Run("succeeds while the next owner blocks the key", func(t *testing.T) {
 		s := begin(t, quickConfig(), true)
 		tried(s, 3)
 		s.fails(nil)
@@ -350,9 +350,9 @@ func staleOwner(t *testing.T, h handle) {
 	})
 }
 
-// TestManyHeldKeysAtOnce holds 10,000 keys and lets all of them go: those that were never held go on meanwhile. It measures time,
+// TestManyBlockedKeysAtOnce blocks 10,000 keys and lets all of them go: those that were never held go on meanwhile. It measures time,
 // and so runs alone.
-func TestManyHeldKeysAtOnce(t *testing.T) {
+func TestManyBlockedKeysAtOnce(t *testing.T) {
 	const keys = 10000
 	for _, c := range []struct {
 		name    string
@@ -379,7 +379,7 @@ func TestManyHeldKeysAtOnce(t *testing.T) {
 			if c.verdict == forwarder.Retry {
 				eventually(t, func() bool {
 					return h.count(t, "select count(*) from outbox where attempts > 0") == keys
-				}, "all keys are held")
+				}, "all keys are blocked")
 			} else {
 				eventually(t, func() bool { return w.log.count("unavailable: paused") > 0 }, "the topic is paused")
 			}

@@ -52,7 +52,7 @@ func TestDeadLetterTopic(t *testing.T) {
 		bad.Metadata = message.Metadata{"a": "b", outbox.MetadataKey: "K", outbox.MetadataGeneration: "3"}
 		outbox.SetDelay(bad, time.Millisecond)
 		require.NoError(t, pub.Publish("orders", bad))
-		eventually(t, func() bool { return len(received()) == 1 }, "the letter is sent, though its key is held")
+		eventually(t, func() bool { return len(received()) == 1 }, "the letter is sent, though its key is blocked")
 		letter := received()[0]
 		assert.Equal(t, bad.Payload, letter.Payload)
 		assert.NotEqual(t, bad.UUID, letter.UUID)

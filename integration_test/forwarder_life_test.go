@@ -240,8 +240,8 @@ func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
 }
 
 // TestFailureOfAnotherLife: a failure is on its way to the database when ids begin to mean other messages, and gets there after
-// the held keys were loaded and before the first read. Were it recorded, its message would not be read and nobody would know
-// that it holds its key.
+// the blocked keys were loaded and before the first read. Were it recorded, its message would not be read and nobody would know
+// that it blocks its key.
 func TestFailureOfAnotherLife(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -265,7 +265,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	select {
 	case <-loaded:
 	case <-time.After(patience):
-		t.Fatal("the held keys are not loaded again")
+		t.Fatal("the blocked keys are not loaded again")
 	}
 	gate.arrives(t, "a read", reads...)
 	w.answers(nil)

@@ -302,7 +302,7 @@ func TestReadOnlyServer(t *testing.T) {
 	eventually(t, func() bool { return other.count(t, "select count(*) from outbox where published_at is null") == 0 }, "it is settled")
 }
 
-// TestWhatAnOperatorChanged behind the forwarder's back is found: a message that is to be sent again, and one that held its key and is gone.
+// TestWhatAnOperatorChanged behind the forwarder's back is found: a message that is to be sent again, and one that blocked its key and is gone.
 func TestWhatAnOperatorChanged(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -143,7 +143,7 @@ func TestStopWithALockedRow(t *testing.T) {
 	assert.Equal(t, 1, log.count("stopped before all results were written"))
 }
 
-// TestHeadsAreLoadedInPages: a lane with a great many held keys keeps no other lane from starting.
+// TestHeadsAreLoadedInPages: a lane with a great many blocked keys keeps no other lane from starting.
 func TestHeadsAreLoadedInPages(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -165,10 +165,10 @@ func TestHeadsAreLoadedInPages(t *testing.T) {
 	select {
 	case <-second.arrived:
 	case <-time.After(patience):
-		t.Fatal("all held keys were loaded at once")
+		t.Fatal("all blocked keys were loaded at once")
 	}
 	w.arrives(t, "another lane")
-	assert.NotContains(t, w.payloads(), "that lane", "its held keys are not known yet")
+	assert.NotContains(t, w.payloads(), "that lane", "its blocked keys are not known yet")
 	gate.release(second)
 	w.arrives(t, "that lane")
 	w.idle(t)

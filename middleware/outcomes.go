@@ -185,7 +185,7 @@ func (o *outcomes) once(next message.HandlerFunc, msg *message.Message) (produce
 		if !finished {
 			cause = h.panicked()
 		}
-		if outcome, wait, err = o.settle(ctx, msg, h, cause); outcome != observe.Processed {
+		if outcome, wait, err = o.conclude(ctx, msg, h, cause); outcome != observe.Processed {
 			produced = nil
 		}
 		h.ended.Store(true)
@@ -199,8 +199,8 @@ func (o *outcomes) once(next message.HandlerFunc, msg *message.Message) (produce
 	return produced, false, err
 }
 
-// settle returns the outcome, and what to return to the Router: nil to ack, or an error to nack after the wait.
-func (o *outcomes) settle(ctx context.Context, msg *message.Message, h *handling, err error) (observe.Outcome, time.Duration, error) {
+// conclude returns the outcome, and what to return to the Router: nil to ack, or an error to nack after the wait.
+func (o *outcomes) conclude(ctx context.Context, msg *message.Message, h *handling, err error) (observe.Outcome, time.Duration, error) {
 	if err == nil {
 		o.forget(ctx, msg)
 		return h.outcome(nil), 0, nil

@@ -174,7 +174,7 @@ func (c *claimed) ack() {
 // abandon charges the attempt, unless another charge was faster: when the lease ran out, or by this very statement, whose answer
 // did not come. It returns how many messages it charged.
 func (c *claimed) abandon(err error) int {
-	return c.settle("abandon", func(ctx context.Context) (int, error) {
+	return c.insist("abandon", func(ctx context.Context) (int, error) {
 		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempt, c.ID)
 	})
 }
@@ -189,14 +189,14 @@ func (c *claimed) diedOf(err error) bool {
 
 // release gives the message back without a charge.
 func (c *claimed) release(delay time.Duration, why string) {
-	c.settle("release", func(ctx context.Context) (int, error) {
+	c.insist("release", func(ctx context.Context) (int, error) {
 		return c.loop.store.postpone(ctx, c.loop.owner, delay, why, c.ID)
 	})
 }
 
-// settle runs a statement until it succeeds or the lease is over: then the message is nobody's, or somebody else's.
+// insist runs a statement until it succeeds or the lease is over: then the message is nobody's, or somebody else's.
 // It returns how many messages the statement changed.
-func (c *claimed) settle(what string, fn func(ctx context.Context) (int, error)) int {
+func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error)) int {
 	c.mu.Lock()
 	until := c.until
 	c.mu.Unlock()
@@ -227,7 +227,7 @@ var suspects = make(slot, 1)
 
 type slot chan struct{}
 
-func (s slot) hold() bool {
+func (s slot) take() bool {
 	select {
 	case s <- struct{}{}:
 		return true

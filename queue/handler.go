@@ -74,7 +74,7 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 		if err != nil && context.Cause(ctx) == ErrLeaseLost {
 			err = lostError{err}
 		}
-		ended(d.settle(c, h, begun, err), attempts, err)
+		ended(d.conclude(c, h, begun, err), attempts, err)
 	}()
 	if h.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -165,8 +165,8 @@ func repeatable(err error) bool {
 	return state == "40001" || state == "40P01"
 }
 
-// settle has the database know what became of an attempt.
-func (d *Dispatcher) settle(c *claimed, h Handler, begun bool, err error) observe.Outcome {
+// conclude has the database know what became of an attempt.
+func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) observe.Outcome {
 	if errors.Is(err, outbox.ErrTxEnded) {
 		d.unack(c) // before all else: while it is done nothing gives it back
 	}

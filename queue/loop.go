@@ -175,7 +175,7 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	case unable != nil:
 		l.logger.Error("messages claimed by a statement whose reply was lost: could not look for them: retrying", unable, nil)
 	}
-	if found.suspect && !suspects.hold() { // not held during the claim: a database that hangs must not keep others' from being handled
+	if found.suspect && !suspects.take() { // not taken during the claim: a database that hangs must not keep others' from being handled
 		l.giveBack(claims{msgs: found.msgs[:1]})
 		found.msgs, found.suspect = found.msgs[1:], false
 	}

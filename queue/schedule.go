@@ -30,11 +30,11 @@ type schedule struct {
 	of     map[string]*topicPlaces
 	behind map[*topicPlaces]bool // of which messages may have been passed, because there was no room
 
-	wait  time.Duration // after a look that found nothing, before jitter; 0 = the last one found something
-	next  time.Time     // when to look unless woken
-	hold  time.Time     // not before, whatever happens
-	few   time.Time     // not before, unless enough places are free
-	woken bool          // since the last look began, which may have been too early to see why
+	wait      time.Duration // after a look that found nothing, before jitter; 0 = the last one found something
+	next      time.Time     // when to look unless woken
+	notBefore time.Time     // whatever happens
+	few       time.Time     // not before, unless enough places are free
+	woken     bool          // since the last look began, which may have been too early to see why
 }
 
 // topicPlaces are the places of a topic that has a limit.
@@ -76,7 +76,7 @@ func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
 	if n == 0 {
 		return 0, time.Hour
 	}
-	at := later(s.next, s.hold)
+	at := later(s.next, s.notBefore)
 	if 4*n < min(s.batch, s.places) {
 		at = later(at, s.few)
 	}
@@ -85,7 +85,7 @@ func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
 		room, limit = room+t.room(), limit+t.limit
 	}
 	if room > 0 {
-		passed := s.hold
+		passed := s.notBefore
 		if 4*min(n, room) < min(s.batch, s.places, limit) {
 			passed = later(passed, s.few)
 		}
@@ -120,7 +120,7 @@ func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[s
 		}
 	}
 	took := now.Sub(begun)
-	s.hold = now
+	s.notBefore = now
 	switch {
 	case more:
 		// A place that becomes free is worth no look of its own: looks may take half of the time.
@@ -130,7 +130,7 @@ func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[s
 		s.wait = s.poll
 	default:
 		s.wait = min(max(2*s.wait, s.poll), pollGrowth*s.poll)
-		s.hold = now.Add(min(wokenPause, s.poll))
+		s.notBefore = now.Add(min(wokenPause, s.poll))
 	}
 	s.few = now.Add(took)
 	s.next = now.Add(time.Duration(float64(s.wait) * (0.8 + 0.4*s.jitter())))

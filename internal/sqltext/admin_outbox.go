@@ -24,7 +24,7 @@ const (
 	LastOutboxID = `SELECT coalesce(max(o.id), 0) FROM {outbox} o`
 
 	// RequeueOutbox sends messages again. due_at is not NULL and attempts not 0: such a row has left the part of the index
-	// that is read past a mark, and holds its key until it is sent. Another generation makes it another message to
+	// that is read past a mark, and blocks its key until it is sent. Another generation makes it another message to
 	// JetStream, which would swallow it as a copy otherwise. All of a batch fall due at one moment, so that those of a key
 	// leave in the order of their ids.
 	//
@@ -51,7 +51,7 @@ const (
       FROM free WHERE o.id = free.id RETURNING o.id` + acted + `, (SELECT coalesce(json_agg(b.key), '[]')::text FROM blocked b)` + fromChanged
 
 	// DiscardOutbox settles messages that are never to be sent. A discarded row is told from a published one by dead_at. It
-	// holds no key, and is deleted as a published one is.
+	// blocks no key, and is deleted as a published one is.
 	//
 	// Arguments: those of RequeueOutbox.
 	DiscardOutbox = actOutbox + `UPDATE {outbox} o

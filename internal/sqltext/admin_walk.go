@@ -26,7 +26,7 @@ const (
 	// WalkDeadUp walks them oldest first, as acts do: what is made pending again leaves in the order in which it falls due.
 	WalkDeadUp = walkDead + oldestOfTopic + topicsEnd + walkedUp
 
-	// WalkFailing walks messages that failed and wait for another attempt, oldest first: what has held its key for longest.
+	// WalkFailing walks messages that failed and wait for another attempt, oldest first: what has blocked its key for longest.
 	WalkFailing = walkFailing + oldestOfTopic + topicsEnd + walkedUp
 
 	// WalkReady walks messages that are ready, oldest first.

@@ -27,8 +27,8 @@ SELECT coalesce(r.young, least(r.id, q.last_value)) AS id, r.young IS NOT NULL O
        (SELECT count(*) FROM gone)
   FROM reached r CROSS JOIN {outbox_id_seq} q`
 
-	// HeldTopics lists the topics that an operator has paused.
-	HeldTopics = `SELECT topic FROM {outbox_topics} WHERE forwarder = '00000000-0000-0000-0000-000000000000'`
+	// OperatorPauses lists the topics that an operator has paused.
+	OperatorPauses = `SELECT topic FROM {outbox_topics} WHERE forwarder = '00000000-0000-0000-0000-000000000000'`
 
 	// PauseTopics makes the table of paused topics say what one forwarder has paused.
 	//

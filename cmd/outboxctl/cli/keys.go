@@ -21,7 +21,7 @@ func (a *app) blockedKeys() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "blocked", Short: "List the keys whose first message failed and waits for another attempt",
 		Long: `List the keys whose first message failed and waits for another attempt, the oldest message first. What is behind it waits.
-With --dead those whose first message is dead, where forwarders hold keys behind dead messages (forwarder.Config.BlockKeyOnDead).`,
+With --dead those whose first message is dead, where forwarders block keys behind dead messages (forwarder.Config.BlockKeyOnDead).`,
 	}
 	f.bind(cmd, ofOutbox)
 	cmd.Flags().BoolVar(&dead, "dead", false, "keys blocked by dead messages instead")
@@ -67,7 +67,7 @@ func (a *app) skipKeys() *cobra.Command {
 	v := verb{name: "skip", done: "Skipped", reason: true, states: []admin.State{admin.Failing, admin.Dead}, do: (*admin.Admin).SkipHead,
 		short: "Discard the first message of each blocked key, so that what is behind it leaves",
 		long: `Discard the first message of each blocked key, if it fits the flags, so that what is behind it leaves: one that failed and waits for
-another attempt, or with --state dead one that holds its key (forwarder.Config.BlockKeyOnDead). The --reason is required, and kept with
+another attempt, or with --state dead one that blocks its key (forwarder.Config.BlockKeyOnDead). The --reason is required, and kept with
 the message.`,
 		example: "  outboxctl keys skip --key order/42 --reason 'refunded by hand'"}
 	cmd := a.act(ofOutbox, v, "")

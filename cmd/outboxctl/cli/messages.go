@@ -24,7 +24,7 @@ has left already; what is behind them waits.`,
 		a.act(ofOutbox, verb{name: "discard", done: "Discarded", reason: true, states: []admin.State{admin.Dead, admin.Failing, admin.Delayed, admin.Ready}, do: (*admin.Admin).Discard,
 			short: "Settle messages that are never to be sent",
 			long: `Settle messages that are never to be sent: dead ones, or those of --state. They keep their payload and the --reason, which is
-required, hold no key, and are deleted as published ones are. Requeue with --state discarded brings them back until then.`}, " [ID...]"),
+required, block no key, and are deleted as published ones are. Requeue with --state discarded brings them back until then.`}, " [ID...]"),
 		a.act(ofOutbox, verb{name: "replay", done: "Replayed", states: []admin.State{admin.Done}, do: (*admin.Admin).Replay,
 			short: "Send published messages again that are still kept",
 			long: `Send published messages again that are still kept. Consumers whose inbox has forgotten them handle them twice. Look with

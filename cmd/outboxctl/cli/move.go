@@ -118,7 +118,7 @@ func keyFunc(flag string) (keyOf, error) {
 	case named && name != "":
 		return func(_ string, msg *message.Message) (string, error) { return msg.Metadata.Get(name), nil }, nil
 	}
-	return nil, usagef("--key is %q: use topic, or metadata: and the name of what holds the key", flag)
+	return nil, usagef("--key is %q: use topic, or metadata:NAME", flag)
 }
 
 // moved is what a move says to scripts.

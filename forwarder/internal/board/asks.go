@@ -139,7 +139,7 @@ func (b *Board) answered(a ask, r Read) {
 		b.unpark(k, a.id)
 	case f.Dead && k.isPen():
 		b.unpark(k, a.id)
-	case f.Dead: // an operator gave it up while it waited; now it holds its key
+	case f.Dead: // an operator gave it up while it waited; now it blocks its key
 		b.addHead(l, k.name, a.id, f.Row.Topic, b.now.Add(never))
 	case a.why == forTrial:
 		b.tried(l, a, f.Row)

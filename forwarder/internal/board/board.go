@@ -29,13 +29,13 @@ type Row struct {
 	call Call
 }
 
-// Head is a row with a key that waits for another attempt and so holds its key, as the database has it.
+// Head is a row with a key that waits for another attempt and so blocks its key, as the database has it.
 type Head struct {
 	ID         int64
 	Key, Topic string
 	Attempts   int
 	Wait       time.Duration // until the next attempt
-	Dead       bool          // it holds its key until somebody requeues or deletes it
+	Dead       bool          // it blocks its key until somebody requeues or deletes it
 }
 
 // Call is one Publish under way. It is a part of its row, which is read anew for each attempt, so a late answer cannot
@@ -155,12 +155,12 @@ func New(cfg Config) *Board {
 
 // Quiet says that nothing is in memory, nothing unsettled and nothing to ask.
 func (b *Board) Quiet() bool {
-	quiet, held := b.QuietButHeld()
-	return quiet && len(held) == 0
+	quiet, paused := b.QuietButPaused()
+	return quiet && len(paused) == 0
 }
 
-// QuietButHeld is Quiet but for what waits for topics that an operator has paused, which it names.
-func (b *Board) QuietButHeld() (quiet bool, held []string) {
+// QuietButPaused is Quiet but for what waits for topics that an operator has paused, which it names.
+func (b *Board) QuietButPaused() (quiet bool, paused []string) {
 	if b.rows > 0 || b.unsettled > 0 || len(b.strays) > 0 {
 		return false, nil
 	}
@@ -175,10 +175,10 @@ func (b *Board) QuietButHeld() (quiet bool, held []string) {
 	for _, t := range b.troubled {
 		switch waits := t.paused || t.lanes != 0 || t.refused != 0; {
 		case waits && t.byOperator:
-			held = append(held, t.name)
+			paused = append(paused, t.name)
 		case waits:
 			return false, nil
 		}
 	}
-	return true, held
+	return true, paused
 }

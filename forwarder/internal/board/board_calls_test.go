@@ -122,7 +122,7 @@ func TestTimedOutCall(t *testing.T) {
 	t.Run("late success", func(t *testing.T) {
 		d, c := start(t)
 		d.timesOut(board.Retry)
-		d.none() // its key is held
+		d.none() // its key is blocked
 		d.settle()
 		d.returned(c, board.OK)
 		d.settle()

@@ -202,7 +202,7 @@ func TestRequeuedHeadIsTriedAtOnce(t *testing.T) {
 	d.read() // it fell due
 	d.want(d.drain(), 1, 2)
 
-	// One that nobody knew of holds its key, too.
+	// One that nobody knew of blocks its key, too.
 	d.put(0, "k", "a", 3, 4)
 	d.read()
 	c := d.next(3)

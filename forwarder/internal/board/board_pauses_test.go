@@ -92,12 +92,12 @@ func TestOnlyWhatWasHandedOutComesAgain(t *testing.T) {
 	}
 	d.returned(trial, board.OK)
 	d.read()
-	d.b.Hold(d.now, []string{"down"}) // what was queued is parked once more
+	d.b.PauseByOperator(d.now, []string{"down"}) // what was queued is parked once more
 	d.tick(0)
 	if c, s := d.b.Counts(), d.b.Sizes(); c.Parked != 4 || s.Back != 2 {
 		t.Fatalf("%+v, %d rows are marked, and rows 1 and 3 were handed out", c, s.Back)
 	}
-	d.b.Hold(d.now, nil)
+	d.b.PauseByOperator(d.now, nil)
 	d.tick(0)
 	d.read()
 	for c := d.next(); c != nil; c = d.next() {
@@ -248,7 +248,7 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 	d.put(0, "y", "other", 4)
 	d.read()
 	c := d.next()
-	d.b.Hold(d.now, []string{"held"})
+	d.b.PauseByOperator(d.now, []string{"held"})
 	d.after()
 	d.told(board.TopicPaused)
 	d.tick(0)
@@ -263,7 +263,7 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 		t.Fatalf("tick %v, read %v: nothing is to be tried", tick, read)
 	}
 	d.reports = nil
-	d.b.Hold(d.now, nil)
+	d.b.PauseByOperator(d.now, nil)
 	d.after()
 	d.told(board.TopicResumed)
 	got := d.drain() // the trial, and then the others
@@ -304,7 +304,7 @@ func TestKeyWhoseFirstMessageIsGone(t *testing.T) {
 	d.gone(2, 11)
 	d.want(d.drain(), 3)
 	delete(d.table, 11)
-	d.table[12].dead = true // reads return the dead only where they hold their keys
+	d.table[12].dead = true // reads return the dead only where they block their keys
 	d.gone(11)
 	d.want(d.drain())
 	d.gone()

@@ -156,7 +156,7 @@ func (d *database) writers() map[uint32]bool {
 	return w
 }
 
-// heads lists the rows of a lane that hold their keys, with ids above from, at most so many.
+// heads lists the rows of a lane that block their keys, with ids above from, at most so many.
 func (d *database) heads(lane int16, from int64, most int) []version {
 	var list []version
 	for _, m := range d.table {

@@ -9,7 +9,7 @@
 //   - A key's rows leave one after another, in the order of its chain: its rows in memory. Rows without a key follow nobody.
 //   - An id is known if a read may return it and it needs no second look: its row is in memory, or was settled since the
 //     last read began. To forget is to drop what is settled from what is known, and happens only when a read begins.
-//   - A head is a row that waits for another attempt. It holds its key: nothing else of the key is published.
+//   - A head is a row that waits for another attempt. It blocks its key: nothing else of the key is published.
 //   - A topic is paused when its broker cannot be reached, or by an operator; slow when slow and hung calls take most of its
 //     places; jammed when as many calls of it hang as may be under way. While it is paused, or slow with enough in
 //     memory, it is closed.
@@ -93,7 +93,7 @@
 //	                                     the lane is read again, five minutes at most, and so do rows on open topics of keys that
 //	                                     have something in it.
 //	what fell due and is not kept        Comes again with the next read of what fell due, which leaves out closed topics.
-//	heads                                None for those with a key: each held key must be known. Some 300 bytes each. Without a
+//	heads                                None for those with a key: each blocked key must be known. Some 300 bytes each. Without a
 //	                                     key as many as Config.Parked; the others are read when they fall due.
 //	strays that wait for a read          1,000. The next sweep finds the others.
 //	topics                               1,024 that are idle; the others are forgotten.

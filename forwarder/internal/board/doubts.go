@@ -97,7 +97,7 @@ func (b *Board) doubted(l *lane, c *Call, res Result) {
 	}
 }
 
-// suspect holds the key of a message until it can be told whether it is to be charged.
+// suspect blocks the key of a message until it can be told whether it is to be charged.
 func (b *Board) suspect(l *lane, c *Call, err error) {
 	if c.state == returned {
 		c.Row.Payload, c.Row.Metadata = nil, nil // neither a failure nor a place among the parked needs them
@@ -105,7 +105,7 @@ func (b *Board) suspect(l *lane, c *Call, err error) {
 	b.suspects++
 	c.topic.suspects = append(c.topic.suspects, suspect{c, err, b.now})
 	b.trouble(c.topic)
-	b.hold(l, c)
+	b.block(l, c)
 }
 
 // decide finds out whether the suspects of a topic are to be charged, if that can be told by now: when everything else that is
@@ -161,7 +161,7 @@ func (b *Board) pardon(t *topic) {
 		b.acquit(l, s.call)
 		if h := l.heads[r.ID]; h == nil || h.key == nil || r.Attempts > 0 {
 			b.sendBack(l, s.call, true)
-		} else { // it held its key for the verdict alone
+		} else { // it blocked its key for the verdict alone
 			delete(l.known, r.ID)
 			b.wait(h.key, t)
 			b.parkAgain(h.key, r, true)

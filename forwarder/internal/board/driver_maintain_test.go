@@ -48,7 +48,7 @@ func (f *forwarder) maintainer() {
 func (f *forwarder) hold() {
 	f.paused = slices.Clone(f.m.db.paused)
 	f.logf("hears that an operator has paused %v", f.paused)
-	f.board.Hold(f.m.db.now, f.paused)
+	f.board.PauseByOperator(f.m.db.now, f.paused)
 	f.take()
 }
 

@@ -25,7 +25,7 @@ type Report struct {
 	Failures   int           // TopicPaused: in a row. TopicJammed: hung calls
 	Wait       time.Duration // TopicPaused, Retry: until the next attempt
 	Guessed    bool          // TopicPaused: everything fails, and nobody knows why
-	ByOperator bool          // TopicPaused, TopicResumed: see Hold
+	ByOperator bool          // TopicPaused, TopicResumed: see PauseByOperator
 	Repeated   bool          // TopicPaused, TopicJammed: nothing changed in a minute. Retry: not the first of its topic in a minute
 	Err        error
 }

@@ -12,7 +12,7 @@ type key struct {
 	under       *Row // under way, or about to be with a pass
 	first, last *Row // the chain
 	n           int32
-	heads       ids    // rows that wait for another attempt: they hold the key, and the lowest is tried before the others
+	heads       ids    // rows that wait for another attempt: they block the key, and the lowest is tried before the others
 	topic       *topic // it waits for, and is on its list
 	links[key]         // on that list, or the lane's list unparking
 	parked      ids

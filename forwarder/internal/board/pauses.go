@@ -174,9 +174,9 @@ func (b *Board) pause(r *Row, err error, guessed bool) {
 	b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: t.until.Sub(b.now), Guessed: guessed, Err: err})
 }
 
-// Hold takes which topics an operator has paused, all of them each time. Nothing of them is published, not even a trial,
+// PauseByOperator takes which topics an operator has paused, all of them each time. Nothing of them is published, not even a trial,
 // until they are let go.
-func (b *Board) Hold(now time.Time, topics []string) {
+func (b *Board) PauseByOperator(now time.Time, topics []string) {
 	b.now = now
 	for _, name := range topics {
 		if t := b.topicOf(name); !t.byOperator {

@@ -33,7 +33,7 @@ type Asks struct {
 // Read is the complete answer to a read.
 type Read struct {
 	Terms   []TermRead      // the terms that were read and are still ours; others of the board's are over
-	ByID    map[int64]Found // what Asks.IDs found pending, or dead where the dead hold their keys; others are gone
+	ByID    map[int64]Found // what Asks.IDs found pending, or dead where the dead block their keys; others are gone
 	Ready   []*Row          // those of a lane in order of id
 	Due     []*Row          // what fell due, if DueRead
 	DueRead bool

@@ -116,12 +116,12 @@ func (b *Board) forgetCopies(l *lane, r *Row, t *topic) {
 
 // rejected takes a message that failed by itself.
 func (b *Board) rejected(l *lane, c *Call, res Result) {
-	b.hold(l, c)
+	b.block(l, c)
 	b.charge(c, res)
 }
 
-// hold blocks the key of a message that failed: it is due when that is settled.
-func (b *Board) hold(l *lane, c *Call) {
+// block blocks the key of a message that failed: it is due when that is settled.
+func (b *Board) block(l *lane, c *Call) {
 	b.unsettledOf(c)
 	if r := c.Row; r.Key != "" && !l.handing {
 		b.unschedule(l, b.newHead(l, r.Key, r.ID, r.Topic))
@@ -204,15 +204,15 @@ func split[T any](list []T, most int) (taken, left []T) {
 func (b *Board) Settled(now time.Time, published []*Row, failed []Outcome) {
 	b.now = now
 	for _, r := range published {
-		b.settle(r)
+		b.countSettled(r)
 	}
 	for _, o := range failed {
 		b.settledAs(o)
 	}
 }
 
-// settle counts a result that was settled.
-func (b *Board) settle(r *Row) {
+// countSettled counts a result that was settled.
+func (b *Board) countSettled(r *Row) {
 	r.call.results--
 	b.unsettled--
 	if l := b.lane(r.Term); l != nil {
@@ -233,7 +233,7 @@ func (b *Board) settledAs(o Outcome) {
 	if o.Kind == Fenced {
 		b.LanesLost(r.Term)
 	}
-	b.settle(r)
+	b.countSettled(r)
 	if o.Kind == Dead {
 		report := r.about(RowDead)
 		report.Attempts, report.Err = o.Attempts, o.Err
@@ -260,9 +260,9 @@ func (b *Board) settledAs(o Outcome) {
 // Unsettled takes results that were given up at a stop: their messages will be sent again.
 func (b *Board) Unsettled(published []*Row, failed []Failure) {
 	for _, r := range published {
-		b.settle(r)
+		b.countSettled(r)
 	}
 	for _, f := range failed {
-		b.settle(f.Row)
+		b.countSettled(f.Row)
 	}
 }

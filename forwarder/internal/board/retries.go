@@ -11,7 +11,7 @@ import (
 // one, HeadsSeen that it is gone; the other's turn comes with the end of those before it.
 const never = 10000 * time.Hour
 
-// head is a row that waits for another attempt. One with a key holds it. One without may be forgotten: it is read
+// head is a row that waits for another attempt. One with a key blocks it. One without may be forgotten: it is read
 // again when it falls due.
 type head struct {
 	id      int64
@@ -24,7 +24,7 @@ type head struct {
 	off     bool // it waits for the end of its topic's pause
 }
 
-// addHead notes a row that waits for another attempt; its key is held from now on.
+// addHead notes a row that waits for another attempt; its key is blocked from now on.
 func (b *Board) addHead(l *lane, name string, id int64, topic string, due time.Time) {
 	h := b.newHead(l, name, id, topic)
 	if name == "" && b.loose > b.cfg.Parked {
@@ -34,7 +34,7 @@ func (b *Board) addHead(l *lane, name string, id int64, topic string, due time.T
 	b.schedule(l, h, due)
 }
 
-// newHead returns the head of a row, and holds its key.
+// newHead returns the head of a row, and blocks its key.
 func (b *Board) newHead(l *lane, name string, id int64, topic string) *head {
 	h := l.heads[id]
 	if h == nil {

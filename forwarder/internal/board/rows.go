@@ -60,7 +60,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		return false
 	}
 	if r.Attempts > 0 {
-		// It waits for another attempt and so holds its key, though nobody told us: an operator asked for it again.
+		// It waits for another attempt and so blocks its key, though nobody told us: an operator asked for it again.
 		b.addHead(l, r.Key, r.ID, r.Topic, b.now)
 		return false
 	}

@@ -29,7 +29,7 @@ type variant struct {
 	// Heads.
 	headsNotLoaded    bool
 	headsBeforeTake   bool
-	heldOnceSettled   bool // a key is held from the settling of the failure on
+	heldOnceSettled   bool // a key is blocked from the settling of the failure on
 	noRecheck         bool
 	unparksFromTheTop bool // not the lowest id of its key first
 	triesFromTheTop   bool // with a trial that is not the first of its key
