@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 )
@@ -70,17 +71,6 @@ func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	w := startForwarder(t, h, mortalConfig())
-	var down atomic.Bool
-	var failed atomic.Int64
-	down.Store(true)
-	w.answers(func(string, *message.Message) error {
-		if down.Load() {
-			failed.Add(1)
-			return errOdd
-		}
-		return nil
-	})
 	const keys, perKey = 50, 20
 	topics := []string{"orders", "bills", "letters"}
 	var all []string
@@ -97,6 +87,20 @@ func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 		all = append(all, fmt.Sprint("r", i))
 	}
 	all = append(all, numbered("u", 1, 970)...)
+
+	var down atomic.Bool
+	var failed atomic.Int64
+	down.Store(true)
+	cfg := mortalConfig()
+	cfg.MaxAttempts = 5 // the first one that is read may fail alone, until others are
+	cfg.Backoff = outbox.Backoff{Initial: 500 * time.Millisecond, Max: time.Second}
+	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error {
+		if down.Load() {
+			failed.Add(1)
+			return errOdd
+		}
+		return nil
+	})
 	eventually(t, func() bool { return w.log.count("it is paused") > 0 && failed.Load() > 200 }, "it is tried again and again")
 	charged := h.count(t, "select coalesce(sum(attempts), 0)::int from outbox")
 	assert.LessOrEqual(t, charged, len(topics)+30, "at most one for each topic, which failed before any other")
@@ -112,7 +116,6 @@ func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 		assert.Equal(t, want, w.payloads(fmt.Sprint("key", k)))
 	}
 	assert.Zero(t, h.count(t, dead))
-	assert.LessOrEqual(t, h.count(t, "select coalesce(max(attempts), 0)::int from outbox"), 1)
 }
 
 // TestAMessageThatFailsAmongOthersDies: nobody knows the error, but others of its topic are published.
@@ -163,22 +166,24 @@ func TestATopicThatAlwaysFailsStopsNoOther(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	w := startForwarder(t, h, mortalConfig())
-	w.answers(func(topic string, _ *message.Message) error {
+	for i := range 10 { // before it starts, or the first would be alone for a while
+		h.publish(t, "missing", fmt.Sprint(i), numbered("x", 5*i, 5*i+4)...)
+	}
+	cfg := mortalConfig()
+	cfg.MaxAttempts = 5
+	cfg.Backoff = outbox.Backoff{Initial: 500 * time.Millisecond, Max: time.Second}
+	w := startForwarderOn(t, h, cfg, func(topic string, _ *message.Message) error {
 		if topic == "missing" {
 			return errOdd
 		}
 		return nil
 	})
-	for i := range 50 {
-		w.publish(t, "missing", fmt.Sprint(i%10), fmt.Sprint("x", i))
-	}
 	w.wait(t, "it is tried", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 16 })
 	w.publish(t, "orders", "", numbered("m", 1, 500)...)
 	w.arrives(t, numbered("m", 1, 500)...)
 	w.wait(t, "it is tried again", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 24 })
 	assert.Zero(t, h.count(t, dead))
-	assert.LessOrEqual(t, h.count(t, "select coalesce(sum(attempts), 0)::int from outbox"), 1)
+	assert.LessOrEqual(t, h.count(t, "select coalesce(sum(attempts), 0)::int from outbox"), 2, "but those of the first, while it was alone")
 }
 
 // TestDrainOfAPoisonMessage: what fails alone is charged at once, so that a job that drains the outbox and ends leaves a trace of it.
