@@ -73,12 +73,12 @@ func TestFleetScale(t *testing.T) {
 	all := newTenants(t, "scale", slices.Max(sizes))
 	for _, n := range sizes {
 		for _, conns := range pools {
-			t.Run(fmt.Sprintf("%d schemas, %d connections", n, conns), func(t *testing.T) { measureScale(t, all[:n], conns) })
+			t.Run(fmt.Sprintf("%d schemas, %d connections", n, conns), func(sub *testing.T) { measureScale(sub, t, all[:n], conns) })
 		}
 	}
 }
 
-func measureScale(t *testing.T, all []tenant, conns int) {
+func measureScale(t, labelled *testing.T, all []tenant, conns int) {
 	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConnsPerDSN: conns}, nil)
 	log := newLogCapture(t)
 	var mu sync.Mutex
@@ -100,13 +100,15 @@ func measureScale(t *testing.T, all []tenant, conns int) {
 		return name.count(t, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
 	}
 	awake := func() bool {
-		return strings.Contains(strings.Join(goroutinesOf(t), ""), "queue.(*loop).renew") ||
+		return strings.Contains(strings.Join(goroutinesOf(labelled), ""), "queue.(*loop).renew") ||
 			slices.ContainsFunc(all, func(who tenant) bool { return !who.asleep(t) })
 	}
 	round := time.Now().Format("150405.000")
-	rest := 2 * time.Second
 	if long {
-		rest = 20 * time.Second
+		const rest = 30 * time.Second
+		for deadline := time.Now().Add(3 * time.Minute); awake() && time.Now().Before(deadline); { // forwarders rest after a minute
+			time.Sleep(time.Second)
+		}
 		eventually(t, func() bool { return !awake() }, "all are at rest")
 		before, begun := commits(), time.Now()
 		time.Sleep(rest) // what is measured
