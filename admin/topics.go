@@ -16,14 +16,15 @@ type TopicAct struct {
 	Actor  string // default Config.Actor
 }
 
-// Pause has forwarders send no more messages of a topic, until Resume. They notice within a second or two; what is being
-// published then still leaves. Keys whose next message is of that topic wait; other topics go on. Pausing a topic that is
-// paused changes the reason. It returns ErrNoActor, errors that name the field at fault, and those of the database.
+// Pause has forwarders publish no more messages of a topic, until Resume, and a queue's Dispatchers and Subscribers claim none. They
+// notice within a second or two; what is being published or handled then goes on to its end. Keys whose next message is of that
+// topic wait; other topics go on. Pausing a topic that is paused changes the reason. It returns ErrNoActor, errors that name the field at fault, and those of the database.
 func (a *Admin) Pause(ctx context.Context, p TopicAct) error {
 	return a.topic(ctx, "pause", sqltext.PauseTopic, p)
 }
 
-// Resume ends a Pause. A topic whose broker cannot be reached is still paused by the forwarders that found that out.
+// Resume ends a Pause. A queue that has nothing else to do may take as long to notice as it waits between polls, five seconds by
+// default. A topic whose broker cannot be reached is still paused by the forwarders that found that out.
 func (a *Admin) Resume(ctx context.Context, p TopicAct) error {
 	return a.topic(ctx, "resume", sqltext.ResumeTopic, p)
 }

@@ -214,7 +214,8 @@ func TestMarkedByHand(t *testing.T) {
 	assert.Len(t, x.claimDue(t), 1, "it is requeued although its time is over")
 }
 
-// TestRoleOfTheQueue: a role with the four privileges on the table, and USAGE and SELECT on its sequence, does all of it. It makes nothing
+// TestRoleOfTheQueue: a role with the four privileges on the table, USAGE and SELECT on its sequence, and SELECT on what is paused, does
+// all of it. It makes nothing
 // and truncates nothing.
 func TestRoleOfTheQueue(t *testing.T) {
 	t.Parallel()
@@ -229,6 +230,7 @@ func TestRoleOfTheQueue(t *testing.T) {
 	}()
 	admin.exec(t, "grant select, insert, update, delete on inbox_queue to "+role)
 	admin.exec(t, "grant usage, select on sequence inbox_queue_id_seq to "+role)
+	admin.exec(t, "grant select on outbox_topics to "+role)
 	h := pgxHandle(t, "limited", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "role", owner: queue.NewOwner()}
 	id := x.has(t, "a")

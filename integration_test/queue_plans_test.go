@@ -62,7 +62,7 @@ func queueStatements() []planned {
 
 // queueScans returns the nodes that read the queue.
 func queueScans(p plan) (list []plan) {
-	if (p.Relation == "inbox_queue" && p.Type != "Bitmap Heap Scan" && p.Type != "ModifyTable") || p.Type == "Bitmap Index Scan" {
+	if (p.Relation == "inbox_queue" && p.Type != "Bitmap Heap Scan" && p.Type != "ModifyTable") || p.Type == "Bitmap Index Scan" && p.Index != "outbox_topics_pkey" {
 		list = append(list, p)
 	}
 	for _, child := range p.Plans {

@@ -67,6 +67,7 @@ GRANT SELECT, INSERT, UPDATE ON {inbox} TO <writer>;
 -- Package inbox: its messages are stored, claimed and deleted by the same programs.
 GRANT USAGE, SELECT ON SEQUENCE {queue_id_seq} TO <worker>;
 GRANT SELECT, INSERT, UPDATE, DELETE ON {queue} TO <worker>;
+GRANT SELECT ON {outbox_topics} TO <worker>;
 
 -- Forwarder and Subscriber. They also delete what is old from the inbox, which needs UPDATE to lock it, on any column.
 GRANT SELECT ON SEQUENCE {outbox_id_seq} TO <forwarder>;

@@ -16,6 +16,7 @@ GRANT SELECT, INSERT, UPDATE ON "inbox" TO "outbox_writer";
 -- Package inbox: its messages are stored, claimed and deleted by the same programs.
 GRANT USAGE, SELECT ON SEQUENCE "inbox_queue_id_seq" TO "outbox_worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON "inbox_queue" TO "outbox_worker";
+GRANT SELECT ON "outbox_topics" TO "outbox_worker";
 
 -- Forwarder and Subscriber. They also delete what is old from the inbox, which needs UPDATE to lock it, on any column.
 GRANT SELECT ON SEQUENCE "outbox_id_seq" TO "outbox_forwarder";

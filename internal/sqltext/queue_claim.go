@@ -25,6 +25,7 @@ const (
     SELECT q.ctid, q.id, octet_length(q.payload) AS size FROM {queue} q
      WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
        AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ($5::text[] IS NULL OR q.topic = ANY ($5::text[]))
+       AND ` + notPaused + `
      ORDER BY q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), room AS MATERIALIZED (
     SELECT CASE WHEN sum(f.size) > $6::bigint THEN
@@ -107,10 +108,14 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
                            ORDER BY q.due_at, q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r`
 
 	isReady = `q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
-                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())`
+                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + notPaused
 
 	isDue = `q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL
-                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())`
+                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + notPaused
+
+	// notPaused leaves out the topics that an operator has paused. Their rows are passed, and found by a look from the beginning when
+	// that is over.
+	notPaused = `q.topic <> ALL (ARRAY(SELECT t.topic FROM {outbox_topics} t WHERE t.forwarder = '00000000-0000-0000-0000-000000000000'))`
 
 	ofPart = `CASE p.what
                                  WHEN 0 THEN ` + ofTopicsAsked + ` AND q.topic <> ALL ($11::text[])

@@ -13,9 +13,9 @@ import (
 func (a *app) topics() *cobra.Command {
 	cmd := &cobra.Command{Use: "topics", Short: "Topics of the outbox: list, pause, resume"}
 	cmd.AddCommand(a.listTopics(),
-		a.topic("pause", "Paused", "Have forwarders send no more messages of a topic, until it is resumed",
-			`Have forwarders send no more messages of a topic, until it is resumed. They notice within a second or two; what is being published
-then still leaves. Keys whose next message is of that topic wait; other topics go on.`, (*admin.Admin).Pause),
+		a.topic("pause", "Paused", "Stop publishing a topic, and handling it in the queue, until it is resumed",
+			`Stop publishing a topic, until it is resumed: forwarders publish no more messages of it, and dispatchers of the queue claim none. They
+notice within a second or two; what is being published or handled then goes on to its end. Keys whose next message is of that topic wait; other topics go on.`, (*admin.Admin).Pause),
 		a.topic("resume", "Resumed", "End a pause",
 			"End a pause. A topic whose broker cannot be reached is still paused by the forwarders that found that out.", (*admin.Admin).Resume))
 	return cmd
