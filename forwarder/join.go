@@ -47,10 +47,10 @@ func (k *keeper) register(ctx context.Context) error {
 		if err != nil || len(ahead) > 0 {
 			return err
 		}
-		if _, err := q.Exec(ctx, e.sql.join, e.owner); err != nil {
+		if _, err := q.Exec(ctx, e.sql.createLanes, e.cfg.Scope); err != nil {
 			return err
 		}
-		_, err = q.Exec(ctx, e.sql.createLanes, e.cfg.Scope)
+		_, err = q.Exec(ctx, e.sql.join, e.owner, e.cfg.LeaseTTL.Seconds())
 		return err
 	})
 	if err != nil {

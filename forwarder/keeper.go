@@ -63,30 +63,21 @@ func (k *keeper) keep(ctx context.Context) {
 // of itself. It returns when to look again.
 func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	e := k.e
-	ctx, cancel := context.WithTimeout(ctx, max(e.cfg.LeaseTTL/3, time.Second))
-	defer cancel()
 	v := lease.View{Me: e.owner, TTL: e.cfg.LeaseTTL, Short: k.short, Held: map[int16]lease.Held{}}
 	e.step(func(time.Time) { v.Stopping = e.stopping })
-	begun := time.Now()
-	renewed, err := k.q.Exec(ctx, e.sql.heartbeat, e.owner, e.cfg.LeaseTTL.Seconds(), v.Stopping)
+	begun, late, err := k.renew(ctx, v.Stopping)
 	if err != nil {
-		return 0, fmt.Errorf("renew lease: %w", err)
+		return 0, err
 	}
-	if renewed == 0 {
-		k.joined = false // whatever becomes of joining anew: the answer to it may be lost, and it may be to wait
-	}
+	ctx, cancel := k.soonDone(ctx)
+	defer cancel()
 	if !k.joined {
-		if err := k.register(ctx); err != nil {
+		if _, err := k.members(ctx); err != nil { // one that is dead may be in our way
 			return 0, err
 		}
-		if !k.joined {
-			if _, err := k.members(ctx); err != nil { // one that is dead may be in our way
-				return 0, err
-			}
-			return min(e.cfg.LeaseTTL/3, waitInterval), k.stepAside(ctx)
-		}
+		return min(e.cfg.LeaseTTL/3, waitInterval), k.stepAside(ctx)
 	}
-	if renewed > 0 {
+	if !late {
 		e.extend(begun)
 	}
 	if err := k.giveBack(ctx); err != nil {
@@ -112,14 +103,62 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if renewed == 0 {
+	if late {
 		e.extend(begun) // not before the lanes are forgotten that somebody took meanwhile
 	}
 	err = k.tell(ctx) // last, as no lane is to wait for it
 	if k.facts.Tell(err); err != nil {
 		next = min(next, k.soon())
 	}
-	return next, nil
+	return min(next, max(0, e.cfg.LeaseTTL/3-time.Since(begun))), nil // a database that is slow shortens no lease
+}
+
+// renew renews the lease, or joins anew if it has run out, which takes the time that it takes: there is nothing to lose. It says
+// when the lease began that there is now, and whether others may have taken lanes before.
+func (k *keeper) renew(ctx context.Context, stopping bool) (begun time.Time, late bool, err error) {
+	begun, renewed, err := k.heartbeat(ctx, stopping)
+	if err != nil {
+		return begun, false, err
+	}
+	if !renewed {
+		k.joined = false // whatever becomes of joining anew: the answer to it may be lost, and it may be to wait
+	}
+	if k.joined {
+		return begun, false, nil
+	}
+	if err := k.register(ctx); err != nil || !k.joined {
+		return begun, true, err
+	}
+	begun, renewed, err = k.heartbeat(ctx, stopping) // most of the lease may be over
+	if err == nil && !renewed {
+		k.joined = false
+		err = fmt.Errorf("the lease of %s ran out while the forwarder joined: the database answers slowly: raise LeaseTTL", k.e.cfg.LeaseTTL)
+	}
+	return begun, true, err
+}
+
+// heartbeat renews the lease unless it has run out.
+func (k *keeper) heartbeat(ctx context.Context, stopping bool) (begun time.Time, renewed bool, err error) {
+	ctx, cancel := k.soonDone(ctx)
+	defer cancel()
+	begun = time.Now()
+	n, err := k.q.Exec(ctx, k.e.sql.heartbeat, k.e.owner, k.e.cfg.LeaseTTL.Seconds(), stopping)
+	if err != nil {
+		return begun, false, fmt.Errorf("renew lease: %w", err)
+	}
+	return begun, n > 0, nil
+}
+
+// soonDone bounds what must not keep the lease from being renewed. While there is none there is more time: what is cut off
+// takes the connection with it, and a new one is slower than any.
+func (k *keeper) soonDone(ctx context.Context) (context.Context, context.CancelFunc) {
+	most := max(k.e.cfg.LeaseTTL/3, time.Second)
+	k.e.step(func(now time.Time) {
+		if !now.Before(k.e.leaseUntil) {
+			most = max(most, min(5*most, k.e.cfg.QueryTimeout))
+		}
+	})
+	return context.WithTimeout(ctx, most)
 }
 
 // soon is when to try again what failed.

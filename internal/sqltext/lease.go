@@ -52,10 +52,12 @@ ON CONFLICT (id) DO UPDATE
    AND (f.waiting_since IS NULL OR (f.waiting_since, f.scope, f.topics) < (mine.waiting_since, mine.scope, mine.topics))
  ORDER BY f.waiting_since NULLS FIRST, f.id LIMIT 10`
 
-	// JoinForwarders ends the wait of a forwarder.
+	// JoinForwarders ends the wait of a forwarder, and has its lease begin now: what was done since it was announced may have taken
+	// most of that.
 	//
-	// Arguments: own id.
-	JoinForwarders = `UPDATE {forwarders} SET waiting_since = NULL WHERE id = $1::uuid AND waiting_since IS NOT NULL`
+	// Arguments: own id, lease time in seconds.
+	JoinForwarders = `UPDATE {forwarders} SET waiting_since = NULL, expires_at = clock_timestamp() + $2::float8 * interval '1 second'
+ WHERE id = $1::uuid AND waiting_since IS NOT NULL`
 
 	// CreateLanes writes those lanes of a scope that are missing. Their epochs start with the transaction id, so that they are
 	// above those that the lanes had if they were forgotten meanwhile: each change of an epoch was a transaction.
