@@ -174,7 +174,11 @@ func enqueuesBeside(t *testing.T, h handle, untilItWaits func(returned func() bo
 					it.DueAt, it.ExpiresAt, row.DueAt, row.ExpiresAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 					assert.Equal(t, it, row.Item)
 				} else {
+					was := x.item("a")
+					was.Payload, was.Metadata, was.DueAt = row.Payload, row.Metadata, row.DueAt
+					assert.Equal(t, was, row.Item, "nothing of it is stored")
 					assert.NotEqual(t, it.Payload, row.Payload)
+					assert.Empty(t, row.Metadata)
 				}
 				require.NoError(t, x.store.MarkProcessed(t.Context(), x.id("a"))) // out of the way of others
 			})
