@@ -48,7 +48,7 @@ func (l *statementLog) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data
 
 func (l *statementLog) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TraceBatchStart sees what comes with BEGIN.
+// TraceBatchStart sees what comes with BEGIN, and what is sent with settings of its own.
 func (l *statementLog) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,6 +56,11 @@ func (l *statementLog) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data
 		l.walks = map[*pgx.Conn]bool{}
 	}
 	queued := data.Batch.QueuedQueries
+	for _, q := range queued {
+		if len(q.Arguments) > 0 && ctx.Value(explaining{}) == nil {
+			l.all = append(l.all, statementSeen{TraceQueryStartData: pgx.TraceQueryStartData{SQL: q.SQL, Args: q.Arguments}})
+		}
+	}
 	l.walks[conn] = len(queued) > 0 && queued[len(queued)-1].SQL == sqltext.WalkIndexes
 	return ctx
 }

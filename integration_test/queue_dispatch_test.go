@@ -406,7 +406,7 @@ func TestCloseReleasesAClaim(t *testing.T) {
 	defer gate.releaseAll()
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 3)...)
-	claim := gate.holdResult(sqltext.ClaimReady)
+	claim := gate.holdResult(sqltext.ClaimTopics)
 	d := newDispatcher(t, s, quickDispatcher(map[string]queue.Handler{"orders": {
 		Handle: func(context.Context, *queue.Message) error { t.Error("it was begun after the end"); return nil },
 	}}))

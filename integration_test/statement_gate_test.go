@@ -117,6 +117,20 @@ func (g *statementGate) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data p
 	return ctx
 }
 
+// TraceBatchStart has what is sent together wait for each of its statements.
+func (g *statementGate) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	for _, q := range data.Batch.QueuedQueries {
+		ctx = g.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: q.SQL, Args: q.Arguments})
+	}
+	return ctx
+}
+
+func (g *statementGate) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (g *statementGate) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, _ pgx.TraceBatchEndData) {
+	g.TraceQueryEnd(ctx, conn, pgx.TraceQueryEndData{})
+}
+
 type heldResult struct{}
 
 func (g *statementGate) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {

@@ -98,7 +98,7 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	if err := c.check(); err != nil {
 		return claims{}, err
 	}
-	q, joined, err := s.on(ctx)
+	q, joined, err := s.onKept(ctx)
 	if err != nil {
 		return claims{}, fmt.Errorf("claim messages: %w", err)
 	}

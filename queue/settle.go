@@ -66,7 +66,7 @@ func (s *Store) settle(ctx context.Context, what, statement string, owner Owner,
 		return 0, err
 	}
 	args = append([]any{owner.String(), sources, messageIDs}, args...)
-	n, err := orAgain(len(ids), func() (int, error) { return s.exec(ctx, what, statement, args...) })
+	n, err := orAgain(len(ids), func() (int, error) { return s.execOn(ctx, s.onKept, what, statement, args...) })
 	if err == nil {
 		s.logger.Debug(what, watermill.LogFields{"owner": owner.String(), "messages": len(ids), "changed": n})
 	}

@@ -103,9 +103,21 @@ func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error
 	return nil, false, err
 }
 
+// onKept is on for the statements that are run for each batch of messages: outside of a transaction their plans are kept.
+func (s *Store) onKept(ctx context.Context) (q drive.Querier, joined bool, err error) {
+	if q, joined, err = s.on(ctx); err == nil && !joined {
+		q = s.db.Keeping()
+	}
+	return q, joined, err
+}
+
 // exec runs a statement and returns how many rows it changed.
 func (s *Store) exec(ctx context.Context, what, statement string, args ...any) (int, error) {
-	q, _, err := s.on(ctx)
+	return s.execOn(ctx, s.on, what, statement, args...)
+}
+
+func (s *Store) execOn(ctx context.Context, on func(context.Context) (drive.Querier, bool, error), what, statement string, args ...any) (int, error) {
+	q, _, err := on(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", what, err)
 	}

@@ -165,6 +165,9 @@ func (db *DB) Reading(ctx context.Context) (drive.Querier, func(), error) {
 	return db.pool.Reading(ctx)
 }
 
+// Keeping is drive.Pool's. The handle must be one.
+func (db *DB) Keeping() drive.Querier { return db.pool.Keeping() }
+
 // Reset is drive.Pool's.
 func (db *DB) Reset() {
 	if db.Check() == nil {

@@ -59,6 +59,9 @@ type Pool interface {
 	// from when it is full. Behind a pooler, and with database/sql, it is the pool, which plans them anew each time, and the
 	// function that closes it is nil.
 	Reading(ctx context.Context) (Querier, func(), error)
+	// Keeping is the pool for statements that are run all the time, whose plans are kept as those of Reading are. Where Reading is the
+	// pool, so is this.
+	Keeping() Querier
 	// Listen calls fn with the payload of each notification of a channel, and once with "" when it has begun to listen,
 	// until ctx is over or the connection breaks. It opens a connection of its own, which is never in a transaction. It
 	// returns why it ended, or ErrNoListen.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,9 +13,10 @@ import (
 )
 
 type pgxPool struct {
-	pool *pgxpool.Pool
-	mode []any // how statements outside transactions are sent
-	pins *pins // nil = the connections are ours, and have the settings that they should
+	pool  *pgxpool.Pool
+	mode  []any         // how statements outside transactions are sent
+	pins  *pins         // nil = the connections are ours, and have the settings that they should
+	whose *atomic.Int32 // its connections are
 }
 
 // planEachTime makes Postgres plan a statement whenever it runs. A plan that was kept from a time when the
@@ -25,7 +27,7 @@ var planEachTime = []any{pgx.QueryExecModeCacheDescribe}
 func NewPgx(pool *pgxpool.Pool) Pool { return newPgxPool(pool) }
 
 func newPgxPool(pool *pgxpool.Pool) pgxPool {
-	p := pgxPool{pool: pool, pins: &pins{}}
+	p := pgxPool{pool: pool, pins: &pins{}, whose: new(atomic.Int32)}
 	cfg := pool.Config().ConnConfig
 	p.pins.asText = cfg.DefaultQueryExecMode == pgx.QueryExecModeExec || cfg.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
 	switch {

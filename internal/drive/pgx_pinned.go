@@ -34,7 +34,13 @@ func (p pgxPool) queryPinned(ctx context.Context, pins []string, query string, a
 	before := batch.Len()
 	batch.Queue(query, args...)
 	batch.Queue("commit")
+	return p.send(ctx, conn, batch, before)
+}
+
+// send returns the rows of a batch's statement that has so many before it.
+func (p pgxPool) send(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, before int) (Rows, error) {
 	r := &pinnedRows{pool: p, conn: conn, results: conn.SendBatch(ctx, batch)}
+	var err error
 	for range before {
 		if _, err := r.results.Exec(); err != nil {
 			return nil, r.end(ctx, err)
@@ -47,7 +53,7 @@ func (p pgxPool) queryPinned(ctx context.Context, pins []string, query string, a
 	return r, nil
 }
 
-// pinnedRows also end the transaction that they came in.
+// pinnedRows also end the transaction, or the batch, that they came in.
 type pinnedRows struct {
 	pgx.Rows
 	pool    pgxPool

@@ -2,6 +2,7 @@ package drive
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -55,5 +56,5 @@ func (p pgxPool) Reading(ctx context.Context) (Querier, func(), error) {
 		pool.Close()
 		return p, nil, nil
 	}
-	return pgxPool{pool: pool}, pool.Close, nil
+	return pgxPool{pool: pool, whose: new(atomic.Int32)}, pool.Close, nil
 }

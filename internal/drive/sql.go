@@ -94,6 +94,8 @@ func (b sqlPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
 
 func (b sqlPool) Reading(context.Context) (Querier, func(), error) { return b, nil, nil }
 
+func (b sqlPool) Keeping() Querier { return b }
+
 func (b sqlPool) Dedicated(context.Context) (Querier, func(), error) {
 	c := &sqlConn{db: b.db, pool: b}
 	return c, c.close, nil

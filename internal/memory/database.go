@@ -129,6 +129,9 @@ func (d *Database) Dedicated(context.Context) (drive.Querier, func(), error) {
 // Reading returns the Database.
 func (d *Database) Reading(context.Context) (drive.Querier, func(), error) { return d, nil, nil }
 
+// Keeping returns the database.
+func (d *Database) Keeping() drive.Querier { return d }
+
 // Reset does nothing.
 func (d *Database) Reset() {}
 

@@ -1,0 +1,82 @@
+package drive
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// indexesOnlyNow is indexesOnly for the statement that is sent behind it: without BEGIN, what is sent together is one transaction too, with
+// which the settings end.
+const indexesOnlyNow = `select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('enable_indexscan', 'on', true),
+set_config('enable_tidscan', 'on', true), set_config('enable_nestloop', 'on', true), set_config('jit', 'off', true)`
+
+// These say whose the connections of a pool are.
+const (
+	unknown int32 = iota
+	oursAlone
+	aPoolers
+)
+
+func (p pgxPool) Keeping() Querier {
+	if !p.readsApart() {
+		return p
+	}
+	return keepingPgx{p}
+}
+
+// keepingPgx keeps the plans of statements with the connections of the pool.
+type keepingPgx struct{ pgxPool }
+
+func (k keepingPgx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	rows, err := k.Query(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	err = rows.Close()
+	return rows.(interface{ CommandTag() pgconn.CommandTag }).CommandTag().RowsAffected(), err
+}
+
+func (k keepingPgx) Query(ctx context.Context, query string, args ...any) (Rows, error) {
+	switch pins, err := k.needs(ctx); {
+	case err != nil:
+		return nil, err
+	case pins.ours != nil || k.whose.Load() == aPoolers:
+		return k.pgxPool.Query(ctx, query, args...)
+	}
+	conn, err := k.pool.Acquire(ctx)
+	if err != nil {
+		return nil, k.explain(err)
+	}
+	if direct, err := k.direct(ctx, conn); err != nil || !direct {
+		conn.Release()
+		if err != nil {
+			return nil, k.explain(err)
+		}
+		return k.pgxPool.Query(ctx, query, args...)
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(indexesOnlyNow)
+	batch.Queue(query, args...)
+	return k.send(ctx, conn, batch, 1)
+}
+
+// direct says whether connections lead to the server itself. Behind a pooler a statement may come to a server that has not
+// prepared it.
+func (k keepingPgx) direct(ctx context.Context, conn *pgxpool.Conn) (bool, error) {
+	if k.whose.Load() == unknown {
+		var pid uint32
+		if err := conn.QueryRow(ctx, "select pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid); err != nil {
+			return false, err
+		}
+		if pid == conn.Conn().PgConn().PID() {
+			k.whose.Store(oursAlone)
+		} else {
+			k.whose.Store(aPoolers)
+		}
+	}
+	return k.whose.Load() == oursAlone, nil
+}
