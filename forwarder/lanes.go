@@ -78,7 +78,7 @@ func (k *keeper) allLanes(ctx context.Context) ([]lease.Lane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make lanes: %w", err)
 	}
-	k.e.logger.Info("Rows of the table of lanes were missing: they were made again", watermill.LogFields{"lanes": made})
+	k.e.logger.Info("rows of the lanes table were missing: created again", watermill.LogFields{"lanes": made})
 	return k.lanes(ctx)
 }
 

@@ -233,7 +233,7 @@ func (o *outcomes) conclude(ctx context.Context, msg *message.Message, h *handli
 			return observe.Duplicate, 0, nil
 		}
 		if o.isLetter(ctx) {
-			o.logger.Error("Dead letter marked dead in the queue; it gets no letter of its own", err, o.fields(ctx, msg))
+			o.logger.Error("dead letter died: it has no letter of its own", err, o.fields(ctx, msg))
 		} else {
 			o.logger.Error("message died: dead letter written", err, o.fields(ctx, msg).Add(watermill.LogFields{
 				"dead_letter_topic": o.cfg.DeadLetterTopic,

@@ -127,7 +127,7 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	}
 	if alone == nil {
 		t.warnOnce.Do(func() {
-			p.logger.Error("Broker refused a batch of this topic but accepts its messages one by one, which is slow. If it "+
+			p.logger.Error("broker refused a batch of this topic but accepts its messages one by one, which is slow. If it "+
 				"happens often, lower Producer.MaxMessageBytes to the topic's max.message.bytes",
 				err, watermill.LogFields{"topic": topic})
 		})
