@@ -100,7 +100,7 @@ func TestPublisherThatPanics(t *testing.T) {
 	w.arrives(t, "2")
 	assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
 	assert.Equal(t, forwarder.ErrPublishPanic.Error()+": panic: no", value[string](t, h, "select last_error from outbox where attempts > 0"))
-	eventually(t, func() bool { return w.log.count("publisher panicked") == 2 }, "the panics are reported")
+	eventually(t, func() bool { return w.log.count("error: publisher panicked") == 2 }, "the panics are reported")
 }
 
 // TestRowsWrittenByHand: what the write side would have refused stops nothing else.

@@ -189,10 +189,10 @@ func TestPageDoesWhatWasConfirmed(t *testing.T) {
 	assert.Equal(t, map[string]int{"failing": 2, "dead": 5}, h.states(t, "true"))
 	assert.Equal(t, 2, h.states(t, "id <= 2")["failing"], "the oldest, which were counted")
 	for _, tried := range []string{"", "x", "inbox.1.2.more", "outbox.1.2", "outbox.99999999999999999999.0.more", "outbox.1.2.<script>"} {
-		form.Set("tried", tried)
+		form.Set("preview", tried)
 		assert.Equal(t, http.StatusBadRequest, s.post(form).status, tried)
 	}
-	form.Del("tried")
+	form.Del("preview")
 	assert.Equal(t, http.StatusBadRequest, s.post(form).status, "nobody was asked")
 	assert.Equal(t, 5, h.states(t, "true")["dead"])
 }
@@ -225,7 +225,7 @@ func TestPageRefuses(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	fillOutbox(t, h, 60)
 	before := tableStates(t, h)
-	yes := url.Values{"verb": {"requeue"}, "all": {"yes"}, "sure": {"yes"}, "tried": {"outbox.1000.0.more"}}
+	yes := url.Values{"verb": {"requeue"}, "all": {"yes"}, "sure": {"yes"}, "preview": {"outbox.1000.0.more"}}
 	t.Run("who may only look", func(t *testing.T) {
 		s := newSite(t, h, ui.Access{Actor: "bob", Payloads: true})
 		s.cookie = &http.Cookie{Name: "outbox_token", Value: strings.Repeat("x", 26)}

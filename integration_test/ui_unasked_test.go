@@ -41,7 +41,7 @@ func TestPageAsksNothingUnbound(t *testing.T) {
 	for in, tried := range map[string]string{
 		"inbox": "inbox.0.-62135596800000000.more", "queue": "queue.0.-62135596800000000.more", "outbox": "outbox.0.0.more",
 	} {
-		form := url.Values{"verb": {"requeue"}, "filter": {"in=" + in + "&state=dead&all=yes"}, "sure": {"yes"}, "tried": {tried}}
+		form := url.Values{"verb": {"requeue"}, "filter": {"in=" + in + "&state=dead&all=yes"}, "sure": {"yes"}, "preview": {tried}}
 		require.Equal(t, http.StatusBadRequest, s.post(form).status, tried)
 	}
 	assert.Equal(t, before, tableStates(t, h))
