@@ -23,9 +23,10 @@ func TestEveryStatementHasAnOperation(t *testing.T) {
 	}
 	known := map[string]bool{
 		"Tables": true, "ErrBadName": true, // no statements
-		"InsertMarked": true, // only in a transaction with a mark
-		"Notify":       true, // to other processes
-		"WalkIndexes":  true, // for those who count and list, which takes SQL
+		"InsertMarked": true,                       // only in a transaction with a mark
+		"Notify":       true,                       // to other processes
+		"RestOfQueue":  true, "LookAtQueues": true, // for a Group, whose databases a fleet opens by a DSN
+		"WalkIndexes": true, // for those who count and list, which takes SQL
 	}
 	for _, name := range names("operations.go") {
 		known[name] = true
