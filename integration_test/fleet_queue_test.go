@@ -200,7 +200,7 @@ func TestQueueGroupOfTroubledDatabases(t *testing.T) {
 	cfg := quickQueueGroup(&h)
 	cfg.Dispatcher.Concurrency = 4
 	log := newLogCapture(t)
-	f := runFleet(t, r, fleet.Config{RefreshInterval: 50 * time.Millisecond}, nil)
+	f := runFleet(t, r, fleet.Config{RefreshInterval: 50 * time.Millisecond, MaxConnsPerDSN: 6}, nil)
 	_, g := runQueueGroup(t, f, cfg, log)
 	stores := storesOf(t, append(slices.Clone(all[:3]), slow)...)
 	for i := range 10 {
