@@ -64,7 +64,7 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 // paused tells of a topic that rests.
 func (e *exam) paused(t TopicStats, p Pause) {
 	age := e.stats.At.Sub(p.Since)
-	if p.By == "operator" {
+	if p.By == byOperator {
 		topic := shell(t.Topic)
 		if strings.HasPrefix(t.Topic, "-") {
 			topic = "-- " + topic

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -20,6 +21,7 @@ func (e *exam) checkQueue(ctx context.Context) error {
 			// The row of a handler's transaction is locked, so that nobody renews its lease or takes it back: no harm, however long.
 			e.find("queue_abandoned", Warning, fmt.Sprintf("%s an owner whose lease ran out, the first %s ago: no dispatcher runs, or its handler has been in one transaction since", inQueue(abandoned, topic, "has", "have"), span(left)),
 				"if none runs, start a queue.Dispatcher, Subscriber or Group for these tables: any of them takes back what others left; if one runs, see what its handler waits for")
+		case e.pausedInQueue(topic): // it is said of the topic
 		case waiting > 0 && waited > slow:
 			e.find("queue_waits", byAge(waited), fmt.Sprintf("%s due, the first since %s", inQueue(waiting, topic, "is", "are"), span(waited)),
 				"see whether a dispatcher runs that has a handler for this topic; if one does, raise its Concurrency, or run more of them")
@@ -29,6 +31,11 @@ func (e *exam) checkQueue(ctx context.Context) error {
 				"see in the logs what ends these processes, and whether it is one of the messages; if they only stood still, set DispatcherConfig.LeaseTTL to more than they do")
 		}
 	}, sqltext.DoctorQueue, int64(looked), leftFor.Seconds())
+}
+
+// pausedInQueue says whether an operator has paused a topic of the queue.
+func (e *exam) pausedInQueue(topic string) bool {
+	return e.stats != nil && slices.ContainsFunc(e.stats.Queue, func(t TopicStats) bool { return t.Topic == topic && t.Paused })
 }
 
 func inQueue(n int64, topic, one, more string) string {

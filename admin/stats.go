@@ -54,11 +54,14 @@ type TopicStats struct {
 	// Rate is how many messages a second were published, or processed, in the last minute, as far as such messages are
 	// kept. With a large table it is an estimate from the newest ones.
 	Rate float64 `json:"rate"`
-	// Paused says that an operator has paused the topic, or that a forwarder that is alive cannot reach its broker.
+	// Paused says that an operator has paused the topic, in the outbox and in the queue, or, in the outbox alone, that a forwarder
+	// that is alive cannot reach its broker.
 	Paused bool `json:"paused"`
 	// PausedBy are those who have.
 	PausedBy []Pause `json:"paused_by,omitempty"`
 }
+
+const byOperator = "operator"
 
 // Pause is one reason why a topic is paused.
 type Pause struct {
@@ -136,6 +139,12 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 		}
 	}
 	s.Topics = t.sorted()
+	for i, q := range s.Queue { // what an operator has paused rests there as well; an outage of the broker concerns no handler
+		if paused := t[q.Topic]; paused != nil {
+			byOperator := slices.DeleteFunc(slices.Clone(paused.PausedBy), func(p Pause) bool { return p.By != byOperator })
+			s.Queue[i].Paused, s.Queue[i].PausedBy = len(byOperator) > 0, byOperator
+		}
+	}
 	return s, nil
 }
 

@@ -44,6 +44,19 @@ func TestPauseReachesTheQueue(t *testing.T) {
 	drain(t, d)
 	owner := queue.NewOwner()
 	assert.Empty(t, claimed(t, s, owner, 10), "claimed by hand")
+	stats, err := ad.Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	shown := map[string]bool{}
+	for _, q := range stats.Queue {
+		shown[q.Topic] = q.Paused
+	}
+	assert.Equal(t, map[string]bool{"paused": true, "limited": true, "others": false}, shown)
+	h.exec(t, "UPDATE inbox_queue SET due_at = now() - interval '2 hours' WHERE state = 'processing'")
+	findings, err := ad.Doctor(t.Context())
+	require.NoError(t, err)
+	for _, f := range findings {
+		assert.NotEqual(t, "queue_waits", f.Check, "it waits because an operator wants it to: %s", f)
+	}
 	for _, topic := range topics[:2] {
 		assert.Zero(t, done[topic].Load(), topic)
 		require.NoError(t, ad.Resume(t.Context(), admin.TopicAct{Topic: topic, Reason: "test"}))
