@@ -36,7 +36,7 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s: %s. %s", f.Severity, f.Check, f.Evidence, f.Cure)
 }
 
-// Doctor looks for what ails the tables, the forwarders and the server, the worst first. It changes nothing, though it
+// Doctor looks for problems of the tables, the forwarders and the server, the worst first. It changes nothing, though it
 // sends one notification to find out whether it arrives. It sees what others do only if its role may see their sessions
 // (pg_read_all_stats), and says so otherwise. What could not be looked at is a finding as well. Brokers are all those to
 // which messages go: a topic with published messages that none of them has is a finding. Without one nothing is said of what a

@@ -80,7 +80,7 @@ func tiles(now admin.TopicStats, history []sample, every time.Duration) []tile {
 			Chart: draw(history, every, func(s sample) float64 { return s.lag }, func(v float64) string { return span(seconds(v)) })},
 		{Name: "Backlog", Value: count(backlog), Note: "ready or failing",
 			Chart: draw(history, every, func(s sample) float64 { return s.backlog }, whole)},
-		{Name: "Dead", Value: count(now.Dead), Note: "put aside until you decide", Alarm: now.Dead.N > 0,
+		{Name: "Dead", Value: count(now.Dead), Note: "kept until you decide", Alarm: now.Dead.N > 0,
 			Chart: draw(history, every, func(s sample) float64 { return s.dead }, whole)},
 	}
 	if now.Delayed.N > 0 {

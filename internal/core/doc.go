@@ -1,3 +1,4 @@
+// Package core has the handle, the transaction and the writing of messages that all public packages share. outbox.DB and
 // outbox.Publisher are defined over DB and Publisher, so pointers convert and nothing is exported that only our
 // packages need.
 //

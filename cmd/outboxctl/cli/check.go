@@ -51,7 +51,7 @@ type status struct {
 }
 
 func judge(findings []admin.Finding) status {
-	s := status{Status: "ok", Message: "nothing ails it", Findings: findings}
+	s := status{Status: "ok", Message: "healthy", Findings: findings}
 	var bad []string
 	for _, f := range findings { // the worst first
 		if f.Severity == admin.Info {

@@ -14,8 +14,8 @@ func TestJudge(t *testing.T) {
 		findings []admin.Finding
 		want     status
 	}{
-		{nil, status{Status: "ok", Message: "nothing ails it"}},
-		{[]admin.Finding{info}, status{Status: "ok", Message: "nothing ails it"}},
+		{nil, status{Status: "ok", Message: "healthy"}},
+		{[]admin.Finding{info}, status{Status: "ok", Message: "healthy"}},
 		{[]admin.Finding{warning, info}, status{Status: "warning", Code: 1, Message: "w: slow"}},
 		{[]admin.Finding{critical, critical, warning, info}, status{Status: "critical", Code: 2, Message: "c: lost; and 2 more: c, w"}},
 	} {

@@ -12,8 +12,8 @@ import (
 func (a *app) doctor() *cobra.Command {
 	broker := brokerFlags{both: true}
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "What ails the outbox, on what evidence, and the command, statement or setting that mends it",
-		Long: `What ails the tables, the forwarders, the sessions and the server, the worst first: on what evidence, and the command, the SQL
+		Use: "doctor", Short: "Problems found, with evidence and fix",
+		Long: `Problems of the tables, the forwarders, the sessions and the server, the worst first: the evidence, and the command, the SQL
 statement (run it with psql) or the setting that mends it. Critical means that messages do not leave or are not handled, may be lost, or that
 the server soon refuses something; a warning, that it works, but not well or not for long; an info can wait. It changes nothing. What others do it sees only if its role may
 (pg_read_all_stats), and says so otherwise. With --kafka or --nats it looks at the broker as well: whether it may lose what it has
@@ -53,7 +53,7 @@ func (a *app) examine(cmd *cobra.Command, broker *brokerFlags) (findings []admin
 
 func (a *app) printFindings(findings []admin.Finding) error {
 	if len(findings) == 0 {
-		return a.say("Nothing ails it.")
+		return a.say("Healthy: no problem was found.")
 	}
 	styles := map[admin.Severity]lipgloss.Style{admin.Critical: red.Bold(true), admin.Warning: yellow.Bold(true), admin.Info: bold}
 	for i, f := range findings {

@@ -18,8 +18,8 @@ func (a *app) stats() *cobra.Command {
 	var exact, watch bool
 	var interval time.Duration
 	cmd := &cobra.Command{
-		Use: "stats", Short: "How much there is of what, how old it is, how fast it leaves, and who works",
-		Long: `How much there is of what, how old it is, how fast it leaves, and who works. Counts stop at 10,000, with several topics earlier, and then have a plus, unless
+		Use: "stats", Short: "Backlog, age and rate of topics, forwarders, inbox and queue",
+		Long: `Backlog, age and rate of topics, forwarders, inbox and queue. Counts stop at 10,000, with several topics earlier, and then have a plus, unless
 --exact is given. With --watch it goes on until it is interrupted, with --output json as one line of JSON each time.`,
 	}
 	cmd.Flags().BoolVar(&exact, "exact", false, "count everything, which takes seconds where there are millions")
