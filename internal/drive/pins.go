@@ -3,7 +3,6 @@ package drive
 import (
 	"context"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -16,7 +15,6 @@ import (
 type pins struct {
 	asText bool // results come as text, which more settings shape
 
-	mu    sync.Mutex
 	known atomic.Pointer[pinned]
 }
 
@@ -64,13 +62,8 @@ func (p *pins) loaded() *pinned {
 	return p.known.Load()
 }
 
-// ask is loaded by way of a statement.
+// ask is loaded by way of a statement. Several that ask at once each do so: nobody waits for an answer that somebody else may never get.
 func (p *pins) ask(ctx context.Context, q Querier) (*pinned, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if known := p.known.Load(); known != nil {
-		return known, nil
-	}
 	names := make([]string, 0, len(asked)+1)
 	for _, a := range asked {
 		names = append(names, a.name)
