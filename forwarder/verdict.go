@@ -45,11 +45,24 @@ type PublishError struct {
 	Err     error // what went wrong
 }
 
-// Error returns the text of Err.
-func (e *PublishError) Error() string { return e.Err.Error() }
+// Error returns the text of Err, or the name of the verdict where there is none.
+func (e *PublishError) Error() string {
+	switch {
+	case e == nil:
+		return Unknown.String()
+	case e.Err == nil:
+		return e.Verdict.String()
+	}
+	return e.Err.Error()
+}
 
 // Unwrap returns Err.
-func (e *PublishError) Unwrap() error { return e.Err }
+func (e *PublishError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // verdictIn returns the verdict that an error carries. said is false if it carries none.
 func verdictIn(err error) (v Verdict, said bool) {

@@ -42,3 +42,12 @@ func TestVerdictsTravelInErrors(t *testing.T) {
 		t.Error("a nack is the message's fault")
 	}
 }
+
+func TestAPublishErrorWithoutAnErrorHasAText(t *testing.T) {
+	var none *PublishError
+	for want, err := range map[string]error{"unknown": none, "unavailable": &PublishError{Verdict: Unavailable}} {
+		if err.Error() != want || errors.Unwrap(err) != nil {
+			t.Errorf("%q, want %q", err, want)
+		}
+	}
+}

@@ -177,7 +177,10 @@ func TestWebhookWaitsForNoSlowBody(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 200, read(answers), "time passes between two requests")
 
-	server.Config.ReadTimeout = patient / 2 // set before the connection: a shorter one of the server's own stays
+	server = httptest.NewUnstartedServer(server.Config.Handler)
+	server.Config.ReadTimeout = patient / 2 // a shorter one of the server's own stays
+	server.Start()
+	t.Cleanup(server.Close)
 	dial("POST" + head + "900\r\n\r\n")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -98,6 +98,9 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	if err := c.check(); err != nil {
 		return claims{}, err
 	}
+	if len(c.Topics) == 0 {
+		c.Topics = nil // all: an empty list would be none in SQL
+	}
 	q, joined, err := s.onKept(ctx)
 	if err != nil {
 		return claims{}, fmt.Errorf("claim messages: %w", err)

@@ -199,8 +199,14 @@ func poisoned(err error) error {
 // dataError says whether Postgres refused what was to be stored: for its size, or as invalid.
 func dataError(err error) bool {
 	state := text.SQLState(err)
+	if ofSession(state) {
+		return false
+	}
 	return errors.Is(err, ErrInvalid) || strings.HasPrefix(state, "22") || strings.HasPrefix(state, "23") || strings.HasPrefix(state, "54")
 }
+
+// ofSession says whether a statement of ours refused the settings of its session: no message is at fault.
+func ofSession(state string) bool { return state == text.NotUTF8 || state == text.NotReadCommitted }
 
 // ofSome says whether an error may be about some messages of a batch and not about others: Postgres refused their content, or a trigger
 // did, with whatever code. What remains is about the server, the connection, the transaction, or the table and who may write to it.
@@ -209,6 +215,6 @@ func ofSome(err error) bool {
 		return true
 	}
 	state := text.SQLState(err)
-	return len(state) == 5 && !slices.Contains(
+	return len(state) == 5 && !ofSession(state) && !slices.Contains(
 		[]string{"08", "0A", "25", "26", "28", "34", "3D", "3F", "40", "42", "53", "55", "57", "58", "72", "F0", "HV", "XX"}, state[:2])
 }

@@ -126,7 +126,7 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
     UPDATE {queue} q
        SET state = 'processing', attempts = 0, crashes = 0, owner = NULL, locked_until = NULL, expires_at = NULL,
            due_at = CASE WHEN q.topic = '' THEN 'infinity' ELSE clock_timestamp() END
-     WHERE q.source = $1 AND q.message_id = $2 AND q.state IN ('seen', 'dead')
+     WHERE q.source = $1 AND q.message_id = $2 AND q.state IN ('seen', 'dead') AND pg_current_xact_id() IS NOT NULL
     RETURNING q.state
 )
 SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`

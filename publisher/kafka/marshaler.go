@@ -72,7 +72,7 @@ func (u Unmarshaler) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, e
 	if err != nil {
 		return nil, err
 	}
-	delete(out.Metadata, outbox.MetadataHeaders)
 	header.Decode(out.Metadata)
+	delete(out.Metadata, outbox.MetadataHeaders) // however it was spelt
 	return out, nil
 }

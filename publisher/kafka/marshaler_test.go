@@ -115,3 +115,15 @@ func TestMarshalerKeepsTheUUID(t *testing.T) {
 		}
 	}
 }
+
+// TestUnmarshalerTakesNoOrders: what asks for headers of a broker is left out of what was consumed, however it is spelt.
+func TestUnmarshalerTakesNoOrders(t *testing.T) {
+	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
+		msg, err := kafka.Unmarshaler{}.Unmarshal(&sarama.ConsumerMessage{Headers: []*sarama.RecordHeader{
+			{Key: []byte(name), Value: []byte(`{"Nats-Rollup": "all"}`)}, {Key: []byte("other"), Value: []byte("kept")},
+		}})
+		if err != nil || len(msg.Metadata) != 1 || msg.Metadata["other"] != "kept" {
+			t.Errorf("%s: %v, %v", name, msg.Metadata, err)
+		}
+	}
+}

@@ -36,7 +36,7 @@ func (u Unmarshaler) Unmarshal(msg *natsgo.Msg) (*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	delete(out.Metadata, core.MetadataHeaders)
 	header.Decode(out.Metadata)
+	delete(out.Metadata, core.MetadataHeaders) // however it was spelt
 	return out, nil
 }

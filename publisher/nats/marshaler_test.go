@@ -176,3 +176,13 @@ func TestMarshalerCommands(t *testing.T) {
 		}
 	}
 }
+
+// TestUnmarshalerTakesNoOrders: what asks for headers of a broker is left out of what was consumed, however it is spelt.
+func TestUnmarshalerTakesNoOrders(t *testing.T) {
+	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
+		msg, err := nats.Unmarshaler{}.Unmarshal(&natsgo.Msg{Header: natsgo.Header{name: {`{"Nats-Rollup": "all"}`}, "other": {"kept"}}})
+		if err != nil || len(msg.Metadata) != 1 || msg.Metadata["other"] != "kept" {
+			t.Errorf("%s: %v, %v", name, msg.Metadata, err)
+		}
+	}
+}

@@ -358,3 +358,29 @@ func TestHeadsThatWerePutOffAreHurried(t *testing.T) {
 		t.Fatalf("%d rows are left", len(d.table))
 	}
 }
+
+// A call that returns late, when its lane has been lost and taken again, says nothing of what failed under the same id since: that
+// may be another message, and its head would never be tried again.
+func TestALateSuccessOfAnotherTermVouchesForNobody(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "k", "a", 1, 2)
+	d.put(0, "z", "a", 9)
+	d.read()
+	c1, c9 := d.next(1), d.next(9) // c9 keeps the verdict open
+	d.b.LanesLost(d.terms[0])
+	d.after()
+	d.take(0)
+	d.read()
+	d.returned(d.next(1), board.Unknown)
+	d.returned(c1, board.OK)
+	d.settle()
+	d.returned(c9, board.OK)
+	for range 10 {
+		d.tick(time.Minute)
+		d.read()
+		d.drain()
+	}
+	if len(d.table) > 0 {
+		t.Fatalf("%d messages are never published", len(d.table))
+	}
+}

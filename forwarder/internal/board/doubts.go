@@ -195,14 +195,14 @@ func (b *Board) forgetSuspects(t *topic, l *lane) {
 
 // vouches says that a topic works, as a message of it was published: who failed meanwhile is to be charged.
 func (b *Board) vouches(c *Call) {
-	t, id := c.topic, c.Row.ID
+	t := c.topic
 	t.worked++
 	t.streak, t.broker.streak, t.broker.worked = streak{}, streak{}, b.now
 	if len(t.failedAt) > 0 {
 		delete(t.failedAt, c.Row.UUID)
 	}
 	for i, s := range t.suspects {
-		if s.call.Row.ID == id { // it timed out before
+		if r := s.call.Row; r.ID == c.Row.ID && r.Term == c.Row.Term { // it timed out before; in another term the database will know
 			b.suspects--
 			b.acquit(b.lanes[s.call.Row.Term.Lane], s.call)
 			t.suspects = append(t.suspects[:i], t.suspects[i+1:]...)
