@@ -142,7 +142,7 @@ func (f *Fleet) apply(ctx context.Context, targets []Target) {
 	for i, t := range targets {
 		switch {
 		case t.Key == "":
-			bad[""] = errors.New("Key is empty")
+			bad[""] = errors.New("the Key is empty")
 		case bad[t.Key] != nil:
 		case i > 0 && targets[i-1].Key == t.Key && targets[i-1] != t:
 			bad[t.Key] = errors.New("two targets have this Key: keys must be unique")

@@ -19,7 +19,7 @@ const (
 	openAtOnce  = 8           // calls of Config.Open
 )
 
-var errOpenHangs = fmt.Errorf("Open did not return within %s: it is not called again before it does", openTimeout)
+var errOpenHangs = fmt.Errorf("the call of Open did not return within %s: it is not called again before it does", openTimeout)
 
 // opened is a handle that is open. It outlives its place in the fleet for as long as somebody holds it.
 type opened struct {
