@@ -165,6 +165,7 @@ func (t *taking) ready(ctx context.Context, limit int) error {
 	look := t.claimer.lookReady(began)
 	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, look.From.ID, t.claim.Topics, t.room)
 	if err != nil {
+		t.claimer.failedReady(began, look)
 		return err
 	}
 	t.found.full = found.cut || len(found.rows) == limit
@@ -180,6 +181,7 @@ func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) 
 	p := t.claimer.plan(began, limit, t.ask)
 	found, err := t.run(ctx, sqltext.ClaimTopics, append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, append(p.args(t.claim.Topics), t.room)...)...)
 	if err != nil {
+		t.claimer.failed(began, p)
 		return false, err
 	}
 	over := t.claimer.took(began, p, found)

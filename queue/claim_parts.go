@@ -116,6 +116,14 @@ func (c *claimer) tookReady(began time.Time, look progress.Look, a answer, full 
 	done(&c.all.ready, now, began, look, a.ready, a.rows, full)
 }
 
+// failedReady takes that such a look failed.
+func (c *claimer) failedReady(began time.Time, look progress.Look) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	c.all.ready.Failed(now, now.Sub(began), look)
+}
+
 func done(m *progress.Mark, now, began time.Time, look progress.Look, r progress.Result, rows []row, limited bool) {
 	r.Limited = limited
 	for _, row := range rows {
@@ -311,6 +319,23 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 		done(&c.suspects, now, began, p.ofSuspect, a.due, rows, len(rows) > 0)
 	}
 	return o
+}
+
+// failed takes that the statement of a plan failed: none of its looks begins at the beginning again for a while, since
+// any of them may be what cannot be done in the time that there is.
+func (c *claimer) failed(began time.Time, p *plan) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	took := now.Sub(began)
+	for _, l := range p.parts {
+		l.line.ready.Failed(now, took, l.ready)
+		l.line.due.Failed(now, took, l.due)
+		if l.what == oneBehind && (l.ready.Full() || l.due.Full()) {
+			c.fullAt = now.Add(fullShare * took)
+		}
+	}
+	c.suspects.Failed(now, took, p.ofSuspect)
 }
 
 // leftBehind is the line of a topic of the many for which there was no room for more than some rows.

@@ -245,3 +245,38 @@ func TestManySetsOfTopicsForgetOneAtATime(t *testing.T) {
 		t.Errorf("%d of %d are kept", kept, len(s.claimers))
 	}
 }
+
+// TestClaimsGoOnAfterOneThatFailed from their marks: what makes a look from the beginning fail is not met soon.
+func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
+	c := newClaimer()
+	began := time.Now().Add(-2 * progress.FullInterval)
+	drawn := progress.Position{At: 10_000_000, ID: 10_000}
+	full := func(p *plan) (n int) {
+		for _, l := range append(p.parts, part{ready: p.ofSuspect}) {
+			for _, look := range []progress.Look{l.ready, l.due} {
+				if look.Full() {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	a := ask{suspects: true}
+	for range 3 {
+		p := c.plan(began, 10, a)
+		nothing := progress.Result{Xmin: 9, Number: 9, Drawn: drawn}
+		c.took(began, p, answer{ready: nothing, due: nothing})
+	}
+	later := time.Now().Add(time.Hour)
+	p := c.plan(later, 10, a)
+	if full(p) != 3 {
+		t.Fatalf("%d looks begin at the beginning", full(p))
+	}
+	c.failed(time.Now().Add(-10*time.Minute), p)
+	if n := full(c.plan(later, 10, a)); n != 0 {
+		t.Errorf("after one that failed %d looks begin at the beginning again", n)
+	}
+	if look := c.lookReady(later); look.Full() {
+		t.Error("so does one at what is ready alone")
+	}
+}

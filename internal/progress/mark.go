@@ -91,7 +91,8 @@ func (m *Mark) Reaches(l Look, other *Mark) bool {
 // Settled says whether there is nothing up to a position, and nothing will be, but for rows that go back.
 func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
 
-// Next says where to look, from the beginning now and then if it may be. Done is called if, and when, the statement has committed.
+// Next says where to look, from the beginning now and then if it may be. Done is called if, and when, the statement has
+// committed, Failed if it has not, or nobody knows.
 func (m *Mark) Next(now time.Time, full bool) Look {
 	l := Look{From: m.fast, drawn: m.drawn}
 	switch ahead := m.exact.Before(m.fast); {
@@ -101,6 +102,14 @@ func (m *Mark) Next(now time.Time, full bool) Look {
 		l.From, l.full = Position{}, true
 	}
 	return l
+}
+
+// Failed says that a look failed after some time. A full one is not due again at once: looks from the mark on may be
+// what works.
+func (m *Mark) Failed(now time.Time, took time.Duration, l Look) {
+	if l.full {
+		m.fullAt = now.Add(fullShare * took)
+	}
 }
 
 // Done says what a look found and how long it took.

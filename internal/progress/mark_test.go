@@ -255,6 +255,33 @@ func TestFullLooksGoOnAfterAStall(t *testing.T) {
 	}
 }
 
+// TestFullLooksThatFail, as those do that take too long, do not keep looks from the mark on from their turn.
+func TestFullLooksThatFail(t *testing.T) {
+	const timeout = 10 * time.Second
+	m := &Mark{}
+	now, full, others := time.Unix(1e9, 0), 0, 0
+	for i := int64(1); full < 5; i++ {
+		l := m.Next(now, true)
+		if l.full {
+			full++
+			now = now.Add(timeout)
+			m.Failed(now, timeout, l)
+			continue
+		}
+		others++
+		now = now.Add(time.Second)
+		m.Done(now, time.Millisecond, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
+	}
+	if others < 4*fullShare*int(timeout/time.Second) {
+		t.Errorf("beside %d full looks that fail there are %d others", full, others)
+	}
+	l := Look{From: Position{ID: 1}}
+	at := m.fullAt
+	if m.Failed(now, timeout, l); m.fullAt != at {
+		t.Error("a look from the mark on that fails delays full ones")
+	}
+}
+
 // TestMarkFollowsABacklog that is claimed bit by bit.
 func TestMarkFollowsABacklog(t *testing.T) {
 	m := &Mark{}
