@@ -110,7 +110,7 @@ func (g *Group) newMember(ctx context.Context, t *target) (*member, error) {
 func (g *Group) freed(s *server) {
 	g.mu.Lock()
 	g.places.give()
-	s.taken--
+	s.places.give()
 	g.mu.Unlock()
 }
 
@@ -170,9 +170,7 @@ func (s *lookPlace) leave() {
 func (g *Group) poll(t turn, now time.Time) {
 	m := t.m
 	suspect := t.n == 0
-	kept := g.places.take(t.n)
-	server := m.t.server
-	server.taken += t.n
+	kept := m.t.server.take(&g.places, t.n)
 	place := g.lookPlace(suspect, func() {
 		m.slow = true
 		kept.slowed()
@@ -202,8 +200,7 @@ func (g *Group) poll(t turn, now time.Time) {
 		defer g.mu.Unlock()
 		place.leave()
 		m.polling, m.slow = false, false
-		g.places.taken -= admitted - got // handlers had some already
-		server.taken -= t.n - got
+		kept.unused(admitted - got) // handlers had some already
 		if m.answered = suspect && err == nil; !m.answered {
 			g.polled(m, got, full, err)
 		}

@@ -48,3 +48,33 @@ func TestSlowClaimsLeaveThePlaces(t *testing.T) {
 		t.Errorf("%d are taken, %d by slow claims", p.taken, p.slow)
 	}
 }
+
+// TestSlowClaimsLeaveTheRoomOfTheirServer: databases that hang leave room to others of the same DSN, however little it is.
+func TestSlowClaimsLeaveTheRoomOfTheirServer(t *testing.T) {
+	for most := 1; most <= 20; most++ {
+		all := newPlaces(100)
+		s := &server{places: newPlaces(most), targets: map[*target]bool{{key: "a"}: true, {key: "b"}: true}}
+		var slow []*keptBoth
+		for i := range 4 {
+			n := s.room()
+			if n == 0 {
+				t.Fatalf("of %d, %d claims that are slow leave nothing", most, i)
+			}
+			k := s.take(&all, n)
+			if slow = append(slow, &k); most > 1 && i == 0 && s.room() == 0 {
+				t.Errorf("of %d, one claim keeps all at once", most)
+			}
+			k.slowed()
+		}
+		k := s.take(&all, s.places.free())
+		if n := k.got(most); n == 0 || s.places.free() != 0 || s.places.taken != most {
+			t.Errorf("of %d, a claim gets %d", most, n)
+		}
+		for _, k := range slow {
+			k.unused(k.got(3))
+		}
+		if s.places.taken != all.taken || s.places.taken > most || s.places.slow != 0 {
+			t.Errorf("of %d, %d and %d are taken, %d by slow claims", most, s.places.taken, all.taken, s.places.slow)
+		}
+	}
+}

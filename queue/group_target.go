@@ -41,8 +41,7 @@ type target struct {
 // server is what the databases of one pool have in common: those of them that are asleep are looked at in one statement.
 type server struct {
 	targets map[*target]bool
-	most    int // messages that may be at work at once, for the connections that their handlers keep; 0 = any number
-	taken   int // of these, by messages and claims
+	places  places // for messages at work at once, for the connections that their handlers keep
 	looking bool
 	scanAt  time.Time // nothing is to be done for any of them before
 	lookAt  time.Time
@@ -60,12 +59,14 @@ func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// room is how many more messages may be at work.
+// room is for how many more messages one look may keep places: half of what is free is left to other databases, so that one
+// that hangs does not have all of it before it is known to be slow.
 func (s *server) room() int {
-	if s.most == 0 {
-		return noLimit
+	free := max(0, s.places.free())
+	if s.places.most == noLimit || len(s.targets) < 2 {
+		return free
 	}
-	return max(0, s.most-s.taken)
+	return (free + 1) / 2
 }
 
 const (
@@ -82,7 +83,7 @@ func (c *DispatcherConfig) mostOf(conns int) int {
 		inTx = inTx || !h.Detached
 	}
 	if conns <= 0 || !inTx {
-		return 0
+		return noLimit
 	}
 	return max(1, conns-spareConns)
 }
@@ -123,7 +124,7 @@ func (g *Group) add(ctx context.Context, key string) {
 	t := &target{key: key, held: held, store: store}
 	pool := store.db.Pool()
 	if t.server = g.servers[pool]; t.server == nil {
-		t.server = &server{targets: map[*target]bool{}, most: g.cfg.Dispatcher.mostOf(store.db.Conns().Max)}
+		t.server = &server{targets: map[*target]bool{}, places: newPlaces(g.cfg.Dispatcher.mostOf(store.db.Conns().Max))}
 		g.servers[pool] = t.server
 	}
 	t.server.targets[t] = true
