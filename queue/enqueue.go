@@ -211,18 +211,12 @@ func chunks(records []record) (list [][]record) {
 // enqueue stores records until there is an answer for each. There is none for a message that somebody has taken while the statement
 // waited for its row. One that is taken each time is busy.
 func (s *Store) enqueue(ctx context.Context, items []Item, records []record, stored []EnqueueResult) error {
-	_, joined, err := s.on(ctx)
-	for try := 0; try < enqueueTries && len(records) > 0 && err == nil; try++ {
-		var unanswered []record
-		if unanswered, err = s.enqueueOnce(ctx, items, records, stored); err == nil {
-			records = unanswered
-		} else if try > 0 && !joined { // the others are committed, and these were somebody's
-			err = nil
-			break
+	for try := 0; try < enqueueTries && len(records) > 0; try++ {
+		unanswered, err := s.enqueueOnce(ctx, items, records, stored)
+		if err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		return err
+		records = unanswered
 	}
 	for _, r := range records {
 		for _, at := range r.at {

@@ -1,0 +1,74 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+)
+
+// fakePool is a database whose answers are those of a function: rows of values.
+type fakePool struct {
+	drive.Pool
+	answer func(query string) ([][]any, error)
+}
+
+func (p *fakePool) Name() string           { return "fake" }
+func (p *fakePool) ID() any                { return p }
+func (p *fakePool) Keeping() drive.Querier { return p }
+
+func (p *fakePool) Exec(context.Context, string, ...any) (int64, error) {
+	return 0, errors.New("not in this test")
+}
+
+func (p *fakePool) Query(_ context.Context, query string, _ ...any) (drive.Rows, error) {
+	rows, err := p.answer(query)
+	return &fakeRows{rows: rows}, err
+}
+
+type fakeRows struct {
+	rows [][]any
+	next int
+}
+
+func (r *fakeRows) Next() bool   { r.next++; return r.next <= len(r.rows) }
+func (r *fakeRows) Err() error   { return nil }
+func (r *fakeRows) Close() error { return nil }
+
+func (r *fakeRows) Scan(dest ...any) error {
+	for i, to := range dest {
+		if v := r.rows[r.next-1][i]; v != nil {
+			reflect.ValueOf(to).Elem().Set(reflect.ValueOf(v))
+		}
+	}
+	return nil
+}
+
+func fakeStore(t *testing.T, answer func(query string) ([][]any, error)) *Store {
+	t.Helper()
+	db, err := core.NewDB(&fakePool{answer: answer}, core.Config{}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Store{db: db, logger: watermill.NopLogger{}}
+}
+
+// TestEnqueueSaysThatItsSecondTryFailed: Busy would say that there is nothing to repeat, and nothing of a Mismatch.
+func TestEnqueueSaysThatItsSecondTryFailed(t *testing.T) {
+	broken, tries := errors.New("the connection broke"), 0
+	s := fakeStore(t, func(string) ([][]any, error) {
+		if tries++; tries == 1 {
+			return nil, nil
+		}
+		return nil, broken
+	})
+	stored, err := s.Enqueue(t.Context(), Item{ID: ID{Source: "s", MessageID: "1"}, Topic: "t"})
+	if !errors.Is(err, broken) || tries != 2 {
+		t.Errorf("after %d tries it says %v and %v", tries, stored, err)
+	}
+}
