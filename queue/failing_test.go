@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -71,4 +73,49 @@ func TestEnqueueSaysThatItsSecondTryFailed(t *testing.T) {
 	if !errors.Is(err, broken) || tries != 2 {
 		t.Errorf("after %d tries it says %v and %v", tries, stored, err)
 	}
+}
+
+// TestOneDatabaseThatCannotBeChecked does not count against its server: it is woken, and the others are checked.
+func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	nothing := func(context.Context, *Message) error { return nil }
+	cfg := GroupConfig{Dispatcher: DispatcherConfig{Handlers: map[string]Handler{"t": {Handle: nothing}}}}
+	g, err := NewGroup(&Stores{}, cfg, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []*target
+	for _, key := range []string{"broken", "fine"} {
+		store := fakeStore(t, func(query string) ([][]any, error) {
+			switch {
+			case strings.Contains(query, "pg_sequence_last_value"):
+				return [][]any{{int64(0), int64(0)}, {int64(0), int64(0)}}, nil
+			case key == "fine" && strings.Contains(query, "is_called"):
+				return [][]any{{int64(0), false, nil}}, nil
+			}
+			return nil, errors.New("its table is locked")
+		})
+		g.targets[key] = &target{key: key, store: store, server: &server{}, updates: -1}
+		list = append(list, g.targets[key])
+	}
+	now := time.Now()
+	if err := g.lookAll(ctx, list); err != nil {
+		t.Errorf("its server is said to fail: %v", err)
+	}
+	g.mu.Lock()
+	broken, fine := list[0], list[1]
+	if broken.awake == nil || fine.awake != nil {
+		t.Error("it does not look after itself")
+	}
+	if !broken.checkAt.After(now) || !fine.checkAt.After(now) {
+		t.Errorf("they are to be checked again at %s and %s", broken.checkAt, fine.checkAt)
+	}
+	g.mu.Unlock()
+	cancel()
+	g.mu.Lock()
+	for _, one := range list {
+		g.sleep(one)
+	}
+	g.mu.Unlock()
+	g.work.Wait()
 }

@@ -377,31 +377,28 @@ func (g *Group) lookAll(ctx context.Context, list []*target) error {
 		g.mu.Unlock()
 	}
 	for _, t := range list {
-		if err := g.check(ctx, t); err != nil {
-			return err
-		}
+		g.check(ctx, t)
 	}
 	return nil
 }
 
-// check looks at a database by itself, when it is time.
-func (g *Group) check(ctx context.Context, t *target) error {
+// check looks at a database by itself, when it is time. One that cannot be looked at is woken: its own breaker has it from
+// then on, and says why.
+func (g *Group) check(ctx context.Context, t *target) {
 	now := time.Now()
 	g.mu.Lock()
 	due := t.awake == nil && !now.Before(t.checkAt)
 	g.mu.Unlock()
 	if !due {
-		return nil
+		return
 	}
 	left, err := t.store.rest(ctx)
-	if err != nil {
-		return err
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t.checkAt = now.Add(jitter(checkEvery)); left.something || left.number != t.number {
+	if t.checkAt = now.Add(jitter(checkEvery)); err != nil || left.something || left.number != t.number {
 		g.wake(ctx, t)
 	}
-	t.dueAt, t.server.scanAt = left.dueAt, time.Time{}
-	return nil
+	if err == nil {
+		t.dueAt, t.server.scanAt = left.dueAt, time.Time{}
+	}
 }
