@@ -190,7 +190,7 @@ func (g *Group) startPolls(ctx context.Context) time.Duration {
 			if left := slowPoll - now.Sub(g.passed); left > 0 {
 				return min(wait, left)
 			}
-			t = ready[slices.IndexFunc(ready, func(t turn) bool { return !t.busy })]
+			t = ready[longestAgo(list)]
 		}
 		g.passed = time.Time{}
 		g.poll(t, now)
@@ -241,7 +241,10 @@ func (g *Group) next(list []fleet.Status) (i int) {
 		return nil
 	})
 	if err != nil || i < 0 || i >= len(list) {
-		return slices.IndexFunc(list, func(s fleet.Status) bool { return !s.Busy })
+		return longestAgo(list)
 	}
 	return i
 }
+
+// longestAgo is the one whose turn is the longest ago, of those that are not Busy.
+func longestAgo(list []fleet.Status) int { return fleet.RoundRobin().Next(list, fleet.Status{}) }

@@ -3,6 +3,8 @@ package queue
 import (
 	"testing"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
 // newTestMember is a database whose Dispatcher has four places and something to look for.
@@ -42,5 +44,26 @@ func TestGroupHearsOfPlacesThatAreFree(t *testing.T) {
 	case <-l.news:
 	default:
 		t.Error("nobody is told")
+	}
+}
+
+// noSelection chooses nothing.
+type noSelection struct{}
+
+func (noSelection) Next([]fleet.Status, fleet.Status) int { return -1 }
+
+// TestGroupStarvesNobodyBehindABusyOne: those who have their turns instead of it take turns.
+func TestGroupStarvesNobodyBehindABusyOne(t *testing.T) {
+	g := &Group{cfg: GroupConfig{Selection: noSelection{}}}
+	at := time.Now()
+	list := []fleet.Status{{Key: "a", LastTurn: at.Add(-time.Hour), Busy: true}, {Key: "b"}, {Key: "c"}, {Key: "d"}}
+	var order string
+	for i := range 6 {
+		chosen := g.next(list)
+		order += list[chosen].Key
+		list[chosen].LastTurn = at.Add(time.Duration(i) * time.Second)
+	}
+	if order != "bcdbcd" {
+		t.Errorf("they have their turns in the order %s", order)
 	}
 }
