@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/queue"
@@ -216,4 +217,43 @@ func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
 		require.Error(t, deliver("b"))
 	}
 	assert.Equal(t, []int{1, 2, 3}, w.all, "the wait grows, and nobody dies of a database that is down")
+}
+
+// TestWhatFailsWithoutATransactionIsNotCounted: what failed because no transaction began does not count when the message fails by itself.
+func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		for name, fails := range map[string]func(cfg *middleware.StackConfig){
+			"OnBegin": func(cfg *middleware.StackConfig) {
+				cfg.Tx.OnBegin = func(context.Context, *message.Message) error { return errHandler }
+			},
+			"Key": func(cfg *middleware.StackConfig) {
+				cfg.Inbox.Key = func(*message.Message) (string, error) { return "", errHandler }
+			},
+		} {
+			w, obs := &waits{}, &seen{}
+			cfg := middleware.StackConfig{
+				Outcomes: middleware.OutcomesConfig{MaxAttempts: 2, MinDeadAge: -1, Backoff: w.backoff()},
+				Inbox:    middleware.InboxConfig{Consumer: name},
+			}
+			fails(&cfg)
+			handler := chain(bookSilently(h), stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), cfg, nil)...)
+			msg := newMessage(name)
+			deliver := func(ctx context.Context) error {
+				copied := msg.Copy()
+				copied.SetContext(ctx)
+				_, err := handler(copied)
+				return err
+			}
+			over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+			defer cancel()
+			for range 5 {
+				require.ErrorIs(t, deliver(over), core.ErrNotBegun, name)
+			}
+			require.Error(t, deliver(t.Context()), "%s: the first failure that counts", name)
+			assert.Equal(t, []int{1, 2, 3, 4, 5, 6}, w.all, "%s: the wait grows with all", name)
+			require.NoError(t, deliver(t.Context()), "%s: the second", name)
+			assert.Equal(t, observe.Dead, obs.last().Outcome, name)
+		}
+	})
 }

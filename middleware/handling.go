@@ -40,8 +40,9 @@ type handling struct {
 	unkeyed    bool  // InboxConfig.Key has not returned a key
 
 	// Of a message that did not get as far as Inbox, by what this process remembers.
-	recalled    int // failures
-	recalledFor time.Duration
+	recalled   int // failures
+	charged    int // those that count against it, as it has no key
+	chargedFor time.Duration
 }
 
 var errPanicked = errors.New("the handler panicked")
@@ -87,7 +88,7 @@ func (h *handling) newAttempt() {
 	h.beginning, h.unkeyed = false, false
 }
 
-// failures counts this one and those before.
+// failures counts this one and those before, for the wait.
 func (h *handling) failures() int {
 	n := max(h.recalled, 1)
 	if h.claim != nil {
@@ -96,12 +97,13 @@ func (h *handling) failures() int {
 	return n
 }
 
-// failing is since when a message fails. It counts against the message if the inbox knows, or cannot, as the message has no key.
-func (h *handling) failing() (_ time.Duration, counts bool) {
+// charges is how many failures count against a message, this one too, and since when: those that the inbox knows, or cannot know, as the
+// message has no key. An outage of the database is none.
+func (h *handling) charges() (int, time.Duration) {
 	if h.claim != nil {
-		return h.claim.failing, true
+		return h.claim.failures + 1, h.claim.failing
 	}
-	return h.recalledFor, h.unkeyed
+	return h.charged, h.chargedFor
 }
 
 func (h *handling) outcome(err error) observe.Outcome {

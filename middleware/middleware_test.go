@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -347,6 +348,35 @@ func TestMiswiredIsNoHotLoop(t *testing.T) {
 		})
 	}
 }
+
+// TestAFailureIsChargedSinceTheFirstThatCounts: those before it only make the wait longer.
+func TestAFailureIsChargedSinceTheFirstThatCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &outcomes{logger: watermill.NopLogger{}, cfg: OutcomesConfig{Service: "s", MaxAttempts: 2, MinDeadAge: time.Hour}}
+		o.cfg.setDefaults()
+		fail := func(h *handling) (outbox.Decision, int) {
+			msg := message.NewMessage("1", nil)
+			o.count(t.Context(), msg, h, errHandler)
+			return o.decide(h, errHandler), h.failures()
+		}
+		for n, test := range []struct {
+			after   time.Duration
+			unkeyed bool
+			want    outbox.Decision
+		}{
+			{0, false, outbox.Nack}, {2 * time.Hour, false, outbox.Nack},
+			{0, true, outbox.Nack}, {time.Minute, true, outbox.Nack},
+			{time.Hour, false, outbox.Nack}, {0, true, outbox.DeadLetter},
+		} {
+			time.Sleep(test.after)
+			if got, failures := fail(&handling{unkeyed: test.unkeyed}); got != test.want || failures != n+1 {
+				t.Errorf("failure %d: got %v and %d for the wait", n+1, got, failures)
+			}
+		}
+	})
+}
+
+var errHandler = errors.New("the handler failed")
 
 // nameHandler puts a handler's name into the context of a message, as a Router does.
 func nameHandler(msg *message.Message) context.Context {

@@ -269,7 +269,7 @@ func (o *outcomes) decide(h *handling, err error) outbox.Decision {
 	if h.work != nil && h.work.Last() && !errors.Is(err, core.ErrLeaseLost) && !errors.Is(err, core.ErrNotBegun) {
 		return outbox.DeadLetter
 	}
-	if failing, counts := h.failing(); counts && o.cfg.MaxAttempts > 0 && h.failures() >= o.cfg.MaxAttempts && failing >= o.cfg.MinDeadAge {
+	if charged, since := h.charges(); o.cfg.MaxAttempts > 0 && charged >= o.cfg.MaxAttempts && since >= o.cfg.MinDeadAge {
 		return outbox.DeadLetter
 	}
 	return outbox.Nack

@@ -25,8 +25,9 @@ type recallKey [sha256.Size]byte
 
 // recalled is guarded by the mu of its recall.
 type recalled struct {
-	failures    int
-	first, last time.Time
+	failures    int       // of any kind
+	charged     int       // those that count against the message
+	first, last time.Time // first is that of the charged
 	due         time.Time // not to be handled before
 	err         error     // why
 }
@@ -55,7 +56,7 @@ func (r *recall) get(key recallKey, now time.Time) *recalled {
 			}
 			delete(r.known, oldest)
 		}
-		known = &recalled{first: now}
+		known = &recalled{}
 		r.known[key] = known
 		r.some.Store(true)
 	}
@@ -63,14 +64,25 @@ func (r *recall) get(key recallKey, now time.Time) *recalled {
 	return known
 }
 
-// failed counts a failure. It returns how many there are, and since when.
-func (r *recall) failed(key recallKey) (failures int, since time.Duration) {
+// failed counts a failure. It returns how many there are.
+func (r *recall) failed(key recallKey) (failures int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.get(key, time.Now())
+	known.failures++
+	return known.failures
+}
+
+// charge has the last failure count against the message. It returns how many do, and since when.
+func (r *recall) charge(key recallKey) (charged int, since time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	known := r.get(key, now)
-	known.failures++
-	return known.failures, now.Sub(known.first)
+	if known.charged++; known.charged == 1 {
+		known.first = now
+	}
+	return known.charged, now.Sub(known.first)
 }
 
 // postpone notes that a message is not to be handled before the wait is over, and why.

@@ -68,7 +68,7 @@ func asLater(err error, wait time.Duration) error {
 // tellMiswired says what to do, now and then, and returns how long to wait: longer with each message of the handler that fails so.
 func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err error) time.Duration {
 	name := message.HandlerNameFromCtx(ctx)
-	failures, _ := o.recall.failed(keyOf(name, message.NewMessage("", nil)))
+	failures := o.recall.failed(keyOf(name, message.NewMessage("", nil)))
 	backoff := core.Backoff(o.cfg.Backoff)
 	if backoff.Func == nil && backoff.Initial <= 0 {
 		backoff.Initial = 100 * time.Millisecond
@@ -87,9 +87,13 @@ func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling,
 	if h.claim != nil || h.work != nil || h.delivered {
 		return
 	}
-	h.recalled, h.recalledFor = o.recall.failed(keyOf(message.HandlerNameFromCtx(ctx), msg))
+	key := keyOf(message.HandlerNameFromCtx(ctx), msg)
+	h.recalled = o.recall.failed(key)
 	if h.beginning && o.identify != nil {
 		h.claim = o.identified(ctx, msg, h)
+	}
+	if h.unkeyed {
+		h.charged, h.chargedFor = o.recall.charge(key)
 	}
 	if (h.beginning || h.unkeyed) && o.lines.Due("not reached "+message.HandlerNameFromCtx(ctx)) {
 		o.logger.Error("handler not called, as InboxConfig.Key or TxConfig.OnBegin failed: the message is retried after a growing wait",
