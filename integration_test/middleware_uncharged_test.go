@@ -257,3 +257,21 @@ func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
 		}
 	})
 }
+
+// TestKeyHasTheContextOfItsMessage also if it is asked because OnBegin failed.
+func TestKeyHasTheContextOfItsMessage(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	type tenant struct{}
+	mws := stack(t, h, middleware.StackConfig{
+		Tx: middleware.TxConfig{OnBegin: func(context.Context, *message.Message) error { return errHandler }},
+		Inbox: middleware.InboxConfig{Key: func(msg *message.Message) (string, error) {
+			return msg.Context().Value(tenant{}).(string) + "/" + msg.UUID, nil
+		}},
+	})
+	msg := newMessage("")
+	msg.SetContext(context.WithValue(t.Context(), tenant{}, "acme"))
+	_, err := chain(bookSilently(h), mws...)(msg)
+	require.ErrorIs(t, err, errHandler)
+	assert.Equal(t, []string{"acme/" + msg.UUID}, column[string](t, h, "select message_id from inbox where attempts = 1"))
+}

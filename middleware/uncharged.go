@@ -108,7 +108,9 @@ func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *hand
 			c, h.unkeyed = nil, true
 		}
 	}()
-	c, err := o.identify(ctx, msg.Copy())
+	asked := msg.Copy()
+	asked.SetContext(ctx)
+	c, err := o.identify(ctx, asked)
 	if err != nil {
 		h.unkeyed = true
 		return nil
