@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
@@ -83,6 +84,39 @@ func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
 					assert.ErrorContains(t, lines[0].Err, "Watermill's "+name, where)
 				}
 			}
+		}
+	}
+}
+
+// notedWork is what is noted of a message of the queue.
+type notedWork struct {
+	core.Work
+	err error
+}
+
+func (n *notedWork) Note(err error) { n.err = err }
+
+// TestWatermillsMiddlewaresInsideChargeNothing to a message of the queue where Tx is outermost.
+func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	retry := wmmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}
+	for where, own := range map[string][]message.HandlerMiddleware{
+		"directly":   {retry.Middleware},
+		"in between": {wmmiddleware.CorrelationID, retry.Middleware},
+	} {
+		msg, work := newMessage(""), &notedWork{}
+		msg.SetContext(core.WithWork(t.Context(), msg, work))
+		handler := func(msg *message.Message) ([]*message.Message, error) {
+			_, err := outbox.PgxTx(msg.Context())
+			return nil, err
+		}
+		_, err := chain(handler, append([]message.HandlerMiddleware{newTx(t, h, middleware.TxConfig{})}, own...)...)(msg)
+		require.ErrorContains(t, err, "Watermill's Retry", where)
+		var later *outbox.RetryAfterError
+		if assert.ErrorAs(t, work.err, &later, where) {
+			assert.Positive(t, later.Wait, where)
+			assert.ErrorContains(t, work.err, "Watermill's Retry", where)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func around(name string, handle handleFunc) message.HandlerMiddleware {
 	var brake core.Brake
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		var unsafe error
-		if name != "Outcomes" { // what is around Tx does no harm
+		if name != "Outcomes" && name != "Tx" { // what is around Tx does no harm, and Tx looks for itself
 			unsafe = unsafeWithin(core.UnsafeFunc(next))
 		}
 		return func(msg *message.Message) ([]*message.Message, error) {

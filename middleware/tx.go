@@ -98,6 +98,9 @@ func Tx(db *outbox.DB, cfg TxConfig, logger watermill.LoggerAdapter) (message.Ha
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		t := &transactor{db: (*core.DB)(db), cfg: cfg, logger: (*core.DB)(db).Logger(logger)}
 		t.looks.Store(maxLooks)
+		if err := unsafeWithin(core.UnsafeFunc(next)); err != nil {
+			t.unsafe.Store(&err)
+		}
 		return around("Tx", t.handle)(next)
 	}, nil
 }
