@@ -57,6 +57,11 @@ func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
 				"publishes": func(msg *message.Message) error {
 					return pub.PublishContext(msg.Context(), "events", newMessage(""))
 				},
+				"nests": func(msg *message.Message) error {
+					return outbox.InTx(msg.Context(), h.db, func(ctx context.Context) error {
+						return h.execTx(ctx, `insert into effects (message_id) values ($1)`, msg.UUID)
+					})
+				},
 			} {
 				logger, f := watermill.NewCaptureLogger(), newFeed()
 				cfg := middleware.StackConfig{Outcomes: middleware.OutcomesConfig{

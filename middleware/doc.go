@@ -36,8 +36,9 @@
 //     transaction is of no more use, and each attempt is to be recorded. So: PoisonQueue, Retry, Stack.
 //   - What changes or adds to the returned messages, such as CorrelationID, goes inside of Outbox.
 //
-// A handler's own AddMiddleware lands inside of what the Router has. Where Retry, PoisonQueue, IgnoreErrors, Deduplicator or Duplicator are
-// directly inside of the Stack, or anywhere between it and a handler that asks for its transaction (PgxTx, SQLTx, Publish), Tx finds them at the
+// A handler's own AddMiddleware lands inside of what the Router has. Where Retry, PoisonQueue, IgnoreErrors,
+// Deduplicator or Duplicator are directly inside of the Stack, or anywhere between it and a handler that asks for its
+// transaction (PgxTx, SQLTx, Publish, or an InTx within it), Tx finds them at the
 // first message, before the handler can write: the message fails with an error that names the middleware, is charged no attempt, and so is every
 // one after it. What Tx cannot find is a middleware of your own that swallows errors, one of Watermill's around a handler that asks for the
 // transaction only in another goroutine, and CQRS handlers with AckCommandHandlingErrors, see below.

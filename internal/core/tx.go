@@ -164,8 +164,13 @@ func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Conte
 
 // InTxHere is InTx for code that is not ours, which may have got the context from another goroutine.
 func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
-	if outer := scopeFrom(ctx); outer != nil && outer.tx.ours && !here() {
-		return outer.use(func() error { return errElsewhere })
+	if outer := scopeFrom(ctx); outer != nil {
+		if outer.tx.ours && !here() {
+			return outer.use(func() error { return errElsewhere })
+		}
+		if err := outer.use(outer.watched); err != nil { // before the nested InTx is on the stack, where it would end the look
+			return err
+		}
 	}
 	return InTx(ctx, db, opts, fn)
 }
@@ -182,8 +187,8 @@ func OnUnfinished(ctx context.Context, fn func(err error)) {
 	}
 }
 
-// OnUse has fn called whenever code that is not ours asks for the transaction, or savepoint, in ctx by that context. Its error is what
-// that code gets. fn must not use the transaction.
+// OnUse has fn called whenever code that is not ours asks for the transaction, or savepoint, in ctx by that context, or
+// for a savepoint in it. Its error is what that code gets. fn must not use the transaction.
 func OnUse(ctx context.Context, fn func() error) {
 	if s := scopeFrom(ctx); s != nil {
 		s.tx.mu.Lock()
