@@ -217,7 +217,8 @@ func (o *outcomes) conclude(ctx context.Context, msg *message.Message, h *handli
 	decision := o.decide(h, err)
 	if decision == outbox.DeadLetter && h.work == nil && o.isLetter(ctx) {
 		decision = outbox.Nack
-		o.logger.Error("A dead letter could not be handled and gets no letter of its own: mend its handler; it is nacked until it is handled", err, o.fields(ctx, msg))
+		o.logger.Error("dead letter failed: it gets no letter of its own, so it is nacked: mend its handler",
+			err, o.fields(ctx, msg))
 	}
 	switch decision {
 	case outbox.DeadLetter:
