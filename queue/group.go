@@ -18,8 +18,8 @@ import (
 
 // Group handles what is stored in many databases, as a Dispatcher does for one: one goroutine chooses which database has its
 // turn, and all of them share the handlers' places. One with nothing to do costs neither a goroutine nor a statement of its own.
-// A database that is broken, slow or gone delays no other. Any number of
-// Groups, in any number of processes, share the work. It is safe for concurrent use.
+// A database that is broken, slow or gone delays no other, as long as no more than 32 looks are slow at once. Any
+// number of Groups, in any number of processes, share the work. It is safe for concurrent use.
 type Group struct {
 	stores  *Stores
 	cfg     GroupConfig

@@ -18,7 +18,8 @@ type GroupConfig struct {
 	Selection fleet.Selection
 	// MaxPolls is how many databases are looked at once; default 4. A look that takes longer than a quarter of a second leaves
 	// its place to another one, and gives back the places of handlers that it kept, but for one of an eighth of them all. If
-	// there are fewer when it has its messages, the others are given back uncharged.
+	// there are fewer when it has its messages, the others are given back uncharged. At most 32 looks have
+	// left their places to others at a time; further ones keep them until they end.
 	MaxPolls int
 }
 
