@@ -23,8 +23,10 @@ func (a *Admin) Pause(ctx context.Context, p TopicAct) error {
 	return a.topic(ctx, "pause", sqltext.PauseTopic, p)
 }
 
-// Resume ends a Pause. A queue that has nothing else to do may take as long to notice as it waits between polls, five seconds by
-// default. A topic whose broker cannot be reached is still paused by the forwarders that found that out.
+// Resume ends a Pause. What a queue has passed meanwhile it finds when it next looks through all that it has: about
+// once a second, but where that takes long after up to twenty times as long; and, where there is nothing else to do,
+// not before its next poll, five seconds away at most by default. A topic whose broker cannot be reached is still
+// paused by the forwarders that found that out.
 func (a *Admin) Resume(ctx context.Context, p TopicAct) error {
 	return a.topic(ctx, "resume", sqltext.ResumeTopic, p)
 }

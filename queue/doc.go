@@ -25,8 +25,8 @@
 //	                                            |  fail, or the last attempt
 //	                                            +--------------> dead, until somebody revives it
 //
-// A row without a due time was never claimed. Whatever goes back has one, so those who claim pass the rows that are ready once, upwards, and
-// keep a mark in memory.
+// A row without a due time was never given back: nobody has claimed it yet, or the first who did has it. Whatever goes
+// back has one, so those who claim pass the rows that are ready once, upwards, and keep a mark in memory.
 //
 // # A handler in a transaction
 //
