@@ -14,8 +14,8 @@ type Status struct {
 
 // Selection chooses whose turn it is. Next gets those that may have messages, sorted by key, and the one whose turn has ended last
 // (the zero Status before the first turn), which need not be among them. It returns an index of list, of which at least one is not
-// Busy; anything else counts as the choice of RoundRobin. To choose one that is Busy is to wait for it, for a quarter of a
-// second at most: then RoundRobin's choice has its turn. It is called by one goroutine at a time.
+// Busy; anything else counts as the choice of RoundRobin. To choose one that is Busy is to wait for it, for a quarter
+// of a second at most: then RoundRobin's choice has its turn. It is called by one goroutine at a time.
 type Selection interface {
 	Next(list []Status, last Status) int
 }

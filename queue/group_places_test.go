@@ -49,7 +49,7 @@ func TestSlowClaimsLeaveThePlaces(t *testing.T) {
 	}
 }
 
-// TestSlowClaimsLeaveTheRoomOfTheirServer: databases that hang leave room to others of the same DSN, however little it is.
+// TestSlowClaimsLeaveTheRoomOfTheirServer: databases that hang leave room to others of the same DSN.
 func TestSlowClaimsLeaveTheRoomOfTheirServer(t *testing.T) {
 	for most := 1; most <= 20; most++ {
 		all := newPlaces(100)

@@ -59,8 +59,8 @@ func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// room is for how many more messages one look may keep places: half of what is free is left to other databases, so that one
-// that hangs does not have all of it before it is known to be slow.
+// room is for how many more messages one look may keep places: half of what is free is left to other databases, so that
+// one that hangs does not have all of it before it is known to be slow.
 func (s *server) room() int {
 	free := max(0, s.places.free())
 	if s.places.most == noLimit || len(s.targets) < 2 {
@@ -382,8 +382,8 @@ func (g *Group) lookAll(ctx context.Context, list []*target) error {
 	return nil
 }
 
-// check looks at a database by itself, when it is time. One that cannot be looked at is woken: its own breaker has it from
-// then on, and says why.
+// check looks at a database by itself, when it is time. One that cannot be looked at is woken: its own breaker has it
+// from then on, and says why.
 func (g *Group) check(ctx context.Context, t *target) {
 	now := time.Now()
 	g.mu.Lock()
