@@ -219,7 +219,8 @@ func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
 	assert.Equal(t, []int{1, 2, 3}, w.all, "the wait grows, and nobody dies of a database that is down")
 }
 
-// TestWhatFailsWithoutATransactionIsNotCounted: what failed because no transaction began does not count when the message fails by itself.
+// TestWhatFailsWithoutATransactionIsNotCounted: what failed because no transaction began does not count when the
+// message fails by itself.
 func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -97,8 +97,8 @@ func (h *handling) failures() int {
 	return n
 }
 
-// charges is how many failures count against a message, this one too, and since when: those that the inbox knows, or cannot know, as the
-// message has no key. An outage of the database is none.
+// charges is how many failures count against a message, this one too, and since when: those that the inbox knows, or
+// cannot know, as the message has no key. An outage of the database is none.
 func (h *handling) charges() (int, time.Duration) {
 	if h.claim != nil {
 		return h.claim.failures + 1, h.claim.failing

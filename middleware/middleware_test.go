@@ -352,7 +352,7 @@ func TestMiswiredIsNoHotLoop(t *testing.T) {
 // TestAFailureIsChargedSinceTheFirstThatCounts: those before it only make the wait longer.
 func TestAFailureIsChargedSinceTheFirstThatCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &outcomes{logger: watermill.NopLogger{}, cfg: OutcomesConfig{Service: "s", MaxAttempts: 2, MinDeadAge: time.Hour}}
+		o := &outcomes{logger: watermill.NopLogger{}, cfg: OutcomesConfig{MaxAttempts: 2, MinDeadAge: time.Hour}}
 		o.cfg.setDefaults()
 		fail := func(h *handling) (outbox.Decision, int) {
 			msg := message.NewMessage("1", nil)

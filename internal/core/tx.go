@@ -168,7 +168,8 @@ func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 		if outer.tx.ours && !here() {
 			return outer.use(func() error { return errElsewhere })
 		}
-		if err := outer.use(outer.watched); err != nil { // before the nested InTx is on the stack, where it would end the look
+		// Now, as the nested InTx would end the look at the stack.
+		if err := outer.use(outer.watched); err != nil {
 			return err
 		}
 	}
