@@ -40,6 +40,7 @@ var executed = map[string]string{
 	"go mod":             "make release-check",
 	"go build":           "make lint",
 	"go install":         "make lint", // which compiles it
+	"go run":             "make lint", // likewise; TestInbound runs what that example does
 	"go test":            "make test",
 }
 

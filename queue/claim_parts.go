@@ -332,7 +332,7 @@ func (c *claimer) failed(began time.Time, p *plan) {
 		l.line.ready.Failed(now, took, l.ready)
 		l.line.due.Failed(now, took, l.due)
 		if l.what == oneBehind && (l.ready.Full() || l.due.Full()) {
-			c.fullAt = now.Add(fullShare * took)
+			c.fullAt = now.Add(progress.AfterFailure(took))
 		}
 	}
 	c.suspects.Failed(now, took, p.ofSuspect)

@@ -10,6 +10,7 @@ const (
 	HoldFor = time.Second
 	// FullInterval is how often all is looked through.
 	FullInterval = time.Second
+	failedShare  = 2  // after one that failed they wait for this many times as long as it took
 	fullShare    = 20 // full looks wait for this many times as long as they usually take longer than others
 )
 
@@ -105,12 +106,15 @@ func (m *Mark) Next(now time.Time, full bool) Look {
 }
 
 // Failed says that a look failed after some time. A full one is not due again at once: looks from the mark on may be
-// what works.
+// what works. It need not be its length that made it fail, so it is due sooner than after one that was slow.
 func (m *Mark) Failed(now time.Time, took time.Duration, l Look) {
 	if l.full {
-		m.fullAt = now.Add(fullShare * took)
+		m.fullAt = now.Add(AfterFailure(took))
 	}
 }
+
+// AfterFailure is how long no full look is due after one that failed.
+func AfterFailure(took time.Duration) time.Duration { return max(FullInterval, failedShare*took) }
 
 // Done says what a look found and how long it took.
 func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {

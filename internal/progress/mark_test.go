@@ -272,7 +272,7 @@ func TestFullLooksThatFail(t *testing.T) {
 		now = now.Add(time.Second)
 		m.Done(now, time.Millisecond, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
 	}
-	if others < 4*fullShare*int(timeout/time.Second) {
+	if others < 4*failedShare*int(timeout/time.Second) {
 		t.Errorf("beside %d full looks that fail there are %d others", full, others)
 	}
 	l := Look{From: Position{ID: 1}}
