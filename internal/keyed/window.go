@@ -1,0 +1,224 @@
+package keyed
+
+import (
+	"container/heap"
+	"time"
+)
+
+// Limits bound what a Window should take.
+type Limits struct {
+	Records int   // above the watermark, done or not
+	Bytes   int64 // of those that are not done; 0 = no bound
+	// Forget has Records count, and the window keep, only what is not done: for a source that acknowledges messages one
+	// by one. Otherwise a message that fails for long would have all that was done after it stay in memory.
+	Forget bool
+}
+
+// Retries is how many of some places those may take together that failed before: half of them, but at least one.
+func Retries(places int) int { return max(1, places/2) }
+
+// Window holds the messages from the watermark on. Make it with New.
+type Window[T any] struct {
+	limits         Limits
+	after          int64    // the position after the highest one that was added
+	oldest, newest *Item[T] // by position; the oldest is not done
+	chains         map[string]*chain[T]
+	spare          *chain[T]
+	fresh, again   queue[T] // ready, by position: never failed, failed
+	held           queue[T] // by due time
+	failing        []*Item[T]
+	records        int // from oldest to newest
+	undone         int
+	bytes          int64
+}
+
+// New makes a Window that is empty, whose watermark is from.
+func New[T any](limits Limits, from int64) *Window[T] {
+	return &Window[T]{
+		limits: limits, after: from, chains: map[string]*chain[T]{},
+		fresh: queue[T]{before: byPosition[T]}, again: queue[T]{before: byPosition[T]}, held: queue[T]{before: byDue[T]},
+	}
+}
+
+// Add takes a message. Without bytes in its key it waits for no other. It returns nil if the position is in the window
+// already.
+func (w *Window[T]) Add(pos int64, key []byte, size int, value T) *Item[T] {
+	at := w.newest // the one that it comes after
+	for at != nil && at.Pos > pos {
+		at = at.older
+	}
+	if at != nil && at.Pos == pos {
+		return nil
+	}
+	it := &Item[T]{Pos: pos, Value: value, size: int64(size), failing: -1}
+	w.insert(it, at)
+	w.after = max(w.after, pos+1)
+	w.records++
+	w.undone++
+	w.bytes += it.size
+	if len(key) == 0 {
+		w.enqueue(it)
+		return it
+	}
+	w.chain(it, key)
+	return it
+}
+
+// insert puts an item behind another one, or before all if that is nil.
+func (w *Window[T]) insert(it, at *Item[T]) {
+	it.older = at
+	if at == nil {
+		it.newer, w.oldest = w.oldest, it
+	} else {
+		it.newer, at.newer = at.newer, it
+	}
+	if it.newer == nil {
+		w.newest = it
+	} else {
+		it.newer.older = it
+	}
+}
+
+// Wake makes those ready whose time has come.
+func (w *Window[T]) Wake(now time.Time) {
+	for len(w.held.items) > 0 && !w.held.items[0].due.After(now) {
+		it := w.held.items[0]
+		w.dequeue(it)
+		it.deferred = false
+		if it.Failures > 0 {
+			w.push(&w.again, it)
+		} else {
+			w.push(&w.fresh, it)
+		}
+	}
+}
+
+// Due is when the next one comes that is held; false: none is.
+func (w *Window[T]) Due() (time.Time, bool) {
+	if len(w.held.items) == 0 {
+		return time.Time{}, false
+	}
+	return w.held.items[0].due, true
+}
+
+// Ready says whether a message is ready that never failed, and whether one is that did.
+func (w *Window[T]) Ready() (fresh, again bool) {
+	return len(w.fresh.items) > 0, len(w.again.items) > 0
+}
+
+// Start returns the oldest message that is ready, among those that failed only if it may be one. It returns nil if
+// there is none.
+func (w *Window[T]) Start(again bool) *Item[T] {
+	from := &w.fresh
+	if again && len(w.again.items) > 0 && (len(from.items) == 0 || w.again.items[0].Pos < from.items[0].Pos) {
+		from = &w.again
+	}
+	if len(from.items) == 0 {
+		return nil
+	}
+	it := from.items[0]
+	w.dequeue(it)
+	it.running = true
+	return it
+}
+
+// Hold has a message that is running wait until due, and all of its key with it. It has failed.
+func (w *Window[T]) Hold(it *Item[T], now, due time.Time) {
+	it.running = false
+	it.Failures++
+	if it.failing < 0 {
+		it.Since = now
+		it.failing = len(w.failing)
+		w.failing = append(w.failing, it)
+	}
+	it.due = due
+	w.enqueueHead(it)
+}
+
+// Defer is Hold for a message that did not fail, but cannot be handled before due.
+func (w *Window[T]) Defer(it *Item[T], due time.Time) {
+	it.running = false
+	it.due, it.deferred = due, true
+	w.enqueueHead(it)
+}
+
+// Hurry makes now the time of a message that is held.
+func (w *Window[T]) Hurry(it *Item[T], now time.Time) {
+	if it.queue == &w.held && now.Before(it.due) {
+		it.due = now
+		heap.Fix(it.queue, it.at)
+	}
+}
+
+// Done forgets a message that is running, and makes the next of its key ready.
+func (w *Window[T]) Done(it *Item[T]) {
+	var none T
+	it.running, it.done, it.Value = false, true, none
+	w.undone--
+	w.bytes -= it.size
+	w.recover(it)
+	w.unchain(it)
+	if w.limits.Forget {
+		w.unlink(it)
+		return
+	}
+	for w.oldest != nil && w.oldest.done {
+		passed := w.oldest
+		w.oldest = passed.newer
+		passed.newer = nil
+		w.records--
+	}
+	if w.oldest == nil {
+		w.newest = nil
+	} else {
+		w.oldest.older = nil
+	}
+}
+
+// unlink takes a message out of the window.
+func (w *Window[T]) unlink(it *Item[T]) {
+	if it.older == nil {
+		w.oldest = it.newer
+	} else {
+		it.older.newer = it.newer
+	}
+	if it.newer == nil {
+		w.newest = it.older
+	} else {
+		it.newer.older = it.older
+	}
+	it.older, it.newer = nil, nil
+	w.records--
+}
+
+// recover takes a message from those that are failing.
+func (w *Window[T]) recover(it *Item[T]) {
+	if it.failing < 0 {
+		return
+	}
+	last := len(w.failing) - 1
+	moved := w.failing[last]
+	w.failing[it.failing], w.failing[last] = moved, nil
+	moved.failing = it.failing
+	w.failing = w.failing[:last]
+	it.failing = -1
+}
+
+// enqueue puts a message that may be started among those that are ready, or held.
+func (w *Window[T]) enqueue(it *Item[T]) {
+	if it.Failures > 0 || it.deferred {
+		w.push(&w.held, it)
+	} else {
+		w.push(&w.fresh, it)
+	}
+}
+
+func (w *Window[T]) push(q *queue[T], it *Item[T]) {
+	it.queue = q
+	heap.Push(q, it)
+}
+
+func (w *Window[T]) dequeue(it *Item[T]) {
+	heap.Remove(it.queue, it.at)
+	it.queue = nil
+}
