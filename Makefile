@@ -16,7 +16,12 @@ test test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet api ibx outboxctl demo demo-kafka demo-page test test-ui test-long test-matrix test-upgrade check-format lint vuln bench bench-quick release-check clean
+.PHONY: help build vet demo demo-kafka demo-page test test-ui test-long test-matrix test-upgrade check-format lint vuln bench bench-quick clean
+.PHONY: release-check release-tag
+
+# They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
+GENERATORS := api ibx metrics outboxctl pictures reference screenshots
+.PHONY: generate $(GENERATORS)
 
 help: ## list the targets
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,22 +32,21 @@ build: ## go build in all modules
 vet: ## go vet in all modules
 	@$(call each,$(GO) vet ./...)
 
+generate: $(filter-out screenshots,$(GENERATORS)) ## all of the pages and lists that are written from the code
+
 api: ## note the exported names in api.txt, after you meant to change them
 	@OUTBOX_WRITE_API=1 $(GO) test -count=1 -run 'TestAPI$$' .
 
 ibx: ## write docs/reference/ibx.md from the tests of the inbox's requirements
 	@cd integration_test && OUTBOX_WRITE_IBX=1 $(GO) test -count=1 -run 'TestIBXDocument$$' .
 
-.PHONY: metrics
 metrics: ## write docs/reference/metrics.md from what observe/prom shows
 	@cd observe/prom && OUTBOX_WRITE_METRICS=1 $(GO) test -count=1 -run 'TestMetricsDocument$$' .
 
-.PHONY: pictures
-pictures: ## draw docs/way.svg and docs/lanes.svg
+pictures: ## draw the pictures in docs
 	@$(GO) run ./internal/pictures docs
 
-.PHONY: reference
-reference: ## write docs/reference/configuration.md, errors.md and reliability.md from code, comments and README
+reference: ## write docs/reference/configuration.md, errors.md, reliability.md and the packages of architecture.md from the code
 	@OUTBOX_WRITE_REFERENCE=1 $(GO) test -count=1 -run 'TestReference$$' .
 
 outboxctl: ## write docs/reference/outboxctl.md from the help of the commands
@@ -64,11 +68,13 @@ test-long: check-format ## the same with the long variants; takes hours
 	@OUTBOX_LONG=1; export OUTBOX_LONG; $(call test,-timeout 4h)
 
 test-ui: ## the page in Chromium, with axe-core; leaves screenshots in .cache/ui; needs the network once
-	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing chromium"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium >/dev/null; \
-	else echo "test-ui needs Chromium: apt-get install chromium, or the like"; exit 1; fi
+	@$(chromium)
 	@cd internal/uitest && $(GO) test -count=1 -timeout 10m $(TESTARGS) ./...
+
+screenshots: ## make the pictures of the page in docs, in Chromium
+	@$(chromium)
+	@cd internal/uitest && OUTBOX_SCREENSHOTS=$(CURDIR)/docs $(GO) test -count=1 -timeout 10m -run 'TestScreenshots$$' .
+	@OUTBOX_WRITE_SUM=1 $(GO) test -count=1 -run 'TestScreenshotsAreOfThisPage$$' ./admin/ui
 
 test-matrix: ## all tests with each PostgreSQL, both releases of Go, the newest requirements; takes hours (ARGS=postgres-13)
 	@.ci/matrix $(ARGS)
@@ -81,7 +87,8 @@ check-format:
 	if [ -n "$$bad" ]; then echo "gofmt these files:"; echo "$$bad"; exit 1; fi
 
 # What staticcheck needs compiled is compiled for the race detector, as the tests need it, and not a second time.
-lint: ## staticcheck in all modules
+lint: ## staticcheck in all modules, and lines of at most 120 columns
+	@$(GO) test -count=1 -run 'TestLines$$' .
 	@GOBIN=$(CURDIR)/.cache/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2
 	@$(call each,GOFLAGS="$$GOFLAGS $(RACE)" $(CURDIR)/.cache/bin/staticcheck ./...)
 
@@ -94,11 +101,26 @@ bench: ## compare with others and with the floors, in 20 minutes (ARGS='-only na
 bench-quick: ## the rows that a change to the engine is likely to spoil
 	@cd bench && $(GO) run . -quick $(ARGS)
 
-release-check: ## the list before a release (ARGS='-quick v0.1.0')
-	@.ci/release-check $(ARGS)
+# make release-check v0.1.0: what follows is the version, and nothing to make.
+VERSION := $(filter v0% v1% v2% v3% v4% v5% v6% v7% v8% v9%,$(MAKECMDGOALS))
+ifneq (,$(filter release-check release-tag,$(MAKECMDGOALS)))
+.PHONY: $(VERSION)
+$(VERSION): ; @:
+endif
+
+release-check: ## all that a release needs but its tags, in minutes (make release-check v0.1.0; ARGS=-quick, ARGS=-tests)
+	@cd internal/release && $(GO) run . check $(ARGS) $(VERSION)
+
+release-tag: ## commit the changelog and make the tags here; pushes nothing (make release-tag v0.1.0)
+	@cd internal/release && $(GO) run . tag $(VERSION)
 
 clean: ## remove what the targets above built
 	rm -rf .cache
+
+chromium = command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing chromium"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium >/dev/null; \
+	else echo "this needs Chromium: apt-get install chromium, or the like"; exit 1; fi
 
 # each runs a command in one module after another, the root first, until it fails, and says at the end how long each took. What
 # takes long prints a line now and then, so that nobody takes it for dead; sleep has no output, or it would keep a pipe open

@@ -24,13 +24,15 @@ const (
 
 // PublisherConfig configures a Publisher. The zero value is ready for use.
 type PublisherConfig struct {
-	// WithoutTx says what to do without a transaction in the context; default RequireTx.
+	// WithoutTx says what Publish does without a transaction in the context; default RequireTx, which refuses. Set
+	// OwnTx for code that only publishes, PassThrough while handlers move to the outbox one after another.
 	WithoutTx WithoutTx
 	// Key computes the ordering key of messages that have none in MetadataKey; "" means no order, and an error refuses
 	// the message. Default AggregateKey. A key is global to the outbox table: messages with the same key on two topics
 	// are one sequence. Prefix it with the topic if that is too much.
 	Key func(topic string, msg *message.Message) (string, error)
-	// MaxPayloadBytes refuses larger payloads with ErrInvalidMessage, before the broker does; default no limit.
+	// MaxPayloadBytes is the size in bytes above which a payload is refused with ErrInvalidMessage; default 0, no
+	// limit. Set it to the broker's limit, so that the writer gets the error, and not the forwarder later.
 	MaxPayloadBytes int
 }
 
@@ -44,17 +46,17 @@ type Publisher core.Publisher
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher makes a Publisher. It does no I/O. It returns ErrNoDB or an error that names the field at fault. A nil logger
-// is that of db.
+// NewPublisher makes a Publisher. It does no I/O. It returns ErrNoDB or an error that names the field at fault. A nil
+// logger is that of db.
 func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	p, err := core.NewPublisher((*core.DB)(db), cfg.core(), logger)
 	return (*Publisher)(p), err
 }
 
-// Decorator makes the publisher that a Router or a component is given write to the outbox wherever the
-// message's context carries a transaction; without one cfg.WithoutTx decides, and PassThrough hands the
-// messages to the decorated publisher. Close of what it returns does not close the decorated publisher; whoever made that
-// does. Decorator returns what NewPublisher returns.
+// Decorator makes the publisher that a Router or a component is given write to the outbox wherever the message's
+// context carries a transaction; without one cfg.WithoutTx decides, and PassThrough hands the messages to the decorated
+// publisher. Close of what it returns does not close the decorated publisher; whoever made that does. Decorator returns
+// what NewPublisher returns.
 //
 // It serves publishers that are called inside handlers, such as those of a CQRS bus. What a handler returns
 // is published by the Router after every middleware is done, with a context that has no transaction:
@@ -77,8 +79,8 @@ func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (mes
 // all of them before it writes any. Publishing nothing is no error.
 //
 // It returns ErrInvalidMessage, ErrMixedTx, ErrOtherDB, ErrNoTx as PublisherConfig.WithoutTx says, an error of
-// PublisherConfig.Key, or that of the database, after which Postgres refuses everything else in that transaction. If the
-// transaction in the context has ended it returns ErrNoTx whatever WithoutTx says; give such messages a context of
+// PublisherConfig.Key, or that of the database, after which Postgres refuses everything else in that transaction. If
+// the transaction in the context has ended it returns ErrNoTx whatever WithoutTx says; give such messages a context of
 // OutsideTx. ErrTxEnded says that the handler ended the transaction by itself.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return (*core.Publisher)(p).Publish(topic, msgs...)

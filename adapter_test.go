@@ -47,7 +47,8 @@ func TestConstructorsNameWhatIsBad(t *testing.T) {
 	}
 	(*DB)(nil).Wake()
 	pool := sql.OpenDB(&fakeServer{})
-	if _, err := FromSQL(pool, DBConfig{Tables: Tables{Inbox: "a b"}}, nil); !errors.Is(err, ErrBadName) || !strings.Contains(err.Error(), "DBConfig.Tables") {
+	if _, err := FromSQL(pool, DBConfig{Tables: Tables{Inbox: "a b"}}, nil); !errors.Is(err, ErrBadName) ||
+		!strings.Contains(err.Error(), "DBConfig.Tables") {
 		t.Errorf("bad name: %v", err)
 	}
 	for field, cfg := range map[string]PublisherConfig{
@@ -55,7 +56,8 @@ func TestConstructorsNameWhatIsBad(t *testing.T) {
 		"WithoutTx is 3":           {WithoutTx: 3},
 		"MaxPayloadBytes":          {MaxPayloadBytes: -1},
 	} {
-		if _, err := NewPublisher(noDatabase(t), cfg, nil); err == nil || !strings.Contains(err.Error(), "PublisherConfig."+field) {
+		if _, err := NewPublisher(noDatabase(t), cfg, nil); err == nil ||
+			!strings.Contains(err.Error(), "PublisherConfig."+field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
@@ -135,7 +137,8 @@ func TestHalfAnAggregateIsRefused(t *testing.T) {
 		"no id":   func(m *message.Message) { m.Metadata.Set(MetadataAggregateType, "order") },
 		"no type": func(m *message.Message) { SetAggregate(m, "", "7") },
 	} {
-		if err := publish(PublisherConfig{}, change); !errors.Is(err, ErrInvalidMessage) || !strings.Contains(err.Error(), "aggregate") {
+		if err := publish(PublisherConfig{}, change); !errors.Is(err, ErrInvalidMessage) ||
+			!strings.Contains(err.Error(), "aggregate") {
 			t.Errorf("%s: %v", name, err)
 		}
 		keyed := func(m *message.Message) { change(m); SetKey(m, "") }
@@ -157,7 +160,8 @@ func TestErrorsOfKeyRefuseTheMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := pub.Publish("topic", message.NewMessage("id", nil)); !errors.Is(err, failed) || !strings.Contains(err.Error(), `"id"`) {
+	if err := pub.Publish("topic", message.NewMessage("id", nil)); !errors.Is(err, failed) ||
+		!strings.Contains(err.Error(), `"id"`) {
 		t.Errorf("got %v", err)
 	}
 }

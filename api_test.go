@@ -17,7 +17,8 @@ import (
 // notPublic are the folders whose packages nobody imports from outside, beside those that Go hides by itself.
 var notPublic = []string{"bench", "cmd", "examples", "integration_test", "internal", "testdata"}
 
-// apiPackages finds the packages whose exported names are noted in api.txt: all that the tree has, so that none is forgotten.
+// apiPackages finds the packages whose exported names are noted in api.txt: all that the tree has, so that none is
+// forgotten.
 func apiPackages(t *testing.T) (dirs []string) {
 	err := filepath.WalkDir(".", func(dir string, e fs.DirEntry, err error) error {
 		switch {
@@ -40,7 +41,8 @@ func apiPackages(t *testing.T) (dirs []string) {
 
 func isSource(file string) bool { return !strings.HasSuffix(file, "_test.go") }
 
-// TestAPI fails when an exported name, a field or a signature appears, changes or vanishes. If that is meant, `make api` notes it.
+// TestAPI fails when an exported name, a field or a signature appears, changes or vanishes. If that is meant, `make
+// api` notes it.
 func TestAPI(t *testing.T) {
 	var api strings.Builder
 	for _, dir := range apiPackages(t) {
@@ -91,7 +93,7 @@ func exported(t *testing.T, dir string) (list []string) {
 					continue
 				}
 				d.Body = nil
-				list = append(list, source(t, files, d))
+				list = append(list, oneLine(source(t, files, d)))
 			case *ast.GenDecl:
 				for _, spec := range d.Specs {
 					if value, ok := spec.(*ast.ValueSpec); ok {
@@ -107,6 +109,11 @@ func exported(t *testing.T, dir string) (list []string) {
 	}
 	slices.Sort(list)
 	return list
+}
+
+// oneLine is a signature however its source is broken into lines.
+func oneLine(signature string) string {
+	return strings.NewReplacer("( ", "(", ", )", ")").Replace(strings.Join(strings.Fields(signature), " "))
 }
 
 // receiver returns the name of the type that a method belongs to.

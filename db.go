@@ -12,33 +12,37 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// DB is a handle on a Postgres database and one set of tables. It is made once per pool and shared by all parts that work
-// with these tables: a forwarder wakes at once for commits that were made through the same handle. It is safe for
-// concurrent use and owns nothing: closing the pool is the caller's business. Several handles may share a pool, each with tables
-// of its own, and then a transaction of one is one of all of them.
+// DB is a handle on a Postgres database and one set of tables. It is made once per pool and shared by all parts that
+// work with these tables: a forwarder wakes at once for commits that were made through the same handle. It is safe for
+// concurrent use and owns nothing: closing the pool is the caller's business. Several handles may share a pool, each
+// with tables of its own, and then a transaction of one is one of all of them.
 type DB core.DB
 
 // DBConfig configures a handle. The zero value is ready for use.
 type DBConfig struct {
-	// Name is the name of the database in logs and metrics; default: that of the database with FromPgx, "postgres" with
-	// FromSQL.
+	// Name is the name of the database in logs and metrics; default: that of the database with FromPgx, "postgres"
+	// with FromSQL. Set it where several databases have the same name.
 	Name string
-	// Tables are the names of the tables; default: outbox and its companions in the search path.
+	// Tables are the names of the tables; default: outbox and its companions in the search path. Set Tables.Outbox for
+	// a second outbox in the same schema.
 	Tables Tables
-	// Observers are told of all that is done through the handle. Each implements one or more of the interfaces of
-	// package observe.
+	// Observers are told of everything done through the handle, for metrics and traces; default none. Each implements
+	// one or more of the interfaces of package observe.
 	Observers []observe.Observer
-	// DisableNotify keeps commits from notifying forwarders of other processes, which then find the messages at their next
-	// poll. Those that were made with this handle are woken through memory all the same.
+	// DisableNotify stops commits from notifying forwarders of other processes, which then find the messages at their
+	// next poll; default off. Forwarders made with this handle are still woken through memory. Set it if commits wait
+	// for each other in NOTIFY.
 	DisableNotify bool
 }
 
-// Tables are the names of the tables. The zero value means the defaults in the search path of the connection. A name may
-// hold ASCII letters, digits, _, $ and -, may not start with a digit or -, and has at most 40 bytes; it is always
+// Tables are the names of the tables. The zero value means the defaults in the search path of the connection. A name
+// may hold ASCII letters, digits, _, $ and -, may not start with a digit or -, and has at most 40 bytes; it is always
 // quoted, so it is case-sensitive. Names that are derived from it may be longer. Services that share a schema each
 // choose an Outbox.
 type Tables struct {
-	Schema     string // schema of all tables; default: none, that is the connection's search_path; name it if code of yours changes that for its session
+	// schema of all tables; default: none, that is the connection's search_path; name it if code of yours changes that for
+	// its session
+	Schema     string
 	Outbox     string // default "outbox"
 	Lanes      string // default: Outbox + "_lanes"
 	Forwarders string // default: Outbox + "_forwarders"
@@ -46,6 +50,8 @@ type Tables struct {
 	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
 	Queue      string // default: "inbox_queue" with the default Outbox, else Outbox + "_queue"
 	Audit      string // default: Outbox + "_audit"
+	// Idempotency is for answers to HTTP requests, of package idempotency; default: Outbox + "_idempotency".
+	Idempotency string
 }
 
 // Validate reports the first name that is refused, wrapped around ErrBadName, or one that is that of another table, or
@@ -84,6 +90,6 @@ func (db *DB) Name() string { return (*core.DB)(db).Name() }
 // Tables returns the names of the tables, every one filled in.
 func (db *DB) Tables() Tables { return Tables((*core.DB)(db).Tables()) }
 
-// Wake has forwarders everywhere look for messages now. It is for messages whose COMMIT this module did not see: written
-// in a transaction of WithPgxTx or WithSQLTx, or by plain SQL. Without it they are found at the next poll.
+// Wake has forwarders everywhere look for messages now. It is for messages whose COMMIT this module did not see:
+// written in a transaction of WithPgxTx or WithSQLTx, or by plain SQL. Without it they are found at the next poll.
 func (db *DB) Wake() { (*core.DB)(db).Wake() }

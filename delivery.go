@@ -17,8 +17,8 @@ type Delivery struct {
 }
 
 // DeliveryFromContext returns which outbox row the message that is being handled was read from, or false if no
-// forwarder.Subscriber delivered it to this handler. In what a handler publishes to another topic within the process, or
-// a Forwarder does, there is none.
+// forwarder.Subscriber delivered it to this handler. In what a handler publishes to another topic within the process,
+// or a Forwarder does, there is none.
 func DeliveryFromContext(ctx context.Context) (Delivery, bool) {
 	d, ok := core.DeliveryFrom(ctx)
 	return Delivery(d), ok

@@ -20,18 +20,18 @@
 // handler of a Router finds none but those that were begun for its own call.
 //
 // With pgx a transaction begins lazily: BEGIN travels together with its first statement, and what a handler returns
-// together with COMMIT. Ending it is for whoever began it. Whatever a handler does to end it, by a method or by plain
+// together with COMMIT. Only the code that began it ends it. Whatever a handler does to end it, by a method or by plain
 // SQL, is found at the latest at COMMIT, and nothing is published for a transaction that is gone.
 //
 // # What is certain
 //
 // A message is in the outbox if and only if its transaction committed. If the connection broke while
-// COMMIT was under way nobody can know, and InTx says so with ErrCommitUnknown; it is never repeated
+// COMMIT was under way the outcome is unknown, and InTx says so with ErrCommitUnknown; it is never repeated
 // here. A consumer behind the inbox makes a repetition by the broker harmless.
 //
 // # Order
 //
-// Messages with the same ordering key leave in the order in which their transactions followed one
+// Messages with the same ordering key are published in the order in which their transactions followed one
 // another. The key comes from the metadata MetadataKey, from PublisherConfig.Key, or from the
 // aggregate conventions; without a key no order is promised.
 package outbox

@@ -10,7 +10,8 @@ import (
 // Whoever looks for the Publisher and its Decorator finds them in adapter.go.
 func TestLayout(t *testing.T) {
 	for _, name := range []string{
-		"go.mod", "go.sum", "adapter.go", "middleware/doc.go", "forwarder/doc.go", "schema/doc.go", "examples/kafka", "examples/nats",
+		"go.mod", "go.sum", "adapter.go", "middleware/doc.go", "forwarder/doc.go", "schema/doc.go", "examples/kafka",
+		"examples/nats",
 		"integration_test", "Makefile",
 	} {
 		if _, err := os.Stat(name); err != nil {
@@ -25,7 +26,8 @@ func TestLayout(t *testing.T) {
 	}
 	module := read(t, "go.mod")
 	for _, path := range []string{
-		"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-sql/v3", "github.com/ThreeDotsLabs/watermill-kafka/v3",
+		"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-sql/v3",
+		"github.com/ThreeDotsLabs/watermill-kafka/v3",
 		"github.com/jackc/pgx/v5",
 	} {
 		if !regexp.MustCompile(`(?m)^\t` + regexp.QuoteMeta(path) + ` v[^/]*$`).MatchString(module) {

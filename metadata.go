@@ -11,31 +11,31 @@ import (
 
 // The limits of what the outbox stores beside the payload, in bytes.
 const (
-	MaxKeyBytes   = core.MaxKeyBytes
-	MaxUUIDBytes  = core.MaxUUIDBytes
-	MaxTopicBytes = core.MaxTopicBytes
+	MaxKeyBytes   = core.MaxKeyBytes   // 1024
+	MaxUUIDBytes  = core.MaxUUIDBytes  // 255
+	MaxTopicBytes = core.MaxTopicBytes // 1024
 )
 
 // Metadata that this module reads or writes. All but MetadataKey and the delays are conventions: they
-// are passed on untouched and mean something to whoever agrees on them.
+// are passed on untouched and have the meaning that writers and readers agree on.
 const (
 	// MetadataKey is the ordering key. The forwarder sets it on what it publishes, so that a broker's
 	// publisher can use it as partition key.
-	MetadataKey = core.MetadataKey
+	MetadataKey = core.MetadataKey // "outbox_key"
 	// MetadataGeneration counts how often a published message was put back to be sent again on purpose;
 	// absent the first time. JetStream's deduplication must tell such a sending from a retry.
-	MetadataGeneration = core.MetadataGeneration
-	// MetadataHeaders are headers that command the broker, as a JSON object of texts such as {"Nats-TTL":"1h"}; nats.SetHeader
-	// writes it. Metadata under the name of such a header is data and commands nothing. publisher/nats sends these headers in its
-	// place, publisher/kafka, whose broker takes no commands, leaves it out, and other publishers carry it as any metadata. A dead letter
-	// has it under another name, and the middlewares and Ingest take it off what they consume: what came from outside commands nothing
-	// where a handler copies it.
-	MetadataHeaders = core.MetadataHeaders
+	MetadataGeneration = core.MetadataGeneration // "outbox_generation"
+	// MetadataHeaders are headers that command the broker, as a JSON object of texts such as {"Nats-TTL":"1h"};
+	// nats.SetHeader writes it. Metadata under the name of such a header is data and commands nothing. publisher/nats
+	// sends these headers in its place, publisher/kafka, whose broker takes no commands, leaves it out, and other
+	// publishers carry it as any metadata. A dead letter has it under another name, and the middlewares and Ingest take it
+	// off what they consume: what came from outside commands nothing where a handler copies it.
+	MetadataHeaders = core.MetadataHeaders // "outbox_headers"
 
 	MetadataEventType     = "event_type"               // name of the event, such as "OrderPlaced"
 	MetadataEventVersion  = "event_version"            // version of its layout, a positive integer
-	MetadataAggregateType = core.MetadataAggregateType // kind of the aggregate, such as "order"
-	MetadataAggregateID   = core.MetadataAggregateID   // identity of the aggregate
+	MetadataAggregateType = core.MetadataAggregateType // "aggregate_type"; its kind, such as "order"
+	MetadataAggregateID   = core.MetadataAggregateID   // "aggregate_id"; its identity
 	MetadataOccurredAt    = "occurred_at"              // when it happened, RFC 3339 with nanoseconds
 	MetadataCausationID   = "causation_id"             // UUID of the message whose handling caused this one
 
@@ -43,13 +43,13 @@ const (
 	MetadataCorrelationID = "correlation_id"
 )
 
-// SetKey sets the ordering key of a message: those with the same key leave the outbox in order.
+// SetKey sets the ordering key of a message: those with the same key are published in order.
 func SetKey(msg *message.Message, key string) {
 	msg.Metadata.Set(MetadataKey, key)
 }
 
 // SetAggregate notes which aggregate a message is about. Unless a key is set or PublisherConfig.Key
-// says otherwise, messages about the same aggregate leave the outbox in order.
+// says otherwise, messages about the same aggregate are published in order.
 func SetAggregate(msg *message.Message, aggregateType, aggregateID string) {
 	msg.Metadata.Set(MetadataAggregateType, aggregateType)
 	msg.Metadata.Set(MetadataAggregateID, aggregateID)
@@ -62,17 +62,17 @@ func SetEvent(msg *message.Message, eventType string, version int, occurredAt ti
 	msg.Metadata.Set(MetadataOccurredAt, occurredAt.UTC().Format(time.RFC3339Nano))
 }
 
-// SetDueAt keeps a message in the outbox until the given time on the database's clock. A delayed
-// message takes its place among those of its key when it falls due and holds none of them up; it may be
-// late by the forwarder's PollInterval. Messages delayed with Watermill's components/delay are
-// understood as well; if they carry both a time and a duration, the time counts. A time that has passed delays nothing, so
-// whoever copies the metadata of a message that was delayed does not delay the copy.
+// SetDueAt keeps a message in the outbox until the given time on the database's clock. A delayed message takes its
+// place among those of its key when it falls due and holds none of them up; it may be late by the forwarder's
+// PollInterval. Messages delayed with Watermill's components/delay are understood as well; if they carry both a time
+// and a duration, the time counts. A time that has passed delays nothing, so a copy of the metadata of a message that
+// was delayed does not delay the copy.
 func SetDueAt(msg *message.Message, at time.Time) {
 	core.SetDueAt(msg, at)
 }
 
-// SetDelay is SetDueAt for a duration, counted on the database's clock from the insert. The forwarder adds the time at which that
-// was over.
+// SetDelay is SetDueAt for a duration, counted on the database's clock from the insert. The forwarder adds the time at
+// which that was over.
 func SetDelay(msg *message.Message, d time.Duration) {
 	core.SetDelay(msg, d)
 }

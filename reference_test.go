@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,16 +11,16 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
 
-// TestReference keeps docs/reference/configuration.md, errors.md and reliability.md what the code, its comments and the
-// README say; `make reference` writes them.
+// TestReference keeps docs/reference/configuration.md, errors.md, reliability.md and the packages of architecture.md
+// what the code, its comments and the README say; `make reference` writes them.
 func TestReference(t *testing.T) {
 	for name, want := range map[string]string{
 		"configuration.md": configuration(t), "errors.md": errorsAndLogs(t), "reliability.md": reliability(t),
+		"architecture.md": architecture(t),
 	} {
 		file := filepath.Join("docs", "reference", name)
 		if os.Getenv("OUTBOX_WRITE_REFERENCE") != "" {
@@ -43,11 +41,7 @@ func sourcesOf(t *testing.T, dir string) (files []*ast.File) {
 		t.Fatal(err)
 	}
 	for _, name := range slices.DeleteFunc(names, func(name string) bool { return !isSource(name) }) {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, file)
+		files = append(files, parsed(t, name))
 	}
 	return files
 }
@@ -98,7 +92,8 @@ configuration, with its default. Zero values are good defaults; -1 switches off 
 			if !ok || !spec.Name.IsExported() || !strings.HasSuffix(spec.Name.Name, "Config") && spec.Name.Name != "TxOptions" {
 				return
 			}
-			fmt.Fprintf(&b, "\n## %s.%s\n\n%s\n\n| field | what it does |\n|---|---|\n", importName(dir), spec.Name.Name, inTable(spec.Doc, doc))
+			fmt.Fprintf(&b, "\n## %s.%s\n\n%s\n\n| field | what it does |\n|---|---|\n", importName(dir), spec.Name.Name,
+				inTable(spec.Doc, doc))
 			for _, field := range fields.Fields.List {
 				var names []string
 				for _, name := range field.Names {
@@ -110,7 +105,8 @@ configuration, with its default. Zero values are good defaults; -1 switches off 
 					names = append(names, "`"+embedded(field.Type)+"`")
 				}
 				if len(names) > 0 {
-					fmt.Fprintf(&b, "| %s | %s |\n", strings.Join(names, ", "), cmp.Or(inTable(field.Doc, field.Comment), "as in the other configurations"))
+					fmt.Fprintf(&b, "| %s | %s |\n", strings.Join(names, ", "),
+						cmp.Or(inTable(field.Doc, field.Comment), "as in the other configurations"))
 				}
 			}
 		})
@@ -130,79 +126,10 @@ func embedded(e ast.Expr) string {
 	return "?"
 }
 
-// errorsAndLogs lists what operators and callers may search for.
-func errorsAndLogs(t *testing.T) string {
-	var b strings.Builder
-	b.WriteString(`# Errors and log lines
-
-For whoever searches for a text that the program printed. Written by ` + "`make reference`" + ` from the code.
-
-## Errors
-
-Compare with ` + "`errors.Is`" + `. The text is the beginning of what is printed.
-
-| error | text | returned when |
-|---|---|---|
-`)
-	texts := map[string]string{} // of all errors, those of internal packages too
-	everyPackage(t, func(dir string, files []*ast.File) {
-		declared(files, func(spec *ast.ValueSpec, _ *ast.CommentGroup) {
-			for i, name := range spec.Names {
-				if i < len(spec.Values) && strings.HasPrefix(name.Name, "Err") {
-					if text := literal(spec.Values[i]); text != "" {
-						texts[path.Base(dir)+"."+name.Name] = text
-					}
-				}
-			}
-		})
-	})
-	for _, dir := range apiPackages(t) {
-		declared(sourcesOf(t, dir), func(spec *ast.ValueSpec, doc *ast.CommentGroup) {
-			for i, name := range spec.Names {
-				if !strings.HasPrefix(name.Name, "Err") || i >= len(spec.Values) {
-					continue
-				}
-				text := literal(spec.Values[i])
-				if s, ok := spec.Values[i].(*ast.SelectorExpr); ok {
-					text = texts[embedded(s.X)+"."+s.Sel.Name]
-				}
-				fmt.Fprintf(&b, "| `%s.%s` | %s | %s |\n", importName(dir), name.Name, strings.ReplaceAll(text, "|", `\|`), inTable(spec.Doc, doc))
-			}
-		})
-	}
-	b.WriteString(`
-## Log lines
-
-At the levels info and error. The fields beside a line say which topic, database or message it is about.
-
-| package | level | line |
-|---|---|---|
-`)
-	everyPackage(t, func(dir string, files []*ast.File) {
-		var lines []string
-		for _, file := range files {
-			ast.Inspect(file, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok || len(call.Args) < 2 {
-					return true
-				}
-				method, ok := call.Fun.(*ast.SelectorExpr)
-				if text := literal(call.Args[0]); ok && text != "" && (method.Sel.Name == "Error" || method.Sel.Name == "Info") {
-					lines = append(lines, fmt.Sprintf("| %s | %s | %s |\n", dir, strings.ToLower(method.Sel.Name), strings.ReplaceAll(text, "|", `\|`)))
-				}
-				return true
-			})
-		}
-		slices.Sort(lines)
-		b.WriteString(strings.Join(slices.Compact(lines), ""))
-	})
-	return b.String()
-}
-
 // everyPackage calls each for all packages that a service may run, in the order of their names.
 func everyPackage(t *testing.T, each func(dir string, files []*ast.File)) {
 	skipped := slices.DeleteFunc(slices.Clone(notPublic), func(name string) bool { return name == "internal" })
-	skipped = append(skipped, "services", "uitest", "pictures", "outboxtest", "memory")
+	skipped = append(skipped, "services", "uitest", "pictures", "release", "outboxtest", "memory")
 	err := filepath.WalkDir(".", func(dir string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil || !e.IsDir():
@@ -220,40 +147,36 @@ func everyPackage(t *testing.T, each func(dir string, files []*ast.File)) {
 	}
 }
 
-// literal is the text of a string, of strings that are added up, or of an error that is made of one; else nothing.
-func literal(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.BasicLit:
-		text, _ := strconv.Unquote(e.Value)
-		return text
-	case *ast.BinaryExpr:
-		if left, right := literal(e.X), literal(e.Y); left != "" && right != "" {
-			return left + right
-		}
-	case *ast.CallExpr:
-		if f, ok := e.Fun.(*ast.SelectorExpr); ok && len(e.Args) > 0 && (f.Sel.Name == "New" || f.Sel.Name == "Errorf") {
-			return literal(e.Args[0])
-		}
-	}
-	return ""
-}
-
-// proofs are the tests that hold each promise of the README. A promise without one fails, and so does one that is not there
-// any more.
+// proofs are the tests that hold each promise of the README. A promise without one fails, and so does one that is not
+// there any more.
 var proofs = map[string][]string{
-	"Atomic": {"TestKilledAtEveryStep", "TestPostgresKilled", "TestUnknownCommitIsHarmless", "TestSavepointThatCannotBeUndone", "TestRouterCloseLetsHandlersCommit"},
+	"Atomic": {
+		"TestKilledAtEveryStep", "TestPostgresKilled", "TestUnknownCommitIsHarmless", "TestSavepointThatCannotBeUndone",
+		"TestRouterCloseLetsHandlersCommit",
+	},
 	"Nothing lost, nothing invented": {
-		"TestOrder", "TestBadDayAddsUp", "TestKilledAtEveryStep", "TestCommitsThatACrashLost", "TestServerWithOtherRows", "TestModelKeepsOrderAndLosesNothing", "TestKafkaKeepsWhatItAcknowledges",
+		"TestOrder", "TestBadDayAddsUp", "TestKilledAtEveryStep", "TestCommitsThatACrashLost", "TestServerWithOtherRows",
+		"TestModelKeepsOrderAndLosesNothing", "TestKafkaKeepsWhatItAcknowledges",
 	},
 	"Applied once": {
-		"TestInboxHandlesAMessageOnce", "TestInboxConcurrentDeliveriesApplyOnce", "TestServicesShareAnInbox", "TestInboxPassedTwice", "TestBadDayAddsUp", "TestHistoryOfAQueue",
+		"TestInboxHandlesAMessageOnce", "TestInboxConcurrentDeliveriesApplyOnce", "TestServicesShareAnInbox",
+		"TestInboxPassedTwice", "TestBadDayAddsUp", "TestHistoryOfAQueue",
+		"TestInboundOrderUnderKill", "TestInboundOrderUnderStop",
 	},
 	"Order per key": {
-		"TestOrder", "TestOrderOfASlowInsert", "TestOrderOverLibPQ", "TestOrderThroughPgBouncer", "TestOrderControlForgetfulFetch", "TestOrderControlDefaultWithoutXid",
+		"TestOrder", "TestOrderOfASlowInsert", "TestOrderOverLibPQ", "TestOrderThroughPgBouncer",
+		"TestOrderControlForgetfulFetch", "TestOrderControlDefaultWithoutXid",
 		"TestStaleOwner", "TestBlockedKeyOutlivesItsOwner", "TestModelKeepsOrderAndLosesNothing",
+		"TestInboundOrderUnderRebalance", "TestInboundControlWithoutKeys",
 	},
-	"A bad message blocks only its key": {"TestRejectedMessageIsTriedAgain", "TestKeyGoesOnWithoutItsFirstMessage", "TestManyBlockedKeysAtOnce", "TestDeathNeedsAttemptsAndAge"},
-	"An outage charges no attempt":      {"TestUnavailableTopicPauses", "TestUnavailableAfterRejection", "TestAnOutageThatNobodyRecognisesKillsNothing"},
+	"A bad message blocks only its key": {
+		"TestRejectedMessageIsTriedAgain", "TestKeyGoesOnWithoutItsFirstMessage", "TestManyBlockedKeysAtOnce",
+		"TestDeathNeedsAttemptsAndAge",
+		"TestInboundFailingKeyBlocksNothingElse", "TestInboundWindowFull",
+	},
+	"An outage charges no attempt": {
+		"TestUnavailableTopicPauses", "TestUnavailableAfterRejection", "TestAnOutageThatNobodyRecognisesKillsNothing",
+	},
 }
 
 // reliability lists each promise of the README with the tests that hold it, and what each of them says of itself.
@@ -266,13 +189,10 @@ func reliability(t *testing.T) string {
 		if !strings.HasSuffix(file, "_test.go") {
 			return nil
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		for _, decl := range parsed.Decls {
+		for _, decl := range parsed(t, file).Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
-				comments[f.Name.Name] = fmt.Sprintf("| [%s](../../%s) | %s |\n", f.Name.Name, filepath.ToSlash(file), inTable(f.Doc))
+				comments[f.Name.Name] = fmt.Sprintf("| [%s](../../%s) | %s |\n", f.Name.Name, filepath.ToSlash(file),
+					inTable(f.Doc))
 			}
 		}
 		return nil

@@ -11,9 +11,9 @@ type Runner interface {
 	Run(ctx context.Context) error
 }
 
-// Run runs all runners at once and returns when all have ended. When ctx ends, or one of them returns, the others are ended one
-// after another in the order given, each after the one before it has returned. So give the Router first and the forwarder
-// after it: what the last handlers committed can still leave.
+// Run runs all runners at once and returns when all have ended. When ctx ends, or one of them returns, the others are
+// ended one after another in the order given, each after the one before it has returned. So give the Router first and
+// the forwarder after it: what the last handlers committed can still be published.
 //
 // It returns the errors of the runners, joined, without those that only say that ctx ended. It waits for each runner as
 // long as that takes; Routers and forwarders have a CloseTimeout. A nil runner is an error, and nothing is run then.

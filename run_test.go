@@ -35,7 +35,8 @@ func TestRunEndsInOrder(t *testing.T) {
 		var l ledger
 		ended := make(chan error, 1)
 		go func() {
-			ended <- Run(ctx, l.untilEnded("router", nil), l.untilEnded("forwarder", context.Canceled), l.untilEnded("metrics", nil))
+			ended <- Run(ctx, l.untilEnded("router", nil), l.untilEnded("forwarder", context.Canceled),
+				l.untilEnded("metrics", nil))
 		}()
 		synctest.Wait()
 		if len(l.ends) > 0 {

@@ -210,7 +210,8 @@ func TestObserversAreToldOfPanics(t *testing.T) {
 		if (name == "panic") != (recovered == "boom") {
 			t.Errorf("%s: recovered %v", name, recovered)
 		}
-		if o.starts != 1 || len(o.txs) != 1 || o.txs[0].Err == nil || len(o.writes) != 1 || msg.Metadata.Get("seen") != "yes" {
+		if o.starts != 1 || len(o.txs) != 1 || o.txs[0].Err == nil || len(o.writes) != 1 ||
+			msg.Metadata.Get("seen") != "yes" {
 			t.Errorf("%s: told of %v and %v", name, o.txs, o.writes)
 		}
 		if n := len(logged.Captured()[watermill.ErrorLogLevel]); n != 4 {
@@ -234,7 +235,8 @@ func TestHooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := InTx(t.Context(), db, func(ctx context.Context) error { return AfterCommit(ctx, nil) }); err == nil || !strings.Contains(err.Error(), "nil") {
+	if err := InTx(t.Context(), db, func(ctx context.Context) error { return AfterCommit(ctx, nil) }); err == nil ||
+		!strings.Contains(err.Error(), "nil") {
 		t.Errorf("a nil hook: %v", err)
 	}
 	var called []int
@@ -284,7 +286,8 @@ func TestPublishLooksAtEveryScope(t *testing.T) {
 		}
 		for _, msgs := range [][]*message.Message{{alive, over}, {over, alive}, {over}} {
 			err := pub.Publish("topic", msgs...)
-			if !errors.Is(err, ErrNoTx) || !strings.Contains(err.Error(), "has ended") || !strings.Contains(err.Error(), "WithoutTx is for") {
+			if !errors.Is(err, ErrNoTx) || !strings.Contains(err.Error(), "has ended") ||
+				!strings.Contains(err.Error(), "WithoutTx is for") {
 				t.Errorf("got %v", err)
 			}
 		}

@@ -19,12 +19,12 @@ type Act struct {
 	Limit int
 	// Reason goes into the audit log, up to 1 KiB. Discard and SkipHead keep it with the message too, so they need one.
 	Reason string
-	// Actor is who does it; default Config.Actor.
+	// Actor is the name in the audit log; default Config.Actor.
 	Actor string
 	// DryRun counts what the act would change, up to 10,000 or Limit, and changes nothing.
 	DryRun bool
-	// Preview is the Result.Preview of a dry run with the same filter. Then nothing else is changed than what that has counted, and
-	// what has left since is passed by. Default: what the filter means when the act begins.
+	// Preview is the Result.Preview of a dry run with the same filter. Then nothing else is changed than what that has
+	// counted, and what was settled since is skipped. Default: what the filter means when the act begins.
 	Preview string
 	// Progress, if not nil, is called after each batch, with what was done so far.
 	Progress func(ctx context.Context, r Result)
@@ -32,15 +32,17 @@ type Act struct {
 
 // Result says what an act did, also before an error.
 type Result struct {
-	// Matched is how many messages the filter meant: of a dry run at most as many as it counts, else those that the act came by.
+	// Matched is how many messages the filter meant: of a dry run at most as many as it counts, else those that the act
+	// came by.
 	Matched Count `json:"matched"`
 	// Touched is how many were changed.
 	Touched int64 `json:"touched"`
-	// Skipped is how many were not, because somebody else had locked or changed them meanwhile. What Requeue, Replay and Reconcile skip in
-	// the outbox, they skip with all that follows it under its key, or that would leave before it. Act again to have them.
+	// Skipped is how many were not, because another session had locked or changed them meanwhile. What Requeue, Replay and
+	// Reconcile skip in the outbox, they skip with all that follows it under its key, or that would be published before
+	// it. Act again to have them.
 	Skipped int64 `json:"skipped"`
-	// Preview stands for what a dry run has counted, message by message, or if there is more, for what was written before it: so
-	// that what is done is what somebody was asked about. Put it into Act.Preview. It has up to 220 kB.
+	// Preview stands for what a dry run has counted, message by message, or if there is more, for what was written before
+	// it: so that the act changes what the preview showed. Put it into Act.Preview. It has up to 220 kB.
 	Preview string `json:"-"`
 	// Compared is how many messages Reconcile has looked for in the log.
 	Compared int64 `json:"compared,omitempty"`
@@ -115,7 +117,8 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 	if v.oneEach && len(states) > 1 {
 		return nil, nil, invalid("admin: Filter.States has %v: name the one that blocks the keys", states)
 	}
-	bound := len(f.IDs) > 0 || f.Topic+f.Key+f.Consumer+f.ErrorGroup+f.ErrorContains != "" || !f.After.IsZero() || !f.Before.IsZero()
+	bound := len(f.IDs) > 0 || f.Topic+f.Key+f.Consumer+f.ErrorGroup+f.ErrorContains != "" || !f.After.IsZero() ||
+		!f.Before.IsZero()
 	if act.Actor, err = a.actor(act.Actor, act.Reason); err != nil && !act.DryRun {
 		return nil, nil, err
 	}
@@ -125,7 +128,7 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 	case act.Limit < 0:
 		return nil, nil, invalid("admin: Act.Limit is %d: use the number of messages, or 0 for all", act.Limit)
 	case v.reason != "" && act.Reason == "" && !act.DryRun:
-		return nil, nil, invalid("admin: Act.Reason is missing: it is kept with the messages")
+		return nil, nil, invalid("admin: Act.Reason is missing: it is stored with the messages")
 	}
 	return s, states, nil
 }

@@ -14,16 +14,20 @@ import (
 
 var (
 	// ErrNotFound is returned by Get for a message that is not there.
-	ErrNotFound = errors.New("admin: no such message")
+	//
+	// Cure: list the messages. One that was published or handled is deleted after its retention.
+	ErrNotFound = errors.New("admin: message not found")
 
 	// ErrUnbound is returned by an act whose filter names no message, topic, key, consumer, error or time, and has no All.
-	ErrUnbound = errors.New("admin: the filter bounds nothing: name what is meant, or set Filter.All")
+	ErrUnbound = errors.New("admin: the filter selects nothing: set a field of Filter, or Filter.All")
 
-	// ErrNoActor is returned by an act that nobody answers for: give Config or the act an Actor.
-	ErrNoActor = errors.New("admin: nobody is named who does this: set Config.Actor or the Actor of the act")
+	// ErrNoActor is returned by an act without a name for the audit log: give Config or the act an Actor.
+	ErrNoActor = errors.New("admin: no actor for the audit log: set Config.Actor or the Actor of the act")
 
-	// ErrInvalid is found in errors that say which field of a filter, page or act is at fault, and why: the fault is that of who asks,
-	// not of the database.
+	// ErrInvalid is found in errors that say which field of a filter, page or act is at fault, and why: the fault is the
+	// caller's, not of the database.
+	//
+	// Cure: correct the field that the error names.
 	ErrInvalid = errors.New("admin: invalid")
 )
 
@@ -39,11 +43,14 @@ func invalid(format string, args ...any) error { return invalidError(fmt.Sprintf
 
 // Config configures New. The zero value can look, and act where the act has an Actor.
 type Config struct {
-	// Actor is who acts, for the audit log: a user's name, or that of a program. An act may have another one. Default: none.
+	// Actor is the name in the audit log: a user's, or that of a program; default none. An act may name another one.
+	// An act without either is refused with ErrNoActor.
 	Actor string
-	// QueryTimeout bounds each statement; default 10 s, -1 = no limit but that of the context.
+	// QueryTimeout bounds each statement; default 10 s, -1 no limit but that of the context. Raise it if statements of
+	// a slow server time out.
 	QueryTimeout time.Duration
-	// BatchSize is how many messages an act changes in one transaction; default 500, at most 10,000.
+	// BatchSize is how many messages an act changes in one transaction; default 500, at most 10,000. Lower it if acts
+	// lock rows for too long.
 	BatchSize int
 }
 

@@ -13,15 +13,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// AuditEntry says who did what and why. It is written before the first message is changed, and counts with each batch.
+// AuditEntry is an act: its actor, what it did and why. It is written before the first message is changed, and counts
+// with each batch.
 type AuditEntry struct {
-	ID     int64     `json:"id"`
-	At     time.Time `json:"at"`
-	Role   string    `json:"role"`   // of the database, that was logged in
-	Actor  string    `json:"actor"`  // who said to be the one
-	Action string    `json:"action"` // requeue, discard, skip_head, replay, retry_now, pause, resume, clean, reconcile; of package move: import, export
-	Reason string    `json:"reason,omitempty"`
-	// Filter is that of the act. Of clean, of which each table has an entry, Before is the time before which it was done, or failed first.
+	ID    int64     `json:"id"`
+	At    time.Time `json:"at"`
+	Role  string    `json:"role"`  // of the database, that was logged in
+	Actor string    `json:"actor"` // the name that the caller gave
+	// requeue, discard, skip_head, replay, retry_now, pause, resume, clean, reconcile; of package move: import, export
+	Action string `json:"action"`
+	Reason string `json:"reason,omitempty"`
+	// Filter is that of the act. Of clean, of which each table has an entry, Before is the time before which it was done,
+	// or failed first.
 	Filter Filter `json:"filter"`
 	Result Result `json:"result"`
 	// EndedAt is when the act ended by itself; zero while it is under way, and if it failed or was cut off.

@@ -8,9 +8,9 @@ import (
 	"strconv"
 )
 
-// BlockedKeys lists the first message of each blocked key, the oldest first, if it fits the filter: what SkipHead would discard. It
-// returns at most so many, and whether there are more. It looks at all messages of the state, as which is first of its key is not
-// for the filter to say. It returns what SkipHead does.
+// BlockedKeys lists the first message of each blocked key, the oldest first, if it fits the filter: what SkipHead would
+// discard. It returns at most so many, and whether there are more. It looks at all messages of the state, as which is
+// first of its key is not for the filter to say. It returns what SkipHead does.
 func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Message, more bool, err error) {
 	defer func() {
 		if err != nil {
@@ -26,7 +26,9 @@ func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Me
 	if err != nil {
 		return nil, false, err
 	}
-	d := doing{Admin: a, verb: skip, act: act, source: s, result: &Result{}, asked: asked{upto: math.MaxInt64}, left: math.MaxInt64}
+	d := doing{
+		Admin: a, verb: skip, act: act, source: s, result: &Result{}, asked: asked{upto: math.MaxInt64}, left: math.MaxInt64,
+	}
 	var places []place
 	for t := d.together(states)[0]; !t.ended() && len(places) <= limit; {
 		batch, err := d.next(ctx, t)
@@ -40,7 +42,8 @@ func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Me
 	return list, more, err
 }
 
-// heads are those of some messages, which a walk has found in the order of their ids, that are first of their keys and fit the filter.
+// heads are those of some messages, which a walk has found in the order of their ids, that are first of their keys and
+// fit the filter.
 func (d *doing) heads(ctx context.Context, w *walk, all []found) ([]place, error) {
 	if d.keys == nil {
 		d.keys = map[string]int64{}

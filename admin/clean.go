@@ -11,18 +11,22 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// CleanConfig says what Clean deletes. Forwarders and dispatchers do that by themselves; Clean is for jobs where they do not.
+// CleanConfig says what Clean deletes. Forwarders and dispatchers do that by themselves; Clean is for jobs where they
+// do not.
 type CleanConfig struct {
-	// OutboxRetention, InboxRetention and QueueRetention are how long what is done, or discarded, is kept; 0 = the table is
-	// left alone.
+	// OutboxRetention, InboxRetention and QueueRetention are how long settled rows of each table are kept; default 0,
+	// which leaves the table alone.
 	OutboxRetention, InboxRetention, QueueRetention time.Duration
-	// At is when the retentions are counted back from: CleanResult.At of a dry run, so that nothing else is deleted than what
-	// that has counted. It must not be later than now. Default: now, by the database's clock.
+	// Idempotency deletes HTTP requests of package idempotency, with their answers, that had expired by At; default off.
+	// Their rows say when.
+	Idempotency bool
+	// At is the time from which the retentions are counted back; default: now, by the database's clock. Set it to
+	// CleanResult.At of a dry run to delete nothing beside what that has counted. It must not be later than now.
 	At time.Time
-	// Reason and Actor are those of an Act.
+	// Reason and Actor are those of an Act: why, and by which name, for the audit log.
 	Reason, Actor string
-	// DryRun counts what would be deleted, up to 10,000 rows of each table, of the outbox among the oldest 100,000, and deletes
-	// nothing.
+	// DryRun counts what would be deleted and deletes nothing; default off. It counts up to 10,000 rows of each table,
+	// of the outbox among the oldest 100,000.
 	DryRun bool
 }
 
@@ -32,6 +36,8 @@ type CleanResult struct {
 	Outbox Count     `json:"outbox"`
 	Inbox  Count     `json:"inbox"`
 	Queue  Count     `json:"queue"`
+	// Idempotency is of HTTP requests with their answers.
+	Idempotency Count `json:"idempotency"`
 }
 
 const (
@@ -39,10 +45,11 @@ const (
 	cleanSpan = 1 << 16 // ids that it looks at
 )
 
-// Clean deletes what was done or discarded longer ago than the retention, in short statements, and leaves half of the time to
-// others. Dead messages are never deleted, nor pending ones of the outbox and the queue. The inbox forgets what failed first longer
-// ago than that and was not handled since: if it comes again, its failures are counted anew. It returns what it deleted also with an
-// error: ErrNoActor, one that names the field at fault, or one of the database or the context.
+// Clean deletes what was done or discarded longer ago than the retention, in short statements, and leaves half of the
+// time to others. Dead messages are never deleted, nor pending ones of the outbox and the queue. The inbox forgets what
+// failed first longer ago than that and was not handled since: if it is redelivered, its failures are counted anew. It
+// returns what it deleted also with an error: ErrNoActor, one that names the field at fault, or one of the database or
+// the context.
 func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
 	defer func() {
 		if err != nil {
@@ -63,7 +70,8 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 	case cfg.At.IsZero():
 		cfg.At = now
 	case cfg.At.After(now):
-		return r, invalid("admin: CleanConfig.At is %s, and by the database's clock it is %s: a time to come would delete what is to be kept", stamp(cfg.At), stamp(now))
+		return r, invalid("admin: CleanConfig.At is %s, and by the database's clock it is %s: a future time would delete "+
+			"messages that must be kept", stamp(cfg.At), stamp(now))
 	}
 	if cfg.DryRun {
 		return a.countClean(ctx, cfg)
@@ -79,12 +87,14 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		retention time.Duration
 		do        func(ctx context.Context, retention time.Duration, at string) (int64, error)
 		n         *int64
+		wanted    bool
 	}{
-		{Outbox, []State{Done, Discarded}, cfg.OutboxRetention, a.cleanOutbox, &r.Outbox.N},
-		{Inbox, []State{Done, Discarded, Failing}, cfg.InboxRetention, a.cleanInbox, &r.Inbox.N},
-		{Queue, []State{Done}, cfg.QueueRetention, a.cleanQueue, &r.Queue.N},
+		{Outbox, []State{Done, Discarded}, cfg.OutboxRetention, a.cleanOutbox, &r.Outbox.N, cfg.OutboxRetention > 0},
+		{Inbox, []State{Done, Discarded, Failing}, cfg.InboxRetention, a.cleanInbox, &r.Inbox.N, cfg.InboxRetention > 0},
+		{Queue, []State{Done}, cfg.QueueRetention, a.cleanQueue, &r.Queue.N, cfg.QueueRetention > 0},
+		{idempotency, nil, 0, a.cleanKeys, &r.Idempotency.N, cfg.Idempotency},
 	} {
-		if t.retention == 0 {
+		if !t.wanted {
 			continue
 		}
 		act.Filter = Filter{In: t.in, States: t.states}
@@ -104,7 +114,8 @@ func (a *Admin) cleanTable(ctx context.Context, act Act, at time.Time, retention
 		return 0, err
 	}
 	n, err = do(ctx, retention, stamp(at))
-	err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, n)) // also what was deleted before it was cut off
+	// also what was deleted before it was cut off
+	err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, n))
 	if err != nil {
 		return n, err
 	}
@@ -128,7 +139,11 @@ func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult,
 			}
 		}
 	}
-	return r, nil
+	if cfg.Idempotency {
+		scan := func(rows drive.Rows) error { return rows.Scan(&r.Idempotency.N, &r.Idempotency.More) }
+		err = a.fetch(ctx, scan, sqltext.CountExpiredKeys, int64(dryCount), stamp(cfg.At))
+	}
+	return r, err
 }
 
 func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration, from string) (rows int64, err error) {
@@ -155,11 +170,18 @@ func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration, from s
 }
 
 func (a *Admin) cleanInbox(ctx context.Context, retention time.Duration, from string) (int64, error) {
-	timeout := a.cfg.QueryTimeout
-	if timeout < 0 {
-		timeout = 24 * time.Hour
+	return clean.Inbox(ctx, a.db, retention, from, a.cleanTimeout())
+}
+
+func (a *Admin) cleanKeys(ctx context.Context, _ time.Duration, by string) (int64, error) {
+	return clean.Keys(ctx, a.db, by, a.cleanTimeout())
+}
+
+func (a *Admin) cleanTimeout() time.Duration {
+	if a.cfg.QueryTimeout < 0 {
+		return 24 * time.Hour
 	}
-	return clean.Inbox(ctx, a.db, retention, from, timeout)
+	return a.cfg.QueryTimeout
 }
 
 func (a *Admin) cleanQueue(ctx context.Context, retention time.Duration, from string) (rows int64, err error) {

@@ -7,31 +7,31 @@
 //
 // # Quick whatever is in the tables
 //
-// What looks never reads more than some ten thousand rows at a time. A list walks an index in the order of its pages: each step
-// looks at so many rows, keeps those that fit the filter, and says from where the next one goes on. Where an index has the
-// messages by topic or by lane, a step looks at some of each and merges them up to its horizon, the first of the places at
-// which it stopped. Figures are counted up to a bound, and say so (Count.More).
+// What looks never reads more than some ten thousand rows at a time. A list walks an index in the order of its pages:
+// each step looks at so many rows, keeps those that fit the filter, and says from where the next one goes on. Where an
+// index has the messages by topic or by lane, a step looks at some of each and merges them up to its horizon, the first
+// of the places at which it stopped. Figures are counted up to a bound, and say so (Count.More).
 //
-// No index serves package admin alone that a writer pays for: dead and failing messages have indexes by topic, since there are
-// few; ready and delayed ones are counted lane by lane, the oldest first.
+// No index serves package admin alone that a writer pays for: dead and failing messages have indexes by topic, since
+// there are few; ready and delayed ones are counted lane by lane, the oldest first.
 //
-// Doctor reads catalogs, the server's figures and the bounded figures above. What only a forwarder knows (its publisher,
-// its timeouts, its pool, its role) it has written into its row when it registered.
+// Doctor reads catalogs, the server's figures and the bounded figures above. What only a forwarder knows (its
+// publisher, its timeouts, its pool, its role) it has written into its row when it registered.
 //
 // Its checks are
 //   - of the tables: schema, privileges, retention, size, vacuum;
-//   - of who forwards: forwarders, forwarder_vanished, forwarder_waits, classify, pool, timeouts, consumers;
+//   - of the forwarders: forwarders, forwarder_vanished, forwarder_waits, classify, pool, timeouts, consumers;
 //   - of messages: topic_paused, topic_unavailable, topic_unread, backlog, failing, dead;
-//   - of others on the server: table_lock, idle_transaction, long_transaction, prepared_transactions, replication_slots,
-//     connections, notify_queue, listen;
+//   - of others on the server: table_lock, idle_transaction, long_transaction, prepared_transactions,
+//     replication_slots, connections, notify_queue, listen;
 //   - of the Brokers that it is given: broker.
 //
 // Two programs that use one name of a consumer are seen where each runs a forwarder on the handle of its middlewares.
 //
 // # What a broker lost
 //
-// An outbox ends at the acknowledgement. Reconcile goes one step further: it compares the published messages that are still
-// kept with a TopicReader, which is what the broker really holds, and sends those again that are missing there.
+// An outbox ends at the acknowledgement. Reconcile goes one step further: it compares the published messages that are
+// still kept with a TopicReader, which is what the broker really holds, and sends those again that are missing there.
 //
 // Payloads are read by Get alone, so that all else works for a role that may not read them.
 package admin

@@ -28,7 +28,8 @@ type Finding struct {
 	Check    string   `json:"check"` // what was looked at, as a stable name in lower case
 	Severity Severity `json:"severity"`
 	Evidence string   `json:"evidence"` // what is the case, with figures
-	Cure     string   `json:"cure"`     // what to do; commands are in parentheses, and a statement that does it comes last, after a colon
+	// what to do; commands are in parentheses, and a statement that does it comes last, after a colon
+	Cure string `json:"cure"`
 }
 
 // String returns the finding as one line, or more if the cure is a long statement.
@@ -36,11 +37,11 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s: %s. %s", f.Severity, f.Check, f.Evidence, f.Cure)
 }
 
-// Doctor looks for problems of the tables, the forwarders and the server, the worst first. It changes nothing, though it
-// sends one notification to find out whether it arrives. It sees what others do only if its role may see their sessions
-// (pg_read_all_stats), and says so otherwise. What could not be looked at is a finding as well. Brokers are all those to
-// which messages go: a topic with published messages that none of them has is a finding. Without one nothing is said of what a
-// broker may lose.
+// Doctor looks for problems of the tables, the forwarders and the server, the worst first. It changes nothing, though
+// it sends one notification to find out whether it arrives. It sees what others do only if its role may see their
+// sessions (pg_read_all_stats), and says so otherwise. What could not be looked at is a finding as well. Brokers are
+// all those to which messages go: a topic with published messages that none of them has is a finding. Without one
+// nothing is said of what a broker may lose.
 //
 // It returns an error if the database does not answer.
 func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Finding, error) {
@@ -51,7 +52,7 @@ func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Findin
 				return nil, fmt.Errorf("doctor: %s: %w", c.name, err)
 			}
 			if !e.damaged {
-				e.find(c.name, Warning, "this could not be looked at: "+err.Error(), "mend what the error says")
+				e.find(c.name, Warning, "check failed: "+err.Error(), "fix what the error names")
 			}
 		}
 		if e.over {
@@ -62,8 +63,8 @@ func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Findin
 	return e.found, nil
 }
 
-// checks are in an order in which those that explain others come first. A name is that of findings, too, unless the check
-// makes several kinds.
+// checks are in an order in which those that explain others come first. A name is that of findings, too, unless the
+// check makes several kinds.
 var checks = []struct {
 	name string
 	make func(*exam, context.Context) error

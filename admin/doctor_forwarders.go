@@ -59,12 +59,17 @@ func (e *exam) checkForwarders(ctx context.Context) error {
 		switch {
 		case !m.alive():
 			if slices.ContainsFunc(e.members, func(o member) bool { return o.alive() && o.scope == m.scope }) {
-				e.find("forwarder_vanished", Info, fmt.Sprintf("%s vanished without a word %s after its lease; others have its lanes", m, span(-m.left)),
-					"see why its process ended; its row is deleted within the hour, or now: DELETE FROM "+e.db.Render("{forwarders}")+" WHERE expires_at < now() AND id = "+literal(m.id))
+				e.find("forwarder_vanished", Info,
+					fmt.Sprintf("%s stopped without releasing its lease, which expired %s ago; others have its lanes", m,
+						span(-m.left)),
+					"find out why its process ended; its row is deleted within the hour, or now: DELETE FROM "+
+						e.db.Render("{forwarders}")+" WHERE expires_at < now() AND id = "+literal(m.id))
 			}
 		case m.waits > brief:
-			e.find("forwarder_waits", byAge(m.waits), fmt.Sprintf("%s publishes nothing since %s: it waits for forwarders with other topics to leave: %s", m, span(m.waits), e.ahead(m)),
-				"end those, or give both the same Config.Topics")
+			e.find("forwarder_waits", byAge(m.waits),
+				fmt.Sprintf("%s has published nothing for %s: it waits until forwarders with other topics stop: %s", m,
+					span(m.waits), e.ahead(m)),
+				"stop those, or give all of them the same Config.Topics")
 		}
 		if m.alive() {
 			e.setUp(m)
@@ -80,7 +85,8 @@ func (e *exam) checkForwarders(ctx context.Context) error {
 	return nil
 }
 
-// consumers looks for services that use one name for what each of them is to handle: each message is handled by one of them alone.
+// consumers looks for services that use one name for what each of them is to handle: each message is handled by one of
+// them alone.
 func (e *exam) consumers() {
 	type use struct{ programs, topics []string }
 	uses := map[string]*use{}
@@ -103,11 +109,16 @@ func (e *exam) consumers() {
 		u.programs, u.topics = slices.Compact(u.programs), slices.Compact(u.topics)
 		switch {
 		case len(u.programs) > 1:
-			e.find("consumers", Critical, fmt.Sprintf("programs %s handle messages as one consumer, %q: of each message that they both get, one does nothing", strings.Join(u.programs, " and "), consumer),
-				"give each service a middleware.StackConfig.Service of its own (or InboxConfig.Service); what was skipped is not handled by that")
+			e.find("consumers", Critical,
+				fmt.Sprintf("programs %s handle messages as the same consumer %q: of two copies of a message only one is handled",
+					strings.Join(u.programs, " and "), consumer),
+				"give each service a middleware.StackConfig.Service of its own (or InboxConfig.Service); "+
+					"copies that were skipped stay unhandled")
 		case len(u.topics) > 1:
-			e.find("consumers", Info, fmt.Sprintf("consumer %q handles messages of several topics (%s): of messages with one UUID only the first is handled", consumer, strings.Join(u.topics, ", ")),
-				"leave middleware.InboxConfig.Consumer empty, or give each handler one of its own, unless that is meant")
+			e.find("consumers", Info,
+				fmt.Sprintf("consumer %q handles several topics (%s): of messages with the same UUID only the first is handled",
+					consumer, strings.Join(u.topics, ", ")),
+				"leave middleware.InboxConfig.Consumer empty, or give each handler its own, unless this is intended")
 		}
 	}
 }
@@ -130,7 +141,8 @@ func (e *exam) grants(ctx context.Context, m member) error {
 	lacks, err := schema.Privileges(ctx, (*outbox.DB)(e.db), m.says.Role)
 	for _, p := range lacks {
 		if !p.Warning {
-			e.find("privileges", Critical, fmt.Sprintf("%s %s, that of %s", p.Object, p.Found, m), "as the owner of the tables: "+p.Cure)
+			e.find("privileges", Critical, fmt.Sprintf("%s %s, the role of %s", p.Object, p.Found, m),
+				"as the owner of the tables: "+p.Cure)
 		}
 	}
 	return err
@@ -140,32 +152,44 @@ func (e *exam) grants(ctx context.Context, m member) error {
 func (e *exam) setUp(m member) {
 	f := m.says
 	if f.Blind {
-		e.find("classify", Info, fmt.Sprintf("the publisher of %s has returned errors that nobody knows: an outage of its broker is recognised only when all messages of a topic fail", m),
-			"use the publishers of publisher/kafka or publisher/nats, set forwarder.Config.Classify, or have the publisher return a forwarder.PublishError")
+		e.find("classify", Info, fmt.Sprintf("the publisher of %s returns errors that are not classified: an outage of its "+
+			"broker is recognised only when all messages of a topic fail", m),
+			"use the publishers of publisher/kafka or publisher/nats, set forwarder.Config.Classify, or return a "+
+				"forwarder.PublishError from the publisher")
 	}
 	need := f.PoolNeeds
 	if len(f.Consumers) > 0 { // handlers share the pool; of others that do nothing is known
 		need++
 	}
 	if f.PoolConns > 0 && f.PoolConns < need {
-		e.find("pool", Warning, fmt.Sprintf("the pool of %s has %s, and it uses up to %d of them itself: what it does waits, and so do handlers that share the pool", m, connections(f.PoolConns), f.PoolNeeds),
-			fmt.Sprintf("allow the pool %s, and one more for each handler that runs at once; or give the forwarder a pool of its own, with %d", connections(f.PoolNeeds), f.PoolNeeds))
+		e.find("pool", Warning, fmt.Sprintf("the pool of %s has %s, and the forwarder uses up to %d of them itself: "+
+			"it waits for connections, and so do handlers that share the pool", m, connections(f.PoolConns), f.PoolNeeds),
+			fmt.Sprintf("give the pool %s, and one more for each handler that runs at the same time; "+
+				"or give the forwarder a pool of its own, with %d", connections(f.PoolNeeds), f.PoolNeeds))
 	}
 	if f.PublishTimeout == -1 {
-		e.find("timeouts", Warning, fmt.Sprintf("%s waits for a call of Publish for ever: one that hangs blocks its key, and its place among Concurrency", m),
-			"set forwarder.Config.PublishTimeout to more than the slowest call takes; its default is 30s")
+		e.find("timeouts", Warning,
+			fmt.Sprintf("%s has no limit for the time of a publish: one that hangs blocks its key and one slot "+
+				"of Concurrency for ever", m),
+			"set forwarder.Config.PublishTimeout above the slowest publish; its default is 30s")
 	}
 	if f.PublishTimeout > f.CloseTimeout {
-		e.find("timeouts", Info, fmt.Sprintf("%s may wait %s for a call of Publish, but only %s when it is closed: what is under way then is sent twice", m, f.PublishTimeout, f.CloseTimeout),
+		e.find("timeouts", Info,
+			fmt.Sprintf("%s gives a publish %s, but only %s at shutdown: messages in flight are then published twice", m,
+				f.PublishTimeout, f.CloseTimeout),
 			fmt.Sprintf("set forwarder.Config.CloseTimeout to %s or more", f.PublishTimeout))
 	}
 	if f.LeaseTTL > 0 && f.LeaseTTL < 3*time.Second {
-		e.find("timeouts", Warning, fmt.Sprintf("the lease of %s lasts %s: a renewal, a pause of the process or a failover that takes longer gives its lanes to others, and what is being published then is sent twice", m, f.LeaseTTL),
+		e.find("timeouts", Warning,
+			fmt.Sprintf("the lease of %s lasts %s: after a slower renewal, a pause of the process or a failover others take "+
+				"its lanes, and messages in flight are published twice", m, f.LeaseTTL),
 			"set forwarder.Config.LeaseTTL to 3s or more; its default is 10s")
 	}
 	if f.Retention == -1 && len(e.brokers) == 0 {
-		e.find("retention", Info, fmt.Sprintf("%s deletes messages as they are published, so Replay and Reconcile have nothing to send again if the broker loses what it acknowledged", m),
-			"set forwarder.Config.Retention to longer than it takes to notice, if the broker may lose messages; give Doctor the broker to find out")
+		e.find("retention", Info, fmt.Sprintf("%s deletes messages on publish: if the broker loses acknowledged messages, "+
+			"there is nothing to replay or reconcile", m),
+			"if the broker may lose messages, set forwarder.Config.Retention to longer than you need to notice; "+
+				"give doctor the broker to find out")
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// checkTopics looks at what is ready and does not leave.
+// checkTopics looks at what is ready and is not published.
 func (e *exam) checkTopics(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil && e.deserted && !slices.ContainsFunc(e.members, member.alive) {
@@ -50,8 +50,10 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 		switch {
 		case !waits || t.Paused:
 		case !slices.ContainsFunc(e.members, func(m member) bool { return m.reads(t.Topic) }):
-			e.find("topic_unread", max(Warning, byAge(r.Oldest)), fmt.Sprintf("%s, the oldest since %s, and no forwarder that is alive has it among its topics", messages(r.Ready, ofTopic(t.Topic), "waits", "wait"), span(r.Oldest)),
-				fmt.Sprintf("add %q to forwarder.Config.Topics, or run a forwarder for it", t.Topic))
+			e.find("topic_unread", max(Warning, byAge(r.Oldest)),
+				fmt.Sprintf("%s, the oldest for %s, and no running forwarder reads this topic",
+					messages(r.Ready, ofTopic(t.Topic), "is ready", "are ready"), span(r.Oldest)),
+				fmt.Sprintf("add %q to forwarder.Config.Topics, or run a forwarder that reads it", t.Topic))
 		default:
 			if err := e.backlog(ctx, t, r); err != nil {
 				return err
@@ -69,30 +71,37 @@ func (e *exam) paused(t TopicStats, p Pause) {
 		if strings.HasPrefix(t.Topic, "-") {
 			topic = "-- " + topic
 		}
-		e.find("topic_paused", Info, fmt.Sprintf("an operator paused topic %q %s ago (%s); %s", t.Topic, span(age), p.Reason, messages(t.Ready, "of it", "is ready", "are ready")),
-			"if it may go on, Resume it"+e.command("topics resume", topic)+": DELETE FROM "+e.db.Render("{outbox_topics}")+" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
+		e.find("topic_paused", Info, fmt.Sprintf("an operator paused topic %q %s ago (%s); %s", t.Topic, span(age), p.Reason,
+			messages(t.Ready, "of it", "is ready", "are ready")),
+			"resume it when its messages may be published"+e.command("topics resume", topic)+
+				": DELETE FROM "+e.db.Render("{outbox_topics}")+
+				" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
 		return
 	}
-	e.find("topic_unavailable", max(Warning, byAge(age)), fmt.Sprintf("forwarder %q has not reached the broker of topic %q for %s: %s; %s", p.By, t.Topic, span(age), p.Reason, messages(t.Ready, "of it", "is ready", "are ready")),
-		"mend what the error says; the topic goes on by itself then, and no message is charged for it")
+	e.find("topic_unavailable", max(Warning, byAge(age)),
+		fmt.Sprintf("forwarder %q has not reached the broker of topic %q for %s: %s; %s", p.By, t.Topic, span(age), p.Reason,
+			messages(t.Ready, "of it", "is ready", "are ready")),
+		"fix what the error names; the forwarder then resumes the topic by itself, and charges no attempt")
 }
 
 // nobody tells that no forwarder is alive.
 func (e *exam) nobody(ready map[string]TopicStats) {
-	s, what := Info, "no message waits for one"
+	s, what := Info, "no message waits for it"
 	if e.deserted {
-		s, what = Warning, "messages have been waiting for more than a minute"
+		s, what = Warning, "messages have been ready for more than a minute"
 	}
 	for _, r := range ready {
 		if age := max(Warning, byAge(r.Oldest)); age >= s {
-			s, what = age, fmt.Sprintf("messages wait, of topic %q since %s", r.Topic, span(r.Oldest))
+			s, what = age, fmt.Sprintf("messages of topic %q have been ready for %s", r.Topic, span(r.Oldest))
 		}
 	}
 	if n := len(e.members); n > 0 {
 		m := e.members[n-1]
-		what += fmt.Sprintf("; the lease of %s ran out %s ago", m, span(-m.left))
+		what += fmt.Sprintf("; the lease of %s expired %s ago", m, span(-m.left))
 	}
-	e.find("forwarders", s, "no forwarder is alive; "+what, "run a forwarder.Forwarder, a Subscriber, or outboxctl forward, with the same tables; if there should be one, its log says why it does not start")
+	e.find("forwarders", s, "no forwarder is running; "+what,
+		"run a forwarder.Forwarder, a Subscriber, or outboxctl forward on these tables; if one should be running, "+
+			"its log says why it did not start")
 }
 
 // backlog tells of messages that are ready for long though somebody reads them.
@@ -102,21 +111,23 @@ func (e *exam) backlog(ctx context.Context, t, ready TopicStats) error {
 	}
 	var written float64
 	err := e.rows(ctx, []any{&written}, func() {}, sqltext.DoctorWritten, t.Topic, int64(rateSample))
-	evidence := fmt.Sprintf("%s, the oldest since %s; %.1f a second leave", messages(ready.Ready, ofTopic(t.Topic), "is ready", "are ready"), span(ready.Oldest), t.Rate)
+	evidence := fmt.Sprintf("%s, the oldest for %s; %.1f per second are published",
+		messages(ready.Ready, ofTopic(t.Topic), "is ready", "are ready"), span(ready.Oldest), t.Rate)
 	s := Warning
 	if written > t.Rate {
-		evidence += fmt.Sprintf(" and %.1f a second are written: it grows", written)
+		evidence += fmt.Sprintf(" and %.1f per second are written: the backlog grows", written)
 		s = byAge(ready.Oldest)
 	}
-	cure := "raise forwarder.Config.Concurrency, or run more forwarders; messages without a key need not wait for each other"
+	cure := "raise forwarder.Config.Concurrency, or run more forwarders; messages without a key are published in parallel"
 	for _, u := range e.stats.Unread {
 		if slices.ContainsFunc(e.members, func(m member) bool { return m.scope == u.Scope && m.reads(t.Topic) }) {
-			evidence += fmt.Sprintf("; nobody reads %d of the 64 lanes of scope %s", u.Lanes, u.Scope)
-			cure = "see in the log of the forwarders of that scope why they do not take these lanes, which they do within the LeaseTTL of one that ended; start them anew if it does not say"
+			evidence += fmt.Sprintf("; no forwarder reads %d of the 64 lanes of scope %s", u.Lanes, u.Scope)
+			cure = "check the log of the forwarders of that scope: they take over lanes within the LeaseTTL of a forwarder " +
+				"that stopped; restart them if the log does not say why not"
 		}
 	}
 	if t.Failing.N > 0 || t.Dead.N > 0 {
-		evidence += "; some may wait for a message of their key that fails"
+		evidence += "; some may wait behind a failing message of their key"
 	}
 	e.find("backlog", s, evidence, cure)
 	return err
@@ -151,14 +162,20 @@ func (e *exam) checkFailing(ctx context.Context) error {
 		t := found[group]
 		blocked, skip := "", ""
 		if n := len(t.keys); n > 0 {
-			blocked = fmt.Sprintf(" (keys whose later messages wait: %d)", n)
+			blocked = fmt.Sprintf(" (blocked keys: %d)", n)
 		}
 		if t.key != "" {
-			skip = "SkipHead if it is the first of its key" + e.command("keys skip --key", shell(t.key), "--reason WHY") + ", else "
+			skip = "skip it if it is the first of its key" +
+				e.command("keys skip --key", shell(t.key), "--reason WHY") + ", else "
 		}
-		e.find("failing", Warning, fmt.Sprintf("%s%s: the first, %d, after %d attempts with %q", messages(Count{N: int64(t.count)}, ofTopic(group[0]), "keeps failing", "keep failing"), blocked, t.first, t.attempts, t.error),
-			fmt.Sprintf("mend what the error says, and RetryNow%s; or, if it must never leave, %sDiscard%s: %s",
-				e.command("messages retry-now --topic", shell(group[0]), "--group", group[1]), skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"), strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
+		e.find("failing", Warning,
+			fmt.Sprintf("%s%s: the first, %d, failed %d times, last with %q",
+				messages(Count{N: int64(t.count)}, ofTopic(group[0]), "keeps failing", "keep failing"), blocked, t.first,
+				t.attempts, t.error),
+			fmt.Sprintf("fix what the error names, and retry now%s; or, if it must never be published, %sdiscard it%s: %s",
+				e.command("messages retry-now --topic", shell(group[0]), "--group", group[1]), skip,
+				e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"),
+				strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
 	}
 	return err
 }
@@ -167,11 +184,11 @@ func (e *exam) checkFailing(ctx context.Context) error {
 func (e *exam) checkIncoming(ctx context.Context) error {
 	for _, in := range []Table{Inbox, Queue} {
 		owner, since, b := "topic", "written %s ago", brisk
-		cure := "mend what the error says; they come again by themselves, until they are handled or dead"
+		cure := "fix what the error names; they are retried until they are handled or dead"
 		b.attempts = often
 		if in == Inbox { // a row is there since the first failure, or since it was revived and has not failed again
 			owner, since, b.attempts = "consumer", "for %s", 1
-			cure += "; one that its broker does not bring again stays until you Discard it"
+			cure += "; one that its broker does not redeliver stays failing until you discard it"
 		}
 		groups, err := e.groups(ctx, Filter{In: in, States: []State{Failing}}, b)
 		if err != nil {
@@ -183,8 +200,9 @@ func (e *exam) checkIncoming(ctx context.Context) error {
 				if in == Inbox {
 					act = e.command("inbox discard --state failing --group", g.ID, "--reason WHY")
 				}
-				e.find("failing", Warning, fmt.Sprintf("%s, of %s %s, the oldest %s, with %q",
-					messages(g.Count, "of the "+in.String(), "keeps failing", "keep failing"), owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), fmt.Sprintf(since, span(age)), g.Example),
+				e.find("failing", Warning, fmt.Sprintf("%s, %s %s, the oldest %s, with %q",
+					messages(g.Count, "of the "+in.String(), "keeps failing", "keep failing"), owner,
+					strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), fmt.Sprintf(since, span(age)), g.Example),
 					cure+act)
 			}
 		}
@@ -192,8 +210,8 @@ func (e *exam) checkIncoming(ctx context.Context) error {
 	return nil
 }
 
-// command is what to type for an act, in brackets. It is left out if a word of it is empty: no flag names the group of messages
-// that have no error.
+// command is what to type for an act, in brackets. It is left out if a word of it is empty: no flag names the group of
+// messages that have no error.
 func (e *exam) command(words ...string) string {
 	if slices.Contains(words, "") {
 		return ""
@@ -202,8 +220,11 @@ func (e *exam) command(words ...string) string {
 	usual := sqltext.Tables{Schema: names.Schema, Outbox: names.Outbox}.WithDefaults()
 	var tables []string
 	for _, t := range [][3]string{
-		{"schema", names.Schema, ""}, {"outbox", names.Outbox, "outbox"}, {"lanes", names.Lanes, usual.Lanes}, {"forwarders", names.Forwarders, usual.Forwarders},
-		{"migrations", names.Migrations, usual.Migrations}, {"inbox", names.Inbox, usual.Inbox}, {"queue", names.Queue, usual.Queue}, {"audit", names.Audit, usual.Audit},
+		{"schema", names.Schema, ""}, {"outbox", names.Outbox, "outbox"}, {"lanes", names.Lanes, usual.Lanes},
+		{"forwarders", names.Forwarders, usual.Forwarders},
+		{"migrations", names.Migrations, usual.Migrations}, {"inbox", names.Inbox, usual.Inbox},
+		{"queue", names.Queue, usual.Queue}, {"audit", names.Audit, usual.Audit},
+		{"idempotency", names.Idempotency, usual.Idempotency},
 	} {
 		if t[1] != t[2] {
 			tables = append(tables, t[0]+"="+t[1])
@@ -227,7 +248,7 @@ const (
 	mostGroups = 10
 )
 
-// checkDead looks at messages that were put aside.
+// checkDead looks at dead messages.
 func (e *exam) checkDead(ctx context.Context) error {
 	now, err := e.now(ctx)
 	if err != nil {
@@ -246,14 +267,18 @@ func (e *exam) checkDead(ctx context.Context) error {
 				for _, topic := range g.Topics {
 					topics = append(topics, literal(topic))
 				}
-				byHand = "; by hand this requeues what is dead now of these topics, whatever it died of, a thousand at a time, so run it until it changes none: " +
-					strings.NewReplacer("{time}", stamp(now), "{topics}", strings.Join(topics, ", ")).Replace(e.db.Render(sqltext.RequeueByHand))
+				byHand =
+					"; this statement requeues all dead messages of these topics, whatever their error, a thousand at a time: " +
+						strings.NewReplacer("{time}", stamp(now), "{topics}", strings.Join(topics, ", ")).Replace(
+							e.db.Render(sqltext.RequeueByHand))
 			case Inbox:
-				owner, then = "consumer", " and have them sent again (Replay, if it was from this outbox that they came)"
+				owner, then = "consumer", " and have them delivered again (replay them if this outbox published them)"
 			}
-			cure := "mend the cause, then Requeue them" + e.command(commands[in], "requeue --group", g.ID) + then +
-				", or Discard them" + e.command(commands[in], "discard --group", g.ID, "--reason WHY") + byHand
-			e.find("dead", Warning, fmt.Sprintf("%s, of %s %s, the last one with %q", messages(g.Count, "of the "+in.String(), "is dead", "are dead"), owner, strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), g.Example), cure)
+			cure := "fix the cause, then requeue them" + e.command(commands[in], "requeue --group", g.ID) + then +
+				", or discard them" + e.command(commands[in], "discard --group", g.ID, "--reason WHY") + byHand
+			e.find("dead", Warning, fmt.Sprintf("%s, %s %s, the newest with %q",
+				messages(g.Count, "of the "+in.String(), "is dead", "are dead"), owner,
+				strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), g.Example), cure)
 		}
 	}
 	return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// checkQueue looks at what dispatchers leave behind in the queue: they have no rows of their own that would tell who is alive, and
-// for how long each may handle a message.
+// checkQueue looks at what dispatchers leave behind in the queue: they have no rows of their own that would tell who is
+// alive, and for how long each may handle a message.
 func (e *exam) checkQueue(ctx context.Context) error {
 	var topic string
 	var waiting, abandoned, crashed int64
@@ -18,24 +18,35 @@ func (e *exam) checkQueue(ctx context.Context) error {
 	return e.rows(ctx, []any{&topic, &waiting, &waits, &abandoned, &since, &crashed}, func() {
 		switch waited, left := seconds(waits), seconds(since); {
 		case abandoned > 0:
-			// The row of a handler's transaction is locked, so that nobody renews its lease or takes it back: no harm, however long.
-			e.find("queue_abandoned", Warning, fmt.Sprintf("%s an owner whose lease ran out, the first %s ago: no dispatcher runs, or its handler has been in one transaction since", inQueue(abandoned, topic, "has", "have"), span(left)),
-				"if none runs, start a queue.Dispatcher, Subscriber or Group for these tables: any of them takes back what others left; if one runs, see what its handler waits for")
+			// The row of a handler's transaction is locked, so that nobody renews its lease or takes it back: no harm, however
+			// long.
+			e.find("queue_abandoned", Warning,
+				fmt.Sprintf("%s an owner whose lease expired, the first %s ago: no dispatcher is running, "+
+					"or its handler has kept a transaction open since", inQueue(abandoned, topic, "has", "have"), span(left)),
+				"if none is running, start a queue.Dispatcher, Subscriber or Group on these tables, which takes over abandoned "+
+					"messages; if one is running, find out what its handler waits for")
 		case e.pausedInQueue(topic): // it is said of the topic
 		case waiting > 0 && waited > slow:
-			e.find("queue_waits", byAge(waited), fmt.Sprintf("%s due, the first since %s", inQueue(waiting, topic, "is", "are"), span(waited)),
-				"see whether a dispatcher runs that has a handler for this topic; if one does, raise its Concurrency, or run more of them")
+			e.find("queue_waits", byAge(waited),
+				fmt.Sprintf("%s due, the oldest for %s", inQueue(waiting, topic, "is", "are"), span(waited)),
+				"check that a dispatcher with a handler for this topic is running; if so, raise its Concurrency, "+
+					"or run more of them")
 		}
 		if crashed > 0 {
-			e.find("queue_crashes", Warning, fmt.Sprintf("%s again because the lease ran out under who handled them: its process died, or could not renew it", inQueue(crashed, topic, "waits", "wait")),
-				"see in the logs what ends these processes, and whether it is one of the messages; if they only stood still, set DispatcherConfig.LeaseTTL to more than they do")
+			e.find("queue_crashes", Warning,
+				fmt.Sprintf("%s another attempt because the lease expired during handling: the process died, or could not renew it",
+					inQueue(crashed, topic, "waits for", "wait for")),
+				"find in the logs what ends these processes, and whether one of the messages does; if they only paused, "+
+					"set DispatcherConfig.LeaseTTL to longer than the pause")
 		}
 	}, sqltext.DoctorQueue, int64(looked), leftFor.Seconds())
 }
 
 // pausedInQueue says whether an operator has paused a topic of the queue.
 func (e *exam) pausedInQueue(topic string) bool {
-	return e.stats != nil && slices.ContainsFunc(e.stats.Queue, func(t TopicStats) bool { return t.Topic == topic && t.Paused })
+	return e.stats != nil && slices.ContainsFunc(e.stats.Queue, func(t TopicStats) bool {
+		return t.Topic == topic && t.Paused
+	})
 }
 
 func inQueue(n int64, topic, one, more string) string {

@@ -17,7 +17,7 @@ const (
 	cleanLate        = time.Hour
 )
 
-// checkRetention looks whether what is old goes.
+// checkRetention looks whether old messages are deleted.
 func (e *exam) checkRetention(ctx context.Context) error {
 	if !e.counted {
 		return nil // for how long somebody means to keep it is not known
@@ -34,18 +34,19 @@ func (e *exam) checkRetention(ctx context.Context) error {
 	}
 	age := seconds(oldest)
 	evidence := fmt.Sprintf("table %s has messages that were published %s ago", e.db.Render("{outbox}"), span(age))
-	cure := "run a forwarder, and see in its log whether it may delete; or, if they are not meant to be kept for longer, call admin.Clean with OutboxRetention "
+	cure := "run a forwarder, and check in its log that it may delete; or delete them with admin.Clean " +
+		"with OutboxRetention "
 	if alive && keep <= 0 {
 		cure = "call admin.Clean once, with OutboxRetention "
-		evidence += "; the forwarders that are alive delete only what they publish themselves (Retention -1)"
+		evidence += "; the running forwarders delete only what they publish themselves (Retention -1)"
 	}
 	if keep <= 0 {
 		keep = defaultRetention
 	} else {
-		evidence += fmt.Sprintf(", and is to keep them for %s", keep)
+		evidence += fmt.Sprintf("; the retention is %s", keep)
 	}
 	if !alive {
-		evidence += "; no forwarder is alive to delete them"
+		evidence += "; no running forwarder deletes them"
 	}
 	if age > keep+cleanLate {
 		e.find("retention", Warning, evidence, cure+keep.String()+e.command("clean --outbox", keep.String()))
@@ -72,8 +73,9 @@ func (e *exam) checkConnections(ctx context.Context) error {
 			if l.used >= l.most {
 				s = Critical
 			}
-			e.find("connections", s, fmt.Sprintf("%s has %d of at most %d connections; a forwarder that loses its own may find none, and loses its lease", l.what, l.used, l.most),
-				"let pools be smaller, put a pooler in between, or raise "+l.setting)
+			e.find("connections", s, fmt.Sprintf("%s has %d of at most %d connections: a forwarder that loses a connection "+
+				"may not get another, and lose its lease", l.what, l.used, l.most),
+				"make pools smaller, use a pooler, or raise "+l.setting)
 		}
 	}
 	need, pools, seen := int64(0), 0, map[string]bool{}
@@ -89,8 +91,10 @@ func (e *exam) checkConnections(ctx context.Context) error {
 		}
 	}
 	if need > most {
-		e.find("connections", Warning, fmt.Sprintf("the pools of the forwarders that are alive (%d) may open %d connections with those beside them, and the server takes %d", pools, need, most),
-			"let pools be smaller, put a pooler in between, or raise max_connections")
+		e.find("connections", Warning,
+			fmt.Sprintf("the running forwarders (pools: %d) may open %d connections, and the server allows %d",
+				pools, need, most),
+			"make pools smaller, use a pooler, or raise max_connections")
 	}
 	return nil
 }
@@ -124,8 +128,9 @@ func (e *exam) checkBroker(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			e.find("broker", Critical, "the broker could not be asked: "+err.Error(),
-				"mend what the error says; meanwhile messages wait, and are charged no attempt if the publisher knows its errors")
+			e.find("broker", Critical, "could not check the broker: "+err.Error(),
+				"fix what the error names; until then messages stay pending, and are charged no attempt if the publisher "+
+					"classifies its errors")
 			clear(nowhere) // it may have them
 			continue
 		}
@@ -137,16 +142,20 @@ func (e *exam) checkBroker(ctx context.Context) error {
 	}
 	for _, topic := range slices.Sorted(maps.Keys(nowhere)) {
 		loses = true
-		e.find("broker", Warning, fmt.Sprintf("no broker that was asked has topic %q, to which messages were published, the last "+
-			"one at %s: what it acknowledged is gone, as when a JetStream stream in memory vanishes in a restart, or somebody has "+
-			"deleted it", topic, published[topic].UTC().Format(time.RFC3339)),
-			"make the topic anew, a stream with file storage, and have sent again what is still kept (outboxctl messages replay); "+
-				"if it goes to another broker, have that one asked too")
+		e.find("broker", Warning,
+			fmt.Sprintf("no broker that was checked has topic %q, to which messages were published, last "+
+				"at %s: acknowledged messages are lost; the topic was deleted, or was a JetStream stream in memory that a restart "+
+				"removed", topic, published[topic].UTC().Format(time.RFC3339)),
+			"create the topic again, a stream with file storage, and publish again what is still kept "+
+				"(outboxctl messages replay); "+
+				"if the topic is on another broker, give doctor that one too")
 	}
 	for _, m := range e.members {
 		if loses && m.alive() && m.says.Retention == -1 {
-			e.find("retention", Critical, fmt.Sprintf("%s deletes messages as they are published, and the broker may lose what it acknowledged: nothing could be sent again", m),
-				"mend the broker as the findings above say, or set forwarder.Config.Retention to longer than it takes to notice")
+			e.find("retention", Critical,
+				fmt.Sprintf("%s deletes messages on publish, and the broker may lose acknowledged messages: "+
+					"nothing could be published again", m),
+				"fix the broker as its findings say, or set forwarder.Config.Retention to longer than you need to notice")
 		}
 	}
 	return nil

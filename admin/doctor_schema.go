@@ -42,14 +42,15 @@ func (e *exam) checkSchema(ctx context.Context) error {
 	return nil
 }
 
-// checkPrivileges looks for what is missing to those who write and those who look. What forwarders lack is looked for with them.
+// checkPrivileges looks for what is missing to those who write and those who look. What forwarders lack is looked for
+// with them.
 func (e *exam) checkPrivileges(ctx context.Context) error {
 	var role string
 	var sees bool
 	err := e.rows(ctx, []any{&role, &sees}, func() {
 		if !sees {
-			e.find("privileges", Info, fmt.Sprintf("role %s may not see what the sessions of others do", sqltext.Quote(role)),
-				"to have long transactions and locks looked for: GRANT pg_read_all_stats TO "+sqltext.Quote(role))
+			e.find("privileges", Info, fmt.Sprintf("role %s may not see the sessions of other roles", sqltext.Quote(role)),
+				"to check for long transactions and locks: GRANT pg_read_all_stats TO "+sqltext.Quote(role))
 		}
 	}, sqltext.DoctorRole)
 	if err != nil {
@@ -58,7 +59,8 @@ func (e *exam) checkPrivileges(ctx context.Context) error {
 	var writer string
 	return e.rows(ctx, []any{&writer}, func() {
 		sequence := e.db.Render("{outbox_id_seq}")
-		e.find("privileges", Critical, fmt.Sprintf("role %s may write messages, but sequence %s denies USAGE to it", sqltext.Quote(writer), sequence),
+		e.find("privileges", Critical,
+			fmt.Sprintf("role %s may write messages, but lacks USAGE on sequence %s", sqltext.Quote(writer), sequence),
 			fmt.Sprintf("as the owner of the tables: GRANT USAGE ON SEQUENCE %s TO %s", sequence, sqltext.Quote(writer)))
 	}, sqltext.DoctorWriters)
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// hearing is how long a notification may take, connecting included: one that does not come is waited for, whatever QueryTimeout says.
+// hearing is how long a notification may take, connecting included: one that does not come is waited for, whatever
+// QueryTimeout says.
 const hearing = 5 * time.Second
 
 // checkNotifyQueue looks at how full the queue of notifications is.
@@ -26,13 +27,16 @@ func (e *exam) checkNotifyQueue(ctx context.Context) error {
 		if usage > 0.5 {
 			severity = Critical
 		}
-		evidence := fmt.Sprintf("the server's queue of notifications is %.0f %% full; once it is full, NOTIFY fails", 100*usage)
+		evidence := fmt.Sprintf("the server's queue of notifications is %.0f %% full; once it is full, NOTIFY fails",
+			100*usage)
 		if s.pid == 0 {
-			e.find("notify_queue", severity, evidence, "find the session that listens and never ends its transaction, and end it")
+			e.find("notify_queue", severity, evidence,
+				"find the session that listens and keeps its transaction open, and end it")
 			return
 		}
-		e.find("notify_queue", severity, evidence+". The oldest transaction, which may be it: "+s.String(),
-			"end the session that listens and stays in a transaction; the server's log says which, as one among those with the oldest transactions. If it is this one: "+s.end())
+		e.find("notify_queue", severity, evidence+". The oldest transaction, possibly the culprit: "+s.String(),
+			"end the session that listens and keeps its transaction open; the server's log names it among those with the "+
+				"oldest transactions. If it is this one: "+s.end())
 	}, sqltext.DoctorNotifyQueue)
 }
 
@@ -46,10 +50,12 @@ func (e *exam) checkListen(ctx context.Context) error {
 	switch {
 	case errors.Is(err, drive.ErrNoListen):
 		e.find("listen", Info, err.Error(),
-			"to have forwarders woken at once, give them a pgx pool that reaches Postgres directly; or set forwarder.Config.DisableListen, and PollInterval to how long a message may wait")
+			"for notifications give forwarders a pgx pool that reaches Postgres directly; "+
+				"or set forwarder.Config.DisableListen, and PollInterval to how long a message may wait")
 		return nil
 	case err != nil && ctx.Err() == nil && bound.Err() != nil:
-		e.find("listen", Warning, "a notification did not arrive: "+err.Error(), "forwarders poll meanwhile; look at the server's log, and at what is between it and us")
+		e.find("listen", Warning, "a notification did not arrive: "+err.Error(),
+			"forwarders poll until it works; check the server's log, and what is between the server and this process")
 		return nil
 	}
 	return err

@@ -21,7 +21,7 @@ func (s *session) columns() []any {
 }
 
 func (s session) String() string {
-	return fmt.Sprintf("%s, %s, in a transaction since %s", s.who(), s.state, span(seconds(s.seconds)))
+	return fmt.Sprintf("%s, %s, in a transaction for %s", s.who(), s.state, span(seconds(s.seconds)))
 }
 
 func (s session) who() string {
@@ -51,19 +51,26 @@ func (e *exam) checkSessions(ctx context.Context) error {
 		idle := strings.HasPrefix(s.state, "idle in transaction")
 		switch {
 		case whole && granted:
-			e.find("table_lock", max(Warning, byAge(age)), fmt.Sprintf("%s, has locked table %s (%s): nobody writes to it meanwhile", s, table, modes),
-				"wait for it if it is a migration that is meant, or end it: "+s.end())
+			e.find("table_lock", max(Warning, byAge(age)),
+				fmt.Sprintf("%s, has locked table %s (%s): nothing can write to it", s, table, modes),
+				"wait if it is a planned migration, or end it: "+s.end())
 		case whole:
-			e.find("table_lock", max(Warning, byAge(age)), fmt.Sprintf("%s, waits for a lock of table %s (%s), and all that comes after waits for it", s, table, modes),
-				"end it, or what it waits for: "+s.end())
+			e.find("table_lock", max(Warning, byAge(age)),
+				fmt.Sprintf("%s, waits for a lock on table %s (%s), and later sessions wait behind it", s, table, modes),
+				"end it, or the session that it waits for: "+s.end())
 		case idle:
-			e.find("idle_transaction", byAge(age), fmt.Sprintf("%s, has locks on table %s (%s): rows that it has locked are not settled, what it wrote is not seen, and vacuum waits for it", s, table, modes),
-				"have the program end its transactions, or set idle_in_transaction_session_timeout; end this one: "+s.end())
+			e.find("idle_transaction", byAge(age),
+				fmt.Sprintf("%s, has locks on table %s (%s): rows that it locked cannot be settled, rows that it wrote are "+
+					"invisible, and vacuum waits", s, table, modes),
+				"fix the program so that it ends its transactions, or set idle_in_transaction_session_timeout; end this one: "+
+					s.end())
 		default:
-			e.find("long_transaction", byAge(age), fmt.Sprintf("%s, has locks on table %s (%s): its messages leave when it commits", s, table, modes),
-				"write in smaller transactions; or end this one, which takes back what it did: "+s.end())
+			e.find("long_transaction", byAge(age),
+				fmt.Sprintf("%s, has locks on table %s (%s): its messages are published after it commits", s, table, modes),
+				"use smaller transactions; or end this one, which rolls it back: "+s.end())
 		}
-	}, sqltext.DoctorLocks, e.tables("{outbox}", "{inbox}", "{queue}", "{lanes}", "{forwarders}", "{outbox_topics}", "{outbox_life}"), brief.Seconds())
+	}, sqltext.DoctorLocks, e.tables("{outbox}", "{inbox}", "{queue}", "{idempotency}", "{lanes}", "{forwarders}",
+		"{outbox_topics}", "{outbox_life}"), brief.Seconds())
 }
 
 // checkPrepared looks for transactions that were prepared and forgotten.
@@ -72,13 +79,15 @@ func (e *exam) checkPrepared(ctx context.Context) error {
 	var age float64
 	return e.rows(ctx, []any{&gid, &owner, &age}, func() {
 		e.find("prepared_transactions", byAge(seconds(age)),
-			fmt.Sprintf("transaction %q of role %s was prepared %s ago and is not ended: its locks stay, what it wrote is not seen, and vacuum waits for it", gid, sqltext.Quote(owner), span(seconds(age))),
+			fmt.Sprintf("transaction %q of role %s was prepared %s ago and never ended: it keeps its locks, rows that it "+
+				"wrote are invisible, and vacuum waits", gid, sqltext.Quote(owner), span(seconds(age))),
 			endPrepared(gid))
 	}, sqltext.DoctorPrepared, brief.Seconds())
 }
 
 func endPrepared(gid string) string {
-	return "have its transaction manager end it; or, if that has not decided to commit it, take it back: ROLLBACK PREPARED " + literal(gid)
+	return "let its transaction manager end it; or, if that did not decide to commit it, roll it back: " +
+		"ROLLBACK PREPARED " + literal(gid)
 }
 
 // tables are names as they are written in SQL.

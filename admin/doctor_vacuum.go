@@ -35,30 +35,37 @@ func (h holder) String() string {
 	case "prepared":
 		return fmt.Sprintf("prepared transaction %q", h.name) + since
 	case "analyze":
-		return fmt.Sprintf("an ANALYZE of autovacuum, process %d, since %s", h.session.pid, span(seconds(h.session.seconds))) + since
+		return fmt.Sprintf("an ANALYZE of autovacuum, process %d, for %s", h.session.pid, span(seconds(h.session.seconds))) +
+			since
 	}
 	return h.session.String() + since
 }
 
 func (h holder) cure() string {
 	switch h.kind {
-	case "standby": // a connection that is ended comes back with the same snapshot, and a slot that is in use cannot be dropped
-		return "end on that standby the transaction that is oldest there (pg_stat_activity, by xact_start), or set hot_standby_feedback = off there; to end its connection here would not help"
+	case "standby":
+		// a connection that is ended comes back with the same snapshot, and a slot that is in use cannot be dropped
+		return "on that standby, end the oldest transaction (pg_stat_activity, by xact_start), or set hot_standby_feedback " +
+			"= off; ending its connection here does not help"
 	case "slot":
-		return "start its reader; or, if it has none any more: SELECT pg_drop_replication_slot(" + literal(h.name) + ")"
+		return "start its reader; or, if it has none any more, drop it: SELECT pg_drop_replication_slot(" +
+			literal(h.name) + ")"
 	case "prepared":
 		return endPrepared(h.name)
 	case "analyze":
-		return "wait until it is done; if that takes hours, set autovacuum_vacuum_cost_delay to less, or autovacuum_vacuum_cost_limit to more"
+		return "wait for it to finish; if it takes hours, lower autovacuum_vacuum_cost_delay or raise " +
+			"autovacuum_vacuum_cost_limit"
 	}
-	return "wait for it, if it is a backup or a report that is meant, or end it: " + h.session.end()
+	return "wait if it is a planned backup or report, or end it: " + h.session.end()
 }
 
 // checkVacuum looks at dead rows, and at who keeps them.
 func (e *exam) checkVacuum(ctx context.Context) error {
 	var holders []holder
 	var h holder
-	err := e.rows(ctx, append([]any{&h.kind, &h.name, &h.xids}, h.session.columns()...), func() { holders = append(holders, h) },
+	err := e.rows(ctx, append([]any{&h.kind, &h.name, &h.xids}, h.session.columns()...), func() {
+		holders = append(holders, h)
+	},
 		sqltext.DoctorHorizon, int64(manyXIDs))
 	if err != nil {
 		return err
@@ -71,16 +78,20 @@ func (e *exam) checkVacuum(ctx context.Context) error {
 		switch {
 		case dead < manyDead:
 		case len(holders) > 0:
-			e.find("vacuum", Warning, fmt.Sprintf("table %s has %d dead rows, which vacuum must keep for %s", table, dead, holders[0]), holders[0].cure())
+			e.find("vacuum", Warning, fmt.Sprintf("table %s has %d dead rows that vacuum cannot remove because of %s", table,
+				dead, holders[0]), holders[0].cure())
 		case dead > 50*manyDead && vacuumed > 600 && !atIt:
-			e.find("vacuum", Warning, fmt.Sprintf("table %s has %d dead rows and was not vacuumed for %s", table, dead, span(seconds(vacuumed))),
-				"see why autovacuum does not come (autovacuum_max_workers, autovacuum_vacuum_cost_delay): VACUUM (ANALYZE) "+table)
+			e.find("vacuum", Warning,
+				fmt.Sprintf("table %s has %d dead rows and was not vacuumed for %s", table, dead, span(seconds(vacuumed))),
+				"find out why autovacuum does not run (autovacuum_max_workers, autovacuum_vacuum_cost_delay), or run it: "+
+					"VACUUM (ANALYZE) "+table)
 		}
 		if size > bigTable {
 			e.find("size", Info, fmt.Sprintf("table %s takes %d GiB with its indexes", table, size>>30),
-				"keep messages for a shorter time (forwarder.Config.Retention, InboxRetention), if that is not meant")
+				"if this is not intended, keep messages for a shorter time (forwarder.Config.Retention, InboxRetention), "+
+					"or answers (idempotency.Config.Retention)")
 		}
-	}, sqltext.DoctorTables, e.tables("{outbox}", "{inbox}", "{queue}", "{lanes}", "{forwarders}"))
+	}, sqltext.DoctorTables, e.tables("{outbox}", "{inbox}", "{queue}", "{idempotency}", "{lanes}", "{forwarders}"))
 }
 
 // checkSlots looks at replication slots that keep the server's log.
@@ -94,16 +105,19 @@ func (e *exam) checkSlots(ctx context.Context) error {
 		if behind > bigWAL || status == "unreserved" || status == "lost" {
 			s = Warning
 		}
-		keeps := fmt.Sprintf("%s replication slot %s keeps %d MiB of the server's log (%s)", kind, sqltext.Quote(name), behind>>20, status)
+		keeps := fmt.Sprintf("%s replication slot %s keeps %d MiB of WAL (%s)", kind, sqltext.Quote(name), behind>>20, status)
 		drop := ": SELECT pg_drop_replication_slot(" + literal(name) + ")"
 		switch {
 		case status == "lost":
-			e.find("replication_slots", s, fmt.Sprintf("%s replication slot %s has lost what its reader needs of the server's log (%s)", kind, sqltext.Quote(name), status),
-				"its reader cannot go on: set it up anew, and drop the slot"+drop)
+			e.find("replication_slots", s,
+				fmt.Sprintf("%s replication slot %s has lost WAL that its reader needs (%s)", kind, sqltext.Quote(name), status),
+				"its reader cannot continue: set it up again, and drop the slot"+drop)
 		case !active:
-			e.find("replication_slots", s, keeps+", and nobody reads it", "start its reader; or, if it has none any more"+drop)
+			e.find("replication_slots", s, keeps+", and nothing reads it",
+				"start its reader; or, if it has none any more, drop it"+drop)
 		case s > Info:
-			e.find("replication_slots", s, keeps+", as its reader is far behind: "+reader.whoAndWhere(), "see what keeps that reader: its network, its disk, or what it does with what it reads")
+			e.find("replication_slots", s, keeps+" because its reader is far behind: "+reader.whoAndWhere(),
+				"find out what slows that reader down: its network, its disk, or its own work")
 		}
 	}, sqltext.DoctorSlots)
 }

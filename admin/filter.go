@@ -13,12 +13,14 @@ type Table int
 
 // The tables.
 const (
-	Outbox Table = iota // messages that leave; the default
+	Outbox Table = iota // messages to publish; the default
 	Inbox               // which messages the Router's handlers have handled
 	Queue               // messages that queue.Store keeps until they are processed
+
+	idempotency // HTTP requests and their answers, of package idempotency: they are no messages, and only Clean knows them
 )
 
-var tableNames = []string{"outbox", "inbox", "queue"}
+var tableNames = []string{"outbox", "inbox", "queue", "idempotency"}
 
 // String returns the name of the table.
 func (t Table) String() string {
@@ -54,14 +56,14 @@ const (
 	Ready     State = "ready"     // leaves, or is processed, at once
 	Delayed   State = "delayed"   // waits for a time that its sender chose
 	Failing   State = "failing"   // failed and waits for another attempt
-	Dead      State = "dead"      // put aside; nobody tries it again
+	Dead      State = "dead"      // gave up: not retried until it is requeued
 	Done      State = "done"      // published, or processed
 	Seen      State = "seen"      // in the queue: known, and no work
 	Discarded State = "discarded" // settled by an operator without that; deleted like what is done
 )
 
 // Filter says which messages are meant: those that fit all of its fields. The zero value means all messages of the
-// outbox to those who look. An act needs one field that bounds it, beside In and States, or All.
+// outbox for display. An act needs one field that bounds it, beside In and States, or All.
 type Filter struct {
 	// In is the table; default Outbox.
 	In Table `json:"in"`
@@ -101,7 +103,8 @@ type Count struct {
 // maxIDs is how many messages can be named at once.
 const maxIDs = 10_000
 
-// prepare checks a filter, and returns where to look and for which states, one after another: "" = all of them together.
+// prepare checks a filter, and returns where to look and for which states, one after another: "" = all of them
+// together.
 func (a *Admin) prepare(f Filter) (source, []State, error) {
 	s, err := a.source(f.In)
 	if err != nil {

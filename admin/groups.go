@@ -17,9 +17,9 @@ const maxTexts = 10_000 // different errors of all topics
 // toGroup is how many messages are looked at: fewer than are counted, as their errors are read.
 var toGroup = bounds{each: 10_000, all: 10_000}
 
-// ErrorGroups groups dead and failing messages by their errors, the largest group first: errors that differ in numbers, ids and
-// quoted text alone are one. Filter.States may be Dead or Failing; default both. It looks at the newest 10,000 messages of
-// each state, as many of each topic or consumer; Count.More says that there may be more of the group.
+// ErrorGroups groups dead and failing messages by their errors, the largest group first: errors that differ in numbers,
+// ids and quoted text alone are one. Filter.States may be Dead or Failing; default both. It looks at the newest 10,000
+// messages of each state, as many of each topic or consumer; Count.More says that there may be more of the group.
 //
 // To act on a group, put its ID into Filter.ErrorGroup.
 func (a *Admin) ErrorGroups(ctx context.Context, f Filter) ([]ErrorGroup, error) {
@@ -95,6 +95,7 @@ func (o outboxTable) group(ctx context.Context, f Filter, state State, b bounds,
 		err := rows.Scan(&t.owner, &t.text, &t.count.N, &t.first, &t.last, &t.count.More)
 		add(t)
 		return err
-	}, statement, f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(math.MaxInt64), int64(math.MaxInt64),
+	}, statement, f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(math.MaxInt64),
+		int64(math.MaxInt64),
 		b.each, int64(maxTexts), b.all)
 }

@@ -19,7 +19,8 @@ func (inboxTable) states() []State { return []State{Failing, Dead, Done, Discard
 
 func (inboxTable) validate(f Filter) error {
 	if f.Topic != "" || f.Key != "" {
-		return invalid("admin: Filter.Topic and Filter.Key are for the outbox and the queue: messages of the inbox have a consumer")
+		return invalid("admin: Filter.Topic and Filter.Key are for the outbox and the queue: " +
+			"messages of the inbox have a consumer")
 	}
 	_, _, err := namesOf(f.IDs)
 	return err
@@ -33,7 +34,7 @@ func joinID(owner, name string) string {
 func splitID(id string) (owner, name string, err error) {
 	owner, name, ok := strings.Cut(id, ":")
 	if !ok || owner == "" || name == "" || !text.Storable(id) {
-		return "", "", invalid("%q is no id of a message here: use its consumer or source, a colon, and its id", id)
+		return "", "", invalid("%q is not an id of a message: use its consumer or source, a colon, and its id", id)
 	}
 	return strings.NewReplacer("%3A", ":", "%25", "%").Replace(owner), name, nil
 }
@@ -62,7 +63,9 @@ func (t inboxTable) step(ctx context.Context, w *walk) (list []found, next *plac
 	if from.At == "" {
 		from.At = "-infinity"
 	}
-	args := []any{f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), w.look, int64(w.want), states, from.Owner, from.Name}
+	args := []any{
+		f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), w.look, int64(w.want), states, from.Owner, from.Name,
+	}
 	var statement string
 	switch {
 	case len(f.IDs) > 0:
@@ -78,7 +81,8 @@ func (t inboxTable) step(ctx context.Context, w *walk) (list []found, next *plac
 	default:
 		statement = sqltext.WalkInboxRows
 	}
-	return t.walked(ctx, w.want, func(m *found) []any { return []any{&m.Owner, &m.At, &m.Name, &m.err} }, statement, args...)
+	return t.walked(ctx, w.want, func(m *found) []any { return []any{&m.Owner, &m.At, &m.Name, &m.err} },
+		statement, args...)
 }
 
 func (t inboxTable) show(ctx context.Context, places []place) ([]Message, error) {

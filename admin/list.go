@@ -13,12 +13,13 @@ const (
 	lookFor = 100 * time.Millisecond
 )
 
-// List returns a page of messages, without payloads. With Filter.States it lists one state after another: dead and settled
-// messages newest first, delayed ones in the order in which they fall due, others oldest first; in the inbox and the queue by
-// consumer or source and then oldest first. Without, it lists all messages, newest first in the outbox.
+// List returns a page of messages, without payloads. With Filter.States it lists one state after another: dead and
+// settled messages newest first, delayed ones in the order in which they fall due, others oldest first; in the inbox
+// and the queue by consumer or source and then oldest first. Without, it lists all messages, newest first in the
+// outbox.
 //
-// It looks at no more messages than it can in about a tenth of a second, so a page may be short although there are more:
-// List.Next tells. It returns errors that name the field at fault, and those of the database.
+// It looks at no more messages than it can in about a tenth of a second, so a page may be short although there are
+// more: List.Next tells. It returns errors that name the field at fault, and those of the database.
 func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	s, states, err := a.prepare(f)
 	if err != nil {
@@ -49,7 +50,9 @@ func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 }
 
 // look returns what is on a page, and where the next one starts; nil at the end.
-func (a *Admin) look(ctx context.Context, s source, f Filter, states []State, at cursor, limit int) (list []place, more *cursor, err error) {
+func (a *Admin) look(
+	ctx context.Context, s source, f Filter, states []State, at cursor, limit int,
+) (list []place, more *cursor, err error) {
 	begun := time.Now()
 	for ; at.Done < len(states); at = (cursor{Done: at.Done + 1}) {
 		w := newWalk(f, states[at.Done])

@@ -9,8 +9,8 @@ import (
 // maxNormal is how much of an error tells its group.
 const maxNormal = 512
 
-// groupID names the group of an error: the same for errors that differ in numbers, ids and quoted text alone. It is the same in
-// every process and version, so that it can be noted down.
+// groupID names the group of an error: the same for errors that differ in numbers, ids and quoted text alone. It is the
+// same in every process and version, so that it can be noted down.
 func groupID(err string) string {
 	if err == "" {
 		return ""
@@ -72,13 +72,15 @@ func variable(s string, i int) (n int, placeholder string) {
 		}
 	}
 	whole := end == len(s) || !isWord(s[end])
-	if before := i > 0 && isWord(s[i-1]); !before && whole && digits > 0 && end-i > digits && (end-i >= 8 || s[i] == '0' && end-i > 2 && s[i+1] == 'x') {
+	if before := i > 0 && isWord(s[i-1]); !before && whole && digits > 0 && end-i > digits &&
+		(end-i >= 8 || s[i] == '0' && end-i > 2 && s[i+1] == 'x') {
 		return end - i, "<hex>"
 	}
 	if !isDigit(s[i]) {
 		return 0, ""
 	}
-	for end = i; end < len(s) && (isDigit(s[end]) || end+1 < len(s) && strings.IndexByte(".,:", s[end]) >= 0 && isDigit(s[end+1])); end++ {
+	for end = i; end < len(s) &&
+		(isDigit(s[end]) || end+1 < len(s) && strings.IndexByte(".,:", s[end]) >= 0 && isDigit(s[end+1])); end++ {
 	}
 	return end - i, "<n>"
 }

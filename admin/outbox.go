@@ -31,7 +31,7 @@ func outboxIDs(list []string) ([]int64, error) {
 	for i, s := range list {
 		var err error
 		if ids[i], err = strconv.ParseInt(s, 10, 64); err != nil {
-			return nil, invalid("%q is no id of the outbox: use the number of the message", s)
+			return nil, invalid("%q is not an id of the outbox: use the number of the message", s)
 		}
 	}
 	return ids, nil
@@ -83,7 +83,9 @@ func (o outboxTable) step(ctx context.Context, w *walk) (list []found, next *pla
 			from.ID = math.MaxInt64
 		}
 	}
-	args := append([]any{f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), from.ID, w.upto, w.look, int64(w.want)}, extra...)
+	args := append([]any{
+		f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), from.ID, w.upto, w.look, int64(w.want),
+	}, extra...)
 	return o.walked(ctx, w.want, func(m *found) []any { return []any{&m.ID, &m.At, &m.key, &m.err} }, statement, args...)
 }
 
@@ -101,7 +103,8 @@ func (o outboxTable) show(ctx context.Context, places []place) ([]Message, error
 		var id int64
 		var metadata string
 		var due, dead, settled sql.NullTime
-		err := rows.Scan(&id, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt, &due, &dead, &settled)
+		err := rows.Scan(&id, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt, &due,
+			&dead, &settled)
 		m.ID, m.DueAt, m.DeadAt, m.SettledAt = strconv.FormatInt(id, 10), due.Time, dead.Time, settled.Time
 		m.ErrorGroup, m.Metadata = groupID(m.LastError), core.ReadMetadata([]byte(metadata))
 		byID[id] = m
@@ -135,7 +138,8 @@ func (o outboxTable) change(ctx context.Context, d *doing, states []State, batch
 	}
 	var changed int64
 	var skipped []byte
-	err := o.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &skipped) }, sqltext.RequeueOutbox, append(args, d.skipped)...)
+	err := o.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &skipped) }, sqltext.RequeueOutbox,
+		append(args, d.skipped)...)
 	if err != nil {
 		return 0, err
 	}

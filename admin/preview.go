@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// asked is what there was when an act began, or when the dry run counted that it is bound to: what came later is not meant. There is no
-// time that says since when a message is failing, or dead in the queue. So a dry run notes each message that it counted, up to
-// dryCount, and an act that is bound to it changes no other.
+// asked is what there was when an act began, or when the dry run counted that it is bound to: what came later is not
+// meant. There is no time that says since when a message is failing, or dead in the queue. So a dry run notes each
+// message that it counted, up to dryCount, and an act that is bound to it changes no other.
 type asked struct {
 	upto int64           // in the outbox: the largest id
 	at   time.Time       // in the others: the time, by the database's clock

@@ -55,15 +55,19 @@ func (t queueTable) step(ctx context.Context, w *walk) (list []found, next *plac
 	default:
 		statement, extra, from.ID = sqltext.WalkQueueRows, []any{from.Owner, from.Name}, math.MinInt64
 	}
-	args := append([]any{f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), w.look, int64(w.want), states, from.ID}, extra...)
-	return t.walked(ctx, w.want, func(m *found) []any { return []any{&m.ID, &m.At, &m.Owner, &m.Name, &m.err} }, statement, args...)
+	args := append([]any{
+		f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), w.look, int64(w.want), states, from.ID,
+	}, extra...)
+	return t.walked(ctx, w.want, func(m *found) []any { return []any{&m.ID, &m.At, &m.Owner, &m.Name, &m.err} },
+		statement, args...)
 }
 
 func (t queueTable) show(ctx context.Context, places []place) ([]Message, error) {
 	return t.showNamed(ctx, sqltext.ShowQueue, places, func(rows drive.Rows, m *Message) error {
 		var metadata string
 		var due, settled sql.NullTime
-		err := rows.Scan(&m.Consumer, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt, &due, &settled)
+		err := rows.Scan(&m.Consumer, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt,
+			&due, &settled)
 		m.In, m.DueAt, m.SettledAt, m.Metadata = Queue, due.Time, settled.Time, core.ReadMetadata([]byte(metadata))
 		return err
 	})
@@ -99,7 +103,8 @@ func (t queueTable) group(ctx context.Context, f Filter, state State, b bounds, 
 		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
 		add(e)
 		return err
-	}, sqltext.GroupQueue, f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), b.each, int64(maxTexts), string(state), b.attempts)
+	}, sqltext.GroupQueue, f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), b.each,
+		int64(maxTexts), string(state), b.attempts)
 }
 
 // queue counts what is in the queue.

@@ -25,15 +25,16 @@ const (
 
 var reconcile = verb{name: "reconcile", states: map[Table][]State{Outbox: {Done}}}
 
-// Reconcile compares the published messages that are still kept with what a broker holds of their topics, by UUID, and sends
-// those again that the broker has lost: as Replay does, under the same UUIDs, and of one key in the order of their ids. Of a broker that acknowledges before it has
-// synced to disk, or whose log was truncated, no outbox knows that. Try it with Act.DryRun first, which counts in
-// Result.Matched what would be sent again. Result.Compared says how many messages were looked at, also in Act.Progress.
+// Reconcile compares the published messages that are still kept with what a broker holds of their topics, by UUID, and
+// sends those again that the broker has lost: as Replay does, under the same UUIDs, and of one key in the order of
+// their ids. Of a broker that acknowledges before it has synced to disk, or whose log was truncated, no outbox knows
+// that. Try it with Act.DryRun first, which counts in Result.Matched what would be sent again. Result.Compared says how
+// many messages were looked at, also in Act.Progress.
 //
-// It looks at the messages of the filter, oldest first, which must be of topics that go to this broker. The log is read from
-// ten minutes before the first of them was written, so clocks may differ by that; where they differ by more, messages that the
-// broker has are sent again. It reads 100,000 messages of the table at a time, then the log from their time on until it has found
-// all of them, and to its end if one is missing.
+// It looks at the messages of the filter, oldest first, which must be of topics that go to this broker. The log is read
+// from ten minutes before the first of them was written, so clocks may differ by that; where they differ by more,
+// messages that the broker has are sent again. It reads 100,000 messages of the table at a time, then the log from
+// their time on until it has found all of them, and to its end if one is missing.
 //
 // It returns what acts return, errors of the log, and with them what was done before.
 func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) (r Result, err error) {
@@ -97,12 +98,14 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 		return r, nil
 	}
 	a.logger.Info("act of an operator", watermill.LogFields{
-		"action": reconcile.name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
+		"action": reconcile.name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped,
+		"audit_id": r.AuditID,
 	})
 	return r, a.end(ctx, r.AuditID)
 }
 
-// keptMessages are published messages of one topic. What is published was acknowledged, so it is in a log that is read later.
+// keptMessages are published messages of one topic. What is published was acknowledged, so it is in a log that is read
+// later.
 type keptMessages struct {
 	rows  int64            // how many they are
 	first time.Time        // when the first of them was written
@@ -154,7 +157,9 @@ func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, er
 	return topics, nil
 }
 
-var errNoneLeft = errors.New("all of them were found")
+// Cause: the broker has every message that is still kept, so that the search ends early.
+// Cure: none is needed.
+var errNoneLeft = errors.New("all messages were found")
 
 // strike forgets those that the log has.
 func (k *keptMessages) strike(ctx context.Context, log broker.TopicReader, topic string) error {

@@ -16,25 +16,27 @@ import (
 
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
-	// Exact counts everything, which takes seconds where there are millions. By default at most 10,000 messages of a topic are
-	// counted that are dead, and 20,000 of all topics, so of each of several topics fewer; as many that are failing. Of those
-	// that are ready or delayed 6,400 are counted altogether, so that with a backlog a topic may be missing that has only few of them.
+	// Exact counts every message, which takes seconds where there are millions; default off. Without it the counts
+	// stop early: dead messages at 10,000 of a topic and 20,000 of all topics, failing ones likewise, ready and
+	// delayed ones at 6,400 altogether. With a backlog, a topic that has only few messages may then be missing. Set it
+	// for a report, not for a page that refreshes.
 	Exact bool
 }
 
 // Stats is the state of the tables at one time.
 type Stats struct {
-	At         time.Time        `json:"at"`
-	Topics     []TopicStats     `json:"topics"`     // of the outbox, those with something unsettled, paused or published lately, sorted
+	At time.Time `json:"at"`
+	// of the outbox, those with something unsettled, paused or published lately, sorted
+	Topics     []TopicStats     `json:"topics"`
 	Queue      []TopicStats     `json:"queue"`      // of the queue, sorted
-	Forwarders []ForwarderStats `json:"forwarders"` // alive, or vanished less than an hour ago, sorted
-	// Unread are scopes with lanes that no forwarder owns which is alive: what is in them waits. Sorted.
+	Forwarders []ForwarderStats `json:"forwarders"` // running, or vanished less than an hour ago, sorted
+	// Unread are scopes with lanes that no running forwarder owns: what is in them is not published. Sorted.
 	Unread []UnreadLanes   `json:"unread"`
 	Inbox  []ConsumerStats `json:"inbox"` // of consumers that have failing or dead messages, sorted
 }
 
-// UnreadLanes is how many lanes of a scope nobody reads: the messages of their keys wait. While forwarders start or leave there are
-// some for a moment; if they stay, see what Doctor says.
+// UnreadLanes is how many lanes of a scope no forwarder reads: the messages of their keys wait. While forwarders start
+// or end there are some for a moment; if they stay, see what Doctor says.
 type UnreadLanes struct {
 	Scope string `json:"scope"`
 	Lanes int    `json:"lanes"` // of 64
@@ -54,10 +56,10 @@ type TopicStats struct {
 	// Rate is how many messages a second were published, or processed, in the last minute, as far as such messages are
 	// kept. With a large table it is an estimate from the newest ones.
 	Rate float64 `json:"rate"`
-	// Paused says that an operator has paused the topic, in the outbox and in the queue, or, in the outbox alone, that a forwarder
-	// that is alive cannot reach its broker.
+	// Paused says that an operator has paused the topic, in the outbox and in the queue, or, in the outbox alone, that a
+	// running forwarder cannot reach its broker.
 	Paused bool `json:"paused"`
-	// PausedBy are those who have.
+	// PausedBy are the reasons: the operator's, and those of forwarders.
 	PausedBy []Pause `json:"paused_by,omitempty"`
 }
 
@@ -77,9 +79,9 @@ type ForwarderStats struct {
 	Topics []string `json:"topics"` // empty = all
 	Lanes  int      `json:"lanes"`  // of 64
 	Alive  bool     `json:"alive"`
-	// LeaseLeft is how long its lease lasts; negative if it has run out: it vanished without a word.
+	// LeaseLeft is how long its lease lasts; negative if it has expired: the forwarder vanished.
 	LeaseLeft time.Duration `json:"lease_left"`
-	// WaitingSince is since when it waits for forwarders with other topics to leave.
+	// WaitingSince is since when it waits for forwarders with other topics to end.
 	WaitingSince time.Time `json:"waiting_since,omitzero"`
 }
 
@@ -111,8 +113,8 @@ var (
 
 const rateSample = 10_000
 
-// Stats says how much there is of what, how old it is, how fast it leaves, and who works. Each figure is of a moment of its
-// own. It returns errors of the database.
+// Stats says how much there is of what, how old it is, how fast it is published, and which forwarders run. Each figure
+// is of a moment of its own. It returns errors of the database.
 func (a *Admin) Stats(ctx context.Context, cfg StatsConfig) (*Stats, error) {
 	if cfg.Exact {
 		return a.stats(ctx, unbound)
@@ -139,7 +141,8 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 		}
 	}
 	s.Topics = t.sorted()
-	for i, q := range s.Queue { // what an operator has paused rests there as well; an outage of the broker concerns no handler
+	for i, q := range s.Queue {
+		// what an operator has paused rests there as well; an outage of the broker concerns no handler
 		if paused := t[q.Topic]; paused != nil {
 			byOperator := slices.DeleteFunc(slices.Clone(paused.PausedBy), func(p Pause) bool { return p.By != byOperator })
 			s.Queue[i].Paused, s.Queue[i].PausedBy = len(byOperator) > 0, byOperator

@@ -6,15 +6,16 @@ import (
 	"slices"
 )
 
-// together goes through messages of some states. In the outbox that is in the order of their ids: messages of one key that come
-// back by one act must fall due in that order, whatever their states were.
+// together goes through messages of some states. In the outbox that is in the order of their ids: messages of one key
+// that come back by one act must fall due in that order, whatever their states were.
 type together struct {
 	states []State
 	walks  []*walk   // by state
 	found  [][]found // by state: what was found, and not returned yet
 }
 
-// together returns what to go through, one after another. What is delayed is found in the order of its times, so it goes alone.
+// together returns what to go through, one after another. What is delayed is found in the order of its times, so it
+// goes alone.
 func (d *doing) together(states []State) (list []*together) {
 	merge := func(s State) bool { return d.act.Filter.In == Outbox && s != Delayed }
 	var merged *together

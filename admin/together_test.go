@@ -29,8 +29,9 @@ func (s sparse) step(_ context.Context, w *walk) (list []found, next *place, err
 	return list, &place{ID: upto}, nil
 }
 
-// TestTogetherWaitsForEachWalk: a message is handed out only when every state has been looked through up to its id. Dead and
-// failing ones of a key are interleaved, more than a batch of them, and the dead ones lie far behind others' that do not fit.
+// TestTogetherWaitsForEachWalk: a message is handed out only when every state has been looked through up to its id.
+// Dead and failing ones of a key are interleaved, more than a batch of them, and the dead ones lie far behind others'
+// that do not fit.
 func TestTogetherWaitsForEachWalk(t *testing.T) {
 	ids := map[State][]int64{}
 	var want []int64

@@ -16,9 +16,10 @@ type TopicAct struct {
 	Actor  string // default Config.Actor
 }
 
-// Pause has forwarders publish no more messages of a topic, until Resume, and a queue's Dispatchers and Subscribers claim none. They
-// notice within a second or two; what is being published or handled then goes on to its end. Keys whose next message is of that
-// topic wait; other topics go on. Pausing a topic that is paused changes the reason. It returns ErrNoActor, errors that name the field at fault, and those of the database.
+// Pause has forwarders publish no more messages of a topic, until Resume, and a queue's Dispatchers and Subscribers
+// claim none. They notice within a second or two; what is being published or handled then goes on to its end. Keys
+// whose next message is of that topic wait; other topics go on. Pausing a topic that is paused changes the reason. It
+// returns ErrNoActor, errors that name the field at fault, and those of the database.
 func (a *Admin) Pause(ctx context.Context, p TopicAct) error {
 	return a.topic(ctx, "pause", sqltext.PauseTopic, p)
 }

@@ -23,7 +23,9 @@ type place struct {
 }
 
 // showNamed describes messages, in the order of their places, that an owner and a name tell apart.
-func (a *Admin) showNamed(ctx context.Context, statement string, places []place, scan func(drive.Rows, *Message) error) ([]Message, error) {
+func (a *Admin) showNamed(
+	ctx context.Context, statement string, places []place, scan func(drive.Rows, *Message) error,
+) ([]Message, error) {
 	owners, names := make([]string, len(places)), make([]string, len(places))
 	for i, p := range places {
 		owners[i], names[i] = p.Owner, p.Name
@@ -104,12 +106,11 @@ func (a *Admin) source(t Table) (source, error) {
 	case Queue:
 		return queueTable{a}, nil
 	}
-	_, err := t.MarshalText()
-	return nil, err
+	return nil, invalid("admin: there is no table %d of messages: use Outbox, Inbox or Queue", int(t))
 }
 
-// next makes one step, and has the one after look at more rows if there is time for that. With an error group, the text of
-// each error is looked at here, as SQL cannot tell its group.
+// next makes one step, and has the one after look at more rows if there is time for that. With an error group, the text
+// of each error is looked at here, as SQL cannot tell its group.
 func (w *walk) next(ctx context.Context, s source) ([]found, error) {
 	begun := time.Now()
 	all, to, err := s.step(ctx, w)
@@ -180,9 +181,11 @@ func (a *Admin) collect(ctx context.Context, scan func(drive.Rows) error, statem
 	return explain(a.db.Walk(ctx, scan, a.db.Render(statement), args...))
 }
 
-// walked runs a statement of a walk: each row is a message, or the place where the next step goes on. After as many messages as are
-// wanted that is the last one's.
-func (a *Admin) walked(ctx context.Context, want int, columns func(m *found) []any, statement string, args ...any) (list []found, next *place, err error) {
+// walked runs a statement of a walk: each row is a message, or the place where the next step goes on. After as many
+// messages as are wanted that is the last one's.
+func (a *Admin) walked(
+	ctx context.Context, want int, columns func(m *found) []any, statement string, args ...any,
+) (list []found, next *place, err error) {
 	err = a.collect(ctx, func(rows drive.Rows) error {
 		var m found
 		var horizon bool

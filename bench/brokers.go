@@ -26,13 +26,17 @@ type broker interface {
 }
 
 func (b *bench) jetStreamGroup() group {
-	return b.brokerGroup("jetstream", "JetStream, file storage", row{name: "drain_jetstream_vs_watermill", floor: 3, aim: 4,
-		what: "real JetStream, both through publisher/nats, best Concurrency: ours / Watermill's forwarder"}, b.startJetStream)
+	return b.brokerGroup("jetstream", "JetStream, file storage", row{
+		name: "drain_jetstream_vs_watermill", floor: 3, aim: 4,
+		what: "real JetStream, both through publisher/nats, best Concurrency: ours / Watermill's forwarder",
+	}, b.startJetStream)
 }
 
 func (b *bench) kafkaGroup() group {
-	return b.brokerGroup("kafka", "Kafka, idempotent, acks from all", row{name: "drain_kafka_vs_watermill", floor: 8, aim: 14,
-		what: "real Kafka, both through publisher/kafka, best Concurrency: ours / Watermill's forwarder"}, b.startKafka)
+	return b.brokerGroup("kafka", "Kafka, idempotent, acks from all", row{
+		name: "drain_kafka_vs_watermill", floor: 8, aim: 14,
+		what: "real Kafka, both through publisher/kafka, best Concurrency: ours / Watermill's forwarder",
+	}, b.startKafka)
 }
 
 func (b *bench) brokerGroup(name, title string, r row, start func(context.Context) (broker, error)) group {
@@ -49,9 +53,10 @@ func (b *bench) brokerGroup(name, title string, r row, start func(context.Contex
 			// The publisher's settings are the same on both sides.
 			best, concurrency := 0.0, 0
 			for _, c := range []int{64, 128, 256} {
-				m, err := b.throughBroker(n/2, at, func(n int, to func(int) (*sink, error)) func(context.Context) (measured, error) {
-					return b.oursDraining(n, forwarder.Config{Concurrency: c}, to)
-				})(ctx)
+				m, err := b.throughBroker(n/2, at,
+					func(n int, to func(int) (*sink, error)) func(context.Context) (measured, error) {
+						return b.oursDraining(n, forwarder.Config{Concurrency: c}, to)
+					})(ctx)
 				if err != nil {
 					at.close()
 					return nil, nil, err
@@ -76,7 +81,9 @@ func (b *bench) brokerGroup(name, title string, r row, start func(context.Contex
 var brokerRuns atomic.Int64
 
 // throughBroker lets a side publish to a topic of its own, and counts what the broker has in the end.
-func (b *bench) throughBroker(n int, at broker, drain func(int, func(int) (*sink, error)) func(context.Context) (measured, error)) func(context.Context) (measured, error) {
+func (b *bench) throughBroker(
+	n int, at broker, drain func(int, func(int) (*sink, error)) func(context.Context) (measured, error),
+) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		destination := fmt.Sprintf("events-%d", brokerRuns.Add(1))
 		if err := at.create(destination); err != nil {

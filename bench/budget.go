@@ -8,8 +8,8 @@ import (
 // fewestRounds is how many rounds a side has before the budget of its group counts.
 const fewestRounds = 2
 
-// budget shares the time of a run among its groups. Each has a part of what is left, in proportion to what it takes when it is
-// quiet, so what one does not use is for those after it. Its zero value has no end.
+// budget shares the time of a run among its groups. Each has a part of what is left, in proportion to what it takes
+// when it is quiet, so what one does not use is for those after it. Its zero value has no end.
 type budget struct {
 	now   func() time.Time // nil = time.Now
 	end   time.Time        // of the run
@@ -55,8 +55,8 @@ func (b *budget) affords(takes time.Duration) bool {
 // over says whether the run has to end.
 func (b *budget) over() bool { return !b.end.IsZero() && !b.clock().Before(b.end) }
 
-// unjudged says why nothing can be said of a row, if nothing can: the machine was busy with something else, and what was measured
-// is neither above the floor in the worst case, nor below it in the best; or the time of the run was over.
+// unjudged says why nothing can be said of a row, if nothing can: the machine was busy with something else, and what
+// was measured is neither above the floor in the worst case, nor below it in the best; or the time of the run was over.
 func (o *outcome) unjudged() string {
 	switch {
 	case o.missing != "" || o.err != nil || len(o.broken) > 0:
@@ -82,8 +82,8 @@ func status(outcomes []outcome) (code int) {
 	return code
 }
 
-// ratio is what a row says, with each side's value picked by one of two functions: of those that it grows with, and of those
-// that it falls with.
+// ratio is what a row says, with each side's value picked by one of two functions: of those that it grows with, and of
+// those that it falls with.
 func (r *row) ratio(found map[string]*series, over, under func([]float64) float64) float64 {
 	ours, rival := over, under
 	value := 1.0
@@ -107,8 +107,8 @@ func (r *row) ratio(found map[string]*series, over, under func([]float64) float6
 	return value
 }
 
-// isNoisyRow says whether a row compares with what was noisy. A side that slows down from round to round under its own load is
-// not.
+// isNoisyRow says whether a row compares with what was noisy. A side that slows down from round to round under its own
+// load is not.
 func isNoisyRow(r row, found map[string]*series) bool {
 	return slices.ContainsFunc([]string{r.ours, r.rival, r.oursBase, r.rivalBase}, func(name string) bool {
 		s := found[name]

@@ -22,7 +22,9 @@ func (c *ticking) round(takes time.Duration, values ...float64) func(context.Con
 }
 
 func (c *ticking) bench(total time.Duration, rounds int) *bench {
-	return &bench{rounds: rounds, begun: time.Now(), budget: budget{now: func() time.Time { return c.now }, end: c.now.Add(total)}}
+	return &bench{rounds: rounds, begun: time.Now(), budget: budget{now: func() time.Time {
+		return c.now
+	}, end: c.now.Add(total)}}
 }
 
 func pair(about time.Duration, ours, rival func(context.Context) (measured, error)) group {
@@ -44,7 +46,10 @@ func TestBudget(t *testing.T) {
 	quick := clock.round(time.Second, 100)
 	slow := clock.round(20*time.Second, 100)
 	noisy := clock.round(15*time.Second, 100, 20, 300, 10)
-	groups := []group{pair(time.Minute, quick, quick), pair(time.Minute, slow, slow), pair(time.Minute, noisy, quick), pair(3*time.Minute, quick, quick)}
+	groups := []group{
+		pair(time.Minute, quick, quick), pair(time.Minute, slow, slow), pair(time.Minute, noisy, quick),
+		pair(3*time.Minute, quick, quick),
+	}
 	var outcomes []outcome
 	ends := make([]time.Duration, len(groups))
 	for i, g := range groups {
@@ -60,7 +65,8 @@ func TestBudget(t *testing.T) {
 		t.Errorf("slow rounds take %s", took)
 	}
 	// A quarter of what is left, 126 s: seven rounds of 16 s, and no time for one more.
-	if took := ends[2] - ends[1]; took != 7*16*time.Second || !strings.Contains(outcomes[2].remarks(), "no time to repeat") {
+	if took := ends[2] - ends[1]; took != 7*16*time.Second ||
+		!strings.Contains(outcomes[2].remarks(), "no time to repeat") {
 		t.Errorf("noisy rounds take %s", took)
 	}
 	for i, why := range []string{"", "", "too noisy", ""} {
@@ -96,7 +102,8 @@ func TestBudgetIsOver(t *testing.T) {
 		clock.now = clock.now.Add(time.Second)
 		return []side{{name: "ours", lasting: lasting}}, nil, nil
 	}}
-	if o := b.measure(t.Context(), g, g.rows)[0]; o.unjudged() != "no time left" || lasting.ran != 0 || lasting.ended != 0 {
+	if o := b.measure(t.Context(), g, g.rows)[0]; o.unjudged() != "no time left" || lasting.ran != 0 ||
+		lasting.ended != 0 {
 		t.Errorf("a lasting side ran %d rounds: %q", lasting.ran, o.unjudged())
 	}
 }
@@ -121,15 +128,17 @@ func TestJudgementOfNoise(t *testing.T) {
 		says        string
 		code        int
 	}{
-		"quiet, above":            {[]float64{100, 110, 90}, []float64{100, 100, 100}, row{floor: 0.8}, "aim", 0},
-		"quiet, below":            {[]float64{70, 70, 71}, []float64{100, 100, 100}, row{floor: 0.8}, "BELOW", 1},
-		"noisy, above":            {[]float64{100, 20, 110}, []float64{100, 100, 100}, row{floor: 0.8}, "not judged", 3},
-		"noisy, below":            {[]float64{100, 20, 30}, []float64{100, 100, 100}, row{floor: 0.8}, "not judged", 3},
-		"noisy, always above":     {[]float64{1000, 200, 1100}, []float64{100, 100, 100}, row{floor: 0.8}, "aim", 0},
-		"noisy, always below":     {[]float64{50, 20, 60}, []float64{100, 100, 100}, row{floor: 0.8}, "BELOW", 1},
-		"rival noisy":             {[]float64{100, 100, 100}, []float64{100, 200, 100}, row{floor: 0.8}, "not judged", 3},
-		"less is better":          {[]float64{10, 10, 10}, []float64{100, 20, 110}, row{floor: 1, lower: true}, "aim", 0},
-		"less is better, unclear": {[]float64{10, 30, 10}, []float64{20, 20, 20}, row{floor: 1, lower: true}, "not judged", 3},
+		"quiet, above":        {[]float64{100, 110, 90}, []float64{100, 100, 100}, row{floor: 0.8}, "aim", 0},
+		"quiet, below":        {[]float64{70, 70, 71}, []float64{100, 100, 100}, row{floor: 0.8}, "BELOW", 1},
+		"noisy, above":        {[]float64{100, 20, 110}, []float64{100, 100, 100}, row{floor: 0.8}, "not judged", 3},
+		"noisy, below":        {[]float64{100, 20, 30}, []float64{100, 100, 100}, row{floor: 0.8}, "not judged", 3},
+		"noisy, always above": {[]float64{1000, 200, 1100}, []float64{100, 100, 100}, row{floor: 0.8}, "aim", 0},
+		"noisy, always below": {[]float64{50, 20, 60}, []float64{100, 100, 100}, row{floor: 0.8}, "BELOW", 1},
+		"rival noisy":         {[]float64{100, 100, 100}, []float64{100, 200, 100}, row{floor: 0.8}, "not judged", 3},
+		"less is better":      {[]float64{10, 10, 10}, []float64{100, 20, 110}, row{floor: 1, lower: true}, "aim", 0},
+		"less is better, unclear": {
+			[]float64{10, 30, 10}, []float64{20, 20, 20}, row{floor: 1, lower: true}, "not judged", 3,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.row.name, tt.row.ours, tt.row.rival = "row", "ours", "rival"
@@ -146,9 +155,13 @@ func TestJudgementOfNoise(t *testing.T) {
 			}
 		})
 	}
-	found := map[string]*series{"a": {values: []float64{8, 10}}, "b": {values: []float64{4, 5}}, "c": {values: []float64{2}}, "d": {values: []float64{3, 6}}}
+	found := map[string]*series{
+		"a": {values: []float64{8, 10}}, "b": {values: []float64{4, 5}}, "c": {values: []float64{2}},
+		"d": {values: []float64{3, 6}},
+	}
 	r := row{ours: "a", rival: "b", oursBase: "c", rivalBase: "d"}
-	if worst, best := r.ratio(found, slices.Min, slices.Max), r.ratio(found, slices.Max, slices.Min); math.Abs(worst-2.4) > 1e-9 || math.Abs(best-7.5) > 1e-9 {
+	if worst, best := r.ratio(found, slices.Min, slices.Max),
+		r.ratio(found, slices.Max, slices.Min); math.Abs(worst-2.4) > 1e-9 || math.Abs(best-7.5) > 1e-9 {
 		t.Errorf("from %v to %v", worst, best)
 	}
 	below := outcome{row: row{floor: 1}}

@@ -71,7 +71,8 @@ func chart(outcomes []outcome, machine string) string {
 				colour = "#1f6feb"
 			}
 			text(chartLabels-8, y+15, `text-anchor="end"`, b.label)
-			fmt.Fprintf(&body, `<rect x="%d" y="%d" width="%.1f" height="%d" rx="2" fill="%s"/>`+"\n", chartLabels, y, max(width, 1), barHeight, colour)
+			fmt.Fprintf(&body, `<rect x="%d" y="%d" width="%.1f" height="%d" rx="2" fill="%s"/>`+"\n", chartLabels, y,
+				max(width, 1), barHeight, colour)
 			text(chartLabels+int(width)+6, y+15, "", number(b.value))
 			y += barStep
 		}

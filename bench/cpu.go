@@ -32,7 +32,8 @@ func (d *database) serverCPU(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	for _, file := range files {
-		if c, err := cpuOf(file); err == nil && c.parent == own.parent { // one that has just ended is in server.ended next time
+		if c, err := cpuOf(file); err == nil && c.parent == own.parent {
+			// one that has just ended is in server.ended next time
 			total += c.own
 		}
 	}

@@ -24,8 +24,8 @@ func (b *bench) newDatabase(ctx context.Context) (*database, error) {
 	return b.newDatabaseOn(ctx, b.postgres)
 }
 
-// newServer makes a database on a server of its own, which ends with it: the snapshots of all databases of a server list the
-// transactions of each. A server that the environment names is used by all.
+// newServer makes a database on a server of its own, which ends with it: the snapshots of all databases of a server
+// list the transactions of each. A server that the environment names is used by all.
 func (b *bench) newServer(ctx context.Context) (*database, error) {
 	postgres, err := services.StartPostgres(ctx, services.Options{})
 	if err != nil {

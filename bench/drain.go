@@ -23,9 +23,11 @@ func (b *bench) drainGroup() group {
 			{name: "drain_keep_vs_raw", what: "drain 100,000, rows kept: ours / hand-written loop", floor: 0.85, aim: 1,
 				ours: "ours_keep", rival: "raw_keep", quick: true, chart: "no-op publisher, rows kept", label: "hand-written loop"},
 			{name: "drain_delete_vs_raw", what: "drain 100,000, rows deleted: ours / hand-written loop", floor: 0.85, aim: 0.95,
-				ours: "ours_delete", rival: "raw_delete", quick: true, chart: "no-op publisher, rows deleted", label: "hand-written loop"},
+				ours: "ours_delete", rival: "raw_delete", quick: true, chart: "no-op publisher, rows deleted",
+				label: "hand-written loop"},
 			{name: "drain_keep_vs_watermill", what: "drain 100,000, rows kept: ours / Watermill's forwarder", floor: 5, aim: 7,
-				ours: "ours_keep", rival: "watermill", quick: true, chart: "no-op publisher, rows kept", label: "Watermill's forwarder"},
+				ours: "ours_keep", rival: "watermill", quick: true, chart: "no-op publisher, rows kept",
+				label: "Watermill's forwarder"},
 			{name: "drain_delete_vs_watermill", what: "drain 100,000, ours deleting / Watermill's forwarder", floor: 8, aim: 12,
 				ours: "ours_delete", rival: "watermill"},
 		},
@@ -51,8 +53,14 @@ func (b *bench) slowGroup() group {
 	}
 	return group{
 		about: 30 * time.Second,
-		rows: []row{{name: "drain_1ms_vs_watermill", what: "publisher takes 1 ms per call, 100,000 messages, 64 in flight: ours / Watermill's forwarder",
-			floor: 45, aim: 55, ours: "ours_1ms", rival: "watermill_1ms", quick: true, chart: "publisher takes 1 ms", label: "Watermill's forwarder"}},
+		rows: []row{
+			{
+				name:  "drain_1ms_vs_watermill",
+				what:  "publisher takes 1 ms per call, 100,000 messages, 64 in flight: ours / Watermill's forwarder",
+				floor: 45, aim: 55, ours: "ours_1ms", rival: "watermill_1ms", quick: true, chart: "publisher takes 1 ms",
+				label: "Watermill's forwarder",
+			},
+		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
 				{name: "ours_1ms", run: b.oursDraining(n, forwarder.Config{Concurrency: 64}, takesOne)},

@@ -40,7 +40,11 @@ type measurement struct {
 func (b *bench) measurements() []measurement {
 	return []measurement{
 		{"idle_queries", "3 or fewer", b.idleQueries},
-		{"cost_keep", costAim, b.costOfOurs(forwarder.Config{Retention: time.Millisecond, CleanInterval: 10 * time.Millisecond})},
+		{
+			"cost_keep", costAim, b.costOfOurs(forwarder.Config{
+				Retention: time.Millisecond, CleanInterval: 10 * time.Millisecond,
+			}),
+		},
 		{"cost_delete", costAim, b.costOfOurs(forwarder.Config{Retention: -1})},
 		{"cost_watermill", costAim, b.costOfWatermill},
 		{"cost_river", costAim, b.costOfRiver},

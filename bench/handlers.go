@@ -79,7 +79,8 @@ func handWritten(d *database) (func(context.Context, int) error, error) {
 		var attempts int
 		var seconds float64
 		var note int64
-		err = tx.QueryRow(ctx, claim, service+"/"+consumer, in.UUID, []byte(nil)).Scan(&ours, &attempts, &seconds, &note, &standby)
+		err = tx.QueryRow(ctx, claim, service+"/"+consumer, in.UUID, []byte(nil)).Scan(&ours, &attempts, &seconds,
+			&note, &standby)
 		if err != nil {
 			return err
 		}

@@ -22,9 +22,11 @@ func (b *bench) horizonGroup() group {
 	return group{
 		about: 200 * time.Second,
 		rows: []row{
-			{name: "drain_pinned_horizon", what: "rounds 8 to 10 of insert 100,000 + drain, under a transaction that pins vacuum / with none; full sweep within 2 min",
+			{name: "drain_pinned_horizon", what: "rounds 8 to 10 of insert 100,000 + drain, under a transaction that pins " +
+				"vacuum / with none; full sweep within 2 min",
 				floor: 0.8, aim: 1, ours: "pinned", rival: "unpinned"},
-			{name: "drain_long_writer", what: "the same under a writing transaction that holds an uncommitted message / with none; published within 1 s of its commit",
+			{name: "drain_long_writer", what: "the same under a writing transaction that holds an uncommitted message / with " +
+				"none; published within 1 s of its commit",
 				floor: 0.8, aim: 1, ours: "long_writer", rival: "unpinned"},
 		},
 		sides: func(context.Context) ([]side, func(), error) {
@@ -154,7 +156,9 @@ func hold(ctx context.Context, conn *pgx.Conn, who pin, index int) error {
 }
 
 // insertAndDrain measures from the commit of n messages until they are settled.
-func insertAndDrain(ctx context.Context, pool *pgxpool.Pool, f *forwarder.Forwarder, s *sink, first, n int) (float64, error) {
+func insertAndDrain(
+	ctx context.Context, pool *pgxpool.Pool, f *forwarder.Forwarder, s *sink, first, n int,
+) (float64, error) {
 	tx, err := pool.Begin(ctx)
 	if err != nil {
 		return 0, err
@@ -188,7 +192,8 @@ func (d *database) fullSweep(ctx context.Context) (time.Duration, error) {
 	}
 	for {
 		var pending bool
-		if err := d.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM outbox WHERE published_at IS NULL)").Scan(&pending); err != nil || !pending {
+		if err := d.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM outbox WHERE published_at IS NULL)").Scan(&pending); err !=
+			nil || !pending {
 			return time.Since(begun), err
 		}
 		time.Sleep(100 * time.Millisecond)

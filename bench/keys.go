@@ -30,8 +30,11 @@ func (b *bench) hotGroup() group {
 	}
 	return group{
 		about: 50 * time.Second,
-		rows: []row{{name: "hot_key", what: "one key with " + number(float64(n)) + " pending, publisher takes 1 ms: messages per second / 1000; p99 of other keys of its lane below 50 ms",
-			floor: 0.7, aim: 0.9, ours: "hot_key", quick: true}},
+		rows: []row{
+			{name: "hot_key", what: "one key with " + number(float64(n)) + " pending, publisher takes 1 ms: " +
+				"messages per second / 1000; p99 of other keys of its lane below 50 ms",
+				floor: 0.7, aim: 0.9, ours: "hot_key", quick: true},
+		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{{name: "hot_key", rounds: 2, run: b.hot(n)}}, nil, nil
 		},
@@ -98,7 +101,9 @@ func (d *database) neighbours(ctx context.Context) ([]string, error) {
 
 // trickle publishes messages first to first+n-1, one in each tick and transaction, and returns when each was
 // committed.
-func (d *database) trickle(ctx context.Context, tick time.Duration, first, n int, key func(i int) string) ([]time.Time, error) {
+func (d *database) trickle(
+	ctx context.Context, tick time.Duration, first, n int, key func(i int) string,
+) ([]time.Time, error) {
 	pub, err := outbox.NewPublisher(d.db, outbox.PublisherConfig{}, nil)
 	if err != nil {
 		return nil, err
@@ -127,8 +132,11 @@ func (d *database) trickle(ctx context.Context, tick time.Duration, first, n int
 func (b *bench) failingGroup() group {
 	return group{
 		about: 25 * time.Second,
-		rows: []row{{name: "failing_keys", what: "drain 100,000, 1 % of keys fail their first three attempts, backoff 10 ms / none fails",
-			floor: 0.7, aim: 0.9, ours: "failing", rival: "healthy", quick: true}},
+		rows: []row{
+			{name: "failing_keys", what: "drain 100,000, 1 % of keys fail their first three attempts, backoff 10 ms / " +
+				"none fails",
+				floor: 0.7, aim: 0.9, ours: "failing", rival: "healthy", quick: true},
+		},
 		sides: func(context.Context) ([]side, func(), error) {
 			n := b.scaled(drained)
 			cfg := forwarder.Config{Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}}

@@ -13,8 +13,8 @@ const (
 	lastingMost = lastingRounds + lastingCounted
 )
 
-// lasting is a side whose rounds go on where the last one ended, in the same tables, for a row that watches what becomes of
-// these. It has as many rounds whatever -rounds says, and the last ones count.
+// lasting is a side whose rounds go on where the last one ended, in the same tables, for a row that watches what
+// becomes of these. It has as many rounds whatever -rounds says, and the last ones count.
 type lasting interface {
 	// begin is called before the first round of any side. ctx is good until close.
 	begin(ctx context.Context) error

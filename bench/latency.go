@@ -20,9 +20,11 @@ func (b *bench) latencyGroup() group {
 	return group{
 		about: 100 * time.Second,
 		rows: []row{
-			{name: "latency_vs_roundtrip", what: "50 msg/s, p50 of a prepared SELECT 1 at the same tick / p50 from commit to publish in process",
+			{name: "latency_vs_roundtrip", what: "50 msg/s, p50 of a prepared SELECT 1 at the same tick / p50 " +
+				"from commit to publish in process",
 				floor: 0.33, aim: 0.5, ours: "ours_in_process", rival: "roundtrip", unit: "ms", lower: true, quick: true},
-			{name: "latency_vs_river", what: "50 msg/s, p50 from commit to work of river (fetch cooldown and poll 1 ms, notifier) / from commit to publish of ours, in process",
+			{name: "latency_vs_river", what: "50 msg/s, p50 from commit to work of river (fetch cooldown and poll 1 ms, " +
+				"notifier) / from commit to publish of ours, in process",
 				floor: 1, aim: 1.5, ours: "ours_in_process", rival: "river_in_process", unit: "ms", lower: true},
 			{name: "latency_across_vs_river", what: "the same with the writer and the worker in two processes",
 				floor: 1, aim: 1.5, ours: "ours_across", rival: "river_across", unit: "ms", lower: true},
@@ -100,7 +102,9 @@ func oursTrickle(ctx context.Context, d *database) ([]time.Time, error) {
 }
 
 // across measures a worker in another process; write commits its messages in this one.
-func (b *bench) across(cfg workerConfig, write func(context.Context, *database) ([]time.Time, error)) func(context.Context) (measured, error) {
+func (b *bench) across(
+	cfg workerConfig, write func(context.Context, *database) ([]time.Time, error),
+) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)
 		if err != nil {

@@ -24,9 +24,11 @@ func (b *bench) machine(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return []string{
-		fmt.Sprintf("machine: %s, %d cores, %s, %s/%s", processor(), runtime.NumCPU(), memory(), runtime.GOOS, runtime.GOARCH),
+		fmt.Sprintf("machine: %s, %d cores, %s, %s/%s", processor(), runtime.NumCPU(), memory(), runtime.GOOS,
+			runtime.GOARCH),
 		fmt.Sprintf("go: %s", runtime.Version()),
-		fmt.Sprintf("postgres: %s on the same machine, fsync %s, synchronous_commit %s, shared_buffers %s", version, fsync, commit, buffers),
+		fmt.Sprintf("postgres: %s on the same machine, fsync %s, synchronous_commit %s, shared_buffers %s", version, fsync,
+			commit, buffers),
 		fmt.Sprintf("messages: %d bytes of payload, one metadata entry, %s keys", payloadBytes, number(keys)),
 	}, nil
 }

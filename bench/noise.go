@@ -15,8 +15,8 @@ const noisy = 0.5
 // quieten repeats rounds while those of a side lie too far apart, at most as many as there were. All sides of the group
 // take part, so that what they are compared with was measured at the same time, and each drops its strangest round.
 //
-// A lasting side that slows down under its own load is no exception: where its rounds lie apart for that reason, it stays slow
-// in those that are repeated, and the fast ones are dropped as the strangest.
+// A lasting side that slows down under its own load is no exception: where its rounds lie apart for that reason, it
+// stays slow in those that are repeated, and the fast ones are dropped as the strangest.
 //
 // takes is how long a round of all sides took: when there is no time for one more in the group, its rows stay noisy.
 func (b *bench) quieten(ctx context.Context, sides []*series, takes time.Duration) error {
@@ -60,8 +60,8 @@ func (s *series) dropStrangest() {
 	s.values = slices.Delete(s.values, strangest, strangest+1)
 }
 
-// fell reports whether a lasting side became slower and hardly faster again, from the first round that counted to the last that was
-// repeated. Noise passes.
+// fell reports whether a lasting side became slower and hardly faster again, from the first round that counted to the
+// last that was repeated. Noise passes.
 func (s *series) fell() bool {
 	if s.side.lasting == nil {
 		return false

@@ -24,8 +24,8 @@ func (m *madeUp) begin(context.Context) error           { m.begun = m.ran; retur
 func (m *madeUp) end(context.Context) (measured, error) { m.ended = m.ran; return measured{}, nil }
 func (m *madeUp) close()                                {}
 
-// TestNoise: rounds of a machine that was busy with something else are repeated, on all sides, and the row says so. What a side
-// does to itself is kept.
+// TestNoise: rounds of a machine that was busy with something else are repeated, on all sides, and the row says so.
+// What a side does to itself is kept.
 func TestNoise(t *testing.T) {
 	steady := slices.Repeat([]float64{100}, 7)
 	halving := []float64{12_800, 6400, 3200, 1600, 800, 400, 200, 100, 50, 25, 12, 6, 3, 1}
@@ -36,19 +36,27 @@ func TestNoise(t *testing.T) {
 		again   int
 		says    string
 	}{
-		"quiet":                      {[]float64{100, 120, 80}, false, 100, 0, ""},
-		"one round was slow":         {[]float64{100, 20, 110}, false, 110, 1, "noisy machine, rounds repeated: 1"},
-		"one round was fast":         {[]float64{100, 300, 110}, false, 110, 1, "noisy machine, rounds repeated: 1"},
-		"a slow minute":              {[]float64{20, 30, 100}, false, 100, 2, "noisy machine, rounds repeated: 2"},
-		"never quiet":                {[]float64{100, 20, 90, 10, 100, 200}, false, 90, 3, "noisy machine, still so after repeated rounds: 3"},
-		"lasting, quiet":             {append(steady, 100, 90, 80), true, 90, 0, ""},
-		"lasting, slow in between":   {[]float64{100, 20, 100, 20, 30, 20, 100, 100, 90, 80}, true, 90, 0, ""},
-		"lasting, one was slow":      {append(steady, 100, 20, 100, 90), true, 100, 1, "noisy machine, rounds repeated: 1"},
-		"lasting, a slow moment":     {append(steady, 100, 40, 30, 100, 90), true, 100, 2, "noisy machine, rounds repeated: 2"},
-		"lasting, up and down":       {append(steady, 130, 75, 100, 76), true, 76, 1, "noisy machine, rounds repeated: 1"},
-		"lasting, a slow trend":      {[]float64{1000, 500, 333, 250, 200, 167, 143, 125, 111, 100}, true, 111, 0, ""},
-		"lasting, slow from then on": {append(steady, 100, 100, 20), true, 20, 2, "slower from round to round, also when repeated: 2"},
-		"lasting, slow just before":  {append(steady, 100, 22, 18, 20), true, 20, 1, "slower from round to round, also when repeated: 1"},
+		"quiet":              {[]float64{100, 120, 80}, false, 100, 0, ""},
+		"one round was slow": {[]float64{100, 20, 110}, false, 110, 1, "noisy machine, rounds repeated: 1"},
+		"one round was fast": {[]float64{100, 300, 110}, false, 110, 1, "noisy machine, rounds repeated: 1"},
+		"a slow minute":      {[]float64{20, 30, 100}, false, 100, 2, "noisy machine, rounds repeated: 2"},
+		"never quiet": {
+			[]float64{100, 20, 90, 10, 100, 200}, false, 90, 3, "noisy machine, still so after repeated rounds: 3",
+		},
+		"lasting, quiet":           {append(steady, 100, 90, 80), true, 90, 0, ""},
+		"lasting, slow in between": {[]float64{100, 20, 100, 20, 30, 20, 100, 100, 90, 80}, true, 90, 0, ""},
+		"lasting, one was slow":    {append(steady, 100, 20, 100, 90), true, 100, 1, "noisy machine, rounds repeated: 1"},
+		"lasting, a slow moment": {
+			append(steady, 100, 40, 30, 100, 90), true, 100, 2, "noisy machine, rounds repeated: 2",
+		},
+		"lasting, up and down":  {append(steady, 130, 75, 100, 76), true, 76, 1, "noisy machine, rounds repeated: 1"},
+		"lasting, a slow trend": {[]float64{1000, 500, 333, 250, 200, 167, 143, 125, 111, 100}, true, 111, 0, ""},
+		"lasting, slow from then on": {
+			append(steady, 100, 100, 20), true, 20, 2, "slower from round to round, also when repeated: 2",
+		},
+		"lasting, slow just before": {
+			append(steady, 100, 22, 18, 20), true, 20, 1, "slower from round to round, also when repeated: 1",
+		},
 		"lasting, slower and slower": {halving, true, 6, 3, "slower from round to round, also when repeated: 3"},
 	}
 	for name, tt := range tests {
@@ -78,7 +86,8 @@ func TestNoise(t *testing.T) {
 				}
 			}
 			notes := strings.Join(o.notes, "\n")
-			if says := strings.Contains(notes, "ours: "+tt.says); tt.says != "" && !says || tt.says == "" && strings.Contains(notes, "repeated") {
+			if says := strings.Contains(notes, "ours: "+tt.says); tt.says != "" && !says || tt.says == "" &&
+				strings.Contains(notes, "repeated") {
 				t.Errorf("the row says %q, want %q", notes, tt.says)
 			}
 		})

@@ -18,8 +18,8 @@ import (
 
 const observedRounds = 3
 
-// observed is what this process spends on a message from InTx to the settled row, with and without observers. Rounds are
-// interleaved, and the median counts.
+// observed is what this process spends on a message from InTx to the settled row, with and without observers. Rounds
+// are interleaved, and the median counts.
 func (b *bench) observed(ctx context.Context) (string, error) {
 	sides := []struct {
 		name string
@@ -79,7 +79,9 @@ func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { ret
 func (nowhere) Shutdown(context.Context) error                             { return nil }
 
 // ownCPU writes and forwards messages, and returns how many microseconds of processor time each took.
-func (b *bench) ownCPU(ctx context.Context, observers []observe.Observer, end func(context.Context) error) (float64, error) {
+func (b *bench) ownCPU(
+	ctx context.Context, observers []observe.Observer, end func(context.Context) error,
+) (float64, error) {
 	d, err := b.newDatabase(ctx)
 	if err != nil {
 		return 0, err

@@ -10,7 +10,9 @@ import (
 
 // oursDraining measures the forwarder on n messages that are there when it starts: from owning its lanes to all
 // settled.
-func (b *bench) oursDraining(n int, cfg forwarder.Config, to func(n int) (*sink, error)) func(context.Context) (measured, error) {
+func (b *bench) oursDraining(
+	n int, cfg forwarder.Config, to func(n int) (*sink, error),
+) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)
 		if err != nil {
@@ -42,7 +44,9 @@ func (b *bench) oursDraining(n int, cfg forwarder.Config, to func(n int) (*sink,
 }
 
 // forward runs a forwarder and returns when it owns its lanes. stop may be called twice.
-func (d *database) forward(ctx context.Context, s *sink, cfg forwarder.Config) (*forwarder.Forwarder, func() error, error) {
+func (d *database) forward(
+	ctx context.Context, s *sink, cfg forwarder.Config,
+) (*forwarder.Forwarder, func() error, error) {
 	f, err := forwarder.New(d.db, s, cfg, nil)
 	if err != nil {
 		return nil, nil, err

@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// handlingTime is how long a round takes: transactions wait for the disk, and in two seconds a disk may have a good or a bad moment.
+// handlingTime is how long a round takes: transactions wait for the disk, and in two seconds a disk may have a good or
+// a bad moment.
 const handlingTime = 4 * time.Second
 
 // overheadGroup is handling a message in the middlewares against the same statements written by hand.
@@ -19,13 +20,15 @@ func (b *bench) overheadGroup() group {
 	return group{
 		about: 90 * time.Second,
 		rows: []row{
-			{name: "tx_overhead_1", what: "one handler, Tx + Inbox + Outbox around one INSERT / the same statements hand-written",
+			{name: "tx_overhead_1", what: "one handler, Tx + Inbox + Outbox around one INSERT / the same statements " +
+				"hand-written",
 				floor: 1.1, aim: 1.3, ours: "middlewares_1", rival: "hand_written_1", unit: "tx/s", quick: true},
 			{name: "tx_overhead_16", what: "the same with 16 handlers", floor: 0.95, aim: 1.05,
 				ours: "middlewares_16", rival: "hand_written_16", unit: "tx/s", quick: true},
 			{name: "tx_overhead_rtt", what: "one handler, through a proxy that adds 1 ms of round trip", floor: 1.2, aim: 1.6,
 				ours: "middlewares_rtt", rival: "hand_written_rtt", unit: "tx/s"},
-			{name: "notify_cost_16", what: "16 handlers, wake-up across processes on, and a second process that listens and receives / off",
+			{name: "notify_cost_16", what: "16 handlers, wake-up across processes on, and a second process that " +
+				"listens and receives / off",
 				floor: 0.9, aim: 1, ours: "notifying_16", rival: "silent_16", unit: "tx/s"},
 		},
 		sides: func(context.Context) ([]side, func(), error) {
@@ -45,7 +48,9 @@ func (b *bench) overheadGroup() group {
 }
 
 // handling measures transactions per second of some handlers side by side.
-func (b *bench) handling(side handler, handlers int, rtt time.Duration, heard bool) func(context.Context) (measured, error) {
+func (b *bench) handling(
+	side handler, handlers int, rtt time.Duration, heard bool,
+) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)
 		if err != nil {
@@ -121,7 +126,8 @@ func (d *database) wrote(ctx context.Context, n int) error {
 	err := d.pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM inbox WHERE processed_at IS NOT NULL), (SELECT count(*) FROM business),
  (SELECT count(DISTINCT uuid) FROM outbox)`).Scan(&inbox, &business, &outbox)
 	if err == nil && (inbox != n || business != n || outbox != n) {
-		err = fmt.Errorf("%d messages in the inbox, %d rows, %d messages in the outbox instead of %d", inbox, business, outbox, n)
+		err = fmt.Errorf("%d messages in the inbox, %d rows, %d messages in the outbox instead of %d", inbox,
+			business, outbox, n)
 	}
 	return err
 }

@@ -16,8 +16,10 @@ func (b *bench) backlogGroup() group {
 	n := b.scaled(drained)
 	return group{
 		about: 120 * time.Second,
-		rows: []row{{name: "drain_backlog_10x", what: "backlog of 1,000,000 / of 100,000, each of them ours / hand-written loop", floor: 0.8, aim: 1,
-			ours: "backlog_10x", oursBase: "raw_10x", rival: "backlog", rivalBase: "raw"}},
+		rows: []row{
+			{name: "drain_backlog_10x", what: "backlog of 1,000,000 / of 100,000, each of them ours / hand-written loop",
+				floor: 0.8, aim: 1, ours: "backlog_10x", oursBase: "raw_10x", rival: "backlog", rivalBase: "raw"},
+		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
 				{name: "backlog", rounds: 3, run: b.backlogDraining(n, "memory_100k")},
@@ -69,8 +71,10 @@ func (b *bench) backlogDraining(n int, memory string) func(context.Context) (mea
 func (b *bench) twoGroup() group {
 	return group{
 		about: 30 * time.Second,
-		rows: []row{{name: "two_forwarders", what: "two forwarders (two processes) / one, publisher takes 5 ms, same Concurrency each",
-			floor: 1.8, aim: 1.95, ours: "two", rival: "one"}},
+		rows: []row{
+			{name: "two_forwarders", what: "two forwarders (two processes) / one, publisher takes 5 ms, same Concurrency each",
+				floor: 1.8, aim: 1.95, ours: "two", rival: "one"},
+		},
 		sides: func(context.Context) ([]side, func(), error) {
 			n := b.scaled(drained / 2)
 			return []side{

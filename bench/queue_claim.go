@@ -23,8 +23,11 @@ func (b *bench) claimGroup() group {
 	n := b.scaled(drained)
 	return group{
 		about: 50 * time.Second,
-		rows: []row{{name: "queue_claim_vs_raw", what: "claim and ack 100,000 stored messages, 200 at a time: ours / hand-written loop with SKIP LOCKED", floor: 0.8, aim: 1,
-			ours: "ours_claim", rival: "raw_claim", chart: "claim and ack stored messages", label: "hand-written loop"}},
+		rows: []row{
+			{name: "queue_claim_vs_raw", what: "claim and ack 100,000 stored messages, 200 at a time: " +
+				"ours / hand-written loop with SKIP LOCKED", floor: 0.8, aim: 1,
+				ours: "ours_claim", rival: "raw_claim", chart: "claim and ack stored messages", label: "hand-written loop"},
+		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
 				{name: "ours_claim", rounds: 5, run: b.claiming(n, ourQueue, (*database).storeClaims)},
@@ -38,7 +41,9 @@ func (b *bench) claimGroup() group {
 type claims func(ctx context.Context, pub message.Publisher) error
 
 // claiming measures n messages that are there.
-func (b *bench) claiming(n int, table queueTable, start func(*database, context.Context) (claims, func(), error)) func(context.Context) (measured, error) {
+func (b *bench) claiming(
+	n int, table queueTable, start func(*database, context.Context) (claims, func(), error),
+) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)
 		if err != nil {
@@ -70,7 +75,9 @@ var ourQueue = queueTable{"inbox_queue", "state", "processing"}
 // fill stores messages first to first+n-1, by plain SQL: Enqueue is not what is measured.
 func (t queueTable) fill(ctx context.Context, to copier, first, n int) error {
 	i := first
-	_, err := to.CopyFrom(ctx, pgx.Identifier{t.name}, []string{"source", "message_id", "topic", t.state, "payload", "metadata"},
+	_, err := to.CopyFrom(ctx, pgx.Identifier{t.name}, []string{
+		"source", "message_id", "topic", t.state, "payload", "metadata",
+	},
 		pgx.CopyFromFunc(func() ([]any, error) {
 			if i == first+n {
 				return nil, nil

@@ -17,8 +17,8 @@ const (
 	ingestCallers   = 16
 )
 
-// queueGroup is the durable queue: its dispatcher against River with as many workers, and gathered deliveries against single
-// ones.
+// queueGroup is the durable queue: its dispatcher against River with as many workers, and gathered deliveries against
+// single ones.
 func (b *bench) queueGroup() group {
 	n, deliveries, slow := b.scaled(drained), b.scaled(20_000), b.scaled(5_000)
 	if b.quick {
@@ -27,22 +27,31 @@ func (b *bench) queueGroup() group {
 	return group{
 		about: 80 * time.Second,
 		rows: []row{
-			{name: "queue_dispatch_vs_river", what: number(float64(n)) + " stored messages through handlers that do nothing, 100 workers: ours / River", floor: 1.5, aim: 2.5,
-				ours: "ours_dispatch", rival: "river_dispatch", quick: true, chart: "stored messages, no-op handlers", label: "River"},
+			{
+				name:  "queue_dispatch_vs_river",
+				what:  number(float64(n)) + " stored messages through handlers that do nothing, 100 workers: ours / River",
+				floor: 1.5, aim: 2.5,
+				ours: "ours_dispatch", rival: "river_dispatch", quick: true, chart: "stored messages, no-op handlers",
+				label: "River",
+			},
 			{name: "ingest_16", what: "16 deliveries at once: through Ingest / one commit each", floor: 3, aim: 4,
 				ours: "ingest", rival: "enqueue_each"},
 		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
 				{name: "ours_dispatch", run: b.oursDispatching(n)},
-				{name: "river_dispatch", rounds: b.slowRounds(), run: b.riverDispatching(n), note: "River fetches each millisecond and completes in batches"},
+				{
+					name: "river_dispatch", rounds: b.slowRounds(), run: b.riverDispatching(n),
+					note: "River fetches each millisecond and completes in batches",
+				},
 				{name: "ingest", run: b.delivering(deliveries, func(s *queue.Store) (func(context.Context, int) error, error) {
 					ingest, err := queue.Ingest(s, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
 						return queueItem(indexOf(msg.UUID)), nil
 					}}, nil)
 					return func(_ context.Context, i int) error { return ingest(message.NewMessage(uuidOf(i), payload)) }, err
 				})},
-				{name: "enqueue_each", rounds: b.slowRounds(), note: number(float64(slow)) + " with one commit each", run: b.delivering(slow, func(s *queue.Store) (func(context.Context, int) error, error) {
+				{name: "enqueue_each", rounds: b.slowRounds(), note: number(float64(slow)) +
+					" with one commit each", run: b.delivering(slow, func(s *queue.Store) (func(context.Context, int) error, error) {
 					return func(ctx context.Context, i int) error { _, err := s.Enqueue(ctx, queueItem(i)); return err }, nil
 				})},
 			}, nil, nil
@@ -88,9 +97,11 @@ func (b *bench) oursDispatching(n int) func(context.Context) (measured, error) {
 		s := newSink(n)
 		dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{
 			Concurrency: dispatchWorkers, BatchSize: dispatchWorkers,
-			Handlers: map[string]queue.Handler{topic: {Detached: true, Handle: func(_ context.Context, msg *queue.Message) error {
-				return s.Publish(topic, message.NewMessage(msg.MessageID, nil))
-			}}},
+			Handlers: map[string]queue.Handler{
+				topic: {Detached: true, Handle: func(_ context.Context, msg *queue.Message) error {
+					return s.Publish(topic, message.NewMessage(msg.MessageID, nil))
+				}},
+			},
 		}, nil)
 		if err != nil {
 			return measured{}, err
@@ -152,7 +163,9 @@ func (b *bench) riverDispatching(n int) func(context.Context) (measured, error) 
 }
 
 // delivering measures callers that each store one message after another.
-func (b *bench) delivering(n int, make func(*queue.Store) (func(context.Context, int) error, error)) func(context.Context) (measured, error) {
+func (b *bench) delivering(
+	n int, make func(*queue.Store) (func(context.Context, int) error, error),
+) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)
 		if err != nil {

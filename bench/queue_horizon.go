@@ -16,8 +16,11 @@ import (
 func (b *bench) claimHorizonGroup() group {
 	return group{
 		about: 120 * time.Second,
-		rows: []row{{name: "queue_pinned_horizon", what: "rounds 8 to 10 of claim and ack 20,000, under a reading and a writing transaction that pin vacuum / with none", floor: 0.8, aim: 1,
-			ours: "pinned_claims", rival: "unpinned_claims"}},
+		rows: []row{
+			{name: "queue_pinned_horizon", what: "rounds 8 to 10 of claim and ack 20,000, under a reading " +
+				"and a writing transaction that pin vacuum / with none", floor: 0.8, aim: 1,
+				ours: "pinned_claims", rival: "unpinned_claims"},
+		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
 				{name: "pinned_claims", lasting: &claimHorizon{bench: b, pinned: true}},
@@ -27,8 +30,8 @@ func (b *bench) claimHorizonGroup() group {
 	}
 }
 
-// claimHorizon is rounds of claims, and after each a few claims that do without the mark: the control, which falls and falls
-// under a pin, or there is nothing that the mark could be good for.
+// claimHorizon is rounds of claims, and after each a few claims that do without the mark: the control, which falls and
+// falls under a pin, or there is nothing that the mark could be good for.
 type claimHorizon struct {
 	bench  *bench
 	pinned bool

@@ -15,7 +15,8 @@ func (b *bench) printTable(w io.Writer, outcomes []outcome) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ratio\tvalue\tfloor\taim\tours\trival\t\tnotes")
 	for _, o := range outcomes {
-		fmt.Fprintf(t, "%s\t%s\t%g\t%g\t%s\t%s\t%s\t%s\n", o.name, o.ratio(), o.floor, o.aim, o.oursText(), o.rivalText(), o.verdict(), o.remarks())
+		fmt.Fprintf(t, "%s\t%s\t%g\t%g\t%s\t%s\t%s\t%s\n", o.name, o.ratio(), o.floor, o.aim, o.oursText(), o.rivalText(),
+			o.verdict(), o.remarks())
 	}
 	t.Flush()
 	if names := unjudged(outcomes); len(names) > 0 {

@@ -88,7 +88,8 @@ func (b *bench) round(ctx context.Context, s *series, name string) error {
 	}
 	s.values, s.all = append(s.values, m.value), append(s.all, m.value)
 	s.remember(m)
-	b.progress("%-24s %s  %12s   (%.1f s)%s", s.side.name, name, number(m.value), time.Since(begun).Seconds(), dotted(append(m.facts, m.broken)))
+	b.progress("%-24s %s  %12s   (%.1f s)%s", s.side.name, name, number(m.value), time.Since(begun).Seconds(),
+		dotted(append(m.facts, m.broken)))
 	return nil
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A work queue with leases as a good engineer writes it in an afternoon: known messages by a unique constraint, a status, attempts,
-// owner and lease in the row, an index of what is ready, and two statements.
+// A work queue with leases as a good engineer writes it in an afternoon: known messages by a unique constraint, a
+// status, attempts, owner and lease in the row, an index of what is ready, and two statements.
 const (
 	rawJobs = `CREATE TABLE jobs (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -31,8 +31,8 @@ RETURNING id, message_id, topic, payload, metadata, attempts`
 
 var rawQueue = queueTable{"jobs", "status", "ready"}
 
-// rawClaims passes what is ready once, by a mark in memory. It has no second process and no retries, gives back nothing whose
-// lease is over, and misses what commits late.
+// rawClaims passes what is ready once, by a mark in memory. It has no second process and no retries, gives back nothing
+// whose lease is over, and misses what commits late.
 func (d *database) rawClaims(ctx context.Context) (claims, func(), error) {
 	conn, err := pgx.Connect(ctx, d.url)
 	if err != nil {

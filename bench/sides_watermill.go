@@ -96,7 +96,8 @@ func loadWatermill(db *sql.DB, n int) error {
 
 // offsetReaches returns when the subscriber has committed the offset of the last message.
 func offsetReaches(ctx context.Context, db *sql.DB, n int) error {
-	query := `SELECT coalesce(max(offset_acked), 0) FROM ` + wsql.DefaultPostgreSQLOffsetsAdapter{}.MessagesOffsetsTable(watermillTopic)
+	query := `SELECT coalesce(max(offset_acked), 0) FROM ` +
+		wsql.DefaultPostgreSQLOffsetsAdapter{}.MessagesOffsetsTable(watermillTopic)
 	for {
 		var acked int
 		if err := db.QueryRowContext(ctx, query).Scan(&acked); err != nil || acked >= n {

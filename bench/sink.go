@@ -32,7 +32,10 @@ type sink struct {
 }
 
 func newSink(n int) *sink {
-	return &sink{n: n, seen: make([]atomic.Uint64, n/64+1), last: make([]atomic.Int64, keys), wanted: int64(n), sleep: time.Sleep, done: make(chan struct{})}
+	return &sink{
+		n: n, seen: make([]atomic.Uint64, n/64+1), last: make([]atomic.Int64, keys), wanted: int64(n), sleep: time.Sleep,
+		done: make(chan struct{}),
+	}
 }
 
 // Publish implements message.Publisher.

@@ -65,7 +65,9 @@ func TestWorkersTogether(t *testing.T) {
 	if err := checkWorkers(4, result(0, 1), result(keys)); err == nil {
 		t.Error("a missing message was not found")
 	}
-	if err := checkWorkers(1, workerResult{Seen: []uint64{1}, First: make([]int64, keys), Last: make([]int64, keys), Overtook: 1}); err == nil {
+	if err := checkWorkers(1, workerResult{
+		Seen: []uint64{1}, First: make([]int64, keys), Last: make([]int64, keys), Overtook: 1,
+	}); err == nil {
 		t.Error("a message that overtook another was not found")
 	}
 }

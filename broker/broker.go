@@ -38,9 +38,10 @@ type Severity int
 
 // The severities.
 const (
-	Info     Severity = iota // worth knowing; nothing has to be done now
-	Warning                  // works, but not well, or not for long
-	Critical                 // messages do not leave or are not handled, may be lost, or the server soon refuses something
+	Info    Severity = iota // worth knowing; nothing has to be done now
+	Warning                 // works, but not well, or not for long
+	// messages are not published or not handled, may be lost, or the server soon refuses something
+	Critical
 )
 
 var severityNames = []string{"info", "warning", "critical"}

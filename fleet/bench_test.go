@@ -8,7 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
-// BenchmarkTargets says what a target costs a process that has not connected to it: with a DSN of its own, and with one that all share.
+// BenchmarkTargets says what a target costs a process that has not connected to it: with a DSN of its own, and with one
+// that all share.
 func BenchmarkTargets(b *testing.B) {
 	for name, dsn := range map[string]string{"own DSN": "db%05d", "shared DSN": "db"} {
 		b.Run(name, func(b *testing.B) {
@@ -19,7 +20,9 @@ func BenchmarkTargets(b *testing.B) {
 				if dsn != "db" {
 					database = fmt.Sprintf(dsn, i)
 				}
-				list = append(list, fleet.Target{Key: fmt.Sprintf("tenant-%05d", i), DSN: "postgres://me:secret@localhost/" + database})
+				list = append(list, fleet.Target{
+					Key: fmt.Sprintf("tenant-%05d", i), DSN: "postgres://me:secret@localhost/" + database,
+				})
 			}
 			for b.Loop() {
 				before, goroutines := heap(), runtime.NumGoroutine()

@@ -32,7 +32,9 @@ type source struct {
 }
 
 // errNoPlace is why a connection was not dialled at all.
-var errNoPlace = errors.New("fleet: no place for a connection")
+// Cause: all connections of Config.MaxConns are in use; the error says by which databases.
+// Cure: raise Config.MaxConns, or lower the concurrency of forwarders and handlers.
+var errNoPlace = errors.New("fleet: no connection available")
 
 // budget is the places for the connections of all pools. nil has no limit.
 type budget struct {
@@ -205,9 +207,10 @@ func (b *budget) holders() string {
 		parts = append(parts, fmt.Sprintf("%q has %d", s.name, b.used[s]))
 	}
 	if len(names) > most {
-		parts = append(parts, fmt.Sprintf("%d more have the others", len(names)-most))
+		parts = append(parts, fmt.Sprintf("%d others have the rest", len(names)-most))
 	}
-	return fmt.Sprintf("all %d of Config.MaxConns are in use, %d wait (%s)", b.most, b.queue.Len(), strings.Join(parts, ", "))
+	return fmt.Sprintf("all %d connections of Config.MaxConns are in use, %d callers wait (%s)", b.most, b.queue.Len(),
+		strings.Join(parts, ", "))
 }
 
 // say logs that somebody waits.
@@ -221,5 +224,6 @@ func (b *budget) say(s *source) {
 	}
 	text := b.holders()
 	b.mu.Unlock()
-	b.logger.Info("waiting for a connection: raise MaxConns or lower concurrency", watermill.LogFields{"db": s.name, "places": text})
+	b.logger.Info("waiting for a connection: raise MaxConns or lower concurrency",
+		watermill.LogFields{"db": s.name, "connections": text})
 }

@@ -124,12 +124,15 @@ func TestFleetBudgetSaysWhoHasThePlaces(t *testing.T) {
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`no place for a connection for "poor"`, "all 1 of Config.MaxConns are in use", `"greedy" has 1`} {
+	for _, want := range []string{
+		`no connection available for "poor"`, "all 1 connections of Config.MaxConns are in use", `"greedy" has 1`,
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %q", want, err)
 		}
 	}
-	if said := log.text(); !strings.Contains(said, "waiting for a connection") || strings.Contains(said+err.Error(), "hush") {
+	if said := log.text(); !strings.Contains(said, "waiting for a connection") ||
+		strings.Contains(said+err.Error(), "hush") {
 		t.Error(said)
 	}
 }

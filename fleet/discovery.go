@@ -27,9 +27,9 @@ type Target struct {
 
 // Discovery says which databases there are.
 type Discovery interface {
-	// Discover returns all targets, in any order. It must return when its context ends. An error leaves those known as they
-	// are. So does an answer without any target, which is more often a fault than meant: it is believed when there was no other
-	// one for Config.RefreshInterval.
+	// Discover returns all targets, in any order. It must return when its context ends. An error leaves those known as
+	// they are. So does an answer without any target, which is more often a fault than meant: it is believed when there
+	// was no other one for Config.RefreshInterval.
 	Discover(ctx context.Context) ([]Target, error)
 }
 
@@ -52,7 +52,10 @@ const (
 // minEmpty is how many answers without a target there must be before they are believed.
 const minEmpty = 3
 
-var errNoTargets = errors.New("discovery returned no database: the known ones are kept unless it goes on")
+// Cause: the discovery returned an empty list without an error.
+// Cure: correct what the discovery reads, unless all databases are gone: after three such answers they are
+// removed.
+var errNoTargets = errors.New("discovery returned no database: the known ones are kept for now")
 
 // refresh asks the discovery until ctx is over.
 func (f *Fleet) refresh(ctx context.Context) {
@@ -88,6 +91,8 @@ func (f *Fleet) refresh(ctx context.Context) {
 			if fields := (watermill.LogFields{"known": len(f.Keys())}); failing {
 				f.logger.Debug("discovering databases still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 			} else {
+				// Cause: the discovery returned an error or no database, or did not answer in 30 s.
+				// Cure: fix what it reads: until then new databases are not served.
 				f.logger.Error("discovering databases failed: keeping the known ones: retrying", err, fields)
 			}
 		default:
@@ -204,6 +209,8 @@ func (f *Fleet) swap(wanted map[string]Target, opened map[string]*opened, bad ma
 	}
 	for key, err := range bad {
 		if old := said[key]; old == nil || old.Error() != err.Error() {
+			// Cause: the discovered target of a known database is not usable, for example because of its DSN.
+			// Cure: correct the target where the discovery reads it.
 			f.logger.Error("discovered database cannot be used: an older handle is kept", err, watermill.LogFields{"db": key})
 		}
 	}

@@ -12,8 +12,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// ErrUnknownDatabase is returned by Get and Acquire for a key that the last discovery did not return, or not in a usable form; the
-// error says which.
+// ErrUnknownDatabase is returned by Get and Acquire for a key that the last discovery did not return, or not in a
+// usable form; the error says which.
+//
+// Cure: add the database to what the discovery reads, and wait for Config.RefreshInterval.
 var ErrUnknownDatabase = errors.New("fleet: unknown database")
 
 // closeTimeout is how long Run waits for handles that somebody still uses.
@@ -47,7 +49,7 @@ type Fleet struct {
 // the field of the Config at fault. The logger is also that of the handles; nil logs nothing.
 func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error) {
 	if d == nil {
-		return nil, errors.New("fleet: no Discovery: Static(targets...) is one for databases that are known")
+		return nil, errors.New("fleet: no Discovery: use Static(targets...) for a fixed list of databases")
 	}
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -65,10 +67,10 @@ func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error
 	return f, nil
 }
 
-// Run discovers, at once and then at RefreshInterval, until ctx is over or Close is called. Then the handles are gone for Get and
-// Acquire, and it returns nil when the last of them is closed: after its last use, for which it waits up to 30 s. So
-// run it with a context that ends after those of all who use the handles: as the last one of outbox.Run. It returns
-// outbox.ErrRunning or outbox.ErrClosed.
+// Run discovers, at once and then at RefreshInterval, until ctx is over or Close is called. Then the handles are gone
+// for Get and Acquire, and it returns nil when the last of them is closed: after its last use, for which it waits up to
+// 30 s. So run it with a context that ends after those of all users of the handles: as the last one of outbox.Run. It
+// returns outbox.ErrRunning or outbox.ErrClosed.
 func (f *Fleet) Run(ctx context.Context) error {
 	ctx, end, err := f.life.Begin(ctx)
 	if err != nil {
@@ -110,8 +112,11 @@ func (f *Fleet) end() {
 			keys = append(keys, t.Key)
 		}
 		f.mu.Unlock()
-		f.logger.Error("fleet ended while handles are in use: their connections stay open until Release", context.DeadlineExceeded,
-			watermill.LogFields{"held": some(keys)})
+		// Cause: the program ended Fleet.Run before it released its handles; in_use names them.
+		// Cure: call Release of each handle before the context of Run ends.
+		f.logger.Error("fleet ended while handles are in use: their connections stay open until Release",
+			context.DeadlineExceeded,
+			watermill.LogFields{"in_use": some(keys)})
 	}
 }
 

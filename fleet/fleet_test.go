@@ -219,8 +219,8 @@ func TestFleetKeepsWhatItKnows(t *testing.T) {
 	}
 }
 
-// A discovery that returns nothing is taken for a fault at first, and believed when it goes on for RefreshInterval: the last database
-// goes as well.
+// A discovery that returns nothing is taken for a fault at first, and believed when it goes on for RefreshInterval: the
+// last database goes as well.
 func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
 	w := newWorld(a, b)
 	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, log *capture) {
@@ -263,7 +263,8 @@ func TestFleetTwins(t *testing.T) {
 	other.DSN = "elsewhere"
 	for name, targets := range map[string][]fleet.Target{
 		"same": {a, b, a}, "same thrice": {a, a, a, b},
-		"different": {a, other, b}, "different last": {a, b, a, other}, "different first": {other, a, a, b}, "in the middle": {a, other, a, b},
+		"different": {a, other, b}, "different last": {a, b, a, other}, "different first": {other, a, a, b},
+		"in the middle": {a, other, a, b},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, newWorld(targets...), func(t *testing.T, f *fleet.Fleet, log *capture) {
@@ -362,20 +363,23 @@ func TestFleetBadTargets(t *testing.T) {
 	})
 }
 
-// TestFleetOpenThatHangs, whatever its context says, keeps no other target from the fleet, and what it opens in the end is closed.
+// TestFleetOpenThatHangs, whatever its context says, keeps no other target from the fleet, and what it opens in the end
+// is closed.
 func TestFleetOpenThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(fleet.Target{Key: "hung"}, fleet.Target{Key: "well"})
 		gate := make(chan struct{})
 		var calls atomic.Int32
 		log := &capture{}
-		f, err := fleet.New(w, fleet.Config{RefreshInterval: time.Minute, Open: func(ctx context.Context, target fleet.Target) (*outbox.DB, func(), error) {
-			if target.Key == "hung" {
-				calls.Add(1)
-				<-gate
-			}
-			return w.open(ctx, target)
-		}}, log)
+		f, err := fleet.New(w, fleet.Config{
+			RefreshInterval: time.Minute, Open: func(ctx context.Context, target fleet.Target) (*outbox.DB, func(), error) {
+				if target.Key == "hung" {
+					calls.Add(1)
+					<-gate
+				}
+				return w.open(ctx, target)
+			},
+		}, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -388,7 +392,8 @@ func TestFleetOpenThatHangs(t *testing.T) {
 			t.Fatal("the fleet waits for it")
 		}
 		get(t, f, "well")
-		if _, err := f.Get("hung"); !errors.Is(err, fleet.ErrUnknownDatabase) || !strings.Contains(err.Error(), "did not return") {
+		if _, err := f.Get("hung"); !errors.Is(err, fleet.ErrUnknownDatabase) ||
+			!strings.Contains(err.Error(), "did not return") {
 			t.Error(err)
 		}
 		time.Sleep(3*time.Minute + 30*time.Second) // between two refreshes
@@ -459,7 +464,8 @@ func TestFleetLifecycle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknownDatabase) || !strings.Contains(err.Error(), "no discovery yet") {
+		if _, err := f.Get("a"); !errors.Is(err, fleet.ErrUnknownDatabase) ||
+			!strings.Contains(err.Error(), "no discovery yet") {
 			t.Error(err)
 		}
 		ended := make(chan error, 1)
@@ -527,7 +533,9 @@ func TestFleetConfig(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := fleet.New(fleet.Static(), fleet.Config{RefreshInterval: -1, MaxConns: -2, MaxConnsPerDSN: -1}, nil)
-	for _, want := range []string{"Config.RefreshInterval is -1ns", "Config.MaxConns is -2", "Config.MaxConnsPerDSN is -1"} {
+	for _, want := range []string{
+		"Config.RefreshInterval is -1ns", "Config.MaxConns is -2", "Config.MaxConnsPerDSN is -1",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}

@@ -19,7 +19,10 @@ const (
 	openAtOnce  = 8           // calls of Config.Open
 )
 
-var errOpenHangs = fmt.Errorf("the call of Open did not return within %s: it is not called again before it does", openTimeout)
+// Cause: Config.Open waits without looking at its context.
+// Cure: give Config.Open a deadline of its own.
+var errOpenHangs = fmt.Errorf("the call of Open did not return within %s: it is not called again before it does",
+	openTimeout)
 
 // opened is a handle that is open. It outlives its place in the fleet for as long as somebody holds it.
 type opened struct {
@@ -44,15 +47,16 @@ type Handle struct {
 // DB returns the handle.
 func (h *Handle) DB() *outbox.DB { return h.db }
 
-// Done returns a channel that is closed when the target is gone from the fleet, has changed, or the fleet ends. The handle
-// works on; what it is held for should come to its end, and may find with Acquire whether there is another one now.
+// Done returns a channel that is closed when the target is gone from the fleet, has changed, or the fleet ends. The
+// handle works on; what it is held for should come to its end, and may find with Acquire whether there is another one
+// now.
 func (h *Handle) Done() <-chan struct{} { return h.gone }
 
 // Release says that the handle is not used any more. Further calls do nothing.
 func (h *Handle) Release() { h.release() }
 
-// Acquire returns the handle of a target for work that goes on, and keeps it open until Handle.Release is called. It returns
-// ErrUnknownDatabase if the last discovery did not return the key, and outbox.ErrClosed after the end of Run.
+// Acquire returns the handle of a target for work that goes on, and keeps it open until Handle.Release is called. It
+// returns ErrUnknownDatabase if the last discovery did not return the key, and outbox.ErrClosed after the end of Run.
 func (f *Fleet) Acquire(key string) (*Handle, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,7 +95,8 @@ func (f *Fleet) find(key string) (*member, error) {
 	if f.keys == nil {
 		return nil, fmt.Errorf("%w: %q: no discovery yet: wait for Running", ErrUnknownDatabase, key)
 	}
-	return nil, fmt.Errorf("%w: %q is not among the %d that the last discovery returned", ErrUnknownDatabase, key, len(f.keys))
+	return nil, fmt.Errorf("%w: %q is not among the %d that the last discovery returned", ErrUnknownDatabase,
+		key, len(f.keys))
 }
 
 // let gives up one use of a handle and closes it after the last.
@@ -105,6 +110,8 @@ func (f *Fleet) let(o *opened) {
 	go func() {
 		defer f.background.Done()
 		if err := shielded(o.close); err != nil {
+			// Cause: what Config.Open returned for closing a handle failed.
+			// Cure: fix what the error names: connections to that database may stay open until the process ends.
 			f.logger.Error("closing a handle failed", err, watermill.LogFields{"db": o.target.Key})
 		}
 	}()
@@ -169,8 +176,8 @@ func (f *Fleet) keep(t Target, db *outbox.DB, closeIt func()) *opened {
 	return o
 }
 
-// openOwn has Config.Open open a handle. A call that does not come back when its time is over is given up, so that it delays no other
-// target, and is not repeated before it has.
+// openOwn has Config.Open open a handle. A call that does not come back when its time is over is given up, so that it
+// delays no other target, and is not repeated before it has.
 func (f *Fleet) openOwn(ctx context.Context, t Target) (*opened, error) {
 	f.mu.Lock()
 	hangs := f.opening[t]

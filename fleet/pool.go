@@ -24,8 +24,11 @@ type pool struct {
 }
 
 // errBadDSN has no details, as they quote parts of the DSN.
-var errBadDSN = errors.New("DSN cannot be parsed: it is not shown, as it may hold a password: see pgxpool.ParseConfig " +
-	"for the two forms that it may have, and write special characters in the password of a URL as %xx")
+// Cause: the DSN of a discovered database is not one that pgx reads.
+// Cure: write the DSN as a URL or as key=value pairs, with special characters of a password in a URL as %XX.
+var errBadDSN = errors.New(
+	"DSN cannot be parsed: it is not shown, as it may hold a password: see pgxpool.ParseConfig " +
+		"for the two forms that it may have, and write special characters in the password of a URL as %xx")
 
 // openDSN makes a handle on the pool of a DSN, which connects when it is used.
 func (f *Fleet) openDSN(t Target) (*outbox.DB, func(), error) {

@@ -34,8 +34,8 @@ func seatOf(conn *pgx.Conn) *seat {
 	return s
 }
 
-// dialer has the connection take its place before it is dialled. A request to cancel a statement of a connection that is
-// open needs none: if it had to wait for one, connections that are to be closed would wait for each other.
+// dialer has the connection take its place before it is dialled. A request to cancel a statement of a connection that
+// is open needs none: if it had to wait for one, connections that are to be closed would wait for each other.
 func (s *seat) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		s.mu.Lock()
@@ -73,7 +73,7 @@ func (s *seat) take(ctx context.Context) error {
 			s.suspect = true
 			s.mu.Unlock()
 		case <-ctx.Done():
-			return fmt.Errorf("%w for %q, which could not be connected to before: %d attempts like this one are under way: %w",
+			return fmt.Errorf("%w for %q, to which connecting failed before: %d attempts are in progress: %w",
 				errNoPlace, s.source.name, cap(b.suspects), ctx.Err())
 		}
 	}

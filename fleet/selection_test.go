@@ -49,7 +49,8 @@ func TestFleetSelection(t *testing.T) {
 // Drain first waits for the one that it is at while that is busy, and round robin does not.
 func TestFleetDrainFirstWhileItIsBusy(t *testing.T) {
 	list := []fleet.Status{
-		{Key: "a", Busy: true, Handled: 1, LastTurn: time.Unix(1, 0)}, {Key: "b", LastTurn: time.Unix(3, 0)}, {Key: "c", LastTurn: time.Unix(2, 0)},
+		{Key: "a", Busy: true, Handled: 1, LastTurn: time.Unix(1, 0)}, {Key: "b", LastTurn: time.Unix(3, 0)},
+		{Key: "c", LastTurn: time.Unix(2, 0)},
 	}
 	if i := fleet.DrainFirst().Next(list, list[0]); i != 0 {
 		t.Error(list[i].Key)

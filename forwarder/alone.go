@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// joinIdle is how long a forwarder may stand still between two statements while others wait to join. A machine that is busy takes a
-	// second or two.
+	// joinIdle is how long a forwarder may stand still between two statements while others wait to join. A machine that is
+	// busy takes a second or two.
 	joinIdle = 5 * time.Second
 	// findHolder bounds the look for who has the lock.
 	findHolder = 2 * time.Second
@@ -21,8 +21,8 @@ const (
 	lockNotAvailable = "55P03"
 )
 
-// alone runs fn in a transaction in which no forwarder joins or is forgotten. One that vanishes meanwhile loses the lock after half of
-// the query timeout at most, and those who wait for it wait for longer than that.
+// alone runs fn in a transaction in which no forwarder joins or is forgotten. One that vanishes meanwhile loses the
+// lock after half of the query timeout at most, and those who wait for it wait for longer than that.
 func (e *engine) alone(ctx context.Context, fn func(ctx context.Context, q drive.Querier) error) error {
 	limited, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()

@@ -12,8 +12,8 @@ const (
 	alonePause  = 10 * time.Second       // before a row is tried again that cannot be settled even alone
 )
 
-// batch is results of one kind on their way into the database. After an error that one row may have caused the parts are
-// halved until that row stands alone.
+// batch is results of one kind on their way into the database. After an error that one row may have caused the parts
+// are halved until that row stands alone.
 type batch[T any] struct {
 	write   func(ctx context.Context, part []T, careful bool) (locked []T, err error)
 	alone   func(error) // told why a row cannot be settled even alone

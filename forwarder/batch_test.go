@@ -84,7 +84,9 @@ func TestLockedRowsStopNoOther(t *testing.T) {
 
 // When nobody answers, nobody's row is to blame.
 func TestLostConnectionsBlameNoRow(t *testing.T) {
-	for _, lost := range []error{errors.New("EOF"), stateError("57P01"), stateError("53300"), stateError("40P01"), stateError("42501")} {
+	for _, lost := range []error{
+		errors.New("EOF"), stateError("57P01"), stateError("53300"), stateError("40P01"), stateError("42501"),
+	} {
 		calls := 0
 		b := newBatch(func(_ context.Context, part []int, _ bool) ([]int, error) {
 			calls++

@@ -34,15 +34,20 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 			l.obs.resumed(observe.TopicResumed{Topic: r.Topic, Duration: now.Sub(l.begin(now, r.Topic))})
 			delete(l.since, r.Topic)
 		case board.RowRejected:
-			l.rejected(r, fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts, "wait": r.Wait.String()}))
+			l.rejected(r, fields.Add(watermill.LogFields{
+				"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts, "wait": r.Wait.String(),
+			}))
 		case board.RowDead:
-			l.logger.Error("message died: requeue it after mending the cause", r.Err,
+			// Cause: the message failed MaxAttempts times and is older than MinDeadAge, or its error is permanent.
+			// Cure: see outboxctl errors; then outboxctl messages requeue, or discard.
+			l.logger.Error("message died: fix the cause, then requeue it", r.Err,
 				fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts}))
 			l.obs.dead(observe.MessageDead{Topic: r.Topic, UUID: r.UUID, ID: r.ID, Attempts: r.Attempts, Err: r.Err})
 		case board.StrayFound:
-			l.logger.Info("pending message read before: its row was changed by hand", watermill.LogFields{"id": r.ID})
+			l.logger.Info("message became pending again: its row was changed by hand", watermill.LogFields{"id": r.ID})
 		case board.Shadowed:
-			l.logger.Info("parked-message limit reached: the lane is read again when there is room", watermill.LogFields{"lane": r.Lane})
+			l.logger.Info("parked-message limit reached: the lane is read again when there is room",
+				watermill.LogFields{"lane": r.Lane})
 		}
 	}
 }
@@ -50,7 +55,7 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 // operator says that somebody has paused or resumed a topic by hand.
 func (l *boardLog) operator(now time.Time, r board.Report, fields watermill.LogFields) {
 	if r.Kind == board.TopicPaused {
-		l.logger.Info("topic paused by an operator: its messages wait", fields)
+		l.logger.Info("topic paused by an operator: its messages stay pending", fields)
 		l.pausedBy[r.Topic] = now
 		l.obs.paused(observe.TopicPaused{Topic: r.Topic, ByOperator: true})
 		return
@@ -70,14 +75,19 @@ func (l *boardLog) begin(now time.Time, topic string) time.Time {
 
 // paused logs the first failure as an error, and what repeats it each minute as well.
 func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFields) {
-	text := "topic unavailable: paused: its messages wait, uncharged"
-	if r.Guessed {
-		text = "Every publish of the topic fails, for a reason that nobody knows: it is paused; its messages wait and are charged nothing"
-	}
-	if r.Failures == 1 || r.Repeated {
-		l.logger.Error(text, r.Err, fields)
-	} else {
+	switch {
+	case r.Failures != 1 && !r.Repeated:
 		l.logger.Debug("topic still unavailable", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
+	case r.Guessed:
+		// Cause: all publishes of the topic fail, over several keys, and nothing says whether the broker or the
+		// messages are at fault.
+		// Cure: check the broker; use publisher/kafka or publisher/nats, or set forwarder.Config.Classify.
+		l.logger.Error("topic unavailable: all its publishes fail, with errors that are not classified: "+
+			"paused, no attempt is charged", r.Err, fields)
+	default:
+		// Cause: the broker or the topic cannot be reached, or the topic does not exist.
+		// Cure: fix what the error names; the forwarder resumes the topic by itself.
+		l.logger.Error("topic unavailable: paused, no attempt is charged", r.Err, fields)
 	}
 	if l.begin(now, r.Topic); !r.Repeated {
 		l.obs.paused(observe.TopicPaused{Topic: r.Topic, Failures: r.Failures, Wait: r.Wait, Err: r.Err})
@@ -85,7 +95,10 @@ func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFie
 }
 
 func (l *boardLog) jammed(now time.Time, r board.Report, fields watermill.LogFields) {
-	l.logger.Error("all publish slots of the topic are hung: none is started until some return", ErrPublishTimeout, fields)
+	// Cause: as many publishes of the topic as Concurrency allows have exceeded PublishTimeout and not returned.
+	// Cure: check the broker; restart the process if they never return.
+	l.logger.Error("all publish slots of the topic are hung: no publish of it starts until some return",
+		ErrPublishTimeout, fields)
 	if l.begin(now, r.Topic); !r.Repeated {
 		l.obs.paused(observe.TopicPaused{Topic: r.Topic, Failures: r.Failures, Err: ErrPublishTimeout})
 	}
@@ -96,6 +109,9 @@ func (l *boardLog) rejected(r board.Report, fields watermill.LogFields) {
 	if r.Repeated {
 		l.logger.Debug("publish failed: retrying", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
 	} else {
+		// Cause: the broker refused the message, or the publisher failed otherwise.
+		// Cure: fix what the error names; the message is retried, and blocks its key until it is published or
+		// dead.
 		l.logger.Error("publish failed: retrying: more of the topic are logged at debug level for a minute", r.Err, fields)
 	}
 }

@@ -51,7 +51,9 @@ func TestCallContextThatNobodyWatched(t *testing.T) {
 		}
 		<-c.Done()
 	}
-	if n := testing.AllocsPerRun(100, func() { (&callContext{base: context.Background()}).over(context.Canceled) }); n > 1 {
+	if n := testing.AllocsPerRun(100, func() {
+		(&callContext{base: context.Background()}).over(context.Canceled)
+	}); n > 1 {
 		t.Errorf("%v allocations", n)
 	}
 }

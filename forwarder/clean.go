@@ -20,8 +20,8 @@ const (
 	forgetAfter = time.Hour
 )
 
-// cleaner is how far the deleting of published messages has come. It goes on where it stopped, because under a transaction
-// that is open for long what it deleted stays in the index, and would be walked each time.
+// cleaner is how far the deleting of published messages has come. It goes on where it stopped, because under a
+// transaction that is open for long what it deleted stays in the index, and would be walked each time.
 type cleaner struct {
 	life  string    // in which the ids below mean something
 	low   int64     // there is nothing to delete up to here, whatever happens

@@ -36,7 +36,9 @@ type collector struct {
 
 func newCollector(req *request, expected int) *collector {
 	c := &collector{window: &req.window}
-	c.read = board.Read{ByID: make(map[int64]board.Found, len(req.asks.IDs)), Ready: make([]*board.Row, 0, expected), DueRead: req.due}
+	c.read = board.Read{
+		ByID: make(map[int64]board.Found, len(req.asks.IDs)), Ready: make([]*board.Row, 0, expected), DueRead: req.due,
+	}
 	f := &c.row
 	c.dest = []any{&c.lane, &f.ID, &f.UUID, &f.Topic, &f.Key, &f.Payload, &f.Metadata, &f.CreatedAt, &f.Attempts}
 	return c

@@ -29,65 +29,73 @@ type Config struct {
 	Routes map[string]message.Publisher
 
 	// Concurrency is how many messages are published at once, each by a Publish call of its own;
-	// default 64. Messages of one key are never published at once.
+	// default 64. Messages of one key are never published at once. Raise it if the broker is slow and the
+	// backlog grows; each needs memory for its message, and the pool needs no more connections.
 	Concurrency int
 	// ReadAhead is how many messages are read ahead of their publishing at most; default 8192, fewer if
-	// they are large.
+	// they are large. Change it only to save memory; see ReadAheadBytes.
 	ReadAhead int
 	// ReadAheadBytes is how large payload and metadata of the messages in memory may be together before no more are read;
-	// default 32 MiB. It bounds the memory of a forwarder: at most twice as much and one message is kept, and the message that is
-	// being read needs its size twice more, however many large ones there are. What the publisher makes of messages comes
-	// on top. With large messages it also bounds how many are published at once.
+	// default 32 MiB. It bounds the memory of a forwarder: at most twice as much and one message is kept, and the message
+	// that is being read needs its size twice more, however many large ones there are. What the publisher makes of
+	// messages comes on top. With large messages it also bounds how many are published at once. Lower it in a small
+	// container.
 	ReadAheadBytes int
-	// PollInterval is how long a message may wait that nobody woke us for: one of another process, or one
-	// that falls due; default 500 ms.
+	// PollInterval is the fallback when no notification arrives: how long a message of another process, or one that falls
+	// due, may wait; default 500 ms. Lower it behind a pooler if that is too late, raise it to save statements.
 	PollInterval time.Duration
 	// DisableListen makes the forwarder rely on polling for messages of other processes, instead of listening for
 	// their notifications on a connection of its own. Behind a pooler such as PgBouncer, and with a DB of
 	// FromSQL, it polls anyway.
 	DisableListen bool
-	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again. It is not charged an attempt
-	// if the publisher has shown that it says whose fault its errors are, as those of publisher/kafka and publisher/nats do: then
-	// its topic pauses. Else what happens to other messages decides, see Unknown. Default 30 s; -1 waits for ever.
+	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again. It is not charged an
+	// attempt if the publisher has shown that it says whose fault its errors are, as those of publisher/kafka and
+	// publisher/nats do: then its topic pauses. Else what happens to other messages decides, see Unknown. Default 30 s; -1
+	// waits for ever.
 	PublishTimeout time.Duration
-	// QueryTimeout bounds each statement; default 10 s.
+	// QueryTimeout bounds each statement; default 10 s. Raise it if statements of a slow server time out.
 	QueryTimeout time.Duration
-	// LeaseTTL is how long a forwarder that vanished keeps its lanes; default 10 s. It is renewed at a third of it.
+	// LeaseTTL is how long a forwarder that vanished keeps its lanes; default 10 s, at least 500 ms. It is renewed at a
+	// third of it. Lower it for a faster failover, raise it if processes or the server pause for longer.
 	LeaseTTL time.Duration
 	// CloseTimeout is how long Run waits, once its context is over, for publishes that are under way;
-	// default 30 s.
+	// default 30 s. Set it to PublishTimeout or more, and below the time after which the process is killed.
 	CloseTimeout time.Duration
 
-	// Classify gives a verdict on the errors of Publish, ErrPublishTimeout and ErrPublishPanic among them. Default, and where it returns
-	// Unknown: the verdict that the error carries, see PublishError; if it carries none, Unknown.
+	// Classify gives a verdict on the errors of Publish, ErrPublishTimeout and ErrPublishPanic among them. Default, and
+	// where it returns Unknown: the verdict that the error carries, see PublishError; if it carries none, Unknown.
 	Classify func(err error) Verdict
 	// Backoff is how long a rejected message waits for its next attempt; default 1 s doubling to 5 min.
 	Backoff outbox.Backoff
-	// OutageBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s. Of the paused topics of a
-	// publisher one is tried each second, or after OutageBackoff.Initial if that is more, and has the others tried when it works.
+	// OutageBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s. Of the paused
+	// topics of a publisher one is tried each second, or after OutageBackoff.Initial if that is more, and has the others
+	// tried when it works.
 	OutageBackoff outbox.Backoff
-	// MaxAttempts is after how many rejected attempts a message is dead; default 10, -1 never.
+	// MaxAttempts is after how many charged attempts a message is dead; default 10, -1 never. Raise it if messages
+	// recover by themselves, lower it if a blocked key costs more than a dead message.
 	MaxAttempts int
-	// MinDeadAge is how old a message must be to die of its attempts, so that an outage that nobody
-	// recognises does not kill the only message that there is; default 1 h, -1 no age.
+	// MinDeadAge is the age below which attempts do not make a message dead, so that an outage that is not
+	// recognised does not kill the only message that there is; default 1 h, -1 no age. Set it above the longest outage.
 	MinDeadAge time.Duration
-	// DeadLetterTopic, if set, gets a copy of each message that dies, written to the outbox in the transaction in which it dies: the
-	// payload as it was, and metadata that says which message it was and why it died, under the names that package middleware
-	// gives a dead letter. Metadata that could command a broker are renamed as there. It has a UUID of its own and no key. The message stays in the outbox, dead, as without a letter. A
-	// letter that dies has none. With Topics, put this one among them, or have another forwarder take it. The role needs what
-	// schema.Roles grants a writer as well.
+	// DeadLetterTopic, if set, gets a copy of each message that dies, written to the outbox in the transaction in which it
+	// dies: the payload as it was, and metadata that says which message it was and why it died, under the names that
+	// package middleware gives a dead letter. Metadata that could command a broker are renamed as there. It has a UUID of
+	// its own and no key. The message stays in the outbox, dead, as without a letter. A letter that dies has none. With
+	// Topics, put this one among them, or have another forwarder take it. The role needs what schema.Roles grants a writer
+	// as well.
 	DeadLetterTopic string
-	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until somebody requeues or deletes it;
-	// default: they go on.
+	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until it is requeued or discarded;
+	// default: they are published. Set it where a later message means nothing without the dead one.
 	BlockKeyOnDead bool
-	// Retention is how long published messages are kept; default 7 days, -1 deletes them as they are published.
+	// Retention is how long published messages are kept; default 7 days, -1 deletes them as they are published. Keep them
+	// longer than you need to notice that a broker has lost some: what is deleted cannot be replayed or reconciled.
 	Retention time.Duration
-	// InboxRetention is how long rows of the inbox of the same tables are kept after their message was processed; default 30
-	// days, -1 leaves them alone. A copy that comes later is handled again, so keep them longer than a broker, a delay, a requeue
-	// or a replay can take to bring one. Messages that failed so long ago for the first time, and were not handled since, go as
-	// well; should one come again, its failures are counted anew. Dead ones stay.
+	// InboxRetention is how long rows of the inbox of the same tables are kept after their message was processed; default
+	// 30 days, -1 leaves them alone. A copy that arrives later is handled again, so keep them longer than a broker, a
+	// delay, a requeue or a replay can take to deliver one. Messages that failed so long ago for the first time, and were
+	// not handled since, go as well; should one be redelivered, its failures are counted anew. Dead ones stay.
 	InboxRetention time.Duration
-	// CleanInterval is how often messages past their Retention are looked for, and those whose rows somebody changed by
+	// CleanInterval is how often messages past their Retention are looked for, and those whose rows were changed by
 	// hand: made pending again, or settled or deleted while their key waited for them; default 1 min.
 	CleanInterval time.Duration
 

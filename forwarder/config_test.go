@@ -2,6 +2,8 @@ package forwarder
 
 import (
 	"errors"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,11 +16,14 @@ import (
 func TestConfigNamesEveryBadField(t *testing.T) {
 	cfg := Config{
 		Concurrency: -1, ReadAhead: -2, PollInterval: -1, LeaseTTL: time.Millisecond, MaxAttempts: -5, Retention: -2,
-		Topics: []string{"a", ""}, Routes: map[string]message.Publisher{"b": nil}, Backoff: outbox.Backoff{Initial: 2, Max: 1},
+		Topics: []string{"a", ""}, Routes: map[string]message.Publisher{"b": nil},
+		Backoff: outbox.Backoff{Initial: 2, Max: 1},
 	}
 	cfg.setDefaults()
 	err := cfg.validate("Config")
-	for _, field := range []string{"Concurrency", "ReadAhead", "PollInterval", "LeaseTTL", "MaxAttempts", "Retention", "Topics", "Routes", "Backoff"} {
+	for _, field := range []string{
+		"Concurrency", "ReadAhead", "PollInterval", "LeaseTTL", "MaxAttempts", "Retention", "Topics", "Routes", "Backoff",
+	} {
 		if err == nil || !strings.Contains(err.Error(), "Config."+field) {
 			t.Errorf("%s is not named in: %v", field, err)
 		}
@@ -45,16 +50,60 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	if _, err := NewSubscriber(nil, SubscriberConfig{}, nil); !errors.Is(err, outbox.ErrNoDB) {
 		t.Errorf("nil handle: %v", err)
 	}
-	_, err := NewSubscriber(nil, SubscriberConfig{AckTimeout: -2, Config: Config{
-		LeaseTTL: 1, Retention: -2, Backoff: outbox.Backoff{Initial: 2, Max: 1},
-		Topics: []string{"t"}, Scope: "s", Routes: map[string]message.Publisher{}, PublishTimeout: 1,
-		Classify: func(error) Verdict { return Retry }, OutageBackoff: outbox.Backoff{Max: 1},
-	}}, nil)
-	for _, field := range []string{
-		"AckTimeout", "LeaseTTL", "Retention", "Backoff", "Topics", "Scope", "Routes", "PublishTimeout", "Classify", "OutageBackoff",
-	} {
+	_, err := NewSubscriber(nil, SubscriberConfig{
+		AckTimeout: -2, LeaseTTL: 1, Retention: -2, Backoff: outbox.Backoff{Initial: 2, Max: 1},
+	}, nil)
+	for _, field := range []string{"AckTimeout", "LeaseTTL", "Retention", "Backoff"} {
 		if err == nil || !strings.Contains(err.Error(), "SubscriberConfig."+field) {
 			t.Errorf("%s is not named in: %v", field, err)
+		}
+	}
+}
+
+// TestSubscriberConfigIsWhatASubscriberUses: each of its fields reaches the engine, and it has all of a Forwarder's but
+// those that say what is published where, and how.
+func TestSubscriberConfigIsWhatASubscriberUses(t *testing.T) {
+	forwarders := []string{"Topics", "Scope", "Routes", "PublishTimeout", "Classify", "OutageBackoff"}
+	own := []string{"Relay", "AckTimeout"}
+	config, subscriber := reflect.TypeFor[Config](), reflect.TypeFor[SubscriberConfig]()
+	for i := range config.NumField() {
+		field := config.Field(i)
+		_, shared := subscriber.FieldByName(field.Name)
+		if field.IsExported() && shared == slices.Contains(forwarders, field.Name) {
+			t.Errorf("Config.%s: in SubscriberConfig: %t", field.Name, shared)
+		}
+	}
+	for i := range subscriber.NumField() {
+		field := subscriber.Field(i)
+		if slices.Contains(own, field.Name) {
+			continue
+		}
+		var c SubscriberConfig
+		var want any
+		switch v := reflect.ValueOf(&c).Elem().Field(i); v.Kind() {
+		case reflect.String:
+			v.SetString("other")
+			want = v.Interface()
+		case reflect.Bool:
+			v.SetBool(true)
+			want = v.Interface()
+		case reflect.Struct:
+			v.FieldByName("Initial").SetInt(int64(time.Minute))
+			want = time.Minute
+		default:
+			v.SetInt(int64(time.Hour) + 7)
+			want = v.Interface()
+		}
+		cfg, err := c.config()
+		if err != nil {
+			t.Errorf("%s: %v", field.Name, err)
+		}
+		got := reflect.ValueOf(cfg).FieldByName(field.Name)
+		if got.Kind() == reflect.Struct {
+			got = got.FieldByName("Initial")
+		}
+		if got.Interface() != want {
+			t.Errorf("SubscriberConfig.%s: the engine has %v, not %v", field.Name, got, want)
 		}
 	}
 }

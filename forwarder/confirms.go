@@ -8,14 +8,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-const unconfirmedWarning = "WARNING: this publisher of watermill-amqp does not wait for RabbitMQ: what the broker never gets is marked published; " +
-	"set Publish.ConfirmDelivery in its Config"
+const unconfirmedWarning = "warning: this publisher of watermill-amqp does not wait for RabbitMQ: messages that the " +
+	"broker never gets are marked " +
+	"published: set Publish.ConfirmDelivery in its Config"
 
-const unroutableWarning = "WARNING: watermill-amqp does not report what RabbitMQ cannot route: it is marked published, and is in no queue; " +
-	"declare the queues and their bindings before anything is published, or give the exchange an alternate exchange"
+const unroutableWarning = "warning: watermill-amqp does not report messages that RabbitMQ cannot route: " +
+	"they are marked published, and are in no queue: " +
+	"declare queues and bindings before the first publish, or give the exchange an alternate exchange"
 
-// warnOfUnconfirmed warns of publishers that report success for what no broker may have. They are known by the name of their
-// type, also behind decorators that hold them in a field, so that nobody needs their module.
+// warnOfUnconfirmed warns of publishers that report success for what no broker may have. They are known by the name of
+// their type, also behind decorators that hold them in a field, so that nobody needs their module.
 func warnOfUnconfirmed(logger watermill.LoggerAdapter, all []message.Publisher) {
 	for _, pub := range all {
 		decorated(reflect.ValueOf(pub), maxDecorators, func(v reflect.Value) bool {
@@ -24,8 +26,10 @@ func warnOfUnconfirmed(logger watermill.LoggerAdapter, all []message.Publisher) 
 			}
 			publisher := v.Type().String()
 			if !amqpConfirms(v.Elem()) {
+				// Cause: Publish.ConfirmDelivery is not set in the publisher's Config.
 				logger.Info(unconfirmedWarning, watermill.LogFields{"publisher": publisher})
 			}
+			// Cause: the publisher is one of watermill-amqp.
 			logger.Info(unroutableWarning, watermill.LogFields{"publisher": publisher})
 			return true
 		})
@@ -37,8 +41,8 @@ func isAMQP(t reflect.Type) bool {
 	return t.Name() == "Publisher" && strings.Contains(t.PkgPath(), "watermill-amqp") && t.Kind() == reflect.Struct
 }
 
-// amqpConfirms says whether its Publish waits for the broker: with confirms, or in a transaction of AMQP. A release that keeps
-// its settings elsewhere counts as one that does not.
+// amqpConfirms says whether its Publish waits for the broker: with confirms, or in a transaction of AMQP. A release
+// that keeps its settings elsewhere counts as one that does not.
 func amqpConfirms(v reflect.Value) bool {
 	for _, name := range []string{"config", "Publish"} {
 		if v = v.FieldByName(name); v.Kind() != reflect.Struct {

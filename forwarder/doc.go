@@ -1,6 +1,6 @@
 // Package forwarder is the read side of the outbox: it drains the table into any Watermill publisher
 // (Forwarder) or delivers it as a subscriber (Subscriber). Both are faces of one engine, which reads
-// rows, hands each to somebody, and settles what became of it. This page explains its protocol; the names in
+// rows, has each published or delivered, and settles what became of it. This page explains its protocol; the names in
 // parentheses are the files that hold each part.
 //
 // # What is promised
@@ -9,28 +9,29 @@
 //     transaction or bad message makes one disappear; one of a rolled-back transaction is never sent.
 //   - It may be sent twice after a crash or a time-out, always under the same UUID.
 //   - If one transaction committed before another inserted a message with the same key, its message
-//     leaves first: across retries, several forwarders and the hand-over of lanes. A repetition may come
-//     after later messages. A delayed message takes its place when it falls due and holds nobody.
-//   - A message that fails blocks its own key and nothing else. A broker that cannot be reached costs no
-//     message an attempt, if the publisher's errors say so, as those of publisher/kafka and publisher/nats do, or all else
-//     that is published fails as well: see Failures, also for the one message that this cannot tell from a bad one.
+//     is published first: across retries, several forwarders and the hand-over of lanes. A repetition may follow
+//     later messages. A delayed message takes its place when it falls due and blocks no other.
+//   - A message that fails blocks its own key and nothing else. A broker that cannot be reached costs no message an
+//     attempt, if the publisher's errors say so, as those of publisher/kafka and publisher/nats do, or all else that is
+//     published fails as well: see Failures, also for the one message that this cannot tell from a bad one.
 //   - No transaction is open while a broker is talked to.
 //
 // # Rooms
 //
-// What decides is pure: it knows no clock, lock, context, logger or database, and neither of the others. A test drives all
-// of it through random schedules.
+// What decides is pure: it knows no clock, lock, context, logger or database, and neither of the others. A test drives
+// all of it through random schedules.
 //
 //	internal/window   which ids to read next, so that rows are found in an order that respects commits
 //	internal/board    rows, keys, topics, calls; what to publish, to read again and to settle. Its page has the words
 //	internal/lease    which lanes to take and to give back
-//	internal/nap      whether there may be something new in an outbox that nobody reads
+//	internal/nap      whether there may be something new in an outbox that no forwarder reads
 //
 // The engine (engine.go) does what they decide. It calls them in one function, step, which is the only place where its
-// lock is taken; what came of an event is passed on as signals there, and nothing that may wait is called. Its goroutines:
+// lock is taken; what came of an event is passed on as signals there, and nothing that may wait is called. Its
+// goroutines:
 //
-//	reader      all reads, and loading blocked keys; on a connection of its own (reader.go, fetch.go, payloads.go, collect.go, answer.go,
-//	            raise.go, heads.go)
+//	reader      all reads, and loading blocked keys; on a connection of its own (reader.go, fetch.go, payloads.go,
+//	            collect.go, answer.go, raise.go, heads.go)
 //	workers     publish, one message each at a time, until there is nothing to publish now (workers.go)
 //	settler     writes results back (settler.go, settler_failed.go, span.go, batch.go)
 //	keeper      the lease and the lanes, on a connection of its own (keeper.go, lanes.go, join.go)
@@ -38,17 +39,18 @@
 //	maintainer  what is in no hurry (maintain.go, clean.go, pauses.go, untaken.go); and one that listens (listen.go)
 //	reporter    calls the logger and the observers, as they may hang (report.go, board_log.go, observers.go)
 //
-// Code of the user's runs in workers (the publisher, Classify, observers of publishes) and in the reporter, under no lock, and its panics end nothing but its own call.
+// Code of the user's runs in workers (the publisher, Classify, observers of publishes) and in the reporter, under no
+// lock, and its panics end nothing but its own call.
 //
 // The order of locks: Group.mu is taken before an engine's mu (mood), never the other way round, as an engine does not
-// know of its Group. Group.wokenMu is taken under the locks of handles, so nothing is called under it. callContext.mu and
-// the reporter's are taken with no other held: step lets go of mu before it recalls a call.
+// know of its Group. Group.wokenMu is taken under the locks of handles, so nothing is called under it. callContext.mu
+// and the reporter's are taken with no other held: step lets go of mu before it recalls a call.
 //
 // # Lanes (internal/lease, keeper.go, lanes.go)
 //
 // Keys are hashed to 64 lanes, each owned by at most one forwarder of a scope. A forwarder has one heartbeat
 // row, renewed at a third of its lease time. A lane changes hands by an update
-// that compares and raises its epoch: when its owner gave it back, or when the owner's lease ran out on the
+// that compares and raises its epoch: when its owner gave it back, or when the owner's lease expired on the
 // database's clock. Surplus lanes are given back only when nothing of them is under way. A forwarder that shuts
 // down has no share any more and gives back each lane as soon as nothing of it is under way. A lane and its epoch are a
 // term, and all that is in memory belongs to one; a lane that is ours in the table and not in memory is retaken under a
@@ -56,7 +58,7 @@
 // lease could have run out on this process's monotonic clock.
 //
 // Forwarders whose topics overlap in part do not work at the same time: the later set waits, with its row in the
-// table, until the other has left. Who starts meanwhile waits behind it.
+// table, until the other has ended. A forwarder that starts meanwhile waits behind it.
 //
 // # Reading in order (internal/window, reader.go)
 //
@@ -67,7 +69,7 @@
 // above, because the transaction id is assigned before the row ids. The next read starts each lane at the
 // lowest bound of those transactions that its own snapshot no longer shows in progress, or at the lane's mark
 // if that is lower. One snapshot decides both, so a read that returns the later message of a key has returned
-// the earlier one too. Rows that come again while they are in memory are dropped by their ids, which
+// the earlier one too. Rows that are read again while they are in memory are dropped by their ids, which
 // leave memory only before a read that starts after their settling committed. One goroutine does all reads.
 //
 // A read covers a stretch of ids past the mark, which adapts to the time that it takes. It is taken over as a whole or
@@ -75,117 +77,120 @@
 // a backlog is ours, all lanes are read up to the same id, as one range of the primary key; that costs less, and the
 // rows of a range are settled together.
 //
-// A read is bounded in bytes as well. Rows that are much larger than there is room for, taken on average, come without payload and
-// metadata; these are read afterwards by id, what was asked for first, then the oldest, as far as there is room, and one in
-// any case (payloads.go). A lane is taken for read up to the first row that there was no room for. The second statement has
-// another snapshot, which does no harm: which rows there are, and in what order, the first one has said.
+// A read is bounded in bytes as well. Rows that are much larger than there is room for, taken on average, come without
+// payload and metadata; these are read afterwards by id, what was asked for first, then the oldest, as far as there is
+// room, and one in any case (payloads.go). A lane is taken for read up to the first row that there was no room for. The
+// second statement has another snapshot, which does no harm: which rows there are, and in what order, the first one has
+// said.
 //
-// Each read also names the life of the server: when it was started, a token that a crash or a promotion
-// empties, and the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean
-// other messages and what is known of transactions means nothing, so all that was read is forgotten and read anew. The
-// lanes are retaken under epochs that this forwarder never had of them, whatever became of the table, so that no failure of
-// before counts. What was published in another life is settled only for rows that have the message's uuid. A sequence that
-// is lower than before is another life too, since setval leaves its file as it is. If it has passed its old value again before
-// anybody looks, setval goes unseen: the database has no trace of it.
+// Each read also names the life of the server: when it was started, a token that a crash or a promotion empties, and
+// the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean other
+// messages and what is known of transactions means nothing, so all that was read is forgotten and read anew. The lanes
+// are retaken under epochs that this forwarder never had of them, whatever became of the table, so that no failure of
+// before counts. What was published in another life is settled only for rows that have the message's uuid. A sequence
+// that is lower than before is another life too, since setval leaves its file as it is. If it has passed its old value
+// again before the next read, setval goes unseen: the database has no trace of it.
 //
 // # Publishing (internal/board, workers.go)
 //
 // Up to Concurrency Publish calls are under way, one message each, because a Watermill publisher does not say
-// which of several failed. Messages of one key follow one another; those without a key follow nobody. What
+// which of several failed. Messages of one key follow one another; those without a key wait for none. What
 // cannot be sent yet is not kept in memory: rows of a blocked key, of a paused topic, or behind a long queue of
 // their own key are parked: their ids are kept in order, and they are read again by id when their turn
 // comes. If too many are parked, the lane is read again from the first for which there was no room.
 //
-// A call that takes longer than a second gives up its place among Concurrency, but no topic has more calls than that, so
-// that a topic whose publishes hang stops only itself. When a call times out its context ends; should it succeed later, that
-// counts. An error that comes after the end of its context says nothing of its own. The time-out of a publisher that says whose fault
-// its errors are, as it has done with one of them, is not charged to the message: the topic pauses. That of another one is an error that
-// nobody knows, see Failures.
+// A call that takes longer than a second gives up its place among Concurrency, but no topic has more calls than that,
+// so that a topic whose publishes hang stops only itself. When a call times out its context ends; should it succeed
+// later, that counts. An error that comes after the end of its context says nothing of its own. The time-out of a
+// publisher that says whose fault its errors are, as it has done with one of them, is not charged to the message: the
+// topic pauses. That of another one is an error without a verdict, see Failures.
 //
 // # Settling (settler.go, settler_failed.go, batch.go)
 //
-// Results are written back in batches, off the publishing path: those with neighbouring ids as a range that leaves out, by
-// their ids, the few between them that are not of the batch (span.go), others id by id. After an error that one row may have caused the parts
-// are halved until it stands alone, and is tried again by itself; rows that somebody keeps locked are passed by. That
-// a message was published is final, whoever says it. That it failed counts only under the lane's current owner and epoch,
-// which the statement locks: otherwise the failure of a forwarder that lost its lane would let the next owner's later
-// messages pass, or block a key for ever.
+// Results are written back in batches, off the publishing path: those with neighbouring ids as a range that leaves out,
+// by their ids, the few between them that are not of the batch (span.go), others id by id. After an error that one row
+// may have caused the parts are halved until it stands alone, and is retried by itself; rows that another session keeps
+// locked are skipped. That a message was published is final, whichever forwarder says it. That it failed counts only
+// under the lane's current owner and epoch, which the statement locks: otherwise the failure of a forwarder that lost
+// its lane would let the next owner's later messages pass, or block a key for ever.
 //
 // # Failures (verdict.go, confirms.go, internal/board)
 //
-// Each error has a verdict. It is that of Config.Classify, or else the one that the error carries, as a PublishError somewhere in its
-// chain: so no decorator around a publisher hides it. Unavailable pauses the topic,
-// charges nothing, and sends one trial message after a while. Retry charges an attempt and blocks the key until the
-// next one. Permanent makes the message dead at once. A key is blocked by the rows that wait for another attempt: that is
-// derived from attempts > 0, not stored, and whoever takes a lane reads it from there before the first read. After
-// MaxAttempts, and at least MinDeadAge old, a message is dead. The statement that marks it so also writes its dead letter, if
-// Config.DeadLetterTopic is set: neither is there without the other.
+// Each error has a verdict. It is that of Config.Classify, or else the one that the error carries, as a PublishError
+// somewhere in its chain: so no decorator around a publisher hides it. Unavailable pauses the topic, charges nothing,
+// and sends one trial message after a while. Retry charges an attempt and blocks the key until the next one. Permanent
+// makes the message dead at once. A key is blocked by the rows that wait for another attempt: that is derived from
+// attempts > 0, not stored, and the forwarder that takes a lane reads it from there before the first read. After
+// MaxAttempts, and at least MinDeadAge old, a message is dead. The statement that marks it so also writes its dead
+// letter, if Config.DeadLetterTopic is set: neither is there without the other.
 //
-// Where nobody knows the error, what else happens decides whether the message or the broker is at fault:
+// Where an error has no verdict, what else happens decides whether the message or the broker is at fault:
 //
-//   - A message is charged if its topic works: something else of the topic is published after it failed, or was published since the last time
-//     that this message failed.
-//   - The topic is paused, and nothing is charged, if everything fails: two messages or more of the topic, or of all topics of its publisher,
-//     have failed since something was published, and none succeeded. That is decided when whatever else is under way or may be
-//     published has its answer, after a second at most, or when 16 messages of the topic have failed in a row. Until then the messages
-//     that failed block their keys, uncharged.
-//   - A message that fails alone, with nothing else to compare it with, is charged. A topic that never has more than one message to publish
-//     cannot tell an outage from a bad message, if the publisher has no other either: there MinDeadAge is what protects it, so one
-//     message may die of an outage that lasts longer, and none after it, as then two have failed.
+//   - A message is charged if its topic works: something else of the topic is published after it failed, or was
+//     published since the last time that this message failed.
+//   - The topic is paused, and nothing is charged, if everything fails: two messages or more of the topic, or of all
+//     topics of its publisher, have failed since something was published, and none succeeded. That is decided when
+//     whatever else is under way or may be published has its answer, after a second at most, or when 16 messages of the
+//     topic have failed in a row. Until then the messages that failed block their keys, without a charge.
+//   - A message that fails alone, with nothing else to compare it with, is charged. A topic that never has more than
+//     one message to publish cannot tell an outage from a bad message, if the publisher has no other either: there
+//     MinDeadAge is what protects it, so one message may die of an outage that lasts longer, and none after it, as then
+//     two have failed.
 //
-// What ends such a pause is a message that is published: the trial, or one that was under way. The trial is
-// the message that came last, and then one of another key each time, so that messages which fail by themselves stop
-// no others for long. Messages that were charged before a topic was found to be out stay charged, once each; one that fails again
-// after the topic has worked is charged at once. If all that a topic ever gets fails, it stays paused, and its messages die only when
-// an operator discards them: it is in outbox_topics with the error, and on the page.
+// What ends such a pause is a message that is published: the trial, or one that was under way. The trial is the message
+// that came last, and then one of another key each time, so that messages which fail by themselves stop no others for
+// long. Messages that were charged before a topic was found to be out stay charged, once each; one that fails again
+// after the topic has worked is charged at once. If all that a topic ever gets fails, it stays paused, and its messages
+// die only when an operator discards them: it is in outbox_topics with the error, and on the page.
 //
 // # After an outage (internal/board)
 //
-// Each topic has a pause of its own, of Config.OutageBackoff. But of all topics of a publisher that are paused, one is tried each
-// second at least, and when one that was paused for longer than its first wait is published again, or one that was not paused publishes
-// something, the others are tried at once and their backoffs begin anew. So all topics of all forwarders are back within
-// a second or two of their broker, without having to hear of each other.
+// Each topic has a pause of its own, of Config.OutageBackoff. But of all topics of a publisher that are paused, one is
+// tried each second at least, and when one that was paused for longer than its first wait is published again, or one
+// that was not paused publishes something, the others are tried at once and their backoffs begin anew. So all topics of
+// all forwarders are back within a second or two of their broker, without having to hear of each other.
 //
-// # Publishers that nobody knows
+// # Publishers without a verdict
 //
 // Any Watermill publisher can be given to New. What is promised above begins and ends with what it says:
 //
-//   - Publish must not return nil before the broker has the message. watermill-amqp's does, unless Publish.ConfirmDelivery is
-//     set in its Config: without it, what RabbitMQ does not get is lost, and marked published. It also returns nil for a message that RabbitMQ
-//     cannot route to any queue; declare queues and bindings first, or an alternate exchange. New warns of both in the log. It recognises the
-//     publisher by the name of its type, also behind a decorator that holds it in a field.
-//   - Errors without a PublishError are judged by the rule above, and a time-out likewise. To do better, return a PublishError from a
-//     publisher of your own, or set Config.Classify.
-//   - Messages of one key are published one after another. Whether the broker keeps that order is up to the publisher: it must send
-//     a key to the same partition or queue each time.
+//   - Publish must not return nil before the broker has the message. watermill-amqp's does, unless
+//     Publish.ConfirmDelivery is set in its Config: without it, what RabbitMQ does not get is lost, and marked
+//     published. It also returns nil for a message that RabbitMQ cannot route to any queue; declare queues and bindings
+//     first, or an alternate exchange. New warns of both in the log. It recognises the publisher by the name of its
+//     type, also behind a decorator that holds it in a field.
+//   - Errors without a PublishError are judged by the rule above, and a time-out likewise. To do better, return a
+//     PublishError from a publisher of your own, or set Config.Classify.
+//   - Messages of one key are published one after another. Whether the broker keeps that order is up to the publisher:
+//     it must send a key to the same partition or queue each time.
 //
 // # Maintenance (maintain.go, recheck.go)
 //
-// A sweep looks for rows that somebody made pending behind our back, and blocked keys are compared with the table, each about
-// a twentieth of the time (pace.go). So is the first message of each key that waits for a topic: an operator who settles or
-// deletes it lets the rest of the key go on, on other topics. One forwarder of the scope deletes what was published of its
-// topics longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the traces of
-// forwarders that are gone for an hour. Paused topics are written to a table, where SQL sees them.
+// A sweep looks for rows that were made pending by hand, and blocked keys are compared with the table, each about a
+// twentieth of the time (pace.go). So is the first message of each key that waits for a topic: an operator who settles
+// or deletes it lets the rest of the key go on, on other topics. One forwarder of the scope deletes what was published
+// of its topics longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the
+// traces of forwarders that are gone for an hour. Paused topics are written to a table, where SQL sees them.
 //
 // # Many databases (group.go, group_schedule.go, group_look.go, group_run.go, internal/nap)
 //
 // A Group has an engine for each database of a fleet that has something to do, and for no other. Such an engine has no
-// connection of its own: the lease is renewed, and rows are read, through the pool. It is stopped when it has had nothing
-// to do for IdleAfter. The database is asleep then, and is looked at: is the number up to which ids were handed out still
-// the one that is remembered? That is one row of the sequence; where schemas share a database, one statement for all of
-// them. If it is another, and once a minute in any case, the look also asks whether anything is ready, and when the first message
-// falls due. A number is remembered only when all transactions have ended that may have taken an id up to it, as a row
-// appears at its commit (internal/nap). Commits of this process wake the database without a look.
+// connection of its own: the lease is renewed, and rows are read, through the pool. It is stopped when it has had
+// nothing to do for IdleAfter. The database is asleep then, and is looked at: is the number up to which ids were handed
+// out still the one that is remembered? That is one row of the sequence; where schemas share a database, one statement
+// for all of them. If it is another, and once a minute in any case, the look also asks whether anything is ready, and
+// when the first message falls due. A number is remembered only when all transactions have ended that may have taken an
+// id up to it, as a row appears at its commit (internal/nap). Commits of this process wake the database without a look.
 //
-// Looks and engines each have places, so that many databases share few connections, and one that hangs does not
-// keep its place: a look gives it up after a quarter of a second, an engine when its database does not answer for a
-// second. What fails is left alone for a second, then for longer, up to a minute: a pool that cannot be reached as a
-// whole, and a database that answers with an error by itself. When more databases have something to do than there are places,
-// they take turns.
+// Looks and engines each have places, so that many databases share few connections, and one that hangs does not keep
+// its place: a look gives it up after a quarter of a second, an engine when its database does not answer for a second.
+// What fails is left alone for a second, then for longer, up to a minute: a pool that cannot be reached as a whole, and
+// a database that answers with an error by itself. When more databases have something to do than there are places, they
+// take turns.
 //
 // # Stopping
 //
-// Nothing is read any more, and no call starts. Lanes are given back as they become free. When the last call has returned,
-// or CloseTimeout is over and its context has ended, what is left is settled, the lanes are given back, the heartbeat row is
-// deleted, and the last reports are made.
+// Nothing is read any more, and no call starts. Lanes are given back as they become free. When the last call has
+// returned, or CloseTimeout is over and its context has ended, what is left is settled, the lanes are given back, the
+// heartbeat row is deleted, and the last reports are made.
 package forwarder

@@ -88,7 +88,9 @@ const (
 )
 
 // newEngine makes an engine with connections of its own.
-func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, to *publishers, logger watermill.LoggerAdapter) (*engine, error) {
+func newEngine(
+	base context.Context, db *outbox.DB, cfg Config, s send, to *publishers, logger watermill.LoggerAdapter,
+) (*engine, error) {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return nil, err
 	}
@@ -121,7 +123,12 @@ func newEngine(base context.Context, db *outbox.DB, cfg Config, s send, to *publ
 		tidyNow:   make(chan chan struct{}),
 		running:   make(chan struct{}),
 	}
-	e.keeper = keeper{e: e, had: map[int16]int64{}, facts: trouble.Log{Logger: e.logger, What: "writing the state of this forwarder"}}
+	e.keeper = keeper{
+		e: e, had: map[int16]int64{},
+		// Cause: the database does not answer in time.
+		// Cure: check the database; until it works outboxctl doctor sees old settings of this forwarder.
+		facts: trouble.Log{Logger: e.logger, What: "writing the state of this forwarder"},
+	}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
 	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}, pausedBy: map[string]time.Time{}}
 	return e, nil

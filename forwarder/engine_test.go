@@ -12,7 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// TestRecallHoldsUpNobody: the context of a call that is to be taken back is busy, and the engine's lock is free all the same.
+// TestRecallHoldsUpNobody: the context of a call that is to be taken back is busy, and the engine's lock is free all
+// the same.
 func TestRecallHoldsUpNobody(t *testing.T) {
 	db := withoutServer(t)
 	calls, goOn := make(chan *callContext, 1), make(chan struct{})
@@ -29,7 +30,9 @@ func TestRecallHoldsUpNobody(t *testing.T) {
 		e.leaseUntil = now.Add(time.Hour)
 		e.board.LaneTaken(now, board.NewTaken(now, term, nil))
 		row := &board.Row{ID: 1, Term: term, Topic: "orders", Metadata: []byte("{}")}
-		e.board.RowsRead(now, e.board.ReadBegins(now), board.Read{Terms: []board.TermRead{{Term: term, Mark: 1}}, Ready: []*board.Row{row}})
+		e.board.RowsRead(now, e.board.ReadBegins(now), board.Read{
+			Terms: []board.TermRead{{Term: term, Mark: 1}}, Ready: []*board.Row{row},
+		})
 	})
 	call := <-calls
 	call.mu.Lock()

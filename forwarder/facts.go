@@ -32,7 +32,7 @@ func (k *keeper) tell(ctx context.Context) error {
 		return nil
 	}
 	if _, err := k.q.Exec(ctx, k.e.sql.tell, k.e.owner, says); err != nil {
-		return fmt.Errorf("tell of itself: %w", err)
+		return fmt.Errorf("write settings: %w", err)
 	}
 	k.told = says
 	return nil
@@ -45,7 +45,8 @@ func (e *engine) facts() string {
 		Program: program(), Consumers: e.db.Consumers(),
 		Pool: fmt.Sprintf("%s %p", process, e.db.Pool()), PoolConns: conns.Max, PoolNeeds: conns.Needs, Beside: conns.Beside,
 		Blind: e.to != nil && e.to.blind.Load(), BlockKeyOnDead: e.cfg.BlockKeyOnDead,
-		LeaseTTL: e.cfg.LeaseTTL, PublishTimeout: e.cfg.PublishTimeout, CloseTimeout: e.cfg.CloseTimeout, Retention: e.cfg.Retention,
+		LeaseTTL: e.cfg.LeaseTTL, PublishTimeout: e.cfg.PublishTimeout, CloseTimeout: e.cfg.CloseTimeout,
+		Retention: e.cfg.Retention,
 	}
 	if e.cfg.DisableListen && f.Beside > 0 {
 		f.Beside--

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// fetch runs one of the statements that read. It must be a transaction of its own: the statement's answer about the next
-// transaction id is computed once per transaction.
+// fetch runs one of the statements that read. It must be a transaction of its own: the statement's answer about the
+// next transaction id is computed once per transaction.
 func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expected int) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
@@ -36,8 +36,10 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 // statement chooses the one that reads what is asked for and no more.
 func (e *engine) statement(req *request) (query string, args []any) {
 	w := &req.window
-	args = []any{e.cfg.Scope, e.owner, w.Xids, w.Bounds, w.Los, w.SegmentBounds, w.Epochs[:], w.Marks[:], w.Limits[:], w.Rewound[:],
-		topicsArg(e.cfg.Topics), w.Stretch, w.Whole}
+	args = []any{
+		e.cfg.Scope, e.owner, w.Xids, w.Bounds, w.Los, w.SegmentBounds, w.Epochs[:], w.Marks[:], w.Limits[:], w.Rewound[:],
+		topicsArg(e.cfg.Topics), w.Stretch, w.Whole,
+	}
 	query, more := e.sql.fetch, e.sql.fetchMore
 	if w.Single {
 		query, more = e.sql.fetchRange, e.sql.fetchRangeMore

@@ -19,15 +19,17 @@ type Forwarder struct {
 	life   *life.Life
 }
 
-// New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns
-// outbox.ErrNoDB, ErrNoPublisher, ErrOwnPublisher or an error that names every field of the Config at fault. It warns in the log of
-// a publisher of watermill-amqp, which reports success for what RabbitMQ may not have. A nil logger logs nothing.
+// New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns outbox.ErrNoDB,
+// ErrNoPublisher, ErrOwnPublisher or an error that names every field of the Config at fault. It warns in the log of a
+// publisher of watermill-amqp, which reports success for what RabbitMQ may not have. A nil logger logs nothing.
 func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.LoggerAdapter) (*Forwarder, error) {
 	return newForwarder(db, pub, cfg, false, logger)
 }
 
 // newForwarder makes one of a Group's, if it is pooled: it comes and goes, and has no connection of its own.
-func newForwarder(db *outbox.DB, pub message.Publisher, cfg Config, pooled bool, logger watermill.LoggerAdapter) (*Forwarder, error) {
+func newForwarder(
+	db *outbox.DB, pub message.Publisher, cfg Config, pooled bool, logger watermill.LoggerAdapter,
+) (*Forwarder, error) {
 	if pub == nil {
 		return nil, ErrNoPublisher
 	}
@@ -46,16 +48,16 @@ func newForwarder(db *outbox.DB, pub message.Publisher, cfg Config, pooled bool,
 	return &Forwarder{engine: e, life: life.New()}, nil
 }
 
-// Run publishes until ctx is over or Close is called, and then returns nil once everything that it started
-// has ended: no new message is sent, those under way are waited for up to Config.CloseTimeout and
-// settled, and the lanes are given to the other forwarders. It returns an error before it publishes anything, which is logged
-// as well: schema.ErrSchemaChanged if the schema is not as it must be, outbox.ErrRunning, outbox.ErrClosed, or that of the
+// Run publishes until ctx is over or Close is called, and then returns nil once everything that it started has ended:
+// no new message is sent, those under way are waited for up to Config.CloseTimeout and settled, and the lanes are given
+// to the other forwarders. It returns an error before it publishes anything, which is logged as well:
+// schema.ErrSchemaChanged if the schema is not as it must be, outbox.ErrRunning, outbox.ErrClosed, or that of the
 // database if it does not answer. Errors after the start are logged and retried.
 //
-// While forwarders live that read some of the same topics under another scope, or other topics under the same one, as those
-// of the release before do when Config.Topics has changed, it publishes nothing and waits until they have left. It says
-// so in the log at once and each minute, and in waiting_since of its row in outbox_forwarders. Those that
-// start meanwhile wait behind it, also if their topics are the old ones.
+// While forwarders live that read some of the same topics under another scope, or other topics under the same one, as
+// those of the release before do when Config.Topics has changed, it publishes nothing and waits until they have left.
+// It says so in the log at once and each minute, and in waiting_since of its row in outbox_forwarders. Those that start
+// meanwhile wait behind it, also if their topics are the old ones.
 //
 // Run it as a goroutine beside the Router, and give it a context of its own that ends after the Router has
 // closed, so that what the last handlers committed leaves at once.
@@ -68,6 +70,9 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
 	if err := f.engine.prepare(ctx); err != nil {
 		if ctx.Err() == nil && !f.engine.pooled { // else its Group says so
+			// Cause: the database does not answer, or its tables, settings or grants are not as the forwarder
+			// needs them.
+			// Cure: do what the error says; outboxctl doctor lists all such problems at once.
 			f.engine.logger.Error("forwarder could not start", err, nil)
 		}
 		return err
@@ -76,8 +81,9 @@ func (f *Forwarder) Run(ctx context.Context) error {
 }
 
 // Running returns a channel that is closed when the forwarder is registered and has taken the lanes that are free. If
-// others own all of them, it gets its share as soon as they have given it back. A readiness probe must not wait for it: if
-// the old release is ended only when the new one is ready, and the topics have changed, each would wait for the other.
+// others own all of them, it gets its share as soon as they have given it back. A readiness probe must not wait for it:
+// if the old release is ended only when the new one is ready, and the topics have changed, each would wait for the
+// other.
 func (f *Forwarder) Running() <-chan struct{} { return f.engine.running }
 
 // Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by the
@@ -87,11 +93,11 @@ func (f *Forwarder) Close() error {
 	return nil
 }
 
-// Drain publishes what is ready in the forwarder's lanes and returns when nothing is left: for tests, jobs, and
-// before shutting down. It runs the forwarder for that time unless Run does already; then the forwarder is spent. Messages that
-// are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a
-// topic is unavailable it waits; for one that an operator has paused it does not, but returns an error that names it when all else is
-// published. It also returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
+// Drain publishes the ready messages in the forwarder's lanes and returns when nothing is left: for tests, jobs, and
+// before shutting down. It runs the forwarder for that time unless Run does already; then the forwarder is spent.
+// Messages that are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a topic
+// is unavailable it waits; for one that an operator has paused it does not, but returns an error that names it when all
+// else is published. It also returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
 func (f *Forwarder) Drain(ctx context.Context) error {
 	if f.life.Begun() {
 		return f.drainRunning(ctx)

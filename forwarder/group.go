@@ -15,9 +15,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// Group drains the outboxes of many databases with few connections. A database with nothing to do has no forwarder and no
-// connection: it is looked at now and then, with one cheap statement, and gets a forwarder when there is something. A
-// database that is broken, slow or gone delays no other. Any number of Groups, in any number of processes, share the
+// Group drains the outboxes of many databases with few connections. A database with nothing to do has no forwarder and
+// no connection: it is looked at now and then, with one cheap statement, and gets a forwarder when there is something.
+// A database that is broken, slow or gone delays no other. Any number of Groups, in any number of processes, share the
 // work. It is safe for concurrent use.
 type Group struct {
 	fleet   *fleet.Fleet
@@ -48,8 +48,11 @@ type Group struct {
 }
 
 // NewGroup makes a Group that publishes to pub, which it never closes; nil if GroupConfig.Configure sets one for each
-// database. It does no I/O. It returns ErrNoPublisher or an error that names every field at fault. A nil logger logs nothing.
-func NewGroup(databases *fleet.Fleet, pub message.Publisher, cfg GroupConfig, logger watermill.LoggerAdapter) (*Group, error) {
+// database. It does no I/O. It returns ErrNoPublisher or an error that names every field at fault. A nil logger logs
+// nothing.
+func NewGroup(
+	databases *fleet.Fleet, pub message.Publisher, cfg GroupConfig, logger watermill.LoggerAdapter,
+) (*Group, error) {
 	switch {
 	case databases == nil:
 		return nil, errors.New("forwarder: no databases: pass what fleet.New made")
@@ -71,9 +74,9 @@ func NewGroup(databases *fleet.Fleet, pub message.Publisher, cfg GroupConfig, lo
 }
 
 // Run drains until ctx is over or Close is called, and then returns nil once everything that it started has ended: each
-// forwarder stops as Forwarder.Run does. It waits for the first discovery of the fleet, which somebody else runs, and which should
-// end later: outbox.Run(ctx, router, group, databases). Errors of a database are logged and tried again. It returns
-// outbox.ErrRunning or outbox.ErrClosed.
+// forwarder stops as Forwarder.Run does. It waits for the first discovery of the fleet, which must be run beside it,
+// and should end later: outbox.Run(ctx, router, group, databases). Errors of a database are logged and retried. It
+// returns outbox.ErrRunning or outbox.ErrClosed.
 func (g *Group) Run(ctx context.Context) error {
 	ctx, end, err := g.life.Begin(ctx)
 	if err != nil {
@@ -115,10 +118,10 @@ func (g *Group) Close() error {
 	return nil
 }
 
-// Drain publishes what is ready in all databases that are known, as Forwarder.Drain does for one, and returns when nothing
-// is left. It runs the group for that time unless Run does already; then the group is spent. Databases that could not be
-// drained are named in its error; they keep no other from being drained. It also returns the error of ctx, or
-// outbox.ErrClosed.
+// Drain publishes the ready messages in all databases that are known, as Forwarder.Drain does for one, and returns when
+// nothing is left. It runs the group for that time unless Run does already; then the group is spent. Databases that
+// could not be drained are named in its error; they keep no other from being drained. It also returns the error of ctx,
+// or outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error {
 	return g.life.While(ctx, g.Run, g.running, func() error { return g.drainAll(ctx) })
 }

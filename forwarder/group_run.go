@@ -11,6 +11,8 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
+// Cause: the forwarder of one database of the Group could not read its outbox.
+// Cure: do what the error logged before says.
 var errCannotRead = errors.New("reading failed for 10s: see the error logged before")
 
 // run runs the forwarder of a database until there is nothing to do any more, and has it looked at then.
@@ -61,8 +63,8 @@ func (g *Group) forward(ctx context.Context, d *database) error {
 	return errors.Join(failed, <-ended)
 }
 
-// watch returns when the forwarder of a database has ended, or is to end, with an error if that is because it fails. Meanwhile it
-// answers calls of Drain.
+// watch returns when the forwarder of a database has ended, or is to end, with an error if that is because it fails.
+// Meanwhile it answers calls of Drain.
 func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 	check := time.NewTicker(min(checkInterval, g.cfg.IdleAfter))
 	defer check.Stop()
@@ -99,7 +101,8 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 	}
 }
 
-// done says whether the forwarder of a database has had nothing to do for long enough. It has it clean up before, when it is time.
+// done says whether the forwarder of a database has had nothing to do for long enough. It has it clean up before, when
+// it is time.
 func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
 	g.mu.Lock()
 	tidy, idleAfter := !time.Now().Before(d.tidyAt), g.cfg.IdleAfter

@@ -90,8 +90,8 @@ func (g *Group) startLooks(ctx context.Context, now time.Time) (wait time.Durati
 	return time.Hour
 }
 
-// places returns how many forwarders may be started. Those that wait for their databases leave their places to others. It
-// is called under mu.
+// places returns how many forwarders may be started. Those that wait for their databases leave their places to others.
+// It is called under mu.
 func (g *Group) places(now time.Time) int {
 	if len(g.queue) == 0 {
 		return 0
@@ -134,7 +134,9 @@ func (g *Group) makeRoom(now time.Time) {
 	for d := range g.active {
 		switch {
 		case d.stopped:
-			wanted--
+			if !d.stuck(now) { // else it has left its place before, and will leave no other
+				wanted--
+			}
 		case d.engine != nil && len(d.drains) == 0:
 			if m := d.engine.mood(); m.quiet >= rest || now.Sub(d.started) >= turn {
 				all = append(all, candidate{d, m.quiet})

@@ -21,17 +21,20 @@ func TestGroupConfig(t *testing.T) {
 	}
 	broker := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	defer broker.Close()
-	if _, err := forwarder.NewGroup(nil, broker, forwarder.GroupConfig{}, nil); err == nil || !strings.Contains(err.Error(), "fleet.New") {
+	if _, err := forwarder.NewGroup(nil, broker, forwarder.GroupConfig{}, nil); err == nil ||
+		!strings.Contains(err.Error(), "fleet.New") {
 		t.Error(err)
 	}
-	if _, err := forwarder.NewGroup(databases, nil, forwarder.GroupConfig{}, nil); !errors.Is(err, forwarder.ErrNoPublisher) {
+	if _, err := forwarder.NewGroup(databases, nil, forwarder.GroupConfig{}, nil); !errors.Is(err,
+		forwarder.ErrNoPublisher) {
 		t.Error(err)
 	}
 	_, err = forwarder.NewGroup(databases, broker, forwarder.GroupConfig{
 		LookInterval: -1, IdleAfter: -time.Second, MaxActive: -1, Forwarder: forwarder.Config{Concurrency: -1},
 	}, nil)
 	for _, want := range []string{
-		"GroupConfig.LookInterval is -1ns", "GroupConfig.IdleAfter is -1s", "GroupConfig.MaxActive is -1", "GroupConfig.Forwarder.Concurrency is -1",
+		"GroupConfig.LookInterval is -1ns", "GroupConfig.IdleAfter is -1s", "GroupConfig.MaxActive is -1",
+		"GroupConfig.Forwarder.Concurrency is -1",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)

@@ -20,9 +20,9 @@ type loading struct {
 	heads []board.Head
 }
 
-// loadHeads loads a page of the messages that block keys in lanes that were taken, and starts those that are done. It is
-// called by the reading goroutine, so its statement begins after the taking committed and ends before the first read. Lanes
-// with few go first, and what they have is published while the others still load.
+// loadHeads loads a page of the messages that block keys in lanes that were taken, and starts those that are done. It
+// is called by the reading goroutine, so its statement begins after the taking committed and ends before the first
+// read. Lanes with few go first, and what they have is published while the others still load.
 func (r *reader) loadHeads(ctx context.Context) error {
 	e := r.e
 	e.step(func(time.Time) {
@@ -72,7 +72,9 @@ func (r *reader) loadHeads(ctx context.Context) error {
 }
 
 // heads reads a page of the messages that block keys, above a cursor in each lane.
-func (e *engine) heads(ctx context.Context, q drive.Querier, lanes, cursors []int64, limit int) (map[int16][]board.Head, error) {
+func (e *engine) heads(
+	ctx context.Context, q drive.Querier, lanes, cursors []int64, limit int,
+) (map[int16][]board.Head, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	pages := map[int16][]board.Head{}

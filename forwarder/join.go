@@ -26,7 +26,8 @@ func (k *keeper) register(ctx context.Context) error {
 	var ahead []string
 	says := e.facts()
 	err := e.alone(ctx, func(ctx context.Context, q drive.Querier) error {
-		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name, e.cfg.LeaseTTL.Seconds(), says); err != nil {
+		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name,
+			e.cfg.LeaseTTL.Seconds(), says); err != nil {
 			return err
 		}
 		err := drive.Collect(ctx, q, func(rows drive.Rows) error {
@@ -39,7 +40,7 @@ func (k *keeper) register(ctx context.Context) error {
 				topics = "all topics"
 			}
 			if waits {
-				topics += ", which waits as well, for longer"
+				topics += ", which has waited for longer"
 			}
 			ahead = append(ahead, fmt.Sprintf("%s (scope %s with %s)", name, scope, topics))
 			return nil
@@ -67,13 +68,16 @@ func (k *keeper) sayWaiting(ahead []string) {
 	switch {
 	case k.joined && w.since.IsZero():
 	case k.joined:
-		k.e.logger.Info("the other forwarders have left: starting", watermill.LogFields{"waited": now.Sub(w.since).String()})
+		k.e.logger.Info("the other forwarders have stopped: starting", watermill.LogFields{
+			"waited": now.Sub(w.since).String(),
+		})
 		*w = waitReport{}
 	case now.Sub(w.said) >= waitReportInterval:
 		if w.said = now; w.since.IsZero() {
 			w.since = now
 		}
-		k.e.logger.Info("WAITING: other forwarders read some of the same topics: this one publishes nothing until they have left",
+		k.e.logger.Info("waiting to start: other forwarders read some of the same topics: stop them, or give all of "+
+			"them the same Config.Topics",
 			watermill.LogFields{"for": strings.Join(ahead, "; "), "waited": now.Sub(w.since).String()})
 	}
 }

@@ -20,12 +20,13 @@ const (
 	waitInterval = time.Second
 )
 
-// keeper is the goroutine that keeps the lease, and takes and gives lanes so that each live forwarder has its share. Only
-// it writes lanes in the database, and only it touches these fields.
+// keeper is the goroutine that keeps the lease, and takes and gives lanes so that each live forwarder has its share.
+// Only it writes lanes in the database, and only it touches these fields.
 type keeper struct {
 	e      *engine
 	q      drive.Querier // a connection that handlers cannot starve
 	joined bool          // nobody else may read our topics
+	unsure bool          // the lease ran out since lanes were last read: others may have taken some of ours
 	waits  waitReport
 	short  int             // plans in a row that found lanes missing to our share
 	owned  int             // lanes, as it was last reported
@@ -36,6 +37,8 @@ type keeper struct {
 }
 
 func (k *keeper) keep(ctx context.Context) {
+	// Cause: the database does not answer in time.
+	// Cure: check the database; after LeaseTTL other forwarders take the lanes.
 	report := trouble.Log{Logger: k.e.logger, What: "renewing the lease"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -59,13 +62,13 @@ func (k *keeper) keep(ctx context.Context) {
 	}
 }
 
-// balance renews the lease, gives back what is free, carries out the plan for the others, and writes what the forwarder says
-// of itself. It returns when to look again.
+// balance renews the lease, gives back what is free, carries out the plan for the others, and writes what the forwarder
+// says of itself. It returns when to look again.
 func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	e := k.e
 	v := lease.View{Me: e.owner, TTL: e.cfg.LeaseTTL, Short: k.short, Held: map[int16]lease.Held{}}
 	e.step(func(time.Time) { v.Stopping = e.stopping })
-	begun, late, err := k.renew(ctx, v.Stopping)
+	begun, err := k.renew(ctx, v.Stopping)
 	if err != nil {
 		return 0, err
 	}
@@ -77,7 +80,7 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 		}
 		return min(e.cfg.LeaseTTL/3, waitInterval), k.stepAside(ctx)
 	}
-	if !late {
+	if !k.unsure {
 		e.extend(begun)
 	}
 	if err := k.giveBack(ctx); err != nil {
@@ -99,12 +102,13 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 		e.lose(terms(p.Lost)...)
 		e.handBack(terms(p.HandBack)...)
 	})
+	if k.unsure { // not before the lanes are forgotten that somebody took meanwhile
+		k.unsure = false
+		e.extend(begun)
+	}
 	next, err := k.take(ctx, p)
 	if err != nil {
 		return 0, err
-	}
-	if late {
-		e.extend(begun) // not before the lanes are forgotten that somebody took meanwhile
 	}
 	err = k.tell(ctx) // last, as no lane is to wait for it
 	if k.facts.Tell(err); err != nil {
@@ -113,28 +117,30 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	return min(next, max(0, e.cfg.LeaseTTL/3-time.Since(begun))), nil // a database that is slow shortens no lease
 }
 
-// renew renews the lease, or joins anew if it has run out, which takes the time that it takes: there is nothing to lose. It says
-// when the lease began that there is now, and whether others may have taken lanes before.
-func (k *keeper) renew(ctx context.Context, stopping bool) (begun time.Time, late bool, err error) {
+// renew renews the lease, or joins anew if it has run out, which takes the time that it takes: there is nothing to
+// lose. It says when the lease began that there is now.
+func (k *keeper) renew(ctx context.Context, stopping bool) (begun time.Time, err error) {
 	begun, renewed, err := k.heartbeat(ctx, stopping)
 	if err != nil {
-		return begun, false, err
+		return begun, err
 	}
 	if !renewed {
 		k.joined = false // whatever becomes of joining anew: the answer to it may be lost, and it may be to wait
 	}
 	if k.joined {
-		return begun, false, nil
+		return begun, nil
 	}
+	k.unsure = true
 	if err := k.register(ctx); err != nil || !k.joined {
-		return begun, true, err
+		return begun, err
 	}
 	begun, renewed, err = k.heartbeat(ctx, stopping) // most of the lease may be over
 	if err == nil && !renewed {
 		k.joined = false
-		err = fmt.Errorf("the lease of %s ran out while the forwarder joined: the database answers slowly: raise LeaseTTL", k.e.cfg.LeaseTTL)
+		err = fmt.Errorf("the lease of %s expired while the forwarder joined: the database answers slowly: raise LeaseTTL",
+			k.e.cfg.LeaseTTL)
 	}
-	return begun, true, err
+	return begun, err
 }
 
 // heartbeat renews the lease unless it has run out.
@@ -149,8 +155,8 @@ func (k *keeper) heartbeat(ctx context.Context, stopping bool) (begun time.Time,
 	return begun, n > 0, nil
 }
 
-// soonDone bounds what must not keep the lease from being renewed. While there is none there is more time: what is cut off
-// takes the connection with it, and a new one is slower than any.
+// soonDone bounds what must not keep the lease from being renewed. While there is none there is more time: what is cut
+// off takes the connection with it, and a new one is slower than any.
 func (k *keeper) soonDone(ctx context.Context) (context.Context, context.CancelFunc) {
 	most := max(k.e.cfg.LeaseTTL/3, time.Second)
 	k.e.step(func(now time.Time) {
@@ -243,6 +249,8 @@ func (k *keeper) leave() {
 		_, err = k.q.Exec(ctx, e.sql.leave, e.owner)
 	}
 	if err != nil {
+		// Cause: the database did not answer at shutdown.
+		// Cure: none is needed: other forwarders take the lanes after LeaseTTL.
 		e.logger.Error("could not release lanes: they are free when the lease expires", err,
 			watermill.LogFields{"lease": e.cfg.LeaseTTL.String()})
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// mayWriteLetters returns an error if dead letters are to be written that the role of the connection may not write: each death
-// would fail, again and again.
+// mayWriteLetters returns an error if dead letters are to be written that the role of the connection may not write:
+// each death would fail, again and again.
 func (e *engine) mayWriteLetters(ctx context.Context) error {
 	if e.cfg.DeadLetterTopic == "" {
 		return nil
@@ -16,7 +16,8 @@ func (e *engine) mayWriteLetters(ctx context.Context) error {
 	may := false
 	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error { return rows.Scan(&may) }, e.sql.mayWrite)
 	if err == nil && !may {
-		err = fmt.Errorf("forwarder: DeadLetterTopic is set and the role may not insert into %s: grant it what schema.Roles grants a writer",
+		err = fmt.Errorf("forwarder: DeadLetterTopic is set and the role may not insert into %s: "+
+			"grant it what schema.Roles grants a writer",
 			e.cfg.tables.OutboxName())
 	}
 	return err

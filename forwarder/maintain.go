@@ -15,16 +15,35 @@ const (
 	sweepSpan  = 1 << 18 // how far a statement looks
 )
 
-// maintain is the goroutine for what is in no hurry: the sweep, a second look at what keys wait for, writing down which topics are
-// paused, saying which nobody takes, and deleting what was published long ago.
+// maintain is the goroutine for what is in no hurry: the sweep, a second look at what keys wait for, writing down which
+// topics are paused, saying which nobody takes, and deleting what was published long ago.
 func (e *engine) maintain(ctx context.Context) {
+	// Cause: the database does not answer in time.
+	// Cure: check the database; until it works rows that were changed by hand are not noticed.
 	sweep := trouble.Log{Logger: e.logger, What: "sweeping the outbox"}
+	// Cause: the database does not answer in time.
+	// Cure: check the database; until it works keys that an operator unblocked stay blocked.
 	heads := trouble.Log{Logger: e.logger, What: "checking blocked keys"}
+	// Cause: the database does not answer in time.
+	// Cure: check the database; keys of paused topics stay blocked until it works.
 	firsts := trouble.Log{Logger: e.logger, What: "checking keys that wait for a topic"}
+	// Cause: the role may not delete, or the database does not answer in time.
+	// Cure: grant it what schema.Roles grants a forwarder; the table grows until it works.
 	clean := trouble.Log{Logger: e.logger, What: "deleting published messages"}
+	// Cause: the role may not delete from the inbox, or the database does not answer in time.
+	// Cure: grant it what schema.Roles grants a forwarder, or set InboxRetention to -1.
 	inbox := trouble.Log{Logger: e.logger, What: "deleting old rows of the inbox"}
-	forget := trouble.Log{Logger: e.logger, What: "deleting forwarders that are gone"}
+	// Cause: the role may not delete HTTP requests and their answers, or the database does not answer in time.
+	// Cure: grant it what schema.Roles grants a forwarder; the table grows until it works.
+	keys := trouble.Log{Logger: e.logger, What: "deleting expired idempotency keys"}
+	// Cause: the database does not answer in time.
+	// Cure: check the database; nothing else depends on it.
+	forget := trouble.Log{Logger: e.logger, What: "deleting rows of stopped forwarders"}
+	// Cause: the database does not answer in time.
+	// Cure: check the database; until it works topics that no forwarder reads are not reported.
 	lonely := trouble.Log{Logger: e.logger, What: "looking for topics without a forwarder"}
+	// Cause: the database does not answer in time.
+	// Cure: check the database; until it works outboxctl and the page do not show which topics are paused.
 	told := trouble.Log{Logger: e.logger, What: "writing paused topics"}
 	var published cleaner
 	var paused pauses
@@ -44,6 +63,7 @@ func (e *engine) maintain(ctx context.Context) {
 		if e.cfg.InboxRetention > 0 {
 			inbox.Tell(e.cleanInbox(ctx))
 		}
+		keys.Tell(e.cleanKeys(ctx))
 		forget.Tell(e.forgetForwarders(ctx))
 	}
 	tick := time.NewTicker(e.cfg.CleanInterval)
@@ -122,7 +142,8 @@ func (e *engine) sweepOnce(ctx context.Context, at map[int16]position) (more boo
 				delete(at, n)
 				continue
 			}
-			lanes, cursors, upto = append(lanes, int64(n)), append(cursors, p.cursor), append(upto, min(mark, p.cursor+sweepSpan))
+			lanes, cursors, upto = append(lanes, int64(n)), append(cursors, p.cursor),
+				append(upto, min(mark, p.cursor+sweepSpan))
 		}
 	})
 	if len(lanes) == 0 {

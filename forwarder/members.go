@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// sightings are the leases of others, by the forwarder's id. A lease that was not renewed for as long as it lasts is over,
-// whatever the clock of the database says: it may have been set back since the lease was written.
+// sightings are the leases of others, by the forwarder's id. A lease that was not renewed for as long as it lasts is
+// over, whatever the clock of the database says: it may have been set back since the lease was written.
 type sightings map[string]sighting
 
 type sighting struct {
@@ -18,8 +18,8 @@ type sighting struct {
 	since  time.Time // when it was read first
 }
 
-// over says whether a lease that a read returned was the same for as long as it lasts. The read began and ended at these times: the
-// lease was renewed before the end of the one that returned it first.
+// over says whether a lease that a read returned was the same for as long as it lasts. The read began and ended at
+// these times: the lease was renewed before the end of the one that returned it first.
 func (s sightings) over(id string, expiry int64, lasts time.Duration, began, ended time.Time) bool {
 	last, ok := s[id]
 	if !ok || last.expiry != expiry {

@@ -6,8 +6,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// decodeMetadata reads a JSON object of strings. Nearly all are plain, and read in a quarter of the time that package json
-// takes; that has the last word about all others.
+// decodeMetadata reads a JSON object of strings. Nearly all are plain, and read in a quarter of the time that package
+// json takes; that has the last word about all others.
 func decodeMetadata(text []byte) (m message.Metadata, err error) {
 	if m, ok := plainMetadata(string(text)); ok {
 		return m, nil

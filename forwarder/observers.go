@@ -28,7 +28,9 @@ type observers struct {
 	ahead     atomic.Int64 // how far the database's clock is ahead of this one, in nanoseconds
 }
 
-func newObservers(ctx context.Context, db, scope string, list []observe.Observer, reports *reporter, logger watermill.LoggerAdapter) observers {
+func newObservers(
+	ctx context.Context, db, scope string, list []observe.Observer, reports *reporter, logger watermill.LoggerAdapter,
+) observers {
 	return observers{
 		db: db, scope: scope, ctx: ctx, reports: reports, logger: logger,
 		publishes: only[observe.PublishObserver](list), deaths: only[observe.DeadObserver](list),
@@ -46,8 +48,8 @@ func only[T any](list []observe.Observer) (of []T) {
 	return of
 }
 
-// clock compares what the database's clock said in an answer with the time at which it was asked for. It is off by less than
-// the way there takes.
+// clock compares what the database's clock said in an answer with the time at which it was asked for. It is off by less
+// than the way there takes.
 func (o *observers) clock(said, asked time.Time) { o.ahead.Store(int64(said.Sub(asked))) }
 
 // publishStart sets the context of the message, and returns it.
@@ -57,7 +59,8 @@ func (o *observers) publishStart(msg *message.Message, c *board.Call) context.Co
 		return ctx
 	}
 	start := observe.PublishStart{
-		DB: o.db, Scope: o.scope, Topic: c.Row.Topic, Message: msg, Attempt: c.Attempt, Again: c.Again, EnqueuedAt: c.Row.CreatedAt,
+		DB: o.db, Scope: o.scope, Topic: c.Row.Topic, Message: msg, Attempt: c.Attempt, Again: c.Again,
+		EnqueuedAt: c.Row.CreatedAt,
 	}
 	for _, one := range o.publishes {
 		guard(func() {
@@ -96,7 +99,11 @@ func (o *observers) publishEnd(ctx context.Context, c *board.Call, res board.Res
 
 func (o *observers) failed(one observe.Observer) func(error) {
 	return func(err error) {
-		o.logger.Error("observer panicked", err, watermill.LogFields{"observer": fmt.Sprintf("%T", one), "stack": string(debug.Stack())})
+		// Cause: a bug of an observer; the field stack says where.
+		// Cure: fix it; publishing goes on without the report.
+		o.logger.Error("observer panicked", err, watermill.LogFields{
+			"observer": fmt.Sprintf("%T", one), "stack": string(debug.Stack()),
+		})
 	}
 }
 

@@ -23,11 +23,13 @@ func TestAgeIsOfTheDatabasesClock(t *testing.T) {
 		asked := time.Now()
 		there := asked.Add(ahead)
 		o.clock(there, asked)
-		o.publishEnd(t.Context(), &board.Call{Row: &board.Row{CreatedAt: there.Add(-time.Minute)}, Started: asked}, board.Result{})
+		o.publishEnd(t.Context(), &board.Call{Row: &board.Row{CreatedAt: there.Add(-time.Minute)}, Started: asked},
+			board.Result{})
 		if off := eye.age - time.Minute; off < 0 || off > 50*time.Second {
 			t.Errorf("with a clock that is %s ahead, a message of a minute ago is %s old", ahead, eye.age)
 		}
-		o.publishEnd(t.Context(), &board.Call{Row: &board.Row{CreatedAt: there.Add(time.Hour)}, Started: asked}, board.Result{})
+		o.publishEnd(t.Context(), &board.Call{Row: &board.Row{CreatedAt: there.Add(time.Hour)}, Started: asked},
+			board.Result{})
 		if eye.age != 0 {
 			t.Errorf("a message of the future is %s old", eye.age)
 		}

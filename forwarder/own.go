@@ -13,16 +13,17 @@ import (
 // maxDecorators is how many decorators are looked behind.
 const maxDecorators = 16
 
-// refuseOwn returns ErrOwnPublisher if a publisher writes to the outbox that the forwarder reads: each message would go round
-// for ever.
+// refuseOwn returns ErrOwnPublisher if a publisher writes to the outbox that the forwarder reads: each message would go
+// round for ever.
 func refuseOwn(db *outbox.DB, cfg Config, pub message.Publisher) error {
 	if (*core.DB)(db).Check() != nil {
 		return nil // which newEngine reports
 	}
 	name := (*core.DB)(db).Tables().OutboxName()
 	check := func(what string, pub message.Publisher) error {
-		if own := writer(reflect.ValueOf(pub), maxDecorators); own != nil && (*core.Publisher)(own).DB().SameOutbox((*core.DB)(db)) {
-			return fmt.Errorf("%w: %s writes to %s: give it the broker's publisher", ErrOwnPublisher, what, name)
+		if own := writer(reflect.ValueOf(pub), maxDecorators); own != nil &&
+			(*core.Publisher)(own).DB().SameOutbox((*core.DB)(db)) {
+			return fmt.Errorf("%w: %s writes to %s", ErrOwnPublisher, what, name)
 		}
 		return nil
 	}

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestPaceForgivesAStall: among what is fast, something slow is followed by hardly any rest, and so is what comes after it.
+// TestPaceForgivesAStall: among what is fast, something slow is followed by hardly any rest, and so is what comes after
+// it.
 func TestPaceForgivesAStall(t *testing.T) {
 	var p pace
 	for i := range 50 {
@@ -19,8 +20,8 @@ func TestPaceForgivesAStall(t *testing.T) {
 	}
 }
 
-// TestPaceKeepsWhatIsSlowToItsShare: what is slow each time gets a twentieth of the time, and what is slow more rarely gets more,
-// but not all of it.
+// TestPaceKeepsWhatIsSlowToItsShare: what is slow each time gets a twentieth of the time, and what is slow more rarely
+// gets more, but not all of it.
 func TestPaceKeepsWhatIsSlowToItsShare(t *testing.T) {
 	for _, c := range []struct {
 		every int

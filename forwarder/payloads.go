@@ -12,8 +12,8 @@ import (
 // mostTardy is how often the time for payloads is doubled at most.
 const mostTardy = 6
 
-// payloads reads what the answer to a read leaves out, as far as there is room, and takes out of it the rows that there is no room
-// for. After an error what has come until then counts: it is returned only if that is nothing.
+// payloads reads what the answer to a read leaves out, as far as there is room, and takes out of it the rows that there
+// is no room for. After an error what has come until then counts: it is returned only if that is nothing.
 func (r *reader) payloads(ctx context.Context, req *request, ans *answer) error {
 	var wanted []*board.Row
 	r.e.step(func(time.Time) { wanted = r.e.board.Wanted(req.asks, &ans.read) })
@@ -56,9 +56,12 @@ type payload struct {
 	payload, metadata []byte
 }
 
-// fetchPayloads reads those of some ids, as far as there is room. late are the ids of which nothing is known to be wrong but
-// that theirs did not come. A message that takes longer alone than a statement may is given more time whenever it is tried.
-func (r *reader) fetchPayloads(ctx context.Context, ids []int64, room int64) (came []payload, late map[int64]bool, err error) {
+// fetchPayloads reads those of some ids, as far as there is room. late are the ids of which nothing is known to be
+// wrong but that theirs did not come. A message that takes longer alone than a statement may is given more time
+// whenever it is tried.
+func (r *reader) fetchPayloads(
+	ctx context.Context, ids []int64, room int64,
+) (came []payload, late map[int64]bool, err error) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout<<r.tardy)
 	defer cancel()

@@ -33,7 +33,7 @@ func (r *reader) raise(ctx context.Context) {
 		return err
 	}, r.e.sql.writers)
 	if err != nil {
-		r.e.logger.Debug("could not look at long transactions: reading goes on", watermill.LogFields{"err": err.Error()})
+		r.e.logger.Debug("could not look for long transactions: reading continues", watermill.LogFields{"err": err.Error()})
 		return
 	}
 	r.e.step(func(time.Time) { r.e.window.Raise(writers) })

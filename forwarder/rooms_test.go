@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestRoomsArePure: what decides must not know what it decides about: no clock, goroutine, lock, context, logger, database, nor one
-// of the others. (time is for its types: now is an argument.)
+// TestRoomsArePure: what decides must not know what it decides about: no clock, goroutine, lock, context, logger,
+// database, nor one of the others. (time is for its types: now is an argument.)
 func TestRoomsArePure(t *testing.T) {
 	for room, allowed := range map[string][]string{
 		"board":  {"cmp", "container/heap", "math/bits", "slices", "time"},

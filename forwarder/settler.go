@@ -32,8 +32,12 @@ type settler struct {
 // settle works until ctx is over and nothing is left that can be settled.
 func (e *engine) runSettler(ctx context.Context) {
 	s := &settler{e: e}
+	// Cause: the database does not answer, or another transaction has locked the rows.
+	// Cure: run outboxctl doctor, which names the session; if the process ends now, messages are published again.
 	report := trouble.Log{Logger: e.logger, What: "settling messages"}
-	alone := trouble.Log{Logger: e.logger, What: "settling some messages apart from the others"}
+	// Cause: another transaction has locked some rows, or a statement fails for some.
+	// Cure: run outboxctl doctor, which names the session; if the process ends now, messages are published again.
+	alone := trouble.Log{Logger: e.logger, What: "settling messages one by one"}
 	s.published, s.failed = newBatch(s.writePublished, alone.Tell), newBatch(s.writeFailed, alone.Tell)
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 5*time.Second
@@ -90,12 +94,17 @@ func (s *settler) giveUp(ctx context.Context) {
 		return
 	}
 	s.e.step(func(time.Time) { s.e.board.Unsettled(published, failed) })
-	s.e.logger.Error("stopped before all results were written: those messages are published again", errStopped, watermill.LogFields{"messages": left})
+	// Cause: the database did not answer before CloseTimeout was over.
+	// Cure: check the database; consumers with an inbox skip the copies.
+	s.e.logger.Error("stopped before all results were written: those messages are published again", errStopped,
+		watermill.LogFields{"messages": left})
 }
 
 // writePublished returns the rows that it could not settle because somebody has locked them, if it is careful;
 // else it waits for them.
-func (s *settler) writePublished(ctx context.Context, rows []*board.Row, careful bool) (locked []*board.Row, err error) {
+func (s *settler) writePublished(
+	ctx context.Context, rows []*board.Row, careful bool,
+) (locked []*board.Row, err error) {
 	e := s.e
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
@@ -174,8 +183,8 @@ func identity(r *board.Row) string {
 	return r.UUID + "/" + r.Generation
 }
 
-// lifeOf returns the life that all rows were read in, as the server names it, and the sequence as of a read in it; "" = it
-// is over, or they differ.
+// lifeOf returns the life that all rows were read in, as the server names it, and the sequence as of a read in it; "" =
+// it is over, or they differ.
 func (e *engine) lifeOf(rows []*board.Row) (life string, seq int64) {
 	e.step(func(time.Time) { life, seq = e.window.Life() })
 	for _, r := range rows {

@@ -59,9 +59,11 @@ func (e *engine) failedArgs(failed []board.Failure) []any {
 	return args
 }
 
-// outcomesOf says what the database's answers mean: what became of failures, those whose rows are locked, and how many messages are
-// dead now.
-func outcomesOf(failed []board.Failure, answers map[int64]string) (outcomes []board.Outcome, locked []board.Failure, dead int) {
+// outcomesOf says what the database's answers mean: what became of failures, those whose rows are locked, and how many
+// messages are dead now.
+func outcomesOf(
+	failed []board.Failure, answers map[int64]string,
+) (outcomes []board.Outcome, locked []board.Failure, dead int) {
 	outcomes = make([]board.Outcome, 0, len(failed))
 	for _, f := range failed {
 		o := board.Outcome{Failure: f, Kind: board.Gone} // there is no answer if somebody else has settled it

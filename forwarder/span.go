@@ -13,17 +13,17 @@ const (
 	manyRows  = 16 // rows for each id that is left out, at least
 )
 
-// span is a stretch of ids of which all are settled but those that are named: to walk it costs a half or a third of what
-// looking each id up does. Ids that nobody has seen yet may lie in it, of transactions that commit later, so each id
-// between the ends is either one of a row of ours, or left out.
+// span is a stretch of ids of which all are settled but those that are named: to walk it costs a half or a third of
+// what looking each id up does. Ids that nobody has seen yet may lie in it, of transactions that commit later, so each
+// id between the ends is either one of a row of ours, or left out.
 type span struct {
 	lo, hi int64
 	out    []int64
 	rows   int64
 }
 
-// spanOf finds the longest span in rows that were published in one life, and returns those outside of it. What an operator had
-// sent again is in none.
+// spanOf finds the longest span in rows that were published in one life, and returns those outside of it. What an
+// operator had sent again is in none.
 func spanOf(all []*board.Row) (s span, rest []*board.Row) {
 	var rows, again []*board.Row
 	for _, r := range all {

@@ -44,7 +44,8 @@ func TestSpanOf(t *testing.T) {
 	} {
 		rand.Shuffle(len(c.ids), func(i, j int) { c.ids[i], c.ids[j] = c.ids[j], c.ids[i] })
 		s, rest := spanOf(rowsOf(c.ids...))
-		if s.lo != c.want.lo || s.hi != c.want.hi || s.rows != c.want.rows || !slices.Equal(s.out, c.want.out) || len(rest) != c.rest {
+		if s.lo != c.want.lo || s.hi != c.want.hi || s.rows != c.want.rows || !slices.Equal(s.out, c.want.out) ||
+			len(rest) != c.rest {
 			t.Errorf("%s: %+v, %d outside", c.name, s, len(rest))
 		}
 	}
@@ -55,7 +56,8 @@ func TestSpanLeavesOutWhatWasSentAgain(t *testing.T) {
 	rows := rowsOf(idsFrom(1, 200)...)
 	rows[99].Generation = "1"
 	s, rest := spanOf(rows)
-	if s.lo != 1 || s.hi != 200 || !slices.Equal(s.out, []int64{100}) || s.rows != 199 || len(rest) != 1 || rest[0].Generation != "1" {
+	if s.lo != 1 || s.hi != 200 || !slices.Equal(s.out, []int64{100}) || s.rows != 199 || len(rest) != 1 ||
+		rest[0].Generation != "1" {
 		t.Errorf("%+v, %d outside", s, len(rest))
 	}
 }

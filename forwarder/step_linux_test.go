@@ -22,8 +22,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// heldLock is an engine's lock that notes for how long it was held at most: in processor time, as on a busy machine who has it
-// may have to wait.
+// heldLock is an engine's lock that notes for how long it was held at most: in processor time, as on a busy machine who
+// has it may have to wait.
 type heldLock struct {
 	sync.Mutex
 	begun, longest time.Duration
@@ -51,14 +51,15 @@ func (l *heldLock) Unlock() {
 func threadTime() time.Duration {
 	const clockThreadCPUTime = 3
 	var at syscall.Timespec
-	if _, _, err := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockThreadCPUTime, uintptr(unsafe.Pointer(&at)), 0); err != 0 {
+	if _, _, err := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockThreadCPUTime, uintptr(unsafe.Pointer(&at)),
+		0); err != 0 {
 		panic(err)
 	}
 	return time.Duration(at.Nano())
 }
 
-// madeUp is a database of messages, numbered from 1 on and each in the lane of its number. The first so many block their keys, the
-// next so many have to wait behind one of these, and the others are free to go.
+// madeUp is a database of messages, numbered from 1 on and each in the lane of its number. The first so many block
+// their keys, the next so many have to wait behind one of these, and the others are free to go.
 type madeUp struct{ held, behind, free int64 }
 
 func (madeUp) Exec(context.Context, string, ...any) (int64, error) { return 0, nil }
@@ -81,11 +82,15 @@ func (m madeUp) heads(lanes, cursors []int64, limit int64) *madeUpRows {
 }
 
 func (m madeUp) ready(marks, limits []int64, stretch int64) *madeUpRows {
-	rows := madeUpRows{{int16(sqltext.FromHeader), m.all(), "10:10:", "a life", "10 -1 0 -1", []byte(nil), []byte(nil), time.Now(), 0}}
+	rows := madeUpRows{
+		{int16(sqltext.FromHeader), m.all(), "10:10:", "a life", "10 -1 0 -1", []byte(nil), []byte(nil), time.Now(), 0},
+	}
 	for lane := range int64(board.Lanes) {
 		id := after(max(marks[lane], m.held), lane)
 		for n := limits[lane]; id <= min(m.all(), marks[lane]+stretch) && n > 0; id, n = id+board.Lanes, n-1 {
-			rows = append(rows, []any{sqltext.FromReady + int16(lane), id, "uuid", "orders", m.key(id), []byte("{}"), []byte("{}"), time.Now(), 0})
+			rows = append(rows, []any{
+				sqltext.FromReady + int16(lane), id, "uuid", "orders", m.key(id), []byte("{}"), []byte("{}"), time.Now(), 0,
+			})
 		}
 	}
 	return &rows
@@ -124,8 +129,9 @@ func (r *madeUpRows) Scan(dest ...any) error {
 func (*madeUpRows) Err() error   { return nil }
 func (*madeUpRows) Close() error { return nil }
 
-// TestLongestStep drains while a great many keys are blocked and messages behind them are parked; with OUTBOX_LONG a million. No step keeps
-// the engine's lock for long: neither one that loads the blocked keys, nor one that forgets them.
+// TestLongestStep drains while a great many keys are blocked and messages behind them are parked; with OUTBOX_LONG a
+// million. No step keeps the engine's lock for long: neither one that loads the blocked keys, nor one that forgets
+// them.
 func TestLongestStep(t *testing.T) {
 	m := madeUp{held: 100_000, behind: 20_000, free: 10_000}
 	if os.Getenv("OUTBOX_LONG") != "" {
@@ -133,7 +139,10 @@ func TestLongestStep(t *testing.T) {
 	}
 	db := withoutServer(t)
 	var sent atomic.Int64
-	e, err := newEngine(t.Context(), db, Config{}, func(*callContext, core.Delivery, *message.Message) error { sent.Add(1); return nil }, nil, nil)
+	e, err := newEngine(t.Context(), db, Config{}, func(*callContext, core.Delivery, *message.Message) error {
+		sent.Add(1)
+		return nil
+	}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +169,8 @@ func TestLongestStep(t *testing.T) {
 		}
 	}
 	longest("loading blocked keys")
-	for sent.Load() < m.free-m.free/100 { // where not all can be parked, a few are taken for some that were refused, and wait
+	for sent.Load() < m.free-m.free/100 {
+		// where not all can be parked, a few are taken for some that were refused, and wait
 		if err := r.once(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +189,8 @@ func TestLongestStep(t *testing.T) {
 	longest("forgetting all of it")
 }
 
-// control is how long it takes to fill a map with as many rows as one read may bring, and to empty it: on this machine, in this run.
+// control is how long it takes to fill a map with as many rows as one read may bring, and to empty it: on this machine,
+// in this run.
 func control() time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

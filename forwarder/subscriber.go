@@ -34,7 +34,8 @@ type Subscriber struct {
 var _ message.Subscriber = (*Subscriber)(nil)
 
 // NewSubscriber makes a Subscriber, of which each topic that is subscribed is a scope of its own. It does no I/O. It
-// returns outbox.ErrNoDB or an error that names every field of the SubscriberConfig at fault. A nil logger logs nothing.
+// returns outbox.ErrNoDB or an error that names every field of the SubscriberConfig at fault. A nil logger logs
+// nothing.
 func NewSubscriber(db *outbox.DB, cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	engineCfg, err := cfg.config()
 	if err = errors.Join((*core.DB)(db).Check(), err); err != nil {
@@ -81,6 +82,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		defer cancel()
 		defer stop()
 		if err := e.run(ctx); err != nil {
+			// Cause: the reading behind Subscriber.Subscribe failed for good.
+			// Cure: fix what the error names, and subscribe again.
 			e.logger.Error("subscription ended", err, nil)
 		}
 	})
@@ -104,7 +107,9 @@ type delivery struct {
 }
 
 // errNotDelivered: nobody received the message before the subscription ended.
-var errNotDelivered = errors.New("forwarder: not delivered")
+// Cause: the subscription ended before the message was delivered.
+// Cure: none is needed: the message is delivered again.
+var errNotDelivered = errors.New("forwarder: message not delivered")
 
 func (d delivery) send(call *callContext, row core.Delivery, msg *message.Message) error {
 	msgCtx, cancel := context.WithCancel(msg.Context())

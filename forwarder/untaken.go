@@ -17,9 +17,13 @@ const (
 	untakenPerLane  = 200              // messages
 )
 
-var errUntaken = errors.New("no live forwarder has this topic: check its spelling in Config.Topics, and that this forwarder runs")
+// Cause: no running forwarder has the topic in Config.Topics.
+// Cure: add the topic to Config.Topics of a forwarder, or discard its messages if its name is wrong.
+var errUntaken = errors.New("no running forwarder reads this topic: check its spelling in Config.Topics, " +
+	"and that its forwarder runs")
 
-// untaken is the look for topics that nobody takes, such as one that is mistyped in Config.Topics. It is of the maintaining goroutine.
+// untaken is the look for topics that nobody takes, such as one that is mistyped in Config.Topics. It is of the
+// maintaining goroutine.
 type untaken struct{ at time.Time }
 
 // look says at most once a minute what waits for nobody. A forwarder of all topics has nothing to look for.
@@ -37,14 +41,17 @@ func (u *untaken) look(ctx context.Context, e *engine) error {
 		if err := rows.Scan(&topic, &messages, &oldest); err != nil {
 			return err
 		}
-		e.logger.Error("no forwarder publishes this topic: its messages wait", errUntaken, watermill.LogFields{
-			"topic": topic, "messages_at_least": messages, "oldest": time.Duration(oldest * float64(time.Second)).Round(time.Second).String(),
+		// Cause: no running forwarder has the topic in Config.Topics.
+		// Cure: add it there, or run a forwarder for it; discard the messages if the topic is misspelt.
+		e.logger.Error("no forwarder publishes this topic: its messages stay pending", errUntaken, watermill.LogFields{
+			"topic": topic, "messages_at_least": messages,
+			"oldest":     time.Duration(oldest * float64(time.Second)).Round(time.Second).String(),
 			"own_topics": e.cfg.Topics,
 		})
 		return nil
 	}, e.sql.untaken, int64(untakenPerLane), untakenAge.Seconds())
 	if err != nil {
-		return fmt.Errorf("look for topics that nobody takes: %w", err)
+		return fmt.Errorf("look for topics without a forwarder: %w", err)
 	}
 	return nil
 }

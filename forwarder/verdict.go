@@ -11,11 +11,11 @@ import (
 type Verdict int
 
 const (
-	// Unknown is the verdict on an error that nobody recognises. What else happens on the topic decides: a message that
+	// Unknown is the verdict on an error that is not recognised. What else happens on the topic decides: a message that
 	// fails while others are published is charged an attempt, as with Retry; if every publish fails, the topic
 	// pauses, as with Unavailable. The package comment has the rule.
 	Unknown Verdict = iota
-	// Retry charges the message an attempt and tries again after a backoff; its key is blocked meanwhile.
+	// Retry charges the message an attempt and retries it after a backoff; its key is blocked meanwhile.
 	Retry
 	// Unavailable blames the broker: the message's topic pauses with a backoff, no attempt is charged,
 	// and one trial message reopens the topic.
@@ -38,8 +38,8 @@ func (v Verdict) String() string {
 }
 
 // PublishError is an error of Publish that says whose fault it is. The publishers of publisher/kafka and publisher/nats
-// return such errors, and so may yours. The forwarder finds it with errors.As, so that a decorator around the publisher, or
-// an error around this one, hides nothing.
+// return such errors, and so may yours. The forwarder finds it with errors.As, so that a decorator around the
+// publisher, or an error around this one, hides nothing.
 type PublishError struct {
 	Verdict Verdict
 	Err     error // what went wrong
@@ -73,7 +73,8 @@ func verdictIn(err error) (v Verdict, said bool) {
 	return Unknown, false
 }
 
-// publishers are those that messages go to, by topic. It is safe for concurrent use; nil stands for who receives from a Subscriber.
+// publishers are those that messages go to, by topic. It is safe for concurrent use; nil stands for who receives from a
+// Subscriber.
 type publishers struct {
 	classify func(error) Verdict // Config.Classify; may be nil
 	routes   map[string]int      // the numbers of those of Config.Routes; that of New is 0
@@ -122,9 +123,9 @@ func (p *publishers) publish(topic string, msg *message.Message) error {
 	return err
 }
 
-// judge gives the verdict on an error of a topic's publisher. A time-out is not an error of the publisher's: a publisher that says
-// whose fault its errors are does not blame messages for what it has not answered. Whoever receives from a Subscriber nacks a
-// message for its own sake.
+// judge gives the verdict on an error of a topic's publisher. A time-out is not an error of the publisher's: a
+// publisher that says whose fault its errors are does not blame messages for what it has not answered. Whoever receives
+// from a Subscriber nacks a message for its own sake.
 func (p *publishers) judge(topic string, err error) Verdict {
 	if p == nil {
 		return Retry

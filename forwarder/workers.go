@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// send hands one message to whoever it is for and returns when that has answered. The call ends when the forwarder gives
-// up waiting.
+// send hands one message to whoever it is for and returns when that has answered. The call ends when the forwarder
+// gives up waiting.
 type send func(call *callContext, d core.Delivery, msg *message.Message) error
 
 // errEnded is what became of a publish that ended its goroutine.
@@ -87,7 +87,11 @@ func (w *worker) publish() {
 		d := core.Delivery{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt}
 		guard(func() { err = e.send(w.ctx, d, msg) }, func(failed error) {
 			err = fmt.Errorf("%w: %w", ErrPublishPanic, failed)
-			e.logger.Error("publisher panicked", err, watermill.LogFields{"topic": r.Topic, "id": r.ID, "stack": string(debug.Stack())})
+			// Cause: a bug of the publisher; the field stack says where.
+			// Cure: fix it; the message is charged an attempt, and retried.
+			e.logger.Error("publisher panicked", err, watermill.LogFields{
+				"topic": r.Topic, "id": r.ID, "stack": string(debug.Stack()),
+			})
 		})
 	}
 	switch {
@@ -117,8 +121,8 @@ func newMessage(r *board.Row) (*message.Message, error) {
 	return msg, nil
 }
 
-// saySince adds to a delay from the insert on when that is over. Whoever copies the metadata of the message, a handler or a
-// requeuer, would delay the copy by as much again.
+// saySince adds to a delay from the insert on when that is over. Whoever copies the metadata of the message, a handler
+// or a requeuer, would delay the copy by as much again.
 func saySince(msg *message.Message, createdAt time.Time) {
 	delayed := msg.Metadata[delay.DelayedForKey]
 	if delayed == "" || msg.Metadata[delay.DelayedUntilKey] != "" {
@@ -144,7 +148,11 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Ver
 		case Permanent:
 			v = board.Permanent
 		}
-	}, func(failed error) { e.logger.Error("Classify panicked: the error counts as unknown", failed, nil) })
+	}, func(failed error) {
+		// Cause: a bug of forwarder.Config.Classify.
+		// Cure: fix it: until then an outage is recognised only when all publishes of a topic fail.
+		e.logger.Error("panic in Classify: the error counts as not classified", failed, nil)
+	})
 	return v
 }
 

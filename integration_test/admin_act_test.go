@@ -27,7 +27,9 @@ func (h handle) states(t testing.TB, where string) map[string]int {
 // revived makes a dead message of the inbox processable again, if it is one.
 func revived(t testing.TB, h handle, consumer, uuid string) bool {
 	t.Helper()
-	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, IDs: []string{consumer + ":" + uuid}}})
+	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{
+		Filter: admin.Filter{In: admin.Inbox, IDs: []string{consumer + ":" + uuid}},
+	})
 	require.NoError(t, err)
 	return r.Touched == 1
 }
@@ -49,33 +51,70 @@ func TestActs(t *testing.T) {
 		want    int
 	}{
 		"requeue": {a.Requeue, of(admin.Filter{All: true}), "s = 'dead'",
-			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata = '{\"n\": \"1\", \"outbox_generation\": \"1\"}' AND last_error <> ''", all},
-		"requeue what is dead or failing": {a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Dead, admin.Failing}}), "s IN ('dead', 'failing')",
-			"s = 'failing' AND attempts = 1 AND due_at <= now()", 2 * all},
-		"requeue a topic": {a.Requeue, of(admin.Filter{Topic: "topic-3"}), "s = 'dead' AND topic = 'topic-3'", "s = 'failing'", 15},
-		"requeue what was discarded": {a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Discarded}}), "s = 'discarded'",
-			"s = 'failing' AND attempts = 1 AND due_at <= now()", all},
+			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata = '{\"n\": \"1\", \"outbox_generation\": \"1\"}' " +
+				"AND last_error <> ''", all},
+		"requeue what is dead or failing": {
+			a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Dead, admin.Failing}}), "s IN ('dead', 'failing')",
+			"s = 'failing' AND attempts = 1 AND due_at <= now()", 2 * all,
+		},
+		"requeue a topic": {
+			a.Requeue, of(admin.Filter{Topic: "topic-3"}), "s = 'dead' AND topic = 'topic-3'", "s = 'failing'", 15,
+		},
+		"requeue what was discarded": {
+			a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Discarded}}), "s = 'discarded'",
+			"s = 'failing' AND attempts = 1 AND due_at <= now()", all,
+		},
 		"discard": {a.Discard, of(admin.Filter{All: true}), "s = 'dead'",
 			"s = 'discarded' AND last_error LIKE 'discarded by alice: it''s \"why\"; before: %'", all},
-		"discard what is ready": {a.Discard, of(admin.Filter{Key: "key-6", States: []admin.State{admin.Ready}}), "s = 'ready' AND key = 'key-6'",
-			"s = 'discarded' AND last_error = 'discarded by alice: it''s \"why\"'", 0},
+		"discard what is ready": {
+			a.Discard, of(admin.Filter{Key: "key-6", States: []admin.State{admin.Ready}}), "s = 'ready' AND key = 'key-6'",
+			"s = 'discarded' AND last_error = 'discarded by alice: it''s \"why\"'", 0,
+		},
 		"discard by id": {a.Discard, of(admin.Filter{IDs: []string{"3", "9", "10"}}), "id IN (3, 9)", "s = 'discarded'", 2},
-		"skip heads": {a.SkipHead, of(admin.Filter{All: true}), "s = 'failing' AND key <> '' AND id = (SELECT min(id) FROM outbox p WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
-			"s = 'discarded' AND last_error LIKE 'skipped by alice: %'", 0},
-		"skip the head of a key": {a.SkipHead, of(admin.Filter{Key: "key-2"}), "id = (SELECT min(id) FROM outbox p WHERE p.key = 'key-2' AND p.attempts > 0 AND p.dead_at IS NULL)",
-			"s = 'discarded'", 1},
-		"skip heads of a topic": {a.SkipHead, of(admin.Filter{Topic: "topic-3"}), "s = 'failing' AND topic = 'topic-3' AND key <> '' AND id = (SELECT min(id) FROM outbox p WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
-			"s = 'discarded'", 0},
-		"skip heads that are dead": {a.SkipHead, of(admin.Filter{ErrorContains: "ORDER 1", States: []admin.State{admin.Dead}}),
-			"s = 'dead' AND key <> '' AND last_error LIKE 'order 1%' AND id = (SELECT min(id) FROM outbox p WHERE p.key = o.key AND p.attempts > 0 AND p.published_at IS NULL)", "s = 'discarded'", 0},
+		"skip heads": {
+			a.SkipHead, of(admin.Filter{All: true}), "s = 'failing' AND key <> '' AND id = (SELECT min(id) FROM outbox p " +
+				"WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
+			"s = 'discarded' AND last_error LIKE 'skipped by alice: %'", 0,
+		},
+		"skip the head of a key": {
+			a.SkipHead, of(admin.Filter{Key: "key-2"}),
+			"id = (SELECT min(id) FROM outbox p WHERE p.key = 'key-2' AND p.attempts > 0 AND p.dead_at IS NULL)",
+			"s = 'discarded'", 1,
+		},
+		"skip heads of a topic": {
+			a.SkipHead, of(admin.Filter{Topic: "topic-3"}), "s = 'failing' AND topic = 'topic-3' AND key <> '' AND id = " +
+				"(SELECT min(id) FROM outbox p WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
+			"s = 'discarded'", 0,
+		},
+		"skip heads that are dead": {
+			a.SkipHead, of(admin.Filter{ErrorContains: "ORDER 1", States: []admin.State{admin.Dead}}),
+			"s = 'dead' AND key <> '' AND last_error LIKE 'order 1%' AND id = (SELECT min(id) FROM outbox p " +
+				"WHERE p.key = o.key AND p.attempts > 0 AND p.published_at IS NULL)", "s = 'discarded'", 0,
+		},
 		"replay": {a.Replay, of(admin.Filter{All: true}), "s = 'done'",
-			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata->>'outbox_generation' = '1' AND published_at IS NULL", all},
-		"replay by time": {a.Replay, of(admin.Filter{After: lately}), "s = 'done' AND created_at >= '" + lately.UTC().Format(time.RFC3339) + "'", "s = 'failing'", 0},
-		"retry now":      {a.RetryNow, of(admin.Filter{All: true}), "s = 'failing'", "s = 'failing' AND due_at <= now() AND attempts > 0", all},
-		"retry now what is delayed": {a.RetryNow, of(admin.Filter{Topic: "topic-1", States: []admin.State{admin.Delayed}}), "s = 'delayed' AND topic = 'topic-1'",
-			"s = 'delayed' AND due_at <= now() AND attempts = 0", 15},
-		"a limit":  {a.Requeue, admin.Act{Filter: admin.Filter{All: true}, Limit: 10}, "id IN (SELECT id FROM outbox p WHERE p.dead_at IS NOT NULL AND p.published_at IS NULL ORDER BY id LIMIT 10)", "s = 'failing'", 10},
-		"by error": {a.Requeue, of(admin.Filter{ErrorContains: "ORDER 1"}), "s = 'dead' AND last_error LIKE 'order 1%'", "s = 'failing'", 0},
+			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata->>'outbox_generation' = '1' " +
+				"AND published_at IS NULL", all},
+		"replay by time": {
+			a.Replay, of(admin.Filter{After: lately}),
+			"s = 'done' AND created_at >= '" + lately.UTC().Format(time.RFC3339) + "'", "s = 'failing'", 0,
+		},
+		"retry now": {
+			a.RetryNow, of(admin.Filter{All: true}), "s = 'failing'", "s = 'failing' AND due_at <= now() AND attempts > 0", all,
+		},
+		"retry now what is delayed": {
+			a.RetryNow, of(admin.Filter{Topic: "topic-1", States: []admin.State{admin.Delayed}}),
+			"s = 'delayed' AND topic = 'topic-1'",
+			"s = 'delayed' AND due_at <= now() AND attempts = 0", 15,
+		},
+		"a limit": {
+			a.Requeue, admin.Act{Filter: admin.Filter{All: true}, Limit: 10},
+			"id IN (SELECT id FROM outbox p WHERE p.dead_at IS NOT NULL AND p.published_at IS NULL ORDER BY id LIMIT 10)",
+			"s = 'failing'", 10,
+		},
+		"by error": {
+			a.Requeue, of(admin.Filter{ErrorContains: "ORDER 1"}), "s = 'dead' AND last_error LIKE 'order 1%'",
+			"s = 'failing'", 0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.exec(t, "TRUNCATE outbox RESTART IDENTITY")
@@ -94,7 +133,9 @@ func TestActs(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, int64(len(chosen)), r.Matched.N)
 			assert.Zero(t, r.Touched+r.AuditID)
-			changed := "SELECT b.id FROM before b JOIN outbox o USING (id) WHERE (o.due_at, o.published_at, o.dead_at, o.attempts, o.last_error, o.metadata) IS DISTINCT FROM (b.due_at, b.published_at, b.dead_at, b.attempts, b.last_error, b.metadata) ORDER BY id"
+			changed := "SELECT b.id FROM before b JOIN outbox o USING (id) WHERE (o.due_at, o.published_at, o.dead_at, " +
+				"o.attempts, o.last_error, o.metadata) IS DISTINCT FROM (b.due_at, b.published_at, b.dead_at, b.attempts, " +
+				"b.last_error, b.metadata) ORDER BY id"
 			require.Empty(t, column[int64](t, h, changed))
 
 			var seen []admin.Result
@@ -108,7 +149,8 @@ func TestActs(t *testing.T) {
 			assert.Equal(t, r, seen[len(seen)-1])
 			assert.GreaterOrEqual(t, len(seen), len(chosen)/7)
 			assert.Equal(t, chosen, column[int64](t, h, changed))
-			assert.Equal(t, chosen, column[int64](t, h, "SELECT o.id FROM (SELECT o.*, "+sqltext.OutboxState+" AS s FROM outbox o) o WHERE "+c.changed+" AND id = ANY($1) ORDER BY id", chosen))
+			assert.Equal(t, chosen, column[int64](t, h, "SELECT o.id FROM (SELECT o.*, "+sqltext.OutboxState+
+				" AS s FROM outbox o) o WHERE "+c.changed+" AND id = ANY($1) ORDER BY id", chosen))
 
 			log, _, err := a.Audit(t.Context(), admin.Page{Limit: 1})
 			require.NoError(t, err)
@@ -203,7 +245,9 @@ func TestActIsCutOff(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	r, err := a.Requeue(ctx, admin.Act{Actor: "bob", Filter: admin.Filter{All: true}, Progress: func(context.Context, admin.Result) { cancel() }})
+	r, err := a.Requeue(ctx, admin.Act{
+		Actor: "bob", Filter: admin.Filter{All: true}, Progress: func(context.Context, admin.Result) { cancel() },
+	})
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, int64(10), r.Touched)
 	assert.Equal(t, map[string]int{"failing": 10, "dead": 40}, h.states(t, "id % 6 = 3"))
@@ -219,32 +263,44 @@ func TestActsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	fillOutbox(t, h, 60)
-	a, nobody := newAdmin(t, h), func() *admin.Admin { a, err := admin.New(h.db, admin.Config{}, nil); require.NoError(t, err); return a }()
+	a, nobody := newAdmin(t, h), func() *admin.Admin {
+		a, err := admin.New(h.db, admin.Config{}, nil)
+		require.NoError(t, err)
+		return a
+	}()
 	everything := admin.Filter{All: true}
 	for name, c := range map[string]struct {
 		do   func(context.Context, admin.Act) (admin.Result, error)
 		act  admin.Act
 		says string
 	}{
-		"no bound":            {a.Requeue, admin.Act{}, "bounds nothing"},
-		"states are no bound": {a.Requeue, admin.Act{Filter: admin.Filter{States: []admin.State{admin.Dead}}}, "bounds nothing"},
-		"nobody":              {nobody.Requeue, admin.Act{Filter: everything}, "nobody is named"},
-		"no reason":           {a.Discard, admin.Act{Filter: everything}, "Reason is missing"},
-		"wrong state":         {a.Replay, admin.Act{Filter: admin.Filter{All: true, States: []admin.State{admin.Ready}}}, "one of [done]"},
-		"unknown state":       {a.Requeue, admin.Act{Filter: admin.Filter{All: true, States: []admin.State{"dead' OR true --"}}}, "is one of"},
-		"wrong table":         {a.Replay, admin.Act{Filter: admin.Filter{All: true, In: admin.Inbox}}, "not for the inbox"},
-		"no such table":       {a.Replay, admin.Act{Filter: admin.Filter{All: true, In: 7}}, "no table 7"},
-		"negative limit":      {a.Requeue, admin.Act{Filter: everything, Limit: -1}, "Limit is -1"},
-		"NUL in a topic":      {a.Requeue, admin.Act{Filter: admin.Filter{Topic: "a\x00b"}}, "Filter.Topic"},
-		"bad UTF-8 in a key":  {a.Requeue, admin.Act{Filter: admin.Filter{Key: "a\xff"}}, "Filter.Key"},
-		"NUL in the error":    {a.Requeue, admin.Act{Filter: admin.Filter{ErrorContains: "\x00"}}, "Filter.ErrorContains"},
-		"NUL in an id":        {a.Requeue, admin.Act{Filter: admin.Filter{IDs: []string{"3\x00"}}}, "UTF-8 without NUL"},
-		"SQL in an id":        {a.Requeue, admin.Act{Filter: admin.Filter{IDs: []string{"3) OR true --"}}}, "no id"},
-		"NUL in the reason":   {a.Discard, admin.Act{Filter: everything, Reason: "\x00"}, "Reason"},
-		"a long reason":       {a.Discard, admin.Act{Filter: everything, Reason: strings.Repeat("x", 2000)}, "Reason"},
-		"NUL in the actor":    {a.Requeue, admin.Act{Filter: everything, Actor: "\x00"}, "Actor"},
-		"topic in the inbox":  {a.Requeue, admin.Act{Filter: admin.Filter{In: admin.Inbox, Topic: "x"}}, "have a consumer"},
-		"year 10000":          {a.Requeue, admin.Act{Filter: admin.Filter{After: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}}, "year 10000"},
+		"no bound": {a.Requeue, admin.Act{}, "the filter selects nothing"},
+		"states are no bound": {
+			a.Requeue, admin.Act{Filter: admin.Filter{States: []admin.State{admin.Dead}}}, "the filter selects nothing",
+		},
+		"nobody":    {nobody.Requeue, admin.Act{Filter: everything}, "no actor"},
+		"no reason": {a.Discard, admin.Act{Filter: everything}, "Reason is missing"},
+		"wrong state": {
+			a.Replay, admin.Act{Filter: admin.Filter{All: true, States: []admin.State{admin.Ready}}}, "one of [done]",
+		},
+		"unknown state": {
+			a.Requeue, admin.Act{Filter: admin.Filter{All: true, States: []admin.State{"dead' OR true --"}}}, "is one of",
+		},
+		"wrong table":        {a.Replay, admin.Act{Filter: admin.Filter{All: true, In: admin.Inbox}}, "not for the inbox"},
+		"no such table":      {a.Replay, admin.Act{Filter: admin.Filter{All: true, In: 7}}, "no table 7"},
+		"negative limit":     {a.Requeue, admin.Act{Filter: everything, Limit: -1}, "Limit is -1"},
+		"NUL in a topic":     {a.Requeue, admin.Act{Filter: admin.Filter{Topic: "a\x00b"}}, "Filter.Topic"},
+		"bad UTF-8 in a key": {a.Requeue, admin.Act{Filter: admin.Filter{Key: "a\xff"}}, "Filter.Key"},
+		"NUL in the error":   {a.Requeue, admin.Act{Filter: admin.Filter{ErrorContains: "\x00"}}, "Filter.ErrorContains"},
+		"NUL in an id":       {a.Requeue, admin.Act{Filter: admin.Filter{IDs: []string{"3\x00"}}}, "UTF-8 without NUL"},
+		"SQL in an id":       {a.Requeue, admin.Act{Filter: admin.Filter{IDs: []string{"3) OR true --"}}}, "not an id"},
+		"NUL in the reason":  {a.Discard, admin.Act{Filter: everything, Reason: "\x00"}, "Reason"},
+		"a long reason":      {a.Discard, admin.Act{Filter: everything, Reason: strings.Repeat("x", 2000)}, "Reason"},
+		"NUL in the actor":   {a.Requeue, admin.Act{Filter: everything, Actor: "\x00"}, "Actor"},
+		"topic in the inbox": {a.Requeue, admin.Act{Filter: admin.Filter{In: admin.Inbox, Topic: "x"}}, "have a consumer"},
+		"year 10000": {
+			a.Requeue, admin.Act{Filter: admin.Filter{After: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}}, "year 10000",
+		},
 	} {
 		r, err := c.do(t.Context(), c.act)
 		require.ErrorContains(t, err, c.says, name)
@@ -303,19 +359,29 @@ func TestInboxActs(t *testing.T) {
 		}
 		a := newAdmin(t, h)
 		fill()
-		r, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, IDs: []string{"shop/a:dead", "shop/a:done"}}})
+		r, err := a.Requeue(t.Context(), admin.Act{
+			Filter: admin.Filter{In: admin.Inbox, IDs: []string{"shop/a:dead", "shop/a:done"}},
+		})
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), r.Touched)
-		assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'shop/a' AND message_id = 'dead' AND dead_at IS NULL AND processed_at IS NULL AND attempts = 0 AND revived = 1"))
+		assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'shop/a' AND message_id = 'dead' "+
+			"AND dead_at IS NULL AND processed_at IS NULL AND attempts = 0 AND revived = 1"))
 		assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE dead_at IS NOT NULL"))
 
 		fill()
-		r, err = a.Discard(t.Context(), admin.Act{Reason: "no", Filter: admin.Filter{In: admin.Inbox, Consumer: "shop/a", States: []admin.State{admin.Dead, admin.Failing}}})
+		r, err = a.Discard(t.Context(), admin.Act{
+			Reason: "no", Filter: admin.Filter{
+				In: admin.Inbox, Consumer: "shop/a", States: []admin.State{admin.Dead, admin.Failing},
+			},
+		})
 		require.NoError(t, err)
 		assert.Equal(t, int64(2), r.Touched)
 		assert.Equal(t, []string{"discarded by alice: no; before: bad 1", "discarded by alice: no; before: bad 2"},
-			column[string](t, h, "SELECT last_error FROM inbox WHERE processed_at IS NOT NULL AND dead_at IS NOT NULL ORDER BY 1"))
-		r, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, Consumer: "shop/a", States: []admin.State{admin.Discarded}}})
+			column[string](t, h,
+				"SELECT last_error FROM inbox WHERE processed_at IS NOT NULL AND dead_at IS NOT NULL ORDER BY 1"))
+		r, err = a.Requeue(t.Context(), admin.Act{
+			Filter: admin.Filter{In: admin.Inbox, Consumer: "shop/a", States: []admin.State{admin.Discarded}},
+		})
 		require.NoError(t, err)
 		assert.Equal(t, int64(2), r.Touched)
 	})
@@ -325,13 +391,19 @@ func TestAdminClean(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	fillOutbox(t, h, 6000)
-	h.exec(t, "UPDATE outbox SET created_at = now() - interval '10 days', published_at = published_at - interval '9 days' WHERE id <= 3000")
-	h.exec(t, "INSERT INTO inbox (consumer, message_id, processed_at) SELECT 'c', i, now() - i * interval '1 day' FROM generate_series(1, 10) i")
-	h.exec(t, "INSERT INTO inbox (consumer, message_id, received_at, attempts) SELECT 'failing', i, now() - i * interval '4 days', 1 FROM generate_series(1, 2) i")
+	h.exec(t, "UPDATE outbox SET created_at = now() - interval '10 days', published_at = published_at - interval "+
+		"'9 days' WHERE id <= 3000")
+	h.exec(t, "INSERT INTO inbox (consumer, message_id, processed_at) SELECT 'c', i, now() - i * interval '1 day' "+
+		"FROM generate_series(1, 10) i")
+	h.exec(t, "INSERT INTO inbox (consumer, message_id, received_at, attempts) SELECT 'failing', i, now() - i * "+
+		"interval '4 days', 1 FROM generate_series(1, 2) i")
 	fillQueue(t, h, 600)
 	h.exec(t, "UPDATE inbox_queue SET done_at = now() - interval '1 day' WHERE state = 'done' AND topic = 'topic-0'")
 	a := newAdmin(t, h)
-	cfg := admin.CleanConfig{OutboxRetention: 7 * 24 * time.Hour, InboxRetention: 5 * 24 * time.Hour, QueueRetention: time.Hour, Reason: "room", DryRun: true}
+	cfg := admin.CleanConfig{
+		OutboxRetention: 7 * 24 * time.Hour, InboxRetention: 5 * 24 * time.Hour, QueueRetention: time.Hour, Reason: "room",
+		DryRun: true,
+	}
 	before := tableStates(t, h)
 	dry, err := a.Clean(t.Context(), cfg)
 	require.NoError(t, err)
@@ -341,9 +413,13 @@ func TestAdminClean(t *testing.T) {
 	r, err := a.Clean(t.Context(), cfg)
 	assert.Equal(t, r, dry)
 	require.NoError(t, err)
-	assert.Equal(t, admin.CleanResult{At: dry.At, Outbox: admin.Count{N: 1000}, Inbox: admin.Count{N: 7}, Queue: admin.Count{N: 50}}, r)
+	assert.Equal(t, admin.CleanResult{
+		At: dry.At, Outbox: admin.Count{N: 1000}, Inbox: admin.Count{N: 7}, Queue: admin.Count{N: 50},
+	}, r)
 	assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'failing'"), "that is younger")
-	assert.Equal(t, map[string]int{"ready": 1000, "delayed": 1000, "failing": 1000, "dead": 1000, "done": 500, "discarded": 500}, h.states(t, "true"))
+	assert.Equal(t, map[string]int{
+		"ready": 1000, "delayed": 1000, "failing": 1000, "dead": 1000, "done": 500, "discarded": 500,
+	}, h.states(t, "true"))
 	log, _, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
 	require.Len(t, log, 3, "one of each table")
@@ -353,7 +429,8 @@ func TestAdminClean(t *testing.T) {
 		kept   time.Duration
 		n      int64
 	}{
-		{admin.Queue, []admin.State{admin.Done}, cfg.QueueRetention, 50}, {admin.Inbox, []admin.State{admin.Done, admin.Discarded, admin.Failing}, cfg.InboxRetention, 7},
+		{admin.Queue, []admin.State{admin.Done}, cfg.QueueRetention, 50},
+		{admin.Inbox, []admin.State{admin.Done, admin.Discarded, admin.Failing}, cfg.InboxRetention, 7},
 		{admin.Outbox, []admin.State{admin.Done, admin.Discarded}, cfg.OutboxRetention, 1000},
 	} {
 		assert.Equal(t, "clean", log[i].Action)
@@ -368,19 +445,23 @@ func TestAdminClean(t *testing.T) {
 	require.ErrorContains(t, err, "OutboxRetention")
 	before = tableStates(t, h)
 	for _, dryRun := range []bool{true, false} {
-		_, err = a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: 7 * 24 * time.Hour, At: time.Now().Add(7 * 24 * time.Hour), DryRun: dryRun})
+		_, err = a.Clean(t.Context(), admin.CleanConfig{
+			OutboxRetention: 7 * 24 * time.Hour, At: time.Now().Add(7 * 24 * time.Hour), DryRun: dryRun,
+		})
 		require.ErrorIs(t, err, admin.ErrInvalid, "what is to be kept would go")
 		require.ErrorContains(t, err, "CleanConfig.At")
 	}
 	assert.Equal(t, before, tableStates(t, h))
 }
 
-// TestRetryNowMeetsEachMessageOnce makes due more than a batch of what is due already, which the walk in the order of time must not meet again.
+// TestRetryNowMeetsEachMessageOnce makes due more than a batch of what is due already, which the walk in the order of
+// time must not meet again.
 func TestRetryNowMeetsEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	const rows = 1200
-	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, metadata, due_at) SELECT 'u' || i, 'orders', '', '{}', now() - interval '1 minute' FROM generate_series(1, $1::int) i`, rows)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, metadata, due_at) SELECT 'u' || i, 'orders', '', '{}', `+
+		`now() - interval '1 minute' FROM generate_series(1, $1::int) i`, rows)
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, key, state, payload, due_at, attempts, last_error)
 		SELECT 'shop', 'm' || i, 'orders', '', 'processing', 'x', now() - interval '1 minute', 1, 'no' FROM generate_series(1, $1::int) i`, rows)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
-// crowd is three messages of a table that fail, and two that begin to while somebody is asked about the three. Of these two leave, and one
-// fails once more.
+// crowd is three messages of a table that fail, and two that begin to while somebody is asked about the three. Of these
+// two leave, and one fails once more.
 type crowd struct {
 	in               admin.Table
 	write, meanwhile []string
@@ -28,26 +28,37 @@ type crowd struct {
 
 var crowds = []crowd{
 	{in: admin.Outbox, write: []string{
-		`INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error) SELECT 'a' || i, 'x', '', now() + interval '1 minute', 1, 'away' FROM generate_series(1, 3) i`,
+		`INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error) SELECT 'a' || i, 'x', '', ` +
+			`now() + interval '1 minute', 1, 'away' FROM generate_series(1, 3) i`,
 		`INSERT INTO outbox (uuid, topic, payload) SELECT 'b' || i, 'x', '' FROM generate_series(1, 2) i`,
 	}, meanwhile: []string{
 		"UPDATE outbox SET published_at = now() WHERE uuid IN ('a1', 'a2')",
-		"UPDATE outbox SET attempts = attempts + 1, due_at = now() + interval '1 minute', last_error = 'still away' WHERE uuid IN ('a3', 'b1', 'b2')",
-	}, untouched: "SELECT count(*) FROM outbox WHERE uuid IN ('b1', 'b2') AND published_at IS NULL", discarded: "SELECT count(*) FROM outbox WHERE uuid = 'a3' AND published_at IS NOT NULL AND dead_at IS NOT NULL"},
+		"UPDATE outbox SET attempts = attempts + 1, due_at = now() + interval '1 minute', last_error = 'still away' " +
+			"WHERE uuid IN ('a3', 'b1', 'b2')",
+	}, untouched: "SELECT count(*) FROM outbox WHERE uuid IN ('b1', 'b2') AND published_at IS NULL",
+		discarded: "SELECT count(*) FROM outbox WHERE uuid = 'a3' AND published_at IS NOT NULL AND dead_at IS NOT NULL"},
 	{in: admin.Inbox, write: []string{
-		`INSERT INTO inbox (consumer, message_id, attempts, last_error) SELECT 'shop/x', 'a' || i, 1, 'away' FROM generate_series(1, 3) i`,
+		`INSERT INTO inbox (consumer, message_id, attempts, last_error) SELECT 'shop/x', 'a' || i, 1, 'away' ` +
+			`FROM generate_series(1, 3) i`,
 	}, meanwhile: []string{
 		"UPDATE inbox SET processed_at = now() WHERE message_id IN ('a1', 'a2')",
 		"UPDATE inbox SET attempts = attempts + 1, last_error = 'still away' WHERE message_id = 'a3'",
-		`INSERT INTO inbox (consumer, message_id, attempts, last_error) SELECT 'shop/x', 'b' || i, 1, 'away' FROM generate_series(1, 2) i`,
-	}, untouched: "SELECT count(*) FROM inbox WHERE message_id IN ('b1', 'b2') AND processed_at IS NULL", discarded: "SELECT count(*) FROM inbox WHERE message_id = 'a3' AND processed_at IS NOT NULL AND dead_at IS NOT NULL"},
+		`INSERT INTO inbox (consumer, message_id, attempts, last_error) SELECT 'shop/x', 'b' || i, 1, 'away' ` +
+			`FROM generate_series(1, 2) i`,
+	}, untouched: "SELECT count(*) FROM inbox WHERE message_id IN ('b1', 'b2') AND processed_at IS NULL",
+		discarded: "SELECT count(*) FROM inbox WHERE message_id = 'a3' AND processed_at IS NOT NULL AND dead_at IS NOT NULL"},
 	{in: admin.Queue, write: []string{
-		`INSERT INTO inbox_queue (source, message_id, topic, state, due_at, attempts, last_error) SELECT 'shop', 'a' || i, 'x', 'processing', now() + interval '1 minute', 1, 'away' FROM generate_series(1, 3) i`,
-		`INSERT INTO inbox_queue (source, message_id, topic, state) SELECT 'shop', 'b' || i, 'x', 'processing' FROM generate_series(1, 2) i`,
+		`INSERT INTO inbox_queue (source, message_id, topic, state, due_at, attempts, last_error) SELECT 'shop', 'a' || i, ` +
+			`'x', 'processing', now() + interval '1 minute', 1, 'away' FROM generate_series(1, 3) i`,
+		`INSERT INTO inbox_queue (source, message_id, topic, state) SELECT 'shop', 'b' || i, 'x', 'processing' ` +
+			`FROM generate_series(1, 2) i`,
 	}, meanwhile: []string{
 		"UPDATE inbox_queue SET state = 'done', done_at = now() WHERE message_id IN ('a1', 'a2')",
-		"UPDATE inbox_queue SET attempts = attempts + 1, due_at = now() + interval '1 minute', last_error = 'still away' WHERE message_id IN ('a3', 'b1', 'b2')",
-	}, untouched: "SELECT count(*) FROM inbox_queue WHERE message_id IN ('b1', 'b2') AND state = 'processing'", discarded: "SELECT count(*) FROM inbox_queue WHERE message_id = 'a3' AND state = 'done' AND last_error LIKE 'discarded by %'"},
+		"UPDATE inbox_queue SET attempts = attempts + 1, due_at = now() + interval '1 minute', last_error = 'still away' " +
+			"WHERE message_id IN ('a3', 'b1', 'b2')",
+	}, untouched: "SELECT count(*) FROM inbox_queue WHERE message_id IN ('b1', 'b2') AND state = 'processing'",
+		discarded: "SELECT count(*) FROM inbox_queue WHERE message_id = 'a3' AND state = 'done' " +
+			"AND last_error LIKE 'discarded by %'"},
 }
 
 // onRead answers a question, and does something before.
@@ -61,8 +72,8 @@ func (r onRead) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// TestActsDoWhatWasConfirmed: what was counted is changed as far as it is still there, and nothing that came in its place, whatever was written
-// before and began to fail since.
+// TestActsDoWhatWasConfirmed: what was counted is changed as far as it is still there, and nothing that came in its
+// place, whatever was written before and began to fail since.
 func TestActsDoWhatWasConfirmed(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -95,7 +106,7 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 					cli.World{In: in, Out: &out, Err: &said, Ask: true, Environ: []string{"OUTBOX_DSN=" + h.url, "USER=ann"}})
 				assert.Zero(t, code, said.String())
 				assert.Contains(t, said.String(), "Discard 3 messages of the "+c.in.String())
-				assert.Regexp(t, `Discarded 1 message; entry \d+ of the audit log\. 2 messages had left meanwhile\.`, out.String())
+				assert.Regexp(t, `Discarded 1 message; entry \d+ of the audit log\. 2 messages no longer matched\.`, out.String())
 			},
 			"page": func(t *testing.T) {
 				s := newSite(t, h, ui.Access{Actor: "ann", Act: true})
@@ -121,7 +132,9 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 			})
 		}
 	}
-	for _, tried := range []string{"x", "inbox.1.2.more", "outbox.x.2.more", "outbox.1.x.more", "outbox.1.2.xx", "outbox.1.2.*", "outbox.1.2"} {
+	for _, tried := range []string{
+		"x", "inbox.1.2.more", "outbox.x.2.more", "outbox.1.x.more", "outbox.1.2.xx", "outbox.1.2.*", "outbox.1.2",
+	} {
 		_, err := a.Discard(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Reason: "over", Preview: tried})
 		require.ErrorIs(t, err, admin.ErrInvalid, tried)
 	}
@@ -135,8 +148,10 @@ func TestActsOnMoreThanWasCounted(t *testing.T) {
 	require.NoError(t, err)
 	const many = 10_001
 	dead := func(prefix string, n int) {
-		h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, dead_at) SELECT 'shop/x', $1::text || i, 1, now() FROM generate_series(1, $2::int) i`, prefix, n)
-		h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, dead_at) SELECT $1::text || i, 'x', '', 1, now() FROM generate_series(1, $2::int) i`, prefix, n)
+		h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, dead_at) SELECT 'shop/x', $1::text || i, 1, now() `+
+			`FROM generate_series(1, $2::int) i`, prefix, n)
+		h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, dead_at) SELECT $1::text || i, 'x', '', 1, now() `+
+			`FROM generate_series(1, $2::int) i`, prefix, n)
 	}
 	dead("a", many)
 	for _, in := range []admin.Table{admin.Outbox, admin.Inbox} {
@@ -160,10 +175,13 @@ func TestActsOnMoreThanWasCounted(t *testing.T) {
 func TestReconcileSendsWhatWasConfirmed(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'x', '', now() FROM generate_series(1, 3) i")
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'x', '', now() "+
+		"FROM generate_series(1, 3) i")
 	a := newAdmin(t, h)
 	act := admin.Act{Filter: admin.Filter{Topic: "x"}, DryRun: true}
-	r, err := a.Reconcile(t.Context(), &memoryLog{uuids: []string{"u1", "u3"}, times: []time.Time{time.Now(), time.Now()}}, act)
+	r, err := a.Reconcile(t.Context(), &memoryLog{
+		uuids: []string{"u1", "u3"}, times: []time.Time{time.Now(), time.Now()},
+	}, act)
 	require.NoError(t, err)
 	require.Equal(t, admin.Count{N: 1}, r.Matched)
 	act.DryRun, act.Preview = false, r.Preview
@@ -179,14 +197,20 @@ func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	a := newAdmin(t, h)
 	for _, s := range []string{
-		"INSERT INTO outbox (uuid, topic, payload, created_at, published_at) SELECT i, 'x', '', now() - interval '1 day', now() - interval '1 day' FROM generate_series(1, 2) i",
-		"INSERT INTO inbox (consumer, message_id, received_at, processed_at) SELECT 'c', i, now() - interval '1 day', now() - interval '1 day' FROM generate_series(1, 2) i",
-		"INSERT INTO inbox (consumer, message_id, received_at, attempts) SELECT 'failing', i, now() - interval '1 day', 1 FROM generate_series(1, 2) i",
-		"INSERT INTO inbox_queue (source, message_id, topic, state, done_at) SELECT 's', i, 'x', 'done', now() - interval '1 day' FROM generate_series(1, 2) i",
+		"INSERT INTO outbox (uuid, topic, payload, created_at, published_at) SELECT i, 'x', '', now() - interval '1 day', " +
+			"now() - interval '1 day' FROM generate_series(1, 2) i",
+		"INSERT INTO inbox (consumer, message_id, received_at, processed_at) SELECT 'c', i, now() - interval '1 day', " +
+			"now() - interval '1 day' FROM generate_series(1, 2) i",
+		"INSERT INTO inbox (consumer, message_id, received_at, attempts) SELECT 'failing', i, now() - interval '1 day', 1 " +
+			"FROM generate_series(1, 2) i",
+		"INSERT INTO inbox_queue (source, message_id, topic, state, done_at) SELECT 's', i, 'x', 'done', now() - interval " +
+			"'1 day' FROM generate_series(1, 2) i",
 	} {
 		h.exec(t, s)
 	}
-	cfg := admin.CleanConfig{OutboxRetention: time.Hour, InboxRetention: time.Hour, QueueRetention: time.Hour, DryRun: true}
+	cfg := admin.CleanConfig{
+		OutboxRetention: time.Hour, InboxRetention: time.Hour, QueueRetention: time.Hour, DryRun: true,
+	}
 	dry, err := a.Clean(t.Context(), cfg)
 	require.NoError(t, err)
 	require.False(t, dry.At.IsZero())
@@ -201,7 +225,9 @@ func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
 	}, "they are old enough")
 	r, err := a.Clean(t.Context(), cfg)
 	require.NoError(t, err)
-	assert.Equal(t, admin.CleanResult{At: dry.At, Outbox: admin.Count{N: 1}, Inbox: admin.Count{N: 2}, Queue: admin.Count{N: 1}}, r)
+	assert.Equal(t, admin.CleanResult{
+		At: dry.At, Outbox: admin.Count{N: 1}, Inbox: admin.Count{N: 2}, Queue: admin.Count{N: 1},
+	}, r)
 	cfg.At = time.Time{}
 	r, err = a.Clean(t.Context(), cfg)
 	require.NoError(t, err)

@@ -48,12 +48,14 @@ func patientConfig() forwarder.Config {
 	return cfg
 }
 
-// TestBlockedKeysGoOn skips, discards and makes due heads of keys; what is behind them leaves without waiting for their time.
+// TestBlockedKeysGoOn skips, discards and makes due heads of keys; what is behind them leaves without waiting for their
+// time.
 func TestBlockedKeysGoOn(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	for name, act := range map[string]func(*admin.Admin, context.Context, admin.Act) (admin.Result, error){
-		"skip": (*admin.Admin).SkipHead, "discard": (*admin.Admin).Discard, "retry now": (*admin.Admin).RetryNow, "requeue": (*admin.Admin).Requeue,
+		"skip": (*admin.Admin).SkipHead, "discard": (*admin.Admin).Discard, "retry now": (*admin.Admin).RetryNow,
+		"requeue": (*admin.Admin).Requeue,
 	} {
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		var broker refusals
@@ -68,7 +70,9 @@ func TestBlockedKeysGoOn(t *testing.T) {
 		list, err := a.List(t.Context(), admin.Filter{States: []admin.State{admin.Failing}, Key: "k"}, admin.Page{})
 		require.NoError(t, err)
 		require.Len(t, list.Messages, 1)
-		r, err := act(a, t.Context(), admin.Act{Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Failing}}, Reason: "no"})
+		r, err := act(a, t.Context(), admin.Act{
+			Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Failing}}, Reason: "no",
+		})
 		require.NoError(t, err)
 		switch name {
 		case "skip": // the one without a key holds nobody
@@ -186,7 +190,9 @@ func TestRequeuedTogether(t *testing.T) {
 	w.publish(t, "x", "K", numbered("", 1, 30)...)
 	eventually(t, func() bool { return w.states(t, "true")["dead"] == 30 }, "all are dead")
 	broker.set()
-	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}, Reason: "mended"})
+	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{
+		Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}, Reason: "mended",
+	})
 	require.NoError(t, err)
 	require.EqualValues(t, 30, r.Touched)
 	w.arrives(t, numbered("", 1, 30)...)

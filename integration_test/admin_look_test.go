@@ -61,28 +61,53 @@ func TestListPages(t *testing.T) {
 		where  string
 		order  string
 	}{
-		"all":                {admin.Filter{}, "true", "id DESC"},
-		"dead":               {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "id DESC"},
-		"failing":            {admin.Filter{States: []admin.State{admin.Failing}}, "s = 'failing'", "id"},
-		"ready":              {admin.Filter{States: []admin.State{admin.Ready}}, "s = 'ready'", "id"},
-		"delayed":            {admin.Filter{States: []admin.State{admin.Delayed}}, "s = 'delayed'", "due_at, id"},
-		"done":               {admin.Filter{States: []admin.State{admin.Done}}, "s = 'done'", "id DESC"},
-		"discarded":          {admin.Filter{States: []admin.State{admin.Discarded}}, "s = 'discarded'", "id DESC"},
-		"dead of a topic":    {admin.Filter{States: []admin.State{admin.Dead}, Topic: "topic-3"}, "s = 'dead' AND topic = 'topic-3'", "id DESC"},
-		"failing of a key":   {admin.Filter{States: []admin.State{admin.Failing}, Key: "key-2"}, "s = 'failing' AND key = 'key-2'", "id"},
-		"ready of a key":     {admin.Filter{States: []admin.State{admin.Ready}, Key: "key-6"}, "s = 'ready' AND key = 'key-6'", "id"},
-		"delayed of a topic": {admin.Filter{States: []admin.State{admin.Delayed}, Topic: "topic-1"}, "s = 'delayed' AND topic = 'topic-1'", "due_at, id"},
-		"by error":           {admin.Filter{States: []admin.State{admin.Dead}, ErrorContains: "ORDER 1"}, "s = 'dead' AND last_error LIKE '%order 1%'", "id DESC"},
-		"by a rare error":    {admin.Filter{States: []admin.State{admin.Dead}, ErrorContains: "order 5"}, "s = 'dead' AND last_error LIKE 'order 5%'", "id DESC"},
-		"by group":           {admin.Filter{States: []admin.State{admin.Dead}, ErrorGroup: group[0].ID}, fmt.Sprintf("s = 'dead' AND last_error LIKE '%s%%'", group[0].Example[:5]), "id DESC"},
+		"all":       {admin.Filter{}, "true", "id DESC"},
+		"dead":      {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "id DESC"},
+		"failing":   {admin.Filter{States: []admin.State{admin.Failing}}, "s = 'failing'", "id"},
+		"ready":     {admin.Filter{States: []admin.State{admin.Ready}}, "s = 'ready'", "id"},
+		"delayed":   {admin.Filter{States: []admin.State{admin.Delayed}}, "s = 'delayed'", "due_at, id"},
+		"done":      {admin.Filter{States: []admin.State{admin.Done}}, "s = 'done'", "id DESC"},
+		"discarded": {admin.Filter{States: []admin.State{admin.Discarded}}, "s = 'discarded'", "id DESC"},
+		"dead of a topic": {
+			admin.Filter{States: []admin.State{admin.Dead}, Topic: "topic-3"}, "s = 'dead' AND topic = 'topic-3'", "id DESC",
+		},
+		"failing of a key": {
+			admin.Filter{States: []admin.State{admin.Failing}, Key: "key-2"}, "s = 'failing' AND key = 'key-2'", "id",
+		},
+		"ready of a key": {
+			admin.Filter{States: []admin.State{admin.Ready}, Key: "key-6"}, "s = 'ready' AND key = 'key-6'", "id",
+		},
+		"delayed of a topic": {
+			admin.Filter{States: []admin.State{admin.Delayed}, Topic: "topic-1"}, "s = 'delayed' AND topic = 'topic-1'",
+			"due_at, id",
+		},
+		"by error": {
+			admin.Filter{States: []admin.State{admin.Dead}, ErrorContains: "ORDER 1"},
+			"s = 'dead' AND last_error LIKE '%order 1%'", "id DESC",
+		},
+		"by a rare error": {
+			admin.Filter{States: []admin.State{admin.Dead}, ErrorContains: "order 5"},
+			"s = 'dead' AND last_error LIKE 'order 5%'", "id DESC",
+		},
+		"by group": {
+			admin.Filter{States: []admin.State{admin.Dead}, ErrorGroup: group[0].ID},
+			fmt.Sprintf("s = 'dead' AND last_error LIKE '%s%%'", group[0].Example[:5]), "id DESC",
+		},
 		"by age": {admin.Filter{After: begun.Add(-time.Hour), Before: begun.Add(-time.Minute)},
-			"created_at >= '" + begun.Add(-time.Hour).UTC().Format(time.RFC3339Nano) + "' AND created_at < '" + begun.Add(-time.Minute).UTC().Format(time.RFC3339Nano) + "'", "id DESC"},
-		"by id":        {admin.Filter{States: []admin.State{admin.Dead}, IDs: []string{"9", "3", "4", "77777"}}, "id IN (3, 9)", "id"},
-		"two states":   {admin.Filter{States: []admin.State{admin.Dead, admin.Failing}}, "s IN ('dead', 'failing')", "s, CASE s WHEN 'dead' THEN -id ELSE id END"},
+			"created_at >= '" + begun.Add(-time.Hour).UTC().Format(time.RFC3339Nano) + "' AND created_at < '" +
+				begun.Add(-time.Minute).UTC().Format(time.RFC3339Nano) + "'", "id DESC"},
+		"by id": {
+			admin.Filter{States: []admin.State{admin.Dead}, IDs: []string{"9", "3", "4", "77777"}}, "id IN (3, 9)", "id",
+		},
+		"two states": {
+			admin.Filter{States: []admin.State{admin.Dead, admin.Failing}}, "s IN ('dead', 'failing')",
+			"s, CASE s WHEN 'dead' THEN -id ELSE id END",
+		},
 		"nothing fits": {admin.Filter{Topic: "topic-9"}, "false", "id"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := column[int64](t, h, "SELECT id FROM (SELECT o.*, "+sqltext.OutboxState+" AS s FROM outbox o) o WHERE "+c.where+" ORDER BY "+c.order)
+			want := column[int64](t, h, "SELECT id FROM (SELECT o.*, "+sqltext.OutboxState+" AS s FROM outbox o) o WHERE "+
+				c.where+" ORDER BY "+c.order)
 			require.Equal(t, name == "nothing fits", len(want) == 0)
 			for _, limit := range []int{0, 7, 1000} {
 				if limit == 7 && len(want) > 200 {
@@ -125,7 +150,7 @@ func TestGetAndGroups(t *testing.T) {
 		_, err = a.Get(t.Context(), admin.Outbox, "6666")
 		require.ErrorIs(t, err, admin.ErrNotFound)
 		_, err = a.Get(t.Context(), admin.Outbox, "3; DROP TABLE outbox")
-		require.ErrorContains(t, err, "no id")
+		require.ErrorContains(t, err, "not an id")
 
 		groups, err := a.ErrorGroups(t.Context(), admin.Filter{})
 		require.NoError(t, err)
@@ -144,11 +169,15 @@ func TestGetAndGroups(t *testing.T) {
 		require.Len(t, s.Topics, 7)
 		assert.WithinDuration(t, time.Now(), s.At, patience)
 		for i, topic := range s.Topics {
-			for state, n := range map[string]admin.Count{"ready": topic.Ready, "failing": topic.Failing, "delayed": topic.Delayed, "dead": topic.Dead} {
-				want := h.count(t, "SELECT count(*) FROM outbox o WHERE topic = $1 AND "+sqltext.OutboxState+" = $2", topic.Topic, state)
+			for state, n := range map[string]admin.Count{
+				"ready": topic.Ready, "failing": topic.Failing, "delayed": topic.Delayed, "dead": topic.Dead,
+			} {
+				want := h.count(t, "SELECT count(*) FROM outbox o WHERE topic = $1 AND "+sqltext.OutboxState+" = $2",
+					topic.Topic, state)
 				assert.Equal(t, admin.Count{N: int64(want)}, n, "%s of %s", state, topic.Topic)
 			}
-			often := h.count(t, "SELECT count(*) FROM outbox o WHERE topic = $1 AND attempts > 3 AND "+sqltext.OutboxState+" = 'failing'", topic.Topic)
+			often := h.count(t, "SELECT count(*) FROM outbox o WHERE topic = $1 AND attempts > 3 AND "+sqltext.OutboxState+
+				" = 'failing'", topic.Topic)
 			assert.Positive(t, often)
 			assert.Equal(t, admin.Count{N: int64(often)}, topic.FailingOften)
 			assert.Greater(t, topic.Oldest, time.Minute)
@@ -163,20 +192,25 @@ func TestGetAndGroups(t *testing.T) {
 func TestStatsOfConsumersAndLanes(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, dead_at) SELECT 'shop/a', i, i, CASE WHEN i > 8 THEN now() END FROM generate_series(1, 10) i`)
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, dead_at) SELECT 'shop/a', i, i, CASE `+
+		`WHEN i > 8 THEN now() END FROM generate_series(1, 10) i`)
 	h.exec(t, `INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at) VALUES
 		('00000000-0000-0000-0000-00000000000a', 'here', '{}', 'alive', now() + interval '1 hour'), ('00000000-0000-0000-0000-00000000000b', 'here', '{}', 'vanished', now() - interval '1 min'),
 		('00000000-0000-0000-0000-00000000000c', 'there', '{}', 'alone', now() + interval '1 hour')`)
-	h.exec(t, `INSERT INTO outbox_lanes (scope, lane, owner) SELECT 'here', i, CASE WHEN i < 32 THEN '00000000-0000-0000-0000-00000000000a' WHEN i < 40 THEN '00000000-0000-0000-0000-00000000000b' END::uuid FROM generate_series(0, 63) i`)
-	h.exec(t, `INSERT INTO outbox_lanes (scope, lane, owner) SELECT 'there', i, '00000000-0000-0000-0000-00000000000c' FROM generate_series(0, 63) i`)
+	h.exec(t, `INSERT INTO outbox_lanes (scope, lane, owner) SELECT 'here', i, CASE `+
+		`WHEN i < 32 THEN '00000000-0000-0000-0000-00000000000a' WHEN i < 40 THEN '00000000-0000-0000-0000-00000000000b' `+
+		`END::uuid FROM generate_series(0, 63) i`)
+	h.exec(t, `INSERT INTO outbox_lanes (scope, lane, owner) SELECT 'there', i, '00000000-0000-0000-0000-00000000000c' `+
+		`FROM generate_series(0, 63) i`)
 	s, err := newAdmin(t, h).Stats(t.Context(), admin.StatsConfig{})
 	require.NoError(t, err)
 	require.Len(t, s.Inbox, 1)
 	assert.Equal(t, admin.Count{N: 8}, s.Inbox[0].Failing)
 	assert.Equal(t, admin.Count{N: 5}, s.Inbox[0].FailingOften)
-	assert.Equal(t, []admin.UnreadLanes{{Scope: "here", Lanes: 32}}, s.Unread, "24 have no owner, and the owner of 8 is gone")
+	assert.Equal(t, []admin.UnreadLanes{{Scope: "here", Lanes: 32}}, s.Unread,
+		"24 have no owner, and the owner of 8 is gone")
 	page := newSite(t, h, ui.Access{}).get("")
-	page.says(t, "the page", "Nobody reads 32 of the 64 lanes of scope here", "8 (5 more than 3 times)")
+	page.says(t, "the page", "No forwarder reads 32 of the 64 lanes of scope here", "8 (5 more than 3 times)")
 	screen := ctl{t: t, url: h.url}.run("stats").out
 	assert.Regexp(t, `nobody +32 +here`, screen)
 	assert.Regexp(t, `shop/a +8 +5 +2`, screen)
@@ -186,8 +220,10 @@ func TestStatsOfConsumersAndLanes(t *testing.T) {
 func TestGroupsAreBounded(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'topic-' || i % 5, '', 1, 'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
-	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, last_error, dead_at) SELECT 'shop/' || i % 5, i, 1, 'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'topic-' || i % 5, `+
+		`'', 1, 'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, last_error, dead_at) SELECT 'shop/' || i % 5, i, 1, `+
+		`'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
 	const each, groups = int64(8), int64(100)
 	looked := func(statement string, args ...any) (n, topics, bounded int64) {
 		var of int64
@@ -208,10 +244,12 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 	for _, statement := range []string{sqltext.GroupDead, sqltext.GroupFailing} {
 		for together, want := range map[int64]int64{1000: 40, 20: 20, 1: 5} {
-			n, topics, bounded := looked(statement, "", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64), each, groups, together)
+			n, topics, bounded := looked(statement, "", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64), each,
+				groups, together)
 			assert.Equal(t, []int64{want, 5, 5}, []int64{n, topics, bounded}, "%d together", together)
 		}
-		n, _, _ := looked(statement, "topic-1", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64), each, groups, int64(20))
+		n, _, _ := looked(statement, "topic-1", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64), each,
+			groups, int64(20))
 		assert.Equal(t, int64(8), n, "one topic alone has all of it")
 	}
 	for _, statement := range []string{sqltext.GroupInboxDead, sqltext.GroupInboxFailing} {
@@ -236,15 +274,22 @@ func TestInboxLists(t *testing.T) {
 		where  string
 		order  string
 	}{
-		"all":     {admin.Filter{}, "true", "message_id"},
-		"dead":    {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "received_at, message_id"},
-		"failing": {admin.Filter{States: []admin.State{admin.Failing}, ErrorContains: "ORDER 1"}, "s = 'failing' AND last_error LIKE 'order 1%'", "received_at, message_id"},
-		"done":    {admin.Filter{States: []admin.State{admin.Done}}, "s = 'done'", "message_id"},
-		"of one":  {admin.Filter{States: []admin.State{admin.Dead}, Consumer: "shop:1%/h"}, "s = 'dead' AND consumer LIKE 'shop:1%'", "received_at, message_id"},
-		"by id":   {admin.Filter{IDs: []string{"shop%3A1%25/h:m:1", "shop%3A2%25/h:m:1"}}, "message_id = 'm:1'", "message_id"},
+		"all":  {admin.Filter{}, "true", "message_id"},
+		"dead": {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "received_at, message_id"},
+		"failing": {
+			admin.Filter{States: []admin.State{admin.Failing}, ErrorContains: "ORDER 1"},
+			"s = 'failing' AND last_error LIKE 'order 1%'", "received_at, message_id",
+		},
+		"done": {admin.Filter{States: []admin.State{admin.Done}}, "s = 'done'", "message_id"},
+		"of one": {
+			admin.Filter{States: []admin.State{admin.Dead}, Consumer: "shop:1%/h"}, "s = 'dead' AND consumer LIKE 'shop:1%'",
+			"received_at, message_id",
+		},
+		"by id": {admin.Filter{IDs: []string{"shop%3A1%25/h:m:1", "shop%3A2%25/h:m:1"}}, "message_id = 'm:1'", "message_id"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := column[string](t, h, "SELECT consumer || message_id FROM (SELECT i.*, "+sqltext.InboxState+" AS s FROM inbox i) i WHERE "+c.where+" ORDER BY consumer, "+c.order)
+			want := column[string](t, h, "SELECT consumer || message_id FROM (SELECT i.*, "+sqltext.InboxState+
+				" AS s FROM inbox i) i WHERE "+c.where+" ORDER BY consumer, "+c.order)
 			require.NotEmpty(t, want)
 			c.filter.In = admin.Inbox
 			var got []string
@@ -275,8 +320,12 @@ func TestInboxLists(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, s.Inbox, 3)
 	for _, c := range s.Inbox {
-		assert.Equal(t, int64(h.count(t, "SELECT count(*) FROM inbox WHERE consumer = $1 AND dead_at IS NOT NULL AND processed_at IS NULL", c.Consumer)), c.Dead.N)
-		assert.Equal(t, int64(h.count(t, "SELECT count(*) FROM inbox WHERE consumer = $1 AND dead_at IS NULL AND processed_at IS NULL", c.Consumer)), c.Failing.N)
+		assert.Equal(t,
+			int64(h.count(t, "SELECT count(*) FROM inbox WHERE consumer = $1 AND dead_at IS NOT NULL AND processed_at IS NULL",
+				c.Consumer)), c.Dead.N)
+		assert.Equal(t,
+			int64(h.count(t, "SELECT count(*) FROM inbox WHERE consumer = $1 AND dead_at IS NULL AND processed_at IS NULL",
+				c.Consumer)), c.Failing.N)
 		assert.Greater(t, c.Oldest, 90*time.Second)
 	}
 }

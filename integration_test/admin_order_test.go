@@ -30,7 +30,9 @@ func TestWhatComesBackTogetherFallsDueInOrder(t *testing.T) {
 		do        func() (admin.Result, error)
 	}{
 		"requeue": {false, func() (admin.Result, error) {
-			return a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{Key: "K", States: []admin.State{admin.Dead, admin.Failing, admin.Discarded}}})
+			return a.Requeue(t.Context(), admin.Act{
+				Filter: admin.Filter{Key: "K", States: []admin.State{admin.Dead, admin.Failing, admin.Discarded}},
+			})
 		}},
 		"reconcile": {true, func() (admin.Result, error) {
 			return a.Reconcile(t.Context(), lostAll{}, admin.Act{Filter: admin.Filter{Key: "K"}})
@@ -41,13 +43,16 @@ func TestWhatComesBackTogetherFallsDueInOrder(t *testing.T) {
 		r, err := c.do()
 		require.NoError(t, err, name)
 		require.EqualValues(t, 12, r.Touched, name)
-		assert.Equal(t, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, column[int64](t, h, "SELECT id FROM outbox ORDER BY due_at, id"), name)
+		assert.Equal(t, []int64{
+			1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+		}, column[int64](t, h, "SELECT id FROM outbox ORDER BY due_at, id"), name)
 		assert.Equal(t, 12, h.count(t, "SELECT count(DISTINCT due_at) FROM outbox"), name)
 	}
 }
 
-// TestWhatFollowsASkippedMessageIsSkipped: a message that somebody has locked does not come back, so what follows it under its key does not
-// either, in this batch and in later ones, and comes back with it when the act is repeated. Others are not held up.
+// TestWhatFollowsASkippedMessageIsSkipped: a message that somebody has locked does not come back, so what follows it
+// under its key does not either, in this batch and in later ones, and comes back with it when the act is repeated.
+// Others are not held up.
 func TestWhatFollowsASkippedMessageIsSkipped(t *testing.T) {
 	t.Parallel()
 	for _, h := range openHandles(t, newMigratedDatabase(t)) {
@@ -73,7 +78,8 @@ func TestWhatFollowsASkippedMessageIsSkipped(t *testing.T) {
 				a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: batch}, nil)
 				require.NoError(t, err)
 				end := openTx(t, h, func(ctx context.Context) error {
-					return h.execTx(ctx, "UPDATE outbox SET last_error = 'looked at' WHERE id IN (6, 8)") // the second of K, and one without a key
+					// the second of K, and one without a key
+					return h.execTx(ctx, "UPDATE outbox SET last_error = 'looked at' WHERE id IN (6, 8)")
 				})
 				r, err := c.do(a)
 				end(true)

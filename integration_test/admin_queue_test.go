@@ -35,19 +35,37 @@ func TestQueueLists(t *testing.T) {
 		where  string
 		order  string
 	}{
-		"all":         {admin.Filter{}, "true", "source, message_id"},
-		"dead":        {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "id DESC"},
-		"failing":     {admin.Filter{States: []admin.State{admin.Failing}, ErrorContains: "ORDER 1"}, "s = 'failing' AND last_error LIKE 'order 1%'", "due_at, id"},
-		"delayed":     {admin.Filter{States: []admin.State{admin.Delayed}, Topic: "topic-1"}, "s = 'delayed' AND topic = 'topic-1'", "due_at, id"},
-		"ready":       {admin.Filter{States: []admin.State{admin.Ready}, Key: "key-3"}, "s = 'ready' AND key = 'key-3'", "id"},
-		"done":        {admin.Filter{States: []admin.State{admin.Done}, Consumer: "shop:1"}, "s = 'done' AND source = 'shop:1'", "source, message_id"},
-		"seen":        {admin.Filter{States: []admin.State{admin.Seen}}, "s = 'seen'", "source, message_id"},
-		"by id":       {admin.Filter{IDs: []string{"shop%3A1:m1", "shop%3A2:m1", "shop%3A0:m3"}}, "message_id IN ('m1', 'm3')", "id"},
-		"by age":      {admin.Filter{States: []admin.State{admin.Dead}, After: time.Now().Add(-time.Hour)}, "s = 'dead'", "id DESC"},
-		"of one site": {admin.Filter{States: []admin.State{admin.Dead}, Consumer: "shop:0"}, "s = 'dead' AND source = 'shop:0'", "id DESC"},
+		"all":  {admin.Filter{}, "true", "source, message_id"},
+		"dead": {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "id DESC"},
+		"failing": {
+			admin.Filter{States: []admin.State{admin.Failing}, ErrorContains: "ORDER 1"},
+			"s = 'failing' AND last_error LIKE 'order 1%'", "due_at, id",
+		},
+		"delayed": {
+			admin.Filter{States: []admin.State{admin.Delayed}, Topic: "topic-1"}, "s = 'delayed' AND topic = 'topic-1'",
+			"due_at, id",
+		},
+		"ready": {
+			admin.Filter{States: []admin.State{admin.Ready}, Key: "key-3"}, "s = 'ready' AND key = 'key-3'", "id",
+		},
+		"done": {
+			admin.Filter{States: []admin.State{admin.Done}, Consumer: "shop:1"}, "s = 'done' AND source = 'shop:1'",
+			"source, message_id",
+		},
+		"seen": {admin.Filter{States: []admin.State{admin.Seen}}, "s = 'seen'", "source, message_id"},
+		"by id": {
+			admin.Filter{IDs: []string{"shop%3A1:m1", "shop%3A2:m1", "shop%3A0:m3"}}, "message_id IN ('m1', 'm3')", "id",
+		},
+		"by age": {
+			admin.Filter{States: []admin.State{admin.Dead}, After: time.Now().Add(-time.Hour)}, "s = 'dead'", "id DESC",
+		},
+		"of one site": {
+			admin.Filter{States: []admin.State{admin.Dead}, Consumer: "shop:0"}, "s = 'dead' AND source = 'shop:0'", "id DESC",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := column[string](t, h, "SELECT source || message_id FROM (SELECT q.*, "+sqltext.QueueState+" AS s FROM inbox_queue q) q WHERE "+c.where+" ORDER BY "+c.order)
+			want := column[string](t, h, "SELECT source || message_id FROM (SELECT q.*, "+sqltext.QueueState+
+				" AS s FROM inbox_queue q) q WHERE "+c.where+" ORDER BY "+c.order)
 			require.NotEmpty(t, want)
 			c.filter.In = admin.Queue
 			var got []string
@@ -73,11 +91,15 @@ func TestQueueLists(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, s.Queue, 4)
 	for _, topic := range s.Queue {
-		for state, n := range map[string]admin.Count{"ready": topic.Ready, "failing": topic.Failing, "delayed": topic.Delayed, "dead": topic.Dead} {
-			want := h.count(t, "SELECT count(*) FROM inbox_queue q WHERE topic = $1 AND "+sqltext.QueueState+" = $2", topic.Topic, state)
+		for state, n := range map[string]admin.Count{
+			"ready": topic.Ready, "failing": topic.Failing, "delayed": topic.Delayed, "dead": topic.Dead,
+		} {
+			want := h.count(t, "SELECT count(*) FROM inbox_queue q WHERE topic = $1 AND "+sqltext.QueueState+" = $2",
+				topic.Topic, state)
 			assert.Equal(t, admin.Count{N: int64(want)}, n, "%s of %s", state, topic.Topic)
 		}
-		often := h.count(t, "SELECT count(*) FROM inbox_queue q WHERE topic = $1 AND attempts > 3 AND "+sqltext.QueueState+" = 'failing'", topic.Topic)
+		often := h.count(t, "SELECT count(*) FROM inbox_queue q WHERE topic = $1 AND attempts > 3 AND "+sqltext.QueueState+
+			" = 'failing'", topic.Topic)
 		assert.Equal(t, admin.Count{N: int64(often)}, topic.FailingOften)
 		assert.Equal(t, topic.Failing.N > 0, often > 0)
 	}
@@ -101,7 +123,9 @@ func TestQueueActs(t *testing.T) {
 			return len(claimed)
 		}
 		require.Zero(t, claim())
-		r, err := a.Discard(t.Context(), admin.Act{Reason: "no", Filter: admin.Filter{In: admin.Queue, IDs: []string{"shop%3A0:m3", "shop%3A0:m9"}}})
+		r, err := a.Discard(t.Context(), admin.Act{
+			Reason: "no", Filter: admin.Filter{In: admin.Queue, IDs: []string{"shop%3A0:m3", "shop%3A0:m9"}},
+		})
 		require.NoError(t, err)
 		assert.Equal(t, int64(2), r.Touched)
 		r, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
@@ -115,6 +139,7 @@ func TestQueueActs(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, int64(10), r.Touched)
 		assert.Equal(t, 10, claim())
-		assert.Equal(t, []string{"discarded by alice: no; before: order 3 is bad"}, column[string](t, h, "SELECT last_error FROM inbox_queue WHERE message_id = 'm3' AND state = 'done'"))
+		assert.Equal(t, []string{"discarded by alice: no; before: order 3 is bad"},
+			column[string](t, h, "SELECT last_error FROM inbox_queue WHERE message_id = 'm3' AND state = 'done'"))
 	})
 }

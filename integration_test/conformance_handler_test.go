@@ -43,7 +43,9 @@ var promisesOfHandlers = []promise{
 	{"a message is handled once", func(t *testing.T, s subject) {
 		var calls atomic.Int32
 		msg := newMessage("a")
-		got, err := outboxtest.Handle(t, s.db, counting(&calls, answering), msg, middleware.StackConfig{Outbox: middleware.OutboxConfig{Topic: "events"}})
+		got, err := outboxtest.Handle(t, s.db, counting(&calls, answering), msg, middleware.StackConfig{
+			Outbox: middleware.OutboxConfig{Topic: "events"},
+		})
 		require.NoError(t, err)
 		assert.True(t, got.Acked)
 		require.Equal(t, []string{"answer to a"}, payloadsOf(got.Published))
@@ -103,7 +105,9 @@ var promisesOfHandlers = []promise{
 	}},
 	{"a message dies of its last attempt", func(t *testing.T, s subject) {
 		var calls atomic.Int32
-		msg, cfg := newMessage("a"), middleware.StackConfig{Outcomes: middleware.OutcomesConfig{MaxAttempts: 3, MinDeadAge: -1, DeadLetterTopic: "graves"}}
+		msg, cfg := newMessage("a"), middleware.StackConfig{
+			Outcomes: middleware.OutcomesConfig{MaxAttempts: 3, MinDeadAge: -1, DeadLetterTopic: "graves"},
+		}
 		handle := func() (outboxtest.Handled, error) {
 			return outboxtest.Handle(t, s.db, counting(&calls, s.publishing(t, errHandler)), msg, cfg)
 		}

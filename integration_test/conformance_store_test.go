@@ -82,7 +82,10 @@ var promisesOfStores = []promise{
 		results := make(chan queue.StoreResult)
 		for _, commit := range []bool{false, true} {
 			twin := item("twin", fmt.Sprint(commit))
-			end := openTx(t, handle{db: s.db}, func(ctx context.Context) error { _, err := store.Enqueue(ctx, twin); return err })
+			end := openTx(t, handle{db: s.db}, func(ctx context.Context) error {
+				_, err := store.Enqueue(ctx, twin)
+				return err
+			})
 			var begun sync.WaitGroup
 			begun.Add(twins)
 			for range twins {
@@ -112,7 +115,9 @@ var promisesOfStores = []promise{
 	{"what commits late is claimed at once", func(t *testing.T, s subject) {
 		store := s.store(t, queue.StoreConfig{})
 		claim := func() (ids []string) {
-			msgs, err := store.Claim(t.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 10, Topics: []string{"late"}})
+			msgs, err := store.Claim(t.Context(), queue.Claim{
+				Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 10, Topics: []string{"late"},
+			})
 			require.NoError(t, err)
 			for _, msg := range msgs {
 				ids = append(ids, msg.MessageID)
@@ -155,18 +160,20 @@ var promisesOfStores = []promise{
 			OnDead: func(ctx context.Context, msg *queue.Message, err error) error {
 				return pub.PublishContext(ctx, "graves", ordered(msg.MessageID+" is dead: "+err.Error()))
 			},
-			Handlers: map[string]queue.Handler{"work": {Concurrency: 1, Handle: func(ctx context.Context, msg *queue.Message) error {
-				if err := pub.PublishContext(ctx, "done", ordered(msg.MessageID)); err != nil {
-					return err
-				}
-				switch {
-				case msg.MessageID == "poison":
-					return outbox.Poison(errHandler)
-				case msg.MessageID == "shaky" && msg.Attempt < 2:
-					return errHandler
-				}
-				return nil
-			}}},
+			Handlers: map[string]queue.Handler{
+				"work": {Concurrency: 1, Handle: func(ctx context.Context, msg *queue.Message) error {
+					if err := pub.PublishContext(ctx, "done", ordered(msg.MessageID)); err != nil {
+						return err
+					}
+					switch {
+					case msg.MessageID == "poison":
+						return outbox.Poison(errHandler)
+					case msg.MessageID == "shaky" && msg.Attempt < 2:
+						return errHandler
+					}
+					return nil
+				}},
+			},
 		}, nil)
 		require.NoError(t, err)
 		ended := make(chan error)

@@ -13,8 +13,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// What a handle promises whatever is behind it: the same functions over Postgres and over the database in memory of package
-// outboxtest. They see the outbox by outboxtest.Drain, which on Postgres is a forwarder. TestIBX does the same for the inbox.
+// What a handle promises whatever is behind it: the same functions over Postgres and over the database in memory of
+// package outboxtest. They see the outbox by outboxtest.Drain, which on Postgres is a forwarder. TestIBX does the same
+// for the inbox.
 
 // promise finds an empty outbox and leaves one.
 type promise struct {

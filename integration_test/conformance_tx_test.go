@@ -40,7 +40,9 @@ var promisesOfTransactions = []promise{
 	{"what is rolled back never leaves", func(t *testing.T, s subject) {
 		pub := s.publisher(t, outbox.PublisherConfig{})
 		write := func(ctx context.Context) error {
-			assert.NoError(t, outbox.AfterCommit(ctx, func(context.Context) { t.Error("AfterCommit of a transaction that was rolled back") }))
+			assert.NoError(t, outbox.AfterCommit(ctx, func(context.Context) {
+				t.Error("AfterCommit of a transaction that was rolled back")
+			}))
 			return pub.PublishContext(ctx, "orders", newMessage("no"))
 		}
 		require.ErrorIs(t, outbox.InTx(t.Context(), s.db, func(ctx context.Context) error {
@@ -74,13 +76,19 @@ var promisesOfTransactions = []promise{
 			write(ctx, "outer")
 			require.ErrorIs(t, outbox.InTx(ctx, s.db, func(nested context.Context) error {
 				write(nested, "undone")
-				require.NoError(t, outbox.InTx(nested, s.db, func(ctx context.Context) error { write(ctx, "undone with it"); return nil }))
+				require.NoError(t, outbox.InTx(nested, s.db, func(ctx context.Context) error {
+					write(ctx, "undone with it")
+					return nil
+				}))
 				require.ErrorIs(t, outbox.InTx(ctx, s.db, func(context.Context) error { return nil }), outbox.ErrTxBusy)
 				return errTakenBack
 			}), errTakenBack)
 			require.NoError(t, outbox.InTx(ctx, s.db, func(nested context.Context) error {
 				write(nested, "kept")
-				require.ErrorIs(t, outbox.InTx(nested, s.db, func(ctx context.Context) error { write(ctx, "undone"); return errTakenBack }), errTakenBack)
+				require.ErrorIs(t, outbox.InTx(nested, s.db, func(ctx context.Context) error {
+					write(ctx, "undone")
+					return errTakenBack
+				}), errTakenBack)
 				write(nested, "kept after it")
 				return nil
 			}))
@@ -93,7 +101,9 @@ var promisesOfTransactions = []promise{
 		pub := s.publisher(t, outbox.PublisherConfig{WithoutTx: outbox.OwnTx})
 		require.NoError(t, pub.Publish("orders", ordered("1"), ordered("2")))
 		require.NoError(t, pub.Publish("payments", ordered("3")))
-		end := openTx(t, handle{db: s.db}, func(ctx context.Context) error { return pub.PublishContext(ctx, "orders", ordered("late")) })
+		end := openTx(t, handle{db: s.db}, func(ctx context.Context) error {
+			return pub.PublishContext(ctx, "orders", ordered("late"))
+		})
 		require.NoError(t, pub.Publish("orders", ordered("4")))
 		s.leaves(t, "1", "2", "3", "4")
 		end(true)
@@ -107,7 +117,8 @@ var promisesOfTransactions = []promise{
 		outbox.SetDueAt(past, time.Now().Add(-time.Hour))
 		require.NoError(t, pub.Publish("orders", later, soon, past))
 		var left []string
-		eventually(t, func() bool { left = append(left, payloadsOf(outboxtest.Drain(t, s.db))...); return len(left) > 1 }, "both leave")
+		eventually(t, func() bool { left = append(left, payloadsOf(outboxtest.Drain(t, s.db))...); return len(left) > 1 },
+			"both leave")
 		assert.Equal(t, []string{"past", "soon"}, left)
 	}},
 	{"errors of a publisher", func(t *testing.T, s subject) {
@@ -185,13 +196,14 @@ var promisesOfTransactions = []promise{
 		store := s.store(t, queue.StoreConfig{})
 		id := item("repeatable", "a").ID
 		storeAll(t, store, item("repeatable", "a"))
-		err := outbox.InTxWith(t.Context(), s.db, outbox.TxOptions{Isolation: sql.LevelRepeatableRead}, func(ctx context.Context) error {
-			if _, err := store.Get(ctx, id); err != nil {
-				return err
-			}
-			require.NoError(t, store.MarkDead(t.Context(), id, "another"))
-			return store.MarkDead(ctx, id, "this one")
-		})
+		err := outbox.InTxWith(t.Context(), s.db, outbox.TxOptions{Isolation: sql.LevelRepeatableRead},
+			func(ctx context.Context) error {
+				if _, err := store.Get(ctx, id); err != nil {
+					return err
+				}
+				require.NoError(t, store.MarkDead(t.Context(), id, "another"))
+				return store.MarkDead(ctx, id, "this one")
+			})
 		assert.Equal(t, "40001", sqlState(err), "%v", err)
 		assert.Equal(t, "another", got(t, store, id).LastError)
 	}},

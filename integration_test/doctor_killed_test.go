@@ -29,7 +29,7 @@ func TestNightKilledForwarder(t *testing.T) {
 	h.exec(t, "UPDATE outbox SET created_at = now() - interval '11 minutes' WHERE published_at IS NULL")
 	f := ails(t, h, "forwarders")
 	assert.Equal(t, admin.Critical, f.Severity)
-	assert.Contains(t, f.Evidence, `the lease of forwarder "worker-1-pgx" (scope default) ran out`)
+	assert.Contains(t, f.Evidence, `the lease of forwarder "worker-1-pgx" (scope default) expired`)
 	assert.Contains(t, f.Cure, "run a forwarder.Forwarder")
 	assert.NotContains(t, findings(t, h), "schema", "once is enough")
 

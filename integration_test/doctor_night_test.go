@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// An operator's night: each test makes one thing go wrong, sees what Doctor says of it, does what that names as the cure, and sees
-// that it was one.
+// An operator's night: each test makes one thing go wrong, sees what Doctor says of it, does what that names as the
+// cure, and sees that it was one.
 
 // TestNightPoison: one message that its broker refuses blocks its key.
 func TestNightPoison(t *testing.T) {
@@ -37,7 +37,7 @@ func TestNightPoison(t *testing.T) {
 	w.publish(t, "orders", "K", "poison", "behind it")
 	f := ails(t, h, "failing")
 	assert.Equal(t, admin.Warning, f.Severity)
-	assert.Contains(t, f.Evidence, `keys whose later messages wait: 1`)
+	assert.Contains(t, f.Evidence, `blocked keys: 1`)
 	assert.Contains(t, f.Evidence, errRefused.Error())
 	cure(t, h, f)
 	w.arrives(t, "behind it")
@@ -82,11 +82,11 @@ func TestNightHandlerFails(t *testing.T) {
 		('bank', 'once', 'payments', '', 'processing', now() - interval '5 minutes', now(), now() + interval '1 minute', 1, 'bank is slow')`)
 	f := ails(t, h, "failing")
 	assert.Equal(t, admin.Warning, f.Severity)
-	assert.Regexp(t, `1 message of the inbox keeps failing, of consumer shop/book, the oldest for [5-9]m`, f.Evidence)
+	assert.Regexp(t, `1 message of the inbox keeps failing, consumer shop/book, the oldest for [5-9]m`, f.Evidence)
 	assert.Contains(t, f.Evidence, `bookings`)
 	order(t, h, f, "discard", "--yes")
 	f = findings(t, h)["failing"]
-	assert.Regexp(t, `1 message of the queue keeps failing, of topic payments, the oldest written [5-9]m`, f.Evidence)
+	assert.Regexp(t, `1 message of the queue keeps failing, topic payments, the oldest written [5-9]m`, f.Evidence)
 	h.exec(t, `UPDATE inbox_queue SET state = 'done', due_at = NULL, done_at = now()`)
 	cured(t, h, "failing")
 }
@@ -106,7 +106,7 @@ func TestNightBrokerGone(t *testing.T) {
 	f := ails(t, h, "topic_unavailable")
 	assert.GreaterOrEqual(t, f.Severity, admin.Warning)
 	assert.Contains(t, f.Evidence, errDown.Error())
-	assert.Contains(t, f.Cure, "goes on by itself")
+	assert.Contains(t, f.Cure, "resumes the topic by itself")
 	back.Store(true)
 	w.arrives(t, "1")
 	cured(t, h, "topic_unavailable")
@@ -188,16 +188,19 @@ func TestNightForgottenTransaction(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	gid := "o'clock " + strings.TrimPrefix(role(h), "/")
-	begin(t, h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')", "PREPARE TRANSACTION '"+strings.ReplaceAll(gid, "'", "''")+"'")
+	begin(t, h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')", "PREPARE TRANSACTION '"+
+		strings.ReplaceAll(gid, "'", "''")+"'")
 	t.Cleanup(func() {
-		_, _ = h.pool.Exec(context.Background(), "ROLLBACK PREPARED '"+strings.ReplaceAll(gid, "'", "''")+"'") // else the database stays
+		// else the database stays
+		_, _ = h.pool.Exec(context.Background(), "ROLLBACK PREPARED '"+strings.ReplaceAll(gid, "'", "''")+"'")
 	})
 	f := ails(t, h, "prepared_transactions")
 	cure(t, h, f)
 	cured(t, h, "prepared_transactions")
 }
 
-// TestNightUnreadTopic: a topic is misspelt among those of the forwarders; then the right ones wait for the wrong ones to leave.
+// TestNightUnreadTopic: a topic is misspelt among those of the forwarders; then the right ones wait for the wrong ones
+// to leave.
 func TestNightUnreadTopic(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -215,7 +218,7 @@ func TestNightUnreadTopic(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- next.Run(t.Context()) }()
 	f = ails(t, h, "forwarder_waits")
-	assert.Contains(t, f.Cure, "end those")
+	assert.Contains(t, f.Cure, "stop those")
 	require.NoError(t, w.Forwarder.Close())
 	w.arrives(t, "1")
 	cured(t, h, "forwarder_waits")
@@ -228,7 +231,8 @@ func TestNightUnreadTopic(t *testing.T) {
 func TestNightBacklog(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at) SELECT 'u' || i, 'orders', '', now() - interval '2 minutes' FROM generate_series(1, 2000) i`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at) SELECT 'u' || i, 'orders', '', now() - interval `+
+		`'2 minutes' FROM generate_series(1, 2000) i`)
 	cfg := quickConfig()
 	cfg.Concurrency = 1
 	slow := make(chan struct{})
@@ -241,7 +245,7 @@ func TestNightBacklog(t *testing.T) {
 	})
 	defer close(slow)
 	f := ails(t, h, "backlog")
-	assert.Regexp(t, `messages of topic "orders" are ready, the oldest since [2-9]m`, f.Evidence)
+	assert.Regexp(t, `messages of topic "orders" are ready, the oldest for [2-9]m`, f.Evidence)
 	assert.Contains(t, f.Cure, "raise forwarder.Config.Concurrency, or run more forwarders")
 	cfg.Concurrency = 0
 	w.join(t, h, cfg)
@@ -272,8 +276,9 @@ func TestNightSmallPool(t *testing.T) {
 		}
 		return all
 	}
-	for _, part := range []string{"waits for a call of Publish for ever", "set forwarder.Config.PublishTimeout",
-		"lasts 2.9s: a renewal", "set forwarder.Config.LeaseTTL to 3s", "info retention: forwarder", "deletes messages as they are published"} {
+	for _, part := range []string{"has no limit for the time of a publish", "set forwarder.Config.PublishTimeout",
+		"lasts 2.9s: after a slower renewal", "set forwarder.Config.LeaseTTL to 3s", "info retention: forwarder",
+		"deletes messages on publish"} {
 		assert.Contains(t, said(), part)
 	}
 	require.NoError(t, w.Forwarder.Close())
@@ -283,7 +288,7 @@ func TestNightSmallPool(t *testing.T) {
 	cfg.PublishTimeout, cfg.CloseTimeout = 20*time.Second, 10*time.Second
 	w = startForwarder(t, huge, cfg)
 	f = ails(t, h, "connections")
-	assert.Regexp(t, `the pools of the forwarders that are alive \(1\) may open 1000\d connections`, f.Evidence)
+	assert.Regexp(t, `the running forwarders \(pools: 1\) may open 1000\d connections`, f.Evidence)
 	assert.Contains(t, said(), "set forwarder.Config.CloseTimeout to 20s or more")
 	require.NoError(t, w.Forwarder.Close())
 
@@ -297,7 +302,8 @@ func TestNightSmallPool(t *testing.T) {
 	for _, check := range []string{"pool", "classify", "timeouts", "retention", "connections"} {
 		cured(t, h, check)
 	}
-	h.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"consumers": {"shop/book": ["orders"]}}'`) // handlers share it
+	// handlers share it
+	h.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"consumers": {"shop/book": ["orders"]}}'`)
 	assert.Contains(t, ails(t, h, "pool").Evidence, "has 2 connections")
 }
 
@@ -327,22 +333,24 @@ func TestNightMissingGrant(t *testing.T) {
 func TestNightRetention(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) VALUES ('u', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)
-	h.exec(t, `INSERT INTO outbox_forwarders (id, name, scope, topics, expires_at, facts) VALUES (gen_random_uuid(), 'vanished', '*', '{}', now() - interval '1 minute', $1)`,
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) VALUES ('u', 'orders', '', `+
+		`now() - interval '9 days', now() - interval '9 days')`)
+	h.exec(t, `INSERT INTO outbox_forwarders (id, name, scope, topics, expires_at, facts) VALUES (gen_random_uuid(), `+
+		`'vanished', '*', '{}', now() - interval '1 minute', $1)`,
 		fmt.Sprintf(`{"retention": %d}`, 30*24*time.Hour))
 	assert.NotContains(t, findings(t, h), "retention", "they are meant to be kept, though nobody is alive who would")
 	h.exec(t, "DELETE FROM outbox_forwarders")
 	f := ails(t, h, "retention")
-	assert.Contains(t, f.Evidence, "no forwarder is alive to delete them")
+	assert.Contains(t, f.Evidence, "no running forwarder deletes them")
 	assert.Contains(t, f.Cure, "admin.Clean with OutboxRetention 168h0m0s")
 	cfg := quickConfig()
 	cfg.Retention = -1
 	w := startForwarder(t, h, cfg)
 	eventually(t, func() bool {
 		f = ails(t, h, "retention")
-		return !strings.Contains(f.Evidence, "no forwarder is alive")
-	}, "it is alive")
-	assert.Contains(t, f.Evidence, "forwarders that are alive delete only what they publish themselves (Retention -1)")
+		return !strings.Contains(f.Evidence, "no running forwarder")
+	}, "it is running")
+	assert.Contains(t, f.Evidence, "the running forwarders delete only what they publish themselves (Retention -1)")
 	require.NoError(t, w.Forwarder.Close()) // it deletes what it publishes, which is worth another word
 	order(t, h, f, "clean", "--yes")
 	cured(t, h, "retention")
@@ -444,7 +452,8 @@ func TestNightTwoServices(t *testing.T) {
 	require.Zero(t, handled(billing, "shop"), "it has it from the other one's inbox row that it is done")
 	// A test cannot be two programs, so one of them is called another here.
 	eventually(t, func() bool {
-		return billing.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"program": "example.com/billing"}' WHERE name = 'billing' AND facts->'consumers' ? 'shop/book'`) == 1
+		return billing.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"program": "example.com/billing"}' `+
+			`WHERE name = 'billing' AND facts->'consumers' ? 'shop/book'`) == 1
 	}, "its row names the consumer")
 	f := ails(t, shop, "consumers")
 	assert.Equal(t, admin.Critical, f.Severity)
@@ -457,7 +466,8 @@ func TestNightTwoServices(t *testing.T) {
 	w.join(t, mended, cfg)
 	require.Equal(t, 1, handled(mended, "billing"))
 	eventually(t, func() bool {
-		return mended.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"program": "example.com/billing"}' WHERE name = 'billing' AND facts->'consumers' ? 'billing/book'`) == 1
+		return mended.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"program": "example.com/billing"}' `+
+			`WHERE name = 'billing' AND facts->'consumers' ? 'billing/book'`) == 1
 	}, "its row names the consumer")
 	assert.NotContains(t, findings(t, shop), "consumers")
 }
@@ -478,12 +488,13 @@ func TestNightAbandonedQueue(t *testing.T) {
 	f := ails(t, h, "queue_abandoned")
 	h.exec(t, "DELETE FROM inbox_queue WHERE message_id LIKE 'fine%'")
 	assert.Equal(t, admin.Warning, f.Severity, "its handler may be in a transaction that takes so long")
-	assert.Regexp(t, `1 message of topic "letters" in the queue has an owner whose lease ran out, the first 1[1-9]m`, f.Evidence)
-	assert.Contains(t, f.Evidence, "or its handler has been in one transaction since")
+	assert.Regexp(t, `1 message of topic "letters" in the queue has an owner whose lease expired, the first 1[1-9]m`,
+		f.Evidence)
+	assert.Contains(t, f.Evidence, "or its handler has kept a transaction open since")
 	h.exec(t, "UPDATE inbox_queue SET first_seen_at = now() - interval '2 minutes'")
 	h.exec(t, "UPDATE inbox_queue SET locked_until = now() WHERE owner IS NOT NULL")
 	f = ails(t, h, "queue_waits")
-	assert.Regexp(t, `2 messages of topic "letters" in the queue are due, the first since [2-9]m`, f.Evidence)
+	assert.Regexp(t, `2 messages of topic "letters" in the queue are due, the oldest for [2-9]m`, f.Evidence)
 
 	eventually(t, func() bool { // a claim takes back what was left, now and then
 		_, err := s.Claim(t.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 2})
@@ -493,7 +504,9 @@ func TestNightAbandonedQueue(t *testing.T) {
 	h.exec(t, "UPDATE inbox_queue SET due_at = now() - interval '1 second' WHERE due_at IS NOT NULL")
 	assert.Contains(t, ails(t, h, "queue_crashes").Cure, "DispatcherConfig.LeaseTTL")
 	h.exec(t, "UPDATE inbox_queue SET owner = NULL, locked_until = NULL")
-	dispatching(t, s, quickDispatcher(map[string]queue.Handler{"letters": {Handle: func(context.Context, *queue.Message) error { return nil }}}))
+	dispatching(t, s, quickDispatcher(map[string]queue.Handler{
+		"letters": {Handle: func(context.Context, *queue.Message) error { return nil }},
+	}))
 	for _, check := range []string{"queue_abandoned", "queue_waits", "queue_crashes"} {
 		cured(t, h, check)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// TestNightNotifyQueue: a session listens, and reads nothing, as it stays in a transaction, until no more notification fits in. Messages
-// leave all the same.
+// TestNightNotifyQueue: a session listens, and reads nothing, as it stays in a transaction, until no more notification
+// fits in. Messages leave all the same.
 func TestNightNotifyQueue(t *testing.T) {
 	t.Parallel()
 	if newPgxHandle(t, postgresServer(t).URL()).count(t, "SELECT current_setting('server_version_num')::int") < 170000 {
@@ -41,8 +41,8 @@ func TestNightNotifyQueue(t *testing.T) {
 	cured(t, h, "listen")
 }
 
-// TestNightSwallowedNotifications: what is in between lets LISTEN pass, and nothing of what it brings. Doctor waits for it as long as it
-// says, though its statements have no bound.
+// TestNightSwallowedNotifications: what is in between lets LISTEN pass, and nothing of what it brings. Doctor waits for
+// it as long as it says, though its statements have no bound.
 func TestNightSwallowedNotifications(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)

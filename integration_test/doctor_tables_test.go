@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// TestCommandsOfOtherTables: a database may have several outboxes. The command of a cure acts on the one that was looked at, whatever the
-// topic is called.
+// TestCommandsOfOtherTables: a database may have several outboxes. The command of a cure acts on the one that was
+// looked at, whatever the topic is called.
 func TestCommandsOfOtherTables(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

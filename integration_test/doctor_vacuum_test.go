@@ -17,7 +17,8 @@ import (
 func fillForVacuum(t testing.TB, h handle) {
 	t.Helper()
 	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // so that the test alone vacuums
-	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'orders', '', now() FROM generate_series(1, 21000) i`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'orders', '', now() `+
+		`FROM generate_series(1, 21000) i`)
 }
 
 func killForVacuum(t testing.TB, h handle) {
@@ -36,14 +37,16 @@ func vacuumed(t testing.TB, h handle) {
 	cured(t, h, "vacuum")
 }
 
-// TestNightPinnedVacuum: a report reads for hours, and dead rows pile up. A vacuum of another table that began before it, and has an
-// older snapshot, keeps nothing: to end that would be no cure.
+// TestNightPinnedVacuum: a report reads for hours, and dead rows pile up. A vacuum of another table that began before
+// it, and has an older snapshot, keeps nothing: to end that would be no cure.
 func TestNightPinnedVacuum(t *testing.T) {
 	t.Parallel()
 	h, as := newRoles(t)
 	fillForVacuum(t, h)
 	slow := begin(t, h, "CREATE TABLE other AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)", // 2,858 pages
-		"SET vacuum_cost_delay = 100", "SET vacuum_cost_limit = 1", "SET vacuum_cost_page_hit = 10000", "SET vacuum_cost_page_miss = 10000") // 400 ms each
+		// 400 ms each
+		"SET vacuum_cost_delay = 100", "SET vacuum_cost_limit = 1", "SET vacuum_cost_page_hit = 10000",
+		"SET vacuum_cost_page_miss = 10000")
 	ended := make(chan error, 1)
 	go func() { _, err := slow.Exec(t.Context(), "VACUUM other"); ended <- err }()
 	t.Cleanup(func() {
@@ -51,15 +54,17 @@ func TestNightPinnedVacuum(t *testing.T) {
 		<-ended
 	})
 	at := func() int {
-		return h.count(t, "SELECT count(*)::int FROM pg_stat_progress_vacuum p JOIN pg_stat_activity a ON a.pid = p.pid AND a.backend_xmin IS NOT NULL WHERE p.relid = 'other'::regclass")
+		return h.count(t, "SELECT count(*)::int FROM pg_stat_progress_vacuum p JOIN pg_stat_activity a ON a.pid = p.pid "+
+			"AND a.backend_xmin IS NOT NULL WHERE p.relid = 'other'::regclass")
 	}
 	eventually(t, func() bool { return at() == 1 }, "it vacuums")
 	begin(t, h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
 	killForVacuum(t, h)
 	f := ails(t, h, "vacuum")
-	assert.Contains(t, f.Evidence, `"outbox" has 21000 dead rows, which vacuum must keep for session`)
+	assert.Contains(t, f.Evidence, `"outbox" has 21000 dead rows that vacuum cannot remove because of session`)
 	assert.Contains(t, f.Evidence, `("culprit")`)
-	assert.Contains(t, ails(t, as("reader"), "vacuum").Evidence, "which vacuum must keep for session", "also to who sees little of it")
+	assert.Contains(t, ails(t, as("reader"), "vacuum").Evidence, "that vacuum cannot remove because of session",
+		"also to who sees little of it")
 	cure(t, h, f)
 	cured(t, h, "vacuum")
 	vacuumed(t, h)
@@ -97,7 +102,8 @@ func newStandby(t testing.TB, h handle, start string, before ...string) standby 
 // needs says which transactions the queries of the standby may have to see.
 func (s standby) needs(from uint32) {
 	s.t.Helper()
-	said := binary.BigEndian.AppendUint64([]byte{'h'}, uint64(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds()))
+	said := binary.BigEndian.AppendUint64([]byte{'h'},
+		uint64(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds()))
 	for _, n := range []uint32{from, 0, 0, 0} { // with their epochs; the second one is of catalogs
 		said = binary.BigEndian.AppendUint32(said, n)
 	}
@@ -105,8 +111,8 @@ func (s standby) needs(from uint32) {
 	require.NoError(s.t, s.conn.Frontend().Flush())
 }
 
-// TestNightStandbyPinsVacuum: a report runs on a standby that has the primary keep what it reads (hot_standby_feedback), by its connection or by its
-// slot. Only there can it be ended.
+// TestNightStandbyPinsVacuum: a report runs on a standby that has the primary keep what it reads
+// (hot_standby_feedback), by its connection or by its slot. Only there can it be ended.
 func TestNightStandbyPinsVacuum(t *testing.T) {
 	t.Parallel()
 	_, h := ownMigratedServer(t)
@@ -114,14 +120,21 @@ func TestNightStandbyPinsVacuum(t *testing.T) {
 		start, who string
 		before     []string
 	}{
-		{"START_REPLICATION PHYSICAL ", `, which vacuum must keep for a standby, session \d+ of role "\w+" \("reports"\) from 127\.0\.0\.1, `, nil},
-		{"START_REPLICATION SLOT of_reports PHYSICAL ", `by replication slot "of_reports", `, []string{"CREATE_REPLICATION_SLOT of_reports PHYSICAL RESERVE_WAL"}},
+		{
+			"START_REPLICATION PHYSICAL ",
+			` that vacuum cannot remove because of a standby, session \d+ of role "\w+" \("reports"\) from 127\.0\.0\.1, `, nil,
+		},
+		{
+			"START_REPLICATION SLOT of_reports PHYSICAL ", `by replication slot "of_reports", `,
+			[]string{"CREATE_REPLICATION_SLOT of_reports PHYSICAL RESERVE_WAL"},
+		},
 	} {
 		fillForVacuum(t, h)
 		s := newStandby(t, h, tt.start, tt.before...)
 		s.needs(uint32(h.count(t, "SELECT txid_current()::int")))
 		eventually(t, func() bool {
-			return h.count(t, "SELECT (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'reports' AND backend_xmin IS NOT NULL)::int + (SELECT count(xmin) FROM pg_replication_slots)::int") == 1
+			return h.count(t, "SELECT (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'reports' "+
+				"AND backend_xmin IS NOT NULL)::int + (SELECT count(xmin) FROM pg_replication_slots)::int") == 1
 		}, "the primary keeps what it needs")
 		killForVacuum(t, h)
 		f := ails(t, h, "vacuum")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -59,6 +60,13 @@ func TestDocumentsAreShort(t *testing.T) {
 	assert.LessOrEqual(t, len(readme), 10_000, "bytes of the README")
 	list := documents(t)["docs/README.md"]
 	for page, content := range documents(t) {
+		if !slices.Contains(generatedPages, page) && page != "CHANGELOG.md" {
+			for line := range strings.Lines(anExample.ReplaceAllString(content, "")) {
+				if !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "!") {
+					assert.LessOrEqual(t, utf8.RuneCountInString(line), 101, "columns of %s: %s", page, line)
+				}
+			}
+		}
 		if !strings.HasPrefix(page, "docs/") || page == "docs/README.md" {
 			continue
 		}

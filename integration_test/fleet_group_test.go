@@ -70,8 +70,8 @@ func TestFleetGroupWakesAndSleeps(t *testing.T) {
 	}
 }
 
-// A message that fails is tried again when its time has come, although its forwarder is gone by then; and a sequence that was
-// restarted fools no look.
+// A message that fails is tried again when its time has come, although its forwarder is gone by then; and a sequence
+// that was restarted fools no look.
 func TestFleetGroupTriesAgain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -99,7 +99,8 @@ func TestFleetGroupTriesAgain(t *testing.T) {
 	eventually(t, func() bool { return who.asleep(t) }, "it sleeps")
 	who.isLookedAt(t)
 	who.exec(t, "TRUNCATE outbox RESTART IDENTITY")
-	// Two, as the number that is remembered is 1 or 3, and one that is the same is seen only when everything is looked at again.
+	// Two, as the number that is remembered is 1 or 3, and one that is the same is seen only when everything is looked at
+	// again.
 	who.publish(t, "events", "", "the first of a new sequence", "the second")
 	broker.arrives(t, "the first of a new sequence", "the second")
 }
@@ -147,8 +148,8 @@ func TestFleetGroupDrain(t *testing.T) {
 	assert.ErrorIs(t, g.Run(t.Context()), outbox.ErrRunning)
 }
 
-// Each database may have a configuration and a publisher of its own; one that cannot be configured is left alone, and the
-// log says which.
+// Each database may have a configuration and a publisher of its own; one that cannot be configured is left alone, and
+// the log says which.
 func TestFleetGroupConfigure(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -176,8 +177,8 @@ func TestFleetGroupConfigure(t *testing.T) {
 	assert.Equal(t, 1, all[1].pendingIn(t))
 }
 
-// A target that goes while its messages are under way: they are settled before its pool is closed, and what is left there waits
-// until it comes back.
+// A target that goes while its messages are under way: they are settled before its pool is closed, and what is left
+// there waits until it comes back.
 func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -202,7 +203,9 @@ func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 	all[1].publish(t, "events", "", "of the other")
 	broker.arrives(t, "of the other")
 	close(leave)
-	eventually(t, func() bool { return who.pendingIn(t) == 0 && who.asleep(t) }, "it is settled, and the forwarder has left")
+	eventually(t, func() bool {
+		return who.pendingIn(t) == 0 && who.asleep(t)
+	}, "it is settled, and the forwarder has left")
 	who.publish(t, "events", "", "nobody is there")
 	r.add(who.Target)
 	broker.arrives(t, "nobody is there")

@@ -51,14 +51,30 @@ func (tr *traffic) write(t testing.TB, phase string, n int, pause time.Duration,
 	writers.Wait()
 }
 
-// arrives waits until all that was written has arrived, for as long as some of it does within patience.
+// arrives waits until all that was written has arrived, for as long as something does within patience.
 func (tr *traffic) arrives(t testing.TB, b *fakeBroker) {
 	t.Helper()
 	tr.mu.Lock()
 	payloads := slices.Collect(maps.Keys(tr.sent))
 	tr.mu.Unlock()
-	for some := range slices.Chunk(payloads, 20) {
-		b.arrives(t, some...)
+	arrived := func() (n int) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, p := range payloads {
+			if b.seen[p] {
+				n++
+			}
+		}
+		return n
+	}
+	goesOn(t, "messages arrive", len(payloads), arrived)
+}
+
+// goesOn waits until a number is reached, for as long as it grows within patience.
+func goesOn(t testing.TB, what string, most int, now func() int) {
+	t.Helper()
+	for n := now(); n < most; n = now() {
+		eventually(t, func() bool { return now() > n }, "%s: %d of %d do", what, n, most)
 	}
 }
 
@@ -94,9 +110,9 @@ func (tr *traffic) paceOf(b *fakeBroker, phase string, tenants ...tenant) pace {
 	return pace{took[len(took)/2], took[len(took)*99/100]}
 }
 
-// Many databases, of which one cannot be reached, one takes five seconds for each answer, and some come and go: nothing is lost, the
-// others are as fast as without those, and there are never more connections than there may be. OUTBOX_LONG has 20 databases
-// and 200 schemas.
+// Many databases, of which one cannot be reached, one takes five seconds for each answer, and some come and go: nothing
+// is lost, the others are as fast as without those, and there are never more connections than there may be. OUTBOX_LONG
+// has 20 databases and 200 schemas.
 func TestFleetManyDatabases(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -127,13 +143,15 @@ func TestFleetManyDatabases(t *testing.T) {
 	cfg.Forwarder.PollInterval, cfg.Forwarder.LeaseTTL = 200*time.Millisecond, 5*time.Second
 	runGroup(t, f, broker, cfg, log)
 
-	count := startCounting(t, shared[0].handle, "fleet-"+t.Name(), value[string](t, slow.handle, "SELECT current_database()"))
+	count := startCounting(t, shared[0].handle, "fleet-"+t.Name(),
+		value[string](t, slow.handle, "SELECT current_database()"))
 	load := &traffic{sent: map[string]time.Time{}}
 	load.write(t, "warm", 1, pause, append(slices.Clone(steady), coming...)...)
 	load.arrives(t, broker)
 	away := fleet.Target{Key: "away", DSN: newSilentServer(t)}
 	slowed := 0
-	for round := 1; ; round++ { // again if the machine was another one before the trouble than after it, or stood still amid it
+	for round := 1; ; round++ {
+		// again if the machine was another one before the trouble than after it, or stood still amid it
 		before, trouble, after := fmt.Sprint("before-", round), fmt.Sprint("trouble-", round), fmt.Sprint("after-", round)
 		load.write(t, before, messages-1, pause, steady...)
 		r.add(slow.Target, away)
@@ -165,8 +183,10 @@ func TestFleetManyDatabases(t *testing.T) {
 		load.write(t, after, messages-1, pause, steady...)
 		load.arrives(t, broker)
 
-		begin, amid, end := load.paceOf(broker, before, steady...), load.paceOf(broker, trouble, steady...), load.paceOf(broker, after, steady...)
-		t.Logf("%d databases and %d schemas: %s; with one that is away, one slow, and %d that come and go: %s; without them again: %s",
+		begin, amid, end := load.paceOf(broker, before, steady...), load.paceOf(broker, trouble, steady...),
+			load.paceOf(broker, after, steady...)
+		t.Logf("%d databases and %d schemas: %s; with one that is away, one slow, and %d that come "+
+			"and go: %s; without them again: %s",
 			databases, schemas, begin, restless, amid, end)
 		asBegin, asEnd := amid.asGoodAs(begin, delay), amid.asGoodAs(end, delay)
 		calm := begin.asGoodAs(end, delay) && end.asGoodAs(begin, delay)
@@ -184,7 +204,9 @@ func TestFleetManyDatabases(t *testing.T) {
 	t.Logf("%d connections of %d", most, maxConns)
 	require.Positive(t, most)
 	assert.LessOrEqual(t, most, maxConns)
-	eventually(t, func() bool { return log.count("looking at a database failed") > 0 }, "the log says what cannot be reached")
+	eventually(t, func() bool {
+		return log.count("looking at a database failed") > 0
+	}, "the log says what cannot be reached")
 	for _, who := range append(steady, coming...) {
 		eventually(t, func() bool { return who.asleep(t) }, "%s sleeps", who.Key)
 	}
@@ -223,9 +245,9 @@ func printLooks(t testing.TB, tenants []tenant) {
 		}))
 }
 
-// startCounting counts the connections of an application until the function returned is called, which says how many they
-// were at most for fifty looks in a row, half a second: of one that was closed, a server that is busy takes its time to take notice. Of
-// one that goes through a slow proxy it takes longer: but is the database that is not counted.
+// startCounting counts the connections of an application until the function returned is called, which says how many
+// they were at most for fifty looks in a row, half a second: of one that was closed, a server that is busy takes its
+// time to take notice. Of one that goes through a slow proxy it takes longer: but is the database that is not counted.
 func startCounting(t testing.TB, h handle, application, but string) (most func() int) {
 	t.Helper()
 	over, result := make(chan struct{}), make(chan int, 1)
@@ -234,7 +256,8 @@ func startCounting(t testing.TB, h handle, application, but string) (most func()
 		var looks []int
 		for {
 			var n int
-			err := h.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname <> $2", application, but).Scan(&n)
+			err := h.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 "+
+				"AND datname <> $2", application, but).Scan(&n)
 			if looks = append(looks, n); len(looks) == 50 {
 				highest = max(highest, slices.Min(looks))
 				looks = looks[1:]
@@ -255,7 +278,8 @@ func startCounting(t testing.TB, h handle, application, but string) (most func()
 	return func() int { close(over); return <-result }
 }
 
-// printIdleCost says how many transactions a second a database and a schema at rest cost, in which nothing else happens.
+// printIdleCost says how many transactions a second a database and a schema at rest cost, in which nothing else
+// happens.
 func printIdleCost(t testing.TB, look time.Duration, alone, shared tenant, schemas int) {
 	observer := newPgxHandle(t, newDatabase(t))
 	names := []string{}
@@ -272,7 +296,8 @@ func printIdleCost(t testing.TB, look time.Duration, alone, shared tenant, schem
 	time.Sleep(window) // a measurement
 	after := []int{read(names[0]), read(names[1])}
 	seconds := time.Since(begun).Seconds()
-	t.Logf("at rest, looked at every %s: %.1f statements a second in a database alone, %.1f in the one of %d schemas, %.3f each",
+	t.Logf("at rest, looked at every %s: %.1f statements a second in a database alone, %.1f in the one of %d schemas, "+
+		"%.3f each",
 		look, float64(after[0]-before[0])/seconds, float64(after[1]-before[1])/seconds, schemas,
 		float64(after[1]-before[1])/seconds/float64(schemas))
 }

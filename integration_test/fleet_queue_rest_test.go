@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// At rest the schemas of a DSN are looked at in one statement, and none has goroutines of its own. What is stored by another process,
-// falls due, or is changed there is found all the same.
+// At rest the schemas of a DSN are looked at in one statement, and none has goroutines of its own. What is stored by
+// another process, falls due, or is changed there is found all the same.
 func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -30,7 +30,8 @@ func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 	stores := storesOf(t, all...)
 	atRest := func() {
 		t.Helper()
-		eventually(t, func() bool { return !strings.Contains(strings.Join(goroutinesOf(t), ""), "queue.(*loop).renew") }, "all are at rest")
+		eventually(t, func() bool { return !strings.Contains(strings.Join(goroutinesOf(t), ""), "queue.(*loop).renew") },
+			"all are at rest")
 	}
 	atRest()
 	one := all[0]
@@ -62,7 +63,9 @@ func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 		eventually(t, func() bool { return len(h.handled()) == i+1 }, "%d is found", i)
 	}
 	atRest()
-	storeAll(t, stores[1], queue.Item{ID: queue.ID{Source: "test", MessageID: "due"}, Topic: "events", DueAt: time.Now().Add(2 * time.Second)})
+	storeAll(t, stores[1], queue.Item{
+		ID: queue.ID{Source: "test", MessageID: "due"}, Topic: "events", DueAt: time.Now().Add(2 * time.Second),
+	})
 	end := openTx(t, all[2].handle, func(ctx context.Context) error {
 		_, err := stores[2].Enqueue(ctx, queue.Item{ID: queue.ID{Source: "test", MessageID: "late"}, Topic: "events"})
 		return err

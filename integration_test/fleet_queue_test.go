@@ -52,7 +52,9 @@ func (h *handledLog) handled() []string {
 func enqueue(t testing.TB, s *queue.Store, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		_, err := s.Enqueue(t.Context(), queue.Item{ID: queue.ID{Source: "test", MessageID: id}, Topic: "events", Payload: []byte("x")})
+		_, err := s.Enqueue(t.Context(), queue.Item{
+			ID: queue.ID{Source: "test", MessageID: id}, Topic: "events", Payload: []byte("x"),
+		})
 		require.NoError(t, err)
 	}
 }
@@ -75,7 +77,9 @@ func quickQueueGroup(h *handledLog) queue.GroupConfig {
 	}}
 }
 
-func runQueueGroup(t testing.TB, f *fleet.Fleet, cfg queue.GroupConfig, logger watermill.LoggerAdapter) (*queue.Stores, *queue.Group) {
+func runQueueGroup(
+	t testing.TB, f *fleet.Fleet, cfg queue.GroupConfig, logger watermill.LoggerAdapter,
+) (*queue.Stores, *queue.Group) {
 	t.Helper()
 	stores, err := queue.NewStores(f, queue.StoreConfig{}, logger)
 	require.NoError(t, err)
@@ -130,8 +134,8 @@ func TestStoresOfAFleet(t *testing.T) {
 	require.ErrorContains(t, err, `"nobody"`)
 }
 
-// The Selection says whose turn it is. A look that takes a quarter of a second leaves its turn to others, so the scene is played
-// again if the machine stood still for as long.
+// The Selection says whose turn it is. A look that takes a quarter of a second leaves its turn to others, so the scene
+// is played again if the machine stood still for as long.
 func TestQueueGroupTakesTurns(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -153,8 +157,8 @@ func TestQueueGroupTakesTurns(t *testing.T) {
 	}
 }
 
-// turnsOf has a Group with one place handle three messages of each, and returns whose they were, one after another, and whether no
-// look can have taken long.
+// turnsOf has a Group with one place handle three messages of each, and returns whose they were, one after another, and
+// whether no look can have taken long.
 func turnsOf(t *testing.T, sel fleet.Selection, all []tenant, name string) (order string, calm bool) {
 	t.Helper()
 	for _, s := range storesOf(t, all...) {
@@ -214,7 +218,8 @@ func TestQueueGroupOfTroubledDatabases(t *testing.T) {
 	eventually(t, func() bool { return log.count("claiming failed") > 0 }, "the log has what is broken")
 
 	r.remove(all[0].Key)
-	eventually(t, func() bool { _, err := f.Get(all[0].Key); return errors.Is(err, fleet.ErrUnknownDatabase) }, "it is gone")
+	eventually(t, func() bool { _, err := f.Get(all[0].Key); return errors.Is(err, fleet.ErrUnknownDatabase) },
+		"it is gone")
 	r.add(all[0].Target)
 	enqueue(t, stores[0], "it is back")
 	eventually(t, func() bool { return slices.Contains(h.handled(), all[0].Key+" it is back") }, "it is handled")

@@ -33,8 +33,8 @@ func (l *limit) enter() {
 
 func (l *limit) leave() { l.now.Add(-1) }
 
-// Databases that stop answering while they are looked at keep the places of handlers from nobody: the others' messages are
-// handled while those looks are still under way. The limit of Concurrency holds when the answers come all the same.
+// Databases that stop answering while they are looked at keep the places of handlers from nobody: the others' messages
+// are handled while those looks are still under way. The limit of Concurrency holds when the answers come all the same.
 func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -54,7 +54,8 @@ func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 		return h.handle(ctx, msg)
 	}}
 	log := newLogCapture(t)
-	f := runFleet(t, fleet.Static(targetsOf(append(slices.Clone(hung), healthy)...)...), fleet.Config{MaxConnsPerDSN: 10}, nil)
+	f := runFleet(t, fleet.Static(targetsOf(append(slices.Clone(hung), healthy)...)...),
+		fleet.Config{MaxConnsPerDSN: 10}, nil)
 	_, g := runQueueGroup(t, f, cfg, log)
 	stores := storesOf(t, append(slices.Clone(hung), healthy)...)
 	for _, s := range stores {
@@ -85,15 +86,17 @@ func TestQueueGroupOfASlowDatabaseKeepsTheLimit(t *testing.T) {
 	var h handledLog
 	cfg := quickQueueGroup(&h)
 	cfg.Dispatcher.Concurrency = 4
-	cfg.Dispatcher.Handlers["events"] = queue.Handler{Detached: true, Handle: func(ctx context.Context, msg *queue.Message) error {
-		all.enter()
-		defer all.leave()
-		if msg.DB == one[0].Key {
-			half.enter()
-			defer half.leave()
-		}
-		return h.handle(ctx, msg)
-	}}
+	cfg.Dispatcher.Handlers["events"] = queue.Handler{
+		Detached: true, Handle: func(ctx context.Context, msg *queue.Message) error {
+			all.enter()
+			defer all.leave()
+			if msg.DB == one[0].Key {
+				half.enter()
+				defer half.leave()
+			}
+			return h.handle(ctx, msg)
+		},
+	}
 	f := runFleet(t, fleet.Static(targetsOf(append(slices.Clone(one), slow)...)...), fleet.Config{}, nil)
 	stores := storesOf(t, append(slices.Clone(one), slow)...)
 	for i := range 60 {
@@ -113,20 +116,26 @@ func TestAQueueGroupClaimsWhileItCleans(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	one := newTenants(t, "one", 0)[0]
-	one.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, done_at) VALUES ('old', 'old', 'events', 'done', now() - interval '1 year')`)
-	one.exec(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN old; END'`)
+	one.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, done_at) VALUES ('old', 'old', 'events', `+
+		`'done', now() - interval '1 year')`)
+	one.exec(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(7); `+
+		`RETURN old; END'`)
 	one.exec(t, `CREATE TRIGGER wait BEFORE DELETE ON inbox_queue FOR EACH ROW EXECUTE FUNCTION wait()`)
-	goOn := openTx(t, one.handle, func(ctx context.Context) error { return one.execTx(ctx, "SELECT pg_advisory_xact_lock(7)") })
+	goOn := openTx(t, one.handle, func(ctx context.Context) error {
+		return one.execTx(ctx, "SELECT pg_advisory_xact_lock(7)")
+	})
 	var h handledLog
 	f := runFleet(t, fleet.Static(one.Target), fleet.Config{}, nil)
 	runQueueGroup(t, f, quickQueueGroup(&h), nil)
 	eventually(t, func() bool {
-		return one.count(t, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") > 0
+		return one.count(t, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = "+
+			"(SELECT oid FROM pg_database WHERE datname = current_database())") > 0
 	}, "old ones are being deleted")
 	enqueue(t, storesOf(t, one)[0], "meanwhile")
 	eventually(t, func() bool { return len(h.handled()) == 1 }, "it is handled")
 	goOn(true)
-	eventually(t, func() bool { return one.count(t, "SELECT count(*) FROM inbox_queue WHERE source = 'old'") == 0 }, "the old one is deleted")
+	eventually(t, func() bool { return one.count(t, "SELECT count(*) FROM inbox_queue WHERE source = 'old'") == 0 },
+		"the old one is deleted")
 }
 
 // deadlines remembers statements that have none.
@@ -156,8 +165,8 @@ func TestCleaningTheQueueIsBounded(t *testing.T) {
 	assert.Zero(t, seen.without.Load())
 }
 
-// DrainFirst at its defaults empties one database and then goes on to the next, although four are looked at at once and one has half of
-// the places at most.
+// DrainFirst at its defaults empties one database and then goes on to the next, although four are looked at at once and
+// one has half of the places at most.
 func TestDrainFirstDrainsFirst(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -185,5 +194,6 @@ func TestDrainFirstDrainsFirst(t *testing.T) {
 			last = key
 		}
 	}
-	assert.Less(t, changes, 50, "changes of the database; the last messages of one are handled beside the first of the next")
+	assert.Less(t, changes, 50, "changes of the database; the last messages of one are handled "+
+		"beside the first of the next")
 }

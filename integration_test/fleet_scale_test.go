@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// The handlers of a queue.Group leave connections of a pool to others, also if it has but four: while all that may run hang, the leases
-// are renewed and the outboxes of the same databases are drained.
+// The handlers of a queue.Group leave connections of a pool to others, also if it has but four: while all that may run
+// hang, the leases are renewed and the outboxes of the same databases are drained.
 func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -31,11 +31,13 @@ func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 	var h handledLog
 	cfg := quickQueueGroup(&h)
 	cfg.Dispatcher.LeaseTTL = time.Second
-	cfg.Dispatcher.Handlers["events"] = queue.Handler{Timeout: -1, Handle: func(ctx context.Context, msg *queue.Message) error {
-		at.enter()
-		defer at.leave()
-		return g.handle(ctx, msg)
-	}}
+	cfg.Dispatcher.Handlers["events"] = queue.Handler{
+		Timeout: -1, Handle: func(ctx context.Context, msg *queue.Message) error {
+			at.enter()
+			defer at.leave()
+			return g.handle(ctx, msg)
+		},
+	}
 	runQueueGroup(t, f, cfg, log)
 	broker := newFakeBroker()
 	runGroup(t, f, broker, quickGroup(), log)
@@ -59,11 +61,11 @@ func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 		}
 		return done == 2*len(all)
 	}, "all are handled, at the first attempt")
-	assert.Zero(t, log.count("Renewing leases fails"))
+	assert.Zero(t, log.count("renewing leases failed"))
 }
 
-// TestFleetScale measures what schemas that share a DSN cost at rest, and how long messages of another process take, through both
-// Groups. OUTBOX_LONG measures 20, 100 and 400 schemas, with pools of 4 and 16 connections.
+// TestFleetScale measures what schemas that share a DSN cost at rest, and how long messages of another process take,
+// through both Groups. OUTBOX_LONG measures 20, 100 and 400 schemas, with pools of 4 and 16 connections.
 func TestFleetScale(t *testing.T) {
 	noLeaks(t)
 	sizes, pools := []int{8}, []int{4}
@@ -73,9 +75,41 @@ func TestFleetScale(t *testing.T) {
 	all := newTenants(t, "scale", slices.Max(sizes))
 	for _, n := range sizes {
 		for _, conns := range pools {
-			t.Run(fmt.Sprintf("%d schemas, %d connections", n, conns), func(sub *testing.T) { measureScale(sub, t, all[:n], conns) })
+			t.Run(fmt.Sprintf("%d schemas, %d connections", n, conns), func(sub *testing.T) {
+				measureScale(sub, t, all[:n], conns)
+			})
 		}
 	}
+}
+
+// slowestAnswer asks a server all the time until the function returned is called, which says how long the slowest
+// answer took: what others waited for longer than that was not the machine's doing.
+func slowestAnswer(t testing.TB, h handle) (slowest func() time.Duration) {
+	conn, err := h.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	over, result := make(chan struct{}), make(chan time.Duration, 1)
+	stop := sync.OnceValue(func() time.Duration { close(over); return <-result })
+	t.Cleanup(func() { stop() })
+	go func() {
+		defer conn.Release()
+		const pause = 20 * time.Millisecond
+		for most := time.Duration(0); ; {
+			begun := time.Now()
+			if _, err := conn.Exec(context.Background(), "SELECT 1"); err != nil {
+				t.Error(err)
+			}
+			most = max(most, time.Since(begun))
+			begun = time.Now()
+			select {
+			case <-over:
+				result <- most
+				return
+			case <-time.After(pause):
+				most = max(most, time.Since(begun)-pause) // it may be the process that stands still
+			}
+		}
+	}()
+	return stop
 }
 
 func measureScale(t, labelled *testing.T, all []tenant, conns int) {
@@ -106,7 +140,8 @@ func measureScale(t, labelled *testing.T, all []tenant, conns int) {
 	round := time.Now().Format("150405.000")
 	if long {
 		const rest = 30 * time.Second
-		for deadline := time.Now().Add(3 * time.Minute); awake() && time.Now().Before(deadline); { // forwarders rest after a minute
+		for deadline := time.Now().Add(3 * time.Minute); awake() && time.Now().Before(deadline); {
+			// forwarders rest after a minute
 			time.Sleep(time.Second)
 		}
 		eventually(t, func() bool { return !awake() }, "all are at rest")
@@ -115,6 +150,7 @@ func measureScale(t, labelled *testing.T, all []tenant, conns int) {
 		n := float64(commits()-before) / time.Since(begun).Seconds()
 		t.Logf("at rest, both Groups: %.1f statements a second, %.4f for each schema", n, n/float64(len(all)))
 	}
+	control := slowestAnswer(t, name.handle) // not before: at rest its statements would count
 	stores := storesOf(t, all...)
 	load := &traffic{sent: map[string]time.Time{}}
 	pause := 40 * time.Millisecond * time.Duration(len(all)) // 25 messages a second in each half
@@ -133,11 +169,17 @@ func measureScale(t, labelled *testing.T, all []tenant, conns int) {
 	}
 	writers.Wait()
 	load.arrives(t, broker)
-	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return arrived >= messages*len(all) }, "all are handled")
+	goesOn(t, "messages are handled", messages*len(all), func() int { mu.Lock(); defer mu.Unlock(); return arrived })
 	slices.Sort(took)
 	t.Logf("messages of another process, 25 a second in each half: queue %s; outbox %s",
 		pace{took[len(took)/2], took[len(took)*99/100]}, load.paceOf(broker, round, all...))
-	for _, bad := range []string{"Renewing", "renew", "cannot be claimed", "cannot be looked at", "cannot be drained"} {
-		assert.Zero(t, log.count(bad), bad)
+	slowest := control()
+	t.Logf("the slowest answer to somebody with a connection of its own took %s", slowest)
+	for _, bad := range []string{"renew", "claiming failed", "looking at", "draining the outbox failed"} {
+		if n := log.count(bad); slowest < time.Second {
+			assert.Zero(t, n, bad)
+		} else { // the machine stood still, and time-outs are its doing
+			t.Logf("%d lines about %q", n, bad)
+		}
 	}
 }

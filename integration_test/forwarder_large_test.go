@@ -55,15 +55,16 @@ func newNarrowProxy(t testing.TB, database string, bytesPerSecond int) (url stri
 	})
 }
 
-// insertLarge commits messages of a size, each of a key of its own, whose payloads compress well. They are numbered in their topic.
+// insertLarge commits messages of a size, each of a key of its own, whose payloads compress well. They are numbered in
+// their topic.
 func insertLarge(t testing.TB, h handle, topic string, n, size int) {
 	t.Helper()
 	h.exec(t, `WITH payload AS MATERIALIZED (SELECT convert_to(repeat('x', $3), 'UTF8') AS p)
 		INSERT INTO outbox (uuid, topic, key, payload) SELECT $1 || i, $1, $1 || i, p FROM payload, generate_series(1, $2::int) i`, topic, n, size)
 }
 
-// TestLargeMessagesOverANarrowLink: a message of each lane takes longer than a statement may. They are read nevertheless, fewer at a
-// time, and small messages do not wait for all of them.
+// TestLargeMessagesOverANarrowLink: a message of each lane takes longer than a statement may. They are read
+// nevertheless, fewer at a time, and small messages do not wait for all of them.
 func TestLargeMessagesOverANarrowLink(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -169,8 +170,8 @@ func (s *fakeSizes) Close() error { return nil }
 // aloneEnv makes this test binary the process whose memory is measured; it names the database.
 const aloneEnv = "OUTBOX_TEST_ALONE"
 
-// TestMemoryOfLargeMessages: what a forwarder takes of memory follows from what it may read ahead and from the largest message, not
-// from how many large ones there are: also while none is published.
+// TestMemoryOfLargeMessages: what a forwarder takes of memory follows from what it may read ahead and from the largest
+// message, not from how many large ones there are: also while none is published.
 func TestMemoryOfLargeMessages(t *testing.T) {
 	const n, size, room = 32, 16 << 20, 32 << 20
 	if url := os.Getenv(aloneEnv); url != "" {
@@ -181,7 +182,8 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	insertLarge(t, h, "large", n, size)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMemoryOfLargeMessages$", "-test.v")
-	cmd.Env = append(os.Environ(), aloneEnv+"="+h.url, "GOGC=25") // so that it is the bound that is measured, and not a collector that comes late
+	// so that it is the bound that is measured, and not a collector that comes late
+	cmd.Env = append(os.Environ(), aloneEnv+"="+h.url, "GOGC=25")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	_, text, ok := strings.Cut(string(out), "heap ")
@@ -189,14 +191,15 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	text, _, _ = strings.Cut(text, " ")
 	heap, err := strconv.Atoi(text)
 	require.NoError(t, err)
-	// Twice what is read ahead and a message, and the next one as it comes from the connection and as it is copied out of it; of that
-	// the collector makes as much again.
+	// Twice what is read ahead and a message, and the next one as it comes from the connection and as it is copied out of
+	// it; of that the collector makes as much again.
 	const most = 2*(2*room+3*size) + 32<<20
 	assert.LessOrEqual(t, heap, most)
 	t.Logf("%d MB of heap, at most %d are right", heap>>20, most>>20)
 }
 
-// forwardAlone publishes n messages, after a while in which it publishes none, and prints how much memory its heap has had at most.
+// forwardAlone publishes n messages, after a while in which it publishes none, and prints how much memory its heap has
+// had at most.
 func forwardAlone(t *testing.T, url string, n int) {
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
@@ -233,7 +236,8 @@ func forwardAlone(t *testing.T, url string, n int) {
 	fmt.Printf("heap %d bytes\n", m.HeapSys)
 }
 
-// TestSmallMessagesNeedOneStatement: of messages as they usually are, one or another of which is larger, each read is one statement.
+// TestSmallMessagesNeedOneStatement: of messages as they usually are, one or another of which is larger, each read is
+// one statement.
 func TestSmallMessagesNeedOneStatement(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -143,14 +143,16 @@ func TestWake(t *testing.T) {
 		w.idle(t)
 		other := newPgxHandle(t, url)
 		eventually(t, func() bool {
-			return other.count(t, "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'") > 0
+			return other.count(t, "select count(*) from pg_stat_activity where datname = current_database() "+
+				"and query ilike 'listen%'") > 0
 		}, "it listens")
 		other.publish(t, "orders", "K", "1")
 		w.arrives(t, "1")
 	})
 }
 
-// TestGracefulShutdown: what is under way is waited for and settled, and the next forwarder need not wait for the lease.
+// TestGracefulShutdown: what is under way is waited for and settled, and the next forwarder need not wait for the
+// lease.
 func TestGracefulShutdown(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -166,7 +168,9 @@ func TestGracefulShutdown(t *testing.T) {
 		go func() { ended <- f.Run(ctx) }()
 		h.publish(t, "orders", "K", numbered("k", 1, 20)...)
 		h.publish(t, "orders", "", numbered("u", 1, 20)...)
-		broker.wait(t, "some are under way", func() bool { return broker.triedTimes("u1") == 1 && broker.triedTimes("k1") == 1 })
+		broker.wait(t, "some are under way", func() bool {
+			return broker.triedTimes("u1") == 1 && broker.triedTimes("k1") == 1
+		})
 		cancel()
 		require.ErrorIs(t, f.Drain(t.Context()), outbox.ErrClosed, "it has begun to stop")
 		select {
@@ -304,7 +308,9 @@ func TestRetention(t *testing.T) {
 			w.publish(t, "orders", "K", "1", "2")
 			w.publish(t, "orders", "", "3")
 			w.arrives(t, "1", "2", "3")
-			eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 0 }, "published messages are deleted")
+			eventually(t, func() bool {
+				return h.count(t, "select count(*) from outbox") == 0
+			}, "published messages are deleted")
 		})
 	})
 }
@@ -366,7 +372,8 @@ func TestShutdownFreesIdleLanes(t *testing.T) {
 	cfg.Name = "next"
 	startForwarder(t, h, cfg)
 	lanes := func() int {
-		return h.count(t, "select count(*) from outbox_lanes l join outbox_forwarders f on f.id = l.owner where f.name = 'next'")
+		return h.count(t, "select count(*) from outbox_lanes l join outbox_forwarders f on f.id = l.owner "+
+			"where f.name = 'next'")
 	}
 	eventually(t, func() bool { return lanes() == 63 }, "the next one has all but one")
 	close(goOn)

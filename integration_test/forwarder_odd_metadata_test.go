@@ -10,15 +10,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// TestOddMetadata has rows that SQL has written, with metadata that no message can carry, or with a generation that package admin
-// would not give: each is settled, and those that cannot be sent die and leave a letter.
+// TestOddMetadata has rows that SQL has written, with metadata that no message can carry, or with a generation that
+// package admin would not give: each is settled, and those that cannot be sent die and leave a letter.
 func TestOddMetadata(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	odd := []string{`null`, `[]`, `{"n": 5}`, `{"outbox_generation": 5}`, `"text"`}
 	for _, metadata := range odd {
-		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata) VALUES ('odd ' || $1, 'bad', $1, '', $1::jsonb)`, metadata)
+		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata) VALUES ('odd ' || $1, 'bad', $1, '', $1::jsonb)`,
+			metadata)
 	}
 	for _, generation := range []string{``, `7`, `x`} {
 		for _, topic := range []string{"good", "bad"} { // due, and failing at once
@@ -41,8 +42,10 @@ func TestOddMetadata(t *testing.T) {
 	}, "a row is never settled")
 	const bad = 5 + 3
 	assert.Equal(t, bad, h.count(t, `SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL`))
-	assert.Equal(t, bad, h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'letters' AND published_at IS NOT NULL`))
-	assert.Equal(t, bad, h.count(t, `SELECT count(DISTINCT metadata->>'uuid_poisoned')::int FROM outbox WHERE topic = 'letters'`))
+	assert.Equal(t, bad,
+		h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'letters' AND published_at IS NOT NULL`))
+	assert.Equal(t, bad, h.count(t, `SELECT count(DISTINCT metadata->>'uuid_poisoned')::int FROM outbox `+
+		`WHERE topic = 'letters'`))
 	assert.Equal(t, 3, h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'good' AND published_at IS NOT NULL`))
 	w.idle(t)
 }

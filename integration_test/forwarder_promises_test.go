@@ -21,14 +21,18 @@ import (
 // outcome runs sqltext.SettleFailed for the only message of an outbox and returns what it says.
 func (h handle) outcome(t testing.TB, owner string, epoch int64, attempts int64) (outcome string) {
 	t.Helper()
-	require.NoError(t, drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error { return rows.Scan(new(int64), &outcome) },
+	require.NoError(t, drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error {
+		return rows.Scan(new(int64), &outcome)
+	},
 		sqltext.Tables{}.Render(sqltext.SettleFailed),
-		"s", owner, []int64{1}, []int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{epoch}, []int64{attempts},
+		"s", owner, []int64{1}, []int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{epoch},
+		[]int64{attempts},
 		[]float64{1}, []string{"refused"}, []bool{false}, 10, 0.0, []string{value[string](t, h, "select uuid from outbox")}))
 	return outcome
 }
 
-// TestEpochs: a failure counts once, and only under the owner and the epoch of its lane; whoever takes a lane raises its epoch.
+// TestEpochs: a failure counts once, and only under the owner and the epoch of its lane; whoever takes a lane raises
+// its epoch.
 func TestEpochs(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -39,7 +43,8 @@ func TestEpochs(t *testing.T) {
 		epoch := func() int64 { return value[int64](t, h, "select epoch from outbox_lanes where lane = $1", lane) }
 		take := func(statement, owner string) int64 {
 			before := epoch()
-			taken := column[int64](t, h, "with taken as ("+sqltext.Tables{}.Render(statement)+") select epoch from taken", "s", owner, []int64{lane}, []int64{before}, []int64{0})
+			taken := column[int64](t, h, "with taken as ("+sqltext.Tables{}.Render(statement)+") select epoch from taken", "s",
+				owner, []int64{lane}, []int64{before}, []int64{0})
 			require.Equal(t, []int64{before + 1}, taken)
 			require.Equal(t, before+1, epoch())
 			return before + 1
@@ -59,8 +64,9 @@ func TestEpochs(t *testing.T) {
 	})
 }
 
-// TestTransactionAboveTheSnapshot: when the outbox is read, a transaction has its id and its row, but no later one has ended yet. So the
-// snapshot does not list it among those in progress: its id is at xmax. It commits after all, and its message leaves before a later one.
+// TestTransactionAboveTheSnapshot: when the outbox is read, a transaction has its id and its row, but no later one has
+// ended yet. So the snapshot does not list it among those in progress: its id is at xmax. It commits after all, and its
+// message leaves before a later one.
 func TestTransactionAboveTheSnapshot(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -80,7 +86,8 @@ func TestTransactionAboveTheSnapshot(t *testing.T) {
 		var xid int64
 		require.NoError(t, tx.QueryRow(t.Context(), "select pg_current_xact_id()::text::bigint").Scan(&xid))
 		w.idle(t) // it is read
-		require.Equal(t, xid, value[int64](t, h, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"), "another transaction has ended: the test shows nothing")
+		require.Equal(t, xid, value[int64](t, h, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"),
+			"another transaction has ended: the test shows nothing")
 		require.NoError(t, tx.Commit(t.Context()))
 		h.exec(t, insertPlain, "late-"+itoa(n), "orders", "K", itoa(2*n))
 		w.arrives(t, itoa(2*n))
@@ -89,7 +96,8 @@ func TestTransactionAboveTheSnapshot(t *testing.T) {
 	}
 }
 
-// TestReadThatIsOlderThanTheSettling returns a message again that was published and settled meanwhile: it is not sent again.
+// TestReadThatIsOlderThanTheSettling returns a message again that was published and settled meanwhile: it is not sent
+// again.
 func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -150,7 +158,9 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	h.awaitRenewals(t) // the first one sees the other, and has had the time to give lanes back
 	assert.Equal(t, []int{64}, shares())
 	gate.release(settle...)
-	eventually(t, func() bool { return assert.ObjectsAreEqual([]int{32, 32}, shares()) }, "half of the lanes are given back")
+	eventually(t, func() bool {
+		return assert.ObjectsAreEqual([]int{32, 32}, shares())
+	}, "half of the lanes are given back")
 	w.idle(t)
 	assert.Equal(t, 2000, len(w.all()), "some were sent twice")
 }
@@ -218,7 +228,8 @@ func TestPublishedAfterItsDeath(t *testing.T) {
 	goOn := make(chan struct{})
 	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error { <-goOn; return nil })
 	w.publish(t, "orders", "K", "1")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 1 }, "it is dead")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 1 },
+		"it is dead")
 	close(goOn)
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from outbox where dead_at is null and published_at is not null") == 1
@@ -235,7 +246,8 @@ func TestListenReconnects(t *testing.T) {
 	w := startForwarder(t, newPgxHandle(t, url), cfg)
 	other := newPgxHandle(t, url)
 	listening := func() []int {
-		return column[int](t, other, "select pid from pg_stat_activity where datname = current_database() and query ilike 'listen%'")
+		return column[int](t, other, "select pid from pg_stat_activity where datname = current_database() "+
+			"and query ilike 'listen%'")
 	}
 	for n := range 3 {
 		var before []int
@@ -267,7 +279,8 @@ func TestLeaseOfABusyPool(t *testing.T) {
 	}
 	const lease = "select expires_at from outbox_forwarders where expires_at > clock_timestamp()"
 	expiry := value[time.Time](t, h, lease)
-	eventually(t, func() bool { return value[time.Time](t, h, lease).After(expiry.Add(time.Second)) }, "the lease is renewed")
+	eventually(t, func() bool { return value[time.Time](t, h, lease).After(expiry.Add(time.Second)) },
+		"the lease is renewed")
 	for _, conn := range held {
 		conn.Release()
 	}
@@ -275,8 +288,8 @@ func TestLeaseOfABusyPool(t *testing.T) {
 	w.arrives(t, "1")
 }
 
-// TestReadOnlyServer is one that was demoted under the connections of the pool, and one that was promoted has its name: connections that
-// learn of it are replaced.
+// TestReadOnlyServer is one that was demoted under the connections of the pool, and one that was promoted has its name:
+// connections that learn of it are replaced.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -288,7 +301,8 @@ func TestReadOnlyServer(t *testing.T) {
 	w.idle(t)
 	database := value[string](t, admin, "select quote_ident(current_database())")
 	admin.exec(t, "alter database "+database+" set default_transaction_read_only = on")
-	admin.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+	admin.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "+
+		"and pid <> pg_backend_pid()")
 	eventually(t, func() bool {
 		return admin.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
 	}, "the lease cannot be renewed")
@@ -299,10 +313,12 @@ func TestReadOnlyServer(t *testing.T) {
 	other := newPgxHandle(t, url)
 	other.publish(t, "orders", "K", "2")
 	w.arrives(t, "2")
-	eventually(t, func() bool { return other.count(t, "select count(*) from outbox where published_at is null") == 0 }, "it is settled")
+	eventually(t, func() bool { return other.count(t, "select count(*) from outbox where published_at is null") == 0 },
+		"it is settled")
 }
 
-// TestWhatAnOperatorChanged behind the forwarder's back is found: a message that is to be sent again, and one that blocked its key and is gone.
+// TestWhatAnOperatorChanged behind the forwarder's back is found: a message that is to be sent again, and one that
+// blocked its key and is gone.
 func TestWhatAnOperatorChanged(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -368,7 +384,7 @@ func TestNoForwarderLives(t *testing.T) {
 	found := warnings()
 	require.Len(t, found, 1)
 	assert.True(t, found[0].Warning)
-	assert.Contains(t, found[0].String(), "no forwarder that is alive")
+	assert.Contains(t, found[0].String(), "no running forwarder")
 	h.exec(t, "alter table inbox set (autovacuum_enabled = off)")
 	assert.Len(t, warnings(), 2, "one warning does not hide another")
 	h.exec(t, "alter table inbox reset (autovacuum_enabled)")

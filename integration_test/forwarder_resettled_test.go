@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// TestSettledAgainAfterReplay: the answer to a settling was lost, an operator has the messages sent again, and then it is repeated. It must
-// not settle what nobody has sent yet.
+// TestSettledAgainAfterReplay: the answer to a settling was lost, an operator has the messages sent again, and then it
+// is repeated. It must not settle what nobody has sent yet.
 func TestSettledAgainAfterReplay(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -32,17 +32,21 @@ func TestSettledAgainAfterReplay(t *testing.T) {
 			other := newPgxHandle(t, url)
 			eventually(t, func() bool { return len(w.all()) == n }, "all are published")
 			other.exec(t, "update outbox set published_at = now()") // as the settling did whose answer was lost
-			replayed, err := newAdmin(t, other).Replay(t.Context(), admin.Act{Filter: admin.Filter{Topic: "x"}, Reason: "no answer"})
+			replayed, err := newAdmin(t, other).Replay(t.Context(), admin.Act{
+				Filter: admin.Filter{Topic: "x"}, Reason: "no answer",
+			})
 			require.NoError(t, err)
 			require.EqualValues(t, n, replayed.Touched)
 			gate.release(held...)
 			w.wait(t, "all are sent again", func() bool { return len(w.all()) >= 2*n })
-			eventually(t, func() bool { return other.count(t, "select count(*) from outbox where published_at is null") == 0 }, "and settled")
+			eventually(t, func() bool { return other.count(t, "select count(*) from outbox where published_at is null") == 0 },
+				"and settled")
 		})
 	}
 }
 
-// TestFailedAgainAfterRequeue: the same with the failure of a message that was dead by then. It keeps its place in the order of its key.
+// TestFailedAgainAfterRequeue: the same with the failure of a message that was dead by then. It keeps its place in the
+// order of its key.
 func TestFailedAgainAfterRequeue(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -61,8 +65,11 @@ func TestFailedAgainAfterRequeue(t *testing.T) {
 	w.publish(t, "x", "K", "1", "2")
 	gate.arrives(t, "settling", held)
 	other := newPgxHandle(t, url)
-	other.exec(t, "update outbox set attempts = 1, dead_at = now(), due_at = now() where id = (select min(id) from outbox)")
-	requeued, err := newAdmin(t, other).Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}, Reason: "no answer"})
+	other.exec(t,
+		"update outbox set attempts = 1, dead_at = now(), due_at = now() where id = (select min(id) from outbox)")
+	requeued, err := newAdmin(t, other).Requeue(t.Context(), admin.Act{
+		Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}, Reason: "no answer",
+	})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, requeued.Touched)
 	gate.release(held)

@@ -16,9 +16,10 @@ import (
 
 // subscribing is what a Subscriber takes of a forwarder's configuration.
 func subscribing(cfg forwarder.Config) forwarder.SubscriberConfig {
-	return forwarder.SubscriberConfig{AckTimeout: cfg.PublishTimeout, Config: forwarder.Config{
-		Concurrency: cfg.Concurrency, PollInterval: cfg.PollInterval, LeaseTTL: cfg.LeaseTTL, CloseTimeout: cfg.CloseTimeout, Backoff: cfg.Backoff,
-	}}
+	return forwarder.SubscriberConfig{
+		AckTimeout: cfg.PublishTimeout, Concurrency: cfg.Concurrency, PollInterval: cfg.PollInterval, LeaseTTL: cfg.LeaseTTL,
+		CloseTimeout: cfg.CloseTimeout, Backoff: cfg.Backoff,
+	}
 }
 
 func newSubscriber(t testing.TB, h handle, cfg forwarder.Config) *forwarder.Subscriber {

@@ -23,7 +23,7 @@ func TestFirstMessageOfADatabase(t *testing.T) {
 		w.idle(t)
 		w.publish(t, "orders", "key", "1")
 		w.arrives(t, "1")
-		assert.Zero(t, w.log.count("pending message read before"), "by the sweep, which is not how it should be")
+		assert.Zero(t, w.log.count("message became pending again"), "by the sweep, which is not how it should be")
 	})
 }
 

@@ -65,11 +65,13 @@ func TestLateSuccess(t *testing.T) {
 	close(goOn)
 	w.arrives(t, "next")
 	assert.Equal(t, []string{"late", "next"}, w.payloads("K"))
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 }, "both are settled")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
+		"both are settled")
 }
 
-// TestAckTimeoutIsCharged: each delivery that nobody acks in time is an attempt, and the next one comes after its backoff. So is one that
-// nobody receives in time, and one whose ack comes too late: there may be more attempts than were received, never fewer.
+// TestAckTimeoutIsCharged: each delivery that nobody acks in time is an attempt, and the next one comes after its
+// backoff. So is one that nobody receives in time, and one whose ack comes too late: there may be more attempts than
+// were received, never fewer.
 func TestAckTimeoutIsCharged(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -98,11 +100,12 @@ func TestAckTimeoutIsCharged(t *testing.T) {
 		}
 	}
 	assert.Len(t, deliveries, 100)
-	assert.Equal(t, []string{forwarder.ErrPublishTimeout.Error() + " after 100ms"}, column[string](t, h, "select distinct last_error from outbox"))
+	assert.Equal(t, []string{forwarder.ErrPublishTimeout.Error() + " after 100ms"},
+		column[string](t, h, "select distinct last_error from outbox"))
 }
 
-// TestPublisherThatHeedsItsTimeout returns what its context says. It is the time-out that is judged, and charged once, whoever
-// tells of it first.
+// TestPublisherThatHeedsItsTimeout returns what its context says. It is the time-out that is judged, and charged once,
+// whoever tells of it first.
 func TestPublisherThatHeedsItsTimeout(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -133,10 +136,12 @@ func TestPublisherThatHeedsItsTimeout(t *testing.T) {
 		require.ErrorIs(t, within(t, "an error is judged", judged), forwarder.ErrPublishTimeout)
 	}
 	const charged = "select count(*) from outbox where attempts = 1 and last_error = $1"
-	eventually(t, func() bool { return h.count(t, charged, forwarder.ErrPublishTimeout.Error()+" after 50ms") == 1 }, "it is charged")
+	eventually(t, func() bool { return h.count(t, charged, forwarder.ErrPublishTimeout.Error()+" after 50ms") == 1 },
+		"it is charged")
 	answer()
 	h.publish(t, "orders", "L", "2")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 2 }, "so is the next")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 2 },
+		"so is the next")
 	assert.Equal(t, 2, h.count(t, "select sum(attempts)::int from outbox"), "it was charged twice")
 }
 
@@ -169,7 +174,8 @@ func TestStopWaitsForTheVerdict(t *testing.T) {
 		defer close(stopped)
 		stop()
 	}()
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 0 }, "it has given all back")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 0 },
+		"it has given all back")
 	select {
 	case <-stopped:
 		t.Error("it has stopped")

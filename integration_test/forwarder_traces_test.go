@@ -87,13 +87,15 @@ func TestTracesOfForwardersThatAreGone(t *testing.T) {
 	other := withTopics("abandoned", "b")
 	_, stop := inTurn(t, h, newFakeBroker(), other, newLogCapture(t))
 	const epochs = "select coalesce(max(epoch), 0) from outbox_lanes where scope = 'abandoned'"
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 64 }, "it has lanes")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 64 },
+		"it has lanes")
 	before := value[int64](t, h, epochs)
 	stop()
 	h.exec(t, `insert into outbox_forwarders (id, scope, topics, name, expires_at) values
 		('00000000-0000-0000-0000-000000000001', 'long gone', '{x}', 'x', now() - interval '2 hours'),
 		('00000000-0000-0000-0000-000000000002', 'gone', '{y}', 'y', now() - interval '1 minute')`)
-	h.exec(t, `insert into outbox_lanes (scope, lane) select s, n from unnest('{long gone,gone}'::text[]) s, generate_series(0, 63) n`)
+	h.exec(t, `insert into outbox_lanes (scope, lane) select s, n from unnest('{long gone,gone}'::text[]) s, `+
+		`generate_series(0, 63) n`)
 	h.exec(t, `insert into outbox_topics (topic, forwarder, paused_at) values ('x', '00000000-0000-0000-0000-000000000001', now()),
 		('y', '00000000-0000-0000-0000-000000000002', now()), ('z', '00000000-0000-0000-0000-000000000000', now())`)
 	cfg := withTopics("", "a")

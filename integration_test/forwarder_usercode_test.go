@@ -131,8 +131,8 @@ func TestUserCodeThatMisbehaves(t *testing.T) {
 	}
 }
 
-// TestPublishTimeoutEndsTheContext of the message: a publisher that heeds it returns, and so does whoever received a message
-// of a Subscriber.
+// TestPublishTimeoutEndsTheContext of the message: a publisher that heeds it returns, and so does whoever received a
+// message of a Subscriber.
 func TestPublishTimeoutEndsTheContext(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -185,7 +185,8 @@ func TestSubscriberThatNeverReads(t *testing.T) {
 	require.NoError(t, err)
 	all := numbered("m", 1, 500)
 	h.publish(t, "orders", "", all...)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 64 }, "it has the lanes")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 64 },
+		"it has the lanes")
 	messages, err := s.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	eventually(t, func() bool {

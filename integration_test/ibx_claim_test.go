@@ -29,7 +29,9 @@ var ibxClaiming = []requirement{
 		got := make(chan []queue.Message, 8)
 		for range 8 {
 			go func() {
-				msgs, err := x.store.Claim(t.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 5, Topics: []string{x.name}})
+				msgs, err := x.store.Claim(t.Context(), queue.Claim{
+					Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 5, Topics: []string{x.name},
+				})
 				assert.NoError(t, err)
 				got <- msgs
 			}()
@@ -57,8 +59,10 @@ var ibxClaiming = []requirement{
 		assert.Equal(t, x.id("b"), msgs[0].ID)
 	}},
 	{number: 33, text: "Claim takes only what nobody has", verdict: inOtherWords,
-		why: "A message whose lease is over is not taken from under its owner's feet but given back first, with a charge (Claim does that once a second, ReapExpired at once), " +
-			"and then waits as after any failure (IBX-070): else a message that kills its handlers would be handed from one to the next for ever.",
+		why: "A message whose lease is over is not taken from under its owner's feet but given back first, with a charge " +
+			"(Claim does that once a second, ReapExpired at once), " +
+			"and then waits as after any failure (IBX-070): else a message that kills its handlers would be handed from " +
+			"one to the next for ever.",
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
 			assert.Empty(t, x.claim(t, queue.NewOwner(), 10))
@@ -81,14 +85,17 @@ var ibxClaiming = []requirement{
 		x.has(t, "a")
 		assert.Equal(t, x.owner.String(), x.row(t, "a").Owner)
 	}},
-	{number: 36, text: "Claim returns what it took", verdict: inOtherWords, why: "The whole messages, not their ids alone: one round trip less.",
+	{number: 36, text: "Claim returns what it took", verdict: inOtherWords, why: "The whole messages, not their ids " +
+		"alone: one round trip less.",
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
 			msgs := x.claim(t, x.owner, 10)
 			require.Len(t, msgs, 1)
 			assert.Equal(t, x.get(t, "a"), msgs[0])
 		}},
-	{number: 37, text: "none is no error", verdict: held, test: func(t *testing.T, x ibx) { assert.Empty(t, x.claim(t, x.owner, 10)) }},
+	{number: 37, text: "none is no error", verdict: held, test: func(t *testing.T, x ibx) {
+		assert.Empty(t, x.claim(t, x.owner, 10))
+	}},
 	{number: 38, text: "Claim takes nothing that is done or dead", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		settles(t, 1)(x.store.Fail(t.Context(), queue.Fail{Owner: x.owner, Reason: "why"}, x.has(t, "b")))
@@ -102,14 +109,16 @@ var ibxClaiming = []requirement{
 		assert.Len(t, x.claim(t, x.owner, 1), 1)
 		assert.Len(t, x.claim(t, x.owner, 2), 2)
 	}},
-	{number: 40, text: "a lease that is not positive is refused", verdict: inOtherWords, why: noExceptions + " A lease has at least a second.",
+	{number: 40, text: "a lease that is not positive is refused", verdict: inOtherWords, why: noExceptions +
+		" A lease has at least a second.",
 		test: func(t *testing.T, x ibx) {
 			for _, ttl := range []time.Duration{0, -time.Second, time.Second - 1} {
 				_, err := x.claimWith(t, func(c *queue.Claim) { c.LeaseTTL = ttl })
 				invalid(t, err, "Claim.LeaseTTL is "+ttl.String())
 			}
 		}},
-	{number: 41, text: "a batch that is not positive is refused", verdict: inOtherWords, why: noExceptions + " At most 10,000.",
+	{number: 41, text: "a batch that is not positive is refused", verdict: inOtherWords, why: noExceptions +
+		" At most 10,000.",
 		test: func(t *testing.T, x ibx) {
 			for _, limit := range []int{0, -1, 10_001} {
 				_, err := x.claimWith(t, func(c *queue.Claim) { c.Limit = limit })
@@ -124,7 +133,9 @@ var ibxClaiming = []requirement{
 		x.due(t, "a")
 		assert.Len(t, x.claim(t, x.owner, 10), 1)
 	}},
-	{number: 43, text: "the zero owner is refused", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 43, text: "the zero owner is refused", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		_, err := x.claimWith(t, func(c *queue.Claim) { c.Owner = queue.Owner{} })
 		invalid(t, err, "NewOwner()")
 	}},
@@ -158,8 +169,12 @@ var ibxAcks = []requirement{
 		assert.Equal(t, queue.Done, x.get(t, "a").State)
 		assert.True(t, x.row(t, "a").DoneAt.After(before))
 	}},
-	{number: 45, text: "Ack is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.ack(t)) }},
-	{number: 46, text: "Ack ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.ack(t)) }},
+	{number: 45, text: "Ack is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) {
+		x.othersKeepOut(t, x.ack(t))
+	}},
+	{number: 46, text: "Ack ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) {
+		x.othersKeepOut(t, x.ack(t))
+	}},
 	{number: 47, text: "what is acked is not claimed again", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		assert.Empty(t, x.claim(t, x.owner, 10))
@@ -167,7 +182,9 @@ var ibxAcks = []requirement{
 		require.NoError(t, err)
 		assert.Empty(t, x.claim(t, x.owner, 10))
 	}},
-	{number: 48, text: "Ack of nothing does nothing", verdict: inOtherWords, why: noNull, test: func(t *testing.T, x ibx) { x.takesNone(t, x.ack(t)) }},
+	{number: 48, text: "Ack of nothing does nothing", verdict: inOtherWords, why: noNull, test: func(t *testing.T, x ibx) {
+		x.takesNone(t, x.ack(t))
+	}},
 	{number: 49, text: "Ack ends the lease", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		x.nobodys(t, "a")

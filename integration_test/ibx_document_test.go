@@ -14,7 +14,8 @@ func ibxDocument() string {
 			count[r.verdict]++
 		}
 	}
-	fmt.Fprintf(&b, "%s\nOf the 130 requirements %d are held, %d are held in other words, and %d are not applicable.", ibxIntroduction,
+	fmt.Fprintf(&b, "%s\nOf the 130 requirements %d are held, %d are held in other words, and %d are not applicable.",
+		ibxIntroduction,
 		count[held], count[inOtherWords], count[notApplicable])
 	if n := count[missing]; n > 0 {
 		fmt.Fprintf(&b, " %d are missing.", n)
@@ -30,7 +31,8 @@ func ibxDocument() string {
 			for name := range strings.FieldsSeq(r.shownBy) {
 				shown = append(shown, "`"+name+"`")
 			}
-			fmt.Fprintf(&b, "| IBX-%03d | %s | %s | %s |\n", r.number, r.text, r.verdict, strings.TrimSpace(r.why+" "+strings.Join(shown, ", ")))
+			fmt.Fprintf(&b, "| IBX-%03d | %s | %s | %s |\n", r.number, r.text, r.verdict,
+				strings.TrimSpace(r.why+" "+strings.Join(shown, ", ")))
 		}
 	}
 	b.WriteString(ibxElsewhere)

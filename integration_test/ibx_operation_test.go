@@ -25,7 +25,10 @@ var ibxCleanup = []requirement{
 		require.ErrorIs(t, err, queue.ErrNotFound)
 		assert.Equal(t, queue.Done, x.get(t, "new").State)
 	}},
-	{number: 99, text: "clean-up keeps what is seen or processing or dead", verdict: held, shownBy: "TestCleanKeepsUnfinished"},
+	{
+		number: 99, text: "clean-up keeps what is seen or processing or dead", verdict: held,
+		shownBy: "TestCleanKeepsUnfinished",
+	},
 	{number: 100, text: "the retention is configurable", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		x.change(t, "a", func(q *memory.Queued) { q.DoneAt = q.DoneAt.Add(-time.Hour) })
@@ -44,8 +47,10 @@ var ibxCleanup = []requirement{
 
 var ibxConcurrency = []requirement{
 	{number: 102, text: "each call is one transaction", verdict: inOtherWords,
-		why: "In a transaction of yours all of them. Else AlreadyProcessed, Mark..., Enqueue, Renew and Get. The batches of ReapExpired and Clean are " +
-			"transactions of their own, and so are the statements of Claim, which reaps first, and of Ack, Abandon, Fail and Release, which look once more for rows " +
+		why: "In a transaction of yours all of them. Else AlreadyProcessed, Mark..., Enqueue, Renew and Get. " +
+			"The batches of ReapExpired and Clean are " +
+			"transactions of their own, and so are the statements of Claim, which reaps first, and of Ack, Abandon, " +
+			"Fail and Release, which look once more for rows " +
 			"that a renewal has moved: what one of them changed is changed, whatever becomes of the next.",
 		sql: true, test: func(t *testing.T, x ibx) {
 			all := make([]queue.Item, 1001) // two statements
@@ -53,7 +58,8 @@ var ibxConcurrency = []requirement{
 				all[i] = x.item(string(rune(i + 0x4e00)))
 				all[i].Payload = nil
 			}
-			x.exec(t, `alter table inbox_queue add constraint not_this check (source <> 'IBX-102' or message_id <> chr(1000 + x'4e00'::int))`)
+			x.exec(t, `alter table inbox_queue add constraint not_this check (source <> 'IBX-102' or message_id <> `+
+				`chr(1000 + x'4e00'::int))`)
 			defer x.exec(t, `alter table inbox_queue drop constraint not_this`)
 			_, err := x.store.Enqueue(t.Context(), all...)
 			require.ErrorContains(t, err, "not_this")
@@ -63,10 +69,15 @@ var ibxConcurrency = []requirement{
 		why:     "At READ COMMITTED, by row locks (FOR UPDATE SKIP LOCKED) that check the row again as it is by then.",
 		shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue"},
 	{number: 104, text: "deadlocks are retried or returned", verdict: inOtherWords,
-		why:     "Our own statements lock rows in one order or do not wait. One with statements of yours is returned, and one between a batch Enqueue and an ack in a table of a few pages, which is read in another order: both can be repeated.",
+		why: "Our own statements lock rows in one order or do not wait. One with statements of yours is returned, " +
+			"and one between a batch Enqueue and an ack in a table of a few pages, which is read in another order: " +
+			"both can be repeated.",
 		shownBy: "TestAckAgainstEnqueue TestExpiredLeaseNoDeadlock TestOverlappingBatches"},
 	{number: 105, text: "several processes work on one table", verdict: held, shownBy: "TestDispatchersUnderFire"},
-	{number: 106, text: "a message is never claimed twice at one time", verdict: held, shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue TestStaleOwnerChangesNothing TestStoppedProcessChangesNothing"},
+	{
+		number: 106, text: "a message is never claimed twice at one time", verdict: held,
+		shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue TestStaleOwnerChangesNothing TestStoppedProcessChangesNothing",
+	},
 }
 
 var ibxObservability = []requirement{
@@ -82,10 +93,15 @@ var ibxObservability = []requirement{
 		x.has(t, "a")
 		assert.True(t, x.logs.has("DEBUG", "claimed", "messages:1"))
 	}, shownBy: "TestDispatcherLogsClaimsForBurial"},
-	{number: 110, text: "handler calls are logged at info level with topic and message", verdict: held, shownBy: "TestDispatcherLogs"},
+	{
+		number: 110, text: "handler calls are logged at info level with topic and message", verdict: held,
+		shownBy: "TestDispatcherLogs",
+	},
 	{number: 111, text: "handler errors are logged at error level with the message", verdict: inOtherWords,
-		why: "By a Dispatcher: also those that decide nothing any more, because the lease was lost or the process stops, but not those of an attempt that " +
-			"is repeated at once, after a serialization failure or a deadlock. Behind a Subscriber the Router logs them, and the death of a message is logged here.",
+		why: "By a Dispatcher: also those that decide nothing any more, because the lease was lost or the process stops, " +
+			"but not those of an attempt that " +
+			"is repeated at once, after a serialization failure or a deadlock. Behind a Subscriber the Router logs them, " +
+			"and the death of a message is logged here.",
 		shownBy: "TestDispatcherLogs TestDispatcherLogsErrorsWithoutConsequence TestSubscriberTellsWhatDies"},
 	{number: 112, text: "reaping is logged at info level with how many", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
@@ -94,7 +110,8 @@ var ibxObservability = []requirement{
 		assert.True(t, x.logs.has("INFO", "reaped", "messages:1"))
 	}},
 	{number: 113, text: "every line names the database", verdict: inOtherWords,
-		why: "But for lines that are about none: of a discovery that failed, or of a webhook that was refused before its store was chosen.", test: func(t *testing.T, x ibx) {
+		why: "But for lines that are about none: of a discovery that failed, or of a webhook that was refused " +
+			"before its store was chosen.", test: func(t *testing.T, x ibx) {
 			x.processed(t, "a", []byte("x"))
 			x.processed(t, "a", []byte("y"))
 			x.has(t, "b")
@@ -107,10 +124,14 @@ var ibxObservability = []requirement{
 		}, shownBy: "TestStoresOfAFleet TestWebhookOfTenants"},
 }
 
-const noDeployment = "Schema changes happen in schema.Migrate, at deployment, or by the migration tool of your choice (schema.Files); a Store never makes tables."
+const noDeployment = "Schema changes happen in schema.Migrate, at deployment, or by the migration tool of your " +
+	"choice (schema.Files); a Store never makes tables."
 
 var ibxSchema = []requirement{
-	{number: 114, text: "the schema is made if that is switched on", verdict: inOtherWords, why: noDeployment, shownBy: "TestMigrateIsIdempotent"},
+	{
+		number: 114, text: "the schema is made if that is switched on", verdict: inOtherWords, why: noDeployment,
+		shownBy: "TestMigrateIsIdempotent",
+	},
 	{number: 115, text: "else the schema is assumed to exist", verdict: held, sql: true, test: func(t *testing.T, x ibx) {
 		h := x.handle.with(t, sqltext.Tables{Queue: "nowhere"})
 		store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
@@ -120,15 +141,19 @@ var ibxSchema = []requirement{
 		assert.Zero(t, x.count(t, "select count(*) from pg_class where relname = 'nowhere'"))
 	}},
 	{number: 116, text: "deploying the schema twice is no error", verdict: held, shownBy: "TestMigrateIsIdempotent"},
-	{number: 117, text: "the schema has the table and its indexes", verdict: held, sql: true, test: func(t *testing.T, x ibx) {
+	{number: 117, text: "the schema has the table and its indexes", verdict: held, sql: true, test: func(
+		t *testing.T, x ibx,
+	) {
 		require.NoError(t, schema.Check(t.Context(), x.db))
 	}},
 }
 
 var ibxLimits = []requirement{
 	{number: 118, text: "a payload may be large", verdict: inOtherWords,
-		why: "Shown with 20 MB. Postgres' limit is 1 GB for a value and for a message of its protocol, metadata included, and a payload is in memory " +
-			"several times on both sides. StoreConfig.MaxPayloadBytes sets a lower one; a webhook takes 1 MiB unless WebhookConfig.MaxBytes says otherwise.",
+		why: "Shown with 20 MB. Postgres' limit is 1 GB for a value and for a message of its protocol, metadata included, " +
+			"and a payload is in memory " +
+			"several times on both sides. StoreConfig.MaxPayloadBytes sets a lower one; a webhook takes 1 MiB unless " +
+			"WebhookConfig.MaxBytes says otherwise.",
 		test: func(t *testing.T, x ibx) {
 			it := x.item("a")
 			it.Payload = make([]byte, 20<<20)
@@ -163,14 +188,22 @@ var ibxLimits = []requirement{
 			invalid(t, err, "10000")
 		}},
 	{number: 121, text: "thousands of messages a second", verdict: inOtherWords,
-		why: "Measured and not promised: docs/reference/performance.md has the figures of make bench (queue_dispatch_vs_river), and no test depends on the machine. " +
+		why: "Measured and not promised: docs/reference/performance.md has the figures of make bench " +
+			"(queue_dispatch_vs_river), and no test depends on the machine. " +
 			"Shown is that no statement reads the table as a whole.", shownBy: "TestPlansOfQueue"},
-	{number: 122, text: "claims use indexes", verdict: inOtherWords, why: "On id and due time. An index on the end of the lease would cost every claim and every renewal more than it gains.", shownBy: "TestPlansOfQueue"},
+	{
+		number: 122, text: "claims use indexes", verdict: inOtherWords, why: "On id and due time. An index on the end of " +
+			"the lease would cost every claim and every renewal more than it gains.", shownBy: "TestPlansOfQueue",
+	},
 	{number: 123, text: "stores are cached where there are many databases", verdict: held, shownBy: "TestStoresOfAFleet"},
-	{number: 124, text: "polling slows down while there is nothing", verdict: held, shownBy: "TestScheduleWaitsLongerWhileThereIsNothing"},
+	{
+		number: 124, text: "polling slows down while there is nothing", verdict: held,
+		shownBy: "TestScheduleWaitsLongerWhileThereIsNothing",
+	},
 	{number: 125, text: "source and message id have an index", verdict: held, shownBy: "TestPlansOfQueue"},
 	{number: 126, text: "the role needs select and insert and update and delete", verdict: inOtherWords,
-		why: "And USAGE and SELECT on the sequence of the table, and USAGE on its schema: schema.Roles has them as SQL.", shownBy: "TestRoleOfTheQueue"},
+		why:     "And USAGE and SELECT on the sequence of the table, and USAGE on its schema: schema.Roles has them as SQL.",
+		shownBy: "TestRoleOfTheQueue"},
 	{number: 127, text: "no payload is logged", verdict: held, test: func(t *testing.T, x ibx) {
 		it := x.item("a")
 		it.Payload, it.Metadata = []byte("canary"), map[string]string{"k": "canary"}
@@ -186,7 +219,8 @@ var ibxLimits = []requirement{
 		assert.True(t, x.logs.has("INFO"))
 	}},
 	{number: 128, text: "connections may be encrypted", verdict: inOtherWords,
-		why: "The pool is yours, and so is its sslmode. There are no other connections.", shownBy: "TestQueueOverEncryptedConnections"},
+		why:     "The pool is yours, and so is its sslmode. There are no other connections.",
+		shownBy: "TestQueueOverEncryptedConnections"},
 	{number: 129, text: "content hashes are cryptographic", verdict: held, test: func(t *testing.T, x ibx) {
 		_, err := x.with(t, queue.StoreConfig{HashContent: true}).Enqueue(t.Context(), x.item("a"))
 		require.NoError(t, err)
@@ -198,7 +232,9 @@ var ibxLimits = []requirement{
 		require.NoError(t, err)
 		assert.True(t, stored[0].Mismatch)
 	}},
-	{number: 130, text: "the zero owner is refused everywhere", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 130, text: "the zero owner is refused everywhere", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		var zero queue.Owner
 		x.has(t, "a")
 		_, err := x.store.Renew(t.Context(), queue.Renew{Owner: zero, LeaseTTL: time.Minute}, x.id("a"))

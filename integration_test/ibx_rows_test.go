@@ -57,12 +57,15 @@ func (x ibx) row(t testing.TB, id string) memory.Queued {
 	q := memory.Queued{Source: x.name, MessageID: id}
 	var due, expires, done, locked *time.Time
 	require.NoError(t, drive.Collect(t.Context(), (*core.DB)(x.db), func(rows drive.Rows) error {
-		return rows.Scan(&q.ID, &q.Topic, &q.Key, &q.State, &q.Payload, &q.Metadata, &q.Hash, &q.FirstSeenAt, &q.LastSeenAt, &due, &expires,
+		return rows.Scan(&q.ID, &q.Topic, &q.Key, &q.State, &q.Payload, &q.Metadata, &q.Hash, &q.FirstSeenAt, &q.LastSeenAt,
+			&due, &expires,
 			&q.Attempts, &q.Crashes, &q.LastError, &done, &q.Owner, &locked)
 	}, `select id, topic, key, state, payload, metadata::text, hash, first_seen_at, last_seen_at, due_at, expires_at,
 		attempts, crashes, coalesce(last_error, ''), done_at, coalesce(owner::text, ''), locked_until
 		from inbox_queue where source = $1 and message_id = $2`, x.name, id))
-	for at, from := range map[*time.Time]*time.Time{&q.DueAt: due, &q.ExpiresAt: expires, &q.DoneAt: done, &q.LockedUntil: locked} {
+	for at, from := range map[*time.Time]*time.Time{
+		&q.DueAt: due, &q.ExpiresAt: expires, &q.DoneAt: done, &q.LockedUntil: locked,
+	} {
 		if from != nil {
 			*at = *from
 		}
@@ -81,7 +84,8 @@ func (x ibx) change(t testing.TB, id string, change func(q *memory.Queued)) {
 	}
 	time := func(at time.Time) any { return sql.NullTime{Time: at, Valid: !at.IsZero()} }
 	x.exec(t, `update inbox_queue set topic = $3, state = $4, attempts = $5, crashes = $6, due_at = $7, done_at = $8, locked_until = $9
-		where source = $1 and message_id = $2`, x.name, id, q.Topic, q.State, q.Attempts, q.Crashes, time(q.DueAt), time(q.DoneAt), time(q.LockedUntil))
+		where source = $1 and message_id = $2`, x.name, id, q.Topic, q.State, q.Attempts, q.Crashes, time(q.DueAt),
+		time(q.DoneAt), time(q.LockedUntil))
 }
 
 // nobodys says that nobody has a message.

@@ -24,8 +24,8 @@ func (x ibx) fail(t testing.TB) func(owner queue.Owner, ids ...queue.ID) (int, e
 	}
 }
 
-// waits says how many seconds a message waits for after what is done to it: no fewer than least and no more than most, as the
-// database's clock went on meanwhile.
+// waits says how many seconds a message waits for after what is done to it: no fewer than least and no more than most,
+// as the database's clock went on meanwhile.
 func (x ibx) waits(t testing.TB, id string, do func()) (least, most float64) {
 	t.Helper()
 	before := x.now(t)
@@ -71,8 +71,12 @@ var ibxAbandons = []requirement{
 		assert.LessOrEqual(t, least, 3600.0)
 		assert.GreaterOrEqual(t, most, 3600.0)
 	}},
-	{number: 54, text: "Abandon is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.abandon(t)) }},
-	{number: 55, text: "Abandon ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.abandon(t)) }},
+	{number: 54, text: "Abandon is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) {
+		x.othersKeepOut(t, x.abandon(t))
+	}},
+	{number: 55, text: "Abandon ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) {
+		x.othersKeepOut(t, x.abandon(t))
+	}},
 	{number: 56, text: "what is abandoned comes again after its wait", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: 10 * time.Millisecond}, x.id("a")))
@@ -87,13 +91,17 @@ var ibxAbandons = []requirement{
 		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
 		assert.Equal(t, "why", x.get(t, "a").LastError, "an empty one is none")
 	}},
-	{number: 58, text: "a delay that is not positive is refused", verdict: inOtherWords, why: noExceptions + " Zero is how Go says that none is given.",
+	{number: 58, text: "a delay that is not positive is refused", verdict: inOtherWords, why: noExceptions +
+		" Zero is how Go says that none is given.",
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
 			_, err := x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: -time.Second}, x.id("a"))
 			invalid(t, err, "Abandon.Delay is -1s")
 		}},
-	{number: 59, text: "Abandon of nothing does nothing", verdict: inOtherWords, why: noNull, test: func(t *testing.T, x ibx) { x.takesNone(t, x.abandon(t)) }},
+	{
+		number: 59, text: "Abandon of nothing does nothing", verdict: inOtherWords, why: noNull,
+		test: func(t *testing.T, x ibx) { x.takesNone(t, x.abandon(t)) },
+	},
 }
 
 var ibxFailures = []requirement{
@@ -107,8 +115,12 @@ var ibxFailures = []requirement{
 		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
 		assert.Equal(t, "why", x.get(t, "a").LastError)
 	}},
-	{number: 62, text: "Fail is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.fail(t)) }},
-	{number: 63, text: "Fail ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) { x.othersKeepOut(t, x.fail(t)) }},
+	{number: 62, text: "Fail is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) {
+		x.othersKeepOut(t, x.fail(t))
+	}},
+	{number: 63, text: "Fail ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) {
+		x.othersKeepOut(t, x.fail(t))
+	}},
 	{number: 64, text: "what has failed is not claimed again", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
@@ -119,8 +131,14 @@ var ibxFailures = []requirement{
 		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
 		x.nobodys(t, "a")
 	}},
-	{number: 66, text: "Fail of nothing does nothing", verdict: inOtherWords, why: noNull, test: func(t *testing.T, x ibx) { x.takesNone(t, x.fail(t)) }},
-	{number: 67, text: "Fail refuses a reason that is null", verdict: notApplicable, why: "A Go string is never null, and an empty reason is allowed (5.1.2)."},
+	{
+		number: 66, text: "Fail of nothing does nothing", verdict: inOtherWords, why: noNull,
+		test: func(t *testing.T, x ibx) { x.takesNone(t, x.fail(t)) },
+	},
+	{
+		number: 67, text: "Fail refuses a reason that is null", verdict: notApplicable,
+		why: "A Go string is never null, and an empty reason is allowed (5.1.2).",
+	},
 }
 
 var ibxReaping = []requirement{
@@ -176,7 +194,9 @@ var ibxRetries = []requirement{
 		shownBy: "TestBackoffOfMessages"},
 	{number: 82, text: "the wait can be customized", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
-		store := x.with(t, queue.StoreConfig{Backoff: outbox.Backoff{Func: func(n int) time.Duration { return time.Duration(n) * time.Hour }}})
+		store := x.with(t, queue.StoreConfig{Backoff: outbox.Backoff{Func: func(n int) time.Duration {
+			return time.Duration(n) * time.Hour
+		}}})
 		least, most := x.waits(t, "a", func() {
 			settles(t, 1)(store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
 		})
@@ -184,7 +204,8 @@ var ibxRetries = []requirement{
 		assert.GreaterOrEqual(t, most, 3600.0)
 	}},
 	{number: 83, text: "after the last attempt a message is dead", verdict: inOtherWords,
-		why: "Abandon and ReapExpired do it themselves, in the statement that charges the last attempt: who counts cannot be interrupted in between.",
+		why: "Abandon and ReapExpired do it themselves, in the statement that charges the last attempt: who counts cannot " +
+			"be interrupted in between.",
 		test: func(t *testing.T, x ibx) {
 			store := x.with(t, queue.StoreConfig{MaxAttempts: 2})
 			x.has(t, "a")
@@ -203,7 +224,9 @@ var ibxRetries = []requirement{
 			assert.Equal(t, queue.Dead, x.get(t, "b").State)
 			assert.Equal(t, 2, x.get(t, "b").Attempt)
 		}},
-	{number: 84, text: "the number of attempts is configurable and 10 by default", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 84, text: "the number of attempts is configurable and 10 by default", verdict: held, test: func(
+		t *testing.T, x ibx,
+	) {
 		x.has(t, "a")
 		x.has(t, "b")
 		x.change(t, "a", func(q *memory.Queued) { q.Attempts = 8 })
@@ -214,7 +237,8 @@ var ibxRetries = []requirement{
 			x.claim(t, x.owner, 1)
 		}
 		x.change(t, "b", func(q *memory.Queued) { q.Attempts = 1_000_000 })
-		settles(t, 1)(x.with(t, queue.StoreConfig{MaxAttempts: -1}).Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("b")))
+		settles(t, 1)(x.with(t, queue.StoreConfig{MaxAttempts: -1}).Abandon(t.Context(), queue.Abandon{Owner: x.owner},
+			x.id("b")))
 		assert.Equal(t, queue.Processing, x.get(t, "b").State)
 	}},
 }

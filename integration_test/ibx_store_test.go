@@ -64,7 +64,8 @@ var ibxDeduplication = []requirement{
 		assert.Equal(t, queue.Seen, x.get(t, "a").State)
 	}},
 	{number: 5, text: "false for a message that is not done and LastSeenAt moves on", verdict: inOtherWords,
-		why: "LastSeenAt does not move while the message is being handled: its row belongs to the handler's transaction, and the caller would wait for that.",
+		why: "LastSeenAt does not move while the message is being handled: its row belongs to the handler's transaction, " +
+			"and the caller would wait for that.",
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
 			before := x.get(t, "a").LastSeenAt
@@ -116,17 +117,25 @@ var ibxDeduplication = []requirement{
 		assert.True(t, x.logs.has("ERROR", "other content", x.name))
 		assert.Equal(t, []byte("one"), x.get(t, "a").Hash)
 	}},
-	{number: 9, text: "AlreadyProcessed refuses an empty message id", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 9, text: "AlreadyProcessed refuses an empty message id", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		refusesID(t, "its message id is empty", x.id(""), x.see(t))
 	}},
-	{number: 10, text: "AlreadyProcessed refuses an empty source", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 10, text: "AlreadyProcessed refuses an empty source", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		refusesID(t, "its source is empty", queue.ID{MessageID: "a"}, x.see(t))
 	}},
-	{number: 11, text: "a message id has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 11, text: "a message id has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		require.NoError(t, x.see(t)(x.id(strings.Repeat("ü", 255))))
 		refusesID(t, "256 characters", x.id(strings.Repeat("x", 256)), x.see(t))
 	}},
-	{number: 12, text: "a source has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 12, text: "a source has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		require.NoError(t, x.see(t)(queue.ID{Source: strings.Repeat("ü", 255), MessageID: "a"}))
 		refusesID(t, "256 characters", queue.ID{Source: strings.Repeat("x", 256), MessageID: "a"}, x.see(t))
 	}},
@@ -159,7 +168,8 @@ var ibxEnqueuing = []requirement{
 		x.put(t, it)
 		assert.Equal(t, it, x.get(t, "a").Item)
 		if !x.isMemory() {
-			assert.Equal(t, "p", value[string](t, x.handle, "select relpersistence::text from pg_class where relname = 'inbox_queue'"))
+			assert.Equal(t, "p", value[string](t, x.handle, "select relpersistence::text from pg_class "+
+				"where relname = 'inbox_queue'"))
 		}
 	}},
 	{number: 14, text: "copies are stored once", verdict: held, test: func(t *testing.T, x ibx) {
@@ -175,16 +185,25 @@ var ibxEnqueuing = []requirement{
 		}
 		assert.Len(t, x.claim(t, x.owner, 10), 3)
 	}},
-	{number: 15, text: "Enqueue refuses an empty topic", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 15, text: "Enqueue refuses an empty topic", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		refusesItem(t, x, "its topic is empty", func(it *queue.Item) { it.Topic = "" })
 	}},
-	{number: 16, text: "Enqueue refuses an empty source", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 16, text: "Enqueue refuses an empty source", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		refusesItem(t, x, "its source is empty", func(it *queue.Item) { it.Source = "" })
 	}},
-	{number: 17, text: "Enqueue refuses an empty message id", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 17, text: "Enqueue refuses an empty message id", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		refusesItem(t, x, "its message id is empty", func(it *queue.Item) { it.MessageID = "" })
 	}},
-	{number: 18, text: "Enqueue refuses a payload that is null", verdict: notApplicable, why: "A Go slice that is nil is an empty payload, see IBX-019."},
+	{
+		number: 18, text: "Enqueue refuses a payload that is null", verdict: notApplicable,
+		why: "A Go slice that is nil is an empty payload, see IBX-019.",
+	},
 	{number: 19, text: "an empty payload is valid", verdict: held, test: func(t *testing.T, x ibx) {
 		it := x.item("a")
 		it.Payload = nil
@@ -193,7 +212,9 @@ var ibxEnqueuing = []requirement{
 		require.Len(t, msgs, 1)
 		assert.Empty(t, msgs[0].Payload)
 	}},
-	{number: 20, text: "a topic has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(t *testing.T, x ibx) {
+	{number: 20, text: "a topic has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(
+		t *testing.T, x ibx,
+	) {
 		refusesItem(t, x, "256 characters", func(it *queue.Item) { it.Topic = strings.Repeat("ü", 256) })
 		it := x.item("a")
 		it.Topic = strings.Repeat("ü", 255)
@@ -220,13 +241,16 @@ var ibxEnqueuing = []requirement{
 		x.due(t, "a")
 		assert.Len(t, x.claim(t, x.owner, 1), 1)
 	}},
-	{number: 24, text: "without a due time or with one that is past a message can be claimed at once", verdict: held, test: func(t *testing.T, x ibx) {
-		it := x.item("b")
-		it.DueAt = time.Now().Add(-time.Hour)
-		x.put(t, x.item("a"), it)
-		assert.Len(t, x.claim(t, x.owner, 10), 2)
-	}},
-	{number: 25, text: "FirstSeenAt is the database's time of the first insertion", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 24, text: "without a due time or with one that is past a message can be claimed at once", verdict: held,
+		test: func(t *testing.T, x ibx) {
+			it := x.item("b")
+			it.DueAt = time.Now().Add(-time.Hour)
+			x.put(t, x.item("a"), it)
+			assert.Len(t, x.claim(t, x.owner, 10), 2)
+		}},
+	{number: 25, text: "FirstSeenAt is the database's time of the first insertion", verdict: held, test: func(
+		t *testing.T, x ibx,
+	) {
 		before := x.now(t)
 		x.put(t, x.item("a"))
 		first := x.get(t, "a").FirstSeenAt
@@ -235,7 +259,8 @@ var ibxEnqueuing = []requirement{
 		x.put(t, x.item("a"))
 		assert.Equal(t, first, x.get(t, "a").FirstSeenAt)
 	}},
-	{number: 26, text: "LastSeenAt moves on with each copy", verdict: inOtherWords, why: "Not with one that comes while the message is being handled, see IBX-005.",
+	{number: 26, text: "LastSeenAt moves on with each copy", verdict: inOtherWords, why: "Not with one that comes while " +
+		"the message is being handled, see IBX-005.",
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
 			before := x.get(t, "a").LastSeenAt
@@ -259,7 +284,8 @@ var ibxEnqueuing = []requirement{
 		assert.Empty(t, x.claim(t, x.owner, 1))
 	}},
 	{number: 29, text: "one that is seen or processing or dead gets the new content", verdict: inOtherWords,
-		why: "One that is being handled at this moment keeps its content (Busy): its handler has the old one, and its ack would drop the new. " +
+		why: "One that is being handled at this moment keeps its content (Busy): its handler has the old one, " +
+			"and its ack would drop the new. " +
 			"A dead one stays dead with the new content, until somebody requeues it. One that waits after a failure waits on.",
 		test: func(t *testing.T, x ibx) {
 			x.processed(t, "seen", nil)
@@ -267,7 +293,8 @@ var ibxEnqueuing = []requirement{
 			x.put(t, x.item("waits"))
 			for _, id := range []string{"seen", "waits", "dead"} {
 				it := x.item(id)
-				it.Topic, it.Payload, it.Hash, it.DueAt = x.name+"-new", []byte("new"), []byte("hash"), time.Now().Add(time.Hour).Truncate(time.Microsecond)
+				it.Topic, it.Payload, it.Hash, it.DueAt = x.name+"-new", []byte("new"), []byte("hash"),
+					time.Now().Add(time.Hour).Truncate(time.Microsecond)
 				assert.Equal(t, queue.Updated, x.put(t, it)[0].Result, id)
 				msg := x.get(t, id)
 				assert.Equal(t, it.Topic, msg.Topic, id)

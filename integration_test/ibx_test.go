@@ -19,9 +19,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestIBX shows the requirements of the queue's specification, one by one and by their numbers, over pgx and database/sql, and
-// TestIBXInMemory over the database in memory of package outboxtest. Those of a section are in a file of its own, ibx_*_test.go;
-// docs/reference/ibx.md is written from them by make ibx.
+// TestIBX shows the requirements of the queue's specification, one by one and by their numbers, over pgx and
+// database/sql, and TestIBXInMemory over the database in memory of package outboxtest. Those of a section are in a file
+// of its own, ibx_*_test.go; docs/reference/ibx.md is written from them by make ibx.
 
 // verdict is what became of a requirement.
 type verdict string
@@ -69,7 +69,8 @@ var ibxSections = []ibxSection{
 	{"7 Configuration and limits", ibxLimits},
 }
 
-// ibx is what a requirement is shown with: a store over a database that all of them share, and a topic and a source of its own.
+// ibx is what a requirement is shown with: a store over a database that all of them share, and a topic and a source of
+// its own.
 type ibx struct {
 	handle
 	store *queue.Store
@@ -142,7 +143,9 @@ func (x ibx) put(t testing.TB, items ...queue.Item) []queue.EnqueueResult {
 // claim takes messages of the requirement's own topic.
 func (x ibx) claim(t testing.TB, owner queue.Owner, limit int) []queue.Message {
 	t.Helper()
-	msgs, err := x.store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: limit, Topics: []string{x.name}})
+	msgs, err := x.store.Claim(t.Context(), queue.Claim{
+		Owner: owner, LeaseTTL: time.Minute, Limit: limit, Topics: []string{x.name},
+	})
 	require.NoError(t, err)
 	return msgs
 }
@@ -163,7 +166,8 @@ func (x ibx) get(t testing.TB, id string) queue.Message {
 // column reads a column of a message's row.
 func (x ibx) column(t testing.TB, id, expression string) string {
 	t.Helper()
-	return value[string](t, x.handle, "select coalesce(("+expression+")::text, '') from inbox_queue where source = $1 and message_id = $2", x.name, id)
+	return value[string](t, x.handle, "select coalesce(("+expression+
+		")::text, '') from inbox_queue where source = $1 and message_id = $2", x.name, id)
 }
 
 // lapse has the lease of a message run out.
@@ -249,8 +253,8 @@ func (l *lineLogger) has(level string, parts ...string) bool {
 	return false
 }
 
-// TestIBXDocument fails if docs/reference/ibx.md is older than the requirements, if one of the 130 is missing, or one is held
-// that nothing shows.
+// TestIBXDocument fails if docs/reference/ibx.md is older than the requirements, if one of the 130 is missing, or one
+// is held that nothing shows.
 func TestIBXDocument(t *testing.T) {
 	t.Parallel()
 	next := 1
@@ -260,7 +264,8 @@ func TestIBXDocument(t *testing.T) {
 				t.Errorf("IBX-%03d is missing", next)
 			}
 			next = r.number + 1
-			assert.False(t, (r.verdict == held || r.verdict == inOtherWords) && r.test == nil && r.shownBy == "", "nothing shows IBX-%03d", r.number)
+			assert.False(t, (r.verdict == held || r.verdict == inOtherWords) && r.test == nil && r.shownBy == "",
+				"nothing shows IBX-%03d", r.number)
 			assert.False(t, r.verdict != held && r.why == "", "why is IBX-%03d %s?", r.number, r.verdict)
 			for _, name := range strings.Fields(r.shownBy) {
 				assert.True(t, testNamed(t, name), "IBX-%03d is shown by %s, which does not exist", r.number, name)

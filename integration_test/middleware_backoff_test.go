@@ -90,11 +90,14 @@ func TestTheWaitEndsWithTheRouter(t *testing.T) {
 	cancel()
 	msg = newMessage("")
 	msg.SetContext(ctx)
-	_, err := chain(failing(func(*message.Message) ([]*message.Message, error) { return nil, nil }, errHandler), stack(t, h, cfg)...)(msg)
+	_, err := chain(failing(func(*message.Message) ([]*message.Message, error) {
+		return nil, nil
+	}, errHandler), stack(t, h, cfg)...)(msg)
 	require.ErrorIs(t, err, errHandler)
 }
 
-// Ten failures within an hour, or a few over a long time, are an outage; both together are a message that cannot be handled.
+// Ten failures within an hour, or a few over a long time, are an outage; both together are a message that cannot be
+// handled.
 func TestOutcomesDeadByDefault(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -17,7 +17,8 @@ type placeOrder struct{ ID string }
 type orderPlaced struct{ ID string }
 type sendInvoice struct{ ID string }
 
-// One event bus and one command bus for all handlers: they publish with the context of the handler, and so in its transaction.
+// One event bus and one command bus for all handlers: they publish with the context of the handler, and so in its
+// transaction.
 func TestCQRSBusesPublishInTheHandlersTransaction(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -28,8 +29,10 @@ func TestCQRSBusesPublishInTheHandlersTransaction(t *testing.T) {
 			pub := newOutboxPublisher(t, h)
 			marshaler := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
 			events, err := cqrs.NewEventBusWithConfig(pub, cqrs.EventBusConfig{
-				GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) { return "events." + p.EventName, nil },
-				Marshaler:            marshaler,
+				GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
+					return "events." + p.EventName, nil
+				},
+				Marshaler: marshaler,
 			})
 			require.NoError(t, err)
 			commands, err := cqrs.NewCommandBusWithConfig(pub, cqrs.CommandBusConfig{
@@ -44,7 +47,9 @@ func TestCQRSBusesPublishInTheHandlersTransaction(t *testing.T) {
 			startRouter(t, func(r *message.Router) {
 				r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 				processor, err := cqrs.NewCommandProcessorWithConfig(r, cqrs.CommandProcessorConfig{
-					GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return "commands", nil },
+					GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
+						return "commands", nil
+					},
 					SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
 						return f, nil
 					},
@@ -52,26 +57,27 @@ func TestCQRSBusesPublishInTheHandlersTransaction(t *testing.T) {
 					AckCommandHandlingErrors: swallow,
 				})
 				require.NoError(t, err)
-				require.NoError(t, processor.AddHandlers(cqrs.NewCommandHandler("place-order", func(ctx context.Context, cmd *placeOrder) error {
-					if err := h.execTx(ctx, "insert into effects (message_id) values ($1)", cmd.ID); err != nil {
-						return err
-					}
-					if err := events.Publish(ctx, orderPlaced{cmd.ID}); err != nil {
-						return err
-					}
-					if err := commands.Send(ctx, sendInvoice{cmd.ID}); err != nil {
-						return err
-					}
-					if cmd.ID == "bad" {
-						if swallow {
-							if err := outbox.SetRollbackOnly(ctx); err != nil {
-								return err
-							}
+				require.NoError(t,
+					processor.AddHandlers(cqrs.NewCommandHandler("place-order", func(ctx context.Context, cmd *placeOrder) error {
+						if err := h.execTx(ctx, "insert into effects (message_id) values ($1)", cmd.ID); err != nil {
+							return err
 						}
-						return errHandler
-					}
-					return nil
-				})))
+						if err := events.Publish(ctx, orderPlaced{cmd.ID}); err != nil {
+							return err
+						}
+						if err := commands.Send(ctx, sendInvoice{cmd.ID}); err != nil {
+							return err
+						}
+						if cmd.ID == "bad" {
+							if swallow {
+								if err := outbox.SetRollbackOnly(ctx); err != nil {
+									return err
+								}
+							}
+							return errHandler
+						}
+						return nil
+					})))
 			})
 
 			command := func(id string) *message.Message {

@@ -58,8 +58,8 @@ func TestForwarderIntoTheProcess(t *testing.T) {
 	assert.Zero(t, broker.count(), "it was left to the Router")
 }
 
-// The sign of a delivery stays with the handler that it was made to, whatever the handler publishes within the process, and
-// however much the two handlers have in common.
+// The sign of a delivery stays with the handler that it was made to, whatever the handler publishes within the process,
+// and however much the two handlers have in common.
 func TestDeliveryDoesNotTravel(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -80,12 +80,13 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 	cfg.Relay = true
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stack...)
-		r.AddHandler("orders", "orders", startSubscriber(t, h, cfg), "orders", pubsub, func(msg *message.Message) ([]*message.Message, error) {
-			d, ok := outbox.DeliveryFromContext(msg.Context())
-			assert.True(t, ok)
-			assert.Equal(t, "orders", d.Topic)
-			return message.Messages{msg}, nil
-		})
+		r.AddHandler("orders", "orders", startSubscriber(t, h, cfg), "orders", pubsub,
+			func(msg *message.Message) ([]*message.Message, error) {
+				d, ok := outbox.DeliveryFromContext(msg.Context())
+				assert.True(t, ok)
+				assert.Equal(t, "orders", d.Topic)
+				return message.Messages{msg}, nil
+			})
 	})
 	h.publish(t, "orders", "", "order")
 	eventually(t, func() bool {
@@ -121,7 +122,9 @@ func TestPublishingToTheOwnTopic(t *testing.T) {
 					if err := pubsub.Publish("loop", again); err != nil {
 						return err
 					}
-					eventually(t, func() bool { return effects(t, h, second) == 1 }, "%s: the second is committed while the first is open", name)
+					eventually(t, func() bool {
+						return effects(t, h, second) == 1
+					}, "%s: the second is committed while the first is open", name)
 					return write(h, msg)
 				})
 			})

@@ -25,8 +25,9 @@ func (m *met) IsDuplicate(_ context.Context, key string) (bool, error) {
 	return duplicate, nil
 }
 
-// TestWatermillsMiddlewaresInsideAreFound at the first message, before the handler can write: Retry would have it write twice, and the
-// others have what a failed handler wrote committed, or its message dropped. A handler's own AddMiddleware lands there.
+// TestWatermillsMiddlewaresInsideAreFound at the first message, before the handler can write: Retry would have it write
+// twice, and the others have what a failed handler wrote committed, or its message dropped. A handler's own
+// AddMiddleware lands there.
 func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -126,7 +127,8 @@ func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
 	}
 }
 
-// TestWatermillsMiddlewaresWhereTheyBelong are left alone: outside, and around a part of a handler that has a savepoint of its own.
+// TestWatermillsMiddlewaresWhereTheyBelong are left alone: outside, and around a part of a handler that has a savepoint
+// of its own.
 func TestWatermillsMiddlewaresWhereTheyBelong(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -149,7 +151,8 @@ func TestWatermillsMiddlewaresWhereTheyBelong(t *testing.T) {
 
 		msg = newMessage("")
 		nested := newTx(t, h, middleware.TxConfig{})
-		_, err = chain(twice, append(append([]message.HandlerMiddleware{}, mws...), wmmiddleware.CorrelationID)...)(newMessage(""))
+		_, err = chain(twice, append(append([]message.HandlerMiddleware{}, mws...), wmmiddleware.CorrelationID)...)(
+			newMessage(""))
 		require.ErrorIs(t, err, errHandler)
 		calls = 0
 		_, err = chain(twice, newTx(t, h, middleware.TxConfig{}), wmmiddleware.CorrelationID, retry.Middleware, nested)(msg)

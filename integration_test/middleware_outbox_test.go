@@ -26,7 +26,8 @@ func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 		produced, err := chain(book(h), tx, out)(msg) // TX + outbox, no inbox
 		require.NoError(t, err)
 		assert.Empty(t, produced)
-		assert.Equal(t, 1, h.count(t, `select count(*) from outbox where topic = 'events' and payload = $1::bytea`, []byte("booked "+msg.UUID)))
+		assert.Equal(t, 1, h.count(t, `select count(*) from outbox where topic = 'events' and payload = $1::bytea`,
+			[]byte("booked "+msg.UUID)))
 		assert.Equal(t, msg.UUID, value[string](t, h, "select metadata->>'correlation_id' from outbox"))
 		assert.Equal(t, msg.UUID, value[string](t, h, "select metadata->>'causation_id' from outbox"))
 
@@ -100,11 +101,13 @@ func TestStackInARouter(t *testing.T) {
 		}
 		assert.Equal(t, 1, effects(t, h, msg))
 		assert.Equal(t, []string{"bookings"}, column[string](t, h, "select topic from outbox"))
-		assert.Equal(t, []string{"shop/book-order"}, column[string](t, h, "select consumer from inbox where message_id = $1", msg.UUID))
+		assert.Equal(t, []string{"shop/book-order"},
+			column[string](t, h, "select consumer from inbox where message_id = $1", msg.UUID))
 		assert.Zero(t, broker.count())
 		require.Equal(t, []observe.Outcome{observe.Processed, observe.Duplicate}, obs.outcomes())
 		first := obs.all[0]
-		assert.Equal(t, "book-order orders "+msg.UUID+" "+h.db.Name(), first.Handler+" "+first.Topic+" "+first.UUID+" "+first.DB)
+		assert.Equal(t, "book-order orders "+msg.UUID+" "+h.db.Name(), first.Handler+" "+first.Topic+" "+
+			first.UUID+" "+first.DB)
 		assert.Positive(t, first.Duration)
 
 		assert.True(t, legacy.deliver(t, newMessage("")))
@@ -175,10 +178,11 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 			r.AddMiddleware(delivered(false))
 			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 			r.AddHandler("process", "events", process, "more", broker, book(h))
-			r.AddHandler("forgetful", "events", forgetful, "events", broker, func(msg *message.Message) ([]*message.Message, error) {
-				again <- true
-				return passOn(msg)
-			})
+			r.AddHandler("forgetful", "events", forgetful, "events", broker,
+				func(msg *message.Message) ([]*message.Message, error) {
+					again <- true
+					return passOn(msg)
+				})
 		})
 
 		msg := newMessage("")

@@ -95,7 +95,9 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
-		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{Outcomes: middleware.OutcomesConfig{DeadLetterTopic: "dead"}})
+		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{
+			Outcomes: middleware.OutcomesConfig{DeadLetterTopic: "dead"},
+		})
 		msg := newMessage("payload")
 		msg.Metadata.Set("m", "1")
 		poisoned := chain(failing(book(h), fmt.Errorf("wrapped: %w", outbox.Poison(errHandler))), mws...)
@@ -319,6 +321,7 @@ func TestFailureWhileTheRouterCloses(t *testing.T) {
 		<-started
 		require.NoError(t, router.Close())
 		assert.False(t, settled(t, msg))
-		assert.Equal(t, 1, h.count(t, "select attempts from inbox where message_id = $1 and last_error like '%the handler failed%'", msg.UUID))
+		assert.Equal(t, 1, h.count(t, "select attempts from inbox where message_id = $1 "+
+			"and last_error like '%the handler failed%'", msg.UUID))
 	})
 }

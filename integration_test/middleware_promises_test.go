@@ -19,7 +19,9 @@ import (
 func TestNothingIsReturnedOfAMessagePutAside(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop", Backoff: outbox.Backoff{Initial: -1}}, nil)
+	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{
+		Service: "shop", Backoff: outbox.Backoff{Initial: -1},
+	}, nil)
 	require.NoError(t, err)
 	for _, failure := range []error{outbox.Poison(errHandler), outbox.ErrAlreadyProcessed} {
 		produced, err := chain(func(*message.Message) ([]*message.Message, error) {
@@ -31,7 +33,8 @@ func TestNothingIsReturnedOfAMessagePutAside(t *testing.T) {
 	assert.Equal(t, []string{"dead_letters"}, topics(t, h))
 }
 
-// TestNoConnectionAtTheLastAttempt: a stored message whose handler was not called, as others had all connections, does not die of it.
+// TestNoConnectionAtTheLastAttempt: a stored message whose handler was not called, as others had all connections, does
+// not die of it.
 func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -55,7 +58,8 @@ func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 			return next(msg)
 		}
 	}
-	giveBack := func(next message.HandlerFunc) message.HandlerFunc { // before Outcomes decides, who could write a letter now
+	giveBack := func(next message.HandlerFunc) message.HandlerFunc {
+		// before Outcomes decides, who could write a letter now
 		return func(msg *message.Message) ([]*message.Message, error) {
 			produced, err := next(msg)
 			for _, conn := range taken {
@@ -65,7 +69,9 @@ func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 			return produced, err
 		}
 	}
-	mws := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Tx: middleware.TxConfig{Timeout: 500 * time.Millisecond}}, nil)
+	mws := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
+		Tx: middleware.TxConfig{Timeout: 500 * time.Millisecond},
+	}, nil)
 	failed := make(chan error, 10)
 	startRouter(t, func(r *message.Router) {
 		r.AddConsumerHandler("orders", "orders", subscriberOn(t, s, quickSubscriber()), func(msg *message.Message) error {
@@ -105,10 +111,12 @@ func TestADetachedAckThatFailsIsRepeated(t *testing.T) {
 	h.exec(t, "create trigger refuse before update on inbox_queue for each row execute function refuse()")
 	s := storeOn(t, h, quickStore())
 	calls := make(chan string, 100)
-	dispatching(t, s, quickDispatcher(map[string]queue.Handler{"orders": {Detached: true, Handle: func(_ context.Context, msg *queue.Message) error {
-		calls <- msg.MessageID
-		return nil
-	}}}))
+	dispatching(t, s, quickDispatcher(map[string]queue.Handler{
+		"orders": {Detached: true, Handle: func(_ context.Context, msg *queue.Message) error {
+			calls <- msg.MessageID
+			return nil
+		}},
+	}))
 	one := items("orders", 1)[0]
 	storeAll(t, s, one)
 	untilState(t, s, one.ID, queue.Done)

@@ -18,9 +18,12 @@ import (
 )
 
 // mortal makes a message dead at its first failure.
-var mortal = middleware.OutcomesConfig{MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond}}
+var mortal = middleware.OutcomesConfig{
+	MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond},
+}
 
-// busyOnce is a handler that writes and asks for a later retry, and succeeds from its second call on. It notes when it was called.
+// busyOnce is a handler that writes and asks for a later retry, and succeeds from its second call on. It notes when it
+// was called.
 type busyOnce struct {
 	h    handle
 	wait time.Duration
@@ -59,8 +62,11 @@ func TestRetryAfterOnABroker(t *testing.T) {
 		obs, f := &seen{}, newFeed()
 		busy := &busyOnce{h: h, wait: 200 * time.Millisecond}
 		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{Outcomes: mortal}, nil)...)
-			r.AddConsumerHandler("h", "orders", f, func(msg *message.Message) error { return busy.handle(msg.Context(), msg.UUID) })
+			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{Outcomes: mortal},
+				nil)...)
+			r.AddConsumerHandler("h", "orders", f, func(msg *message.Message) error {
+				return busy.handle(msg.Context(), msg.UUID)
+			})
 		})
 		msg := newMessage("")
 		deliveries := 1
@@ -73,8 +79,8 @@ func TestRetryAfterOnABroker(t *testing.T) {
 	})
 }
 
-// TestRetryAfterOfAStoredMessage has the database wait, and no attempt charged, with a Dispatcher and behind a Router with Outcomes or
-// with Tx alone.
+// TestRetryAfterOfAStoredMessage has the database wait, and no attempt charged, with a Dispatcher and behind a Router
+// with Outcomes or with Tx alone.
 func TestRetryAfterOfAStoredMessage(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -102,7 +108,9 @@ func TestRetryAfterOfAStoredMessage(t *testing.T) {
 			return handlers[topic](ctx, msg.MessageID)
 		}}
 	}
-	dispatching(t, s, quickDispatcher(map[string]queue.Handler{"dispatched": of("dispatched"), "detached": of("detached")}))
+	dispatching(t, s, quickDispatcher(map[string]queue.Handler{
+		"dispatched": of("dispatched"), "detached": of("detached"),
+	}))
 	for topic, mws := range map[string][]message.HandlerMiddleware{
 		"stack": stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Outcomes: mortal}, nil),
 		"tx":    {newTx(t, h, middleware.TxConfig{}), newInbox(t, h, middleware.InboxConfig{})},
@@ -111,7 +119,9 @@ func TestRetryAfterOfAStoredMessage(t *testing.T) {
 		require.NoError(t, err)
 		startRouter(t, func(r *message.Router) {
 			r.AddMiddleware(mws...)
-			r.AddConsumerHandler(topic, topic, sub, func(msg *message.Message) error { return handlers[topic](msg.Context(), msg.UUID) })
+			r.AddConsumerHandler(topic, topic, sub, func(msg *message.Message) error {
+				return handlers[topic](msg.Context(), msg.UUID)
+			})
 		})
 	}
 	for topic := range handlers {
@@ -158,7 +168,8 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 		})
 	})
 	h.publish(t, "orders", "", "order")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is not null") == 1 }, "it is handled")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is not null") == 1 },
+		"it is handled")
 	busy.check(t, "order")
 	assert.Zero(t, h.count(t, "select attempts from outbox"))
 }
@@ -180,7 +191,9 @@ func TestRetryAfterAmongOtherErrors(t *testing.T) {
 	assert.Equal(t, 2, h.count(t, "select count(*) from inbox where dead_at is not null"))
 
 	w := &fakeWork{h: h, last: true}
-	_, err := chain(func(*message.Message) ([]*message.Message, error) { return nil, outbox.RetryAfter(errHandler, 0) }, mws[0])(w.of(t, "id"))
+	_, err := chain(func(*message.Message) ([]*message.Message, error) {
+		return nil, outbox.RetryAfter(errHandler, 0)
+	}, mws[0])(w.of(t, "id"))
 	require.ErrorIs(t, err, errHandler)
 	var later *outbox.RetryAfterError
 	require.ErrorAs(t, w.notes[0], &later)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -53,7 +54,9 @@ func TestAMistakeOfWiringChargesNothing(t *testing.T) {
 		pub := newOutboxPublisher(t, h)
 		for name, handler := range map[string]message.HandlerFunc{
 			"no publish topic": book(h),
-			"wrong kind":       func(msg *message.Message) ([]*message.Message, error) { return nil, wrongKind(msg.Context(), h) },
+			"wrong kind": func(msg *message.Message) ([]*message.Message, error) {
+				return nil, wrongKind(msg.Context(), h)
+			},
 		} {
 			w, logger := &waits{}, watermill.NewCaptureLogger()
 			mws := stackFor(t, pub, middleware.StackConfig{
@@ -137,7 +140,10 @@ func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
 				cfg.Inbox.Key = func(*message.Message) (string, error) { panic("boom") }
 			},
 		} {
-			identified := name == "OnBegin" || name == "OnBegin panics"
+			identified, which := name == "OnBegin" || name == "OnBegin panics", "TxConfig.OnBegin"
+			if name == "Key" || name == "Key panics" {
+				which = "InboxConfig.Key"
+			}
 			w, logger, obs := &waits{}, watermill.NewCaptureLogger(), &seen{}
 			cfg := middleware.StackConfig{
 				Outcomes: middleware.OutcomesConfig{MaxAttempts: 4, MinDeadAge: -1, Backoff: w.backoff()},
@@ -162,13 +168,14 @@ func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
 			for n := 1; n <= 3; n++ {
 				require.Error(t, deliver(mws), name)
 				if identified {
-					assert.Equal(t, n, h.count(t, "select attempts from inbox where consumer = 'shop/' || $1", name), "%s: for operators to see", name)
+					assert.Equal(t, n, h.count(t, "select attempts from inbox where consumer = 'shop/' || $1", name),
+						"%s: for operators to see", name)
 				}
 			}
 			assert.Equal(t, []int{1, 2, 3}, w.all, "%s: the wait grows", name)
 			lines := logger.Captured()[watermill.ErrorLogLevel]
 			if assert.Len(t, lines, 1, "%s: one line", name) {
-				assert.Contains(t, lines[0].Msg, "OnBegin", name)
+				assert.Contains(t, lines[0].Msg, "handler not called: "+which+" failed: the message is retried", name)
 			}
 			if identified {
 				mws = stackFor(t, pub, cfg, logger) // another process goes on counting
@@ -182,6 +189,31 @@ func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
 			assert.Equal(t, 1, letters(), "%s: not for ever", name)
 		}
 	})
+}
+
+// TestAPoisonKeyIsSaidToDie, and nothing else: such a message is not retried. One without a UUID is named by what
+// consumed it.
+func TestAPoisonKeyIsSaidToDie(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	logger := watermill.NewCaptureLogger()
+	router, err := message.NewRouter(message.RouterConfig{}, nil)
+	require.NoError(t, err)
+	broker := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, nil)
+	router.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, logger)...)
+	router.AddConsumerHandler("handler", "orders", broker, func(*message.Message) error { return nil })
+	require.NoError(t, broker.Publish("orders", message.NewMessage("", nil)))
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	eventually(t, func() bool { return outboxed(t, h) == 1 }, "it has a letter")
+	require.NoError(t, router.Close())
+	require.NoError(t, within(t, "the router ends", ended))
+	lines := logger.Captured()[watermill.ErrorLogLevel]
+	require.Len(t, lines, 1)
+	assert.Contains(t, lines[0].Msg, "message died")
+	assert.Equal(t, "gochannel.GoChannel", lines[0].Fields["subscriber_name"])
+	assert.Equal(t, "orders", lines[0].Fields["topic"])
+	assert.NotContains(t, lines[0].Fields, "message_uuid")
 }
 
 // TestWhatFailsBeforeTheInboxIsForgotten when it succeeds, or its transaction could not begin for no fault of its own.

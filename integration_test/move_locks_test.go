@@ -23,11 +23,13 @@ func TestMoveNamesWhoItWaitedFor(t *testing.T) {
 	owner.exec(t, "INSERT INTO my_outbox SELECT generate_series(9, 1, -1)")
 	owner.exec(t, "INSERT INTO outbox (uuid, topic, payload) VALUES ('1', 'orders', ''), ('2', 'orders', '')")
 	newOldForwarder(t, moveTables[0], owner.url)
-	owner.exec(t, `GRANT ALL ON my_outbox, watermill_forwarder_topic, watermill_offsets_forwarder_topic TO "`+role(owner)+`mover"`)
+	owner.exec(t, `GRANT ALL ON my_outbox, watermill_forwarder_topic, watermill_offsets_forwarder_topic TO "`+
+		role(owner)+`mover"`)
 	pub := newOutboxPublisher(t, mover)
 	fromTable := func() error {
 		_, err := move.FromTable(t.Context(), pub, move.TableConfig{
-			Table: "my_outbox", Pending: "NOT sent", Done: "sent = true", Columns: move.Columns{Topic: "'orders'", Payload: "'x'"}, LockTimeout: 100 * time.Millisecond,
+			Table: "my_outbox", Pending: "NOT sent", Done: "sent = true",
+			Columns: move.Columns{Topic: "'orders'", Payload: "'x'"}, LockTimeout: 100 * time.Millisecond,
 		})
 		return err
 	}
@@ -41,8 +43,14 @@ func TestMoveNamesWhoItWaitedFor(t *testing.T) {
 		besides string // what another one has locked, later
 		row     string // "" = it was for no row
 	}{
-		"row":        {fromTable, "SELECT FROM my_outbox WHERE id = 2 FOR UPDATE", "SELECT FROM my_outbox WHERE id > 2 FOR UPDATE", `row with id "2"`},
-		"message":    {toWatermill, "SELECT FROM outbox WHERE uuid = '1' FOR UPDATE", "SELECT FROM outbox WHERE uuid = '2' FOR UPDATE", `message with id "1"`},
+		"row": {
+			fromTable, "SELECT FROM my_outbox WHERE id = 2 FOR UPDATE", "SELECT FROM my_outbox WHERE id > 2 FOR UPDATE",
+			`row with id "2"`,
+		},
+		"message": {
+			toWatermill, "SELECT FROM outbox WHERE uuid = '1' FOR UPDATE", "SELECT FROM outbox WHERE uuid = '2' FOR UPDATE",
+			`message with id "1"`,
+		},
 		"forwarders": {toWatermill, (*core.DB)(owner.db).Render(sqltext.LockForwarders), "SELECT FROM outbox FOR UPDATE", ""},
 		"audit log":  {fromTable, "LOCK TABLE outbox_audit IN EXCLUSIVE MODE", "SELECT FROM outbox FOR UPDATE", ""},
 	} {
@@ -75,7 +83,8 @@ func TestMoveWithoutLockTimeout(t *testing.T) {
 	moved := make(chan error, 1)
 	go func() {
 		_, err := move.FromTable(context.Background(), newOutboxPublisher(t, h), move.TableConfig{
-			Table: "my_outbox", Pending: "NOT sent", Done: "sent = true", Columns: move.Columns{Topic: "'orders'", Payload: "'x'"}, LockTimeout: -1,
+			Table: "my_outbox", Pending: "NOT sent", Done: "sent = true",
+			Columns: move.Columns{Topic: "'orders'", Payload: "'x'"}, LockTimeout: -1,
 		})
 		moved <- err
 	}()
@@ -94,7 +103,8 @@ func TestMoveThatCannotEndItsEntry(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newOldForwarder(t, moveTables[0], h.url)
 	h.exec(t, "ALTER TABLE outbox_audit ADD CHECK (ended_at IS NULL)")
-	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, due_at) VALUES ('1', 'orders', '', NULL), ('2', 'orders', '', now() + interval '1 hour')")
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, due_at) VALUES ('1', 'orders', '', NULL), ('2', 'orders', '', "+
+		"now() + interval '1 hour')")
 	r, err := move.ToWatermill(t.Context(), h.db, move.WatermillConfig{})
 	require.ErrorContains(t, err, "audit log")
 	assert.EqualValues(t, 1, r.Moved)

@@ -24,9 +24,9 @@ func (f *oldForwarder) publishIn(t testing.TB, tx *sql.Tx, payload string) {
 	require.NoError(t, envelopes.Publish("orders", newMessage(payload)))
 }
 
-// TestMoveOfInterleavedTransactions: a log's position is a transaction and an offset, so its rows are read in the order of both.
-// Here older transactions write the higher offsets, and each batch is one row: read by offset alone, the position
-// would pass the rows of the older ones, and they would never be moved.
+// TestMoveOfInterleavedTransactions: a log's position is a transaction and an offset, so its rows are read in the order
+// of both. Here older transactions write the higher offsets, and each batch is one row: read by offset alone, the
+// position would pass the rows of the older ones, and they would never be moved.
 func TestMoveOfInterleavedTransactions(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -36,7 +36,8 @@ func TestMoveOfInterleavedTransactions(t *testing.T) {
 		tx, err := old.db.Begin()
 		require.NoError(t, err)
 		var xid string
-		require.NoError(t, tx.QueryRow("select pg_current_xact_id()::text").Scan(&xid)) // in this order, and the offsets in the other
+		// in this order, and the offsets in the other
+		require.NoError(t, tx.QueryRow("select pg_current_xact_id()::text").Scan(&xid))
 		txs = append(txs, tx)
 	}
 	var want []string
@@ -59,8 +60,8 @@ func TestMoveOfInterleavedTransactions(t *testing.T) {
 	assert.Equal(t, want, waitingPayloads(waiting(t, h)))
 }
 
-// TestMoveBackInTheOrderOfIDs: a key on two topics goes back in its order, in three batches, although the table, and the index of
-// lanes that the planner may choose, have the rows in another one.
+// TestMoveBackInTheOrderOfIDs: a key on two topics goes back in its order, in three batches, although the table, and
+// the index of lanes that the planner may choose, have the rows in another one.
 func TestMoveBackInTheOrderOfIDs(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -99,9 +100,11 @@ func TestMoveKeepsAMessagesOwnDelay(t *testing.T) {
 	msg.SetContext(delay.WithContext(t.Context(), delay.For(2*time.Hour)))
 	require.NoError(t, old.pub.Publish("orders", msg))
 	require.Equal(t, 1, h.count(t, `select count(*) from watermill_forwarder_topic
-		where (metadata->>'`+delay.DelayedUntilKey+`')::timestamptz > now() + interval '110 minutes'`), "the row has its own time")
+		where (metadata->>'`+delay.DelayedUntilKey+`')::timestamptz > now() + interval '110 minutes'`),
+		"the row has its own time")
 	_, err := move.FromWatermill(t.Context(), newOutboxPublisher(t, h), old.config())
 	require.NoError(t, err)
-	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at between now() + interval '50 minutes' and now() + interval '70 minutes'"))
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at between now() + interval '50 minutes' "+
+		"and now() + interval '70 minutes'"))
 	assert.Equal(t, own, waiting(t, h)[0].metadata[delay.DelayedUntilKey])
 }

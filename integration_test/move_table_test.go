@@ -67,7 +67,9 @@ func TestMoveFromTableRefuses(t *testing.T) {
 	h.exec(t, `create table my_outbox (id text, topic text, body text, sent boolean default false)`)
 	h.exec(t, `insert into my_outbox values ('1', 'orders', 'one'), ('1', 'orders', 'two'), ('2', '', 'no topic')`)
 	pub := newOutboxPublisher(t, h)
-	good := move.TableConfig{Table: "my_outbox", Pending: "not sent", Done: "sent = true", Columns: move.Columns{Topic: "topic", Payload: "body"}}
+	good := move.TableConfig{
+		Table: "my_outbox", Pending: "not sent", Done: "sent = true", Columns: move.Columns{Topic: "topic", Payload: "body"},
+	}
 	for says, change := range map[string]func(*move.TableConfig){
 		"TableConfig.Table is empty":   func(c *move.TableConfig) { c.Table = "" },
 		"TableConfig.Done is empty":    func(c *move.TableConfig) { c.Done = " " },

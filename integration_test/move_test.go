@@ -47,7 +47,9 @@ var moveTables = []moveTable{
 	{
 		name: "v3 log",
 		publisher: func(t testing.TB, db *sql.DB) message.Publisher {
-			pub, err := wsql3.NewPublisher(db, wsql3.PublisherConfig{SchemaAdapter: wsql3.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true}, nil)
+			pub, err := wsql3.NewPublisher(db, wsql3.PublisherConfig{
+				SchemaAdapter: wsql3.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true,
+			}, nil)
 			require.NoError(t, err)
 			return pub
 		},
@@ -72,8 +74,9 @@ var moveTables = []moveTable{
 		},
 		subscriber: func(t testing.TB, db *sql.DB) message.Subscriber {
 			sub, err := wsql4.NewSubscriber(wsql4.BeginnerFromStdSQL(db), wsql4.SubscriberConfig{
-				SchemaAdapter: wsql4.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}, OffsetsAdapter: wsql4.DefaultPostgreSQLOffsetsAdapter{},
-				PollInterval: quickly, RetryInterval: quickly, InitializeSchema: true,
+				SchemaAdapter:  wsql4.DefaultPostgreSQLSchema{GeneratePayloadType: bytea},
+				OffsetsAdapter: wsql4.DefaultPostgreSQLOffsetsAdapter{},
+				PollInterval:   quickly, RetryInterval: quickly, InitializeSchema: true,
 			}, nil)
 			require.NoError(t, err)
 			return sub
@@ -110,12 +113,13 @@ var moveTables = []moveTable{
 			return pub
 		},
 		subscriber: func(t testing.TB, db *sql.DB) message.Subscriber {
-			sub, err := wsql4.NewDelayedPostgreSQLSubscriber(wsql4.BeginnerFromStdSQL(db), wsql4.DelayedPostgreSQLSubscriberConfig{
-				OverrideSubscriberConfig: func(c *wsql4.SubscriberConfig) error {
-					c.PollInterval, c.RetryInterval = quickly, quickly
-					return nil
-				},
-			})
+			sub, err := wsql4.NewDelayedPostgreSQLSubscriber(wsql4.BeginnerFromStdSQL(db),
+				wsql4.DelayedPostgreSQLSubscriberConfig{
+					OverrideSubscriberConfig: func(c *wsql4.SubscriberConfig) error {
+						c.PollInterval, c.RetryInterval = quickly, quickly
+						return nil
+					},
+				})
 			require.NoError(t, err)
 			return sub
 		},
@@ -152,7 +156,9 @@ func newOldForwarder(t testing.TB, table moveTable, url string) *oldForwarder {
 func newOldForwarderOf(t testing.TB, topic string, table moveTable, url string) *oldForwarder {
 	t.Helper()
 	f := &oldForwarder{moveTable: table, topic: topic, db: newSQLHandle(t, "postgres", url).sql}
-	f.pub = wforwarder.NewPublisher(table.publisher(t, f.db), wforwarder.PublisherConfig{ForwarderTopic: topic, Marshaler: table.marshaler})
+	f.pub = wforwarder.NewPublisher(table.publisher(t, f.db), wforwarder.PublisherConfig{
+		ForwarderTopic: topic, Marshaler: table.marshaler,
+	})
 	sub := table.subscriber(t, f.db)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := sub.Subscribe(ctx, topic)
@@ -166,7 +172,9 @@ func newOldForwarderOf(t testing.TB, topic string, table moveTable, url string) 
 func (f *oldForwarder) run(t testing.TB, pub message.Publisher) (stop func()) {
 	t.Helper()
 	sub := f.subscriber(t, f.db)
-	fwd, err := wforwarder.NewForwarder(sub, pub, watermill.NopLogger{}, wforwarder.Config{ForwarderTopic: f.topic, Marshaler: f.marshaler})
+	fwd, err := wforwarder.NewForwarder(sub, pub, watermill.NopLogger{}, wforwarder.Config{
+		ForwarderTopic: f.topic, Marshaler: f.marshaler,
+	})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- fwd.Run(context.Background()) }()
@@ -186,7 +194,8 @@ func (f *oldForwarder) visible(t testing.TB, h handle) {
 		return
 	}
 	eventually(t, func() bool {
-		return h.count(t, `select count(*) from "watermill_`+f.topic+`" where transaction_id >= pg_snapshot_xmin(pg_current_snapshot())`) == 0
+		return h.count(t, `select count(*) from "watermill_`+f.topic+
+			`" where transaction_id >= pg_snapshot_xmin(pg_current_snapshot())`) == 0
 	}, "all transactions that are older than the rows have ended")
 }
 
@@ -231,7 +240,8 @@ func waiting(t testing.TB, h handle) (all []waitingRow) {
 
 func topicOf(i int) string { return []string{"orders", "orders", "invoices"}[i%3] }
 
-// TestMoveFromWatermill: whatever the table, the driver and the marshaler, each message arrives once, in its place, byte for byte.
+// TestMoveFromWatermill: whatever the table, the driver and the marshaler, each message arrives once, in its place,
+// byte for byte.
 func TestMoveFromWatermill(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -243,12 +253,16 @@ func TestMoveFromWatermill(t *testing.T) {
 				var want []waitingRow
 				for i, msg := range msgs {
 					require.NoError(t, old.pub.Publish(topicOf(i), msg))
-					want = append(want, waitingRow{msg.UUID, topicOf(i), "K" + itoa(i%4), string(msg.Payload), maps.Clone(msg.Metadata)})
+					want = append(want, waitingRow{
+						msg.UUID, topicOf(i), "K" + itoa(i%4), string(msg.Payload), maps.Clone(msg.Metadata),
+					})
 				}
-				pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Key: func(_ string, msg *message.Message) (string, error) {
-					n, err := strconv.Atoi(msg.Metadata["n"])
-					return "K" + itoa(n%4), err
-				}}, nil)
+				pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{
+					Key: func(_ string, msg *message.Message) (string, error) {
+						n, err := strconv.Atoi(msg.Metadata["n"])
+						return "K" + itoa(n%4), err
+					},
+				}, nil)
 				require.NoError(t, err)
 
 				old.visible(t, h)
@@ -279,7 +293,8 @@ func TestMoveFromWatermill(t *testing.T) {
 	})
 }
 
-// TestMoveStopsAndGoesOn: a move that ends in the middle, by its context or an error of the database, is continued by the next.
+// TestMoveStopsAndGoesOn: a move that ends in the middle, by its context or an error of the database, is continued by
+// the next.
 func TestMoveStopsAndGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[1:3] {
@@ -324,7 +339,8 @@ func TestMoveStopsAndGoesOn(t *testing.T) {
 	}
 }
 
-// TestMoveBesideTheOldForwarder: both run and both take from the table, while somebody writes to it; each message goes one way.
+// TestMoveBesideTheOldForwarder: both run and both take from the table, while somebody writes to it; each message goes
+// one way.
 func TestMoveBesideTheOldForwarder(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[1:3] {
@@ -414,11 +430,16 @@ func TestMoveOfWhatCannotBeRead(t *testing.T) {
 			cfg.DryRun = false
 			r, err = move.FromWatermill(t.Context(), pub, cfg)
 			require.NoError(t, err)
-			assert.Equal(t, move.Result{Pending: 3, Moved: 3, Buried: 2, Topics: map[string]int64{"orders": 1, "forwarder_topic": 2}, AuditID: r.AuditID}, r)
-			assert.JSONEq(t, `{"tenant": "7", "odd": "a\ufffdb"}`, value[string](t, h, "select metadata::text from outbox where uuid = $1", noEnvelope.UUID))
+			assert.Equal(t, move.Result{
+				Pending: 3, Moved: 3, Buried: 2, Topics: map[string]int64{"orders": 1, "forwarder_topic": 2}, AuditID: r.AuditID,
+			}, r)
+			assert.JSONEq(t, `{"tenant": "7", "odd": "a\ufffdb"}`,
+				value[string](t, h, "select metadata::text from outbox where uuid = $1", noEnvelope.UUID))
 			assert.Equal(t, string(noEnvelope.Payload), value[string](t, h,
-				"select convert_from(payload, 'UTF8') from outbox where dead_at is not null and topic = 'forwarder_topic' and uuid = $1", noEnvelope.UUID))
-			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null and last_error like '%outbox-key%'"))
+				"select convert_from(payload, 'UTF8') from outbox where dead_at is not null and topic = 'forwarder_topic' "+
+					"and uuid = $1", noEnvelope.UUID))
+			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null "+
+				"and last_error like '%outbox-key%'"))
 			assert.Equal(t, []string{"first", "last"}, waitingPayloads(waiting(t, h)))
 		})
 	}
@@ -473,7 +494,8 @@ func TestMoveRefuses(t *testing.T) {
 	assert.EqualValues(t, 1, r.Moved)
 }
 
-// TestMoveWaitsForOlderTransactions: a message behind a transaction that is still open is left, counted, and not overtaken.
+// TestMoveWaitsForOlderTransactions: a message behind a transaction that is still open is left, counted, and not
+// overtaken.
 func TestMoveWaitsForOlderTransactions(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -497,7 +519,8 @@ func TestMoveWaitsForOlderTransactions(t *testing.T) {
 	assert.Equal(t, []string{"1", "2"}, waitingPayloads(waiting(t, h)))
 }
 
-// TestMoveOfWhatAStuckForwarderHolds: the error says which row is locked, by whom, and what to do; that done, all is moved.
+// TestMoveOfWhatAStuckForwarderHolds: the error says which row is locked, by whom, and what to do; that done, all is
+// moved.
 func TestMoveOfWhatAStuckForwarderHolds(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[1:3] {
@@ -513,14 +536,16 @@ func TestMoveOfWhatAStuckForwarderHolds(t *testing.T) {
 			stop := old.run(t, broker)
 			within(t, "it holds what it cannot publish", tried)
 			holds := map[bool]string{
-				false: `the position of consumer group "" in public.watermill_offsets_forwarder_topic`, true: `row with offset "1" in public.watermill_forwarder_topic`,
+				false: `the position of consumer group "" in public.watermill_offsets_forwarder_topic`,
+				true:  `row with offset "1" in public.watermill_forwarder_topic`,
 			}[table.queue]
 
 			pub := newOutboxPublisher(t, h)
 			cfg := old.config()
 			cfg.LockTimeout = 200 * time.Millisecond
 			_, err := move.FromWatermill(t.Context(), pub, cfg)
-			require.ErrorContains(t, err, holds+" was locked for longer than WatermillConfig.LockTimeout (200ms), perhaps by process ")
+			require.ErrorContains(t, err, holds+" was locked for longer than WatermillConfig.LockTimeout (200ms), "+
+				"perhaps by process ")
 			require.ErrorContains(t, err, "stop Watermill's forwarder")
 			require.ErrorContains(t, err, "SELECT pg_terminate_backend(")
 			if table.marshaler == nil {
@@ -579,7 +604,9 @@ func TestMoveThereAndBack(t *testing.T) {
 
 			r, err = move.ToWatermill(t.Context(), h.db, cfg)
 			require.NoError(t, err)
-			assert.Equal(t, move.Result{Pending: 41, Moved: 41 - left, Left: left, Topics: map[string]int64{"orders": 41 - left}, AuditID: r.AuditID}, r)
+			assert.Equal(t, move.Result{
+				Pending: 41, Moved: 41 - left, Left: left, Topics: map[string]int64{"orders": 41 - left}, AuditID: r.AuditID,
+			}, r)
 			assert.Len(t, waiting(t, h), int(left))
 			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"))
 

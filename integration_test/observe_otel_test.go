@@ -71,19 +71,22 @@ func attributesOf(of []attribute.KeyValue) map[string]string {
 // childOf fails unless one span is the child of the other.
 func childOf(t testing.TB, child, parent sdktrace.ReadOnlySpan) {
 	t.Helper()
-	assert.Equal(t, parent.SpanContext().TraceID(), child.SpanContext().TraceID(), "%s is in the trace of %s", child.Name(), parent.Name())
-	assert.Equal(t, parent.SpanContext().SpanID(), child.Parent().SpanID(), "%s is a child of %s", child.Name(), parent.Name())
+	assert.Equal(t, parent.SpanContext().TraceID(), child.SpanContext().TraceID(), "%s is in the trace of %s",
+		child.Name(), parent.Name())
+	assert.Equal(t, parent.SpanContext().SpanID(), child.Parent().SpanID(), "%s is a child of %s", child.Name(),
+		parent.Name())
 }
 
 // linkedTo fails unless one span has a link to the other, and no other one.
 func linkedTo(t testing.TB, s, to sdktrace.ReadOnlySpan) {
 	t.Helper()
 	require.Len(t, s.Links(), 1, s.Name())
-	assert.Equal(t, to.SpanContext().SpanID(), s.Links()[0].SpanContext.SpanID(), "%s is linked to %s", s.Name(), to.Name())
+	assert.Equal(t, to.SpanContext().SpanID(), s.Links()[0].SpanContext.SpanID(), "%s is linked to %s",
+		s.Name(), to.Name())
 }
 
-// TestTraceAcrossTwoServices: a request to one service and what another one does because of it are one trace, through two
-// databases and a broker.
+// TestTraceAcrossTwoServices: a request to one service and what another one does because of it are one trace, through
+// two databases and a broker.
 func TestTraceAcrossTwoServices(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -105,7 +108,8 @@ func TestTraceAcrossTwoServices(t *testing.T) {
 	router, err := message.NewRouter(message.RouterConfig{}, nil)
 	require.NoError(t, err)
 	pub := newOutboxPublisher(t, booking)
-	router.AddHandler("book", orders, sub, bookings, pub, book(booking)).AddMiddleware(stackFor(t, pub, outboxmw.StackConfig{Service: "booking"}, nil)...)
+	router.AddHandler("book", orders, sub, bookings, pub, book(booking)).AddMiddleware(
+		stackFor(t, pub, outboxmw.StackConfig{Service: "booking"}, nil)...)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.Background()) }()
 	t.Cleanup(func() {
@@ -137,7 +141,10 @@ func TestTraceAcrossTwoServices(t *testing.T) {
 	for span, want := range map[sdktrace.ReadOnlySpan]struct {
 		kind      trace.SpanKind
 		operation string
-	}{created: {trace.SpanKindProducer, "create"}, sent: {trace.SpanKindClient, "send"}, processed: {trace.SpanKindConsumer, "process"}} {
+	}{
+		created: {trace.SpanKindProducer, "create"}, sent: {trace.SpanKindClient, "send"},
+		processed: {trace.SpanKindConsumer, "process"},
+	} {
 		assert.Equal(t, want.kind, span.SpanKind())
 		of := attributesOf(span.Attributes())
 		for key, value := range map[string]string{
@@ -149,7 +156,8 @@ func TestTraceAcrossTwoServices(t *testing.T) {
 		assert.Equal(t, codes.Unset, span.Status().Code)
 	}
 	of := attributesOf(processed.Attributes())
-	assert.Equal(t, "booking book processed", strings.Join([]string{of["messaging.consumer.group.name"], of["outbox.handler"], of["outbox.outcome"]}, " "))
+	assert.Equal(t, "booking book processed",
+		strings.Join([]string{of["messaging.consumer.group.name"], of["outbox.handler"], of["outbox.outcome"]}, " "))
 }
 
 // TestTriesOfAnOutageHaveTracesOfTheirOwn, though each is attempt 1: no attempt is charged.
@@ -180,8 +188,8 @@ func TestTriesOfAnOutageHaveTracesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestRetriesHaveTracesOfTheirOwn: the first attempt belongs to the trace of the writer, others are linked to it, and whichever
-// brings the message, it is processed in the trace of the writer.
+// TestRetriesHaveTracesOfTheirOwn: the first attempt belongs to the trace of the writer, others are linked to it, and
+// whichever brings the message, it is processed in the trace of the writer.
 func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -247,11 +255,13 @@ func TestDispatcherIsTraced(t *testing.T) {
 	_, err = store.Enqueue(t.Context(), item)
 	require.NoError(t, err)
 	pub := newOutboxPublisher(t, h)
-	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{Service: "booking", Handlers: map[string]queue.Handler{
-		"payment": {Handle: func(ctx context.Context, _ *queue.Message) error {
-			return pub.PublishContext(ctx, "bookings", newMessage("x"))
-		}},
-	}}, nil)
+	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{
+		Service: "booking", Handlers: map[string]queue.Handler{
+			"payment": {Handle: func(ctx context.Context, _ *queue.Message) error {
+				return pub.PublishContext(ctx, "bookings", newMessage("x"))
+			}},
+		},
+	}, nil)
 	require.NoError(t, err)
 	require.NoError(t, dispatcher.Drain(t.Context()))
 	processed := tel.ended(t, "process payment", 1)[0]
@@ -278,14 +288,17 @@ func TestTelemetryMetrics(t *testing.T) {
 		('old', 'orders', 'old', now() - interval '2 hours', '{}'), ('meant', 'orders', 'meant', now() - interval '2 days', '{"_watermill_delayed_for": "48h"}')`)
 	w.arrives(t, "old", "meant")
 	w.idle(t)
-	handle := chain(func(*message.Message) ([]*message.Message, error) { return nil, errHandler }, stack(t, h, outboxmw.StackConfig{Service: "booking"})...)
+	handle := chain(func(*message.Message) ([]*message.Message, error) {
+		return nil, errHandler
+	}, stack(t, h, outboxmw.StackConfig{Service: "booking"})...)
 	_, err := handle(newMessage("x"))
 	require.ErrorIs(t, err, errHandler)
 
 	want := map[string]string{
 		"outbox.dead.messages{send}":             "1",
-		"messaging.client.sent.messages{create}": "3", "messaging.client.sent.messages{send}": "4", "messaging.client.sent.messages{send permanent}": "1",
-		"messaging.client.operation.duration{send}": "4", "messaging.client.operation.duration{send permanent}": "1",
+		"messaging.client.sent.messages{create}": "3", "messaging.client.sent.messages{send}": "4",
+		"messaging.client.sent.messages{send permanent}": "1",
+		"messaging.client.operation.duration{send}":      "4", "messaging.client.operation.duration{send permanent}": "1",
 		"messaging.client.consumed.messages{process failed}": "1", "messaging.process.duration{process failed}": "1",
 		"outbox.message.lag{send}": "3",
 	}

@@ -96,7 +96,8 @@ func TestCollectorOverEachHandle(t *testing.T) {
 		found := scraped(t, c)
 		for series, n := range map[string]float64{
 			"up{}": 1, "counts_bounded{}": 0, "forwarders{state=alive}": 0, "forwarders{state=vanished}": 0,
-			"messages{state=dead,topic=known}": 0, "oldest_message_age_seconds{topic=known}": 0, "topic_paused{by=forwarder,topic=known}": 0,
+			"messages{state=dead,topic=known}": 0, "oldest_message_age_seconds{topic=known}": 0,
+			"topic_paused{by=forwarder,topic=known}": 0,
 		} {
 			got, there := found[series]
 			assert.True(t, there && got == n, "in empty tables %s is %v", series, got)
@@ -105,9 +106,11 @@ func TestCollectorOverEachHandle(t *testing.T) {
 		somethingOfEverything(t, h)
 		found = scraped(t, c)
 		for series, n := range map[string]float64{
-			"messages{state=ready,topic=orders}": 3, "messages{state=delayed,topic=orders}": 1, "messages{state=failing,topic=orders}": 1, "messages{state=dead,topic=orders}": 2,
+			"messages{state=ready,topic=orders}": 3, "messages{state=delayed,topic=orders}": 1,
+			"messages{state=failing,topic=orders}": 1, "messages{state=dead,topic=orders}": 2,
 			"inbox_messages{consumer=booking/book,state=failing}": 3, "inbox_messages{consumer=booking/book,state=dead}": 2,
-			"queue_messages{state=ready,topic=payment}": 2, "queue_messages{state=delayed,topic=payment}": 1, "queue_messages{state=failing,topic=payment}": 2, "queue_messages{state=dead,topic=payment}": 1,
+			"queue_messages{state=ready,topic=payment}": 2, "queue_messages{state=delayed,topic=payment}": 1,
+			"queue_messages{state=failing,topic=payment}": 2, "queue_messages{state=dead,topic=payment}": 1,
 			"forwarders{state=alive}": 1, "forwarders{state=vanished}": 1, "leased_lanes{scope=default}": 60,
 			"topic_paused{by=forwarder,topic=orders}": 1, "topic_paused{by=operator,topic=orders}": 0,
 			"topic_paused{by=operator,topic=refunds}": 1, "topic_paused{by=forwarder,topic=refunds}": 0,
@@ -116,8 +119,9 @@ func TestCollectorOverEachHandle(t *testing.T) {
 			assert.Equal(t, n, found[series], series)
 		}
 		for series, age := range map[string]time.Duration{
-			"oldest_message_age_seconds{topic=orders}": time.Minute, "inbox_oldest_message_age_seconds{consumer=booking/book}": time.Hour,
-			"queue_oldest_message_age_seconds{topic=payment}": time.Minute,
+			"oldest_message_age_seconds{topic=orders}":                time.Minute,
+			"inbox_oldest_message_age_seconds{consumer=booking/book}": time.Hour,
+			"queue_oldest_message_age_seconds{topic=payment}":         time.Minute,
 		} {
 			assert.InDelta(t, age.Seconds(), found[series], patience.Seconds(), series)
 		}
@@ -125,7 +129,8 @@ func TestCollectorOverEachHandle(t *testing.T) {
 		require.NoError(t, err)
 		for _, s := range stats.Topics {
 			assert.InDelta(t, s.Ready.N, found["messages{state=ready,topic="+s.Topic+"}"], 0)
-			assert.Equal(t, s.Paused, found["topic_paused{by=forwarder,topic="+s.Topic+"}"]+found["topic_paused{by=operator,topic="+s.Topic+"}"] > 0, s.Topic)
+			assert.Equal(t, s.Paused, found["topic_paused{by=forwarder,topic="+s.Topic+"}"]+
+				found["topic_paused{by=operator,topic="+s.Topic+"}"] > 0, s.Topic)
 		}
 
 		h.exec(t, "truncate outbox, inbox, inbox_queue, outbox_forwarders, outbox_lanes, outbox_topics")
@@ -151,14 +156,16 @@ func TestScrapeIsOneQuery(t *testing.T) {
 	assert.Equal(t, 10.0, found["messages{state=dead,topic=topic-42}"])
 	assert.Equal(t, 10.0, found["messages{state=ready,topic=topic-41}"])
 
-	h.exec(t, `insert into outbox (uuid, topic, key, payload) select i, 'many', 'k', '\x00' from generate_series(1001, 1600) i`)
+	h.exec(t, `insert into outbox (uuid, topic, key, payload) select i, 'many', 'k', '\x00' `+
+		`from generate_series(1001, 1600) i`)
 	found = scraped(t, c)
 	assert.Equal(t, 1.0, found["counts_bounded{}"], "more wait in one lane than are counted")
 	assert.LessOrEqual(t, found["messages{state=ready,topic=many}"], 100.0)
 	assert.Positive(t, found["messages{state=ready,topic=many}"])
 }
 
-// TestCollectorSurvivesWhatItWatches: a database that is away is up = 0 and one line in the log, and nothing old is shown.
+// TestCollectorSurvivesWhatItWatches: a database that is away is up = 0 and one line in the log, and nothing old is
+// shown.
 func TestCollectorSurvivesWhatItWatches(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -186,8 +193,8 @@ func TestCollectorSurvivesWhatItWatches(t *testing.T) {
 	assert.Equal(t, 0.0, scraped(t, c)["up{}"], "a pool without a free connection keeps no scrape waiting")
 }
 
-// TestPausedOutlivesItsForwarder: a topic that cannot be reached is shown as paused by any process, and by one that starts during the
-// outage; and it is over when the outage is.
+// TestPausedOutlivesItsForwarder: a topic that cannot be reached is shown as paused by any process, and by one that
+// starts during the outage; and it is over when the outage is.
 func TestPausedOutlivesItsForwarder(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -205,7 +212,8 @@ func TestPausedOutlivesItsForwarder(t *testing.T) {
 	first := startForwarderOn(t, h, classifyingConfig(), down)
 	first.publish(t, "down", "", "waits")
 	elsewhere := newCollector(t, newPgxHandle(t, h.url), prom.CollectorConfig{})
-	eventually(t, func() bool { return scraped(t, elsewhere)[paused] == 1 && scraped(t, observer)[own] == 1 }, "it is paused")
+	eventually(t, func() bool { return scraped(t, elsewhere)[paused] == 1 && scraped(t, observer)[own] == 1 },
+		"it is paused")
 
 	require.NoError(t, first.Forwarder.Close())
 	eventually(t, func() bool { _, there := scraped(t, observer)[own]; return !there }, "who has stopped pauses nothing")
@@ -220,7 +228,8 @@ func TestPausedOutlivesItsForwarder(t *testing.T) {
 	}, "and it is over")
 }
 
-// TestObserverOfAWholeService: one observer sees what is written, published and handled, by a Router and by a Dispatcher.
+// TestObserverOfAWholeService: one observer sees what is written, published and handled, by a Router and by a
+// Dispatcher.
 func TestObserverOfAWholeService(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -237,26 +246,31 @@ func TestObserverOfAWholeService(t *testing.T) {
 	})
 	w.publish(t, "orders", "", "a", "b", "malformed")
 	w.arrives(t, "a", "b")
-	h.exec(t, `insert into outbox (uuid, topic, payload, created_at) values ('old', 'orders', 'old', now() - interval '2 hours')`)
+	h.exec(t, `insert into outbox (uuid, topic, payload, created_at) values ('old', 'orders', 'old', `+
+		`now() - interval '2 hours')`)
 	w.arrives(t, "old")
 	w.idle(t)
 	eventually(t, func() bool { return scraped(t, observer)["deaths_total{topic=orders}"] == 1 }, "the death is told")
 	shows(t, observer, map[string]float64{
 		"written_messages_total{topic=orders}": 3, "written_bytes_total{topic=orders}": 11,
-		"publishes_total{result=published,topic=orders}": 3, "publishes_total{result=permanent,topic=orders}": 1, "publishes_total{result=unavailable,topic=orders}": 0,
-		"lag_seconds{topic=orders}": 3, "owned_lanes{scope=default}": 64,
+		"publishes_total{result=published,topic=orders}": 3, "publishes_total{result=permanent,topic=orders}": 1,
+		"publishes_total{result=unavailable,topic=orders}": 0,
+		"lag_seconds{topic=orders}":                        3, "owned_lanes{scope=default}": 64,
 		"settled_messages_total{result=done,scope=default}": 3, "settled_messages_total{result=dead,scope=default}": 1,
 		"transaction_duration_seconds{result=committed}": 1,
 	})
-	assert.InDelta(t, 2*time.Hour.Seconds(), lagSum(t, observer), patience.Seconds(), "the age is what the database's clock says")
+	assert.InDelta(t, 2*time.Hour.Seconds(), lagSum(t, observer), patience.Seconds(),
+		"the age is what the database's clock says")
 
 	store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 	require.NoError(t, err)
 	_, err = store.Enqueue(t.Context(), queue.Item{ID: queue.ID{Source: "shop", MessageID: "1"}, Topic: "payment"})
 	require.NoError(t, err)
-	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{Service: "booking", Handlers: map[string]queue.Handler{
-		"payment": {Handle: func(context.Context, *queue.Message) error { return nil }},
-	}}, nil)
+	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{
+		Service: "booking", Handlers: map[string]queue.Handler{
+			"payment": {Handle: func(context.Context, *queue.Message) error { return nil }},
+		},
+	}, nil)
 	require.NoError(t, err)
 	require.NoError(t, dispatcher.Drain(t.Context()))
 

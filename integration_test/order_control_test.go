@@ -49,7 +49,8 @@ func TestOrderControlForgetfulFetch(t *testing.T) {
 	reader := pgxHandle(t, "reader", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = sabotage })
 	l := newLedger(true)
 	orderRun{writers: 16, time: patience, until: l.violated}.write(t, writer, reader, l)
-	assert.NotZero(t, sabotage.forgot.Load(), "the tracer found nothing to take away: did the arguments of the read change?")
+	assert.NotZero(t, sabotage.forgot.Load(), "the tracer found nothing to take away: "+
+		"did the arguments of the read change?")
 	assert.NotEmpty(t, l.faults(), "a plain id > low kept the order")
 }
 
@@ -62,7 +63,8 @@ func TestOrderControlDefaultWithoutXid(t *testing.T) {
 	l := newLedger(false)
 	run := orderRun{writers: 16, time: patience, until: l.violated, single: true, started: func(w handle) {
 		execScript(t, w, slowInsert)
-		w.exec(t, `create trigger slow_now_and_then before insert on outbox for each row when (random() < 0.05) execute function slow_insert()`)
+		w.exec(t, `create trigger slow_now_and_then before insert on outbox for each row when (random() < 0.05) execute `+
+			`function slow_insert()`)
 		w.exec(t, defaultWithoutXid)
 	}}
 	run.write(t, writer, reader, l)

@@ -118,7 +118,8 @@ func (l *ledger) missing() []string {
 	for key, n := range l.committed {
 		for i := l.arrived[key] + 1; i <= n; i++ {
 			if !l.early[key][i] {
-				list = append(list, fmt.Sprintf("%s:%d (last commit %s ago)", key, i, time.Since(l.at[key]).Round(time.Millisecond)))
+				list = append(list, fmt.Sprintf("%s:%d (last commit %s ago)", key, i,
+					time.Since(l.at[key]).Round(time.Millisecond)))
 			}
 		}
 	}

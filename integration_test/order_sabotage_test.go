@@ -24,7 +24,8 @@ type fetchSaboteur struct {
 
 func (s *fetchSaboteur) String() string {
 	reads := max(s.reads.Load(), 1)
-	return fmt.Sprintf("%d reads, %d of them failed, on average they took %s", reads, s.failed.Load(), time.Duration(s.took.Load()/reads))
+	return fmt.Sprintf("%d reads, %d of them failed, on average they took %s", reads, s.failed.Load(),
+		time.Duration(s.took.Load()/reads))
 }
 
 type sabotagedKey struct{}
@@ -36,7 +37,9 @@ type sabotaged struct {
 
 func isFetch(sql string) bool { return strings.Contains(sql, "pg_snapshot_xmax") }
 
-func (s *fetchSaboteur) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+func (s *fetchSaboteur) TraceQueryStart(
+	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
+) context.Context {
 	if !isFetch(data.SQL) {
 		return ctx
 	}

@@ -24,7 +24,8 @@ func TestOutboxctlChecks(t *testing.T) {
 		assert.Contains(t, r.out, line)
 		onlyPrints(t, r.out, args)
 	}
-	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, created_at) VALUES ('u', E'orders\\x1b[2J', '', now() - interval '1 hour')")
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, created_at) VALUES ('u', E'orders\\x1b[2J', '', "+
+		"now() - interval '1 hour')")
 	check(2, "OUTBOX CRITICAL - forwarders: ")
 	r := c.run("check", "-o", "json")
 	var status struct {

@@ -16,7 +16,8 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 1, nil)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, "INSERT INTO outbox (uuid, topic, key, payload) SELECT gen_random_uuid(), $1, 'K', '' FROM generate_series(1, 20)", topic)
+	h.exec(t, "INSERT INTO outbox (uuid, topic, key, payload) SELECT gen_random_uuid(), $1, 'K', '' "+
+		"FROM generate_series(1, 20)", topic)
 	c := ctl{t: t, url: h.url}
 	broker := func(args ...string) ctlResult { return c.run(append(args, "--kafka", server.Brokers()[0])...) }
 	r := broker("forward", "--drain")
@@ -42,12 +43,12 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	require.Zero(t, broker("forward", "--drain").code)
 	assert.Equal(t, sent, distinct(kafkaUUIDs(t, server, topic)))
 	assert.Contains(t, broker("reconcile", "--all", "--dry-run").out, "would change 0 messages")
-	assert.Contains(t, broker("doctor").out, "a replica alone", "what the broker says of itself")
+	assert.Contains(t, broker("doctor").out, "has one replica", "what the broker says of itself")
 	other := natsServer(t).URL()
-	assert.Contains(t, c.run("doctor", "--nats", other).out, "no broker that was asked has topic")
+	assert.Contains(t, c.run("doctor", "--nats", other).out, "no broker that was checked has topic")
 	both := broker("check", "--nats", other).out
-	assert.Contains(t, both, "a replica alone")
-	assert.NotContains(t, both, "no broker that was asked has topic")
+	assert.Contains(t, both, "has one replica")
+	assert.NotContains(t, both, "no broker that was checked has topic")
 }
 
 // TestOutboxctlImportsTables moves what a home-made relay has not sent.
@@ -55,15 +56,20 @@ func TestOutboxctlImportsTables(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, "CREATE TABLE events (id bigserial, type text, customer text, body jsonb, sent_at timestamptz)")
-	h.exec(t, `INSERT INTO events (type, customer, body, sent_at) SELECT 'orders', 'c' || i, '{"n": 1}', CASE WHEN i = 1 THEN now() END FROM generate_series(1, 4) i`)
+	h.exec(t, `INSERT INTO events (type, customer, body, sent_at) SELECT 'orders', 'c' || i, '{"n": 1}', CASE `+
+		`WHEN i = 1 THEN now() END FROM generate_series(1, 4) i`)
 	c := ctl{t: t, url: h.url}
-	does := []string{"import", "table", "events", "--pending", "sent_at IS NULL", "--done", "sent_at = now()", "--topic", "type", "--key", "customer", "--payload", "body"}
+	does := []string{
+		"import", "table", "events", "--pending", "sent_at IS NULL", "--done", "sent_at = now()", "--topic", "type", "--key",
+		"customer", "--payload", "body",
+	}
 	r := c.run(append(does, "--dry-run")...)
 	require.Zero(t, r.code, r.err)
 	assert.Contains(t, r.out, "Import would move 3 messages (orders 3)")
 	assert.Empty(t, r.err)
-	r = c.run("import", "table", "events", "--pending", "sent_at IS NULL", "--done", "sent_at = now()", "--topic", "type", "--payload", "body", "--dry-run")
-	assert.Contains(t, r.err, "without a key, and so without order: 3 messages; see --key")
+	r = c.run("import", "table", "events", "--pending", "sent_at IS NULL", "--done", "sent_at = now()", "--topic", "type",
+		"--payload", "body", "--dry-run")
+	assert.Contains(t, r.err, "no ordering key, so their order is not kept: 3 messages: see --key")
 	assert.Equal(t, 2, c.run(does...).code, "nobody is there to say yes")
 	r = c.run(does[:len(does)-2]...)
 	assert.Equal(t, 2, r.code)
@@ -71,21 +77,28 @@ func TestOutboxctlImportsTables(t *testing.T) {
 	r = c.run("import", "table", "evnts", "--pending", "true", "--done", "DELETE", "--topic", "type", "--payload", "body")
 	assert.Equal(t, 1, r.code)
 	assert.Contains(t, r.err, "from table evnts: TABLE: there is no table evnts")
-	mistyped := c.run("import", "table", "events", "--id", "nr", "--pending", "true", "--done", "DELETE", "--topic", "type", "--payload", "body")
+	mistyped := c.run("import", "table", "events", "--id", "nr", "--pending", "true", "--done", "DELETE", "--topic",
+		"type", "--payload", "body")
 	assert.Contains(t, mistyped.err, `from table events: --id: the table has no column "nr"`)
-	mistyped = c.run("import", "table", "events", "--pending", "true", "--done", "DELETE", "--topic", "type", "--payload", "boddy", "--batch", "1")
+	mistyped = c.run("import", "table", "events", "--pending", "true", "--done", "DELETE", "--topic", "type", "--payload",
+		"boddy", "--batch", "1")
 	assert.Contains(t, mistyped.err, `from table events: --payload: `)
-	assert.Contains(t, c.run("import", "table", "events", "--pending", "true", "--done", "DELETE", "--topic", "''", "--payload", "body", "--id", "customer").err, "row with customer c1")
+	assert.Contains(t, c.run("import", "table", "events", "--pending", "true", "--done", "DELETE", "--topic", "''",
+		"--payload", "body", "--id", "customer").err, "row with customer c1")
 	assert.Contains(t, c.run("import", "watermill-sql", "--batch", "-1").err, "--batch is -1")
 	assert.Zero(t, h.count(t, "SELECT count(*) FROM outbox"))
 	r = c.run(append(does, "--yes")...)
 	require.Zero(t, r.code, r.err)
 	assert.Contains(t, r.out, "Moved 3 messages")
-	assert.Equal(t, []string{"c2", "c3", "c4"}, column[string](t, h, `SELECT key FROM outbox WHERE topic = 'orders' AND convert_from(payload, 'UTF8') = '{"n": 1}' ORDER BY id`))
+	assert.Equal(t, []string{"c2", "c3", "c4"},
+		column[string](t, h, `SELECT key FROM outbox WHERE topic = 'orders' AND convert_from(payload, 'UTF8') = '{"n": 1}' `+
+			`ORDER BY id`))
 	assert.Zero(t, h.count(t, "SELECT count(*) FROM events WHERE sent_at IS NULL"))
 
-	h.exec(t, "CREATE TABLE my_outbox (id bigserial, event_id uuid, topic text, aggregate_id text, body jsonb, headers jsonb, run_at timestamptz, sent_at timestamptz)")
-	h.exec(t, "INSERT INTO my_outbox (event_id, topic, aggregate_id, body) VALUES (gen_random_uuid(), 'orders', 'a', '{}')")
+	h.exec(t, "CREATE TABLE my_outbox (id bigserial, event_id uuid, topic text, aggregate_id text, body jsonb, "+
+		"headers jsonb, run_at timestamptz, sent_at timestamptz)")
+	h.exec(t,
+		"INSERT INTO my_outbox (event_id, topic, aggregate_id, body) VALUES (gen_random_uuid(), 'orders', 'a', '{}')")
 	s := stranger{t: t, h: h}
 	s.does(movingPage(t)["From an outbox table of your own"]...)
 	assert.Equal(t, "Import would move 1 message (orders 1).\n", s.said)

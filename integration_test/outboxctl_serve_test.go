@@ -52,7 +52,8 @@ func TestOutboxctlServes(t *testing.T) {
 	assert.Contains(t, body, "Shop &lt;b&gt;")
 	code, _ = get("", "localhost")
 	assert.Equal(t, http.StatusOK, code)
-	for _, host := range []string{"evil.example", "evil.example:80", "127.0.0.1.evil.example"} { // a name that was made to point here
+	for _, host := range []string{"evil.example", "evil.example:80", "127.0.0.1.evil.example"} {
+		// a name that was made to point here
 		code, _ = get("", host)
 		assert.Equal(t, http.StatusMisdirectedRequest, code, host)
 	}
@@ -74,7 +75,8 @@ func TestOutboxctlServes(t *testing.T) {
 	for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0"} {
 		get, end = serve("--listen", listen, "--actor-header", "X-User", "--host", "outbox.example.com,other.example.com")
 		for host, want := range map[string]int{
-			"Outbox.example.com": http.StatusOK, "other.example.com:8080": http.StatusOK, "localhost": http.StatusOK, "evil.example": http.StatusMisdirectedRequest,
+			"Outbox.example.com": http.StatusOK, "other.example.com:8080": http.StatusOK, "localhost": http.StatusOK,
+			"evil.example": http.StatusMisdirectedRequest,
 		} {
 			code, _ = get("", host, "X-User", "carol")
 			assert.Equal(t, want, code, "%s on %s", host, listen)

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
-// atTerminal runs a command at a terminal, types what the answers say when their words are on the screen, and returns what was on it.
+// atTerminal runs a command at a terminal, types what the answers say when their words are on the screen, and returns
+// what was on it.
 func (c ctl) atTerminal(answers map[string]string, args ...string) (code int, screen string) {
 	c.t.Helper()
 	keyboard, terminal, err := pty.Open()
@@ -39,7 +40,9 @@ func (c ctl) atTerminal(answers map[string]string, args ...string) (code int, sc
 			}
 		}
 	}()
-	code = cli.Run(c.t.Context(), args, cli.WorldOf(terminal, terminal, terminal, append(os.Environ(), "OUTBOX_DSN="+c.url, "USER=ann", "TERM=xterm-256color")))
+	code = cli.Run(c.t.Context(), args,
+		cli.WorldOf(terminal, terminal, terminal,
+			append(os.Environ(), "OUTBOX_DSN="+c.url, "USER=ann", "TERM=xterm-256color")))
 	require.NoError(c.t, terminal.Close())
 	screen = <-read
 	require.NoError(c.t, keyboard.Close())
@@ -50,13 +53,14 @@ func (c ctl) atTerminal(answers map[string]string, args ...string) (code int, sc
 func TestOutboxctlAtATerminal(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'orders', '', 10, 'away', now() FROM generate_series(1, 9000) i`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'orders', '', 10, `+
+		`'away', now() FROM generate_series(1, 9000) i`)
 	c := ctl{t: t, url: h.url}
 	const question = "Requeue 9,000 messages of the outbox (topic orders)? [y/N] "
 	requeue := []string{"messages", "requeue", "--topic", "orders"}
 	code, screen := c.atTerminal(map[string]string{question: "n\n"}, requeue...)
 	assert.Equal(t, 2, code, screen)
-	assert.Contains(t, screen, "not done")
+	assert.Contains(t, screen, "not confirmed")
 	assert.Equal(t, 9000, h.states(t, "true")["dead"])
 
 	code, screen = c.atTerminal(map[string]string{question: "y\n"}, requeue...)

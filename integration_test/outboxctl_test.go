@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
-// TestOutboxctlScreens compares what the commands print with what a person has read. The texts in the database attack the terminal.
+// TestOutboxctlScreens compares what the commands print with what a person has read. The texts in the database attack
+// the terminal.
 func TestOutboxctlScreens(t *testing.T) {
 	t.Parallel()
 	for name, commands := range map[string]string{
@@ -139,14 +140,15 @@ func TestOutboxctlAsks(t *testing.T) {
 		r := c.runWith(t.Context(), no, "messages", "requeue", "3")
 		assert.Equal(t, 2, r.code)
 		assert.Contains(t, r.err, "Requeue 1 message of the outbox (id 3)? [y/N]")
-		assert.Equal(t, "dead", value[string](t, h, "SELECT CASE WHEN dead_at IS NULL THEN 'alive' ELSE 'dead' END FROM outbox WHERE id = 3"))
+		assert.Equal(t, "dead", value[string](t, h, "SELECT CASE WHEN dead_at IS NULL THEN 'alive' ELSE 'dead' END "+
+			"FROM outbox WHERE id = 3"))
 	}
 	r := c.runWith(t.Context(), "y\n", "messages", "requeue", "3")
 	assert.Zero(t, r.code, r.err)
 	assert.Contains(t, r.out, "Requeued 1 message; entry 1 of the audit log.")
 	assert.Equal(t, "ann", value[string](t, h, "SELECT actor FROM outbox_audit"))
 
-	assert.Contains(t, c.run("topics", "pause", "bukings", "--dry-run").err, "is the name right?")
+	assert.Contains(t, c.run("topics", "pause", "bukings", "--dry-run").err, "check the name")
 	h.exec(t, "INSERT INTO outbox (uuid, topic, key, payload) SELECT i, 'many', 'k', '' FROM generate_series(1, 200) i")
 	assert.Empty(t, c.run("topics", "pause", "bukings", "--dry-run").err, "it may be behind those")
 	h.exec(t, "ALTER TABLE inbox_queue RENAME TO elsewhere")
@@ -154,7 +156,7 @@ func TestOutboxctlAsks(t *testing.T) {
 		r := c.run("topics", act, "bookings", "--yes")
 		assert.Zero(t, r.code, r.err)
 		assert.Contains(t, r.out, done+" topic bookings.")
-		assert.Contains(t, r.err, "what is known of topic bookings could not be looked at")
+		assert.Contains(t, r.err, "could not read the state of topic bookings")
 	}
 }
 
@@ -165,13 +167,14 @@ func TestOutboxctlPausesFirst(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	conn := begin(t, h, "BEGIN", "LOCK TABLE inbox_queue")
 	log := &watched{}
-	end := ctl{t: t, url: h.url, env: []string{"USER=ann"}}.start(log, "--timeout", "0", "topics", "pause", "bookings", "--yes")
+	end := ctl{t: t, url: h.url, env: []string{"USER=ann"}}.start(log, "--timeout", "0", "topics", "pause",
+		"bookings", "--yes")
 	eventually(t, func() bool {
 		return h.count(t, "SELECT count(*)::int FROM outbox_topics WHERE topic = 'bookings'") == 1
 	}, "it is paused")
 	_, err := conn.Exec(t.Context(), "ROLLBACK")
 	require.NoError(t, err)
-	eventually(t, func() bool { return strings.Contains(log.String(), "is the name right?") }, "it looks afterwards: %s", log)
+	eventually(t, func() bool { return strings.Contains(log.String(), "check the name") }, "it looks afterwards: %s", log)
 	r := end()
 	assert.Zero(t, r.code, r.err)
 	assert.Equal(t, "Paused topic bookings.\n", r.out)
@@ -229,8 +232,8 @@ func (b *blocked) Read([]byte) (int, error) {
 	return 0, context.Canceled
 }
 
-// TestOutboxctlAttacks gives arguments that attack: the terminal, the statements, the log. None of them does anything, and nothing
-// that does not print reaches the screen.
+// TestOutboxctlAttacks gives arguments that attack: the terminal, the statements, the log. None of them does anything,
+// and nothing that does not print reaches the screen.
 func TestOutboxctlAttacks(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -239,23 +242,36 @@ func TestOutboxctlAttacks(t *testing.T) {
 	c := ctl{t: t, url: h.url, width: 100}
 	t.Run("attacks", func(t *testing.T) {
 		for n, attack := range []string{
-			"\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f\x08", "a\r\n\tPaused topic bookings.", "\x1b[31m\xff\xfe", `1' OR 1=1; DROP TABLE outbox; --"%`,
+			"\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f\x08", "a\r\n\tPaused topic bookings.", "\x1b[31m\xff\xfe",
+			`1' OR 1=1; DROP TABLE outbox; --"%`,
 			"$(id) `id` {{.}} %s%n%d ../../etc/passwd", "-9223372036854775808", strings.Repeat("x", 2_000),
 		} {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
 				for i, args := range [][]string{
-					{attack}, {"messages", attack}, {"--" + attack}, {"stats", "--output", attack}, {"--tables", attack, "stats"}, {"--tables", "outbox=" + attack, "stats"},
+					{attack}, {"messages", attack}, {"--" + attack}, {"stats", "--output", attack}, {"--tables", attack, "stats"},
+					{"--tables", "outbox=" + attack, "stats"},
 					{"--dsn", attack, "stats"}, {"stats", "--interval", attack},
-					{"messages", "list", "--topic", attack}, {"messages", "list", "--key", attack}, {"messages", "list", "--error", attack},
-					{"messages", "list", "--group", attack}, {"messages", "list", "--state", attack}, {"messages", "list", "--after", attack}, {"messages", "list", "--page", attack},
-					{"messages", "show", attack}, {"messages", "show", "--", attack}, {"inbox", "show", attack}, {"queue", "show", attack}, {"errors", "--in", attack},
-					{"messages", "requeue", "--yes", "--", attack}, {"messages", "discard", "--yes", "--topic", attack, "--reason", attack}, {"messages", "replay", "--key", attack, "--yes"},
-					{"messages", "requeue", "--yes", "--group", attack, "--actor", attack}, {"keys", "skip", "--key", attack, "--yes", "--reason", "x"},
-					{"topics", "pause", "--yes", "--reason", attack, "--", attack}, {"topics", "resume", "--yes", "--", attack}, {"inbox", "discard", "--consumer", attack, "--reason", "x", "--yes"},
-					{"queue", "requeue", "--source", attack, "--yes"}, {"migrate", "print", "--format", attack}, {"migrate", "roles", "--prefix", attack}, {"clean", "--outbox", attack},
-					{"completion", attack}, {"help", attack}, {"__complete", "messages", "list", "--state", attack}, {"audit", "--page", attack}, {"check", attack}, {"check", "--" + attack}, {"doctor", attack},
-					{"forward", "--nats", attack, "--drain", "--log", attack}, {"forward", "--kafka", attack, "--drain", "--close-timeout", attack}, {"forward", "--nats", "x", "--broker-ca", attack},
+					{"messages", "list", "--topic", attack}, {"messages", "list", "--key", attack},
+					{"messages", "list", "--error", attack},
+					{"messages", "list", "--group", attack}, {"messages", "list", "--state", attack},
+					{"messages", "list", "--after", attack}, {"messages", "list", "--page", attack},
+					{"messages", "show", attack}, {"messages", "show", "--", attack}, {"inbox", "show", attack},
+					{"queue", "show", attack}, {"errors", "--in", attack},
+					{"messages", "requeue", "--yes", "--", attack},
+					{"messages", "discard", "--yes", "--topic", attack, "--reason", attack},
+					{"messages", "replay", "--key", attack, "--yes"},
+					{"messages", "requeue", "--yes", "--group", attack, "--actor", attack},
+					{"keys", "skip", "--key", attack, "--yes", "--reason", "x"},
+					{"topics", "pause", "--yes", "--reason", attack, "--", attack}, {"topics", "resume", "--yes", "--", attack},
+					{"inbox", "discard", "--consumer", attack, "--reason", "x", "--yes"},
+					{"queue", "requeue", "--source", attack, "--yes"}, {"migrate", "print", "--format", attack},
+					{"migrate", "roles", "--prefix", attack}, {"clean", "--outbox", attack},
+					{"completion", attack}, {"help", attack}, {"__complete", "messages", "list", "--state", attack},
+					{"audit", "--page", attack}, {"check", attack}, {"check", "--" + attack}, {"doctor", attack},
+					{"forward", "--nats", attack, "--drain", "--log", attack},
+					{"forward", "--kafka", attack, "--drain", "--close-timeout", attack},
+					{"forward", "--nats", "x", "--broker-ca", attack},
 				} {
 					if !long && (i+n)%3 > 0 {
 						continue // each command meets two or three of the attacks
@@ -271,8 +287,12 @@ func TestOutboxctlAttacks(t *testing.T) {
 		}
 	})
 	assert.Equal(t, before, h.count(t, "SELECT count(*)::int FROM outbox"))
-	assert.Zero(t, h.count(t, "SELECT count(*)::int FROM outbox_audit WHERE touched > 0 AND action NOT IN ('pause', 'resume')"))
-	for _, of := range []string{"messages list", "messages list -o json", "errors", "errors -o json", "keys blocked", "topics list", "inbox list", "queue list", "messages show 2 --payload", "messages show 2 -o json"} {
+	assert.Zero(t, h.count(t, "SELECT count(*)::int FROM outbox_audit WHERE touched > 0 "+
+		"AND action NOT IN ('pause', 'resume')"))
+	for _, of := range []string{
+		"messages list", "messages list -o json", "errors", "errors -o json", "keys blocked", "topics list", "inbox list",
+		"queue list", "messages show 2 --payload", "messages show 2 -o json",
+	} {
 		onlyPrints(t, c.run(words(of)...).out, of)
 	}
 }
@@ -293,7 +313,9 @@ func TestOutboxctlColours(t *testing.T) {
 	dead := []string{"messages", "list", "--state", "dead", "--limit", "1"}
 	colour := ctl{t: t, url: h.url, env: []string{"TERM=xterm-256color", "CLICOLOR_FORCE=1"}}.run(dead...)
 	assert.Contains(t, colour.out, "\x1b[31mdead")
-	for name, env := range map[string][]string{"a pipe": {"TERM=xterm-256color"}, "no colour": {"TERM=xterm-256color", "CLICOLOR_FORCE=1", "NO_COLOR=1"}} {
+	for name, env := range map[string][]string{
+		"a pipe": {"TERM=xterm-256color"}, "no colour": {"TERM=xterm-256color", "CLICOLOR_FORCE=1", "NO_COLOR=1"},
+	} {
 		r := ctl{t: t, url: h.url, env: env}.run(dead...)
 		assert.NotContains(t, r.out, "\x1b[3", name)
 	}
@@ -305,12 +327,18 @@ func TestOutboxctlRoles(t *testing.T) {
 	owner, as := newRoles(t)
 	fillOutboxctl(t, owner)
 	reader, operator := ctl{t: t, url: as("reader").url}, ctl{t: t, url: as("admin").url}
-	for _, look := range []string{"stats", "messages list", "messages show 3", "errors", "keys blocked", "topics list", "inbox list", "queue list", "audit", "doctor", "migrate status"} {
+	for _, look := range []string{
+		"stats", "messages list", "messages show 3", "errors", "keys blocked", "topics list", "inbox list", "queue list",
+		"audit", "doctor", "migrate status",
+	} {
 		r := reader.run(words(look)...)
 		assert.Zero(t, r.code, "%s: %s", look, r.err)
 	}
 	assert.NotContains(t, reader.run("messages", "show", "3", "--payload").out, `{"n": 3}`)
-	for _, act := range []string{"messages requeue 3", "keys skip --all --reason x", "topics pause orders", "inbox requeue --all", "queue requeue --all"} {
+	for _, act := range []string{
+		"messages requeue 3", "keys skip --all --reason x", "topics pause orders", "inbox requeue --all",
+		"queue requeue --all",
+	} {
 		args := append(words(act), "--yes")
 		r := reader.run(args...)
 		assert.Equal(t, 1, r.code, act)

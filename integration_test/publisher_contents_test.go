@@ -32,20 +32,24 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		msgs  []*message.Message
 		says  string
 	}{
-		"no uuid":              {"orders", bad(func(msg *message.Message) { msg.UUID = "" }), "watermill.NewUUID()"},
-		"uuid too long":        {"orders", bad(func(msg *message.Message) { msg.UUID = strings.Repeat("u", 256) }), "256 bytes"},
-		"uuid not UTF-8":       {"orders", bad(func(msg *message.Message) { msg.UUID = "\xff" }), "UTF-8"},
-		"nil message":          {"orders", []*message.Message{newMessage("good"), nil}, "message 1"},
-		"empty topic":          {"", bad(func(*message.Message) {}), "topic is empty"},
-		"topic with NUL":       {"a\x00b", bad(func(*message.Message) {}), "NUL"},
-		"topic not UTF-8":      {"a\xffb", bad(func(*message.Message) {}), "UTF-8"},
-		"topic too long":       {strings.Repeat("t", 1025), bad(func(*message.Message) {}), "1025 bytes"},
-		"metadata key NUL":     {"orders", meta("a\x00b", "v"), "metadata"},
-		"metadata value NUL":   {"orders", meta("k", "a\x00b"), "metadata"},
-		"metadata key UTF-8":   {"orders", meta("a\xff", "v"), "metadata"},
-		"metadata val UTF-8":   {"orders", meta("k", "\xc3\x28"), "metadata"},
-		"metadata too large":   {"orders", meta("k", strings.Repeat("x", 1<<20)), "metadata has"},
-		"payload too large":    {"orders", bad(func(msg *message.Message) { msg.Payload = make([]byte, 1001) }), "MaxPayloadBytes is 1000"},
+		"no uuid": {"orders", bad(func(msg *message.Message) { msg.UUID = "" }), "watermill.NewUUID()"},
+		"uuid too long": {"orders", bad(func(msg *message.Message) {
+			msg.UUID = strings.Repeat("u", 256)
+		}), "256 bytes"},
+		"uuid not UTF-8":     {"orders", bad(func(msg *message.Message) { msg.UUID = "\xff" }), "UTF-8"},
+		"nil message":        {"orders", []*message.Message{newMessage("good"), nil}, "message 1"},
+		"empty topic":        {"", bad(func(*message.Message) {}), "topic is empty"},
+		"topic with NUL":     {"a\x00b", bad(func(*message.Message) {}), "NUL"},
+		"topic not UTF-8":    {"a\xffb", bad(func(*message.Message) {}), "UTF-8"},
+		"topic too long":     {strings.Repeat("t", 1025), bad(func(*message.Message) {}), "1025 bytes"},
+		"metadata key NUL":   {"orders", meta("a\x00b", "v"), "metadata"},
+		"metadata value NUL": {"orders", meta("k", "a\x00b"), "metadata"},
+		"metadata key UTF-8": {"orders", meta("a\xff", "v"), "metadata"},
+		"metadata val UTF-8": {"orders", meta("k", "\xc3\x28"), "metadata"},
+		"metadata too large": {"orders", meta("k", strings.Repeat("x", 1<<20)), "metadata has"},
+		"payload too large": {"orders", bad(func(msg *message.Message) {
+			msg.Payload = make([]byte, 1001)
+		}), "MaxPayloadBytes is 1000"},
 		"key of 10 KB":         {"orders", meta(outbox.MetadataKey, strings.Repeat("k", 10240)), "10240 bytes"},
 		"key with NUL":         {"orders", meta(outbox.MetadataKey, "a\x00"), "NUL"},
 		"delayed until when":   {"orders", meta(delay.DelayedUntilKey, "tomorrow"), "RFC 3339"},
@@ -91,8 +95,9 @@ func oddPayloads() map[string][]byte {
 func oddMetadata() map[string]string {
 	odd := map[string]string{
 		"": "empty key", "empty value": "", `quotes "'` + "`": `"'` + "`", `backslash \`: `\\x00 \u0000 \"`,
-		"html <>&": "<script>&amp;</script>", "unicode ☃ é 日本": "😀 \u2028 \u2029 \ufffd \u200b", "controls": "\x01\t\r\n\x1f\x7f",
-		"array {": `{"a",b,NULL}`, "NULL": "NULL", "json": `{"a":[1,null]}`, "dollar $1": "$1 :a @b ?", "%s": "%d",
+		"html <>&": "<script>&amp;</script>", "unicode ☃ é 日本": "😀 \u2028 \u2029 \ufffd \u200b",
+		"controls": "\x01\t\r\n\x1f\x7f",
+		"array {":  `{"a",b,NULL}`, "NULL": "NULL", "json": `{"a":[1,null]}`, "dollar $1": "$1 :a @b ?", "%s": "%d",
 	}
 	for i := range 128 {
 		if i > 0 {

@@ -17,7 +17,8 @@ import (
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
-		explicit, aggregate, both, none, emptied := newMessage(""), newMessage(""), newMessage(""), newMessage(""), newMessage("")
+		explicit, aggregate, both, none, emptied := newMessage(""), newMessage(""), newMessage(""), newMessage(""),
+			newMessage("")
 		outbox.SetKey(explicit, "k1")
 		outbox.SetAggregate(aggregate, "order", "7")
 		outbox.SetAggregate(both, "order", "7")
@@ -34,9 +35,11 @@ func TestKeys(t *testing.T) {
 		assert.Equal(t, []string{"k1", "order/7", "k1", "", ""}, keys)
 		assert.Equal(t, rows[0].lane, rows[2].lane)
 
-		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{Key: func(topic string, msg *message.Message) (string, error) {
-			return topic + ":" + string(msg.Payload), nil
-		}}, nil)
+		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{
+			Key: func(topic string, msg *message.Message) (string, error) {
+				return topic + ":" + string(msg.Payload), nil
+			},
+		}, nil)
 		require.NoError(t, err)
 		require.NoError(t, publishInTx(t, h, pub, "carts", newMessage("p")))
 		assert.Equal(t, "carts:p", value[string](t, h, "select key from outbox where topic = 'carts'"))
@@ -51,15 +54,21 @@ func TestDelays(t *testing.T) {
 			set      func(msg *message.Message)
 			from, to time.Duration // due after the insert; none = it is ready at once, in its place
 		}{
-			"SetDelay":          {func(msg *message.Message) { outbox.SetDelay(msg, 90*time.Second) }, 90 * time.Second, 91 * time.Second},
+			"SetDelay": {func(msg *message.Message) {
+				outbox.SetDelay(msg, 90*time.Second)
+			}, 90 * time.Second, 91 * time.Second},
 			"SetDelay nothing":  {func(msg *message.Message) { outbox.SetDelay(msg, 0) }, 0, 0},
 			"SetDelay the past": {func(msg *message.Message) { outbox.SetDelay(msg, -time.Hour) }, 0, 0},
 			"SetDueAt": {func(msg *message.Message) {
 				outbox.SetDueAt(msg, time.Now().Add(time.Hour).In(time.FixedZone("far", 9*3600)))
 			}, 59 * time.Minute, time.Hour},
 			"SetDueAt the past": {func(msg *message.Message) { outbox.SetDueAt(msg, time.Unix(0, 0)) }, 0, 0},
-			"watermill For":     {func(msg *message.Message) { delay.Message(msg, delay.For(time.Hour)) }, 59 * time.Minute, time.Hour},
-			"watermill Until":   {func(msg *message.Message) { delay.Message(msg, delay.Until(time.Now().Add(time.Hour))) }, 59 * time.Minute, time.Hour},
+			"watermill For": {func(msg *message.Message) {
+				delay.Message(msg, delay.For(time.Hour))
+			}, 59 * time.Minute, time.Hour},
+			"watermill Until": {func(msg *message.Message) {
+				delay.Message(msg, delay.Until(time.Now().Add(time.Hour)))
+			}, 59 * time.Minute, time.Hour},
 			"the last one counts": {func(msg *message.Message) {
 				outbox.SetDelay(msg, time.Minute)
 				outbox.SetDueAt(msg, time.Now().Add(time.Hour))

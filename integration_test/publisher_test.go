@@ -42,7 +42,8 @@ func outboxRows(t testing.TB, h handle) []stored {
 		}
 		all = append(all, s)
 		return json.Unmarshal(metadata, &all[len(all)-1].metadata)
-	}, `select id, uuid, topic, key, lane, payload, metadata::text, extract(epoch from due_at - created_at)::float8 from outbox order by id`)
+	}, `select id, uuid, topic, key, lane, payload, metadata::text, extract(epoch from due_at - created_at)::float8 `+
+		`from outbox order by id`)
 	require.NoError(t, err)
 	return all
 }
@@ -185,7 +186,8 @@ func TestPublishRefusesMixedTransactions(t *testing.T) {
 
 				require.ErrorIs(t, outbox.InTx(a, other.db, func(context.Context) error { return nil }), outbox.ErrOtherDB)
 				require.ErrorIs(t, newOutboxPublisher(t, other).PublishContext(a, "orders", newMessage("")), outbox.ErrOtherDB)
-				require.ErrorIs(t, (*core.Publisher)(newOutboxPublisher(t, other)).Capture(a, "orders", newMessage("")), outbox.ErrOtherDB)
+				require.ErrorIs(t, (*core.Publisher)(newOutboxPublisher(t, other)).Capture(a, "orders", newMessage("")),
+					outbox.ErrOtherDB)
 
 				return outbox.InTx(a, h.db, func(inner context.Context) error { // a savepoint is the same transaction
 					second.SetContext(inner)
@@ -207,7 +209,9 @@ func TestMissingTablesNameTheCure(t *testing.T) {
 			err := inTx(t, h, func(ctx context.Context) error { return pub.PublishContext(ctx, "orders", newMessage("")) })
 			require.ErrorContains(t, err, "schema.Migrate", h.name)
 			assert.Equal(t, "42P01", text.SQLState(err), h.name)
-			err = inTx(t, h, func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")) })
+			err = inTx(t, h, func(ctx context.Context) error {
+				return (*core.Publisher)(pub).Capture(ctx, "orders", newMessage(""))
+			})
 			require.ErrorContains(t, err, "schema.Migrate", h.name)
 			require.NotErrorIs(t, err, outbox.ErrCommitUnknown, h.name)
 		}
@@ -253,8 +257,11 @@ func TestPublishManyKeepsTheirOrder(t *testing.T) {
 
 		h.exec(t, "truncate outbox")
 		msgs, uuids = msgs[:2500], uuids[:2500]
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, "orders", msgs...) }))
-		assert.True(t, slices.Equal(uuids, column[string](t, h, "select uuid from outbox order by id")), "in several statements with COMMIT")
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+			return (*core.Publisher)(pub).Capture(ctx, "orders", msgs...)
+		}))
+		assert.True(t, slices.Equal(uuids, column[string](t, h, "select uuid from outbox order by id")),
+			"in several statements with COMMIT")
 	})
 }
 

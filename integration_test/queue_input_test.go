@@ -21,24 +21,37 @@ func TestBadInputOfStore(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		ctx := t.Context()
-		x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{MaxPayloadBytes: 100}), name: "bad", owner: queue.NewOwner()}
+		x := ibx{
+			handle: h, store: newStore(t, h, queue.StoreConfig{MaxPayloadBytes: 100}), name: "bad", owner: queue.NewOwner(),
+		}
 		for why, change := range map[string]func(*queue.Item){
-			"its message id is empty":                       func(it *queue.Item) { it.MessageID = "" },
-			"its message id has 256 characters":             func(it *queue.Item) { it.MessageID = strings.Repeat("ü", 256) },
-			"its message id is invalid UTF-8":               func(it *queue.Item) { it.MessageID = "a\x00" },
-			"its source is invalid UTF-8":                   func(it *queue.Item) { it.Source = "\xff" },
-			"its topic is invalid UTF-8":                    func(it *queue.Item) { it.Topic = "\xff" },
-			"its key is invalid UTF-8":                      func(it *queue.Item) { it.Key = "\x00" },
-			"its key has 1025 bytes":                        func(it *queue.Item) { it.Key = strings.Repeat("k", 1025) },
-			"its metadata \"k\" is invalid UTF-8":           func(it *queue.Item) { it.Metadata = map[string]string{"k": "\x00"} },
-			"its metadata has 1048":                         func(it *queue.Item) { it.Metadata = map[string]string{"k": strings.Repeat("v", 1<<20)} },
-			"its payload has 101 bytes":                     func(it *queue.Item) { it.Payload = make([]byte, 101) },
-			"its DueAt is in the year 10000":                func(it *queue.Item) { it.DueAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) },
-			"its ExpiresAt is in the year -1, which has no": func(it *queue.Item) { it.ExpiresAt = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC) },
+			"its message id is empty":           func(it *queue.Item) { it.MessageID = "" },
+			"its message id has 256 characters": func(it *queue.Item) { it.MessageID = strings.Repeat("ü", 256) },
+			"its message id is invalid UTF-8":   func(it *queue.Item) { it.MessageID = "a\x00" },
+			"its source is invalid UTF-8":       func(it *queue.Item) { it.Source = "\xff" },
+			"its topic is invalid UTF-8":        func(it *queue.Item) { it.Topic = "\xff" },
+			"its key is invalid UTF-8":          func(it *queue.Item) { it.Key = "\x00" },
+			"its key has 1025 bytes":            func(it *queue.Item) { it.Key = strings.Repeat("k", 1025) },
+			"its metadata \"k\" is invalid UTF-8": func(it *queue.Item) {
+				it.Metadata = map[string]string{"k": "\x00"}
+			},
+			"its metadata has 1048": func(it *queue.Item) {
+				it.Metadata = map[string]string{"k": strings.Repeat("v", 1<<20)}
+			},
+			"its payload has 101 bytes": func(it *queue.Item) { it.Payload = make([]byte, 101) },
+			"its DueAt is in the year 10000": func(it *queue.Item) {
+				it.DueAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+			},
+			"its ExpiresAt is in the year -1, which has no": func(it *queue.Item) {
+				it.ExpiresAt = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)
+			},
 		} {
 			refusesItem(t, x, why, change)
 		}
-		for _, bad := range []queue.ID{{}, {Source: "a"}, {MessageID: "a"}, {Source: "a", MessageID: "\x00"}, {Source: strings.Repeat("a", 256), MessageID: "a"}} {
+		for _, bad := range []queue.ID{
+			{}, {Source: "a"}, {MessageID: "a"}, {Source: "a", MessageID: "\x00"},
+			{Source: strings.Repeat("a", 256), MessageID: "a"},
+		} {
 			_, err := x.store.Ack(ctx, x.owner, x.id("a"), bad)
 			invalid(t, err, "ID 1 of Ack")
 			_, err = x.store.Renew(ctx, queue.Renew{Owner: x.owner, LeaseTTL: time.Minute}, bad)
@@ -49,7 +62,9 @@ func TestBadInputOfStore(t *testing.T) {
 		}
 		_, err := x.store.Renew(ctx, queue.Renew{Owner: x.owner}, x.id("a"))
 		invalid(t, err, "Renew.LeaseTTL is 0s")
-		for _, mark := range []error{x.store.MarkDead(ctx, x.id("a"), ""), x.store.MarkProcessed(ctx, x.id("a")), x.store.MarkProcessing(ctx, x.id("a"))} {
+		for _, mark := range []error{
+			x.store.MarkDead(ctx, x.id("a"), ""), x.store.MarkProcessed(ctx, x.id("a")), x.store.MarkProcessing(ctx, x.id("a")),
+		} {
 			require.ErrorIs(t, mark, queue.ErrNotFound)
 		}
 		stored, err := x.store.Enqueue(ctx)
@@ -67,7 +82,8 @@ func TestBadInputOfStore(t *testing.T) {
 func TestStoreConfigIsChecked(t *testing.T) {
 	h := newPgxHandle(t, postgresServer(t).URL())
 	for field, cfg := range map[string]queue.StoreConfig{
-		"StoreConfig.MaxPayloadBytes": {MaxPayloadBytes: -1}, "StoreConfig.MaxAttempts": {MaxAttempts: -2}, "StoreConfig.Retention": {Retention: -2},
+		"StoreConfig.MaxPayloadBytes": {MaxPayloadBytes: -1}, "StoreConfig.MaxAttempts": {MaxAttempts: -2},
+		"StoreConfig.Retention":    {Retention: -2},
 		"StoreConfig.Backoff.Max":  {Backoff: outbox.Backoff{Initial: time.Minute, Max: time.Second}},
 		"StoreConfig.Backoff.Func": {Backoff: outbox.Backoff{Func: func(int) time.Duration { panic("no") }}},
 	} {
@@ -131,14 +147,16 @@ func TestLastErrorIsCut(t *testing.T) {
 	}
 }
 
-// TestExpiry: a message that nobody has when its time is over is not claimed any more, and is dead after the next reaping.
+// TestExpiry: a message that nobody has when its time is over is not claimed any more, and is dead after the next
+// reaping.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "expiry", owner: queue.NewOwner()}
 	late, held, later := x.item("late"), x.item("held"), x.item("later")
-	held.ExpiresAt, late.ExpiresAt, later.ExpiresAt = time.Now().Add(time.Hour), time.Now().Add(-time.Second), time.Now().Add(time.Hour)
+	held.ExpiresAt, late.ExpiresAt, later.ExpiresAt = time.Now().Add(time.Hour), time.Now().Add(-time.Second),
+		time.Now().Add(time.Hour)
 	x.put(t, held)
 	require.Len(t, x.claim(t, x.owner, 1), 1)
 	h.exec(t, "update inbox_queue set expires_at = clock_timestamp() - interval '1 second'")
@@ -153,8 +171,8 @@ func TestExpiry(t *testing.T) {
 	settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.id("held")))
 }
 
-// TestCleanKeepsUnfinished: only what is done is deleted, batch by batch, each of them short. A copy that comes after that is new: that is
-// what the retention says.
+// TestCleanKeepsUnfinished: only what is done is deleted, batch by batch, each of them short. A copy that comes after
+// that is new: that is what the retention says.
 func TestCleanKeepsUnfinished(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -164,8 +182,10 @@ func TestCleanKeepsUnfinished(t *testing.T) {
 		select s, i, 'orders', s, now() - interval '40 days', now() - interval '40 days', now() - interval '40 days'
 		  from unnest('{seen,processing,dead,done}'::text[]) s, generate_series(1, 2500) i`)
 	h.exec(t, `create table batches (n int)`)
-	h.exec(t, `create function batch() returns trigger language plpgsql as $$ begin insert into batches select count(*) from gone; return null; end $$`)
-	h.exec(t, `create trigger batch after delete on inbox_queue referencing old table as gone for each statement execute function batch()`)
+	h.exec(t, `create function batch() returns trigger language plpgsql as $$ begin insert into batches select count(*) `+
+		`from gone; return null; end $$`)
+	h.exec(t, `create trigger batch after delete on inbox_queue referencing old table as gone for each statement `+
+		`execute function batch()`)
 	n, err := store.Clean(t.Context())
 	require.NoError(t, err)
 	assert.EqualValues(t, 2500, n)
@@ -214,9 +234,8 @@ func TestMarkedByHand(t *testing.T) {
 	assert.Len(t, x.claimDue(t), 1, "it is requeued although its time is over")
 }
 
-// TestRoleOfTheQueue: a role with the four privileges on the table, USAGE and SELECT on its sequence, and SELECT on what is paused, does
-// all of it. It makes nothing
-// and truncates nothing.
+// TestRoleOfTheQueue: a role with the four privileges on the table, USAGE and SELECT on its sequence, and SELECT on
+// what is paused, does all of it. It makes nothing and truncates nothing.
 func TestRoleOfTheQueue(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

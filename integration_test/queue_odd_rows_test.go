@@ -13,8 +13,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestOddRowsOfQueue has rows that SQL has written, with what Store.Enqueue would not write: they are handled as all others, and
-// neither a claim nor reaping stops at them. What was claimed by a process that died is reaped when a Dispatcher starts.
+// TestOddRowsOfQueue has rows that SQL has written, with what Store.Enqueue would not write: they are handled as all
+// others, and neither a claim nor reaping stops at them. What was claimed by a process that died is reaped when a
+// Dispatcher starts.
 func TestOddRowsOfQueue(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -22,7 +23,10 @@ func TestOddRowsOfQueue(t *testing.T) {
 		set  string
 		want message.Metadata
 	}{
-		{`metadata = '{"tenant": 42, "tags": ["a", "b"], "by": "sql"}'`, message.Metadata{"tenant": "42", "tags": `["a", "b"]`, "by": "sql"}},
+		{
+			`metadata = '{"tenant": 42, "tags": ["a", "b"], "by": "sql"}'`,
+			message.Metadata{"tenant": "42", "tags": `["a", "b"]`, "by": "sql"},
+		},
 		{`metadata = '[]'`, message.Metadata{"": "[]"}},
 		{`metadata = 'null'`, message.Metadata{}},
 		{`metadata = '"text"'`, message.Metadata{"": `"text"`}},
@@ -37,9 +41,12 @@ func TestOddRowsOfQueue(t *testing.T) {
 			storeAll(t, s, items("odd", len(odd))...)
 			storeAll(t, s, items("died", len(odd))...)
 			for i, o := range odd {
-				h.exec(t, `update inbox_queue set `+o.set+` where message_id in ($1, $2)`, itemID("odd", i).MessageID, itemID("died", i).MessageID)
+				h.exec(t, `update inbox_queue set `+o.set+` where message_id in ($1, $2)`, itemID("odd", i).MessageID,
+					itemID("died", i).MessageID)
 			}
-			_, err := s.Claim(t.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Second, Limit: len(odd), Topics: []string{"died"}})
+			_, err := s.Claim(t.Context(), queue.Claim{
+				Owner: queue.NewOwner(), LeaseTTL: time.Second, Limit: len(odd), Topics: []string{"died"},
+			})
 			require.NoError(t, err)
 			h.exec(t, `update inbox_queue set locked_until = now() - interval '1 second' where topic = 'died'`)
 			var mu sync.Mutex
@@ -51,7 +58,8 @@ func TestOddRowsOfQueue(t *testing.T) {
 				return nil
 			}}
 			dispatching(t, s, quickDispatcher(map[string]queue.Handler{"odd": handler, "died": handler}))
-			eventually(t, func() bool { return h.count(t, `select count(*)::int from inbox_queue where state <> 'done'`) == 0 }, "all are handled")
+			eventually(t, func() bool { return h.count(t, `select count(*)::int from inbox_queue where state <> 'done'`) == 0 },
+				"all are handled")
 			for i, o := range odd {
 				for _, topic := range []string{"odd", "died"} {
 					assert.Equal(t, []message.Metadata{o.want}, got[itemID(topic, i)], "%s: %s", topic, o.set)
@@ -85,7 +93,8 @@ func TestRowWithTheHighestAttempts(t *testing.T) {
 		},
 	}
 	for what, fn := range settle {
-		h.exec(t, `update inbox_queue set state = 'processing', due_at = now(), crashes = 0, attempts = case message_id when 'orders-0' then 2147483647 else 0 end`)
+		h.exec(t, `update inbox_queue set state = 'processing', due_at = now(), crashes = 0, attempts = case message_id `+
+			`when 'orders-0' then 2147483647 else 0 end`)
 		owner := queue.NewOwner()
 		require.Len(t, claimed(t, s, owner, 2), 2, what)
 		h.exec(t, `update inbox_queue set crashes = 2147483647 where message_id = 'orders-0'`)

@@ -67,8 +67,10 @@ func TestStore(t *testing.T) {
 		stored, err = store.Enqueue(ctx, a, b, c, d, item("shop", "e"), item("shop", "e"))
 		require.NoError(t, err)
 		assert.Equal(t, []queue.EnqueueResult{
-			{ID: a.ID, Result: queue.AlreadyDone, Mismatch: true}, {ID: b.ID, Result: queue.Busy}, {ID: c.ID, Result: queue.Updated},
-			{ID: d.ID, Result: queue.Updated}, {ID: item("shop", "e").ID, Result: queue.New}, {ID: item("shop", "e").ID, Result: queue.Updated},
+			{ID: a.ID, Result: queue.AlreadyDone, Mismatch: true}, {ID: b.ID, Result: queue.Busy},
+			{ID: c.ID, Result: queue.Updated},
+			{ID: d.ID, Result: queue.Updated}, {ID: item("shop", "e").ID, Result: queue.New},
+			{ID: item("shop", "e").ID, Result: queue.Updated},
 		}, stored)
 
 		processed, err := store.AlreadyProcessed(ctx, a.ID, nil)

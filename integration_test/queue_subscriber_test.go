@@ -49,7 +49,8 @@ func subscriberOn(t testing.TB, s *queue.Store, cfg queue.SubscriberConfig) *que
 
 // TestPubSubOfInbox runs Watermill's suite on a Publisher that stores and our Subscriber of what is stored.
 func TestPubSubOfInbox(t *testing.T) {
-	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestNoAck", "TestPublishSubscribeInOrder", "TestReconnect") {
+	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestNoAck",
+		"TestPublishSubscribeInOrder", "TestReconnect") {
 		return
 	}
 	suiteLeaks(t)
@@ -67,7 +68,8 @@ func TestPubSubOfInbox(t *testing.T) {
 	tests.TestPubSub(t, tests.Features{Persistent: true}, construct, nil)
 }
 
-// TestStoredMessagesThroughARouter: with the stack a message is marked done with what its handler writes, and dead with its letter.
+// TestStoredMessagesThroughARouter: with the stack a message is marked done with what its handler writes, and dead with
+// its letter.
 func TestStoredMessagesThroughARouter(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -87,21 +89,23 @@ func TestStoredMessagesThroughARouter(t *testing.T) {
 			r.AddHandler("failing", "failing", sub, "booked", pub, failing(book(h), errHandler))
 		})
 		eventually(t, func() bool {
-			return h.count(t, "select count(*) from inbox_queue where state = 'done'") == 20 && h.count(t, "select count(*) from inbox_queue where state = 'dead'") == 2
+			return h.count(t, "select count(*) from inbox_queue where state = 'done'") == 20 &&
+				h.count(t, "select count(*) from inbox_queue where state = 'dead'") == 2
 		}, "all are settled")
 		assert.Equal(t, 20, h.count(t, "select count(*) from effects"))
 		assert.Equal(t, 20, h.count(t, "select count(distinct message_id) from effects"))
 		assert.Equal(t, 20, h.count(t, "select count(*) from outbox where topic = 'booked'"))
 		assert.Equal(t, 2, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
-		assert.Zero(t, h.count(t, "select count(*) from inbox"), "a stored message is noted where it is stored, and nowhere else")
+		assert.Zero(t, h.count(t, "select count(*) from inbox"),
+			"a stored message is noted where it is stored, and nowhere else")
 		failed := got(t, s, itemID("failing", 0))
 		assert.Equal(t, 3, failed.Attempt)
 		assert.Equal(t, errHandler.Error(), failed.LastError)
 	})
 }
 
-// TestStoredMessageOfAContext: a Router's handler sees what is stored of its message, behind the stack and without it, and what it
-// publishes within the process does not take that along.
+// TestStoredMessageOfAContext: a Router's handler sees what is stored of its message, behind the stack and without it,
+// and what it publishes within the process does not take that along.
 func TestStoredMessageOfAContext(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -211,7 +215,8 @@ func TestStoredMessagesSubscriptionEnds(t *testing.T) {
 	require.NoError(t, err)
 	storeAll(t, s, items("orders", 3)...)
 	msg := receive(t, messages)
-	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where owner is not null") == 3 }, "two wait to be received")
+	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where owner is not null") == 3 },
+		"two wait to be received")
 	cancel()
 	<-msg.Context().Done()
 	free := "select count(*) from inbox_queue where state = 'processing' and owner is null and attempts = 0"
@@ -242,13 +247,14 @@ func TestStoredMessageOfAnEndedTransaction(t *testing.T) {
 	startRouter(t, func(r *message.Router) {
 		pub := newOutboxPublisher(t, h)
 		r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
-		r.AddHandler("orders", "orders", subscriberOn(t, s, quickSubscriber()), "booked", pub, func(msg *message.Message) ([]*message.Message, error) {
-			deliveries <- msg.Metadata
-			if len(deliveries) == 1 {
-				return message.Messages{newMessage("lost")}, h.execFirst(msg.Context(), "commit")
-			}
-			return book(h)(msg)
-		})
+		r.AddHandler("orders", "orders", subscriberOn(t, s, quickSubscriber()), "booked", pub,
+			func(msg *message.Message) ([]*message.Message, error) {
+				deliveries <- msg.Metadata
+				if len(deliveries) == 1 {
+					return message.Messages{newMessage("lost")}, h.execFirst(msg.Context(), "commit")
+				}
+				return book(h)(msg)
+			})
 	})
 	untilState(t, s, one.ID, queue.Done)
 	eventually(t, func() bool { return outboxed(t, h) == 1 }, "the second attempt publishes")
@@ -292,7 +298,9 @@ func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 	assert.Equal(t, "payload", string(stored.Payload))
 	assert.Equal(t, msg.Metadata, stored.Metadata)
 	require.True(t, f.deliver(t, message.NewMessage("one", []byte("payload"))), "a copy")
-	for _, bad := range []*message.Message{message.NewMessage("", nil), message.NewMessage("large", make([]byte, 101)), message.NewMessage("a\x00", nil)} {
+	for _, bad := range []*message.Message{
+		message.NewMessage("", nil), message.NewMessage("large", make([]byte, 101)), message.NewMessage("a\x00", nil),
+	} {
 		require.True(t, f.deliver(t, bad))
 		require.ErrorIs(t, <-poisoned, queue.ErrInvalid)
 	}
@@ -304,8 +312,8 @@ func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 	require.True(t, f.deliver(t, message.NewMessage("later", nil)))
 }
 
-// TestIngestFailsSlowly: a broker brings at once again what cannot be stored, so Ingest waits, longer and longer, unless Outcomes is around
-// it, which puts such a message aside.
+// TestIngestFailsSlowly: a broker brings at once again what cannot be stored, so Ingest waits, longer and longer,
+// unless Outcomes is around it, which puts such a message aside.
 func TestIngestFailsSlowly(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -391,7 +399,8 @@ func TestIngestGathers(t *testing.T) {
 	assert.Zero(t, h.count(t, "select count(*) from inbox_queue where message_id = 'joined'"))
 }
 
-// TestStoredMessageIsKeptBetweenAttempts: what repeats a handler may wait as long as it likes before the next transaction.
+// TestStoredMessageIsKeptBetweenAttempts: what repeats a handler may wait as long as it likes before the next
+// transaction.
 func TestStoredMessageIsKeptBetweenAttempts(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -417,12 +426,13 @@ func TestStoredMessageIsKeptBetweenAttempts(t *testing.T) {
 		})
 		r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 		attempts := 0
-		r.AddHandler("orders", "orders", subscriberOn(t, s, cfg), "booked", pub, func(msg *message.Message) ([]*message.Message, error) {
-			if attempts++; attempts == 1 {
-				return nil, errHandler
-			}
-			return book(h)(msg)
-		})
+		r.AddHandler("orders", "orders", subscriberOn(t, s, cfg), "booked", pub,
+			func(msg *message.Message) ([]*message.Message, error) {
+				if attempts++; attempts == 1 {
+					return nil, errHandler
+				}
+				return book(h)(msg)
+			})
 	})
 	<-failed
 	defer close(again)

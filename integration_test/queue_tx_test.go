@@ -13,7 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestStoreJoinsTransactions: whatever a store does in a transaction of the caller's is undone with it, and done with it.
+// TestStoreJoinsTransactions: whatever a store does in a transaction of the caller's is undone with it, and done with
+// it.
 func TestStoreJoinsTransactions(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -71,7 +72,8 @@ func TestStoreJoinsTransactions(t *testing.T) {
 	})
 }
 
-// TestStoreInAnotherTransaction: of a transaction on another database, or that has ended, a store says so and does nothing.
+// TestStoreInAnotherTransaction: of a transaction on another database, or that has ended, a store says so and does
+// nothing.
 func TestStoreInAnotherTransaction(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -96,14 +98,16 @@ func TestStoreInAnotherTransaction(t *testing.T) {
 	require.ErrorIs(t, err, queue.ErrNotFound)
 }
 
-// TestEnqueueAfterTheEndOfItsTransaction: plain SQL has ended the transaction, and perhaps begun another. Whether a message is stored then
-// or not, InTx says that something is wrong, and nothing is lost unnoticed.
+// TestEnqueueAfterTheEndOfItsTransaction: plain SQL has ended the transaction, and perhaps begun another. Whether a
+// message is stored then or not, InTx says that something is wrong, and nothing is lost unnoticed.
 func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		store := newStore(t, h, queue.StoreConfig{})
-		for _, end := range []string{"commit", "rollback", "commit; begin", "rollback; begin", "commit and chain", "rollback and chain"} {
+		for _, end := range []string{
+			"commit", "rollback", "commit; begin", "rollback; begin", "commit and chain", "rollback and chain",
+		} {
 			err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 				_, err := store.Enqueue(ctx, item(end, "before"))
 				require.NoError(t, errors.Join(err, h.execTx(ctx, end)), end)
@@ -116,7 +120,8 @@ func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
 				_, err := store.Enqueue(ctx, item(end, "before"), item(end, "after"))
 				return err
 			}), end)
-			assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue where source = $1 and state = 'processing'", end), end)
+			assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue where source = $1 and state = 'processing'", end),
+				end)
 		}
 	})
 }

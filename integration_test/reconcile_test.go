@@ -52,9 +52,12 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	const rows, behind = 120_000, 8 * time.Minute
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at, published_at)
 		SELECT 'u' || i, 'orders', 'key', '', now() - interval '2 days' + i * interval '100 ms', now() - interval '2 days' + i * interval '100 ms' FROM generate_series(1, $1::int) i`, rows)
-	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at, dead_at) VALUES ('discarded', 'orders', '', now(), now())`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at, dead_at) VALUES ('discarded', `+
+		`'orders', '', now(), now())`)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload) VALUES ('pending', 'orders', '')`)
-	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) SELECT uuid, topic, payload, created_at, published_at FROM outbox WHERE uuid = 'u7'`) // a copy, which the broker swallowed
+	// a copy, which the broker swallowed
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) SELECT uuid, topic, payload, `+
+		`created_at, published_at FROM outbox WHERE uuid = 'u7'`)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('other', 'invoices', '', now())`)
 	begun := time.Now()
 	log := &memoryLog{}
@@ -66,7 +69,9 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 		}
 	}
 	a := newAdmin(t, h)
-	act := admin.Act{Filter: admin.Filter{IDs: []string{"5", "6", "8", "100000", itoa(rows + 4)}}, Reason: "a power cut", DryRun: true}
+	act := admin.Act{
+		Filter: admin.Filter{IDs: []string{"5", "6", "8", "100000", itoa(rows + 4)}}, Reason: "a power cut", DryRun: true,
+	}
 	r, err := a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, admin.Result{Matched: admin.Count{N: 4}, Preview: r.Preview, Compared: 5}, r)
@@ -81,7 +86,11 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 
 	var progress []int64
 	log.reads = 0
-	act = admin.Act{Filter: admin.Filter{Topic: "orders"}, Reason: "a power cut", Progress: func(_ context.Context, r admin.Result) { progress = append(progress, r.Compared) }}
+	act = admin.Act{
+		Filter: admin.Filter{Topic: "orders"}, Reason: "a power cut", Progress: func(_ context.Context, r admin.Result) {
+			progress = append(progress, r.Compared)
+		},
+	}
 	r, err = a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, int64(3), r.Touched)
@@ -90,7 +99,8 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	progress = slices.Compact(progress) // what was done and what was compared are both said
 	require.Len(t, progress, 2)
 	assert.Less(t, progress[0], progress[1])
-	assert.Equal(t, lost, column[string](t, h, "SELECT uuid FROM outbox WHERE due_at IS NOT NULL AND published_at IS NULL AND attempts = 1 AND metadata->>'outbox_generation' = '1' ORDER BY id"))
+	assert.Equal(t, lost, column[string](t, h, "SELECT uuid FROM outbox WHERE due_at IS NOT NULL "+
+		"AND published_at IS NULL AND attempts = 1 AND metadata->>'outbox_generation' = '1' ORDER BY id"))
 	entries, _, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
 	assert.Equal(t, "reconcile", entries[0].Action)
@@ -109,7 +119,8 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	_, err = a.Reconcile(t.Context(), log, act)
 	require.ErrorIs(t, err, log.fail, "a log that could not be read misses nothing")
 	assert.Equal(t, 4, h.count(t, "SELECT count(*) FROM outbox WHERE due_at IS NOT NULL"))
-	assert.Equal(t, []int64{0, 2, int64(rows)}, column[int64](t, h, "SELECT compared FROM outbox_audit ORDER BY id DESC LIMIT 3"))
+	assert.Equal(t, []int64{0, 2, int64(rows)},
+		column[int64](t, h, "SELECT compared FROM outbox_audit ORDER BY id DESC LIMIT 3"))
 	_, err = a.Reconcile(t.Context(), nil, act)
 	require.ErrorIs(t, err, admin.ErrInvalid)
 	_, err = a.Reconcile(t.Context(), log, admin.Act{})
@@ -128,7 +139,10 @@ func reconciles(t *testing.T, topic string, pub message.Publisher, log asked.Top
 	h.publish(t, topic, "", numbered("n", 1, 200)...)
 	eventually(t, settled, "all are published")
 	holds := func() (uuids []string) {
-		require.NoError(t, log.Each(t.Context(), topic, time.Now().Add(-time.Hour), func(uuid string) error { uuids = append(uuids, uuid); return nil }))
+		require.NoError(t, log.Each(t.Context(), topic, time.Now().Add(-time.Hour), func(uuid string) error {
+			uuids = append(uuids, uuid)
+			return nil
+		}))
 		slices.Sort(uuids)
 		return uuids
 	}
@@ -154,11 +168,12 @@ func reconciles(t *testing.T, topic string, pub message.Publisher, log asked.Top
 	eventually(t, settled, "those are published again")
 	assert.Equal(t, all, holds())
 	slices.Sort(lost)
-	assert.Equal(t, lost, column[string](t, h, `SELECT uuid FROM outbox WHERE metadata ? 'outbox_generation' ORDER BY uuid COLLATE "C"`))
+	assert.Equal(t, lost, column[string](t, h, `SELECT uuid FROM outbox WHERE metadata ? 'outbox_generation' `+
+		`ORDER BY uuid COLLATE "C"`))
 }
 
-// TestReconcileKnowsLimits: what a broker's own limits have deleted is not lost. Where they may have deleted something as new as what is
-// compared, nobody can tell.
+// TestReconcileKnowsLimits: what a broker's own limits have deleted is not lost. Where they may have deleted something
+// as new as what is compared, nobody can tell.
 func TestReconcileKnowsLimits(t *testing.T) {
 	t.Parallel()
 	nothing := func(string) error { return nil }
@@ -174,10 +189,14 @@ func TestReconcileKnowsLimits(t *testing.T) {
 			configure func(*natsgo.StreamConfig)
 			want      string // "" = it has not deleted anything
 		}{
-			"messages":          {func(c *natsgo.StreamConfig) { c.MaxMsgs = 10 }, "has max_msgs 10 and"},
-			"bytes":             {func(c *natsgo.StreamConfig) { c.MaxBytes = 1000 }, "and max_bytes 1000, and begins at"},
-			"a topic":           {func(c *natsgo.StreamConfig) { c.MaxMsgsPerSubject = 10 }, "max_msgs_per_subject 10, and of topic"},
-			"not reached":       {func(c *natsgo.StreamConfig) { c.MaxMsgs, c.MaxBytes, c.MaxMsgsPerSubject = 100, 1<<20, 100 }, ""},
+			"messages": {func(c *natsgo.StreamConfig) { c.MaxMsgs = 10 }, "has max_msgs 10 and"},
+			"bytes":    {func(c *natsgo.StreamConfig) { c.MaxBytes = 1000 }, "and max_bytes 1000, and begins at"},
+			"a topic": {func(c *natsgo.StreamConfig) {
+				c.MaxMsgsPerSubject = 10
+			}, "max_msgs_per_subject 10, and of topic"},
+			"not reached": {func(c *natsgo.StreamConfig) {
+				c.MaxMsgs, c.MaxBytes, c.MaxMsgsPerSubject = 100, 1<<20, 100
+			}, ""},
 			"new ones, refused": {func(c *natsgo.StreamConfig) { c.MaxMsgs, c.Discard = 10, natsgo.DiscardNew }, ""},
 		} {
 			js, _, prefix := natsStream(t, url, c.configure)
@@ -220,11 +239,14 @@ func TestReconcileKnowsLimits(t *testing.T) {
 				if i >= 3 {
 					at = time.Now()
 				}
-				_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Timestamp: at, Value: sarama.StringEncoder("x")})
+				_, _, err := producer.SendMessage(&sarama.ProducerMessage{
+					Topic: topic, Timestamp: at, Value: sarama.StringEncoder("x"),
+				})
 				require.NoError(t, err)
 			}
 			require.NoError(t, log.Each(t.Context(), topic, hourAgo.Add(-2*time.Hour), nothing), "%s: nothing was deleted", name)
-			require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 2})) // as the broker does for retention.bytes, each five minutes
+			// as the broker does for retention.bytes, each five minutes
+			require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 2}))
 			require.NoError(t, log.Each(t.Context(), topic, hourAgo, nothing), "%s: what was deleted is older", name)
 			err := log.Each(t.Context(), topic, hourAgo.Add(-2*time.Hour), nothing)
 			if limits == nil {
@@ -273,7 +295,7 @@ func TestReconcileKafka(t *testing.T) {
 	risks, missing, err := log.Check(t.Context(), []string{topic, "nobody-has-it", "not a name"})
 	require.NoError(t, err)
 	require.Len(t, risks, 1)
-	assert.Contains(t, risks[0].Evidence, "a replica alone")
+	assert.Contains(t, risks[0].Evidence, "has one replica")
 	assert.Equal(t, []string{"nobody-has-it", "not a name"}, missing)
 	compact, short := "compact", "3600000"
 	for _, c := range []struct {
@@ -310,7 +332,7 @@ func TestReconcileJetStream(t *testing.T) {
 	risks, missing, err := log.Check(t.Context(), []string{topic, "nobody.has.it", "not a name"})
 	require.NoError(t, err)
 	require.Len(t, risks, 1)
-	assert.Contains(t, risks[0].Evidence, "a replica alone")
+	assert.Contains(t, risks[0].Evidence, "has one replica")
 	assert.Equal(t, []string{"nobody.has.it", "not a name"}, missing)
 	for name, c := range map[string]struct {
 		configure func(*natsgo.StreamConfig)

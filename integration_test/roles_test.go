@@ -22,8 +22,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// newRoles makes the roles of schema.Roles in a migrated database, with a table of an application beside ours, and returns
-// what opens a handle of one who logs in with one of them and has nothing else.
+// newRoles makes the roles of schema.Roles in a migrated database, with a table of an application beside ours, and
+// returns what opens a handle of one who logs in with one of them and has nothing else.
 func newRoles(t *testing.T) (owner handle, as func(role string) handle) {
 	t.Helper()
 	owner = newPgxHandle(t, newMigratedDatabase(t))
@@ -87,8 +87,10 @@ func TestRoles(t *testing.T) {
 		newTx(t, writer, middleware.TxConfig{}), newInbox(t, writer, middleware.InboxConfig{}))
 	_, err = handle(newMessage("handled"))
 	require.NoError(t, err)
-	denied(t, writer, "SELECT payload FROM outbox", "SELECT id FROM outbox", "UPDATE outbox SET topic = 'x'", "DELETE FROM outbox", "DELETE FROM inbox",
-		"INSERT INTO outbox (id, uuid, topic, payload) VALUES (1, 'x', 'x', '')", "INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('x', 'x', '', now())",
+	denied(t, writer, "SELECT payload FROM outbox", "SELECT id FROM outbox", "UPDATE outbox SET topic = 'x'",
+		"DELETE FROM outbox", "DELETE FROM inbox",
+		"INSERT INTO outbox (id, uuid, topic, payload) VALUES (1, 'x', 'x', '')",
+		"INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('x', 'x', '', now())",
 		"SELECT FROM outbox_audit", "SELECT payload FROM inbox_queue", "UPDATE outbox_lanes SET owner = NULL")
 
 	worker := login("worker")
@@ -119,7 +121,8 @@ func TestRoles(t *testing.T) {
 	for _, table := range []admin.Table{admin.Outbox, admin.Inbox} {
 		_, err = look.ErrorGroups(t.Context(), admin.Filter{In: table})
 		require.NoError(t, err)
-		_, err = look.List(t.Context(), admin.Filter{In: table, States: []admin.State{admin.Dead, admin.Failing, admin.Done}}, admin.Page{})
+		_, err = look.List(t.Context(), admin.Filter{In: table, States: []admin.State{admin.Dead, admin.Failing, admin.Done}},
+			admin.Page{})
 		require.NoError(t, err)
 	}
 	_, _, err = look.Audit(t.Context(), admin.Page{})
@@ -130,8 +133,10 @@ func TestRoles(t *testing.T) {
 	_, err = look.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}})
 	require.ErrorContains(t, err, "schema.Roles")
 	require.ErrorContains(t, look.Pause(t.Context(), admin.TopicAct{Topic: "secrets"}), "schema.Roles")
-	denied(t, reader, "SELECT payload FROM outbox", "SELECT payload FROM inbox_queue", "INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')",
-		"UPDATE outbox SET last_error = ''", "DELETE FROM outbox", "UPDATE inbox SET attempts = 0", "DELETE FROM outbox_audit", "SELECT nextval('outbox_id_seq')")
+	denied(t, reader, "SELECT payload FROM outbox", "SELECT payload FROM inbox_queue",
+		"INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')",
+		"UPDATE outbox SET last_error = ''", "DELETE FROM outbox", "UPDATE inbox SET attempts = 0",
+		"DELETE FROM outbox_audit", "SELECT nextval('outbox_id_seq')")
 	owner.exec(t, "GRANT SELECT (payload) ON outbox TO "+`"`+role(owner)+`reader"`)
 	m, err = look.Get(t.Context(), admin.Outbox, list.Messages[0].ID)
 	require.NoError(t, err)
@@ -147,8 +152,10 @@ func TestRoles(t *testing.T) {
 	broker.arrives(t, "first")
 	publish("second")
 	broker.arrives(t, "second")
-	denied(t, sender, "SELECT FROM orders", "INSERT INTO orders VALUES (1)", "INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')",
-		"UPDATE outbox SET payload = ''", "UPDATE outbox SET topic = ''", "SELECT FROM outbox_audit", "SELECT payload FROM inbox_queue", "INSERT INTO inbox VALUES ('x', 'x')")
+	denied(t, sender, "SELECT FROM orders", "INSERT INTO orders VALUES (1)",
+		"INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')",
+		"UPDATE outbox SET payload = ''", "UPDATE outbox SET topic = ''", "SELECT FROM outbox_audit",
+		"SELECT payload FROM inbox_queue", "INSERT INTO inbox VALUES ('x', 'x')")
 
 	mender := login("admin")
 	a := newAdmin(t, mender)
@@ -158,8 +165,11 @@ func TestRoles(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, int64(2), r.Touched)
 	broker.wait(t, "both again", func() bool { return len(broker.all()) == 4 })
-	owner.exec(t, "INSERT INTO outbox (uuid, topic, payload, dead_at, attempts) VALUES ('d1', 'x', 'd1', now(), 1), ('d2', 'x', 'd2', now(), 1)")
-	for _, do := range []func(context.Context, admin.Act) (admin.Result, error){a.Discard, a.Requeue, a.SkipHead, a.RetryNow} {
+	owner.exec(t, "INSERT INTO outbox (uuid, topic, payload, dead_at, attempts) VALUES ('d1', 'x', 'd1', now(), 1), "+
+		"('d2', 'x', 'd2', now(), 1)")
+	for _, do := range []func(context.Context, admin.Act) (admin.Result, error){
+		a.Discard, a.Requeue, a.SkipHead, a.RetryNow,
+	} {
 		_, err = do(t.Context(), everything)
 		require.NoError(t, err)
 	}
@@ -174,16 +184,28 @@ func TestRoles(t *testing.T) {
 	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "secrets"}))
 	_, err = a.Stats(t.Context(), admin.StatsConfig{})
 	require.NoError(t, err)
-	denied(t, mender, "UPDATE outbox SET payload = ''", "DELETE FROM outbox", "DELETE FROM outbox_audit", "UPDATE outbox_audit SET actor = 'bob'", "UPDATE outbox_audit SET role = 'bob'",
-		"INSERT INTO outbox_audit (actor, action, role) VALUES ('bob', 'x', 'bob')", "INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')", "SELECT FROM orders")
-	assert.Equal(t, []string{role(owner) + "login_admin"}, column[string](t, owner, "SELECT DISTINCT role FROM outbox_audit"))
+	denied(t, mender, "UPDATE outbox SET payload = ''", "DELETE FROM outbox", "DELETE FROM outbox_audit",
+		"UPDATE outbox_audit SET actor = 'bob'", "UPDATE outbox_audit SET role = 'bob'",
+		"INSERT INTO outbox_audit (actor, action, role) VALUES ('bob', 'x', 'bob')",
+		"INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')", "SELECT FROM orders")
+	assert.Equal(t, []string{role(owner) + "login_admin"},
+		column[string](t, owner, "SELECT DISTINCT role FROM outbox_audit"))
 
 	cleaner := login("cleaner")
-	owner.exec(t, "UPDATE outbox SET published_at = now() - interval '1 day', created_at = now() - interval '1 day' WHERE published_at IS NOT NULL")
-	gone, err := newAdmin(t, cleaner).Clean(t.Context(), admin.CleanConfig{OutboxRetention: time.Hour, InboxRetention: time.Hour})
-	require.NoError(t, err)
-	assert.Positive(t, gone.Outbox.N)
-	denied(t, cleaner, "SELECT payload FROM outbox", "UPDATE outbox SET published_at = now()", "SELECT FROM orders", "DELETE FROM outbox_audit")
+	owner.exec(t, "UPDATE outbox SET published_at = now() - interval '1 day', created_at = now() - interval '1 day' "+
+		"WHERE published_at IS NOT NULL")
+	owner.exec(t, "INSERT INTO inbox_queue (source, message_id, topic, payload, state, done_at) "+
+		"VALUES ('s', 'done', 'orders', '', 'done', now() - interval '1 day')")
+	for _, dry := range []bool{true, false} {
+		gone, err := newAdmin(t, cleaner).Clean(t.Context(), admin.CleanConfig{
+			OutboxRetention: time.Hour, InboxRetention: time.Hour, QueueRetention: time.Hour, DryRun: dry,
+		})
+		require.NoError(t, err)
+		assert.Positive(t, gone.Outbox.N)
+		assert.EqualValues(t, 1, gone.Queue.N)
+	}
+	denied(t, cleaner, "SELECT payload FROM outbox", "UPDATE outbox SET published_at = now()", "SELECT FROM orders",
+		"DELETE FROM outbox_audit")
 
 	mover := login("mover")
 	old := newOldForwarder(t, moveTables[0], owner.url)
@@ -209,15 +231,24 @@ func TestRoles(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 2)
 	for i, want := range []admin.AuditEntry{
-		{ID: back.AuditID, Action: "export", Reason: `to "watermill_forwarder_topic": we change`, Result: admin.Result{Matched: admin.Count{N: 1}, Touched: 1}},
-		{ID: there.AuditID, Action: "import", Reason: `from "watermill_forwarder_topic": we change`, Result: admin.Result{Matched: admin.Count{N: 2}, Touched: 2}},
+		{
+			ID: back.AuditID, Action: "export", Reason: `to "watermill_forwarder_topic": we change`,
+			Result: admin.Result{Matched: admin.Count{N: 1}, Touched: 1},
+		},
+		{
+			ID: there.AuditID, Action: "import", Reason: `from "watermill_forwarder_topic": we change`,
+			Result: admin.Result{Matched: admin.Count{N: 2}, Touched: 2},
+		},
 	} {
 		e := entries[i]
 		assert.False(t, e.EndedAt.IsZero())
-		want.At, want.EndedAt, want.Role, want.Actor, want.Result.AuditID = e.At, e.EndedAt, role(owner)+"login_mover", "ann", want.ID
+		want.At, want.EndedAt, want.Role, want.Actor, want.Result.AuditID = e.At, e.EndedAt, role(owner)+"login_mover",
+			"ann", want.ID
 		assert.Equal(t, want, e)
 	}
-	own := move.TableConfig{Table: "orders", Pending: "true", Done: "delete", Columns: move.Columns{Topic: "'secrets'", Payload: "'x'"}}
+	own := move.TableConfig{
+		Table: "orders", Pending: "true", Done: "delete", Columns: move.Columns{Topic: "'secrets'", Payload: "'x'"},
+	}
 	owner.exec(t, "INSERT INTO orders VALUES (7)")
 	own.DryRun = true
 	owner.exec(t, `GRANT SELECT, DELETE ON orders TO "`+role(owner)+`mover"`)
@@ -230,12 +261,16 @@ func TestRoles(t *testing.T) {
 	assert.EqualValues(t, 1, there.Moved)
 	owner.exec(t, `REVOKE ALL ON orders FROM "`+role(owner)+`mover"`)
 	owner.exec(t, `REVOKE ALL (id) ON orders FROM "`+role(owner)+`mover"`)
-	denied(t, mover, "UPDATE outbox SET topic = 'x'", "UPDATE outbox SET payload = ''", "UPDATE outbox SET dead_at = now()", "INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('x', 'x', '', now())",
-		"SELECT FROM inbox", "SELECT payload FROM inbox_queue", "DELETE FROM outbox_forwarders", "UPDATE outbox_lanes SET owner = NULL", "DELETE FROM outbox_audit",
+	denied(t, mover, "UPDATE outbox SET topic = 'x'", "UPDATE outbox SET payload = ''",
+		"UPDATE outbox SET dead_at = now()", "INSERT INTO outbox (uuid, topic, payload, published_at) "+
+			"VALUES ('x', 'x', '', now())",
+		"SELECT FROM inbox", "SELECT payload FROM inbox_queue", "DELETE FROM outbox_forwarders",
+		"UPDATE outbox_lanes SET owner = NULL", "DELETE FROM outbox_audit",
 		"UPDATE outbox_audit SET actor = 'bob'", "SELECT FROM orders")
 
 	for _, h := range all {
-		denied(t, h, "TRUNCATE outbox", "DROP TABLE outbox", "CREATE TABLE x (id int)", "INSERT INTO orders VALUES (1)", "ALTER TABLE outbox ADD x int")
+		denied(t, h, "TRUNCATE outbox", "DROP TABLE outbox", "CREATE TABLE x (id int)", "INSERT INTO orders VALUES (1)",
+			"ALTER TABLE outbox ADD x int")
 	}
 }
 

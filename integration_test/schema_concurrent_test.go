@@ -19,8 +19,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// withConcurrent replaces the migrations for a test, which must not be parallel: the index on dead messages is made by a second
-// migration, outside of transactions, and a third is an ordinary one again.
+// withConcurrent replaces the migrations for a test, which must not be parallel: the index on dead messages is made by
+// a second migration, outside of transactions, and a third is an ordinary one again.
 func withConcurrent(t *testing.T, second string) {
 	t.Helper()
 	_, err := makeTemplate() // of the real migrations
@@ -40,7 +40,8 @@ func withConcurrent(t *testing.T, second string) {
 	}
 }
 
-const deadConcurrently = "-- for the operator\nCREATE INDEX CONCURRENTLY {outbox_dead} ON {outbox} (lane, id)\n    WHERE dead_at IS NOT NULL;\n"
+const deadConcurrently = "-- for the operator\nCREATE INDEX CONCURRENTLY {outbox_dead} ON {outbox} (lane, id)\n    " +
+	"WHERE dead_at IS NOT NULL;\n"
 
 func versions(list []schema.Migration) (got []int) {
 	for _, m := range list {
@@ -84,7 +85,9 @@ func TestMigrateToAVersion(t *testing.T) {
 	}
 	list, err := schema.Status(t.Context(), h.db)
 	require.NoError(t, err)
-	assert.Equal(t, []schema.Migration{{Version: 1, Name: "outbox_and_inbox"}, {Version: 2, Name: "dead", Concurrent: true}, {Version: 3, Name: "note"}}, list)
+	assert.Equal(t, []schema.Migration{
+		{Version: 1, Name: "outbox_and_inbox"}, {Version: 2, Name: "dead", Concurrent: true}, {Version: 3, Name: "note"},
+	}, list)
 
 	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 1}, 1)
 	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 2}, 2)
@@ -124,8 +127,8 @@ func TestOrdinaryMigrationMayNotBeMissing(t *testing.T) {
 	require.ErrorContains(t, err, "version 1 (outbox_and_inbox) was not")
 }
 
-// TestConcurrentMigrationByManyAtOnce has writers that always are in a transaction, a reader with an old snapshot that ends
-// only when the index build waits for it, and a migrator of each kind. A migrator that waited for the lock in a
+// TestConcurrentMigrationByManyAtOnce has writers that always are in a transaction, a reader with an old snapshot that
+// ends only when the index build waits for it, and a migrator of each kind. A migrator that waited for the lock in a
 // statement would have a snapshot for which the build waits: a deadlock.
 func TestConcurrentMigrationByManyAtOnce(t *testing.T) {
 	withConcurrent(t, deadConcurrently)
@@ -179,7 +182,8 @@ func TestConcurrentMigrationByManyAtOnce(t *testing.T) {
 func buildWaits(t *testing.T, h handle) {
 	t.Helper()
 	eventually(t, func() bool {
-		return h.count(t, `select count(*) from pg_stat_progress_create_index where datname = current_database() and phase like 'waiting for%'`) > 0
+		return h.count(t, `select count(*) from pg_stat_progress_create_index where datname = current_database() `+
+			`and phase like 'waiting for%'`) > 0
 	}, "an index build waits for a transaction")
 }
 
@@ -203,7 +207,8 @@ func TestConcurrentMigrationThatFailed(t *testing.T) {
 		h.exec(t, names.Render(`delete from {outbox}`))
 		migrates(t, h, names, schema.MigrateConfig{To: 2}, 2)
 		assert.Zero(t, h.count(t, invalid, names.OutboxName()))
-		assert.Equal(t, 1, h.count(t, `select count(*) from pg_index where indisunique and indpred is not null and indrelid = $1::text::regclass`, names.OutboxName()))
+		assert.Equal(t, 1, h.count(t, `select count(*) from pg_index where indisunique and indpred is not null `+
+			`and indrelid = $1::text::regclass`, names.OutboxName()))
 	}
 }
 
@@ -220,7 +225,8 @@ func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
 
 	var group errgroup.Group
 	group.Go(func() error { // what the process that died has left running
-		_, err := (*core.DB)(h.db).Exec(t.Context(), `create index concurrently outbox_dead on outbox (lane, id) where dead_at is not null`)
+		_, err := (*core.DB)(h.db).Exec(t.Context(), `create index concurrently outbox_dead on outbox (lane, id) `+
+			`where dead_at is not null`)
 		return err
 	})
 	buildWaits(t, h)
@@ -231,7 +237,8 @@ func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
 	})
 	// The migrator looks again and again; it must not wait in a statement, for which the build would wait.
 	eventually(t, func() bool {
-		return h.count(t, `select count(*) from pg_stat_activity where datname = current_database() and query like '%pg_stat_progress_create_index p%' and pid <> pg_backend_pid()`) > 0
+		return h.count(t, `select count(*) from pg_stat_activity where datname = current_database() `+
+			`and query like '%pg_stat_progress_create_index p%' and pid <> pg_backend_pid()`) > 0
 	}, "the migrator waits for the build")
 	require.NoError(t, old.Commit(t.Context()))
 	require.NoError(t, group.Wait())
@@ -289,7 +296,8 @@ func TestFilesOfConcurrentMigrations(t *testing.T) {
 		schema.Goose: {"0007_watermill_outbox_and_inbox.sql", "0008_watermill_dead.sql", "0009_watermill_note.sql"},
 		schema.Plain: {"0007_watermill_outbox_and_inbox.sql", "0008_watermill_dead.sql", "0009_watermill_note.sql"},
 		schema.GolangMigrate: {"0007_watermill_outbox_and_inbox.up.sql",
-			"0008_watermill_dead.up.sql", "0009_watermill_dead.up.sql", "0010_watermill_dead.up.sql", "0011_watermill_note.up.sql"},
+			"0008_watermill_dead.up.sql", "0009_watermill_dead.up.sql", "0010_watermill_dead.up.sql",
+			"0011_watermill_note.up.sql"},
 	}
 	for _, names := range []sqltext.Tables{{}, otherNames} {
 		for format, run := range migrationTools {
@@ -305,7 +313,8 @@ func TestFilesOfConcurrentMigrations(t *testing.T) {
 				h := newPgxHandle(t, newDatabase(t))
 				migrates(t, h, names, schema.MigrateConfig{To: 1}, 1)
 				h.exec(t, names.Render(`create index {outbox_dead} on {outbox} (lane, id) where dead_at is not null`))
-				h.exec(t, `update pg_index set indisvalid = false where indexrelid in (select oid from pg_class where relname = $1)`,
+				h.exec(t,
+					`update pg_index set indisvalid = false where indexrelid in (select oid from pg_class where relname = $1)`,
 					strings.Trim(names.Render("{outbox_dead}"), `"`))
 				require.Error(t, schema.Check(t.Context(), h.with(t, names).db))
 

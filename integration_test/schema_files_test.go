@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	atlas "ariga.io/atlas/sql/migrate"
+	atlaspg "ariga.io/atlas/sql/postgres"
 	"github.com/golang-migrate/migrate/v4"
 	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
@@ -108,6 +110,31 @@ func TestFilesAmongTheUsersOwn(t *testing.T) {
 		migrationTools[format](t, url, files)
 		require.NoError(t, schema.Check(t.Context(), newPgxHandle(t, url).db))
 	}
+}
+
+// TestFilesForAtlas: what migrate hash and migrate apply of its command line do.
+func TestFilesForAtlas(t *testing.T) {
+	t.Parallel()
+	url, folder := newDatabase(t), t.TempDir()
+	files, _ := filesOf(t, schema.FilesConfig{Format: schema.Plain, StartAt: 20})
+	files["0001_users.sql"] = &fstest.MapFile{Data: []byte("create table users ();\n")}
+	for name, file := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(folder, name), file.Data, 0o600))
+	}
+	dir, err := atlas.NewLocalDir(folder)
+	require.NoError(t, err)
+	sum, err := dir.Checksum()
+	require.NoError(t, err)
+	require.NoError(t, atlas.WriteSumFile(dir, sum))
+	db, err := sql.Open("pgx", url)
+	require.NoError(t, err)
+	defer db.Close()
+	driver, err := atlaspg.Open(db)
+	require.NoError(t, err)
+	executor, err := atlas.NewExecutor(driver, dir, atlas.NopRevisionReadWriter{})
+	require.NoError(t, err)
+	require.NoError(t, executor.ExecuteN(t.Context(), 0))
+	require.NoError(t, schema.Check(t.Context(), newPgxHandle(t, url).db))
 }
 
 // TestFilesAreFiles writes what Files returns, as a user would.

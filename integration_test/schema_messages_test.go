@@ -35,7 +35,9 @@ func TestSchemaOfNoHandle(t *testing.T) {
 // TestTableOfAnotherProgram has the name of one of ours. The cure is another name, and never ALTER TABLE.
 func TestTableOfAnotherProgram(t *testing.T) {
 	t.Parallel()
-	for table, field := range map[string]string{"outbox": "Outbox", "inbox": "Inbox", "outbox_lanes": "Lanes", "outbox_migrations": "Migrations"} {
+	for table, field := range map[string]string{
+		"outbox": "Outbox", "inbox": "Inbox", "outbox_lanes": "Lanes", "outbox_migrations": "Migrations",
+	} {
 		h := newPgxHandle(t, newDatabase(t))
 		h.exec(t, `create table `+table+` (id uuid primary key, aggregatetype text, type text, payload jsonb)`)
 		cure := fmt.Sprintf(`outbox.Tables{%s: "..."}`, field)
@@ -55,7 +57,8 @@ func TestTableOfAnotherProgram(t *testing.T) {
 // newRole makes a role with no rights that goes away with the test.
 func newRole(t *testing.T, admin handle) string {
 	t.Helper()
-	role := fmt.Sprintf("role_%d_%s", os.Getpid(), strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name())))
+	role := fmt.Sprintf("role_%d_%s", os.Getpid(),
+		strings.ToLower(strings.NewReplacer("/", "_", "-", "_").Replace(t.Name())))
 	role = role[:min(len(role), 60)]
 	admin.exec(t, `create role `+role)
 	t.Cleanup(func() {

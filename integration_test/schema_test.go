@@ -22,7 +22,8 @@ import (
 
 // otherNames are names that only work if every statement quotes and uses them.
 var otherNames = sqltext.Tables{
-	Schema: "Shop-1", Outbox: "select", Lanes: "My-Lanes", Forwarders: "from", Migrations: "Table$1", Inbox: "_INBOX", Queue: "QUEUE",
+	Schema: "Shop-1", Outbox: "select", Lanes: "My-Lanes", Forwarders: "from", Migrations: "Table$1", Inbox: "_INBOX",
+	Queue: "QUEUE", Idempotency: "Keys",
 }
 
 func allMigrations(t testing.TB) []migrations.Migration {
@@ -89,7 +90,8 @@ func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
 		_, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.Error(t, err, h.name)
 		assert.Equal(t, "42P07", text.SQLState(err))
-		assert.Equal(t, 1, h.count(t, "select count(*) from pg_class c join pg_namespace n on n.oid = relnamespace where nspname = $1", names.Schema), h.name)
+		assert.Equal(t, 1, h.count(t, "select count(*) from pg_class c join pg_namespace n on n.oid = relnamespace "+
+			"where nspname = $1", names.Schema), h.name)
 
 		h.exec(t, "drop table "+names.Schema+".outbox_dead")
 		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
@@ -208,7 +210,8 @@ func TestHostileNamesAreRefused(t *testing.T) {
 	pool := newPgxHandle(t, postgresServer(t).URL()).pool
 	long := strings.Repeat("x", 41)
 	for _, bad := range []string{
-		`x"; drop table users; --`, `x'; drop table users; --`, `a;b`, `a"b`, `a'b`, "a\x00b", "a b", "a.b", ".", "..", `"`, `""`,
+		`x"; drop table users; --`, `x'; drop table users; --`, `a;b`, `a"b`, `a'b`, "a\x00b", "a b", "a.b", ".",
+		"..", `"`, `""`,
 		"a\nb", " ", "-x", "1x", long, "tаble" /* Cyrillic a */, "{outbox}", "a\\b", "$1",
 	} {
 		for field, names := range map[string]sqltext.Tables{
@@ -226,7 +229,8 @@ func TestHostileNamesAreRefused(t *testing.T) {
 	_, err := outbox.FromPgx(pool, outbox.DBConfig{Tables: outbox.Tables{Inbox: "outbox"}}, nil)
 	require.ErrorIs(t, err, outbox.ErrBadName)
 	for field, cfg := range map[string]schema.FilesConfig{
-		"Format": {Format: "flyway"}, "StartAt": {Format: schema.Goose, StartAt: -1}, "From": {Format: schema.Goose, From: -1},
+		"Format": {Format: "flyway"}, "StartAt": {Format: schema.Goose, StartAt: -1},
+		"From": {Format: schema.Goose, From: -1},
 	} {
 		_, err := schema.Files(cfg)
 		require.ErrorContains(t, err, "FilesConfig."+field)

@@ -13,6 +13,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // begunOutside begins a transaction as an HTTP handler would, and ends it with rollback.
@@ -86,7 +87,8 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 				transact(func(ctx context.Context) {
 					event.SetContext(ctx)
 					require.NoError(t, pubsub.Publish("events", event))
-					require.NoError(t, h.execTx(ctx, "select 1"), "%s in %s: the connection serves this goroutine alone", inside, outside)
+					require.NoError(t, h.execTx(ctx, "select 1"), "%s in %s: the connection serves this goroutine alone",
+						inside, outside)
 					require.NoError(t, <-done, "%s in %s", inside, outside)
 				})
 				require.NoError(t, router.Close())
@@ -187,8 +189,8 @@ func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
 	})
 }
 
-// TestALoopDoesNotJoinWhoPublished: it handles, without a Router, what came with the context of an open transaction. Its InTx would be a
-// savepoint of that one, return nil, and its work be gone with the rollback.
+// TestALoopDoesNotJoinWhoPublished: it handles, without a Router, what came with the context of an open transaction.
+// Its InTx would be a savepoint of that one, return nil, and its work be gone with the rollback.
 func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -215,7 +217,9 @@ func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 				event.SetContext(ctx)
 				require.NoError(t, pubsub.Publish("events", event))
 				err = <-done
-				require.NoError(t, outbox.InTx(ctx, h.db, func(context.Context) error { return nil }), "in its own goroutine it is nested")
+				require.NoError(t, outbox.InTx(ctx, h.db, func(context.Context) error {
+					return nil
+				}), "in its own goroutine it is nested")
 				return errUndo
 			}
 			require.ErrorIs(t, inTx(t, h, publishing), errUndo)
@@ -230,5 +234,44 @@ func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 			require.NoError(t, pubsub.Close())
 			<-done
 		}
+	})
+}
+
+// TestIngestDoesNotJoinWhoPublished in a loop of the user's: what it has answered to be stored would be gone with that
+// one's rollback.
+func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		store := newStore(t, h, queue.StoreConfig{})
+		ingest, err := queue.Ingest(store, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
+			return item("loop", msg.UUID), nil
+		}}, nil)
+		require.NoError(t, err)
+		pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
+		messages, err := pubsub.Subscribe(t.Context(), "events")
+		require.NoError(t, err)
+		done := make(chan error)
+		go func() {
+			for msg := range messages {
+				err := ingest(msg)
+				msg.Ack()
+				done <- err
+			}
+			close(done)
+		}()
+		event, own := newMessage("event"), newMessage("own")
+		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+			event.SetContext(ctx)
+			require.NoError(t, pubsub.Publish("events", event))
+			require.NoError(t, <-done)
+			own.SetContext(ctx)
+			require.NoError(t, ingest(own))
+			return errUndo
+		}), errUndo)
+		assert.Equal(t, queue.Processing, got(t, store, item("loop", event.UUID).ID).State)
+		_, err = store.Get(t.Context(), item("loop", own.UUID).ID)
+		require.ErrorIs(t, err, queue.ErrNotFound, "in the goroutine of the transaction it is part of it")
+		require.NoError(t, pubsub.Close())
+		<-done
 	})
 }

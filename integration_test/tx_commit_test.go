@@ -52,7 +52,8 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 			"rollback; begin", "commit; begin", "rollback and chain", "commit and chain",
 			"rollback; begin isolation level serializable", "savepoint x; rollback; begin; savepoint x",
 		} {
-			for _, begins := range []bool{true, false} { // with a statement of ours, as in middleware.Stack, or with the handler's
+			for _, begins := range []bool{true, false} {
+				// with a statement of ours, as in middleware.Stack, or with the handler's
 				n := 2*i + map[bool]int{true: 1}[begins]
 				hook := false
 				err := inTx(t, h, func(ctx context.Context) error {
@@ -121,7 +122,9 @@ func TestEndingTheTransactionByItsMethodsIsFound(t *testing.T) {
 func TestSwallowedErrorsRollBack(t *testing.T) {
 	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
-		for _, bad := range []string{"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')"} {
+		for _, bad := range []string{
+			"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')",
+		} {
 			err := inTx(t, h, func(ctx context.Context) error {
 				require.NoError(t, note(ctx, h, 1))
 				require.Error(t, h.execTx(ctx, bad))
@@ -141,7 +144,9 @@ func TestSwallowedErrorsRollBack(t *testing.T) {
 func TestSwallowedFirstErrorRollsBack(t *testing.T) {
 	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
-		for _, bad := range []string{"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')"} {
+		for _, bad := range []string{
+			"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')",
+		} {
 			for range 2 { // the second time the driver may know the statement
 				err := inTx(t, h, func(ctx context.Context) error {
 					require.Error(t, h.execFirst(ctx, bad))
@@ -369,9 +374,16 @@ func TestHintsFollowCommit(t *testing.T) {
 		pending, hints []drive.Statement
 		committed      bool
 	}{
-		"it sees what was committed":          {insert, []drive.Statement{{SQL: "insert into notes select n + 1 from notes where n = 1"}}, true},
-		"one that fails spoils nothing":       {insert, []drive.Statement{{SQL: "select 1 / (select count(*) - 1 from notes)"}}, true},
-		"none is run if nothing is committed": {[]drive.Statement{{SQL: "select 1 / (select count(*) from notes)"}}, []drive.Statement{{SQL: "insert into notes values (2)"}}, false},
+		"it sees what was committed": {
+			insert, []drive.Statement{{SQL: "insert into notes select n + 1 from notes where n = 1"}}, true,
+		},
+		"one that fails spoils nothing": {
+			insert, []drive.Statement{{SQL: "select 1 / (select count(*) - 1 from notes)"}}, true,
+		},
+		"none is run if nothing is committed": {
+			[]drive.Statement{{SQL: "select 1 / (select count(*) from notes)"}},
+			[]drive.Statement{{SQL: "insert into notes values (2)"}}, false,
+		},
 	} {
 		_, err := h.pool.Exec(t.Context(), "truncate notes")
 		require.NoError(t, err)

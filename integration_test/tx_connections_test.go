@@ -94,7 +94,9 @@ func TestDedicatedReconnects(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(closeIt)
 		pid := func() (pid int, err error) {
-			err = drive.Collect(t.Context(), q, func(rows drive.Rows) error { return rows.Scan(&pid) }, "select pg_backend_pid()")
+			err = drive.Collect(t.Context(), q, func(rows drive.Rows) error {
+				return rows.Scan(&pid)
+			}, "select pg_backend_pid()")
 			return pid, err
 		}
 		first, err := pid()

@@ -136,7 +136,8 @@ func TestManagedTxDoesWhatPgxDoes(t *testing.T) {
 		return nil
 	}))
 	assert.Len(t, notes(t, h), 5)
-	assert.Equal(t, 1, h.count(t, "select count(*) from pg_largeobject_metadata where oid = $1::bigint::oid", int64(object)))
+	assert.Equal(t, 1, h.count(t, "select count(*) from pg_largeobject_metadata where oid = $1::bigint::oid",
+		int64(object)))
 }
 
 // TestPgxWithoutADescriptionCache runs statements outside transactions.
@@ -150,7 +151,8 @@ func TestPgxWithoutADescriptionCache(t *testing.T) {
 	h.exec(t, "create table if not exists kinds (i bigint[], f float8[], s text[], b bytea[], y bytea, n text)")
 	h.exec(t, "insert into kinds values ($1, $2, $3, $4, $5, $6)",
 		[]int64{1}, []float64{0.5}, []string{`a"\`}, [][]byte{{0, 255}}, []byte{0, 255}, nil)
-	assert.Equal(t, 1, h.count(t, `select count(*) from kinds where i = $1 and f = $2 and s = $3 and b = $4 and y = $5 and n is null`,
+	assert.Equal(t, 1, h.count(t, `select count(*) from kinds where i = $1 and f = $2 and s = $3 and b = $4 `+
+		`and y = $5 and n is null`,
 		[]int64{1}, []float64{0.5}, []string{`a"\`}, [][]byte{{0, 255}}, []byte{0, 255}))
 	assert.Equal(t, []byte{0, 255}, value[[]byte](t, h, "select y from kinds"))
 }

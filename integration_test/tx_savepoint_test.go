@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// TestNestedInTxRunOneAtATime has two of them overlap. With savepoints that are not within each other, one would undo the
-// work of the other.
+// TestNestedInTxRunOneAtATime has two of them overlap. With savepoints that are not within each other, one would undo
+// the work of the other.
 func TestNestedInTxRunOneAtATime(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -23,7 +23,8 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			aIsOpen, bIsDone, a := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 			go func() {
-				a <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(ctx context.Context) error { // as TxConfig.JoinContext has it
+				a <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(ctx context.Context) error {
+					// as TxConfig.JoinContext has it
 					if err := note(ctx, h, 1); err != nil {
 						return err
 					}
@@ -51,7 +52,11 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 		err := inTx(t, h, func(ctx context.Context) error {
 			begun := make(chan struct{})
 			go func() {
-				nested <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(context.Context) error { close(begun); <-goOn; return nil })
+				nested <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(context.Context) error {
+					close(begun)
+					<-goOn
+					return nil
+				})
 			}()
 			<-begun
 			return note(ctx, h, 5)
@@ -76,7 +81,10 @@ func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
 			capture(ctx, "before")
 			require.NoError(t, h.execTx(ctx, "SavePoint mine"))
 			capture(ctx, "undone")
-			require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { capture(ctx, "undone too"); return nil }))
+			require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+				capture(ctx, "undone too")
+				return nil
+			}))
 			require.NoError(t, h.execTx(ctx, "rollback to mine"))
 			capture(ctx, "after")
 			return nil

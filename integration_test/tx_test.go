@@ -67,7 +67,10 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 			}), errUndo)
 			require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { // kept without what was inside
 				work(ctx, 4)
-				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { work(ctx, 5); return errUndo }), errUndo)
+				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+					work(ctx, 5)
+					return errUndo
+				}), errUndo)
 				work(ctx, 6)
 				return nil
 			}))
@@ -99,7 +102,8 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 		}
 		if h.sql != nil { // there nothing waits for COMMIT
 			want = []string{
-				"published 1", "captured 1", "published 4", "captured 4", "published 6", "captured 6", "published 11", "captured 11",
+				"published 1", "captured 1", "published 4", "captured 4", "published 6", "captured 6", "published 11",
+				"captured 11",
 			}
 		}
 		assert.Equal(t, want, topics(t, h))
@@ -253,12 +257,15 @@ func TestTxOptions(t *testing.T) {
 		setting := func(opts outbox.TxOptions, name string) (value string) {
 			require.NoError(t, outbox.InTxWith(t.Context(), h.db, opts, func(ctx context.Context) error {
 				tx, _ := (*core.DB)(h.db).Tx(ctx)
-				return drive.Collect(ctx, tx, func(rows drive.Rows) error { return rows.Scan(&value) }, "select current_setting($1)", name)
+				return drive.Collect(ctx, tx, func(rows drive.Rows) error {
+					return rows.Scan(&value)
+				}, "select current_setting($1)", name)
 			}))
 			return value
 		}
 		for level, want := range map[sql.IsolationLevel]string{
-			sql.LevelDefault: "read committed", sql.LevelReadUncommitted: "read uncommitted", sql.LevelReadCommitted: "read committed",
+			sql.LevelDefault: "read committed", sql.LevelReadUncommitted: "read uncommitted",
+			sql.LevelReadCommitted:  "read committed",
 			sql.LevelRepeatableRead: "repeatable read", sql.LevelSerializable: "serializable",
 		} {
 			assert.Equal(t, want, setting(outbox.TxOptions{Isolation: level}, "transaction_isolation"))
@@ -272,7 +279,9 @@ func TestTxOptions(t *testing.T) {
 
 		called := func(context.Context) error { t.Error("called"); return nil }
 		require.Error(t, outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{Isolation: sql.LevelLinearizable}, called))
-		err := outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{OnBegin: func(context.Context) error { return errUndo }}, called)
+		err := outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{OnBegin: func(context.Context) error {
+			return errUndo
+		}}, called)
 		require.ErrorIs(t, err, errUndo)
 		require.ErrorContains(t, err, "OnBegin")
 	})
@@ -287,7 +296,9 @@ func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 		}
 		pub := newOutboxPublisher(t, h)
 		require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("")))
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")) }))
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+			return (*core.Publisher)(pub).Capture(ctx, "orders", newMessage(""))
+		}))
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return nil }))
 		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
 			require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")))

@@ -18,7 +18,8 @@ func checkService(field, service string) error {
 		return fmt.Errorf("%s is required: without it two services that share a database and the name of a handler "+
 			"would take each other's messages for duplicates; set it to the name of the service, such as \"billing\"", field)
 	case strings.Contains(service, "/"):
-		return fmt.Errorf("%s is %q: it must not contain a slash, which separates it from the handler's name in the inbox", field, service)
+		return fmt.Errorf("%s is %q: it must not contain a slash, which separates it from the handler's name in the inbox",
+			field, service)
 	case len(service) >= maxConsumerBytes || !text.Storable(service):
 		return fmt.Errorf("%s must be UTF-8 without NUL, of less than %d bytes", field, maxConsumerBytes)
 	}
@@ -32,7 +33,8 @@ func consumerOf(service, name string) (string, error) {
 	case name == "":
 		return "", &wiringError{text: "the handler has no name: set InboxConfig.Consumer outside of a Router"}
 	case len(consumer) > maxConsumerBytes:
-		return "", fmt.Errorf("service and handler have %d bytes together, the limit is %d: set InboxConfig.Consumer to a shorter name",
+		return "", fmt.Errorf("service and handler have %d bytes together, the limit is %d: "+
+			"set InboxConfig.Consumer to a shorter name",
 			len(consumer), maxConsumerBytes)
 	case !text.Storable(name):
 		return "", errors.New("the name of the consumer is invalid UTF-8 or holds a NUL: set InboxConfig.Consumer")

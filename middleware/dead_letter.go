@@ -38,14 +38,15 @@ func letterKey(topic string, msg *message.Message) (string, error) {
 	return "", nil
 }
 
-// isLetter says whether the message came from the dead-letter topic. It gets no letter: a handler that fails for each would write
-// letters of letters.
+// isLetter says whether the message came from the dead-letter topic. It gets no letter: a handler that fails for each
+// would write letters of letters.
 func (o *outcomes) isLetter(ctx context.Context) bool {
 	return message.SubscribeTopicFromCtx(ctx) == o.cfg.DeadLetterTopic
 }
 
-// bury marks the message dead and publishes its dead letter, unless it is one itself, both or neither. It returns false if a copy was
-// processed meanwhile, or is dead already, or the message is somebody else's by now: then it does nothing.
+// bury marks the message dead and publishes its dead letter, unless it is one itself, both or neither. It returns false
+// if a copy was processed meanwhile, or is dead already, or the message is somebody else's by now: then it does
+// nothing.
 func (o *outcomes) bury(ctx context.Context, msg *message.Message, h *handling, cause error) (buried bool, err error) {
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
 		letter := deadLetter(ctx, msg, o.cfg.Service, cause)
@@ -58,9 +59,11 @@ func (o *outcomes) bury(ctx context.Context, msg *message.Message, h *handling, 
 	return buried, err
 }
 
-// markDead marks the row that the message has, and gives the letter its UUID. The letter of a stored message keeps its random
-// one: such a message is marked dead by its only owner, with the letter, and so not twice.
-func (o *outcomes) markDead(ctx context.Context, letter, msg *message.Message, h *handling, cause error) (marked bool, err error) {
+// markDead marks the row that the message has, and gives the letter its UUID. The letter of a stored message keeps its
+// random one: such a message is marked dead by its only owner, with the letter, and so not twice.
+func (o *outcomes) markDead(
+	ctx context.Context, letter, msg *message.Message, h *handling, cause error,
+) (marked bool, err error) {
 	id, consumer, revived := msg.UUID, o.cfg.Service+"/"+message.HandlerNameFromCtx(ctx), 0
 	if h.work != nil {
 		marked, err := h.work.Dead(ctx, text.OfError(cause))
@@ -90,15 +93,16 @@ func (o *outcomes) markDead(ctx context.Context, letter, msg *message.Message, h
 // letterSpace is the namespace of the UUIDs of dead letters.
 var letterSpace = uuid.MustParse("1b3e37ac-0c65-44ed-995b-69db133b6f3c")
 
-// letterUUID is the same for the same arguments and for no others. Letters must differ where the same message died for two
-// consumers, or twice, or was sent again on purpose, because brokers and inboxes deduplicate by UUID.
+// letterUUID is the same for the same arguments and for no others. Letters must differ where the same message died for
+// two consumers, or twice, or was sent again on purpose, because brokers and inboxes deduplicate by UUID.
 func letterUUID(id, generation, consumer string, revived int) string {
-	return uuid.NewSHA1(letterSpace, fmt.Appendf(nil, "%d %d:%s%d:%s%s", revived, len(id), id, len(generation), generation, consumer)).String()
+	return uuid.NewSHA1(letterSpace, fmt.Appendf(nil, "%d %d:%s%d:%s%s", revived, len(id), id, len(generation), generation,
+		consumer)).String()
 }
 
 // deadLetter is a copy of msg that the outbox can store, whatever is wrong with the original: metadata is made valid
-// and cut to the limit, and what would command a broker has another name. A delay and a generation, which were those of the original, are
-// left out. It has a random UUID.
+// and cut to the limit, and what would command a broker has another name. A delay and a generation, which were those of
+// the original, are left out. It has a random UUID.
 func deadLetter(ctx context.Context, msg *message.Message, service string, cause error) *message.Message {
 	letter := message.NewMessage(watermill.NewUUID(), msg.Payload)
 	notes := []entry{
@@ -127,7 +131,8 @@ func deadLetter(ctx context.Context, msg *message.Message, service string, cause
 	}
 	parts := [][]entry{kept, notes}
 	room := core.MaxMetadataBytes - len("{}") + len(",") // the last entry has none
-	if size > room {                                     // no outbox has stored it: keep as many entries as fit beside the notes
+	if size > room {
+		// no outbox has stored it: keep as many entries as fit beside the notes
 		slices.SortFunc(kept, func(a, b entry) int { return cmp.Compare(a.size, b.size) })
 		parts = [][]entry{notes, kept}
 	}

@@ -42,11 +42,16 @@ func miswired(err error) bool {
 func checkTx(err error, name string) error {
 	switch {
 	case errors.Is(err, outbox.ErrNoTx):
-		return &wiringError{"middleware." + name + " has no transaction around it: add middleware.Tx before middleware." + name +
-			", as Router.AddMiddleware makes the first the outermost, or take middleware.Stack, which has all in their order", outbox.ErrNoTx}
+		return &wiringError{
+			"middleware." + name + " has no transaction around it: add middleware.Tx before middleware." + name +
+				", as Router.AddMiddleware makes the first the outermost, or take middleware.Stack, which has all in their order",
+			outbox.ErrNoTx,
+		}
 	case errors.Is(err, outbox.ErrOtherDB):
-		return &wiringError{"middleware." + name + " and the transaction around it were made with different *outbox.DB handles: " +
-			"make one handle for each pool and pass it to all parts", outbox.ErrOtherDB}
+		return &wiringError{
+			"middleware." + name + " and the transaction around it were made with different *outbox.DB handles: " +
+				"make one handle for each pool and pass it to all parts", outbox.ErrOtherDB,
+		}
 	}
 	return err
 }
@@ -56,15 +61,19 @@ func unsafeWithin(name string) error {
 	if name == "" {
 		return nil
 	}
-	return &wiringError{text: "Watermill's " + name + " is inside of middleware.Tx, where it hides from the transaction that the handler failed, " +
-		"or calls it twice: add it before middleware.Stack, so that it is outside (a handler's own AddMiddleware lands inside of the Router's); " +
-		"middleware.Inbox is the deduplicator"}
+	return &wiringError{
+		text: "Watermill's " + name + " is inside of middleware.Tx, where it hides " +
+			"from the transaction that the handler failed, " +
+			"or calls it twice: add it before middleware.Stack, so that it is outside (a handler's own AddMiddleware lands " +
+			"inside of the Router's); " +
+			"middleware.Inbox is the deduplicator",
+	}
 }
 
 type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error)
 
-// around makes a middleware of handle, which gets neither a nil handler nor a nil message. Where there is no Outcomes, which waits before it
-// nacks, it waits itself if the middlewares are not put together as they must be.
+// around makes a middleware of handle, which gets neither a nil handler nor a nil message. Where there is no Outcomes,
+// which waits before it nacks, it waits itself if the middlewares are not put together as they must be.
 func around(name string, handle handleFunc) message.HandlerMiddleware {
 	var brake core.Brake
 	return func(next message.HandlerFunc) message.HandlerFunc {

@@ -3,59 +3,70 @@ package middleware_test
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"fmt"
 	"log"
+	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/outboxtest"
 )
 
 var (
-	pool       *pgxpool.Pool
-	subscriber message.Subscriber
-	logger     watermill.LoggerAdapter = watermill.NopLogger{}
-	errBadJSON                         = errors.New("bad JSON")
+	pool   *pgxpool.Pool
+	logger watermill.LoggerAdapter = watermill.NopLogger{}
 )
 
-func bookOrder(msg *message.Message) ([]*message.Message, error) {
-	if len(msg.Payload) == 0 {
-		return nil, outbox.Poison(errBadJSON)
-	}
-	tx, err := outbox.PgxTx(msg.Context())
-	if err != nil {
-		return nil, err
-	}
-	if _, err := tx.Exec(msg.Context(), "insert into orders (id) values ($1)", msg.UUID); err != nil {
-		return nil, err
-	}
-	return message.Messages{message.NewMessage(watermill.NewUUID(), []byte("booked"))}, nil
-}
+// yours is the *testing.T that your tests have and examples have not.
+type yours struct{ *testing.T }
 
-// The whole stack on a Router. The Router never publishes by itself: Publisher is only there because
-// AddHandler asks for one, and gives the publish topic its name.
+func (yours) Context() context.Context { return context.Background() }
+
+var t = yours{new(testing.T)}
+
+// The whole stack on a Router. What a handler returns is written to the outbox in its transaction, and a message that
+// is delivered again is acked without it. The Router never publishes by itself: AddHandler asks for a Publisher, and it
+// gives the publish topic its name.
 func Example() {
-	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
-	if err != nil {
-		log.Fatal(err)
-	}
+	db := outboxtest.NewDB(t) // in a program: outbox.FromPgx(pool, outbox.DBConfig{}, logger)
 	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, logger)
 	if err != nil {
 		log.Fatal(err)
 	}
-	router := message.NewDefaultRouter(logger)
 	stack, err := middleware.Stack(pub, middleware.StackConfig{Service: "booking"}, logger)
 	if err != nil {
 		log.Fatal(err)
 	}
+	broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, logger)
+	router := message.NewDefaultRouter(logger)
 	router.AddMiddleware(stack...)
-	router.AddHandler("book-order", "orders", subscriber, "bookings", pub, bookOrder)
-	if err := router.Run(context.Background()); err != nil {
+	router.AddHandler("book-order", "orders", broker, "bookings", pub,
+		func(msg *message.Message) ([]*message.Message, error) {
+			fmt.Printf("book %s\n", msg.Payload) // in a program: SQL, in outbox.PgxTx(msg.Context())
+			return message.Messages{message.NewMessage("booking-1", []byte("booked"))}, nil
+		})
+	go router.Run(context.Background())
+	<-router.Running()
+
+	for range 2 { // the broker delivers it twice
+		if err := broker.Publish("orders", message.NewMessage("order-1", []byte("table 7"))); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := router.Close(); err != nil {
 		log.Fatal(err)
 	}
+	for _, msg := range outboxtest.Drain(t, db) { // what a Forwarder would publish
+		fmt.Printf("%s: %s, caused by %s\n", msg.Topic, msg.Payload, msg.Metadata.Get(outbox.MetadataCausationID))
+	}
+	// Output:
+	// book table 7
+	// bookings: booked, caused by order-1
 }
 
 // Watermill's Retry and PoisonQueue, if any, are added before the stack.

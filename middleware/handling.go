@@ -24,6 +24,8 @@ type handling struct {
 	delivered bool      // by our own Subscriber
 	relay     bool      // to a handler that passes messages on
 	work      core.Work // the message is claimed from the durable queue, else nil
+	// later tells the subscriber how long to hold the message back; nil = the subscriber does not wait after a nack.
+	later func(wait time.Duration)
 
 	begun    time.Time
 	ended    atomic.Bool
@@ -45,6 +47,8 @@ type handling struct {
 	chargedFor time.Duration
 }
 
+// Cause: the handler panicked; the stack is in the error of Watermill's Recoverer, or in the log.
+// Cure: fix the handler.
 var errPanicked = errors.New("the handler panicked")
 
 // panicked is the error that stands for a panic.
@@ -61,7 +65,7 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 	if h := currentHandling(msg); h != nil {
 		return msg.Context(), h, false
 	}
-	h = &handling{begun: time.Now(), uuid: msg.UUID}
+	h = &handling{begun: time.Now(), uuid: msg.UUID, later: core.OwnBackoff(msg)}
 	if h.delivered, h.relay = core.IsDelivered(msg); !h.relay {
 		core.DropHeaders(msg) // what comes from outside commands no broker, wherever the handler copies it
 	}
@@ -71,8 +75,8 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 	return context.WithValue(ctx, handlingKey{}, h), h, true
 }
 
-// currentHandling returns nil for one that has ended, or is that of another message, whose context came along when it was
-// published within the process: to another handler or to this one. That handler may be at work, so of its handling
+// currentHandling returns nil for one that has ended, or is that of another message, whose context came along when it
+// was published within the process: to another handler or to this one. That handler may be at work, so of its handling
 // only what never changes is looked at. A middleware may have copied the message, so it is known by its UUID.
 func currentHandling(msg *message.Message) *handling {
 	h, _ := msg.Context().Value(handlingKey{}).(*handling)

@@ -25,21 +25,23 @@ const maxInboxKeyBytes = 1024
 
 // InboxConfig configures Inbox. Service is required.
 type InboxConfig struct {
-	// Service names the service. The replicas of a service share it; another service must have another one, or it would
-	// take messages that this one handled for duplicates. It may not contain a slash.
+	// Service names the service. Required; no slash. The replicas of a service share it. Another service must have
+	// another one, or it would take messages that this one handled for duplicates.
 	Service string
-	// Consumer names who handles the message within the service: each consumer handles it once. Default: the handler's name in
-	// its Router. The inbox notes Service + "/" + Consumer, up to 1 KiB. A handler that is renamed handles old messages again,
-	// unless it keeps its old name here.
+	// Consumer names the handler within the service: each consumer handles a message once. Default: the handler's name
+	// in its Router. The inbox notes Service + "/" + Consumer, up to 1 KiB. Set it to the old name when you rename a
+	// handler: otherwise that handles old messages again.
 	Consumer string
-	// Key identifies the message; default: its UUID. An empty key, one that Postgres cannot store, or one of more
-	// than 1 KiB makes the message poison; an error fails it. A message that never gets a key is put aside by Outcomes in the end, see there.
+	// Key identifies the message; default: its UUID. An empty key, one that Postgres cannot store, or one of more than 1
+	// KiB makes the message poison; an error fails it. A message that never gets a key is dead in the end, see Outcomes.
 	Key func(msg *message.Message) (string, error)
-	// CheckContent compares the SHA-256 of a duplicate's payload with that of the message that was
-	// processed. If they differ, the duplicate is acked all the same, logged as an error, told to
-	// observers as observe.Mismatch, and passed to OnMismatch. It costs a round trip for each duplicate.
+	// CheckContent compares the SHA-256 of a duplicate's payload with that of the message that was processed; default
+	// off. If they differ, the duplicate is still acked, logged as an error, reported to observers as
+	// observe.Mismatch, and passed to OnMismatch. It costs a round trip for each duplicate. Set it if producers may
+	// reuse identities.
 	CheckContent bool
-	// OnMismatch, if not nil, gets duplicates with other content. It runs in the transaction; an error fails the message.
+	// OnMismatch gets duplicates with other content, with CheckContent; default none. It runs in the transaction; an
+	// error fails the message.
 	OnMismatch func(ctx context.Context, msg *message.Message) error
 }
 
@@ -69,10 +71,10 @@ func (c InboxConfig) validate() error {
 	return nil
 }
 
-// Inbox has each message handled once: it notes the message in the inbox table, in the transaction of the
-// handler, and skips one that is noted there as processed or dead, so that it is acked. A copy
-// that arrives while another is being handled waits for the outcome. A skipped copy does not wait for the disk: its transaction is
-// rolled back, unless something else was written in it or the server replicates synchronously. It needs a transaction around it, Tx for
+// Inbox has each message handled once: it notes the message in the inbox table, in the transaction of the handler, and
+// skips one that is noted there as processed or dead, so that it is acked. A copy that arrives while another is being
+// handled waits for the outcome. A skipped copy does not wait for the disk: its transaction is rolled back, unless
+// something else was written in it or the server replicates synchronously. It needs a transaction around it, Tx for
 // one, and a table made by schema.Migrate. A nil logger is that of db; there is an error line for each mismatch and a
 // debug line for each duplicate.
 //
@@ -81,7 +83,8 @@ func (c InboxConfig) validate() error {
 // outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database.
 //
 // A message of queue.Subscriber has a row already, in the queue: instead of noting it, Inbox marks that row done in the
-// transaction. If its lease ran out and it is somebody else's by now, Inbox returns queue.ErrLeaseLost and nothing is committed.
+// transaction. If its lease expired and it has another owner by now, Inbox returns queue.ErrLeaseLost and nothing is
+// committed.
 //
 // For the same reason a message of forwarder.Subscriber is let through unnoted to a handler that publishes, if
 // forwarder.SubscriberConfig.Relay says that it passes messages on.
@@ -191,11 +194,14 @@ func (i *inbox) handleOnce(next message.HandlerFunc, msg *message.Message, who s
 	return nil, err
 }
 
-var errTwice = &wiringError{text: "inbox: the message came by twice in one transaction and would be skipped as its own duplicate: " +
-	"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx"}
+var errTwice = &wiringError{
+	text: "inbox: the message passed middleware.Inbox twice in one transaction, " +
+		"and would be skipped as its own duplicate: " +
+		"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx",
+}
 
-// ack marks a message of queue.Subscriber done in the transaction, which is all there is to note. It returns false if its
-// row is in another database: then the message is noted like any other.
+// ack marks a message of queue.Subscriber done in the transaction, which is all there is to note. It returns false if
+// its row is in another database: then the message is noted like any other.
 func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 	if h.acked {
 		return false, errTwice
@@ -214,8 +220,8 @@ func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 	return true, nil
 }
 
-// refused says whether the database refused the statement for what it finds: no table, no privilege, a transaction that has failed.
-// TxConfig.OnBegin may have made that of this very message. Any other error is no fault of it.
+// refused says whether the database refused the statement for what it finds: no table, no privilege, a transaction that
+// has failed. TxConfig.OnBegin may have made that of this very message. Any other error is no fault of it.
 func refused(err error) bool {
 	state := text.SQLState(err)
 	return strings.HasPrefix(state, "42") || state == "25P02"
@@ -236,14 +242,17 @@ func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, err
 		return nil, fmt.Errorf("inbox: key: %w", err)
 	}
 	if key == "" || len(key) > maxInboxKeyBytes || !text.Storable(key) {
-		return nil, outbox.Poison(fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
-			len(key), maxInboxKeyBytes))
+		return nil, outbox.Poison(
+			fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
+				len(key), maxInboxKeyBytes))
 	}
 	return &claim{consumer: consumer, key: key}, nil
 }
 
-func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, hash []byte, msg *message.Message, h *handling) error {
-	fields := watermill.LogFields{"consumer": c.consumer, "message_uuid": msg.UUID, "inbox_key": c.key}
+func (i *inbox) skip(
+	ctx context.Context, q drive.Querier, c *claim, hash []byte, msg *message.Message, h *handling,
+) error {
+	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"consumer": c.consumer, "inbox_key": c.key})
 	i.logger.Debug("skipping a message that was handled before", fields)
 	if !i.cfg.CheckContent {
 		return nil
@@ -257,6 +266,9 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, hash []byte
 		return nil
 	}
 	err = errors.New("skipped: its key was handled before with other content")
+	// Cause: two messages with one key have different content: the second was skipped.
+	// Cure: have the sender make another ID for other content; handle the second one by hand, or by
+	// InboxConfig.OnMismatch.
 	i.logger.Error("message ID reused with other content", err, fields)
 	ended(ctx, i.db, i.cfg.Service, msg, h, observe.Mismatch, err)
 	if i.cfg.OnMismatch != nil {

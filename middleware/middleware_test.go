@@ -48,8 +48,10 @@ func TestBadConfiguration(t *testing.T) {
 		err  error
 		want string
 	}{
-		"Inbox nil":          {ready(Inbox(nil, InboxConfig{Service: "s"}, nil)), "no database"},
-		"Inbox no service":   {ready(Inbox(db, InboxConfig{}, nil)), "InboxConfig.Service is required: without it two services"},
+		"Inbox nil": {ready(Inbox(nil, InboxConfig{Service: "s"}, nil)), "no database"},
+		"Inbox no service": {
+			ready(Inbox(db, InboxConfig{}, nil)), "InboxConfig.Service is required: without it two services",
+		},
 		"Inbox slash":        {ready(Inbox(db, InboxConfig{Service: "a/b"}, nil)), "InboxConfig.Service"},
 		"Inbox service":      {ready(Inbox(db, InboxConfig{Service: "a\x00"}, nil)), "InboxConfig.Service"},
 		"Inbox long service": {ready(Inbox(db, InboxConfig{Service: long}, nil)), "InboxConfig.Service"},
@@ -63,14 +65,22 @@ func TestBadConfiguration(t *testing.T) {
 		"Tx isolation":       {ready(Tx(db, TxConfig{Isolation: sql.LevelLinearizable}, nil)), "TxConfig.Isolation"},
 		"Tx timeout":         {ready(Tx(db, TxConfig{Timeout: -5}, nil)), "TxConfig.Timeout"},
 		"Tx retries":         {ready(Tx(db, TxConfig{MaxRetries: -2}, nil)), "TxConfig.MaxRetries"},
-		"Tx backoff":         {ready(Tx(db, TxConfig{Backoff: outbox.Backoff{Initial: -2}}, nil)), "TxConfig.Backoff.Initial"},
-		"Outcomes topic":     {ready(Outcomes(db, OutcomesConfig{Service: "s", DeadLetterTopic: "\xff"}, nil)), "DeadLetterTopic"},
-		"Outcomes attempts":  {ready(Outcomes(db, OutcomesConfig{Service: "s", MaxAttempts: -2}, nil)), "MaxAttempts"},
-		"Outcomes age":       {ready(Outcomes(db, OutcomesConfig{Service: "s", MinDeadAge: -2}, nil)), "MinDeadAge"},
-		"Outcomes backoff":   {ready(Outcomes(db, OutcomesConfig{Service: "s", Backoff: outbox.Backoff{Initial: -2}}, nil)), "Backoff.Initial"},
-		"Stack nil pub":      {stack(nil, StackConfig{Service: "s"}), "nil"},
-		"Stack service":      {stack(pub, StackConfig{}), "StackConfig.Service is required"},
-		"Stack inner":        {stack(pub, StackConfig{Service: "s", Outcomes: OutcomesConfig{MaxAttempts: -2}}), "OutcomesConfig.MaxAttempts"},
+		"Tx backoff": {
+			ready(Tx(db, TxConfig{Backoff: outbox.Backoff{Initial: -2}}, nil)), "TxConfig.Backoff.Initial",
+		},
+		"Outcomes topic": {
+			ready(Outcomes(db, OutcomesConfig{Service: "s", DeadLetterTopic: "\xff"}, nil)), "DeadLetterTopic",
+		},
+		"Outcomes attempts": {ready(Outcomes(db, OutcomesConfig{Service: "s", MaxAttempts: -2}, nil)), "MaxAttempts"},
+		"Outcomes age":      {ready(Outcomes(db, OutcomesConfig{Service: "s", MinDeadAge: -2}, nil)), "MinDeadAge"},
+		"Outcomes backoff": {
+			ready(Outcomes(db, OutcomesConfig{Service: "s", Backoff: outbox.Backoff{Initial: -2}}, nil)), "Backoff.Initial",
+		},
+		"Stack nil pub": {stack(nil, StackConfig{Service: "s"}), "nil"},
+		"Stack service": {stack(pub, StackConfig{}), "StackConfig.Service is required"},
+		"Stack inner": {
+			stack(pub, StackConfig{Service: "s", Outcomes: OutcomesConfig{MaxAttempts: -2}}), "OutcomesConfig.MaxAttempts",
+		},
 	} {
 		if test.err == nil || !strings.Contains(test.err.Error(), test.want) {
 			t.Errorf("%s: got %v, want an error with %q", name, test.err, test.want)
@@ -107,7 +117,8 @@ func TestBadWiringFailsEveryMessage(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Fatalf("got %v, want an error with %q", err, test.want)
 			}
-			if strings.HasSuffix(name, "without Tx") && (!errors.Is(err, outbox.ErrNoTx) || strings.Contains(err.Error(), "WithoutTx")) {
+			if strings.HasSuffix(name, "without Tx") &&
+				(!errors.Is(err, outbox.ErrNoTx) || strings.Contains(err.Error(), "WithoutTx")) {
 				t.Errorf("not the usual ErrNoTx, or with advice that is of no use here: %v", err)
 			}
 		})
@@ -134,7 +145,8 @@ func TestNilMessageAndNilHandler(t *testing.T) {
 		if _, err := mw(handler)(nil); err == nil || !strings.Contains(err.Error(), "the message is nil") {
 			t.Errorf("%s: nil message: %v", name, err)
 		}
-		if _, err := mw(nil)(message.NewMessage("id", nil)); err == nil || !strings.Contains(err.Error(), "the handler is nil") {
+		if _, err := mw(nil)(message.NewMessage("id", nil)); err == nil ||
+			!strings.Contains(err.Error(), "the handler is nil") {
 			t.Errorf("%s: nil handler: %v", name, err)
 		}
 	}
@@ -162,7 +174,8 @@ func TestLetterUUIDs(t *testing.T) {
 		id, generation, consumer string
 		revived                  int
 	}{
-		{"1", "", "a/b", 0}, {"1", "", "a/b", 1}, {"1", "", "a/c", 0}, {"2", "", "a/b", 0}, {"1a", "", "/b", 0}, {"11", "", "a/b", 0},
+		{"1", "", "a/b", 0}, {"1", "", "a/b", 1}, {"1", "", "a/c", 0}, {"2", "", "a/b", 0}, {"1a", "", "/b", 0},
+		{"11", "", "a/b", 0},
 		{"1", "1", "a/b", 0}, {"1", "1a", "/b", 0}, {"11", "1", "a/b", 0}, {"1", "2", "a/b", 0},
 	} {
 		id := letterUUID(letter.id, letter.generation, letter.consumer, letter.revived)
@@ -203,38 +216,6 @@ func TestRepeatable(t *testing.T) {
 		if got := repeatable(test.err); got != test.want {
 			t.Errorf("repeatable(%v) = %v", test.err, got)
 		}
-	}
-}
-
-func TestLifetime(t *testing.T) {
-	type key struct{}
-	parent, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, "v"))
-	cancel()
-	ctx, stop := (&transactor{cfg: TxConfig{Timeout: -1}}).lifetime(parent)
-	if ctx.Err() != nil || ctx.Value(key{}) != "v" {
-		t.Error("the context is cancelled with the message's, or has lost its values")
-	}
-	if _, ok := ctx.Deadline(); ok {
-		t.Error("a deadline out of nowhere")
-	}
-	if stop(); ctx.Err() == nil {
-		t.Error("the context outlives the attempt")
-	}
-
-	soon := time.Now().Add(time.Minute)
-	parent, cancel = context.WithDeadline(context.Background(), soon)
-	defer cancel()
-	for _, timeout := range []time.Duration{-1, time.Hour} {
-		ctx, stop = (&transactor{cfg: TxConfig{Timeout: timeout}}).lifetime(parent)
-		defer stop()
-		if d, _ := ctx.Deadline(); !d.Equal(soon) {
-			t.Errorf("timeout %s: deadline %s, want the message's %s", timeout, d, soon)
-		}
-	}
-	ctx, stop = (&transactor{cfg: TxConfig{Timeout: time.Second}}).lifetime(parent)
-	defer stop()
-	if d, _ := ctx.Deadline(); !d.Before(soon) {
-		t.Error("the timeout does not shorten the message's deadline")
 	}
 }
 
@@ -299,8 +280,8 @@ func TestDeadLetterIsStorable(t *testing.T) {
 	}
 }
 
-// TestMiswiredIsNoHotLoop: brokers bring a failed message again at once. Middlewares that are put together wrongly say what to do,
-// and then wait.
+// TestMiswiredIsNoHotLoop: brokers bring a failed message again at once. Middlewares that are put together wrongly say
+// what to do, and then wait.
 func TestMiswiredIsNoHotLoop(t *testing.T) {
 	pub, err := outbox.NewPublisher(unreachable(t), outbox.PublisherConfig{}, nil)
 	if err != nil {
@@ -356,7 +337,7 @@ func TestAFailureIsChargedSinceTheFirstThatCounts(t *testing.T) {
 		o.cfg.setDefaults()
 		fail := func(h *handling) (outbox.Decision, int) {
 			msg := message.NewMessage("1", nil)
-			o.count(t.Context(), msg, h, errHandler)
+			o.count(t.Context(), msg, h)
 			return o.decide(h, errHandler), h.failures()
 		}
 		for n, test := range []struct {

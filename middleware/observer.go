@@ -21,7 +21,10 @@ func started(ctx context.Context, db *core.DB, service string, msg *message.Mess
 }
 
 // ended tells them what became of it.
-func ended(ctx context.Context, db *core.DB, service string, msg *message.Message, h *handling, outcome observe.Outcome, err error) {
+func ended(
+	ctx context.Context, db *core.DB, service string, msg *message.Message, h *handling, outcome observe.Outcome,
+	err error,
+) {
 	core.Tell(db, func(o observe.HandleObserver) {
 		o.HandleEnd(ctx, observe.HandleEnd{
 			DB: db.Name(), Service: service, UUID: msg.UUID,

@@ -13,7 +13,8 @@ import (
 
 // OutboxConfig configures Outbox. The zero value is ready for use.
 type OutboxConfig struct {
-	// Topic is where returned messages are published; default: the handler's publish topic in its Router.
+	// Topic is where returned messages are published; default: the handler's publish topic in its Router. Set it for
+	// handlers that have none there.
 	Topic string
 }
 
@@ -24,13 +25,16 @@ type OutboxConfig struct {
 // else its UUID, which begins a conversation, and causation_id, the UUID of the consumed message. Middlewares that
 // decorate returned messages, such as Watermill's CorrelationID, go inside.
 //
-// What a handler returns for a message of our own Subscriber is left to the Router if forwarder.SubscriberConfig.Relay is set.
+// What a handler returns for a message of our own Subscriber is left to the Router if forwarder.SubscriberConfig.Relay
+// is set.
 //
-// It returns ErrRelayed; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message
-// that cannot be stored; an error if there is no topic; and the errors of the handler.
+// It returns ErrRelayed; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a
+// message that cannot be stored; an error if there is no topic; and the errors of the handler.
 //
 // The constructor returns an error if pub is nil, or one that names the field at fault. Outbox logs nothing.
-func Outbox(pub *outbox.Publisher, cfg OutboxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
+func Outbox(
+	pub *outbox.Publisher, cfg OutboxConfig, logger watermill.LoggerAdapter,
+) (message.HandlerMiddleware, error) {
 	switch {
 	case pub == nil:
 		return nil, errNoPublisher

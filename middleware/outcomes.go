@@ -22,23 +22,27 @@ const bookkeepingTimeout = 10 * time.Second
 
 // OutcomesConfig configures Outcomes. Service is required.
 type OutcomesConfig struct {
-	// Service names the service in dead letters, as InboxConfig.Service does in the inbox.
+	// Service names the service in dead letters, as InboxConfig.Service does in the inbox. Required.
 	Service string
-	// DeadLetterTopic is where poison messages are published, through the outbox; default "dead_letters".
+	// DeadLetterTopic is where poison messages are published, through the outbox; default "dead_letters". Set it if
+	// services have dead letters of their own.
 	DeadLetterTopic string
-	// Classify decides about errors that wrap neither outbox.ErrPoison nor outbox.ErrAlreadyProcessed. Default: all of them are
-	// nacked. What it returns beside outbox.DeadLetter and outbox.Ack counts as outbox.Nack.
+	// Classify decides about errors that wrap neither outbox.ErrPoison nor outbox.ErrAlreadyProcessed; default: all of
+	// them are nacked. Any result other than outbox.DeadLetter and outbox.Ack counts as outbox.Nack. Set it where a
+	// handler's errors tell that a retry is useless.
 	Classify func(err error) outbox.Decision
 	// MaxAttempts and MinDeadAge make a message dead that has so many recorded failures, the first of them so long
-	// ago; default 10 and 1 hour, so that a short outage of what a handler needs kills nothing. MaxAttempts -1 = never,
-	// MinDeadAge -1 = as soon as the attempts are used up. Failures are recorded under Inbox's key and consumer, so there is no limit
-	// without Inbox, and a transaction that cannot begin, as the database is down, does not count. For a message of
-	// queue.Subscriber it is the store that counts, up to its StoreConfig.MaxAttempts.
+	// ago; default 10 and 1 h, so that a short outage of what a handler needs kills nothing. MaxAttempts -1: never;
+	// MinDeadAge -1: as soon as the attempts are used up. Lower both where a failing message blocks its partition.
+	// Failures are recorded under Inbox's key and consumer, so there is no limit without Inbox. A transaction that
+	// cannot begin, because the database is down, does not count. For a message of queue.Subscriber the store counts,
+	// up to its StoreConfig.MaxAttempts.
 	MaxAttempts int
 	MinDeadAge  time.Duration
-	// Backoff is the wait before a nack, by failures of the message, so that brokers that bring a message again at once do not
-	// make a failing handler spin; default 100 ms doubling to 10 s. The message keeps its place meanwhile: keep Max below the time
-	// that the broker gives for an ack. The wait ends with the message's context, which a Router's Close ends.
+	// Backoff is the wait before a nack, by failures of the message; default 100 ms doubling to 10 s. It keeps a
+	// failing handler from spinning where the broker redelivers at once. The message keeps its place meanwhile: keep
+	// Max below the broker's ack deadline. The wait ends with the message's context, which a Router's Close ends.
+	// Messages of a subscriber of this module are nacked at once: its own Backoff holds.
 	Backoff outbox.Backoff
 }
 
@@ -64,7 +68,8 @@ func (c OutcomesConfig) validate() error {
 	}
 	switch {
 	case len(c.DeadLetterTopic) > outbox.MaxTopicBytes || !text.Storable(c.DeadLetterTopic):
-		return fmt.Errorf("OutcomesConfig.DeadLetterTopic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
+		return fmt.Errorf("OutcomesConfig.DeadLetterTopic must be UTF-8 without NUL, of at most %d bytes",
+			outbox.MaxTopicBytes)
 	case c.MaxAttempts < -1:
 		return fmt.Errorf("OutcomesConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
 	case c.MinDeadAge < -1:
@@ -77,40 +82,45 @@ func (c OutcomesConfig) validate() error {
 // rolled back. It goes outside of Tx.
 //
 //   - outbox.ErrAlreadyProcessed, or a decision outbox.Ack of Classify: noted as processed in the inbox, acked.
-//   - outbox.ErrPoison, a decision outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and published
-//     to the dead-letter topic through the outbox, both in one new transaction, then acked. If that fails, nacked. If a copy
-//     was processed meanwhile, or put aside, nothing of that: acked as a duplicate. What came from the dead-letter topic itself gets
-//     no letter, or there would be no end of them: it is nacked as after any other error, with an error line each time, until
-//     its handler is mended. That of queue.Subscriber is marked dead in its queue, and forwarder.Subscriber marks its own dead in the outbox.
-//   - outbox.ErrTxEnded: the same as any other error, and if the handler committed, the inbox's note with it, that is taken
-//     back first. Otherwise the next delivery would be skipped, and what the handler returned lost.
-//   - outbox.RetryAfter: no attempt is charged, and the message is nacked after that wait, or after OutcomesConfig.Backoff.Max if that is less. If
-//     it comes back too early to this process, it is held again without a call of the handler. Meanwhile it keeps its place: what is behind it
-//     in its partition waits, so for waits of more than some seconds store messages first (package queue).
-//   - A mistake of wiring, which only a change of the program mends (middlewares that are missing or in the wrong place, no publish topic,
-//     outbox.ErrTxKind, outbox.ErrOtherDB): no attempt is charged, the wait grows with each message of the handler that fails so, and an
-//     error line, once a minute, says what to do.
+//   - outbox.ErrPoison, a decision outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and
+//     published to the dead-letter topic through the outbox, both in one new transaction, then acked. If that fails,
+//     nacked. If a copy was processed meanwhile, or is dead, nothing of that: acked as a duplicate. What came from the
+//     dead-letter topic itself gets no letter, or there would be no end of them: it is nacked as after any other error,
+//     with an error line each time, until its handler is fixed. That of queue.Subscriber is marked dead in its queue,
+//     and forwarder.Subscriber marks its own dead in the outbox.
+//   - outbox.ErrTxEnded: the same as any other error, and if the handler committed, the inbox's note with it, that is
+//     taken back first. Otherwise the next delivery would be skipped, and what the handler returned lost.
+//   - outbox.RetryAfter: no attempt is charged, and the message is nacked after that wait, or after
+//     OutcomesConfig.Backoff.Max if that is less. If it is redelivered too early to this process, it waits again
+//     without a call of the handler. Meanwhile it keeps its place: what is behind it in its partition waits, so for
+//     waits of more than some seconds store messages first (package queue). A message of subscriber/kafka is nacked at
+//     once: it blocks its key, and nothing else, for the whole wait.
+//   - A mistake of wiring, which only a change of the program fixes (middlewares that are missing or in the wrong
+//     place, no publish topic, outbox.ErrTxKind, outbox.ErrOtherDB): no attempt is charged, the wait grows with each
+//     message of the handler that fails so, and an error line, once a minute, says what to do.
 //   - Any other error: the attempt and the error are recorded in the inbox, unless a copy of the message was
-//     processed meanwhile; nacked after OutcomesConfig.Backoff. Messages of our own Subscriber do not wait here: it has a backoff.
+//     processed meanwhile; nacked after OutcomesConfig.Backoff. Messages of our own subscribers do not wait
+//     here: they have a backoff.
 //
-// A message of queue.Subscriber is marked dead in its queue, in the transaction of the dead letter, and the error of a failed
-// attempt is noted there.
+// A message of queue.Subscriber is marked dead in its queue, in the transaction of the dead letter, and the error of a
+// failed attempt is noted there.
 //
-// The inbox row is the one that Inbox asked for. If TxConfig.OnBegin fails, Inbox is not reached; in a Stack the failure is recorded all the
-// same, under the key that Inbox would have asked for. If InboxConfig.Key fails there is none to record it under: this process counts such
-// failures, and puts the message aside when they are too many, as if they were recorded. An error line, once a minute for each handler, tells of either.
-// Of other messages that do not get as far as Inbox, or if there is none, nothing is recorded, but their wait grows, and poison messages are
-// still put aside. A panic counts as any other error and goes on; if
-// it makes the message dead, its next delivery is acked.
+// The inbox row is the one that Inbox asked for. If TxConfig.OnBegin fails, Inbox is not reached; in a Stack the
+// failure is recorded all the same, under the key that Inbox would have asked for. If InboxConfig.Key fails there is
+// none to record it under: this process counts such failures, and puts the message aside when they are too many, as if
+// they were recorded. An error line, once a minute for each handler, tells of either. Of other messages that do not get
+// as far as Inbox, or if there is none, nothing is recorded, but their wait grows, and poison messages are still made
+// dead. A panic counts as any other error and goes on; if it makes the message dead, its next delivery is acked.
 //
-// A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID of its own, which
-// follows from the message, its generation and consumer and how often it was revived: a letter that is sent twice is known as one, and two
-// consumers' letters as two. Metadata that could command a broker as headers have "_poisoned" after their names: all that begin with Nats-,
-// outbox.MetadataHeaders, _watermill_message_uuid, CC, BCC and x-delay. MetadataUUID names the message. A letter always fits into the outbox: if the
-// message's metadata leave too little room, its own are cut, the error text last. Error texts are stored up
-// to 1 KiB, so keep secrets out of errors.
+// A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID of its
+// own, which follows from the message, its generation and consumer and how often it was revived: a letter that is sent
+// twice is known as one, and two consumers' letters as two. Metadata that could command a broker as headers have
+// "_poisoned" after their names: all that begin with Nats-, outbox.MetadataHeaders, _watermill_message_uuid, CC, BCC
+// and x-delay. MetadataUUID names the message. A letter always fits into the outbox: if the message's metadata leave
+// too little room, its own are cut, the error text last. Error texts are stored up to 1 KiB, so keep secrets out of
+// errors.
 //
-// Each message that is put aside is an error line in the log, and each failed attempt a debug line; a Router
+// Each message that dies is an error line in the log, and each failed attempt a debug line; a Router
 // writes an error line of its own for each error that it gets. A nil logger is that of db. The constructor
 // returns outbox.ErrNoDB or an error that names the field at fault.
 func Outcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
@@ -127,7 +137,9 @@ func newOutcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapt
 	if err = errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
-	return &outcomes{db: (*core.DB)(db), cfg: cfg, letters: (*core.Publisher)(letters), logger: (*core.DB)(db).Logger(logger)}, nil
+	return &outcomes{
+		db: (*core.DB)(db), cfg: cfg, letters: (*core.Publisher)(letters), logger: (*core.DB)(db).Logger(logger),
+	}, nil
 }
 
 type outcomes struct {
@@ -141,7 +153,8 @@ type outcomes struct {
 	identify func(ctx context.Context, msg *message.Message) (*claim, error)
 }
 
-// handle calls the handler, and again if the message of a forwarder.Subscriber is to be handled later: a nack would charge it.
+// handle calls the handler, and again if the message of a forwarder.Subscriber is to be handled later: a nack would
+// charge it.
 func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	if err := o.tooEarly(msg); err != nil {
 		return nil, err
@@ -154,7 +167,8 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 	}
 }
 
-// tooEarly holds a message whose handler asked for a later retry, and returns why if the time is not up then: it is to be nacked.
+// tooEarly holds a message whose handler asked for a later retry, and returns why if the time is not up then: it is to
+// be nacked.
 func (o *outcomes) tooEarly(msg *message.Message) error {
 	if !o.recall.some.Load() {
 		return nil
@@ -170,12 +184,16 @@ func (o *outcomes) tooEarly(msg *message.Message) error {
 }
 
 // once calls the handler. Again says that it is to be called again.
-func (o *outcomes) once(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, again bool, err error) {
+func (o *outcomes) once(
+	next message.HandlerFunc, msg *message.Message,
+) (produced []*message.Message, again bool, err error) {
 	outside := msg.Context()
 	ctx, h, outermost := handlingOf(msg)
 	if !outermost {
-		return nil, false, &wiringError{text: "middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx, " +
-			"or take middleware.Stack in its order: Router.AddMiddleware makes the first the outermost"}
+		return nil, false, &wiringError{
+			text: "middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx, " +
+				"or take middleware.Stack in its order: Router.AddMiddleware makes the first the outermost",
+		}
 	}
 	ctx = core.Paced(started(ctx, o.db, o.cfg.Service, msg))
 	msg.SetContext(ctx)
@@ -200,7 +218,9 @@ func (o *outcomes) once(next message.HandlerFunc, msg *message.Message) (produce
 }
 
 // conclude returns the outcome, and what to return to the Router: nil to ack, or an error to nack after the wait.
-func (o *outcomes) conclude(ctx context.Context, msg *message.Message, h *handling, err error) (observe.Outcome, time.Duration, error) {
+func (o *outcomes) conclude(
+	ctx context.Context, msg *message.Message, h *handling, err error,
+) (observe.Outcome, time.Duration, error) {
 	if err == nil {
 		o.forget(ctx, msg)
 		return h.outcome(nil), 0, nil
@@ -213,12 +233,14 @@ func (o *outcomes) conclude(ctx context.Context, msg *message.Message, h *handli
 	if uncharged(err) {
 		return o.retryLater(ctx, msg, h, err)
 	}
-	o.count(ctx, msg, h, err)
+	failed := o.count(ctx, msg, h)
 	decision := o.decide(h, err)
 	if decision == outbox.DeadLetter && h.work == nil && o.isLetter(ctx) {
 		decision = outbox.Nack
-		o.logger.Error("dead letter failed: it gets no letter of its own, so it is nacked: mend its handler",
-			err, o.fields(ctx, msg))
+		// Cause: a handler of the dead-letter topic failed.
+		// Cure: fix that handler; the broker redelivers the letter.
+		o.logger.Error("dead letter failed: it gets no letter of its own, and is nacked: fix its handler",
+			err, fieldsOf(ctx, msg))
 	}
 	switch decision {
 	case outbox.DeadLetter:
@@ -227,16 +249,21 @@ func (o *outcomes) conclude(ctx context.Context, msg *message.Message, h *handli
 			if h.work != nil {
 				h.work.Note(fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(buryErr)))
 			}
-			return observe.Failed, o.wait(h), errors.Join(err, fmt.Errorf("put aside: %w", text.Explain(buryErr)))
+			return observe.Failed, o.wait(h), errors.Join(err, fmt.Errorf("write dead letter: %w", text.Explain(buryErr)))
 		}
 		o.forget(ctx, msg)
 		if !buried {
 			return observe.Duplicate, 0, nil
 		}
 		if o.isLetter(ctx) {
-			o.logger.Error("dead letter died: it has no letter of its own", err, o.fields(ctx, msg))
+			// Cause: a handler of the dead-letter topic used up its attempts, or returned Poison.
+			// Cure: fix that handler; its message is dead in the inbox: outboxctl inbox list --state dead.
+			o.logger.Error("dead letter died: it gets no letter of its own", err, fieldsOf(ctx, msg))
 		} else {
-			o.logger.Error("message died: dead letter written", err, o.fields(ctx, msg).Add(watermill.LogFields{
+			// Cause: the handler failed MaxAttempts times and the message is older than MinDeadAge, or the handler
+			// returned Poison.
+			// Cure: fix the handler; then outboxctl inbox requeue, or publish the dead letter again, not both.
+			o.logger.Error("message died: dead letter written", err, fieldsOf(ctx, msg).Add(watermill.LogFields{
 				"dead_letter_topic": o.cfg.DeadLetterTopic,
 			}))
 		}
@@ -251,9 +278,12 @@ func (o *outcomes) conclude(ctx context.Context, msg *message.Message, h *handli
 		h.work.Note(err)
 	}
 	wait := o.wait(h)
-	o.logger.Debug("handler failed: the message is nacked", o.fields(ctx, msg).Add(watermill.LogFields{
-		"err": text.OfError(err), "failures": h.failures(), "wait": wait,
-	}))
+	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"failures": h.failures(), "wait": wait})
+	if failed != nothing && o.lines.Due("not called "+message.HandlerNameFromCtx(ctx)) {
+		o.tellNotCalled(failed, err, fields)
+	} else {
+		o.logger.Debug("handler failed: the message is nacked", fields.Add(watermill.LogFields{"err": text.OfError(err)}))
+	}
 	return observe.Failed, wait, err
 }
 
@@ -278,7 +308,7 @@ func (o *outcomes) decide(h *handling, err error) outbox.Decision {
 
 // wait is zero for a message of our own Subscribers, which wait themselves and meanwhile give its place to others.
 func (o *outcomes) wait(h *handling) time.Duration {
-	if h.delivered || h.work != nil {
+	if h.delivered || h.work != nil || h.later != nil {
 		return 0
 	}
 	return core.Backoff(o.cfg.Backoff).Delay(h.failures())
@@ -289,7 +319,10 @@ func (o *outcomes) takeBack(ctx context.Context, msg *message.Message, h *handli
 	switch {
 	case h.acked:
 		if err := h.work.Unack(ctx); err != nil {
-			o.logger.Error("handler ended its transaction: the ack could not be undone", err, o.fields(ctx, msg))
+			// Cause: the handler committed by itself, then failed, and its mark in the inbox could not be removed.
+			// Cure: leave COMMIT and ROLLBACK to the middleware; look at the effects by hand, since the message
+			// counts as handled.
+			o.logger.Error("handler ended its transaction: the ack could not be undone", err, fieldsOf(ctx, msg))
 		}
 	case h.claim != nil:
 		o.record(ctx, msg, h.claim, sqltext.UnclaimInbox, h.claim.note)
@@ -302,12 +335,8 @@ func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, s
 		return
 	}
 	if _, err := o.db.Exec(ctx, o.db.Render(statement), c.consumer, c.key, arg); err != nil {
-		o.logger.Error("could not record the outcome in the inbox", err, o.fields(ctx, msg))
-	}
-}
-
-func (o *outcomes) fields(ctx context.Context, msg *message.Message) watermill.LogFields {
-	return watermill.LogFields{
-		"handler_name": message.HandlerNameFromCtx(ctx), "topic": message.SubscribeTopicFromCtx(ctx), "message_uuid": msg.UUID,
+		// Cause: the database did not answer after a failure.
+		// Cure: check the database; the message is nacked, and this attempt is not counted.
+		o.logger.Error("could not record the outcome in the inbox", err, fieldsOf(ctx, msg))
 	}
 }

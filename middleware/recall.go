@@ -13,8 +13,8 @@ import (
 // maxRecalled bounds the memory of a recall. A message that is forgotten begins anew.
 const maxRecalled = 1000
 
-// recall is what this process knows of messages that no table knows of: those that fail before the inbox has asked for them, and those
-// whose handler asked for a later retry. The zero value is ready for use, by any number of goroutines.
+// recall is what this process knows of messages that no table knows of: those that fail before the inbox has asked for
+// them, and those whose handler asked for a later retry. The zero value is ready for use, by any number of goroutines.
 type recall struct {
 	some  atomic.Bool // there is something to look for
 	mu    sync.Mutex
@@ -32,7 +32,8 @@ type recalled struct {
 	err         error     // why
 }
 
-// keyOf is the same for each delivery of a message to a handler: brokers may change the metadata, and the UUID may be missing.
+// keyOf is the same for each delivery of a message to a handler: brokers may change the metadata, and the UUID may be
+// missing.
 func keyOf(handler string, msg *message.Message) recallKey {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d:%s%d:%s", len(handler), handler, len(msg.UUID), msg.UUID)
@@ -40,7 +41,8 @@ func keyOf(handler string, msg *message.Message) recallKey {
 	return recallKey(h.Sum(nil))
 }
 
-// get returns what is known, or a new one, in the place of the one that was used longest ago if there are many. It is called under mu.
+// get returns what is known, or a new one, in the place of the one that was used longest ago if there are many. It is
+// called under mu.
 func (r *recall) get(key recallKey, now time.Time) *recalled {
 	known := r.known[key]
 	if known == nil {

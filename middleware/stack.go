@@ -13,10 +13,10 @@ import (
 
 // StackConfig configures Stack. Service is required.
 type StackConfig struct {
-	// Service names the service in the inbox and in dead letters, for all parts that do not set their own. The replicas of a service
-	// share it; another service must have another one. It may not contain a slash.
+	// Service names the service in the inbox and in dead letters, for all parts that do not set their own. Required;
+	// no slash. The replicas of a service share it; another service must have another one.
 	Service string
-	// Except are the names of handlers that the whole stack leaves alone.
+	// Except are the names of handlers that the whole stack leaves alone; default none.
 	Except []string
 
 	Outcomes OutcomesConfig
@@ -33,12 +33,15 @@ func (c *StackConfig) setDefaults() {
 	}
 }
 
-// Stack returns Outcomes, Tx, Inbox and Outbox in this order, for Router.AddMiddleware or a handler's. Add it once: to the
-// Router or to handlers, not both, and in this order: the first is the outermost. Watermill's Retry and PoisonQueue go outside, before
-// it: inside, Retry would repeat the handler in a transaction that Postgres has given up, or find what it noted itself. All parts work on the database and the tables of pub. A nil logger is that of the handle.
+// Stack returns Outcomes, Tx, Inbox and Outbox in this order, for Router.AddMiddleware or a handler's. Add it once: to
+// the Router or to handlers, not both, and in this order: the first is the outermost. Watermill's Retry and PoisonQueue
+// go outside, before it: inside, Retry would repeat the handler in a transaction that Postgres has given up, or find
+// what it noted itself. All parts work on the database and the tables of pub. A nil logger is that of the handle.
 //
 // It returns an error if pub is nil, or one that names the field at fault.
-func Stack(pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapter) ([]message.HandlerMiddleware, error) {
+func Stack(
+	pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapter,
+) ([]message.HandlerMiddleware, error) {
 	if pub == nil {
 		return nil, errNoPublisher
 	}
@@ -62,6 +65,8 @@ func Stack(pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapte
 	return stack, nil
 }
 
+// Cause: StackConfig has no publisher.
+// Cure: make one with outbox.NewPublisher.
 var errNoPublisher = errors.New("the *outbox.Publisher is nil: make one with outbox.NewPublisher")
 
 // except applies a middleware to all handlers of a Router but those named.

@@ -26,22 +26,24 @@ const (
 
 // TxConfig configures Tx. The zero value is ready for use.
 type TxConfig struct {
-	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
+	// Isolation is the isolation level; default: the server's, normally READ COMMITTED. Raise it for handlers that
+	// need it: the serialization failures are retried, see MaxRetries.
 	Isolation sql.IsolationLevel
-	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. A deadline of the message's
-	// context counts as well, its cancellation does not.
+	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. A deadline of the message's context
+	// counts as well, its cancellation does not. Raise it for slow handlers, with the ack deadline of the broker.
 	Timeout time.Duration
-	// MaxRetries is how often an attempt that ended in a serialization failure or a deadlock is repeated
-	// before the message is nacked; default 3, -1 never.
+	// MaxRetries is how often an attempt that ended in a serialization failure or a deadlock is repeated before the
+	// message is nacked; default 3, -1 never. Raise it if handlers often write the same rows.
 	MaxRetries int
 	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
 	Backoff outbox.Backoff
-	// OnBegin runs first in each transaction: SET LOCAL, a tenant's search_path or role. An error rolls
-	// back and fails the message, see Outcomes.
+	// OnBegin runs first in each transaction, for SET LOCAL, a tenant's search_path or its role; default none. An
+	// error rolls back and fails the message, see Outcomes.
 	OnBegin func(ctx context.Context, msg *message.Message) error
-	// JoinContext lets the handler join a transaction that is in the context of the message already, of outbox.InTx,
-	// outbox.WithPgxTx or outbox.WithSQLTx: behind a savepoint of it and without repeating attempts. Set it only if whoever
-	// put it there waits for the handler, as a Subscriber of your own may, or a call without a Router.
+	// JoinContext lets the handler join a transaction that is already in the context of the message, of outbox.InTx,
+	// outbox.WithPgxTx or outbox.WithSQLTx: behind a savepoint of it and without repeating attempts; default off. Set
+	// it only if the code that began the transaction waits for the handler, as a Subscriber of your own may, or a call
+	// without a Router.
 	JoinContext bool
 }
 
@@ -75,16 +77,16 @@ func (c TxConfig) validate() error {
 // outbox.PgxTx and outbox.SQLTx), and commits it when the handler returns nil. An error or a panic rolls it back and
 // is passed on.
 //
-// The handler works on a copy of the message, a new one for each attempt: an Ack in it has no effect,
-// since only the commit may ack, and a Nack fails the attempt with outbox.ErrNacked even if the handler returns nil. What it
-// changes in the copy is not seen outside. The copy's context has the values and the deadline of the message's, but is not
-// cancelled with it: a Router cancels the contexts of messages in flight as soon as it is told to
-// close, and those must still be able to commit.
+// The handler works on a copy of the message, a new one for each attempt: an Ack in it has no effect, since only the
+// commit may ack, and a Nack fails the attempt with outbox.ErrNacked even if the handler returns nil. What it changes
+// in the copy is not seen outside. The copy's context has the values and the deadline of the message's, but is not
+// cancelled with it: a Router cancels the contexts of messages in flight as soon as it is told to close, and those must
+// still be able to commit.
 //
-// Within another Tx around the same handler the inner one is a savepoint, and attempts are not repeated there. Every other
-// transaction that the message's context may carry is left alone unless TxConfig.JoinContext is set: an in-process
-// Pub/Sub may pass contexts on, and then it is that of whoever published, in another goroutine. The transaction of a
-// watermill-sql subscriber is never joined; the package documentation says why.
+// Within another Tx around the same handler the inner one is a savepoint, and attempts are not repeated there. Every
+// other transaction that the message's context may carry is left alone unless TxConfig.JoinContext is set: an
+// in-process Pub/Sub may pass contexts on, and then it is that of the publisher, in another goroutine. The transaction
+// of a watermill-sql subscriber is never joined; the package documentation says why.
 //
 // After outbox.SetRollbackOnly the message is acked, although nothing was committed, and what the handler
 // returned is dropped. Errors are those of the handler and of outbox.InTx.
@@ -105,8 +107,8 @@ func Tx(db *outbox.DB, cfg TxConfig, logger watermill.LoggerAdapter) (message.Ha
 	}, nil
 }
 
-// maxLooks is how many transactions of a handler are looked at for what is between Tx and it. One is enough if the handler uses it in the
-// goroutine in which it is called.
+// maxLooks is how many transactions of a handler are looked at for what is between Tx and it. One is enough if the
+// handler uses it in the goroutine in which it is called.
 const maxLooks = 100
 
 // transactor is Tx around one handler.
@@ -119,8 +121,8 @@ type transactor struct {
 	unsafe    atomic.Pointer[error]
 }
 
-// look finds what of Watermill's is between Tx and the handler, which has asked for its transaction, and would have its failures
-// committed. It is the first moment at which that can be seen.
+// look finds what of Watermill's is between Tx and the handler, which has asked for its transaction, and would have its
+// failures committed. It is the first moment at which that can be seen.
 func (t *transactor) look() error {
 	if err := t.misplaced(); err != nil || t.looks.Add(-1) < 0 {
 		return err
@@ -164,7 +166,9 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 	return produced, err
 }
 
-func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling) ([]*message.Message, error) {
+func (t *transactor) attempts(
+	ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling,
+) ([]*message.Message, error) {
 	if err := t.misplaced(); err != nil {
 		return nil, err
 	}
@@ -188,17 +192,19 @@ func (t *transactor) attempts(ctx context.Context, next message.HandlerFunc, msg
 		if err == nil || joins || n >= t.cfg.MaxRetries || !repeatable(err) {
 			return produced, err
 		}
-		t.logger.Debug("repeating the handler in a new transaction", watermill.LogFields{
-			"message_uuid": msg.UUID, "attempt": n + 2, "sqlstate": text.SQLState(err),
-		})
+		t.logger.Debug("repeating the handler in a new transaction", fieldsOf(msg.Context(), msg).Add(watermill.LogFields{
+			"attempt": n + 2, "sqlstate": text.SQLState(err),
+		}))
 		if core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)); msg.Context().Err() != nil {
 			return nil, err
 		}
 	}
 }
 
-func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling, joins bool) ([]*message.Message, error) {
-	ctx, cancel := t.lifetime(ctx)
+func (t *transactor) attempt(
+	ctx context.Context, next message.HandlerFunc, msg *message.Message, h *handling, joins bool,
+) ([]*message.Message, error) {
+	ctx, cancel := core.Lifetime(ctx, t.cfg.Timeout)
 	defer cancel()
 	h.newAttempt()
 	h.attempts++
@@ -236,7 +242,7 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 			return outbox.ErrNacked
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("the handler outlived TxConfig.Timeout or the deadline of its message: %w", ctx.Err())
+			return fmt.Errorf("the handler exceeded TxConfig.Timeout or the deadline of its message: %w", ctx.Err())
 		}
 		succeeded = true
 		return nil
@@ -255,19 +261,6 @@ func (t *transactor) attempt(ctx context.Context, next message.HandlerFunc, msg 
 	return nil, err
 }
 
-// lifetime keeps the values and the deadline of ctx, but not its cancellation.
-func (t *transactor) lifetime(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, limited := ctx.Deadline()
-	if own := time.Now().Add(t.cfg.Timeout); t.cfg.Timeout > 0 && (!limited || own.Before(deadline)) {
-		deadline, limited = own, true
-	}
-	ctx = context.WithoutCancel(ctx)
-	if limited {
-		return context.WithDeadline(ctx, deadline)
-	}
-	return context.WithCancel(ctx)
-}
-
 // leave gives messages that were made with the context of the attempt one that is still alive and has no
 // transaction, because the Router publishes them after this.
 func leave(produced []*message.Message) {
@@ -282,9 +275,7 @@ func leave(produced []*message.Message) {
 func (t *transactor) noteSubscriberTx(ctx context.Context, msg *message.Message) {
 	if _, ok := wsql.TxFromContext(ctx); ok {
 		t.tellOwnTx.Do(func() {
-			t.logger.Debug("subscriber has its own transaction: the handler does not join it", watermill.LogFields{
-				"handler_name": message.HandlerNameFromCtx(ctx), "message_uuid": msg.UUID,
-			})
+			t.logger.Debug("subscriber has its own transaction: the handler does not join it", fieldsOf(ctx, msg))
 		})
 	}
 }
@@ -302,7 +293,8 @@ func nacked(msg *message.Message) bool {
 // both of which are proof that nothing was committed.
 func repeatable(err error) bool {
 	later := new(outbox.RetryAfterError)
-	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) || errors.Is(err, outbox.ErrAlreadyProcessed) || errors.As(err, &later) {
+	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) ||
+		errors.Is(err, outbox.ErrAlreadyProcessed) || errors.As(err, &later) {
 		return false
 	}
 	state := text.SQLState(err)

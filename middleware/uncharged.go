@@ -19,8 +19,8 @@ import (
 // miswiredWait is how long a message of the queue waits whose handler is miswired, where there is no Outcomes.
 const miswiredWait = 10 * time.Second
 
-// uncharged says whether an error is no failure of the message: its handler asked for a later retry, or only a change of the program
-// helps.
+// uncharged says whether an error is no failure of the message: its handler asked for a later retry, or only a change
+// of the program helps.
 func uncharged(err error) bool {
 	switch {
 	case errors.Is(err, outbox.ErrPoison), errors.Is(err, outbox.ErrAlreadyProcessed):
@@ -31,7 +31,9 @@ func uncharged(err error) bool {
 }
 
 // retryLater is settle for an error that is uncharged.
-func (o *outcomes) retryLater(ctx context.Context, msg *message.Message, h *handling, err error) (observe.Outcome, time.Duration, error) {
+func (o *outcomes) retryLater(
+	ctx context.Context, msg *message.Message, h *handling, err error,
+) (observe.Outcome, time.Duration, error) {
 	outcome, wait := observe.Postponed, time.Duration(0)
 	var later *outbox.RetryAfterError
 	if miswired(err) {
@@ -41,7 +43,7 @@ func (o *outcomes) retryLater(ctx context.Context, msg *message.Message, h *hand
 		if wait = later.Wait; wait == 0 {
 			wait = core.Backoff(o.cfg.Backoff).Delay(1)
 		}
-		o.logger.Debug("handler asked for a later retry", o.fields(ctx, msg).Add(watermill.LogFields{
+		o.logger.Debug("handler asked for a later retry", fieldsOf(ctx, msg).Add(watermill.LogFields{
 			"err": text.OfError(later.Err), "wait": wait,
 		}))
 	}
@@ -51,6 +53,9 @@ func (o *outcomes) retryLater(ctx context.Context, msg *message.Message, h *hand
 		return outcome, 0, err
 	case h.delivered:
 		return outcome, wait, err
+	case h.later != nil:
+		h.later(wait)
+		return outcome, 0, err
 	case later != nil && wait > o.cfg.Backoff.Max:
 		o.recall.postpone(keyOf(message.HandlerNameFromCtx(ctx), msg), wait, err)
 	}
@@ -65,7 +70,8 @@ func asLater(err error, wait time.Duration) error {
 	return err
 }
 
-// tellMiswired says what to do, now and then, and returns how long to wait: longer with each message of the handler that fails so.
+// tellMiswired says what to do, now and then, and returns how long to wait: longer with each message of the handler
+// that fails so.
 func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err error) time.Duration {
 	name := message.HandlerNameFromCtx(ctx)
 	failures := o.recall.failed(keyOf(name, message.NewMessage("", nil)))
@@ -75,17 +81,46 @@ func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err e
 	}
 	wait := backoff.Delay(failures)
 	if o.lines.Due("miswired " + name) {
-		o.logger.Error("handler is wired wrongly: its messages are retried and charged no attempt: change the program",
-			err, o.fields(ctx, msg).Add(watermill.LogFields{"wait": wait}))
+		// Cause: a middleware is missing or in the wrong place, or the handler uses the wrong handle or has no
+		// publish topic.
+		// Cure: do what the error says, and deploy: the messages are handled then.
+		o.logger.Error("handler is wired wrongly: its messages are retried, and charged no attempt: fix the program",
+			err, fieldsOf(ctx, msg).Add(watermill.LogFields{"wait": wait}))
 	}
 	return wait
 }
 
-// count finds out how often a message has failed that did not get as far as the inbox. If the message can be identified, that is
-// recorded in the inbox like any other failure, else this process counts.
-func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling, err error) {
+// notCalled is what failed before the handler was called.
+type notCalled int
+
+const (
+	nothing notCalled = iota
+	onBegin
+	inboxKey
+)
+
+func (o *outcomes) tellNotCalled(failed notCalled, err error, fields watermill.LogFields) {
+	// Cause: the function that the line names returned an error, or panicked.
+	// Cure: fix what the error names.
+	if failed == onBegin {
+		o.logger.Error("handler not called: TxConfig.OnBegin failed: the message is retried after a growing wait",
+			err, fields)
+	} else {
+		o.logger.Error("handler not called: InboxConfig.Key failed: the message is retried after a growing wait", err, fields)
+	}
+}
+
+// count finds out how often a message has failed that did not get as far as the inbox. If the message can be
+// identified, that is recorded in the inbox like any other failure, else this process counts.
+func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling) (failed notCalled) {
 	if h.claim != nil || h.work != nil || h.delivered {
-		return
+		return nothing
+	}
+	switch {
+	case h.beginning:
+		failed = onBegin
+	case h.unkeyed:
+		failed = inboxKey
 	}
 	key := keyOf(message.HandlerNameFromCtx(ctx), msg)
 	h.recalled = o.recall.failed(key)
@@ -95,10 +130,7 @@ func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling,
 	if h.unkeyed {
 		h.charged, h.chargedFor = o.recall.charge(key)
 	}
-	if (h.beginning || h.unkeyed) && o.lines.Due("not reached "+message.HandlerNameFromCtx(ctx)) {
-		o.logger.Error("handler not called, as InboxConfig.Key or TxConfig.OnBegin failed: the message is retried after a growing wait",
-			err, o.fields(ctx, msg).Add(watermill.LogFields{"failures": h.failures()}))
-	}
+	return failed
 }
 
 // identified returns the inbox row that the message has, or would have, or nil if Key fails or the database.
@@ -122,7 +154,9 @@ func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *hand
 		return err
 	}, o.db.Render(sqltext.InboxFailures), c.consumer, c.key)
 	if err != nil {
-		o.logger.Error("could not read from the inbox how often a message failed", err, o.fields(ctx, msg))
+		// Cause: the database did not answer after a failure.
+		// Cure: check the database; the message is nacked, and redelivered.
+		o.logger.Error("could not read from the inbox how often a message failed", err, fieldsOf(ctx, msg))
 		return nil
 	}
 	return c

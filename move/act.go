@@ -16,8 +16,8 @@ const (
 	actExport = "export"
 )
 
-// act is what the audit log says of a move. The entry is written by the first batch, in its transaction, and each batch counts
-// there what it moves, so it is true whatever ends the move.
+// act is what the audit log says of a move. The entry is written by the first batch, in its transaction, and each batch
+// counts there what it moves, so it is true whatever ends the move.
 type act struct {
 	actor, action, reason string
 	what                  string // "from TABLE", which the reason begins with

@@ -18,12 +18,13 @@ import (
 )
 
 // ErrForwarderRuns is returned by ToWatermill while a forwarder of the outbox runs, or may.
-var ErrForwarderRuns = errors.New("move: a forwarder of this outbox runs: stop all of them first; one that was killed counts until its LeaseTTL has passed")
+var ErrForwarderRuns = errors.New("move: a forwarder of this outbox runs: stop all of them first; " +
+	"one that was killed counts until its LeaseTTL has passed")
 
-// ToWatermill moves what the outbox has not sent yet into the table of Watermill's forwarder, which is a log or a queue as it
-// is found; dead messages stay. Stop our forwarders first, and the writers, or call it again for what they write. To a log it leaves
-// messages that are delayed until they fall due: Result.Left counts them. Keys travel as metadata, and Watermill's
-// forwarder sends everything in one line. It returns ErrForwarderRuns, or errors as FromWatermill does.
+// ToWatermill moves what the outbox has not sent yet into the table of Watermill's forwarder, which is a log or a queue
+// as it is found; dead messages stay. Stop our forwarders first, and the writers, or call it again for what they write.
+// To a log it leaves messages that are delayed until they fall due: Result.Left counts them. Keys travel as metadata,
+// and Watermill's forwarder sends everything in one line. It returns ErrForwarderRuns, or errors as FromWatermill does.
 func ToWatermill(ctx context.Context, db *outbox.DB, cfg WatermillConfig) (Result, error) {
 	r, err := toWatermill(ctx, (*core.DB)(db), cfg)
 	if err != nil {
@@ -155,7 +156,8 @@ func (w *writer) put(ctx context.Context, r *Result, items []item) error {
 			return fmt.Errorf("%s: %w", it.row, err)
 		}
 		if strings.HasPrefix(w.payload, "json") && !json.Valid(envelope.Payload) {
-			return fmt.Errorf("%s: WatermillConfig.Marshaler writes no JSON, and the payload column of the table is of type %s", it.row, w.payload)
+			return fmt.Errorf("%s: WatermillConfig.Marshaler writes no JSON, and the payload column of the table is of type %s",
+				it.row, w.payload)
 		}
 		if w.delays {
 			envelope.Metadata.Set(delay.DelayedUntilKey, cmp.Or(it.due, atOnce))

@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// envelopes wraps and unwraps what Watermill's forwarder sends, by Watermill's own code: its handler and its publisher, which
-// publish into our hands. So any Marshaler works that works there, and no format is repeated here.
+// envelopes wraps and unwraps what Watermill's forwarder sends, by Watermill's own code: its handler and its publisher,
+// which publish into our hands. So any Marshaler works that works there, and no format is repeated here.
 type envelopes struct {
 	handle message.HandlerFunc
 	wrap   *wforwarder.Publisher
@@ -23,7 +23,8 @@ func newEnvelopes(marshaler wforwarder.Marshaler) (*envelopes, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = wforwarder.NewForwarder(nil, e.caught, watermill.NopLogger{}, wforwarder.Config{Router: router, Marshaler: marshaler})
+	_, err = wforwarder.NewForwarder(nil, e.caught, watermill.NopLogger{},
+		wforwarder.Config{Router: router, Marshaler: marshaler})
 	if err != nil {
 		return nil, err
 	}

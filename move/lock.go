@@ -28,8 +28,8 @@ type lock struct {
 	args      []any
 }
 
-// rowLocked is the error of a statement that locks rows of the side that is left, and has waited for too long. It may be a lock
-// of the whole table all the same.
+// rowLocked is the error of a statement that locks rows of the side that is left, and has waited for too long. It may
+// be a lock of the whole table all the same.
 type rowLocked struct{ error }
 
 func (e rowLocked) Unwrap() error { return e.error }
@@ -48,15 +48,17 @@ func boundWaits(ctx context.Context, q drive.Querier, bound time.Duration) error
 	return drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&ms) }, sqltext.BoundLockWaits, ms)
 }
 
-// explain says of a batch that has waited for too long what for, and who may have it. It asks after the batch, whose wait the
-// database has forgotten, so the other one may have ended meanwhile.
+// explain says of a batch that has waited for too long what for, and who may have it. It asks after the batch, whose
+// wait the database has forgotten, so the other one may have ended meanwhile.
 func explain(ctx context.Context, db *core.DB, o options, from side, err error) error {
 	if text.SQLState(err) != lockTimedOut {
 		return err
 	}
 	if !errors.As(err, new(rowLocked)) {
-		return fmt.Errorf("%w: something that the batch needs besides was locked for longer than %s.LockTimeout (%s), such as a whole table by ALTER TABLE, "+
-			"or the list of forwarders by one that starts: wait until that has ended, and call again", err, o.config, o.lockTimeout)
+		return fmt.Errorf("%w: something else that the batch needs was locked for longer than %s.LockTimeout (%s), "+
+			"such as a whole table by ALTER TABLE, "+
+			"or the list of forwarders by one that starts: wait until that has ended, and call again", err, o.config,
+			o.lockTimeout)
 	}
 	l := from.lock()
 	var row, role, application string
@@ -75,14 +77,16 @@ func explain(ctx context.Context, db *core.DB, o options, from side, err error) 
 		}, l.statement, l.args...)
 	})
 	if pid == 0 {
-		return fmt.Errorf("%w: somebody had locked rows of %s, or all of it, for longer than %s.LockTimeout (%s): %s, and call again",
+		return fmt.Errorf("%w: rows of %s, or all of it, were locked for longer than %s.LockTimeout (%s): %s, and call again",
 			err, l.in, o.config, o.lockTimeout, l.by)
 	}
 	began := ""
 	if open != nil {
-		began = fmt.Sprintf(", in a transaction that began %s ago", time.Duration(*open*float64(time.Second)).Round(time.Millisecond))
+		began = fmt.Sprintf(", in a transaction that began %s ago",
+			time.Duration(*open*float64(time.Second)).Round(time.Millisecond))
 	}
-	return fmt.Errorf("%w: %s %q in %s was locked for longer than %s.LockTimeout (%s), perhaps by process %d of role %q, application %q%s: "+
+	return fmt.Errorf("%w: %s %q in %s was locked for longer than %s.LockTimeout (%s), perhaps by process %d of "+
+		"role %q, application %q%s: "+
 		"%s, or end that session, if it is the one, with SELECT pg_terminate_backend(%d), and call again",
 		err, l.of, row, l.in, o.config, o.lockTimeout, pid, role, application, began, l.by, pid)
 }

@@ -18,13 +18,14 @@ const defaultBatchSize = 500
 
 // Result says what was moved. It is valid beside an error too.
 type Result struct {
-	// Pending is how many messages waited when the move began, and Left how many at its end: written meanwhile, held back by a
-	// transaction that is still open, or delayed where the other side knows no delays. Call again until it is 0.
+	// Pending is how many messages waited when the move began, and Left how many at its end: written meanwhile, held back
+	// by a transaction that is still open, or delayed where the other side knows no delays. Call again until it is 0.
 	Pending int64 `json:"pending"`
 	Left    int64 `json:"left"`
 	// Moved is how many are in the other place now; of a dry run, how many would be.
 	Moved int64 `json:"moved"`
-	// Buried is how many of them are dead messages now, because they could not be read: see WatermillConfig.BuryUnreadable.
+	// Buried is how many of them are dead messages now, because they could not be read: see
+	// WatermillConfig.BuryUnreadable.
 	Buried int64 `json:"buried,omitempty"`
 	// Topics is Moved by topic. Buried ones are under the topic of the forwarder.
 	Topics map[string]int64 `json:"topics"`
@@ -71,8 +72,8 @@ func (o *options) check(config string) error {
 	return o.act.check(config)
 }
 
-// side is the other outbox, as a move needs it. Its methods run in the transaction of a batch; with a dry run nothing is
-// written, so take begins behind what it returned last.
+// side is the other outbox, as a move needs it. Its methods run in the transaction of a batch; with a dry run nothing
+// is written, so take begins behind what it returned last.
 type side interface {
 	pending(ctx context.Context, q drive.Querier) (int64, error)
 	take(ctx context.Context, q drive.Querier, limit int) ([]item, error)
@@ -93,11 +94,13 @@ type item struct {
 }
 
 // run moves one batch after another until there are no more.
-func run(ctx context.Context, db *core.DB, o options, from side, put func(ctx context.Context, r *Result, items []item) error) (r Result, err error) {
+func run(
+	ctx context.Context, db *core.DB, o options, from side, put func(ctx context.Context, r *Result, items []item) error,
+) (r Result, err error) {
 	ctx = core.OutsideTx(ctx)
 	r.Topics = map[string]int64{}
 	if r.Pending, err = from.pending(ctx, db); err != nil {
-		return r, fmt.Errorf("count what waits: %w", err)
+		return r, fmt.Errorf("count pending messages: %w", err)
 	}
 	for more := true; more; {
 		if err := ctx.Err(); err != nil {
@@ -136,7 +139,7 @@ func run(ctx context.Context, db *core.DB, o options, from side, put func(ctx co
 		}
 	}
 	if r.Left, err = from.pending(ctx, db); err != nil {
-		err = fmt.Errorf("count what is left: %w", err)
+		err = fmt.Errorf("count remaining messages: %w", err)
 	}
 	return r, errors.Join(err, o.act.end(ctx, db, r))
 }
@@ -160,7 +163,7 @@ func intoOutbox(pub *core.Publisher, o options) func(ctx context.Context, r *Res
 				it.topic = o.bury
 				r.Buried++
 				if err := bury(ctx, pub.DB(), o, it, err); err != nil {
-					return fmt.Errorf("%s: bury: %w", it.row, err)
+					return fmt.Errorf("%s: store as dead: %w", it.row, err)
 				}
 			}
 			r.count(it.topic)
@@ -170,4 +173,7 @@ func intoOutbox(pub *core.Publisher, o options) func(ctx context.Context, r *Res
 }
 
 // errNoPublisher: see outbox.NewPublisher.
-var errNoPublisher = errors.New("move: the publisher is nil: make one with outbox.NewPublisher, whose PublisherConfig.Key says which messages keep their order")
+// Cause: the publisher that was passed is nil.
+// Cure: make one with outbox.NewPublisher.
+var errNoPublisher = errors.New("move: the publisher is nil: make one with outbox.NewPublisher, " +
+	"whose PublisherConfig.Key says which messages keep their order")

@@ -51,7 +51,8 @@ func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args
 		if it.err == nil {
 			keepDelay(it.msg, it.raw.Metadata)
 		} else {
-			it.err = fmt.Errorf("%w (WatermillConfig.Marshaler must be the one that wrote it; WatermillConfig.BuryUnreadable makes such rows dead messages)", it.err)
+			it.err = fmt.Errorf("%w (WatermillConfig.Marshaler must be the one that wrote it; WatermillConfig.BuryUnreadable "+
+				"makes such rows dead messages)", it.err)
 		}
 		r.last = *it
 	}
@@ -84,7 +85,9 @@ var _ side = (*log)(nil)
 // local refuses a log whose transaction ids are another server's: nothing that is written there would be delivered.
 func (l *log) local(ctx context.Context, db *core.DB) error {
 	foreign := false
-	err := drive.Collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&foreign) }, l.fill.Replace(sqltext.LogIsForeign), l.group)
+	err := drive.Collect(ctx, db, func(rows drive.Rows) error {
+		return rows.Scan(&foreign)
+	}, l.fill.Replace(sqltext.LogIsForeign), l.group)
 	if err == nil && foreign {
 		err = errForeign
 	}
@@ -112,7 +115,8 @@ func (l *log) check(ctx context.Context, db *core.DB) error {
 		}
 	}
 	if len(groups) > 0 {
-		return fmt.Errorf("WatermillConfig.ConsumerGroup: %q has never read, so all that the table holds would be sent again: the groups that have are %q", l.group, groups)
+		return fmt.Errorf("WatermillConfig.ConsumerGroup: %q has never read, so all rows of the table would be published "+
+			"again: the groups that have are %q", l.group, groups)
 	}
 	return nil
 }
@@ -151,7 +155,8 @@ func (l *log) position(ctx context.Context, q drive.Querier, at *item) error {
 
 func (l *log) lock() lock {
 	return lock{
-		of: "the position of consumer group", in: l.offsets, by: "stop Watermill's forwarder, which keeps it while its broker refuses a message",
+		of: "the position of consumer group", in: l.offsets,
+		by:        "stop Watermill's forwarder, which keeps it while its broker refuses a message",
 		statement: l.fill.Replace(sqltext.LogHolder), args: []any{l.group},
 	}
 }
@@ -178,7 +183,8 @@ func (u *queue) take(ctx context.Context, q drive.Querier, limit int) ([]item, e
 
 func (u *queue) lock() lock {
 	return lock{
-		of: "row with offset", in: u.messages, by: "stop Watermill's forwarder, which keeps it while its broker refuses the message",
+		of: "row with offset", in: u.messages,
+		by:        "stop Watermill's forwarder, which keeps it while its broker refuses the message",
 		statement: u.fill.Replace(sqltext.QueueHolder), args: []any{u.last.id},
 	}
 }

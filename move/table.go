@@ -17,9 +17,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// TableConfig says how an outbox table of one's own is read. Pending, Done and the fields of Columns are SQL that becomes part of
-// the statements as it is: write them into the program, and take them from nobody else. Where a column of the table is meant
-// that the move has a name for as well, write m. in front of it.
+// TableConfig says how an outbox table of one's own is read. Pending, Done and the fields of Columns are SQL that
+// becomes part of the statements as it is: write them into the program, and never take them from input. Where a column
+// of the table is meant that the move has a name for as well, write m. in front of it.
 type TableConfig struct {
 	// Table is its name as in SQL. Required.
 	Table string
@@ -32,12 +32,18 @@ type TableConfig struct {
 	Done    string
 	Columns Columns
 
-	// All below are those of WatermillConfig.
-	BatchSize     int
-	LockTimeout   time.Duration
+	// BatchSize is how many messages are moved in one transaction, and kept in memory; default 500. Lower it for large
+	// messages.
+	BatchSize int
+	// LockTimeout is how long a batch waits for rows that another transaction has locked; default 10 s, -1 no limit.
+	LockTimeout time.Duration
+	// Actor names the operator in the audit log; default "package move". Reason, if any, is kept there as well, up to
+	// 1 KiB.
 	Actor, Reason string
-	DryRun        bool
-	Progress      func(ctx context.Context, r Result)
+	// DryRun reads and checks everything and moves nothing; default off. It leaves no entry in the audit log.
+	DryRun bool
+	// Progress is called after each batch, with what was moved so far; default none.
+	Progress func(ctx context.Context, r Result)
 }
 
 // Columns are expressions over the columns of a row, most often just their names.
@@ -56,9 +62,9 @@ type Columns struct {
 	DueAt string
 }
 
-// FromTable moves what the relay of a home-made outbox table has not sent yet into the outbox of pub, in the order of the IDs.
-// Stop the relay first: it does not know which rows are locked. It returns errors as FromWatermill does, one also where Done
-// leaves rows pending, and is called again in the same way.
+// FromTable moves what the relay of a home-made outbox table has not sent yet into the outbox of pub, in the order of
+// the IDs. Stop the relay first: it does not know which rows are locked. It returns errors as FromWatermill does, one
+// also where Done leaves rows pending, and is called again in the same way.
 func FromTable(ctx context.Context, pub *outbox.Publisher, cfg TableConfig) (Result, error) {
 	r, err := fromTable(ctx, (*core.Publisher)(pub), cfg)
 	if err != nil {
@@ -131,13 +137,16 @@ func (c *TableConfig) look(ctx context.Context, db *core.DB) (*ownTable, error) 
 		return "(" + expr + ")"
 	}
 	fill := []string{
-		"{table}", name, "{id}", sqltext.Quote(c.ID), "{id_type}", id, "{pending}", "(" + c.Pending + ")", "{assignments}", c.Done,
+		"{table}", name, "{id}", sqltext.Quote(c.ID), "{id_type}", id, "{pending}", "(" + c.Pending + ")",
+		"{assignments}", c.Done,
 		"{uuid}", or(c.Columns.UUID, "''"), "{topic}", or(c.Columns.Topic, ""), "{key}", or(c.Columns.Key, "''"),
 		"{metadata}", or(c.Columns.Metadata, "NULL"), "{due}", or(c.Columns.DueAt, "NULL") + "::timestamptz",
 	}
 	t.fill = strings.NewReplacer(append(fill, "{payload}", or(c.Columns.Payload, ""))...)
 	kind := ""
-	err = drive.Collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&kind) }, t.fill.Replace(sqltext.PayloadType))
+	err = drive.Collect(ctx, db, func(rows drive.Rows) error {
+		return rows.Scan(&kind)
+	}, t.fill.Replace(sqltext.PayloadType))
 	if err != nil {
 		return nil, fmt.Errorf("TableConfig.Columns.Payload: %w", err)
 	}
@@ -210,8 +219,9 @@ func (t *ownTable) done(ctx context.Context, q drive.Querier, taken []item) erro
 	case changed != len(ids):
 		return fmt.Errorf("%d rows changed, not %d: TableConfig.ID must be unique", changed, len(ids))
 	case left > 0:
-		return fmt.Errorf("%d of the %d rows still fit TableConfig.Pending after TableConfig.Done, so each call would bring them again: "+
-			"change one of both", left, changed)
+		return fmt.Errorf("%d of the %d rows still fit TableConfig.Pending after TableConfig.Done, "+
+			"so each call would move them again: "+
+			"change one of the two", left, changed)
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// WatermillConfig says where the messages of Watermill's forwarder are: in which tables of watermill-sql, v3 or v4. The zero value
-// means those that the forwarder and watermill-sql have by default.
+// WatermillConfig says where the messages of Watermill's forwarder are: in which tables of watermill-sql, v3 or v4. The
+// zero value means those that the forwarder and watermill-sql have by default.
 type WatermillConfig struct {
 	// Topic is the forwarder's topic, ForwarderTopic over there; default "forwarder_topic".
 	Topic string
@@ -31,20 +31,23 @@ type WatermillConfig struct {
 	// Marshaler is that of the envelopes; default JSON, as over there.
 	Marshaler wforwarder.Marshaler
 	// BuryUnreadable turns rows that hold no envelope, or a message that the outbox refuses, into dead messages under the
-	// forwarder's topic, with the payload and the metadata of the row, and the reason; default: such a row ends the move. What of the
-	// metadata the outbox cannot hold is replaced by U+FFFD. Only FromWatermill reads it.
+	// forwarder's topic, with the payload and the metadata of the row, and the reason; default: such a row ends the move.
+	// What of the metadata the outbox cannot hold is replaced by U+FFFD. Only FromWatermill reads it.
 	BuryUnreadable bool
 
-	// BatchSize is how many messages are moved in one transaction, and held in memory; default 500.
+	// BatchSize is how many messages are moved in one transaction, and kept in memory; default 500. Lower it for large
+	// messages.
 	BatchSize int
-	// LockTimeout is how long a batch waits for what somebody else has locked; default 10 s, -1 = without end. The error says who
-	// that may be. A forwarder of Watermill keeps its lock while its broker refuses a message: stop one that is stuck.
+	// LockTimeout is how long a batch waits for rows that another transaction has locked; default 10 s, -1 no limit.
+	// The error names the session that may have the lock. A forwarder of Watermill keeps its lock while its broker
+	// refuses a message: stop one that is stuck.
 	LockTimeout time.Duration
-	// Actor is who does this, for the audit log; default "package move". Reason, if any, is kept there as well, up to 1 KiB.
+	// Actor names the operator in the audit log; default "package move". Reason, if any, is kept there as well, up to
+	// 1 KiB.
 	Actor, Reason string
-	// DryRun reads and checks everything and moves nothing. It leaves no entry in the audit log.
+	// DryRun reads and checks everything and moves nothing; default off. It leaves no entry in the audit log.
 	DryRun bool
-	// Progress, if not nil, is called after each batch, with what was moved so far.
+	// Progress is called after each batch, with what was moved so far; default none.
 	Progress func(ctx context.Context, r Result)
 }
 
@@ -73,10 +76,10 @@ func (c *WatermillConfig) options() (options, error) {
 	return o, o.check("WatermillConfig")
 }
 
-// FromWatermill moves what Watermill's forwarder has not sent yet into the outbox of pub, whose Key gives the messages their
-// keys. The forwarder over there may run or not, and may be stopped for good once it has nothing left. It returns when it
-// has caught up, or an error of the database, of the context, or one that names the row or the field at fault. Call it again after
-// any error, and after outbox.ErrCommitUnknown too: nothing is moved twice.
+// FromWatermill moves what Watermill's forwarder has not sent yet into the outbox of pub, whose Key gives the messages
+// their keys. The forwarder over there may run or not, and may be stopped for good once it has nothing left. It returns
+// when it has caught up, or an error of the database, of the context, or one that names the row or the field at fault.
+// Call it again after any error, and after outbox.ErrCommitUnknown too: nothing is moved twice.
 func FromWatermill(ctx context.Context, pub *outbox.Publisher, cfg WatermillConfig) (Result, error) {
 	r, err := fromWatermill(ctx, (*core.Publisher)(pub), cfg)
 	if err != nil {
@@ -131,17 +134,21 @@ func (c *WatermillConfig) look(ctx context.Context, db *core.DB) (t watermillTab
 	}
 	t.payload, t.queue = columns["payload"], columns["acked"] != ""
 	if t.payload == "" || columns["offset"] == "" || !t.queue && columns["transaction_id"] == "" {
-		return t, fmt.Errorf("WatermillConfig.MessagesTable: %s is no table of watermill-sql: that has the columns offset, uuid, payload, metadata, "+
+		return t, fmt.Errorf("WatermillConfig.MessagesTable: %s is no table of watermill-sql: that has the columns offset, "+
+			"uuid, payload, metadata, "+
 			"and transaction_id or acked", c.MessagesTable)
 	}
 	t.messages = messages
 	names := []string{"{messages}", messages}
 	if t.queue {
-		err = drive.Collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&t.delays) }, sqltext.QueueDelays, messages)
+		err = drive.Collect(ctx, db, func(rows drive.Rows) error {
+			return rows.Scan(&t.delays)
+		}, sqltext.QueueDelays, messages)
 	} else {
 		offsets, _, err := describe(ctx, db, c.OffsetsTable)
 		if err != nil {
-			return t, fmt.Errorf("WatermillConfig.OffsetsTable: %w: it says what is pending; where none ever subscribed, start Watermill's forwarder once", err)
+			return t, fmt.Errorf("WatermillConfig.OffsetsTable: %w: it says what is pending; where none ever subscribed, "+
+				"start Watermill's forwarder once", err)
 		}
 		t.offsets = offsets
 		names = append(names, "{offsets}", offsets)
@@ -169,7 +176,8 @@ func (t watermillTable) reading(statement string) string {
 	return t.fill.Replace(strings.ReplaceAll(statement, "{payload}", asBytes("m.payload", t.payload)))
 }
 
-// asBytes is an expression of some type as bytea. What is JSON or text is UTF-8 to the client whatever the server keeps it as.
+// asBytes is an expression of some type as bytea. What is JSON or text is UTF-8 to the client whatever the server keeps
+// it as.
 func asBytes(expr, kind string) string {
 	if kind == "bytea" {
 		return expr
@@ -198,9 +206,13 @@ func bury(ctx context.Context, db *core.DB, o options, it item, why error) error
 	if err != nil {
 		return err
 	}
-	_, err = q.Exec(ctx, db.Render(sqltext.BuryMessage), it.raw.UUID, it.topic, payload, string(encoded), text.OfError(why))
+	_, err = q.Exec(ctx, db.Render(sqltext.BuryMessage), it.raw.UUID, it.topic, payload, string(encoded),
+		text.OfError(why))
 	return err
 }
 
-var errForeign = errors.New("the table holds transaction ids that this server has not handed out yet, so it was restored here from another " +
+// Cause: the table came here by a restore from another server.
+// Cure: follow docs/guides/moving.md, "After a restore".
+var errForeign = errors.New("the table holds transaction ids that this server has not handed out yet, " +
+	"so it was restored here from another " +
 	"server, and watermill-sql delivers nothing of it: see docs/guides/moving.md, \"After a restore\"")

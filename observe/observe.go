@@ -26,7 +26,9 @@ type TxStart struct {
 type TxEnd struct {
 	DB       string
 	Duration time.Duration // from before BEGIN to the end
-	Err      error         // nil = committed, or nothing was written; outbox.ErrRolledBack, outbox.ErrCommitUnknown and others as InTx returns them
+	// nil = committed, or nothing was written; outbox.ErrRolledBack, outbox.ErrCommitUnknown and others as InTx returns
+	// them
+	Err error
 }
 
 // WriteObserver is told of messages that are written to the outbox.
@@ -70,9 +72,10 @@ type HandleStart struct {
 type HandleEnd struct {
 	DB, Service, Handler, Topic, UUID string
 	Outcome                           Outcome
-	Attempts                          int // how often the handler was called for this delivery; 0 = a stored message died without it
-	Duration                          time.Duration
-	Err                               error // of the handler or a middleware, also when the message was acked
+	// how often the handler was called for this delivery; 0 = a stored message died without it
+	Attempts int
+	Duration time.Duration
+	Err      error // of the handler or a middleware, also when the message was acked
 }
 
 // Outcome says what became of a message. Values may be added.
@@ -84,7 +87,7 @@ const (
 	Duplicate                 // handled before, or dead: nothing was done, acked
 	Mismatch                  // told besides Duplicate: its content differs from that of the message that was processed
 	RolledBack                // rolled back on request (outbox.SetRollbackOnly) and acked
-	Dead                      // rolled back, put aside as a dead letter, and acked
+	Dead                      // rolled back, a dead letter written, and acked
 	Postponed                 // rolled back, and delivered again later without a charge (outbox.RetryAfter)
 )
 
@@ -111,8 +114,8 @@ func (o Outcome) String() string {
 
 // PublishObserver is told of messages that a forwarder.Forwarder publishes, or a forwarder.Subscriber delivers.
 type PublishObserver interface {
-	// PublishStart is called before the message is handed over. It may set metadata of the message, and the context that it
-	// returns becomes the message's.
+	// PublishStart is called before the message is handed over. It may set metadata of the message, and the context that
+	// it returns becomes the message's.
 	PublishStart(ctx context.Context, start PublishStart) context.Context
 	// PublishEnd is called when the publisher has returned, which may be long after PublishTimeout.
 	PublishEnd(ctx context.Context, end PublishEnd)
@@ -122,9 +125,11 @@ type PublishObserver interface {
 type PublishStart struct {
 	DB, Scope, Topic string
 	Message          *message.Message // made anew each time
-	Attempt          int              // 1 until one fails by the message's fault: while a broker is unavailable none is charged
-	Again            bool             // it was handed over before: Attempt is above 1, or this forwarder has, to a broker that was unavailable
-	EnqueuedAt       time.Time        // when it was written, on the database's clock
+	// 1 until one fails by the message's fault: while a broker is unavailable none is charged
+	Attempt int
+	// it was handed over before: Attempt is above 1, or this forwarder has, to a broker that was unavailable
+	Again      bool
+	EnqueuedAt time.Time // when it was written, on the database's clock
 }
 
 // PublishEnd is how it went. That a message is dead is known only when its failure is written: see DeadObserver.
@@ -136,18 +141,18 @@ type PublishEnd struct {
 	Age                    time.Duration // since it was written, on the database's clock
 	Duration               time.Duration
 	Err                    error
-	// Verdict about Err is "retry", "unavailable", "permanent" or "unknown": then what becomes of other messages decides whether it
-	// is charged. It is empty if Err is nil, and if the forwarder
-	// stopped or gave the message's lane away before there was an answer: then nothing is charged.
+	// Verdict about Err is "retry", "unavailable", "permanent" or "unknown": then what becomes of other messages decides
+	// whether it is charged. It is empty if Err is nil, and if the forwarder stopped or gave the message's lane away
+	// before there was an answer: then nothing is charged.
 	Verdict string
 }
 
-// DeadObserver is told of messages that a forwarder will not try again.
+// DeadObserver is told of messages that a forwarder will not retry.
 type DeadObserver interface {
 	MessageDead(ctx context.Context, dead MessageDead)
 }
 
-// MessageDead is a message that is dead until somebody requeues it.
+// MessageDead is a message that is dead until an operator requeues it.
 type MessageDead struct {
 	DB, Scope, Topic, UUID string
 	ID                     int64 // of the row
@@ -155,8 +160,8 @@ type MessageDead struct {
 	Err                    error // of the last one
 }
 
-// TopicObserver is told of topics that pause because their broker or the topic is unavailable, because too many of their
-// publishes hang, or because an operator said so.
+// TopicObserver is told of topics that pause because their broker or the topic is unavailable, because too many of
+// their publishes hang, or because an operator said so.
 type TopicObserver interface {
 	// TopicPaused is called again after each trial that failed.
 	TopicPaused(ctx context.Context, paused TopicPaused)
@@ -179,6 +184,44 @@ type TopicResumed struct {
 	ByOperator       bool          // as in TopicPaused: what else has paused it goes on
 }
 
+// PartitionObserver is told of the partitions that a subscriber of a broker reads: subscriber/kafka, and
+// subscriber/nats, to which a consumer is a partition with number 0.
+type PartitionObserver interface {
+	// PartitionState is called about once a second for each partition, and once more when it is taken away.
+	PartitionState(ctx context.Context, state PartitionState)
+}
+
+// PartitionState is a partition of a topic, as the subscriber has it in memory.
+type PartitionState struct {
+	Group, Topic string
+	Partition    int32
+	Owned        bool // false: it was taken away, and the fields below are zero
+
+	// Lag is how many offsets lie between the oldest message that is not done and the end of the partition, as far as the
+	// last fetch knew.
+	Lag     int64
+	Ahead   int // messages that were read beyond the oldest one that is not done, done or not
+	Pending int // messages in memory that are not done
+	Running int // those of them that are delivered and not acked
+
+	// BlockedKeys is how many messages failed and wait for another attempt, each with all that is behind it of its key;
+	// OldestBlocked is for how long the first of them has been failing.
+	BlockedKeys   int
+	OldestBlocked time.Duration
+
+	Paused    PauseReason // empty: it is read
+	PausedFor time.Duration
+}
+
+// PauseReason says why a partition is not read on. Values may be added.
+type PauseReason string
+
+const (
+	PausedByBlockedKey PauseReason = "blocked key" // as much as may be is read beyond a message that keeps failing
+	PausedByHandlers   PauseReason = "handlers"    // as much as may be is read, and the handlers are at work
+	PausedByBytes      PauseReason = "bytes"       // what all partitions have in memory is as large as it may be
+)
+
 // EngineObserver is told of the statements of a forwarder.
 type EngineObserver interface {
 	ReadEnd(ctx context.Context, end ReadEnd)
@@ -192,7 +235,7 @@ type ReadEnd struct {
 	DB, Scope string
 	Rows      int // that were not in memory before
 	Duration  time.Duration
-	Err       error // it will be tried again
+	Err       error // it will be retried
 }
 
 // SettleEnd is one batch of results that was written.
@@ -200,7 +243,7 @@ type SettleEnd struct {
 	DB, Scope          string
 	Done, Failed, Dead int // Dead: of those that failed
 	Duration           time.Duration
-	Err                error // all of it will be tried again, and the counts are 0
+	Err                error // all of it will be retried, and the counts are 0
 }
 
 // CleanEnd is one round of clean-up of one table that found something to delete, or failed.
@@ -208,7 +251,7 @@ type CleanEnd struct {
 	DB, Table string
 	Rows      int64
 	Duration  time.Duration
-	Err       error // it will be tried again
+	Err       error // it will be retried
 }
 
 // LanesOwned says how many of the 64 lanes of its scope a forwarder owns, after that changed.

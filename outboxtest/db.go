@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/memory"
 )
 
-// NewDB makes a handle on a database in memory, empty and with all tables. Its name is "memory". Each call makes a database of
-// its own, which is safe for concurrent use. When the test is over, all that is still done with it fails.
+// NewDB makes a handle on a database in memory, empty and with all tables. Its name is "memory". Each call makes a
+// database of its own, which is safe for concurrent use. When the test is over, all that is still done with it fails.
 func NewDB(t testing.TB) *outbox.DB {
 	t.Helper()
 	pool := memory.New()
@@ -32,8 +32,8 @@ type Message struct {
 	*message.Message
 }
 
-// Written returns what the transaction in ctx has written to the outbox so far, in the order in which it was written, without what a
-// nested InTx has undone. It does so for handles of NewDB; without such a transaction it ends the test.
+// Written returns what the transaction in ctx has written to the outbox so far, in the order in which it was written,
+// without what a nested InTx has undone. It does so for handles of NewDB; without such a transaction it ends the test.
 func Written(t testing.TB, ctx context.Context) []Message {
 	t.Helper()
 	native, err := core.Native(ctx)
@@ -42,7 +42,8 @@ func Written(t testing.TB, ctx context.Context) []Message {
 	}
 	tx, ok := native.(*memory.Tx)
 	if !ok {
-		t.Fatal("outboxtest.Written: the transaction is one of a real database: use Drain after its commit, or a handle of NewDB")
+		t.Fatal("outboxtest.Written: the transaction is one of a real database: use Drain after its commit, " +
+			"or a handle of NewDB")
 	}
 	return messages(t, tx.Written())
 }

@@ -32,7 +32,8 @@ func ExampleHandle() {
 // A message that can never be handled is acked, and published to the dead-letter topic.
 func ExampleHandle_poison() {
 	db := outboxtest.NewDB(t)
-	got, err := outboxtest.Handle(t, db, Booking{orders{}}.Handle, message.NewMessage("order-2", nil), middleware.StackConfig{})
+	got, err := outboxtest.Handle(t, db, Booking{orders{}}.Handle, message.NewMessage("order-2", nil),
+		middleware.StackConfig{})
 	fmt.Println(got.Acked, err)
 	fmt.Println(got.Published[0].Topic, got.Published[0].Metadata.Get(middleware.MetadataReason))
 	// Output:

@@ -40,7 +40,9 @@ func expiring(t *testing.T, after map[string]time.Duration) (*queue.Store, func(
 // TestWhatExpiredIsNotClaimed, not even between two reapings, and not what waits for another attempt either.
 func TestWhatExpiredIsNotClaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, get := expiring(t, map[string]time.Duration{"lasting": 0, "fresh": 500 * time.Millisecond, "failed": 500 * time.Millisecond})
+		s, get := expiring(t, map[string]time.Duration{
+			"lasting": 0, "fresh": 500 * time.Millisecond, "failed": 500 * time.Millisecond,
+		})
 		owner := queue.NewOwner()
 		claim := func() []queue.Message {
 			t.Helper()
@@ -56,10 +58,13 @@ func TestWhatExpiredIsNotClaimed(t *testing.T) {
 		if _, err := s.Release(t.Context(), owner, get("lasting").ID); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: 100 * time.Millisecond}, get("failed").ID); err != nil {
+		if _, err := s.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: 100 * time.Millisecond},
+			get("failed").ID); err != nil {
 			t.Fatal(err)
 		}
-		late := queue.Item{ID: queue.ID{Source: "shop", MessageID: "late"}, Topic: "orders", ExpiresAt: time.Now().Add(time.Millisecond)}
+		late := queue.Item{
+			ID: queue.ID{Source: "shop", MessageID: "late"}, Topic: "orders", ExpiresAt: time.Now().Add(time.Millisecond),
+		}
 		if _, err := s.Enqueue(t.Context(), late); err != nil {
 			t.Fatal(err)
 		}
@@ -87,9 +92,12 @@ func TestWhatExpiredIsNotClaimed(t *testing.T) {
 // TestWhatExpiredIsBuried in the order of its times, and again when it is due if OnDead fails.
 func TestWhatExpiredIsBuried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, get := expiring(t, map[string]time.Duration{"c": 3 * time.Second, "a": time.Second, "b": 2 * time.Second, "never": 0})
+		s, get := expiring(t, map[string]time.Duration{
+			"c": 3 * time.Second, "a": time.Second, "b": 2 * time.Second, "never": 0,
+		})
 		taken := queue.NewOwner()
-		if msgs, err := s.Claim(t.Context(), queue.Claim{Owner: taken, LeaseTTL: time.Hour, Limit: 10}); err != nil || len(msgs) != 4 {
+		if msgs, err := s.Claim(t.Context(), queue.Claim{Owner: taken, LeaseTTL: time.Hour, Limit: 10}); err != nil ||
+			len(msgs) != 4 {
 			t.Fatal(msgs, err)
 		}
 		if _, err := s.Release(t.Context(), taken, get("a").ID, get("b").ID, get("c").ID); err != nil {

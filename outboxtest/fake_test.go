@@ -23,8 +23,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// What the fake promises as a whole is shown in integration_test (TestConformance, TestIBX), with Postgres beside it. Here is what
-// only a fake has.
+// What the fake promises as a whole is shown in integration_test (TestConformance, TestIBX), with Postgres beside it.
+// Here is what only a fake has.
 
 var errTest = errors.New("the test said so")
 
@@ -95,7 +95,8 @@ func TestItSaysThatItIsAFake(t *testing.T) {
 		"check":     func() error { return schema.Check(t.Context(), db) },
 		"admin":     func() error { _, err := a.Stats(t.Context(), admin.StatsConfig{}); return err },
 	} {
-		if err := ask(); err == nil || !strings.Contains(err.Error(), "is a fake, in memory") || !strings.Contains(err.Error(), "Drain") {
+		if err := ask(); err == nil || !strings.Contains(err.Error(), "is a fake, in memory") ||
+			!strings.Contains(err.Error(), "Drain") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -120,8 +121,10 @@ func TestBadWiringEndsTheTest(t *testing.T) {
 	msg := message.NewMessage("1", nil)
 	handler := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	for want, call := range map[string]func(t testing.TB){
-		"handler or the message is nil": func(t testing.TB) { _, _ = outboxtest.Handle(t, db, nil, msg, middleware.StackConfig{}) },
-		"no database":                   func(t testing.TB) { _, _ = outboxtest.Handle(t, nil, handler, msg, middleware.StackConfig{}) },
+		"handler or the message is nil": func(t testing.TB) {
+			_, _ = outboxtest.Handle(t, db, nil, msg, middleware.StackConfig{})
+		},
+		"no database": func(t testing.TB) { _, _ = outboxtest.Handle(t, nil, handler, msg, middleware.StackConfig{}) },
 		"must not contain a slash": func(t testing.TB) {
 			_, _ = outboxtest.Handle(t, db, handler, msg, middleware.StackConfig{Service: "a/b"})
 		},
@@ -163,8 +166,8 @@ func TestNothingWorksAfterTheTest(t *testing.T) {
 	}
 }
 
-// TestWaitsEnd: a transaction that waits for one of its own goroutine is told after a minute, where Postgres would wait for ever; and
-// whoever waits hears the end of its context.
+// TestWaitsEnd: a transaction that waits for one of its own goroutine is told after a minute, where Postgres would wait
+// for ever; and whoever waits hears the end of its context.
 func TestWaitsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := outboxtest.NewDB(t)
@@ -181,7 +184,8 @@ func TestWaitsEnd(t *testing.T) {
 				return err
 			}
 			begun := time.Now()
-			if err := store.MarkDead(t.Context(), id, "outside"); err == nil || !strings.Contains(err.Error(), "held by another transaction") {
+			if err := store.MarkDead(t.Context(), id, "outside"); err == nil ||
+				!strings.Contains(err.Error(), "held by another transaction") {
 				t.Error(err)
 			}
 			if waited := time.Since(begun); waited != time.Minute {
@@ -222,7 +226,9 @@ func TestTimePassesInABubble(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- dispatcher.Run(t.Context()) }()
 		id := queue.ID{Source: "shop", MessageID: "1"}
-		if _, err := store.Enqueue(t.Context(), queue.Item{ID: id, Topic: "orders", DueAt: begun.Add(time.Minute)}); err != nil {
+		if _, err := store.Enqueue(t.Context(), queue.Item{
+			ID: id, Topic: "orders", DueAt: begun.Add(time.Minute),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(59 * time.Second)
@@ -261,11 +267,13 @@ func TestGuide(t *testing.T) {
 func TestMessageWithoutUUIDSaysWhatToDo(t *testing.T) {
 	db := outboxtest.NewDB(t)
 	handle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
-	got, err := outboxtest.Handle(t, db, handle, message.NewMessage("", []byte("from another producer")), middleware.StackConfig{})
+	got, err := outboxtest.Handle(t, db, handle, message.NewMessage("", []byte("from another producer")),
+		middleware.StackConfig{})
 	if err != nil || len(got.Published) != 1 {
 		t.Fatal(got, err)
 	}
-	if why := got.Published[0].Metadata.Get(middleware.MetadataReason); !strings.Contains(why, "has no UUID") || !strings.Contains(why, "InboxConfig.Key") {
+	if why := got.Published[0].Metadata.Get(middleware.MetadataReason); !strings.Contains(why, "has no UUID") ||
+		!strings.Contains(why, "InboxConfig.Key") {
 		t.Errorf("it was put aside with %q, want the cure", why)
 	}
 }

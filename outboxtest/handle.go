@@ -17,21 +17,24 @@ import (
 // Handled is what became of a message.
 type Handled struct {
 	// Acked says whether a Router would ack the message. It acks what was handled, what was handled before, and what was
-	// put aside as a dead letter. What it nacks comes again.
+	// dead, with a dead letter. What it nacks is redelivered.
 	Acked bool
-	// Published is what was written to the outbox meanwhile and committed: what the handler returned, what it published, and
-	// dead letters; and what others did at the same time. It is still there for Drain.
+	// Published is what was written to the outbox meanwhile and committed: what the handler returned, what it published,
+	// and dead letters; and what others did at the same time. It is still there for Drain.
 	Published []Message
 }
 
-// Handle brings one message through middleware.Stack to a handler, as a Router does, and says what became of it. The error is what
-// the Router would get, and nil if the message is acked. Call it again with the same message for a second delivery, and with
-// copies for deliveries at the same time. A panic of the handler goes through to the caller, after the transaction was rolled back.
+// Handle brings one message through middleware.Stack to a handler, as a Router does, and says what became of it. The
+// error is what the Router would get, and nil if the message is acked. Call it again with the same message for a second
+// delivery, and with copies for deliveries at the same time. A panic of the handler goes through to the caller, after
+// the transaction was rolled back.
 //
-// cfg may be that of your Router. Outside of a Router a handler has no name and no topic of its own, so where these are not set
-// Service is "test", Inbox.Consumer "handler" and Outbox.Topic "published"; and a failure does not wait before its nack unless
-// Outcomes.Backoff says so. Any other fault of cfg ends the test.
-func Handle(t testing.TB, db *outbox.DB, h message.HandlerFunc, msg *message.Message, cfg middleware.StackConfig) (Handled, error) {
+// cfg may be that of your Router. Outside of a Router a handler has no name and no topic of its own, so where these are
+// not set Service is "test", Inbox.Consumer "handler" and Outbox.Topic "published"; and a failure does not wait before
+// its nack unless Outcomes.Backoff says so. Any other fault of cfg ends the test.
+func Handle(
+	t testing.TB, db *outbox.DB, h message.HandlerFunc, msg *message.Message, cfg middleware.StackConfig,
+) (Handled, error) {
 	t.Helper()
 	if h == nil || msg == nil {
 		t.Fatal("outboxtest.Handle: the handler or the message is nil")

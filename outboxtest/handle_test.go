@@ -103,7 +103,8 @@ func TestHandleLetsPanicsThrough(t *testing.T) {
 	if said != "the handler's" {
 		t.Errorf("the panic became %v", said)
 	}
-	if got, err := outboxtest.Handle(t, db, answering, msg, middleware.StackConfig{}); err != nil || len(got.Published) != 1 {
+	if got, err := outboxtest.Handle(t, db, answering, msg, middleware.StackConfig{}); err != nil ||
+		len(got.Published) != 1 {
 		t.Error(got, err)
 	}
 	if all := outboxtest.Drain(t, db); len(all) != 1 {

@@ -11,8 +11,8 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// Publisher is a message.Publisher in the place of a broker's. It records what is published. The zero value is ready for use; it is
-// safe for concurrent use.
+// Publisher is a message.Publisher in the place of a broker's. It records what is published. The zero value is ready
+// for use; it is safe for concurrent use.
 type Publisher struct {
 	mu      sync.Mutex
 	list    []Message
@@ -29,8 +29,8 @@ var (
 	errFailed = errors.New("outboxtest: this publisher fails, because the test said so")
 )
 
-// Publish records copies of the messages, all or none. It returns the error of Fail, outbox.ErrClosed after Close, and the error of
-// a message's context that ends while Block holds the call.
+// Publish records copies of the messages, all or none. It returns the error of Fail, outbox.ErrClosed after Close, and
+// the error of a message's context that ends while Block holds the call.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	for {
 		p.mu.Lock()
@@ -84,16 +84,17 @@ func (p *Publisher) Messages() []Message {
 	return slices.Clone(p.list)
 }
 
-// Fail has the next n calls of Publish return err and record nothing; -1 = all of them, 0 = none any more. It takes the place of what
-// was set before. A nil err is one of our own.
+// Fail has the next n calls of Publish return err and record nothing; -1 = all of them, 0 = none any more. It takes the
+// place of what was set before. A nil err is one of our own.
 func (p *Publisher) Fail(n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fails, p.err = n, cmp.Or(err, errFailed)
 }
 
-// Block holds all calls of Publish until the function that it returns is called, which may be called several times. A call that
-// is held counts for Fail when it goes on. While it blocks already, Block returns a function that ends the same.
+// Block holds all calls of Publish until the function that it returns is called, which may be called several times. A
+// call that is held counts for Fail when it goes on. While it blocks already, Block returns a function that ends the
+// same.
 func (p *Publisher) Block() (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

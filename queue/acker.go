@@ -25,8 +25,8 @@ func newAcker(l *loop, room int) *acker {
 	return &acker{loop: l, queue: make(chan *claimed, room), done: make(chan struct{})}
 }
 
-// add waits while there is no room, so that no more is claimed than can be acked. It does nothing for a handler that has
-// outlived the loop.
+// add waits while there is no room, so that no more is claimed than can be acked. It does nothing for a handler that
+// has outlived the loop.
 func (a *acker) add(c *claimed) {
 	select {
 	case a.queue <- c:
@@ -39,6 +39,8 @@ func (a *acker) stop() { a.queue <- nil }
 
 func (a *acker) run() {
 	defer close(a.done)
+	// Cause: the database does not answer in time.
+	// Cure: check the database; messages whose leases expire first are redelivered.
 	report := trouble.Log{Logger: a.loop.logger, What: "acking messages"}
 	for over := false; !over; {
 		var batch []*claimed
@@ -58,7 +60,8 @@ func (a *acker) run() {
 	}
 }
 
-// ack repeats what fails as long as leases last, which are renewed meanwhile; when the loop stops it tries a little longer.
+// ack repeats what fails as long as leases last, which are renewed meanwhile; when the loop stops it tries a little
+// longer.
 func (a *acker) ack(batch []*claimed, report *trouble.Log) {
 	ids := make([]ID, len(batch))
 	for i, c := range batch {

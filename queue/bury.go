@@ -12,41 +12,56 @@ import (
 )
 
 var (
+	// Cause: ExpiresAt of the message passed before it was handled.
+	// Cure: none is needed; store messages with a later ExpiresAt, or handle them sooner.
 	errExpired = errors.New("expired")
-	errSpent   = errors.New("process died in the last attempt")
+	// Cause: the process died, or lost its lease, during the last attempt.
+	// Cure: find in the logs what ended the process, then requeue the message.
+	errSpent = errors.New("the process died in the last attempt")
 )
 
 // buryAgain is how long a message waits whose OnDead failed.
 const buryAgain = time.Minute
 
-// bury marks a message dead and calls OnDead, both or neither. Charge says whether this attempt counts.
+// bury calls OnDead and marks a message dead, both or neither. Charge says whether this attempt counts.
+//
+// OnDead comes first, which may take long: whoever stores a copy of a message waits for a transaction that has
+// given it up, and those that are stored together with the copy wait as well.
 func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome {
 	ctx, cancel := context.WithTimeout(c.loop.base, max(queryTimeout, defaultHandlerTimeout))
 	defer cancel()
 	err := errGoexit
 	defer func() { // OnDead may end the goroutine
 		if err != nil && !errors.Is(err, ErrLeaseLost) {
+			// Cause: the database did not answer, or DispatcherConfig.OnDead failed.
+			// Cure: fix what the error names.
 			d.logger.Error("could not mark message dead: it is retried in a minute", err, c.fields())
 			c.release(buryAgain, text.OfError(err))
 		}
 	}()
 	err = core.InTx(ctx, d.store.db, core.TxOptions{}, func(ctx context.Context) error {
+		if d.cfg.OnDead != nil {
+			ours, err := d.store.hold(ctx, c.loop.owner, c.ID)
+			switch {
+			case err != nil:
+				return err
+			case !ours:
+				return ErrLeaseLost
+			}
+			if err := guarded(func() error { return d.cfg.OnDead(ctx, c.copy(), cause) }); err != nil {
+				return fmt.Errorf("OnDead: %w", err)
+			}
+		}
 		n, err := d.store.fail(ctx, Fail{Owner: c.loop.owner, Reason: text.OfError(cause)}, charge, c.ID)
-		switch {
-		case err != nil:
-			return err
-		case n == 0:
-			return ErrLeaseLost
-		case d.cfg.OnDead == nil:
-			return nil
+		if err == nil && n == 0 && d.cfg.OnDead == nil { // else OnDead has settled it in another way
+			err = ErrLeaseLost
 		}
-		if err := guarded(func() error { return d.cfg.OnDead(ctx, c.copy(), cause) }); err != nil {
-			return fmt.Errorf("OnDead: %w", err)
-		}
-		return nil
+		return err
 	})
 	switch {
 	case err == nil:
+		// Cause: the message used up its attempts, expired, or its handler returned Poison.
+		// Cure: see outboxctl errors --in queue; fix the cause, then outboxctl queue requeue, or discard.
 		d.logger.Error("message died", cause, c.fields())
 		return observe.Dead
 	case errors.Is(err, ErrLeaseLost):
@@ -63,8 +78,8 @@ func (d *Dispatcher) buryUnhandled(c *claimed, cause error, charge bool) {
 	outcome = d.bury(c, cause, charge)
 }
 
-// buryExpired has messages buried whose time is over, as many as there are places for, and says whether there may be more: it used
-// all places, or all were taken.
+// buryExpired has messages buried whose time is over, as many as there are places for, and says whether there may
+// be more: it used all places, or all were taken.
 func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	l := d.loop
 	l.claiming.Lock()
@@ -75,7 +90,9 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 		return true, nil
 	}
 	begun := time.Now()
-	msgs, more, err := d.store.claimExpired(ctx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room, MaxBytes: bytes})
+	msgs, more, err := d.store.claimExpired(ctx, Claim{
+		Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room, MaxBytes: bytes,
+	})
 	l.step(func() {
 		if err != nil {
 			l.strays.feared(time.Now(), l.cfg.lease)

@@ -18,6 +18,8 @@ import (
 const (
 	minLease = time.Second
 	maxClaim = 10_000
+	// usualClaim is for how many rows there is room at once.
+	usualClaim = 256
 
 	defaultMaxBytes = 64 << 20 // of payloads
 
@@ -31,17 +33,17 @@ const (
 	maxClaimers = 1000
 )
 
-// Claim takes messages for an owner, who then has them to itself until the lease is over or the owner settles them with
-// Ack, Abandon, Fail or Release. None is no error. It returns ErrInvalid for a zero Owner, a lease of less than a second, a
-// limit that is not 1 to 10,000, and a negative MaxBytes.
+// Claim takes messages for an owner, which then has them to itself until the lease is over or the owner settles them
+// with Ack, Abandon, Fail or Release. None is no error. It returns ErrInvalid for a zero Owner, a lease of less than a
+// second, a limit that is not 1 to 10,000, and a negative MaxBytes.
 //
-// A message whose lease is over is given back first, as by ReapExpired, about once a second. So it comes again after
+// A message whose lease is over is given back first, as by ReapExpired, about once a second. So it is retried after
 // the wait that it is charged, and not at once.
 //
-// After an error nobody may know what was claimed. Such messages come again when the lease is over, with the charge.
+// After an error it may be unknown what was claimed. Such messages are retried when the lease is over, with the charge.
 //
-// No order is promised: what fell due takes turns with what was never claimed, the longest waiting first. Claims at once take different
-// messages.
+// No order is promised: what fell due takes turns with what was never claimed, the longest waiting first. Claims at
+// once take different messages.
 func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -49,7 +51,7 @@ func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
 	if err := s.reapSometimes(ctx); err != nil {
 		return nil, err
 	}
-	found, err := s.claim(ctx, c, ask{suspects: true}, s.claimer(c.Topics))
+	found, err := s.claim(ctx, c, ask{suspects: true, whole: true}, s.claimer(c.Topics))
 	if len(found.msgs) > 0 {
 		err = nil
 	}
@@ -74,6 +76,7 @@ func (c Claim) check() error {
 type ask struct {
 	limits   []room // of topics that have a limit of their own, sorted by topic
 	suspects bool   // one message may come whose owner let its lease run out
+	whole    bool   // a claim that finds nothing goes on behind the page that it has looked at
 }
 
 // room is how many messages of a topic there is room for.
@@ -88,12 +91,14 @@ type claims struct {
 	full    bool // there may be more that there is room for
 	empty   bool // there is nothing
 	suspect bool // the first of them is a suspect
-	// behind says of topics with a limit whether messages of theirs may have been passed. What is not in it has not changed.
+	paged   bool // a page was looked at, and there may be more behind it
+	// behind says of topics with a limit whether messages of theirs may have been passed. What is not in it has not
+	// changed.
 	behind map[string]bool
 }
 
-// claim is Claim without reaping. What it has claimed when a statement fails is brought beside the error, unless the caller's
-// transaction is lost with it. Calls for topics with limits must not overlap.
+// claim is Claim without reaping. What it has claimed when a statement fails is brought beside the error, unless the
+// caller's transaction is lost with it. Calls for topics with limits must not overlap.
 func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found claims, err error) {
 	if err := c.check(); err != nil {
 		return claims{}, err
@@ -113,8 +118,12 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 		err = t.ready(ctx, c.Limit)
 	}
 	// Half of them may be of those that fell due, and then there is more of these if the others were few.
-	for again := len(t.found.msgs) < c.Limit && t.room > 0; again && err == nil; again = again && len(a.limits) == 0 && t.room > 0 {
+	for again := len(t.found.msgs) < c.Limit && t.room > 0; again && err == nil; again = again && len(a.limits) == 0 &&
+		t.room > 0 {
 		again, err = t.topics(ctx, c.Limit-len(t.found.msgs))
+	}
+	for a.whole && t.found.paged && len(t.found.msgs) == 0 && err == nil {
+		_, err = t.topics(ctx, c.Limit)
 	}
 	if err != nil && joined {
 		return claims{}, err
@@ -128,10 +137,14 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 	if err := c.check(); err != nil {
 		return nil, false, err
 	}
-	err = s.collect(ctx, "claim what expired", func(rows drive.Rows) error {
-		r, err := s.scan(rows, &more)
+	scanner := s.scanner(&more)
+	err = s.collect(ctx, "claim expired messages", func(rows drive.Rows) error {
+		r, err := scanner.scan(rows)
+		if err != nil {
+			return err
+		}
 		msgs = append(msgs, r.Message)
-		return err
+		return nil
 	}, sqltext.ClaimExpired, c.Owner.String(), c.LeaseTTL.Seconds(), c.Limit, int64(cmp.Or(c.MaxBytes, defaultMaxBytes)))
 	if err != nil {
 		return nil, false, err
@@ -153,9 +166,10 @@ type taking struct {
 
 // answer is what a statement brought.
 type answer struct {
-	rows       []row
-	over       []row // of topics that there is no room for
-	cut        bool  // there was no room for the payloads of more
+	rows       []*row
+	over       []*row                    // of topics that there is no room for
+	cut        bool                      // there was no room for the payloads of more
+	pages      map[key]progress.Position // where parts stopped that looked at a whole page
 	ready, due progress.Result
 }
 
@@ -163,7 +177,8 @@ type answer struct {
 func (t *taking) ready(ctx context.Context, limit int) error {
 	began := time.Now()
 	look := t.claimer.lookReady(began)
-	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, look.From.ID, t.claim.Topics, t.room)
+	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, look.From.ID,
+		t.claim.Topics, t.room)
 	if err != nil {
 		t.claimer.failedReady(began, look)
 		return err
@@ -179,7 +194,12 @@ func (t *taking) ready(ctx context.Context, limit int) error {
 func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) {
 	began := time.Now()
 	p := t.claimer.plan(began, limit, t.ask)
-	found, err := t.run(ctx, sqltext.ClaimTopics, append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, append(p.args(t.claim.Topics), t.room)...)...)
+	statement := sqltext.ClaimTopics
+	if p.pages {
+		statement = sqltext.ClaimPages
+	}
+	found, err := t.run(ctx, statement,
+		append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, append(p.args(t.claim.Topics), t.room)...)...)
 	if err != nil {
 		t.claimer.failed(began, p)
 		return false, err
@@ -187,13 +207,17 @@ func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) 
 	over := t.claimer.took(began, p, found)
 	t.took(found)
 	t.found.suspect = t.found.suspect || over.suspect
+	t.found.paged = over.paged
 	t.found.full, t.found.empty, t.found.behind = over.full, over.empty && len(t.found.msgs) == 0, over.behind
 	t.ask.suspects = t.ask.suspects && !over.suspect
 	return over.dueLeft, nil
 }
 
 func (t *taking) took(found answer) {
-	slices.SortStableFunc(found.rows, row.compare)
+	if !slices.IsSortedFunc(found.rows, (*row).compare) {
+		slices.SortStableFunc(found.rows, (*row).compare)
+	}
+	t.found.msgs = slices.Grow(t.found.msgs, len(found.rows))
 	for _, r := range found.rows {
 		t.room = max(0, t.room-int64(len(r.Payload)))
 		if r.kind == suspect {
@@ -209,26 +233,29 @@ func (t *taking) took(found answer) {
 
 // run runs a statement whose first row is a header.
 func (t *taking) run(ctx context.Context, statement string, args ...any) (a answer, err error) {
+	scanner := t.s.scanner()
+	if statement != sqltext.ClaimReady {
+		scanner.dest = append(scanner.dest, &scanner.row.part, &scanner.row.kind)
+	}
 	err = drive.Collect(ctx, t.q, func(found drive.Rows) error {
-		var r row
-		var err error
-		if statement == sqltext.ClaimTopics {
-			var part, kind int
-			r, err = t.s.scan(found, &part, &kind)
-			r.part, r.kind = part, kind
-		} else {
-			r, err = t.s.scan(found)
-		}
+		r, err := scanner.scan(found)
 		switch {
 		case err != nil:
 			return err
 		case r.State == "over":
 			a.over = append(a.over, r)
 			return nil
+		case r.State == "page":
+			if a.pages == nil {
+				a.pages = map[key]progress.Position{}
+			}
+			a.pages[key{r.part, r.kind}] = r.position()
+			return nil
 		case r.State != "":
 			a.rows = append(a.rows, r)
 			return nil
 		}
+		a.rows = make([]*row, 0, min(t.claim.Limit, usualClaim))
 		return a.header(r)
 	}, t.s.db.Render(statement), args...)
 	if err != nil {
@@ -238,7 +265,7 @@ func (t *taking) run(ctx context.Context, statement string, args ...any) (a answ
 }
 
 // header reads what a claim says of its snapshot.
-func (a *answer) header(r row) (err error) {
+func (a *answer) header(r *row) (err error) {
 	a.ready.Drawn, a.cut = progress.Position{ID: r.id}, r.Key == "cut"
 	if a.ready.Xmin, err = strconv.ParseInt(r.Source, 10, 64); err == nil {
 		a.ready.Number, err = strconv.ParseInt(r.MessageID, 10, 64)

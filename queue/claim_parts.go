@@ -10,13 +10,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/progress"
 )
 
-// claimer is how far claims have come, which pass each row once. Those in a transaction of the caller's leave it alone, because they
-// may be rolled back.
+// claimer is how far claims have come, which pass each row once. Those in a transaction of the caller's leave it alone,
+// because they may be rolled back.
 //
-// Topics that have a limit are gone through together, as those are that have none, but apart from them: they do not wait
-// behind a backlog of others. When such a topic has no room its rows are passed, and it is behind from then on: it has marks of
-// its own, copies of those of the many, from before its rows were passed. It is claimed beside the others where it was left, in
-// the same statement, until it has nothing left that was passed.
+// Topics that have a limit are gone through together, as those are that have none, but apart from them: they do not
+// wait behind a backlog of others. When such a topic has no room its rows are passed, and it is behind from then on: it
+// has marks of its own, copies of those of the many, from before its rows were passed. It is claimed beside the others
+// where it was left, in the same statement, until it has nothing left that was passed.
 type claimer struct {
 	joined bool // of one call in a transaction of the caller's: it knows nothing, and nothing is kept
 
@@ -55,13 +55,12 @@ const (
 	oneBehind
 )
 
-// fullShare is the part of the time that looking through what is behind may take.
-const fullShare = 20
-
 func newClaimer() *claimer {
 	overlap := progress.Position{At: time.Second.Microseconds()}
 	many := line{ready: progress.Mark{Overlap: progress.Position{ID: 1024}}, due: progress.Mark{Overlap: overlap}}
-	return &claimer{all: many, limited: many, behind: map[string]*line{}, suspects: progress.Mark{Overlap: overlap}, limitedFirst: true}
+	return &claimer{
+		all: many, limited: many, behind: map[string]*line{}, suspects: progress.Mark{Overlap: overlap}, limitedFirst: true,
+	}
 }
 
 // claimer is that of the calls of Claim for some topics.
@@ -90,7 +89,9 @@ func (s *Store) claimer(topics []string) *claimer {
 func (c *claimer) hurries(a ask, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.joined && c.backlog && len(a.limits) == 0 && now.Before(c.dueAt) && (!a.suspects || now.Before(c.suspectsAt))
+	return !c.joined && c.backlog && len(a.limits) == 0 && now.Before(c.dueAt) &&
+		(!a.suspects || now.Before(c.suspectsAt)) &&
+		!c.all.ready.Next(now, true).Pages()
 }
 
 // settled says whether all that was stored under ids up to a number has been claimed.
@@ -104,7 +105,7 @@ func (c *claimer) settled(number int64) bool {
 func (c *claimer) lookReady(now time.Time) progress.Look {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.all.ready.Next(now, true)
+	return c.all.ready.Next(now, false)
 }
 
 // tookReady takes what came of a look at what is ready alone.
@@ -113,7 +114,7 @@ func (c *claimer) tookReady(began time.Time, look progress.Look, a answer, full 
 	defer c.mu.Unlock()
 	now := time.Now()
 	c.backlog = full
-	done(&c.all.ready, now, began, look, a.ready, a.rows, full)
+	done(&c.all.ready, now, began, look, a.ready, a.rows, full, progress.Position{})
 }
 
 // failedReady takes that such a look failed.
@@ -124,8 +125,15 @@ func (c *claimer) failedReady(began time.Time, look progress.Look) {
 	c.all.ready.Failed(now, now.Sub(began), look)
 }
 
-func done(m *progress.Mark, now, began time.Time, look progress.Look, r progress.Result, rows []row, limited bool) {
+// done takes what came of a look, which ended at a page's last row if page is one.
+func done(
+	m *progress.Mark, now, began time.Time, look progress.Look, r progress.Result, rows []*row, limited bool,
+	page progress.Position,
+) {
 	r.Limited = limited
+	if !limited && page != (progress.Position{}) {
+		r.Limited, r.Paged, r.Reached = true, true, page
+	}
 	for _, row := range rows {
 		if at := row.position(); r.Reached.Before(at) {
 			r.Reached = at
@@ -145,6 +153,7 @@ type plan struct {
 	suspects  int
 	ofSuspect progress.Look
 	newly     map[string]*line // topics that are behind from now on
+	pages     bool             // no part passes more rows than a page has
 }
 
 // part is one of its parts.
@@ -163,12 +172,12 @@ func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
 	defer c.mu.Unlock()
 	c.limits = len(a.limits) > 0
 	p := &plan{limit: limit, limits: a.limits, here: make([]bool, len(a.limits)), newly: map[string]*line{}}
-	var behind []part
+	var parts []part
 	many := 0
 	for i, l := range a.limits {
 		switch own := c.behind[l.topic]; {
 		case own != nil && l.n > 0:
-			behind = append(behind, part{what: oneBehind, topic: l.topic, room: min(l.n, limit), line: own})
+			parts = append(parts, part{what: oneBehind, topic: l.topic, room: min(l.n, limit), line: own})
 		case own == nil && l.n > 0:
 			p.here[i] = true
 			many++
@@ -177,11 +186,11 @@ func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
 			p.newly[l.topic] = &own
 		}
 	}
-	slices.SortStableFunc(behind, func(a, b part) int { return cmp.Compare(a.line.served, b.line.served) })
-	parts := behind
 	if many > 0 {
-		parts = append([]part{{what: manyLimited, room: limit, line: &c.limited}}, parts...)
+		parts = append(parts, part{what: manyLimited, room: limit, line: &c.limited})
 	}
+	// The first may take all the room that there is, so whoever had some last comes last.
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.line.served, b.line.served) })
 	all := part{what: unlimited, room: limit, line: &c.all}
 	if c.limitedFirst {
 		parts = append(parts, all)
@@ -196,6 +205,7 @@ func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
 		may := l.what != oneBehind || full
 		l.ready, l.due = l.line.ready.Next(now, may), l.line.due.Next(now, may)
 		full = full && (l.what != oneBehind || !l.ready.Full() && !l.due.Full()) // one at a time
+		p.pages = p.pages || l.ready.Pages() || l.due.Pages()
 	}
 	p.parts = parts
 	p.dueLast = limit
@@ -205,6 +215,8 @@ func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
 	}
 	c.dueFirst = p.dueFirst > 0
 	p.ofSuspect = c.suspects.Next(now, true)
+	// a caller's transaction has but this statement to find something
+	p.pages = (p.pages || p.ofSuspect.Pages()) && !c.joined
 	if a.suspects {
 		p.suspects = 1
 		c.suspectsAt = now.Add(suspectInterval)
@@ -236,10 +248,14 @@ func dueFrom(p progress.Position) string {
 	return time.UnixMicro(p.At).UTC().Format(time.RFC3339Nano)
 }
 
+// key is of the rows of a part.
+type key struct{ part, kind int }
+
 // outcome is what came of a plan.
 type outcome struct {
 	full, empty, suspect bool
 	dueLeft              bool // of what fell due there may be more, which the limit does not forbid
+	paged                bool // a part went to the end of a page, and there may be more behind it
 	behind               map[string]bool
 }
 
@@ -248,9 +264,8 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	type key struct{ part, kind int }
-	seen := map[key][]row{}
-	ofTopic := map[string][]row{}
+	seen := map[key][]*row{}
+	ofTopic := map[string][]*row{}
 	over := map[string]bool{}
 	var n [3]int
 	for _, r := range a.rows {
@@ -283,7 +298,7 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 			rows := seen[key{i + 1, kind}]
 			if l.what == oneBehind && over[l.topic] { // its marks pass nothing that it has no room for
 				limited[kind] = true
-				rows = slices.DeleteFunc(rows, func(r row) bool { return r.State == "over" })
+				rows = slices.DeleteFunc(rows, func(r *row) bool { return r.State == "over" })
 			}
 			look, result := l.ready, a.ready
 			if kind == due {
@@ -291,7 +306,11 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 			}
 			if len(rows) > 0 || !limited[kind] { // else it may not have come to this part
 				limited[kind] = limited[kind] || len(rows) >= l.room
-				done(m, now, began, look, result, rows, limited[kind])
+				page := a.pages[key{i + 1, kind}]
+				done(m, now, began, look, result, rows, limited[kind], page)
+				if !limited[kind] && page != (progress.Position{}) {
+					limited[kind], o.paged = true, true
+				}
 			}
 			if len(rows) > 0 {
 				l.line.served = c.served
@@ -301,10 +320,11 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 			continue
 		}
 		if l.ready.Full() || l.due.Full() {
-			c.fullAt = now.Add(fullShare * now.Sub(began))
+			c.fullAt = now.Add(progress.FullShare * now.Sub(began))
 		}
 		o.behind[l.topic] = limited[ready] || limited[due] || over[l.topic]
-		if !o.behind[l.topic] && l.line.ready.Reaches(l.ready, &c.limited.ready) && l.line.due.Reaches(l.due, &c.limited.due) {
+		if !o.behind[l.topic] && l.line.ready.Reaches(l.ready, &c.limited.ready) &&
+			l.line.due.Reaches(l.due, &c.limited.due) {
 			delete(c.behind, l.topic)
 		}
 	}
@@ -316,8 +336,11 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 		o.behind[l.topic] = true
 	}
 	if rows := seen[key{0, suspect}]; p.suspects > 0 && (len(rows) > 0 || !cut) {
-		done(&c.suspects, now, began, p.ofSuspect, a.due, rows, len(rows) > 0)
+		page := a.pages[key{0, suspect}]
+		done(&c.suspects, now, began, p.ofSuspect, a.due, rows, len(rows) > 0, page)
+		o.paged = o.paged || len(rows) == 0 && page != (progress.Position{})
 	}
+	o.full, o.empty = o.full || o.paged, o.empty && !o.paged
 	return o
 }
 
@@ -339,7 +362,7 @@ func (c *claimer) failed(began time.Time, p *plan) {
 }
 
 // leftBehind is the line of a topic of the many for which there was no room for more than some rows.
-func (c *claimer) leftBehind(began, now time.Time, p *plan, a answer, rows []row) *line {
+func (c *claimer) leftBehind(began, now time.Time, p *plan, a answer, rows []*row) *line {
 	i := slices.IndexFunc(p.parts, func(l part) bool { return l.what == manyLimited })
 	of := p.parts[i]
 	own := of.before
@@ -349,8 +372,8 @@ func (c *claimer) leftBehind(began, now time.Time, p *plan, a answer, rows []row
 		if kind == due {
 			look, result = of.due, a.due
 		}
-		if mine := slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.kind != kind }); len(mine) > 0 {
-			done(m, now, began, look, result, mine, true)
+		if mine := slices.DeleteFunc(slices.Clone(rows), func(r *row) bool { return r.kind != kind }); len(mine) > 0 {
+			done(m, now, began, look, result, mine, true, progress.Position{})
 		}
 	}
 	return &own

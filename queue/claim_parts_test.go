@@ -11,7 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/progress"
 )
 
-// world is a table in which transactions store messages of a few topics, some of which fall due, and what ClaimTopics sees of it.
+// world is a table in which transactions store messages of a few topics, some of which fall due, and what ClaimTopics
+// sees of it.
 type world struct {
 	rand  *rand.Rand
 	clock int64 // microseconds
@@ -98,7 +99,8 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 				from = l.due.From
 			}
 			j := slices.IndexFunc(p.limits, func(r room) bool { return r.topic == m.topic })
-			of := l.what == oneBehind && l.topic == m.topic || l.what == unlimited && j < 0 || l.what == manyLimited && j >= 0 && p.here[j]
+			of := l.what == oneBehind && l.topic == m.topic || l.what == unlimited && j < 0 || l.what == manyLimited &&
+				j >= 0 && p.here[j]
 			if n == min(l.room, most) || total == p.limit {
 				break
 			}
@@ -111,7 +113,7 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 			if found.cut {
 				continue
 			}
-			r := row{id: m.id, part: i + 1, kind: kind}
+			r := &row{id: m.id, part: i + 1, kind: kind}
 			if r.Topic = m.topic; m.due > 0 {
 				r.DueAt = time.UnixMicro(m.due)
 			}
@@ -149,8 +151,9 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 	return got, c.took(time.Now(), p, found)
 }
 
-// TestTopicsThatAreBehindPassNothing: whatever the order in which transactions end and places become free, all messages are claimed
-// once, by looks of which none but the first begins at the beginning, and no topic gets more than it has room for.
+// TestTopicsThatAreBehindPassNothing: whatever the order in which transactions end and places become free, all messages
+// are claimed once, by looks of which none but the first begins at the beginning, and no topic gets more than it has
+// room for.
 func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 	wasBehind, cameBack := 0, 0
 	for seed := range uint64(150) {
@@ -210,7 +213,9 @@ func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 
 // TestNothingIsBehindAtRest: once all is handled one look is for all topics, of which there is one part for each kind.
 func TestNothingIsBehindAtRest(t *testing.T) {
-	w := &world{rand: rand.New(rand.NewPCG(1, 3)), clock: 1e9, limit: map[string]int{"0": 1, "1": 1}, taken: map[string]int{}}
+	w := &world{
+		rand: rand.New(rand.NewPCG(1, 3)), clock: 1e9, limit: map[string]int{"0": 1, "1": 1}, taken: map[string]int{},
+	}
 	c := newClaimer()
 	for id := range int64(20) {
 		w.id++
@@ -227,7 +232,8 @@ func TestNothingIsBehindAtRest(t *testing.T) {
 	}
 }
 
-// TestManySetsOfTopicsForgetOneAtATime: a Store that is asked for more sets of topics than it keeps marks for forgets one, and not all.
+// TestManySetsOfTopicsForgetOneAtATime: a Store that is asked for more sets of topics than it keeps marks for forgets
+// one, and not all.
 func TestManySetsOfTopicsForgetOneAtATime(t *testing.T) {
 	s := &Store{}
 	all := map[string]*claimer{}

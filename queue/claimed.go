@@ -18,9 +18,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// ErrLeaseLost says that the lease of a message ran out and the message is somebody else's by now. It is the cause with which
-// the context of a Handler outside of a transaction ends, and middleware.Inbox returns it.
-var ErrLeaseLost = core.ErrLeaseLost
+// ErrLeaseLost says that the lease of a message expired and another owner may have the message by now. It is the cause
+// with which the context of a Handler outside of a transaction ends, and middleware.Inbox returns it.
+//
+// Cure: return from the handler when its context ends; raise DispatcherConfig.LeaseTTL if processes pause for
+// longer.
+var ErrLeaseLost = core.ErrLeaseLost // queue: lease lost…
 
 // claimed is a message that this process has claimed, until it is settled.
 type claimed struct {
@@ -33,7 +36,8 @@ type claimed struct {
 	locked  atomic.Bool // it was acked in a transaction: whoever acks it there learns whether it was lost
 	acked   atomic.Bool // that transaction has committed
 	ackNote int64       // tells the ack in a transaction from others
-	again   atomic.Bool // it was claimed here once more before its handler had returned, as its lease ran out or it was just given back
+	// it was claimed here once more before its handler had returned, as its lease ran out or it was just given back
+	again atomic.Bool
 
 	mu     sync.Mutex
 	until  time.Time               // when the lease may be over
@@ -147,7 +151,8 @@ func (c *claimed) Unack(ctx context.Context) error {
 	s := c.loop.store
 	metadata, err := encode(c.Metadata)
 	if err == nil {
-		_, err = s.exec(core.OutsideTx(ctx), "take back an ack", sqltext.UnackMessage, c.Source, c.MessageID, c.loop.owner.String(),
+		_, err = s.exec(core.OutsideTx(ctx), "undo an ack", sqltext.UnackMessage, c.Source, c.MessageID,
+			c.loop.owner.String(),
 			c.loop.cfg.lease.Seconds(), c.Payload, metadata, c.ackNote)
 	}
 	c.locked.Store(false)
@@ -171,8 +176,8 @@ func (c *claimed) ack() {
 	c.loop.acks.add(c)
 }
 
-// abandon charges the attempt, unless another charge was faster: when the lease ran out, or by this very statement, whose answer
-// did not come. It returns how many messages it charged.
+// abandon charges the attempt, unless another charge was faster: when the lease ran out, or by this very statement,
+// whose answer did not come. It returns how many messages it charged.
 func (c *claimed) abandon(err error) int {
 	return c.insist("abandon", func(ctx context.Context) (int, error) {
 		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempt, c.ID)
@@ -211,7 +216,10 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0))
 	switch {
 	case err != nil:
-		c.loop.logger.Error("could not "+what+" message: it is redelivered when its lease expires", err, c.fields())
+		// Cause: the database did not answer until the lease expired.
+		// Cure: check the database; effects outside of the transaction are repeated.
+		c.loop.logger.Error("could not record what became of a message: it is redelivered when its lease expires", err,
+			c.fields().Add(watermill.LogFields{"what": what}))
 	case n == 0:
 		c.loop.logger.Debug("lease lost: nothing changed", c.fields().Add(watermill.LogFields{"what": what}))
 	}
@@ -219,10 +227,12 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 }
 
 // errGoexit is the error of code of the user's that called runtime.Goexit.
+// Cause: the handler ended its goroutine, as testing.T.FailNow does.
+// Cure: have the handler return an error.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// suspects is the one place in this process for a message that may have killed a process before: two of them at once would
-// share the blame.
+// suspects is the one place in this process for a message that may have killed a process before: two of them at once
+// would share the blame.
 var suspects = make(slot, 1)
 
 type slot chan struct{}

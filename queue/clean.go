@@ -13,16 +13,16 @@ import (
 // cleanTimeout bounds the deletion of one batch.
 const cleanTimeout = 30 * time.Second
 
-// Clean deletes messages that were done longer ago than StoreConfig.Retention, and returns how many, also with an error.
-// Nothing else is ever deleted. It works in batches, each a transaction of its own, and leaves half of the time to others. A Dispatcher does
-// it now and then.
+// Clean deletes messages that were done longer ago than StoreConfig.Retention, and returns how many, also with an
+// error. Nothing else is ever deleted. It works in batches, each a transaction of its own, and leaves half of the time
+// to others. A Dispatcher does it now and then.
 func (s *Store) Clean(ctx context.Context) (int64, error) {
 	total, _, err := s.clean(ctx, 0)
 	return total, err
 }
 
-// clean is Clean for as long as share, which is not interrupted; 0 = to the end. More says whether there may be more. Each statement
-// has its own time, so that a connection that no answer comes on keeps nobody for ever.
+// clean is Clean for as long as share, which is not interrupted; 0 = to the end. More says whether there may be more.
+// Each statement has its own time, so that a connection that no answer comes on keeps nobody for ever.
 func (s *Store) clean(ctx context.Context, share time.Duration) (total int64, more bool, err error) {
 	if s.cfg.Retention < 0 {
 		return 0, false, nil

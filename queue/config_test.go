@@ -49,18 +49,33 @@ func TestBadConfiguration(t *testing.T) {
 	verify := func(*http.Request, []byte) error { return nil }
 	item := func(*http.Request, []byte) (Item, error) { return Item{}, nil }
 	for want, err := range map[string]error{
-		"DispatcherConfig.Handlers is empty":                   dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{}}),
-		`DispatcherConfig.Handlers["x"].Handle is required`:    dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"x": {}}}),
-		"WebhookConfig.ReadTimeout is":                         webhook(s, WebhookConfig{ReadTimeout: -2, Verify: verify, Item: item}),
-		"DispatcherConfig.DefaultHandler.Handle is required":   dispatcher(s, DispatcherConfig{DefaultHandler: Handler{Detached: true}}),
-		"DispatcherConfig.DefaultHandler.Concurrency is 3":     dispatcher(s, DispatcherConfig{DefaultHandler: Handler{Handle: handle, Concurrency: 3}}),
-		`DispatcherConfig.Handlers[""]: no message`:            dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"": {Handle: handle}}}),
-		`DispatcherConfig.Handlers["x"].Concurrency is -1`:     dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"x": {Handle: handle, Concurrency: -1}}}),
-		`DispatcherConfig.Handlers["x"].Timeout is`:            dispatcher(s, DispatcherConfig{Handlers: map[string]Handler{"x": {Handle: handle, Timeout: -2}}}),
-		"DispatcherConfig.Concurrency is -1":                   dispatcher(s, DispatcherConfig{Concurrency: -1}),
-		"DispatcherConfig.BatchSize is -1":                     dispatcher(s, DispatcherConfig{BatchSize: -1}),
-		"DispatcherConfig.BatchSize is 10001":                  dispatcher(s, DispatcherConfig{BatchSize: 10001}),
-		"DispatcherConfig.LeaseTTL is 999ms":                   dispatcher(s, DispatcherConfig{LeaseTTL: 999 * time.Millisecond}),
+		"DispatcherConfig.Handlers is empty": dispatcher(s,
+			DispatcherConfig{Handlers: map[string]Handler{}}),
+		`DispatcherConfig.Handlers["x"].Handle is required`: dispatcher(s,
+			DispatcherConfig{Handlers: map[string]Handler{"x": {}}}),
+		"WebhookConfig.ReadTimeout is": webhook(s, WebhookConfig{
+			ReadTimeout: -2, Verify: verify, Item: item,
+		}),
+		"DispatcherConfig.DefaultHandler.Handle is required": dispatcher(s, DispatcherConfig{
+			DefaultHandler: Handler{Detached: true},
+		}),
+		"DispatcherConfig.DefaultHandler.Concurrency is 3": dispatcher(s, DispatcherConfig{
+			DefaultHandler: Handler{Handle: handle, Concurrency: 3},
+		}),
+		`DispatcherConfig.Handlers[""]: no message`: dispatcher(s, DispatcherConfig{
+			Handlers: map[string]Handler{"": {Handle: handle}},
+		}),
+		`DispatcherConfig.Handlers["x"].Concurrency is -1`: dispatcher(s, DispatcherConfig{
+			Handlers: map[string]Handler{"x": {Handle: handle, Concurrency: -1}},
+		}),
+		`DispatcherConfig.Handlers["x"].Timeout is`: dispatcher(s, DispatcherConfig{
+			Handlers: map[string]Handler{"x": {Handle: handle, Timeout: -2}},
+		}),
+		"DispatcherConfig.Concurrency is -1":  dispatcher(s, DispatcherConfig{Concurrency: -1}),
+		"DispatcherConfig.BatchSize is -1":    dispatcher(s, DispatcherConfig{BatchSize: -1}),
+		"DispatcherConfig.BatchSize is 10001": dispatcher(s, DispatcherConfig{BatchSize: 10001}),
+		"DispatcherConfig.LeaseTTL is 999ms": dispatcher(s,
+			DispatcherConfig{LeaseTTL: 999 * time.Millisecond}),
 		"DispatcherConfig.PollInterval is -1ns":                dispatcher(s, DispatcherConfig{PollInterval: -1}),
 		"DispatcherConfig.CloseTimeout is -1ns":                dispatcher(s, DispatcherConfig{CloseTimeout: -1}),
 		"DispatcherConfig.CleanInterval is -2ns":               dispatcher(s, DispatcherConfig{CleanInterval: -2}),
@@ -70,8 +85,10 @@ func TestBadConfiguration(t *testing.T) {
 		"SubscriberConfig.PollInterval is -1ns":                subscriber(s, SubscriberConfig{PollInterval: -1}),
 		"WebhookConfig.Verify is required: without it anybody": webhook(s, WebhookConfig{Item: item}),
 		"WebhookConfig.Item is required: it makes the ID":      webhook(s, WebhookConfig{Verify: verify}),
-		"WebhookConfig.MaxBytes is -1":                         webhook(s, WebhookConfig{MaxBytes: -1, Verify: verify, Item: item}),
-		"IngestConfig.Source is required: with the UUID":       ingest(s, IngestConfig{}),
+		"WebhookConfig.MaxBytes is -1": webhook(s, WebhookConfig{
+			MaxBytes: -1, Verify: verify, Item: item,
+		}),
+		"IngestConfig.Source is required: with the UUID": ingest(s, IngestConfig{}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
@@ -79,13 +96,16 @@ func TestBadConfiguration(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"NewDispatcher": dispatcher(nil, DispatcherConfig{}), "NewSubscriber": subscriber(nil, SubscriberConfig{}),
-		"NewWebhook": webhook(nil, WebhookConfig{Verify: verify, Item: item}), "Ingest": ingest(nil, IngestConfig{Source: "s"}),
+		"NewWebhook": webhook(nil, WebhookConfig{Verify: verify, Item: item}),
+		"Ingest":     ingest(nil, IngestConfig{Source: "s"}),
 	} {
 		if !errors.Is(err, outbox.ErrNoDB) {
 			t.Errorf("%s without a store: %v", name, err)
 		}
 	}
-	if err := webhook(nil, WebhookConfig{Verify: verify, Item: item, Store: func(*http.Request) (*Store, error) { return s, nil }}); err != nil {
+	if err := webhook(nil, WebhookConfig{Verify: verify, Item: item, Store: func(*http.Request) (*Store, error) {
+		return s, nil
+	}}); err != nil {
 		t.Error(err)
 	}
 }

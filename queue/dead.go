@@ -16,8 +16,8 @@ type teller struct {
 	logger  watermill.LoggerAdapter
 }
 
-// died tells that a message is dead which no handler's transaction has buried: a line of log, and the observers, as of a message that
-// failed without a call of its handler. In a transaction of the caller's it waits for the commit.
+// died tells that a message is dead which no handler's transaction has buried: a line of log, and the observers, as of
+// a message that failed without a call of its handler. In a transaction of the caller's it waits for the commit.
 func (s *Store) died(ctx context.Context, by teller, msg *Message, cause error) {
 	outside := core.OutsideTx(context.WithoutCancel(ctx))
 	tell := func(context.Context) {
@@ -36,14 +36,18 @@ func (m *Message) fields() watermill.LogFields {
 }
 
 // started tells the observers of an attempt, and returns how they are told of its end.
-func (s *Store) started(ctx context.Context, service string, m *Message) (context.Context, func(observe.Outcome, int, error)) {
+func (s *Store) started(
+	ctx context.Context, service string, m *Message,
+) (context.Context, func(observe.Outcome, int, error)) {
 	if len(s.db.Observers()) == 0 {
 		return ctx, func(observe.Outcome, int, error) {}
 	}
 	begun := time.Now()
 	msg := toMessage(m.copy())
 	ctx = core.TellStart(ctx, s.db, func(ctx context.Context, o observe.HandleObserver) context.Context {
-		return o.HandleStart(ctx, observe.HandleStart{DB: s.DBName(), Service: service, Handler: m.Topic, Topic: m.Topic, Message: msg})
+		return o.HandleStart(ctx, observe.HandleStart{
+			DB: s.DBName(), Service: service, Handler: m.Topic, Topic: m.Topic, Message: msg,
+		})
 	})
 	return ctx, func(outcome observe.Outcome, attempts int, err error) {
 		core.Tell(s.db, func(o observe.HandleObserver) {

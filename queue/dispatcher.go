@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// Dispatcher handles what is stored: it claims messages, calls the handler of their topic and settles them. Any number of
-// them, in any number of processes, share the work. It is safe for concurrent use.
+// Dispatcher handles what is stored: it claims messages, calls the handler of their topic and settles them. Any number
+// of them, in any number of processes, share the work. It is safe for concurrent use.
 type Dispatcher struct {
 	store  *Store
 	cfg    DispatcherConfig
@@ -26,8 +26,8 @@ type Dispatcher struct {
 }
 
 // NewDispatcher makes a Dispatcher. It does no I/O. It returns outbox.ErrNoDB for a store that is nil, or an error that
-// names every field at fault. A nil logger is that of the database's handle: an error line for each failed handler and each
-// message that dies, an info line for each attempt.
+// names every field at fault. A nil logger is that of the database's handle: an error line for each failed handler and
+// each message that dies, an info line for each attempt.
 func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAdapter) (*Dispatcher, error) {
 	cfg.setDefaults()
 	if store == nil {
@@ -52,9 +52,9 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 
 // Run handles messages until ctx is over or Close is called, and then returns nil once everything that it started has
 // ended: nothing more is claimed, what was claimed and not begun is given back without a charge, and handlers are
-// waited for. When DispatcherConfig.CloseTimeout is over their contexts end, and their messages are given back as well. It
-// returns an error, before it handles anything, if the database does not answer or has no table; outbox.ErrRunning and
-// outbox.ErrClosed. Errors after the start are logged and retried.
+// waited for. When DispatcherConfig.CloseTimeout is over their contexts end, and their messages are given back as well.
+// It returns an error, before it handles anything, if the database does not answer or has no table; outbox.ErrRunning
+// and outbox.ErrClosed. Errors after the start are logged and retried.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	ctx, end, err := d.life.Begin(ctx)
 	if err != nil {
@@ -68,6 +68,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		// Cause: the database does not answer, or the table of the queue is missing.
+		// Cure: do what the error says; outboxctl doctor lists all such problems at once.
 		d.logger.Error("dispatcher could not start", err, nil)
 		return err
 	}
@@ -84,16 +86,16 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // Running returns a channel that is closed when the dispatcher looks for messages.
 func (d *Dispatcher) Running() <-chan struct{} { return d.loop.running }
 
-// Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a handler,
-// which Run waits for.
+// Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a
+// handler, which Run waits for.
 func (d *Dispatcher) Close() error {
 	d.life.Close()
 	return nil
 }
 
-// Drain handles what is ready and returns when nothing is left: for tests, jobs, and before shutting down. It runs the
-// dispatcher for that time unless Run does already; then the dispatcher is spent. Messages that are delayed or wait for
-// another attempt are not ready. It returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
+// Drain handles the ready messages and returns when nothing is left: for tests, jobs, and before shutting down. It runs
+// the dispatcher for that time unless Run does already; then the dispatcher is spent. Messages that are delayed or wait
+// for another attempt are not ready. It returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
 func (d *Dispatcher) Drain(ctx context.Context) error {
 	if d.life.Begun() {
 		return d.loop.drain(ctx)
@@ -119,7 +121,9 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 }
 
 func (d *Dispatcher) upkeep() *upkeep {
-	u := &upkeep{store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval, service: d.cfg.Service}
+	u := &upkeep{
+		store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval, service: d.cfg.Service,
+	}
 	if d.cfg.OnDead != nil {
 		u.bury = d.buryExpired
 	}
@@ -141,6 +145,8 @@ func (d *Dispatcher) handle(c *claimed) {
 	}
 }
 
+// Cause: a message has a topic that no handler of this process is for.
+// Cure: add a handler to DispatcherConfig.Handlers, or set DefaultHandler.
 var errNoHandler = errors.New("no handler for the topic")
 
 // putOff keeps a message of a topic without a handler, for a release that has one.
@@ -150,10 +156,11 @@ func (d *Dispatcher) putOff(c *claimed) {
 	d.strangersMu.Unlock()
 	fields := c.fields().Add(watermill.LogFields{"wait": wait.String()})
 	if warn {
-		d.logger.Info("WARNING: no handler for the topic: its messages wait, uncharged: "+
+		// Cause: a message has a topic that no handler of this process is for.
+		d.logger.Info("warning: no handler for the topic: its messages stay, and are charged no attempt: "+
 			"add it to DispatcherConfig.Handlers, or set DefaultHandler", fields)
 	} else {
-		d.logger.Debug("no handler for the topic: the message waits, uncharged", fields)
+		d.logger.Debug("no handler for the topic: the message stays, and is charged no attempt", fields)
 	}
 	c.release(wait, errNoHandler.Error())
 }

@@ -11,43 +11,54 @@ import (
 
 // DispatcherConfig configures a Dispatcher. Handlers or DefaultHandler is required.
 type DispatcherConfig struct {
-	// Service names the service in what observers are told; default none.
+	// Service names the service in what observers are told; default none. Set it where services share a metrics
+	// registry.
 	Service string
-	// Handlers are the handlers by topic.
+	// Handlers are the handlers by topic. Required, unless DefaultHandler is set.
 	Handlers map[string]Handler
-	// DefaultHandler handles the messages of all other topics; its Concurrency must be 0. Default: none. Then they are kept, since another
-	// release may have a handler for them: they wait without a charge, a minute at a time in the first hour and up to an hour at a time
-	// later, with a warning for each topic once a minute. What nobody will ever handle is best not stored: see ErrIgnore.
+	// DefaultHandler handles the messages of all other topics; its Concurrency must be 0. Default: none. Such messages
+	// are then kept, because another release may have a handler for them: they wait without a charge, a minute at a
+	// time in the first hour and up to an hour at a time later, with a warning for each topic once a minute. Do not
+	// store what no release will handle: see ErrIgnore.
 	DefaultHandler Handler
-	// Concurrency is how many messages are handled at once; default 16. No more are claimed. A handler in a transaction
-	// keeps a connection of the pool, which needs two or three more.
+	// Concurrency is how many messages are claimed and handled at once; default 16. A handler in a transaction keeps a
+	// connection of the pool, which needs two or three more. Raise it, with the pool, if handlers mostly wait.
 	Concurrency int
-	// MaxBytes is how large the payloads of the messages that are being handled may be together before no more are claimed; default 64
-	// MiB. It bounds their memory: at most as much and one message more, twice, as each handler gets a copy, and in a Group that for each
-	// database. With large messages fewer than Concurrency are handled at once.
+	// MaxBytes is how large the payloads of the messages that are being handled may be together, in bytes, before no
+	// more are claimed; default 64 MiB. It bounds their memory: at most as much and one message more, twice, as each
+	// handler gets a copy, and in a Group that for each database. With large messages fewer than Concurrency are
+	// handled at once. Lower it in a small container.
 	MaxBytes int
-	// BatchSize is how many messages one statement claims at most; default 50.
+	// BatchSize is how many messages one statement claims at most; default 50, at most 10,000. Raise it for very short
+	// handlers with a high Concurrency.
 	BatchSize int
-	// LeaseTTL is how long a message that a process has claimed is kept from others if the process dies; default 30 s, at least 1 s. Handlers
-	// may take longer.
+	// LeaseTTL is how long a message that a process has claimed is kept from others if the process dies; default 30 s,
+	// at least 1 s. It is renewed while a handler runs, so handlers may take longer. Lower it for a faster failover,
+	// raise it if processes or the server pause for longer.
 	LeaseTTL time.Duration
-	// PollInterval is how often messages are looked for that nobody told of; default 500 ms. While there are none it grows up to
-	// ten times that, which is how late a delayed message may be.
+	// PollInterval is the fallback when no notification arrives: how often the table is looked at; default 500 ms.
+	// While there is nothing to do it grows up to ten times that, which is how late a delayed message may be. Lower it
+	// if that is too late, raise it to save statements.
 	PollInterval time.Duration
-	// DisableListen saves the connection on which commits of other processes are heard of.
+	// DisableListen makes the dispatcher rely on polling for commits of other processes, instead of listening on a
+	// connection of its own; default off. Set it behind a pooler such as PgBouncer, or to save the connection.
 	DisableListen bool
-	// CloseTimeout is how long Run waits for handlers when it is to end, until their contexts end; default 30 s.
+	// CloseTimeout is how long Run waits for handlers once its context is over, before it ends their contexts; default
+	// 30 s. Set it below the time after which the process is killed.
 	CloseTimeout time.Duration
-	// CleanInterval is how often messages are deleted that were done longer ago than StoreConfig.Retention; default 1 min, -1 =
-	// never.
+	// CleanInterval is how often messages are deleted that were done longer ago than StoreConfig.Retention; default 1
+	// min, -1 never. Switch it off where a job calls Store.Clean.
 	CleanInterval time.Duration
-	// Tx are the settings of the transactions that handlers run in. OnBegin runs after the message was marked done.
+	// Tx are the settings of the transactions that handlers run in: isolation, time-out, OnBegin, which runs after the
+	// message was marked done. Default: those of outbox.InTx.
 	Tx outbox.TxOptions
-	// Classify decides about errors that wrap neither outbox.ErrPoison nor outbox.ErrAlreadyProcessed. Default: the message comes
-	// again, as it does with any answer beside outbox.DeadLetter and outbox.Ack.
+	// Classify decides about errors that wrap neither outbox.ErrPoison nor outbox.ErrAlreadyProcessed. Default: the
+	// message is retried, as it is with any result other than outbox.DeadLetter and outbox.Ack.
 	Classify func(err error) outbox.Decision
-	// OnDead is called for a message that dies here, in the transaction that marks it dead: to publish a dead letter, for one. If it
-	// fails the message does not die, and comes again after a minute. Store.Fail and MarkDead do not call it.
+	// OnDead is called for a message that dies here, in the transaction that then marks it dead: to publish a dead
+	// letter, for example. Default: none. Its context ends after 30 s. If it fails, the message does not die, and is
+	// retried after a minute. A copy that is stored meanwhile is Busy, as it is while a handler runs. Store.Fail and
+	// MarkDead do not call it.
 	OnDead func(ctx context.Context, msg *Message, err error) error
 }
 
@@ -106,7 +117,8 @@ func (c DispatcherConfig) validate() error {
 	}
 	if h := c.DefaultHandler; h.Handle != nil {
 		if errs = append(errs, h.validate("DispatcherConfig.DefaultHandler")); h.Concurrency != c.Concurrency {
-			errs = append(errs, fmt.Errorf("DispatcherConfig.DefaultHandler.Concurrency is %d: use 0: it shares DispatcherConfig.Concurrency with "+
+			errs = append(errs, fmt.Errorf("DispatcherConfig.DefaultHandler.Concurrency is %d: use 0: "+
+				"it shares DispatcherConfig.Concurrency with "+
 				"the handlers that have no limit of their own", h.Concurrency))
 		}
 	} else if h.Detached || h.Concurrency != 0 || h.Timeout != 0 {

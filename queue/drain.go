@@ -19,7 +19,8 @@ func (d *drain) end(err error) {
 	}
 }
 
-// drain waits until nothing is left to handle: a look that began after the call, while nothing was being handled, found nothing.
+// drain waits until nothing is left to handle: a look that began after the call, while nothing was being handled, found
+// nothing.
 func (l *loop) drain(ctx context.Context) error {
 	d := &drain{done: make(chan error, 1)}
 	l.step(func() {

@@ -31,16 +31,17 @@ const (
 )
 
 // Enqueue stores messages, all or none, and says of each in the order of the call what became of it. One that is known
-// and was not handled yet gets the new content and due time, and waits as if it had come now; one that was handled, or is being
-// handled, stays as it is, and so does the state of a dead one. If an ID comes twice in a call the later item counts. No items
-// are no error.
+// and was not handled yet gets the new content and due time, and waits as if it had come now; one that was handled, or
+// is being handled, stays as it is, and so does the state of a dead one. If an ID comes twice in a call the later item
+// counts. No items are no error.
 //
-// It waits for other transactions that store or change one of the messages, and counts as the later one; but not for a handler
-// that has acked a message in its transaction: that is Busy. Several calls in one transaction may wait for another such
-// transaction in turn: then Postgres ends one of them with a deadlock (40P01). Outside of a transaction Enqueue repeats the call then.
+// It waits for other transactions that store or change one of the messages, and counts as the later one; but not for a
+// handler that has acked a message in its transaction: that is Busy. Several calls in one transaction may wait for
+// another such transaction in turn: then Postgres ends one of them with a deadlock (40P01). Outside of a transaction
+// Enqueue repeats the call then.
 //
-// It returns ErrInvalid, which says what is wrong with which item. Where default_transaction_isolation is stricter than READ
-// COMMITTED it may return a serialization failure (40001), after which it is to be called again.
+// It returns ErrInvalid, which says what is wrong with which item. Where default_transaction_isolation is stricter than
+// READ COMMITTED it may return a serialization failure (40001), after which it is to be called again.
 func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, error) {
 	records, err := s.records(items)
 	if err != nil || len(items) == 0 {
@@ -117,7 +118,8 @@ func (s *Store) record(item Item) (record, error) {
 	case item.Topic == "":
 		return record{}, fmt.Errorf("its topic is empty: it says who handles the message")
 	case utf8.RuneCountInString(item.Topic) > maxTopicChars:
-		return record{}, fmt.Errorf("its topic has %d characters, the limit is %d", utf8.RuneCountInString(item.Topic), maxTopicChars)
+		return record{}, fmt.Errorf("its topic has %d characters, the limit is %d", utf8.RuneCountInString(item.Topic),
+			maxTopicChars)
 	case !text.Storable(item.Topic):
 		return record{}, fmt.Errorf("its topic is invalid UTF-8 or holds a NUL")
 	case len(item.Key) > outbox.MaxKeyBytes:
@@ -152,7 +154,8 @@ func encode(metadata message.Metadata) (string, error) {
 	}
 	for k, v := range metadata {
 		if !text.Storable(k) || !text.Storable(v) {
-			return "", fmt.Errorf("its metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in", text.Valid(k))
+			return "", fmt.Errorf("its metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in",
+				text.Valid(k))
 		}
 	}
 	encoded, err := json.Marshal(map[string]string(metadata))
@@ -175,8 +178,8 @@ func moment(field string, at time.Time) (string, error) {
 	return at.Format(time.RFC3339Nano), nil
 }
 
-// compare gives the order in which all rows are locked that are waited for: two calls that wait for each other in two places
-// would be a deadlock.
+// compare gives the order in which all rows are locked that are waited for: two calls that wait for each other in two
+// places would be a deadlock.
 func (id ID) compare(other ID) int {
 	return cmp.Or(strings.Compare(id.Source, other.Source), strings.Compare(id.MessageID, other.MessageID))
 }
@@ -208,8 +211,8 @@ func chunks(records []record) (list [][]record) {
 	return list
 }
 
-// enqueue stores records until there is an answer for each. There is none for a message that somebody has taken while the statement
-// waited for its row. One that is taken each time is busy.
+// enqueue stores records until there is an answer for each. There is none for a message that somebody has taken while
+// the statement waited for its row. One that is taken each time is busy.
 func (s *Store) enqueue(ctx context.Context, items []Item, records []record, stored []EnqueueResult) error {
 	for try := 0; try < enqueueTries && len(records) > 0; try++ {
 		unanswered, err := s.enqueueOnce(ctx, items, records, stored)
@@ -227,7 +230,9 @@ func (s *Store) enqueue(ctx context.Context, items []Item, records []record, sto
 }
 
 // enqueueOnce returns the records that it has no answer for.
-func (s *Store) enqueueOnce(ctx context.Context, items []Item, records []record, stored []EnqueueResult) (unanswered []record, err error) {
+func (s *Store) enqueueOnce(
+	ctx context.Context, items []Item, records []record, stored []EnqueueResult,
+) (unanswered []record, err error) {
 	n := len(records)
 	sources, ids, topics, keys := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	payloads, hashes := make([][]byte, n), make([][]byte, n)
@@ -252,7 +257,9 @@ func (s *Store) enqueueOnce(ctx context.Context, items []Item, records []record,
 		r := of[id]
 		delete(of, id)
 		for i, at := range r.at {
-			stored[at] = EnqueueResult{ID: id, Result: result, Mismatch: len(known) > 0 && len(r.hash) > 0 && !bytes.Equal(known, r.hash)}
+			stored[at] = EnqueueResult{
+				ID: id, Result: result, Mismatch: len(known) > 0 && len(r.hash) > 0 && !bytes.Equal(known, r.hash),
+			}
 			if i > 0 && result == New {
 				stored[at].Result = Updated
 			}
@@ -279,7 +286,9 @@ func orEmpty(b []byte) []byte {
 
 func (s *Store) tell(items []Item, stored []EnqueueResult) {
 	for i, st := range stored {
-		fields := watermill.LogFields{"topic": items[i].Topic, "source": st.ID.Source, "message_id": st.ID.MessageID, "result": st.Result.String()}
+		fields := watermill.LogFields{
+			"topic": items[i].Topic, "source": st.ID.Source, "message_id": st.ID.MessageID, "result": st.Result.String(),
+		}
 		s.logger.Info("stored message", fields)
 		if st.Mismatch {
 			s.mismatch(st.ID)

@@ -48,8 +48,8 @@ type turn struct {
 // suspect says whether its last turn failed and it has not answered since. It is called under mu.
 func (m *member) suspect() bool { return m.breaker.Failures() > 0 && !m.answered }
 
-// turn returns the member's turn, or how long it has none: free places are left, and it may have no more than most. A suspect
-// claims nothing before the database has answered, so it needs no place. It is called under mu.
+// turn returns the member's turn, or how long it has none: free places are left, and it may have no more than most. A
+// suspect claims nothing before the database has answered, so it needs no place. It is called under mu.
 func (m *member) turn(now time.Time, free, most int) (t turn, in time.Duration) {
 	l := m.d.loop
 	l.step(func() {
@@ -129,7 +129,8 @@ type lookPlace struct {
 	hurry *time.Timer
 }
 
-// lookPlace takes one. When the look takes long it goes over to the slow ones, and slowed is called. It is called under mu.
+// lookPlace takes one. When the look takes long it goes over to the slow ones, and slowed is called. It is called under
+// mu.
 func (g *Group) lookPlace(slow bool, slowed func()) *lookPlace {
 	s := &lookPlace{g: g, slow: slow}
 	if slow {
@@ -232,6 +233,8 @@ func (g *Group) polled(m *member, got int, full bool, err error) {
 		wait := m.breaker.Failed(time.Now())
 		fields := watermill.LogFields{"wait": wait.String(), "failures": m.breaker.Failures()}
 		if m.breaker.Failures() == 1 {
+			// Cause: the queue of one database of the Group cannot be read.
+			// Cure: check that database; the Group retries by itself.
 			m.d.logger.Error("claiming failed: the database is skipped, for longer each time", err, fields)
 		} else {
 			m.d.logger.Debug("claiming still fails", fields.Add(watermill.LogFields{"err": err.Error()}))

@@ -1,9 +1,9 @@
 package queue
 
-// places are the handlers of a Group. Whoever claims keeps as many as it asks messages for, so that never more messages are
-// claimed than can be handled. A claim that takes long gives its places back but for one, and there are few of those, so that
-// databases that do not answer leave the others nearly all. A server has places as well, for the connections that
-// handlers keep. It is guarded by Group.mu.
+// places are the handlers of a Group. Whoever claims keeps as many as it asks messages for, so that never more messages
+// are claimed than can be handled. A claim that takes long gives its places back but for one, and there are few of
+// those, so that databases that do not answer leave the others nearly all. A server has places as well, for the
+// connections that handlers keep. It is guarded by Group.mu.
 type places struct {
 	most  int
 	taken int // by messages and claims
@@ -45,7 +45,8 @@ func (k *kept) slowed() {
 	k.n = keep
 }
 
-// got is called when the claim has brought n messages, and returns how many of them have places. The others are to be given back.
+// got is called when the claim has brought n messages, and returns how many of them have places. The others are to be
+// given back.
 func (k *kept) got(n int) int {
 	p := k.places
 	if k.slow {

@@ -2,8 +2,8 @@ package queue
 
 import "testing"
 
-// TestSlowClaimsLeaveThePlaces: claims that take long keep an eighth of the places together, whatever their number, and what they
-// bring all the same gets what is free.
+// TestSlowClaimsLeaveThePlaces: claims that take long keep an eighth of the places together, whatever their number, and
+// what they bring all the same gets what is free.
 func TestSlowClaimsLeaveThePlaces(t *testing.T) {
 	p := newPlaces(16)
 	var slow []*kept
@@ -23,7 +23,8 @@ func TestSlowClaimsLeaveThePlaces(t *testing.T) {
 	if k := p.take(12); k.got(12) != 12 {
 		t.Error("a claim does not get the places that it keeps")
 	}
-	for i, want := range []int{3, 0, 0} { // the first has one of its own and the two that are free, the second gives its own back
+	for i, want := range []int{3, 0, 0} {
+		// the first has one of its own and the two that are free, the second gives its own back
 		if i == 1 {
 			if got := slow[1].got(1); got != 1 {
 				t.Errorf("a claim that has a place of its own gets %d", got)

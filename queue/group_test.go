@@ -12,7 +12,8 @@ func newTestMember() *member {
 	return &member{d: &Dispatcher{loop: newLoop(nil, loopConfig{places: 4, batch: 4, room: 1}, nil, func(*claimed) {})}}
 }
 
-// TestGroupLeavesNoPlaceFree: what a database has already counts against its share, and not against the places that are free.
+// TestGroupLeavesNoPlaceFree: what a database has already counts against its share, and not against the places that are
+// free.
 func TestGroupLeavesNoPlaceFree(t *testing.T) {
 	for _, test := range []struct{ taken, free, want int }{
 		{0, 4, 2}, {0, 1, 1}, {1, 3, 1}, {1, 1, 1}, {2, 2, 0},
@@ -26,8 +27,8 @@ func TestGroupLeavesNoPlaceFree(t *testing.T) {
 	}
 }
 
-// TestGroupHearsOfPlacesThatAreFree: whoever is told that a place is free finds it free in the database whose it was, and not only in
-// others, which would have its turn.
+// TestGroupHearsOfPlacesThatAreFree: whoever is told that a place is free finds it free in the database whose it was,
+// and not only in others, which would have its turn.
 func TestGroupHearsOfPlacesThatAreFree(t *testing.T) {
 	m := newTestMember()
 	l, taken := m.d.loop, -1

@@ -11,8 +11,8 @@ const (
 	cleanShare = time.Second
 )
 
-// startUpkeep starts what a Dispatcher's upkeep does, in databases that answer and where it is time. Claims do not wait for it. It
-// returns how long nothing else is due. It is called under mu.
+// startUpkeep starts what a Dispatcher's upkeep does, in databases that answer and where it is time. Claims do not wait
+// for it. It returns how long nothing else is due. It is called under mu.
 func (g *Group) startUpkeep(now time.Time) time.Duration {
 	wait := noWait
 	for _, m := range g.members {

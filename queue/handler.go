@@ -17,23 +17,23 @@ import (
 
 // Handler handles the messages of a topic. Handle is required.
 type Handler struct {
-	// Handle handles a message. Nil means that it is done. An error has it come again after StoreConfig.Backoff, up to
+	// Handle handles a message. Nil means that it is done. After an error it is retried after StoreConfig.Backoff, up to
 	// StoreConfig.MaxAttempts times; outbox.Poison(err) makes it dead at once, and an error that wraps
-	// outbox.ErrAlreadyProcessed means that it was done before; outbox.RetryAfter(err, wait) has it come again after the wait without a
-	// charge. A panic counts as an error. It must be safe for concurrent use, and
-	// return when the context is over.
+	// outbox.ErrAlreadyProcessed means that it was done before; outbox.RetryAfter(err, wait) has it retried after the wait
+	// without a charge. A panic counts as an error. It must be safe for concurrent use, and return when the context is
+	// over.
 	//
 	// By default it runs in a transaction, which it finds in the context (outbox.PgxTx, SQLTx, InTx, a Publisher's
-	// PublishContext). The message is marked done as the first statement of that transaction: what Handle writes is committed
-	// exactly once, and nobody else can have the message meanwhile. If it is somebody else's by then, Handle is not called; nor if
-	// there is no connection for the transaction, which costs no attempt.
+	// PublishContext). The message is marked done as the first statement of that transaction: what Handle writes is
+	// committed exactly once, and no other owner can have the message meanwhile. If another has it by then, Handle is not
+	// called; nor if there is no connection for the transaction, which costs no attempt.
 	Handle func(ctx context.Context, msg *Message) error
-	// Detached has Handle run outside of a transaction: for what a database cannot undo, such as calls to other services. The
-	// message is marked done afterwards, and handled again if the process dies before. The lease is renewed
-	// meanwhile; if it is lost all the same, the context ends, with ErrLeaseLost as its cause.
+	// Detached has Handle run outside of a transaction: for what a database cannot undo, such as calls to other services.
+	// The message is marked done afterwards, and handled again if the process dies before. The lease is renewed meanwhile;
+	// if it is lost all the same, the context ends, with ErrLeaseLost as its cause.
 	Detached bool
-	// Concurrency is how many messages of the topic are handled at once in this process; default: DispatcherConfig.Concurrency,
-	// which is the limit for all topics together.
+	// Concurrency is how many messages of the topic are handled at once in this process; default:
+	// DispatcherConfig.Concurrency, which is the limit for all topics together.
 	Concurrency int
 	// Timeout bounds one attempt; default 30 s, -1 = none. In a transaction DispatcherConfig.Tx.Timeout bounds it as well.
 	Timeout time.Duration
@@ -94,9 +94,9 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 	}
 }
 
-// inTx acks the message, which keeps it from everybody else until the transaction ends, and calls the handler. Of a handler that
-// never returns, unfinished learns how it left the transaction. Begun is false if there was none for it, or no answer in it: then it
-// was not called, and that is no fault of the message.
+// inTx acks the message, which keeps it from everybody else until the transaction ends, and calls the handler. Of a
+// handler that never returns, unfinished learns how it left the transaction. Begun is false if there was none for it,
+// or no answer in it: then it was not called, and that is no fault of the message.
 func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished func(error)) (begun bool, err error) {
 	opts := core.TxOptions(d.cfg.Tx)
 	opts.OnBegin = nil
@@ -119,7 +119,7 @@ func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished
 			return err
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("the handler outlived its time: %w", context.Cause(ctx))
+			return fmt.Errorf("the handler exceeded its Timeout: %w", context.Cause(ctx))
 		}
 		return nil
 	})
@@ -186,24 +186,34 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 		c.ack()
 		return observe.RolledBack
 	case errors.As(err, &lost):
+		// Cause: the handler took longer than its lease could be renewed, because the process paused or the
+		// database did not answer.
+		// Cure: raise LeaseTTL; return from handlers when their contexts end.
 		d.logger.Error("handler failed after its lease was lost: the message is delivered to another", lost.handler, fields)
 		return observe.Duplicate
 	case errors.Is(err, ErrLeaseLost) && begun:
 		d.logger.Info("lease lost before the handler was called: the message is delivered to another", fields)
 		return observe.Duplicate
 	case context.Cause(c.loop.work) == errStopped:
-		d.logger.Error("handler interrupted at the end of CloseTimeout: the message is released, uncharged", err, fields)
+		// Cause: the handler was running when CloseTimeout was over.
+		// Cure: raise CloseTimeout, or make handlers shorter.
+		d.logger.Error("handler interrupted at the end of CloseTimeout: the message is released, and charged no attempt",
+			err, fields)
 		c.release(0, "")
 		return observe.Failed
 	}
 	if !begun {
-		d.logger.Error("no transaction for the handler: the message is retried, uncharged", err, fields)
+		// Cause: no connection was free, or the database refused BEGIN.
+		// Cure: raise pool_max_conns or lower Concurrency; check the database.
+		d.logger.Error("no transaction for the handler: the message is retried, and charged no attempt", err, fields)
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 		return observe.Failed
 	}
 	if later, wait := d.store.uncharged(err); later {
 		return d.postpone(c, err, wait)
 	}
+	// Cause: the handler returned an error or panicked.
+	// Cure: fix what the error names; the message is retried until MaxAttempts.
 	d.logger.Error("handler failed", err, fields)
 	switch decision := d.decide(err); {
 	case decision == outbox.Ack:
@@ -219,8 +229,8 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 // miswiredWait is how long a message waits whose handler cannot work as it is wired.
 const miswiredWait = 30 * time.Second
 
-// uncharged says whether an error is no failure of the message, and how long it is to wait: its handler asked for that, or only a
-// change of the program helps.
+// uncharged says whether an error is no failure of the message, and how long it is to wait: its handler asked for that,
+// or only a change of the program helps.
 func (s *Store) uncharged(err error) (_ bool, wait time.Duration) {
 	later := new(outbox.RetryAfterError)
 	switch {
@@ -246,7 +256,9 @@ func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe
 	if miswired(err) {
 		outcome = observe.Failed
 		if d.store.lines.Due("miswired " + c.Topic) {
-			d.logger.Error("handler is wired wrongly: its messages are retried and charged no attempt: change the program",
+			// Cause: a middleware is missing or in the wrong place, or the handler uses the wrong handle.
+			// Cure: do what the error says, and deploy: the messages are handled then.
+			d.logger.Error("handler is wired wrongly: its messages are retried, and charged no attempt: fix the program",
 				err, fields)
 		}
 	} else {
@@ -262,6 +274,9 @@ func (d *Dispatcher) unack(c *claimed) {
 	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
 	defer cancel()
 	if err := c.Unack(ctx); err != nil {
+		// Cause: the handler committed by itself, then failed, and its ack could not be undone.
+		// Cure: leave COMMIT and ROLLBACK to the dispatcher; look at the effects by hand, since the message counts
+		// as done.
 		d.logger.Error("handler ended its transaction: the ack could not be undone", err, c.fields())
 	}
 }
@@ -274,7 +289,9 @@ func (d *Dispatcher) decide(err error) (decision outbox.Decision) {
 		return outbox.Ack
 	}
 	if failed := guarded(func() error { decision = d.cfg.Classify(err); return nil }); failed != nil {
-		d.logger.Error("Classify panicked: the message is retried", failed, nil)
+		// Cause: a bug of DispatcherConfig.Classify.
+		// Cure: fix it; the message is retried as if it had said Nack.
+		d.logger.Error("panic in Classify: the message is retried", failed, nil)
 		return outbox.Nack
 	}
 	return decision

@@ -19,32 +19,35 @@ import (
 
 // IngestConfig configures Ingest. Source is required, unless Item is set.
 type IngestConfig struct {
-	// Source is where the messages come from: ID.Source of all of them.
+	// Source names the sender of the messages: ID.Source of all of them. Required, unless Item is set.
 	Source string
-	// Item makes what is stored of a message. Default: its UUID is the message ID, the topic that it was consumed from the topic,
-	// its metadata outbox.MetadataKey the key; payload and metadata stay as they are. ErrIgnore acks the message,
-	// which is not stored; any other error fails it.
+	// Item makes what is stored of a message. Default: its UUID is the message ID, the topic that it was consumed from
+	// is the topic, its metadata outbox.MetadataKey the key; payload and metadata stay as they are. Set it for
+	// messages whose identity is in the payload. ErrIgnore acks the message, which is not stored; any other error
+	// fails it.
 	Item func(msg *message.Message) (Item, error)
 }
 
-// Ingest returns a handler that stores what a broker delivers, for a Dispatcher or a Subscriber to handle, and returns when that is
-// committed, so that the Router acks:
+// Ingest returns a handler that stores what a broker delivers, for a Dispatcher or a Subscriber to handle, and returns
+// when that is committed, so that the Router acks:
 //
 //	aside, err := middleware.Outcomes(db, middleware.OutcomesConfig{Service: "booking"}, logger)
 //	router.AddConsumerHandler("ingest", "orders", kafkaSubscriber, ingest).AddMiddleware(aside)
 //
-// Messages that are delivered at once are committed together, so give the Router as many at once as it can have. A copy of
-// a message is acked as well: it brings its content along unless the message was handled, or is being handled. If it is being handled with
-// another hash, the copy is nacked, and delivered again. In a transaction, of middleware.Tx for one, the message is stored in
-// that transaction.
+// Messages that are delivered at once are committed together, so give the Router as many at once as it can have. A copy
+// of a message is acked as well: it brings its content along unless the message was handled, or is being handled. If it
+// is being handled with another hash, the copy is nacked, and delivered again. In a transaction, of middleware.Tx for
+// one, the message is stored in that transaction; but not in one that another goroutine runs, which an in-process
+// Pub/Sub may have brought along with the message.
 //
 // A message that cannot be stored, because it has no ID, or its payload is larger than StoreConfig.MaxPayloadBytes, is
-// outbox.ErrPoison, and spoils no other. Outcomes makes a dead letter of it, which a forwarder publishes. Without Outcomes it is nacked,
-// and the broker brings it again and again. So that neither such a message nor a database that is down makes the Router spin, an error
-// is then returned after a wait of 100 ms, doubling to a second with each failure in a row, that ends with the message's context.
+// outbox.ErrPoison, and spoils no other. Outcomes makes a dead letter of it, which a forwarder publishes. Without
+// Outcomes it is nacked, and the broker redelivers it each time. So that neither such a message nor a database that is
+// down makes the Router spin, an error is then returned after a wait of 100 ms, doubling to a second with each failure
+// in a row, that ends with the message's context.
 //
-// Ingest returns outbox.ErrNoDB for a store that is nil, or an error that names the field at fault. A nil logger is that of the
-// database's handle.
+// Ingest returns outbox.ErrNoDB for a store that is nil, or an error that names the field at fault. A nil logger is
+// that of the database's handle.
 func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (message.NoPublishHandlerFunc, error) {
 	switch {
 	case store == nil:
@@ -71,8 +74,9 @@ func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (mes
 
 func (c IngestConfig) item(msg *message.Message) (Item, error) {
 	if msg.UUID == "" {
-		return Item{}, outbox.Poison(fmt.Errorf("%w: message without UUID: it was not sent by a Watermill publisher: set one in the "+
-			"subscriber's Unmarshaler, or make an ID in IngestConfig.Item", ErrInvalid))
+		return Item{}, outbox.Poison(
+			fmt.Errorf("%w: message without UUID: it was not sent by a Watermill publisher: set one in the "+
+				"subscriber's Unmarshaler, or make an ID in IngestConfig.Item", ErrInvalid))
 	}
 	return Item{
 		ID:    ID{Source: c.Source, MessageID: msg.UUID},
@@ -81,8 +85,8 @@ func (c IngestConfig) item(msg *message.Message) (Item, error) {
 	}, nil
 }
 
-// gathering stores items that come at once in one statement. One of those who wait writes for all of them, and meanwhile
-// the next ones gather.
+// gathering stores items that come at once in one statement. One of those who wait writes for all of them, and
+// meanwhile the next ones gather.
 type gathering struct {
 	store  *Store
 	logger watermill.LoggerAdapter
@@ -116,6 +120,9 @@ func (g *gathering) ingest(msg *message.Message, itemOf func(*message.Message) (
 }
 
 func (g *gathering) put(ctx context.Context, item Item) error {
+	if core.Elsewhere(ctx) {
+		ctx = core.OutsideTx(ctx)
+	}
 	if _, err := g.store.db.Tx(ctx); !errors.Is(err, core.ErrNoTx) {
 		stored, err := g.store.Enqueue(ctx, item)
 		if err == nil {
@@ -142,7 +149,8 @@ func (g *gathering) put(ctx context.Context, item Item) error {
 	}
 }
 
-// leave takes an item back that nobody has begun to write. Written with somebody's much later, it would overwrite what is newer.
+// leave takes an item back that nobody has begun to write. Written with somebody's much later, it would overwrite what
+// is newer.
 func (g *gathering) leave(mine *gathered) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -202,19 +210,22 @@ func dataError(err error) bool {
 	if ofSession(state) {
 		return false
 	}
-	return errors.Is(err, ErrInvalid) || strings.HasPrefix(state, "22") || strings.HasPrefix(state, "23") || strings.HasPrefix(state, "54")
+	return errors.Is(err, ErrInvalid) || strings.HasPrefix(state, "22") || strings.HasPrefix(state, "23") ||
+		strings.HasPrefix(state, "54")
 }
 
 // ofSession says whether a statement of ours refused the settings of its session: no message is at fault.
 func ofSession(state string) bool { return state == text.NotUTF8 || state == text.NotReadCommitted }
 
-// ofSome says whether an error may be about some messages of a batch and not about others: Postgres refused their content, or a trigger
-// did, with whatever code. What remains is about the server, the connection, the transaction, or the table and who may write to it.
+// ofSome says whether an error may be about some messages of a batch and not about others: Postgres refused their
+// content, or a trigger did, with whatever code. What remains is about the server, the connection, the transaction, or
+// the table and who may write to it.
 func ofSome(err error) bool {
 	if dataError(err) {
 		return true
 	}
 	state := text.SQLState(err)
 	return len(state) == 5 && !ofSession(state) && !slices.Contains(
-		[]string{"08", "0A", "25", "26", "28", "34", "3D", "3F", "40", "42", "53", "55", "57", "58", "72", "F0", "HV", "XX"}, state[:2])
+		[]string{"08", "0A", "25", "26", "28", "34", "3D", "3F", "40", "42", "53", "55", "57", "58", "72", "F0", "HV", "XX"},
+		state[:2])
 }

@@ -21,6 +21,8 @@ const (
 )
 
 // errStopped is why the contexts of handlers end that are still running when CloseTimeout is over.
+// Cause: handlers were running when CloseTimeout was over.
+// Cure: raise CloseTimeout, or return from handlers when their contexts end.
 var errStopped = errors.New("queue: stopped")
 
 // loopConfig is what a Dispatcher and a subscription set differently.
@@ -33,10 +35,12 @@ type loopConfig struct {
 	closeTimeout  time.Duration
 }
 
-// loop claims messages and has each handled in a goroutine of its own. One goroutine claims, one renews leases, one acks.
+// loop claims messages and has each handled in a goroutine of its own. One goroutine claims, one renews leases, one
+// acks.
 //
-// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. look asks a Group for places
-// under claiming, a Group looks at the schedules of its loops under its own mu, and nothing under a loop's mu asks its Group.
+// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. look asks a
+// Group for places under claiming, a Group looks at the schedules of its loops under its own mu, and nothing under a
+// loop's mu asks its Group.
 type loop struct {
 	store  *Store
 	cfg    loopConfig
@@ -69,7 +73,8 @@ func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle fu
 	l := &loop{
 		store: s, cfg: cfg, owner: NewOwner(), logger: logger, handle: handle,
 		news: make(chan struct{}, 1), running: make(chan struct{}),
-		claimer: newClaimer(), schedule: newSchedule(cfg.places, cfg.batch, cfg.room, cfg.poll, cfg.limits), claimed: map[ID]*claimed{},
+		claimer: newClaimer(), schedule: newSchedule(cfg.places, cfg.batch, cfg.room, cfg.poll, cfg.limits),
+		claimed: map[ID]*claimed{},
 	}
 	l.acks = newAcker(l, max(1000, 2*cfg.places))
 	return l
@@ -128,6 +133,8 @@ func (l *loop) step(fn func()) {
 }
 
 func (l *loop) claim(ctx context.Context) {
+	// Cause: the database does not answer, or refuses the role.
+	// Cure: check the database; no message is handled until it works.
 	report := trouble.Log{Logger: l.logger, What: "claiming messages"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -149,8 +156,8 @@ func (l *loop) claim(ctx context.Context) {
 	}
 }
 
-// look claims up to n messages and starts their handlers. It returns how many, and whether there may be more. Admit, if it is not
-// nil, is told how many came and says how many of them have places; what has none is given back.
+// look claims up to n messages and starts their handlers. It returns how many, and whether there may be more. Admit, if
+// it is not nil, is told how many came and says how many of them have places; what has none is given back.
 func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started int, full bool, err error) {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
@@ -165,17 +172,23 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 		}
 	})
 	begun := time.Now()
-	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout) // ctx must not interrupt a claim: whether it succeeded would be unknown
+	// ctx must not interrupt a claim: whether it succeeded would be unknown
+	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout)
 	defer cancel()
-	found, err := l.store.claim(queryCtx, Claim{Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: l.cfg.only, MaxBytes: bytes},
-		ask{limits, suspects.free()}, l.claimer)
+	found, err := l.store.claim(queryCtx, Claim{
+		Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: l.cfg.only, MaxBytes: bytes,
+	},
+		ask{limits: limits, suspects: suspects.free()}, l.claimer)
 	switch {
 	case err != nil:
 		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
 	case unable != nil:
+		// Cause: the connection broke during a claim, and the database does not answer yet.
+		// Cure: check the database; the messages are redelivered when their leases expire at the latest.
 		l.logger.Error("messages claimed by a statement whose reply was lost: could not look for them: retrying", unable, nil)
 	}
-	if found.suspect && !suspects.take() { // not taken during the claim: a database that hangs must not keep others' from being handled
+	if found.suspect && !suspects.take() {
+		// not taken during the claim: a database that hangs must not keep others' from being handled
 		l.giveBack(claims{msgs: found.msgs[:1]})
 		found.msgs, found.suspect = found.msgs[1:], false
 	}
@@ -233,8 +246,8 @@ func (l *loop) giveBack(found claims) {
 	}
 }
 
-// runs says whether a message that was claimed is with a handler here: its lease ran out, or it was given back, and the handler has
-// not returned yet. It has the new lease then. It is called under mu.
+// runs says whether a message that was claimed is with a handler here: its lease ran out, or it was given back, and the
+// handler has not returned yet. It has the new lease then. It is called under mu.
 func (l *loop) runs(id ID, until time.Time) bool {
 	c := l.claimed[id]
 	if c == nil {
@@ -316,7 +329,10 @@ func (l *loop) stop() {
 	}
 	l.giveUp(errStopped)
 	if !within(done, lastWait) {
-		l.logger.Error("stopped while handlers were running: they ignore their contexts: their messages are redelivered when the leases expire",
+		// Cause: handlers did not return when their contexts ended after CloseTimeout.
+		// Cure: have handlers return when their contexts end.
+		l.logger.Error("stopped while handlers were running: they ignore their contexts: their messages are redelivered "+
+			"when the leases expire",
 			errStopped, nil)
 	}
 }

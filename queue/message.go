@@ -10,13 +10,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// ID identifies a message: who sent it, and how the sender calls it. Both have 1 to 255 characters, and case matters.
+// ID identifies a message: its sender, and the sender's name for it. Both have 1 to 255 characters, and case matters.
 type ID struct {
 	Source    string // where it comes from, such as "stripe"
 	MessageID string // unique within the source
 }
 
-// Owner is who holds a lease: a process, or a part of one. The zero Owner is refused.
+// Owner is the holder of a lease: a process, or a part of one. The zero Owner is refused.
 type Owner uuid.UUID
 
 // NewOwner returns an Owner like no other.
@@ -28,7 +28,7 @@ func (o Owner) String() string { return uuid.UUID(o).String() }
 // Item is a message to store.
 type Item struct {
 	ID
-	// Topic says who handles the message. It has 1 to 255 characters.
+	// Topic says which handler the message is for. It has 1 to 255 characters.
 	Topic string
 	// Key is for handlers and for you: no order comes from it. At most 1024 bytes.
 	Key string
@@ -36,8 +36,8 @@ type Item struct {
 	Payload []byte
 	// Metadata may not hold what Postgres text cannot: invalid UTF-8 and NUL. At most 1 MiB of it, as JSON.
 	Metadata message.Metadata
-	// Hash is that of the content, normally SHA256(Payload), to tell copies from other messages with the same ID. It may be
-	// empty.
+	// Hash is that of the content, normally SHA256(Payload), to tell copies from other messages with the same ID. It may
+	// be empty.
 	Hash []byte
 	// DueAt is when the message may be handled; zero, or in the past: at once.
 	DueAt time.Time
@@ -79,7 +79,8 @@ type EnqueueResult struct {
 	Mismatch bool
 }
 
-// notStored is an error for a message whose new content was thrown away although it was not handled: whoever sends it is to repeat it.
+// notStored is an error for a message whose new content was thrown away although it was not handled: whoever sends it
+// is to repeat it.
 func (r EnqueueResult) notStored() error {
 	if r.Result == Busy && r.Mismatch {
 		return fmt.Errorf("store message %q from %q: %w", r.ID.MessageID, r.ID.Source, errOtherContent)
@@ -87,7 +88,10 @@ func (r EnqueueResult) notStored() error {
 	return nil
 }
 
-var errOtherContent = errors.New("it is being handled with other content: the new content is not stored: send it again later")
+// Cause: a handler is working on the message with its former content.
+// Cure: send it again later.
+var errOtherContent = errors.New("it is being handled with other content: the new content is not stored: " +
+	"send it again later")
 
 // StoreResult is what became of an Item.
 type StoreResult int
@@ -97,7 +101,7 @@ const (
 	New         StoreResult = iota // it is stored
 	Updated                        // it was known and not handled yet, and has the new content now
 	AlreadyDone                    // it was handled before; nothing changed
-	Busy                           // somebody has claimed it and is handling it; nothing changed
+	Busy                           // an owner has claimed it and is handling it; nothing changed
 )
 
 // String returns the name of the result.
@@ -130,7 +134,8 @@ type Claim struct {
 	Limit int
 	// Topics are those whose messages to take; none means all.
 	Topics []string
-	// MaxBytes is how large their payloads may be together, at least 1; default 64 MiB. One message is taken however large it is.
+	// MaxBytes is how large their payloads may be together, at least 1; default 64 MiB. One message is taken however large
+	// it is.
 	MaxBytes int
 }
 

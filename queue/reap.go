@@ -26,8 +26,8 @@ type reapPlace struct {
 
 var reapFirst, reapEnd = reapPlace{math.MinInt64, "-infinity", "0"}, reapPlace{math.MaxInt64, "infinity", "0"}
 
-// reaping is how reap goes about it. The zero value looks at all messages once, and leaves alive what has used up its attempts
-// and what expired.
+// reaping is how reap goes about it. The zero value looks at all messages once, and leaves alive what has used up its
+// attempts and what expired.
 type reaping struct {
 	kill  bool
 	by    teller        // of what dies
@@ -35,8 +35,9 @@ type reaping struct {
 	share time.Duration // after which it stops, to go on another time; 0 = none
 }
 
-// ReapExpired gives back the messages whose lease is over, with the charge and the wait of Abandon, and marks dead those whose ExpiresAt has
-// passed and that nobody has. It returns how many messages these were, also with an error. It looks at all messages that are not done.
+// ReapExpired gives back the messages whose lease is over, with the charge and the wait of Abandon, and marks dead
+// those whose ExpiresAt has passed and that have no owner. It returns how many messages these were, also with an error.
+// It looks at all messages that are not done.
 func (s *Store) ReapExpired(ctx context.Context) (int, error) {
 	_, n, err := s.reap(ctx, reaping{kill: true, by: teller{logger: s.logger}})
 	return n, err
@@ -88,10 +89,13 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 }
 
 // reapBatch runs one statement, and returns how many messages it changed and what its header says, if it has one.
-func (s *Store) reapBatch(ctx context.Context, by teller, what string, cause error, statement string, args ...any) (n int, header reapPlace, err error) {
+func (s *Store) reapBatch(
+	ctx context.Context, by teller, what string, cause error, statement string, args ...any,
+) (n int, header reapPlace, err error) {
 	var dead []*Message
+	scanner := s.scanner()
 	err = s.collect(ctx, what, func(rows drive.Rows) error {
-		r, err := s.scan(rows)
+		r, err := scanner.scan(rows)
 		switch {
 		case err != nil:
 			return err
@@ -126,7 +130,9 @@ func (s *Store) reapSometimes(ctx context.Context) error {
 	if wait {
 		return nil
 	}
-	goOn, _, err := s.reap(ctx, reaping{kill: true, by: teller{logger: s.logger}, from: from, share: reapInterval / reapShare})
+	goOn, _, err := s.reap(ctx, reaping{
+		kill: true, by: teller{logger: s.logger}, from: from, share: reapInterval / reapShare,
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reapFrom = goOn

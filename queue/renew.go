@@ -7,9 +7,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction is locked and
-// passed by, but asked for: if that is rolled back, what repeats the handler may wait before the next one.
+// renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction is
+// locked and passed by, but asked for: if that is rolled back, what repeats the handler may wait before the next one.
 func (l *loop) renew(ctx context.Context) {
+	// Cause: the database does not answer in time.
+	// Cure: check the database; messages whose leases expire are delivered to others.
 	report := trouble.Log{Logger: l.logger, What: "renewing leases"}
 	tick := time.NewTicker(l.cfg.lease / 3)
 	defer tick.Stop()
@@ -52,7 +54,8 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	return nil
 }
 
-// lost ends the context of a message that was not renewed, unless it was settled meanwhile or is locked in a transaction.
+// lost ends the context of a message that was not renewed, unless it was settled meanwhile or is locked in a
+// transaction.
 func (l *loop) lost(c *claimed) {
 	acking := false
 	l.step(func() { acking = c.acking })

@@ -13,40 +13,52 @@ import (
 type row struct {
 	Message
 	id         int64
-	part, kind int // of ClaimTopics
+	part, kind int // of ClaimTopics and ClaimPages
 }
 
 // position is where it comes in the order of claims.
-func (r row) position() progress.Position {
+func (r *row) position() progress.Position {
 	if r.DueAt.IsZero() {
 		return progress.Position{ID: r.id}
 	}
 	return progress.Position{At: r.DueAt.UnixMicro(), ID: r.id}
 }
 
-func (r row) compare(other row) int {
+func (r *row) compare(other *row) int {
 	a, b := r.position(), other.position()
 	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.ID, b.ID))
 }
 
-// scan reads the columns that all statements name which return messages, and those that come behind.
-func (s *Store) scan(rows drive.Rows, more ...any) (row, error) {
-	r := row{Message: Message{DB: s.db.Name()}}
-	var state string
-	var metadata []byte
-	var dueAt, expiresAt *time.Time
-	dest := [17]any{&r.id, &r.Source, &r.MessageID, &r.Topic, &r.Key, &state, &r.Payload, &metadata, &r.Hash,
-		&r.FirstSeenAt, &r.LastSeenAt, &dueAt, &expiresAt, &r.Attempt, &r.LastError}
-	err := rows.Scan(append(dest[:15], more...)...)
-	if err != nil {
-		return r, err
+// scanner reads the columns that all statements name which return messages, and those that come behind. What it scans
+// into is there once for all rows of a statement.
+type scanner struct {
+	row              row
+	state            string
+	metadata         []byte
+	dueAt, expiresAt *time.Time
+	dest             []any
+}
+
+func (s *Store) scanner(more ...any) *scanner {
+	c := &scanner{row: row{Message: Message{DB: s.db.Name()}}}
+	r := &c.row
+	c.dest = append([]any{&r.id, &r.Source, &r.MessageID, &r.Topic, &r.Key, &c.state, &r.Payload, &c.metadata, &r.Hash,
+		&r.FirstSeenAt, &r.LastSeenAt, &c.dueAt, &c.expiresAt, &r.Attempt, &r.LastError}, more...)
+	return c
+}
+
+func (c *scanner) scan(rows drive.Rows) (*row, error) {
+	if err := rows.Scan(c.dest...); err != nil {
+		return nil, err
 	}
-	if r.State = State(state); dueAt != nil {
-		r.DueAt = *dueAt
+	r := new(row)
+	*r = c.row
+	if r.State = State(c.state); c.dueAt != nil {
+		r.DueAt = *c.dueAt
 	}
-	if expiresAt != nil {
-		r.ExpiresAt = *expiresAt
+	if c.expiresAt != nil {
+		r.ExpiresAt = *c.expiresAt
 	}
-	r.Metadata = core.ReadMetadata(metadata)
+	r.Metadata = core.ReadMetadata(c.metadata)
 	return r, nil
 }

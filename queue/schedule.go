@@ -14,9 +14,9 @@ const (
 	wokenPause = 10 * time.Millisecond
 )
 
-// schedule says when to look for messages and how many to take: never more than there are free places, for what waits in
-// memory could be handled elsewhere, and of a topic with a limit of its own no more than that. One look is for all topics. It has
-// no clock and no lock; whoever owns it brings both.
+// schedule says when to look for messages and how many to take: never more than there are free places, for what waits
+// in memory could be handled elsewhere, and of a topic with a limit of its own no more than that. One look is for all
+// topics. It has no clock and no lock; whoever owns it brings both.
 type schedule struct {
 	places int // how many messages may be here at once
 	room   int // how large their payloads may be together, but for the last of them
@@ -109,8 +109,8 @@ func (s *schedule) began() []room {
 	return rooms
 }
 
-// looked takes what came of a look, and whether there may be more of topics that have room. Behind are topics of which there may be
-// messages that were passed, and such of which there is none.
+// looked takes what came of a look, and whether there may be more of topics that have room. Behind are topics of which
+// there may be messages that were passed, and such of which there is none.
 func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[string]bool) {
 	for topic, is := range behind {
 		if t := s.of[topic]; is {
@@ -139,7 +139,8 @@ func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[s
 	}
 }
 
-// take gives a message of a topic and a size a place, and done takes it back. One that is only to be buried does not count for its topic.
+// take gives a message of a topic and a size a place, and done takes it back. One that is only to be buried does not
+// count for its topic.
 func (s *schedule) take(topic string, size int, buried bool) {
 	s.taken++
 	s.bytes += size

@@ -106,8 +106,8 @@ func TestScheduleGathersPlaces(t *testing.T) {
 	}
 }
 
-// TestScheduleOfATopicWithALimit: a place that is free is looked for at once while messages of its topic may have been passed, and
-// else not before it is time.
+// TestScheduleOfATopicWithALimit: a place that is free is looked for at once while messages of its topic may have been
+// passed, and else not before it is time.
 func TestScheduleOfATopicWithALimit(t *testing.T) {
 	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2, "many": 20})
 	s.look(c.now())

@@ -11,8 +11,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// AlreadyProcessed says whether a message was done before, and notes that it came by. A hash that is not empty is kept, and
-// compared with that of the first time: a difference is logged, and no error. While the message is being handled it is compared alone. It returns ErrInvalid for an ID that cannot be one.
+// AlreadyProcessed says whether a message was done before, and notes that it came by. A hash that is not empty is kept,
+// and compared with that of the first time: a difference is logged, and no error. While the message is being handled it
+// is compared alone. It returns ErrInvalid for an ID that cannot be one.
 func (s *Store) AlreadyProcessed(ctx context.Context, id ID, hash []byte) (bool, error) {
 	if err := id.check(); err != nil {
 		return false, fmt.Errorf("%w: AlreadyProcessed: %w", ErrInvalid, err)
@@ -34,24 +35,28 @@ func (s *Store) AlreadyProcessed(ctx context.Context, id ID, hash []byte) (bool,
 }
 
 func (s *Store) mismatch(id ID) {
-	s.logger.Error("message ID reused with other content: the sender reuses IDs, or the hash is not of the payload", errors.New("hash differs from the stored one"),
+	// Cause: two messages with one ID have different hashes.
+	// Cure: have the sender make another ID for other content, and compute the hash from the payload.
+	s.logger.Error("message ID reused with other content: the sender reuses IDs, or the hash is not of the payload",
+		errors.New("hash differs from the stored one"),
 		watermill.LogFields{"source": id.Source, "message_id": id.MessageID})
 }
 
-// MarkProcessing says that the caller works on a message itself, after AlreadyProcessed has said no. Nobody else can claim it then,
-// unless it is stored by Enqueue. A dead message that was stored can be claimed again, with all its attempts, and expires no more. One
-// that is done, or in processing, stays as it is. It returns ErrNotFound, and ErrInvalid for an ID that cannot be one.
+// MarkProcessing says that the caller works on a message itself, after AlreadyProcessed has said no. No owner can claim
+// it then, unless it is stored by Enqueue. A dead message that was stored can be claimed again, with all its attempts,
+// and expires no more. One that is done, or in processing, stays as it is. It returns ErrNotFound, and ErrInvalid for
+// an ID that cannot be one.
 func (s *Store) MarkProcessing(ctx context.Context, id ID) error {
 	return s.mark(ctx, "MarkProcessing", sqltext.MarkProcessing, id)
 }
 
-// MarkProcessed marks a message done, whoever has it. Else it is as MarkProcessing.
+// MarkProcessed marks a message done, whichever owner has it. Else it is as MarkProcessing.
 func (s *Store) MarkProcessed(ctx context.Context, id ID) error {
 	return s.mark(ctx, "MarkProcessed", sqltext.MarkProcessed, id, s.cfg.KeepPayload)
 }
 
-// MarkDead marks a message dead, whoever has it, and keeps why, at most 1 KiB of it. One that is done stays done. Else it is
-// as MarkProcessing.
+// MarkDead marks a message dead, whichever owner has it, and keeps why, at most 1 KiB of it. One that is done stays
+// done. Else it is as MarkProcessing.
 func (s *Store) MarkDead(ctx context.Context, id ID, why string) error {
 	return s.mark(ctx, "MarkDead", sqltext.MarkDead, id, reason(why))
 }
@@ -61,23 +66,23 @@ func (s *Store) mark(ctx context.Context, what, statement string, id ID, args ..
 		return fmt.Errorf("%w: %s: %w", ErrInvalid, what, err)
 	}
 	state := ""
-	err := s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&state) }, statement, append([]any{id.Source, id.MessageID}, args...)...)
+	err := s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&state) }, statement,
+		append([]any{id.Source, id.MessageID}, args...)...)
 	if err == nil && state == "" {
 		err = fmt.Errorf("%s: %w: %q from %q", what, ErrNotFound, id.MessageID, id.Source)
 	}
 	return err
 }
 
-// Get returns a message. Of one that is done there is no payload, unless StoreConfig.KeepPayload says so. It returns ErrNotFound, and
-// ErrInvalid for an ID that cannot be one.
+// Get returns a message. Of one that is done there is no payload, unless StoreConfig.KeepPayload says so. It returns
+// ErrNotFound, and ErrInvalid for an ID that cannot be one.
 func (s *Store) Get(ctx context.Context, id ID) (Message, error) {
 	if err := id.check(); err != nil {
 		return Message{}, fmt.Errorf("%w: Get: %w", ErrInvalid, err)
 	}
 	var found *row
-	err := s.collect(ctx, "get a message", func(rows drive.Rows) error {
-		r, err := s.scan(rows)
-		found = &r
+	err := s.collect(ctx, "get a message", func(rows drive.Rows) (err error) {
+		found, err = s.scanner().scan(rows)
 		return err
 	}, sqltext.GetMessage, id.Source, id.MessageID)
 	if err != nil {

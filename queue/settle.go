@@ -7,18 +7,19 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Ack marks messages done and returns how many of them were the owner's. One that is another's by now, or unknown, or settled
-// before, is left as it is and not counted. No IDs are no error. It returns ErrInvalid for a zero Owner and for an
-// ID that cannot be one.
+// Ack marks messages done and returns how many of them were the owner's. One that is another's by now, or unknown, or
+// settled before, is left as it is and not counted. No IDs are no error. It returns ErrInvalid for a zero Owner and for
+// an ID that cannot be one.
 func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, s.cfg.KeepPayload)
 }
 
-// Abandon charges messages a failed attempt and has them come back after Abandon.Delay or StoreConfig.Backoff. After
+// Abandon charges messages a failed attempt and has them retried after Abandon.Delay or StoreConfig.Backoff. After
 // StoreConfig.MaxAttempts of them a message is dead. Else it is as Ack.
 func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) {
 	return s.abandon(ctx, a, nil, ids...)
@@ -33,7 +34,8 @@ func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID)
 	if a.Delay > 0 {
 		delays = []float64{a.Delay.Seconds()}
 	}
-	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, a.Owner, ids, reason(a.Err), delays, s.maxAttempts(), attempts)
+	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, a.Owner, ids, reason(a.Err), delays,
+		s.maxAttempts(), attempts)
 }
 
 // Fail charges messages a failed attempt, their last, and marks them dead. Else it is as Ack.
@@ -50,7 +52,16 @@ func (s *Store) fail(ctx context.Context, f Fail, charge bool, ids ...ID) (int, 
 	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, reason(f.Reason), attempts)
 }
 
-// Release gives messages back without a charge, for anybody to have at once. Else it is as Ack.
+// hold keeps a message from everybody else until the transaction of ctx ends, and says whether it is still the owner's.
+func (s *Store) hold(ctx context.Context, owner Owner, id ID) (ours bool, err error) {
+	err = s.collect(ctx, "hold message", func(rows drive.Rows) error {
+		ours = true
+		return rows.Scan(new(int))
+	}, sqltext.HoldMessages, owner.String(), []string{id.Source}, []string{id.MessageID})
+	return ours, err
+}
+
+// Release gives messages back without a charge, for any owner to claim at once. Else it is as Ack.
 func (s *Store) Release(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.postpone(ctx, owner, 0, "", ids...)
 }
@@ -73,8 +84,8 @@ func (s *Store) settle(ctx context.Context, what, statement string, owner Owner,
 	return n, err
 }
 
-// orAgain runs a statement that settles messages, and once more if it changed fewer of them: a row whose lease was renewed while
-// the statement ran has moved, and may have been passed by.
+// orAgain runs a statement that settles messages, and once more if it changed fewer of them: a row whose lease was
+// renewed while the statement ran has moved, and may have been passed by.
 func orAgain(messages int, statement func() (int, error)) (int, error) {
 	n, err := statement()
 	if err != nil || n >= messages {

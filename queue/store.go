@@ -18,18 +18,22 @@ import (
 
 // StoreConfig configures a Store. The zero value is ready for use.
 type StoreConfig struct {
-	// HashContent gives every Item without a hash the SHA-256 of its payload.
+	// HashContent gives every Item without a hash the SHA-256 of its payload; default off. Set it to find senders that
+	// reuse an ID for other content: EnqueueResult.Mismatch.
 	HashContent bool
-	// KeepPayload keeps payload and metadata of messages that are done; without it only what tells copies stays.
+	// KeepPayload keeps payload and metadata of messages that are done; default off, which keeps only what identifies
+	// copies. Set it if you look at handled messages; the table grows by as much.
 	KeepPayload bool
-	// MaxPayloadBytes is the limit for payloads; default 0, none but Postgres' own of 1 GB.
+	// MaxPayloadBytes is the limit for payloads, in bytes; default 0, none but Postgres' own of 1 GB. Set it where
+	// senders are not your own.
 	MaxPayloadBytes int
-	// Backoff is how long a message waits after a failed attempt; default: 2 s, doubling to 60 s.
+	// Backoff is how long a message waits after a failed attempt; default 2 s doubling to 60 s.
 	Backoff outbox.Backoff
-	// MaxAttempts is after how many failed attempts a message is dead; default 10, -1 = never.
+	// MaxAttempts is after how many failed attempts a message is dead; default 10, -1 never. Raise it, or Backoff.Max,
+	// if what handlers depend on is unavailable for longer than a few minutes.
 	MaxAttempts int
-	// Retention is for how long messages that are done are remembered; default 30 days, -1 = for ever. A copy that comes
-	// later is handled again.
+	// Retention is how long messages that are done are remembered; default 30 days, -1 for ever. A copy that arrives
+	// later is handled again, so set it above the time for which senders repeat.
 	Retention time.Duration
 }
 
@@ -73,9 +77,10 @@ type Store struct {
 	reapFrom reapPlace           // and where to go on
 }
 
-// NewStore makes a Store over the handle's queue table, which schema.Migrate makes. It does no I/O. A nil logger is that of
-// db: a line for each call at debug level, for what was stored at info level, and an error line for content that differs from
-// what was stored under the same ID. It returns outbox.ErrNoDB or an error that names the field at fault.
+// NewStore makes a Store over the handle's queue table, which schema.Migrate makes. It does no I/O. A nil logger is
+// that of db: a line for each call at debug level, for what was stored at info level, and an error line for content
+// that differs from what was stored under the same ID. It returns outbox.ErrNoDB or an error that names the field at
+// fault.
 func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*Store, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
@@ -103,7 +108,8 @@ func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error
 	return nil, false, err
 }
 
-// onKept is on for the statements that are run for each batch of messages: outside of a transaction their plans are kept.
+// onKept is on for the statements that are run for each batch of messages: outside of a transaction their plans are
+// kept.
 func (s *Store) onKept(ctx context.Context) (q drive.Querier, joined bool, err error) {
 	if q, joined, err = s.on(ctx); err == nil && !joined {
 		q = s.db.Keeping()
@@ -116,7 +122,9 @@ func (s *Store) exec(ctx context.Context, what, statement string, args ...any) (
 	return s.execOn(ctx, s.on, what, statement, args...)
 }
 
-func (s *Store) execOn(ctx context.Context, on func(context.Context) (drive.Querier, bool, error), what, statement string, args ...any) (int, error) {
+func (s *Store) execOn(
+	ctx context.Context, on func(context.Context) (drive.Querier, bool, error), what, statement string, args ...any,
+) (int, error) {
 	q, _, err := on(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", what, err)
@@ -129,7 +137,9 @@ func (s *Store) execOn(ctx context.Context, on func(context.Context) (drive.Quer
 }
 
 // collect runs a query and calls scan for each row.
-func (s *Store) collect(ctx context.Context, what string, scan func(drive.Rows) error, statement string, args ...any) error {
+func (s *Store) collect(
+	ctx context.Context, what string, scan func(drive.Rows) error, statement string, args ...any,
+) error {
 	q, _, err := s.on(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)

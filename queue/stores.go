@@ -23,8 +23,8 @@ type Stores struct {
 	known map[string]*Store // by key
 }
 
-// NewStores makes the stores of a fleet, each when it is asked for. It does no I/O. It returns an error for a nil fleet, or one that
-// names the field at fault. A nil logger is that of each database's handle.
+// NewStores makes the stores of a fleet, each when it is asked for. It does no I/O. It returns an error for a nil
+// fleet, or one that names the field at fault. A nil logger is that of each database's handle.
 func NewStores(databases *fleet.Fleet, cfg StoreConfig, logger watermill.LoggerAdapter) (*Stores, error) {
 	if databases == nil {
 		return nil, errors.New("queue: no databases: pass what fleet.New made")
@@ -37,9 +37,10 @@ func NewStores(databases *fleet.Fleet, cfg StoreConfig, logger watermill.LoggerA
 	return &Stores{fleet: databases, cfg: cfg, logger: logger, known: map[string]*Store{}}, nil
 }
 
-// Get returns the store of a database by its key: the same one each time, until the database's handle changes. It returns
-// fleet.ErrUnknownDatabase for a key that is not known, in an error that names it, and outbox.ErrClosed when the fleet has ended. As
-// with fleet.Fleet.Get, a database that is gone from the fleet meanwhile may be closed under the store.
+// Get returns the store of a database by its key: the same one each time, until the database's handle changes. It
+// returns fleet.ErrUnknownDatabase for a key that is not known, in an error that names it, and outbox.ErrClosed when
+// the fleet has ended. As with fleet.Fleet.Get, a database that is gone from the fleet meanwhile may be closed under
+// the store.
 func (s *Stores) Get(key string) (*Store, error) {
 	db, err := s.fleet.Get(key)
 	if err != nil {

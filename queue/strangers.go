@@ -7,9 +7,9 @@ import (
 const (
 	// strangerWarning is how often a topic without a handler is warned of.
 	strangerWarning = time.Minute
-	// strangerWait is the longest that a message of such a topic waits until it is looked at again, in the first hour: while a
-	// new release is rolled out, the old one sees what is meant for the new one. Later it waits a share of the time that the topic has
-	// been coming by, up to maxStrangerWait.
+	// strangerWait is the longest that a message of such a topic waits until it is looked at again, in the first hour:
+	// while a new release is rolled out, the old one sees what is meant for the new one. Later it waits a share of the
+	// time that the topic has been coming by, up to maxStrangerWait.
 	strangerWait    = time.Minute
 	strangerShare   = 60
 	maxStrangerWait = time.Hour

@@ -9,10 +9,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// strays are messages that are ours without our knowing. They are given back before the next claim. It is guarded by loop.mu.
+// strays are messages that are ours without our knowing. They are given back before the next claim. It is guarded by
+// loop.mu.
 //
-// What a claim took whose answer never came must be looked for. The server may commit such a claim late, so it is looked for again,
-// until what was taken has lost its lease.
+// What a claim took whose answer never came must be looked for. The server may commit such a claim late, so it is
+// looked for again, until what was taken has lost its lease.
 type strays struct {
 	perhaps      []ID      // were claimed here while they were being settled
 	since, until time.Time // of the last claim that failed; until is zero if it was long ago
@@ -45,7 +46,8 @@ func (s *strays) looked(began, now time.Time, ok bool) {
 	s.next = now.Add(max(strayInterval, now.Sub(s.since)))
 }
 
-// giveBackStrays releases what is ours and not known to be. An error keeps no claim from being made. It is called under claiming.
+// giveBackStrays releases what is ours and not known to be. An error keeps no claim from being made. It is called under
+// claiming.
 func (l *loop) giveBackStrays() error {
 	ctx, cancel := context.WithTimeout(l.base, strayTimeout)
 	defer cancel()
@@ -74,7 +76,7 @@ func (l *loop) giveBackStrays() error {
 	if !due {
 		return err
 	}
-	n, err := l.store.exec(ctx, "give back what nobody knows of", sqltext.ReleaseStrays, l.owner.String(), sources, ids, strayRows)
+	n, err := l.store.exec(ctx, "release unknown claims", sqltext.ReleaseStrays, l.owner.String(), sources, ids, strayRows)
 	l.step(func() { l.strays.looked(began, time.Now(), err == nil) })
 	if n > 0 {
 		l.logger.Info("released messages claimed by a statement whose reply was lost", watermill.LogFields{"messages": n})
@@ -88,6 +90,9 @@ func (l *loop) endStrays() {
 	defer l.claiming.Unlock()
 	l.step(func() { l.strays.next = time.Time{} })
 	if err := l.giveBackStrays(); err != nil {
-		l.logger.Error("messages may have been claimed by a statement whose reply was lost: they are redelivered when their leases expire", err, nil)
+		// Cause: the connection broke during a claim, and the process ended before the database answered.
+		// Cure: none is needed: wait for LeaseTTL.
+		l.logger.Error("messages may have been claimed by a statement whose reply was lost: they are redelivered "+
+			"when their leases expire", err, nil)
 	}
 }

@@ -15,23 +15,30 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// SubscriberConfig configures a Subscriber. The zero value is ready for use. Where a field says nothing it is that of
-// DispatcherConfig with the same name.
+// SubscriberConfig configures a Subscriber. The zero value is ready for use. Its fields mean
+// what those of DispatcherConfig with the same names mean; it has only those that a Subscriber uses.
 type SubscriberConfig struct {
 	// Service names the service in what observers are told of messages that die here; default none.
 	Service string
-	// Concurrency is how many messages of a subscription are delivered and not acked; default 16. No more are claimed.
+	// Concurrency is how many messages of a subscription are claimed and delivered before they are acked; default 16.
+	// Raise it, with the pool, if handlers mostly wait.
 	Concurrency int
-	// MaxBytes is how large their payloads may be together before no more are claimed; default 64 MiB.
+	// MaxBytes is how large their payloads may be together, in bytes, before no more are claimed; default 64 MiB.
+	// Lower it in a small container.
 	MaxBytes int
-	// AckTimeout is how long a delivery may take; after it the message counts as failed and its context ends. Default -1: for ever.
+	// AckTimeout is how long a delivery may take; after it the message counts as failed and its context ends. Default
+	// -1: no limit. Set it if a handler may hang.
 	AckTimeout time.Duration
-	// CloseTimeout is how long the end of a subscription waits for the acks of what was delivered; default 5 s. What is not
-	// acked by then is given back without a charge.
+	// CloseTimeout is how long the end of a subscription waits for the acks of delivered messages; default 5 s.
+	// Messages that are not acked by then are released without a charge. Raise it for slow handlers.
 	CloseTimeout time.Duration
 
-	LeaseTTL      time.Duration
-	PollInterval  time.Duration
+	// LeaseTTL is how long a claimed message is kept from others if the process dies; default 30 s, at least 1 s.
+	LeaseTTL time.Duration
+	// PollInterval is the fallback when no notification arrives; default 500 ms, growing tenfold while there is
+	// nothing to do.
+	PollInterval time.Duration
+	// DisableListen makes the subscriber rely on polling, instead of listening on a connection; default off.
 	DisableListen bool
 }
 
@@ -58,18 +65,19 @@ func (c SubscriberConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// Subscriber delivers what is stored as a message.Subscriber, so that a Router's handlers process it. An ack marks the message
-// done; a nack has it come again after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind middleware.Inbox the
-// message is marked done in the transaction of its handler, and the Router's ack costs nothing; behind middleware.Stack an attempt
-// for which there is no connection is not counted. The UUID is the message ID; MessageFromContext has the rest.
+// Subscriber delivers what is stored as a message.Subscriber, so that a Router's handlers process it. An ack marks the
+// message done; a nack has it retried after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind
+// middleware.Inbox the message is marked done in the transaction of its handler, and the Router's ack costs nothing;
+// behind middleware.Stack an attempt for which there is no connection is not counted. The UUID is the message ID;
+// MessageFromContext has the rest.
 //
-// A message that dies is an error line and an observe.Dead, whatever it dies of: its last nack, AckTimeout, its ExpiresAt, or the end of
-// its process. Only what middleware.Outcomes decides has a dead letter. While that cannot be written, the message stays alive and is
-// delivered again after a minute, without a charge.
+// A message that dies is an error line and an observe.Dead, whatever it dies of: its last nack, AckTimeout, its
+// ExpiresAt, or the end of its process. Only what middleware.Outcomes decides has a dead letter. While that cannot be
+// written, the message stays alive and is delivered again after a minute, without a charge.
 //
-// Subscribers of a topic, in any number of processes, share its messages. They come in no order: what needs one goes through
-// the outbox tables and forwarder.Subscriber. Each message is for one consumer: a second one takes a message of its own, of
-// another topic and source. It is safe for concurrent use.
+// Subscribers of a topic, in any number of processes, share its messages. They come in no order: what needs one goes
+// through the outbox tables and forwarder.Subscriber. Each message is for one consumer: a second one takes a message of
+// its own, of another topic and source. It is safe for concurrent use.
 type Subscriber struct {
 	store  *Store
 	cfg    SubscriberConfig
@@ -86,8 +94,8 @@ type Subscriber struct {
 
 var _ message.Subscriber = (*Subscriber)(nil)
 
-// NewSubscriber makes a Subscriber. It does no I/O. It returns outbox.ErrNoDB for a store that is nil, or an error that names
-// every field at fault. A nil logger is that of the database's handle.
+// NewSubscriber makes a Subscriber. It does no I/O. It returns outbox.ErrNoDB for a store that is nil, or an error that
+// names every field at fault. A nil logger is that of the database's handle.
 func NewSubscriber(store *Store, cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	cfg.setDefaults()
 	if store == nil {
@@ -101,8 +109,9 @@ func NewSubscriber(store *Store, cfg SubscriberConfig, logger watermill.LoggerAd
 	return s, nil
 }
 
-// Subscribe delivers the messages of a topic until ctx is over or Close is called; then the contexts of its messages end, and
-// when they are acked, or CloseTimeout is over, the channel is closed. It returns outbox.ErrClosed, or an error of the database.
+// Subscribe delivers the messages of a topic until ctx is over or Close is called; then the contexts of its messages
+// end, and when they are acked, or CloseTimeout is over, the channel is closed. It returns outbox.ErrClosed, or an
+// error of the database.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if topic == "" {
 		return nil, errors.New("queue: the topic is empty")
@@ -176,9 +185,9 @@ type subscription struct {
 	by       teller
 }
 
-// MessageFromContext returns the stored message that is being handled, with its source and the number of attempts that failed, or
-// false if no Subscriber delivered it to this handler. In what a handler publishes to another topic within the process there is
-// none.
+// MessageFromContext returns the stored message that is being handled, with its source and the number of attempts that
+// failed, or false if no Subscriber delivered it to this handler. In what a handler publishes to another topic within
+// the process there is none.
 func MessageFromContext(ctx context.Context) (Message, bool) {
 	stored, _ := core.StoredFrom(ctx).(*Message)
 	if stored == nil {
@@ -187,6 +196,8 @@ func MessageFromContext(ctx context.Context) (Message, bool) {
 	return *stored.copy(), true
 }
 
+// Cause: the receiver of the message neither acked nor nacked it in time.
+// Cure: raise AckTimeout, or have the receiver ack or nack sooner.
 var errAckTimeout = errors.New("no ack within SubscriberConfig.AckTimeout")
 
 // deliver returns when the message is settled.
@@ -222,8 +233,8 @@ func (s *subscription) deliver(c *claimed) {
 	}
 }
 
-// nacked charges the attempt, unless there was no connection for the handler's transaction, the message has a letter to wait for, or its
-// handler asked for a later retry. It changes nothing if the message is done, or somebody else's.
+// nacked charges the attempt, unless there was no connection for the handler's transaction, the message has a letter to
+// wait for, or its handler asked for a later retry. It changes nothing if the message is done, or somebody else's.
 func (s *subscription) nacked(c *claimed) {
 	err := c.noted()
 	switch {

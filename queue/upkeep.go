@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// upkeep is the goroutine for what is in no hurry: giving back what dead processes have claimed, and deleting what was done long ago.
+// upkeep is the goroutine for what is in no hurry: giving back what dead processes have claimed, and deleting what was
+// done long ago.
 type upkeep struct {
 	store  *Store
 	logger watermill.LoggerAdapter
@@ -40,7 +41,9 @@ func (u *upkeep) once(ctx context.Context) (err error) {
 	if now := time.Now(); !now.Before(u.reapAt) {
 		u.reapAt = time.Time{}
 		pause := u.pause()
-		u.place, _, err = u.store.reap(ctx, reaping{kill: u.bury == nil, by: teller{u.service, u.logger}, from: u.place, share: pause / reapShare})
+		u.place, _, err = u.store.reap(ctx, reaping{
+			kill: u.bury == nil, by: teller{u.service, u.logger}, from: u.place, share: pause / reapShare,
+		})
 		if err != nil {
 			return err
 		}
@@ -73,10 +76,14 @@ func (u *upkeep) pause() time.Duration {
 }
 
 func reapingLog(l watermill.LoggerAdapter) trouble.Log {
+	// Cause: the database does not answer in time.
+	// Cure: check the database; messages of processes that died wait until it works.
 	return trouble.Log{Logger: l, What: "reaping expired leases"}
 }
 
 func cleaningLog(l watermill.LoggerAdapter) trouble.Log {
+	// Cause: the database does not answer in time, or the role may not delete.
+	// Cure: grant the role what schema.Roles grants a worker; the table grows until it works.
 	return trouble.Log{Logger: l, What: "deleting done messages past their retention"}
 }
 
@@ -106,6 +113,8 @@ func (u *upkeep) run(ctx context.Context) {
 
 // listen is the goroutine that hears of commits in other processes. What it misses is found by polling.
 func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.News)) {
+	// Cause: the connection for LISTEN broke, or no connection is free.
+	// Cure: check the database and the size of the pool; until it works dispatchers poll.
 	report := trouble.Log{Logger: logger, What: "listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second

@@ -19,23 +19,26 @@ import (
 
 // WebhookConfig configures NewWebhook. Verify and Item are required.
 type WebhookConfig struct {
-	// MaxBytes is the largest body that is read; default 1 MiB.
+	// MaxBytes is the largest body that is read, in bytes; default 1 MiB. Raise it if the sender's events are larger.
 	MaxBytes int64
-	// ReadTimeout is for how long the body may come, from when the headers have; default 10 s, -1 = none. It bounds how long a slow sender
-	// keeps a connection, and a Shutdown of the server. A ReadTimeout of the http.Server that is shorter stays.
+	// ReadTimeout is how long the body may take to arrive, counted from the end of the headers; default 10 s, -1 none.
+	// It bounds how long a slow sender keeps a connection, and a Shutdown of the server. A shorter ReadTimeout of the
+	// http.Server stays.
 	ReadTimeout time.Duration
-	// Verify makes sure that the request comes from whom it claims to, by its signature over the body. Any error refuses it
-	// with 401. Compare signatures in constant time (hmac.Equal), and refuse timestamps that are old or in the future.
+	// Verify checks that the request is from its sender, by the signature over the body. Required. Any error refuses
+	// the request with 401. Compare signatures in constant time (hmac.Equal), and refuse timestamps that are old or in
+	// the future.
 	Verify func(r *http.Request, body []byte) error
-	// Item makes what is stored of a request. Its ID must be the sender's, the same for each repetition. ErrIgnore answers 200 and
-	// stores nothing: for event types that nobody handles, which senders would repeat for days, or disable the endpoint. Any other
-	// error refuses the request with 400.
+	// Item makes what is stored of a request. Required. Its ID must be the sender's, the same for each repetition.
+	// ErrIgnore answers 200 and stores nothing: return it for event types without a handler, which senders would
+	// otherwise repeat for days, or disable the endpoint. Any other error refuses the request with 400.
 	Item func(r *http.Request, body []byte) (Item, error)
-	// Store, if not nil, says where the request is stored, by its tenant for example, instead of the store that NewWebhook got. It
-	// is called after Verify. An error refuses the request with 404.
+	// Store says where the request is stored, by its tenant for example; default nil: in the store that NewWebhook
+	// got. It is called after Verify. An error refuses the request with 404.
 	Store func(r *http.Request) (*Store, error)
-	// ConflictOnChange refuses with 409 a message that is known with other content, and leaves it as it was. Default: it gets the
-	// new content unless it was handled before, and the difference is logged.
+	// ConflictOnChange refuses with 409 a message that is known with other content, and leaves it as it was. Default:
+	// it gets the new content unless it was handled before, and the difference is logged. Set it if the sender never
+	// changes what it sends.
 	ConflictOnChange bool
 }
 
@@ -54,23 +57,25 @@ func (c WebhookConfig) validate() error {
 	return nil
 }
 
-// HeaderResult is the header of a webhook's answer that says what became of the message: StoreResult.String, or "ignored".
+// HeaderResult is the header of a webhook's answer that says what became of the message: StoreResult.String, or
+// "ignored".
 const HeaderResult = "Queue-Result"
 
 // retryAfter is when a sender is asked to try again while the database is away, in seconds.
 const retryAfter = "5"
 
-// NewWebhook returns a handler that stores what is posted to it. It answers 200 when the message is committed, also if it was
-// known before, since senders repeat what they get another answer to. Otherwise 405 for anything but POST, 408 for a body
-// that does not come in time, 413 for a body, or a payload, that is too large, 401, 404 and 400 as WebhookConfig says and for
-// what cannot be stored, 409 as ConflictOnChange says, and 503 with Retry-After when the database does not answer, or when the
-// message is being handled at this moment with another hash, so that its new content could not be stored. A client that goes away interrupts
-// nothing: what is stored may be answered to nobody, and then it is known at the repetition.
+// NewWebhook returns a handler that stores what is posted to it. It answers 200 when the message is committed, also if
+// it was known before, since senders repeat what they get another answer to. Otherwise 405 for anything but POST, 408
+// for a body that does not come in time, 413 for a body, or a payload, that is too large, 401, 404 and 400 as
+// WebhookConfig says and for what cannot be stored, 409 as ConflictOnChange says, and 503 with Retry-After when the
+// database does not answer, or when the message is being handled at this moment with another hash, so that its new
+// content could not be stored. A client that goes away interrupts nothing: the message may be stored without an answer,
+// and then the repetition is a copy.
 //
-// Refusals are logged at info level, errors of the database as errors, and bodies never: of an error of Verify and Item quotations and
-// numbers are left out, which decoders take from the body. A nil logger is that of the database's handle; until WebhookConfig.Store
-// has chosen one, nothing is logged then. It returns outbox.ErrNoDB for a store that is nil without WebhookConfig.Store, or an error
-// that names the field at fault.
+// Refusals are logged at info level, errors of the database as errors, and bodies never: of an error of Verify and Item
+// quotations and numbers are left out, which decoders take from the body. A nil logger is that of the database's
+// handle; until WebhookConfig.Store has chosen one, nothing is logged then. It returns outbox.ErrNoDB for a store that
+// is nil without WebhookConfig.Store, or an error that names the field at fault.
 func NewWebhook(store *Store, cfg WebhookConfig, logger watermill.LoggerAdapter) (http.Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -148,11 +153,15 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		logger.Info("webhook refused", watermill.LogFields{"status": no.status, "err": no.Error(), "path": path})
 	case errors.As(err, &panicked):
 		no.status = http.StatusInternalServerError
+		// Cause: a bug of WebhookConfig.Verify, Item or Store; the field stack says where.
+		// Cure: fix it; the sender repeats the webhook.
 		logger.Error("webhook panicked", err, watermill.LogFields{"path": path, "stack": panicked.stack})
 	default:
 		no.status = http.StatusServiceUnavailable
 		w.Header().Set("Retry-After", retryAfter)
-		logger.Error("webhook not stored: the sender is asked to repeat it", err, watermill.LogFields{"path": path})
+		// Cause: the database did not answer, or the message could not be stored.
+		// Cure: fix what the error names; the sender repeats the webhook.
+		logger.Error("webhook not stored: the sender is told to repeat it", err, watermill.LogFields{"path": path})
 	}
 	if no.status == http.StatusMethodNotAllowed {
 		w.Header().Set("Allow", http.MethodPost)
@@ -188,7 +197,7 @@ func (h *webhook) take(w http.ResponseWriter, r *http.Request) (result string, s
 		return ignored, store, nil
 	}
 	if err != nil {
-		return "", store, refused(http.StatusBadRequest, quoteless("make an item of it", err))
+		return "", store, refused(http.StatusBadRequest, quoteless("make the item", err))
 	}
 	if limit := store.cfg.MaxPayloadBytes; limit > 0 && len(item.Payload) > limit {
 		return "", store, refused(http.StatusRequestEntityTooLarge,
@@ -200,7 +209,8 @@ func (h *webhook) take(w http.ResponseWriter, r *http.Request) (result string, s
 
 // read reads the body, which must come in time.
 func (h *webhook) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	// What is left of a body is read by the server, even behind a refusal: so the deadline is for all requests, and ends only with the body.
+	// What is left of a body is read by the server, even behind a refusal: so the deadline is for all requests, and ends
+	// only with the body.
 	bounded := h.bound(w, r)
 	if r.Method != http.MethodPost {
 		return nil, refused(http.StatusMethodNotAllowed, fmt.Errorf("method %s", r.Method))
@@ -216,7 +226,8 @@ func (h *webhook) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, refused(http.StatusBadRequest, fmt.Errorf("read the body: %w", err))
 	}
 	if bounded {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it could be set, and the connection is the sender's to use again
+		// it could be set, and the connection is the sender's to use again
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 	return body, nil
 }
@@ -230,13 +241,16 @@ func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
 	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.cfg.ReadTimeout))
 	if err != nil {
 		h.unbounded.Do(func() {
-			h.loggerOf(h.store).Info("WARNING: no deadline for the bodies of webhooks: the http.ResponseWriter has none to set: "+
+			h.loggerOf(h.store).Info("warning: no deadline for the bodies of webhooks: the http.ResponseWriter "+
+				"does not support one: "+
 				"give what wraps it an Unwrap method, and set http.Server.ReadTimeout", watermill.LogFields{"err": err.Error()})
 		})
 	}
 	return err == nil
 }
 
+// Cause: WebhookConfig.ConflictOnChange is set, and the ID is known with other content.
+// Cure: have the sender make another ID for other content.
 var errConflict = errors.New("message ID reused with other content")
 
 // put returns when the message is committed. The client's patience does not count.

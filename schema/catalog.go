@@ -65,16 +65,23 @@ func (c *inspection) server(ctx context.Context) error {
 	}, sqltext.CheckServer, judgedNames())
 }
 
-var errOtherProduct = errors.New("is no PostgreSQL, though it speaks its protocol: pg_current_snapshot does not list the " +
+// Cause: the server is another product that speaks PostgreSQL's protocol.
+// Cure: use PostgreSQL.
+var errOtherProduct = errors.New("is not PostgreSQL, though it speaks its protocol: " +
+	"pg_current_snapshot does not list the " +
 	"transactions in progress there, on which it rests that no message is lost or overtaken")
 
 // genuine returns errOtherProduct if the server is one that only speaks the protocol.
 func genuine(ctx context.Context, q drive.Querier) error {
 	var version string
-	if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&version) }, sqltext.CheckProduct); err != nil {
+	if err := drive.Collect(ctx, q, func(rows drive.Rows) error {
+		return rows.Scan(&version)
+	}, sqltext.CheckProduct); err != nil {
 		return err
 	}
-	for mark, product := range map[string]string{"CockroachDB": "CockroachDB", "-YB-": "YugabyteDB", "Redshift": "Amazon Redshift", "Greenplum": "Greenplum"} {
+	for mark, product := range map[string]string{
+		"CockroachDB": "CockroachDB", "-YB-": "YugabyteDB", "Redshift": "Amazon Redshift", "Greenplum": "Greenplum",
+	} {
 		if strings.Contains(version, mark) {
 			return fmt.Errorf("(%s) %w", product, errOtherProduct)
 		}
@@ -90,7 +97,8 @@ func (c *inspection) whoAsks(ctx context.Context) error {
 		}
 		if !usable {
 			name := sqltext.Quote(c.names.Schema)
-			c.problem("schema "+name, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", name, sqltext.Quote(c.role)), "denies USAGE to role %s", sqltext.Quote(c.role))
+			c.problem("schema "+name, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", name, sqltext.Quote(c.role)),
+				"denies USAGE to role %s", sqltext.Quote(c.role))
 			c.useless = true
 		}
 		return nil

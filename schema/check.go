@@ -20,8 +20,8 @@ import (
 // It also asks for the grants of the connection's role: those of a forwarder, or, if the role may insert messages
 // but not read them, those of a publisher alone.
 //
-// A setting of the role or the database under which nothing works, or texts would be altered, is a problem, and the cure says how to
-// reset it.
+// A setting of the role or the database under which nothing works, or texts would be altered, is a problem, and the
+// cure says how to reset it.
 //
 // Columns and indexes of your own are no problem, unless a column of yours must be given and has no
 // default. Indexes are recognised by what they do, not by their names. What Inspect calls a warning is no
@@ -43,10 +43,11 @@ func Check(ctx context.Context, db *outbox.DB) error {
 	return nil
 }
 
-// Inspect is Check with the warnings: settings of the role that cost something, or make a crash lose more, settings under which the tables grow without need, rows
-// that row security may hide, messages that wait though no forwarder lives, grants that only some parts need,
-// concurrent migrations that were put off, and migrations that a newer version of the library applied. For messages that wait it
-// looks only where the tables and their indexes are as they should be.
+// Inspect is Check with the warnings: settings of the role that cost something, or make a crash lose more, settings
+// under which the tables grow without need, rows that row security may hide, messages that wait though no forwarder
+// lives, grants that only some parts need, concurrent migrations that were put off, and migrations that a newer version
+// of the library applied. For messages that wait it looks only where the tables and their indexes are as they should
+// be.
 func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 	c, err := inspectAll(ctx, db)
 	if err != nil {
@@ -55,7 +56,8 @@ func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 	if c.useless || c.damaged || len(c.putOff) > 0 {
 		return c.found, nil
 	}
-	if err := c.alive(ctx); err != nil && text.SQLState(err) != text.InsufficientPrivilege { // which is among what was found
+	if err := c.alive(ctx); err != nil && text.SQLState(err) != text.InsufficientPrivilege {
+		// which is among what was found
 		return nil, fmt.Errorf("check %s: %w", c.names.OutboxName(), err)
 	}
 	return c.found, nil
@@ -120,7 +122,8 @@ func (c *inspection) alive(ctx context.Context) error {
 			return err
 		}
 		if waits && !lives {
-			c.warning("table "+c.names.Render("{forwarders}"), "run a forwarder.Forwarder, or a Subscriber, with the same tables", sqltext.Deserted)
+			c.warning("table "+c.names.Render("{forwarders}"), "run a forwarder.Forwarder, or a Subscriber, on these tables",
+				sqltext.Deserted)
 		}
 		return nil
 	}, c.names.Render(sqltext.CheckAlive))
@@ -165,7 +168,7 @@ func (c *inspection) anything(ctx context.Context) error {
 		return nil
 	}
 	c.useless = true
-	cure := runMigrate + ", or mend the names or the search_path"
+	cure := runMigrate + ", or correct the names or the search_path"
 	var elsewhere []string
 	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var schema string
@@ -174,7 +177,8 @@ func (c *inspection) anything(ctx context.Context) error {
 		return err
 	}, sqltext.CheckElsewhere, c.names.WithDefaults().Outbox)
 	if len(elsewhere) > 0 {
-		cure += "; or, if the one in schema " + strings.Join(elsewhere, ", ") + " is meant, set Tables.Schema, and GRANT USAGE ON SCHEMA to role " + sqltext.Quote(c.role)
+		cure += "; or, if the one in schema " + strings.Join(elsewhere, ", ") +
+			" is meant, set Tables.Schema, and GRANT USAGE ON SCHEMA to role " + sqltext.Quote(c.role)
 	}
 	c.problem("table "+c.names.OutboxName(), cure, "and all others of its set do not exist")
 	return err
@@ -196,7 +200,8 @@ func (c *inspection) foreign(context.Context) error {
 		}
 		if missing > len(w.columns)/2 {
 			c.useless = true
-			c.problem("table "+name, anotherName(w.name), "is that of another program: it lacks %d of our %d columns", missing, len(w.columns))
+			c.problem("table "+name, anotherName(w.name), "is that of another program: it lacks %d of our %d columns", missing,
+				len(w.columns))
 		}
 	}
 	return nil
@@ -230,7 +235,7 @@ func (c *inspection) migrations(ctx context.Context) error {
 		switch {
 		case done.has(m.Version):
 		case m.Concurrent:
-			c.warning("migration", runMigrate, "%s was put off", m)
+			c.warning("migration", runMigrate, "%s was skipped", m)
 			for _, s := range m.Statements() {
 				if index, _, ok := migrations.BuildsIndex(s); ok {
 					c.putOff[c.names.Render(index)] = true

@@ -14,7 +14,8 @@ func (c *inspection) sequence(w wantedTable) {
 	if !ok {
 		cure := runMigrate
 		if !c.behind {
-			cure = fmt.Sprintf("create it again, and before anything is written have it pass the ids that are used (SELECT setval('%s', max(id)) FROM %s): ", name, c.names.Render(w.name)) +
+			cure = fmt.Sprintf("create it again, and before anything is written have it pass the ids that are used "+
+				"(SELECT setval('%s', max(id)) FROM %s): ", name, c.names.Render(w.name)) +
 				c.statement("CREATE SEQUENCE "+name+" ")
 		}
 		c.problem(object, cure, "is missing")
@@ -70,10 +71,12 @@ func (c *inspection) table(w wantedTable) {
 	case !w.crashes:
 		c.logged(object, "ALTER TABLE "+name+" SET LOGGED", live)
 	case live.persistence == "p":
-		c.problem(object, "ALTER TABLE "+name+" SET UNLOGGED", "is logged: a crash of the server, after which ids may mean other messages, would not be noticed")
+		c.problem(object, "ALTER TABLE "+name+" SET UNLOGGED",
+			"is logged: a crash of the server, after which ids may mean other messages, would not be noticed")
 	}
 	if live.rowSecurity {
-		c.warning(object, "give the role of the forwarder BYPASSRLS, or a policy that shows it all rows", "has row security, which may hide messages")
+		c.warning(object, "give the role of the forwarder BYPASSRLS, or a policy that shows it all rows",
+			"has row security, which may hide messages")
 	}
 	if w.vacuum {
 		c.autovacuum(object, name, live)
@@ -102,14 +105,16 @@ func (c *inspection) columns(w wantedTable, name string, live relation) {
 			c.problem(object, alter+" SET NOT NULL", "may be NULL")
 		}
 		expression := strings.ReplaceAll(want.expression, "{seq}", c.relations[c.names.Render(w.seq)].text)
-		if got.generated == want.generated && got.identity == want.identity && normalized(got.expression) == normalized(expression) {
+		if got.generated == want.generated && got.identity == want.identity &&
+			normalized(got.expression) == normalized(expression) {
 			continue
 		}
 		switch {
 		case want.generated:
 			c.problem(object, c.columnCure(w), "is not generated as %s but by %q", expression, got.expression)
 		case w.seq != "" && want.name == "id":
-			c.problem(object, alter+" SET DEFAULT (CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('"+c.names.Render(w.seq)+"'::regclass) END)",
+			c.problem(object, alter+" SET DEFAULT (CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('"+
+				c.names.Render(w.seq)+"'::regclass) END)",
 				"has the default %q, which does not assign the transaction id before it takes the row id from the sequence: "+
 					"messages would be handled out of order, or late", got.expression)
 		case want.expression == "" && !got.generated && !got.identity:
@@ -120,14 +125,16 @@ func (c *inspection) columns(w wantedTable, name string, live relation) {
 	}
 	for column, got := range live.columns {
 		if !known[column] && got.notNull && got.expression == "" && !got.identity {
-			c.problem(fmt.Sprintf("column %s.%s", name, sqltext.Quote(column)), "make it nullable or give it a default", "must be given, but this library does not know it")
+			c.problem(fmt.Sprintf("column %s.%s", name, sqltext.Quote(column)), "make it nullable or give it a default",
+				"must be given, but this library does not know it")
 		}
 	}
 }
 
 func (c *inspection) indexes(w wantedTable, name string, live relation) {
 	if !live.hasIndex(wantedIndex{method: "btree", columns: w.unique}, true) {
-		c.problem("table "+name, fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (%s)", name, w.unique), "has no valid, immediate primary key (%s)", w.unique)
+		c.problem("table "+name, fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (%s)", name, w.unique),
+			"has no valid, immediate primary key (%s)", w.unique)
 	}
 	for _, want := range w.indexes {
 		index := c.names.Render(want.name)
@@ -145,7 +152,8 @@ func (c *inspection) indexes(w wantedTable, name string, live relation) {
 				found = fmt.Sprintf("is %s (%s) WHERE %s", l.method, l.columns, l.predicate)
 				switch {
 				case !l.valid && l.built: // to drop it would end the build, after a wait that stops all writers
-					found, cure = "is being built, or a build of it failed before the one that runs", "wait for that one (pg_stat_progress_create_index), then look again"
+					found, cure = "is being built, or a build of it failed before the one that runs",
+						"wait for that one (pg_stat_progress_create_index), then look again"
 				case !l.valid:
 					found = "is invalid, as a failed CREATE INDEX CONCURRENTLY leaves it"
 				}
@@ -167,9 +175,11 @@ func (c *inspection) autovacuum(object, name string, live relation) {
 		tuned = tuned || key == "autovacuum_vacuum_scale_factor"
 	}
 	if off {
-		c.warning(object, "ALTER TABLE "+name+" RESET (autovacuum_enabled)", "has autovacuum switched off: reads slow down as dead rows pile up")
+		c.warning(object, "ALTER TABLE "+name+" RESET (autovacuum_enabled)",
+			"has autovacuum switched off: reads slow down as dead rows pile up")
 	} else if !tuned {
-		c.warning(object, "ALTER TABLE "+name+" SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)",
+		c.warning(object, "ALTER TABLE "+name+
+			" SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)",
 			"has no autovacuum settings of its own: the defaults come too late for a queue")
 	}
 }

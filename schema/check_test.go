@@ -18,8 +18,10 @@ func TestCuresFindTheirStatement(t *testing.T) {
 	}
 	c := inspection{names: sqltext.Tables{Schema: "app", Outbox: "box"}, all: all}
 	for _, prefix := range []string{
-		"CREATE SEQUENCE {outbox_id_seq} ", "CREATE TABLE {outbox} ", "CREATE TABLE {lanes} ", "CREATE TABLE {forwarders} ", "CREATE TABLE {inbox} ",
-		"CREATE INDEX {outbox_ready} ", "CREATE INDEX {outbox_waiting} ", "CREATE INDEX {outbox_dead} ", "CREATE INDEX {inbox_processed} ", "CREATE INDEX {inbox_failed} ",
+		"CREATE SEQUENCE {outbox_id_seq} ", "CREATE TABLE {outbox} ", "CREATE TABLE {lanes} ", "CREATE TABLE {forwarders} ",
+		"CREATE TABLE {inbox} ",
+		"CREATE INDEX {outbox_ready} ", "CREATE INDEX {outbox_waiting} ", "CREATE INDEX {outbox_dead} ",
+		"CREATE INDEX {inbox_processed} ", "CREATE INDEX {inbox_failed} ",
 	} {
 		prefix = c.names.Render(prefix)
 		if got := c.statement(prefix); !strings.HasPrefix(got, prefix) {
@@ -115,7 +117,8 @@ func TestCheckOfTheServer(t *testing.T) {
 	} {
 		other := &emptyDatabase{product: version, version: 150000}
 		err := checkOf(t, other)
-		if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), product+") is no PostgreSQL") || other.queries != 1 {
+		if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), product+") is not PostgreSQL") ||
+			other.queries != 1 {
 			t.Errorf("%s: %v after %d queries", product, err, other.queries)
 		}
 	}

@@ -12,13 +12,13 @@ import (
 
 const (
 	// keepTransaction and keepSession let the transaction that has the lock wait for as long as an index takes to build.
-	// Servers before 17 have no transaction_timeout. keepSession comes last because it is no query: what a query has read with
-	// stays open until the next statement, with its snapshot, and the index build would wait for that.
+	// Servers before 17 have no transaction_timeout. keepSession comes last because it is no query: what a query has read
+	// with stays open until the next statement, with its snapshot, and the index build would wait for that.
 	keepTransaction = `SELECT set_config(s.name, '0', true) FROM pg_settings s WHERE s.name = 'transaction_timeout'`
 	keepSession     = `SET LOCAL idle_in_transaction_session_timeout = 0`
 
-	// indexState says how an index is called in this session ('' if it does not exist), whether it is complete, and whether
-	// somebody is building an index on its table.
+	// indexState says how an index is called in this session ('' if it does not exist), whether it is complete, and
+	// whether somebody is building an index on its table.
 	//
 	// Arguments: table, index in quotes.
 	indexState = `SELECT coalesce(i.oid::regclass::text, ''), coalesce(x.indisvalid AND x.indisready, false),
@@ -31,7 +31,8 @@ const (
 const secondConnection = 10 * time.Second
 
 // concurrently runs the statements of a concurrent migration one by one on another connection than q's, which holds the
-// lock. The transaction of q has neither a snapshot meanwhile nor a lock on a table for which an index build would wait.
+// lock. The transaction of q has neither a snapshot meanwhile nor a lock on a table for which an index build would
+// wait.
 func (r *run) concurrently(ctx context.Context, q drive.Querier, m migrations.Migration) error {
 	for _, s := range []string{keepTransaction, keepSession} {
 		if _, err := q.Exec(ctx, s); err != nil {
@@ -47,7 +48,8 @@ func (r *run) concurrently(ctx context.Context, q drive.Querier, m migrations.Mi
 	_, err = second.Exec(firstCtx, "SELECT 1")
 	cancel()
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return fmt.Errorf("no second connection within %s: one holds the lock and one works, so allow the pool two: %w", secondConnection, err)
+		return fmt.Errorf("no second connection within %s: one holds the lock and one works, so allow the pool two: %w",
+			secondConnection, err)
 	}
 	if err != nil {
 		return fmt.Errorf("open a second connection: %w", err)

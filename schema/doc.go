@@ -3,11 +3,12 @@
 // # Tables
 //
 //	outbox             messages to publish; published, pending and dead ones
-//	outbox_lanes       who owns each of the 64 lanes of a scope, and its epoch
-//	outbox_forwarders  one heartbeat row for each running forwarder, or one that waits for others to leave
+//	outbox_lanes       the owner of each of the 64 lanes of a scope, and its epoch
+//	outbox_forwarders  one heartbeat row for each running forwarder, or one that waits for others to end
 //	outbox_life        what tells one life of the server from another; unlogged, so that a crash empties it
 //	outbox_topics      which topics are paused, since when and why
 //	outbox_audit       what operators did, and why
+//	outbox_idempotency requests with an Idempotency-Key, and their answers, of package idempotency
 //	outbox_migrations  which versions Migrate has applied
 //	inbox              identities of messages already handled; no payloads
 //	inbox_queue        messages of package queue: stored first, processed later
@@ -22,11 +23,11 @@
 //
 // # Changing the schema
 //
-// Nothing runs DDL by itself. Call Migrate at deployment, or print the same statements with Files for
-// goose, golang-migrate or atlas; Status says what was applied. Check compares a live database with what the code needs.
+// Nothing runs DDL by itself. Call Migrate at deployment, or print the same statements with Files for goose,
+// golang-migrate or atlas; Status says what was applied. Check compares a live database with what the code needs.
 //
-// An index on a table that may be large is built by a concurrent migration, which blocks no writer. It cannot be part of a
-// transaction, waits for every older transaction in the database, and leaves an invalid index if it fails; the next
-// Migrate drops that and builds it again. MigrateConfig.SkipConcurrent puts such migrations off, for a deployment that
-// must not wait: they make nothing possible that is impossible without them.
+// An index on a table that may be large is built by a concurrent migration, which blocks no writer. It cannot be part
+// of a transaction, waits for every older transaction in the database, and leaves an invalid index if it fails; the
+// next Migrate drops that and builds it again. MigrateConfig.SkipConcurrent puts such migrations off, for a deployment
+// that must not wait: they make nothing possible that is impossible without them.
 package schema

@@ -21,6 +21,7 @@ func ExampleFiles() {
 	}
 	for _, f := range files {
 		first, _, _ := strings.Cut(f.Content, ";")
+		first, _, _ = strings.Cut(first, " (")
 		fmt.Println(f.Name)
 		fmt.Println(first)
 	}
@@ -31,4 +32,7 @@ func ExampleFiles() {
 	// 0059_watermill_inbox_queue.sql
 	// -- +goose Up
 	// CREATE SEQUENCE "shop"."inbox_queue_id_seq" AS bigint INCREMENT 1 CACHE 1 NO CYCLE
+	// 0060_watermill_idempotency.sql
+	// -- +goose Up
+	// CREATE TABLE "shop"."outbox_idempotency"
 }

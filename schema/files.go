@@ -21,9 +21,10 @@ const (
 
 // FilesConfig configures Files.
 type FilesConfig struct {
-	// Format is the tool that will read the files. It has no default.
+	// Format is the tool that will read the files. Required.
 	Format Format
-	// Tables are the names of the tables; default: outbox and its companions in the search path.
+	// Tables are the names of the tables, as in outbox.DBConfig; default: outbox and its companions in the search
+	// path.
 	Tables outbox.Tables
 	// StartAt is the number of the first file that is returned, and the next ones follow it. Set it where the folder has
 	// files of your own, which goose and golang-migrate order by number and refuse to have twice. Default: the files

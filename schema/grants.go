@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// migrator describes who migrates where: role, database, schema of the tables, whether that exists, and whether the role
-// may use it and make tables in it.
+// migrator describes who migrates where: role, database, schema of the tables, whether that exists, and whether the
+// role may use it and make tables in it.
 //
 // Arguments: schema (empty = that of the search path).
 const migrator = `SELECT current_user::text, current_database()::text, w.name, n.oid IS NOT NULL,
@@ -29,7 +29,9 @@ func explainMigrate(ctx context.Context, q drive.Querier, names sqltext.Tables, 
 	}
 	var role, database, schema string
 	var exists, may bool
-	failed := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&role, &database, &schema, &exists, &may) }, migrator, names.Schema)
+	failed := drive.Collect(ctx, q, func(rows drive.Rows) error {
+		return rows.Scan(&role, &database, &schema, &exists, &may)
+	}, migrator, names.Schema)
 	switch {
 	case failed != nil:
 		return err
@@ -48,9 +50,10 @@ type need struct {
 	forwarder, publisher, others []string
 }
 
-// Privileges lists what a role lacks to do the work of a forwarder, or, if it may insert messages but not read them, that of a
-// publisher alone. What only some parts need is a warning. The role "" is that of the connection, of which Inspect says the
-// same; one that does not exist lacks nothing. It returns outbox.ErrNoDB; any other error comes from the database.
+// Privileges lists what a role lacks to do the work of a forwarder, or, if it may insert messages but not read them,
+// that of a publisher alone. What only some parts need is a warning. The role "" is that of the connection, of which
+// Inspect says the same; one that does not exist lacks nothing. It returns outbox.ErrNoDB; any other error comes from
+// the database.
 func Privileges(ctx context.Context, db *outbox.DB, role string) ([]Problem, error) {
 	own := (*core.DB)(db)
 	if err := own.Check(); err != nil {
@@ -122,7 +125,8 @@ func (c *inspection) grants(ctx context.Context) error {
 func (c *inspection) denied(n need, privileges []string, report func(object, cure, found string, args ...any)) {
 	if len(privileges) > 0 {
 		list := strings.Join(privileges, ", ")
-		report(strings.ToLower(n.kind)+" "+n.relation, fmt.Sprintf("GRANT %s ON %s %s TO %s", list, n.kind, n.relation, sqltext.Quote(c.role)),
+		report(strings.ToLower(n.kind)+" "+n.relation,
+			fmt.Sprintf("GRANT %s ON %s %s TO %s", list, n.kind, n.relation, sqltext.Quote(c.role)),
 			"denies %s to role %s", list, sqltext.Quote(c.role))
 	}
 }

@@ -64,7 +64,8 @@ func (h history) compare(all []migrations.Migration) error {
 		a := h.of(m.Version)
 		switch last := h.last(); {
 		case a.version == 0 && last > m.Version && !m.Concurrent:
-			return fmt.Errorf("%w: version %d was applied, but version %d (%s) was not", ErrSchemaChanged, last, m.Version, m.Name)
+			return fmt.Errorf("%w: version %d was applied, but version %d (%s) was not", ErrSchemaChanged, last,
+				m.Version, m.Name)
 		case a.version != 0 && a.checksum != m.Checksum():
 			return fmt.Errorf("%w: version %d (%s) was applied with other contents", ErrSchemaChanged, a.version, a.name)
 		}

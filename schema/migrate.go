@@ -13,14 +13,17 @@ import (
 
 // ErrSchemaChanged is returned by Migrate when a version that was applied differs from the one in
 // this build, and by Check, within a *CheckError, for whatever it finds.
+//
+// Cure: run outboxctl migrate up, or do what the error lists for each difference.
 var ErrSchemaChanged = errors.New("schema does not match this version of the library")
 
 // MigrateConfig configures Migrate. The zero value runs all that is missing.
 type MigrateConfig struct {
-	// To is the last version to run; default the newest that this build knows.
+	// To is the last version to run; default the newest that this build knows. Set it to upgrade in steps.
 	To int
-	// SkipConcurrent leaves out the concurrent migrations, which may take long and make nothing possible that
-	// is impossible without them. A later Migrate runs them. Until then Inspect warns of them.
+	// SkipConcurrent leaves out the concurrent migrations; default off. They build indexes, which may take long, and
+	// only make statements faster. Set it to build them later, at a quiet time: a later Migrate runs them, and until
+	// then Inspect warns of them.
 	SkipConcurrent bool
 }
 
@@ -39,14 +42,14 @@ type Migration struct {
 // migrated further it does nothing, so that old processes can restart meanwhile.
 //
 // Migrations run in transactions, neighbours in one, which happens as a whole or not at all. A concurrent migration
-// runs after those before it were committed, on a second connection. It waits for every transaction in the database that
-// is older than it, so give ctx the time, and the role no statement_timeout that is too short. One that failed half-way is
-// repeated by the next Migrate: an index that was left invalid is dropped first.
+// runs after those before it were committed, on a second connection. It waits for every transaction in the database
+// that is older than it, so give ctx the time, and the role no statement_timeout that is too short. One that failed
+// half-way is repeated by the next Migrate: an index that was left invalid is dropped first.
 //
-// It creates Tables.Schema only if that is missing; otherwise its role needs USAGE and CREATE on the schema, none on the
-// database, and if there is nothing to do only SELECT on the table of migrations. It returns outbox.ErrNoDB, and
-// ErrSchemaChanged if a version was applied with other contents than this build knows; any other error
-// comes from the database.
+// It creates Tables.Schema only if that is missing; otherwise its role needs USAGE and CREATE on the schema, none on
+// the database, and if there is nothing to do only SELECT on the table of migrations. It returns outbox.ErrNoDB, and
+// ErrSchemaChanged if a version was applied with other contents than this build knows; any other error comes from the
+// database.
 func Migrate(ctx context.Context, db *outbox.DB, cfg MigrateConfig) ([]Migration, error) {
 	all, err := known(db)
 	if err != nil {
@@ -77,8 +80,8 @@ func Migrate(ctx context.Context, db *outbox.DB, cfg MigrateConfig) ([]Migration
 	return r.ran, nil
 }
 
-// Status returns the migrations that this build knows and those that a newer one has applied, in their order. It changes
-// nothing. It returns outbox.ErrNoDB; any other error comes from the database.
+// Status returns the migrations that this build knows and those that a newer one has applied, in their order. It
+// changes nothing. It returns outbox.ErrNoDB; any other error comes from the database.
 func Status(ctx context.Context, db *outbox.DB) ([]Migration, error) {
 	all, err := known(db)
 	if err != nil {

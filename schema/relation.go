@@ -49,7 +49,8 @@ func (r *run) free(ctx context.Context, q drive.Querier, m migrations.Migration)
 }
 
 func foreign(names sqltext.Tables, placeholder string) error {
-	return fmt.Errorf("a relation %s exists and was not made by Migrate: %s; if it is ours after all, restore the rows of %s",
+	return fmt.Errorf("a relation %s exists and was not made by Migrate: %s; if it is ours after all, "+
+		"restore the rows of %s",
 		names.Render(placeholder), anotherName(placeholder), names.Render("{migrations}"))
 }
 
@@ -81,7 +82,8 @@ func ensureSchema(ctx context.Context, q drive.Querier, name string) error {
 		return nil
 	}
 	exists := false
-	err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&exists) }, schemaExists, sqltext.Quote(name))
+	err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&exists) }, schemaExists,
+		sqltext.Quote(name))
 	if err != nil || exists {
 		return err
 	}

@@ -11,15 +11,17 @@ import (
 
 // RolesConfig configures Roles.
 type RolesConfig struct {
-	// Tables are the names of the tables; default: outbox and its companions in the search path.
+	// Tables are the names of the tables, as in outbox.DBConfig; default: outbox and its companions in the search
+	// path.
 	Tables outbox.Tables
-	// Prefix begins the names of the roles; default: the name of the outbox table and "_", so "outbox_writer" and so on.
+	// Prefix begins the names of the roles; default: the name of the outbox table and "_", so "outbox_writer" and so
+	// on. Set it where several databases of a server have roles of their own, as roles belong to the whole server.
 	Prefix string
 }
 
-// Roles returns SQL that makes one role for each part of this module, none of which can log in, and grants it what its part
-// does and no more. Grant them to the roles that your programs log in with. It is run by the owner of the tables, after Migrate,
-// any number of times.
+// Roles returns SQL that makes one role for each part of this module, none of which can log in, and grants it what its
+// part does and no more. Grant them to the roles that your programs log in with. It is run by the owner of the tables,
+// after Migrate, any number of times.
 //
 //   - writer: Publisher, InTx and the middlewares. It cannot read messages.
 //   - worker: package queue, which keeps messages of its own.
@@ -52,7 +54,8 @@ func Roles(cfg RolesConfig) (string, error) {
 	}
 	create := ""
 	for _, name := range all {
-		create += fmt.Sprintf("DO $$ BEGIN CREATE ROLE %s NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;\n", name)
+		create += fmt.Sprintf("DO $$ BEGIN CREATE ROLE %s NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;\n",
+			name)
 	}
 	return create + "\n" + usage + strings.NewReplacer(placeholders...).Replace(names.Render(roles)), nil
 }
@@ -64,12 +67,15 @@ GRANT USAGE ON SEQUENCE {outbox_id_seq} TO <writer>;
 GRANT INSERT (uuid, topic, key, payload, metadata, due_at) ON {outbox} TO <writer>;
 GRANT SELECT, INSERT, UPDATE ON {inbox} TO <writer>;
 
--- Package inbox: its messages are stored, claimed and deleted by the same programs.
+-- Package idempotency, which is a writer as well. It reads the answers that it stored, to give them again.
+GRANT SELECT, INSERT, UPDATE ON {idempotency} TO <writer>;
+
+-- Package queue: its messages are stored, claimed and deleted by the same programs.
 GRANT USAGE, SELECT ON SEQUENCE {queue_id_seq} TO <worker>;
 GRANT SELECT, INSERT, UPDATE, DELETE ON {queue} TO <worker>;
 GRANT SELECT ON {outbox_topics} TO <worker>;
 
--- Forwarder and Subscriber. They also delete what is old from the inbox, which needs UPDATE to lock it, on any column.
+-- Forwarder and Subscriber. They also delete what is old from the inbox, and expired answers, which needs UPDATE to lock it, on any column.
 GRANT SELECT ON SEQUENCE {outbox_id_seq} TO <forwarder>;
 GRANT SELECT, DELETE ON {outbox} TO <forwarder>;
 GRANT UPDATE (due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <forwarder>;
@@ -77,17 +83,20 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {lanes}, {forwarders}, {outbox_topics} T
 GRANT SELECT, INSERT ON {outbox_life} TO <forwarder>;
 GRANT SELECT ON {migrations} TO <forwarder>;
 GRANT SELECT, UPDATE (processed_at), DELETE ON {inbox} TO <forwarder>;
+GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON {idempotency} TO <forwarder>;
 
 -- admin.Clean.
 GRANT SELECT ON SEQUENCE {outbox_id_seq} TO <cleaner>;
 GRANT SELECT (id, topic, created_at, published_at), DELETE ON {outbox} TO <cleaner>;
 GRANT SELECT, UPDATE (processed_at), DELETE ON {inbox} TO <cleaner>;
-GRANT SELECT (source, message_id, state, done_at), UPDATE (done_at), DELETE ON {queue} TO <cleaner>;
+GRANT SELECT (ctid, state, done_at), UPDATE (done_at), DELETE ON {queue} TO <cleaner>;
+GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON {idempotency} TO <cleaner>;
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at) ON {audit} TO <cleaner>;
 
 -- Package admin but for Clean. Who did what and why can be written once, and not be changed or deleted.
 GRANT SELECT ON {outbox}, {inbox}, {queue}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <admin>;
 GRANT SELECT ON SEQUENCE {outbox_id_seq}, {queue_id_seq} TO <admin>;
+GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON {idempotency} TO <admin>;
 GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <admin>;
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON {inbox} TO <admin>;
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON {queue} TO <admin>;
@@ -105,5 +114,6 @@ GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts
 GRANT SELECT (id, source, message_id, topic, key, state, metadata, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes,
               last_error, done_at, owner, locked_until) ON {queue} TO <reader>;
 GRANT SELECT ON {inbox}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <reader>;
+GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON {idempotency} TO <reader>;
 GRANT SELECT ON SEQUENCE {outbox_id_seq}, {queue_id_seq} TO <reader>;
 `

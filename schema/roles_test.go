@@ -24,7 +24,8 @@ func TestRolesFile(t *testing.T) {
 		}
 	}
 	if old, err := os.ReadFile(file); err != nil || string(old) != sql {
-		t.Errorf("docs/run/roles.sql is not what schema.Roles returns (%v): OUTBOX_UPDATE=1 go test -run TestRolesFile ./schema", err)
+		t.Errorf("docs/run/roles.sql is not what schema.Roles returns (%v): OUTBOX_UPDATE=1 go test "+
+			"-run TestRolesFile ./schema", err)
 	}
 }
 

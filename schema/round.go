@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or says
-	// that somebody else has it. The lock belongs to the transaction, so it works behind PgBouncer and goes away with the process. Whoever
-	// wants it asks again and again: a statement that waits for it has a snapshot, and CREATE INDEX CONCURRENTLY of the one who has
-	// the lock waits for all snapshots that are older than its own.
+	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or says that somebody
+	// else has it. The lock belongs to the transaction, so it works behind PgBouncer and goes away with the process.
+	// Whoever wants it asks again and again: a statement that waits for it has a snapshot, and CREATE INDEX CONCURRENTLY
+	// of the one who has the lock waits for all snapshots that are older than its own.
 	tryLockMigrations = `SELECT pg_try_advisory_xact_lock(hashtext('watermill-outbox migrations'))`
 
 	createMigrations = `CREATE TABLE IF NOT EXISTS {migrations} (
@@ -30,6 +30,8 @@ const (
 
 const lockPause = 100 * time.Millisecond
 
+// Cause: another process holds the lock of migrations.
+// Cure: wait for it; Migrate retries.
 var errLocked = errors.New("another process is migrating")
 
 // run is one call of Migrate.
@@ -54,7 +56,9 @@ func (r *run) round(ctx context.Context) (more bool, err error) {
 			return err
 		}
 		free := false
-		if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&free) }, tryLockMigrations); err != nil {
+		if err := drive.Collect(ctx, q, func(rows drive.Rows) error {
+			return rows.Scan(&free)
+		}, tryLockMigrations); err != nil {
 			return fmt.Errorf("lock migrations: %w", err)
 		}
 		if !free {
@@ -109,7 +113,8 @@ func (r *run) apply(ctx context.Context, q drive.Querier, m migrations.Migration
 }
 
 func (r *run) record(ctx context.Context, q drive.Querier, m migrations.Migration) (at time.Time, err error) {
-	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&at) }, r.names.Render(recordMigration), m.Version, m.Name, m.Checksum())
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&at) }, r.names.Render(recordMigration),
+		m.Version, m.Name, m.Checksum())
 	return at, err
 }
 

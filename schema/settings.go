@@ -36,7 +36,8 @@ var judged = []struct {
 	{"transaction_timeout", "0", shorter(10_000), false,
 		"the server ends handlers that take longer"},
 	{"synchronous_commit", "on", func(_ *inspection, v string) bool { return v == "off" }, false,
-		"a crash of the server loses what was committed just before: messages, and the effects of handlers whose messages were acknowledged"},
+		"a crash of the server loses what was committed just before: messages, and the effects of handlers whose " +
+			"messages were acknowledged"},
 	{"enable_indexscan", "on", always, false,
 		"statements read whole tables"},
 }

@@ -39,7 +39,9 @@ type question struct {
 // act asks, or does.
 func (rq *request) act() error {
 	if !rq.access.Act {
-		return &problem{http.StatusForbidden, "You may only look", "Authorize does not allow you to act. Ask those who run this service."}
+		return &problem{
+			http.StatusForbidden, "Read only", "You may look, but change nothing. Ask the operators of this service.",
+		}
 	}
 	q := rq.r.URL.Query()
 	if rq.r.Method == http.MethodPost {
@@ -47,14 +49,14 @@ func (rq *request) act() error {
 	}
 	v := verbOf(q.Get("verb"))
 	if v == nil {
-		return unclear(fmt.Errorf("there is no act %q", q.Get("verb")))
+		return unclear(fmt.Errorf("there is no action %q", q.Get("verb")))
 	}
 	f, err := meant(q)
 	if err != nil {
 		return err
 	}
 	if v.topic != nil && f.Topic == "" {
-		return unclear(errors.New("a topic is missing"))
+		return unclear(errors.New("topic is missing"))
 	}
 	from := q.Get("from")
 	if !slices.Contains([]string{"errors", "messages", "message"}, from) { // it goes back into a form
@@ -63,7 +65,7 @@ func (rq *request) act() error {
 	if rq.r.Method == http.MethodPost && q.Get("sure") == "yes" {
 		tried := q.Get("preview")
 		if v.topic == nil && tried == "" {
-			return unclear(errors.New("nobody was asked: open the link, and answer there"))
+			return unclear(errors.New("not confirmed: open the link, and confirm there"))
 		}
 		return rq.do(v, f, tried, from, q.Get("reason"))
 	}
@@ -72,7 +74,9 @@ func (rq *request) act() error {
 
 // ask shows what would be done.
 func (rq *request) ask(v *verb, f admin.Filter, from string) error {
-	d := &question{Verb: v.name, Does: v.effect(f.In), Danger: v.danger, Reason: v.reason, Words: words(f), Back: back(from, f)}
+	d := &question{
+		Verb: v.name, Does: v.effect(f.In), Danger: v.danger, Reason: v.reason, Words: words(f), Back: back(from, f),
+	}
 	d.From, d.Same = from, values(f).Encode()
 	if v.topic != nil {
 		d.Title, d.Button, d.Words = v.label+" "+visible(f.Topic)+"?", v.label, []pair{{"Topic", f.Topic}}
@@ -91,9 +95,9 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	d.Count, d.Nothing, d.Preview = &r.Matched, r.Matched == admin.Count{}, r.Preview
 	switch d.Title = fmt.Sprintf("%s %s messages?", v.label, n); {
 	case d.Nothing:
-		d.Title = "There is nothing to do"
+		d.Title = "Nothing to do"
 	case r.Matched.N == 1 && !r.Matched.More:
-		d.Title = v.label + " one message?"
+		d.Title = v.label + " 1 message?"
 	}
 	if d.Button = v.label; r.Matched.N > 1 || r.Matched.More {
 		d.Button += " " + n
@@ -104,7 +108,8 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	return rq.show(http.StatusOK, "act", d)
 }
 
-// do does it to the messages that were confirmed, whether or not the browser waits, and sends it back to where it came from.
+// do does it to the messages that were confirmed, whether or not the browser waits, and sends it back to where it came
+// from.
 func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(rq.r.Context()), actTimeout)
 	defer cancel()
@@ -115,7 +120,9 @@ func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error
 		}
 		audit = rq.latest(ctx, v.name, f.Topic)
 	} else {
-		r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, Preview: tried, Limit: maxAct, Reason: reason, Actor: rq.access.Actor})
+		r, err := v.do(rq.admin, ctx, admin.Act{
+			Filter: f, Preview: tried, Limit: maxAct, Reason: reason, Actor: rq.access.Actor,
+		})
 		if err != nil && (r.AuditID == 0 || ctx.Err() == nil) {
 			return err
 		}
@@ -156,8 +163,8 @@ func back(from string, f admin.Filter) string {
 	return "./"
 }
 
-// meant is the filter of an act: in a form it is one field, encoded as in an address, because browsers change the ends of lines in
-// fields. Of a list it means what is chosen there.
+// meant is the filter of an act: in a form it is one field, encoded as in an address, because browsers change the ends
+// of lines in fields. Of a list it means what is chosen there.
 func meant(q url.Values) (f admin.Filter, err error) {
 	from := q
 	if q.Has("filter") {
@@ -176,7 +183,8 @@ func meant(q url.Values) (f admin.Filter, err error) {
 		f.IDs = append(f.IDs, id)
 	}
 	if len(f.IDs) == 0 {
-		return f, unclear(errors.New("no message is chosen: mark some in the list, or act on all that match"))
+		return f,
+			unclear(errors.New("no message is selected: select some in the list, or use the buttons for all that match"))
 	}
 	return f, nil
 }

@@ -28,7 +28,9 @@ func loadAssets(names ...string) map[string]*asset {
 	return all
 }
 
-var mimeTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+var mimeTypes = map[string]string{
+	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+}
 
 // assetURL is how pages refer to an asset.
 func assetURL(name string) string { return name + "?" + assets[name].hash }

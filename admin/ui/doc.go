@@ -1,39 +1,43 @@
-// Package ui is a page for package admin: it shows whether messages leave, which fail and why, and repairs what an operator says.
+// Package ui is a web page for package admin: it shows whether messages are published, which fail and why, and lets an
+// operator repair them.
 //
 //	page, err := ui.New(a, ui.Config{Authorize: authorize}, logger)
 //	mux.Handle("/outbox/", page)
-//	err = outbox.Run(ctx, server, page) // page.Run keeps the charts going while nobody looks
+//	err = outbox.Run(ctx, server, page) // page.Run samples the charts without an open browser
 //
 // # Where it is
 //
-// A Handler works under any prefix, stripped or not, also behind a proxy that changes it: it looks at what is behind the last slash of
-// the path, and its links are relative. The prefix ends in a slash.
+// A Handler works under any prefix, stripped or not, also behind a proxy that changes it: it looks at what is behind
+// the last slash of the path, and its links are relative. The prefix ends in a slash.
 //
 //	(nothing)   the overview: what needs attention, rate, lag and backlog, topics, forwarders
 //	errors      dead and failing messages in groups
 //	messages    lists with filters
 //	message     one message, with its payload if Access.Payloads
-//	audit       who did what and why
+//	audit       the acts: actor, change and reason
 //	act         a GET, or a POST without "sure", asks; a POST with it does
-//	health      200 if the database answers, else 503; for probes: it asks no Authorize, logs nothing and tells nothing else
+//	health      200 if the database answers, else 503; for probes: it asks no Authorize, logs nothing and tells nothing
+//	            else
 //
-// # Who may do what
+// # Access
 //
-// Without Config.Authorize everybody who gets to the Handler may look, and nobody may act or see payloads. Put it behind what guards
-// your other internal pages. Authorize is asked on each request but
-// those for health and for the style, script and icon, before anything else.
+// Without Config.Authorize every client that reaches the Handler may look, and none may act or see payloads. Put it
+// behind what guards your other internal pages. Authorize is asked on each request but those for health and for the
+// style, script and icon, before anything else.
 //
-// A POST must come from the page itself: net/http.CrossOriginProtection looks at what the browser says of its origin, and a token in the
-// form must be that of a cookie which other sites can neither read nor send. There is no script and no style but the two files that
-// come from the Handler, and its Content-Security-Policy allows no other; pages are never cached. Whatever comes from messages is escaped, and characters that
-// show nothing or turn the text around are shown by their numbers.
+// A POST must come from the page itself: net/http.CrossOriginProtection looks at what the browser says of its origin,
+// and a token in the form must be that of a cookie which other sites can neither read nor send. There is no script and
+// no style but the two files that come from the Handler, and its Content-Security-Policy allows no other; pages are
+// never cached. Whatever comes from messages is escaped, and characters that show nothing or turn the text around are
+// shown by their numbers.
 //
 // # How it works
 //
-// Pages are made on the server, and work without JavaScript. With it, the overview is refreshed every few seconds while its tab
-// is in front, and questions are asked in a dialog.
+// Pages are made on the server, and work without JavaScript. With it, the overview is refreshed every few seconds while
+// its tab is in front, and questions are asked in a dialog.
 //
-// Figures are those of Admin.Stats, read at most once a second for all who look. Charts are drawn from what this process has seen, an hour
-// of it. An act changes the messages that were counted when it was asked for and that are still there. Where there are more than 10,000, or counting took too
-// long, it changes 10,000 of those that were written before, and is done again.
+// Figures are those of Admin.Stats, read at most once a second for all viewers. Charts are drawn from what this process
+// has seen, an hour of it. An act changes the messages that were counted when it was asked for and that are still
+// there. Where there are more than 10,000, or counting took too long, it changes 10,000 of those that were written
+// before, and is done again.
 package ui

@@ -53,7 +53,7 @@ func parseTime(s string) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, unclear(fmt.Errorf("%q is no time: use one like 2006-01-02T15:04, in UTC", s))
+	return time.Time{}, unclear(fmt.Errorf("%q is not a time: use one like 2006-01-02T15:04, in UTC", s))
 }
 
 // values is what parseFilter reads.
@@ -151,7 +151,7 @@ func words(f admin.Filter) (list []pair) {
 	case n == 1:
 		add("Message", f.IDs[0])
 	case n > 1:
-		add("Messages", strconv.Itoa(n)+" chosen")
+		add("Messages", strconv.Itoa(n)+" selected")
 	}
 	return list
 }

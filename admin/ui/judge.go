@@ -12,7 +12,7 @@ import (
 
 // issue is something that needs attention.
 type issue struct {
-	Bad          bool // messages do not leave; else somebody should look some time
+	Bad          bool // messages are not published; else somebody should look some time
 	All          bool // none of them
 	Text, Detail string
 	Link, Label  string
@@ -31,7 +31,10 @@ func judge(s *admin.Stats) []issue {
 	away, paused := judgePauses(s)
 	other = append(other, few(paused)...)
 	if dead := total(s.Topics).Dead; dead.N > 0 {
-		other = append(other, issue{Text: messagesN(dead) + " dead", Detail: "Nobody tries them again until you say so.", Link: "errors", Label: "Look at errors"})
+		other = append(other, issue{
+			Text: messagesN(dead) + " dead", Detail: "They are not retried until you requeue them.", Link: "errors",
+			Label: "Show errors",
+		})
 	}
 	if slices.ContainsFunc(s.Forwarders, func(f admin.ForwarderStats) bool { return f.Alive }) {
 		other = append(other, few(judgeSlow(admin.Outbox, s.Topics))...)
@@ -41,7 +44,7 @@ func judge(s *admin.Stats) []issue {
 	return slices.Concat(bad, few(away), other)
 }
 
-// judgeForwarders says whether somebody sends, and who does not.
+// judgeForwarders says whether a forwarder publishes, and which does not.
 func judgeForwarders(s *admin.Stats) (bad, other []issue) {
 	all := total(s.Topics)
 	waiting := admin.Count{N: all.Ready.N + all.Failing.N, More: all.Ready.More || all.Failing.More}
@@ -53,18 +56,25 @@ func judgeForwarders(s *admin.Stats) (bad, other []issue) {
 			vanished = append(vanished, visible(f.Name))
 		}
 		if !f.WaitingSince.IsZero() && f.Alive {
-			other = append(other, issue{Text: "The forwarder " + visible(f.Name) + " waits for others to leave",
-				Detail: "Its topics overlap with those of forwarders that run, since " + span(s.At.Sub(f.WaitingSince)) + ". It begins when they are stopped."})
+			other = append(other, issue{Text: "Forwarder " + visible(f.Name) + " waits for other forwarders to stop",
+				Detail: "Its topics overlap with theirs. It has waited for " + span(s.At.Sub(f.WaitingSince)) +
+					", and starts when they have stopped."})
 		}
 	}
 	switch {
 	case alive == 0 && waiting.N > 0:
-		bad = append(bad, issue{Bad: true, All: true, Text: "No forwarder runs", Detail: count(waiting) + " messages wait, and nobody sends them. Start a process with a forwarder."})
+		bad = append(bad, issue{
+			Bad: true, All: true, Text: "No forwarder is running", Detail: "Pending messages: " + count(waiting) +
+				". Start a process with a forwarder.",
+		})
 	case alive == 0 && len(s.Topics) > 0:
-		other = append(other, issue{Text: "No forwarder runs", Detail: "What is written next will wait. Start a process with a forwarder."})
+		other = append(other, issue{
+			Text: "No forwarder is running", Detail: "New messages will stay pending. Start a process with a forwarder.",
+		})
 	}
 	if alive > 0 && len(vanished) > 0 {
-		other = append(other, issue{Text: "Vanished without a word: " + strings.Join(vanished, ", "), Detail: "Others have taken over, or do so now. Look for a process that was killed."})
+		other = append(other, issue{Text: "Forwarders vanished: " + strings.Join(vanished, ", "),
+			Detail: "They stopped without releasing their leases, and others take over. Look for a process that was killed."})
 	}
 	return bad, other
 }
@@ -74,32 +84,40 @@ func judgePauses(s *admin.Stats) (away, paused []issue) {
 	for _, t := range s.Topics {
 		for _, p := range t.PausedBy {
 			if p.By == byOperator {
-				paused = append(paused, issue{Text: visible(t.Topic) + " is paused", Detail: "By " + visible(p.Reason) + ", for " + span(s.At.Sub(p.Since)) + ".",
-					Link: actLink("resume", admin.Filter{Topic: t.Topic}), Label: "Resume", Act: true})
+				paused = append(paused, issue{
+					Text:   visible(t.Topic) + " is paused",
+					Detail: "By " + visible(p.Reason) + ", for " + span(s.At.Sub(p.Since)) + ".",
+					Link:   actLink("resume", admin.Filter{Topic: t.Topic}), Label: "Resume", Act: true,
+				})
 				continue
 			}
-			away = append(away, issue{Bad: true, Text: "The broker cannot be reached for " + visible(t.Topic),
-				Detail: visible(p.By) + " tries again by itself, for " + span(s.At.Sub(p.Since)) + " now: " + visible(p.Reason)})
+			away = append(away, issue{Bad: true, Text: "The broker of " + visible(t.Topic) + " is unavailable",
+				Detail: visible(p.By) + " has retried for " + span(s.At.Sub(p.Since)) + ", and resumes by itself: " +
+					visible(p.Reason)})
 			break
 		}
 	}
 	return away, paused
 }
 
-// judgeSlow says where the oldest message should have left, or been handled, long ago.
+// judgeSlow says where the oldest message should have been published, or handled, long ago.
 func judgeSlow(in admin.Table, topics []admin.TopicStats) (list []issue) {
 	where, ready := "", ""
 	if in == admin.Queue {
-		where, ready = " in the queue", "See whether a dispatcher runs that has a handler for this topic."
+		where, ready = " in the queue", "Check that a dispatcher with a handler for this topic is running."
 	}
 	for _, t := range topics {
 		if t.Oldest <= longWait || t.Paused {
 			continue
 		}
-		what := issue{Text: "The oldest message of " + visible(t.Topic) + " waits for " + span(t.Oldest) + where, Detail: ready,
-			Link: link("messages", admin.Filter{In: in, Topic: t.Topic, States: []admin.State{admin.Ready}}), Label: "Look at it"}
+		what := issue{
+			Text: "The oldest message of " + visible(t.Topic) + " has waited for " + span(t.Oldest) + where, Detail: ready,
+			Link:  link("messages", admin.Filter{In: in, Topic: t.Topic, States: []admin.State{admin.Ready}}),
+			Label: "Show messages",
+		}
 		if t.Failing.N > 0 {
-			what.Detail, what.Link, what.Label = "Waiting for another attempt after an error: "+count(t.Failing)+".", link("errors", admin.Filter{In: in}), "Look at errors"
+			what.Detail, what.Link, what.Label = "Failing, and waiting for another attempt: "+count(t.Failing)+".",
+				link("errors", admin.Filter{In: in}), "Show errors"
 		}
 		list = append(list, what)
 	}
@@ -125,14 +143,17 @@ func judgeIncoming(s *admin.Stats) (list []issue) {
 		dead admin.Count
 	}{{admin.Inbox, dead}, {admin.Queue, total(s.Queue).Dead}} {
 		if of.dead.N > 0 {
-			list = append(list, issue{Text: messagesN(of.dead) + " dead in the " + of.in.String(), Detail: "They were not handled.",
-				Link: link("errors", admin.Filter{In: of.in}), Label: "Look at errors"})
+			list = append(list, issue{
+				Text: messagesN(of.dead) + " dead in the " + of.in.String(), Detail: "They were not handled.",
+				Link: link("errors", admin.Filter{In: of.in}), Label: "Show errors",
+			})
 		}
 	}
 	if failing.N > 0 {
 		list = append(list, issue{Text: messagesN(failing) + " failing in the inbox",
-			Detail: "The oldest, of " + visible(oldest.Consumer) + ", for " + span(oldest.Oldest) + ". A message is tried when its broker brings it again; one that it does not bring stays until somebody sends or discards it.",
-			Link:   link("messages", admin.Filter{In: admin.Inbox, States: []admin.State{admin.Failing}}), Label: "Look at them"})
+			Detail: "The oldest, of " + visible(oldest.Consumer) + ", for " + span(oldest.Oldest) +
+				". Their broker redelivers them; one that it does not redeliver stays failing until you discard it.",
+			Link: link("messages", admin.Filter{In: admin.Inbox, States: []admin.State{admin.Failing}}), Label: "Show messages"})
 	}
 	return list
 }
@@ -144,7 +165,9 @@ func few(list []issue) []issue {
 	if more < 2 {
 		return list
 	}
-	return append(list[:most:most], issue{Bad: list[0].Bad, Text: strconv.Itoa(more) + " more topics are like that", Detail: "They are in the table below."})
+	return append(list[:most:most], issue{
+		Bad: list[0].Bad, Text: strconv.Itoa(more) + " more topics have the same problem", Detail: "See the table below.",
+	})
 }
 
 // messagesN is how many messages there are.
@@ -173,13 +196,13 @@ func total(topics []admin.TopicStats) (all admin.TopicStats) {
 func heading(issues []issue) (level, text string) {
 	switch {
 	case len(issues) == 0:
-		return "ok", "All is well"
+		return "ok", "Healthy"
 	case issues[0].All:
-		return "bad", "Messages do not leave"
+		return "bad", "No messages are published"
 	case issues[0].Bad:
-		return "bad", "Some messages do not leave"
+		return "bad", "Some messages are not published"
 	case len(issues) == 1:
-		return "warn", "One thing to look at"
+		return "warn", "1 warning"
 	}
-	return "warn", fmt.Sprintf("%d things to look at", len(issues))
+	return "warn", fmt.Sprintf("%d warnings", len(issues))
 }

@@ -41,7 +41,10 @@ func (rq *request) messages() error {
 	if err != nil {
 		return err
 	}
-	p := &messagePage{Filter: f, Tables: tableTabs("messages", f.In), State: string(f.States[0]), Narrow: narrow(f), List: list.Messages, Owner: ownerOf(f.In)}
+	p := &messagePage{
+		Filter: f, Tables: tableTabs("messages", f.In), State: string(f.States[0]), Narrow: narrow(f), List: list.Messages,
+		Owner: ownerOf(f.In),
+	}
 	if list.Next != "" {
 		p.Next = link("messages", f, "page", list.Next)
 	}
@@ -72,7 +75,8 @@ var stateTitles = map[admin.State]string{
 	admin.Done: "Done", admin.Discarded: "Discarded", admin.Seen: "Seen",
 }
 
-// counts is how many messages there are of each state that is counted, if that was read lately: a list does not wait for it.
+// counts is how many messages there are of each state that is counted, if that was read lately: a list does not wait
+// for it.
 func (rq *request) counts(in admin.Table) map[admin.State]admin.Count {
 	s := rq.watch.recent()
 	if s == nil {
@@ -91,11 +95,14 @@ func (rq *request) counts(in admin.Table) map[admin.State]admin.Count {
 	if in == admin.Queue {
 		all = total(s.Queue)
 	}
-	return map[admin.State]admin.Count{admin.Dead: all.Dead, admin.Failing: all.Failing, admin.Ready: all.Ready, admin.Delayed: all.Delayed}
+	return map[admin.State]admin.Count{
+		admin.Dead: all.Dead, admin.Failing: all.Failing, admin.Ready: all.Ready, admin.Delayed: all.Delayed,
+	}
 }
 
 var levels = map[admin.State]string{
-	admin.Dead: "bad", admin.Failing: "warn", admin.Ready: "ok", admin.Delayed: "idle", admin.Done: "ok", admin.Discarded: "idle", admin.Seen: "idle",
+	admin.Dead: "bad", admin.Failing: "warn", admin.Ready: "ok", admin.Delayed: "idle", admin.Done: "ok",
+	admin.Discarded: "idle", admin.Seen: "idle",
 }
 
 // messageView is one message.
@@ -117,7 +124,7 @@ func (rq *request) message() error {
 		return err
 	}
 	if len(f.IDs) != 1 {
-		return unclear(errors.New("name one message"))
+		return unclear(errors.New("give the id of one message"))
 	}
 	v := &messageView{}
 	if rq.access.Payloads && f.In != admin.Inbox {

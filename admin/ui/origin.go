@@ -11,8 +11,10 @@ const (
 	maxForm   = 1 << 20
 )
 
-var foreign = &problem{http.StatusForbidden, "This did not come from the page", "Go back, load the page again, and try once more. " +
-	"Cookies must be allowed, and a proxy in front must pass on the Host header."}
+var foreign = &problem{
+	http.StatusForbidden, "Request refused", "It did not come from this page. Go back, reload the page, and try again. " +
+		"Cookies must be enabled, and a proxy must pass on the Host header.",
+}
 
 // checkOrigin refuses a POST that another site has made somebody's browser send.
 func (rq *request) checkOrigin() error {
@@ -21,17 +23,20 @@ func (rq *request) checkOrigin() error {
 	}
 	rq.r.Body = http.MaxBytesReader(rq.w, rq.r.Body, maxForm)
 	if rq.r.ParseForm() != nil {
-		return &problem{http.StatusBadRequest, "That was not understood", "The form is damaged, or larger than a megabyte: choose fewer messages at once."}
+		return &problem{
+			http.StatusBadRequest, "Invalid request", "The form is damaged, or larger than 1 MB: select fewer messages.",
+		}
 	}
 	cookie, err := rq.r.Cookie(tokenName)
-	if err != nil || len(cookie.Value) < 26 || subtle.ConstantTimeCompare([]byte(cookie.Value), []byte(rq.r.PostForm.Get("token"))) != 1 {
+	if err != nil || len(cookie.Value) < 26 ||
+		subtle.ConstantTimeCompare([]byte(cookie.Value), []byte(rq.r.PostForm.Get("token"))) != 1 {
 		return foreign
 	}
 	return nil
 }
 
-// token is what forms carry. It is in a cookie as well, so that any process that serves the page knows it. The cookie has no
-// path, which makes it that of the prefix, wherever a proxy has put it.
+// token is what forms carry. It is in a cookie as well, so that any process that serves the page knows it. The cookie
+// has no path, which makes it that of the prefix, wherever a proxy has put it.
 func (rq *request) token() (string, error) {
 	if !rq.access.Act {
 		return "", nil
@@ -40,6 +45,8 @@ func (rq *request) token() (string, error) {
 		return cookie.Value, nil
 	}
 	token := rand.Text()
-	http.SetCookie(rq.w, &http.Cookie{Name: tokenName, Value: token, HttpOnly: true, Secure: rq.r.TLS != nil, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(rq.w, &http.Cookie{
+		Name: tokenName, Value: token, HttpOnly: true, Secure: rq.r.TLS != nil, SameSite: http.SameSiteStrictMode,
+	})
 	return token, nil
 }

@@ -74,13 +74,17 @@ func tiles(now admin.TopicStats, history []sample, every time.Duration) []tile {
 	whole := func(v float64) string { return number(int64(v)) }
 	backlog := admin.Count{N: now.Ready.N + now.Failing.N, More: now.Ready.More || now.Failing.More}
 	list := []tile{
-		{Name: "Rate", Value: rate(now.Rate), Unit: "/s", Note: "published, in the last minute",
-			Chart: draw(history, every, func(s sample) float64 { return s.rate }, func(v float64) string { return rate(v) + "/s" })},
-		{Name: "Lag", Value: span(now.Oldest), Note: "age of the oldest that should have left",
-			Chart: draw(history, every, func(s sample) float64 { return s.lag }, func(v float64) string { return span(seconds(v)) })},
+		{Name: "Rate", Value: rate(now.Rate), Unit: "/s", Note: "published in the last minute",
+			Chart: draw(history, every, func(s sample) float64 { return s.rate }, func(v float64) string {
+				return rate(v) + "/s"
+			})},
+		{Name: "Lag", Value: span(now.Oldest), Note: "age of the oldest due message",
+			Chart: draw(history, every, func(s sample) float64 { return s.lag }, func(v float64) string {
+				return span(seconds(v))
+			})},
 		{Name: "Backlog", Value: count(backlog), Note: "ready or failing",
 			Chart: draw(history, every, func(s sample) float64 { return s.backlog }, whole)},
-		{Name: "Dead", Value: count(now.Dead), Note: "kept until you decide", Alarm: now.Dead.N > 0,
+		{Name: "Dead", Value: count(now.Dead), Note: "until you requeue or discard them", Alarm: now.Dead.N > 0,
 			Chart: draw(history, every, func(s sample) float64 { return s.dead }, whole)},
 	}
 	if now.Delayed.N > 0 {
@@ -92,7 +96,10 @@ func tiles(now admin.TopicStats, history []sample, every time.Duration) []tile {
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 func rowOf(in admin.Table, t admin.TopicStats) topicRow {
-	row := topicRow{TopicStats: t, Level: "ok", State: "flowing", Change: actLink("pause", admin.Filter{Topic: t.Topic}, "from", "overview")}
+	row := topicRow{
+		TopicStats: t, Level: "ok", State: "active",
+		Change: actLink("pause", admin.Filter{Topic: t.Topic}, "from", "overview"),
+	}
 	look := admin.Filter{In: in, Topic: t.Topic, States: []admin.State{admin.Done}}
 	for _, of := range []struct {
 		state admin.State
@@ -112,7 +119,7 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 	case row.ByOperator:
 		row.Level, row.State = "warn", "paused"
 	case t.Paused:
-		row.Level, row.State = "bad", "no broker"
+		row.Level, row.State = "bad", "unavailable"
 	case t.Failing.N > 0:
 		row.Level, row.State = "warn", "failing"
 	case t.Rate == 0 && t.Ready.N == 0:

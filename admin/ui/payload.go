@@ -40,7 +40,9 @@ func look(payload []byte) preview {
 			shown = shown[:len(shown)-1]
 		}
 	}
-	if utf8.Valid(shown) && !strings.ContainsFunc(string(shown), func(r rune) bool { return unicode.IsControl(r) && !unicode.IsSpace(r) }) {
+	if utf8.Valid(shown) && !strings.ContainsFunc(string(shown), func(r rune) bool {
+		return unicode.IsControl(r) && !unicode.IsSpace(r)
+	}) {
 		p.Text = reveal(string(shown), true)
 		return p
 	}

@@ -21,7 +21,7 @@ func (p *problem) Error() string { return p.Heading }
 
 // unclear is what is wrong with what was asked.
 func unclear(err error) error {
-	return &problem{status: http.StatusBadRequest, Heading: "That was not understood", Advice: err.Error()}
+	return &problem{status: http.StatusBadRequest, Heading: "Invalid request", Advice: err.Error()}
 }
 
 // explain makes a problem of an error. That of a database is for the log alone.
@@ -31,13 +31,21 @@ func explain(err error) *problem {
 	case errors.As(err, &p):
 		return p
 	case errors.Is(err, admin.ErrNotFound):
-		return &problem{http.StatusNotFound, "There is no such message", "It was sent or handled meanwhile, and deleted when its time was over; or there never was one."}
+		return &problem{
+			http.StatusNotFound, "Message not found",
+			"It was published or handled, and deleted after its retention; or it never existed.",
+		}
 	case errors.Is(err, admin.ErrInvalid), errors.Is(err, admin.ErrUnbound):
 		return unclear(err).(*problem)
 	case errors.Is(err, admin.ErrNoActor):
-		return &problem{http.StatusForbidden, "Nobody answers for this", "Authorize allows to act, but names no Actor for the audit log, and admin.Config has none either."}
+		return &problem{
+			http.StatusForbidden, "No actor",
+			"Authorize allows changes, but names no Actor for the audit log, and admin.Config has none either.",
+		}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &problem{http.StatusGatewayTimeout, "That took too long", "What was done until then is in the audit log. Narrow the filter, or try again."}
+		return &problem{
+			http.StatusGatewayTimeout, "Timed out", "Changes made so far are in the audit log. Narrow the filter, or try again.",
+		}
 	}
 	return nil
 }
@@ -47,9 +55,15 @@ func (rq *request) fail(err error) {
 	p := explain(err)
 	if p == nil {
 		if rq.r.Context().Err() == nil {
-			rq.logger.Error("database did not answer the page", fmt.Errorf("%q", err), watermill.LogFields{"page": fmt.Sprintf("%q", rq.page)})
+			// Cause: Postgres is down or busy, the tables are not migrated, or the role of the page lacks a grant.
+			// Cure: run outboxctl doctor with the role of the page.
+			rq.logger.Error("database did not answer the page", fmt.Errorf("%q", err),
+				watermill.LogFields{"page": fmt.Sprintf("%q", rq.page)})
 		}
-		p = &problem{http.StatusServiceUnavailable, "The database does not answer", "It may be away or busy, its tables may not be migrated, or the role of this page lacks a grant. The log has the reason."}
+		p = &problem{
+			http.StatusServiceUnavailable, "The database does not answer", "It may be down or busy, its tables may not be " +
+				"migrated, or the role of this page may lack a grant. See the log.",
+		}
 	}
 	if err := rq.show(p.status, "problem", p); err != nil {
 		http.Error(rq.w, p.Heading, p.status)

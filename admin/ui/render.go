@@ -20,7 +20,8 @@ var templates = parse("overview", "errors", "messages", "message", "audit", "act
 
 func parse(names ...string) map[string]*template.Template {
 	layout := template.Must(template.New("layout.html").Funcs(template.FuncMap{
-		"visible": visible, "number": number, "count": count, "rate": rate, "span": span, "ago": ago, "stamp": stamp, "field": field, "asset": assetURL, "to": to, "escape": url.QueryEscape,
+		"visible": visible, "number": number, "count": count, "rate": rate, "span": span, "ago": ago, "stamp": stamp,
+		"field": field, "asset": assetURL, "to": to, "escape": url.QueryEscape,
 		"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"moment": func(now, t time.Time) moment { return moment{now, t} },
 	}).ParseFS(files, "page/layout.html", "page/parts.html"))

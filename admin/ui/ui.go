@@ -18,20 +18,21 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// Config configures New. The zero value shows everything but payloads, and lets nobody act.
+// Config configures New. The zero value shows everything but payloads, and allows no act.
 type Config struct {
-	// Title is the heading of the page, as the name of the service; default "Outbox".
+	// Title is the heading of the page; default "Outbox". Set it to the name of the service.
 	Title string
-	// Authorize says what the sender of a request may do. An error refuses the request with 403; its text goes to the log alone.
-	// Default: look, and nothing else. It may be called from several goroutines at once.
+	// Authorize says what the sender of a request may do; default: look, and nothing else. An error refuses the
+	// request with 403; its text goes to the log alone. It may be called from several goroutines at once.
 	Authorize func(r *http.Request) (Access, error)
-	// SampleInterval is how often Run looks at the figures; default 10 s. Charts show the last 360 looks.
+	// SampleInterval is how often Run samples the figures; default 10 s. Charts show the last 360 samples, an hour
+	// with the default. Raise it for a longer chart or for fewer statements.
 	SampleInterval time.Duration
 }
 
-// Access is what somebody may do beside looking. The zero value is nothing.
+// Access is what a user may do beside looking. The zero value is nothing.
 type Access struct {
-	// Actor is who it is, for the audit log. Default: admin.Config.Actor.
+	// Actor is the user's name, for the audit log. Default: admin.Config.Actor.
 	Actor string
 	// Act allows all acts: requeue, discard, skip, replay, retry_now, pause and resume.
 	Act bool
@@ -85,8 +86,9 @@ func New(a *admin.Admin, cfg Config, logger watermill.LoggerAdapter) (*Handler, 
 	return &Handler{admin: a, cfg: cfg, logger: logger, watch: newWatcher(a, cfg.SampleInterval), health: newPulse(a)}, nil
 }
 
-// Run looks at the figures at each SampleInterval until ctx is over, so that the charts have something to show when somebody
-// comes. Without it they begin when the first one does. It returns nil, or outbox.ErrRunning if it was called before.
+// Run looks at the figures at each SampleInterval until ctx is over, so that the charts have something to show when a
+// page opens. Without it they begin when the first one does. It returns nil, or outbox.ErrRunning if it was called
+// before.
 func (h *Handler) Run(ctx context.Context) error {
 	if !h.running.CompareAndSwap(false, true) {
 		return outbox.ErrRunning
@@ -143,11 +145,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (rq *request) answer() (err error) {
 	if rq.access, err = rq.cfg.Authorize(rq.r); err != nil {
 		rq.logger.Info("page refused a request", watermill.LogFields{"error": fmt.Sprintf("%q", err)})
-		return &problem{status: http.StatusForbidden, Heading: "This page is not for you", Advice: "Ask those who run this service for access."}
+		return &problem{
+			status: http.StatusForbidden, Heading: "Access denied", Advice: "Ask the operators of this service for access.",
+		}
 	}
 	show := pages[rq.page]
 	if show == nil {
-		return &problem{status: http.StatusNotFound, Heading: "There is no such page", Advice: "The overview shows what there is."}
+		return &problem{status: http.StatusNotFound, Heading: "Page not found", Advice: "Start at the overview."}
 	}
 	switch rq.r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -161,14 +165,17 @@ func (rq *request) answer() (err error) {
 		fallthrough
 	default:
 		rq.w.Header().Set("Allow", "GET, HEAD")
-		return &problem{status: http.StatusMethodNotAllowed, Heading: "This cannot be done here", Advice: "Go back to the page and try again."}
+		return &problem{
+			status: http.StatusMethodNotAllowed, Heading: "Method not allowed", Advice: "Go back to the page and try again.",
+		}
 	}
 	return show(rq)
 }
 
 // setHeaders forbids what the page does not need.
 func setHeaders(header http.Header) {
-	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "+
+	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "+
+		"connect-src 'self'; "+
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("X-Frame-Options", "DENY")
@@ -185,10 +192,16 @@ func (rq *request) show(status int, name string, data any) error {
 		return err
 	}
 	var b bytes.Buffer
-	err = templates[name].Execute(&b, &view{Title: rq.cfg.Title, Page: rq.page, Access: rq.access, Token: token, Now: time.Now(), Data: data})
+	err = templates[name].Execute(&b, &view{
+		Title: rq.cfg.Title, Page: rq.page, Access: rq.access, Token: token, Now: time.Now(), Data: data,
+	})
 	if err != nil {
+		// Cause: a bug of the page itself.
+		// Cure: report the line; outboxctl shows the same data.
 		rq.logger.Error("page could not be rendered", err, watermill.LogFields{"page": name})
-		return &problem{http.StatusInternalServerError, "The page could not be rendered", "That is a fault of the page itself. The log has the reason."}
+		return &problem{
+			http.StatusInternalServerError, "The page could not be rendered", "This is a fault of the page itself. See the log.",
+		}
 	}
 	rq.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	rq.w.WriteHeader(status)

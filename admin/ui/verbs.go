@@ -25,32 +25,34 @@ type verb struct {
 var verbs = []*verb{
 	{
 		name: "requeue", label: "Requeue", past: "Requeued", do: (*admin.Admin).Requeue,
-		does:   "They are tried again, with all their attempts, under the same UUIDs.",
-		coming: "They are handled when they are delivered next. Somebody must deliver them: their broker, or Replay in the outbox that they came from.",
+		does: "They are retried with all their attempts, under the same UUIDs.",
+		coming: "They are handled on their next delivery: the broker redelivers them, " +
+			"or Replay in the outbox that published them does.",
 		states: map[admin.Table][]admin.State{
-			admin.Outbox: {admin.Dead, admin.Failing, admin.Discarded}, admin.Inbox: {admin.Dead, admin.Discarded}, admin.Queue: {admin.Dead},
+			admin.Outbox: {admin.Dead, admin.Failing, admin.Discarded}, admin.Inbox: {admin.Dead, admin.Discarded},
+			admin.Queue: {admin.Dead},
 		},
 	},
 	{
-		name: "retry_now", label: "Retry now", past: "Made due", do: (*admin.Admin).RetryNow,
-		does: "They are tried at once, and do not wait for their time.",
+		name: "retry_now", label: "Retry now", past: "Retried", do: (*admin.Admin).RetryNow,
+		does: "They are retried at once, and do not wait for their time.",
 		states: map[admin.Table][]admin.State{
 			admin.Outbox: {admin.Failing, admin.Delayed}, admin.Queue: {admin.Failing, admin.Delayed},
 		},
 	},
 	{
-		name: "skip_head", label: "Skip head", past: "Skipped", do: (*admin.Admin).SkipHead, danger: true, reason: true,
-		does:   "The first message of each blocked key is discarded, so that what waits behind it leaves.",
+		name: "skip_head", label: "Skip", past: "Skipped", do: (*admin.Admin).SkipHead, danger: true, reason: true,
+		does:   "The first message of each blocked key is discarded, which unblocks the key.",
 		states: map[admin.Table][]admin.State{admin.Outbox: {admin.Failing}}, // Discard is as good for dead ones
 	},
 	{
 		name: "replay", label: "Replay", past: "Replayed", do: (*admin.Admin).Replay, danger: true,
-		does:   "They were sent, and are sent again. Consumers that have forgotten them handle them twice.",
+		does:   "They were published, and are published again. Consumers whose inbox has forgotten them handle them twice.",
 		states: map[admin.Table][]admin.State{admin.Outbox: {admin.Done}},
 	},
 	{
 		name: "discard", label: "Discard", past: "Discarded", do: (*admin.Admin).Discard, danger: true, reason: true,
-		does: "They are never sent, or handled. They keep your reason, and are deleted when their time is over.",
+		does: "They are never published or handled. They keep your reason, and are deleted when their retention is over.",
 		states: map[admin.Table][]admin.State{
 			admin.Outbox: {admin.Dead, admin.Failing, admin.Delayed, admin.Ready}, admin.Inbox: {admin.Dead, admin.Failing},
 			admin.Queue: {admin.Dead, admin.Failing, admin.Delayed, admin.Ready},
@@ -58,11 +60,12 @@ var verbs = []*verb{
 	},
 	{
 		name: "pause", label: "Pause", past: "Paused", topic: (*admin.Admin).Pause,
-		does: "Forwarders send no more of this topic until somebody resumes it. Keys whose next message is of the topic wait.",
+		does: "Forwarders stop publishing this topic until an operator resumes it. Keys whose next message " +
+			"is of this topic wait.",
 	},
 	{
 		name: "resume", label: "Resume", past: "Resumed", topic: (*admin.Admin).Resume,
-		does: "Forwarders send messages of this topic again.",
+		does: "Forwarders publish this topic again.",
 	},
 }
 
@@ -90,7 +93,8 @@ type offer struct {
 	Link   string // to the question
 }
 
-// offers are the verbs for messages of a filter's table and states. A verb that is not for all of them is for the others.
+// offers are the verbs for messages of a filter's table and states. A verb that is not for all of them is for the
+// others.
 func offers(f admin.Filter, from string) (list []offer) {
 	for _, v := range verbs {
 		of := f

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// visible shows characters by their numbers that show nothing, or turn the text around: what comes from messages must not
-// look like something else.
+// visible shows characters by their numbers that show nothing, or turn the text around: what comes from messages must
+// not look like something else.
 func visible(s string) string { return reveal(s, false) }
 
 // reveal is visible; lines keeps the ends of lines and tabs.

@@ -62,7 +62,10 @@ func TestWords(t *testing.T) {
 func TestFilterThereAndBack(t *testing.T) {
 	for _, f := range []admin.Filter{
 		{}, {In: admin.Queue, Topic: "t\r\n", Key: "k&", Consumer: "c=%00", States: []admin.State{admin.Dead, admin.Failing}},
-		{IDs: []string{"1", "2"}, ErrorGroup: "g", ErrorContains: "e", All: true, After: time.Unix(1e9, 0).UTC(), Before: time.Unix(1.2e9, 0).UTC()},
+		{
+			IDs: []string{"1", "2"}, ErrorGroup: "g", ErrorContains: "e", All: true, After: time.Unix(1e9, 0).UTC(),
+			Before: time.Unix(1.2e9, 0).UTC(),
+		},
 	} {
 		got, err := parseFilter(values(f))
 		if err != nil || values(got).Encode() != values(f).Encode() || !got.After.Equal(f.After) {
@@ -74,7 +77,9 @@ func TestFilterThereAndBack(t *testing.T) {
 // TestEffectOfRequeue: nothing in the inbox is tried again by itself, and the question must not say so.
 func TestEffectOfRequeue(t *testing.T) {
 	requeue := verbOf("requeue")
-	for in, says := range map[admin.Table]string{admin.Outbox: "tried again", admin.Queue: "tried again", admin.Inbox: "Somebody must deliver them"} {
+	for in, says := range map[admin.Table]string{
+		admin.Outbox: "retried", admin.Queue: "retried", admin.Inbox: "the broker redelivers them",
+	} {
 		if does := requeue.effect(in); !strings.Contains(does, says) {
 			t.Errorf("%s: %q, want %q", in, does, says)
 		}

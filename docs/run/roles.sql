@@ -13,12 +13,15 @@ GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "outbox_writer";
 GRANT INSERT (uuid, topic, key, payload, metadata, due_at) ON "outbox" TO "outbox_writer";
 GRANT SELECT, INSERT, UPDATE ON "inbox" TO "outbox_writer";
 
--- Package inbox: its messages are stored, claimed and deleted by the same programs.
+-- Package idempotency, which is a writer as well. It reads the answers that it stored, to give them again.
+GRANT SELECT, INSERT, UPDATE ON "outbox_idempotency" TO "outbox_writer";
+
+-- Package queue: its messages are stored, claimed and deleted by the same programs.
 GRANT USAGE, SELECT ON SEQUENCE "inbox_queue_id_seq" TO "outbox_worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON "inbox_queue" TO "outbox_worker";
 GRANT SELECT ON "outbox_topics" TO "outbox_worker";
 
--- Forwarder and Subscriber. They also delete what is old from the inbox, which needs UPDATE to lock it, on any column.
+-- Forwarder and Subscriber. They also delete what is old from the inbox, and expired answers, which needs UPDATE to lock it, on any column.
 GRANT SELECT ON SEQUENCE "outbox_id_seq" TO "outbox_forwarder";
 GRANT SELECT, DELETE ON "outbox" TO "outbox_forwarder";
 GRANT UPDATE (due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_forwarder";
@@ -26,17 +29,20 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON "outbox_lanes", "outbox_forwarders", "ou
 GRANT SELECT, INSERT ON "outbox_life" TO "outbox_forwarder";
 GRANT SELECT ON "outbox_migrations" TO "outbox_forwarder";
 GRANT SELECT, UPDATE (processed_at), DELETE ON "inbox" TO "outbox_forwarder";
+GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON "outbox_idempotency" TO "outbox_forwarder";
 
 -- admin.Clean.
 GRANT SELECT ON SEQUENCE "outbox_id_seq" TO "outbox_cleaner";
 GRANT SELECT (id, topic, created_at, published_at), DELETE ON "outbox" TO "outbox_cleaner";
 GRANT SELECT, UPDATE (processed_at), DELETE ON "inbox" TO "outbox_cleaner";
-GRANT SELECT (source, message_id, state, done_at), UPDATE (done_at), DELETE ON "inbox_queue" TO "outbox_cleaner";
+GRANT SELECT (ctid, state, done_at), UPDATE (done_at), DELETE ON "inbox_queue" TO "outbox_cleaner";
+GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON "outbox_idempotency" TO "outbox_cleaner";
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at) ON "outbox_audit" TO "outbox_cleaner";
 
 -- Package admin but for Clean. Who did what and why can be written once, and not be changed or deleted.
 GRANT SELECT ON "outbox", "inbox", "inbox_queue", "outbox_lanes", "outbox_forwarders", "outbox_topics", "outbox_life", "outbox_migrations", "outbox_audit" TO "outbox_admin";
 GRANT SELECT ON SEQUENCE "outbox_id_seq", "inbox_queue_id_seq" TO "outbox_admin";
+GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON "outbox_idempotency" TO "outbox_admin";
 GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_admin";
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON "inbox" TO "outbox_admin";
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_admin";
@@ -54,4 +60,5 @@ GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts
 GRANT SELECT (id, source, message_id, topic, key, state, metadata, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes,
               last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_reader";
 GRANT SELECT ON "inbox", "outbox_lanes", "outbox_forwarders", "outbox_topics", "outbox_life", "outbox_migrations", "outbox_audit" TO "outbox_reader";
+GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON "outbox_idempotency" TO "outbox_reader";
 GRANT SELECT ON SEQUENCE "outbox_id_seq", "inbox_queue_id_seq" TO "outbox_reader";

@@ -107,7 +107,9 @@ func TestAccounts(t *testing.T) {
 	for _, id := range []string{"acme/11", "another"} {
 		msg := message.NewMessage(id, []byte(`{"account":"acme","version":11,"amount":-10}`))
 		outbox.SetAggregate(msg, "account", "acme")
-		if err := outbox.InTx(t.Context(), s.db, func(ctx context.Context) error { return s.feed.PublishContext(ctx, topic, msg) }); err != nil {
+		if err := outbox.InTx(t.Context(), s.db, func(ctx context.Context) error {
+			return s.feed.PublishContext(ctx, topic, msg)
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

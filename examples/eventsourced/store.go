@@ -57,15 +57,16 @@ func load(ctx context.Context, tx pgx.Tx, name string) (a account, err error) {
 	return a, err
 }
 
-// append writes the next event of an account and publishes it: both, or neither. The primary key lets one of two that have read the same
-// version through.
+// append writes the next event of an account and publishes it: both, or neither. The primary key lets one of two that
+// have read the same version through.
 func (s *store) append(ctx context.Context, tx pgx.Tx, name string, read account, amount int64) error {
 	e := event{Account: name, Version: read.version + 1, Amount: amount}
 	body, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `INSERT INTO events (account, version, event) VALUES ($1, $2, $3)`, name, e.Version, body); err != nil {
+	if _, err := tx.Exec(ctx, `INSERT INTO events (account, version, event) VALUES ($1, $2, $3)`, name, e.Version,
+		body); err != nil {
 		if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && pgErr.Code == "23505" {
 			return errConflict
 		}
@@ -114,7 +115,8 @@ func (s *store) change(ctx context.Context, name string, decide func(account) (i
 	}
 }
 
-// project keeps the table of balances. The inbox lets each event through once, and they come in their order; the version would tell if not.
+// project keeps the table of balances. The inbox lets each event through once, and they come in their order; the
+// version would tell if not.
 func project(msg *message.Message) error {
 	tx, err := outbox.PgxTx(msg.Context())
 	if err != nil {
@@ -142,7 +144,8 @@ ON CONFLICT (account) DO UPDATE SET version = excluded.version, balance = b.bala
 	return err // an event that a rebuild has seen already changes nothing
 }
 
-// rebuild makes the projection anew from all events. What the feed delivers meanwhile waits for the lock, and is known then.
+// rebuild makes the projection anew from all events. What the feed delivers meanwhile waits for the lock, and is known
+// then.
 func (s *store) rebuild(ctx context.Context) error {
 	return outbox.InTx(ctx, s.db, func(ctx context.Context) error {
 		tx, err := outbox.PgxTx(ctx)
@@ -153,7 +156,8 @@ func (s *store) rebuild(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO balances SELECT account, max(version), sum((event->>'amount')::bigint) FROM events GROUP BY account`)
+		_, err = tx.Exec(ctx, `INSERT INTO balances SELECT account, max(version), sum((event->>'amount')::bigint) `+
+			`FROM events GROUP BY account`)
 		return err
 	})
 }

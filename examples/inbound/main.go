@@ -1,4 +1,5 @@
-// Command inbound is the smallest whole service: it consumes orders from NATS JetStream, books each once, and publishes what it booked.
+// Command inbound is the smallest whole service: it consumes orders from NATS JetStream, books each once, and publishes
+// what it booked.
 //
 //	DATABASE_URL=postgres://... NATS_URL=nats://... go run ./inbound
 package main
@@ -92,8 +93,8 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	return outbox.Run(ctx, router, fwd)
 }
 
-// createStreams makes a stream for each topic, and the consumer of the orders: one that the subscriber made itself would be deleted when it
-// unsubscribes, and with it the position.
+// createStreams makes a stream for each topic, and the consumer of the orders: one that the subscriber made itself
+// would be deleted when it unsubscribes, and with it the position.
 func createStreams(ctx context.Context, url string) error {
 	conn, err := natsgo.Connect(url)
 	if err != nil {
@@ -105,7 +106,9 @@ func createStreams(ctx context.Context, url string) error {
 		return err
 	}
 	for _, topic := range []string{"orders", "bookings", "dead_letters"} {
-		if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: topic, Subjects: []string{topic}}); err != nil {
+		if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+			Name: topic, Subjects: []string{topic},
+		}); err != nil {
 			return err
 		}
 	}
@@ -113,7 +116,8 @@ func createStreams(ctx context.Context, url string) error {
 		return nil // where it delivers to must stay as it is
 	}
 	_, err = js.CreatePushConsumer(ctx, "orders", jetstream.ConsumerConfig{
-		Durable: "booking", DeliverGroup: "booking", DeliverSubject: natsgo.NewInbox(), AckPolicy: jetstream.AckExplicitPolicy,
+		Durable: "booking", DeliverGroup: "booking", DeliverSubject: natsgo.NewInbox(),
+		AckPolicy: jetstream.AckExplicitPolicy,
 	})
 	return err
 }

@@ -14,7 +14,7 @@ func TestBadDayAddsUp(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
-	want := []string{"BROKER IS GONE", "IS KILLED", "takes its place", "It adds up."}
+	want := []string{"BROKER IS DOWN", "IS KILLED", "takes its place", "It adds up."}
 	if strings.Contains(output, "FAKE kafka") {
 		want[0] = "The broker cannot be stopped from here"
 	}

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -19,10 +18,13 @@ import (
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
 )
 
 // runService consumes orders, books each of them once and publishes the events, until ctx is over.
-func runService(ctx context.Context, at demo.Addresses, observers []observe.Observer, logger watermill.LoggerAdapter) error {
+func runService(
+	ctx context.Context, at demo.Addresses, observers []observe.Observer, logger watermill.LoggerAdapter,
+) error {
 	pool, err := pgxpool.New(ctx, at.Postgres)
 	if err != nil {
 		return err
@@ -33,15 +35,14 @@ func runService(ctx context.Context, at demo.Addresses, observers []observe.Obse
 		return err
 	}
 
-	reading := wmkafka.DefaultSaramaSubscriberConfig()
-	reading.Consumer.Offsets.Initial = sarama.OffsetOldest   // a new group begins with the first order
+	reading := inbound.SaramaConfig()
 	reading.Consumer.Group.Session.Timeout = 6 * time.Second // how long a member that is gone keeps its partitions
-	orders, err := wmkafka.NewSubscriber(wmkafka.SubscriberConfig{
+	orders, err := inbound.NewSubscriber(inbound.SubscriberConfig{SubscriberConfig: wmkafka.SubscriberConfig{
 		Brokers:               strings.Split(at.Broker, ","),
 		ConsumerGroup:         at.Consumer,
 		Unmarshaler:           wmkafka.DefaultMarshaler{},
 		OverwriteSaramaConfig: reading,
-	}, logger)
+	}}, logger)
 	if err != nil {
 		return err
 	}

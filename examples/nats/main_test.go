@@ -29,8 +29,9 @@ func TestBadDayAddsUp(t *testing.T) {
 		t.Error("it does not say where the page is")
 	}
 	for _, line := range []string{
-		"BROKER IS GONE", "IS KILLED", "takes its place", "It adds up.",
-		"outbox_written_messages_total                       300", "  process orders-", "    create bookings-", "      send bookings-",
+		"BROKER IS DOWN", "IS KILLED", "takes its place", "It adds up.",
+		"outbox_written_messages_total                       300", "  process orders-", "    create bookings-",
+		"      send bookings-",
 	} {
 		if !strings.Contains(output, line) {
 			t.Errorf("the output lacks %q", line)

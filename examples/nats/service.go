@@ -20,7 +20,9 @@ import (
 )
 
 // runService consumes orders, books each of them once and publishes the events, until ctx is over.
-func runService(ctx context.Context, at demo.Addresses, observers []observe.Observer, logger watermill.LoggerAdapter) error {
+func runService(
+	ctx context.Context, at demo.Addresses, observers []observe.Observer, logger watermill.LoggerAdapter,
+) error {
 	pool, err := pgxpool.New(ctx, at.Postgres)
 	if err != nil {
 		return err

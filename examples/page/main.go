@@ -1,4 +1,5 @@
-// Command page shows the page of package admin on a bad day: messages come and leave, some fail, some are dead, and one broker is away.
+// Command page shows the page of package admin on a bad day: messages come and leave, some fail, some are dead, and one
+// broker is away.
 //
 //	go run ./page      # then open http://127.0.0.1:8080/outbox/
 //
@@ -67,7 +68,9 @@ func run(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	fwd, err := forwarder.New(db, brokers{}, forwarder.Config{Name: "shop-1", Classify: classify, MaxAttempts: 2, MinDeadAge: -1}, nil)
+	fwd, err := forwarder.New(db, brokers{}, forwarder.Config{
+		Name: "shop-1", Classify: classify, MaxAttempts: 2, MinDeadAge: -1,
+	}, nil)
 	if err != nil {
 		return err
 	}
@@ -90,7 +93,9 @@ func run(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("/outbox/", page)
 	fmt.Printf("open http://%s/outbox/ and end with Ctrl-C\n", listener.Addr())
-	return outbox.Run(ctx, shop{db, events}, fwd, page, &site{http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, listener})
+	return outbox.Run(ctx, shop{db, events}, fwd, page, &site{
+		http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, listener,
+	})
 }
 
 // shop writes events, more and fewer of them.
@@ -101,12 +106,16 @@ type shop struct {
 
 // Run writes until ctx is over.
 func (s shop) Run(ctx context.Context) error {
-	topics := []string{"orders.placed", "orders.placed", "orders.placed", "payments.captured", "payments.captured", "stock.reserved", "invoices.created", "emails.welcome"}
+	topics := []string{
+		"orders.placed", "orders.placed", "orders.placed", "payments.captured", "payments.captured", "stock.reserved",
+		"invoices.created", "emails.welcome",
+	}
 	for ctx.Err() == nil {
 		err := outbox.InTx(ctx, s.db, func(ctx context.Context) error {
 			for range 1 + rand.IntN(20) {
 				order := 1000 + rand.IntN(9000)
-				msg := message.NewMessage(watermill.NewUUID(), fmt.Appendf(nil, `{"order_id": %d, "total_cents": %d}`, order, rand.IntN(20_000)))
+				msg := message.NewMessage(watermill.NewUUID(),
+					fmt.Appendf(nil, `{"order_id": %d, "total_cents": %d}`, order, rand.IntN(20_000)))
 				outbox.SetAggregate(msg, "order", fmt.Sprint(order))
 				if err := s.events.PublishContext(ctx, topics[rand.IntN(len(topics))], msg); err != nil {
 					return err

@@ -26,7 +26,8 @@ func TestPage(t *testing.T) {
 	client := &http.Client{Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
 	var body []byte
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(string(body), "The broker cannot be reached for invoices.created"); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(string(body),
+		"The broker of invoices.created is unavailable"); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the page does not say it: %s", body)
 		}

@@ -73,7 +73,7 @@ func (s *pullSubscriber) pull(ctx context.Context, in jetstream.MessagesContext,
 			return
 		}
 		if err != nil { // it goes on when the server is back
-			s.logger.Error("Cannot pull from JetStream", err, nil)
+			s.logger.Error("could not pull from JetStream", err, nil)
 			<-places
 			continue
 		}
@@ -88,7 +88,7 @@ func (s *pullSubscriber) pull(ctx context.Context, in jetstream.MessagesContext,
 func (s *pullSubscriber) deliver(ctx context.Context, in jetstream.Msg, out chan<- *message.Message) {
 	msg, err := nats.Unmarshaler{}.Unmarshal(&natsgo.Msg{Subject: in.Subject(), Header: in.Headers(), Data: in.Data()})
 	if err != nil {
-		s.logger.Error("Cannot read a message", err, watermill.LogFields{"subject": in.Subject()})
+		s.logger.Error("could not read a message", err, watermill.LogFields{"subject": in.Subject()})
 		_ = in.NakWithDelay(time.Minute)
 		return
 	}
@@ -111,7 +111,8 @@ func (s *pullSubscriber) deliver(ctx context.Context, in jetstream.Msg, out chan
 			continue
 		}
 		if err != nil {
-			s.logger.Error("Cannot acknowledge, it comes again", err, watermill.LogFields{"message_uuid": msg.UUID})
+			s.logger.Error("could not acknowledge: the message is redelivered", err,
+				watermill.LogFields{"message_uuid": msg.UUID})
 		}
 		return
 	}

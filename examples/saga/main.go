@@ -1,11 +1,12 @@
-// Command saga books orders in steps that must all succeed or be taken back: a payment is taken, then stock is reserved, and if there is none
-// left, or time is up, the payment is returned. Each step is a transaction with the saga's state, its writes and the message of the next step, so that no
-// step is lost or done twice, wherever the process dies.
+// Command saga books orders in steps that must all succeed or be taken back: a payment is taken, then stock is
+// reserved, and if there is none left, or time is up, the payment is returned. Each step is a transaction with the
+// saga's state, its writes and the message of the next step, so that no step is lost or done twice, wherever the
+// process dies.
 //
 //	DATABASE_URL=postgres://... go run ./saga order-1 book 42
 //
-// All messages go through the outbox of one database and come back from it. With participants in services of their own a forwarder and a
-// broker stand in between; the steps stay as they are.
+// All messages go through the outbox of one database and come back from it. With participants in services of their own
+// a forwarder and a broker stand in between; the steps stay as they are.
 package main
 
 import (
@@ -41,8 +42,8 @@ func main() {
 	}
 }
 
-// run places the order in args, if there is one, and takes the steps of all orders until ctx is over. An order that is not booked
-// within the time limit is cancelled.
+// run places the order in args, if there is one, and takes the steps of all orders until ctx is over. An order that is
+// not booked within the time limit is cancelled.
 func run(ctx context.Context, databaseURL string, limit time.Duration, args []string) error {
 	logger := watermill.NewStdLogger(false, false)
 	pool, err := pgxpool.New(ctx, databaseURL)
@@ -87,9 +88,11 @@ func run(ctx context.Context, databaseURL string, limit time.Duration, args []st
 	return outbox.Run(ctx, router)
 }
 
-func placeFromArgs(ctx context.Context, db *outbox.DB, pub *outbox.Publisher, limit time.Duration, args []string) error {
+func placeFromArgs(
+	ctx context.Context, db *outbox.DB, pub *outbox.Publisher, limit time.Duration, args []string,
+) error {
 	if len(args) != 3 {
-		return fmt.Errorf("say the order, the item and the amount, as in: saga order-1 book 42")
+		return fmt.Errorf("give the order, the item and the amount, as in: saga order-1 book 42")
 	}
 	amount, err := strconv.ParseInt(args[2], 10, 64)
 	if err != nil {

@@ -136,7 +136,8 @@ func TestOrdersAreBookedOrTakenBack(t *testing.T) {
 		s.waitFor(test.order, test.state)
 		end(os.Interrupt)
 	}
-	s.want("payments", `SELECT string_agg(order_id || CASE WHEN returned THEN ' returned' ELSE '' END, ', ' ORDER BY order_id) FROM payments`,
+	s.want("payments", `SELECT string_agg(order_id || CASE WHEN returned THEN ' returned' ELSE '' END, ', ' `+
+		`ORDER BY order_id) FROM payments`,
 		"order-1, order-2 returned")
 	s.want("stock", `SELECT string_agg(item || ' ' || in_stock, ', ' ORDER BY item) FROM stock`, "book 0, lamp 5")
 }
@@ -185,7 +186,8 @@ func TestTimeIsUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := schema.Migrate(t.Context(), db, schema.MigrateConfig{}); err != nil { // the program may not have done it yet
+	if _, err := schema.Migrate(t.Context(), db, schema.MigrateConfig{}); err != nil {
+		// the program may not have done it yet
 		t.Fatal(err)
 	}
 	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)

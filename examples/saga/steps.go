@@ -13,7 +13,8 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// One topic for all messages, and the order as their key: those of an order arrive in the order in which they were sent.
+// One topic for all messages, and the order as their key: those of an order arrive in the order in which they were
+// sent.
 const topic = "shop"
 
 // What a message asks for, or says.
@@ -29,8 +30,8 @@ const (
 	returned      = "payment returned"
 )
 
-// transitions are the saga: what a message does in a state, and what is sent then. What is in no state's row changes nothing there: the
-// time limit of an order that is booked, for one.
+// transitions are the saga: what a message does in a state, and what is sent then. What is in no state's row changes
+// nothing there: the time limit of an order that is booked, for one.
 var transitions = map[string]map[string]struct{ state, send string }{
 	"paying": {
 		paid:     {"reserving", reserveStock},
@@ -65,13 +66,16 @@ func newMessage(order, kind string) *message.Message {
 }
 
 // place begins a saga. Its end by time is a message too, that leaves later.
-func place(ctx context.Context, db *outbox.DB, pub *outbox.Publisher, limit time.Duration, order, item string, amount int64) error {
+func place(
+	ctx context.Context, db *outbox.DB, pub *outbox.Publisher, limit time.Duration, order, item string, amount int64,
+) error {
 	return outbox.InTx(ctx, db, func(ctx context.Context) error {
 		tx, err := outbox.PgxTx(ctx)
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `INSERT INTO sagas (order_id, item, amount, state) VALUES ($1, $2, $3, 'paying')`, order, item, amount); err != nil {
+		if _, err := tx.Exec(ctx, `INSERT INTO sagas (order_id, item, amount, state) VALUES ($1, $2, $3, 'paying')`, order,
+			item, amount); err != nil {
 			return fmt.Errorf("place %s: %w", order, err)
 		}
 		late := newMessage(order, timeIsUp)
@@ -80,7 +84,8 @@ func place(ctx context.Context, db *outbox.DB, pub *outbox.Publisher, limit time
 	})
 }
 
-// step handles every message. Its writes and what it returns are one transaction, and a copy of a message is not handled again.
+// step handles every message. Its writes and what it returns are one transaction, and a copy of a message is not
+// handled again.
 func step(msg *message.Message) ([]*message.Message, error) {
 	ctx, order, kind := msg.Context(), string(msg.Payload), msg.Metadata.Get("kind")
 	tx, err := outbox.PgxTx(ctx)
@@ -114,7 +119,8 @@ func step(msg *message.Message) ([]*message.Message, error) {
 const creditLimit = 1000
 
 func pay(ctx context.Context, tx pgx.Tx, order string) (string, error) {
-	tag, err := tx.Exec(ctx, `INSERT INTO payments (order_id, amount) SELECT order_id, amount FROM sagas WHERE order_id = $1 AND amount <= $2`, order, creditLimit)
+	tag, err := tx.Exec(ctx, `INSERT INTO payments (order_id, amount) SELECT order_id, amount FROM sagas `+
+		`WHERE order_id = $1 AND amount <= $2`, order, creditLimit)
 	if err == nil && tag.RowsAffected() == 0 {
 		return refused, nil
 	}
@@ -122,7 +128,8 @@ func pay(ctx context.Context, tx pgx.Tx, order string) (string, error) {
 }
 
 func reserve(ctx context.Context, tx pgx.Tx, order string) (string, error) {
-	tag, err := tx.Exec(ctx, `UPDATE stock SET in_stock = in_stock - 1 WHERE item = (SELECT item FROM sagas WHERE order_id = $1) AND in_stock > 0`, order)
+	tag, err := tx.Exec(ctx, `UPDATE stock SET in_stock = in_stock - 1 WHERE item = (SELECT item FROM sagas `+
+		`WHERE order_id = $1) AND in_stock > 0`, order)
 	if err == nil && tag.RowsAffected() == 0 {
 		return soldOut, nil
 	}

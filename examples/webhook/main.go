@@ -69,7 +69,8 @@ func run(ctx context.Context, listener net.Listener, databaseURL, secret string)
 	if _, err := schema.Migrate(ctx, db, schema.MigrateConfig{}); err != nil {
 		return err
 	}
-	if _, err := pool.Exec(ctx, `create table if not exists payments (event_id text primary key, amount bigint not null)`); err != nil {
+	if _, err := pool.Exec(ctx,
+		`create table if not exists payments (event_id text primary key, amount bigint not null)`); err != nil {
 		return err
 	}
 

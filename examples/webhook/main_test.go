@@ -89,7 +89,8 @@ func TestWebhook(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := io.WriteString(conn, "POST /webhooks/payments HTTP/1.1\r\nHost: shop\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
+		if _, err := io.WriteString(conn,
+			"POST /webhooks/payments HTTP/1.1\r\nHost: shop\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +98,8 @@ func TestWebhook(t *testing.T) {
 	send := func(id, kind, secret string) (int, string) {
 		t.Helper()
 		body := fmt.Sprintf(`{"id":%q,"type":%q,"data":{"amount":42}}`, id, kind)
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+listener.Addr().String()+"/webhooks/payments", strings.NewReader(body))
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+listener.Addr().String()+"/webhooks/payments",
+			strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +141,8 @@ func TestWebhook(t *testing.T) {
 		}
 		return n
 	}
-	for deadline := time.Now().Add(30 * time.Second); count("select count(*) from inbox_queue where state = 'done'") == 0; {
+	for deadline := time.Now().Add(30 * time.Second); count("select count(*) from inbox_queue where state = 'done'") ==
+		0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the event was not handled")
 		}

@@ -1,5 +1,5 @@
-// Rehearse is one side of an upgrade: .ci/rehearse builds it of the old version and of the new one and lets them work together. It uses
-// only what every version has.
+// Rehearse is one side of an upgrade: .ci/rehearse builds it of the old version and of the new one and lets them work
+// together. It uses only what every version has.
 //
 //	rehearse migrate          creates or upgrades the tables, and says what it ran
 //	rehearse write FIRST N    writes messages FIRST to FIRST+N-1 to the outbox, each in a transaction
@@ -75,7 +75,9 @@ func write(ctx context.Context, db *outbox.DB, first, n int) error {
 	for i := first; i < first+n; i++ {
 		msg := message.NewMessage(strconv.Itoa(i), []byte("payload"))
 		outbox.SetKey(msg, strconv.Itoa(i%keys))
-		if err := outbox.InTx(ctx, db, func(ctx context.Context) error { return pub.PublishContext(ctx, "rehearsal", msg) }); err != nil {
+		if err := outbox.InTx(ctx, db, func(ctx context.Context) error {
+			return pub.PublishContext(ctx, "rehearsal", msg)
+		}); err != nil {
 			return err
 		}
 	}

@@ -6,4 +6,5 @@ ALTER TABLE {lanes} ADD COLUMN rehearsed integer;
 ALTER TABLE {forwarders} ADD COLUMN rehearsed jsonb NOT NULL DEFAULT '{}';
 ALTER TABLE {outbox_topics} ADD COLUMN rehearsed text;
 ALTER TABLE {audit} ADD COLUMN rehearsed text;
+ALTER TABLE {idempotency} ADD COLUMN rehearsed text;
 CREATE TABLE rehearsed (id bigint PRIMARY KEY);

@@ -14,10 +14,12 @@ import (
 // Batch is how many rows one statement deletes.
 const Batch = 1000
 
-// Inbox deletes the rows of messages that were processed, or failed for the first time and were not handled since, longer
-// ago than the retention, counted back from a time (RFC 3339, "" = now). Dead ones stay. It returns how many rows it deleted, also with
-// an error. Each statement has the given time.
-func Inbox(ctx context.Context, db *core.DB, retention time.Duration, from string, timeout time.Duration) (rows int64, err error) {
+// Inbox deletes the rows of messages that were processed, or failed for the first time and were not handled since,
+// longer ago than the retention, counted back from a time (RFC 3339, "" = now). Dead ones stay. It returns how many
+// rows it deleted, also with an error. Each statement has the given time.
+func Inbox(
+	ctx context.Context, db *core.DB, retention time.Duration, from string, timeout time.Duration,
+) (rows int64, err error) {
 	for _, statement := range []string{sqltext.CleanInbox, sqltext.CleanInboxFailed} {
 		for more := true; more; {
 			begun := time.Now()

@@ -34,8 +34,8 @@ func (b Backoff) Validate(field string) error {
 	return nil
 }
 
-// Asked returns b with the answers that Func gives now for the first failures, of which the last one serves all that follow, so
-// that no code of the user's runs later. It returns an error that names the field if Func panics.
+// Asked returns b with the answers that Func gives now for the first failures, of which the last one serves all that
+// follow, so that no code of the user's runs later. It returns an error that names the field if Func panics.
 func (b Backoff) Asked(field string) (_ Backoff, err error) {
 	if b.Func == nil {
 		return b, nil

@@ -22,7 +22,9 @@ func TestBackoffGrowsAndEnds(t *testing.T) {
 	if d := (Backoff{Initial: -1}).WithDefaults(time.Second, time.Minute).Delay(5); d != 0 {
 		t.Errorf("switched off it waits %s", d)
 	}
-	own := Backoff{Func: func(n int) time.Duration { return time.Duration(n-2) * time.Second }}.WithDefaults(time.Hour, time.Hour)
+	own := Backoff{Func: func(n int) time.Duration {
+		return time.Duration(n-2) * time.Second
+	}}.WithDefaults(time.Hour, time.Hour)
 	if own.Delay(5) != 3*time.Second || own.Delay(1) != 0 {
 		t.Errorf("Func is not followed: %s %s", own.Delay(5), own.Delay(1))
 	}
@@ -43,7 +45,8 @@ func TestBackoffIsAskedOnce(t *testing.T) {
 	if calls != asked {
 		t.Error("Func was called again")
 	}
-	if _, err := (Backoff{Func: func(int) time.Duration { panic("no") }}).Asked("F"); err == nil || err.Error() != "F.Func: panic: no" {
+	if _, err := (Backoff{Func: func(int) time.Duration { panic("no") }}).Asked("F"); err == nil ||
+		err.Error() != "F.Func: panic: no" {
 		t.Errorf("a panic became %v", err)
 	}
 }
@@ -53,7 +56,8 @@ func TestBackoffDefaultsAndValidation(t *testing.T) {
 		t.Errorf("Max became %s", b.Max)
 	}
 	for want, b := range map[string]Backoff{"F.Initial": {Initial: -2}, "F.Max": {Initial: 2, Max: 1}} {
-		if err := b.WithDefaults(time.Second, time.Minute).Validate("F"); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if err := b.WithDefaults(time.Second, time.Minute).Validate("F"); err == nil ||
+			!strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v", b, err)
 		}
 	}

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Brake slows down what fails again and again. Brokers bring a message that failed again at once, so without a wait a mistake in the program,
-// or a message that nobody can handle, is a hot loop of error lines, and the one that names the cure is hard to find. It is safe
-// for concurrent use.
+// Brake slows down what fails again and again. Brokers bring a message that failed again at once, so without a wait a
+// mistake in the program, or a message that nobody can handle, is a hot loop of error lines, and the one that names the
+// cure is hard to find. It is safe for concurrent use.
 type Brake struct{ times atomic.Int64 }
 
-// Pause waits for 100 ms at first, doubling to a second, or until ctx is over. Not longer: a transaction may be open around it, or the caller
-// may know what to do about the error.
+// Pause waits for 100 ms at first, doubling to a second, or until ctx is over. Not longer: a transaction may be open
+// around it, or the caller may know what to do about the error.
 func (b *Brake) Pause(ctx context.Context) {
 	Pause(ctx, Backoff{}.WithDefaults(100*time.Millisecond, time.Second).Delay(int(b.times.Add(1))))
 }

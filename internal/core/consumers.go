@@ -9,8 +9,8 @@ import (
 // maxConsumers bounds how many are remembered: a name that is made anew for each message would fill the memory.
 const maxConsumers = 1000
 
-// consumers are those for which messages were handled through a handle, with the topics that they came from. A forwarder
-// says so in its row, so that two services that use one name are found out.
+// consumers are those for which messages were handled through a handle, with the topics that they came from. A
+// forwarder says so in its row, so that two services that use one name are found out.
 type consumers struct {
 	known sync.Map // consumption to nothing; read by each message
 

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -49,6 +50,20 @@ func OutsideTx(ctx context.Context) context.Context { return bindTx(ctx, nil) }
 // WithTx returns a context that carries a transaction which somebody else commits.
 func WithTx(ctx context.Context, db *DB, q drive.Tx) context.Context {
 	return bindTx(ctx, (&tx{db: db, q: q}).begin())
+}
+
+// Lifetime returns a context with the values and the deadline of ctx, or an earlier one if the timeout is above 0, but
+// without its cancellation: what has begun must be able to commit, although whoever asked for it has gone.
+func Lifetime(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	deadline, limited := ctx.Deadline()
+	if own := time.Now().Add(timeout); timeout > 0 && (!limited || own.Before(deadline)) {
+		deadline, limited = own, true
+	}
+	ctx = context.WithoutCancel(ctx)
+	if limited {
+		return context.WithDeadline(ctx, deadline)
+	}
+	return context.WithCancel(ctx)
 }
 
 // Tx returns the transaction that the context carries, for statements that must run in a transaction of db. It

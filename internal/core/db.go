@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/google/uuid"
@@ -27,6 +28,7 @@ type DB struct {
 	logger    watermill.LoggerAdapter
 	wakes     wakes
 	consumers consumers
+	rendered  sync.Map // of statements
 
 	outbox               string // the table as SQL
 	insert, insertMarked string
@@ -121,8 +123,18 @@ func (db *DB) Tables() sqltext.Tables {
 	return db.tables
 }
 
-// Render puts the names of the tables into a statement.
-func (db *DB) Render(statement string) string { return db.Tables().Render(statement) }
+// Render puts the names of the tables into a statement. The result is kept, so a statement must not hold values.
+func (db *DB) Render(statement string) string {
+	if db == nil {
+		return db.Tables().Render(statement)
+	}
+	if kept, ok := db.rendered.Load(statement); ok {
+		return kept.(string)
+	}
+	rendered := db.tables.Render(statement)
+	db.rendered.Store(statement, rendered)
+	return rendered
+}
 
 // Logger returns the logger that a part made with this handle uses: its own, or else that of the handle. Every line
 // carries the name of the handle.

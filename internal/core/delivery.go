@@ -18,8 +18,8 @@ type Delivery struct {
 
 type deliveryKey struct{}
 
-// delivery is the sign that a forwarder.Subscriber, or a queue.Subscriber, puts into the context of a message. In-process Pub/Subs
-// pass contexts on, so it counts only with the message that it was made for.
+// delivery is the sign that a forwarder.Subscriber, or a queue.Subscriber, puts into the context of a message.
+// In-process Pub/Subs pass contexts on, so it counts only with the message that it was made for.
 type delivery struct {
 	Delivery
 	stored any // what a queue.Subscriber delivers; nil = it is a row of the outbox
@@ -38,7 +38,8 @@ func WithStored(ctx context.Context, msg *message.Message, topic string, stored 
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: Delivery{Topic: topic}, stored: stored, msg: msg})
 }
 
-// IsDelivered says whether this very message, and not a copy, was signed as a row of the outbox, and whether for a relay.
+// IsDelivered says whether this very message, and not a copy, was signed as a row of the outbox, and whether for a
+// relay.
 func IsDelivered(msg *message.Message) (delivered, relay bool) {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
 	if d == nil || d.msg != msg || d.stored != nil {
@@ -47,8 +48,8 @@ func IsDelivered(msg *message.Message) (delivered, relay bool) {
 	return true, d.relay
 }
 
-// BindDelivery returns ctx, made of the context of msg, with a sign that counts in this handler alone, or with none if it was
-// made for another message.
+// BindDelivery returns ctx, made of the context of msg, with a sign that counts in this handler alone, or with none if
+// it was made for another message.
 func BindDelivery(ctx context.Context, msg *message.Message) context.Context {
 	d, _ := ctx.Value(deliveryKey{}).(*delivery)
 	if d == nil {

@@ -49,7 +49,8 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 	case msg.UUID == "":
 		return fail("it has no UUID: make it with message.NewMessage(watermill.NewUUID(), payload)")
 	case len(msg.UUID) > MaxUUIDBytes:
-		return record{}, fmt.Errorf("%w: its UUID has %d bytes, the limit is %d", ErrInvalidMessage, len(msg.UUID), MaxUUIDBytes)
+		return record{}, fmt.Errorf("%w: its UUID has %d bytes, the limit is %d", ErrInvalidMessage, len(msg.UUID),
+			MaxUUIDBytes)
 	case !text.Storable(msg.UUID):
 		return record{}, fmt.Errorf("%w: its UUID is invalid UTF-8 or holds a NUL", ErrInvalidMessage)
 	case len(key) > MaxKeyBytes:
@@ -68,7 +69,8 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 			return fail("metadata %q is not read: it is spelt %q, or rename it if it is your own", k, meant)
 		}
 		if !text.Storable(k) || !text.Storable(v) {
-			return fail("metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in", strings.ToValidUTF8(k, "?"))
+			return fail("metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in",
+				strings.ToValidUTF8(k, "?"))
 		}
 	}
 	metadata, err := json.Marshal(map[string]string(msg.Metadata))

@@ -20,24 +20,26 @@ func TestNewRecordRefusesWhatCannotBeStored(t *testing.T) {
 		key    string
 		ok     bool
 	}{
-		"good":                 {ok: true},
-		"no UUID":              {change: func(m *message.Message) { m.UUID = "" }},
-		"longest UUID":         {change: func(m *message.Message) { m.UUID = strings.Repeat("u", MaxUUIDBytes) }, ok: true},
-		"UUID too long":        {change: func(m *message.Message) { m.UUID = strings.Repeat("u", MaxUUIDBytes+1) }},
-		"UUID with NUL":        {change: func(m *message.Message) { m.UUID = "a\x00" }},
-		"UUID not UTF-8":       {change: func(m *message.Message) { m.UUID = "\xff" }},
-		"longest key":          {key: strings.Repeat("k", MaxKeyBytes), ok: true},
-		"key too long":         {key: strings.Repeat("k", MaxKeyBytes+1)},
-		"key with NUL":         {key: "\x00"},
-		"key not UTF-8":        {key: "\xed\xa0\x80"},
-		"largest payload":      {change: func(m *message.Message) { m.Payload = make([]byte, 10) }, ok: true},
-		"payload too large":    {change: func(m *message.Message) { m.Payload = make([]byte, 11) }},
-		"payload not UTF-8":    {change: func(m *message.Message) { m.Payload = []byte{0, 0xff} }, ok: true},
-		"metadata unicode":     {change: func(m *message.Message) { m.Metadata.Set("é☃", "😀\ufffd") }, ok: true},
-		"metadata key NUL":     {change: func(m *message.Message) { m.Metadata.Set("\x00", "") }},
-		"metadata value NUL":   {change: func(m *message.Message) { m.Metadata.Set("", "\x00") }},
-		"metadata half rune":   {change: func(m *message.Message) { m.Metadata.Set("k", "\xe2\x98") }},
-		"metadata too large":   {change: func(m *message.Message) { m.Metadata.Set("k", strings.Repeat("x", MaxMetadataBytes)) }},
+		"good":               {ok: true},
+		"no UUID":            {change: func(m *message.Message) { m.UUID = "" }},
+		"longest UUID":       {change: func(m *message.Message) { m.UUID = strings.Repeat("u", MaxUUIDBytes) }, ok: true},
+		"UUID too long":      {change: func(m *message.Message) { m.UUID = strings.Repeat("u", MaxUUIDBytes+1) }},
+		"UUID with NUL":      {change: func(m *message.Message) { m.UUID = "a\x00" }},
+		"UUID not UTF-8":     {change: func(m *message.Message) { m.UUID = "\xff" }},
+		"longest key":        {key: strings.Repeat("k", MaxKeyBytes), ok: true},
+		"key too long":       {key: strings.Repeat("k", MaxKeyBytes+1)},
+		"key with NUL":       {key: "\x00"},
+		"key not UTF-8":      {key: "\xed\xa0\x80"},
+		"largest payload":    {change: func(m *message.Message) { m.Payload = make([]byte, 10) }, ok: true},
+		"payload too large":  {change: func(m *message.Message) { m.Payload = make([]byte, 11) }},
+		"payload not UTF-8":  {change: func(m *message.Message) { m.Payload = []byte{0, 0xff} }, ok: true},
+		"metadata unicode":   {change: func(m *message.Message) { m.Metadata.Set("é☃", "😀\ufffd") }, ok: true},
+		"metadata key NUL":   {change: func(m *message.Message) { m.Metadata.Set("\x00", "") }},
+		"metadata value NUL": {change: func(m *message.Message) { m.Metadata.Set("", "\x00") }},
+		"metadata half rune": {change: func(m *message.Message) { m.Metadata.Set("k", "\xe2\x98") }},
+		"metadata too large": {change: func(m *message.Message) {
+			m.Metadata.Set("k", strings.Repeat("x", MaxMetadataBytes))
+		}},
 		"nil metadata":         {change: func(m *message.Message) { m.Metadata = nil }, ok: true},
 		"metadata Outbox_Key":  {change: func(m *message.Message) { m.Metadata.Set("Outbox_Key", "k") }},
 		"metadata outbox-key":  {change: func(m *message.Message) { m.Metadata.Set("outbox-key", "k") }},
@@ -52,8 +54,10 @@ func TestNewRecordRefusesWhatCannotBeStored(t *testing.T) {
 		"metadata outbox_key":  {change: func(m *message.Message) { m.Metadata.Set("outbox_key", "k") }, ok: true},
 		"metadata of others":   {change: func(m *message.Message) { m.Metadata.Set("outbox_key_id", "k") }, ok: true},
 		"delay no time":        {change: func(m *message.Message) { m.Metadata.Set(delay.DelayedUntilKey, "soon") }},
-		"delay before year 1":  {change: func(m *message.Message) { m.Metadata.Set(delay.DelayedUntilKey, "0001-01-01T00:00:00+01:00") }},
-		"delay no duration":    {change: func(m *message.Message) { m.Metadata.Set(delay.DelayedForKey, "5") }},
+		"delay before year 1": {change: func(m *message.Message) {
+			m.Metadata.Set(delay.DelayedUntilKey, "0001-01-01T00:00:00+01:00")
+		}},
+		"delay no duration": {change: func(m *message.Message) { m.Metadata.Set(delay.DelayedForKey, "5") }},
 	}
 	for name, c := range cases {
 		msg := message.NewMessage("id", nil)
@@ -111,8 +115,11 @@ func TestDelayMetadata(t *testing.T) {
 		"SetDelay":         {func(m *message.Message) { SetDelay(m, 1500*time.Millisecond) }, "", 1.5},
 		"SetDelay longest": {func(m *message.Message) { SetDelay(m, math.MaxInt64) }, "", float64(math.MaxInt64) / 1e9},
 		"into the past":    {func(m *message.Message) { SetDelay(m, -time.Second) }, "", 0},
-		"until after for":  {func(m *message.Message) { SetDelay(m, time.Second); SetDueAt(m, at) }, "2030-01-02T02:04:05.000000678Z", noDelay},
-		"for after until":  {func(m *message.Message) { SetDueAt(m, at); SetDelay(m, time.Second) }, "", 1},
+		"until after for": {func(m *message.Message) {
+			SetDelay(m, time.Second)
+			SetDueAt(m, at)
+		}, "2030-01-02T02:04:05.000000678Z", noDelay},
+		"for after until": {func(m *message.Message) { SetDueAt(m, at); SetDelay(m, time.Second) }, "", 1},
 		"both by hand": {func(m *message.Message) {
 			m.Metadata.Set(delay.DelayedForKey, "1s")
 			m.Metadata.Set(delay.DelayedUntilKey, "2030-01-02T03:04:05+01:00")
@@ -174,7 +181,8 @@ func TestChunksHoldAllInOrderWithinTheLimits(t *testing.T) {
 func TestChunkWithADelay(t *testing.T) {
 	s := insertStatement("insert", []record{{delay: noDelay}, {delay: 2}, {delay: noDelay}, {due: "d", delay: noDelay}})
 	dues, delays := s.Args[5].([]string), s.Args[6].([]float64)
-	if strings.Join(dues, ",") != ",,,d" || len(delays) != 4 || delays[0] != noDelay || delays[1] != 2 || delays[2] != noDelay || delays[3] != noDelay {
+	if strings.Join(dues, ",") != ",,,d" || len(delays) != 4 || delays[0] != noDelay || delays[1] != 2 ||
+		delays[2] != noDelay || delays[3] != noDelay {
 		t.Errorf("dues %q, delays %v", dues, delays)
 	}
 }

@@ -19,9 +19,9 @@ const (
 	MetadataHeaders       = "outbox_headers"
 )
 
-// Commands says whether a metadata key may command a broker as the name of a header: JetStream takes all that begin with Nats-, RabbitMQ
-// routes by CC and BCC and delays by x-delay, Watermill's publishers carry the UUID in one. A dead letter has such metadata under
-// another name. Package sqltext has the same for SQL.
+// Commands says whether a metadata key may command a broker as the name of a header: JetStream takes all that begin
+// with Nats-, RabbitMQ routes by CC and BCC and delays by x-delay, Watermill's publishers carry the UUID in one. A dead
+// letter has such metadata under another name. Package sqltext has the same for SQL.
 func Commands(key string) bool {
 	switch key {
 	case MetadataHeaders, "_watermill_message_uuid", "CC", "BCC", "x-delay":
@@ -31,8 +31,8 @@ func Commands(key string) bool {
 	return len(key) >= len(nats) && strings.EqualFold(key[:len(nats)], nats)
 }
 
-// DropHeaders takes off a consumed message what would command a broker wherever its metadata are copied. Who published it within the
-// process may be reading them, so they are written to only where there is something to take off.
+// DropHeaders takes off a consumed message what would command a broker wherever its metadata are copied. Who published
+// it within the process may be reading them, so they are written to only where there is something to take off.
 func DropHeaders(msg *message.Message) {
 	//lint:ignore S1033 to delete what is absent is a write all the same
 	if _, found := msg.Metadata[MetadataHeaders]; found {
@@ -40,8 +40,8 @@ func DropHeaders(msg *message.Message) {
 	}
 }
 
-// ReadMetadata reads metadata as they stand in a table, also those that SQL has written: a value that is no text becomes its JSON, null an empty text,
-// and what is no object stands under an empty name.
+// ReadMetadata reads metadata as they stand in a table, also those that SQL has written: a value that is no text
+// becomes its JSON, null an empty text, and what is no object stands under an empty name.
 func ReadMetadata(stored []byte) message.Metadata {
 	m := message.Metadata{}
 	var loose map[string]json.RawMessage
@@ -64,8 +64,8 @@ func ReadMetadata(stored []byte) message.Metadata {
 	return m
 }
 
-// Mistyped returns which metadata of ours a key is likely meant to be, and so is refused: one that differs in case, in separators, or by
-// one slip of the finger.
+// Mistyped returns which metadata of ours a key is likely meant to be, and so is refused: one that differs in case, in
+// separators, or by one slip of the finger.
 func Mistyped(key string) string {
 	if len(key) > len(MetadataGeneration)+3 || len(key) < len(MetadataKey)-2 {
 		return ""
@@ -93,7 +93,8 @@ func fold(to []byte, s string) []byte {
 	return to
 }
 
-// oneSlip says whether two texts are the same but for one letter that is missing, too much, or another, or two that changed places.
+// oneSlip says whether two texts are the same but for one letter that is missing, too much, or another, or two that
+// changed places.
 func oneSlip(a, b []byte) bool {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]

@@ -21,8 +21,8 @@ var (
 	AllNews = News{Outbox: true, Queue: true}
 )
 
-// maxNewsTopics and maxNewsBytes are how many topics a notification names, and how long they are together at most. Postgres takes
-// no more than 8,000 bytes.
+// maxNewsTopics and maxNewsBytes are how many topics a notification names, and how long they are together at most.
+// Postgres takes no more than 8,000 bytes.
 const (
 	maxNewsTopics = 32
 	maxNewsBytes  = 1000
@@ -33,7 +33,9 @@ func QueueNews(topics ...string) News { return News{Queue: true, Topics: topics}
 
 // Concerns says whether somebody who has some topics of the queue has to look; no topics means all.
 func (n News) Concerns(topics []string) bool {
-	return n.Queue && (len(topics) == 0 || len(n.Topics) == 0 || slices.ContainsFunc(topics, func(t string) bool { return slices.Contains(n.Topics, t) }))
+	return n.Queue && (len(topics) == 0 || len(n.Topics) == 0 || slices.ContainsFunc(topics, func(t string) bool {
+		return slices.Contains(n.Topics, t)
+	}))
 }
 
 // and is both.

@@ -13,7 +13,8 @@ func TestNewsGoThroughANotification(t *testing.T) {
 		many = append(many, fmt.Sprint(i))
 	}
 	for _, n := range []News{
-		OutboxNews, AllNews, QueueNews("a"), QueueNews(), QueueNews("b", "a", "b"), OutboxNews.and(QueueNews(`a "b" ü`)), QueueNews(many...),
+		OutboxNews, AllNews, QueueNews("a"), QueueNews(), QueueNews("b", "a", "b"), OutboxNews.and(QueueNews(`a "b" ü`)),
+		QueueNews(many...),
 		QueueNews(strings.Repeat("x", maxNewsBytes+1)), QueueNews(strings.Repeat("\x01", maxNewsBytes)),
 	} {
 		payload := n.payload("me")

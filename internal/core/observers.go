@@ -38,7 +38,11 @@ func TellStart[T any](ctx context.Context, db *DB, fn func(context.Context, T) c
 func (db *DB) guard(what string, fn func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			db.logger.Error(what+" panicked", Panicked(p), watermill.LogFields{"db": db.name, "stack": string(debug.Stack())})
+			// Cause: a bug of an observer, or of a function that was passed to AfterCommit; the field stack says
+			// where.
+			// Cure: fix it; the transaction is not affected.
+			db.logger.Error("observer or AfterCommit function panicked", Panicked(p), watermill.LogFields{
+				"what": what, "db": db.name, "stack": string(debug.Stack())})
 		}
 	}()
 	fn()

@@ -12,7 +12,8 @@ import (
 )
 
 // Errors of publishers, which package outbox exports.
-var ErrMixedTx = errors.New("outbox: the messages of one call carry different transactions: publish them in separate calls")
+var ErrMixedTx = errors.New("outbox: the messages of one call carry different transactions: " +
+	"publish them in separate calls")
 
 // WithoutTx is outbox.WithoutTx.
 type WithoutTx int
@@ -34,7 +35,8 @@ type PublisherConfig struct {
 func (c PublisherConfig) validate(decorates bool) error {
 	switch {
 	case c.WithoutTx == PassThrough && !decorates:
-		return errors.New("PublisherConfig.WithoutTx is PassThrough, which needs a publisher to pass messages to: use Decorator")
+		return errors.New("PublisherConfig.WithoutTx is PassThrough, which needs a publisher to pass messages to: " +
+			"use Decorator")
 	case c.WithoutTx < RequireTx || c.WithoutTx > PassThrough:
 		return fmt.Errorf("PublisherConfig.WithoutTx is %d: use RequireTx, OwnTx or PassThrough", c.WithoutTx)
 	case c.MaxPayloadBytes < 0:
@@ -71,7 +73,9 @@ func newPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter, d
 }
 
 // Decorator returns what makes a Publisher of the one that it decorates.
-func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (func(message.Publisher) (*Publisher, error), error) {
+func Decorator(
+	db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter,
+) (func(message.Publisher) (*Publisher, error), error) {
 	p, err := newPublisher(db, cfg, logger, true)
 	if err != nil {
 		return nil, err
@@ -132,8 +136,10 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 }
 
 // errBareMessage is ErrNoTx for a message that nobody gave a context.
-var errBareMessage = text.Advise(ErrNoTx, "outbox: no transaction in the context of the message: pass on the context of outbox.InTx or of the handler's "+
-	"message, with PublishContext, or SetContext of the message; where there is no transaction, begin one with outbox.InTx, or set PublisherConfig.WithoutTx")
+var errBareMessage = text.Advise(ErrNoTx, "outbox: no transaction in the context of the message: pass on the context "+
+	"of outbox.InTx or of the handler's "+
+	"message, with PublishContext, or SetContext of the message; where there is no transaction, begin one with "+
+	"outbox.InTx, or set PublisherConfig.WithoutTx")
 
 // publish writes in the transaction of ctx. It returns bare, or a better explanation, if there must be one and is not.
 func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.Message, bare error) error {
@@ -158,8 +164,10 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 		return InTx(ctx, p.db, TxOptions{}, func(ctx context.Context) error { return scopeFrom(ctx).capture(w) })
 	}
 	if handler := message.HandlerNameFromCtx(ctx); handler != "" {
-		bare = text.Advise(ErrNoTx, "outbox: handler %q publishes without a transaction: add middleware.Stack to its Router, which also writes what the "+
-			"handler returns, and make it the outermost but for Watermill's Retry and PoisonQueue; or publish inside outbox.InTx, or set PublisherConfig.WithoutTx", handler)
+		bare = text.Advise(ErrNoTx, "outbox: handler %q publishes without a transaction: add middleware.Stack to its "+
+			"Router, which also writes what the "+
+			"handler returns, and make it the outermost but for Watermill's Retry and PoisonQueue; or publish inside "+
+			"outbox.InTx, or set PublisherConfig.WithoutTx", handler)
 		p.brake.Pause(ctx)
 	}
 	return p.refused(w, bare)
@@ -252,7 +260,8 @@ func AggregateKey(_ string, msg *message.Message) (string, error) {
 	case kind == "" && id == "":
 		return "", nil
 	case kind == "" || id == "":
-		return "", fmt.Errorf("%w: it has half an aggregate, %s %q and %s %q, and so no key and no order: set both, or metadata %s, which may be empty",
+		return "", fmt.Errorf("%w: it has half an aggregate, %s %q and %s %q, and so no key and no order: set both, "+
+			"or metadata %s, which may be empty",
 			ErrInvalidMessage, MetadataAggregateType, kind, MetadataAggregateID, id, MetadataKey)
 	}
 	return kind + "/" + id, nil

@@ -8,9 +8,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// errElsewhere is for an InTx that another goroutine calls with the context of a transaction. In-process Pub/Subs pass contexts on, so it may be
-// a loop that handles messages, which would join the transaction of whoever published, and lose its work with that one's rollback.
-var errElsewhere = text.Advise(ErrTxBusy, "outbox: InTx was called in another goroutine than the function whose transaction is in the context: "+
+// errElsewhere is for an InTx that another goroutine calls with the context of a transaction. In-process Pub/Subs pass
+// contexts on, so it may be a loop that handles messages, which would join the transaction of whoever published, and
+// lose its work with that one's rollback.
+var errElsewhere = text.Advise(ErrTxBusy, "outbox: InTx was called in another goroutine than the function whose "+
+	"transaction is in the context: "+
 	"if the context came with a message, pass outbox.OutsideTx(msg.Context()); else call it in the function's goroutine")
 
 // inTxFrame ends the name of InTx in a stack.
@@ -64,8 +66,8 @@ func unsafeFile(file string) string {
 	return ""
 }
 
-// UnsafeBetween returns the name of a middleware of Watermill's that is between the InTx around the caller and the caller, and does harm
-// there. Known is false if the caller is in no InTx, but in another goroutine.
+// UnsafeBetween returns the name of a middleware of Watermill's that is between the InTx around the caller and the
+// caller, and does harm there. Known is false if the caller is in no InTx, but in another goroutine.
 func UnsafeBetween() (name string, known bool) {
 	frames(func(f runtime.Frame) bool {
 		known = strings.HasSuffix(f.Function, inTxFrame)
@@ -77,7 +79,8 @@ func UnsafeBetween() (name string, known bool) {
 	return name, known
 }
 
-// UnsafeFunc returns the name of the middleware of Watermill's that has made a function, if it is one that does harm within a transaction.
+// UnsafeFunc returns the name of the middleware of Watermill's that has made a function, if it is one that does harm
+// within a transaction.
 func UnsafeFunc(fn any) string {
 	v := reflect.ValueOf(fn)
 	if v.Kind() != reflect.Func || v.IsNil() {

@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Tree is the call tree that a context belongs to: one delivery of a message by a Router, or all that goes on outside of
-// Routers. An in-process Pub/Sub can hand a context on with a message, so what is found in a context may have been
+// Tree is the call tree that a context belongs to: one delivery of a message by a Router, or all that goes on outside
+// of Routers. An in-process Pub/Sub can hand a context on with a message, so what is found in a context may have been
 // put there by another call tree, which works in another goroutine.
 type Tree struct{ handler string }
 

@@ -16,18 +16,23 @@ import (
 
 // Package outbox exports these and says what they mean.
 var (
-	ErrNoTx = errors.New("outbox: no transaction in the context: put middleware.Tx around the handler or call inside outbox.InTx, " +
+	ErrNoTx = errors.New("outbox: no transaction in the context: put middleware.Tx around the handler " +
+		"or call inside outbox.InTx, " +
 		"and pass that context on (PublishContext, or SetContext of the message); or set PublisherConfig.WithoutTx")
-	ErrOtherDB = errors.New("outbox: the transaction in the context belongs to another database: its handle was made of another pool")
-	ErrTxBusy  = errors.New("outbox: a nested InTx is running in this transaction: pass on the context that its function got, " +
+	ErrOtherDB = errors.New("outbox: the transaction in the context belongs to another database: " +
+		"its handle was made of another pool")
+	ErrTxBusy = errors.New("outbox: a nested InTx is running in this transaction: " +
+		"pass on the context that its function got, " +
 		"and run nested ones one after another, or outside of the transaction (OutsideTx)")
 	ErrRolledBack = errors.New("outbox: rolled back on request")
 	ErrNacked     = errors.New("outbox: the message was nacked")
 )
 
 // errOver is for contexts that are used after their transaction, or nested InTx.
-var errOver = text.Advise(errors.Join(ErrNoTx, drive.ErrTxEnded), "outbox: the transaction of this context has ended, with the handler "+
-	"or the function of InTx that the context was for: use the context of the code that runs now, or outbox.OutsideTx(ctx)")
+var errOver = text.Advise(errors.Join(ErrNoTx, drive.ErrTxEnded),
+	"outbox: the transaction of this context has ended, with the handler "+
+		"or the function of InTx that the context was for: use the context of the code that runs now, "+
+		"or outbox.OutsideTx(ctx)")
 
 // TxOptions is outbox.TxOptions.
 type TxOptions struct {
@@ -88,8 +93,9 @@ func (s *scope) use(fn func() error) error {
 	return fn()
 }
 
-// WroteNothing has the transaction of ctx end with ROLLBACK instead of COMMIT, with the same success, provided that the caller asked for
-// it once, by DB.Tx, and nobody else ever does: a transaction that only locked a row would wait for the disk as any other.
+// WroteNothing has the transaction of ctx end with ROLLBACK instead of COMMIT, with the same success, provided that the
+// caller asked for it once, by DB.Tx, and nobody else ever does: a transaction that only locked a row would wait for
+// the disk as any other.
 func WroteNothing(ctx context.Context) {
 	s := scopeFrom(ctx)
 	if s == nil || !s.tx.ours || s.parent != nil {
@@ -100,8 +106,8 @@ func WroteNothing(ctx context.Context) {
 	s.tx.idle = s.tx.uses == 1
 }
 
-// end ends a scope whose function is done: nobody can use it any more. It says why the scope is to be undone although its
-// function returned nil, or returns nil.
+// end ends a scope whose function is done: nobody can use it any more. It says why the scope is to be undone although
+// its function returned nil, or returns nil.
 func (s *scope) end() error {
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()
@@ -165,7 +171,7 @@ func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Conte
 // InTxHere is InTx for code that is not ours, which may have got the context from another goroutine.
 func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
 	if outer := scopeFrom(ctx); outer != nil {
-		if outer.tx.ours && !here() {
+		if Elsewhere(ctx) {
 			return outer.use(func() error { return errElsewhere })
 		}
 		// Now, as the nested InTx would end the look at the stack.
@@ -176,10 +182,19 @@ func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 	return InTx(ctx, db, opts, fn)
 }
 
+// Elsewhere says whether the transaction of ctx is that of an InTx in another goroutine: whoever runs it may have
+// published, within the process, what is handled with ctx here.
+func Elsewhere(ctx context.Context) bool {
+	s := scopeFrom(ctx)
+	return s != nil && s.tx.ours && !here()
+}
+
+// Cause: the function ended its goroutine.
+// Cure: have the function return an error.
 var errUnfinished = errors.New("outbox: the function that InTx runs panicked or called runtime.Goexit")
 
-// OnUnfinished has fn called if the function of the transaction, or savepoint, in ctx never returns, as it panics or calls
-// runtime.Goexit. The error wraps drive.ErrTxEnded if it had ended the transaction before.
+// OnUnfinished has fn called if the function of the transaction, or savepoint, in ctx never returns, as it panics or
+// calls runtime.Goexit. The error wraps drive.ErrTxEnded if it had ended the transaction before.
 func OnUnfinished(ctx context.Context, fn func(err error)) {
 	if s := scopeFrom(ctx); s != nil {
 		s.tx.mu.Lock()
@@ -209,7 +224,11 @@ func (s *scope) watched() error {
 // abandon is for a function that never returned: there is nobody to return the error to.
 func (s *scope) abandon(err error) {
 	if errors.Is(err, drive.ErrTxEnded) {
-		s.tx.db.logger.Error("function of InTx ended its transaction and then did not return", err, watermill.LogFields{"db": s.tx.db.name})
+		// Cause: the function ran Commit, Rollback or SQL that ends the transaction, then panicked or called
+		// runtime.Goexit.
+		// Cure: leave COMMIT and ROLLBACK to InTx.
+		s.tx.db.logger.Error("function of InTx ended its transaction and then did not return", err,
+			watermill.LogFields{"db": s.tx.db.name})
 	}
 	if s.unfinished != nil {
 		s.unfinished(err)
@@ -282,7 +301,8 @@ func rollback(ctx context.Context, own drive.OwnTx, err error) error {
 	return err
 }
 
-// Transact runs fn in a READ COMMITTED transaction of its own, which no context carries, and commits it if fn returns nil.
+// Transact runs fn in a READ COMMITTED transaction of its own, which no context carries, and commits it if fn returns
+// nil.
 func (db *DB) Transact(ctx context.Context, fn func(drive.Querier) error) error {
 	if err := db.Check(); err != nil {
 		return err

@@ -41,8 +41,8 @@ func (w *wakes) due() bool {
 	return true
 }
 
-// OnCommit has fn called after each commit of messages, made through this handle, and told of what. fn must not block. The
-// function returned ends that.
+// OnCommit has fn called after each commit of messages, made through this handle, and told of what. fn must not block.
+// The function returned ends that.
 func (db *DB) OnCommit(fn func(News)) (stop func()) {
 	w := &db.wakes
 	w.mu.Lock()
@@ -59,9 +59,9 @@ func (db *DB) OnCommit(fn func(News)) (stop func()) {
 	}
 }
 
-// Listen calls fn for each notification that another handle sent, and once with all news when it has begun to listen, until ctx is
-// over or the connection breaks; it returns why it ended. It opens a connection of its own, which is never in a
-// transaction. It may return drive.ErrNoListen.
+// Listen calls fn for each notification that another handle sent, and once with all news when it has begun to listen,
+// until ctx is over or the connection breaks; it returns why it ended. It opens a connection of its own, which is never
+// in a transaction. It may return drive.ErrNoListen.
 func (db *DB) Listen(ctx context.Context, fn func(News)) error {
 	if err := db.Check(); err != nil {
 		return err
@@ -73,8 +73,8 @@ func (db *DB) Listen(ctx context.Context, fn func(News)) error {
 	})
 }
 
-// Hear sends a notification and returns nil when it has arrived on a connection of its own. Others who listen look once for
-// messages. It may return drive.ErrNoListen.
+// Hear sends a notification and returns nil when it has arrived on a connection of its own. Others who listen look once
+// for messages. It may return drive.ErrNoListen.
 func (db *DB) Hear(ctx context.Context) error {
 	if err := db.Check(); err != nil {
 		return err
@@ -127,8 +127,8 @@ func (db *DB) wake(news News, notified bool) {
 	}
 }
 
-// WakeLater wakes after the commit of the transaction in ctx, or now if there is none. A transaction of WithTx is committed by
-// somebody else, who wakes as well.
+// WakeLater wakes after the commit of the transaction in ctx, or now if there is none. A transaction of WithTx is
+// committed by somebody else, who wakes as well.
 func (db *DB) WakeLater(ctx context.Context, news News) {
 	if s := scopeFrom(ctx); s != nil {
 		_ = s.use(func() error { s.tx.wroteTo(db, news); return nil }) // one that has ended wakes nobody

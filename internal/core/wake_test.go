@@ -66,7 +66,8 @@ func TestFirstNotificationGoesWithCommit(t *testing.T) {
 					with, alone = 0, with+alone
 				}
 				if len(p.hints) != with || int(p.alone.Load()) != alone {
-					t.Errorf("hints %v, %s: %d with COMMIT and %d alone, not %d and %d", takesHints, when, len(p.hints), p.alone.Load(), with, alone)
+					t.Errorf("hints %v, %s: %d with COMMIT and %d alone, not %d and %d", takesHints, when, len(p.hints),
+						p.alone.Load(), with, alone)
 				}
 			}
 			commit(false)

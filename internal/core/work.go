@@ -11,12 +11,18 @@ import (
 var ErrLeaseLost = errors.New("queue: lease lost: the message is delivered to another")
 
 // ErrNotBegun says that there was no transaction for a handler, which was not called. That is no fault of the message.
+// Cause: no connection was free, or the database refused BEGIN. The handler was not called.
+// Cure: raise pool_max_conns or lower Concurrency; check the database.
 var ErrNotBegun = errors.New("no transaction for the handler")
 
-// ErrNoLetter says that a message was to die, and that its dead letter could not be written. It must not die without it.
+// ErrNoLetter says that a message was to die, and that its dead letter could not be written. It must not die without
+// it.
+// Cause: the message was to die, and its dead letter could not be written.
+// Cure: check the database, and that the role may insert into the outbox.
 var ErrNoLetter = errors.New("dead letter not written")
 
-// Work is a message that was claimed from the durable queue. Whoever opens the transaction of its handler settles it there.
+// Work is a message that was claimed from the durable queue. Whoever opens the transaction of its handler settles it
+// there.
 type Work interface {
 	// Ack marks the message done in the transaction of ctx. False: it is not ours any more.
 	Ack(ctx context.Context) (bool, error)
@@ -32,8 +38,8 @@ type Work interface {
 
 type workKey struct{}
 
-// work is the sign that a queue.Subscriber puts into the context of a message. In-process Pub/Subs pass contexts on, so it
-// counts only with the message that it was made for, and for the first who takes it.
+// work is the sign that a queue.Subscriber puts into the context of a message. In-process Pub/Subs pass contexts on, so
+// it counts only with the message that it was made for, and for the first who takes it.
 type work struct {
 	Work
 	msg *message.Message

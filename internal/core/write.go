@@ -92,8 +92,8 @@ func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
 	return list
 }
 
-// statements are those that write what waited. Neighbours that go to one table are one, so that what a handler returned is one
-// statement even if it was captured in several calls.
+// statements are those that write what waited. Neighbours that go to one table are one, so that what a handler returned
+// is one statement even if it was captured in several calls.
 func (t *tx) statements(waiting []write) []drive.Statement {
 	var list []drive.Statement
 	for len(waiting) > 0 {

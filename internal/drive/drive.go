@@ -47,20 +47,21 @@ type Pool interface {
 	Querier
 	// Name is the name of the database, if the pool knows it.
 	Name() string
-	// ID is the same for all that are made of one pool, so that a transaction of one is one of the others. It is comparable.
+	// ID is the same for all that are made of one pool, so that a transaction of one is one of the others. It is
+	// comparable.
 	ID() any
 	Begin(ctx context.Context, opts TxOptions) (OwnTx, error)
-	// Dedicated opens a connection that the handlers' use of the pool cannot starve: with pgx a new one made with the pool's
-	// settings, with database/sql one that is taken out of the pool. The function returned closes it. It reconnects by
-	// itself if the connection breaks.
+	// Dedicated opens a connection that the handlers' use of the pool cannot starve: with pgx a new one made with the
+	// pool's settings, with database/sql one that is taken out of the pool. The function returned closes it. It reconnects
+	// by itself if the connection breaks.
 	Dedicated(ctx context.Context) (Querier, func(), error)
-	// Reading opens a connection for statements that are few and run all the time. Where the connection is ours from end to
-	// end they are planned once, and by their indexes alone: a plan from when the outbox was empty is as good then as one
-	// from when it is full. Behind a pooler, and with database/sql, it is the pool, which plans them anew each time, and the
-	// function that closes it is nil.
+	// Reading opens a connection for statements that are few and run all the time. Where the connection is ours from end
+	// to end they are planned once, and by their indexes alone: a plan from when the outbox was empty is as good then as
+	// one from when it is full. Behind a pooler, and with database/sql, it is the pool, which plans them anew each time,
+	// and the function that closes it is nil.
 	Reading(ctx context.Context) (Querier, func(), error)
-	// Keeping is the pool for statements that are run all the time, whose plans are kept as those of Reading are. Where Reading is the
-	// pool, so is this.
+	// Keeping is the pool for statements that are run all the time, whose plans are kept as those of Reading are. Where
+	// Reading is the pool, so is this.
 	Keeping() Querier
 	// Listen calls fn with the payload of each notification of a channel, and once with "" when it has begun to listen,
 	// until ctx is over or the connection breaks. It opens a connection of its own, which is never in a transaction. It
@@ -112,8 +113,9 @@ type OwnTx interface {
 	// Hints says whether Commit takes hints.
 	Hints() bool
 	Rollback(ctx context.Context) error
-	// Ended says before Rollback whether somebody has ended the transaction already, and so may have committed it, also if another
-	// was begun since. That is not known if a statement failed in that other one, nor with database/sql when ctx is over.
+	// Ended says before Rollback whether somebody has ended the transaction already, and so may have committed it, also if
+	// another was begun since. That is not known if a statement failed in that other one, nor with database/sql when ctx
+	// is over.
 	Ended(ctx context.Context) bool
 }
 

@@ -21,14 +21,20 @@ var (
 	ErrCommitUnknown = errors.New("outbox: the outcome of COMMIT is unknown")
 	ErrTxEnded       = errors.New("outbox: the transaction was ended inside the function that InTx runs: " +
 		"leave COMMIT and ROLLBACK to InTx, return an error to roll back; RESET ALL looks the same")
-	ErrTxManaged = errors.New("outbox: this transaction is committed by whoever began it: return nil to commit, an error to roll back")
+	ErrTxManaged = errors.New("outbox: this transaction is committed by whoever began it: return nil to commit, " +
+		"an error to roll back")
 
 	// ErrNoListen is returned where notifications do not arrive: database/sql has none, and behind a pooler such as
 	// PgBouncer sessions are not tied to a connection.
+	// Cause: the handle is one of database/sql, or a pooler stands in between.
+	// Cure: none is needed; for less delay give the forwarder a pgx pool that reaches Postgres directly.
 	ErrNoListen = errors.New("outbox: no notifications on this connection: forwarders poll")
 
 	// errAborted is what a commit returns that Postgres would answer with ROLLBACK.
-	errAborted = fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w", pgx.ErrTxCommitRollback)
+	// Cause: the function went on after a statement had failed, which aborts a transaction.
+	// Cure: return the error of the statement.
+	errAborted = fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w",
+		pgx.ErrTxCommitRollback)
 )
 
 // ReadOnlyServer is the SQLSTATE of a write that reached a standby, or a primary that was demoted.
@@ -51,8 +57,8 @@ func Checked(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrTxEnded, err)
 }
 
-// endsConnection says whether an error of the server says nothing about the transaction: after FATAL and PANIC nothing is
-// known, whatever the SQLSTATE. A PANIC of COMMIT may come after its record was written, and be recovered. Nor is it
+// endsConnection says whether an error of the server says nothing about the transaction: after FATAL and PANIC nothing
+// is known, whatever the SQLSTATE. A PANIC of COMMIT may come after its record was written, and be recovered. Nor is it
 // after an SQLSTATE that means the same.
 func endsConnection(err error) bool {
 	switch severity(err) {
@@ -60,7 +66,8 @@ func endsConnection(err error) bool {
 		return true
 	}
 	state := text.SQLState(err)
-	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || strings.HasPrefix(state, "XX") || state == "40003"
+	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || strings.HasPrefix(state, "XX") ||
+		state == "40003"
 }
 
 // severity of an error of pgx, or of lib/pq, which this module does not import.
@@ -92,10 +99,12 @@ func severity(err error) string {
 const rowsOpen = "the rows of a query in this transaction are still open: read them to the end or close them " +
 	"(rows.Close, BatchResults.Close) before the next statement and before the handler returns"
 
+// Cause: a query of the transaction still has rows to read.
+// Cure: read rows to the end or close them before the next statement.
 var errRowsOpen = errors.New("outbox: " + rowsOpen)
 
-// explainBusy says what to close when a connection is in the middle of an answer. Of pgx and lib/pq there is no other sign
-// than the text; pgx's driver for database/sql says the same of a connection that is gone.
+// explainBusy says what to close when a connection is in the middle of an answer. Of pgx and lib/pq there is no other
+// sign than the text; pgx's driver for database/sql says the same of a connection that is gone.
 func explainBusy(err error) error {
 	switch {
 	case err == nil:

@@ -29,7 +29,8 @@ func NewPgx(pool *pgxpool.Pool) Pool { return newPgxPool(pool) }
 func newPgxPool(pool *pgxpool.Pool) pgxPool {
 	p := pgxPool{pool: pool, pins: &pins{}, whose: new(atomic.Int32)}
 	cfg := pool.Config().ConnConfig
-	p.pins.asText = cfg.DefaultQueryExecMode == pgx.QueryExecModeExec || cfg.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
+	p.pins.asText = cfg.DefaultQueryExecMode == pgx.QueryExecModeExec ||
+		cfg.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
 	switch {
 	case cfg.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement:
 		// The other modes do that already, and were chosen for a reason.
@@ -136,7 +137,8 @@ func (p pgxPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
 	if opts.Ours {
 		t.pins = pins.ours
 	} else if pg := conn.Conn().PgConn(); pins == nothing && pg.ParameterStatus("client_encoding") != "UTF8" &&
-		pg.ParameterStatus("client_encoding") != pg.ParameterStatus("server_encoding") { // the server tells that without being asked
+		pg.ParameterStatus("client_encoding") != pg.ParameterStatus("server_encoding") {
+		// the server tells that without being asked
 		t.pins = []string{"set local client_encoding = 'UTF8'"}
 	}
 	return t, nil
@@ -161,8 +163,10 @@ func (p pgxPool) single(ctx context.Context) (*pgxpool.Pool, error) {
 
 func (p pgxPool) Reset() { p.pool.Reset() }
 
-// keepIdle keeps the server from ending a session of ours that only listens. Before version 14 there is no such setting.
-const keepIdle = `select set_config('idle_session_timeout', '0', false) where current_setting('idle_session_timeout', true) <> '0'`
+// keepIdle keeps the server from ending a session of ours that only listens. Before version 14 there is no such
+// setting.
+const keepIdle = `select set_config('idle_session_timeout', '0', false) ` +
+	`where current_setting('idle_session_timeout', true) <> '0'`
 
 func (p pgxPool) Listen(ctx context.Context, channel string, fn func(payload string)) error {
 	pool, err := p.single(ctx)

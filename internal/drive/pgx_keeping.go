@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// indexesOnlyNow is indexesOnly for the statement that is sent behind it: without BEGIN, what is sent together is one transaction too, with
-// which the settings end.
+// indexesOnlyNow is indexesOnly for the statement that is sent behind it: without BEGIN, what is sent together is one
+// transaction too, with which the settings end.
 const indexesOnlyNow = `select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
 set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('enable_indexscan', 'on', true),
 set_config('enable_tidscan', 'on', true), set_config('enable_nestloop', 'on', true), set_config('jit', 'off', true)`
@@ -64,8 +64,8 @@ func (k keepingPgx) Query(ctx context.Context, query string, args ...any) (Rows,
 	return k.send(ctx, conn, batch, 1)
 }
 
-// direct says whether connections lead to the server itself. Behind a pooler a statement may come to a server that has not
-// prepared it.
+// direct says whether connections lead to the server itself. Behind a pooler a statement may come to a server that has
+// not prepared it.
 func (k keepingPgx) direct(ctx context.Context, conn *pgxpool.Conn) (bool, error) {
 	if k.whose.Load() == unknown {
 		var pid uint32

@@ -62,7 +62,9 @@ func (m managedTx) end(ctx context.Context, verb string) error {
 	return err
 }
 
-func (m managedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error) {
+func (m managedTx) CopyFrom(
+	ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource,
+) (int64, error) {
 	if err := m.usable(); err != nil {
 		return 0, err
 	}

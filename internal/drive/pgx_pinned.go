@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A statement outside of transactions that needs pins is sent with BEGIN before and COMMIT behind it, in one round trip.
+// A statement outside of transactions that needs pins is sent with BEGIN before and COMMIT behind it, in one round
+// trip.
 
 func (p pgxPool) execPinned(ctx context.Context, pins []string, query string, args []any) (int64, error) {
 	rows, err := p.queryPinned(ctx, pins, query, args)

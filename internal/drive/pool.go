@@ -11,6 +11,7 @@ func explainPool(err error, inUse, most int) error {
 	if !errors.Is(err, context.DeadlineExceeded) || most == 0 || inUse < most {
 		return err
 	}
-	return fmt.Errorf("%w: all %d connections of the pool are in use; a forwarder needs one, better three, beside those that "+
-		"handlers hold, and with database/sql one more: let the pool have more", err, most)
+	return fmt.Errorf("%w: all %d connections of the pool are in use; a forwarder needs one, better three, "+
+		"beside those that "+
+		"handlers use, and with database/sql one more: raise the size of the pool", err, most)
 }

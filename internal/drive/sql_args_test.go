@@ -75,7 +75,8 @@ func FuzzByteArrays(f *testing.F) {
 
 func TestArrayArgs(t *testing.T) {
 	got := arrayArgs([]any{
-		[]int64{-1, math.MaxInt64}, []float64{0.1, -1e300, 5}, []bool{true, false}, []int64{}, []string(nil), []float64(nil), [][]byte(nil),
+		[]int64{-1, math.MaxInt64}, []float64{0.1, -1e300, 5}, []bool{true, false}, []int64{}, []string(nil), []float64(nil),
+		[][]byte(nil),
 		"plain", []byte("bytes"), nil, 7, true,
 	})
 	want := []any{

@@ -29,8 +29,8 @@ func (c *sqlConn) get(ctx context.Context) (*sql.Conn, error) {
 	return conn, err
 }
 
-// dropped closes a connection after an error that no SQLSTATE explains, or that says that it leads to a standby, so that
-// the next call opens another.
+// dropped closes a connection after an error that no SQLSTATE explains, or that says that it leads to a standby, so
+// that the next call opens another.
 func (c *sqlConn) dropped(err error) error {
 	state := text.SQLState(err)
 	if err != nil && (state == "" || state == ReadOnlyServer || endsConnection(err) || errors.Is(err, driver.ErrBadConn)) {

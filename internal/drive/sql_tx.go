@@ -77,8 +77,8 @@ func sqlCommitError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 }
 
-// checkOpen finds a handler that ended the transaction, and one that went on after an error. Drivers differ in what they
-// make of either at COMMIT.
+// checkOpen finds a handler that ended the transaction, and one that went on after an error. Drivers differ in what
+// they make of either at COMMIT.
 func (t *sqlTx) checkOpen(ctx context.Context) error {
 	check := sqltext.CheckTx
 	switch {

@@ -89,7 +89,8 @@ func TestCommitErrors(t *testing.T) {
 		{&pgconn.PgError{Code: "08P01", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "57P01", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "40003"}, true, true},
-		{&pgconn.PgError{Code: "58030", SeverityUnlocalized: "PANIC", Severity: "PANIK"}, true, true}, // it may be there after recovery
+		// it may be there after recovery
+		{&pgconn.PgError{Code: "58030", SeverityUnlocalized: "PANIC", Severity: "PANIK"}, true, true},
 		{&pgconn.PgError{Code: "53100", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "58030", Severity: "ERROR"}, false, false},
 		{&pqError{"58030", "PANIC"}, true, true},

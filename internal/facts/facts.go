@@ -1,5 +1,5 @@
-// Package facts is what a forwarder says of itself in its row of outbox_forwarders, for admin.Doctor: what only its own process
-// knows. Whoever reads it must bear with fields that are missing, and with others.
+// Package facts is what a forwarder says of itself in its row of outbox_forwarders, for admin.Doctor: what only its own
+// process knows. Whoever reads it must bear with fields that are missing, and with others.
 package facts
 
 import "time"
@@ -11,11 +11,12 @@ type Forwarder struct {
 	// Consumers are those of the inbox that handled messages through the same handle, with the topics of these.
 	Consumers map[string][]string `json:"consumers,omitempty"`
 
-	Pool           string        `json:"pool,omitempty"` // tells its pool from those of others
-	PoolConns      int           `json:"pool_conns"`     // how many connections the pool may have; 0 = no limit, or not known
-	PoolNeeds      int           `json:"pool_needs"`     // how many of them the forwarder uses at once
-	Beside         int           `json:"beside"`         // how many connections it has of its own
-	Blind          bool          `json:"blind"`          // its publisher has returned errors that nobody knows
+	Pool string `json:"pool,omitempty"` // tells its pool from those of others
+	// how many connections the pool may have; 0 = no limit, or not known
+	PoolConns      int           `json:"pool_conns"`
+	PoolNeeds      int           `json:"pool_needs"` // how many of them the forwarder uses at once
+	Beside         int           `json:"beside"`     // how many connections it has of its own
+	Blind          bool          `json:"blind"`      // its publisher has returned errors that nobody knows
 	BlockKeyOnDead bool          `json:"block_key_on_dead"`
 	LeaseTTL       time.Duration `json:"lease_ttl"`
 	PublishTimeout time.Duration `json:"publish_timeout"`

@@ -15,7 +15,10 @@ import (
 // name of its own and is itself again.
 func TestAnyKeysComeBack(t *testing.T) {
 	t.Parallel()
-	keys := []string{"", " ", "a b", "a+b", "%", "%%", "%a", "%%25a", "%%2525a", "größe", "\x00", "\xff", "a:b", "=", "%zz", "%+", "Nats-TTL", "%Nats-TTL"}
+	keys := []string{
+		"", " ", "a b", "a+b", "%", "%%", "%a", "%%25a", "%%2525a", "größe", "\x00", "\xff", "a:b", "=", "%zz", "%+",
+		"Nats-TTL", "%Nats-TTL",
+	}
 	for _, all := range []bool{true, false} { // else only those that must be
 		want, sent := message.Metadata{}, message.Metadata{}
 		for _, key := range keys {
@@ -52,7 +55,8 @@ func TestTake(t *testing.T) {
 	Set(msg, "B", "2\n")
 	Set(msg, "A", "3")
 	asked, without, err := Take(msg)
-	if err != nil || !maps.Equal(asked, map[string]string{"A": "3", "B": "2\n"}) || !without.Equals(plain) || len(msg.Metadata) != 3 {
+	if err != nil || !maps.Equal(asked, map[string]string{"A": "3", "B": "2\n"}) || !without.Equals(plain) ||
+		len(msg.Metadata) != 3 {
 		t.Errorf("got %v, %v, %v", asked, without, err)
 	}
 	for _, bad := range []string{"x", "[]", `{"A":1}`} {

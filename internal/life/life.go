@@ -20,8 +20,8 @@ type Life struct {
 // New makes one that has not begun.
 func New() *Life { return &Life{done: make(chan struct{})} }
 
-// Begin returns the context to run with, which Close ends, and what is to be called at the very end. It returns outbox.ErrRunning
-// or outbox.ErrClosed.
+// Begin returns the context to run with, which Close ends, and what is to be called at the very end. It returns
+// outbox.ErrRunning or outbox.ErrClosed.
 func (l *Life) Begin(ctx context.Context) (_ context.Context, end func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,9 +60,11 @@ func (l *Life) Over() bool {
 // Done is closed at the end of what has begun.
 func (l *Life) Done() <-chan struct{} { return l.done }
 
-// While calls fn while run is under way: for that time alone, unless it has begun already. It waits until run says that it is
-// running, and returns the error of ctx or outbox.ErrClosed if it never is.
-func (l *Life) While(ctx context.Context, run func(context.Context) error, running <-chan struct{}, fn func() error) error {
+// While calls fn while run is under way: for that time alone, unless it has begun already. It waits until run says that
+// it is running, and returns the error of ctx or outbox.ErrClosed if it never is.
+func (l *Life) While(
+	ctx context.Context, run func(context.Context) error, running <-chan struct{}, fn func() error,
+) error {
 	if l.Over() {
 		return outbox.ErrClosed
 	}

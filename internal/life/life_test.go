@@ -75,7 +75,10 @@ func TestWhile(t *testing.T) {
 			t.Error("it does not run")
 		}
 		within := false
-		if err := l.While(t.Context(), run, running, func() error { within = true; return nil }); err != nil || !within || l.Over() {
+		if err := l.While(t.Context(), run, running, func() error {
+			within = true
+			return nil
+		}); err != nil || !within || l.Over() {
 			t.Errorf("one more: %v", err)
 		}
 		return failed
@@ -99,7 +102,8 @@ func TestWhile(t *testing.T) {
 		}
 		return err
 	}
-	if err := never.While(ctx, starts, make(chan struct{}), nil); !errors.Is(err, context.Canceled) && !errors.Is(err, outbox.ErrClosed) {
+	if err := never.While(ctx, starts, make(chan struct{}), nil); !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, outbox.ErrClosed) {
 		t.Error(err)
 	}
 	<-over

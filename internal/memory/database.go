@@ -16,7 +16,8 @@ import (
 // Name is that of a Database in logs and metrics.
 const Name = "memory"
 
-var errClosed = errors.New("outboxtest: the test of this database in memory is over: close what works on it, a Dispatcher or a Router for one, before that")
+var errClosed = errors.New("outboxtest: the test of this database in memory is over: close what works on it, " +
+	"a Dispatcher or a Router for one, before that")
 
 // Database is a drive.Pool without connections.
 type Database struct {
@@ -147,6 +148,7 @@ func (e sqlError) SQLState() string { return e.state }
 // unknown is the error of a statement that has no operation.
 func unknown(query string) error {
 	query = strings.Join(strings.Fields(query), " ")
-	return fmt.Errorf("outboxtest: this database is a fake, in memory, that runs no SQL: it has InTx, the Publisher, the middlewares and the inbox, "+
+	return fmt.Errorf("outboxtest: this database is a fake, in memory, that runs no SQL: it has InTx, the Publisher, "+
+		"the middlewares and the inbox, "+
 		"and Drain in the place of a forwarder; for anything else take a handle of a real Postgres: %s", text.Cut(query, 60))
 }

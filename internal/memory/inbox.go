@@ -17,7 +17,8 @@ type inboxRow struct {
 
 func (r inboxRow) open() bool { return r.processedAt.IsZero() && r.deadAt.IsZero() }
 
-// openInbox locks the row that the first two arguments name, or a new one. It returns nil for one that is processed or dead.
+// openInbox locks the row that the first two arguments name, or a new one. It returns nil for one that is processed or
+// dead.
 func (c *call) openInbox() (key inboxKey, r *inboxRow, err error) {
 	key = inboxKey{arg[string](c, 1), arg[string](c, 2)}
 	was, err := c.db.inbox.lock(c, key)

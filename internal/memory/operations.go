@@ -48,6 +48,7 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.MarkDead:        markDead,
 		sqltext.ClaimReady:      claimReady,
 		sqltext.ClaimTopics:     claimTopics,
+		sqltext.ClaimPages:      claimTopics,
 		sqltext.ClaimExpired:    claimExpired,
 		sqltext.ReleaseStrays:   releaseStrays,
 		sqltext.RenewLeases:     renewLeases,
@@ -56,6 +57,7 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.UnackMessage:    nothing,
 		sqltext.AbandonMessages: abandonMessages,
 		sqltext.FailMessages:    failMessages,
+		sqltext.HoldMessages:    holdMessages,
 		sqltext.ReleaseMessages: releaseMessages,
 		sqltext.ReapLeases:      reapLeases,
 		sqltext.ExpireMessages:  expireMessages,
@@ -74,7 +76,8 @@ var operations = sync.OnceValue(func() map[string]operation {
 	return rendered
 })
 
-// nothing is for what takes back a commit of the handler's own. Here a handler cannot commit, so there is nothing to take back.
+// nothing is for what takes back a commit of the handler's own. Here a handler cannot commit, so there is nothing to
+// take back.
 func nothing(*call) (result, error) { return result{}, nil }
 
 // arg is an argument, or the zero value for NULL.

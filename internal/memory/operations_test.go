@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestEveryStatementHasAnOperation: whoever adds a statement to the packages that run on the fake learns of the fake here.
+// TestEveryStatementHasAnOperation: whoever adds a statement to the packages that run on the fake learns of the fake
+// here.
 func TestEveryStatementHasAnOperation(t *testing.T) {
 	named := regexp.MustCompile(`sqltext\.([A-Z]\w*)`)
 	names := func(file string) (list []string) {

@@ -35,7 +35,8 @@ func insertMessages(c *call) (result, error) {
 	for i, uuid := range uuids {
 		c.db.outboxID++
 		o := &Outboxed{
-			ID: c.db.outboxID, UUID: uuid, Topic: topics[i], Key: keys[i], Payload: bytes.Clone(payloads[i]), Metadata: metadata[i],
+			ID: c.db.outboxID, UUID: uuid, Topic: topics[i], Key: keys[i], Payload: bytes.Clone(payloads[i]),
+			Metadata:  metadata[i],
 			createdAt: c.db.now(),
 		}
 		if dues != nil {
@@ -95,8 +96,8 @@ func (t *Tx) Written() []Outboxed {
 	return t.db.messages(t, func(o *Outboxed) bool { return t.db.outbox[o.ID].holder == t })
 }
 
-// Drain marks all messages published that were committed and are due, and returns them in the order in which they take their
-// places.
+// Drain marks all messages published that were committed and are due, and returns them in the order in which they take
+// their places.
 func (d *Database) Drain() []Outboxed {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -36,8 +36,9 @@ func (c *call) take(t taking, which func(*Queued) bool, order func(a, b *Queued)
 	return taken
 }
 
-// header is the first row of a claim. Payloads have room always: they are in memory anyhow. An operation is done under one lock, so its snapshot has ended whatever has no number
-// among those that change something, and the next number is the next.
+// header is the first row of a claim. Payloads have room always: they are in memory anyhow. An operation is done under
+// one lock, so its snapshot has ended whatever has no number among those that change something, and the next number is
+// the next.
 func (c *call) header(id int64) []any {
 	next := c.db.txNumber + 1
 	lowest := next
@@ -46,7 +47,10 @@ func (c *call) header(id int64) []any {
 			lowest = min(lowest, nr)
 		}
 	}
-	return []any{id, strconv.FormatInt(lowest, 10), strconv.FormatInt(next, 10), "", "", "", []byte{}, "{}", nil, c.at, c.at, nil, nil, 0, ""}
+	return []any{
+		id, strconv.FormatInt(lowest, 10), strconv.FormatInt(next, 10), "", "", "", []byte{}, "{}", nil, c.at, c.at,
+		nil, nil, 0, "",
+	}
 }
 
 // claimReady is sqltext.ClaimReady.

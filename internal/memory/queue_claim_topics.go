@@ -48,7 +48,7 @@ type candidate struct {
 	dueAt      time.Time
 }
 
-// claimTopics is sqltext.ClaimTopics.
+// claimTopics is sqltext.ClaimTopics, and ClaimPages, of which here a page holds all.
 func claimTopics(c *call) (result, error) {
 	t := c.taking()
 	t.topics = arg[[]string](c, 10)
@@ -70,7 +70,8 @@ func claimTopics(c *call) (result, error) {
 
 	var found []candidate
 	due := func(q *Queued) bool {
-		return !q.DueAt.IsZero() && !q.DueAt.After(c.at) && q.State == processing && q.Owner == "" && (q.ExpiresAt.IsZero() || q.ExpiresAt.After(c.at))
+		return !q.DueAt.IsZero() && !q.DueAt.After(c.at) && q.State == processing && q.Owner == "" &&
+			(q.ExpiresAt.IsZero() || q.ExpiresAt.After(c.at))
 	}
 	add := func(part, kind, limit int, which func(*Queued) bool, order func(a, b *Queued) int) (n int) {
 		for _, q := range c.find(which, order) {
@@ -86,7 +87,8 @@ func claimTopics(c *call) (result, error) {
 	}
 	add(0, 2, int(c.number(18)), func(q *Queued) bool {
 		l, limited := limits[q.Topic]
-		return due(q) && q.Crashes > 0 && suspects.before(q) && (t.topics == nil || slices.Contains(t.topics, q.Topic)) && (!limited || l.room > 0)
+		return due(q) && q.Crashes > 0 && suspects.before(q) && (t.topics == nil || slices.Contains(t.topics, q.Topic)) &&
+			(!limited || l.room > 0)
 	}, byDue)
 	of := func(p claimPart, q *Queued) bool {
 		l, limited := limits[q.Topic]
@@ -100,12 +102,18 @@ func claimTopics(c *call) (result, error) {
 	}
 	dues := func(limit int) {
 		for i, p := range parts {
-			limit -= add(i+1, 1, min(limit, int(p.room)), func(q *Queued) bool { return due(q) && q.Crashes == 0 && p.due.before(q) && of(p, q) }, byDue)
+			limit -= add(i+1, 1, min(limit, int(p.room)), func(q *Queued) bool {
+				return due(q) && q.Crashes == 0 &&
+					p.due.before(q) && of(p, q)
+			}, byDue)
 		}
 	}
 	dues(int(c.number(14)))
 	for i, p := range parts {
-		add(i+1, 0, int(p.room), func(q *Queued) bool { return q.ID > p.ready && q.DueAt.IsZero() && c.claimable(t, q) && of(p, q) }, byID)
+		add(i+1, 0, int(p.room), func(q *Queued) bool {
+			return q.ID > p.ready && q.DueAt.IsZero() && c.claimable(t, q) &&
+				of(p, q)
+		}, byID)
 	}
 	dues(int(c.number(15)))
 
@@ -113,7 +121,9 @@ func claimTopics(c *call) (result, error) {
 	for _, f := range found {
 		taken[f.topic]++
 		if l, limited := limits[f.topic]; limited && taken[f.topic] > l.room {
-			rows = append(rows, []any{f.id, "", "", f.topic, "", "over", []byte{}, "{}", nil, c.at, c.at, orNull(f.dueAt), nil, 0, "", f.part, f.kind})
+			rows = append(rows, []any{
+				f.id, "", "", f.topic, "", "over", []byte{}, "{}", nil, c.at, c.at, orNull(f.dueAt), nil, 0, "", f.part, f.kind,
+			})
 			continue
 		}
 		same := func(*Queued) bool { return true }

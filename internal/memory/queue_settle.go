@@ -24,7 +24,8 @@ func (c *call) ids() (keys []queueKey) {
 // ours says whether the message is held by the first argument.
 func (c *call) ours(q *Queued) bool { return q.State == processing && q.Owner == arg[string](c, 1) }
 
-// settle changes the messages of an owner. The rows that come back are the notes of what is done, for sqltext.AckMessage.
+// settle changes the messages of an owner. The rows that come back are the notes of what is done, for
+// sqltext.AckMessage.
 func (c *call) settle(fn func(q *Queued)) (result, error) {
 	return c.settleThose(func(*Queued) bool { return true }, fn)
 }
@@ -73,10 +74,11 @@ func (q *Queued) because(why string) {
 
 // abandonMessages is sqltext.AbandonMessages.
 func abandonMessages(c *call) (result, error) {
-	return c.settleThose(func(q *Queued) bool { return c.args[6] == nil || int64(q.Attempts) == c.number(7) }, func(q *Queued) {
-		c.charge(q, 5, 6)
-		q.because(arg[string](c, 4))
-	})
+	return c.settleThose(func(q *Queued) bool { return c.args[6] == nil || int64(q.Attempts) == c.number(7) },
+		func(q *Queued) {
+			c.charge(q, 5, 6)
+			q.because(arg[string](c, 4))
+		})
 }
 
 // failMessages is sqltext.FailMessages.
@@ -85,6 +87,20 @@ func failMessages(c *call) (result, error) {
 		q.State, q.LastError = dead, arg[string](c, 4)
 		q.Attempts += int(c.number(5))
 	})
+}
+
+// holdMessages is sqltext.HoldMessages.
+func holdMessages(c *call) (res result, err error) {
+	for _, key := range c.ids() {
+		q, err := c.change(key, c.ours, func(*Queued) {})
+		if err != nil {
+			return result{}, err
+		}
+		if q != nil {
+			res.rows = append(res.rows, []any{1})
+		}
+	}
+	return res, nil
 }
 
 // releaseMessages is sqltext.ReleaseMessages.
@@ -97,7 +113,9 @@ func releaseMessages(c *call) (result, error) {
 
 // reapLeases is sqltext.ReapLeases, with one page that has all.
 func reapLeases(c *call) (res result, err error) {
-	res.rows = [][]any{{int64(math.MaxInt64), "infinity", "0", "", "", "", []byte{}, "{}", nil, c.at, c.at, nil, nil, 0, ""}}
+	res.rows = [][]any{
+		{int64(math.MaxInt64), "infinity", "0", "", "", "", []byte{}, "{}", nil, c.at, c.at, nil, nil, 0, ""},
+	}
 	over := func(q *Queued) bool {
 		return q.State == processing && q.Owner != "" && q.LockedUntil.Before(c.at) && !q.DueAt.After(c.at)
 	}

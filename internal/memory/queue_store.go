@@ -50,8 +50,9 @@ func (c *call) items() ([]*item, error) {
 	return items, nil
 }
 
-// enqueueMessages is sqltext.EnqueueMessages. As there, what is not waited for is decided first, for all items; ids are drawn in the order of
-// the call; and the rest is inserted or updated in the order of IDs, each when nobody else holds it any more.
+// enqueueMessages is sqltext.EnqueueMessages. As there, what is not waited for is decided first, for all items; ids are
+// drawn in the order of the call; and the rest is inserted or updated in the order of IDs, each when nobody else holds
+// it any more.
 func enqueueMessages(c *call) (res result, err error) {
 	items, err := c.items()
 	if err != nil {
@@ -166,7 +167,8 @@ func seeMessage(c *call) (result, error) {
 	c.db.queueID++
 	now := c.db.now()
 	c.db.queue.put(c.tx, key, &Queued{
-		ID: c.db.queueID, Source: key.source, MessageID: key.messageID, State: seen, Payload: []byte{}, Metadata: "{}", Hash: hash,
+		ID: c.db.queueID, Source: key.source, MessageID: key.messageID, State: seen, Payload: []byte{}, Metadata: "{}",
+		Hash:        hash,
 		FirstSeenAt: now, LastSeenAt: now,
 	})
 	return answer(false, false)

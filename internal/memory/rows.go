@@ -35,7 +35,8 @@ func (r *rows) Scan(dest ...any) error {
 	return nil
 }
 
-// assign converts as drivers do: NULL to nil, a value to a pointer to it, text to bytes and a number to one of another type.
+// assign converts as drivers do: NULL to nil, a value to a pointer to it, text to bytes and a number to one of another
+// type.
 func assign(dest reflect.Value, v any) error {
 	if v == nil {
 		if dest.Kind() != reflect.Pointer && dest.Kind() != reflect.Slice {
@@ -54,7 +55,8 @@ func assign(dest reflect.Value, v any) error {
 		dest.Elem().Set(from)
 	case from.Type().AssignableTo(dest.Type()):
 		dest.Set(from)
-	case from.CanInt() && (dest.CanInt() || dest.CanFloat()), from.Kind() == reflect.String && dest.Type() == reflect.TypeFor[[]byte]():
+	case from.CanInt() && (dest.CanInt() || dest.CanFloat()), from.Kind() == reflect.String &&
+		dest.Type() == reflect.TypeFor[[]byte]():
 		dest.Set(from.Convert(dest.Type()))
 	default:
 		return fmt.Errorf("%s does not fit into %s", from.Type(), dest.Type())

@@ -125,7 +125,8 @@ type held interface {
 	release()
 }
 
-// patience is how long a statement waits for a row. Postgres waits for ever; a test that does ends in the middle of nowhere.
+// patience is how long a statement waits for a row. Postgres waits for ever; a test that does ends in the middle of
+// nowhere.
 const patience = time.Minute
 
 // wait gives mu up until a row that another transaction holds is free.

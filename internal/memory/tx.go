@@ -66,7 +66,9 @@ func (t *Tx) run(ctx context.Context, query string, args []any) (result, error) 
 	case len(words) == 4 && words[0] == "rollback" && words[1] == "to":
 		return result{}, t.rollbackTo(words[3])
 	case t.failed != nil:
-		return result{}, sqlError{"25P02", "the transaction is aborted, because a statement in it failed: " + t.failed.Error()}
+		return result{}, sqlError{
+			"25P02", "the transaction is aborted, because a statement in it failed: " + t.failed.Error(),
+		}
 	}
 	res, err := t.statement(ctx, query, words, args)
 	if err != nil {

@@ -47,7 +47,8 @@ func All() ([]Migration, error) {
 	for _, e := range entries {
 		parts := fileName.FindStringSubmatch(e.Name())
 		if parts == nil {
-			return nil, fmt.Errorf("migration file %s: its name is not of the form 0001_name.sql or 0001_name.concurrent.sql", e.Name())
+			return nil, fmt.Errorf("migration file %s: its name is not of the form 0001_name.sql or 0001_name.concurrent.sql",
+				e.Name())
 		}
 		text, err := fs.ReadFile(FS, e.Name())
 		if err != nil {
@@ -111,7 +112,8 @@ func (m Migration) Checksum() string {
 
 var createIndex = regexp.MustCompile(`^CREATE (?:UNIQUE )?INDEX CONCURRENTLY (\{\w+\}) ON (\{\w+\})\s`)
 
-// BuildsIndex returns the placeholders of the index that a statement of a concurrent migration builds, and of its table.
+// BuildsIndex returns the placeholders of the index that a statement of a concurrent migration builds, and of its
+// table.
 func BuildsIndex(statement string) (index, table string, ok bool) {
 	parts := createIndex.FindStringSubmatch(statement)
 	if parts == nil {

@@ -18,7 +18,8 @@ func use(t *testing.T, files fstest.MapFS) {
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 
 // repeatable is what package migrations allows in a concurrent file.
-var repeatable = regexp.MustCompile(`^(DROP INDEX CONCURRENTLY IF EXISTS \{|VACUUM |ANALYZE |ALTER TABLE \{\w+\} VALIDATE CONSTRAINT )`)
+var repeatable = regexp.MustCompile(`^(DROP INDEX CONCURRENTLY IF EXISTS \{|VACUUM |ANALYZE |ALTER TABLE \{\w+\} ` +
+	`VALIDATE CONSTRAINT )`)
 
 func TestFiles(t *testing.T) {
 	all, err := All()
@@ -51,7 +52,10 @@ func TestBadFilesAreRefused(t *testing.T) {
 }
 
 func TestStatements(t *testing.T) {
-	m := Migration{Text: "-- first; one\nCREATE TABLE a (\n    b text DEFAULT ';--' -- why;\n);\n\n-- last\nINSERT INTO \"a;\" VALUES ('it''s; so');\n-- end"}
+	m := Migration{
+		Text: "-- first; one\nCREATE TABLE a (\n    b text DEFAULT ';--' -- why;\n);\n\n-- last\nINSERT INTO \"a;\" VALUES " +
+			"('it''s; so');\n-- end",
+	}
 	want := []string{"CREATE TABLE a (\n    b text DEFAULT ';--' \n)", "INSERT INTO \"a;\" VALUES ('it''s; so')"}
 	if got := m.Statements(); !slices.Equal(got, want) {
 		t.Errorf("got %q", got)

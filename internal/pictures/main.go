@@ -22,7 +22,9 @@ func main() {
 }
 
 func pictures() map[string]string {
-	return map[string]string{"way.svg": way(), "lanes.svg": lanes()}
+	return map[string]string{
+		"way.svg": way(), "lanes.svg": lanes(), "published.svg": published(), "handled.svg": handled(),
+	}
 }
 
 // drawing is an SVG picture that fits a light page and a dark one.
@@ -63,7 +65,8 @@ func (d *drawing) arrow(points ...int) {
 }
 
 func (d *drawing) svg(title string) string {
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img"><title>%s</title>`+"\n%s%s</svg>\n",
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" `+
+		`role="img"><title>%s</title>`+"\n%s%s</svg>\n",
 		d.width, d.height, d.width, d.height, title, style, d.body.String())
 }
 
@@ -93,13 +96,15 @@ func way() string {
 	d.box("box", 770, 108, 100, 80, "broker", "topic bookings")
 	d.text("mid small", 684, 216, "after a crash: again,")
 	d.text("mid small", 684, 232, "under the same UUID")
-	return d.svg("The way of a message: the note that it was handled, the handler's writes and its events are one transaction; a forwarder publishes the events after the commit")
+	return d.svg("The way of a message: the note that it was handled, the handler's writes and its events are one " +
+		"transaction; a forwarder publishes the events after the commit")
 }
 
 // lanes is who reads which rows.
 func lanes() string {
 	d := &drawing{width: 860, height: 260}
-	d.box("box", 10, 30, 150, 190, "table outbox", "id 41  key acme", "id 42  key zeta", "id 43  key acme", "id 44  no key", "id 45  key omega")
+	d.box("box", 10, 30, 150, 190, "table outbox", "id 41  key acme", "id 42  key zeta", "id 43  key acme",
+		"id 44  no key", "id 45  key omega")
 	d.text("mid small", 200, 66, "hash of")
 	d.text("mid small", 200, 82, "the key")
 	owners := []string{"ours", "ours", "ours", "gone", "gone"}
@@ -109,12 +114,15 @@ func lanes() string {
 		d.arrow(160, 121, 215, 121, 262, y+15)
 	}
 	d.box("ours", 560, 30, 280, 84, "forwarder A", "lease renewed every few seconds", "owns lanes 0 to 61 under epoch 7")
-	d.box("gone", 560, 136, 280, 84, "forwarder B, killed", "lease ends after LeaseTTL, then A takes", "its lanes under epoch 8: what B still reports", "under 7 as failed is refused")
+	d.box("gone", 560, 136, 280, 84, "forwarder B, killed", "lease ends after LeaseTTL, then A takes",
+		"its lanes under epoch 8: what B still reports", "under 7 as failed is refused")
 	d.arrow(558, 62, 417, 41)
 	d.arrow(558, 72, 417, 81)
 	d.arrow(558, 82, 417, 121)
 	d.arrow(558, 172, 417, 161)
 	d.arrow(558, 182, 417, 201)
-	d.text("mid small", 430, 248, "A lane has one owner at a time, so the messages of a key leave in order however many forwarders run.")
-	return d.svg("Lanes and leases: each key has one of 64 lanes, each lane one owner with a lease, and a lane that changes hands gets a higher epoch")
+	d.text("mid small", 430, 248, "A lane has one owner at a time, so the messages of a key leave in order "+
+		"however many forwarders run.")
+	return d.svg("Lanes and leases: each key has one of 64 lanes, each lane one owner with a lease, " +
+		"and a lane that changes hands gets a higher epoch")
 }

@@ -10,8 +10,10 @@ const (
 	HoldFor = time.Second
 	// FullInterval is how often all is looked through.
 	FullInterval = time.Second
-	failedShare  = 2  // after one that failed they wait for this many times as long as it took
-	fullShare    = 20 // full looks wait for this many times as long as they usually take longer than others
+	// FullShare is for how many times as long as it takes longer than others no full look is due after one: they take that
+	// part of the time.
+	FullShare   = 20
+	failedShare = 2 // after one that failed they wait for this many times as long as it took
 )
 
 // Position is a place in the order in which rows are claimed: of ready ones At is 0.
@@ -58,15 +60,29 @@ type Mark struct {
 	number int64
 	since  time.Time
 
+	walk walk // a look that goes on where its last page ended
+	tail bool // the next look is at the mark, between two pages of a full one
+
 	fullAt time.Time     // when the next full look is due
 	usual  time.Duration // what a look takes that is not full
 	excess time.Duration // what a full one takes more
+}
+
+// walk is a look in several statements, which counts as one: it began when the first of them did.
+type walk struct {
+	on   bool
+	at   Position // the end of the last page
+	of   Look     // the first page
+	xmin int64    // likewise
+	took time.Duration
 }
 
 // Look is one statement that claims.
 type Look struct {
 	From  Position // exclusive
 	full  bool
+	page  bool // it goes on where another one ended
+	pages bool // it may pass many rows
 	drawn Position
 }
 
@@ -77,16 +93,21 @@ type Result struct {
 	Drawn   Position // positions up to here had been handed out when the look ended
 	Reached Position // of the last row that it claimed, if any
 	Limited bool     // it claimed as many as it might, so there may be more
+	Paged   bool     // it looked at as many rows as it might, of which Reached is the last, and claimed all that it could
 }
 
 // Full says whether the look is one from the beginning.
 func (l Look) Full() bool { return l.full }
 
-// Reaches says, after a look of m that found all that there was, whether what m is the mark of may be looked for together with what
-// other is the mark of from now on, provided that the last look of that was the same statement: there is nothing left of it
-// where other has been. What is not seen yet is seen by looks that begin at the exact mark of other.
+// Pages says whether a look may pass many rows, so that its statement should look at a page of them, and no more.
+func (l Look) Pages() bool { return l.pages }
+
+// Reaches says, after a look of m that found all that there was, whether what m is the mark of may be looked for
+// together with what other is the mark of from now on, provided that the last look of that was the same statement:
+// there is nothing left of it where other has been. What is not seen yet is seen by looks that begin at the exact mark
+// of other.
 func (m *Mark) Reaches(l Look, other *Mark) bool {
-	return l.full || !m.exact.Before(l.From) || !m.exact.Before(other.exact)
+	return l.full && !l.page || !m.exact.Before(l.From) || !m.exact.Before(other.exact)
 }
 
 // Settled says whether there is nothing up to a position, and nothing will be, but for rows that go back.
@@ -95,13 +116,17 @@ func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
 // Next says where to look, from the beginning now and then if it may be. Done is called if, and when, the statement has
 // committed, Failed if it has not, or nobody knows.
 func (m *Mark) Next(now time.Time, full bool) Look {
+	if w := m.walk; w.on && (!w.of.full || full && !m.tail) {
+		return Look{From: w.at, full: w.of.full, page: true, pages: true, drawn: w.of.drawn}
+	}
 	l := Look{From: m.fast, drawn: m.drawn}
 	switch ahead := m.exact.Before(m.fast); {
 	case ahead && m.next != Position{} && m.xmin >= m.number: // nobody holds it any more
-		l.From = m.exact
-	case full && !now.Before(m.fullAt) && m.fast != Position{}:
+		l.From, l.pages = m.exact, true
+	case full && !m.walk.on && !now.Before(m.fullAt) && m.fast != Position{}:
 		l.From, l.full = Position{}, true
 	}
+	l.pages = l.pages || l.From == Position{}
 	return l
 }
 
@@ -109,7 +134,7 @@ func (m *Mark) Next(now time.Time, full bool) Look {
 // what works. It need not be its length that made it fail, so it is due sooner than after one that was slow.
 func (m *Mark) Failed(now time.Time, took time.Duration, l Look) {
 	if l.full {
-		m.fullAt = now.Add(AfterFailure(took))
+		m.fullAt, m.walk = now.Add(AfterFailure(took)), walk{}
 	}
 }
 
@@ -118,9 +143,28 @@ func AfterFailure(took time.Duration) time.Duration { return max(FullInterval, f
 
 // Done says what a look found and how long it took.
 func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
+	m.tail = l.full
+	xmin := r.Xmin
+	if l.page {
+		if !m.walk.on || l.From != m.walk.at { // somebody else has been there
+			m.xmin = max(m.xmin, xmin)
+			return
+		}
+		took, r.Xmin, l = m.walk.took+took, m.walk.xmin, m.walk.of
+		m.walk = walk{}
+	}
+	if l.full && r.Paged && !r.Reached.Before(m.fast) { // looks from the mark on do the rest
+		r.Paged, r.Limited = false, true
+	}
+	if r.Paged && !r.Drawn.Before(l.drawn) {
+		m.walk = walk{on: true, at: r.Reached, of: l, xmin: r.Xmin, took: took}
+		m.xmin = max(m.xmin, xmin)
+		return
+	}
 	if l.full {
 		excess := took - m.usual
-		m.fullAt = now.Add(max(FullInterval, fullShare*min(excess, m.excess))) // slow once, it may have met a machine that stood still
+		// slow once, it may have met a machine that stood still
+		m.fullAt = now.Add(max(FullInterval, FullShare*min(excess, m.excess)))
 		m.excess = (3*m.excess + excess) / 4
 	} else {
 		m.usual = (3*m.usual + took) / 4
@@ -129,7 +173,7 @@ func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
 		*m = Mark{Overlap: m.Overlap, drawn: r.Drawn, fullAt: m.fullAt, usual: m.usual, excess: m.excess}
 		return
 	}
-	m.drawn, m.xmin = later(m.drawn, r.Drawn), max(m.xmin, r.Xmin)
+	m.drawn, m.xmin = later(m.drawn, r.Drawn), max(m.xmin, xmin)
 	to, covered := later(r.Reached, l.drawn), last // how far it has come, and to where it has taken all that it saw
 	if r.Limited {
 		to, covered = r.Reached, r.Reached

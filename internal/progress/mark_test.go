@@ -17,7 +17,8 @@ type world struct {
 	ended   int64 // the highest number that has ended
 	open    map[int64][]int64
 	ready   map[int64]bool
-	long    int // how many of a hundred transactions stay open for long
+	passes  map[int64]bool // committed, and nobody may claim them for now
+	long    int            // how many of a hundred transactions stay open for long
 	until   map[int64]time.Time
 
 	// wrongNumber breaks the rule: the snapshot's xmax instead of the next number.
@@ -57,7 +58,11 @@ func (w *world) steps() {
 func (w *world) end(number int64) {
 	if w.rand.IntN(10) > 0 { // else it is rolled back
 		for _, id := range w.open[number] {
-			w.ready[id] = true
+			if w.passes != nil && id%3 > 0 {
+				w.passes[id] = true
+			} else {
+				w.ready[id] = true
+			}
 		}
 	}
 	delete(w.open, number)
@@ -65,7 +70,8 @@ func (w *world) end(number int64) {
 }
 
 // claim is one statement. What begins while it runs it does not see.
-func (w *world) claim(from Position, limit int) (r Result) {
+func (w *world) claim(l Look, limit int) (r Result) {
+	from := l.From
 	xmax := w.ended + 1
 	r.Xmin = xmax
 	for number := range w.open {
@@ -80,12 +86,20 @@ func (w *world) claim(from Position, limit int) (r Result) {
 		}
 	}
 	slices.Sort(ids)
+	if w.passes != nil && l.Pages() {
+		ids = w.page(&r, from, ids, 1+w.rand.IntN(12))
+	}
 	if r.Limited = len(ids) >= limit; r.Limited {
 		ids = ids[:limit]
+		r.Paged = false
 	}
+	last := r.Reached
 	for _, id := range ids {
 		delete(w.ready, id)
 		r.Reached = Position{ID: id}
+	}
+	if r.Paged {
+		r.Reached, r.Limited = last, true
 	}
 	w.steps()
 	if r.Number = w.numbers + 1; w.wrongNumber {
@@ -94,6 +108,22 @@ func (w *world) claim(from Position, limit int) (r Result) {
 	w.steps()
 	r.Drawn = Position{ID: w.ids}
 	return r
+}
+
+// page leaves of the ids of what may be claimed those of the first rows, with all that is committed.
+func (w *world) page(r *Result, from Position, ids []int64, rows int) []int64 {
+	all := slices.Clone(ids)
+	for id := range w.passes {
+		if from.Before(Position{ID: id}) {
+			all = append(all, id)
+		}
+	}
+	slices.Sort(all)
+	if len(all) < rows {
+		return ids
+	}
+	r.Paged, r.Reached = true, Position{ID: all[rows-1]}
+	return slices.DeleteFunc(ids, func(id int64) bool { return r.Reached.ID < id })
 }
 
 // passed returns an id that the mark has passed although its row is yet to come.
@@ -114,10 +144,13 @@ func (w *world) passed(m *Mark) (int64, bool) {
 }
 
 // run drives a mark through a random schedule, with several looks at a time.
-func run(seed uint64, long int, wrongNumber bool) error {
+func run(seed uint64, long int, pages, wrongNumber bool) error {
 	w := &world{
 		rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), long: long, wrongNumber: wrongNumber,
 		open: map[int64][]int64{}, ready: map[int64]bool{}, until: map[int64]time.Time{},
+	}
+	if pages {
+		w.passes = map[int64]bool{}
 	}
 	m := &Mark{Overlap: Position{ID: 8}}
 	type look struct {
@@ -127,7 +160,7 @@ func run(seed uint64, long int, wrongNumber bool) error {
 	var running []look
 	claim := func() {
 		l := m.Next(w.now, true)
-		running = append(running, look{l, w.claim(l.From, 1+w.rand.IntN(8))})
+		running = append(running, look{l, w.claim(l, 1+w.rand.IntN(8))})
 	}
 	done := func() {
 		l := running[0]
@@ -165,7 +198,7 @@ func run(seed uint64, long int, wrongNumber bool) error {
 		claim()
 		done()
 	}
-	if !moved {
+	if !moved && !pages { // small pages may not keep up with those who write
 		return fmt.Errorf("seed %d: the mark never moved", seed)
 	}
 	return nil
@@ -175,8 +208,10 @@ func run(seed uint64, long int, wrongNumber bool) error {
 func TestMarkPassesNothing(t *testing.T) {
 	for seed := range uint64(60) {
 		for _, long := range []int{0, 5} {
-			if err := run(seed, long, false); err != nil {
-				t.Fatal(err)
+			for _, pages := range []bool{false, true} {
+				if err := run(seed, long, pages, false); err != nil {
+					t.Fatalf("in pages: %t: %v", pages, err)
+				}
 			}
 		}
 	}
@@ -185,7 +220,7 @@ func TestMarkPassesNothing(t *testing.T) {
 // TestMarkNeedsTheNextNumber is the control: with the xmax of the snapshot rows are passed.
 func TestMarkNeedsTheNextNumber(t *testing.T) {
 	for seed := range uint64(2000) {
-		if err := run(seed, 0, true); err != nil {
+		if err := run(seed, 0, false, true); err != nil {
 			t.Log(err)
 			return
 		}
@@ -213,7 +248,8 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 	}
 }
 
-// TestFullLooksThatAreSlowEverySecondTime, as those are that find much and then nothing, take little of the time as well.
+// TestFullLooksThatAreSlowEverySecondTime, as those are that find much and then nothing, take little of the time as
+// well.
 func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
 	m := &Mark{}
 	now, looks, full := time.Unix(1e9, 0), 0, time.Duration(0)
@@ -235,7 +271,8 @@ func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
 	}
 }
 
-// TestFullLooksGoOnAfterAStall: a machine that stood still during one of them keeps the next one waiting no longer than usual.
+// TestFullLooksGoOnAfterAStall: a machine that stood still during one of them keeps the next one waiting no longer than
+// usual.
 func TestFullLooksGoOnAfterAStall(t *testing.T) {
 	m := &Mark{}
 	now, looks := time.Unix(1e9, 0), 0
@@ -288,7 +325,9 @@ func TestMarkFollowsABacklog(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for i := int64(1); i < 100; i++ {
 		now = now.Add(time.Millisecond)
-		m.Done(now, 0, m.Next(now, true), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 100_000}, Reached: Position{ID: 10 * i}, Limited: true})
+		m.Done(now, 0, m.Next(now, true), Result{
+			Xmin: i + 1, Number: i, Drawn: Position{ID: 100_000}, Reached: Position{ID: 10 * i}, Limited: true,
+		})
 	}
 	if m.exact.ID < 900 {
 		t.Errorf("the mark is at %d of 990", m.exact.ID)
@@ -313,6 +352,59 @@ func TestMarkGoesBack(t *testing.T) {
 	}
 }
 
+// TestAFullLookGoesOnInPages: it comes to its end however many pages that takes, looks at the mark have every second
+// turn meanwhile, and the next one waits for a share of the time that all pages took.
+func TestAFullLookGoesOnInPages(t *testing.T) {
+	const last, page, took = 1000, 10, 50 * time.Millisecond
+	m := &Mark{}
+	now, pages, others := time.Unix(1e9, 0), 0, 0
+	look := func() Look {
+		l := m.Next(now, true)
+		r := Result{
+			Xmin: 100, Number: 100, Drawn: Position{ID: last}, Reached: Position{ID: min(last, l.From.ID+page)}, Limited: true,
+			Paged: true,
+		}
+		if l.From.ID >= last || !l.Pages() {
+			r.Reached, r.Limited, r.Paged = Position{}, false, false
+		}
+		now = now.Add(took)
+		m.Done(now, took, l, r)
+		return l
+	}
+	for at := int64(0); at < last; at += page { // the first look does so, too
+		if l := look(); l.From.ID != at || l.full {
+			t.Fatalf("the first look goes on at %d, not at %d", l.From.ID, at)
+		}
+	}
+	for m.exact.ID < last { // a second one says that all of it has ended
+		look()
+	}
+	const fulls = 10
+	for full := range fulls {
+		for begun := false; !begun || m.walk.on; {
+			l := look()
+			switch {
+			case l.full:
+				if pages++; begun && l.From.ID == 0 {
+					t.Fatal("it begins again before its end")
+				}
+				begun = true
+			case l.From.ID < last-page:
+				t.Fatalf("a look at the mark begins at %d", l.From.ID)
+			case begun:
+				others++
+			}
+		}
+		if full == fulls-1 && m.fullAt.Sub(now) < FullShare*(last/page)*took*3/4 {
+			t.Errorf("the next full look is due after %s", m.fullAt.Sub(now))
+		}
+	}
+	if pages < fulls*last/page || others < pages-2*fulls {
+		t.Errorf("%d full looks of %d rows have %d pages of %d, and there are %d other looks beside them", fulls, last, pages,
+			page, others)
+	}
+}
+
 // TestMarkStartsOver when ids are handed out again.
 func TestMarkStartsOver(t *testing.T) {
 	m := &Mark{}
@@ -331,7 +423,8 @@ func TestMarkStartsOver(t *testing.T) {
 
 func TestMoments(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
-	if m := Moment(at); !time.UnixMicro(m.At).Equal(at) || !(Position{At: m.At, ID: 7}).Before(m) || m.Before(Position{At: m.At}) {
+	if m := Moment(at); !time.UnixMicro(m.At).Equal(at) || !(Position{At: m.At, ID: 7}).Before(m) ||
+		m.Before(Position{At: m.At}) {
 		t.Error(m)
 	}
 }

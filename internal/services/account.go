@@ -34,7 +34,8 @@ func unprivileged() (*account, error) {
 		}
 		return &account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
 	}
-	return nil, errors.New("this server refuses to run as root and there is no user postgres or nobody to run it as; run as another user")
+	return nil, errors.New("this server refuses to run as root and there is no user postgres or nobody to run it as; " +
+		"run as another user")
 }
 
 // own gives path to the account; nil changes nothing.

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// natsPatience is how long a server in this process may take to answer: long, because a busy machine may be slow, and it
-// cannot end unnoticed.
+// natsPatience is how long a server in this process may take to answer: long, because a busy machine may be slow, and
+// it cannot end unnoticed.
 const natsPatience = time.Minute
 
 // NATS is a NATS server with JetStream. Its methods are safe for concurrent use.

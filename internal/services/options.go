@@ -22,7 +22,8 @@ type Options struct {
 	// named by the environment.
 	PostgresSettings []string
 
-	// QuickStart has a Kafka started here compiled for a quick start and not for throughput, at half of the processor's time.
+	// QuickStart has a Kafka started here compiled for a quick start and not for throughput, at half of the processor's
+	// time.
 	QuickStart bool
 
 	// Own starts a Postgres even if the environment names one: for who stops or kills it.

@@ -23,9 +23,9 @@ type PgBouncer struct {
 // packagedPgBouncer is where packages put it, and where only root's PATH leads.
 var packagedPgBouncer = "/usr/sbin/pgbouncer"
 
-// StartPgBouncer starts PgBouncer in front of the server at postgresURL; every database of it can be reached, as the user
-// in that URL. It returns [ErrNotInstalled] if there is no pgbouncer program. As root it runs as user postgres or else
-// nobody.
+// StartPgBouncer starts PgBouncer in front of the server at postgresURL; every database of it can be reached, as the
+// user in that URL. It returns [ErrNotInstalled] if there is no pgbouncer program. As root it runs as user postgres or
+// else nobody.
 //
 // In transaction mode a session is not tied to one server connection: session advisory locks and LISTEN do not work,
 // and pgx needs QueryExecModeExec or QueryExecModeSimpleProtocol.
@@ -80,7 +80,8 @@ func StartPgBouncer(ctx context.Context, postgresURL string, opts Options) (*PgB
 	return b, nil
 }
 
-// URL returns the connection URL of the database that StartPgBouncer was given, through PgBouncer. It stays the same across Restart.
+// URL returns the connection URL of the database that StartPgBouncer was given, through PgBouncer. It stays the same
+// across Restart.
 func (b *PgBouncer) URL() string { return b.url }
 
 // isOurs asks the admin console for the path of its configuration.

@@ -27,9 +27,10 @@ type Postgres struct {
 	created map[string]bool // databases to drop from a server that outlives us
 }
 
-// StartPostgres returns the server at OUTBOX_POSTGRES_URL unless opts.Own is set, or starts one: from OUTBOX_POSTGRES_BIN, else from the
-// highest version installed on the machine, else from binaries downloaded once into the user's cache folder. It syncs to
-// disk as in production and takes 200 connections. As root it runs as user postgres or else nobody.
+// StartPostgres returns the server at OUTBOX_POSTGRES_URL unless opts.Own is set, or starts one: from
+// OUTBOX_POSTGRES_BIN, else from the highest version installed on the machine, else from binaries downloaded once into
+// the user's cache folder. It syncs to disk as in production and takes 200 connections. As root it runs as user
+// postgres or else nobody.
 func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	if external := os.Getenv("OUTBOX_POSTGRES_URL"); external != "" && !opts.Own {
 		p := &Postgres{url: external}

@@ -48,7 +48,8 @@ func postgresBinaries(ctx context.Context) (bin, version string, err error) {
 		wanted = downloadedPostgres
 	}
 	if bin, err = downloadPostgres(ctx, wanted); err != nil {
-		return "", "", fmt.Errorf("download postgres %s (install PostgreSQL, or set OUTBOX_POSTGRES_BIN or OUTBOX_POSTGRES_URL, to do without): %w", wanted, err)
+		return "", "", fmt.Errorf("download postgres %s (install PostgreSQL, or set OUTBOX_POSTGRES_BIN or "+
+			"OUTBOX_POSTGRES_URL, to do without): %w", wanted, err)
 	}
 	_, version, err = postgresVersion(bin)
 	return bin, version, err

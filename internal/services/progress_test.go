@@ -23,7 +23,8 @@ func TestWatchSaysWhatIsWaitedFor(t *testing.T) {
 		time.Sleep(2*progressPause + time.Second)
 		stop()
 		stop()
-		want := "services: still waiting for x (5s): Downloaded a.jar\nservices: still waiting for x (10s): Downloaded a.jar\n"
+		want := "services: still waiting for x (5s): Downloaded a.jar\nservices: still waiting for x (10s): " +
+			"Downloaded a.jar\n"
 		if said.String() != want {
 			t.Errorf("got %q, want %q", said.String(), want)
 		}

@@ -2,16 +2,19 @@ package sqltext
 
 // The statements of a dry run of admin.Clean count what it would delete, and say whether there may be more.
 //
-// Arguments of all of them: retention in seconds, how many to count at most, from when the retention is counted back (RFC 3339 text).
+// Arguments of all of them but the last: retention in seconds, how many to count at most, from when the retention is
+// counted back (RFC 3339 text).
 const (
 	// CountOldOutbox counts among the oldest 100,000 rows.
-	CountOldOutbox = `SELECT count(*), count(*) >= $2::bigint OR EXISTS (SELECT FROM {outbox} o ORDER BY o.id OFFSET 100000) FROM (
+	CountOldOutbox = `SELECT count(*), count(*) >= $2::bigint
+       OR EXISTS (SELECT FROM {outbox} o ORDER BY o.id OFFSET 100000) FROM (
     SELECT FROM (SELECT o.published_at FROM {outbox} o ORDER BY o.id LIMIT 100000) f
      WHERE f.published_at < $3::text::timestamptz - $1::float8 * interval '1 second' LIMIT $2::bigint) c`
 
 	// CountOldInbox counts what CleanInbox and CleanInboxFailed delete.
 	CountOldInbox = `SELECT count(*), count(*) >= $2::bigint FROM (
-    (SELECT 1 FROM {inbox} i WHERE i.processed_at < $3::text::timestamptz - $1::float8 * interval '1 second' LIMIT $2::bigint)
+    (SELECT 1 FROM {inbox} i WHERE i.processed_at < $3::text::timestamptz - $1::float8 * interval '1 second'
+      LIMIT $2::bigint)
     UNION ALL
     (SELECT 1 FROM {inbox} i WHERE i.received_at < $3::text::timestamptz - $1::float8 * interval '1 second'
         AND i.processed_at IS NULL AND i.dead_at IS NULL LIMIT $2::bigint)
@@ -19,6 +22,13 @@ const (
 
 	// CountOldQueue counts what is done.
 	CountOldQueue = `SELECT count(*), count(*) >= $2::bigint FROM (
-    SELECT FROM {queue} q WHERE q.state = 'done' AND q.done_at < $3::text::timestamptz - $1::float8 * interval '1 second'
+    SELECT FROM {queue} q WHERE q.state = 'done'
+      AND q.done_at < $3::text::timestamptz - $1::float8 * interval '1 second'
      ORDER BY q.done_at LIMIT $2::bigint) c`
+
+	// CountExpiredKeys counts what CleanKeys deletes.
+	//
+	// Arguments: how many to count at most, by when they must have expired (RFC 3339 text).
+	CountExpiredKeys = `SELECT count(*), count(*) >= $1::bigint FROM (
+    SELECT FROM {idempotency} i WHERE i.expires_at <= $2::text::timestamptz LIMIT $1::bigint) c`
 )

@@ -1,11 +1,12 @@
 package sqltext
 
-// The statements by which package admin looks at the inbox and changes it. A row is named by its consumer and its message.
+// The statements by which package admin looks at the inbox and changes it. A row is named by its consumer and its
+// message.
 //
-// Walks go by consumer, as the indexes do; else they are those of the outbox. Arguments of all of them: consumer, part of the
-// error text (empty = any), times between which the message came first (RFC 3339 text, empty = any), how many rows it
-// looks at, how many of those that fit it returns, states (empty = all), the row after which the walk goes on (consumer,
-// message).
+// Walks go by consumer, as the indexes do; else they are those of the outbox. Arguments of all of them: consumer, part
+// of the error text (empty = any), times between which the message came first (RFC 3339 text, empty = any), how many
+// rows it looks at, how many of those that fit it returns, states (empty = all), the row after which the walk goes on
+// (consumer, message).
 const (
 	// WalkInboxDead walks dead messages, the oldest of each consumer first.
 	//
@@ -18,7 +19,8 @@ const (
 	WalkInboxFailing = walkInbox + inboxFailing + inboxByTime + walkedInbox
 
 	// WalkInboxRows walks all messages, in the order of consumers and ids.
-	WalkInboxRows = walkInbox + `(i.consumer, i.message_id) > ($8::text, $9::text) AND ($1::text = '' OR i.consumer = $1::text)
+	WalkInboxRows = walkInbox + `(i.consumer, i.message_id) > ($8::text, $9::text)
+  AND ($1::text = '' OR i.consumer = $1::text)
             ORDER BY i.consumer, i.message_id LIMIT $5::bigint` + walkedInbox
 
 	// WalkInboxIDs walks messages that are named.
@@ -30,7 +32,8 @@ const (
 
 	// GroupInboxDead counts dead messages of each consumer by consumer and error, as GroupDead does.
 	//
-	// Arguments: consumer, part of the error text, times, messages of each consumer, groups, messages of all together, attempts.
+	// Arguments: consumer, part of the error text, times, messages of each consumer, groups, messages of all together,
+	// attempts.
 	GroupInboxDead = consumers + inboxDead + nextConsumer + inboxDead + ofConsumer + inboxDead + groupedInbox
 
 	// GroupInboxFailing does the same to failing messages.
@@ -41,14 +44,17 @@ const (
 	// CountInboxDead counts dead messages by consumer, as CountDead does.
 	//
 	// Arguments: how many to count of each consumer at most, and of all together.
-	CountInboxDead = countConsumers + inboxDead + countNextConsumer + inboxDead + countedInbox + inboxDead + countedInboxEnd
+	CountInboxDead = countConsumers + inboxDead + countNextConsumer + inboxDead + countedInbox + inboxDead +
+		countedInboxEnd
 
 	// CountInboxFailing does the same to failing messages.
 	//
 	// Arguments: those of CountInboxDead.
-	CountInboxFailing = countConsumers + inboxFailing + countNextConsumer + inboxFailing + countedInbox + inboxFailing + countedInboxEnd
+	CountInboxFailing = countConsumers + inboxFailing + countNextConsumer + inboxFailing + countedInbox + inboxFailing +
+		countedInboxEnd
 
-	// ShowInbox describes messages. The LIMIT has each looked up by the primary key, whatever the planner thinks of the table.
+	// ShowInbox describes messages. The LIMIT has each looked up by the primary key, whatever the planner thinks of the
+	// table.
 	//
 	// Arguments: consumers, messages.
 	ShowInbox = `SELECT i.consumer, i.message_id, ` + InboxState + `, i.attempts, coalesce(left(i.last_error, 1024), ''),
@@ -59,15 +65,15 @@ const (
 	// RequeueInbox makes dead messages processable again, with all their attempts and all the time for them. revived gives
 	// the next dead letter another UUID, should it come to that.
 	//
-	// Arguments of all acts on the inbox: consumers, messages, states in which the messages must still be, entry in the audit
-	// log, what becomes their error text.
+	// Arguments of all acts on the inbox: consumers, messages, states in which the messages must still be, entry in the
+	// audit log, what becomes their error text.
 	RequeueInbox = actInbox + `UPDATE {inbox} i
        SET dead_at = NULL, processed_at = NULL, attempts = 0, revived = i.revived + 1, received_at = clock_timestamp(),
            last_error = coalesce(nullif($5::text, ''), i.last_error)
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + actedInbox
 
-	// DiscardInbox notes messages as handled: their next copy is acked and does nothing. One that was discarded is told from
-	// one that was processed by dead_at.
+	// DiscardInbox notes messages as handled: their next copy is acked and does nothing. One that was discarded is told
+	// from one that was processed by dead_at.
 	//
 	// Arguments: those of RequeueInbox.
 	DiscardInbox = actInbox + `UPDATE {inbox} i
@@ -81,7 +87,8 @@ const (
 
 	inboxDead    = `i.dead_at IS NOT NULL AND i.processed_at IS NULL`
 	inboxFailing = `i.processed_at IS NULL AND i.dead_at IS NULL`
-	receivedAt   = `least(greatest(i.received_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS received_at`
+	receivedAt   = `least(greatest(i.received_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
+		`AS received_at`
 
 	inboxFits = `(($1::text = '' OR i.consumer = $1::text)
               AND ($2::text = '' OR position(lower($2::text) IN lower(i.last_error)) > 0)
@@ -128,7 +135,8 @@ UNION ALL
 ), sources AS (
     SELECT l.consumer, count(*) >= max(l.most) AS more FROM looked l GROUP BY l.consumer
 )
-SELECT l.consumer, coalesce(left(l.last_error, 1024), '') AS error, count(*), min(l.received_at), max(l.received_at), s.more
+SELECT l.consumer, coalesce(left(l.last_error, 1024), '') AS error, count(*), min(l.received_at), max(l.received_at),
+  s.more
   FROM looked l JOIN sources s ON s.consumer = l.consumer
  WHERE l.fits GROUP BY l.consumer, error, s.more ORDER BY count(*) DESC LIMIT $6::bigint`
 
@@ -143,7 +151,8 @@ SELECT l.consumer, coalesce(left(l.last_error, 1024), '') AS error, count(*), mi
 )
 SELECT c.consumer, r.n, r.n >= bound.n, coalesce(r.oldest, 0), r.often
   FROM consumers c CROSS JOIN bound CROSS JOIN LATERAL (
-       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(q.received_at))::float8 AS oldest, count(*) FILTER (WHERE q.attempts > 3) AS often
+       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(q.received_at))::float8 AS oldest,
+         count(*) FILTER (WHERE q.attempts > 3) AS often
          FROM (SELECT i.attempts, ` + receivedAt + ` FROM {inbox} i WHERE i.consumer = c.consumer AND `
 	countedInboxEnd = ` ORDER BY i.consumer, i.received_at, i.message_id LIMIT bound.n) q) r
  WHERE c.consumer IS NOT NULL`

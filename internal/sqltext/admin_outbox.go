@@ -5,7 +5,8 @@ const (
 	// ShowOutbox describes messages. It does not touch payloads, so that a role that may not read them may look.
 	//
 	// Arguments: ids.
-	ShowOutbox = `SELECT o.id, o.uuid, o.topic, o.key, ` + OutboxState + `, o.attempts, coalesce(left(o.last_error, 1024), ''), o.metadata::text,
+	ShowOutbox = `SELECT o.id, o.uuid, o.topic, o.key, ` + OutboxState + `, o.attempts,
+  coalesce(left(o.last_error, 1024), ''), o.metadata::text,
        ` + createdAt + `, ` + dueAt + `, ` + deadAt + `, ` + publishedAt + `
   FROM {outbox} o WHERE o.id = ANY ($1::bigint[])`
 
@@ -29,59 +30,69 @@ const (
 	// leave in the order of their ids.
 	//
 	//
-	// What somebody has locked is skipped, and with it what follows it under its key, here and in the batches after this one: it might
-	// leave before it. Beside the number of messages the keys come back of which some were skipped, as JSON.
+	// What somebody has locked is skipped, and with it what follows it under its key, here and in the batches after this
+	// one: it might leave before it. Beside the number of messages the keys come back of which some were skipped, as JSON.
 	//
-	// Arguments of all acts on the outbox: ids, states in which the messages must still be, entry in the audit log, how many
-	// messages that stands for, what becomes their error text. One more here: keys to skip.
+	// Arguments of all acts on the outbox: ids, states in which the messages must still be, entry in the audit log, how
+	// many messages that stands for, what becomes their error text. One more here: keys to skip.
 	RequeueOutbox = `WITH meant AS MATERIALIZED (
     SELECT o.id, o.key FROM {outbox} o
-     WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[]) AND o.key NOT IN (SELECT * FROM unnest($6::text[]))
+     WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[])
+  AND o.key NOT IN (SELECT * FROM unnest($6::text[]))
 ), locked AS MATERIALIZED (
     SELECT o.id, o.key FROM {outbox} o
-     WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[]) AND o.key NOT IN (SELECT * FROM unnest($6::text[]))
+     WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[])
+  AND o.key NOT IN (SELECT * FROM unnest($6::text[]))
      ORDER BY o.id FOR UPDATE OF o SKIP LOCKED
 ), blocked AS MATERIALIZED (
-    SELECT m.key, min(m.id) AS id FROM meant m WHERE m.key <> '' AND m.id NOT IN (SELECT l.id FROM locked l) GROUP BY m.key
+    SELECT m.key, min(m.id) AS id FROM meant m WHERE m.key <> '' AND m.id NOT IN (SELECT l.id FROM locked l)
+      GROUP BY m.key
 ), free AS MATERIALIZED (
     SELECT l.id FROM locked l WHERE NOT EXISTS (SELECT FROM blocked b WHERE b.key = l.key AND b.id < l.id)
 ), changed AS (
     UPDATE {outbox} o
        SET ` + requeued + `, last_error = coalesce(nullif($5::text, ''), o.last_error)
-      FROM free WHERE o.id = free.id RETURNING o.id` + acted + `, (SELECT coalesce(json_agg(b.key), '[]')::text FROM blocked b)` + fromChanged
+      FROM free WHERE o.id = free.id
+        RETURNING o.id` + acted + `, (SELECT coalesce(json_agg(b.key), '[]')::text FROM blocked b)` + fromChanged
 
-	// DiscardOutbox settles messages that are never to be sent. A discarded row is told from a published one by dead_at. It
-	// blocks no key, and is deleted as a published one is.
+	// DiscardOutbox settles messages that are never to be sent. A discarded row is told from a published one by dead_at.
+	// It blocks no key, and is deleted as a published one is.
 	//
 	// Arguments: those of RequeueOutbox.
 	DiscardOutbox = actOutbox + `UPDATE {outbox} o
        SET ` + discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted + fromChanged
 
-	// RetryNowOutbox makes what waits due now. What was due before stays where it is, or a walk in the order of time would meet it again.
+	// RetryNowOutbox makes what waits due now. What was due before stays where it is, or a walk in the order of time would
+	// meet it again.
 	//
 	// Arguments: those of RequeueOutbox.
 	RetryNowOutbox = actOutbox + `UPDATE {outbox} o
        SET due_at = least(o.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), o.last_error)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted + fromChanged
 
-	// RequeueByHand is what Doctor names to those who have no other tool: it does to a row what RequeueOutbox does, to the first thousand
-	// dead messages of some topics, which were dead at a time: what dies again is not met again. It waits for what is locked, or what follows
-	// it under its key would leave before it. DiscardByHand does to one row what
+	// RequeueByHand is what Doctor names to those who have no other tool: it does to a row what RequeueOutbox does, to the
+	// first thousand dead messages of some topics, which were dead at a time: what dies again is not met again. It waits
+	// for what is locked, or what follows it under its key would leave before it. DiscardByHand does to one row what
 	// DiscardOutbox does. {topics}, {time} and {id} are for Doctor to fill in.
 	RequeueByHand = `UPDATE {outbox} o SET ` + requeued +
-		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead + ` AND o.dead_at <= '{time}' AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE))`
+		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead +
+		` AND o.dead_at <= '{time}' AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE))`
 	DiscardByHand = `UPDATE {outbox} o SET ` + discarded +
-		`, last_error = left(concat_ws('; before: ', 'discarded by hand', o.last_error), 1024) WHERE o.id = {id} AND o.published_at IS NULL`
+		`, last_error = left(concat_ws('; before: ', 'discarded by hand', o.last_error), 1024) WHERE o.id = {id} ` +
+		`AND o.published_at IS NULL`
 
-	requeued = `due_at = statement_timestamp(), attempts = 1, dead_at = NULL, published_at = NULL, metadata = o.metadata || jsonb_build_object(` +
-		`'outbox_generation', (coalesce(substring(o.metadata->>'outbox_generation' FROM '^[0-9]{1,9}$'), '0')::bigint + 1)::text)`
+	requeued = `due_at = statement_timestamp(), attempts = 1, dead_at = NULL, published_at = NULL, metadata = ` +
+		`o.metadata || jsonb_build_object(` +
+		`'outbox_generation', (coalesce(substring(o.metadata->>'outbox_generation' FROM '^[0-9]{1,9}$'), ` +
+		`'0')::bigint + 1)::text)`
 	discarded = `published_at = clock_timestamp(), dead_at = coalesce(o.dead_at, clock_timestamp())`
 
 	// Somebody else's lock is not waited for: what has it is skipped, and counted.
 	actOutbox = `WITH free AS MATERIALIZED (
     SELECT o.id FROM {outbox} o
-     WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[]) ORDER BY o.id FOR UPDATE OF o SKIP LOCKED
+     WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[]) ORDER BY o.id
+  FOR UPDATE OF o SKIP LOCKED
 ), changed AS (
     `
 	acted = `
@@ -105,7 +116,8 @@ const (
 	// BeginAct writes the entry of an act before it changes anything.
 	//
 	// Arguments: actor, action, reason, filter (JSON text).
-	BeginAct = `INSERT INTO {audit} (actor, action, reason, filter) VALUES ($1::text, $2::text, $3::text, $4::jsonb) RETURNING id`
+	BeginAct = `INSERT INTO {audit} (actor, action, reason, filter) VALUES ($1::text, $2::text, $3::text, $4::jsonb) ` +
+		`RETURNING id`
 
 	// EndAct says that the act has ended by itself.
 	//
@@ -128,7 +140,8 @@ const (
 	// Audit reads a page of the log, newest first.
 	//
 	// Arguments: id before which to read, how many.
-	Audit = `SELECT a.id, a.at, a.role, a.actor, a.action, a.reason, a.filter::text, a.matched, a.touched, a.skipped, a.compared, a.ended_at
+	Audit = `SELECT a.id, a.at, a.role, a.actor, a.action, a.reason, a.filter::text, a.matched, a.touched, a.skipped,
+       a.compared, a.ended_at
   FROM {audit} a WHERE a.id < $1::bigint ORDER BY a.id DESC LIMIT $2::bigint`
 
 	// PauseTopic notes that an operator has paused a topic. One that is paused keeps its time.
@@ -141,7 +154,8 @@ const (
     RETURNING topic
 )
 INSERT INTO {audit} (actor, action, reason, filter, touched, ended_at)
-SELECT $2::text, 'pause', $3::text, jsonb_build_object('in', 'outbox', 'topic', $1::text), (SELECT count(*) FROM paused), clock_timestamp()`
+SELECT $2::text, 'pause', $3::text, jsonb_build_object('in', 'outbox', 'topic', $1::text),
+  (SELECT count(*) FROM paused), clock_timestamp()`
 
 	// ResumeTopic takes that back.
 	//
@@ -151,5 +165,6 @@ SELECT $2::text, 'pause', $3::text, jsonb_build_object('in', 'outbox', 'topic', 
      WHERE topic = $1::text AND forwarder = '00000000-0000-0000-0000-000000000000' RETURNING topic
 )
 INSERT INTO {audit} (actor, action, reason, filter, touched, ended_at)
-SELECT $2::text, 'resume', $3::text, jsonb_build_object('in', 'outbox', 'topic', $1::text), (SELECT count(*) FROM resumed), clock_timestamp()`
+SELECT $2::text, 'resume', $3::text, jsonb_build_object('in', 'outbox', 'topic', $1::text),
+  (SELECT count(*) FROM resumed), clock_timestamp()`
 )

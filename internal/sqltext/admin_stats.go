@@ -1,13 +1,13 @@
 package sqltext
 
-// The statements of admin.Stats. What they count is bounded, and with many topics or consumers the bound of each is lower: a
-// page of figures must be there at once however much there is to count. Those called Exact have no bound.
+// The statements of admin.Stats. What they count is bounded, and with many topics or consumers the bound of each is
+// lower: a page of figures must be there at once however much there is to count. Those called Exact have no bound.
 const (
 	// Now is the time by the database's clock.
 	Now = `SELECT clock_timestamp()`
 
-	// CountDead counts dead messages by topic: how many, whether there may be more, the age of the first in seconds, and how many of them
-	// failed more than three times.
+	// CountDead counts dead messages by topic: how many, whether there may be more, the age of the first in seconds, and
+	// how many of them failed more than three times.
 	//
 	// Arguments: how many to count of each topic at most, and of all together.
 	CountDead = countTopics + isDead + countNext + isDead + counted + isDead + countedEnd
@@ -29,7 +29,9 @@ const (
 	CountDelayed = delayedOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
 	// CountOutboxExact counts all that is not settled, by state and topic, and what of it failed more than three times.
-	CountOutboxExact = `SELECT c.state, c.topic, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(c.created_at)), 0)::float8, count(*) FILTER (WHERE c.attempts > 3)
+	CountOutboxExact = `SELECT c.state, c.topic, count(*),
+       coalesce(extract(epoch FROM clock_timestamp() - min(c.created_at)), 0)::float8,
+       count(*) FILTER (WHERE c.attempts > 3)
   FROM (SELECT CASE WHEN o.attempts > 0 THEN 'failing' ELSE 'ready' END AS state, o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
          WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
         UNION ALL
@@ -39,8 +41,9 @@ const (
         SELECT 'dead', o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o WHERE ` + isDead + `) c
  GROUP BY c.state, c.topic`
 
-	// Rates says how many messages a second were published in the last minute, by topic. It looks at the newest rows and, in
-	// case there is a backlog, at those before what is ready. Rows that do not reach back a minute stand for the time that they do.
+	// Rates says how many messages a second were published in the last minute, by topic. It looks at the newest rows and,
+	// in case there is a backlog, at those before what is ready. Rows that do not reach back a minute stand for the time
+	// that they do.
 	//
 	// Arguments: how many rows to look at in each place.
 	Rates = `WITH place AS MATERIALIZED (
@@ -50,26 +53,32 @@ const (
             WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
             ORDER BY o.lane, o.id LIMIT 1) r
 ), looked AS MATERIALIZED (
-    (SELECT 1 AS part, o.id, o.topic, CASE WHEN o.dead_at IS NULL THEN o.published_at END AS at FROM {outbox} o ORDER BY o.id DESC LIMIT $1::bigint)
+    (SELECT 1 AS part, o.id, o.topic, CASE WHEN o.dead_at IS NULL THEN o.published_at END AS at FROM {outbox} o
+      ORDER BY o.id DESC LIMIT $1::bigint)
     UNION ALL
     (SELECT 2, o.id, o.topic, CASE WHEN o.dead_at IS NULL THEN o.published_at END FROM place p CROSS JOIN LATERAL (
-            SELECT o.id, o.topic, o.dead_at, o.published_at FROM {outbox} o WHERE o.id < p.id ORDER BY o.id DESC LIMIT $1::bigint) o)
+            SELECT o.id, o.topic, o.dead_at, o.published_at FROM {outbox} o WHERE o.id < p.id ORDER BY o.id DESC
+              LIMIT $1::bigint) o)
 ), part AS (
     SELECT l.part, min(l.id) AS low,
-           CASE WHEN count(*) < $1::bigint THEN 60 ELSE greatest(1, least(60, extract(epoch FROM clock_timestamp() - min(l.at)))) END::float8 AS seconds
+           CASE WHEN count(*) < $1::bigint THEN 60
+             ELSE greatest(1, least(60, extract(epoch FROM clock_timestamp() - min(l.at)))) END::float8 AS seconds
       FROM looked l GROUP BY l.part
 )
 SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part = l.part
- WHERE l.at > clock_timestamp() - interval '1 minute' AND (l.part = 1 OR l.id < coalesce((SELECT low FROM part WHERE part = 1), 0))
+ WHERE l.at > clock_timestamp() - interval '1 minute'
+   AND (l.part = 1 OR l.id < coalesce((SELECT low FROM part WHERE part = 1), 0))
  GROUP BY l.topic`
 
-	// PublishedTopics are the topics of those of the newest messages that were published, each with the time of the last one.
+	// PublishedTopics are the topics of those of the newest messages that were published, each with the time of the last
+	// one.
 	PublishedTopics = `SELECT o.topic, max(o.published_at)
   FROM (SELECT topic, published_at, dead_at FROM {outbox} ORDER BY id DESC LIMIT 10000) o
  WHERE o.published_at IS NOT NULL AND o.dead_at IS NULL GROUP BY o.topic`
 
 	// Forwarders lists forwarders and how many lanes each owns.
-	Forwarders = `SELECT f.name, f.scope, array_to_json(f.topics)::text, coalesce(l.lanes, 0), extract(epoch FROM f.expires_at - clock_timestamp())::float8, f.waiting_since
+	Forwarders = `SELECT f.name, f.scope, array_to_json(f.topics)::text, coalesce(l.lanes, 0),
+       extract(epoch FROM f.expires_at - clock_timestamp())::float8, f.waiting_since
   FROM {forwarders} f LEFT JOIN (SELECT owner, count(*) AS lanes FROM {lanes} GROUP BY owner) l ON l.owner = f.id
  ORDER BY f.name, f.id`
 
@@ -98,8 +107,11 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part =
 )
 SELECT t.topic, c.n, c.n >= bound.n, coalesce(c.oldest, 0), c.often
   FROM topics t CROSS JOIN bound CROSS JOIN LATERAL (
-       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(r.created_at))::float8 AS oldest, count(*) FILTER (WHERE r.attempts > 3) AS often
-         FROM (SELECT o.attempts, ` + createdAt + ` FROM {outbox} o WHERE o.topic >= t.topic AND (o.topic, o.id) <= (t.topic, 9223372036854775807) AND `
+       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(r.created_at))::float8 AS oldest,
+         count(*) FILTER (WHERE r.attempts > 3) AS often
+         FROM (SELECT o.attempts,
+           ` + createdAt + ` FROM {outbox} o WHERE o.topic >= t.topic AND (o.topic, o.id) <= (t.topic, ` +
+		`9223372036854775807) AND `
 	countedEnd = ` ORDER BY o.topic, o.id LIMIT bound.n) r) c
  WHERE t.topic IS NOT NULL`
 

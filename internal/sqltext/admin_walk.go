@@ -7,26 +7,31 @@ package sqltext
 // Where an index has the messages by topic or by lane, a walk looks at some of each and merges them. It is
 // complete up to the horizon: the first of the places at which it stopped looking at one of them.
 //
-// One result says where the horizon is, if there is one; the others are those that fit, in order. Times come as in JSON: else their text
-// is that of the session's DateStyle, which may name zones that mean another one when it is read again.
+// One result says where the horizon is, if there is one; the others are those that fit, in order. Times come as in
+// JSON: else their text is that of the session's DateStyle, which may name zones that mean another one when it is read
+// again.
 //
-// Arguments of all walks of the outbox: topic, key, part of the error text (empty = any), times between which the message
-// was written (RFC 3339 text, empty = any), id after which the walk goes on, id up to which it looks, how many rows of
-// each topic or lane it looks at, how many of those that fit it returns.
+// Arguments of all walks of the outbox: topic, key, part of the error text (empty = any), times between which the
+// message was written (RFC 3339 text, empty = any), id after which the walk goes on, id up to which it looks, how many
+// rows of each topic or lane it looks at, how many of those that fit it returns.
 const (
-	// WalkIndexes has the statements of a transaction go by indexes. Of a table that was never analyzed, or is not as it was, the
-	// planner may think that all of a topic is few rows, and sort them; and to compile a statement takes longer than to run it. A plan for any
-	// arguments, which a connection makes after a few times, would look for one topic through those before it.
-	WalkIndexes = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
+	// WalkIndexes has the statements of a transaction go by indexes. Of a table that was never analyzed, or is not as it
+	// was, the planner may think that all of a topic is few rows, and sort them; and to compile a statement takes longer
+	// than to run it. A plan for any arguments, which a connection makes after a few times, would look for one topic
+	// through those before it.
+	WalkIndexes = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_sort', 'off', true),
        set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)`
 
 	// WalkDead walks dead messages, newest first.
 	WalkDead = walkDead + newestOfTopic + topicsEnd + walkedDown
 
-	// WalkDeadUp walks them oldest first, as acts do: what is made pending again leaves in the order in which it falls due.
+	// WalkDeadUp walks them oldest first, as acts do: what is made pending again leaves in the order in which it falls
+	// due.
 	WalkDeadUp = walkDead + oldestOfTopic + topicsEnd + walkedUp
 
-	// WalkFailing walks messages that failed and wait for another attempt, oldest first: what has blocked its key for longest.
+	// WalkFailing walks messages that failed and wait for another attempt, oldest first: what has blocked its key for
+	// longest.
 	WalkFailing = walkFailing + oldestOfTopic + topicsEnd + walkedUp
 
 	// WalkReady walks messages that are ready, oldest first.
@@ -78,15 +83,19 @@ UNION ALL
 	// Arguments: those of WalkRows; ids.
 	WalkIDs = walkRows + `o.id = ANY ($11::bigint[]) AND o.id > $6::bigint ORDER BY o.id LIMIT $8::bigint) r` + walkedUp
 
-	// GroupDead counts the newest dead messages of each topic by topic and error. With many topics it looks at fewer of each.
+	// GroupDead counts the newest dead messages of each topic by topic and error. With many topics it looks at fewer of
+	// each.
 	//
-	// Arguments: those of WalkDead, of which the last is how many groups it returns; how many messages it looks at of all topics together.
-	GroupDead = topics + isDead + nextTopic + isDead + groupTopic + isDead + ` AND ` + newestOfTopic + groupTopicEnd + grouped
+	// Arguments: those of WalkDead, of which the last is how many groups it returns; how many messages it looks at of all
+	// topics together.
+	GroupDead = topics + isDead + nextTopic + isDead + groupTopic + isDead + ` AND ` + newestOfTopic +
+		groupTopicEnd + grouped
 
 	// GroupFailing does the same to messages that failed and wait.
 	//
 	// Arguments: those of GroupDead.
-	GroupFailing = topics + isFailing + nextTopic + isFailing + groupTopic + isFailing + ` AND ` + newestOfTopic + groupTopicEnd + grouped
+	GroupFailing = topics + isFailing + nextTopic + isFailing + groupTopic + isFailing + ` AND ` + newestOfTopic +
+		groupTopicEnd + grouped
 
 	// OutboxState is the state of a row of the outbox. A discarded row has both times.
 	OutboxState = `CASE WHEN o.published_at IS NOT NULL THEN CASE WHEN o.dead_at IS NULL THEN 'done' ELSE 'discarded' END
@@ -107,9 +116,11 @@ UNION ALL
 	walkDead    = topics + isDead + nextTopic + isDead + ofTopic + isDead + ` AND `
 	walkFailing = topics + isFailing + nextTopic + isFailing + ofTopic + isFailing + ` AND `
 
-	// Topic and id are compared and ordered by both, as lane and id are in Fetch: only the index by topic can deliver that order.
+	// Topic and id are compared and ordered by both, as lane and id are in Fetch: only the index by topic can deliver that
+	// order.
 	newestOfTopic = `o.topic >= t.topic AND (o.topic, o.id) < (t.topic, $6::bigint) ORDER BY o.topic DESC, o.id DESC`
-	oldestOfTopic = `(o.topic, o.id) > (t.topic, $6::bigint) AND (o.topic, o.id) <= (t.topic, $7::bigint) ORDER BY o.topic, o.id`
+	oldestOfTopic = `(o.topic, o.id) > (t.topic, $6::bigint) AND (o.topic, o.id) <= (t.topic, $7::bigint) ` +
+		`ORDER BY o.topic, o.id`
 
 	// Each topic is found by one step down the index.
 	topics = `WITH RECURSIVE topics(topic) AS (

@@ -3,8 +3,8 @@ package sqltext
 // The statements of Check read the catalogs alone, so they answer at once however large the tables are.
 // They take names of relations as they are written in SQL, quoted and with the schema if there is one.
 const (
-	// CheckServer says what kind of server answers, and with which settings: their values one after the other, with | between them. One that
-	// the server does not know is empty.
+	// CheckServer says what kind of server answers, and with which settings: their values one after the other, with |
+	// between them. One that the server does not know is empty.
 	//
 	// Arguments: names of settings.
 	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery(),
@@ -14,19 +14,21 @@ const (
 	// CheckProduct says what answers. It is asked first: what is no PostgreSQL may not know the functions of the others.
 	CheckProduct = `SELECT version()`
 
-	// CheckRole says who asks, and whether that role may use a schema, if it exists. It has the catalogs described in the words that are
-	// compared with, to the end of the transaction.
+	// CheckRole says who asks, and whether that role may use a schema, if it exists. It has the catalogs described in the
+	// words that are compared with, to the end of the transaction.
 	//
 	// Arguments: schema.
 	CheckRole = `SELECT current_user::text,
-       coalesce((SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_namespace n WHERE n.nspname = $1::text), true),
+       coalesce((SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_namespace n
+         WHERE n.nspname = $1::text), true),
        pg_catalog.set_config('quote_all_identifiers', 'off', true) || pg_catalog.set_config('bytea_output', 'hex', true)
          || pg_catalog.set_config('standard_conforming_strings', 'on', true)`
 
 	// CheckElsewhere lists the schemas that have a table of some name.
 	//
 	// Arguments: name, not quoted.
-	CheckElsewhere = `SELECT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+	CheckElsewhere = `SELECT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n
+       ON n.oid = c.relnamespace
  WHERE c.relname = $1::text AND c.relkind IN ('r', 'p') ORDER BY 1`
 
 	// CheckPrivileges lists the privileges that a role lacks on relations that exist. One on a single column is enough to
@@ -60,27 +62,31 @@ const (
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
  WHERE a.attnum > 0 AND NOT a.attisdropped`
 
-	// CheckIndexes describes their indexes: whether each is unique (at once, not at commit), whether it is
-	// complete, its method, its columns with their sort options, its predicate, and whether somebody is building an index on its table,
+	// CheckIndexes describes their indexes: whether each is unique (at once, not at commit), whether it is complete, its
+	// method, its columns with their sort options, its predicate, and whether somebody is building an index on its table,
 	// or on one that this role may not see.
 	//
 	// Arguments: names.
-	CheckIndexes = `SELECT n.name, i.relname::text, x.indisunique AND x.indimmediate, x.indisvalid AND x.indisready, m.amname::text,
+	CheckIndexes = `SELECT n.name, i.relname::text, x.indisunique AND x.indimmediate, x.indisvalid AND x.indisready,
+       m.amname::text,
        pg_catalog.array_to_string(ARRAY(
            SELECT pg_catalog.pg_get_indexdef(x.indexrelid, k, false)
                   || CASE WHEN x.indoption[k - 1] = 0 THEN '' ELSE ' option ' || x.indoption[k - 1]::text END
              FROM pg_catalog.generate_series(1, x.indnkeyatts::int) AS k ORDER BY k), ', '),
        coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), ''),
-       EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p WHERE (p.relid = x.indrelid OR p.relid IS NULL) AND p.datname = pg_catalog.current_database())
+       EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p WHERE (p.relid = x.indrelid OR p.relid IS NULL)
+         AND p.datname = pg_catalog.current_database())
   FROM pg_catalog.unnest($1::text[]) AS n(name)
   JOIN pg_catalog.pg_index x ON x.indrelid = pg_catalog.to_regclass(n.name)
   JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
   JOIN pg_catalog.pg_am m ON m.oid = i.relam`
 
-	// Deserted is what schema.Inspect says if CheckAlive finds no forwarder, and a message that waits. admin.Doctor knows more of that.
-	Deserted = "has no forwarder that is alive, and messages have been waiting for more than a minute"
+	// Deserted is what schema.Inspect says if CheckAlive finds no forwarder, and a message that waits. admin.Doctor knows
+	// more of that.
+	Deserted = "has no running forwarder, and messages have been ready for more than a minute"
 
-	// CheckAlive says whether a forwarder lives, and whether the first message that is ready has been for more than a minute.
+	// CheckAlive says whether a forwarder lives, and whether the first message that is ready has been for more than a
+	// minute.
 	CheckAlive = `SELECT EXISTS (SELECT FROM {forwarders} f WHERE f.expires_at > clock_timestamp()),
        coalesce((SELECT o.created_at < clock_timestamp() - interval '1 minute' FROM {outbox} o
                   WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL

@@ -1,6 +1,7 @@
 package sqltext
 
-// The statements of admin.Doctor. They read catalogs and the server's figures, and of our tables at most some thousand rows.
+// The statements of admin.Doctor. They read catalogs and the server's figures, and of our tables at most some thousand
+// rows.
 const (
 	// DoctorRole says who asks, and whether that role sees what the sessions of others do.
 	DoctorRole = `SELECT current_user::text, pg_has_role('pg_read_all_stats', 'USAGE')`
@@ -13,23 +14,26 @@ const (
        SELECT x.grantee FROM pg_attribute t CROSS JOIN LATERAL aclexplode(t.attacl) x
         WHERE t.attrelid = c.oid AND t.attname = 'payload' AND x.privilege_type = 'INSERT') g ON true
   JOIN pg_roles r ON r.oid = g.grantee
- WHERE c.oid = to_regclass({outbox_text}) AND NOT has_sequence_privilege(r.oid, to_regclass({outbox_id_seq_text}), 'USAGE')`
+ WHERE c.oid = to_regclass({outbox_text}) AND NOT has_sequence_privilege(r.oid, to_regclass({outbox_id_seq_text}),
+   'USAGE')`
 
-	// DoctorLocks lists sessions whose transactions have had locks on tables for some time, or wait for one of the whole table,
-	// with the modes, whether they lock the whole table, and whether they have them. Those of vacuum and analyze stop nobody:
-	// the one with which vacuum gives back the end of a table it gives up as soon as somebody waits for it.
+	// DoctorLocks lists sessions whose transactions have had locks on tables for some time, or wait for one of the whole
+	// table, with the modes, whether they lock the whole table, and whether they have them. Those of vacuum and analyze
+	// stop nobody: the one with which vacuum gives back the end of a table it gives up as soon as somebody waits for it.
 	//
 	// Arguments: tables, seconds.
 	DoctorLocks = `SELECT ` + activity + `, l.name, l.modes, l.whole, l.granted
   FROM (SELECT k.pid, n.name, string_agg(DISTINCT k.mode, ', ') AS modes,
-               k.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') AS whole, k.granted
+               k.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') AS whole,
+                 k.granted
           FROM unnest($1::text[]) AS n(name)
           JOIN pg_locks k ON k.relation = to_regclass(n.name) AND k.locktype = 'relation'
          WHERE k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
            AND k.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock') AND k.pid NOT IN (` + vacuums + `)
          GROUP BY k.pid, n.name, whole, k.granted) l
   JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE a.pid <> pg_backend_pid() AND (l.granted OR l.whole) AND a.xact_start < clock_timestamp() - $2::float8 * interval '1 second'
+ WHERE a.pid <> pg_backend_pid() AND (l.granted OR l.whole)
+   AND a.xact_start < clock_timestamp() - $2::float8 * interval '1 second'
  ORDER BY a.xact_start LIMIT 20`
 
 	// DoctorPrepared lists prepared transactions that are older.
@@ -40,24 +44,29 @@ const (
  WHERE p.database = current_database() AND p.prepared < clock_timestamp() - $1::float8 * interval '1 second'
  ORDER BY p.prepared LIMIT 20`
 
-	// DoctorHorizon lists who keeps dead rows of this database from being removed, the oldest first: what it is, its name, how
-	// many transactions ago its snapshot was taken, and the session, whose type is NULL where it may not be seen. A vacuum has a
-	// snapshot, and all others disregard it; that is not so while it analyzes. What a standby needs is that of its connection, or of
-	// the slot that it uses, and belongs to no database.
+	// DoctorHorizon lists who keeps dead rows of this database from being removed, the oldest first: what it is, its name,
+	// how many transactions ago its snapshot was taken, and the session, whose type is NULL where it may not be seen. A
+	// vacuum has a snapshot, and all others disregard it; that is not so while it analyzes. What a standby needs is that
+	// of its connection, or of the slot that it uses, and belongs to no database.
 	//
 	// Arguments: how many transactions ago at least.
 	DoctorHorizon = `SELECT h.kind, h.name, h.xids, ` + activity + `
-  FROM (SELECT CASE WHEN s.datname IS NULL THEN 'standby' WHEN s.backend_type = 'autovacuum worker' THEN 'analyze' ELSE 'session' END AS kind,
+  FROM (SELECT CASE WHEN s.datname IS NULL THEN 'standby' WHEN s.backend_type = 'autovacuum worker' THEN 'analyze'
+    ELSE 'session' END AS kind,
                ''::text AS name, s.pid, greatest(age(s.backend_xmin), age(s.backend_xid))::bigint AS xids
           FROM pg_stat_activity s
-         WHERE s.pid <> pg_backend_pid() AND (s.datname = current_database() OR s.datname IS NULL AND s.backend_type = 'walsender')
+         WHERE s.pid <> pg_backend_pid() AND (s.datname = current_database() OR s.datname IS NULL
+           AND s.backend_type = 'walsender')
            AND s.backend_type IS DISTINCT FROM 'parallel worker' AND s.pid NOT IN (` + vacuums + `)
         UNION ALL
-        SELECT CASE WHEN r.active THEN 'standby' ELSE 'slot' END, r.slot_name::text, r.active_pid, age(r.xmin)::bigint FROM pg_replication_slots r
+        SELECT CASE WHEN r.active THEN 'standby' ELSE 'slot' END, r.slot_name::text, r.active_pid, age(r.xmin)::bigint
+          FROM pg_replication_slots r
         UNION ALL
-        SELECT 'prepared', p.gid, NULL, age(p.transaction)::bigint FROM pg_prepared_xacts p WHERE p.database = current_database()) h
+        SELECT 'prepared', p.gid, NULL, age(p.transaction)::bigint FROM pg_prepared_xacts p
+          WHERE p.database = current_database()) h
   LEFT JOIN pg_stat_activity a ON a.pid = h.pid
- WHERE h.xids >= $1::bigint ORDER BY h.xids DESC, h.kind = 'standby' LIMIT 5` // a standby also hands on what a session here needs
+ WHERE h.xids >= $1::bigint ORDER BY h.xids DESC, h.kind = 'standby'
+   LIMIT 5` // a standby also hands on what a session here needs
 
 	vacuums = `SELECT v.pid FROM pg_stat_progress_vacuum v`
 
@@ -66,21 +75,23 @@ const (
 	//
 	// Arguments: tables.
 	DoctorTables = `SELECT n.name, s.n_dead_tup, pg_total_relation_size(s.relid),
-       extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum, d.stats_reset, pg_postmaster_start_time()))::float8,
-       s.relid IN (SELECT v.relid FROM pg_stat_progress_vacuum v WHERE v.relid IS NOT NULL AND v.datname = current_database())
+       extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum, d.stats_reset,
+         pg_postmaster_start_time()))::float8,
+       s.relid IN (SELECT v.relid FROM pg_stat_progress_vacuum v WHERE v.relid IS NOT NULL
+         AND v.datname = current_database())
   FROM unnest($1::text[]) AS n(name)
   JOIN pg_stat_all_tables s ON s.relid = to_regclass(n.name)
   LEFT JOIN pg_stat_database d ON d.datname = current_database()`
 
-	// DoctorSlots lists replication slots of this database and of whole servers, with how many bytes of the log each keeps, and the
-	// session that uses it.
+	// DoctorSlots lists replication slots of this database and of whole servers, with how many bytes of the log each
+	// keeps, and the session that uses it.
 	DoctorSlots = `SELECT r.slot_name::text, r.slot_type, r.active, coalesce(r.wal_status, ''),
        coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, r.restart_lsn), 0)::bigint, ` + activity + `
   FROM pg_replication_slots r LEFT JOIN pg_stat_activity a ON a.pid = r.active_pid
  WHERE r.database IS NULL OR r.database = current_database() ORDER BY 1`
 
-	// DoctorNotifyQueue says how full the queue of notifications is, and which session is in a transaction for longest. A vacuum listens
-	// to nothing.
+	// DoctorNotifyQueue says how full the queue of notifications is, and which session is in a transaction for longest. A
+	// vacuum listens to nothing.
 	DoctorNotifyQueue = `SELECT pg_notification_queue_usage(), ` + activity + `
   FROM (SELECT 1) one LEFT JOIN (
        SELECT * FROM pg_stat_activity s
@@ -88,15 +99,17 @@ const (
         ORDER BY s.xact_start LIMIT 1) a ON true`
 
 	// A session whose state may not be seen has none.
-	activity = `coalesce(a.pid, 0)::bigint, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, 'unseen'),
+	activity = `coalesce(a.pid, 0)::bigint, coalesce(a.usename, '')::text, coalesce(a.application_name, ''),
+  coalesce(a.state, 'unseen'),
        coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8, coalesce(host(a.client_addr), '')`
 )
 
 // What Doctor looks at in our tables.
 const (
-	// DoctorForwarders lists forwarders with the seconds that are left of their leases, the seconds for which each waits for
-	// others, how many lanes it owns, and what it says of itself.
-	DoctorForwarders = `SELECT f.id::text, f.name, f.scope, array_to_json(f.topics)::text, extract(epoch FROM f.expires_at - clock_timestamp())::float8,
+	// DoctorForwarders lists forwarders with the seconds that are left of their leases, the seconds for which each waits
+	// for others, how many lanes it owns, and what it says of itself.
+	DoctorForwarders = `SELECT f.id::text, f.name, f.scope, array_to_json(f.topics)::text,
+       extract(epoch FROM f.expires_at - clock_timestamp())::float8,
        coalesce(extract(epoch FROM clock_timestamp() - f.waiting_since), 0)::float8, coalesce(l.lanes, 0), f.facts::text
   FROM {forwarders} f LEFT JOIN (SELECT owner, count(*) AS lanes FROM {lanes} GROUP BY owner) l ON l.owner = f.id
  ORDER BY f.expires_at, f.id`
@@ -109,7 +122,9 @@ const (
 )
 SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_timestamp() - interval '1 minute') /
         CASE WHEN count(*) < $2::bigint THEN 60
-             ELSE greatest(1, least(60, extract(epoch FROM clock_timestamp() - least(min(l.created_at), clock_timestamp())))) END)::float8
+             ELSE greatest(1,
+               least(60, extract(epoch FROM clock_timestamp() - least(min(l.created_at), clock_timestamp()))))
+               END)::float8
   FROM looked l`
 
 	// DoctorFailing lists messages that have failed so often.
@@ -120,9 +135,10 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
                         WHERE ` + isFailing + ` ORDER BY o.topic, o.id LIMIT $1::bigint) first
          WHERE first.attempts >= $2::bigint) o ORDER BY o.topic, o.id`
 
-	// DoctorQueue says by topic, of the messages in the queue that are ready first and those that are due for longest: how many nobody has
-	// claimed and since how many seconds the first is due, how many have an owner whose lease ran out so long ago and since how
-	// many seconds the first, and how many have lost an owner in that way. The topics with the worst trouble come first.
+	// DoctorQueue says by topic, of the messages in the queue that are ready first and those that are due for longest: how
+	// many nobody has claimed and since how many seconds the first is due, how many have an owner whose lease ran out so
+	// long ago and since how many seconds the first, and how many have lost an owner in that way. The topics with the
+	// worst trouble come first.
 	//
 	// Arguments: how many messages to look at in each place, seconds.
 	DoctorQueue = `WITH looked AS MATERIALIZED (
@@ -130,26 +146,33 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
       WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $1::bigint)
     UNION ALL
     (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes FROM {queue} q
-      WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at <= statement_timestamp() ORDER BY q.due_at, q.id LIMIT $1::bigint)
+      WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at <= statement_timestamp() ORDER BY q.due_at,
+        q.id LIMIT $1::bigint)
 )
 SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL),
-       coalesce(extract(epoch FROM clock_timestamp() - min(coalesce(nullif(l.due_at, '-infinity'), l.first_seen_at)) FILTER (WHERE l.owner IS NULL)), 0)::float8,
+       coalesce(extract(epoch
+         FROM clock_timestamp() - min(coalesce(nullif(l.due_at, '-infinity'),
+         l.first_seen_at)) FILTER (WHERE l.owner IS NULL)), 0)::float8,
        count(*) FILTER (WHERE l.locked_until < clock_timestamp() - $2::float8 * interval '1 second'),
-       coalesce(extract(epoch FROM clock_timestamp() - min(l.locked_until) FILTER (WHERE isfinite(l.locked_until))), 0)::float8,
+       coalesce(extract(epoch FROM clock_timestamp() - min(l.locked_until) FILTER (WHERE isfinite(l.locked_until))),
+         0)::float8,
        count(*) FILTER (WHERE l.crashes > 0)
   FROM looked l GROUP BY l.topic ORDER BY 4 DESC, 6 DESC, 3 DESC, l.topic LIMIT 20`
 
-	// DoctorOldest says how many seconds ago the oldest message was published that is still there, of the rows with the lowest ids.
+	// DoctorOldest says how many seconds ago the oldest message was published that is still there, of the rows with the
+	// lowest ids.
 	//
 	// Arguments: how many rows to look at.
 	DoctorOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - min(o.published_at)), 0)::float8
   FROM (SELECT o.published_at FROM {outbox} o ORDER BY o.id LIMIT $1::bigint) o`
 
-	// DoctorConnections says how many connections clients may have, those that are kept for others left out, how many they have,
-	// how many this database and this role may have (-1 = any number), and how many these have.
-	DoctorConnections = `SELECT current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint -
+	// DoctorConnections says how many connections clients may have, those that are kept for others left out, how many they
+	// have, how many this database and this role may have (-1 = any number), and how many these have.
+	DoctorConnections = `SELECT current_setting('max_connections')::bigint -
+       current_setting('superuser_reserved_connections')::bigint -
        coalesce(current_setting('reserved_connections', true), '0')::bigint,
        (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type = 'client backend'),
-       d.datconnlimit::bigint, (SELECT count(*) FROM pg_stat_activity a WHERE a.datname = d.datname AND a.backend_type = 'client backend')
+       d.datconnlimit::bigint, (SELECT count(*) FROM pg_stat_activity a WHERE a.datname = d.datname
+         AND a.backend_type = 'client backend')
   FROM pg_database d WHERE d.datname = current_database()`
 )

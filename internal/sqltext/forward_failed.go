@@ -2,11 +2,11 @@ package sqltext
 
 // The statements that settle what failed.
 const (
-	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch
-	// under which the message was read: the lock keeps both as they are until this commits. It answers
-	// what became of each message, unless somebody else had settled it: fenced (the lane is somebody else's
-	// now), locked (by somebody else's transaction, and not recorded), waiting or dead. attempts is set, not incremented, so that repeating the statement after an
-	// unknown commit charges once; one that it had made dead is called dead again, and one that an operator had sent again since
+	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch under which the
+	// message was read: the lock keeps both as they are until this commits. It answers what became of each message, unless
+	// somebody else had settled it: fenced (the lane is somebody else's now), locked (by somebody else's transaction, and
+	// not recorded), waiting or dead. attempts is set, not incremented, so that repeating the statement after an unknown
+	// commit charges once; one that it had made dead is called dead again, and one that an operator had sent again since
 	// (another generation) is waiting, and is not charged. A message dies of attempts only at a minimum age.
 	//
 	// The CASE hides two tests for NULL from the planner. In a backlog that was not analyzed yet it takes
@@ -17,9 +17,10 @@ const (
 	SettleFailed = settleFailed + failedAnswers
 
 	// SettleFailedLetters is SettleFailed that also writes a dead letter for each message that dies, but for letters
-	// themselves. A letter has no key, because BlockKeyOnDead may hold that of its message. It has a UUID of its own, because
-	// brokers and inboxes deduplicate by it. A delay and a generation were those of the message. What is no text in its metadata, which
-	// SQL may have written and no message can carry, is text in the letter's. What would command a broker has another name there.
+	// themselves. A letter has no key, because BlockKeyOnDead may hold that of its message. It has a UUID of its own,
+	// because brokers and inboxes deduplicate by it. A delay and a generation were those of the message. What is no text
+	// in its metadata, which SQL may have written and no message can carry, is text in the letter's. What would command a
+	// broker has another name there.
 	//
 	// Arguments: those of SettleFailed; topic of the letters, name of the forwarder.
 	SettleFailedLetters = settleFailed + `, letters AS (
@@ -38,18 +39,21 @@ const (
 	Commands = `^([Nn][Aa][Tt][Ss]-|(outbox_headers|_watermill_message_uuid|B?CC|x-delay)$)`
 
 	// MayWrite says whether the role of the connection may write messages.
-	MayWrite = `SELECT has_any_column_privilege({outbox_text}::regclass, 'INSERT') AND has_sequence_privilege({outbox_id_seq_text}::regclass, 'USAGE')`
+	MayWrite = `SELECT has_any_column_privilege({outbox_text}::regclass, 'INSERT') ` +
+		`AND has_sequence_privilege({outbox_id_seq_text}::regclass, 'USAGE')`
 
 	settleFailed = `WITH fence AS MATERIALIZED (
     SELECT l.lane, l.epoch FROM {lanes} l
      WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = ANY ($4::bigint[]::smallint[]) FOR SHARE
 ), failed AS MATERIALIZED (
     SELECT f.*, fence.lane IS NOT NULL AS mine
-      FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::float8[], $8::text[], $9::bool[], $12::text[])
+      FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::float8[], $8::text[], $9::bool[],
+        $12::text[])
            AS f(id, lane, epoch, attempts, delay, error, permanent, uuid)
       LEFT JOIN fence ON fence.lane = f.lane AND fence.epoch = f.epoch
 ), free AS MATERIALIZED (
-    SELECT o.id FROM {outbox} o JOIN failed f ON o.id = f.id AND o.uuid || coalesce('/' || nullif(o.metadata->>'outbox_generation', ''), '') = f.uuid
+    SELECT o.id FROM {outbox} o JOIN failed f ON o.id = f.id
+      AND o.uuid || coalesce('/' || nullif(o.metadata->>'outbox_generation', ''), '') = f.uuid
      WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NULL ELSE false END
        FOR UPDATE OF o SKIP LOCKED
 ), settled AS (
@@ -67,7 +71,8 @@ const (
 	failedAnswers = `
 SELECT s.id, CASE WHEN s.dead THEN 'dead' ELSE 'waiting' END FROM settled s
 UNION ALL
-SELECT f.id, CASE WHEN o.uuid || coalesce('/' || nullif(o.metadata->>'outbox_generation', ''), '') <> f.uuid THEN 'waiting'
+SELECT f.id, CASE WHEN o.uuid || coalesce('/' || nullif(o.metadata->>'outbox_generation', ''),
+  '') <> f.uuid THEN 'waiting'
                   WHEN o.dead_at IS NULL THEN 'locked' ELSE 'dead' END
   FROM failed f JOIN {outbox} o ON o.id = f.id AND starts_with(f.uuid, o.uuid)
  WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN f.id NOT IN (SELECT free.id FROM free) ELSE false END

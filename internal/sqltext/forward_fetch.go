@@ -11,8 +11,8 @@ const (
 	WithoutPayload = 512 // on top of the others: payload and metadata were left out, as they are large
 )
 
-// The statements by which the forwarder reads the outbox in an exact order. Package forwarder explains the protocol that they
-// implement, and those of the files forward_*.go.
+// The statements by which the forwarder reads the outbox in an exact order. Package forwarder explains the protocol
+// that they implement, and those of the files forward_*.go.
 const (
 	// Fetch reads, under one snapshot, what is new in the lanes of one owner. Its first result is a header
 	// with the snapshot and what follows from it; then come the rows past each lane's mark. Its first column is
@@ -37,17 +37,18 @@ const (
 	// What is said of lanes is said of all 64 in their order, so that each finds its own by its number: a plan for any
 	// arguments would compare each lane with each of the arguments otherwise.
 	//
-	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments
-	// and their bounds; by lane its epoch (0 = not to be read), mark, limit, and how much that grows if the lane starts below
-	// its mark; topics (empty = all); how many ids past its mark a lane is read; how large a row may be to come as a whole.
+	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments and their bounds;
+	// by lane its epoch (0 = not to be read), mark, limit, and how much that grows if the lane starts below its mark;
+	// topics (empty = all); how many ids past its mark a lane is read; how large a row may be to come as a whole.
 	//
-	// Of a larger one payload and metadata are NULL, see FetchPayloads: so the answer's size has a bound. To know how large a
-	// payload is nothing is read of it, wherever it is stored, and metadata has to be looked into only if it is itself large.
+	// Of a larger one payload and metadata are NULL, see FetchPayloads: so the answer's size has a bound. To know how
+	// large a payload is nothing is read of it, wherever it is stored, and metadata has to be looked into only if it is
+	// itself large.
 	Fetch = fetchHeader + fetchReady
 
-	// FetchRange is Fetch for lanes that all start at one place, where most of what follows is theirs: it walks that range of
-	// the primary key once instead of the index of each lane, which costs a third less for each row, as the rows of a page
-	// are visited together. The limit is the sum of theirs.
+	// FetchRange is Fetch for lanes that all start at one place, where most of what follows is theirs: it walks that range
+	// of the primary key once instead of the index of each lane, which costs a third less for each row, as the rows of a
+	// page are visited together. The limit is the sum of theirs.
 	//
 	// Arguments: those of Fetch.
 	FetchRange = fetchHeader + fetchRange
@@ -84,7 +85,8 @@ const (
     SELECT l.lane, least(w.mark, rewind.id) AS mark, now.at,
            w.lim + CASE WHEN rewind.id < w.mark THEN w.rewound ELSE 0 END AS lim
       FROM rewind CROSS JOIN now CROSS JOIN {lanes} l
-     CROSS JOIN LATERAL (SELECT ($8::bigint[])[l.lane + 1], ($9::bigint[])[l.lane + 1], ($10::bigint[])[l.lane + 1]) AS w(mark, lim, rewound)
+     CROSS JOIN LATERAL (SELECT ($8::bigint[])[l.lane + 1], ($9::bigint[])[l.lane + 1],
+       ($10::bigint[])[l.lane + 1]) AS w(mark, lim, rewound)
      WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.epoch = ($7::bigint[])[l.lane + 1]
 )
 SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({life}, '') AS topic,
@@ -94,11 +96,13 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
   FROM now CROSS JOIN rewind`
 
 	// What a row may hold that no client can read, infinity for one, must not stop the read.
-	createdAt = `least(greatest(o.created_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS created_at`
+	createdAt = `least(greatest(o.created_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
+		`AS created_at`
 
 	// What is compressed may be larger than it seems; of less than a kilobyte hardly anything is.
 	size  = `octet_length(o.payload) + octet_length(o.metadata::text)`
-	whole = `octet_length(o.payload) <= $13::bigint AND (pg_column_size(o.metadata) < 1000 OR ` + size + ` <= $13::bigint) AS whole`
+	whole = `octet_length(o.payload) <= $13::bigint AND (pg_column_size(o.metadata) < 1000 OR ` + size +
+		` <= $13::bigint) AS whole`
 
 	fetchReady = `
 UNION ALL
@@ -116,7 +120,8 @@ SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid,
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid, r.topic, r.key,
        CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
-  FROM (SELECT min(owned.mark), sum(owned.lim)::bigint, bit_or(1::bigint << owned.lane) FROM owned) AS w(mark, lim, lanes) CROSS JOIN LATERAL (
+  FROM (SELECT min(owned.mark), sum(owned.lim)::bigint, bit_or(1::bigint << owned.lane) FROM owned) AS w(mark, lim,
+    lanes) CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o
         WHERE o.id > w.mark AND o.id <= w.mark + $12::bigint AND w.lanes & (1::bigint << o.lane) <> 0
@@ -126,7 +131,8 @@ SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid,
 
 	fetchByID = `
 UNION ALL
-SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.whole THEN 0 ELSE 512 END::smallint, r.id, r.uuid, r.topic, r.key,
+SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.whole THEN 0 ELSE 512 END::smallint, r.id,
+  r.uuid, r.topic, r.key,
        CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
   FROM (SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, o.dead_at IS NOT NULL AS dead, ` + whole + `
           FROM {outbox} o
@@ -146,13 +152,14 @@ SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid,
         ORDER BY o.lane, o.due_at, o.id LIMIT ($16::bigint[])[owned.lane + 1]) r
  WHERE $16::bigint[] <> '{}'`
 
-	// FetchPayloads reads what a read of the others left out, of rows in the order in which they are wanted: as many as there is
-	// room for, and the first of them however large it is. The others are without payload and metadata, and those that are not
-	// to be published any more are missing. It is a statement of its own, since the answer to the others says what is
-	// wanted.
+	// FetchPayloads reads what a read of the others left out, of rows in the order in which they are wanted: as many as
+	// there is room for, and the first of them however large it is. The others are without payload and metadata, and those
+	// that are not to be published any more are missing. It is a statement of its own, since the answer to the others says
+	// what is wanted.
 	//
 	// Arguments: ids; room in bytes.
-	FetchPayloads = `SELECT s.id, s.uuid, CASE WHEN s.whole THEN s.payload END, CASE WHEN s.whole THEN s.metadata END, s.whole
+	FetchPayloads = `SELECT s.id, s.uuid, CASE WHEN s.whole THEN s.payload END, CASE WHEN s.whole THEN s.metadata END,
+       s.whole
   FROM (SELECT o.id, o.uuid, o.payload, o.metadata, w.n,
                row_number() OVER wanted = 1 OR sum(` + size + `) OVER wanted <= $2::bigint AS whole
           FROM unnest($1::bigint[]) WITH ORDINALITY AS w(id, n) JOIN {outbox} o ON o.id = w.id

@@ -15,7 +15,8 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
   FROM unnest($1::bigint[]::smallint[], $2::bigint[]) AS w(lane, cursor)
  CROSS JOIN LATERAL (
        (SELECT o.lane, o.id, o.key, o.topic, o.attempts, false AS dead,
-               CASE WHEN isfinite(o.due_at) THEN greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0) ELSE 1e6 END::float8 AS wait
+               CASE WHEN isfinite(o.due_at) THEN greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0)
+                 ELSE 1e6 END::float8 AS wait
           FROM {outbox} o
          WHERE (o.lane, o.id) > (w.lane, w.cursor) AND (o.lane, o.id) <= (w.lane, 9223372036854775807)
            AND o.attempts > 0 AND o.key <> '' AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL

@@ -2,17 +2,16 @@ package sqltext
 
 // The statements that settle what was published.
 const (
-	// SettlePublished marks messages published. A publish that happened is a fact, whoever reports it
-	// and whatever became of the lane since, so no epoch is checked. But in another life an id may mean another message,
-	// after a TRUNCATE ... RESTART IDENTITY, a crash, a restore: then the uuid must be the same as well. So it must when the
-	// sequence was set back, which leaves its file as it is. To compare the uuids always costs 1.5 to 3 us of the server
-	// for each message.
+	// SettlePublished marks messages published. A publish that happened is a fact, whoever reports it and whatever became
+	// of the lane since, so no epoch is checked. But in another life an id may mean another message, after a TRUNCATE ...
+	// RESTART IDENTITY, a crash, a restore: then the uuid must be the same as well. So it must when the sequence was set
+	// back, which leaves its file as it is. To compare the uuids always costs 1.5 to 3 us of the server for each message.
 	//
-	// What an operator had sent again since is another generation, for which no publish has happened yet. It has a due time, so that
-	// the metadata of others is not looked at.
+	// What an operator had sent again since is another generation, for which no publish has happened yet. It has a due
+	// time, so that the metadata of others is not looked at.
 	//
-	// Arguments: ids, uuids with their generations, the life that all of them were read in as in Fetch's header ('' = they differ, or
-	// it is over), and the sequence as of a read in that life.
+	// Arguments: ids, uuids with their generations, the life that all of them were read in as in Fetch's header ('' = they
+	// differ, or it is over), and the sequence as of a read in that life.
 	SettlePublished = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL
  WHERE id = ANY ($1::bigint[]) AND published_at IS NULL` + sameMessage
 
@@ -21,8 +20,8 @@ const (
 	// Arguments: those of SettlePublished.
 	SettlePublishedDelete = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])` + sameMessage
 
-	// The comparison of lives is computed once, after the statement's snapshot: what it sees is of that life. The hash of the last part
-	// is built only if it is needed.
+	// The comparison of lives is computed once, after the statement's snapshot: what it sees is of that life. The hash of
+	// the last part is built only if it is needed.
 	sameMessage = ` AND (` + firstGeneration + `
       OR ` + sameGeneration + `)`
 
@@ -35,12 +34,13 @@ const (
 
 	sameLife = `{life} = $3::text AND (SELECT s.last_value FROM {outbox_id_seq} s) >= $4::bigint`
 
-	// SettleSpan is SettlePublished for all ids from one to another, both included, but for some. It says nothing of uuids:
-	// in another life it does nothing, and it passes by what has a generation. It walks the index once instead of looking each id up,
-	// which costs half as much.
+	// SettleSpan is SettlePublished for all ids from one to another, both included, but for some. It says nothing of
+	// uuids: in another life it does nothing, and it passes by what has a generation. It walks the index once instead of
+	// looking each id up, which costs half as much.
 	//
 	// Arguments: the lowest and the highest id; life and sequence as for SettlePublished; ids that are left out.
-	SettleSpan = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL` + inSpan + ` AND published_at IS NULL`
+	SettleSpan = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL` + inSpan +
+		` AND published_at IS NULL`
 
 	// SettleSpanDelete is SettleSpan for an outbox that keeps nothing.
 	//

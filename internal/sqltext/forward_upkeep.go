@@ -2,28 +2,31 @@ package sqltext
 
 // Cleaning the outbox, and its paused topics.
 const (
-	// CleanPublished deletes published messages past the retention from one stretch of the primary key: at most so
-	// many rows, and so many ids, since under a transaction that is open for long what was deleted stays in the index.
-	// It says up to where the next one may pass by, whether that is as far as there is something to delete (the rows beyond are
+	// CleanPublished deletes published messages past the retention from one stretch of the primary key: at most so many
+	// rows, and so many ids, since under a transaction that is open for long what was deleted stays in the index. It says
+	// up to where the next one may pass by, whether that is as far as there is something to delete (the rows beyond are
 	// too young, or no id was handed out), up to where nothing is left, and how many it deleted.
 	//
-	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all), ids per stretch, from when the retention is
-	// counted back (RFC 3339 text, empty = now).
+	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all), ids per stretch, from when the
+	// retention is counted back (RFC 3339 text, empty = now).
 	CleanPublished = `WITH stretch AS MATERIALIZED (
     SELECT o.id, o.topic, o.published_at, o.created_at FROM {outbox} o
      WHERE o.id > $1::bigint AND o.id <= $1::bigint + $5::bigint ORDER BY o.id LIMIT $3::bigint
 ), gone AS (
     DELETE FROM {outbox} o USING stretch s
-     WHERE o.id = s.id AND s.published_at < coalesce(nullif($6::text, '')::timestamptz, clock_timestamp()) - $2::float8 * interval '1 second'
+     WHERE o.id = s.id AND s.published_at < coalesce(nullif($6::text, '')::timestamptz,
+       clock_timestamp()) - $2::float8 * interval '1 second'
        AND o.published_at IS NOT NULL AND ($4::text[] = '{}' OR s.topic = ANY ($4::text[]))
     RETURNING o.id
 ), reached AS (
-    SELECT min(s.id) FILTER (WHERE s.created_at BETWEEN coalesce(nullif($6::text, '')::timestamptz, clock_timestamp()) - $2::float8 * interval '1 second' AND clock_timestamp()) - 1 AS young,
+    SELECT min(s.id) FILTER (WHERE s.created_at BETWEEN coalesce(nullif($6::text, '')::timestamptz,
+      clock_timestamp()) - $2::float8 * interval '1 second' AND clock_timestamp()) - 1 AS young,
            CASE WHEN count(*) < $3::bigint THEN $1::bigint + $5::bigint ELSE max(s.id) END AS id
       FROM stretch s
 )
 SELECT coalesce(r.young, least(r.id, q.last_value)) AS id, r.young IS NOT NULL OR r.id >= q.last_value,
-       coalesce((SELECT min(s.id) - 1 FROM stretch s WHERE s.id NOT IN (SELECT gone.id FROM gone)), least(r.id, q.last_value)),
+       coalesce((SELECT min(s.id) - 1 FROM stretch s WHERE s.id NOT IN (SELECT gone.id FROM gone)),
+         least(r.id, q.last_value)),
        (SELECT count(*) FROM gone)
   FROM reached r CROSS JOIN {outbox_id_seq} q`
 

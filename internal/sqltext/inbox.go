@@ -2,11 +2,11 @@ package sqltext
 
 // The statements of the inbox: which messages were handled, by which consumer.
 const (
-	// ClaimInbox decides in one statement whether the message is ours to process, which is its first column: it is not if it was
-	// processed or is dead. If it is, the others are how many failures were recorded, how many seconds ago the first
-	// of them, and the note for UnclaimInbox. If not, the last says whether COMMIT may wait for a standby: then what was processed may be
-	// visible before the standby has it, where the wait was cut short, and be lost with this server. A concurrent copy waits here for the
-	// first one's transaction. A success leaves attempts as it is.
+	// ClaimInbox decides in one statement whether the message is ours to process, which is its first column: it is not if
+	// it was processed or is dead. If it is, the others are how many failures were recorded, how many seconds ago the
+	// first of them, and the note for UnclaimInbox. If not, the last says whether COMMIT may wait for a standby: then what
+	// was processed may be visible before the standby has it, where the wait was cut short, and be lost with this server.
+	// A concurrent copy waits here for the first one's transaction. A success leaves attempts as it is.
 	//
 	// Arguments: consumer, message id, content hash (bytea, may be NULL).
 	ClaimInbox = `WITH claimed AS (
@@ -20,8 +20,8 @@ RETURNING true, i.attempts, extract(epoch FROM i.processed_at - i.received_at)::
 TABLE claimed UNION ALL
 SELECT false, 0, 0, 0, current_setting('synchronous_standby_names') <> '' WHERE NOT EXISTS (TABLE claimed)`
 
-	// UnclaimInbox takes a note back that a handler committed when it ended the transaction by itself, and what it returned was
-	// lost. A copy of the message that was processed meanwhile has another note.
+	// UnclaimInbox takes a note back that a handler committed when it ended the transaction by itself, and what it
+	// returned was lost. A copy of the message that was processed meanwhile has another note.
 	//
 	// Arguments: consumer, message id, note.
 	UnclaimInbox = `UPDATE {inbox} SET processed_at = NULL
@@ -41,8 +41,8 @@ ON CONFLICT (consumer, message_id) DO UPDATE
    SET attempts = i.attempts + 1, last_error = excluded.last_error
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL`
 
-	// InboxFailures reads how many failures of a message are recorded, and how many seconds ago the first of them. There is no row if none
-	// is, or the message was processed or is dead.
+	// InboxFailures reads how many failures of a message are recorded, and how many seconds ago the first of them. There
+	// is no row if none is, or the message was processed or is dead.
 	//
 	// Arguments: consumer, message id.
 	InboxFailures = `SELECT attempts, extract(epoch FROM clock_timestamp() - received_at)::float8 FROM {inbox}
@@ -59,13 +59,14 @@ ON CONFLICT (consumer, message_id) DO UPDATE
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL
 RETURNING i.revived`
 
-	// CleanInbox deletes one batch of rows that were processed longer ago than the retention. Dead rows stay. A volatile time,
-	// as clock_timestamp() is, would be no condition for an index.
+	// CleanInbox deletes one batch of rows that were processed longer ago than the retention. Dead rows stay. A volatile
+	// time, as clock_timestamp() is, would be no condition for an index.
 	//
 	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, empty = now).
 	CleanInbox = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}
-     WHERE processed_at < coalesce(nullif($3::text, '')::timestamptz, statement_timestamp()) - $1::float8 * interval '1 second'
+     WHERE processed_at < coalesce(nullif($3::text, '')::timestamptz,
+       statement_timestamp()) - $1::float8 * interval '1 second'
      LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 
 	// CleanInboxFailed does the same to rows of messages that failed first longer ago than that, were never processed and
@@ -74,7 +75,8 @@ RETURNING i.revived`
 	// Arguments: those of CleanInbox.
 	CleanInboxFailed = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}
-     WHERE received_at < coalesce(nullif($3::text, '')::timestamptz, statement_timestamp()) - $1::float8 * interval '1 second'
+     WHERE received_at < coalesce(nullif($3::text, '')::timestamptz,
+       statement_timestamp()) - $1::float8 * interval '1 second'
        AND processed_at IS NULL AND dead_at IS NULL
      LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 )

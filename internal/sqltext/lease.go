@@ -7,21 +7,25 @@ const (
 	// that is frozen while it has the lock must not keep the others from renewing their leases.
 	LockForwarders = `SELECT pg_advisory_xact_lock(` + forwardersLock + `)`
 
-	// LockToJoin is LockForwarders with limits. The server ends the session of one that stops between two statements of this
-	// transaction, and frees the lock. Others wait for longer than that takes, and no longer. The functions run from left to right.
+	// LockToJoin is LockForwarders with limits. The server ends the session of one that stops between two statements of
+	// this transaction, and frees the lock. Others wait for longer than that takes, and no longer. The functions run from
+	// left to right.
 	//
 	// Arguments: how long this session may be idle in the transaction, how long it waits for a lock, in milliseconds.
-	LockToJoin = `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true),
+	LockToJoin = `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true),
+       set_config('lock_timeout', $2::text, true),
        pg_advisory_xact_lock(` + forwardersLock + `)::text`
 
-	// JoinLockHolder says which session has the lock of LockForwarders: its pid, what it is (state, program and address, as far as
-	// the role may see), and for how many seconds it has been in that state.
-	JoinLockHolder = `SELECT l.pid, concat_ws(', ', nullif(a.state, ''), nullif(a.application_name, ''), host(a.client_addr)),
+	// JoinLockHolder says which session has the lock of LockForwarders: its pid, what it is (state, program and address,
+	// as far as the role may see), and for how many seconds it has been in that state.
+	JoinLockHolder = `SELECT l.pid, concat_ws(', ', nullif(a.state, ''), nullif(a.application_name, ''),
+       host(a.client_addr)),
        coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8
   FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-   AND l.classid::bigint = ((` + forwardersLock + ` >> 32) & 4294967295) AND l.objid::bigint = (` + forwardersLock + ` & 4294967295)`
+   AND l.classid::bigint =
+     ((` + forwardersLock + ` >> 32) & 4294967295) AND l.objid::bigint = (` + forwardersLock + ` & 4294967295)`
 
 	forwardersLock = `hashtextextended('forwarders of ' || {outbox_text}, 0)`
 
@@ -35,12 +39,13 @@ SELECT $1::uuid, $2::text, $3::text[], $4::text, clock_timestamp() + $5::float8 
   FROM {forwarders} f
  WHERE f.scope = $2::text AND f.topics = $3::text[] AND f.expires_at > clock_timestamp()
 ON CONFLICT (id) DO UPDATE
-   SET waiting_since = CASE WHEN mine.expires_at > clock_timestamp() THEN coalesce(mine.waiting_since, excluded.waiting_since)
+   SET waiting_since = CASE WHEN mine.expires_at > clock_timestamp() THEN coalesce(mine.waiting_since,
+     excluded.waiting_since)
                             ELSE excluded.waiting_since END,
        expires_at = excluded.expires_at, facts = excluded.facts`
 
-	// ForwardersAhead lists the live forwarders that one must wait for: those whose topics overlap with its own
-	// under another scope, or differ under the same one, and that are at work or wait since before it. That they are at work
+	// ForwardersAhead lists the live forwarders that one must wait for: those whose topics overlap with its own under
+	// another scope, or differ under the same one, and that are at work or wait since before it. That they are at work
 	// comes first.
 	//
 	// Arguments: own id.
@@ -52,15 +57,16 @@ ON CONFLICT (id) DO UPDATE
    AND (f.waiting_since IS NULL OR (f.waiting_since, f.scope, f.topics) < (mine.waiting_since, mine.scope, mine.topics))
  ORDER BY f.waiting_since NULLS FIRST, f.id LIMIT 10`
 
-	// JoinForwarders ends the wait of a forwarder, and has its lease begin now: what was done since it was announced may have taken
-	// most of that.
+	// JoinForwarders ends the wait of a forwarder, and has its lease begin now: what was done since it was announced may
+	// have taken most of that.
 	//
 	// Arguments: own id, lease time in seconds.
-	JoinForwarders = `UPDATE {forwarders} SET waiting_since = NULL, expires_at = clock_timestamp() + $2::float8 * interval '1 second'
+	JoinForwarders = `UPDATE {forwarders} SET waiting_since = NULL,
+  expires_at = clock_timestamp() + $2::float8 * interval '1 second'
  WHERE id = $1::uuid AND waiting_since IS NOT NULL`
 
-	// CreateLanes writes those lanes of a scope that are missing. Their epochs start with the transaction id, so that they are
-	// above those that the lanes had if they were forgotten meanwhile: each change of an epoch was a transaction.
+	// CreateLanes writes those lanes of a scope that are missing. Their epochs start with the transaction id, so that they
+	// are above those that the lanes had if they were forgotten meanwhile: each change of an epoch was a transaction.
 	//
 	// Arguments: scope.
 	CreateLanes = `INSERT INTO {lanes} (scope, lane, epoch)
@@ -70,7 +76,8 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
 	// could not have before, so the forwarder must join anew.
 	//
 	// Arguments: own id, lease time in seconds, whether the forwarder is shutting down and has no share any more.
-	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second', leaving = $3::bool
+	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second',
+  leaving = $3::bool
  WHERE id = $1::uuid AND expires_at > clock_timestamp()`
 
 	// TellForwarder changes what a forwarder says of itself.
@@ -78,9 +85,9 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
 	// Arguments: own id, what it says (JSON).
 	TellForwarder = `UPDATE {forwarders} SET facts = facts || $2::jsonb WHERE id = $1::uuid`
 
-	// Members lists the forwarders whose leases have not run out by the clock: whether each is of a scope and is to have lanes, in how
-	// many seconds its lease runs out, until when it lasts in microseconds, and how many seconds a lease of it lasts (0 = it does not
-	// say).
+	// Members lists the forwarders whose leases have not run out by the clock: whether each is of a scope and is to have
+	// lanes, in how many seconds its lease runs out, until when it lasts in microseconds, and how many seconds a lease of
+	// it lasts (0 = it does not say).
 	//
 	// Arguments: scope.
 	Members = `SELECT f.id::text, f.scope = $1::text AND NOT f.leaving AND f.waiting_since IS NULL,
@@ -89,11 +96,12 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
   FROM {forwarders} f
  WHERE f.expires_at > clock_timestamp() AND isfinite(f.expires_at) ORDER BY f.id`
 
-	// ExpireForwarder ends the lease of a forwarder that has not renewed it for as long as it lasts. The clock does not show
-	// that after it was set back.
+	// ExpireForwarder ends the lease of a forwarder that has not renewed it for as long as it lasts. The clock does not
+	// show that after it was set back.
 	//
 	// Arguments: its id, until when its lease lasts, as Members said.
-	ExpireForwarder = `UPDATE {forwarders} f SET expires_at = clock_timestamp() WHERE f.id = $1::uuid AND ` + expiry + ` = $2::bigint`
+	ExpireForwarder = `UPDATE {forwarders} f SET expires_at = clock_timestamp() WHERE f.id = $1::uuid AND ` + expiry +
+		` = $2::bigint`
 
 	expiry = `(extract(epoch FROM f.expires_at) * 1000000)::bigint`
 
@@ -105,7 +113,8 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
  WHERE l.scope = $1::text AND l.lane BETWEEN 0 AND 63 ORDER BY l.lane`
 
 	// TakeLanes takes lanes whose epoch is still the one that was read and whose owner is not alive. It gives them epochs
-	// above all that the owner-to-be had of them: those in the table may be older, after a crash that lost commits, or a restore.
+	// above all that the owner-to-be had of them: those in the table may be older, after a crash that lost commits, or a
+	// restore.
 	//
 	// Arguments: scope, own id, lanes, epochs, the highest epochs that one had.
 	TakeLanes = `UPDATE {lanes} l SET owner = $2::uuid, epoch = greatest(l.epoch, c.had) + 1
@@ -136,8 +145,8 @@ RETURNING l.lane, l.epoch`
 	LeaveForwarders = `WITH topics AS (DELETE FROM {outbox_topics} WHERE forwarder = $1::uuid)
 DELETE FROM {forwarders} WHERE id = $1::uuid`
 
-	// ForgetForwarders deletes what is left of forwarders that are gone: heartbeat rows that ran out long ago, the lanes of
-	// scopes without any, and the topics that they had paused. It must be run in a transaction that has run
+	// ForgetForwarders deletes what is left of forwarders that are gone: heartbeat rows that ran out long ago, the lanes
+	// of scopes without any, and the topics that they had paused. It must be run in a transaction that has run
 	// LockForwarders, or the lanes of a forwarder that joins may vanish.
 	//
 	// Arguments: how long ago in seconds.

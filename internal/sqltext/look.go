@@ -2,10 +2,11 @@ package sqltext
 
 // The statements that look whether an outbox that nobody reads has work.
 const (
-	// Look says up to which number ids were handed out, the lowest transaction id in progress, the next one to be assigned,
-	// whether the server is a standby, whether something is ready above a number, and in how many seconds something falls due (NULL:
-	// nothing waits). The last two are looked at only if the number is another one than that of the argument, or on
-	// request, when all that is ready counts. So an outbox where nothing happens costs one row. The number, the snapshot and the next id are taken in the order that Fetch explains.
+	// Look says up to which number ids were handed out, the lowest transaction id in progress, the next one to be
+	// assigned, whether the server is a standby, whether something is ready above a number, and in how many seconds
+	// something falls due (NULL: nothing waits). The last two are looked at only if the number is another one than that of
+	// the argument, or on request, when all that is ready counts. So an outbox where nothing happens costs one row. The
+	// number, the snapshot and the next id are taken in the order that Fetch explains.
 	//
 	// Arguments: the number that is remembered, whether to look at everything, topics (empty = all).
 	Look = `WITH clock AS MATERIALIZED (
@@ -44,22 +45,24 @@ SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
   FROM (SELECT n.ord, to_regclass(n.name) AS id FROM unnest($1::text[]) WITH ORDINALITY AS n(name, ord)) s
  ORDER BY s.ord`
 
-	// LookAtQueues says of each of many queues of one database up to which number ids were handed out, 0 if that cannot be read, and how
-	// many updates of rows were counted, which comes late, and may be lost.
+	// LookAtQueues says of each of many queues of one database up to which number ids were handed out, 0 if that cannot be
+	// read, and how many updates of rows were counted, which comes late, and may be lost.
 	//
 	// Arguments: sequences and tables, as they are written in SQL.
-	LookAtQueues = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.sequence, 'SELECT') THEN pg_sequence_last_value(s.sequence) END, 0),
+	LookAtQueues = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.sequence,
+       'SELECT') THEN pg_sequence_last_value(s.sequence) END, 0),
        coalesce(pg_stat_get_tuples_updated(s.relation), 0)
   FROM (SELECT n.ord, to_regclass(n.sequence) AS sequence, to_regclass(n.relation) AS relation
           FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS n(sequence, relation, ord)) s
  ORDER BY s.ord`
 
-	// RestOfQueue says up to which number ids were handed out, whether there is a message that is not done and does not wait, and
-	// in how many seconds the next one falls due (NULL: none waits).
+	// RestOfQueue says up to which number ids were handed out, whether there is a message that is not done and does not
+	// wait, and in how many seconds the next one falls due (NULL: none waits).
 	RestOfQueue = `WITH clock AS MATERIALIZED (SELECT last_value - (NOT is_called)::int AS last FROM {queue_id_seq})
 SELECT c.last,
        EXISTS (SELECT FROM {queue} q WHERE q.state = 'processing' AND q.due_at IS NULL)
-       OR EXISTS (SELECT FROM {queue} q WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL),
+       OR EXISTS (SELECT FROM {queue} q WHERE q.due_at <= statement_timestamp() AND q.state = 'processing'
+         AND q.due_at IS NOT NULL),
        (SELECT CASE WHEN isfinite(w.due_at) THEN extract(epoch FROM w.due_at - clock_timestamp()) END
           FROM (SELECT q.due_at FROM {queue} q
                  WHERE q.due_at > statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL

@@ -8,5 +8,6 @@ const (
 	// MessagesPast reads what was written past an id, whatever became of it.
 	//
 	// Arguments: id.
-	MessagesPast = `SELECT o.uuid, o.topic, o.key, o.payload, o.metadata::text FROM {outbox} o WHERE o.id > $1::bigint ORDER BY o.id`
+	MessagesPast = `SELECT o.uuid, o.topic, o.key, o.payload, o.metadata::text FROM {outbox} o WHERE o.id > $1::bigint ` +
+		`ORDER BY o.id`
 )

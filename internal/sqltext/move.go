@@ -1,7 +1,7 @@
 package sqltext
 
-// The statements of package move. {messages} and {offsets} are tables of watermill-sql, {payload} is the payload as bytea; the
-// package fills them in.
+// The statements of package move. {messages} and {offsets} are tables of watermill-sql, {payload} is the payload as
+// bytea; the package fills them in.
 const (
 	// DescribeTable returns the name of a table as SQL, with its schema, beside each of its columns and their types.
 	//
@@ -18,8 +18,8 @@ const (
 	QueueDelays = `SELECT EXISTS (SELECT FROM pg_index i
  WHERE i.indrelid = to_regclass($1::text) AND pg_get_indexdef(i.indexrelid) LIKE '%_watermill_delayed_until%')`
 
-	// LogPosition returns how far a consumer group of a log has come, and keeps its subscribers waiting: they lock that row
-	// as well.
+	// LogPosition returns how far a consumer group of a log has come, and keeps its subscribers waiting: they lock that
+	// row as well.
 	//
 	// Arguments: consumer group.
 	LogPosition = `SELECT coalesce(p.offset_acked, 0), p.last_processed_transaction_id::text FROM {offsets} p
@@ -34,8 +34,8 @@ const (
 	BeginLog = `INSERT INTO {offsets} (consumer_group, offset_acked, last_processed_transaction_id)
 VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 
-	// LogIsForeign says whether a log, or the position of a consumer group, holds transaction ids that this server has not handed out
-	// yet: it was restored here from another one, and can tell no more which of its rows are new.
+	// LogIsForeign says whether a log, or the position of a consumer group, holds transaction ids that this server has not
+	// handed out yet: it was restored here from another one, and can tell no more which of its rows are new.
 	//
 	// Arguments: consumer group.
 	LogIsForeign = `SELECT EXISTS (
@@ -47,7 +47,8 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 	// ReadLog reads a log past a position, in the order and with the caution of its subscriber.
 	//
 	// Arguments: transaction id, offset, how many rows.
-	ReadLog = `SELECT m."offset", m.transaction_id::text, m.uuid::text, coalesce({payload}, ''::bytea), coalesce(m.metadata::text, '{}')
+	ReadLog = `SELECT m."offset", m.transaction_id::text, m.uuid::text, coalesce({payload}, ''::bytea),
+       coalesce(m.metadata::text, '{}')
   FROM {messages} m
  WHERE (m.transaction_id, m."offset") > ($1::text::xid8, $2::bigint)
    AND m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
@@ -56,7 +57,8 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 	// AdvanceLog moves the position of a consumer group.
 	//
 	// Arguments: consumer group, transaction id, offset.
-	AdvanceLog = `UPDATE {offsets} SET last_processed_transaction_id = $2::text::xid8, offset_acked = $3::bigint WHERE consumer_group = $1::text`
+	AdvanceLog = `UPDATE {offsets} SET last_processed_transaction_id = $2::text::xid8, offset_acked = $3::bigint ` +
+		`WHERE consumer_group = $1::text`
 
 	// CountLog counts what lies past the position of a consumer group; that of one that never read is the beginning.
 	//
@@ -101,15 +103,17 @@ SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
        coalesce({payload}, ''::bytea),
        (SELECT coalesce(jsonb_object_agg(e.key, e.value) FILTER (WHERE e.value IS NOT NULL), '{}') FROM jsonb_each_text(
             CASE jsonb_typeof({metadata}::jsonb) WHEN 'null' THEN NULL ELSE {metadata}::jsonb END) e)::text,
-       coalesce(extract(epoch FROM CASE WHEN {due} < '9999-12-30 00:00Z' THEN {due} WHEN {due} IS NOT NULL THEN '9999-12-30 00:00Z' END)::float8, -1)
+       coalesce(extract(epoch FROM CASE WHEN {due} < '9999-12-30 00:00Z' THEN {due}
+         WHEN {due} IS NOT NULL THEN '9999-12-30 00:00Z' END)::float8, -1)
   FROM {table} m WHERE {pending} AND ($1::text IS NULL OR m.{id} > $1::text::{id_type})
  ORDER BY m.{id} LIMIT $2::bigint FOR UPDATE OF m`
 
-	// MarkOwn and DeleteOwn say of rows of a table of the user's that they are sent, and return of each whether it is pending
-	// nevertheless.
+	// MarkOwn and DeleteOwn say of rows of a table of the user's that they are sent, and return of each whether it is
+	// pending nevertheless.
 	//
 	// Arguments: IDs as text.
-	MarkOwn   = `UPDATE {table} m SET {assignments} WHERE m.{id} = ANY ($1::text[]::{id_type}[]) RETURNING coalesce({pending}, false)`
+	MarkOwn = `UPDATE {table} m SET {assignments} WHERE m.{id} = ANY ($1::text[]::{id_type}[]) ` +
+		`RETURNING coalesce({pending}, false)`
 	DeleteOwn = `DELETE FROM {table} m WHERE m.{id} = ANY ($1::text[]::{id_type}[]) RETURNING false`
 
 	// CountOwn counts what is pending in a table of the user's.
@@ -126,13 +130,14 @@ VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::t
 	// Arguments: the bound, as in SET; 0 = none.
 	BoundLockWaits = `SELECT set_config('lock_timeout', $1::text, true)`
 
-	// LogHolder, QueueHolder, OwnHolder and PendingHolder look at the row that a move is to lock next, and return it if another transaction
-	// has locked it, with the session of that: row, process, role, application, for how many seconds its transaction is open, or
-	// NULL where that may not be seen. A row that several transactions share is not found.
+	// LogHolder, QueueHolder, OwnHolder and PendingHolder look at the row that a move is to lock next, and return it if
+	// another transaction has locked it, with the session of that: row, process, role, application, for how many seconds
+	// its transaction is open, or NULL where that may not be seen. A row that several transactions share is not found.
 	//
-	// Arguments: consumer group; offset of the row that was locked last; its ID as text or NULL; its id, and whether those are wanted
-	// that are not due yet.
-	LogHolder   = `SELECT p.consumer_group::text, ` + holderOf + `{offsets} p` + locked + `p.xmax AND p.consumer_group = $1::text`
+	// Arguments: consumer group; offset of the row that was locked last; its ID as text or NULL; its id, and whether those
+	// are wanted that are not due yet.
+	LogHolder = `SELECT p.consumer_group::text, ` + holderOf + `{offsets} p` + locked +
+		`p.xmax AND p.consumer_group = $1::text`
 	QueueHolder = `SELECT n.row, ` + holderOf + `(SELECT m."offset"::text AS row, m.xmax AS by FROM {messages} m
  WHERE NOT m.acked AND m."offset" > $1::bigint ORDER BY m."offset" LIMIT 1) n` + locked + `n.by`
 	OwnHolder = `SELECT n.row, ` + holderOf + `(SELECT m.{id}::text AS row, m.xmax AS by FROM {table} m
@@ -140,7 +145,8 @@ VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::t
 	PendingHolder = `SELECT n.row, ` + holderOf + `(SELECT o.id::text AS row, o.xmax AS by FROM {outbox} o
  WHERE ` + isToMove + ` ORDER BY o.id LIMIT 1) n` + locked + `n.by`
 
-	holderOf = `s.pid, coalesce(s.usename::text, ''), coalesce(s.application_name, ''), extract(epoch FROM clock_timestamp() - s.xact_start)::float8
+	holderOf = `s.pid, coalesce(s.usename::text, ''), coalesce(s.application_name, ''),
+  extract(epoch FROM clock_timestamp() - s.xact_start)::float8
   FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid CROSS JOIN `
 	locked = ` WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = `
 
@@ -152,7 +158,8 @@ VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::t
 	// Arguments: id, whether those are wanted that are not due yet, how many rows.
 	ReadPending = `SELECT o.id, o.uuid, o.topic, o.key, o.payload, o.metadata::text,
        CASE WHEN o.attempts = 0 AND o.due_at > clock_timestamp()
-            THEN to_char(least(o.due_at, timestamptz '9999-12-30 00:00Z') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') ELSE '' END
+            THEN to_char(least(o.due_at, timestamptz '9999-12-30 00:00Z') AT TIME ZONE 'UTC',
+              'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') ELSE '' END
   FROM {outbox} o
  WHERE ` + isToMove + `
  ORDER BY o.id LIMIT $3::bigint FOR UPDATE`

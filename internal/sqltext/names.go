@@ -24,6 +24,8 @@ type Tables struct {
 	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
 	Queue      string // default: "inbox_queue" with the default Outbox, else Outbox + "_queue"
 	Audit      string // default: Outbox + "_audit"
+	// Idempotency is for answers to HTTP requests, of package idempotency; default: Outbox + "_idempotency".
+	Idempotency string
 }
 
 // life tells one life of the server, and of the sequence of ids, from another: when the server was started, what a
@@ -46,6 +48,7 @@ func (n Tables) WithDefaults() Tables {
 	fill(&n.Forwarders, n.Outbox+"_forwarders")
 	fill(&n.Migrations, n.Outbox+"_migrations")
 	fill(&n.Audit, n.Outbox+"_audit")
+	fill(&n.Idempotency, n.Outbox+"_idempotency")
 	if n.Outbox == "outbox" {
 		fill(&n.Inbox, "inbox")
 		fill(&n.Queue, "inbox_queue")
@@ -68,9 +71,13 @@ func (n Tables) Validate() error {
 		{"Inbox", n.Inbox, derived.Inbox},
 		{"Queue", n.Queue, derived.Queue},
 		{"Audit", n.Audit, derived.Audit},
+		{"Idempotency", n.Idempotency, derived.Idempotency},
 	}
 	used := map[string]string{}
-	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_dead", "_held", "_dead_topics", "_failing", "_life", "_life_pkey", "_topics", "_topics_pkey"} {
+	for _, suffix := range []string{
+		"_id_seq", "_ready", "_waiting", "_dead", "_held", "_dead_topics", "_failing", "_life", "_life_pkey", "_topics",
+		"_topics_pkey",
+	} {
 		used[n.Outbox+suffix] = "an index, a sequence or a companion of Outbox"
 	}
 	for _, suffix := range []string{"_processed", "_failed", "_dead", "_failing"} {
@@ -79,6 +86,7 @@ func (n Tables) Validate() error {
 	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_expiring", "_dead", "_done"} {
 		used[n.Queue+suffix] = "an index or a sequence of Queue"
 	}
+	used[n.Idempotency+"_done"] = "an index of Idempotency"
 	for _, t := range tables {
 		used[t.name+"_pkey"] = "an index of " + t.field
 	}
@@ -132,6 +140,8 @@ func (n Tables) Render(statement string) string {
 		"{inbox_dead}", Quote(n.Inbox+"_dead"),
 		"{inbox_failing}", Quote(n.Inbox+"_failing"),
 		"{audit}", n.qualified(n.Audit),
+		"{idempotency}", n.qualified(n.Idempotency),
+		"{idempotency_done}", Quote(n.Idempotency+"_done"),
 	).Replace(statement)
 }
 

@@ -26,8 +26,10 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 		}
 	}
 	for _, s := range []string{
-		sqltext.InsertMarked, sqltext.Fetch, sqltext.Sweep, sqltext.LoadHeads, sqltext.Pending, sqltext.SettlePublished, sqltext.SettleFailed,
+		sqltext.InsertMarked, sqltext.Fetch, sqltext.Sweep, sqltext.LoadHeads, sqltext.Pending, sqltext.SettlePublished,
+		sqltext.SettleFailed,
 		sqltext.ClaimInbox, sqltext.TakeLanes, sqltext.CleanInbox, sqltext.CleanPublished,
+		sqltext.ClaimKey, sqltext.ReadAnswer, sqltext.StoreAnswer, sqltext.CleanKeys, sqltext.CountExpiredKeys,
 		sqltext.EnqueueMessages, sqltext.ClaimReady, sqltext.ClaimTopics, sqltext.AckMessages, sqltext.CleanQueue,
 	} {
 		if found := placeholder.FindString((sqltext.Tables{}).Render(s)); found != "" {
@@ -38,7 +40,10 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	got := sqltext.Tables{Outbox: "box"}.WithDefaults()
-	want := sqltext.Tables{Outbox: "box", Lanes: "box_lanes", Forwarders: "box_forwarders", Migrations: "box_migrations", Inbox: "box_inbox", Queue: "box_queue", Audit: "box_audit"}
+	want := sqltext.Tables{
+		Outbox: "box", Lanes: "box_lanes", Forwarders: "box_forwarders", Migrations: "box_migrations", Inbox: "box_inbox",
+		Queue: "box_queue", Audit: "box_audit", Idempotency: "box_idempotency",
+	}
 	if got != want {
 		t.Errorf("got %+v", got)
 	}
@@ -79,13 +84,15 @@ func TestTableNamesMayNotBeThoseOfIndexes(t *testing.T) {
 	}
 	ours := []string{"{outbox_id_seq}", "{queue_id_seq}"}
 	for _, m := range all {
-		for _, match := range regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (?:CONCURRENTLY )?(\{[a-z_]+\})`).FindAllStringSubmatch(m.Text, -1) {
+		for _, match := range regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (?:CONCURRENTLY )?(\{[a-z_]+\})`).
+			FindAllStringSubmatch(m.Text, -1) {
 			ours = append(ours, match[1])
 		}
 	}
 	for _, placeholder := range ours {
 		name := strings.Trim(sqltext.Tables{}.Render(placeholder), `"`)
-		if err := (sqltext.Tables{Lanes: name}).Validate(); !errors.Is(err, sqltext.ErrBadName) || !strings.Contains(err.Error(), "Lanes") {
+		if err := (sqltext.Tables{Lanes: name}).Validate(); !errors.Is(err, sqltext.ErrBadName) ||
+			!strings.Contains(err.Error(), "Lanes") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

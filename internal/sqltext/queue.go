@@ -1,23 +1,31 @@
 package sqltext
 
-// The statements of package queue that store messages. Settling and claiming are in files of their own. All times are the
-// database's.
+// The statements of package queue that store messages. Settling and claiming are in files of their own. All times are
+// the database's.
 //
-// A row is ready without a due time only from its insertion until it is claimed: every update that makes a row wait for a
-// claim gives it a due time. So those who claim pass the ready rows once, upwards by id, and remember how far they came.
+// A row is ready without a due time only from its insertion until it is claimed: every update that makes a row wait for
+// a claim gives it a due time. So those who claim pass the ready rows once, upwards by id, and remember how far they
+// came.
 const (
-	// EnqueueMessages stores a batch in one statement and says of each item what became of it, and with which hash it was known.
-	// Its items are different from each other and come in the order of source and message id, as those of all batches do.
+	// EnqueueMessages stores a batch in one statement and says of each item what became of it, and with which hash it was
+	// known. Its items are different from each other and come in the order of source and message id, as those of all
+	// batches do.
 	//
-	// known is read without a lock. It leaves out what is not waited for: the row of a message that somebody has, which stays
-	// locked until its handler's transaction has ended, and what is done, which gets no content.
+	// known is read without a lock. It leaves out what is not waited for: the row of a message that somebody has, which
+	// stays locked until its handler's transaction has ended, and what is done, which gets no content.
 	//
-	// stored inserts and updates in one pass in the order of the items, and waits where another transaction is changing a row. So two
-	// batches wait for each other in one place at most, and do not deadlock. What a row is by then decides: one that nobody has
-	// takes the content, the later one of two. One that somebody has by then is left alone, and there is no answer for it: whoever
-	// asks again gets one. The hash that a row had before is known to the update alone, which leaves it in a setting for RETURNING.
+	// stored inserts and updates in one pass in the order of the items, and waits where another transaction is changing a
+	// row. So two batches wait for each other in one place at most, and do not deadlock. What a row is by then decides:
+	// one that nobody has takes the content, the later one of two. One that somebody has by then is left alone, and there
+	// is no answer for it: whoever asks again gets one. The hash that a row had before is known to the update alone, which
+	// leaves it in a setting for RETURNING.
 	//
 	// again comes after that: it waits for nothing, but others may wait for what it has locked.
+	//
+	// What is answered without a change, or may be, is what others have committed, and with synchronous replication
+	// that may be visible
+	// while no standby has it: where their wait was cut short. So COMMIT waits for one here, as it does for what is
+	// changed.
 	//
 	// No two CTEs are joined: whatever the planner thinks of their sizes, none is gone through for each row of another.
 	//
@@ -27,10 +35,12 @@ const (
 	// Arguments: sources, message ids, topics, keys, payloads, metadata (JSON text), hashes (empty = none), due times and
 	// times of expiry (RFC 3339, empty = none), positions in the call.
 	EnqueueMessages = `WITH item AS MATERIALIZED (
-    SELECT i.n, i.source, i.message_id, i.topic, i.key, i.payload, i.metadata::jsonb AS metadata, nullif(i.hash, '') AS hash,
+    SELECT i.n, i.source, i.message_id, i.topic, i.key, i.payload, i.metadata::jsonb AS metadata,
+      nullif(i.hash, '') AS hash,
            CASE WHEN i.due <> '' AND i.due::timestamptz > clock_timestamp() THEN i.due::timestamptz END AS due_at,
            nullif(i.expires, '')::timestamptz AS expires_at, i.pos
-      FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::text[], $9::text[], $10::bigint[])
+      FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::text[],
+        $9::text[], $10::bigint[])
            WITH ORDINALITY AS i(source, message_id, topic, key, payload, metadata, hash, due, expires, pos, n)
      WHERE ` + isUTF8 + `
      LIMIT cardinality($1::text[])
@@ -45,7 +55,8 @@ const (
      ORDER BY i.pos
 ), stored AS (
     INSERT INTO {queue} AS q (id, source, message_id, topic, key, state, payload, metadata, hash, due_at, expires_at)
-    SELECT d.id, d.source, d.message_id, d.topic, d.key, 'processing', d.payload, d.metadata, d.hash, d.due_at, d.expires_at
+    SELECT d.id, d.source, d.message_id, d.topic, d.key, 'processing', d.payload, d.metadata, d.hash, d.due_at,
+      d.expires_at
       FROM drawn d
      ORDER BY d.n
         ON CONFLICT (source, message_id) DO UPDATE
@@ -71,25 +82,34 @@ const (
 ), touched AS (
     UPDATE {queue} q SET last_seen_at = clock_timestamp() FROM again a WHERE q.source = a.source AND q.message_id = a.message_id
 )
-SELECT k.source, k.message_id, CASE WHEN k.done THEN 2 ELSE 3 END, k.hash FROM known k WHERE k.done OR k.busy
+SELECT k.source, k.message_id, CASE WHEN k.done THEN 2 ELSE 3 END, k.hash
+  FROM known k WHERE (k.done OR k.busy) AND ` + onAStandby + `
 UNION ALL
 SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 
 	hashBefore = `watermill_outbox.hash_before`
 
-	// givingBack marks the transaction as one that takes messages from an owner and does not make them done. Enqueue waits for such a
-	// one, and not for that of a handler which has acked its message: both have locked a row that has an owner, and nothing else tells
-	// them apart. It comes before the lock. givenBack asks for the mark of whoever has locked the row, or had. What is given back behind a savepoint
-	// is not marked, and is taken for one that is being handled.
+	// givingBack marks the transaction as one that takes messages from an owner and does not make them done. Enqueue waits
+	// for such a one, and not for that of a handler which has acked its message: both have locked a row that has an owner,
+	// and nothing else tells them apart. It comes before the lock. givenBack asks for the mark of whoever has locked the
+	// row, or had. What is given back behind a savepoint is not marked, and is taken for one that is being handled.
 	givingBack = `pg_try_advisory_xact_lock(8031453474740764672 + pg_current_xact_id()::xid::text::bigint) IS NOT NULL`
 	givenBack  = `NOT pg_try_advisory_xact_lock_shared(8031453474740764672 + q.xmax::text::bigint)`
 
-	// SeeMessage notes that a message came by and says whether it was done before, and whether its content was another one. A
-	// row that is locked is not waited for: it is not done, or will never be anything else.
+	// onAStandby has COMMIT wait for a standby, if there is one to wait for, although nothing was changed: it waits for
+	// what was written to
+	// the log before. A subquery is run once, however many rows ask for it.
+	onAStandby = `(SELECT CASE WHEN current_setting('synchronous_standby_names') = '' THEN true
+                     ELSE pg_logical_emit_message(true, 'watermill_outbox', '') IS NOT NULL END)`
+
+	// SeeMessage notes that a message came by and says whether it was done before, and whether its content was another
+	// one. A row that is locked is not waited for: it is not done, or will never be anything else. COMMIT may wait for a
+	// standby, as in EnqueueMessages.
 	//
 	// Arguments: source, message id, hash (bytea, may be NULL).
 	SeeMessage = `WITH known AS MATERIALIZED (
-    SELECT q.state = 'done' AS done, $3::bytea <> q.hash AS mismatch FROM {queue} q WHERE q.source = $1 AND q.message_id = $2
+    SELECT q.state = 'done' AS done, $3::bytea <> q.hash AS mismatch FROM {queue} q
+     WHERE q.source = $1 AND q.message_id = $2 AND CASE WHEN q.state = 'done' THEN ` + onAStandby + ` ELSE true END
 ), locked AS MATERIALIZED (
     SELECT q.source, q.message_id FROM {queue} q
      WHERE q.source = $1 AND q.message_id = $2 AND q.owner IS NULL
@@ -101,7 +121,8 @@ SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 ), inserted AS (
     INSERT INTO {queue} AS q (source, message_id, hash)
     SELECT $1::text, $2::text, $3::bytea WHERE NOT EXISTS (SELECT FROM known)
-        ON CONFLICT (source, message_id) DO UPDATE SET last_seen_at = clock_timestamp(), hash = coalesce(q.hash, excluded.hash)
+        ON CONFLICT (source, message_id) DO UPDATE SET last_seen_at = clock_timestamp(),
+          hash = coalesce(q.hash, excluded.hash)
     RETURNING q.state = 'done' AS done, $3::bytea <> q.hash AS mismatch
 )
 SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT done FROM inserted), false),
@@ -114,12 +135,13 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
 
 	// queueColumns are those of a message. What no client can read, infinity for one, must not spoil the whole batch.
 	queueColumns = `q.id, q.source, q.message_id, q.topic, q.key, q.state, q.payload, q.metadata::text, q.hash,
-       ` + firstSeenAt + `, ` + lastSeenAt + `, CASE WHEN isfinite(q.due_at) THEN q.due_at END, CASE WHEN isfinite(q.expires_at) THEN q.expires_at END,
+       ` + firstSeenAt + `, ` + lastSeenAt + `, CASE WHEN isfinite(q.due_at) THEN q.due_at END, CASE
+  WHEN isfinite(q.expires_at) THEN q.expires_at END,
        q.attempts, coalesce(q.last_error, '')`
 
 	// MarkProcessing says that whoever asks works on a message. One without a topic is for nobody to claim; a dead one may
-	// be claimed again, with all its attempts, and all the time for them. A row comes back if there is such a message; one that is done
-	// stays done.
+	// be claimed again, with all its attempts, and all the time for them. A row comes back if there is such a message; one
+	// that is done stays done.
 	//
 	// Arguments: source, message id.
 	MarkProcessing = `WITH marked AS (
@@ -137,7 +159,8 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 	MarkProcessed = `WITH marked AS (
     UPDATE {queue} q
        SET state = 'done', done_at = clock_timestamp(), owner = NULL, locked_until = NULL,
-           payload = CASE WHEN $3::bool THEN q.payload ELSE '' END, metadata = CASE WHEN $3::bool THEN q.metadata ELSE '{}' END
+           payload = CASE WHEN $3::bool THEN q.payload ELSE '' END, metadata = CASE WHEN $3::bool THEN q.metadata
+             ELSE '{}' END
      WHERE q.source = $1 AND q.message_id = $2 AND q.state <> 'done'
     RETURNING q.state
 )
@@ -160,7 +183,8 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, empty = now).
 	CleanQueue = `WITH old AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
-     WHERE q.state = 'done' AND q.done_at < coalesce(nullif($3::text, '')::timestamptz, statement_timestamp()) - $1::float8 * interval '1 second'
+     WHERE q.state = 'done' AND q.done_at < coalesce(nullif($3::text, '')::timestamptz,
+       statement_timestamp()) - $1::float8 * interval '1 second'
      ORDER BY q.done_at LIMIT $2::int FOR UPDATE OF q SKIP LOCKED
 )
 DELETE FROM {queue} q USING (SELECT o.ctid FROM old o LIMIT $2::int) o WHERE q.ctid = o.ctid`

@@ -1,74 +1,75 @@
 package sqltext
 
-// The statements by which owners take messages. A claim takes no row that has an owner, also if its lease is over: reaping
-// gives that back first, and charges it.
+// The statements by which owners take messages. A claim takes no row that has an owner, also if its lease is over:
+// reaping gives that back first, and charges it.
 const (
-	// ClaimReady takes rows that were never claimed, past a mark and in the order of their ids. Its first row is no message
-	// but a header, with the state '':
+	// ClaimReady takes rows that were never claimed, past a mark and in the order of their ids. Its first row is no
+	// message but a header, with the state '':
 	//
 	//   - its id is the last row id that was taken from the sequence;
 	//   - its source is the xmin of the statement's snapshot: every transaction below it has ended;
-	//   - its message id is the next transaction id, or that of the claim itself: every transaction that had taken a row id
-	//     that is visible here, or had taken it before the statement began, is below it (age() adds the distance from the
-	//     snapshot's xmax to it, and is exact in a transaction that does nothing else).
+	//   - its message id is the next transaction id, or that of the claim itself: every transaction that had taken a row
+	//     id that is visible here, or had taken it before the statement began, is below it (age() adds the distance from
+	//     the snapshot's xmax to it, and is exact in a transaction that does nothing else).
 	//
-	// What was locked is updated by its place in the table (the statements that settle say more about plans). A row that changed
-	// between the snapshot and the lock has another place, and is left to the next full look.
+	// What was locked is updated by its place in the table (the statements that settle say more about plans). A row that
+	// changed between the snapshot and the lock has another place, and is left to the next full look.
 	//
 	// The times compare with statement_timestamp(), because a volatile one is no condition for an index.
 	//
-	// No more are updated than fit into the room for payloads, and the first in any case. What is locked beyond that is not
-	// updated, as if the limit had been lower: the header's key says that by 'cut'. The sizes are added up one by one only then.
+	// No more are updated than fit into the room for payloads, and the first in any case. What is locked beyond that is
+	// not updated, as if the limit had been lower: the header's key says that by 'cut'. The sizes are added up one by one
+	// only then.
 	//
 	// Arguments: owner, lease in seconds, limit, mark, topics (NULL = all), room for payloads in bytes.
 	ClaimReady = `WITH free AS MATERIALIZED (
     SELECT q.ctid, q.id, octet_length(q.payload) AS size FROM {queue} q
      WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
-       AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ($5::text[] IS NULL OR q.topic = ANY ($5::text[]))
+       AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())
+         AND ($5::text[] IS NULL OR q.topic = ANY ($5::text[]))
        AND ` + notPaused + `
      ORDER BY q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), room AS MATERIALIZED (
     SELECT CASE WHEN sum(f.size) > $6::bigint THEN
                 (SELECT count(*) FILTER (WHERE w.total <= $6::bigint OR w.total = w.size)
-                   FROM (SELECT f.size, sum(f.size) OVER (ORDER BY f.id ROWS UNBOUNDED PRECEDING) AS total FROM free f) w)
+                   FROM (SELECT f.size, sum(f.size) OVER (ORDER BY f.id ROWS UNBOUNDED PRECEDING) AS total
+                     FROM free f) w)
            END AS most FROM free f
 ), claimed AS (
     UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-      FROM (SELECT f.ctid FROM (SELECT f.ctid FROM free f LIMIT (SELECT r.most FROM room r)) f LIMIT $3::int) f WHERE q.ctid = f.ctid
+      FROM (SELECT f.ctid FROM (SELECT f.ctid FROM free f LIMIT (SELECT r.most FROM room r)) f LIMIT $3::int) f
+        WHERE q.ctid = f.ctid
     RETURNING ` + queueColumns + `
 )
 SELECT s.last, ` + claimHeader + `, '', (SELECT CASE WHEN r.most > 0 THEN 'cut' ELSE '' END FROM room r), ` + noMessage + `
   FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
 UNION ALL SELECT * FROM claimed`
 
-	// ClaimTopics takes rows of many topics at once, of each no more than it has room for: those whose owner died before (kind 2),
-	// which are suspected of killing who handles them, then those that fell due (kind 1), the longest waiting first, and those that
-	// were never claimed (kind 0).
+	// ClaimTopics takes rows of many topics at once, of each no more than it has room for: those whose owner died before
+	// (kind 2), which are suspected of killing who handles them, then those that fell due (kind 1), the longest waiting
+	// first, and those that were never claimed (kind 0).
 	//
-	// It goes through parts of the table, in the order of the arguments, each past marks of its own: the topics that have no limit
-	// (what = 0), those that have one (what = 1), and single ones that are behind (what = 2), because rows of theirs were passed
-	// when they had no room. What the many topics of what = 1 have too much of is locked, but not updated: it comes back with the
-	// state 'over', and only once, as such a topic is behind from then on.
+	// It goes through parts of the table, in the order of the arguments, each past marks of its own: the topics that have
+	// no limit (what = 0), those that have one (what = 1), and single ones that are behind (what = 2), because rows of
+	// theirs were passed when they had no room. What the many topics of what = 1 have too much of is locked, but not
+	// updated: it comes back with the state 'over', and only once, as such a topic is behind from then on.
 	//
-	// The first row is the header of ClaimReady. Its topic is the clock in microseconds: no due time that is written from now on is
-	// before it. Each row says its part and kind at the end.
+	// The first row is the header of ClaimReady. Its topic is the clock in microseconds: no due time that is written from
+	// now on is before it. Each row says its part and kind at the end.
 	//
-	// Rows are locked one by one as they are asked for, so no more are than the limits say. Payloads have room as in ClaimReady: what
-	// comes behind those that fit is as if the limit had been lower.
+	// Rows are locked one by one as they are asked for, so no more are than the limits say. Payloads have room as in
+	// ClaimReady: what comes behind those that fit is as if the limit had been lower.
 	//
-	// Arguments: owner, lease in seconds, limit; of the parts: what, topic, room, mark of what is ready, mark of what fell due (time and
-	// id); topics (NULL = all); of all topics with a limit: name, room, whether they are in the part of what = 1; how many of what
-	// fell due come before what is ready, and how many behind it; mark of suspects (time and id), how many of them; room for payloads
-	// in bytes.
-	ClaimTopics = `WITH part AS MATERIALIZED (
-    SELECT * FROM unnest($4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::text[]::timestamptz[], $9::bigint[])
-           WITH ORDINALITY AS p(what, topic, room, ready, due_at, due_id, n)
-), free AS MATERIALIZED (
+	// Arguments: owner, lease in seconds, limit; of the parts: what, topic, room, mark of what is ready, mark of what fell
+	// due (time and id); topics (NULL = all); of all topics with a limit: name, room, whether they are in the part of what
+	// = 1; how many of what fell due come before what is ready, and how many behind it; mark of suspects (time and id),
+	// how many of them; room for payloads in bytes.
+	ClaimTopics = claimParts + `, free AS MATERIALIZED (
     SELECT f.*, row_number() OVER () AS ord
       FROM (SELECT * FROM (
-                   SELECT 0::bigint AS part, 2 AS kind, q.ctid, q.id, q.due_at, q.topic, octet_length(q.payload) AS size FROM {queue} q
-                    WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint) AND ` + isDue + ` AND q.crashes > 0 AND ` + ofTopicsAsked + `
-                      AND q.topic <> ALL (ARRAY(SELECT l.topic FROM unnest($11::text[], $12::bigint[]) AS l(topic, room) WHERE l.room <= 0))
+                   SELECT 0::bigint AS part, 2 AS kind, q.ctid, q.id, q.due_at, q.topic, octet_length(q.payload) AS size
+                     FROM {queue} q
+                    WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint) AND ` + isDue + ` AND ` + isSuspect + `
                     ORDER BY q.due_at, q.id LIMIT $18::int FOR UPDATE OF q SKIP LOCKED) s
             UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $14::int) d
             UNION ALL SELECT * FROM (
@@ -78,19 +79,29 @@ UNION ALL SELECT * FROM claimed`
                            ORDER BY q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r) r
             UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $15::int) d
             LIMIT $3::int) f
-), ranked AS MATERIALIZED (
+` + claimFound
+
+	claimParts = `WITH part AS MATERIALIZED (
+    SELECT * FROM unnest($4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::text[]::timestamptz[], $9::bigint[])
+           WITH ORDINALITY AS p(what, topic, room, ready, due_at, due_id, n)
+)`
+
+	claimFound = `), ranked AS MATERIALIZED (
     SELECT f.*, l.room IS NULL OR row_number() OVER (PARTITION BY f.topic ORDER BY f.ord) <= l.room AS fits
       FROM free f LEFT JOIN unnest($11::text[], $12::bigint[]) AS l(topic, room) ON l.topic = f.topic
 ), room AS MATERIALIZED (
     SELECT CASE WHEN sum(r.size) FILTER (WHERE r.fits) > $19::bigint THEN
                 (SELECT max(w.ord) FILTER (WHERE w.total <= $19::bigint OR w.fits AND w.total = w.size)
-                   FROM (SELECT r.ord, r.fits, r.size, sum(CASE WHEN r.fits THEN r.size ELSE 0 END) OVER (ORDER BY r.ord ROWS UNBOUNDED PRECEDING) AS total
+                   FROM (SELECT r.ord, r.fits, r.size,
+                     sum(CASE WHEN r.fits THEN r.size
+                     ELSE 0 END) OVER (ORDER BY r.ord ROWS UNBOUNDED PRECEDING) AS total
                            FROM ranked r) w)
            END AS last FROM ranked r
 ), claimed AS (
     UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
       FROM (SELECT r.ctid, r.part, r.kind FROM ranked r
-             WHERE r.fits AND r.ord <= (SELECT coalesce(m.last, $3::int) FROM room m) LIMIT $3::int) r WHERE q.ctid = r.ctid
+             WHERE r.fits AND r.ord <= (SELECT coalesce(m.last, $3::int) FROM room m) LIMIT $3::int) r
+               WHERE q.ctid = r.ctid
     RETURNING ` + queueColumns + `, r.part, r.kind
 )
 SELECT s.last, ` + claimHeader + `, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text,
@@ -98,7 +109,8 @@ SELECT s.last, ` + claimHeader + `, (extract(epoch FROM clock_timestamp()) * 100
   FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
 UNION ALL SELECT * FROM claimed
 UNION ALL
-SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_timestamp(), statement_timestamp(), r.due_at, NULL, 0, '', r.part, r.kind
+SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_timestamp(), statement_timestamp(), r.due_at,
+  NULL, 0, '', r.part, r.kind
   FROM ranked r WHERE NOT r.fits AND r.ord <= (SELECT coalesce(m.last, $3::int) FROM room m)`
 
 	dueOfParts = `
@@ -107,47 +119,59 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
                            WHERE (q.due_at, q.id) > (p.due_at, p.due_id) AND ` + isDue + ` AND q.crashes <= 0 AND ` + ofPart + `
                            ORDER BY q.due_at, q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r`
 
+	isSuspect = `q.crashes > 0 AND ` + ofTopicsAsked + `
+                      AND q.topic <> ALL (ARRAY(SELECT l.topic FROM unnest($11::text[], $12::bigint[]) AS l(topic, room)
+                        WHERE l.room <= 0))`
+
 	isReady = `q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
                              AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + notPaused
 
 	isDue = `q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL
                              AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + notPaused
 
-	// notPaused leaves out the topics that an operator has paused. Their rows are passed, and found by a look from the beginning when
-	// that is over. The CASE keeps the planner from a guess: it would take nearly all rows for paused, and read and sort the table.
+	// notPaused leaves out the topics that an operator has paused. Their rows are passed, and found by a look from the
+	// beginning when that is over. The CASE keeps the planner from a guess: it would take nearly all rows for paused, and
+	// read and sort the table.
 	notPaused = `CASE WHEN q.topic = ANY (ARRAY(SELECT t.topic FROM {outbox_topics} t
-                                                    WHERE t.forwarder = '00000000-0000-0000-0000-000000000000')) THEN false ELSE true END`
+                                                    WHERE t.forwarder = '00000000-0000-0000-0000-000000000000')) THEN
+                                                      false ELSE true END`
 
 	ofPart = `CASE p.what
                                  WHEN 0 THEN ` + ofTopicsAsked + ` AND q.topic <> ALL ($11::text[])
-                                 WHEN 1 THEN q.topic = ANY (ARRAY(SELECT l.topic FROM unnest($11::text[], $13::bool[]) AS l(topic, here) WHERE l.here))
+                                 WHEN 1 THEN q.topic = ANY (ARRAY(SELECT l.topic
+                                   FROM unnest($11::text[], $13::bool[]) AS l(topic, here) WHERE l.here))
                                  ELSE q.topic = p.topic END`
 
 	ofTopicsAsked = `($10::text[] IS NULL OR q.topic = ANY ($10::text[]))`
 
-	// ClaimExpired takes rows that were not handled in time, for whoever has something to do when a message dies. One that waits, as
-	// it does when that has failed, is taken when it falls due: those behind it have their turn first. Payloads have room as in
-	// ClaimReady, and each row says at its end whether more is left for want of that.
+	// ClaimExpired takes rows that were not handled in time, for whoever has something to do when a message dies. One that
+	// waits, as it does when that has failed, is taken when it falls due: those behind it have their turn first. Payloads
+	// have room as in ClaimReady, and each row says at its end whether more is left for want of that.
 	//
 	// Arguments: owner, lease in seconds, limit, room for payloads in bytes.
 	ClaimExpired = `WITH late AS MATERIALIZED (
     SELECT q.ctid, q.expires_at, octet_length(q.payload) AS size FROM {queue} q
-     WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL AND q.owner IS NULL
+     WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
+       AND q.owner IS NULL
        AND (q.due_at IS NULL OR q.due_at <= statement_timestamp())
      ORDER BY q.expires_at LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), weighed AS MATERIALIZED (
     SELECT l.ctid, l.size, sum(l.size) OVER (ORDER BY l.expires_at ROWS UNBOUNDED PRECEDING) AS total FROM late l
 )
 UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-  FROM (SELECT w.ctid FROM weighed w WHERE w.total <= $4::bigint OR w.total = w.size LIMIT $3::int) l WHERE q.ctid = l.ctid
+  FROM (SELECT w.ctid FROM weighed w WHERE w.total <= $4::bigint OR w.total = w.size LIMIT $3::int) l
+    WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $4::bigint) FROM weighed w)`
 
-	claimHeader = `pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + age(pg_snapshot_xmax(s.snap)::xid))::text`
+	claimHeader = `pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + ` +
+		`age(pg_snapshot_xmax(s.snap)::xid))::text`
 
-	noMessage = `'', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, NULL::timestamptz, 0, ''`
+	noMessage = `'', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, ` +
+		`NULL::timestamptz, 0, ''`
 
-	// ReleaseStrays gives back, without a charge, what an owner has beside the messages that it knows of: what a claim took whose answer
-	// never came. It looks at the beginning of either index, and waits for no lock, because claims wait for it.
+	// ReleaseStrays gives back, without a charge, what an owner has beside the messages that it knows of: what a claim
+	// took whose answer never came. It looks at the beginning of either index, and waits for no lock, because claims wait
+	// for it.
 	//
 	// Arguments: owner, sources and message ids of what it knows, how many rows of either index to look at.
 	ReleaseStrays = `WITH fresh AS MATERIALIZED (
@@ -165,7 +189,8 @@ RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $4::bigint) FROM weigh
 UPDATE {queue} q SET due_at = clock_timestamp(), owner = NULL, locked_until = NULL
   FROM (SELECT f.ctid FROM free f LIMIT (SELECT $4::int)) f WHERE q.ctid = f.ctid`
 
-	unknown = `(q.source, q.message_id) NOT IN (SELECT k.source, k.message_id FROM unnest($2::text[], $3::text[]) AS k(source, message_id))`
+	unknown = `(q.source, q.message_id) NOT IN (SELECT k.source, k.message_id FROM unnest($2::text[], $3::text[]) ` +
+		`AS k(source, message_id))`
 
 	// RenewLeases gives the caller's leases another while and returns whose they still are. A row that is locked is in a
 	// handler's transaction, which keeps it from everybody else anyhow.

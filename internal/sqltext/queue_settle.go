@@ -1,17 +1,19 @@
 package sqltext
 
-// The statements that settle messages. Each changes only rows of the owner that it is given, and says how many these were. A
-// row that the owner lost in the meantime stays as it is.
+// The statements that settle messages. Each changes only rows of the owner that it is given, and says how many these
+// were. A row that the owner lost in the meantime stays as it is.
 //
-// Rows are changed in the order of the arguments, which is that of EnqueueMessages: what waits for a row there may have others
-// that are waited for here. A table of a few pages may be read as a whole instead, and then in its own order; should that cost a
-// deadlock, Postgres ends one of the two, and nothing is half done. Each is looked up by its key and updated by its place in the table. An ack does not lock it before: that would
-// be a change of the row too. A row that changed between the snapshot and the update, because its lease was renewed, has another
-// place, and some versions of Postgres pass it by: who changes fewer rows than it asked for asks once more.
+// Rows are changed in the order of the arguments, which is that of EnqueueMessages: what waits for a row there may have
+// others that are waited for here. A table of a few pages may be read as a whole instead, and then in its own order;
+// should that cost a deadlock, Postgres ends one of the two, and nothing is half done. Each is looked up by its key and
+// updated by its place in the table. An ack does not lock it before: that would be a change of the row too. A row that
+// changed between the snapshot and the update, because its lease was renewed, has another place, and some versions of
+// Postgres pass it by: who changes fewer rows than it asked for asks once more.
 //
-// A connection keeps a plan that was made without knowing the arguments, perhaps while the table was empty, when reading all of
-// it was the cheapest. So here and in the other statements of the queue nothing is left to choose: LATERAL has one row looked up after
-// another, and of a LIMIT that it does not know the planner expects a tenth, which is too few to read the table for.
+// A connection keeps a plan that was made without knowing the arguments, perhaps while the table was empty, when
+// reading all of it was the cheapest. So here and in the other statements of the queue nothing is left to choose:
+// LATERAL has one row looked up after another, and of a LIMIT that it does not know the planner expects a tenth, which
+// is too few to read the table for.
 const (
 	// AckMessages marks messages done. Their rows stay, so that copies are known.
 	//
@@ -19,16 +21,18 @@ const (
 	AckMessages = heldDone + `
 UPDATE {queue} q
    SET state = 'done', done_at = clock_timestamp(), owner = NULL, locked_until = NULL,
-       payload = CASE WHEN $4::bool THEN q.payload ELSE '' END, metadata = CASE WHEN $4::bool THEN q.metadata ELSE '{}' END
+       payload = CASE WHEN $4::bool THEN q.payload ELSE '' END, metadata = CASE WHEN $4::bool THEN q.metadata
+         ELSE '{}' END
 ` + ofHeld
 
 	// AbandonMessages charges an attempt and has messages come back after a while: the given one, or that of the attempt.
 	//
-	// Arguments: owner, sources, message ids, error ("" = leave the last one), seconds of wait by attempt, attempts after which a message
-	// is dead (NULL = never), attempts so far (NULL = any number).
+	// Arguments: owner, sources, message ids, error ("" = leave the last one), seconds of wait by attempt, attempts after
+	// which a message is dead (NULL = never), attempts so far (NULL = any number).
 	AbandonMessages = heldBack + `
 UPDATE {queue} q
-   SET attempts = ` + oneMore + `, last_error = coalesce(nullif($4::text, ''), q.last_error), owner = NULL, locked_until = NULL,
+   SET attempts = ` + oneMore + `, last_error = coalesce(nullif($4::text, ''), q.last_error), owner = NULL,
+  locked_until = NULL,
        due_at = clock_timestamp() + ($5::float8[])[least(` + oneMore + `, cardinality($5::float8[]))] * interval '1 second',
        state = CASE WHEN ` + oneMore + ` >= $6::int THEN 'dead' ELSE q.state END
 ` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)`
@@ -38,33 +42,46 @@ UPDATE {queue} q
 	// Arguments: owner, sources, message ids, reason, how many attempts it charges.
 	FailMessages = heldBack + `
 UPDATE {queue} q
-   SET state = 'dead', attempts = least(q.attempts::bigint + $5::int, 2147483647), last_error = $4::text, owner = NULL, locked_until = NULL
+   SET state = 'dead', attempts = least(q.attempts::bigint + $5::int, 2147483647), last_error = $4::text, owner = NULL,
+     locked_until = NULL
 ` + ofHeld
+
+	// HoldMessages locks messages of an owner for as long as its transaction lasts, as that of a handler does which has
+	// acked them: whoever stores a copy meanwhile does not wait for it. One row comes back for each.
+	//
+	// Arguments: owner, sources, message ids.
+	HoldMessages = held + `FOR UPDATE OF q) f
+     LIMIT (SELECT cardinality($2::text[]))
+)
+SELECT 1 FROM held`
 
 	// ReleaseMessages gives messages back without charge.
 	//
 	// Arguments: owner, sources, message ids, error ("" = leave the last one), seconds of wait.
 	ReleaseMessages = heldBack + `
 UPDATE {queue} q
-   SET due_at = clock_timestamp() + $5::float8 * interval '1 second', last_error = coalesce(nullif($4::text, ''), q.last_error),
+   SET due_at = clock_timestamp() + $5::float8 * interval '1 second', last_error = coalesce(nullif($4::text, ''),
+     q.last_error),
        owner = NULL, locked_until = NULL
 ` + ofHeld
 
-	// ReapLeases gives back and returns messages whose lease is over, with the charge of Abandon. It looks at one page of either
-	// index of what is not done, in their order: rows with an owner have no index of their own, which each claim would pay for. A row that
-	// is locked is in the transaction of a handler that has acked it.
+	// ReapLeases gives back and returns messages whose lease is over, with the charge of Abandon. It looks at one page of
+	// either index of what is not done, in their order: rows with an owner have no index of their own, which each claim
+	// would pay for. A row that is locked is in the transaction of a handler that has acked it.
 	//
-	// Its first row is no message but a header, with the state '': the places where the next page begins. Its id is that of what was
-	// never claimed; its source, a time, and its message id are that of the others. They are past all if there is nothing more.
+	// Its first row is no message but a header, with the state '': the places where the next page begins. Its id is that
+	// of what was never claimed; its source, a time, and its message id are that of the others. They are past all if there
+	// is nothing more.
 	//
-	// Arguments: how many to give back at most, seconds of wait by attempt, attempts after which a message is dead (NULL = never), where the
-	// page begins (id; time; id), how many rows it has.
+	// Arguments: how many to give back at most, seconds of wait by attempt, attempts after which a message is dead (NULL =
+	// never), where the page begins (id; time; id), how many rows it has.
 	ReapLeases = `WITH fresh AS MATERIALIZED (
     SELECT q.ctid, q.id, ` + leaseOver + ` AS late FROM {queue} q
      WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $7::int
 ), due AS MATERIALIZED (
     SELECT q.ctid, q.due_at, q.id, ` + leaseOver + ` AS late FROM {queue} q
-     WHERE (q.due_at, q.id) > ($5::timestamptz, $6::bigint) AND q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
+     WHERE (q.due_at, q.id) > ($5::timestamptz, $6::bigint) AND q.due_at <= statement_timestamp()
+       AND q.state = 'processing' AND q.due_at IS NOT NULL
      ORDER BY q.due_at, q.id LIMIT $7::int
 ), late AS MATERIALIZED (
     SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE CASE WHEN f.late THEN ` + givingBack + ` END
@@ -72,14 +89,17 @@ UPDATE {queue} q
       JOIN {queue} q ON q.ctid = l.ctid WHERE ` + leaseOver + ` LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 ), reaped AS (
     UPDATE {queue} q
-       SET attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired', owner = NULL, locked_until = NULL,
+       SET attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired',
+  owner = NULL, locked_until = NULL,
            due_at = clock_timestamp() + ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
            state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END
       FROM (SELECT l.ctid FROM late l LIMIT $1::int) late WHERE q.ctid = late.ctid
     RETURNING ` + queueColumns + `
 )
-SELECT CASE WHEN f.n < $7::int THEN 9223372036854775807 ELSE f.id END, coalesce(to_json(d.due_at) #>> '{}', 'infinity'), coalesce(d.id, 0)::text,
-       '', '', '', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, NULL::timestamptz, 0, ''
+SELECT CASE WHEN f.n < $7::int THEN 9223372036854775807 ELSE f.id END, coalesce(to_json(d.due_at) #>> '{}', 'infinity'),
+  coalesce(d.id, 0)::text,
+       '', '', '', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz,
+         NULL::timestamptz, 0, ''
   FROM (SELECT count(*) AS n, max(id) AS id FROM fresh) f
   LEFT JOIN (SELECT * FROM due ORDER BY due_at DESC, id DESC LIMIT 1) d ON (SELECT count(*) FROM due) >= $7::int
 UNION ALL SELECT * FROM reaped`
@@ -89,24 +109,27 @@ UNION ALL SELECT * FROM reaped`
 	// Arguments: batch size.
 	ExpireMessages = `WITH late AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
-     WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL AND q.owner IS NULL
+     WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
+       AND q.owner IS NULL
      ORDER BY q.expires_at LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 )
-UPDATE {queue} q SET state = 'dead', last_error = 'expired' FROM (SELECT l.ctid FROM late l LIMIT $1::int) l WHERE q.ctid = l.ctid
+UPDATE {queue} q SET state = 'dead', last_error = 'expired' FROM (SELECT l.ctid FROM late l LIMIT $1::int) l
+  WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns
 
-	// oneMore attempt, as far as there is such a number: a row that SQL has given the highest must not fail those beside it.
+	// oneMore attempt, as far as there is such a number: a row that SQL has given the highest must not fail those beside
+	// it.
 	oneMore = `(least(q.attempts, 2147483646) + 1)`
 
 	leaseOver = `q.owner IS NOT NULL AND q.locked_until < statement_timestamp()`
 
-	// held are looked up once, whatever is joined with them: a CTE that is materialized. Nothing joins by anything but the place,
-	// as the limit is one that the planner does not know, not even when it knows the arguments.
+	// held are looked up once, whatever is joined with them: a CTE that is materialized. Nothing joins by anything but the
+	// place, as the limit is one that the planner does not know, not even when it knows the arguments.
 	heldDone = held + `OFFSET 0) f
      LIMIT (SELECT cardinality($2::text[]))
 )`
-	// heldBack are those of a statement that gives them back, in a transaction that is marked before. They are locked in the order of the
-	// arguments, however the table is read: Enqueue waits for them, and may have locked others.
+	// heldBack are those of a statement that gives them back, in a transaction that is marked before. They are locked in
+	// the order of the arguments, however the table is read: Enqueue waits for them, and may have locked others.
 	heldBack = held + `FOR UPDATE OF q) f
      LIMIT (SELECT CASE WHEN ` + givingBack + ` THEN cardinality($2::text[]) END)
 )`

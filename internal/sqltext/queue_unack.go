@@ -7,8 +7,9 @@ const (
 	AckMessage = AckMessages + `
 RETURNING ` + ackNote
 
-	// UnackMessage makes a message that is done its owner's again. Its handler ended the transaction by itself, the ack with it,
-	// and what else belonged to that transaction was lost. If it was made pending since, and is done once more, it has another note.
+	// UnackMessage makes a message that is done its owner's again. Its handler ended the transaction by itself, the ack
+	// with it, and what else belonged to that transaction was lost. If it was made pending since, and is done once more,
+	// it has another note.
 	//
 	// Arguments: source, message id, owner, lease in seconds, payload, metadata (JSON text), note.
 	UnackMessage = `UPDATE {queue} q

@@ -1,8 +1,8 @@
 package sqltext
 
-// Scrape is what a monitoring system wants to know each few seconds, in one statement: what package admin counts with several.
-// Each row says what it is about (outbox, inbox, queue, paused, forwarders, lanes), of which topic, consumer or scope, in
-// which state or by whom, how many, whether there may be more, and how old the oldest is in seconds.
+// Scrape is what a monitoring system wants to know each few seconds, in one statement: what package admin counts with
+// several. Each row says what it is about (outbox, inbox, queue, paused, forwarders, lanes), of which topic, consumer
+// or scope, in which state or by whom, how many, whether there may be more, and how old the oldest is in seconds.
 //
 // Arguments: those of CountDead, and how many to count of each lane.
 const Scrape = `SELECT 'outbox', s.topic, 'dead', s.n::float8, s.more, s.oldest::float8
@@ -12,10 +12,12 @@ SELECT 'outbox', s.topic, 'failing', s.n, s.more, s.oldest
   FROM (` + CountFailing + `) AS s(topic, n, more, oldest)
 UNION ALL
 SELECT 'outbox', s.topic, 'ready', s.n, s.more, s.oldest
-  FROM (` + readyOfLanes + `$3` + ofLanes + `$3` + countedLanes + `) AS s(topic, n, more, oldest, failing) WHERE NOT s.failing
+  FROM (` + readyOfLanes + `$3` + ofLanes + `$3` + countedLanes + `) AS s(topic, n, more, oldest, failing)
+  WHERE NOT s.failing
 UNION ALL
 SELECT 'outbox', s.topic, 'delayed', s.n, s.more, s.oldest
-  FROM (` + delayedOfLanes + `$3` + ofLanes + `$3` + countedLanes + `) AS s(topic, n, more, oldest, failing) WHERE NOT s.failing
+  FROM (` + delayedOfLanes + `$3` + ofLanes + `$3` + countedLanes + `) AS s(topic, n, more, oldest, failing)
+  WHERE NOT s.failing
 UNION ALL
 SELECT 'inbox', s.consumer, 'dead', s.n, s.more, s.oldest
   FROM (` + CountInboxDead + `) AS s(consumer, n, more, oldest)
@@ -26,7 +28,8 @@ UNION ALL
 SELECT 'queue', s.topic, s.state, s.n, s.more, s.oldest
   FROM (` + CountQueue + `) AS s(state, topic, n, more, oldest)
 UNION ALL
-SELECT 'paused', s.topic, CASE s.by WHEN 'operator' THEN 'operator' ELSE 'forwarder' END, count(*), false, extract(epoch FROM clock_timestamp() - min(s.since))
+SELECT 'paused', s.topic, CASE s.by WHEN 'operator' THEN 'operator' ELSE 'forwarder' END, count(*), false,
+  extract(epoch FROM clock_timestamp() - min(s.since))
   FROM (` + pauses + `) AS s(topic, by, since, reason) GROUP BY 2, 3
 UNION ALL
 SELECT 'forwarders', '', CASE WHEN f.expires_at > clock_timestamp() THEN 'alive' ELSE 'vanished' END, count(*), false, 0

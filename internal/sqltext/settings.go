@@ -1,26 +1,32 @@
 package sqltext
 
-// Our statements are sent by sessions of the user's pool, with the settings of its role. They are written so that few settings matter,
-// and those are set for the statement's own transaction where they are others. docs/run/settings.md lists them.
+// Our statements are sent by sessions of the user's pool, with the settings of its role. They are written so that few
+// settings matter, and those are set for the statement's own transaction where they are others. docs/run/settings.md
+// lists them.
 const (
 	// SessionSettings reads settings of the session; one that the server does not know is NULL.
 	//
 	// Arguments: names.
-	SessionSettings = `SELECT n.name, pg_catalog.current_setting(n.name, true) FROM pg_catalog.unnest($1::text[]) AS n(name)`
+	SessionSettings = `SELECT n.name, pg_catalog.current_setting(n.name, true) ` +
+		`FROM pg_catalog.unnest($1::text[]) AS n(name)`
 
 	// CheckSettings reads settings with what has set them: 'user' is ALTER ROLE, 'database' ALTER DATABASE.
 	//
 	// Arguments: names.
-	CheckSettings = `SELECT s.name, s.setting, s.source, coalesce(s.unit, ''), current_user::text, pg_catalog.current_database()::text
+	CheckSettings = `SELECT s.name, s.setting, s.source, coalesce(s.unit, ''), current_user::text,
+       pg_catalog.current_database()::text
   FROM pg_catalog.pg_settings s WHERE s.name = ANY ($1::text[]) ORDER BY s.name`
 
 	// OrdinaryTables has tables made that can be updated.
 	OrdinaryTables = `SELECT pg_catalog.set_config('default_table_access_method', 'heap', true)`
 
-	// isUTF8 is true, or fails with text.NotUTF8: the client sends UTF-8, and the server would take it for something else and convert it.
-	isUTF8 = `ln(CASE WHEN current_setting('client_encoding') IN ('UTF8', current_setting('server_encoding')) THEN 1 ELSE 0 END) = 0`
+	// isUTF8 is true, or fails with text.NotUTF8: the client sends UTF-8, and the server would take it for something else
+	// and convert it.
+	isUTF8 = `ln(CASE WHEN current_setting('client_encoding') IN ('UTF8', current_setting('server_encoding')) THEN 1 ` +
+		`ELSE 0 END) = 0`
 
-	// isReadCommitted is true, or fails with text.NotReadCommitted. Elsewhere a statement that waits for a lock on its table, while that is
-	// rewritten, has a snapshot of before, and sees none of the rows.
-	isReadCommitted = `power(CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 1 ELSE 0 END, -1) = 1`
+	// isReadCommitted is true, or fails with text.NotReadCommitted. Elsewhere a statement that waits for a lock on its
+	// table, while that is rewritten, has a snapshot of before, and sees none of the rows.
+	isReadCommitted = `power(CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 1 ELSE 0 END, ` +
+		`-1) = 1`
 )

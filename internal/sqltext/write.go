@@ -1,9 +1,9 @@
 package sqltext
 
-// InsertMessages writes messages in the order of the arrays. The arrays of due times (RFC 3339 text) and delays (seconds on
-// the database's clock) may be NULL as a whole, and an empty text or a negative number says none. A time that has passed
-// delays nothing: the message is ready, in its place among those of its key. unnest hands its rows out in order and the
-// defaults are computed as they pass, so ids rise with the position in the arrays.
+// InsertMessages writes messages in the order of the arrays. The arrays of due times (RFC 3339 text) and delays
+// (seconds on the database's clock) may be NULL as a whole, and an empty text or a negative number says none. A time
+// that has passed delays nothing: the message is ready, in its place among those of its key. unnest hands its rows out
+// in order and the defaults are computed as they pass, so ids rise with the position in the arrays.
 //
 // Arguments: uuids, topics, keys, payloads, metadata (JSON text), due times, delays.
 const InsertMessages = insertMessages + isUTF8

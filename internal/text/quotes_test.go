@@ -23,8 +23,14 @@ func TestErrorsOfDecodersWithoutTheirInput(t *testing.T) {
 		err  error
 		want string
 	}{
-		{parse(json.Unmarshal([]byte(`{"amount": 4111}`), &to)), "json: cannot unmarshal number … into Go struct field .Amount of type int8"},
-		{parse(json.Unmarshal([]byte(`{"amount": -4.1e11}`), &to)), "json: cannot unmarshal number … into Go struct field .Amount of type int8"},
+		{
+			parse(json.Unmarshal([]byte(`{"amount": 4111}`), &to)),
+			"json: cannot unmarshal number … into Go struct field .Amount of type int8",
+		},
+		{
+			parse(json.Unmarshal([]byte(`{"amount": -4.1e11}`), &to)),
+			"json: cannot unmarshal number … into Go struct field .Amount of type int8",
+		},
 		{parse(json.Unmarshal([]byte(`{4111`), &to)), "invalid character … looking for beginning of object key string"},
 		{parse(json.Unmarshal([]byte(`{"at": "4111"}`), &to)), "parsing time … as …: cannot parse … as …"},
 		{parse(xml.Unmarshal([]byte(`<a>4111</secret>`), &to)), "XML syntax error on line …: element … closed by …"},

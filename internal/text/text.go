@@ -17,8 +17,8 @@ func SQLState(err error) string {
 	return ""
 }
 
-// Explain adds the cure to the errors of a database that was not migrated, that denies something to the role, or that is read-only,
-// and returns others as they are.
+// Explain adds the cure to the errors of a database that was not migrated, that denies something to the role, or that
+// is read-only, and returns others as they are.
 func Explain(err error) error {
 	switch SQLState(err) {
 	case "42P01", "3F000", "42703":
@@ -26,11 +26,13 @@ func Explain(err error) error {
 	case InsufficientPrivilege:
 		return fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
 	case ReadOnlyServer:
-		return fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction was begun as a ReadOnly one, "+
+		return fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction was "+
+			"begun as a ReadOnly one, "+
 			"or the role or the database has default_transaction_read_only = on: RESET it)", err)
 	case NotUTF8:
-		return fmt.Errorf("client_encoding of this session is not UTF8, so the server would alter topics, keys and metadata: "+
-			"ALTER ROLE ... RESET client_encoding, or add client_encoding=UTF8 to the connection string: %w", err)
+		return fmt.Errorf(
+			"client_encoding of this session is not UTF8, so the server would alter topics, keys and metadata: "+
+				"ALTER ROLE ... RESET client_encoding, or add client_encoding=UTF8 to the connection string: %w", err)
 	case NotReadCommitted:
 		return fmt.Errorf("a statement was not run as READ COMMITTED, on which the order of messages rests: "+
 			"ALTER ROLE ... RESET default_transaction_isolation: %w", err)

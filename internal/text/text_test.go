@@ -9,7 +9,8 @@ import (
 
 func TestErrorTextCanBeStored(t *testing.T) {
 	for _, s := range []string{
-		"plain", "", "nul \x00 in it", "bad \xff utf-8", strings.Repeat("x", 5000), strings.Repeat("ä", 5000), strings.Repeat("\x00", 5000),
+		"plain", "", "nul \x00 in it", "bad \xff utf-8", strings.Repeat("x", 5000), strings.Repeat("ä", 5000),
+		strings.Repeat("\x00", 5000),
 	} {
 		got := OfError(errors.New(s))
 		if len(got) > 1024 || !utf8.ValidString(got) || strings.Contains(got, "\x00") {
@@ -40,7 +41,9 @@ func (s state) Error() string    { return "failed" }
 func (s state) SQLState() string { return string(s) }
 
 func TestErrorsOfTheDatabaseNameTheirCure(t *testing.T) {
-	for code, cure := range map[state]string{"42P01": "schema.Migrate", "42501": "GRANT", "25006": "target_session_attrs"} {
+	for code, cure := range map[state]string{
+		"42P01": "schema.Migrate", "42501": "GRANT", "25006": "target_session_attrs",
+	} {
 		if err := Explain(code); !strings.Contains(err.Error(), cure) || !errors.Is(err, code) {
 			t.Errorf("%s: %v", code, err)
 		}

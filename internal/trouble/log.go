@@ -1,4 +1,4 @@
-// Package trouble logs what is tried again and again: that it fails, now and then while it goes on failing, and that it works
+// Package trouble logs what is retried: that it fails, now and then while it goes on failing, and that it works
 // again.
 package trouble
 

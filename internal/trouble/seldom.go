@@ -8,8 +8,8 @@ import (
 // maxTold bounds the memory of a Seldom.
 const maxTold = 1000
 
-// Seldom says when an error line is due about a trouble that many messages have: at first, and then once a minute. The zero value is ready
-// for use, by any number of goroutines.
+// Seldom says when an error line is due about a trouble that many messages have: at first, and then once a minute. The
+// zero value is ready for use, by any number of goroutines.
 type Seldom struct {
 	mu   sync.Mutex
 	told map[string]time.Time

@@ -28,8 +28,10 @@ const (
 func TestActs(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)
-	w.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) SELECT gen_random_uuid(), 'news', '', now() FROM generate_series(1, 8)`)
-	w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, attempts, due_at, last_error) SELECT gen_random_uuid(), 'blocked', 'k' || i % 2, '', 1, now() + interval '1 hour', 'refused' FROM generate_series(1, 4) i`)
+	w.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) SELECT gen_random_uuid(), 'news', '', now() `+
+		`FROM generate_series(1, 8)`)
+	w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, attempts, due_at, last_error) SELECT gen_random_uuid(), `+
+		`'blocked', 'k' || i % 2, '', 1, now() + interval '1 hour', 'refused' FROM generate_series(1, 4) i`)
 	b := newTab(t)
 	sure := func(reason string) {
 		t.Helper()
@@ -64,12 +66,13 @@ func TestActs(t *testing.T) {
 	b.open(w.url + "messages?state=dead")
 	b.until(`document.querySelector("[data-needs-choice]").disabled`)
 	b.click("tbody tr:nth-child(2) input[type=checkbox]")
-	b.until(`document.querySelector("[data-chosen]").innerText == "1 chosen:" && !document.querySelector("[data-needs-choice]").disabled`)
+	b.until(`document.querySelector("[data-chosen]").innerText == "1 selected:" && ` +
+		`!document.querySelector("[data-needs-choice]").disabled`)
 	b.click("button[value=requeue]")
 	sure("")
 	assert.Equal(t, 2, w.outbox(t, deadOnes))
 	b.click("[data-all]")
-	b.until(`document.querySelector("[data-chosen]").innerText == "2 chosen:"`)
+	b.until(`document.querySelector("[data-chosen]").innerText == "2 selected:"`)
 	b.click("button[value=discard]")
 	sure("nor these")
 	assert.Zero(t, w.outbox(t, deadOnes))
@@ -91,7 +94,8 @@ func TestActs(t *testing.T) {
 	b.open(w.url + "messages?in=queue")
 	b.click(link("discard", "in=queue"))
 	sure("no such account")
-	assert.Zero(t, w.count(t, "SELECT (SELECT count(*) FROM inbox WHERE dead_at IS NOT NULL) + (SELECT count(*) FROM inbox_queue WHERE state = 'dead')"))
+	assert.Zero(t, w.count(t, "SELECT (SELECT count(*) FROM inbox WHERE dead_at IS NOT NULL) + (SELECT count(*) "+
+		"FROM inbox_queue WHERE state = 'dead')"))
 	assert.Equal(t, 11, w.count(t, "SELECT count(*) FROM outbox_audit WHERE actor = 'alice@example.com'"))
 	b.open(w.url + "audit")
 	b.shoot("audit-full-wide")
@@ -132,7 +136,8 @@ func TestKeyboard(t *testing.T) {
 		for range 40 {
 			b.run(chromedp.KeyEvent(kb.Tab))
 			if js[bool](b, "document.activeElement.matches("+what+")") {
-				require.NotEqual(t, "none", js[string](b, "getComputedStyle(document.activeElement).outlineStyle"), "the focus can be seen")
+				require.NotEqual(t, "none", js[string](b, "getComputedStyle(document.activeElement).outlineStyle"),
+					"the focus can be seen")
 				return
 			}
 		}
@@ -160,7 +165,8 @@ func TestWithoutScript(t *testing.T) {
 	b.open(w.url + "messages")
 	b.click("tbody tr:nth-child(1) input[type=checkbox]")
 	b.click("button[value=discard]")
-	b.run(chromedp.WaitVisible("main [data-question]", chromedp.ByQuery), chromedp.SendKeys("main input[name=reason]", "by hand", chromedp.ByQuery))
+	b.run(chromedp.WaitVisible("main [data-question]", chromedp.ByQuery),
+		chromedp.SendKeys("main input[name=reason]", "by hand", chromedp.ByQuery))
 	b.click("main .button.primary")
 	b.run(chromedp.WaitVisible(".note[role=status]", chromedp.ByQuery))
 	assert.Equal(t, 1, w.outbox(t, discardedOnes))
@@ -173,7 +179,8 @@ func TestRefresh(t *testing.T) {
 	b.stopClock()
 	b.open(w.url)
 	hide := func(hidden bool) {
-		js[bool](b, `Object.defineProperty(document, "hidden", {configurable: true, value: `+map[bool]string{true: "true", false: "false"}[hidden]+`}), document.dispatchEvent(new Event("visibilitychange"))`)
+		js[bool](b, `Object.defineProperty(document, "hidden", {configurable: true, value: `+
+			map[bool]string{true: "true", false: "false"}[hidden]+`}), document.dispatchEvent(new Event("visibilitychange"))`)
 	}
 	add := func(topic string) {
 		w.exec(t, `INSERT INTO outbox (uuid, topic, payload) VALUES (gen_random_uuid(), $1, '')`, topic)

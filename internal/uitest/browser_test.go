@@ -64,7 +64,9 @@ func (b *tab) dark(on bool) {
 	if on {
 		scheme = "dark"
 	}
-	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme},
+	}))
 }
 
 // shoot leaves a picture of the whole page.
@@ -94,7 +96,9 @@ func pictures(t *testing.T) string {
 // js runs a script and returns what it says.
 func js[T any](b *tab, script string) (v T) {
 	b.t.Helper()
-	b.run(chromedp.Evaluate(script, &v, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	b.run(chromedp.Evaluate(script, &v, func(p *runtime.EvaluateParams) *runtime.EvaluateParams {
+		return p.WithAwaitPromise(true)
+	}))
 	return v
 }
 

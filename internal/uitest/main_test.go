@@ -1,5 +1,6 @@
-// Package uitest drives the page in a real browser, Chromium without a window, on a real Postgres. It leaves screenshots in
-// .cache/ui of the repository. `make test-ui` runs it; it needs chromium in the PATH, and npm once, for axe-core.
+// Package uitest drives the page in a real browser, Chromium without a window, on a real Postgres. It leaves
+// screenshots in .cache/ui of the repository. `make test-ui` runs it; it needs chromium in the PATH, and npm once, for
+// axe-core.
 package uitest
 
 import (
@@ -42,12 +43,16 @@ func run(m *testing.M) int {
 			return 1
 		}
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox,
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU,
+		// Nothing but the page is asked for.
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("force-color-profile", "srgb"), chromedp.Flag("hide-scrollbars", true))
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	defer end()
 	var cancel context.CancelFunc
-	browser, cancel = chromedp.NewContext(allocator, chromedp.WithErrorf(func(string, ...any) {})) // of events that are newer than chromedp
+	// of events that are newer than chromedp
+	browser, cancel = chromedp.NewContext(allocator, chromedp.WithErrorf(func(string, ...any) {}))
 	defer cancel()
 	if err := chromedp.Run(browser); err != nil {
 		fmt.Fprintln(os.Stderr, "start Chromium:", err)
@@ -71,7 +76,8 @@ var axe = sync.OnceValues(func() (string, error) {
 		command := exec.Command(args[0], args[1:]...)
 		command.Dir = folder
 		if out, err := command.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("%v: %w: %s (it needs npm and the network once; or put axe.min.js of axe-core 4.14.1 into .cache/%s.min.js)", args, err, out, axeName)
+			return "", fmt.Errorf("%v: %w: %s (it needs npm and the network once; or put axe.min.js of axe-core 4.14.1 "+
+				"into .cache/%s.min.js)", args, err, out, axeName)
 		}
 	}
 	b, err := os.ReadFile(filepath.Join(folder, "package", "axe.min.js"))

@@ -26,9 +26,11 @@ func TestPages(t *testing.T) {
 	dead := w.count(t, "SELECT min(id) FROM outbox WHERE topic = 'orders.placed' AND dead_at IS NOT NULL")
 	b := newTab(t)
 	for name, path := range map[string]string{
-		"overview": "", "errors": "errors", "messages": "messages?topic=search.reindex", "message": fmt.Sprintf("message?id=%d", dead), "audit": "audit",
-		"empty": "messages?state=discarded&topic=none", "question": "act?verb=discard&state=dead&topic=orders.placed&from=messages",
-		"failing": "messages?state=failing", "inbox": "messages?in=inbox", "queue": "messages?in=queue",
+		"overview": "", "errors": "errors", "messages": "messages?topic=search.reindex",
+		"message": fmt.Sprintf("message?id=%d", dead), "audit": "audit",
+		"empty":    "messages?state=discarded&topic=none",
+		"question": "act?verb=discard&state=dead&topic=orders.placed&from=messages",
+		"failing":  "messages?state=failing", "inbox": "messages?in=inbox", "queue": "messages?in=queue",
 	} {
 		for _, look := range []struct {
 			name          string
@@ -40,7 +42,8 @@ func TestPages(t *testing.T) {
 			b.open(w.url + path)
 			b.shoot(name + "-" + look.name)
 			assert.Empty(t, b.axe(script), "%s, %s", name, look.name)
-			assert.LessOrEqual(t, js[int64](b, "document.documentElement.scrollWidth"), look.width, "%s, %s: it is wider than the window", name, look.name)
+			assert.LessOrEqual(t, js[int64](b, "document.documentElement.scrollWidth"), look.width,
+				"%s, %s: it is wider than the window", name, look.name)
 		}
 	}
 	b.size(1280, 900)

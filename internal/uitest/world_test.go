@@ -63,10 +63,11 @@ func newWorld(t *testing.T, access ui.Access) *world {
 	require.NoError(t, err)
 	w := &world{pool: pool, db: db}
 	mux := http.NewServeMux()
-	mux.Handle("/ops/outbox/", http.StripPrefix("/ops/outbox", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w.asked.Add(1)
-		page.ServeHTTP(rw, r)
-	})))
+	mux.Handle("/ops/outbox/",
+		http.StripPrefix("/ops/outbox", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			w.asked.Add(1)
+			page.ServeHTTP(rw, r)
+		})))
 	site := httptest.NewServer(mux)
 	t.Cleanup(site.Close)
 	w.url = site.URL + "/ops/outbox/"
@@ -137,21 +138,28 @@ func (w *world) badDay(t *testing.T) {
 		text string
 		n    int
 	}{
-		"payments.captured": {`kafka server: Message was too large, server rejected it to avoid allocation error: 1048%03d bytes`, 42},
-		"orders.placed":     {`schema registry: subject "orders.placed-value" has no version %d`, 17},
-		"search.reindex":    {`marshal event 7f3c%04d-11ee-b962: unsupported value: NaN`, 3},
+		"payments.captured": {
+			`kafka server: Message was too large, server rejected it to avoid allocation error: 1048%03d bytes`, 42,
+		},
+		"orders.placed":  {`schema registry: subject "orders.placed-value" has no version %d`, 17},
+		"search.reindex": {`marshal event 7f3c%04d-11ee-b962: unsupported value: NaN`, 3},
 	} {
 		w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata, created_at, due_at, attempts, last_error, dead_at)
 			SELECT gen_random_uuid(), $1, 'order-' || (1000 + i * 37 % 900), convert_to('{"order_id": ' || (1000 + i) || ', "customer": {"name": "Ada", "city": "Graz"}, "lines": [{"sku": "A-17", "qty": 2}], "total_cents": 4990}', 'UTF8'),
 			       '{"event_type": "order.placed", "event_version": "2", "correlation_id": "c0ffee"}', now() - i * interval '97 seconds', now(), 10, format(replace($2, '%d', lpad(i::text, 3, '0')), ''), now() - i * interval '60 seconds'
-			  FROM generate_series(1, $3::int) i`, topic, strings.NewReplacer("%03d", "%d", "%04d", "%d").Replace(errs.text), errs.n)
+			  FROM generate_series(1, $3::int) i`, topic, strings.NewReplacer("%03d", "%d", "%04d", "%d").Replace(errs.text),
+			errs.n)
 	}
-	w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at) SELECT gen_random_uuid(), 'reminders.due', '', '', now() + i * interval '1 minute' FROM generate_series(1, 240) i`)
-	w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload) SELECT gen_random_uuid(), 'emails.welcome', 'c' || i, '{}' FROM generate_series(1, 12) i`)
-	w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at) SELECT gen_random_uuid(), 'invoices.created', 'i' || i, '{}', now() - interval '4 minutes' FROM generate_series(1, 380) i`)
+	w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at) SELECT gen_random_uuid(), 'reminders.due', '', `+
+		`'', now() + i * interval '1 minute' FROM generate_series(1, 240) i`)
+	w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload) SELECT gen_random_uuid(), 'emails.welcome', 'c' || i, `+
+		`'{}' FROM generate_series(1, 12) i`)
+	w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at) SELECT gen_random_uuid(), 'invoices.created', `+
+		`'i' || i, '{}', now() - interval '4 minutes' FROM generate_series(1, 380) i`)
 	w.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error, dead_at)
 		SELECT 'shop/book', 'm' || i, now() - i * interval '5 minutes', 10, 'order ' || i || ' has no customer', now() FROM generate_series(1, 4) i`)
-	w.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error) VALUES ('shop/notify', 'm5', now() - interval '3 minutes', 6, 'mail server is away')`)
+	w.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error) VALUES ('shop/notify', 'm5', `+
+		`now() - interval '3 minutes', 6, 'mail server is away')`)
 	w.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, payload, first_seen_at, due_at, attempts, last_error)
 		SELECT 'stripe', 'evt_' || i, 'charge.succeeded', CASE WHEN i < 3 THEN 'dead' ELSE 'processing' END, '{}', now() - i * interval '1 minute',
 		       CASE WHEN i > 6 THEN NULL ELSE now() + interval '1 minute' END, CASE WHEN i < 7 THEN 3 ELSE 0 END, CASE WHEN i < 7 THEN 'no account ' || i END
@@ -162,7 +170,9 @@ func (w *world) badDay(t *testing.T) {
 func (w *world) traffic(t *testing.T, rounds int) {
 	t.Helper()
 	for i := range rounds {
-		w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload) SELECT gen_random_uuid(), CASE i % 5 WHEN 0 THEN 'orders.placed' WHEN 1 THEN 'payments.captured' ELSE 'stock.reserved' END, 'k' || i % 50, '{}' FROM generate_series(1, $1::int) i`,
+		w.exec(t, `INSERT INTO outbox (uuid, topic, key, payload) SELECT gen_random_uuid(), CASE i % 5 `+
+			`WHEN 0 THEN 'orders.placed' WHEN 1 THEN 'payments.captured' ELSE 'stock.reserved' END, 'k' || i % 50, `+
+			`'{}' FROM generate_series(1, $1::int) i`,
 			20+(i*i*7)%180+300*(i%9/7))
 		w.db.Wake()
 		time.Sleep(60 * time.Millisecond) // the charts are to have a shape

@@ -36,19 +36,21 @@ type metrics struct {
 
 func newMetrics(meter metric.Meter) (m metrics, err error) {
 	var errs [6]error
-	seconds := metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+	seconds := metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30,
+		60, 300, 3600)
 	m.messages, errs[0] = messagingconv.NewClientSentMessages(meter)
 	m.took, errs[1] = messagingconv.NewClientOperationDuration(meter, seconds)
 	m.consumed, errs[2] = messagingconv.NewClientConsumedMessages(meter)
 	m.handling, errs[3] = messagingconv.NewProcessDuration(meter, seconds)
 	m.lag, errs[4] = meter.Float64Histogram("outbox.message.lag", metric.WithUnit("s"), seconds,
-		metric.WithDescription("How long published messages were in the outbox, without those that were delayed on purpose."))
+		metric.WithDescription("Time of published messages in the outbox, without those that were delayed on purpose."))
 	m.dead, errs[5] = meter.Int64Counter("outbox.dead.messages", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages of the outbox that a forwarder will not try again."))
+		metric.WithDescription("Messages of the outbox that died: no forwarder retries them."))
 	return m, errors.Join(errs[:]...)
 }
 
-// sent counts messages that were created or sent, or failed to be. What travelled with COMMIT has no duration of its own.
+// sent counts messages that were created or sent, or failed to be. What travelled with COMMIT has no duration of its
+// own.
 func (m *metrics) sent(ctx context.Context, set attribute.Set, messages int, took time.Duration) {
 	m.messages.AddSet(ctx, int64(messages), set)
 	if took > 0 {
@@ -82,8 +84,10 @@ func (s *sets) of(system string, key series) attribute.Set {
 	if set, ok := s.known.Load(key); ok {
 		return set.(attribute.Set)
 	}
-	list := []attribute.KeyValue{semconv.MessagingSystemKey.String(system), semconv.MessagingOperationName(key.op.name), key.op.kind,
-		semconv.MessagingDestinationName(key.topic), attrDB.String(key.db)}
+	list := []attribute.KeyValue{
+		semconv.MessagingSystemKey.String(system), semconv.MessagingOperationName(key.op.name), key.op.kind,
+		semconv.MessagingDestinationName(key.topic), attrDB.String(key.db),
+	}
 	if key.service != "" {
 		list = append(list, semconv.MessagingConsumerGroupName(key.service))
 	}

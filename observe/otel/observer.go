@@ -17,13 +17,15 @@ const scope = "github.com/millrace-go/watermill-outbox/observe/otel"
 
 // ObserverConfig configures NewObserver. The zero value is ready for use.
 type ObserverConfig struct {
-	// TracerProvider makes spans, MeterProvider instruments. Default: the global ones, also if they are set later.
+	// TracerProvider makes spans, MeterProvider instruments. Default: the global ones, also if they are set later. A
+	// noop provider switches one of them off.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
-	// Propagator writes the context of spans into metadata and reads it. Default: the global one; where none is set, that of W3C
-	// Trace Context, as nothing would go on otherwise.
+	// Propagator writes the context of spans into metadata and reads it. Default: the global one, or W3C Trace Context
+	// if none is set, because traces would end at the outbox otherwise.
 	Propagator propagation.TextMapPropagator
-	// System is the attribute messaging.system of all spans and metrics, such as "kafka" or "nats"; default "outbox".
+	// System is the attribute messaging.system of all spans and metrics; default "outbox". Set it to your broker's,
+	// such as "kafka" or "nats".
 	System string
 }
 
@@ -65,10 +67,13 @@ func NewObserver(cfg ObserverConfig) (*Observer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
-	return &Observer{cfg: cfg, metrics: m, tracer: cfg.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}, nil
+	return &Observer{
+		cfg: cfg, metrics: m, tracer: cfg.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)),
+	}, nil
 }
 
-// errorType is the attribute error.type for one that has no other name: that of the first error that is not only joined or wrapped.
+// errorType is the attribute error.type for one that has no other name: that of the first error that is not only joined
+// or wrapped.
 func errorType(err error) string {
 	for {
 		joined, ok := err.(interface{ Unwrap() []error })

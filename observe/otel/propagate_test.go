@@ -15,7 +15,9 @@ import (
 )
 
 func spanContext() trace.SpanContext {
-	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
+	return trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled,
+	})
 }
 
 const traceparent = "00-01000000000000000000000000000000-0200000000000000-01"
@@ -27,12 +29,15 @@ func TestWithoutASetup(t *testing.T) {
 		t.Fatal(err)
 	}
 	msg := message.NewMessage("1", nil)
-	o.WriteEnd(o.WriteStart(t.Context(), observe.WriteStart{Topic: "orders", Messages: []*message.Message{msg}}), observe.WriteEnd{Topic: "orders"})
+	o.WriteEnd(o.WriteStart(t.Context(), observe.WriteStart{Topic: "orders", Messages: []*message.Message{msg}}),
+		observe.WriteEnd{Topic: "orders"})
 	if len(msg.Metadata) != 0 {
 		t.Errorf("without a span there is nothing to store: %v", msg.Metadata)
 	}
 	msg.Metadata = nil
-	o.WriteStart(trace.ContextWithSpanContext(t.Context(), spanContext()), observe.WriteStart{Topic: "orders", Messages: []*message.Message{msg}})
+	o.WriteStart(trace.ContextWithSpanContext(t.Context(), spanContext()), observe.WriteStart{
+		Topic: "orders", Messages: []*message.Message{msg},
+	})
 	if msg.Metadata["traceparent"] != traceparent {
 		t.Errorf("the span of the context is stored, not %v", msg.Metadata)
 	}

@@ -23,7 +23,8 @@ const (
 
 // common are the attributes of all spans.
 func (o *Observer) common(op *operation, db, topic string, more ...attribute.KeyValue) trace.SpanStartOption {
-	return trace.WithAttributes(append(more, semconv.MessagingSystemKey.String(o.cfg.System), semconv.MessagingOperationName(op.name), op.kind,
+	return trace.WithAttributes(append(more, semconv.MessagingSystemKey.String(o.cfg.System),
+		semconv.MessagingOperationName(op.name), op.kind,
 		semconv.MessagingDestinationName(topic), attrDB.String(db))...)
 }
 
@@ -39,7 +40,8 @@ func (o *Observer) WriteStart(ctx context.Context, start observe.WriteStart) con
 			parent, _ = o.stored(ctx, msg) // somebody has put it there by hand
 		}
 		with, span := o.tracer.Start(parent, create.name+" "+start.Topic, trace.WithSpanKind(trace.SpanKindProducer),
-			o.common(create, start.DB, start.Topic, semconv.MessagingMessageID(msg.UUID), semconv.MessagingMessageBodySize(len(msg.Payload))))
+			o.common(create, start.DB, start.Topic, semconv.MessagingMessageID(msg.UUID),
+				semconv.MessagingMessageBodySize(len(msg.Payload))))
 		if span.SpanContext().IsValid() {
 			o.store(with, msg)
 		}
@@ -59,11 +61,12 @@ func (o *Observer) WriteEnd(ctx context.Context, end observe.WriteEnd) {
 		fail(span, end.Err, failure)
 		span.End()
 	}
-	o.metrics.sent(ctx, o.sets.of(o.cfg.System, series{op: create, db: end.DB, topic: end.Topic, failure: failure}), end.Messages, end.Duration)
+	o.metrics.sent(ctx, o.sets.of(o.cfg.System, series{op: create, db: end.DB, topic: end.Topic, failure: failure}),
+		end.Messages, end.Duration)
 }
 
-// sending is the key of the span of a PublishStart, which is told from that of the writer, and of whether the message was
-// delayed on purpose.
+// sending is the key of the span of a PublishStart, which is told from that of the writer, and of whether the message
+// was delayed on purpose.
 type sending struct{}
 
 type sent struct {
@@ -74,7 +77,8 @@ type sent struct {
 // PublishStart is part of observe.PublishObserver.
 func (o *Observer) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient),
-		o.common(send, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID), semconv.MessagingMessageBodySize(len(start.Message.Payload)),
+		o.common(send, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID),
+			semconv.MessagingMessageBodySize(len(start.Message.Payload)),
 			attrScope.String(start.Scope), attrAttempt.Int(start.Attempt))}
 	parent, created := o.stored(ctx, start.Message)
 	if start.Again && created.IsValid() {
@@ -101,7 +105,8 @@ func (o *Observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 		fail(of.span, end.Err, failure)
 		of.span.End()
 	}
-	o.metrics.sent(ctx, o.sets.of(o.cfg.System, series{op: send, db: end.DB, topic: end.Topic, failure: failure}), 1, end.Duration)
+	o.metrics.sent(ctx, o.sets.of(o.cfg.System, series{op: send, db: end.DB, topic: end.Topic, failure: failure}),
+		1, end.Duration)
 	if end.Err == nil && !of.delayed {
 		o.metrics.late(ctx, o.sets.of(o.cfg.System, series{op: send, db: end.DB, topic: end.Topic}), end.Age)
 	}
@@ -113,7 +118,8 @@ type processing struct{}
 // HandleStart is part of observe.HandleObserver.
 func (o *Observer) HandleStart(ctx context.Context, start observe.HandleStart) context.Context {
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer),
-		o.common(process, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID), semconv.MessagingMessageBodySize(len(start.Message.Payload)),
+		o.common(process, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID),
+			semconv.MessagingMessageBodySize(len(start.Message.Payload)),
 			semconv.MessagingConsumerGroupName(start.Service), attribute.String("outbox.handler", start.Handler))}
 	parent, created := o.stored(ctx, start.Message)
 	if trace.SpanContextFromContext(ctx).IsValid() { // the delivery is being traced already
@@ -146,7 +152,9 @@ func (o *Observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
 		}
 		span.End()
 	}
-	o.metrics.processed(ctx, o.sets.of(o.cfg.System, series{op: process, db: end.DB, topic: end.Topic, service: end.Service, failure: failure}), end.Duration)
+	o.metrics.processed(ctx,
+		o.sets.of(o.cfg.System, series{op: process, db: end.DB, topic: end.Topic, service: end.Service, failure: failure}),
+		end.Duration)
 }
 
 // MessageDead is part of observe.DeadObserver.

@@ -16,12 +16,14 @@ import (
 
 // CollectorConfig configures NewCollector. The zero value is ready for use.
 type CollectorConfig struct {
-	// Namespace is the first part of all names; default "outbox". The dashboard and the alerts of this repository have the default.
+	// Namespace is the first part of all names; default "outbox". Keep the default if you use the dashboard and the
+	// alerts of this repository.
 	Namespace string
-	// QueryTimeout bounds the statement, and the wait for a connection; default 5 s, which is less than the 10 s that
-	// Prometheus waits by default. -1 = no limit.
+	// QueryTimeout bounds the statement, and the wait for a connection; default 5 s, -1 no limit. Keep it below
+	// Prometheus' scrape_timeout, which is 10 s by default.
 	QueryTimeout time.Duration
-	// Topics are topics of the outbox whose series are there from the start. Others appear when they first have a message.
+	// Topics are topics of the outbox whose series exist from the start; default none. Others appear with their first
+	// message. Set them for alerts on topics that may stay empty.
 	Topics []string
 }
 
@@ -54,8 +56,8 @@ type Collector struct {
 	failing bool // the last collection has failed
 }
 
-// NewCollector makes a Collector. It does no I/O. It returns outbox.ErrNoDB or an error that names the field at fault. A nil
-// logger is that of db. Collectors of several handles may be in one registry if the handles have different names.
+// NewCollector makes a Collector. It does no I/O. It returns outbox.ErrNoDB or an error that names the field at fault.
+// A nil logger is that of db. Collectors of several handles may be in one registry if the handles have different names.
 func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAdapter) (*Collector, error) {
 	cfg.setDefaults()
 	own := (*core.DB)(db)
@@ -104,6 +106,8 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 func (c *Collector) log(err error) {
 	switch {
 	case err != nil && !c.failing:
+		// Cause: the database does not answer in time, or the role may not read the tables.
+		// Cure: check the database, and grant the role what schema.Roles grants a reader.
 		c.logger.Error("reading the tables for metrics failed: retrying: logged once until it works", err, nil)
 	case err == nil && c.failing:
 		c.logger.Info("reading the tables for metrics works again", nil)

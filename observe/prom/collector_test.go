@@ -38,7 +38,8 @@ func (c *shown) Collect(to chan<- prometheus.Metric) {
 func something() sample {
 	return sample{
 		outbox: map[cell]counted{
-			{"orders", "ready"}: {3, 60}, {"orders", "failing"}: {1, 90}, {"orders", "delayed"}: {2, 4000}, {"orders", "dead"}: {5, 90000},
+			{"orders", "ready"}: {3, 60}, {"orders", "failing"}: {1, 90}, {"orders", "delayed"}: {2, 4000},
+			{"orders", "dead"}: {5, 90000},
 		},
 		inbox:      map[cell]counted{{"booking/book", "failing"}: {1, 30}, {"booking/book", "dead"}: {2, 8000}},
 		queue:      map[cell]counted{{"payment", "ready"}: {4, 20}, {"payment", "delayed"}: {1, 9000}},
@@ -98,7 +99,9 @@ func TestCollectorConfig(t *testing.T) {
 	if _, err := NewCollector(nil, CollectorConfig{}, nil); !errors.Is(err, outbox.ErrNoDB) {
 		t.Error(err)
 	}
-	for field, cfg := range map[string]CollectorConfig{"Namespace": {Namespace: "9"}, "QueryTimeout": {QueryTimeout: -time.Second}} {
+	for field, cfg := range map[string]CollectorConfig{
+		"Namespace": {Namespace: "9"}, "QueryTimeout": {QueryTimeout: -time.Second},
+	} {
 		if _, err := NewCollector(nil, cfg, nil); err == nil || !strings.Contains(err.Error(), "CollectorConfig."+field) {
 			t.Errorf("%s: %v", field, err)
 		}

@@ -21,7 +21,8 @@ var (
 	condition  = regexp.MustCompile(`(\w+)\s*(=~|!=|!~|=)\s*"([^"]*)"`)
 )
 
-// TestDashboardsNameMetricsThatThereAre: nothing in dashboards names a metric, a label or a state that no collector shows.
+// TestDashboardsNameMetricsThatThereAre: nothing in dashboards names a metric, a label or a state that no collector
+// shows.
 func TestDashboardsNameMetricsThatThereAre(t *testing.T) {
 	known := map[string]*dto.MetricFamily{}
 	of := families(t)
@@ -60,7 +61,10 @@ func TestDashboardsNameMetricsThatThereAre(t *testing.T) {
 			}
 		}
 	}
-	own := []string{"outbox_read_rows_total", "outbox_settled_messages_total", "outbox_deaths_total", "outbox_forwarder_paused"} // beside what is shown from the tables
+	// beside what is shown from the tables
+	own := []string{
+		"outbox_read_rows_total", "outbox_settled_messages_total", "outbox_deaths_total", "outbox_forwarder_paused",
+	}
 	for name, f := range known {
 		if name == f.GetName() && !shown[name] && !slices.Contains(own, name) {
 			t.Errorf("no panel and no alert shows %s", name)
@@ -127,7 +131,8 @@ func TestDashboardIsOne(t *testing.T) {
 	}
 }
 
-// TestAlerts has promtool check the alerts, and set off each of them. Where the machine has no promtool it skips, except in CI.
+// TestAlerts has promtool check the alerts, and set off each of them. Where the machine has no promtool it skips,
+// except in CI.
 func TestAlerts(t *testing.T) {
 	read := func(file, name string) []string {
 		content, err := os.ReadFile(filepath.Join(dashboards, file))
@@ -143,9 +148,11 @@ func TestAlerts(t *testing.T) {
 	alerts := read("alerts.yaml", `- alert: (\w+)`)
 	fire, calm := read("alerts_test.yaml", `- name: (\w+)\n`), read("alerts_test.yaml", `- name: no (\w+)\n`)
 	if len(alerts) < 10 || !slices.Equal(fire, alerts) || !slices.Equal(calm, alerts) {
-		t.Errorf("each alert is set off once and not set off once, in the order of alerts.yaml:\n%v\n%v\n%v", alerts, fire, calm)
+		t.Errorf("each alert is set off once and not set off once, in the order of alerts.yaml:\n%v\n%v\n%v",
+			alerts, fire, calm)
 	}
-	if expected := read("alerts_test.yaml", `- alertname: (\w+)\n        eval_time: \w+\n        exp_alerts:`); !slices.Equal(expected, alerts) {
+	if expected := read("alerts_test.yaml",
+		`- alertname: (\w+)\n        eval_time: \w+\n        exp_alerts:`); !slices.Equal(expected, alerts) {
 		t.Errorf("what is expected to go off is %v", expected)
 	}
 	promtool, err := exec.LookPath("promtool")

@@ -48,7 +48,7 @@ func TestMetricsDocument(t *testing.T) {
 	page.WriteString(`# Metrics
 
 What [observe/prom](../../observe/prom/doc.go) shows, under its default namespace. ` + "`make metrics`" + ` writes this page from the collectors. Times are in
-seconds. Every series has a label ` + "`db`" + `, the name of the handle.
+seconds. Every series has a label ` + "`db`" + `, the name of the handle, except those of partitions.
 
 [dashboards/grafana.json](../../dashboards/grafana.json) is a dashboard, [dashboards/alerts.yaml](../../dashboards/alerts.yaml) has alerts.
 `)
@@ -56,10 +56,12 @@ seconds. Every series has a label ` + "`db`" + `, the name of the handle.
 	write := func(title, about string, families []*dto.MetricFamily) {
 		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n| metric | type | labels | |\n|---|---|---|---|\n", title, about)
 		for _, f := range families {
-			fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), labelNames(f), f.GetHelp())
+			fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), labelNames(f),
+				f.GetHelp())
 		}
 	}
-	write("What waits: Collector", "From the tables, with one query for each scrape, in a short transaction of its own, so they are the same in whichever process: take the maximum.", of.collector)
+	write("What is pending: Collector", "From the tables, with one query for each scrape, in a short transaction of its "+
+		"own, so they are the same in whichever process: take the maximum.", of.collector)
 	write("What is done: Observer", "By this process, so take the sum.", of.observer)
 
 	if os.Getenv("OUTBOX_WRITE_METRICS") != "" {

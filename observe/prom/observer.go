@@ -14,12 +14,15 @@ import (
 
 // ObserverConfig configures NewObserver. The zero value is ready for use.
 type ObserverConfig struct {
-	// Namespace is the first part of all names; default "outbox". The dashboard and the alerts of this repository have the default.
+	// Namespace is the first part of all names; default "outbox". Keep the default if you use the dashboard and the
+	// alerts of this repository.
 	Namespace string
-	// Buckets are the upper bounds of all histograms, in seconds, rising. Default: 17 from 1 ms to 1 h.
+	// Buckets are the upper bounds of all histograms, in seconds, rising; default: 17 from 1 ms to 1 h. Set fewer to
+	// save series.
 	Buckets []float64
-	// DBs are names of handles (outbox.DBConfig.Name), and Topics are topics, whose series are there with zero from the start.
-	// Others appear when something is first heard of them. Topics without DBs are an error.
+	// DBs are names of handles (outbox.DBConfig.Name), and Topics are topics, whose series exist with zero from the
+	// start; default none. Others appear with their first event. Set them so that rate() sees the first one. Topics
+	// without DBs are an error.
 	DBs, Topics []string
 }
 
@@ -60,7 +63,8 @@ func checkNamespace(config, namespace string) error {
 	return nil
 }
 
-// Observer counts what is done through the handles that it is given to, any number of them. It is safe for concurrent use.
+// Observer counts what is done through the handles that it is given to, any number of them. It is safe for concurrent
+// use.
 type Observer struct {
 	cfg  ObserverConfig
 	list []prometheus.Collector // what to collect
@@ -70,6 +74,8 @@ type Observer struct {
 	scopes   family[scopeKey, *scopeSeries]
 	handlers family[handlerKey, *handlerSeries]
 	metrics  metrics
+
+	partitions partitions
 }
 
 var (
@@ -81,6 +87,8 @@ var (
 	_ observe.DeadObserver    = (*Observer)(nil)
 	_ observe.TopicObserver   = (*Observer)(nil)
 	_ observe.EngineObserver  = (*Observer)(nil)
+
+	_ observe.PartitionObserver = (*Observer)(nil)
 )
 
 // NewObserver makes an Observer. It returns an error that names the field at fault. It registers nothing: it is a
@@ -92,6 +100,7 @@ func NewObserver(cfg ObserverConfig) (*Observer, error) {
 	}
 	o := &Observer{cfg: cfg}
 	o.define()
+	o.definePartitions()
 	for _, db := range cfg.DBs {
 		o.dbs.of(db, o.newDB)
 		for _, topic := range cfg.Topics {

@@ -36,26 +36,41 @@ func all(o *Observer) {
 	for _, err := range []error{nil, failed, outbox.ErrRolledBack, fmt.Errorf("commit: %w", outbox.ErrCommitUnknown)} {
 		o.TxEnd(o.TxStart(ctx, observe.TxStart{DB: "shop"}), observe.TxEnd{DB: "shop", Duration: time.Millisecond, Err: err})
 	}
-	o.WriteEnd(o.WriteStart(ctx, observe.WriteStart{DB: "shop", Topic: "orders"}), observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 2, Bytes: 10})
+	o.WriteEnd(o.WriteStart(ctx, observe.WriteStart{DB: "shop", Topic: "orders"}),
+		observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 2, Bytes: 10})
 	o.WriteEnd(ctx, observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 1, Bytes: 5, Err: failed})
 	start := observe.PublishStart{DB: "shop", Scope: "default", Topic: "orders", Message: msg}
-	for _, end := range []observe.PublishEnd{{Age: time.Second}, {Err: failed, Verdict: "retry"}, {Err: failed, Verdict: "unavailable"}, {Err: failed}} {
+	for _, end := range []observe.PublishEnd{
+		{Age: time.Second}, {Err: failed, Verdict: "retry"}, {Err: failed, Verdict: "unavailable"}, {Err: failed},
+	} {
 		end.DB, end.Topic, end.Duration = "shop", "orders", time.Millisecond
 		o.PublishEnd(o.PublishStart(ctx, start), end)
 	}
 	o.MessageDead(ctx, observe.MessageDead{DB: "shop", Topic: "orders"})
-	for _, outcome := range []observe.Outcome{observe.Processed, observe.Duplicate, observe.Mismatch, observe.RolledBack, observe.Postponed} {
-		handled := observe.HandleEnd{DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Outcome: outcome, Duration: time.Millisecond}
-		o.HandleEnd(o.HandleStart(ctx, observe.HandleStart{DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Message: msg}), handled)
+	for _, outcome := range []observe.Outcome{
+		observe.Processed, observe.Duplicate, observe.Mismatch, observe.RolledBack, observe.Postponed,
+	} {
+		handled := observe.HandleEnd{
+			DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Outcome: outcome, Duration: time.Millisecond,
+		}
+		o.HandleEnd(o.HandleStart(ctx, observe.HandleStart{
+			DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Message: msg,
+		}), handled)
 	}
 	o.TopicPaused(ctx, observe.TopicPaused{DB: "shop", Scope: "default", Topic: "orders", Failures: 1, Err: failed})
 	o.ReadEnd(ctx, observe.ReadEnd{DB: "shop", Scope: "default", Rows: 3, Duration: time.Millisecond})
 	o.ReadEnd(ctx, observe.ReadEnd{DB: "shop", Scope: "default", Err: failed})
-	o.SettleEnd(ctx, observe.SettleEnd{DB: "shop", Scope: "default", Done: 4, Failed: 2, Dead: 1, Duration: time.Millisecond})
+	o.SettleEnd(ctx, observe.SettleEnd{
+		DB: "shop", Scope: "default", Done: 4, Failed: 2, Dead: 1, Duration: time.Millisecond,
+	})
 	o.SettleEnd(ctx, observe.SettleEnd{DB: "shop", Scope: "default", Done: 4, Err: failed})
 	o.CleanEnd(ctx, observe.CleanEnd{DB: "shop", Table: "outbox", Rows: 7})
 	o.CleanEnd(ctx, observe.CleanEnd{DB: "shop", Table: "outbox", Err: failed})
 	o.LanesOwned(ctx, observe.LanesOwned{DB: "shop", Scope: "default", Lanes: 64})
+	o.PartitionState(ctx, observe.PartitionState{
+		Group: "booking", Topic: "orders", Partition: 3, Owned: true, Lag: 100, Pending: 50, BlockedKeys: 2,
+		OldestBlocked: time.Minute, Paused: observe.PausedByBlockedKey,
+	})
 }
 
 // counters are all counters, gauges and numbers of observations that an Observer showed of all.
@@ -97,6 +112,13 @@ handled_messages_total{db="shop",handler="book",outcome="postponed",service="boo
 handled_messages_total{db="shop",handler="book",outcome="processed",service="booking",topic="orders"} 1
 handled_messages_total{db="shop",handler="book",outcome="rolled_back",service="booking",topic="orders"} 1
 handle_duration_seconds{db="shop",handler="book",service="booking",topic="orders"} 4
+partition_lag_messages{group="booking",partition="3",topic="orders"} 100
+partition_pending_messages{group="booking",partition="3",topic="orders"} 50
+partition_blocked_keys{group="booking",partition="3",topic="orders"} 2
+partition_blocked_seconds{group="booking",partition="3",topic="orders"} 60
+partition_paused{by="blocked_key",group="booking",partition="3",topic="orders"} 1
+partition_paused{by="handlers",group="booking",partition="3",topic="orders"} 0
+partition_paused{by="bytes",group="booking",partition="3",topic="orders"} 0
 `
 
 // values are what a registry shows, one line for each series; of a histogram how many there are.
@@ -133,6 +155,19 @@ func TestObserverCountsEverything(t *testing.T) {
 	}
 	for series := range found {
 		t.Errorf("nobody expects %s", series)
+	}
+}
+
+// A partition that was taken away is shown by its new owner.
+func TestObserverForgetsPartitions(t *testing.T) {
+	o, reg := newObserver(t, ObserverConfig{})
+	for partition := range int32(2) {
+		o.PartitionState(t.Context(), observe.PartitionState{Group: "g", Topic: "t", Partition: partition, Owned: true})
+	}
+	before := len(values(t, reg))
+	o.PartitionState(t.Context(), observe.PartitionState{Group: "g", Topic: "t", Partition: 1})
+	if after := len(values(t, reg)); before == 0 || after != before/2 {
+		t.Errorf("%d series, and %d when one of two partitions is gone", before, after)
 	}
 }
 
@@ -269,8 +304,10 @@ func BenchmarkObserver(b *testing.B) {
 	o, _ := newObserver(b, ObserverConfig{})
 	ctx, msg := context.Background(), message.NewMessage("1", nil)
 	for b.Loop() {
-		o.WriteEnd(o.WriteStart(ctx, observe.WriteStart{DB: "shop", Topic: "orders"}), observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 1})
-		o.PublishEnd(o.PublishStart(ctx, observe.PublishStart{DB: "shop", Topic: "orders", Message: msg}), observe.PublishEnd{DB: "shop", Topic: "orders"})
+		o.WriteEnd(o.WriteStart(ctx, observe.WriteStart{DB: "shop", Topic: "orders"}),
+			observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 1})
+		o.PublishEnd(o.PublishStart(ctx, observe.PublishStart{DB: "shop", Topic: "orders", Message: msg}),
+			observe.PublishEnd{DB: "shop", Topic: "orders"})
 		o.HandleEnd(ctx, observe.HandleEnd{DB: "shop", Service: "booking", Handler: "book", Topic: "orders"})
 		o.TxEnd(ctx, observe.TxEnd{DB: "shop"})
 	}

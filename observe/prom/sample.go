@@ -31,7 +31,8 @@ type sample struct {
 func scrape(ctx context.Context, db *core.DB) (sample, error) {
 	s := sample{}
 	parts := map[string]*map[cell]counted{
-		"outbox": &s.outbox, "inbox": &s.inbox, "queue": &s.queue, "paused": &s.paused, "forwarders": &s.forwarders, "lanes": &s.lanes,
+		"outbox": &s.outbox, "inbox": &s.inbox, "queue": &s.queue, "paused": &s.paused, "forwarders": &s.forwarders,
+		"lanes": &s.lanes,
 	}
 	for _, cells := range parts {
 		*cells = map[cell]counted{}

@@ -46,33 +46,45 @@ func (o *Observer) define() {
 		return v
 	}
 	o.metrics = metrics{
-		txSeconds: histogram("transaction_duration_seconds", "Transactions of InTx and middleware.Tx, from before BEGIN to the end. Result unknown: the answer to COMMIT never came.", "result"),
+		txSeconds: histogram("transaction_duration_seconds", "Transactions of InTx and middleware.Tx, from BEGIN to the "+
+			"end, in seconds. Result unknown: the reply to COMMIT was lost.", "result"),
 
-		written:      counter("written_messages_total", "Messages that were written to the outbox, also by transactions that were rolled back later.", "topic"),
+		written: counter("written_messages_total", "Messages written to the outbox, also by transactions that "+
+			"were rolled back later.", "topic"),
 		writtenBytes: counter("written_bytes_total", "Payload bytes of these messages.", "topic"),
-		writeErrors:  counter("write_errors_total", "Calls of Publish, and handlers' results, whose messages were refused or could not be written.", "topic"),
+		writeErrors: counter("write_errors_total", "Calls of Publish, and results of handlers, whose messages were "+
+			"refused or could not be written.", "topic"),
 
-		published: counter("publishes_total", "Attempts to publish a message, or to deliver it to a subscriber. Result stopped: the forwarder stopped or gave the lane away "+
+		published: counter("publishes_total", "Attempts to publish a message, or to deliver it to a subscriber. "+
+			"Result stopped: the forwarder stopped or gave the lane away "+
 			"before there was an answer.", "topic", "result"),
-		publishSeconds: histogram("publish_duration_seconds", "How long the publisher took for a message, whatever it answered.", "topic"),
-		lag: histogram("lag_seconds", "How long published messages were in the outbox, from INSERT until the publisher returned, on the database's clock, "+
+		publishSeconds: histogram("publish_duration_seconds", "Time that the publisher took for a message, "+
+			"failures included, in seconds.", "topic"),
+		lag: histogram("lag_seconds", "Time of published messages in the outbox, from INSERT until the publisher returned, "+
+			"in seconds of the database's clock, "+
 			"without those that were delayed on purpose.", "topic"),
-		dead: counter("deaths_total", "Messages of the outbox that a forwarder will not try again.", "topic"),
+		dead: counter("deaths_total", "Messages of the outbox that died: no forwarder retries them.", "topic"),
 
-		lanes:  gauge("owned_lanes", "How many of the 64 lanes of its scope the forwarder in this process owns.", "scope"),
-		paused: gauge("forwarder_paused", "Whether the forwarder in this process has paused the topic because it is unavailable, or an operator has. 1 = paused.", "scope", "topic", "by"),
+		lanes: gauge("owned_lanes", "Lanes, of the 64 of its scope, that the forwarder in this process owns.", "scope"),
+		paused: gauge("forwarder_paused", "1 if the topic is paused: by the forwarder in this process because it is "+
+			"unavailable, or by an operator; else 0.", "scope", "topic", "by"),
 
-		readSeconds:   histogram("read_duration_seconds", "The forwarder's reads of the outbox.", "scope"),
-		readRows:      counter("read_rows_total", "Messages that it read.", "scope"),
-		readErrors:    counter("read_errors_total", "Reads that failed.", "scope"),
-		settleSeconds: histogram("settle_duration_seconds", "The forwarder's writes of what became of messages.", "scope"),
-		settled:       counter("settled_messages_total", "Messages of which that was written. Result dead counts besides failed.", "scope", "result"),
-		settleErrors:  counter("settle_errors_total", "Such writes that failed and are repeated.", "scope"),
-		cleaned:       counter("cleaned_rows_total", "Rows that were deleted because their retention was over.", "table"),
-		cleanErrors:   counter("clean_errors_total", "Clean-ups that failed.", "table"),
+		readSeconds: histogram("read_duration_seconds", "Time of the forwarder's reads of the outbox, in seconds.",
+			"scope"),
+		readRows:   counter("read_rows_total", "Messages that the forwarder read.", "scope"),
+		readErrors: counter("read_errors_total", "Reads of the outbox that failed.", "scope"),
+		settleSeconds: histogram("settle_duration_seconds", "Time of the forwarder's writes of results, in seconds.",
+			"scope"),
+		settled: counter("settled_messages_total", "Messages whose result was written. A message that died counts "+
+			"as dead and as failed.", "scope", "result"),
+		settleErrors: counter("settle_errors_total", "Writes of results that failed and are repeated.", "scope"),
+		cleaned:      counter("cleaned_rows_total", "Rows deleted because their retention was over.", "table"),
+		cleanErrors:  counter("clean_errors_total", "Deletions of old rows that failed.", "table"),
 
-		handled:       counter("handled_messages_total", "Deliveries to handlers of a Router or a Dispatcher by what became of them. Outcome mismatch counts besides duplicate.", "service", "handler", "topic", "outcome"),
-		handleSeconds: histogram("handle_duration_seconds", "Deliveries, from the first middleware of ours to the end of the transaction.", "service", "handler", "topic"),
+		handled: counter("handled_messages_total", "Deliveries to handlers of a Router or a Dispatcher, by outcome. "+
+			"A mismatch counts as mismatch and as duplicate.", "service", "handler", "topic", "outcome"),
+		handleSeconds: histogram("handle_duration_seconds", "Time of deliveries, from the first middleware of this library "+
+			"to the end of the transaction, in seconds.", "service", "handler", "topic"),
 	}
 }
 

@@ -19,29 +19,40 @@ func newDescs(namespace, db string) descs {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, by, own)
 	}
 	return descs{
-		up:      desc("up", "Whether the tables could be read. If not, the others of these gauges are left out."),
-		seconds: desc("collect_duration_seconds", "How long it took to read the tables."),
-		bounded: desc("counts_bounded", "Whether there is more of something than is counted: 10,000 dead or failing messages of a topic or consumer, fewer of each where there are several, 20,000 of all; 100 ready or delayed ones of a lane."),
+		up:      desc("up", "1 if the tables could be read, else 0: then the other gauges of the collector are missing."),
+		seconds: desc("collect_duration_seconds", "Time of the last read of the tables, in seconds."),
+		bounded: desc("counts_bounded", "1 if some count stopped at its limit, else 0. Limits: 10,000 dead "+
+			"or failing messages of a topic or consumer, fewer of each with several, 20,000 of all; 100 ready "+
+			"or delayed ones of a lane."),
 
-		messages: desc("messages", "Messages in the outbox that were not published, by state: ready, delayed on purpose, failing (waiting for another attempt), dead.", "topic", "state"),
-		oldest:   desc("oldest_message_age_seconds", "Age of the oldest message that is ready or failing; 0 = there is none.", "topic"),
-		paused: desc("topic_paused", "Whether the topic is paused by a forwarder that is alive, because it is unavailable, or by an operator. 1 = paused. "+
-			"It is kept in the database, so it outlives the process that shows it.", "topic", "by"),
+		messages: desc("messages", "Unpublished messages in the outbox, by state: ready, delayed on purpose, "+
+			"failing (waiting for another attempt), dead.", "topic", "state"),
+		oldest: desc("oldest_message_age_seconds",
+			"Age of the oldest message that is ready or failing, in seconds; 0 = none.", "topic"),
+		paused: desc("topic_paused", "1 if the topic is paused: by a running forwarder because it is unavailable, "+
+			"or by an operator; else 0. "+
+			"The database keeps it, so it outlives the process that exports it.", "topic", "by"),
 
-		forwarders: desc("forwarders", "Forwarders and subscribers of the outbox that are alive, or vanished less than an hour ago.", "state"),
-		lanes:      desc("leased_lanes", "How many of the 64 lanes of a scope belong to a forwarder that is alive.", "scope"),
+		forwarders: desc("forwarders", "Forwarders and subscribers of the outbox, by state: alive, "+
+			"or vanished less than an hour ago.", "state"),
+		lanes: desc("leased_lanes", "Lanes, of the 64 of a scope, that running forwarders own.", "scope"),
 
-		inboxMessages: desc("inbox_messages", "Messages of the inbox that failed and were not handled since, or are dead.", "consumer", "state"),
-		inboxOldest:   desc("inbox_oldest_message_age_seconds", "Age of the oldest message that is failing; 0 = there is none.", "consumer"),
+		inboxMessages: desc("inbox_messages",
+			"Messages of the inbox by state: failing (failed, and not handled since), dead.", "consumer", "state"),
+		inboxOldest: desc("inbox_oldest_message_age_seconds", "Age of the oldest failing message, in seconds; 0 = none.",
+			"consumer"),
 
-		queueMessages: desc("queue_messages", "Messages in the queue of package queue that are not done, by state: ready, delayed on purpose, failing (waiting for another attempt), dead.", "topic", "state"),
-		queueOldest:   desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready or failing; 0 = there is none.", "topic"),
+		queueMessages: desc("queue_messages", "Messages in the durable queue that are not done, by state: ready, "+
+			"delayed on purpose, failing (waiting for another attempt), dead.", "topic", "state"),
+		queueOldest: desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready "+
+			"or failing, in seconds; 0 = none.", "topic"),
 	}
 }
 
 func (d descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
-		d.up, d.seconds, d.bounded, d.messages, d.oldest, d.paused, d.forwarders, d.lanes, d.inboxMessages, d.inboxOldest, d.queueMessages, d.queueOldest,
+		d.up, d.seconds, d.bounded, d.messages, d.oldest, d.paused, d.forwarders, d.lanes, d.inboxMessages, d.inboxOldest,
+		d.queueMessages, d.queueOldest,
 	}
 }
 

@@ -41,7 +41,8 @@ var unavailable = []error{
 	sarama.ErrTransactionalIDAuthorizationFailed, sarama.ErrSASLAuthenticationFailed,
 	sarama.ErrUnsupportedSASLMechanism, sarama.ErrIllegalSASLState, sarama.ErrSecurityDisabled,
 	sarama.ErrDelegationTokenAuthDisabled, sarama.ErrDelegationTokenNotFound, sarama.ErrDelegationTokenOwnerMismatch,
-	sarama.ErrDelegationTokenRequestNotAllowed, sarama.ErrDelegationTokenAuthorizationFailed, sarama.ErrDelegationTokenExpired,
+	sarama.ErrDelegationTokenRequestNotAllowed, sarama.ErrDelegationTokenAuthorizationFailed,
+	sarama.ErrDelegationTokenExpired,
 
 	// The settings do not fit the broker, whatever the message.
 	sarama.ErrUnsupportedVersion, sarama.ErrUnsupportedCompressionType, sarama.ErrInvalidRequiredAcks,
@@ -61,8 +62,8 @@ var refusals = []error{
 	sarama.ErrInvalidRecord, sarama.ErrInvalidMessage,
 }
 
-// Classify gives the verdict on an error of any watermill-kafka publisher; the package
-// comment says which and why. The errors of a Publisher carry it. It looks through wrapping and is safe for concurrent use.
+// Classify gives the verdict on an error of any watermill-kafka publisher; the package comment says which and why. The
+// errors of a Publisher carry it. It looks through wrapping and is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	// ProducerErrors does not unwrap.
 	var several sarama.ProducerErrors

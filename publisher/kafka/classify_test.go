@@ -33,7 +33,8 @@ func verdict(err error) forwarder.Verdict {
 }
 
 func TestClassify(t *testing.T) {
-	oversize := sarama.ConfigurationError("Attempt to produce message larger than configured Producer.MaxMessageBytes: 9 > 5")
+	oversize := sarama.ConfigurationError("Attempt to produce message larger than configured Producer.MaxMessageBytes: " +
+		"9 > 5")
 	refused := fmt.Errorf("%w: %w", kafka.ErrRefused, sarama.ErrMessageSizeTooLarge)
 	tests := []struct {
 		err  error

@@ -16,18 +16,20 @@ type PublisherConfig struct {
 	// Brokers are the host:port addresses to start from. Required.
 	Brokers []string
 
-	// Marshaler makes Kafka messages of Watermill's. Default: watermill-kafka's DefaultMarshaler, which
-	// carries the UUID and the metadata as headers. It is always wrapped in a Marshaler of this package: a
-	// non-empty key that yours sets is kept, else the outbox key is used.
+	// Marshaler makes Kafka messages of Watermill's. Default: watermill-kafka's DefaultMarshaler, which carries the
+	// UUID and the metadata as headers. Set it if consumers expect another format. It is always wrapped in a Marshaler
+	// of this package: a non-empty key that yours sets is kept, else the outbox key is used.
 	Marshaler wmkafka.Marshaler
 
-	// Configure changes the settings that SaramaConfig returns: TLS, SASL, client id, compression, version,
-	// limits. Optional. It is called once, by NewPublisher, which returns its error.
+	// Configure changes the settings that SaramaConfig returns: TLS, SASL, client id, compression, version, limits.
+	// Default: none. NewPublisher calls it once and returns its error; settings that could lose or reorder messages
+	// are refused.
 	Configure func(*sarama.Config) error
 
-	// OTELEnabled traces every message with OpenTelemetry, as watermill-kafka does. Default: no tracing.
+	// OTELEnabled traces every message with OpenTelemetry, as watermill-kafka does. Default: off. Leave it off with
+	// observe/otel, which has a span for each publish already.
 	OTELEnabled bool
-	// Tracer traces every message; it goes before OTELEnabled. Default: none.
+	// Tracer traces every message, instead of OTELEnabled. Default: none.
 	Tracer wmkafka.SaramaTracer
 }
 
@@ -43,7 +45,8 @@ func (c PublisherConfig) validate(config string) error {
 	}
 	for i, broker := range c.Brokers {
 		if strings.Contains(broker, "@") { // which would be quoted, also by what cannot connect to it
-			return fmt.Errorf("kafka: %s.Brokers: address %d is not shown because it may hold a password: name host:port alone, and log in by Configure (Net.SASL)", config, i+1)
+			return fmt.Errorf("kafka: %s.Brokers: address %d is not shown because it may hold a password: "+
+				"name host:port alone, and log in by Configure (Net.SASL)", config, i+1)
 		}
 		if _, _, err := net.SplitHostPort(broker); err != nil {
 			return fmt.Errorf("kafka: %s.Brokers: %q is no host:port: %w", config, broker, err)
@@ -63,7 +66,7 @@ func (c PublisherConfig) sarama() (*sarama.Config, error) {
 	return sc, ValidateSarama(sc)
 }
 
-// SaramaConfig returns the settings that the package comment explains, for those who build their
+// SaramaConfig returns the settings that the package comment explains, for programs that build their
 // own publisher. Each call returns a new one.
 func SaramaConfig() *sarama.Config {
 	c := sarama.NewConfig()
@@ -98,9 +101,9 @@ func ValidateSarama(c *sarama.Config) error {
 	case c == nil:
 		return errors.New("kafka: the sarama config is nil")
 	case c.Producer.RequiredAcks != sarama.WaitForAll:
-		return unsafe("Producer.RequiredAcks", "WaitForAll", "a message that only the leader has is lost with the leader")
+		return unsafe("Producer.RequiredAcks", "WaitForAll", "messages that only the leader has are lost with it")
 	case c.Producer.Transaction.ID != "":
-		return unsafe("Producer.Transaction.ID", "empty", "nobody begins a Kafka transaction, so every message would fail")
+		return unsafe("Producer.Transaction.ID", "empty", "no Kafka transaction is begun, so every message would fail")
 	case !c.Producer.Return.Successes:
 		return unsafe("Producer.Return.Successes", "true", "a synchronous producer waits for it")
 	case !c.Producer.Return.Errors:
@@ -108,7 +111,8 @@ func ValidateSarama(c *sarama.Config) error {
 	case c.Producer.Partitioner == nil:
 		return unsafe("Producer.Partitioner", "set", "the key must choose the partition")
 	case !keepsKeyTogether(c.Producer.Partitioner("")):
-		return unsafe("Producer.Partitioner", "one that sends a key always to the same partition", "else messages of a key lose their order")
+		return unsafe("Producer.Partitioner", "a partitioner that always sends a key to the same partition",
+			"else messages of a key lose their order")
 	}
 	if err := c.Validate(); err != nil {
 		return fmt.Errorf("kafka: validate sarama config: %w", err)

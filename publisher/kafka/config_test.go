@@ -38,24 +38,36 @@ func TestNewPublisherRefusesUnsafeConfig(t *testing.T) {
 		change func(*sarama.Config)
 		field  string
 	}{
-		"acks from the leader only": {func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.WaitForLocal }, "Producer.RequiredAcks"},
-		"no acks":                   {func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.NoResponse }, "Producer.RequiredAcks"},
+		"acks from the leader only": {func(c *sarama.Config) {
+			c.Producer.RequiredAcks = sarama.WaitForLocal
+		}, "Producer.RequiredAcks"},
+		"no acks": {func(c *sarama.Config) {
+			c.Producer.RequiredAcks = sarama.NoResponse
+		}, "Producer.RequiredAcks"},
 		"idempotent, many requests": {func(c *sarama.Config) { c.Net.MaxOpenRequests = 5 }, "Net.MaxOpenRequests"},
 		"transactional":             {func(c *sarama.Config) { c.Producer.Transaction.ID = "tx" }, "Producer.Transaction.ID"},
-		"no successes":              {func(c *sarama.Config) { c.Producer.Return.Successes = false }, "Producer.Return.Successes"},
-		"no errors":                 {func(c *sarama.Config) { c.Producer.Return.Errors = false }, "Producer.Return.Errors"},
-		"no partitioner":            {func(c *sarama.Config) { c.Producer.Partitioner = nil }, "Producer.Partitioner"},
-		"random partitioner":        {func(c *sarama.Config) { c.Producer.Partitioner = sarama.NewRandomPartitioner }, "Producer.Partitioner"},
-		"round robin":               {func(c *sarama.Config) { c.Producer.Partitioner = sarama.NewRoundRobinPartitioner }, "Producer.Partitioner"},
-		"sarama's own checks":       {func(c *sarama.Config) { c.Net.DialTimeout = 0 }, "Net.DialTimeout"},
-		"sarama's metadata too":     {func(c *sarama.Config) { c.Metadata.Retry.Max = -1 }, "Metadata.Retry.Max"},
+		"no successes": {func(c *sarama.Config) {
+			c.Producer.Return.Successes = false
+		}, "Producer.Return.Successes"},
+		"no errors":      {func(c *sarama.Config) { c.Producer.Return.Errors = false }, "Producer.Return.Errors"},
+		"no partitioner": {func(c *sarama.Config) { c.Producer.Partitioner = nil }, "Producer.Partitioner"},
+		"random partitioner": {func(c *sarama.Config) {
+			c.Producer.Partitioner = sarama.NewRandomPartitioner
+		}, "Producer.Partitioner"},
+		"round robin": {func(c *sarama.Config) {
+			c.Producer.Partitioner = sarama.NewRoundRobinPartitioner
+		}, "Producer.Partitioner"},
+		"sarama's own checks":   {func(c *sarama.Config) { c.Net.DialTimeout = 0 }, "Net.DialTimeout"},
+		"sarama's metadata too": {func(c *sarama.Config) { c.Metadata.Retry.Max = -1 }, "Metadata.Retry.Max"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{"127.0.0.1:1"}, Configure: func(c *sarama.Config) error {
-				tt.change(c)
-				return nil
-			}}, nil)
+			_, err := kafka.NewPublisher(kafka.PublisherConfig{
+				Brokers: []string{"127.0.0.1:1"}, Configure: func(c *sarama.Config) error {
+					tt.change(c)
+					return nil
+				},
+			}, nil)
 			if err == nil || !strings.Contains(err.Error(), tt.field) {
 				t.Fatalf("got %v, want an error that names %s", err, tt.field)
 			}
@@ -83,7 +95,10 @@ func TestValidateSaramaAcceptsKeyPartitioners(t *testing.T) {
 }
 
 func TestNewPublisherNeedsBrokers(t *testing.T) {
-	for _, brokers := range [][]string{nil, {""}, {"localhost"}, {"localhost:9092", "other"}, {"ann:canary@localhost:9092"}, {"localhost:9092", "canary@localhost:9092"}} {
+	for _, brokers := range [][]string{
+		nil, {""}, {"localhost"}, {"localhost:9092", "other"}, {"ann:canary@localhost:9092"},
+		{"localhost:9092", "canary@localhost:9092"},
+	} {
 		_, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers}, nil)
 		if err != nil && strings.Contains(err.Error(), "canary") {
 			t.Errorf("it quotes a password: %v", err)

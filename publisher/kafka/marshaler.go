@@ -19,8 +19,9 @@ type Marshaler struct {
 
 var _ wmkafka.Marshaler = Marshaler{}
 
-// Marshal returns the wrapped marshaler's message with its key settled, or its error untouched. Metadata "_watermill_message_uuid", the
-// header in which the UUID travels, and such as begin with "%" are sent under an encoded name, see the package comment.
+// Marshal returns the wrapped marshaler's message with its key settled, or its error untouched. Metadata
+// "_watermill_message_uuid", the header in which the UUID travels, and such as begin with "%" are sent under an encoded
+// name, see the package comment.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
 	msg = header.Rename(msg, carrying)
 	inner := m.Marshaler
@@ -41,7 +42,8 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.Producer
 	return out, nil
 }
 
-// carrying is the name of the header that carries a metadata key. Of the headers of outbox.MetadataHeaders Kafka knows none.
+// carrying is the name of the header that carries a metadata key. Of the headers of outbox.MetadataHeaders Kafka knows
+// none.
 func carrying(key string) string {
 	switch {
 	case key == outbox.MetadataHeaders:
@@ -52,8 +54,8 @@ func carrying(key string) string {
 	return key
 }
 
-// Unmarshaler gives consumers the metadata of a message under their own names again, which the Marshaler had to encode. It is safe
-// for concurrent use if the wrapped one is.
+// Unmarshaler gives consumers the metadata of a message under their own names again, which the Marshaler had to encode.
+// It is safe for concurrent use if the wrapped one is.
 type Unmarshaler struct {
 	// Unmarshaler makes the message of the Kafka message. Default: watermill-kafka's DefaultMarshaler.
 	Unmarshaler wmkafka.Unmarshaler
@@ -61,8 +63,8 @@ type Unmarshaler struct {
 
 var _ wmkafka.Unmarshaler = Unmarshaler{}
 
-// Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error untouched. Headers that somebody asks for
-// under outbox.MetadataHeaders are left out: what was consumed commands nothing.
+// Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error untouched. Headers that a
+// message asks for under outbox.MetadataHeaders are left out: what was consumed commands nothing.
 func (u Unmarshaler) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, error) {
 	inner := u.Unmarshaler
 	if inner == nil {

@@ -116,7 +116,8 @@ func TestMarshalerKeepsTheUUID(t *testing.T) {
 	}
 }
 
-// TestUnmarshalerTakesNoOrders: what asks for headers of a broker is left out of what was consumed, however it is spelt.
+// TestUnmarshalerTakesNoOrders: what asks for headers of a broker is left out of what was consumed, however it is
+// spelt.
 func TestUnmarshalerTakesNoOrders(t *testing.T) {
 	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
 		msg, err := kafka.Unmarshaler{}.Unmarshal(&sarama.ConsumerMessage{Headers: []*sarama.RecordHeader{

@@ -63,6 +63,9 @@ func (p *producer) connect() {
 		}
 		if said != err.Error() {
 			said = err.Error()
+			// Cause: no broker can be reached, or TLS or SASL is refused.
+			// Cure: check PublisherConfig.Brokers, the network and the credentials; publishes are unavailable
+			// until then.
 			p.logger.Error("connecting to Kafka failed: retrying", err, watermill.LogFields{"brokers": p.brokers})
 		}
 		select {

@@ -15,14 +15,17 @@ import (
 )
 
 // handlers make a mock broker that answers every produce request for the topic with the code.
-func handlers(t *testing.T, broker *sarama.MockBroker, topic string, code sarama.KError) map[string]sarama.MockResponse {
+func handlers(
+	t *testing.T, broker *sarama.MockBroker, topic string, code sarama.KError,
+) map[string]sarama.MockResponse {
 	return map[string]sarama.MockResponse{
 		"ApiVersionsRequest": sarama.NewMockApiVersionsResponse(t).SetApiKeys([]sarama.ApiVersionsResponseKey{
 			{ApiKey: 0, MaxVersion: 8},  // Produce
 			{ApiKey: 3, MaxVersion: 8},  // Metadata
 			{ApiKey: 22, MaxVersion: 4}, // InitProducerId
 		}),
-		"MetadataRequest":       sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), broker.BrokerID()).SetLeader(topic, 0, broker.BrokerID()),
+		"MetadataRequest": sarama.NewMockMetadataResponse(t).SetBroker(broker.Addr(), broker.BrokerID()).SetLeader(
+			topic, 0, broker.BrokerID()),
 		"InitProducerIDRequest": sarama.NewMockInitProducerIDResponse(t).SetProducerID(1),
 		"ProduceRequest":        sarama.NewMockProduceResponse(t).SetError(topic, 0, code),
 	}
@@ -43,7 +46,8 @@ func TestPublisherStartsBeforeKafka(t *testing.T) {
 	const topic = "orders"
 	addr := nobody(t)
 	var log lockedBuffer
-	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{addr}}, watermill.NewStdLoggerWithOut(&log, false, false))
+	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{addr}},
+		watermill.NewStdLoggerWithOut(&log, false, false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +58,8 @@ func TestPublisherStartsBeforeKafka(t *testing.T) {
 			t.Fatalf("without Kafka: %v, %v, want unavailable", err, verdict(err))
 		}
 	}
-	eventually(t, "it is logged", func() bool { return log.count("connecting to Kafka failed") > 0 }) // callers do not wait for the log
+	// callers do not wait for the log
+	eventually(t, "it is logged", func() bool { return log.count("connecting to Kafka failed") > 0 })
 
 	broker := sarama.NewMockBrokerAddr(t, 1, addr)
 	defer broker.Close()
@@ -81,7 +86,7 @@ func TestTopicThatIsMissing(t *testing.T) {
 	}
 	defer func() { _ = pub.Close() }()
 	err = pub.Publish("dead_letters", message.NewMessage("1", nil))
-	if err == nil || verdict(err) != unavailable || !strings.Contains(err.Error(), `topic "dead_letters" is not there`) {
+	if err == nil || verdict(err) != unavailable || !strings.Contains(err.Error(), `topic "dead_letters" does not exist`) {
 		t.Errorf("%v, %v", err, verdict(err))
 	}
 }
@@ -97,7 +102,9 @@ func TestCloseLeavesNothing(t *testing.T) {
 	defer ready.Close()
 	ready.SetHandlerByMap(handlers(t, ready, "orders", sarama.ErrNoError))
 
-	for name, addr := range map[string]string{"nobody there": nobody(t), "no producer ids": broker.Addr(), "connected": ready.Addr()} {
+	for name, addr := range map[string]string{
+		"nobody there": nobody(t), "no producer ids": broker.Addr(), "connected": ready.Addr(),
+	} {
 		for _, wait := range []bool{false, true} {
 			pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{addr}}, nil)
 			if err != nil {

@@ -16,6 +16,9 @@ import (
 
 // ErrRefused is returned by Publish, around the broker's error, for a message that the broker refused
 // when it was sent alone. Classify calls it Permanent.
+//
+// Cure: do what the broker's error says, for example raise max.message.bytes of the topic; then requeue the
+// message.
 var ErrRefused = errors.New("kafka: message refused by the broker")
 
 // Publisher publishes to Kafka what watermill-kafka's subscriber reads. It is safe for concurrent use, Close included.
@@ -36,11 +39,10 @@ type turns struct {
 	warnOnce sync.Once
 }
 
-// NewPublisher returns a publisher with the settings that the package comment explains. It connects in the
-// background, so that a service starts while Kafka is down: Publish waits for the first attempt, and
-// until one succeeds it returns errors that Classify calls Unavailable. Once connected it reconnects by itself, for ever.
-// NewPublisher returns an error that names the field if the configuration is incomplete or unsafe. A nil logger
-// logs nothing.
+// NewPublisher returns a publisher with the settings that the package comment explains. It connects in the background,
+// so that a service starts while Kafka is down: Publish waits for the first attempt, and until one succeeds it returns
+// errors that Classify calls Unavailable. Once connected it reconnects by itself, for ever. NewPublisher returns an
+// error that names the field if the configuration is incomplete or unsafe. A nil logger logs nothing.
 func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	cfg.setDefaults()
 	if err := cfg.validate("PublisherConfig"); err != nil {
@@ -54,7 +56,8 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 		logger = watermill.NopLogger{}
 	}
 	return Wrap(startProducer(&producer{
-		brokers: cfg.Brokers, settings: settings, marshaler: Marshaler{Marshaler: cfg.Marshaler}, tracer: cfg.Tracer, logger: logger,
+		brokers: cfg.Brokers, settings: settings, marshaler: Marshaler{Marshaler: cfg.Marshaler}, tracer: cfg.Tracer,
+		logger: logger,
 	}), logger)
 }
 
@@ -63,7 +66,7 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 // must not be used directly any more. It returns an error if pub is nil. A nil logger logs nothing.
 func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if pub == nil {
-		return nil, errors.New("kafka: the publisher to isolate is nil")
+		return nil, errors.New("kafka: the publisher to wrap is nil")
 	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
@@ -71,10 +74,10 @@ func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, er
 	return &Publisher{inner: pub, logger: logger}, nil
 }
 
-// Publish sends the messages one after another and returns when all replicas in sync have them. It stops at the
-// first error, a forwarder.PublishError with the verdict of Classify; the messages before it have been sent. An error does not mean that
-// the message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil message or
-// one that no Kafka message can be made of.
+// Publish sends the messages one after another and returns when all replicas in sync have them. It stops at the first
+// error, a forwarder.PublishError with the verdict of Classify; the messages before it have been sent. An error does
+// not mean that the message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a
+// nil message or one that no Kafka message can be made of.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
@@ -99,8 +102,9 @@ func judged(err error) error { return &forwarder.PublishError{Verdict: Classify(
 // explain adds the cure where there is one topic to name.
 func explain(topic string, err error) error {
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
-		return fmt.Errorf("kafka: topic %q is not there, and the broker makes none by itself: create it, as all that are published to, "+
-			"dead letters' among them: %w", topic, err)
+		return fmt.Errorf("kafka: topic %q does not exist, and the broker creates none: create it "+
+			"and all others that are published to, "+
+			"the dead-letter topic too: %w", topic, err)
 	}
 	return err
 }
@@ -127,8 +131,10 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	}
 	if alone == nil {
 		t.warnOnce.Do(func() {
-			p.logger.Error("broker refused a batch of this topic but accepts its messages one by one, which is slow. If it "+
-				"happens often, lower Producer.MaxMessageBytes to the topic's max.message.bytes",
+			// Cause: a batch was larger than the topic allows.
+			// Cure: lower Producer.MaxMessageBytes to the topic's max.message.bytes.
+			p.logger.Error("broker refused a batch of this topic but accepts its messages one by one, which is slow: "+
+				"if this repeats, lower Producer.MaxMessageBytes to the topic's max.message.bytes",
 				err, watermill.LogFields{"topic": topic})
 		})
 	}
@@ -136,8 +142,8 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 }
 
 // Close waits for the calls to Publish that are under way, or for the attempt to connect, and closes the wrapped
-// publisher. No goroutine is left then. That takes up to half a minute if a broker accepts connections and never answers.
-// It may be called at any time; later calls return nil.
+// publisher. No goroutine is left then. That takes up to half a minute if a broker accepts connections and never
+// answers. It may be called at any time; later calls return nil.
 func (p *Publisher) Close() error {
 	p.open.Lock()
 	defer p.open.Unlock()

@@ -215,7 +215,8 @@ func TestNilMessageIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = pub.Publish("topic", message.NewMessage("1", nil), nil)
-	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") || verdict(err) != permanent {
+	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") ||
+		verdict(err) != permanent {
 		t.Errorf("got %v, %v", err, verdict(err))
 	}
 }
@@ -234,10 +235,12 @@ func TestVerdictsOnSaramasErrors(t *testing.T) {
 		broker := sarama.NewMockBroker(t, 1)
 		t.Cleanup(broker.Close)
 		broker.SetHandlerByMap(handlers(t, broker, topic, code))
-		pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{broker.Addr()}, Configure: func(c *sarama.Config) error {
-			c.Producer.Retry.Backoff = 0
-			return nil
-		}}, nil)
+		pub, err := kafka.NewPublisher(kafka.PublisherConfig{
+			Brokers: []string{broker.Addr()}, Configure: func(c *sarama.Config) error {
+				c.Producer.Retry.Backoff = 0
+				return nil
+			},
+		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,15 +21,17 @@ import (
 type TopicReaderConfig struct {
 	// Brokers are the host:port addresses to start from. Required.
 	Brokers []string
-	// Configure changes the settings that SaramaConfig returns, as that of PublisherConfig does. Optional.
+	// Configure changes the settings that SaramaConfig returns, as that of PublisherConfig does: TLS, SASL. Default:
+	// none.
 	Configure func(*sarama.Config) error
-	// Unmarshaler finds the UUID of a message, where the publisher has a Marshaler of its own. Default: the header in which
-	// watermill-kafka's DefaultMarshaler carries it.
+	// Unmarshaler finds the UUID of a message, where the publisher has a Marshaler of its own. Default: the header in
+	// which watermill-kafka's DefaultMarshaler carries it.
 	Unmarshaler wmkafka.Unmarshaler
 }
 
-// TopicReader reads what a Kafka cluster holds, for admin.Reconcile, and says what it may lose, for admin.Doctor. It needs the rights
-// to read the topics and to describe their settings. It connects when it is first used and is safe for concurrent use.
+// TopicReader reads what a Kafka cluster holds, for admin.Reconcile, and says what it may lose, for admin.Doctor. It
+// needs the rights to read the topics and to describe their settings. It connects when it is first used and is safe for
+// concurrent use.
 type TopicReader struct {
 	cfg      TopicReaderConfig
 	settings *sarama.Config
@@ -44,7 +46,8 @@ var (
 	_ broker.Checker     = (*TopicReader)(nil)
 )
 
-// NewTopicReader makes a TopicReader. It does no I/O, and returns an error that names the field at fault. Nothing is logged so far.
+// NewTopicReader makes a TopicReader. It does no I/O, and returns an error that names the field at fault. Nothing is
+// logged so far.
 func NewTopicReader(cfg TopicReaderConfig, _ watermill.LoggerAdapter) (*TopicReader, error) {
 	of := PublisherConfig{Brokers: cfg.Brokers, Configure: cfg.Configure}
 	if err := of.validate("TopicReaderConfig"); err != nil {
@@ -98,7 +101,8 @@ func (l *TopicReader) settingsOf(client sarama.Client, topic string) (s topicSet
 	if err != nil {
 		return s, err
 	}
-	results, err := asks.DescribeConfigs([]*sarama.ConfigResource{{Type: sarama.TopicResource, Name: topic}}, sarama.DescribeConfigsOptions{})
+	results, err := asks.DescribeConfigs([]*sarama.ConfigResource{{Type: sarama.TopicResource, Name: topic}},
+		sarama.DescribeConfigsOptions{})
 	var entries []sarama.ConfigEntry
 	for _, r := range results {
 		entries = append(entries, r.Configs...)
@@ -110,7 +114,8 @@ func (l *TopicReader) settingsOf(client sarama.Client, topic string) (s topicSet
 		err = sarama.ErrIncompleteResponse
 	}
 	if err != nil {
-		return s, fmt.Errorf("kafka: describe the settings of topic %q, which needs the right DescribeConfigs: %w", topic, err)
+		return s, fmt.Errorf("kafka: describe the settings of topic %q, which needs the permission DescribeConfigs: %w",
+			topic, err)
 	}
 	s.keeps = -1
 	for _, e := range entries {
@@ -139,7 +144,9 @@ func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broke
 		return nil, nil, err
 	}
 	warn := func(topic, evidence, cure string) {
-		risks = append(risks, broker.Risk{Severity: broker.Warning, Evidence: fmt.Sprintf("Kafka topic %q %s", topic, evidence), Cure: cure})
+		risks = append(risks, broker.Risk{
+			Severity: broker.Warning, Evidence: fmt.Sprintf("Kafka topic %q %s", topic, evidence), Cure: cure,
+		})
 	}
 	for _, topic := range topics {
 		if ctx.Err() != nil {
@@ -168,14 +175,17 @@ func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broke
 			return risks, missing, err
 		}
 		if replicas == 1 {
-			warn(topic, "has a replica alone, which writes to disk when its system likes to: what it acknowledged last is lost with it",
+			warn(topic, "has one replica, which writes to disk when its system decides: the last acknowledged "+
+				"messages are lost with it",
 				"raise its replication factor to 3 (kafka-reassign-partitions), and set min.insync.replicas=2")
 		} else if s.minInSync < 2 {
-			warn(topic, fmt.Sprintf("has %d replicas, and min.insync.replicas=%d: while the others are away, one alone acknowledges, and what it has is lost with it", replicas, s.minInSync),
+			warn(topic, fmt.Sprintf("has %d replicas, and min.insync.replicas=%d: while the others are down, one acknowledges "+
+				"alone, and its messages are lost with it", replicas, s.minInSync),
 				l.alter(topic, "min.insync.replicas=2"))
 		}
 		if s.unclean {
-			warn(topic, "lets a replica that is behind become its leader: what it lacks is lost", l.alter(topic, "unclean.leader.election.enable=false"))
+			warn(topic, "lets an out-of-sync replica become leader: messages that it lacks are lost",
+				l.alter(topic, "unclean.leader.election.enable=false"))
 		}
 	}
 	return risks, missing, nil
@@ -183,5 +193,6 @@ func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broke
 
 // alter is the command that changes a setting of a topic, whose name needs no quotes where Kafka has it.
 func (l *TopicReader) alter(topic, setting string) string {
-	return "kafka-configs --bootstrap-server " + l.cfg.Brokers[0] + " --alter --entity-type topics --entity-name " + topic + " --add-config " + setting
+	return "kafka-configs --bootstrap-server " + l.cfg.Brokers[0] + " --alter --entity-type topics --entity-name " +
+		topic + " --add-config " + setting
 }

@@ -19,11 +19,11 @@ const (
 	fetchFormat = 10 // of requests; brokers have it since 2.1
 )
 
-// Each calls fn with the UUID of each message that a topic holds and that was sent at or after a time, as Kafka's timestamps
-// say: with message.timestamp.type CreateTime, the default, by the clock of who sent it. Messages without a UUID are passed by. It
-// ends with fn's error. It returns an error if the topic does not exist, and where what is missing may have been deleted as
-// it was meant to be: if the topic is compacted, or deletes messages after less time than since then, or because of retention.bytes, and
-// then only after fn was called with all that is there.
+// Each calls fn with the UUID of each message that a topic holds and that was sent at or after a time, as Kafka's
+// timestamps say: with message.timestamp.type CreateTime, the default, by the clock of the sender. Messages without a
+// UUID are skipped. It ends with fn's error. It returns an error if the topic does not exist, and where what is missing
+// may have been deleted as it was meant to be: if the topic is compacted, or deletes messages after less time than
+// since then, or because of retention.bytes, and then only after fn was called with all that is there.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	client, err := l.connect()
 	if err != nil {
@@ -38,10 +38,12 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 		return err
 	}
 	if s.compacted {
-		return fmt.Errorf("kafka: topic %q is compacted: what is missing may have been replaced by a later message of its key", topic)
+		return fmt.Errorf(
+			"kafka: topic %q is compacted: what is missing may have been replaced by a later message of its key", topic)
 	}
 	if s.keeps >= 0 && after.Before(time.Now().Add(-s.keeps)) {
-		return fmt.Errorf("kafka: topic %q deletes messages after %s, and %s is longer ago: what is missing may have been deleted so; compare later messages alone (Filter.After)",
+		return fmt.Errorf("kafka: topic %q deletes messages after %s, and %s is longer ago: what is missing may have been "+
+			"deleted so; compare later messages alone (Filter.After)",
 			topic, s.keeps, after.UTC().Format(time.RFC3339))
 	}
 	for _, p := range partitions {
@@ -58,8 +60,8 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	return nil
 }
 
-// partitionReader reads a partition from some offset to where it ends now. sarama's consumers do not say where they are:
-// where a log ends with what is no message, one would wait for ever.
+// partitionReader reads a partition from some offset to where it ends now. sarama's consumers do not say where they
+// are: where a log ends with what is no message, one would wait for ever.
 type partitionReader struct {
 	log       *TopicReader
 	client    sarama.Client
@@ -71,8 +73,8 @@ type partitionReader struct {
 	size      int32 // of a fetch
 }
 
-// whole fails if the oldest message that is left is one of those that were read, or if none is left: then what retention.bytes deleted
-// may be as new as they are.
+// whole fails if the oldest message that is left is one of those that were read, or if none is left: then what
+// retention.bytes deleted may be as new as they are.
 func (r *partitionReader) whole(after time.Time) error {
 	oldest, err := r.client.GetOffset(r.topic, r.partition, sarama.OffsetOldest)
 	if err != nil {
@@ -82,10 +84,12 @@ func (r *partitionReader) whole(after time.Time) error {
 		return nil
 	}
 	if r.from < 0 {
-		return fmt.Errorf("kafka: topic %q has retention.bytes, and all that partition %d held was deleted, up to offset %d: what is missing may have been deleted so; "+
+		return fmt.Errorf("kafka: topic %q has retention.bytes, and all that partition %d held was deleted, up to offset "+
+			"%d: what is missing may have been deleted so; "+
 			"once the partition holds messages again, compare later ones alone (Filter.After)", r.topic, r.partition, oldest)
 	}
-	return fmt.Errorf("kafka: topic %q has retention.bytes, and partition %d begins with offset %d, later than %s: what is missing may have been deleted so; "+
+	return fmt.Errorf("kafka: topic %q has retention.bytes, and partition %d begins with offset %d, later than %s: "+
+		"what is missing may have been deleted so; "+
 		"compare later messages alone (Filter.After)", r.topic, r.partition, oldest, after.UTC().Format(time.RFC3339))
 }
 
@@ -117,7 +121,8 @@ func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(uui
 			}
 			continue
 		}
-		if tries++; tries == fetchTries || errors.Is(err, sarama.ErrOffsetOutOfRange) || errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
+		if tries++; tries == fetchTries || errors.Is(err, sarama.ErrOffsetOutOfRange) ||
+			errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
 			return fmt.Errorf("kafka: read topic %q: %w", r.topic, err)
 		}
 		select { // the leader may be another one
@@ -136,7 +141,8 @@ func (r *partitionReader) fetch() (*sarama.FetchResponseBlock, error) {
 		return nil, err
 	}
 	request := &sarama.FetchRequest{
-		Version: fetchFormat, SessionEpoch: -1, MinBytes: 1, MaxBytes: fetchMost, MaxWaitTime: int32(fetchWait / time.Millisecond),
+		Version: fetchFormat, SessionEpoch: -1, MinBytes: 1, MaxBytes: fetchMost,
+		MaxWaitTime: int32(fetchWait / time.Millisecond),
 	}
 	request.AddBlock(r.topic, r.partition, r.next, r.size, -1)
 	response, err := leader.Fetch(request)
@@ -171,7 +177,8 @@ func (r *partitionReader) pass(block *sarama.FetchResponseBlock, fn func(uuid st
 				continue
 			}
 			uuid, err := r.log.uuid(&sarama.ConsumerMessage{
-				Topic: r.topic, Partition: r.partition, Offset: offset, Key: record.Key, Value: record.Value, Headers: record.Headers,
+				Topic: r.topic, Partition: r.partition, Offset: offset, Key: record.Key, Value: record.Value,
+				Headers: record.Headers,
 			})
 			if err != nil {
 				return fmt.Errorf("kafka: message %d of partition %d of topic %q: %w", offset, r.partition, r.topic, err)
@@ -188,7 +195,8 @@ func (r *partitionReader) pass(block *sarama.FetchResponseBlock, fn func(uuid st
 	switch {
 	case r.next > begun:
 	case r.size >= fetchMost:
-		return fmt.Errorf("kafka: the batch at offset %d of partition %d of topic %q takes more than %d MiB", r.next, r.partition, r.topic, fetchMost>>20)
+		return fmt.Errorf("kafka: the batch at offset %d of partition %d of topic %q takes more than %d MiB", r.next,
+			r.partition, r.topic, fetchMost>>20)
 	case len(block.RecordsSet) > 0:
 		r.size *= 2
 	}

@@ -41,7 +41,8 @@ var unavailable = []error{
 
 	natsgo.ErrNoResponders, natsgo.ErrNoStreamResponse, natsgo.ErrNoMatchingStream, natsgo.ErrInvalidJSAck,
 	natsgo.ErrAsyncPublishTimeout, natsgo.ErrTooManyStalledMsgs,
-	jetstream.ErrNoStreamResponse, jetstream.ErrInvalidJSAck, jetstream.ErrAsyncPublishTimeout, jetstream.ErrTooManyStalledMsgs,
+	jetstream.ErrNoStreamResponse, jetstream.ErrInvalidJSAck, jetstream.ErrAsyncPublishTimeout,
+	jetstream.ErrTooManyStalledMsgs,
 
 	// AutoProvision makes the stream's name of the topic.
 	natsgo.ErrInvalidStreamName,
@@ -82,9 +83,9 @@ const otherStream = 10060
 
 const tooManyRequests = 429
 
-// Classify gives the verdict on an error of any watermill-nats publisher; the package comment says which and why. The errors of a
-// Publisher carry it, or Retry for a message whose own metadata expect another stream. It looks through wrapping and is safe for
-// concurrent use.
+// Classify gives the verdict on an error of any watermill-nats publisher; the package comment says which and why. The
+// errors of a Publisher carry it, or Retry for a message whose own metadata expect another stream. It looks through
+// wrapping and is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	switch {
@@ -106,8 +107,9 @@ func Classify(err error) forwarder.Verdict {
 	return forwarder.Unknown
 }
 
-// wantsOtherStream says whether an error is that of a message which names another stream than its subject belongs to, by SetHeader or, with a
-// marshaler that is not ours, in its metadata. If the publisher names it for all of its messages, none of them is at fault.
+// wantsOtherStream says whether an error is that of a message which names another stream than its subject belongs to,
+// by SetHeader or, with a marshaler that is not ours, in its metadata. If the publisher names it for all of its
+// messages, none of them is at fault.
 func wantsOtherStream(err error, msgs []*message.Message) bool {
 	if _, code := apiError(err); code != otherStream {
 		return false

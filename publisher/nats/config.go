@@ -15,26 +15,28 @@ const defaultAckTimeout = 5 * time.Second
 
 // PublisherConfig configures NewPublisher. Its zero value connects to nats://127.0.0.1:4222.
 type PublisherConfig struct {
-	// URL is one server or several, separated by commas: nats://user:password@host:4222, with special characters of the password as
-	// %XX. It is never logged or quoted. Default: nats://127.0.0.1:4222.
+	// URL is one server or several, separated by commas: nats://user:password@host:4222, with special characters of the
+	// password as %XX. It is never logged or quoted. Default: nats://127.0.0.1:4222.
 	URL string
 
-	// Options are applied after those that the function Options returns: credentials, TLS, handlers. Optional.
+	// Options are applied after those that the function Options returns: credentials, TLS, handlers. Default: none.
 	Options []natsgo.Option
 
-	// Marshaler makes NATS messages of Watermill's. Default: watermill-nats's NATSMarshaler. It is always
-	// wrapped in a Marshaler of this package, which sets Nats-Msg-Id and has metadata command nothing.
+	// Marshaler makes NATS messages of Watermill's. Default: watermill-nats's NATSMarshaler. Set it if consumers
+	// expect another format. It is always wrapped in a Marshaler of this package, which sets Nats-Msg-Id and keeps
+	// metadata from commanding the server.
 	Marshaler wmnats.Marshaler
 
-	// SubjectCalculator names the subjects of a stream that AutoProvision creates. Default: the topic.
+	// SubjectCalculator names the subjects of a stream that AutoProvision creates. Default: the topic. Without
+	// AutoProvision it is not used.
 	SubjectCalculator wmnats.SubjectCalculator
 
 	// JetStream are watermill-nats's settings: AutoProvision (default off), domain and prefix in
 	// ConnectOptions, PublishOptions. Disabled and TrackMsgId must stay false. Those for subscribers are ignored.
 	JetStream wmnats.JetStreamConfig
 
-	// AckTimeout is how long one message waits for JetStream's acknowledgement, tries while nobody
-	// responds included. Default: 5 s.
+	// AckTimeout is how long one message waits for JetStream's acknowledgement, including retries while no stream
+	// responds. Default 5 s. Raise it for a slow cluster; keep it below forwarder.Config.PublishTimeout.
 	AckTimeout time.Duration
 }
 
@@ -59,7 +61,8 @@ func (c PublisherConfig) validate() error {
 	}
 	switch {
 	case c.AckTimeout < 0:
-		return fmt.Errorf("nats: PublisherConfig.AckTimeout is %s: use a positive time, since Publish takes no context", c.AckTimeout)
+		return fmt.Errorf("nats: PublisherConfig.AckTimeout is %s: use a positive time, since Publish takes no context",
+			c.AckTimeout)
 	case c.JetStream.Disabled:
 		return unsafe("JetStream.Disabled must be false", "core NATS acknowledges nothing")
 	case c.JetStream.TrackMsgId:
@@ -82,8 +85,8 @@ func (c PublisherConfig) validate() error {
 	return nil
 }
 
-// checkURL refuses what nats.go cannot parse, or takes for another host, because of a password that is not escaped: errors that say so
-// quote the URL. This one does not.
+// checkURL refuses what nats.go cannot parse, or takes for another host, because of a password that is not escaped:
+// errors that say so quote the URL. This one does not.
 func checkURL(config, urls string) error {
 	for i, s := range strings.Split(urls, ",") {
 		if s = strings.TrimSpace(s); !strings.Contains(s, "://") {
@@ -91,15 +94,16 @@ func checkURL(config, urls string) error {
 		}
 		u, err := url.Parse(s)
 		if err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
-			return fmt.Errorf("nats: %s.URL: server %d cannot be understood; it is not shown because it may hold a password: write special characters of the "+
+			return fmt.Errorf("nats: %s.URL: server %d cannot be understood; it is not shown because it may hold a password: "+
+				"write special characters of the "+
 				"password as %%XX, a slash as %%2F", config, i+1)
 		}
 	}
 	return nil
 }
 
-// address is that of the server to which a connection leads, or "" if it is gone again. Its URL may hold a password, or a token as
-// the user.
+// address is that of the server to which a connection leads, or "" if it is gone again. Its URL may hold a password, or
+// a token as the user.
 func address(c *natsgo.Conn) string {
 	u, err := url.Parse(c.ConnectedUrl())
 	if err != nil || u.Host == "" {
@@ -118,7 +122,7 @@ func (c PublisherConfig) publish(quoted func(key string)) wmnats.PublisherPublis
 	}
 }
 
-// Options returns the connection settings that the package comment explains, for those who connect themselves.
+// Options returns the connection settings that the package comment explains, for programs that connect themselves.
 func Options() []natsgo.Option {
 	return []natsgo.Option{
 		natsgo.Name("watermill-outbox"),
@@ -131,7 +135,7 @@ func Options() []natsgo.Option {
 	}
 }
 
-// PublishConfig returns the publish settings that the package comment explains, for those who hand their
+// PublishConfig returns the publish settings that the package comment explains, for programs that hand their
 // own connection to watermill-nats's NewPublisherWithNatsConn.
 func PublishConfig() wmnats.PublisherPublishConfig {
 	var c PublisherConfig

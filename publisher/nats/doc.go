@@ -7,10 +7,10 @@
 // of watermill-nats and nats.go in these points:
 //
 //   - Nats-Msg-Id is UUID and topic, and the generation if the message was requeued or replayed (metadata
-//     "outbox_generation"), or how often Watermill's requeuer has sent it. JetStream keeps one window per stream, not per subject: with the UUID alone, which is
-//     what watermill-nats's TrackMsgId sets, the second of two subjects of one stream would lose its message while
-//     the publisher reports success. Without the generation a replay would be swallowed the same way, so it is added to a
-//     Nats-Msg-Id of your own as well. See [Marshaler] and [SetHeader].
+//     "outbox_generation"), or how often Watermill's requeuer has sent it. JetStream keeps one window per stream, not
+//     per subject: with the UUID alone, which is what watermill-nats's TrackMsgId sets, the second of two subjects of
+//     one stream would lose its message while the publisher reports success. Without the generation a replay would be
+//     swallowed the same way, so it is added to a Nats-Msg-Id of your own as well. See [Marshaler] and [SetHeader].
 //   - Metadata command nothing: see below.
 //   - Messages are made by watermill-nats's NATSMarshaler, which carries UUID and metadata as headers. Its Gob
 //     and JSON marshalers work too: Nats-Msg-Id is added to their messages.
@@ -43,7 +43,7 @@
 //
 // JetStream obeys headers: Nats-Rollup deletes what a stream holds, Nats-TTL and Nats-Expected-Stream decide whether a
 // message stays or comes in, and with the Nats-Msg-Id of another message it is dropped as a copy and reported as
-// stored. A service that copies the metadata of what it consumed would pass on such commands of whoever sent it. So
+// stored. A service that copies the metadata of what it consumed would pass on such commands of its sender. So
 // metadata are data: a key that begins with "Nats-", in whatever case, is sent under the name "%" and the key, as are
 // KV-Operation and, in a message without a payload, Status, which clients obey. A command is what the application sets
 // with [SetHeader] on a message of its own, what a Marshaler of yours sets, or JetStream.PublishOptions of the
@@ -70,13 +70,13 @@
 // not; all else is Unknown, and what becomes of other messages decides.
 //
 //   - Unavailable: no connection, no acknowledgement in time, no stream for the subject, JetStream disabled, without
-//     leader or resources, a full or sealed stream, a closed publisher; failed authentication too: no message is at fault,
-//     and once the operator has fixed it the topic goes on by itself. A missing permission to publish shows only as a time-out;
-//     the server reports the reason asynchronously, and NewPublisher logs it.
+//     leader or resources, a full or sealed stream, a closed publisher; failed authentication too: no message is at
+//     fault, and once the operator has fixed it the topic goes on by itself. A missing permission to publish shows only
+//     as a time-out; the server reports the reason asynchronously, and NewPublisher logs it.
 //   - Permanent: payload and headers over the server's max_payload or the stream's MaxMsgSize, headers over 64 KiB, a
 //     subject or header name that NATS does not allow, an invalid per-message TTL, outbox.ErrInvalidMessage.
-//   - Retry: an expectation of the message's own that is not met, on the last sequence or message, or, by SetHeader, on the stream. If the
-//     publisher expects a stream of all of its messages, another one is Unavailable.
+//   - Retry: an expectation of the message's own that is not met, on the last sequence or message, or, by SetHeader, on
+//     the stream. If the publisher expects a stream of all of its messages, another one is Unavailable.
 //   - Unknown: everything else.
 //
 // # What JetStream lost

@@ -1,10 +1,12 @@
 package nats_test
 
 import (
+	"fmt"
 	"log"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
@@ -38,4 +40,17 @@ func ExampleWrap() {
 		log.Fatal(err)
 	}
 	defer func() { _ = pub.Close() }()
+}
+
+// Each message has an identity by which JetStream drops copies, and the headers that the application asks for.
+// NewPublisher takes a Marshaler by itself.
+func ExampleMarshaler() {
+	msg := message.NewMessage("0190-1", []byte("paid"))
+	nats.SetHeader(msg, "Nats-TTL", "1h")
+	sent, err := nats.Marshaler{}.Marshal("orders", msg)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(sent.Subject, sent.Header.Get(natsgo.MsgIdHdr), sent.Header.Get("Nats-TTL"))
+	// Output: orders 0190-1 orders 1h
 }

@@ -26,7 +26,7 @@ type Unmarshaler struct {
 var _ wmnats.Unmarshaler = Unmarshaler{}
 
 // Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error untouched. Headers that
-// somebody asks for under outbox.MetadataHeaders are left out: what was consumed commands nothing.
+// a message asks for under outbox.MetadataHeaders are left out: what was consumed commands nothing.
 func (u Unmarshaler) Unmarshal(msg *natsgo.Msg) (*message.Message, error) {
 	inner := u.Unmarshaler
 	if inner == nil {

@@ -119,7 +119,8 @@ func msgID(topic string, msg *message.Message, own string) string {
 	if generation := msg.Metadata.Get(outbox.MetadataGeneration); generation != "" {
 		id += " " + generation
 	}
-	if retries := msg.Metadata.Get(requeuer.RetriesKey); retries != "" { // Watermill's requeuer sends a message again under its UUID
+	if retries := msg.Metadata.Get(requeuer.RetriesKey); retries != "" {
+		// Watermill's requeuer sends a message again under its UUID
 		id += " retry " + retries
 	}
 	return id

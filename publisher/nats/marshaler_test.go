@@ -86,13 +86,16 @@ func TestMarshalerIsReadByWatermillNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !got.Equals(msg) {
-			t.Errorf("%s: got %s %v %q, want %s %v %q", name, got.UUID, got.Metadata, got.Payload, msg.UUID, msg.Metadata, msg.Payload)
+			t.Errorf("%s: got %s %v %q, want %s %v %q", name, got.UUID, got.Metadata, got.Payload, msg.UUID, msg.Metadata,
+				msg.Payload)
 		}
 	}
 }
 
 func TestMarshalerRefusesBadSubjects(t *testing.T) {
-	for _, topic := range []string{"", ".", "a.", ".a", "a..b", "*", "a.*", "a.*.b", ">", "a.>", "a b", "a\tb", "a\r\nPUB x 0"} {
+	for _, topic := range []string{
+		"", ".", "a.", ".a", "a..b", "*", "a.*", "a.*.b", ">", "a.>", "a b", "a\tb", "a\r\nPUB x 0",
+	} {
 		_, err := nats.Marshaler{}.Marshal(topic, message.NewMessage("u", nil))
 		if !errors.Is(err, natsgo.ErrBadSubject) || nats.Classify(err) != permanent {
 			t.Errorf("%q: got %v, %v, want ErrBadSubject, permanent", topic, err, nats.Classify(err))
@@ -126,7 +129,9 @@ func TestMarshalerKeepsTheUUID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, u := range map[string]wmnats.Unmarshaler{"as it is": &wmnats.NATSMarshaler{}, "decoded": nats.Unmarshaler{}} {
+		for what, u := range map[string]wmnats.Unmarshaler{
+			"as it is": &wmnats.NATSMarshaler{}, "decoded": nats.Unmarshaler{},
+		} {
 			got, err := u.Unmarshal(out)
 			if err != nil || got.UUID != "uuid" {
 				t.Errorf("%s: %q: got %v, %v", what, value, got, err)
@@ -147,12 +152,16 @@ func (m *settingMarshaler) Marshal(topic string, msg *message.Message) (*natsgo.
 	return out, err
 }
 
-// A marshaler of the application's commands; metadata that it copies do not. Those of Gob and JSON have no headers of either.
+// A marshaler of the application's commands; metadata that it copies do not. Those of Gob and JSON have no headers of
+// either.
 func TestMarshalerCommands(t *testing.T) {
 	for name, tt := range map[string]struct {
 		inner wmnats.Marshaler
 		want  string
-	}{"a marshaler's own": {&settingMarshaler{}, "1h"}, "copied": {nil, ""}, "gob": {wmnats.GobMarshaler{}, ""}, "json": {wmnats.JSONMarshaler{}, ""}} {
+	}{
+		"a marshaler's own": {&settingMarshaler{}, "1h"}, "copied": {nil, ""}, "gob": {wmnats.GobMarshaler{}, ""},
+		"json": {wmnats.JSONMarshaler{}, ""},
+	} {
 		msg := message.NewMessage("u", nil)
 		msg.Metadata = message.Metadata{"ttl": "1h", natsgo.MsgTTLHdr: "never", natsgo.MsgRollup: "all"}
 		nats.SetHeader(msg, natsgo.ExpectedStreamHdr, "OTHER")
@@ -177,10 +186,13 @@ func TestMarshalerCommands(t *testing.T) {
 	}
 }
 
-// TestUnmarshalerTakesNoOrders: what asks for headers of a broker is left out of what was consumed, however it is spelt.
+// TestUnmarshalerTakesNoOrders: what asks for headers of a broker is left out of what was consumed, however it is
+// spelt.
 func TestUnmarshalerTakesNoOrders(t *testing.T) {
 	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
-		msg, err := nats.Unmarshaler{}.Unmarshal(&natsgo.Msg{Header: natsgo.Header{name: {`{"Nats-Rollup": "all"}`}, "other": {"kept"}}})
+		msg, err := nats.Unmarshaler{}.Unmarshal(&natsgo.Msg{
+			Header: natsgo.Header{name: {`{"Nats-Rollup": "all"}`}, "other": {"kept"}},
+		})
 		if err != nil || len(msg.Metadata) != 1 || msg.Metadata["other"] != "kept" {
 			t.Errorf("%s: %v, %v", name, msg.Metadata, err)
 		}

@@ -54,8 +54,8 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 }
 
 // Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that its errors tell the forwarder
-// what they mean and Close may be called while others publish. pub must not be used directly any
-// more, and should have been made with PublishConfig: with watermill-nats's own marshalers, metadata that have the names of JetStream's
+// what they mean and Close may be called while others publish. pub must not be used directly any more, and should have
+// been made with PublishConfig: with watermill-nats's own marshalers, metadata that have the names of JetStream's
 // headers command the server, wherever they came from. It returns an error if pub is nil. Nothing is logged so far.
 func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if pub == nil {
@@ -64,10 +64,10 @@ func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, er
 	return &Publisher{inner: pub}, nil
 }
 
-// Publish sends the messages one after another and returns when JetStream has stored them. It stops at the first
-// error, a forwarder.PublishError that names the topic, with the verdict of Classify; the messages before it have been sent. An error does not mean that the
-// message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil message or one
-// that no NATS message can be made of.
+// Publish sends the messages one after another and returns when JetStream has stored them. It stops at the first error,
+// a forwarder.PublishError that names the topic, with the verdict of Classify; the messages before it have been sent.
+// An error does not mean that the message did not arrive, except for outbox.ErrClosed after Close, and
+// outbox.ErrInvalidMessage for a nil message or one that no NATS message can be made of.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
@@ -92,14 +92,16 @@ func judged(err error, msgs []*message.Message) error {
 	return &forwarder.PublishError{Verdict: verdict, Err: err}
 }
 
-// explain says which topic failed, and the cause or the cure where nats.go does not. It also keeps the stack of watermill-nats's errors out
-// of logs that print them with %+v, such as slog's text handler.
+// explain says which topic failed, and the cause or the cure where nats.go does not. It also keeps the stack of
+// watermill-nats's errors out of logs that print them with %+v, such as slog's text handler.
 func explain(topic string, err error) error {
 	switch {
 	case isAny(err, noStream):
-		return fmt.Errorf("nats: no JetStream stream answers for topic %q: create a stream with this subject, or see whether JetStream runs: %w", topic, err)
+		return fmt.Errorf("nats: no JetStream stream answers for topic %q: create a stream with this subject, "+
+			"or check that JetStream is running: %w", topic, err)
 	case errors.Is(err, natsgo.ErrHeadersNotSupported): // what a client takes for granted that has met no server yet
-		return fmt.Errorf("nats: publish to %q: not connected to NATS yet, trying to; or the server has no_header_support: %w", topic, err)
+		return fmt.Errorf(
+			"nats: publish to %q: not connected to NATS yet, trying to; or the server has no_header_support: %w", topic, err)
 	case isAny(err, noConnection):
 		return fmt.Errorf("nats: publish to %q: not connected to NATS, trying to reconnect: %w", topic, err)
 	default:
@@ -139,6 +141,8 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 		}),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
 			if err != nil {
+				// Cause: the server was stopped, or the network broke.
+				// Cure: check the server, unless "NATS connection is back" follows.
 				logger.Error("NATS connection lost: reconnecting", err, nil)
 			}
 		}),
@@ -148,17 +152,20 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 		}),
 		natsgo.ReconnectErrHandler(failed.tell),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
+			// Cause: the server or the client reported an error outside of a publish, such as a missing
+			// permission.
+			// Cure: fix what the error names.
 			logger.Error("error reported by NATS", err, nil)
 		}),
 	}
 }
 
-// remindAfter is how often it is logged that a connection cannot be made. Each attempt may have another error, as there may be
-// several servers, and a port of its own.
+// remindAfter is how often it is logged that a connection cannot be made. Each attempt may have another error, as there
+// may be several servers, and a port of its own.
 const remindAfter = 30 * time.Second
 
-// attempts logs why a connection cannot be made. The client calls its handlers one at a time, this one for the first attempt that fails and
-// for those that reach no server.
+// attempts logs why a connection cannot be made. The client calls its handlers one at a time, this one for the first
+// attempt that fails and for those that reach no server.
 type attempts struct {
 	logger watermill.LoggerAdapter
 	said   time.Time
@@ -169,6 +176,8 @@ func (a *attempts) tell(_ *natsgo.Conn, err error) {
 		return
 	}
 	a.said = time.Now()
+	// Cause: no server can be reached, or TLS or the credentials are refused.
+	// Cure: check PublisherConfig.URL, the network and the credentials; publishes are unavailable until then.
 	a.logger.Error("connecting to NATS failed: retrying", err, nil)
 }
 

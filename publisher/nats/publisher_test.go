@@ -23,12 +23,16 @@ func TestNewPublisherRefusesUnsafeConfig(t *testing.T) {
 		config nats.PublisherConfig
 		field  string
 	}{
-		"core NATS":          {nats.PublisherConfig{JetStream: wmnats.JetStreamConfig{Disabled: true}}, "JetStream.Disabled"},
-		"UUID alone":         {nats.PublisherConfig{JetStream: wmnats.JetStreamConfig{TrackMsgId: true}}, "JetStream.TrackMsgId"},
+		"core NATS": {nats.PublisherConfig{JetStream: wmnats.JetStreamConfig{Disabled: true}}, "JetStream.Disabled"},
+		"UUID alone": {
+			nats.PublisherConfig{JetStream: wmnats.JetStreamConfig{TrackMsgId: true}}, "JetStream.TrackMsgId",
+		},
 		"limited reconnects": {nats.PublisherConfig{Options: []natsgo.Option{natsgo.MaxReconnects(3)}}, "MaxReconnects"},
 		"no reconnects":      {nats.PublisherConfig{Options: []natsgo.Option{natsgo.NoReconnect()}}, "MaxReconnects"},
 		"no time":            {nats.PublisherConfig{AckTimeout: -1}, "AckTimeout"},
-		"bad option":         {nats.PublisherConfig{Options: []natsgo.Option{natsgo.RootCAs("/does/not/exist")}}, "PublisherConfig.Options"},
+		"bad option": {
+			nats.PublisherConfig{Options: []natsgo.Option{natsgo.RootCAs("/does/not/exist")}}, "PublisherConfig.Options",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +76,8 @@ func TestPublisherStartsBeforeTheServer(t *testing.T) {
 	if !errors.Is(err, outbox.ErrClosed) || verdict(err) != unavailable {
 		t.Errorf("after Close: %v, verdict %v, want ErrClosed, unavailable", err, verdict(err))
 	}
-	for deadline := time.Now().Add(time.Minute); strings.Contains(goroutines(), "nats.(*Conn)"); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); strings.Contains(goroutines(),
+		"nats.(*Conn)"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the connection lives on:\n%s", goroutines())
 		}
@@ -90,7 +95,8 @@ type deaf struct{ message.Publisher }
 // TestURLsAreNotQuoted: an error that says what is wrong with a URL must not show its password.
 func TestURLsAreNotQuoted(t *testing.T) {
 	for _, urls := range []string{
-		"nats://ann:can/ary@h:4222", "nats://ann:1/canary@h:4222", "nats://ann:can?ary@h", "nats://ann:1#canary@h", "ann:can/ary@h:4222", "nats://h,nats://ann:can ary@h", "nats://ann:can%ary@h", "nats://ann:can,ary@h",
+		"nats://ann:can/ary@h:4222", "nats://ann:1/canary@h:4222", "nats://ann:can?ary@h", "nats://ann:1#canary@h",
+		"ann:can/ary@h:4222", "nats://h,nats://ann:can ary@h", "nats://ann:can%ary@h", "nats://ann:can,ary@h",
 	} {
 		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: urls}, nil)
 		log, errLog := nats.NewTopicReader(nats.TopicReaderConfig{URL: urls}, nil)
@@ -99,12 +105,16 @@ func TestURLsAreNotQuoted(t *testing.T) {
 			continue
 		}
 		for _, err := range []error{err, errLog} {
-			if said := err.Error(); strings.Contains(said, "can") && !strings.Contains(said, "cannot") || strings.Contains(said, "ary@") || !strings.Contains(said, "Config.URL: server ") || !strings.Contains(said, "%XX") {
+			if said := err.Error(); strings.Contains(said, "can") && !strings.Contains(said, "cannot") ||
+				strings.Contains(said, "ary@") || !strings.Contains(said, "Config.URL: server ") || !strings.Contains(said, "%XX") {
 				t.Errorf("%s: %s", urls, said)
 			}
 		}
 	}
-	for _, urls := range []string{"127.0.0.1:1", "nats://127.0.0.1:1/", "nats://127.0.0.1:1, nats://[::1]:1", "nats://127.0.0.1:1, 127.0.0.1:2 ", " 127.0.0.1:1", "tls://ann:c%2Fy@127.0.0.1:1"} {
+	for _, urls := range []string{
+		"127.0.0.1:1", "nats://127.0.0.1:1/", "nats://127.0.0.1:1, nats://[::1]:1", "nats://127.0.0.1:1, 127.0.0.1:2 ",
+		" 127.0.0.1:1", "tls://ann:c%2Fy@127.0.0.1:1",
+	} {
 		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: urls}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", urls, err)
@@ -123,7 +133,8 @@ func TestNilsAreErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = pub.Publish("a", message.NewMessage("u", nil), nil)
-	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") || verdict(err) != permanent {
+	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") ||
+		verdict(err) != permanent {
 		t.Errorf("nil message: got %v, %v", err, verdict(err))
 	}
 }
@@ -153,7 +164,7 @@ func TestPublishErrorsNameTopicAndCure(t *testing.T) {
 		cure string
 	}{
 		"no stream":             {natsgo.ErrNoStreamResponse, "create a stream with this subject"},
-		"no JetStream":          {natsgo.ErrNoResponders, "see whether JetStream runs"},
+		"no JetStream":          {natsgo.ErrNoResponders, "check that JetStream is running"},
 		"the connection lost":   {natsgo.ErrReconnectBufExceeded, "not connected"},
 		"none yet":              {natsgo.ErrHeadersNotSupported, "not connected"},
 		"nothing to be said of": {natsgo.ErrTimeout, ""},
@@ -167,7 +178,8 @@ func TestPublishErrorsNameTopicAndCure(t *testing.T) {
 			if !errors.Is(err, tt.err) || verdict(err) != unavailable {
 				t.Errorf("got %v, verdict %v, want %v, unavailable", err, verdict(err), tt.err)
 			}
-			if text := fmt.Sprintf("%+v", err); !strings.Contains(text, `"orders"`) || !strings.Contains(text, tt.cure) || strings.Contains(text, "publisher.go") {
+			if text := fmt.Sprintf("%+v", err); !strings.Contains(text, `"orders"`) || !strings.Contains(text, tt.cure) ||
+				strings.Contains(text, "publisher.go") {
 				t.Errorf("got %q, want the topic, the cure %q and no stack", text, tt.cure)
 			}
 		})

@@ -19,15 +19,16 @@ import (
 type TopicReaderConfig struct {
 	// URL is one server or several, as in PublisherConfig. Default: nats://127.0.0.1:4222.
 	URL string
-	// Options are applied after those that the function Options returns: credentials, TLS. Optional. A dialer among them is waited for
-	// beyond the end of ctx.
+	// Options are applied after those that the function Options returns: credentials, TLS. Default: none. A dialer
+	// among them is waited for beyond the end of ctx.
 	Options []natsgo.Option
-	// JetStream says where JetStream is, if not where NATS is: domain or prefix, as in PublisherConfig.JetStream.ConnectOptions.
+	// JetStream has the domain or the prefix of JetStream, as in PublisherConfig.JetStream.ConnectOptions. Default:
+	// none.
 	JetStream []natsgo.JSOpt
 }
 
-// TopicReader reads what streams of JetStream hold, for admin.Reconcile, and says what they may lose, for admin.Doctor. It
-// connects when it is first used and is safe for concurrent use.
+// TopicReader reads what streams of JetStream hold, for admin.Reconcile, and says what they may lose, for admin.Doctor.
+// It connects when it is first used and is safe for concurrent use.
 type TopicReader struct {
 	cfg    TopicReaderConfig
 	logger watermill.LoggerAdapter
@@ -47,8 +48,8 @@ var (
 // answerTimeout bounds each request, and how long the next message of a stream may take to come.
 const answerTimeout = 30 * time.Second
 
-// NewTopicReader makes a TopicReader. It does no I/O, and returns an error if the URL cannot be understood. What the server reports asynchronously is
-// logged; a nil logger logs nothing.
+// NewTopicReader makes a TopicReader. It does no I/O, and returns an error if the URL cannot be understood. What the
+// server reports asynchronously is logged; a nil logger logs nothing.
 func NewTopicReader(cfg TopicReaderConfig, logger watermill.LoggerAdapter) (*TopicReader, error) {
 	if cfg.URL == "" {
 		cfg.URL = natsgo.DefaultURL
@@ -83,8 +84,8 @@ func stream(ctx context.Context, js natsgo.JetStreamContext, topic string) (*nat
 	return js.StreamInfo(name, natsgo.Context(ctx))
 }
 
-// Check says of the streams that have the topics which may lose what was acknowledged, and which topics no stream has. When a server syncs to disk is not
-// shown to clients: by default every two minutes.
+// Check says of the streams that have the topics which may lose what was acknowledged, and which topics no stream has.
+// When a server syncs to disk is not shown to clients: by default every two minutes.
 func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broker.Risk, missing []string, err error) {
 	js, err := l.connect(ctx)
 	if err != nil {
@@ -117,26 +118,32 @@ func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broke
 func judge(c natsgo.StreamConfig) (risks []broker.Risk) {
 	name := "'" + strings.ReplaceAll(c.Name, "'", `'\''`) + "'" // as a shell takes it
 	say := func(s broker.Severity, evidence, cure string) {
-		risks = append(risks, broker.Risk{Severity: s, Evidence: fmt.Sprintf("JetStream stream %q %s", c.Name, evidence), Cure: cure})
+		risks = append(risks, broker.Risk{
+			Severity: s, Evidence: fmt.Sprintf("JetStream stream %q %s", c.Name, evidence), Cure: cure,
+		})
 	}
 	switch {
 	case c.Storage == natsgo.MemoryStorage:
-		say(broker.Critical, "is in memory: a restart of its servers loses what was acknowledged", "make a stream with file storage, and have it take these subjects")
+		say(broker.Critical, "is in memory: a restart of its servers loses acknowledged messages",
+			"create a stream with file storage for these subjects")
 	case c.Replicas < 2:
-		say(broker.Warning, "has a replica alone: what its server acknowledged since it last synced to disk, by default within two minutes, is lost when its power is cut",
-			"set sync_interval: always in the server's jetstream block (this cannot be seen from here), or give it replicas on other servers: nats stream edit "+name+" --replicas 3")
+		say(broker.Warning, "has one replica: a power cut loses messages that its server acknowledged since its last sync "+
+			"to disk, by default two minutes",
+			"set sync_interval: always in the server's jetstream block (this cannot be seen from here), "+
+				"or give it replicas on other servers: nats stream edit "+name+" --replicas 3")
 	}
 	if c.Discard == natsgo.DiscardOld && c.Retention == natsgo.LimitsPolicy && (c.MaxMsgs > 0 || c.MaxBytes > 0) {
-		say(broker.Info, "drops its oldest messages when it is full", "if consumers may be slower than that, have it refuse new ones, which wait in the outbox: nats stream edit "+name+" --discard new")
+		say(broker.Info, "drops its oldest messages when it is full", "if consumers may fall behind that far, "+
+			"make it refuse new messages, which then stay in the outbox: nats stream edit "+name+" --discard new")
 	}
 	return risks
 }
 
 // Each calls fn with the UUID of each message of a topic that its stream has stored at or after a time, by the server's
-// clock, and still holds. Messages without a UUID are passed by. It ends with fn's error. It returns an error if no stream has the
-// topic, and where what is missing may have been deleted as it was meant to be: if the stream deletes what was consumed, or what
-// is older, or because of its limits on messages and bytes, and then only after fn was called with all that is there. Payloads
-// are not read.
+// clock, and still holds. Messages without a UUID are skipped. It ends with fn's error. It returns an error if no
+// stream has the topic, and where what is missing may have been deleted as it was meant to be: if the stream deletes
+// what was consumed, or what is older, or because of its limits on messages and bytes, and then only after fn was
+// called with all that is there. Payloads are not read.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	js, err := l.connect(ctx)
 	if err != nil {
@@ -153,10 +160,12 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	}
 	name, keeps := info.Config.Name, info.Config.MaxAge
 	if info.Config.Retention != natsgo.LimitsPolicy {
-		return fmt.Errorf("nats: stream %q deletes messages that were consumed (%s): they cannot be told from lost ones", name, info.Config.Retention)
+		return fmt.Errorf("nats: stream %q deletes messages that were consumed (%s): they cannot be told from lost ones",
+			name, info.Config.Retention)
 	}
 	if keeps > 0 && after.Before(time.Now().Add(-keeps)) {
-		return fmt.Errorf("nats: stream %q deletes messages after %s, and %s is longer ago: what is missing may have been deleted so; compare later messages alone (Filter.After)",
+		return fmt.Errorf("nats: stream %q deletes messages after %s, and %s is longer ago: what is missing may have been "+
+			"deleted so; compare later messages alone (Filter.After)",
 			name, keeps, after.UTC().Format(time.RFC3339))
 	}
 	last, err := newest(asked, js, name, topic)
@@ -197,20 +206,27 @@ func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, 
 	c, s := info.Config, info.State
 	limit := ""
 	switch {
-	case c.Discard == natsgo.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0) && s.Msgs > 0 && s.FirstSeq > 1 && s.FirstTime.After(after):
-		limit = fmt.Sprintf("max_msgs %d and max_bytes %d, and begins at %s, later", c.MaxMsgs, c.MaxBytes, s.FirstTime.UTC().Format(time.RFC3339))
+	case c.Discard == natsgo.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0) && s.Msgs > 0 && s.FirstSeq > 1 &&
+		s.FirstTime.After(after):
+		limit = fmt.Sprintf("max_msgs %d and max_bytes %d, and begins at %s, later", c.MaxMsgs, c.MaxBytes,
+			s.FirstTime.UTC().Format(time.RFC3339))
 	case c.MaxMsgsPerSubject > 0 && n >= c.MaxMsgsPerSubject && !c.DiscardNewPerSubject:
 		limit = fmt.Sprintf("max_msgs_per_subject %d, and of topic %q nothing older", c.MaxMsgsPerSubject, topic)
 	default:
 		return nil
 	}
-	return fmt.Errorf("nats: stream %q has %s than %s: what is missing may have been deleted so; compare later messages alone (Filter.After)",
+	return fmt.Errorf("nats: stream %q has %s than %s: what is missing may have been deleted so; "+
+		"compare later messages alone (Filter.After)",
 		name, limit, after.UTC().Format(time.RFC3339))
 }
 
 // read reads headers up to the message that was the last one, and counts them.
-func (l *TopicReader) read(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64, fn func(uuid string) error) (n int64, err error) {
-	sub, err := js.SubscribeSync(topic, natsgo.OrderedConsumer(), natsgo.BindStream(name), natsgo.StartTime(after), natsgo.HeadersOnly())
+func (l *TopicReader) read(
+	ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64,
+	fn func(uuid string) error,
+) (n int64, err error) {
+	sub, err := js.SubscribeSync(topic, natsgo.OrderedConsumer(), natsgo.BindStream(name), natsgo.StartTime(after),
+		natsgo.HeadersOnly())
 	if err != nil {
 		return 0, fmt.Errorf("nats: read topic %q: %w", topic, err)
 	}

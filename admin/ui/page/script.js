@@ -103,7 +103,7 @@
       const n = boxes.filter((box) => box.checked).length;
       all.checked = n === boxes.length;
       all.indeterminate = n > 0 && n < boxes.length;
-      $("[data-chosen]", list).textContent = n ? n + " chosen:" : "Chosen:";
+      $("[data-chosen]", list).textContent = n ? n + " selected:" : "Selected:";
       list.querySelectorAll("[data-needs-choice]").forEach((button) => { button.disabled = n === 0; });
     };
     all.hidden = false;

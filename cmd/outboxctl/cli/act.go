@@ -22,10 +22,10 @@ type actFlags struct {
 
 func (f *actFlags) bind(a *app, cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.actor, "actor", "", "who does it, for the audit log (default: USER)")
-	flags.StringVar(&f.reason, "reason", "", "why, for the audit log")
-	flags.BoolVarP(&f.yes, "yes", "y", false, "do it without asking")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "only say what would be done")
+	flags.StringVar(&f.actor, "actor", "", "who is named in the audit log (default: USER)")
+	flags.StringVar(&f.reason, "reason", "", "reason for the audit log")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "preview: print what would change, and change nothing")
 	cmd.PreRun = func(*cobra.Command, []string) {
 		if f.actor == "" {
 			f.actor = a.user()
@@ -42,7 +42,7 @@ func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
 	case f.yes:
 		return nil
 	case !a.world.Ask || a.isJSON():
-		return usagef("%s Nobody is there to say yes: use --yes, or --dry-run to see what would be done", question)
+		return usagef("not confirmed: %s no terminal to ask at: use --yes, or --dry-run for a preview", question)
 	}
 	if _, err := fmt.Fprintf(a.err, "%s [y/N] ", clean(question)); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
 		if answer == "y" || answer == "yes" {
 			return nil
 		}
-		return usagef("not done")
+		return usagef("not confirmed: nothing was changed")
 	}
 }
 
@@ -93,15 +93,15 @@ func (a *app) act(n noun, v verb, args string) *cobra.Command {
 	f.bind(cmd, n)
 	f.bindStates(cmd, v.states, v.states[0])
 	act.bind(a, cmd)
-	cmd.Flags().BoolVar(&f.filter.All, "all", false, "without any other bound")
-	cmd.Flags().IntVar(&limit, "limit", 0, "change at most so many messages, the oldest first; 0 = all of them")
+	cmd.Flags().BoolVar(&f.filter.All, "all", false, "select all messages when no other flag selects some")
+	cmd.Flags().IntVar(&limit, "limit", 0, "change at most this many messages, oldest first; 0 = no limit")
 	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
 		filter, err := f.get(ids)
 		if err != nil {
 			return err
 		}
 		if v.reason && act.reason == "" && !act.dryRun {
-			return usagef("why? use --reason: it is kept with the messages")
+			return usagef("no reason given: it is stored with the messages: use --reason")
 		}
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
 			return a.doAct(cmd.Context(), ad, n, v, &act, admin.Act{Filter: filter, Limit: limit, Reason: act.reason})
@@ -128,12 +128,14 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 		}
 		return a.show(answer, func() error {
 			if !f.dryRun {
-				return a.say("Nothing is done: no message of the %s is like this (%s).", n.in, describe(act.Filter))
+				return a.say("Nothing to do: no message of the %s matches (%s).", n.in, describe(act.Filter))
 			}
-			return a.say("%s would change %s of the %s (%s).", title(v.name), countMessages(tried.Matched), n.in, describe(act.Filter))
+			return a.say("%s would change %s of the %s (%s).", title(v.name), countMessages(tried.Matched), n.in,
+				describe(act.Filter))
 		})
 	}
-	question := fmt.Sprintf("%s %s of the %s (%s)?", title(v.name), countMessages(tried.Matched), n.in, describe(act.Filter))
+	question := fmt.Sprintf("%s %s of the %s (%s)?", title(v.name), countMessages(tried.Matched), n.in,
+		describe(act.Filter))
 	if err := f.confirm(ctx, a, question); err != nil {
 		return err
 	}
@@ -151,12 +153,13 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 	said := a.show(answer, func() error {
 		more := ""
 		if result.Skipped > 0 {
-			more = fmt.Sprintf(" %s were passed by: somebody else has locked or changed them; try again.", digits(result.Skipped))
+			more = fmt.Sprintf(" Skipped %s that were locked or changed meanwhile: run it again.", digits(result.Skipped))
 		}
 		if left := tried.Matched.N - result.Matched.N; act.Preview != "" && left > 0 && err == nil {
-			more += fmt.Sprintf(" %s had left meanwhile.", countMessages(admin.Count{N: left}))
+			more += fmt.Sprintf(" %s no longer matched.", countMessages(admin.Count{N: left}))
 		}
-		return a.say("%s %s; entry %d of the audit log.%s", v.done, countMessages(admin.Count{N: result.Touched}), result.AuditID, more)
+		return a.say("%s %s; entry %d of the audit log.%s", v.done, countMessages(admin.Count{N: result.Touched}),
+			result.AuditID, more)
 	})
 	return errors.Join(err, said)
 }
@@ -174,7 +177,7 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 	if v.name == "skip" { // which names no messages
 		f.States = states
 		if fit, err := ad.List(ctx, f, admin.Page{Limit: 1}); err == nil && len(fit.Messages) > 0 {
-			a.note("what is behind another message of its key is not skipped, nor what has no key: see keys blocked")
+			a.note("only the first message of a key can be skipped: see outboxctl keys blocked")
 		}
 		return
 	}
@@ -195,9 +198,9 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 func wrongAct(err error) error {
 	switch {
 	case errors.Is(err, admin.ErrUnbound):
-		return usagef("which messages? name ids, or use flags such as --topic, --group, --after; --all for all of them")
+		return usagef("no messages selected: give ids, flags such as --topic, --group or --after, or --all")
 	case errors.Is(err, admin.ErrNoActor):
-		return usagef("who does it? set --actor, since USER is empty")
+		return usagef("no actor for the audit log: USER is empty: set --actor")
 	}
 	return err
 }

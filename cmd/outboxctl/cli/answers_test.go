@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// answers are all that the sources hand to show and json, by file and expression: where in the table of docs/reference/outboxctl.md its fields stand,
-// and a value of its type.
+// answers are all that the sources hand to show and json, by file and expression: where in the table of
+// docs/reference/outboxctl.md its fields stand, and a value of its type.
 var answers = map[string]struct {
 	row   string
 	value any
@@ -31,20 +31,31 @@ var answers = map[string]struct {
 	"audit.go: answer": {"`audit`", audited{}},
 	"check.go: s":      {"`check`", status{}},
 	"clean.go: r":      {"`clean`", admin.CleanResult{}},
-	"doctor.go: map[string]any{\"findings\": findings}":         {"`doctor`", map[string]any{"findings": []admin.Finding(nil)}},
-	"errors.go: map[string]any{\"groups\": groups}":             {"`errors`", map[string]any{"groups": []errorGroup(nil)}},
-	"keys.go: map[string]any{\"heads\": heads, \"more\": more}": {"`keys blocked`", map[string]any{"heads": []admin.Message(nil), "more": false}},
-	"messages.go: list":                                   {"`messages list`", &admin.List{}},
-	"messages.go: m":                                      {"`messages show`", &admin.Message{}},
-	"migrate.go: migrations(list)":                        {"`migrate up`", map[string]any{"migrations": []migration(nil)}},
-	"migrate.go: migrations(ran)":                         {"`migrate up`", map[string]any{"migrations": []migration(nil)}},
+	"doctor.go: map[string]any{\"findings\": findings}": {
+		"`doctor`", map[string]any{"findings": []admin.Finding(nil)},
+	},
+	"errors.go: map[string]any{\"groups\": groups}": {"`errors`", map[string]any{"groups": []errorGroup(nil)}},
+	"keys.go: map[string]any{\"heads\": heads, \"more\": more}": {
+		"`keys blocked`", map[string]any{"heads": []admin.Message(nil), "more": false},
+	},
+	"messages.go: list": {"`messages list`", &admin.List{}},
+	"messages.go: m":    {"`messages show`", &admin.Message{}},
+	"migrate.go: migrations(list)": {
+		"`migrate up`", map[string]any{"migrations": []migration(nil)},
+	},
+	"migrate.go: migrations(ran)": {
+		"`migrate up`", map[string]any{"migrations": []migration(nil)},
+	},
 	"migrate.go: map[string]any{\"files\": named(files)}": {"`migrate print`", map[string]any{"files": named(nil)}},
 	"move.go: moved{false, r}":                            {"`import`", moved{}},
 	"move.go: moved{true, tried}":                         {"`import`", moved{}},
 	"print.go: value":                                     {}, // of show
 	"stats.go: s":                                         {"`stats`", admin.Stats{}},
 	"topics.go: answer":                                   {"`topics pause`", topicAct{}},
-	"topics.go: map[string]any{\"topics\": s.Topics}":     {"`topics list`", map[string]any{"topics": []admin.TopicStats(nil)}},
+	"version.go: v":                                       {"`version`", release{}},
+	"topics.go: map[string]any{\"topics\": s.Topics}": {
+		"`topics list`", map[string]any{"topics": []admin.TopicStats(nil)},
+	},
 }
 
 // parts are what answers consist of, with a row of their own.
@@ -108,7 +119,8 @@ func (p page) lists(row string, v reflect.Value) {
 
 // isText says whether a struct is no object in JSON, or one that the page explains once.
 func isText(t reflect.Type) bool {
-	return t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[admin.Count]() || t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
+	return t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[admin.Count]() ||
+		t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }
 
 // fieldsOf are the fields of a value in JSON, with their types.
@@ -136,8 +148,8 @@ func fieldsOf(v reflect.Value) map[string]reflect.Type {
 	return all
 }
 
-// TestDocumentListsTheFields: each field that a command writes as JSON is in the table of docs/reference/outboxctl.md, which docs/reference/stability.md
-// promises.
+// TestDocumentListsTheFields: each field that a command writes as JSON is in the table of docs/reference/outboxctl.md,
+// which docs/reference/stability.md promises.
 func TestDocumentListsTheFields(t *testing.T) {
 	text, err := os.ReadFile("testdata/document.md")
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 
 func (a *app) audit() *cobra.Command {
 	var page admin.Page
-	cmd := &cobra.Command{Use: "audit", Short: "Who did what and why, newest first"}
-	cmd.Flags().IntVar(&page.Limit, "limit", 50, "list so many entries at most, up to 1000")
-	cmd.Flags().StringVar(&page.After, "page", "", "go on where another list ended")
+	cmd := &cobra.Command{Use: "audit", Short: "Print the audit log: who changed what, when and why, newest first"}
+	cmd.Flags().IntVar(&page.Limit, "limit", 50, "number of entries, at most 1000")
+	cmd.Flags().StringVar(&page.After, "page", "", "continue a list with the token that it ended with")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
 			entries, next, err := ad.Audit(cmd.Context(), page)
@@ -34,7 +34,11 @@ type audited struct {
 }
 
 func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
-	g := grid{heads: []string{"ENTRY", "AT", "ACTOR", "ROLE", "ACTION", "TOUCHED", "SKIPPED", "COMPARED", "ENDED", "WHAT", "REASON"}, empty: "nobody has done anything"}
+	g := grid{
+		heads: []string{
+			"ENTRY", "AT", "ACTOR", "ROLE", "ACTION", "TOUCHED", "SKIPPED", "COMPARED", "ENDED", "WHAT", "REASON",
+		}, empty: "the audit log is empty",
+	}
 	for _, e := range entries {
 		ended := "yes"
 		if e.EndedAt.IsZero() {
@@ -44,14 +48,16 @@ func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
 		if e.Action == "clean" {
 			what = strings.Replace(what, "before ", "done before ", 1)
 		}
-		g.rows = append(g.rows, plain(strconv.FormatInt(e.ID, 10), moment(e.At), e.Actor, e.Role, e.Action, digits(e.Result.Touched),
-			some(admin.Count{N: e.Result.Skipped}), some(admin.Count{N: e.Result.Compared}), ended, e.Filter.In.String()+": "+what, e.Reason))
+		g.rows = append(g.rows, plain(strconv.FormatInt(e.ID, 10), moment(e.At), e.Actor, e.Role, e.Action,
+			digits(e.Result.Touched),
+			some(admin.Count{N: e.Result.Skipped}), some(admin.Count{N: e.Result.Compared}), ended,
+			e.Filter.In.String()+": "+what, e.Reason))
 	}
 	if err := g.print(a); err != nil {
 		return err
 	}
 	if next != "" {
-		a.note("there is more: --page %s", next)
+		a.note("there are more: use --page %s", next)
 	}
 	return nil
 }

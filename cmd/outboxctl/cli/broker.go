@@ -31,21 +31,26 @@ type brokerFlags struct {
 	both bool // may be given at once
 }
 
-var brokerFlagNames = []string{"kafka", "kafka-user", "kafka-mechanism", "nats", "nats-creds", "broker-tls", "broker-ca", "broker-cert", "broker-key"}
+var brokerFlagNames = []string{
+	"kafka", "kafka-user", "kafka-mechanism", "nats", "nats-creds", "broker-tls", "broker-ca", "broker-cert", "broker-key",
+}
 
 func (b *brokerFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&b.kafka, "kafka", nil, "Kafka: `host:port` of its brokers, separated by commas")
-	flags.StringVar(&b.user, "kafka-user", "", "log in to Kafka with SASL; the password is in OUTBOX_KAFKA_PASSWORD")
-	flags.StringVar(&b.mechanism, "kafka-mechanism", sarama.SASLTypePlaintext, "of SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
-	flags.StringVar(&b.nats, "nats", "", "NATS JetStream: `URL` of its servers, separated by commas")
-	flags.StringVar(&b.natsCred, "nats-creds", "", "`file` with credentials of NATS")
-	flags.BoolVar(&b.tls, "broker-tls", false, "talk TLS to the broker; NATS does so anyway if its URL or its server says so")
-	flags.StringVar(&b.caFile, "broker-ca", "", "`file` with the certificates that the broker's must be signed by; default: those of the system")
-	flags.StringVar(&b.cert, "broker-cert", "", "`file` with a client certificate")
-	flags.StringVar(&b.key, "broker-key", "", "`file` with its key")
+	flags.StringSliceVar(&b.kafka, "kafka", nil, "`host:port` of Kafka brokers, separated by commas")
+	flags.StringVar(&b.user, "kafka-user", "", "user for SASL; put the password into OUTBOX_KAFKA_PASSWORD")
+	flags.StringVar(&b.mechanism, "kafka-mechanism", sarama.SASLTypePlaintext,
+		"SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+	flags.StringVar(&b.nats, "nats", "", "`URL` of NATS servers, separated by commas")
+	flags.StringVar(&b.natsCred, "nats-creds", "", "`file` with NATS credentials")
+	flags.BoolVar(&b.tls, "broker-tls", false, "use TLS; NATS also uses it if its URL or its server asks for it")
+	flags.StringVar(&b.caFile, "broker-ca", "", "`file` with the CA certificates of the broker (default: "+
+		"those of the system)")
+	flags.StringVar(&b.cert, "broker-cert", "", "`file` with the client certificate")
+	flags.StringVar(&b.key, "broker-key", "", "`file` with the key of the client certificate")
 	_ = cmd.RegisterFlagCompletionFunc("kafka-mechanism",
-		cobra.FixedCompletions([]string{sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions([]string{sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512},
+			cobra.ShellCompDirectiveNoFileComp))
 }
 
 // read takes what was not given from the environment.
@@ -58,7 +63,7 @@ func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
 	a.hiding.learnBroker(b.nats)
 	a.hiding.learnBroker(strings.Join(b.kafka, ",")) // which have none, but somebody may think so
 	if len(b.kafka) > 0 && b.nats != "" && !b.both {
-		return usagef("--kafka and --nats: use one of them")
+		return usagef("both --kafka and --nats are given: use one")
 	}
 	return nil
 }
@@ -68,7 +73,7 @@ func (b *brokerFlags) given() bool { return len(b.kafka) > 0 || b.nats != "" }
 // missing says that there is no broker.
 func (b *brokerFlags) missing() error {
 	if !b.given() {
-		return usagef("which broker? use --kafka host:9092 or --nats nats://host:4222, or OUTBOX_KAFKA or OUTBOX_NATS")
+		return usagef("no broker given: use --kafka host:9092 or --nats nats://host:4222, or set OUTBOX_KAFKA or OUTBOX_NATS")
 	}
 	return nil
 }
@@ -104,7 +109,9 @@ func (b *brokerFlags) configureKafka(c *sarama.Config) error {
 	if b.user != "" {
 		c.Net.SASL.Enable, c.Net.SASL.User, c.Net.SASL.Password = true, b.user, b.kafkaPassword
 		c.Net.SASL.Mechanism = sarama.SASLMechanism(b.mechanism)
-		hash := map[string]scram.HashGeneratorFcn{sarama.SASLTypeSCRAMSHA256: scram.SHA256, sarama.SASLTypeSCRAMSHA512: scram.SHA512}[b.mechanism]
+		hash := map[string]scram.HashGeneratorFcn{
+			sarama.SASLTypeSCRAMSHA256: scram.SHA256, sarama.SASLTypeSCRAMSHA512: scram.SHA512,
+		}[b.mechanism]
 		c.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: hash} }
 		if hash == nil && b.mechanism != sarama.SASLTypePlaintext {
 			return usagef("--kafka-mechanism is %q: use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", b.mechanism)
@@ -126,7 +133,7 @@ func (b *brokerFlags) tlsConfig() (*tls.Config, error) {
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, usagef("--broker-ca: there is no certificate in %s", b.caFile)
+			return nil, usagef("--broker-ca: %s contains no certificate", b.caFile)
 		}
 	}
 	if b.cert+b.key != "" {

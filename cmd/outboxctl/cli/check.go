@@ -18,10 +18,15 @@ const monitored = "monitored"
 func (a *app) check() *cobra.Command {
 	broker := brokerFlags{both: true}
 	cmd := &cobra.Command{
-		Use: "check", Short: "One line and an exit code for monitoring systems",
-		Long: `One line and an exit code for monitoring systems, from what outboxctl doctor finds: 0 nothing, or nothing that has to be done now; 1 a
-warning; 2 something critical; 3 nobody knows, as when the database does not answer or an argument is wrong.`,
-		Example:     "  outboxctl check || page-somebody",
+		Use: "check", Short: "Run doctor for a monitoring system: one line and an exit code",
+		Long: `Run outboxctl doctor for a monitoring system, and print one line.
+
+Exit codes:
+  0  healthy, or findings of severity info only
+  1  a warning
+  2  a critical finding
+  3  unknown: the database does not answer, or an argument is wrong`,
+		Example:     "  outboxctl check || page-on-call",
 		Annotations: map[string]string{monitored: "yes"},
 	}
 	broker.bind(cmd)
@@ -79,13 +84,16 @@ func (a *app) tell(s status) error {
 	for _, f := range s.Findings {
 		counts[f.Severity]++
 	}
-	return a.say("OUTBOX %s - %s | critical=%d warning=%d info=%d", strings.ToUpper(s.Status), strings.ReplaceAll(strings.Join(strings.Fields(s.Message), " "), "|", "/"),
+	return a.say("OUTBOX %s - %s | critical=%d warning=%d info=%d", strings.ToUpper(s.Status),
+		strings.ReplaceAll(strings.Join(strings.Fields(s.Message), " "), "|", "/"),
 		counts[admin.Critical], counts[admin.Warning], counts[admin.Info])
 }
 
 // unknown is the line of a check that failed.
 func (a *app) unknown(err error) int {
-	if err := a.tell(status{Status: "unknown", Code: exitUnknown, Message: a.hiding.blot(err.Error()), Findings: []admin.Finding{}}); err != nil {
+	if err := a.tell(status{
+		Status: "unknown", Code: exitUnknown, Message: a.hiding.blot(err.Error()), Findings: []admin.Finding{},
+	}); err != nil {
 		a.complain("%v", err)
 	}
 	return exitUnknown

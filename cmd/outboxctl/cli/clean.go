@@ -12,23 +12,30 @@ import (
 func (a *app) clean() *cobra.Command {
 	var act actFlags
 	var outbox, inbox, queue days
+	var keys bool
 	cmd := &cobra.Command{
-		Use: "clean", Short: "Delete what was done or discarded long ago",
-		Long: `Delete what was done or discarded longer ago than the flags say, in short statements. Dead messages are never deleted, nor pending ones of
-the outbox and the queue; what failed longer ago in the inbox and was not handled since is forgotten. Forwarders and dispatchers do all of
-that by themselves; this is for jobs where they do not.`,
+		Use: "clean", Short: "Delete old rows: published, processed or discarded",
+		Long: `Delete rows that were published, processed or discarded longer ago than the flags say, in short
+statements. Dead messages are never deleted, and neither are pending messages of the outbox and the
+queue. In the inbox it also deletes messages that last failed longer ago and were not handled since.
+
+Forwarders and dispatchers clean by themselves; use this command where they do not.`,
 		Example: "  outboxctl clean --outbox 7d --inbox 30d --yes --actor cron",
 	}
 	act.bind(a, cmd)
-	cmd.Flags().VarP(&outbox, "outbox", "", "keep published messages for so long: 7d, 36h; default: all of them")
-	cmd.Flags().VarP(&inbox, "inbox", "", "keep what the inbox knows for so long; default: for ever")
-	cmd.Flags().VarP(&queue, "queue", "", "keep processed messages of the queue for so long; default: all of them")
+	cmd.Flags().VarP(&outbox, "outbox", "", "retention of published messages, such as 7d or 36h (default: keep all)")
+	cmd.Flags().VarP(&inbox, "inbox", "", "retention of inbox rows (default: keep all)")
+	cmd.Flags().VarP(&queue, "queue", "", "retention of processed messages of the queue (default: keep all)")
+	cmd.Flags().BoolVar(&keys, "idempotency", false, "delete expired HTTP requests, with their answers")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if outbox.of+inbox.of+queue.of == 0 {
-			return usagef("what? use --outbox, --inbox or --queue")
+		if outbox.of+inbox.of+queue.of == 0 && !keys {
+			return usagef("nothing to clean: use --outbox, --inbox, --queue or --idempotency")
 		}
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
-			cfg := admin.CleanConfig{OutboxRetention: outbox.of, InboxRetention: inbox.of, QueueRetention: queue.of, Reason: act.reason, DryRun: true}
+			cfg := admin.CleanConfig{
+				OutboxRetention: outbox.of, InboxRetention: inbox.of, QueueRetention: queue.of, Idempotency: keys,
+				Reason: act.reason, DryRun: true,
+			}
 			if act.dryRun || !act.yes {
 				r, err := ad.Clean(cmd.Context(), cfg)
 				if err != nil {
@@ -44,11 +51,12 @@ that by themselves; this is for jobs where they do not.`,
 			}
 			cfg.DryRun = false
 			r, err := ad.Clean(cmd.Context(), cfg)
-			if err != nil && r.Outbox.N+r.Inbox.N+r.Queue.N == 0 {
+			if err != nil && r.Outbox.N+r.Inbox.N+r.Queue.N+r.Idempotency.N == 0 {
 				return wrongAct(err)
 			}
 			shown := a.show(r, func() error {
-				return a.say("Deleted %s of the outbox, %s of the inbox, %s of the queue.", digits(r.Outbox.N), digits(r.Inbox.N), digits(r.Queue.N))
+				return a.say("Deleted %s of the outbox, %s of the inbox, %s of the queue, %s HTTP requests.",
+					digits(r.Outbox.N), digits(r.Inbox.N), digits(r.Queue.N), digits(r.Idempotency.N))
 			})
 			if err != nil {
 				return wrongAct(err)
@@ -67,7 +75,8 @@ func describeClean(r admin.CleanResult) string {
 		}
 		return digits(c.N)
 	}
-	return count(r.Outbox) + " of the outbox, " + count(r.Inbox) + " of the inbox, " + count(r.Queue) + " of the queue"
+	return count(r.Outbox) + " of the outbox, " + count(r.Inbox) + " of the inbox, " + count(r.Queue) + " of the queue, " +
+		count(r.Idempotency) + " HTTP requests"
 }
 
 // days is a flag for a duration that may have days; where none is allowed, that is -1.
@@ -92,7 +101,7 @@ func (d *days) Set(s string) (err error) {
 	}
 	switch d.of, err = long(s); {
 	case err != nil:
-		return errors.New("use numbers with their units, as in 90m, 36h or 7d")
+		return errors.New("use a number with its unit, such as 90m, 36h or 7d")
 	case d.of <= 0:
 		return errors.New("use more than 0")
 	}

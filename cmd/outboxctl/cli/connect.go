@@ -14,19 +14,23 @@ import (
 )
 
 // errDSN leaves out what the driver says of the string: it quotes from it.
-var errDSN = errors.New("the connection string cannot be parsed: use postgres://user:password@host:5432/database?sslmode=require, with " +
-	"special characters of the password as %XX, or host=... user=... dbname=...; certificates that it names must be readable")
+var errDSN = errors.New("the connection string cannot be parsed: " +
+	"use postgres://user:password@host:5432/database?sslmode=require, with " +
+	"special characters of the password as %XX, or host=... user=... dbname=...; certificates that " +
+	"it names must be readable")
 
 // tables returns the names of the tables.
 func (a *app) tables() (t outbox.Tables, err error) {
 	fields := map[string]*string{
 		"schema": &t.Schema, "outbox": &t.Outbox, "lanes": &t.Lanes, "forwarders": &t.Forwarders,
 		"migrations": &t.Migrations, "inbox": &t.Inbox, "queue": &t.Queue, "audit": &t.Audit,
+		"idempotency": &t.Idempotency,
 	}
 	for name, value := range a.global.tables {
 		field := fields[name]
 		if field == nil {
-			return t, usagef("--tables names %q: use schema, outbox, lanes, forwarders, migrations, inbox, queue or audit", name)
+			return t, usagef("--tables names %q: use schema, outbox, lanes, forwarders, migrations, inbox, "+
+				"queue, audit or idempotency", name)
 		}
 		*field = value
 	}
@@ -47,8 +51,9 @@ func (a *app) connect(ctx context.Context, connections int32) (*outbox.DB, func(
 		dsn = a.getenv("OUTBOX_DSN")
 	}
 	named := func(name string) bool { return os.Getenv(name) != "" }
-	if dsn == "" && !slices.ContainsFunc([]string{"PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"}, named) {
-		return nil, nil, usagef("no database is named: set OUTBOX_DSN, --dsn, or PGHOST and the like")
+	if dsn == "" && !slices.ContainsFunc([]string{"PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"},
+		named) {
+		return nil, nil, usagef("no database given: set OUTBOX_DSN, --dsn, or PGHOST and the like")
 	}
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -100,7 +105,7 @@ func (a *app) withDB(ctx context.Context, do func(*outbox.DB) error) error {
 // hint adds to an error of the database what to do about it.
 func hint(err error) error {
 	if e := new(pgconn.PgError); errors.As(err, &e) && e.Code == "42P01" {
-		return errors.Join(err, errors.New("are these the tables? see --tables, or make them: outboxctl migrate up"))
+		return errors.Join(err, errors.New("table not found: check --tables, or create the tables: outboxctl migrate up"))
 	}
 	return err
 }

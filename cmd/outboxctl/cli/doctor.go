@@ -12,12 +12,22 @@ import (
 func (a *app) doctor() *cobra.Command {
 	broker := brokerFlags{both: true}
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Problems found, with evidence and fix",
-		Long: `Problems of the tables, the forwarders, the sessions and the server, the worst first: the evidence, and the command, the SQL
-statement (run it with psql) or the setting that mends it. Critical means that messages do not leave or are not handled, may be lost, or that
-the server soon refuses something; a warning, that it works, but not well or not for long; an info can wait. It changes nothing. What others do it sees only if its role may
-(pg_read_all_stats), and says so otherwise. With --kafka or --nats it looks at the broker as well: whether it may lose what it has
-acknowledged, and whether a topic is gone. Give both flags if messages go to both. outboxctl check is the same for monitoring systems.`,
+		Use: "doctor", Short: "Report problems, each with evidence and cure",
+		Long: `Report problems of the tables, the forwarders, the sessions and the server, worst first. Each finding
+has its evidence and its cure: a command, an SQL statement (run it with psql) or a setting. Doctor
+changes nothing.
+
+Severities:
+  critical  messages are not published or handled, may be lost, or the server will soon refuse work
+  warning   it works, but not well, or not for long
+  info      it can wait
+
+To see the sessions of other roles, the role needs pg_read_all_stats; doctor says so if it lacks it.
+
+With --kafka or --nats doctor also checks the broker: whether it can lose acknowledged messages, and
+whether a topic is missing. Give both flags if messages go to both.
+
+For monitoring systems use outboxctl check.`,
 	}
 	broker.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -43,7 +53,8 @@ func (a *app) examine(cmd *cobra.Command, broker *brokerFlags) (findings []admin
 	err = a.with(cmd.Context(), "", func(ad *admin.Admin) error {
 		found, err := ad.Doctor(cmd.Context(), brokers...)
 		findings = append([]admin.Finding{}, found...) // [] in JSON, not null
-		for i, f := range findings {                   // it may quote errors; a cure quotes none, and must stay as it is to be one
+		for i, f := range findings {
+			// it may quote errors; a cure quotes none, and must stay as it is to be one
 			findings[i].Evidence = a.hiding.blot(f.Evidence)
 		}
 		return err
@@ -53,9 +64,11 @@ func (a *app) examine(cmd *cobra.Command, broker *brokerFlags) (findings []admin
 
 func (a *app) printFindings(findings []admin.Finding) error {
 	if len(findings) == 0 {
-		return a.say("Healthy: no problem was found.")
+		return a.say("Healthy: no problems found.")
 	}
-	styles := map[admin.Severity]lipgloss.Style{admin.Critical: red.Bold(true), admin.Warning: yellow.Bold(true), admin.Info: bold}
+	styles := map[admin.Severity]lipgloss.Style{
+		admin.Critical: red.Bold(true), admin.Warning: yellow.Bold(true), admin.Info: bold,
+	}
 	for i, f := range findings {
 		if i > 0 {
 			if err := a.say(""); err != nil {
@@ -63,7 +76,8 @@ func (a *app) printFindings(findings []admin.Finding) error {
 			}
 		}
 		head := styles[f.Severity].Render(fmt.Sprintf("%-8s", f.Severity)) + "  " + bold.Render(clean(f.Check))
-		if _, err := fmt.Fprintf(a.out, "%s\n  %s\n  %s %s\n", head, indented(f.Evidence), faint.Render("cure:"), indented(f.Cure)); err != nil {
+		if _, err := fmt.Fprintf(a.out, "%s\n  %s\n  %s %s\n", head, indented(f.Evidence), faint.Render("cure:"),
+			indented(f.Cure)); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestDocument fails when the help of a command is not what docs/reference/outboxctl.md says. If that is meant, `make outboxctl` writes it.
+// TestDocument fails when the help of a command is not what docs/reference/outboxctl.md says. If that is meant, `make
+// outboxctl` writes it.
 func TestDocument(t *testing.T) {
 	const file = "../../../docs/reference/outboxctl.md"
 	want := document(t)
@@ -38,7 +39,10 @@ func document(t *testing.T) string {
 		t.Fatal(err)
 	}
 	doc := bytes.NewBuffer(intro)
-	a := &app{world: World{Err: io.Discard, Out: io.Discard}, out: noColours(io.Discard), err: io.Discard, hiding: &hiding{to: io.Discard}}
+	a := &app{
+		world: World{Err: io.Discard, Out: io.Discard}, out: noColours(io.Discard), err: io.Discard,
+		hiding: &hiding{to: io.Discard},
+	}
 	root := a.root()
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -70,7 +74,8 @@ func document(t *testing.T) string {
 
 func noColours(w io.Writer) *colorprofile.Writer { return colorprofile.NewWriter(w, nil) }
 
-// TestDocumentsNameCommandsThatExist: each outboxctl command of the README and of docs/ is one, with flags and arguments that it takes.
+// TestDocumentsNameCommandsThatExist: each outboxctl command of the README and of docs/ is one, with flags and
+// arguments that it takes.
 func TestDocumentsNameCommandsThatExist(t *testing.T) {
 	pages, err := filepath.Glob("../../../docs/*/*.md")
 	if err != nil {
@@ -87,13 +92,17 @@ func TestDocumentsNameCommandsThatExist(t *testing.T) {
 		written, _, _ := strings.Cut(string(text), "\n## outboxctl") // from there on by the commands themselves
 		for _, match := range commands.FindAllStringSubmatch(written, -1) {
 			line, _, _ := strings.Cut(match[1], " #")
+			line, _, _ = strings.Cut(line+" ", " | ") // a pipe, or the end of a cell
 			var args []string
 			for _, w := range word.FindAllString(line, -1) {
 				if w != "..." || strings.HasPrefix(args[len(args)-1], "--") {
 					args = append(args, strings.Trim(w, "'"))
 				}
 			}
-			a := &app{world: World{Err: io.Discard, Out: io.Discard}, out: noColours(io.Discard), err: io.Discard, hiding: &hiding{to: io.Discard}}
+			a := &app{
+				world: World{Err: io.Discard, Out: io.Discard}, out: noColours(io.Discard), err: io.Discard,
+				hiding: &hiding{to: io.Discard},
+			}
 			root := a.root()
 			root.InitDefaultCompletionCmd()
 			cmd, rest, err := root.Find(args)

@@ -16,17 +16,20 @@ func (a *app) errors() *cobra.Command {
 	var in string
 	cmd := &cobra.Command{
 		Use: "errors", Short: "Group dead and failing messages by their error",
-		Long: `Group dead and failing messages of the outbox, the inbox and the queue by their error, the largest group first: errors that
-differ in numbers, ids and quoted text alone are one. It looks at the newest 10,000 messages of each state and table, as
-many of each topic; a plus says that there may be more of a group. FIRST and LAST are how long ago the oldest and the newest of them were written.
+		Long: `Group dead and failing messages of the outbox, the inbox and the queue by their error, largest group
+first. Errors that differ only in numbers, ids and quoted text are one group.
 
-To act on a whole group: outboxctl messages requeue --group GROUP; outboxctl inbox, outboxctl queue for those that are in there.`,
+It reads the newest 10,000 messages of each state and table, equally many of each topic; a plus means
+that a group may have more. FIRST and LAST are the ages of its oldest and its newest message.
+
+To act on a group: outboxctl messages requeue --group GROUP, or outboxctl inbox or outboxctl queue
+for a group of these tables.`,
 		Example: "  outboxctl errors --state dead\n  outboxctl messages requeue --group 1b4c7e2f90ad5d31 --dry-run",
 	}
 	f.bind(cmd, ofOutbox)
 	f.bindStates(cmd, []admin.State{admin.Dead, admin.Failing}, "")
-	cmd.Flags().StringVar(&in, "in", "", "`table`: outbox, inbox or queue (default all that the other flags fit)")
-	cmd.Flags().StringVar(&f.filter.Consumer, "consumer", "", "of this consumer of the inbox, or source of the queue")
+	cmd.Flags().StringVar(&in, "in", "", "`table`: outbox, inbox or queue (default: all that the other flags fit)")
+	cmd.Flags().StringVar(&f.filter.Consumer, "consumer", "", "only this consumer of the inbox, or source of the queue")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)
 		if err != nil {
@@ -87,7 +90,8 @@ func groupErrors(ctx context.Context, ad *admin.Admin, f admin.Filter, tables []
 func (a *app) printGroups(groups []errorGroup) error {
 	g := grid{heads: []string{"GROUP", "IN", "COUNT", "FIRST", "LAST", "TOPICS", "ERROR"}, empty: "no errors"}
 	for _, e := range groups {
-		g.rows = append(g.rows, plain(e.ID, e.In.String(), number(e.Count), since(e.First), since(e.Last), strings.Join(e.Topics, ", "), e.Text))
+		g.rows = append(g.rows, plain(e.ID, e.In.String(), number(e.Count), since(e.First), since(e.Last),
+			strings.Join(e.Topics, ", "), e.Text))
 	}
 	return g.print(a)
 }

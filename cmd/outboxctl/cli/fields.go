@@ -14,13 +14,17 @@ var fields = regexp.MustCompile(`\b(?:[A-Z]\w*)?(?:Config|Filter|Page|Act)(?:\.[
 
 // flagOf names the flags, or arguments, that are not called as their fields are.
 var flagOf = map[string]string{
-	"TableConfig.Table": "TABLE", "TopicAct.Topic": "TOPIC", "Filter.IDs": "ID", "States": "--state", "Page.After": "--page", "BatchSize": "--batch", "DueAt": "--due", "LockTimeout": "--timeout", "Brokers": "--kafka", "URL": "--nats",
-	"DisableListen": "--no-listen", "OutboxRetention": "--outbox", "InboxRetention": "--inbox", "QueueRetention": "--queue",
+	"TableConfig.Table": "TABLE", "TopicAct.Topic": "TOPIC", "Filter.IDs": "ID", "States": "--state",
+	"Page.After": "--page", "BatchSize": "--batch", "DueAt": "--due", "LockTimeout": "--timeout", "Brokers": "--kafka",
+	"URL":           "--nats",
+	"DisableListen": "--no-listen", "OutboxRetention": "--outbox", "InboxRetention": "--inbox",
+	"QueueRetention": "--queue",
 }
 
 // inFlags says of an error what was typed, in the place of the fields that it names.
 func inFlags(cmd *cobra.Command, err error) error {
-	text := strings.NewReplacer("PublisherConfig.Configure: ", "", "TopicReaderConfig.Configure: ", "").Replace(err.Error())
+	text := strings.NewReplacer("PublisherConfig.Configure: ", "", "TopicReaderConfig.Configure: ", "").Replace(
+		err.Error())
 	return errors.New(fields.ReplaceAllStringFunc(text, func(field string) string {
 		name := field[strings.LastIndexByte(field, '.')+1:]
 		if flag := kebab(name); cmd.Flags().Lookup(flag) != nil && flagOf[field] == "" {

@@ -11,7 +11,9 @@ import (
 func TestInFlags(t *testing.T) {
 	t.Parallel()
 	cmd := &cobra.Command{}
-	for _, flag := range []string{"id", "payload", "due", "batch", "page", "after", "timeout", "lease-ttl", "kafka", "outbox", "state"} {
+	for _, flag := range []string{
+		"id", "payload", "due", "batch", "page", "after", "timeout", "lease-ttl", "kafka", "outbox", "state",
+	} {
 		cmd.Flags().String(flag, "", "")
 	}
 	for text, want := range map[string]string{

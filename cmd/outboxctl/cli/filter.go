@@ -20,9 +20,15 @@ type noun struct {
 }
 
 var (
-	ofOutbox = noun{admin.Outbox, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Discarded}, true, ""}
-	ofInbox  = noun{admin.Inbox, []admin.State{admin.Failing, admin.Dead, admin.Done, admin.Discarded}, false, "consumer"}
-	ofQueue  = noun{admin.Queue, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Seen}, true, "source"}
+	ofOutbox = noun{
+		admin.Outbox, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Discarded},
+		true, "",
+	}
+	ofInbox = noun{admin.Inbox, []admin.State{admin.Failing, admin.Dead, admin.Done, admin.Discarded}, false, "consumer"}
+	ofQueue = noun{
+		admin.Queue, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Seen},
+		true, "source",
+	}
 )
 
 // filterFlags are the flags of a Filter.
@@ -39,17 +45,18 @@ func (f *filterFlags) bind(cmd *cobra.Command, n noun) {
 	f.of = n
 	flags := cmd.Flags()
 	if n.hasTopic {
-		flags.StringVar(&f.filter.Topic, "topic", "", "of this topic")
-		flags.StringVar(&f.filter.Key, "key", "", "of this ordering key")
+		flags.StringVar(&f.filter.Topic, "topic", "", "only this topic")
+		flags.StringVar(&f.filter.Key, "key", "", "only this ordering key")
 	}
 	switch n.owner {
 	case "consumer":
-		flags.StringVar(&f.filter.Consumer, n.owner, "", "of this consumer: the service, a slash, and the handler")
+		flags.StringVar(&f.filter.Consumer, n.owner, "", "only this consumer: the service, a slash, and the handler")
 	case "source":
-		flags.StringVar(&f.filter.Consumer, n.owner, "", "of this source")
+		flags.StringVar(&f.filter.Consumer, n.owner, "", "only this source")
 	}
 	f.bindErrors(flags)
-	flags.StringVar(&f.after, "after", "", "written at or after this `time`: 2006-01-02, 2006-01-02T15:04:05Z, or how long ago: 90m, 7d")
+	flags.StringVar(&f.after, "after", "", "written at or after this `time`: 2006-01-02, 2006-01-02T15:04:05Z, "+
+		"or an age such as 90m or 7d")
 	flags.StringVar(&f.before, "before", "", "written before this `time`")
 }
 
@@ -67,13 +74,14 @@ func (f *filterFlags) bindStates(cmd *cobra.Command, may []admin.State, standard
 	if i := slices.Index(may, standard); i >= 0 {
 		names[i] += " (default)"
 	}
-	cmd.Flags().StringSliceVar(&f.states, "state", nil, "in these `states`, separated by commas: "+strings.Join(names, ", "))
+	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only these `states`, separated by commas: "+
+		strings.Join(names, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("state", completions) // it fails for a flag that there is not
 }
 
 func (f *filterFlags) bindErrors(flags *pflag.FlagSet) {
-	flags.StringVar(&f.filter.ErrorGroup, "group", "", "of this group of errors, as outboxctl errors names it")
-	flags.StringVar(&f.filter.ErrorContains, "error", "", "whose error contains this `text`, whatever its case")
+	flags.StringVar(&f.filter.ErrorGroup, "group", "", "only this error group, as listed by outboxctl errors")
+	flags.StringVar(&f.filter.ErrorContains, "error", "", "only errors that contain this `text`, ignoring case")
 }
 
 // get returns the filter that the flags and the ids mean.

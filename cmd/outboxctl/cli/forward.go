@@ -23,37 +23,46 @@ func (a *app) forward() *cobra.Command {
 	var retention, inboxRetention days
 	cmd := &cobra.Command{
 		Use: "forward", Short: "Publish what is in the outbox to Kafka or NATS JetStream",
-		Long: `Publish what is in the outbox to Kafka or NATS JetStream, until it is told to end (Ctrl-C, SIGTERM). Then it starts no more
-messages, waits for those that are under way, and gives back what it owns. Any number of them may run; they share the work.
+		Long: `Publish the messages of the outbox to Kafka or NATS JetStream until interrupted (Ctrl-C, SIGTERM).
+On shutdown it starts no new publishes, waits for those in flight, and releases its lanes. Run any
+number of these processes; they share the work.
 
-Every flag of this command may come from the environment instead: --lease-ttl from OUTBOX_LEASE_TTL. So a container needs no code:
+Every flag can be set in the environment instead, such as --lease-ttl in OUTBOX_LEASE_TTL. So a
+container needs no code:
 
   OUTBOX_DSN=postgres://... OUTBOX_NATS=nats://nats:4222 outboxctl forward --log json
 
-A container that is to notice what goes wrong: outboxctl check. Kafka and JetStream are told apart by what they say about errors: see the
-packages publisher/kafka and publisher/nats for what is the message's fault and what pauses a topic.`,
-		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings\n  outboxctl forward --nats nats://localhost:4222 --drain",
+For health checks use outboxctl check. Packages publisher/kafka and publisher/nats say which errors
+count as the message's fault, and which pause a topic.`,
+		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings\n  outboxctl forward --nats " +
+			"nats://localhost:4222 --drain",
 	}
 	broker.bind(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&cfg.Name, "name", "", "who it is, in logs and in the table of forwarders; default: host name and process id")
-	flags.StringSliceVar(&cfg.Topics, "topics", nil, "forward these topics alone, separated by commas")
-	flags.StringVar(&cfg.Scope, "scope", "", "names the set of topics; default: the topics themselves")
-	flags.IntVar(&cfg.Concurrency, "concurrency", 64, "how many messages are published at once")
-	flags.DurationVar(&cfg.PollInterval, "poll-interval", 500*time.Millisecond, "how long a message may wait that nobody woke us for")
-	flags.BoolVar(&cfg.DisableListen, "no-listen", false, "poll instead of listening for notifications")
-	flags.DurationVar(&cfg.PublishTimeout, "publish-timeout", 30*time.Second, "bounds the publishing of one message")
-	flags.DurationVar(&cfg.LeaseTTL, "lease-ttl", 10*time.Second, "how long it keeps its lanes after it vanished")
-	flags.DurationVar(&cfg.CloseTimeout, "close-timeout", 30*time.Second, "how long it waits in the end for messages that are under way")
-	flags.IntVar(&cfg.MaxAttempts, "max-attempts", 10, "after how many rejected attempts a message is dead; -1 = never")
-	flags.DurationVar(&cfg.MinDeadAge, "min-dead-age", time.Hour, "how old a message must be to die of its attempts")
-	flags.StringVar(&cfg.DeadLetterTopic, "dead-letter-topic", "", "`topic` that gets a copy of each message that dies; its role must be allowed to write messages")
-	flags.BoolVar(&cfg.BlockKeyOnDead, "block-key-on-dead", false, "keep later messages of a key waiting behind a dead one")
-	flags.Var(&retention, "retention", "how long published messages are kept; none: they are deleted as they are published; default: 7d")
-	flags.Var(&inboxRetention, "inbox-retention", "how long the inbox knows what was processed; none: its rows are left alone; default: 30d")
-	flags.BoolVar(&drain, "drain", false, "publish what is ready and end")
+	flags.StringVar(&cfg.Name, "name", "", "name in logs and in the table of forwarders (default: host name "+
+		"and process id)")
+	flags.StringSliceVar(&cfg.Topics, "topics", nil, "publish only these topics, separated by commas")
+	flags.StringVar(&cfg.Scope, "scope", "",
+		"name of the set of topics: forwarders of one scope share lanes (default: from --topics)")
+	flags.IntVar(&cfg.Concurrency, "concurrency", 64, "messages published at the same time")
+	flags.DurationVar(&cfg.PollInterval, "poll-interval", 500*time.Millisecond, "fallback when no notification arrives")
+	flags.BoolVar(&cfg.DisableListen, "no-listen", false, "poll only, without LISTEN")
+	flags.DurationVar(&cfg.PublishTimeout, "publish-timeout", 30*time.Second, "time limit for publishing one message")
+	flags.DurationVar(&cfg.LeaseTTL, "lease-ttl", 10*time.Second, "how long lanes stay with a forwarder that vanished")
+	flags.DurationVar(&cfg.CloseTimeout, "close-timeout", 30*time.Second,
+		"how long shutdown waits for publishes in flight")
+	flags.IntVar(&cfg.MaxAttempts, "max-attempts", 10, "failed attempts after which a message is dead; -1 = never")
+	flags.DurationVar(&cfg.MinDeadAge, "min-dead-age", time.Hour,
+		"age below which failed attempts do not make a message dead")
+	flags.StringVar(&cfg.DeadLetterTopic, "dead-letter-topic", "",
+		"`topic` for dead letters; the role must be allowed to write messages")
+	flags.BoolVar(&cfg.BlockKeyOnDead, "block-key-on-dead", false, "keep a key blocked behind its dead message")
+	flags.Var(&retention, "retention", "how long published messages are kept; none = delete on publish (default: 7d)")
+	flags.Var(&inboxRetention, "inbox-retention",
+		"how long inbox rows are kept; none = leave the inbox alone (default: 30d)")
+	flags.BoolVar(&drain, "drain", false, "publish all ready messages, then exit")
 	flags.StringVar(&format, "log", "text", "`format` of the log: text or json")
-	flags.BoolVar(&debug, "debug", false, "log more")
+	flags.BoolVar(&debug, "debug", false, "log at debug level")
 	retention.none, inboxRetention.none = true, true
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var names []string
@@ -74,7 +83,9 @@ packages publisher/kafka and publisher/nats for what is the message's fault and 
 	return cmd
 }
 
-func (a *app) runForwarder(ctx context.Context, broker brokerFlags, cfg forwarder.Config, drain bool, logger watermill.LoggerAdapter) error {
+func (a *app) runForwarder(
+	ctx context.Context, broker brokerFlags, cfg forwarder.Config, drain bool, logger watermill.LoggerAdapter,
+) error {
 	db, end, err := a.connect(ctx, 4)
 	if err != nil {
 		return err

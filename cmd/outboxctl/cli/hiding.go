@@ -41,8 +41,8 @@ func (h *hiding) learn(dsn string) {
 	}
 }
 
-// learnBroker finds the passwords in addresses of brokers, which need no scheme, and what NATS takes for a token: a user without a
-// password.
+// learnBroker finds the passwords in addresses of brokers, which need no scheme, and what NATS takes for a token: a
+// user without a password.
 func (h *hiding) learnBroker(addresses string) {
 	h.learn(addresses)
 	for s := range strings.SplitSeq(addresses, ",") {
@@ -67,7 +67,9 @@ func (h *hiding) secret(s string) {
 	if err != nil {
 		plain = s
 	}
-	forms := []string{s, plain, url.QueryEscape(plain), url.PathEscape(plain), url.UserPassword("", plain).String()[1:], clean(plain)}
+	forms := []string{
+		s, plain, url.QueryEscape(plain), url.PathEscape(plain), url.UserPassword("", plain).String()[1:], clean(plain),
+	}
 	for range 2 { // a log quotes an error, which may quote as well
 		for _, form := range forms {
 			forms = append(forms, unquoted(strconv.Quote(form)), unquoted(inJSON(form)))

@@ -9,7 +9,7 @@ import (
 )
 
 func (a *app) keys() *cobra.Command {
-	cmd := &cobra.Command{Use: "keys", Short: "Ordering keys of the outbox that are blocked: see them, skip their first message"}
+	cmd := &cobra.Command{Use: "keys", Short: "Blocked ordering keys of the outbox: list them, skip their first message"}
 	cmd.AddCommand(a.blockedKeys(), a.skipKeys())
 	return cmd
 }
@@ -19,13 +19,16 @@ func (a *app) blockedKeys() *cobra.Command {
 	var dead bool
 	var limit int
 	cmd := &cobra.Command{
-		Use: "blocked", Short: "List the keys whose first message failed and waits for another attempt",
-		Long: `List the keys whose first message failed and waits for another attempt, the oldest message first. What is behind it waits.
-With --dead those whose first message is dead, where forwarders block keys behind dead messages (forwarder.Config.BlockKeyOnDead).`,
+		Use: "blocked", Short: "List keys whose first message failed and waits for another attempt",
+		Long: `List keys whose first message failed and waits for another attempt, oldest message first. Later
+messages of the key wait behind it.
+
+With --dead it lists keys whose first message is dead, where forwarders keep a key blocked behind a
+dead message (forwarder.Config.BlockKeyOnDead).`,
 	}
 	f.bind(cmd, ofOutbox)
-	cmd.Flags().BoolVar(&dead, "dead", false, "keys blocked by dead messages instead")
-	cmd.Flags().IntVar(&limit, "limit", 50, "list so many keys at most, up to 1000")
+	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by dead messages instead")
+	cmd.Flags().IntVar(&limit, "limit", 50, "number of keys, at most 1000")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)
 		if err != nil {
@@ -50,9 +53,10 @@ With --dead those whose first message is dead, where forwarders block keys behin
 }
 
 func (a *app) printKeys(heads []admin.Message, more bool) error {
-	g := grid{heads: []string{"KEY", "FIRST", "TOPIC", "TRIES", "AGE", "NEXT TRY", "ERROR"}, empty: "no key is blocked"}
+	g := grid{heads: []string{"KEY", "FIRST", "TOPIC", "ATTEMPTS", "AGE", "RETRY IN", "ERROR"}, empty: "no key is blocked"}
 	for _, m := range heads {
-		g.rows = append(g.rows, plain(m.Key, m.ID, m.Topic, strconv.Itoa(m.Attempts), since(m.CreatedAt), until(m), m.LastError))
+		g.rows = append(g.rows, plain(m.Key, m.ID, m.Topic, strconv.Itoa(m.Attempts), since(m.CreatedAt), until(m),
+			m.LastError))
 	}
 	if err := g.print(a); err != nil {
 		return err
@@ -64,12 +68,16 @@ func (a *app) printKeys(heads []admin.Message, more bool) error {
 }
 
 func (a *app) skipKeys() *cobra.Command {
-	v := verb{name: "skip", done: "Skipped", reason: true, states: []admin.State{admin.Failing, admin.Dead}, do: (*admin.Admin).SkipHead,
-		short: "Discard the first message of each blocked key, so that what is behind it leaves",
-		long: `Discard the first message of each blocked key, if it fits the flags, so that what is behind it leaves: one that failed and waits for
-another attempt, or with --state dead one that blocks its key (forwarder.Config.BlockKeyOnDead). The --reason is required, and kept with
-the message.`,
-		example: "  outboxctl keys skip --key order/42 --reason 'refunded by hand'"}
+	v := verb{
+		name: "skip", done: "Skipped", reason: true, states: []admin.State{admin.Failing, admin.Dead},
+		do:    (*admin.Admin).SkipHead,
+		short: "Discard the first message of blocked keys, which unblocks them",
+		long: `Discard the first message of each blocked key that matches the flags, so that later messages of the
+key are published. By default it discards messages that failed and wait for another attempt; with
+--state dead those that are dead and block their key (forwarder.Config.BlockKeyOnDead). --reason is
+required, and stored with the message.`,
+		example: "  outboxctl keys skip --key order/42 --reason 'refunded by hand'",
+	}
 	cmd := a.act(ofOutbox, v, "")
 	cmd.Args = cobra.NoArgs
 	return cmd

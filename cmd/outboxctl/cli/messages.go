@@ -14,24 +14,36 @@ import (
 )
 
 func (a *app) messages() *cobra.Command {
-	cmd := &cobra.Command{Use: "messages", Short: "Messages of the outbox: list, show, requeue, discard, replay, retry-now"}
+	cmd := &cobra.Command{
+		Use: "messages", Short: "Messages of the outbox: list, show, requeue, discard, replay, retry-now",
+	}
 	cmd.AddCommand(a.list(ofOutbox), a.get(ofOutbox),
-		a.act(ofOutbox, verb{name: "requeue", done: "Requeued", states: []admin.State{admin.Dead, admin.Failing, admin.Discarded}, do: (*admin.Admin).Requeue,
-			short: "Try dead messages again, with all their attempts",
-			long: `Try dead messages again, with all their attempts, or those of --state. They leave under the same UUIDs, after what of their key
-has left already; what is behind them waits.`,
-			example: "  outboxctl messages requeue 42 43\n  outboxctl messages requeue --topic orders --error 'unknown topic' --reason 'the topic is there now'"}, " [ID...]"),
-		a.act(ofOutbox, verb{name: "discard", done: "Discarded", reason: true, states: []admin.State{admin.Dead, admin.Failing, admin.Delayed, admin.Ready}, do: (*admin.Admin).Discard,
-			short: "Settle messages that are never to be sent",
-			long: `Settle messages that are never to be sent: dead ones, or those of --state. They keep their payload and the --reason, which is
-required, block no key, and are deleted as published ones are. Requeue with --state discarded brings them back until then.`}, " [ID...]"),
+		a.act(ofOutbox, verb{
+			name: "requeue", done: "Requeued", states: []admin.State{admin.Dead, admin.Failing, admin.Discarded},
+			do:    (*admin.Admin).Requeue,
+			short: "Retry dead messages with all their attempts",
+			long: `Retry dead messages, or those of --state, with all their attempts. They keep their UUIDs. Pending
+messages of their keys wait behind them; those published meanwhile came first.`,
+			example: "  outboxctl messages requeue 42 43\n  outboxctl messages requeue --topic orders --error 'unknown topic' " +
+				"--reason 'the topic is there now'",
+		}, " [ID...]"),
+		a.act(ofOutbox, verb{
+			name: "discard", done: "Discarded", reason: true,
+			states: []admin.State{admin.Dead, admin.Failing, admin.Delayed, admin.Ready}, do: (*admin.Admin).Discard,
+			short: "Discard messages that must never be published",
+			long: `Discard messages that must never be published: dead ones, or those of --state. --reason is required.
+They keep their payload and the reason, and block no key. They are deleted when their retention is
+over; until then requeue --state discarded restores them.`,
+		}, " [ID...]"),
 		a.act(ofOutbox, verb{name: "replay", done: "Replayed", states: []admin.State{admin.Done}, do: (*admin.Admin).Replay,
-			short: "Send published messages again that are still kept",
-			long: `Send published messages again that are still kept. Consumers whose inbox has forgotten them handle them twice. Look with
---dry-run first.`,
+			short: "Publish messages again that are still kept",
+			long: `Publish messages again that were published and are still kept. Consumers whose inbox has forgotten
+them handle them twice. Preview it with --dry-run.`,
 			example: "  outboxctl messages replay --topic orders --after 2h --dry-run"}, " [ID...]"),
-		a.act(ofOutbox, verb{name: "retry-now", done: "Retried", states: []admin.State{admin.Failing, admin.Delayed}, do: (*admin.Admin).RetryNow,
-			short: "Try messages now that wait for another attempt"}, " [ID...]"))
+		a.act(ofOutbox, verb{
+			name: "retry-now", done: "Retried", states: []admin.State{admin.Failing, admin.Delayed}, do: (*admin.Admin).RetryNow,
+			short: "Retry failing messages now",
+		}, " [ID...]"))
 	return cmd
 }
 
@@ -40,15 +52,17 @@ func (a *app) list(n noun) *cobra.Command {
 	var f filterFlags
 	var page admin.Page
 	cmd := &cobra.Command{Use: "list", Short: "List messages",
-		Long: `List messages, without their payloads: dead and settled ones newest first, others oldest first. Without --state it lists all of
-them. A list that goes on says with which --page.`}
+		Long: `List messages without their payloads: dead, done and discarded ones newest first, others oldest first.
+Without --state it lists all states. If there are more, the last line says with which --page to go on.`}
 	if n.in != admin.Outbox {
-		cmd.Long = "List messages, without their payloads, by " + n.owner + " and then oldest first. A list that goes on says with which --page."
+		cmd.Long = "List messages without their payloads, by " + n.owner +
+			" and then oldest first. If there are more, the last line\n" +
+			"says with which --page to go on."
 	}
 	f.bind(cmd, n)
 	f.bindStates(cmd, n.states, "")
-	cmd.Flags().IntVar(&page.Limit, "limit", 50, "list so many messages at most")
-	cmd.Flags().StringVar(&page.After, "page", "", "go on where another list ended")
+	cmd.Flags().IntVar(&page.Limit, "limit", 50, "number of messages")
+	cmd.Flags().StringVar(&page.After, "page", "", "continue a list with the token that it ended with")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)
 		if err != nil {
@@ -86,9 +100,10 @@ func collect(ctx context.Context, ad *admin.Admin, f admin.Filter, p admin.Page)
 }
 
 func (a *app) printList(n noun, list *admin.List) error {
-	g := grid{heads: []string{"ID", "STATE", "TOPIC", "KEY", "TRIES", "AGE", "DUE IN", "ERROR"}, empty: "no messages"}
+	g := grid{heads: []string{"ID", "STATE", "TOPIC", "KEY", "ATTEMPTS", "AGE", "DUE IN", "ERROR"}, empty: "no messages"}
 	for _, m := range list.Messages {
-		row := plain(m.ID, string(m.State), m.Topic, m.Key, strconv.Itoa(m.Attempts), since(m.CreatedAt), until(m), m.LastError)
+		row := plain(m.ID, string(m.State), m.Topic, m.Key, strconv.Itoa(m.Attempts), since(m.CreatedAt), until(m),
+			m.LastError)
 		row[1].style = stateStyle(m.State)
 		g.rows = append(g.rows, row)
 	}
@@ -96,7 +111,7 @@ func (a *app) printList(n noun, list *admin.List) error {
 		return err
 	}
 	if list.Next != "" {
-		a.note("there may be more: --page %s", list.Next)
+		a.note("there may be more: use --page %s", list.Next)
 	}
 	return nil
 }
@@ -104,9 +119,9 @@ func (a *app) printList(n noun, list *admin.List) error {
 // get returns the command that shows one message.
 func (a *app) get(n noun) *cobra.Command {
 	var payload bool
-	cmd := &cobra.Command{Use: "show ID", Short: "Show one message", Args: one("message", "its id, as list says it")}
+	cmd := &cobra.Command{Use: "show ID", Short: "Show one message", Args: one("message", "its id, as printed by list")}
 	if n.in != admin.Inbox { // which keeps none
-		cmd.Flags().BoolVar(&payload, "payload", false, "with its payload, which the role must be allowed to read")
+		cmd.Flags().BoolVar(&payload, "payload", false, "print the payload too, if the role may read it")
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
@@ -125,8 +140,10 @@ func (a *app) get(n noun) *cobra.Command {
 
 func (a *app) printMessage(m *admin.Message, payload bool) error {
 	lines := [][2]string{
-		{"id", m.ID}, {"uuid", m.UUID}, {"state", string(m.State)}, {"topic", m.Topic}, {"key", m.Key}, {"consumer", m.Consumer},
-		{"tries", strconv.Itoa(m.Attempts)}, {"written", moment(m.CreatedAt)}, {"due", moment(m.DueAt)}, {"died", moment(m.DeadAt)},
+		{"id", m.ID}, {"uuid", m.UUID}, {"state", string(m.State)}, {"topic", m.Topic}, {"key", m.Key},
+		{"consumer", m.Consumer},
+		{"attempts", strconv.Itoa(m.Attempts)}, {"written", moment(m.CreatedAt)}, {"due", moment(m.DueAt)},
+		{"died", moment(m.DeadAt)},
 		{"settled", moment(m.SettledAt)}, {"error", m.LastError}, {"error group", m.ErrorGroup},
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Metadata)) {

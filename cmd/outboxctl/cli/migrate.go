@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) migrate() *cobra.Command {
-	cmd := &cobra.Command{Use: "migrate", Short: "Make the tables and keep them up to date: up, status, print, roles"}
+	cmd := &cobra.Command{Use: "migrate", Short: "Create the tables and keep them up to date: up, status, print, roles"}
 	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migratePrint(), a.migrateRoles())
 	return cmd
 }
@@ -38,13 +38,16 @@ func migrations(list []schema.Migration) map[string][]migration {
 func (a *app) migrateUp() *cobra.Command {
 	var cfg schema.MigrateConfig
 	cmd := &cobra.Command{
-		Use: "up", Short: "Bring the tables up to the version that this outboxctl knows",
-		Long: `Bring the tables up to the version that this outboxctl knows. It may run any number of times and at several places at once: one
-works, the others wait for it. Indexes on tables that may be large are built without blocking writers, which waits for every
-older transaction in the database; no --timeout bounds that.`,
+		Use: "up", Short: "Migrate the tables to the version of this outboxctl",
+		Long: `Migrate the tables to the version of this outboxctl. Run it as often as you like, also from several
+places at once: one works, the others wait for it.
+
+Indexes on tables that may be large are built without blocking writers. That waits for every older
+transaction in the database, and --timeout does not limit it.`,
 	}
-	cmd.Flags().IntVar(&cfg.To, "to", 0, "the last version to run; 0 = the newest")
-	cmd.Flags().BoolVar(&cfg.SkipConcurrent, "skip-concurrent", false, "put off what may take long and makes nothing possible that is impossible without it")
+	cmd.Flags().IntVar(&cfg.To, "to", 0, "last version to apply; 0 = the newest")
+	cmd.Flags().BoolVar(&cfg.SkipConcurrent, "skip-concurrent", false,
+		"skip migrations that may take long and that nothing depends on")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
 			ran, err := schema.Migrate(cmd.Context(), db, cfg)
@@ -104,14 +107,16 @@ func (a *app) migratePrint() *cobra.Command {
 	var format, dir string
 	cmd := &cobra.Command{
 		Use: "print", Short: "Print the migrations for psql or another migration tool",
-		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). With --dir it writes the files and leaves
-those alone that are there. It needs no database.`,
+		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). With --dir it
+writes files, and leaves existing ones alone. It needs no database.`,
 		Example: "  outboxctl migrate print | psql\n  outboxctl migrate print --format goose --dir migrations --start-at 20",
 	}
 	cmd.Flags().StringVar(&format, "format", string(schema.Plain), "`format`: plain, goose, golang-migrate")
-	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"plain", "goose", "golang-migrate"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{"plain", "goose", "golang-migrate"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&dir, "dir", "", "write the files into this `folder`")
-	cmd.Flags().Int64Var(&cfg.StartAt, "start-at", 0, "number of the first file, where the folder has files of your own; 0 = as all of them are numbered")
+	cmd.Flags().Int64Var(&cfg.StartAt, "start-at", 0, "number of the first file, if the folder has migrations of your "+
+		"own; 0 = their own numbers")
 	cmd.Flags().IntVar(&cfg.From, "from", 0, "first version to print; 0 = all")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
@@ -183,18 +188,20 @@ func (a *app) writeFiles(ctx context.Context, dir string, files []schema.File) e
 func (a *app) migrateRoles() *cobra.Command {
 	var cfg schema.RolesConfig
 	cmd := &cobra.Command{
-		Use: "roles", Short: "Print SQL that makes roles with the least that each part needs",
-		Long: `Print SQL that makes roles with the least that each part needs: writer, worker, forwarder, cleaner, admin, mover, reader. The owner of the
-tables runs it after migrate up, any number of times. It needs no database.`,
+		Use: "roles", Short: "Print SQL that creates roles with the least privileges",
+		Long: `Print SQL that creates roles with the least privileges that each part needs: writer, worker,
+forwarder, cleaner, admin, mover, reader. Run the SQL as the owner of the tables after migrate up, as
+often as you like. It needs no database.`,
 	}
-	cmd.Flags().StringVar(&cfg.Prefix, "prefix", "", "how the names of the roles begin; default: the name of the outbox table and _")
+	cmd.Flags().StringVar(&cfg.Prefix, "prefix", "", "prefix of the roles' names (default: "+
+		"the name of the outbox table and _)")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		var err error
 		if cfg.Tables, err = a.tables(); err != nil {
 			return err
 		}
 		if clean(cfg.Prefix) != cfg.Prefix {
-			return usagef("--prefix is %q: use what prints", cfg.Prefix)
+			return usagef("--prefix is %q: use printable characters", cfg.Prefix)
 		}
 		sql, err := schema.Roles(cfg)
 		if err != nil {

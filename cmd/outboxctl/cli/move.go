@@ -18,7 +18,9 @@ import (
 )
 
 func (a *app) imports() *cobra.Command {
-	cmd := &cobra.Command{Use: "import", Short: "Move pending messages of another outbox into this one: watermill-sql, or a table of one's own"}
+	cmd := &cobra.Command{
+		Use: "import", Short: "Move pending messages of another outbox into this one: watermill-sql, or a table of your own",
+	}
 	cmd.AddCommand(a.importWatermill(), a.importTable())
 	return cmd
 }
@@ -37,36 +39,42 @@ type moveFlags struct {
 
 func (f *moveFlags) bind(a *app, cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.cfg.Topic, "topic", "", "the forwarder's `topic` over there (default: forwarder_topic)")
-	flags.StringVar(&f.cfg.MessagesTable, "messages-table", "", "`table` as in SQL (default: watermill_ and the topic)")
+	flags.StringVar(&f.cfg.Topic, "topic", "", "`topic` of Watermill's forwarder (default: forwarder_topic)")
+	flags.StringVar(&f.cfg.MessagesTable, "messages-table", "",
+		"`table` of its messages, written as in SQL (default: watermill_ and the topic)")
 	bindMove(a, cmd, &f.act, &f.cfg.BatchSize)
 }
 
 func bindMove(a *app, cmd *cobra.Command, act *actFlags, batchSize *int) {
 	act.bind(a, cmd)
 	flags := cmd.Flags()
-	flags.IntVar(batchSize, "batch", 500, "messages in one transaction")
-	flags.Lookup("dry-run").Usage = "only read and check everything"
+	flags.IntVar(batchSize, "batch", 500, "messages per transaction")
+	flags.Lookup("dry-run").Usage = "preview: read and check everything, and change nothing"
 }
 
 func (a *app) importWatermill() *cobra.Command {
 	var f moveFlags
 	var key string
 	cmd := &cobra.Command{
-		Use: "watermill-sql", Short: "Move what Watermill's forwarder has not sent yet into the outbox",
-		Long: `Move what Watermill's forwarder has not sent yet, of a table of watermill-sql v3 or v4, into the outbox. Each batch is one transaction:
-interrupt it at any time, and call it again. What is written meanwhile is moved too. That forwarder may run meanwhile, but stop one
-that is stuck: it keeps a lock while its broker refuses a message. docs/guides/moving.md says when to do it, and with which role of the database.
+		Use: "watermill-sql", Short: "Move pending messages of Watermill's forwarder into the outbox",
+		Long: `Move the messages that Watermill's forwarder has not published yet from a table of watermill-sql v3 or
+v4 into the outbox. Each batch is one transaction: you can interrupt it at any time and run it again.
+Messages written meanwhile are moved too. That forwarder may keep running; stop it if it is stuck,
+since it keeps a lock while its broker refuses a message. docs/guides/moving.md says when to do this,
+and which database role it needs.
 
-Envelopes that are no JSON need a program of your own, with package move.`,
+For non-JSON envelopes, use package move.`,
 		Example: "  outboxctl import watermill-sql --dry-run\n  outboxctl import watermill-sql --key metadata:customer_id",
 	}
 	f.bind(a, cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.cfg.OffsetsTable, "offsets-table", "", "`table` as in SQL (default: watermill_offsets_ and the topic)")
-	flags.StringVar(&f.cfg.ConsumerGroup, "consumer-group", "", "that of the forwarder over there, if it has one")
-	flags.BoolVar(&f.cfg.BuryUnreadable, "bury-unreadable", false, "make dead messages of what cannot be read, instead of stopping there")
-	flags.StringVar(&key, "key", "", "what keeps its order: `metadata:NAME`, or topic for all of a topic (default: what the messages say themselves)")
+	flags.StringVar(&f.cfg.OffsetsTable, "offsets-table", "",
+		"`table` of its offsets, written as in SQL (default: watermill_offsets_ and the topic)")
+	flags.StringVar(&f.cfg.ConsumerGroup, "consumer-group", "", "consumer group of Watermill's forwarder, if it has one")
+	flags.BoolVar(&f.cfg.BuryUnreadable, "bury-unreadable", false,
+		"store unreadable messages as dead instead of stopping at them")
+	flags.StringVar(&key, "key", "", "ordering key: `metadata:NAME`, or topic for one key per topic (default: "+
+		"the key that the message carries)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		of, err := keyFunc(key)
 		if err != nil {
@@ -86,9 +94,10 @@ Envelopes that are no JSON need a program of your own, with package move.`,
 func (a *app) exportWatermill() *cobra.Command {
 	var f moveFlags
 	cmd := &cobra.Command{
-		Use: "watermill-sql", Short: "Move what was not sent yet into the table of Watermill's forwarder",
-		Long: `Move what was not sent yet into the table of Watermill's forwarder, of watermill-sql v3 or v4. It is the way back: stop all forwarders of
-the outbox first; what is written meanwhile goes back too. Dead messages stay, and so do delayed ones, unless the table is that of a delayed subscriber.`,
+		Use: "watermill-sql", Short: "Move pending messages into the table of Watermill's forwarder",
+		Long: `Move pending messages into the table of Watermill's forwarder, of watermill-sql v3 or v4. This is the
+way back: stop all forwarders of the outbox first. Messages written meanwhile are moved too. Dead
+messages stay, and so do delayed ones unless the table is that of a delayed subscriber.`,
 		Example: "  outboxctl export watermill-sql --dry-run",
 	}
 	f.bind(a, cmd)
@@ -118,7 +127,7 @@ func keyFunc(flag string) (keyOf, error) {
 	case named && name != "":
 		return func(_ string, msg *message.Message) (string, error) { return msg.Metadata.Get(name), nil }, nil
 	}
-	return nil, usagef("--key is %q: use topic, or metadata:NAME", flag)
+	return nil, usagef("--key is %q: use topic or metadata:NAME", flag)
 }
 
 // moved is what a move says to scripts.
@@ -134,23 +143,28 @@ type moving struct {
 	lockTimeout time.Duration
 }
 
-// doImport moves into the outbox, and says first how many messages have no key: a name that is misspelt costs the order.
-func (a *app) doImport(ctx context.Context, db *outbox.DB, act actFlags, of keyOf, do func(*outbox.Publisher, moving) (move.Result, error)) error {
+// doImport moves into the outbox, and says first how many messages have no key: a name that is misspelt costs the
+// order.
+func (a *app) doImport(
+	ctx context.Context, db *outbox.DB, act actFlags, of keyOf, do func(*outbox.Publisher, moving) (move.Result, error),
+) error {
 	var keyless int64
-	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: func(topic string, msg *message.Message) (string, error) {
-		key, err := of(topic, msg)
-		if err == nil && key == "" {
-			keyless++
-		}
-		return key, err
-	}}, nil)
+	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{
+		Key: func(topic string, msg *message.Message) (string, error) {
+			key, err := of(topic, msg)
+			if err == nil && key == "" {
+				keyless++
+			}
+			return key, err
+		},
+	}, nil)
 	if err != nil {
 		return err
 	}
 	return a.move(ctx, "import", act, func(m moving) (move.Result, error) {
 		r, err := do(pub, m)
 		if m.dry && err == nil && keyless > 0 {
-			a.note("without a key, and so without order: %s; see --key", countMessages(admin.Count{N: keyless}))
+			a.note("no ordering key, so their order is not kept: %s: see --key", countMessages(admin.Count{N: keyless}))
 		}
 		return r, err
 	})
@@ -171,7 +185,8 @@ func (a *app) move(ctx context.Context, name string, act actFlags, do func(movin
 			return a.say("%s would move %s.%s", title(name), describeMove(tried), held(tried.Pending-tried.Moved))
 		})
 	}
-	question := fmt.Sprintf("%s all that waits, which now is %s, and what comes meanwhile?", title(name), describeMove(tried))
+	question := fmt.Sprintf("%s all pending messages, now %s, and those written meanwhile?", title(name),
+		describeMove(tried))
 	if err := act.confirm(ctx, a, question); err != nil {
 		return err
 	}
@@ -201,7 +216,7 @@ func describeMove(r move.Result) string {
 		s += " (" + strings.Join(topics, ", ") + ")"
 	}
 	if r.Buried > 0 {
-		s += ", of which " + digits(r.Buried) + " cannot be read and are dead"
+		s += ", of which " + digits(r.Buried) + " unreadable and now dead"
 	}
 	return s
 }
@@ -210,5 +225,6 @@ func held(n int64) string {
 	if n <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(" %s wait still: written meanwhile, or waiting for older transactions to end or for their time. Run it again.", countMessages(admin.Count{N: n}))
+	return fmt.Sprintf(" Still pending: %s, written meanwhile, delayed, or waiting for older transactions to end. "+
+		"Run it again.", countMessages(admin.Count{N: n}))
 }

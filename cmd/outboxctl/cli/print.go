@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// clean escapes what does not print: control characters, those that change the direction of text, and bytes that are no UTF-8.
+// clean escapes what does not print: control characters, those that change the direction of text, and bytes that are no
+// UTF-8.
 func clean(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) < 0 {
 		return s

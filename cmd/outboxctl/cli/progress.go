@@ -24,8 +24,10 @@ func (a *app) progress(total admin.Count) progress {
 		most = -1 // nobody knows; then it shows count and rate
 	}
 	bar := progressbar.NewOptions64(most,
-		progressbar.OptionSetWriter(a.err), progressbar.OptionSetWidth(max(10, min(40, width-50))), progressbar.OptionShowCount(),
-		progressbar.OptionShowIts(), progressbar.OptionSetItsString("messages"), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionSetWriter(a.err), progressbar.OptionSetWidth(max(10, min(40, width-50))),
+		progressbar.OptionShowCount(),
+		progressbar.OptionShowIts(), progressbar.OptionSetItsString("messages"),
+		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish(), progressbar.OptionSetSpinnerChangeInterval(0))
 	bar.StartWithoutRender() // or the first rate would be counted from the first look
 	return progress{bar}

@@ -11,13 +11,15 @@ import (
 func (a *app) reconcile() *cobra.Command {
 	var broker brokerFlags
 	var log brokerLog
-	v := verb{name: "reconcile", done: "Sent again", states: []admin.State{admin.Done}, long: `Compare the published messages that are still kept with what the broker holds of their topics, by UUID, and send those again that
-it has lost: a broker that acknowledges before it has synced to disk, or whose log was truncated, does not say so. --dry-run
-says how many there are. The messages must be of topics that go to this broker, and clocks must agree within ten minutes.
+	v := verb{name: "reconcile", done: "Published again", states: []admin.State{admin.Done}, long: `Compare the published messages that are still kept with those that the broker has, by UUID, and
+publish again what the broker has lost. A broker that acknowledges before it syncs to disk, or whose
+log was truncated, does not report the loss. Count the lost messages with --dry-run. Name topics that
+go to this broker; its clock and the database's must agree within ten minutes.
 
-It refuses topics and streams from which what is missing may have been deleted as it was meant to be: by age, by compaction, because it
-was consumed, or by limits on messages or bytes. --after then names a time from which on nothing was.`,
-		short:   "Send again what the broker has lost",
+It refuses topics and streams that delete messages by age, by compaction, on consumption, or by
+limits on messages or bytes: what is missing there may not be lost. Then give --after a time since
+which nothing was deleted.`,
+		short:   "Publish again what the broker has lost",
 		example: "  outboxctl reconcile --nats nats://localhost:4222 --topic orders --after 3h --dry-run",
 		do: func(ad *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
 			return ad.Reconcile(ctx, log, act)

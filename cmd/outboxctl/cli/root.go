@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -22,21 +21,26 @@ type globalFlags struct {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outboxctl",
-		Short: "Look after the tables of an outbox and an inbox",
-		Long: `Look after the tables of an outbox and an inbox: make them, see what is in them, repair it, forward messages to a broker.
-The outbox holds messages that leave, the inbox which messages the handlers of a Router have handled, and the queue those that
-package queue keeps until they are processed.
+		Short: "Operate the tables of an outbox, an inbox and a queue",
+		Long: `Operate the tables of an outbox, an inbox and a queue: create them, look into them, repair what is in
+them, and publish messages to a broker.
 
-Something is wrong, and nobody knows what: outboxctl doctor says what it is, and names the command, the SQL statement (run it with
-psql) or the setting that mends it.
+  outbox  messages to publish
+  inbox   remembers which messages the handlers of a Router have handled
+  queue   messages that package queue stores first and processes later
 
-The database is that of --dsn, else of OUTBOX_DSN, else of PGHOST, PGDATABASE, PGUSER, PGPASSWORD, PGSERVICE and the like.
+Something is wrong and you do not know what: outboxctl doctor reports problems, each with the command,
+the SQL statement (run it with psql) or the setting that cures it.
 
-Acts are tried first and then confirmed: by an answer at a terminal, in scripts by --yes. --dry-run only tries. They leave an
-entry in the audit log, with --actor (default: USER) and --reason.
+The database is that of --dsn, else of OUTBOX_DSN, else of PGHOST, PGDATABASE, PGUSER, PGPASSWORD,
+PGSERVICE and the like.
 
-Exit codes: 0 done; 1 failed; 2 wrong arguments, or not confirmed; 130 interrupted. What an act had done before it was interrupted
-stays done, and is said.`,
+Commands that change messages count them first, then ask for confirmation: at a terminal by a
+question, in scripts by --yes. --dry-run stops after counting. Each change is an entry of the audit
+log, with --actor (default: USER) and --reason.
+
+Exit codes: 0 success; 1 failure; 2 wrong arguments, or not confirmed; 130 interrupted. Changes made
+before an interrupt stay, and are printed.`,
 		Version:           version(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -46,15 +50,20 @@ stays done, and is said.`,
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.global.dsn, "dsn", "", "connection `string` of the database; better in OUTBOX_DSN, where other users of the machine do not see it")
+	flags.StringVar(&a.global.dsn, "dsn", "", "connection `string` of the database; other users of the machine can see "+
+		"it: better set OUTBOX_DSN")
 	flags.StringToStringVar(&a.global.tables, "tables", nil,
-		"`names` of the tables, as in schema=shop,outbox=events; also lanes, forwarders, migrations, inbox, queue, audit (env OUTBOX_TABLES)")
+		"`names` of the tables, such as schema=shop,outbox=events; also lanes, forwarders, migrations, inbox, queue, "+
+			"audit, idempotency (env OUTBOX_TABLES)")
 	flags.Lookup("tables").DefValue = "" // or help would say []
 	flags.StringVarP(&a.global.output, "output", "o", "table", "`table` for people, or json for scripts")
-	flags.DurationVar(&a.global.timeout, "timeout", 10*time.Second, "bounds connecting, and each statement; of import and export each wait for a lock, of migrate connecting alone; 0 = no bound")
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	flags.DurationVar(&a.global.timeout, "timeout", 10*time.Second, "limit for connecting and for each statement; "+
+		"import, export: for each wait for a lock; migrate: for connecting; 0 = none")
+	_ = root.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	root.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "repair", Title: "Look and repair:"}, &cobra.Group{ID: "run", Title: "Set up and run:"})
+	root.AddGroup(&cobra.Group{ID: "look", Title: "Inspect:"}, &cobra.Group{ID: "repair", Title: "Inspect and repair:"},
+		&cobra.Group{ID: "run", Title: "Set up and run:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -63,7 +72,7 @@ stays done, and is said.`,
 	}
 	add("look", a.stats(), a.doctor(), a.check(), a.audit())
 	add("repair", a.messages(), a.errors(), a.keys(), a.topics(), a.inbox(), a.queue(), a.reconcile())
-	add("run", a.migrate(), a.clean(), a.forward(), a.imports(), a.exports(), a.serve())
+	add("run", a.migrate(), a.clean(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())
 	strict(root)
 	return root
 }
@@ -72,7 +81,7 @@ stays done, and is said.`,
 func one(what, how string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
-			return fmt.Errorf("which %s? give %s, and no more", what, how)
+			return fmt.Errorf("wrong number of arguments: give one %s: %s", what, how)
 		}
 		return nil
 	}
@@ -119,17 +128,10 @@ func strict(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && !cmd.Runnable() {
 		cmd.RunE = func(c *cobra.Command, args []string) error {
 			_ = c.Help()
-			return usagef("%s needs one of its commands", c.CommandPath())
+			return usagef("%s: no command given: use one of those above", c.CommandPath())
 		}
 	}
 	for c := range slices.Values(cmd.Commands()) {
 		strict(c)
 	}
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }

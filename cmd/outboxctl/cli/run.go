@@ -39,11 +39,14 @@ type app struct {
 	global globalFlags
 }
 
-// Run does what the arguments say and returns the exit code: 0, 1 if it failed, 2 if the arguments are wrong or an act was not confirmed,
-// 130 if it was interrupted by ctx. Command check has its own.
+// Run does what the arguments say and returns the exit code: 0, 1 if it failed, 2 if the arguments are wrong or an act
+// was not confirmed, 130 if it was interrupted by ctx. Command check has its own.
 func Run(ctx context.Context, args []string, world World) int {
 	hide := &hiding{to: world.Err}
-	a := &app{world: world, hiding: hide, err: colorprofile.NewWriter(hide, world.Environ), out: colorprofile.NewWriter(world.Out, world.Environ)}
+	a := &app{
+		world: world, hiding: hide, err: colorprofile.NewWriter(hide, world.Environ),
+		out: colorprofile.NewWriter(world.Out, world.Environ),
+	}
 	hide.learn(a.getenv("OUTBOX_DSN"))
 	hide.secret(a.getenv("PGPASSWORD"))
 	if a.getenv("NO_COLOR") != "" {

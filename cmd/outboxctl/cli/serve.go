@@ -21,26 +21,31 @@ import (
 func (a *app) serve() *cobra.Command {
 	var f serveFlags
 	cmd := &cobra.Command{
-		Use: "serve", Short: "Serve the page that shows and repairs all this",
-		Long: `Serve the page that shows and repairs all this, at / of --listen. It lets look, and no more: --act lets whoever comes
-act, and --payloads see what messages carry. It knows no passwords. So on an address that others reach, put a proxy before it that
-does, and name the header in which that says who it is: --actor-header. Then nobody gets in without that header, and acts are
-in their name. The proxy must remove the header from what others send.
+		Use: "serve", Short: "Serve the admin page",
+		Long: `Serve the admin page at / of --listen. It is read-only by default: --act allows changes, --payloads
+shows payloads.
 
-A browser on this machine may be made to call 127.0.0.1 by the name of any site, which could then set the header as well. So where only
-this machine reaches the page, it answers to localhost, to such an address, and to the names of --host alone: with a proxy on
-this machine, that by which browsers call the proxy.`,
+The page has no login. On an address that others can reach, put a proxy with a login in front of it,
+and name the header in which the proxy passes on the user: --actor-header. Requests without that
+header are refused, and changes are recorded under that user. The proxy must remove the header from
+incoming requests.
+
+A website can make a browser on this machine call 127.0.0.1 under another host name, with any header
+(DNS rebinding). So a page that only this machine reaches answers to localhost, loopback addresses and
+the names of --host only. With a proxy on this machine, give --host the name by which browsers call
+the proxy.`,
 		Example: "  outboxctl serve\n  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act\n" +
 			"  outboxctl serve --actor-header X-Forwarded-User --host outbox.example.com",
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
-	flags.StringVar(&f.title, "title", "Outbox", "heading of the page, as the name of the service")
-	flags.BoolVar(&f.act, "act", false, "let requeue, discard, replay, pause and so on")
-	flags.BoolVar(&f.payloads, "payloads", false, "let see payloads")
-	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` in which a proxy says who it is")
-	flags.StringSliceVar(&f.hosts, "host", nil, "answer to these `names` alone, and to localhost; default: to any name, if others reach the page")
-	flags.StringVar(&f.actor, "actor", "", "who acts, for the audit log, without --actor-header (default: USER)")
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to listen on")
+	flags.StringVar(&f.title, "title", "Outbox", "title of the page, such as the name of the service")
+	flags.BoolVar(&f.act, "act", false, "allow changes: requeue, discard, replay, pause and so on")
+	flags.BoolVar(&f.payloads, "payloads", false, "show payloads")
+	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` in which a proxy passes on the user")
+	flags.StringSliceVar(&f.hosts, "host", nil, "answer only to these host `names` and localhost (default: "+
+		"to any name if others can reach the page)")
+	flags.StringVar(&f.actor, "actor", "", "who is named in the audit log without --actor-header (default: USER)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.fromEnv(flags, "listen", "title", "act", "payloads", "actor-header", "host"); err != nil {
 			return err
@@ -70,7 +75,8 @@ func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger
 	}
 	alone := loopback(listener.Addr().String())
 	if f.actorHeader == "" && !alone && (f.act || f.payloads) {
-		return errors.Join(listener.Close(), usagef("--act and --payloads need --actor-header where others reach the page: %s", f.listen))
+		return errors.Join(listener.Close(),
+			usagef("--act and --payloads need --actor-header on an address that others can reach: %s", f.listen))
 	}
 	page, err := ui.New(ad, ui.Config{Title: f.title, Authorize: f.authorize}, logger)
 	if err != nil {
@@ -89,7 +95,7 @@ func (f serveFlags) authorize(r *http.Request) (ui.Access, error) {
 	access := ui.Access{Actor: f.actor, Act: f.act, Payloads: f.payloads}
 	if f.actorHeader != "" {
 		if access.Actor = r.Header.Get(f.actorHeader); access.Actor == "" {
-			return ui.Access{}, errors.New("there is no header " + f.actorHeader)
+			return ui.Access{}, errors.New("request without header " + f.actorHeader)
 		}
 	}
 	return access, nil
@@ -111,7 +117,8 @@ func ownHost(names []string, next http.Handler) http.Handler {
 		host = strings.Trim(host, "[]")
 		known := func(name string) bool { return strings.EqualFold(name, host) }
 		if !known("localhost") && !loopback(net.JoinHostPort(host, "1")) && !slices.ContainsFunc(names, known) {
-			http.Error(w, "call it by localhost or 127.0.0.1, or start it with --host and the name by which you call it", http.StatusMisdirectedRequest)
+			http.Error(w, "unknown host name: use localhost or 127.0.0.1, or start outboxctl serve with --host and this name",
+				http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -18,13 +18,14 @@ func (a *app) stats() *cobra.Command {
 	var exact, watch bool
 	var interval time.Duration
 	cmd := &cobra.Command{
-		Use: "stats", Short: "Backlog, age and rate of topics, forwarders, inbox and queue",
-		Long: `Backlog, age and rate of topics, forwarders, inbox and queue. Counts stop at 10,000, with several topics earlier, and then have a plus, unless
---exact is given. With --watch it goes on until it is interrupted, with --output json as one line of JSON each time.`,
+		Use: "stats", Short: "Print backlog, age and rate of topics, forwarders, inbox and queue",
+		Long: `Print backlog, age and rate of topics, forwarders, inbox and queue. Counts stop at 10,000, earlier with
+several topics, and then have a plus; --exact counts every row. --watch repeats until interrupted, with
+--output json as one line of JSON each time.`,
 	}
-	cmd.Flags().BoolVar(&exact, "exact", false, "count everything, which takes seconds where there are millions")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "look again and again")
-	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "how often, with --watch")
+	cmd.Flags().BoolVar(&exact, "exact", false, "count every row; takes seconds with millions of rows")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "interval of --watch")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if interval < 100*time.Millisecond {
 			return usagef("--interval is %s: use 100ms or more", interval)
@@ -44,7 +45,8 @@ func (a *app) stats() *cobra.Command {
 	return cmd
 }
 
-// watch shows the stats until it is interrupted, which is no error then. A database that cannot be reached for a while is said.
+// watch shows the stats until it is interrupted, which is no error then. A database that cannot be reached for a while
+// is said.
 func (a *app) watch(ctx context.Context, interval time.Duration, look func() (*admin.Stats, error)) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -112,7 +114,11 @@ func (a *app) printStats(s *admin.Stats) error {
 }
 
 func topicGrid(title string, topics []admin.TopicStats) grid {
-	g := grid{title: title, heads: []string{"TOPIC", "READY", "FAILING", "TRIES>3", "DELAYED", "DEAD", "OLDEST", "RATE/s", "PAUSED BY"}, empty: "nothing waits, and nothing left lately"}
+	g := grid{
+		title: title, heads: []string{
+			"TOPIC", "READY", "FAILING", "ATTEMPTS>3", "DELAYED", "DEAD", "OLDEST", "RATE/s", "PAUSED BY",
+		}, empty: "nothing is pending, and nothing was published lately",
+	}
 	for _, t := range topics {
 		oldest := ""
 		if t.Ready.N+t.Failing.N > 0 {
@@ -125,14 +131,21 @@ func topicGrid(title string, topics []admin.TopicStats) grid {
 				by[i] += ": " + p.Reason
 			}
 		}
-		g.rows = append(g.rows, []cell{{text: t.Topic}, {text: number(t.Ready)}, {number(t.Failing), nonzero(t.Failing, admin.Failing)}, {number(t.FailingOften), nonzero(t.FailingOften, admin.Failing)}, {text: number(t.Delayed)},
-			{number(t.Dead), nonzero(t.Dead, admin.Dead)}, {text: oldest}, {text: strconv.FormatFloat(t.Rate, 'f', 1, 64)}, {strings.Join(by, "; "), yellow}})
+		g.rows = append(g.rows, []cell{
+			{text: t.Topic}, {text: number(t.Ready)}, {number(t.Failing), nonzero(t.Failing, admin.Failing)},
+			{number(t.FailingOften), nonzero(t.FailingOften, admin.Failing)}, {text: number(t.Delayed)},
+			{number(t.Dead), nonzero(t.Dead, admin.Dead)}, {text: oldest}, {text: strconv.FormatFloat(t.Rate, 'f', 1, 64)},
+			{strings.Join(by, "; "), yellow},
+		})
 	}
 	return g
 }
 
 func forwarderGrid(s *admin.Stats) grid {
-	g := grid{title: "Forwarders", heads: []string{"NAME", "LANES", "LEASE", "SCOPE", "WAITING", "TOPICS"}, empty: "none is alive"}
+	g := grid{
+		title: "Forwarders", heads: []string{"NAME", "LANES", "LEASE", "SCOPE", "WAITING", "TOPICS"},
+		empty: "none is running",
+	}
 	for _, f := range s.Forwarders {
 		lease := cell{text: age(f.LeaseLeft)}
 		if !f.Alive {
@@ -142,9 +155,14 @@ func forwarderGrid(s *admin.Stats) grid {
 		if topics == "" {
 			topics = "all"
 		}
-		g.rows = append(g.rows, []cell{{text: f.Name}, {text: strconv.Itoa(f.Lanes)}, lease, {text: f.Scope}, {since(f.WaitingSince), yellow}, {text: topics}})
+		g.rows = append(g.rows, []cell{
+			{text: f.Name}, {text: strconv.Itoa(f.Lanes)}, lease, {text: f.Scope}, {since(f.WaitingSince), yellow},
+			{text: topics},
+		})
 	}
-	if alive := func(f admin.ForwarderStats) bool { return f.Alive }; !slices.ContainsFunc(s.Forwarders, alive) && len(g.rows)+len(s.Unread) > 0 {
+	if alive := func(f admin.ForwarderStats) bool {
+		return f.Alive
+	}; !slices.ContainsFunc(s.Forwarders, alive) && len(g.rows)+len(s.Unread) > 0 {
 		g.title += ": " + g.empty
 	}
 	for _, u := range s.Unread {
@@ -154,13 +172,17 @@ func forwarderGrid(s *admin.Stats) grid {
 }
 
 func consumerGrid(consumers []admin.ConsumerStats) grid {
-	g := grid{title: "Inbox", heads: []string{"CONSUMER", "FAILING", "TRIES>3", "DEAD", "OLDEST"}}
+	g := grid{title: "Inbox", heads: []string{"CONSUMER", "FAILING", "ATTEMPTS>3", "DEAD", "OLDEST"}}
 	for _, c := range consumers {
 		oldest := ""
 		if c.Failing.N > 0 {
 			oldest = age(c.Oldest)
 		}
-		g.rows = append(g.rows, []cell{{text: c.Consumer}, {number(c.Failing), nonzero(c.Failing, admin.Failing)}, {number(c.FailingOften), nonzero(c.FailingOften, admin.Failing)}, {number(c.Dead), nonzero(c.Dead, admin.Dead)}, {text: oldest}})
+		g.rows = append(g.rows, []cell{
+			{text: c.Consumer}, {number(c.Failing), nonzero(c.Failing, admin.Failing)},
+			{number(c.FailingOften), nonzero(c.FailingOften, admin.Failing)}, {number(c.Dead), nonzero(c.Dead, admin.Dead)},
+			{text: oldest},
+		})
 	}
 	return g
 }

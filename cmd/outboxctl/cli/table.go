@@ -9,8 +9,8 @@ import (
 	"charm.land/lipgloss/v2/table"
 )
 
-// grid is a table for people. Columns in which nothing stands are left out. The last column is cut where the terminal ends; on
-// terminals too narrow for the others each row becomes a few lines.
+// grid is a table for people. Columns in which nothing stands are left out. The last column is cut where the terminal
+// ends; on terminals too narrow for the others each row becomes a few lines.
 type grid struct {
 	title string
 	heads []string
@@ -108,7 +108,8 @@ func (g grid) widths() (need, natural int) {
 
 // table prints columns; the last one is cut at so many, if that is not 0.
 func (g grid) table(a *app, last int) error {
-	t := table.New().Border(lipgloss.HiddenBorder()).BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).
+	t := table.New().Border(lipgloss.HiddenBorder()).BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(
+		false).
 		BorderHeader(false).BorderColumn(false).BorderRow(false).Wrap(false).Headers(g.heads...)
 	for _, row := range g.rows {
 		texts := make([]string, len(row))

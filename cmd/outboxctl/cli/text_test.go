@@ -67,7 +67,9 @@ func TestHiding(t *testing.T) {
 	h := &hiding{to: &b}
 	h.learn("postgres://ann:s3%40cret/x@h1,h2/db?sslpassword=other")
 	h.secret("")
-	for _, said := range []string{"s3%40cret/x", "s3@cret/x", "other", "password='a \\' b' host=x", "nats://u:pw@h", "PASSWORD = q"} {
+	for _, said := range []string{
+		"s3%40cret/x", "s3@cret/x", "other", "password='a \\' b' host=x", "nats://u:pw@h", "PASSWORD = q",
+	} {
 		if _, err := h.Write([]byte(said)); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +94,8 @@ func TestHidingKnowsQuotes(t *testing.T) {
 			log.Info(secret, "plain", errors.New(secret), "quoted", err)
 		}
 		_, _ = h.Write([]byte((&url.URL{User: url.UserPassword("ann", secret)}).User.String()))
-		if said := b.String(); strings.Contains(said, "can") || strings.Contains(said, "ary") || strings.Count(said, stars) != 7 {
+		if said := b.String(); strings.Contains(said, "can") || strings.Contains(said, "ary") ||
+			strings.Count(said, stars) != 7 {
 			t.Errorf("%q is in %s", secret, said)
 		}
 	}
@@ -101,7 +104,8 @@ func TestHidingKnowsQuotes(t *testing.T) {
 func TestHidingKnowsBrokers(t *testing.T) {
 	t.Parallel()
 	for addresses, secret := range map[string]string{
-		"nats://ann:s3cret@h:1": "s3cret", "ann:s3cret@h": "s3cret", "t0ken@h:4222": "t0ken", "nats://h1,nats://t0ken@h2": "t0ken", "h1:9092,ann:s3cret@h2:9092": "s3cret", "nats://ann:s3/c@ret@h": "s3/c@ret",
+		"nats://ann:s3cret@h:1": "s3cret", "ann:s3cret@h": "s3cret", "t0ken@h:4222": "t0ken",
+		"nats://h1,nats://t0ken@h2": "t0ken", "h1:9092,ann:s3cret@h2:9092": "s3cret", "nats://ann:s3/c@ret@h": "s3/c@ret",
 	} {
 		h := &hiding{}
 		h.learnBroker(addresses)
@@ -114,7 +118,8 @@ func TestHidingKnowsBrokers(t *testing.T) {
 func TestAge(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
-		0: "0s", time.Millisecond: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 90 * time.Minute: "1h30m", 47 * time.Hour: "47h00m",
+		0: "0s", time.Millisecond: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 90 * time.Minute: "1h30m",
+		47 * time.Hour: "47h00m",
 		49 * time.Hour: "2d01h", -time.Minute: "-1m00s", 1<<63 - 1: "106751d23h",
 	} {
 		if got := age(d); got != want {
@@ -136,8 +141,10 @@ func TestWhen(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	for s, want := range map[string]time.Time{
-		"2026-03-01": time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), "2026-03-01 10:00:00": time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC),
-		"2026-03-01T10:00:00+02:00": time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC), "90m": now.Add(-90 * time.Minute), "7d": now.AddDate(0, 0, -7), "1d12h": now.Add(-36 * time.Hour),
+		"2026-03-01":                time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC),
+		"2026-03-01 10:00:00":       time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC),
+		"2026-03-01T10:00:00+02:00": time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC), "90m": now.Add(-90 * time.Minute),
+		"7d": now.AddDate(0, 0, -7), "1d12h": now.Add(-36 * time.Hour),
 	} {
 		if got, err := when(s, now); err != nil || !got.Equal(want) {
 			t.Errorf("when(%q) = %v, %v, want %v", s, got, err, want)
@@ -153,11 +160,17 @@ func TestWhen(t *testing.T) {
 // TestGridFits has tables no wider than the terminal, whatever stands in them.
 func TestGridFits(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "short", strings.Repeat("long ", 100), strings.Repeat("日本", 50), strings.Repeat("\x1b[31m", 20), "👩‍👩‍👧‍👦" + strings.Repeat("e\u0301", 200)} {
+	for _, text := range []string{
+		"", "short", strings.Repeat("long ", 100), strings.Repeat("日本", 50), strings.Repeat("\x1b[31m", 20),
+		"👩‍👩‍👧‍👦" + strings.Repeat("e\u0301", 200),
+	} {
 		for _, width := range []int{24, 40, 80, 200} {
 			var b bytes.Buffer
 			a := &app{world: World{Width: func() int { return width }}, out: noColours(&b)}
-			g := grid{heads: []string{"ID", "TOPIC", "NOTHING", "ERROR"}, rows: [][]cell{plain("1", "orders", "", text), plain("2", text, "", "x")}}
+			g := grid{
+				heads: []string{"ID", "TOPIC", "NOTHING", "ERROR"},
+				rows:  [][]cell{plain("1", "orders", "", text), plain("2", text, "", "x")},
+			}
 			if err := g.print(a); err != nil {
 				t.Fatal(err)
 			}
@@ -183,8 +196,14 @@ func TestResumeSaysWhatGoesOn(t *testing.T) {
 	}{
 		{nil, false, ""},
 		{[]admin.Pause{operator}, true, ""},
-		{[]admin.Pause{forwarder}, false, "topic bookings is still paused by forwarder vm:7, which ends that by itself: no connection\n"},
-		{[]admin.Pause{forwarder, operator}, true, "topic bookings is still paused by forwarder vm:7, which ends that by itself: no connection\n"},
+		{
+			[]admin.Pause{forwarder}, false,
+			"topic bookings is still paused by forwarder vm:7, which resumes it by itself: no connection\n",
+		},
+		{
+			[]admin.Pause{forwarder, operator}, true,
+			"topic bookings is still paused by forwarder vm:7, which resumes it by itself: no connection\n",
+		},
 	} {
 		var said strings.Builder
 		a := &app{err: &said}

@@ -13,18 +13,22 @@ import (
 func (a *app) topics() *cobra.Command {
 	cmd := &cobra.Command{Use: "topics", Short: "Topics of the outbox: list, pause, resume"}
 	cmd.AddCommand(a.listTopics(),
-		a.topic("pause", "Paused", "Stop publishing a topic, and handling it in the queue, until it is resumed",
-			`Stop publishing a topic, until it is resumed: forwarders publish no more messages of it, and dispatchers of the queue claim none. They
-notice within a second or two; what is being published or handled then goes on to its end. Keys whose next message is of that topic wait; other topics go on.`, (*admin.Admin).Pause),
-		a.topic("resume", "Resumed", "End a pause",
-			"End a pause. A topic whose broker cannot be reached is still paused by the forwarders that found that out.", (*admin.Admin).Resume))
+		a.topic("pause", "Paused", "Stop publishing and handling a topic until it is resumed",
+			`Stop a topic until it is resumed: forwarders publish none of its messages, and dispatchers of the
+queue claim none. They notice within two seconds; publishes and handlers in progress finish. Keys whose
+next message is of the topic wait; other topics continue.`, (*admin.Admin).Pause),
+		a.topic("resume", "Resumed", "End an operator's pause",
+			"End an operator's pause. Forwarders keep a topic paused while its broker is unavailable, "+
+				"and resume it by themselves.", (*admin.Admin).Resume))
 	return cmd
 }
 
 func (a *app) listTopics() *cobra.Command {
 	var exact bool
-	cmd := &cobra.Command{Use: "list", Short: "List topics that have something unsettled, are paused, or published lately"}
-	cmd.Flags().BoolVar(&exact, "exact", false, "count everything, which takes seconds where there are millions")
+	cmd := &cobra.Command{
+		Use: "list", Short: "List topics that have pending or dead messages, are paused, or were published lately",
+	}
+	cmd.Flags().BoolVar(&exact, "exact", false, "count every row; takes seconds with millions of rows")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
 			s, err := ad.Stats(cmd.Context(), admin.StatsConfig{Exact: exact})
@@ -44,9 +48,13 @@ type topicAct struct {
 	Topic  string `json:"topic"`
 }
 
-func (a *app) topic(name, done, short, long string, do func(*admin.Admin, context.Context, admin.TopicAct) error) *cobra.Command {
+func (a *app) topic(
+	name, done, short, long string, do func(*admin.Admin, context.Context, admin.TopicAct) error,
+) *cobra.Command {
 	var act actFlags
-	cmd := &cobra.Command{Use: name + " TOPIC", Short: short, Long: long, Args: one("topic", "its name, as topics list says it")}
+	cmd := &cobra.Command{
+		Use: name + " TOPIC", Short: short, Long: long, Args: one("topic", "its name, as printed by topics list"),
+	}
 	act.bind(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		topic := args[0]
@@ -57,7 +65,7 @@ func (a *app) topic(name, done, short, long string, do func(*admin.Admin, contex
 				if _, err := look(); err != nil {
 					return err
 				}
-				return a.show(answer, func() error { return a.say("%s would be done to topic %s", name, topic) })
+				return a.show(answer, func() error { return a.say("%s would change topic %s.", title(name), topic) })
 			}
 			var pauses []admin.Pause
 			var unknown error
@@ -72,7 +80,7 @@ func (a *app) topic(name, done, short, long string, do func(*admin.Admin, contex
 			}
 			said := fmt.Sprintf("%s topic %s.", done, clean(topic))
 			if name == "resume" && unknown == nil && !a.resumed(topic, pauses) {
-				said = fmt.Sprintf("No operator had paused topic %s.", clean(topic))
+				said = fmt.Sprintf("Topic %s was not paused by an operator.", clean(topic))
 			}
 			if err := a.show(answer, func() error { return a.say("%s", said) }); err != nil {
 				return err
@@ -81,7 +89,7 @@ func (a *app) topic(name, done, short, long string, do func(*admin.Admin, contex
 				_, unknown = look()
 			}
 			if unknown != nil {
-				a.note("what is known of topic %s could not be looked at: %v", topic, unknown)
+				a.note("could not read the state of topic %s: %v", topic, unknown)
 			}
 			return nil
 		})
@@ -89,8 +97,8 @@ func (a *app) topic(name, done, short, long string, do func(*admin.Admin, contex
 	return cmd
 }
 
-// pausesOf returns who has paused a topic, and says if nobody knows a topic of this name: it may be misspelt. That an operator has paused
-// it tells nothing about what is to be paused.
+// pausesOf returns who has paused a topic, and says if nobody knows a topic of this name: it may be misspelt. That an
+// operator has paused it tells nothing about what is to be paused.
 func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, act, topic string) ([]admin.Pause, error) {
 	s, err := ad.Stats(ctx, admin.StatsConfig{})
 	if err != nil {
@@ -109,7 +117,7 @@ func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, act, topic string) 
 		more = more || t.Ready.More || t.Delayed.More
 	}
 	if !more {
-		a.note("nothing of topic %s waits, and nothing left lately: is the name right?", topic)
+		a.note("topic %s has no messages pending, and none was published lately: check the name", topic)
 	}
 	return pauses, nil
 }
@@ -121,7 +129,7 @@ func (a *app) resumed(topic string, pauses []admin.Pause) (ours bool) {
 			ours = true
 			continue
 		}
-		a.note("topic %s is still paused by forwarder %s, which ends that by itself: %s", topic, p.By, p.Reason)
+		a.note("topic %s is still paused by forwarder %s, which resumes it by itself: %s", topic, p.By, p.Reason)
 	}
 	return ours
 }

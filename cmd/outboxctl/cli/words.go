@@ -109,7 +109,8 @@ func when(s string, now time.Time) (time.Time, error) {
 	}
 	d, err := long(s)
 	if err != nil || d < 0 {
-		return time.Time{}, fmt.Errorf("%q is no time: use 2006-01-02, 2006-01-02T15:04:05Z, or how long ago: 90m, 36h, 7d", s)
+		return time.Time{}, fmt.Errorf("%q is not a time: use 2006-01-02, 2006-01-02T15:04:05Z, "+
+			"or an age such as 90m, 36h or 7d", s)
 	}
 	return now.Add(-d), nil
 }

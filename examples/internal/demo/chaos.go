@@ -28,20 +28,20 @@ func (d *day) chaos(ctx context.Context, orders int, outage time.Duration) error
 func (d *day) breakBroker(ctx context.Context, outage time.Duration) error {
 	err := d.broker.TakeAway()
 	if errors.Is(err, errors.ErrUnsupported) {
-		d.screen.say("The broker cannot be stopped from here, so it stays")
+		d.screen.say("The broker cannot be stopped from here, so it keeps running")
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("take the broker away: %w", err)
+		return fmt.Errorf("stop the broker: %w", err)
 	}
-	d.screen.say("BROKER IS GONE: until it is back no orders come in and no events go out")
+	d.screen.say("BROKER IS DOWN: until it is back no order arrives and no event is published")
 	if err := pause(ctx, outage); err != nil {
 		return err
 	}
 	if err := d.broker.BringBack(ctx); err != nil {
-		return fmt.Errorf("bring the broker back: %w", err)
+		return fmt.Errorf("start the broker: %w", err)
 	}
-	d.screen.say("broker is back; the clients go on when they have noticed")
+	d.screen.say("broker is back; the clients continue when they have noticed")
 	return nil
 }
 

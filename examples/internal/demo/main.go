@@ -47,10 +47,10 @@ func Main(e Example) {
 
 	var o options
 	flags := flag.NewFlagSet("demo-"+e.Name, flag.ContinueOnError)
-	flags.IntVar(&o.orders, "orders", e.Orders, "how many orders come in")
-	flags.DurationVar(&o.over, "for", e.Period, "how long it takes them")
-	flags.DurationVar(&o.outage, "outage", e.Outage, "how long the broker is away, and then starts")
-	flags.BoolVar(&o.calm, "calm", false, "a good day: no outage, nobody is killed")
+	flags.IntVar(&o.orders, "orders", e.Orders, "number of orders")
+	flags.DurationVar(&o.over, "for", e.Period, "time in which the orders arrive")
+	flags.DurationVar(&o.outage, "outage", e.Outage, "how long the broker is down before it starts again")
+	flags.BoolVar(&o.calm, "calm", false, "a good day: no outage, and no process is killed")
 	flags.StringVar(&o.spoil, "spoil", "", "falsify what is counted, to see it noticed: drop, double or reverse events")
 	flags.BoolVar(&o.log, "log", false, "show the log")
 	flags.BoolVar(&o.watch, "observe", false, "show metrics of the day, one trace, and the page while it lasts")

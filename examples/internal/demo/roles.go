@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// logins makes a login for the service, which books, publishes and forwards, and one for a process that forwards only, and
-// returns their URLs. Neither may do more than that: see docs/run/roles.sql.
+// logins makes a login for the service, which books, publishes and forwards, and one for a process that forwards only,
+// and returns their URLs. Neither may do more than that: see docs/run/roles.sql.
 func logins(ctx context.Context, owner *pgxpool.Pool, database, run string) (service, forwarder string, err error) {
 	roles, err := schema.Roles(schema.RolesConfig{Prefix: run + "_"})
 	if err != nil {

@@ -20,7 +20,8 @@ func (t tally) write(out io.Writer) (ok bool) {
 	orders := t.in - t.duplicates
 	fmt.Fprintln(out, "\nCounted in the database and on the broker:")
 	fmt.Fprintln(out)
-	row("orders in", t.in, t.missing == 0, fmt.Sprintf("%s orders, some twice", number(orders))+unless(t.missing, "missing on the broker"))
+	row("orders in", t.in, t.missing == 0, fmt.Sprintf("%s orders, some twice", number(orders))+
+		unless(t.missing, "missing on the broker"))
 	row("duplicates absorbed", t.in-t.booked, t.in-t.booked == t.duplicates, "")
 	row("booked", t.booked, t.unbooked == 0 && t.rebooked == 0 && t.booked == orders && t.cents == t.wantCents,
 		"rows in the database"+unless(t.unbooked, "orders not booked")+unless(t.rebooked, "booked again")+

@@ -53,17 +53,23 @@ func TestEachFaultIsNoticed(t *testing.T) {
 		row   string // the row of the table that must say WRONG
 		fault func(e *evidence)
 	}{
-		"order lost by the broker":    {"orders in", func(e *evidence) { e.sent++ }},
-		"order not booked":            {"booked", func(e *evidence) { e.bookings = e.bookings[1:] }},
-		"order booked twice":          {"duplicates absorbed", func(e *evidence) { e.bookings = append(e.bookings, e.bookings[0]) }},
-		"one twice, another not":      {"booked", func(e *evidence) { e.bookings[0] = e.bookings[1] }},
-		"balance without a booking":   {"booked", func(e *evidence) { e.cents += 10 }},
-		"outbox row never written":    {"events published", func(e *evidence) { e.published-- }},
-		"outbox row not published":    {"events published", func(e *evidence) { e.published--; e.left++ }},
-		"event lost":                  {"lost", func(e *evidence) { e.events = slices.Delete(e.events, 2, 3) }},
-		"event invented":              {"events on the broker", func(e *evidence) { e.bookings = e.bookings[:5] }},
-		"event twice, two UUIDs":      {"doubled after dedup", func(e *evidence) { e.events = append(e.events, Stored{"new", e.events[0].Payload}) }},
-		"event before an earlier one": {"out of order in their account", func(e *evidence) { e.events[0], e.events[2] = e.events[2], e.events[0] }},
+		"order lost by the broker": {"orders in", func(e *evidence) { e.sent++ }},
+		"order not booked":         {"booked", func(e *evidence) { e.bookings = e.bookings[1:] }},
+		"order booked twice": {"duplicates absorbed", func(e *evidence) {
+			e.bookings = append(e.bookings, e.bookings[0])
+		}},
+		"one twice, another not":    {"booked", func(e *evidence) { e.bookings[0] = e.bookings[1] }},
+		"balance without a booking": {"booked", func(e *evidence) { e.cents += 10 }},
+		"outbox row never written":  {"events published", func(e *evidence) { e.published-- }},
+		"outbox row not published":  {"events published", func(e *evidence) { e.published--; e.left++ }},
+		"event lost":                {"lost", func(e *evidence) { e.events = slices.Delete(e.events, 2, 3) }},
+		"event invented":            {"events on the broker", func(e *evidence) { e.bookings = e.bookings[:5] }},
+		"event twice, two UUIDs": {"doubled after dedup", func(e *evidence) {
+			e.events = append(e.events, Stored{"new", e.events[0].Payload})
+		}},
+		"event before an earlier one": {"out of order in their account", func(e *evidence) {
+			e.events[0], e.events[2] = e.events[2], e.events[0]
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := goodDay(t)

@@ -12,7 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// showTrace prints the trace of the event that waited longest, if there are any: of one that could not be sent at once, on a bad day.
+// showTrace prints the trace of the event that waited longest, if there are any: of one that could not be sent at once,
+// on a bad day.
 func showTrace(out io.Writer, spans []sdktrace.ReadOnlySpan) error {
 	sends := map[trace.SpanID][]sdktrace.ReadOnlySpan{} // by the span in which the event was written
 	byID := map[trace.SpanID]sdktrace.ReadOnlySpan{}
@@ -46,7 +47,8 @@ func showTrace(out io.Writer, spans []sdktrace.ReadOnlySpan) error {
 	if longest == nil {
 		return nil
 	}
-	fmt.Fprintf(out, "\nThe trace of an event that left %s after it was written:\n\n", waited.Round(time.Millisecond))
+	fmt.Fprintf(out, "\nThe trace of an event that was published %s after it was written:\n\n",
+		waited.Round(time.Millisecond))
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	list := []sdktrace.ReadOnlySpan{longest}
 	if handled := byID[longest.Parent().SpanID()]; handled != nil {
@@ -57,7 +59,8 @@ func showTrace(out io.Writer, spans []sdktrace.ReadOnlySpan) error {
 	slices.SortFunc(attempts, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
 	for i, s := range append(list, attempts...) {
 		fmt.Fprintf(t, "  %s%s\tat %s\ttook %s\t%s\n", strings.Repeat("  ", min(i, len(list))), s.Name(),
-			s.StartTime().Sub(begun).Round(time.Millisecond/10), s.EndTime().Sub(s.StartTime()).Round(time.Millisecond/10), result(s))
+			s.StartTime().Sub(begun).Round(time.Millisecond/10), s.EndTime().Sub(s.StartTime()).Round(time.Millisecond/10),
+			result(s))
 	}
 	return t.Flush()
 }

@@ -43,7 +43,9 @@ func newWatch(db *outbox.DB) (*watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.traces, err = otel.NewObserver(otel.ObserverConfig{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans))})
+	w.traces, err = otel.NewObserver(otel.ObserverConfig{
+		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +65,9 @@ func (w *watch) observers() []observe.Observer {
 }
 
 // gauges are those of which the worst moment is shown.
-var gauges = []string{`outbox_messages{state="ready"}`, "outbox_oldest_message_age_seconds", `outbox_topic_paused{by="forwarder"}`}
+var gauges = []string{
+	`outbox_messages{state="ready"}`, "outbox_oldest_message_age_seconds", `outbox_topic_paused{by="forwarder"}`,
+}
 
 // scrape remembers the worst, a few times a second.
 func (w *watch) scrape(ctx context.Context) {
@@ -79,7 +83,7 @@ func (w *watch) scrape(ctx context.Context) {
 }
 
 // metrics are all series of the registry, summed up over all but the label that says which of a few things they are; of
-// histograms, how long 99 of 100 took at most.
+// histograms, their p99.
 func (w *watch) metrics() (map[string]float64, error) {
 	families, err := w.registry.Gather()
 	if err != nil {
@@ -139,15 +143,19 @@ func (w *watch) show(out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, name := range []string{
 		`outbox_handled_messages_total{outcome="processed"}`, `outbox_handled_messages_total{outcome="duplicate"}`,
-		"outbox_written_messages_total", `outbox_publishes_total{result="published"}`, `outbox_publishes_total{result="unavailable"}`, "outbox_deaths_total",
+		"outbox_written_messages_total", `outbox_publishes_total{result="published"}`,
+		`outbox_publishes_total{result="unavailable"}`, "outbox_deaths_total",
 	} {
 		fmt.Fprintf(t, "  %s\t%s\n", name, number(int(now[name])))
 	}
 	for _, name := range gauges {
-		fmt.Fprintf(t, "  %s\t%s now, %s at worst\n", name, short(name, now[name]), short(name, w.worst[name]))
+		fmt.Fprintf(t, "  %s\t%s now, %s at most\n", name, short(name, now[name]), short(name, w.worst[name]))
 	}
-	for _, name := range []string{"outbox_lag_seconds", "outbox_publish_duration_seconds", "outbox_handle_duration_seconds", "outbox_settle_duration_seconds"} {
-		fmt.Fprintf(t, "  %s\t99 of 100 within %s\n", name, short(name, now[name]))
+	for _, name := range []string{
+		"outbox_lag_seconds", "outbox_publish_duration_seconds", "outbox_handle_duration_seconds",
+		"outbox_settle_duration_seconds",
+	} {
+		fmt.Fprintf(t, "  %s\tp99 %s\n", name, short(name, now[name]))
 	}
 	if err := t.Flush(); err != nil {
 		return err

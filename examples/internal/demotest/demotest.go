@@ -1,4 +1,5 @@
-// Package demotest is TestMain of the examples, and runs the main function of a demo in a process of its own, built with the test.
+// Package demotest is TestMain of the examples, and runs the main function of a demo in a process of its own, built
+// with the test.
 package demotest
 
 import (

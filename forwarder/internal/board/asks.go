@@ -174,7 +174,8 @@ func (b *Board) unparked(l *lane, a ask, r *Row) {
 func (b *Board) tried(l *lane, a ask, r *Row) {
 	k, t := a.key, a.topic
 	switch {
-	case !t.paused || t.byOperator || t.trial != nil || k.under != nil || k.heads.len() > 0 || !k.isPen() && k.parked.lowest() != a.id:
+	case !t.paused || t.byOperator || t.trial != nil || k.under != nil || k.heads.len() > 0 || !k.isPen() &&
+		k.parked.lowest() != a.id:
 	case r.Topic != t.name: // its first row is on another topic than when it was blocked
 		b.goesOn(k)
 	case k.isPen():

@@ -46,7 +46,9 @@ func BenchmarkMessage(b *testing.B) {
 						lane = 0
 					}
 					id++
-					rows[i] = board.Row{ID: id, Term: board.Term{Lane: lane, Epoch: 1}, Key: keys[i], Topic: "orders", Payload: payload, CreatedAt: now}
+					rows[i] = board.Row{
+						ID: id, Term: board.Term{Lane: lane, Epoch: 1}, Key: keys[i], Topic: "orders", Payload: payload, CreatedAt: now,
+					}
 					ready = append(ready, &rows[i])
 				}
 				for lane := range terms {

@@ -163,7 +163,8 @@ func TestTopicsOfAPublisherShareTheirDoubts(t *testing.T) {
 	}
 }
 
-// A message that failed uncharged is charged when it fails again after its topic has worked, also if nothing else is published then.
+// A message that failed uncharged is charged when it fails again after its topic has worked, also if nothing else is
+// published then.
 func TestAMessageThatFailsAgain(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "x", "a", 1)
@@ -276,7 +277,8 @@ func paused(t *testing.T, v board.Verdict) *desk {
 	return d
 }
 
-// However long the topics of a publisher are paused, one of them is tried within a second; and when it works the others are.
+// However long the topics of a publisher are paused, one of them is tried within a second; and when it works the others
+// are.
 func TestOneTopicTriesForTheOthers(t *testing.T) {
 	for _, v := range []board.Verdict{board.Unknown, board.Unavailable} {
 		d := paused(t, v)
@@ -359,8 +361,8 @@ func TestHeadsThatWerePutOffAreHurried(t *testing.T) {
 	}
 }
 
-// A call that returns late, when its lane has been lost and taken again, says nothing of what failed under the same id since: that
-// may be another message, and its head would never be tried again.
+// A call that returns late, when its lane has been lost and taken again, says nothing of what failed under the same id
+// since: that may be another message, and its head would never be tried again.
 func TestALateSuccessOfAnotherTermVouchesForNobody(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "k", "a", 1, 2)

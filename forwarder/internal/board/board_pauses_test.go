@@ -66,8 +66,8 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	}
 }
 
-// Of the rows of a topic that cannot be reached, those that were handed out are marked until they come again, and those that
-// were only read ahead are not. A call that was handed out is a worker's to read: nobody writes to it.
+// Of the rows of a topic that cannot be reached, those that were handed out are marked until they come again, and those
+// that were only read ahead are not. A call that was handed out is a worker's to read: nobody writes to it.
 func TestOnlyWhatWasHandedOutComesAgain(t *testing.T) {
 	d := newDesk(t, board.Config{PublishTimeout: time.Second})
 	d.put(0, "x", "down", 1, 2)

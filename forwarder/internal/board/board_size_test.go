@@ -66,8 +66,8 @@ func longest(t *testing.T) time.Duration {
 	return limit
 }
 
-// Keys wait for a topic that is paused, each with a row, more than may be parked; with OUTBOX_LONG a million. What does not
-// fit into 64 MiB goes to the shadow, no step takes long, and all are published when the topic is open again.
+// Keys wait for a topic that is paused, each with a row, more than may be parked; with OUTBOX_LONG a million. What does
+// not fit into 64 MiB goes to the shadow, no step takes long, and all are published when the topic is open again.
 func TestManyKeysOfAPausedTopic(t *testing.T) {
 	const lanes, batch = 64, 8192
 	keys := int64(300_000)
@@ -81,7 +81,9 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 	var s steps
 	before := heap()
 	b := board.New(board.Config{
-		Concurrency: 64, Rows: batch, Backoff: func(int) time.Duration { return time.Second }, OutageBackoff: func(int) time.Duration { return time.Second },
+		Concurrency: 64, Rows: batch, Backoff: func(int) time.Duration {
+			return time.Second
+		}, OutageBackoff: func(int) time.Duration { return time.Second },
 	})
 	now := time.Unix(1e9, 0)
 	for lane := range int16(lanes) {
@@ -89,7 +91,8 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 	}
 	row := func(id int64) *board.Row {
 		r := &board.Row{
-			ID: id, Term: board.Term{Lane: int16(id % lanes), Epoch: 1}, Topic: "down", Key: "order/" + strconv.FormatInt(id, 10), Payload: payload,
+			ID: id, Term: board.Term{Lane: int16(id % lanes), Epoch: 1}, Topic: "down",
+			Key: "order/" + strconv.FormatInt(id, 10), Payload: payload,
 		}
 		if id == keys+1 {
 			r.Topic = "up"
@@ -214,7 +217,9 @@ func TestUnparkingAFullKey(t *testing.T) {
 func unparkAll(t *testing.T, key string, s *steps) {
 	const n = 65536
 	b := board.New(board.Config{
-		Concurrency: 4, Rows: 8192, Backoff: func(int) time.Duration { return time.Second }, OutageBackoff: func(int) time.Duration { return time.Second },
+		Concurrency: 4, Rows: 8192, Backoff: func(int) time.Duration {
+			return time.Second
+		}, OutageBackoff: func(int) time.Duration { return time.Second },
 	})
 	now := time.Unix(1e9, 0)
 	term := board.Term{Epoch: 1}

@@ -51,7 +51,10 @@ func newDesk(t testing.TB, cfg board.Config, lanes ...int16) *desk {
 	}
 	cfg.Backoff = func(n int) time.Duration { return time.Duration(n) * time.Second }
 	cfg.OutageBackoff = cfg.Backoff
-	d := &desk{t: t, b: board.New(cfg), now: time.Unix(1e9, 0), table: map[int64]*message{}, marks: map[int16]int64{}, terms: map[int16]board.Term{}, check: true}
+	d := &desk{
+		t: t, b: board.New(cfg), now: time.Unix(1e9, 0), table: map[int64]*message{}, marks: map[int16]int64{},
+		terms: map[int16]board.Term{}, check: true,
+	}
 	if len(lanes) == 0 {
 		lanes = []int16{0}
 	}
@@ -72,7 +75,9 @@ func (d *desk) take(lane int16) {
 func (d *desk) heads(lane int16) (heads []board.Head) {
 	for _, id := range slices.Sorted(maps.Keys(d.table)) {
 		if m := d.table[id]; m.lane == lane && m.key != "" && m.attempts > 0 {
-			heads = append(heads, board.Head{ID: id, Key: m.key, Topic: m.topic, Attempts: m.attempts, Wait: max(0, m.due.Sub(d.now)), Dead: m.dead})
+			heads = append(heads, board.Head{
+				ID: id, Key: m.key, Topic: m.topic, Attempts: m.attempts, Wait: max(0, m.due.Sub(d.now)), Dead: m.dead,
+			})
 		}
 	}
 	return heads
@@ -100,7 +105,10 @@ func (d *desk) after() {
 }
 
 func (d *desk) row(m *message) *board.Row {
-	return &board.Row{ID: m.id, Term: d.terms[m.lane], Key: m.key, UUID: fmt.Sprint(m.id), Topic: m.topic, Payload: []byte("payload"), Attempts: m.attempts}
+	return &board.Row{
+		ID: m.id, Term: d.terms[m.lane], Key: m.key, UUID: fmt.Sprint(m.id), Topic: m.topic, Payload: []byte("payload"),
+		Attempts: m.attempts,
+	}
 }
 
 func (d *desk) begin() board.Asks {

@@ -98,8 +98,8 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	b.forgetTopic(t)
 }
 
-// TimedOut takes the result of a call that Effects.Expired named. It is ignored if the call returned meanwhile; else the
-// call is hung.
+// TimedOut takes the result of a call that Effects.Expired named. It is ignored if the call returned meanwhile; else
+// the call is hung.
 func (b *Board) TimedOut(now time.Time, c *Call, r Result) {
 	b.now = now
 	if c.state != expired {
@@ -129,7 +129,8 @@ func (b *Board) leave(c *Call) {
 	}
 }
 
-// Tick lets calls grow slow and expire, parks what closed topics have in memory, a little at a time, and repeats reports.
+// Tick lets calls grow slow and expire, parks what closed topics have in memory, a little at a time, and repeats
+// reports.
 func (b *Board) Tick(now time.Time) {
 	b.now = now
 	for c := b.young.front; c != nil && now.Sub(c.Started) >= b.cfg.SlowAfter; c = b.young.front {
@@ -140,7 +141,8 @@ func (b *Board) Tick(now time.Time) {
 		b.update(c.topic)
 	}
 	for _, calls := range []*list[Call, *Call]{&b.slow, &b.young} {
-		for c := calls.front; c != nil && b.cfg.PublishTimeout > 0 && now.Sub(c.Started) >= b.cfg.PublishTimeout; c = calls.front {
+		for c := calls.front; c != nil && b.cfg.PublishTimeout > 0 &&
+			now.Sub(c.Started) >= b.cfg.PublishTimeout; c = calls.front {
 			calls.remove(c)
 			if c.state == young {
 				c.topic.old++
@@ -159,7 +161,10 @@ func (b *Board) Tick(now time.Time) {
 		if (t.paused || t.jammed) && !now.Before(t.repeat) {
 			t.repeat = now.Add(repeatEvery)
 			if t.paused {
-				b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: max(0, t.until.Sub(now)), Repeated: true, Guessed: t.guessed, Err: t.err})
+				b.report(Report{
+					Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: max(0, t.until.Sub(now)), Repeated: true,
+					Guessed: t.guessed, Err: t.err,
+				})
 			} else {
 				b.report(Report{Kind: TopicJammed, Topic: t.name, Failures: t.hung, Repeated: true})
 			}

@@ -20,7 +20,8 @@ func (f *forwarder) cutOff() {
 
 // busy says whether something is under way that needs no time to pass.
 func (f *forwarder) busy() bool {
-	return f.reading != nil || f.loading != nil || len(f.toLoad) > 0 || f.settling != nil || len(f.calls) > 0 || f.launched > 0 ||
+	return f.reading != nil || f.loading != nil || len(f.toLoad) > 0 || f.settling != nil || len(f.calls) > 0 ||
+		f.launched > 0 ||
 		f.settle || f.read || f.dirty || len(f.left.published)+len(f.left.failed) > 0
 }
 
@@ -40,7 +41,8 @@ func (f *forwarder) check(thoroughly bool) {
 		}
 	}
 	for r := range f.unsettled {
-		if h := f.held[r.Term.Lane]; !f.m.messages[r.UUID].published && h != nil && h.epoch == r.Term.Epoch && !h.handing && !f.board.Knows(r.Term, r.ID) {
+		if h := f.held[r.Term.Lane]; !f.m.messages[r.UUID].published && h != nil && h.epoch == r.Term.Epoch && !h.handing &&
+			!f.board.Knows(r.Term, r.ID) {
 			f.m.failf("forwarder %d does not know row %d any more, whose success is not settled", f.id, r.ID)
 		}
 	}
@@ -54,7 +56,8 @@ func (f *forwarder) check(thoroughly bool) {
 	case counts.Rows > 2*cfg.Rows+len(f.m.lanes)+2*len(f.m.topics)+8:
 		f.m.failf("forwarder %d has %d rows in memory, with room for %d", f.id, counts.Rows, cfg.Rows)
 	case counts.Unsettled < len(f.left.published)+len(f.left.failed):
-		f.m.failf("forwarder %d counts %d unsettled, and %d are being settled", f.id, counts.Unsettled, len(f.left.published)+len(f.left.failed))
+		f.m.failf("forwarder %d counts %d unsettled, and %d are being settled", f.id, counts.Unsettled,
+			len(f.left.published)+len(f.left.failed))
 	}
 }
 

@@ -69,7 +69,8 @@ func (b *Board) TakeAnyway(a Asks, r Read, trials bool) {
 		}
 		t := b.topicOf(f.Row.Topic)
 		switch {
-		case trials && ask.why == forTrial && ask.topic == t && t.paused && t.trial == nil && k.under == nil && k.heads.len() == 0:
+		case trials && ask.why == forTrial && ask.topic == t && t.paused && t.trial == nil && k.under == nil &&
+			k.heads.len() == 0:
 			b.unpark(k, ask.id)
 			b.letPass(l, k, f.Row, t)
 		case !trials && ask.why == forUnpark && !k.blocked() && int(k.n) < b.cfg.Chain:

@@ -41,8 +41,8 @@ type version struct {
 	seen state
 }
 
-// payloads returns the ids of rows that are still to be published and fit into some room, the first of them in any case, and
-// those of the others. It comes to nothing after some of them.
+// payloads returns the ids of rows that are still to be published and fit into some room, the first of them in any
+// case, and those of the others. It comes to nothing after some of them.
 func (d *database) payloads(wanted []*board.Row, room int64, most int) (came, late map[int64]bool) {
 	came, late = map[int64]bool{}, map[int64]bool{}
 	used, first := int64(0), true
@@ -106,7 +106,9 @@ func (d *database) fetch(q query, between func()) answer {
 			a.byID = append(a.byID, version{m, m.state})
 		}
 	}
-	slices.SortFunc(a.ready, func(x, y version) int { return cmp.Or(cmp.Compare(x.lane, y.lane), cmp.Compare(x.id, y.id)) })
+	slices.SortFunc(a.ready, func(x, y version) int {
+		return cmp.Or(cmp.Compare(x.lane, y.lane), cmp.Compare(x.id, y.id))
+	})
 	between()
 	a.nextXid = d.nextXid
 	if d.faults.nextIsXmax {

@@ -1,32 +1,36 @@
-// Package board knows the messages in a forwarder's lanes: which were read, which are being published, which wait and for
-// what, and what is to be settled. It is pure: no clock (now is an argument), no goroutine, no lock, no I/O, and nothing of
-// the database, the broker or Watermill. Whoever uses it takes care that one event happens at a time.
+// Package board knows the messages in a forwarder's lanes: which were read, which are being published, which wait and
+// for what, and what is to be settled. It is pure: no clock (now is an argument), no goroutine, no lock, no I/O, and
+// nothing of the database, the broker or Watermill. Whoever uses it takes care that one event happens at a time.
 //
 // # Words
 //
-//   - A term is one time of owning a lane: its number and epoch. All in memory belongs to a term; one that the board does
-//     not have is over.
-//   - A key's rows leave one after another, in the order of its chain: its rows in memory. Rows without a key follow nobody.
-//   - An id is known if a read may return it and it needs no second look: its row is in memory, or was settled since the
-//     last read began. To forget is to drop what is settled from what is known, and happens only when a read begins.
+//   - A term is one time of owning a lane: its number and epoch. All in memory belongs to a term; one that the board
+//     does not have is over.
+//   - A key's rows leave one after another, in the order of its chain: its rows in memory. Rows without a key follow
+//     nobody.
+//   - An id is known if a read may return it and it needs no second look: its row is in memory, or was settled since
+//     the last read began. To forget is to drop what is settled from what is known, and happens only when a read
+//     begins.
 //   - A head is a row that waits for another attempt. It blocks its key: nothing else of the key is published.
-//   - A topic is paused when its broker cannot be reached, or by an operator; slow when slow and hung calls take most of its
-//     places; jammed when as many calls of it hang as may be under way. While it is paused, or slow with enough in
-//     memory, it is closed.
+//   - A topic is paused when its broker cannot be reached, or by an operator; slow when slow and hung calls take most
+//     of its places; jammed when as many calls of it hang as may be under way. While it is paused, or slow with enough
+//     in memory, it is closed.
 //   - A key is blocked if it is held or waits for a closed topic.
 //   - A parked row is known by its id only, as its turn has not come. To unpark it is to ask for it by id. A pen is a
 //     key for the parked rows without a key of one topic.
-//   - The shadow is what of a lane there was no room to park: a few bits per hash of key, and the lowest id. Nothing new of
-//     a key is kept whose bits are set. A rewind, a mark of the lane set back to below that id, clears it.
+//   - The shadow is what of a lane there was no room to park: a few bits per hash of key, and the lowest id. Nothing
+//     new of a key is kept whose bits are set. A rewind, a mark of the lane set back to below that id, clears it.
 //   - An ask is a row to read by id, and why: unpark, retry, trial, or stray (pending, though nobody knows of it).
-//   - A suspect is a message that failed for a reason that nobody knows, while it cannot be told yet whether it is at fault. A streak is
-//     what failed, so or because of the broker, since something was published last: of a topic, and of all that share a publisher.
+//   - A suspect is a message that failed for a reason that nobody knows, while it cannot be told yet whether it is at
+//     fault. A streak is what failed, so or because of the broker, since something was published last: of a topic, and
+//     of all that share a publisher.
 //   - To convict is to charge a suspect, to pardon to park it uncharged.
-//   - A scout is the topic of a publisher that is tried soon, however long the pauses are. To hurry is to have others tried when one works.
-//   - A trial is the message that tries whether a paused topic works again. A pass lets a head or a trial go although its
-//     key is blocked.
-//   - A call is one Publish under way: young, slow after a while, expired at its time-out, hung once that was charged and
-//     it has not returned.
+//   - A scout is the topic of a publisher that is tried soon, however long the pauses are. To hurry is to have others
+//     tried when one works.
+//   - A trial is the message that tries whether a paused topic works again. A pass lets a head or a trial go although
+//     its key is blocked.
+//   - A call is one Publish under way: young, slow after a while, expired at its time-out, hung once that was charged
+//     and it has not returned.
 //   - To settle is to write results to the database; its answer to a failure is an outcome.
 //   - To hand back is to stop work on a lane; it is free when nothing of it is under way or unsettled.
 //
@@ -53,64 +57,68 @@
 //
 // # Doubts
 //
-// Whether a suspect is charged is decided by the answers of others, and never by one that is not there: when its topic publishes
-// something, it is convicted; when nothing else is under way or may go, or it has waited for SlowAfter, it is convicted if the streak of its
-// topic and that of its publisher are of one message, and pardoned if they are of several. 16 suspects of a topic are
-// enough to decide that at once. Who failed uncharged is remembered with what its topic had published until then: if it fails again and
-// that is more, it is charged without a doubt, unless the topic is paused. So messages that are always bad are charged each time that a
-// good one gets through, however many there are, and in an outage nobody is. The trial of a topic is the key that came last, which has
-// failed least likely; those that fail go to the other end of the list, and heads have every second turn.
+// Whether a suspect is charged is decided by the answers of others, and never by one that is not there: when its topic
+// publishes something, it is convicted; when nothing else is under way or may go, or it has waited for SlowAfter, it is
+// convicted if the streak of its topic and that of its publisher are of one message, and pardoned if they are of
+// several. 16 suspects of a topic are enough to decide that at once. Who failed uncharged is remembered with what its
+// topic had published until then: if it fails again and that is more, it is charged without a doubt, unless the topic
+// is paused. So messages that are always bad are charged each time that a good one gets through, however many there
+// are, and in an outage nobody is. The trial of a topic is the key that came last, which has failed least likely; those
+// that fail go to the other end of the list, and heads have every second turn.
 //
 // A topic that is paused while its publisher works for others is not counted in the publisher's streak.
 //
 // # Order
 //
-// RowsRead gets rows in an order that is right for each key, and every rule here keeps it. What is put out of the way is
-// put out of the way with all that follows it: a key with anything parked has everything parked that is read of it, and
-// parked ids go on in their order. A row that is read again is known, or parked, or a head. Holding starts when a publish
-// fails and not when that is settled; asks and rewinds take effect in ReadBegins only, as a read under way may return
-// rows that must come later. A key has one call at a time, but for hung ones.
+// RowsRead gets rows in an order that is right for each key, and every rule here keeps it. What is put out of the way
+// is put out of the way with all that follows it: a key with anything parked has everything parked that is read of it,
+// and parked ids go on in their order. A row that is read again is known, or parked, or a head. Holding starts when a
+// publish fails and not when that is settled; asks and rewinds take effect in ReadBegins only, as a read under way may
+// return rows that must come later. A key has one call at a time, but for hung ones.
 //
 // # What is bounded, and what happens beyond each bound
 //
 //	suspects                             16 of a topic, for SlowAfter at most.
 //	who failed uncharged                 256 of a topic. Others are suspects again when they fail again.
-//	rows in memory, and their bytes      Beyond Config.Rows or Bytes a read brings what is asked for by id, and of the rest a
-//	                                     little, as all in memory may wait behind a few that hang. At twice as much: trials only.
-//	                                     Large rows come without payload; of these a read takes what there is room for, and
-//	                                     one in any case.
-//	calls                                Concurrency that are young, and as many of one topic, of any age; 8 times as many in
-//	                                     all. A topic whose calls hang stops itself and is reported as jammed; eight such
-//	                                     topics stop all others, until one call returns.
-//	rows of a slow topic                 A sixteenth of the room, and the chain of one key. The rest is parked, or its backlog
-//	                                     would fill the room.
+//	rows in memory, and their bytes      Beyond Config.Rows or Bytes a read brings what is asked for by id, and of the
+//	                                     rest a little, as all in memory may wait behind a few that hang. At twice as
+//	                                     much: trials only. Large rows come without payload; of these a read takes what
+//	                                     there is room for, and one in any case.
+//	calls                                Concurrency that are young, and as many of one topic, of any age; 8 times as
+//	                                     many in all. A topic whose calls hang stops itself and is reported as jammed;
+//	                                     eight such topics stop all others, until one call returns.
+//	rows of a slow topic                 A sixteenth of the room, and the chain of one key. The rest is parked, or its
+//	                                     backlog would fill the room.
 //	rows of a key in memory              Config.Chain. The rest is parked.
-//	ids parked of a key, and in all      Config.KeyParked and Config.Parked. Closed topics have half of all, and each at most as
-//	                                     many as are left of that half, as a topic may be closed for days. The rest goes to
-//	                                     the shadow of its lane.
-//	shadow                               128 KiB a lane, whatever it holds. The more keys, the more others seem to be in it: of
-//	                                     16,000 keys in a lane's shadow hardly any, of 160,000 one in 25. These wait until
-//	                                     the lane is read again, five minutes at most, and so do rows on open topics of keys that
-//	                                     have something in it.
+//	ids parked of a key, and in all      Config.KeyParked and Config.Parked. Closed topics have half of all, and each at
+//	                                     most as many as are left of that half, as a topic may be closed for days. The
+//	                                     rest goes to the shadow of its lane.
+//	shadow                               128 KiB a lane, whatever it holds. The more keys, the more others seem to be in
+//	                                     it: of 16,000 keys in a lane's shadow hardly any, of 160,000 one in 25. These
+//	                                     wait until the lane is read again, five minutes at most, and so do rows on open
+//	                                     topics of keys that have something in it.
 //	what fell due and is not kept        Comes again with the next read of what fell due, which leaves out closed topics.
-//	heads                                None for those with a key: each blocked key must be known. Some 300 bytes each. Without a
-//	                                     key as many as Config.Parked; the others are read when they fall due.
+//	heads                                None for those with a key: each blocked key must be known. Some 300 bytes each.
+//	                                     Without a key as many as Config.Parked; the others are read when they fall due.
 //	strays that wait for a read          1,000. The next sweep finds the others.
 //	topics                               1,024 that are idle; the others are forgotten.
 //	results that are not settled         Beyond twice Config.Rows nothing more is read.
 //
-// What was refused for a topic is read again when the topic is open and has used up most of its parked ids; what was refused
-// for a key, when that is free and has used up its own. Reading past a long backlog that goes to the shadow costs as much
-// as any reading, once. It is not slowed down, because messages of other topics lie behind it in the same lane.
+// What was refused for a topic is read again when the topic is open and has used up most of its parked ids; what was
+// refused for a key, when that is free and has used up its own. Reading past a long backlog that goes to the shadow
+// costs as much as any reading, once. It is not slowed down, because messages of other topics lie behind it in the same
+// lane.
 //
-// No event walks more than a few hundred keys or rows, but for those that get rows as an argument (RowsRead, Settled), the end of an outage,
-// which walks all heads if some were put off, HeadsSeen and Firsts, which walk the heads and the waiting keys of a lane, and what forgets a lane, which walks its rows in memory. The
-// heads of a lane that was taken, which may be a great many, are sorted out without the board (NewTaken).
+// No event walks more than a few hundred keys or rows, but for those that get rows as an argument (RowsRead, Settled),
+// the end of an outage, which walks all heads if some were put off, HeadsSeen and Firsts, which walk the heads and the
+// waiting keys of a lane, and what forgets a lane, which walks its rows in memory. The heads of a lane that was taken,
+// which may be a great many, are sorted out without the board (NewTaken).
 //
 // # Files
 //
-// lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; large.go those that came without payload; rows.go into
-// memory and out of it; keys.go chains; topics.go queues, places, slow topics; pauses.go closed topics and the keys that
-// wait for them; doubts.go errors that nobody knows, and topics that are tried for others' sake; calls.go from Next to Returned; retries.go heads; parked.go ids; shadow.go; results.go what became of
-// calls, and of their settling; effects.go what others must do about it; list.go.
+// lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; large.go
+// those that came without payload; rows.go into memory and out of it; keys.go chains; topics.go queues, places, slow
+// topics; pauses.go closed topics and the keys that wait for them; doubts.go errors that nobody knows, and topics that
+// are tried for others' sake; calls.go from Next to Returned; retries.go heads; parked.go ids; shadow.go; results.go
+// what became of calls, and of their settling; effects.go what others must do about it; list.go.
 package board

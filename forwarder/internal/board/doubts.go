@@ -2,8 +2,8 @@ package board
 
 import "time"
 
-// An error that nobody knows may be the fault of its message or of the broker. What else happens tells: see the words and
-// "Doubts" in the package comment.
+// An error that nobody knows may be the fault of its message or of the broker. What else happens tells: see the words
+// and "Doubts" in the package comment.
 
 const (
 	// mostSuspects is how many messages of a topic may fail in a row, and none be published, before it counts as out.
@@ -108,8 +108,9 @@ func (b *Board) suspect(l *lane, c *Call, err error) {
 	b.block(l, c)
 }
 
-// decide finds out whether the suspects of a topic are to be charged, if that can be told by now: when everything else that is
-// under way, or may go, has its answer, and at last when they have waited for as long as a call takes to be slow.
+// decide finds out whether the suspects of a topic are to be charged, if that can be told by now: when everything else
+// that is under way, or may go, has its answer, and at last when they have waited for as long as a call takes to be
+// slow.
 func (b *Board) decide(t *topic) {
 	if len(t.suspects) == 0 {
 		return
@@ -202,7 +203,8 @@ func (b *Board) vouches(c *Call) {
 		delete(t.failedAt, c.Row.UUID)
 	}
 	for i, s := range t.suspects {
-		if r := s.call.Row; r.ID == c.Row.ID && r.Term == c.Row.Term { // it timed out before; in another term the database will know
+		if r := s.call.Row; r.ID == c.Row.ID && r.Term == c.Row.Term {
+			// it timed out before; in another term the database will know
 			b.suspects--
 			b.acquit(b.lanes[s.call.Row.Term.Lane], s.call)
 			t.suspects = append(t.suspects[:i], t.suspects[i+1:]...)
@@ -219,7 +221,8 @@ func (b *Board) vouches(c *Call) {
 	}
 }
 
-// resumes opens a topic whose broker has answered, and has others of the same publisher tried at once, unless the pause was short.
+// resumes opens a topic whose broker has answered, and has others of the same publisher tried at once, unless the pause
+// was short.
 func (b *Board) resumes(t *topic) {
 	long := t.failures > 1
 	b.reopen(t)
@@ -239,7 +242,8 @@ func (b *Board) hurry(by *topic, again bool) {
 	}
 }
 
-// scout has one of the topics of a publisher tried soon, however long they are paused: the first that works has the others tried.
+// scout has one of the topics of a publisher tried soon, however long they are paused: the first that works has the
+// others tried.
 func (b *Board) scout(of *broker) {
 	by := b.now.Add(max(b.cfg.SlowAfter, b.cfg.OutageBackoff(1)))
 	var next *topic

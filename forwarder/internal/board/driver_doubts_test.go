@@ -10,7 +10,8 @@ type said struct {
 	guilty bool // its topic had published something since it failed before
 }
 
-// repeated is the place of what comes of a message that was published before: nothing, unless an operator wants it sent again.
+// repeated is the place of what comes of a message that was published before: nothing, unless an operator wants it sent
+// again.
 const repeated = -2
 
 // answered notes an answer that says something of a topic, and returns its place.
@@ -45,8 +46,8 @@ func (f *forwarder) workedSince(a said) (worked bool) {
 	return false
 }
 
-// isGuilty says whether what was answered shows that a message is at fault: its topic has published something since, or since it failed
-// before, or it is the only one that failed since something was published.
+// isGuilty says whether what was answered shows that a message is at fault: its topic has published something since, or
+// since it failed before, or it is the only one that failed since something was published.
 func (f *forwarder) isGuilty(at int) bool {
 	if at < 0 {
 		return at == repeated

@@ -74,14 +74,16 @@ func (f *forwarder) next() bool {
 
 func (f *forwarder) started(c *board.Call) {
 	r := c.Row
-	f.logf("publishes %d (%s, key %q, topic %s, attempt %d) of lane %d, epoch %d", r.ID, r.UUID, r.Key, r.Topic, c.Attempt, r.Term.Lane, r.Term.Epoch)
+	f.logf("publishes %d (%s, key %q, topic %s, attempt %d) of lane %d, epoch %d", r.ID, r.UUID, r.Key, r.Topic, c.Attempt,
+		r.Term.Lane, r.Term.Epoch)
 	msg := f.m.messages[r.UUID]
 	if msg == nil || msg.tx.committed == 0 && !msg.tx.lost {
 		f.m.failf("row %d (%s) is published but was never committed", r.ID, r.UUID)
 		return
 	}
 	if h := f.held[r.Term.Lane]; h == nil || h.epoch != r.Term.Epoch || h.handing {
-		f.m.failf("row %d is published in lane %d, epoch %d, which is not ours or is being handed back", r.ID, r.Term.Lane, r.Term.Epoch)
+		f.m.failf("row %d is published in lane %d, epoch %d, which is not ours or is being handed back", r.ID, r.Term.Lane,
+			r.Term.Epoch)
 	}
 	if r.Large {
 		f.m.failf("row %d (%s) is published without its payload", r.ID, r.UUID)

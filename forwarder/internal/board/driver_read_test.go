@@ -64,7 +64,8 @@ func (f *forwarder) wantsRead() bool {
 		return false
 	}
 	_, due := f.board.Due()
-	return !f.m.tight || f.read || f.dirty || f.more && f.board.HasRoom() || !due.IsZero() && !due.After(f.m.db.now) || !f.duePoll.After(f.m.db.now)
+	return !f.m.tight || f.read || f.dirty || f.more && f.board.HasRoom() || !due.IsZero() && !due.After(f.m.db.now) ||
+		!f.duePoll.After(f.m.db.now)
 }
 
 // beginLoad starts to load the heads of a lane that was taken.
@@ -155,7 +156,9 @@ func (f *forwarder) beginRead() {
 		r.req.Whole = 5
 	}
 	f.reading, f.dirty, f.read, f.more = r, false, false, false
-	f.logf("begins a read: marks %v, limits %v, stretch %d, ids %v", f.used(f.mark), f.used(func(n int16) int64 { return r.req.Limits[n] }), r.req.Stretch, r.asks.IDs)
+	f.logf("begins a read: marks %v, limits %v, stretch %d, ids %v", f.used(f.mark), f.used(func(n int16) int64 {
+		return r.req.Limits[n]
+	}), r.req.Stretch, r.asks.IDs)
 }
 
 // used leaves out the lanes that no message is in.
@@ -185,14 +188,18 @@ func (f *forwarder) evaluate(r *reading) {
 		if epoch == 0 {
 			continue
 		}
-		l := laneQuery{lane: int16(n), epoch: epoch, mark: r.req.Marks[n], rows: r.req.Limits[n], rewound: r.req.Rewound[n], due: int64(r.asks.Due[n])}
+		l := laneQuery{
+			lane: int16(n), epoch: epoch, mark: r.req.Marks[n], rows: r.req.Limits[n], rewound: r.req.Rewound[n],
+			due: int64(r.asks.Due[n]),
+		}
 		q.lanes = append(q.lanes, l)
 	}
 	f.m.variant.spoilQuery(f, &q)
 	a := f.m.db.fetch(q, func() { f.m.others(30) })
 	f.lastSeq = a.seq
 	r.answer = &a
-	f.logf("reads: snapshot %d:%v next %d seq %d rewind %d, ready %v, by id %v, due %v", a.xmax, a.running, a.nextXid, a.seq, a.rewind,
+	f.logf("reads: snapshot %d:%v next %d seq %d rewind %d, ready %v, by id %v, due %v", a.xmax, a.running, a.nextXid,
+		a.seq, a.rewind,
 		idsOf(a.ready), idsOf(a.byID), idsOf(a.due))
 }
 
@@ -259,7 +266,8 @@ func (f *forwarder) endRead(r *reading) {
 	answer := window.Answer{
 		Life:     a.life,
 		Snapshot: window.Snapshot{Xmax: a.xmax, InProgress: a.running, NextXid: a.nextXid, Seq: a.seq},
-		Rewind:   a.rewind, Rows: len(a.ready) + len(a.byID) + len(a.due), Took: time.Duration(f.m.rng.IntN(100)) * time.Millisecond,
+		Rewind:   a.rewind, Rows: len(a.ready) + len(a.byID) + len(a.due),
+		Took: time.Duration(f.m.rng.IntN(100)) * time.Millisecond,
 	}
 	for n := range a.owned {
 		answer.Owned[n] = true
@@ -359,7 +367,8 @@ func (f *forwarder) termOf(r *reading, lane int16) board.Term {
 func (f *forwarder) row(r *reading, v version) *board.Row {
 	large := int64(v.size) > r.req.Whole && !r.came[v.id]
 	return &board.Row{
-		Large: large, ID: v.id, Term: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic, Payload: make([]byte, v.size),
+		Large: large, ID: v.id, Term: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic,
+		Payload:   make([]byte, v.size),
 		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Life: r.answer.life, Generation: fmt.Sprint(v.seen.batch),
 	}
 }

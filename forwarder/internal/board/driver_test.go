@@ -131,7 +131,8 @@ func (f *forwarder) stop() {
 
 // stopped says whether an orderly end is complete.
 func (f *forwarder) stopped() bool {
-	return f.stopping && len(f.held) == 0 && f.settling == nil && f.keeping == nil && f.board.Counts().Unsettled == 0 && !slices.ContainsFunc(f.calls, func(c *call) bool { return !c.timedOut })
+	return f.stopping && len(f.held) == 0 && f.settling == nil && f.keeping == nil && f.board.Counts().Unsettled == 0 &&
+		!slices.ContainsFunc(f.calls, func(c *call) bool { return !c.timedOut })
 }
 
 func (f *forwarder) standsStill() bool {
@@ -161,5 +162,6 @@ func (f *forwarder) step() {
 }
 
 func (f *forwarder) String() string {
-	return fmt.Sprintf("forwarder %d: %d lanes, %d calls, %d and %d results left", f.id, len(f.held), len(f.calls), len(f.left.published), len(f.left.failed))
+	return fmt.Sprintf("forwarder %d: %d lanes, %d calls, %d and %d results left", f.id, len(f.held), len(f.calls),
+		len(f.left.published), len(f.left.failed))
 }

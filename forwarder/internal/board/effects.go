@@ -26,8 +26,9 @@ type Report struct {
 	Wait       time.Duration // TopicPaused, Retry: until the next attempt
 	Guessed    bool          // TopicPaused: everything fails, and nobody knows why
 	ByOperator bool          // TopicPaused, TopicResumed: see PauseByOperator
-	Repeated   bool          // TopicPaused, TopicJammed: nothing changed in a minute. Retry: not the first of its topic in a minute
-	Err        error
+	// TopicPaused, TopicJammed: nothing changed in a minute. Retry: not the first of its topic in a minute
+	Repeated bool
+	Err      error
 }
 
 // ReportKind says what a Report is about.

@@ -18,7 +18,8 @@ func (b *Board) Counts() Counts {
 }
 
 // Sizes is what is remembered.
-type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Shadows, Back int } // Heads with the Loose ones, that have no key
+// Heads with the Loose ones, that have no key
+type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Shadows, Back int }
 
 func (b *Board) Sizes() Sizes {
 	s := Sizes{Topics: len(b.topics), Troubled: len(b.troubled), Loose: b.loose}

@@ -1,8 +1,8 @@
 package board
 
 // key is an ordering key of a lane with rows in memory, parked or waiting. Its rows leave one after another: first the
-// one under way, then the chain, then what is parked. While it is blocked, or has ids parked, or its chain is full, what
-// is read of it is parked.
+// one under way, then the chain, then what is parked. While it is blocked, or has ids parked, or its chain is full,
+// what is read of it is parked.
 //
 // Rows without an ordering key follow nobody, but those of a closed topic are parked in the same way: in a pen,
 // which is a key whose name no message can have.

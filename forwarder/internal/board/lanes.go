@@ -60,8 +60,8 @@ func (b *Board) inTurn(yield func(*lane) bool) {
 	}
 }
 
-// Taken is a lane that was taken, with all its heads: loaded after the lane was taken and before its first read. It is made
-// without a board, which is not to wait for a great many heads.
+// Taken is a lane that was taken, with all its heads: loaded after the lane was taken and before its first read. It is
+// made without a board, which is not to wait for a great many heads.
 type Taken struct{ lane *lane }
 
 // NewTaken makes a lane of its heads, which all have keys.
@@ -151,8 +151,8 @@ func (b *Board) freeIfDone(l *lane) {
 	}
 }
 
-// forgetLane forgets all that waits in a lane, in memory or parked: whoever reads the lane next reads it again. It walks
-// its rows in memory.
+// forgetLane forgets all that waits in a lane, in memory or parked: whoever reads the lane next reads it again. It
+// walks its rows in memory.
 func (b *Board) forgetLane(l *lane) {
 	rows, bytes := l.rows, l.bytes
 	for _, r := range l.known {
@@ -186,8 +186,8 @@ func (b *Board) forgetLane(l *lane) {
 	b.strays = slices.DeleteFunc(b.strays, func(s stray) bool { return s.term == l.term })
 }
 
-// knows says whether an id needs no second look: its row is in memory, or was settled since the last read began, or it is
-// parked, or a head.
+// knows says whether an id needs no second look: its row is in memory, or was settled since the last read began, or it
+// is parked, or a head.
 func (l *lane) knows(id int64) bool {
 	return l.known[id] != nil || l.parked[id] != nil || l.heads[id] != nil
 }

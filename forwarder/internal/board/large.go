@@ -1,8 +1,8 @@
 package board
 
-// Wanted returns the rows of a read that came without their payload and are of use, in the order in which they are wanted:
-// those that were asked for by id, then the new ones, the oldest first, then what fell due. What is known already needs no
-// payload: nothing is made of it.
+// Wanted returns the rows of a read that came without their payload and are of use, in the order in which they are
+// wanted: those that were asked for by id, then the new ones, the oldest first, then what fell due. What is known
+// already needs no payload: nothing is made of it.
 func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	for _, ask := range a.asks {
 		if f, found := r.ByID[ask.id]; found && f.Row.Large && !f.Dead {
@@ -19,9 +19,9 @@ func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	return wanted
 }
 
-// Leave takes rows out of a read that have no payload: those that there was no room for, late, and those that are gone. What
-// follows a late one in its lane is taken out with it, since a lane is read in order, and so is what was brought back in one
-// act: cut has the id of the first new one.
+// Leave takes rows out of a read that have no payload: those that there was no room for, late, and those that are gone.
+// What follows a late one in its lane is taken out with it, since a lane is read in order, and so is what was brought
+// back in one act: cut has the id of the first new one.
 func (r *Read) Leave(late, gone map[int64]bool) (cut [Lanes]int64) {
 	for id, f := range r.ByID {
 		switch {

@@ -122,8 +122,8 @@ func (m *model) left() (list []*record) {
 	return list
 }
 
-// free lists what is left although neither its topic is dead, nor that of another one of its key. (What an operator wants
-// sent again may wait for a shadow: the sweep ends at its lowest id.)
+// free lists what is left although neither its topic is dead, nor that of another one of its key. (What an operator
+// wants sent again may wait for a shadow: the sweep ends at its lowest id.)
 func (m *model) free() (list []*record) {
 	down := func(msg *record) bool { return msg.topic == m.deadTopic || msg.topic == m.hungTopic }
 	waits := map[string]bool{}

@@ -27,8 +27,8 @@ func (m *model) members() {
 }
 
 // steal has a forwarder take a lane whose owner knows nothing of it, as when its lease runs out; or its own, when
-// somebody else had it meanwhile. It looks first, and takes it in another step. That is worth most when a failure of the
-// lane is settled meanwhile, or is about to be.
+// somebody else had it meanwhile. It looks first, and takes it in another step. That is worth most when a failure of
+// the lane is settled meanwhile, or is about to be.
 func (m *model) steal() {
 	if m.db.now.Before(m.stealAfter) {
 		return

@@ -68,7 +68,10 @@ type model struct {
 }
 
 func newModel(seed uint64, v variant, logging bool) *model {
-	m := &model{variant: v, logging: logging, pcg: rand.NewPCG(seed, 0), seed: seed, messages: map[string]*record{}, topics: []string{"a", "b", "c"}}
+	m := &model{
+		variant: v, logging: logging, pcg: rand.NewPCG(seed, 0), seed: seed, messages: map[string]*record{},
+		topics: []string{"a", "b", "c"},
+	}
 	m.rng = rand.New(m.pcg)
 	m.db = newDatabase(m.rng)
 	m.lanes = []int16{int16(m.rng.IntN(22)), int16(22 + m.rng.IntN(21)), int16(43 + m.rng.IntN(21))}
@@ -136,8 +139,10 @@ func newModel(seed uint64, v variant, logging bool) *model {
 
 // String says what happens in this schedule.
 func (m *model) String() string {
-	return fmt.Sprintf("calm %v, tight %v, small %v, crashes %v, operators %v, kills %v, maintains %v, deletes %v, hold dead %v, dead topic %q, hung topic %q, %+v",
-		m.calm, m.tight, m.small, m.crashes, m.operators, m.kills, m.maintains, m.db.deletes, m.db.blockKeyOnDead, m.deadTopic, m.hungTopic,
+	return fmt.Sprintf("calm %v, tight %v, small %v, crashes %v, operators %v, kills %v, maintains %v, deletes %v, "+
+		"hold dead %v, dead topic %q, hung topic %q, %+v",
+		m.calm, m.tight, m.small, m.crashes, m.operators, m.kills, m.maintains, m.db.deletes, m.db.blockKeyOnDead,
+		m.deadTopic, m.hungTopic,
 		[]any{m.cfg.Concurrency, m.cfg.Rows, m.cfg.Bytes, m.cfg.Parked, m.cfg.KeyParked, m.cfg.Chain, m.cfg.PublishTimeout})
 }
 
@@ -173,7 +178,8 @@ func (m *model) part(n int) int {
 
 func (m *model) logf(format string, args ...any) {
 	if m.logging {
-		m.events = append(m.events, fmt.Sprintf("%d %s: ", m.at, m.db.now.Sub(time.Unix(1e9, 0)))+fmt.Sprintf(format, args...))
+		m.events = append(m.events, fmt.Sprintf("%d %s: ", m.at, m.db.now.Sub(time.Unix(1e9, 0)))+
+			fmt.Sprintf(format, args...))
 	}
 }
 
@@ -256,14 +262,16 @@ func (m *model) landed(msg *record) {
 		return
 	}
 	for _, e := range m.db.byKey[msg.key] {
-		if e != msg && e.sent == 0 && !e.excused && !e.gone && !(e.wasDead && !m.db.blockKeyOnDead) && e.tx.committed > 0 && e.tx.committed < msg.inserted {
+		if e != msg && e.sent == 0 && !e.excused && !e.gone && !(e.wasDead && !m.db.blockKeyOnDead) && e.tx.committed > 0 &&
+			e.tx.committed < msg.inserted {
 			m.failf("row %v is sent before row %v, whose transaction had committed before it was inserted", msg, e)
 		}
 	}
 }
 
-// checkTogether looks whether messages of one key and topic that an operator wanted sent again in one act leave in their order. Where reads
-// leave out what is due of closed topics, some of them may not be known yet when others are tried.
+// checkTogether looks whether messages of one key and topic that an operator wanted sent again in one act leave in
+// their order. Where reads leave out what is due of closed topics, some of them may not be known yet when others are
+// tried.
 func (m *model) checkTogether(r *board.Row, msg *record) {
 	if m.leavesOut || msg.batch == 0 || r.Generation != fmt.Sprint(msg.batch) {
 		return

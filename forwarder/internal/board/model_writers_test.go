@@ -87,7 +87,9 @@ func (m *model) operate() {
 		}
 	}
 	msg := d.table[m.rng.IntN(len(d.table))]
-	if i := slices.IndexFunc(d.table, func(msg *record) bool { return msg.attempts > 0 && !msg.published }); i >= 0 && m.chance(50) {
+	if i := slices.IndexFunc(d.table, func(msg *record) bool {
+		return msg.attempts > 0 && !msg.published
+	}); i >= 0 && m.chance(50) {
 		msg = d.table[i]
 	}
 	if i := slices.IndexFunc(d.table, m.blocks); i >= 0 && m.chance(50) {
@@ -101,7 +103,9 @@ func (m *model) operate() {
 // blocks says whether a message is the first of its key and its topic is dead, so that all of the key waits for that.
 func (m *model) blocks(msg *record) bool {
 	return msg.topic == m.deadTopic && msg.key != "" && msg.pending() &&
-		slices.IndexFunc(m.db.byKey[msg.key], func(o *record) bool { return o.pending() }) == slices.Index(m.db.byKey[msg.key], msg)
+		slices.IndexFunc(m.db.byKey[msg.key], func(o *record) bool {
+			return o.pending()
+		}) == slices.Index(m.db.byKey[msg.key], msg)
 }
 
 // lock has some other transaction lock a row, or let all of them go.

@@ -19,16 +19,16 @@ func (b *Board) full(k *key) bool {
 }
 
 // fullFor says that no more ids may be parked of any key that waits for a topic, or for none. Topics have half of the
-// places, and each of them at most as many as are left of that half: what one that is closed for days leaves behind must
-// leave room for others.
+// places, and each of them at most as many as are left of that half: what one that is closed for days leaves behind
+// must leave room for others.
 func (b *Board) fullFor(t *topic) bool {
 	return b.parked >= b.cfg.Parked || t != nil && t.parked >= b.topicsMay()-b.waiting
 }
 
 func (b *Board) topicsMay() int { return (b.cfg.Parked + 1) / 2 }
 
-// parkAgain parks a row that was in memory; again says whether it was handed out before. It has a place always: if there is
-// none, the key's highest id gives its up.
+// parkAgain parks a row that was in memory; again says whether it was handed out before. It has a place always: if
+// there is none, the key's highest id gives its up.
 func (b *Board) parkAgain(k *key, r *Row, again bool) {
 	b.insert(k, r.ID)
 	if l := k.lane; again && r.Attempts == 0 {

@@ -26,7 +26,8 @@ func TestIDs(t *testing.T) {
 			case !insert && found:
 				want = slices.Delete(want, i, i+1)
 			}
-			if !slices.Equal(s.all(), want) || s.len() != len(want) || len(want) > 0 && (s.lowest() != want[0] || s.highest() != want[len(want)-1]) {
+			if !slices.Equal(s.all(), want) || s.len() != len(want) || len(want) > 0 &&
+				(s.lowest() != want[0] || s.highest() != want[len(want)-1]) {
 				t.Fatalf("have %v, want %v", s.all(), want)
 			}
 		}

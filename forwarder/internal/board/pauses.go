@@ -82,8 +82,8 @@ func (b *Board) forgetWaits(t *topic, l *lane) {
 	}
 }
 
-// Firsts returns, of each key of a lane that waits for a closed or slow topic, the id of its first message: what else the
-// key has, perhaps on other topics, waits for it.
+// Firsts returns, of each key of a lane that waits for a closed or slow topic, the id of its first message: what else
+// the key has, perhaps on other topics, waits for it.
 func (b *Board) Firsts(t Term) (ids []int64) {
 	l := b.open(t)
 	if l == nil {
@@ -139,8 +139,8 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 	}
 }
 
-// goesOn asks for what is parked of a key although the topic that it waits for is closed, as its first message is not on
-// that. What was refused of the key for the topic's sake must not wait for it any more, either.
+// goesOn asks for what is parked of a key although the topic that it waits for is closed, as its first message is not
+// on that. What was refused of the key for the topic's sake must not wait for it any more, either.
 func (b *Board) goesOn(k *key) {
 	k.refused = k.refused || k.lane.shadow.has(k.name)
 	b.stopWaiting(k)
@@ -171,11 +171,13 @@ func (b *Board) pause(r *Row, err error, guessed bool) {
 	b.update(t)
 	b.pardon(t)
 	b.scout(t.broker)
-	b.report(Report{Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: t.until.Sub(b.now), Guessed: guessed, Err: err})
+	b.report(Report{
+		Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: t.until.Sub(b.now), Guessed: guessed, Err: err,
+	})
 }
 
-// PauseByOperator takes which topics an operator has paused, all of them each time. Nothing of them is published, not even a trial,
-// until they are let go.
+// PauseByOperator takes which topics an operator has paused, all of them each time. Nothing of them is published, not
+// even a trial, until they are let go.
 func (b *Board) PauseByOperator(now time.Time, topics []string) {
 	b.now = now
 	for _, name := range topics {
@@ -224,13 +226,15 @@ func (b *Board) reopenIdle() {
 	}
 }
 
-// trialOf picks the key whose first message is to try whether a topic works again: the lowest that is parked, so the first
-// that is not settled. It is the key that came last, or else another one each time: if messages fail by their own fault, one that does not is
-// found soon. Without any such key it opens the topic: the next message that comes is the trial.
+// trialOf picks the key whose first message is to try whether a topic works again: the lowest that is parked, so the
+// first that is not settled. It is the key that came last, or else another one each time: if messages fail by their own
+// fault, one that does not is found soon. Without any such key it opens the topic: the next message that comes is the
+// trial.
 func (b *Board) trialOf(t *topic) *key {
 	k := t.latest
 	t.latest = nil
-	if k != nil && k.lane.keys[k.name] == k && k.topic == t && k.heads.len() == 0 && k.parked.len() > 0 && k.under == nil && !k.asked {
+	if k != nil && k.lane.keys[k.name] == k && k.topic == t && k.heads.len() == 0 && k.parked.len() > 0 &&
+		k.under == nil && !k.asked {
 		return k
 	}
 	for range mostSteps {

@@ -177,8 +177,8 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	return p
 }
 
-// PartRead takes over the first of what a read found ready, if it has asked for nothing by id; RowsRead takes the rest. Other
-// events may come in between, as they may between the read and RowsRead.
+// PartRead takes over the first of what a read found ready, if it has asked for nothing by id; RowsRead takes the rest.
+// Other events may come in between, as they may between the read and RowsRead.
 func (b *Board) PartRead(now time.Time, ready []*Row) (added int) {
 	b.now = now
 	before := b.rows
@@ -194,8 +194,8 @@ func (b *Board) takeReady(rows []*Row) {
 	}
 }
 
-// newHeads takes what an operator had sent again, before other heads of the same keys that were asked for have their turn: they may
-// be behind it.
+// newHeads takes what an operator had sent again, before other heads of the same keys that were asked for have their
+// turn: they may be behind it.
 func (b *Board) newHeads(due []*Row) {
 	for _, r := range due {
 		if l := b.open(r.Term); l != nil && r.Key != "" && r.Attempts > 0 && !l.knows(r.ID) {

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// recount compares the counters with what is there, and the lists with each other. Its arguments are such that formatting
-// them costs nothing as long as all is well.
+// recount compares the counters with what is there, and the lists with each other. Its arguments are such that
+// formatting them costs nothing as long as all is well.
 type recount struct {
 	b       *Board
 	problem string
@@ -96,8 +96,10 @@ func (n *recount) countCalls(calls []*Call) {
 }
 
 func (n *recount) topic(t *topic, c *counted) {
-	n.want(c.calls == t.calls && c.old == t.old && c.hung == t.hung, "topic %v: %d calls, %d old, %d hung, counted %d, %d, %d", t, t.calls, t.old, t.hung, c.calls, c.old, c.hung)
-	n.want(c.rows == t.rows && c.bytes == t.bytes, "topic %v: %d rows of %d bytes, counted %d, %d", t, t.rows, t.bytes, c.rows, c.bytes)
+	n.want(c.calls == t.calls && c.old == t.old && c.hung == t.hung,
+		"topic %v: %d calls, %d old, %d hung, counted %d, %d, %d", t, t.calls, t.old, t.hung, c.calls, c.old, c.hung)
+	n.want(c.rows == t.rows && c.bytes == t.bytes, "topic %v: %d rows of %d bytes, counted %d, %d", t, t.rows, t.bytes,
+		c.rows, c.bytes)
 	queued := n.queue(t, &t.fresh) + n.queue(t, &t.waited)
 	trial := t.trial != nil && t.trial.call.state == pending
 	if n.want(t.trial == nil || t.paused, "topic %v is open and has a trial", t); trial {
@@ -113,10 +115,12 @@ func (n *recount) topic(t *topic, c *counted) {
 	n.ready += queued
 	n.waits(t)
 	for i, l := range n.b.lanes {
-		n.want(t.refused&(1<<i) == 0 || l != nil && l.shadow != nil, "topic %v: has rows in the shadow of lane %d, which has none", t, i)
+		n.want(t.refused&(1<<i) == 0 || l != nil && l.shadow != nil,
+			"topic %v: has rows in the shadow of lane %d, which has none", t, i)
 	}
 	n.want(t.troubled == slices.Contains(n.b.troubled, t), "topic %v: troubled %v", t, t.troubled)
-	n.want(t.troubled || !t.paused && !t.byOperator && !t.slow && t.lanes == 0 && t.refused == 0, "topic %v: has trouble and is not listed", t)
+	n.want(t.troubled || !t.paused && !t.byOperator && !t.slow && t.lanes == 0 && t.refused == 0,
+		"topic %v: has trouble and is not listed", t)
 }
 
 // queue counts a queue of rows that may be published.
@@ -125,7 +129,8 @@ func (n *recount) queue(t *topic, queue *list[Call, *Call]) (queued int) {
 		queued++
 		r := c.Row
 		l := n.b.open(r.Term)
-		n.want(l != nil && c.state == pending && c.topic == t && r.Topic == t.name, "topic %v: row %d is queued in state %d", t, r.ID, c.state)
+		n.want(l != nil && c.state == pending && c.topic == t && r.Topic == t.name, "topic %v: row %d is queued in state %d",
+			t, r.ID, c.state)
 		n.want(c.waited == (queue == &t.waited), "row %d is on the wrong queue", r.ID)
 		n.want(l == nil || l.known[r.ID] != nil, "row %d is queued and not known", r.ID)
 		if c.key == nil || c.pass {
@@ -160,7 +165,8 @@ func (n *recount) waits(t *topic) {
 }
 
 func (n *recount) lane(l *lane) {
-	n.want(l.underWay == n.underWay[l.term.Lane], "lane %d: %d under way, counted %d", l.term.Lane, l.underWay, n.underWay[l.term.Lane])
+	n.want(l.underWay == n.underWay[l.term.Lane], "lane %d: %d under way, counted %d", l.term.Lane, l.underWay,
+		n.underWay[l.term.Lane])
 	if l.handing {
 		n.want(l.rows == 0 && l.bytes == 0, "lane %d is handed back and has %d rows", l.term.Lane, l.rows)
 		return
@@ -207,7 +213,8 @@ func (n *recount) heads(l *lane) {
 		n.want(k.heads.len() == int(held[k]), "key %v: %d heads, counted %d", k, k.heads.len(), held[k])
 	}
 	for i, h := range l.retries {
-		n.want(h.place == i && l.heads[h.id] == h && (i == 0 || !h.due.Before(l.retries[(i-1)/2].due)), "lane %d: heap broken at %d", l.term.Lane, i)
+		n.want(h.place == i && l.heads[h.id] == h && (i == 0 || !h.due.Before(l.retries[(i-1)/2].due)),
+			"lane %d: heap broken at %d", l.term.Lane, i)
 	}
 }
 
@@ -217,23 +224,29 @@ func (n *recount) key(l *lane, k *key) {
 	for r := k.first; r != nil; r = r.call.behind {
 		chain++
 		n.inMemory(r)
-		n.want(r.call.state == idle || r.call.state == pending && r == k.first, "key %v: row %d in state %d", k, r.ID, r.call.state)
+		n.want(r.call.state == idle || r.call.state == pending && r == k.first, "key %v: row %d in state %d", k, r.ID,
+			r.call.state)
 		n.want(r.call.behind != nil || k.last == r, "key %v: the last is not the last", k)
 	}
 	n.want(chain == k.n && int(k.n) <= n.b.cfg.Chain, "key %v: chain of %d, counted %d", k, k.n, chain)
 	n.want(k.n == 0 || !k.blocked(), "key %v is blocked and has a chain", k)
-	n.want(k.n == 0 || k.under != nil || k.first.call.state == pending, "key %v: its first is neither queued nor is another one under way", k)
+	n.want(k.n == 0 || k.under != nil || k.first.call.state == pending,
+		"key %v: its first is neither queued nor is another one under way", k)
 	if r := k.under; r != nil {
 		s := r.call.state
-		n.want(s == young || s == slow || s == expired || s == pending && r.call.pass, "key %v: row %d is under way in state %d", k, r.ID, s)
+		n.want(s == young || s == slow || s == expired || s == pending && r.call.pass,
+			"key %v: row %d is under way in state %d", k, r.ID, s)
 		n.want(k.first == nil || k.first.call.state == idle, "key %v has two calls", k)
 	}
 	ids := k.parked.all()
-	n.want(slices.IsSorted(ids) && len(ids) <= n.b.cfg.KeyParked, "key %v: its parked ids are too many, or not in order", k)
+	n.want(slices.IsSorted(ids) && len(ids) <= n.b.cfg.KeyParked,
+		"key %v: its parked ids are too many, or not in order", k)
 	for _, id := range ids {
 		n.want(l.parked[id] == k && l.heads[id] == nil, "id %d is parked twice", id)
 		n.want(l.known[id] == nil || k.isPen(), "id %d is parked and known", id)
 	}
-	n.want(k.topic == nil || k.topic.lanes&(1<<l.term.Lane) != 0, "key %v waits for topic %v that does not know", k, k.topic)
-	n.want(len(ids) == 0 || k.blocked() || k.under != nil || k.n > 0 || k.asked || k.listed || k.topic != nil, "key %v: nobody asks for what is parked", k)
+	n.want(k.topic == nil || k.topic.lanes&(1<<l.term.Lane) != 0, "key %v waits for topic %v that does not know",
+		k, k.topic)
+	n.want(len(ids) == 0 || k.blocked() || k.under != nil || k.n > 0 || k.asked || k.listed ||
+		k.topic != nil, "key %v: nobody asks for what is parked", k)
 }

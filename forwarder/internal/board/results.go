@@ -98,8 +98,8 @@ func (b *Board) succeeded(c *Call, late bool) {
 	}
 }
 
-// forgetCopies forgets what waits of a row that was published after it had timed out: its id, if that was parked, and its
-// next attempt. One that is under way already is a repetition.
+// forgetCopies forgets what waits of a row that was published after it had timed out: its id, if that was parked, and
+// its next attempt. One that is under way already is a repetition.
 func (b *Board) forgetCopies(l *lane, r *Row, t *topic) {
 	name := r.Key
 	if name == "" {
@@ -147,8 +147,8 @@ func (b *Board) charge(c *Call, res Result) {
 	}
 }
 
-// sendBack parks a row that is not in memory any more, as it could not be sent. again says that it was handed out. c does not
-// note that: the worker that has it reads it without a lock.
+// sendBack parks a row that is not in memory any more, as it could not be sent. again says that it was handed out. c
+// does not note that: the worker that has it reads it without a lock.
 func (b *Board) sendBack(l *lane, c *Call, again bool) {
 	r, t := c.Row, c.topic
 	if l.handing {
@@ -185,8 +185,8 @@ func (b *Board) unsettledOf(c *Call) *lane {
 	return l
 }
 
-// Results hands out what is to be settled, at most so many of each kind, oldest first. The caller has them until it tells
-// Settled or Unsettled.
+// Results hands out what is to be settled, at most so many of each kind, oldest first. The caller has them until it
+// tells Settled or Unsettled.
 func (b *Board) Results(most int) (published []*Row, failed []Failure) {
 	published, b.published = split(b.published, most)
 	failed, b.failed = split(b.failed, most)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// never is when a head is due that is dead, or not the first of its key. A read of what falls due sees that somebody requeued the
-// one, HeadsSeen that it is gone; the other's turn comes with the end of those before it.
+// never is when a head is due that is dead, or not the first of its key. A read of what falls due sees that somebody
+// requeued the one, HeadsSeen that it is gone; the other's turn comes with the end of those before it.
 const never = 10000 * time.Hour
 
 // head is a row that waits for another attempt. One with a key blocks it. One without may be forgotten: it is read
@@ -89,8 +89,8 @@ func (b *Board) waitBehind(l *lane, h *head) {
 	b.schedule(l, h, b.now.Add(never))
 }
 
-// HeadsSeen compares the heads of a term with those that the database has: all of ids above from and up to to. It leaves
-// alone what changed since began.
+// HeadsSeen compares the heads of a term with those that the database has: all of ids above from and up to to. It
+// leaves alone what changed since began.
 func (b *Board) HeadsSeen(now, began time.Time, t Term, from, to int64, heads []Head) {
 	b.now = now
 	l := b.open(t)

@@ -95,7 +95,8 @@ func (s schedule) fail(t *testing.T, problem string) {
 	if n := len(m.events); n > mostEvents {
 		m.events = slices.Concat(m.events[:mostEvents/2], []string{"..."}, m.events[n-mostEvents/2:])
 	}
-	t.Fatalf("seed %d: %s\nWith %d of its steps, %s: %s\n%s", s.seed, problem, len(short.steps), m, again, strings.Join(m.events, "\n"))
+	t.Fatalf("seed %d: %s\nWith %d of its steps, %s: %s\n%s", s.seed, problem, len(short.steps), m, again,
+		strings.Join(m.events, "\n"))
 }
 
 // seeds are those to run of each kind of trouble: OUTBOX_SEED names one.
@@ -117,8 +118,8 @@ func seeds(t testing.TB, of trouble) (from, to uint64) {
 	return 0, to
 }
 
-// Schedules in which certain things are sure to happen are those that some broken variants are looked for among: what is
-// not broken passes them, too.
+// Schedules in which certain things are sure to happen are those that some broken variants are looked for among: what
+// is not broken passes them, too.
 func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 	for _, of := range []trouble{whatever, theft, crashes, operators, outage, blindness} {
 		first, to := seeds(t, of)

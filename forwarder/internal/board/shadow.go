@@ -2,13 +2,13 @@ package board
 
 import "time"
 
-// shadowLooksAgain is how long a row may wait that was refused for no other reason than that its key's bits are set. They
-// may be those of other keys; with another seed they hardly are.
+// shadowLooksAgain is how long a row may wait that was refused for no other reason than that its key's bits are set.
+// They may be those of other keys; with another seed they hardly are.
 const shadowLooksAgain = 5 * time.Minute
 
-// shadow is what of a lane there was no room to park: the lowest id, and some bits per hash of key. Once the bits of a key
-// are set nothing new of it is kept, whatever its id: only what is in memory or parked goes on. A rewind clears
-// it: from below the lowest id the lane is read again.
+// shadow is what of a lane there was no room to park: the lowest id, and some bits per hash of key. Once the bits of a
+// key are set nothing new of it is kept, whatever its id: only what is in memory or parked goes on. A rewind clears it:
+// from below the lowest id the lane is read again.
 type shadow struct {
 	bits []uint64
 	seed uint64
@@ -66,8 +66,8 @@ func (b *Board) refuse(l *lane, name string, id int64, due bool) {
 	s.low = min(s.low, id)
 }
 
-// refuseFor puts a row of a key into the shadow and notes when the lane is to be read again: when the topic that the key
-// waits for is open again, or the key is free and has used up what is parked of it.
+// refuseFor puts a row of a key into the shadow and notes when the lane is to be read again: when the topic that the
+// key waits for is open again, or the key is free and has used up what is parked of it.
 func (b *Board) refuseFor(k *key, id int64, due bool) {
 	if due {
 		return

@@ -2,11 +2,11 @@ package board
 
 import "time"
 
-// topic is a topic with rows that may be published, calls or trouble. It is paused when its broker could not be reached:
-// when the pause is over one trial message is sent; if the broker answers it the topic is open again, if not the
-// next pause is longer. An operator may pause it as well: then there are no trials. It is slow when slow and hung calls have taken most of its places: then only some of its rows are
-// kept in memory, or they would fill the room. While it is closed for any of these reasons the keys whose next row is on it wait
-// for it, and other topics go on.
+// topic is a topic with rows that may be published, calls or trouble. It is paused when its broker could not be
+// reached: when the pause is over one trial message is sent; if the broker answers it the topic is open again, if not
+// the next pause is longer. An operator may pause it as well: then there are no trials. It is slow when slow and hung
+// calls have taken most of its places: then only some of its rows are kept in memory, or they would fill the room.
+// While it is closed for any of these reasons the keys whose next row is on it wait for it, and other topics go on.
 type topic struct {
 	name, pen     string
 	fresh, waited list[Call, *Call] // rows that may be published, but for the trial
@@ -93,7 +93,8 @@ func (b *Board) update(t *topic) {
 		t.slow = false
 	}
 	rows, bytes := b.quota()
-	closed := t.paused || t.byOperator || t.slow && (t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
+	closed := t.paused || t.byOperator || t.slow &&
+		(t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
 	if t.closed && !closed && t.lanes|t.refused != 0 {
 		b.asksParked = true
 	}
@@ -124,7 +125,8 @@ func (b *Board) quota() (rows int, bytes int64) {
 	return max(1, b.cfg.Rows/(2*manyCalls)), max(1, b.cfg.Bytes/(2*manyCalls))
 }
 
-// excess says that rows of a closed topic are to be parked. A slow one keeps the first of its queue, with what is behind it.
+// excess says that rows of a closed topic are to be parked. A slow one keeps the first of its queue, with what is
+// behind it.
 func (b *Board) excess(t *topic) bool {
 	queued := t.fresh.n + t.waited.n
 	if t.paused || t.byOperator {

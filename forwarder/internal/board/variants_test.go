@@ -118,8 +118,8 @@ func (v variant) spoilAnswer(f *forwarder, r *reading, a *window.Answer) {
 // enoughSeeds are those within which each broken variant must be found.
 const enoughSeeds = 500
 
-// first is the seed at which each was found when this was written, where the search begins: when the code has changed it
-// may be another one.
+// first is the seed at which each was found when this was written, where the search begins: when the code has changed
+// it may be another one.
 func TestModelFindsEveryBrokenVariant(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -35,7 +35,8 @@ func TestShare(t *testing.T) {
 		members []string
 		want    int
 	}{
-		{[]string{"b"}, 64}, {nil, 64}, {[]string{"a", "b"}, 32}, {[]string{"a", "b", "c"}, 21}, {[]string{"b", "c", "d"}, 22},
+		{[]string{"b"}, 64}, {nil, 64}, {[]string{"a", "b"}, 32}, {[]string{"a", "b", "c"}, 21},
+		{[]string{"b", "c", "d"}, 22},
 	} {
 		if got := scope(c.members).Plan().Share; got != c.want {
 			t.Errorf("%v: %d, not %d", c.members, got, c.want)

@@ -1,10 +1,11 @@
-// Package nap remembers of an outbox that nobody reads whether something may have come since somebody did. It is pure.
+// Package nap remembers of an outbox that no forwarder reads whether something may have been written since the last
+// read. It is pure.
 //
-// The number up to which ids were handed out moves before their rows are visible, and a row appears when its transaction
-// commits, without the number moving again. So a number is remembered only after a look that began when every
-// transaction had ended that may have taken an id up to it: each takes its transaction id before its row ids, so
-// they are those below the next transaction id of when the number was read. The highest id that has completed would
-// not do: a transaction above it may be in progress and have taken a row id already.
+// The number up to which ids were handed out moves before their rows are visible, and a row appears when its
+// transaction commits, without the number moving again. So a number is remembered only after a look that began when
+// every transaction had ended that may have taken an id up to it: each takes its transaction id before its row ids, so
+// they are those below the next transaction id of when the number was read. The highest id that has completed would not
+// do: a transaction above it may be in progress and have taken a row id already.
 package nap
 
 import "time"

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// server is a table whose rows have ids from a sequence, and transactions that take their id before those of their rows.
+// server is a table whose rows have ids from a sequence, and transactions that take their id before those of their
+// rows.
 type server struct {
 	rand    *rand.Rand
 	xid, id int64 // the next ones
@@ -45,7 +46,8 @@ func (s *server) end() {
 	}
 }
 
-// look is what the statement says, with the number read some time before the snapshot and the next transaction id after it.
+// look is what the statement says, with the number read some time before the snapshot and the next transaction id after
+// it.
 func (s *server) look(m *Memory, all bool) Look {
 	number, known := m.Number()
 	all = all || !known

@@ -70,7 +70,8 @@ func (l *limiter) rows(room Room) int64 {
 const knownBytes = 32 << 20
 
 // setLimits says how many rows of each lane to read: half of the room is for all lanes alike, half for those that have
-// more. What is known comes on top, or a read of a lane where much waits would find nothing new: it returns how many rows that are.
+// more. What is known comes on top, or a read of a lane where much waits would find nothing new: it returns how many
+// rows that are.
 func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark int64) (above, all int)) (again int64) {
 	if room.Rows <= 0 {
 		return 0
@@ -106,8 +107,8 @@ func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark in
 	return again
 }
 
-// setSizes bounds the bytes that a read brings. Rows that are much larger than it has room for, taken on average, come without
-// what makes them large, and that is read afterwards as far as there is room: at most Bytes, or one row alone.
+// setSizes bounds the bytes that a read brings. Rows that are much larger than it has room for, taken on average, come
+// without what makes them large, and that is read afterwards as far as there is room: at most Bytes, or one row alone.
 func (w *Window) setSizes(r *Request, room Room, again int64) {
 	r.Bytes = max(0, room.Bytes>>w.limiter.cut)
 	rows := int64(0)

@@ -115,7 +115,8 @@ func TestSizes(t *testing.T) {
 	w.limiter.rowBytes = 20 << 10
 	r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0)
 	if rows := r.Limits[1] + r.Limits[2]; r.Whole < 40<<10 || r.Whole*rows > 64<<20 {
-		t.Errorf("of %d rows of 20 kB those up to %d bytes come as a whole: twice what is usual does, and twice the room is the bound", rows, r.Whole)
+		t.Errorf("of %d rows of 20 kB those up to %d bytes come as a whole: twice what is usual does, "+
+			"and twice the room is the bound", rows, r.Whole)
 	}
 	if r := request(Room{Rows: 100, Bytes: 1 << 20}, 5000); r.Whole < 40<<10 {
 		t.Errorf("rows that are known and come again leave %d bytes for the others", r.Whole)

@@ -1,8 +1,8 @@
 package window
 
 const (
-	// singleStretch is how many ids one range of the primary key is read over at rest: it also holds what was published, so
-	// it costs a look at each.
+	// singleStretch is how many ids one range of the primary key is read over at rest: it also holds what was published,
+	// so it costs a look at each.
 	singleStretch = 1024
 	// sparse is how many ids there may be for each row before reading by lane, which passes by what is not for us, is the
 	// cheaper: a row costs half as much again there.
@@ -25,8 +25,8 @@ func (r *Request) limit(n int, start int64) int64 {
 	return r.Limits[n]
 }
 
-// trySingle makes the read one of a single range where that is the cheaper, and all lanes were read up to the same id: at
-// rest, when not much is new at a time, and in a backlog of which most is for us.
+// trySingle makes the read one of a single range where that is the cheaper, and all lanes were read up to the same id:
+// at rest, when not much is new at a time, and in a backlog of which most is for us.
 func (w *Window) trySingle(r *Request) {
 	if !r.ranges || !w.resting && !w.dense {
 		return

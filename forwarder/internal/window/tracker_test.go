@@ -7,7 +7,8 @@ import (
 
 func TestParseSnapshot(t *testing.T) {
 	got, err := ParseSnapshot("10:20:10,15", 22, 7)
-	if want := (Snapshot{Xmax: 20, InProgress: []int64{10, 15}, NextXid: 22, Seq: 7}); err != nil || !reflect.DeepEqual(got, want) {
+	if want := (Snapshot{Xmax: 20, InProgress: []int64{10, 15}, NextXid: 22, Seq: 7}); err != nil ||
+		!reflect.DeepEqual(got, want) {
 		t.Fatalf("got %+v, %v, want %+v", got, err, want)
 	}
 	if got, err := ParseSnapshot("10:10:", 10, 0); err != nil || got.InProgress != nil {

@@ -107,8 +107,8 @@ func (w *Window) Mark(number int16) (mark, epoch int64) {
 	return w.lanes[number].mark, w.lanes[number].epoch
 }
 
-// Life names the life of the last complete read, with how far the sequence was then; "" before the first. A Reset begins
-// another one also if the server has the same name for it, because its sequence was set back.
+// Life names the life of the last complete read, with how far the sequence was then; "" before the first. A Reset
+// begins another one also if the server has the same name for it, because its sequence was set back.
 func (w *Window) Life() (name string, seq int64) {
 	if w.life == "" {
 		return "", 0
@@ -133,9 +133,9 @@ func (w *Window) Reset() {
 	*w = Window{limiter: w.limiter, resets: w.resets + 1}
 }
 
-// Next makes the request for the next read. ranges says that it may be a single range of ids. known returns how many rows
-// of a lane need no second look, above the mark and in all: a read returns them again, so its limit must leave room for
-// them.
+// Next makes the request for the next read. ranges says that it may be a single range of ids. known returns how many
+// rows of a lane need no second look, above the mark and in all: a read returns them again, so its limit must leave
+// room for them.
 func (w *Window) Next(room Room, ranges bool, known func(lane int16, mark int64) (above, all int)) Request {
 	r := Request{Stretch: w.limiter.stretch, ranges: ranges, resets: w.resets}
 	r.Xids, r.Bounds, r.Los, r.SegmentBounds = w.tracker.args()

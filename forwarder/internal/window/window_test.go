@@ -305,7 +305,9 @@ func TestNoRoomForARow(t *testing.T) {
 		w := New()
 		w.Take(1, 1)
 		w.Take(2, 1)
-		a := Answer{Life: "a", Snapshot: Snapshot{Xmax: 10, NextXid: 10, Seq: 100}, Rewind: -1, Owned: [Lanes]bool{1: true, 2: true}}
+		a := Answer{
+			Life: "a", Snapshot: Snapshot{Xmax: 10, NextXid: 10, Seq: 100}, Rewind: -1, Owned: [Lanes]bool{1: true, 2: true},
+		}
 		room := Room{Rows: 1000, Bytes: 1 << 40}
 		w.Complete(w.Next(room, ranges, known(0, 0)), a)
 		a.Snapshot.Seq = 200

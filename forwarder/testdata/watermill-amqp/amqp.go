@@ -1,4 +1,5 @@
-// Package amqp stands for watermill-amqp, whose publisher is known by the name of its type and the fields of its settings.
+// Package amqp stands for watermill-amqp, whose publisher is known by the name of its type and the fields of its
+// settings.
 package amqp
 
 import "github.com/ThreeDotsLabs/watermill/message"

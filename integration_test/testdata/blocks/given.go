@@ -1,4 +1,5 @@
-// Package blocks is where the programs in the documents are compiled, each as the body of a function. Here is what they take for granted.
+// Package blocks is where the programs in the documents are compiled, each as the body of a function. Here is what they
+// take for granted.
 package blocks
 
 import (
@@ -52,6 +53,7 @@ var (
 	subscriber                      message.Subscriber
 	kafkaSubscriber, workSubscriber message.Subscriber
 	bus                             *cqrs.EventBus
+	commands                        cqrs.CommandProcessorConfig
 	marshaler                       forwarder.Marshaler
 	passOn, book                    message.HandlerFunc
 	keyOf                           func(topic string, msg *message.Message) (string, error)
@@ -60,19 +62,31 @@ var (
 	payload  []byte
 	reminder *message.Message
 
-	discovery             fleet.Discovery
+	store                 *queue.Store
+	tenants               *fleet.Fleet
 	h                     map[string]queue.Handler
 	takePayment, sendMail func(ctx context.Context, msg *queue.Message) error
 
 	mux     *http.ServeMux
 	server  outbox.Runner
 	session func(r *http.Request) (user, error)
+
+	clientOf     func(ctx context.Context) (string, error)
+	authenticate func(next http.Handler) http.Handler
 )
 
 // Remind is an event.
 type Remind struct{}
 
+// BookOrder is a command, and OrderBooked the event that follows.
+type (
+	BookOrder   struct{ OrderID string }
+	OrderBooked struct{ OrderID string }
+)
+
 type user struct {
 	Name                    string
 	OnCall, MaySeeCustomers bool
 }
+
+func must[T any](v T, _ error) T { return v }

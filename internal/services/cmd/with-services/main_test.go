@@ -27,7 +27,9 @@ func withServices(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = []string{asCommand + "=1", "CI=" + os.Getenv("CI")}
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot", "OUTBOX_POSTGRES_BIN", "OUTBOX_POSTGRES_VERSION"} {
+	for _, name := range []string{
+		"PATH", "HOME", "TMPDIR", "SystemRoot", "OUTBOX_POSTGRES_BIN", "OUTBOX_POSTGRES_VERSION",
+	} {
 		if value, ok := os.LookupEnv(name); ok {
 			cmd.Env = append(cmd.Env, name+"="+value)
 		}

@@ -1,0 +1,73 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+func newAdmin() *admin.Admin {
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects when it is used
+	if err != nil {
+		log.Fatal(err)
+	}
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	a, err := admin.New(db, admin.Config{Actor: "jane"}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return a
+}
+
+// The broker took large messages again, so those that died of their size are sent once more. A preview first, and then
+// exactly what it counted.
+func ExampleAdmin_Requeue() {
+	act := admin.Act{
+		Filter: admin.Filter{Topic: "orders", ErrorContains: "message too large"},
+		Reason: "the broker's limit is 4 MiB now",
+		DryRun: true,
+	}
+	ctx, a := context.Background(), newAdmin()
+	counted, err := a.Requeue(ctx, act)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("would requeue", counted.Matched)
+
+	act.DryRun, act.Preview = false, counted.Preview
+	done, err := a.Requeue(ctx, act)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("requeued", done.Touched)
+}
+
+// What Doctor finds, one line each. It fails a deployment that would not work.
+func ExampleAdmin_Doctor() {
+	findings, err := newAdmin().Doctor(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, f := range findings {
+		fmt.Println(f)
+		if f.Severity == admin.Critical {
+			log.Fatal("not deployed")
+		}
+	}
+}
+
+// An act that would meet all messages is refused before the database is asked, unless it says that it means all.
+func ExampleAct() {
+	_, err := newAdmin().Requeue(context.Background(), admin.Act{Reason: "the broker is back"})
+	fmt.Println(errors.Is(err, admin.ErrUnbound))
+	// Output: true
+}

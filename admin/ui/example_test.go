@@ -1,0 +1,53 @@
+package ui_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
+)
+
+// The page below a prefix of a service's own mux. Who may act is what the service says.
+func ExampleNew() {
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects when it is used
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	a, err := admin.New(db, admin.Config{}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	page, err := ui.New(a, ui.Config{
+		Title: "Shop",
+		Authorize: func(r *http.Request) (ui.Access, error) {
+			user, _, ok := r.BasicAuth() // in life: the session of your other internal pages
+			if !ok {
+				return ui.Access{}, errors.New("nobody is logged in")
+			}
+			return ui.Access{Actor: user, Act: user == "jane"}, nil
+		},
+	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/outbox/", page)
+
+	answer := httptest.NewRecorder()
+	mux.ServeHTTP(answer, httptest.NewRequest("GET", "/outbox/", nil))
+	fmt.Println(answer.Code)
+	// Output: 403
+}

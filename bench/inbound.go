@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	inbounded     = 8000
+	inboundedSlow = 1000 // by one handler after the other that waits for something
+	inboundKeys   = 1000
+	inFlight      = 16 // the default of subscriber/kafka
+)
+
+// inboundGroup is a partition of Kafka that is read by key against one that watermill-kafka's subscriber reads. Both
+// have the same Router, Stack and handler, which does one INSERT.
+func (b *bench) inboundGroup() group {
+	return group{
+		about: 200 * time.Second,
+		rows: []row{
+			{name: "inbound_kafka_vs_watermill", what: "one partition of Kafka through Stack and one INSERT, 16 in flight: " +
+				"subscriber/kafka / watermill-kafka's subscriber",
+				floor: 2.2, aim: 3.5, ours: "by_key", rival: "by_watermill"},
+			{name: "inbound_kafka_rtt", what: "the same through a proxy that adds 1 ms of round trip to the database",
+				floor: 6, aim: 10,
+				ours: "by_key_rtt", rival: "by_watermill_rtt"},
+			{name: "inbound_kafka_slow", what: "the same with a handler that takes 5 ms more", floor: 9, aim: 14,
+				ours: "by_key_slow", rival: "by_watermill_slow"},
+			{name: "inbound_failing_keys", what: "subscriber/kafka, the other messages while 1 % of keys fail " +
+				"for ever / while none fails",
+				floor: 0.7, aim: 0.9, ours: "by_key_failing", rival: "by_key"},
+		},
+		sides: func(ctx context.Context) ([]side, func(), error) {
+			at, err := b.startKafka(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			n, few := b.scaled(inbounded), b.scaled(inboundedSlow)
+			const rtt, work = time.Millisecond, 5 * time.Millisecond
+			kafka, _ := at.(*kafkaBroker)
+			run := func(in inbound) func(context.Context) (measured, error) {
+				in.bench, in.at = b, kafka
+				return in.run
+			}
+			note := "watermill-kafka handles " + number(float64(few)) + " messages"
+			return []side{
+				{name: "by_key", run: run(inbound{n: n, byKey: true})},
+				{name: "by_watermill", rounds: b.slowRounds(), run: run(inbound{n: n / 2})},
+				{name: "by_key_rtt", run: run(inbound{n: n / 2, byKey: true, rtt: rtt})},
+				{name: "by_watermill_rtt", rounds: b.slowRounds(), note: note, run: run(inbound{n: few, rtt: rtt})},
+				{name: "by_key_slow", run: run(inbound{n: n / 2, byKey: true, work: work})},
+				{name: "by_watermill_slow", rounds: b.slowRounds(), note: note, run: run(inbound{n: few, work: work})},
+				{name: "by_key_failing", run: run(inbound{n: n, byKey: true, failing: true})},
+			}, at.close, nil
+		},
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	kafkain "github.com/millrace-go/watermill-outbox/subscriber/kafka"
+)
+
+const (
+	arrivalTable  = "CREATE TABLE arrivals (n bigint GENERATED ALWAYS AS IDENTITY, id bigint NOT NULL)"
+	arrivalInsert = "INSERT INTO arrivals (id) VALUES ($1)"
+	arrivalOrder  = `SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id < before) FROM
+ (SELECT id, lag(id) OVER (PARTITION BY id % $1 ORDER BY n) AS before FROM arrivals) a`
+)
+
+// inbound is a partition with messages that a Router handles.
+type inbound struct {
+	bench   *bench
+	at      *kafkaBroker
+	n       int
+	byKey   bool // through subscriber/kafka, else through watermill-kafka's
+	rtt     time.Duration
+	work    time.Duration // that the handler takes besides
+	failing bool          // one key of a hundred fails for ever
+}
+
+var errOfKey = errors.New("messages of this key fail")
+
+// fails says whether message i is of a key that fails.
+func (in inbound) fails(i int) bool { return in.failing && i%inboundKeys%100 == 7 }
+
+func (in inbound) run(ctx context.Context) (measured, error) {
+	d, err := in.bench.newDatabase(ctx)
+	if err != nil {
+		return measured{}, err
+	}
+	defer d.drop()
+	if _, err := d.pool.Exec(ctx, arrivalTable); err != nil {
+		return measured{}, err
+	}
+	handlers := 1
+	if in.byKey {
+		handlers = inFlight
+	}
+	far, closeFar, err := d.sized(ctx, handlers, in.rtt)
+	if err != nil {
+		return measured{}, err
+	}
+	defer closeFar()
+	topic := fmt.Sprintf("inbound-%d-%d", time.Now().UnixNano(), brokerRuns.Add(1))
+	if err := in.fill(topic); err != nil {
+		return measured{}, err
+	}
+	defer in.at.remove(topic)
+	want := 0
+	for i := range in.n {
+		if !in.fails(i) {
+			want++
+		}
+	}
+	took, err := in.handle(ctx, far, topic, want)
+	if err != nil {
+		return measured{}, err
+	}
+	var rows, distinct, overtaken int
+	if err := d.pool.QueryRow(ctx, arrivalOrder, inboundKeys).Scan(&rows, &distinct, &overtaken); err != nil {
+		return measured{}, err
+	}
+	if rows != want || distinct != want || overtaken > 0 {
+		return measured{}, fmt.Errorf("%d rows of %d messages, %d overtaken, instead of %d", rows, distinct, overtaken, want)
+	}
+	return measured{value: perSecond(want, took)}, nil
+}
+
+// fill writes the messages to a topic of one partition.
+func (in inbound) fill(topic string) error {
+	detail := &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: 1}
+	if err := in.at.admin.CreateTopic(topic, detail, false); err != nil {
+		return err
+	}
+	cfg := sarama.NewConfig()
+	cfg.Producer.Return.Successes = true
+	cfg.Metadata.Retry.Max = 20 // the topic is new
+	producer, err := sarama.NewSyncProducer(in.at.kafka.Brokers(), cfg)
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	const chunk = 1000
+	for first := 0; first < in.n; first += chunk {
+		var batch []*sarama.ProducerMessage
+		for i := first; i < min(first+chunk, in.n); i++ {
+			batch = append(batch, &sarama.ProducerMessage{
+				Topic: topic, Value: sarama.ByteEncoder(payload),
+				Key:     sarama.StringEncoder("key-" + strconv.Itoa(i%inboundKeys)),
+				Headers: []sarama.RecordHeader{{Key: []byte(wmkafka.UUIDHeaderKey), Value: []byte(uuidOf(i))}},
+			})
+		}
+		if err := producer.SendMessages(batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (in inbound) subscriber(group string) (message.Subscriber, error) {
+	settings := kafkain.SaramaConfig()
+	settings.Version = sarama.V2_8_0_0
+	cfg := wmkafka.SubscriberConfig{
+		Brokers: in.at.kafka.Brokers(), ConsumerGroup: group, Unmarshaler: wmkafka.DefaultMarshaler{},
+		OverwriteSaramaConfig: settings,
+	}
+	if in.byKey {
+		return kafkain.NewSubscriber(kafkain.SubscriberConfig{SubscriberConfig: cfg, Concurrency: inFlight}, nil)
+	}
+	return wmkafka.NewSubscriber(cfg, nil)
+}
+
+// handle returns how long it took from the first call of the handler until so many messages were committed.
+func (in inbound) handle(ctx context.Context, d *database, topic string, want int) (time.Duration, error) {
+	pub, err := outbox.NewPublisher(d.db, outbox.PublisherConfig{}, nil)
+	if err != nil {
+		return 0, err
+	}
+	stack, err := middleware.Stack(pub, middleware.StackConfig{Service: service}, nil)
+	if err != nil {
+		return 0, err
+	}
+	sub, err := in.subscriber(topic)
+	if err != nil {
+		return 0, err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, nil)
+	if err != nil {
+		return 0, err
+	}
+	var begun atomic.Int64
+	var committed atomic.Int64
+	done := make(chan struct{})
+	router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			begun.CompareAndSwap(0, time.Now().UnixNano())
+			produced, err := next(msg)
+			if err == nil && committed.Add(1) == int64(want) {
+				close(done)
+			}
+			return produced, err
+		}
+	})
+	router.AddMiddleware(stack...)
+	router.AddConsumerHandler(consumer, topic, sub, func(msg *message.Message) error {
+		i := indexOf(msg.UUID)
+		if in.fails(i) {
+			return errOfKey
+		}
+		time.Sleep(in.work)
+		tx, err := outbox.PgxTx(msg.Context())
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(msg.Context(), arrivalInsert, i)
+		return err
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(ctx) }()
+	timeout := time.NewTimer(3 * time.Minute)
+	defer timeout.Stop()
+	var late error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		late = ctx.Err()
+	case <-timeout.C:
+		late = fmt.Errorf("%d of %d messages were handled in three minutes", committed.Load(), want)
+	}
+	took := time.Duration(time.Now().UnixNano() - begun.Load())
+	return took, errors.Join(late, router.Close(), <-ended)
+}

@@ -1,0 +1,50 @@
+package outbox
+
+import (
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// notRun is how the comment of a package says why none of its examples is run.
+var notRun = regexp.MustCompile(`examples? (is|are) compiled and not run: `)
+
+// TestExamples: the first thing that pkg.go.dev shows of a package is an example of it, with what it prints.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	for _, dir := range apiPackages(t) {
+		tests, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var files []*ast.File
+		for _, name := range tests {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, file)
+		}
+		all, run := doc.Examples(files...), false
+		for _, example := range all {
+			run = run || example.Output != ""
+		}
+		said := false
+		for _, file := range sourcesOf(t, dir) {
+			said = said || notRun.MatchString(strings.Join(strings.Fields(file.Doc.Text()), " "))
+		}
+		switch {
+		case len(all) == 0:
+			t.Errorf("%s has no Example: write one in example_test.go", dir)
+		case !run && !said:
+			t.Errorf("%s has no Example with Output: write one, or say in doc.go why it is compiled and not run", dir)
+		case run && said:
+			t.Errorf("%s has an Example with Output, and its doc.go says that none is run", dir)
+		}
+	}
+}

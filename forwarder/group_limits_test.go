@@ -1,0 +1,177 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/millrace-go/watermill-outbox/fleet"
+)
+
+var errNotNow = errors.New("not now")
+
+// startedGroup is a Group whose clock is the test's. Each of its databases has a forwarder that starts until the
+// test lets it fail.
+type startedGroup struct {
+	*Group
+	now      time.Time
+	inside   atomic.Int64
+	most     int64         // how many may be inside
+	starts   chan struct{} // one for each that has begun to start
+	goOn     chan struct{} // one for each that is to fail
+	startCtx context.Context
+}
+
+// newStartedGroup makes one of databases that all have something to do.
+func newStartedGroup(t *testing.T, databases, maxActive int) *startedGroup {
+	var targets []fleet.Target
+	for i := range databases {
+		targets = append(targets, fleet.Target{Key: fmt.Sprint("db-", i), DSN: fmt.Sprintf("postgres://127.0.0.1:1/db%d", i)})
+	}
+	f, err := fleet.New(fleet.Static(targets...), fleet.Config{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	<-f.Running()
+	s := &startedGroup{
+		now: time.Now(), most: int64(maxActive), starts: make(chan struct{}, databases), goOn: make(chan struct{}),
+	}
+	broker := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
+	starting := func(context.Context, string, *Config, *message.Publisher) error {
+		if n := s.inside.Add(1); n > s.most {
+			t.Errorf("%d forwarders at once, the limit is %d", n, s.most)
+		}
+		defer s.inside.Add(-1)
+		s.starts <- struct{}{}
+		<-s.goOn
+		return errNotNow
+	}
+	s.Group, err = NewGroup(f, broker, GroupConfig{MaxActive: maxActive, Configure: starting}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var end context.CancelFunc
+	s.startCtx, end = context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		end()
+		close(s.goOn)
+		s.work.Wait()
+		s.end()
+		broker.Close()
+		f.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	s.sync()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, server := range s.soonest {
+		server.lookAt = s.now.Add(24 * time.Hour)
+	}
+	for _, d := range s.all {
+		s.rouse(d, s.now)
+	}
+	return s
+}
+
+// begin waits for the next n that begin to start, and no more.
+func (s *startedGroup) begin(t *testing.T, n int) {
+	t.Helper()
+	s.pass(s.startCtx, s.now)
+	for range n {
+		<-s.starts
+	}
+	s.mu.Lock()
+	active := len(s.active)
+	s.mu.Unlock()
+	if inside := int(s.inside.Load()); inside != active {
+		t.Errorf("%d forwarders start, and %d are active", inside, active)
+	}
+}
+
+// fail has one of them fail.
+func (s *startedGroup) fail() {
+	s.mu.Lock()
+	before := len(s.active)
+	s.mu.Unlock()
+	s.goOn <- struct{}{}
+	for after := before; after == before; {
+		<-s.Group.now // it signals when it has ended
+		s.mu.Lock()
+		after = len(s.active)
+		s.mu.Unlock()
+	}
+}
+
+// TestAGroupStartsNoMoreThanMaxActive, and each has its turn when one before it has ended.
+func TestAGroupStartsNoMoreThanMaxActive(t *testing.T) {
+	const databases, maxActive = 20, 3
+	s := newStartedGroup(t, databases, maxActive)
+	s.begin(t, maxActive)
+	for i := range databases {
+		s.fail()
+		s.begin(t, min(1, max(0, databases-maxActive-i)))
+	}
+}
+
+// TestStuckForwardersAreBounded: those that wait for their databases leave their places to others, but not without end.
+func TestStuckForwardersAreBounded(t *testing.T) {
+	const databases, maxActive = 20, 3
+	s := newStartedGroup(t, databases, maxActive)
+	for n := range stuckForwarders + 1 {
+		s.most = int64(min(n+1, stuckForwarders) * maxActive)
+		s.begin(t, int(s.most)-int(s.inside.Load()))
+		s.now = s.now.Add(stuckAfter + 1)
+	}
+	s.fail()
+	s.begin(t, 1)
+}
+
+// TestABrokenDatabaseIsLeftAloneForLonger each time, and never for long.
+func TestABrokenDatabaseIsLeftAloneForLonger(t *testing.T) {
+	s := newStartedGroup(t, 1, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.all["db-0"]
+	s.queue, d.state = nil, asleep
+	now, first := s.now, time.Duration(0)
+	for n := range 40 {
+		s.broken(d, errNotNow, now)
+		wait := d.breaker.Until().Sub(now)
+		of := s.failed(d.server, nil, 0, errNotNow, now)
+		if first == 0 {
+			first = wait
+		}
+		for what, wait := range map[string]time.Duration{"its forwarder": wait, "looks": of} {
+			if wait <= 0 || wait > 2*time.Minute || n > 10 && wait < 20*time.Second {
+				t.Errorf("failure %d of %s is followed by a wait of %s", n+1, what, wait)
+			}
+		}
+		if n == 5 && wait < 4*first {
+			t.Errorf("the sixth wait is %s, the first was %s", wait, first)
+		}
+		if s.rouse(d, now.Add(wait-1)); d.state != asleep {
+			t.Fatalf("its forwarder starts before the end of a wait of %s", wait)
+		}
+		now = now.Add(wait)
+		if s.rouse(d, now); d.state != queued {
+			t.Fatalf("its forwarder does not start after a wait of %s", wait)
+		}
+		s.queue, d.state = nil, asleep
+	}
+	d.breaker.Worked()
+	s.broken(d, errNotNow, now)
+	if wait := d.breaker.Until().Sub(now); wait > 2*first {
+		t.Errorf("a wait of %s after it worked", wait)
+	}
+}

@@ -1,0 +1,109 @@
+package idempotency
+
+import (
+	"bytes"
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// HeaderReplayed is "true" in an answer that was given before.
+const HeaderReplayed = "Idempotent-Replayed"
+
+// answer is what is stored.
+type answer struct {
+	status int
+	header []byte // as in HTTP/1.1, since values need not be UTF-8
+	body   []byte
+}
+
+// storable says whether an answer is the outcome of the request. The others say that it may be another one next time.
+func storable(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
+		http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status < 500
+}
+
+// dropped are headers about a moment or a connection.
+var dropped = []string{
+	"Set-Cookie", "Date",
+	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te",
+	"Trailer", "Transfer-Encoding", "Upgrade",
+	"Content-Length", // said anew
+	"Traceparent", "Tracestate", "Traceresponse", "Baggage", "Server-Timing",
+	"X-Request-Id", "X-Correlation-Id", "X-Trace-Id", "X-Amzn-Trace-Id", "X-Cloud-Trace-Context", "B3",
+	HeaderReplayed,
+}
+
+// droppedPrefixes begin the names of more such headers.
+var droppedPrefixes = []string{"Access-Control-", "X-B3-", http.TrailerPrefix}
+
+// dropsOf is a set of canonical names.
+func dropsOf(more []string) map[string]bool {
+	drops := map[string]bool{}
+	for _, names := range [][]string{dropped, more} {
+		for _, name := range names {
+			drops[http.CanonicalHeaderKey(name)] = true
+		}
+	}
+	return drops
+}
+
+// answerOf is what is stored of a recorded answer. It returns errTooLarge if that is more than limit.
+func answerOf(w *recorder, drops map[string]bool, limit int) (answer, error) {
+	header := w.own()
+	for _, names := range header["Connection"] { // hop by hop as well
+		for name := range strings.SplitSeq(names, ",") {
+			header.Del(strings.TrimSpace(name))
+		}
+	}
+	maps.DeleteFunc(header, func(name string, _ []string) bool {
+		for _, prefix := range droppedPrefixes {
+			if strings.HasPrefix(name, prefix) {
+				return true
+			}
+		}
+		return drops[http.CanonicalHeaderKey(name)]
+	})
+	var lines bytes.Buffer
+	_ = header.Write(&lines) // into memory
+	if lines.Len()+w.body.Len() > limit {
+		return answer{}, errTooLarge
+	}
+	return answer{w.status, lines.Bytes(), w.body.Bytes()}, nil
+}
+
+// replay sends a stored answer. Middlewares outside have set what was not stored.
+func (a answer) replay(w http.ResponseWriter) {
+	header := http.Header{}
+	for line := range strings.SplitSeq(string(a.header), "\r\n") {
+		if name, value, ok := strings.Cut(line, ": "); ok {
+			header.Add(name, value)
+		}
+	}
+	maps.Copy(w.Header(), header)
+	w.Header().Set(HeaderReplayed, "true")
+	send(w, a.status, a.body)
+}
+
+// send sends a recorded answer.
+func (w *recorder) send(to http.ResponseWriter) {
+	clear(to.Header()) // the handler may have taken something away
+	maps.Copy(to.Header(), w.sent)
+	send(to, w.status, w.body.Bytes())
+}
+
+func send(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Del("Content-Length")
+	if hasBody(status) {
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	w.WriteHeader(status)
+	if len(body) > 0 {
+		_, _ = w.Write(body) // the client may be gone: its repetition gets it
+	}
+}

@@ -1,0 +1,136 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// errUndone rolls back behind an answer of 400 and above, which is given all the same.
+//
+// Cause: the handler answered with 400 or above.
+// Cure: none is needed.
+var errUndone = errors.New("answered with an error")
+
+// handlerError is what a HandlerFunc returned.
+type handlerError struct {
+	error
+	outlived bool // Config.Timeout, or the deadline of its request
+}
+
+func (e handlerError) Unwrap() error { return e.error }
+
+// calledError is an error behind the call of the handler.
+type calledError struct{ error }
+
+func (e calledError) Unwrap() error { return e.error }
+
+// attempts repeats what ended in a serialization failure or a deadlock. With prepared, an answer, the handler is not
+// called.
+func (h *handler) attempts(before http.Header, q *request, deadline time.Time, prepared *recorder) (
+	fresh *recorder, known *answer, err error,
+) {
+	for n := 0; ; n++ {
+		fresh, known, err = h.attempt(before, q, deadline, prepared)
+		if err == nil || n >= h.cfg.MaxRetries || !repeatable(err) {
+			return fresh, known, err
+		}
+		h.logger.Debug("repeating the request in a new transaction", watermill.LogFields{
+			"attempt": n + 2, "sqlstate": text.SQLState(err),
+		})
+		core.Pause(context.WithoutCancel(q.r.Context()), core.Backoff(h.cfg.Backoff).Delay(n+1))
+	}
+}
+
+// repeatable says whether an attempt failed for no fault of its own, with proof that nothing was committed.
+func repeatable(err error) bool {
+	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrTxEnded) {
+		return false
+	}
+	state := text.SQLState(err)
+	return state == "40001" || state == "40P01"
+}
+
+// attempt is one transaction. With an error fresh may be an answer as well.
+func (h *handler) attempt(before http.Header, q *request, deadline time.Time, prepared *recorder) (
+	fresh *recorder, known *answer, err error,
+) {
+	ctx, cancel := core.Lifetime(core.OutsideTx(q.r.Context()), h.cfg.Timeout)
+	defer cancel()
+	opts := core.TxOptions{Isolation: h.cfg.Isolation}
+	if h.cfg.OnBegin != nil {
+		opts.OnBegin = func(ctx context.Context) error { return h.cfg.OnBegin(ctx, q.r.WithContext(ctx)) }
+	}
+	fresh = prepared
+	err = core.InTx(ctx, h.db, opts, func(ctx context.Context) error {
+		if q.keyed() {
+			if known, err = h.claim(ctx, q, deadline); err != nil || known != nil {
+				return err
+			}
+		}
+		if prepared == nil {
+			fresh = newRecorder(before, h.cfg.MaxAnswer)
+			if err := h.call(ctx, fresh, q); err != nil {
+				return err
+			}
+		}
+		if q.keyed() {
+			return h.store(ctx, q, fresh)
+		}
+		return nil
+	})
+	if err != nil && fresh != nil {
+		err = calledError{err}
+	}
+	return fresh, known, err
+}
+
+// call calls the handler. An error rolls back.
+func (h *handler) call(ctx context.Context, w *recorder, q *request) error {
+	var failed error
+	r, done := q.attempt(context.WithValue(ctx, failureKey{}, &failed))
+	defer done()
+	h.next.ServeHTTP(w, r)
+	if failed != nil {
+		return handlerError{failed, ctx.Err() != nil}
+	}
+	err := w.end()
+	switch {
+	case err != nil:
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("the handler outlived Config.Timeout or the deadline of its request: %w", ctx.Err())
+	case w.status >= http.StatusBadRequest:
+		return errUndone
+	}
+	return nil
+}
+
+type failureKey struct{}
+
+// HandlerFunc is an http.Handler whose errors roll back. Inside of the middleware of New, an error is logged, nothing
+// is stored, and the client gets 500, or 503 if the error is of Postgres and may pass, or the function has outlived
+// Config.Timeout, or what the function has answered if that is 400 or above. If the error is a serialization failure or
+// a deadlock, the function is called again with a new transaction first. Elsewhere an error is answered with 500.
+type HandlerFunc func(w http.ResponseWriter, r *http.Request) error
+
+// ServeHTTP calls the function.
+func (f HandlerFunc) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	err := f(w, r)
+	if err == nil {
+		return
+	}
+	if failed, ok := r.Context().Value(failureKey{}).(*error); ok {
+		*failed = err
+		return
+	}
+	http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+}

@@ -1,0 +1,126 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// Config configures New. Tenant is required.
+type Config struct {
+	// Tenant says on whose behalf a request is: whoever authentication, outside of this, has found. Keys of one
+	// tenant mean nothing to another. Up to 255 bytes. An error is answered with 401. A service with one client
+	// returns "".
+	Tenant func(r *http.Request) (string, error)
+	// Route names what is asked for, up to 1 KiB; default: the path, as it comes here. That has no host, and behind
+	// http.StripPrefix no prefix: where one of them makes another request, put it in. The same key on another route is
+	// another request.
+	Route func(r *http.Request) string
+	// Methods are the methods that this is for; default POST and PATCH. Requests of others are passed on untouched,
+	// without a transaction.
+	Methods []string
+	// Required refuses a request without an Idempotency-Key with 400. Default: it is carried out in a transaction,
+	// each time that it comes.
+	Required bool
+	// Retention is for how long an answer is given again, from when the request was begun, at least Timeout; default
+	// 24 h. After that the key is free. Forwarders delete what has expired.
+	Retention time.Duration
+	// MaxBody is the largest body of a request, in bytes; default 1 MiB. A larger one is answered with 413. The body
+	// is read before the transaction begins; http.Server.ReadTimeout bounds how long that may take.
+	MaxBody int64
+	// MaxAnswer is the largest answer, header and body, in bytes; default 1 MiB. A larger one is rolled back and
+	// answered with 500.
+	MaxAnswer int
+	// Wait is for how long a request waits for another one of its identity that is in progress, before it is answered
+	// with 409; default 5 s, -1 not at all. Of those that wait in one process one at most has a connection.
+	Wait time.Duration
+	// HelpURL is the address of a page for your clients about keys: the type of problems, and a Link header; default:
+	// none.
+	HelpURL string
+	// DropHeaders are headers that are not to be stored, beside those that the package documentation lists.
+	DropHeaders []string
+
+	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
+	Isolation sql.IsolationLevel
+	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. A deadline of the request's context
+	// counts as well, its cancellation does not.
+	Timeout time.Duration
+	// MaxRetries is how often an attempt that ended in a serialization failure or a deadlock is repeated, before the
+	// answer is 503; default 3, -1 never.
+	MaxRetries int
+	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
+	Backoff outbox.Backoff
+	// OnBegin runs first in each transaction: SET LOCAL, a tenant's search_path or role. An error rolls back, and is
+	// answered with 503.
+	OnBegin func(ctx context.Context, r *http.Request) error
+}
+
+func (c *Config) setDefaults() {
+	fill := func(d *time.Duration, standard time.Duration) {
+		if *d == 0 {
+			*d = standard
+		}
+	}
+	fill(&c.Retention, 24*time.Hour)
+	fill(&c.Wait, 5*time.Second)
+	fill(&c.Timeout, 30*time.Second)
+	if c.Methods == nil {
+		c.Methods = []string{http.MethodPost, http.MethodPatch}
+	}
+	if c.Route == nil {
+		c.Route = func(r *http.Request) string { return r.URL.EscapedPath() }
+	}
+	if c.MaxBody == 0 {
+		c.MaxBody = 1 << 20
+	}
+	if c.MaxAnswer == 0 {
+		c.MaxAnswer = 1 << 20
+	}
+	if c.MaxRetries == 0 {
+		c.MaxRetries = 3
+	}
+	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(10*time.Millisecond, time.Second))
+}
+
+func (c Config) validate() error {
+	switch c.Isolation {
+	case sql.LevelDefault, sql.LevelReadUncommitted, sql.LevelReadCommitted,
+		sql.LevelRepeatableRead, sql.LevelSnapshot, sql.LevelSerializable:
+	default:
+		return fmt.Errorf("Config.Isolation is %s, which Postgres does not have", c.Isolation)
+	}
+	for _, method := range c.Methods {
+		if method == "" || len(method) > maxMethodBytes || method != strings.ToUpper(method) {
+			return fmt.Errorf("Config.Methods has %q: use names of methods in capitals, of at most %d bytes",
+				method, maxMethodBytes)
+		}
+	}
+	switch {
+	case c.Tenant == nil:
+		return errors.New("Config.Tenant is required: without it a client that guesses a key would get another one's " +
+			"answer; in a service with one client let it return an empty text")
+	case c.Retention < time.Second:
+		return fmt.Errorf("Config.Retention is %s: use 1s or more, or 0 for 24 h", c.Retention)
+	case c.Retention < c.Timeout:
+		return fmt.Errorf("Config.Retention is %s: it counts from when a request was begun, and is less than "+
+			"Config.Timeout, %s, so that who waited for a slow one would carry it out again: use more", c.Retention, c.Timeout)
+	case c.MaxBody < 0:
+		return fmt.Errorf("Config.MaxBody is %d: use 0 for 1 MiB, or more", c.MaxBody)
+	case c.MaxAnswer < 0:
+		return fmt.Errorf("Config.MaxAnswer is %d: use 0 for 1 MiB, or more", c.MaxAnswer)
+	case c.Wait < -1:
+		return fmt.Errorf("Config.Wait is %s: use -1 for none", c.Wait)
+	case c.Timeout < -1:
+		return fmt.Errorf("Config.Timeout is %s: use -1 for none", c.Timeout)
+	case c.MaxRetries < -1:
+		return fmt.Errorf("Config.MaxRetries is %d: use -1 for none", c.MaxRetries)
+	}
+	return core.Backoff(c.Backoff).Validate("Config.Backoff")
+}

@@ -1,0 +1,48 @@
+package idempotency_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/idempotency"
+)
+
+// The handler writes with the transaction of its request. Behind authentication, so that each replay is authorized
+// anew.
+func ExampleNew() {
+	var db *outbox.DB                                              // outbox.FromPgx
+	authenticate := func(h http.Handler) http.Handler { return h } // yours
+
+	once, err := idempotency.New(db, idempotency.Config{
+		Tenant: func(r *http.Request) (string, error) { return r.Header.Get("Client"), nil },
+	}, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders",
+		authenticate(once(idempotency.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+			tx, err := outbox.PgxTx(r.Context())
+			if err != nil {
+				return err // rolled back, and answered with 500
+			}
+			if _, err := tx.Exec(r.Context(), "INSERT INTO orders DEFAULT VALUES"); err != nil {
+				return err
+			}
+			w.WriteHeader(http.StatusCreated)
+			return nil
+		}))))
+}
+
+// Without the middleware of New an error is answered with 500 all the same.
+func ExampleHandlerFunc() {
+	order := idempotency.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return errors.New("sold out") })
+	w := httptest.NewRecorder()
+	order.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders", nil))
+	fmt.Println(w.Code)
+	// Output: 500
+}

@@ -1,0 +1,90 @@
+package idempotency
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jackc/pgx/v5"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// fail answers a request that has no answer.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var no refusal
+	if errors.As(err, &no) {
+		// Cause: a key that is not valid or was used for another request, a body that is too large, or a repetition
+		// in progress.
+		// Cure: none here; the client was told.
+		h.logger.Info("request refused", watermill.LogFields{
+			"status": no.status, "err": no.Error(), "method": r.Method, "path": r.URL.Path,
+		})
+		h.refuse(w, no)
+		return
+	}
+	status := statusOf(err)
+	h.logFailure(r, status, err)
+	no = refusal{status: status} // the reason is for the log
+	switch {
+	case errors.Is(err, errDead):
+		no.error = errors.New("the request was carried out, but its answer was lost")
+	case status == http.StatusServiceUnavailable:
+		no.error = errors.New("repeat the request later, with the same Idempotency-Key")
+	}
+	h.refuse(w, no)
+}
+
+func (h *handler) logFailure(r *http.Request, status int, err error) {
+	fields := watermill.LogFields{"status": status, "method": r.Method, "path": r.URL.Path}
+	switch {
+	case errors.Is(err, outbox.ErrCommitUnknown):
+		// Cause: the connection broke during COMMIT.
+		// Cure: none needed: the client repeats the request and gets the answer, or has it carried out.
+		h.logger.Error("request answered with 503: its repetition finds out whether it was committed", err, fields)
+	case errors.Is(err, outbox.ErrTxEnded), errors.Is(err, errDead):
+		// Cause: the handler sent COMMIT or ROLLBACK by itself, so its answer was lost.
+		// Cure: leave both to the middleware; see what was done, and delete the row of the request to have it carried
+		// out again.
+		h.logger.Error("request failed: its handler may have committed", err, fields)
+	default:
+		// Cause: a HandlerFunc failed, the answer was too large, or the database did not answer; the error says which.
+		// Cure: fix what the error says; the client may repeat the request.
+		h.logger.Error("request failed: nothing was committed", err, fields)
+	}
+}
+
+// statusOf is 503 for what a repetition may mend, and 500 for what it may not.
+func statusOf(err error) int {
+	var failed handlerError
+	var called calledError
+	var wiring wiringError
+	state := text.SQLState(err)
+	switch {
+	case errors.Is(err, outbox.ErrTxEnded), errors.Is(err, errTooLarge), errors.Is(err, errStreaming),
+		errors.As(err, &wiring), errors.Is(err, errDead):
+		return http.StatusInternalServerError
+	case errors.As(err, &failed):
+		if failed.outlived || passing(state) {
+			return http.StatusServiceUnavailable
+		}
+		return http.StatusInternalServerError
+	case errors.Is(err, outbox.ErrCommitUnknown), !errors.As(err, &called):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, pgx.ErrTxCommitRollback), state != "" && !passing(state):
+		return http.StatusInternalServerError
+	}
+	return http.StatusServiceUnavailable
+}
+
+// passing says whether an SQLSTATE is about the server and the moment, and not about what the handler wrote.
+func passing(state string) bool {
+	for _, class := range []string{"08", "25006", "40", "53", "55", "57", "58", "XX"} {
+		if strings.HasPrefix(state, class) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,47 @@
+package idempotency
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// gate lets one request of an identity through at a time. Who waits here keeps no connection: otherwise a client with
+// a few repetitions of a slow request could have all of a pool.
+type gate struct {
+	mu     sync.Mutex
+	inside map[identity]chan struct{} // closed when the one inside leaves
+}
+
+// enter waits until nobody of the identity is inside, or until deadline, or until ctx is over. It says whether it may
+// go on; then leave must be called. With a deadline that has passed it does not wait.
+func (g *gate) enter(ctx context.Context, id identity, deadline time.Time) (leave func(), ok bool) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	for {
+		g.mu.Lock()
+		busy, taken := g.inside[id]
+		if !taken {
+			mine := make(chan struct{})
+			if g.inside == nil {
+				g.inside = map[identity]chan struct{}{}
+			}
+			g.inside[id] = mine
+			g.mu.Unlock()
+			return func() {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				delete(g.inside, id)
+				close(mine)
+			}, true
+		}
+		g.mu.Unlock()
+		select {
+		case <-busy:
+		case <-timer.C:
+			return nil, false
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package idempotency
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// New returns a middleware that carries out each request once. Put it around each handler, or around the mux that has
+// them, inside of what authenticates. It may be put around several handlers, and is safe for concurrent use.
+//
+// It answers with problems of RFC 9457: 400 for an Idempotency-Key that is not valid or missing, 401 as Config.Tenant
+// says, 408, 413 and 414 for what comes too slowly or is too large, 409 with Retry-After while another request of the
+// identity is in progress, 422 for a key that was used for another request, 503 with Retry-After when the database is
+// away, when the outcome of COMMIT is unknown and when the handler outlived Config.Timeout, and 500 where a handler
+// failed without an answer of its own, where the answer is too large, or lost.
+//
+// Refusals are logged at info level, what is answered with 500 and 503 as errors; keys, bodies and answers never. A
+// nil logger is that of db. New returns outbox.ErrNoDB or an error that names the field at fault.
+func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (func(http.Handler) http.Handler, error) {
+	cfg.setDefaults()
+	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
+		return nil, err
+	}
+	h := handler{
+		db: (*core.DB)(db), cfg: cfg, logger: (*core.DB)(db).Logger(logger), drops: dropsOf(cfg.DropHeaders), gate: &gate{},
+	}
+	for statement, text := range map[*string]string{
+		&h.sql.claim: sqltext.ClaimKey, &h.sql.read: sqltext.ReadAnswer,
+		&h.sql.store: sqltext.StoreAnswer, &h.sql.storeMarked: sqltext.StoreAnswerMarked,
+	} {
+		*statement = h.db.Render(text)
+	}
+	return func(next http.Handler) http.Handler {
+		one := h
+		one.next = next
+		return &one
+	}, nil
+}
+
+// handler is the middleware around one handler.
+type handler struct {
+	db     *core.DB
+	cfg    Config
+	logger watermill.LoggerAdapter
+	drops  map[string]bool // headers that are not stored
+	gate   *gate
+	sql    struct{ claim, read, store, storeMarked string }
+	next   http.Handler
+}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !slices.Contains(h.cfg.Methods, r.Method) {
+		h.next.ServeHTTP(w, r)
+		return
+	}
+	q, err := h.read(w, r)
+	var fresh *recorder
+	var known *answer
+	if err == nil {
+		fresh, known, err = h.once(w.Header(), q)
+	}
+	switch {
+	case err != nil:
+		h.fail(w, r, err)
+	case known != nil:
+		known.replay(w)
+	default:
+		fresh.send(w)
+	}
+}
+
+// once carries a request out, or finds the answer that it was given before. When it returns, that is committed.
+func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *answer, err error) {
+	deadline := time.Now().Add(max(h.cfg.Wait, 0))
+	if q.keyed() {
+		leave, ok := h.gate.enter(q.r.Context(), q.id, deadline)
+		if !ok {
+			return nil, nil, errInProgress
+		}
+		defer leave() // before the answer is sent: nobody waits for a client that reads slowly
+	}
+	fresh, known, err = h.attempts(before, q, deadline, nil)
+	var failed handlerError
+	switch {
+	case err == nil || errors.Is(err, outbox.ErrTxEnded) || errors.Is(err, outbox.ErrCommitUnknown):
+	case known != nil && errors.Is(err, outbox.ErrRolledBack): // by OnBegin: reading was all there was to do
+		return nil, known, nil
+	case fresh == nil:
+	case errors.As(err, &failed): // before what it may wrap, such as ErrRolledBack of an InTx within
+		if fresh.status >= http.StatusBadRequest {
+			h.logFailure(q.r, fresh.status, err)
+			return fresh, nil, nil
+		}
+	case errors.Is(err, errUndone), errors.Is(err, outbox.ErrRolledBack):
+		if !q.keyed() || !storable(fresh.status) {
+			return fresh, nil, nil
+		}
+		// If another process has claimed it meanwhile, its answer counts: here nothing was done.
+		return h.attempts(before, q, deadline, fresh)
+	}
+	return fresh, known, err
+}

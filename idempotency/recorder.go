@@ -1,0 +1,100 @@
+package idempotency
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+)
+
+var (
+	errStreaming = fmt.Errorf("idempotency: no streaming: the answer is sent when its transaction is committed: "+
+		"answer streams outside of this middleware: %w", http.ErrNotSupported)
+	errTooLarge = errors.New("answer larger than Config.MaxAnswer: nothing was committed: " +
+		"answer with a link to what is large, or raise it")
+)
+
+// recorder is the http.ResponseWriter of one call of the handler. It keeps the answer in memory. What is sent before
+// the handler is called, by middlewares outside, it shows and lets change.
+type recorder struct {
+	before http.Header // of the middlewares outside
+	header http.Header // what the handler sees and changes
+	sent   http.Header // as it was at WriteHeader
+	status int         // 0 until WriteHeader
+	body   bytes.Buffer
+	limit  int
+	failed error // why the answer cannot be sent
+}
+
+func newRecorder(before http.Header, limit int) *recorder {
+	return &recorder{before: before.Clone(), header: cloned(before), limit: limit}
+}
+
+func cloned(h http.Header) http.Header {
+	if h == nil {
+		return http.Header{}
+	}
+	return h.Clone()
+}
+
+// Header returns the header of the answer.
+func (w *recorder) Header() http.Header { return w.header }
+
+// WriteHeader fixes the status and the header. As in net/http, a status that is not one panics. Informational ones
+// are not sent.
+func (w *recorder) WriteHeader(status int) {
+	switch {
+	case status < 100 || status > 999:
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
+	case w.status != 0:
+		return
+	case status == http.StatusSwitchingProtocols:
+		w.failed = errStreaming
+		return
+	case status < 200:
+		return
+	}
+	w.status, w.sent = status, w.header.Clone()
+}
+
+// Write adds to the body. It fails once that has more than Config.MaxAnswer, and for a status that has none.
+func (w *recorder) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	switch {
+	case w.failed != nil:
+		return 0, w.failed
+	case !hasBody(w.status):
+		return 0, http.ErrBodyNotAllowed
+	case w.body.Len()+len(p) > w.limit:
+		w.failed = errTooLarge
+		return 0, w.failed
+	}
+	return w.body.Write(p)
+}
+
+// FlushError refuses to send what is not committed. There is no Flush, which could not refuse.
+func (*recorder) FlushError() error { return errStreaming }
+
+// Hijack refuses to give the connection away.
+func (*recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errStreaming }
+
+func hasBody(status int) bool {
+	return status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// end is for when the handler has returned. A handler that said nothing has answered with 200.
+func (w *recorder) end() error {
+	w.WriteHeader(http.StatusOK)
+	return w.failed
+}
+
+// own is the header without what was there before the handler was called.
+func (w *recorder) own() http.Header {
+	own := w.sent.Clone()
+	maps.DeleteFunc(own, func(name string, values []string) bool { return slices.Equal(values, w.before[name]) })
+	return own
+}

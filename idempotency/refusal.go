@@ -1,0 +1,48 @@
+package idempotency
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// refusal is an answer of the middleware's own, whose text is for the client.
+type refusal struct {
+	status int
+	title  string // default: that of the status
+	error
+}
+
+func (r refusal) Unwrap() error { return r.error }
+
+// retryAfter is when a client is asked to come again, in seconds.
+const retryAfter = "1"
+
+// problem is an answer of RFC 9457.
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+}
+
+func (h *handler) refuse(w http.ResponseWriter, no refusal) {
+	p := problem{Type: "about:blank", Title: no.title, Status: no.status}
+	if no.error != nil {
+		p.Detail = no.Error()
+	}
+	if p.Title == "" {
+		p.Title = http.StatusText(no.status)
+	}
+	if h.cfg.HelpURL != "" {
+		p.Type = h.cfg.HelpURL
+		w.Header().Add("Link", fmt.Sprintf("<%s>; rel=\"describedby\"", h.cfg.HelpURL))
+	}
+	if no.status == http.StatusServiceUnavailable || no.status == http.StatusConflict {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	body, _ := json.Marshal(p) // texts always can be
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	send(w, no.status, append(body, '\n'))
+}

@@ -1,0 +1,103 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+var (
+	errInProgress = refusal{http.StatusConflict, "A request with this Idempotency-Key is in progress",
+		errors.New("repeat the request later, with the same Idempotency-Key")}
+	errOtherRequest = refusal{http.StatusUnprocessableEntity, "Idempotency-Key is already used",
+		errors.New("the Idempotency-Key was sent before with another path, query, content type or body: " +
+			"use a new one for a new request")}
+	errDead = errors.New("answer lost: the handler of the first request ended its transaction by itself, so its work " +
+		"may be done: leave COMMIT and ROLLBACK to the middleware; see what was done, and delete the row to have the " +
+		"request carried out again")
+	errGone = errors.New("stored answer gone: its row was deleted between two statements: " +
+		"have the client repeat the request")
+)
+
+// lockNotAvailable is the SQLSTATE of a lock_timeout.
+const lockNotAvailable = "55P03"
+
+// claim begins a request in the transaction of ctx, or returns the answer that it was given before.
+func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*answer, error) {
+	tx, err := h.db.Tx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ours, standby bool
+	var lockTimeout string
+	wait := strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10) // 0 would be for ever
+	err = drive.Collect(ctx, tx, func(rows drive.Rows) error { return rows.Scan(&ours, &standby, &lockTimeout) },
+		h.sql.claim, q.id.tenant, q.id.method, q.id.route, q.id.key, q.fingerprint, h.cfg.Retention.Seconds(), wait)
+	switch {
+	case text.SQLState(err) == lockNotAvailable:
+		return nil, errInProgress
+	case err != nil:
+		return nil, fmt.Errorf("claim the request: %w", text.Explain(err))
+	case ours:
+		return nil, nil
+	}
+	known, err := h.known(ctx, tx, q)
+	if err == nil && !standby {
+		core.WroteNothing(ctx)
+	}
+	return known, err
+}
+
+// known reads the answer that the request was given before.
+func (h *handler) known(ctx context.Context, tx drive.Querier, q *request) (*answer, error) {
+	var a answer
+	var hash []byte
+	var status sql.NullInt64
+	found := false
+	err := drive.Collect(ctx, tx, func(rows drive.Rows) error {
+		found = true
+		return rows.Scan(&hash, &status, &a.header, &a.body)
+	}, h.sql.read, q.id.tenant, q.id.method, q.id.route, q.id.key)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the answer: %w", text.Explain(err))
+	case !found:
+		return nil, errGone
+	case !bytes.Equal(hash, q.fingerprint):
+		return nil, errOtherRequest
+	case !status.Valid:
+		return nil, errDead
+	}
+	a.status = int(status.Int64)
+	return &a, nil
+}
+
+// store stores the answer in the transaction of ctx.
+func (h *handler) store(ctx context.Context, q *request, w *recorder) error {
+	a, err := answerOf(w, h.drops, h.cfg.MaxAnswer)
+	if err != nil {
+		return err
+	}
+	tx, err := h.db.Tx(ctx)
+	if err != nil {
+		return err
+	}
+	statement := h.sql.store
+	if marked, ok := tx.(interface{ Marked() bool }); ok && marked.Marked() {
+		statement = h.sql.storeMarked
+	}
+	_, err = tx.Exec(ctx, statement, q.id.tenant, q.id.method, q.id.route, q.id.key, a.status, a.header, a.body)
+	if err != nil {
+		return fmt.Errorf("store the answer: %w", text.Explain(drive.Checked(ctx, err)))
+	}
+	return nil
+}

@@ -1,0 +1,436 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// side is the publisher of one of several forwarders to the same broker.
+type side struct {
+	*fakeBroker
+	answer func(topic string, msg *message.Message) error // nil = as the broker
+	calls  atomic.Int64
+}
+
+func (s *side) Publish(topic string, msgs ...*message.Message) error {
+	s.calls.Add(1)
+	if s.answer != nil {
+		if err := s.answer(topic, msgs[0]); err != nil {
+			return err
+		}
+	}
+	return s.fakeBroker.Publish(topic, msgs...)
+}
+
+// joinAs runs another forwarder to the same broker with an answer of its own.
+func (w world) joinAs(
+	t testing.TB, h handle, cfg forwarder.Config, answer func(string, *message.Message) error,
+) (*forwarder.Forwarder, *side) {
+	t.Helper()
+	s := &side{fakeBroker: w.fakeBroker, answer: answer}
+	f, err := forwarder.New(h.db, s, cfg, w.log)
+	require.NoError(t, err)
+	runInBackground(t, f)
+	return f, s
+}
+
+// sameLane returns n keys of the lane of the given one.
+func sameLane(t testing.TB, h handle, key string, n int) []string {
+	t.Helper()
+	return column[string](t, h, `select 'same-' || i from generate_series(1, 100000) i
+		where hashtext('same-' || i) & 63 = hashtext($1) & 63 order by i limit $2`, key, n)
+}
+
+// healthy publishes messages of some keys, one after the other, until stop is called, and at least enough of them for a
+// percentile. stop returns how long they took from commit to broker.
+func (w world) healthy(t testing.TB, h handle, topic string, keys []string) (stop func() []time.Duration) {
+	t.Helper()
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	sent := map[string]time.Time{}
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		ticker := time.NewTicker(5 * time.Millisecond)
+		defer ticker.Stop()
+		for i := 0; ctx.Err() == nil || i < enoughHealthy; i++ {
+			msg := newMessage(fmt.Sprintf("healthy-%s-%d-%d", topic, time.Now().UnixNano(), i))
+			outbox.SetKey(msg, keys[i%len(keys)])
+			if !assert.NoError(t, pub.Publish(topic, msg)) {
+				return
+			}
+			sent[string(msg.Payload)] = time.Now()
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	return func() []time.Duration {
+		cancel()
+		writer.Wait()
+		var all []string
+		for payload := range sent {
+			all = append(all, payload)
+		}
+		w.arrives(t, all...)
+		var took []time.Duration
+		for _, m := range w.all() {
+			if at, ok := sent[m.payload]; ok {
+				took = append(took, m.at.Sub(at))
+				delete(sent, m.payload)
+			}
+		}
+		slices.Sort(took)
+		return took
+	}
+}
+
+const enoughHealthy = 30
+
+func assertP99(t testing.TB, took []time.Duration) {
+	t.Helper()
+	require.GreaterOrEqual(t, len(took), enoughHealthy)
+	p99 := took[len(took)*99/100]
+	t.Logf("%d messages: median %s, p99 %s, slowest %s", len(took), took[len(took)/2], p99, took[len(took)-1])
+	assert.Less(t, p99, patience) // what holds up healthy keys by mistake holds them up for many times as long
+}
+
+func numbered(prefix string, from, to int) []string {
+	var list []string
+	for i := from; i <= to; i++ {
+		list = append(list, fmt.Sprintf("%s%d", prefix, i))
+	}
+	return list
+}
+
+func refuse(payload string) func(string, *message.Message) error {
+	return func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == payload {
+			return errRefused
+		}
+		return nil
+	}
+}
+
+// TestBlockedKeyOutlivesItsOwner: a key is blocked, its owner vanishes, another takes over: nothing of the key passes,
+// and the other keys of its lane do not notice that it is held.
+func TestBlockedKeyOutlivesItsOwner(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, heldKeyOutlivesItsOwner)
+}
+
+func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
+	t.Parallel() // it waits for leases more than it works
+	gated, gate := newGatedHandle(t, h)
+	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+	w.answers(refuse("K-1"))
+	cfg := shortLease(quickConfig())
+	cfg.QueryTimeout = 5 * time.Second
+	w.join(t, gated, cfg)
+	others := sameLane(t, h, "K", 5)
+
+	w.publish(t, "orders", "K", "K-1", "K-2")
+	w.wait(t, "K-1 is tried twice", func() bool { return w.triedTimes("K-1") >= 2 })
+	stop := w.healthy(t, h, "orders", others)
+	for i := 3; i <= 20; i++ {
+		w.publish(t, "orders", "K", fmt.Sprintf("K-%d", i))
+	}
+	tried := w.triedTimes("K-1")
+	w.wait(t, "K-1 is tried further", func() bool { return w.triedTimes("K-1") >= tried+5 })
+	assertP99(t, stop())
+
+	gate.shut()
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
+	}, "its lease runs out")
+	tried = w.triedTimes("K-1")
+	// so the next owner cannot read it
+	h.exec(t, "update outbox set due_at = now() + interval '1 hour' where attempts > 0")
+	w.join(t, h, shortLease(quickConfig()))
+	w.publish(t, "orders", "K", "K-21")
+	w.publish(t, "orders", others[0], "of the same lane")
+	w.arrives(t, "of the same lane")
+	assert.Empty(t, w.payloads("K"), "the next owner does not know that K is held")
+	h.exec(t, "update outbox set due_at = now() where attempts > 0")
+	w.wait(t, "the next owner tries K-1", func() bool { return w.triedTimes("K-1") >= tried+3 })
+	stop = w.healthy(t, h, "orders", others)
+	w.publish(t, "orders", "K", "K-22")
+	w.wait(t, "the next owner goes on trying", func() bool { return w.triedTimes("K-1") >= tried+8 })
+	assertP99(t, stop())
+	assert.Empty(t, w.payloads("K"))
+
+	gate.reopen() // the first owner is back and has lost its lanes
+	tried = w.triedTimes("K-1")
+	w.wait(t, "K-1 is tried further", func() bool { return w.triedTimes("K-1") >= tried+5 })
+	assert.Empty(t, w.payloads("K"))
+	w.answers(nil)
+	w.arrives(t, "K-22")
+	assert.Equal(t, numbered("K-", 1, 22), w.payloads("K"))
+}
+
+// failuresSettled is an observer that gets one for each batch of failures that was settled.
+type failuresSettled struct {
+	deaf
+	news chan struct{}
+}
+
+func (s failuresSettled) SettleEnd(_ context.Context, end observe.SettleEnd) {
+	if end.Err == nil && end.Failed > 0 {
+		select {
+		case s.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// TestStaleOwner stops an owner while it publishes or reads, has its lanes taken, and lets it go on.
+func TestStaleOwner(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, staleOwner)
+}
+
+func staleOwner(t *testing.T, h handle) {
+	t.Parallel() // as above
+	type scene struct {
+		world
+		settled failuresSettled // what the stale owner wrote
+		gate    *gate
+		stale   *side
+		fails   func(error) // what the stale owner's publish of K-1 returns
+		next    *side
+		accept  func() // the next owner's publisher takes K-1 from now on
+	}
+	// Both publish K-1: the stale owner's call waits, the next owner's answers with an error until accept.
+	begin := func(t *testing.T, next forwarder.Config, nextRefuses bool) scene {
+		gated, g := newGatedHandle(t, h)
+		h.exec(t, "truncate outbox, outbox_lanes, outbox_forwarders")
+		s := scene{world: world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}, gate: g}
+		answer := make(chan error, 1)
+		s.fails = func(err error) { answer <- err }
+		publishing := make(chan struct{})
+		var once sync.Once
+		cfg := shortLease(quickConfig())
+		cfg.QueryTimeout = time.Minute // what it was doing when it was stopped is done when it goes on
+		s.settled = failuresSettled{news: make(chan struct{}, 10)}
+		_, s.stale = s.joinAs(t, gated.seenBy(t, s.settled), cfg, func(_ string, msg *message.Message) error {
+			if string(msg.Payload) != "K-1" {
+				return nil
+			}
+			first := false
+			once.Do(func() { first = true })
+			if !first {
+				return nil
+			}
+			close(publishing)
+			return <-answer
+		})
+		s.publish(t, "orders", "K", "K-1", "K-2")
+		<-publishing
+		g.shut()
+		s.publish(t, "orders", "K", "K-3")
+		var accepts atomic.Bool
+		accepts.Store(!nextRefuses)
+		s.accept = func() { accepts.Store(true) }
+		_, s.next = s.joinAs(t, h, next, func(_ string, msg *message.Message) error {
+			if string(msg.Payload) == "K-1" && !accepts.Load() {
+				return errRefused
+			}
+			return nil
+		})
+		return s
+	}
+	tried := func(s scene, n int64) {
+		eventually(t, func() bool { return s.next.calls.Load() >= n }, "the next owner tries K-1")
+	}
+
+	t.Run("fails while the next owner blocks the key", func(t *testing.T) {
+		s := begin(t, quickConfig(), true)
+		tried(s, 3)
+		s.fails(errors.New("stale"))
+		s.gate.reopen()
+		// Either it settles the failure, and is fenced, or a read has told it first that the lane is somebody else's, and the
+		// failure counts for nothing. That the fence holds is TestEpochs' business.
+		eventually(t, func() bool {
+			select {
+			case <-s.settled.news:
+				return true
+			default:
+				return s.count(t, "select count(*) from outbox_forwarders where expires_at > now()") == 2
+			}
+		}, "the stale owner is back")
+		tried(s, s.next.calls.Load()+5)
+		assert.Zero(t, h.count(t, "select count(*) from outbox where last_error = 'stale'"),
+			"the stale owner's failure was recorded")
+		assert.Empty(t, s.payloads("K"))
+		s.accept()
+		s.arrives(t, "K-3")
+		assert.Equal(t, numbered("K-", 1, 3), s.payloads("K"))
+	})
+	t.Run("fails after the next owner published", func(t *testing.T) {
+		s := begin(t, quickConfig(), false)
+		s.arrives(t, "K-1", "K-2", "K-3")
+		s.fails(errRefused)
+		s.gate.reopen()
+		s.publish(t, "orders", "K", "K-4")
+		s.arrives(t, "K-4")
+		assert.Equal(t, numbered("K-", 1, 4), s.payloads("K"))
+		eventually(t, func() bool {
+			return s.count(t, "select count(*) from outbox where published_at is null or attempts > 0") == 0
+		}, "everything is settled and nothing was charged")
+	})
+	t.Run("succeeds while the next owner blocks the key", func(t *testing.T) {
+		s := begin(t, quickConfig(), true)
+		tried(s, 3)
+		s.fails(nil)
+		s.gate.reopen()
+		s.arrives(t, "K-2", "K-3") // though the next owner's broker never takes K-1
+		assert.Equal(t, numbered("K-", 1, 3), s.payloads("K"))
+		s.publish(t, "orders", "K", "K-4")
+		s.arrives(t, "K-4")
+	})
+	t.Run("succeeds after the next owner published", func(t *testing.T) {
+		s := begin(t, quickConfig(), false)
+		s.arrives(t, "K-1", "K-2", "K-3")
+		s.fails(nil)
+		s.gate.reopen()
+		s.publish(t, "orders", "K", "K-4")
+		s.arrives(t, "K-4")
+		assert.Equal(t, numbered("K-", 1, 4), s.payloads("K"))
+	})
+	t.Run("fails, and takes the lane back", func(t *testing.T) {
+		s := begin(t, shortLease(quickConfig()), true)
+		tried(s, 3)
+		s.fails(errRefused)
+		s.gate.reopen()
+		// Both share the lanes now; wherever K goes, it stays held and in order.
+		others := sameLane(t, s.handle, "K", 2)
+		for i := 4; i <= 30; i++ {
+			s.publish(t, "orders", "K", fmt.Sprintf("K-%d", i))
+			for _, other := range others {
+				s.publish(t, "orders", other, fmt.Sprintf("%s-%d", other, i))
+			}
+		}
+		s.accept()
+		s.arrives(t, "K-30")
+		assert.Equal(t, numbered("K-", 1, 30), s.payloads("K"))
+	})
+	t.Run("reads", func(t *testing.T) {
+		gated, g := newGatedHandle(t, h)
+		h.exec(t, "truncate outbox, outbox_lanes, outbox_forwarders")
+		w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+		cfg := shortLease(quickConfig())
+		cfg.QueryTimeout = time.Minute
+		first, stale := w.joinAs(t, gated, cfg, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		require.NoError(t, first.Drain(ctx))
+		g.shut() // a read is under way, or will be sent when the gate opens
+		w.publish(t, "orders", "K", "K-1", "K-2")
+		_, next := w.joinAs(t, h, quickConfig(), refuse("K-1"))
+		eventually(t, func() bool { return next.calls.Load() >= 3 }, "the next owner tries K-1")
+		g.reopen()
+		calls := next.calls.Load()
+		eventually(t, func() bool { return next.calls.Load()+stale.calls.Load() >= calls+5 }, "K-1 is tried again")
+		assert.Empty(t, slices.DeleteFunc(w.payloads("K"), func(p string) bool { return p == "K-1" }),
+			"K-2 passed a held K-1")
+	})
+}
+
+// TestManyBlockedKeysAtOnce blocks 10,000 keys and lets all of them go: those that were never held go on meanwhile. It
+// measures time, and so runs alone.
+func TestManyBlockedKeysAtOnce(t *testing.T) {
+	const keys = 10000
+	for _, c := range []struct {
+		name    string
+		verdict forwarder.Verdict
+	}{{"rejected", forwarder.Retry}, {"unavailable", forwarder.Unavailable}} {
+		t.Run(c.name, func(t *testing.T) {
+			noLeaks(t)
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			cfg := quickConfig()
+			cfg.MaxAttempts = -1
+			cfg.Classify = func(error) forwarder.Verdict { return c.verdict }
+			cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
+			w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+			w.answers(func(topic string, _ *message.Message) error {
+				if topic == "sick" {
+					return errRefused
+				}
+				return nil
+			})
+			h.exec(t, `insert into outbox (uuid, topic, key, payload)
+				select gen_random_uuid(), 'sick', 'sick-' || k, convert_to(k || ':' || n, 'UTF8')
+				from generate_series(1, $1) k, generate_series(1, 3) n order by n, k`, keys)
+			w.join(t, h, cfg)
+			if c.verdict == forwarder.Retry {
+				eventually(t, func() bool {
+					return h.count(t, "select count(*) from outbox where attempts > 0") == keys
+				}, "all keys are blocked")
+			} else {
+				eventually(t, func() bool { return w.log.count("unavailable: paused") > 0 }, "the topic is paused")
+			}
+			w.publish(t, "well", "", "before")
+			w.arrives(t, "before")
+			stop := w.healthy(t, h, "well", numbered("healthy-", 1, 50))
+			w.answers(nil)
+			h.exec(t, "update outbox set due_at = now() where attempts > 0")
+			eventually(t, func() bool {
+				return h.count(t, "select count(*) from outbox where topic = 'sick' and published_at is null") == 0
+			}, "all keys recover")
+			assertP99(t, stop())
+
+			next := map[string]int{}
+			for _, m := range w.all() {
+				if m.topic != "sick" {
+					continue
+				}
+				next[m.key]++
+				if _, n, _ := strings.Cut(m.payload, ":"); n != itoa(next[m.key]) {
+					t.Fatalf("key %s: %s came as number %d", m.key, m.payload, next[m.key])
+				}
+			}
+			assert.Len(t, next, keys)
+		})
+	}
+}
+
+// TestWhatFellDueOfADeadTopic is more than a read of a lane returns, and parked. What fell due later on another topic
+// is published all the same.
+func TestWhatFellDueOfADeadTopic(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	const insert = `insert into outbox (uuid, topic, payload, due_at) select u, $1, 'm', now() - $2 * interval '1 second'
+  from (select $1 || g as u from generate_series(1, 64 * $3) g) c where hashtext(u) & 63 = 0 limit $3`
+	h.exec(t, insert, "down", 3600, 9000)
+	h.exec(t, insert, "up", 1, 5)
+	w := startForwarderOn(t, h, classifyingConfig(), func(topic string, _ *message.Message) error {
+		if topic == "down" {
+			return errDown
+		}
+		return nil
+	})
+	w.wait(t, "what fell due on the other topic is published", func() bool {
+		return h.count(t, "select count(*) from outbox where topic = 'up' and published_at is null") == 0
+	})
+	assert.Equal(t, h.count(t, "select count(*) from outbox where topic = 'down'"),
+		h.count(t, "select count(*) from outbox where published_at is null and attempts = 0"))
+}

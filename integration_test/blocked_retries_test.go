@@ -1,0 +1,145 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+var (
+	errDown      = errors.New("broker is down")
+	errMalformed = errors.New("malformed")
+)
+
+func classify(err error) forwarder.Verdict {
+	switch {
+	case errors.Is(err, errDown):
+		return forwarder.Unavailable
+	case errors.Is(err, errMalformed):
+		return forwarder.Permanent
+	}
+	return forwarder.Retry
+}
+
+func classifyingConfig() forwarder.Config {
+	cfg := quickConfig()
+	cfg.Classify = classify
+	return cfg
+}
+
+func TestRejectedMessageIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		w := startForwarder(t, h, quickConfig())
+		w.answers(func(_ string, msg *message.Message) error {
+			if n := w.triedTimes("1"); string(msg.Payload) == "1" && n < 4 {
+				return fmt.Errorf("attempt %d: \x00 %w", n, errRefused)
+			}
+			return nil
+		})
+		w.publish(t, "orders", "K", "1", "2", "3")
+		w.publish(t, "orders", "L", "4")
+		w.arrives(t, "3", "4")
+		assert.Equal(t, 4, w.triedTimes("1"))
+		assert.Equal(t, []string{"1", "2", "3"}, w.payloads("K"))
+		eventually(t, func() bool {
+			return h.count(t, "select count(*) from outbox where published_at is not null") == 4
+		}, "all are settled")
+		assert.Equal(t, 3, h.count(t, "select sum(attempts)::int from outbox"))
+		assert.Equal(t, "attempt 3: \ufffd refused", value[string](t, h, "select last_error from outbox where attempts > 0"))
+	})
+}
+
+// TestUnkeyedBackoff: a message without a key waits as long as its backoff says, however it is found.
+func TestUnkeyedBackoff(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.PollInterval = 5 * time.Millisecond
+	cfg.Backoff = outbox.Backoff{Initial: 100 * time.Millisecond, Max: 100 * time.Millisecond}
+	w := startForwarder(t, h, cfg)
+	w.answers(func(string, *message.Message) error { return errRefused })
+	begun := time.Now()
+	w.publish(t, "orders", "", numbered("m", 1, 50)...)
+	tries := 0
+	eventually(t, func() bool {
+		tries = 0
+		for _, m := range numbered("m", 1, 50) {
+			tries += w.triedTimes(m)
+		}
+		return tries >= 500
+	}, "each is tried ten times")
+	most := 50 * int(1+time.Since(begun)/(80*time.Millisecond))
+	assert.LessOrEqual(t, tries, most)
+}
+
+func TestPublisherThatPanics(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	var attempts atomic.Int32
+	w := startForwarderOn(t, h, quickConfig(), func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == "1" && attempts.Add(1) < 3 {
+			panic("no")
+		}
+		return nil
+	})
+	w.publish(t, "orders", "K", "1", "2")
+	w.arrives(t, "2")
+	assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
+	assert.Equal(t, forwarder.ErrPublishPanic.Error()+": panic: no",
+		value[string](t, h, "select last_error from outbox where attempts > 0"))
+	eventually(t, func() bool { return w.log.count("error: publisher panicked") == 2 }, "the panics are reported")
+}
+
+// TestRowsWrittenByHand: what the write side would have refused stops nothing else.
+func TestRowsWrittenByHand(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		for i, metadata := range []string{`null`, `[]`, `{"a": 1}`, `"text"`} {
+			h.exec(t, "insert into outbox (uuid, topic, key, payload, metadata) values ($1, 'orders', $2, $3, $4::text::jsonb)",
+				itoa(i), "K"+itoa(i), []byte("bad"+itoa(i)), metadata)
+		}
+		w := startForwarder(t, h, quickConfig())
+		w.publish(t, "orders", "K1", "good")
+		w.arrives(t, "bad0", "good")
+		eventually(t, func() bool {
+			return h.count(t, "select count(*) from outbox where dead_at is not null and last_error like '%metadata is not%'") ==
+				3
+		}, "the others are dead, and say why")
+		assert.ElementsMatch(t, []string{"bad0", "good"}, w.payloads())
+	})
+}
+
+// TestLockedRow: somebody's open transaction on one message keeps no other from being settled.
+func TestLockedRow(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.publish(t, "orders", "", numbered("", 1, 50)...)
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), "select from outbox where id = 17 for update")
+	require.NoError(t, err)
+	cfg := quickConfig()
+	cfg.QueryTimeout = 5 * time.Second // which the start must keep to as well, on a busy machine
+	startForwarder(t, h, cfg)
+	const pending = "select count(*) from outbox where published_at is null"
+	eventually(t, func() bool { return h.count(t, pending) == 1 }, "all but one are settled")
+	require.NoError(t, tx.Rollback(t.Context()))
+	eventually(t, func() bool { return h.count(t, pending) == 0 }, "and that one too")
+}

@@ -1,0 +1,231 @@
+package integration_test
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// TestOneRowStopsNoOther: whatever a row holds, the others are read and settled.
+func TestOneRowStopsNoOther(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		w := startForwarderOn(t, h, quickConfig(), func(_ string, msg *message.Message) error {
+			if string(msg.Payload) == "refused" {
+				return errRefused
+			}
+			return nil
+		})
+		const insert = "insert into outbox (uuid, topic, key, payload, created_at, attempts, due_at) values ($1, 'orders', " +
+			"$2, $3, $4::text::timestamptz, $5, $6::text::timestamptz)"
+		for _, at := range []string{"infinity", "-infinity", "4713-01-01 BC", "294276-12-31"} {
+			h.exec(t, insert, at, "K"+at, []byte(at), at, 0, nil)
+		}
+		h.exec(t, insert, "most", "L", []byte("refused"), "now", 2147483647, "now")
+		h.exec(t, insert, "never", "M", []byte("never"), "now", 1, "infinity")
+		h.exec(t, insert, "long ago", "N", []byte("long ago"), "now", 1, "-infinity")
+		w.publish(t, "orders", "O", "refused")
+		w.publish(t, "orders", "P", "good")
+		w.arrives(t, "good", "infinity", "-infinity", "4713-01-01 BC", "294276-12-31", "long ago")
+		eventually(t, func() bool {
+			return h.count(t, "select count(*) from outbox where key = 'O' and attempts > 1") == 1 &&
+				h.count(t, "select count(*) from outbox where published_at is not null") == 6
+		}, "failures and successes are settled")
+		assert.Equal(t, 2147483647, h.count(t, "select attempts from outbox where uuid = 'most'"))
+	})
+}
+
+// TestRowThatCannotBeSettled: a trigger refuses one row of many, those that were published and those that failed.
+func TestRowThatCannotBeSettled(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$`)
+	h.exec(t, `create trigger refuse before update on outbox for each row when (new.id in (17, `+
+		`77)) execute function refuse()`)
+	h.publish(t, "orders", "", numbered("good", 1, 50)...)
+	h.publish(t, "orders", "", numbered("bad", 51, 100)...)
+	cfg := quickConfig()
+	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
+	told := &settledSum{}
+	w := startForwarderOn(t, h.seenBy(t, told), cfg, func(_ string, msg *message.Message) error {
+		if msg.Payload[0] == 'b' {
+			return errRefused
+		}
+		return nil
+	})
+	settled := func(n int) func() bool {
+		return func() bool {
+			return h.count(t, "select count(*) from outbox where published_at is not null or attempts > 0") == n
+		}
+	}
+	eventually(t, settled(98), "all others are settled")
+	w.publish(t, "orders", "", "good-later")
+	eventually(t, settled(99), "and those that come later")
+	eventually(t, func() bool { return w.log.count("settling messages one by one") == 1 }, "it is said, once")
+	h.exec(t, "drop trigger refuse on outbox")
+	eventually(t, settled(101), "these two as well when they can be")
+	eventually(t, func() bool { return told.done.Load() >= 51 && told.failed.Load() >= 50 }, "observers are told")
+	assert.Equal(t, []int64{51, 50}, []int64{told.done.Load(), told.failed.Load()},
+		"some were counted that were not settled")
+}
+
+// settledSum is an observer that adds up what was settled, and does not look for errors.
+type settledSum struct {
+	deaf
+	done, failed atomic.Int64
+}
+
+func (s *settledSum) SettleEnd(_ context.Context, end observe.SettleEnd) {
+	s.done.Add(int64(end.Done))
+	s.failed.Add(int64(end.Failed))
+}
+
+// TestManyLockedRows: a transaction that is idle has locked as many rows as are settled at once.
+func TestManyLockedRows(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "insert into outbox (uuid, topic, payload) select i, 'orders', 'x' from generate_series(1, 10000) i")
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), "select from outbox for update")
+	require.NoError(t, err)
+	cfg := quickConfig()
+	cfg.QueryTimeout, cfg.ReadAhead = 5*time.Second, 20000 // the start must keep to the first as well, on a busy machine
+	w := startForwarder(t, h, cfg)
+	w.wait(t, "all are published", func() bool { return len(w.all()) >= 10000 })
+	w.publish(t, "orders", "", "free")
+	w.arrives(t, "free")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is not null") == 1 },
+		"the free one is settled")
+	require.NoError(t, tx.Rollback(t.Context()))
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
+		"the others are as well")
+	assert.Equal(t, 10001, len(w.all()), "some were sent twice")
+}
+
+// TestStopWithALockedRow: a row that is locked costs no other its result when the forwarder stops.
+func TestStopWithALockedRow(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "insert into outbox (uuid, topic, payload) select i, 'orders', 'x' from generate_series(1, 5000) i")
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), "select from outbox where id = 4711 for update")
+	require.NoError(t, err)
+	cfg := quickConfig()
+	cfg.QueryTimeout, cfg.ReadAhead, cfg.Concurrency = 5*time.Second, 10000, 5000
+	goOn := make(chan struct{})
+	broker, log := newFakeBroker(), newLogCapture(t)
+	broker.answers(func(string, *message.Message) error { <-goOn; return nil })
+	f, err := forwarder.New(h.db, broker, cfg, log)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	broker.wait(t, "all are being published", func() bool { return broker.triedTimes("x") == 5000 })
+	cancel()
+	close(goOn)
+	require.NoError(t, <-ended)
+	assert.Equal(t, []int64{4711}, column[int64](t, h, "select id from outbox where published_at is null"))
+	assert.Equal(t, 1, log.count("stopped before all results were written"))
+}
+
+// TestHeadsAreLoadedInPages: a lane with a great many blocked keys keeps no other lane from starting.
+func TestHeadsAreLoadedInPages(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	h, gate := newStatementGate(t, url)
+	defer gate.releaseAll()
+	h.exec(t, `insert into outbox (uuid, topic, key, payload, attempts, due_at)
+		select i, 'orders', 'K' || i, 'x', 1, now() + interval '1 hour' from generate_series(1, 600000) i
+		 where hashtext('K' || i) & 63 = 7 limit 7000`)
+	key := func(lane int) string {
+		return value[string](t, h, "select 'key-' || i from generate_series(1, 100000) i where hashtext('key-' || i) & "+
+			"63 = $1 order by i limit 1", lane)
+	}
+	h.publish(t, "orders", key(8), "another lane")
+	h.publish(t, "orders", key(7), "that lane")
+	behind := value[string](t, h, "select min(key) from outbox where attempts > 0")
+	h.publish(t, "orders", behind, "behind")
+	second := gate.hold(sqltext.LoadHeads, 1)
+	w := startForwarder(t, h, quickConfig())
+	select {
+	case <-second.arrived:
+	case <-time.After(patience):
+		t.Fatal("all blocked keys were loaded at once")
+	}
+	w.arrives(t, "another lane")
+	assert.NotContains(t, w.payloads(), "that lane", "its blocked keys are not known yet")
+	gate.release(second)
+	w.arrives(t, "that lane")
+	w.idle(t)
+	assert.NotContains(t, w.payloads(), "behind")
+}
+
+// TestWhatIsSettledTogether is a range of ids. A message in it that was committed later is not settled with the others.
+func TestWhatIsSettledTogether(t *testing.T) {
+	t.Parallel()
+	for name, retention := range map[string]time.Duration{"kept": 0, "deleted": -1} {
+		t.Run(name, func(t *testing.T) {
+			noLeaks(t)
+			h, gate := newStatementGate(t, newMigratedDatabase(t))
+			defer gate.releaseAll()
+			cfg := quickConfig()
+			cfg.QueryTimeout, cfg.Retention = time.Minute, retention
+			goOn := make(chan struct{})
+			w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+				if msg.Payload[0] == 'l' {
+					<-goOn
+				}
+				return nil
+			})
+			w.idle(t)
+			settling := gate.holdSettling()
+			w.publish(t, "orders", "", "first") // keeps the settler waiting until all others are published
+			w.arrives(t, "first")
+			gate.arrives(t, "it is to be settled", settling...)
+			before, after := numbered("before", 1, 100), numbered("after", 1, 100)
+			w.publish(t, "orders", "", before...)
+			late, err := h.pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer late.Rollback(context.Background())
+			_, err = late.Exec(t.Context(), insertPlain, "late", "orders", "", "late")
+			require.NoError(t, err)
+			w.publish(t, "orders", "", after...)
+			w.arrives(t, slices.Concat(before, after)...)
+			require.NoError(t, late.Commit(t.Context()))
+			w.wait(t, "the late one is being published", func() bool { return tried(w, []string{"late"}) == 1 })
+			spans := gate.holdSpans()
+			gate.release(settling...)
+			gate.arrives(t, "the others are settled as a range", spans...)
+			gate.release(spans...)
+			const left = "select coalesce(string_agg(convert_from(payload, 'UTF8'), ' '), '') from outbox " +
+				"where published_at is null"
+			eventually(t, func() bool { return len(value[string](t, h, left)) < len("late late") }, "the others are settled")
+			require.Equal(t, "late", value[string](t, h, left), "settled, and not published yet")
+			close(goOn)
+			w.arrives(t, "late")
+			w.idle(t)
+			assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+		})
+	}
+}

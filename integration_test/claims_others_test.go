@@ -1,0 +1,402 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// The tests of this file are about messages that somebody has: nobody else takes, buries, discards or gives them back.
+
+// TestWhatFellDueAndIsClaimedIsNobodyElses: neither for another Store nor for the one that claimed it.
+func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	enqueued(t, store, numberedItems("shop", 3)...)
+	settles(t, 3)(store.Release(t.Context(), owner, idsOf(claimed(t, store, owner, 3))...))
+	h.exec(t, "update inbox_queue set crashes = 1 where message_id = '000002'")
+	var again []queue.Message
+	eventually(t, func() bool {
+		again = append(again, claimed(t, store, owner, 3)...)
+		return len(again) == 3
+	}, "what was given back is claimed again")
+	for range 3 {
+		assert.Empty(t, claimed(t, newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), 3))
+		assert.Empty(t, claimed(t, store, queue.NewOwner(), 3))
+	}
+	settles(t, 3)(store.Ack(t.Context(), owner, idsOf(again)...))
+}
+
+// TestExpiredIsNotClaimedBeforeItIsReaped: a Store reaps once a second, and what has expired since is dead already.
+func TestExpiredIsNotClaimedBeforeItIsReaped(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	enqueued(t, store, numberedItems("shop", 3)...)
+	settles(t, 3)(store.Release(t.Context(), owner, idsOf(claimed(t, store, owner, 3))...)) // it reaps
+	h.exec(t, "update inbox_queue set crashes = 1 where message_id = '000002'")
+	enqueued(t, store, item("shop", "ready"))
+	h.exec(t, "update inbox_queue set expires_at = clock_timestamp()")
+	assert.Empty(t, claimed(t, store, owner, 10))
+}
+
+// TestOnDeadIsNotCalledForAMessageThatWasLost: whoever has it by now decides what becomes of it.
+func TestOnDeadIsNotCalledForAMessageThatWasLost(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, other := storeOn(t, h, quickStore()), queue.NewOwner()
+	storeAll(t, s, items("orders", 1)...)
+	lost := make(chan struct{})
+	cfg := quickDispatcher(map[string]queue.Handler{
+		"orders": {Detached: true, Handle: func(context.Context, *queue.Message) error {
+			defer close(lost)
+			h.exec(t, "update inbox_queue set owner = $1", other.String())
+			return outbox.Poison(errors.New("not ours any more"))
+		}},
+	})
+	var died atomic.Int64
+	cfg.OnDead = func(context.Context, *queue.Message, error) error { died.Add(1); return nil }
+	cfg.LeaseTTL = time.Hour
+	d := dispatching(t, s, cfg)
+	within(t, "the handler", lost)
+	require.NoError(t, d.Close()) // it has settled the message, as far as it could
+	assert.Zero(t, died.Load(), "calls of OnDead")
+	assert.Equal(t, other.String(), value[string](t, h, "select owner::text from inbox_queue where state = 'processing'"))
+}
+
+// TestOnDeadKeepsNobodyFromStoring: while it runs, however long, what comes for the queue is stored, and a copy of the
+// message is told that somebody has it.
+func TestOnDeadKeepsNobodyFromStoring(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	s := storeOn(t, newPgxHandle(t, newMigratedDatabase(t)), quickStore())
+	storeAll(t, s, items("orders", 1)...)
+	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
+		return outbox.Poison(errors.New("no good"))
+	}}})
+	g := newBarrier(t)
+	cfg.OnDead = func(ctx context.Context, msg *queue.Message, _ error) error { return g.handle(ctx, msg) }
+	dispatching(t, s, cfg)
+	g.await(t)
+	ingest, err := queue.Ingest(s, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
+		return queue.Item{
+			ID: queue.ID{Source: itemID("orders", 0).Source, MessageID: msg.UUID}, Topic: "others", Payload: msg.Payload,
+		}, nil
+	}}, nil)
+	require.NoError(t, err)
+	require.NoError(t, ingest(message.NewMessage("orders-0", []byte("a copy"))))
+	require.NoError(t, ingest(message.NewMessage("another", nil)))
+	stored, err := s.Enqueue(t.Context(), items("orders", 1)[0])
+	require.NoError(t, err)
+	assert.Equal(t, queue.Busy, stored[0].Result)
+	state, _ := stateOf(t, s, itemID("orders", 0))
+	assert.Equal(t, queue.Processing, state)
+	g.open()
+	untilState(t, s, itemID("orders", 0), queue.Dead)
+}
+
+// TestExpiredMessageOfAnotherIsNotBuried: as long as somebody has it, it may be handled yet.
+func TestExpiredMessageOfAnotherIsNotBuried(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, other := storeOn(t, h, quickStore()), queue.NewOwner()
+	storeAll(t, s, items("orders", 2)...)
+	require.Len(t, claimed(t, s, other, 1), 1)
+	// before the other
+	h.exec(t, "update inbox_queue set expires_at = clock_timestamp() - interval '1 hour' * (1 + (owner is not null)::int)")
+	died := make(chan string, 10)
+	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
+		return nil
+	}}})
+	cfg.OnDead = func(_ context.Context, msg *queue.Message, _ error) error { died <- msg.MessageID; return nil }
+	dispatching(t, s, cfg)
+	assert.Equal(t, "orders-1", within(t, "the burial", died))
+	untilState(t, s, itemID("orders", 1), queue.Dead)
+	assert.Empty(t, died)
+	settles(t, 1)(s.Ack(t.Context(), other, itemID("orders", 0)))
+}
+
+// TestStraysAreOnlyWhatNobodyKnowsOf: of what falls to the claims of one owner whose answer never came, neither what it
+// knows of is given back nor what others have.
+func TestStraysAreOnlyWhatNobodyKnowsOf(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	store, mine, other := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), queue.NewOwner()
+	for _, due := range []bool{false, true} {
+		enqueued(t, store, numberedItems("shop", 6)...)
+		if due {
+			settles(t, 6)(store.Release(t.Context(), mine, idsOf(claimed(t, store, mine, 6))...))
+		}
+		known, unknown, others := claimed(t, store, mine, 2), claimed(t, store, mine, 2), claimed(t, store, other, 2)
+		ids := []string{known[0].MessageID, known[1].MessageID}
+		n := h.exec(t, sqltext.Tables{}.Render(sqltext.ReleaseStrays), mine.String(), []string{"shop", "shop"}, ids, 1000)
+		assert.EqualValues(t, 2, n)
+		settles(t, 0)(store.Ack(t.Context(), mine, idsOf(unknown)...))
+		settles(t, 2)(store.Ack(t.Context(), mine, idsOf(known)...))
+		settles(t, 2)(store.Ack(t.Context(), other, idsOf(others)...))
+		h.exec(t, "delete from inbox_queue")
+	}
+}
+
+// TestActsLeaveWhatIsWorkedOn: an operator's act changes nothing that somebody has claimed.
+func TestActsLeaveWhatIsWorkedOn(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	all := admin.Filter{In: admin.Queue, All: true}
+	for name, act := range map[string]struct {
+		do    func(context.Context, admin.Act) (admin.Result, error)
+		state admin.State
+		make  string
+	}{
+		"discard": {newAdmin(t, h).Discard, admin.Ready, ""},
+		"discard failing": {
+			newAdmin(t, h).Discard, admin.Failing, "update inbox_queue set attempts = 1, due_at = clock_timestamp()",
+		},
+		"retry now": {
+			newAdmin(t, h).RetryNow, admin.Failing,
+			"update inbox_queue set attempts = 1, due_at = clock_timestamp() + interval '1 hour'",
+		},
+		"retry now delayed": {
+			newAdmin(t, h).RetryNow, admin.Delayed, "update inbox_queue set due_at = clock_timestamp() + interval '1 hour'",
+		},
+	} {
+		enqueued(t, store, numberedItems("shop", 2)...)
+		msgs := claimed(t, store, owner, 1)
+		require.Len(t, msgs, 1)
+		if act.make != "" {
+			h.exec(t, act.make)
+		}
+		before := value[string](t, h, "select q::text from inbox_queue q where owner is not null")
+		filter := all
+		filter.States = []admin.State{act.state}
+		r, err := act.do(t.Context(), admin.Act{Filter: filter, Reason: "why"})
+		require.NoError(t, err, name)
+		assert.EqualValues(t, 1, r.Touched, name)
+		assert.EqualValues(t, 1, r.Skipped, name)
+		assert.Equal(t, before, value[string](t, h, "select q::text from inbox_queue q where owner is not null"), name)
+		settles(t, 1)(store.Ack(t.Context(), owner, msgs[0].ID))
+		h.exec(t, "delete from inbox_queue")
+	}
+}
+
+// TestActLeavesWhatHasChangedSinceItWasFound: a dead message that was handled after all, between the walk that found it
+// and the statement that changes it.
+func TestActLeavesWhatHasChangedSinceItWasFound(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	h, gate := newStatementGate(t, url)
+	defer gate.releaseAll()
+	far := newPgxHandle(t, url)
+	store := newStore(t, far, queue.StoreConfig{})
+	x := ibx{handle: far, store: store, name: "shop", owner: queue.NewOwner()}
+	isDead(t, x, "a")
+	change := gate.hold(sqltext.RequeueQueue, 0)
+	type answer struct {
+		r   admin.Result
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
+		done <- answer{r, err}
+	}()
+	within(t, "the act", change.arrived)
+	require.NoError(t, store.MarkProcessed(t.Context(), x.id("a")))
+	gate.releaseAll()
+	a := within(t, "the act's answer", done)
+	require.NoError(t, a.err)
+	assert.Zero(t, a.r.Touched)
+	assert.EqualValues(t, 1, a.r.Skipped)
+	assert.Equal(t, queue.Done, x.get(t, "a").State)
+}
+
+// TestTwoClaimsBringOneSuspectIntoAProcess: both claims were under way when there was a place for one. The other one is
+// given back, and comes when that place is free. The place is that of the process, so no other test may run beside this
+// one.
+func TestTwoClaimsBringOneSuspectIntoAProcess(t *testing.T) {
+	noLeaks(t)
+	suspects := newBarrier(t)
+	var handles []handle
+	var gates []*statementGate
+	var answers []*heldStatement
+	for range 2 {
+		h, gate := newStatementGate(t, newMigratedDatabase(t))
+		defer gate.releaseAll()
+		s := storeOn(t, h, quickStore())
+		storeAll(t, s, items("orders", 1)...)
+		h.exec(t, "update inbox_queue set crashes = 1, attempts = 1, due_at = clock_timestamp()")
+		answers = append(answers, gate.holdResult(sqltext.ClaimPages))
+		handles, gates = append(handles, h), append(gates, gate)
+		cfg := quickDispatcher(map[string]queue.Handler{"orders": {Detached: true, Handle: suspects.handle}})
+		cfg.LeaseTTL = time.Hour
+		dispatching(t, s, cfg)
+	}
+	for i, a := range answers {
+		within(t, fmt.Sprint("the claim of ", i), a.arrived)
+	}
+	for _, g := range gates {
+		g.releaseAll()
+	}
+	suspects.await(t)
+	owned := func() (n int) {
+		for _, h := range handles {
+			n += h.count(t, "select count(*) from inbox_queue where owner is not null")
+		}
+		return n
+	}
+	eventually(t, func() bool { return owned() == 1 }, "one of them is given back")
+	assert.Empty(t, suspects.came, "the other suspect")
+	suspects.open()
+	suspects.await(t)
+}
+
+// TestLostMessageEndsItsHandlersContextSoon: the next renewal finds that the message is somebody else's, long before
+// the lease would be over.
+func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	storeAll(t, s, items("orders", 1)...)
+	const lease = 9 * time.Second
+	ended := make(chan error, 1)
+	var took time.Duration
+	cfg := quickDispatcher(map[string]queue.Handler{
+		"orders": {Detached: true, Timeout: -1, Handle: func(ctx context.Context, _ *queue.Message) error {
+			begun := time.Now()
+			h.exec(t, "update inbox_queue set owner = gen_random_uuid()")
+			<-ctx.Done()
+			took = time.Since(begun)
+			ended <- context.Cause(ctx)
+			return ctx.Err()
+		}},
+	})
+	cfg.LeaseTTL = lease
+	dispatching(t, s, cfg)
+	require.ErrorIs(t, within(t, "the context's end", ended), queue.ErrLeaseLost)
+	assert.Less(t, took, lease*2/3, "without that renewal it ends with the lease")
+}
+
+// TestClaimRolledBackIsFoundAtOnce: a claim in a transaction moves no mark, since nobody knows whether that is
+// committed.
+func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	for range 3 {
+		store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+		for i := range 3 { // the mark moves, and a full look is some time away
+			enqueued(t, store, item("before", fmt.Sprint(i)))
+			require.Len(t, claimed(t, store, owner, 10), 1)
+		}
+		enqueued(t, store, numberedItems("shop", 3)...)
+		end := openTx(t, h, func(ctx context.Context) error {
+			for range 2 {
+				msgs, err := store.Claim(ctx, queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 10})
+				if err != nil {
+					return err
+				}
+				assert.True(t, len(msgs) == 3 || len(msgs) == 0, "%d", len(msgs))
+			}
+			return nil
+		})
+		end(false)
+		assert.Len(t, claimed(t, store, owner, 10), 3)
+		h.exec(t, "delete from inbox_queue")
+	}
+}
+
+// TestCopyOfADoneMessageStoresNothing: neither its content nor when it is due, nor a new place in the order. Nothing of
+// it could be claimed.
+func TestCopyOfADoneMessageStoresNothing(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	enqueued(t, store, item("shop", "a"))
+	settles(t, 1)(store.Ack(t.Context(), owner, idsOf(claimed(t, store, owner, 1))...))
+	row := "select (to_jsonb(q) - 'last_seen_at')::text from inbox_queue q where message_id = 'a'"
+	before, seen := value[string](t, h, row), got(t, store, item("shop", "a").ID).LastSeenAt
+	it := item("shop", "a")
+	it.Topic, it.Key, it.Payload, it.Metadata, it.Hash = "other", "key", []byte("new"), map[string]string{"k": "v"},
+		[]byte("hash")
+	it.DueAt, it.ExpiresAt = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
+	enqueued(t, store, item("shop", "b"), it)
+	assert.Equal(t, before, value[string](t, h, row))
+	assert.True(t, got(t, store, it.ID).LastSeenAt.After(seen))
+}
+
+// TestIDsRiseInTheOrderOfTheCall: messages that are stored together are claimed in the order in which they were given,
+// whatever their IDs are and however many statements it takes.
+func TestIDsRiseInTheOrderOfTheCall(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	store := newStore(t, h, queue.StoreConfig{})
+	all := numberedItems("shop", 300)
+	for i := range all { // not in the order of their IDs, and some of them known
+		j := (i * 7) % len(all)
+		all[i], all[j] = all[j], all[i]
+	}
+	_, err := store.AlreadyProcessed(t.Context(), all[17].ID, nil)
+	require.NoError(t, err)
+	enqueued(t, store, append(slices.Clone(all), all[5])...) // and one of them twice
+	want := make([]string, 0, len(all))
+	for i, it := range all {
+		if i != 17 {
+			want = append(want, it.MessageID)
+		}
+	}
+	assert.Equal(t, want, column[string](t, h, "select message_id from inbox_queue where due_at is null order by id"))
+	var ids []string
+	for _, msg := range claimed(t, store, queue.NewOwner(), 299) {
+		if msg.MessageID != all[17].MessageID {
+			ids = append(ids, msg.MessageID)
+		}
+	}
+	assert.Equal(t, want[:len(ids)], ids)
+}
+
+// TestWebhookBoundsABodyBeforeItIsVerified: whoever has no signature fills no memory, also with a store that takes any
+// payload.
+func TestWebhookBoundsABodyBeforeItIsVerified(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	longest := 0
+	w := webhookOn(t, storeOn(t, h, queue.StoreConfig{}), func(cfg *queue.WebhookConfig) {
+		verify := cfg.Verify
+		cfg.Verify = func(r *http.Request, body []byte) error {
+			longest = max(longest, len(body))
+			return verify(r, body)
+		}
+	})
+	assert.Equal(t, 200, answer(w, post("fits", "payload"+strings.Repeat("x", 993))).StatusCode)
+	assert.Equal(t, 413, answer(w, post("long", "payload"+strings.Repeat("x", 994))).StatusCode)
+	assert.Equal(t, 1000, longest)
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue"))
+}

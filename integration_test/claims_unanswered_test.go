@@ -1,0 +1,178 @@
+package integration_test
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// TestClaimWithoutAnswer: a claim was committed, and its answer never came. Nobody knows that the messages are ours, so
+// nobody handles them. They are given back before the lease is over, and not charged: nobody has failed.
+func TestClaimWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	for kind, open := range map[string]func(testing.TB, string) handle{
+		"pgx": newPgxHandle, "sql": func(t testing.TB, url string) handle { return newSQLHandle(t, "pgx", url) },
+	} {
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		newEffects(t, h)
+		proxy := newCuttingProxy(t, h.url)
+		far := open(t, proxy.url)
+		near := storeOn(t, h, quickStore())
+		stored := append(items("orders", 3), items("calls", 3)...)
+		cfg := quickDispatcher(map[string]queue.Handler{
+			"orders": {Handle: applying(far)},
+			"calls":  {Handle: applying(far), Concurrency: 2}, // a claim of its own
+		})
+		cfg.LeaseTTL = time.Hour // nothing is reaped
+		cfg.DisableListen = true
+		proxy.cutAtAnswer.Store(&stored[0].Topic)
+		storeAll(t, near, stored...)
+		dispatching(t, storeOn(t, far, quickStore()), cfg)
+		for _, item := range stored {
+			untilState(t, near, item.ID, queue.Done)
+		}
+		assert.EqualValues(t, 1, proxy.cuts.Load())
+		assert.Zero(t, h.count(t, "select sum(attempts + crashes) from inbox_queue"), "%s: an attempt was charged", kind)
+		assert.Equal(t, len(stored), h.count(t, "select count(*) from effects"), kind)
+	}
+}
+
+// TestClaimCommittedAfterItsEnd: the server commits a claim when the client has given it up, and has looked already for
+// what it may have taken.
+func TestClaimCommittedAfterItsEnd(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newEffects(t, h)
+	h.exec(t, `create function wait() returns trigger language plpgsql as $$
+		begin
+			perform pg_advisory_xact_lock(1);
+			return new;
+		exception when query_canceled then -- the client tries to
+			perform pg_advisory_xact_lock(1);
+			return new;
+		end $$`)
+	h.exec(t, `create trigger wait before update on inbox_queue for each row
+		when (old.owner is null and new.owner is not null and old.due_at is null) execute function wait()`)
+	lock, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer lock.Rollback(t.Context())
+	_, err = lock.Exec(t.Context(), "select pg_advisory_xact_lock(1)")
+	require.NoError(t, err)
+
+	var connections atomic.Pointer[chan struct{}]
+	cutting := make(chan struct{})
+	connections.Store(&cutting)
+	proxied := startProxy(t, h.url, passOn, func(client, server net.Conn, over <-chan struct{}) {
+		cut, ended := *connections.Load(), make(chan struct{})
+		go func() {
+			defer close(ended)
+			passOn(client, server, over)
+		}()
+		select {
+		case <-ended:
+		case <-cut:
+		}
+	})
+	near := storeOn(t, h, quickStore())
+	far := newPgxHandle(t, proxied)
+	storeAll(t, near, items("orders", 1)...)
+	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: applying(far)}, "later": {Handle: applying(far)}})
+	cfg.DisableListen = true
+	dispatching(t, storeOn(t, far, quickStore()), cfg)
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from pg_stat_activity where datname = current_database() "+
+			"and wait_event = 'advisory'") == 1
+	}, "the claim waits")
+	whole := make(chan struct{})
+	connections.Store(&whole)
+	close(cutting)
+	// It goes on, so it has looked for what it may have.
+	h.exec(t, `insert into inbox_queue (source, message_id, topic, state, due_at) values ('test', 'later', `+
+		`'later', 'processing', now())`)
+	untilState(t, near, queue.ID{Source: "test", MessageID: "later"}, queue.Done)
+	require.NoError(t, lock.Rollback(t.Context()))
+	untilState(t, near, itemID("orders", 0), queue.Done)
+	assert.Zero(t, h.count(t, "select sum(attempts + crashes) from inbox_queue"), "an attempt was charged")
+	assert.Equal(t, 2, h.count(t, "select count(*) from effects"))
+}
+
+// TestClaimedWhileItIsGivenBack: a message is given back after a failure, and claimed here once more before the answer
+// has come. It is handled again, and neither waits for the end of its lease nor is charged for that.
+func TestClaimedWhileItIsGivenBack(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
+	s := storeOn(t, h, quickStore())
+	var calls atomic.Int32
+	cfg := quickDispatcher(map[string]queue.Handler{
+		"orders": {Detached: true, Handle: func(context.Context, *queue.Message) error {
+			if calls.Add(1) == 1 {
+				return errHandler
+			}
+			return nil
+		}},
+	})
+	cfg.LeaseTTL = time.Hour
+	answer := gate.holdResult(sqltext.AbandonMessages)
+	storeAll(t, s, items("orders", 1)...)
+	dispatching(t, s, cfg)
+	gate.arrives(t, "it is given back", answer)
+	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where owner is not null") == 1 },
+		"it is claimed again")
+	storeAll(t, s, items("orders", 2)[1])
+	untilState(t, s, itemID("orders", 1), queue.Done) // so that claim is over
+	gate.release(answer)
+	untilState(t, s, itemID("orders", 0), queue.Done)
+	_, attempts := stateOf(t, s, itemID("orders", 0))
+	assert.Equal(t, 1, attempts, "that of the failure")
+	assert.EqualValues(t, 3, calls.Load())
+}
+
+// TestFailureIsChargedOnce: the answer to a charge never comes, so it is repeated, when the message has been claimed
+// here once more.
+func TestFailureIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	near := newPgxHandle(t, newMigratedDatabase(t))
+	proxy := newCuttingProxy(t, near.url)
+	h, gate := newStatementGate(t, proxy.url)
+	defer gate.releaseAll()
+	s := storeOn(t, near, quickStore())
+	var calls atomic.Int32
+	answer := "UPDATE 1"
+	cfg := quickDispatcher(map[string]queue.Handler{
+		"orders": {Detached: true, Handle: func(context.Context, *queue.Message) error {
+			if calls.Add(1) == 1 {
+				proxy.cutAtAnswer.Store(&answer)
+				return errHandler
+			}
+			return nil
+		}},
+	})
+	cfg.LeaseTTL, cfg.DisableListen = time.Hour, true
+	repeated := gate.hold(sqltext.AbandonMessages, 1)
+	storeAll(t, s, items("orders", 1)...)
+	dispatching(t, storeOn(t, h, quickStore()), cfg)
+	gate.arrives(t, "the charge is repeated", repeated)
+	eventually(t, func() bool {
+		return near.count(t, "select count(*) from inbox_queue where owner is not null and attempts = 1") == 1
+	}, "it was charged, and is claimed again")
+	storeAll(t, s, items("orders", 2)[1])
+	untilState(t, s, itemID("orders", 1), queue.Done) // so that claim is over
+	gate.release(repeated)
+	untilState(t, s, itemID("orders", 0), queue.Done)
+	_, attempts := stateOf(t, s, itemID("orders", 0))
+	assert.Equal(t, 1, attempts, "that of the failure")
+	assert.EqualValues(t, 3, calls.Load())
+}

@@ -1,0 +1,178 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+func TestPermanentIsDeadAtOnce(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		w := startForwarder(t, h, classifyingConfig())
+		w.answers(func(_ string, msg *message.Message) error {
+			if string(msg.Payload) == "bad" {
+				return errMalformed
+			}
+			return nil
+		})
+		w.publish(t, "orders", "K", "1", "bad", "2")
+		w.publish(t, "orders", "", "bad")
+		w.arrives(t, "1", "2")
+		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 2 },
+			"both are dead")
+		assert.Equal(t, 2, w.triedTimes("bad"))
+		eventually(t, func() bool { return w.log.count("message died") == 2 }, "their deaths are reported")
+
+		w.answers(nil)
+		h.exec(t, "update outbox set dead_at = null, due_at = now() where dead_at is not null")
+		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
+			"both are sent after all")
+	})
+}
+
+func TestDeathNeedsAttemptsAndAge(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.MaxAttempts = 3
+	w := startForwarder(t, h, cfg)
+	w.answers(refuse("bad"))
+	w.publish(t, "orders", "K", "bad", "next")
+	w.wait(t, "it outlives its attempts", func() bool { return w.triedTimes("bad") >= 6 })
+	assert.Zero(t, h.count(t, "select count(*) from outbox where dead_at is not null"))
+	h.exec(t, "update outbox set created_at = now() - interval '61 minutes'")
+	w.arrives(t, "next")
+	assert.GreaterOrEqual(t, h.count(t, "select attempts from outbox where dead_at is not null"), 6)
+
+	cfg.MinDeadAge = -1
+	other := startForwarderOn(t, newPgxHandle(t, newMigratedDatabase(t)), cfg, refuse("bad"))
+	other.publish(t, "orders", "K", "bad", "next")
+	other.arrives(t, "next")
+	assert.Equal(t, 3, other.triedTimes("bad"))
+}
+
+func TestOperator(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		cfg := quickConfig()
+		cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
+		w := startForwarderOn(t, h, cfg, refuse("1"))
+		w.publish(t, "orders", "K", "1", "2")
+		waiting := func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 1 }
+		eventually(t, waiting, "1 waits")
+
+		h.exec(t, "update outbox set due_at = now() where attempts > 0")
+		w.wait(t, "an operator has it tried again", func() bool { return w.triedTimes("1") == 2 })
+		eventually(t, func() bool { return h.count(t, "select attempts from outbox where attempts > 0") == 2 },
+			"it is refused again")
+		assert.Empty(t, w.payloads("K"))
+		w.answers(nil)
+		h.exec(t, "update outbox set due_at = now() where attempts > 0")
+		w.arrives(t, "1", "2")
+		assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
+	})
+
+	t.Run("delete a head", func(t *testing.T) {
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		cfg := quickConfig()
+		cfg.Backoff = outbox.Backoff{Initial: 300 * time.Millisecond, Max: 300 * time.Millisecond}
+		w := startForwarderOn(t, h, cfg, refuse("1"))
+		w.publish(t, "orders", "K", "1", "2")
+		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 1 }, "1 waits")
+		h.exec(t, "delete from outbox where attempts > 0")
+		w.arrives(t, "2")
+	})
+}
+
+func TestBlockKeyOnDead(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := classifyingConfig()
+	cfg.BlockKeyOnDead = true
+	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+	w.answers(func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == "1" {
+			return errMalformed
+		}
+		return nil
+	})
+	first, err := forwarder.New(h.db, w.fakeBroker, cfg, w.log)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- first.Run(t.Context()) }()
+	w.publish(t, "orders", "K", "1", "2")
+	w.publish(t, "orders", "L", "other")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 1 },
+		"1 is dead")
+	w.publish(t, "orders", "K", "3")
+	w.arrives(t, "other")
+	require.NoError(t, first.Close())
+	require.NoError(t, <-ended)
+
+	w.Forwarder = w.join(t, h, cfg) // and the next one holds it as well
+	w.publish(t, "orders", "K", "4")
+	w.idle(t)
+	assert.Empty(t, w.payloads("K"))
+	w.answers(nil)
+	h.exec(t, "update outbox set dead_at = null, due_at = now() where dead_at is not null")
+	w.arrives(t, "4")
+	assert.Equal(t, []string{"1", "2", "3", "4"}, w.payloads("K"))
+}
+
+// TestBlockKeyOnDeadThatAnOperatorGaveUp: a message is declared dead while it waits behind another.
+func TestBlockKeyOnDeadThatAnOperatorGaveUp(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.BlockKeyOnDead = true
+	w := startForwarderOn(t, h, cfg, refuse("1"))
+	w.publish(t, "orders", "K", "1", "2", "3")
+	w.wait(t, "1 is refused", func() bool { return w.triedTimes("1") >= 2 })
+	h.exec(t, "update outbox set dead_at = now() where convert_from(payload, 'UTF8') = '2'")
+	w.answers(nil)
+	w.publish(t, "orders", "L", "other")
+	w.arrives(t, "1", "other")
+	w.idle(t)
+	assert.Equal(t, []string{"1"}, w.payloads("K"))
+	h.exec(t, "update outbox set dead_at = null, due_at = now(), attempts = 1 where dead_at is not null")
+	w.arrives(t, "3")
+	assert.Equal(t, []string{"1", "2", "3"}, w.payloads("K"))
+}
+
+// TestDeathIsRemembered: recording a death again, because the answer was lost, calls the message dead again, or its
+// key would be let go though it is to be held.
+func TestDeathIsRemembered(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.publish(t, "orders", "K", "1")
+	const owner = "00000000-0000-0000-0000-000000000001"
+	h.exec(t, "insert into outbox_lanes (scope, lane, owner, epoch) select 's', lane, $1::text::uuid, 1 from outbox",
+		owner)
+	for range 2 {
+		var outcome string
+		require.NoError(t, drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error {
+			return rows.Scan(nil, &outcome)
+		},
+			sqltext.Tables{}.Render(sqltext.SettleFailed),
+			"s", owner, []int64{1}, []int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{1}, []int64{1},
+			[]float64{1}, []string{"malformed"}, []bool{true}, 10, 0.0, []string{
+				value[string](t, h, "select uuid from outbox"),
+			}))
+		assert.Equal(t, "dead", outcome)
+	}
+}

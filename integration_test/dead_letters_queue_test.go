@@ -1,0 +1,192 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// mourner is an observer that keeps which messages died.
+type mourner struct {
+	mu   sync.Mutex
+	dead map[string][]observe.HandleEnd // by UUID
+}
+
+func (*mourner) HandleStart(ctx context.Context, _ observe.HandleStart) context.Context { return ctx }
+
+func (m *mourner) HandleEnd(_ context.Context, end observe.HandleEnd) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if end.Outcome == observe.Dead {
+		m.dead[end.UUID] = append(m.dead[end.UUID], end)
+	}
+}
+
+// of returns how a message died, as often as observers were told of it.
+func (m *mourner) of(id queue.ID) []observe.HandleEnd {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.dead[id.MessageID]
+}
+
+// watchedStore is a store whose messages die at their second failure, and who is told of it.
+func watchedStore(t testing.TB, h handle) (*queue.Store, *mourner, *lineLogger) {
+	t.Helper()
+	log, seen := &lineLogger{}, &mourner{dead: map[string][]observe.HandleEnd{}}
+	cfg := quickStore()
+	cfg.MaxAttempts = 2
+	s, err := queue.NewStore(h.seenBy(t, seen).db, cfg, log)
+	require.NoError(t, err)
+	return s, seen, log
+}
+
+// heard says that a message is dead, with one line of log and one call of an observer that say so.
+func heard(t *testing.T, s *queue.Store, seen *mourner, log *lineLogger, id queue.ID, cause string) {
+	t.Helper()
+	untilState(t, s, id, queue.Dead)
+	assert.True(t, eventuallyTrue(func() bool {
+		return len(seen.of(id)) > 0
+	}), "no observer was told that %s is dead", id.MessageID)
+	assert.True(t, eventuallyTrue(func() bool {
+		return log.has("ERROR", "message died", "message_id:"+id.MessageID, cause)
+	}),
+		"no line says that %s is dead", id.MessageID)
+	if ends := seen.of(id); assert.Len(t, ends, 1) {
+		assert.ErrorContains(t, ends[0].Err, cause)
+	}
+}
+
+// eventuallyTrue waits for a short while, for a test that goes on without it.
+func eventuallyTrue(is func() bool) bool {
+	for deadline := time.Now().Add(5 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
+// kill leaves a message as a process does that dies in its last attempt.
+func kill(t testing.TB, h handle, id queue.ID) {
+	t.Helper()
+	h.exec(t, `update inbox_queue set attempts = 1, owner = $1, locked_until = clock_timestamp() - interval '1 minute' `+
+		`where message_id = $2`,
+		uuid.NewString(), id.MessageID)
+}
+
+// TestSubscriberTellsWhatDies: without Outcomes too, whatever ends a message that a Subscriber's handlers have, or
+// should have had.
+func TestSubscriberTellsWhatDies(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, seen, log := watchedStore(t, h)
+	cfg := quickSubscriber()
+	cfg.LeaseTTL = time.Second
+	cfg.AckTimeout = 20 * time.Millisecond
+	late, killed := items("late", 1)[0], itemID("killed", 0)
+	late.ExpiresAt = h.now(t).Add(300 * time.Millisecond)
+	storeAll(t, s, items("nacked", 1)...)
+	storeAll(t, s, items("hanging", 1)...)
+	storeAll(t, s, late)
+	storeAll(t, s, items("killed", 1)...)
+	kill(t, h, killed)
+	sub, err := queue.NewSubscriber(s, cfg, log)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, sub.Close()) })
+	nacked, err := sub.Subscribe(t.Context(), "nacked")
+	require.NoError(t, err)
+	for range 2 {
+		receive(t, nacked).Nack()
+	}
+	hanging, err := sub.Subscribe(t.Context(), "hanging")
+	require.NoError(t, err)
+	for range 2 {
+		<-receive(t, hanging).Context().Done()
+	}
+	heard(t, s, seen, log, itemID("nacked", 0), "nacked")
+	heard(t, s, seen, log, itemID("hanging", 0), "SubscriberConfig.AckTimeout")
+	heard(t, s, seen, log, late.ID, "expired")
+	heard(t, s, seen, log, killed, "process died")
+}
+
+// TestStoreTellsWhatDies where nobody but the caller of Claim and ReapExpired looks after its messages.
+func TestStoreTellsWhatDies(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, seen, log := watchedStore(t, h)
+	late := items("late", 1)[0]
+	late.ExpiresAt = h.now(t).Add(-time.Second)
+	storeAll(t, s, late)
+	claimed(t, s, queue.NewOwner(), 1)
+	heard(t, s, seen, log, late.ID, "expired")
+	storeAll(t, s, items("killed", 1)...)
+	kill(t, h, itemID("killed", 0))
+	_, err := s.ReapExpired(t.Context())
+	require.NoError(t, err)
+	heard(t, s, seen, log, itemID("killed", 0), "process died")
+}
+
+// TestDispatcherTellsWhatDies without OnDead, by reaping, as it does of what its handlers fail.
+func TestDispatcherTellsWhatDies(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, seen, log := watchedStore(t, h)
+	late := items("late", 1)[0]
+	late.ExpiresAt = h.now(t).Add(-time.Second)
+	storeAll(t, s, late)
+	storeAll(t, s, items("killed", 1)...)
+	kill(t, h, itemID("killed", 0))
+	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
+		return errHandler
+	}}})
+	cfg.Service = "shop"
+	d, err := queue.NewDispatcher(s, cfg, log)
+	require.NoError(t, err)
+	drain(t, d)
+	heard(t, s, seen, log, late.ID, "expired")
+	heard(t, s, seen, log, itemID("killed", 0), "process died")
+	assert.Equal(t, "shop", seen.of(late.ID)[0].Service)
+}
+
+// TestStoredMessageOutlivesItsLetter: a message whose dead letter cannot be written does not die without it.
+func TestStoredMessageOutlivesItsLetter(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, seen, _ := watchedStore(t, h)
+	h.exec(t, `alter table outbox add constraint no_letters check (topic <> 'dead_letters') not valid`)
+	storeAll(t, s, items("orders", 1)...)
+	one := itemID("orders", 0)
+	startRouter(t, func(r *message.Router) {
+		pub := newOutboxPublisher(t, h)
+		r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
+		r.AddHandler("orders", "orders", subscriberOn(t, s, quickSubscriber()), "booked", pub,
+			func(*message.Message) ([]*message.Message, error) {
+				return nil, errors.New("it never works")
+			})
+	})
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from inbox_queue where owner is null and last_error like '%no_letters%'") == 1
+	}, "its letter is refused")
+	state, attempts := stateOf(t, s, one)
+	assert.Equal(t, queue.Processing, state, "it died without a letter")
+	assert.Equal(t, 1, attempts)
+	assert.Empty(t, seen.of(one))
+	h.exec(t, "alter table outbox drop constraint no_letters")
+	h.exec(t, "update inbox_queue set due_at = clock_timestamp()")
+	untilState(t, s, one, queue.Dead)
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
+}

@@ -1,0 +1,94 @@
+package integration_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// notHere are commands of the documents that need a broker, or run until they are stopped, with the tests that run
+// them.
+var notHere = map[string]string{
+	"forward": "TestOutboxctlForwards", "serve": "TestOutboxctlServes", "reconcile": "TestOutboxctlReconciles",
+	"completion": "TestDocument",
+}
+
+// TestDocumentsCommandsAct runs the outboxctl commands of the documents on messages for which they are meant: none
+// fails, and each act finds its own. What docs/reference/outboxctl.md says of a command is the help of that.
+func TestDocumentsCommandsAct(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newOldForwarder(t, moveTables[0], h.url)
+	h.exec(t, `CREATE TABLE my_outbox (id bigserial PRIMARY KEY, event_id uuid DEFAULT gen_random_uuid(), aggregate_id int, topic text, body jsonb, headers jsonb,
+		run_at timestamptz, sent_at timestamptz)`)
+	h.exec(t, `INSERT INTO my_outbox (aggregate_id, topic, body, headers) VALUES (1, 'orders', '{}', '{}')`)
+	prepare := func() (group string) {
+		h.exec(t, "DELETE FROM outbox")
+		h.exec(t, `INSERT INTO outbox (id, uuid, topic, key, payload, created_at, due_at, attempts, last_error, published_at, dead_at) VALUES
+			(42, 'dead', 'bookings', '', '', now(), now(), 10, 'unknown topic', NULL, now()), (43, 'failing', 'bookings', 'order/7', '', now(), now() + interval '1 hour', 1, 'away', NULL, NULL),
+			(44, 'done', 'bookings', '', '', now(), NULL, 0, NULL, now(), NULL)`)
+		h.exec(t, "DELETE FROM inbox")
+		h.exec(t, "INSERT INTO inbox (consumer, message_id, attempts, dead_at) VALUES ('booking/book', 'UUID', 10, now())")
+		groups, err := newAdmin(t, h).ErrorGroups(t.Context(), admin.Filter{States: []admin.State{admin.Dead}})
+		require.NoError(t, err)
+		return groups[0].ID
+	}
+	tests := everyTest(t)
+	ran, seen := 0, map[string]bool{}
+	for page, content := range documents(t) {
+		content, _, _ = strings.Cut(content, "\n## outboxctl")
+		for _, found := range regexp.MustCompile("(?m)(?:^|`|: )(?:OUTBOX_\\w+=\\S+ )*outboxctl ([a-z][^`\n]*)").
+			FindAllStringSubmatch(content, -1) {
+			line, _, _ := strings.Cut(found[1], " #")
+			line, _, _ = strings.Cut(line+" ", " | ") // a pipe, or the end of a cell
+			line = strings.TrimSpace(strings.Replace(line, "--reason ...", "--reason 'a try'", 1))
+			args := words(line)
+			if by := notHere[args[0]]; by != "" {
+				assert.True(t, tests[by], "%s is said to be run by %s, which does not exist", args[0], by)
+				continue
+			}
+			if args[len(args)-1] == "..." || len(args) == 1 && (args[0] == "import" || args[0] == "export") {
+				continue // it names a family of commands
+			}
+			if seen[line] { // on another page
+				continue
+			}
+			seen[line] = true
+			group := prepare()
+			for i, arg := range args {
+				switch {
+				case arg == "--watch":
+					args[i] = "--exact"
+				case arg == "ID":
+					args[i] = "44"
+				case i > 0 && args[i-1] == "--group":
+					args[i] = group
+				case i > 0 && args[i-1] == "--dir":
+					args[i] = t.TempDir()
+				}
+			}
+			act :=
+				regexp.MustCompile(`^(messages|keys|inbox|queue|topics) (requeue|replay|retry-now|discard|skip|pause|resume)`).
+					MatchString(line)
+			if act && !strings.Contains(line, "--dry-run") {
+				args = append(args, "--yes")
+			}
+			r := ctl{t: t, url: h.url}.run(args...)
+			if ran++; args[0] == "check" {
+				require.Less(t, r.code, 3, "%s: %s: %s%s", page, line, r.out, r.err)
+				continue
+			}
+			require.Zero(t, r.code, "%s: %s: %s%s", page, line, r.out, r.err)
+			assert.NotContains(t, r.out, "Nothing to do", "%s: %s", page, line)
+			if act { // there is nothing to import
+				assert.NotRegexp(t, `\b0 messages\b`, r.out, "%s: %s", page, line)
+			}
+		}
+	}
+	require.Greater(t, ran, 20)
+}

@@ -1,0 +1,103 @@
+package integration_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestStatementsMeetEachMessageOnce: what is run again until it changes nothing meets each message once, though what it
+// changed has been published, has died or has failed again before the next run.
+func TestStatementsMeetEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	fill := func(becomes string) {
+		h.exec(t, "TRUNCATE outbox, inbox, inbox_queue")
+		h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload, created_at, attempts, last_error) SELECT i, i, 'bookings', '', now() - interval '20 min', 1, 'unknown topic'
+			FROM generate_series(1, 1500) i`)
+		h.exec(t, `INSERT INTO inbox_queue (id, source, message_id, topic, payload, state, first_seen_at, last_seen_at, due_at, expires_at, attempts, last_error)
+			SELECT i, 'shop', i, 'letters', 'p', 'processing', now(), now(), now() + interval '1 hour', now() + interval '1 day', 1, 'no stamp' FROM generate_series(1, 1500) i`)
+		h.exec(t, "UPDATE outbox SET "+strings.ReplaceAll(becomes, "clock_timestamp()", "now() - interval '10 min'")+
+			" due_at = now() + interval '1 hour'")
+	}
+	becomes := map[string]string{
+		"Requeue": "dead_at = clock_timestamp(),", "Replay": "published_at = clock_timestamp(),", "RetryNow": "",
+	}
+	fill(becomes["Requeue"])
+	statements := []string{
+		"-- Requeue: what Doctor says\n" + statementOf.FindStringSubmatch(": " + findings(t, h)["dead"].Cure)[1],
+	}
+	for _, statement := range pageStatements(t) {
+		if regexp.MustCompile(`(?m)^UPDATE `).MatchString(statement) && strings.Contains(statement, "LIMIT 1000") {
+			statements = append(statements, statement)
+		}
+	}
+	require.Len(t, statements, 5)
+	for _, statement := range statements {
+		verb, _, _ := strings.Cut(strings.TrimPrefix(statement, "-- "), ":")
+		table := regexp.MustCompile(`UPDATE (?:"?public"?\.)?"?(outbox|inbox_queue)\b`).FindStringSubmatch(statement)[1]
+		fill(becomes[verb])
+		met, next := map[int64]int{}, statement
+		for range 4 {
+			var changed, last int64
+			rows, err := h.pool.Query(t.Context(), next)
+			require.NoError(t, err, next)
+			if rows.Next() {
+				require.NoError(t, rows.Scan(&changed, &last))
+			}
+			rows.Close()
+			require.NoError(t, rows.Err(), next)
+			if !strings.Contains(statement, "id > 0") {
+				changed = rows.CommandTag().RowsAffected()
+			}
+			if changed == 0 {
+				break
+			}
+			next = strings.ReplaceAll(statement, "id > 0", fmt.Sprint("id > ", last))
+			for _, id := range column[int64](t, h, "SELECT id FROM "+table+" WHERE due_at <= clock_timestamp()") {
+				met[id]++
+			}
+			h.exec(t, "UPDATE "+table+" SET "+map[bool]string{true: becomes[verb]}[table == "outbox"]+
+				" attempts = 2, due_at = clock_timestamp() + interval '1 hour' WHERE due_at <= clock_timestamp()")
+		}
+		assert.Len(t, met, 1500, statement)
+		for id, n := range met {
+			if n != 1 {
+				t.Errorf("it has met message %d %d times: %s", id, n, statement)
+				break
+			}
+		}
+	}
+}
+
+// TestDoctorsRetryNowIsOfItsTopic: the command that Doctor names for what fails in a topic leaves others alone that
+// fail with the same text.
+func TestDoctorsRetryNowIsOfItsTopic(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error) SELECT topic, topic, '', `+
+		`now() + interval '1 hour', 5, 'away' FROM unnest(ARRAY['a', 'b']) topic`)
+	f := findings(t, h)["failing"]
+	require.Contains(t, f.Evidence, `"a"`)
+	order(t, h, f, "messages retry-now", "--yes")
+	assert.Equal(t, []string{"a"}, column[string](t, h, "SELECT topic FROM outbox WHERE due_at <= now()"))
+}
+
+// TestDoctorOfUnreadLanes: messages wait in lanes that no forwarder has, though one is alive.
+func TestDoctorOfUnreadLanes(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at) `+
+		`VALUES ('00000000-0000-0000-0000-000000000001', 'mine', '{}', 'half', now() + interval '1 hour')`)
+	h.exec(t, `INSERT INTO outbox_lanes (scope, lane, epoch, owner) SELECT 'mine', l, 0, CASE `+
+		`WHEN l < 32 THEN '00000000-0000-0000-0000-000000000001'::uuid END FROM generate_series(0, 63) l`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at) SELECT i, 'orders', i, '', now() - interval `+
+		`'5 min' FROM generate_series(1, 64) i`)
+	f := findings(t, h)["backlog"]
+	assert.Contains(t, f.Evidence, "no forwarder reads 32 of the 64 lanes of scope mine")
+	assert.Contains(t, f.Cure, "restart them if the log does not say why not")
+}

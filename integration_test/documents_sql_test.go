@@ -1,0 +1,271 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// pageStatements are the SQL statements of docs/run/sql.md and of the runbook, each with its comments.
+func pageStatements(t testing.TB) (list []string) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/run/sql.md")
+	require.NoError(t, err)
+	runbook, err := os.ReadFile("../docs/run/runbook.md")
+	require.NoError(t, err)
+	page = append(page, runbook...)
+	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		for _, statement := range strings.Split(block[1], ";\n") {
+			if strings.TrimSpace(statement) != "" {
+				list = append(list, statement)
+			}
+		}
+	}
+	return list
+}
+
+// fillOperations writes messages for which the statements of the page are meant, and others. All times are long ago but
+// those that a statement asks for.
+func fillOperations(t testing.TB, h handle) {
+	t.Helper()
+	for _, statement := range []string{
+		"TRUNCATE outbox, inbox, inbox_queue, outbox_topics, outbox_audit",
+		`INSERT INTO outbox (id, uuid, topic, key, payload, metadata, created_at, due_at, attempts, last_error, published_at, dead_at)
+		SELECT id, uuid, topic, key, 'p', metadata::jsonb, now() - written, now() - due, attempts, error, now() - published, now() - dead FROM (VALUES
+			(42, 'dead', 'bookings', '', '{"outbox_generation": "7"}', interval '20 min', interval '19 min', 10, 'unknown topic', NULL::interval, interval '15 min'),
+			(43, 'failing', 'bookings', 'K', '{}', '20 min', '-1 hour', 1, 'away', NULL, NULL),
+			(44, 'sent again before', 'bookings', '', '{"a": "b", "outbox_generation": "2"}', '20 min', '18 min', 1, 'away', '17 min', NULL),
+			(45, 'old', 'bookings', '', '{}', '3 days', NULL, 0, NULL, '2 days', NULL),
+			(46, 'dead of something else', 'bookings', '', '{"outbox_generation": "x"}', '20 min', '19 min', 10, 'too large', NULL, '15 min'),
+			(47, 'discarded', 'bookings', '', '{}', '20 min', '19 min', 10, 'discarded by bob', '14 min', '14 min'),
+			(48, 'elsewhere', 'letters', '', '{}', '20 min', '-1 hour', 1, 'away', NULL, NULL),
+			(49, 'due already', 'bookings', 'L', '{}', '20 min', '10 min', 1, 'away', NULL, NULL),
+			(50, 'ready', 'bookings', '', '{}', '20 min', NULL, 0, NULL, NULL, NULL))
+			AS m(id, uuid, topic, key, metadata, written, due, attempts, error, published, dead)`,
+		`INSERT INTO inbox (consumer, message_id, received_at, attempts, revived, last_error, dead_at, processed_at)
+		SELECT consumer, id, now() - received, attempts, 1, error, now() - dead, now() - processed FROM (VALUES
+			('booking/book', 'the UUID', interval '20 min', 10, 'no seat', interval '15 min', NULL::interval), ('booking/book', 'another', '20 min', 10, 'no seat', '15 min', NULL),
+			('booking/book', 'failing', '3 days', 2, 'no seat', NULL, NULL), ('booking/book', 'old', '3 days', 0, NULL, NULL, '2 days'), ('booking/book', 'done', '20 min', 0, NULL, NULL, '20 min'))
+			AS m(consumer, id, received, attempts, error, dead, processed)`,
+		`INSERT INTO inbox_queue (id, source, message_id, topic, payload, state, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes, last_error, done_at)
+		SELECT n, 'shop', id, topic, 'p', state, now() - interval '3 days', now() - interval '3 days', now() - due, now() + interval '1 day', attempts, attempts, error, now() - done FROM (VALUES
+			(1, 'its id', 'letters', 'dead', interval '20 min', 10, 'no stamp', NULL::interval), (2, 'another', 'letters', 'dead', '20 min', 10, 'no stamp', NULL),
+			(3, 'failing', 'letters', 'processing', '-1 hour', 1, 'no stamp', NULL), (4, 'due already', 'letters', 'processing', '20 min', 1, 'no stamp', NULL),
+			(5, 'old', 'letters', 'done', NULL, 0, NULL, '2 days'), (6, 'delayed', 'letters', 'processing', '-1 hour', 0, NULL, NULL))
+			AS m(n, id, topic, state, due, attempts, error, done)`,
+		`INSERT INTO outbox_topics (topic, forwarder, paused_at, reason) VALUES ('bookings', ` +
+			`'00000000-0000-0000-0000-000000000000', now() - interval '1 hour', 'bob')`,
+	} {
+		h.exec(t, statement)
+	}
+}
+
+// allColumns is everything in the tables of messages, and the topics. Times of the last minute are called now, others
+// are how many minutes ago.
+func allColumns(t testing.TB, h handle) (rows []string) {
+	t.Helper()
+	for _, table := range []string{"outbox", "inbox", "inbox_queue", "outbox_topics"} {
+		for _, row := range column[string](t, h, "SELECT to_jsonb(t)::text FROM "+table+" t") {
+			values := map[string]any{}
+			require.NoError(t, json.Unmarshal([]byte(row), &values))
+			for name, value := range values {
+				text, _ := value.(string)
+				if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+					values[name] = "now"
+					if ago := time.Since(at); ago.Abs() > 3*time.Minute {
+						values[name] = ago.Round(5 * time.Minute).String()
+					}
+				}
+			}
+			said, err := json.Marshal(values)
+			require.NoError(t, err)
+			rows = append(rows, table+" "+string(said))
+		}
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+// TestOperationsStatements: each statement of docs/run/sql.md that changes something does to every column what the act
+// that it names does.
+func TestOperationsStatements(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	a := newAdmin(t, h)
+	act := func(do func(*admin.Admin, admin.Act) (admin.Result, error), f admin.Filter) func() error {
+		return func() error {
+			_, err := do(a, admin.Act{Filter: f, Reason: "a test"})
+			return err
+		}
+	}
+	requeue := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Requeue(t.Context(), of) }
+	replay := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Replay(t.Context(), of) }
+	discard := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Discard(t.Context(), of) }
+	skip := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.SkipHead(t.Context(), of) }
+	retryNow := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.RetryNow(t.Context(), of) }
+	topic := admin.TopicAct{Topic: "bookings", Reason: "they asked us to"}
+	clean := func(cfg admin.CleanConfig) func() error {
+		return func() error { _, err := a.Clean(t.Context(), cfg); return err }
+	}
+	const day = 24 * time.Hour
+	acts := map[string]func() error{
+		"Requeue: one": act(requeue, admin.Filter{IDs: []string{"42"}}),
+		"Requeue: what died in a topic of one cause": act(requeue, admin.Filter{
+			Topic: "bookings", ErrorContains: "unknown topic",
+		}),
+		"Requeue: one that was discarded": act(requeue, admin.Filter{
+			IDs: []string{"47"}, States: []admin.State{admin.Discarded},
+		}),
+		"Replay: what was written to a topic": act(replay, admin.Filter{
+			Topic: "bookings", After: time.Now().Add(-time.Hour),
+		}),
+		"Discard: one": act(discard, admin.Filter{IDs: []string{"42"}}),
+		"SkipHead: the first message of a blocked key": act(skip, admin.Filter{Key: "K"}),
+		"RetryNow: what failed in a topic":             act(retryNow, admin.Filter{Topic: "bookings"}),
+		"Pause":                                        func() error { return a.Pause(t.Context(), topic) },
+		"Resume":                                       func() error { return a.Resume(t.Context(), topic) },
+		"Requeue: one of the inbox": act(requeue, admin.Filter{
+			In: admin.Inbox, IDs: []string{"booking/book:the UUID"},
+		}),
+		"Requeue: one of the queue": act(requeue, admin.Filter{
+			In: admin.Queue, IDs: []string{"shop:its id"},
+		}),
+		"Discard: one of the inbox": act(discard, admin.Filter{
+			In: admin.Inbox, IDs: []string{"booking/book:the UUID"},
+		}),
+		"Discard: one of the queue": act(discard, admin.Filter{
+			In: admin.Queue, IDs: []string{"shop:its id"},
+		}),
+		"RetryNow: what failed in a topic of the queue": act(retryNow, admin.Filter{
+			In: admin.Queue, Topic: "letters",
+		}),
+		"Clean: the outbox":                                     clean(admin.CleanConfig{OutboxRetention: day}),
+		"Clean: the inbox, what was handled":                    nil, // one act for both
+		"Clean: the inbox, what failed and was not redelivered": clean(admin.CleanConfig{InboxRetention: day}),
+		"Clean: the queue":                                      clean(admin.CleanConfig{QueueRetention: day}),
+	}
+	seen, before := map[string]bool{}, ""
+	for _, statement := range pageStatements(t) {
+		fillOperations(t, h)
+		if !regexp.MustCompile(`(?m)^(INSERT|UPDATE|DELETE) `).MatchString(statement) {
+			h.exec(t, statement)
+			continue
+		}
+		title := strings.TrimPrefix(strings.SplitN(statement, "\n", 2)[0], "-- ")
+		name := ""
+		for known := range acts {
+			if strings.HasPrefix(title, known) && len(known) > len(name) {
+				name = known
+			}
+		}
+		if strings.Contains(statement, "outbox_audit") {
+			name = "audit"
+			assert.EqualValues(t, 1, h.exec(t, statement))
+			const entry = "SELECT concat_ws('|', actor, action, reason, filter, touched, ended_at IS NOT NULL) " +
+				"FROM outbox_audit ORDER BY id DESC LIMIT 1"
+			byHand := value[string](t, h, entry)
+			_, err := a.Requeue(t.Context(), admin.Act{
+				Filter: admin.Filter{IDs: []string{"42"}}, Reason: "the topic is there now",
+			})
+			require.NoError(t, err)
+			assert.Equal(t, value[string](t, h, entry), byHand)
+		}
+		require.NotEmpty(t, name, "nothing to compare with: %s", statement)
+		seen[name] = true
+		if name == "audit" {
+			continue
+		}
+		initial := allColumns(t, h)
+		if acts[name] == nil { // it goes before the next one
+			before = statement
+			continue
+		}
+		if before != "" {
+			require.NotZero(t, h.exec(t, before), before)
+			before = ""
+		}
+		require.NotZero(t, h.exec(t, statement), statement)
+		byHand := allColumns(t, h)
+		require.NotEqual(t, initial, byHand, statement)
+		fillOperations(t, h)
+		require.NoError(t, acts[name](), name)
+		assert.Equal(t, allColumns(t, h), byHand, statement)
+	}
+	delete(seen, "audit")
+	assert.Equal(t, slices.Sorted(maps.Keys(acts)), slices.Sorted(maps.Keys(seen)))
+}
+
+// TestDoctorsStatements: what Doctor names to do by hand does to every column what the act does.
+func TestDoctorsStatements(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	a := newAdmin(t, h)
+	for check, do := range map[string]func() error{
+		"dead": func() error {
+			_, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "bookings"}})
+			return err
+		},
+		"failing": func() error {
+			_, err := a.Discard(t.Context(), admin.Act{
+				Filter: admin.Filter{IDs: []string{"43"}, States: []admin.State{admin.Failing}}, Reason: "hand",
+			})
+			return err
+		},
+	} {
+		fill := func() {
+			fillOperations(t, h)
+			h.exec(t, "TRUNCATE inbox, inbox_queue, outbox_topics")
+			h.exec(t, "UPDATE outbox SET attempts = 3 WHERE id = 43")
+		}
+		fill()
+		s := statementOf.FindStringSubmatch(": " + findings(t, h)[check].Cure)
+		require.Len(t, s, 2, check)
+		h.exec(t, s[1])
+		byHand := allColumns(t, h)
+		fill()
+		require.NoError(t, do())
+		want := allColumns(t, h)
+		for i := range want {
+			want[i] = strings.ReplaceAll(want[i], "discarded by alice: hand", "discarded by hand")
+		}
+		assert.Equal(t, want, byHand, s[1])
+	}
+}
+
+// TestOperationsQueries: those who may only look may run what the page has to watch, and an index serves each.
+func TestOperationsQueries(t *testing.T) {
+	t.Parallel()
+	owner, as := newRoles(t)
+	reader := as("reader")
+	for _, statement := range pageStatements(t) {
+		if regexp.MustCompile(`(?m)^(INSERT|UPDATE|DELETE) `).MatchString(statement) ||
+			strings.Contains(statement, "pg_stat") {
+			continue
+		}
+		reader.exec(t, statement)
+		var text []byte
+		require.NoError(t, pgx.BeginFunc(t.Context(), owner.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), sqltext.WalkIndexes); err != nil {
+				return err
+			}
+			return tx.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+statement).Scan(&text)
+		}))
+		var root []struct{ Plan plan }
+		require.NoError(t, json.Unmarshal(text, &root))
+		for _, table := range root[0].Plan.wholeTables(false) {
+			assert.NotContains(t, []string{"outbox", "inbox", "inbox_queue"}, table, "it reads all of it: %s", statement)
+		}
+	}
+}

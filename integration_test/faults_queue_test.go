@@ -1,0 +1,285 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// queueChildEnv makes this test binary a process of dispatchers instead of running tests.
+const queueChildEnv = "OUTBOX_TEST_QUEUE_CHILD"
+
+func init() {
+	if spec := os.Getenv(queueChildEnv); spec != "" {
+		if err := runQueueChild(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+type queueChild struct {
+	URL                      string
+	Dispatchers, Concurrency int
+	LeaseTTL                 time.Duration
+	Stale                    bool // it is one of TestStoppedProcessChangesNothing
+}
+
+// runQueueChild dispatches until its input ends, with its parent at the latest.
+func runQueueChild(spec string) error {
+	var cfg queueChild
+	if err := json.Unmarshal([]byte(spec), &cfg); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	pool, err := pgxpool.New(ctx, fmt.Sprintf("%s&pool_max_conns=%d", cfg.URL, cfg.Dispatchers*(cfg.Concurrency+3)))
+	if err != nil {
+		return err
+	}
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		return err
+	}
+	if cfg.Stale {
+		return runStaleChild(ctx, db)
+	}
+	apply := func(ctx context.Context, msg *queue.Message) error {
+		tx, err := outbox.PgxTx(ctx)
+		if err == nil {
+			_, err = tx.Exec(ctx, `insert into applied (message_id, topic) values ($1, $2)`, msg.MessageID, msg.Topic)
+		}
+		time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+		if err == nil && msg.Topic == "failing" && msg.Attempt == 0 {
+			err = errHandler
+		}
+		return err
+	}
+	handlers := map[string]queue.Handler{
+		"orders": {Handle: apply}, "failing": {Handle: apply, Concurrency: 2},
+		"calls": {Detached: true, Handle: func(ctx context.Context, msg *queue.Message) error {
+			return outbox.InTx(ctx, db, func(ctx context.Context) error { return apply(ctx, msg) })
+		}},
+		"killers": {Detached: true, Handle: func(context.Context, *queue.Message) error {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}},
+		"victims": {Detached: true, Handle: func(ctx context.Context, msg *queue.Message) error {
+			if msg.Attempt == 0 { // it waits for the killer to strike
+				<-ctx.Done()
+			}
+			time.Sleep(200 * time.Millisecond) // so that suspects meet, if they may
+			return context.Cause(ctx)
+		}},
+	}
+	var runners []outbox.Runner
+	for range cfg.Dispatchers {
+		store, err := queue.NewStore(db, quickStore(), nil)
+		if err != nil {
+			return err
+		}
+		d, err := queue.NewDispatcher(store, queue.DispatcherConfig{
+			Handlers: handlers, Concurrency: cfg.Concurrency, LeaseTTL: cfg.LeaseTTL, PollInterval: 50 * time.Millisecond,
+		}, nil)
+		if err != nil {
+			return err
+		}
+		runners = append(runners, d)
+	}
+	return outbox.Run(ctx, runners...)
+}
+
+// queueProcess is such a process as its parent sees it.
+type queueProcess struct {
+	cmd   *exec.Cmd
+	input io.Closer
+	log   *logTail
+	gone  chan struct{} // closed when it has ended
+	err   error
+}
+
+func startQueueProcess(t testing.TB, cfg queueChild) *queueProcess {
+	t.Helper()
+	spec, err := json.Marshal(cfg)
+	require.NoError(t, err)
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	p := &queueProcess{cmd: exec.Command(exe), log: &logTail{}, gone: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), queueChildEnv+"="+string(spec))
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.input, err = p.cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		defer close(p.gone)
+		p.err = p.cmd.Wait()
+	}()
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *queueProcess) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.gone
+}
+
+// end lets the process end in good order.
+func (p *queueProcess) end(t testing.TB) {
+	t.Helper()
+	_ = p.input.Close()
+	select {
+	case <-p.gone:
+		assert.NoError(t, p.err, p.log)
+	case <-time.After(patience):
+		t.Errorf("the process does not end: %s", p.log)
+	}
+}
+
+// watchClaims has the database itself write down every claim of a row that has an owner already.
+func watchClaims(t testing.TB, h handle) {
+	t.Helper()
+	for _, statement := range []string{
+		`create table applied (message_id text not null, topic text not null)`,
+		`create table stolen (message_id text not null)`,
+		`create function watch() returns trigger language plpgsql as $$ begin
+			if old.owner is not null and new.owner is not null and old.owner <> new.owner then
+				insert into stolen values (new.message_id);
+			end if;
+			return new; end $$`,
+		`create trigger watch before update on inbox_queue for each row execute function watch()`,
+	} {
+		h.exec(t, statement)
+	}
+}
+
+// TestDispatchersUnderFire: 8 dispatchers in 4 processes, which are killed and stopped at random past their leases.
+// Each message is applied once, none has two owners at one time, and every charge is one of a failure or of an end.
+func TestDispatchersUnderFire(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	messages, interval := 3000, 6*time.Second
+	if os.Getenv("OUTBOX_LONG") != "" {
+		messages, interval = 50_000, 2*time.Minute
+	}
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	watchClaims(t, h)
+	s := storeOn(t, h, quickStore())
+	cfg := queueChild{URL: h.url, Dispatchers: 2, Concurrency: 8, LeaseTTL: time.Second}
+	processes := make([]*queueProcess, 4)
+	for i := range processes {
+		processes[i] = startQueueProcess(t, cfg)
+	}
+	stored := make(chan error, 1)
+	go func() {
+		topics, batch := []string{"orders", "orders", "failing", "calls"}, 50
+		for n := 0; n < messages; n += batch {
+			items := make([]queue.Item, batch)
+			for i := range items {
+				topic := topics[(n+i)%len(topics)]
+				items[i] = queue.Item{ID: itemID(topic, n+i), Topic: topic, Payload: []byte("payload")}
+			}
+			if _, err := s.Enqueue(context.Background(), items...); err != nil {
+				stored <- err
+				return
+			}
+			time.Sleep(interval * time.Duration(batch) / time.Duration(messages))
+		}
+		stored <- nil
+	}()
+	kills, stops := 0, 0
+	for fire := true; fire; {
+		select {
+		case err := <-stored:
+			require.NoError(t, err)
+			fire = false
+		case <-time.After(time.Duration(300+rand.IntN(600)) * time.Millisecond):
+			i := rand.IntN(len(processes))
+			if rand.IntN(2) == 0 {
+				kills++
+				processes[i].kill()
+				processes[i] = startQueueProcess(t, cfg)
+				continue
+			}
+			stops++
+			require.NoError(t, processes[i].cmd.Process.Signal(syscall.SIGSTOP))
+			time.Sleep(1500 * time.Millisecond) // past its leases
+			require.NoError(t, processes[i].cmd.Process.Signal(syscall.SIGCONT))
+		}
+	}
+	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where state <> 'done'") == 0 },
+		"all are done")
+	for _, p := range processes {
+		p.end(t)
+	}
+	t.Logf("%d kills, %d stops, %d leases ran out", kills, stops, h.count(t, "select sum(crashes) from inbox_queue"))
+	assert.Equal(t, messages, h.count(t, "select count(*) from inbox_queue"))
+	assert.Zero(t, h.count(t, "select count(*) from stolen"), "claimed twice")
+	assert.Zero(t, h.count(t, `select count(*) from (select from applied where topic <> 'calls' group by message_id `+
+		`having count(*) > 1) twice`))
+	assert.Equal(t, messages, h.count(t, "select count(distinct message_id) from applied"))
+	assert.Empty(t, column[string](t, h, `select message_id || ': ' || attempts || ', ' || crashes || ', ' || coalesce(last_error, '') from inbox_queue
+		where attempts <> crashes and not (topic = 'failing' and attempts = crashes + 1)`), "charged for nothing")
+	assert.Zero(t, h.count(t, "select count(*) from inbox_queue where topic = 'failing' and attempts = 0"),
+		"a failure was not charged")
+}
+
+// TestKillerDiesAlone: a message that kills whoever handles it is dead after ten of them, and those that were beside it
+// are done, with hardly a charge.
+func TestKillerDiesAlone(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	const victims = 15 // and more than one of them in work at a time, if more than one suspect may be
+	storeAll(t, s, append(items("killers", 1), items("victims", victims)...)...)
+	killer := itemID("killers", 0)
+	ends := 0
+	for deadline := time.Now().Add(2 * patience); ; ends++ {
+		p := startQueueProcess(t, queueChild{URL: h.url, Dispatchers: 1, Concurrency: 64, LeaseTTL: time.Minute})
+		left := func() bool { return h.count(t, "select count(*) from inbox_queue where state = 'processing'") > 0 }
+		for alive := true; alive && left(); {
+			select {
+			case <-p.gone:
+				alive = false
+			case <-time.After(20 * time.Millisecond):
+			}
+			require.False(t, time.Now().After(deadline), "%d ends: %s", ends, p.log)
+		}
+		if !left() {
+			p.end(t)
+			break
+		}
+		var exit *exec.ExitError
+		require.True(t, errors.As(p.err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL, "%v: %s",
+			p.err, p.log)
+		// instead of waiting for it
+		h.exec(t, "update inbox_queue set locked_until = now() - interval '1 s' where owner is not null")
+	}
+	state, attempts := stateOf(t, s, killer)
+	assert.Equal(t, queue.Dead, state)
+	assert.Equal(t, 10, attempts)
+	assert.Equal(t, 10, ends)
+	assert.Equal(t, victims, h.count(t, "select count(*) from inbox_queue where state = 'done' and topic = 'victims'"))
+	assert.LessOrEqual(t, h.count(t, "select max(attempts) from inbox_queue where topic = 'victims'"), 2)
+}

@@ -1,0 +1,307 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+func forEachRetention(t *testing.T, test func(t *testing.T, cfg forwarder.Config)) {
+	for name, retention := range map[string]time.Duration{"keeping": 0, "deleting": -1} {
+		t.Run(name, func(t *testing.T) {
+			cfg := quickConfig()
+			cfg.Retention = retention
+			test(t, cfg)
+		})
+	}
+}
+
+// TestIdsThatAreHandedOutAgain: while messages are being published, their ids are given to others, and the sequence
+// passes its old value, before anybody reads again. The others are published as well.
+func TestIdsThatAreHandedOutAgain(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	for name, again := range map[string]string{
+		"truncate": "truncate outbox restart identity",
+		"restart":  "delete from outbox; alter sequence outbox_id_seq restart",
+		"restored": dropTables,
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
+				url := newMigratedDatabase(t)
+				other := newPgxHandle(t, url) // nobody is woken by what it writes
+				h, gate := newStatementGate(t, url)
+				defer gate.releaseAll()
+				cfg.DisableListen = true
+				goOn := make(chan struct{})
+				settled := &settledCounter{}
+				h = h.seenBy(t, settled)
+				w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+					if msg.Payload[0] == 'o' {
+						<-goOn
+					}
+					return nil
+				})
+				old := numbered("old", 1, 20)
+				w.publish(t, "orders", "", old...)
+				w.wait(t, "all are being published", func() bool { return tried(w, old) == 20 })
+				reads := gate.holdReads()
+				gate.arrives(t, "a read", reads...)
+				other.exec(t, again)
+				if name == "restored" {
+					require.NoError(t, makeTables(t.Context(), other.db))
+				}
+				found := numbered("new", 1, 50)
+				other.publish(t, "orders", "", found...)
+				require.Equal(t, 50, h.count(t, "select max(id)::int from outbox"), "the ids were not handed out again")
+				close(goOn)
+				w.arrives(t, old...)
+				eventually(t, func() bool { return settled.n.Load() == 20 }, "the old ones are settled")
+				assert.Equal(t, 50, h.count(t, "select count(*) from outbox where published_at is null"))
+				gate.release(reads...)
+				w.arrives(t, found...)
+				w.idle(t)
+				assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+			})
+		})
+	}
+}
+
+func tried(w world, payloads []string) (n int) {
+	for _, p := range payloads {
+		if w.triedTimes(p) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// TestServerWithOtherRows publishes messages while their server dies in one of several ways, and comes back with their
+// ids given to others: those are published as well.
+func TestServerWithOtherRows(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	for name, end := range map[string]func(t *testing.T, h handle, server *services.Postgres){
+		"restart": func(t *testing.T, _ handle, server *services.Postgres) {
+			require.NoError(t, server.Restart(t.Context()))
+		},
+		"kill": func(t *testing.T, _ handle, server *services.Postgres) {
+			require.NoError(t, server.Kill())
+			require.NoError(t, server.Restart(t.Context()))
+		},
+		"a backend is killed": func(t *testing.T, h handle, _ *services.Postgres) { killBackend(t, h) },
+		"promotion": func(t *testing.T, h handle, server *services.Postgres) {
+			dir := value[string](t, h, "show data_directory")
+			require.NoError(t, server.Stop())
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644))
+			require.NoError(t, server.Restart(t.Context()))
+			h.pool.Reset()
+			require.True(t, value[bool](t, h, "select pg_promote()"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
+				server, h := ownMigratedServer(t)
+				publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
+				settled := &settledCounter{}
+				h = h.seenBy(t, settled)
+				w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+					switch string(msg.Payload) {
+					case "lost":
+						close(publishing)
+						<-goOn
+					case "found":
+						<-release
+					}
+					return nil
+				})
+				w.publish(t, "orders", "K", "lost")
+				<-publishing
+				h.exec(t, "update outbox set uuid = 'another', payload = 'found', key = 'L'")
+				end(t, h, server)
+				h.pool.Reset()
+				eventually(t, func() bool {
+					_, err := (*core.DB)(h.db).Exec(t.Context(), "select 1")
+					return err == nil
+				}, "the server is back")
+				w.publish(t, "orders", "M", "later")
+				w.arrives(t, "later") // the new server was read
+				close(goOn)
+				w.arrives(t, "lost")
+				eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
+				assert.Equal(t, []string{"another"}, column[string](t, h, "select uuid from outbox where published_at is null"))
+				close(release)
+				w.arrives(t, "found")
+				w.idle(t)
+				require.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+			})
+		})
+	}
+}
+
+// killBackend kills a backend of a test's own server, which makes the server empty what is unlogged and recover.
+func killBackend(t *testing.T, h handle) {
+	t.Helper()
+	conn, err := h.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	started := value[time.Time](t, h, "select pg_postmaster_start_time()")
+	require.NoError(t, syscall.Kill(int(conn.Conn().PgConn().PID()), syscall.SIGKILL))
+	eventually(t, func() bool { return conn.Ping(t.Context()) != nil }, "the backend is gone")
+	h.pool.Reset()
+	eventually(t, func() bool {
+		_, err := (*core.DB)(h.db).Exec(t.Context(), "checkpoint")
+		return err == nil
+	}, "the server is back")
+	require.Equal(t, started, value[time.Time](t, h, "select pg_postmaster_start_time()"), "the server was started anew")
+}
+
+// TestCommitsThatACrashLost: with synchronous_commit = off a crash loses the last commits and hands their ids out
+// again. What was published of them does not settle the messages that have the ids now.
+func TestCommitsThatACrashLost(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
+		for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has written its log meanwhile
+			require.LessOrEqual(t, n, 10, "nothing was ever lost: the test shows nothing")
+			t.Run("crash "+itoa(n), func(t *testing.T) { lost = commitsThatACrashLost(t, cfg) })
+		}
+	})
+}
+
+// commitsThatACrashLost says whether there were any.
+func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
+	server := ownServer(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off", "full_page_writes=off")
+	other := newPgxHandle(t, server.URL()) // nobody is woken by what it writes
+	h, gate := newStatementGate(t, server.URL())
+	defer gate.releaseAll()
+	require.NoError(t, makeTables(t.Context(), h.db))
+	settled := &settledCounter{}
+	h = h.seenBy(t, settled)
+	cfg.DisableListen = true
+	goOn := make(chan struct{})
+	answer := sync.OnceFunc(func() { close(goOn) })
+	defer answer()
+	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+		if msg.Payload[0] == 'l' {
+			<-goOn
+		}
+		return nil
+	})
+	w.publish(t, "orders", "", "first")
+	w.arrives(t, "first")
+	w.idle(t)
+	// What follows fits on one page of the log, which is written out when it is full, or after wal_writer_delay.
+	h.exec(t, "select pg_switch_wal()")
+	h.exec(t, "checkpoint")
+	h.exec(t, "select pg_switch_wal()")
+	lost := numbered("lost", 1, 5)
+	w.publish(t, "orders", "", lost...)
+	w.wait(t, "all are being published", func() bool { return tried(w, lost) == 5 })
+	ids := h.count(t, "select max(id)::int from outbox")
+	reads := gate.holdReads()
+	gate.arrives(t, "a read", reads...)
+	killBackend(t, other)
+	h.pool.Reset()
+	if other.count(t, "select count(*) from outbox where convert_from(payload, 'UTF8') like 'lost%'") > 0 {
+		return false
+	}
+	found := numbered("found", 1, 20)
+	other.publish(t, "orders", "", found...)
+	first := other.count(t, "select min(id)::int from outbox where convert_from(payload, 'UTF8') like 'found%'")
+	require.LessOrEqual(t, first, ids, "no id was handed out again: the test shows nothing")
+	done := settled.n.Load()
+	answer()
+	w.arrives(t, lost...)
+	eventually(t, func() bool { return settled.n.Load() >= done+5 }, "the lost ones are settled")
+	assert.Equal(t, 20, other.count(t, "select count(*) from outbox where published_at is null"))
+	gate.release(reads...)
+	w.arrives(t, found...)
+	w.idle(t)
+	assert.Zero(t, other.count(t, "select count(*) from outbox where published_at is null"))
+	return true
+}
+
+// TestFailureOfAnotherLife: a failure is on its way to the database when ids begin to mean other messages, and gets
+// there after the blocked keys were loaded and before the first read. Were it recorded, its message would not be read
+// and nobody would know that it blocks its key.
+func TestFailureOfAnotherLife(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
+	cfg := quickConfig()
+	cfg.QueryTimeout, cfg.PollInterval = time.Minute, 10*time.Millisecond
+	cfg.Backoff = outbox.Backoff{Initial: time.Second, Max: time.Second}
+	w := startForwarderOn(t, h, cfg, refuse("m1"))
+	w.idle(t)
+	failure := gate.hold(sqltext.SettleFailed, 0)
+	w.publish(t, "orders", "K", "m1", "m2")
+	<-failure.arrived
+	var reads []*heldStatement
+	loaded := make(chan struct{})
+	gate.onRun(sqltext.LoadHeads, func() {
+		reads = gate.holdReads()
+		close(loaded)
+	})
+	h.exec(t, "alter sequence outbox_id_seq restart with 1000") // the ids of another life
+	select {
+	case <-loaded:
+	case <-time.After(patience):
+		t.Fatal("the blocked keys are not loaded again")
+	}
+	gate.arrives(t, "a read", reads...)
+	w.answers(nil)
+	before := value[string](t, h, "select string_agg(id || ' ' || attempts, ', ' order by id) from outbox")
+	gate.release(failure)
+	// It is over when the connection that it waits for in the pool has done something else; there is one for each
+	// statement.
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle' "+
+			"and query like '%fence%'") > 0
+	}, "the failure was sent")
+	assert.Equal(t, before, value[string](t, h, "select string_agg(id || ' ' || attempts, ', ' order by id) from outbox"),
+		"the failure was recorded")
+	gate.release(reads...)
+	w.arrives(t, "m1", "m2")
+	assert.Equal(t, []string{"m1", "m2"}, w.payloads("K"))
+}
+
+// TestNameOfALifeThatCannotBeWritten: somebody has locked the table of it. That is an error of reading like any other,
+// and reading goes on when it is free.
+func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "delete from outbox_life")
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), "lock table outbox_life in share mode") // so it can be read
+	require.NoError(t, err)
+	cfg := quickConfig()
+	cfg.QueryTimeout = 5 * time.Second // which the start must keep to as well, on a busy machine
+	w := startForwarder(t, h, cfg)
+	w.publish(t, "orders", "K", "1")
+	eventually(t, func() bool { return w.log.count("reading the outbox failed") == 1 }, "it is said")
+	assert.Empty(t, w.payloads())
+	require.NoError(t, tx.Commit(t.Context()))
+	w.arrives(t, "1")
+}

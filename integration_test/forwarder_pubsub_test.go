@@ -1,0 +1,169 @@
+package integration_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/jackc/pgx/v5/pgxpool"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
+)
+
+// suiteChild tells a process that it is to run one of Watermill's suites itself.
+const suiteChild = "OUTBOX_PUBSUB_SUITE"
+
+// runSuite runs the calling test again in a process of its own, where it runs Watermill's suite, because only its
+// output says which tests of the suite were skipped. It returns true in that process. Such tests run beside no other:
+// the suite's limits on time are its own, and a loaded machine does not keep them.
+func runSuite(t *testing.T, wantSkipped ...string) bool {
+	if os.Getenv(suiteChild) != "" {
+		return true
+	}
+	args := []string{"-test.run=^" + t.Name() + "$", "-test.v", "-test.count=1", "-test.timeout=5m", "-test.parallel=8"}
+	if os.Getenv("OUTBOX_LONG") == "" {
+		args = append(args, "-test.short")
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), suiteChild+"=1", "OUTBOX_POSTGRES_URL="+postgresServer(t).URL())
+	// The exit code also tells of goroutines that the suite itself leaves behind; suiteLeaks looks for ours.
+	output, err := cmd.CombinedOutput()
+	if !bytes.Contains(output, []byte("\n--- PASS: "+t.Name()+" (")) {
+		t.Errorf("the suite failed: %v\n%s", err, output)
+	}
+	ended := regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL|SKIP): ` + t.Name() + `/(\w+) \(`)
+	var passed, skipped []string
+	for _, m := range ended.FindAllSubmatch(output, -1) {
+		// The test that skips lies one level deeper, under a random name.
+		inner := regexp.MustCompile(`--- SKIP: ` + t.Name() + `/` + string(m[2]) + `/`)
+		if inner.Match(output) {
+			skipped = append(skipped, string(m[2]))
+		} else if bytes.Equal(m[1], []byte("PASS")) {
+			passed = append(passed, string(m[2]))
+		}
+	}
+	slices.Sort(skipped)
+	assert.Equal(t, wantSkipped, skipped, "skipped")
+	assert.Len(t, passed, 16-len(wantSkipped), "%v\n%s", passed, output)
+	return false
+}
+
+// suiteLeaks fails the test if it leaves goroutines behind that are not the suite's own.
+func suiteLeaks(t *testing.T) {
+	postgresServer(t)
+	ignore := goleak.IgnoreCurrent()
+	multiplier := "github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func"
+	t.Cleanup(func() {
+		assert.NoError(t, goleak.Find(ignore, goleak.IgnoreAnyFunction(multiplier+"2"),
+			goleak.IgnoreAnyFunction(multiplier+"3")))
+	})
+}
+
+// closing is a publisher of a test: unlike ours, which many handlers share, it takes nothing after Close.
+type closing struct {
+	message.Publisher
+	closed atomic.Bool
+}
+
+func (c *closing) Publish(topic string, msgs ...*message.Message) error {
+	if c.closed.Load() {
+		return errors.New("closed")
+	}
+	return c.Publisher.Publish(topic, msgs...)
+}
+
+func (c *closing) Close() error {
+	c.closed.Store(true)
+	return c.Publisher.Close()
+}
+
+// newSuiteHandle opens a handle for a whole suite, whose tests run at once.
+func newSuiteHandle(t *testing.T) handle {
+	return pgxHandle(t, "suite", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })
+}
+
+func newSuitePublisher(t *testing.T, h handle) message.Publisher {
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{
+		WithoutTx: outbox.OwnTx,
+		Key:       func(string, *message.Message) (string, error) { return "one", nil },
+	}, nil)
+	require.NoError(t, err)
+	return &closing{Publisher: pub}
+}
+
+// TestPubSubOfSubscriber runs Watermill's suite on our Publisher and our Subscriber.
+func TestPubSubOfSubscriber(t *testing.T) {
+	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
+		return
+	}
+	suiteLeaks(t)
+	h := newSuiteHandle(t)
+	construct := func(t *testing.T) (message.Publisher, message.Subscriber) {
+		sub, err := forwarder.NewSubscriber(h.db, subscribing(quickConfig()), watermill.NewStdLogger(false, false))
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, sub.Close()) }) // the suite does not close all of them
+		return newSuitePublisher(t, h), sub
+	}
+	tests.TestPubSub(t, tests.Features{
+		Persistent: true, GuaranteedOrder: true,
+	}, construct, nil)
+}
+
+// TestPubSubOfForwarder runs Watermill's suite on our Publisher, our Forwarder and watermill-nats's subscriber.
+func TestPubSubOfForwarder(t *testing.T) {
+	if !runSuite(t, "TestReconnect") {
+		return
+	}
+	suiteLeaks(t)
+	server, err := services.StartNATS(t.Context(), services.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, server.Close()) })
+	toNATS, err := nats.NewPublisher(nats.PublisherConfig{URL: server.URL()}, watermill.NewStdLogger(false, false))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, toNATS.Close()) })
+
+	h := newSuiteHandle(t)
+	f, err := forwarder.New(h.db, toNATS, quickConfig(), watermill.NewStdLogger(false, false))
+	require.NoError(t, err)
+	runInBackground(t, f)
+
+	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+		sub, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{
+			URL: server.URL(), QueueGroupPrefix: group, Unmarshaler: &wmnats.NATSMarshaler{},
+			CloseTimeout: 10 * time.Second,
+			JetStream: wmnats.JetStreamConfig{
+				DurablePrefix: group, AckAsync: true,
+				SubscribeOptions: []natsgo.SubOpt{natsgo.DeliverAll(), natsgo.AckExplicit()},
+			},
+		}, watermill.NewStdLogger(false, false))
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, sub.Close()) })
+		return newSuitePublisher(t, h), sub
+	}
+	tests.TestPubSub(t, tests.Features{
+		Persistent: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
+		ConsumerGroups: true, NewSubscriberReceivesOldMessages: true,
+	}, func(t *testing.T) (message.Publisher, message.Subscriber) { return construct(t, "") }, construct)
+
+	drain, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	require.NoError(t, f.Drain(drain))
+}

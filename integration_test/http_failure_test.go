@@ -1,0 +1,332 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/idempotency"
+)
+
+// TestHTTPFailures leave nothing behind, and the repetition is carried out.
+func TestHTTPFailures(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		o := newOrdering(t, h)
+		var fails http.HandlerFunc
+		once := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if fails != nil {
+				_, err := o.order(r)
+				require.NoError(t, err)
+				fails(w, r)
+				return
+			}
+			o.ServeHTTP(w, r)
+		}))
+		failing := func(err error) http.HandlerFunc {
+			return idempotency.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error { return err }).ServeHTTP
+		}
+		tests := map[string]struct {
+			fails  http.HandlerFunc
+			status int
+		}{
+			"error": {failing(errHandler), 500},
+			"error behind a 201": {idempotency.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+				w.WriteHeader(201)
+				return errHandler
+			}).ServeHTTP, 500},
+			"rolled back, by an InTx within": {idempotency.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) error {
+				return outbox.InTx(r.Context(), h.db, outbox.SetRollbackOnly)
+			}).ServeHTTP, 500},
+			"rolled back behind a 201": {idempotency.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+				w.WriteHeader(201)
+				return fmt.Errorf("wrapped: %w", outbox.ErrRolledBack)
+			}).ServeHTTP, 500},
+			"error that may pass": {failing(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: "57P01"})), 503},
+			"error that stays":    {failing(&pgconn.PgError{Code: "23505"}), 500},
+			"error with an answer": {idempotency.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+				w.WriteHeader(418)
+				return errHandler
+			}).ServeHTTP, 418},
+			"a statement failed": {func(w http.ResponseWriter, r *http.Request) {
+				_ = h.execTx(r.Context(), "select 1/0")
+				w.WriteHeader(201)
+			}, 500},
+			"its connection is cut": {func(w http.ResponseWriter, r *http.Request) {
+				_ = h.execTx(r.Context(), "select pg_terminate_backend(pg_backend_pid())")
+				w.WriteHeader(201)
+			}, 503},
+		}
+		for _, status := range []int{401, 403, 408, 409, 425, 429, 500, 502, 503} {
+			tests[fmt.Sprint(status)] = struct {
+				fails  http.HandlerFunc
+				status int
+			}{func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "its own text", status) }, status}
+		}
+		for name, test := range tests {
+			if fails = test.fails; h.name == "pgbouncer" && strings.HasPrefix(name, "its connection") {
+				continue // which closes the client's connection when it likes
+			}
+			got := askedOf(t, once, asking("k1", "one"))
+			assert.Equal(t, test.status, got.status, name)
+			if name == fmt.Sprint(test.status) {
+				assert.Equal(t, "its own text\n", got.body)
+			}
+			o.done(0)
+			assert.Zero(t, keys(t, h), name)
+		}
+		fails = func(http.ResponseWriter, *http.Request) { panic("boom") }
+		assert.PanicsWithValue(t, "boom", func() { askedOf(t, once, asking("k1", "one")) })
+		o.done(0)
+		fails = nil
+		assert.Equal(t, 201, askedOf(t, once, asking("k1", "one")).status)
+		o.done(1)
+	})
+}
+
+// TestHTTPRefusals of the handler's: what it wrote is undone, and its answer stays the same.
+func TestHTTPRefusals(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		o := newOrdering(t, h)
+		for _, test := range []struct {
+			status   int
+			rollback bool
+		}{{400, false}, {404, false}, {422, false}, {200, true}} {
+			once := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n, err := o.order(r)
+				require.NoError(t, err)
+				if test.rollback {
+					require.NoError(t, outbox.SetRollbackOnly(r.Context()))
+				}
+				w.Header().Set("X-N", fmt.Sprint(n))
+				w.WriteHeader(test.status)
+				fmt.Fprint(w, n)
+			}))
+			key := fmt.Sprint(test)
+			key = strings.NewReplacer("{", "", "}", "", " ", "-").Replace(key)
+			first := askedOf(t, once, asking(key, "one"))
+			assert.Equal(t, test.status, first.status)
+			askedOf(t, once, asking(key, "one")).same(t, first)
+			assert.Equal(t, 422, askedOf(t, once, asking(key, "two")).status)
+			assert.Equal(t, test.status, askedOf(t, once, asking("", "one")).status)
+		}
+		o.done(0)
+		assert.Equal(t, 4, keys(t, h))
+	})
+}
+
+// TestHTTPUnknownCommit: nobody knows, so the client is asked to repeat, and finds the truth.
+func TestHTTPUnknownCommit(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	database := newMigratedDatabase(t)
+	direct := newPgxHandle(t, database)
+	o := newOrdering(t, direct)
+	proxy := newCuttingProxy(t, database)
+	for _, h := range openHandles(t, proxy.url) {
+		o.h, o.pub = h, newOutboxPublisher(t, h)
+		o.calls.Store(0)
+		once := onceAround(t, h, idempotency.Config{}, o)
+		direct.exec(t, "truncate effects, outbox, outbox_idempotency")
+		require.Equal(t, 201, askedOf(t, once, asking("warm", "")).status)
+
+		proxy.cutAtCommitted.Store(true)
+		got := askedOf(t, once, asking("k1", "one"))
+		assert.Equal(t, 503, got.status, h.name)
+		assert.NotEmpty(t, got.header.Get("Retry-After"))
+		assert.NotContains(t, got.body, "order")
+		assert.Equal(t, 2, direct.count(t, "select count(*) from effects"), "it was committed")
+		again := askedOf(t, once, asking("k1", "one"))
+		assert.Equal(t, "order 2\x00\xff", again.body)
+		assert.True(t, again.replayed())
+
+		proxy.cutAtCommit.Store(true)
+		assert.Equal(t, 503, askedOf(t, once, asking("k2", "two")).status, h.name)
+		again = askedOf(t, once, asking("k2", "two"))
+		assert.Equal(t, "order 4\x00\xff", again.body, "it was not")
+		assert.False(t, again.replayed())
+		assert.Equal(t, 3, direct.count(t, "select count(*) from effects"))
+	}
+	assert.EqualValues(t, 6, proxy.cuts.Load())
+}
+
+// TestHTTPClientGoesAway: what has begun is done, and its repetition gets the answer.
+func TestHTTPClientGoesAway(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	o := newOrdering(t, h)
+	gone := make(chan struct{})
+	b := heldUp(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.NoError(t, r.Context().Err())
+		o.ServeHTTP(w, r)
+	}))
+	once := onceAround(t, h, idempotency.Config{}, b)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		context.AfterFunc(r.Context(), func() { gone <- struct{}{} })
+		once.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	post := func(ctx context.Context) (*http.Response, error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/orders", strings.NewReader("one"))
+		require.NoError(t, err)
+		r.Header.Set(idempotency.HeaderKey, "k1")
+		return server.Client().Do(r)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() { _, err := post(ctx); failed <- err }()
+	within(t, "the handler is called", b.entered)
+	leave()
+	assert.ErrorIs(t, within(t, "the client has gone", failed), context.Canceled)
+	within(t, "the server knows", gone)
+	b.release <- 0
+	got, err := post(t.Context())
+	require.NoError(t, err)
+	defer got.Body.Close()
+	body, err := io.ReadAll(got.Body)
+	require.NoError(t, err)
+	assert.Equal(t, "order 1\x00\xff", string(body))
+	within(t, "the second request has ended", gone)
+	o.done(1)
+}
+
+// TestHTTPHandlerEndsItsTransaction: what it did may be done, so nobody does it again, and there is no answer to give.
+func TestHTTPHandlerEndsItsTransaction(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		o := newOrdering(t, h)
+		calls := 0
+		log := newLogCapture(t)
+		once := onceLogging(t, h, idempotency.Config{}, log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			calls++
+			require.NoError(t, h.execTx(r.Context(), "insert into effects (message_id) values ('x')"))
+			if h.sql != nil {
+				tx, err := outbox.SQLTx(r.Context())
+				require.NoError(t, err)
+				require.NoError(t, tx.Commit())
+			} else {
+				require.NoError(t, h.execTx(r.Context(), "commit"))
+			}
+			w.WriteHeader(201)
+		}))
+		for range 3 {
+			got := askedOf(t, once, asking("k1", "one"))
+			assert.Equal(t, 500, got.status)
+		}
+		assert.Equal(t, 1, calls)
+		assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
+		assert.Equal(t, 3, log.count("error: request failed: its handler may have committed"), "%v", *log.lines)
+		assert.Equal(t, 422, askedOf(t, once, asking("k1", "two")).status)
+		h.exec(t, "delete from outbox_idempotency")
+		once = onceAround(t, h, idempotency.Config{}, o)
+		assert.Equal(t, 201, askedOf(t, once, asking("k1", "one")).status)
+	})
+}
+
+// TestHTTPCommittedIsNotRepeated although a later statement met a serialization failure: without a key no row says
+// that it was done.
+func TestHTTPCommittedIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newOrdering(t, h)
+	once := onceAround(t, h, idempotency.Config{}, idempotency.HandlerFunc(
+		func(_ http.ResponseWriter, r *http.Request) error {
+			assert.NoError(t, h.execTx(r.Context(), "insert into effects (message_id) values ('x')"))
+			assert.NoError(t, h.execTx(r.Context(), "commit"))
+			return &pgconn.PgError{Code: "40001"}
+		}))
+	assert.Equal(t, 500, askedOf(t, once, asking("", "one")).status)
+	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
+}
+
+// TestHTTPRepeats an attempt that met a serialization failure, with a fresh request and a fresh answer.
+func TestHTTPRepeats(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		o := newOrdering(t, h)
+		once := onceAround(t, h, idempotency.Config{},
+			idempotency.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+				n, err := o.order(r)
+				require.NoError(t, err)
+				assert.Empty(t, r.Header.Get("X-Spoilt"))
+				assert.Empty(t, w.Header().Get("X-Attempt-1"))
+				r.Header.Set("X-Spoilt", "1")
+				w.Header().Set(fmt.Sprintf("X-Attempt-%d", n), "1")
+				w.WriteHeader(int(200 + n))
+				fmt.Fprint(w, n)
+				if n < 3 {
+					return fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: []string{"40001", "40P01"}[n-1]})
+				}
+				return nil
+			}))
+		got := askedOf(t, once, asking("k1", "one"))
+		assert.Equal(t, 203, got.status)
+		assert.Equal(t, "3", got.body)
+		assert.Empty(t, got.header.Get("X-Attempt-2"))
+		assert.Equal(t, "one", value[string](t, h, "select message_id from effects"), "the body as well")
+		o.done(1)
+	})
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	calls := 0
+	once := onceAround(t, h, idempotency.Config{MaxRetries: -1},
+		idempotency.HandlerFunc(func(http.ResponseWriter, *http.Request) error {
+			calls++
+			return &pgconn.PgError{Code: "40001"}
+		}))
+	assert.Equal(t, 503, askedOf(t, once, asking("k1", "one")).status)
+	assert.Equal(t, 1, calls)
+}
+
+// TestHTTPDatabaseAway: the handler is not called, and the client is asked to come again.
+func TestHTTPDatabaseAway(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		log := newLogCapture(t)
+		once := onceLogging(t, h, idempotency.Config{}, log, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			t.Error("called")
+		}))
+		h.exec(t, "alter table outbox_idempotency rename to gone")
+		got := askedOf(t, once, asking("secret-key", "secret body"))
+		assert.Equal(t, 503, got.status)
+		assert.Equal(t, "1", got.header.Get("Retry-After"))
+		assert.NotContains(t, got.body, "relation")
+		assert.Equal(t, 1, log.count("schema.Migrate"))
+		assert.Zero(t, log.count("secret"))
+	})
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	once := onceAround(t, h, idempotency.Config{OnBegin: func(context.Context, *http.Request) error {
+		return errors.New("no such tenant")
+	}},
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("called") }))
+	assert.Equal(t, 503, askedOf(t, once, asking("k1", "one")).status)
+}
+
+// TestHTTPRollbackByOnBegin: no answer without a call of the handler, and one that is known is given again.
+func TestHTTPRollbackByOnBegin(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	o := newOrdering(t, h)
+	var begin func(ctx context.Context) error
+	once := onceAround(t, h, idempotency.Config{OnBegin: func(ctx context.Context, _ *http.Request) error {
+		return begin(ctx)
+	}}, o)
+	begin = func(context.Context) error { return outbox.ErrRolledBack }
+	assert.Equal(t, 503, askedOf(t, once, asking("k1", "one")).status)
+	begin = func(context.Context) error { return nil }
+	first := askedOf(t, once, asking("k1", "one"))
+	begin = outbox.SetRollbackOnly
+	askedOf(t, once, asking("k1", "one")).same(t, first)
+	o.done(1)
+}

@@ -1,0 +1,233 @@
+package integration_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/idempotency"
+)
+
+func TestHTTPLimits(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	o := newOrdering(t, h)
+	once := onceAround(t, h, idempotency.Config{MaxBody: 10}, o)
+	for _, key := range []string{"k1", ""} {
+		got := askedOf(t, once, asking(key, strings.Repeat("x", 11)))
+		assert.Equal(t, 413, got.status)
+		chunked := asking(key, "")
+		chunked.Body, chunked.ContentLength = io.NopCloser(strings.NewReader(strings.Repeat("x", 11))), -1
+		assert.Equal(t, 413, askedOf(t, once, chunked).status)
+	}
+	long := asking("k1", "one")
+	long.URL.Path = "/" + strings.Repeat("x", 1024)
+	assert.Equal(t, 414, askedOf(t, once, long).status)
+	wide := asking("k1", "one")
+	wide.Header.Set(headerTenant, strings.Repeat("x", 256))
+	assert.Equal(t, 500, askedOf(t, once, wide).status)
+	o.done(0)
+	assert.Equal(t, 201, askedOf(t, once, asking("k1", strings.Repeat("x", 10))).status)
+
+	// Answers: before COMMIT, so that nothing is done that cannot be answered again.
+	for name, answer := range map[string]func(w http.ResponseWriter){
+		"body": func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 2000)) },
+		"in pieces": func(w http.ResponseWriter) {
+			for range 20 {
+				_, _ = w.Write(make([]byte, 100))
+			}
+		},
+		"header": func(w http.ResponseWriter) { w.Header().Set("X", strings.Repeat("x", 2000)) },
+	} {
+		once := onceAround(t, h, idempotency.Config{MaxAnswer: 1000},
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, err := o.order(r)
+				require.NoError(t, err)
+				answer(w)
+			}))
+		got := askedOf(t, once, asking("k2", "two"))
+		assert.Equal(t, 500, got.status, name)
+		assert.Less(t, len(got.body), 500, name)
+	}
+	o.done(1)
+	assert.Equal(t, 1, keys(t, h))
+}
+
+// TestHTTPStreams are refused: what was sent before COMMIT could not be taken back.
+func TestHTTPStreams(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	o := newOrdering(t, h)
+	recorder := httptest.NewRecorder()
+	for name, stream := range map[string]func(w http.ResponseWriter) error{
+		"flush":  func(w http.ResponseWriter) error { return http.NewResponseController(w).Flush() },
+		"hijack": func(w http.ResponseWriter) error { _, _, err := http.NewResponseController(w).Hijack(); return err },
+		"switch": func(w http.ResponseWriter) error {
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			_, err := w.Write([]byte("x"))
+			return err
+		},
+	} {
+		once := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, flushes := w.(http.Flusher)
+			assert.False(t, flushes, "so that a handler knows")
+			_, err := o.order(r)
+			require.NoError(t, err)
+			err = stream(w)
+			assert.ErrorIs(t, err, errors.ErrUnsupported, name)
+			assert.ErrorContains(t, err, "committed", name)
+			assert.Empty(t, recorder.Body.String())
+			http.Error(w, "no streams", http.StatusNotImplemented)
+		}))
+		recorder = httptest.NewRecorder()
+		once.ServeHTTP(recorder, asking(name, "one"))
+		assert.GreaterOrEqual(t, recorder.Code, 500, name)
+		assert.False(t, recorder.Flushed)
+	}
+	o.done(0)
+	assert.Zero(t, keys(t, h))
+}
+
+// TestHTTPStatusWithoutBody is answered again as it was.
+func TestHTTPStatusWithoutBody(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	once := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+		_, err := w.Write([]byte("x"))
+		assert.ErrorIs(t, err, http.ErrBodyNotAllowed)
+	}))
+	silent := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server := httptest.NewServer(once)
+	defer server.Close()
+	for range 2 {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, http.NoBody)
+		require.NoError(t, err)
+		r.Header.Set(idempotency.HeaderKey, "k1")
+		got, err := server.Client().Do(r)
+		require.NoError(t, err)
+		require.NoError(t, got.Body.Close())
+		assert.Equal(t, 204, got.StatusCode)
+		assert.Empty(t, got.Header.Get("Content-Length"))
+		again := askedOf(t, silent, asking("k2", ""))
+		assert.Equal(t, 200, again.status)
+	}
+	assert.Equal(t, 2, keys(t, h))
+}
+
+// TestHTTPBodyReadBefore: the fingerprint would say nothing, so a program that is wired like that is refused.
+func TestHTTPBodyReadBefore(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	log := newLogCapture(t)
+	once := onceLogging(t, h, idempotency.Config{}, log, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("called")
+	}))
+	form := func(length int64) *http.Request {
+		r := asking("k1", "a=1")
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.ContentLength = length
+		return r
+	}
+	for _, length := range []int64{3, -1} {
+		r := form(length)
+		assert.NoError(t, r.ParseForm())
+		assert.Equal(t, 500, askedOf(t, once, r).status)
+	}
+	assert.Equal(t, 2, log.count("the body was read before"))
+}
+
+// TestHTTPFormFiles are deleted with the attempt that they were parsed in.
+func TestHTTPFormFiles(t *testing.T) {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	t.Setenv("TMPDIR", t.TempDir())
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	part, err := form.CreateFormFile("file", "file")
+	require.NoError(t, err)
+	_, err = part.Write(make([]byte, 100_000))
+	require.NoError(t, err)
+	require.NoError(t, form.Close())
+	once := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		assert.NoError(t, r.ParseMultipartForm(0))
+		files, err := os.ReadDir(os.TempDir())
+		assert.NoError(t, err)
+		assert.Len(t, files, 1)
+	}))
+	r := asking("k1", body.String())
+	r.Header.Set("Content-Type", form.FormDataContentType())
+	assert.Equal(t, 200, askedOf(t, once, r).status)
+	files, err := os.ReadDir(os.TempDir())
+	require.NoError(t, err)
+	assert.Empty(t, files)
+}
+
+// TestHTTPTimeout: a handler that outlives it is rolled back.
+func TestHTTPTimeout(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		o := newOrdering(t, h)
+		once := onceAround(t, h, idempotency.Config{Timeout: 300 * time.Millisecond},
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n, err := o.order(r)
+				if n == 1 {
+					<-r.Context().Done()
+				}
+				if err != nil { // a slow machine
+					w.WriteHeader(http.StatusInternalServerError)
+					return
+				}
+				w.WriteHeader(http.StatusCreated)
+				fmt.Fprint(w, "order")
+			}))
+		got := askedOf(t, once, asking("k1", "one"))
+		assert.Equal(t, 503, got.status)
+		assert.NotContains(t, got.body, "order")
+		eventually(t, func() bool { return askedOf(t, once, asking("k1", "one")).status == 201 }, "it is carried out in time")
+		o.done(1)
+	})
+}
+
+func TestHTTPConfig(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	tenant := func(*http.Request) (string, error) { return "", nil }
+	for field, cfg := range map[string]idempotency.Config{
+		"Tenant":          {},
+		"Methods":         {Tenant: tenant, Methods: []string{"post"}},
+		"Retention":       {Tenant: tenant, Retention: 29 * time.Second},
+		"MaxBody":         {Tenant: tenant, MaxBody: -1},
+		"MaxAnswer":       {Tenant: tenant, MaxAnswer: -1},
+		"Wait":            {Tenant: tenant, Wait: -2},
+		"Timeout":         {Tenant: tenant, Timeout: -2},
+		"MaxRetries":      {Tenant: tenant, MaxRetries: -2},
+		"Backoff.Initial": {Tenant: tenant, Backoff: outbox.Backoff{Initial: -2}},
+		"Isolation":       {Tenant: tenant, Isolation: 99},
+	} {
+		_, err := idempotency.New(h.db, cfg, nil)
+		assert.ErrorContains(t, err, "Config."+field)
+	}
+	_, err := idempotency.New(nil, idempotency.Config{Tenant: tenant}, nil)
+	assert.ErrorIs(t, err, outbox.ErrNoDB)
+
+	// Without the middleware an error of a HandlerFunc is answered.
+	r := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/", nil)
+	got := askedOf(t, idempotency.HandlerFunc(func(http.ResponseWriter, *http.Request) error {
+		return fmt.Errorf("secret")
+	}), r)
+	assert.Equal(t, 500, got.status)
+	assert.NotContains(t, got.body, "secret")
+}

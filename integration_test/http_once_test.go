@@ -1,0 +1,282 @@
+package integration_test
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/idempotency"
+)
+
+func TestHTTPOnce(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		o := newOrdering(t, h)
+		once := onceAround(t, h, idempotency.Config{}, o)
+		first := askedOf(t, once, asking("k1", "one"))
+		assert.Equal(t, 201, first.status)
+		assert.Equal(t, "order 1\x00\xff", first.body)
+		assert.Equal(t, []string{"one", "two \xff"}, first.header["X-Many"])
+		assert.Equal(t, "9", first.header.Get("Content-Length"))
+		assert.False(t, first.replayed())
+		o.done(1)
+		for range 3 {
+			askedOf(t, once, asking("k1", "one")).same(t, first)
+		}
+		askedOf(t, once, asking(`"k1"`, "one")).same(t, first) // as in RFC 8941
+		o.done(1)
+		assert.EqualValues(t, 1, o.calls.Load())
+
+		assert.Equal(t, 201, askedOf(t, once, asking("k2", "one")).status)
+		o.done(2)
+		for range 2 { // without a key: in a transaction, each time
+			assert.False(t, askedOf(t, once, asking("", "one")).replayed())
+		}
+		o.done(4)
+		assert.Equal(t, 2, keys(t, h))
+	})
+}
+
+// TestHTTPIdentity: a request is known by tenant, method, route and key.
+func TestHTTPIdentity(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	o := newOrdering(t, h)
+	once := onceAround(t, h, idempotency.Config{}, o)
+	others := []func(r *http.Request){
+		func(*http.Request) {},
+		func(r *http.Request) { r.Header.Set(headerTenant, "bob") },
+		func(r *http.Request) { r.Method = http.MethodPatch },
+		func(r *http.Request) { r.URL.Path = "/orders/7" },
+		func(r *http.Request) { r.Header.Set(idempotency.HeaderKey, "k2") },
+	}
+	bodies := map[string]bool{}
+	for range 2 {
+		for _, change := range others {
+			r := asking("k1", "one")
+			change(r)
+			bodies[askedOf(t, once, r).body] = true
+		}
+	}
+	assert.Len(t, bodies, len(others))
+	o.done(len(others))
+
+	get := asking("k1", "one")
+	get.Method = http.MethodGet
+	passed := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := outbox.PgxTx(r.Context())
+		assert.ErrorIs(t, err, outbox.ErrNoTx)
+		_, flushes := w.(http.Flusher)
+		assert.True(t, flushes, "untouched")
+	}))
+	assert.Equal(t, 200, askedOf(t, passed, get).status)
+	o.done(len(others))
+}
+
+// TestHTTPOtherRequest: a key that was used for another request is refused, before any answer is given again.
+func TestHTTPOtherRequest(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		o := newOrdering(t, h)
+		once := onceAround(t, h, idempotency.Config{
+			HelpURL: "https://shop.example/keys", Route: func(r *http.Request) string { return "order" },
+		}, o)
+		first := askedOf(t, once, asking("k1", "one"))
+		for name, change := range map[string]func(r *http.Request){
+			"query":    func(r *http.Request) { r.URL.RawQuery = "fast=2" },
+			"path":     func(r *http.Request) { r.URL.Path = "/orders/7" },
+			"type":     func(r *http.Request) { r.Header.Set("Content-Type", "text/html") },
+			"encoding": func(r *http.Request) { r.Header.Set("Content-Encoding", "gzip") },
+			"body":     func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("two")) },
+			"no body":  func(r *http.Request) { r.Body, r.ContentLength = http.NoBody, 0 },
+		} {
+			r := asking("k1", "one")
+			change(r)
+			got := askedOf(t, once, r)
+			assert.Equal(t, 422, got.status, name)
+			assert.NotContains(t, got.body, "order 1", name)
+			assert.Equal(t, "application/problem+json", got.header.Get("Content-Type"))
+			assert.Contains(t, got.body, `"type":"https://shop.example/keys"`)
+			assert.Contains(t, got.header.Get("Link"), "https://shop.example/keys")
+			assert.Empty(t, got.header.Get("Location"))
+		}
+		askedOf(t, once, asking("k1", "one")).same(t, first)
+		o.done(1)
+	})
+}
+
+func TestHTTPKeys(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	o := newOrdering(t, h)
+	log := newLogCapture(t)
+	once := onceLogging(t, h, idempotency.Config{Required: true}, log, o)
+	for _, bad := range []string{
+		"", " ", `"`, `""`, `"a`, `a"`, `"a"b"`, `"a\b"`, `"a";p=1`, `"a", "b"`, "a, b", "a b", "a;b", `a\b`, "ключ",
+		"\"kl\u00fc\"", "a\x00b", "a\x7fb", "a\tb",
+		strings.Repeat("x", 256), `"` + strings.Repeat("x", 256) + `"`,
+	} {
+		r := asking("", "one")
+		r.Header[idempotency.HeaderKey] = []string{bad}
+		got := askedOf(t, once, r)
+		assert.Equal(t, 400, got.status, "%q", bad)
+		assert.Contains(t, got.body, "Idempotency-Key", "%q", bad)
+	}
+	missing := askedOf(t, once, asking("", "one"))
+	assert.Equal(t, 400, missing.status)
+	assert.Contains(t, missing.body, "Idempotency-Key is missing")
+	twice := asking("a", "one")
+	twice.Header.Add(idempotency.HeaderKey, "a")
+	assert.Equal(t, 400, askedOf(t, once, twice).status)
+	o.done(0)
+	assert.Zero(t, keys(t, h))
+	for _, line := range *log.lines {
+		assert.NotContains(t, line, "ключ")
+	}
+
+	for i, good := range []string{"x", "order:7/a=b@c", strings.Repeat("x", 255), `"a \"quoted\" \\ one"`, ` padded `} {
+		assert.Equal(t, 201, askedOf(t, once, asking(good, "one")).status, good)
+		assert.Equal(t, i+1, keys(t, h))
+	}
+	assert.Contains(t, column[string](t, h, "select key from outbox_idempotency"), `a "quoted" \ one`)
+}
+
+// TestHTTPOrder: authorization outside is asked before each replay, and compression outside compresses each.
+func TestHTTPOrder(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	o := newOrdering(t, h)
+	once := onceAround(t, h, idempotency.Config{}, o)
+	compressing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept-Encoding") != "gzip" {
+			once.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		once.ServeHTTP(gzipped{w, z}, r)
+		assert.NoError(t, z.Close())
+	})
+	allowed := true
+	stack := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !allowed {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		compressing.ServeHTTP(w, r)
+	})
+	zipped := asking("k1", "one")
+	zipped.Header.Set("Accept-Encoding", "gzip")
+	first := askedOf(t, stack, zipped)
+	assert.Equal(t, "gzip", first.header.Get("Content-Encoding"))
+	z, err := gzip.NewReader(strings.NewReader(first.body))
+	require.NoError(t, err)
+	plain, err := io.ReadAll(z)
+	require.NoError(t, err)
+	assert.Equal(t, "order 1\x00\xff", string(plain))
+
+	again := askedOf(t, stack, asking("k1", "one"))
+	assert.True(t, again.replayed())
+	assert.Empty(t, again.header.Get("Content-Encoding"))
+	assert.Equal(t, string(plain), again.body)
+	allowed = false
+	refused := askedOf(t, stack, asking("k1", "one"))
+	assert.Equal(t, 403, refused.status)
+	assert.NotContains(t, refused.body, "order")
+
+	nobody := onceAround(t, h, idempotency.Config{Tenant: func(*http.Request) (string, error) {
+		return "", errors.New("nobody")
+	}}, o)
+	assert.Equal(t, 401, askedOf(t, nobody, asking("k1", "one")).status)
+	o.done(1)
+}
+
+type gzipped struct {
+	http.ResponseWriter
+	z *gzip.Writer
+}
+
+func (g gzipped) WriteHeader(status int) {
+	g.Header().Del("Content-Length")
+	g.ResponseWriter.WriteHeader(status)
+}
+func (g gzipped) Write(p []byte) (int, error) { return g.z.Write(p) }
+
+// TestHTTPHeaders: what is about a moment is not stored, and what middlewares outside have set is theirs.
+func TestHTTPHeaders(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	drop := []string{
+		"Set-Cookie", "Date", "Connection", "Keep-Alive", "X-Hop", "Transfer-Encoding", "Trailer", "Upgrade",
+		"Access-Control-Allow-Origin",
+		"Access-Control-Expose-Headers", "Traceparent", "Tracestate", "Baggage", "X-Request-Id", "X-B3-Traceid",
+		"Server-Timing", "X-Own",
+	}
+	once := onceAround(t, h, idempotency.Config{DropHeaders: []string{"x-own"}},
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for _, name := range drop {
+				w.Header().Set(name, "once")
+			}
+			w.Header().Set("Connection", "X-Hop, close")
+			w.Header().Set("Etag", `"7"`)
+			w.Header().Del("X-Taken")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusAccepted)
+			w.Header().Set("X-Late", "1")
+			_, err := io.WriteString(w, "<html>")
+			assert.NoError(t, err)
+		}))
+	n := 0
+	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n++
+		w.Header().Set("X-Attempt", fmt.Sprint(n))
+		w.Header().Set("X-Taken", "1")
+		once.ServeHTTP(w, r)
+	})
+	first := askedOf(t, outer, asking("k", ""))
+	again := askedOf(t, outer, asking("k", ""))
+	for _, name := range drop {
+		assert.NotEmpty(t, first.header[name], name)
+		assert.Empty(t, again.header[name], name)
+	}
+	for _, a := range []answered{first, again} {
+		assert.Equal(t, 202, a.status)
+		assert.Equal(t, "<html>", a.body)
+		assert.Equal(t, `"7"`, a.header.Get("Etag"))
+		assert.Empty(t, a.header.Get("X-Late"))
+	}
+	assert.Equal(t, "1", first.header.Get("X-Attempt"))
+	assert.Equal(t, "2", again.header.Get("X-Attempt"))
+	assert.Empty(t, first.header.Get("X-Taken"))
+}
+
+// TestHTTPExpiry: note and answer go together, whether or not anybody has deleted them.
+func TestHTTPExpiry(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		o := newOrdering(t, h)
+		once := onceAround(t, h, idempotency.Config{Retention: time.Hour}, o)
+		first := askedOf(t, once, asking("k1", "one"))
+		h.exec(t, "update outbox_idempotency set expires_at = expires_at - interval '59 minutes'")
+		askedOf(t, once, asking("k1", "one")).same(t, first)
+		h.exec(t, "update outbox_idempotency set expires_at = expires_at - interval '2 minutes'")
+		second := askedOf(t, once, asking("k1", "another")) // the key is free, for another body as well
+		assert.False(t, second.replayed())
+		assert.Equal(t, "order 2\x00\xff", second.body)
+		askedOf(t, once, asking("k1", "another")).same(t, second)
+		o.done(2)
+		assert.Equal(t, 1, keys(t, h))
+		assert.Equal(t, 1, h.count(t, "select count(*) from outbox_idempotency where expires_at - created_at between "+
+			"interval '59 minutes' and interval '61 minutes'"))
+	})
+}

@@ -1,0 +1,139 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// TestInboundFailingKeyBlocksNothingElse: more keys fail than there are places, and all others are handled meanwhile.
+// Then those are, in order.
+func TestInboundFailingKeyBlocksNothingElse(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 1)
+	w.send(2000, 100)
+	var mended atomic.Bool
+	failing := map[string]bool{}
+	bad := 0
+	for i := range 20 {
+		failing["key-"+itoa(i)] = true
+		bad += w.sent["key-"+itoa(i)]
+	}
+	var failed atomic.Int64
+	w.serve(w.config(), func(_ *message.Message, key string) error {
+		if failing[key] && !mended.Load() {
+			failed.Add(1)
+			return errors.New("fails")
+		}
+		return nil
+	})
+	w.await(w.settled - bad)
+	assert.NotZero(t, failed.Load())
+	assert.Equal(t, w.settled-bad, w.handled(), "a key was handled that fails")
+	mended.Store(true)
+	w.await(w.settled)
+	w.verify()
+}
+
+// seenPartitions remembers what an observer is told.
+type seenPartitions struct {
+	mu  sync.Mutex
+	all []observe.PartitionState
+}
+
+func (s *seenPartitions) PartitionState(_ context.Context, state observe.PartitionState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, state)
+}
+
+// any says whether it was told of one such state.
+func (s *seenPartitions) any(is func(observe.PartitionState) bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, state := range s.all {
+		if is(state) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestInboundWindowFull: when MaxAhead messages are read beyond one that fails, the partition pauses and says so; it
+// goes on when that one is handled.
+func TestInboundWindowFull(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 1)
+	w.send(1, 1) // the head
+	w.send(3000, 1000)
+	var mended atomic.Bool
+	c := w.config()
+	c.MaxAhead = 200
+	logger := watermill.NewCaptureLogger()
+	seen := &seenPartitions{}
+	c.observer = seen
+	s, err := startInbound(w.h, c, func(_ *message.Message, key string) error {
+		if key == "key-0" && !mended.Load() {
+			return errors.New("fails")
+		}
+		return nil
+	}, logger)
+	require.NoError(t, err)
+	t.Cleanup(s.close)
+	eventually(t, func() bool {
+		return seen.any(func(p observe.PartitionState) bool {
+			return p.Owned && p.Paused == observe.PausedByBlockedKey && p.BlockedKeys == 1 && p.OldestBlocked > 0 && p.Lag > 0
+		})
+	}, "observers are told of the pause")
+	eventually(t, func() bool {
+		for _, line := range logger.Captured()[watermill.ErrorLogLevel] {
+			if len(line.Msg) > 19 && line.Msg[:19] == "partition is paused" {
+				return true
+			}
+		}
+		return false
+	}, "an error line tells of it")
+	mended.Store(true)
+	w.await(w.settled)
+	w.verify()
+	eventually(t, func() bool {
+		return seen.any(func(p observe.PartitionState) bool {
+			return p.Owned && p.Paused == "" && p.Lag == 0 && p.Pending == 0
+		})
+	}, "observers are told that it is read again")
+	s.close()
+	assert.True(t, seen.any(func(p observe.PartitionState) bool { return !p.Owned }), "observers are told of its end")
+}
+
+// TestInboundPausesBehindSlowHandlers: no more is read than MaxAhead and what was fetched already.
+func TestInboundPausesBehindSlowHandlers(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 1)
+	w.send(4000, 1000)
+	c := w.config()
+	c.MaxAhead = 100
+	seen := &seenPartitions{}
+	c.observer = seen
+	release := make(chan struct{})
+	w.serve(c, func(*message.Message, string) error {
+		<-release
+		return nil
+	})
+	eventually(t, func() bool {
+		return seen.any(func(p observe.PartitionState) bool {
+			return p.Paused == observe.PausedByHandlers && p.Running == 16
+		})
+	}, "it pauses while all places are taken")
+	close(release)
+	w.await(w.settled)
+	w.verify()
+}

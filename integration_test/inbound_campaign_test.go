@@ -1,0 +1,71 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/services"
+)
+
+// TestInboundCampaign is everything at once: up to four processes on eight partitions, of which one is killed, frozen
+// past its session, ended or started each second, one key of a hundred fails in the first seconds of each process, and
+// the broker is killed now and then.
+func TestInboundCampaign(t *testing.T) {
+	if !long {
+		t.Skip("it takes minutes: OUTBOX_LONG=1")
+	}
+	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true, Own: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	if server.Fake() {
+		t.Skip("the fake broker does not restart")
+	}
+	w := newInboundWorldOn(t, server, 8)
+	w.send(100_000, 1000)
+	c := w.config()
+	c.FailFor = 3 * time.Second
+	var live []*inboundProcess
+	begun, frozen, killed, ended, restarts := time.Now(), 0, 0, 0, 0
+	lastRestart := begun
+	for w.handled() < w.settled {
+		if time.Since(begun) > 20*time.Minute {
+			t.Fatalf("%d of %d messages are handled", w.handled(), w.settled)
+		}
+		if len(live) < 2 || len(live) < 4 && rand.IntN(2) == 0 {
+			live = append(live, w.spawn(c))
+		} else {
+			i := rand.IntN(len(live))
+			victim := live[i]
+			switch rand.IntN(4) {
+			case 0:
+				killed++
+				victim.kill()
+				live = append(live[:i], live[i+1:]...)
+			case 1:
+				frozen++
+				require.NoError(t, victim.cmd.Process.Signal(syscall.SIGSTOP))
+				time.AfterFunc(8*time.Second, func() { _ = victim.cmd.Process.Signal(syscall.SIGCONT) })
+			case 2:
+				ended++
+				require.NoError(t, victim.stdin.Close())
+				live = append(live[:i], live[i+1:]...)
+			}
+		}
+		if time.Since(lastRestart) > 30*time.Second {
+			restarts++
+			lastRestart = time.Now()
+			require.NoError(t, server.Kill())
+			require.NoError(t, server.Restart(t.Context()))
+		}
+		time.Sleep(time.Second)
+	}
+	w.verify()
+	t.Logf("%d messages once and in order in %s: %d processes killed, %d frozen, %d ended, the broker killed %d times",
+		w.settled, time.Since(begun).Round(time.Second), killed, frozen, ended, restarts)
+}

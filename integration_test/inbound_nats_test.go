@@ -1,0 +1,141 @@
+package integration_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// TestJetStreamFailingKeyBlocksNothingElse: more keys fail than there are places, and all others are handled meanwhile.
+// Then those are, in order.
+func TestJetStreamFailingKeyBlocksNothingElse(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	w.send(2000, 100)
+	var mended atomic.Bool
+	failing := map[string]bool{}
+	bad := 0
+	for i := range 20 {
+		failing["key-"+itoa(i)] = true
+		bad += w.sent["key-"+itoa(i)]
+	}
+	var failed atomic.Int64
+	w.serve(w.config(), func(_ *message.Message, key string) error {
+		if failing[key] && !mended.Load() {
+			failed.Add(1)
+			return errors.New("fails")
+		}
+		return nil
+	})
+	w.await(w.settled - bad)
+	assert.NotZero(t, failed.Load())
+	assert.Equal(t, w.settled-bad, w.handled(), "a key was handled that fails")
+	mended.Store(true)
+	w.await(w.settled)
+	w.verify()
+}
+
+// TestJetStreamControlWithoutKeys is the negative control: without keys the same handlers find disorder.
+func TestJetStreamControlWithoutKeys(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	w.send(1000, 20)
+	c := w.config()
+	c.Unordered = true
+	w.serve(c, work)
+	w.await(w.settled)
+	assert.NotZero(t, w.disorder(), "without keys the order was kept: the tests of the order prove nothing")
+}
+
+// TestJetStreamClose: what was acked before the end of Close is not delivered again, and the rest is handed back at
+// once: AckWait is longer than this test waits.
+func TestJetStreamClose(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	w.send(1500, 1000)
+	c := w.config()
+	c.AckWait = time.Hour
+	s := w.serve(c, work)
+	w.await(500)
+	standby := w.serve(c, work)
+	s.close()
+	done := w.handled()
+	require.Less(t, done, w.settled, "all was handled before Close")
+	w.await(w.settled)
+	standby.close()
+	w.verify()
+	assert.EqualValues(t, w.settled, s.calls.Load()+standby.calls.Load(), "a handler was called for a message twice")
+	info := w.consumer()
+	assert.Equal(t, [2]int{0, 0}, [2]int{info.NumAckPending, int(info.NumPending)}, "messages that JetStream waits for")
+}
+
+// TestJetStreamRestart: the server goes away and comes back, twice.
+func TestJetStreamRestart(t *testing.T) {
+	t.Parallel()
+	server, err := services.StartNATS(t.Context(), services.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	w := newJetStreamWorld(t, server.URL())
+	w.send(2000, 200)
+	w.serve(w.config(), work)
+	for round := 1; round <= 2; round++ {
+		w.await(round * w.settled / 4)
+		require.NoError(t, server.Stop())
+		time.Sleep(time.Second)
+		require.NoError(t, server.Restart(t.Context()))
+	}
+	w.await(w.settled)
+	w.verify()
+}
+
+// TestJetStreamBounds: no more is read than MaxAhead messages, or about MaxBytes, and then it goes on.
+func TestJetStreamBounds(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		set    func(c *inboundConfig)
+		most   int
+		reason observe.PauseReason
+	}{
+		"count": {func(c *inboundConfig) { c.MaxAhead = 100 }, 100, observe.PausedByHandlers},
+		"bytes": {func(c *inboundConfig) { c.MaxBytes = 20_000 }, 600, observe.PausedByBytes}, // and two pulls
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newJetStreamWorld(t, natsServer(t).URL())
+			w.send(2000, 1000)
+			c := w.config()
+			tt.set(&c)
+			seen := &seenPartitions{}
+			c.observer = seen
+			t.Cleanup(func() {
+				if seen.mu.Lock(); t.Failed() && len(seen.all) > 0 {
+					t.Logf("told at first %+v, at last %+v", seen.all[0], seen.all[len(seen.all)-1])
+				}
+				seen.mu.Unlock()
+			})
+			release := make(chan struct{})
+			w.serve(c, func(*message.Message, string) error {
+				<-release
+				return nil
+			})
+			eventually(t, func() bool {
+				return seen.any(func(p observe.PartitionState) bool {
+					return p.Paused == tt.reason && p.Running == 16 && p.PausedFor > 2*c.AckWait && p.Lag == 2000
+				})
+			}, "it pauses for longer than AckWait while all places are taken, and stays the owner")
+			close(release)
+			w.await(w.settled)
+			w.verify()
+			assert.False(t, seen.any(func(p observe.PartitionState) bool { return p.Pending > tt.most }), "too much in memory")
+			assert.False(t, seen.any(func(p observe.PartitionState) bool { return !p.Owned }), "it was not the owner")
+		})
+	}
+}

@@ -1,0 +1,158 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// inboundEnv makes this test binary a member of the group instead of running tests. It ends when its input does.
+const inboundEnv = "OUTBOX_TEST_INBOUND"
+
+func init() {
+	if spec := os.Getenv(inboundEnv); spec != "" {
+		if err := runInbound(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+func runInbound(spec string) error {
+	var c inboundConfig
+	if err := json.Unmarshal([]byte(spec), &c); err != nil {
+		return err
+	}
+	cfg, err := pgxpool.ParseConfig(c.URL)
+	if err != nil {
+		return err
+	}
+	cfg.MaxConns = 20
+	if c.Fault.At != "" {
+		cfg.ConnConfig.Tracer = &faultTracer{fault: c.Fault}
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		return err
+	}
+	h := handle{name: "child", url: c.URL, db: db, pool: pool}
+	begun := time.Now()
+	handler := func(msg *message.Message, key string) error {
+		if strings.HasSuffix(key, "07") && time.Since(begun) < c.FailFor {
+			return errors.New("fails")
+		}
+		return work(msg, key)
+	}
+	if c.ParkAfter > 0 {
+		handler = failsUntilMended(h)
+	}
+	s, err := startInbound(h, c, handler, watermill.NewStdLogger(false, false))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	s.close()
+	return err
+}
+
+// inboundProcess is a member of the group that may be killed and stopped.
+type inboundProcess struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	log   *logTail
+	end   sync.Once
+}
+
+func (w *inboundWorld) spawn(c inboundConfig) *inboundProcess {
+	w.t.Helper()
+	c.observer = nil
+	spec, err := json.Marshal(c)
+	require.NoError(w.t, err)
+	exe, err := os.Executable()
+	require.NoError(w.t, err)
+	p := &inboundProcess{cmd: exec.Command(exe), log: &logTail{}}
+	p.cmd.Env = append(os.Environ(), inboundEnv+"="+string(spec))
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.stdin, err = p.cmd.StdinPipe()
+	require.NoError(w.t, err)
+	require.NoError(w.t, p.cmd.Start())
+	w.t.Cleanup(func() {
+		p.kill()
+		if w.t.Failed() {
+			w.t.Logf("process %d:\n%s", p.cmd.Process.Pid, p.log)
+		}
+	})
+	return p
+}
+
+func (p *inboundProcess) kill() {
+	p.end.Do(func() {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	})
+}
+
+// TestInboundOrderUnderKill: of two processes one is killed, again and again, while another one joins.
+func TestInboundOrderUnderKill(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 4)
+	w.send(rounds(3000, 30_000), 300)
+	kills := rounds(2, 10)
+	live := []*inboundProcess{w.spawn(w.config()), w.spawn(w.config())}
+	for kill := 1; kill <= kills; kill++ {
+		w.await(kill * w.settled / (kills + 2))
+		live = append(live, w.spawn(w.config()))
+		live[0].kill()
+		live = live[1:]
+	}
+	w.await(w.settled)
+	w.verify()
+}
+
+// TestInboundOrderUnderStop: a process is frozen until others have its partitions, and then goes on where it was.
+func TestInboundOrderUnderStop(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 4)
+	w.send(rounds(3000, 30_000), 300)
+	frozen := w.spawn(w.config())
+	stops := rounds(1, 4)
+	for stop := 1; stop <= stops; stop++ {
+		w.await(stop * w.settled / (stops + 3))
+		require.NoError(t, frozen.cmd.Process.Signal(syscall.SIGSTOP))
+		thawed := sync.OnceFunc(func() { _ = frozen.cmd.Process.Signal(syscall.SIGCONT) })
+		t.Cleanup(thawed)
+		other := w.spawn(w.config())
+		before := w.handled()
+		eventually(t, func() bool { return w.handled() > before+50 }, "another process takes over")
+		thawed()
+		time.Sleep(100 * time.Millisecond) // what it had in hand goes on
+		frozen = other
+	}
+	w.await(w.settled)
+	w.verify()
+}

@@ -1,0 +1,60 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
+)
+
+// TestPubSubOfKafkaSubscriber runs Watermill's suite on watermill-kafka's publisher and our subscriber, with one key.
+func TestPubSubOfKafkaSubscriber(t *testing.T) {
+	server := kafkaServer(t)
+	if server.Fake() {
+		t.Skip("a fake broker proves nothing about groups")
+	}
+	t.Setenv("OUTBOX_KAFKA_BROKERS", server.Brokers()[0])
+	if !runSuite(t, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
+		return
+	}
+	suiteLeaks(t)
+	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+		logger := watermill.NewStdLogger(false, false)
+		pub, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
+			Brokers: server.Brokers(),
+			Marshaler: wmkafka.NewWithPartitioningMarshaler(func(string, *message.Message) (string, error) {
+				return "one", nil
+			}),
+		}, logger)
+		require.NoError(t, err)
+		settings := inbound.SaramaConfig()
+		settings.Version = sarama.V2_8_0_0
+		settings.Consumer.Offsets.AutoCommit.Interval = 100 * time.Millisecond
+		sub, err := inbound.NewSubscriber(inbound.SubscriberConfig{
+			SubscriberConfig: wmkafka.SubscriberConfig{
+				Brokers: server.Brokers(), Unmarshaler: wmkafka.DefaultMarshaler{}, ConsumerGroup: group,
+				OverwriteSaramaConfig:  settings,
+				InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 4, ReplicationFactor: 1},
+			},
+			Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},
+		}, logger)
+		require.NoError(t, err)
+		t.Cleanup(func() { // the suite does not close all of them
+			require.NoError(t, sub.Close())
+			_ = pub.Close()
+		})
+		return pub, sub
+	}
+	tests.TestPubSub(t, tests.Features{
+		Persistent: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
+		ConsumerGroups: true,
+	}, func(t *testing.T) (message.Publisher, message.Subscriber) { return construct(t, "test") }, construct)
+}

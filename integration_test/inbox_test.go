@@ -1,0 +1,283 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.HandlerMiddleware {
+	t.Helper()
+	return []message.HandlerMiddleware{newTx(t, h, middleware.TxConfig{}), newInbox(t, h, cfg)}
+}
+
+func TestInboxHandlesAMessageOnce(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		mws := []message.HandlerMiddleware{
+			newTx(t, h.seenBy(t, obs), middleware.TxConfig{}),
+			newInbox(t, h, middleware.InboxConfig{}),
+		}
+		msg := newMessage("")
+		_, err := chain(failing(bookSilently(h), errHandler), mws...)(msg)
+		require.ErrorIs(t, err, errHandler, "a failed attempt does not count")
+		for range 3 {
+			_, err := chain(bookSilently(h), mws...)(msg.Copy())
+			require.NoError(t, err)
+		}
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, []observe.Outcome{observe.Failed, observe.Processed, observe.Duplicate, observe.Duplicate},
+			obs.outcomes())
+
+		_, err = chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{Consumer: "another"})...)(msg.Copy())
+		require.NoError(t, err)
+		assert.Equal(t, 2, effects(t, h, msg), "each consumer handles it")
+	})
+}
+
+func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		levels := []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable}
+		for round := range 2 * len(levels) {
+			level := levels[round/2]
+			msg := newMessage(fmt.Sprint(round))
+			inside := make(chan struct{}, 8)
+			goOn := make(chan struct{})
+			var fails atomic.Bool
+			fails.Store(round%2 == 1) // the first fails and another must take over
+			handler := chain(func(msg *message.Message) ([]*message.Message, error) {
+				inside <- struct{}{}
+				<-goOn
+				produced, err := book(h)(msg)
+				if fails.Swap(false) {
+					return nil, errHandler
+				}
+				return produced, err
+			}, stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{Isolation: level}})...)
+			before := outboxed(t, h)
+			var failures atomic.Int32
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					if _, err := handler(msg.Copy()); err != nil {
+						failures.Add(1)
+					}
+				})
+			}
+			<-inside
+			eventually(t, func() bool {
+				return h.count(t, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%inbox%'
+					and datname = current_database()`) == 7
+			}, "the other copies wait for the first")
+			close(goOn)
+			wg.Wait()
+			assert.Equal(t, 1, effects(t, h, msg), level)
+			assert.Equal(t, before+1, outboxed(t, h), level)
+			assert.EqualValues(t, round%2, failures.Load(), level)
+		}
+	})
+}
+
+func TestInboxKey(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		byOrder := middleware.InboxConfig{Key: func(msg *message.Message) (string, error) {
+			return msg.Metadata.Get("order"), nil
+		}}
+		first, second := newMessage(""), newMessage("")
+		first.Metadata.Set("order", "7")
+		second.Metadata.Set("order", "7")
+		for _, msg := range []*message.Message{first, second} {
+			_, err := chain(bookSilently(h), txInbox(t, h, byOrder)...)(msg)
+			require.NoError(t, err)
+		}
+		assert.Equal(t, []int{1, 0}, []int{effects(t, h, first), effects(t, h, second)})
+
+		for name, key := range map[string]string{
+			"missing": "", "NUL": "a\x00", "UTF-8": "\xff", "long": strings.Repeat("k", 1024+1),
+		} {
+			msg := message.NewMessage(key, nil)
+			_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(msg)
+			require.ErrorIs(t, err, outbox.ErrPoison, name)
+		}
+		longest := message.NewMessage(strings.Repeat("k", 1024), nil)
+		_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(longest)
+		require.NoError(t, err)
+	})
+}
+
+func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		msg := newMessage("")
+		_, err := chain(bookSilently(h), newInbox(t, h, middleware.InboxConfig{}))(msg)
+		require.ErrorIs(t, err, outbox.ErrNoTx)
+		require.ErrorContains(t, err, "middleware.Tx")
+
+		nameless, err := middleware.Inbox(h.db, middleware.InboxConfig{Service: "shop"}, nil)
+		require.NoError(t, err)
+		_, err = chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), nameless)(msg)
+		require.ErrorContains(t, err, "InboxConfig.Consumer")
+
+		other := openHandles(t, h.url)[0]
+		_, err = chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), newInbox(t, other, middleware.InboxConfig{}))(msg)
+		require.ErrorIs(t, err, outbox.ErrOtherDB)
+		require.ErrorContains(t, err, "one handle")
+
+		_, err = chain(book(h), txInbox(t, h, middleware.InboxConfig{})...)(msg)
+		require.ErrorIs(t, err, middleware.ErrUncaptured)
+		require.ErrorContains(t, err, "middleware.Outbox")
+
+		_, err = chain(bookSilently(h), txInbox(t, h.with(t, sqltext.Tables{Inbox: "nowhere"}), middleware.InboxConfig{})...)(
+			msg)
+		require.ErrorContains(t, err, "schema.Migrate")
+
+		assert.Zero(t, effects(t, h, msg))
+		assert.Zero(t, h.count(t, "select count(*) from inbox"), "nothing half done")
+	})
+}
+
+// Two services in one database may give their handlers the same name, and each handles each message.
+func TestServicesShareAnInbox(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		pub := newOutboxPublisher(t, h)
+		feeds := map[string]*feed{"billing": newFeed(), "shipping": newFeed()}
+		for service, f := range feeds {
+			startRouter(t, func(r *message.Router) {
+				r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{Service: service}, nil)...)
+				r.AddConsumerHandler("on-order", "orders", f, func(msg *message.Message) error { return write(h, msg) })
+			})
+		}
+		for range 4 {
+			msg := newMessage("")
+			for _, f := range feeds {
+				assert.True(t, f.deliver(t, msg.Copy()))
+			}
+			assert.Equal(t, 2, effects(t, h, msg))
+		}
+		assert.Equal(t, []string{
+			"billing/on-order", "shipping/on-order",
+		}, column[string](t, h, "select distinct consumer from inbox order by 1"))
+	})
+}
+
+// What repeats the handler inside of the transaction must not see its own note there and take the message for a
+// duplicate.
+func TestInboxPassedTwice(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		msg := newMessage("")
+		once := newInbox(t, h, middleware.InboxConfig{})
+		_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), once, once)(msg)
+		require.ErrorContains(t, err, "twice")
+
+		retry := func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if produced, err := next(msg); err == nil {
+					return produced, nil
+				}
+				return next(msg)
+			}
+		}
+		failOnce := func() message.HandlerFunc {
+			calls := 0
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if calls++; calls == 1 {
+					return nil, errHandler
+				}
+				return nil, write(h, msg)
+			}
+		}
+		_, err = chain(failOnce(), newTx(t, h, middleware.TxConfig{}), retry, once)(msg)
+		require.ErrorContains(t, err, "twice")
+		assert.Zero(t, effects(t, h, msg))
+		assert.Zero(t, h.count(t, "select count(*) from inbox"))
+
+		for _, outside := range [][]message.HandlerMiddleware{
+			append([]message.HandlerMiddleware{retry}, stack(t, h, middleware.StackConfig{})...),
+			append(append([]message.HandlerMiddleware{}, stack(t, h, middleware.StackConfig{})[0], retry),
+				stack(t, h, middleware.StackConfig{})[1:]...),
+		} {
+			msg := newMessage("")
+			_, err = chain(failOnce(), outside...)(msg)
+			require.NoError(t, err)
+			assert.Equal(t, 1, effects(t, h, msg))
+		}
+	})
+}
+
+func TestInboxContentCheck(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		var told []string
+		handler := chain(bookSilently(h), txInbox(t, h.seenBy(t, obs), middleware.InboxConfig{
+			CheckContent: true,
+			OnMismatch: func(_ context.Context, msg *message.Message) error {
+				told = append(told, string(msg.Payload))
+				return nil
+			},
+		})...)
+		msg := newMessage("content")
+		other := message.NewMessage(msg.UUID, []byte("other content"))
+		for _, m := range []*message.Message{msg, msg.Copy(), other} {
+			_, err := handler(m)
+			require.NoError(t, err, "a mismatch is acked all the same")
+		}
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, []string{"other content"}, told)
+		assert.Equal(t, []observe.Outcome{observe.Processed, observe.Duplicate, observe.Mismatch, observe.Duplicate},
+			obs.outcomes())
+
+		unchecked := newMessage("content") // noted without a hash
+		_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(unchecked)
+		require.NoError(t, err)
+		_, err = handler(message.NewMessage(unchecked.UUID, []byte("whatever")))
+		require.NoError(t, err)
+		assert.Len(t, told, 1)
+	})
+}
+
+func TestInboxWithOtherTables(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		names := sqltext.Tables{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}
+		h.exec(t, `create schema "Shop"`)
+		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
+		handler := book(h)
+		mws := stackFor(t, newOutboxPublisher(t, h.with(t, names)), middleware.StackConfig{
+			Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
+		}, nil)
+		_, err := chain(handler, mws...)(newMessage(""))
+		require.NoError(t, err)
+		_, err = chain(failing(handler, outbox.Poison(errHandler)), mws...)(newMessage(""))
+		require.NoError(t, err)
+		assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-in"`))
+		assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-out"`))
+		assert.Zero(t, outboxed(t, h)+h.count(t, "select count(*) from inbox"))
+	})
+}

@@ -1,0 +1,315 @@
+package integration_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// webhookOn stores posts whose signature is "good" under the ID in their header.
+func webhookOn(t testing.TB, s *queue.Store, configure func(*queue.WebhookConfig)) http.Handler {
+	t.Helper()
+	return webhookLogging(t, s, newLogCapture(t), configure)
+}
+
+func webhookLogging(
+	t testing.TB, s *queue.Store, log watermill.LoggerAdapter, configure func(*queue.WebhookConfig),
+) http.Handler {
+	t.Helper()
+	cfg := queue.WebhookConfig{
+		MaxBytes: 1000,
+		Verify: func(r *http.Request, body []byte) error {
+			if r.Header.Get("Signature") != "good" || !bytes.HasPrefix(body, []byte("payload")) {
+				return errors.New("wrong signature")
+			}
+			return nil
+		},
+		Item: func(r *http.Request, body []byte) (queue.Item, error) {
+			switch r.Header.Get("Id") {
+			case "none":
+				return queue.Item{}, errors.New("no ID in it")
+			case "unwanted":
+				return queue.Item{}, fmt.Errorf("of a type without a handler: %w", queue.ErrIgnore)
+			}
+			return queue.Item{ID: queue.ID{Source: "shop", MessageID: r.Header.Get("Id")}, Topic: "orders", Payload: body}, nil
+		},
+	}
+	if configure != nil {
+		configure(&cfg)
+	}
+	w, err := queue.NewWebhook(s, cfg, log)
+	require.NoError(t, err)
+	return w
+}
+
+func post(id, body string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "/hooks", strings.NewReader(body))
+	r.Header.Set("Signature", "good")
+	r.Header.Set("Id", id)
+	return r
+}
+
+func answer(w http.Handler, r *http.Request) *http.Response {
+	recorder := httptest.NewRecorder()
+	w.ServeHTTP(recorder, r)
+	return recorder.Result()
+}
+
+// TestWebhookAnswers 200 once the message is committed, also if it was known, and says why it does not.
+func TestWebhookAnswers(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickStore()
+	cfg.MaxPayloadBytes = 100
+	s := storeOn(t, h, cfg)
+	w := webhookOn(t, s, nil)
+	check := func(r *http.Request, status int, result string) {
+		t.Helper()
+		a := answer(w, r)
+		assert.Equal(t, status, a.StatusCode)
+		assert.Equal(t, result, a.Header.Get(queue.HeaderResult))
+		body, err := io.ReadAll(a.Body)
+		require.NoError(t, err)
+		assert.NotContains(t, string(body), "signature", "an answer helps nobody to guess")
+	}
+	check(post("one", "payload"), 200, "new")
+	check(post("one", "payload"), 200, "updated")
+	msgs := claimed(t, s, queue.NewOwner(), 1)
+	require.Len(t, msgs, 1)
+	check(post("one", "payload"), 200, "busy")
+	owner := queue.NewOwner()
+	check(post("two", "payload"), 200, "new")
+	require.Len(t, claimed(t, s, owner, 1), 1)
+	n, err := s.Ack(t.Context(), owner, queue.ID{Source: "shop", MessageID: "two"})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	check(post("two", "payload"), 200, "already done")
+
+	get := post("one", "payload")
+	get.Method = http.MethodGet
+	check(get, 405, "")
+	assert.Equal(t, "POST", answer(w, get).Header.Get("Allow"))
+	forged := post("forged", "payload")
+	forged.Header.Set("Signature", "bad")
+	check(forged, 401, "")
+	check(post("forged", "another body"), 401, "")
+	check(post("none", "payload"), 400, "")
+	check(post("unwanted", "payload"), 200, "ignored")
+	check(post("", "payload"), 400, "")
+	check(post(strings.Repeat("x", 256), "payload"), 400, "")
+	check(post("long", "payload"+strings.Repeat("x", 994)), 413, "")
+	check(post("long", "payload"+strings.Repeat("x", 94)), 413, "")
+	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue"), "what was refused is not stored")
+
+	h.exec(t, "alter table inbox_queue rename to gone")
+	check(post("later", "payload"), 503, "")
+	assert.NotEmpty(t, answer(w, post("later", "payload")).Header.Get("Retry-After"))
+	h.exec(t, "alter table gone rename to inbox_queue")
+
+	w = webhookOn(t, s, func(cfg *queue.WebhookConfig) {
+		cfg.Verify = func(*http.Request, []byte) error { panic("canary") }
+	})
+	check(post("one", "payload"), 500, "")
+}
+
+// TestWebhookWaitsForNoSlowBody: senders that trickle their bodies keep neither a connection nor a Shutdown for longer
+// than ReadTimeout.
+func TestWebhookWaitsForNoSlowBody(t *testing.T) {
+	t.Parallel()
+	s := storeOn(t, newMemoryHandle(t), quickStore())
+	const patient = 200 * time.Millisecond
+	server := httptest.NewServer(webhookOn(t, s, func(cfg *queue.WebhookConfig) { cfg.ReadTimeout = patient }))
+	t.Cleanup(server.Close)
+	dial := func(head string) (net.Conn, *bufio.Reader) {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		_, err = io.WriteString(conn, head)
+		require.NoError(t, err)
+		return conn, bufio.NewReader(conn)
+	}
+	read := func(from *bufio.Reader) int {
+		t.Helper()
+		a, err := http.ReadResponse(from, nil)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, a.Body)
+		require.NoError(t, err)
+		return a.StatusCode
+	}
+	const head = " /hooks HTTP/1.1\r\nHost: shop\r\nSignature: good\r\nId: one\r\nContent-Length: "
+	good, answers := dial("POST" + head + "7\r\n\r\npayload")
+	require.Equal(t, 200, read(answers))
+	for method, status := range map[string]int{"POST": 408, "PUT": 405} {
+		conn, answers := dial(method + head + "900\r\n\r\n")
+		trickled := make(chan struct{})
+		go func() {
+			defer close(trickled)
+			for range 900 {
+				if _, err := conn.Write([]byte("x")); err != nil {
+					return
+				}
+				time.Sleep(patient / 10)
+			}
+			t.Errorf("%s: the whole body was waited for", method)
+		}()
+		assert.Equal(t, status, read(answers))
+		_, err := answers.ReadByte()
+		require.Error(t, err, "the connection is closed")
+		<-trickled
+	}
+	_, err := io.WriteString(good, "POST"+head+"7\r\n\r\npayload")
+	require.NoError(t, err)
+	require.Equal(t, 200, read(answers), "time passes between two requests")
+
+	server = httptest.NewUnstartedServer(server.Config.Handler)
+	server.Config.ReadTimeout = patient / 2 // a shorter one of the server's own stays
+	server.Start()
+	t.Cleanup(server.Close)
+	dial("POST" + head + "900\r\n\r\n")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, server.Config.Shutdown(ctx))
+}
+
+// TestWebhookLogsNoBody, not in the text of an error either: those of decoders quote what they could not read.
+func TestWebhookLogsNoBody(t *testing.T) {
+	t.Parallel()
+	s := storeOn(t, newMemoryHandle(t), quickStore())
+	log := &lineLogger{}
+	decode := func(body []byte) error {
+		var to struct{ Amount int8 }
+		err := json.Unmarshal(body, &to)
+		if err == nil {
+			_, err = time.Parse(time.RFC3339, string(body))
+		}
+		return err
+	}
+	for _, body := range []string{`{"amount": 4111111111111111}`, `{"amount": 7}`, `\x07`} {
+		for _, cfg := range []queue.WebhookConfig{
+			{Verify: func(_ *http.Request, body []byte) error { return decode(body) }},
+			{Item: func(_ *http.Request, body []byte) (queue.Item, error) { return queue.Item{}, decode(body) }},
+			{Item: func(_ *http.Request, body []byte) (queue.Item, error) { panic(decode(body)) }},
+		} {
+			if cfg.Verify == nil {
+				cfg.Verify = func(*http.Request, []byte) error { return nil }
+			}
+			if cfg.Item == nil {
+				cfg.Item = func(*http.Request, []byte) (queue.Item, error) { return queue.Item{}, nil }
+			}
+			w, err := queue.NewWebhook(s, cfg, log)
+			require.NoError(t, err)
+			assert.NotEqual(t, 200, answer(w, post("one", body)).StatusCode)
+		}
+	}
+	assert.True(t, log.has("INFO", "cannot unmarshal number", "struct field .Amount of type int8"),
+		"what is of use is there: %s", log.lines)
+	assert.True(t, log.has("INFO", "parsing time"), log.lines)
+	for _, part := range []string{"4111111111111111", `7`, `\x07`} {
+		for _, line := range log.lines {
+			line, _, _ = strings.Cut(line, "stack:")
+			assert.NotContains(t, line, part)
+		}
+	}
+}
+
+// TestWebhookConflictChangesNothing: other content under a known ID is refused, if that is asked for.
+func TestWebhookConflictChangesNothing(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	w := webhookOn(t, s, func(cfg *queue.WebhookConfig) { cfg.ConflictOnChange = true })
+	assert.Equal(t, 200, answer(w, post("one", "payload")).StatusCode)
+	assert.Equal(t, 409, answer(w, post("one", "payload, another")).StatusCode)
+	assert.Equal(t, "payload", string(got(t, s, queue.ID{Source: "shop", MessageID: "one"}).Payload))
+	assert.Equal(t, 200, answer(w, post("one", "payload")).StatusCode)
+}
+
+// TestWebhookOfTenants picks the store of each request, after its signature was verified.
+func TestWebhookOfTenants(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	a, b := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
+	stores := map[string]*queue.Store{"a": storeOn(t, a, quickStore()), "b": storeOn(t, b, quickStore())}
+	log := &lineLogger{}
+	w := webhookLogging(t, nil, log, func(cfg *queue.WebhookConfig) {
+		cfg.Store = func(r *http.Request) (*queue.Store, error) {
+			assert.Equal(t, "good", r.Header.Get("Signature"))
+			if s := stores[r.URL.Query().Get("tenant")]; s != nil {
+				return s, nil
+			}
+			return nil, errors.New("no such tenant")
+		}
+	})
+	for tenant, status := range map[string]int{"a": 200, "b": 200, "c": 404} {
+		r := post("one", "payload")
+		r.URL.RawQuery = "tenant=" + tenant
+		assert.Equal(t, status, answer(w, r).StatusCode, tenant)
+	}
+	broken := post("one", "payload")
+	broken.URL.RawQuery, broken.Header["Id"] = "tenant=b", []string{"none"}
+	assert.Equal(t, 400, answer(w, broken).StatusCode)
+	assert.True(t, log.has("INFO", "refused", "status:400", "db:"+b.db.Name()), "a line names the database: %s", log.lines)
+	for _, h := range []handle{a, b} {
+		assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue"))
+	}
+}
+
+// TestWebhookOutlivesItsClient: a client that goes away undoes nothing half way.
+func TestWebhookOutlivesItsClient(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	w := webhookOn(t, s, nil)
+	lock, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer lock.Rollback(context.Background()) // no effect unless the test failed
+	_, err = lock.Exec(t.Context(), "lock table inbox_queue in exclusive mode")
+	require.NoError(t, err)
+	ctx, leave := context.WithCancel(t.Context())
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		answer(w, post("one", "payload").WithContext(ctx))
+	}()
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted") == 1
+	}, "the statement is under way")
+	leave()
+	select {
+	case <-served:
+		t.Fatal("it was interrupted")
+	case <-time.After(100 * time.Millisecond):
+	}
+	require.NoError(t, lock.Rollback(t.Context()))
+	<-served
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue"))
+
+	// A transaction that the server's own middleware put into the context is not the one to wait for.
+	err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+		assert.Equal(t, 200, answer(w, post("two", "payload").WithContext(ctx)).StatusCode)
+		return outbox.SetRollbackOnly(ctx)
+	})
+	require.ErrorIs(t, err, outbox.ErrRolledBack)
+	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue"))
+}

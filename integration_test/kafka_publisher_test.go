@@ -1,0 +1,312 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rcrowley/go-metrics"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+)
+
+// sarama's meters start a goroutine that nothing stops.
+func init() { metrics.UseNilMetrics = true }
+
+var startKafka = shared(func(ctx context.Context) (*services.Kafka, error) {
+	return services.StartKafka(ctx, services.Options{QuickStart: true})
+})
+
+// kafkaServer returns the broker that all tests of the run share. Do not stop it: a test that must starts
+// one of its own.
+func kafkaServer(t testing.TB) *services.Kafka {
+	t.Helper()
+	server, err := startKafka()
+	require.NoError(t, err)
+	return server
+}
+
+// kafkaTopic makes a topic of its own for a test.
+func kafkaTopic(t testing.TB, server *services.Kafka, partitions int32, settings map[string]*string) string {
+	t.Helper()
+	client, err := sarama.NewClient(server.Brokers(), sarama.NewConfig())
+	require.NoError(t, err)
+	admin, err := sarama.NewClusterAdminFromClient(client)
+	require.NoError(t, err)
+	defer admin.Close() // and the client
+	topic := "t-" + watermill.NewShortUUID()
+	require.NoError(t, admin.CreateTopic(topic, &sarama.TopicDetail{
+		NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: settings,
+	}, false))
+	eventually(t, func() bool { // the metadata name a leader before it knows that it is one
+		made, err := client.Partitions(topic)
+		for _, partition := range made {
+			if err == nil {
+				_, err = client.GetOffset(topic, partition, sarama.OffsetNewest)
+			}
+		}
+		return err == nil && len(made) == int(partitions)
+	}, "the broker leads the topic that it made")
+	return topic
+}
+
+func kafkaPublisher(t testing.TB, server *services.Kafka) *kafka.Publisher {
+	t.Helper()
+	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: server.Brokers()}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pub.Close()) })
+	return pub
+}
+
+// consumeKafka returns the next n messages of a topic from its beginning, as a watermill-kafka subscriber
+// gives them.
+func consumeKafka(t testing.TB, server *services.Kafka, topic string, n int) []*message.Message {
+	t.Helper()
+	return consumeKafkaWith(t, server, topic, n, wmkafka.DefaultMarshaler{})
+}
+
+func consumeKafkaWith(
+	t testing.TB, server *services.Kafka, topic string, n int, unmarshaler wmkafka.Unmarshaler,
+) []*message.Message {
+	t.Helper()
+	sc := wmkafka.DefaultSaramaSubscriberConfig()
+	sc.Version = sarama.V2_8_0_0
+	sc.Consumer.Offsets.Initial = sarama.OffsetOldest
+	sub, err := wmkafka.NewSubscriber(wmkafka.SubscriberConfig{
+		Brokers: server.Brokers(), Unmarshaler: unmarshaler, OverwriteSaramaConfig: sc,
+		ConsumerGroup: "g-" + watermill.NewShortUUID(),
+	}, nil)
+	require.NoError(t, err)
+	defer sub.Close()
+	in, err := sub.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	return take(t, in, n)
+}
+
+func TestKafkaKeyIsPartition(t *testing.T) {
+	t.Parallel()
+	server := kafkaServer(t)
+	topic := kafkaTopic(t, server, 4, nil)
+	pub := kafkaPublisher(t, server)
+
+	sent := map[string]*message.Message{}
+	var order []string
+	for i := range 100 {
+		keyed, unkeyed := newMessage(fmt.Sprint("keyed ", i)), newMessage("\x00\xff")
+		outbox.SetKey(keyed, "order/1")
+		keyed.Metadata.Set("tenant", "größe\nzwei")
+		require.NoError(t, pub.Publish(topic, keyed, unkeyed))
+		sent[keyed.UUID], sent[unkeyed.UUID] = keyed, unkeyed
+		order = append(order, keyed.UUID)
+	}
+
+	keyed, unkeyed := map[int32]bool{}, map[int32]bool{}
+	var gotOrder []string
+	for _, msg := range consumeKafka(t, server, topic, len(sent)) {
+		want := sent[msg.UUID]
+		require.NotNil(t, want, "unknown UUID %q", msg.UUID)
+		require.True(t, msg.Equals(want), "got %v %q, want %v %q", msg.Metadata, msg.Payload, want.Metadata, want.Payload)
+		partition, ok := wmkafka.MessagePartitionFromCtx(msg.Context())
+		require.True(t, ok)
+		key, ok := wmkafka.MessageKeyFromCtx(msg.Context())
+		require.True(t, ok)
+		if msg.Metadata.Get(outbox.MetadataKey) == "" {
+			require.Nil(t, key)
+			unkeyed[partition] = true
+			continue
+		}
+		require.Equal(t, "order/1", string(key))
+		keyed[partition] = true
+		gotOrder = append(gotOrder, msg.UUID)
+	}
+	require.Len(t, keyed, 1, "a key is one partition")
+	require.Len(t, unkeyed, 4, "messages without a key spread over all partitions")
+	require.Equal(t, order, gotOrder)
+}
+
+func TestKafkaOversize(t *testing.T) {
+	t.Parallel()
+	server := kafkaServer(t)
+	limit := "20000"
+	topic := kafkaTopic(t, server, 1, map[string]*string{"max.message.bytes": &limit})
+	pub := kafkaPublisher(t, server)
+	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
+		Brokers: server.Brokers(), Marshaler: wmkafka.DefaultMarshaler{},
+	}, nil)
+	require.NoError(t, err)
+	defer own.Close()
+
+	for name, p := range map[string]message.Publisher{"ours": pub, "watermill-kafka's default": own} {
+		err := p.Publish(topic, newMessage(string(make([]byte, 2<<20))))
+		require.Error(t, err)
+		require.Equal(t, permanent, kafka.Classify(err), "%s, refused by the client: %v", name, err)
+	}
+	if server.Fake() {
+		t.Log("the fake broker has no limit of its own")
+		return
+	}
+
+	tooLarge := string(make([]byte, 30_000))
+	err = own.Publish(topic, newMessage(tooLarge))
+	require.ErrorIs(t, err, sarama.ErrMessageSizeTooLarge)
+	require.Equal(t, unknown, kafka.Classify(err), "of a batch nobody knows which message was too large")
+
+	// One message that is too large among many in the same batches.
+	const writers, each = 32, 20
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for range each {
+				payload := "fits"
+				if w == 0 {
+					payload = tooLarge
+				}
+				err := pub.Publish(topic, newMessage(payload))
+				switch {
+				case w != 0 && err != nil:
+					t.Errorf("a message that fits failed: %v", err)
+				case w == 0 && kafka.Classify(err) != permanent:
+					t.Errorf("a message that is too large: %v, %v", kafka.Classify(err), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, msg := range consumeKafka(t, server, topic, (writers-1)*each) {
+		require.Equal(t, "fits", string(msg.Payload))
+	}
+}
+
+// Every message that was acknowledged is in the log, although the broker refuses batches all the time, goes away
+// under load and comes back. An idempotent producer of sarama before 1.61 loses some of them.
+func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
+	t.Parallel()
+	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true})
+	require.NoError(t, err)
+	defer server.Close()
+	if server.Fake() {
+		t.Skip("a fake broker loses its data with its process")
+	}
+	pub := kafkaPublisher(t, server)
+	rounds, each := 1, 1000
+	if long {
+		rounds, each = 10, 10_000
+	}
+	limit := "20000"
+	for round := range rounds {
+		for _, end := range []struct {
+			name string
+			of   func() error
+		}{{"stopped", server.Stop}, {"killed", server.Kill}} {
+			t.Run(fmt.Sprintf("%s %d", end.name, round+1), func(t *testing.T) {
+				topic := kafkaTopic(t, server, 4, map[string]*string{"max.message.bytes": &limit})
+				tooLarge := startLoad(t, pub, topic, 1, string(make([]byte, 30_000)))
+				l := startLoad(t, pub, topic, 64, "x")
+				refused := func(n int) {
+					t.Helper()
+					tooLarge.wait("refused batch", func(l *load) bool { return l.verdicts[permanent] >= n })
+				}
+				l.wait("a first message", func(l *load) bool { return len(l.acked) > each })
+				refused(each / 100)
+				require.NoError(t, end.of())
+				l.wait("unavailable", func(l *load) bool { return l.verdicts[unavailable] > 0 })
+				early := kafkaPublisher(t, server)
+				err := early.Publish(topic, newMessage(""))
+				require.Equal(t, unavailable, verdictOf(err), "before Kafka is there: %v", err)
+
+				require.NoError(t, server.Restart(t.Context()))
+				before := l.count()
+				l.wait("recovery", func(l *load) bool { return len(l.acked) > before+each })
+				eventually(t, func() bool { return early.Publish(topic, newMessage("")) == nil }, "who came before Kafka finds it")
+				refused(each / 50)
+				tooLarge.stop()
+				l.stop()
+
+				require.Zero(t, l.verdicts[permanent]+l.verdicts[unknown], "an outage is nobody's fault: %v", l.errs)
+				require.Zero(t, tooLarge.verdicts[unknown]+tooLarge.count(), "%v", tooLarge.errs)
+				stored := map[string]int{}
+				for _, uuid := range kafkaUUIDs(t, server, topic) {
+					stored[uuid]++
+				}
+				missing, copies := 0, 0
+				for uuid := range l.acked {
+					switch n := stored[uuid]; {
+					case n == 0:
+						missing++
+					case n > 1:
+						copies++
+					}
+				}
+				t.Logf("%d acknowledged, %d refused, %d stored more than once, %d missing", len(l.acked),
+					tooLarge.verdicts[permanent], copies, missing)
+				require.Zero(t, missing, "acknowledged and not stored, of %d", len(l.acked))
+			})
+		}
+	}
+}
+
+// kafkaUUIDs reads all of a topic.
+func kafkaUUIDs(t testing.TB, server *services.Kafka, topic string) (uuids []string) {
+	t.Helper()
+	client, err := sarama.NewClient(server.Brokers(), sarama.NewConfig())
+	require.NoError(t, err)
+	defer client.Close()
+	consumer, err := sarama.NewConsumerFromClient(client)
+	require.NoError(t, err)
+	defer consumer.Close()
+	partitions, err := client.Partitions(topic)
+	require.NoError(t, err)
+	for _, partition := range partitions {
+		end, err := client.GetOffset(topic, partition, sarama.OffsetNewest)
+		require.NoError(t, err)
+		if end == 0 {
+			continue
+		}
+		records, err := consumer.ConsumePartition(topic, partition, sarama.OffsetOldest)
+		require.NoError(t, err)
+		for record := range records.Messages() {
+			msg, err := wmkafka.DefaultMarshaler{}.Unmarshal(record)
+			require.NoError(t, err)
+			uuids = append(uuids, msg.UUID)
+			if record.Offset+1 >= end {
+				break
+			}
+		}
+		require.NoError(t, records.Close())
+	}
+	return uuids
+}
+
+func TestKafkaUserBuiltPublisher(t *testing.T) {
+	t.Parallel()
+	server := kafkaServer(t)
+	topic := kafkaTopic(t, server, 1, nil)
+	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
+		Brokers: server.Brokers(), Marshaler: kafka.Marshaler{}, OverwriteSaramaConfig: kafka.SaramaConfig(),
+	}, nil)
+	require.NoError(t, err)
+	pub, err := kafka.Wrap(own, nil)
+	require.NoError(t, err)
+
+	msg := newMessage("hello")
+	require.NoError(t, pub.Publish(topic, msg))
+	require.Equal(t, msg.UUID, consumeKafka(t, server, topic, 1)[0].UUID)
+
+	if !server.Fake() { // which takes any name
+		err = pub.Publish("not a topic name", newMessage(""))
+		require.Equal(t, permanent, kafka.Classify(err), "%v", err)
+	}
+
+	require.NoError(t, pub.Close())
+	err = pub.Publish(topic, newMessage(""))
+	require.ErrorIs(t, err, outbox.ErrClosed)
+	require.Equal(t, unavailable, kafka.Classify(err))
+}

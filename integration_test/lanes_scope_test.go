@@ -1,0 +1,345 @@
+package integration_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/middleware"
+)
+
+func withTopics(scope string, topics ...string) forwarder.Config {
+	cfg := quickConfig()
+	cfg.Scope, cfg.Topics = scope, topics
+	return cfg
+}
+
+// waiting says whether so many live forwarders wait for others to leave.
+func (h handle) waiting(t testing.TB, n int) bool {
+	t.Helper()
+	return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp() "+
+		"and waiting_since is not null") == n
+}
+
+// inTurn runs a forwarder that may have to wait for others, until stop is called, which checks that it ended well.
+func inTurn(
+	t testing.TB, h handle, pub message.Publisher, cfg forwarder.Config, log logCapture,
+) (f *forwarder.Forwarder, stop func()) {
+	t.Helper()
+	f, err := forwarder.New(h.db, pub, cfg, log)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	stop = sync.OnceFunc(func() {
+		assert.NoError(t, f.Close())
+		assert.NoError(t, within(t, "Run returns", ended))
+	})
+	t.Cleanup(stop)
+	return f, stop
+}
+
+func runs(f *forwarder.Forwarder) bool {
+	select {
+	case <-f.Running():
+		return true
+	default:
+		return false
+	}
+}
+
+// TestTopicsMayNotOverlap: forwarders whose topics overlap do not work at the same time. The later one waits, as a
+// rollout of another set of topics needs it, and starts once the other has left.
+func TestTopicsMayNotOverlap(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		t.Parallel() // it waits more than it works
+		for _, c := range []struct {
+			name          string
+			first, second forwarder.Config
+			overlap       bool
+		}{
+			{"all and some", withTopics(""), withTopics("", "a"), true},
+			{"some and all", withTopics("", "a"), withTopics(""), true},
+			{"two sets with one in common", withTopics("", "a", "b"), withTopics("", "b", "c"), true},
+			{"one scope with two sets", withTopics("s", "a"), withTopics("s", "b"), true},
+			{"two scopes with one set", withTopics("s", "a"), withTopics("r", "a"), true},
+			{"two scopes with all", withTopics("s"), withTopics("r"), true},
+			{"apart", withTopics("", "a"), withTopics("", "b"), false},
+			{"a comma is no border", withTopics("", "a,b"), withTopics("", "a", "b"), false},
+			{"the same in another order", withTopics("", "a", "b"), withTopics("", "b", "a", "b"), false},
+			{"both all", withTopics(""), withTopics(""), false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				log := newLogCapture(t)
+				first, stop := inTurn(t, h, newFakeBroker(), c.first, log)
+				within(t, "it runs", first.Running())
+				second, _ := inTurn(t, h, newFakeBroker(), c.second, log)
+				if !c.overlap {
+					within(t, "it runs", second.Running())
+					return
+				}
+				eventually(t, func() bool { return h.waiting(t, 1) }, "the second waits")
+				eventually(t, func() bool { return log.count("waiting to start") > 0 }, "it says so")
+				assert.Equal(t, 1, log.count("waiting to start"))
+				assert.False(t, runs(second))
+				stop()
+				within(t, "it runs", second.Running())
+				assert.True(t, h.waiting(t, 0))
+			})
+		}
+	})
+}
+
+func TestOneOfEightThatOverlapStarts(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	var all []*forwarder.Forwarder
+	for i := range 8 {
+		f, _ := inTurn(t, h, newFakeBroker(), withTopics("", "common", "own-"+itoa(i)), newLogCapture(t))
+		all = append(all, f)
+	}
+	eventually(t, func() bool { return h.waiting(t, 7) }, "seven wait")
+	for n := range 8 { // one after the other
+		var running []*forwarder.Forwarder
+		eventually(t, func() bool {
+			running = slices.DeleteFunc(slices.Clone(all), func(f *forwarder.Forwarder) bool { return !runs(f) })
+			return len(running) > 0
+		}, "number %d starts", n)
+		require.Len(t, running, 1)
+		require.NoError(t, running[0].Close())
+		all = slices.DeleteFunc(all, func(f *forwarder.Forwarder) bool { return f == running[0] })
+	}
+}
+
+// TestTopicsAreHandedOver is a rollout: forwarders of a, then of a and b. All messages leave, those of a key in their
+// order, and the old set, restarted meanwhile, does not overtake the new one.
+func TestTopicsAreHandedOver(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	broker, log := newFakeBroker(), newLogCapture(t)
+	old1, stop1 := inTurn(t, h, broker, withTopics("", "a"), log)
+	old2, stop2 := inTurn(t, h, broker, withTopics("", "a"), log)
+	within(t, "it runs", old1.Running())
+	within(t, "it runs", old2.Running())
+	var want []string
+	publish := func() {
+		for range 20 {
+			want = append(want, itoa(len(want)))
+			h.publish(t, "a", "K", want[len(want)-1])
+		}
+		h.publish(t, "b", "L", "b"+itoa(len(want)))
+	}
+	publish()
+	new1, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
+	eventually(t, func() bool { return h.waiting(t, 1) }, "the new one waits")
+	stop1()
+	again, stopAgain := inTurn(t, h, broker, withTopics("", "a"), log) // an old one is restarted
+	eventually(t, func() bool { return h.waiting(t, 2) }, "it waits behind the new one")
+	new2, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
+	eventually(t, func() bool { return h.waiting(t, 3) }, "the second new one waits")
+	publish()
+	broker.arrives(t, want...)
+	assert.False(t, runs(new1) || runs(new2) || runs(again))
+	stop2()
+	within(t, "it runs", new1.Running())
+	within(t, "it runs", new2.Running()) // though the old one waits for longer than it
+	publish()
+	broker.arrives(t, append(want, "b20", "b40", "b60")...)
+	assert.Equal(t, want, broker.payloads("K"))
+	assert.False(t, runs(again))
+	stopAgain()
+}
+
+// TestLateReturnMayNotOverlap: a forwarder whose lease ran out comes back, and another that reads its topics under
+// another scope has started meanwhile.
+func TestLateReturnMayNotOverlap(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	gated, gate := newGatedHandle(t, h)
+	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+	_, first := w.joinAs(t, gated, shortLease(quickConfig()), nil)
+	w.publish(t, "a", "K", "1")
+	w.arrives(t, "1")
+	calls := first.calls.Load()
+	gate.shut()
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
+	}, "the lease runs out")
+	cfg := withTopics("", "a")
+	second, stop := inTurn(t, h, w.fakeBroker, cfg, w.log)
+	within(t, "it runs", second.Running())
+
+	gate.reopen()
+	eventually(t, func() bool { return h.waiting(t, 1) }, "the first waits")
+	payloads := numbered("", 2, 50)
+	for _, p := range payloads {
+		w.publish(t, "a", "K", p)
+	}
+	w.arrives(t, payloads...)
+	assert.Equal(t, calls, first.calls.Load(), "the first published although it may not")
+	stop()
+	w.publish(t, "a", "K", "51") // now the first may again
+	w.arrives(t, "51")
+}
+
+// TestLateReturnWithoutAnAnswer: the answer to its joining anew is lost, which was to wait. It must not work on as
+// before.
+func TestLateReturnWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	proxy := newCuttingProxy(t, h.url)
+	cfg := shortLease(quickConfig())
+	cfg.DisableListen = true
+	w := startForwarder(t, newPgxHandle(t, proxy.url), cfg)
+	h.publish(t, "a", "K", "1")
+	w.arrives(t, "1")
+	proxy.freeze()
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
+	}, "the lease runs out")
+	h.exec(t, `insert into outbox_forwarders (id, scope, topics, name, expires_at) values (gen_random_uuid(), 'other', `+
+		`'{a}', 'another', now() + interval '1 hour')`)
+	proxy.cutAtCommitted.Store(true)
+	proxy.thaw()
+	eventually(t, func() bool { return proxy.cuts.Load() == 1 }, "the answer is lost")
+	h.publish(t, "a", "K", "2")
+	eventually(t, func() bool { return w.log.count("waiting to start") > 0 }, "it waits")
+	assert.Equal(t, []string{"1"}, w.payloads())
+	h.exec(t, "delete from outbox_forwarders where scope = 'other'")
+	w.arrives(t, "2")
+}
+
+func TestTopicsAndRoutes(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		routed := newFakeBroker()
+		cfg := withTopics("", "a", "b")
+		cfg.Routes = map[string]message.Publisher{"b": routed}
+		w := startForwarder(t, h, cfg)
+		for _, topic := range []string{"a", "b", "c"} {
+			w.publish(t, topic, "key", topic)
+			w.publish(t, topic, "", topic+"-unkeyed")
+		}
+		w.arrives(t, "a", "a-unkeyed")
+		routed.arrives(t, "b", "b-unkeyed")
+		w.idle(t)
+		assert.Len(t, w.all(), 2)
+		assert.Len(t, routed.all(), 2)
+		assert.Equal(t, 2, h.count(t, "select count(*) from outbox where published_at is null and attempts = 0"))
+
+		other := newFakeBroker()
+		f, err := forwarder.New(h.db, other, withTopics("", "c"), nil)
+		require.NoError(t, err)
+		runInBackground(t, f)
+		other.arrives(t, "c", "c-unkeyed")
+	})
+}
+
+// TestShareOfLanes: lanes are spread over the forwarders of a scope, and come back when one leaves.
+func TestShareOfLanes(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := sharing(quickConfig())
+	w := startForwarder(t, h, cfg)
+	shares := func() []int {
+		return column[int](t, h, "select count(*)::int from outbox_lanes where owner is not null group by owner order by 1")
+	}
+	w.join(t, h, cfg)
+	third, err := forwarder.New(h.db, w.fakeBroker, cfg, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- third.Run(ctx) }()
+	want := func(counts ...int) {
+		t.Helper()
+		eventually(t, func() bool { return assert.ObjectsAreEqual(counts, shares()) }, "shares are %v", counts)
+	}
+	want(21, 21, 22)
+	cancel()
+	require.NoError(t, within(t, "Run returns", ended))
+	want(32, 32)
+}
+
+// TestSurplusLanesAreGivenBackOneByOne: a publish that takes long keeps its own lane and no other from being given
+// back, and waiting for it costs next to nothing.
+func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	counter := &statementCounter{text: "outbox_lanes"}
+	first := pgxHandle(t, "counted", url, counter.on)
+	h := newPgxHandle(t, url)
+	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+	goOn := make(chan struct{})
+	cfg := sharing(quickConfig())
+	cfg.PublishTimeout = -1
+	var publishing atomic.Int32
+	w.joinAs(t, first, cfg, func(string, *message.Message) error {
+		publishing.Add(1)
+		<-goOn
+		return nil
+	})
+	// All lanes are busy, so that whichever are surplus must wait.
+	for lane := range 64 {
+		w.publish(t, "a", value[string](t, h, "select 'k' || i from generate_series(1, 10000) i "+
+			"where hashtext('k' || i) & 63 = $1 limit 1", lane), "slow")
+	}
+	eventually(t, func() bool { return publishing.Load() == 64 }, "all are being published")
+	w.join(t, h, cfg)
+	before := counter.n.Load()
+	begun := time.Now()
+	h.awaitRenewals(t) // it sees the other one, and has had the time to give lanes back
+	assert.Less(t, float64(counter.n.Load()-before), 40*time.Since(begun).Seconds(), "statements about lanes in a second")
+	assert.Equal(t, []int{64},
+		column[int](t, h, "select count(*)::int from outbox_lanes where owner is not null group by owner"),
+		"lanes were given back with publishes under way")
+	close(goOn)
+	eventually(t, func() bool {
+		return assert.ObjectsAreEqual([]int{32, 32}, column[int](t, h,
+			"select count(*)::int from outbox_lanes where owner is not null group by owner"))
+	}, "half of the lanes are given back")
+}
+
+// TestFactsThatCannotBeWritten: a forwarder that cannot write what it says of itself shares its lanes all the same.
+func TestFactsThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	url := newMigratedDatabase(t)
+	h := newPgxHandle(t, url)
+	w := startForwarder(t, h, sharing(quickConfig()))
+	h.exec(t, "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no facts'; end $$")
+	// not when it joins anew
+	h.exec(t, "create trigger refuse before update of facts on outbox_forwarders for each row "+
+		"when (new.expires_at = old.expires_at) execute function refuse()")
+	handle := chain(func(*message.Message) ([]*message.Message, error) { return nil, nil },
+		newTx(t, h, middleware.TxConfig{}), newInbox(t, h, middleware.InboxConfig{Service: "shop", Consumer: "book"}))
+	_, err := handle(newMessage("order")) // a consumer that it has not told of
+	require.NoError(t, err)
+	eventually(t, func() bool { return w.log.count("no facts") > 0 }, "they cannot be written")
+	w.join(t, newPgxHandle(t, url), quickConfig())
+	eventually(t, func() bool {
+		return assert.ObjectsAreEqual([]int{32, 32}, column[int](t, h,
+			"select count(*)::int from outbox_lanes where owner is not null group by owner"))
+	}, "half of the lanes are given back")
+	h.exec(t, "drop trigger refuse on outbox_forwarders")
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox_forwarders where facts->'consumers' ? 'shop/book'") == 1
+	}, "it says so in the end")
+	assert.Zero(t, w.log.count("renewing the lease"), "which was never in doubt")
+}

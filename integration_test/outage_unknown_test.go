@@ -1,0 +1,235 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/components/metrics"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+)
+
+// errOdd is an error that nobody knows.
+var errOdd = errors.New("broken pipe, or something")
+
+// mortalConfig lets messages die soon.
+func mortalConfig() forwarder.Config {
+	cfg := quickConfig()
+	cfg.MaxAttempts, cfg.MinDeadAge = 3, -1
+	return cfg
+}
+
+const dead = "select count(*) from outbox where dead_at is not null"
+
+// TestADecoratorHidesNoVerdict: Watermill's metrics around a publisher that knows its errors.
+func TestADecoratorHidesNoVerdict(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	broker := newFakeBroker()
+	var down atomic.Bool
+	down.Store(true)
+	broker.answers(func(_ string, msg *message.Message) error {
+		if down.Load() && string(msg.Payload) != "0" {
+			return fmt.Errorf("send: %w", sarama.ErrOutOfBrokers)
+		}
+		return nil
+	})
+	inner, err := kafka.Wrap(broker, nil)
+	require.NoError(t, err)
+	builder := metrics.NewPrometheusMetricsBuilder(prometheus.NewRegistry(), "", "")
+	pub, err := builder.DecoratePublisher(inner)
+	require.NoError(t, err)
+	f, err := forwarder.New(h.db, pub, mortalConfig(), newLogCapture(t))
+	require.NoError(t, err)
+	h.publish(t, "orders", "", numbered("", 0, 20)...)
+	runInBackground(t, f)
+	broker.wait(t, "the topic is tried again and again", func() bool { return attempts(broker, numbered("", 1, 20)) > 25 })
+	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"), "charged")
+	down.Store(false)
+	broker.arrives(t, numbered("", 0, 20)...)
+	assert.Zero(t, h.count(t, dead))
+}
+
+// TestAnOutageThatNobodyRecognisesKillsNothing: the publisher's errors are known to nobody, and while it fails each
+// message could die of its attempts many times.
+func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	const keys, perKey = 50, 20
+	topics := []string{"orders", "bills", "letters"}
+	var all []string
+	for k := range keys {
+		for n := range perKey {
+			payload := fmt.Sprintf("k%d-%d", k, n)
+			h.publish(t, topics[k%2], fmt.Sprint("key", k), payload)
+			all = append(all, payload)
+		}
+	}
+	h.publish(t, "orders", "", numbered("u", 1, 970)...)
+	for i := range 30 { // one for each of many topics
+		h.publish(t, fmt.Sprint("rare", i), "", fmt.Sprint("r", i))
+		all = append(all, fmt.Sprint("r", i))
+	}
+	all = append(all, numbered("u", 1, 970)...)
+
+	var down atomic.Bool
+	var failed atomic.Int64
+	down.Store(true)
+	cfg := mortalConfig()
+	cfg.MaxAttempts = 5 // the first one that is read may fail alone, until others are
+	cfg.Backoff = outbox.Backoff{Initial: 500 * time.Millisecond, Max: time.Second}
+	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error {
+		if down.Load() {
+			failed.Add(1)
+			return errOdd
+		}
+		return nil
+	})
+	eventually(t, func() bool {
+		return w.log.count("all its publishes fail") > 0 && failed.Load() > 200
+	}, "it is tried again and again")
+	charged := h.count(t, "select coalesce(sum(attempts), 0)::int from outbox")
+	assert.LessOrEqual(t, charged, len(topics)+30, "at most one for each topic, which failed before any other")
+	assert.Zero(t, h.count(t, dead))
+
+	down.Store(false)
+	w.arrives(t, all...)
+	for k := range keys {
+		var want []string
+		for n := range perKey {
+			want = append(want, fmt.Sprintf("k%d-%d", k, n))
+		}
+		assert.Equal(t, want, w.payloads(fmt.Sprint("key", k)))
+	}
+	assert.Zero(t, h.count(t, dead))
+}
+
+// TestAMessageThatFailsAmongOthersDies: nobody knows the error, but others of its topic are published.
+func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	w := startForwarder(t, h, mortalConfig())
+	w.answers(func(_ string, msg *message.Message) error {
+		if strings.HasPrefix(string(msg.Payload), "poison") {
+			return errOdd
+		}
+		return nil
+	})
+	// One alone: nothing else says that its topic works, and nothing that it does not.
+	w.publish(t, "quiet", "q", "poison-alone")
+	eventually(t, func() bool { return h.count(t, dead) == 1 }, "one that fails alone is dead")
+
+	// One among others.
+	w.publish(t, "orders", "k", "poison-1", "behind")
+	w.publish(t, "orders", "", numbered("m", 1, 200)...)
+	w.arrives(t, append(numbered("m", 1, 200), "behind")...)
+	eventually(t, func() bool { return h.count(t, dead) == 2 }, "one that fails among others is dead")
+	assert.LessOrEqual(t, w.triedTimes("poison-1"), 6, "some attempts may be charged to nobody")
+
+	// Very many, at once and one after another, in a topic that has little else: they hold nothing up, and die.
+	bad := numbered("poison-x", 1, 100)
+	for i, payload := range bad {
+		w.publish(t, "bulk", fmt.Sprint("b", i), payload)
+	}
+	for i := range 10 {
+		good := fmt.Sprint("good", i)
+		begun := time.Now()
+		w.publish(t, "bulk", good, good)
+		w.arrives(t, good)
+		t.Logf("%s took %s", good, time.Since(begun))
+	}
+	for i := 0; h.count(t, dead) < 2+len(bad); i++ {
+		require.Less(t, i, 2000, "%d are dead", h.count(t, dead))
+		good := fmt.Sprint("more", i)
+		w.publish(t, "bulk", "", good)
+		w.arrives(t, good)
+	}
+}
+
+// TestATopicThatAlwaysFailsStopsNoOther: nobody knows why all of one topic fails, while others are published.
+func TestATopicThatAlwaysFailsStopsNoOther(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	for i := range 10 { // before it starts, or the first would be alone for a while
+		h.publish(t, "missing", fmt.Sprint(i), numbered("x", 5*i, 5*i+4)...)
+	}
+	cfg := mortalConfig()
+	cfg.MaxAttempts = 5
+	cfg.Backoff = outbox.Backoff{Initial: 500 * time.Millisecond, Max: time.Second}
+	w := startForwarderOn(t, h, cfg, func(topic string, _ *message.Message) error {
+		if topic == "missing" {
+			return errOdd
+		}
+		return nil
+	})
+	w.wait(t, "it is tried", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 16 })
+	w.publish(t, "orders", "", numbered("m", 1, 500)...)
+	w.arrives(t, numbered("m", 1, 500)...)
+	w.wait(t, "it is tried again", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 24 })
+	assert.Zero(t, h.count(t, dead))
+	assert.LessOrEqual(t, h.count(t, "select coalesce(sum(attempts), 0)::int from outbox"), 2,
+		"but those of the first, while it was alone")
+}
+
+// TestDrainOfAPoisonMessage: what fails alone is charged at once, so that a job that drains the outbox and ends leaves
+// a trace of it.
+func TestDrainOfAPoisonMessage(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	broker := newFakeBroker()
+	broker.answers(func(string, *message.Message) error { return errOdd })
+	f, err := forwarder.New(h.db, broker, quickConfig(), newLogCapture(t))
+	require.NoError(t, err)
+	h.publish(t, "orders", "", "odd")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, f.Drain(ctx))
+	require.NoError(t, f.Close())
+	assert.Equal(t, errOdd.Error(), value[string](t, h, "select last_error from outbox where attempts > 0"))
+}
+
+// attempts is how often messages were tried.
+func attempts(b *fakeBroker, payloads []string) (n int) {
+	for _, p := range payloads {
+		n += b.triedTimes(p)
+	}
+	return n
+}
+
+// TestNewWarnsOfWatermillAMQP: its publisher is recognised by its type, also behind a decorator.
+func TestNewWarnsOfWatermillAMQP(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	log := newLogCapture(t)
+	pub, err := metrics.NewPrometheusMetricsBuilder(prometheus.NewRegistry(), "", "").DecoratePublisher(&amqp.Publisher{})
+	require.NoError(t, err)
+	_, err = forwarder.New(h.db, pub, forwarder.Config{}, log)
+	require.NoError(t, err)
+	assert.Equal(t, 1, log.count("set Publish.ConfirmDelivery"))
+	assert.Equal(t, 1, log.count("does not report messages that RabbitMQ cannot route"))
+
+	// A release that keeps its settings elsewhere would always be warned of.
+	config, found := reflect.TypeFor[amqp.Publisher]().FieldByName("config")
+	require.True(t, found)
+	assert.Equal(t, reflect.TypeFor[amqp.Config](), config.Type)
+	_ = amqp.Config{Publish: amqp.PublishConfig{ConfirmDelivery: true, Transactional: true}}
+}

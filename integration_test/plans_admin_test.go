@@ -1,0 +1,325 @@
+package integration_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	neturl "net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/observe/prom"
+)
+
+// statementLog is a tracer that remembers statements with their arguments.
+type statementLog struct {
+	mu    sync.Mutex
+	all   []statementSeen
+	walks map[*pgx.Conn]bool // whose next statement goes by indexes
+}
+
+type statementSeen struct {
+	pgx.TraceQueryStartData
+	walked bool // by core.DB.Walk
+}
+
+func (l *statementLog) TraceQueryStart(
+	ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData,
+) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx.Value(explaining{}) == nil {
+		l.all = append(l.all, statementSeen{data, l.walks[conn]})
+	}
+	delete(l.walks, conn)
+	return ctx
+}
+
+func (l *statementLog) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TraceBatchStart sees what comes with BEGIN, and what is sent with settings of its own.
+func (l *statementLog) TraceBatchStart(
+	ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData,
+) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.walks == nil {
+		l.walks = map[*pgx.Conn]bool{}
+	}
+	queued := data.Batch.QueuedQueries
+	for _, q := range queued {
+		if len(q.Arguments) > 0 && ctx.Value(explaining{}) == nil {
+			l.all = append(l.all, statementSeen{TraceQueryStartData: pgx.TraceQueryStartData{SQL: q.SQL, Args: q.Arguments}})
+		}
+	}
+	l.walks[conn] = len(queued) > 0 && queued[len(queued)-1].SQL == sqltext.WalkIndexes
+	return ctx
+}
+
+func (l *statementLog) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (l *statementLog) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+func (l *statementLog) take() []statementSeen {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.all
+	l.all = nil
+	return all
+}
+
+// mostBlocks is how many pages a statement may read at most, those in memory included: whatever the machine is busy
+// with.
+const mostBlocks = 100_000
+
+// explaining marks the context of what is not to be remembered.
+type explaining struct{}
+
+// fillScale writes so many rows to the outbox, and others to the inbox and the queue.
+func fillScale(t testing.TB, h handle, rows, others int) {
+	t.Helper()
+	for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
+		h.exec(t, "ALTER TABLE "+table+" SET UNLOGGED") // the planner does not care
+		h.exec(t, "ALTER TABLE "+table+" SET (autovacuum_enabled = off)")
+	}
+	// Of 20 rows 15 are published, 2 dead, 2 ready, and one is delayed or, in one of ten cases, failing.
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at, due_at, attempts, last_error, published_at, dead_at)
+		SELECT i, 'topic-' || i % 50, CASE WHEN i % 4 > 0 THEN 'key-' || i % 10007 ELSE '' END, '\x00', now() - ($1::int - i) * interval '1 ms',
+		       CASE i % 20 WHEN 1 THEN now() + i % 1009 * interval '1 minute' WHEN 2 THEN now() WHEN 12 THEN now() END,
+		       CASE i % 20 WHEN 1 THEN (i % 200 = 1)::int WHEN 2 THEN 10 WHEN 12 THEN 10 ELSE 0 END,
+		       CASE WHEN i % 20 IN (2, 12) OR i % 200 = 1 THEN 'broker ' || i || ' says: topic "' || i % 50 || '" is away for the ' || i % 7 || 'th time, ' || repeat('x', i % 11) END,
+		       CASE WHEN i % 20 NOT IN (1, 2, 12, 4, 14) THEN now() - ($1::int - i) * interval '1 ms' END,
+		       CASE WHEN i % 20 IN (2, 12) THEN now() END
+		  FROM generate_series(1, $1::int) i`, rows)
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, processed_at, dead_at, attempts, last_error)
+		SELECT 'shop/' || i % 20, i, now() - i * interval '1 ms', CASE WHEN i % 20 > 1 THEN now() END, CASE WHEN i % 20 = 1 THEN now() END, 1, 'order ' || i || ' is bad'
+		  FROM generate_series(1, $1::int) i`, others)
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, first_seen_at, due_at, attempts, last_error, done_at)
+		SELECT 'shop', i, 'topic-' || i % 20, CASE i % 20 WHEN 1 THEN 'dead' WHEN 2 THEN 'processing' WHEN 3 THEN 'processing' ELSE 'done' END, now(),
+		       CASE i % 20 WHEN 3 THEN now() + interval '1 hour' END, 1, 'order ' || i || ' is bad', CASE WHEN i % 20 > 3 THEN now() END
+		  FROM generate_series(1, $1::int) i`, others)
+}
+
+// scaleDatabase returns a database that fillScale has filled. To fill a large one takes minutes: OUTBOX_SCALE_DATABASE
+// names one on the server of OUTBOX_POSTGRES_URL that is made if it is not there, kept, and copied.
+func scaleDatabase(t *testing.T, rows, others int) (url string) {
+	t.Helper()
+	kept := os.Getenv("OUTBOX_SCALE_DATABASE")
+	if kept == "" || os.Getenv("OUTBOX_LONG") == "" {
+		url = newMigratedDatabase(t)
+		fillScale(t, newPgxHandle(t, url), rows, others)
+		return url
+	}
+	server := newPgxHandle(t, postgresServer(t).URL())
+	at := func(name string) string {
+		u, err := neturl.Parse(server.url)
+		require.NoError(t, err)
+		u.Path = "/" + name
+		return u.String()
+	}
+	name := sqltext.Quote(kept)
+	if server.count(t, "SELECT count(*) FROM pg_database WHERE datname = $1", kept) == 0 {
+		server.exec(t, "CREATE DATABASE "+name+" TEMPLATE template0")
+	}
+	t.Run("fill "+kept, func(t *testing.T) { // its connections end with it
+		h := newPgxHandle(t, at(kept))
+		require.NoError(t, makeTables(t.Context(), h.db))
+		if !value[bool](t, h, "SELECT EXISTS (SELECT FROM inbox_queue)") { // which is filled last, and empty after a crash
+			h.exec(t, "TRUNCATE outbox, inbox")
+			fillScale(t, h, rows, others)
+		}
+	})
+	copied := kept + "_" + strings.ToLower(rand.Text()[:8])
+	server.exec(t, "CREATE DATABASE "+sqltext.Quote(copied)+" TEMPLATE "+name)
+	t.Cleanup(func() {
+		_, err := server.pool.Exec(context.Background(), "DROP DATABASE "+sqltext.Quote(copied)+" WITH (FORCE)")
+		assert.NoError(t, err)
+	})
+	return at(copied)
+}
+
+// TestAdminAtScale makes every call that looks, and dry runs of those that act, and asks for the plan of each
+// statement: none may walk a whole table. The long variant has 10,000,000 rows, 1,000,000 of them dead, and no call may
+// take 200 ms.
+func TestAdminAtScale(t *testing.T) {
+	t.Parallel()
+	rows, others, long := 100_020, 50_000, os.Getenv("OUTBOX_LONG") != ""
+	if long {
+		rows, others = 10_000_000, 1_000_000
+	}
+	var seen statementLog
+	h := pgxHandle(t, "pgx", scaleDatabase(t, rows, others), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
+	a := newAdmin(t, h)
+	check := func(t *testing.T, name string, call func() error) {
+		seen.take()
+		best := time.Hour
+		for range map[bool]int{false: 1, true: 3}[long] {
+			begun := time.Now()
+			require.NoError(t, call(), name)
+			best = min(best, time.Since(begun))
+		}
+		if long {
+			t.Logf("%s: %s", name, best.Round(time.Millisecond))
+			assert.Less(t, best, 200*time.Millisecond, name)
+		}
+		known := map[string]bool{}
+		for _, s := range seen.take() {
+			if known[s.SQL] || strings.HasPrefix(s.SQL, "listen") || !strings.Contains(s.SQL, "outbox") &&
+				!strings.Contains(s.SQL, "inbox") {
+				continue
+			}
+			known[s.SQL] = true
+			var text []byte
+			ctx := context.WithValue(t.Context(), explaining{}, true)
+			explain := "EXPLAIN (FORMAT JSON) "
+			if long {
+				explain = "EXPLAIN (FORMAT JSON, ANALYZE, BUFFERS, TIMING OFF) "
+			}
+			require.NoError(t, pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
+				if s.walked {
+					if _, err := tx.Exec(ctx, sqltext.WalkIndexes); err != nil {
+						return err
+					}
+				}
+				if err := tx.QueryRow(ctx, explain+s.SQL, s.Args...).Scan(&text); err != nil {
+					return err
+				}
+				_, err := tx.Exec(ctx, "ROLLBACK AND CHAIN") // it may have been an act
+				return err
+			}), name)
+			var root []struct {
+				Plan struct {
+					plan
+					Hit  int `json:"Shared Hit Blocks"`
+					Read int `json:"Shared Read Blocks"`
+				}
+				Took    float64 `json:"Execution Time"`
+				Planned float64 `json:"Planning Time"`
+			}
+			require.NoError(t, json.Unmarshal(text, &root))
+			if of := root[0]; long {
+				if of.Took > 40 {
+					t.Logf("  %.0f ms, planned in %.0f ms, %d blocks: %.60s", of.Took, of.Planned, of.Plan.Hit+of.Plan.Read,
+						strings.Join(strings.Fields(s.SQL), " "))
+				}
+				assert.Less(t, of.Plan.Hit+of.Plan.Read, mostBlocks, "%s reads too much: %s", name, s.SQL)
+			}
+			for _, table := range root[0].Plan.wholeTables(false) {
+				assert.NotContains(t, []string{"outbox", "inbox", "inbox_queue"}, table, "%s walks all of it: %s", name, s.SQL)
+			}
+		}
+	}
+	all := func(t *testing.T) {
+		for _, in := range []admin.Table{admin.Outbox, admin.Inbox, admin.Queue} {
+			for _, state := range []admin.State{"", admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done} {
+				if in == admin.Inbox && (state == admin.Ready || state == admin.Delayed) {
+					continue
+				}
+				for _, f := range []admin.Filter{
+					{}, {Topic: "topic-2"}, {Key: "key-17"}, {Consumer: "shop/1"}, {ErrorContains: "nothing says this"},
+					{ErrorGroup: "0123456789abcdef"}, {After: time.Now().Add(-time.Hour)}, {IDs: []string{"12"}},
+				} {
+					if in == admin.Inbox && f.Topic+f.Key != "" || in == admin.Outbox && f.Consumer != "" || in != admin.Outbox &&
+						f.IDs != nil {
+						continue
+					}
+					if f.In = in; state != "" {
+						f.States = []admin.State{state}
+					}
+					name, _ := json.Marshal(f)
+					check(t, "list "+string(name), func() error { _, err := a.List(t.Context(), f, admin.Page{}); return err })
+					if state == admin.Dead || state == admin.Failing {
+						check(t, "groups "+string(name), func() error { _, err := a.ErrorGroups(t.Context(), f); return err })
+					}
+				}
+			}
+		}
+		check(t, "stats", func() error { _, err := a.Stats(t.Context(), admin.StatsConfig{}); return err })
+		check(t, "doctor", func() error { _, err := a.Doctor(t.Context()); return err })
+		collector := newCollector(t, h, prom.CollectorConfig{})
+		check(t, "scrape", func() error {
+			assert.Equal(t, 1.0, scraped(t, collector)["up{}"])
+			return nil
+		})
+		check(t, "get", func() error { _, err := a.Get(t.Context(), admin.Outbox, "12"); return err })
+		page := newSite(t, h, ui.Access{Act: true, Actor: "alice"}).handler
+		for _, path := range []string{
+			"", "errors", "errors?in=inbox", "errors?in=queue", "messages", "messages?state=failing", "messages?in=inbox",
+			"messages?in=queue", "message?id=12", "audit",
+		} {
+			check(t, "page "+path, func() error {
+				w := httptest.NewRecorder()
+				page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+path, nil))
+				assert.Equal(t, http.StatusOK, w.Code)
+				return nil
+			})
+		}
+		check(t, "audit", func() error { _, _, err := a.Audit(t.Context(), admin.Page{}); return err })
+		for _, in := range []admin.Table{admin.Outbox, admin.Inbox, admin.Queue} {
+			few := admin.Act{Limit: 50, Reason: "a try", Filter: admin.Filter{In: in, All: true}}
+			check(t, "requeue in "+in.String(), func() error { _, err := a.Requeue(t.Context(), few); return err })
+			check(t, "discard in "+in.String(), func() error { _, err := a.Discard(t.Context(), few); return err })
+		}
+		check(t, "replay", func() error {
+			_, err := a.Replay(t.Context(), admin.Act{Limit: 50, Filter: admin.Filter{All: true}})
+			return err
+		})
+		check(t, "retry now", func() error {
+			_, err := a.RetryNow(t.Context(), admin.Act{Limit: 50, Filter: admin.Filter{All: true}})
+			return err
+		})
+		check(t, "dry run", func() error {
+			_, err := a.Requeue(t.Context(), admin.Act{DryRun: true, Limit: 1000, Filter: admin.Filter{Topic: "topic-2"}})
+			return err
+		})
+	}
+	if !long {
+		for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
+			h.exec(t, "ANALYZE "+table)
+		}
+		all(t)
+		r, err := a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: 1000 * time.Hour, DryRun: true})
+		require.NoError(t, err)
+		assert.Equal(t, admin.Count{More: true}, r.Outbox, "it looks at the oldest 100,000 alone")
+		return
+	}
+	t.Run("never analyzed", all)
+	for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
+		h.exec(t, "ANALYZE "+table)
+	}
+	t.Run("analyzed", all)
+	begun := time.Now()
+	r, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "topic-2"}})
+	require.NoError(t, err)
+	t.Logf("requeued %d in %s", r.Touched, time.Since(begun).Round(time.Millisecond))
+}
+
+// wholeTables are the tables that a plan walks as a whole, or all of an index of them: limited says that somebody above
+// stops early.
+func (p plan) wholeTables(limited bool) (list []string) {
+	limited = limited || p.Type == "Limit"
+	switch p.Type {
+	case "Seq Scan", "Parallel Seq Scan":
+		list = append(list, p.Relation)
+	case "Index Scan", "Index Only Scan":
+		if p.Cond == "" && !limited {
+			list = append(list, p.Relation)
+		}
+	}
+	for _, child := range p.Plans {
+		list = append(list, child.wholeTables(limited)...)
+	}
+	return list
+}

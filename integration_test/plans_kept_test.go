@@ -1,0 +1,133 @@
+package integration_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// keptStatements are those whose plans connections keep, as a Store runs them.
+var keptStatements = []string{
+	"ClaimReady", "ClaimTopics", "ClaimPages", "AckMessages", "AbandonMessages", "FailMessages", "ReleaseMessages",
+}
+
+// TestKeptPlansAreGoodForATableThatWasEmpty: the plans of claims and of what settles are made once for each connection,
+// here while the table has no page, as vacuum leaves it, when reading all of it costs nothing. They are good for one
+// that is full, until somebody analyzes it.
+func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
+	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // which would have it planned anew
+	h.exec(t, "VACUUM (ANALYZE) inbox_queue")
+	ctx, store, owner := t.Context(), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	keeping := (*core.DB)(h.db).Keeping()
+	var kept []planned
+	for _, s := range queueStatements() {
+		if slices.ContainsFunc(keptStatements, func(name string) bool { return strings.HasPrefix(s.name, name) }) {
+			kept = append(kept, s)
+			require.NoError(t, drive.Collect(ctx, keeping, func(drive.Rows) error {
+				return nil
+			}, sqltext.Tables{}.Render(s.sql), s.args...), s.name)
+		}
+	}
+	require.GreaterOrEqual(t, len(kept), len(keptStatements))
+	assert.Equal(t, "auto", value[string](t, h, "show plan_cache_mode"), "the settings have ended with the statements")
+	prepared := func(statement string) string { return sqltext.Tables{}.Render(statement) }
+	calls := "select coalesce(max(generic_plans), -1) from pg_prepared_statements where statement = $1"
+	if value[int](t, h, "select current_setting('server_version_num')::int") < 140000 {
+		calls = "select coalesce(max(0), -1) from pg_prepared_statements where statement = $1"
+	}
+	before := value[int](t, h, calls, prepared(sqltext.AckMessages))
+	assert.Empty(t, claimed(t, store, owner, 10))
+	settles(t, 0)(store.Ack(ctx, owner, queue.ID{Source: "plan", MessageID: "1"}))
+	assert.GreaterOrEqual(t, value[int](t, h, calls, prepared(sqltext.AckMessages)), before, "a Store runs what is kept")
+	assert.GreaterOrEqual(t, before, 0)
+
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, due_at) SELECT 'plan', i, 'orders', 'processing',
+		CASE WHEN i % 2 = 0 THEN now() END FROM generate_series(1, 50000) i`)
+	for _, s := range kept {
+		name := value[string](t, h, "SELECT name FROM pg_prepared_statements WHERE statement = $1", prepared(s.sql))
+		literals := make([]string, len(s.args))
+		for i, arg := range s.args {
+			literals[i] = literal(arg)
+		}
+		tx, err := h.pool.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, "set local plan_cache_mode = force_generic_plan")
+		require.NoError(t, err)
+		var text []byte
+		explain := fmt.Sprintf("EXPLAIN (FORMAT JSON) EXECUTE %s (%s)", pgx.Identifier{name}.Sanitize(),
+			strings.Join(literals, ", "))
+		require.NoError(t, tx.QueryRow(ctx, explain, pgx.QueryExecModeSimpleProtocol).Scan(&text), s.name)
+		require.NoError(t, tx.Rollback(ctx))
+		s.check(t, text)
+	}
+	began := time.Now()
+	msgs := claimed(t, store, owner, 500)
+	require.Len(t, msgs, 500)
+	settles(t, 500)(store.Ack(ctx, owner, idsOf(msgs)...))
+	t.Logf("500 of 50,000 messages in %s", time.Since(began))
+}
+
+// TestKeptPlansOfManySchemas: each schema has statements of its own, of which pgx keeps 512 for a connection. While
+// they fit none is prepared again; when they do not, each is, whenever it comes round. docs/run/scaling.md has the
+// number of schemas.
+func TestKeptPlansOfManySchemas(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	all := newTenants(t, "one", 4)
+	for capacity, fits := range map[int]bool{512: true, len(all) * len(keptStatements) / 2: false} {
+		h := pgxHandle(t, "pgx", all[0].DSN, func(cfg *pgxpool.Config) {
+			cfg.MaxConns, cfg.ConnConfig.StatementCacheCapacity = 1, capacity
+		})
+		var stores []*queue.Store
+		for _, who := range all {
+			stores = append(stores, newStore(t, h.configured(t, outbox.DBConfig{Tables: who.Tables}), queue.StoreConfig{}))
+		}
+		round := func() {
+			for i, s := range stores {
+				owner := queue.NewOwner()
+				enqueued(t, s, numberedItems(fmt.Sprint(capacity, "-", time.Now().UnixNano(), "-", i), 4)...)
+				for _, settle := range []func(id queue.ID) (int, error){
+					func(id queue.ID) (int, error) { return s.Ack(t.Context(), owner, id) },
+					func(id queue.ID) (int, error) {
+						return s.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: time.Hour}, id)
+					},
+					func(id queue.ID) (int, error) { return s.Fail(t.Context(), queue.Fail{Owner: owner}, id) },
+					func(id queue.ID) (int, error) { return s.Release(t.Context(), owner, id) },
+				} {
+					msgs := claimed(t, s, owner, 1)
+					require.Len(t, msgs, 1)
+					settles(t, 1)(settle(msgs[0].ID))
+				}
+			}
+		}
+		acks := func() time.Time {
+			return value[time.Time](t, h, "select max(prepare_time) from pg_prepared_statements "+
+				"where statement like '%done_at = clock_timestamp()%'")
+		}
+		round()
+		round()
+		before := acks()
+		round()
+		if after := acks(); fits {
+			assert.Equal(t, before, after, "acks were prepared again, with room for %d statements", capacity)
+		} else {
+			assert.Greater(t, after, before, "with room for %d statements all are kept", capacity)
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package integration_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// planned is a statement of the forwarder with arguments such as it gets in production.
+type planned struct {
+	name    string
+	sql     string
+	args    []any
+	indexes []string // of the outbox, one of which each of its scans must use
+	sorted  bool     // the rows must come out of the index in order
+	always  bool     // even if the table has next to no rows
+	reading bool     // also as it is planned, once, on the connection for reading
+	only    bool     // and nowhere else
+}
+
+func plannedStatements() []planned {
+	const lanes, some = 64, 100
+	numbers, epochs, marks, limits, rewound := make([]int64, lanes), make([]int64, lanes), make([]int64, lanes),
+		make([]int64, lanes), make([]int64, lanes)
+	for i := range lanes {
+		numbers[i], epochs[i], limits[i], rewound[i] = int64(i), 1, 32, 100
+	}
+	ids := make([]int64, some)
+	delays, errs, permanent := make([]float64, some), make([]string, some), make([]bool, some)
+	for i := range ids {
+		ids[i] = int64(i + 1)
+	}
+	const owner = "00000000-0000-0000-0000-000000000001"
+	none := []int64{}
+	fetch := []any{
+		"", owner, none, none, none, none, epochs, marks, limits, rewound, []string{}, int64(32768), int64(8192),
+	}
+	return []planned{
+		{
+			name: "Fetch", sql: sqltext.Fetch, args: fetch, indexes: []string{"outbox_ready"}, sorted: true, always: true,
+			reading: true,
+		},
+		{name: "Fetch of a topic", sql: sqltext.Fetch, args: append(fetch[:10:10], []string{"events"}, int64(32768),
+			int64(8192)),
+			indexes: []string{"outbox_ready"}, sorted: true, always: true, reading: true},
+		{name: "FetchMore", sql: sqltext.FetchMore, args: append(fetch[:13:13], ids, false, repeated(lanes, 100),
+			[]string{"closed"}),
+			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey"}, reading: true},
+		{
+			name: "FetchRange", sql: sqltext.FetchRange, args: fetch, indexes: []string{"outbox_pkey"}, sorted: true,
+			reading: true, only: true,
+		},
+		{name: "FetchRangeMore", sql: sqltext.FetchRangeMore, args: append(fetch[:13:13], ids, false, repeated(lanes, 100),
+			[]string{"closed"}),
+			indexes: []string{"outbox_waiting", "outbox_pkey"}, reading: true, only: true},
+		{
+			name: "FetchPayloads", sql: sqltext.FetchPayloads, args: []any{ids, int64(32 << 20)},
+			indexes: []string{"outbox_pkey"}, reading: true,
+		},
+		{name: "Sweep", sql: sqltext.Sweep, args: []any{numbers, marks, repeated(lanes, 1<<40), int64(100), []string{}},
+			indexes: []string{"outbox_ready"}, always: true},
+		{name: "Pending", sql: sqltext.Pending, args: []any{ids}, indexes: []string{"outbox_pkey"}},
+		{
+			name: "LoadHeads", sql: sqltext.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true},
+			indexes: []string{"outbox_held", "outbox_dead"}, always: true, reading: true,
+		},
+		{
+			name: "Untaken", sql: sqltext.Untaken, args: []any{int64(200), 30.0}, indexes: []string{"outbox_ready"},
+			always: true,
+		},
+		{
+			name: "Look", sql: sqltext.Look, args: []any{int64(some), false, []string{}},
+			indexes: []string{"outbox_ready", "outbox_waiting"}, always: true,
+		},
+		{
+			name: "Look at everything", sql: sqltext.Look, args: []any{int64(0), true, []string{}},
+			indexes: []string{"outbox_ready", "outbox_waiting"}, always: true,
+		},
+		{
+			name: "SettlePublished", sql: sqltext.SettlePublished, args: []any{ids, slices.Repeat([]string{"x"}, some), "", 0},
+			indexes: []string{"outbox_pkey"},
+		},
+		{
+			name: "SettlePublishedDelete", sql: sqltext.SettlePublishedDelete,
+			args: []any{ids, slices.Repeat([]string{"x"}, some), "", 0}, indexes: []string{"outbox_pkey"},
+		},
+		{
+			name: "SettleSpan", sql: sqltext.SettleSpan, args: []any{int64(1), int64(some), "", 0, ids[:2]},
+			indexes: []string{"outbox_pkey"},
+		},
+		{
+			name: "SettleSpanDelete", sql: sqltext.SettleSpanDelete, args: []any{int64(1), int64(some), "", 0, ids[:2]},
+			indexes: []string{"outbox_pkey"},
+		},
+		{name: "SettleFailed", sql: sqltext.SettleFailed, indexes: []string{"outbox_pkey"},
+			args: []any{
+				"", owner, ids, repeated(some, 1), repeated(some, 1), repeated(some, 1), delays, errs, permanent, int64(10),
+				3600.0, errs,
+			}},
+		{
+			name: "CleanPublished", sql: sqltext.CleanPublished,
+			args: []any{int64(0), 3600.0, int64(1000), []string{}, int64(65536), ""}, indexes: []string{"outbox_pkey"},
+		},
+	}
+}
+
+func repeated(n int, v int64) []int64 { return slices.Repeat([]int64{v}, n) }
+
+// plan is a node of EXPLAIN (FORMAT JSON).
+type plan struct {
+	Type     string `json:"Node Type"`
+	Relation string `json:"Relation Name"`
+	Index    string `json:"Index Name"`
+	Cond     string `json:"Index Cond"`
+	Plans    []plan
+}
+
+// scans returns the nodes that read the outbox, each with the index that it goes by, and those that sort.
+func (p plan) scans() (list []plan, sorts int) {
+	switch {
+	case p.Type == "Bitmap Index Scan" && p.Index != "outbox_lanes_pkey":
+		list = append(list, p)
+	case p.Relation == "outbox" && p.Type != "Bitmap Heap Scan" && p.Type != "ModifyTable":
+		list = append(list, p)
+	case p.Type == "Sort" || p.Type == "Incremental Sort":
+		sorts++
+	}
+	for _, child := range p.Plans {
+		more, n := child.scans()
+		list, sorts = append(list, more...), sorts+n
+	}
+	return list, sorts
+}
+
+// checkReading asks for the plans of the connection for reading, which are made once for all states of the table.
+func checkReading(t *testing.T, q drive.Querier, state string) {
+	for _, s := range plannedStatements() {
+		if !s.reading {
+			continue
+		}
+		name := "plan_" + strings.ReplaceAll(s.name, " ", "_")
+		if strings.HasPrefix(state, "empty") {
+			_, err := q.Exec(t.Context(), "PREPARE "+name+" AS "+sqltext.Tables{}.Render(s.sql))
+			require.NoError(t, err, s.name)
+		}
+		literals := make([]string, len(s.args))
+		for i, a := range s.args {
+			literals[i] = literal(a)
+		}
+		var text []byte
+		err := drive.Collect(t.Context(), q, func(rows drive.Rows) error { return rows.Scan(&text) },
+			"EXPLAIN (FORMAT JSON) EXECUTE "+name+"("+strings.Join(literals, ", ")+")")
+		require.NoError(t, err, s.name)
+		checkPlan(t, s, text)
+	}
+}
+
+// literal writes an argument as SQL.
+func literal(arg any) string {
+	switch a := arg.(type) {
+	case []int64, []float64, []bool:
+		return "'{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(a), " ", ","), "[]") + "}'"
+	case []string:
+		if a == nil {
+			return "NULL"
+		}
+		if len(a) == 0 {
+			return "'{}'"
+		}
+		return "'{\"" + strings.Join(a, `","`) + "\"}'"
+	case [][]byte:
+		return "'{" + string(bytes.Join(a, []byte(","))) + "}'"
+	case []byte:
+		return "'" + string(a) + "'"
+	}
+	return fmt.Sprintf("'%v'", arg)
+}
+
+func checkPlan(t *testing.T, s planned, text []byte) {
+	var root []struct{ Plan plan }
+	require.NoError(t, json.Unmarshal(text, &root))
+	scans, sorts := root[0].Plan.scans()
+	require.NotEmpty(t, scans, s.name)
+	for _, scan := range scans {
+		assert.Contains(t, s.indexes, scan.Index, "%s has a %s", s.name, scan.Type)
+	}
+	if s.sorted {
+		assert.Zero(t, sorts, "%s sorts", s.name)
+	}
+}
+
+// TestPlans asks the planner for its plans in databases of several sizes, with statistics that are fresh, and with
+// some from when the database looked altogether different.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	const empty = "empty, never analyzed"
+	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // it would spoil what is stale
+	// which saves a third of the time; the planner does not care
+	h.exec(t, "ALTER TABLE outbox SET UNLOGGED")
+	reading, closeReading, err := (*core.DB)(h.db).Reading(t.Context())
+	require.NoError(t, err)
+	defer closeReading()
+	check := func(state string) {
+		t.Run(state, func(t *testing.T) {
+			checkReading(t, reading, state)
+			for _, s := range plannedStatements() {
+				if s.only || state == empty && !s.always {
+					continue // reading a few pages as a whole is as good, and it is planned anew each time
+				}
+				var text []byte
+				require.NoError(t,
+					h.pool.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+sqltext.Tables{}.Render(s.sql), s.args...).Scan(&text),
+					s.name)
+				checkPlan(t, s, text)
+			}
+		})
+	}
+	pending := func(n int) {
+		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload)
+			SELECT i, 'events', 'key-' || i % 10000, convert_to(repeat('x', 200), 'UTF8') FROM generate_series(1, $1::int) i`, n)
+	}
+	publish := func() { // all but a few
+		h.exec(t, "UPDATE outbox SET published_at = now() WHERE published_at IS NULL AND id % 1000 > 0")
+	}
+	analyze := func() { h.exec(t, "ANALYZE outbox") }
+
+	check(empty)
+	pending(100_000)
+	check("100,000 pending, never analyzed")
+	analyze()
+	check("100,000 pending, fresh")
+	publish()
+	check("100,000 published, statistics of pending ones")
+	analyze()
+	check("100,000 published, fresh")
+	pending(900_000)
+	check("1,000,000 mostly pending, statistics of published ones")
+	analyze()
+	check("1,000,000 mostly pending, fresh")
+	publish()
+	check("1,000,000 published, statistics of pending ones")
+	analyze()
+	check("1,000,000 published, fresh")
+	h.exec(t, "TRUNCATE outbox")
+	h.exec(t, "VACUUM (ANALYZE) outbox")
+	pending(100_000)
+	check("100,000 pending, statistics of an empty table")
+}
+
+// TestPlansOfTheInboxsCleanUp: what is old is found by its index, however many rows are not old.
+func TestPlansOfTheInboxsCleanUp(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, processed_at)
+		SELECT 'shop/orders', i, now() - (200000 - i) * interval '1 second' FROM generate_series(1, 200000) i`)
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts) SELECT 'shop/orders', 'failed ' || i, 1 `+
+		`FROM generate_series(1, 20000) i`)
+	h.exec(t, "ANALYZE inbox")
+	for _, from := range []string{"", "2026-01-01T00:00:00Z"} {
+		for statement, index := range map[string]string{
+			sqltext.CleanInbox: "inbox_processed", sqltext.CleanInboxFailed: "inbox_failed",
+		} {
+			text := strings.Join(column[string](t, h, "EXPLAIN "+sqltext.Tables{}.Render(statement), (7*24*time.Hour).Seconds(),
+				1000, from), "\n")
+			assert.Contains(t, text, "Index Cond", "from %q", from)
+			assert.Contains(t, text, " "+index+" ", "from %q", from)
+			assert.NotContains(t, text, "Seq Scan", "from %q", from)
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/queue"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// ways are those in which a database with hostile settings is reached.
+var ways = map[string]func(testing.TB, string) handle{
+	"pgx":       newPgxHandle,
+	"pgbouncer": newPgBouncerHandle,
+	"pgx-simple": func(t testing.TB, url string) handle {
+		return pgxHandle(t, "pgx-simple", url, func(cfg *pgxpool.Config) {
+			cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+		})
+	},
+	"sql-pgx": func(t testing.TB, url string) handle { return newSQLHandle(t, "pgx", url) },
+	"sql-pgx-exec": func(t testing.TB, url string) handle {
+		return newSQLHandle(t, "pgx", url+"&default_query_exec_mode=exec")
+	},
+	"sql-pq": func(t testing.TB, url string) handle { return newSQLHandle(t, "postgres", url) },
+}
+
+// hostile are settings of a role or a database, and the ways in which they are refused, by an error that names them,
+// instead of borne.
+var hostile = []struct {
+	setting string
+	refused []string // "" = all
+	long    bool     // only where there is time
+	since   string   // the first release of Postgres that has it; "" = all have it
+}{
+	{setting: "default_transaction_isolation = 'repeatable read'"},
+	{setting: "default_transaction_isolation = 'serializable'", long: true},
+	{setting: "default_transaction_read_only = on", refused: []string{""}},
+	{setting: "client_encoding = LATIN1", refused: []string{"pgx-simple"}},
+	{setting: "bytea_output = escape"},
+	{setting: "standard_conforming_strings = off", refused: []string{"pgx-simple"}},
+	{setting: "quote_all_identifiers = on"},
+	{setting: "datestyle = 'German'"},
+	{setting: "datestyle = 'SQL, DMY'", long: true},
+	{setting: "intervalstyle = 'sql_standard'", long: true},
+	{setting: "extra_float_digits = -15"},
+	{setting: "timezone = 'Asia/Kolkata'", long: true},
+	{setting: "plan_cache_mode = force_generic_plan", long: true},
+	{setting: "transform_null_equals = on", long: true},
+	{setting: "array_nulls = off", long: true},
+	{setting: "xmloption = document", long: true},
+	{setting: "backslash_quote = off", long: true},
+	{setting: "row_security = off", long: true},
+	{setting: "session_replication_role = replica", long: true},
+	{setting: "enable_indexscan = off", long: true},
+	{setting: "enable_nestloop = off", long: true},
+	{setting: "force_parallel_mode = on", long: true},
+	{setting: "exit_on_error = on", long: true},
+	{setting: "default_transaction_deferrable = on", long: true},
+	{setting: "synchronous_commit = off", long: true},
+	{setting: "idle_in_transaction_session_timeout = '5s'", long: true},
+	{setting: "idle_session_timeout = '1s'", since: "14"},
+	{setting: "lock_timeout = '5s'", long: true},
+	{setting: "statement_timeout = '5s'", long: true},
+	{setting: "check_function_bodies = off", long: true},
+	{setting: "jit_above_cost = 0", long: true},
+}
+
+// TestHostileSettings: with each setting that a role or a database may have, all that this module is for works, or is
+// refused by an error that names the setting and says how to reset it.
+func TestHostileSettings(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	long := os.Getenv("OUTBOX_LONG") != ""
+	// by this release of Postgres
+	known := column[string](t, newPgxHandle(t, newDatabase(t)), "SELECT name FROM pg_settings")
+	for _, s := range hostile {
+		name, _, _ := strings.Cut(s.setting, " ")
+		if s.long && !long || s.since != "" && !slices.Contains(known, name) {
+			continue
+		}
+		for way, open := range ways {
+			t.Run(s.setting+"/"+way, func(t *testing.T) {
+				t.Parallel()
+				url := newMigratedDatabase(t)
+				newPgxHandle(t, url).exec(t, "do $$ begin execute format('alter database %I set "+
+					strings.ReplaceAll(s.setting, "'", "''")+
+					"', current_database()); end $$")
+				h := open(t, url)
+				refused := false
+				for _, r := range s.refused {
+					refused = refused || r == "" || r == way
+				}
+				if err := bears(t, h); refused {
+					require.ErrorContains(t, err, name)
+				} else {
+					require.NoError(t, err)
+				}
+			})
+		}
+	}
+}
+
+// odd is a text that no encoding but UTF-8 holds, with what settings make something else of.
+const odd = `ключ é € ' \ " 100% \x41`
+
+// bears does with a handle what this module is for.
+func bears(t *testing.T, h handle) error {
+	t.Helper()
+	check := schema.Check(t.Context(), h.db)
+	publishes := bearsOutbox(t, h)
+	if check != nil || publishes != nil { // both name the setting
+		return errors.Join(check, publishes)
+	}
+	bearsInbox(t, h)
+	bearsQueue(t, h)
+	a := newAdmin(t, h)
+	findings, err := a.Doctor(t.Context())
+	require.NoError(t, err)
+	for _, f := range findings {
+		assert.Less(t, f.Severity, admin.Critical, "%+v", f)
+	}
+	_, err = a.Stats(t.Context(), admin.StatsConfig{Exact: true})
+	require.NoError(t, err)
+	list, err := a.List(t.Context(), admin.Filter{All: true}, admin.Page{})
+	require.NoError(t, err)
+	require.NotEmpty(t, list.Messages)
+	for _, m := range list.Messages {
+		assert.WithinDuration(t, time.Now(), m.CreatedAt, time.Hour)
+	}
+	return nil
+}
+
+// bearsOutbox publishes, with a failure, and a message that is delayed.
+func bearsOutbox(t *testing.T, h handle) error {
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{}, nil)
+	require.NoError(t, err)
+	msg := newMessage(odd + "\x00\xff\n")
+	msg.Metadata.Set(odd, odd)
+	outbox.SetKey(msg, odd)
+	if err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+		return pub.PublishContext(ctx, odd, msg)
+	}); err != nil {
+		return err
+	}
+	got := make(chan *message.Message, 10)
+	topic, first := "", true
+	f, err := forwarder.New(h.db, publisherFunc(func(to string, m *message.Message) error {
+		if topic = to; first {
+			first = false
+			return errRefused
+		}
+		got <- m.Copy()
+		return nil
+	}), quickConfig(), nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	defer func() { cancel(); assert.NoError(t, <-ended) }()
+	select {
+	case err := <-ended:
+		ended <- nil
+		return err
+	case m := <-got:
+		assert.Equal(t, odd, topic)
+		assert.Equal(t, msg.UUID, m.UUID)
+		assert.Equal(t, msg.Payload, m.Payload)
+		assert.Equal(t, odd, m.Metadata.Get(odd))
+		assert.Equal(t, odd, m.Metadata.Get(outbox.MetadataKey))
+	case <-time.After(patience):
+		t.Error("nothing is published")
+	}
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
+		"it is settled")
+	return nil
+}
+
+func bearsInbox(t *testing.T, h handle) {
+	handled := 0
+	handler := chain(func(*message.Message) ([]*message.Message, error) { handled++; return nil, nil },
+		newTx(t, h, middleware.TxConfig{}), newInbox(t, h, middleware.InboxConfig{}))
+	msg := newMessage(odd)
+	for range 2 {
+		_, err := handler(msg.Copy())
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 1, handled)
+}
+
+func bearsQueue(t *testing.T, h handle) {
+	s := storeOn(t, h, quickStore())
+	id := queue.ID{Source: odd, MessageID: odd}
+	_, err := s.Enqueue(t.Context(), queue.Item{
+		ID: id, Topic: odd, Payload: []byte(odd + "\x00\xff"), Metadata: message.Metadata{odd: odd},
+	})
+	require.NoError(t, err)
+	got := make(chan *queue.Message, 1)
+	first := true
+	cfg := quickDispatcher(map[string]queue.Handler{odd: {Handle: func(_ context.Context, m *queue.Message) error {
+		if first {
+			first = false
+			return errRefused
+		}
+		got <- m
+		return nil
+	}}})
+	d := newDispatcher(t, s, cfg)
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(context.Background()) }()
+	defer func() { assert.NoError(t, d.Close()); assert.NoError(t, <-ended) }()
+	m := within(t, "it is handled", got)
+	assert.Equal(t, odd+"\x00\xff", string(m.Payload))
+	assert.Equal(t, odd, m.Metadata.Get(odd))
+	untilState(t, s, id, queue.Done)
+	require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+		stored, err := s.Get(ctx, id)
+		if err == nil {
+			assert.WithinDuration(t, time.Now(), stored.FirstSeenAt, time.Hour)
+		}
+		return err
+	}))
+}
+
+// TestPlansOfARoleAreNotTrusted: without nested loops the plans of our statements seem so dear that each is compiled,
+// for seconds.
+func TestPlansOfARoleAreNotTrusted(t *testing.T) {
+	t.Parallel()
+	for way, open := range ways {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			url := newMigratedDatabase(t)
+			plain := newPgxHandle(t, url)
+			for _, setting := range []string{"enable_nestloop = off", "jit_above_cost = 0", "jit = on"} {
+				plain.exec(t, "do $$ begin execute format('alter database %I set "+setting+"', current_database()); end $$")
+			}
+			h := open(t, url)
+			for name, want := range map[string]string{"enable_nestloop": "on", "jit": "off"} {
+				assert.Equal(t, want, value[string](t, h, "select current_setting('"+name+"')"), name)
+			}
+		})
+	}
+}

@@ -1,0 +1,165 @@
+package integration_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	asked "github.com/millrace-go/watermill-outbox/broker"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
+)
+
+// TestATopicThatVanishedIsFound: a stream in memory is gone after a restart, with all that was acknowledged, and the
+// broker has nothing left that could be judged.
+func TestATopicThatVanishedIsFound(t *testing.T) {
+	t.Parallel()
+	server, err := services.StartNATS(t.Context(), services.Options{})
+	require.NoError(t, err)
+	defer server.Close()
+	_, _, kept := natsStream(t, server.URL(), nil)
+	_, _, memory := natsStream(t, server.URL(), func(c *natsgo.StreamConfig) { c.Storage = natsgo.MemoryStorage })
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	f, err := forwarder.New(h.db, natsPublisher(t, server.URL()), quickConfig(), nil)
+	require.NoError(t, err)
+	runInBackground(t, f)
+	h.publish(t, kept+"orders", "", "1")
+	h.publish(t, memory+"orders", "", "1", "2")
+	eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },
+		"all are published")
+	// no rate is left that would show the topic
+	h.exec(t, "UPDATE outbox SET published_at = published_at - interval '1 hour'")
+
+	reader, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: server.URL()}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, reader.Close()) }()
+	gone := func(brokers ...asked.Checker) []string {
+		var topics []string
+		all, err := newAdmin(t, h).Doctor(t.Context(), brokers...)
+		require.NoError(t, err)
+		for _, f := range all {
+			if _, after, found := strings.Cut(f.Evidence, "no broker that was checked has topic "); found {
+				topic, _, _ := strings.Cut(after, ",")
+				topics = append(topics, topic)
+				assert.Contains(t, f.Cure, "file storage")
+			}
+		}
+		return topics
+	}
+	assert.Empty(t, gone(reader))
+	require.NoError(t, server.Stop())
+	require.NoError(t, server.Restart(t.Context()))
+	want := []string{strconv.Quote(memory + "orders")}
+	eventually(t, func() bool { return slices.Equal(gone(reader), want) }, "the stream is missed")
+	assert.Empty(t, gone(reader, brokerFunc(func([]string) ([]asked.Risk, []string, error) {
+		return nil, nil, nil
+	})), "another broker has all")
+	assert.Empty(t, gone(reader, brokerFunc(func([]string) ([]asked.Risk, []string, error) {
+		return nil, nil, errDown
+	})), "another broker may have it")
+	assert.Empty(t, gone(), "nobody was asked")
+}
+
+// TestAReplicaThatIsBehindIsNoEnd: a consumer says that no message is pending as far as its replica knows. If reading
+// ended there, all that comes after it would be taken for lost and sent again.
+func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
+	t.Parallel()
+	url := natsServer(t).URL()
+	js, stream, prefix := natsStream(t, url, nil)
+	pub := natsPublisher(t, url)
+	var sent []string
+	for range 5 {
+		msg := newMessage("")
+		require.NoError(t, pub.Publish(prefix+"orders", msg))
+		sent = append(sent, msg.UUID)
+	}
+	_, err := js.Publish(prefix+"others", nil)
+	require.NoError(t, err)
+	each := func(hidden string, fn func()) (read []string) {
+		reader, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: behind(t, url, hidden)}, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, reader.Close()) }()
+		require.NoError(t, reader.Each(t.Context(), prefix+"orders", time.Now().Add(-time.Hour), func(uuid string) error {
+			if read = append(read, uuid); len(read) == 4 {
+				fn()
+			}
+			return nil
+		}))
+		return read
+	}
+	assert.Equal(t, sent, each("", func() {}))
+	assert.Equal(t, sent[:4], each("5", func() {
+		require.NoError(t, js.DeleteMsg(stream, 5))
+	}), "what was the last message when the reading began is deleted: the leader says so")
+}
+
+// behind is the address of a proxy to a server, whose consumers say of each message that it is the last one they know
+// of, and never bring the one with a hidden sequence.
+func behind(t *testing.T, url, hidden string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			server, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+			go func() { nonePending(client, server, hidden); _ = client.Close() }()
+		}
+	}()
+	return "nats://" + l.Addr().String()
+}
+
+// nonePending copies what a server says, and changes the last part of
+// $JS.ACK.stream.consumer.delivered.sequence.sequence.time.pending, to which messages are to be acknowledged.
+func nonePending(client io.Writer, from io.Reader, hidden string) {
+	in := bufio.NewReaderSize(from, 1<<20)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		words, payload, to := bytes.Fields(line), 0, client
+		if len(words) > 3 && (bytes.Equal(words[0], []byte("HMSG")) || bytes.Equal(words[0], []byte("MSG"))) {
+			if payload, err = strconv.Atoi(string(words[len(words)-1])); err != nil {
+				return
+			}
+			payload += len("\r\n")
+			if reply := words[3]; bytes.HasPrefix(reply, []byte("$JS.ACK.")) {
+				parts := strings.Split(string(reply), ".")
+				if parts[len(parts)-4] == hidden {
+					to = io.Discard
+				}
+				parts[len(parts)-1] = "0"
+				words[3] = []byte(strings.Join(parts, "."))
+				line = append(bytes.Join(words, []byte(" ")), "\r\n"...)
+			}
+		}
+		if _, err := to.Write(line); err != nil {
+			return
+		}
+		if _, err := io.CopyN(to, in, int64(payload)); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// quickConfig is a forwarder's configuration whose waits are short. But nobody is to wait for its lease: if it ran out
+// on a busy machine, messages would be sent twice and failures not counted, and tests that count would fail.
+func quickConfig() forwarder.Config {
+	return forwarder.Config{
+		PollInterval: 50 * time.Millisecond, LeaseTTL: time.Minute, CloseTimeout: 10 * time.Second,
+		Backoff:       outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
+		OutageBackoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond},
+	}
+}
+
+// shortLease is for a forwarder whose lease is to run out.
+func shortLease(cfg forwarder.Config) forwarder.Config {
+	cfg.LeaseTTL = time.Second
+	return cfg
+}
+
+// sharing is for forwarders that are to see one another, which they do when they renew their leases: every two seconds,
+// and a busy machine may take four more.
+func sharing(cfg forwarder.Config) forwarder.Config {
+	cfg.LeaseTTL = 6 * time.Second
+	return cfg
+}
+
+// fakeBroker is a publisher that remembers what it took, by payload. What it answers is up to the test.
+type fakeBroker struct {
+	mu     sync.Mutex
+	answer func(topic string, msg *message.Message) error // called outside the lock; nil = take everything
+	taken  []taken
+	seen   map[string]bool
+	tried  map[string]int
+	news   chan struct{} // closed and replaced whenever something was tried
+}
+
+type taken struct {
+	topic, payload, key, uuid string
+	at                        time.Time
+}
+
+func newFakeBroker() *fakeBroker {
+	return &fakeBroker{seen: map[string]bool{}, tried: map[string]int{}, news: make(chan struct{})}
+}
+
+func (b *fakeBroker) answers(f func(topic string, msg *message.Message) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answer = f
+}
+
+func (b *fakeBroker) Publish(topic string, msgs ...*message.Message) error {
+	for _, msg := range msgs {
+		payload := string(msg.Payload)
+		b.mu.Lock()
+		answer := b.answer
+		b.tried[payload]++
+		close(b.news)
+		b.news = make(chan struct{})
+		b.mu.Unlock()
+		if answer != nil {
+			if err := answer(topic, msg); err != nil {
+				return err
+			}
+		}
+		b.mu.Lock()
+		b.seen[payload] = true
+		b.taken = append(b.taken, taken{topic, payload, msg.Metadata[outbox.MetadataKey], msg.UUID, time.Now()})
+		close(b.news)
+		b.news = make(chan struct{})
+		b.mu.Unlock()
+	}
+	return nil
+}
+
+func (b *fakeBroker) Close() error { return nil }
+
+// all returns what was taken.
+func (b *fakeBroker) all() []taken {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.taken)
+}
+
+// payloads returns the payloads that were taken, first occurrences only, those of one key if one is given.
+func (b *fakeBroker) payloads(key ...string) []string {
+	var list []string
+	seen := map[string]bool{}
+	for _, m := range b.all() {
+		if (len(key) == 0 || slices.Contains(key, m.key)) && !seen[m.payload] {
+			seen[m.payload] = true
+			list = append(list, m.payload)
+		}
+	}
+	return list
+}
+
+func (b *fakeBroker) triedTimes(payload string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tried[payload]
+}
+
+func (b *fakeBroker) wait(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		b.mu.Lock()
+		news := b.news
+		b.mu.Unlock()
+		if condition() {
+			return
+		}
+		select {
+		case <-news:
+		case <-deadline:
+			t.Fatalf("did not happen within %s: %s; %d messages were taken", patience, what, len(b.all()))
+		}
+	}
+}
+
+// arrives waits until all payloads were taken.
+func (b *fakeBroker) arrives(t testing.TB, payloads ...string) {
+	t.Helper()
+	left := payloads
+	b.wait(t, fmt.Sprintf("%v arrive", payloads[:min(5, len(payloads))]), func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for len(left) > 0 && b.seen[left[0]] {
+			left = left[1:]
+		}
+		return len(left) == 0
+	})
+}
+
+// world is a database with a forwarder to a fake broker.
+type world struct {
+	handle
+	*fakeBroker
+	*forwarder.Forwarder
+	log logCapture
+}
+
+// startForwarder runs a forwarder with a broker of its own until the test ends.
+func startForwarder(t testing.TB, h handle, cfg forwarder.Config) world {
+	t.Helper()
+	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+	w.Forwarder = w.join(t, h, cfg)
+	return w
+}
+
+// join runs another forwarder to the same broker.
+func (w world) join(t testing.TB, h handle, cfg forwarder.Config) *forwarder.Forwarder {
+	t.Helper()
+	f, err := forwarder.New(h.db, w.fakeBroker, cfg, w.log)
+	require.NoError(t, err)
+	runInBackground(t, f)
+	return f
+}
+
+// publish writes messages of a key in one transaction, in which there may be anything else.
+func (h handle) publish(t testing.TB, topic, key string, payloads ...string) {
+	t.Helper()
+	require.NoError(t, h.tryPublish(topic, key, payloads...))
+}
+
+func (h handle) tryPublish(topic, key string, payloads ...string) error {
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	if err != nil {
+		return err
+	}
+	var msgs []*message.Message
+	for _, p := range payloads {
+		msg := newMessage(p)
+		if key != "" {
+			outbox.SetKey(msg, key)
+		}
+		msgs = append(msgs, msg)
+	}
+	return pub.Publish(topic, msgs...)
+}
+
+func (w world) publish(t testing.TB, topic, key string, payloads ...string) {
+	t.Helper()
+	w.handle.publish(t, topic, key, payloads...)
+}
+
+// idle waits until the forwarder has nothing left to do.
+func (w world) idle(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, w.Drain(ctx))
+}
+
+// awaitRenewals waits until all forwarders have renewed their leases twice.
+func (h handle) awaitRenewals(t testing.TB) {
+	t.Helper()
+	for range 2 {
+		expiry := value[time.Time](t, h, "select max(expires_at) from outbox_forwarders")
+		eventually(t, func() bool {
+			return value[time.Time](t, h, "select min(expires_at) from outbox_forwarders").After(expiry)
+		}, "all renew their leases")
+	}
+}
+
+// startForwarderOn is startForwarder with a broker that answers.
+func startForwarderOn(t testing.TB, h handle, cfg forwarder.Config, answer func(string, *message.Message) error) world {
+	t.Helper()
+	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
+	w.answers(answer)
+	w.Forwarder = w.join(t, h, cfg)
+	return w
+}
+
+// statementCounter is a tracer that counts the statements that hold a text.
+type statementCounter struct {
+	text string
+	n    atomic.Int64
+}
+
+func (c *statementCounter) on(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c }
+
+func (c *statementCounter) TraceQueryStart(
+	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
+) context.Context {
+	if strings.Contains(data.SQL, c.text) {
+		c.n.Add(1)
+	}
+	return ctx
+}
+
+func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

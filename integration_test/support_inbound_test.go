@@ -1,0 +1,252 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
+	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
+)
+
+// inboundWorld is a topic with the numbered messages of some keys, and a table where each handled message is a row.
+type inboundWorld struct {
+	t       testing.TB
+	server  *services.Kafka
+	h       handle
+	topic   string
+	group   string
+	sent    map[string]int // messages, by key
+	settled int            // all of them
+}
+
+const inboundLedger = `
+create table ledger (n bigint generated always as identity primary key, key text not null, seq int not null)`
+
+func newInboundWorld(t testing.TB, partitions int32) *inboundWorld {
+	t.Helper()
+	server := kafkaServer(t)
+	if server.Fake() {
+		t.Skip("a fake broker proves nothing about groups")
+	}
+	return newInboundWorldOn(t, server, partitions)
+}
+
+func newInboundWorldOn(t testing.TB, server *services.Kafka, partitions int32) *inboundWorld {
+	t.Helper()
+	h := pgxHandle(t, "inbound", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 60 })
+	h.exec(t, inboundLedger)
+	return &inboundWorld{
+		t: t, server: server, h: h, topic: kafkaTopic(t, server, partitions, nil), group: "g-" + watermill.NewShortUUID(),
+		sent: map[string]int{},
+	}
+}
+
+// send writes messages of random keys to the topic; each says which of its key it is.
+func (w *inboundWorld) send(n, keys int) {
+	w.t.Helper()
+	cfg := sarama.NewConfig()
+	cfg.Producer.Return.Successes = true
+	producer, err := sarama.NewSyncProducer(w.server.Brokers(), cfg)
+	require.NoError(w.t, err)
+	defer producer.Close()
+	var batch []*sarama.ProducerMessage
+	for range n {
+		key := "key-" + itoa(rand.IntN(keys))
+		w.sent[key]++
+		w.settled++
+		batch = append(batch, &sarama.ProducerMessage{
+			Topic: w.topic, Key: sarama.StringEncoder(key), Value: sarama.StringEncoder(key + " " + itoa(w.sent[key])),
+			Headers: []sarama.RecordHeader{{Key: []byte(wmkafka.UUIDHeaderKey), Value: []byte(watermill.NewUUID())}},
+		})
+	}
+	require.NoError(w.t, producer.SendMessages(batch))
+}
+
+// handled is how many messages are in the table.
+func (w *inboundWorld) handled() int { return w.h.count(w.t, `select count(*) from ledger`) }
+
+// await waits until so many are.
+func (w *inboundWorld) await(n int) {
+	w.t.Helper()
+	deadline := time.Now().Add(3 * patience)
+	for last := -1; ; time.Sleep(20 * time.Millisecond) {
+		now := w.handled()
+		if now >= n {
+			return
+		}
+		if now > last {
+			last, deadline = now, time.Now().Add(3*patience)
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%d of %d messages are handled", now, n)
+		}
+	}
+}
+
+// disorder is how many rows do not follow the one before of their key.
+func (w *inboundWorld) disorder() int {
+	return w.h.count(w.t, `select count(*) from (
+		select seq, lag(seq) over (partition by key order by n) as before from ledger) r
+		where seq <> coalesce(before, 0) + 1`)
+}
+
+// verify says that each message was handled once, in the order of its key.
+func (w *inboundWorld) verify() {
+	w.t.Helper()
+	twice := w.h.count(w.t, `select count(*) - count(distinct (key, seq)) from ledger`)
+	assert.Equal(w.t, [3]int{w.settled, 0, 0}, [3]int{w.handled(), twice, w.disorder()}, "handled, twice, out of order")
+}
+
+// parkFault is where a process kills itself.
+type parkFault struct {
+	At  string // "before store", "after store", "after ack", "before leave"
+	Nth int64  // store
+}
+
+// inboundConfig is that of one process of a group.
+type inboundConfig struct {
+	URL, Topic, Group string
+	Brokers           []string
+	NATS              string        // of a consumer of JetStream instead of a group of Kafka
+	AckWait           time.Duration // of that
+	MaxBytes          int
+	Strategy          string // of rebalances; default range
+	Unordered         bool   // the negative control
+	MaxAhead          int
+	Concurrency       int
+	ManualCommit      bool
+	RevokeTimeout     time.Duration
+	CloseTimeout      time.Duration
+	FailFor           time.Duration // of a process's life, keys that end with 07
+	ParkAfter         time.Duration // 0 = nothing is parked
+	MaxKeys           int
+	Fault             parkFault        // of a process of its own
+	parkIn            handle           // where to
+	observer          observe.Observer // not in a process of its own
+}
+
+func (w *inboundWorld) config() inboundConfig {
+	return inboundConfig{
+		URL: w.h.url, Topic: w.topic, Group: w.group, Brokers: w.server.Brokers(), CloseTimeout: patience / 2,
+	}
+}
+
+func (c inboundConfig) subscriber(logger watermill.LoggerAdapter) (message.Subscriber, error) {
+	if c.NATS != "" {
+		return c.natsSubscriber(logger)
+	}
+	settings := inbound.SaramaConfig()
+	settings.Version = sarama.V2_8_0_0
+	settings.Consumer.Group.Session.Timeout = 6 * time.Second // the least that brokers allow
+	settings.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
+	settings.Consumer.Offsets.AutoCommit.Enable = !c.ManualCommit
+	strategy, ok := map[string]func() sarama.BalanceStrategy{
+		"": sarama.NewBalanceStrategyRange, "range": sarama.NewBalanceStrategyRange,
+		"sticky":      sarama.NewBalanceStrategySticky,
+		"cooperative": sarama.NewBalanceStrategyCooperativeSticky,
+	}[c.Strategy]
+	if !ok {
+		return nil, fmt.Errorf("no strategy %q", c.Strategy)
+	}
+	settings.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{strategy()}
+	cfg := inbound.SubscriberConfig{
+		SubscriberConfig: wmkafka.SubscriberConfig{
+			Brokers: c.Brokers, ConsumerGroup: c.Group, Unmarshaler: wmkafka.DefaultMarshaler{}, OverwriteSaramaConfig: settings,
+		},
+		MaxAhead: c.MaxAhead, MaxBytes: c.MaxBytes, Concurrency: c.Concurrency,
+		RevokeTimeout: c.RevokeTimeout, CloseTimeout: c.CloseTimeout,
+		Backoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond},
+	}
+	if c.ParkAfter > 0 {
+		cfg.Park = inbound.ParkConfig{DB: c.parkIn.db, After: c.ParkAfter, MaxKeys: c.MaxKeys}
+	}
+	if c.observer != nil {
+		cfg.Observers = []observe.Observer{c.observer}
+	}
+	if c.Unordered {
+		cfg.Key = func(*sarama.ConsumerMessage) []byte { return nil }
+	}
+	return inbound.NewSubscriber(cfg, logger)
+}
+
+// inboundService is a process of the group: a Router with Stack around a handler that writes a row.
+type inboundService struct {
+	sub    message.Subscriber
+	router *message.Router
+	ended  chan error
+	calls  atomic.Int64
+	stop   sync.Once
+}
+
+// serve starts one. Before, if not nil, is called first by the handler, with the key of the message.
+func (w *inboundWorld) serve(c inboundConfig, before func(msg *message.Message, key string) error) *inboundService {
+	w.t.Helper()
+	s, err := startInbound(w.h, c, before, watermill.NopLogger{})
+	require.NoError(w.t, err)
+	w.t.Cleanup(s.close)
+	return s
+}
+
+func startInbound(
+	h handle, c inboundConfig, before func(*message.Message, string) error, logger watermill.LoggerAdapter,
+) (*inboundService, error) {
+	s := &inboundService{ended: make(chan error, 1)}
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{}, logger)
+	if err != nil {
+		return nil, err
+	}
+	mws, err := middleware.Stack(pub, middleware.StackConfig{Service: "inbound"}, logger)
+	if err != nil {
+		return nil, err
+	}
+	c.parkIn = h
+	if s.sub, err = c.subscriber(logger); err != nil {
+		return nil, err
+	}
+	if s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: patience}, logger); err != nil {
+		return nil, err
+	}
+	s.router.AddMiddleware(mws...)
+	s.router.AddConsumerHandler("ledger", c.Topic, s.sub, func(msg *message.Message) error {
+		s.calls.Add(1)
+		key, number, _ := strings.Cut(string(msg.Payload), " ")
+		seq, err := strconv.Atoi(number)
+		if err != nil {
+			return err
+		}
+		if before != nil {
+			if err := before(msg, key); err != nil {
+				return err
+			}
+		}
+		return h.execTx(msg.Context(), `insert into ledger (key, seq) values ($1, $2)`, key, seq)
+	})
+	go func() { s.ended <- s.router.Run(context.Background()) }()
+	<-s.router.Running()
+	return s, nil
+}
+
+func (s *inboundService) close() {
+	s.stop.Do(func() {
+		_ = s.router.Close()
+		<-s.ended
+	})
+}

@@ -1,0 +1,406 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/lib/pq"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("OUTBOX_POSTGRES_URL") == "" { // a server of the user's may not have the connections
+		_ = flag.Set("test.parallel", "6") // unless the command line says otherwise: tests wait more than they work
+	}
+	stop := services.StopOnSignal()
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop services:", err)
+		code = 1
+	}
+	http.DefaultClient.CloseIdleConnections() // a first run may have downloaded a server
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// patience is how long tests wait for something that must happen: long enough for a busy machine, because
+// a test that passes never waits for all of it.
+const patience = 50 * time.Second // less than the minute of a lease or poll that nobody is to wait for
+
+// shared starts a server when a test first asks for it, and on behalf of none, see noLeaks.
+func shared[S any](start func(context.Context) (S, error)) func() (S, error) {
+	return sync.OnceValues(func() (server S, err error) {
+		started := make(chan struct{})
+		go func() {
+			defer close(started)
+			pprof.SetGoroutineLabels(context.Background())
+			server, err = start(context.Background())
+		}()
+		<-started
+		return server, err
+	})
+}
+
+var startPostgres = shared(func(ctx context.Context) (*services.Postgres, error) {
+	return services.StartPostgres(ctx, services.Options{PostgresSettings: []string{
+		"max_prepared_transactions=50", "wal_level=logical", "max_connections=600",
+		"fsync=off", "full_page_writes=off", // making and dropping hundreds of databases would take minutes
+	}})
+})
+
+// makeTemplate makes the database of which newMigratedDatabase makes copies.
+var makeTemplate = shared(func(ctx context.Context) (url string, err error) {
+	server, err := startPostgres()
+	if err != nil {
+		return "", err
+	}
+	if url, err = server.NewDatabase(ctx); err != nil {
+		return "", err
+	}
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return "", err
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		return "", err
+	}
+	return url, makeTables(ctx, db)
+})
+
+// postgresServer returns the server that all tests of the run share. Do not stop it: a test that must
+// starts one of its own.
+func postgresServer(t testing.TB) *services.Postgres {
+	t.Helper()
+	server, err := startPostgres()
+	require.NoError(t, err)
+	return server
+}
+
+// ownServer starts a server that the test may stop and kill.
+func ownServer(t testing.TB, settings ...string) *services.Postgres {
+	t.Helper()
+	server, err := services.StartPostgres(t.Context(), services.Options{Own: true, PostgresSettings: settings})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	return server
+}
+
+// ownMigratedServer is ownServer with the tables in its first database.
+func ownMigratedServer(t testing.TB, settings ...string) (*services.Postgres, handle) {
+	t.Helper()
+	server := ownServer(t, settings...)
+	h := newPgxHandle(t, server.URL())
+	require.NoError(t, makeTables(t.Context(), h.db))
+	return server, h
+}
+
+// newDatabase makes an empty database that goes away with the test.
+func newDatabase(t testing.TB) (url string) {
+	t.Helper()
+	return newDatabaseOf(t, postgresServer(t))
+}
+
+func newDatabaseOf(t testing.TB, server *services.Postgres) (url string) {
+	t.Helper()
+	url, err := server.NewDatabase(t.Context())
+	require.NoError(t, err)
+	dropAfterwards(t, server, url)
+	return url
+}
+
+// newMigratedDatabase is newDatabase with the tables of the default names in it.
+func newMigratedDatabase(t testing.TB) (url string) {
+	t.Helper()
+	template, err := makeTemplate()
+	require.NoError(t, err)
+	server := postgresServer(t)
+	url, err = server.CopyDatabase(t.Context(), template)
+	require.NoError(t, err)
+	dropAfterwards(t, server, url)
+	return url
+}
+
+func dropAfterwards(t testing.TB, server *services.Postgres, url string) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := server.DropDatabase(ctx, url); err != nil {
+			t.Errorf("drop database: %v", err)
+		}
+	})
+}
+
+// handle is one way to reach a database.
+type handle struct {
+	name string
+	url  string
+	db   *outbox.DB
+	pool *pgxpool.Pool // nil unless the handle is made of one
+	sql  *sql.DB       // nil unless the handle is made of one
+}
+
+// with is another handle on the same pool, for tables of other names.
+func (h handle) with(t testing.TB, tables sqltext.Tables) handle {
+	t.Helper()
+	return h.configured(t, outbox.DBConfig{Tables: outbox.Tables(tables)})
+}
+
+// seenBy is another handle on the same pool, with observers.
+func (h handle) seenBy(t testing.TB, observers ...observe.Observer) handle {
+	t.Helper()
+	return h.configured(t, outbox.DBConfig{Observers: observers})
+}
+
+// configured is another handle on the same pool.
+func (h handle) configured(t testing.TB, cfg outbox.DBConfig) handle {
+	t.Helper()
+	return h.logging(t, cfg, nil)
+}
+
+// logging is configured with a logger.
+func (h handle) logging(t testing.TB, cfg outbox.DBConfig, logger watermill.LoggerAdapter) handle {
+	t.Helper()
+	cfg.Name = h.name
+	var err error
+	if h.sql != nil {
+		h.db, err = outbox.FromSQL(h.sql, cfg, logger)
+	} else {
+		h.db, err = outbox.FromPgx(h.pool, cfg, logger)
+	}
+	require.NoError(t, err)
+	return h
+}
+
+// dropTables drops the tables of the default names.
+const dropTables = `drop table outbox, outbox_lanes, outbox_forwarders, outbox_life, outbox_topics, ` +
+	`outbox_migrations, outbox_audit, outbox_idempotency, inbox, inbox_queue`
+
+// makeTables makes the tables of a handle.
+func makeTables(ctx context.Context, db *outbox.DB) error {
+	_, err := schema.Migrate(ctx, db, schema.MigrateConfig{})
+	return err
+}
+
+// exec runs a statement outside any transaction.
+func (h handle) exec(t testing.TB, query string, args ...any) int64 {
+	t.Helper()
+	n, err := (*core.DB)(h.db).Exec(t.Context(), query, args...)
+	require.NoError(t, err, query)
+	return n
+}
+
+// execTx runs a statement in the transaction of ctx, as a handler does.
+func (h handle) execTx(ctx context.Context, query string, args ...any) error {
+	if h.sql != nil {
+		tx, err := outbox.SQLTx(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, query, args...)
+		return err
+	}
+	tx, err := outbox.PgxTx(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, query, args...)
+	return err
+}
+
+// execFirst runs a statement of ours in the transaction of ctx. With pgx it takes BEGIN along if it is the first.
+func (h handle) execFirst(ctx context.Context, query string, args ...any) error {
+	q, err := (*core.DB)(h.db).Tx(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = q.Exec(ctx, query, args...)
+	return err
+}
+
+// count returns the number that a query outside any transaction yields.
+func (h handle) count(t testing.TB, query string, args ...any) int {
+	t.Helper()
+	return value[int](t, h, query, args...)
+}
+
+// value returns the first column of the only row of a query outside any transaction.
+func value[T any](t testing.TB, h handle, query string, args ...any) T {
+	t.Helper()
+	all := column[T](t, h, query, args...)
+	require.Len(t, all, 1, query)
+	return all[0]
+}
+
+// column returns the first column of a query outside any transaction.
+func column[T any](t testing.TB, h handle, query string, args ...any) []T {
+	t.Helper()
+	var all []T
+	err := drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error {
+		var v T
+		err := rows.Scan(&v)
+		all = append(all, v)
+		return err
+	}, query, args...)
+	require.NoError(t, err, query)
+	return all
+}
+
+// newPgxHandle opens a handle of a pgx pool, closed with the test.
+func newPgxHandle(t testing.TB, url string) handle {
+	t.Helper()
+	return pgxHandle(t, "pgx", url, nil)
+}
+
+func pgxHandle(t testing.TB, name, url string, configure func(*pgxpool.Config)) handle {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	cfg.MaxConns = 20
+	if configure != nil {
+		configure(cfg)
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return handle{name: name, url: url, pool: pool}.configured(t, outbox.DBConfig{})
+}
+
+// newSQLHandle opens a handle of database/sql, closed with the test; driver is "pgx" or "postgres", which
+// is lib/pq.
+func newSQLHandle(t testing.TB, driver, url string) handle {
+	t.Helper()
+	db, err := sql.Open(driver, url)
+	require.NoError(t, err)
+	db.SetMaxOpenConns(20)
+	t.Cleanup(func() { _ = db.Close() })
+	name := map[string]string{"pgx": "sql-pgx", "postgres": "sql-pq"}[driver]
+	return handle{name: name, url: url, sql: db}.configured(t, outbox.DBConfig{})
+}
+
+// openHandles opens all ways to reach one database.
+func openHandles(t testing.TB, url string) []handle {
+	t.Helper()
+	return []handle{newPgxHandle(t, url), newSQLHandle(t, "pgx", url), newSQLHandle(t, "postgres", url)}
+}
+
+// forEachHandle runs a test over a pgx pool, over database/sql with pgx, over database/sql with lib/pq, and
+// over a pgx pool through PgBouncer in transaction mode, each on a migrated database of its own.
+func forEachHandle(t *testing.T, test func(t *testing.T, h handle)) {
+	t.Helper()
+	for _, open := range []struct {
+		name string
+		open func(testing.TB, string) handle
+	}{
+		{"pgx", newPgxHandle},
+		{"sql-pgx", func(t testing.TB, url string) handle { return newSQLHandle(t, "pgx", url) }},
+		{"sql-pq", func(t testing.TB, url string) handle { return newSQLHandle(t, "postgres", url) }},
+		{"pgbouncer", newPgBouncerHandle},
+	} {
+		t.Run(open.name, func(t *testing.T) {
+			test(t, open.open(t, newMigratedDatabase(t)))
+		})
+	}
+}
+
+// eventually waits until condition returns true and fails the test if it does not within patience.
+func eventually(t testing.TB, condition func() bool, format string, args ...any) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for wait := time.Millisecond; !condition(); wait = min(2*wait, 50*time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("did not happen within %s: %s", patience, fmt.Sprintf(format, args...))
+		}
+		time.Sleep(wait)
+	}
+}
+
+// within returns what comes from a channel, the zero value once it is closed, and fails the test if nothing does within
+// patience.
+func within[T any](t testing.TB, what string, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(patience):
+		t.Fatalf("did not happen within %s: %s", patience, what)
+	}
+	return v
+}
+
+// noLeaks fails the test if it leaves goroutines behind. Call it first, so that it looks after every other clean-up. It
+// knows the test's own by a label, which goroutines inherit from those that start them; TestMain looks for all others.
+func noLeaks(t testing.TB) {
+	t.Helper()
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("test", t.Name())))
+	t.Cleanup(func() {
+		pprof.SetGoroutineLabels(context.Background()) // this goroutine is none of them
+		var left []string
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if left = goroutinesOf(t); len(left) == 0 {
+				return
+			}
+		}
+		t.Errorf("goroutines that the test left behind:\n%s", strings.Join(left, "\n\n"))
+	})
+}
+
+// goroutinesOf returns the stacks of the goroutines of a test that called noLeaks; those that stand at the same place
+// are one.
+func goroutinesOf(t testing.TB) []string {
+	t.Helper()
+	var all strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&all, 1); err != nil {
+		t.Fatal(err)
+	}
+	label := fmt.Sprintf("# labels: {%q:%q}\n", "test", t.Name())
+	return slices.DeleteFunc(strings.Split(all.String(), "\n\n"), func(stack string) bool {
+		return !strings.Contains(stack, label)
+	})
+}
+
+func TestNoLeaksSeesGoroutines(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	end := make(chan struct{})
+	go func() { <-end }()
+	go func() { go func() { <-end }() }()
+	eventually(t, func() bool { return len(goroutinesOf(t)) == 3 }, "its own goroutine and two others: %v",
+		goroutinesOf(t))
+	close(end)
+}
+
+// joinNative returns a context that carries a transaction which the test began.
+func joinNative(ctx context.Context, h handle, native any) (context.Context, error) {
+	if tx, ok := native.(*sql.Tx); ok {
+		return outbox.WithSQLTx(ctx, h.db, tx)
+	}
+	tx, _ := native.(pgx.Tx)
+	return outbox.WithPgxTx(ctx, h.db, tx)
+}

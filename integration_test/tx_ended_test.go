@@ -1,0 +1,228 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		rollbackOnly := func(msg *message.Message) ([]*message.Message, error) {
+			require.NoError(t, outbox.SetRollbackOnly(msg.Context()))
+			return book(h)(msg)
+		}
+		for _, mws := range [][]message.HandlerMiddleware{
+			{newTx(t, h.seenBy(t, obs), middleware.TxConfig{})},
+			stack(t, h.seenBy(t, obs), middleware.StackConfig{}),
+		} {
+			msg := newMessage("")
+			produced, err := chain(rollbackOnly, mws...)(msg)
+			require.NoError(t, err)
+			assert.Empty(t, produced)
+			assert.Zero(t, effects(t, h, msg))
+			assert.Zero(t, outboxed(t, h))
+			assert.Zero(t, h.count(t, "select count(*) from inbox"))
+		}
+		assert.Equal(t, []observe.Outcome{observe.RolledBack, observe.RolledBack}, obs.outcomes())
+
+		// An inner transaction that was rolled back on request is an error like any other to the outer one.
+		msg := newMessage("")
+		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, outbox.InTx(msg.Context(), h.db, outbox.SetRollbackOnly)
+		}, newTx(t, h, middleware.TxConfig{}))(msg)
+		require.ErrorIs(t, err, outbox.ErrRolledBack)
+	})
+}
+
+func TestHandlerThatEndsTheTransaction(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		for _, verb := range []string{"commit", "rollback"} {
+			msg := newMessage("")
+			f := newFeed()
+			router := startRouter(t, func(r *message.Router) {
+				r.AddMiddleware(stack(t, h, middleware.StackConfig{})...)
+				r.AddConsumerHandler("h", "in", f, func(msg *message.Message) error {
+					if err := write(h, msg); err != nil {
+						return err
+					}
+					if h.pool != nil {
+						tx, _ := outbox.PgxTx(msg.Context())
+						if verb == "commit" {
+							return tx.Commit(msg.Context())
+						}
+						return tx.Rollback(msg.Context())
+					}
+					tx, _ := outbox.SQLTx(msg.Context())
+					if verb == "commit" {
+						return tx.Commit()
+					}
+					return tx.Rollback()
+				})
+			})
+			assert.False(t, f.deliver(t, msg), "%s: acked", verb)
+			require.NoError(t, router.Close())
+			if h.pool != nil || verb == "rollback" {
+				assert.Zero(t, effects(t, h, msg), verb)
+			}
+		}
+
+		end := func(msg *message.Message) ([]*message.Message, error) {
+			if h.pool != nil {
+				tx, _ := outbox.PgxTx(msg.Context())
+				return nil, tx.Commit(msg.Context())
+			}
+			tx, _ := outbox.SQLTx(msg.Context())
+			return nil, tx.Commit()
+		}
+		_, err := chain(end, newTx(t, h, middleware.TxConfig{}))(newMessage(""))
+		if h.pool != nil {
+			require.ErrorIs(t, err, outbox.ErrTxManaged)
+		} else {
+			require.ErrorIs(t, err, outbox.ErrTxEnded)
+		}
+	})
+}
+
+// TestHandlerThatCommitsByItself has committed the inbox's note as well, but what it returned is lost. Its message must
+// not count as handled.
+func TestHandlerThatCommitsByItself(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		for _, end := range []string{"commit", "commit; begin", "commit and chain"} {
+			h.exec(t, "delete from outbox")
+			ends := true
+			handler := chain(func(msg *message.Message) ([]*message.Message, error) {
+				produced, err := book(h)(msg)
+				if ends {
+					require.NoError(t, h.execTx(msg.Context(), end))
+				}
+				return produced, err
+			}, stack(t, h, middleware.StackConfig{})...)
+			msg := newMessage("")
+			for n := range 2 {
+				_, err := handler(msg)
+				require.ErrorIs(t, err, outbox.ErrTxEnded, "%s, delivery %d", end, n+1)
+				assert.Contains(t, inboxRow(t, h, msg), fmt.Sprint(n+1), end)
+			}
+			assert.Zero(t, outboxed(t, h), end)
+			ends = false
+			_, err := handler(msg)
+			require.NoError(t, err, end)
+			assert.Equal(t, 1, outboxed(t, h), end)
+			assert.Contains(t, inboxRow(t, h, msg), "processed", end)
+			_, err = handler(msg)
+			require.NoError(t, err)
+			assert.Equal(t, 1, outboxed(t, h), "%s: and then it is a duplicate", end)
+		}
+
+		// A copy that was processed meanwhile keeps its note.
+		msg := newMessage("")
+		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+			require.NoError(t, h.execTx(msg.Context(), "rollback"))
+			_, err := chain(bookSilently(h), stack(t, h, middleware.StackConfig{})...)(message.NewMessage(msg.UUID, nil))
+			return nil, err
+		}, stack(t, h, middleware.StackConfig{})...)(msg)
+		require.ErrorIs(t, err, outbox.ErrTxEnded)
+		assert.Contains(t, inboxRow(t, h, msg), "processed")
+	})
+}
+
+// TestHandlerThatCommitsByItselfAndDoesNotReturn: its message must not count as handled either, whether it then fails,
+// panics or ends its goroutine, and whatever it has begun since.
+func TestHandlerThatCommitsByItselfAndDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		for what, ending := range map[string]func() error{
+			"error":  func() error { return errHandler },
+			"panic":  func() error { panic("the handler") },
+			"goexit": func() error { runtime.Goexit(); return nil },
+		} {
+			for _, end := range []string{"commit", "commit; begin", "commit and chain"} {
+				of := what + " after " + end
+				handled, txs, log := &seen{}, &ends{}, newLogCapture(t)
+				itself := true
+				handler := chain(func(msg *message.Message) ([]*message.Message, error) {
+					if !itself {
+						return book(h)(msg)
+					}
+					require.NoError(t, errors.Join(write(h, msg), h.execTx(msg.Context(), end)), of)
+					return nil, ending()
+				}, stack(t, h.logging(t, outbox.DBConfig{Observers: []observe.Observer{handled, txs}}, log),
+					middleware.StackConfig{})...)
+				msg := newMessage("")
+				apart(func() { _, _ = handler(msg) })
+				assert.Regexp(t, "^1 [^p]", inboxRow(t, h, msg), of)
+				require.ErrorIs(t, handled.last().Err, outbox.ErrTxEnded, of)
+				require.ErrorIs(t, txs.txs[0].Err, outbox.ErrTxEnded, of)
+				if what != "error" {
+					assert.Equal(t, 1, log.count("ended inside the function"), "%s: %v", of, *log.lines)
+				}
+
+				itself = false
+				_, err := handler(msg)
+				require.NoError(t, err, of)
+				assert.Contains(t, inboxRow(t, h, msg), "processed", of)
+				assert.Equal(t, observe.Processed, handled.last().Outcome, of)
+			}
+		}
+	})
+}
+
+// apart runs fn in a goroutine of its own and returns when it has ended, however that was.
+func apart(fn func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { _ = recover() }()
+		fn()
+	}()
+	<-done
+}
+
+func TestRouterCloseLetsHandlersCommit(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		f := newFeed()
+		started, cancelled := make(chan struct{}), make(chan context.Context, 1)
+		router := startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					cancelled <- msg.Context()
+					return next(msg)
+				}
+			})
+			r.AddMiddleware(stack(t, h, middleware.StackConfig{})...)
+			r.AddHandler("h", "in", f, "out", &published{}, func(msg *message.Message) ([]*message.Message, error) {
+				close(started)
+				<-(<-cancelled).Done()
+				return book(h)(msg)
+			})
+		})
+		msg := newMessage("")
+		f.messages <- msg
+		<-started
+		require.NoError(t, router.Close())
+		assert.True(t, settled(t, msg))
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, 1, outboxed(t, h))
+	})
+}

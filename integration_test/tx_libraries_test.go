@@ -1,0 +1,91 @@
+package integration_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// libraryOrder is a row as GORM and bun have it.
+type libraryOrder struct {
+	bun.BaseModel `bun:"table:library_orders" gorm:"-"`
+
+	OrderID string `bun:",pk" gorm:"primaryKey"`
+}
+
+func (libraryOrder) TableName() string { return "library_orders" }
+
+// queries is what sqlc generates for one statement.
+type queries struct{ db dbtx }
+
+type dbtx interface {
+	ExecContext(context.Context, string, ...any) (sql.Result, error)
+}
+
+func (q *queries) WithTx(tx *sql.Tx) *queries { return &queries{db: tx} }
+
+func (q *queries) CreateOrder(ctx context.Context, id string) error {
+	_, err := q.db.ExecContext(ctx, "INSERT INTO library_orders (order_id) VALUES ($1)", id)
+	return err
+}
+
+// TestLibrariesWriteInTheTransaction: what docs/start/database-sql.md says of sqlc, bun and GORM. What they write with
+// the transaction of the context is committed with the message, and rolled back with it.
+func TestLibrariesWriteInTheTransaction(t *testing.T) {
+	t.Parallel()
+	h := newSQLHandle(t, "pgx", newMigratedDatabase(t))
+	h.exec(t, "CREATE TABLE library_orders (order_id text PRIMARY KEY)")
+	events := newOutboxPublisher(t, h)
+	generated := &queries{db: h.sql}
+	bunDB := bun.NewDB(h.sql, pgdialect.New())
+	gormDB, err := gorm.Open(postgres.New(postgres.Config{Conn: h.sql}), &gorm.Config{})
+	require.NoError(t, err)
+
+	for name, insert := range map[string]func(ctx context.Context, tx *sql.Tx, id string) error{
+		"sqlc": func(ctx context.Context, tx *sql.Tx, id string) error {
+			return generated.WithTx(tx).CreateOrder(ctx, id)
+		},
+		"bun": func(ctx context.Context, tx *sql.Tx, id string) error {
+			_, err := bunDB.NewInsert().Conn(tx).Model(&libraryOrder{OrderID: id}).Exec(ctx)
+			return err
+		},
+		"GORM": func(ctx context.Context, tx *sql.Tx, id string) error {
+			session := gormDB.Session(&gorm.Session{NewDB: true, Context: ctx, SkipDefaultTransaction: true})
+			session.Statement.ConnPool = tx
+			return session.Create(&libraryOrder{OrderID: id}).Error
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both := func(id string, fails error) error {
+				return outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+					tx, err := outbox.SQLTx(ctx)
+					if err != nil {
+						return err
+					}
+					if err := insert(ctx, tx, id); err != nil {
+						return err
+					}
+					return errors.Join(events.PublishContext(ctx, "orders", newMessage(id)), fails)
+				})
+			}
+			require.NoError(t, both(name+" kept", nil))
+			refused := errors.New("refused")
+			require.ErrorIs(t, both(name+" gone", refused), refused)
+			assert.Equal(t, []string{name + " kept"},
+				column[string](t, h, "SELECT order_id FROM library_orders WHERE order_id LIKE $1", name+" %"))
+			assert.Equal(t, []string{name + " kept"},
+				column[string](t, h, "SELECT convert_from(payload, 'UTF8') FROM outbox WHERE convert_from(payload, 'UTF8') LIKE $1",
+					name+" %"))
+		})
+	}
+}

@@ -1,0 +1,34 @@
+package clean
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// Keys deletes HTTP requests and their answers that have expired by a time (RFC 3339, "" = now). It returns how many
+// rows it deleted, also with an error. Each statement has the given time.
+func Keys(ctx context.Context, db *core.DB, by string, timeout time.Duration) (rows int64, err error) {
+	for more := true; more; {
+		begun := time.Now()
+		queryCtx, cancel := context.WithTimeout(ctx, timeout)
+		n, err := db.Exec(queryCtx, db.Render(sqltext.CleanKeys), Batch, by)
+		cancel()
+		if err != nil {
+			return rows, fmt.Errorf("delete expired idempotency keys: %w", text.Explain(err))
+		}
+		rows += n
+		if more = n == Batch; more {
+			select {
+			case <-ctx.Done():
+				return rows, ctx.Err()
+			case <-time.After(time.Since(begun)):
+			}
+		}
+	}
+	return rows, nil
+}

@@ -1,0 +1,53 @@
+package sqltext
+
+// The statements of package idempotency: requests that were begun, and their answers.
+const (
+	// ClaimKey decides in one statement whether a request is ours to carry out, which is its first column: it is not
+	// if one of the same identity was, and has not expired. One that expired is replaced, note and answer together. A
+	// concurrent copy waits here for the first one's transaction, and no longer than it is told, by a lock_timeout
+	// that ends with the statement: the handler's own statements are to wait as they would without us. The second
+	// column says whether COMMIT may wait for a standby, as in ClaimInbox.
+	//
+	// An error is 55P03 if the other one is not done in time.
+	//
+	// Arguments: tenant, method, route, key, fingerprint, retention in seconds, how long to wait at most in
+	// milliseconds (text).
+	ClaimKey = `WITH was AS MATERIALIZED (SELECT current_setting('lock_timeout') AS lock_timeout),
+waits AS MATERIALIZED (SELECT w.lock_timeout, set_config('lock_timeout', $7::text, true) AS waits FROM was w),
+claimed AS (
+INSERT INTO {idempotency} AS i (tenant, method, route, key, fingerprint, expires_at)
+SELECT $1::text, $2::text, $3::text, $4::text, $5::bytea, clock_timestamp() + $6::float8 * interval '1 second'
+  FROM waits w WHERE w.waits <> ''
+ON CONFLICT (tenant, method, route, key) DO UPDATE
+   SET fingerprint = excluded.fingerprint, created_at = excluded.created_at, expires_at = excluded.expires_at,
+       status = NULL, header = NULL, body = NULL
+ WHERE i.expires_at <= clock_timestamp()
+RETURNING true AS ours)
+SELECT c.ours IS NOT NULL, current_setting('synchronous_standby_names') <> '',
+       set_config('lock_timeout', w.lock_timeout, true)
+  FROM waits w LEFT JOIN claimed c ON true`
+
+	// ReadAnswer reads what ClaimKey found. The status is NULL if whoever claimed it committed without an answer.
+	//
+	// Arguments: tenant, method, route, key.
+	ReadAnswer = `SELECT i.fingerprint, i.status, i.header, i.body FROM {idempotency} i
+ WHERE i.tenant = $1::text AND i.method = $2::text AND i.route = $3::text AND i.key = $4::text`
+
+	// StoreAnswer stores the answer to a request that ClaimKey claimed in this transaction.
+	//
+	// Arguments: tenant, method, route, key, status, header, body.
+	StoreAnswer = `UPDATE {idempotency} i SET status = $5::int, header = $6::bytea, body = $7::bytea
+ WHERE i.tenant = $1::text AND i.method = $2::text AND i.route = $3::text AND i.key = $4::text`
+
+	// StoreAnswerMarked is StoreAnswer for a transaction that has the mark: behind a COMMIT of the handler's it must
+	// not commit by itself.
+	StoreAnswerMarked = StoreAnswer + ` AND ` + isMarked
+
+	// CleanKeys deletes one batch of requests, with their answers, that have expired. Their rows say when.
+	//
+	// Arguments: batch size, by when they must have expired (RFC 3339 text, empty = now).
+	CleanKeys = `DELETE FROM {idempotency} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {idempotency}
+     WHERE expires_at <= coalesce(nullif($2::text, '')::timestamptz, statement_timestamp())
+     LIMIT $1::int FOR UPDATE SKIP LOCKED))`
+)

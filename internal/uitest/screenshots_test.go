@@ -1,0 +1,73 @@
+package uitest
+
+import (
+	"bytes"
+	"cmp"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+)
+
+// TestScreenshots makes the pictures of the documents: make screenshots. What they show is the same each time, but for
+// the course of the charts.
+func TestScreenshots(t *testing.T) {
+	folder := os.Getenv("OUTBOX_SCREENSHOTS")
+	if folder == "" {
+		t.Skip("OUTBOX_SCREENSHOTS names no folder to write to: run make screenshots")
+	}
+	w := newWorld(t, alice)
+	w.badDay(t)
+	w.forward(t)
+	w.traffic(t, 60)
+	b := newTab(t)
+	for name, of := range map[string]struct {
+		path   string
+		height int64
+	}{"page": {"", 980}, "page-errors": {"errors", 780}, "page-messages": {"messages?state=dead", 780}} {
+		b.run(chromedp.EmulateViewport(1100, of.height))
+		b.open(w.url + of.path)
+		var picture []byte
+		b.run(chromedp.CaptureScreenshot(&picture))
+		require.NoError(t, os.WriteFile(filepath.Join(folder, name+".png"), smaller(t, picture), 0o644))
+	}
+}
+
+// smaller writes a picture with the 256 colours that it has most of: a page has few, and shades of them around its
+// letters.
+func smaller(t *testing.T, picture []byte) []byte {
+	t.Helper()
+	full, err := png.Decode(bytes.NewReader(picture))
+	require.NoError(t, err)
+	bounds, count := full.Bounds(), map[color.RGBA]int{}
+	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(full.At(x, y)).(color.RGBA) }
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			count[at(x, y)]++
+		}
+	}
+	most := slices.SortedFunc(maps.Keys(count), func(a, b color.RGBA) int { return cmp.Compare(count[b], count[a]) })
+	var palette color.Palette
+	for _, c := range most[:min(len(most), 256)] {
+		palette = append(palette, c)
+	}
+	nearest, out := map[color.RGBA]uint8{}, image.NewPaletted(bounds, palette)
+	for _, c := range most {
+		nearest[c] = uint8(palette.Index(c))
+	}
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			out.SetColorIndex(x, y, nearest[at(x, y)])
+		}
+	}
+	var b bytes.Buffer
+	require.NoError(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, out))
+	return b.Bytes()
+}

@@ -1,0 +1,63 @@
+package prom
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// pauses are why a partition is not read on.
+var pauses = []observe.PauseReason{observe.PausedByBlockedKey, observe.PausedByHandlers, observe.PausedByBytes}
+
+// partitions are the gauges of the partitions that a subscriber of this process has.
+type partitions struct {
+	lag, pending, blocked, oldest, paused *prometheus.GaugeVec
+}
+
+func (o *Observer) definePartitions() {
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		opts := prometheus.GaugeOpts{Namespace: o.cfg.Namespace, Name: name, Help: help}
+		v := prometheus.NewGaugeVec(opts, append([]string{"group", "topic", "partition"}, labels...))
+		o.list = append(o.list, v)
+		return v
+	}
+	o.partitions = partitions{
+		lag: gauge("partition_lag_messages", "Offsets between the oldest message that is not done and the end of the "+
+			"partition, as far as the last fetch of the subscriber knew."),
+		pending: gauge("partition_pending_messages", "Messages of the partition in memory that are not done."),
+		blocked: gauge("partition_blocked_keys", "Messages that failed and wait for another attempt, each with the "+
+			"rest of its key behind it."),
+		oldest: gauge("partition_blocked_seconds", "Time for which the first of these has been failing, in seconds; "+
+			"0 = there is none."),
+		paused: gauge("partition_paused", "1 if the partition is not read on: because a key is blocked, because the "+
+			"handlers are slower than Kafka, or because enough bytes are in memory; else 0.", "by"),
+	}
+}
+
+// PartitionState is part of observe.PartitionObserver. The series of a partition that was taken away end.
+func (o *Observer) PartitionState(_ context.Context, s observe.PartitionState) {
+	own := labels(s.Group, s.Topic, strconv.Itoa(int(s.Partition)))
+	p := &o.partitions
+	if !s.Owned {
+		of := prometheus.Labels{"group": own[0], "topic": own[1], "partition": own[2]}
+		for _, v := range []*prometheus.GaugeVec{p.lag, p.pending, p.blocked, p.oldest, p.paused} {
+			v.DeletePartialMatch(of)
+		}
+		return
+	}
+	p.lag.WithLabelValues(own...).Set(float64(s.Lag))
+	p.pending.WithLabelValues(own...).Set(float64(s.Pending))
+	p.blocked.WithLabelValues(own...).Set(float64(s.BlockedKeys))
+	p.oldest.WithLabelValues(own...).Set(s.OldestBlocked.Seconds())
+	for _, by := range pauses {
+		paused := 0.0
+		if s.Paused == by {
+			paused = 1
+		}
+		p.paused.WithLabelValues(append(own, strings.ReplaceAll(string(by), " ", "_"))...).Set(paused)
+	}
+}

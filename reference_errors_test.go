@@ -1,0 +1,291 @@
+package outbox
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// printed is a text that the program prints: an error that has a variable, or a line of the log.
+type printed struct {
+	dir, name, level  string // name is that of the variable, level that of the line
+	text, cause, cure string
+}
+
+// errorsAndLogs lists what operators and callers may search for, with what the code says of its cause and its cure.
+func errorsAndLogs(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString(`# Errors and log lines
+
+For whoever searches for a text that the program printed. Written by ` + "`make reference`" + ` from the code, sorted by text.
+
+- [Failures and warnings in the log](#failures-and-warnings-in-the-log): the fields beside a line say which topic,
+  database or message it is about, and ` + "`err`" + ` is the error
+- [Errors to compare with](#errors-to-compare-with) by ` + "`errors.Is`" + `
+- [Other errors](#other-errors): in the field ` + "`err`" + ` of a line, and in ` + "`last_error`" + ` of a message
+- [Other log lines](#other-log-lines) at level info; lines at level debug are left out
+
+A text ends where a value begins: search for its beginning.
+`)
+	exported, others := allErrors(t)
+	lines := logLines(t)
+	table := func(heading string, list []printed) {
+		fmt.Fprintf(&b, "\n## %s\n", heading)
+		of := byPackage(list)
+		for _, dir := range slices.Sorted(maps.Keys(of)) {
+			fmt.Fprintf(&b, "\n### %s\n\n| text | cause | cure |\n|---|---|---|\n",
+				cmp.Or(strings.TrimPrefix(dir, "."), "outbox"))
+			for _, p := range of[dir] {
+				text := cell(p.text)
+				if ast.IsExported(p.name) && p.name != "" {
+					text += fmt.Sprintf("<br>`%s.%s`", importName(p.dir), p.name)
+				}
+				fmt.Fprintf(&b, "| %s | %s | %s |\n", text, cell(p.cause), cell(p.cure))
+			}
+		}
+	}
+	serious := func(p printed) bool { return p.level == "Error" || strings.HasPrefix(p.text, "warning: ") }
+	table("Failures and warnings in the log", slices.DeleteFunc(slices.Clone(lines), func(p printed) bool {
+		return !serious(p)
+	}))
+	table("Errors to compare with", exported)
+	table("Other errors", others)
+	b.WriteString("\n## Other log lines\n\n| package | text |\n|---|---|\n")
+	for _, p := range slices.DeleteFunc(lines, serious) {
+		fmt.Fprintf(&b, "| %s | %s |\n", p.dir, cell(p.text))
+	}
+	return b.String()
+}
+
+func cell(text string) string { return strings.ReplaceAll(strings.TrimSuffix(text, "."), "|", `\|`) }
+
+func byPackage(list []printed) map[string][]printed {
+	of := map[string][]printed{}
+	for _, p := range list {
+		of[p.dir] = append(of[p.dir], p)
+	}
+	return of
+}
+
+// sorted puts texts in order and makes one of those that are printed at several places.
+func sorted(list []printed) []printed {
+	slices.SortStableFunc(list, func(a, b printed) int {
+		return cmp.Or(cmp.Compare(a.dir, b.dir), cmp.Compare(a.text, b.text))
+	})
+	var merged []printed
+	for _, p := range list {
+		if n := len(merged) - 1; n >= 0 && merged[n].dir == p.dir && merged[n].text == p.text && merged[n].name == p.name {
+			merged[n].cause, merged[n].cure = cmp.Or(merged[n].cause, p.cause), cmp.Or(merged[n].cure, p.cure)
+			continue
+		}
+		merged = append(merged, p)
+	}
+	return merged
+}
+
+// allErrors finds the variables of errors: those of public packages, also under the names of internal ones, and the
+// rest.
+func allErrors(t *testing.T) (exported, others []printed) {
+	internal, aliased := map[string]printed{}, map[string]bool{}
+	everyPackage(t, func(dir string, files []*ast.File) {
+		public := slices.Contains(apiPackages(t), dir)
+		declared(files, func(spec *ast.ValueSpec, doc *ast.CommentGroup) {
+			for i, name := range spec.Names {
+				if i >= len(spec.Values) || !regexp.MustCompile(`^[eE]rr[A-Z]`).MatchString(name.Name) {
+					continue
+				}
+				p := printed{dir: dir, name: name.Name, text: literal(spec.Values[i])}
+				var rest string
+				if rest, p.cause, p.cure = causeAndCure(spec.Doc); spec.Doc == nil {
+					rest, p.cause, p.cure = causeAndCure(doc)
+				}
+				p.cause = cmp.Or(p.cause, rest)
+				alias, _ := spec.Values[i].(*ast.SelectorExpr)
+				switch {
+				case p.text == "" && alias == nil || strings.HasPrefix(p.text, "%"): // of other errors
+				case public && name.IsExported():
+					if alias != nil {
+						p.level = embedded(alias.X) + "." + alias.Sel.Name // until its text is known
+						aliased[p.level] = true
+					}
+					exported = append(exported, p)
+				default:
+					p.text = strings.TrimSuffix(p.text, ": %w")
+					internal[path.Base(dir)+"."+name.Name] = p
+				}
+			}
+		})
+	})
+	for i := range exported {
+		p := &exported[i]
+		if p.level != "" {
+			p.text, p.level = internal[p.level].text, ""
+		}
+		p.fromText(1)
+	}
+	for name, p := range internal {
+		if p.text != "" && !aliased[name] {
+			p.fromText(1)
+			others = append(others, p)
+		}
+	}
+	exported, others = sorted(exported), sorted(others)
+	complete(t, slices.Concat(exported, others))
+	return exported, others
+}
+
+// fromText takes what no comment says from a text that is `what happened: why: what to do`, or, with two parts, the
+// last of them.
+func (p *printed) fromText(least int) {
+	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(p.text, importName(p.dir)+": "), "warning: "), ": ")
+	if len(parts) == 3 {
+		p.cause = cmp.Or(p.cause, parts[1])
+	}
+	if len(parts) > least {
+		p.cure = cmp.Or(p.cure, parts[len(parts)-1])
+	}
+}
+
+// complete fails for what an operator could not act on, and for a text that has not the form of the others.
+func complete(t *testing.T, list []printed) {
+	for _, p := range list {
+		if p.cause == "" || p.cure == "" {
+			t.Errorf("%s: %q: write // Cause: and // Cure: above it, or make it `what happened: why: what to do`", p.dir, p.text)
+		}
+	}
+}
+
+// logLines finds the lines at levels info and error.
+func logLines(t *testing.T) (list []printed) {
+	everyPackage(t, func(dir string, files []*ast.File) {
+		texts := map[string]string{}
+		declared(files, func(spec *ast.ValueSpec, _ *ast.CommentGroup) {
+			for i, name := range spec.Names {
+				if i < len(spec.Values) {
+					texts[name.Name] = literal(spec.Values[i])
+				}
+			}
+		})
+		for _, file := range files {
+			above := map[int]*ast.CommentGroup{}
+			for _, group := range file.Comments {
+				above[positions.Position(group.End()).Line+1] = group
+			}
+			add := func(n ast.Node, level, text string) {
+				p := printed{dir: dir, level: level, text: text}
+				_, p.cause, p.cure = causeAndCure(above[positions.Position(n.Pos()).Line])
+				p.fromText(2)
+				list = append(list, p)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.CompositeLit: // a trouble.Log
+					if what := whatOf(n); what != "" {
+						add(n, "Error", what+" failed: retrying until it works")
+						add(n, "Info", what+" works again")
+					}
+				case *ast.CallExpr:
+					method, ok := n.Fun.(*ast.SelectorExpr)
+					if !ok || len(n.Args) < 2 || method.Sel.Name != "Error" && method.Sel.Name != "Info" {
+						break
+					}
+					text := literal(n.Args[0])
+					if name, ok := n.Args[0].(*ast.Ident); ok {
+						text = texts[name.Name]
+					}
+					if text != "" {
+						add(n, method.Sel.Name, text)
+					} else if strings.EqualFold(lastName(method.X), "logger") && dir != "internal/trouble" {
+						t.Errorf("%s: the text of a log line is not a constant, so that nobody finds it", positions.Position(n.Pos()))
+					}
+				}
+				return true
+			})
+		}
+	})
+	list = sorted(list)
+	complete(t, slices.DeleteFunc(slices.Clone(list), func(p printed) bool {
+		return p.level == "Info" && !strings.HasPrefix(p.text, "warning: ")
+	}))
+	return list
+}
+
+// whatOf is the activity of a trouble.Log.
+func whatOf(n *ast.CompositeLit) string {
+	if kind, ok := n.Type.(*ast.SelectorExpr); !ok || lastName(kind.X) != "trouble" {
+		return ""
+	}
+	for _, e := range n.Elts {
+		if field, ok := e.(*ast.KeyValueExpr); ok && lastName(field.Key) == "What" {
+			return literal(field.Value)
+		}
+	}
+	return ""
+}
+
+func lastName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+// causeAndCure reads a comment that may have lines that begin with "Cause: " and "Cure: ", and what else it says.
+func causeAndCure(doc *ast.CommentGroup) (rest, cause, cure string) {
+	to := &rest
+	for line := range strings.Lines(doc.Text()) {
+		line = strings.TrimSpace(line)
+		if after, ok := strings.CutPrefix(line, "Cause: "); ok {
+			to, line = &cause, after
+		} else if after, ok := strings.CutPrefix(line, "Cure: "); ok {
+			to, line = &cure, after
+		} else if line == "" {
+			to = &rest
+			continue
+		}
+		*to = strings.TrimSpace(*to + " " + line)
+	}
+	return rest, cause, cure
+}
+
+// literal is the text of a string, of strings that are added up, or of an error that is made of one; else nothing.
+func literal(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, _ := strconv.Unquote(e.Value)
+		return text
+	case *ast.BinaryExpr:
+		if left, right := literal(e.X), literal(e.Y); left != "" && right != "" {
+			return left + right
+		}
+	case *ast.CallExpr:
+		if f, ok := e.Fun.(*ast.SelectorExpr); ok && len(e.Args) > 0 && (f.Sel.Name == "New" || f.Sel.Name == "Errorf") {
+			return literal(e.Args[0])
+		}
+	}
+	return ""
+}
+
+// positions are those of all sources that sourcesOf has read.
+var positions = token.NewFileSet()
+
+// parsed reads one of them.
+func parsed(t *testing.T, name string) *ast.File {
+	file, err := parser.ParseFile(positions, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}

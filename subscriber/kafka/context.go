@@ -1,0 +1,56 @@
+package kafka
+
+import (
+	"context"
+
+	"github.com/IBM/sarama"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+)
+
+// watermill-kafka does not export the keys of its values, but its functions ask a context for them.
+var (
+	partitionKey = asked(func(ctx context.Context) { wmkafka.MessagePartitionFromCtx(ctx) })
+	offsetKey    = asked(func(ctx context.Context) { wmkafka.MessagePartitionOffsetFromCtx(ctx) })
+	timestampKey = asked(func(ctx context.Context) { wmkafka.MessageTimestampFromCtx(ctx) })
+	keyKey       = asked(func(ctx context.Context) { wmkafka.MessageKeyFromCtx(ctx) })
+)
+
+// spy is a context that learns what it is asked for.
+type spy struct {
+	context.Context
+	key any
+}
+
+// Value is part of context.Context.
+func (s *spy) Value(key any) any {
+	s.key = key
+	return nil
+}
+
+func asked(ask func(context.Context)) any {
+	s := &spy{Context: context.Background()}
+	ask(s)
+	return s.key
+}
+
+// recordContext has the values that watermill-kafka's subscriber gives to the context of a message.
+type recordContext struct {
+	context.Context
+	record *sarama.ConsumerMessage
+}
+
+// Value is part of context.Context.
+func (c recordContext) Value(key any) any {
+	switch key {
+	case nil:
+	case partitionKey:
+		return c.record.Partition
+	case offsetKey:
+		return c.record.Offset
+	case timestampKey:
+		return c.record.Timestamp
+	case keyKey:
+		return c.record.Key
+	}
+	return c.Context.Value(key)
+}

@@ -1,0 +1,111 @@
+package kafka
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// The channel is closed although the Unmarshaler never returns, and what it then returns reaches no handler.
+func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
+	t.Parallel()
+	stuck := make(chan struct{})
+	bubble(t, func(cfg *SubscriberConfig) {
+		cfg.Unmarshaler = unmarshalFunc(func(msg *sarama.ConsumerMessage) (*message.Message, error) {
+			<-stuck
+			return message.NewMessage("", msg.Value), nil
+		})
+	}, func(w *world) {
+		stuck = make(chan struct{}) // of the bubble
+		c := newClaim(0, 0)
+		ended := w.claim(c)
+		c.send(0, "k", "slow")
+		w.lose()
+		w.close()
+		<-ended // given up
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			w.end()
+		}()
+		over := isClosed(closed)
+		close(stuck)
+		if !over {
+			t.Error("the end waits for the Unmarshaler")
+		}
+		if _, open := <-w.sub.messages; open {
+			t.Error("a message was delivered after its partition was given away")
+		}
+	})
+}
+
+// A partition that hangs in Key hangs no delivery which waits to be taken.
+func TestTheEndDoesNotWaitForKey(t *testing.T) {
+	t.Parallel()
+	stuck := sync.OnceValue(func() chan struct{} { return make(chan struct{}) })
+	bubble(t, func(cfg *SubscriberConfig) {
+		cfg.Key = func(msg *sarama.ConsumerMessage) []byte {
+			if string(msg.Value) == "bad" {
+				<-stuck()
+			}
+			return msg.Key
+		}
+	}, func(w *world) {
+		stuck()
+		c := newClaim(0, 0)
+		w.claim(c)
+		c.send(0, "k", "waits to be taken")
+		synctest.Wait()
+		c.send(1, "k", "bad")
+		w.close()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			w.end()
+		}()
+		over := isClosed(closed)
+		close(stuck())
+		if time.Sleep(time.Minute); !over {
+			t.Error("the end waits for Key")
+		}
+	})
+}
+
+// An observer that hangs is given up.
+func TestTheEndDoesNotWaitForObservers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stuck := make(chan struct{})
+		r := newReports([]observe.Observer{hangs{stuck}}, watermill.NopLogger{})
+		r.post(observe.PartitionState{})
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			r.stop()
+		}()
+		time.Sleep(leaveTimeout)
+		over := isClosed(stopped)
+		close(stuck)
+		if <-stopped; !over {
+			t.Error("the end waits for the observer")
+		}
+	})
+}
+
+type hangs struct{ until chan struct{} }
+
+func (h hangs) PartitionState(context.Context, observe.PartitionState) { <-h.until }
+
+type unmarshalFunc func(*sarama.ConsumerMessage) (*message.Message, error)
+
+func (f unmarshalFunc) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, error) {
+	return f(msg)
+}

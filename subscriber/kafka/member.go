@@ -1,0 +1,92 @@
+package kafka
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// pauser is what a partition needs of a sarama.ConsumerGroup.
+type pauser interface {
+	Pause(partitions map[string][]int32)
+	Resume(partitions map[string][]int32)
+}
+
+// member is one stay in the consumer group.
+type member struct {
+	*subscription
+	group     pauser
+	joined    func()
+	committed func(topic string, partition int32) (int64, error)
+	commits   *commits // of the session; nil = sarama commits
+	asking    sync.WaitGroup
+}
+
+// Setup is part of sarama.ConsumerGroupHandler.
+func (m *member) Setup(sess sarama.ConsumerGroupSession) error {
+	m.joined()
+	if !m.settings.Consumer.Offsets.AutoCommit.Enable {
+		m.commits = newCommits(sess)
+	}
+	return nil
+}
+
+// Cleanup is part of sarama.ConsumerGroupHandler.
+func (m *member) Cleanup(sarama.ConsumerGroupSession) error {
+	if m.commits != nil {
+		m.commits.stop()
+		m.commits = nil
+	}
+	return nil
+}
+
+// ConsumeClaim is part of sarama.ConsumerGroupHandler. It returns only when the partition is taken away or the session
+// is over, as otherwise it would end the session.
+func (m *member) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	newPartition(m, sess, claim).run()
+	return nil
+}
+
+// tell logs what sarama reports: once a minute, as of a broker that is down it reports many errors a second.
+func (s *subscription) tell(err error) {
+	switch {
+	case errors.Is(err, sarama.ErrOffsetOutOfRange):
+		// Cause: the retention of the topic is shorter than it takes to handle its messages.
+		// Cure: raise retention.ms or retention.bytes of the topic; what was deleted is with its producer alone.
+		s.logger.Error("messages were deleted before they were read: the partition is read on from "+
+			"Consumer.Offsets.Initial: raise the retention of the topic", err, nil)
+	case s.lines.Due("sarama"):
+		// Cause: a broker cannot be reached, or refuses a request.
+		// Cure: fix what the error names; the group is joined again by itself.
+		s.logger.Error("kafka client reports an error: it is retried until it works", err, nil)
+	default:
+		s.logger.Debug("kafka client reports an error", watermill.LogFields{"err": err.Error()})
+	}
+}
+
+// committedOffset returns how to ask for the offset that the group has committed; -1 = none.
+func committedOffset(client sarama.Client, group string) func(string, int32) (int64, error) {
+	return func(topic string, partition int32) (int64, error) {
+		broker, err := client.Coordinator(group)
+		if err != nil {
+			return 0, err
+		}
+		asked := sarama.NewOffsetFetchRequest(client.Config().Version, group, map[string][]int32{topic: {partition}})
+		answer, err := broker.FetchOffset(asked)
+		if err != nil {
+			return 0, err
+		}
+		block := answer.GetBlock(topic, partition)
+		switch {
+		case block == nil && answer.Err != sarama.ErrNoError:
+			return 0, answer.Err
+		case block == nil:
+			return 0, sarama.ErrIncompleteResponse
+		case block.Err != sarama.ErrNoError:
+			return 0, block.Err
+		}
+		return block.Offset, nil
+	}
+}

@@ -1,0 +1,274 @@
+package kafka
+
+import (
+	"context"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/keyed"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+type item = keyed.Item[record]
+
+// partition is one that was claimed, until it is taken away. One goroutine owns it.
+type partition struct {
+	*member
+	sess   sarama.ConsumerGroupSession
+	claim  sarama.ConsumerGroupClaim
+	here   map[string][]int32
+	logger watermill.LoggerAdapter
+
+	window  *keyed.Window[record]
+	results chan result
+	running int   // deliveries
+	marked  int64 // the last watermark that sarama was told
+	first   bool  // nothing is marked before the first message: there is no offset to begin from
+	retry   bool  // it has one of subscription.retries that no delivery has
+	paused  time.Time
+	freed   chan struct{}
+	parking parking
+
+	stopping  chan struct{} // closed: nothing is handed out any more
+	abandoned chan struct{} // closed: nobody waits for acks any more
+	stopped   bool
+	grace     <-chan time.Time
+	graceEnd  time.Time
+}
+
+func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) *partition {
+	initial := claim.InitialOffset()
+	return &partition{
+		member: m, sess: sess, claim: claim,
+		here:    map[string][]int32{claim.Topic(): {claim.Partition()}},
+		logger:  m.logger.With(watermill.LogFields{"partition": claim.Partition()}),
+		window:  keyed.New[record](keyed.Limits{Records: m.cfg.MaxAhead}, initial),
+		results: make(chan result), // without a buffer: what is sent is settled
+		marked:  initial, first: initial < 0,
+		freed:    m.budget.join(),
+		stopping: make(chan struct{}), abandoned: make(chan struct{}),
+	}
+}
+
+// run returns when the partition is taken away, and its deliveries have ended or are abandoned.
+func (p *partition) run() {
+	p.group.Resume(p.here) // sarama remembers a pause over rebalances
+	if p.first && p.committed != nil {
+		p.asking.Go(p.beginning)
+	}
+	p.load()
+	defer p.leave()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	due := time.NewTimer(time.Hour)
+	defer due.Stop()
+	messages, ended, closing := p.claim.Messages(), p.sess.Context().Done(), p.subscription.ctx.Done()
+	for !p.stopped || p.running > 0 {
+		place, retry := p.wants()
+		if next, held := p.window.Due(); held && !p.stopped {
+			due.Reset(time.Until(next))
+		}
+		select {
+		case msg, open := <-messages:
+			switch {
+			case !open:
+				messages = nil
+				p.stop()
+			case !p.stopped:
+				p.add(msg)
+			}
+		case place <- struct{}{}:
+			p.start()
+		case retry <- struct{}{}:
+			p.retry = true
+		case r := <-p.results:
+			p.settle(r)
+		case piles := <-p.parking.loads:
+			p.parking.loads = nil
+			p.learn(piles)
+		case g := <-p.parking.looks:
+			p.see(g)
+		case <-due.C:
+		case <-p.freed:
+			p.regulate()
+		case <-ticker.C:
+			p.regulate()
+			p.look()
+			p.report(true)
+		case <-ended:
+			ended = nil
+			p.stop()
+		case <-closing:
+			closing = nil
+			p.stop()
+		case <-p.grace:
+			// Cause: a partition was taken away, or the subscription ended, while handlers were at work for longer than that.
+			// Cure: none is needed behind middleware.Inbox, which skips copies; raise RevokeTimeout or CloseTimeout.
+			p.logger.Error("handlers did not end in time: their messages are delivered again: "+
+				"raise RevokeTimeout or CloseTimeout, or make them faster", context.DeadlineExceeded,
+				watermill.LogFields{"handlers": p.running})
+			return
+		}
+	}
+}
+
+// wants returns where to get a place, and where the permit of a message that failed before, if they are needed.
+func (p *partition) wants() (place, retry chan<- struct{}) {
+	if p.stopped || !p.parking.loaded {
+		return nil, nil
+	}
+	p.window.Wake(time.Now())
+	fresh, again := p.window.Ready()
+	if p.retry && !again {
+		<-p.retries
+		p.retry = false
+	}
+	if again && !p.retry {
+		retry = p.retries
+	}
+	if fresh || p.retry {
+		place = p.places
+	}
+	return place, retry
+}
+
+// add takes a message. It is taken also if there is no room, as the partition must be read on: only so is it seen that
+// it was taken away.
+func (p *partition) add(msg *sarama.ConsumerMessage) {
+	if p.first {
+		p.first = false
+		// What is handled before this one, after a crash, is this one again. A reset, because sarama ignores marks below the
+		// old offset.
+		p.sess.ResetOffset(msg.Topic, msg.Partition, msg.Offset, "")
+		p.sess.MarkOffset(msg.Topic, msg.Partition, msg.Offset, "")
+		p.marked = msg.Offset
+	}
+	rec := record{msg: msg}
+	key, err := keyOf(p.cfg.Key, msg)
+	if err != nil {
+		key, rec.unkey = msg.Key, err
+	}
+	it := p.window.Add(msg.Offset, key, sizeOf(msg), rec)
+	if it == nil {
+		return
+	}
+	if it.Blocked() {
+		it.Value.keep()
+	}
+	p.budget.take(int64(sizeOf(msg)))
+	p.regulate()
+}
+
+// start delivers the oldest message that is ready, for which it has a place.
+func (p *partition) start() {
+	it := p.window.Start(p.retry)
+	again := it.Failures > 0
+	if again {
+		p.retry = false
+	}
+	to, key := p.fate(it)
+	if to == toWait {
+		p.free(again)
+		it.Value.keep()
+		p.window.Defer(it, time.Now().Add(drainWait))
+		return
+	}
+	p.running++
+	if to == toPark {
+		p.storing(key, true)
+		go p.store(it, it.Value, key, again)
+		return
+	}
+	go p.deliver(it, it.Value, again)
+}
+
+// settle does what became of a delivery, and gives its place back, not earlier: the next of its key may be the oldest
+// that is ready.
+func (p *partition) settle(r result) {
+	p.running--
+	defer p.free(r.again)
+	p.storing(r.stored, false)
+	switch r.verdict {
+	case acked:
+		before := p.window.Bytes()
+		p.window.Done(r.item)
+		p.budget.give(before - p.window.Bytes())
+		p.mark()
+		p.regulate()
+	case nacked:
+		p.hold(r.item, r.later)
+	}
+}
+
+// hold blocks the key of a message that failed.
+func (p *partition) hold(it *item, later time.Duration) {
+	it.Value.keep()
+	if it.Failures == 0 {
+		it.Behind(func(behind *item) { behind.Value.keep() })
+	}
+	if later == 0 {
+		later = core.Backoff(p.cfg.Backoff).Delay(it.Failures + 1)
+	}
+	now := time.Now()
+	p.window.Hold(it, now, now.Add(later))
+}
+
+func (p *partition) mark() {
+	if watermark := p.window.Watermark(); watermark > p.marked {
+		p.marked = watermark
+		p.sess.MarkOffset(p.claim.Topic(), p.claim.Partition(), watermark, "")
+	}
+}
+
+// stop starts nothing more, and gives time to what runs. The end of the subscription may come while a partition that
+// was taken away has more.
+func (p *partition) stop() {
+	wait := p.cfg.RevokeTimeout
+	if p.subscription.ctx.Err() != nil {
+		wait = p.cfg.CloseTimeout
+	}
+	if end := time.Now().Add(wait); !p.stopped || end.Before(p.graceEnd) {
+		p.grace, p.graceEnd = time.After(wait), end
+	}
+	if !p.stopped {
+		p.stopped = true
+		close(p.stopping)
+	}
+}
+
+// leave gives the partition away.
+func (p *partition) leave() {
+	close(p.abandoned)
+	if p.retry {
+		<-p.retries
+	}
+	if p.lot != nil {
+		p.lot.keys.Add(-int64(len(p.parking.keys)))
+	}
+	p.budget.leave(p.freed)
+	p.budget.give(p.window.Bytes())
+	p.commits.now()
+	p.report(false)
+	go func() { // tracers wait until somebody has read the last message
+		for range p.claim.Messages() {
+		}
+	}()
+}
+
+// beginning tells if the group has an offset from which it cannot read on.
+func (p *partition) beginning() {
+	offset, err := p.committed(p.claim.Topic(), p.claim.Partition())
+	switch {
+	case err != nil:
+		p.logger.Debug("could not ask for the committed offset", watermill.LogFields{"err": text.OfError(err)})
+	case offset >= 0:
+		// Cause: the group was away for longer than the retention of the topic, or the topic was deleted and made anew.
+		// Cure: raise the retention of the topic, and have what is missing sent again.
+		p.logger.Error("committed offset is out of range: messages were deleted before they were handled, "+
+			"or the topic was made anew: the partition is read from Consumer.Offsets.Initial", sarama.ErrOffsetOutOfRange,
+			watermill.LogFields{"offset": offset})
+	}
+}

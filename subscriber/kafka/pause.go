@@ -1,0 +1,51 @@
+package kafka
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// regulate pauses the partition when enough is in memory, and has it read on when half of that is done. The bytes are
+// those of all partitions together. One that has nothing in memory is always read, so that none starves.
+func (p *partition) regulate() {
+	switch {
+	case p.stopped:
+	case p.paused.IsZero() && (p.window.Full() || p.budget.spent() && p.window.Undone() > 0):
+		p.paused = time.Now()
+		p.group.Pause(p.here)
+	case !p.paused.IsZero() && p.window.HalfEmpty() && (p.budget.half() || p.window.Undone() == 0):
+		p.paused = time.Time{}
+		p.group.Resume(p.here)
+	}
+}
+
+// reason says why the partition is paused.
+func (p *partition) reason() observe.PauseReason {
+	switch oldest := p.window.Oldest(); {
+	case oldest != nil && oldest.Failures > 0:
+		return observe.PausedByBlockedKey
+	case p.window.HalfEmpty():
+		return observe.PausedByBytes
+	}
+	return observe.PausedByHandlers
+}
+
+// tellPaused logs, once a minute, that a message which fails keeps the partition from being read. That handlers are
+// slower than Kafka is no error.
+func (p *partition) tellPaused(since time.Time) {
+	if p.reason() != observe.PausedByBlockedKey || !p.lines.Due(fmt.Sprint("paused ", p.claim.Partition())) {
+		return
+	}
+	oldest := p.window.Oldest()
+	// Cause: the message at that offset keeps failing, so nothing above it can be committed.
+	// Cure: fix what the inbox row of the message names as its last error (outboxctl messages list), or raise MaxAhead.
+	p.logger.Error("partition is paused: MaxAhead messages or MaxBytes are read beyond one that keeps failing: "+
+		"fix its handler, or let it declare the message poison", fmt.Errorf("%d failures in a row", oldest.Failures),
+		watermill.LogFields{
+			"offset": oldest.Pos, "failing_since": since, "waiting": p.window.Undone(),
+		})
+}

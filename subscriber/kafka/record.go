@@ -1,0 +1,92 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// record is what a window holds of a message.
+type record struct {
+	msg   *sarama.ConsumerMessage
+	own   bool  // its bytes are its own, and not a part of what was fetched with it
+	unkey error // Key panicked, so nobody knows what it must not overtake
+}
+
+// sizeOf counts what a record keeps in memory.
+func sizeOf(msg *sarama.ConsumerMessage) int {
+	n := len(msg.Key) + len(msg.Value)
+	for _, h := range msg.Headers {
+		if h != nil {
+			n += len(h.Key) + len(h.Value)
+		}
+	}
+	return n
+}
+
+// keep has a record that waits for long hold its own bytes alone: as a part of what was fetched it would keep all of
+// that in memory.
+func (r *record) keep() {
+	if !r.own {
+		r.msg, r.own = cloned(r.msg), true
+	}
+}
+
+// cloned returns a message that shares no bytes with another: what sarama fetched is one slice, where an append to a
+// value writes over the headers and the next message.
+func cloned(msg *sarama.ConsumerMessage) *sarama.ConsumerMessage {
+	c := *msg
+	all := make([]byte, 0, sizeOf(msg))
+	part := func(b []byte) []byte {
+		if b == nil {
+			return nil
+		}
+		from := len(all)
+		all = append(all, b...)
+		return all[from:len(all):len(all)]
+	}
+	c.Key, c.Value = part(msg.Key), part(msg.Value)
+	if msg.Headers != nil {
+		headers := make([]sarama.RecordHeader, len(msg.Headers))
+		c.Headers = make([]*sarama.RecordHeader, len(msg.Headers))
+		for i, h := range msg.Headers {
+			if h != nil {
+				headers[i] = sarama.RecordHeader{Key: part(h.Key), Value: part(h.Value)}
+				c.Headers[i] = &headers[i]
+			}
+		}
+	}
+	return &c
+}
+
+// keyOf calls the user's function, which may panic.
+func keyOf(key func(*sarama.ConsumerMessage) []byte, msg *sarama.ConsumerMessage) (_ []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("SubscriberConfig.Key: %w", core.Panicked(p))
+		}
+	}()
+	return key(msg), nil
+}
+
+// Cause: a bug of the Unmarshaler.
+// Cure: have it return a message or an error.
+var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
+
+// unmarshal calls the user's Unmarshaler, which may panic.
+func (c *SubscriberConfig) unmarshal(msg *sarama.ConsumerMessage) (_ *message.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = core.Panicked(p)
+		}
+	}()
+	made, err := c.Unmarshaler.Unmarshal(msg)
+	if err == nil && made == nil {
+		err = errNoMessage
+	}
+	return made, err
+}

@@ -1,0 +1,317 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Nothing is delivered after the session is over, and what is with handlers may still be acked.
+func TestNothingStartsAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(cfg *SubscriberConfig) { cfg.Concurrency = 2 }, func(w *world) {
+		c := newClaim(0, 0)
+		ended := w.claim(c)
+		for i := range int64(4) {
+			c.send(i, "", fmt.Sprint(i))
+		}
+		msg := w.next(1)[0] // the other one waits to be taken
+		w.lose()
+		if got := w.next(9); len(got) != 0 {
+			t.Fatalf("delivered %q", payloads(got))
+		}
+		if msg.Context().Err() != nil {
+			t.Error("a rebalance is no reason for the handler to give up")
+		}
+		if isClosed(ended) {
+			t.Fatal("it did not wait for the handler")
+		}
+		msg.Ack()
+		if !isClosed(ended) {
+			t.Fatal("it waits although all are acked")
+		}
+		got := w.sess.take()
+		want := []string{"resume 0"}
+		if string(msg.Payload) == "0" {
+			want = append(want, "mark 0/1")
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the session was told %q, want %q", got, want)
+		}
+	})
+}
+
+func TestAbandonedAckMarksNothing(t *testing.T) {
+	t.Parallel()
+	bubble(t, nil, func(w *world) {
+		c := newClaim(0, 0)
+		ended := w.claim(c)
+		c.send(0, "", "slow")
+		msg := w.one()
+		w.lose()
+		time.Sleep(30*time.Second - 1)
+		if isClosed(ended) {
+			t.Fatal("it did not wait for RevokeTimeout")
+		}
+		time.Sleep(time.Nanosecond)
+		if !isClosed(ended) {
+			t.Fatal("it waits for ever")
+		}
+		if msg.Context().Err() == nil {
+			t.Error("the context of a message that was given up is not over")
+		}
+		msg.Ack()
+		w.told("resume 0")
+		if lines := w.errors(); len(lines) != 1 || !strings.HasPrefix(lines[0], "handlers did not end in time") {
+			t.Errorf("the log says %q", lines)
+		}
+		if len(w.sub.places) != 0 {
+			t.Error("its place is not free again")
+		}
+	})
+}
+
+// The end of the subscription ends the contexts, and waits for CloseTimeout, also where a partition was taken away
+// before.
+func TestTheEndWaitsForAcks(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]bool{"owned": false, "being taken away": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(cfg *SubscriberConfig) { cfg.CloseTimeout = 7 * time.Second }, func(w *world) {
+				c := newClaim(0, 0)
+				ended := w.claim(c)
+				c.send(0, "", "quick")
+				c.send(1, "", "slow")
+				msgs := w.next(2)
+				if lost {
+					w.lose()
+					time.Sleep(time.Second)
+				}
+				w.close()
+				if isClosed(ended) || msgs[0].Context().Err() == nil {
+					t.Fatal("it did not wait, or the contexts are not over")
+				}
+				for _, msg := range msgs {
+					if string(msg.Payload) == "quick" {
+						msg.Ack()
+					}
+				}
+				w.told("resume 0", "mark 0/1")
+				time.Sleep(7*time.Second - 1)
+				if isClosed(ended) {
+					t.Fatal("it did not wait for CloseTimeout")
+				}
+				if time.Sleep(time.Nanosecond); !isClosed(ended) {
+					t.Fatal("it waits for longer than CloseTimeout")
+				}
+			})
+		})
+	}
+}
+
+// With a cooperative strategy the channel is closed, behind what is buffered, and nothing else tells of it.
+func TestFullWindowStillSeesTheEnd(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(cfg *SubscriberConfig) { cfg.MaxAhead = 10 }, func(w *world) {
+		c := newClaim(0, 0)
+		ended := w.claim(c)
+		c.send(0, "k", "head")
+		msg := w.one()
+		for i := range int64(200) {
+			c.send(1+i, "k", "behind")
+		}
+		w.told("resume 0", "pause 0")
+		c.end()
+		if isClosed(ended) {
+			t.Fatal("it did not wait for the handler")
+		}
+		msg.Ack()
+		if !isClosed(ended) {
+			t.Fatal("it did not see that the partition was taken away")
+		}
+		w.told("mark 0/1")
+	})
+}
+
+func TestClaimResumesAtItsStart(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(cfg *SubscriberConfig) { cfg.MaxAhead = 2 }, func(w *world) {
+		c := newClaim(0, 0)
+		ended := w.claim(c)
+		for i := range int64(4) {
+			c.send(i, "k", "")
+		}
+		w.told("resume 0", "pause 0")
+		w.one().Ack()
+		w.one().Ack()
+		w.told("mark 0/1", "mark 0/2")
+		w.one().Ack()
+		w.told("mark 0/3", "resume 0")
+		w.lose()
+		<-ended
+	})
+}
+
+// Without a committed offset the first message is one, so that a crash does not begin at the newest again. A reset goes
+// before the mark, which sarama ignores below the offset that it knows.
+func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
+	t.Parallel()
+	for _, initial := range []int64{sarama.OffsetNewest, sarama.OffsetOldest} {
+		bubble(t, nil, func(w *world) {
+			c := newClaim(0, initial)
+			w.m.committed = func(topic string, partition int32) (int64, error) { return 5000, nil }
+			w.claim(c)
+			time.Sleep(time.Minute)
+			w.told("resume 0")
+			c.send(57, "k", "")
+			w.told("reset 0/57", "mark 0/57")
+			w.one().Ack()
+			w.told("mark 0/58")
+			if lines := w.errors(); len(lines) != 1 || !strings.HasPrefix(lines[0], "committed offset is out of range") {
+				t.Errorf("the log says %q", lines)
+			}
+		})
+	}
+}
+
+func TestCommitsWhenAutoCommitIsOff(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(cfg *SubscriberConfig) {
+		cfg.OverwriteSaramaConfig = SaramaConfig()
+		cfg.OverwriteSaramaConfig.Consumer.Offsets.AutoCommit.Enable = false
+	}, func(w *world) {
+		c := newClaim(0, 0)
+		ended := w.claim(c)
+		c.send(0, "k", "")
+		w.one().Ack()
+		w.told("resume 0", "mark 0/1")
+		time.Sleep(commitInterval)
+		w.told("commit")
+		c.send(1, "k", "")
+		msg := w.one()
+		w.lose()
+		msg.Ack()
+		<-ended
+		w.told("mark 0/2", "commit")
+		c = newClaim(1, 0)
+		w.sess.ctx, w.lose = context.WithCancel(context.Background())
+		ended = w.claim(c)
+		c.send(0, "", "slow")
+		w.one()
+		c.end()
+		<-ended // given up
+		got := w.sess.take()
+		if got[len(got)-1] != "commit" {
+			t.Errorf("what was given up ends with %q", got)
+		}
+	})
+}
+
+// MaxBytes is that of all partitions. One that has nothing in memory is read all the same.
+func TestBytesAreSharedByPartitions(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(cfg *SubscriberConfig) { cfg.MaxBytes = 1000 }, func(w *world) {
+		first, second := newClaim(1, 0), newClaim(2, 0)
+		w.claim(first)
+		w.claim(second)
+		w.told("resume 1", "resume 2")
+		value := strings.Repeat("x", 500)
+		first.send(0, "", value)
+		first.send(1, "", value)
+		held := w.next(2)
+		w.told("pause 1")
+		time.Sleep(3 * time.Second)
+		w.told() // one that has nothing in memory does not pause
+		second.send(0, "", "small")
+		msg := w.one()
+		w.told("pause 2")
+		msg.Ack()
+		w.told("mark 2/1", "resume 2")
+		second.send(1, "", "small")
+		small := w.one()
+		w.told("pause 2")
+		for _, msg := range held {
+			msg.Ack()
+		}
+		w.next(0)
+		got := slices.DeleteFunc(w.sess.take(), func(s string) bool { return s == "mark 1/1" })
+		slices.Sort(got)
+		if want := []string{"mark 1/2", "resume 1", "resume 2"}; !slices.Equal(got, want) {
+			t.Fatalf("the session was told %q, want %q", got, want)
+		}
+		small.Ack()
+		if used := w.sub.budget.used.Load(); used != 0 {
+			w.next(0)
+			if used = w.sub.budget.used.Load(); used != 0 {
+				t.Errorf("%d bytes are used", used)
+			}
+		}
+	})
+}
+
+// tracer counts what the claims bring, as the ones that trace do.
+type tracer struct {
+	sarama.ConsumerGroupHandler
+	seen chan int64
+}
+
+type tracedClaim struct {
+	sarama.ConsumerGroupClaim
+	messages chan *sarama.ConsumerMessage
+}
+
+func (c tracedClaim) Messages() <-chan *sarama.ConsumerMessage { return c.messages }
+
+func (h tracer) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	traced := tracedClaim{claim, make(chan *sarama.ConsumerMessage)}
+	go func() { // as otelsarama does, it waits for ever if nobody reads
+		defer close(traced.messages)
+		for msg := range claim.Messages() {
+			traced.messages <- msg
+			h.seen <- msg.Offset
+		}
+		close(h.seen)
+	}()
+	return h.ConsumerGroupHandler.ConsumeClaim(sess, traced)
+}
+
+func TestTracerSeesEachRecordOnce(t *testing.T) {
+	t.Parallel()
+	bubble(t, nil, func(w *world) {
+		c := newClaim(0, 0)
+		traced := tracer{w.m, make(chan int64, 100)}
+		for i := range int64(20) {
+			c.send(i, "k", "")
+		}
+		w.claims.Go(func() {
+			if err := traced.ConsumeClaim(w.sess, c); err != nil {
+				t.Error(err)
+			}
+		})
+		msg := w.one()
+		msg.Nack()
+		time.Sleep(time.Minute)
+		w.one()
+		w.lose()
+		c.end()
+		time.Sleep(time.Minute)
+		n := int64(0)
+		for offset := range traced.seen {
+			if offset != n {
+				t.Fatalf("the tracer saw %d, want %d", offset, n)
+			}
+			n++
+		}
+		if n != 20 {
+			t.Errorf("the tracer saw %d messages", n)
+		}
+	})
+}
+
+var _ message.Subscriber = (*Subscriber)(nil)

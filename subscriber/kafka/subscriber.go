@@ -1,0 +1,121 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// Subscriber reads topics as a member of a consumer group, as the package comment explains. It is safe for concurrent
+// use.
+type Subscriber struct {
+	cfg    SubscriberConfig
+	inner  *wmkafka.Subscriber
+	logger watermill.LoggerAdapter
+
+	ctx     context.Context // ends with Close
+	close   context.CancelFunc
+	running sync.WaitGroup
+
+	mu     sync.Mutex // also makes Subscribe and Close exclude each other
+	topics map[string]*subscription
+}
+
+var (
+	_ message.Subscriber           = (*Subscriber)(nil)
+	_ message.SubscribeInitializer = (*Subscriber)(nil)
+)
+
+// NewSubscriber makes a Subscriber. It does no I/O. It returns an error that names every field of the config at fault.
+// A nil logger logs nothing.
+func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
+	cfg.setDefaults()
+	backoff, err := core.Backoff(cfg.Backoff).Asked("kafka: SubscriberConfig.Backoff")
+	if err = errors.Join(cfg.validate(), err); err != nil {
+		return nil, err
+	}
+	cfg.Backoff = outbox.Backoff(backoff)
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	inner, err := wmkafka.NewSubscriber(cfg.SubscriberConfig, logger)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	s := &Subscriber{cfg: cfg, inner: inner, logger: logger, topics: map[string]*subscription{}}
+	s.ctx, s.close = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Subscribe delivers the messages of a topic until ctx is over or Close is called; then the contexts of its messages
+// end, and when they are acked, or CloseTimeout is over, the channel is closed. It connects in the background and does
+// not fail while Kafka is down: error lines tell of that. It returns outbox.ErrClosed after Close, and an error while
+// there is another subscription of the topic: two handlers would share its partitions, and after a rebalance one of
+// them would get what the other one has handled.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if topic == "" {
+		return nil, errors.New("kafka: the topic is empty")
+	}
+	settings, err := s.cfg.settings(topic)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, outbox.ErrClosed
+	}
+	if other := s.topics[topic]; other != nil && other.ctx.Err() == nil {
+		return nil, fmt.Errorf("kafka: topic %q is subscribed already: "+
+			"to handle more at once raise SubscriberConfig.Concurrency, "+
+			"and for another handler make another Subscriber with a ConsumerGroup of its own", topic)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	sub, err := newSubscription(ctx, &s.cfg, settings, topic, s.logger)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	stop := context.AfterFunc(s.ctx, cancel)
+	s.topics[topic] = sub
+	s.running.Go(func() {
+		defer cancel()
+		defer stop()
+		sub.run()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.topics[topic] == sub {
+			delete(s.topics, topic)
+		}
+	})
+	return sub.messages, nil
+}
+
+// SubscribeInitialize creates the topic as InitializeTopicDetails says, as watermill-kafka's subscriber does.
+func (s *Subscriber) SubscribeInitialize(topic string) error {
+	return s.inner.SubscribeInitialize(topic)
+}
+
+// PartitionOffset returns the offsets of the next messages that are written to a topic, as watermill-kafka's subscriber
+// does.
+func (s *Subscriber) PartitionOffset(topic string) (wmkafka.PartitionOffset, error) {
+	return s.inner.PartitionOffset(topic)
+}
+
+// Close ends all subscriptions, commits what was acked, and leaves the group. It waits for that, where Kafka does not
+// answer five seconds longer than CloseTimeout, and five more for observers that hang. It may be called several times.
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	s.close()
+	s.mu.Unlock()
+	s.running.Wait()
+	return s.inner.Close()
+}

@@ -1,0 +1,177 @@
+package kafka
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/keyed"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
+)
+
+const (
+	// leaveTimeout is how long the end of a subscription waits for Kafka, to commit and to leave the group, once its
+	// handlers are done.
+	leaveTimeout = 5 * time.Second
+	// briefSession is one so short that the next one waits: a partition that cannot be read ends one after the other.
+	briefSession = time.Second
+)
+
+// subscription is one topic of a Subscriber: what its partitions share.
+type subscription struct {
+	cfg      *SubscriberConfig
+	settings *sarama.Config
+	topic    string
+	logger   watermill.LoggerAdapter
+	ctx      context.Context // of its messages
+	messages chan *message.Message
+
+	places  chan struct{} // one for each message that is delivered and not acked
+	retries chan struct{} // those of them that failed before
+	budget  *budget
+	reports *reports
+	lines   trouble.Seldom
+	lot     *lot // nil = nothing is parked
+
+	mu       sync.Mutex
+	ended    bool
+	offering sync.WaitGroup // those who may send to messages
+}
+
+func newSubscription(
+	ctx context.Context, cfg *SubscriberConfig, settings *sarama.Config, topic string, logger watermill.LoggerAdapter,
+) (*subscription, error) {
+	logger = logger.With(watermill.LogFields{"topic": topic, "consumer_group": cfg.ConsumerGroup})
+	s := &subscription{
+		cfg: cfg, settings: settings, topic: topic, logger: logger, ctx: ctx, messages: make(chan *message.Message),
+		places: make(chan struct{}, cfg.Concurrency), retries: make(chan struct{}, keyed.Retries(cfg.Concurrency)),
+		budget: newBudget(cfg.MaxBytes), reports: newReports(cfg.Observers, logger),
+	}
+	var err error
+	if s.lot, err = newLot(s); err != nil {
+		s.reports.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+// run reads until the context is over, and closes the channel. If Kafka does not answer then, what is left of the
+// client ends by itself.
+func (s *subscription) run() {
+	defer s.reports.stop()
+	if s.lot != nil {
+		s.lot.running.Go(s.lot.run)
+		defer s.lot.running.Wait()
+	}
+	defer s.end()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.stay()
+	}()
+	select {
+	case <-ended:
+		return
+	case <-s.ctx.Done():
+	}
+	timer := time.NewTimer(s.cfg.CloseTimeout + leaveTimeout)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+		// Cause: the broker does not answer, or the group is rebalanced, while a subscription ends.
+		// Cure: none is needed: what was not committed is delivered again, and the inbox skips it.
+		s.logger.Error("kafka did not answer at the end of the subscription: "+
+			"the group gives its partitions away only after Consumer.Group.Session.Timeout", context.DeadlineExceeded, nil)
+	}
+}
+
+// stay joins the group again and again.
+func (s *subscription) stay() {
+	wait := core.Backoff{Initial: time.Second, Max: 30 * time.Second}
+	// Cause: Kafka cannot be reached, refuses to log in, or does not have the topic.
+	// Cure: fix what the error names.
+	told := trouble.Log{Logger: s.logger, What: "reading from kafka"}
+	for failures := 1; s.ctx.Err() == nil; failures++ {
+		err := s.join(func() {
+			failures = 0
+			told.Tell(nil)
+		})
+		if s.ctx.Err() != nil {
+			return
+		}
+		told.Tell(err)
+		core.Pause(s.ctx, wait.Delay(max(failures, 1)))
+	}
+}
+
+// join is a member of the group until the context is over or there is an error. It calls joined at each session.
+func (s *subscription) join(joined func()) error {
+	client, err := sarama.NewClient(s.cfg.Brokers, s.settings)
+	if err != nil {
+		return err
+	}
+	m := &member{subscription: s, joined: joined, committed: committedOffset(client, s.cfg.ConsumerGroup)}
+	defer m.asking.Wait()
+	defer func() { _ = client.Close() }() // answers that somebody waits for end with an error
+	group, err := sarama.NewConsumerGroupFromClient(s.cfg.ConsumerGroup, client)
+	if err != nil {
+		return err
+	}
+	var told sync.WaitGroup
+	told.Go(func() {
+		for err := range group.Errors() {
+			s.tell(err)
+		}
+	})
+	defer func() {
+		if err := group.Close(); err != nil {
+			s.logger.Debug("the consumer group was left with an error", watermill.LogFields{"err": err.Error()})
+		}
+		told.Wait()
+	}()
+	m.group = group
+	var handler sarama.ConsumerGroupHandler = m
+	if s.cfg.Tracer != nil {
+		handler = s.cfg.Tracer.WrapConsumerGroupHandler(handler)
+	}
+	wait := core.Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second}
+	for brief := 0; s.ctx.Err() == nil; {
+		begun := time.Now()
+		if err := group.Consume(s.ctx, []string{s.topic}, handler); err != nil {
+			return err
+		}
+		if brief++; time.Since(begun) >= briefSession {
+			brief = 0
+		}
+		if brief > 3 {
+			core.Pause(s.ctx, wait.Delay(brief-3))
+		}
+	}
+	return nil
+}
+
+// begin says whether a message may be offered; then offering.Done is to be called at the end of that. It is not
+// for the whole of a delivery: one that hangs in the Unmarshaler would hang Close.
+func (s *subscription) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.offering.Add(1)
+	}
+	return !s.ended
+}
+
+// end closes the channel when nobody sends to it any more.
+func (s *subscription) end() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.offering.Wait()
+	close(s.messages)
+}

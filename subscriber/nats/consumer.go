@@ -1,0 +1,98 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// group is that of the processes of which the consumer pins one.
+	group = "owner"
+	// answerTimeout is how long an answer of the server is waited for.
+	answerTimeout = 5 * time.Second
+)
+
+var durableName = strings.NewReplacer(".", "_", "*", "any", ">", "all", " ", "_", "/", "_", "\\", "_")
+
+// source is a durable consumer.
+type source struct {
+	stream   jetstream.Stream
+	consumer jetstream.Consumer
+	next     string // subject of pulls
+	name     string
+}
+
+// open finds the consumer of a topic, or creates it.
+func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*source, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	streamName, err := js.StreamNameBySubject(ctx, s.topic)
+	if err != nil {
+		return nil, fmt.Errorf("find the stream of the topic: %w", err)
+	}
+	stream, err := js.Stream(ctx, streamName)
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", streamName, err)
+	}
+	want := jetstream.ConsumerConfig{
+		Durable: s.durable, FilterSubject: s.topic, AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: -1,
+		AckWait: s.cfg.AckWait, MaxAckPending: s.cfg.MaxAhead,
+		PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{group}, PinnedTTL: s.cfg.pinnedTTL(),
+	}
+	consumer, err := stream.Consumer(ctx, s.durable)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		consumer, err = stream.CreateConsumer(ctx, want)
+	} else if err == nil {
+		have := consumer.CachedInfo().Config
+		if err := usable(have, want); err != nil {
+			return nil, fmt.Errorf("consumer %s: %w", s.durable, err)
+		}
+		if have.AckWait != want.AckWait || have.MaxAckPending != want.MaxAckPending || have.PinnedTTL != want.PinnedTTL {
+			have.AckWait, have.MaxAckPending, have.PinnedTTL = want.AckWait, want.MaxAckPending, want.PinnedTTL
+			consumer, err = stream.UpdateConsumer(ctx, have)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", s.durable, err)
+	}
+	if consumer.CachedInfo().Config.PriorityPolicy != jetstream.PriorityPolicyPinned {
+		return nil, errTooOld
+	}
+	api := "$JS.API."
+	if s.cfg.Domain != "" {
+		api = "$JS." + s.cfg.Domain + ".API."
+	}
+	return &source{
+		stream: stream, consumer: consumer, name: s.durable,
+		next: api + "CONSUMER.MSG.NEXT." + streamName + "." + s.durable,
+	}, nil
+}
+
+// Cause: a server before 2.11 ignores that one process shall own the consumer.
+// Cure: upgrade nats-server.
+var errTooOld = errors.New("the server pins no client: run nats-server 2.11 or later")
+
+// Cause: the consumer was made by another program, or with other settings.
+// Cure: give the Subscriber another Consumer, or delete this one; then the stream is read from its beginning.
+var errOtherConsumer = errors.New("the consumer was made for something else: " +
+	"use another name in SubscriberConfig.Consumer")
+
+// usable says whether a consumer that is there keeps the order and loses nothing.
+func usable(have, want jetstream.ConsumerConfig) error {
+	switch {
+	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:
+		return fmt.Errorf("%w: its filter is another subject", errOtherConsumer)
+	case have.AckPolicy != want.AckPolicy:
+		return fmt.Errorf("%w: its AckPolicy is not explicit", errOtherConsumer)
+	case have.PriorityPolicy != want.PriorityPolicy || len(have.PriorityGroups) != 1 || have.PriorityGroups[0] != group:
+		return fmt.Errorf("%w: its PriorityPolicy is not pinned_client with the group %q", errOtherConsumer, group)
+	case have.MaxDeliver > 0 || len(have.BackOff) > 0:
+		return fmt.Errorf("%w: it has MaxDeliver or BackOff", errOtherConsumer)
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// arrival is a message of a pull that was sent at a time.
+type arrival struct {
+	msg  jetstream.Msg
+	sent time.Time
+}
+
+// reader pulls from a consumer: as a standby, or while it is the owner. One goroutine owns it.
+type reader struct {
+	*subscription
+	conn *natsgo.Conn
+	from *source
+
+	term   *term // nil = another process is the owner, or there was no message yet
+	gone   error // the consumer is not there any more
+	in     chan arrival
+	pulled chan pull
+	// answers has one answer at a time.
+	answers chan answer
+	results chan result
+
+	pulling, keeping, asked bool
+	check                   bool // nothing is pulled before the consumer was asked
+	asking                  sync.WaitGroup
+	life                    context.Context // of what is asked
+	end                     context.CancelFunc
+
+	stopping chan struct{} // closed: nothing is handed out any more
+	stopped  bool
+	grace    <-chan time.Time
+	reported time.Time
+	behind   uint64 // messages that are not delivered or not acked, as of the last answer
+}
+
+func newReader(s *subscription, conn *natsgo.Conn, from *source) *reader {
+	r := &reader{
+		subscription: s, conn: conn, from: from,
+		in: make(chan arrival), pulled: make(chan pull), answers: make(chan answer), results: make(chan result),
+		stopping: make(chan struct{}),
+	}
+	r.life, r.end = context.WithCancel(context.Background())
+	return r
+}
+
+// run returns when the context is over and handlers have ended, or when the consumer is gone.
+func (r *reader) run() error {
+	defer r.asking.Wait()
+	defer r.end()
+	defer r.leave()
+	tick := r.cfg.AckWait / 20
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	due := time.NewTimer(time.Hour)
+	defer due.Stop()
+	closing := r.subscription.ctx.Done()
+	for r.gone == nil && (!r.stopped || r.pulling || r.term != nil && r.term.running > 0) {
+		r.pull()
+		if t := r.term; t != nil {
+			t.start()
+			if next, held := t.window.Due(); held && !r.stopped {
+				due.Reset(time.Until(next))
+			}
+		}
+		select {
+		case a := <-r.in:
+			r.take(a)
+		case p := <-r.pulled:
+			r.ended(p)
+		case a := <-r.answers:
+			r.learn(a)
+		case res := <-r.results:
+			if res.term == r.term {
+				r.term.settle(res)
+			}
+		case <-due.C:
+		case <-ticker.C:
+			r.tend()
+		case <-closing:
+			closing = nil
+			r.stopped = true
+			close(r.stopping)
+			r.grace = time.After(r.cfg.CloseTimeout)
+		case <-r.grace:
+			if r.term != nil && r.term.running > 0 {
+				// Cause: the subscription ended while handlers were at work for longer than that.
+				// Cure: none is needed behind middleware.Inbox, which skips copies; raise CloseTimeout.
+				r.logger.Error("handlers did not end in time: their messages are delivered again: "+
+					"raise CloseTimeout, or make them faster", context.DeadlineExceeded,
+					watermill.LogFields{"handlers": r.term.running})
+			}
+			return nil
+		}
+	}
+	return r.gone
+}
+
+// pull asks for messages, or, while there is no room for any, says that the owner lives.
+func (r *reader) pull() {
+	if r.pulling || r.keeping || r.check {
+		return
+	}
+	t := r.term
+	switch {
+	case t != nil && (r.stopped || t.whole && t.spent):
+		r.keeping = true
+		r.asking.Go(func() { r.keepAlive(t.pin) })
+	case !r.stopped:
+		r.pulling = true
+		r.asking.Go(func() { r.pullMessages(min(maxPull, r.cfg.MaxAhead)) })
+	}
+}
+
+// take is for a message that has come: the first one of a pin makes this process the owner.
+func (r *reader) take(a arrival) {
+	meta, err := a.msg.Metadata()
+	if err != nil {
+		r.logger.Debug("a message without a position", watermill.LogFields{"err": err.Error()})
+		return
+	}
+	pin := a.msg.Headers().Get(pinHeader)
+	if r.term != nil && r.term.pin != pin {
+		r.lose()
+	}
+	if r.term == nil {
+		r.term = newTerm(r, pin)
+		r.logger.Debug("this process is the owner of the consumer", nil)
+	}
+	r.term.renew(a.sent)
+	r.term.take(a.msg, meta)
+	if !r.term.whole {
+		r.ask()
+	}
+}
+
+// ended is for a pull that has ended. One that ended well has reached the server, which counts from then on.
+func (r *reader) ended(p pull) {
+	if p.keep {
+		r.keeping = false
+	} else {
+		r.pulling = false
+	}
+	switch {
+	case errors.Is(p.err, jetstream.ErrPinIDMismatch):
+		r.lose()
+	case p.err != nil && !r.stopped:
+		r.logger.Debug("a pull failed", watermill.LogFields{"err": text.OfError(p.err)})
+		r.ask() // it may be gone
+	case p.err == nil && r.term != nil:
+		r.term.renew(p.sent)
+	}
+	if r.term != nil && !r.term.whole && !r.stopped {
+		r.check = true
+		r.ask()
+	}
+}
+
+// learn is for an answer about the consumer.
+func (r *reader) learn(a answer) {
+	r.asked = false
+	if errors.Is(a.err, jetstream.ErrConsumerNotFound) || errors.Is(a.err, jetstream.ErrStreamNotFound) ||
+		errors.Is(a.err, jetstream.ErrConsumerDeleted) {
+		r.gone = a.err
+		return
+	}
+	if a.err != nil {
+		if r.check = r.check && !a.idle; r.check {
+			r.ask()
+		}
+		r.told.Tell(a.err)
+		return
+	}
+	r.told.Tell(nil)
+	r.behind = a.info.NumPending + uint64(max(a.info.NumAckPending, 0))
+	if t := r.term; t != nil && !t.whole {
+		t.compare(a.info)
+	}
+	if r.check = r.check && !a.idle; r.check {
+		r.ask()
+	}
+}
+
+// tend does what is due now and then.
+func (r *reader) tend() {
+	t := r.term
+	if t != nil {
+		t.ackAgain()
+		t.touch()
+		if !t.whole {
+			r.ask()
+		}
+	}
+	if now := time.Now(); now.Sub(r.reported) >= time.Second {
+		r.reported = now
+		r.report()
+		if t != nil && len(r.reports.to) > 0 {
+			r.ask()
+		}
+	}
+}
+
+// lose forgets all that is in memory, as the consumer has, or may have, another owner, which gets it.
+func (r *reader) lose() {
+	if r.term == nil {
+		return
+	}
+	r.logger.Info("consumer is not owned any more: what is in memory is left to the next owner",
+		watermill.LogFields{"messages": len(r.term.held)})
+	close(r.term.abandoned)
+	r.term = nil
+	r.check = false
+	r.reportGone()
+}
+
+// leave hands back what was not started, has the server confirm the acks, and lets a standby take over at once.
+func (r *reader) leave() {
+	t := r.term
+	if t == nil {
+		return
+	}
+	close(t.abandoned)
+	r.term = nil
+	r.reportGone()
+	if r.gone != nil || !t.valid() {
+		return
+	}
+	t.ackAgain()
+	t.handBack()
+	if err := r.conn.FlushTimeout(answerTimeout); err != nil {
+		r.logger.Debug("the server did not confirm acks", watermill.LogFields{"err": err.Error()})
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	info, err := r.from.consumer.Info(ctx)
+	if err != nil || pinned(info) != t.pin {
+		return
+	}
+	if err := r.from.stream.UnpinConsumer(ctx, r.from.name, group); err != nil {
+		r.logger.Debug("the consumer was not handed over", watermill.LogFields{"err": err.Error()})
+	}
+}
+
+// pinned returns the id of the owner.
+func pinned(info *jetstream.ConsumerInfo) string {
+	for _, g := range info.PriorityGroups {
+		if g.Group == group {
+			return g.PinnedClientID
+		}
+	}
+	return ""
+}

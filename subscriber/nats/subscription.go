@@ -1,0 +1,123 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
+)
+
+// subscription is one topic of a Subscriber.
+type subscription struct {
+	cfg      *SubscriberConfig
+	topic    string
+	durable  string
+	logger   watermill.LoggerAdapter
+	ctx      context.Context // of its messages
+	messages chan *message.Message
+
+	reports    *reports
+	lines      trouble.Seldom
+	told       trouble.Log
+	delivering sync.WaitGroup // goroutines that may use messages; only run adds to it
+}
+
+func newSubscription(
+	ctx context.Context, cfg *SubscriberConfig, topic string, logger watermill.LoggerAdapter,
+) *subscription {
+	durable := cfg.Consumer + "-" + durableName.Replace(topic)
+	logger = logger.With(watermill.LogFields{"topic": topic, "consumer": durable})
+	return &subscription{
+		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx, messages: make(chan *message.Message),
+		reports: newReports(cfg.Observers, logger),
+		// Cause: NATS cannot be reached, refuses to log in, has no stream with the subject, or the consumer is unfit.
+		// Cure: fix what the error names.
+		told: trouble.Log{Logger: logger, What: "reading from JetStream"},
+	}
+}
+
+// run reads until the context is over, and closes the channel.
+func (s *subscription) run() {
+	defer s.reports.stop()
+	defer close(s.messages)
+	defer s.delivering.Wait()
+	wait := core.Backoff{Initial: 200 * time.Millisecond, Max: 10 * time.Second}
+	for failures := 1; s.ctx.Err() == nil; failures++ {
+		err := s.stay(func() {
+			failures = 0
+			s.told.Tell(nil)
+		})
+		if s.ctx.Err() != nil {
+			return
+		}
+		s.told.Tell(err)
+		core.Pause(s.ctx, wait.Delay(max(failures, 1)))
+	}
+}
+
+// stay has a connection until the context is over. It calls found each time that there is a consumer to read.
+func (s *subscription) stay(found func()) error {
+	conn, err := natsgo.Connect(s.cfg.URL, slices.Concat(s.logging(), s.cfg.connect())...)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close()
+	var js jetstream.JetStream
+	if s.cfg.Domain == "" {
+		js, err = jetstream.New(conn)
+	} else {
+		js, err = jetstream.NewWithDomain(conn, s.cfg.Domain)
+	}
+	if err != nil {
+		return err
+	}
+	wait := core.Backoff{Initial: 200 * time.Millisecond, Max: 10 * time.Second}
+	for failures := 1; s.ctx.Err() == nil; failures++ {
+		from, err := s.open(s.ctx, js)
+		if err == nil {
+			found()
+			failures = 0
+			err = newReader(s, conn, from).run()
+		}
+		if s.ctx.Err() != nil {
+			break
+		}
+		s.told.Tell(err)
+		core.Pause(s.ctx, wait.Delay(max(failures, 1)))
+	}
+	return nil
+}
+
+func (s *subscription) logging() []natsgo.Option {
+	return []natsgo.Option{
+		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
+			if err != nil {
+				// Cause: the server was stopped, or the network broke.
+				// Cure: check the server, unless "NATS connection is back" follows.
+				s.logger.Error("NATS connection lost: reconnecting", err, nil)
+			}
+		}),
+		natsgo.ReconnectHandler(func(*natsgo.Conn) { s.logger.Info("NATS connection is back", nil) }),
+		natsgo.ReconnectErrHandler(func(_ *natsgo.Conn, err error) {
+			if s.lines.Due("connect") {
+				// Cause: no server can be reached, or TLS or the credentials are refused.
+				// Cure: check SubscriberConfig.URL, the network and the credentials.
+				s.logger.Error("connecting to NATS failed: retrying", err, nil)
+			}
+		}),
+		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
+			// Cause: the server or the client reported an error outside of a pull, such as a missing permission.
+			// Cure: fix what the error names.
+			s.logger.Error("error reported by NATS", err, nil)
+		}),
+	}
+}

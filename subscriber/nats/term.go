@@ -1,0 +1,192 @@
+package nats
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/keyed"
+)
+
+const pinHeader = "Nats-Pin-Id"
+
+// record is what a window holds of a message.
+type record struct {
+	msg     *natsgo.Msg
+	in      jetstream.Msg
+	touched time.Time // when JetStream was told that it is in hand
+	unkey   error     // Key panicked, so nobody knows what it must not overtake
+	out     bool      // it is being delivered
+}
+
+type item = keyed.Item[record]
+
+// term is the time in which this process owns the consumer.
+type term struct {
+	*reader
+	pin     string
+	lease   time.Time // until then no other process can be the owner
+	window  *keyed.Window[record]
+	held    map[int64]*item // all that is not done
+	unacked []jetstream.Msg // done, but the connection was lost
+
+	// last is the consumer's count of the last delivery. whole says that all messages that JetStream waits for are held
+	// here: before that a message may be missing that is older than one of its key.
+	last  uint64
+	whole bool
+
+	running, again int // deliveries, and those of them that failed before
+	paused         time.Time
+	spent          bool          // MaxBytes are in memory: nothing is pulled until half of them is done
+	abandoned      chan struct{} // closed: nobody waits for acks any more
+}
+
+func newTerm(r *reader, pin string) *term {
+	return &term{
+		reader: r, pin: pin, held: map[int64]*item{}, abandoned: make(chan struct{}),
+		window: keyed.New[record](keyed.Limits{Records: r.cfg.MaxAhead, Bytes: int64(r.cfg.MaxBytes), Forget: true}, 0),
+	}
+}
+
+// renew is for a pull that the server has got. The end of the lease leaves time to get from here to the server.
+func (t *term) renew(sent time.Time) {
+	if end := sent.Add(t.cfg.pinnedTTL() - t.cfg.pullWait()); end.After(t.lease) {
+		t.lease = end
+	}
+}
+
+func (t *term) valid() bool { return time.Now().Before(t.lease) }
+
+// take holds a message. A gap in the count of deliveries means that one was lost on its way, and comes again.
+func (t *term) take(in jetstream.Msg, meta *jetstream.MsgMetadata) {
+	if t.last != 0 && meta.Sequence.Consumer != t.last+1 {
+		t.whole = false
+	}
+	t.last = meta.Sequence.Consumer
+	pos := int64(meta.Sequence.Stream) //nolint:gosec // a stream has fewer
+	now := time.Now()
+	if it := t.held[pos]; it != nil {
+		it.Value.in, it.Value.touched = in, now
+		return
+	}
+	headers := natsgo.Header(in.Headers())
+	headers.Del(pinHeader)
+	rec := record{msg: &natsgo.Msg{Subject: in.Subject(), Header: headers, Data: in.Data()}, in: in, touched: now}
+	key, err := t.cfg.keyOf(rec.msg)
+	if err != nil {
+		key, rec.unkey = []byte(in.Subject()), err
+	}
+	if it := t.window.Add(pos, key, rec.msg.Size(), rec); it != nil {
+		t.held[pos] = it
+	}
+	t.regulate()
+}
+
+// compare says that nothing is missing if JetStream waits for no more messages than are held, and has delivered none
+// that is still on its way.
+func (t *term) compare(info *jetstream.ConsumerInfo) {
+	if info.Delivered.Consumer != t.last {
+		return
+	}
+	if pinned(info) != t.pin {
+		t.lose()
+		return
+	}
+	if t.whole = info.NumAckPending <= len(t.held); t.whole {
+		t.logger.Debug("all that the owner before had in hand was delivered again",
+			watermill.LogFields{"messages": len(t.held)})
+	}
+}
+
+// start delivers the oldest messages that are ready, as long as there are places.
+func (t *term) start() {
+	t.window.Wake(time.Now())
+	if t.stopped || !t.whole || !t.valid() {
+		return
+	}
+	for t.running < t.cfg.Concurrency {
+		it := t.window.Start(t.again < keyed.Retries(t.cfg.Concurrency))
+		if it == nil {
+			return
+		}
+		again := it.Failures > 0
+		if t.running++; again {
+			t.again++
+		}
+		t.delivering.Add(1)
+		rec := it.Value
+		it.Value.out = true
+		go t.deliver(it, rec, again)
+	}
+}
+
+// settle does what became of a delivery.
+func (t *term) settle(r result) {
+	if t.running--; r.again {
+		t.again--
+	}
+	r.item.Value.out = false
+	switch r.verdict {
+	case acked:
+		t.ack(r.item.Value.in)
+		delete(t.held, r.item.Pos)
+		t.window.Done(r.item)
+		t.regulate()
+	case nacked, withdrawn:
+		later := r.later
+		if later == 0 {
+			later = core.Backoff(t.cfg.Backoff).Delay(r.item.Failures + 1)
+		}
+		now := time.Now()
+		t.window.Hold(r.item, now, now.Add(later))
+	}
+}
+
+// ack is sent only by the owner: the next one counts on what JetStream waits for.
+func (t *term) ack(in jetstream.Msg) {
+	if !t.valid() || in.Ack() != nil {
+		t.unacked = append(t.unacked, in)
+	}
+}
+
+func (t *term) ackAgain() {
+	if !t.valid() || len(t.unacked) == 0 {
+		return
+	}
+	failed := t.unacked
+	t.unacked = nil
+	for _, in := range failed {
+		t.ack(in)
+	}
+}
+
+// touch tells JetStream what is in hand, so that it does not deliver that again.
+func (t *term) touch() {
+	if !t.valid() {
+		return
+	}
+	now := time.Now()
+	for _, it := range t.held {
+		if now.Sub(it.Value.touched) >= t.cfg.AckWait/3 && it.Value.in.InProgress() == nil {
+			it.Value.touched = now
+		}
+	}
+}
+
+// handBack has JetStream deliver what is not with a handler at once, to whoever is the next owner, oldest first.
+func (t *term) handBack() {
+	var back []*item
+	for _, it := range t.held {
+		if !it.Value.out {
+			back = append(back, it)
+		}
+	}
+	slices.SortFunc(back, func(a, b *item) int { return int(a.Pos - b.Pos) })
+	for _, it := range back {
+		_ = it.Value.in.Nak() // without it the message comes after AckWait
+	}
+}
