@@ -26,15 +26,18 @@ func errorsAndLogs(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Errors and log lines
 
-For whoever searches for a text that the program printed. Written by ` + "`make reference`" + ` from the code, sorted by text.
+For operators who search for a text that the program printed. Written by ` + "`make reference`" + ` from the code, sorted by text.
 
 - [Failures and warnings in the log](#failures-and-warnings-in-the-log): the fields beside a line say which topic,
   database or message it is about, and ` + "`err`" + ` is the error
 - [Errors to compare with](#errors-to-compare-with) by ` + "`errors.Is`" + `
 - [Other errors](#other-errors): in the field ` + "`err`" + ` of a line, and in ` + "`last_error`" + ` of a message
+- [Errors of a configuration](#errors-of-a-configuration): returned by a constructor; they name the field, and what it takes
+- [Errors of one case](#errors-of-one-case): each says itself what happened, mostly why, and what to do
+- [What failed](#what-failed): begins a text that goes on with the error of the database, the broker or your own code
 - [Other log lines](#other-log-lines) at level info; lines at level debug are left out
 
-A text ends where a value begins: search for its beginning.
+Values stand for themselves as …, and a text of the upper tables ends where one begins: search for what stands before.
 `)
 	exported, others := allErrors(t)
 	lines := logLines(t)
@@ -42,8 +45,7 @@ A text ends where a value begins: search for its beginning.
 		fmt.Fprintf(&b, "\n## %s\n", heading)
 		of := byPackage(list)
 		for _, dir := range slices.Sorted(maps.Keys(of)) {
-			fmt.Fprintf(&b, "\n### %s\n\n| text | cause | cure |\n|---|---|---|\n",
-				cmp.Or(strings.TrimPrefix(dir, "."), "outbox"))
+			fmt.Fprintf(&b, "\n### %s\n\n| text | cause | cure |\n|---|---|---|\n", inPackage(dir))
 			for _, p := range of[dir] {
 				text := cell(p.text)
 				if ast.IsExported(p.name) && p.name != "" {
@@ -59,9 +61,11 @@ A text ends where a value begins: search for its beginning.
 	}))
 	table("Errors to compare with", exported)
 	table("Other errors", others)
+	made := returnedErrors(t)
+	made.write(&b)
 	b.WriteString("\n## Other log lines\n\n| package | text |\n|---|---|\n")
 	for _, p := range slices.DeleteFunc(lines, serious) {
-		fmt.Fprintf(&b, "| %s | %s |\n", p.dir, cell(p.text))
+		fmt.Fprintf(&b, "| %s | %s |\n", inPackage(p.dir), cell(p.text))
 	}
 	return b.String()
 }

@@ -83,7 +83,7 @@ func configuration(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-For whoever sets a field. Written by ` + "`make reference`" + ` from the comments in the code: each field of each
+For developers who set a field. Written by ` + "`make reference`" + ` from the comments in the code: each field of each
 configuration, with its default. Zero values are good defaults; -1 switches off where that makes sense.
 `)
 	for _, dir := range apiPackages(t) {
@@ -203,8 +203,8 @@ func reliability(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Reliability
 
-For whoever wants to know why to believe the README. Written by ` + "`make reference`" + `: each promise, and the tests
-that fail when it is broken. They run on real servers, with the race detector, in each run of CI.
+For reviewers of the README's promises. Written by ` + "`make reference`" + `: each promise, and the tests that fail when
+it is broken. They run on real servers, with the race detector, in each run of CI.
 `)
 	promises := regexp.MustCompile(`(?m)^\| \*\*(.*?)\*\*`).FindAllStringSubmatch(read(t, "README.md"), -1)
 	if len(promises) != len(proofs) {

@@ -110,7 +110,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("Config.Retention is %s: use 1s or more, or 0 for 24 h", c.Retention)
 	case c.Retention < c.Timeout:
 		return fmt.Errorf("Config.Retention is %s: it counts from when a request was begun, and is less than "+
-			"Config.Timeout, %s, so that who waited for a slow one would carry it out again: use more", c.Retention, c.Timeout)
+			"Config.Timeout, %s, so that a request that waited for a slow one would be carried out again: use more",
+			c.Retention, c.Timeout)
 	case c.MaxBody < 0:
 		return fmt.Errorf("Config.MaxBody is %d: use 0 for 1 MiB, or more", c.MaxBody)
 	case c.MaxAnswer < 0:

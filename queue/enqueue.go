@@ -116,7 +116,7 @@ func (s *Store) record(item Item) (record, error) {
 	}
 	switch limit := s.cfg.MaxPayloadBytes; {
 	case item.Topic == "":
-		return record{}, fmt.Errorf("its topic is empty: it says who handles the message")
+		return record{}, fmt.Errorf("its topic is empty: it says which handler the message is for")
 	case utf8.RuneCountInString(item.Topic) > maxTopicChars:
 		return record{}, fmt.Errorf("its topic has %d characters, the limit is %d", utf8.RuneCountInString(item.Topic),
 			maxTopicChars)

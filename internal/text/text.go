@@ -31,7 +31,7 @@ func Explain(err error) error {
 			"or the role or the database has default_transaction_read_only = on: RESET it)", err)
 	case NotUTF8:
 		return fmt.Errorf(
-			"client_encoding of this session is not UTF8, so the server would alter topics, keys and metadata: "+
+			"client_encoding of the session is not UTF8, so the server would alter topics, keys and metadata: "+
 				"ALTER ROLE ... RESET client_encoding, or add client_encoding=UTF8 to the connection string: %w", err)
 	case NotReadCommitted:
 		return fmt.Errorf("a statement was not run as READ COMMITTED, on which the order of messages rests: "+

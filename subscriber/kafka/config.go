@@ -137,7 +137,7 @@ func (c SubscriberConfig) validate() error {
 	if limit := settings.Consumer.Group.Rebalance.Timeout; c.RevokeTimeout >= limit {
 		errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.RevokeTimeout is %s: "+
 			"it must be less than Consumer.Group.Rebalance.Timeout, %s: "+
-			"Kafka takes who needs longer out of the group", c.RevokeTimeout, limit))
+			"Kafka takes a member that needs longer out of the group", c.RevokeTimeout, limit))
 	}
 	if err := settings.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.OverwriteSaramaConfig: %w", err))

@@ -166,7 +166,7 @@ func forwarderGrid(s *admin.Stats) grid {
 		g.title += ": " + g.empty
 	}
 	for _, u := range s.Unread {
-		g.rows = append(g.rows, []cell{{"nobody", red}, {strconv.Itoa(u.Lanes), red}, {}, {text: u.Scope}, {}, {}})
+		g.rows = append(g.rows, []cell{{"none", red}, {strconv.Itoa(u.Lanes), red}, {}, {text: u.Scope}, {}, {}})
 	}
 	return g
 }
