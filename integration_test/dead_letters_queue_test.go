@@ -92,9 +92,6 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	s, seen, log := watchedStore(t, h)
-	cfg := quickSubscriber()
-	cfg.LeaseTTL = time.Second
-	cfg.AckTimeout = 20 * time.Millisecond
 	late, killed := items("late", 1)[0], itemID("killed", 0)
 	late.ExpiresAt = h.now(t).Add(300 * time.Millisecond)
 	storeAll(t, s, items("nacked", 1)...)
@@ -102,16 +99,21 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	storeAll(t, s, late)
 	storeAll(t, s, items("killed", 1)...)
 	kill(t, h, killed)
-	sub, err := queue.NewSubscriber(s, cfg, log)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, sub.Close()) })
-	nacked, err := sub.Subscribe(t.Context(), "nacked")
-	require.NoError(t, err)
+	subscribe := func(topic string, ackTimeout time.Duration) <-chan *message.Message {
+		cfg := quickSubscriber()
+		cfg.LeaseTTL, cfg.AckTimeout = time.Second, ackTimeout
+		sub, err := queue.NewSubscriber(s, cfg, log)
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, sub.Close()) })
+		msgs, err := sub.Subscribe(t.Context(), topic)
+		require.NoError(t, err)
+		return msgs
+	}
+	nacked := subscribe("nacked", 0)
 	for range 2 {
 		receive(t, nacked).Nack()
 	}
-	hanging, err := sub.Subscribe(t.Context(), "hanging")
-	require.NoError(t, err)
+	hanging := subscribe("hanging", 20*time.Millisecond)
 	for range 2 {
 		<-receive(t, hanging).Context().Done()
 	}
