@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,43 +12,20 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Severity says how bad a Finding is.
-type Severity = broker.Severity
-
-// The severities, which package broker explains.
-const (
-	Info     = broker.Info
-	Warning  = broker.Warning
-	Critical = broker.Critical
-)
-
-// Finding is one thing that Doctor found.
-type Finding struct {
-	Check    string   `json:"check"` // what was looked at, as a stable name in lower case
-	Severity Severity `json:"severity"`
-	Evidence string   `json:"evidence"` // what is the case, with figures
-	// what to do; commands are in parentheses, and a statement that does it comes last, after a colon
-	Cure string `json:"cure"`
-}
-
-// String returns the finding as one line, or more if the cure is a long statement.
-func (f Finding) String() string {
-	return fmt.Sprintf("%s %s: %s. %s", f.Severity, f.Check, f.Evidence, f.Cure)
-}
-
 // Doctor looks for problems of the tables, the forwarders and the server, the worst first. It changes nothing, though
 // it sends one notification to find out whether it arrives. It sees what others do only if its role may see their
 // sessions (pg_read_all_stats), and says so otherwise. What could not be looked at is a finding as well. Brokers are
 // all those to which messages go: a topic with published messages that none of them has is a finding. Without one
 // nothing is said of what a broker may lose.
 //
-// It returns an error if the database does not answer.
+// It returns an error if the database does not answer, or if ctx ends, with what was found until then.
 func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Finding, error) {
 	e := exam{Admin: a, brokers: brokers}
 	for _, c := range checks {
-		if err := c.make(&e, ctx); err != nil {
+		if err := e.make(ctx, c.make); err != nil {
 			if state := text.SQLState(err); ctx.Err() != nil || state == "" && !errors.Is(err, context.DeadlineExceeded) {
-				return nil, fmt.Errorf("doctor: %s: %w", c.name, err)
+				sortFindings(e.found)
+				return e.found, fmt.Errorf("doctor: %s: %w", c.name, err)
 			}
 			if !e.damaged {
 				e.find(c.name, Warning, "check failed: "+err.Error(), "fix what the error names")
@@ -59,7 +35,7 @@ func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Findin
 			break
 		}
 	}
-	slices.SortStableFunc(e.found, func(x, y Finding) int { return int(y.Severity - x.Severity) })
+	sortFindings(e.found)
 	return e.found, nil
 }
 
@@ -102,8 +78,30 @@ type exam struct {
 	stats    *Stats
 }
 
+// make makes a check. Where tables are damaged it may read all of them, for which it has no time: that they are was
+// found already.
+func (e *exam) make(ctx context.Context, check func(*exam, context.Context) error) error {
+	if e.damaged {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, damagedTimeout)
+		defer cancel()
+	}
+	return check(e, ctx)
+}
+
+// damagedTimeout is how long a check may take of tables that lack an index, or a column.
+const damagedTimeout = time.Second
+
 func (e *exam) find(check string, s Severity, evidence, cure string) {
-	e.found = append(e.found, Finding{Check: check, Severity: s, Evidence: evidence, Cure: cure})
+	e.findOf(Outbox, "", check, s, evidence, cure)
+}
+
+// findOf finds something about messages of a table, or about a topic, a consumer or a forwarder.
+func (e *exam) findOf(in Table, subject, check string, s Severity, evidence, cure string) {
+	k := kinds[check]
+	e.found = append(e.found, Finding{
+		Check: check, Severity: s, Title: k.title, Evidence: evidence, Cure: cure, In: in, Subject: subject, Alerts: k.alerts,
+	})
 }
 
 // rows runs a statement whose rows have these columns, and calls fn after each.

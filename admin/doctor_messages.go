@@ -50,7 +50,7 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 		switch {
 		case !waits || t.Paused:
 		case !slices.ContainsFunc(e.members, func(m member) bool { return m.reads(t.Topic) }):
-			e.find("topic_unread", max(Warning, byAge(r.Oldest)),
+			e.findOf(Outbox, t.Topic, "topic_unread", max(Warning, byAge(r.Oldest)),
 				fmt.Sprintf("%s, the oldest for %s, and no running forwarder reads this topic",
 					messages(r.Ready, ofTopic(t.Topic), "is ready", "are ready"), span(r.Oldest)),
 				fmt.Sprintf("add %q to forwarder.Config.Topics, or run a forwarder that reads it", t.Topic))
@@ -71,14 +71,15 @@ func (e *exam) paused(t TopicStats, p Pause) {
 		if strings.HasPrefix(t.Topic, "-") {
 			topic = "-- " + topic
 		}
-		e.find("topic_paused", Info, fmt.Sprintf("an operator paused topic %q %s ago (%s); %s", t.Topic, span(age), p.Reason,
-			messages(t.Ready, "of it", "is ready", "are ready")),
+		e.findOf(Outbox, t.Topic, "topic_paused", Info,
+			fmt.Sprintf("an operator paused topic %q %s ago (%s); %s", t.Topic, span(age), p.Reason,
+				messages(t.Ready, "of it", "is ready", "are ready")),
 			"resume it when its messages may be published"+e.command("topics resume", topic)+
 				": DELETE FROM "+e.db.Render("{outbox_topics}")+
 				" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
 		return
 	}
-	e.find("topic_unavailable", max(Warning, byAge(age)),
+	e.findOf(Outbox, t.Topic, "topic_unavailable", max(Warning, byAge(age)),
 		fmt.Sprintf("forwarder %q has not reached the broker of topic %q for %s: %s; %s", p.By, t.Topic, span(age), p.Reason,
 			messages(t.Ready, "of it", "is ready", "are ready")),
 		"fix what the error names; the forwarder then resumes the topic by itself, and charges no attempt")
@@ -129,7 +130,7 @@ func (e *exam) backlog(ctx context.Context, t, ready TopicStats) error {
 	if t.Failing.N > 0 || t.Dead.N > 0 {
 		evidence += "; some may wait behind a failing message of their key"
 	}
-	e.find("backlog", s, evidence, cure)
+	e.findOf(Outbox, t.Topic, "backlog", s, evidence, cure)
 	return err
 }
 
@@ -200,7 +201,7 @@ func (e *exam) checkIncoming(ctx context.Context) error {
 				if in == Inbox {
 					act = e.command("inbox discard --state failing --group", g.ID, "--reason WHY")
 				}
-				e.find("failing", Warning, fmt.Sprintf("%s, %s %s, the oldest %s, with %q",
+				e.findOf(in, "", "failing", Warning, fmt.Sprintf("%s, %s %s, the oldest %s, with %q",
 					messages(g.Count, "of the "+in.String(), "keeps failing", "keep failing"), owner,
 					strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), fmt.Sprintf(since, span(age)), g.Example),
 					cure+act)
@@ -276,7 +277,7 @@ func (e *exam) checkDead(ctx context.Context) error {
 			}
 			cure := "fix the cause, then requeue them" + e.command(commands[in], "requeue --group", g.ID) + then +
 				", or discard them" + e.command(commands[in], "discard --group", g.ID, "--reason WHY") + byHand
-			e.find("dead", Warning, fmt.Sprintf("%s, %s %s, the newest with %q",
+			e.findOf(in, "", "dead", Warning, fmt.Sprintf("%s, %s %s, the newest with %q",
 				messages(g.Count, "of the "+in.String(), "is dead", "are dead"), owner,
 				strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), g.Example), cure)
 		}

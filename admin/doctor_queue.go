@@ -20,20 +20,20 @@ func (e *exam) checkQueue(ctx context.Context) error {
 		case abandoned > 0:
 			// The row of a handler's transaction is locked, so that nobody renews its lease or takes it back: no harm, however
 			// long.
-			e.find("queue_abandoned", Warning,
+			e.findOf(Queue, topic, "queue_abandoned", Warning,
 				fmt.Sprintf("%s an owner whose lease expired, the first %s ago: no dispatcher is running, "+
 					"or its handler has kept a transaction open since", inQueue(abandoned, topic, "has", "have"), span(left)),
 				"if none is running, start a queue.Dispatcher, Subscriber or Group on these tables, which takes over abandoned "+
 					"messages; if one is running, find out what its handler waits for")
 		case e.pausedInQueue(topic): // it is said of the topic
 		case waiting > 0 && waited > slow:
-			e.find("queue_waits", byAge(waited),
+			e.findOf(Queue, topic, "queue_waits", byAge(waited),
 				fmt.Sprintf("%s due, the oldest for %s", inQueue(waiting, topic, "is", "are"), span(waited)),
 				"check that a dispatcher with a handler for this topic is running; if so, raise its Concurrency, "+
 					"or run more of them")
 		}
 		if crashed > 0 {
-			e.find("queue_crashes", Warning,
+			e.findOf(Queue, topic, "queue_crashes", Warning,
 				fmt.Sprintf("%s another attempt because the lease expired during handling: the process died, or could not renew it",
 					inQueue(crashed, topic, "waits for", "wait for")),
 				"find in the logs what ends these processes, and whether one of the messages does; if they only paused, "+

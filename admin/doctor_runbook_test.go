@@ -22,11 +22,21 @@ func TestRunbookHasEachFinding(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, found := range regexp.MustCompile(`e\.find\("(\w+)"`).FindAllSubmatch(source, -1) {
+		for _, found := range regexp.MustCompile(`e\.find(?:Of\([^"\n]+, |\()"(\w+)"`).FindAllSubmatch(source, -1) {
 			made[string(found[1])] = true
 		}
 		for _, found := range regexp.MustCompile(`\{"(\w+)", \(\*exam\)`).FindAllSubmatch(source, -1) {
 			made[string(found[1])] = true // a check that could not be made is a finding of this name
+		}
+	}
+	for name := range made {
+		if kinds[name].title == "" {
+			t.Errorf("kinds has no title of %s", name)
+		}
+	}
+	for name := range kinds {
+		if !made[name] {
+			t.Errorf("kinds has %s, which doctor does not find", name)
 		}
 	}
 	page, err := os.ReadFile("../docs/run/runbook.md")

@@ -179,7 +179,7 @@ func TestPageActs(t *testing.T) {
 			assert.Equal(t, c.back, page)
 			s.get(to).says(t, to, c.says)
 			if c.verb == "pause" {
-				s.get(to).says(t, to, "topic-4 is paused", "Resume topic-4")
+				s.get(to).says(t, to, "A topic is paused: topic-4", "Resume topic-4")
 				s.get(s.sure("act?verb=resume&topic=topic-4", "").header.Get("Location")).says(t, "resume", "Resumed topic-4")
 				assert.Zero(t, h.count(t, "SELECT count(*) FROM outbox_topics"))
 			}
@@ -329,7 +329,7 @@ func TestPageRefuses(t *testing.T) {
 		for _, line := range s.log.take() {
 			assert.NotContains(t, line, "\n")
 		}
-		assert.Equal(t, http.StatusOK, s.get("health").status)
+		assert.Equal(t, http.StatusOK, s.get("ready").status)
 		assert.Equal(t, http.StatusOK, s.get("style.css").status)
 	})
 	t.Run("who has no name", func(t *testing.T) {

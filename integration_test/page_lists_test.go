@@ -41,9 +41,9 @@ func TestPages(t *testing.T) {
 	looks, acts := newSite(t, h, ui.Access{}), newSite(t, h, ui.Access{Actor: "alice", Act: true, Payloads: true})
 	for path, says := range map[string][]string{
 		"": {
-			"No messages are published", "No forwarder is running", "Pending messages: 200", "topic-3 is paused",
-			"By alice: they asked us to", "100 messages are dead", "10 messages are dead in the inbox",
-			"20 messages are dead in the queue", "topic-6", "No forwarder has run",
+			"No forwarder is running, and", "A topic is paused: topic-3", "they asked us to",
+			"50 messages of the outbox are dead", "10 messages of the inbox are dead", "20 messages of the queue are dead",
+			"topic-6", "No forwarder has run",
 		},
 		"errors":                               {"order <n> not found", `Broker "…" away`, "topic-0", "Dead 50 Failing 50"},
 		"errors?in=inbox":                      {"order <n> is bad", "shop/book", "Dead 10 Failing 10"},
@@ -164,7 +164,9 @@ func TestPageUnderPrefixes(t *testing.T) {
 		return r.StatusCode, r.Request.URL.Path
 	}
 	for _, prefix := range []string{"/", "/plain/", "/stripped/", "/a/b/", "/only/"} {
-		for _, name := range []string{"", "errors", "messages", "audit", "style.css", "script.js", "icon.svg", "health"} {
+		for _, name := range []string{
+			"", "errors", "messages", "audit", "style.css", "script.js", "icon.svg", "health", "ready",
+		} {
 			status, _ := read(prefix + name)
 			assert.Equal(t, http.StatusOK, status, prefix+name)
 		}
@@ -206,9 +208,17 @@ func TestPageWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	s := newSite(t, h, ui.Access{})
-	assert.Equal(t, "ok\n", s.get("health").body)
+	assert.Equal(t, "ok\n", s.get("ready").body)
 	h.exec(t, "ALTER TABLE outbox RENAME TO secret_outbox")
-	for _, path := range []string{"", "errors", "messages", "message?id=1"} {
+	overview := s.get("")
+	assert.Equal(t, http.StatusOK, overview.status)
+	overview.says(t, "overview", "The tables are not as the code needs them", "The figures could not be read")
+	assert.NotContains(t, textOf(t, overview.body), "SQLSTATE")
+	assert.Len(t, s.log.take(), 1)
+	assert.Equal(t, "critical\n", s.get("health").body)
+	assert.Equal(t, http.StatusServiceUnavailable, s.get("health").status)
+	assert.Equal(t, "ok\n", s.get("ready").body)
+	for _, path := range []string{"errors", "messages", "message?id=1"} {
 		got := s.get(path)
 		assert.Equal(t, http.StatusServiceUnavailable, got.status, path)
 		got.says(t, path, "The database does not answer")
@@ -217,9 +227,11 @@ func TestPageWithoutDatabase(t *testing.T) {
 	}
 	h.pool.Close()
 	eventually(t, func() bool {
-		return s.get("health").status == http.StatusServiceUnavailable
-	}, "the health endpoint notices")
-	assert.Equal(t, "unavailable\n", s.get("health").body)
+		return s.get("ready").status == http.StatusServiceUnavailable
+	}, "the probe notices")
+	assert.Equal(t, "unavailable\n", s.get("ready").body)
+	eventually(t, func() bool { return s.get("health").body == "unavailable\n" }, "the judgement is a new one")
+	assert.Equal(t, http.StatusServiceUnavailable, s.get("health").status)
 	assert.Empty(t, s.log.take(), "probes are quiet")
 }
 

@@ -16,13 +16,15 @@
 //	message     one message, with its payload if Access.Payloads
 //	audit       the acts: actor, change and reason
 //	act         a GET, or a POST without "sure", asks; a POST with it does
-//	health      200 if the database answers, else 503; for probes: it asks no Authorize, logs nothing and tells nothing
-//	            else
+//	health      for monitoring: ok or warning with 200, critical or unavailable with 503, as Admin.Doctor judges
+//	ready       for probes: 200 if the database answers, else 503
+//
+// The last two ask no Authorize, log nothing and tell nothing else.
 //
 // # Access
 //
 // Without Config.Authorize every client that reaches the Handler may look, and none may act or see payloads. Put it
-// behind what guards your other internal pages. Authorize is asked on each request but those for health and for the
+// behind what guards your other internal pages. Authorize is asked on each request but those for health, ready and the
 // style, script and icon, before anything else.
 //
 // A POST must come from the page itself: net/http.CrossOriginProtection looks at what the browser says of its origin,
@@ -36,7 +38,9 @@
 // Pages are made on the server, and work without JavaScript. With it, the overview is refreshed every few seconds while
 // its tab is in front, and questions are asked in a dialog.
 //
-// Figures are those of Admin.Stats, read at most once a second for all viewers. Charts are drawn from what this process
+// The heading and what is listed below it are what Admin.Doctor finds, at most 10 s ago; with critical findings health
+// is critical. outboxctl doctor and outboxctl check say the same. Figures are those of Admin.Stats, read at most once a
+// second for all viewers. Charts are drawn from what this process
 // has seen, an hour of it. An act changes the messages that were counted when it was asked for and that are still
 // there. Where there are more than 10,000, or counting took too long, it changes 10,000 of those that were written
 // before, and is done again.

@@ -9,127 +9,53 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-func TestJudge(t *testing.T) {
-	now, n := time.Now(), func(n int64) admin.Count { return admin.Count{N: n} }
-	alive := admin.ForwarderStats{Name: "a", Alive: true, Lanes: 64}
+func TestIssues(t *testing.T) {
+	found := func(s admin.Severity, check, title, subject string) admin.Finding {
+		return admin.Finding{Check: check, Severity: s, Title: title, Subject: subject, Evidence: "so\n", Cure: "do"}
+	}
+	info := found(admin.Info, "size", "a table is large", "")
+	paused := found(admin.Warning, "topic_paused", "a topic is paused", "p")
+	unread := found(admin.Critical, "topic_unread", "no forwarder publishes a topic", "t")
 	for name, c := range map[string]struct {
-		stats admin.Stats
-		level string
-		says  []string // the issues, in order
+		findings       []admin.Finding
+		level, heading string
+		says           []string
 	}{
-		"nothing yet": {admin.Stats{}, "ok", nil},
-		"all is well": {
-			admin.Stats{
-				Forwarders: []admin.ForwarderStats{alive}, Topics: []admin.TopicStats{
-					{Topic: "t", Rate: 5, Ready: n(3), Oldest: time.Second},
-				},
-			}, "ok", nil,
+		"healthy":       {nil, "ok", "Healthy", nil},
+		"nothing to do": {[]admin.Finding{info}, "ok", "Healthy", []string{"idle A table is large"}},
+		"one": {
+			[]admin.Finding{paused, info}, "warn", "A topic is paused", []string{"warn A topic is paused: p", "idle A table"},
 		},
-		"no forwarder": {
-			admin.Stats{Topics: []admin.TopicStats{{Topic: "t", Ready: n(3), Failing: n(1)}}}, "bad",
-			[]string{"No forwarder is running Pending messages: 4"},
-		},
-		"none, and nothing waits": {
-			admin.Stats{Topics: []admin.TopicStats{{Topic: "t", Rate: 1}}}, "warn",
-			[]string{"No forwarder is running New messages"},
-		},
-		"one has vanished": {
-			admin.Stats{Forwarders: []admin.ForwarderStats{alive, {Name: "b\n"}}}, "warn",
-			[]string{`Forwarders vanished: b\u000a`},
-		},
-		"one waits": {
-			admin.Stats{
-				At: now, Forwarders: []admin.ForwarderStats{{Name: "a", Alive: true, WaitingSince: now.Add(-time.Minute)}},
-			}, "warn", []string{"waits for other forwarders to stop Its topics overlap with theirs. It has waited for 1 min"},
-		},
-		"paused, and a broker is away": {
-			admin.Stats{At: now, Forwarders: []admin.ForwarderStats{alive}, Topics: []admin.TopicStats{
-				{
-					Topic: "p", Paused: true, Oldest: time.Hour, PausedBy: []admin.Pause{
-						{By: "operator", Since: now.Add(-time.Minute), Reason: "bob: why"},
-					},
-				},
-				{
-					Topic: "q", Paused: true, Oldest: time.Hour, PausedBy: []admin.Pause{
-						{By: "a", Since: now.Add(-time.Second), Reason: "refused"}, {By: "b", Since: now},
-					},
-				},
-			}}, "bad", []string{
-				"The broker of q is unavailable a has retried for 1 s, and resumes by itself: refused",
-				"p is paused By bob: why, for 1 min.",
-			},
-		},
-		"dead, and old": {
-			admin.Stats{
-				Forwarders: []admin.ForwarderStats{alive}, Topics: []admin.TopicStats{
-					{Topic: "t", Dead: n(1), Failing: n(2), Oldest: time.Hour},
-				},
-			}, "warn",
+		"many": {
+			append(slices.Repeat([]admin.Finding{unread}, 9), paused),
+			"bad", "No forwarder publishes a topic, and 1 more",
 			[]string{
-				"1 message is dead", "The oldest message of t has waited for 1 h Failing, and waiting for another attempt: 2.",
+				"bad No forwarder publishes a topic: t", "bad No forwarder publishes a topic, 8 times more",
+				"warn A topic is paused: p",
 			},
-		},
-		"dead in the inbox and the queue": {
-			admin.Stats{
-				Inbox: []admin.ConsumerStats{{Dead: n(1)}, {Dead: admin.Count{N: 9, More: true}}},
-				Queue: []admin.TopicStats{{Dead: n(2)}},
-			}, "warn",
-			[]string{"10+ messages are dead in the inbox", "2 messages are dead in the queue"},
-		},
-		"failing in the inbox": {
-			admin.Stats{
-				Inbox: []admin.ConsumerStats{
-					{Consumer: "shop/a", Failing: n(1), Oldest: 2 * time.Minute},
-					{Consumer: "shop/b", Failing: n(2), Oldest: 5 * time.Minute},
-					{Consumer: "shop/c", Failing: n(7), Oldest: time.Second},
-				},
-			}, "warn", []string{"3 messages are failing in the inbox The oldest, of shop/b, for 5 min."},
-		},
-		"old in the queue": {
-			admin.Stats{
-				Queue: []admin.TopicStats{
-					{Topic: "idle", Ready: n(1), Oldest: time.Second}, {Topic: "slow", Ready: n(1), Oldest: time.Hour},
-					{Topic: "bad", Failing: n(3), Oldest: time.Hour},
-				},
-			}, "warn",
-			[]string{
-				"The oldest message of slow has waited for 1 h in the queue Check that",
-				"The oldest message of bad has waited for 1 h in the queue Failing, and waiting for another attempt: 3.",
-			},
-		},
-		"many are slow": {
-			admin.Stats{
-				Forwarders: []admin.ForwarderStats{alive},
-				Topics:     slices.Repeat([]admin.TopicStats{{Topic: "t", Ready: n(1), Oldest: time.Hour}}, 30),
-			}, "warn",
-			[]string{
-				"The oldest message of t", "The oldest message of t", "The oldest message of t",
-				"27 more topics have the same problem",
-			},
-		},
-		"many have no broker": {
-			admin.Stats{
-				At: now, Forwarders: []admin.ForwarderStats{alive},
-				Topics: slices.Repeat([]admin.TopicStats{{Topic: "t", Paused: true, PausedBy: []admin.Pause{{By: "a"}}}}, 9),
-			}, "bad",
-			[]string{"The broker of t", "The broker of t", "The broker of t", "6 more topics have the same problem"},
 		},
 	} {
-		issues := judge(&c.stats)
-		level, text := heading(issues)
-		if nobody := strings.HasPrefix(name, "no forwarder"); level == "bad" &&
-			nobody != (text == "No messages are published") {
-			t.Errorf("%s: %s", name, text)
+		level, heading := heading(c.findings)
+		if level != c.level || heading != c.heading {
+			t.Errorf("%s: %s, %q", name, level, heading)
 		}
-		if level != c.level || len(issues) != len(c.says) {
-			t.Errorf("%s: %s, %+v", name, level, issues)
+		list := issues(c.findings)
+		if len(list) != len(c.says) {
+			t.Errorf("%s: %+v", name, list)
 			continue
 		}
-		for i, is := range issues {
-			if !strings.HasPrefix(is.Text+" "+is.Detail, c.says[i]) && !strings.Contains(is.Text+" "+is.Detail, c.says[i]) {
-				t.Errorf("%s: %q instead of %q", name, is.Text+" "+is.Detail, c.says[i])
+		for i, is := range list {
+			if got := is.Level + " " + is.Text; !strings.HasPrefix(got, c.says[i]) || strings.Contains(is.Detail, "\n") {
+				t.Errorf("%s: %q (%q) instead of %q", name, got, is.Detail, c.says[i])
 			}
 		}
+	}
+	if is := issues([]admin.Finding{paused})[0]; !is.Act || is.Link != "act?topic=p&verb=resume" {
+		t.Errorf("%+v", is)
+	}
+	long := strings.Repeat("x", 300)
+	if got := short(long + "; this statement: " + long); got != long {
+		t.Errorf("%q", got)
 	}
 }
 

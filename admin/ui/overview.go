@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 type overview struct {
 	Level, Heading string
 	Issues         []issue
+	Partly         bool // not all could be checked in time
+	Counted        bool // what follows is known
 	Tiles          []tile
 	Topics         []topicRow
 	Queue          []topicRow
@@ -40,13 +43,45 @@ type forwarderRow struct {
 	Level, State string
 }
 
+// overviewTimeout is how long the page waits for the judgement, and for the figures: one that is late is left out.
+const overviewTimeout = 5 * time.Second
+
 func (rq *request) overview() error {
-	s, err := rq.watch.stats(rq.r.Context())
-	if err != nil {
+	ctx, cancel := context.WithTimeout(rq.r.Context(), overviewTimeout)
+	defer cancel()
+	type judged struct {
+		findings []admin.Finding
+		err      error
+	}
+	judging := make(chan judged, 1)
+	go func() {
+		findings, err := rq.watch.judge(ctx)
+		judging <- judged{findings, err}
+	}()
+	s, err := rq.watch.stats(ctx)
+	j := <-judging
+	if err != nil && len(admin.Judge(j.findings).Problems) == 0 {
 		return err
 	}
-	o := &overview{Issues: judge(s), Inbox: s.Inbox, Unread: s.Unread, At: s.At}
-	o.Level, o.Heading = heading(o.Issues)
+	o := &overview{Issues: issues(j.findings)}
+	o.Level, o.Heading = heading(j.findings)
+	if o.Partly = j.err != nil; o.Partly && o.Level == "ok" {
+		o.Level, o.Heading = "warn", "Not all could be checked"
+	}
+	if err == nil {
+		rq.figures(o, s)
+	} else {
+		rq.logFailure(err)
+	}
+	if o.Done, err = rq.done(); err != nil {
+		return err
+	}
+	return rq.show(http.StatusOK, "overview", o)
+}
+
+// figures fills in what was counted.
+func (rq *request) figures(o *overview, s *admin.Stats) {
+	o.Counted, o.Inbox, o.Unread, o.At = true, s.Inbox, s.Unread, s.At
 	o.Tiles = tiles(total(s.Topics), rq.watch.history(), rq.cfg.SampleInterval)
 	for _, t := range s.Topics {
 		o.Topics = append(o.Topics, rowOf(admin.Outbox, t))
@@ -64,10 +99,6 @@ func (rq *request) overview() error {
 		}
 		o.Forwarders = append(o.Forwarders, row)
 	}
-	if o.Done, err = rq.done(); err != nil {
-		return err
-	}
-	return rq.show(http.StatusOK, "overview", o)
 }
 
 func tiles(now admin.TopicStats, history []sample, every time.Duration) []tile {

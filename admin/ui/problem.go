@@ -54,12 +54,7 @@ func explain(err error) *problem {
 func (rq *request) fail(err error) {
 	p := explain(err)
 	if p == nil {
-		if rq.r.Context().Err() == nil {
-			// Cause: Postgres is down or busy, the tables are not migrated, or the role of the page lacks a grant.
-			// Cure: run outboxctl doctor with the role of the page.
-			rq.logger.Error("database did not answer the page", fmt.Errorf("%q", err),
-				watermill.LogFields{"page": fmt.Sprintf("%q", rq.page)})
-		}
+		rq.logFailure(err)
 		p = &problem{
 			http.StatusServiceUnavailable, "The database does not answer", "It may be down or busy, its tables may not be " +
 				"migrated, or the role of this page may lack a grant. See the log.",
@@ -67,5 +62,15 @@ func (rq *request) fail(err error) {
 	}
 	if err := rq.show(p.status, "problem", p); err != nil {
 		http.Error(rq.w, p.Heading, p.status)
+	}
+}
+
+// logFailure says why the database did not answer, to somebody who still waits.
+func (rq *request) logFailure(err error) {
+	if rq.r.Context().Err() == nil {
+		// Cause: Postgres is down or busy, the tables are not migrated, or the role of the page lacks a grant.
+		// Cure: run outboxctl doctor with the role of the page.
+		rq.logger.Error("database did not answer the page", fmt.Errorf("%q", err),
+			watermill.LogFields{"page": fmt.Sprintf("%q", rq.page)})
 	}
 }

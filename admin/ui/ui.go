@@ -61,7 +61,7 @@ type Handler struct {
 	cfg     Config
 	logger  watermill.LoggerAdapter
 	watch   *watcher
-	health  *pulse
+	pulse   *pulse
 	origins http.CrossOriginProtection
 	running atomic.Bool
 }
@@ -83,7 +83,7 @@ func New(a *admin.Admin, cfg Config, logger watermill.LoggerAdapter) (*Handler, 
 		logger = watermill.NopLogger{}
 	}
 	cfg.setDefaults()
-	return &Handler{admin: a, cfg: cfg, logger: logger, watch: newWatcher(a, cfg.SampleInterval), health: newPulse(a)}, nil
+	return &Handler{admin: a, cfg: cfg, logger: logger, watch: newWatcher(a, cfg.SampleInterval), pulse: newPulse(a)}, nil
 }
 
 // Run looks at the figures at each SampleInterval until ctx is over, so that the charts have something to show when a
@@ -130,7 +130,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusMovedPermanently)
 		return
 	case page == "health":
-		h.health.answer(w, r)
+		h.health(w, r)
+		return
+	case page == "ready":
+		h.ready(w, r)
 		return
 	case assets[page] != nil:
 		assets[page].answer(w, r)

@@ -2,7 +2,6 @@ package ui
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 const (
 	fresh      = time.Second // how long figures are taken for those of now
+	examined   = 10 * time.Second
 	maxSamples = 360
 )
 
@@ -30,10 +30,38 @@ type watcher struct {
 	latest  *admin.Stats // guarded by mu, as what follows
 	readAt  time.Time
 	samples []sample // oldest first
+
+	examining  chan struct{} // who has it examines
+	findings   []admin.Finding
+	examinedAt time.Time
 }
 
 func newWatcher(a *admin.Admin, every time.Duration) *watcher {
-	return &watcher{admin: a, every: every, turn: make(chan struct{}, 1)}
+	return &watcher{admin: a, every: every, turn: make(chan struct{}, 1), examining: make(chan struct{}, 1)}
+}
+
+// judge returns what Doctor found, some seconds ago at most. What was found before an error is returned with it.
+func (w *watcher) judge(ctx context.Context) ([]admin.Finding, error) {
+	select {
+	case w.examining <- struct{}{}:
+		defer func() { <-w.examining }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	w.mu.Lock()
+	findings, age := w.findings, time.Since(w.examinedAt)
+	w.mu.Unlock()
+	if age < min(examined, w.every) {
+		return findings, nil
+	}
+	begun := time.Now()
+	findings, err := w.admin.Doctor(ctx)
+	if err == nil {
+		w.mu.Lock()
+		w.findings, w.examinedAt = findings, begun
+		w.mu.Unlock()
+	}
+	return findings, err
 }
 
 // stats returns figures that are a second old at most.
@@ -94,7 +122,7 @@ func (w *watcher) note(s *admin.Stats, now time.Time) {
 func (w *watcher) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.latest = nil
+	w.latest, w.examinedAt = nil, time.Time{}
 }
 
 // history returns what charts show.
@@ -102,38 +130,4 @@ func (w *watcher) history() []sample {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]sample(nil), w.samples...)
-}
-
-// pulse asks the database at most once a second whether it is there, however many probes ask us.
-type pulse struct {
-	admin *admin.Admin
-	mu    sync.Mutex
-	at    time.Time
-	alive bool
-}
-
-func newPulse(a *admin.Admin) *pulse { return &pulse{admin: a} }
-
-const pulseTimeout = 5 * time.Second
-
-func (p *pulse) answer(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if p.beats(context.WithoutCancel(r.Context())) {
-		_, _ = w.Write([]byte("ok\n"))
-		return
-	}
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = w.Write([]byte("unavailable\n"))
-}
-
-func (p *pulse) beats(ctx context.Context) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Since(p.at) >= fresh {
-		ctx, cancel := context.WithTimeout(ctx, pulseTimeout)
-		defer cancel()
-		_, _, err := p.admin.Audit(ctx, admin.Page{Limit: 1})
-		p.alive, p.at = err == nil, time.Now()
-	}
-	return p.alive
 }

@@ -47,7 +47,7 @@ func TestActs(t *testing.T) {
 	b.open(w.url)
 	b.click(link("pause", "orders.placed"))
 	sure("they asked us to")
-	b.until(`document.querySelector(".issues").innerText.includes("orders.placed is paused")`)
+	b.until(`document.querySelector(".issues").innerText.includes("A topic is paused: orders.placed")`)
 	assert.Equal(t, 1, w.count(t, "SELECT count(*) FROM outbox_topics WHERE topic = 'orders.placed'"))
 	b.shoot("done-wide")
 	b.click(link("resume", "orders.placed"))

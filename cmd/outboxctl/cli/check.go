@@ -56,21 +56,17 @@ type status struct {
 }
 
 func judge(findings []admin.Finding) status {
-	s := status{Status: "ok", Message: "healthy", Findings: findings}
-	var bad []string
-	for _, f := range findings { // the worst first
-		if f.Severity == admin.Info {
-			continue
-		}
-		if len(bad) == 0 {
-			s.Code = int(f.Severity)
-			s.Status = f.Severity.String()
-			s.Message = f.Check + ": " + f.Evidence
-		}
-		bad = append(bad, f.Check)
+	h := admin.Judge(findings)
+	s := status{Status: "ok", Code: int(h.Severity), Message: h.String(), Findings: findings}
+	if len(h.Problems) > 0 {
+		s.Status, s.Message = h.Severity.String(), h.Problems[0].Check+": "+h.Problems[0].Evidence
 	}
-	if len(bad) > 1 {
-		s.Message += fmt.Sprintf("; and %d more: %s", len(bad)-1, strings.Join(bad[1:], ", "))
+	if len(h.Problems) > 1 {
+		var others []string
+		for _, f := range h.Problems[1:] {
+			others = append(others, f.Check)
+		}
+		s.Message += fmt.Sprintf("; and %d more: %s", len(others), strings.Join(others, ", "))
 	}
 	return s
 }

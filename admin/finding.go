@@ -1,0 +1,123 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace-go/watermill-outbox/broker"
+)
+
+// Severity says how bad a Finding is.
+type Severity = broker.Severity
+
+// The severities, which package broker explains.
+const (
+	Info     = broker.Info
+	Warning  = broker.Warning
+	Critical = broker.Critical
+)
+
+// Finding is one thing that Doctor found.
+type Finding struct {
+	Check    string   `json:"check"` // what was looked at, as a stable name in lower case
+	Severity Severity `json:"severity"`
+	Title    string   `json:"title"` // the same for all of a Check: what is the case, in short
+	Evidence string   `json:"evidence"`
+	// what to do; commands are in parentheses, and a statement that does it comes last, after a colon
+	Cure string `json:"cure"`
+	// In is the table of the messages that it is about; Outbox also if it is about none.
+	In Table `json:"in"`
+	// Subject is the topic, consumer or forwarder that it is about; empty if it is about none, or several.
+	Subject string `json:"subject,omitempty"`
+	// Alerts are those of dashboards/alerts.yaml that tell of it.
+	Alerts []string `json:"alerts,omitempty"`
+}
+
+// String returns the finding as one line, or more if the cure is a long statement.
+func (f Finding) String() string {
+	return fmt.Sprintf("%s %s: %s. %s", f.Severity, f.Check, f.Evidence, f.Cure)
+}
+
+// Health is what findings come to. The page's heading, the exit code of outboxctl check and the answer to probes of
+// health are all made from it.
+type Health struct {
+	Severity Severity  // of the worst; Info if nothing has to be done
+	Problems []Finding // those that are worse than Info, the worst first
+}
+
+// Judge sums up what Doctor found.
+func Judge(findings []Finding) Health {
+	h := Health{Problems: slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Severity <= Info })}
+	sortFindings(h.Problems)
+	if len(h.Problems) > 0 {
+		h.Severity = h.Problems[0].Severity
+	}
+	return h
+}
+
+// String returns "healthy", or the title of the worst problem and how many others there are. Those of one Check count
+// once.
+func (h Health) String() string {
+	if len(h.Problems) == 0 {
+		return "healthy"
+	}
+	others := map[string]bool{}
+	for _, f := range h.Problems {
+		others[f.Check] = true
+	}
+	if len(others) == 1 {
+		return h.Problems[0].Title
+	}
+	return fmt.Sprintf("%s, and %d more", h.Problems[0].Title, len(others)-1)
+}
+
+// sortFindings puts the worst first.
+func sortFindings(list []Finding) {
+	slices.SortStableFunc(list, func(x, y Finding) int { return int(y.Severity - x.Severity) })
+}
+
+// kind is what is the same for all findings of one name.
+type kind struct {
+	title  string
+	alerts []string
+}
+
+// kinds are all findings that there are. Each has a row in docs/run/runbook.md.
+var kinds = map[string]kind{
+	"schema":                {title: "the tables are not as the code needs them"},
+	"privileges":            {title: "a role lacks a right"},
+	"table_lock":            {title: "a table is locked"},
+	"idle_transaction":      {title: "an idle transaction holds locks"},
+	"long_transaction":      {title: "a transaction runs for long"},
+	"prepared_transactions": {title: "a prepared transaction was forgotten"},
+	"forwarders":            {title: "no forwarder is running", alerts: []string{"OutboxNoForwarder"}},
+	"forwarder_vanished":    {title: "a forwarder vanished"},
+	"forwarder_waits":       {title: "a forwarder waits for others to stop"},
+	"consumers":             {title: "consumers share a name"},
+	"classify":              {title: "errors of a publisher are not classified"},
+	"pool":                  {title: "a connection pool is too small"},
+	"timeouts":              {title: "timeouts do not fit"},
+	"retention":             {title: "retention does not fit"},
+	"topic_unread":          {title: "no forwarder publishes a topic"},
+	"topic_paused":          {title: "a topic is paused", alerts: []string{"OutboxTopicPaused"}},
+	"topic_unavailable":     {title: "the broker is unavailable", alerts: []string{"OutboxTopicUnavailable"}},
+	"backlog":               {title: "messages are published late", alerts: []string{"OutboxMessagesLate"}},
+	"failing":               {title: "messages keep failing", alerts: []string{"InboxMessagesFailing"}},
+	"dead": {title: "messages are dead",
+		alerts: []string{"OutboxMessagesDead", "InboxMessagesDead", "QueueMessagesDead"}},
+	"queue_abandoned":   {title: "messages of the queue were abandoned"},
+	"queue_waits":       {title: "messages of the queue are handled late", alerts: []string{"QueueMessagesLate"}},
+	"queue_crashes":     {title: "a message may crash its handler's process"},
+	"vacuum":            {title: "dead rows are not removed"},
+	"size":              {title: "a table is large"},
+	"replication_slots": {title: "a replication slot keeps the server's log"},
+	"connections":       {title: "connections run out"},
+	"notify_queue":      {title: "the queue of notifications fills"},
+	"listen":            {title: "notifications do not arrive"},
+	"broker":            {title: "the broker may lose messages"},
+
+	// these alone say that a check could not be made
+	"sessions": {title: "sessions could not be checked"},
+	"topics":   {title: "topics could not be checked"},
+	"queue":    {title: "the queue could not be checked"},
+}
