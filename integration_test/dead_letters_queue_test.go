@@ -67,16 +67,6 @@ func heard(t *testing.T, s *queue.Store, seen *mourner, log *lineLogger, id queu
 	}
 }
 
-// eventuallyTrue waits for a short while, for a test that goes on without it.
-func eventuallyTrue(is func() bool) bool {
-	for deadline := time.Now().Add(5 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			return false
-		}
-	}
-	return true
-}
-
 // kill leaves a message as a process does that dies in its last attempt.
 func kill(t testing.TB, h handle, id queue.ID) {
 	t.Helper()

@@ -82,12 +82,12 @@ func TestAMistakeOfWiringChargesNothing(t *testing.T) {
 func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h, other := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
 	storeCfg := quickStore()
 	storeCfg.MaxAttempts = 1
-	s := storeOn(t, h, storeCfg)
-	dispatching(t, s, quickDispatcher(map[string]queue.Handler{
-		"dispatched": {Handle: func(ctx context.Context, _ *queue.Message) error { return wrongKind(ctx, h) }},
+	s, dispatched := storeOn(t, h, storeCfg), storeOn(t, other, storeCfg)
+	dispatching(t, dispatched, quickDispatcher(map[string]queue.Handler{
+		"dispatched": {Handle: func(ctx context.Context, _ *queue.Message) error { return wrongKind(ctx, other) }},
 	}))
 	called := make(chan bool, 1000)
 	wrong := func(msg *message.Message) error { called <- true; return wrongKind(msg.Context(), h) }
@@ -100,7 +100,8 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 		r.AddConsumerHandler("routed", "routed", sub, func(msg *message.Message) error { return wrongKind(msg.Context(), h) })
 		r.AddConsumerHandler("outboxed", "outboxed", startSubscriber(t, h, cfg), wrong)
 	})
-	storeAll(t, s, append(items("dispatched", 1), items("routed", 1)...)...)
+	storeAll(t, dispatched, items("dispatched", 1)...)
+	storeAll(t, s, items("routed", 1)...)
 	h.publish(t, "outboxed", "", "order")
 	for range 3 {
 		select {
@@ -110,11 +111,13 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 		}
 	}
 	assert.Zero(t, h.count(t, "select attempts from outbox"))
-	for _, topic := range []string{"dispatched", "routed"} {
-		eventually(t, func() bool {
-			msg, err := s.Get(t.Context(), itemID(topic, 0))
-			return err == nil && msg.LastError != "" && msg.State == queue.Processing && msg.Attempt == 0 && !msg.DueAt.IsZero()
-		}, "%s: it waits, and nothing is charged", topic)
+	for topic, s := range map[string]*queue.Store{"dispatched": dispatched, "routed": s} {
+		msg := untilMessage(t, s, itemID(topic, 0), "waits", func(msg queue.Message) bool {
+			return msg.LastError != "" && !msg.DueAt.IsZero()
+		})
+		assert.Equal(t, queue.Processing, msg.State, topic)
+		assert.Zero(t, msg.Attempt, topic)
+		assert.Contains(t, msg.LastError, outbox.ErrTxKind.Error(), topic)
 	}
 }
 

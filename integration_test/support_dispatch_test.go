@@ -100,7 +100,28 @@ func stateOf(t testing.TB, s *queue.Store, id queue.ID) (queue.State, int) {
 // untilState waits until a message has the state.
 func untilState(t testing.TB, s *queue.Store, id queue.ID, want queue.State) {
 	t.Helper()
-	eventually(t, func() bool { state, _ := stateOf(t, s, id); return state == want }, "%s is %s", id.MessageID, want)
+	untilMessage(t, s, id, "is "+string(want), func(msg queue.Message) bool { return msg.State == want })
+}
+
+// untilMessage waits until a message is as it should be, and returns it. If that does not happen it tells what became
+// of the message.
+func untilMessage(
+	t testing.TB, s *queue.Store, id queue.ID, what string, is func(msg queue.Message) bool,
+) (msg queue.Message) {
+	t.Helper()
+	var err error
+	if !eventuallyTrue(func() bool {
+		msg, err = s.Get(t.Context(), id)
+		return err == nil && is(msg)
+	}) {
+		if err != nil {
+			t.Fatalf("%s %s: not within %s: %v", id.MessageID, what, patience, err)
+		}
+		t.Fatalf("%s %s: not within %s: it is %s, first seen %s ago, due in %s, after %d attempts, with the last error %q",
+			id.MessageID, what, patience, msg.State, time.Since(msg.FirstSeenAt), time.Until(msg.DueAt), msg.Attempt,
+			msg.LastError)
+	}
+	return msg
 }
 
 // barrier is a handler that waits until the test lets it go.

@@ -333,13 +333,21 @@ func forEachHandle(t *testing.T, test func(t *testing.T, h handle)) {
 // eventually waits until condition returns true and fails the test if it does not within patience.
 func eventually(t testing.TB, condition func() bool, format string, args ...any) {
 	t.Helper()
+	if !eventuallyTrue(condition) {
+		t.Fatalf("did not happen within %s: %s", patience, fmt.Sprintf(format, args...))
+	}
+}
+
+// eventuallyTrue is for a test that has more to say about what did not happen.
+func eventuallyTrue(condition func() bool) bool {
 	deadline := time.Now().Add(patience)
 	for wait := time.Millisecond; !condition(); wait = min(2*wait, 50*time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("did not happen within %s: %s", patience, fmt.Sprintf(format, args...))
+			return false
 		}
 		time.Sleep(wait)
 	}
+	return true
 }
 
 // within returns what comes from a channel, the zero value once it is closed, and fails the test if nothing does within
