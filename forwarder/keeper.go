@@ -209,7 +209,7 @@ func (k *keeper) owns(lanes int) {
 		if k.e.pooled { // it comes and goes
 			say = k.e.logger.Debug
 		}
-		say("Lanes owned", watermill.LogFields{"lanes": lanes})
+		say("lanes owned", watermill.LogFields{"lanes": lanes})
 		k.e.obs.owned(lanes)
 	}
 }
