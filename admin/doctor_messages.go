@@ -80,14 +80,14 @@ func (e *exam) paused(t TopicStats, p Pause) {
 		return
 	}
 	e.findOf(Outbox, t.Topic, "topic_unavailable", max(Warning, byAge(age)),
-		fmt.Sprintf("forwarder %q has not reached the broker of topic %q for %s: %s; %s", p.By, t.Topic, span(age), p.Reason,
+		fmt.Sprintf("forwarder %q could not publish to topic %q for %s: %s; %s", p.By, t.Topic, span(age), p.Reason,
 			messages(t.Ready, "of it", "is ready", "are ready")),
 		"fix what the error names; the forwarder then resumes the topic by itself, and charges no attempt")
 }
 
 // nobody tells that no forwarder is alive.
 func (e *exam) nobody(ready map[string]TopicStats) {
-	s, what := Info, "no message waits for it"
+	s, what := Info, "no message has been ready for more than "+span(brief)
 	if e.deserted {
 		s, what = Warning, "messages have been ready for more than a minute"
 	}

@@ -240,7 +240,7 @@ func (a *Admin) bound(ctx context.Context) (context.Context, context.CancelFunc)
 
 func explain(err error) error {
 	if text.SQLState(err) == text.InsufficientPrivilege {
-		return fmt.Errorf("%w (schema.Roles prints what each role needs)", err)
+		return fmt.Errorf("%w (outboxctl migrate roles prints what each role needs)", err)
 	}
 	return text.Explain(err)
 }
