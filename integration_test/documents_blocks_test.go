@@ -39,7 +39,8 @@ var imported = map[string]string{
 	"inboundnats": rootModule + "/subscriber/nats",
 	"inbound":     rootModule + "/subscriber/kafka", "wmkafka": "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka",
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel",
-	"nats": rootModule + "/publisher/nats",
+	"nats":   rootModule + "/publisher/nats",
+	"wmamqp": "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp", "amqp091": "github.com/rabbitmq/amqp091-go",
 }
 
 // TestDocumentsCompile compiles all Go in the documents with what testdata/blocks/given.go has them take for granted.

@@ -40,7 +40,6 @@ var (
 	fwd    *ourforwarder.Forwarder
 	a      *admin.Admin
 	cfg    ourforwarder.Config
-	amqp   struct{ ErrClosed error } // stands for a client that no module of ours needs
 	seen   observe.Observer
 
 	router                          *message.Router
