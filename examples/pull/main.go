@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"log"
 	"os"
 	"os/signal"
@@ -19,7 +20,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/examples/booking"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
@@ -52,7 +52,7 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	if _, err := schema.Migrate(ctx, db, schema.MigrateConfig{}); err != nil {
 		return err
 	}
-	if err := booking.CreateTables(ctx, pool); err != nil {
+	if _, err := pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS bookings (order_id text PRIMARY KEY)`); err != nil {
 		return err
 	}
 	conn, err := natsgo.Connect(natsURL, nats.Options()...) // reconnect for ever
@@ -85,7 +85,7 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 		return err
 	}
 	router.AddMiddleware(stack...)
-	router.AddHandler("book", "orders", orders, "bookings", events, booking.Book)
+	router.AddHandler("book", "orders", orders, "bookings", events, book)
 
 	// Outbound: a forwarder that publishes what was committed.
 	broker, err := nats.NewPublisher(nats.PublisherConfig{URL: natsURL}, logger)
@@ -115,4 +115,22 @@ func provision(ctx context.Context, js jetstream.JetStream) error {
 		Durable: "booking", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
 	})
 	return err
+}
+
+// book is an ordinary handler. What it writes and what it returns commit together, once per order.
+func book(msg *message.Message) ([]*message.Message, error) {
+	var order struct{ ID string }
+	if err := json.Unmarshal(msg.Payload, &order); err != nil {
+		return nil, outbox.Poison(err) // a dead letter: no redelivery makes JSON of it
+	}
+	tx, err := outbox.PgxTx(msg.Context())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tx.Exec(msg.Context(), `INSERT INTO bookings (order_id) VALUES ($1)`, order.ID); err != nil {
+		return nil, err // rolled back, and redelivered
+	}
+	booked := message.NewMessage(watermill.NewUUID(), []byte(order.ID))
+	outbox.SetAggregate(booked, "order", order.ID)
+	return message.Messages{booked}, nil
 }

@@ -68,7 +68,7 @@ func TestPull(t *testing.T) {
 		var got, want []string
 		for i := range 20 {
 			id := fmt.Sprintf("%s-%d", start, i%10)
-			order := fmt.Sprintf(`{"id":"%s","account":"of %s","cents":1}`, id, id)
+			order := fmt.Sprintf(`{"id":"%s"}`, id)
 			msg := natsgo.NewMsg("orders")
 			msg.Header.Set(wmnats.WatermillUUIDHdr, id)
 			msg.Data = []byte(order)
@@ -76,7 +76,7 @@ func TestPull(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i < 10 {
-				want = append(want, fmt.Sprintf(`{"order_id":"%s","account":"of %s","number":1}`, id, id))
+				want = append(want, id)
 			}
 		}
 		unreadable := natsgo.NewMsg("orders")

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -184,5 +186,22 @@ func TestVersions(t *testing.T) {
 		if isVersion(version) != want {
 			t.Errorf("%q: want %t", version, want)
 		}
+	}
+}
+
+// TestOnlyDemosShare keeps examples such that each can be copied out as it is.
+func TestOnlyDemosShare(t *testing.T) {
+	all, err := examplesIn(filepath.Join("..", "..", "examples"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var together []string
+	for _, e := range all {
+		if !e.standsAlone("github.com/millrace-go/watermill-outbox") {
+			together = append(together, e.name)
+		}
+	}
+	if !slices.Equal(together, []string{"kafka", "nats", "page"}) {
+		t.Errorf("%v import packages of examples or internal", together)
 	}
 }
