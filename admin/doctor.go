@@ -55,6 +55,7 @@ var checks = []struct {
 	{"failing", (*exam).checkIncoming},
 	{"dead", (*exam).checkDead},
 	{"queue", (*exam).checkQueue},
+	{"parked", (*exam).checkParked},
 	{"vacuum", (*exam).checkVacuum},
 	{"retention", (*exam).checkRetention},
 	{"replication_slots", (*exam).checkSlots},

@@ -167,6 +167,7 @@ func (e *exam) setUp(m member) {
 			fmt.Sprintf("give the pool %s, and one more for each handler that runs at the same time; "+
 				"or give the forwarder a pool of its own, with %d", connections(f.PoolNeeds), f.PoolNeeds))
 	}
+	e.handlers(m)
 	if f.PublishTimeout == -1 {
 		e.find("timeouts", Warning,
 			fmt.Sprintf("%s has no limit for the time of a publish: one that hangs blocks its key and one slot "+

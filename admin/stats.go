@@ -32,7 +32,8 @@ type Stats struct {
 	Forwarders []ForwarderStats `json:"forwarders"` // running, or vanished less than an hour ago, sorted
 	// Unread are scopes with lanes that no running forwarder owns: what is in them is not published. Sorted.
 	Unread []UnreadLanes   `json:"unread"`
-	Inbox  []ConsumerStats `json:"inbox"` // of consumers that have failing or dead messages, sorted
+	Inbox  []ConsumerStats `json:"inbox"`  // of consumers that have failing or dead messages, sorted
+	Parked []ParkedKey     `json:"parked"` // as ParkedKeys lists them
 }
 
 // UnreadLanes is how many lanes of a scope no forwarder reads: the messages of their keys wait. While forwarders start
@@ -134,6 +135,7 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 		func() error { return a.unread(ctx, s) },
 		func() (err error) { s.Queue, err = a.queue(ctx, b); return err },
 		func() (err error) { s.Inbox, err = a.consumers(ctx, b); return err },
+		func() (err error) { s.Parked, err = a.parkedForStats(ctx); return err },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

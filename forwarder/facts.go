@@ -43,7 +43,8 @@ func (e *engine) facts() string {
 	conns := e.db.Conns()
 	f := facts.Forwarder{
 		Program: program(), Consumers: e.db.Consumers(),
-		Pool: fmt.Sprintf("%s %p", process, e.db.Pool()), PoolConns: conns.Max, PoolNeeds: conns.Needs, Beside: conns.Beside,
+		Pool: fmt.Sprintf("%s %p", process, e.db.Pool()), PoolConns: conns.Max, PoolNeeds: conns.Needs,
+		Handlers: e.db.MostHandlers(), Beside: conns.Beside,
 		Blind: e.to != nil && e.to.blind.Load(), BlockKeyOnDead: e.cfg.BlockKeyOnDead,
 		LeaseTTL: e.cfg.LeaseTTL, PublishTimeout: e.cfg.PublishTimeout, CloseTimeout: e.cfg.CloseTimeout,
 		Retention: e.cfg.Retention,

@@ -3,6 +3,7 @@ package forwarder
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -10,6 +11,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // Subscriber delivers what is committed to the outbox as a message.Subscriber, so that any Router, with any
@@ -116,7 +118,8 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	defer cancel()
 	stop := context.AfterFunc(d.ctx, cancel) // the message's context ends with the subscription's
 	defer stop()
-	msg.SetContext(core.WithDelivery(msgCtx, msg, row, d.relay))
+	msgCtx = core.WithDelivery(msgCtx, msg, row, d.relay)
+	msg.SetContext(msgCtx)
 	select {
 	case d.messages <- msg:
 	case <-call.recalled():
@@ -130,6 +133,9 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	case <-msg.Acked():
 		return nil
 	case <-msg.Nacked():
+		if cause := core.NackCause(msgCtx); cause != nil {
+			return fmt.Errorf("%w: %s", outbox.ErrNacked, text.OfError(cause)) // its text alone: it decides nothing here
+		}
 		return outbox.ErrNacked
 	case <-call.Done():
 		return errNotDelivered

@@ -24,8 +24,9 @@ type handling struct {
 	delivered bool      // by our own Subscriber
 	relay     bool      // to a handler that passes messages on
 	work      core.Work // the message is claimed from the durable queue, else nil
-	// later tells the subscriber how long to hold the message back; nil = the subscriber does not wait after a nack.
-	later func(wait time.Duration)
+	// later tells the subscriber why the message failed, and how long to hold it back; nil = the subscriber does not wait
+	// after a nack.
+	later func(wait time.Duration, err error)
 
 	begun    time.Time
 	ended    atomic.Bool

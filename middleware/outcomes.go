@@ -277,6 +277,9 @@ func (o *outcomes) conclude(
 	if h.work != nil {
 		h.work.Note(err)
 	}
+	if h.later != nil {
+		h.later(0, err)
+	}
 	wait := o.wait(h)
 	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"failures": h.failures(), "wait": wait})
 	if failed != nothing && o.lines.Due("not called "+message.HandlerNameFromCtx(ctx)) {

@@ -178,6 +178,7 @@ func (t *transactor) attempts(
 	_, err := t.db.Tx(ctx)
 	joins := (h.inTx || t.cfg.JoinContext) && !errors.Is(err, outbox.ErrNoTx)
 	if !joins {
+		defer t.db.HandlerStarts(t.logger)()
 		ctx = outbox.OutsideTx(ctx)
 		t.noteSubscriberTx(ctx, msg)
 	}

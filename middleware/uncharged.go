@@ -54,7 +54,7 @@ func (o *outcomes) retryLater(
 	case h.delivered:
 		return outcome, wait, err
 	case h.later != nil:
-		h.later(wait)
+		h.later(wait, err)
 		return outcome, 0, err
 	case later != nil && wait > o.cfg.Backoff.Max:
 		o.recall.postpone(keyOf(message.HandlerNameFromCtx(ctx), msg), wait, err)

@@ -18,11 +18,16 @@ type overview struct {
 	Topics         []topicRow
 	Queue          []topicRow
 	Inbox          []admin.ConsumerStats
+	Parked         []admin.ParkedKey
+	MoreParked     int // that the table leaves out
 	Forwarders     []forwarderRow
 	Unread         []admin.UnreadLanes
 	At             time.Time
 	Done           *done
 }
+
+// mostParked is how many parked keys are shown.
+const mostParked = 20
 
 // tile is one figure and how it came to be.
 type tile struct {
@@ -82,6 +87,8 @@ func (rq *request) overview() error {
 // figures fills in what was counted.
 func (rq *request) figures(o *overview, s *admin.Stats) {
 	o.Counted, o.Inbox, o.Unread, o.At = true, s.Inbox, s.Unread, s.At
+	o.Parked = s.Parked[:min(len(s.Parked), mostParked)]
+	o.MoreParked = len(s.Parked) - len(o.Parked)
 	o.Tiles = tiles(total(s.Topics), rq.watch.history(), rq.cfg.SampleInterval)
 	for _, t := range s.Topics {
 		o.Topics = append(o.Topics, rowOf(admin.Outbox, t))

@@ -28,6 +28,7 @@ type DB struct {
 	logger    watermill.LoggerAdapter
 	wakes     wakes
 	consumers consumers
+	handlers  handlers
 	rendered  sync.Map // of statements
 
 	outbox               string // the table as SQL

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -26,11 +27,33 @@ type delivery struct {
 	msg    *message.Message
 	relay  bool
 	tree   *Tree // nil until BindDelivery
+	cause  *atomic.Pointer[error]
 }
 
 // WithDelivery signs msg, whose context is to be the one returned. A relay passes the message on.
 func WithDelivery(ctx context.Context, msg *message.Message, d Delivery, relay bool) context.Context {
-	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg, relay: relay})
+	return context.WithValue(ctx, deliveryKey{}, &delivery{
+		Delivery: d, msg: msg, relay: relay, cause: &atomic.Pointer[error]{},
+	})
+}
+
+// NackFor nacks msg and says why, which is then what the row keeps as its last error. The cause may be nil.
+func NackFor(msg *message.Message, cause error) {
+	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
+	if d != nil && d.msg == msg && d.cause != nil && cause != nil {
+		d.cause.Store(&cause)
+	}
+	msg.Nack()
+}
+
+// NackCause returns what NackFor said of the message that has the context of WithDelivery; nil if nothing.
+func NackCause(ctx context.Context) error {
+	if d, _ := ctx.Value(deliveryKey{}).(*delivery); d != nil && d.cause != nil {
+		if cause := d.cause.Load(); cause != nil {
+			return *cause
+		}
+	}
+	return nil
 }
 
 // WithStored signs msg, which comes from the durable queue, with what is stored of it.

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"io"
 	"testing"
 	"time"
 
@@ -14,13 +15,14 @@ func TestOwnBackoffIsThatOfOneMessage(t *testing.T) {
 		t.Fatal("nobody signed it")
 	}
 	var told time.Duration
-	msg.SetContext(WithOwnBackoff(t.Context(), msg, func(wait time.Duration) { told = wait }))
+	var why error
+	msg.SetContext(WithOwnBackoff(t.Context(), msg, func(wait time.Duration, err error) { told, why = wait, err }))
 	later := OwnBackoff(msg)
 	if later == nil {
 		t.Fatal("it is signed")
 	}
-	if later(time.Second); told != time.Second {
-		t.Fatalf("told %s", told)
+	if later(time.Second, io.EOF); told != time.Second || why != io.EOF {
+		t.Fatalf("told %s, %v", told, why)
 	}
 	passedOn := message.NewMessage("2", nil)
 	passedOn.SetContext(msg.Context())

@@ -15,6 +15,7 @@ type Forwarder struct {
 	// how many connections the pool may have; 0 = no limit, or not known
 	PoolConns      int           `json:"pool_conns"`
 	PoolNeeds      int           `json:"pool_needs"` // how many of them the forwarder uses at once
+	Handlers       int           `json:"handlers"`   // at most so many were at work through its handle at once
 	Beside         int           `json:"beside"`     // how many connections it has of its own
 	Blind          bool          `json:"blind"`      // its publisher has returned errors that nobody knows
 	BlockKeyOnDead bool          `json:"block_key_on_dead"`

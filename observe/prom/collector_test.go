@@ -46,6 +46,7 @@ func something() sample {
 		paused:     map[cell]counted{{"bookings", "forwarder"}: {2, 30}},
 		forwarders: map[cell]counted{{"", "alive"}: {2, 0}},
 		lanes:      map[cell]counted{{"default", ""}: {64, 0}},
+		parked:     map[parkedOf]parked{{"booking", "orders"}: {2, 30, 700, false}},
 	}
 }
 
@@ -75,6 +76,9 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 		`inbox_oldest_message_age_seconds{consumer="booking/book",db="shop"}`: 30,
 		`queue_messages{db="shop",state="ready",topic="payment"}`:             4,
 		`queue_oldest_message_age_seconds{db="shop",topic="payment"}`:         20,
+		`parked_keys{db="shop",group="booking",topic="orders"}`:               2,
+		`parked_messages{db="shop",group="booking",topic="orders"}`:           30,
+		`parked_undelivered{db="shop",group="booking",topic="orders"}`:        1,
 		`counts_bounded{db="shop"}`:                                           0,
 	}
 	check := func() {

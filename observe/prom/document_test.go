@@ -60,8 +60,9 @@ seconds. Every series has a label ` + "`db`" + `, the name of the handle, except
 				f.GetHelp())
 		}
 	}
-	write("What is pending: Collector", "From the tables, with one query for each scrape, in a short transaction of its "+
-		"own, so they are the same in whichever process: take the maximum.", of.collector)
+	write("What is pending: Collector", "From the tables, with one query for each scrape in a short transaction of its "+
+		"own, and another where keys are parked, so they are the same in whichever process: take the maximum.",
+		of.collector)
 	write("What is done: Observer", "By this process, so take the sum.", of.observer)
 
 	if os.Getenv("OUTBOX_WRITE_METRICS") != "" {

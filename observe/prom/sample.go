@@ -2,6 +2,7 @@ package prom
 
 import (
 	"context"
+	"errors"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -26,6 +27,16 @@ type counted struct{ n, oldest float64 }
 type sample struct {
 	outbox, inbox, queue, paused, forwarders, lanes map[cell]counted
 	bounded                                         bool // a count stopped at its bound
+	parked                                          map[parkedOf]parked
+}
+
+// parkedOf is who has parked keys of what.
+type parkedOf struct{ group, topic string }
+
+// parked is how many keys there are, and of the messages how many and the age of the oldest in seconds.
+type parked struct {
+	keys, messages, oldest float64
+	delivered              bool // all of them
 }
 
 func scrape(ctx context.Context, db *core.DB) (sample, error) {
@@ -49,7 +60,28 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		s.bounded = s.bounded || more
 		return nil
 	}, db.Render(sqltext.Scrape), int64(countEach), int64(countAll), int64(countLane))
+	if err == nil {
+		s.parked, err = scrapeParked(ctx, db)
+	}
 	return s, text.Explain(err)
+}
+
+func scrapeParked(ctx context.Context, db *core.DB) (map[parkedOf]parked, error) {
+	keys, err := db.ParkedKeys(ctx)
+	if errors.Is(err, core.ErrParkHidden) { // doctor says so
+		return nil, nil
+	}
+	all := map[parkedOf]parked{}
+	for _, k := range keys {
+		of := parkedOf{k.Group, k.Topic}
+		p, seen := all[of]
+		p.keys++
+		p.messages += float64(k.Messages)
+		p.oldest = max(p.oldest, k.Age.Seconds())
+		p.delivered = k.Delivered && (p.delivered || !seen)
+		all[of] = p
+	}
+	return all, err
 }
 
 // names is a set of names.
@@ -63,7 +95,10 @@ func (n *names) add(name string) {
 }
 
 // known is whatever was seen once: its series stay, with zeros.
-type known struct{ topics, queues, consumers, scopes names }
+type known struct {
+	topics, queues, consumers, scopes names
+	parked                            map[parkedOf]bool
+}
 
 func (k *known) learn(s sample) {
 	for _, l := range []struct {
@@ -73,5 +108,11 @@ func (k *known) learn(s sample) {
 		for at := range l.cells {
 			l.names.add(at.of)
 		}
+	}
+	for of := range s.parked {
+		if k.parked == nil {
+			k.parked = map[parkedOf]bool{}
+		}
+		k.parked[of] = true
 	}
 }

@@ -11,6 +11,8 @@ type descs struct {
 	forwarders, lanes          *prometheus.Desc
 	inboxMessages, inboxOldest *prometheus.Desc
 	queueMessages, queueOldest *prometheus.Desc
+	parkedKeys, parkedMessages *prometheus.Desc
+	parkedOldest, undelivered  *prometheus.Desc
 }
 
 func newDescs(namespace, db string) descs {
@@ -46,13 +48,21 @@ func newDescs(namespace, db string) descs {
 			"delayed on purpose, failing (waiting for another attempt), dead.", "topic", "state"),
 		queueOldest: desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready "+
 			"or failing, in seconds; 0 = none.", "topic"),
+
+		parkedKeys: desc("parked_keys", "Keys of Kafka that subscribers have parked in Postgres, at most 1,000 of all "+
+			"groups.", "group", "topic"),
+		parkedMessages: desc("parked_messages", "Messages of these keys that are parked.", "group", "topic"),
+		parkedOldest: desc("parked_oldest_message_age_seconds", "Time since the oldest of these messages was parked, "+
+			"in seconds; 0 = none.", "group", "topic"),
+		undelivered: desc("parked_undelivered", "1 if messages are parked and no running process delivers them, else 0.",
+			"group", "topic"),
 	}
 }
 
 func (d descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.up, d.seconds, d.bounded, d.messages, d.oldest, d.paused, d.forwarders, d.lanes, d.inboxMessages, d.inboxOldest,
-		d.queueMessages, d.queueOldest,
+		d.queueMessages, d.queueOldest, d.parkedKeys, d.parkedMessages, d.parkedOldest, d.undelivered,
 	}
 }
 
@@ -83,6 +93,17 @@ func (c *Collector) show(s sample, to chan<- prometheus.Metric) {
 	}
 	for scope := range c.known.scopes {
 		send(d.lanes, s.lanes[cell{scope, ""}].n, scope)
+	}
+	for of := range c.known.parked {
+		p, some := s.parked[of]
+		send(d.parkedKeys, p.keys, of.group, of.topic)
+		send(d.parkedMessages, p.messages, of.group, of.topic)
+		send(d.parkedOldest, p.oldest, of.group, of.topic)
+		undelivered := 0.0
+		if some && !p.delivered {
+			undelivered = 1
+		}
+		send(d.undelivered, undelivered, of.group, of.topic)
 	}
 	bounded := 0.0
 	if s.bounded {

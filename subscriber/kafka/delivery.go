@@ -34,7 +34,7 @@ type result struct {
 // deliver hands one message out and waits for its ack.
 func (p *partition) deliver(it *item, rec record, again bool) {
 	r := result{item: it, again: again}
-	r.verdict, r.later = p.hand(rec, p.logger, p.stopping, p.abandoned)
+	r.verdict, r.later, _ = p.hand(rec, p.logger, p.stopping, p.abandoned)
 	select {
 	case p.results <- r:
 	case <-p.abandoned:
@@ -50,10 +50,11 @@ func (p *partition) free(again bool) {
 	}
 }
 
-// hand makes a new message for each delivery, so that nothing which a handler did to it is delivered again.
+// hand makes a new message for each delivery, so that nothing which a handler did to it is delivered again. Of a nack
+// it also returns why, if that is known.
 func (s *subscription) hand(
 	rec record, logger watermill.LoggerAdapter, stopping, abandoned <-chan struct{},
-) (verdict, time.Duration) {
+) (v verdict, later time.Duration, cause error) {
 	if rec.unkey != nil {
 		if _, err := keyOf(s.cfg.Key, rec.msg); err != nil {
 			s.unreadable(logger, "key", err, rec, func(err error, fields watermill.LogFields) {
@@ -61,7 +62,7 @@ func (s *subscription) hand(
 				logger.Error("panic in Key: the message has no known order, "+
 					"so it blocks its Kafka key and is retried: fix Key", err, fields)
 			})
-			return nacked, 0
+			return nacked, 0, err
 		}
 	}
 	copied := cloned(rec.msg)
@@ -72,22 +73,30 @@ func (s *subscription) hand(
 			logger.Error("message could not be unmarshalled: its key is blocked and it is retried: "+
 				"fix the Unmarshaler, or let it return what the handler can declare poison", err, fields)
 		})
-		return nacked, 0
+		return nacked, 0, err
 	}
 	ctx, cancel := context.WithCancel(recordContext{s.ctx, copied})
 	defer cancel()
-	var later atomic.Int64
-	msg.SetContext(core.WithOwnBackoff(ctx, msg, func(wait time.Duration) { later.Store(int64(wait)) }))
+	type failure struct {
+		later time.Duration
+		cause error
+	}
+	var failed atomic.Pointer[failure]
+	failed.Store(&failure{})
+	msg.SetContext(core.WithOwnBackoff(ctx, msg, func(wait time.Duration, err error) {
+		failed.Store(&failure{wait, err})
+	}))
 	if !s.offer(msg, stopping) {
-		return withdrawn, 0
+		return withdrawn, 0, nil
 	}
 	select {
 	case <-msg.Acked():
-		return acked, 0
+		return acked, 0, nil
 	case <-msg.Nacked():
-		return nacked, time.Duration(later.Load())
+		f := failed.Load()
+		return nacked, f.later, f.cause
 	case <-abandoned:
-		return withdrawn, 0
+		return withdrawn, 0, nil
 	}
 }
 

@@ -58,7 +58,7 @@ func newLot(s *subscription) (*lot, error) {
 		return nil, err
 	}
 	return &lot{
-		subscription: s, cfg: s.cfg.Park, db: db, pub: pub, scope: s.cfg.ConsumerGroup + "/" + s.topic,
+		subscription: s, cfg: s.cfg.Park, db: db, pub: pub, scope: core.ParkTopic(s.cfg.ConsumerGroup, s.topic),
 		wake: make(chan struct{}, 1),
 	}, nil
 }

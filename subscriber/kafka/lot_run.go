@@ -118,15 +118,15 @@ func (l *lot) deliver(row *message.Message) {
 			// Cure: look at it with outboxctl, and delete it.
 			l.logger.Error("parked message could not be read: it is retried", err, watermill.LogFields{"uuid": row.UUID})
 		}
-		row.Nack()
+		core.NackFor(row, err)
 		return
 	}
 	abandoned, done := l.atClose()
 	defer done()
-	if v, _ := l.hand(record{msg: rec, own: true}, l.logger, l.ctx.Done(), abandoned); v == acked {
+	if v, _, err := l.hand(record{msg: rec, own: true}, l.logger, l.ctx.Done(), abandoned); v == acked {
 		row.Ack()
 	} else {
-		row.Nack()
+		core.NackFor(row, err) // what operators see
 	}
 }
 

@@ -10,12 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-const (
-	// parkSuffix makes the names of the park's tables out of that of the application's outbox.
-	parkSuffix = "_parked"
-	// maxTopic is Kafka's limit for the name of a topic.
-	maxTopic = 249
-)
+// maxTopic is Kafka's limit for the name of a topic.
+const maxTopic = 249
 
 // ParkConfig says where keys that fail for long are parked, as the package comment explains. The zero value parks
 // nothing.
@@ -61,6 +57,6 @@ func (c ParkConfig) validate(group string) error {
 
 // handle is that of the park's own tables: in the application's outbox a forwarder would publish what is parked.
 func (c ParkConfig) handle() (*outbox.DB, error) {
-	db, err := (*core.DB)(c.DB).Beside(parkSuffix)
+	db, err := (*core.DB)(c.DB).Park()
 	return (*outbox.DB)(db), err
 }

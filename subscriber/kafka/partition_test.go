@@ -127,7 +127,7 @@ func TestRetryAfterBlocksItsKeySoLong(t *testing.T) {
 		w.claim(c)
 		c.send(0, "k", "later")
 		msg := w.one()
-		core.OwnBackoff(msg)(time.Hour)
+		core.OwnBackoff(msg)(time.Hour, nil)
 		msg.Nack()
 		w.next(0)
 		begun := time.Now()

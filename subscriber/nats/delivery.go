@@ -68,7 +68,7 @@ func (t *term) hand(rec record, pos int64) (verdict, time.Duration) {
 	ctx, cancel := context.WithCancel(t.subscription.ctx)
 	defer cancel()
 	var later atomic.Int64
-	msg.SetContext(core.WithOwnBackoff(ctx, msg, func(wait time.Duration) { later.Store(int64(wait)) }))
+	msg.SetContext(core.WithOwnBackoff(ctx, msg, func(wait time.Duration, _ error) { later.Store(int64(wait)) }))
 	select {
 	case t.messages <- msg:
 	case <-t.stopping:

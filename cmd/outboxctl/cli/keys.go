@@ -9,8 +9,8 @@ import (
 )
 
 func (a *app) keys() *cobra.Command {
-	cmd := &cobra.Command{Use: "keys", Short: "Blocked ordering keys of the outbox: list them, skip their first message"}
-	cmd.AddCommand(a.blockedKeys(), a.skipKeys())
+	cmd := &cobra.Command{Use: "keys", Short: "Blocked ordering keys of the outbox, and parked keys of Kafka"}
+	cmd.AddCommand(a.blockedKeys(), a.parkedKeys(), a.skipKeys())
 	return cmd
 }
 

@@ -100,6 +100,9 @@ func (a *app) printStats(s *admin.Stats) error {
 	if len(s.Inbox) > 0 {
 		grids = append(grids, consumerGrid(s.Inbox))
 	}
+	if len(s.Parked) > 0 {
+		grids = append(grids, parkedGrid(s.Parked))
+	}
 	for i, g := range grids {
 		if i > 0 {
 			if err := a.say(""); err != nil {

@@ -1,0 +1,39 @@
+package core
+
+import (
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// handlers are those that are at work through a handle, each of which needs a connection for its transaction.
+type handlers struct {
+	now, most atomic.Int64
+	told      atomic.Bool
+}
+
+// HandlerStarts counts one more until the function that it returns is called.
+func (db *DB) HandlerStarts(logger watermill.LoggerAdapter) (ended func()) {
+	h := &db.handlers
+	n := h.now.Add(1)
+	for most := h.most.Load(); n > most; most = h.most.Load() {
+		if h.most.CompareAndSwap(most, n) {
+			db.tellSmallPool(n, logger)
+			break
+		}
+	}
+	return func() { h.now.Add(-1) }
+}
+
+// MostHandlers is how many were at work at once.
+func (db *DB) MostHandlers() int { return int(db.handlers.most.Load()) }
+
+func (db *DB) tellSmallPool(handlers int64, logger watermill.LoggerAdapter) {
+	size := int64(db.Conns().Max)
+	if size == 0 || handlers <= size || db.handlers.told.Swap(true) {
+		return
+	}
+	logger.Info("pool is too small for the handlers, which wait for connections: "+
+		"raise its size (pool_max_conns, SetMaxOpenConns), or lower the Concurrency of the subscriber",
+		watermill.LogFields{"handlers": handlers, "pool": size})
+}
