@@ -32,13 +32,15 @@ type inbound struct {
 	byKey   bool // through subscriber/kafka, else through watermill-kafka's
 	rtt     time.Duration
 	work    time.Duration // that the handler takes besides
-	failing bool          // one key of a hundred fails for ever
+	failing int           // one key of so many fails for ever; 0 = none does
+	narrow  bool          // it reads no further than smallWindow, and parks
+	again   bool          // all was handled before
 }
 
 var errOfKey = errors.New("messages of this key fail")
 
 // fails says whether message i is of a key that fails.
-func (in inbound) fails(i int) bool { return in.failing && i%inboundKeys%100 == 7 }
+func (in inbound) fails(i int) bool { return in.failing > 0 && i%inboundKeys%in.failing == 7 }
 
 func (in inbound) run(ctx context.Context) (measured, error) {
 	d, err := in.bench.newDatabase(ctx)
@@ -69,7 +71,10 @@ func (in inbound) run(ctx context.Context) (measured, error) {
 			want++
 		}
 	}
-	took, err := in.handle(ctx, far, topic, want)
+	took, err := in.handle(ctx, far, topic, topic, want)
+	if err == nil && in.again {
+		took, err = in.handle(ctx, far, topic, topic+"-again", want)
+	}
 	if err != nil {
 		return measured{}, err
 	}
@@ -114,7 +119,7 @@ func (in inbound) fill(topic string) error {
 	return nil
 }
 
-func (in inbound) subscriber(group string) (message.Subscriber, error) {
+func (in inbound) subscriber(group string, db *outbox.DB) (message.Subscriber, error) {
 	settings := kafkain.SaramaConfig()
 	settings.Version = sarama.V2_8_0_0
 	cfg := wmkafka.SubscriberConfig{
@@ -122,13 +127,17 @@ func (in inbound) subscriber(group string) (message.Subscriber, error) {
 		OverwriteSaramaConfig: settings,
 	}
 	if in.byKey {
-		return kafkain.NewSubscriber(kafkain.SubscriberConfig{SubscriberConfig: cfg, Concurrency: inFlight}, nil)
+		byKey := kafkain.SubscriberConfig{SubscriberConfig: cfg, Concurrency: inFlight}
+		if in.narrow {
+			byKey.MaxAhead, byKey.Park = smallWindow, kafkain.ParkConfig{DB: db, After: parkAfter}
+		}
+		return kafkain.NewSubscriber(byKey, nil)
 	}
 	return wmkafka.NewSubscriber(cfg, nil)
 }
 
-// handle returns how long it took from the first call of the handler until so many messages were committed.
-func (in inbound) handle(ctx context.Context, d *database, topic string, want int) (time.Duration, error) {
+// handle returns how long it took a group from the first call of the handler until so many messages were committed.
+func (in inbound) handle(ctx context.Context, d *database, topic, group string, want int) (time.Duration, error) {
 	pub, err := outbox.NewPublisher(d.db, outbox.PublisherConfig{}, nil)
 	if err != nil {
 		return 0, err
@@ -137,7 +146,7 @@ func (in inbound) handle(ctx context.Context, d *database, topic string, want in
 	if err != nil {
 		return 0, err
 	}
-	sub, err := in.subscriber(topic)
+	sub, err := in.subscriber(group, d.db)
 	if err != nil {
 		return 0, err
 	}
