@@ -1,4 +1,4 @@
-// Package booking is the business of the examples: it books orders to accounts. It knows neither the broker nor
+// Package booking is the business of the demos: it books orders to accounts. It knows neither the broker nor
 // the outbox; all it needs is the transaction in the message's context.
 package booking
 

@@ -3,8 +3,7 @@
 //
 //	go run ./kafka [-orders 6000] [-for 12s]
 //
-// The wiring to copy is service.go, the handler is package booking. The rest is the bad day: broker.go here and
-// package internal/demo.
+// What differs by broker is connect.go and broker.go. The service, and its bad day, is package internal/demo.
 package main
 
 import (
@@ -20,7 +19,7 @@ func main() {
 		Period:      12 * time.Second,
 		Outage:      time.Second,
 		StartBroker: startBroker,
-		Service:     runService,
-		Forwarder:   runForwarder,
+		Subscriber:  newSubscriber,
+		Publisher:   newPublisher,
 	})
 }

@@ -108,7 +108,7 @@ func (d *day) live(ctx context.Context, e Example, o options, orders []Copy) (er
 	service, stopService := context.WithCancel(ctx)
 	running.Go(func() error {
 		defer stopService()
-		err := e.Service(service, d.at, d.watch.observers(), newLogger(d.log))
+		err := e.serve(service, d.at, d.watch.observers(), newLogger(d.log))
 		if err == nil && service.Err() == nil {
 			err = errors.New("it ended too early")
 		}

@@ -5,10 +5,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
-	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/services"
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // Addresses say where everything is.
@@ -29,10 +28,9 @@ type Example struct {
 	Period, Outage time.Duration
 	// StartBroker starts the broker, or finds it through the environment.
 	StartBroker func(ctx context.Context, opts services.Options) (Broker, error)
-	// Service runs the whole service until ctx is over. The observers, if there are any, are for its handle.
-	Service func(ctx context.Context, at Addresses, observers []observe.Observer, logger watermill.LoggerAdapter) error
-	// Forwarder runs a forwarder alone until ctx is over.
-	Forwarder func(ctx context.Context, db *outbox.DB, at Addresses, logger watermill.LoggerAdapter) error
+	// Subscriber is for the orders, Publisher for what is in the outbox.
+	Subscriber func(at Addresses, logger watermill.LoggerAdapter) (message.Subscriber, error)
+	Publisher  func(at Addresses, logger watermill.LoggerAdapter) (message.Publisher, error)
 }
 
 // Broker is the broker as the world around the service uses it.

@@ -38,7 +38,7 @@ func Main(e Example) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if len(os.Args) == 2 && os.Args[1] == forwardArg {
-		if err := forward(ctx, e, newLogger(os.Stderr)); err != nil {
+		if err := forwardOnly(ctx, e, newLogger(os.Stderr)); err != nil {
 			fmt.Fprintln(os.Stderr, "forwarder:", err)
 			os.Exit(exitWrong)
 		}

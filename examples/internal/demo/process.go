@@ -66,9 +66,9 @@ func (p *forwarderProcess) stop() {
 	<-p.exited
 }
 
-// forward is main of such a process. It ends in good order when its standard input does, so also when the process
+// forwardOnly is main of such a process. It ends in good order when its standard input does, so also when the process
 // that started it is gone.
-func forward(ctx context.Context, e Example, logger watermill.LoggerAdapter) error {
+func forwardOnly(ctx context.Context, e Example, logger watermill.LoggerAdapter) error {
 	var at Addresses
 	if err := json.Unmarshal([]byte(os.Getenv(addressesEnv)), &at); err != nil {
 		return fmt.Errorf("%s: %w", addressesEnv, err)
@@ -88,5 +88,5 @@ func forward(ctx context.Context, e Example, logger watermill.LoggerAdapter) err
 	if err != nil {
 		return err
 	}
-	return e.Forwarder(ctx, db, at, logger)
+	return e.forward(ctx, db, at, logger)
 }
