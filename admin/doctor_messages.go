@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // checkTopics looks at what is ready and is not published.
@@ -151,7 +152,7 @@ func (e *exam) checkFailing(ctx context.Context) error {
 		group := [2]string{topic, groupID(last)}
 		t := found[group]
 		if t == nil {
-			t = &trouble{first: id, attempts: attempts, key: key, error: last, keys: map[string]bool{}}
+			t = &trouble{first: id, attempts: attempts, key: key, error: text.Redact(last), keys: map[string]bool{}}
 			found[group] = t
 			order = append(order, group)
 		}

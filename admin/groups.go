@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 const maxTexts = 10_000 // different errors of all topics
@@ -67,6 +68,7 @@ type errorText struct {
 }
 
 func (t errorText) addTo(groups map[string]*ErrorGroup, id string) {
+	t.text = text.Redact(t.text)
 	g := groups[id]
 	if g == nil {
 		g = &ErrorGroup{ID: id, Text: normal(t.text), First: t.first}

@@ -18,7 +18,8 @@ type Message struct {
 	Consumer string `json:"consumer,omitempty"` // as in Filter
 	State    State  `json:"state"`
 	Attempts int    `json:"attempts"` // failed ones
-	// LastError is the text of the last error, up to 1 KiB; of a discarded message it is the actor and the reason.
+	// LastError is the text of the last error, up to 1 KiB, with what looks like a secret as ***; of a discarded message
+	// it is the actor and the reason.
 	LastError  string    `json:"last_error,omitempty"`
 	ErrorGroup string    `json:"error_group,omitempty"` // the ID of its ErrorGroup
 	CreatedAt  time.Time `json:"created_at"`

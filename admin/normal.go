@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // maxNormal is how much of an error tells its group.
@@ -15,7 +17,7 @@ func groupID(err string) string {
 	if err == "" {
 		return ""
 	}
-	return idOf(normal(err))
+	return idOf(normal(text.Redact(err)))
 }
 
 func idOf(normal string) string {

@@ -106,6 +106,7 @@ func (o outboxTable) show(ctx context.Context, places []place) ([]Message, error
 		err := rows.Scan(&id, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt, &due,
 			&dead, &settled)
 		m.ID, m.DueAt, m.DeadAt, m.SettledAt = strconv.FormatInt(id, 10), due.Time, dead.Time, settled.Time
+		m.LastError = text.Redact(m.LastError)
 		m.ErrorGroup, m.Metadata = groupID(m.LastError), core.ReadMetadata([]byte(metadata))
 		byID[id] = m
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // StatsConfig configures Stats. The zero value is ready for use.
@@ -253,6 +254,7 @@ func (a *Admin) pauses(ctx context.Context, t topicSet) error {
 		var topic string
 		var p Pause
 		err := rows.Scan(&topic, &p.By, &p.Since, &p.Reason)
+		p.Reason = text.Redact(p.Reason)
 		s := t.of(topic)
 		s.Paused, s.PausedBy = true, append(s.PausedBy, p)
 		return err

@@ -37,6 +37,7 @@ func (a *Admin) showNamed(
 	err := a.collect(ctx, func(rows drive.Rows) error {
 		var m Message
 		err := scan(rows, &m)
+		m.LastError = text.Redact(m.LastError)
 		m.ID, m.ErrorGroup = joinID(m.Consumer, m.UUID), groupID(m.LastError)
 		byID[m.ID] = m
 		return err

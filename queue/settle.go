@@ -111,4 +111,4 @@ func (s *Store) maxAttempts() any {
 	return s.cfg.MaxAttempts
 }
 
-func reason(why string) string { return text.Cut(text.Valid(why), text.MaxErrorBytes) }
+func reason(why string) string { return text.Cut(text.Redact(text.Valid(why)), text.MaxErrorBytes) }

@@ -67,14 +67,15 @@ const (
 	MaxReasonBytes = 1024
 )
 
-// OfError is what of an error is stored. An error of the user's may panic when it is asked for its text.
+// OfError is what of an error is stored, without its secrets. An error of the user's may panic when it is asked for its
+// text.
 func OfError(err error) (s string) {
 	defer func() {
 		if p := recover(); p != nil {
 			s = fmt.Sprintf("an error of type %T, whose Error panicked", err)
 		}
 	}()
-	return Cut(Valid(err.Error()), MaxErrorBytes)
+	return Cut(Redact(Valid(err.Error())), MaxErrorBytes)
 }
 
 // Cut returns at most limit bytes of a valid text, with an ellipsis if it is longer.

@@ -11,22 +11,21 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// hiding is a writer that blots out secrets. What is written must not be split within one.
+// hiding is a writer that redacts secrets. What is written must not be split within one.
 type hiding struct {
 	to      io.Writer
 	mu      sync.Mutex
 	secrets []string // guarded by mu; the longest first
 }
 
-const stars = "***"
-
 var (
 	inURL  = regexp.MustCompile(`(?s)://([^/?#\s"'\x60]*?):(.*)@`)
 	inPair = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:\\.|[^'\\])*'?|[^\s&'"]+)`)
 	token  = regexp.MustCompile(`://([^/@:\s]+)@`)
-	leaked = regexp.MustCompile(`(://[^:/@\s]*):[^@\s]+@`)
 )
 
 // learn finds the passwords in a connection string, be it well made or not, or in a list of URLs.
@@ -97,13 +96,12 @@ func (h *hiding) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// blot blots out what is secret in a text.
-func (h *hiding) blot(text string) string {
+// blot redacts what is secret in a text.
+func (h *hiding) blot(said string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.secrets {
-		text = strings.ReplaceAll(text, s, stars)
+		said = strings.ReplaceAll(said, s, text.Redacted)
 	}
-	text = leaked.ReplaceAllString(text, "$1:"+stars+"@")
-	return inPair.ReplaceAllString(text, "$1"+stars)
+	return text.Redact(said)
 }

@@ -13,6 +13,7 @@ import (
 	"charm.land/lipgloss/v2"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 func TestClean(t *testing.T) {
@@ -89,13 +90,13 @@ func TestHidingKnowsQuotes(t *testing.T) {
 		h := &hiding{to: &b}
 		h.secret(secret)
 		err := &url.Error{Op: "parse", URL: secret, Err: errors.New("it is bad")} // which quotes
-		text, inJSON := slog.New(slog.NewTextHandler(h, nil)), slog.New(slog.NewJSONHandler(printing{h}, nil))
-		for _, log := range []*slog.Logger{text, inJSON} {
+		inText, inJSON := slog.New(slog.NewTextHandler(h, nil)), slog.New(slog.NewJSONHandler(printing{h}, nil))
+		for _, log := range []*slog.Logger{inText, inJSON} {
 			log.Info(secret, "plain", errors.New(secret), "quoted", err)
 		}
 		_, _ = h.Write([]byte((&url.URL{User: url.UserPassword("ann", secret)}).User.String()))
 		if said := b.String(); strings.Contains(said, "can") || strings.Contains(said, "ary") ||
-			strings.Count(said, stars) != 7 {
+			strings.Count(said, text.Redacted) != 7 {
 			t.Errorf("%q is in %s", secret, said)
 		}
 	}
