@@ -4,36 +4,73 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 )
 
 // Runner is what Run runs: a *message.Router, a *forwarder.Forwarder, and whatever else works until its context ends.
+// HTTPServer makes one of an http.Server.
 type Runner interface {
 	Run(ctx context.Context) error
 }
 
-// Run runs all runners at once and returns when all have ended. When ctx ends, or one of them returns, the others are
-// ended one after another in the order given, each after the one before it has returned. So give the Router first and
-// the forwarder after it: what the last handlers committed can still be published.
+// RunConfig configures RunWith. The zero value is that of Run.
+type RunConfig struct {
+	// CloseTimeout is how long all runners together may take to end; default 25 s, which is less than the 30 s after which
+	// Kubernetes kills a process; -1 waits for as long as they take. When two thirds of it are over, those that still run
+	// are ended all at once, so that a handler that hangs does not keep a forwarder from handing its lanes over. Raise it
+	// where handlers take longer, and terminationGracePeriodSeconds with it.
+	CloseTimeout time.Duration
+}
+
+const defaultCloseTimeout = 25 * time.Second
+
+// ErrCloseTimeout is returned by Run if runners have not ended within RunConfig.CloseTimeout. They still run: end the
+// process. What they had begun is rolled back, redelivered, or published again.
 //
-// It returns the errors of the runners, joined, without those that only say that ctx ended. It waits for each runner as
-// long as that takes; Routers and forwarders have a CloseTimeout. A nil runner is an error, and nothing is run then.
+// Cure: find what hangs, or raise RunConfig.CloseTimeout and terminationGracePeriodSeconds.
+var ErrCloseTimeout = errors.New("outbox: runners did not end in time: find what hangs, " +
+	"or raise RunConfig.CloseTimeout")
+
+// Run runs all runners at once and returns when all have ended. When ctx ends, or one of them returns, the others are
+// ended one after another in the order given, each after the one before it has returned. So give the HTTP server first,
+// then the Router, and the forwarder after it: what the last handlers committed can still be published.
+//
+// All of them together have 25 s to end; RunWith has another deadline. It returns the errors of the runners, joined,
+// without those that only say that ctx ended, and ErrCloseTimeout if one has not ended. A nil runner is an error, and
+// nothing is run then.
 func Run(ctx context.Context, runners ...Runner) error {
+	return RunWith(ctx, RunConfig{}, runners...)
+}
+
+// running is a runner that was started.
+type running struct {
+	runner Runner
+	end    context.CancelFunc
+	done   chan struct{}
+	err    error // valid when done is closed
+}
+
+// RunWith is Run with a configuration. It returns an error that names the field at fault.
+func RunWith(ctx context.Context, cfg RunConfig, runners ...Runner) error {
+	switch {
+	case cfg.CloseTimeout == 0:
+		cfg.CloseTimeout = defaultCloseTimeout
+	case cfg.CloseTimeout < -1:
+		return fmt.Errorf("outbox: RunConfig.CloseTimeout is %s: use how long to wait, 0 for %s, or -1 for no limit",
+			cfg.CloseTimeout, defaultCloseTimeout)
+	}
 	for i, r := range runners {
 		if r == nil {
 			return fmt.Errorf("outbox: runner %d of Run is nil", i+1)
 		}
-	}
-	type running struct {
-		end  context.CancelFunc
-		done chan struct{}
-		err  error
 	}
 	all := make([]*running, len(runners))
 	returned := make(chan struct{}, len(runners))
 	for i, r := range runners {
 		own, end := context.WithCancel(context.WithoutCancel(ctx))
 		defer end()
-		one := &running{end: end, done: make(chan struct{})}
+		one := &running{runner: r, end: end, done: make(chan struct{})}
 		all[i] = one
 		go func() {
 			defer func() { close(one.done); returned <- struct{}{} }()
@@ -46,13 +83,50 @@ func Run(ctx context.Context, runners ...Runner) error {
 		case <-returned:
 		}
 	}
+	return endAll(all, cfg.CloseTimeout)
+}
+
+// endAll ends runners one after another, and when time runs short all at once.
+func endAll(all []*running, timeout time.Duration) error {
+	var short, over <-chan time.Time
+	if timeout > 0 {
+		atOnce, last := time.NewTimer(timeout*2/3), time.NewTimer(timeout)
+		defer atOnce.Stop()
+		defer last.Stop()
+		short, over = atOnce.C, last.C
+	}
 	var errs []error
-	for _, one := range all {
+	var hang []string
+	for i, one := range all {
 		one.end()
-		<-one.done
-		if !errors.Is(one.err, context.Canceled) {
-			errs = append(errs, one.err)
+	wait:
+		for {
+			select {
+			case <-one.done:
+				break wait
+			case <-short:
+				short = nil
+				for _, later := range all[i:] {
+					later.end()
+				}
+			case <-over:
+				closed := make(chan time.Time)
+				close(closed)
+				over = closed // for those after it, too
+				break wait
+			}
 		}
+		select {
+		case <-one.done:
+			if !errors.Is(one.err, context.Canceled) {
+				errs = append(errs, one.err)
+			}
+		default:
+			hang = append(hang, fmt.Sprintf("%d of %d (%T)", i+1, len(all), one.runner))
+		}
+	}
+	if len(hang) > 0 {
+		errs = append(errs, fmt.Errorf("%w: still running after %s: %s", ErrCloseTimeout, timeout, strings.Join(hang, ", ")))
 	}
 	return errors.Join(errs...)
 }

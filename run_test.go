@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 type runnerFunc func(ctx context.Context) error
@@ -103,5 +105,52 @@ func TestRunRefusesNil(t *testing.T) {
 	}
 	if err := Run(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRunHasOneDeadline: a runner that hangs keeps those after it for two thirds of the time, and Run for all of it.
+func TestRunHasOneDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		finish := make(chan struct{})
+		begun := time.Now()
+		var ended time.Duration
+		result := make(chan error, 1)
+		go func() {
+			result <- Run(ctx, runnerFunc(func(context.Context) error { <-finish; return nil }),
+				runnerFunc(func(ctx context.Context) error { <-ctx.Done(); ended = time.Since(begun); return nil }))
+		}()
+		cancel()
+		err := <-result
+		if !errors.Is(err, ErrCloseTimeout) || !strings.Contains(err.Error(), "1 of 2 (outbox.runnerFunc)") {
+			t.Errorf("returned %v", err)
+		}
+		if took := time.Since(begun); took != 25*time.Second || took >= 30*time.Second {
+			t.Errorf("Run took %s", took)
+		}
+		if ended < 16*time.Second || ended > 17*time.Second {
+			t.Errorf("the second was ended after %s", ended)
+		}
+		close(finish)
+		synctest.Wait()
+	})
+}
+
+func TestRunWithAnotherDeadline(t *testing.T) {
+	for timeout, want := range map[time.Duration]bool{time.Second: true, -1: false, time.Hour: false} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			err := RunWith(ctx, RunConfig{CloseTimeout: timeout},
+				runnerFunc(func(context.Context) error { time.Sleep(time.Minute); return nil }))
+			if errors.Is(err, ErrCloseTimeout) != want {
+				t.Errorf("%s: %v", timeout, err)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+	if err := RunWith(t.Context(), RunConfig{CloseTimeout: -2}); err == nil ||
+		!strings.Contains(err.Error(), "RunConfig.CloseTimeout") {
+		t.Errorf("returned %v", err)
 	}
 }

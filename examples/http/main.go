@@ -87,7 +87,7 @@ func run(ctx context.Context, listener net.Listener, databaseURL, natsURL, token
 		return err
 	}
 	// Requests first: what they have committed when they end can still be published.
-	return outbox.Run(ctx, &server{http.Server{Handler: mux, ReadTimeout: 10 * time.Second}, listener}, fwd)
+	return outbox.Run(ctx, outbox.HTTPServer(&http.Server{Handler: mux, ReadTimeout: 10 * time.Second}, listener), fwd)
 }
 
 // order books one order. Row, event and answer are one transaction, which is that of the request's context.

@@ -93,9 +93,9 @@ func run(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("/outbox/", page)
 	fmt.Printf("open http://%s/outbox/ and end with Ctrl-C\n", listener.Addr())
-	return outbox.Run(ctx, shop{db, events}, fwd, page, &site{
-		http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, listener,
-	})
+	return outbox.Run(ctx, shop{db, events}, fwd, page, outbox.HTTPServer(&http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second,
+	}, listener))
 }
 
 // shop writes events, more and fewer of them.
@@ -160,26 +160,4 @@ func classify(err error) forwarder.Verdict {
 		return forwarder.Unavailable
 	}
 	return forwarder.Retry
-}
-
-// site makes an outbox.Runner of an http.Server.
-type site struct {
-	http.Server
-	listener net.Listener
-}
-
-// Run serves until ctx is over, and then finishes what it has begun.
-func (s *site) Run(ctx context.Context) error {
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(s.listener) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	err := s.Shutdown(closing)
-	<-served
-	return err
 }

@@ -102,7 +102,7 @@ func run(ctx context.Context, listener net.Listener, databaseURL, secret string)
 	mux := http.NewServeMux()
 	mux.Handle("/webhooks/payments", webhook)
 	// Webhooks first: what they have stored when they end can still be handled.
-	return outbox.Run(ctx, &server{http.Server{Handler: mux, ReadTimeout: readTimeout}, listener}, dispatcher)
+	return outbox.Run(ctx, outbox.HTTPServer(&http.Server{Handler: mux, ReadTimeout: readTimeout}, listener), dispatcher)
 }
 
 // book handles a payment. That the message is done is part of the same transaction.
@@ -116,31 +116,5 @@ func book(ctx context.Context, msg *queue.Message) error {
 		return err
 	}
 	_, err = tx.Exec(ctx, `insert into payments (event_id, amount) values ($1, $2)`, e.ID, e.Data.Amount)
-	return err
-}
-
-// server makes an outbox.Runner of an http.Server.
-type server struct {
-	http.Server
-	listener net.Listener
-}
-
-// Run serves until ctx is over, and then finishes what it has begun.
-func (s *server) Run(ctx context.Context) error {
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(s.listener) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	// A request may be read for so long, and then be stored for 10 s at most.
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout+15*time.Second)
-	defer cancel()
-	err := s.Shutdown(closing)
-	if err != nil {
-		err = errors.Join(err, s.Close())
-	}
-	<-served
 	return err
 }

@@ -45,7 +45,8 @@ the proxy.`,
 	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` in which a proxy passes on the user")
 	flags.StringSliceVar(&f.hosts, "host", nil, "answer only to these host `names` and localhost (default: "+
 		"to any name if others can reach the page)")
-	flags.StringVar(&f.actor, "actor", "", "who is named in the audit log without --actor-header (default: USER)")
+	flags.StringVar(&f.actor, "actor", "", "who is named in the audit log without --actor-header "+
+		"(default: USER, else the user of the system)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.fromEnv(flags, "listen", "title", "act", "payloads", "actor-header", "host"); err != nil {
 			return err
@@ -87,7 +88,9 @@ func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger
 		handler = ownHost(f.hosts, page)
 	}
 	a.note("http://%s/", listener.Addr().String())
-	return outbox.Run(ctx, server{listener, handler}, page)
+	return outbox.Run(ctx, outbox.HTTPServer(&http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+	}, listener), page)
 }
 
 // authorize says what somebody may do.
@@ -123,29 +126,4 @@ func ownHost(names []string, next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// server is an outbox.Runner.
-type server struct {
-	listener net.Listener
-	handler  http.Handler
-}
-
-func (s server) Run(ctx context.Context) error {
-	h := &http.Server{Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
-	ended := make(chan error, 1)
-	go func() { ended <- h.Serve(s.listener) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	err := h.Shutdown(end)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = h.Close()
-	}
-	<-ended
-	return err
 }

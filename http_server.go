@@ -1,0 +1,100 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// httpCloseTimeout is how long HTTPServer waits for requests under way: less than two thirds of defaultCloseTimeout.
+const httpCloseTimeout = 15 * time.Second
+
+type httpServer struct {
+	server   *http.Server
+	listener net.Listener
+}
+
+var _ Runner = httpServer{}
+
+// HTTPServer makes a Runner of an http.Server: it serves on the listener until its context ends, then accepts no more
+// and waits up to 15 s for the requests that are under way, which it cuts off then, with an error that says so. A nil
+// listener is one on Server.Addr. It serves TLS if Server.TLSConfig has certificates. Give it to Run before the others.
+func HTTPServer(server *http.Server, listener net.Listener) Runner {
+	return httpServer{server, listener}
+}
+
+func (s httpServer) Run(ctx context.Context) error {
+	if s.server == nil {
+		return errors.New("outbox: the server of HTTPServer is nil")
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.serve() }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpCloseTimeout)
+	defer cancel()
+	err := s.server.Shutdown(closing)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("outbox: HTTP requests were cut off after %s: %w", httpCloseTimeout, err),
+			s.server.Close())
+	}
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	return err
+}
+
+func (s httpServer) serve() error {
+	c := s.server.TLSConfig
+	secure := c != nil && (len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil)
+	switch {
+	case s.listener == nil && secure:
+		return s.server.ListenAndServeTLS("", "")
+	case s.listener == nil:
+		return s.server.ListenAndServe()
+	case secure:
+		return s.server.ServeTLS(s.listener, "", "")
+	}
+	return s.server.Serve(s.listener)
+}
+
+// readyTimeout bounds how long a probe waits for the database.
+const readyTimeout = 2 * time.Second
+
+// Live answers a liveness probe: the process serves HTTP. It asks no database, as a restart cures none.
+func Live() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { probed(w, nil) })
+}
+
+// Ready answers a readiness probe: 200 if the database answers within 2 s, else 503. Each request asks it.
+func Ready(db *DB) http.Handler {
+	own := (*core.DB)(db)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := own.Check()
+		if err == nil {
+			ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
+			defer cancel()
+			_, err = own.Exec(ctx, "SELECT 1")
+		}
+		probed(w, err)
+	})
+}
+
+func probed(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte("unavailable\n"))
+		return
+	}
+	_, _ = w.Write([]byte("ok\n"))
+}
