@@ -6,6 +6,7 @@
 //	Written     what the transaction in a context has written so far
 //	Drain       what a forwarder would publish now
 //	Publisher   a message.Publisher that records, fails on cue and blocks
+//	NewPostgres a handle on a real database, in a schema of the test's own
 //
 // # What the database in memory is
 //
@@ -18,7 +19,7 @@
 // and give it a fake one here; what the fake writes is not undone when the transaction is rolled back. A Forwarder,
 // package schema and package admin return an error that says so. It says nothing about isolation levels, plans, locks
 // between your tables and what a broken connection does: for that, and for handlers that are SQL for the greater part,
-// take a real Postgres. Handle and Drain work there just as well.
+// take a real Postgres: NewPostgres. Handle and Drain work there just as well.
 //
 // # Time
 //

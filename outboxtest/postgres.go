@@ -1,0 +1,72 @@
+package outboxtest
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// postgresTimeout bounds each of the steps of NewPostgres, and those after the test.
+const postgresTimeout = time.Minute
+
+// NewPostgres makes a handle on a real database, with all tables in a schema of the test's own, so that tests that run
+// in parallel see nothing of each other. The pool is the handle's: its connections have the schema first in their
+// search_path, so make tables of yours with it, without naming a schema. When the test is over the pool is closed and
+// the schema dropped with all that is in it. The role needs CREATE on the database. What fails ends the test; an error
+// never has the password of the dsn.
+//
+// For database/sql use stdlib.OpenDBFromPool on the pool, and outbox.FromSQL.
+func NewPostgres(t testing.TB, dsn string) (*outbox.DB, *pgxpool.Pool) {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal("outboxtest.NewPostgres: the dsn cannot be parsed: use postgres://user:password@host:5432/database")
+	}
+	name := "outboxtest_" + strings.ToLower(rand.Text())
+	cfg.ConnConfig.RuntimeParams["search_path"] = name + ",public"
+	ctx, cancel := context.WithTimeout(t.Context(), postgresTimeout)
+	defer cancel()
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		t.Fatalf("outboxtest.NewPostgres: %v", err)
+	}
+	t.Cleanup(func() { dropSchema(t, cfg.ConnConfig, pool, name) })
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{Tables: outbox.Tables{Schema: name}}, nil)
+	if err == nil {
+		_, err = schema.Migrate(ctx, db, schema.MigrateConfig{})
+	}
+	if err != nil {
+		t.Fatalf("outboxtest.NewPostgres: %v", err)
+	}
+	return db, pool
+}
+
+// dropSchema removes what a test has left, whatever that still holds.
+func dropSchema(t testing.TB, cfg *pgx.ConnConfig, pool *pgxpool.Pool, name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), postgresTimeout)
+	defer cancel()
+	closed := make(chan struct{})
+	go func() { pool.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+		t.Error("outboxtest.NewPostgres: a connection of the pool was never released: end what uses it before the test ends")
+		return
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err == nil {
+		_, err = conn.Exec(ctx, `DROP SCHEMA IF EXISTS `+pgx.Identifier{name}.Sanitize()+` CASCADE`)
+		_ = conn.Close(ctx)
+	}
+	if err != nil {
+		t.Errorf("outboxtest.NewPostgres: drop schema %s: %v", name, err)
+	}
+}
