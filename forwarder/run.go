@@ -16,7 +16,7 @@ import (
 func (e *engine) prepare(ctx context.Context) error {
 	checkCtx, cancel := context.WithTimeout(ctx, 3*e.cfg.QueryTimeout) // it is nine statements
 	defer cancel()
-	if err := schema.Check(checkCtx, (*outbox.DB)(e.db)); err != nil {
+	if err := schema.CheckOutbox(checkCtx, (*outbox.DB)(e.db)); err != nil {
 		return err
 	}
 	if err := e.mayWriteLetters(checkCtx); err != nil {

@@ -56,7 +56,8 @@ func TestCheckNamesTheDamage(t *testing.T) {
 		},
 		"index invalid": {
 			sql:    `update pg_index set indisvalid = false where indexrelid = 'outbox_dead'::regclass`,
-			object: `index "outbox_dead"`, found: "invalid", cure: "drop it",
+			object: `index "outbox_dead"`, found: "invalid",
+			cure: `DROP INDEX CONCURRENTLY "outbox_dead"; CREATE INDEX CONCURRENTLY "outbox_dead"`,
 		},
 		"column missing": {
 			sql: `alter table outbox drop column last_error`, object: `column "outbox".last_error`, found: "is missing",

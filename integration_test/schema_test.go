@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -13,6 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
+	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -235,4 +239,49 @@ func TestHostileNamesAreRefused(t *testing.T) {
 		_, err := schema.Files(cfg)
 		require.ErrorContains(t, err, "FilesConfig."+field)
 	}
+}
+
+// TestOlderMigrationKeepsTheOutbox: a database that lacks what later migrations made has an outbox that writes,
+// forwards, counts and shows its page.
+func TestOlderMigrationKeepsTheOutbox(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "DROP TABLE inbox_queue, outbox_idempotency CASCADE")
+	h.exec(t, "DELETE FROM outbox_migrations WHERE version > 1")
+	require.ErrorIs(t, schema.Check(t.Context(), h.db), schema.ErrSchemaChanged)
+	require.NoError(t, schema.CheckOutbox(t.Context(), h.db))
+
+	h.publish(t, "orders", "k", "one")
+	broker := newFakeBroker()
+	fwd, err := forwarder.New(h.db, broker, quickConfig(), nil)
+	require.NoError(t, err)
+	require.NoError(t, fwd.Drain(t.Context()))
+	assert.Equal(t, 1, h.count(t, "SELECT count(*)::int FROM outbox WHERE published_at IS NOT NULL"))
+
+	stats, err := newAdmin(t, h).Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	assert.NotEmpty(t, stats.Topics)
+	assert.Empty(t, stats.Queue)
+	assert.Equal(t, http.StatusOK, newSite(t, h, ui.Access{}).get("").status)
+	assert.Contains(t, ctl{t: t, url: h.url}.run("doctor").out, "was not applied")
+
+	h.exec(t, "DROP INDEX outbox_ready")
+	require.ErrorIs(t, schema.CheckOutbox(t.Context(), h.db), schema.ErrSchemaChanged)
+}
+
+// TestCureOfAnInvalidIndex does what the cure says, statement by statement.
+func TestCureOfAnInvalidIndex(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_dead'::regclass")
+	found, err := schema.Inspect(t.Context(), h.db)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	_, statements, ok := strings.Cut(found[0].Cure, ": ")
+	require.True(t, ok, found[0].Cure)
+	for statement := range strings.SplitSeq(statements, "; ") {
+		h.exec(t, statement)
+	}
+	require.NoError(t, schema.Check(t.Context(), h.db))
 }

@@ -31,9 +31,25 @@ func Check(ctx context.Context, db *outbox.DB) error {
 	if err != nil {
 		return err
 	}
+	return c.errors(false)
+}
+
+// CheckOutbox is Check for what publishes and forwards alone: the outbox, its lanes, forwarders and topics. What is
+// wrong with the inbox, the queue, the audit log or the answers to HTTP requests is no error here, nor is a migration
+// that was not applied and is only about those. So a database at an older migration keeps an outbox that works.
+func CheckOutbox(ctx context.Context, db *outbox.DB) error {
+	c, err := inspectAll(ctx, db)
+	if err != nil {
+		return err
+	}
+	return c.errors(true)
+}
+
+// errors returns what is no warning as a *CheckError, or nil.
+func (c *inspection) errors(ofOutbox bool) error {
 	var problems []Problem
-	for _, p := range c.found {
-		if !p.Warning {
+	for i, p := range c.found {
+		if !p.Warning && !(ofOutbox && c.besides[i]) {
 			problems = append(problems, p)
 		}
 	}
@@ -78,7 +94,7 @@ type database interface {
 }
 
 func inspect(ctx context.Context, db database, names sqltext.Tables, all []migrations.Migration) (*inspection, error) {
-	c := &inspection{q: db, names: names, all: all, putOff: map[string]bool{}}
+	c := &inspection{q: db, names: names, all: all, putOff: map[string]bool{}, besides: map[int]bool{}}
 	err := c.steps(ctx, c.server, c.settings)
 	if err == nil && !c.useless {
 		err = db.Transact(ctx, func(q drive.Querier) error {
@@ -94,11 +110,12 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 		return c, nil
 	}
 	for _, w := range wanted {
-		if w.seq != "" {
+		if c.beside = len(w.forwarder) == 0; w.seq != "" {
 			c.sequence(w)
 		}
 	}
 	for _, w := range wanted {
+		c.beside = len(w.forwarder) == 0
 		c.table(w)
 	}
 	return c, nil
@@ -129,11 +146,24 @@ func (c *inspection) alive(ctx context.Context) error {
 	}, c.names.Render(sqltext.CheckAlive))
 }
 
+// ofOutbox says whether a migration is about what the outbox itself needs.
+func ofOutbox(m migrations.Migration) bool {
+	for _, w := range wanted {
+		if len(w.forwarder) > 0 && strings.Contains(m.Text, w.name) {
+			return true
+		}
+	}
+	return false
+}
+
 type inspection struct {
 	q     drive.Querier
 	names sqltext.Tables
 	all   []migrations.Migration
 	found []Problem
+
+	beside  bool         // what is looked at now is nothing that the outbox itself needs
+	besides map[int]bool // the problems that were found meanwhile
 
 	role      string
 	standby   bool
@@ -155,6 +185,7 @@ func (c *inspection) problem(object, cure, found string, args ...any) {
 
 // denial is a problem that leaves the tables as they should be.
 func (c *inspection) denial(object, cure, found string, args ...any) {
+	c.besides[len(c.found)] = c.beside
 	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure})
 }
 
@@ -231,6 +262,7 @@ func (c *inspection) migrations(ctx context.Context) error {
 			c.problem("migration", "find out what applied it", "%04d_%s was applied with other contents", a.version, a.name)
 		}
 	}
+	defer func() { c.beside = false }()
 	for _, m := range c.all {
 		switch {
 		case done.has(m.Version):
@@ -242,7 +274,7 @@ func (c *inspection) migrations(ctx context.Context) error {
 				}
 			}
 		default:
-			c.behind = true
+			c.behind, c.beside = true, !ofOutbox(m)
 			c.problem("migration", runMigrate, "%s was not applied to %s", m, c.names.OutboxName())
 		}
 	}

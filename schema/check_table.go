@@ -148,7 +148,8 @@ func (c *inspection) indexes(w wantedTable, name string, live relation) {
 		found, cure := "is missing", create
 		for _, l := range live.indexes {
 			if sqltext.Quote(l.name) == index {
-				cure = "drop it and create it again: " + create
+				cure = "drop it, then create it again, each by itself and in no transaction: DROP INDEX CONCURRENTLY " +
+					c.names.InSchema(want.name) + "; " + create
 				found = fmt.Sprintf("is %s (%s) WHERE %s", l.method, l.columns, l.predicate)
 				switch {
 				case !l.valid && l.built: // to drop it would end the build, after a wait that stops all writers

@@ -91,7 +91,7 @@ GRANT SELECT (id, topic, created_at, published_at), DELETE ON {outbox} TO <clean
 GRANT SELECT, UPDATE (processed_at), DELETE ON {inbox} TO <cleaner>;
 GRANT SELECT (ctid, state, done_at), UPDATE (done_at), DELETE ON {queue} TO <cleaner>;
 GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON {idempotency} TO <cleaner>;
-GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at) ON {audit} TO <cleaner>;
+GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON {audit} TO <cleaner>;
 
 -- Package admin but for Clean. Who did what and why can be written once, and not be changed or deleted.
 GRANT SELECT ON {outbox}, {inbox}, {queue}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <admin>;
@@ -101,13 +101,13 @@ GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON 
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON {inbox} TO <admin>;
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON {queue} TO <admin>;
 GRANT INSERT, UPDATE, DELETE ON {outbox_topics} TO <admin>;
-GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at) ON {audit} TO <admin>;
+GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at, outcome) ON {audit} TO <admin>;
 
 -- Package move: both ways. To lock a row takes UPDATE, on any column.
 GRANT USAGE ON SEQUENCE {outbox_id_seq} TO <mover>;
 GRANT SELECT, INSERT (uuid, topic, key, payload, metadata, due_at, dead_at, last_error), UPDATE (last_error), DELETE ON {outbox} TO <mover>;
 GRANT SELECT (name, expires_at) ON {forwarders} TO <mover>;
-GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at) ON {audit} TO <mover>;
+GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON {audit} TO <mover>;
 
 -- Those who look. For payloads: GRANT SELECT (payload) ON {outbox}, {queue} TO <reader>;
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <reader>;

@@ -158,6 +158,7 @@ var wanted = []wantedTable{
 			{name: "skipped", kind: "bigint", expression: "0"},
 			{name: "compared", kind: "bigint", expression: "0"},
 			{name: "ended_at", kind: "timestamp with time zone", null: true},
+			{name: "outcome", kind: "text", expression: "''"},
 		},
 	},
 	{
