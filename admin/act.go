@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -85,13 +86,13 @@ func (a *Admin) run(ctx context.Context, v verb, act Act) (r Result, err error) 
 	}
 	for _, t := range d.together(states) {
 		if err := d.all(ctx, t); err != nil {
-			return r, err
+			return r, a.end(ctx, r.AuditID, err)
 		}
 	}
 	a.logger.Info("act of an operator", watermill.LogFields{
 		"action": v.name, "actor": act.Actor, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
 	})
-	return r, a.end(ctx, r.AuditID)
+	return r, a.end(ctx, r.AuditID, nil)
 }
 
 // check refuses acts that are not meant, and returns the states that the act is for.
@@ -119,7 +120,7 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 	}
 	bound := len(f.IDs) > 0 || f.Topic+f.Key+f.Consumer+f.ErrorGroup+f.ErrorContains != "" || !f.After.IsZero() ||
 		!f.Before.IsZero()
-	if act.Actor, err = a.actor(act.Actor, act.Reason); err != nil && !act.DryRun {
+	if act.Actor, err = a.actor(act.Actor, act.Reason); err != nil {
 		return nil, nil, err
 	}
 	switch {
@@ -158,8 +159,22 @@ func (a *Admin) begin(ctx context.Context, action string, act Act) (id int64, er
 	return a.number(ctx, sqltext.BeginAct, act.Actor, action, act.Reason, string(filter))
 }
 
-func (a *Admin) end(ctx context.Context, audit int64) error {
-	return a.exec(ctx, sqltext.EndAct, audit)
+// endTimeout is for the end of an act whose context is over.
+const endTimeout = 5 * time.Second
+
+// end notes in the entry that the act has ended, by err if that is not nil, and returns what is wrong.
+func (a *Admin) end(ctx context.Context, audit int64, err error) error {
+	if err == nil {
+		return a.exec(ctx, sqltext.EndAct, audit, "")
+	}
+	outcome := text.OfError(err)
+	if ctx.Err() != nil {
+		outcome = "interrupted: " + text.OfError(ctx.Err())
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	_ = a.exec(ctx, sqltext.EndAct, audit, outcome) // then it is open, as that of a process that was killed
+	return err
 }
 
 // doing is one act while it is done.

@@ -27,8 +27,12 @@ type AuditEntry struct {
 	// or failed first.
 	Filter Filter `json:"filter"`
 	Result Result `json:"result"`
-	// EndedAt is when the act ended by itself; zero while it is under way, and if it failed or was cut off.
+	// EndedAt is when the act ended; zero while it is under way, and if its process or the database was gone before it
+	// could be written.
 	EndedAt time.Time `json:"ended_at,omitzero"`
+	// Outcome is what cut the act off, an interrupt or an error; empty if it went to its end. What it had changed until
+	// then is in Result, and stays.
+	Outcome string `json:"outcome,omitempty"`
 }
 
 // Audit returns a page of the audit log, newest first, and where the next page starts, "" at the end.
@@ -52,7 +56,8 @@ func (a *Admin) Audit(ctx context.Context, p Page) ([]AuditEntry, string, error)
 		var filter string
 		var ended sql.NullTime
 		err := rows.Scan(&e.ID, &e.At, &e.Role, &e.Actor, &e.Action, &e.Reason, &filter,
-			&e.Result.Matched.N, &e.Result.Touched, &e.Result.Skipped, &e.Result.Compared, &ended)
+			&e.Result.Matched.N, &e.Result.Touched, &e.Result.Skipped, &e.Result.Compared, &ended,
+			&e.Outcome)
 		_ = json.Unmarshal([]byte(filter), &e.Filter) // written by hand, it may be anything
 		e.Result.AuditID, e.EndedAt = e.ID, ended.Time
 		list = append(list, e)

@@ -73,14 +73,14 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		return r, invalid("admin: CleanConfig.At is %s, and by the database's clock it is %s: a future time would delete "+
 			"messages that must be kept", stamp(cfg.At), stamp(now))
 	}
-	if cfg.DryRun {
-		return a.countClean(ctx, cfg)
-	}
-	r.At = cfg.At
 	act := Act{Reason: cfg.Reason}
 	if act.Actor, err = a.actor(cfg.Actor, cfg.Reason); err != nil {
 		return r, err
 	}
+	if cfg.DryRun {
+		return a.countClean(ctx, cfg)
+	}
+	r.At = cfg.At
 	for _, t := range []struct {
 		in        Table
 		states    []State
@@ -116,10 +116,7 @@ func (a *Admin) cleanTable(ctx context.Context, act Act, at time.Time, retention
 	n, err = do(ctx, retention, stamp(at))
 	// also what was deleted before it was cut off
 	err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, n))
-	if err != nil {
-		return n, err
-	}
-	return n, a.end(ctx, audit)
+	return n, a.end(ctx, audit, err)
 }
 
 func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {

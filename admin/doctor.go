@@ -101,7 +101,8 @@ func (e *exam) find(check string, s Severity, evidence, cure string) {
 func (e *exam) findOf(in Table, subject, check string, s Severity, evidence, cure string) {
 	k := kinds[check]
 	e.found = append(e.found, Finding{
-		Check: check, Severity: s, Title: k.title, Evidence: text.Redact(evidence), Cure: cure, In: in, Subject: subject, Alerts: k.alerts,
+		Check: check, Severity: s, Title: k.title, Evidence: text.Redact(evidence), Cure: cure, In: in,
+		Subject: subject, Alerts: k.alerts,
 	})
 }
 

@@ -61,6 +61,11 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 			return r, err
 		}
 	}
+	defer func() {
+		if err != nil && r.AuditID != 0 {
+			err = a.end(ctx, r.AuditID, err)
+		}
+	}()
 	for w.from != nil && d.left > 0 {
 		kept, err := d.kept(ctx, w)
 		if err != nil {
@@ -101,7 +106,7 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 		"action": reconcile.name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped,
 		"audit_id": r.AuditID,
 	})
-	return r, a.end(ctx, r.AuditID)
+	return r, a.end(ctx, r.AuditID, nil)
 }
 
 // keptMessages are published messages of one topic. What is published was acknowledged, so it is in a log that is read

@@ -256,7 +256,18 @@ func TestActIsCutOff(t *testing.T) {
 	require.Empty(t, next)
 	require.Len(t, log, 1)
 	assert.Equal(t, int64(10), log[0].Result.Touched)
-	assert.True(t, log[0].EndedAt.IsZero())
+	assert.False(t, log[0].EndedAt.IsZero())
+	assert.Equal(t, "interrupted: context canceled", log[0].Outcome)
+
+	h.exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not on my watch'; END $$`)
+	h.exec(t, `CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	_, err = a.Requeue(t.Context(), admin.Act{Actor: "bob", Filter: admin.Filter{All: true}})
+	require.ErrorContains(t, err, "not on my watch")
+	log, _, err = a.Audit(t.Context(), admin.Page{Limit: 1})
+	require.NoError(t, err)
+	assert.False(t, log[0].EndedAt.IsZero())
+	assert.Contains(t, log[0].Outcome, "not on my watch")
+	assert.Zero(t, log[0].Result.Touched)
 }
 
 func TestActsThatAreRefused(t *testing.T) {
@@ -278,8 +289,9 @@ func TestActsThatAreRefused(t *testing.T) {
 		"states are no bound": {
 			a.Requeue, admin.Act{Filter: admin.Filter{States: []admin.State{admin.Dead}}}, "the filter selects nothing",
 		},
-		"nobody":    {nobody.Requeue, admin.Act{Filter: everything}, "no actor"},
-		"no reason": {a.Discard, admin.Act{Filter: everything}, "Reason is missing"},
+		"nobody":            {nobody.Requeue, admin.Act{Filter: everything}, "no actor"},
+		"nobody, a dry run": {nobody.Requeue, admin.Act{Filter: everything, DryRun: true}, "no actor"},
+		"no reason":         {a.Discard, admin.Act{Filter: everything}, "Reason is missing"},
 		"wrong state": {
 			a.Replay, admin.Act{Filter: admin.Filter{All: true, States: []admin.State{admin.Ready}}}, "one of [done]",
 		},

@@ -184,3 +184,20 @@ func TestWatermillIssuesNameTests(t *testing.T) {
 		assert.Contains(t, tests.String(), "func "+n[1]+"(")
 	}
 }
+
+// TestMovingPageBackToATable: the statement for the way back into a table of one's own moves what is pending, in order.
+func TestMovingPageBackToATable(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `CREATE TABLE my_outbox (id bigserial, event_id text, topic text, aggregate_id text, body bytea, headers jsonb,
+		run_at timestamptz, sent_at timestamptz)`)
+	h.publish(t, "orders", "k", "one", "two", "three")
+	h.exec(t, "UPDATE outbox SET published_at = now() WHERE payload = 'one'")
+	blocks := movingPage(t)["From an outbox table of your own"]
+	s := stranger{t: t, h: h}
+	s.does(blocks[len(blocks)-1])
+	assert.Equal(t, []string{"two", "three"},
+		column[string](t, h, "SELECT convert_from(body, 'UTF8') FROM my_outbox WHERE sent_at IS NULL ORDER BY id"))
+	assert.Zero(t, h.count(t, "SELECT count(*)::int FROM outbox WHERE published_at IS NULL AND dead_at IS NULL"))
+	assert.Equal(t, map[string]int{"done": 1, "discarded": 2}, h.states(t, "true"))
+}

@@ -146,9 +146,11 @@ func TestErrorsShowNoSecrets(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	const secret = "zq7xk9"
-	said := `dial nats://ann:` + secret + `@mq: refused; password=` + secret + `; {"token": "` + secret + `"}; Bearer ` + secret
+	said := `dial nats://ann:` + secret + `@mq: refused; password=` + secret + `; {"token": "` + secret + `"}; Bearer ` +
+		secret
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts, last_error, dead_at) VALUES
-		('u1', 'orders', 'k', '', NULL, 9, $1, now()), ('u2', 'orders', 'k', '', now() + interval '1 hour', 9, $1, NULL)`, said)
+		('u1', 'orders', 'k', '', NULL, 9, $1, now()),
+		('u2', 'orders', 'k', '', now() + interval '1 hour', 9, $1, NULL)`, said)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, dead_at, attempts, last_error) VALUES
 		('shop', 'm1', now(), 9, $1), ('shop', 'm2', NULL, 9, $1)`, said)
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, payload, state, due_at, attempts, last_error) VALUES
@@ -185,8 +187,8 @@ func TestErrorsShowNoSecrets(t *testing.T) {
 	groups, err := newAdmin(t, h).ErrorGroups(t.Context(), admin.Filter{States: []admin.State{admin.Dead}})
 	require.NoError(t, err)
 	require.Len(t, groups, 1)
-	found, err := newAdmin(t, h).List(t.Context(), admin.Filter{ErrorGroup: groups[0].ID, States: []admin.State{admin.Dead}},
-		admin.Page{})
+	found, err := newAdmin(t, h).List(t.Context(),
+		admin.Filter{ErrorGroup: groups[0].ID, States: []admin.State{admin.Dead}}, admin.Page{})
 	require.NoError(t, err)
 	assert.Len(t, found.Messages, 1, "the group has its message")
 }

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
@@ -222,6 +224,38 @@ func TestOutboxctlIsInterrupted(t *testing.T) {
 	assert.Zero(t, code)
 	assert.True(t, json.Valid([]byte(out)), out)
 	assert.Equal(t, 1, strings.Count(out, "\n"))
+}
+
+// TestOutboxctlInterruptedImport: what an import says that is cut off is what the audit log says, and what is there.
+func TestOutboxctlInterruptedImport(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `CREATE TABLE mine (id bigint PRIMARY KEY, sent_at timestamptz, body text)`)
+	h.exec(t, `INSERT INTO mine (id, body) SELECT i, 'x' FROM generate_series(1, 1200) i`)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	width := func() int { return 100 }
+	var out strings.Builder
+	said := &watched{tell: func(all string) {
+		if strings.Contains(all, "500/1200") {
+			cancel()
+		}
+	}}
+	code := cli.Run(ctx, []string{"import", "table", "mine", "--pending", "sent_at IS NULL", "--done", "sent_at = now()",
+		"--topic", "'orders'", "--payload", "body", "--yes"}, cli.World{
+		Out: &out, Err: said, Width: width, ErrWidth: width, Environ: []string{"OUTBOX_DSN=" + h.url},
+	})
+	assert.Equal(t, 130, code)
+	moved := h.count(t, "SELECT count(*)::int FROM outbox")
+	assert.Contains(t, []int{500, 1000}, moved)
+	assert.Equal(t, moved, h.count(t, "SELECT touched::int FROM outbox_audit"))
+	assert.Contains(t, strings.ReplaceAll(out.String(), ",", ""), fmt.Sprintf("Moved %d messages", moved))
+	assert.Contains(t, out.String(), "entry 1 of the audit log")
+	log, _, err := newAdmin(t, h).Audit(t.Context(), admin.Page{})
+	require.NoError(t, err)
+	assert.Equal(t, "interrupted: context canceled", log[0].Outcome)
+	assert.NotEmpty(t, log[0].Actor, "the user of the system, as there is no USER")
 }
 
 // blocked is a terminal at which nobody types.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -54,13 +55,24 @@ func (a *act) note(ctx context.Context, db *core.DB, q drive.Querier, r *Result,
 	return nil
 }
 
-// end notes that the move has ended by itself.
-func (a *act) end(ctx context.Context, db *core.DB, r Result) error {
-	if r.AuditID == 0 {
-		return nil
+// endTimeout is for the end of a move whose context is over.
+const endTimeout = 5 * time.Second
+
+// end notes that the move has ended, by err if that is not nil, and returns what is wrong.
+func (a *act) end(ctx context.Context, db *core.DB, r Result, err error) error {
+	outcome := ""
+	switch {
+	case r.AuditID == 0:
+		return err
+	case ctx.Err() != nil:
+		outcome = "interrupted: " + text.OfError(ctx.Err())
+	case err != nil:
+		outcome = text.OfError(err)
 	}
-	if _, err := db.Exec(ctx, db.Render(sqltext.EndAct), r.AuditID); err != nil {
-		return fmt.Errorf("audit log: %w", text.Explain(err))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	if _, failed := db.Exec(ctx, db.Render(sqltext.EndAct), r.AuditID, outcome); failed != nil && err == nil {
+		return fmt.Errorf("audit log: %w", text.Explain(failed))
 	}
-	return nil
+	return err
 }

@@ -104,7 +104,7 @@ func run(
 	}
 	for more := true; more; {
 		if err := ctx.Err(); err != nil {
-			return r, err
+			return r, o.act.end(ctx, db, r, err)
 		}
 		next := r.copy()
 		err = core.InTx(ctx, db, core.TxOptions{Isolation: sql.LevelReadCommitted}, func(ctx context.Context) error {
@@ -132,7 +132,7 @@ func run(
 			return o.act.note(ctx, db, q, &next, len(items))
 		})
 		if err != nil {
-			return r, explain(ctx, db, o, from, err)
+			return r, o.act.end(ctx, db, r, explain(ctx, db, o, from, err))
 		}
 		if r = next; o.progress != nil {
 			o.progress(ctx, r.copy())
@@ -141,7 +141,7 @@ func run(
 	if r.Left, err = from.pending(ctx, db); err != nil {
 		err = fmt.Errorf("count remaining messages: %w", err)
 	}
-	return r, errors.Join(err, o.act.end(ctx, db, r))
+	return r, o.act.end(ctx, db, r, err)
 }
 
 // intoOutbox writes messages as the publisher would.

@@ -84,7 +84,7 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	}
 	ctx, cancel := context.WithTimeout(rq.r.Context(), dryTimeout)
 	defer cancel()
-	r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, DryRun: true})
+	r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, DryRun: true, Actor: rq.access.Actor})
 	switch {
 	case err != nil && r.Preview != "" && ctx.Err() != nil && rq.r.Context().Err() == nil:
 		r.Matched.More = true // it was not counted to the end

@@ -19,7 +19,7 @@ type entry struct {
 	admin.AuditEntry
 	Title string
 	Words []pair
-	Open  bool // it is under way, or was cut off
+	Open  bool // it is under way, or its end could not be written
 }
 
 func (rq *request) audit() error {

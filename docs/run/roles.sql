@@ -37,7 +37,7 @@ GRANT SELECT (id, topic, created_at, published_at), DELETE ON "outbox" TO "outbo
 GRANT SELECT, UPDATE (processed_at), DELETE ON "inbox" TO "outbox_cleaner";
 GRANT SELECT (ctid, state, done_at), UPDATE (done_at), DELETE ON "inbox_queue" TO "outbox_cleaner";
 GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON "outbox_idempotency" TO "outbox_cleaner";
-GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at) ON "outbox_audit" TO "outbox_cleaner";
+GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON "outbox_audit" TO "outbox_cleaner";
 
 -- Package admin but for Clean. Who did what and why can be written once, and not be changed or deleted.
 GRANT SELECT ON "outbox", "inbox", "inbox_queue", "outbox_lanes", "outbox_forwarders", "outbox_topics", "outbox_life", "outbox_migrations", "outbox_audit" TO "outbox_admin";
@@ -47,13 +47,13 @@ GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON 
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON "inbox" TO "outbox_admin";
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_admin";
 GRANT INSERT, UPDATE, DELETE ON "outbox_topics" TO "outbox_admin";
-GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at) ON "outbox_audit" TO "outbox_admin";
+GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at, outcome) ON "outbox_audit" TO "outbox_admin";
 
 -- Package move: both ways. To lock a row takes UPDATE, on any column.
 GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "outbox_mover";
 GRANT SELECT, INSERT (uuid, topic, key, payload, metadata, due_at, dead_at, last_error), UPDATE (last_error), DELETE ON "outbox" TO "outbox_mover";
 GRANT SELECT (name, expires_at) ON "outbox_forwarders" TO "outbox_mover";
-GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at) ON "outbox_audit" TO "outbox_mover";
+GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON "outbox_audit" TO "outbox_mover";
 
 -- Those who look. For payloads: GRANT SELECT (payload) ON "outbox", "inbox_queue" TO "outbox_reader";
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_reader";

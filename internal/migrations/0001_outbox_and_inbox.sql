@@ -126,5 +126,6 @@ CREATE TABLE {audit} (
     touched  bigint      NOT NULL DEFAULT 0,
     skipped  bigint      NOT NULL DEFAULT 0,
     compared bigint      NOT NULL DEFAULT 0,
-    ended_at timestamptz
+    ended_at timestamptz,
+    outcome  text        NOT NULL DEFAULT ''
 );

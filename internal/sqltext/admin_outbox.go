@@ -119,10 +119,11 @@ const (
 	BeginAct = `INSERT INTO {audit} (actor, action, reason, filter) VALUES ($1::text, $2::text, $3::text, $4::jsonb) ` +
 		`RETURNING id`
 
-	// EndAct says that the act has ended by itself.
+	// EndAct says that the act has ended, and what cut it off, if anything did. It waits for the batch that is under way,
+	// whose reply the caller may not have seen.
 	//
-	// Arguments: entry.
-	EndAct = `UPDATE {audit} SET ended_at = clock_timestamp() WHERE id = $1::bigint`
+	// Arguments: entry, what cut it off.
+	EndAct = `UPDATE {audit} SET ended_at = clock_timestamp(), outcome = $2::text WHERE id = $1::bigint`
 
 	// CountClean notes what a clean-up deleted, or a move moved.
 	//
@@ -141,7 +142,7 @@ const (
 	//
 	// Arguments: id before which to read, how many.
 	Audit = `SELECT a.id, a.at, a.role, a.actor, a.action, a.reason, a.filter::text, a.matched, a.touched, a.skipped,
-       a.compared, a.ended_at
+       a.compared, a.ended_at, a.outcome
   FROM {audit} a WHERE a.id < $1::bigint ORDER BY a.id DESC LIMIT $2::bigint`
 
 	// PauseTopic notes that an operator has paused a topic. One that is paused keeps its time.

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/user"
 	"slices"
 	"strings"
 
@@ -22,7 +24,7 @@ type actFlags struct {
 
 func (f *actFlags) bind(a *app, cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.actor, "actor", "", "who is named in the audit log (default: USER)")
+	flags.StringVar(&f.actor, "actor", "", "who is named in the audit log (default: USER, else the user of the system)")
 	flags.StringVar(&f.reason, "reason", "", "reason for the audit log")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "preview: print what would change, and change nothing")
@@ -33,8 +35,16 @@ func (f *actFlags) bind(a *app, cmd *cobra.Command) {
 	}
 }
 
-// user is who sits here.
-func (a *app) user() string { return cmp.Or(a.getenv("USER"), a.getenv("USERNAME")) } // the latter on Windows
+// user is who sits here. A container may have neither the variable nor a name for the user.
+func (a *app) user() string {
+	if name := cmp.Or(a.getenv("USER"), a.getenv("USERNAME")); name != "" { // the latter on Windows
+		return name
+	}
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		return u.Username
+	}
+	return fmt.Sprintf("uid %d", os.Getuid())
+}
 
 // confirm asks whether to go on.
 func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
@@ -146,10 +156,15 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 	act.DryRun, act.Progress = false, func(_ context.Context, r admin.Result) { bar.set(r.Matched.N) }
 	result, err := v.do(ad, ctx, act)
 	bar.end()
-	answer.Result = result
 	if err != nil && result.AuditID == 0 {
 		return wrongAct(err)
 	}
+	if err != nil { // a batch may have been committed whose reply never came
+		if e := entryOf(ctx, ad, result.AuditID); e != nil {
+			result.Touched, result.Skipped = e.Result.Touched, e.Result.Skipped
+		}
+	}
+	answer.Result = result
 	said := a.show(answer, func() error {
 		more := ""
 		if result.Skipped > 0 {
@@ -200,7 +215,7 @@ func wrongAct(err error) error {
 	case errors.Is(err, admin.ErrUnbound):
 		return usagef("no messages selected: give ids, flags such as --topic, --group or --after, or --all")
 	case errors.Is(err, admin.ErrNoActor):
-		return usagef("no actor for the audit log: USER is empty: set --actor")
+		return usagef("no actor for the audit log: set --actor")
 	}
 	return err
 }

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -36,7 +38,8 @@ type audited struct {
 func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
 	g := grid{
 		heads: []string{
-			"ENTRY", "AT", "ACTOR", "ROLE", "ACTION", "TOUCHED", "SKIPPED", "COMPARED", "ENDED", "WHAT", "REASON",
+			"ENTRY", "AT", "ACTOR", "ROLE", "ACTION", "TOUCHED", "SKIPPED", "COMPARED", "ENDED", "OUTCOME", "WHAT",
+			"REASON",
 		}, empty: "the audit log is empty",
 	}
 	for _, e := range entries {
@@ -50,7 +53,7 @@ func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
 		}
 		g.rows = append(g.rows, plain(strconv.FormatInt(e.ID, 10), moment(e.At), e.Actor, e.Role, e.Action,
 			digits(e.Result.Touched),
-			some(admin.Count{N: e.Result.Skipped}), some(admin.Count{N: e.Result.Compared}), ended,
+			some(admin.Count{N: e.Result.Skipped}), some(admin.Count{N: e.Result.Compared}), ended, e.Outcome,
 			e.Filter.In.String()+": "+what, e.Reason))
 	}
 	if err := g.print(a); err != nil {
@@ -60,4 +63,18 @@ func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
 		a.note("there are more: use --page %s", next)
 	}
 	return nil
+}
+
+const entryTimeout = 5 * time.Second
+
+// entryOf reads an entry of the log after an act was cut off, whether or not somebody still waits; nil if it cannot be
+// read.
+func entryOf(ctx context.Context, ad *admin.Admin, id int64) *admin.AuditEntry {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), entryTimeout)
+	defer cancel()
+	list, _, err := ad.Audit(ctx, admin.Page{Limit: 1, After: strconv.FormatInt(id+1, 10)})
+	if err != nil || len(list) == 0 || list[0].ID != id {
+		return nil
+	}
+	return &list[0]
 }

@@ -103,7 +103,7 @@ messages stay, and so do delayed ones unless the table is that of a delayed subs
 	f.bind(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
-			return a.move(cmd.Context(), "export", f.act, func(m moving) (move.Result, error) {
+			return a.move(cmd.Context(), db, "export", f.act, func(m moving) (move.Result, error) {
 				f.cfg.DryRun, f.cfg.Progress, f.cfg.LockTimeout = m.dry, m.progress, m.lockTimeout
 				f.cfg.Actor, f.cfg.Reason = f.act.actor, f.act.reason
 				return move.ToWatermill(cmd.Context(), db, f.cfg)
@@ -161,7 +161,7 @@ func (a *app) doImport(
 	if err != nil {
 		return err
 	}
-	return a.move(ctx, "import", act, func(m moving) (move.Result, error) {
+	return a.move(ctx, db, "import", act, func(m moving) (move.Result, error) {
 		r, err := do(pub, m)
 		if m.dry && err == nil && keyless > 0 {
 			a.note("no ordering key, so their order is not kept: %s: see --key", countMessages(admin.Count{N: keyless}))
@@ -171,8 +171,10 @@ func (a *app) doImport(
 }
 
 // move tries a move, has it confirmed, and does it.
-func (a *app) move(ctx context.Context, name string, act actFlags, do func(moving) (move.Result, error)) error {
-	if act.actor == "" && !act.dryRun {
+func (a *app) move(
+	ctx context.Context, db *outbox.DB, name string, act actFlags, do func(moving) (move.Result, error),
+) error {
+	if act.actor == "" {
 		return wrongAct(admin.ErrNoActor)
 	}
 	lockTimeout := cmp.Or(a.global.timeout, -1)
@@ -193,6 +195,13 @@ func (a *app) move(ctx context.Context, name string, act actFlags, do func(movin
 	bar := a.progress(admin.Count{N: tried.Moved})
 	r, err := do(moving{lockTimeout: lockTimeout, progress: func(_ context.Context, r move.Result) { bar.set(r.Moved) }})
 	bar.end()
+	if err != nil && r.AuditID != 0 { // a batch may have been committed whose reply never came
+		if ad, failed := admin.New(db, admin.Config{}, nil); failed == nil {
+			if e := entryOf(ctx, ad, r.AuditID); e != nil && e.Result.Touched != r.Moved {
+				r.Moved, r.Topics = e.Result.Touched, nil // which the log does not tell
+			}
+		}
+	}
 	said := a.show(moved{false, r}, func() error {
 		entry := ""
 		if r.AuditID != 0 {
