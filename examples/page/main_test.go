@@ -27,7 +27,7 @@ func TestPage(t *testing.T) {
 	defer client.CloseIdleConnections()
 	var body []byte
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(string(body),
-		"The broker of invoices.created is unavailable"); time.Sleep(100 * time.Millisecond) {
+		"The broker is unavailable: invoices.created"); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the page does not say it: %s", body)
 		}
