@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -92,20 +93,13 @@ func (c *SubscriberConfig) setDefaults() {
 	if c.Key == nil {
 		c.Key = func(msg *sarama.ConsumerMessage) []byte { return msg.Key }
 	}
-	fill(&c.Concurrency, 16)
-	fill(&c.MaxAhead, 10_000)
-	fill(&c.MaxBytes, 64<<20)
-	fill(&c.RevokeTimeout, min(30*time.Second, c.OverwriteSaramaConfig.Consumer.Group.Rebalance.Timeout/2))
-	fill(&c.CloseTimeout, 5*time.Second)
+	inbound.Fill(&c.Concurrency, 16)
+	inbound.Fill(&c.MaxAhead, 10_000)
+	inbound.Fill(&c.MaxBytes, 64<<20)
+	inbound.Fill(&c.RevokeTimeout, min(30*time.Second, c.OverwriteSaramaConfig.Consumer.Group.Rebalance.Timeout/2))
+	inbound.Fill(&c.CloseTimeout, 5*time.Second)
 	c.Park.setDefaults()
 	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(100*time.Millisecond, 10*time.Second))
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // validate names every field at fault.
@@ -129,8 +123,11 @@ func (c SubscriberConfig) validate() error {
 			"the group keeps which messages are done: name the service and the handler"))
 	}
 	errs = append(errs,
-		positive("Concurrency", c.Concurrency), positive("MaxAhead", c.MaxAhead), positive("MaxBytes", c.MaxBytes),
-		positive("RevokeTimeout", c.RevokeTimeout), positive("CloseTimeout", c.CloseTimeout),
+		inbound.Positive("kafka: SubscriberConfig.Concurrency", c.Concurrency),
+		inbound.Positive("kafka: SubscriberConfig.MaxAhead", c.MaxAhead),
+		inbound.Positive("kafka: SubscriberConfig.MaxBytes", c.MaxBytes),
+		inbound.Positive("kafka: SubscriberConfig.RevokeTimeout", c.RevokeTimeout),
+		inbound.Positive("kafka: SubscriberConfig.CloseTimeout", c.CloseTimeout),
 		core.Backoff(c.Backoff).Validate("kafka: SubscriberConfig.Backoff"), c.Park.validate(c.ConsumerGroup),
 	)
 	settings := c.OverwriteSaramaConfig
@@ -143,13 +140,6 @@ func (c SubscriberConfig) validate() error {
 		errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.OverwriteSaramaConfig: %w", err))
 	}
 	return errors.Join(errs...)
-}
-
-func positive[T int | time.Duration](field string, value T) error {
-	if value <= 0 {
-		return fmt.Errorf("kafka: SubscriberConfig.%s is %v: it must be above 0", field, value)
-	}
-	return nil
 }
 
 // settings returns those of the client of a subscription.

@@ -110,7 +110,7 @@ func bubble(t *testing.T, change func(*SubscriberConfig), test func(w *world)) {
 		if w.sub, err = newSubscription(ctx, &s.cfg, s.cfg.OverwriteSaramaConfig, "topic", logger); err != nil {
 			t.Fatal(err)
 		}
-		w.end = sync.OnceFunc(w.sub.end)
+		w.end = sync.OnceFunc(w.sub.outlet.Close)
 		w.m = &member{subscription: w.sub, group: w.sess, joined: func() {}}
 		w.sess.ctx, w.lose = context.WithCancel(ctx)
 		if err := w.m.Setup(w.sess); err != nil {
@@ -124,7 +124,7 @@ func bubble(t *testing.T, change func(*SubscriberConfig), test func(w *world)) {
 			t.Fatal(err)
 		}
 		w.end()
-		w.sub.reports.stop()
+		w.sub.reports.Stop()
 	})
 }
 
@@ -149,7 +149,7 @@ func (w *world) next(n int) (msgs []*message.Message) {
 	for range n {
 		synctest.Wait()
 		select {
-		case msg := <-w.sub.messages:
+		case msg := <-w.sub.outlet.Messages():
 			msgs = append(msgs, msg)
 		default:
 			return msgs

@@ -1,17 +1,13 @@
 package kafka
 
 import (
-	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // The channel is closed although the Unmarshaler never returns, and what it then returns reaches no handler.
@@ -41,7 +37,7 @@ func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
 		if !over {
 			t.Error("the end waits for the Unmarshaler")
 		}
-		if _, open := <-w.sub.messages; open {
+		if _, open := <-w.sub.outlet.Messages(); open {
 			t.Error("a message was delivered after its partition was given away")
 		}
 	})
@@ -78,31 +74,6 @@ func TestTheEndDoesNotWaitForKey(t *testing.T) {
 		}
 	})
 }
-
-// An observer that hangs is given up.
-func TestTheEndDoesNotWaitForObservers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		stuck := make(chan struct{})
-		r := newReports([]observe.Observer{hangs{stuck}}, watermill.NopLogger{})
-		r.post(observe.PartitionState{})
-		stopped := make(chan struct{})
-		go func() {
-			defer close(stopped)
-			r.stop()
-		}()
-		time.Sleep(leaveTimeout)
-		over := isClosed(stopped)
-		close(stuck)
-		if <-stopped; !over {
-			t.Error("the end waits for the observer")
-		}
-	})
-}
-
-type hangs struct{ until chan struct{} }
-
-func (h hangs) PartitionState(context.Context, observe.PartitionState) { <-h.until }
 
 type unmarshalFunc func(*sarama.ConsumerMessage) (*message.Message, error)
 

@@ -10,6 +10,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
@@ -123,10 +124,10 @@ func (l *lot) deliver(row *message.Message) {
 	}
 	abandoned, done := l.atClose()
 	defer done()
-	if v, _, err := l.hand(record{msg: rec, own: true}, l.logger, l.ctx.Done(), abandoned); v == acked {
+	if out := l.hand(record{msg: rec, own: true}, l.logger, l.ctx.Done(), abandoned); out.Verdict == inbound.Acked {
 		row.Ack()
 	} else {
-		core.NackFor(row, err) // what operators see
+		core.NackFor(row, out.Cause) // what operators see
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
@@ -31,8 +32,8 @@ type ParkConfig struct {
 
 func (c *ParkConfig) setDefaults() {
 	if c.DB != nil {
-		fill(&c.After, 10*time.Second)
-		fill(&c.MaxKeys, 100)
+		inbound.Fill(&c.After, 10*time.Second)
+		inbound.Fill(&c.MaxKeys, 100)
 	}
 }
 
@@ -44,7 +45,10 @@ func (c ParkConfig) validate(group string) error {
 		}
 		return nil
 	}
-	errs := []error{positive("Park.After", c.After), positive("Park.MaxKeys", c.MaxKeys)}
+	errs := []error{
+		inbound.Positive("kafka: SubscriberConfig.Park.After", c.After),
+		inbound.Positive("kafka: SubscriberConfig.Park.MaxKeys", c.MaxKeys),
+	}
 	if limit := outbox.MaxTopicBytes - maxTopic - 1; len(group) > limit || !text.Storable(group) {
 		errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.ConsumerGroup must be UTF-8 without NUL, "+
 			"of at most %d bytes, with Park", limit))

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
@@ -123,12 +124,12 @@ func (p *partition) fate(it *item) (fate, string) {
 	now := time.Now()
 	if k := p.parking.keys[key]; k != nil && key != "" {
 		// A key of which a handler has done something lately is drained: its head waits until nothing is parked.
-		if it.Value.unkey != nil || k.rows <= drainRows && !k.moved.IsZero() && now.Sub(k.moved) < p.lot.cfg.After {
+		if it.Value.unkeyed || k.rows <= drainRows && !k.moved.IsZero() && now.Sub(k.moved) < p.lot.cfg.After {
 			return toWait, key
 		}
 		return toPark, key
 	}
-	if it.Failures == 0 || it.Value.unkey != nil || !p.overdue(it, now) || !p.lot.take(key) {
+	if it.Failures == 0 || it.Value.unkeyed || !p.overdue(it, now) || !p.lot.take(key) {
 		return toHandler, ""
 	}
 	if key != "" {
@@ -162,10 +163,10 @@ func (p *partition) storing(key string, begins bool) {
 
 // store parks a message instead of handing it out.
 func (p *partition) store(it *item, rec record, key string, again bool) {
-	r := result{item: it, again: again, stored: key, verdict: acked}
+	r := result{item: it, again: again, stored: key, Outcome: inbound.Outcome{Verdict: inbound.Acked}}
 	if err := p.lot.store(p.subscription.ctx, rec.msg, key); err != nil {
 		p.lot.tellStore(err, rec.msg.Offset)
-		r.verdict = nacked
+		r.Verdict = inbound.Nacked
 	}
 	select {
 	case p.results <- r:
@@ -179,7 +180,7 @@ func (p *partition) look() {
 	if p.lot == nil || p.stopped || !p.parking.loaded {
 		return
 	}
-	if it := p.window.Oldest(); it != nil && it.Value.unkey == nil && p.overdue(it, time.Now()) && p.lot.room() {
+	if it := p.window.Oldest(); it != nil && !it.Value.unkeyed && p.overdue(it, time.Now()) && p.lot.room() {
 		p.window.Hurry(it, time.Now()) // its handler may have asked for hours
 	}
 	if p.parking.looking || len(p.parking.keys) == 0 && p.lot.keyless.Load() == 0 {

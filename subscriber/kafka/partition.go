@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -147,9 +148,9 @@ func (p *partition) add(msg *sarama.ConsumerMessage) {
 		p.marked = msg.Offset
 	}
 	rec := record{msg: msg}
-	key, err := keyOf(p.cfg.Key, msg)
+	key, err := p.outlet.KeyOf(msg)
 	if err != nil {
-		key, rec.unkey = msg.Key, err
+		key, rec.unkeyed = msg.Key, true
 	}
 	it := p.window.Add(msg.Offset, key, sizeOf(msg), rec)
 	if it == nil {
@@ -191,15 +192,15 @@ func (p *partition) settle(r result) {
 	p.running--
 	defer p.free(r.again)
 	p.storing(r.stored, false)
-	switch r.verdict {
-	case acked:
+	switch r.Verdict {
+	case inbound.Acked:
 		before := p.window.Bytes()
 		p.window.Done(r.item)
 		p.budget.give(before - p.window.Bytes())
 		p.mark()
 		p.regulate()
-	case nacked:
-		p.hold(r.item, r.later)
+	case inbound.Nacked:
+		p.hold(r.item, r.Later)
 	}
 }
 

@@ -36,11 +36,12 @@ func (p *partition) reason() observe.PauseReason {
 
 // tellPaused logs, once a minute, that a message which fails keeps the partition from being read. That handlers are
 // slower than Kafka is no error.
-func (p *partition) tellPaused(since time.Time) {
-	if p.reason() != observe.PausedByBlockedKey || !p.lines.Due(fmt.Sprint("paused ", p.claim.Partition())) {
+func (p *partition) tellPaused() {
+	if p.paused.IsZero() || p.reason() != observe.PausedByBlockedKey || !p.lines.Due(fmt.Sprint("paused ", p.claim.Partition())) {
 		return
 	}
 	oldest := p.window.Oldest()
+	_, since := p.window.Failing()
 	// Cause: the message at that offset keeps failing, so nothing above it can be committed.
 	// Cure: fix what the inbox row of the message names as its last error (outboxctl messages list), or raise MaxAhead.
 	p.logger.Error("partition is paused: MaxAhead messages or MaxBytes are read beyond one that keeps failing: "+

@@ -1,20 +1,12 @@
 package kafka
 
-import (
-	"errors"
-	"fmt"
-
-	"github.com/IBM/sarama"
-	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/millrace-go/watermill-outbox/internal/core"
-)
+import "github.com/IBM/sarama"
 
 // record is what a window holds of a message.
 type record struct {
-	msg   *sarama.ConsumerMessage
-	own   bool  // its bytes are its own, and not a part of what was fetched with it
-	unkey error // Key panicked, so nobody knows what it must not overtake
+	msg     *sarama.ConsumerMessage
+	own     bool // its bytes are its own, and not a part of what was fetched with it
+	unkeyed bool // Key panicked, so nobody knows what it must not overtake
 }
 
 // sizeOf counts what a record keeps in memory.
@@ -61,32 +53,4 @@ func cloned(msg *sarama.ConsumerMessage) *sarama.ConsumerMessage {
 		}
 	}
 	return &c
-}
-
-// keyOf calls the user's function, which may panic.
-func keyOf(key func(*sarama.ConsumerMessage) []byte, msg *sarama.ConsumerMessage) (_ []byte, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("SubscriberConfig.Key: %w", core.Panicked(p))
-		}
-	}()
-	return key(msg), nil
-}
-
-// Cause: a bug of the Unmarshaler.
-// Cure: have it return a message or an error.
-var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
-
-// unmarshal calls the user's Unmarshaler, which may panic.
-func (c *SubscriberConfig) unmarshal(msg *sarama.ConsumerMessage) (_ *message.Message, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = core.Panicked(p)
-		}
-	}()
-	made, err := c.Unmarshaler.Unmarshal(msg)
-	if err == nil && made == nil {
-		err = errNoMessage
-	}
-	return made, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
@@ -12,6 +11,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 )
 
 // Subscriber reads topics as a member of a consumer group, as the package comment explains. It is safe for concurrent
@@ -21,12 +21,7 @@ type Subscriber struct {
 	inner  *wmkafka.Subscriber
 	logger watermill.LoggerAdapter
 
-	ctx     context.Context // ends with Close
-	close   context.CancelFunc
-	running sync.WaitGroup
-
-	mu     sync.Mutex // also makes Subscribe and Close exclude each other
-	topics map[string]*subscription
+	topics *inbound.Topics
 }
 
 var (
@@ -50,9 +45,9 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	s := &Subscriber{cfg: cfg, inner: inner, logger: logger, topics: map[string]*subscription{}}
-	s.ctx, s.close = context.WithCancel(context.Background())
-	return s, nil
+	return &Subscriber{
+		cfg: cfg, inner: inner, logger: logger, topics: inbound.NewTopics("kafka", "ConsumerGroup"),
+	}, nil
 }
 
 // Subscribe delivers the messages of a topic until ctx is over or Close is called; then the contexts of its messages
@@ -61,42 +56,20 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 // there is another subscription of the topic: two handlers would share its partitions, and after a rebalance one of
 // them would get what the other one has handled.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	if topic == "" {
-		return nil, errors.New("kafka: the topic is empty")
-	}
-	settings, err := s.cfg.settings(topic)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
-		return nil, outbox.ErrClosed
-	}
-	if other := s.topics[topic]; other != nil && other.ctx.Err() == nil {
-		return nil, fmt.Errorf("kafka: topic %q is subscribed already: "+
-			"to handle more at once raise SubscriberConfig.Concurrency, "+
-			"and for another handler make another Subscriber with a ConsumerGroup of its own", topic)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	sub, err := newSubscription(ctx, &s.cfg, settings, topic, s.logger)
-	if err != nil {
-		cancel()
-		return nil, fmt.Errorf("kafka: %w", err)
-	}
-	stop := context.AfterFunc(s.ctx, cancel)
-	s.topics[topic] = sub
-	s.running.Go(func() {
-		defer cancel()
-		defer stop()
-		sub.run()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.topics[topic] == sub {
-			delete(s.topics, topic)
+	var messages <-chan *message.Message
+	err := s.topics.Start(ctx, topic, func(ctx context.Context) (func(), error) {
+		settings, err := s.cfg.settings(topic)
+		if err != nil {
+			return nil, err
 		}
+		sub, err := newSubscription(ctx, &s.cfg, settings, topic, s.logger)
+		if err != nil {
+			return nil, fmt.Errorf("kafka: %w", err)
+		}
+		messages = sub.outlet.Messages()
+		return sub.run, nil
 	})
-	return sub.messages, nil
+	return messages, err
 }
 
 // SubscribeInitialize creates the topic as InitializeTopicDetails says, as watermill-kafka's subscriber does.
@@ -113,9 +86,6 @@ func (s *Subscriber) PartitionOffset(topic string) (wmkafka.PartitionOffset, err
 // Close ends all subscriptions, commits what was acked, and leaves the group. It waits for that, where Kafka does not
 // answer five seconds longer than CloseTimeout, and five more for observers that hang. It may be called several times.
 func (s *Subscriber) Close() error {
-	s.mu.Lock()
-	s.close()
-	s.mu.Unlock()
-	s.running.Wait()
+	s.topics.Close()
 	return s.inner.Close()
 }

@@ -7,9 +7,9 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -29,18 +29,14 @@ type subscription struct {
 	topic    string
 	logger   watermill.LoggerAdapter
 	ctx      context.Context // of its messages
-	messages chan *message.Message
+	outlet   *inbound.Outlet[*sarama.ConsumerMessage]
 
 	places  chan struct{} // one for each message that is delivered and not acked
 	retries chan struct{} // those of them that failed before
 	budget  *budget
-	reports *reports
+	reports *inbound.Reports
 	lines   trouble.Seldom
 	lot     *lot // nil = nothing is parked
-
-	mu       sync.Mutex
-	ended    bool
-	offering sync.WaitGroup // those who may send to messages
 }
 
 func newSubscription(
@@ -48,13 +44,14 @@ func newSubscription(
 ) (*subscription, error) {
 	logger = logger.With(watermill.LogFields{"topic": topic, "consumer_group": cfg.ConsumerGroup})
 	s := &subscription{
-		cfg: cfg, settings: settings, topic: topic, logger: logger, ctx: ctx, messages: make(chan *message.Message),
+		cfg: cfg, settings: settings, topic: topic, logger: logger, ctx: ctx,
+		outlet: inbound.NewOutlet(ctx, inbound.Codec[*sarama.ConsumerMessage]{Key: cfg.Key, Unmarshal: cfg.Unmarshaler.Unmarshal}),
 		places: make(chan struct{}, cfg.Concurrency), retries: make(chan struct{}, keyed.Retries(cfg.Concurrency)),
-		budget: newBudget(cfg.MaxBytes), reports: newReports(cfg.Observers, logger),
+		budget: newBudget(cfg.MaxBytes), reports: inbound.NewReports(cfg.Observers, logger),
 	}
 	var err error
 	if s.lot, err = newLot(s); err != nil {
-		s.reports.stop()
+		s.reports.Stop()
 		return nil, err
 	}
 	return s, nil
@@ -63,27 +60,13 @@ func newSubscription(
 // run reads until the context is over, and closes the channel. If Kafka does not answer then, what is left of the
 // client ends by itself.
 func (s *subscription) run() {
-	defer s.reports.stop()
+	defer s.reports.Stop()
 	if s.lot != nil {
 		s.lot.running.Go(s.lot.run)
 		defer s.lot.running.Wait()
 	}
-	defer s.end()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.stay()
-	}()
-	select {
-	case <-ended:
-		return
-	case <-s.ctx.Done():
-	}
-	timer := time.NewTimer(s.cfg.CloseTimeout + leaveTimeout)
-	defer timer.Stop()
-	select {
-	case <-ended:
-	case <-timer.C:
+	defer s.outlet.Close()
+	if !inbound.Until(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.stay) {
 		// Cause: the broker does not answer, or the group is rebalanced, while a subscription ends.
 		// Cure: none is needed: what was not committed is delivered again, and the inbox skips it.
 		s.logger.Error("kafka did not answer at the end of the subscription: "+
@@ -154,24 +137,4 @@ func (s *subscription) join(joined func()) error {
 		}
 	}
 	return nil
-}
-
-// begin says whether a message may be offered; then offering.Done is to be called at the end of that. It is not
-// for the whole of a delivery: one that hangs in the Unmarshaler would hang Close.
-func (s *subscription) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.ended {
-		s.offering.Add(1)
-	}
-	return !s.ended
-}
-
-// end closes the channel when nobody sends to it any more.
-func (s *subscription) end() {
-	s.mu.Lock()
-	s.ended = true
-	s.mu.Unlock()
-	s.offering.Wait()
-	close(s.messages)
 }

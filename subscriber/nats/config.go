@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -43,7 +44,8 @@ type SubscriberConfig struct {
 
 	// Key says which messages keep their order: those with the same key are delivered one after another. Default: the
 	// header "outbox_key", in which publisher/nats sends the ordering key. A message without bytes in it waits for no
-	// other. It is called once for each message, before Unmarshaler, and must be safe for concurrent use.
+	// other. It is called once for each message, before Unmarshaler, and must be safe for concurrent use. While it hangs,
+	// so does the subscription.
 	Key func(*natsgo.Msg) []byte
 
 	// MaxAhead is how many messages are read that are not done; default 1,000. It is the MaxAckPending of the consumer.
@@ -79,20 +81,13 @@ func (c *SubscriberConfig) setDefaults() {
 	if c.Key == nil {
 		c.Key = func(msg *natsgo.Msg) []byte { return []byte(msg.Header.Get(outbox.MetadataKey)) }
 	}
-	fill(&c.URL, natsgo.DefaultURL)
-	fill(&c.Concurrency, 16)
-	fill(&c.MaxAhead, 1000)
-	fill(&c.MaxBytes, 64<<20)
-	fill(&c.AckWait, 15*time.Second)
-	fill(&c.CloseTimeout, 5*time.Second)
+	inbound.Fill(&c.URL, natsgo.DefaultURL)
+	inbound.Fill(&c.Concurrency, 16)
+	inbound.Fill(&c.MaxAhead, 1000)
+	inbound.Fill(&c.MaxBytes, 64<<20)
+	inbound.Fill(&c.AckWait, 15*time.Second)
+	inbound.Fill(&c.CloseTimeout, 5*time.Second)
 	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(100*time.Millisecond, 10*time.Second))
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // minAckWait leaves time for a few pulls.
@@ -109,8 +104,11 @@ func (c SubscriberConfig) validate() error {
 		errs = append(errs, fmt.Errorf("nats: SubscriberConfig.AckWait is %s: it must be at least %s", c.AckWait, minAckWait))
 	}
 	errs = append(errs,
-		positive("Concurrency", c.Concurrency), positive("MaxAhead", c.MaxAhead), positive("MaxBytes", c.MaxBytes),
-		positive("CloseTimeout", c.CloseTimeout), core.Backoff(c.Backoff).Validate("nats: SubscriberConfig.Backoff"),
+		inbound.Positive("nats: SubscriberConfig.Concurrency", c.Concurrency),
+		inbound.Positive("nats: SubscriberConfig.MaxAhead", c.MaxAhead),
+		inbound.Positive("nats: SubscriberConfig.MaxBytes", c.MaxBytes),
+		inbound.Positive("nats: SubscriberConfig.CloseTimeout", c.CloseTimeout),
+		core.Backoff(c.Backoff).Validate("nats: SubscriberConfig.Backoff"),
 	)
 	options := natsgo.GetDefaultOptions()
 	for _, o := range c.connect() {
@@ -130,13 +128,6 @@ func (c SubscriberConfig) validate() error {
 			"acks that wait for a connection would arrive when another process owns the consumer"))
 	}
 	return errors.Join(errs...)
-}
-
-func positive[T int | time.Duration](field string, value T) error {
-	if value <= 0 {
-		return fmt.Errorf("nats: SubscriberConfig.%s is %v: it must be above 0", field, value)
-	}
-	return nil
 }
 
 // checkURL refuses what nats.go cannot parse, without quoting it: it may hold a password.

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -61,12 +60,8 @@ func TestDefaults(t *testing.T) {
 	}
 	msg := natsgo.NewMsg("orders")
 	msg.Header.Set("outbox_key", "k")
-	if key, err := c.keyOf(msg); string(key) != "k" || err != nil {
-		t.Errorf("the key is %q, %v", key, err)
-	}
-	c.Key = func(*natsgo.Msg) []byte { panic("no") }
-	if _, err := c.keyOf(msg); err == nil {
-		t.Error("a panic of Key is no error")
+	if key := c.Key(msg); string(key) != "k" {
+		t.Errorf("the key is %q", key)
 	}
 }
 
@@ -83,19 +78,7 @@ func TestUnmarshalReadsWhatThePublisherWrites(t *testing.T) {
 	if got.UUID != "u" || got.Metadata.Get("customer name") != "Ann" || len(got.Metadata) != 1 {
 		t.Errorf("%q %v", got.UUID, got.Metadata)
 	}
-	bad := &SubscriberConfig{Unmarshaler: unmarshals(func(*natsgo.Msg) (*message.Message, error) { panic("no") })}
-	if _, err := bad.unmarshal(msg); err == nil {
-		t.Error("a panic of the Unmarshaler is no error")
-	}
-	bad.Unmarshaler = unmarshals(func(*natsgo.Msg) (*message.Message, error) { return nil, nil })
-	if _, err := bad.unmarshal(msg); !errors.Is(err, errNoMessage) {
-		t.Errorf("no message: %v", err)
-	}
 }
-
-type unmarshals func(*natsgo.Msg) (*message.Message, error)
-
-func (f unmarshals) Unmarshal(msg *natsgo.Msg) (*message.Message, error) { return f(msg) }
 
 func TestSubscribeAndClose(t *testing.T) {
 	s, err := NewSubscriber(SubscriberConfig{Consumer: "booking", URL: "nats://127.0.0.1:1"}, nil)

@@ -15,6 +15,8 @@ const (
 	group = "owner"
 	// answerTimeout is how long an answer of the server is waited for.
 	answerTimeout = 5 * time.Second
+	// leaveTimeout is how long the end of a subscription waits for NATS once its handlers are done.
+	leaveTimeout = answerTimeout + time.Second
 )
 
 var durableName = strings.NewReplacer(".", "_", "*", "any", ">", "all", " ", "_", "/", "_", "\\", "_")

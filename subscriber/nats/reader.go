@@ -206,7 +206,7 @@ func (r *reader) tend() {
 	if now := time.Now(); now.Sub(r.reported) >= time.Second {
 		r.reported = now
 		r.report()
-		if t != nil && len(r.reports.to) > 0 {
+		if t != nil && r.reports.Wanted() {
 			r.ask()
 		}
 	}
@@ -239,12 +239,12 @@ func (r *reader) leave() {
 	}
 	t.ackAgain()
 	t.handBack()
-	if err := r.conn.FlushTimeout(answerTimeout); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	if err := r.conn.FlushWithContext(ctx); err != nil {
 		r.logger.Debug("the server did not confirm acks", watermill.LogFields{"err": err.Error()})
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
-	defer cancel()
 	info, err := r.from.consumer.Info(ctx)
 	if err != nil || pinned(info) != t.pin {
 		return

@@ -3,14 +3,13 @@ package nats
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 )
 
 // Subscriber reads subjects of JetStream, as the package comment explains. It is safe for concurrent use.
@@ -18,12 +17,7 @@ type Subscriber struct {
 	cfg    SubscriberConfig
 	logger watermill.LoggerAdapter
 
-	ctx     context.Context // ends with Close
-	close   context.CancelFunc
-	running sync.WaitGroup
-
-	mu     sync.Mutex // also makes Subscribe and Close exclude each other
-	topics map[string]*subscription
+	topics *inbound.Topics
 }
 
 var _ message.Subscriber = (*Subscriber)(nil)
@@ -40,9 +34,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	s := &Subscriber{cfg: cfg, logger: logger, topics: map[string]*subscription{}}
-	s.ctx, s.close = context.WithCancel(context.Background())
-	return s, nil
+	return &Subscriber{cfg: cfg, logger: logger, topics: inbound.NewTopics("nats", "Consumer")}, nil
 }
 
 // Subscribe delivers the messages of a topic, which is a subject of a stream and may have wildcards, until ctx is over
@@ -51,42 +43,19 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 // returns outbox.ErrClosed after Close, and an error while there is another subscription of the topic, which would be
 // no more than a standby of this one.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	if topic == "" {
-		return nil, errors.New("nats: the topic is empty")
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
-		return nil, outbox.ErrClosed
-	}
-	if other := s.topics[topic]; other != nil && other.ctx.Err() == nil {
-		return nil, fmt.Errorf("nats: topic %q is subscribed already: "+
-			"to handle more at once raise SubscriberConfig.Concurrency, "+
-			"and for another handler make another Subscriber with a Consumer of its own", topic)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.ctx, cancel)
-	sub := newSubscription(ctx, &s.cfg, topic, s.logger)
-	s.topics[topic] = sub
-	s.running.Go(func() {
-		defer cancel()
-		defer stop()
-		sub.run()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.topics[topic] == sub {
-			delete(s.topics, topic)
-		}
+	var messages <-chan *message.Message
+	err := s.topics.Start(ctx, topic, func(ctx context.Context) (func(), error) {
+		sub := newSubscription(ctx, &s.cfg, topic, s.logger)
+		messages = sub.outlet.Messages()
+		return sub.run, nil
 	})
-	return sub.messages, nil
+	return messages, err
 }
 
-// Close ends all subscriptions, has the server confirm what was acked, and hands back the rest. It waits for that, at
-// most a little longer than CloseTimeout. It may be called several times.
+// Close ends all subscriptions, has the server confirm what was acked, and hands back the rest. It waits for that, where
+// NATS does not answer six seconds longer than CloseTimeout, and five more for observers that hang. It may be called
+// several times.
 func (s *Subscriber) Close() error {
-	s.mu.Lock()
-	s.close()
-	s.mu.Unlock()
-	s.running.Wait()
+	s.topics.Close()
 	return nil
 }

@@ -4,31 +4,29 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // subscription is one topic of a Subscriber.
 type subscription struct {
-	cfg      *SubscriberConfig
-	topic    string
-	durable  string
-	logger   watermill.LoggerAdapter
-	ctx      context.Context // of its messages
-	messages chan *message.Message
+	cfg     *SubscriberConfig
+	topic   string
+	durable string
+	logger  watermill.LoggerAdapter
+	ctx     context.Context // of its messages
+	outlet  *inbound.Outlet[*natsgo.Msg]
 
-	reports    *reports
-	lines      trouble.Seldom
-	told       trouble.Log
-	delivering sync.WaitGroup // goroutines that may use messages; only run adds to it
+	reports *inbound.Reports
+	lines   trouble.Seldom
+	told    trouble.Log
 }
 
 func newSubscription(
@@ -37,19 +35,30 @@ func newSubscription(
 	durable := cfg.Consumer + "-" + durableName.Replace(topic)
 	logger = logger.With(watermill.LogFields{"topic": topic, "consumer": durable})
 	return &subscription{
-		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx, messages: make(chan *message.Message),
-		reports: newReports(cfg.Observers, logger),
+		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx,
+		outlet:  inbound.NewOutlet(ctx, inbound.Codec[*natsgo.Msg]{Key: cfg.Key, Unmarshal: cfg.Unmarshaler.Unmarshal}),
+		reports: inbound.NewReports(cfg.Observers, logger),
 		// Cause: NATS cannot be reached, refuses to log in, has no stream with the subject, or the consumer is unfit.
 		// Cure: fix what the error names.
 		told: trouble.Log{Logger: logger, What: "reading from JetStream"},
 	}
 }
 
-// run reads until the context is over, and closes the channel.
+// run reads until the context is over, and closes the channel. If NATS does not answer then, or Key hangs, what is left
+// of the reader ends by itself.
 func (s *subscription) run() {
-	defer s.reports.stop()
-	defer close(s.messages)
-	defer s.delivering.Wait()
+	defer s.reports.Stop()
+	defer s.outlet.Close()
+	if !inbound.Until(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.connect) {
+		// Cause: the server does not answer, or SubscriberConfig.Key hangs, while a subscription ends.
+		// Cure: none is needed: a standby takes over after 4/3 of AckWait, and the inbox skips what was handled.
+		s.logger.Error("reading from JetStream did not end in time: a standby takes over after 4/3 of AckWait: "+
+			"check the server, and whether Key hangs", context.DeadlineExceeded, nil)
+	}
+}
+
+// connect tries again and again to stay.
+func (s *subscription) connect() {
 	wait := core.Backoff{Initial: 200 * time.Millisecond, Max: 10 * time.Second}
 	for failures := 1; s.ctx.Err() == nil; failures++ {
 		err := s.stay(func() {

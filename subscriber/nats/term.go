@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
 )
 
@@ -19,7 +20,7 @@ type record struct {
 	msg     *natsgo.Msg
 	in      jetstream.Msg
 	touched time.Time // when JetStream was told that it is in hand
-	unkey   error     // Key panicked, so nobody knows what it must not overtake
+	unkeyed bool      // Key panicked, so nobody knows what it must not overtake
 	out     bool      // it is being delivered
 }
 
@@ -76,9 +77,9 @@ func (t *term) take(in jetstream.Msg, meta *jetstream.MsgMetadata) {
 	headers := natsgo.Header(in.Headers())
 	headers.Del(pinHeader)
 	rec := record{msg: &natsgo.Msg{Subject: in.Subject(), Header: headers, Data: in.Data()}, in: in, touched: now}
-	key, err := t.cfg.keyOf(rec.msg)
+	key, err := t.outlet.KeyOf(rec.msg)
 	if err != nil {
-		key, rec.unkey = []byte(in.Subject()), err
+		key, rec.unkeyed = []byte(in.Subject()), true
 	}
 	if it := t.window.Add(pos, key, rec.msg.Size(), rec); it != nil {
 		t.held[pos] = it
@@ -117,7 +118,6 @@ func (t *term) start() {
 		if t.running++; again {
 			t.again++
 		}
-		t.delivering.Add(1)
 		rec := it.Value
 		it.Value.out = true
 		go t.deliver(it, rec, again)
@@ -130,14 +130,14 @@ func (t *term) settle(r result) {
 		t.again--
 	}
 	r.item.Value.out = false
-	switch r.verdict {
-	case acked:
+	switch r.Verdict {
+	case inbound.Acked:
 		t.ack(r.item.Value.in)
 		delete(t.held, r.item.Pos)
 		t.window.Done(r.item)
 		t.regulate()
-	case nacked, withdrawn:
-		later := r.later
+	case inbound.Nacked, inbound.Withdrawn:
+		later := r.Later
 		if later == 0 {
 			later = core.Backoff(t.cfg.Backoff).Delay(r.item.Failures + 1)
 		}

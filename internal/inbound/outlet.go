@@ -1,0 +1,158 @@
+package inbound
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
+)
+
+// Verdict says how a delivery ended.
+type Verdict int
+
+const (
+	Withdrawn Verdict = iota // it was not handed out, or nobody waits for its ack any more
+	Acked
+	Nacked
+)
+
+// Outlet is the channel of a subscription: it hands out messages, and waits for what becomes of them. It is safe for
+// concurrent use. Make it with NewOutlet.
+type Outlet[R any] struct {
+	Codec[R]
+	ctx      context.Context // of the subscription
+	messages chan *message.Message
+	lines    trouble.Seldom
+
+	mu       sync.Mutex
+	closed   bool
+	offering sync.WaitGroup // those who may send to messages
+}
+
+// NewOutlet makes the channel of a subscription, which is over with ctx.
+func NewOutlet[R any](ctx context.Context, codec Codec[R]) *Outlet[R] {
+	return &Outlet[R]{Codec: codec, ctx: ctx, messages: make(chan *message.Message)}
+}
+
+// Messages is the channel.
+func (o *Outlet[R]) Messages() chan *message.Message { return o.messages }
+
+// Delivery is one of a record.
+type Delivery[R any] struct {
+	Record   R               // a copy of it, so that nothing which a handler does to it is delivered again
+	Unkeyed  bool            // Key panicked
+	Context  context.Context // of the message
+	Logger   watermill.LoggerAdapter
+	Position watermill.LogFields
+	// Stopping is closed when nothing is handed out any more, Abandoned when nobody waits for acks any more. Nil is never.
+	Stopping, Abandoned <-chan struct{}
+}
+
+// Outcome is what became of a delivery.
+type Outcome struct {
+	Verdict Verdict
+	Later   time.Duration // how long the handler wants its key to wait after a nack; 0 = it did not say
+	Cause   error         // of a nack, if it is known
+}
+
+// Deliver hands a message out and waits for its ack.
+func (o *Outlet[R]) Deliver(d Delivery[R]) Outcome {
+	if d.Unkeyed {
+		if _, err := o.KeyOf(d.Record); err != nil {
+			o.unreadable(d, "key", err, func(err error, fields watermill.LogFields) {
+				// Cause: a bug of SubscriberConfig.Key.
+				d.Logger.Error("panic in Key: the message has no known order, "+
+					"so it blocks its Kafka key or its subject and is retried: fix Key", err, fields)
+			})
+			return Outcome{Verdict: Nacked, Cause: err}
+		}
+	}
+	msg, err := o.message(d.Record)
+	if err != nil {
+		o.unreadable(d, "message", err, func(err error, fields watermill.LogFields) {
+			// Cause: the message was written by another producer, or in another format, than the Unmarshaler reads.
+			d.Logger.Error("message could not be unmarshalled: its key is blocked and it is retried: "+
+				"fix the Unmarshaler, or let it return what the handler can declare poison", err, fields)
+		})
+		return Outcome{Verdict: Nacked, Cause: err}
+	}
+	ctx, cancel := context.WithCancel(d.Context)
+	defer cancel()
+	var nacked atomic.Pointer[Outcome]
+	nacked.Store(&Outcome{Verdict: Nacked})
+	msg.SetContext(core.WithOwnBackoff(ctx, msg, func(wait time.Duration, err error) {
+		nacked.Store(&Outcome{Nacked, wait, err})
+	}))
+	if !o.offer(msg, d.Stopping) {
+		return Outcome{}
+	}
+	select {
+	case <-msg.Acked():
+		return Outcome{Verdict: Acked}
+	case <-msg.Nacked():
+		return *nacked.Load()
+	case <-d.Abandoned:
+		return Outcome{}
+	}
+}
+
+// offer waits until somebody takes the message, and says whether somebody did. Nobody may after stopping, which may
+// have come while the Unmarshaler was at work, nor when the subscription ends, of which a reader that hangs in Key does
+// not learn.
+func (o *Outlet[R]) offer(msg *message.Message, stopping <-chan struct{}) bool {
+	if !o.begin() {
+		return false
+	}
+	defer o.offering.Done()
+	select {
+	case <-stopping:
+		return false
+	default:
+	}
+	select {
+	case o.messages <- msg:
+		return true
+	case <-stopping:
+	case <-o.ctx.Done():
+	}
+	return false
+}
+
+// begin says whether a message may be offered; then offering.Done is to be called at the end of that. It is not
+// for the whole of a delivery: one that hangs in the Unmarshaler would hang Close.
+func (o *Outlet[R]) begin() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.offering.Add(1)
+	}
+	return !o.closed
+}
+
+// Close closes the channel when nobody sends to it any more. The subscription is over.
+func (o *Outlet[R]) Close() {
+	o.mu.Lock()
+	o.closed = true
+	o.mu.Unlock()
+	o.offering.Wait()
+	close(o.messages)
+}
+
+// unreadable tells of a message that reaches no handler. An error of a decoder may quote what it read.
+func (o *Outlet[R]) unreadable(d Delivery[R], what string, err error, tell func(error, watermill.LogFields)) {
+	err = errors.New(text.WithoutQuotes(err))
+	if o.lines.Due(what) {
+		tell(err, d.Position)
+		return
+	}
+	d.Logger.Debug("message still cannot be read",
+		d.Position.Add(watermill.LogFields{"what": what, "err": err.Error()}))
+}

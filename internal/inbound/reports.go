@@ -1,0 +1,101 @@
+package inbound
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// lastReports is how long the end of a subscription waits for observers.
+const lastReports = 5 * time.Second
+
+// Reports tells observers of partitions, in a goroutine of its own, so that no reader waits for them. Make it with
+// NewReports.
+type Reports struct {
+	to     []observe.PartitionObserver
+	queue  chan observe.PartitionState
+	over   chan struct{}
+	ended  chan struct{}
+	logger watermill.LoggerAdapter
+}
+
+// NewReports takes those of the observers that are told of partitions. Stop must be called.
+func NewReports(observers []observe.Observer, logger watermill.LoggerAdapter) *Reports {
+	r := &Reports{
+		queue: make(chan observe.PartitionState, 1024), over: make(chan struct{}), ended: make(chan struct{}), logger: logger,
+	}
+	for _, o := range observers {
+		if to, ok := o.(observe.PartitionObserver); ok {
+			r.to = append(r.to, to)
+		}
+	}
+	go r.run()
+	return r
+}
+
+func (r *Reports) run() {
+	defer close(r.ended)
+	for {
+		select {
+		case state := <-r.queue:
+			r.tell(state)
+		case <-r.over:
+			for {
+				select {
+				case state := <-r.queue:
+					r.tell(state)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+func (r *Reports) tell(state observe.PartitionState) {
+	for _, to := range r.to {
+		func() {
+			defer func() {
+				if p := recover(); p != nil {
+					// Cause: an observer that was given to the subscriber panicked.
+					// Cure: fix it; the stack is in the line. The subscriber goes on.
+					r.logger.Error("observer panicked", core.Panicked(p), watermill.LogFields{
+						"observer": fmt.Sprintf("%T", to), "stack": string(debug.Stack()),
+					})
+				}
+			}()
+			to.PartitionState(context.Background(), state)
+		}()
+	}
+}
+
+// Wanted says whether anybody is told.
+func (r *Reports) Wanted() bool { return len(r.to) > 0 }
+
+// Post leaves a report out if too many wait: the next one comes a second later.
+func (r *Reports) Post(state observe.PartitionState) {
+	if !r.Wanted() {
+		return
+	}
+	select {
+	case r.queue <- state:
+	default:
+	}
+}
+
+// Stop returns when all was told, but does not wait for ever.
+func (r *Reports) Stop() {
+	close(r.over)
+	timer := time.NewTimer(lastReports)
+	defer timer.Stop()
+	select {
+	case <-r.ended:
+	case <-timer.C:
+	}
+}

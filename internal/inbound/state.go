@@ -1,0 +1,23 @@
+package inbound
+
+import (
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/keyed"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// Describe fills in what a window says of its source. Paused is since when nothing is read; zero = it is read.
+func Describe[T any](
+	state observe.PartitionState, w *keyed.Window[T], running int, paused time.Time, reason func() observe.PauseReason,
+) observe.PartitionState {
+	state.Ahead, state.Pending, state.Running = w.Records(), w.Undone(), running
+	failing, since := w.Failing()
+	if state.BlockedKeys = failing; failing > 0 {
+		state.OldestBlocked = time.Since(since)
+	}
+	if !paused.IsZero() {
+		state.Paused, state.PausedFor = reason(), time.Since(paused)
+	}
+	return state
+}
