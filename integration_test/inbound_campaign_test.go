@@ -3,6 +3,7 @@
 package integration_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"syscall"
 	"testing"
@@ -30,6 +31,19 @@ func TestInboundCampaign(t *testing.T) {
 	w.send(100_000, 1000)
 	c := w.config()
 	c.FailFor = 3 * time.Second
+	did := w.campaign(c, 4, func() {
+		require.NoError(t, server.Kill())
+		require.NoError(t, server.Restart(t.Context()))
+	})
+	w.verify()
+	t.Logf("%d messages once and in order in %s", w.settled, did)
+}
+
+// campaign has processes come and go until all messages are handled, and restarts the broker each half of a minute. It
+// returns what it did.
+func (w *inboundWorld) campaign(c inboundConfig, processes int, restart func()) string {
+	t := w.t
+	t.Helper()
 	var live []*inboundProcess
 	begun, frozen, killed, ended, restarts := time.Now(), 0, 0, 0, 0
 	lastRestart := begun
@@ -37,7 +51,7 @@ func TestInboundCampaign(t *testing.T) {
 		if time.Since(begun) > 20*time.Minute {
 			t.Fatalf("%d of %d messages are handled", w.handled(), w.settled)
 		}
-		if len(live) < 2 || len(live) < 4 && rand.IntN(2) == 0 {
+		if len(live) < 2 || len(live) < processes && rand.IntN(2) == 0 {
 			live = append(live, w.spawn(c))
 		} else {
 			i := rand.IntN(len(live))
@@ -60,12 +74,10 @@ func TestInboundCampaign(t *testing.T) {
 		if time.Since(lastRestart) > 30*time.Second {
 			restarts++
 			lastRestart = time.Now()
-			require.NoError(t, server.Kill())
-			require.NoError(t, server.Restart(t.Context()))
+			restart()
 		}
 		time.Sleep(time.Second)
 	}
-	w.verify()
-	t.Logf("%d messages once and in order in %s: %d processes killed, %d frozen, %d ended, the broker killed %d times",
-		w.settled, time.Since(begun).Round(time.Second), killed, frozen, ended, restarts)
+	return fmt.Sprintf("%s: %d processes killed, %d frozen, %d ended, %d restarts of the broker",
+		time.Since(begun).Round(time.Second), killed, frozen, ended, restarts)
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
 // TestJetStreamOrderUnderKill: the owner of the consumer is killed, again and again, and a standby takes over.
@@ -51,4 +53,26 @@ func TestJetStreamOrderUnderStop(t *testing.T) {
 	}
 	w.await(w.settled)
 	w.verify()
+}
+
+// TestJetStreamCampaign is everything at once: up to three processes, of which one is killed, frozen for longer than it
+// owns the consumer, ended or started each second, one key of a hundred fails in the first seconds of each process, and
+// the server is restarted now and then.
+func TestJetStreamCampaign(t *testing.T) {
+	if !long {
+		t.Skip("it takes minutes: OUTBOX_LONG=1")
+	}
+	server, err := services.StartNATS(t.Context(), services.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	w := newJetStreamWorld(t, server.URL())
+	w.send(30_000, 1000)
+	c := w.config()
+	c.FailFor = 3 * time.Second
+	did := w.campaign(c, 3, func() {
+		require.NoError(t, server.Stop())
+		require.NoError(t, server.Restart(t.Context()))
+	})
+	w.verify()
+	t.Logf("%d messages once and in order in %s", w.settled, did)
 }

@@ -27,9 +27,14 @@ type jetStreamWorld struct {
 
 func newJetStreamWorld(t testing.TB, url string) *jetStreamWorld {
 	t.Helper()
+	return newJetStreamWorldOn(t, url, nil)
+}
+
+func newJetStreamWorldOn(t testing.TB, url string, configure func(*natsgo.StreamConfig)) *jetStreamWorld {
+	t.Helper()
 	h := pgxHandle(t, "inbound", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 60 })
 	h.exec(t, inboundLedger)
-	js, stream, prefix := natsStream(t, url, nil)
+	js, stream, prefix := natsStream(t, url, configure)
 	return &jetStreamWorld{
 		inboundWorld: &inboundWorld{
 			t: t, h: h, topic: prefix + "orders", group: "g-" + watermill.NewShortUUID(), sent: map[string]int{},

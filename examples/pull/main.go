@@ -1,5 +1,5 @@
-// Command pull is a service on a durable pull consumer of NATS JetStream, which is what NATS recommends for new
-// programs: it books orders, each once, and publishes what it booked. subscriber.go is to copy.
+// Command pull is a service on a durable pull consumer of NATS JetStream, read by key: it books orders, each once, and
+// publishes what it booked. Start it twice: the second process is on standby.
 //
 //	DATABASE_URL=postgres://... NATS_URL=nats://... go run ./pull
 package main
@@ -24,11 +24,8 @@ import (
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 	"github.com/millrace-go/watermill-outbox/schema"
+	inbound "github.com/millrace-go/watermill-outbox/subscriber/nats"
 )
-
-// ackWait is how long the server waits for a sign of life of a message, and how late it delivers again what a killed
-// process had.
-const ackWait = 10 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -55,22 +52,17 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	if _, err := pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS bookings (order_id text PRIMARY KEY)`); err != nil {
 		return err
 	}
-	conn, err := natsgo.Connect(natsURL, nats.Options()...) // reconnect for ever
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		return err
-	}
-	if err := provision(ctx, js); err != nil {
+	if err := createStreams(ctx, natsURL); err != nil {
 		return err
 	}
 
 	// Inbound: the Router, with the middlewares around its handlers.
-	orders := &pullSubscriber{
-		js: js, durable: "booking", ackWait: ackWait, atOnce: 8, logger: logger, closing: make(chan struct{}),
+	orders, err := inbound.NewSubscriber(inbound.SubscriberConfig{
+		URL: natsURL, Consumer: "booking",
+		Concurrency: 8, // orders that are handled at once
+	}, logger)
+	if err != nil {
+		return err
 	}
 	events, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, logger)
 	if err != nil {
@@ -100,9 +92,17 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	return outbox.Run(ctx, router, fwd)
 }
 
-// provision makes a stream for each topic, and the consumer of the orders, whose position survives the processes that
-// pull.
-func provision(ctx context.Context, js jetstream.JetStream) error {
+// createStreams makes a stream for each topic. The subscriber creates its consumer itself, which outlives it.
+func createStreams(ctx context.Context, url string) error {
+	conn, err := natsgo.Connect(url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return err
+	}
 	for _, topic := range []string{"orders", "bookings", "dead_letters"} {
 		if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 			Name: topic, Subjects: []string{topic},
@@ -111,10 +111,7 @@ func provision(ctx context.Context, js jetstream.JetStream) error {
 			return err
 		}
 	}
-	_, err := js.CreateOrUpdateConsumer(ctx, "orders", jetstream.ConsumerConfig{
-		Durable: "booking", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
-	})
-	return err
+	return nil
 }
 
 // book is an ordinary handler. What it writes and what it returns commit together, once per order.

@@ -43,7 +43,7 @@ func TestPull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := provision(t.Context(), js); err != nil {
+	if err := createStreams(t.Context(), broker.URL()); err != nil {
 		t.Fatal(err)
 	}
 	next := func(stream string) func() string {
@@ -95,7 +95,7 @@ func TestPull(t *testing.T) {
 			t.Errorf("the letter is %q", got)
 		}
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-			consumer, err := js.Consumer(t.Context(), "orders", "booking")
+			consumer, err := js.Consumer(t.Context(), "orders", "booking-orders")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -38,8 +38,10 @@ type Outlet[R any] struct {
 }
 
 // NewOutlet makes the channel of a subscription, which is over with ctx.
-func NewOutlet[R any](ctx context.Context, codec Codec[R]) *Outlet[R] {
-	return &Outlet[R]{Codec: codec, ctx: ctx, messages: make(chan *message.Message)}
+func NewOutlet[R any](
+	ctx context.Context, key func(R) []byte, unmarshal func(R) (*message.Message, error),
+) *Outlet[R] {
+	return &Outlet[R]{Codec: Codec[R]{key, unmarshal}, ctx: ctx, messages: make(chan *message.Message)}
 }
 
 // Messages is the channel.

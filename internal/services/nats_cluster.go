@@ -62,21 +62,29 @@ func (c *NATSCluster) start(ctx context.Context) error {
 		routes = append(routes, "nats-route://"+address(port))
 	}
 	for i := range clusterServers {
-		s, err := server.NewServer(&server.Options{
-			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: c.ports[i],
-			Cluster:   server.ClusterOpts{Name: "cluster", Host: "127.0.0.1", Port: c.routes[i]},
-			Routes:    server.RoutesFromStr(strings.Join(routes, ",")),
-			JetStream: true, StoreDir: filepath.Join(c.folder.path, fmt.Sprint("jetstream-", i)), SyncAlways: true,
-			NoSigs: true, NoLog: true,
-		})
+		s, err := c.startOne(i, routes)
 		if err != nil {
 			c.stop()
 			return err
 		}
-		s.Start()
 		c.servers = append(c.servers, s)
 	}
 	return c.ready(ctx)
+}
+
+func (c *NATSCluster) startOne(i int, routes []string) (*server.Server, error) {
+	s, err := server.NewServer(&server.Options{
+		ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: c.ports[i],
+		Cluster:   server.ClusterOpts{Name: "cluster", Host: "127.0.0.1", Port: c.routes[i]},
+		Routes:    server.RoutesFromStr(strings.Join(routes, ",")),
+		JetStream: true, StoreDir: filepath.Join(c.folder.path, fmt.Sprint("jetstream-", i)), SyncAlways: true,
+		NoSigs: true, NoLog: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Start()
+	return s, nil
 }
 
 // ready waits until JetStream answers, which takes a leader.
@@ -104,6 +112,20 @@ func (c *NATSCluster) URL() string {
 		urls = append(urls, "nats://"+address(port))
 	}
 	return strings.Join(urls, ",")
+}
+
+// StopServer shuts down the server of a name: "n0", "n1" or "n2". Restart starts it again, with the others.
+func (c *NATSCluster) StopServer(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.servers {
+		if s.Name() == name {
+			s.Shutdown()
+			s.WaitForShutdown()
+			return nil
+		}
+	}
+	return fmt.Errorf("stop nats-server %s: it does not run", name)
 }
 
 // Stop shuts all servers down and keeps their data for Restart.

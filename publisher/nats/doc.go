@@ -58,10 +58,9 @@
 //
 // # Consuming
 //
-// A pull consumer of JetStream suits a Router best: the server sends no more than was asked for, and any number of
-// processes share it. The subscriber of watermill-nats's package nats pushes; examples/pull has one that pulls, with
-// the Unmarshaler of this package. Create durable consumers yourself: one that a subscriber made is deleted when it
-// unsubscribes, and with it the position.
+// Package subscriber/nats reads JetStream by key, from a durable pull consumer that it creates. The subscriber of
+// watermill-nats's package nats pushes; give it the Unmarshaler of this package, and create its durable consumer
+// yourself: one that it made is deleted when it unsubscribes, and with it the position.
 //
 // # Verdicts
 //

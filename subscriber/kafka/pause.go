@@ -37,7 +37,8 @@ func (p *partition) reason() observe.PauseReason {
 // tellPaused logs, once a minute, that a message which fails keeps the partition from being read. That handlers are
 // slower than Kafka is no error.
 func (p *partition) tellPaused() {
-	if p.paused.IsZero() || p.reason() != observe.PausedByBlockedKey || !p.lines.Due(fmt.Sprint("paused ", p.claim.Partition())) {
+	if p.paused.IsZero() || p.reason() != observe.PausedByBlockedKey ||
+		!p.lines.Due(fmt.Sprint("paused ", p.claim.Partition())) {
 		return
 	}
 	oldest := p.window.Oldest()

@@ -45,7 +45,7 @@ func newSubscription(
 	logger = logger.With(watermill.LogFields{"topic": topic, "consumer_group": cfg.ConsumerGroup})
 	s := &subscription{
 		cfg: cfg, settings: settings, topic: topic, logger: logger, ctx: ctx,
-		outlet: inbound.NewOutlet(ctx, inbound.Codec[*sarama.ConsumerMessage]{Key: cfg.Key, Unmarshal: cfg.Unmarshaler.Unmarshal}),
+		outlet: inbound.NewOutlet(ctx, cfg.Key, cfg.Unmarshaler.Unmarshal),
 		places: make(chan struct{}, cfg.Concurrency), retries: make(chan struct{}, keyed.Retries(cfg.Concurrency)),
 		budget: newBudget(cfg.MaxBytes), reports: inbound.NewReports(cfg.Observers, logger),
 	}

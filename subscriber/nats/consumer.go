@@ -25,8 +25,8 @@ var durableName = strings.NewReplacer(".", "_", "*", "any", ">", "all", " ", "_"
 type source struct {
 	stream   jetstream.Stream
 	consumer jetstream.Consumer
+	want     jetstream.ConsumerConfig
 	next     string // subject of pulls
-	name     string
 }
 
 // open finds the consumer of a topic, or creates it.
@@ -70,7 +70,7 @@ func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*sourc
 		api = "$JS." + s.cfg.Domain + ".API."
 	}
 	return &source{
-		stream: stream, consumer: consumer, name: s.durable,
+		stream: stream, consumer: consumer, want: want,
 		next: api + "CONSUMER.MSG.NEXT." + streamName + "." + s.durable,
 	}, nil
 }

@@ -4,8 +4,8 @@
 //	sub, err := nats.NewSubscriber(nats.SubscriberConfig{URL: url, Consumer: "booking-orders"}, logger)
 //
 // Put the middlewares of package middleware around the handlers: messages are delivered at least once, and
-// middleware.Inbox makes that once. It behaves as package subscriber/kafka does; what follows is what JetStream adds.
-// It needs nats-server 2.11 or later.
+// middleware.Inbox makes that once. docs/guides/inbound-nats.md is the guide. It behaves as package subscriber/kafka
+// does; what follows is what JetStream adds. It needs nats-server 2.11 or later.
 //
 // # The consumer
 //

@@ -27,49 +27,97 @@ type pull struct {
 	keep bool      // it asked for nothing, and only says that the owner lives
 }
 
+// lateAnswer is how long after its time a pull is given up whose end the server did not tell.
+const lateAnswer = time.Second
+
 // pullMessages sends the reader what one pull brings, and then the pull itself.
-func (r *reader) pullMessages(batch int) {
+func (r *reader) pullMessages(batch int, pin string) {
 	p := pull{sent: time.Now()}
-	wait := r.cfg.pullWait()
-	got, err := r.from.consumer.Fetch(batch, jetstream.FetchMaxWait(wait), jetstream.FetchHeartbeat(wait/3),
-		jetstream.FetchPriorityGroup(group))
-	if err == nil {
-		for msg := range got.Messages() {
-			select {
-			case r.in <- arrival{msg, p.sent}:
-			case <-r.life.Done():
-				return
-			}
-		}
-		err = got.Error()
-	}
-	r.endPull(p, err)
+	r.endPull(p, r.fetch(p, batch, pin))
 }
+
+// fetch is not that of nats.go: it would take a message for an answer of the server, or another process for the owner,
+// if a producer sets the headers in which the server says so.
+func (r *reader) fetch(p pull, batch int, pin string) error {
+	wait := r.cfg.pullWait()
+	ctx, cancel := context.WithTimeout(r.life, wait+lateAnswer)
+	defer cancel()
+	inbox := r.conn.NewInbox()
+	sub, err := r.conn.SubscribeSync(inbox)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := sub.SetPendingLimits(-1, -1); err != nil { // the batch is the limit
+		return err
+	}
+	if err := r.conn.PublishRequest(r.from.next, inbox, request(batch, 0, wait, pin)); err != nil {
+		return err
+	}
+	for got := 0; got < batch; {
+		msg, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return err
+		}
+		if !delivered(msg) {
+			if over, err := status(msg); over {
+				return err
+			}
+			continue
+		}
+		got++
+		select {
+		case r.in <- arrival{msg, p.sent}:
+		case <-r.life.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// request is that of a pull. Without a pin the server gives this process none while there is another owner.
+func request(batch, maxBytes int, wait time.Duration, pin string) []byte {
+	made, _ := json.Marshal(struct { // it has nothing that could fail
+		Batch    int    `json:"batch"`
+		MaxBytes int    `json:"max_bytes,omitempty"`
+		Expires  int64  `json:"expires"`
+		Group    string `json:"group"`
+		Pin      string `json:"id,omitempty"`
+	}{batch, maxBytes, wait.Nanoseconds(), group, pin})
+	return made
+}
+
+// delivered says whether it is a message of the stream: only the server can say where its ack goes.
+func delivered(msg *natsgo.Msg) bool { return strings.HasPrefix(msg.Reply, "$JS.ACK.") }
 
 // Cause: the consumer has another leader, or is gone.
 // Cure: none is needed: it is asked again.
-var errRefused = errors.New("the owner's sign of life was refused by JetStream")
+var errRefused = errors.New("a pull was refused by JetStream")
+
+// status says whether a pull is over, and whether it went wrong.
+func status(msg *natsgo.Msg) (over bool, err error) {
+	switch code, why := msg.Header.Get("Status"), msg.Header.Get("Description"); {
+	case code == "100":
+		return false, nil
+	case code == "404", code == "408", code == "409" && strings.Contains(why, "Message Size"):
+		return true, nil
+	case code == "423":
+		return true, jetstream.ErrPinIDMismatch
+	default:
+		return true, fmt.Errorf("%w: status %s %s", errRefused, code, why)
+	}
+}
 
 // keepAlive is a pull of the owner's that brings no message, as none is smaller than a byte.
 func (r *reader) keepAlive(pin string) {
 	p := pull{sent: time.Now(), keep: true}
 	wait := r.cfg.pullWait()
-	request, err := json.Marshal(map[string]any{
-		"batch": 1, "max_bytes": 1, "expires": wait.Nanoseconds(), "group": group, "id": pin,
-	})
+	ctx, cancel := context.WithTimeout(r.life, wait+answerTimeout)
+	defer cancel()
+	answer, err := r.conn.RequestWithContext(ctx, r.from.next, request(1, 1, wait, pin))
 	if err == nil {
-		var answer *natsgo.Msg
-		ctx, cancel := context.WithTimeout(r.life, wait+answerTimeout)
-		defer cancel()
-		if answer, err = r.conn.RequestWithContext(ctx, r.from.next, request); err == nil {
-			switch status, why := answer.Header.Get("Status"), answer.Header.Get("Description"); {
-			case status == "423":
-				err = jetstream.ErrPinIDMismatch
-			case status == "408", status == "409" && strings.Contains(why, "Message Size"):
-				core.Pause(r.life, time.Until(p.sent.Add(wait))) // that a message is too large is said at once
-			default:
-				err = fmt.Errorf("%w: status %s %s", errRefused, status, why)
-			}
+		if _, err = status(answer); err == nil {
+			core.Pause(r.life, time.Until(p.sent.Add(wait))) // that a message is too large is said at once
 		}
 	}
 	r.endPull(p, err)

@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 
 // arrival is a message of a pull that was sent at a time.
 type arrival struct {
-	msg  jetstream.Msg
+	msg  *natsgo.Msg
 	sent time.Time
 }
 
@@ -43,7 +44,8 @@ type reader struct {
 	stopped  bool
 	grace    <-chan time.Time
 	reported time.Time
-	behind   uint64 // messages that are not delivered or not acked, as of the last answer
+	answered time.Time // when the server last said something of the consumer
+	behind   uint64    // messages that are not delivered or not acked, as of the last answer
 }
 
 func newReader(s *subscription, conn *natsgo.Conn, from *source) *reader {
@@ -120,7 +122,11 @@ func (r *reader) pull() {
 		r.asking.Go(func() { r.keepAlive(t.pin) })
 	case !r.stopped:
 		r.pulling = true
-		r.asking.Go(func() { r.pullMessages(min(maxPull, r.cfg.MaxAhead)) })
+		pin := ""
+		if t != nil {
+			pin = t.pin
+		}
+		r.asking.Go(func() { r.pullMessages(min(maxPull, r.cfg.MaxAhead), pin) })
 	}
 }
 
@@ -131,8 +137,12 @@ func (r *reader) take(a arrival) {
 		r.logger.Debug("a message without a position", watermill.LogFields{"err": err.Error()})
 		return
 	}
-	pin := a.msg.Headers().Get(pinHeader)
-	if r.term != nil && r.term.pin != pin {
+	// The server adds its pin behind those that a producer has set. What has a malformed header has none.
+	pin := ""
+	if pins := a.msg.Header.Values(pinHeader); len(pins) > 0 {
+		pin = pins[len(pins)-1]
+	}
+	if r.term != nil && !r.term.owns(pin, meta) {
 		r.lose()
 	}
 	if r.term == nil {
@@ -170,7 +180,7 @@ func (r *reader) ended(p pull) {
 
 // learn is for an answer about the consumer.
 func (r *reader) learn(a answer) {
-	r.asked = false
+	r.asked, r.answered = false, time.Now()
 	if errors.Is(a.err, jetstream.ErrConsumerNotFound) || errors.Is(a.err, jetstream.ErrStreamNotFound) ||
 		errors.Is(a.err, jetstream.ErrConsumerDeleted) {
 		r.gone = a.err
@@ -181,6 +191,10 @@ func (r *reader) learn(a answer) {
 			r.ask()
 		}
 		r.told.Tell(a.err)
+		return
+	}
+	if r.gone = usable(a.info.Config, r.from.want); r.gone != nil {
+		r.gone = fmt.Errorf("consumer %s: %w", r.durable, r.gone)
 		return
 	}
 	r.told.Tell(nil)
@@ -203,7 +217,11 @@ func (r *reader) tend() {
 			r.ask()
 		}
 	}
-	if now := time.Now(); now.Sub(r.reported) >= time.Second {
+	now := time.Now()
+	if now.Sub(r.answered) >= r.cfg.AckWait/2 { // somebody may have changed it
+		r.ask()
+	}
+	if now.Sub(r.reported) >= time.Second {
 		r.reported = now
 		r.report()
 		if t != nil && r.reports.Wanted() {
@@ -249,7 +267,7 @@ func (r *reader) leave() {
 	if err != nil || pinned(info) != t.pin {
 		return
 	}
-	if err := r.from.stream.UnpinConsumer(ctx, r.from.name, group); err != nil {
+	if err := r.from.stream.UnpinConsumer(ctx, r.durable, group); err != nil {
 		r.logger.Debug("the consumer was not handed over", watermill.LogFields{"err": err.Error()})
 	}
 }

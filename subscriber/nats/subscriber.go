@@ -52,9 +52,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return messages, err
 }
 
-// Close ends all subscriptions, has the server confirm what was acked, and hands back the rest. It waits for that, where
-// NATS does not answer six seconds longer than CloseTimeout, and five more for observers that hang. It may be called
-// several times.
+// Close ends all subscriptions, has the server confirm what was acked, and hands back the rest. It waits for that,
+// where NATS does not answer six seconds longer than CloseTimeout, and five more for observers that hang. It may be
+// called several times.
 func (s *Subscriber) Close() error {
 	s.topics.Close()
 	return nil

@@ -36,7 +36,7 @@ func newSubscription(
 	logger = logger.With(watermill.LogFields{"topic": topic, "consumer": durable})
 	return &subscription{
 		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx,
-		outlet:  inbound.NewOutlet(ctx, inbound.Codec[*natsgo.Msg]{Key: cfg.Key, Unmarshal: cfg.Unmarshaler.Unmarshal}),
+		outlet:  inbound.NewOutlet(ctx, cfg.Key, cfg.Unmarshaler.Unmarshal),
 		reports: inbound.NewReports(cfg.Observers, logger),
 		// Cause: NATS cannot be reached, refuses to log in, has no stream with the subject, or the consumer is unfit.
 		// Cure: fix what the error names.

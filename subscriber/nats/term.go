@@ -18,7 +18,7 @@ const pinHeader = "Nats-Pin-Id"
 // record is what a window holds of a message.
 type record struct {
 	msg     *natsgo.Msg
-	in      jetstream.Msg
+	in      *natsgo.Msg
 	touched time.Time // when JetStream was told that it is in hand
 	unkeyed bool      // Key panicked, so nobody knows what it must not overtake
 	out     bool      // it is being delivered
@@ -33,7 +33,7 @@ type term struct {
 	lease   time.Time // until then no other process can be the owner
 	window  *keyed.Window[record]
 	held    map[int64]*item // all that is not done
-	unacked []jetstream.Msg // done, but the connection was lost
+	unacked []*natsgo.Msg   // done, but the connection was lost
 
 	// last is the consumer's count of the last delivery. whole says that all messages that JetStream waits for are held
 	// here: before that a message may be missing that is older than one of its key.
@@ -62,24 +62,35 @@ func (t *term) renew(sent time.Time) {
 
 func (t *term) valid() bool { return time.Now().Before(t.lease) }
 
+// owns says whether a message belongs to this term. A pin is empty if it is not known; no other process has had one if
+// no message was delivered in between.
+func (t *term) owns(pin string, meta *natsgo.MsgMetadata) bool {
+	if t.pin == "" && meta.Sequence.Consumer == t.last+1 {
+		t.pin = pin
+	}
+	return pin == "" || pin == t.pin
+}
+
 // take holds a message. A gap in the count of deliveries means that one was lost on its way, and comes again.
-func (t *term) take(in jetstream.Msg, meta *jetstream.MsgMetadata) {
+func (t *term) take(in *natsgo.Msg, meta *natsgo.MsgMetadata) {
 	if t.last != 0 && meta.Sequence.Consumer != t.last+1 {
 		t.whole = false
 	}
 	t.last = meta.Sequence.Consumer
+	if len(in.Header.Values(pinHeader)) == 0 { // nobody says that this process is the owner
+		t.whole = false
+	}
 	pos := int64(meta.Sequence.Stream) //nolint:gosec // a stream has fewer
 	now := time.Now()
 	if it := t.held[pos]; it != nil {
 		it.Value.in, it.Value.touched = in, now
 		return
 	}
-	headers := natsgo.Header(in.Headers())
-	headers.Del(pinHeader)
-	rec := record{msg: &natsgo.Msg{Subject: in.Subject(), Header: headers, Data: in.Data()}, in: in, touched: now}
+	in.Header.Del(pinHeader)
+	rec := record{msg: &natsgo.Msg{Subject: in.Subject, Header: in.Header, Data: in.Data}, in: in, touched: now}
 	key, err := t.outlet.KeyOf(rec.msg)
 	if err != nil {
-		key, rec.unkeyed = []byte(in.Subject()), true
+		key, rec.unkeyed = []byte(in.Subject), true
 	}
 	if it := t.window.Add(pos, key, rec.msg.Size(), rec); it != nil {
 		t.held[pos] = it
@@ -93,7 +104,11 @@ func (t *term) compare(info *jetstream.ConsumerInfo) {
 	if info.Delivered.Consumer != t.last {
 		return
 	}
-	if pinned(info) != t.pin {
+	pin := pinned(info)
+	if t.pin == "" {
+		t.pin = pin // a new owner is made by a delivery
+	}
+	if pin == "" || pin != t.pin {
 		t.lose()
 		return
 	}
@@ -147,7 +162,7 @@ func (t *term) settle(r result) {
 }
 
 // ack is sent only by the owner: the next one counts on what JetStream waits for.
-func (t *term) ack(in jetstream.Msg) {
+func (t *term) ack(in *natsgo.Msg) {
 	if !t.valid() || in.Ack() != nil {
 		t.unacked = append(t.unacked, in)
 	}

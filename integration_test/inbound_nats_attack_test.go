@@ -1,0 +1,204 @@
+package integration_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// TestJetStreamHeadersOfProducers: a producer may set the headers in which the server speaks. They are data.
+func TestJetStreamHeadersOfProducers(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	send := func(key string, data []byte, headers ...string) {
+		msg := natsgo.NewMsg(w.topic)
+		msg.Header.Set(wmnats.WatermillUUIDHdr, watermill.NewUUID())
+		msg.Header.Set(outbox.MetadataKey, key)
+		for i := 0; i < len(headers); i += 2 {
+			msg.Header.Add(headers[i], headers[i+1])
+		}
+		msg.Data = data
+		_, err := w.js.PublishMsg(msg)
+		require.NoError(t, err)
+	}
+	sendMalformed(t, w.url, w.topic, "no header")
+	send("k", nil, "Status", "408", "Description", "Request Timeout")
+	send("k", nil, "Status", "409", "Description", "Consumer Deleted")
+	send("k", []byte("pin"), "Nats-Pin-Id", "x")
+	send("k", nil, "Nats-Pin-Id", "x", "Nats-Pin-Id", "y", "Status", "423")
+	send("k", []byte("ack"), "outbox_headers", `{"Nats-Rollup":"all"}`, "Nats-Expected-Stream", w.stream)
+	send("\u00ff", []byte("last"))
+	sub, err := w.config().natsSubscriber(watermill.NopLogger{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, sub.Close()) })
+	messages, err := sub.Subscribe(t.Context(), w.topic)
+	require.NoError(t, err)
+	var got []string
+	for range 7 {
+		msg := within(t, "a message", messages)
+		got = append(got, string(msg.Payload))
+		assert.Empty(t, msg.Metadata.Get("outbox_headers"))
+		msg.Ack()
+	}
+	assert.ElementsMatch(t, []string{"no header", "", "", "pin", "", "ack", "last"}, got)
+	require.NoError(t, sub.Close())
+	assert.Zero(t, w.consumer().NumAckPending)
+}
+
+// sendMalformed publishes a message whose headers no client can read, which the server stores.
+func sendMalformed(t *testing.T, url, subject, data string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	header := "NATS/1.0\r\nno colon\r\n\r\n"
+	_, err = fmt.Fprintf(conn, "CONNECT {\"headers\":true,\"verbose\":false}\r\nHPUB %s %d %d\r\n%s%s\r\nPING\r\n",
+		subject, len(header), len(header)+len(data), header, data)
+	require.NoError(t, err)
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() && lines.Text() != "PONG" {
+	}
+	require.Equal(t, "PONG", lines.Text())
+}
+
+// TestJetStreamConsumerIsDeleted: it is made anew, reads the stream from its beginning, and the inbox skips copies.
+func TestJetStreamConsumerIsDeleted(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	w.send(1500, 200)
+	w.serve(w.config(), work)
+	w.await(400)
+	name := w.consumer().Name
+	require.NoError(t, w.js.DeleteConsumer(w.stream, name))
+	w.await(800)
+	eventually(t, func() bool { return w.js.DeleteConsumer(w.stream, name) == nil }, "it is made anew")
+	w.await(w.settled)
+	w.verify()
+}
+
+// TestJetStreamStreamIsPurged: what is with handlers ends well, and what is sent afterwards is handled.
+func TestJetStreamStreamIsPurged(t *testing.T) {
+	t.Parallel()
+	for name, remake := range map[string]bool{"purged": false, "made anew": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newJetStreamWorld(t, natsServer(t).URL())
+			w.send(1500, 200)
+			w.serve(w.config(), work)
+			w.serve(w.config(), work) // a standby
+			w.await(400)
+			if remake {
+				info, err := w.js.StreamInfo(w.stream)
+				require.NoError(t, err)
+				require.NoError(t, w.js.DeleteStream(w.stream))
+				_, err = w.js.AddStream(&info.Config)
+				require.NoError(t, err)
+			} else {
+				require.NoError(t, w.js.PurgeStream(w.stream))
+			}
+			w.h.exec(t, `create view fresh as select * from ledger where key like 'fresh-%'`)
+			for i := range 500 {
+				msg := natsgo.NewMsg(w.topic)
+				msg.Header.Set(wmnats.WatermillUUIDHdr, watermill.NewUUID())
+				key := "fresh-" + itoa(i%50)
+				msg.Header.Set(outbox.MetadataKey, key)
+				msg.Data = []byte(key + " " + itoa(i/50+1))
+				_, err := w.js.PublishMsg(msg)
+				require.NoError(t, err)
+			}
+			eventually(t, func() bool { return w.h.count(t, `select count(*) from fresh`) == 500 }, "the new messages are handled")
+			assert.Zero(t, w.h.count(t, `select count(*) from (
+				select seq, lag(seq) over (partition by key order by n) as before from fresh) r
+				where seq <> coalesce(before, 0) + 1`), "out of order")
+			assert.Zero(t, w.h.count(t, `select count(*) - count(distinct (key, seq)) from ledger`), "twice")
+			eventually(t, func() bool { return w.consumer().NumAckPending == 0 }, "all is acked")
+		})
+	}
+}
+
+// TestJetStreamForeignConfiguration: who changes the consumer so that it would lose messages stops it, loudly, and it
+// goes on when that is put right.
+func TestJetStreamForeignConfiguration(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	w.send(200, 20)
+	s := w.serve(w.config(), work)
+	w.await(w.settled)
+	conn, err := natsgo.Connect(w.url)
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	change := func(maxDeliver int) {
+		consumer, err := js.Consumer(t.Context(), w.stream, w.consumer().Name)
+		require.NoError(t, err)
+		cfg := consumer.CachedInfo().Config
+		cfg.MaxDeliver = maxDeliver
+		_, err = js.UpdateConsumer(t.Context(), w.stream, cfg)
+		require.NoError(t, err)
+	}
+	change(1)
+	refused := make(chan error, 1)
+	log := &errorLines{to: refused}
+	other, err := w.config().natsSubscriber(log)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	_, err = other.Subscribe(t.Context(), w.topic)
+	require.NoError(t, err)
+	assert.ErrorContains(t, within(t, "an error line", refused), "it has MaxDeliver or BackOff")
+	eventually(t, func() bool { // the owner lets go
+		return w.consumer().NumWaiting == 0
+	}, "nobody pulls")
+	w.send(100, 20)
+	change(-1)
+	require.NoError(t, other.Close())
+	w.await(w.settled)
+	s.close()
+	w.verify()
+}
+
+// errorLines sends the error of each line.
+type errorLines struct {
+	watermill.NopLogger
+	to chan error
+}
+
+func (l *errorLines) Error(_ string, err error, _ watermill.LogFields) {
+	select {
+	case l.to <- err:
+	default:
+	}
+}
+func (l *errorLines) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+// TestJetStreamHandlerOutlivesAckWait: JetStream is told that it is at work, so the message is not delivered again.
+func TestJetStreamHandlerOutlivesAckWait(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	w.send(40, 20)
+	c := w.config()
+	c.AckWait = 2 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), 3*c.AckWait)
+	t.Cleanup(cancel)
+	s := w.serve(c, func(*message.Message, string) error {
+		<-ctx.Done() // three times AckWait for the first ones
+		return work(nil, "")
+	})
+	w.await(w.settled)
+	assert.EqualValues(t, w.settled, s.calls.Load(), "a handler was called for a message twice")
+	w.verify()
+}

@@ -1,0 +1,29 @@
+package integration_test
+
+import (
+	"testing"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/services"
+)
+
+// TestJetStreamCluster: of three servers that have the stream the leader of the consumer goes away, which forgets the
+// acks that it had not told the others, and who is pinned.
+func TestJetStreamCluster(t *testing.T) {
+	t.Parallel()
+	cluster, err := services.StartNATSCluster(t.Context(), services.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+	w := newJetStreamWorldOn(t, cluster.URL(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
+	w.send(2000, 200)
+	w.serve(w.config(), work)
+	w.serve(w.config(), work) // a standby
+	w.await(w.settled / 3)
+	info := w.consumer()
+	require.NotNil(t, info.Cluster)
+	require.NoError(t, cluster.StopServer(info.Cluster.Leader))
+	w.await(w.settled)
+	w.verify()
+}

@@ -1,0 +1,49 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	inboundnats "github.com/millrace-go/watermill-outbox/subscriber/nats"
+)
+
+// TestPubSubOfJetStreamSubscriber runs Watermill's suite on our publisher and subscriber, with one key. A new
+// subscription of a consumer goes on where the one before ended, and TestJetStreamRestart stops the server.
+func TestPubSubOfJetStreamSubscriber(t *testing.T) {
+	server := natsServer(t)
+	t.Setenv("OUTBOX_NATS_URL", server.URL())
+	if !runSuite(t, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
+		return
+	}
+	_, _, prefix := natsStream(t, server.URL(), nil)
+	suiteLeaks(t)
+	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+		logger := watermill.NewStdLogger(false, false)
+		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: server.URL()}, logger)
+		require.NoError(t, err)
+		sub, err := inboundnats.NewSubscriber(inboundnats.SubscriberConfig{
+			URL: server.URL(), Consumer: group, AckWait: 3 * time.Second,
+			Key:     func(*natsgo.Msg) []byte { return []byte("one") },
+			Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},
+		}, logger)
+		require.NoError(t, err)
+		t.Cleanup(func() { // the suite does not close all of them
+			require.NoError(t, sub.Close())
+			_ = pub.Close()
+		})
+		return pub, sub
+	}
+	tests.TestPubSub(t, tests.Features{
+		Persistent: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
+		ConsumerGroups:    true,
+		GenerateTopicFunc: func(c tests.TestContext) string { return prefix + string(c.TestID) },
+	}, func(t *testing.T) (message.Publisher, message.Subscriber) { return construct(t, "test") }, construct)
+}
