@@ -45,7 +45,7 @@ func returnedErrors(t *testing.T) (all returned) {
 		}
 	})
 	all.config, all.situation, all.step = sorted(all.config), sorted(all.situation), sorted(all.step)
-	if len(all.config) < 90 || len(all.situation) < 150 || len(all.step) < 90 {
+	if len(all.config) < 90 || len(all.situation) < 140 || len(all.step) < 90 {
 		t.Errorf("only %d, %d and %d errors of functions were found", len(all.config), len(all.situation), len(all.step))
 	}
 	return all
