@@ -87,3 +87,47 @@ func TestTopicWithoutAHandlerLosesNothing(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 }
+
+// TestServicesShareAQueue: two that have handlers for different topics of one table, in processes of their own, do not
+// keep each other's messages from being handled. What one of them has no handler for it leaves to the other.
+func TestServicesShareAQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, err := queue.NewStore(outboxtest.NewDB(t), queue.StoreConfig{}, nil)
+		require.NoError(t, err)
+		var mu sync.Mutex
+		var worst time.Duration
+		handled := 0
+		topics := []string{"one", "two", "three"}
+		for _, topic := range topics {
+			d, err := queue.NewDispatcher(store, queue.DispatcherConfig{Handlers: map[string]queue.Handler{
+				topic: {Handle: func(_ context.Context, msg *queue.Message) error {
+					mu.Lock()
+					defer mu.Unlock()
+					handled++
+					worst = max(worst, time.Since(msg.FirstSeenAt))
+					return nil
+				}},
+			}}, nil)
+			require.NoError(t, err)
+			ended := make(chan error)
+			go func() { ended <- d.Run(t.Context()) }()
+			defer func() {
+				require.NoError(t, d.Close())
+				require.NoError(t, <-ended)
+			}()
+		}
+		const minutes = 10
+		for i := range minutes * 60 {
+			for _, topic := range topics {
+				storeAll(t, store, queue.Item{ID: itemID(topic, i), Topic: topic})
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, len(topics)*minutes*60, handled)
+		assert.Less(t, worst, time.Second, "the longest time from Enqueue to the handler")
+	})
+}

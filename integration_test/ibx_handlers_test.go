@@ -5,9 +5,10 @@ var ibxHandlers = []requirement{
 	{number: 74, text: "an unknown topic is warned of and its message kept", verdict: inOtherWords,
 		why: "Without a charge, however long: a rolling deployment whose old processes do not know the new topic must " +
 			"not use up its attempts. " +
-			"It waits a minute at a time, after an hour longer and longer, up to an hour. DispatcherConfig.DefaultHandler " +
-			"takes such messages.",
-		shownBy: "TestUnknownTopicIsKept TestTopicWithoutAHandlerLosesNothing TestDefaultHandlerTakesTheRest"},
+			"It is left to others for 10 s, and then waits a minute at a time, after an hour longer and longer, up to an " +
+			"hour. DispatcherConfig.DefaultHandler takes such messages.",
+		shownBy: "TestUnknownTopicIsKept TestServicesShareAQueue TestTopicWithoutAHandlerLosesNothing " +
+			"TestDefaultHandlerTakesTheRest"},
 	{
 		number: 75, text: "a handler's error decides between abandon and fail", verdict: held,
 		shownBy: "TestDispatcherDecides",

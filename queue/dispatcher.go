@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
@@ -149,11 +150,21 @@ func (d *Dispatcher) handle(c *claimed) {
 // Cure: add a handler to DispatcherConfig.Handlers, or set DefaultHandler.
 var errNoHandler = errors.New("no handler for the topic")
 
-// putOff keeps a message of a topic without a handler, for a release that has one.
+// putOff keeps a message of a topic without a handler, for another service or release that has one. While those may be
+// about to claim it, it is given back at once, and the topic is passed by.
 func (d *Dispatcher) putOff(c *claimed) {
+	now := time.Now()
+	ready := now.Sub(later(c.FirstSeenAt, c.DueAt))
 	d.strangersMu.Lock()
-	warn, wait := d.strangers.met(c.Topic, time.Now())
+	warn, wait := d.strangers.met(c.Topic, now, now.Sub(c.FirstSeenAt))
 	d.strangersMu.Unlock()
+	if ready < strangerGrace {
+		d.loop.step(func() {
+			if d.loop.schedule.pass(c.Topic, now.Add(strangerGrace)) {
+				wait = 0
+			}
+		})
+	}
 	fields := c.fields().Add(watermill.LogFields{"wait": wait.String()})
 	if warn {
 		// Cause: a message has a topic that no handler of this process is for.
@@ -163,4 +174,7 @@ func (d *Dispatcher) putOff(c *claimed) {
 		d.logger.Debug("no handler for the topic: the message stays, and is charged no attempt", fields)
 	}
 	c.release(wait, errNoHandler.Error())
+	if wait == 0 {
+		d.store.db.WakeLater(d.loop.base, core.QueueNews(c.Topic))
+	}
 }

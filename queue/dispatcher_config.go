@@ -17,9 +17,9 @@ type DispatcherConfig struct {
 	// Handlers are the handlers by topic. Required, unless DefaultHandler is set.
 	Handlers map[string]Handler
 	// DefaultHandler handles the messages of all other topics; its Concurrency must be 0. Default: none. Such messages
-	// are then kept, because another release may have a handler for them: they wait without a charge, a minute at a
-	// time in the first hour and up to an hour at a time later, with a warning for each topic once a minute. Do not
-	// store what no release will handle: see ErrIgnore.
+	// are then left to others that have a handler for them, another service or release. Those that none has claimed
+	// for 10 s wait without a charge, up to a minute at a time in the first hour and up to an hour at a time later, with
+	// a warning for each topic once a minute. Do not store what no release will handle: see ErrIgnore.
 	DefaultHandler Handler
 	// Concurrency is how many messages are claimed and handled at once; default 16. A handler in a transaction keeps a
 	// connection of the pool, which needs two or three more. Raise it, with the pool, if handlers mostly wait.

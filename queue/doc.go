@@ -51,7 +51,8 @@
 // or when a commit wakes it, here through memory and elsewhere by NOTIFY. One statement claims for all topics, and of
 // each whose handler has a limit of its own no more than it has room for. Such topics do not wait behind a backlog of
 // others: they are found by marks of their own. One that has no room is behind, and is claimed from where it was left,
-// in the same statement, until it has caught up.
+// in the same statement, until it has caught up. One without a handler counts as one that has no room for some seconds,
+// since others may handle it; what is still there afterwards is put off.
 //
 // Each message gets a goroutine. One goroutine acks, one renews, one reaps and cleans. Locks are taken in this order:
 // claiming, Group.mu, loop.mu, claimer.mu.

@@ -166,7 +166,7 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	var limits []room
 	var bytes int
 	l.step(func() {
-		limits, bytes = l.schedule.began(), l.schedule.bytesFree()
+		limits, bytes = l.schedule.began(time.Now()), l.schedule.bytesFree()
 		if len(l.claimed) == 0 && !l.strays.unsure {
 			counts = append(counts, l.drains...)
 		}

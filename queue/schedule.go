@@ -12,6 +12,8 @@ const (
 	pollGrowth = 10
 	// wokenPause is the shortest time between two looks that find nothing, however often somebody wakes us.
 	wokenPause = 10 * time.Millisecond
+	// maxPassed is how many topics are passed by, since each claim names them.
+	maxPassed = 100
 )
 
 // schedule says when to look for messages and how many to take: never more than there are free places, for what waits
@@ -29,6 +31,7 @@ type schedule struct {
 	topics []*topicPlaces // that have a limit, sorted
 	of     map[string]*topicPlaces
 	behind map[*topicPlaces]bool // of which messages may have been passed, because there was no room
+	passed int                   // topics that have no other limit than to be passed by now and then
 
 	wait      time.Duration // after a look that found nothing, before jitter; 0 = the last one found something
 	next      time.Time     // when to look unless woken
@@ -37,13 +40,19 @@ type schedule struct {
 	woken     bool          // since the last look began, which may have been too early to see why
 }
 
-// topicPlaces are the places of a topic that has a limit.
+// topicPlaces are the places of a topic that has a limit, or is passed by.
 type topicPlaces struct {
 	topic        string
 	limit, taken int
+	passed       time.Time // until then it has no room
 }
 
-func (t *topicPlaces) room() int { return max(0, t.limit-t.taken) }
+func (t *topicPlaces) room(now time.Time) int {
+	if now.Before(t.passed) {
+		return 0
+	}
+	return max(0, t.limit-t.taken)
+}
 
 func newSchedule(places, batch, room int, poll time.Duration, limits map[string]int) schedule {
 	s := schedule{
@@ -51,12 +60,32 @@ func newSchedule(places, batch, room int, poll time.Duration, limits map[string]
 		of: map[string]*topicPlaces{}, behind: map[*topicPlaces]bool{},
 	}
 	for topic, limit := range limits {
-		t := &topicPlaces{topic: topic, limit: min(limit, places)}
-		s.of[topic] = t
-		s.topics = append(s.topics, t)
+		s.limit(topic, limit)
 	}
-	slices.SortFunc(s.topics, func(a, b *topicPlaces) int { return strings.Compare(a.topic, b.topic) })
 	return s
+}
+
+func (s *schedule) limit(topic string, limit int) *topicPlaces {
+	t := &topicPlaces{topic: topic, limit: min(limit, s.places)}
+	i, _ := slices.BinarySearchFunc(s.topics, topic, func(t *topicPlaces, topic string) int {
+		return strings.Compare(t.topic, topic)
+	})
+	s.of[topic], s.topics = t, slices.Insert(s.topics, i, t)
+	return t
+}
+
+// pass has a topic passed by for a while, unless so many are. It returns whether it does.
+func (s *schedule) pass(topic string, until time.Time) bool {
+	t := s.of[topic]
+	if t == nil && s.passed < maxPassed {
+		s.passed++
+		t = s.limit(topic, s.places)
+	}
+	if t == nil {
+		return false
+	}
+	t.passed = until
+	return true
 }
 
 // free is how many places a look may use.
@@ -82,7 +111,7 @@ func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
 	}
 	room, limit := 0, 0
 	for t := range s.behind {
-		room, limit = room+t.room(), limit+t.limit
+		room, limit = room+t.room(now), limit+t.limit
 	}
 	if room > 0 {
 		passed := s.notBefore
@@ -100,11 +129,11 @@ func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
 }
 
 // began says that a look begins, and what room topics with a limit have.
-func (s *schedule) began() []room {
+func (s *schedule) began(now time.Time) []room {
 	s.woken = false
 	rooms := make([]room, len(s.topics))
 	for i, t := range s.topics {
-		rooms[i] = room{t.topic, t.room()}
+		rooms[i] = room{t.topic, t.room(now)}
 	}
 	return rooms
 }
@@ -153,7 +182,7 @@ func (s *schedule) done(topic string, size int, buried bool) {
 	s.taken--
 	s.bytes -= size
 	if t := s.of[topic]; t != nil && !buried {
-		t.taken--
+		t.taken = max(0, t.taken-1) // it may have had no limit when this one was taken
 	}
 }
 

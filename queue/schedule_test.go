@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"strconv"
 	"testing"
 	"time"
 )
@@ -111,7 +112,7 @@ func TestScheduleGathersPlaces(t *testing.T) {
 func TestScheduleOfATopicWithALimit(t *testing.T) {
 	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2, "many": 20})
 	s.look(c.now())
-	if rooms := s.began(); len(rooms) != 2 || rooms[0] != (room{"many", 8}) || rooms[1] != (room{"slow", 2}) {
+	if rooms := s.began(c.now()); len(rooms) != 2 || rooms[0] != (room{"many", 8}) || rooms[1] != (room{"slow", 2}) {
 		t.Errorf("there is room for %v", rooms)
 	}
 	for range 2 {
@@ -121,7 +122,7 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	if n, wait := s.look(c.now()); n != 0 || wait != time.Second {
 		t.Errorf("it looks for %d, after %s, although there is no room", n, wait)
 	}
-	if rooms := s.began(); rooms[1].n != 0 {
+	if rooms := s.began(c.now()); rooms[1].n != 0 {
 		t.Errorf("there is room for %v", rooms)
 	}
 	s.done("slow", 1, false)
@@ -134,11 +135,42 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 		t.Errorf("it looks for %d, after %s, although nothing was passed", n, wait)
 	}
 	s.take("slow", 1, true)
-	if rooms := s.began(); rooms[1].n != 1 {
+	if rooms := s.began(c.now()); rooms[1].n != 1 {
 		t.Errorf("what is only buried takes a place of its topic: %v", rooms)
 	}
 	if s.done("slow", 1, true); s.taken != 1 {
 		t.Errorf("%d places are taken", s.taken)
+	}
+}
+
+// TestScheduleOfATopicThatIsPassedBy: it has no room for a while, and all of it afterwards.
+func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
+	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2})
+	s.look(c.now())
+	s.take("passed", 1, false)
+	if !s.pass("passed", c.now().Add(time.Minute)) {
+		t.Fatal("it is not passed by")
+	}
+	s.done("passed", 1, false) // the one that was taken before counts for nothing
+	if rooms := s.began(c.now()); len(rooms) != 2 || rooms[0] != (room{"passed", 0}) || rooms[1] != (room{"slow", 2}) {
+		t.Errorf("there is room for %v", rooms)
+	}
+	s.looked(c.now(), c.now(), 0, false, map[string]bool{"passed": true})
+	c.sleep(wokenPause)
+	if n, _ := s.look(c.now()); n != 0 {
+		t.Error("it looks for what is passed by")
+	}
+	c.sleep(time.Minute)
+	if n, _ := s.look(c.now()); n != 8 || s.began(c.now())[0].n != 8 {
+		t.Errorf("it looks for %d, with room for %v", n, s.began(c.now()))
+	}
+	for i := range maxPassed {
+		if last := i == maxPassed-1; s.pass(strconv.Itoa(i), c.now()) == last {
+			t.Errorf("the %dth: %v", i+2, !last)
+		}
+	}
+	if !s.pass("slow", c.now().Add(time.Minute)) || s.began(c.now())[len(s.topics)-1].n != 0 {
+		t.Error("one with a limit is not passed by")
 	}
 }
 
@@ -150,7 +182,7 @@ func TestWokenDuringALook(t *testing.T) {
 		if n, _ := s.look(now); n == 0 {
 			t.Fatal("it does not look")
 		}
-		s.began()
+		s.began(now)
 		s.woke(now)
 		s.got(now, now, got, false)
 		if _, wait := s.look(now); wait > wokenPause {
@@ -160,7 +192,7 @@ func TestWokenDuringALook(t *testing.T) {
 		if n, wait := s.look(now); n == 0 {
 			t.Errorf("after a look that brought %d it waits %s", got, wait)
 		}
-		s.began()
+		s.began(now)
 		s.got(now, now, 0, false)
 		if n, wait := s.look(now.Add(wokenPause)); n != 0 || wait < time.Minute {
 			t.Errorf("it looks once more, after %s", wait)

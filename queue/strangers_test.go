@@ -8,6 +8,7 @@ import (
 
 // TestStrangersWaitLongerAndLonger and are warned of once a minute.
 func TestStrangersWaitLongerAndLonger(t *testing.T) {
+	const always = 10 * 365 * 24 * time.Hour // the messages are there
 	s, now := strangers{}, time.Now()
 	for _, step := range []struct {
 		after time.Duration
@@ -25,23 +26,26 @@ func TestStrangersWaitLongerAndLonger(t *testing.T) {
 		{2 * time.Hour, true, time.Second}, // it is another story by now
 	} {
 		now = now.Add(step.after)
-		warn, wait := s.met("topic", now)
+		warn, wait := s.met("topic", now, always)
 		if warn != step.warn || wait != step.wait {
 			t.Errorf("after %s: warn %v, wait %s", step.after, warn, wait)
 		}
 	}
 	for range 100 {
 		now = now.Add(time.Hour)
-		_, wait := s.met("topic", now)
+		_, wait := s.met("topic", now, always)
 		if wait > maxStrangerWait {
 			t.Fatalf("it waits %s", wait)
 		}
 	}
-	if warn, wait := s.met("other", now); !warn || wait != time.Second {
+	if _, wait := s.met("topic", now, 2*time.Hour); wait != 2*time.Minute {
+		t.Errorf("one that is new waits %s", wait)
+	}
+	if warn, wait := s.met("other", now, always); !warn || wait != time.Second {
 		t.Error("topics have nothing to do with each other")
 	}
 	for i := range 2 * maxStrangers {
-		s.met(strconv.Itoa(i), now)
+		s.met(strconv.Itoa(i), now, always)
 	}
 	if len(s) > maxStrangers {
 		t.Errorf("%d topics are remembered", len(s))
