@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -64,8 +63,8 @@ func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 	assert.Zero(t, log.count("renewing leases failed"))
 }
 
-// TestFleetScale measures what schemas that share a DSN cost at rest, and how long messages of another process take,
-// through both Groups. OUTBOX_LONG measures 20, 100 and 400 schemas, with pools of 4 and 16 connections.
+// TestFleetScale measures how long messages of another process take through both Groups, in schemas that share a DSN.
+// OUTBOX_LONG measures 20, 100 and 400 schemas, with pools of 4 and 16 connections.
 func TestFleetScale(t *testing.T) {
 	noLeaks(t)
 	sizes, pools := []int{8}, []int{4}
@@ -129,28 +128,11 @@ func measureScale(t, labelled *testing.T, all []tenant, conns int) {
 			return nil
 		}},
 	}}}, log)
-	name := all[0]
-	commits := func() int {
-		return name.count(t, "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
-	}
-	awake := func() bool {
-		return strings.Contains(strings.Join(goroutinesOf(labelled), ""), "queue.(*loop).renew") ||
-			slices.ContainsFunc(all, func(who tenant) bool { return !who.asleep(t) })
+	if long {
+		untilRest(t, labelled, all)
 	}
 	round := time.Now().Format("150405.000")
-	if long {
-		const rest = 30 * time.Second
-		for deadline := time.Now().Add(3 * time.Minute); awake() && time.Now().Before(deadline); {
-			// forwarders rest after a minute
-			time.Sleep(time.Second)
-		}
-		eventually(t, func() bool { return !awake() }, "all are at rest")
-		before, begun := commits(), time.Now()
-		time.Sleep(rest) // what is measured
-		n := float64(commits()-before) / time.Since(begun).Seconds()
-		t.Logf("at rest, both Groups: %.1f statements a second, %.4f for each schema", n, n/float64(len(all)))
-	}
-	control := slowestAnswer(t, name.handle) // not before: at rest its statements would count
+	control := slowestAnswer(t, all[0].handle)
 	stores := storesOf(t, all...)
 	load := &traffic{sent: map[string]time.Time{}}
 	pause := 40 * time.Millisecond * time.Duration(len(all)) // 25 messages a second in each half
