@@ -7,13 +7,15 @@
 //
 // # Quick whatever is in the tables
 //
-// What looks never reads more than some ten thousand rows at a time. A list walks an index in the order of its pages:
-// each step looks at so many rows, keeps those that fit the filter, and says from where the next one goes on. Where an
+// What looks reads a bounded number of rows at a time. A list walks an index in the order of its pages: each step looks
+// at so many rows, keeps those that fit the filter, and says from where the next one goes on. After about a second the
+// call returns what it has, how far it came and where to go on. Where an
 // index has the messages by topic or by lane, a step looks at some of each and merges them up to its horizon, the first
 // of the places at which it stopped. Figures are counted up to a bound, and say so (Count.More).
 //
-// No index serves package admin alone that a writer pays for: dead and failing messages have indexes by topic, since
-// there are few; ready and delayed ones are counted lane by lane, the oldest first.
+// No index serves package admin alone that a writer pays for, so Find searches the outbox as a list does. Dead and
+// failing messages have indexes by topic, since there are few; ready and delayed ones are counted lane by lane, the
+// oldest first.
 //
 // Doctor reads catalogs, the server's figures and the bounded figures above. What only a forwarder knows (its
 // publisher, its timeouts, its pool, its role) it has written into its row when it registered.

@@ -2,15 +2,20 @@ package admin
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"strconv"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 const (
 	defaultPage = 50
 	maxPage     = 1000
-	// lookFor is how long List goes on looking for messages that fit before it returns what it has.
-	lookFor = 100 * time.Millisecond
+	// lookFor is how long a call goes on looking for messages that fit before it returns what it has.
+	lookFor = time.Second
 )
 
 // List returns a page of messages, without payloads. With Filter.States it lists one state after another: dead and
@@ -18,8 +23,8 @@ const (
 // and the queue by consumer or source and then oldest first. Without, it lists all messages, newest first in the
 // outbox.
 //
-// It looks at no more messages than it can in about a tenth of a second, so a page may be short although there are
-// more: List.Next tells. It returns errors that name the field at fault, and those of the database.
+// It looks for about a second, so a page may be short or empty although there are more: List.Next tells, and
+// List.Looked how far it came. It returns errors that name the field at fault, and those of the database.
 func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	s, states, err := a.prepare(f)
 	if err != nil {
@@ -35,13 +40,16 @@ func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, more, err := a.look(ctx, s, f, states, at, p.Limit)
+	list, more, err := a.look(ctx, s, f, states, at, p.Limit, time.Now().Add(lookFor))
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
 	l := &List{}
 	if more != nil {
 		l.Next = more.String()
+		if l.Looked, err = a.looked(ctx, f.In, states[more.Done], more.From); err != nil {
+			return nil, fmt.Errorf("list: %w", err)
+		}
 	}
 	if l.Messages, err = s.show(ctx, list); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
@@ -49,11 +57,37 @@ func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	return l, nil
 }
 
+// looked says how far a walk has come.
+func (a *Admin) looked(ctx context.Context, in Table, state State, at *place) (l Looked, err error) {
+	switch {
+	case *at == place{}:
+		return l, nil
+	case in != Outbox:
+		l.ID = joinID(at.Owner, at.Name)
+		return l, nil
+	}
+	l.ID = strconv.FormatInt(at.ID, 10)
+	var first, last int64
+	var written sql.NullTime
+	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&first, &last, &written) }, sqltext.LookedOutbox,
+		at.ID)
+	l.WrittenAt = written.Time
+	all := float64(last-first) + 1
+	switch {
+	case state == Delayed || at.ID < first || at.ID > last: // or it was deleted meanwhile
+	case state == Ready || state == Failing:
+		l.Share = float64(at.ID-first+1) / all
+	default:
+		l.Share = float64(last-at.ID+1) / all
+	}
+	return l, err
+}
+
 // look returns what is on a page, and where the next one starts; nil at the end.
 func (a *Admin) look(
-	ctx context.Context, s source, f Filter, states []State, at cursor, limit int,
+	ctx context.Context, s source, f Filter, states []State, at cursor, limit int, until time.Time,
 ) (list []place, more *cursor, err error) {
-	begun := time.Now()
+	stepped := false // once at least, so that each call comes further
 	for ; at.Done < len(states); at = (cursor{Done: at.Done + 1}) {
 		w := newWalk(f, states[at.Done])
 		w.newest = true
@@ -64,9 +98,10 @@ func (a *Admin) look(
 			w.from = at.From
 		}
 		for w.from != nil {
-			if len(list) == limit || time.Since(begun) > lookFor {
+			if len(list) == limit || stepped && time.Now().After(until) {
 				return list, &cursor{at.Done, w.from}, nil
 			}
+			stepped = true
 			w.want = limit - len(list)
 			if f.ErrorGroup != "" {
 				w.want = maxLook

@@ -33,12 +33,35 @@ type Message struct {
 	Bytes   int    `json:"bytes,omitempty"`
 }
 
+// Since is when the message came into its state, as far as the table tells: when it was settled, died, or was written.
+func (m Message) Since() time.Time {
+	switch {
+	case !m.SettledAt.IsZero():
+		return m.SettledAt
+	case m.State == Dead && !m.DeadAt.IsZero():
+		return m.DeadAt
+	}
+	return m.CreatedAt
+}
+
 // List is a page of messages.
 type List struct {
 	Messages []Message `json:"messages"`
 	// Next is where the next page starts, "" at the end. A page may have fewer messages than its limit, or none, and a
 	// Next: what it looked at did not fit the filter.
 	Next string `json:"next,omitempty"`
+	// Looked says how far the pages have come so far, if there is a Next.
+	Looked Looked `json:"looked,omitzero"`
+}
+
+// Looked says how far a list or a search has come.
+type Looked struct {
+	// ID is the last message that was looked at, as Message.ID has it. It need not be there any more.
+	ID string `json:"id,omitempty"`
+	// WrittenAt is when that message of the outbox was written; zero for the other tables.
+	WrittenAt time.Time `json:"written_at,omitzero"`
+	// Share is how much of the outbox that is, from 0 to 1, by its ids; 0 where the order is another one.
+	Share float64 `json:"share,omitempty"`
 }
 
 // ErrorGroup is what messages have in common whose errors differ in numbers, ids and quoted text alone.

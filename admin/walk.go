@@ -66,6 +66,7 @@ type walk struct {
 	upto   int64 // in the outbox: the largest id that is meant
 	look   int64 // at how many rows of each topic, lane or consumer the next step looks
 	first  int64 // at how many it has looked at first
+	most   int64 // at how many it looks at most
 	want   int   // how many messages the next step returns at most
 }
 
@@ -73,6 +74,7 @@ const (
 	firstLook = 256
 	laneLook  = 32 // in the place of firstLook, if 64 lanes are looked at
 	maxLook   = 1 << 14
+	rowsLook  = 1 << 17 // in the place of maxLook, if only those are read that fit
 	quickLook = 10 * time.Millisecond
 )
 
@@ -120,7 +122,7 @@ func (w *walk) next(ctx context.Context, s source) ([]found, error) {
 	}
 	w.from = to
 	if took := time.Since(begun); took < quickLook {
-		w.look = min(2*w.look, maxLook)
+		w.look = min(2*w.look, w.most)
 	} else if took > 4*quickLook {
 		w.look = max(w.look/2, w.first)
 	}
@@ -137,7 +139,10 @@ func (w *walk) next(ctx context.Context, s source) ([]found, error) {
 }
 
 func newWalk(f Filter, state State) *walk {
-	w := &walk{filter: f, state: state, from: &place{}, upto: math.MaxInt64, first: firstLook}
+	w := &walk{filter: f, state: state, from: &place{}, upto: math.MaxInt64, first: firstLook, most: maxLook}
+	if f.In == Outbox && (state == "" || state == Done || state == Discarded) {
+		w.most = rowsLook
+	}
 	if f.In == Outbox && (state == Ready || state == Delayed) && len(f.IDs) == 0 {
 		w.first = laneLook
 	}

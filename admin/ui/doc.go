@@ -14,6 +14,7 @@
 //	errors      dead and failing messages in groups
 //	messages    lists with filters
 //	message     one message, with its payload if Access.Payloads
+//	find        messages of all tables by UUID, id or key
 //	audit       the acts: actor, change and reason
 //	act         a GET, or a POST without "sure", asks; a POST with it does
 //	health      for monitoring: ok or warning with 200, critical or unavailable with 503, as Admin.Doctor judges

@@ -3,6 +3,7 @@ package ui
 import (
 	"html/template"
 	"net/url"
+	"strconv"
 	"time"
 )
 
@@ -11,18 +12,20 @@ type view struct {
 	Title, Page string
 	Access      Access
 	Token       string
+	Find        string // what was looked for
 	Now         time.Time
 	Data        any
 }
 
 // templates are the pages by name, each with the layout around it.
-var templates = parse("overview", "errors", "messages", "message", "audit", "act", "problem")
+var templates = parse("overview", "errors", "messages", "message", "find", "audit", "act", "problem")
 
 func parse(names ...string) map[string]*template.Template {
 	layout := template.Must(template.New("layout.html").Funcs(template.FuncMap{
 		"visible": visible, "number": number, "count": count, "rate": rate, "span": span, "ago": ago, "stamp": stamp,
 		"field": field, "asset": assetURL, "to": to, "escape": url.QueryEscape,
 		"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"share":  func(part float64) string { return strconv.Itoa(int(part*100)) + " %" },
 		"moment": func(now, t time.Time) moment { return moment{now, t} },
 	}).ParseFS(files, "page/layout.html", "page/parts.html"))
 	all := map[string]*template.Template{}

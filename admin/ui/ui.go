@@ -116,7 +116,7 @@ type request struct {
 // pages are what is behind the last slash.
 var pages = map[string]func(*request) error{
 	"": (*request).overview, "errors": (*request).errors, "messages": (*request).messages, "message": (*request).message,
-	"audit": (*request).audit, "act": (*request).act,
+	"find": (*request).find, "audit": (*request).audit, "act": (*request).act,
 }
 
 // ServeHTTP answers a request.
@@ -197,6 +197,7 @@ func (rq *request) show(status int, name string, data any) error {
 	var b bytes.Buffer
 	err = templates[name].Execute(&b, &view{
 		Title: rq.cfg.Title, Page: rq.page, Access: rq.access, Token: token, Now: time.Now(), Data: data,
+		Find: findOf(data),
 	})
 	if err != nil {
 		// Cause: a bug of the page itself.

@@ -38,8 +38,7 @@ var answers = map[string]struct {
 	"keys.go: map[string]any{\"heads\": heads, \"more\": more}": {
 		"`keys blocked`", map[string]any{"heads": []admin.Message(nil), "more": false},
 	},
-	"messages.go: list": {"`messages list`", &admin.List{}},
-	"messages.go: m":    {"`messages show`", &admin.Message{}},
+	"messages.go: m": {"`messages show`", &admin.Message{}},
 	"migrate.go: migrations(list)": {
 		"`migrate up`", map[string]any{"migrations": []migration(nil)},
 	},
@@ -50,6 +49,7 @@ var answers = map[string]struct {
 	"move.go: moved{false, r}":                            {"`import`", moved{}},
 	"move.go: moved{true, tried}":                         {"`import`", moved{}},
 	"print.go: value":                                     {}, // of show
+	"search.go: list":                                     {"`messages list`", &admin.List{}},
 	"stats.go: s":                                         {"`stats`", admin.Stats{}},
 	"topics.go: answer":                                   {"`topics pause`", topicAct{}},
 	"version.go: v":                                       {"`version`", release{}},
@@ -61,6 +61,7 @@ var answers = map[string]struct {
 // parts are what answers consist of, with a row of their own.
 var parts = map[reflect.Type]string{
 	reflect.TypeFor[admin.Message]():        "`messages show`",
+	reflect.TypeFor[admin.Looked]():         "how far it",
 	reflect.TypeFor[admin.Filter]():         "a `filter`",
 	reflect.TypeFor[admin.Result]():         "the `result`",
 	reflect.TypeFor[admin.AuditEntry]():     "an entry",

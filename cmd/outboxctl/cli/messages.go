@@ -53,11 +53,13 @@ func (a *app) list(n noun) *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{Use: "list", Short: "List messages",
 		Long: `List messages without their payloads: dead, done and discarded ones newest first, others oldest first.
-Without --state it lists all states. If there are more, the last line says with which --page to go on.`}
+Without --state it lists all states. If there are more, the last line says with which --page to go on.
+What no index finds is searched for: progress is printed meanwhile, and Ctrl-C prints what was found.`}
 	if n.in != admin.Outbox {
 		cmd.Long = "List messages without their payloads, by " + n.owner +
 			" and then oldest first. If there are more, the last line\n" +
-			"says with which --page to go on."
+			"says with which --page to go on. What no index finds is searched for: progress is printed meanwhile,\n" +
+			"and Ctrl-C prints what was found."
 	}
 	f.bind(cmd, n)
 	f.bindStates(cmd, n.states, "")
@@ -72,31 +74,12 @@ Without --state it lists all states. If there are more, the last line says with 
 			return usagef("--limit is %d: use 1 or more", page.Limit)
 		}
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
-			list, err := collect(cmd.Context(), ad, filter, page)
-			if err != nil {
-				return err
-			}
-			return a.show(list, func() error { return a.printList(n, list) })
+			return a.search(cmd.Context(), page, func(ctx context.Context, p admin.Page) (*admin.List, error) {
+				return ad.List(ctx, filter, p)
+			}, func(list *admin.List) error { return a.printList(n, list) })
 		})
 	}
 	return cmd
-}
-
-// collect lists until there are as many as are wanted: what a page looks at is bounded, so it may be short.
-func collect(ctx context.Context, ad *admin.Admin, f admin.Filter, p admin.Page) (*admin.List, error) {
-	const most = 1000
-	all := &admin.List{Messages: []admin.Message{}}
-	for {
-		list, err := ad.List(ctx, f, admin.Page{Limit: min(p.Limit-len(all.Messages), most), After: p.After})
-		if err != nil {
-			return nil, err
-		}
-		all.Messages, all.Next = append(all.Messages, list.Messages...), list.Next
-		if list.Next == "" || len(all.Messages) >= p.Limit {
-			return all, nil
-		}
-		p.After = list.Next
-	}
 }
 
 func (a *app) printList(n noun, list *admin.List) error {
@@ -110,10 +93,15 @@ func (a *app) printList(n noun, list *admin.List) error {
 	if err := g.print(a); err != nil {
 		return err
 	}
-	if list.Next != "" {
-		a.note("there may be more: use --page %s", list.Next)
-	}
+	a.goOn(list)
 	return nil
+}
+
+// goOn says how to see what is not on this page.
+func (a *app) goOn(list *admin.List) {
+	if list.Next != "" {
+		a.note("there may be more%s: use --page %s", searched(list.Looked), list.Next)
+	}
 }
 
 // get returns the command that shows one message.

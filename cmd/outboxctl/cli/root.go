@@ -70,7 +70,7 @@ before an interrupt stay, and are printed.`,
 			root.AddCommand(c)
 		}
 	}
-	add("look", a.stats(), a.doctor(), a.check(), a.audit())
+	add("look", a.stats(), a.doctor(), a.check(), a.find(), a.audit())
 	add("repair", a.messages(), a.errors(), a.keys(), a.topics(), a.inbox(), a.queue(), a.reconcile())
 	add("run", a.migrate(), a.clean(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())
 	strict(root)

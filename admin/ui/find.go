@@ -1,0 +1,53 @@
+package ui
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// findPage is what a search has found so far.
+type findPage struct {
+	What   string
+	List   []foundMessage
+	Looked admin.Looked
+	Next   string
+}
+
+type foundMessage struct {
+	admin.Message
+	Level, Table, Owner string
+	Letter              bool // it is the dead letter of what was looked for
+}
+
+func (rq *request) find() error {
+	q := rq.r.URL.Query()
+	p := &findPage{What: strings.TrimSpace(q.Get("q"))}
+	if p.What == "" {
+		return rq.show(http.StatusOK, "find", p)
+	}
+	list, err := rq.admin.Find(rq.r.Context(), p.What, admin.Page{Limit: pageOf, After: q.Get("page")})
+	if err != nil {
+		return err
+	}
+	p.Looked = list.Looked
+	if list.Next != "" {
+		p.Next = to("find", "q", p.What, "page", list.Next)
+	}
+	for _, m := range list.Messages {
+		p.List = append(p.List, foundMessage{
+			Message: m, Level: levels[m.State], Table: m.In.String(), Owner: ownerOf(m.In),
+			Letter: m.UUID != p.What && m.Metadata["uuid_poisoned"] == p.What,
+		})
+	}
+	return rq.show(http.StatusOK, "find", p)
+}
+
+// findOf is what stands in the search field of a page.
+func findOf(data any) string {
+	if p, ok := data.(*findPage); ok {
+		return p.What
+	}
+	return ""
+}

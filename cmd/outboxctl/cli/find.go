@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// fewFound is how many messages find describes; more are a table.
+const fewFound = 3
+
+func (a *app) find() *cobra.Command {
+	var page admin.Page
+	cmd := &cobra.Command{
+		Use: "find UUID", Short: "Find a message by UUID, id or key in the outbox, the inbox and the queue",
+		Long: `Find a message in the outbox, the inbox and the queue by its UUID, its id as printed by list, or its
+ordering key: where it is, in which state and since when. Of a UUID it also finds the dead letter that
+is in the outbox.
+
+Inbox and queue are asked by index. The outbox has none by UUID, which would cost those who write, so
+it is searched, newest first: some millions of messages in a few seconds. The search stops at the first
+matches that it comes by. If there may be more, the last line says with which --page to go on. Progress
+is printed meanwhile, and Ctrl-C prints what was found.`,
+		Example: "  outboxctl find 0197a3c2-6f2e-7d61-9f0a-3c1f6f3a2b11",
+		Args:    one("message", "its UUID, its id, or its key"),
+	}
+	cmd.Flags().IntVar(&page.Limit, "limit", 50, "number of messages")
+	cmd.Flags().StringVar(&page.After, "page", "", "continue a search with the token that it ended with")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if page.Limit < 1 {
+			return usagef("--limit is %d: use 1 or more", page.Limit)
+		}
+		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
+			return a.search(cmd.Context(), page, func(ctx context.Context, p admin.Page) (*admin.List, error) {
+				l, err := ad.Find(ctx, args[0], p)
+				if err == nil && inOutbox(l) { // enough: a UUID is one message
+					err = errFound
+				}
+				return l, err
+			}, a.printFound)
+		})
+	}
+	return cmd
+}
+
+func inOutbox(l *admin.List) bool {
+	for _, m := range l.Messages {
+		if m.In == admin.Outbox {
+			return true
+		}
+	}
+	return false
+}
+
+// printFound describes a few messages, or lists many.
+func (a *app) printFound(list *admin.List) error {
+	if n := len(list.Messages); n == 0 || n > fewFound {
+		g := grid{heads: []string{"IN", "ID", "STATE", "SINCE", "TOPIC", "KEY", "ATTEMPTS", "ERROR"}, empty: "not found"}
+		if list.Next != "" {
+			g.empty = "not found yet"
+		}
+		for _, m := range list.Messages {
+			row := plain(m.In.String(), m.ID, string(m.State), since(m.Since()), m.Topic, m.Key,
+				strconv.Itoa(m.Attempts), m.LastError)
+			row[2].style = stateStyle(m.State)
+			g.rows = append(g.rows, row)
+		}
+		if err := g.print(a); err != nil {
+			return err
+		}
+	} else {
+		for i, m := range list.Messages {
+			if i > 0 {
+				if err := a.say(""); err != nil {
+					return err
+				}
+			}
+			if err := a.say("%-12s the %s, %s for %s", "found in", m.In, string(m.State), since(m.Since())); err != nil {
+				return err
+			}
+			if err := a.printMessage(&m, false); err != nil {
+				return err
+			}
+		}
+	}
+	a.goOn(list)
+	return nil
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// Cause: a search has what was asked for, so that it ends early.
+// Cure: none is needed.
+var errFound = errors.New("it was found")
+
+// tellEvery is how often a search says how far it is where there is no terminal.
+const tellEvery = 2 * time.Second
+
+// search calls look for one page after another until there are as many messages as are wanted, or errFound, and prints
+// them: each call looks for a bounded time, so what it returns may be few. An interrupt prints what was found.
+func (a *app) search(ctx context.Context, p admin.Page, look func(context.Context, admin.Page) (*admin.List, error),
+	people func(*admin.List) error,
+) error {
+	const most = 1000
+	list := &admin.List{Messages: []admin.Message{}}
+	s := a.searching()
+	for want := p.Limit; ; p.After = list.Next {
+		p.Limit = min(want-len(list.Messages), most)
+		page, err := look(ctx, p)
+		if err != nil && !errors.Is(err, errFound) {
+			s.end()
+			if ctx.Err() != nil && p.After != "" {
+				return errors.Join(err, a.show(list, func() error { return people(list) }))
+			}
+			return err
+		}
+		list.Messages, list.Next, list.Looked = append(list.Messages, page.Messages...), page.Next, page.Looked
+		if err != nil || list.Next == "" || len(list.Messages) >= want {
+			s.end()
+			return a.show(list, func() error {
+				if len(list.Messages) >= want {
+					list.Looked = admin.Looked{} // nobody has waited for that
+				}
+				return people(list)
+			})
+		}
+		s.tell(list)
+	}
+}
+
+// searching tells how far a search is: on a terminal on one line, elsewhere by a line now and then.
+type searching struct {
+	a    *app
+	bar  *progressbar.ProgressBar
+	told time.Time
+}
+
+func (a *app) searching() *searching {
+	s := &searching{a: a, told: time.Now()}
+	if a.world.ErrWidth != nil && a.world.ErrWidth() > 0 && !a.isJSON() {
+		s.bar = progressbar.NewOptions(100, progressbar.OptionSetWriter(a.err), progressbar.OptionSetWidth(10),
+			progressbar.OptionSetPredictTime(false), progressbar.OptionClearOnFinish())
+	}
+	return s
+}
+
+func (s *searching) tell(l *admin.List) {
+	if s.bar != nil {
+		s.bar.Describe(fmt.Sprintf("found %d%s", len(l.Messages), searched(l.Looked)))
+		_ = s.bar.Set(int(l.Looked.Share * 100))
+		return
+	}
+	if now := time.Now(); now.Sub(s.told) >= tellEvery {
+		s.told = now
+		s.a.note("found %s%s", strconv.Itoa(len(l.Messages)), searched(l.Looked))
+	}
+}
+
+func (s *searching) end() {
+	if s.bar != nil {
+		_ = s.bar.Clear()
+	}
+}
+
+// searched says in words how far a search has come; "" = nothing is known.
+func searched(l admin.Looked) string {
+	switch {
+	case l.ID == "":
+		return ""
+	case l.Share == 0:
+		return ", searched as far as " + clean(l.ID)
+	}
+	to := "id " + l.ID
+	if !l.WrittenAt.IsZero() {
+		to += " of " + moment(l.WrittenAt)
+	}
+	return fmt.Sprintf(", searched %.0f%% of the outbox, as far as %s", l.Share*100, to)
+}
