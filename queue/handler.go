@@ -144,14 +144,14 @@ type panicError struct {
 
 func (e panicError) Unwrap() error { return e.error }
 
-// guarded makes an error of a panic.
+// guarded makes an error of a panic, also of one of the error that the function returns.
 func guarded(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicError{core.Panicked(p), string(debug.Stack())}
 		}
 	}()
-	return fn()
+	return text.Sound(fn())
 }
 
 // repeatable says whether a transaction failed for no fault of its own: a serialization failure or a deadlock.

@@ -269,7 +269,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 			s.abandon(rollback(ctx, own, errUnfinished))
 		}
 	}()
-	err = fn(bindTx(ctx, s))
+	err = text.Sound(fn(bindTx(ctx, s)))
 	finished = true
 	if endErr := s.end(); err == nil {
 		err = endErr
