@@ -38,8 +38,9 @@ func (v Verdict) String() string {
 }
 
 // PublishError is an error of Publish that says whose fault it is. The publishers of publisher/kafka and publisher/nats
-// return such errors, and so may yours. The forwarder finds it with errors.As, so that a decorator around the
-// publisher, or an error around this one, hides nothing.
+// return such errors, and so may yours. The forwarder finds it as errors.As does, so that a decorator around the
+// publisher, or an error around this one, hides nothing; but one that says Unknown does not hide what it wraps, and of
+// several that were joined, Unavailable counts before Retry, and that before Permanent.
 type PublishError struct {
 	Verdict Verdict
 	Err     error // what went wrong
@@ -64,13 +65,42 @@ func (e *PublishError) Unwrap() error {
 	return e.Err
 }
 
-// verdictIn returns the verdict that an error carries. said is false if it carries none.
+// verdictIn returns the verdict that an error carries: the outermost, and of errors that were joined the mildest. said
+// is false if it carries none.
 func verdictIn(err error) (v Verdict, said bool) {
-	var judged *PublishError
-	if errors.As(err, &judged) && judged != nil {
-		return judged.Verdict, true
+	if e, ok := err.(*PublishError); ok && e != nil {
+		if e.Verdict != Unknown {
+			return e.Verdict, true
+		}
+		v, _ = verdictIn(e.Err)
+		return v, true
 	}
-	return Unknown, false
+	if e, ok := err.(interface{ As(target any) bool }); ok {
+		var judged *PublishError
+		if e.As(&judged) && judged != nil {
+			return judged.Verdict, true
+		}
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return verdictIn(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			its, says := verdictIn(one)
+			said = said || says
+			if milder(its, v) {
+				v = its
+			}
+		}
+	}
+	return v, said
+}
+
+// milder says whether a verdict does less that is hard to take back than another one: a message that is dead although
+// only a broker was away, say.
+func milder(a, b Verdict) bool {
+	rank := map[Verdict]int{Unavailable: 3, Retry: 2, Permanent: 1}
+	return rank[a] > rank[b]
 }
 
 // publishers are those that messages go to, by topic. It is safe for concurrent use; nil stands for who receives from a

@@ -10,6 +10,18 @@ import (
 
 type deafPublisher struct{ message.Publisher }
 
+// made is an error that makes a PublishError of itself.
+type made struct{}
+
+func (made) Error() string { return "made" }
+func (made) As(target any) bool {
+	judged, ok := target.(**PublishError)
+	if ok {
+		*judged = &PublishError{Retry, nil}
+	}
+	return ok
+}
+
 func TestVerdictsTravelInErrors(t *testing.T) {
 	plain := errors.New("x")
 	says := func(v Verdict) error { return &PublishError{v, plain} }
@@ -24,6 +36,14 @@ func TestVerdictsTravelInErrors(t *testing.T) {
 		"says so":                     {says(Permanent), nil, Permanent, false},
 		"wrapped by a decorator":      {fmt.Errorf("metrics: %w", says(Unavailable)), nil, Unavailable, false},
 		"one of several":              {errors.Join(plain, says(Retry)), nil, Retry, false},
+		"a nil one beside it":         {errors.Join((*PublishError)(nil), says(Permanent)), nil, Permanent, false},
+		"several: the mildest":        {errors.Join(says(Permanent), says(Unavailable)), nil, Unavailable, false},
+		"several, in another order":   {errors.Join(says(Unavailable), says(Retry)), nil, Unavailable, false},
+		"several, one within":         {errors.Join(says(Permanent), fmt.Errorf("x: %w", says(Retry))), nil, Retry, false},
+		"several, one does not know":  {errors.Join(says(Unknown), says(Permanent)), nil, Permanent, false},
+		"the outer one overrules":     {&PublishError{Permanent, says(Unavailable)}, nil, Permanent, false},
+		"the outer one does not know": {&PublishError{Unknown, says(Unavailable)}, nil, Unavailable, false},
+		"made by As":                  {made{}, nil, Retry, false},
 		"says that it does not know":  {says(Unknown), nil, Unknown, false},
 		"Classify rules":              {says(Permanent), always(Retry), Retry, false},
 		"Classify leaves it to other": {says(Permanent), always(Unknown), Permanent, false},
