@@ -171,7 +171,18 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	eventually(t, func() bool { return effects(t, h, second) == 1 }, "visible, and on no standby")
 	_, err = handler(second.Copy())
 	require.Error(t, err, "its broker would forget it, and a failover loses what was committed")
+	begins := middleware.TxConfig{OnBegin: func(context.Context, *message.Message) error { return errHandler }}
+	waited := make(chan error, 1)
+	go func() {
+		_, err := chain(book(h), stack(t, h, middleware.StackConfig{Tx: begins})...)(second.Copy())
+		waited <- err
+	}()
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from pg_stat_activity "+
+			"where wait_event = 'SyncRep' and query like '%FOR UPDATE%'") > 0
+	}, "one that is found to be a copy after OnBegin failed waits too")
 	reload("alter system reset synchronous_standby_names", "")
+	<-waited
 	h.pool.Reset()
 	_, err = handler(second.Copy())
 	require.NoError(t, err)

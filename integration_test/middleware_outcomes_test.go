@@ -162,7 +162,8 @@ func TestDeadLetterIsAllOrNothing(t *testing.T) {
 		_, err := handler(msg.Copy())
 		require.ErrorIs(t, err, errHandler, "nacked")
 		assert.Equal(t, "23514", text.SQLState(err))
-		assert.Empty(t, inboxRow(t, h, msg))
+		assert.Contains(t, inboxRow(t, h, msg), "1 dead letter not written: ")
+		assert.Zero(t, h.count(t, "select count(*) from inbox where dead_at is not null"))
 
 		h.exec(t, "alter table outbox drop constraint no_more")
 		_, err = handler(msg.Copy())

@@ -3,6 +3,7 @@ package middleware
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -83,6 +84,9 @@ func (o *outcomes) markDead(
 		if err != nil {
 			return false, err
 		}
+	}
+	if h.mismatch { // the key is that of another message, which may have a letter too
+		id = fmt.Sprintf("%s %x", id, sha256.Sum256(msg.Payload))
 	}
 	if id != "" {
 		letter.UUID = letterUUID(id, msg.Metadata.Get(outbox.MetadataGeneration), consumer, revived)

@@ -46,9 +46,13 @@
 // Watermill's Deduplicator and InstantAck lose messages that fail, wherever they are: the one remembers a message
 // before it was handled and drops it at its redelivery, the other acks it before. Inbox is the deduplicator here.
 //
-// Recoverer may be anywhere: a panic rolls back and goes on. Timeout goes outside of Tx, which keeps the deadline of
-// the message's context. CQRS handlers with AckCommandHandlingErrors swallow errors inside of everything; they
-// call outbox.SetRollbackOnly.
+// While Watermill's CircuitBreaker is open, it fails messages without a call of the handler. Outside of the Stack they
+// are nacked at once, in a tight loop; inside, each is charged an attempt. Put it inside, with a middleware of yours
+// around it that makes an outbox.RetryAfter of gobreaker.ErrOpenState.
+//
+// Recoverer may be anywhere: a panic rolls back and goes on, unless its message is acked. Timeout goes outside of Tx,
+// which keeps the deadline of the message's context. CQRS handlers with AckCommandHandlingErrors swallow errors inside
+// of everything; they call outbox.SetRollbackOnly.
 //
 // # Failures
 //

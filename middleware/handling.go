@@ -28,7 +28,7 @@ type handling struct {
 	// after a nack.
 	later func(wait time.Duration, err error)
 
-	begun    time.Time
+	started  time.Time
 	ended    atomic.Bool
 	inTx     bool // a Tx is around
 	attempts int  // begun by Tx
@@ -39,12 +39,14 @@ type handling struct {
 	duplicate  bool
 	rolledBack bool
 	unfinished error // what Tx learned when the handler panicked
-	beginning  bool  // TxConfig.OnBegin has not returned nil
+	begun      bool  // TxConfig.OnBegin has returned nil
+	beginning  bool  // it has not, or has spoiled the transaction
 	unkeyed    bool  // InboxConfig.Key has not returned a key
+	mismatch   bool  // InboxConfig.OnMismatch has not returned nil
 
-	// Of a message that did not get as far as Inbox, by what this process remembers.
+	// Of a message that no row of the inbox counts for, by what this process remembers.
 	recalled   int // failures
-	charged    int // those that count against it, as it has no key
+	charged    int // those that count against it
 	chargedFor time.Duration
 }
 
@@ -66,7 +68,7 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 	if h := currentHandling(msg); h != nil {
 		return msg.Context(), h, false
 	}
-	h = &handling{begun: time.Now(), uuid: msg.UUID, later: core.OwnBackoff(msg)}
+	h = &handling{started: time.Now(), uuid: msg.UUID, later: core.OwnBackoff(msg)}
 	if h.delivered, h.relay = core.IsDelivered(msg); !h.relay {
 		core.DropHeaders(msg) // what comes from outside commands no broker, wherever the handler copies it
 	}
@@ -90,7 +92,7 @@ func currentHandling(msg *message.Message) *handling {
 // newAttempt forgets what an attempt that was rolled back came to.
 func (h *handling) newAttempt() {
 	h.claim, h.acked, h.duplicate, h.rolledBack, h.unfinished = nil, false, false, false, nil
-	h.beginning, h.unkeyed = false, false
+	h.begun, h.beginning, h.unkeyed, h.mismatch = false, false, false, false
 }
 
 // failures counts this one and those before, for the wait.
@@ -103,7 +105,7 @@ func (h *handling) failures() int {
 }
 
 // charges is how many failures count against a message, this one too, and since when: those that the inbox knows, or
-// cannot know, as the message has no key. An outage of the database is none.
+// cannot know, as the message has no key, or that of another. An outage of the database is none.
 func (h *handling) charges() (int, time.Duration) {
 	if h.claim != nil {
 		return h.claim.failures + 1, h.claim.failing

@@ -40,8 +40,9 @@ type InboxConfig struct {
 	// observe.Mismatch, and passed to OnMismatch. It costs a round trip for each duplicate. Set it if producers may
 	// reuse identities.
 	CheckContent bool
-	// OnMismatch gets duplicates with other content, with CheckContent; default none. It runs in the transaction; an
-	// error fails the message.
+	// OnMismatch gets duplicates with other content, with CheckContent; default none. It runs in the transaction. An
+	// error fails the duplicate, which is dead in the end, see Outcomes; its letter is all that is kept of it, since the
+	// inbox knows its key as handled.
 	OnMismatch func(ctx context.Context, msg *message.Message) error
 }
 
@@ -122,6 +123,7 @@ type claim struct {
 	failures      int           // recorded before this attempt
 	failing       time.Duration // since the first of them
 	note          int64         // tells this claim from others
+	hash          []byte        // of the payload; nil without CheckContent
 }
 
 func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
@@ -135,7 +137,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	}
 	h := currentHandling(msg)
 	if h == nil {
-		h = &handling{begun: time.Now()}
+		h = &handling{started: time.Now()}
 		ctx, h.work = core.TakeWork(msg)
 		msg.SetContext(ctx)
 	}
@@ -157,20 +159,15 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	if h.claim != nil && h.claim.consumer == c.consumer && h.claim.key == c.key {
 		return nil, errTwice
 	}
-	var hash []byte
-	if i.cfg.CheckContent {
-		sum := sha256.Sum256(msg.Payload)
-		hash = sum[:]
-	}
-
 	var ours, standby bool
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var seconds float64
 		err := rows.Scan(&ours, &c.failures, &seconds, &c.note, &standby)
 		c.failing = time.Duration(seconds * float64(time.Second))
 		return err
-	}, i.claimSQL, c.consumer, c.key, hash)
+	}, i.claimSQL, c.consumer, c.key, c.hash)
 	if err != nil {
+		h.beginning = h.begun && refused(err) // by what OnBegin has made of the transaction
 		return nil, fmt.Errorf("inbox: %w", text.Explain(err))
 	}
 	h.claim = c
@@ -179,7 +176,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 		if !standby {
 			core.WroteNothing(ctx)
 		}
-		return nil, i.skip(ctx, q, c, hash, msg, h)
+		return nil, i.skip(ctx, q, c, msg, h)
 	}
 
 	return i.handleOnce(next, msg, c.consumer)
@@ -246,12 +243,15 @@ func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, err
 			fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
 				len(key), maxInboxKeyBytes))
 	}
-	return &claim{consumer: consumer, key: key}, nil
+	c := &claim{consumer: consumer, key: key}
+	if i.cfg.CheckContent {
+		sum := sha256.Sum256(msg.Payload)
+		c.hash = sum[:]
+	}
+	return c, nil
 }
 
-func (i *inbox) skip(
-	ctx context.Context, q drive.Querier, c *claim, hash []byte, msg *message.Message, h *handling,
-) error {
+func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *message.Message, h *handling) error {
 	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"consumer": c.consumer, "inbox_key": c.key})
 	i.logger.Debug("skipping a message that was handled before", fields)
 	if !i.cfg.CheckContent {
@@ -262,7 +262,7 @@ func (i *inbox) skip(
 	if err != nil {
 		return fmt.Errorf("inbox: compare content: %w", err)
 	}
-	if known == nil || bytes.Equal(known, hash) {
+	if known == nil || bytes.Equal(known, c.hash) {
 		return nil
 	}
 	err = errors.New("skipped: its key was handled before with other content")
@@ -271,10 +271,17 @@ func (i *inbox) skip(
 	// InboxConfig.OnMismatch.
 	i.logger.Error("message ID reused with other content", err, fields)
 	ended(ctx, i.db, i.cfg.Service, msg, h, observe.Mismatch, err)
-	if i.cfg.OnMismatch != nil {
-		if err := i.cfg.OnMismatch(ctx, msg); err != nil {
-			return fmt.Errorf("inbox: OnMismatch: %w", err)
-		}
+	if i.cfg.OnMismatch == nil {
+		return nil
 	}
+	h.mismatch = true
+	err = i.cfg.OnMismatch(ctx, msg)
+	if err == nil {
+		err = ctx.Err() // it has used up the time
+	}
+	if err != nil {
+		return fmt.Errorf("inbox: OnMismatch: %w", err)
+	}
+	h.mismatch = false
 	return nil
 }

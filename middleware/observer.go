@@ -29,7 +29,7 @@ func ended(
 		o.HandleEnd(ctx, observe.HandleEnd{
 			DB: db.Name(), Service: service, UUID: msg.UUID,
 			Handler: message.HandlerNameFromCtx(ctx), Topic: message.SubscribeTopicFromCtx(ctx),
-			Outcome: outcome, Attempts: max(h.attempts, 1), Duration: time.Since(h.begun), Err: err,
+			Outcome: outcome, Attempts: max(h.attempts, 1), Duration: time.Since(h.started), Err: err,
 		})
 	})
 }

@@ -84,10 +84,11 @@ func (c OutcomesConfig) validate() error {
 //   - outbox.ErrAlreadyProcessed, or a decision outbox.Ack of Classify: noted as processed in the inbox, acked.
 //   - outbox.ErrPoison, a decision outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and
 //     published to the dead-letter topic through the outbox, both in one new transaction, then acked. If that fails,
-//     nacked. If a copy was processed meanwhile, or is dead, nothing of that: acked as a duplicate. What came from the
-//     dead-letter topic itself gets no letter, or there would be no end of them: it is nacked as after any other error,
-//     with an error line each time, until its handler is fixed. That of queue.Subscriber is marked dead in its queue,
-//     and forwarder.Subscriber marks its own dead in the outbox.
+//     nacked, with the failure and what refused the letter in the inbox. If a copy was processed meanwhile, or is dead,
+//     nothing of that: acked as a duplicate. What came from the dead-letter topic itself gets no letter, or there would
+//     be no end of them: it is nacked as after any other error, with an error line each time, until its handler is
+//     fixed. That of queue.Subscriber is marked dead in its queue, and forwarder.Subscriber marks its own dead in the
+//     outbox.
 //   - outbox.ErrTxEnded: the same as any other error, and if the handler committed, the inbox's note with it, that is
 //     taken back first. Otherwise the next delivery would be skipped, and what the handler returned lost.
 //   - outbox.RetryAfter: no attempt is charged, and the message is nacked after that wait, or after
@@ -106,11 +107,13 @@ func (c OutcomesConfig) validate() error {
 // failed attempt is noted there.
 //
 // The inbox row is the one that Inbox asked for. If TxConfig.OnBegin fails, Inbox is not reached; in a Stack the
-// failure is recorded all the same, under the key that Inbox would have asked for. If InboxConfig.Key fails there is
-// none to record it under: this process counts such failures, and puts the message aside when they are too many, as if
-// they were recorded. An error line, once a minute for each handler, tells of either. Of other messages that do not get
-// as far as Inbox, or if there is none, nothing is recorded, but their wait grows, and poison messages are still made
-// dead. A panic counts as any other error and goes on; if it makes the message dead, its next delivery is acked.
+// failure is recorded all the same, under the key that Inbox would have asked for, and a copy of a message that was
+// handled before is acked. If InboxConfig.Key fails there is no key to record it under, and if InboxConfig.OnMismatch
+// fails it is that of another message: this process counts such failures, and makes the message dead when they are too
+// many, as if they were recorded. An error line, once a minute for each handler, tells of all three. Of other messages
+// that do not get as far as Inbox, or if there is none, nothing is recorded, but their wait grows, and poison messages
+// are still made dead. A panic, in a handler or one of these functions, counts as any other error and goes on, unless
+// the message is acked. In Classify it counts as outbox.Nack.
 //
 // A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID of its
 // own, which follows from the message, its generation and consumer and how often it was revived: a letter that is sent
@@ -206,6 +209,11 @@ func (o *outcomes) once(
 		if outcome, wait, err = o.conclude(ctx, msg, h, cause); outcome != observe.Processed {
 			produced = nil
 		}
+		if err == nil && !finished {
+			if p := recover(); p != nil { // or the message would be nacked
+				o.tellPanic(ctx, msg, p)
+			}
+		}
 		h.ended.Store(true)
 		msg.SetContext(outside)
 		ended(ctx, o.db, o.cfg.Service, msg, h, outcome, cause)
@@ -213,6 +221,7 @@ func (o *outcomes) once(
 		again = err != nil && h.delivered && uncharged(err)
 	}()
 	produced, err = next(msg)
+	err = text.Sound(err)
 	finished = true
 	return produced, false, err
 }
@@ -234,6 +243,10 @@ func (o *outcomes) conclude(
 		return o.retryLater(ctx, msg, h, err)
 	}
 	failed := o.count(ctx, msg, h)
+	if failed == onBegin && h.duplicate {
+		o.forget(ctx, msg)
+		return observe.Duplicate, 0, nil
+	}
 	decision := o.decide(h, err)
 	if decision == outbox.DeadLetter && h.work == nil && o.isLetter(ctx) {
 		decision = outbox.Nack
@@ -246,10 +259,12 @@ func (o *outcomes) conclude(
 	case outbox.DeadLetter:
 		buried, buryErr := o.bury(ctx, msg, h, err)
 		if buryErr != nil {
+			buryErr = fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(buryErr))
 			if h.work != nil {
-				h.work.Note(fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(buryErr)))
+				h.work.Note(buryErr)
 			}
-			return observe.Failed, o.wait(h), errors.Join(err, fmt.Errorf("write dead letter: %w", text.Explain(buryErr)))
+			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf("%w: %w", buryErr, err)))
+			return observe.Failed, o.wait(h), errors.Join(err, buryErr)
 		}
 		o.forget(ctx, msg)
 		if !buried {
@@ -288,25 +303,6 @@ func (o *outcomes) conclude(
 		o.logger.Debug("handler failed: the message is nacked", fields.Add(watermill.LogFields{"err": text.OfError(err)}))
 	}
 	return observe.Failed, wait, err
-}
-
-func (o *outcomes) decide(h *handling, err error) outbox.Decision {
-	switch {
-	case errors.Is(err, outbox.ErrPoison):
-		return outbox.DeadLetter
-	case errors.Is(err, outbox.ErrAlreadyProcessed):
-		return outbox.Ack
-	}
-	if decision := o.cfg.Classify(err); decision != outbox.Nack {
-		return decision
-	}
-	if h.work != nil && h.work.Last() && !errors.Is(err, core.ErrLeaseLost) && !errors.Is(err, core.ErrNotBegun) {
-		return outbox.DeadLetter
-	}
-	if charged, since := h.charges(); o.cfg.MaxAttempts > 0 && charged >= o.cfg.MaxAttempts && since >= o.cfg.MinDeadAge {
-		return outbox.DeadLetter
-	}
-	return outbox.Nack
 }
 
 // wait is zero for a message of our own Subscribers, which wait themselves and meanwhile give its place to others.

@@ -38,7 +38,7 @@ type TxConfig struct {
 	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
 	Backoff outbox.Backoff
 	// OnBegin runs first in each transaction, for SET LOCAL, a tenant's search_path or its role; default none. An
-	// error rolls back and fails the message, see Outcomes.
+	// error rolls back and fails the message, see Outcomes; so does a failed statement whose error it keeps to itself.
 	OnBegin func(ctx context.Context, msg *message.Message) error
 	// JoinContext lets the handler join a transaction that is already in the context of the message, of outbox.InTx,
 	// outbox.WithPgxTx or outbox.WithSQLTx: behind a savepoint of it and without repeating attempts; default off. Set
@@ -219,7 +219,10 @@ func (t *transactor) attempt(
 			begun, h.beginning = true, true
 			attempt.SetContext(ctx)
 			err := t.cfg.OnBegin(ctx, attempt)
-			h.beginning = err != nil
+			if err == nil && ctx.Err() != nil {
+				err = fmt.Errorf("it exceeded TxConfig.Timeout or the deadline of its message: %w", ctx.Err())
+			}
+			h.begun, h.beginning = err == nil, err != nil
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ func (o *outcomes) retryLater(
 		outcome, wait = observe.Failed, o.tellMiswired(ctx, msg, err)
 	} else {
 		errors.As(err, &later)
-		if wait = later.Wait; wait == 0 {
+		if wait = later.Wait; wait <= 0 {
 			wait = core.Backoff(o.cfg.Backoff).Delay(1)
 		}
 		o.logger.Debug("handler asked for a later retry", fieldsOf(ctx, msg).Add(watermill.LogFields{
@@ -97,22 +97,31 @@ const (
 	nothing notCalled = iota
 	onBegin
 	inboxKey
+	onMismatch
 )
 
 func (o *outcomes) tellNotCalled(failed notCalled, err error, fields watermill.LogFields) {
 	// Cause: the function that the line names returned an error, or panicked.
 	// Cure: fix what the error names.
-	if failed == onBegin {
+	switch failed {
+	case onBegin:
 		o.logger.Error("handler not called: TxConfig.OnBegin failed: the message is retried after a growing wait",
 			err, fields)
-	} else {
+	case onMismatch:
+		o.logger.Error("handler not called: InboxConfig.OnMismatch failed: the message is retried after a growing wait",
+			err, fields)
+	default:
 		o.logger.Error("handler not called: InboxConfig.Key failed: the message is retried after a growing wait", err, fields)
 	}
 }
 
-// count finds out how often a message has failed that did not get as far as the inbox. If the message can be
-// identified, that is recorded in the inbox like any other failure, else this process counts.
+// count finds out how often a message has failed whose handler was not called. If the message can be identified, that
+// is recorded in the inbox like any other failure, else this process counts. So it does for one whose key is that of
+// another message.
 func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling) (failed notCalled) {
+	if h.mismatch {
+		h.claim = nil
+	}
 	if h.claim != nil || h.work != nil || h.delivered {
 		return nothing
 	}
@@ -121,19 +130,22 @@ func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling)
 		failed = onBegin
 	case h.unkeyed:
 		failed = inboxKey
+	case h.mismatch:
+		failed = onMismatch
 	}
 	key := keyOf(message.HandlerNameFromCtx(ctx), msg)
 	h.recalled = o.recall.failed(key)
 	if h.beginning && o.identify != nil {
 		h.claim = o.identified(ctx, msg, h)
 	}
-	if h.unkeyed {
+	if h.unkeyed || h.mismatch {
 		h.charged, h.chargedFor = o.recall.charge(key)
 	}
 	return failed
 }
 
-// identified returns the inbox row that the message has, or would have, or nil if Key fails or the database.
+// identified returns the inbox row that the message has, or would have, or nil if Key fails or the database. A message
+// that was handled before is a duplicate.
 func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *handling) (c *claim) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -149,10 +161,10 @@ func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *hand
 	}
 	err = drive.Collect(ctx, o.db, func(rows drive.Rows) error {
 		var seconds float64
-		err := rows.Scan(&c.failures, &seconds)
+		err := rows.Scan(&c.failures, &seconds, &h.duplicate)
 		c.failing = time.Duration(seconds * float64(time.Second))
 		return err
-	}, o.db.Render(sqltext.InboxFailures), c.consumer, c.key)
+	}, o.db.Render(sqltext.InboxFailures), c.consumer, c.key, c.hash)
 	if err != nil {
 		// Cause: the database did not answer after a failure.
 		// Cure: check the database; the message is nacked, and redelivered.

@@ -68,11 +68,16 @@ func inboxHash(c *call) (result, error) {
 
 // inboxFailures is sqltext.InboxFailures.
 func inboxFailures(c *call) (result, error) {
-	r := c.db.inbox.get(c.tx, inboxKey{arg[string](c, 1), arg[string](c, 2)})
-	if r == nil || !r.open() {
-		return result{}, nil
+	r, err := c.db.inbox.lock(c, inboxKey{arg[string](c, 1), arg[string](c, 2)})
+	if err != nil || r == nil {
+		return result{}, err
 	}
-	return result{rows: [][]any{{int64(r.attempts), c.db.now().Sub(r.receivedAt).Seconds()}}}, nil
+	attempts, handled, hash := int64(r.attempts), !r.open(), arg[[]byte](c, 3)
+	if handled {
+		attempts = 0
+	}
+	handled = handled && (r.hash == nil || hash == nil || bytes.Equal(r.hash, hash))
+	return result{rows: [][]any{{attempts, c.db.now().Sub(r.receivedAt).Seconds(), handled}}}, nil
 }
 
 // failInbox is sqltext.FailInbox.

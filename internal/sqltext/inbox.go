@@ -41,12 +41,16 @@ ON CONFLICT (consumer, message_id) DO UPDATE
    SET attempts = i.attempts + 1, last_error = excluded.last_error
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL`
 
-	// InboxFailures reads how many failures of a message are recorded, and how many seconds ago the first of them. There
-	// is no row if none is, or the message was processed or is dead.
+	// InboxFailures reads how many failures of a message are recorded, how many seconds ago the first of them, and
+	// whether the message, with this content if both are known, was processed or is dead. There is no row if nothing
+	// is recorded. The lock makes it wait for a copy that is being handled, and its commit for a synchronous standby:
+	// what says that a message was processed must not be lost with this server.
 	//
-	// Arguments: consumer, message id.
-	InboxFailures = `SELECT attempts, extract(epoch FROM clock_timestamp() - received_at)::float8 FROM {inbox}
- WHERE consumer = $1 AND message_id = $2 AND processed_at IS NULL AND dead_at IS NULL`
+	// Arguments: consumer, message id, content hash (bytea, may be NULL).
+	InboxFailures = `SELECT CASE WHEN processed_at IS NULL AND dead_at IS NULL THEN attempts ELSE 0 END,
+       extract(epoch FROM clock_timestamp() - received_at)::float8,
+       (processed_at IS NOT NULL OR dead_at IS NOT NULL) AND coalesce(hash = $3::bytea, true)
+  FROM {inbox} WHERE consumer = $1 AND message_id = $2 FOR UPDATE`
 
 	// BuryInbox marks a message dead and returns how often it was revived before. If it was processed meanwhile or is dead
 	// already no row comes back.

@@ -1,0 +1,243 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// delivering calls a stack around a handler, and makes an error of a panic, as Watermill's Recoverer does.
+func delivering(handler message.HandlerFunc, mws []message.HandlerMiddleware) func(msg *message.Message) error {
+	handle := chain(handler, mws...)
+	return func(msg *message.Message) (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("panic: %v", p)
+			}
+		}()
+		_, err = handle(msg.Copy())
+		return err
+	}
+}
+
+// reaching delivers until a delivery has called what counts in calls: a busy machine may use up its time before.
+func reaching(deliver func(*message.Message) error, calls *int) func(msg *message.Message) error {
+	return func(msg *message.Message) (err error) {
+		for before := *calls; *calls == before; {
+			err = deliver(msg)
+		}
+		return err
+	}
+}
+
+func nothing(*message.Message) ([]*message.Message, error) { return nil, nil }
+
+// TestOnMismatchThatFailsIsCounted by the process, as the key is that of another message: its wait grows, operators see
+// it, and in the end it is dead, with a letter of its own.
+func TestOnMismatchThatFailsIsCounted(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	for name, onMismatch := range map[string]func(ctx context.Context) error{
+		"error":    func(context.Context) error { return errHandler },
+		"panic":    func(context.Context) error { panic("boom") },
+		"overtime": func(ctx context.Context) error { <-ctx.Done(); return nil },
+		"poison":   func(context.Context) error { return outbox.Poison(errHandler) },
+	} {
+		w, logger, obs, calls := &waits{}, watermill.NewCaptureLogger(), &seen{}, 0
+		cfg := middleware.StackConfig{
+			Outcomes: middleware.OutcomesConfig{MaxAttempts: 4, MinDeadAge: -1, Backoff: w.backoff()},
+			Inbox: middleware.InboxConfig{
+				Consumer: name, CheckContent: true,
+				OnMismatch: func(ctx context.Context, _ *message.Message) error { calls++; return onMismatch(ctx) },
+			},
+		}
+		pub, first := newOutboxPublisher(t, h.seenBy(t, obs)), newMessage(name)
+		require.NoError(t, delivering(nothing, stackFor(t, pub, cfg, logger))(first), name)
+		if name == "overtime" {
+			cfg.Tx.Timeout = 100 * time.Millisecond
+		}
+		deliver := reaching(delivering(nothing, stackFor(t, pub, cfg, logger)), &calls)
+		other := first.Copy()
+		other.Payload = []byte(name + ", changed")
+		if name != "poison" {
+			for range 3 {
+				require.Error(t, deliver(other), name)
+			}
+			if name != "overtime" {
+				assert.Equal(t, []int{1, 2, 3}, w.all, "%s: the wait grows", name)
+			}
+			said := 0
+			for _, line := range logger.Captured()[watermill.ErrorLogLevel] {
+				if line.Msg == "handler not called: InboxConfig.OnMismatch failed: the message is retried after a growing wait" {
+					said++
+				}
+			}
+			assert.Equal(t, 1, said, "%s: one line", name)
+		}
+		letters := func() []string {
+			return column[string](t, h, "select uuid from outbox where payload = convert_to($1, 'UTF8')", string(other.Payload))
+		}
+		require.Empty(t, letters(), name)
+		require.NoError(t, deliver(other), "%s: acked", name)
+		assert.Equal(t, observe.Dead, obs.last().Outcome, name)
+		require.Len(t, letters(), 1, "%s: not for ever", name)
+		for len(letters()) < 2 { // another copy
+			_ = deliver(other)
+		}
+		assert.Equal(t, letters()[0], letters()[1], "%s: the letters of one content are known as one", name)
+		assert.Equal(t, 1, h.count(t, "select count(*) from inbox where consumer = 'shop/' || $1 and dead_at is null", name),
+			"%s: the message that was handled stays so", name)
+	}
+}
+
+// TestACopyIsSkippedThoughOnBeginFails: the message was handled, or is dead, so nothing is left to fail. Nacked, it
+// would come again for ever, with its failures recorded nowhere.
+func TestACopyIsSkippedThoughOnBeginFails(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		for name, onBegin := range map[string]func() error{
+			"error": func() error { return errHandler },
+			"panic": func() error { panic("boom") },
+		} {
+			for state, handler := range map[string]message.HandlerFunc{
+				"processed": nothing,
+				"dead":      func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errHandler) },
+			} {
+				fails, obs := false, &seen{}
+				cfg := middleware.StackConfig{
+					Inbox: middleware.InboxConfig{Consumer: name, CheckContent: true},
+					Tx: middleware.TxConfig{OnBegin: func(context.Context, *message.Message) error {
+						if fails {
+							return onBegin()
+						}
+						return nil
+					}},
+				}
+				logger := watermill.NewCaptureLogger()
+				deliver := delivering(handler, stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), cfg, logger))
+				msg := newMessage(name)
+				require.NoError(t, deliver(msg), name)
+				fails = true
+				require.NoError(t, deliver(msg), "%s of a %s message", name, state)
+				if lines := logger.Captured()[watermill.ErrorLogLevel]; name == "panic" {
+					assert.Contains(t, lines[len(lines)-1].Fields["stack"], "middleware_not_called_test.go")
+				}
+				assert.Equal(t, observe.Duplicate, obs.last().Outcome, "%s of a %s message", name, state)
+				if state == "processed" { // the hash of a dead one is not known
+					msg.Payload = []byte("changed")
+					require.Error(t, deliver(msg), "%s: other content is no copy", name)
+				}
+			}
+		}
+	})
+}
+
+// TestOnBeginThatLeavesNothingToWorkWithIsCounted, as one that returns an error is: it has failed a statement and kept
+// that to itself, or used up the time.
+func TestOnBeginThatLeavesNothingToWorkWithIsCounted(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		for name, onBegin := range map[string]func(ctx context.Context) error{
+			"a failed statement": func(ctx context.Context) error { _ = h.execTx(ctx, `select 1/0`); return nil },
+			"overtime":           func(ctx context.Context) error { <-ctx.Done(); return nil },
+		} {
+			w, logger, calls := &waits{}, watermill.NewCaptureLogger(), 0
+			cfg := middleware.StackConfig{
+				Outcomes: middleware.OutcomesConfig{MaxAttempts: 3, MinDeadAge: -1, Backoff: w.backoff()},
+				Inbox:    middleware.InboxConfig{Consumer: name},
+				Tx: middleware.TxConfig{
+					OnBegin: func(ctx context.Context, _ *message.Message) error { calls++; return onBegin(ctx) },
+				},
+			}
+			if name == "overtime" {
+				cfg.Tx.Timeout = 100 * time.Millisecond
+			}
+			deliver := reaching(delivering(nothing, stackFor(t, newOutboxPublisher(t, h), cfg, logger)), &calls)
+			msg := newMessage(name)
+			for n := 1; n <= 2; n++ {
+				require.Error(t, deliver(msg), name)
+			}
+			assert.Equal(t, 2, h.count(t, "select attempts from inbox where message_id = $1", msg.UUID), name)
+			if name != "overtime" {
+				assert.Equal(t, []int{1, 2}, w.all, "%s: the wait grows", name)
+			}
+			if lines := logger.Captured()[watermill.ErrorLogLevel]; assert.Len(t, lines, 1, "%s: one line", name) {
+				assert.Contains(t, lines[0].Msg, "handler not called: TxConfig.OnBegin failed", name)
+			}
+			require.NoError(t, deliver(msg), "%s: acked", name)
+			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where payload = convert_to($1, 'UTF8')", name),
+				"%s: not for ever", name)
+		}
+	})
+}
+
+// TestALetterThatCannotBeWrittenIsSeen in the inbox, and the handler is called less and less often.
+func TestALetterThatCannotBeWrittenIsSeen(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "alter table outbox add constraint no_letters check (topic <> 'dead_letters')")
+	w := &waits{}
+	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errHandler) },
+		stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{Backoff: w.backoff()}}))
+	msg := newMessage("")
+	for range 3 {
+		require.ErrorIs(t, deliver(msg), errHandler)
+	}
+	assert.Equal(t, []int{1, 2, 3}, w.all, "the wait grows")
+	assert.Equal(t, 3, h.count(t, "select attempts from inbox where dead_at is null"))
+	lastError := value[string](t, h, "select last_error from inbox")
+	assert.Contains(t, lastError, "dead letter not written: ")
+	assert.Contains(t, lastError, "no_letters")
+	assert.Contains(t, lastError, errHandler.Error())
+}
+
+// TestClassifyThatPanics counts as one that says Nack.
+func TestClassifyThatPanics(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, errHandler },
+		stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
+			MaxAttempts: 2, MinDeadAge: -1, Classify: func(error) outbox.Decision { panic("boom") },
+		}}))
+	msg := newMessage("")
+	require.ErrorIs(t, deliver(msg), errHandler)
+	assert.Equal(t, 1, h.count(t, "select attempts from inbox"))
+	require.NoError(t, deliver(msg))
+	assert.Equal(t, 1, outboxed(t, h))
+}
+
+// TestARetryAfterErrorMadeByHand waits as one of RetryAfter does.
+func TestARetryAfterErrorMadeByHand(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	w := &waits{}
+	later := &outbox.RetryAfterError{Wait: -time.Hour}
+	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, later },
+		stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{Backoff: w.backoff()}}))
+	require.ErrorIs(t, deliver(newMessage("")), error(later))
+	assert.Equal(t, []int{1}, w.all, "that of a first failure")
+}
+
+// unsound are errors that panic when they are asked what they are: nil pointers that were returned in the place of nil.
+func unsound() map[string]error {
+	var later *outbox.RetryAfterError
+	return map[string]error{
+		"nil pointer": later, "wrapped": fmt.Errorf("wrapped: %w", later), "joined": errors.Join(errHandler, wrapped{later}),
+	}
+}
+
+type wrapped struct{ error }
+
+func (wrapped) Error() string   { return "wrapped" }
+func (w wrapped) Unwrap() error { return w.error }

@@ -1,0 +1,52 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+func (o *outcomes) decide(h *handling, err error) outbox.Decision {
+	switch {
+	case errors.Is(err, outbox.ErrPoison):
+		return outbox.DeadLetter
+	case errors.Is(err, outbox.ErrAlreadyProcessed):
+		return outbox.Ack
+	}
+	if decision := o.classify(err); decision != outbox.Nack {
+		return decision
+	}
+	if h.work != nil && h.work.Last() && !errors.Is(err, core.ErrLeaseLost) && !errors.Is(err, core.ErrNotBegun) {
+		return outbox.DeadLetter
+	}
+	if charged, since := h.charges(); o.cfg.MaxAttempts > 0 && charged >= o.cfg.MaxAttempts && since >= o.cfg.MinDeadAge {
+		return outbox.DeadLetter
+	}
+	return outbox.Nack
+}
+
+func (o *outcomes) classify(err error) (decision outbox.Decision) {
+	defer func() {
+		if p := recover(); p != nil {
+			// Cause: a bug of OutcomesConfig.Classify.
+			// Cure: fix it; the message is retried as if it had said Nack.
+			o.logger.Error("panic in Classify: the message is retried", core.Panicked(p), nil)
+			decision = outbox.Nack
+		}
+	}()
+	return o.cfg.Classify(err)
+}
+
+// tellPanic is for one that does not go on, as its message is dead or a copy: nobody else would see the stack.
+func (o *outcomes) tellPanic(ctx context.Context, msg *message.Message, p any) {
+	// Cause: a bug of the handler, or of TxConfig.OnBegin, InboxConfig.Key or OnMismatch; the field stack says where.
+	// Cure: fix it; the message is dead, or a copy of one that was handled.
+	o.logger.Error("handler panicked: its message is acked: fix what the stack names", core.Panicked(p),
+		fieldsOf(ctx, msg).Add(watermill.LogFields{"stack": string(debug.Stack())}))
+}
