@@ -22,7 +22,7 @@ const rootModule = "github.com/millrace-go/watermill-outbox"
 // imported are the packages that the documents name, as they name them.
 var imported = map[string]string{
 	"context": "context", "json": "encoding/json", "errors": "errors", "http": "net/http", "os": "os",
-	"filepath": "path/filepath", "time": "time",
+	"filepath": "path/filepath", "strings": "strings", "time": "time",
 	"watermill": "github.com/ThreeDotsLabs/watermill", "message": "github.com/ThreeDotsLabs/watermill/message",
 	"cqrs":         "github.com/ThreeDotsLabs/watermill/components/cqrs",
 	"requestreply": "github.com/ThreeDotsLabs/watermill/components/requestreply",
@@ -40,6 +40,7 @@ var imported = map[string]string{
 	"inbound":     rootModule + "/subscriber/kafka", "wmkafka": "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka",
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel",
 	"nats":   rootModule + "/publisher/nats",
+	"natsgo": "github.com/nats-io/nats.go", "jetstream": "github.com/nats-io/nats.go/jetstream",
 	"wmamqp": "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp", "amqp091": "github.com/rabbitmq/amqp091-go",
 }
 

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"math"
 	"path/filepath"
@@ -101,7 +102,7 @@ func (d declarations) see(n ast.Node) bool {
 	case *ast.BinaryExpr:
 		d.add(n.X, n.Y)
 	case *ast.CallExpr:
-		if f, ok := n.Fun.(*ast.Ident); ok && f.Name == "fill" && len(n.Args) == 2 {
+		if f := types.ExprString(n.Fun); (f == "fill" || f == "inbound.Fill") && len(n.Args) == 2 {
 			if field, ok := n.Args[0].(*ast.UnaryExpr); ok {
 				d.add(field.X, n.Args[1])
 			}

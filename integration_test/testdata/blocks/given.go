@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go/jetstream"
 	"gorm.io/gorm"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -28,6 +29,8 @@ var (
 	err    error
 	logger watermill.LoggerAdapter
 	url    string
+	region string
+	js     jetstream.JetStream
 	since  time.Time
 
 	pool   *pgxpool.Pool
