@@ -15,8 +15,8 @@ import (
 )
 
 // TestInboundCampaign is everything at once: up to four processes on eight partitions, of which one is killed, frozen
-// past its session, ended or started each second, one key of a hundred fails in the first seconds of each process, and
-// the broker is killed now and then.
+// past its session, ended or started each second, one key of a hundred fails in the first seconds of each process and
+// is parked, and the broker is killed now and then.
 func TestInboundCampaign(t *testing.T) {
 	if !long {
 		t.Skip("it takes minutes: OUTBOX_LONG=1")
@@ -30,13 +30,14 @@ func TestInboundCampaign(t *testing.T) {
 	w := newInboundWorldOn(t, server, 8)
 	w.send(100_000, 1000)
 	c := w.config()
-	c.FailFor = 3 * time.Second
+	c.FailFor, c.ParkAfter, c.MaxAhead = 4*time.Second, 200*time.Millisecond, 200
 	did := w.campaign(c, 4, func() {
 		require.NoError(t, server.Kill())
 		require.NoError(t, server.Restart(t.Context()))
 	})
-	w.verify()
-	t.Logf("%d messages once and in order in %s", w.settled, did)
+	w.spawn(c)
+	w.settles()
+	t.Logf("%d messages once and in order in %s; %d messages were parked", w.settled, did, w.stores())
 }
 
 // campaign has processes come and go until all messages are handled, and restarts the broker each half of a minute. It
@@ -73,8 +74,8 @@ func (w *inboundWorld) campaign(c inboundConfig, processes int, restart func()) 
 		}
 		if time.Since(lastRestart) > 30*time.Second {
 			restarts++
-			lastRestart = time.Now()
 			restart()
+			lastRestart = time.Now()
 		}
 		time.Sleep(time.Second)
 	}

@@ -67,7 +67,7 @@ func runInbound(spec string) error {
 		}
 		return work(msg, key)
 	}
-	if c.ParkAfter > 0 {
+	if c.ParkAfter > 0 && c.FailFor == 0 {
 		handler = failsUntilMended(h)
 	}
 	s, err := startInbound(h, c, handler, watermill.NewStdLogger(false, false))

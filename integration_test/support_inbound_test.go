@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -139,8 +140,10 @@ type inboundConfig struct {
 	ParkAfter         time.Duration // 0 = nothing is parked
 	MaxKeys           int
 	Fault             parkFault        // of a process of its own
+	Service           string           // another one than "inbound", whose keys in the table have its name before them
 	parkIn            handle           // where to
 	observer          observe.Observer // not in a process of its own
+	unmarshaler       wmkafka.Unmarshaler
 }
 
 func (w *inboundWorld) config() inboundConfig {
@@ -178,6 +181,9 @@ func (c inboundConfig) subscriber(logger watermill.LoggerAdapter) (message.Subsc
 	if c.ParkAfter > 0 {
 		cfg.Park = inbound.ParkConfig{DB: c.parkIn.db, After: c.ParkAfter, MaxKeys: c.MaxKeys}
 	}
+	if c.unmarshaler != nil {
+		cfg.Unmarshaler = c.unmarshaler
+	}
 	if c.observer != nil {
 		cfg.Observers = []observe.Observer{c.observer}
 	}
@@ -213,7 +219,11 @@ func startInbound(
 	if err != nil {
 		return nil, err
 	}
-	mws, err := middleware.Stack(pub, middleware.StackConfig{Service: "inbound"}, logger)
+	service, prefix := cmp.Or(c.Service, "inbound"), ""
+	if c.Service != "" {
+		prefix = c.Service + "/"
+	}
+	mws, err := middleware.Stack(pub, middleware.StackConfig{Service: service}, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +247,7 @@ func startInbound(
 				return err
 			}
 		}
-		return h.execTx(msg.Context(), `insert into ledger (key, seq) values ($1, $2)`, key, seq)
+		return h.execTx(msg.Context(), `insert into ledger (key, seq) values ($1, $2)`, prefix+key, seq)
 	})
 	go func() { s.ended <- s.router.Run(context.Background()) }()
 	<-s.router.Running()
