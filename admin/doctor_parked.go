@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/parked"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 // checkParked looks at the keys that subscribers of Kafka have parked.
 func (e *exam) checkParked(ctx context.Context) error {
 	keys, err := e.parkedKeys(ctx)
-	if errors.Is(err, core.ErrParkHidden) {
+	if errors.Is(err, parked.ErrHidden) {
 		e.find("parked", Info, "this role may not read the tables of parked keys",
 			"grant it what schema.Roles grants a reader, with DBConfig.Tables of the outbox and _parked")
 		return nil
@@ -29,16 +29,16 @@ func (e *exam) checkParked(ctx context.Context) error {
 	}
 	type reader struct{ group, topic string }
 	var readers []reader
-	parked := map[reader][]ParkedKey{}
+	of := map[reader][]ParkedKey{}
 	for _, k := range keys {
 		r := reader{k.Group, k.Topic}
-		if parked[r] == nil {
+		if of[r] == nil {
 			readers = append(readers, r)
 		}
-		parked[r] = append(parked[r], k)
+		of[r] = append(of[r], k)
 	}
 	for _, r := range readers {
-		e.parked(fmt.Sprintf("of topic %q, parked by consumer group %q", r.topic, r.group), parked[r])
+		e.parked(fmt.Sprintf("of topic %q, parked by consumer group %q", r.topic, r.group), of[r])
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/parked"
 )
 
 // ParkedKey is a key of Kafka that a subscriber has parked (subscriber/kafka, ParkConfig): its messages are in a table
@@ -45,7 +45,7 @@ func (a *Admin) ParkedKeys(ctx context.Context) ([]ParkedKey, error) {
 func (a *Admin) parkedKeys(ctx context.Context) ([]ParkedKey, error) {
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
-	keys, err := a.db.ParkedKeys(ctx)
+	keys, err := parked.Keys(ctx, a.db)
 	list := make([]ParkedKey, 0, len(keys))
 	for _, k := range keys {
 		list = append(list, ParkedKey{
@@ -59,7 +59,7 @@ func (a *Admin) parkedKeys(ctx context.Context) ([]ParkedKey, error) {
 // parkedForStats leaves out what the role may not see: Doctor says so.
 func (a *Admin) parkedForStats(ctx context.Context) ([]ParkedKey, error) {
 	list, err := a.parkedKeys(ctx)
-	if errors.Is(err, core.ErrParkHidden) {
+	if errors.Is(err, parked.ErrHidden) {
 		err = nil
 	}
 	return list, err

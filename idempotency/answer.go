@@ -11,6 +11,8 @@ import (
 // HeaderReplayed is "true" in an answer that was given before.
 const HeaderReplayed = "Idempotent-Replayed"
 
+const contentType = "Content-Type"
+
 // answer is what is stored.
 type answer struct {
 	status int
@@ -69,6 +71,9 @@ func answerOf(w *recorder, drops map[string]bool, limit int) (answer, error) {
 		}
 		return drops[http.CanonicalHeaderKey(name)]
 	})
+	if values, set := w.sent[contentType]; set && len(values) == 0 {
+		header.Set(contentType, "") // the handler wants none, not even one that net/http guesses
+	}
 	var lines bytes.Buffer
 	_ = header.Write(&lines) // into memory
 	if lines.Len()+w.body.Len() > limit {
@@ -84,6 +89,9 @@ func (a answer) replay(w http.ResponseWriter) {
 		if name, value, ok := strings.Cut(line, ": "); ok {
 			header.Add(name, value)
 		}
+	}
+	if values := header[contentType]; len(values) == 1 && values[0] == "" {
+		header[contentType] = nil
 	}
 	maps.Copy(w.Header(), header)
 	w.Header().Set(HeaderReplayed, "true")

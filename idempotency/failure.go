@@ -43,7 +43,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	case errors.Is(err, outbox.ErrCommitUnknown):
 		// Cause: the connection broke during COMMIT.
 		// Cure: none needed: the client repeats the request and gets the answer, or has it carried out.
-		h.logger.Error("request answered with 503: its repetition finds out whether it was committed", err, fields)
+		h.logger.Error("outcome of COMMIT is unknown: the repetition of the request finds out", err, fields)
 	case errors.Is(err, outbox.ErrTxEnded), errors.Is(err, errDead):
 		// Cause: the handler sent COMMIT or ROLLBACK by itself, so its answer was lost.
 		// Cure: leave both to the middleware; see what was done, and delete the row of the request to have it carried

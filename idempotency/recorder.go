@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"time"
 )
 
 var (
@@ -28,10 +29,11 @@ type recorder struct {
 	body   bytes.Buffer
 	limit  int
 	failed error // why the answer cannot be sent
+	out    *http.ResponseController
 }
 
-func newRecorder(before http.Header, limit int) *recorder {
-	return &recorder{before: before.Clone(), header: cloned(before), limit: limit}
+func newRecorder(before http.Header, limit int, out *http.ResponseController) *recorder {
+	return &recorder{before: before.Clone(), header: cloned(before), limit: limit, out: out}
 }
 
 func cloned(h http.Header) http.Header {
@@ -81,6 +83,11 @@ func (*recorder) FlushError() error { return errStreaming }
 
 // Hijack refuses to give the connection away.
 func (*recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errStreaming }
+
+// SetWriteDeadline is that of the connection.
+func (w *recorder) SetWriteDeadline(deadline time.Time) error {
+	return w.out.SetWriteDeadline(deadline)
+}
 
 func hasBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified

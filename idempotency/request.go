@@ -29,13 +29,14 @@ type request struct {
 	id          identity // its key is empty if the client gave none
 	fingerprint []byte
 	body        []byte
+	out         *http.ResponseController
 }
 
 func (q *request) keyed() bool { return q.id.key != "" }
 
 // read reads a request to its end. Its errors are refusals.
 func (h *handler) read(w http.ResponseWriter, r *http.Request) (*request, error) {
-	q := &request{r: r, id: identity{method: r.Method}}
+	q := &request{r: r, id: identity{method: r.Method}, out: http.NewResponseController(w)}
 	var err error
 	if q.id.key, err = keyOf(r); err != nil {
 		return nil, refusal{http.StatusBadRequest, "Idempotency-Key is not valid", err}

@@ -12,7 +12,8 @@
 //
 // It is a fake. On it work outbox.InTx with commits, rollbacks and savepoints, outbox.Publisher and Decorator, the
 // middlewares with their deduplication, recorded failures and dead letters, and package queue: Store, Dispatcher,
-// Subscriber, Ingest and NewWebhook, with due times, attempts, owners and leases. The same code runs on it as on
+// Subscriber, Ingest and NewWebhook, with due times, attempts, owners and leases, and package idempotency with its
+// stored answers. The same code runs on it as on
 // Postgres, and the same conformance suite passes on both.
 //
 // It runs no SQL. outbox.PgxTx and SQLTx return outbox.ErrTxKind: let a handler write through an interface of yours,

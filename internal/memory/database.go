@@ -28,6 +28,8 @@ type Database struct {
 	inbox  table[inboxKey, inboxRow]
 	queue  table[queueKey, Queued]
 
+	requests table[requestKey, requestRow]
+
 	outboxID, queueID int64         // what was drawn last
 	txNumber          int64         // of the transaction that changed something last
 	changing          map[int64]*Tx // those that have a number and have not ended
@@ -39,6 +41,7 @@ func New() *Database {
 	return &Database{
 		over: make(chan struct{}), changing: map[int64]*Tx{},
 		outbox: table[int64, Outboxed]{}, inbox: table[inboxKey, inboxRow]{}, queue: table[queueKey, Queued]{},
+		requests: table[requestKey, requestRow]{},
 	}
 }
 

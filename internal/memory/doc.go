@@ -3,10 +3,11 @@
 //
 // # An operation for a statement
 //
-// Core, middleware and inbox say what they want by a statement of package sqltext. Here such a statement is the name of
-// an operation in Go (operations), which does to the rows in memory what the statement does to those of Postgres. So
-// whatever uses a handle runs unchanged, and one conformance suite compares the two. A statement that has no operation,
-// of a user, of the forwarder, of package admin, is an error that says so. Tables have their default names.
+// Core, middleware, inbox and idempotency say what they want by a statement of package sqltext. Here such a statement
+// is the name of an operation in Go (operations), which does to the rows in memory what the statement does to those of
+// Postgres. So whatever uses a handle runs unchanged, and one conformance suite compares the two. A statement that has
+// no operation, of a user, of the forwarder, of package admin, is an error that says so. Tables have their default
+// names.
 //
 // # Rows
 //

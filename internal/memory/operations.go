@@ -41,6 +41,9 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.InboxFailures: inboxFailures,
 		sqltext.BuryInbox:     buryInbox,
 
+		sqltext.ClaimKey:    claimKey,
+		sqltext.StoreAnswer: storeAnswer,
+
 		sqltext.EnqueueMessages: enqueueMessages,
 		sqltext.SeeMessage:      seeMessage,
 		sqltext.MarkProcessing:  markProcessing,
@@ -69,6 +72,7 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.LastMessage:  lastMessage,
 		sqltext.MessagesPast: messagesPast,
 		sqltext.InboxHash:    inboxHash,
+		sqltext.ReadAnswer:   readAnswer,
 		sqltext.GetMessage:   getMessage,
 	} {
 		rendered[sqltext.Tables{}.Render(text)] = operation{run: run, reads: true}

@@ -24,15 +24,17 @@ func TestEveryStatementHasAnOperation(t *testing.T) {
 	}
 	known := map[string]bool{
 		"Tables": true, "ErrBadName": true, // no statements
-		"InsertMarked": true,                       // only in a transaction with a mark
-		"Notify":       true,                       // to other processes
-		"RestOfQueue":  true, "LookAtQueues": true, // for a Group, whose databases a fleet opens by a DSN
+		"InsertMarked": true, "StoreAnswerMarked": true, // only with a mark
+		"Notify":      true,                       // to other processes
+		"RestOfQueue": true, "LookAtQueues": true, // for a Group, whose databases a fleet opens by a DSN
 		"WalkIndexes": true, // for those who count and list, which takes SQL
 	}
 	for _, name := range names("operations.go") {
 		known[name] = true
 	}
-	for _, folder := range []string{"../core", "../../queue", "../../middleware", "../../outboxtest"} {
+	for _, folder := range []string{
+		"../core", "../../queue", "../../middleware", "../../idempotency", "../../outboxtest",
+	} {
 		files, err := filepath.Glob(folder + "/*.go")
 		if err != nil || len(files) == 0 {
 			t.Fatal(folder, err)

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"database/sql"
 	"fmt"
 	"reflect"
 	"slices"
@@ -38,6 +39,9 @@ func (r *rows) Scan(dest ...any) error {
 // assign converts as drivers do: NULL to nil, a value to a pointer to it, text to bytes and a number to one of another
 // type.
 func assign(dest reflect.Value, v any) error {
+	if to, ok := dest.Addr().Interface().(sql.Scanner); ok {
+		return to.Scan(v)
+	}
 	if v == nil {
 		if dest.Kind() != reflect.Pointer && dest.Kind() != reflect.Slice {
 			return fmt.Errorf("NULL does not fit into %s", dest.Type())

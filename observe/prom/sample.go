@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	keys "github.com/millrace-go/watermill-outbox/internal/parked"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -67,12 +68,12 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 }
 
 func scrapeParked(ctx context.Context, db *core.DB) (map[parkedOf]parked, error) {
-	keys, err := db.ParkedKeys(ctx)
-	if errors.Is(err, core.ErrParkHidden) { // doctor says so
+	list, err := keys.Keys(ctx, db)
+	if errors.Is(err, keys.ErrHidden) { // doctor says so
 		return nil, nil
 	}
 	all := map[parkedOf]parked{}
-	for _, k := range keys {
+	for _, k := range list {
 		of := parkedOf{k.Group, k.Topic}
 		p, seen := all[of]
 		p.keys++

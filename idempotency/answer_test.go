@@ -1,0 +1,77 @@
+package idempotency_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/idempotency"
+	"github.com/millrace-go/watermill-outbox/outboxtest"
+)
+
+// served asks a server whose handler is behind the middleware, and again with the same key, what it answers to a POST.
+func served(t *testing.T, handler http.HandlerFunc) (first, second *http.Response) {
+	t.Helper()
+	once, err := idempotency.New(outboxtest.NewDB(t), idempotency.Config{
+		Tenant: func(*http.Request) (string, error) { return "ann", nil },
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(once(handler))
+	defer server.Close()
+	ask := func() *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Idempotency-Key", "k1")
+		answer, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		if _, err := io.ReadAll(answer.Body); err != nil {
+			t.Error(err)
+		}
+		return answer
+	}
+	first, second = ask(), ask()
+	if second.Header.Get(idempotency.HeaderReplayed) != "true" {
+		t.Errorf("status %d is no replay", second.StatusCode)
+	}
+	return first, second
+}
+
+// TestContentTypeIsReplayed: the one that net/http guesses, and none where the handler wants none.
+func TestContentTypeIsReplayed(t *testing.T) {
+	for name, set := range map[string]func(http.Header){
+		"guessed": func(http.Header) {},
+		"none":    func(h http.Header) { h["Content-Type"] = nil },
+		"said":    func(h http.Header) { h.Set("Content-Type", "application/json") },
+	} {
+		first, second := served(t, func(w http.ResponseWriter, _ *http.Request) {
+			set(w.Header())
+			_, _ = io.WriteString(w, "<html>")
+		})
+		was, now := first.Header["Content-Type"], second.Header["Content-Type"]
+		if len(was) != len(now) || strings.Join(was, ";") != strings.Join(now, ";") {
+			t.Errorf("%s: the answer has %q, and its replay %q", name, was, now)
+		}
+		if (len(was) == 0) != (name == "none") {
+			t.Errorf("%s: the answer has %q", name, was)
+		}
+	}
+}
+
+// TestWriteDeadline: a handler that takes longer than the server gives it may ask for more.
+func TestWriteDeadline(t *testing.T) {
+	served(t, func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Hour)); err != nil {
+			t.Error(err)
+		}
+	})
+}
