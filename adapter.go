@@ -55,7 +55,7 @@ func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (
 
 // Decorator makes the publisher that a Router or a component is given write to the outbox wherever the message's
 // context carries a transaction; without one cfg.WithoutTx decides, and PassThrough hands the messages to the decorated
-// publisher. Close of what it returns does not close the decorated publisher; whoever made that does. Decorator returns
+// publisher. Close of what it returns does not close the decorated publisher: its maker does. Decorator returns
 // what NewPublisher returns.
 //
 // It serves publishers that are called inside handlers, such as those of a CQRS bus. What a handler returns

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Act says what an act is done to, by whom and why.
+// Act says what an act is done to, by which actor and why.
 type Act struct {
 	Filter Filter
 	// Limit is how many messages are changed at most; default: all that the filter means.
@@ -134,7 +134,7 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 	return s, states, nil
 }
 
-// actor says who acts.
+// actor is the name for the audit log.
 func (a *Admin) actor(actor, reason string) (string, error) {
 	if actor == "" {
 		actor = a.cfg.Actor

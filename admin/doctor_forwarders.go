@@ -35,7 +35,7 @@ func (m member) reads(topic string) bool {
 
 func (m member) String() string { return fmt.Sprintf("forwarder %q (scope %s)", m.name, m.scope) }
 
-// checkForwarders looks at who forwards, and how each is set up.
+// checkForwarders looks at each forwarder, and how it is set up.
 func (e *exam) checkForwarders(ctx context.Context) error {
 	var m member
 	var topics, says string
@@ -134,7 +134,7 @@ func (e *exam) ahead(m member) string {
 	return strings.Join(names, ", ")
 }
 
-// grants looks for what a forwarder's role may not do. It need not be that of who asks.
+// grants looks for what a forwarder's role may not do. It need not be the role that asks.
 func (e *exam) grants(ctx context.Context, m member) error {
 	ctx, cancel := e.bound(ctx)
 	defer cancel()

@@ -41,7 +41,7 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 	}
 	switch {
 	case !e.counted && !e.deserted:
-		return nil // who reads which topic is not known
+		return nil // which forwarder reads which topic is not known
 	case !slices.ContainsFunc(e.members, member.alive):
 		e.nobody(ready)
 		return nil
@@ -106,7 +106,7 @@ func (e *exam) nobody(ready map[string]TopicStats) {
 			"its log says why it did not start")
 }
 
-// backlog tells of messages that are ready for long though somebody reads them.
+// backlog tells of messages that are ready for long though a forwarder reads them.
 func (e *exam) backlog(ctx context.Context, t, ready TopicStats) error {
 	if ready.Oldest < slow {
 		return nil

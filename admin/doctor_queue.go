@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// checkQueue looks at what dispatchers leave behind in the queue: they have no rows of their own that would tell who is
-// alive, and for how long each may handle a message.
+// checkQueue looks at what dispatchers leave behind in the queue: they have no rows of their own that would tell which
+// one is alive, and for how long each may handle a message.
 func (e *exam) checkQueue(ctx context.Context) error {
 	var topic string
 	var waiting, abandoned, crashed int64
@@ -18,8 +18,8 @@ func (e *exam) checkQueue(ctx context.Context) error {
 	return e.rows(ctx, []any{&topic, &waiting, &waits, &abandoned, &since, &crashed}, func() {
 		switch waited, left := seconds(waits), seconds(since); {
 		case abandoned > 0:
-			// The row of a handler's transaction is locked, so that nobody renews its lease or takes it back: no harm, however
-			// long.
+			// The row of a handler's transaction is locked, so that no dispatcher renews its lease or takes it back: no harm,
+			// however long.
 			e.findOf(Queue, topic, "queue_abandoned", Warning,
 				fmt.Sprintf("%s an owner whose lease expired, the first %s ago: no dispatcher is running, "+
 					"or its handler has kept a transaction open since", inQueue(abandoned, topic, "has", "have"), span(left)),
@@ -53,5 +53,6 @@ func inQueue(n int64, topic, one, more string) string {
 	return messages(Count{N: n}, ofTopic(topic)+" in the queue", one, more)
 }
 
-// leftFor is how long ago a lease must have run out for nobody to take its message back: dispatchers look each second.
+// leftFor is how long ago a lease must have expired before its message counts as abandoned: dispatchers look each
+// second.
 const leftFor = 30 * time.Second

@@ -42,7 +42,7 @@ func (e *exam) checkSchema(ctx context.Context) error {
 	return nil
 }
 
-// checkPrivileges looks for what is missing to those who write and those who look. What forwarders lack is looked for
+// checkPrivileges looks for what writers and readers lack. What forwarders lack is looked for
 // with them.
 func (e *exam) checkPrivileges(ctx context.Context) error {
 	var role string

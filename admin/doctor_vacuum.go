@@ -59,7 +59,7 @@ func (h holder) cure() string {
 	return "wait if it is a planned backup or report, or end it: " + h.session.end()
 }
 
-// checkVacuum looks at dead rows, and at who keeps them.
+// checkVacuum looks at dead rows, and at the sessions that keep them.
 func (e *exam) checkVacuum(ctx context.Context) error {
 	var holders []holder
 	var h holder

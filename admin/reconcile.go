@@ -121,7 +121,7 @@ type keptMessages struct {
 func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, error) {
 	topics := map[string]*keptMessages{}
 	for n := 0; w.from != nil && n < windowSize; {
-		w.look, w.want = maxLook, maxLook // however busy the machine is: nobody waits for a page
+		w.look, w.want = maxLook, maxLook // however busy the machine is: no page waits for it
 		found, err := w.next(ctx, d.source)
 		if err != nil {
 			return nil, err

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// TopicAct says which topic is paused or resumed, by whom and why.
+// TopicAct says which topic is paused or resumed, by which actor and why.
 type TopicAct struct {
 	Topic  string
 	Reason string

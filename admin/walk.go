@@ -61,7 +61,7 @@ type found struct {
 type walk struct {
 	filter Filter
 	state  State // "" = all of Filter.States, or all
-	newest bool  // first, where there is the choice: for those who look
+	newest bool  // first, where there is the choice: for viewers
 	from   *place
 	upto   int64 // in the outbox: the largest id that is meant
 	look   int64 // at how many rows of each topic, lane or consumer the next step looks
@@ -246,7 +246,7 @@ func (a *Admin) bound(ctx context.Context) (context.Context, context.CancelFunc)
 
 func explain(err error) error {
 	if text.SQLState(err) == text.InsufficientPrivilege {
-		return fmt.Errorf("%w (outboxctl migrate roles prints what each role needs)", err)
+		return fmt.Errorf("%w (schema.Roles, or outboxctl migrate roles, prints what each role needs)", err)
 	}
 	return text.Explain(err)
 }

@@ -96,7 +96,7 @@ func open(url string, pool *pgxpool.Pool) (*database, error) {
 	return &database{url: url, pool: pool, db: db}, err
 }
 
-// silent is the database with a handle that notifies nobody.
+// silent is the database with a handle without notifications.
 func (d *database) silent() (*database, error) {
 	quiet := *d
 	var err error

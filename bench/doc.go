@@ -70,7 +70,7 @@
 // included. Through a broker both sides use the same publisher with the same settings.
 //
 // River runs with a fetch cooldown and a poll interval of 1 ms beside its notifier, which is the quickest it can be
-// told to be; whoever inserts notifies of each job at once, too.
+// told to be; an insert notifies of each job at once, too.
 //
 // What a message costs the database is not a ratio: the bytes of WAL are the same on every machine. Processor time is
 // that of all processes of the server, and moves with the machine.

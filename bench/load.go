@@ -19,7 +19,7 @@ const (
 
 var payload = []byte(`{"text":"` + strings.Repeat("0123456789", payloadBytes/10)[:payloadBytes-11] + `"}`)
 
-// uuidOf encodes the index of a message, so that whoever receives it can check it without a map.
+// uuidOf encodes the index of a message, so that its receiver can check it without a map.
 func uuidOf(i int) string {
 	return fmt.Sprintf("%08x-b16b-4000-8000-%012x", uint32(i)*2654435761, i)
 }

@@ -47,7 +47,7 @@ func migrateRiver(ctx context.Context, pool *pgxpool.Pool) error {
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // riverWriter only inserts. Its fetch cooldown is also the shortest time between two of its notifications; by default
-// most inserts at 50 per second would notify nobody.
+// most inserts at 50 per second would notify no client.
 func riverWriter(pool *pgxpool.Pool) (*river.Client[pgx.Tx], error) {
 	return river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet, FetchCooldown: time.Millisecond})
 }

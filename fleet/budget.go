@@ -41,13 +41,13 @@ type budget struct {
 	most     int
 	logger   watermill.LoggerAdapter
 	suspects chan struct{} // places for connecting to what has failed last time
-	looking  sync.Mutex    // held by the one who looks for an idle connection
+	looking  sync.Mutex    // held by the call that looks for an idle connection
 
 	mu      sync.Mutex
 	used    map[*source]int
 	free    int
 	queue   list.List // of *waiter
-	leaving int       // connections that are being closed for those who wait
+	leaving int       // connections that are being closed for callers that wait
 	idle    list.List // of *idle, the one that is idle for the longest first
 	where   map[*pgx.Conn]*list.Element
 	said    time.Time
@@ -136,7 +136,7 @@ func (b *budget) give(s *seat) {
 	close(w.ready)
 }
 
-// yields says whether a connection is to be closed for somebody who waits. It is called under mu.
+// yields says whether a connection is to be closed for a caller that waits. It is called under mu.
 func (b *budget) yields(s *seat) bool {
 	if b.queue.Len() <= b.leaving || s.leaving || time.Since(s.opened) < turn {
 		return false
@@ -154,7 +154,7 @@ func (b *budget) released(p *pgxpool.Pool, conn *pgx.Conn) {
 	}
 	b.mu.Lock()
 	yields := b.yields(s)
-	if !yields && b.where[conn] == nil { // makeRoom gives back what nobody has taken
+	if !yields && b.where[conn] == nil { // makeRoom gives back what was not taken
 		b.where[conn] = b.idle.PushBack(&idle{p, s})
 	}
 	b.mu.Unlock()
@@ -196,7 +196,7 @@ func (b *budget) makeRoom() {
 	}
 }
 
-// holders says who has the places. It is called under mu.
+// holders says which databases have the places. It is called under mu.
 func (b *budget) holders() string {
 	names := slices.SortedFunc(maps.Keys(b.used), func(x, y *source) int {
 		return cmp.Or(cmp.Compare(b.used[y], b.used[x]), cmp.Compare(x.name, y.name))

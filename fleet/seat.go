@@ -24,7 +24,7 @@ type seat struct {
 
 	// Guarded by budget.mu.
 	opened  time.Time // when the server let it in
-	leaving bool      // it is being closed for somebody who waits
+	leaving bool      // it is being closed for a caller that waits
 }
 
 const seatKey = "github.com/millrace-go/watermill-outbox/fleet"

@@ -15,14 +15,14 @@ const (
 	// joinIdle is how long a forwarder may stand still between two statements while others wait to join. A machine that is
 	// busy takes a second or two.
 	joinIdle = 5 * time.Second
-	// findHolder bounds the look for who has the lock.
+	// findHolder bounds the look for the session that has the lock.
 	findHolder = 2 * time.Second
 
 	lockNotAvailable = "55P03"
 )
 
 // alone runs fn in a transaction in which no forwarder joins or is forgotten. One that vanishes meanwhile loses the
-// lock after half of the query timeout at most, and those who wait for it wait for longer than that.
+// lock after half of the query timeout at most, and the others wait for it longer than that.
 func (e *engine) alone(ctx context.Context, fn func(ctx context.Context, q drive.Querier) error) error {
 	limited, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
@@ -41,7 +41,7 @@ func (e *engine) alone(ctx context.Context, fn func(ctx context.Context, q drive
 	return err
 }
 
-// blamed says of an error of waiting for the lock who has it.
+// blamed adds to an error of waiting for the lock which session has it.
 func (e *engine) blamed(ctx context.Context, waiting error) error {
 	ctx, cancel := context.WithTimeout(ctx, findHolder)
 	defer cancel()

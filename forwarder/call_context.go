@@ -76,7 +76,7 @@ func (c *callContext) over(cause error) {
 	}
 }
 
-// recalled is closed when a message that nobody has received yet is to be taken back.
+// recalled is closed when a message that no handler has received yet is to be taken back.
 func (c *callContext) recalled() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

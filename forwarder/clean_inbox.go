@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// cleanInbox deletes what is old from the inbox. Who drains the outbox does it, so that nobody has to remember it.
+// cleanInbox deletes what is old from the inbox. The forwarder does it, so that no job has to be set up for it.
 func (e *engine) cleanInbox(ctx context.Context) error {
 	begun := time.Now()
 	rows, err := clean.Inbox(ctx, e.db, e.cfg.InboxRetention, "", e.cfg.QueryTimeout)

@@ -17,7 +17,7 @@ const unroutableWarning = "warning: watermill-amqp does not report messages that
 	"declare queues and bindings before the first publish, or give the exchange an alternate exchange"
 
 // warnOfUnconfirmed warns of publishers that report success for what no broker may have. They are known by the name of
-// their type, also behind decorators that hold them in a field, so that nobody needs their module.
+// their type, also behind decorators that hold them in a field, so that their module is not needed.
 func warnOfUnconfirmed(logger watermill.LoggerAdapter, all []message.Publisher) {
 	for _, pub := range all {
 		decorated(reflect.ValueOf(pub), maxDecorators, func(v reflect.Value) bool {

@@ -42,7 +42,7 @@ var (
 	// Cure: have the publisher return an error.
 	errGoexit = errors.New("the publisher called runtime.Goexit")
 
-	// errNoLife: nobody has read the outbox since the server crashed, or ever.
+	// errNoLife: no forwarder has read the outbox since the server crashed, or ever.
 	// Cause: no forwarder has read the outbox since the server crashed, or ever.
 	// Cure: none is needed: the next read records it.
 	errNoLife = errors.New("identity of the server not recorded yet")

@@ -25,7 +25,7 @@ const (
 type keeper struct {
 	e      *engine
 	q      drive.Querier // a connection that handlers cannot starve
-	joined bool          // nobody else may read our topics
+	joined bool          // no other scope may read our topics
 	unsure bool          // the lease ran out since lanes were last read: others may have taken some of ours
 	waits  waitReport
 	short  int             // plans in a row that found lanes missing to our share
@@ -236,7 +236,7 @@ func (k *keeper) stepAside(ctx context.Context) error {
 	return k.release(ctx, list)
 }
 
-// leave gives everything back at once, so that nobody has to wait for the lease to run out.
+// leave gives everything back at once, so that no other has to wait for the lease to run out.
 func (k *keeper) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()

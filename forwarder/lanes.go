@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// takeLanes writes that lanes are ours, as far as nobody was faster.
+// takeLanes writes that lanes are ours, as far as no other forwarder was faster.
 func (k *keeper) takeLanes(ctx context.Context, query string, list []lease.Term) error {
 	if len(list) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func (k *keeper) takeLanes(ctx context.Context, query string, list []lease.Term)
 	return nil
 }
 
-// release writes that lanes are nobody's.
+// release writes that lanes are free.
 func (k *keeper) release(ctx context.Context, list []board.Term) error {
 	if len(list) == 0 {
 		return nil

@@ -16,7 +16,7 @@ const (
 )
 
 // maintain is the goroutine for what is in no hurry: the sweep, a second look at what keys wait for, writing down which
-// topics are paused, saying which nobody takes, and deleting what was published long ago.
+// topics are paused, saying which no forwarder reads, and deleting what was published long ago.
 func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database does not answer in time.
 	// Cure: check the database; until it works rows that were changed by hand are not noticed.
@@ -103,9 +103,9 @@ func (e *engine) positions() map[int16]position {
 	return of
 }
 
-// sweepLanes looks once through all that is pending below the marks for rows that nobody here knows of, using about a
-// twentieth of the time. What it finds is read by id after the next ordinary read: a row of a transaction that has just
-// committed is known by then, in its proper place.
+// sweepLanes looks once through all that is pending below the marks for rows that the board does not know, using about
+// a twentieth of the time. What it finds is read by id after the next ordinary read: a row of a transaction that has
+// just committed is known by then, in its proper place.
 func (e *engine) sweepLanes(ctx context.Context, pace *pace) error {
 	for at := e.positions(); ; {
 		begun := time.Now()

@@ -20,7 +20,7 @@ type observers struct {
 	db, scope string
 	ctx       context.Context
 	reports   *reporter
-	logger    watermill.LoggerAdapter // waits for nobody
+	logger    watermill.LoggerAdapter // never waits
 	publishes []observe.PublishObserver
 	deaths    []observe.DeadObserver
 	topics    []observe.TopicObserver

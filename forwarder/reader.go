@@ -27,7 +27,7 @@ type reader struct {
 	close   func()        // nil = it is the pool
 	loading map[int16]*loading
 	more    bool      // the last read did not reach the end
-	poll    time.Time // when to read although nobody asked
+	poll    time.Time // when to read unasked
 	dueAt   time.Time // when to look for delayed messages
 	ofDue   pace
 	raiseAt time.Time // when to look which long transactions have not written

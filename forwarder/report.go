@@ -116,7 +116,7 @@ func guard(fn func(), failed func(error)) {
 	returned = true
 }
 
-// queuedLogger is a logger that waits for nobody.
+// queuedLogger is a logger that never waits.
 type queuedLogger struct {
 	to      watermill.LoggerAdapter
 	reports *reporter

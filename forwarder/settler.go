@@ -147,7 +147,7 @@ func (s *settler) writeAll(ctx context.Context, rows []*board.Row) error {
 	return err
 }
 
-// writeUnlocked settles rows that nobody has locked.
+// writeUnlocked settles rows that no transaction has locked.
 func (s *settler) writeUnlocked(ctx context.Context, rows []*board.Row) (done, locked []*board.Row, err error) {
 	ids, uuids := identities(rows)
 	passed := map[int64]bool{}

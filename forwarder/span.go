@@ -14,7 +14,7 @@ const (
 )
 
 // span is a stretch of ids of which all are settled but those that are named: to walk it costs a half or a third of
-// what looking each id up does. Ids that nobody has seen yet may lie in it, of transactions that commit later, so each
+// what looking each id up does. Ids that no read has seen yet may lie in it, of transactions that commit later, so each
 // id between the ends is either one of a row of ours, or left out.
 type span struct {
 	lo, hi int64

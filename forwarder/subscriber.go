@@ -108,7 +108,7 @@ type delivery struct {
 	messages chan<- *message.Message
 }
 
-// errNotDelivered: nobody received the message before the subscription ended.
+// errNotDelivered: no handler received the message before the subscription ended.
 // Cause: the subscription ended before the message was delivered.
 // Cure: none is needed: the message is delivered again.
 var errNotDelivered = errors.New("forwarder: message not delivered")

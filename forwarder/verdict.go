@@ -103,7 +103,7 @@ func milder(a, b Verdict) bool {
 	return rank[a] > rank[b]
 }
 
-// publishers are those that messages go to, by topic. It is safe for concurrent use; nil stands for who receives from a
+// publishers are those that messages go to, by topic. It is safe for concurrent use; nil stands for the receiver of a
 // Subscriber.
 type publishers struct {
 	classify func(error) Verdict // Config.Classify; may be nil
@@ -154,7 +154,7 @@ func (p *publishers) publish(topic string, msg *message.Message) error {
 }
 
 // judge gives the verdict on an error of a topic's publisher. A time-out is not an error of the publisher's: a
-// publisher that says whose fault its errors are does not blame messages for what it has not answered. Whoever receives
+// publisher that says whose fault its errors are does not blame messages for what it has not answered. What receives
 // from a Subscriber nacks a message for its own sake.
 func (p *publishers) judge(topic string, err error) Verdict {
 	if p == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// send hands one message to whoever it is for and returns when that has answered. The call ends when the forwarder
+// send hands one message to its publisher and returns when that has answered. The call ends when the forwarder
 // gives up waiting.
 type send func(call *callContext, d core.Delivery, msg *message.Message) error
 
@@ -45,7 +45,7 @@ func (e *engine) start(useful int) {
 func (w *worker) work() {
 	defer w.e.publishing.Done()
 	defer w.e.step(func(now time.Time) {
-		if w.call != nil { // the publisher, or whoever was asked or told about it, ended this goroutine
+		if w.call != nil { // the publisher, Classify or an observer ended this goroutine
 			w.e.board.Returned(now, w.call, w.result)
 		}
 		delete(w.e.workers, w)
@@ -100,7 +100,7 @@ func (w *worker) publish() {
 	case bad != nil:
 		w.result = board.Result{Verdict: board.Permanent, Err: err}
 	default:
-		if context.Cause(w.ctx) == ErrPublishTimeout { // whoever waited for that may be here before expire has told of it
+		if context.Cause(w.ctx) == ErrPublishTimeout { // the waiting goroutine may be here before expire has told of it
 			err = e.timeout()
 		}
 		w.result = board.Result{Verdict: e.verdict(w.ctx, r.Topic, err), Err: err}
@@ -121,8 +121,8 @@ func newMessage(r *board.Row) (*message.Message, error) {
 	return msg, nil
 }
 
-// saySince adds to a delay from the insert on when that is over. Whoever copies the metadata of the message, a handler
-// or a requeuer, would delay the copy by as much again.
+// saySince adds to a delay from the insert on when that is over. Code that copies the metadata of the message, a
+// handler or a requeuer, would delay the copy by as much again.
 func saySince(msg *message.Message, createdAt time.Time) {
 	delayed := msg.Metadata[delay.DelayedForKey]
 	if delayed == "" || msg.Metadata[delay.DelayedUntilKey] != "" {
@@ -168,7 +168,7 @@ func (e *engine) expire(calls []*board.Call) {
 			}
 		}
 	})
-	for _, ctx := range contexts { // before anybody is asked, who may take his time
+	for _, ctx := range contexts { // before Classify is asked, which may take its time
 		if ctx != nil {
 			ctx.over(ErrPublishTimeout)
 		}

@@ -15,7 +15,7 @@ import (
 
 // Config configures New. Tenant is required.
 type Config struct {
-	// Tenant says on whose behalf a request is: whoever authentication, outside of this, has found. Keys of one
+	// Tenant says on whose behalf a request is: what authentication, outside of this, has found. Keys of one
 	// tenant mean nothing to another. Up to 255 bytes. An error is answered with 401. A service with one client
 	// returns "".
 	Tenant func(r *http.Request) (string, error)

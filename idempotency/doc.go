@@ -36,12 +36,12 @@
 //	   +-------------------+
 //	     ROLLBACK, a crash
 //
-// In progress is a row that is not committed: nobody sees it, but its unique key makes the next claim wait for the
+// In progress is a row that is not committed: it is invisible, but its unique key makes the next claim wait for the
 // transaction. So a crash needs no repair. The transaction is rolled back by the server, nothing is left, and the
 // repetition carries the request out.
 //
-// Who waits is told 409 with Retry-After when Config.Wait is over. If the first request succeeds meanwhile, its
-// answer is given; if not, the one that waited carries the request out.
+// A request that waits is told 409 with Retry-After when Config.Wait is over. If the first request succeeds meanwhile,
+// its answer is given; if not, the one that waited carries the request out.
 //
 // A row that is committed without an answer is dead: its handler ended the transaction by itself (COMMIT as plain
 // SQL, or Commit of its *sql.Tx). What it did is done, and the answer lost. The client and all its repetitions get
@@ -58,7 +58,7 @@
 //   - An error of a HandlerFunc: rolled back, not stored, 500 unless the handler has answered with 400 or above; 503
 //     if it is of Postgres and may pass, or came after Config.Timeout. A panic: rolled back, not stored, passed on.
 //
-// If the connection breaks during COMMIT nobody knows the outcome. The client gets 503 with Retry-After, and its
+// If the connection breaks during COMMIT the outcome is unknown. The client gets 503 with Retry-After, and its
 // repetition finds the truth: the answer, or nothing. The database is away: 503 as well, and the handler is not
 // called. Serialization failures and deadlocks are repeated with a new transaction, a new copy of the request and a
 // new answer, as far as the package sees them: at COMMIT, in its own statements, and returned by a HandlerFunc.
@@ -82,7 +82,7 @@
 // From the outside in:
 //
 //	recover, log, trace, CORS
-//	  authenticate and authorize     before each replay: a stored answer is for whoever may still ask for it
+//	  authenticate and authorize     before each replay: a stored answer is for clients that may still ask for it
 //	    compress                     a stored answer is replayed to clients that take other encodings
 //	      this one
 //	        handler

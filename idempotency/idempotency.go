@@ -85,7 +85,7 @@ func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *
 		if !ok {
 			return nil, nil, errInProgress
 		}
-		defer leave() // before the answer is sent: nobody waits for a client that reads slowly
+		defer leave() // before the answer is sent: no request waits for a client that reads slowly
 	}
 	fresh, known, err = h.attempts(before, q, deadline, nil)
 	var failed handlerError

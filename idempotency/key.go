@@ -42,7 +42,8 @@ func keyOf(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// unquoted reads a string of RFC 8941. What follows it, parameters too, is refused: nobody says what they would mean.
+// unquoted reads a string of RFC 8941. What follows it, parameters too, is refused: the draft does not say what they
+// would mean.
 func unquoted(s string) (string, bool) {
 	if len(s) < 2 || !strings.HasSuffix(s, `"`) {
 		return "", false

@@ -16,7 +16,7 @@ import (
 const (
 	defaultLockTimeout = 10 * time.Second
 	maxLockTimeout     = 24 * time.Hour
-	askTimeout         = time.Second // who has a lock: the whole table may be locked
+	askTimeout         = time.Second // which session has a lock: the whole table may be locked
 	lockTimedOut       = "55P03"
 )
 
@@ -48,8 +48,8 @@ func boundWaits(ctx context.Context, q drive.Querier, bound time.Duration) error
 	return drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&ms) }, sqltext.BoundLockWaits, ms)
 }
 
-// explain says of a batch that has waited for too long what for, and who may have it. It asks after the batch, whose
-// wait the database has forgotten, so the other one may have ended meanwhile.
+// explain says of a batch that has waited for too long what for, and which session may have it. It asks after the
+// batch, whose wait the database has forgotten, so the other one may have ended meanwhile.
 func explain(ctx context.Context, db *core.DB, o options, from side, err error) error {
 	if text.SQLState(err) != lockTimedOut {
 		return err
@@ -64,7 +64,7 @@ func explain(ctx context.Context, db *core.DB, o options, from side, err error) 
 	var row, role, application string
 	var pid int64
 	var open *float64
-	_ = core.InTx(ctx, db, core.TxOptions{}, func(ctx context.Context) error { // who asks has an error already
+	_ = core.InTx(ctx, db, core.TxOptions{}, func(ctx context.Context) error { // the caller has an error already
 		q, err := db.Tx(ctx)
 		if err != nil {
 			return err

@@ -38,7 +38,7 @@ func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args
 		it.row = fmt.Sprintf("row with offset %d, uuid %q", it.id, uuid)
 		it.raw = message.NewMessage(uuid, payload)
 		if it.err = json.Unmarshal([]byte(metadata), &it.raw.Metadata); it.err != nil {
-			it.raw.Metadata = core.ReadMetadata([]byte(metadata)) // for who looks at it when it is dead
+			it.raw.Metadata = core.ReadMetadata([]byte(metadata)) // for viewers, when it is dead
 		}
 		items = append(items, it)
 		return nil
@@ -94,7 +94,7 @@ func (l *log) local(ctx context.Context, db *core.DB) error {
 	return err
 }
 
-// check refuses a log of which nobody can say what is pending.
+// check refuses a log of which it is unknown what is pending.
 func (l *log) check(ctx context.Context, db *core.DB) error {
 	if err := l.local(ctx, db); err != nil {
 		return err

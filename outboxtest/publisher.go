@@ -18,7 +18,7 @@ type Publisher struct {
 	list    []Message
 	fails   int // so many calls more; -1 = all
 	err     error
-	blocked chan struct{} // closed by release; nil: nobody blocks
+	blocked chan struct{} // closed by release; nil: nothing is blocked
 	over    chan struct{} // closed by Close; nil before anybody waits for that
 	closed  bool
 }

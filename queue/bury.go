@@ -25,7 +25,7 @@ const buryAgain = time.Minute
 
 // bury calls OnDead and marks a message dead, both or neither. Charge says whether this attempt counts.
 //
-// OnDead comes first, which may take long: whoever stores a copy of a message waits for a transaction that has
+// OnDead comes first, which may take long: a call that stores a copy of a message waits for a transaction that has
 // given it up, and those that are stored together with the copy wait as well.
 func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome {
 	ctx, cancel := context.WithTimeout(c.loop.base, max(queryTimeout, defaultHandlerTimeout))

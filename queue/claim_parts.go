@@ -189,7 +189,7 @@ func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
 	if many > 0 {
 		parts = append(parts, part{what: manyLimited, room: limit, line: &c.limited})
 	}
-	// The first may take all the room that there is, so whoever had some last comes last.
+	// The first may take all the room that there is, so the topic that had some last comes last.
 	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.line.served, b.line.served) })
 	all := part{what: unlimited, room: limit, line: &c.all}
 	if c.limitedFirst {

@@ -33,7 +33,7 @@ type claimed struct {
 	expired bool // it is only to be buried
 
 	acking  bool        // its ack is under way after the handler; guarded by loop.mu
-	locked  atomic.Bool // it was acked in a transaction: whoever acks it there learns whether it was lost
+	locked  atomic.Bool // it was acked in a transaction: the handler that acks it there learns whether it was lost
 	acked   atomic.Bool // that transaction has committed
 	ackNote int64       // tells the ack in a transaction from others
 	// it was claimed here once more before its handler had returned, as its lease ran out or it was just given back
@@ -48,7 +48,7 @@ type claimed struct {
 
 var _ core.Work = (*claimed)(nil)
 
-// copy is what user code gets, who may change it.
+// copy is what user code gets, which may change it.
 func (m Message) copy() *Message {
 	m.Payload, m.Metadata, m.Hash = slices.Clone(m.Payload), maps.Clone(m.Metadata), slices.Clone(m.Hash)
 	return &m
@@ -199,7 +199,7 @@ func (c *claimed) release(delay time.Duration, why string) {
 	})
 }
 
-// insist runs a statement until it succeeds or the lease is over: then the message is nobody's, or somebody else's.
+// insist runs a statement until it succeeds or the lease is over: then the message is free, or another owner has it.
 // It returns how many messages the statement changed.
 func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error)) int {
 	c.mu.Lock()

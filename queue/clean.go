@@ -22,7 +22,7 @@ func (s *Store) Clean(ctx context.Context) (int64, error) {
 }
 
 // clean is Clean for as long as share, which is not interrupted; 0 = to the end. More says whether there may be more.
-// Each statement has its own time, so that a connection that no answer comes on keeps nobody for ever.
+// Each statement has its own time, so that a connection without an answer delays none for ever.
 func (s *Store) clean(ctx context.Context, share time.Duration) (total int64, more bool, err error) {
 	if s.cfg.Retention < 0 {
 		return 0, false, nil

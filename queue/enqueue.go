@@ -308,5 +308,5 @@ func topicsOf(items []Item) (topics []string) {
 	return topics
 }
 
-// maxTold is of how many topics those are told who wait for messages.
+// maxTold is of how many topics a notification tells the dispatchers.
 const maxTold = 32

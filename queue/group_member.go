@@ -106,7 +106,7 @@ func (g *Group) newMember(ctx context.Context, t *target) (*member, error) {
 	return m, nil
 }
 
-// freed is called when a place is free. Whoever calls it signals.
+// freed is called when a place is free. Its caller signals.
 func (g *Group) freed(s *server) {
 	g.mu.Lock()
 	g.places.give()

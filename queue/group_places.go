@@ -1,6 +1,6 @@
 package queue
 
-// places are the handlers of a Group. Whoever claims keeps as many as it asks messages for, so that never more messages
+// places are the handlers of a Group. A claim keeps as many as it asks messages for, so that never more messages
 // are claimed than can be handled. A claim that takes long gives its places back but for one, and there are few of
 // those, so that databases that do not answer leave the others nearly all. A server has places as well, for the
 // connections that handlers keep. It is guarded by Group.mu.

@@ -62,7 +62,7 @@ func (g *Group) rest(m *member) error {
 	return nil
 }
 
-// left is what a table holds that nobody works on.
+// left is what a table holds that no handler works on.
 type left struct {
 	number    int64     // up to which ids are handed out
 	something bool      // a message is not done, and does not wait

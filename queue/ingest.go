@@ -85,7 +85,7 @@ func (c IngestConfig) item(msg *message.Message) (Item, error) {
 	}, nil
 }
 
-// gathering stores items that come at once in one statement. One of those who wait writes for all of them, and
+// gathering stores items that come at once in one statement. One of the callers writes for all of them, and
 // meanwhile the next ones gather.
 type gathering struct {
 	store  *Store
@@ -149,7 +149,7 @@ func (g *gathering) put(ctx context.Context, item Item) error {
 	}
 }
 
-// leave takes an item back that nobody has begun to write. Written with somebody's much later, it would overwrite what
+// leave takes an item back that is not being written yet. Written with somebody's much later, it would overwrite what
 // is newer.
 func (g *gathering) leave(mine *gathered) {
 	g.mu.Lock()
@@ -219,7 +219,7 @@ func ofSession(state string) bool { return state == text.NotUTF8 || state == tex
 
 // ofSome says whether an error may be about some messages of a batch and not about others: Postgres refused their
 // content, or a trigger did, with whatever code. What remains is about the server, the connection, the transaction, or
-// the table and who may write to it.
+// the table and the rights to write to it.
 func ofSome(err error) bool {
 	if dataError(err) {
 		return true

@@ -230,7 +230,7 @@ func (l *loop) admitted(found claims, admit func(n int) int) claims {
 	return found
 }
 
-// giveBack returns what nobody has begun to handle. It is called under claiming.
+// giveBack returns what no handler has begun. It is called under claiming.
 func (l *loop) giveBack(found claims) {
 	if found.suspect {
 		suspects.release()

@@ -79,8 +79,8 @@ type EnqueueResult struct {
 	Mismatch bool
 }
 
-// notStored is an error for a message whose new content was thrown away although it was not handled: whoever sends it
-// is to repeat it.
+// notStored is an error for a message whose new content was thrown away although it was not handled: the sender, if it
+// sends it is to repeat it.
 func (r EnqueueResult) notStored() error {
 	if r.Result == Busy && r.Mismatch {
 		return fmt.Errorf("store message %q from %q: %w", r.ID.MessageID, r.ID.Source, errOtherContent)

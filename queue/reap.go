@@ -117,7 +117,7 @@ func (s *Store) reapBatch(
 	return n, header, nil
 }
 
-// reapSometimes is for those who claim and have no Dispatcher.
+// reapSometimes is for programs that claim without a Dispatcher.
 func (s *Store) reapSometimes(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()

@@ -18,7 +18,7 @@ const (
 
 // schedule says when to look for messages and how many to take: never more than there are free places, for what waits
 // in memory could be handled elsewhere, and of a topic with a limit of its own no more than that. One look is for all
-// topics. It has no clock and no lock; whoever owns it brings both.
+// topics. It has no clock and no lock; its owner brings both.
 type schedule struct {
 	places int // how many messages may be here at once
 	room   int // how large their payloads may be together, but for the last of them

@@ -33,7 +33,7 @@ type upkeep struct {
 // buryInterval is how soon burying goes on that had no places for all.
 const buryInterval = 50 * time.Millisecond
 
-// once does what is due. At first that is all: whoever has no table, or no database, learns it here.
+// once does what is due. At first that is all: a missing table, or database, shows here.
 func (u *upkeep) once(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()

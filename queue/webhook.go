@@ -166,7 +166,7 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if no.status == http.StatusMethodNotAllowed {
 		w.Header().Set("Allow", http.MethodPost)
 	}
-	http.Error(w, http.StatusText(no.status), no.status) // the reason is for the log: it may help whoever tries signatures
+	http.Error(w, http.StatusText(no.status), no.status) // the reason is for the log alone
 }
 
 // ignored is what HeaderResult says of ErrIgnore.

@@ -131,7 +131,7 @@ func (c *inspection) steps(ctx context.Context, list ...func(context.Context) er
 	return nil
 }
 
-// alive finds out why nothing is published: nobody does.
+// alive finds out why nothing is published: no forwarder runs.
 func (c *inspection) alive(ctx context.Context) error {
 	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var lives, waits bool

@@ -67,7 +67,7 @@ func (r *run) concurrently(ctx context.Context, q drive.Querier, m migrations.Mi
 	return nil
 }
 
-// looksBeforeDrop is how often in a row an index must be found invalid while nobody builds: a build is no longer
+// looksBeforeDrop is how often in a row an index must be found invalid while no session builds: a build is no longer
 // listed shortly before its last transaction has committed.
 const looksBeforeDrop = 10
 

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// migrator describes who migrates where: role, database, schema of the tables, whether that exists, and whether the
-// role may use it and make tables in it.
+// migrator describes the role that migrates, and where: role, database, schema of the tables, whether that exists, and
+// whether the role may use it and make tables in it.
 //
 // Arguments: schema (empty = that of the search path).
 const migrator = `SELECT current_user::text, current_database()::text, w.name, n.oid IS NOT NULL,

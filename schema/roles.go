@@ -93,7 +93,7 @@ GRANT SELECT (ctid, state, done_at), UPDATE (done_at), DELETE ON {queue} TO <cle
 GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON {idempotency} TO <cleaner>;
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON {audit} TO <cleaner>;
 
--- Package admin but for Clean. Who did what and why can be written once, and not be changed or deleted.
+-- Package admin but for Clean. Entries of the audit log can be written, and not be changed or deleted.
 GRANT SELECT ON {outbox}, {inbox}, {queue}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <admin>;
 GRANT SELECT ON SEQUENCE {outbox_id_seq}, {queue_id_seq} TO <admin>;
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON {idempotency} TO <admin>;
@@ -109,7 +109,7 @@ GRANT SELECT, INSERT (uuid, topic, key, payload, metadata, due_at, dead_at, last
 GRANT SELECT (name, expires_at) ON {forwarders} TO <mover>;
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON {audit} TO <mover>;
 
--- Those who look. For payloads: GRANT SELECT (payload) ON {outbox}, {queue} TO <reader>;
+-- Readers. For payloads: GRANT SELECT (payload) ON {outbox}, {queue} TO <reader>;
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <reader>;
 GRANT SELECT (id, source, message_id, topic, key, state, metadata, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes,
               last_error, done_at, owner, locked_until) ON {queue} TO <reader>;

@@ -15,8 +15,8 @@ import (
 const (
 	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or says that somebody
 	// else has it. The lock belongs to the transaction, so it works behind PgBouncer and goes away with the process.
-	// Whoever wants it asks again and again: a statement that waits for it has a snapshot, and CREATE INDEX CONCURRENTLY
-	// of the one who has the lock waits for all snapshots that are older than its own.
+	// Each migrator asks for it again and again: a statement that waits for it has a snapshot, and CREATE INDEX
+	// CONCURRENTLY of the session that has the lock waits for all snapshots that are older than its own.
 	tryLockMigrations = `SELECT pg_try_advisory_xact_lock(hashtext('watermill-outbox migrations'))`
 
 	createMigrations = `CREATE TABLE IF NOT EXISTS {migrations} (

@@ -22,7 +22,7 @@ type chart struct {
 	Few        bool   // there is no line yet
 }
 
-// draw makes a chart of what value finds in samples. Where nobody has looked for a while, the line has a gap.
+// draw makes a chart of what value finds in samples. While no sample was taken, the line has a gap.
 func draw(samples []sample, every time.Duration, value func(sample) float64, write func(float64) string) chart {
 	if len(samples) < 2 {
 		return chart{Few: true}

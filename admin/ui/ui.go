@@ -94,7 +94,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		return outbox.ErrRunning
 	}
 	for tick := time.NewTicker(h.cfg.SampleInterval); ; {
-		_, _ = h.watch.stats(ctx) // who looks sees the error
+		_, _ = h.watch.stats(ctx) // the page shows the error
 		select {
 		case <-ctx.Done():
 			tick.Stop()

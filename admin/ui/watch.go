@@ -20,11 +20,11 @@ type sample struct {
 	rate, lag, backlog, dead float64
 }
 
-// watcher reads the figures for all who look, and keeps what charts show.
+// watcher reads the figures for all viewers, and keeps what charts show.
 type watcher struct {
 	admin *admin.Admin
 	every time.Duration
-	turn  chan struct{} // who has it reads
+	turn  chan struct{} // its holder reads
 
 	mu      sync.Mutex
 	latest  *admin.Stats // guarded by mu, as what follows
@@ -118,7 +118,7 @@ func (w *watcher) note(s *admin.Stats, now time.Time) {
 	w.samples = append(w.samples, next)
 }
 
-// forget has the next who looks see what was done meanwhile.
+// forget has the next viewer see what was done meanwhile.
 func (w *watcher) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -39,7 +39,7 @@ GRANT SELECT (ctid, state, done_at), UPDATE (done_at), DELETE ON "inbox_queue" T
 GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON "outbox_idempotency" TO "outbox_cleaner";
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON "outbox_audit" TO "outbox_cleaner";
 
--- Package admin but for Clean. Who did what and why can be written once, and not be changed or deleted.
+-- Package admin but for Clean. Entries of the audit log can be written, and not be changed or deleted.
 GRANT SELECT ON "outbox", "inbox", "inbox_queue", "outbox_lanes", "outbox_forwarders", "outbox_topics", "outbox_life", "outbox_migrations", "outbox_audit" TO "outbox_admin";
 GRANT SELECT ON SEQUENCE "outbox_id_seq", "inbox_queue_id_seq" TO "outbox_admin";
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON "outbox_idempotency" TO "outbox_admin";
@@ -55,7 +55,7 @@ GRANT SELECT, INSERT (uuid, topic, key, payload, metadata, due_at, dead_at, last
 GRANT SELECT (name, expires_at) ON "outbox_forwarders" TO "outbox_mover";
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON "outbox_audit" TO "outbox_mover";
 
--- Those who look. For payloads: GRANT SELECT (payload) ON "outbox", "inbox_queue" TO "outbox_reader";
+-- Readers. For payloads: GRANT SELECT (payload) ON "outbox", "inbox_queue" TO "outbox_reader";
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_reader";
 GRANT SELECT (id, source, message_id, topic, key, state, metadata, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes,
               last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_reader";

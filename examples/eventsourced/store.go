@@ -152,7 +152,7 @@ func (s *store) rebuild(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `TRUNCATE balances`) // nobody projects until this is committed
+		_, err = tx.Exec(ctx, `TRUNCATE balances`) // nothing is projected until this is committed
 		if err != nil {
 			return err
 		}

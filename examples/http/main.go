@@ -129,7 +129,7 @@ func order(events *outbox.Publisher) http.Handler {
 
 type clientKey struct{}
 
-// clientOf returns who authenticate has found.
+// clientOf returns the client that authenticate has found.
 func clientOf(r *http.Request) (string, error) {
 	client, ok := r.Context().Value(clientKey{}).(string)
 	if !ok {
@@ -142,7 +142,7 @@ func clientOf(r *http.Request) (string, error) {
 func authenticate(clients map[[sha256.Size]byte]string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		client, ok := clients[sha256.Sum256([]byte(token))] // its hash tells nobody by its time how much of a guess is right
+		client, ok := clients[sha256.Sum256([]byte(token))] // by its time a hash does not tell how much of a guess is right
 		if !ok {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "who are you?", http.StatusUnauthorized)

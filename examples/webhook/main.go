@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// readTimeout is how long a request may take to come in: nobody keeps a connection by sending slowly.
+// readTimeout is how long a request may take to come in: no client keeps a connection by sending slowly.
 const readTimeout = 5 * time.Second
 
 // event is what of a webhook matters here.

@@ -27,7 +27,7 @@ type verifier struct {
 	now    func() time.Time
 }
 
-// verify tells nobody why a signature is refused.
+// verify does not tell why a signature is refused.
 func (v verifier) verify(r *http.Request, body []byte) error {
 	var timestamp string
 	var signatures [][]byte

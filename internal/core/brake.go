@@ -7,8 +7,8 @@ import (
 )
 
 // Brake slows down what fails again and again. Brokers bring a message that failed again at once, so without a wait a
-// mistake in the program, or a message that nobody can handle, is a hot loop of error lines, and the one that names the
-// cure is hard to find. It is safe for concurrent use.
+// mistake in the program, or a message that no handler can handle, is a hot loop of error lines, and the one that names
+// the cure is hard to find. It is safe for concurrent use.
 type Brake struct{ times atomic.Int64 }
 
 // Pause waits for 100 ms at first, doubling to a second, or until ctx is over. Not longer: a transaction may be open
@@ -35,7 +35,7 @@ func Pause(ctx context.Context, wait time.Duration) {
 
 type pacedKey struct{}
 
-// Paced marks ctx: whoever marks it waits before it lets a message be nacked, so what it calls need not.
+// Paced marks ctx: the code that marks it waits before it lets a message be nacked, so what it calls need not.
 func Paced(ctx context.Context) context.Context {
 	ctx, tree := TreeOf(ctx)
 	return context.WithValue(ctx, pacedKey{}, tree)

@@ -53,7 +53,7 @@ func WithTx(ctx context.Context, db *DB, q drive.Tx) context.Context {
 }
 
 // Lifetime returns a context with the values and the deadline of ctx, or an earlier one if the timeout is above 0, but
-// without its cancellation: what has begun must be able to commit, although whoever asked for it has gone.
+// without its cancellation: what has begun must be able to commit, although its caller has gone.
 func Lifetime(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	deadline, limited := ctx.Deadline()
 	if own := time.Now().Add(timeout); timeout > 0 && (!limited || own.Before(deadline)) {

@@ -31,8 +31,9 @@ func Commands(key string) bool {
 	return len(key) >= len(nats) && strings.EqualFold(key[:len(nats)], nats)
 }
 
-// DropHeaders takes off a consumed message what would command a broker wherever its metadata are copied. Who published
-// it within the process may be reading them, so they are written to only where there is something to take off.
+// DropHeaders takes off a consumed message what would command a broker wherever its metadata are copied. The code that
+// published it within the process may be reading them, so they are written to only where there is something to take
+// off.
 func DropHeaders(msg *message.Message) {
 	//lint:ignore S1033 to delete what is absent is a write all the same
 	if _, found := msg.Metadata[MetadataHeaders]; found {

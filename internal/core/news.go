@@ -31,7 +31,7 @@ const (
 // QueueNews is that messages of some topics were written to the queue.
 func QueueNews(topics ...string) News { return News{Queue: true, Topics: topics}.short() }
 
-// Concerns says whether somebody who has some topics of the queue has to look; no topics means all.
+// Concerns says whether a dispatcher of some topics of the queue has to look; no topics means all.
 func (n News) Concerns(topics []string) bool {
 	return n.Queue && (len(topics) == 0 || len(n.Topics) == 0 || slices.ContainsFunc(topics, func(t string) bool {
 		return slices.Contains(n.Topics, t)
@@ -69,7 +69,7 @@ func (n News) short() News {
 	return n
 }
 
-// payload is what a notification of the news says, and who sends it.
+// payload is what a notification of the news says, and its sender.
 func (n News) payload(sender string) string {
 	if n.Outbox && !n.Queue {
 		return sender + outboxPayload

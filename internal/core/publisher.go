@@ -135,7 +135,7 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 	return p.publish(ctx, topic, msgs, ErrNoTx)
 }
 
-// errBareMessage is ErrNoTx for a message that nobody gave a context.
+// errBareMessage is ErrNoTx for a message without a context.
 var errBareMessage = text.Advise(ErrNoTx, "outbox: no transaction in the context of the message: pass on the context "+
 	"of outbox.InTx or of the handler's "+
 	"message, with PublishContext, or SetContext of the message; where there is no transaction, begin one with "+

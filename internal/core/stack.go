@@ -9,7 +9,7 @@ import (
 )
 
 // errElsewhere is for an InTx that another goroutine calls with the context of a transaction. In-process Pub/Subs pass
-// contexts on, so it may be a loop that handles messages, which would join the transaction of whoever published, and
+// contexts on, so it may be a loop that handles messages, which would join the transaction of the publishing code, and
 // lose its work with that one's rollback.
 var errElsewhere = text.Advise(ErrTxBusy, "outbox: InTx was called in another goroutine than the function whose "+
 	"transaction is in the context: "+

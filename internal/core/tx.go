@@ -94,7 +94,7 @@ func (s *scope) use(fn func() error) error {
 }
 
 // WroteNothing has the transaction of ctx end with ROLLBACK instead of COMMIT, with the same success, provided that the
-// caller asked for it once, by DB.Tx, and nobody else ever does: a transaction that only locked a row would wait for
+// caller asked for it once, by DB.Tx, and no other code does: a transaction that only locked a row would wait for
 // the disk as any other.
 func WroteNothing(ctx context.Context) {
 	s := scopeFrom(ctx)
@@ -106,7 +106,7 @@ func WroteNothing(ctx context.Context) {
 	s.tx.idle = s.tx.uses == 1
 }
 
-// end ends a scope whose function is done: nobody can use it any more. It says why the scope is to be undone although
+// end ends a scope whose function is done: nothing can use it any more. It says why the scope is to be undone although
 // its function returned nil, or returns nil.
 func (s *scope) end() error {
 	s.tx.mu.Lock()
@@ -182,7 +182,7 @@ func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 	return InTx(ctx, db, opts, fn)
 }
 
-// Elsewhere says whether the transaction of ctx is that of an InTx in another goroutine: whoever runs it may have
+// Elsewhere says whether the transaction of ctx is that of an InTx in another goroutine: that goroutine may have
 // published, within the process, what is handled with ctx here.
 func Elsewhere(ctx context.Context) bool {
 	s := scopeFrom(ctx)
@@ -221,7 +221,7 @@ func (s *scope) watched() error {
 	return s.onUse()
 }
 
-// abandon is for a function that never returned: there is nobody to return the error to.
+// abandon is for a function that never returned: there is no caller to return the error to.
 func (s *scope) abandon(err error) {
 	if errors.Is(err, drive.ErrTxEnded) {
 		// Cause: the function ran Commit, Rollback or SQL that ends the transaction, then panicked or called

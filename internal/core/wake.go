@@ -19,9 +19,9 @@ const (
 
 // wakes tells forwarders and dispatchers that a transaction with messages was committed: those in this process through
 // memory, those in other ones through a NOTIFY. The first one in a while follows COMMIT in its round trip; those of the
-// next moment are coalesced into one of their own. Both are only hints; whoever misses one polls.
+// next moment are coalesced into one of their own. Both are only hints; a forwarder that misses one polls.
 type wakes struct {
-	channel string // "" = nobody is notified
+	channel string // "" = no notifications
 
 	mu        sync.Mutex
 	listeners map[*func(News)]bool
@@ -73,7 +73,7 @@ func (db *DB) Listen(ctx context.Context, fn func(News)) error {
 	})
 }
 
-// Hear sends a notification and returns nil when it has arrived on a connection of its own. Others who listen look once
+// Hear sends a notification and returns nil when it has arrived on a connection of its own. Other listeners look once
 // for messages. It may return drive.ErrNoListen.
 func (db *DB) Hear(ctx context.Context) error {
 	if err := db.Check(); err != nil {
@@ -128,10 +128,10 @@ func (db *DB) wake(news News, notified bool) {
 }
 
 // WakeLater wakes after the commit of the transaction in ctx, or now if there is none. A transaction of WithTx is
-// committed by somebody else, who wakes as well.
+// committed by other code, which wakes as well.
 func (db *DB) WakeLater(ctx context.Context, news News) {
 	if s := scopeFrom(ctx); s != nil {
-		_ = s.use(func() error { s.tx.wroteTo(db, news); return nil }) // one that has ended wakes nobody
+		_ = s.use(func() error { s.tx.wroteTo(db, news); return nil }) // one that has ended wakes none
 		return
 	}
 	db.wake(news, false)
@@ -148,7 +148,7 @@ func (db *DB) notify() {
 
 		w.mu.Lock()
 		payload := w.waiting.payload(db.id)
-		w.last, w.waiting = time.Now(), News{} // what is committed from here on may be missed by those who hear this one
+		w.last, w.waiting = time.Now(), News{} // what is committed from here on may be missed by those that hear this one
 		w.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 		_, _ = db.pool.Exec(ctx, sqltext.Notify, w.channel, payload) // a hint that is lost costs a poll interval

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// Walk runs a query that looks at some rows in the order of an index and then stops, for those who count and list, and
+// Walk runs a query that looks at some rows in the order of an index and then stops, for counts and lists, and
 // calls scan for each row. It has a transaction of its own, so that it is planned as that whatever the planner thinks
 // of the table.
 func (db *DB) Walk(ctx context.Context, scan func(drive.Rows) error, query string, args ...any) error {

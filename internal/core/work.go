@@ -21,8 +21,8 @@ var ErrNotBegun = errors.New("no transaction for the handler")
 // Cure: check the database, and that the role may insert into the outbox.
 var ErrNoLetter = errors.New("dead letter not written")
 
-// Work is a message that was claimed from the durable queue. Whoever opens the transaction of its handler settles it
-// there.
+// Work is a message that was claimed from the durable queue. The middleware that opens the transaction of its handler
+// settles it there.
 type Work interface {
 	// Ack marks the message done in the transaction of ctx. False: it is not ours any more.
 	Ack(ctx context.Context) (bool, error)
@@ -39,7 +39,7 @@ type Work interface {
 type workKey struct{}
 
 // work is the sign that a queue.Subscriber puts into the context of a message. In-process Pub/Subs pass contexts on, so
-// it counts only with the message that it was made for, and for the first who takes it.
+// it counts only with the message that it was made for, and for the first that takes it.
 type work struct {
 	Work
 	msg *message.Message

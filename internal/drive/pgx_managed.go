@@ -9,7 +9,7 @@ import (
 )
 
 // managedTx is the pgx.Tx that handlers get: all of it works but Commit and Rollback, which belong to
-// whoever began the transaction. After the end of the transaction it refuses everything, because the
+// the code that began the transaction. After the end of the transaction it refuses everything, because the
 // connection may serve somebody else by then.
 type managedTx struct {
 	tx     *pgxTx

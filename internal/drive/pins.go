@@ -78,7 +78,7 @@ func (p *pins) loaded() *pinned {
 	return p.known.Load()
 }
 
-// ask is loaded by way of a statement. Several that ask at once each do so: nobody waits for an answer that somebody
+// ask is loaded by way of a statement. Several that ask at once each do so: none waits for an answer that another
 // else may never get.
 func (p *pins) ask(ctx context.Context, q Querier) (*pinned, error) {
 	names := make([]string, 0, len(asked)+1)

@@ -1,5 +1,5 @@
 // Package facts is what a forwarder says of itself in its row of outbox_forwarders, for admin.Doctor: what only its own
-// process knows. Whoever reads it must bear with fields that are missing, and with others.
+// process knows. A reader of it must bear with fields that are missing, and with others.
 package facts
 
 import "time"
@@ -17,7 +17,7 @@ type Forwarder struct {
 	PoolNeeds      int           `json:"pool_needs"` // how many of them the forwarder uses at once
 	Handlers       int           `json:"handlers"`   // at most so many were at work through its handle at once
 	Beside         int           `json:"beside"`     // how many connections it has of its own
-	Blind          bool          `json:"blind"`      // its publisher has returned errors that nobody knows
+	Blind          bool          `json:"blind"`      // its publisher has returned errors that are not recognised
 	BlockKeyOnDead bool          `json:"block_key_on_dead"`
 	LeaseTTL       time.Duration `json:"lease_ttl"`
 	PublishTimeout time.Duration `json:"publish_timeout"`

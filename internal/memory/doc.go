@@ -13,11 +13,11 @@
 //
 // A row has the version that was committed last and, while a transaction holds it, one that only that transaction sees.
 // A transaction holds a row from its first change of it on, or from a lock, until it ends, or is rolled back to a
-// savepoint before that. Who wants a row that is held waits, or passes it by where the statement says SKIP LOCKED, and
-// then looks at the row again as it is by then. That is READ COMMITTED. Two who wait for each other are a deadlock: the
-// second of them gets SQLSTATE 40P01. With REPEATABLE READ or more a change of a row that was committed after the first
-// statement is 40001, as in Postgres, but reads see the newest. After a failed statement a transaction can only be
-// rolled back, to a savepoint or as a whole.
+// savepoint before that. A transaction that wants a row that is held waits, or passes it by where the statement says
+// SKIP LOCKED, and then looks at the row again as it is by then. That is READ COMMITTED. Two that wait for each other
+// are a deadlock: the second of them gets SQLSTATE 40P01. With REPEATABLE READ or more a change of a row that was
+// committed after the first statement is 40001, as in Postgres, but reads see the newest. After a failed statement a
+// transaction can only be rolled back, to a savepoint or as a whole.
 //
 // One mutex guards everything, and is given up only to wait for a row.
 //

@@ -92,7 +92,7 @@ func failInbox(c *call) (result, error) {
 	return result{touched: 1}, nil
 }
 
-// buryInbox is sqltext.BuryInbox. Nobody revives a message here.
+// buryInbox is sqltext.BuryInbox. No operator revives a message here.
 func buryInbox(c *call) (result, error) {
 	key, r, err := c.openInbox()
 	if err != nil || r == nil {

@@ -104,7 +104,7 @@ func (d *Database) Drain() []Outboxed {
 	t, now := &Tx{db: d}, d.now()
 	list := d.messages(t, func(o *Outboxed) bool { return !o.published && !o.dueAt.After(now) })
 	for _, o := range list {
-		if _, free := d.outbox.tryLock(t, o.ID); free { // nobody but Drain changes a row
+		if _, free := d.outbox.tryLock(t, o.ID); free { // only Drain changes a row
 			published := o
 			published.published = true
 			d.outbox.put(t, o.ID, &published)

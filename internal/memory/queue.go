@@ -32,7 +32,7 @@ const (
 	dead       = "dead"
 )
 
-// infinity is the due time of a message that nobody may claim.
+// infinity is the due time of a message that must not be claimed.
 var infinity = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
 func (q *Queued) key() queueKey { return queueKey{q.Source, q.MessageID} }

@@ -62,7 +62,7 @@ func claimReady(c *call) (result, error) {
 	return result{rows: append([][]any{head}, taken...)}, nil
 }
 
-// expired says whether nobody has the message and its time is over.
+// expired says whether the message is free and its time is over.
 func (c *call) expired(q *Queued) bool {
 	return q.State == processing && q.Owner == "" && !q.ExpiresAt.IsZero() && !q.ExpiresAt.After(c.at)
 }

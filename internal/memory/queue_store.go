@@ -51,7 +51,7 @@ func (c *call) items() ([]*item, error) {
 }
 
 // enqueueMessages is sqltext.EnqueueMessages. As there, what is not waited for is decided first, for all items; ids are
-// drawn in the order of the call; and the rest is inserted or updated in the order of IDs, each when nobody else holds
+// drawn in the order of the call; and the rest is inserted or updated in the order of IDs, each when no other holds
 // it any more.
 func enqueueMessages(c *call) (res result, err error) {
 	items, err := c.items()
@@ -118,7 +118,7 @@ func (c *call) givenBack(key queueKey) bool {
 	return r != nil && r.holder != nil && r.holder != c.tx && r.holder.givesBack
 }
 
-// update brings new content to a message that nobody has.
+// update brings new content to a message without an owner.
 func (c *call) update(q *Queued, it *item) {
 	q.LastSeenAt = c.db.now()
 	if q.State == done {

@@ -15,9 +15,9 @@ type row[K comparable, V any] struct {
 	key    K
 	now    *V            // as it was committed; nil: there is none
 	at     int64         // which commit that was
-	holder *Tx           // nil: nobody's
+	holder *Tx           // nil: free
 	next   *V            // as the holder sees it; nil: it has deleted it, or not yet put it
-	freed  chan struct{} // closed when the holder gives it up; nil: nobody waits
+	freed  chan struct{} // closed when the holder gives it up; nil: none waits
 }
 
 // get returns what the transaction sees of a row, nil if that is nothing.

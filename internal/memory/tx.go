@@ -194,10 +194,10 @@ func (t *Tx) end(keep func(held)) {
 	}
 }
 
-// Hints says no: there is nobody to be given one.
+// Hints says no: nothing could be given one.
 func (t *Tx) Hints() bool { return false }
 
-// Ended says whether somebody else has ended it, which nobody can.
+// Ended says whether other code has ended it, which is impossible.
 func (t *Tx) Ended(context.Context) bool { return false }
 
 // HandOut returns the Tx, which is of no type that outbox.PgxTx and SQLTx hand out.

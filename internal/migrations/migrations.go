@@ -8,7 +8,7 @@
 //	DROP INDEX CONCURRENTLY IF EXISTS {index}
 //	VACUUM, ANALYZE, or ALTER TABLE ... VALIDATE CONSTRAINT
 //
-// Nothing that comes later may rely on a concurrent file: whoever deploys may put it off.
+// Nothing that comes later may rely on a concurrent file: a deployment may put it off.
 package migrations
 
 import (

@@ -3,7 +3,7 @@ package main
 // handled is the way of a message from Enqueue to Ack.
 func handled() string {
 	d := &drawing{width: 880, height: 400}
-	d.text("bold", 12, 24, "who stores")
+	d.text("bold", 12, 24, "what stores")
 	d.box("box", 10, 36, 130, 54, "webhook", "verified, then 200")
 	d.box("box", 10, 100, 130, 54, "Ingest", "then acks the broker")
 	d.box("box", 10, 164, 130, 54, "your code, SQL", "in its transaction")

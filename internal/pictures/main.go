@@ -100,7 +100,7 @@ func way() string {
 		"transaction; a forwarder publishes the events after the commit")
 }
 
-// lanes is who reads which rows.
+// lanes is which forwarder reads which rows.
 func lanes() string {
 	d := &drawing{width: 860, height: 260}
 	d.box("box", 10, 30, 150, 190, "table outbox", "id 41  key acme", "id 42  key zeta", "id 43  key acme",

@@ -10,7 +10,7 @@
 //
 // Rows are claimed in the order of positions: ready ones by id, those that fell due by time and id. What a row becomes
 // ready with is beyond all that was handed out before: ids come from a sequence, due times are never before the clock
-// of the one who writes them. But a row is seen only when its transaction has committed, which may be long after the
+// of the writing transaction. But a row is seen only when its transaction has committed, which may be long after the
 // mark has passed.
 //
 // A transaction has its number before it takes a position: the default of the id sees to that. So of all transactions
@@ -33,7 +33,7 @@
 //
 // # In pages
 //
-// A look that may pass many rows, because it starts at the beginning or nobody has looked there, stops at the end of a
+// A look that may pass many rows, because it starts at the beginning or no look was there before, stops at the end of a
 // page and goes on there: rows that may not be claimed for now, as their topic is paused, are passed as well. All its
 // pages count as one look. Its rows had been handed out before the first page began, it sees what had committed by
 // then, and its number is read behind the last page. Between two pages of a full look there is one at the mark, so that

@@ -45,7 +45,7 @@ func earlier(p, q Position) Position {
 // last is a position after all others.
 var last = Position{At: math.MaxInt64, ID: math.MaxInt64}
 
-// Mark is how far somebody who claims has come. It is not safe for concurrent use, but looks may overlap. The zero
+// Mark is how far a claimer has come. It is not safe for concurrent use, but looks may overlap. The zero
 // value is the beginning.
 type Mark struct {
 	// Overlap is how far behind what was claimed looks start while the mark is held.
@@ -114,14 +114,14 @@ func (m *Mark) Reaches(l Look, other *Mark) bool {
 func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
 
 // Next says where to look, from the beginning now and then if it may be. Done is called if, and when, the statement has
-// committed, Failed if it has not, or nobody knows.
+// committed, Failed if it has not, or it is unknown.
 func (m *Mark) Next(now time.Time, full bool) Look {
 	if w := m.walk; w.on && (!w.of.full || full && !m.tail) {
 		return Look{From: w.at, full: w.of.full, page: true, pages: true, drawn: w.of.drawn}
 	}
 	l := Look{From: m.fast, drawn: m.drawn}
 	switch ahead := m.exact.Before(m.fast); {
-	case ahead && m.next != Position{} && m.xmin >= m.number: // nobody holds it any more
+	case ahead && m.next != Position{} && m.xmin >= m.number: // no transaction holds it any more
 		l.From, l.pages = m.exact, true
 	case full && !m.walk.on && !now.Before(m.fullAt) && m.fast != Position{}:
 		l.From, l.full = Position{}, true

@@ -50,7 +50,7 @@ func (r *rehearsal) commands(ctx context.Context) (string, error) {
 	return strings.Join(said, "; "), nil
 }
 
-// taggedCommands builds a checkout of the tag, as those do who make packages of it: what go.sum has must be what the
+// taggedCommands builds a checkout of the tag, as makers of packages do: what go.sum has must be what the
 // proxy serves.
 func (r *rehearsal) taggedCommands(ctx context.Context) (string, error) {
 	for _, m := range r.commandModules() {

@@ -22,8 +22,8 @@ type example struct {
 }
 
 // examples copies each example out, as somebody would who begins with it, makes a module of it and has go find what it
-// needs. Those that share packages of examples/, or start servers with internal/services, which nobody requires and so
-// gets no tag, are copied with these.
+// needs. Those that share packages of examples/, or start servers with internal/services, which no module requires and
+// so gets no tag, are copied with these.
 func (r *rehearsal) examples(ctx context.Context) (string, error) {
 	if r.untagged != nil {
 		return "", r.untagged

@@ -24,7 +24,7 @@ func (m module) user() string {
 	return "uses-" + strings.ReplaceAll(path.Join("outbox", m.dir), "/", "-")
 }
 
-// unreleased are folders whose modules nobody requires.
+// unreleased are folders whose modules are not required by others.
 var unreleased = regexp.MustCompile(`^(bench|examples|integration_test|internal)/`)
 
 // modulesAt reads the modules of a commit that get a tag, the root first.

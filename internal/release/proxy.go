@@ -90,7 +90,7 @@ func sums(ctx context.Context, repo string, m module, version string) ([]string,
 	return []string{m.path + " " + version + " " + all, m.path + " " + version + "/go.mod " + goMod}, err
 }
 
-// proxyEnv is the environment of a user who has nothing of this repository. It has a module cache of its own, or a
+// proxyEnv is the environment of a user without anything of this repository. It has a module cache of its own, or a
 // version that really exists would be taken from there. What others made may come from the cache of this machine.
 // Without cgo, as the programs of a release are built, so that all is compiled once.
 func proxyEnv(ctx context.Context, work string) ([]string, error) {

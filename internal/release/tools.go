@@ -13,7 +13,7 @@ const (
 	apiTool      = "golang.org/x/exp/cmd/apidiff@v0.0.0-20261014143641-f0251eb4aa3e"
 )
 
-// tool installs a tool with the settings of whoever runs the check.
+// tool installs a tool with the settings of the user of the check.
 func (r *rehearsal) tool(ctx context.Context, pkg string) (string, error) {
 	bin := filepath.Join(r.root, ".cache", "bin")
 	if _, err := output(ctx, r.work, []string{"GOBIN=" + bin}, "go", "install", pkg); err != nil {

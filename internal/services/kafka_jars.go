@@ -66,7 +66,7 @@ func findJava(ctx context.Context) (string, error) {
 	return java, nil
 }
 
-// resolveJars fetches the jars into dir. What Maven says of it stays in the log, where others who wait for it look.
+// resolveJars fetches the jars into dir. What Maven says of it stays in the log, where others that wait for it look.
 func resolveJars(ctx context.Context, dir, log string, opts Options) error {
 	maven, err := exec.LookPath("mvn")
 	if err != nil {

@@ -26,7 +26,7 @@ type Options struct {
 	// time.
 	QuickStart bool
 
-	// Own starts a Postgres even if the environment names one: for who stops or kills it.
+	// Own starts a Postgres even if the environment names one: for tests that stop or kill it.
 	Own bool
 }
 

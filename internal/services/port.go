@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// freePort finds a port nobody listens on. It stays below the range from which systems take the local ports of
+// freePort finds a port without a listener. It stays below the range from which systems take the local ports of
 // outgoing connections: otherwise a client that keeps reconnecting to a stopped server sooner or later is given that
 // very port, connects to itself, and the server cannot come back. Another process can still be quicker, so callers
 // try again with a new port.

@@ -108,7 +108,7 @@ func (p *Postgres) NewDatabase(ctx context.Context) (string, error) {
 	return p.create(ctx, "template template0")
 }
 
-// CopyDatabase is NewDatabase with all that is in a database that NewDatabase made, and that nobody is connected to.
+// CopyDatabase is NewDatabase with all that is in a database that NewDatabase made, and that has no connections.
 func (p *Postgres) CopyDatabase(ctx context.Context, databaseURL string) (string, error) {
 	name, err := p.made(databaseURL)
 	if err != nil {

@@ -71,9 +71,9 @@ const (
        SET due_at = least(o.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), o.last_error)
       FROM free WHERE o.id = free.id RETURNING o.id` + acted + fromChanged
 
-	// RequeueByHand is what Doctor names to those who have no other tool: it does to a row what RequeueOutbox does, to the
-	// first thousand dead messages of some topics, which were dead at a time: what dies again is not met again. It waits
-	// for what is locked, or what follows it under its key would leave before it. DiscardByHand does to one row what
+	// RequeueByHand is what Doctor names to operators without another tool: it does to a row what RequeueOutbox does, to
+	// the first thousand dead messages of some topics, which were dead at a time: what dies again is not met again. It
+	// waits for what is locked, or what follows it under its key would leave before it. DiscardByHand does to one row what
 	// DiscardOutbox does. {topics}, {time} and {id} are for Doctor to fill in.
 	RequeueByHand = `UPDATE {outbox} o SET ` + requeued +
 		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead +

@@ -14,8 +14,8 @@ const (
 	// CheckProduct says what answers. It is asked first: what is no PostgreSQL may not know the functions of the others.
 	CheckProduct = `SELECT version()`
 
-	// CheckRole says who asks, and whether that role may use a schema, if it exists. It has the catalogs described in the
-	// words that are compared with, to the end of the transaction.
+	// CheckRole names the role that asks, and whether it may use a schema, if it exists. It has the catalogs described in
+	// the words that are compared with, to the end of the transaction.
 	//
 	// Arguments: schema.
 	CheckRole = `SELECT current_user::text,

@@ -3,7 +3,7 @@ package sqltext
 // The statements of admin.Doctor. They read catalogs and the server's figures, and of our tables at most some thousand
 // rows.
 const (
-	// DoctorRole says who asks, and whether that role sees what the sessions of others do.
+	// DoctorRole names the role that asks, and whether it sees what the sessions of others do.
 	DoctorRole = `SELECT current_user::text, pg_has_role('pg_read_all_stats', 'USAGE')`
 
 	// DoctorWriters lists the roles that were granted to write messages and that may not take ids for them.
@@ -19,7 +19,7 @@ const (
 
 	// DoctorLocks lists sessions whose transactions have had locks on tables for some time, or wait for one of the whole
 	// table, with the modes, whether they lock the whole table, and whether they have them. Those of vacuum and analyze
-	// stop nobody: the one with which vacuum gives back the end of a table it gives up as soon as somebody waits for it.
+	// stop nothing: the one with which vacuum gives back the end of a table it gives up as soon as a session waits for it.
 	//
 	// Arguments: tables, seconds.
 	DoctorLocks = `SELECT ` + activity + `, l.name, l.modes, l.whole, l.granted
@@ -44,10 +44,10 @@ const (
  WHERE p.database = current_database() AND p.prepared < clock_timestamp() - $1::float8 * interval '1 second'
  ORDER BY p.prepared LIMIT 20`
 
-	// DoctorHorizon lists who keeps dead rows of this database from being removed, the oldest first: what it is, its name,
-	// how many transactions ago its snapshot was taken, and the session, whose type is NULL where it may not be seen. A
-	// vacuum has a snapshot, and all others disregard it; that is not so while it analyzes. What a standby needs is that
-	// of its connection, or of the slot that it uses, and belongs to no database.
+	// DoctorHorizon lists what keeps dead rows of this database from being removed, the oldest first: what it is, its
+	// name, how many transactions ago its snapshot was taken, and the session, whose type is NULL where it may not be
+	// seen. A vacuum has a snapshot, and all others disregard it; that is not so while it analyzes. What a standby needs
+	// is that of its connection, or of the slot that it uses, and belongs to no database.
 	//
 	// Arguments: how many transactions ago at least.
 	DoctorHorizon = `SELECT h.kind, h.name, h.xids, ` + activity + `
@@ -136,7 +136,7 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
          WHERE first.attempts >= $2::bigint) o ORDER BY o.topic, o.id`
 
 	// DoctorQueue says by topic, of the messages in the queue that are ready first and those that are due for longest: how
-	// many nobody has claimed and since how many seconds the first is due, how many have an owner whose lease ran out so
+	// many are unclaimed and since how many seconds the first is due, how many have an owner whose lease ran out so
 	// long ago and since how many seconds the first, and how many have lost an owner in that way. The topics with the
 	// worst trouble come first.
 	//

@@ -2,10 +2,11 @@ package sqltext
 
 // The statements that settle what was published.
 const (
-	// SettlePublished marks messages published. A publish that happened is a fact, whoever reports it and whatever became
-	// of the lane since, so no epoch is checked. But in another life an id may mean another message, after a TRUNCATE ...
-	// RESTART IDENTITY, a crash, a restore: then the uuid must be the same as well. So it must when the sequence was set
-	// back, which leaves its file as it is. To compare the uuids always costs 1.5 to 3 us of the server for each message.
+	// SettlePublished marks messages published. A publish that happened is a fact, whichever forwarder reports it and
+	// whatever became of the lane since, so no epoch is checked. But in another life an id may mean another message, after
+	// a TRUNCATE ... RESTART IDENTITY, a crash, a restore: then the uuid must be the same as well. So it must when the
+	// sequence was set back, which leaves its file as it is. To compare the uuids always costs 1.5 to 3 us of the server
+	// for each message.
 	//
 	// What an operator had sent again since is another generation, for which no publish has happened yet. It has a due
 	// time, so that the metadata of others is not looked at.

@@ -27,7 +27,7 @@ SELECT c.ours IS NOT NULL, current_setting('synchronous_standby_names') <> '',
        set_config('lock_timeout', w.lock_timeout, true)
   FROM waits w LEFT JOIN claimed c ON true`
 
-	// ReadAnswer reads what ClaimKey found. The status is NULL if whoever claimed it committed without an answer.
+	// ReadAnswer reads what ClaimKey found. The status is NULL if its handler committed without an answer.
 	//
 	// Arguments: tenant, method, route, key.
 	ReadAnswer = `SELECT i.fingerprint, i.status, i.header, i.body FROM {idempotency} i

@@ -3,7 +3,7 @@ package sqltext
 // The statements by which forwarders share the lanes of a scope. Every change of a lane's owner
 // compares and raises its epoch, so two that decide on old knowledge cannot both succeed.
 const (
-	// LockForwarders keeps others from joining while one checks whether it may. It stops nobody else: a process
+	// LockForwarders keeps others from joining while one checks whether it may. It stops nothing else: a process
 	// that is frozen while it has the lock must not keep the others from renewing their leases.
 	LockForwarders = `SELECT pg_advisory_xact_lock(` + forwardersLock + `)`
 

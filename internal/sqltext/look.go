@@ -1,6 +1,6 @@
 package sqltext
 
-// The statements that look whether an outbox that nobody reads has work.
+// The statements that look whether an outbox without a forwarder has work.
 const (
 	// Look says up to which number ids were handed out, the lowest transaction id in progress, the next one to be
 	// assigned, whether the server is a standby, whether something is ready above a number, and in how many seconds

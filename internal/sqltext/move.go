@@ -68,7 +68,7 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
        coalesce((SELECT p.last_processed_transaction_id FROM {offsets} p WHERE p.consumer_group = $1::text), '0'::xid8),
        coalesce((SELECT p.offset_acked FROM {offsets} p WHERE p.consumer_group = $1::text), 0))`
 
-	// ReadQueue reads and locks rows of a queue that nobody has acked, past an offset.
+	// ReadQueue reads and locks rows of a queue that are not acked, past an offset.
 	//
 	// Arguments: offset, how many rows.
 	ReadQueue = `SELECT m."offset", '', m.uuid::text, coalesce({payload}, ''::bytea), coalesce(m.metadata::text, '{}')
@@ -79,7 +79,7 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 	// Arguments: offsets.
 	AckQueue = `UPDATE {messages} SET acked = true WHERE "offset" = ANY ($1::bigint[])`
 
-	// CountUnacked counts what nobody has acked.
+	// CountUnacked counts what is not acked.
 	CountUnacked = `SELECT count(*) FROM {messages} m WHERE NOT m.acked`
 
 	// WriteLog and WriteQueue write messages as watermill-sql's publisher does, in the order of the arrays.

@@ -4,7 +4,7 @@ package sqltext
 // the database's.
 //
 // A row is ready without a due time only from its insertion until it is claimed: every update that makes a row wait for
-// a claim gives it a due time. So those who claim pass the ready rows once, upwards by id, and remember how far they
+// a claim gives it a due time. So claims pass the ready rows once, upwards by id, and remember how far they
 // came.
 const (
 	// EnqueueMessages stores a batch in one statement and says of each item what became of it, and with which hash it was
@@ -16,8 +16,8 @@ const (
 	//
 	// stored inserts and updates in one pass in the order of the items, and waits where another transaction is changing a
 	// row. So two batches wait for each other in one place at most, and do not deadlock. What a row is by then decides:
-	// one that nobody has takes the content, the later one of two. One that somebody has by then is left alone, and there
-	// is no answer for it: whoever asks again gets one. The hash that a row had before is known to the update alone, which
+	// one without an owner takes the content, the later one of two. One that an owner has by then is left alone, and there
+	// is no answer for it: a second call gets one. The hash that a row had before is known to the update alone, which
 	// leaves it in a setting for RETURNING.
 	//
 	// again comes after that: it waits for nothing, but others may wait for what it has locked.
@@ -91,8 +91,9 @@ SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 
 	// givingBack marks the transaction as one that takes messages from an owner and does not make them done. Enqueue waits
 	// for such a one, and not for that of a handler which has acked its message: both have locked a row that has an owner,
-	// and nothing else tells them apart. It comes before the lock. givenBack asks for the mark of whoever has locked the
-	// row, or had. What is given back behind a savepoint is not marked, and is taken for one that is being handled.
+	// and nothing else tells them apart. It comes before the lock. givenBack asks for the mark of the session that has
+	// locked the row, or had. What is given back behind a savepoint is not marked, and is taken for one that is being
+	// handled.
 	givingBack = `pg_try_advisory_xact_lock(8031453474740764672 + pg_current_xact_id()::xid::text::bigint) IS NOT NULL`
 	givenBack  = `NOT pg_try_advisory_xact_lock_shared(8031453474740764672 + q.xmax::text::bigint)`
 
@@ -139,7 +140,7 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
   WHEN isfinite(q.expires_at) THEN q.expires_at END,
        q.attempts, coalesce(q.last_error, '')`
 
-	// MarkProcessing says that whoever asks works on a message. One without a topic is for nobody to claim; a dead one may
+	// MarkProcessing says that the caller works on a message. One without a topic is never claimed; a dead one may
 	// be claimed again, with all its attempts, and all the time for them. A row comes back if there is such a message; one
 	// that is done stays done.
 	//
@@ -153,7 +154,7 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
 )
 SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`
 
-	// MarkProcessed marks a message done, whoever has it.
+	// MarkProcessed marks a message done, also if another owner has it.
 	//
 	// Arguments: source, message id, whether the payload stays.
 	MarkProcessed = `WITH marked AS (
@@ -166,7 +167,7 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 )
 SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`
 
-	// MarkDead marks a message dead, whoever has it, unless it is done.
+	// MarkDead marks a message dead, also if another owner has it, unless it is done.
 	//
 	// Arguments: source, message id, reason.
 	MarkDead = `WITH marked AS (

@@ -46,8 +46,8 @@ SELECT s.last, ` + claimHeader + `, '', (SELECT CASE WHEN r.most > 0 THEN 'cut' 
 UNION ALL SELECT * FROM claimed`
 
 	// ClaimTopics takes rows of many topics at once, of each no more than it has room for: those whose owner died before
-	// (kind 2), which are suspected of killing who handles them, then those that fell due (kind 1), the longest waiting
-	// first, and those that were never claimed (kind 0).
+	// (kind 2), which are suspected of killing their handler's process, then those that fell due (kind 1), the longest
+	// waiting first, and those that were never claimed (kind 0).
 	//
 	// It goes through parts of the table, in the order of the arguments, each past marks of its own: the topics that have
 	// no limit (what = 0), those that have one (what = 1), and single ones that are behind (what = 2), because rows of
@@ -144,7 +144,7 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 
 	ofTopicsAsked = `($10::text[] IS NULL OR q.topic = ANY ($10::text[]))`
 
-	// ClaimExpired takes rows that were not handled in time, for whoever has something to do when a message dies. One that
+	// ClaimExpired takes rows that were not handled in time, for stores with an OnDead. One that
 	// waits, as it does when that has failed, is taken when it falls due: those behind it have their turn first. Payloads
 	// have room as in ClaimReady, and each row says at its end whether more is left for want of that.
 	//

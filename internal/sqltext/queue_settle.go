@@ -8,7 +8,7 @@ package sqltext
 // should that cost a deadlock, Postgres ends one of the two, and nothing is half done. Each is looked up by its key and
 // updated by its place in the table. An ack does not lock it before: that would be a change of the row too. A row that
 // changed between the snapshot and the update, because its lease was renewed, has another place, and some versions of
-// Postgres pass it by: who changes fewer rows than it asked for asks once more.
+// Postgres pass it by: a call that changes fewer rows than it asked for asks once more.
 //
 // A connection keeps a plan that was made without knowing the arguments, perhaps while the table was empty, when
 // reading all of it was the cheapest. So here and in the other statements of the queue nothing is left to choose:
@@ -47,7 +47,7 @@ UPDATE {queue} q
 ` + ofHeld
 
 	// HoldMessages locks messages of an owner for as long as its transaction lasts, as that of a handler does which has
-	// acked them: whoever stores a copy meanwhile does not wait for it. One row comes back for each.
+	// acked them: a call that stores a copy meanwhile does not wait for it. One row comes back for each.
 	//
 	// Arguments: owner, sources, message ids.
 	HoldMessages = held + `FOR UPDATE OF q) f

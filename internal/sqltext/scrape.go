@@ -2,7 +2,8 @@ package sqltext
 
 // Scrape is what a monitoring system wants to know each few seconds, in one statement: what package admin counts with
 // several. Each row says what it is about (outbox, inbox, queue, paused, forwarders, lanes), of which topic, consumer
-// or scope, in which state or by whom, how many, whether there may be more, and how old the oldest is in seconds.
+// or scope, in which state or by which pauser, how many, whether there may be more, and how old the oldest is in
+// seconds.
 //
 // Arguments: those of CountDead, and how many to count of each lane.
 const Scrape = `SELECT 'outbox', s.topic, 'dead', s.n::float8, s.more, s.oldest::float8

@@ -2,7 +2,7 @@ package sqltext
 
 // Untaken finds topics whose messages wait although no live forwarder takes them, with how many of them it saw. It
 // looks at the oldest that are ready in each lane, so that it costs the same in any backlog, and passes by what is
-// young: whoever takes it may be about to start.
+// young: its forwarder may be about to start.
 //
 // Arguments: how many it looks at in each lane, age in seconds.
 const Untaken = `WITH live AS MATERIALIZED (

@@ -35,7 +35,7 @@ const (
 	InsertMarked = InsertMessages + ` AND ` + isMarked
 )
 
-// Notify tells those who listen that messages were committed.
+// Notify tells listeners that messages were committed.
 //
-// Arguments: channel, who says so.
+// Arguments: channel, the sender.
 const Notify = `SELECT pg_notify($1, $2)`

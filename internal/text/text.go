@@ -62,7 +62,7 @@ func Valid(s string) string {
 // MaxErrorBytes is how much of an error is stored.
 const MaxErrorBytes = 1024
 
-// How much the audit log keeps of who acted, and why.
+// How much the audit log keeps of the actor, and of the reason.
 const (
 	MaxActorBytes  = 255
 	MaxReasonBytes = 1024

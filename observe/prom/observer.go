@@ -132,7 +132,7 @@ func (f *family[K, S]) of(key K, series func(K) S) S {
 	if s, ok := f.known.Load(key); ok {
 		return s.(S)
 	}
-	s, _ := f.known.LoadOrStore(key, series(key)) // the same labels are the same series, whoever makes them
+	s, _ := f.known.LoadOrStore(key, series(key)) // the same labels are the same series in every observer
 	return s.(S)
 }
 

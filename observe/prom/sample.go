@@ -18,7 +18,7 @@ const (
 	countLane = 100    // ready or delayed, of a lane
 )
 
-// cell names one count: of what, and in which state or by whom.
+// cell names one count: of what, and in which state or by which pauser.
 type cell struct{ of, state string }
 
 // count is how many there are, and the age of the oldest in seconds.

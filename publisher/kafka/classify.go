@@ -36,7 +36,7 @@ var unavailable = []error{
 	sarama.ErrConsumerCoordinatorNotAvailable, sarama.ErrOffsetsLoadInProgress, sarama.ErrNotCoordinatorForConsumer,
 	sarama.ErrInvalidReplicationFactor, // a topic that is made by its first message, while too few brokers live
 
-	// Who we are and what we may do.
+	// Authentication, and what we may do.
 	sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed, sarama.ErrGroupAuthorizationFailed,
 	sarama.ErrTransactionalIDAuthorizationFailed, sarama.ErrSASLAuthenticationFailed,
 	sarama.ErrUnsupportedSASLMechanism, sarama.ErrIllegalSASLState, sarama.ErrSecurityDisabled,

@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// connectPause is between two attempts to connect; an attempt that nobody answers takes a second or more itself.
+// connectPause is between two attempts to connect; an attempt without an answer takes a second or more itself.
 const connectPause = time.Second
 
 // producer is a sarama producer that connects in the background, as sarama's own reconnects once it exists. It

@@ -21,7 +21,7 @@ type Marshaler struct {
 	// name and value are data.
 	Marshaler wmnats.Marshaler
 
-	quoted func(key string) // told of metadata that would have commanded the server; nil = nobody
+	quoted func(key string) // told of metadata that would have commanded the server; nil = none
 }
 
 var _ wmnats.Marshaler = Marshaler{}

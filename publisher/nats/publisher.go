@@ -121,7 +121,7 @@ func (p *Publisher) Close() error {
 	return p.inner.Close()
 }
 
-// quoting says once that metadata are not taken for commands, to those who meant them so.
+// quoting says once that metadata are not taken for commands, in case they were meant so.
 func quoting(logger watermill.LoggerAdapter) func(key string) {
 	var once sync.Once
 	return func(key string) {

@@ -31,8 +31,8 @@ func (l *TopicReader) connect(ctx context.Context) (natsgo.JetStreamContext, err
 	return js, nil
 }
 
-// open connects. Calls that do so at the same time each make a connection, and the first one is kept: who waits, waits
-// for no longer than its own ctx.
+// open connects. Calls that do so at the same time each make a connection, and the first one is kept: a call that
+// waits, waits for no longer than its own ctx.
 func (l *TopicReader) open(ctx context.Context) (*natsgo.Conn, error) {
 	if l.life.Err() != nil {
 		return nil, outbox.ErrClosed
@@ -42,7 +42,7 @@ func (l *TopicReader) open(ctx context.Context) (*natsgo.Conn, error) {
 	}
 	life, end := context.WithCancel(l.life)
 	stay := context.AfterFunc(ctx, end)
-	// Who waits for an answer wants to know. The client's 2 s are short for a host that is busy.
+	// An operator waits for the answer. The client's 2 s are short for a host that is busy.
 	now := []natsgo.Option{natsgo.RetryOnFailedConnect(false), natsgo.Timeout(answerTimeout)}
 	conn, err := natsgo.Connect(l.cfg.URL,
 		slices.Concat(logging(l.logger), Options(), now, l.cfg.Options, []natsgo.Option{endingWith(life)})...)

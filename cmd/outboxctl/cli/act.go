@@ -35,7 +35,7 @@ func (f *actFlags) bind(a *app, cmd *cobra.Command) {
 	}
 }
 
-// user is who sits here. A container may have neither the variable nor a name for the user.
+// user is the user of the terminal. A container may have neither the variable nor a name for the user.
 func (a *app) user() string {
 	if name := cmp.Or(a.getenv("USER"), a.getenv("USERNAME")); name != "" { // the latter on Windows
 		return name

@@ -21,7 +21,7 @@ func (a *app) progress(total admin.Count) progress {
 	}
 	most := total.N
 	if total.More {
-		most = -1 // nobody knows; then it shows count and rate
+		most = -1 // unknown; then it shows count and rate
 	}
 	bar := progressbar.NewOptions64(most,
 		progressbar.OptionSetWriter(a.err), progressbar.OptionSetWidth(max(10, min(40, width-50))),

@@ -69,7 +69,7 @@ func (a *app) topic(
 			}
 			var pauses []admin.Pause
 			var unknown error
-			if name == "resume" { // afterwards nobody knows what it ended
+			if name == "resume" { // afterwards it is unknown what it ended
 				pauses, unknown = look()
 			}
 			if err := act.confirm(cmd.Context(), a, fmt.Sprintf("%s topic %s?", title(name), topic)); err != nil {
@@ -97,7 +97,7 @@ func (a *app) topic(
 	return cmd
 }
 
-// pausesOf returns who has paused a topic, and says if nobody knows a topic of this name: it may be misspelt. That an
+// pausesOf returns the pauses of a topic, and says if there is no topic of this name: it may be misspelt. That an
 // operator has paused it tells nothing about what is to be paused.
 func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, act, topic string) ([]admin.Pause, error) {
 	s, err := ad.Stats(ctx, admin.StatsConfig{})

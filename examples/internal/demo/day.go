@@ -35,7 +35,7 @@ type day struct {
 	log       *os.File
 	sent      atomic.Int64 // messages, copies included
 	forwarder *forwarderProcess
-	watch     *watch // nil if nobody watches
+	watch     *watch // nil if it is not watched
 }
 
 // open starts the servers and makes tables and topics.

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 )
 
-// page is that of package admin, for whoever wants to look while the day lasts. Nobody may act on it.
+// page is that of package admin, to look at while the day lasts. It allows no acts.
 type page struct {
 	handler  *ui.Handler
 	listener net.Listener

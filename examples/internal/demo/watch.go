@@ -56,7 +56,7 @@ func newWatch(db *outbox.DB) (*watch, error) {
 	return w, nil
 }
 
-// observers are those for the handle of the service; none if nobody watches.
+// observers are those for the handle of the service; none if it is not watched.
 func (w *watch) observers() []observe.Observer {
 	if w == nil {
 		return nil

@@ -22,7 +22,7 @@ const (
 	forUnpark purpose = iota // it was parked, and its key is free
 	forRetry                 // it failed, and another attempt is due
 	forTrial                 // it tries whether its topic works again
-	forStray                 // it is pending, though nobody knows of it
+	forStray                 // it is pending, and unknown to the board
 )
 
 func (a *Asks) add(ask ask) {
@@ -93,7 +93,7 @@ func (b *Board) askOf(a *Asks, k *key, room int) int {
 	return max(n, 1)
 }
 
-// Strays names rows that the sweep found pending below the mark. Those that nobody knows of are read by id.
+// Strays names rows that the sweep found pending below the mark. Those that are unknown are read by id.
 func (b *Board) Strays(t Term, ids []int64) {
 	l := b.open(t)
 	if l == nil {
@@ -107,7 +107,7 @@ func (b *Board) Strays(t Term, ids []int64) {
 	}
 }
 
-// stray is a row that is pending, though nobody knows of it.
+// stray is a row that is pending, and unknown to the board.
 type stray struct {
 	term Term
 	id   int64
@@ -187,7 +187,7 @@ func (b *Board) tried(l *lane, a ask, r *Row) {
 	}
 }
 
-// strayed takes a row that nobody knew of.
+// strayed takes a row that was unknown.
 func (b *Board) strayed(l *lane, r *Row) {
 	if l.shadow != nil && r.ID >= l.shadow.low {
 		return
@@ -197,7 +197,7 @@ func (b *Board) strayed(l *lane, r *Row) {
 	}
 }
 
-// Due returns when Tick is wanted next, and when a read is, though nobody asked; zero = not. Either may have passed.
+// Due returns when Tick is wanted next, and when a read is, unasked; zero = not. Either may have passed.
 func (b *Board) Due() (tick, read time.Time) {
 	sooner := func(at *time.Time, t time.Time) {
 		if at.IsZero() || t.Before(*at) {

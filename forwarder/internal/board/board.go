@@ -10,7 +10,7 @@ const Lanes = 64
 // Term is one time of owning a lane. All in memory belongs to one; a term that the board does not have is over.
 type Term struct {
 	Lane  int16
-	Epoch int64 // raised whenever the lane is taken; 0 is nobody's
+	Epoch int64 // raised whenever the lane is taken; 0 is free
 }
 
 // Row is a message that was read. The board owns it from RowsRead on; the fields do not change, but for Payload and
@@ -66,7 +66,7 @@ const (
 	Retry                      // charge an attempt, try again after a backoff
 	Unavailable                // pause the topic, charge nothing
 	Permanent                  // dead at once
-	Aborted                    // not sent, or nobody waited for the answer: nothing is known, nothing is charged
+	Aborted                    // not sent, or the answer was not awaited: nothing is known, nothing is charged
 )
 
 // Result is what became of a call. Err is carried to Failure and Report, and never looked into.

@@ -1,6 +1,6 @@
 // Package board knows the messages in a forwarder's lanes: which were read, which are being published, which wait and
 // for what, and what is to be settled. It is pure: no clock (now is an argument), no goroutine, no lock, no I/O, and
-// nothing of the database, the broker or Watermill. Whoever uses it takes care that one event happens at a time.
+// nothing of the database, the broker or Watermill. Its user takes care that one event happens at a time.
 //
 // # Words
 //
@@ -20,8 +20,8 @@
 //     key for the parked rows without a key of one topic.
 //   - The shadow is what of a lane there was no room to park: a few bits per hash of key, and the lowest id. Nothing
 //     new of a key is kept whose bits are set. A rewind, a mark of the lane set back to below that id, clears it.
-//   - An ask is a row to read by id, and why: unpark, retry, trial, or stray (pending, though nobody knows of it).
-//   - A suspect is a message that failed for a reason that nobody knows, while it cannot be told yet whether it is at
+//   - An ask is a row to read by id, and why: unpark, retry, trial, or stray (pending, and unknown to the board).
+//   - A suspect is a message that failed for an unknown reason, while it cannot be told yet whether it is at
 //     fault. A streak is what failed, so or because of the broker, since something was published last: of a topic, and
 //     of all that share a publisher.
 //   - To convict is to charge a suspect, to pardon to park it uncharged.
@@ -60,11 +60,11 @@
 // Whether a suspect is charged is decided by the answers of others, and never by one that is not there: when its topic
 // publishes something, it is convicted; when nothing else is under way or may go, or it has waited for SlowAfter, it is
 // convicted if the streak of its topic and that of its publisher are of one message, and pardoned if they are of
-// several. 16 suspects of a topic are enough to decide that at once. Who failed uncharged is remembered with what its
-// topic had published until then: if it fails again and that is more, it is charged without a doubt, unless the topic
-// is paused. So messages that are always bad are charged each time that a good one gets through, however many there
-// are, and in an outage nobody is. The trial of a topic is the key that came last, which has failed least likely; those
-// that fail go to the other end of the list, and heads have every second turn.
+// several. 16 suspects of a topic are enough to decide that at once. A key that failed uncharged is remembered with
+// what its topic had published until then: if it fails again and that is more, it is charged without a doubt, unless
+// the topic is paused. So messages that are always bad are charged each time that a good one gets through, however many
+// there are, and in an outage nobody is. The trial of a topic is the key that came last, which has failed least likely;
+// those that fail go to the other end of the list, and heads have every second turn.
 //
 // A topic that is paused while its publisher works for others is not counted in the publisher's streak.
 //
@@ -79,7 +79,7 @@
 // # What is bounded, and what happens beyond each bound
 //
 //	suspects                             16 of a topic, for SlowAfter at most.
-//	who failed uncharged                 256 of a topic. Others are suspects again when they fail again.
+//	keys that failed uncharged           256 of a topic. Others are suspects again when they fail again.
 //	rows in memory, and their bytes      Beyond Config.Rows or Bytes a read brings what is asked for by id, and of the
 //	                                     rest a little, as all in memory may wait behind a few that hang. At twice as
 //	                                     much: trials only. Large rows come without payload; of these a read takes what
@@ -118,7 +118,7 @@
 //
 // lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; large.go
 // those that came without payload; rows.go into memory and out of it; keys.go chains; topics.go queues, places, slow
-// topics; pauses.go closed topics and the keys that wait for them; doubts.go errors that nobody knows, and topics that
-// are tried for others' sake; calls.go from Next to Returned; retries.go heads; parked.go ids; shadow.go; results.go
-// what became of calls, and of their settling; effects.go what others must do about it; list.go.
+// topics; pauses.go closed topics and the keys that wait for them; doubts.go errors that are not recognised, and topics
+// that are tried for others' sake; calls.go from Next to Returned; retries.go heads; parked.go ids; shadow.go;
+// results.go what became of calls, and of their settling; effects.go what others must do about it; list.go.
 package board

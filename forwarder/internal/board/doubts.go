@@ -2,8 +2,8 @@ package board
 
 import "time"
 
-// An error that nobody knows may be the fault of its message or of the broker. What else happens tells: see the words
-// and "Doubts" in the package comment.
+// An error that is not recognised may be the fault of its message or of the broker. What else happens tells: see the
+// words and "Doubts" in the package comment.
 
 const (
 	// mostSuspects is how many messages of a topic may fail in a row, and none be published, before it counts as out.
@@ -12,14 +12,14 @@ const (
 	mostRemembered = 256
 )
 
-// suspect is a message that failed, and nobody knows whether it is to be charged.
+// suspect is a message that failed, and it is open whether it is to be charged.
 type suspect struct {
 	call *Call
 	err  error
 	at   time.Time
 }
 
-// streak is what failed, for reasons that nobody knows or because of the broker, since something was published last.
+// streak is what failed, for unknown reasons or because of the broker, since something was published last.
 type streak struct {
 	first   string // the uuid of a message, as an id may be another's after a crash
 	any     bool
@@ -51,7 +51,7 @@ func (b *Board) brokerOf(topic string) *broker {
 	return b.brokers[n]
 }
 
-// fails notes who failed. A topic that is paused although its broker works says nothing of other topics.
+// fails notes which message failed. A topic that is paused although its broker works says nothing of other topics.
 func (t *topic) fails(uuid string) {
 	t.streak.failed(uuid)
 	if !t.paused || !t.broker.worked.After(t.since) {
@@ -74,7 +74,7 @@ func (t *topic) remember(uuid string) (workedSince bool) {
 	return found && at != t.worked
 }
 
-// doubted takes a message that failed for a reason that nobody knows.
+// doubted takes a message that failed for an unknown reason.
 func (b *Board) doubted(l *lane, c *Call, res Result) {
 	t, r := c.topic, c.Row
 	guilty := t.remember(r.UUID)
@@ -194,7 +194,7 @@ func (b *Board) forgetSuspects(t *topic, l *lane) {
 	t.failedAt = nil // it would remember others' messages
 }
 
-// vouches says that a topic works, as a message of it was published: who failed meanwhile is to be charged.
+// vouches says that a topic works, as a message of it was published: those that failed meanwhile are to be charged.
 func (b *Board) vouches(c *Call) {
 	t := c.topic
 	t.worked++

@@ -8,7 +8,7 @@ type Effects struct {
 	Settle  bool     // there are results
 	Read    bool     // something is to be asked for, or there is room again
 	Free    []Term   // may be given back to the database
-	Recall  []*Call  // their lane is handed back: take back what nobody has received yet, and answer Aborted
+	Recall  []*Call  // their lane is handed back: take back what no handler has received yet, and answer Aborted
 	Expired []*Call  // end their contexts, find the verdict, tell TimedOut
 	Reports []Report // in order
 }
@@ -24,7 +24,7 @@ type Report struct {
 	Attempts   int           // Retry, Dead: with this one
 	Failures   int           // TopicPaused: in a row. TopicJammed: hung calls
 	Wait       time.Duration // TopicPaused, Retry: until the next attempt
-	Guessed    bool          // TopicPaused: everything fails, and nobody knows why
+	Guessed    bool          // TopicPaused: everything fails, for an unknown reason
 	ByOperator bool          // TopicPaused, TopicResumed: see PauseByOperator
 	// TopicPaused, TopicJammed: nothing changed in a minute. Retry: not the first of its topic in a minute
 	Repeated bool
@@ -40,7 +40,7 @@ const (
 	TopicJammed                    // as many calls of it hang as may be under way
 	RowRejected                    // a message failed and will be tried again
 	RowDead                        // a message will not be tried again
-	StrayFound                     // the sweep found a message that nobody knew of
+	StrayFound                     // the sweep found a message that was unknown
 	Shadowed                       // a lane has more that waits than ids can be parked
 )
 

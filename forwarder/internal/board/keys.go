@@ -4,7 +4,7 @@ package board
 // one under way, then the chain, then what is parked. While it is blocked, or has ids parked, or its chain is full,
 // what is read of it is parked.
 //
-// Rows without an ordering key follow nobody, but those of a closed topic are parked in the same way: in a pen,
+// Rows without an ordering key follow no other, but those of a closed topic are parked in the same way: in a pen,
 // which is a key whose name no message can have.
 type key struct {
 	lane        *lane

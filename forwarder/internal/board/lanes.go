@@ -151,7 +151,7 @@ func (b *Board) freeIfDone(l *lane) {
 	}
 }
 
-// forgetLane forgets all that waits in a lane, in memory or parked: whoever reads the lane next reads it again. It
+// forgetLane forgets all that waits in a lane, in memory or parked: the next owner of the lane reads it again. It
 // walks its rows in memory.
 func (b *Board) forgetLane(l *lane) {
 	rows, bytes := l.rows, l.bytes

@@ -74,7 +74,7 @@ func (b *Board) concludeTrial(c *Call, r Result) {
 	}
 }
 
-// succeeded takes a message that was published, whoever owns its lane now.
+// succeeded takes a message that was published, also if another owns its lane now.
 func (b *Board) succeeded(c *Call, late bool) {
 	r := c.Row
 	r.Payload, r.Metadata = nil, nil // settling needs neither

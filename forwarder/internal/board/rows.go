@@ -37,7 +37,7 @@ func (b *Board) drop(l *lane, r *Row) {
 func (r *Row) size() int64 { return int64(len(r.Payload) + len(r.Metadata)) }
 
 // accept takes a row that was read for the first time, or again: into memory behind those of its key, to be parked, or
-// not at all. due says that it was read because it fell due: then nobody waits for it, and the lane need not be read
+// not at all. due says that it was read because it fell due: then nothing waits for it, and the lane need not be read
 // again for it.
 func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	if l.known[r.ID] != nil || l.parked[r.ID] != nil {
@@ -60,7 +60,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		return false
 	}
 	if r.Attempts > 0 {
-		// It waits for another attempt and so blocks its key, though nobody told us: an operator asked for it again.
+		// It waits for another attempt and so blocks its key, though we were not told: an operator asked for it again.
 		b.addHead(l, r.Key, r.ID, r.Topic, b.now)
 		return false
 	}

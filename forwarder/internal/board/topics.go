@@ -29,7 +29,7 @@ type topic struct {
 	trial                *Row      // queued or under way
 	asked                bool      // a trial is being read
 	latest               *key      // the last that came to wait, unless it was tried
-	guessed              bool      // paused because everything fails, and nobody knows why
+	guessed              bool      // paused because everything fails, for an unknown reason
 	since                time.Time // the pause began
 	hurried              bool      // another topic has had this one tried, in this pause
 	off                  bool      // heads were put off for the pause

@@ -57,7 +57,7 @@ type Held struct {
 type Plan struct {
 	Lost     []Term // no longer ours: forget them
 	HandBack []Term // too many: give them back once nothing of them is under way
-	Retake   []Term // ours, but not in memory: raise their epochs, as nobody knows what was done under these
+	Retake   []Term // ours, but not in memory: raise their epochs, as it is unknown what was done under these
 	Take     []Term // free, with the epochs to compare
 	Share    int    // how many lanes are ours to have
 	Short    int    // for the next View
@@ -79,7 +79,7 @@ func (v View) Plan() Plan {
 			if !l.Alive {
 				free = append(free, l.Term)
 			}
-		case !have && v.Stopping: // who leaves gives back all that is his
+		case !have && v.Stopping: // one that leaves gives back all its lanes
 		case !have:
 			p.Retake = append(p.Retake, l.Term)
 		case !held.Handing:
