@@ -55,9 +55,9 @@ var (
 	subscriber                      message.Subscriber
 	kafkaSubscriber, workSubscriber message.Subscriber
 	bus                             *cqrs.EventBus
-	commands                        cqrs.CommandProcessorConfig
 	marshaler                       forwarder.Marshaler
 	passOn, book                    message.HandlerFunc
+	brokers                         []string
 	keyOf                           func(topic string, msg *message.Message) (string, error)
 
 	orderID  string
@@ -79,12 +79,6 @@ var (
 
 // Remind is an event.
 type Remind struct{}
-
-// BookOrder is a command, and OrderBooked the event that follows.
-type (
-	BookOrder   struct{ OrderID string }
-	OrderBooked struct{ OrderID string }
-)
 
 type user struct {
 	Name                    string
