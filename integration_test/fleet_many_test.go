@@ -207,10 +207,6 @@ func TestFleetManyDatabases(t *testing.T) {
 	eventually(t, func() bool {
 		return log.count("looking at a database failed") > 0
 	}, "the log says what cannot be reached")
-	for _, who := range append(steady, coming...) {
-		eventually(t, func() bool { return who.asleep(t) }, "%s sleeps", who.Key)
-	}
-	printIdleCost(t, cfg.LookInterval, steady[0], shared[0], schemas)
 	printLooks(t, shared)
 }
 
@@ -276,28 +272,4 @@ func startCounting(t testing.TB, h handle, application, but string) (most func()
 		}
 	}()
 	return func() int { close(over); return <-result }
-}
-
-// printIdleCost says how many transactions a second a database and a schema at rest cost, in which nothing else
-// happens.
-func printIdleCost(t testing.TB, look time.Duration, alone, shared tenant, schemas int) {
-	observer := newPgxHandle(t, newDatabase(t))
-	names := []string{}
-	for _, who := range []tenant{alone, shared} {
-		names = append(names, value[string](t, who.handle, "SELECT current_database()"))
-		who.pool.Reset()
-	}
-	read := func(name string) int {
-		return observer.count(t, "SELECT xact_commit FROM pg_stat_database WHERE datname = $1", name)
-	}
-	const window = 3 * time.Second
-	before := []int{read(names[0]), read(names[1])}
-	begun := time.Now()
-	time.Sleep(window) // a measurement
-	after := []int{read(names[0]), read(names[1])}
-	seconds := time.Since(begun).Seconds()
-	t.Logf("at rest, looked at every %s: %.1f statements a second in a database alone, %.1f in the one of %d schemas, "+
-		"%.3f each",
-		look, float64(after[0]-before[0])/seconds, float64(after[1]-before[1])/seconds, schemas,
-		float64(after[1]-before[1])/seconds/float64(schemas))
 }
