@@ -63,6 +63,7 @@ func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*sourc
 		return nil, fmt.Errorf("consumer %s: %w", s.durable, err)
 	}
 	if consumer.CachedInfo().Config.PriorityPolicy != jetstream.PriorityPolicyPinned {
+		_ = stream.DeleteConsumer(ctx, s.durable) // it was made just now, and after an upgrade it would be refused
 		return nil, errTooOld
 	}
 	api := "$JS.API."

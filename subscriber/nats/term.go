@@ -112,7 +112,13 @@ func (t *term) compare(info *jetstream.ConsumerInfo) {
 		t.lose()
 		return
 	}
-	if t.whole = info.NumAckPending <= len(t.held); t.whole {
+	held := 0
+	for pos := range t.held {
+		if pos > int64(info.AckFloor.Stream) { //nolint:gosec // else it is not waited for: the stream has dropped it
+			held++
+		}
+	}
+	if t.whole = info.NumAckPending <= held; t.whole {
 		t.logger.Debug("all that the owner before had in hand was delivered again",
 			watermill.LogFields{"messages": len(t.held)})
 	}
