@@ -15,7 +15,7 @@ import (
 func (e *exam) checkTopics(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil && e.deserted && !slices.ContainsFunc(e.members, member.alive) {
-			e.nobody(nil)
+			e.noForwarder(nil)
 		}
 	}()
 	if e.stats, err = e.Admin.stats(ctx, brisk); err != nil {
@@ -43,7 +43,7 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 	case !e.counted && !e.deserted:
 		return nil // which forwarder reads which topic is not known
 	case !slices.ContainsFunc(e.members, member.alive):
-		e.nobody(ready)
+		e.noForwarder(ready)
 		return nil
 	}
 	for _, t := range e.stats.Topics {
@@ -86,8 +86,8 @@ func (e *exam) paused(t TopicStats, p Pause) {
 		"fix what the error names; the forwarder then resumes the topic by itself, and charges no attempt")
 }
 
-// nobody tells that no forwarder is alive.
-func (e *exam) nobody(ready map[string]TopicStats) {
+// noForwarder tells that none is running.
+func (e *exam) noForwarder(ready map[string]TopicStats) {
 	s, what := Info, "no message has been ready for more than "+span(brief)
 	if e.deserted {
 		s, what = Warning, "messages have been ready for more than a minute"

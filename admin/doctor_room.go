@@ -20,7 +20,7 @@ const (
 // checkRetention looks whether old messages are deleted.
 func (e *exam) checkRetention(ctx context.Context) error {
 	if !e.counted {
-		return nil // for how long somebody means to keep it is not known
+		return nil // for how long it is to be kept is not known
 	}
 	var oldest float64
 	if err := e.rows(ctx, []any{&oldest}, func() {}, sqltext.DoctorOldest, int64(looked)); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// session is somebody else's, as pg_stat_activity has it.
+// session is another one, as pg_stat_activity has it.
 type session struct {
 	pid                      int64
 	user, application, state string

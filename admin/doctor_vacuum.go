@@ -9,7 +9,7 @@ import (
 
 const (
 	manyDead = 20_000   // rows; so many wake autovacuum
-	manyXIDs = 10_000   // transactions since somebody's snapshot
+	manyXIDs = 10_000   // transactions since a snapshot
 	bigTable = 10 << 30 // bytes
 	bigWAL   = 1 << 30
 )

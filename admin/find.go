@@ -15,7 +15,7 @@ import (
 // maxFind is the length of what Find looks for: the longest name that a message has, and room for its consumer.
 const maxFind = 4096
 
-// Find looks for messages in all tables by what somebody knows of them: the UUID, the id that Message.ID has, or the
+// Find looks for messages in all tables by what is known of them: the UUID, the id that Message.ID has, or the
 // ordering key. Of a UUID it also finds the dead letter that is still in the outbox. Inbox and queue come first, since
 // they are asked by index; then the outbox, newest first, and the queue once more for the key.
 //

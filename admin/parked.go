@@ -33,7 +33,7 @@ type ParkedKey struct {
 }
 
 // ParkedKeys lists what the subscribers of all groups have parked beside this outbox, the oldest first, at most 1,000
-// keys. There is none, and no error, where nobody parks. It returns errors of the database.
+// keys. There is none, and no error, where no subscriber parks. It returns errors of the database.
 func (a *Admin) ParkedKeys(ctx context.Context) ([]ParkedKey, error) {
 	list, err := a.parkedKeys(ctx)
 	if err != nil {

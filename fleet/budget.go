@@ -19,7 +19,7 @@ import (
 
 const (
 	turn         = 50 * time.Millisecond // for which a connection is left alone after it was opened
-	lookForIdle  = 20 * time.Millisecond // while somebody waits
+	lookForIdle  = 20 * time.Millisecond // while a caller waits
 	longWait     = time.Second           // is worth a line in the log,
 	longWaitLine = time.Minute           // at most so often
 	hangUp       = time.Second           // bounds closing a connection
@@ -213,7 +213,7 @@ func (b *budget) holders() string {
 		strings.Join(parts, ", "))
 }
 
-// say logs that somebody waits.
+// say logs that a caller waits.
 func (b *budget) say(s *source) {
 	b.mu.Lock()
 	if now := time.Now(); now.Sub(b.said) < longWaitLine {

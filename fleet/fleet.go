@@ -18,7 +18,7 @@ import (
 // Cure: add the database to what the discovery reads, and wait for Config.RefreshInterval.
 var ErrUnknownDatabase = errors.New("fleet: unknown database")
 
-// closeTimeout is how long Run waits for handles that somebody still uses.
+// closeTimeout is how long Run waits for handles that are still in use.
 const closeTimeout = 30 * time.Second
 
 // Fleet keeps handles on many databases. It is safe for concurrent use.

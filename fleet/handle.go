@@ -24,7 +24,7 @@ const (
 var errOpenHangs = fmt.Errorf("the call of Open did not return within %s: it is not called again before it does",
 	openTimeout)
 
-// opened is a handle that is open. It outlives its place in the fleet for as long as somebody holds it.
+// opened is a handle that is open. It outlives its place in the fleet for as long as it is held.
 type opened struct {
 	target Target
 	db     *outbox.DB
@@ -127,7 +127,7 @@ func (f *Fleet) openAll(ctx context.Context, wanted map[string]Target) (map[stri
 		f.mu.Lock()
 		m, old := f.members[key], f.open[t]
 		if old != nil && (m == nil || m.opened != old) {
-			old.users++ // it is back, and somebody still holds it
+			old.users++ // it is back, and still held
 			all[key] = old
 		}
 		f.mu.Unlock()

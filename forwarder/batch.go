@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	lockedPause = 100 * time.Millisecond // before rows are tried again that somebody has locked
+	lockedPause = 100 * time.Millisecond // before rows are tried again that were locked
 	alonePause  = 10 * time.Second       // before a row is tried again that cannot be settled even alone
 )
 
@@ -19,7 +19,7 @@ type batch[T any] struct {
 	alone   func(error) // told why a row cannot be settled even alone
 	rows    []T
 	most    int  // in a part
-	careful bool // pass by what somebody has locked
+	careful bool // pass by what is locked
 	later   []T  // locked, or not to be settled even alone
 	laterAt time.Time
 }
@@ -99,8 +99,8 @@ func (b *batch[T]) last(ctx context.Context) (left []T) {
 	return left
 }
 
-// rowsFault says whether an error may be due to one of many rows: something about its data, or that somebody has it
-// locked. Lost connections, missing tables and privileges, deadlocks and full disks are not.
+// rowsFault says whether an error may be due to one of many rows: something about its data, or that a transaction has
+// it locked. Lost connections, missing tables and privileges, deadlocks and full disks are not.
 func rowsFault(err error) bool {
 	if timedOut(err) {
 		return true

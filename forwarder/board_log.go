@@ -52,7 +52,7 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 	}
 }
 
-// operator says that somebody has paused or resumed a topic by hand.
+// operator says that a topic was paused or resumed by hand.
 func (l *boardLog) operator(now time.Time, r board.Report, fields watermill.LogFields) {
 	if r.Kind == board.TopicPaused {
 		l.logger.Info("topic paused by an operator: its messages stay pending", fields)

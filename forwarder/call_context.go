@@ -12,10 +12,10 @@ type callContext struct {
 	base context.Context // for its values; never over
 
 	mu    sync.Mutex
-	inner context.Context // made when somebody asks for Done
+	inner context.Context // made at the first call of Done
 	end   context.CancelCauseFunc
 	cause error         // why it is over
-	back  chan struct{} // made when somebody asks for recalled; closed = the message is to be taken back
+	back  chan struct{} // made at the first call of recalled; closed = the message is to be taken back
 	asked bool          // to take it back
 }
 

@@ -112,7 +112,7 @@ func (f *Forwarder) Drain(ctx context.Context) error {
 	err := f.engine.drain(drainCtx)
 	cancel()
 	switch runErr := <-failed; {
-	case errors.Is(runErr, outbox.ErrRunning): // somebody else was faster
+	case errors.Is(runErr, outbox.ErrRunning): // another call was faster
 		return f.drainRunning(ctx)
 	case runErr != nil:
 		return runErr

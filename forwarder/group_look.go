@@ -218,7 +218,7 @@ func (g *Group) looked(a asked, l nap.Look, number int64, took time.Duration) {
 	defer g.mu.Unlock()
 	d, now := a.d, time.Now()
 	if d.state != asleep {
-		return // somebody woke it meanwhile
+		return // it was woken meanwhile
 	}
 	work := d.nap.Looked(l)
 	var rest time.Duration // what takes long may use about a twentieth of the time

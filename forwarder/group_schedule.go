@@ -32,7 +32,7 @@ func (g *Group) schedule(ctx context.Context) {
 	}
 }
 
-// pass starts what there is to start, and returns how long nothing else will be unless somebody signals.
+// pass starts what there is to start, and returns how long nothing else will be without a signal.
 func (g *Group) pass(ctx context.Context, now time.Time) time.Duration {
 	g.wokenMu.Lock()
 	woken := g.woken

@@ -102,7 +102,7 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 		e.lose(terms(p.Lost)...)
 		e.handBack(terms(p.HandBack)...)
 	})
-	if k.unsure { // not before the lanes are forgotten that somebody took meanwhile
+	if k.unsure { // not before the lanes are forgotten that others took meanwhile
 		k.unsure = false
 		e.extend(begun)
 	}
@@ -189,7 +189,7 @@ func (k *keeper) take(ctx context.Context, p lease.Plan) (next time.Duration, er
 		}
 		missing = owned < e.share
 	})
-	if missing && p.Short == 0 { // somebody was faster
+	if missing && p.Short == 0 { // another was faster
 		next = min(next, lookAgain)
 	}
 	k.owns(owned)

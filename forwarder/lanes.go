@@ -68,7 +68,7 @@ func (k *keeper) release(ctx context.Context, list []board.Term) error {
 	return nil
 }
 
-// allLanes reads the lanes, and makes those anew that somebody has deleted.
+// allLanes reads the lanes, and makes those anew that were deleted.
 func (k *keeper) allLanes(ctx context.Context) ([]lease.Lane, error) {
 	list, err := k.lanes(ctx)
 	if err != nil || len(list) == lease.Lanes {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// recheckHeads compares the keys that are held with the rows that hold them, which somebody else may have
+// recheckHeads compares the keys that are held with the rows that hold them, which an operator may have
 // settled, requeued or deleted.
 func (e *engine) recheckHeads(ctx context.Context, pace *pace) error {
 	for at := e.positions(); len(at) > 0; {

@@ -67,7 +67,7 @@ func (e *engine) runSettler(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			over = true
-			s.published.careful = true // or it would wait for what somebody has locked
+			s.published.careful = true // or it would wait for what is locked
 		case <-timer.C:
 		case <-news:
 		}
@@ -100,7 +100,7 @@ func (s *settler) giveUp(ctx context.Context) {
 		watermill.LogFields{"messages": left})
 }
 
-// writePublished returns the rows that it could not settle because somebody has locked them, if it is careful;
+// writePublished returns the rows that it could not settle because they are locked, if it is careful;
 // else it waits for them.
 func (s *settler) writePublished(
 	ctx context.Context, rows []*board.Row, careful bool,

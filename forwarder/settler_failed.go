@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// writeFailed returns the failures that it could not settle because somebody has locked their rows.
+// writeFailed returns the failures that it could not settle because their rows are locked.
 func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ bool) (locked []board.Failure, err error) {
 	e := s.e
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
@@ -66,7 +66,7 @@ func outcomesOf(
 ) (outcomes []board.Outcome, locked []board.Failure, dead int) {
 	outcomes = make([]board.Outcome, 0, len(failed))
 	for _, f := range failed {
-		o := board.Outcome{Failure: f, Kind: board.Gone} // there is no answer if somebody else has settled it
+		o := board.Outcome{Failure: f, Kind: board.Gone} // there is no answer if another has settled it
 		switch answers[f.Row.ID] {
 		case "waiting":
 			o.Kind = board.Waiting

@@ -45,7 +45,7 @@
 //
 // A row that is committed without an answer is dead: its handler ended the transaction by itself (COMMIT as plain
 // SQL, or Commit of its *sql.Tx). What it did is done, and the answer lost. The client and all its repetitions get
-// 500, until the row expires or somebody deletes it: to carry the request out again might do its work twice.
+// 500, until the row expires or an operator deletes it: to carry the request out again might do its work twice.
 //
 // # Answers
 //

@@ -46,7 +46,7 @@ func (o *outcomes) isLetter(ctx context.Context) bool {
 }
 
 // bury marks the message dead and publishes its dead letter, unless it is one itself, both or neither. It returns false
-// if a copy was processed meanwhile, or is dead already, or the message is somebody else's by now: then it does
+// if a copy was processed meanwhile, or is dead already, or the message has another owner by now: then it does
 // nothing.
 func (o *outcomes) bury(ctx context.Context, msg *message.Message, h *handling, cause error) (buried bool, err error) {
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {

@@ -43,7 +43,7 @@ func (o *outcomes) classify(err error) (decision outbox.Decision) {
 	return o.cfg.Classify(err)
 }
 
-// tellPanic is for one that does not go on, as its message is dead or a copy: nobody else would see the stack.
+// tellPanic is for one that does not go on, as its message is dead or a copy: nothing else would show the stack.
 func (o *outcomes) tellPanic(ctx context.Context, msg *message.Message, p any) {
 	// Cause: a bug of the handler, or of TxConfig.OnBegin, InboxConfig.Key or OnMismatch; the field stack says where.
 	// Cure: fix it; the message is dead, or a copy of one that was handled.

@@ -109,7 +109,7 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 	go func() { drained <- d.loop.drain(own) }()
 	select {
 	case err := <-ended:
-		if errors.Is(err, outbox.ErrRunning) { // somebody else was faster
+		if errors.Is(err, outbox.ErrRunning) { // another call was faster
 			return <-drained
 		}
 		end()

@@ -26,7 +26,7 @@ const (
 	maxTopicChars = 255
 	chunkRows     = 1000
 	chunkBytes    = 4 << 20
-	// enqueueTries is how often a message is stored that somebody takes at that moment, and a call that met a deadlock.
+	// enqueueTries is how often a message is stored that is claimed at that moment, and a call that met a deadlock.
 	enqueueTries = 3
 )
 
@@ -211,7 +211,7 @@ func chunks(records []record) (list [][]record) {
 	return list
 }
 
-// enqueue stores records until there is an answer for each. There is none for a message that somebody has taken while
+// enqueue stores records until there is an answer for each. There is none for a message that was claimed while
 // the statement waited for its row. One that is taken each time is busy.
 func (s *Store) enqueue(ctx context.Context, items []Item, records []record, stored []EnqueueResult) error {
 	for try := 0; try < enqueueTries && len(records) > 0; try++ {

@@ -170,7 +170,7 @@ func (g *Group) choose(ctx context.Context) {
 	}
 }
 
-// startPolls starts what there is room for, and returns how long nothing else will be unless somebody signals.
+// startPolls starts what there is room for, and returns how long nothing else will be without a signal.
 func (g *Group) startPolls(ctx context.Context) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

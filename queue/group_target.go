@@ -171,7 +171,7 @@ func (g *Group) sleep(t *target) {
 	g.members = slices.DeleteFunc(g.members, func(other *member) bool { return other == m })
 }
 
-// wakeThose wakes what somebody has written to in this process. It is called under mu.
+// wakeThose wakes what was written to in this process. It is called under mu.
 func (g *Group) wakeThose(ctx context.Context) {
 	g.wokenMu.Lock()
 	woken := g.woken

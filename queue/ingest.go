@@ -149,8 +149,8 @@ func (g *gathering) put(ctx context.Context, item Item) error {
 	}
 }
 
-// leave takes an item back that is not being written yet. Written with somebody's much later, it would overwrite what
-// is newer.
+// leave takes an item back that is not being written yet. Written with another call's much later, it would overwrite
+// what is newer.
 func (g *gathering) leave(mine *gathered) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

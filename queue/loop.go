@@ -90,7 +90,7 @@ func (l *loop) begin(ctx context.Context) (end func()) {
 // run claims until ctx is over, and returns when all that it has begun has ended, or could not be made to.
 func (l *loop) run(ctx context.Context) { l.serve(ctx, l.claim) }
 
-// serve is run with somebody else's claiming, which returns when ctx is over.
+// serve is run with the claiming of another, which returns when ctx is over.
 func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	defer l.store.db.OnCommit(l.heard)()
 	var helpers sync.WaitGroup

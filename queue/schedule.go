@@ -10,7 +10,7 @@ import (
 const (
 	// pollGrowth is how many times longer the wait between looks gets while there is nothing to do.
 	pollGrowth = 10
-	// wokenPause is the shortest time between two looks that find nothing, however often somebody wakes us.
+	// wokenPause is the shortest time between two looks that find nothing, however often it is woken.
 	wokenPause = 10 * time.Millisecond
 	// maxPassed is how many topics are passed by, since each claim names them.
 	maxPassed = 100

@@ -234,7 +234,7 @@ func (s *subscription) deliver(c *claimed) {
 }
 
 // nacked charges the attempt, unless there was no connection for the handler's transaction, the message has a letter to
-// wait for, or its handler asked for a later retry. It changes nothing if the message is done, or somebody else's.
+// wait for, or its handler asked for a later retry. It changes nothing if the message is done, or has another owner.
 func (s *subscription) nacked(c *claimed) {
 	err := c.noted()
 	switch {

@@ -28,7 +28,7 @@ type liveIndex struct {
 	name                       string
 	unique, valid              bool
 	method, columns, predicate string
-	built                      bool // somebody builds an index on the table
+	built                      bool // a session builds an index on the table
 }
 
 type sequence struct {

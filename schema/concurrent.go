@@ -18,7 +18,7 @@ const (
 	keepSession     = `SET LOCAL idle_in_transaction_session_timeout = 0`
 
 	// indexState says how an index is called in this session ('' if it does not exist), whether it is complete, and
-	// whether somebody is building an index on its table.
+	// whether a session is building an index on its table.
 	//
 	// Arguments: table, index in quotes.
 	indexState = `SELECT coalesce(i.oid::regclass::text, ''), coalesce(x.indisvalid AND x.indisready, false),

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or says that somebody
+	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or says that another
 	// else has it. The lock belongs to the transaction, so it works behind PgBouncer and goes away with the process.
 	// Each migrator asks for it again and again: a statement that waits for it has a snapshot, and CREATE INDEX
 	// CONCURRENTLY of the session that has the lock waits for all snapshots that are older than its own.
@@ -44,7 +44,7 @@ type run struct {
 }
 
 // round runs, under the lock, the next migrations that go into one transaction, or the next concurrent one. It
-// returns errLocked if somebody else has the lock.
+// returns errLocked if another session has the lock.
 func (r *run) round(ctx context.Context) (more bool, err error) {
 	var ran []Migration
 	err = r.db.Transact(ctx, func(q drive.Querier) error {

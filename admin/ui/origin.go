@@ -16,7 +16,7 @@ var foreign = &problem{
 		"Cookies must be enabled, and a proxy must pass on the Host header.",
 }
 
-// checkOrigin refuses a POST that another site has made somebody's browser send.
+// checkOrigin refuses a POST that another site has made a user's browser send.
 func (rq *request) checkOrigin() error {
 	if rq.origins.Check(rq.r) != nil {
 		return foreign

@@ -65,7 +65,7 @@ func (rq *request) fail(err error) {
 	}
 }
 
-// logFailure says why the database did not answer, to somebody who still waits.
+// logFailure says why the database did not answer, to a client that still waits.
 func (rq *request) logFailure(err error) {
 	if rq.r.Context().Err() == nil {
 		// Cause: Postgres is down or busy, the tables are not migrated, or the role of the page lacks a grant.

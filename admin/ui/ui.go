@@ -209,6 +209,6 @@ func (rq *request) show(status int, name string, data any) error {
 	}
 	rq.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	rq.w.WriteHeader(status)
-	_, _ = rq.w.Write(b.Bytes()) // somebody went away
+	_, _ = rq.w.Write(b.Bytes()) // the client went away
 	return nil
 }

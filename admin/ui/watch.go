@@ -31,7 +31,7 @@ type watcher struct {
 	readAt  time.Time
 	samples []sample // oldest first
 
-	examining  chan struct{} // who has it examines
+	examining  chan struct{} // its holder examines
 	findings   []admin.Finding
 	examinedAt time.Time
 }

@@ -19,7 +19,7 @@ import (
 type Verdict int
 
 const (
-	Withdrawn Verdict = iota // it was not handed out, or nobody waits for its ack any more
+	Withdrawn Verdict = iota // it was not handed out, or its ack is not awaited any more
 	Acked
 	Nacked
 )
@@ -34,7 +34,7 @@ type Outlet[R any] struct {
 
 	mu       sync.Mutex
 	closed   bool
-	offering sync.WaitGroup // those who may send to messages
+	offering sync.WaitGroup // senders to messages
 }
 
 // NewOutlet makes the channel of a subscription, which is over with ctx.
@@ -54,7 +54,7 @@ type Delivery[R any] struct {
 	Context  context.Context // of the message
 	Logger   watermill.LoggerAdapter
 	Position watermill.LogFields
-	// Stopping is closed when nothing is handed out any more, Abandoned when nobody waits for acks any more. Nil is never.
+	// Stopping is closed when nothing is handed out any more, Abandoned when acks are not awaited any more. Nil is never.
 	Stopping, Abandoned <-chan struct{}
 }
 
@@ -106,7 +106,7 @@ func (o *Outlet[R]) Deliver(d Delivery[R]) Outcome {
 	}
 }
 
-// offer waits until somebody takes the message, and says whether somebody did. Nobody may after stopping, which may
+// offer waits until a handler takes the message, and says whether one did. None may after stopping, which may
 // have come while the Unmarshaler was at work, nor when the subscription ends, of which a reader that hangs in Key does
 // not learn.
 func (o *Outlet[R]) offer(msg *message.Message, stopping <-chan struct{}) bool {
@@ -139,7 +139,7 @@ func (o *Outlet[R]) begin() bool {
 	return !o.closed
 }
 
-// Close closes the channel when nobody sends to it any more. The subscription is over.
+// Close closes the channel when there is no sender any more. The subscription is over.
 func (o *Outlet[R]) Close() {
 	o.mu.Lock()
 	o.closed = true

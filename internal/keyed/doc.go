@@ -33,9 +33,9 @@
 //
 // # Retries
 //
-// Messages that failed before are ready apart from the others, and Start returns one only if it is asked to. So whoever
-// hands out places can leave some of them to messages that never failed: see [Retries]. Otherwise as many slow failing
-// keys as there are places would stop all others.
+// Messages that failed before are ready apart from the others, and Start returns one only if it is asked to. So code
+// that hands out places can leave some of them to messages that never failed: see [Retries]. Otherwise as many slow
+// failing keys as there are places would stop all others.
 //
 // # Positions out of order
 //

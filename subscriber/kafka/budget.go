@@ -35,7 +35,7 @@ func (b *budget) leave(freed chan struct{}) {
 
 func (b *budget) take(bytes int64) { b.used.Add(bytes) }
 
-// give tells all who wait when what is used falls to half of the limit.
+// give tells all waiters when what is used falls to half of the limit.
 func (b *budget) give(bytes int64) {
 	half := b.limit / 2
 	if now := b.used.Add(-bytes); now > half || now+bytes <= half {

@@ -86,7 +86,7 @@ func (c *SubscriberConfig) setDefaults() {
 	if c.OverwriteSaramaConfig == nil {
 		c.OverwriteSaramaConfig = SaramaConfig()
 	}
-	//lint:ignore SA1019 who moves here from watermill-kafka may have it set
+	//lint:ignore SA1019 a service that moves here from watermill-kafka may have it set
 	if c.OTELEnabled && c.Tracer == nil {
 		c.Tracer = wmkafka.NewOTELSaramaTracer()
 	}

@@ -46,13 +46,14 @@
 // be unmarshalled, are parked like others; those for which Key panics are not.
 //
 // Parking needs middleware.Inbox: a message may be in Kafka and in the table at once, and the inbox makes that once.
-// The order is kept because nobody hands out or stores a message before the one before it of its key is done or stored:
+// The order is kept because no owner hands out or stores a message before the one before it of its key is done or
+// stored:
 //
 //   - Which keys are parked is read when a partition is claimed, before its first message is handed out. Offsets were
 //     committed after their messages were stored, so whatever the new owner does not get from Kafka it finds there.
 //   - Killed before a message is stored: Kafka delivers it again.
 //   - Killed after it was stored, and before its offset is committed: the new owner finds its key parked and stores it
-//     again, behind itself. The inbox skips the second one. So it is if nobody knows what became of a COMMIT.
+//     again, behind itself. The inbox skips the second one. So it is if it is unknown what became of a COMMIT.
 //   - Killed after the offset was committed: the row is delivered by whichever process of the group looks first.
 //   - Killed before a key leaves: the next owner finds no row of the key, and all of it that was stored is done.
 //   - A key leaves only after a look at the table that found nothing of it, began while nothing of it was being stored,

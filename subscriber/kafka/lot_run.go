@@ -103,7 +103,7 @@ func (l *lot) read() error {
 
 // deliver hands out one row, as one of the messages that failed before.
 func (l *lot) deliver(row *message.Message) {
-	for _, of := range []chan struct{}{l.retries, l.places} { // in this order: who waits for a place has its permit
+	for _, of := range []chan struct{}{l.retries, l.places} { // in this order: what waits for a place has its permit
 		select {
 		case of <- struct{}{}:
 			defer func() { <-of }()

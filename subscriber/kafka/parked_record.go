@@ -71,7 +71,7 @@ func decode(payload []byte) (*sarama.ConsumerMessage, error) {
 	return msg, nil
 }
 
-// parkedUUID is the same whoever parks the record.
+// parkedUUID is the same in each process that parks the record.
 func parkedUUID(group string, msg *sarama.ConsumerMessage) string {
 	name := fmt.Sprintf("%s/%s/%d/%d", group, msg.Topic, msg.Partition, msg.Offset)
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(name)).String()

@@ -30,7 +30,7 @@ type parked struct {
 }
 
 // parking is what a partition knows of the park. The goroutine of the partition owns it; only this goroutine stores, so
-// what it finds in the table is what it stored, or what somebody stored who had the partition before.
+// what it finds in the table is what it stored, or what the owner of the partition before it stored.
 type parking struct {
 	keys    map[string]*parked // nil = none
 	loads   chan map[string]pile

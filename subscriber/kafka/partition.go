@@ -34,7 +34,7 @@ type partition struct {
 	parking parking
 
 	stopping  chan struct{} // closed: nothing is handed out any more
-	abandoned chan struct{} // closed: nobody waits for acks any more
+	abandoned chan struct{} // closed: acks are not awaited any more
 	stopped   bool
 	grace     <-chan time.Time
 	graceEnd  time.Time
@@ -253,7 +253,7 @@ func (p *partition) leave() {
 	p.budget.give(p.window.Bytes())
 	p.commits.now()
 	p.report(false)
-	go func() { // tracers wait until somebody has read the last message
+	go func() { // tracers wait until the last message was read
 		for range p.claim.Messages() {
 		}
 	}()

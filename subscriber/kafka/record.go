@@ -6,7 +6,7 @@ import "github.com/IBM/sarama"
 type record struct {
 	msg     *sarama.ConsumerMessage
 	own     bool // its bytes are its own, and not a part of what was fetched with it
-	unkeyed bool // Key panicked, so nobody knows what it must not overtake
+	unkeyed bool // Key panicked, so it is unknown what it must not overtake
 }
 
 // sizeOf counts what a record keeps in memory.

@@ -101,7 +101,7 @@ func (s *subscription) join(joined func()) error {
 	}
 	m := &member{subscription: s, joined: joined, committed: committedOffset(client, s.cfg.ConsumerGroup)}
 	defer m.asking.Wait()
-	defer func() { _ = client.Close() }() // answers that somebody waits for end with an error
+	defer func() { _ = client.Close() }() // answers that are awaited end with an error
 	group, err := sarama.NewConsumerGroupFromClient(s.cfg.ConsumerGroup, client)
 	if err != nil {
 		return err

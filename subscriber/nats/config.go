@@ -153,7 +153,7 @@ func (c SubscriberConfig) connect() []natsgo.Option {
 		natsgo.MaxReconnects(-1),
 		natsgo.IgnoreAuthErrorAbort(),
 		natsgo.ReconnectWait(500 * time.Millisecond),
-		natsgo.ReconnectBufSize(-1), // an ack is sent now, or again later by whoever owns the consumer
+		natsgo.ReconnectBufSize(-1), // an ack is sent now, or again later by the consumer's owner
 		natsgo.PingInterval(20 * time.Second),
 	}, c.Options...)
 }

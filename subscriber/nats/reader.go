@@ -218,7 +218,7 @@ func (r *reader) tend() {
 		}
 	}
 	now := time.Now()
-	if now.Sub(r.answered) >= r.cfg.AckWait/2 { // somebody may have changed it
+	if now.Sub(r.answered) >= r.cfg.AckWait/2 { // an operator may have changed it
 		r.ask()
 	}
 	if now.Sub(r.reported) >= time.Second {

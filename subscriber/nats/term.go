@@ -20,7 +20,7 @@ type record struct {
 	msg     *natsgo.Msg
 	in      *natsgo.Msg
 	touched time.Time // when JetStream was told that it is in hand
-	unkeyed bool      // Key panicked, so nobody knows what it must not overtake
+	unkeyed bool      // Key panicked, so it is unknown what it must not overtake
 	out     bool      // it is being delivered
 }
 
@@ -43,7 +43,7 @@ type term struct {
 	running, again int // deliveries, and those of them that failed before
 	paused         time.Time
 	spent          bool          // MaxBytes are in memory: nothing is pulled until half of them is done
-	abandoned      chan struct{} // closed: nobody waits for acks any more
+	abandoned      chan struct{} // closed: acks are not awaited any more
 }
 
 func newTerm(r *reader, pin string) *term {
@@ -77,7 +77,7 @@ func (t *term) take(in *natsgo.Msg, meta *natsgo.MsgMetadata) {
 		t.whole = false
 	}
 	t.last = meta.Sequence.Consumer
-	if len(in.Header.Values(pinHeader)) == 0 { // nobody says that this process is the owner
+	if len(in.Header.Values(pinHeader)) == 0 { // the server does not say that this process is the owner
 		t.whole = false
 	}
 	pos := int64(meta.Sequence.Stream) //nolint:gosec // a stream has fewer
@@ -198,7 +198,7 @@ func (t *term) touch() {
 	}
 }
 
-// handBack has JetStream deliver what is not with a handler at once, to whoever is the next owner, oldest first.
+// handBack has JetStream deliver what is not with a handler at once, to the next owner, oldest first.
 func (t *term) handBack() {
 	var back []*item
 	for _, it := range t.held {

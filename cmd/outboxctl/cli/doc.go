@@ -14,6 +14,6 @@
 //
 // # Acts
 //
-// Every act is tried first (Act.DryRun). Then it is confirmed: by an answer where somebody sits at a terminal, else by
+// Every act is tried first (Act.DryRun). Then it is confirmed: by an answer at a terminal, else by
 // --yes. The exit code says what came of it; see Run.
 package cli

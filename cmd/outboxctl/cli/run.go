@@ -18,7 +18,7 @@ type World struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Environ  []string   // as of os.Environ; the PG variables are read by pgx, from the process
-	Ask      bool       // somebody is there to answer questions
+	Ask      bool       // a user is there to answer questions
 	Width    func() int // of the terminal that Out is; 0 = none
 	ErrWidth func() int // of that of Err
 }

@@ -42,7 +42,7 @@ func (a *app) search(ctx context.Context, p admin.Page, look func(context.Contex
 			s.end()
 			return a.show(list, func() error {
 				if len(list.Messages) >= want {
-					list.Looked = admin.Looked{} // nobody has waited for that
+					list.Looked = admin.Looked{} // it was not waited for
 				}
 				return people(list)
 			})

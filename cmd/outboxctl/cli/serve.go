@@ -93,7 +93,7 @@ func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger
 	}, listener), page)
 }
 
-// authorize says what somebody may do.
+// authorize says what a user may do.
 func (f serveFlags) authorize(r *http.Request) (ui.Access, error) {
 	access := ui.Access{Actor: f.actor, Act: f.act, Payloads: f.payloads}
 	if f.actorHeader != "" {

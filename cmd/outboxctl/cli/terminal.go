@@ -6,7 +6,7 @@ import (
 	"golang.org/x/term"
 )
 
-// WorldOf is the world of a process that has these files. Somebody answers questions if they are a terminal.
+// WorldOf is the world of a process that has these files. A user answers questions if they are a terminal.
 func WorldOf(in, out, err *os.File, environ []string) World {
 	return World{
 		In: in, Out: out, Err: err, Environ: environ,

@@ -35,7 +35,7 @@ type Head struct {
 	Key, Topic string
 	Attempts   int
 	Wait       time.Duration // until the next attempt
-	Dead       bool          // it blocks its key until somebody requeues or deletes it
+	Dead       bool          // it blocks its key until an operator requeues or deletes it
 }
 
 // Call is one Publish under way. It is a part of its row, which is read anew for each attempt, so a late answer cannot

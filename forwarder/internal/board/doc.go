@@ -63,7 +63,7 @@
 // several. 16 suspects of a topic are enough to decide that at once. A key that failed uncharged is remembered with
 // what its topic had published until then: if it fails again and that is more, it is charged without a doubt, unless
 // the topic is paused. So messages that are always bad are charged each time that a good one gets through, however many
-// there are, and in an outage nobody is. The trial of a topic is the key that came last, which has failed least likely;
+// there are, and in an outage none is. The trial of a topic is the key that came last, which has failed least likely;
 // those that fail go to the other end of the list, and heads have every second turn.
 //
 // A topic that is paused while its publisher works for others is not counted in the publisher's streak.

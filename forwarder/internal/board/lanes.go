@@ -98,7 +98,7 @@ func (b *Board) LaneTaken(now time.Time, taken Taken) {
 	b.effects.Read = true
 }
 
-// LanesLost ends terms: somebody else has the lanes, or they were given back. What is under way counts only if it
+// LanesLost ends terms: another forwarder has the lanes, or they were given back. What is under way counts only if it
 // succeeds.
 func (b *Board) LanesLost(terms ...Term) {
 	for _, t := range terms {

@@ -108,7 +108,7 @@ func (b *Board) Firsts(t Term) (ids []int64) {
 	return ids
 }
 
-// FirstsGone names those of them that are not pending any more, as somebody else has settled or deleted them. They and
+// FirstsGone names those of them that are not pending any more, as another has settled or deleted them. They and
 // what their keys have next are read by id.
 func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 	b.now = now

@@ -23,9 +23,9 @@ type OutcomeKind uint8
 const (
 	Waiting OutcomeKind = iota // recorded; another attempt is due after the delay
 	Dead                       // recorded; there will be no other attempt
-	Gone                       // somebody else settled or deleted the message
-	Fenced                     // the lane is somebody else's
-	Locked                     // not recorded: somebody's transaction has locked the row
+	Gone                       // another settled or deleted the message
+	Fenced                     // the lane is another forwarder's
+	Locked                     // not recorded: a transaction has locked the row
 )
 
 // judge does what the result of a call asks for.
@@ -33,7 +33,7 @@ func (b *Board) judge(c *Call, r Result) {
 	l := b.lane(c.Row.Term)
 	if r.Verdict == OK {
 		b.succeeded(c, false)
-	} else if l != nil { // else it is somebody else's to judge
+	} else if l != nil { // else another forwarder judges it
 		switch b.concludeTrial(c, r); {
 		case l.published(c.Row.ID): // an earlier attempt succeeded late
 			if c.key != nil {

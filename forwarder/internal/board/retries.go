@@ -73,7 +73,7 @@ func (b *Board) removeHead(l *lane, h *head) {
 	b.advance(k)
 }
 
-// sooner retries a head that was to wait longer than the database says: somebody has asked for it.
+// sooner retries a head that was to wait longer than the database says: an operator has asked for it.
 func (b *Board) sooner(l *lane, h *head, due time.Time) {
 	if h.place >= 0 && h.due.After(due) && !(h.behind && !h.isFirst()) {
 		b.schedule(l, h, due)
@@ -179,7 +179,7 @@ func (b *Board) retried(l *lane, a ask, f Found, found bool) {
 	switch {
 	case l.heads[a.id] != h || h.place >= 0: // settled meanwhile
 		return
-	case !found: // published by somebody else, or changed by an operator
+	case !found: // published by another, or changed by an operator
 		b.removeHead(l, h)
 		return
 	case f.Dead:

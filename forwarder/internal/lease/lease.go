@@ -13,7 +13,7 @@ const Lanes = 64
 const (
 	// firstShortfall is when to look again for lanes that are ours to have; then it doubles.
 	firstShortfall = 50 * time.Millisecond
-	// afterExpiry is how long after somebody's lease has run out its lanes are looked for.
+	// afterExpiry is how long after a lease has expired its lanes are looked for.
 	afterExpiry = 20 * time.Millisecond
 )
 
@@ -120,6 +120,6 @@ func (v View) next(short bool) (time.Duration, int) {
 	if !short {
 		return next, 0
 	}
-	// Somebody is about to give lanes back, or cannot for long.
+	// A forwarder is about to give lanes back, or cannot for long.
 	return min(next, firstShortfall<<min(v.Short, 20)), v.Short + 1
 }
