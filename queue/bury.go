@@ -20,8 +20,13 @@ var (
 	errSpent = errors.New("the process died in the last attempt")
 )
 
-// buryAgain is how long a message waits whose OnDead failed.
-const buryAgain = time.Minute
+const (
+	// buryAgain is how long a message waits whose OnDead failed.
+	buryAgain = time.Minute
+	// buryCrashes is how many processes may die of a message that has used up its attempts, before it is taken for OnDead
+	// that kills them.
+	buryCrashes = 3
+)
 
 // bury calls OnDead and marks a message dead, both or neither. Charge says whether this attempt counts.
 //
@@ -33,6 +38,13 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	err := errGoexit
 	defer func() { // OnDead may end the goroutine
 		if err != nil && !errors.Is(err, ErrLeaseLost) {
+			if c.loop.work.Err() != nil {
+				// Cause: OnDead was running when CloseTimeout was over.
+				// Cure: raise CloseTimeout, or make OnDead shorter.
+				d.logger.Error("message not marked dead at the end of CloseTimeout: it is released", err, c.fields())
+				c.release(0, text.OfError(err))
+				return
+			}
 			// Cause: the database did not answer, or DispatcherConfig.OnDead failed.
 			// Cure: fix what the error names.
 			d.logger.Error("could not mark message dead: it is retried in a minute", err, c.fields())
@@ -40,17 +52,8 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 		}
 	}()
 	err = core.InTx(ctx, d.store.db, core.TxOptions{}, func(ctx context.Context) error {
-		if d.cfg.OnDead != nil {
-			ours, err := d.store.hold(ctx, c.loop.owner, c.ID)
-			switch {
-			case err != nil:
-				return err
-			case !ours:
-				return ErrLeaseLost
-			}
-			if err := guarded(func() error { return d.cfg.OnDead(ctx, c.copy(), cause) }); err != nil {
-				return fmt.Errorf("OnDead: %w", err)
-			}
+		if err := d.onDead(ctx, c, cause); err != nil {
+			return err
 		}
 		n, err := d.store.fail(ctx, Fail{Owner: c.loop.owner, Reason: text.OfError(cause)}, charge, c.ID)
 		if err == nil && n == 0 && d.cfg.OnDead == nil { // else OnDead has settled it in another way
@@ -68,6 +71,33 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 		return observe.Duplicate
 	}
 	return observe.Failed
+}
+
+// onDead calls DispatcherConfig.OnDead while no other process can do so for the message. Its context ends with those of
+// handlers.
+func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error {
+	if d.cfg.OnDead == nil {
+		return nil
+	}
+	ours, crashes, err := d.store.hold(ctx, c.loop.owner, c.ID)
+	switch {
+	case err != nil:
+		return err
+	case !ours:
+		return ErrLeaseLost
+	case c.spent() && crashes >= d.store.cfg.MaxAttempts+buryCrashes:
+		// Cause: processes died again and again while DispatcherConfig.OnDead ran for the message.
+		// Cure: find in the logs what ended them, and fix OnDead; the message is dead without what OnDead does.
+		d.logger.Error("gave up OnDead: processes died of it: the message is marked dead without it", cause, c.fields())
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.loop.work, func() { cancel(context.Cause(c.loop.work)) })()
+	if err := guarded(func() error { return d.cfg.OnDead(ctx, c.copy(), cause) }); err != nil {
+		return fmt.Errorf("OnDead: %w", err)
+	}
+	return nil
 }
 
 // buryUnhandled is bury for a message whose handler is not called. Observers are told of it as of one that failed.

@@ -52,13 +52,14 @@ func (s *Store) fail(ctx context.Context, f Fail, charge bool, ids ...ID) (int, 
 	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, reason(f.Reason), attempts)
 }
 
-// hold keeps a message from everybody else until the transaction of ctx ends, and says whether it is still the owner's.
-func (s *Store) hold(ctx context.Context, owner Owner, id ID) (ours bool, err error) {
+// hold keeps a message from everybody else until the transaction of ctx ends, and says whether it is still the owner's,
+// and how many of its owners died, or let the lease run out.
+func (s *Store) hold(ctx context.Context, owner Owner, id ID) (ours bool, crashes int, err error) {
 	err = s.collect(ctx, "hold message", func(rows drive.Rows) error {
 		ours = true
-		return rows.Scan(new(int))
+		return rows.Scan(&crashes)
 	}, sqltext.HoldMessages, owner.String(), []string{id.Source}, []string{id.MessageID})
-	return ours, err
+	return ours, crashes, err
 }
 
 // Release gives messages back without a charge, for any owner to claim at once. Else it is as Ack.

@@ -89,7 +89,7 @@ func failMessages(c *call) (result, error) {
 	})
 }
 
-// holdMessages is sqltext.HoldMessages.
+// holdMessages is sqltext.HoldMessages. No process outlives its death here to be told of it.
 func holdMessages(c *call) (res result, err error) {
 	for _, key := range c.ids() {
 		q, err := c.change(key, c.ours, func(*Queued) {})
@@ -97,7 +97,7 @@ func holdMessages(c *call) (res result, err error) {
 			return result{}, err
 		}
 		if q != nil {
-			res.rows = append(res.rows, []any{1})
+			res.rows = append(res.rows, []any{int64(0)})
 		}
 	}
 	return res, nil

@@ -47,13 +47,14 @@ UPDATE {queue} q
 ` + ofHeld
 
 	// HoldMessages locks messages of an owner for as long as its transaction lasts, as that of a handler does which has
-	// acked them: a call that stores a copy meanwhile does not wait for it. One row comes back for each.
+	// acked them: a call that stores a copy meanwhile does not wait for it. For each comes back how many leases of it were
+	// reaped.
 	//
 	// Arguments: owner, sources, message ids.
 	HoldMessages = held + `FOR UPDATE OF q) f
      LIMIT (SELECT cardinality($2::text[]))
 )
-SELECT 1 FROM held`
+SELECT h.crashes FROM held h`
 
 	// ReleaseMessages gives messages back without charge.
 	//
@@ -134,10 +135,10 @@ RETURNING ` + queueColumns
      LIMIT (SELECT CASE WHEN ` + givingBack + ` THEN cardinality($2::text[]) END)
 )`
 	held = `WITH held AS MATERIALIZED (
-    SELECT f.ctid
+    SELECT f.ctid, f.crashes
       FROM unnest($2::text[], $3::text[]) AS i(source, message_id)
      CROSS JOIN LATERAL (
-           SELECT q.ctid FROM {queue} q
+           SELECT q.ctid, q.crashes FROM {queue} q
             WHERE q.source = i.source AND q.message_id = i.message_id AND q.state = 'processing' AND q.owner = $1::uuid
            `
 	// Only a row in processing has an owner.
