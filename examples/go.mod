@@ -82,7 +82,7 @@ replace (
 
 require github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.0
 
-require github.com/IBM/sarama v1.61.1 // indirect
+require github.com/IBM/sarama v1.61.1
 
 require github.com/twmb/franz-go/pkg/kadm v1.18.0
 

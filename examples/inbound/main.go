@@ -1,41 +1,50 @@
-// Command inbound is the smallest whole service: it consumes orders from NATS JetStream, books each once, and publishes
-// what it booked.
+// Command inbound is a whole service on Kafka, read by key: it books orders, each once, and publishes what it booked.
+// An order that keeps failing delays only the later ones of its customer: they are parked in Postgres, and its
+// partition goes on. Start it several times: the processes share the partitions.
 //
-//	DATABASE_URL=postgres://... NATS_URL=nats://... go run ./inbound
+//	DATABASE_URL=postgres://... KAFKA_BROKERS=localhost:9092 go run ./inbound
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
+	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
-	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
-	natsgo "github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 	"github.com/millrace-go/watermill-outbox/schema"
+	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Getenv("DATABASE_URL"), os.Getenv("NATS_URL")); err != nil {
+	brokers := strings.Split(os.Getenv("KAFKA_BROKERS"), ",")
+	if err := run(ctx, os.Getenv("DATABASE_URL"), brokers); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, databaseURL, natsURL string) error {
+func run(ctx context.Context, databaseURL string, brokers []string) error {
 	logger := watermill.NewSlogLogger(nil)
-	pool, err := pgxpool.New(ctx, databaseURL)
+	cfg, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		return err
+	}
+	cfg.MaxConns = 20 // one for each of 16 handlers, and some for the forwarder and what is parked
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -50,20 +59,22 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	if _, err := pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS bookings (order_id text PRIMARY KEY)`); err != nil {
 		return err
 	}
-	if err := createStreams(ctx, natsURL); err != nil {
-		return err
-	}
 
 	// Inbound: the Router, with the middlewares around its handlers.
-	orders, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{
-		URL:              natsURL,
-		NatsOptions:      nats.Options(), // reconnect for ever
-		SubscribersCount: 8,              // orders that are handled at once
-		QueueGroupPrefix: "booking",
-		JetStream:        wmnats.JetStreamConfig{DurablePrefix: "booking"},
+	orders, err := inbound.NewSubscriber(inbound.SubscriberConfig{
+		SubscriberConfig: wmkafka.SubscriberConfig{
+			Brokers: brokers, ConsumerGroup: "booking", Unmarshaler: wmkafka.DefaultMarshaler{},
+			InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 8, ReplicationFactor: 1},
+		},
+		Park: inbound.ParkConfig{DB: db},
 	}, logger)
 	if err != nil {
 		return err
+	}
+	for _, topic := range []string{"orders", "bookings", "dead_letters"} {
+		if err := orders.SubscribeInitialize(topic); err != nil {
+			return err
+		}
 	}
 	events, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, logger)
 	if err != nil {
@@ -81,7 +92,7 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	router.AddHandler("book", "orders", orders, "bookings", events, book)
 
 	// Outbound: a forwarder that publishes what was committed.
-	broker, err := nats.NewPublisher(nats.PublisherConfig{URL: natsURL}, logger)
+	broker, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers}, logger)
 	if err != nil {
 		return err
 	}
@@ -93,46 +104,20 @@ func run(ctx context.Context, databaseURL, natsURL string) error {
 	return outbox.Run(ctx, router, fwd)
 }
 
-// createStreams makes a stream for each topic, and the consumer of the orders: one that the subscriber made itself
-// would be deleted when it unsubscribes, and with it the position.
-func createStreams(ctx context.Context, url string) error {
-	conn, err := natsgo.Connect(url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		return err
-	}
-	for _, topic := range []string{"orders", "bookings", "dead_letters"} {
-		if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-			Name: topic, Subjects: []string{topic},
-		}); err != nil {
-			return err
-		}
-	}
-	if _, err := js.PushConsumer(ctx, "orders", "booking"); err == nil {
-		return nil // where it delivers to must stay as it is
-	}
-	_, err = js.CreatePushConsumer(ctx, "orders", jetstream.ConsumerConfig{
-		Durable: "booking", DeliverGroup: "booking", DeliverSubject: natsgo.NewInbox(),
-		AckPolicy: jetstream.AckExplicitPolicy,
-	})
-	return err
-}
-
 // book is an ordinary handler. What it writes and what it returns commit together, once per order.
 func book(msg *message.Message) ([]*message.Message, error) {
+	var order struct{ ID string }
+	if err := json.Unmarshal(msg.Payload, &order); err != nil {
+		return nil, outbox.Poison(err) // a dead letter: no redelivery makes JSON of it
+	}
 	tx, err := outbox.PgxTx(msg.Context())
 	if err != nil {
 		return nil, err
 	}
-	orderID := string(msg.Payload)
-	if _, err := tx.Exec(msg.Context(), `INSERT INTO bookings (order_id) VALUES ($1)`, orderID); err != nil {
-		return nil, err // rolled back and nacked; nothing was published
+	if _, err := tx.Exec(msg.Context(), `INSERT INTO bookings (order_id) VALUES ($1)`, order.ID); err != nil {
+		return nil, err // rolled back, and redelivered
 	}
-	booked := message.NewMessage(watermill.NewUUID(), msg.Payload)
-	outbox.SetAggregate(booked, "order", orderID) // events of one order leave in order
+	booked := message.NewMessage(watermill.NewUUID(), []byte(order.ID))
+	outbox.SetAggregate(booked, "order", order.ID) // events of one order keep their order
 	return message.Messages{booked}, nil
 }
