@@ -63,6 +63,13 @@ func TestAnErrorThatPanicsEndsNoProcess(t *testing.T) {
 		handlers[name] = queue.Handler{Handle: handle}
 		handlers[name+", detached"] = queue.Handler{Handle: handle, Detached: true}
 	}
+	for name, err := range unsound() {
+		ingest, failed := queue.Ingest(s, queue.IngestConfig{
+			Item: func(*message.Message) (queue.Item, error) { return queue.Item{}, err },
+		}, nil)
+		require.NoError(t, failed)
+		require.ErrorContains(t, ingest(newMessage("")), "return nil instead of a nil pointer", "%s, ingested", name)
+	}
 	dispatching(t, s, quickDispatcher(handlers))
 	for topic := range handlers {
 		storeAll(t, s, items(topic, 1)...)

@@ -107,6 +107,7 @@ const maxGathered = 1000
 
 func (g *gathering) ingest(msg *message.Message, itemOf func(*message.Message) (Item, error)) error {
 	item, err := itemOf(msg)
+	err = text.Sound(err)
 	switch {
 	case errors.Is(err, ErrIgnore):
 		return nil
