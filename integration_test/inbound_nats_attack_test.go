@@ -79,15 +79,36 @@ func sendMalformed(t *testing.T, url, subject, data string) {
 func TestJetStreamConsumerIsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
-	w.send(1500, 200)
+	w.send(1500, 100)
 	w.serve(w.config(), work)
-	w.await(400)
-	name := w.consumer().Name
-	require.NoError(t, w.js.DeleteConsumer(w.stream, name))
-	w.await(800)
-	eventually(t, func() bool { return w.js.DeleteConsumer(w.stream, name) == nil }, "it is made anew")
+	w.await(200)
+	require.NoError(t, w.js.DeleteConsumer(w.stream, w.consumer().Name))
 	w.await(w.settled)
 	w.verify()
+}
+
+// TestJetStreamConsumerIsReset: an operator moves the consumer back while it is read.
+func TestJetStreamConsumerIsReset(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	w.send(600, 100)
+	w.serve(w.config(), work)
+	w.await(200)
+	_, err := w.newJetStream().ResetConsumer(t.Context(), w.stream, w.consumer().Name)
+	require.NoError(t, err)
+	w.await(w.settled)
+	w.verify()
+	eventually(t, func() bool { return w.consumer().NumAckPending == 0 }, "all is acked")
+}
+
+// newJetStream is the newer of the two interfaces, which knows of pins and resets.
+func (w *jetStreamWorld) newJetStream() jetstream.JetStream {
+	conn, err := natsgo.Connect(w.url)
+	require.NoError(w.t, err)
+	w.t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	require.NoError(w.t, err)
+	return js
 }
 
 // TestJetStreamStreamIsPurged: what is with handlers ends well, and what is sent afterwards is handled.
@@ -97,10 +118,10 @@ func TestJetStreamStreamIsPurged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newJetStreamWorld(t, natsServer(t).URL())
-			w.send(1500, 200)
+			w.send(800, 100)
 			w.serve(w.config(), work)
 			w.serve(w.config(), work) // a standby
-			w.await(400)
+			w.await(200)
 			if remake {
 				info, err := w.js.StreamInfo(w.stream)
 				require.NoError(t, err)
@@ -111,7 +132,7 @@ func TestJetStreamStreamIsPurged(t *testing.T) {
 				require.NoError(t, w.js.PurgeStream(w.stream))
 			}
 			w.h.exec(t, `create view fresh as select * from ledger where key like 'fresh-%'`)
-			for i := range 500 {
+			for i := range 200 {
 				msg := natsgo.NewMsg(w.topic)
 				msg.Header.Set(wmnats.WatermillUUIDHdr, watermill.NewUUID())
 				key := "fresh-" + itoa(i%50)
@@ -120,7 +141,7 @@ func TestJetStreamStreamIsPurged(t *testing.T) {
 				_, err := w.js.PublishMsg(msg)
 				require.NoError(t, err)
 			}
-			eventually(t, func() bool { return w.h.count(t, `select count(*) from fresh`) == 500 }, "the new messages are handled")
+			eventually(t, func() bool { return w.h.count(t, `select count(*) from fresh`) == 200 }, "the new messages are handled")
 			assert.Zero(t, w.h.count(t, `select count(*) from (
 				select seq, lag(seq) over (partition by key order by n) as before from fresh) r
 				where seq <> coalesce(before, 0) + 1`), "out of order")
@@ -138,11 +159,7 @@ func TestJetStreamForeignConfiguration(t *testing.T) {
 	w.send(200, 20)
 	s := w.serve(w.config(), work)
 	w.await(w.settled)
-	conn, err := natsgo.Connect(w.url)
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
-	require.NoError(t, err)
+	js := w.newJetStream()
 	change := func(maxDeliver int) {
 		consumer, err := js.Consumer(t.Context(), w.stream, w.consumer().Name)
 		require.NoError(t, err)

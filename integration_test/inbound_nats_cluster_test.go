@@ -17,7 +17,7 @@ func TestJetStreamCluster(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
 	w := newJetStreamWorldOn(t, cluster.URL(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
-	w.send(2000, 200)
+	w.send(900, 100)
 	w.serve(w.config(), work)
 	w.serve(w.config(), work) // a standby
 	w.await(w.settled / 3)
