@@ -63,6 +63,7 @@ var checks = []struct {
 	{"notify_queue", (*exam).checkNotifyQueue},
 	{"listen", (*exam).checkListen},
 	{"broker", (*exam).checkBroker},
+	{"inbox_retention", (*exam).checkInboxRetention},
 }
 
 // exam is one call of Doctor.

@@ -110,6 +110,7 @@ var kinds = map[string]kind{
 	"queue_crashes":      {title: "a message may crash its handler's process"},
 	"parked":             {title: "keys of Kafka are parked", alerts: []string{"KeysParked"}},
 	"parked_undelivered": {title: "parked messages are not delivered", alerts: []string{"ParkedUndelivered"}},
+	"inbox_retention":    {title: "the inbox forgets before the broker does"},
 	"handler_pool":       {title: "handlers wait for connections"},
 	"vacuum":             {title: "dead rows are not removed"},
 	"size":               {title: "a table is large"},

@@ -26,6 +26,14 @@ type Checker interface {
 	Check(ctx context.Context, topics []string) (risks []Risk, missing []string, err error)
 }
 
+// Keeper is a Checker that also knows for how long a broker keeps the messages of a topic.
+type Keeper interface {
+	Checker
+	// Keeps returns for how long, -1 for ever or until there are too many. It is not known of a topic that the broker has
+	// not: it may be another broker's.
+	Keeps(ctx context.Context, topic string) (retention time.Duration, known bool, err error)
+}
+
 // Risk is how a topic may lose what its broker has acknowledged.
 type Risk struct {
 	Severity Severity

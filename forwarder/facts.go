@@ -47,7 +47,7 @@ func (e *engine) facts() string {
 		Handlers: e.db.MostHandlers(), Beside: conns.Beside,
 		Blind: e.to != nil && e.to.blind.Load(), BlockKeyOnDead: e.cfg.BlockKeyOnDead,
 		LeaseTTL: e.cfg.LeaseTTL, PublishTimeout: e.cfg.PublishTimeout, CloseTimeout: e.cfg.CloseTimeout,
-		Retention: e.cfg.Retention,
+		Retention: e.cfg.Retention, InboxRetention: e.cfg.InboxRetention,
 	}
 	if e.cfg.DisableListen && f.Beside > 0 {
 		f.Beside--

@@ -23,4 +23,5 @@ type Forwarder struct {
 	PublishTimeout time.Duration `json:"publish_timeout"`
 	CloseTimeout   time.Duration `json:"close_timeout"`
 	Retention      time.Duration `json:"retention"`
+	InboxRetention time.Duration `json:"inbox_retention"` // 0 = an older version, -1 = for ever
 }

@@ -137,6 +137,23 @@ func (l *TopicReader) settingsOf(client sarama.Client, topic string) (s topicSet
 	return s, nil
 }
 
+// Keeps returns retention.ms of a topic.
+func (l *TopicReader) Keeps(_ context.Context, topic string) (retention time.Duration, known bool, err error) {
+	client, err := l.connect()
+	if err != nil {
+		return 0, false, err
+	}
+	_, err = client.Partitions(topic)
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrInvalidTopic) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("kafka: topic %q: %w", topic, err)
+	}
+	s, err := l.settingsOf(client, topic)
+	return s.keeps, err == nil, err
+}
+
 // Check says of those of the topics that the cluster has which may lose what was acknowledged, and which it has not.
 func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broker.Risk, missing []string, err error) {
 	client, err := l.connect()

@@ -1,0 +1,50 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/broker"
+)
+
+// checkInboxRetention looks for topics that their broker keeps for longer than the inbox remembers what was handled. A
+// broker that does not answer is found by checkBroker.
+func (e *exam) checkInboxRetention(ctx context.Context) error {
+	shortest := map[string]time.Duration{} // by topic
+	for _, m := range e.members {
+		if !m.alive() || m.says.InboxRetention <= 0 {
+			continue
+		}
+		for _, topics := range m.says.Consumers {
+			for _, topic := range topics {
+				if was, known := shortest[topic]; !known || m.says.InboxRetention < was {
+					shortest[topic] = m.says.InboxRetention
+				}
+			}
+		}
+	}
+	for _, topic := range slices.Sorted(maps.Keys(shortest)) {
+		for _, b := range e.brokers {
+			keeper, ok := b.(broker.Keeper)
+			if !ok {
+				continue
+			}
+			kept, known, err := keeper.Keeps(ctx, topic)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil || !known || kept < 0 || kept <= shortest[topic] {
+				continue
+			}
+			e.find("inbox_retention", Warning, fmt.Sprintf("the broker keeps messages of topic %q for %s, and the inbox "+
+				"remembers for %s which were handled: a consumer that is set back further handles them again", topic, span(kept),
+				span(shortest[topic])),
+				"set forwarder.Config.InboxRetention of all forwarders of these tables to more than "+span(kept)+
+					", or the topic's retention to less")
+		}
+	}
+	return nil
+}
