@@ -39,7 +39,7 @@ var imported = map[string]string{
 	"inboundnats": rootModule + "/subscriber/nats",
 	"inbound":     rootModule + "/subscriber/kafka", "wmkafka": "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka",
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel",
-	"nats":   rootModule + "/publisher/nats",
+	"nats": rootModule + "/publisher/nats", "outboxtest": rootModule + "/outboxtest",
 	"natsgo": "github.com/nats-io/nats.go", "jetstream": "github.com/nats-io/nats.go/jetstream",
 	"wmamqp": "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp", "amqp091": "github.com/rabbitmq/amqp091-go",
 }
@@ -93,7 +93,9 @@ func compilable(t *testing.T, n int, block, line string) string {
 	for _, s := range file.Decls[0].(*ast.FuncDecl).Body.List {
 		if assign, ok := s.(*ast.AssignStmt); ok && assign.Tok == token.DEFINE {
 			for _, left := range assign.Lhs {
-				declared = append(declared, left.(*ast.Ident).Name)
+				if name := left.(*ast.Ident).Name; name != "_" {
+					declared = append(declared, name)
+				}
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"net/http"
+	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -29,6 +30,8 @@ var (
 	err    error
 	logger watermill.LoggerAdapter
 	url    string
+	uuid   string
+	t      testing.TB
 	region string
 	js     jetstream.JetStream
 	since  time.Time
