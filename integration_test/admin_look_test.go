@@ -212,7 +212,7 @@ func TestStatsOfConsumersAndLanes(t *testing.T) {
 	page := newSite(t, h, ui.Access{}).get("")
 	page.says(t, "the page", "No forwarder reads 32 of the 64 lanes of scope here", "8 (5 more than 3 times)")
 	screen := ctl{t: t, url: h.url}.run("stats").out
-	assert.Regexp(t, `nobody +32 +here`, screen)
+	assert.Regexp(t, `none +32 +here`, screen)
 	assert.Regexp(t, `shop/a +8 +5 +2`, screen)
 }
 

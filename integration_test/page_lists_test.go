@@ -269,5 +269,5 @@ func TestPageSaysUnreadLanes(t *testing.T) {
 	r := ctl{t: t, url: h.url}.run("stats")
 	require.Zero(t, r.code, r.err)
 	assert.Contains(t, r.out, "none is running")
-	assert.Regexp(t, `nobody +64 +left`, r.out)
+	assert.Regexp(t, `none +64 +left`, r.out)
 }

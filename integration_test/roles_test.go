@@ -131,8 +131,8 @@ func TestRoles(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, m.Payload)
 	_, err = look.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}})
-	require.ErrorContains(t, err, "schema.Roles")
-	require.ErrorContains(t, look.Pause(t.Context(), admin.TopicAct{Topic: "secrets"}), "schema.Roles")
+	require.ErrorContains(t, err, "outboxctl migrate roles")
+	require.ErrorContains(t, look.Pause(t.Context(), admin.TopicAct{Topic: "secrets"}), "outboxctl migrate roles")
 	denied(t, reader, "SELECT payload FROM outbox", "SELECT payload FROM inbox_queue",
 		"INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')",
 		"UPDATE outbox SET last_error = ''", "DELETE FROM outbox", "UPDATE inbox SET attempts = 0",

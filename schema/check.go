@@ -185,7 +185,9 @@ func (c *inspection) problem(object, cure, found string, args ...any) {
 
 // denial is a problem that leaves the tables as they should be.
 func (c *inspection) denial(object, cure, found string, args ...any) {
-	c.besides[len(c.found)] = c.beside
+	if c.beside {
+		c.besides[len(c.found)] = true
+	}
 	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure})
 }
 
