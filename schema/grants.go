@@ -59,7 +59,7 @@ func Privileges(ctx context.Context, db *outbox.DB, role string) ([]Problem, err
 	if err := own.Check(); err != nil {
 		return nil, err
 	}
-	c := inspection{q: own, names: own.Tables()}
+	c := inspection{q: own, names: own.Tables(), besides: map[int]bool{}}
 	err := c.whoAsks(ctx)
 	if role != "" {
 		c.role, c.found, c.useless = role, nil, false
