@@ -56,10 +56,12 @@ var checks = []struct {
 	{"dead", (*exam).checkDead},
 	{"queue", (*exam).checkQueue},
 	{"parked", (*exam).checkParked},
+	{"server", (*exam).checkServer},
 	{"vacuum", (*exam).checkVacuum},
 	{"retention", (*exam).checkRetention},
 	{"replication_slots", (*exam).checkSlots},
 	{"connections", (*exam).checkConnections},
+	{"roles", (*exam).checkRoles},
 	{"notify_queue", (*exam).checkNotifyQueue},
 	{"listen", (*exam).checkListen},
 	{"broker", (*exam).checkBroker},
@@ -73,6 +75,11 @@ type exam struct {
 	found   []Finding
 	damaged bool // the tables are not as the statements need them, so that these fail
 	over    bool // no more can be looked at
+
+	role, database string // who asks, and where
+
+	brokerDown    bool // a forwarder says so
+	autovacuumOff bool
 
 	deserted bool     // messages have been waiting for a minute, and no forwarder is alive
 	counted  bool     // members are all that there are

@@ -21,23 +21,23 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 	if e.stats, err = e.Admin.stats(ctx, brisk); err != nil {
 		return err
 	}
-	for _, t := range e.stats.Topics {
-		for _, p := range t.PausedBy {
-			e.paused(t, p)
-		}
-	}
+	e.pauses()
 	ready := map[string]TopicStats{}
-	var topic string
-	var c Count
-	var oldest float64
-	var failing bool
-	err = e.rows(ctx, []any{&topic, &c.N, &c.More, &oldest, &failing}, func() {
-		if !failing && seconds(oldest) > brief {
-			ready[topic] = TopicStats{Topic: topic, Ready: c, Oldest: seconds(oldest)}
+	for _, statement := range []string{sqltext.CountReady, sqltext.CountDelayed} {
+		var topic string
+		var c Count
+		var oldest float64
+		var state State
+		err = e.rows(ctx, []any{&topic, &c.N, &c.More, &oldest, &state}, func() {
+			if r := ready[topic]; state == Ready && seconds(oldest) > brief {
+				ready[topic] = TopicStats{
+					Topic: topic, Ready: Count{r.Ready.N + c.N, r.Ready.More || c.More}, Oldest: max(r.Oldest, seconds(oldest)),
+				}
+			}
+		}, statement, brisk.lane)
+		if err != nil {
+			return err
 		}
-	}, sqltext.CountReady, brisk.lane)
-	if err != nil {
-		return err
 	}
 	switch {
 	case !e.counted && !e.deserted:
@@ -64,27 +64,8 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 	return nil
 }
 
-// paused tells of a topic that rests.
-func (e *exam) paused(t TopicStats, p Pause) {
-	age := e.stats.At.Sub(p.Since)
-	if p.By == byOperator {
-		topic := shell(t.Topic)
-		if strings.HasPrefix(t.Topic, "-") {
-			topic = "-- " + topic
-		}
-		e.findOf(Outbox, t.Topic, "topic_paused", Info,
-			fmt.Sprintf("an operator paused topic %q %s ago (%s); %s", t.Topic, span(age), p.Reason,
-				messages(t.Ready, "of it", "is ready", "are ready")),
-			"resume it when its messages may be published"+e.command("topics resume", topic)+
-				": DELETE FROM "+e.db.Render("{outbox_topics}")+
-				" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
-		return
-	}
-	e.findOf(Outbox, t.Topic, "topic_unavailable", max(Warning, byAge(age)),
-		fmt.Sprintf("forwarder %q could not publish to topic %q for %s: %s; %s", p.By, t.Topic, span(age), p.Reason,
-			messages(t.Ready, "of it", "is ready", "are ready")),
-		"fix what the error names; the forwarder then resumes the topic by itself, and charges no attempt")
-}
+// deserted is how long messages may be ready without any forwarder.
+const deserted = 2 * time.Minute
 
 // noForwarder tells that none is running.
 func (e *exam) noForwarder(ready map[string]TopicStats) {
@@ -93,7 +74,11 @@ func (e *exam) noForwarder(ready map[string]TopicStats) {
 		s, what = Warning, "messages have been ready for more than a minute"
 	}
 	for _, r := range ready {
-		if age := max(Warning, byAge(r.Oldest)); age >= s {
+		age := Warning
+		if r.Oldest >= deserted {
+			age = Critical
+		}
+		if age >= s {
 			s, what = age, fmt.Sprintf("messages of topic %q have been ready for %s", r.Topic, span(r.Oldest))
 		}
 	}
@@ -106,63 +91,42 @@ func (e *exam) noForwarder(ready map[string]TopicStats) {
 			"its log says why it did not start")
 }
 
-// backlog tells of messages that are ready for long though a forwarder reads them.
-func (e *exam) backlog(ctx context.Context, t, ready TopicStats) error {
-	if ready.Oldest < slow {
-		return nil
-	}
-	var written float64
-	err := e.rows(ctx, []any{&written}, func() {}, sqltext.DoctorWritten, t.Topic, int64(rateSample))
-	evidence := fmt.Sprintf("%s, the oldest for %s; %.1f per second are published",
-		messages(ready.Ready, ofTopic(t.Topic), "is ready", "are ready"), span(ready.Oldest), t.Rate)
-	s := Warning
-	if written > t.Rate {
-		evidence += fmt.Sprintf(" and %.1f per second are written: the backlog grows", written)
-		s = byAge(ready.Oldest)
-	}
-	cure := "raise forwarder.Config.Concurrency, or run more forwarders; messages without a key are published in parallel"
-	for _, u := range e.stats.Unread {
-		if slices.ContainsFunc(e.members, func(m member) bool { return m.scope == u.Scope && m.reads(t.Topic) }) {
-			evidence += fmt.Sprintf("; no forwarder reads %d of the 64 lanes of scope %s", u.Lanes, u.Scope)
-			cure = "check the log of the forwarders of that scope: they take over lanes within the LeaseTTL of a forwarder " +
-				"that stopped; restart them if the log does not say why not"
-		}
-	}
-	if t.Failing.N > 0 || t.Dead.N > 0 {
-		evidence += "; some may wait behind a failing message of their key"
-	}
-	e.findOf(Outbox, t.Topic, "backlog", s, evidence, cure)
-	return err
-}
-
-// checkFailing looks at messages that have failed several times.
+// checkFailing looks at messages that have failed several times. Those that fail for one reason are one finding,
+// whatever their topics are.
 func (e *exam) checkFailing(ctx context.Context) error {
 	type trouble struct {
 		first           int64
 		attempts, count int
 		key, error      string
+		age             time.Duration
 		keys            map[string]bool
+		topics          []string
 	}
-	found := map[[2]string]*trouble{}
-	var order [][2]string
+	found := map[string]*trouble{}
+	var order []string
 	var id int64
 	var topic, key, last string
 	var attempts int
-	err := e.rows(ctx, []any{&id, &topic, &key, &attempts, &last}, func() {
-		group := [2]string{topic, groupID(last)}
+	var age float64
+	err := e.rows(ctx, []any{&id, &topic, &key, &attempts, &last, &age}, func() {
+		group := groupID(last)
 		t := found[group]
 		if t == nil {
 			t = &trouble{first: id, attempts: attempts, key: key, error: text.Redact(last), keys: map[string]bool{}}
 			found[group] = t
 			order = append(order, group)
 		}
-		if t.count++; key != "" {
+		t.count, t.age = t.count+1, max(t.age, seconds(age))
+		if key != "" {
 			t.keys[key] = true
+		}
+		if !slices.Contains(t.topics, topic) {
+			t.topics = append(t.topics, topic)
 		}
 	}, sqltext.DoctorFailing, int64(looked), int64(often))
 	for _, group := range order[:min(len(order), mostGroups)] {
 		t := found[group]
-		blocked, skip := "", ""
+		blocked, skip, subject := "", "", ""
 		if n := len(t.keys); n > 0 {
 			blocked = fmt.Sprintf(" (blocked keys: %d)", n)
 		}
@@ -170,13 +134,17 @@ func (e *exam) checkFailing(ctx context.Context) error {
 			skip = "skip it if it is the first of its key" +
 				e.command("keys skip --key", shell(t.key), "--reason WHY") + ", else "
 		}
-		e.find("failing", Warning,
-			fmt.Sprintf("%s%s: the first, %d, failed %d times, last with %q",
-				messages(Count{N: int64(t.count)}, ofTopic(group[0]), "keeps failing", "keep failing"), blocked, t.first,
-				t.attempts, t.error),
+		again := e.command("messages retry-now --group", group)
+		if len(t.topics) == 1 {
+			subject = t.topics[0]
+			again = e.command("messages retry-now --topic", shell(subject), "--group", group)
+		}
+		e.findOf(Outbox, subject, "failing", max(Warning, byAge(t.age)),
+			fmt.Sprintf("%s%s, the oldest for %s: the first, %d, failed %d times, last with %q",
+				messages(Count{N: int64(t.count)}, ofTopics(t.topics), "keeps failing", "keep failing"), blocked, span(t.age),
+				t.first, t.attempts, t.error),
 			fmt.Sprintf("fix what the error names, and retry now%s; or, if it must never be published, %sdiscard it%s: %s",
-				e.command("messages retry-now --topic", shell(group[0]), "--group", group[1]), skip,
-				e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"),
+				again, skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"),
 				strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
 	}
 	return err
@@ -242,6 +210,26 @@ func (e *exam) command(words ...string) string {
 var commands = map[Table]string{Outbox: "messages", Inbox: "inbox", Queue: "queue"}
 
 func ofTopic(topic string) string { return fmt.Sprintf("of topic %q", topic) }
+
+// ofTopics names a few.
+func ofTopics(topics []string) string {
+	const most = 5
+	switch n := len(topics); {
+	case n == 1:
+		return ofTopic(topics[0])
+	case n > most:
+		return fmt.Sprintf("of %d topics (%s, ...)", n, strings.Join(inQuotes(topics[:most]), ", "))
+	}
+	return "of topics " + strings.Join(inQuotes(topics), ", ")
+}
+
+func inQuotes(names []string) []string {
+	list := make([]string, len(names))
+	for i, n := range names {
+		list[i] = fmt.Sprintf("%q", n)
+	}
+	return list
+}
 
 const (
 	slow       = time.Minute // to leave

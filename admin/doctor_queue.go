@@ -13,9 +13,24 @@ import (
 // one is alive, and for how long each may handle a message.
 func (e *exam) checkQueue(ctx context.Context) error {
 	var topic string
+	unhandled := map[string]bool{}
+	var n, oldest float64
+	err := e.rows(ctx, []any{&topic, &n, &oldest}, func() {
+		unhandled[topic] = true
+		e.findOf(Queue, topic, "queue_unhandled", max(Warning, byAge(seconds(oldest))),
+			fmt.Sprintf("%s due, the oldest for %s, and no message of this topic was handled lately",
+				inQueue(int64(n), topic, "is", "are"), span(seconds(oldest))),
+			"start a queue.Dispatcher, Subscriber or Group with a handler for this topic; until then its messages are charged "+
+				"no attempt")
+	}, sqltext.QueueUnhandled)
+	if err != nil {
+		return err
+	}
 	var waiting, abandoned, crashed int64
 	var waits, since float64
-	return e.rows(ctx, []any{&topic, &waiting, &waits, &abandoned, &since, &crashed}, func() {
+	var crashes int
+	var source, id string
+	return e.rows(ctx, []any{&topic, &waiting, &waits, &abandoned, &since, &crashed, &crashes, &source, &id}, func() {
 		switch waited, left := seconds(waits), seconds(since); {
 		case abandoned > 0:
 			// The row of a handler's transaction is locked, so that no dispatcher renews its lease or takes it back: no harm,
@@ -25,7 +40,7 @@ func (e *exam) checkQueue(ctx context.Context) error {
 					"or its handler has kept a transaction open since", inQueue(abandoned, topic, "has", "have"), span(left)),
 				"if none is running, start a queue.Dispatcher, Subscriber or Group on these tables, which takes over abandoned "+
 					"messages; if one is running, find out what its handler waits for")
-		case e.pausedInQueue(topic): // it is said of the topic
+		case e.pausedInQueue(topic) || unhandled[topic]: // it is said of the topic
 		case waiting > 0 && waited > slow:
 			e.findOf(Queue, topic, "queue_waits", byAge(waited),
 				fmt.Sprintf("%s due, the oldest for %s", inQueue(waiting, topic, "is", "are"), span(waited)),
@@ -33,11 +48,13 @@ func (e *exam) checkQueue(ctx context.Context) error {
 					"or run more of them")
 		}
 		if crashed > 0 {
+			worst := joinID(source, id)
 			e.findOf(Queue, topic, "queue_crashes", Warning,
-				fmt.Sprintf("%s another attempt because the lease expired during handling: the process died, or could not renew it",
-					inQueue(crashed, topic, "waits for", "wait for")),
-				"find in the logs what ends these processes, and whether one of the messages does; if they only paused, "+
-					"set DispatcherConfig.LeaseTTL to longer than the pause")
+				fmt.Sprintf("%s another attempt because the lease expired during handling: the process died, or could not renew "+
+					"it; message %s has done so %d times", inQueue(crashed, topic, "waits for", "wait for"), worst, crashes),
+				"find in the logs what ends these processes; if they only paused, set DispatcherConfig.LeaseTTL to longer than "+
+					"the pause; if that message does, discard it"+
+					e.command("queue discard", shell(worst), "--state failing --reason WHY"))
 		}
 	}, sqltext.DoctorQueue, int64(looked), leftFor.Seconds())
 }

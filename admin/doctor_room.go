@@ -128,10 +128,13 @@ func (e *exam) checkBroker(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
+			clear(nowhere) // it may have them
+			if e.brokerDown {
+				continue // of which forwarders know
+			}
 			e.find("broker", Critical, "could not check the broker: "+err.Error(),
 				"fix what the error names; until then messages stay pending, and are charged no attempt if the publisher "+
 					"classifies its errors")
-			clear(nowhere) // it may have them
 			continue
 		}
 		maps.DeleteFunc(nowhere, func(topic string, _ time.Time) bool { return !slices.Contains(missing, topic) })

@@ -45,12 +45,11 @@ func (e *exam) checkSchema(ctx context.Context) error {
 // checkPrivileges looks for what writers and readers lack. What forwarders lack is looked for
 // with them.
 func (e *exam) checkPrivileges(ctx context.Context) error {
-	var role string
 	var sees bool
-	err := e.rows(ctx, []any{&role, &sees}, func() {
+	err := e.rows(ctx, []any{&e.role, &sees, &e.database}, func() {
 		if !sees {
-			e.find("privileges", Info, fmt.Sprintf("role %s may not see the sessions of other roles", sqltext.Quote(role)),
-				"to check for long transactions and locks: GRANT pg_read_all_stats TO "+sqltext.Quote(role))
+			e.find("privileges", Info, fmt.Sprintf("role %s may not see the sessions of other roles", sqltext.Quote(e.role)),
+				"to check for long transactions and locks: GRANT pg_read_all_stats TO "+sqltext.Quote(e.role))
 		}
 	}, sqltext.DoctorRole)
 	if err != nil {

@@ -70,6 +70,12 @@ func (e *exam) checkVacuum(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if e.autovacuumOff {
+		e.find("autovacuum", Warning,
+			"autovacuum is off for the whole server: tables and indexes grow, and statements get slower",
+			"turn autovacuum and track_counts on, and run SELECT pg_reload_conf() afterwards: "+
+				"ALTER SYSTEM SET autovacuum = on")
+	}
 	var table string
 	var dead, size int64
 	var vacuumed float64
@@ -80,7 +86,7 @@ func (e *exam) checkVacuum(ctx context.Context) error {
 		case len(holders) > 0:
 			e.find("vacuum", Warning, fmt.Sprintf("table %s has %d dead rows that vacuum cannot remove because of %s", table,
 				dead, holders[0]), holders[0].cure())
-		case dead > 50*manyDead && vacuumed > 600 && !atIt:
+		case dead > 50*manyDead && vacuumed > 600 && !atIt && !e.autovacuumOff:
 			e.find("vacuum", Warning,
 				fmt.Sprintf("table %s has %d dead rows and was not vacuumed for %s", table, dead, span(seconds(vacuumed))),
 				"find out why autovacuum does not run (autovacuum_max_workers, autovacuum_vacuum_cost_delay), or run it: "+

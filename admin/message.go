@@ -18,6 +18,9 @@ type Message struct {
 	Consumer string `json:"consumer,omitempty"` // as in Filter
 	State    State  `json:"state"`
 	Attempts int    `json:"attempts"` // failed ones
+	// Crashes are those of the attempts in the queue that ended because the lease expired: a process that handled it died,
+	// or could not renew.
+	Crashes int `json:"crashes,omitempty"`
 	// LastError is the text of the last error, up to 1 KiB, with what looks like a secret as ***; of a discarded message
 	// it is the actor and the reason.
 	LastError  string    `json:"last_error,omitempty"`

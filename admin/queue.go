@@ -67,7 +67,7 @@ func (t queueTable) show(ctx context.Context, places []place) ([]Message, error)
 		var metadata string
 		var due, settled sql.NullTime
 		err := rows.Scan(&m.Consumer, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.LastError, &metadata, &m.CreatedAt,
-			&due, &settled)
+			&due, &settled, &m.Crashes)
 		m.In, m.DueAt, m.SettledAt, m.Metadata = Queue, due.Time, settled.Time, core.ReadMetadata([]byte(metadata))
 		return err
 	})

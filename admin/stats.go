@@ -53,7 +53,8 @@ type TopicStats struct {
 	FailingOften Count `json:"failing_often"`
 	Delayed      Count `json:"delayed"`
 	Dead         Count `json:"dead"`
-	// Oldest is the age of the oldest message that is ready or failing.
+	// Oldest is the age of the oldest message that is ready or failing: of one that was delayed, since it is due. What
+	// is being handled does not count.
 	Oldest time.Duration `json:"oldest"`
 	// Rate is how many messages a second were published, or processed, in the last minute, as far as such messages are
 	// kept. With a large table it is an estimate from the newest ones.
@@ -176,8 +177,8 @@ func (t topicSet) sorted() []TopicStats {
 func (t topicSet) note(state State, topic string, c Count, oldest float64, often int64) {
 	s := t.of(topic)
 	switch state {
-	case Ready:
-		s.Ready = c
+	case Ready: // in two parts: never delayed, and delayed until now
+		s.Ready = Count{s.Ready.N + c.N, s.Ready.More || c.More}
 	case Failing: // of the queue they may be counted in two parts
 		s.Failing = Count{s.Failing.N + c.N, s.Failing.More || c.More}
 		s.FailingOften = Count{s.FailingOften.N + often, s.Failing.More}
@@ -220,14 +221,14 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 			return err
 		}
 	}
-	for state, statement := range map[State]string{Ready: sqltext.CountReady, Delayed: sqltext.CountDelayed} {
+	for _, statement := range []string{sqltext.CountReady, sqltext.CountDelayed} {
 		err := a.collect(ctx, func(rows drive.Rows) error {
 			var topic string
 			var c Count
 			var oldest float64
-			var failing bool
-			err := rows.Scan(&topic, &c.N, &c.More, &oldest, &failing)
-			if !failing { // those were counted above
+			var state State
+			err := rows.Scan(&topic, &c.N, &c.More, &oldest, &state)
+			if state != Failing { // those were counted above
 				t.note(state, topic, c, oldest, 0)
 			}
 			return err

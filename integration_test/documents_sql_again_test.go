@@ -74,17 +74,19 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 	}
 }
 
-// TestDoctorsRetryNowIsOfItsTopic: the command that Doctor names for what fails in a topic leaves others alone that
-// fail with the same text.
-func TestDoctorsRetryNowIsOfItsTopic(t *testing.T) {
+// TestDoctorsRetryNowIsOfItsCause: what fails with one text in several topics is one finding, and the command that it
+// names leaves others alone that fail with another.
+func TestDoctorsRetryNowIsOfItsCause(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error) SELECT topic, topic, '', `+
-		`now() + interval '1 hour', 5, 'away' FROM unnest(ARRAY['a', 'b']) topic`)
+		`now() + interval '1 hour', 5, CASE topic WHEN 'c' THEN 'refused' ELSE 'away' END `+
+		`FROM unnest(ARRAY['a', 'b', 'c']) topic`)
 	f := findings(t, h)["failing"]
-	require.Contains(t, f.Evidence, `"a"`)
+	require.Contains(t, f.Evidence, `2 messages of topics "a", "b" keep failing`)
 	order(t, h, f, "messages retry-now", "--yes")
-	assert.Equal(t, []string{"a"}, column[string](t, h, "SELECT topic FROM outbox WHERE due_at <= now()"))
+	assert.Equal(t, []string{"a", "b"},
+		column[string](t, h, "SELECT topic FROM outbox WHERE due_at <= now() ORDER BY topic"))
 }
 
 // TestDoctorOfUnreadLanes: messages wait in lanes that no forwarder has, though one is alive.

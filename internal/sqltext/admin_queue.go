@@ -59,21 +59,52 @@ SELECT l.topic, coalesce(left(l.last_error, 1024), '') AS error, count(*), min(l
 	//
 	// Arguments: how many messages to count of those that are dead, ready and waiting.
 	CountQueue = `WITH dead AS MATERIALIZED (
-    SELECT 'dead' AS state, q.topic, q.attempts, ` + firstSeenAt + ` FROM {queue} q WHERE q.state = 'dead' ORDER BY q.id
+    SELECT 'dead' AS state, q.topic, q.attempts, ` + queueSince + ` FROM {queue} q WHERE q.state = 'dead' ORDER BY q.id
   LIMIT $1::bigint
 ), ready AS MATERIALIZED (
-    SELECT ` + QueueState + ` AS state, q.topic, q.attempts, ` + firstSeenAt + ` FROM {queue} q
+    SELECT ` + dueState + ` AS state, q.topic, q.attempts, ` + queueSince + ` FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $1::bigint
 ), waiting AS MATERIALIZED (
-    SELECT ` + QueueState + ` AS state, q.topic, q.attempts, ` + firstSeenAt + ` FROM {queue} q
+    SELECT ` + dueState + ` AS state, q.topic, q.attempts, ` + queueSince + ` FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NOT NULL ORDER BY q.due_at, q.id LIMIT $1::bigint
 )
 SELECT c.state, c.topic, count(*), bool_or(c.more),
-  extract(epoch FROM clock_timestamp() - min(c.first_seen_at))::float8, count(*) FILTER (WHERE c.attempts > 3)
+  coalesce(extract(epoch FROM clock_timestamp() - min(c.since)), 0)::float8, count(*) FILTER (WHERE c.attempts > 3)
   FROM (SELECT *, (SELECT count(*) >= $1::bigint FROM dead) AS more FROM dead
         UNION ALL SELECT *, (SELECT count(*) >= $1::bigint FROM ready) FROM ready
         UNION ALL SELECT *, (SELECT count(*) >= $1::bigint FROM waiting) FROM waiting) c
  GROUP BY c.state, c.topic`
+
+	// QueueUnhandled lists topics of the queue that have had messages due for a minute, and of which no message is, or was
+	// lately, handled: no dispatcher has a handler for it. It says how many are due and since how many seconds the first
+	// is. Dispatchers have no rows that would tell what they handle. What an operator has paused is left out.
+	QueueUnhandled = `SELECT w.topic, count(*)::float8, extract(epoch FROM clock_timestamp() - min(w.since))::float8
+  FROM ((SELECT q.topic, ` + unhandled + ` AS met, q.owner, ` + queueSince + ` FROM {queue} q
+          WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT 1000)
+        UNION ALL
+        (SELECT q.topic, ` + unhandled + `, q.owner, ` + queueSince + ` FROM {queue} q
+          WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at <= statement_timestamp()
+          ORDER BY q.due_at, q.id LIMIT 1000)
+        UNION ALL
+        SELECT f.topic, f.met, f.owner, f.since
+          FROM (SELECT q.topic, ` + unhandled + ` AS met, q.owner, ` + queueSince + ` FROM {queue} q
+                 WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at > statement_timestamp()
+                 ORDER BY q.due_at, q.id LIMIT 1000) f
+         WHERE f.met) w
+ WHERE w.topic NOT IN (SELECT t.topic FROM {outbox_topics} t
+                        WHERE t.forwarder = '00000000-0000-0000-0000-000000000000')
+   AND w.topic NOT IN (
+       (SELECT q.topic FROM {queue} q WHERE q.state = 'done' AND q.done_at > statement_timestamp() - interval '1 minute'
+         ORDER BY q.done_at DESC LIMIT 10000)
+       UNION ALL
+       (SELECT q.topic FROM {queue} q WHERE q.state = 'processing' AND q.due_at > statement_timestamp() AND q.attempts > 0
+         ORDER BY q.due_at, q.id LIMIT 1000))
+ GROUP BY w.topic
+HAVING min(w.since) < clock_timestamp() - interval '1 minute' AND count(w.owner) FILTER (WHERE NOT w.met) = 0`
+
+	// NoHandler is the error of a message that a dispatcher met and has no handler for. It waits then, and is due.
+	NoHandler = `no handler for the topic`
+	unhandled = `(q.attempts = 0 AND coalesce(q.last_error, '') = '` + NoHandler + `')`
 
 	// QueueRates says how many messages a second were processed in the last minute, by topic, from the newest of them.
 	//
@@ -93,11 +124,12 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
 	// Arguments: sources, messages.
 	ShowQueue = `SELECT q.source, q.message_id, q.topic, q.key, ` + QueueState + `, q.attempts,
   coalesce(left(q.last_error, 1024), ''), q.metadata::text,
-       ` + firstSeenAt + `, CASE WHEN q.due_at BETWEEN ` + readable + ` THEN q.due_at END, CASE WHEN q.done_at BETWEEN ` + readable + ` THEN q.done_at END
+       ` + firstSeenAt + `, CASE WHEN q.due_at BETWEEN ` + readable + ` THEN q.due_at END, CASE WHEN q.done_at BETWEEN ` + readable + ` THEN q.done_at END,
+       q.crashes::int
   FROM unnest($1::text[], $2::text[]) AS w(source, message_id)
  CROSS JOIN LATERAL (
        SELECT q.source, q.message_id, q.topic, q.key, q.state, q.attempts, q.last_error, q.metadata, q.first_seen_at,
-         q.due_at, q.done_at
+         q.due_at, q.done_at, q.crashes
          FROM {queue} q WHERE q.source = w.source AND q.message_id = w.message_id LIMIT 1) q`
 
 	// QueuePayload reads the payload of one message.
@@ -134,6 +166,15 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
 	QueueState = `CASE q.state WHEN 'processing' THEN CASE WHEN q.attempts > 0 THEN 'failing'
   WHEN q.due_at IS NULL THEN 'ready' ELSE 'delayed' END
                 ELSE q.state END`
+
+	// dueState is QueueState where what was delayed and is due is ready.
+	dueState = `CASE WHEN q.attempts > 0 THEN 'failing'
+  WHEN q.due_at > statement_timestamp() AND NOT ` + unhandled + ` THEN 'delayed' ELSE 'ready' END`
+	// queueSince is since when a message waits; one that has an owner does not.
+	queueSince = `CASE WHEN q.owner IS NULL THEN least(greatest(
+  CASE WHEN q.attempts = 0 AND q.state = 'processing' AND q.due_at <= statement_timestamp() AND isfinite(q.due_at) AND NOT ` + unhandled + `
+  THEN q.due_at ELSE q.first_seen_at END, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z')
+  END AS since`
 
 	lastSeenAt = `least(greatest(q.last_seen_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
 		`AS last_seen_at`

@@ -17,25 +17,26 @@ const (
 	// Arguments: those of CountDead.
 	CountFailing = countTopics + isFailing + countNext + isFailing + counted + isFailing + countedEnd
 
-	// CountReady counts messages that are ready by topic, the oldest of each lane: what is stuck is among them. No
-	// index has them by topic, which each writer would pay for.
+	// CountReady counts messages that are ready by topic and state, the oldest of each lane: what is stuck is among them.
+	// No index has them by topic, which each writer would pay for.
 	//
 	// Arguments: how many to count of each lane.
 	CountReady = readyOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
-	// CountDelayed counts messages that wait for a time of their sender's choice, those that fall due first.
+	// CountDelayed counts messages that wait for a time of their sender's choice, or did and are due, those that fall due
+	// first.
 	//
 	// Arguments: those of CountReady.
 	CountDelayed = delayedOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
 	// CountOutboxExact counts all that is not settled, by state and topic, and what of it failed more than three times.
 	CountOutboxExact = `SELECT c.state, c.topic, count(*),
-       coalesce(extract(epoch FROM clock_timestamp() - min(c.created_at)), 0)::float8,
+       coalesce(extract(epoch FROM clock_timestamp() - min(c.since)), 0)::float8,
        count(*) FILTER (WHERE c.attempts > 3)
-  FROM (SELECT CASE WHEN o.attempts > 0 THEN 'failing' ELSE 'ready' END AS state, o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
+  FROM (SELECT ` + pendingState + ` AS state, o.topic, o.attempts, ` + pendingSince + ` FROM {outbox} o
          WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
         UNION ALL
-        SELECT CASE WHEN o.attempts > 0 THEN 'failing' ELSE 'delayed' END, o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
+        SELECT ` + pendingState + `, o.topic, o.attempts, ` + pendingSince + ` FROM {outbox} o
          WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
         UNION ALL
         SELECT 'dead', o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o WHERE ` + isDead + `) c
@@ -118,19 +119,25 @@ SELECT t.topic, c.n, c.n >= bound.n, coalesce(c.oldest, 0), c.often
 	readyOfLanes = `WITH looked AS MATERIALIZED (
     SELECT s.lane, r.*
       FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
-           SELECT o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
+           SELECT o.topic, ` + pendingState + ` AS state, ` + pendingSince + ` FROM {outbox} o
             WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
             ORDER BY o.lane, o.id LIMIT `
 	delayedOfLanes = `WITH looked AS MATERIALIZED (
     SELECT s.lane, r.*
       FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
-           SELECT o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o
+           SELECT o.topic, ` + pendingState + ` AS state, ` + pendingSince + ` FROM {outbox} o
             WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
             ORDER BY o.lane, o.due_at, o.id LIMIT `
 	ofLanes = `::bigint) r
 )
 SELECT l.topic, count(*), (SELECT bool_or(n >= `
 	countedLanes = `::bigint) FROM (SELECT count(*) AS n FROM looked GROUP BY lane) f),
-       extract(epoch FROM clock_timestamp() - min(l.created_at))::float8, l.attempts > 0 AS failing
-  FROM looked l GROUP BY l.topic, failing`
+       extract(epoch FROM clock_timestamp() - min(l.since))::float8, l.state
+  FROM looked l GROUP BY l.topic, l.state`
+
+	// What was delayed and is due is ready, since it is due.
+	pendingState = `CASE WHEN o.attempts > 0 THEN 'failing' WHEN o.due_at > statement_timestamp() THEN 'delayed' ` +
+		`ELSE 'ready' END`
+	pendingSince = `least(greatest(CASE WHEN o.attempts = 0 AND o.due_at <= statement_timestamp() AND isfinite(o.due_at)
+  THEN o.due_at ELSE o.created_at END, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS since`
 )

@@ -3,8 +3,8 @@ package sqltext
 // The statements of admin.Doctor. They read catalogs and the server's figures, and of our tables at most some thousand
 // rows.
 const (
-	// DoctorRole names the role that asks, and whether it sees what the sessions of others do.
-	DoctorRole = `SELECT current_user::text, pg_has_role('pg_read_all_stats', 'USAGE')`
+	// DoctorRole names the role that asks, whether it sees what the sessions of others do, and in which database.
+	DoctorRole = `SELECT current_user::text, pg_has_role('pg_read_all_stats', 'USAGE'), current_database()::text`
 
 	// DoctorWriters lists the roles that were granted to write messages and that may not take ids for them.
 	DoctorWriters = `SELECT DISTINCT r.rolname::text
@@ -130,22 +130,23 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
 	// DoctorFailing lists messages that have failed so often.
 	//
 	// Arguments: how many failing messages to look at, attempts.
-	DoctorFailing = `SELECT o.id, o.topic, o.key, o.attempts, coalesce(left(o.last_error, 1024), '')
-  FROM (SELECT * FROM (SELECT o.id, o.topic, o.key, o.attempts, o.last_error FROM {outbox} o
+	DoctorFailing = `SELECT o.id, o.topic, o.key, o.attempts, coalesce(left(o.last_error, 1024), ''),
+       extract(epoch FROM clock_timestamp() - o.created_at)::float8
+  FROM (SELECT * FROM (SELECT o.id, o.topic, o.key, o.attempts, o.last_error, ` + createdAt + ` FROM {outbox} o
                         WHERE ` + isFailing + ` ORDER BY o.topic, o.id LIMIT $1::bigint) first
          WHERE first.attempts >= $2::bigint) o ORDER BY o.topic, o.id`
 
 	// DoctorQueue says by topic, of the messages in the queue that are ready first and those that are due for longest: how
 	// many are unclaimed and since how many seconds the first is due, how many have an owner whose lease ran out so
-	// long ago and since how many seconds the first, and how many have lost an owner in that way. The topics with the
-	// worst trouble come first.
+	// long ago and since how many seconds the first, how many have lost an owner in that way, how often the one that did
+	// most, its source and its id. The topics with the worst trouble come first.
 	//
 	// Arguments: how many messages to look at in each place, seconds.
 	DoctorQueue = `WITH looked AS MATERIALIZED (
-    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes FROM {queue} q
+    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes, q.source, q.message_id FROM {queue} q
       WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $1::bigint)
     UNION ALL
-    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes FROM {queue} q
+    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes, q.source, q.message_id FROM {queue} q
       WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at <= statement_timestamp() ORDER BY q.due_at,
         q.id LIMIT $1::bigint)
 )
@@ -156,7 +157,9 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL),
        count(*) FILTER (WHERE l.locked_until < clock_timestamp() - $2::float8 * interval '1 second'),
        coalesce(extract(epoch FROM clock_timestamp() - min(l.locked_until) FILTER (WHERE isfinite(l.locked_until))),
          0)::float8,
-       count(*) FILTER (WHERE l.crashes > 0)
+       count(*) FILTER (WHERE l.crashes > 0), coalesce(max(l.crashes), 0)::int,
+       coalesce((array_agg(l.source ORDER BY l.crashes DESC))[1], ''),
+       coalesce((array_agg(l.message_id ORDER BY l.crashes DESC))[1], '')
   FROM looked l GROUP BY l.topic ORDER BY 4 DESC, 6 DESC, 3 DESC, l.topic LIMIT 20`
 
 	// DoctorOldest says how many seconds ago the oldest message was published that is still there, of the rows with the
@@ -171,8 +174,66 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL),
 	DoctorConnections = `SELECT current_setting('max_connections')::bigint -
        current_setting('superuser_reserved_connections')::bigint -
        coalesce(current_setting('reserved_connections', true), '0')::bigint,
-       (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type = 'client backend'),
-       d.datconnlimit::bigint, (SELECT count(*) FROM pg_stat_activity a WHERE a.datname = d.datname
-         AND a.backend_type = 'client backend')
+       (SELECT count(*) FROM pg_stat_activity a WHERE ` + isClient + `),
+       d.datconnlimit::bigint, (SELECT count(*) FROM pg_stat_activity a WHERE a.datname = d.datname AND ` + isClient + `)
   FROM pg_database d WHERE d.datname = current_database()`
+
+	// DoctorRoles says of roles how many connections each may have (-1 = any number) and has, and its statement_timeout in
+	// seconds, 0 = none, and whether that is of this database alone.
+	//
+	// Arguments: roles.
+	DoctorRoles = `SELECT r.rolname::text, CASE WHEN r.rolsuper THEN -1 ELSE r.rolconnlimit END::bigint,
+       (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid AND ` + isClient + `),
+       coalesce(t.seconds, 0)::float8, coalesce(t.here, false)
+  FROM pg_roles r LEFT JOIN LATERAL (
+       SELECT CASE WHEN v.value ~ '^[0-9]+$' THEN v.value::float8 / 1000 ELSE extract(epoch FROM v.value::interval) END
+                AS seconds, s.setdatabase <> 0 AS here
+         FROM pg_db_role_setting s CROSS JOIN LATERAL unnest(s.setconfig) AS c(line)
+        CROSS JOIN LATERAL (SELECT split_part(c.line, '=', 2) AS value) v
+        WHERE s.setrole = r.oid AND c.line LIKE 'statement_timeout=%'
+          AND s.setdatabase IN (0, (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+        ORDER BY s.setdatabase DESC LIMIT 1) t ON true
+ WHERE r.rolname = ANY ($1::text[]) ORDER BY 1`
+
+	// Of a session that a role may not see, the type is NULL; the server's own have no user.
+	isClient = `(a.backend_type = 'client backend' OR a.backend_type IS NULL AND a.usesysid IS NOT NULL
+         AND a.datid IS NOT NULL)`
+
+	// DoctorServer says whether autovacuum is off, whether the archiver of the log has failed since it last worked, for
+	// how many seconds and with which file, whether this role may list the files of the log, and how many seconds ago
+	// the newest message was written (below 0 = in the future).
+	DoctorServer = `SELECT current_setting('autovacuum') = 'off' OR current_setting('track_counts') = 'off',
+       current_setting('archive_mode') <> 'off' AND a.last_failed_time IS NOT NULL
+         AND a.last_failed_time > coalesce(a.last_archived_time, '-infinity'),
+       coalesce(extract(epoch FROM clock_timestamp() - coalesce(a.last_archived_time, a.stats_reset,
+         pg_postmaster_start_time())), 0)::float8, coalesce(a.last_failed_wal, ''),
+       has_function_privilege('pg_ls_waldir()', 'EXECUTE'),
+       coalesce((SELECT extract(epoch FROM clock_timestamp() - m.created_at)
+                   FROM (SELECT ` + createdAt + ` FROM {outbox} o ORDER BY o.id DESC LIMIT 1) m), 0)::float8
+  FROM pg_stat_archiver a`
+
+	// DoctorWAL says how many bytes the files of the log take, and how many they should.
+	DoctorWAL = `SELECT coalesce(sum(w.size), 0)::bigint,
+       (SELECT pg_size_bytes(current_setting('max_wal_size')) + pg_size_bytes(current_setting('wal_keep_size')))::bigint
+  FROM pg_ls_waldir() w`
+
+	// DoctorKeys says of the messages of a topic that are ready for longest how many were looked at, how many of them have
+	// the key that most have, that key, and how many have a key that a failing message blocks.
+	//
+	// Arguments: topic, how many to look at in each lane.
+	DoctorKeys = `WITH looked AS MATERIALIZED (
+    SELECT r.key FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
+           SELECT o.topic, o.key FROM {outbox} o
+            WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+            ORDER BY o.lane, o.id LIMIT $2::bigint) r
+     WHERE r.topic = $1::text
+), keys AS (
+    SELECT l.key, count(*) AS n FROM looked l WHERE l.key <> '' GROUP BY l.key ORDER BY n DESC, l.key LIMIT 1000
+), failing AS MATERIALIZED (
+    SELECT DISTINCT f.key FROM (SELECT o.key FROM {outbox} o
+                        WHERE ` + isFailing + ` ORDER BY o.topic, o.id LIMIT 1000) f WHERE f.key <> ''
+)
+SELECT (SELECT count(*) FROM looked), coalesce((SELECT k.n FROM keys k ORDER BY k.n DESC, k.key LIMIT 1), 0),
+       coalesce((SELECT k.key FROM keys k ORDER BY k.n DESC, k.key LIMIT 1), ''),
+       coalesce((SELECT sum(k.n) FROM keys k JOIN failing f ON f.key = k.key), 0)::bigint`
 )

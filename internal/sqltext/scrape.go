@@ -1,9 +1,9 @@
 package sqltext
 
 // Scrape is what a monitoring system wants to know each few seconds, in one statement: what package admin counts with
-// several. Each row says what it is about (outbox, inbox, queue, paused, forwarders, lanes), of which topic, consumer
-// or scope, in which state or by which pauser, how many, whether there may be more, and how old the oldest is in
-// seconds.
+// several. Each row says what it is about (outbox, inbox, queue, unhandled, reads, paused, forwarders, lanes), of which
+// topic (empty = all, in reads), consumer or scope, in which state or by which pauser, how many, whether there may be
+// more, and how old the oldest is in seconds.
 //
 // Arguments: those of CountDead, and how many to count of each lane.
 const Scrape = `SELECT 'outbox', s.topic, 'dead', s.n::float8, s.more, s.oldest::float8
@@ -12,13 +12,13 @@ UNION ALL
 SELECT 'outbox', s.topic, 'failing', s.n, s.more, s.oldest
   FROM (` + CountFailing + `) AS s(topic, n, more, oldest)
 UNION ALL
-SELECT 'outbox', s.topic, 'ready', s.n, s.more, s.oldest
-  FROM (` + readyOfLanes + `$3` + ofLanes + `$3` + countedLanes + `) AS s(topic, n, more, oldest, failing)
-  WHERE NOT s.failing
+SELECT 'outbox', s.topic, s.state, s.n, s.more, s.oldest
+  FROM (` + readyOfLanes + `$3` + ofLanes + `$3` + countedLanes + `) AS s(topic, n, more, oldest, state)
+  WHERE s.state <> 'failing'
 UNION ALL
-SELECT 'outbox', s.topic, 'delayed', s.n, s.more, s.oldest
-  FROM (` + delayedOfLanes + `$3` + ofLanes + `$3` + countedLanes + `) AS s(topic, n, more, oldest, failing)
-  WHERE NOT s.failing
+SELECT 'outbox', s.topic, s.state, s.n, s.more, s.oldest
+  FROM (` + delayedOfLanes + `$3` + ofLanes + `$3` + countedLanes + `) AS s(topic, n, more, oldest, state)
+  WHERE s.state <> 'failing'
 UNION ALL
 SELECT 'inbox', s.consumer, 'dead', s.n, s.more, s.oldest
   FROM (` + CountInboxDead + `) AS s(consumer, n, more, oldest)
@@ -28,6 +28,13 @@ SELECT 'inbox', s.consumer, 'failing', s.n, s.more, s.oldest
 UNION ALL
 SELECT 'queue', s.topic, s.state, s.n, s.more, s.oldest
   FROM (` + CountQueue + `) AS s(state, topic, n, more, oldest)
+UNION ALL
+SELECT 'unhandled', s.topic, '', s.n, false, s.oldest
+  FROM (` + QueueUnhandled + `) AS s(topic, n, oldest)
+UNION ALL
+SELECT 'reads', r.topic, '', 1, false, 0
+  FROM {forwarders} f CROSS JOIN LATERAL unnest(CASE f.topics WHEN '{}' THEN ARRAY[''] ELSE f.topics END) AS r(topic)
+ WHERE f.expires_at > clock_timestamp() GROUP BY r.topic
 UNION ALL
 SELECT 'paused', s.topic, CASE s.by WHEN 'operator' THEN 'operator' ELSE 'forwarder' END, count(*), false,
   extract(epoch FROM clock_timestamp() - min(s.since))

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -85,7 +86,7 @@ What no index finds is searched for: progress is printed meanwhile, and Ctrl-C p
 func (a *app) printList(n noun, list *admin.List) error {
 	g := grid{heads: []string{"ID", "STATE", "TOPIC", "KEY", "ATTEMPTS", "AGE", "DUE IN", "ERROR"}, empty: "no messages"}
 	for _, m := range list.Messages {
-		row := plain(m.ID, string(m.State), m.Topic, m.Key, strconv.Itoa(m.Attempts), since(m.CreatedAt), until(m),
+		row := plain(m.ID, string(m.State), m.Topic, m.Key, attempts(m), since(m.CreatedAt), until(m),
 			m.LastError)
 		row[1].style = stateStyle(m.State)
 		g.rows = append(g.rows, row)
@@ -130,7 +131,7 @@ func (a *app) printMessage(m *admin.Message, payload bool) error {
 	lines := [][2]string{
 		{"id", m.ID}, {"uuid", m.UUID}, {"state", string(m.State)}, {"topic", m.Topic}, {"key", m.Key},
 		{"consumer", m.Consumer},
-		{"attempts", strconv.Itoa(m.Attempts)}, {"written", moment(m.CreatedAt)}, {"due", moment(m.DueAt)},
+		{"attempts", attempts(*m)}, {"written", moment(m.CreatedAt)}, {"due", moment(m.DueAt)},
 		{"died", moment(m.DeadAt)},
 		{"settled", moment(m.SettledAt)}, {"error", m.LastError}, {"error group", m.ErrorGroup},
 	}
@@ -160,4 +161,12 @@ func readable(payload []byte) string {
 		return string(payload)
 	}
 	return strconv.QuoteToASCII(string(payload))
+}
+
+// attempts says how many there were, and how many of them ended a process or its lease.
+func attempts(m admin.Message) string {
+	if m.Crashes == 0 {
+		return strconv.Itoa(m.Attempts)
+	}
+	return fmt.Sprintf("%d (crashes: %d)", m.Attempts, m.Crashes)
 }
