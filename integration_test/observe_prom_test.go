@@ -96,7 +96,7 @@ func TestCollectorOverEachHandle(t *testing.T) {
 		found := scraped(t, c)
 		for series, n := range map[string]float64{
 			"up{}": 1, "counts_bounded{}": 0, "forwarders{state=alive}": 0, "forwarders{state=vanished}": 0,
-			"messages{state=dead,topic=known}": 0, "oldest_message_age_seconds{topic=known}": 0,
+			"messages{state=dead,topic=known}": 0, "oldest_message_age_seconds{state=ready,topic=known}": 0,
 			"topic_paused{by=forwarder,topic=known}": 0,
 		} {
 			got, there := found[series]
@@ -119,9 +119,9 @@ func TestCollectorOverEachHandle(t *testing.T) {
 			assert.Equal(t, n, found[series], series)
 		}
 		for series, age := range map[string]time.Duration{
-			"oldest_message_age_seconds{topic=orders}":                time.Minute,
-			"inbox_oldest_message_age_seconds{consumer=booking/book}": time.Hour,
-			"queue_oldest_message_age_seconds{topic=payment}":         time.Minute,
+			"oldest_message_age_seconds{state=ready,topic=orders}":        time.Minute,
+			"inbox_oldest_message_age_seconds{consumer=booking/book}":     time.Hour,
+			"queue_oldest_message_age_seconds{state=ready,topic=payment}": time.Minute,
 		} {
 			assert.InDelta(t, age.Seconds(), found[series], patience.Seconds(), series)
 		}

@@ -47,6 +47,8 @@ func something() sample {
 		forwarders: map[cell]counted{{"", "alive"}: {2, 0}},
 		lanes:      map[cell]counted{{"default", ""}: {64, 0}},
 		parked:     map[parkedOf]parked{{"booking", "orders"}: {2, 30, 700, false}},
+		reads:      map[cell]counted{{"bookings", ""}: {1, 0}},
+		unhandled:  map[cell]counted{{"payment", ""}: {4, 20}},
 	}
 }
 
@@ -64,22 +66,28 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 	want := map[string]float64{
 		`messages{db="shop",state="ready",topic="orders"}`: 3, `messages{db="shop",state="dead",topic="orders"}`: 5,
 		`messages{db="shop",state="failing",topic="orders"}`: 1, `messages{db="shop",state="delayed",topic="orders"}`: 2,
-		`oldest_message_age_seconds{db="shop",topic="orders"}`:                90, // neither dead nor delayed ones are late
-		`messages{db="shop",state="dead",topic="refunds"}`:                    0,
-		`topic_paused{by="forwarder",db="shop",topic="bookings"}`:             1,
-		`topic_paused{by="operator",db="shop",topic="bookings"}`:              0,
-		`topic_paused{by="operator",db="shop",topic="orders"}`:                0,
-		`forwarders{db="shop",state="alive"}`:                                 2,
-		`forwarders{db="shop",state="vanished"}`:                              0,
-		`leased_lanes{db="shop",scope="default"}`:                             64,
-		`inbox_messages{consumer="booking/book",db="shop",state="dead"}`:      2,
-		`inbox_oldest_message_age_seconds{consumer="booking/book",db="shop"}`: 30,
-		`queue_messages{db="shop",state="ready",topic="payment"}`:             4,
-		`queue_oldest_message_age_seconds{db="shop",topic="payment"}`:         20,
-		`parked_keys{db="shop",group="booking",topic="orders"}`:               2,
-		`parked_messages{db="shop",group="booking",topic="orders"}`:           30,
-		`parked_undelivered{db="shop",group="booking",topic="orders"}`:        1,
-		`counts_bounded{db="shop"}`:                                           0,
+		`parked_keys{db="shop",group="booking",topic="orders"}`:        2,
+		`parked_messages{db="shop",group="booking",topic="orders"}`:    30,
+		`parked_undelivered{db="shop",group="booking",topic="orders"}`: 1,
+		// neither dead nor delayed ones are late
+		`oldest_message_age_seconds{db="shop",state="ready",topic="orders"}`:        60,
+		`oldest_message_age_seconds{db="shop",state="failing",topic="orders"}`:      90,
+		`topic_paused_seconds{by="forwarder",db="shop",topic="bookings"}`:           30,
+		`topic_unread{db="shop",topic="orders"}`:                                    1, // the forwarders have bookings alone
+		`topic_unread{db="shop",topic="bookings"}`:                                  0,
+		`queue_topic_unhandled{db="shop",topic="payment"}`:                          1,
+		`messages{db="shop",state="dead",topic="refunds"}`:                          0,
+		`topic_paused{by="forwarder",db="shop",topic="bookings"}`:                   1,
+		`topic_paused{by="operator",db="shop",topic="bookings"}`:                    0,
+		`topic_paused{by="operator",db="shop",topic="orders"}`:                      0,
+		`forwarders{db="shop",state="alive"}`:                                       2,
+		`forwarders{db="shop",state="vanished"}`:                                    0,
+		`leased_lanes{db="shop",scope="default"}`:                                   64,
+		`inbox_messages{consumer="booking/book",db="shop",state="dead"}`:            2,
+		`inbox_oldest_message_age_seconds{consumer="booking/book",db="shop"}`:       30,
+		`queue_messages{db="shop",state="ready",topic="payment"}`:                   4,
+		`queue_oldest_message_age_seconds{db="shop",state="ready",topic="payment"}`: 20,
+		`counts_bounded{db="shop"}`:                                                 0,
 	}
 	check := func() {
 		t.Helper()

@@ -27,7 +27,8 @@ type counted struct{ n, oldest float64 }
 // sample is what one query found out.
 type sample struct {
 	outbox, inbox, queue, paused, forwarders, lanes map[cell]counted
-	bounded                                         bool // a count stopped at its bound
+	reads, unhandled                                map[cell]counted // topics
+	bounded                                         bool             // a count stopped at its bound
 	parked                                          map[parkedOf]parked
 }
 
@@ -44,7 +45,7 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 	s := sample{}
 	parts := map[string]*map[cell]counted{
 		"outbox": &s.outbox, "inbox": &s.inbox, "queue": &s.queue, "paused": &s.paused, "forwarders": &s.forwarders,
-		"lanes": &s.lanes,
+		"lanes": &s.lanes, "reads": &s.reads, "unhandled": &s.unhandled,
 	}
 	for _, cells := range parts {
 		*cells = map[cell]counted{}
@@ -57,7 +58,8 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		if err := rows.Scan(&part, &at.of, &at.state, &c.n, &more, &c.oldest); err != nil {
 			return err
 		}
-		(*parts[part])[at] = counted{c.n, max(c.oldest, 0)} // each is there once: the statement groups
+		was := (*parts[part])[at] // what is ready was delayed, or was not: two rows
+		(*parts[part])[at] = counted{was.n + c.n, max(was.oldest, c.oldest)}
 		s.bounded = s.bounded || more
 		return nil
 	}, db.Render(sqltext.Scrape), int64(countEach), int64(countAll), int64(countLane))
@@ -85,6 +87,15 @@ func scrapeParked(ctx context.Context, db *core.DB) (map[parkedOf]parked, error)
 	return all, err
 }
 
+// unread is 1 if messages of a topic are ready, and the forwarders that run all have other topics.
+func (s sample) unread(topic string) float64 {
+	all, its := s.reads[cell{}], s.reads[cell{topic, ""}]
+	if s.outbox[cell{topic, "ready"}].n > 0 && len(s.reads) > 0 && all.n+its.n == 0 {
+		return 1
+	}
+	return 0
+}
+
 // names is a set of names.
 type names map[string]bool
 
@@ -105,9 +116,12 @@ func (k *known) learn(s sample) {
 	for _, l := range []struct {
 		cells map[cell]counted
 		names *names
-	}{{s.outbox, &k.topics}, {s.paused, &k.topics}, {s.queue, &k.queues}, {s.inbox, &k.consumers}, {s.lanes, &k.scopes}} {
+	}{{s.outbox, &k.topics}, {s.paused, &k.topics}, {s.queue, &k.queues}, {s.inbox, &k.consumers}, {s.lanes, &k.scopes},
+		{s.reads, &k.topics}} {
 		for at := range l.cells {
-			l.names.add(at.of)
+			if at.of != "" {
+				l.names.add(at.of)
+			}
 		}
 	}
 	for of := range s.parked {

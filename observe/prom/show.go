@@ -8,11 +8,13 @@ import (
 type descs struct {
 	up, seconds, bounded       *prometheus.Desc
 	messages, oldest, paused   *prometheus.Desc
+	pausedFor, unread          *prometheus.Desc
 	forwarders, lanes          *prometheus.Desc
 	inboxMessages, inboxOldest *prometheus.Desc
 	queueMessages, queueOldest *prometheus.Desc
 	parkedKeys, parkedMessages *prometheus.Desc
 	parkedOldest, undelivered  *prometheus.Desc
+	queueUnhandled             *prometheus.Desc
 }
 
 func newDescs(namespace, db string) descs {
@@ -30,7 +32,12 @@ func newDescs(namespace, db string) descs {
 		messages: desc("messages", "Unpublished messages in the outbox, by state: ready, delayed on purpose, "+
 			"failing (waiting for another attempt), dead.", "topic", "state"),
 		oldest: desc("oldest_message_age_seconds",
-			"Age of the oldest message that is ready or failing, in seconds; 0 = none.", "topic"),
+			"Age of the oldest message that is ready or failing, in seconds; 0 = none. One that was delayed is ready, and its "+
+				"age begins, when it is due.", "topic", "state"),
+		pausedFor: desc("topic_paused_seconds", "For how long the topic has been paused, in seconds; 0 = it is not.",
+			"topic", "by"),
+		unread: desc("topic_unread", "1 if messages of the topic are ready, forwarders run, and none of them publishes this "+
+			"topic; else 0.", "topic"),
 		paused: desc("topic_paused", "1 if the topic is paused: by a running forwarder because it is unavailable, "+
 			"or by an operator; else 0. "+
 			"The database keeps it, so it outlives the process that exports it.", "topic", "by"),
@@ -47,7 +54,10 @@ func newDescs(namespace, db string) descs {
 		queueMessages: desc("queue_messages", "Messages in the durable queue that are not done, by state: ready, "+
 			"delayed on purpose, failing (waiting for another attempt), dead.", "topic", "state"),
 		queueOldest: desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready "+
-			"or failing, in seconds; 0 = none.", "topic"),
+			"or failing, in seconds; 0 = none. One that was delayed is ready, and its age begins, when it is due; one that is "+
+			"being handled has none.", "topic", "state"),
+		queueUnhandled: desc("queue_topic_unhandled", "1 if messages of the topic have been due for a minute, and none of "+
+			"the topic is, or was lately, handled; else 0.", "topic"),
 
 		parkedKeys: desc("parked_keys", "Keys of Kafka that subscribers have parked in Postgres, at most 1,000 of all "+
 			"groups.", "group", "topic"),
@@ -63,6 +73,7 @@ func (d descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.up, d.seconds, d.bounded, d.messages, d.oldest, d.paused, d.forwarders, d.lanes, d.inboxMessages, d.inboxOldest,
 		d.queueMessages, d.queueOldest, d.parkedKeys, d.parkedMessages, d.parkedOldest, d.undelivered,
+		d.pausedFor, d.unread, d.queueUnhandled,
 	}
 }
 
@@ -71,27 +82,45 @@ func (c *Collector) show(s sample, to chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, value float64, of ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels(of...)...)
 	}
+	// Nothing was seen yet: a dashboard shows zeros all the same, of no topic.
+	unnamed := func(all names) names {
+		if len(all) == 0 {
+			return names{"": true}
+		}
+		return all
+	}
 	messages := func(cells map[cell]counted, all names, messages, oldest *prometheus.Desc, states ...string) {
-		for name := range all {
+		for name := range unnamed(all) {
 			for _, state := range states {
 				send(messages, cells[cell{name, state}].n, name, state)
 			}
-			send(oldest, max(cells[cell{name, "ready"}].oldest, cells[cell{name, "failing"}].oldest), name)
+			if oldest == c.descs.inboxOldest {
+				send(oldest, cells[cell{name, "failing"}].oldest, name)
+				continue
+			}
+			for _, state := range []string{"ready", "failing"} {
+				send(oldest, cells[cell{name, state}].oldest, name, state)
+			}
 		}
 	}
 	d := c.descs
 	messages(s.outbox, c.known.topics, d.messages, d.oldest, "ready", "delayed", "failing", "dead")
 	messages(s.queue, c.known.queues, d.queueMessages, d.queueOldest, "ready", "delayed", "failing", "dead")
 	messages(s.inbox, c.known.consumers, d.inboxMessages, d.inboxOldest, "failing", "dead")
-	for topic := range c.known.topics {
+	for topic := range unnamed(c.known.topics) {
 		for _, by := range pausers {
 			send(d.paused, min(s.paused[cell{topic, by}].n, 1), topic, by)
+			send(d.pausedFor, s.paused[cell{topic, by}].oldest, topic, by)
 		}
+		send(d.unread, s.unread(topic), topic)
+	}
+	for topic := range unnamed(c.known.queues) {
+		send(d.queueUnhandled, min(s.unhandled[cell{topic, ""}].n, 1), topic)
 	}
 	for _, state := range []string{"alive", "vanished"} {
 		send(d.forwarders, s.forwarders[cell{"", state}].n, state)
 	}
-	for scope := range c.known.scopes {
+	for scope := range unnamed(c.known.scopes) {
 		send(d.lanes, s.lanes[cell{scope, ""}].n, scope)
 	}
 	for of := range c.known.parked {
