@@ -16,7 +16,7 @@ test test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet demo demo-kafka demo-page test test-ui test-long test-matrix test-upgrade check-format lint vuln bench bench-quick clean
+.PHONY: help build vet demo demo-kafka demo-page night test test-ui test-long test-matrix test-upgrade check-format lint vuln bench bench-quick clean
 .PHONY: release-check release-tag
 
 # They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
@@ -60,6 +60,9 @@ demo-kafka: ## the same with Kafka
 
 demo-page: ## the page of package admin on a bad day, at http://127.0.0.1:8080/outbox/
 	@$(call demo,page)
+
+night: ## inject each fault of a night for real, and write docs/run/night.md; needs promtool
+	@cd integration_test && OUTBOX_NIGHT=1 $(GO) test $(RACE) -count=1 -timeout 20m -run 'TestNightOfFaults$$' .
 
 test: check-format ## go test -race in all modules, with all of go vet (TESTARGS='-run Name -short')
 	@$(call test,-timeout 30m)

@@ -49,7 +49,7 @@ type forwarderRow struct {
 }
 
 // overviewTimeout is how long the page waits for the judgement, and for the figures: one that is late is left out.
-const overviewTimeout = 5 * time.Second
+const overviewTimeout = 10 * time.Second
 
 func (rq *request) overview() error {
 	ctx, cancel := context.WithTimeout(rq.r.Context(), overviewTimeout)

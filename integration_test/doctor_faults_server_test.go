@@ -1,0 +1,147 @@
+package integration_test
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
+)
+
+// role makes a role that may log in and do all that the owner may, and a handle of it.
+func (n *night) role(name string) (string, handle) {
+	n.Helper()
+	at, err := url.Parse(n.h.url)
+	require.NoError(n, err)
+	name = strings.TrimPrefix(at.Path, "/") + "_" + name
+	n.h.exec(n, `CREATE ROLE "`+name+`" LOGIN IN ROLE pg_monitor`)
+	n.h.exec(n, `GRANT ALL ON ALL TABLES IN SCHEMA public TO "`+name+`"`)
+	n.h.exec(n, `GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO "`+name+`"`)
+	n.Cleanup(func() {
+		_, _ = n.h.pool.Exec(context.Background(), `DROP OWNED BY "`+name+`"`)
+		_, _ = n.h.pool.Exec(context.Background(), `DROP ROLE "`+name+`"`)
+	})
+	own := *at
+	own.User = url.User(name)
+	return name, newPgxHandle(n, own.String())
+}
+
+var faultsOfTheServer = []fault{
+	{
+		name: "a session is idle in a transaction", check: "idle_transaction", severity: admin.Info,
+		inject: func(n *night) {
+			n.h.publish(n, "orders", "", "1")
+			begin(n, n.h, "BEGIN", "SELECT FROM outbox FOR UPDATE")
+			n.world = startForwarder(n, n.h, classifyingConfig())
+		},
+	},
+	{
+		name: "a table is locked by hand", check: "table_lock", severity: admin.Warning,
+		inject: func(n *night) { begin(n, n.h, "BEGIN", "LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE") },
+	},
+	{
+		name: "a prepared transaction was forgotten", check: "prepared_transactions", severity: admin.Info,
+		inject: func(n *night) {
+			gid := "night of " + strings.TrimPrefix(role(n.h), "/")
+			begin(n, n.h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')",
+				"PREPARE TRANSACTION '"+gid+"'")
+			n.Cleanup(func() { _, _ = n.h.pool.Exec(context.Background(), "ROLLBACK PREPARED '"+gid+"'") })
+		},
+	},
+	{
+		name: "an index is missing", check: "schema", severity: admin.Critical, always: true, inject: func(n *night) {
+			n.h.exec(n, "DROP INDEX outbox_ready")
+			assert.Equal(n, http.StatusOK, newSite(n, n.h, ui.Access{}).get("").status)
+		},
+	},
+	{
+		name: "a right was taken from the role of the forwarder", check: "privileges", severity: admin.Critical,
+		always: true, inject: func(n *night) {
+			name, h := n.role("forwarder")
+			n.world = startForwarder(n, h, classifyingConfig())
+			n.h.exec(n, `REVOKE DELETE ON outbox FROM "`+name+`"`)
+		},
+	},
+	{
+		name: "the role of the forwarder has no connection left", check: "connections", severity: admin.Critical,
+		always: true, inject: func(n *night) {
+			name, h := n.role("forwarder")
+			n.world = startForwarder(n, h, classifyingConfig())
+			n.h.exec(n, `ALTER ROLE "`+name+`" CONNECTION LIMIT 1`)
+			assert.Contains(n, ails(n, n.h, "connections").Evidence, "role \""+name+"\" has ")
+		},
+	},
+	{
+		name: "the database has no connection left, seen by a role without rights", check: "connections",
+		severity: admin.Critical, always: true, inject: func(n *night) {
+			name, h := n.role("reader")
+			n.h.exec(n, `REVOKE pg_monitor FROM "`+name+`"`)
+			database := strings.TrimSuffix(role(n.h), "_")
+			findings(n, h) // its connection is there when the others come
+			for range 5 {
+				begin(n, n.h)
+			}
+			n.h.exec(n, `ALTER DATABASE "`+database+`" CONNECTION LIMIT 6`)
+			n.mend = func() { n.h.exec(n, `ALTER DATABASE "`+database+`" CONNECTION LIMIT 50`) }
+			f := ails(n, h, "connections")
+			assert.Regexp(n, `the database has [5-9] of at most 6 connections`, f.Evidence)
+		},
+		did: "the limit was raised", cure: func(n *night, _ admin.Finding) { n.mend() },
+	},
+	{
+		name: "the role of the forwarder has a statement_timeout of 100 ms", check: "statement_timeout",
+		severity: admin.Warning, always: true, inject: func(n *night) {
+			name, h := n.role("forwarder")
+			n.h.exec(n, `ALTER ROLE "`+name+`" SET statement_timeout = '100ms'`)
+			n.world = startForwarder(n, h, classifyingConfig())
+		},
+	},
+	{
+		name: "a connector was removed, and not its replication slot", check: "replication_slots", severity: admin.Info,
+		inject: func(n *night) {
+			slot := "night_" + strings.ToLower(strings.Trim(role(n.h), "_"))
+			n.h.exec(n, "SELECT pg_create_logical_replication_slot('"+slot+"', 'pgoutput')")
+			n.Cleanup(func() { _, _ = n.h.pool.Exec(context.Background(), "SELECT pg_drop_replication_slot($1)", slot) })
+		},
+	},
+	{
+		name: "the clock of the database server was set back", check: "clock", severity: admin.Warning, always: true,
+		did: "the clocks were synchronised", inject: func(n *night) {
+			n.world = startForwarder(n, n.h, classifyingConfig())
+			n.h.publish(n, "orders", "", "1")
+			n.arrives(n, "1")
+			n.older("-10 minutes")
+		},
+		cure: func(n *night, _ admin.Finding) { n.older("10 minutes") },
+	},
+	{
+		name: "autovacuum is off for the whole server", check: "autovacuum", severity: admin.Warning,
+		own: []string{}, did: "the statement that is printed, and `SELECT pg_reload_conf()`",
+		inject: func(n *night) {
+			n.h.exec(n, "ALTER SYSTEM SET autovacuum = off")
+			n.h.exec(n, "SELECT pg_reload_conf()")
+		},
+		cure: func(n *night, f admin.Finding) {
+			n.runs(f)
+			n.h.exec(n, "SELECT pg_reload_conf()")
+		},
+	},
+	{
+		name: "the server's log cannot be archived", check: "disk", severity: admin.Warning,
+		own: []string{"archive_mode=on"}, did: "`archive_command` was corrected",
+		inject: func(n *night) {
+			n.h.exec(n, "ALTER SYSTEM SET archive_command = 'false'")
+			n.h.exec(n, "SELECT pg_reload_conf()")
+			n.h.exec(n, "SELECT pg_switch_wal()")
+		},
+		cure: func(n *night, _ admin.Finding) {
+			n.h.exec(n, "ALTER SYSTEM SET archive_command = 'true'")
+			n.h.exec(n, "SELECT pg_reload_conf()")
+		},
+	},
+}

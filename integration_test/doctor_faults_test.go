@@ -1,0 +1,265 @@
+package integration_test
+
+import (
+	"cmp"
+	"fmt"
+	"html"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
+	"github.com/millrace-go/watermill-outbox/observe/prom"
+)
+
+// fault is one thing that goes wrong in a night.
+type fault struct {
+	name     string // what happened
+	check    string // the finding
+	severity admin.Severity
+	alert    string // of dashboards/alerts.yaml; "" = none
+	gone     bool   // the process that exports the metrics goes with it
+	always   bool   // it is quick, and in each run of the tests
+	own      []string
+	inject   func(n *night)
+	did      string // what of the cure was done; "" = the statement that is printed
+	cure     func(n *night, f admin.Finding)
+}
+
+// night is one fault with a database of its own.
+type night struct {
+	*testing.T
+	h handle
+	world
+	fast atomic.Bool // the publisher, or the handler
+	mend func()
+}
+
+// TestNightOfFaults injects each fault, and sees the finding, its severity, the alert and the page's heading, that
+// findings and alerts do not contradict each other, and that the cure cures. With OUTBOX_NIGHT it does so with all of
+// them and writes docs/run/night.md.
+func TestNightOfFaults(t *testing.T) {
+	t.Parallel()
+	all := os.Getenv("OUTBOX_NIGHT") != ""
+	faults := slices.Concat(faultsOfTheOutbox, faultsOfTheQueue, faultsOfTheServer)
+	rows := make([]string, len(faults))
+	t.Run("faults", func(t *testing.T) {
+		for i, f := range faults {
+			if !all && !f.always {
+				continue
+			}
+			t.Run(f.name, func(t *testing.T) {
+				if f.own == nil {
+					t.Parallel()
+				}
+				rows[i] = f.happens(t)
+			})
+		}
+	})
+	if all && !t.Failed() {
+		writeNight(t, rows)
+	}
+}
+
+// happens makes one thing go wrong, and returns a row of the table.
+func (f fault) happens(t *testing.T) string {
+	n := &night{T: t}
+	if f.own != nil {
+		_, n.h = ownMigratedServer(t, f.own...)
+	} else {
+		n.h = newPgxHandle(t, newMigratedDatabase(t))
+	}
+	f.inject(n)
+	var found admin.Finding
+	var list []admin.Finding
+	eventually(t, func() bool {
+		var err error
+		list, err = newAdmin(t, n.h).Doctor(t.Context())
+		require.NoError(t, err)
+		i := slices.IndexFunc(list, func(x admin.Finding) bool { return x.Check == f.check && x.Severity == f.severity })
+		if i >= 0 {
+			found = list[i]
+		}
+		return i >= 0
+	}, "doctor finds %s", f.check)
+	t.Log(found)
+	var heading string
+	title := strings.ToUpper(found.Title[:1]) + found.Title[1:]
+	eventually(t, func() bool { // on a busy machine it may not be in time for the page
+		body := newSite(t, n.h, ui.Access{}).get("").body
+		heading = headingOf(t, body)
+		return strings.Contains(textOf(t, body), title) && (f.severity == admin.Info || heading != "Healthy")
+	}, "the page says so: %s", title)
+	names := n.agree(list, f)
+	cure, did := f.cure, f.did
+	if cure == nil {
+		cure = func(n *night, f admin.Finding) { order(n.T, n.h, f, "", "--dry-run"); n.runs(f) }
+	}
+	cure(n, found)
+	cured(t, n.h, f.check)
+	if after := headingOf(t, newSite(t, n.h, ui.Access{}).get("").body); f.severity > admin.Info {
+		assert.False(t, strings.HasPrefix(after, title), after)
+	}
+	row := fmt.Sprintf("| %s | `%s` | %s | %s | %s | %s |\n", f.name, f.check, f.severity,
+		cmp.Or(strings.Join(names, ", "), "none"), heading, cmp.Or(did, "the statement that is printed"))
+	t.Log(row)
+	return row
+}
+
+// runs has the statement run that a finding names.
+func (n *night) runs(f admin.Finding) {
+	n.Helper()
+	s := statementOf.FindStringSubmatch(": " + f.Cure)
+	require.Len(n, s, 2, "no statement in %q", f.Cure)
+	n.h.exec(n, s[1])
+}
+
+// agree sees that alerts and findings say the same of the database as it is, and returns the names of the alerts.
+func (n *night) agree(found []admin.Finding, f fault) (names []string) {
+	n.Helper()
+	collector := newCollector(n, n.h, prom.CollectorConfig{})
+	alerts, known := firing(n, f.gone, collector)
+	if !known {
+		return nil
+	}
+	for _, a := range alerts {
+		names = append(names, a["alertname"])
+		check, named := a["finding"]
+		if !named || f.gone {
+			continue
+		}
+		assert.True(n, slices.ContainsFunc(found, func(x admin.Finding) bool {
+			return x.Check == check && x.Severity >= severityOf(n, a["severity"]) && slices.Contains(x.Alerts, a["alertname"])
+		}), "alert %v has no finding: %v", a, found)
+	}
+	for _, x := range found {
+		if x.Severity == admin.Critical && len(x.Alerts) > 0 && !f.gone {
+			assert.True(n, slices.ContainsFunc(names, func(name string) bool { return slices.Contains(x.Alerts, name) }),
+				"finding %s has no alert: %v", x.Check, names)
+		}
+	}
+	if f.alert != "" {
+		assert.Contains(n, names, f.alert)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func severityOf(t testing.TB, name string) (s admin.Severity) {
+	t.Helper()
+	require.NoError(t, s.UnmarshalText([]byte(name)))
+	return s
+}
+
+var (
+	headingShape = regexp.MustCompile(`(?s)<h1 id="verdict">.*?</i>(.*?)</h1>`)
+	labelsShape  = regexp.MustCompile(`Labels:\{([^}]*)\}`)
+	labelShape   = regexp.MustCompile(`(\w+)="([^"]*)"`)
+	alertShape   = regexp.MustCompile(`- alert: (\w+)`)
+)
+
+func headingOf(t testing.TB, body string) string {
+	t.Helper()
+	m := headingShape.FindStringSubmatch(body)
+	require.Len(t, m, 2, "no heading in %.300s", body)
+	return html.UnescapeString(m[1])
+}
+
+// firing returns the labels of the alerts that fire an hour after the metrics became what they are, or, if the process
+// that shows them is gone, an hour after that. Without promtool, which CI has, it does not know.
+func firing(t testing.TB, gone bool, c prometheus.Collector) (alerts []map[string]string, known bool) {
+	t.Helper()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		require.NotEqual(t, "true", os.Getenv("CI"), "no promtool")
+		return nil, false
+	}
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(c)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	rules, err := filepath.Abs("../dashboards/alerts.yaml")
+	require.NoError(t, err)
+	var b strings.Builder
+	fmt.Fprintf(&b, "rule_files: [%q]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n", rules)
+	lasts := "x90"
+	if gone {
+		lasts = "x30"
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			series := strings.ReplaceAll(f.GetName()+"{"+strings.Join(labels, ",")+"}", "'", "''")
+			fmt.Fprintf(&b, "      - {series: '%s', values: '%s%s'}\n", series,
+				strconv.FormatFloat(m.GetGauge().GetValue(), 'f', -1, 64), lasts)
+		}
+	}
+	content, err := os.ReadFile(rules)
+	require.NoError(t, err)
+	b.WriteString("    alert_rule_test:\n")
+	for _, name := range alertShape.FindAllStringSubmatch(string(content), -1) {
+		fmt.Fprintf(&b, "      - {alertname: %s, eval_time: 80m}\n", name[1])
+	}
+	file := filepath.Join(t.TempDir(), "scraped.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
+	out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", file).CombinedOutput()
+	if err == nil {
+		return nil, true // it expects none
+	}
+	for _, m := range labelsShape.FindAllStringSubmatch(string(out), -1) {
+		alert := map[string]string{}
+		for _, l := range labelShape.FindAllStringSubmatch(m[1], -1) {
+			alert[l[1]] = l[2]
+		}
+		alerts = append(alerts, alert)
+	}
+	require.NotEmpty(t, alerts, "%s", out)
+	return alerts, true
+}
+
+const nightPage = "../docs/run/night.md"
+
+const nightHead = `# A night of faults
+
+For operators. Each row is a fault that a test injects into a real database: what ` + "`outboxctl doctor`" + `
+finds, the alert that fires an hour later on the metrics as they were scraped, the heading of the
+page, and what of the printed cure was done. Afterwards the finding was gone. ` + "`make night`" + ` runs it
+and writes this page; its quick part runs with all tests.
+
+| fault | finding | severity | alerts | heading of the page | cure |
+|---|---|---|---|---|---|
+`
+
+func writeNight(t *testing.T, rows []string) {
+	require.NoError(t, os.WriteFile(nightPage, []byte(nightHead+strings.Join(rows, "")), 0o644))
+}
+
+// TestNightIsWritten: each row of the page is of a fault as it is injected.
+func TestNightIsWritten(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(nightPage)
+	require.NoError(t, err)
+	rows := strings.Split(strings.TrimSpace(strings.TrimPrefix(string(page), nightHead)), "\n")
+	faults := slices.Concat(faultsOfTheOutbox, faultsOfTheQueue, faultsOfTheServer)
+	require.NotEmpty(t, rows)
+	for _, row := range rows {
+		assert.True(t, slices.ContainsFunc(faults, func(f fault) bool {
+			begins := fmt.Sprintf("| %s | `%s` | %s | ", f.name, f.check, f.severity)
+			return strings.HasPrefix(row, begins) && strings.Contains(row, f.alert)
+		}), row)
+	}
+}
