@@ -104,8 +104,8 @@ var faultsOfTheOutbox = []fault{
 		name: "a pause was forgotten for 30 days, with 5,000 messages", check: "topic_paused", severity: admin.Critical,
 		alert: "OutboxPauseForgotten", always: true,
 		inject: func(n *night) {
-			n.forwards(classifyingConfig(), nil)
 			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), admin.TopicAct{Topic: "orders", Reason: "deploy"}))
+			n.forwards(classifyingConfig(), nil) // now it knows of the pause
 			n.h.exec(n, "UPDATE outbox_topics SET paused_at = now() - interval '30 days'")
 			n.h.exec(n, "INSERT INTO outbox (uuid, topic, payload) SELECT i, 'orders', '' FROM generate_series(1, 5000) i")
 		},
