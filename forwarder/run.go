@@ -19,7 +19,7 @@ func (e *engine) prepare(ctx context.Context) error {
 	if err := schema.CheckOutbox(checkCtx, (*outbox.DB)(e.db)); err != nil {
 		return err
 	}
-	if err := e.mayWriteLetters(checkCtx); err != nil {
+	if err := e.prepareSettling(checkCtx); err != nil {
 		return err
 	}
 	if err := e.readOperatorPauses(ctx); err != nil { // before anything is read

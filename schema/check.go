@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -148,12 +149,22 @@ func (c *inspection) alive(ctx context.Context) error {
 
 // ofOutbox says whether a migration is about what the outbox itself needs.
 func ofOutbox(m migrations.Migration) bool {
-	for _, w := range wanted {
-		if len(w.forwarder) > 0 && strings.Contains(m.Text, w.name) {
-			return true
+	for _, s := range m.Statements() {
+		for _, w := range wanted {
+			if len(w.forwarder) > 0 && strings.Contains(s, w.name) && !w.addsSpare(s) {
+				return true
+			}
 		}
 	}
 	return false
+}
+
+// addsSpare says whether a statement adds a column that the outbox does without.
+func (w wantedTable) addsSpare(statement string) bool {
+	return slices.ContainsFunc(w.columns, func(c wantedColumn) bool {
+		add := "ALTER TABLE " + w.name + " ADD COLUMN " + c.name + " "
+		return c.spare && strings.HasPrefix(strings.Join(strings.Fields(statement), " "), add)
+	})
 }
 
 type inspection struct {

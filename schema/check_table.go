@@ -92,7 +92,10 @@ func (c *inspection) columns(w wantedTable, name string, live relation) {
 		object := fmt.Sprintf("column %s.%s", name, want.name)
 		got, ok := live.columns[want.name]
 		if !ok {
+			beside := c.beside
+			c.beside = beside || want.spare
 			c.problem(object, c.columnCure(w), "is missing")
+			c.beside = beside
 			continue
 		}
 		alter := "ALTER TABLE " + name + " ALTER COLUMN " + want.name

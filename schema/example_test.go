@@ -35,4 +35,9 @@ func ExampleFiles() {
 	// 0060_watermill_idempotency.sql
 	// -- +goose Up
 	// CREATE TABLE "shop"."outbox_idempotency"
+	// 0061_watermill_history.sql
+	// -- +goose Up
+	// ALTER TABLE "shop"."outbox"
+	//     -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
+	//     ADD COLUMN history jsonb
 }

@@ -78,7 +78,7 @@ GRANT SELECT ON {outbox_topics} TO <worker>;
 -- Forwarder and Subscriber. They also delete what is old from the inbox, and expired answers, which needs UPDATE to lock it, on any column.
 GRANT SELECT ON SEQUENCE {outbox_id_seq} TO <forwarder>;
 GRANT SELECT, DELETE ON {outbox} TO <forwarder>;
-GRANT UPDATE (due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <forwarder>;
+GRANT UPDATE (due_at, attempts, last_error, published_at, dead_at, history) ON {outbox} TO <forwarder>;
 GRANT SELECT, INSERT, UPDATE, DELETE ON {lanes}, {forwarders}, {outbox_topics} TO <forwarder>;
 GRANT SELECT, INSERT ON {outbox_life} TO <forwarder>;
 GRANT SELECT ON {migrations} TO <forwarder>;
@@ -97,7 +97,7 @@ GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPD
 GRANT SELECT ON {outbox}, {inbox}, {queue}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <admin>;
 GRANT SELECT ON SEQUENCE {outbox_id_seq}, {queue_id_seq} TO <admin>;
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON {idempotency} TO <admin>;
-GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <admin>;
+GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at, history) ON {outbox} TO <admin>;
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON {inbox} TO <admin>;
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON {queue} TO <admin>;
 GRANT INSERT, UPDATE, DELETE ON {outbox_topics} TO <admin>;
@@ -110,7 +110,8 @@ GRANT SELECT (name, expires_at) ON {forwarders} TO <mover>;
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON {audit} TO <mover>;
 
 -- Readers. For payloads: GRANT SELECT (payload) ON {outbox}, {queue} TO <reader>;
-GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON {outbox} TO <reader>;
+GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at,
+              history) ON {outbox} TO <reader>;
 GRANT SELECT (id, source, message_id, topic, key, state, metadata, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes,
               last_error, done_at, owner, locked_until) ON {queue} TO <reader>;
 GRANT SELECT ON {inbox}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <reader>;

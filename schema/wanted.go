@@ -31,6 +31,7 @@ type wantedColumn struct {
 	null       bool
 	generated  bool
 	identity   bool
+	spare      bool   // statements do without it, in a database at an older migration
 	expression string // default or generation expression; {seq} is the sequence
 }
 
@@ -66,6 +67,7 @@ var wanted = []wantedTable{
 			{name: "last_error", kind: "text", null: true},
 			{name: "published_at", kind: "timestamp with time zone", null: true},
 			{name: "dead_at", kind: "timestamp with time zone", null: true},
+			{name: "history", kind: "jsonb", null: true, spare: true},
 		},
 		indexes: []wantedIndex{
 			{"{outbox_ready}", "btree", "lane, id", "published_at IS NULL AND dead_at IS NULL AND due_at IS NULL"},

@@ -113,6 +113,7 @@ type messageView struct {
 	Owner    string
 	Acts     []offer
 	Metadata []pair
+	Timeline []admin.Event
 	Payload  *preview // nil = not shown
 	Hidden   bool     // because it is not allowed
 	Done     *done
@@ -147,6 +148,9 @@ func (rq *request) message() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.Message.Metadata)) {
 		v.Metadata = append(v.Metadata, pair{name, v.Message.Metadata[name]})
+	}
+	if v.Timeline, err = rq.admin.Timeline(rq.r.Context(), f.In, f.IDs[0]); err != nil {
+		return err
 	}
 	v.Level, v.Owner = levels[v.State], ownerOf(v.In)
 	if rq.access.Act {

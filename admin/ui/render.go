@@ -24,9 +24,10 @@ func parse(names ...string) map[string]*template.Template {
 	layout := template.Must(template.New("layout.html").Funcs(template.FuncMap{
 		"visible": visible, "number": number, "count": count, "rate": rate, "span": span, "ago": ago, "stamp": stamp,
 		"field": field, "asset": assetURL, "to": to, "escape": url.QueryEscape,
-		"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"share":  func(part float64) string { return strconv.Itoa(int(part*100)) + " %" },
-		"moment": func(now, t time.Time) moment { return moment{now, t} },
+		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"happened": happened,
+		"share":    func(part float64) string { return strconv.Itoa(int(part*100)) + " %" },
+		"moment":   func(now, t time.Time) moment { return moment{now, t} },
 	}).ParseFS(files, "page/layout.html", "page/parts.html"))
 	all := map[string]*template.Template{}
 	for _, name := range names {

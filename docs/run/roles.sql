@@ -24,7 +24,7 @@ GRANT SELECT ON "outbox_topics" TO "outbox_worker";
 -- Forwarder and Subscriber. They also delete what is old from the inbox, and expired answers, which needs UPDATE to lock it, on any column.
 GRANT SELECT ON SEQUENCE "outbox_id_seq" TO "outbox_forwarder";
 GRANT SELECT, DELETE ON "outbox" TO "outbox_forwarder";
-GRANT UPDATE (due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_forwarder";
+GRANT UPDATE (due_at, attempts, last_error, published_at, dead_at, history) ON "outbox" TO "outbox_forwarder";
 GRANT SELECT, INSERT, UPDATE, DELETE ON "outbox_lanes", "outbox_forwarders", "outbox_topics" TO "outbox_forwarder";
 GRANT SELECT, INSERT ON "outbox_life" TO "outbox_forwarder";
 GRANT SELECT ON "outbox_migrations" TO "outbox_forwarder";
@@ -43,7 +43,7 @@ GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPD
 GRANT SELECT ON "outbox", "inbox", "inbox_queue", "outbox_lanes", "outbox_forwarders", "outbox_topics", "outbox_life", "outbox_migrations", "outbox_audit" TO "outbox_admin";
 GRANT SELECT ON SEQUENCE "outbox_id_seq", "inbox_queue_id_seq" TO "outbox_admin";
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON "outbox_idempotency" TO "outbox_admin";
-GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_admin";
+GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at, history) ON "outbox" TO "outbox_admin";
 GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON "inbox" TO "outbox_admin";
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_admin";
 GRANT INSERT, UPDATE, DELETE ON "outbox_topics" TO "outbox_admin";
@@ -56,7 +56,8 @@ GRANT SELECT (name, expires_at) ON "outbox_forwarders" TO "outbox_mover";
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON "outbox_audit" TO "outbox_mover";
 
 -- Readers. For payloads: GRANT SELECT (payload) ON "outbox", "inbox_queue" TO "outbox_reader";
-GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at) ON "outbox" TO "outbox_reader";
+GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at,
+              history) ON "outbox" TO "outbox_reader";
 GRANT SELECT (id, source, message_id, topic, key, state, metadata, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes,
               last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_reader";
 GRANT SELECT ON "inbox", "outbox_lanes", "outbox_forwarders", "outbox_topics", "outbox_life", "outbox_migrations", "outbox_audit" TO "outbox_reader";

@@ -51,7 +51,7 @@ const (
     SELECT l.id FROM locked l WHERE NOT EXISTS (SELECT FROM blocked b WHERE b.key = l.key AND b.id < l.id)
 ), changed AS (
     UPDATE {outbox} o
-       SET ` + requeued + `, last_error = coalesce(nullif($5::text, ''), o.last_error)
+       SET ` + requeued + `, last_error = coalesce(nullif($5::text, ''), o.last_error)` + NoteAct + `
       FROM free WHERE o.id = free.id
         RETURNING o.id` + acted + `, (SELECT coalesce(json_agg(b.key), '[]')::text FROM blocked b)` + fromChanged
 
@@ -60,7 +60,7 @@ const (
 	//
 	// Arguments: those of RequeueOutbox.
 	DiscardOutbox = actOutbox + `UPDATE {outbox} o
-       SET ` + discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)
+       SET ` + discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)` + NoteAct + `
       FROM free WHERE o.id = free.id RETURNING o.id` + acted + fromChanged
 
 	// RetryNowOutbox makes what waits due now. What was due before stays where it is, or a walk in the order of time would
@@ -68,7 +68,8 @@ const (
 	//
 	// Arguments: those of RequeueOutbox.
 	RetryNowOutbox = actOutbox + `UPDATE {outbox} o
-       SET due_at = least(o.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), o.last_error)
+       SET due_at = least(o.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), o.last_error)` +
+		NoteAct + `
       FROM free WHERE o.id = free.id RETURNING o.id` + acted + fromChanged
 
 	// RequeueByHand is what Doctor names to operators without another tool: it does to a row what RequeueOutbox does, to

@@ -38,9 +38,9 @@ const (
 	// Commands matches the keys of which core.Commands says that they may command a broker.
 	Commands = `^([Nn][Aa][Tt][Ss]-|(outbox_headers|_watermill_message_uuid|B?CC|x-delay)$)`
 
-	// MayWrite says whether the role of the connection may write messages.
-	MayWrite = `SELECT has_any_column_privilege({outbox_text}::regclass, 'INSERT') ` +
-		`AND has_sequence_privilege({outbox_id_seq_text}::regclass, 'USAGE')`
+	// MayWrite says whether the role of the connection may write messages, and histories.
+	MayWrite = `SELECT has_any_column_privilege({outbox_text}::regclass, 'INSERT')
+   AND has_sequence_privilege({outbox_id_seq_text}::regclass, 'USAGE'), (` + MayNote + `)`
 
 	settleFailed = `WITH fence AS MATERIALIZED (
     SELECT l.lane, l.epoch FROM {lanes} l
@@ -58,7 +58,7 @@ const (
        FOR UPDATE OF o SKIP LOCKED
 ), settled AS (
     UPDATE {outbox} o
-       SET attempts = least(f.attempts, 2147483647), last_error = f.error,
+       SET attempts = least(f.attempts, 2147483647), last_error = f.error` + NoteAttempt + `,
            due_at = clock_timestamp() + f.delay * interval '1 second',
            dead_at = CASE WHEN f.permanent OR (f.attempts >= $10::bigint
                                AND o.created_at <= clock_timestamp() - $11::float8 * interval '1 second')

@@ -21,7 +21,7 @@ func SQLState(err error) string {
 // is read-only, and returns others as they are.
 func Explain(err error) error {
 	switch SQLState(err) {
-	case UndefinedTable, "3F000", "42703":
+	case UndefinedTable, "3F000", UndefinedColumn:
 		return fmt.Errorf("%w (run schema.Migrate with the same Tables, or check them and the search_path)", err)
 	case InsufficientPrivilege:
 		return fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
@@ -44,6 +44,7 @@ func Explain(err error) error {
 const (
 	InsufficientPrivilege = "42501"
 	UndefinedTable        = "42P01"
+	UndefinedColumn       = "42703"
 	ReadOnlyServer        = "25006" // a write reached a standby, or a primary that was demoted
 	NotUTF8               = "2201E" // of statements of package sqltext whose texts would be converted
 	NotReadCommitted      = "2201F" // of those that must be run in a READ COMMITTED transaction, and were not

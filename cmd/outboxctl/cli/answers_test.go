@@ -38,7 +38,7 @@ var answers = map[string]struct {
 	"keys.go: map[string]any{\"heads\": heads, \"more\": more}": {
 		"`keys blocked`", map[string]any{"heads": []admin.Message(nil), "more": false},
 	},
-	"messages.go: m": {"`messages show`", &admin.Message{}},
+	"messages.go: shown": {"`messages show`", shown{Message: &admin.Message{}}},
 	"migrate.go: migrations(list)": {
 		"`migrate up`", map[string]any{"migrations": []migration(nil)},
 	},
@@ -62,6 +62,7 @@ var answers = map[string]struct {
 var parts = map[reflect.Type]string{
 	reflect.TypeFor[admin.Message]():        "`messages show`",
 	reflect.TypeFor[admin.Looked]():         "how far it",
+	reflect.TypeFor[admin.Event]():          "an event",
 	reflect.TypeFor[admin.Filter]():         "a `filter`",
 	reflect.TypeFor[admin.Result]():         "the `result`",
 	reflect.TypeFor[admin.AuditEntry]():     "an entry",

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -121,7 +122,16 @@ func (a *app) get(n noun) *cobra.Command {
 			if !payload {
 				m.Payload = nil
 			}
-			return a.show(m, func() error { return a.printMessage(m, payload) })
+			shown := shown{Message: m}
+			if shown.Timeline, err = ad.Timeline(cmd.Context(), n.in, args[0]); err != nil {
+				return err
+			}
+			return a.show(shown, func() error {
+				if err := a.printMessage(m, payload); err != nil {
+					return err
+				}
+				return a.printTimeline(shown.Timeline)
+			})
 		})
 	}
 	return cmd
@@ -153,6 +163,50 @@ func (a *app) printMessage(m *admin.Message, payload bool) error {
 		return nil
 	}
 	return a.say("payload\n%s", readable(m.Payload))
+}
+
+// shown is a message and what happened to it.
+type shown struct {
+	*admin.Message
+	Timeline []admin.Event `json:"timeline"`
+}
+
+func (a *app) printTimeline(events []admin.Event) error {
+	if err := a.say(""); err != nil {
+		return err
+	}
+	g := grid{heads: []string{"AT", "WHAT", "BY", "DETAIL"}}
+	for _, e := range events {
+		g.rows = append(g.rows, plain(moment(e.At), what(e), e.By, detail(e)))
+	}
+	return g.print(a)
+}
+
+// what names an event.
+func what(e admin.Event) string {
+	if e.Attempt > 0 {
+		return e.What + ", attempt " + strconv.Itoa(e.Attempt)
+	}
+	return strings.ReplaceAll(e.What, "_", "-")
+}
+
+// detail says what else is known of an event.
+func detail(e admin.Event) string {
+	var parts []string
+	add := func(name, value string) {
+		if value != "" {
+			parts = append(parts, name+value)
+		}
+	}
+	add("", e.Error)
+	add("", e.Reason)
+	add("trace ", e.TraceID)
+	add("message ", e.Letter)
+	add("until ", moment(e.Until))
+	if e.AuditID > 0 {
+		add("entry ", digits(e.AuditID))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // readable writes a payload for people: JSON as it is, other bytes escaped.

@@ -1,0 +1,256 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// Event is something that happened to a message.
+type Event struct {
+	// At is when it happened; zero for a failure of which only the text was kept.
+	At time.Time `json:"at,omitzero"`
+	// What is written, delayed, failed, published, processed, died, letter, due, or an act as AuditEntry.Action has it.
+	What    string `json:"what"`
+	Attempt int    `json:"attempt,omitempty"` // of failed: its number
+	Error   string `json:"error,omitempty"`   // of failed: the first 256 characters; of the last one all that is kept
+	By      string `json:"by,omitempty"`      // of failed: the forwarder; of an act: the actor; of a letter: who wrote it
+	Reason  string `json:"reason,omitempty"`  // of an act
+	AuditID int64  `json:"audit_id,omitempty"`
+	// Until is when a delayed message is due, or a failed one was to be tried again.
+	Until   time.Time `json:"until,omitzero"`
+	Letter  string    `json:"letter,omitempty"`   // of a letter: its id in the outbox
+	TraceID string    `json:"trace_id,omitempty"` // of written: that of the W3C trace context in the metadata
+
+	guessed bool // At is its place in the order, and no more
+}
+
+// Timeline tells what happened to a message, oldest first. The outbox keeps the last 20 failed attempts and acts of a
+// message, and nothing of one that was published at first; the inbox and the queue keep the last error alone. It
+// returns what Get does.
+func (a *Admin) Timeline(ctx context.Context, t Table, id string) ([]Event, error) {
+	s, err := a.source(t)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.place(id)
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.show(ctx, []place{p})
+	if err == nil && len(list) == 0 {
+		return nil, fmt.Errorf("%w: %s %q", ErrNotFound, t, id)
+	}
+	var events []Event
+	if err == nil {
+		events, err = a.events(ctx, &list[0], p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("timeline: %w", err)
+	}
+	slices.SortStableFunc(events, func(x, y Event) int { return x.At.Compare(y.At) })
+	for i := range events {
+		if events[i].guessed {
+			events[i].At = time.Time{}
+		}
+	}
+	return events, nil
+}
+
+func (a *Admin) events(ctx context.Context, m *Message, p place) (events []Event, err error) {
+	written := Event{At: m.CreatedAt, What: "written", TraceID: traceOf(m.Metadata.Get("traceparent"))}
+	events = append(events, written)
+	if until, err := time.Parse(time.RFC3339, m.Metadata.Get(delay.DelayedUntilKey)); err == nil {
+		events = append(events, Event{At: m.CreatedAt, What: "delayed", Until: until})
+	}
+	noted := 0
+	if m.In == Outbox {
+		notes, err := a.notes(ctx, p.ID)
+		if err != nil {
+			return nil, err
+		}
+		for i := range notes {
+			if notes[i].What == "failed" {
+				if noted = notes[i].Attempt; noted == m.Attempts && m.State != Discarded {
+					notes[i].Error = m.LastError
+				}
+			}
+			// The attempt that it died of was to be followed by no other.
+			switch {
+			case notes[i].What == "died" && i > 0:
+				notes[i-1].Until = time.Time{}
+			case i+1 == len(notes) && m.State == Dead:
+				notes[i].Until = time.Time{}
+			}
+		}
+		events = append(events, notes...)
+	}
+	if m.Attempts > noted && noted == 0 && m.LastError != "" { // it says no more, and not when
+		at := m.DeadAt
+		if at.IsZero() {
+			at = m.CreatedAt
+		}
+		events = append(events, Event{
+			At: at, What: "failed", Attempt: m.Attempts, Error: m.LastError, guessed: true,
+		})
+	}
+	if !m.DeadAt.IsZero() {
+		events = append(events, Event{At: m.DeadAt, What: "died"})
+		letters, err := a.letters(ctx, m.DeadAt, []string{m.UUID})
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, letters...)
+	}
+	if !m.SettledAt.IsZero() && m.State != Discarded {
+		what := "processed"
+		if m.In == Outbox {
+			what = "published"
+		}
+		events = append(events, Event{At: m.SettledAt, What: what})
+	}
+	if (m.State == Failing || m.State == Delayed) && !m.DueAt.IsZero() {
+		events = append(events, Event{At: m.DueAt, What: "due"})
+	}
+	return events, nil
+}
+
+// note is an entry of a history.
+type note struct {
+	At        time.Time `json:"at"`
+	Attempt   int       `json:"attempt"`
+	Error     string    `json:"error"`
+	By        string    `json:"by"`
+	Delay     float64   `json:"delay"`
+	Act       string    `json:"act"`
+	Audit     int64     `json:"audit"`
+	Published time.Time `json:"published"`
+	Died      time.Time `json:"died"`
+}
+
+// notes reads the history of a message, with who did the acts in it.
+func (a *Admin) notes(ctx context.Context, id int64) (events []Event, err error) {
+	var history []byte
+	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&history) }, sqltext.OutboxHistory, id)
+	if state := text.SQLState(err); state == text.UndefinedColumn || state == text.InsufficientPrivilege {
+		return nil, nil // a database, or a role, of an older migration
+	}
+	var notes []note
+	if err != nil || json.Unmarshal(history, &notes) != nil { // written by hand, it may be anything
+		return nil, err
+	}
+	var acts []int64
+	for _, n := range notes {
+		if n.Act == "" {
+			e := Event{At: n.At, What: "failed", Attempt: n.Attempt, Error: n.Error, By: n.By}
+			if n.Delay > 0 {
+				e.Until = n.At.Add(time.Duration(n.Delay * float64(time.Second)))
+			}
+			events = append(events, e)
+			continue
+		}
+		for what, at := range map[string]time.Time{"published": n.Published, "died": n.Died} {
+			if !at.IsZero() {
+				events = append(events, Event{At: at, What: what})
+			}
+		}
+		events = append(events, Event{At: n.At, What: n.Act, AuditID: n.Audit})
+		acts = append(acts, n.Audit)
+	}
+	if len(acts) == 0 {
+		return events, nil
+	}
+	err = a.collect(ctx, func(rows drive.Rows) error {
+		var id int64
+		var actor, reason string
+		err := rows.Scan(&id, &actor, &reason)
+		for i := range events {
+			if events[i].AuditID == id {
+				events[i].By, events[i].Reason = actor, reason
+			}
+		}
+		return err
+	}, sqltext.ActsOf, acts)
+	return events, err
+}
+
+// noting takes from statements what writes histories, where the database or the role is of an older migration.
+func (d *doing) noting(ctx context.Context) (func(statement string) string, error) {
+	if d.notes == nil {
+		may := false
+		err := d.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&may) }, sqltext.MayNote)
+		if err != nil {
+			return nil, err
+		}
+		d.notes = &may
+	}
+	return func(statement string) string {
+		if *d.notes {
+			return statement
+		}
+		return strings.Replace(statement, sqltext.NoteAct, "", 1)
+	}, nil
+}
+
+// traceOf is the id in a W3C trace context; "" = there is none.
+func traceOf(parent string) string {
+	if parts := strings.Split(parent, "-"); len(parts) >= 4 && len(parts[1]) == 32 {
+		return parts[1]
+	}
+	return ""
+}
+
+// letterWithin is by how much the times of a death and of its letter may differ, which one transaction has written.
+const letterWithin = 10 * time.Second
+
+// letters finds the letters that were written in the outbox when their messages died.
+func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (events []Event, err error) {
+	from, err := a.writtenFrom(ctx, died.Add(-letterWithin))
+	if err != nil {
+		return nil, err
+	}
+	to, err := a.writtenFrom(ctx, died.Add(letterWithin))
+	if err != nil {
+		return nil, err
+	}
+	err = a.collect(ctx, func(rows drive.Rows) error {
+		e := Event{What: "letter"}
+		var id int64
+		var uuid, service, handler string
+		err := rows.Scan(&id, &uuid, &service, &handler, &e.At)
+		e.Letter, e.By = strconv.FormatInt(id, 10), strings.Trim(service+"/"+handler, "/")
+		events = append(events, e)
+		return err
+	}, sqltext.LettersWithin, from, min(to, from+rowsLook), uuids)
+	return events, err
+}
+
+// writtenFrom is about the first id that was written at or after a time.
+func (a *Admin) writtenFrom(ctx context.Context, at time.Time) (int64, error) {
+	last, err := a.number(ctx, sqltext.LastOutboxID)
+	if err != nil {
+		return 0, err
+	}
+	first, err := a.number(ctx, sqltext.FirstOutboxID)
+	for first < last && err == nil {
+		half := first + (last-first)/2
+		id, written := last+1, time.Time{}
+		err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&id, &written) }, sqltext.NextWritten, half)
+		if id > last || !written.Before(at) {
+			last = half
+		} else {
+			first = id + 1
+		}
+	}
+	return first, err
+}

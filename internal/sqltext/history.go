@@ -1,0 +1,52 @@
+package sqltext
+
+// The history of a message of the outbox stands in its row: a JSON array of its last 20 failed attempts and acts of
+// operators, oldest first. It is written by the statements that settle the failure or do the act, so what is published
+// at first costs nothing more. In a database at an older migration, or with grants of one, these parts are left out of
+// the statements.
+const (
+	// MayNote says whether the role of the connection may write histories.
+	MayNote = `SELECT EXISTS (SELECT FROM pg_attribute a
+  WHERE a.attrelid = {outbox_text}::regclass AND a.attname = 'history' AND NOT a.attisdropped
+    AND has_column_privilege(a.attrelid, a.attnum, 'SELECT') AND has_column_privilege(a.attrelid, a.attnum, 'UPDATE'))`
+
+	// NoteAttempt is the part of SettleFailed that notes the attempt. Repeated after an unknown commit, it notes it once.
+	NoteAttempt = `,
+           history = CASE WHEN o.attempts >= f.attempts AND o.history IS NOT NULL THEN o.history ELSE ` + lastNotes +
+		` || jsonb_build_array(jsonb_build_object('at', statement_timestamp(), 'attempt', f.attempts,
+               'error', left(f.error, 256), 'delay', f.delay,
+               'by', coalesce((SELECT w.name FROM {forwarders} w WHERE w.id = $2::uuid), ''))) END`
+
+	// NoteAct is the part of the acts on the outbox that notes them, with when the message was published or died before.
+	NoteAct = `,
+           history = ` + lastNotes + ` || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('at', statement_timestamp(),
+               'act', (SELECT a.action FROM {audit} a WHERE a.id = $3::bigint), 'audit', $3::bigint,
+               'published', CASE WHEN o.dead_at IS NULL THEN o.published_at END,
+               'died', CASE WHEN o.published_at IS NULL THEN o.dead_at END)))`
+
+	// OutboxHistory reads the history of a message.
+	//
+	// Arguments: id.
+	OutboxHistory = `SELECT coalesce(o.history, '[]')::text FROM {outbox} o WHERE o.id = $1::bigint`
+
+	// ActsOf says who did acts, and why.
+	//
+	// Arguments: entries of the audit log.
+	ActsOf = `SELECT a.id, a.actor, a.reason FROM {audit} a WHERE a.id = ANY ($1::bigint[])`
+
+	// NextWritten is the first message from an id on, and when it was written: what was written at a time is found by
+	// halving, as ids rise with time.
+	//
+	// Arguments: id.
+	NextWritten = `SELECT o.id, ` + createdAt + ` FROM {outbox} o WHERE o.id >= $1::bigint ORDER BY o.id LIMIT 1`
+
+	// LettersWithin finds dead letters of messages among the ids from one to another.
+	//
+	// Arguments: lowest and highest id, UUIDs of the messages.
+	LettersWithin = `SELECT o.id, o.metadata->>'uuid_poisoned', coalesce(o.metadata->>'service_poisoned', ''),
+       coalesce(o.metadata->>'handler_poisoned', ''), ` + createdAt + `
+  FROM {outbox} o WHERE o.id BETWEEN $1::bigint AND $2::bigint AND o.metadata->>'uuid_poisoned' = ANY ($3::text[])
+ ORDER BY o.id`
+
+	lastNotes = `jsonb_path_query_array(coalesce(o.history, '[]'), '$[last - 18 to last]')`
+)
