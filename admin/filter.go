@@ -94,10 +94,12 @@ type Page struct {
 	After string // Next of the page before; "" = from the start
 }
 
-// Count is a number that was counted up to a limit.
+// Count is a number that was counted, maybe up to a limit, or estimated.
 type Count struct {
 	N    int64 `json:"n"`
 	More bool  `json:"more,omitempty"` // there are N or more
+	// About says that N is an estimate, since counting would have taken too long.
+	About bool `json:"about,omitempty"`
 }
 
 // maxIDs is how many messages can be named at once.

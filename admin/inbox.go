@@ -149,7 +149,7 @@ func (a *Admin) consumers(ctx context.Context, b bounds) ([]ConsumerStats, error
 			if state == Dead {
 				s.Dead = c
 			} else {
-				s.Failing, s.FailingOften, s.Oldest = c, Count{often, c.More}, seconds(oldest)
+				s.Failing, s.FailingOften, s.Oldest = c, Count{N: often, More: c.More}, seconds(oldest)
 			}
 			return err
 		}, statement, b.each, b.all)

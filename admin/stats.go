@@ -17,10 +17,10 @@ import (
 
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
-	// Exact counts every message, which takes seconds where there are millions; default off. Without it the counts
-	// stop early: dead messages at 10,000 of a topic and 20,000 of all topics, failing ones likewise, ready and
-	// delayed ones at 6,400 altogether. With a backlog, a topic that has only few messages may then be missing. Set it
-	// for a report, not for a page that refreshes.
+	// Exact counts every message, which takes seconds where there are millions; default off. Without it messages of the
+	// outbox are counted for a second at most, and what is not counted by then is estimated from a sample of the table:
+	// Count.About says so. Of the inbox and the queue it counts 10,000 of each kind. Set it for a report, not for a page
+	// that refreshes.
 	Exact bool
 }
 
@@ -105,11 +105,13 @@ type bounds struct {
 	all  int64 // of all together
 	lane int64 // ready or delayed messages of a lane
 
+	budget time.Duration // for counting more than that, and then it is estimated; 0 = neither
+
 	attempts int64 // that failing messages of the inbox and the queue must have had
 }
 
 var (
-	usual   = bounds{each: 10_000, all: 20_000, lane: 100}
+	usual   = bounds{each: 10_000, all: 20_000, lane: 100, budget: countFor}
 	brisk   = bounds{each: 1000, all: 5000, lane: 64} // for Doctor, which looks at everything
 	unbound = bounds{each: 1 << 62, all: 1 << 62}
 )
@@ -178,10 +180,10 @@ func (t topicSet) note(state State, topic string, c Count, oldest float64, often
 	s := t.of(topic)
 	switch state {
 	case Ready: // in two parts: never delayed, and delayed until now
-		s.Ready = Count{s.Ready.N + c.N, s.Ready.More || c.More}
+		s.Ready = Count{N: s.Ready.N + c.N, More: s.Ready.More || c.More}
 	case Failing: // of the queue they may be counted in two parts
-		s.Failing = Count{s.Failing.N + c.N, s.Failing.More || c.More}
-		s.FailingOften = Count{s.FailingOften.N + often, s.Failing.More}
+		s.Failing = Count{N: s.Failing.N + c.N, More: s.Failing.More || c.More}
+		s.FailingOften = Count{N: s.FailingOften.N + often, More: s.Failing.More}
 	case Delayed:
 		s.Delayed = c
 	case Dead:
@@ -207,37 +209,78 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 			return err
 		}, sqltext.CountOutboxExact)
 	}
+	partly := false
 	for state, statement := range map[State]string{Dead: sqltext.CountDead, Failing: sqltext.CountFailing} {
-		err := a.collect(ctx, func(rows drive.Rows) error {
-			var topic string
-			var c Count
-			var oldest float64
-			var often int64
-			err := rows.Scan(&topic, &c.N, &c.More, &oldest, &often)
-			t.note(state, topic, c, oldest, often)
-			return err
-		}, statement, b.each, b.all)
+		err := b.farther(func(b bounds) (bool, error) { return a.countByTopic(ctx, t, state, statement, b) })
 		if err != nil {
 			return err
 		}
 	}
+	var counts []laneCount
+	err := b.farther(func(b bounds) (more bool, err error) {
+		counts, err = a.countByLane(ctx, b)
+		return slices.ContainsFunc(counts, func(l laneCount) bool { return l.c.More }), err
+	})
+	if err != nil {
+		return err
+	}
+	for _, l := range counts {
+		if l.state != Failing { // those were counted above
+			t.note(l.state, l.topic, l.c, l.oldest, 0)
+		}
+	}
+	for _, s := range t {
+		partly = partly || s.Dead.More || s.Failing.More || s.Ready.More || s.Delayed.More
+	}
+	if !partly || b.budget == 0 {
+		return nil
+	}
+	return a.estimate(ctx, t)
+}
+
+// countByTopic counts what an index has by topic.
+func (a *Admin) countByTopic(ctx context.Context, t topicSet, state State, statement string, b bounds) (bool, error) {
+	more := false
+	for _, s := range t { // counted again
+		if state == Failing {
+			s.Failing, s.FailingOften = Count{}, Count{}
+		}
+	}
+	err := a.collect(ctx, func(rows drive.Rows) error {
+		var topic string
+		var c Count
+		var oldest float64
+		var often int64
+		err := rows.Scan(&topic, &c.N, &c.More, &oldest, &often)
+		t.note(state, topic, c, oldest, often)
+		more = more || c.More
+		return err
+	}, statement, b.each, b.all)
+	return more, err
+}
+
+// laneCount is what indexes by lane have of a topic.
+type laneCount struct {
+	topic  string
+	state  State
+	c      Count
+	oldest float64
+}
+
+// countByLane counts what indexes have by lane.
+func (a *Admin) countByLane(ctx context.Context, b bounds) (counts []laneCount, err error) {
 	for _, statement := range []string{sqltext.CountReady, sqltext.CountDelayed} {
 		err := a.collect(ctx, func(rows drive.Rows) error {
-			var topic string
-			var c Count
-			var oldest float64
-			var state State
-			err := rows.Scan(&topic, &c.N, &c.More, &oldest, &state)
-			if state != Failing { // those were counted above
-				t.note(state, topic, c, oldest, 0)
-			}
+			var l laneCount
+			err := rows.Scan(&l.topic, &l.c.N, &l.c.More, &l.oldest, &l.state)
+			counts = append(counts, l)
 			return err
 		}, statement, b.lane)
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return counts, nil
 }
 
 func (a *Admin) rates(ctx context.Context, t topicSet, statement string) error {

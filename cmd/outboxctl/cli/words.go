@@ -54,6 +54,9 @@ func moment(t time.Time) string {
 
 // number writes a count; those of which there may be more get a plus.
 func number(c admin.Count) string {
+	if c.About {
+		return "~" + digits(c.N)
+	}
 	if c.More {
 		return digits(c.N) + "+"
 	}
@@ -79,6 +82,9 @@ func some(c admin.Count) string {
 
 // countMessages counts messages in words.
 func countMessages(c admin.Count) string {
+	if c.About {
+		return "about " + digits(c.N) + " messages"
+	}
 	if c.N == 1 && !c.More {
 		return "1 message"
 	}

@@ -1,0 +1,138 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+const (
+	trendSteps  = 60
+	defaultOver = time.Hour
+	maxOver     = 7 * 24 * time.Hour
+	trendRecent = 8000 // ids of the time that is asked for
+	trendOlder  = 4000 // and of before: what was published later
+	// trendNow is how many of the last steps say how it goes at present.
+	trendNow = 5
+)
+
+// TrendConfig configures Trend. The zero value is ready for use.
+type TrendConfig struct {
+	// Over is how far it looks back; default 1 h, at most 7 days. Messages whose Retention is over are not in it.
+	Over time.Duration
+}
+
+// Trend is how many messages of the outbox were written and published, in steps of time.
+type Trend struct {
+	At   time.Time     `json:"at"`   // when the last step ended, by the database's clock
+	Step time.Duration `json:"step"` // a sixtieth of TrendConfig.Over
+	// Points are the steps, oldest first, of all topics together.
+	Points []TrendPoint `json:"points"`
+	// Topics are those with messages of this time, most of them first, with their rates in the last five steps.
+	Topics []TopicTrend `json:"topics"`
+	// About says that the rates are from a sample of the messages; where there are few they are exact.
+	About bool `json:"about,omitempty"`
+}
+
+// TrendPoint is one step.
+type TrendPoint struct {
+	At        time.Time `json:"at"`        // its begin
+	Written   float64   `json:"written"`   // messages a second
+	Published float64   `json:"published"` // messages a second
+}
+
+// TopicTrend is one topic at present.
+type TopicTrend struct {
+	Topic     string  `json:"topic"`
+	Written   float64 `json:"written"`   // messages a second
+	Published float64 `json:"published"` // messages a second
+}
+
+// Now returns how many messages a second were written and published in the last five steps.
+func (t *Trend) Now() (written, published float64) {
+	last := t.Points[len(t.Points)-min(trendNow, len(t.Points)):]
+	for _, p := range last {
+		written, published = written+p.Written, published+p.Published
+	}
+	n := float64(max(len(last), 1))
+	return written / n, published / n
+}
+
+// Trend says how many messages a second were written and published over a time, from the rows that are kept: nothing is
+// stored for it, and it looks at 12,000 rows at most. It returns an error that names the field at fault, and those of
+// the database.
+func (a *Admin) Trend(ctx context.Context, cfg TrendConfig) (*Trend, error) {
+	if cfg.Over == 0 {
+		cfg.Over = defaultOver
+	}
+	if cfg.Over < time.Minute || cfg.Over > maxOver {
+		return nil, invalid("admin: TrendConfig.Over is %s: use 1 min to 7 days, or 0 for an hour", cfg.Over)
+	}
+	now, err := a.now(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("trend: %w", err)
+	}
+	begin := now.Add(-cfg.Over)
+	t := &Trend{At: now, Step: cfg.Over / trendSteps, Points: make([]TrendPoint, trendSteps), Topics: []TopicTrend{}}
+	for i := range t.Points {
+		t.Points[i].At = begin.Add(time.Duration(i) * t.Step)
+	}
+	var low, first, high int64
+	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&low, &first, &high) }, sqltext.TrendBounds,
+		stamp(begin))
+	topics := map[string]*TopicTrend{}
+	if err == nil {
+		err = a.sample(ctx, t, topics, first, high, trendRecent)
+	}
+	if err == nil {
+		err = a.sample(ctx, t, topics, low, first-1, trendOlder)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("trend: %w", err)
+	}
+	for _, topic := range topics {
+		t.Topics = append(t.Topics, *topic)
+	}
+	slices.SortFunc(t.Topics, func(x, y TopicTrend) int {
+		return cmp.Or(cmp.Compare(y.Written+y.Published, x.Written+x.Published), cmp.Compare(x.Topic, y.Topic))
+	})
+	return t, nil
+}
+
+// sample adds what rows with ids from first to last say.
+func (a *Admin) sample(ctx context.Context, t *Trend, topics map[string]*TopicTrend, first, last, ids int64) error {
+	all := last - first + 1
+	if all <= 0 {
+		return nil
+	}
+	of := max(1, float64(all)/float64(ids)) / t.Step.Seconds() // what one row adds to a rate
+	t.About = t.About || all > ids
+	return a.collect(ctx, func(rows drive.Rows) error {
+		var topic string
+		var written, published, n int64
+		if err := rows.Scan(&topic, &written, &published, &n); err != nil {
+			return err
+		}
+		if topics[topic] == nil {
+			topics[topic] = &TopicTrend{Topic: topic}
+		}
+		add := func(step int64, to, ofTopic *float64) {
+			*to += float64(n) * of
+			if step >= trendSteps-trendNow {
+				*ofTopic += float64(n) * of / trendNow
+			}
+		}
+		if written >= 0 && written < trendSteps {
+			add(written, &t.Points[written].Written, &topics[topic].Written)
+		}
+		if published >= 0 && published < trendSteps {
+			add(published, &t.Points[published].Published, &topics[topic].Published)
+		}
+		return nil
+	}, sqltext.TrendSample, first, last, ids, stamp(t.Points[0].At), t.Step.Seconds())
+}
