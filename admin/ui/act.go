@@ -33,6 +33,7 @@ type question struct {
 	Count   *admin.Count // nil for topics
 	Preview string       // what was counted: that is confirmed, and nothing else
 	Limit   string       // how many are changed at most, if there may be more
+	Found   string       // how many were found before the time for counting was over
 	Nothing bool
 }
 
@@ -102,8 +103,13 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	if d.Button = v.label; r.Matched.N > 1 || r.Matched.More {
 		d.Button += " " + n
 	}
-	if r.Matched.More {
-		d.Button, d.Limit = fmt.Sprintf("%s %s", v.label, number(maxAct)), number(maxAct)
+	if r.Matched.More { // the number that is asked about is the one that it is bounded by
+		d.Limit = number(maxAct)
+		d.Title, d.Button = fmt.Sprintf("%s the oldest %s messages?", v.label, d.Limit), v.label+" "+d.Limit
+		if r.Matched.N < maxAct { // the time was over before that many were found
+			d.Title, d.Button = fmt.Sprintf("%s up to %s messages?", v.label, d.Limit), v.label+" up to "+d.Limit
+			d.Found = number(r.Matched.N)
+		}
 	}
 	return rq.show(http.StatusOK, "act", d)
 }

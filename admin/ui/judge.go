@@ -100,7 +100,9 @@ func sentence(s string) string {
 
 // total adds the figures of topics.
 func total(topics []admin.TopicStats) (all admin.TopicStats) {
-	add := func(to *admin.Count, c admin.Count) { to.N, to.More = to.N+c.N, to.More || c.More }
+	add := func(to *admin.Count, c admin.Count) {
+		to.N, to.More, to.About = to.N+c.N, to.More || c.More, to.About || c.About
+	}
 	for _, t := range topics {
 		add(&all.Ready, t.Ready)
 		add(&all.Failing, t.Failing)

@@ -15,6 +15,8 @@ type overview struct {
 	Partly         bool // not all could be checked in time
 	Counted        bool // what follows is known
 	Tiles          []tile
+	Trend          *trendChart        // nil if it could not be read
+	WrittenBy      map[string]float64 // messages a second, by topic
 	Topics         []topicRow
 	Queue          []topicRow
 	Inbox          []admin.ConsumerStats
@@ -75,6 +77,10 @@ func (rq *request) overview() error {
 	}
 	if err == nil {
 		rq.figures(o, s)
+		all := total(s.Topics)
+		if err := rq.trends(ctx, o, backlogOf(all)); err != nil {
+			rq.logFailure(err)
+		}
 	} else {
 		rq.logFailure(err)
 	}
@@ -108,9 +114,18 @@ func (rq *request) figures(o *overview, s *admin.Stats) {
 	}
 }
 
+const backlogTile = 2
+
+// backlogOf is what is ready or failing.
+func backlogOf(t admin.TopicStats) admin.Count {
+	return admin.Count{
+		N: t.Ready.N + t.Failing.N, More: t.Ready.More || t.Failing.More, About: t.Ready.About || t.Failing.About,
+	}
+}
+
 func tiles(now admin.TopicStats, history []sample, every time.Duration) []tile {
 	whole := func(v float64) string { return number(int64(v)) }
-	backlog := admin.Count{N: now.Ready.N + now.Failing.N, More: now.Ready.More || now.Failing.More}
+	backlog := backlogOf(now)
 	list := []tile{
 		{Name: "Rate", Value: rate(now.Rate), Unit: "/s", Note: "published in the last minute",
 			Chart: draw(history, every, func(s sample) float64 { return s.rate }, func(v float64) string {
@@ -126,7 +141,7 @@ func tiles(now admin.TopicStats, history []sample, every time.Duration) []tile {
 			Chart: draw(history, every, func(s sample) float64 { return s.dead }, whole)},
 	}
 	if now.Delayed.N > 0 {
-		list[2].Note += "; " + count(now.Delayed) + " more are delayed"
+		list[backlogTile].Note += "; " + count(now.Delayed) + " more are delayed"
 	}
 	return list
 }

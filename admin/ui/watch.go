@@ -30,6 +30,7 @@ type watcher struct {
 	latest  *admin.Stats // guarded by mu, as what follows
 	readAt  time.Time
 	samples []sample // oldest first
+	trends  map[time.Duration]*trendAt
 
 	examining  chan struct{} // its holder examines
 	findings   []admin.Finding
@@ -37,7 +38,10 @@ type watcher struct {
 }
 
 func newWatcher(a *admin.Admin, every time.Duration) *watcher {
-	return &watcher{admin: a, every: every, turn: make(chan struct{}, 1), examining: make(chan struct{}, 1)}
+	return &watcher{
+		admin: a, every: every, trends: map[time.Duration]*trendAt{}, turn: make(chan struct{}, 1),
+		examining: make(chan struct{}, 1),
+	}
 }
 
 // judge returns what Doctor found, some seconds ago at most. What was found before an error is returned with it.

@@ -52,10 +52,26 @@ func number(n int64) string {
 
 // count writes a number that was counted up to a limit.
 func count(c admin.Count) string {
+	if c.About {
+		return "~" + roughly(c.N)
+	}
 	if c.More {
 		return number(c.N) + "+"
 	}
 	return number(c.N)
+}
+
+// roughly writes a number with two digits that mean something.
+func roughly(n int64) string {
+	unit := int64(1)
+	for n/unit >= 100 {
+		unit *= 10
+	}
+	n = (n + unit/2) / unit * unit
+	if n < 1_000_000 {
+		return number(n)
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(float64(n)/1e6, 'f', 1, 64), ".0") + " million"
 }
 
 // rate writes how many there are a second.

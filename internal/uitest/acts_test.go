@@ -107,7 +107,7 @@ func TestDialog(t *testing.T) {
 	w.badDay(t)
 	b := newTab(t)
 	b.open(w.url + "messages")
-	const open = `!!document.querySelector("dialog[open]")`
+	const open = `!!document.querySelector("dialog[open] [data-question]")`
 	ask := `a[data-ask][href*="verb=discard"]`
 	b.click(ask)
 	b.until(open)
@@ -147,7 +147,7 @@ func TestKeyboard(t *testing.T) {
 	b.run(chromedp.KeyEvent(kb.Enter))
 	tabTo("'a[href*=\"verb=requeue\"]'")
 	b.run(chromedp.KeyEvent(kb.Enter))
-	b.until(`!!document.querySelector("dialog[open]")`)
+	b.until(`!!document.querySelector("dialog[open] [data-question]")`)
 	b.run(chromedp.KeyEvent("mended"))
 	tabTo(`"dialog .primary"`)
 	b.run(chromedp.KeyEvent(kb.Enter))

@@ -49,7 +49,7 @@ func TestPages(t *testing.T) {
 	b.size(1280, 900)
 	b.open(w.url + "messages")
 	b.click(`a[data-ask][href*="verb=discard"]`)
-	b.until(`!!document.querySelector("dialog[open]")`)
+	b.until(`!!document.querySelector("dialog[open] [data-question]")`)
 	assert.Empty(t, b.axe(script), "a question in its dialog")
 }
 

@@ -25,7 +25,7 @@
       if (busy || old.contains(document.activeElement) || $("dialog[open]")) return next();
       busy = true;
       try {
-        const page = await load(location.pathname);
+        const page = await load(location.href);
         const fresh = $("[data-live]", page);
         if (fresh && on && !document.hidden) {
           old.replaceWith(document.adoptNode(fresh));
@@ -58,12 +58,19 @@
   const dialog = $("#ask");
   const ask = async (url, options, otherwise) => {
     try {
+      const wait = document.createElement("p");
+      wait.id = "question";
+      wait.setAttribute("role", "status");
+      wait.textContent = "Counting messages…";
+      dialog.replaceChildren(wait);
+      dialog.showModal(); // it may take seconds
       const question = $("[data-question]", await load(url, options));
+      if (!dialog.open) return; // somebody has closed it meanwhile
       if (!question) throw new Error("no question");
       dialog.replaceChildren(document.adoptNode(question));
-      dialog.showModal();
       ($("input:not([type=hidden])", dialog) || $(".button", dialog)).focus();
     } catch {
+      dialog.close();
       otherwise();
     }
   };

@@ -1,0 +1,127 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+const (
+	trendWidth  = 600
+	trendHeight = 120
+	trendFresh  = 15 * time.Second
+	day         = 24 * time.Hour
+)
+
+// trendChart is what was written and published over an hour or a day.
+type trendChart struct {
+	Written, Published string // paths
+	Most, Half         string // the scale
+	From, Middle       string // of the time
+	Now                string
+	About              bool
+	Slices             []slice
+	Ranges             []tab
+}
+
+// slice is a step of a chart, over which its figures are shown.
+type slice struct{ X, Width, Text string }
+
+// trend returns what was written and published, some seconds ago at most.
+func (w *watcher) trend(ctx context.Context, over time.Duration) (*admin.Trend, error) {
+	w.mu.Lock()
+	known := w.trends[over]
+	w.mu.Unlock()
+	if known != nil && time.Since(known.at) < trendFresh {
+		return known.trend, nil
+	}
+	t, err := w.admin.Trend(ctx, admin.TrendConfig{Over: over})
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trends[over] = &trendAt{t, time.Now()}
+	return t, nil
+}
+
+type trendAt struct {
+	trend *admin.Trend
+	at    time.Time
+}
+
+// trends fills in the chart of the range that was asked for, and says where the backlog goes by that of an hour.
+func (rq *request) trends(ctx context.Context, o *overview, backlog admin.Count) error {
+	hour, err := rq.watch.trend(ctx, time.Hour)
+	if err != nil {
+		return err
+	}
+	o.Tiles[backlogTile].Note = course(hour, backlog) + o.Tiles[backlogTile].Note
+	o.WrittenBy = map[string]float64{}
+	for _, t := range hour.Topics {
+		o.WrittenBy[t.Topic] = t.Written
+	}
+	shown, isDay := hour, rq.r.URL.Query().Get("range") == "day"
+	if isDay {
+		if shown, err = rq.watch.trend(ctx, day); err != nil {
+			return err
+		}
+	}
+	o.Trend = drawTrend(shown)
+	o.Trend.Ranges = []tab{
+		{Name: "Last hour", Link: "./", On: !isDay}, {Name: "Last day", Link: "./?range=day", On: isDay},
+	}
+	return nil
+}
+
+// course says whether a backlog grows or drains, and when it is gone.
+func course(t *admin.Trend, backlog admin.Count) string {
+	written, published := t.Now()
+	drains := published - written
+	switch noise := math.Max(written, published) / 10; {
+	case backlog.N == 0:
+		return ""
+	case drains > noise:
+		left := time.Duration(float64(backlog.N) / drains * float64(time.Second))
+		return "draining, empty in about " + about(max(left, time.Second)) + "; "
+	case -drains > noise:
+		return "growing by " + rate(-drains) + "/s; "
+	case written+published == 0:
+		return "standing still; "
+	}
+	return "steady; "
+}
+
+func drawTrend(t *admin.Trend) *trendChart {
+	most := 0.0
+	for _, p := range t.Points {
+		most = max(most, p.Written, p.Published)
+	}
+	width := float64(trendWidth) / float64(len(t.Points))
+	c := &trendChart{Most: rate(most) + "/s", Half: rate(most/2) + "/s", About: t.About}
+	var written, published strings.Builder
+	for i, p := range t.Points {
+		x, command := (float64(i)+.5)*width, "L"
+		if i == 0 {
+			command = "M"
+		}
+		y := func(v float64) float64 { return trendHeight * (1 - v/math.Max(most, 1e-9)) }
+		fmt.Fprintf(&written, "%s%.1f %.1f", command, x, y(p.Written))
+		fmt.Fprintf(&published, "%s%.1f %.1f", command, x, y(p.Published))
+		c.Slices = append(c.Slices, slice{
+			X: fmt.Sprintf("%.1f", float64(i)*width), Width: fmt.Sprintf("%.1f", width),
+			Text: fmt.Sprintf("%s: %s/s written, %s/s published", p.At.UTC().Format("Jan 2 15:04 UTC"), rate(p.Written),
+				rate(p.Published)),
+		})
+	}
+	c.Written, c.Published = written.String(), published.String()
+	over := t.Step * time.Duration(len(t.Points))
+	c.From, c.Middle = about(over)+" ago", about(over/2)+" ago"
+	w, p := t.Now()
+	c.Now = fmt.Sprintf("now %s/s written, %s/s published", rate(w), rate(p))
+	return c
+}
