@@ -60,7 +60,7 @@ func (o *outage) add(t TopicStats, p Pause) {
 	}
 	if !slices.Contains(o.topics, t.Topic) {
 		o.topics = append(o.topics, t.Topic)
-		o.ready = Count{o.ready.N + t.Ready.N, o.ready.More || t.Ready.More}
+		o.ready = Count{N: o.ready.N + t.Ready.N, More: o.ready.More || t.Ready.More}
 	}
 }
 
@@ -86,7 +86,7 @@ func (e *exam) unavailable(o *outage) {
 
 // pausedByOperator grades a pause by its age, and by what waits behind it.
 func (e *exam) pausedByOperator(t TopicStats, p Pause) {
-	age, waits := e.stats.At.Sub(p.Since), Count{t.Ready.N + t.Failing.N, t.Ready.More || t.Failing.More}
+	age, waits := e.stats.At.Sub(p.Since), Count{N: t.Ready.N + t.Failing.N, More: t.Ready.More || t.Failing.More}
 	for _, q := range e.stats.Queue {
 		if q.Topic == t.Topic {
 			waits = Count{waits.N + q.Ready.N + q.Failing.N, waits.More || q.Ready.More || q.Failing.More}
