@@ -31,7 +31,8 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 		err = e.rows(ctx, []any{&topic, &c.N, &c.More, &oldest, &state}, func() {
 			if r := ready[topic]; state == Ready && seconds(oldest) > brief {
 				ready[topic] = TopicStats{
-					Topic: topic, Ready: Count{N: r.Ready.N + c.N, More: r.Ready.More || c.More}, Oldest: max(r.Oldest, seconds(oldest)),
+					Topic: topic, Ready: Count{N: r.Ready.N + c.N, More: r.Ready.More || c.More},
+					Oldest: max(r.Oldest, seconds(oldest)),
 				}
 			}
 		}, statement, brisk.lane)

@@ -89,7 +89,9 @@ func (e *exam) pausedByOperator(t TopicStats, p Pause) {
 	age, waits := e.stats.At.Sub(p.Since), Count{N: t.Ready.N + t.Failing.N, More: t.Ready.More || t.Failing.More}
 	for _, q := range e.stats.Queue {
 		if q.Topic == t.Topic {
-			waits = Count{waits.N + q.Ready.N + q.Failing.N, waits.More || q.Ready.More || q.Failing.More}
+			waits = Count{
+				N: waits.N + q.Ready.N + q.Failing.N, More: waits.More || q.Ready.More || q.Failing.More,
+			}
 		}
 	}
 	s := Info
