@@ -61,7 +61,7 @@ seconds. Every series has a label ` + "`db`" + `, the name of the handle, except
 		}
 	}
 	write("What is pending: Collector", "From the tables, with one query for each scrape in a short transaction of its "+
-		"own, and another where keys are parked, so they are the same in whichever process: take the maximum.",
+		"own, and one or two more that look at parked keys, so they are the same in whichever process: take the maximum.",
 		of.collector)
 	write("What is done: Observer", "By this process, so take the sum.", of.observer)
 
