@@ -34,6 +34,7 @@ var executed = map[string]string{
 	"make ibx":         "TestIBXDocument",
 	// which it wrote, and TestDocumentsQuoteTheBenchmark compares with its rows
 	"make bench":         "docs/reference/performance.md",
+	"make night":         "TestNightOfFaults",
 	"make bench-quick":   "make bench", // the same program
 	"make test-matrix":   "TestOldestAndNewestPostgres",
 	"make test-upgrade":  "make test-matrix",
