@@ -11,9 +11,9 @@ import (
 // overview is health at a glance.
 type overview struct {
 	Level, Heading string
-	Issues         []issue
-	Partly         bool // not all could be checked in time
-	Counted        bool // what follows is known
+	Issues, Folded []issue // the worst, and the others
+	Partly         bool    // not all could be checked in time
+	Counted        bool    // what follows is known
 	Tiles          []tile
 	Trend          *trendChart        // nil if it could not be read
 	WrittenBy      map[string]float64 // messages a second, by topic
@@ -27,6 +27,9 @@ type overview struct {
 	At             time.Time
 	Done           *done
 }
+
+// unfolded is how many findings are seen at once; the figures below shall be too.
+const unfolded = 3
 
 // mostParked is how many parked keys are shown.
 const mostParked = 20
@@ -71,6 +74,14 @@ func (rq *request) overview() error {
 		return err
 	}
 	o := &overview{Issues: issues(j.findings)}
+	for i, is := range o.Issues {
+		if is.Act && !rq.access.Act {
+			o.Issues[i].Link = ""
+		}
+	}
+	if len(o.Issues) > unfolded+1 {
+		o.Issues, o.Folded = o.Issues[:unfolded], o.Issues[unfolded:]
+	}
 	o.Level, o.Heading = heading(j.findings)
 	if o.Partly = j.err != nil; o.Partly && o.Level == "ok" {
 		o.Level, o.Heading = "warn", "Not all could be checked"

@@ -28,6 +28,8 @@
         const page = await load(location.href);
         const fresh = $("[data-live]", page);
         if (fresh && on && !document.hidden) {
+          const fold = $("details", fresh);
+          if (fold && $("details[open]", old)) fold.open = true;
           old.replaceWith(document.adoptNode(fresh));
           $("footer").replaceWith(document.adoptNode($("footer", page)));
           document.title = page.title;
