@@ -39,7 +39,7 @@ func (e *exam) checkServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if early, late := begun.Sub(now), now.Sub(time.Now()); max(early, late) > wrongClock {
+	if early, late := begun.Sub(now), time.Until(now); max(early, late) > wrongClock {
 		e.find("clock", Warning,
 			fmt.Sprintf("the clock of this machine and that of the database differ by %s", span(max(early, late))),
 			"synchronise both (chrony, NTP): what this machine delays until a time is published at another one")

@@ -76,7 +76,7 @@ func cure(t testing.TB, h handle, f admin.Finding) {
 	order(t, h, f, "", "--dry-run")
 	s := statementOf.FindStringSubmatch(": " + f.Cure)
 	require.Len(t, s, 2, "no statement in %q", f.Cure)
-	for _, statement := range strings.Split(s[1], "; ") { // each by itself: some run in no transaction
+	for _, statement := range strings.SplitAfter(s[1], `"; `) { // each by itself: some run in no transaction
 		_, err := h.pool.Exec(t.Context(), statement)
 		require.NoError(t, err, statement)
 	}

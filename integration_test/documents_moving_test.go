@@ -189,15 +189,15 @@ func TestWatermillIssuesNameTests(t *testing.T) {
 func TestMovingPageBackToATable(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	h.exec(t, `CREATE TABLE my_outbox (id bigserial, event_id text, topic text, aggregate_id text, body bytea, headers jsonb,
+	h.exec(t, `CREATE TABLE my_outbox (id bigserial, event_id uuid, topic text, aggregate_id text, body jsonb, headers jsonb,
 		run_at timestamptz, sent_at timestamptz)`)
-	h.publish(t, "orders", "k", "one", "two", "three")
-	h.exec(t, "UPDATE outbox SET published_at = now() WHERE payload = 'one'")
+	h.publish(t, "orders", "k", "1", "2", "3")
+	h.exec(t, "UPDATE outbox SET published_at = now() WHERE payload = '1'")
 	blocks := movingPage(t)["From an outbox table of your own"]
 	s := stranger{t: t, h: h}
 	s.does(blocks[len(blocks)-1])
-	assert.Equal(t, []string{"two", "three"},
-		column[string](t, h, "SELECT convert_from(body, 'UTF8') FROM my_outbox WHERE sent_at IS NULL ORDER BY id"))
+	assert.Equal(t, []string{"2", "3"},
+		column[string](t, h, "SELECT body::text FROM my_outbox WHERE sent_at IS NULL ORDER BY id"))
 	assert.Zero(t, h.count(t, "SELECT count(*)::int FROM outbox WHERE published_at IS NULL AND dead_at IS NULL"))
 	assert.Equal(t, map[string]int{"done": 1, "discarded": 2}, h.states(t, "true"))
 }

@@ -151,8 +151,6 @@ func TestOutboxctlAsks(t *testing.T) {
 	assert.Equal(t, "ann", value[string](t, h, "SELECT actor FROM outbox_audit"))
 
 	assert.Contains(t, c.run("topics", "pause", "bukings", "--dry-run").err, "check the name")
-	h.exec(t, "INSERT INTO outbox (uuid, topic, key, payload) SELECT i, 'many', 'k', '' FROM generate_series(1, 200) i")
-	assert.Empty(t, c.run("topics", "pause", "bukings", "--dry-run").err, "it may be behind those")
 	h.exec(t, "ALTER TABLE inbox RENAME TO elsewhere")
 	for act, done := range map[string]string{"pause": "Paused", "resume": "Resumed"} {
 		r := c.run("topics", act, "bookings", "--yes")

@@ -39,8 +39,8 @@ SELECT r.topic, floor(extract(epoch FROM r.created_at - $4::text::timestamptz) /
          FROM {outbox} o WHERE o.id = p.id LIMIT 1) r
  GROUP BY 1, 2, 3`
 
-	// OutboxPages is how many pages the outbox has now; none has no row.
-	OutboxPages = `SELECT pg_relation_size(o.tableoid) / current_setting('block_size')::bigint FROM {outbox} o LIMIT 1`
+	// OutboxPages is how many pages the outbox has now.
+	OutboxPages = `SELECT pg_relation_size({outbox_text}::regclass) / current_setting('block_size')::bigint`
 
 	// SampleOutbox counts what is not settled in a part of the pages, by topic and state.
 	//
