@@ -51,7 +51,7 @@ func (e *RetryAfterError) Unwrap() error { return e.Err }
 // that answers 429 with Retry-After, and for what is not ready yet. The handler's transaction is rolled back. Such a
 // message never dies of it, however often its handler says so: give it an expiry, or return err itself in the end. If
 // err wraps ErrPoison too, that counts. It returns nil if err is nil. A wait of zero or less means that of the first
-// failure.
+// failure, or 100 ms where there is none.
 //
 // In the queue the message waits in its table and keeps no place of a handler, for as long as it takes. On a broker
 // middleware.Outcomes waits with the message in hand, so those behind it in its partition wait too: it nacks at the

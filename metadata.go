@@ -22,9 +22,13 @@ const (
 	// MetadataKey is the ordering key. The forwarder sets it on what it publishes, so that a broker's
 	// publisher can use it as partition key.
 	MetadataKey = core.MetadataKey // "outbox_key"
-	// MetadataGeneration counts how often a published message was put back to be sent again on purpose;
-	// absent the first time. JetStream's deduplication must tell such a sending from a retry.
+	// MetadataGeneration counts how often a published message was put back to be sent again on purpose, or is the UUID of
+	// the dead letter that was redriven; absent the first time. JetStream's deduplication must tell such a sending from a
+	// retry.
 	MetadataGeneration = core.MetadataGeneration // "outbox_generation"
+	// MetadataRedriven counts how often the message was dead and was published again from its dead letter, by Redrive of
+	// package admin; absent the first time.
+	MetadataRedriven = core.MetadataRedriven // "outbox_redriven"
 	// MetadataHeaders are headers that command the broker, as a JSON object of texts such as {"Nats-TTL":"1h"};
 	// nats.SetHeader writes it. Metadata under the name of such a header is data and commands nothing. publisher/nats
 	// sends these headers in its place, publisher/kafka, whose broker takes no commands, leaves it out, and other

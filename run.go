@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // Runner is what Run runs: a *message.Router, a *forwarder.Forwarder, and whatever else works until its context ends.
@@ -70,6 +72,10 @@ func RunWith(ctx context.Context, cfg RunConfig, runners ...Runner) error {
 	for i, r := range runners {
 		own, end := context.WithCancel(context.WithoutCancel(ctx))
 		defer end()
+		if router, ok := r.(*message.Router); ok && len(router.Handlers()) == 0 {
+			// It waits for a first handler, even when its context has ended. Close ends it.
+			defer context.AfterFunc(own, func() { _ = router.Close() })()
+		}
 		one := &running{runner: r, end: end, done: make(chan struct{})}
 		all[i] = one
 		go func() {

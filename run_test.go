@@ -9,6 +9,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 )
 
 type runnerFunc func(ctx context.Context) error
@@ -90,6 +94,39 @@ func TestRunEndsAllWhenOneReturns(t *testing.T) {
 				if !slices.Equal(l.ends, []string{"router"}) {
 					t.Errorf("ended: %v", l.ends)
 				}
+			})
+		})
+	}
+}
+
+// TestRunEndsARouterWithoutHandlers: such a Router does not end with its context. One that got a handler meanwhile ends
+// as well.
+func TestRunEndsARouterWithoutHandlers(t *testing.T) {
+	for name, late := range map[string]bool{"none": false, "one that was added while it ran": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var l ledger
+				ended := make(chan error, 1)
+				go func() { ended <- Run(ctx, router, l.untilEnded("forwarder", nil)) }()
+				<-router.Running()
+				if late {
+					from := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
+					router.AddConsumerHandler("late", "orders", from, func(*message.Message) error { return nil })
+					if err := router.RunHandlers(ctx); err != nil {
+						t.Fatal(err)
+					}
+				}
+				begun := time.Now()
+				cancel()
+				if err := <-ended; err != nil || time.Since(begun) > 0 {
+					t.Errorf("returned %v after %s", err, time.Since(begun))
+				}
+				synctest.Wait()
 			})
 		})
 	}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -53,10 +54,29 @@ func (b Backoff) Asked(field string) (_ Backoff, err error) {
 	return b, nil
 }
 
+// ask is what Func says, or Initial and Max if it panics: nothing must be retried in a tight loop for that.
+func (b Backoff) ask(n int) (wait time.Duration) {
+	defer func() {
+		if recover() != nil {
+			wait = Backoff{Initial: b.Initial, Max: b.Max}.Delay(n)
+		}
+	}()
+	return max(b.Func(n), 0)
+}
+
+// Later returns how long to wait where a handler asked for a later retry: as long as it said, or as after the first
+// failure. It is never no time: what is charged nothing would be retried in a tight loop.
+func (b Backoff) Later(wait time.Duration) time.Duration {
+	if wait > 0 {
+		return wait
+	}
+	return cmp.Or(b.Delay(1), 100*time.Millisecond)
+}
+
 // Delay returns how long to wait after the n-th failure, counted from 1.
 func (b Backoff) Delay(n int) time.Duration {
 	if b.Func != nil {
-		return max(b.Func(n), 0)
+		return b.ask(n)
 	}
 	if b.Initial <= 0 {
 		return 0

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -56,9 +57,7 @@ func NewDB(pool drive.Pool, cfg Config, logger watermill.LoggerAdapter) (*DB, er
 	if cfg.Name == "" {
 		cfg.Name = pool.Name()
 	}
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = Discreet(logger)
 	db := &DB{
 		pool: pool, name: cfg.Name, id: uuid.NewString(), tables: cfg.Tables.WithDefaults(), observers: cfg.Observers,
 		logger: logger,
@@ -143,7 +142,7 @@ func (db *DB) Logger(own watermill.LoggerAdapter) watermill.LoggerAdapter {
 	if own == nil {
 		own = db.logger
 	}
-	return own.With(watermill.LogFields{"db": db.name})
+	return Discreet(own).With(watermill.LogFields{"db": db.name})
 }
 
 // Exec runs one statement outside any transaction and returns how many rows it touched.
@@ -160,6 +159,17 @@ func (db *DB) Query(ctx context.Context, query string, args ...any) (drive.Rows,
 		return nil, err
 	}
 	return db.pool.Query(ctx, query, args...)
+}
+
+// Lend is drive.Lender's; drive.ErrNoCopy of a pool that is none.
+func (db *DB) Lend(ctx context.Context, fn func(*pgconn.PgConn) error) error {
+	if err := db.Check(); err != nil {
+		return err
+	}
+	if l, ok := db.pool.(drive.Lender); ok {
+		return l.Lend(ctx, fn)
+	}
+	return drive.ErrNoCopy
 }
 
 // Dedicated is drive.Pool's.

@@ -104,6 +104,13 @@ type Tx interface {
 	Later() bool
 }
 
+// Peeker is a Tx that begins with its first statement, and can ask something before that.
+type Peeker interface {
+	// Peek runs a query on the connection of the transaction, by itself. ok is false, and nothing was run, if the
+	// transaction has begun, or is to begin with settings that the query would lack.
+	Peek(ctx context.Context, query string, args ...any) (rows Rows, ok bool, err error)
+}
+
 // OwnTx is a transaction that a Pool began. After Commit or Rollback returned, Rollback has no effect.
 type OwnTx interface {
 	Tx

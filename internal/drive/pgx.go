@@ -133,7 +133,7 @@ func (p pgxPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
 	if err != nil {
 		return nil, p.explain(err)
 	}
-	t := &pgxTx{conn: conn, beginSQL: begin, pins: pins.theirs}
+	t := &pgxTx{conn: conn, beginSQL: begin, pins: pins.theirs, mode: p.mode}
 	if opts.Ours {
 		t.pins = pins.ours
 	} else if pg := conn.Conn().PgConn(); pins == nothing && pg.ParameterStatus("client_encoding") != "UTF8" &&

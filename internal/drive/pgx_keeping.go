@@ -10,8 +10,9 @@ import (
 
 // indexesOnlyNow is indexesOnly for the statement that is sent behind it: without BEGIN, what is sent together is one
 // transaction too, with which the settings end.
-const indexesOnlyNow = `select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
-set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('enable_indexscan', 'on', true),
+const indexesOnlyNow = `select set_config('plan_cache_mode', 'force_generic_plan', true),
+set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+set_config('enable_sort', 'off', true), set_config('enable_indexscan', 'on', true),
 set_config('enable_tidscan', 'on', true), set_config('enable_nestloop', 'on', true), set_config('jit', 'off', true)`
 
 // These say whose the connections of a pool are.

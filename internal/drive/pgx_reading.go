@@ -13,7 +13,8 @@ import (
 const indexesOnly = `set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off;
 set enable_sort = off; set enable_indexscan = on; set enable_nestloop = on; set jit = off;
 set default_transaction_isolation = 'read committed';
-select set_config('client_encoding', 'UTF8', false) where current_setting('client_encoding') <> current_setting('server_encoding')`
+select set_config('client_encoding', 'UTF8', false)
+where current_setting('client_encoding') <> current_setting('server_encoding')`
 
 // readsApart is false if the settings were chosen for a reason, such as a pooler.
 func (p pgxPool) readsApart() bool {

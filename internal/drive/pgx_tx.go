@@ -43,6 +43,7 @@ type pgxTx struct {
 	conn     *pgxpool.Conn
 	beginSQL string
 	pins     []string // what is set with BEGIN
+	mode     []any    // how statements outside transactions are sent
 	begun    bool
 	ended    bool
 	handed   bool  // to code that is not ours
@@ -123,6 +124,17 @@ func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 		return nil, t.notBegun(err, results)
 	}
 	return batchRows{pgxRows{rows}, results}, nil
+}
+
+func (t *pgxTx) Peek(ctx context.Context, query string, args ...any) (rows Rows, ok bool, err error) {
+	if t.begun || t.ended || len(t.pins) > 0 {
+		return nil, false, nil
+	}
+	found, err := t.conn.Query(ctx, query, slices.Concat(t.mode, args)...)
+	if err != nil {
+		return nil, false, err
+	}
+	return pgxRows{found}, true, nil
 }
 
 func (t *pgxTx) queueBegin(batch *pgx.Batch) {

@@ -14,6 +14,8 @@ const (
 	// part of the time.
 	FullShare   = 20
 	failedShare = 2 // after one that failed they wait for this many times as long as it took
+	// WholeShare is the same for full looks that begin at the beginning although Mark.Low is known.
+	WholeShare = 100
 )
 
 // Position is a place in the order in which rows are claimed: of ready ones At is 0.
@@ -50,6 +52,9 @@ var last = Position{At: math.MaxInt64, ID: math.MaxInt64}
 type Mark struct {
 	// Overlap is how far behind what was claimed looks start while the mark is held.
 	Overlap Position
+	// Low is where full looks start, but for few: a place where there was nothing before it but what is dead. The zero
+	// Position is the beginning.
+	Low Position
 
 	exact Position // there is nothing up to here, but for rows that were given up while they were passed
 	fast  Position // where looks start: exact, or beyond it while that is held
@@ -66,6 +71,9 @@ type Mark struct {
 	fullAt time.Time     // when the next full look is due
 	usual  time.Duration // what a look takes that is not full
 	excess time.Duration // what a full one takes more
+
+	wholeAt time.Time     // when a full look is to start at the beginning
+	whole   time.Duration // what the last of these took more
 }
 
 // walk is a look in several statements, which counts as one: it began when the first of them did.
@@ -81,6 +89,7 @@ type walk struct {
 type Look struct {
 	From  Position // exclusive
 	full  bool
+	whole bool // full, from the beginning although there is a Low
 	page  bool // it goes on where another one ended
 	pages bool // it may pass many rows
 	drawn Position
@@ -96,7 +105,7 @@ type Result struct {
 	Paged   bool     // it looked at as many rows as it might, of which Reached is the last, and claimed all that it could
 }
 
-// Full says whether the look is one from the beginning.
+// Full says whether the look is one from the beginning, or from Mark.Low.
 func (l Look) Full() bool { return l.full }
 
 // Pages says whether a look may pass many rows, so that its statement should look at a page of them, and no more.
@@ -117,16 +126,19 @@ func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
 // committed, Failed if it has not, or it is unknown.
 func (m *Mark) Next(now time.Time, full bool) Look {
 	if w := m.walk; w.on && (!w.of.full || full && !m.tail) {
-		return Look{From: w.at, full: w.of.full, page: true, pages: true, drawn: w.of.drawn}
+		return Look{From: w.at, full: w.of.full, whole: w.of.whole, page: true, pages: true, drawn: w.of.drawn}
 	}
 	l := Look{From: m.fast, drawn: m.drawn}
 	switch ahead := m.exact.Before(m.fast); {
 	case ahead && m.next != Position{} && m.xmin >= m.number: // no transaction holds it any more
 		l.From, l.pages = m.exact, true
 	case full && !m.walk.on && !now.Before(m.fullAt) && m.fast != Position{}:
-		l.From, l.full = Position{}, true
+		l.From, l.full = m.Low, true
+		if m.Low != (Position{}) && !now.Before(m.wholeAt) {
+			l.From, l.whole = Position{}, true
+		}
 	}
-	l.pages = l.pages || l.From == Position{}
+	l.pages = l.pages || l.full || l.From == Position{}
 	return l
 }
 
@@ -135,6 +147,9 @@ func (m *Mark) Next(now time.Time, full bool) Look {
 func (m *Mark) Failed(now time.Time, took time.Duration, l Look) {
 	if l.full {
 		m.fullAt, m.walk = now.Add(AfterFailure(took)), walk{}
+	}
+	if l.whole {
+		m.wholeAt = now.Add(WholeShare * took)
 	}
 }
 
@@ -161,12 +176,15 @@ func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
 		m.xmin = max(m.xmin, xmin)
 		return
 	}
-	if l.full {
-		excess := took - m.usual
-		// slow once, it may have met a machine that stood still
+	excess := took - m.usual
+	switch { // one that was slow once may have met a machine that stood still
+	case l.whole:
+		m.fullAt, m.wholeAt = now.Add(FullInterval), now.Add(WholeShare*min(excess, m.whole))
+		m.whole = excess
+	case l.full:
 		m.fullAt = now.Add(max(FullInterval, FullShare*min(excess, m.excess)))
 		m.excess = (3*m.excess + excess) / 4
-	} else {
+	default:
 		m.usual = (3*m.usual + took) / 4
 	}
 	if r.Drawn.Before(l.drawn) { // the sequence was reset, or the clock

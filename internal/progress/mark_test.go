@@ -126,6 +126,18 @@ func (w *world) page(r *Result, from Position, ids []int64, rows int) []int64 {
 	return slices.DeleteFunc(ids, func(id int64) bool { return r.Reached.ID < id })
 }
 
+// lowest is where somebody who walks the index says that its first row is.
+func (w *world) lowest() Position {
+	first := w.ids + 1
+	for id := range w.ready {
+		first = min(first, id)
+	}
+	for id := range w.passes {
+		first = min(first, id)
+	}
+	return Position{ID: first - 1}
+}
+
 // passed returns an id that the mark has passed although its row is yet to come.
 func (w *world) passed(m *Mark) (int64, bool) {
 	for id := range w.ready {
@@ -159,6 +171,9 @@ func run(seed uint64, long int, pages, wrongNumber bool) error {
 	}
 	var running []look
 	claim := func() {
+		if seed%2 > 0 && w.rand.IntN(4) == 0 { // somebody else walks the index
+			m.Low = w.lowest()
+		}
 		l := m.Next(w.now, true)
 		running = append(running, look{l, w.claim(l, 1+w.rand.IntN(8))})
 	}
@@ -245,6 +260,34 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 	}
 	if share := float64(full) / float64(now.Sub(began)); share > 0.06 {
 		t.Errorf("they take %.0f %% of the time", 100*share)
+	}
+}
+
+// TestFullLooksStartAtTheFirstRow: once a FullInterval, though one from the beginning is slow, as what is dead before
+// that row is walked by few. These take a hundredth of the time.
+func TestFullLooksStartAtTheFirstRow(t *testing.T) {
+	m := &Mark{}
+	now, full, whole := time.Unix(1e9, 0), 0, time.Duration(0)
+	began := now
+	for i := int64(1); now.Sub(began) < 1000*FullInterval; i++ {
+		m.Low = Position{ID: i}
+		l := m.Next(now, true)
+		took := time.Millisecond
+		switch {
+		case l.full && l.From == (Position{}):
+			took = 300 * time.Millisecond
+			whole += took
+		case l.full:
+			full++
+		}
+		now = now.Add(took)
+		m.Done(now, took, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
+	}
+	if share := float64(whole) / float64(now.Sub(began)); share > 0.012 || whole == 0 {
+		t.Errorf("those from the beginning take %.1f %% of the time", 100*share)
+	}
+	if full < 900 {
+		t.Errorf("in the time of 1000 there are %d from the first row on", full)
 	}
 }
 

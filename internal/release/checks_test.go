@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -189,15 +190,24 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestOnlyDemosShare keeps examples such that each can be copied out as it is.
+// TestOnlyDemosShare keeps examples such that each can be copied out without its tests. examples/README.md has those in
+// its table, and no others.
 func TestOnlyDemosShare(t *testing.T) {
 	all, err := examplesIn(filepath.Join("..", "..", "examples"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "examples", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var together []string
 	for _, e := range all {
-		if !e.standsAlone("github.com/millrace-go/watermill-outbox") {
+		alone := e.standsAlone("github.com/millrace-go/watermill-outbox")
+		if strings.Contains(string(page), "\n| ["+e.name+"]("+e.name+") |") != alone {
+			t.Errorf("examples/%s: can be copied: %t; examples/README.md says something else", e.name, alone)
+		}
+		if !alone {
 			together = append(together, e.name)
 		}
 	}

@@ -45,6 +45,14 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 		opts.say("postgres from OUTBOX_POSTGRES_URL")
 		return p, nil
 	}
+	return startPostgres(ctx, opts, func(bin, data string) *exec.Cmd {
+		return exec.Command(filepath.Join(bin, "initdb"),
+			"-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
+	})
+}
+
+// startPostgres starts a server on the data that a command makes.
+func startPostgres(ctx context.Context, opts Options, fill func(bin, data string) *exec.Cmd) (*Postgres, error) {
 	bin, version, err := postgresBinaries(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("find postgres: %w", err)
@@ -64,11 +72,10 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 		stop:    syscall.SIGINT,
 		discard: syscall.SIGQUIT,
 		prepare: func(ctx context.Context) error {
-			cmd := exec.Command(filepath.Join(bin, "initdb"),
-				"-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
+			cmd := fill(bin, data)
 			p.inFolder(cmd)
 			if err := runCommand(ctx, cmd); err != nil {
-				return fmt.Errorf("initdb: %w", err)
+				return fmt.Errorf("%s: %w", filepath.Base(cmd.Path), err)
 			}
 			return nil
 		},

@@ -108,6 +108,31 @@ func TestPostgres(t *testing.T) {
 	}
 }
 
+// TestReplica: what was committed is on the replica, and there still when it is promoted.
+func TestReplica(t *testing.T) {
+	ctx := within(t, 5*time.Minute)
+	primary, err := StartPostgres(ctx, Options{Own: true})
+	must(t, err)
+	defer func() { must(t, primary.Close()) }()
+	replica, err := primary.StartReplica(ctx, Options{PostgresSettings: []string{"wal_retrieve_retry_interval=100ms"}})
+	if errors.Is(err, ErrNotInstalled) {
+		t.Skip("no pg_basebackup in this Postgres: this test did not run")
+	}
+	must(t, err)
+	defer func() { must(t, replica.Close()) }()
+	must(t, primary.exec(ctx, "create table kept as select 1 as n"))
+	eventually(t, "the table is on the replica", func() bool {
+		var there bool
+		return queryRow(ctx, replica.URL(), "select to_regclass('kept') is not null", &there) == nil && there
+	})
+	if err := replica.exec(ctx, "insert into kept values (2)"); err == nil {
+		t.Error("a replica takes writes")
+	}
+	must(t, primary.Kill())
+	must(t, replica.Promote(ctx))
+	must(t, replica.exec(ctx, "insert into kept values (2)"))
+}
+
 func TestPostgresCloseAfterKill(t *testing.T) {
 	t.Parallel()
 	ctx := within(t, 5*time.Minute)

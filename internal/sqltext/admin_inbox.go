@@ -13,7 +13,7 @@ const (
 	// One argument more: the time of the row after which it goes on.
 	WalkInboxDead = walkInbox + inboxDead + inboxByTime + walkedInbox
 
-	// WalkInboxFailing walks messages that were neither processed nor are dead, likewise: they failed, or were revived.
+	// WalkInboxFailing walks messages that were neither processed nor are dead, likewise: they fail, or are ready.
 	//
 	// Arguments: those of WalkInboxDead.
 	WalkInboxFailing = walkInbox + inboxFailing + inboxByTime + walkedInbox
@@ -68,7 +68,7 @@ const (
 	// Arguments of all acts on the inbox: consumers, messages, states in which the messages must still be, entry in the
 	// audit log, what becomes their error text.
 	RequeueInbox = actInbox + `UPDATE {inbox} i
-       SET dead_at = NULL, processed_at = NULL, attempts = 0, revived = i.revived + 1, received_at = clock_timestamp(),
+       SET ` + revived + `,
            last_error = coalesce(nullif($5::text, ''), i.last_error)
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + actedInbox
 
@@ -81,9 +81,10 @@ const (
            last_error = left(concat_ws('; before: ', $5::text, i.last_error), 1024)
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + actedInbox
 
-	// InboxState is the state of a row of the inbox. A discarded row has both times.
+	// InboxState is the state of a row of the inbox. A discarded row has both times. One that was revived has failed in no
+	// attempt since: its message is ready to be handled when it is delivered.
 	InboxState = `CASE WHEN i.processed_at IS NOT NULL THEN CASE WHEN i.dead_at IS NULL THEN 'done' ELSE 'discarded' END
-                WHEN i.dead_at IS NOT NULL THEN 'dead' ELSE 'failing' END`
+                WHEN i.dead_at IS NOT NULL THEN 'dead' WHEN i.attempts = 0 THEN 'ready' ELSE 'failing' END`
 
 	inboxDead    = `i.dead_at IS NOT NULL AND i.processed_at IS NULL`
 	inboxFailing = `i.processed_at IS NULL AND i.dead_at IS NULL`
@@ -126,7 +127,7 @@ UNION ALL
     SELECT greatest(1, least($5::bigint, $7::bigint / greatest(1, count(c.consumer)))) AS n FROM consumers c
 ), looked AS MATERIALIZED (
     SELECT bound.n AS most, r.* FROM consumers c CROSS JOIN bound CROSS JOIN LATERAL (
-           SELECT i.consumer, i.last_error, ` + receivedAt + `, ` + inboxFits + ` AND i.attempts >= $8::int AS fits
+           SELECT i.consumer, i.last_error, ` + receivedAt + `, ` + inboxFits + ` AND i.attempts >= greatest(1, $8::int) AS fits
              FROM {inbox} i
             WHERE i.consumer = c.consumer AND `
 	groupedInbox = `
@@ -149,13 +150,14 @@ SELECT l.consumer, coalesce(left(l.last_error, 1024), '') AS error, count(*), mi
 ), bound AS MATERIALIZED (
     SELECT greatest(1, least($1::bigint, $2::bigint / greatest(1, count(*)))) AS n FROM consumers
 )
-SELECT c.consumer, r.n, r.n >= bound.n, coalesce(r.oldest, 0), r.often
+SELECT c.consumer, r.n, r.looked >= bound.n, coalesce(r.oldest, 0), r.often
   FROM consumers c CROSS JOIN bound CROSS JOIN LATERAL (
-       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(q.received_at))::float8 AS oldest,
+       SELECT count(*) AS looked, count(*) FILTER (WHERE q.attempts > 0) AS n,
+         extract(epoch FROM clock_timestamp() - min(q.received_at) FILTER (WHERE q.attempts > 0))::float8 AS oldest,
          count(*) FILTER (WHERE q.attempts > 3) AS often
          FROM (SELECT i.attempts, ` + receivedAt + ` FROM {inbox} i WHERE i.consumer = c.consumer AND `
 	countedInboxEnd = ` ORDER BY i.consumer, i.received_at, i.message_id LIMIT bound.n) q) r
- WHERE c.consumer IS NOT NULL`
+ WHERE c.consumer IS NOT NULL AND r.n > 0`
 
 	actInbox = `WITH free AS MATERIALIZED (
     SELECT r.consumer, r.message_id

@@ -25,7 +25,8 @@ const (
 	LastOutboxID = `SELECT coalesce(max(o.id), 0) FROM {outbox} o`
 
 	// RequeueOutbox sends messages again. due_at is not NULL and attempts not 0: such a row has left the part of the index
-	// that is read past a mark, and blocks its key until it is sent. Another generation makes it another message to
+	// that is read past a mark, and blocks its key until it is sent. Without an error it does not count as failing; the
+	// history keeps what went wrong before. Another generation makes it another message to
 	// JetStream, which would swallow it as a copy otherwise. All of a batch fall due at one moment, so that those of a key
 	// leave in the order of their ids.
 	//
@@ -34,15 +35,15 @@ const (
 	// one: it might leave before it. Beside the number of messages the keys come back of which some were skipped, as JSON.
 	//
 	// Arguments of all acts on the outbox: ids, states in which the messages must still be, entry in the audit log, how
-	// many messages that stands for, what becomes their error text. One more here: keys to skip.
+	// many messages that stands for. One more here: keys to skip.
 	RequeueOutbox = `WITH meant AS MATERIALIZED (
     SELECT o.id, o.key FROM {outbox} o
      WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[])
-  AND o.key NOT IN (SELECT * FROM unnest($6::text[]))
+  AND o.key NOT IN (SELECT * FROM unnest($5::text[]))
 ), locked AS MATERIALIZED (
     SELECT o.id, o.key FROM {outbox} o
      WHERE o.id = ANY ($1::bigint[]) AND ` + OutboxState + ` = ANY ($2::text[])
-  AND o.key NOT IN (SELECT * FROM unnest($6::text[]))
+  AND o.key NOT IN (SELECT * FROM unnest($5::text[]))
      ORDER BY o.id FOR UPDATE OF o SKIP LOCKED
 ), blocked AS MATERIALIZED (
     SELECT m.key, min(m.id) AS id FROM meant m WHERE m.key <> '' AND m.id NOT IN (SELECT l.id FROM locked l)
@@ -51,14 +52,14 @@ const (
     SELECT l.id FROM locked l WHERE NOT EXISTS (SELECT FROM blocked b WHERE b.key = l.key AND b.id < l.id)
 ), changed AS (
     UPDATE {outbox} o
-       SET ` + requeued + `, last_error = coalesce(nullif($5::text, ''), o.last_error)` + NoteAct + `
+       SET ` + requeued + NoteAct + `
       FROM free WHERE o.id = free.id
         RETURNING o.id` + acted + `, (SELECT coalesce(json_agg(b.key), '[]')::text FROM blocked b)` + fromChanged
 
 	// DiscardOutbox settles messages that are never to be sent. A discarded row is told from a published one by dead_at.
 	// It blocks no key, and is deleted as a published one is.
 	//
-	// Arguments: those of RequeueOutbox.
+	// One argument more: what becomes their error text.
 	DiscardOutbox = actOutbox + `UPDATE {outbox} o
        SET ` + discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)` + NoteAct + `
       FROM free WHERE o.id = free.id RETURNING o.id` + acted + fromChanged
@@ -66,7 +67,7 @@ const (
 	// RetryNowOutbox makes what waits due now. What was due before stays where it is, or a walk in the order of time would
 	// meet it again.
 	//
-	// Arguments: those of RequeueOutbox.
+	// Arguments: those of DiscardOutbox.
 	RetryNowOutbox = actOutbox + `UPDATE {outbox} o
        SET due_at = least(o.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), o.last_error)` +
 		NoteAct + `
@@ -83,7 +84,8 @@ const (
 		`, last_error = left(concat_ws('; before: ', 'discarded by hand', o.last_error), 1024) WHERE o.id = {id} ` +
 		`AND o.published_at IS NULL`
 
-	requeued = `due_at = statement_timestamp(), attempts = 1, dead_at = NULL, published_at = NULL, metadata = ` +
+	requeued = `due_at = statement_timestamp(), attempts = 1, last_error = NULL, dead_at = NULL, published_at = NULL, ` +
+		`metadata = ` +
 		`o.metadata || jsonb_build_object(` +
 		`'outbox_generation', (coalesce(substring(o.metadata->>'outbox_generation' FROM '^[0-9]{1,9}$'), ` +
 		`'0')::bigint + 1)::text)`

@@ -163,11 +163,9 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
       FROM free WHERE q.source = free.source AND q.message_id = free.message_id RETURNING 1` + actedQueue
 
 	// QueueState is the state of a row of the queue. Those that are being worked on count by what they were before.
-	QueueState = `CASE q.state WHEN 'processing' THEN CASE WHEN q.attempts > 0 THEN 'failing'
-  WHEN q.due_at IS NULL THEN 'ready' ELSE 'delayed' END
-                ELSE q.state END`
+	QueueState = `CASE q.state WHEN 'processing' THEN ` + dueState + ` ELSE q.state END`
 
-	// dueState is QueueState where what was delayed and is due is ready.
+	// dueState is that of what is to be processed. What was delayed and is due is ready.
 	dueState = `CASE WHEN q.attempts > 0 THEN 'failing'
   WHEN q.due_at > statement_timestamp() AND NOT ` + unhandled + ` THEN 'delayed' ELSE 'ready' END`
 	// queueSince is since when a message waits; one that has an owner does not.

@@ -106,15 +106,16 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part =
 ), bound AS MATERIALIZED (
     SELECT greatest(1, least($1::bigint, $2::bigint / greatest(1, count(*)))) AS n FROM topics
 )
-SELECT t.topic, c.n, c.n >= bound.n, coalesce(c.oldest, 0), c.often
+SELECT t.topic, c.n, c.looked >= bound.n, coalesce(c.oldest, 0), c.often
   FROM topics t CROSS JOIN bound CROSS JOIN LATERAL (
-       SELECT count(*) AS n, extract(epoch FROM clock_timestamp() - min(r.created_at))::float8 AS oldest,
+       SELECT count(*) AS looked, count(*) FILTER (WHERE r.counts) AS n,
+         extract(epoch FROM clock_timestamp() - min(r.created_at) FILTER (WHERE r.counts))::float8 AS oldest,
          count(*) FILTER (WHERE r.attempts > 3) AS often
-         FROM (SELECT o.attempts,
+         FROM (SELECT o.attempts, ` + wentWrong + ` AS counts,
            ` + createdAt + ` FROM {outbox} o WHERE o.topic >= t.topic AND (o.topic, o.id) <= (t.topic, ` +
 		`9223372036854775807) AND `
 	countedEnd = ` ORDER BY o.topic, o.id LIMIT bound.n) r) c
- WHERE t.topic IS NOT NULL`
+ WHERE t.topic IS NOT NULL AND c.n > 0`
 
 	readyOfLanes = `WITH looked AS MATERIALIZED (
     SELECT s.lane, r.*
@@ -135,9 +136,6 @@ SELECT l.topic, count(*), (SELECT bool_or(n >= `
        extract(epoch FROM clock_timestamp() - min(l.since))::float8, l.state
   FROM looked l GROUP BY l.topic, l.state`
 
-	// What was delayed and is due is ready, since it is due.
-	pendingState = `CASE WHEN o.attempts > 0 THEN 'failing' WHEN o.due_at > statement_timestamp() THEN 'delayed' ` +
-		`ELSE 'ready' END`
-	pendingSince = `least(greatest(CASE WHEN o.attempts = 0 AND o.due_at <= statement_timestamp() AND isfinite(o.due_at)
+	pendingSince = `least(greatest(CASE WHEN NOT ` + failed + ` AND o.due_at <= statement_timestamp() AND isfinite(o.due_at)
   THEN o.due_at ELSE o.created_at END, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS since`
 )

@@ -38,7 +38,7 @@ const (
 	WalkReady = `WITH looked AS MATERIALIZED (
     SELECT s.lane::text AS source, r.*
       FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
-           SELECT ` + looked + ` AND o.attempts = 0 AS fits FROM {outbox} o
+           SELECT ` + looked + ` AND NOT ` + failed + ` AS fits FROM {outbox} o
             WHERE (o.lane, o.id) > (s.lane, $6::bigint) AND (o.lane, o.id) <= (s.lane, $7::bigint)
               AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
             ORDER BY o.lane, o.id LIMIT $8::bigint) r
@@ -48,12 +48,20 @@ const (
 	// that failed are in the same index, and passed by.
 	//
 	// One argument more: the time that belongs to the id after which it goes on.
-	WalkDelayed = `WITH looked AS MATERIALIZED (
+	WalkDelayed = walkWaiting + `>` + walkedWaiting
+
+	// WalkDue walks messages whose time has come, likewise: they were delayed, or an operator sends them again.
+	//
+	// Arguments: those of WalkDelayed.
+	WalkDue = walkWaiting + `<=` + walkedWaiting
+
+	walkWaiting = `WITH looked AS MATERIALIZED (
     SELECT s.lane::text AS source, r.*
       FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
-           SELECT o.id, o.due_at, o.key, o.last_error, ` + fits + ` AND o.attempts = 0 AS fits FROM {outbox} o
+           SELECT o.id, o.due_at, o.key, o.last_error, ` + fits + ` AND NOT ` + failed + ` AS fits FROM {outbox} o
             WHERE (o.lane, o.due_at, o.id) > (s.lane, $10::timestamptz, $6::bigint) AND o.lane <= s.lane
-              AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+              AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL AND o.due_at `
+	walkedWaiting = ` statement_timestamp()
             ORDER BY o.lane, o.due_at, o.id LIMIT $8::bigint) r
      WHERE $2::text = '' OR s.lane = hashtext($2::text) & 63
 ), horizon AS (
@@ -103,8 +111,13 @@ UNION ALL
 
 	// OutboxState is the state of a row of the outbox. A discarded row has both times.
 	OutboxState = `CASE WHEN o.published_at IS NOT NULL THEN CASE WHEN o.dead_at IS NULL THEN 'done' ELSE 'discarded' END
-                WHEN o.dead_at IS NOT NULL THEN 'dead' WHEN o.attempts > 0 THEN 'failing'
-                WHEN o.due_at IS NOT NULL THEN 'delayed' ELSE 'ready' END`
+                WHEN o.dead_at IS NOT NULL THEN 'dead' ELSE ` + pendingState + ` END`
+
+	// What was delayed and is due is ready. So is what an operator sends again: it counts an attempt, see RequeueOutbox,
+	// and has no error.
+	pendingState = `CASE WHEN ` + failed + ` THEN 'failing' WHEN o.due_at > statement_timestamp() THEN 'delayed' ` +
+		`ELSE 'ready' END`
+	failed = `(o.attempts > 0 AND o.last_error IS NOT NULL)`
 
 	looked = `o.id, o.key, o.last_error, ` + createdAt + `, ` + fits
 
@@ -116,6 +129,8 @@ UNION ALL
 	// These are the words of the indexes by topic.
 	isDead    = `o.dead_at >= '-infinity' AND o.published_at IS NULL`
 	isFailing = `o.attempts >= 1 AND o.published_at IS NULL AND o.dead_at IS NULL`
+	// Among the latter are messages that are sent again. However many they are, a step looks at so many and no more.
+	wentWrong = `(o.dead_at IS NOT NULL OR o.last_error IS NOT NULL)`
 
 	walkDead    = topics + isDead + nextTopic + isDead + ofTopic + isDead + ` AND `
 	walkFailing = topics + isFailing + nextTopic + isFailing + ofTopic + isFailing + ` AND `
@@ -140,7 +155,7 @@ UNION ALL
 	ofTopic = topicsFound + `, looked AS MATERIALIZED (
     SELECT t.topic AS source, r.*
       FROM topics t CROSS JOIN LATERAL (
-           SELECT ` + looked + ` AS fits FROM {outbox} o
+           SELECT ` + looked + ` AND ` + wentWrong + ` AS fits FROM {outbox} o
             WHERE `
 	topicsEnd = ` LIMIT $8::bigint) r
      WHERE t.topic IS NOT NULL`
@@ -150,7 +165,7 @@ UNION ALL
 ), looked AS MATERIALIZED (
     SELECT t.topic AS source, bound.n AS most, r.*
       FROM topics t CROSS JOIN bound CROSS JOIN LATERAL (
-           SELECT ` + looked + ` AS fits FROM {outbox} o
+           SELECT ` + looked + ` AND ` + wentWrong + ` AS fits FROM {outbox} o
             WHERE `
 	groupTopicEnd = ` LIMIT bound.n) r
      WHERE t.topic IS NOT NULL`

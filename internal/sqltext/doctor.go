@@ -71,17 +71,22 @@ const (
 	vacuums = `SELECT v.pid FROM pg_stat_progress_vacuum v`
 
 	// DoctorTables says of tables how many dead rows they have, how many bytes they take, how many seconds ago they were
-	// vacuumed, or the figures begun, and whether a vacuum is at it.
+	// vacuumed, or the figures begun, and whether a vacuum is at it. A table in partitions has what they have together,
+	// and was vacuumed when that was which has most dead rows.
 	//
 	// Arguments: tables.
-	DoctorTables = `SELECT n.name, s.n_dead_tup, pg_total_relation_size(s.relid),
-       extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum, d.stats_reset,
-         pg_postmaster_start_time()))::float8,
-       s.relid IN (SELECT v.relid FROM pg_stat_progress_vacuum v WHERE v.relid IS NOT NULL
-         AND v.datname = current_database())
-  FROM unnest($1::text[]) AS n(name)
-  JOIN pg_stat_all_tables s ON s.relid = to_regclass(n.name)
-  LEFT JOIN pg_stat_database d ON d.datname = current_database()`
+	DoctorTables = `SELECT n.name, sum(s.n_dead_tup)::bigint, sum(pg_total_relation_size(s.relid))::bigint,
+       (array_agg(extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum, d.stats_reset,
+         pg_postmaster_start_time()))::float8 ORDER BY s.n_dead_tup DESC))[1],
+       bool_or(s.relid IN (SELECT v.relid FROM pg_stat_progress_vacuum v WHERE v.relid IS NOT NULL
+         AND v.datname = current_database()))
+  FROM unnest($1::text[]) WITH ORDINALITY AS n(name, at)
+ CROSS JOIN LATERAL (
+       SELECT to_regclass(n.name)::oid AS relid UNION ALL
+       SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = to_regclass(n.name)) p
+  JOIN pg_stat_all_tables s ON s.relid = p.relid
+  LEFT JOIN pg_stat_database d ON d.datname = current_database()
+ GROUP BY n.name, n.at ORDER BY n.at`
 
 	// DoctorSlots lists replication slots of this database and of whole servers, with how many bytes of the log each
 	// keeps, and the session that uses it.

@@ -34,6 +34,7 @@ const (
 	// they do when a long transaction ends, share the pages of the table that they visit: a page that many
 	// published rows lie on is loaded once and not once for each lane.
 	//
+	//
 	// What is said of lanes is said of all 64 in their order, so that each finds its own by its number: a plan for any
 	// arguments would compare each lane with each of the arguments otherwise.
 	//
@@ -53,10 +54,22 @@ const (
 	// Arguments: those of Fetch.
 	FetchRange = fetchHeader + fetchRange
 
+	// FetchApart is Fetch for the connection that only reads. It says of the ids by themselves what the comparison of rows
+	// says, so that it passes by all partitions of an outbox in partitions but those that are read. Elsewhere a planner
+	// that may sort takes a range for so few rows that it would rather sort what the primary key finds.
+	//
+	// Arguments: those of Fetch.
+	FetchApart = fetchHeader + fetchReadyApart
+
+	// FetchMoreApart is FetchMore for that connection.
+	//
+	// Arguments: those of FetchMore.
+	FetchMoreApart = fetchHeader + fetchReadyApart + fetchByID + fetchDue
+
 	// FetchMore is Fetch that also reads rows by id, and rows that waited for their time.
 	// Most reads need neither, and the statement is planned each time.
 	//
-	// Arguments: those of Fetch; ids; whether dead rows count among them; by lane at most how many rows of
+	// Arguments: those of Fetch; ids, rising; whether dead rows count among them; by lane at most how many rows of
 	// what fell due (none at all to leave it out), and the topics of which none is wanted.
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue
 
@@ -104,14 +117,21 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
 	whole = `octet_length(o.payload) <= $13::bigint AND (pg_column_size(o.metadata) < 1000 OR ` + size +
 		` <= $13::bigint) AS whole`
 
-	fetchReady = `
+	fetchReady = readyPast + readyOwned
+
+	fetchReadyApart = readyPast + `
+          AND o.id > owned.mark AND o.id <= owned.mark + $12::bigint` + readyOwned
+
+	readyPast = `
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid, r.topic, r.key,
        CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o
-        WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND (o.lane, o.id) <= (owned.lane, owned.mark + $12::bigint)
+        WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND (o.lane, o.id) <= (owned.lane, owned.mark + $12::bigint)`
+
+	readyOwned = `
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
           AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
         ORDER BY o.lane, o.id LIMIT owned.lim) r`
@@ -136,7 +156,9 @@ SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.wh
        CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
   FROM (SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, o.dead_at IS NOT NULL AS dead, ` + whole + `
           FROM {outbox} o
-         WHERE o.id = ANY ($14::bigint[]) AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
+         WHERE o.id = ANY ($14::bigint[])
+           AND o.id BETWEEN ($14::bigint[])[1] AND ($14::bigint[])[cardinality($14::bigint[])]
+           AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
            AND o.lane IN (SELECT owned.lane FROM owned)) r`
 
 	fetchDue = `

@@ -46,6 +46,6 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
 
 	// Pending returns which of some ids are those of pending messages, whenever they are due.
 	//
-	// Arguments: ids.
-	Pending = `SELECT id FROM {outbox} WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND dead_at IS NULL`
+	// Arguments: ids, rising.
+	Pending = `SELECT id FROM {outbox} WHERE ` + oneOf + ` AND published_at IS NULL AND dead_at IS NULL`
 )

@@ -11,15 +11,19 @@ const (
 	// What an operator had sent again since is another generation, for which no publish has happened yet. It has a due
 	// time, so that the metadata of others is not looked at.
 	//
-	// Arguments: ids, uuids with their generations, the life that all of them were read in as in Fetch's header ('' = they
-	// differ, or it is over), and the sequence as of a read in that life.
+	// Arguments: ids, rising; uuids with their generations, the life that all of them were read in as in Fetch's header
+	// ('' = they differ, or it is over), and the sequence as of a read in that life.
 	SettlePublished = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL
- WHERE id = ANY ($1::bigint[]) AND published_at IS NULL` + sameMessage
+ WHERE ` + oneOf + ` AND published_at IS NULL` + sameMessage
 
 	// SettlePublishedDelete is SettlePublished for an outbox that keeps nothing.
 	//
 	// Arguments: those of SettlePublished.
-	SettlePublishedDelete = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])` + sameMessage
+	SettlePublishedDelete = `DELETE FROM {outbox} WHERE ` + oneOf + sameMessage
+
+	// oneOf finds rows by their ids. The ends say which partitions of an outbox in partitions have them, as an array does
+	// only where the plan is made for it.
+	oneOf = `id = ANY ($1::bigint[]) AND id BETWEEN ($1::bigint[])[1] AND ($1::bigint[])[cardinality($1::bigint[])]`
 
 	// The comparison of lives is computed once, after the statement's snapshot: what it sees is of that life. The hash of
 	// the last part is built only if it is needed.
@@ -54,7 +58,7 @@ const (
 	// SettleUnlocked is SettlePublished that passes by the messages that somebody else's transaction has locked, and
 	// returns their ids.
 	//
-	// Arguments: ids, uuids with their generations.
+	// Arguments: ids, rising; uuids with their generations.
 	SettleUnlocked = unlocked + `, settled AS (
     UPDATE {outbox} o SET published_at = clock_timestamp(), dead_at = NULL FROM free WHERE o.id = free.id
 )` + stillLocked
@@ -68,11 +72,11 @@ const (
 
 	unlocked = `WITH free AS MATERIALIZED (
     SELECT id FROM {outbox}
-     WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND ` + sameGeneration + `
+     WHERE ` + oneOf + ` AND published_at IS NULL AND ` + sameGeneration + `
        FOR UPDATE SKIP LOCKED
 )`
 	stillLocked = `
 SELECT id FROM {outbox}
- WHERE id = ANY ($1::bigint[]) AND published_at IS NULL AND ` + sameGeneration + `
+ WHERE ` + oneOf + ` AND published_at IS NULL AND ` + sameGeneration + `
    AND id NOT IN (SELECT free.id FROM free)`
 )

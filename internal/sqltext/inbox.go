@@ -20,6 +20,13 @@ RETURNING true, i.attempts, extract(epoch FROM i.processed_at - i.received_at)::
 TABLE claimed UNION ALL
 SELECT false, 0, 0, 0, current_setting('synchronous_standby_names') <> '' WHERE NOT EXISTS (TABLE claimed)`
 
+	// InboxHandled finds a message that was processed or is dead, and locks nothing: what ClaimInbox finds out with a
+	// transaction. It finds none where COMMIT may wait for a standby, since what it saw may be lost with this server.
+	//
+	// Arguments: consumer, message id.
+	InboxHandled = `SELECT true FROM {inbox} WHERE consumer = $1 AND message_id = $2
+   AND (processed_at IS NOT NULL OR dead_at IS NOT NULL) AND current_setting('synchronous_standby_names') = ''`
+
 	// UnclaimInbox takes a note back that a handler committed when it ended the transaction by itself, and what it
 	// returned was lost. A copy of the message that was processed meanwhile has another note.
 	//

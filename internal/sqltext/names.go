@@ -76,7 +76,7 @@ func (n Tables) Validate() error {
 	used := map[string]string{}
 	for _, suffix := range []string{
 		"_id_seq", "_ready", "_waiting", "_dead", "_held", "_dead_topics", "_failing", "_life", "_life_pkey", "_topics",
-		"_topics_pkey",
+		"_topics_pkey", "_default",
 	} {
 		used[n.Outbox+suffix] = "an index, a sequence or a companion of Outbox"
 	}
@@ -91,6 +91,10 @@ func (n Tables) Validate() error {
 		used[t.name+"_pkey"] = "an index of " + t.field
 	}
 	for _, t := range tables {
+		number, ok := strings.CutPrefix(t.name, n.Outbox+"_p")
+		if ok && number != "" && strings.Trim(number, "0123456789") == "" {
+			return fmt.Errorf("%w: %s is %q, as a partition of Outbox may be called", ErrBadName, t.field, t.name)
+		}
 		if t.name != t.derived && !nameShape.MatchString(t.name) {
 			return fmt.Errorf("%w: %s is %q; use letters, digits, _, $ and -, at most 40", ErrBadName, t.field, t.name)
 		}
@@ -115,6 +119,12 @@ func (n Tables) Render(statement string) string {
 		"{outbox_text}", "'"+n.qualified(n.Outbox)+"'",
 		"{outbox_id_seq}", n.qualified(n.Outbox+"_id_seq"),
 		"{outbox_id_seq_text}", "'"+n.qualified(n.Outbox+"_id_seq")+"'",
+		"{outbox_default}", n.qualified(n.Outbox+"_default"),
+		"{outbox_p0}", n.qualified(n.Outbox+"_p0"),
+		"{outbox_p1}", n.qualified(n.Outbox+"_p1"),
+		"{outbox_p2}", n.qualified(n.Outbox+"_p2"),
+		"{outbox_p3}", n.qualified(n.Outbox+"_p3"),
+		"{outbox_p4}", n.qualified(n.Outbox+"_p4"),
 		"{outbox_ready}", Quote(n.Outbox+"_ready"),
 		"{outbox_waiting}", Quote(n.Outbox+"_waiting"),
 		"{outbox_dead}", Quote(n.Outbox+"_dead"),

@@ -72,7 +72,9 @@ UPDATE {queue} q
 	//
 	// Its first row is no message but a header, with the state '': the places where the next page begins. Its id is that
 	// of what was never claimed; its source, a time, and its message id are that of the others. They are past all if there
-	// is nothing more.
+	// is nothing more. Where the first rows of the page are stands in it as well: just before the id that is its topic,
+	// and before its due time and the id that is its key. What is before them in the index is dead, and vacuum may not
+	// have been able to clean it.
 	//
 	// Arguments: how many to give back at most, seconds of wait by attempt, attempts after which a message is dead (NULL =
 	// never), where the page begins (id; time; id), how many rows it has.
@@ -99,10 +101,11 @@ UPDATE {queue} q
 )
 SELECT CASE WHEN f.n < $7::int THEN 9223372036854775807 ELSE f.id END, coalesce(to_json(d.due_at) #>> '{}', 'infinity'),
   coalesce(d.id, 0)::text,
-       '', '', '', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz,
-         NULL::timestamptz, 0, ''
-  FROM (SELECT count(*) AS n, max(id) AS id FROM fresh) f
+       coalesce(f.low::text, ''), coalesce(l.id::text, ''), '', ''::bytea, '{}', NULL::bytea, statement_timestamp(),
+         statement_timestamp(), CASE WHEN isfinite(l.due_at) THEN l.due_at END, NULL::timestamptz, 0, ''
+  FROM (SELECT count(*) AS n, min(id) AS low, max(id) AS id FROM fresh) f
   LEFT JOIN (SELECT * FROM due ORDER BY due_at DESC, id DESC LIMIT 1) d ON (SELECT count(*) FROM due) >= $7::int
+  LEFT JOIN (SELECT * FROM due ORDER BY due_at, id LIMIT 1) l ON true
 UNION ALL SELECT * FROM reaped`
 
 	// ExpireMessages marks one batch of messages dead that were not handled in time, and returns them.

@@ -40,7 +40,8 @@ SELECT r.topic, floor(extract(epoch FROM r.created_at - $4::text::timestamptz) /
  GROUP BY 1, 2, 3`
 
 	// OutboxPages is how many pages the outbox has now.
-	OutboxPages = `SELECT pg_relation_size({outbox_text}::regclass) / current_setting('block_size')::bigint`
+	OutboxPages = `SELECT (pg_relation_size({outbox_text}::regclass) + coalesce((SELECT sum(pg_relation_size(i.inhrelid))
+  FROM pg_inherits i WHERE i.inhparent = {outbox_text}::regclass), 0))::bigint / current_setting('block_size')::bigint`
 
 	// SampleOutbox counts what is not settled in a part of the pages, by topic and state.
 	//

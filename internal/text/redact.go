@@ -16,14 +16,16 @@ type secretShape struct {
 }
 
 var secretShapes = []secretShape{
-	{[]string{"@"}, regexp.MustCompile(`(://[^:/@\s]*:)[^@\s]+@`), "${1}" + Redacted + "@"},
+	{ // up to the last @ before the host ends, as drivers read it, or up to the first behind a slash that is not encoded
+		[]string{"@"}, regexp.MustCompile(`(://[^:/@\s]*:)(?:[^\s/?#]+|[^@\s]+)@`), "${1}" + Redacted + "@",
+	},
 	{
 		[]string{"="}, regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:\\.|[^'\\])*'?|[^\s&'"]+)`),
 		"${1}" + Redacted,
 	},
 	{
-		[]string{"="}, regexp.MustCompile(`(?i)(\b(?:passwd|pwd|secret|token|api_?key|access_?key|client_?secret|` +
-			`access_?token|sig|signature)=)[^\s&'"]+`), "${1}" + Redacted,
+		[]string{"="}, regexp.MustCompile(`(?i)((?:\b|[_-])(?:passwd|pwd|passphrase|secret|token|api_?key|` +
+			`access_?key|client_?secret|access_?token|sig|signature)=)[^\s&'"]+`), "${1}" + Redacted,
 	},
 	{
 		[]string{`":`, `" :`}, regexp.MustCompile(`(?i)("(?:password|passwd|secret|token|api_?key|client_?secret|` +
@@ -32,6 +34,17 @@ var secretShapes = []secretShape{
 	{
 		[]string{"earer ", "asic ", "EARER ", "ASIC "}, regexp.MustCompile(`(?i)(\b(?:bearer|basic) )[a-z0-9._~+/-]*` +
 			`[0-9][a-z0-9._~+/-]*=*`), "${1}" + Redacted,
+	},
+	{ // a header, or a field; a secret has a digit, and words have none
+		[]string{": "}, regexp.MustCompile(`(?i)(\b(?:[a-z-]*(?:api-?key|token|secret|passphrase|password)|cookie): )` +
+			`[^\s,;]*[0-9][^\s,]*`), "${1}" + Redacted,
+	},
+	{ // NATS takes what stands alone before the @ for a token
+		[]string{"@"}, regexp.MustCompile(`(\b(?:nats|tls)://)[^:/@\s]+@`), "${1}" + Redacted + "@",
+	},
+	{ // tokens that say what they are: JSON Web Tokens, and those of GitHub, Slack, Stripe and AWS
+		[]string{"eyJ", "gh", "xox", "_live_", "_test_", "AKIA"}, regexp.MustCompile(`\b(?:eyJ[\w-]+\.[\w-]+\.[\w-]*|` +
+			`(?:gh[pousr]|github_pat)_\w{16,}|xox[a-z]-[\w-]+|[sr]k_(?:live|test)_\w+|AKIA[A-Z0-9]{12,})`), Redacted,
 	},
 }
 

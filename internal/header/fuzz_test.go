@@ -1,0 +1,40 @@
+package header
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// FuzzNames: two keys at once, one of them encoded, come back as they were, and a header's name that anybody sends is
+// decoded to a key of which it is the name, or stays.
+func FuzzNames(f *testing.F) {
+	for _, s := range []string{
+		"", "a b", "%", "%%25", "größe", "\x00", "\xff", "Nats-TTL", "%Nats-TTL", "%zz", "%a%62",
+	} {
+		f.Add(s, "plain")
+	}
+	f.Fuzz(func(t *testing.T, key, other string) {
+		if IsMarked(other) {
+			other = strings.TrimLeft(other, mark)
+		}
+		want := message.Metadata{key: "1", other: "2"}
+		sent := message.Metadata{Encode(key): "1", other: "2"}
+		if key == other {
+			want = message.Metadata{key: "1"}
+			delete(sent, other)
+		}
+		if Decode(sent); !maps.Equal(sent, want) {
+			t.Errorf("got %q, want %q", sent, want)
+		}
+		foreign := message.Metadata{key: "1"}
+		Decode(foreign)
+		for decoded := range foreign {
+			if decoded != key && Encode(decoded) != key {
+				t.Errorf("%q is decoded as %q", key, decoded)
+			}
+		}
+	})
+}

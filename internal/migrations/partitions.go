@@ -1,0 +1,34 @@
+package migrations
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Partitions is how many partitions the outbox is made with, beside the default one: that which is written to, and
+// those that are ahead.
+const Partitions = 5
+
+// InPartitions is the text of the first migration with the outbox in partitions of so many ids, each with the storage
+// options that the table has otherwise, which a table in partitions cannot have. The migration stays the same.
+func (m Migration) InPartitions(size int64) (string, error) {
+	const create, with, end = "CREATE TABLE {outbox} (", "\n) WITH (", "\n);\n"
+	head, rest, begins := strings.Cut(m.Text, create)
+	columns, rest, has := strings.Cut(rest, with)
+	options, rest, ends := strings.Cut(rest, end)
+	if !begins || !has || !ends {
+		return "", fmt.Errorf("migration %s: it makes no outbox with storage options", m)
+	}
+	var text strings.Builder
+	text.WriteString(head + create + columns + "\n) PARTITION BY RANGE (id);\n")
+	from := "MINVALUE"
+	for i := range Partitions {
+		to := fmt.Sprint(int64(i+1) * size)
+		fmt.Fprintf(&text, "\nCREATE TABLE {outbox_p%d} PARTITION OF {outbox} FOR VALUES FROM (%s) TO (%s) WITH (%s\n);\n",
+			i, from, to, options)
+		from = to
+	}
+	fmt.Fprintf(&text, "\nCREATE TABLE {outbox_default} PARTITION OF {outbox} DEFAULT WITH (%s\n);\n", options)
+	text.WriteString(rest)
+	return text.String(), nil
+}

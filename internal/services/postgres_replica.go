@@ -1,0 +1,43 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+)
+
+// StartReplica starts another server that has all databases of this one and follows it, for reading, until Promote.
+// Replication is asynchronous unless synchronous_standby_names of the primary says otherwise. It returns
+// ErrNotInstalled without pg_basebackup beside postgres, which a downloaded Postgres does not have.
+func (p *Postgres) StartReplica(ctx context.Context, opts Options) (*Postgres, error) {
+	from, err := url.Parse(p.url)
+	if err != nil {
+		return nil, err // it was made here, or was read before
+	}
+	bin, _, err := postgresBinaries(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find postgres: %w", err)
+	}
+	if _, err := exec.LookPath(filepath.Join(bin, "pg_basebackup")); err != nil {
+		return nil, fmt.Errorf("pg_basebackup: %w", ErrNotInstalled)
+	}
+	return startPostgres(ctx, opts, func(bin, data string) *exec.Cmd {
+		return exec.Command(filepath.Join(bin, "pg_basebackup"), "-h", from.Hostname(), "-p", from.Port(),
+			"-U", from.User.Username(), "-D", data, "-X", "stream", "-c", "fast", "-R")
+	})
+}
+
+// Promote makes a primary of a replica, and returns when it takes writes. Stop or kill the server that it followed
+// before, or there are two.
+func (p *Postgres) Promote(ctx context.Context) error {
+	var promoted bool
+	if err := queryRow(ctx, p.url, "select pg_promote(true, 10)", &promoted); err != nil {
+		return fmt.Errorf("promote: %w", err)
+	}
+	if !promoted {
+		return fmt.Errorf("promote: the server still follows another one after 10 s")
+	}
+	return nil
+}

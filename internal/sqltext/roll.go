@@ -1,0 +1,96 @@
+package sqltext
+
+import "strings"
+
+// OfLeaf puts the name of a leaf, as SQL, into a statement below.
+func OfLeaf(statement, leaf string) string { return strings.ReplaceAll(statement, "{leaf}", leaf) }
+
+// The statements that look at leaves. They take no lock that anything waits for.
+const (
+	// RollActs changes with each message that an act of an operator changes, since the act counts it in the same
+	// transaction, and with the file of a leaf.
+	RollActs = `SELECT pg_relation_filenode('{leaf}'::regclass) || ' ' || coalesce(max(a.id), 0) || ' ' ||
+       coalesce(sum(a.touched), 0)
+  FROM (SELECT * FROM {audit} a ORDER BY a.id DESC LIMIT 1000) a WHERE a.action NOT IN ('clean', 'roll')`
+
+	// RollTail says whether the end of a leaf was settled later than a time, so that there is no need to read all of it.
+	//
+	// Arguments: time (RFC 3339 text), rows.
+	RollTail = `SELECT count(*) FILTER (WHERE t.published_at >= $1::text::timestamptz) >= $2::bigint
+  FROM (SELECT o.published_at FROM ONLY {leaf} o ORDER BY o.id DESC LIMIT $2::bigint) t`
+
+	// RollLook counts the rows of a leaf that were settled before a time, and of the others those that were settled since.
+	// It returns the ids of the others, so many at most, the bytes of their payloads, and whether the leaf has triggers
+	// that would take what is put back for a new message.
+	//
+	// Arguments: time (RFC 3339 text), how many ids.
+	RollLook = `SELECT count(*) FILTER (WHERE o.published_at < $1::text::timestamptz),
+       count(*) FILTER (WHERE o.published_at >= $1::text::timestamptz),
+       coalesce(array_to_string((array_agg(o.id) FILTER (WHERE o.published_at IS NULL
+         OR o.published_at >= $1::text::timestamptz))[1:$2::int], ','), ''),
+       coalesce(sum(octet_length(o.payload)) FILTER (WHERE o.published_at IS NULL
+         OR o.published_at >= $1::text::timestamptz), 0)::bigint,
+       EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = '{leaf}'::regclass AND NOT t.tgisinternal
+         AND t.tgtype::int & 4 <> 0 AND t.tgenabled <> 'D')
+  FROM ONLY {leaf} o`
+
+	// RollDefault says how many rows the default has, up to so many, the lowest id, and the highest one below another.
+	//
+	// Arguments: how many to count, id.
+	RollDefault = `SELECT (SELECT count(*) FROM (SELECT FROM ONLY {leaf} LIMIT $1::bigint) c),
+       coalesce((SELECT min(o.id) FROM ONLY {leaf} o), 0),
+       coalesce((SELECT max(o.id) FROM ONLY {leaf} o WHERE o.id < $2::bigint), 0)`
+
+	// RollIsEmpty says whether a leaf has no rows.
+	RollIsEmpty = `SELECT NOT EXISTS (SELECT FROM ONLY {leaf})`
+
+	// RollColumns lists the columns of a leaf that can be written, as SQL.
+	RollColumns = `SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a
+ WHERE a.attrelid = '{leaf}'::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''`
+)
+
+// The statements of a transaction that has leaves locked. The program sends them as they are, in the simple protocol
+// that COPY needs, so what would be an argument is filled in.
+const (
+	// RollBegin begins a transaction whose locks are to be had at once, or not at all: others would queue up behind one
+	// that waits. lock_timeout is for what NOWAIT cannot name: the table of large values, which autovacuum may have
+	// locked. Whatever happens to the program, the locks are gone soon.
+	RollBegin = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '50ms';
+SET LOCAL statement_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '5s';
+SET LOCAL enable_seqscan = off; SET LOCAL row_security = off;
+SELECT set_config('client_encoding', getdatabaseencoding(), true)`
+
+	// RollLock is one of its locks. The order is the outbox, its default, a leaf.
+	RollLock = `; LOCK TABLE ONLY {leaf} IN {mode} MODE NOWAIT`
+
+	// RollStay lists what must stay in a leaf that is locked: what RollLook has found, and by their indexes the messages
+	// that are not settled now. {ids} are the former, {n} how many are listed.
+	RollStay = `SELECT (` + RollActs + `), coalesce((SELECT string_agg(s.id::text, ',') FROM (
+    SELECT unnest('{{ids}}'::bigint[]) AS id
+    UNION (SELECT o.id FROM ONLY {leaf} o WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL LIMIT {n})
+    UNION (SELECT o.id FROM ONLY {leaf} o WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
+      LIMIT {n})
+    UNION (SELECT o.id FROM ONLY {leaf} o WHERE o.dead_at >= '-infinity' AND o.published_at IS NULL LIMIT {n})
+    LIMIT {n}) s), '')`
+
+	// RollTake reads what stays.
+	RollTake = `COPY (SELECT {columns} FROM ONLY {leaf} o WHERE o.id = ANY ('{{ids}}'::bigint[])) TO STDOUT (FORMAT binary)`
+
+	// RollEmpty empties a leaf. RESTART IDENTITY would begin another life of the ids.
+	RollEmpty = `TRUNCATE ONLY {leaf}`
+
+	// RollPutBack writes what stays. FREEZE makes it visible to snapshots that were taken before: to a transaction that is
+	// REPEATABLE READ, and to a pg_dump, which would miss it otherwise.
+	RollPutBack = `COPY {leaf} ({columns}) FROM STDIN (FORMAT binary, FREEZE)`
+
+	// RollMake makes a leaf.
+	RollMake = `CREATE TABLE {leaf} (LIKE {outbox} INCLUDING ALL){options};
+ALTER TABLE {leaf} OWNER TO {owner};
+ALTER TABLE {outbox} ATTACH PARTITION {leaf} FOR VALUES FROM ({from}) TO ({to})`
+
+	// RollPartitions says how many partitions there are.
+	RollPartitions = `SELECT count(*) FROM pg_inherits i WHERE i.inhparent = to_regclass({outbox_text})`
+
+	// RollDrop drops a leaf.
+	RollDrop = `DROP TABLE {leaf}`
+)
