@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/leaves"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -117,6 +118,15 @@ func (c *inspection) read(ctx context.Context) error {
 	}
 	if err := c.readRelations(ctx, slices.Concat(sequences, tables)); err != nil {
 		return fmt.Errorf("read relations: %w", err)
+	}
+	if c.relations[c.names.OutboxName()].kind == "p" {
+		set, err := leaves.Read(ctx, c.q, c.names)
+		if err != nil {
+			return fmt.Errorf("read partitions: %w", err)
+		}
+		if c.partitions = set.Leaves; set.Default != nil {
+			c.partitions = append(c.partitions, *set.Default)
+		}
 	}
 	if err := c.readColumns(ctx, tables); err != nil {
 		return fmt.Errorf("read columns: %w", err)

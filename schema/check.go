@@ -9,6 +9,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/leaves"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -186,7 +187,9 @@ type inspection struct {
 	behind    bool            // Migrate has something to do
 	putOff    map[string]bool // indexes of concurrent migrations that were not applied
 	relations map[string]relation
-	sequences map[string]sequence
+	// of the outbox; none if it is one table
+	partitions []leaves.Leaf
+	sequences  map[string]sequence
 }
 
 func (c *inspection) problem(object, cure, found string, args ...any) {

@@ -78,8 +78,13 @@ func (c *inspection) table(w wantedTable) {
 		c.warning(object, "give the role of the forwarder BYPASSRLS, or a policy that shows it all rows",
 			"has row security, which may hide messages")
 	}
-	if w.vacuum {
-		c.autovacuum(object, name, live)
+	switch {
+	case w.vacuum && len(c.partitions) > 0 && w.name == "{outbox}":
+		for _, p := range c.partitions {
+			c.autovacuum("table "+p.SQL, p.SQL, p.Options)
+		}
+	case w.vacuum:
+		c.autovacuum(object, name, strings.Split(live.options, ","))
 	}
 	c.columns(w, name, live)
 	c.indexes(w, name, live)
@@ -163,6 +168,9 @@ func (c *inspection) indexes(w wantedTable, name string, live relation) {
 				}
 			}
 		}
+		if live.kind == "p" { // whose indexes are not built or dropped concurrently
+			cure = strings.ReplaceAll(cure, " CONCURRENTLY", "")
+		}
 		if c.behind {
 			cure = runMigrate
 		}
@@ -170,10 +178,10 @@ func (c *inspection) indexes(w wantedTable, name string, live relation) {
 	}
 }
 
-func (c *inspection) autovacuum(object, name string, live relation) {
+func (c *inspection) autovacuum(object, name string, options []string) {
 	off := false
 	tuned := false
-	for _, option := range strings.Split(live.options, ",") {
+	for _, option := range options {
 		key, value, _ := strings.Cut(option, "=")
 		off = off || key == "autovacuum_enabled" && (value == "false" || value == "off" || value == "0" || value == "no")
 		tuned = tuned || key == "autovacuum_vacuum_scale_factor"

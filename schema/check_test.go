@@ -3,6 +3,10 @@ package schema
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,5 +125,27 @@ func TestCheckOfTheServer(t *testing.T) {
 			other.queries != 1 {
 			t.Errorf("%s: %v after %d queries", product, err, other.queries)
 		}
+	}
+}
+
+// TestSettingsPageMarksWhatIsFound: the page says of each setting that Check looks at, and of no other, that it is
+// found.
+func TestSettingsPageMarksWhatIsFound(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "docs", "run", "settings.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var marked []string
+	for _, row := range regexp.MustCompile(`(?m)^\| ✓ ([^|]*)`).FindAllStringSubmatch(string(page), -1) {
+		for _, setting := range regexp.MustCompile("`([a-z_]+)(?: = \\w+)?`").FindAllStringSubmatch(row[1], -1) {
+			marked = append(marked, setting[1])
+		}
+	}
+	is := judgedNames()
+	slices.Sort(is)
+	slices.Sort(marked)
+	if !slices.Equal(is, marked) {
+		t.Errorf("docs/run/settings.md marks %v, and Check finds %v", marked, is)
 	}
 }

@@ -71,21 +71,33 @@ func (r *run) concurrently(ctx context.Context, q drive.Querier, m migrations.Mi
 // listed shortly before its last transaction has committed.
 const looksBeforeDrop = 10
 
-// buildIndex makes an index unless it is there. A build that failed has left it invalid: then it is dropped first. But
-// if the process of a build has died the server goes on with it, and it may yet succeed.
+// buildIndex makes an index unless it is there.
 func (r *run) buildIndex(ctx context.Context, q drive.Querier, create, index, table string) error {
+	parts, err := r.partitionsOf(ctx, q, table)
+	if err != nil {
+		return err
+	}
+	if len(parts) > 0 {
+		return r.buildParts(ctx, q, create, index, table, parts)
+	}
+	return r.build(ctx, q, r.names.Render(create), r.names.Render(index), r.names.Render(table))
+}
+
+// build makes an index unless it is there. A build that failed has left it invalid: then it is dropped first. But
+// if the process of a build has died the server goes on with it, and it may yet succeed.
+func (r *run) build(ctx context.Context, q drive.Querier, create, index, table string) error {
 	for looks := 0; ; {
 		var name string
 		var complete, building bool
 		err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&name, &complete, &building) },
-			indexState, r.names.Render(table), r.names.Render(index))
+			indexState, table, index)
 		switch looks++; {
 		case err != nil || complete:
 			return err
 		case building:
 			looks = 0
 		case name == "":
-			_, err := q.Exec(ctx, r.names.Render(create))
+			_, err := q.Exec(ctx, create)
 			return err
 		case looks == looksBeforeDrop:
 			if _, err := q.Exec(ctx, "DROP INDEX CONCURRENTLY "+name); err != nil {
@@ -96,7 +108,7 @@ func (r *run) buildIndex(ctx context.Context, q drive.Querier, create, index, ta
 		select {
 		case <-time.After(lockPause):
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the index %s: %w", r.names.Render(index), ctx.Err())
+			return fmt.Errorf("wait for the index %s: %w", index, ctx.Err())
 		}
 	}
 }

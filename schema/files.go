@@ -32,6 +32,8 @@ type FilesConfig struct {
 	StartAt int64
 	// From is the first version to return: for an upgrade, the one after the last that the folder has. Default 1.
 	From int
+	// PartitionSize is that of MigrateConfig.
+	PartitionSize int64
 }
 
 func (c FilesConfig) validate() error {
@@ -42,6 +44,9 @@ func (c FilesConfig) validate() error {
 		return fmt.Errorf("FilesConfig.StartAt is %d: use the number of the first file, or 0", c.StartAt)
 	case c.From < 0:
 		return fmt.Errorf("FilesConfig.From is %d: use the first version to return, or 0 for all", c.From)
+	}
+	if err := checkPartitionSize("FilesConfig", c.PartitionSize); err != nil {
+		return err
 	}
 	if err := c.Tables.Validate(); err != nil {
 		return fmt.Errorf("FilesConfig.Tables: %w", err)
@@ -75,7 +80,13 @@ func Files(cfg FilesConfig) ([]File, error) {
 	var files []File
 	number, first := int64(0), int64(0)
 	for _, m := range all {
-		for _, body := range bodies(m, cfg) {
+		record := recorded(m, cfg)
+		if m.Version == 1 && cfg.PartitionSize > 0 {
+			if m.Text, err = m.InPartitions(cfg.PartitionSize); err != nil {
+				return nil, err
+			}
+		}
+		for _, body := range bodies(m, record, cfg) {
 			number++
 			if m.Version < cfg.From {
 				continue
@@ -97,11 +108,15 @@ func Files(cfg FilesConfig) ([]File, error) {
 	return files, nil
 }
 
+// recorded is the statement that notes a migration as applied.
+func recorded(m migrations.Migration, cfg FilesConfig) string {
+	return fmt.Sprintf(sqltext.Tables(cfg.Tables).Render(
+		"INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')"), m.Version, m.Name, m.Checksum())
+}
+
 // bodies returns what the files of one migration hold.
-func bodies(m migrations.Migration, cfg FilesConfig) []string {
+func bodies(m migrations.Migration, record string, cfg FilesConfig) []string {
 	names := sqltext.Tables(cfg.Tables)
-	record := fmt.Sprintf(names.Render("INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')"),
-		m.Version, m.Name, m.Checksum())
 	if !m.Concurrent {
 		body := ""
 		if cfg.Format == Goose {
@@ -117,9 +132,14 @@ func bodies(m migrations.Migration, cfg FilesConfig) []string {
 	}
 	var statements []string
 	for _, s := range m.Statements() {
-		if index, _, ok := migrations.BuildsIndex(s); ok {
+		if index, table, ok := migrations.BuildsIndex(s); ok {
 			// What a failed build left. There is nothing else by that name: this version was not recorded.
-			statements = append(statements, "DROP INDEX CONCURRENTLY IF EXISTS "+names.InSchema(index))
+			drop := "DROP INDEX CONCURRENTLY IF EXISTS "
+			if cfg.PartitionSize > 0 && table == "{outbox}" {
+				// Of a table in partitions no index is built or dropped concurrently.
+				drop, s = "DROP INDEX IF EXISTS ", strings.Replace(s, "INDEX CONCURRENTLY", "INDEX", 1)
+			}
+			statements = append(statements, drop+names.InSchema(index))
 		}
 		statements = append(statements, names.Render(s))
 	}

@@ -25,6 +25,23 @@ type MigrateConfig struct {
 	// only make statements faster. Set it to build them later, at a quiet time: a later Migrate runs them, and until
 	// then Inspect warns of them.
 	SkipConcurrent bool
+	// PartitionSize makes the outbox a table in partitions of so many ids; default 0: one table. Partitions are for
+	// more than about a million messages a day: one whose messages are all old is emptied at once, without a delete of
+	// each row, by admin.RollOutbox, which a job of yours must run. Choose a quarter of the ids that are used within
+	// the retention, and at least 100,000. It only counts where the tables are made: Migrate returns an error if there
+	// is an outbox that is not in partitions.
+	PartitionSize int64
+}
+
+// mostIDs is beyond any size of a partition.
+const mostIDs = 1 << 50
+
+func checkPartitionSize(config string, size int64) error {
+	if size < 0 || size > mostIDs {
+		return fmt.Errorf("%s.PartitionSize is %d: use the number of ids in a partition, up to %d, or 0 for one table",
+			config, size, int64(mostIDs))
+	}
+	return nil
 }
 
 // Migration is one version of the tables.
@@ -57,6 +74,9 @@ func Migrate(ctx context.Context, db *outbox.DB, cfg MigrateConfig) ([]Migration
 	}
 	if cfg.To < 0 || cfg.To > len(all) {
 		return nil, fmt.Errorf("MigrateConfig.To is %d: this build knows versions 1 to %d, and 0 means all", cfg.To, len(all))
+	}
+	if err := checkPartitionSize("MigrateConfig", cfg.PartitionSize); err != nil {
+		return nil, err
 	}
 	if cfg.To > 0 {
 		all = all[:cfg.To]

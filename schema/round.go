@@ -68,6 +68,9 @@ func (r *run) round(ctx context.Context) (more bool, err error) {
 		if err != nil {
 			return err
 		}
+		if err := r.partitioned(ctx, q, done); err != nil {
+			return err
+		}
 		for _, m := range r.all {
 			if done.has(m.Version) || m.Concurrent && r.cfg.SkipConcurrent {
 				continue
@@ -103,6 +106,12 @@ func (r *run) apply(ctx context.Context, q drive.Querier, m migrations.Migration
 	}
 	if err := r.free(ctx, q, m); err != nil {
 		return err
+	}
+	if m.Version == 1 && r.cfg.PartitionSize > 0 {
+		var err error
+		if m.Text, err = m.InPartitions(r.cfg.PartitionSize); err != nil {
+			return err
+		}
 	}
 	for _, s := range m.Statements() {
 		if _, err := q.Exec(ctx, r.names.Render(s)); err != nil {
