@@ -21,7 +21,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Metadata of a dead letter, four of them under the names that Watermill's PoisonQueue uses.
+// Metadata of a dead letter, four of them under the names that Watermill's PoisonQueue uses. The last two are those of
+// a message that has a row in the inbox.
 const (
 	MetadataReason        = "reason_poisoned"     // text of the error, up to 1 KiB
 	MetadataPoisonedTopic = "topic_poisoned"      // topic that the message was consumed from
@@ -29,6 +30,8 @@ const (
 	MetadataSubscriber    = "subscriber_poisoned" // name of the subscriber's type
 	MetadataService       = "service_poisoned"    // name of the service
 	MetadataUUID          = "uuid_poisoned"       // UUID of the message; the letter has one of its own
+	MetadataConsumer      = "consumer_poisoned"   // consumer of the message's row in the inbox
+	MetadataInboxKey      = "inbox_key_poisoned"  // id of the message in that row
 )
 
 // letterKey is the default key, unless it is one that the outbox refuses.
@@ -50,7 +53,7 @@ func (o *outcomes) isLetter(ctx context.Context) bool {
 // nothing.
 func (o *outcomes) bury(ctx context.Context, msg *message.Message, h *handling, cause error) (buried bool, err error) {
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
-		letter := deadLetter(ctx, msg, o.cfg.Service, cause)
+		letter := deadLetter(ctx, msg, h.claim, o.cfg.Service, cause)
 		var err error
 		if buried, err = o.markDead(ctx, letter, msg, h, cause); err != nil || !buried || o.isLetter(ctx) {
 			return err
@@ -107,7 +110,9 @@ func letterUUID(id, generation, consumer string, revived int) string {
 // deadLetter is a copy of msg that the outbox can store, whatever is wrong with the original: metadata is made valid
 // and cut to the limit, and what would command a broker has another name. A delay and a generation, which were those of
 // the original, are left out. It has a random UUID.
-func deadLetter(ctx context.Context, msg *message.Message, service string, cause error) *message.Message {
+func deadLetter(
+	ctx context.Context, msg *message.Message, c *claim, service string, cause error,
+) *message.Message {
 	letter := message.NewMessage(watermill.NewUUID(), msg.Payload)
 	notes := []entry{
 		newEntry(MetadataUUID, msg.UUID),
@@ -117,9 +122,14 @@ func deadLetter(ctx context.Context, msg *message.Message, service string, cause
 		newEntry(MetadataSubscriber, message.SubscriberNameFromCtx(ctx)),
 		newEntry(MetadataReason, text.OfError(cause)),
 	}
-	leftOut := []string{delay.DelayedUntilKey, delay.DelayedForKey, outbox.MetadataGeneration}
+	leftOut := []string{
+		MetadataConsumer, MetadataInboxKey, delay.DelayedUntilKey, delay.DelayedForKey, outbox.MetadataGeneration,
+	}
 	for _, n := range notes {
 		leftOut = append(leftOut, n.key)
+	}
+	if c != nil {
+		notes = append(notes, newEntry(MetadataConsumer, c.consumer), newEntry(MetadataInboxKey, c.key))
 	}
 	var kept []entry
 	size := 0

@@ -3,10 +3,10 @@ package middleware
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -75,9 +75,10 @@ func (c InboxConfig) validate() error {
 // Inbox has each message handled once: it notes the message in the inbox table, in the transaction of the handler, and
 // skips one that is noted there as processed or dead, so that it is acked. A copy that arrives while another is being
 // handled waits for the outcome. A skipped copy does not wait for the disk: its transaction is rolled back, unless
-// something else was written in it or the server replicates synchronously. It needs a transaction around it, Tx for
-// one, and a table made by schema.Migrate. A nil logger is that of db; there is an error line for each mismatch and a
-// debug line for each duplicate.
+// something else was written in it or the server replicates synchronously. With pgx, one that follows another of the
+// same consumer costs a single round trip and no transaction. It needs a transaction around it, Tx for one, and a table
+// made by schema.Migrate. A nil logger is that of db; there is an error line for each mismatch and a debug line for
+// each duplicate.
 //
 // It returns ErrUncaptured if messages come out of the handler, because it could not have them sent again after
 // their publishing failed; outbox.ErrPoison for a message without a usable key; outbox.ErrNoTx and
@@ -107,6 +108,7 @@ func newInbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (*
 	i := &inbox{db: (*core.DB)(db), cfg: cfg}
 	i.logger = i.db.Logger(logger)
 	i.claimSQL, i.hashSQL = i.db.Render(sqltext.ClaimInbox), i.db.Render(sqltext.InboxHash)
+	i.handledSQL = i.db.Render(sqltext.InboxHandled)
 	return i, nil
 }
 
@@ -115,15 +117,8 @@ type inbox struct {
 	cfg               InboxConfig
 	logger            watermill.LoggerAdapter
 	claimSQL, hashSQL string
-}
-
-// claim is the inbox row of the message being handled. Outcomes uses it after the transaction.
-type claim struct {
-	consumer, key string
-	failures      int           // recorded before this attempt
-	failing       time.Duration // since the first of them
-	note          int64         // tells this claim from others
-	hash          []byte        // of the payload; nil without CheckContent
+	handledSQL        string
+	repeated          sync.Map // the consumers whose last message was a duplicate
 }
 
 func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
@@ -159,13 +154,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	if h.claim != nil && h.claim.consumer == c.consumer && h.claim.key == c.key {
 		return nil, errTwice
 	}
-	var ours, standby bool
-	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
-		var seconds float64
-		err := rows.Scan(&ours, &c.failures, &seconds, &c.note, &standby)
-		c.failing = time.Duration(seconds * float64(time.Second))
-		return err
-	}, i.claimSQL, c.consumer, c.key, c.hash)
+	ours, standby, err := i.take(ctx, q, c)
 	if err != nil {
 		h.beginning = h.begun && refused(err) // by what OnBegin has made of the transaction
 		return nil, fmt.Errorf("inbox: %w", text.Explain(err))
@@ -222,33 +211,6 @@ func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 func refused(err error) bool {
 	state := text.SQLState(err)
 	return strings.HasPrefix(state, "42") || state == "25P02"
-}
-
-// identify says under which name and key the message is noted.
-func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, error) {
-	name := i.cfg.Consumer
-	if name == "" {
-		name = message.HandlerNameFromCtx(ctx)
-	}
-	consumer, err := consumerOf(i.cfg.Service, name)
-	if err != nil {
-		return nil, fmt.Errorf("inbox: %w", err)
-	}
-	key, err := i.cfg.Key(msg)
-	if err != nil {
-		return nil, fmt.Errorf("inbox: key: %w", err)
-	}
-	if key == "" || len(key) > maxInboxKeyBytes || !text.Storable(key) {
-		return nil, outbox.Poison(
-			fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
-				len(key), maxInboxKeyBytes))
-	}
-	c := &claim{consumer: consumer, key: key}
-	if i.cfg.CheckContent {
-		sum := sha256.Sum256(msg.Payload)
-		c.hash = sum[:]
-	}
-	return c, nil
 }
 
 func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *message.Message, h *handling) error {

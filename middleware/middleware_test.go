@@ -255,7 +255,7 @@ func TestDeadLetterIsStorable(t *testing.T) {
 		delay.DelayedForKey: "never mind", delay.DelayedUntilKey: "tomorrow",
 		outbox.MetadataKey: strings.Repeat("k", 5000),
 	}
-	letter := deadLetter(context.Background(), msg, "shop", errors.New("why"))
+	letter := deadLetter(context.Background(), msg, nil, "shop", errors.New("why"))
 	if letter.UUID == "" || string(letter.Payload) != "payload" {
 		t.Errorf("got %q %q", letter.UUID, letter.Payload)
 	}

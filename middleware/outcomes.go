@@ -277,7 +277,7 @@ func (o *outcomes) conclude(
 		} else {
 			// Cause: the handler failed MaxAttempts times and the message is older than MinDeadAge, or the handler
 			// returned Poison.
-			// Cure: fix the handler; then outboxctl inbox requeue, or publish the dead letter again, not both.
+			// Cure: fix the handler; then outboxctl inbox redrive publishes the dead letter again.
 			o.logger.Error("message died: dead letter written", err, fieldsOf(ctx, msg).Add(watermill.LogFields{
 				"dead_letter_topic": o.cfg.DeadLetterTopic,
 			}))

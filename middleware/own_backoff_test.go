@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,24 +16,25 @@ import (
 // keep its place, and what its handler asks for goes to that subscriber.
 func TestOutcomesLeavesTheWaitToTheSubscriber(t *testing.T) {
 	failed := errors.New("failed")
-	waits := 0
-	mw, err := Outcomes(unreachable(t), OutcomesConfig{
-		Service: "shop", Backoff: outbox.Backoff{Func: func(int) time.Duration { waits++; return time.Nanosecond }},
-	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, test := range map[string]struct {
-		signed      bool
-		err         error
-		waits, told int
+		signed bool
+		err    error
+		wait   time.Duration // of Backoff
+		told   []time.Duration
 	}{
-		"of another subscriber": {false, failed, 1, 0},
-		"of ours":               {true, failed, 0, 1},
-		"later":                 {true, outbox.RetryAfter(failed, time.Hour), 0, 1},
-		"wired wrongly":         {true, outbox.ErrTxKind, 1, 1}, // the wait that is told
+		"of another subscriber": {false, failed, 20 * time.Millisecond, nil},
+		"of ours":               {true, failed, time.Hour, []time.Duration{0}},
+		"later":                 {true, outbox.RetryAfter(failed, 2*time.Hour), time.Hour, []time.Duration{2 * time.Hour}},
+		"later, after no time":  {true, outbox.RetryAfter(failed, 0), 0, []time.Duration{100 * time.Millisecond}},
+		"wired wrongly":         {true, outbox.ErrTxKind, time.Hour, []time.Duration{time.Hour}},
 	} {
-		waits = 0
+		mw, err := Outcomes(unreachable(t), OutcomesConfig{
+			Service: "shop", Backoff: outbox.Backoff{Func: func(int) time.Duration { return test.wait }},
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
 		var told []time.Duration
 		var why error
 		msg := message.NewMessage(name, nil)
@@ -41,21 +43,38 @@ func TestOutcomesLeavesTheWaitToTheSubscriber(t *testing.T) {
 				told, why = append(told, wait), err
 			}))
 		}
-		_, err := mw(func(*message.Message) ([]*message.Message, error) { return nil, test.err })(msg)
+		_, err = mw(func(*message.Message) ([]*message.Message, error) { return nil, test.err })(msg)
 		if !errors.Is(err, test.err) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if waits != test.waits || len(told) != test.told {
-			t.Errorf("%s: waited %d times, want %d; told %v, want %d", name, waits, test.waits, told, test.told)
+		if !slices.Equal(told, test.told) {
+			t.Errorf("%s: told to wait %v, want %v", name, told, test.told)
+		}
+		if !test.signed && time.Since(began) < test.wait {
+			t.Errorf("%s: did not wait", name)
 		}
 		if test.signed && !errors.Is(why, test.err) {
 			t.Errorf("%s: told of %v", name, why)
 		}
-		if name == "of ours" && len(told) == 1 && told[0] != 0 {
-			t.Errorf("told to wait %s, which the handler did not ask for", told[0])
-		}
-		if name == "later" && len(told) == 1 && told[0] != time.Hour {
-			t.Errorf("told to wait %s", told[0])
-		}
+	}
+}
+
+// TestABackoffThatPanics: the message is nacked with the error of its handler, and waits as Initial says.
+func TestABackoffThatPanics(t *testing.T) {
+	const wait = 50 * time.Millisecond
+	mw, err := Outcomes(unreachable(t), OutcomesConfig{Service: "shop", Backoff: outbox.Backoff{
+		Initial: wait, Func: func(int) time.Duration { panic("canary") },
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := errors.New("failed")
+	began := time.Now()
+	_, err = mw(func(*message.Message) ([]*message.Message, error) { return nil, failed })(message.NewMessage("id", nil))
+	if !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	if took := time.Since(began); took < wait/2 {
+		t.Errorf("nacked after %s", took)
 	}
 }

@@ -40,9 +40,7 @@ func (o *outcomes) retryLater(
 		outcome, wait = observe.Failed, o.tellMiswired(ctx, msg, err)
 	} else {
 		errors.As(err, &later)
-		if wait = later.Wait; wait <= 0 {
-			wait = core.Backoff(o.cfg.Backoff).Delay(1)
-		}
+		wait = core.Backoff(o.cfg.Backoff).Later(later.Wait)
 		o.logger.Debug("handler asked for a later retry", fieldsOf(ctx, msg).Add(watermill.LogFields{
 			"err": text.OfError(later.Err), "wait": wait,
 		}))

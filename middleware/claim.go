@@ -1,0 +1,92 @@
+package middleware
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// claim is the inbox row of the message being handled. Outcomes uses it after the transaction.
+type claim struct {
+	consumer, key string
+	failures      int           // recorded before this attempt
+	failing       time.Duration // since the first of them
+	note          int64         // tells this claim from others
+	hash          []byte        // of the payload; nil without CheckContent
+}
+
+// identify says under which name and key the message is noted.
+func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, error) {
+	name := i.cfg.Consumer
+	if name == "" {
+		name = message.HandlerNameFromCtx(ctx)
+	}
+	consumer, err := consumerOf(i.cfg.Service, name)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: %w", err)
+	}
+	key, err := i.cfg.Key(msg)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: key: %w", err)
+	}
+	if key == "" || len(key) > maxInboxKeyBytes || !text.Storable(key) {
+		return nil, outbox.Poison(
+			fmt.Errorf("inbox: the message has no usable key: it has %d bytes, must have 1 to %d, and be UTF-8 without NUL",
+				len(key), maxInboxKeyBytes))
+	}
+	c := &claim{consumer: consumer, key: key}
+	if i.cfg.CheckContent {
+		sum := sha256.Sum256(msg.Payload)
+		c.hash = sum[:]
+	}
+	return c, nil
+}
+
+// take notes the message, unless it was handled before. Then standby says whether COMMIT may wait for one.
+//
+// Duplicates come in thousands after a crash or a rebalance. So a message that follows one is looked for before the
+// transaction begins: that is all of the database's work for a duplicate, and one round trip more for a message that
+// turns out to be new.
+func (i *inbox) take(ctx context.Context, q drive.Querier, c *claim) (ours, standby bool, err error) {
+	_, repeated := i.repeated.Load(c.consumer)
+	if repeated {
+		if handled, err := i.handled(ctx, q, c); handled || err != nil {
+			return false, false, err
+		}
+	}
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
+		var seconds float64
+		err := rows.Scan(&ours, &c.failures, &seconds, &c.note, &standby)
+		c.failing = time.Duration(seconds * float64(time.Second))
+		return err
+	}, i.claimSQL, c.consumer, c.key, c.hash)
+	switch {
+	case err != nil:
+	case !ours && !repeated:
+		i.repeated.Store(c.consumer, nil)
+	case ours && repeated:
+		i.repeated.Delete(c.consumer)
+	}
+	return ours, standby, err
+}
+
+// handled says whether the message was handled before, if that can be found out without a transaction.
+func (i *inbox) handled(ctx context.Context, q drive.Querier, c *claim) (handled bool, err error) {
+	peeker, ok := q.(drive.Peeker)
+	if !ok {
+		return false, nil
+	}
+	rows, ok, err := peeker.Peek(ctx, i.handledSQL, c.consumer, c.key)
+	if err != nil || !ok {
+		return false, err
+	}
+	handled = rows.Next()
+	return handled, rows.Close()
+}
