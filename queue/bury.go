@@ -24,7 +24,7 @@ const (
 	// buryAgain is how long a message waits whose OnDead failed.
 	buryAgain = time.Minute
 	// buryCrashes is how many processes may die of a message that has used up its attempts, before it is taken for OnDead
-	// that kills them.
+	// that kills them. Where attempts have no limit the default one counts.
 	buryCrashes = 3
 )
 
@@ -85,7 +85,7 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 		return err
 	case !ours:
 		return ErrLeaseLost
-	case c.spent() && crashes >= d.store.cfg.MaxAttempts+buryCrashes:
+	case crashes >= c.mostCrashes():
 		// Cause: processes died again and again while DispatcherConfig.OnDead ran for the message.
 		// Cure: find in the logs what ended them, and fix OnDead; the message is dead without what OnDead does.
 		d.logger.Error("gave up OnDead: processes died of it: the message is marked dead without it", cause, c.fields())

@@ -193,7 +193,7 @@ func (t *taking) ready(ctx context.Context, limit int) error {
 // topics takes what there is of all kinds, and says whether another statement would bring more at once.
 func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) {
 	began := time.Now()
-	p := t.claimer.plan(began, limit, t.ask)
+	p := t.claimer.plan(began, limit, t.ask, t.s.lowest())
 	statement := sqltext.ClaimTopics
 	if p.pages {
 		statement = sqltext.ClaimPages

@@ -166,8 +166,8 @@ type part struct {
 	ready, due progress.Look
 }
 
-// plan says what to ask for next.
-func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
+// plan says what to ask for next. Low is where the first messages are.
+func (c *claimer) plan(now time.Time, limit int, a ask, low lowest) *plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limits = len(a.limits) > 0
@@ -201,6 +201,7 @@ func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
 	full := !now.Before(c.fullAt)
 	for i := range parts {
 		l := &parts[i]
+		l.line.ready.Low, l.line.due.Low = low.ready, low.due
 		l.before = *l.line
 		may := l.what != oneBehind || full
 		l.ready, l.due = l.line.ready.Next(now, may), l.line.due.Next(now, may)
@@ -214,6 +215,7 @@ func (c *claimer) plan(now time.Time, limit int, a ask) *plan {
 		c.dueAt = now.Add(dueInterval)
 	}
 	c.dueFirst = p.dueFirst > 0
+	c.suspects.Low = low.due
 	p.ofSuspect = c.suspects.Next(now, true)
 	// a caller's transaction has but this statement to find something
 	p.pages = (p.pages || p.ofSuspect.Pages()) && !c.joined

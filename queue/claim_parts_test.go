@@ -73,7 +73,7 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 		a.limits = append(a.limits, room{topic, w.limit[topic] - w.taken[topic]})
 	}
 	slices.SortFunc(a.limits, func(a, b room) int { return cmp.Compare(a.topic, b.topic) })
-	p := c.plan(time.Now(), limit, a)
+	p := c.plan(time.Now(), limit, a, lowest{})
 	var found answer
 	found.ready = progress.Result{Xmin: w.xid + 1, Number: w.xid + 1, Drawn: progress.Position{ID: w.id}}
 	for xid := range w.open {
@@ -269,17 +269,17 @@ func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
 	}
 	a := ask{suspects: true}
 	for range 3 {
-		p := c.plan(began, 10, a)
+		p := c.plan(began, 10, a, lowest{})
 		nothing := progress.Result{Xmin: 9, Number: 9, Drawn: drawn}
 		c.took(began, p, answer{ready: nothing, due: nothing})
 	}
 	later := time.Now().Add(10 * time.Minute)
-	p := c.plan(later, 10, a)
+	p := c.plan(later, 10, a, lowest{})
 	if full(p) != 3 {
 		t.Fatalf("%d looks begin at the beginning", full(p))
 	}
 	c.failed(time.Now().Add(-10*time.Minute), p)
-	if n := full(c.plan(later, 10, a)); n != 0 {
+	if n := full(c.plan(later, 10, a, lowest{})); n != 0 {
 		t.Errorf("after one that failed %d looks begin at the beginning again", n)
 	}
 	if look := c.lookReady(later); look.Full() {

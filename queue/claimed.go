@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -100,6 +101,18 @@ func (c *claimed) Last() bool {
 func (c *claimed) spent() bool {
 	most := c.loop.store.cfg.MaxAttempts
 	return most > 0 && c.Attempt >= most
+}
+
+// mostCrashes is how many processes may have died with the message before OnDead is not called for it.
+func (c *claimed) mostCrashes() int {
+	most := c.loop.store.cfg.MaxAttempts
+	switch {
+	case most < 0:
+		return defaultMaxAttempts + buryCrashes
+	case c.spent():
+		return most + buryCrashes
+	}
+	return math.MaxInt
 }
 
 // Note keeps why an attempt failed.

@@ -58,8 +58,8 @@ type DispatcherConfig struct {
 	// OnDead is called for a message that dies here, in the transaction that then marks it dead: to publish a dead
 	// letter, for example. Default: none. Its context ends after 30 s, and with those of handlers. If it fails, the
 	// message does not die, and is retried after a minute. If processes die of it, three beyond those that used up the
-	// attempts, the message is marked dead without it, with an error line. A copy that is stored meanwhile is Busy, as
-	// it is while a handler runs. Store.Fail and MarkDead do not call it.
+	// attempts (ten where StoreConfig.MaxAttempts is -1), the message is marked dead without it, with an error line. A
+	// copy that is stored meanwhile is Busy, as it is while a handler runs. Store.Fail and MarkDead do not call it.
 	OnDead func(ctx context.Context, msg *Message, err error) error
 }
 

@@ -82,7 +82,8 @@
 //
 // A message that was only looked up, by AlreadyProcessed, is seen and has no content yet, so it gets it; a copy of any
 // other changes nothing. Set in both places what else the message has. Leave id to its default. due_at of a new row is
-// NULL, or in the future by the clock of the database. metadata is an object of texts; of what else it holds the
+// NULL, or in the future by the clock of the database. A text with a backslash is no payload: give bytes, or
+// convert_to(the_text, 'UTF8'). metadata is an object of texts; of what else it holds the
 // handler gets the JSON. Dispatchers find the message at their next poll.
 //
 // # Order

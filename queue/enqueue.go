@@ -289,7 +289,7 @@ func (s *Store) tell(items []Item, stored []EnqueueResult) {
 		fields := watermill.LogFields{
 			"topic": items[i].Topic, "source": st.ID.Source, "message_id": st.ID.MessageID, "result": st.Result.String(),
 		}
-		s.logger.Info("stored message", fields)
+		s.logger.Debug("stored message", fields)
 		if st.Mismatch {
 			s.mismatch(st.ID)
 		}

@@ -68,3 +68,18 @@ func TestGroupStarvesNobodyBehindABusyOne(t *testing.T) {
 		t.Errorf("they have their turns in the order %s", order)
 	}
 }
+
+// TestDatabasesOfAGroupAreCleanedAtTimesOfTheirOwn, though they begin together.
+func TestDatabasesOfAGroupAreCleanedAtTimesOfTheirOwn(t *testing.T) {
+	g := &Group{cfg: GroupConfig{Dispatcher: DispatcherConfig{CleanInterval: time.Minute}}}
+	for _, handled := range []bool{true, false} {
+		shortest, longest := g.cleanWait(handled, false), time.Duration(0)
+		for range 100 {
+			wait := g.cleanWait(handled, false)
+			shortest, longest = min(shortest, wait), max(longest, wait)
+		}
+		if longest < shortest*5/4 {
+			t.Errorf("a hundred of them are cleaned within %s", longest-shortest)
+		}
+	}
+}

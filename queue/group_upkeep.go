@@ -85,14 +85,14 @@ func (g *Group) keep(m *member, now time.Time) {
 	})
 }
 
-// cleanWait is how long a database is not cleaned again.
+// cleanWait is how long a database is not cleaned again. It is not the same for all, which begin together.
 func (g *Group) cleanWait(handled, more bool) time.Duration {
 	switch every := g.cfg.Dispatcher.CleanInterval; {
 	case more:
 		return min(every, cleanShare)
 	case handled:
-		return every
+		return jitter(every)
 	default:
-		return rareClean * every
+		return jitter(rareClean * every)
 	}
 }

@@ -81,7 +81,7 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 		ctx, cancel = context.WithTimeout(ctx, h.Timeout)
 		defer cancel()
 	}
-	d.logger.Info("handling message", c.fields())
+	d.logger.Debug("handling message", c.fields())
 	for again := true; again; {
 		attempts++
 		if h.Detached {
@@ -236,10 +236,8 @@ func (s *Store) uncharged(err error) (_ bool, wait time.Duration) {
 	switch {
 	case errors.Is(err, outbox.ErrPoison), errors.Is(err, outbox.ErrAlreadyProcessed):
 		return false, 0
-	case errors.As(err, &later) && later.Wait > 0:
-		return true, later.Wait
 	case errors.As(err, &later):
-		return true, s.backoff.Delay(1)
+		return true, s.backoff.Later(later.Wait)
 	}
 	return miswired(err), miswiredWait
 }

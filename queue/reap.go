@@ -1,13 +1,16 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/progress"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -15,6 +18,8 @@ const (
 	reapBatch = 250
 	// reapPage is how many rows a statement looks at, with an owner or without.
 	reapPage = 10_000
+	// wholeShare is for how many times as long as it took no walk begins at the beginning again after one that did.
+	wholeShare = 100
 )
 
 // reapPlace is how far reaping has come, in what was never claimed and in what has a due time.
@@ -32,7 +37,53 @@ type reaping struct {
 	kill  bool
 	by    teller        // of what dies
 	from  reapPlace     // where to go on behind the first page, which is looked at each time; zero = there
-	share time.Duration // after which it stops, to go on another time; 0 = none
+	share time.Duration // after which it stops, to go on another time; 0 = none, and nothing is passed
+}
+
+// lowest is where the first messages were that are not done: walks begin there. What comes before is dead, and while
+// vacuum may not clean it each walk from the beginning goes through all of it. Now and then one does, for a row that
+// committed late, or was changed by hand.
+type lowest struct {
+	ready, due progress.Position // exclusive; zero = the beginning
+	wholeAt    time.Time         // when a walk is to begin at the beginning again
+	took       time.Duration     // that of the last one that did
+}
+
+func (l lowest) place() reapPlace {
+	p := reapFirst
+	if l.ready != (progress.Position{}) {
+		p.id = l.ready.ID
+	}
+	if l.due != (progress.Position{}) {
+		p.dueAt, p.dueID = dueFrom(l.due), strconv.FormatInt(l.due.ID, 10)
+	}
+	return p
+}
+
+func (s *Store) lowest() lowest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.low
+}
+
+// raise takes what a walk found that began there, or at the beginning. Where nothing is left it stays where it was.
+func (l *lowest) raise(now time.Time, whole bool, took time.Duration, found lowest) {
+	l.ready, l.due = cmp.Or(found.ready, l.ready), cmp.Or(found.due, l.due)
+	if whole {
+		// slow once, it may have met a machine that stood still
+		l.wholeAt, l.took = now.Add(wholeShare*min(took, cmp.Or(l.took, took))), took
+	}
+}
+
+// orFirst is the place, or that of the first messages where it is the beginning of an index.
+func (p reapPlace) orFirst(first reapPlace) reapPlace {
+	if p.id == reapFirst.id {
+		p.id = first.id
+	}
+	if p.dueAt == reapFirst.dueAt && p.dueID == reapFirst.dueID {
+		p.dueAt, p.dueID = first.dueAt, first.dueID
+	}
+	return p
 }
 
 // ReapExpired gives back the messages whose lease is over, with the charge and the wait of Abandon, and marks dead
@@ -56,13 +107,24 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 	}
 	began := time.Now()
 	over := func() bool { return r.share > 0 && time.Since(began) >= r.share }
+	low := s.lowest()
+	first, whole := low.place(), r.share == 0 || !began.Before(low.wholeAt)
+	if whole {
+		first = reapFirst
+	}
 	goOn = r.from
 	jump := r.from != reapPlace{} && r.from != reapFirst
 	for at, done, freshEnded, dueEnded := reapFirst, false, false, false; !done; {
-		n, next, err := s.reapBatch(ctx, r.by, "reap leases", errSpent, sqltext.ReapLeases,
-			reapBatch, s.delays(), maxAttempts, at.id, at.dueAt, at.dueID, reapPage)
+		place := at.orFirst(first)
+		n, next, low, err := s.reapBatch(ctx, r.by, "reap leases", errSpent, sqltext.ReapLeases,
+			reapBatch, s.delays(), maxAttempts, place.id, place.dueAt, place.dueID, reapPage)
 		if total += n; err != nil {
 			return goOn, total, err
+		}
+		if place == first {
+			s.mu.Lock()
+			s.low.raise(time.Now(), whole, time.Since(began), low)
+			s.mu.Unlock()
 		}
 		switch {
 		case n == reapBatch: // the page may have more
@@ -80,7 +142,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 		}
 	}
 	for n := reapBatch; n >= reapBatch && r.kill; {
-		n, _, err = s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch)
+		n, _, _, err = s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch)
 		if total += n; err != nil || over() {
 			break
 		}
@@ -91,7 +153,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 // reapBatch runs one statement, and returns how many messages it changed and what its header says, if it has one.
 func (s *Store) reapBatch(
 	ctx context.Context, by teller, what string, cause error, statement string, args ...any,
-) (n int, header reapPlace, err error) {
+) (n int, next reapPlace, low lowest, err error) {
 	var dead []*Message
 	scanner := s.scanner()
 	err = s.collect(ctx, what, func(rows drive.Rows) error {
@@ -100,7 +162,7 @@ func (s *Store) reapBatch(
 		case err != nil:
 			return err
 		case r.State == "":
-			header = reapPlace{r.id, r.Source, r.MessageID}
+			next, low = reapPlace{r.id, r.Source, r.MessageID}, lowestOf(r)
 			return nil
 		case r.State == Dead:
 			dead = append(dead, &r.Message)
@@ -109,12 +171,23 @@ func (s *Store) reapBatch(
 		return nil
 	}, statement, args...)
 	if err != nil {
-		return 0, header, err
+		return 0, next, low, err
 	}
 	for _, msg := range dead {
 		s.died(ctx, by, msg, cause)
 	}
-	return n, header, nil
+	return n, next, low, nil
+}
+
+// lowestOf reads what the header of a page says of its first rows.
+func lowestOf(r *row) (l lowest) {
+	if id, err := strconv.ParseInt(r.Topic, 10, 64); err == nil {
+		l.ready = progress.Position{ID: id - 1}
+	}
+	if id, err := strconv.ParseInt(r.Key, 10, 64); err == nil && !r.DueAt.IsZero() {
+		l.due = progress.Position{At: r.DueAt.UnixMicro(), ID: id - 1}
+	}
+	return l
 }
 
 // reapSometimes is for programs that claim without a Dispatcher.

@@ -16,6 +16,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
+const defaultMaxAttempts = 10
+
 // StoreConfig configures a Store. The zero value is ready for use.
 type StoreConfig struct {
 	// HashContent gives every Item without a hash the SHA-256 of its payload; default off. Set it to find senders that
@@ -39,7 +41,7 @@ type StoreConfig struct {
 
 func (c *StoreConfig) setDefaults() {
 	if c.MaxAttempts == 0 {
-		c.MaxAttempts = 10
+		c.MaxAttempts = defaultMaxAttempts
 	}
 	if c.Retention == 0 {
 		c.Retention = 30 * 24 * time.Hour
@@ -75,6 +77,7 @@ type Store struct {
 	claimers map[string]*claimer // by topics
 	reapAt   time.Time           // when a Claim is to reap again
 	reapFrom reapPlace           // and where to go on
+	low      lowest
 }
 
 // NewStore makes a Store over the handle's queue table, which schema.Migrate makes. It does no I/O. A nil logger is

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -31,7 +32,8 @@ type WebhookConfig struct {
 	Verify func(r *http.Request, body []byte) error
 	// Item makes what is stored of a request. Required. Its ID must be the sender's, the same for each repetition.
 	// ErrIgnore answers 200 and stores nothing: return it for event types without a handler, which senders would
-	// otherwise repeat for days, or disable the endpoint. Any other error refuses the request with 400.
+	// otherwise repeat for days, or disable the endpoint. Any other error refuses the request with 400. An error of
+	// outbox.RetryAfter, here and in Verify and Store, answers 503 with Retry-After: the sender repeats the request.
 	Item func(r *http.Request, body []byte) (Item, error)
 	// Store says where the request is stored, by its tenant for example; default nil: in the store that NewWebhook
 	// got. It is called after Verify. An error refuses the request with 404.
@@ -61,19 +63,19 @@ func (c WebhookConfig) validate() error {
 // "ignored".
 const HeaderResult = "Queue-Result"
 
-// retryAfter is when a sender is asked to try again while the database is away, in seconds.
-const retryAfter = "5"
+// defaultRetryAfter is when a sender is asked to try again while the database is away.
+const defaultRetryAfter = 5 * time.Second
 
 // NewWebhook returns a handler that stores what is posted to it. It answers 200 when the message is committed, also if
 // it was known before, since senders repeat what they get another answer to. Otherwise 405 for anything but POST, 408
 // for a body that does not come in time, 413 for a body, or a payload, that is too large, 401, 404 and 400 as
-// WebhookConfig says and for what cannot be stored, 409 as ConflictOnChange says, and 503 with Retry-After when the
-// database does not answer, or when the message is being handled at this moment with another hash, so that its new
-// content could not be stored. A client that goes away interrupts nothing: the message may be stored without an answer,
-// and then the repetition is a copy.
+// WebhookConfig says and for what cannot be stored, 409 as ConflictOnChange says, and 503 with Retry-After when its
+// functions ask for that, the database does not answer, or when the message is being handled at this moment with
+// another hash, so that its new content could not be stored. A client that goes away interrupts nothing: the message
+// may be stored without an answer, and then the repetition is a copy.
 //
-// Refusals are logged at info level, errors of the database as errors, and bodies never: of an error of Verify and Item
-// quotations and numbers are left out, which decoders take from the body. A nil logger is that of the database's
+// Refusals are logged at info level, errors of the database as errors, and bodies never: of an error of Verify and
+// Item quotations and numbers are left out, which decoders take from the body. A nil logger is that of the database's
 // handle; until WebhookConfig.Store has chosen one, nothing is logged then. It returns outbox.ErrNoDB for a store that
 // is nil without WebhookConfig.Store, or an error that names the field at fault.
 func NewWebhook(store *Store, cfg WebhookConfig, logger watermill.LoggerAdapter) (http.Handler, error) {
@@ -101,13 +103,10 @@ type webhook struct {
 
 // loggerOf names the store's database in each line. Without a store there is none yet.
 func (h *webhook) loggerOf(store *Store) watermill.LoggerAdapter {
-	switch {
-	case store != nil:
+	if store != nil {
 		return store.db.Logger(h.logger)
-	case h.logger != nil:
-		return h.logger
 	}
-	return watermill.NopLogger{}
+	return core.Discreet(h.logger)
 }
 
 // refusal is an error with the status that answers it.
@@ -123,7 +122,19 @@ func refused(status int, err error) error {
 	if errors.As(err, &p) {
 		return err
 	}
+	if later := new(outbox.RetryAfterError); errors.As(err, &later) {
+		status = http.StatusServiceUnavailable
+	}
 	return refusal{status, err}
+}
+
+// retryAfter is when a sender is asked to try again, in seconds.
+func retryAfter(err error) string {
+	wait := defaultRetryAfter
+	if later := new(outbox.RetryAfterError); errors.As(err, &later) && later.Wait > 0 {
+		wait = later.Wait
+	}
+	return strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10)
 }
 
 // quoteless is an error of code that has seen the body. Those of decoders quote it.
@@ -158,13 +169,15 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		logger.Error("webhook panicked", err, watermill.LogFields{"path": path, "stack": panicked.stack})
 	default:
 		no.status = http.StatusServiceUnavailable
-		w.Header().Set("Retry-After", retryAfter)
 		// Cause: the database did not answer, or the message could not be stored.
 		// Cure: fix what the error names; the sender repeats the webhook.
 		logger.Error("webhook not stored: the sender is told to repeat it", err, watermill.LogFields{"path": path})
 	}
-	if no.status == http.StatusMethodNotAllowed {
+	switch no.status {
+	case http.StatusMethodNotAllowed:
 		w.Header().Set("Allow", http.MethodPost)
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", retryAfter(err))
 	}
 	http.Error(w, http.StatusText(no.status), no.status) // the reason is for the log alone
 }
