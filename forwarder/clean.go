@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -34,7 +35,7 @@ type cleaner struct {
 // younger.
 func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	var life string
-	if e.step(func(time.Time) { life, _ = e.window.Life() }); life == "" {
+	if e.step(func(_ time.Time, m *machine.Machine) { life, _ = m.Life() }); life == "" {
 		return nil // nothing was read yet
 	}
 	if life != c.life {

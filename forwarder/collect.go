@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -15,8 +16,7 @@ import (
 
 // answer is the complete result of a read.
 type answer struct {
-	window.Answer
-	read  board.Read
+	machine.ReadAnswer
 	at    time.Time // when it was asked for, on the database's clock
 	large bool      // some rows came without their payload
 }
@@ -34,10 +34,10 @@ type collector struct {
 	some []board.Row
 }
 
-func newCollector(req *request, expected int) *collector {
-	c := &collector{window: &req.window}
-	c.read = board.Read{
-		ByID: make(map[int64]board.Found, len(req.asks.IDs)), Ready: make([]*board.Row, 0, expected), DueRead: req.due,
+func newCollector(req *machine.ReadRequest, expected int) *collector {
+	c := &collector{window: &req.Window}
+	c.Read = board.Read{
+		ByID: make(map[int64]board.Found, len(req.Asks.IDs)), Ready: make([]*board.Row, 0, expected), DueRead: req.Due,
 	}
 	f := &c.row
 	c.dest = []any{&c.lane, &f.ID, &f.UUID, &f.Topic, &f.Key, &f.Payload, &f.Metadata, &f.CreatedAt, &f.Attempts}
@@ -75,15 +75,15 @@ func (c *collector) add(source, lane int16) {
 	}
 	switch source {
 	case sqltext.FromID, sqltext.FromIDDead:
-		c.read.ByID[row.ID] = board.Found{Row: row, Dead: source == sqltext.FromIDDead}
+		c.Read.ByID[row.ID] = board.Found{Row: row, Dead: source == sqltext.FromIDDead}
 	case sqltext.FromReady:
 		if c.Counts[lane]++; c.First == 0 || row.ID < c.First {
 			c.First = row.ID
 		}
 		c.Last[lane] = max(c.Last[lane], row.ID)
-		c.read.Ready = append(c.read.Ready, row)
+		c.Read.Ready = append(c.Read.Ready, row)
 	case sqltext.FromDue:
-		c.read.Due = append(c.read.Due, row)
+		c.Read.Due = append(c.Read.Due, row)
 	}
 }
 

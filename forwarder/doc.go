@@ -18,20 +18,21 @@
 //
 // # Rooms
 //
-// What decides is pure: it knows no clock, lock, context, logger or database, and neither of the others. A test drives
-// all of it through random schedules.
+// What decides is pure: it knows no clock, lock, context, logger or database, and, but for machine, none of the others.
+// A test drives all of it through random schedules.
 //
+//	internal/machine  what the goroutines share: the lanes, who may publish, when to read; it joins the next three
 //	internal/window   which ids to read next, so that rows are found in an order that respects commits
 //	internal/board    rows, keys, topics, calls; what to publish, to read again and to settle. Its page has the words
 //	internal/lease    which lanes to take and to give back
 //	internal/nap      whether there may be something new in an outbox that no forwarder reads
 //
-// The engine (engine.go) does what they decide. It calls them in one function, step, which is the only place where its
-// lock is taken; what came of an event is passed on as signals there, and nothing that may wait is called. Its
-// goroutines:
+// The engine (engine.go) does what they decide. It tells the machine what happened in one function, step, which is the
+// only place where its lock is taken; what came of an event is carried out there as signals, and nothing that may wait
+// is called. Its goroutines:
 //
 //	reader      all reads, and loading blocked keys; on a connection of its own (reader.go, fetch.go, payloads.go,
-//	            collect.go, answer.go, raise.go, heads.go)
+//	            collect.go, raise.go, heads.go)
 //	workers     publish, one message each at a time, until there is nothing to publish now (workers.go)
 //	settler     writes results back (settler.go, settler_failed.go, span.go, batch.go)
 //	keeper      the lease and the lanes, on a connection of its own (keeper.go, lanes.go, join.go)
@@ -167,10 +168,11 @@
 // # Maintenance (maintain.go, recheck.go)
 //
 // A sweep looks for rows that were made pending by hand, and blocked keys are compared with the table, each about a
-// twentieth of the time (pace.go). So is the first message of each key that waits for a topic: an operator who settles
-// or deletes it lets the rest of the key go on, on other topics. One forwarder of the scope deletes what was published
-// of its topics longer ago than Retention, in small batches, what is older than InboxRetention from the inbox, and the
-// traces of forwarders that are gone for an hour. Paused topics are written to a table, where SQL sees them.
+// twentieth of the time (machine.Pace). So is the first message of each key that waits for a topic: an operator who
+// settles or deletes it lets the rest of the key go on, on other topics. One forwarder of the scope deletes what was
+// published of its topics longer ago than Retention, in small batches, what is older than InboxRetention from the
+// inbox, and the traces of forwarders that are gone for an hour. Paused topics are written to a table, where SQL sees
+// them.
 //
 // # Many databases (group.go, group_schedule.go, group_look.go, group_run.go, internal/nap)
 //

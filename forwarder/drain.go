@@ -7,62 +7,38 @@ import (
 	"time"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
-
-// drain is a call of Drain that waits.
-type drain struct {
-	after int64      // a read that began later counts
-	done  chan error // capacity 1
-}
 
 // drain waits until a read that began after the call has found nothing left to do.
 func (e *engine) drain(ctx context.Context) error {
-	d := drain{done: make(chan error, 1)}
-	e.step(func(time.Time) {
-		d.after = e.reads
-		e.drains = append(e.drains, d)
-		if e.stopping {
-			e.endDrains(e.reads+1, outbox.ErrClosed)
-		}
+	var id int64
+	done := make(chan error, 1)
+	e.step(func(_ time.Time, m *machine.Machine) {
+		id = m.DrainBegins()
+		e.drains[id] = done
 	})
-	defer e.step(func(time.Time) {
-		e.drains = slices.DeleteFunc(e.drains, func(o drain) bool { return o.done == d.done })
+	defer e.step(func(_ time.Time, m *machine.Machine) {
+		m.DrainEnds(id)
+		delete(e.drains, id)
 	})
 	e.wake()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case err := <-d.done:
+	case err := <-done:
 		return err
 	}
 }
 
-// errPaused says which topics an operator has paused that messages wait for; nil if there are none.
-func errPaused(topics []string) error {
-	if len(topics) == 0 {
+// errDrained is what a drain came to: nil, or which topics an operator has paused that messages wait for.
+func errDrained(d machine.Drained) error {
+	switch {
+	case d.Closed:
+		return outbox.ErrClosed
+	case len(d.Paused) == 0:
 		return nil
 	}
-	slices.Sort(topics)
+	topics := slices.Sorted(slices.Values(d.Paused))
 	return fmt.Errorf("forwarder: not drained: topics paused by an operator: %q: resume them with admin.Resume", topics)
-}
-
-// endDrains answers those that began before a read. It is called under mu.
-func (e *engine) endDrains(read int64, err error) {
-	e.drains = slices.DeleteFunc(e.drains, func(d drain) bool {
-		if d.after >= read {
-			return false
-		}
-		d.done <- err
-		return true
-	})
-}
-
-// complete says whether all lanes that are ours to have are being read. It is called under mu.
-func (e *engine) complete() bool {
-	for _, l := range e.lanes {
-		if l.state != reading {
-			return false
-		}
-	}
-	return e.share >= 0 && len(e.lanes) >= e.share
 }

@@ -11,6 +11,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -41,25 +42,10 @@ type engine struct {
 	sql     statements
 	values  context.Context // of the calls' contexts
 
-	mu         sync.Locker
-	board      *board.Board
-	window     *window.Window
-	lanes      map[int16]owned
-	free       []board.Term // to be given back to the database
-	workers    map[*worker]struct{}
-	starting   int       // of them, those that have not taken a call yet
-	leaseUntil time.Time // no publish starts after it
-	paused     map[string]pause
-	share      int // lanes that are ours to have, by the last count; -1 before the first
-	stopping   bool
-	asked      bool      // the board wants a read
-	reads      int64     // that have begun
-	drains     []drain   // calls of drain that wait
-	tickAt     time.Time // when the timer looks
-	readAt     time.Time // when the reader looks
-	quiet      time.Time // since when there is nothing to do; zero = there is
-	failing    time.Time // since when no read works; zero = they do
-	asking     time.Time // since when a read is under way; zero = none is
+	mu      sync.Locker
+	machine *machine.Machine
+	workers map[*worker]struct{}
+	drains  map[int64]chan error // calls of drain that wait, each of capacity 1
 
 	dirty     atomic.Bool        // there is something new to read
 	readNow   chan struct{}      // capacity 1, as the others: look whether to read
@@ -72,20 +58,6 @@ type engine struct {
 	publishing sync.WaitGroup
 	keeper     keeper
 }
-
-// owned is a lane that is ours in the database.
-type owned struct {
-	epoch int64
-	state laneState
-}
-
-type laneState int
-
-const (
-	taken   laneState = iota // its blocked keys are not loaded yet
-	reading                  // the board and the window have it
-	handing                  // it is to be given back once it is free
-)
 
 // newEngine makes an engine with connections of its own.
 func newEngine(
@@ -110,12 +82,8 @@ func newEngine(
 		values:  context.WithoutCancel(base),
 
 		mu:        &sync.Mutex{},
-		board:     board.New(boardConfig(cfg, to)),
-		window:    window.New(),
-		lanes:     map[int16]owned{},
-		paused:    map[string]pause{},
 		workers:   map[*worker]struct{}{},
-		share:     -1,
+		drains:    map[int64]chan error{},
 		readNow:   make(chan struct{}, 1),
 		settleNow: make(chan struct{}, 1),
 		leaseNow:  make(chan struct{}, 1),
@@ -123,6 +91,8 @@ func newEngine(
 		tidyNow:   make(chan chan struct{}),
 		running:   make(chan struct{}),
 	}
+	e.machine = machine.New(machine.Config{Me: e.owner, LeaseTTL: cfg.LeaseTTL, PollInterval: cfg.PollInterval},
+		board.New(boardConfig(cfg, to)), window.New())
 	e.keeper = keeper{
 		e: e, had: map[int16]int64{},
 		// Cause: the database does not answer in time.
@@ -143,43 +113,30 @@ func boardConfig(cfg Config, to *publishers) board.Config {
 	}
 }
 
-// step is the only place where board, window and what else mu guards are touched. fn calls their methods, and nothing
-// that may wait.
-func (e *engine) step(fn func(now time.Time)) {
-	for _, call := range e.locked(fn) {
+// step is the only place where the machine and what else mu guards are touched. event calls methods of the machine, and
+// nothing that may wait.
+func (e *engine) step(event func(now time.Time, m *machine.Machine)) {
+	for _, call := range e.locked(event) {
 		call.recall() // which has a lock of its own
 	}
 }
 
 // locked does what step does under mu, and returns the calls that are to be taken back.
-func (e *engine) locked(fn func(now time.Time)) (recalled []*callContext) {
+func (e *engine) locked(event func(now time.Time, m *machine.Machine)) (recalled []*callContext) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	fn(now)
-	return e.pass(now, e.board.Effects())
+	event(now, e.machine)
+	return e.carryOut(now, e.machine.Effects(now))
 }
 
-// pass hands on what came of an event: to queues, signals and new goroutines only.
-func (e *engine) pass(now time.Time, f board.Effects) (recalled []*callContext) {
-	if f.Publish > e.starting && now.Before(e.leaseUntil) {
-		e.start(f.Publish)
+// carryOut does what came of an event: to queues, signals and new goroutines only.
+func (e *engine) carryOut(now time.Time, f machine.Effects) (recalled []*callContext) {
+	if f.Start > 0 {
+		e.start(f.Start)
 	}
-	if f.Settle {
-		signal(e.settleNow)
-	}
-	tick, read := e.board.Due()
-	if f.Read || !read.IsZero() && read.Before(e.readAt) {
-		e.asked = e.asked || f.Read
-		signal(e.readNow)
-	}
-	if !tick.IsZero() && tick.Before(e.tickAt) {
-		e.tickAt = tick
-		signal(e.tickNow)
-	}
-	if len(f.Free) > 0 {
-		e.free = append(e.free, f.Free...)
-		signal(e.leaseNow)
+	if f.Wake != 0 {
+		e.signal(f.Wake)
 	}
 	for _, c := range f.Recall {
 		for w := range e.workers {
@@ -191,24 +148,27 @@ func (e *engine) pass(now time.Time, f board.Effects) (recalled []*callContext) 
 	if len(f.Expired) > 0 {
 		e.publishing.Go(func() { e.expire(f.Expired) }) // their workers are still waited for, so this is in time
 	}
+	for _, d := range f.Drained {
+		e.drains[d.ID] <- errDrained(d)
+	}
 	if len(f.Reports) > 0 {
-		e.notePauses(now, f.Reports)
 		e.reports.post(func() { e.news.report(now, f.Reports) })
 	}
 	return recalled
 }
 
-// lose forgets terms that are over, or were given back. It is called under mu.
-func (e *engine) lose(terms ...board.Term) {
-	for _, t := range terms {
-		if e.lanes[t.Lane].epoch == t.Epoch {
-			delete(e.lanes, t.Lane)
-		}
-		if _, epoch := e.window.Mark(t.Lane); epoch == t.Epoch {
-			e.window.Drop(t.Lane)
+func (e *engine) signal(whom machine.Wake) {
+	for _, s := range [...]struct {
+		of machine.Wake
+		to chan struct{}
+	}{
+		{machine.WakeReader, e.readNow}, {machine.WakeSettler, e.settleNow},
+		{machine.WakeKeeper, e.leaseNow}, {machine.WakeTimer, e.tickNow},
+	} {
+		if whom&s.of != 0 {
+			signal(s.to)
 		}
 	}
-	e.board.LanesLost(terms...)
 }
 
 // wake says that there is something new to read.

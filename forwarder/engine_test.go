@@ -9,6 +9,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
@@ -26,24 +27,20 @@ func TestRecallHoldsUpNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	term := board.Term{Lane: 1, Epoch: 1}
-	e.step(func(now time.Time) {
-		e.leaseUntil = now.Add(time.Hour)
-		e.board.LaneTaken(now, board.NewTaken(now, term, nil))
-		row := &board.Row{ID: 1, Term: term, Topic: "orders", Metadata: []byte("{}")}
-		e.board.RowsRead(now, e.board.ReadBegins(now), board.Read{
-			Terms: []board.TermRead{{Term: term, Mark: 1}}, Ready: []*board.Row{row},
-		})
+	e.step(func(now time.Time, m *machine.Machine) {
+		starts(now, m, term)
+		read(now, m, []*board.Row{{ID: 1, Term: term, Topic: "orders", Metadata: []byte("{}")}})
 	})
 	call := <-calls
 	call.mu.Lock()
 	handing := make(chan struct{})
-	go e.step(func(time.Time) {
-		e.board.HandBack(term)
+	go e.step(func(now time.Time, m *machine.Machine) {
+		m.Stop(now)
 		close(handing)
 	})
 	<-handing
 	free := make(chan struct{})
-	go e.step(func(time.Time) { close(free) })
+	go e.step(func(time.Time, *machine.Machine) { close(free) })
 	select {
 	case <-free:
 	case <-time.After(10 * time.Second):
@@ -53,6 +50,26 @@ func TestRecallHoldsUpNobody(t *testing.T) {
 	<-call.recalled()
 	close(goOn)
 	e.publishing.Wait()
+}
+
+// starts has a machine publish and read lanes, none of whose keys are blocked.
+func starts(now time.Time, m *machine.Machine, lanes ...board.Term) {
+	m.Renewed(now)
+	m.Took(lanes)
+	for _, t := range lanes {
+		m.LaneLoaded(now, t, board.NewTaken(now, t, nil))
+	}
+}
+
+// read has a machine find rows.
+func read(now time.Time, m *machine.Machine, rows []*board.Row) {
+	req, _ := m.ReadBegins(now, true)
+	var ans machine.ReadAnswer
+	for n := range ans.Owned {
+		ans.Owned[n] = true
+	}
+	ans.Read.Ready = rows
+	m.ReadEnds(now, &req, &ans)
 }
 
 // withoutServer is a handle of a database that is not there.

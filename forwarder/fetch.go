@@ -7,17 +7,20 @@ import (
 	"slices"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // fetch runs one of the statements that read. It must be a transaction of its own: the statement's answer about the
 // next transaction id is computed once per transaction.
-func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expected int) (answer, error) {
+func (e *engine) fetch(
+	ctx context.Context, q drive.Querier, apart bool, req *machine.ReadRequest, expected int,
+) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	c := newCollector(req, expected)
-	query, args := e.statement(req)
+	query, args := e.statement(req, apart)
 	err := drive.Collect(ctx, q, c.collect, query, args...)
 	switch {
 	case text.SQLState(err) == featureNotSupported && onStandby(ctx, q):
@@ -29,29 +32,32 @@ func (e *engine) fetch(ctx context.Context, q drive.Querier, req *request, expec
 	case c.Life == "":
 		return c.answer, errNoLife
 	}
-	sortRows(c.read.Ready)
+	sortRows(c.Read.Ready)
 	return c.answer, nil
 }
 
-// statement chooses the one that reads what is asked for and no more.
-func (e *engine) statement(req *request) (query string, args []any) {
-	w := &req.window
+// statement chooses the one that reads what is asked for and no more; apart is said of the connection.
+func (e *engine) statement(req *machine.ReadRequest, apart bool) (query string, args []any) {
+	w := &req.Window
 	args = []any{
 		e.cfg.Scope, e.owner, w.Xids, w.Bounds, w.Los, w.SegmentBounds, w.Epochs[:], w.Marks[:], w.Limits[:], w.Rewound[:],
 		topicsArg(e.cfg.Topics), w.Stretch, w.Whole,
 	}
 	query, more := e.sql.fetch, e.sql.fetchMore
+	if apart {
+		query, more = e.sql.fetchApart, e.sql.fetchMoreApart
+	}
 	if w.Single {
 		query, more = e.sql.fetchRange, e.sql.fetchRangeMore
 	}
-	if !req.due && len(req.asks.IDs) == 0 {
+	if !req.Due && len(req.Asks.IDs) == 0 {
 		return query, args
 	}
 	due := []int64{}
-	if req.due {
-		due = req.asks.Due[:]
+	if req.Due {
+		due = req.Asks.Due[:]
 	}
-	return more, append(args, idsArg(req.asks.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.asks.Closed))
+	return more, append(args, rising(req.Asks.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Asks.Closed))
 }
 
 const featureNotSupported = "0A000"
@@ -68,10 +74,10 @@ func topicsArg(topics []string) []string {
 	return topics
 }
 
-func idsArg(ids []int64) []int64 {
-	if ids == nil {
-		return []int64{}
-	}
+// rising returns ids as the statements want them that look ids up: those between the ends alone are found.
+func rising(ids []int64) []int64 {
+	ids = append([]int64{}, ids...) // which is not nil
+	slices.Sort(ids)
 	return ids
 }
 

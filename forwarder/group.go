@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
@@ -63,9 +64,7 @@ func NewGroup(
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = core.Discreet(logger)
 	return &Group{
 		fleet: databases, pub: pub, cfg: cfg, logger: logger,
 		running: make(chan struct{}), life: life.New(), now: make(chan struct{}, 1),

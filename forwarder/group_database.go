@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/nap"
 	"github.com/millrace-go/watermill-outbox/internal/breaker"
 	"github.com/millrace-go/watermill-outbox/internal/core"
@@ -35,14 +36,14 @@ type database struct {
 	leaving bool // it is gone from the fleet
 	nap     nap.Memory
 	breaker breaker.Breaker
-	lookAt  time.Time // when to look, but for what its server says
-	allAt   time.Time // when to look at everything
-	ofAll   pace      // of looks at everything,
-	ofOne   pace      // and of others
-	dueAt   time.Time // when something falls due; zero = nothing
-	tidyAt  time.Time // when to start it although there is nothing to do, to clean up
-	toTidy  bool      // it is started for that alone
-	topics  []string  // that its forwarder publishes
+	lookAt  time.Time    // when to look, but for what its server says
+	allAt   time.Time    // when to look at everything
+	ofAll   machine.Pace // of looks at everything,
+	ofOne   machine.Pace // and of others
+	dueAt   time.Time    // when something falls due; zero = nothing
+	tidyAt  time.Time    // when to start it although there is nothing to do, to clean up
+	toTidy  bool         // it is started for that alone
+	topics  []string     // that its forwarder publishes
 	drains  []wanted
 
 	// While it is awake.

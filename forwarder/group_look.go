@@ -223,10 +223,10 @@ func (g *Group) looked(a asked, l nap.Look, number int64, took time.Duration) {
 	work := d.nap.Looked(l)
 	var rest time.Duration // what takes long may use about a twentieth of the time
 	if l.All {
-		rest = d.ofAll.rest(took)
+		rest = d.ofAll.Rest(took)
 		d.allAt = now.Add(max(jitter(lookAllInterval), rest))
 	} else {
-		rest = d.ofOne.rest(took)
+		rest = d.ofOne.Rest(took)
 	}
 	d.lookAt = now.Add(rest - g.cfg.LookInterval)
 	if l.All || l.Number != a.number {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
 // Cause: the forwarder of one database of the Group could not read its outbox.
@@ -180,18 +181,10 @@ type mood struct {
 
 const stuckAfter = time.Second
 
-func (e *engine) mood() (m mood) {
-	since := func(now, t time.Time) time.Duration {
-		if t.IsZero() {
-			return 0
-		}
-		return max(now.Sub(t), 1)
-	}
-	e.step(func(now time.Time) {
-		m = mood{since(now, e.quiet), since(now, e.failing), since(now, e.asking) > stuckAfter}
-	})
-	m.stuck = m.stuck || m.failing > 0
-	return m
+func (e *engine) mood() mood {
+	var m machine.Mood
+	e.step(func(now time.Time, of *machine.Machine) { m = of.Mood(now) })
+	return mood{quiet: m.Quiet, failing: m.Failing, stuck: m.Asking > stuckAfter || m.Failing > 0}
 }
 
 // stuck says whether the forwarder of a database waits for the database. It is called under mu.

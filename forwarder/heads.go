@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
@@ -23,20 +24,17 @@ type loading struct {
 // loadHeads loads a page of the messages that block keys in lanes that were taken, and starts those that are done. It
 // is called by the reading goroutine, so its statement begins after the taking committed and ends before the first
 // read. Lanes with few go first, and what they have is published while the others still load.
-func (r *reader) loadHeads(ctx context.Context) error {
-	e := r.e
-	e.step(func(time.Time) {
-		for n, l := range e.lanes {
-			if old := r.loading[n]; l.state == taken && (old == nil || old.term.Epoch != l.epoch) {
-				r.loading[n] = &loading{term: board.Term{Lane: n, Epoch: l.epoch}}
-			}
+func (r *reader) loadHeads(ctx context.Context, load []board.Term) error {
+	e, old := r.e, r.loading
+	if len(load)+len(old) == 0 {
+		return nil
+	}
+	r.loading = make(map[int16]*loading, len(load))
+	for _, t := range load {
+		if r.loading[t.Lane] = old[t.Lane]; r.loading[t.Lane] == nil || r.loading[t.Lane].term != t {
+			r.loading[t.Lane] = &loading{term: t}
 		}
-		for n, l := range r.loading {
-			if e.lanes[n] != (owned{l.term.Epoch, taken}) {
-				delete(r.loading, n)
-			}
-		}
-	})
+	}
 	if len(r.loading) == 0 {
 		return nil
 	}
@@ -59,14 +57,7 @@ func (r *reader) loadHeads(ctx context.Context) error {
 		}
 		delete(r.loading, n)
 		lane := board.NewTaken(time.Now(), l.term, l.heads) // others need not wait for that
-		e.step(func(now time.Time) {
-			if e.lanes[n] == (owned{l.term.Epoch, taken}) {
-				e.lanes[n] = owned{l.term.Epoch, reading}
-				e.board.LaneTaken(now, lane)
-				e.window.Take(n, l.term.Epoch)
-				r.more = true
-			}
-		})
+		e.step(func(now time.Time, m *machine.Machine) { m.LaneLoaded(now, l.term, lane) })
 	}
 	return nil
 }

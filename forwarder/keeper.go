@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -66,9 +67,9 @@ func (k *keeper) keep(ctx context.Context) {
 // says of itself. It returns when to look again.
 func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	e := k.e
-	v := lease.View{Me: e.owner, TTL: e.cfg.LeaseTTL, Short: k.short, Held: map[int16]lease.Held{}}
-	e.step(func(time.Time) { v.Stopping = e.stopping })
-	begun, err := k.renew(ctx, v.Stopping)
+	stopping := false
+	e.step(func(_ time.Time, m *machine.Machine) { stopping = m.Stopping() })
+	begun, err := k.renew(ctx, stopping)
 	if err != nil {
 		return 0, err
 	}
@@ -86,22 +87,16 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	if err := k.giveBack(ctx); err != nil {
 		return 0, err
 	}
-	if v.Members, err = k.members(ctx); err != nil {
+	members, err := k.members(ctx)
+	if err != nil {
 		return 0, err
 	}
-	if v.Lanes, err = k.allLanes(ctx); err != nil {
+	list, err := k.allLanes(ctx)
+	if err != nil {
 		return 0, err
 	}
 	var p lease.Plan
-	e.step(func(time.Time) {
-		for n, l := range e.lanes {
-			v.Held[n] = lease.Held{Epoch: l.epoch, Handing: l.state == handing}
-		}
-		p = v.Plan()
-		e.share = p.Share
-		e.lose(terms(p.Lost)...)
-		e.handBack(terms(p.HandBack)...)
-	})
+	e.step(func(_ time.Time, m *machine.Machine) { p = m.Viewed(members, list, k.short) })
 	if k.unsure { // not before the lanes are forgotten that others took meanwhile
 		k.unsure = false
 		e.extend(begun)
@@ -159,8 +154,8 @@ func (k *keeper) heartbeat(ctx context.Context, stopping bool) (begun time.Time,
 // off takes the connection with it, and a new one is slower than any.
 func (k *keeper) soonDone(ctx context.Context) (context.Context, context.CancelFunc) {
 	most := max(k.e.cfg.LeaseTTL/3, time.Second)
-	k.e.step(func(now time.Time) {
-		if !now.Before(k.e.leaseUntil) {
+	k.e.step(func(now time.Time, m *machine.Machine) {
+		if !m.Leased(now) {
 			most = max(most, min(5*most, k.e.cfg.QueryTimeout))
 		}
 	})
@@ -181,14 +176,7 @@ func (k *keeper) take(ctx context.Context, p lease.Plan) (next time.Duration, er
 		return 0, err
 	}
 	owned, missing := 0, false
-	e.step(func(time.Time) {
-		for _, l := range e.lanes {
-			if l.state != handing {
-				owned++
-			}
-		}
-		missing = owned < e.share
-	})
+	e.step(func(_ time.Time, m *machine.Machine) { owned, missing = m.Owned() })
 	if missing && p.Short == 0 { // another was faster
 		next = min(next, lookAgain)
 	}
@@ -220,18 +208,14 @@ const lookAgain = 50 * time.Millisecond
 // giveBack releases the lanes of which nothing is under way any more.
 func (k *keeper) giveBack(ctx context.Context) error {
 	var free []board.Term
-	k.e.step(func(time.Time) { free = k.e.free })
+	k.e.step(func(_ time.Time, m *machine.Machine) { free = m.Free() })
 	return k.release(ctx, free)
 }
 
 // stepAside drops the lanes of a forwarder that came back late and must wait for others now.
 func (k *keeper) stepAside(ctx context.Context) error {
 	var list []board.Term
-	k.e.step(func(time.Time) {
-		k.e.leaseUntil, k.e.share = time.Time{}, -1
-		list = k.e.terms()
-		k.e.lose(list...)
-	})
+	k.e.step(func(_ time.Time, m *machine.Machine) { list = m.SteppedAside() })
 	k.owns(0)
 	return k.release(ctx, list)
 }
@@ -242,7 +226,7 @@ func (k *keeper) leave() {
 	defer cancel()
 	e := k.e
 	var list []board.Term
-	e.step(func(time.Time) { list = e.terms() })
+	e.step(func(_ time.Time, m *machine.Machine) { list = m.All() })
 	err := k.release(ctx, list)
 	k.owns(0)
 	if err == nil {
@@ -258,31 +242,5 @@ func (k *keeper) leave() {
 
 // extend allows publishing for another lease time after the renewal began.
 func (e *engine) extend(begun time.Time) {
-	e.step(func(time.Time) { e.leaseUntil = begun.Add(e.cfg.LeaseTTL) })
-}
-
-// terms returns the lanes that are ours. It is called under mu.
-func (e *engine) terms() []board.Term {
-	list := make([]board.Term, 0, len(e.lanes))
-	for n, l := range e.lanes {
-		list = append(list, board.Term{Lane: n, Epoch: l.epoch})
-	}
-	return list
-}
-
-// handBack stops work on lanes. It is called under mu.
-func (e *engine) handBack(list ...board.Term) {
-	for _, t := range list {
-		switch l := e.lanes[t.Lane]; {
-		case l.epoch != t.Epoch || l.state == handing:
-		case l.state == taken: // the board has never heard of it
-			e.lanes[t.Lane] = owned{t.Epoch, handing}
-			e.free = append(e.free, t)
-			signal(e.leaseNow)
-		default:
-			e.lanes[t.Lane] = owned{t.Epoch, handing}
-			e.window.Drop(t.Lane)
-			e.board.HandBack(t)
-		}
-	}
+	e.step(func(_ time.Time, m *machine.Machine) { m.Renewed(begun) })
 }

@@ -3,13 +3,13 @@ package forwarder
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
@@ -24,24 +24,18 @@ func (k *keeper) takeLanes(ctx context.Context, query string, list []lease.Term)
 	for i, t := range list {
 		had[i] = k.had[t.Lane]
 	}
-	got := map[int16]int64{}
+	var got []board.Term
 	err := drive.Collect(ctx, k.q, func(rows drive.Rows) error {
-		var lane int16
-		var epoch int64
-		err := rows.Scan(&lane, &epoch)
-		got[lane] = epoch
+		var t board.Term
+		err := rows.Scan(&t.Lane, &t.Epoch)
+		got = append(got, t)
+		k.had[t.Lane] = t.Epoch
 		return err
 	}, query, e.cfg.Scope, e.owner, lanes, epochs, had)
-	maps.Copy(k.had, got)
 	if err != nil {
 		return fmt.Errorf("take lanes: %w", err)
 	}
-	e.step(func(time.Time) {
-		for n, epoch := range got {
-			e.lanes[n] = owned{epoch, taken}
-		}
-	})
-	signal(e.readNow)
+	e.step(func(_ time.Time, m *machine.Machine) { m.Took(got) })
 	return nil
 }
 
@@ -55,16 +49,7 @@ func (k *keeper) release(ctx context.Context, list []board.Term) error {
 	if _, err := k.q.Exec(ctx, e.sql.release, e.cfg.Scope, e.owner, lanes, epochs); err != nil {
 		return fmt.Errorf("give lanes back: %w", err)
 	}
-	e.step(func(time.Time) {
-		e.lose(list...)
-		left := e.free[:0]
-		for _, t := range e.free {
-			if e.lanes[t.Lane].epoch == t.Epoch {
-				left = append(left, t)
-			}
-		}
-		e.free = left
-	})
+	e.step(func(_ time.Time, m *machine.Machine) { m.Released(list) })
 	return nil
 }
 
@@ -95,18 +80,9 @@ func (k *keeper) lanes(ctx context.Context) (list []lease.Lane, err error) {
 	return list, nil
 }
 
-func terms(list []lease.Term) []board.Term {
-	of := make([]board.Term, len(list))
-	for i, t := range list {
-		of[i] = board.Term(t)
-	}
-	return of
-}
-
 // columns makes arguments of terms.
-func columns[T lease.Term | board.Term](list []T) (lanes, epochs []int64) {
-	for _, t := range list {
-		term := board.Term(t)
+func columns(list []board.Term) (lanes, epochs []int64) {
+	for _, term := range list {
 		lanes, epochs = append(lanes, int64(term.Lane)), append(epochs, term.Epoch)
 	}
 	return lanes, epochs

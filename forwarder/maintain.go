@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -48,12 +48,12 @@ func (e *engine) maintain(ctx context.Context) {
 	var published cleaner
 	var paused pauses
 	var unread untaken
-	var ofHeads, ofFirsts, ofSweep pace
+	var ofHeads, ofFirsts, ofSweep machine.Pace
 	round := func() {
 		heads.Tell(e.recheckHeads(ctx, &ofHeads))
 		firsts.Tell(e.recheckFirsts(ctx, &ofFirsts))
 		sweep.Tell(e.sweepLanes(ctx, &ofSweep))
-		if _, first := e.positions()[0]; !first { // one forwarder is enough
+		if at := e.positions(); len(at) == 0 || at[0].Term.Lane != 0 { // one forwarder is enough
 			return
 		}
 		lonely.Tell(unread.look(ctx, e))
@@ -85,35 +85,23 @@ func (e *engine) maintain(ctx context.Context) {
 	}
 }
 
-// position is where a walk through a lane stands.
-type position struct {
-	epoch, cursor int64
-}
-
-// positions returns the start of each lane that is read.
-func (e *engine) positions() map[int16]position {
-	of := map[int16]position{}
-	e.step(func(time.Time) {
-		for n, l := range e.lanes {
-			if l.state == reading {
-				of[n] = position{epoch: l.epoch}
-			}
-		}
-	})
-	return of
+// positions returns the start of each lane that is read, in their order.
+func (e *engine) positions() (at []machine.Position) {
+	e.step(func(_ time.Time, m *machine.Machine) { at = m.Positions() })
+	return at
 }
 
 // sweepLanes looks once through all that is pending below the marks for rows that the board does not know, using about
 // a twentieth of the time. What it finds is read by id after the next ordinary read: a row of a transaction that has
 // just committed is known by then, in its proper place.
-func (e *engine) sweepLanes(ctx context.Context, pace *pace) error {
+func (e *engine) sweepLanes(ctx context.Context, pace *machine.Pace) error {
 	for at := e.positions(); ; {
 		begun := time.Now()
-		more, err := e.sweepOnce(ctx, at)
-		if err != nil || !more {
+		var err error
+		if at, err = e.sweepOnce(ctx, at); err != nil || len(at) == 0 {
 			return err
 		}
-		if !sleep(ctx, pace.rest(time.Since(begun))) {
+		if !sleep(ctx, pace.Rest(time.Since(begun))) {
 			return nil
 		}
 	}
@@ -131,26 +119,20 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (e *engine) sweepOnce(ctx context.Context, at map[int16]position) (more bool, err error) {
+// sweepOnce makes one step of the sweep, and returns where that stands; nothing is left if it is done.
+func (e *engine) sweepOnce(ctx context.Context, at []machine.Position) ([]machine.Position, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
+	e.step(func(_ time.Time, m *machine.Machine) { at = m.Marks(at, sweepSpan) })
+	if len(at) == 0 {
+		return nil, nil
+	}
 	var lanes, cursors, upto []int64
-	e.step(func(time.Time) {
-		for n, p := range at {
-			mark, epoch := e.window.Mark(n)
-			if epoch != p.epoch || p.cursor >= mark {
-				delete(at, n)
-				continue
-			}
-			lanes, cursors, upto = append(lanes, int64(n)), append(cursors, p.cursor),
-				append(upto, min(mark, p.cursor+sweepSpan))
-		}
-	})
-	if len(lanes) == 0 {
-		return false, nil
+	for _, p := range at {
+		lanes, cursors, upto = append(lanes, int64(p.Term.Lane)), append(cursors, p.Cursor), append(upto, p.Upto)
 	}
 	found := map[int16][]int64{}
-	err = drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
 		var lane int16
 		var id int64
 		err := rows.Scan(&lane, &id)
@@ -158,18 +140,8 @@ func (e *engine) sweepOnce(ctx context.Context, at map[int16]position) (more boo
 		return err
 	}, e.sql.sweep, lanes, cursors, upto, int64(sweepBatch), topicsArg(e.cfg.Topics))
 	if err != nil {
-		return false, fmt.Errorf("sweep: %w", err)
+		return nil, fmt.Errorf("sweep: %w", err)
 	}
-	e.step(func(time.Time) {
-		for i, lane := range lanes {
-			n := int16(lane)
-			ids, p := found[n], at[n]
-			if p.cursor = upto[i]; len(ids) == sweepBatch {
-				p.cursor = ids[len(ids)-1]
-			}
-			at[n] = p
-			e.board.Strays(board.Term{Lane: n, Epoch: p.epoch}, ids)
-		}
-	})
-	return true, nil
+	e.step(func(_ time.Time, m *machine.Machine) { m.Swept(at, found, sweepBatch) })
+	return at, nil
 }

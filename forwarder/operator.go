@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -44,6 +45,6 @@ func (e *engine) readOperatorPauses(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read paused topics: %w", err)
 	}
-	e.step(func(now time.Time) { e.board.PauseByOperator(now, topics) })
+	e.step(func(now time.Time, m *machine.Machine) { m.Hold(now, topics) })
 	return nil
 }

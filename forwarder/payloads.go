@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
@@ -14,9 +15,9 @@ const mostTardy = 6
 
 // payloads reads what the answer to a read leaves out, as far as there is room, and takes out of it the rows that there
 // is no room for. After an error what has come until then counts: it is returned only if that is nothing.
-func (r *reader) payloads(ctx context.Context, req *request, ans *answer) error {
+func (r *reader) payloads(ctx context.Context, req *machine.ReadRequest, ans *answer) error {
 	var wanted []*board.Row
-	r.e.step(func(time.Time) { wanted = r.e.board.Wanted(req.asks, &ans.read) })
+	r.e.step(func(_ time.Time, m *machine.Machine) { wanted = m.Wanted(req, &ans.ReadAnswer) })
 	if len(wanted) == 0 {
 		return nil
 	}
@@ -28,7 +29,7 @@ func (r *reader) payloads(ctx context.Context, req *request, ans *answer) error 
 		}
 		rows[row.ID] = append(rows[row.ID], row)
 	}
-	came, late, err := r.fetchPayloads(ctx, ids, max(0, req.window.Bytes-ans.Bytes))
+	came, late, err := r.fetchPayloads(ctx, ids, max(0, req.Window.Bytes-ans.Bytes))
 	for _, p := range came {
 		for _, row := range rows[p.id] {
 			if row.UUID == p.uuid { // else it is another message, in another life
@@ -41,7 +42,7 @@ func (r *reader) payloads(ctx context.Context, req *request, ans *answer) error 
 	for _, id := range ids {
 		gone[id] = !late[id] && slices.ContainsFunc(rows[id], func(row *board.Row) bool { return row.Large })
 	}
-	ans.Cut = ans.read.Leave(late, gone)
+	ans.Cut = ans.Read.Leave(late, gone)
 	ans.TimedOut = timedOut(err)
 	if len(came) > 0 {
 		return nil

@@ -6,23 +6,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-)
-
-const (
-	longLag       = 1000 // ids to read again that make a look at the locks worth its cost
-	raiseInterval = 500 * time.Millisecond
 )
 
 // raise looks which of the long transactions have not written to the outbox, so that their end does not
 // make us read again all that has been written since they began.
 func (r *reader) raise(ctx context.Context) {
-	now, lag := time.Now(), int64(0)
-	r.e.step(func(time.Time) { lag = r.e.window.Lag() })
-	if now.Before(r.raiseAt) || lag < longLag {
-		return
-	}
-	r.raiseAt = now.Add(raiseInterval)
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
 	defer cancel()
 	writers := map[uint32]bool{}
@@ -36,5 +26,5 @@ func (r *reader) raise(ctx context.Context) {
 		r.e.logger.Debug("could not look for long transactions: reading continues", watermill.LogFields{"err": err.Error()})
 		return
 	}
-	r.e.step(func(time.Time) { r.e.window.Raise(writers) })
+	r.e.step(func(_ time.Time, m *machine.Machine) { m.WritersSeen(writers) })
 }

@@ -3,41 +3,29 @@ package forwarder
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
 // recheckHeads compares the keys that are held with the rows that hold them, which an operator may have
 // settled, requeued or deleted.
-func (e *engine) recheckHeads(ctx context.Context, pace *pace) error {
+func (e *engine) recheckHeads(ctx context.Context, pace *machine.Pace) error {
 	for at := e.positions(); len(at) > 0; {
 		begun := time.Now()
 		var lanes, cursors []int64
-		for n, p := range at {
-			lanes, cursors = append(lanes, int64(n)), append(cursors, p.cursor)
+		for _, p := range at {
+			lanes, cursors = append(lanes, int64(p.Term.Lane)), append(cursors, p.Cursor)
 		}
 		limit := max(1, headsPerPage/len(lanes))
 		pages, err := e.heads(ctx, e.db, lanes, cursors, limit)
 		if err != nil {
 			return err
 		}
-		e.step(func(now time.Time) {
-			for n, p := range at {
-				to := int64(math.MaxInt64)
-				if page := pages[n]; len(page) == limit {
-					to = page[limit-1].ID
-				}
-				e.board.HeadsSeen(now, begun, board.Term{Lane: n, Epoch: p.epoch}, p.cursor, to, pages[n])
-				if at[n] = (position{p.epoch, to}); to == math.MaxInt64 {
-					delete(at, n)
-				}
-			}
-		})
-		if !sleep(ctx, pace.rest(time.Since(begun))) {
+		e.step(func(now time.Time, m *machine.Machine) { at = m.HeadsSeen(now, begun, at, pages, limit) })
+		if !sleep(ctx, pace.Rest(time.Since(begun))) {
 			return nil
 		}
 	}
@@ -46,11 +34,10 @@ func (e *engine) recheckHeads(ctx context.Context, pace *pace) error {
 
 // recheckFirsts looks whether what keys wait for is still pending that wait for a paused topic: when an operator has
 // settled or deleted it, the rest of the key may go on, on other topics.
-func (e *engine) recheckFirsts(ctx context.Context, pace *pace) error {
-	for n, p := range e.positions() {
-		term := board.Term{Lane: n, Epoch: p.epoch}
+func (e *engine) recheckFirsts(ctx context.Context, pace *machine.Pace) error {
+	for _, p := range e.positions() {
 		var firsts []int64
-		e.step(func(time.Time) { firsts = e.board.Firsts(term) })
+		e.step(func(_ time.Time, m *machine.Machine) { firsts = m.Firsts(p.Term) })
 		for page := range slices.Chunk(firsts, headsPerPage) {
 			begun := time.Now()
 			pending, err := e.pending(ctx, page)
@@ -58,8 +45,8 @@ func (e *engine) recheckFirsts(ctx context.Context, pace *pace) error {
 				return err
 			}
 			gone := slices.DeleteFunc(page, func(id int64) bool { return pending[id] })
-			e.step(func(now time.Time) { e.board.FirstsGone(now, term, gone) })
-			if !sleep(ctx, pace.rest(time.Since(begun))) {
+			e.step(func(now time.Time, m *machine.Machine) { m.FirstsGone(now, p.Term, gone) })
+			if !sleep(ctx, pace.Rest(time.Since(begun))) {
 				return nil
 			}
 		}
@@ -77,7 +64,7 @@ func (e *engine) pending(ctx context.Context, ids []int64) (map[int64]bool, erro
 		err := rows.Scan(&id)
 		pending[id] = true
 		return err
-	}, e.sql.pending, ids)
+	}, e.sql.pending, rising(ids))
 	if err != nil {
 		return nil, fmt.Errorf("look which messages are pending: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -60,12 +61,7 @@ func (e *engine) run(ctx context.Context) error {
 	settler.Go(func() { e.runSettler(settling) })
 
 	<-ctx.Done()
-	e.step(func(time.Time) {
-		e.stopping = true
-		e.board.Stop()
-		e.handBack(e.terms()...)
-		e.endDrains(e.reads+1, outbox.ErrClosed)
-	})
+	e.step(func(now time.Time, m *machine.Machine) { m.Stop(now) })
 	front.Wait()
 	signal(e.leaseNow)
 	left := e.waitForPublishes()
@@ -111,13 +107,6 @@ func (e *engine) tick(ctx context.Context) {
 		case <-timer.C:
 		case <-e.tickNow:
 		}
-		e.step(func(now time.Time) {
-			e.board.Tick(now)
-			e.tickAt = now.Add(time.Hour)
-			if at, _ := e.board.Due(); !at.IsZero() && at.Before(e.tickAt) {
-				e.tickAt = at
-			}
-			timer.Reset(max(0, e.tickAt.Sub(now)))
-		})
+		e.step(func(now time.Time, m *machine.Machine) { timer.Reset(m.Tick(now)) })
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
@@ -80,7 +82,7 @@ func (s *settler) collect(now time.Time) {
 	var published []*board.Row
 	var failed []board.Failure
 	if room := maxSettle - len(s.published.rows) - len(s.failed.rows); room > 0 {
-		s.e.step(func(time.Time) { published, failed = s.e.board.Results(room) })
+		s.e.step(func(_ time.Time, m *machine.Machine) { published, failed = m.Results(room) })
 	}
 	s.published.add(published, now)
 	s.failed.add(failed, now)
@@ -93,7 +95,7 @@ func (s *settler) giveUp(ctx context.Context) {
 	if left == 0 {
 		return
 	}
-	s.e.step(func(time.Time) { s.e.board.Unsettled(published, failed) })
+	s.e.step(func(_ time.Time, m *machine.Machine) { m.Unsettled(published, failed) })
 	// Cause: the database did not answer before CloseTimeout was over.
 	// Cure: check the database; consumers with an inbox skip the copies.
 	s.e.logger.Error("stopped before all results were written: those messages are published again", errStopped,
@@ -167,7 +169,10 @@ func (s *settler) writeUnlocked(ctx context.Context, rows []*board.Row) (done, l
 	return done, locked, err
 }
 
+// identities are those of rows, by rising id.
 func identities(rows []*board.Row) (ids []int64, uuids []string) {
+	rows = slices.Clone(rows)
+	sortRows(rows)
 	ids, uuids = make([]int64, len(rows)), make([]string, len(rows))
 	for i, r := range rows {
 		ids[i], uuids[i] = r.ID, identity(r)
@@ -186,7 +191,7 @@ func identity(r *board.Row) string {
 // lifeOf returns the life that all rows were read in, as the server names it, and the sequence as of a read in it; "" =
 // it is over, or they differ.
 func (e *engine) lifeOf(rows []*board.Row) (life string, seq int64) {
-	e.step(func(time.Time) { life, seq = e.window.Life() })
+	e.step(func(_ time.Time, m *machine.Machine) { life, seq = m.Life() })
 	for _, r := range rows {
 		if r.Life != life {
 			return "", seq
@@ -195,18 +200,7 @@ func (e *engine) lifeOf(rows []*board.Row) (life string, seq int64) {
 	return window.ServersLife(life), seq
 }
 
-// settled tells the board what is in the database.
+// settled tells what is in the database.
 func (e *engine) settled(published []*board.Row, failed []board.Outcome) {
-	e.step(func(now time.Time) {
-		e.board.Settled(now, published, failed)
-		for _, o := range failed {
-			if t := o.Row.Term; o.Kind == board.Fenced && e.lanes[t.Lane].epoch == t.Epoch {
-				e.lose(t)
-				signal(e.leaseNow)
-			}
-		}
-		if len(e.drains) > 0 {
-			e.wake()
-		}
-	})
+	e.step(func(now time.Time, m *machine.Machine) { m.Settled(now, published, failed) })
 }

@@ -5,6 +5,7 @@ import "github.com/millrace-go/watermill-outbox/internal/sqltext"
 // statements are the statements of the engine with the table names filled in.
 type statements struct {
 	fetch, fetchRange, fetchMore, fetchRangeMore, fetchPayloads                      string
+	fetchApart, fetchMoreApart                                                       string
 	beginLife, writers, loadHeads, sweep, pending, clean                             string
 	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite              string
 	lock, lockHolder, announce, ahead, join, createLanes, heartbeat, members, expire string
@@ -16,6 +17,7 @@ func newStatements(cfg Config) statements {
 	t := cfg.tables
 	s := statements{
 		fetch: t.Render(sqltext.Fetch), fetchRange: t.Render(sqltext.FetchRange), fetchMore: t.Render(sqltext.FetchMore),
+		fetchApart: t.Render(sqltext.FetchApart), fetchMoreApart: t.Render(sqltext.FetchMoreApart),
 		fetchRangeMore: t.Render(sqltext.FetchRangeMore), beginLife: t.Render(sqltext.BeginLife),
 		fetchPayloads: t.Render(sqltext.FetchPayloads), writers: t.Render(sqltext.Writers),
 		loadHeads: t.Render(sqltext.LoadHeads), sweep: t.Render(sqltext.Sweep),

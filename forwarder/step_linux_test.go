@@ -17,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -139,16 +140,16 @@ func TestLongestStep(t *testing.T) {
 	}
 	db := withoutServer(t)
 	var sent atomic.Int64
-	e, err := newEngine(t.Context(), db, Config{}, func(*callContext, core.Delivery, *message.Message) error {
-		sent.Add(1)
-		return nil
-	}, nil, nil)
+	e, err := newEngine(t.Context(), db, Config{LeaseTTL: time.Hour},
+		func(*callContext, core.Delivery, *message.Message) error {
+			sent.Add(1)
+			return nil
+		}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lock := &heldLock{}
 	e.mu = lock
-	e.leaseUntil = time.Now().Add(time.Hour)
 	r := &reader{e: e, q: m, loading: map[int16]*loading{}}
 	one := control()
 	limit := max(10*time.Millisecond, 10*one)
@@ -160,24 +161,29 @@ func TestLongestStep(t *testing.T) {
 		}
 		lock.longest = 0
 	}
-	for lane := range int16(board.Lanes) {
-		e.lanes[lane] = owned{1, taken}
-	}
-	for done := false; !done; done = len(r.loading) == 0 {
-		if err := r.loadHeads(t.Context()); err != nil {
+	e.step(func(now time.Time, m *machine.Machine) {
+		var all []board.Term
+		for lane := range int16(board.Lanes) {
+			all = append(all, board.Term{Lane: lane, Epoch: 1})
+		}
+		m.Renewed(now)
+		m.Took(all)
+	})
+	for load := r.plan().Load; len(load) > 0; load = r.plan().Load {
+		if err := r.loadHeads(t.Context(), load); err != nil {
 			t.Fatal(err)
 		}
 	}
 	longest("loading blocked keys")
 	for sent.Load() < m.free-m.free/100 {
 		// where not all can be parked, a few are taken for some that were refused, and wait
-		if err := r.once(t.Context()); err != nil {
+		if _, err := r.once(t.Context(), r.plan()); err != nil {
 			t.Fatal(err)
 		}
 		e.publishing.Wait()
 		for {
 			var rows []*board.Row
-			e.step(func(time.Time) { rows, _ = e.board.Results(maxSettle) })
+			e.step(func(_ time.Time, m *machine.Machine) { rows, _ = m.Results(maxSettle) })
 			if len(rows) == 0 {
 				break
 			}
@@ -185,7 +191,7 @@ func TestLongestStep(t *testing.T) {
 		}
 	}
 	longest("draining")
-	e.step(func(time.Time) { e.newLife() })
+	e.step(func(_ time.Time, m *machine.Machine) { m.SteppedAside() })
 	longest("forgetting all of it")
 }
 

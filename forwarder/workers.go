@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
@@ -31,12 +32,11 @@ type worker struct {
 	result  board.Result // of the call; only the worker's own
 }
 
-// start starts workers, as many as the board has use for. It is called under e.mu.
-func (e *engine) start(useful int) {
-	for range useful - e.starting {
+// start starts workers. It is called under e.mu.
+func (e *engine) start(workers int) {
+	for range workers {
 		w := &worker{e: e}
 		e.workers[w] = struct{}{}
-		e.starting++
 		e.publishing.Add(1)
 		go w.work()
 	}
@@ -44,9 +44,9 @@ func (e *engine) start(useful int) {
 
 func (w *worker) work() {
 	defer w.e.publishing.Done()
-	defer w.e.step(func(now time.Time) {
+	defer w.e.step(func(now time.Time, m *machine.Machine) {
 		if w.call != nil { // the publisher, Classify or an observer ended this goroutine
-			w.e.board.Returned(now, w.call, w.result)
+			m.WorkerEnded(now, w.call, w.result)
 		}
 		delete(w.e.workers, w)
 	})
@@ -55,23 +55,15 @@ func (w *worker) work() {
 	}
 }
 
-// turn tells the board what became of a call, if there was one, and takes the next.
-func (w *worker) turn(now time.Time) {
-	e := w.e
-	if !w.started {
-		w.started = true
-		e.starting--
+// turn tells what became of a call, if there was one, and takes the next.
+func (w *worker) turn(now time.Time, m *machine.Machine) {
+	first := !w.started
+	w.started = true
+	if w.call = m.Turn(now, w.call, w.result, first); w.call == nil {
+		w.ctx = nil
+		return
 	}
-	if w.call != nil {
-		e.board.Returned(now, w.call, w.result)
-	}
-	w.call, w.ctx = nil, nil
-	if now.Before(e.leaseUntil) {
-		w.call = e.board.Next(now)
-	}
-	if w.call != nil {
-		w.ctx = &callContext{base: e.values}
-	}
+	w.ctx = &callContext{base: w.e.values}
 }
 
 // publish sends one message and finds the verdict on what came of it. All that it calls may be the user's code.
@@ -159,7 +151,7 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Ver
 // expire ends calls that take too long. What the publisher returns later only counts if it is a success.
 func (e *engine) expire(calls []*board.Call) {
 	contexts := make([]*callContext, len(calls))
-	e.step(func(time.Time) {
+	e.step(func(time.Time, *machine.Machine) {
 		for w := range e.workers {
 			for i, c := range calls {
 				if w.call == c {
@@ -179,7 +171,7 @@ func (e *engine) expire(calls []*board.Call) {
 		}
 		err := e.timeout()
 		result := board.Result{Err: err, Verdict: e.verdict(contexts[i], c.Row.Topic, err)}
-		e.step(func(now time.Time) { e.board.TimedOut(now, c, result) })
+		e.step(func(now time.Time, m *machine.Machine) { m.TimedOut(now, c, result) })
 	}
 }
 
@@ -191,7 +183,7 @@ func (e *engine) timeout() error {
 // giveUp ends the contexts of all calls that are under way, and returns how many those are.
 func (e *engine) giveUp() int {
 	var contexts []*callContext
-	e.step(func(time.Time) {
+	e.step(func(time.Time, *machine.Machine) {
 		for w := range e.workers {
 			if w.ctx != nil {
 				contexts = append(contexts, w.ctx)

@@ -2,16 +2,15 @@ package board
 
 import (
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
 )
 
 // Lanes is how many lanes there are; they are numbered from 0.
-const Lanes = 64
+const Lanes = lanes.Count
 
-// Term is one time of owning a lane. All in memory belongs to one; a term that the board does not have is over.
-type Term struct {
-	Lane  int16
-	Epoch int64 // raised whenever the lane is taken; 0 is free
-}
+// Term is one time of owning a lane. One that the board does not have is over.
+type Term = lanes.Term
 
 // Row is a message that was read. The board owns it from RowsRead on; the fields do not change, but for Payload and
 // Metadata, which are dropped once the message is published.

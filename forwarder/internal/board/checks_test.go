@@ -20,7 +20,7 @@ func (f *forwarder) cutOff() {
 
 // busy says whether something is under way that needs no time to pass.
 func (f *forwarder) busy() bool {
-	return f.reading != nil || f.loading != nil || len(f.toLoad) > 0 || f.settling != nil || len(f.calls) > 0 ||
+	return f.reading != nil || f.loading != nil || len(f.toLoad()) > 0 || f.settling != nil || len(f.calls) > 0 ||
 		f.launched > 0 ||
 		f.settle || f.read || f.dirty || len(f.left.published)+len(f.left.failed) > 0
 }
@@ -41,8 +41,7 @@ func (f *forwarder) check(thoroughly bool) {
 		}
 	}
 	for r := range f.unsettled {
-		if h := f.held[r.Term.Lane]; !f.m.messages[r.UUID].published && h != nil && h.epoch == r.Term.Epoch && !h.handing &&
-			!f.board.Knows(r.Term, r.ID) {
+		if !f.m.messages[r.UUID].published && f.reads(r.Term) && !f.board.Knows(r.Term, r.ID) {
 			f.m.failf("forwarder %d does not know row %d any more, whose success is not settled", f.id, r.ID)
 		}
 	}
@@ -73,8 +72,7 @@ func (f *forwarder) checkQuiet(r *reading) {
 		}
 	}
 	for _, msg := range f.m.db.table {
-		h := f.held[msg.lane]
-		if h == nil || h.handing || h.epoch != r.req.Epochs[msg.lane] || held[msg.key] || f.m.db.locked[msg] {
+		if !f.reads(board.Term{Lane: msg.lane, Epoch: r.req.Window.Epochs[msg.lane]}) || held[msg.key] || f.m.db.locked[msg] {
 			continue
 		}
 		if low, shadow := f.board.HasShadow(f.term(msg.lane)); shadow && msg.id >= low {
@@ -113,9 +111,9 @@ func (f *forwarder) checkEnd() {
 			f.m.failf("forwarder %d was told the success of row %d, and nobody got it to settle", f.id, r.ID)
 		}
 	}
-	for n, h := range f.held {
+	for _, n := range f.m.lanes {
 		mark, _ := f.window.Mark(n)
-		if above, all := f.board.Known(board.Term{Lane: n, Epoch: h.epoch}, mark); above+all > 0 {
+		if above, all := f.board.Known(f.term(n), mark); above+all > 0 {
 			f.m.failf("forwarder %d knows %d and %d rows of lane %d in the end", f.id, above, all, n)
 		}
 	}

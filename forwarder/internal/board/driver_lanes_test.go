@@ -2,36 +2,34 @@ package board_test
 
 import (
 	"slices"
-	"strconv"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
-type heldLane struct {
-	epoch   int64
-	handing bool
-	free    bool // the board says so
-}
-
+// keeping is what the keeper is at.
 type keeping struct {
-	plan  lease.Plan
-	taken []lease.Term
-	done  bool
+	began   time.Time
+	unsure  bool // the lease had run out
+	members []lease.Member
+	lanes   []lease.Lane
+	taken   []lease.Term
+	done    bool
 }
 
 // isFree checks that nothing of a lane that may be given back is under way.
 func (f *forwarder) isFree(t board.Term) {
 	f.logf("may give back lane %d, epoch %d", t.Lane, t.Epoch)
-	h := f.held[t.Lane]
-	if h == nil || h.epoch != t.Epoch {
+	l := f.machine.Lane(t.Lane)
+	if l.Epoch != t.Epoch {
 		return // it is over: the answer that made it free said that as well
 	}
-	if !h.handing || h.free {
+	if l.State != machine.Handing {
 		f.m.failf("forwarder %d: lane %d of epoch %d is called free, which is not being handed back", f.id, t.Lane, t.Epoch)
 		return
 	}
-	h.free = true
 	for _, c := range f.calls {
 		if c.Row.Term == t && !c.timedOut {
 			f.m.failf("forwarder %d: lane %d is called free while row %d is under way", f.id, t.Lane, c.Row.ID)
@@ -55,37 +53,23 @@ func (f *forwarder) isFree(t board.Term) {
 }
 
 func (f *forwarder) term(lane int16) board.Term {
-	if h := f.held[lane]; h != nil {
-		return board.Term{Lane: lane, Epoch: h.epoch}
-	}
-	return board.Term{Lane: lane}
+	return board.Term{Lane: lane, Epoch: f.machine.Lane(lane).Epoch}
 }
 
-func sortTerms(terms []board.Term) {
-	slices.SortFunc(terms, func(a, b board.Term) int { return int(a.Lane) - int(b.Lane) })
+// reads says whether a term is one of those that are read.
+func (f *forwarder) reads(t board.Term) bool {
+	return f.machine.Lane(t.Lane) == machine.Lane{Epoch: t.Epoch, State: machine.Reading}
 }
 
-// lose ends terms.
-func (f *forwarder) lose(terms []board.Term) {
-	f.forget(terms)
-	f.board.LanesLost(terms...)
-	f.take()
-}
-
-// forget drops terms of which the board finds out by itself that they are over.
-func (f *forwarder) forget(terms []board.Term) {
-	for _, t := range terms {
-		if h := f.held[t.Lane]; h != nil && h.epoch == t.Epoch {
-			if slices.Contains(f.m.lanes, t.Lane) {
-				f.logf("loses lane %d, epoch %d", t.Lane, t.Epoch)
-			}
-			delete(f.held, t.Lane)
-			f.window.Drop(t.Lane)
-		}
-		if f.toLoad[t.Lane] == t.Epoch {
-			delete(f.toLoad, t.Lane)
+// toLoad returns the lanes that were taken and whose heads are not loaded. The board and the window hear only of lanes
+// that messages are in, as there are 64 of them: the others stay as they are.
+func (f *forwarder) toLoad() (list []board.Term) {
+	for _, n := range f.m.lanes {
+		if l := f.machine.Lane(n); l.Epoch != 0 && l.State == machine.Taken {
+			list = append(list, board.Term{Lane: n, Epoch: l.Epoch})
 		}
 	}
+	return list
 }
 
 // keeper makes a step of the goroutine that keeps the lease: it looks, it changes the lanes, it learns what came of it.
@@ -98,36 +82,49 @@ func (f *forwarder) keeper() {
 		f.change(k)
 	default:
 		f.keeping = nil
-		for _, t := range k.taken {
-			if f.m.chance(5) && !f.m.finishing {
-				continue // the answer was lost
-			}
-			f.toLoad[t.Lane] = t.Epoch
-		}
-		f.retake = false
+		k.taken = slices.DeleteFunc(k.taken, func(lease.Term) bool {
+			return f.m.chance(5) && !f.m.finishing // the answer was lost
+		})
+		f.machine.Took(k.taken)
+		f.take()
 	}
 }
 
 func (f *forwarder) look() {
-	began := f.m.db.now
-	f.m.db.heartbeat(f.id, f.stopping)
-	f.leaseUntil = began.Add(f.m.db.leases)
-	f.take()
-	members, lanes := f.m.db.view(f.id)
-	v := lease.View{Me: strconv.Itoa(f.id), Members: members, Lanes: lanes, Held: make(map[int16]lease.Held, laneCount),
-		Stopping: f.stopping, TTL: f.m.db.leases, Short: f.short}
-	for n, h := range f.held {
-		v.Held[n] = lease.Held{Epoch: h.epoch, Handing: h.handing}
+	k := &keeping{began: f.m.db.now, unsure: !f.m.db.alive(f.id)}
+	f.m.db.heartbeat(f.id, f.machine.Stopping())
+	if !k.unsure {
+		f.renewed(k.began)
 	}
-	for n, epoch := range f.toLoad {
-		v.Held[n] = lease.Held{Epoch: epoch}
-	}
-	if f.loading != nil {
-		v.Held[f.loading.lane] = lease.Held{Epoch: f.loading.epoch}
-	}
+	f.giveBack()
+	k.members, k.lanes = f.m.db.view(f.id)
 	f.looked()
-	f.keeping = &keeping{plan: v.Plan()}
-	f.short = f.keeping.plan.Short
+	f.keeping = k
+}
+
+// renewed says that the lease was renewed. Its length changes at the end, and some forwarders have a wrong clock.
+func (f *forwarder) renewed(began time.Time) {
+	if f.m.ignoreLease {
+		began = began.Add(farOff)
+	}
+	f.leaseUntil = began.Add(f.m.db.leases)
+	f.machine.Renewed(f.leaseUntil.Add(-f.ttl))
+	f.take()
+}
+
+// giveBack gives back what is free.
+func (f *forwarder) giveBack() {
+	free := slices.Clone(f.machine.Free())
+	if f.m.variant.freeAtOnce {
+		free = slices.DeleteFunc(f.machine.All(), func(t lease.Term) bool {
+			return f.machine.Lane(t.Lane).State != machine.Handing
+		})
+	}
+	if len(free) > 0 {
+		f.m.db.giveBack(f.id, free)
+		f.machine.Released(free)
+		f.take()
+	}
 }
 
 // looked loads heads too early.
@@ -139,62 +136,21 @@ func (f *forwarder) looked() {
 
 func (f *forwarder) change(k *keeping) {
 	k.done = true
-	if len(k.plan.Lost) > 0 {
-		f.lose(terms(k.plan.Lost))
+	p := f.machine.Viewed(k.members, k.lanes, f.short)
+	f.take()
+	f.short = p.Short
+	if k.unsure {
+		f.renewed(k.began)
 	}
-	for _, t := range terms(k.plan.HandBack) {
-		f.handBack(t)
+	if lost, back := f.usedTerms(p.Lost), f.usedTerms(p.HandBack); len(lost)+len(back) > 0 {
+		f.logf("loses %v, hands back %v", lost, back)
 	}
-	var free []lease.Term
-	for n, h := range f.held {
-		if h.free || h.handing && f.m.variant.freeAtOnce {
-			free = append(free, lease.Term{Lane: n, Epoch: h.epoch})
-		}
-	}
-	if len(free) > 0 {
-		f.m.db.giveBack(f.id, free)
-		list := terms(free)
-		sortTerms(list)
-		f.lose(list)
-	}
-	k.taken = append(f.m.db.retake(f.id, k.plan.Retake), f.m.db.take(f.id, k.plan.Take)...)
-	if len(k.plan.Retake)+len(k.plan.Take) > 0 {
+	k.taken = append(f.m.db.retake(f.id, p.Retake), f.m.db.take(f.id, p.Take)...)
+	if len(p.Retake)+len(p.Take) > 0 {
 		f.logf("retakes or takes %v", f.usedTerms(k.taken))
 	}
 }
 
 func (f *forwarder) usedTerms(list []lease.Term) []lease.Term {
 	return slices.DeleteFunc(slices.Clone(list), func(t lease.Term) bool { return !slices.Contains(f.m.lanes, t.Lane) })
-}
-
-func terms(list []lease.Term) []board.Term {
-	of := make([]board.Term, len(list))
-	for i, t := range list {
-		of[i] = board.Term{Lane: t.Lane, Epoch: t.Epoch}
-	}
-	return of
-}
-
-// handBack stops work on a lane.
-func (f *forwarder) handBack(t board.Term) {
-	if f.toLoad[t.Lane] == t.Epoch { // it was never started
-		delete(f.toLoad, t.Lane)
-		f.m.db.giveBack(f.id, []lease.Term{{Lane: t.Lane, Epoch: t.Epoch}})
-		return
-	}
-	h := f.held[t.Lane]
-	if h == nil || h.epoch != t.Epoch || h.handing {
-		return
-	}
-	if slices.Contains(f.m.lanes, t.Lane) {
-		f.logf("hands back lane %d, epoch %d", t.Lane, t.Epoch)
-	}
-	h.handing = true
-	if !slices.Contains(f.m.lanes, t.Lane) {
-		h.free = true
-		return
-	}
-	f.window.Drop(t.Lane)
-	f.board.HandBack(t)
-	f.take()
 }

@@ -5,31 +5,35 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
 type checking struct {
 	began time.Time
 	term  board.Term
 	from  int64
-	to    int64
+	page  int // heads at most
 	heads []board.Head
 }
 
 // maintainer makes a step of the goroutine for what is in no hurry: a page of the recheck of heads, or of the sweep.
 func (f *forwarder) maintainer() {
-	if f.stopping {
+	if f.machine.Stopping() {
 		return
 	}
 	if c := f.checking; c != nil {
 		f.checking = nil
-		f.logf("rechecks heads %v in lane %d, ids %d to %d", c.heads, c.term.Lane, c.from, c.to)
-		f.board.HeadsSeen(f.m.db.now, c.began, c.term, c.from, c.to, c.heads)
+		f.logf("rechecks heads %v in lane %d above %d", c.heads, c.term.Lane, c.from)
+		left := f.machine.HeadsSeen(f.m.db.now, c.began, []machine.Position{{Term: c.term, Cursor: c.from}},
+			map[int16][]board.Head{c.term.Lane: c.heads}, c.page)
+		if f.sweeping[-c.term.Lane-1] = 0; len(left) > 0 {
+			f.sweeping[-c.term.Lane-1] = left[0].Cursor
+		}
 		f.take()
 		return
 	}
 	n := f.m.lanes[f.m.rng.IntN(len(f.m.lanes))]
-	h := f.held[n]
-	if h == nil || h.handing {
+	if !f.reads(f.term(n)) {
 		return
 	}
 	switch p := f.m.rng.IntN(100); {
@@ -48,21 +52,21 @@ func (f *forwarder) maintainer() {
 func (f *forwarder) hold() {
 	f.paused = slices.Clone(f.m.db.paused)
 	f.logf("hears that an operator has paused %v", f.paused)
-	f.board.PauseByOperator(f.m.db.now, f.paused)
+	f.machine.Hold(f.m.db.now, f.paused)
 	f.take()
 }
 
 // lookAtFirsts looks whether what keys wait for is still pending.
 func (f *forwarder) lookAtFirsts(t board.Term) {
 	var gone []int64
-	for _, id := range f.board.Firsts(t) {
+	for _, id := range f.machine.Firsts(t) {
 		if m := f.m.db.find(id); m == nil || !m.pending() {
 			gone = append(gone, id)
 		}
 	}
 	if len(gone) > 0 {
 		f.logf("finds what keys wait for gone in lane %d: %v", t.Lane, gone)
-		f.board.FirstsGone(f.m.db.now, t, gone)
+		f.machine.FirstsGone(f.m.db.now, t, gone)
 		f.take()
 	}
 }
@@ -71,34 +75,25 @@ func (f *forwarder) beginCheck(t board.Term) {
 	if f.m.variant.noRecheck {
 		return
 	}
-	c := &checking{began: f.m.db.now, term: t, from: f.sweeping[-t.Lane-1], to: 1 << 62}
-	page := 1 + f.m.rng.IntN(5)
-	for _, v := range f.m.db.heads(t.Lane, c.from, page) {
+	c := &checking{began: f.m.db.now, term: t, from: f.sweeping[-t.Lane-1], page: 1 + f.m.rng.IntN(5)}
+	for _, v := range f.m.db.heads(t.Lane, c.from, c.page) {
 		c.heads = append(c.heads, f.m.head(v))
-	}
-	if len(c.heads) == page {
-		c.to = c.heads[page-1].ID
-		f.sweeping[-t.Lane-1] = c.to
-	} else {
-		f.sweeping[-t.Lane-1] = 0
 	}
 	f.checking = c
 }
 
 func (f *forwarder) sweep(t board.Term) {
-	mark, _ := f.window.Mark(t.Lane)
-	from := f.sweeping[t.Lane]
-	to := min(mark, from+int64(1+f.m.rng.IntN(50)))
-	f.sweeping[t.Lane] = to
-	if to >= mark {
-		f.sweeping[t.Lane] = 0
-	}
-	if f.m.variant.noSweep {
+	at := f.machine.Marks([]machine.Position{{Term: t, Cursor: f.sweeping[t.Lane]}}, int64(1+f.m.rng.IntN(50)))
+	if f.sweeping[t.Lane] = 0; len(at) == 0 || f.m.variant.noSweep {
 		return
 	}
-	if ids := f.m.db.sweep(t.Lane, from, to); len(ids) > 0 {
+	limit := 1 + f.m.rng.IntN(5)
+	ids := f.m.db.sweep(t.Lane, at[0].Cursor, at[0].Upto)
+	ids = ids[:min(limit, len(ids))]
+	if len(ids) > 0 {
 		f.logf("sweeps lane %d: %v", t.Lane, ids)
-		f.board.Strays(t, ids)
-		f.take()
 	}
+	f.machine.Swept(at, map[int16][]int64{t.Lane: ids}, limit)
+	f.take()
+	f.sweeping[t.Lane] = at[0].Cursor
 }

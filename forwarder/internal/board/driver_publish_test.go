@@ -50,20 +50,13 @@ func (f *forwarder) callOf(c *board.Call) *call {
 
 // worker starts a publish, if there is one to start.
 func (f *forwarder) worker() bool {
-	if f.m.tight {
-		if f.launched == 0 {
-			return false
-		}
+	first := f.launched > 0
+	if first {
 		f.launched--
-	}
-	return f.next()
-}
-
-func (f *forwarder) next() bool {
-	if f.stopping || !f.m.ignoreLease && f.m.db.now.After(f.leaseUntil) {
+	} else if f.m.tight {
 		return false
 	}
-	c := f.board.Next(f.m.db.now)
+	c := f.machine.Turn(f.m.db.now, nil, board.Result{}, first)
 	f.take()
 	if c == nil {
 		return false
@@ -81,7 +74,10 @@ func (f *forwarder) started(c *board.Call) {
 		f.m.failf("row %d (%s) is published but was never committed", r.ID, r.UUID)
 		return
 	}
-	if h := f.held[r.Term.Lane]; h == nil || h.epoch != r.Term.Epoch || h.handing {
+	if !f.m.db.now.Before(f.leaseUntil) {
+		f.m.failf("row %d is published after the lease of forwarder %d", r.ID, f.id)
+	}
+	if !f.reads(r.Term) {
 		f.m.failf("row %d is published in lane %d, epoch %d, which is not ours or is being handed back", r.ID, r.Term.Lane,
 			r.Term.Epoch)
 	}
@@ -131,7 +127,7 @@ func (f *forwarder) publisher() {
 	case c.expired && f.m.chance(50):
 		f.timeOut(c)
 	case f.m.chance(f.m.slow) && !f.m.finishing: // it takes its time
-	case c.Row.Topic == f.m.hungTopic && !f.m.revived && !f.stopping:
+	case c.Row.Topic == f.m.hungTopic && !f.m.revived && !f.machine.Stopping():
 	default:
 		f.returns(c)
 	}
@@ -158,10 +154,10 @@ func (f *forwarder) timeOut(c *call) {
 	f.logf("times out %d (%s), %v", c.Row.ID, c.Row.UUID, res.Verdict)
 	c.expired, c.timedOut = false, true
 	f.tell(c, res, false)
-	f.board.TimedOut(f.m.db.now, c.Call, res)
+	f.machine.TimedOut(f.m.db.now, c.Call, res)
 	if f.m.variant.timeOutTwice {
 		c.Revive(true)
-		f.board.TimedOut(f.m.db.now, c.Call, res)
+		f.machine.TimedOut(f.m.db.now, c.Call, res)
 	}
 	f.spoilHeads()
 	f.take()
@@ -181,7 +177,7 @@ func (f *forwarder) returns(c *call) {
 	case c.Row.Topic == f.m.deadTopic && !f.m.revived:
 		res = board.Result{Verdict: board.Unavailable, Err: errUnavailable}
 	case f.m.finishing && !f.m.chance(10): // most get through in the end
-	case (f.stopping || c.recalled) && !c.landed && p < 30:
+	case (f.machine.Stopping() || c.recalled) && !c.landed && p < 30:
 		res = board.Result{Verdict: board.Aborted, Err: errRejected}
 	case p < f.m.rejects && f.m.blind:
 		res = board.Result{Verdict: board.Unknown, Err: errUnknown}
@@ -204,15 +200,20 @@ func (f *forwarder) returns(c *call) {
 	case late && f.m.variant.lateErrorCharged && res.Verdict == board.Retry:
 		c.Revive(true)
 	}
-	f.board.Returned(f.m.db.now, c.Call, f.m.variant.spoilVerdict(res))
+	var next *board.Call
+	if res = f.m.variant.spoilVerdict(res); f.m.tight {
+		next = f.machine.Turn(f.m.db.now, c.Call, res, false)
+	} else {
+		f.machine.WorkerEnded(f.m.db.now, c.Call, res)
+	}
 	f.spoilHeads()
 	f.take()
 	if c.expired { // its end was on its way: it comes too late
-		f.board.TimedOut(f.m.db.now, c.Call, board.Result{Verdict: board.Retry, Err: errTimeout})
+		f.machine.TimedOut(f.m.db.now, c.Call, board.Result{Verdict: board.Retry, Err: errTimeout})
 		f.take()
 	}
-	if f.m.tight && !c.timedOut {
-		f.next()
+	if next != nil {
+		f.started(next)
 	}
 }
 

@@ -18,7 +18,7 @@ type settling struct {
 func (f *forwarder) settler() {
 	s := f.settling
 	switch {
-	case f.stopping && !f.m.calm && !f.m.finishing && f.m.chance(5):
+	case f.machine.Stopping() && !f.m.calm && !f.m.finishing && f.m.chance(5):
 		f.giveUp()
 	case s == nil && f.m.tight && !f.settle && len(f.left.published)+len(f.left.failed) == 0: // nobody woke it
 	case s == nil:
@@ -49,7 +49,7 @@ func (f *forwarder) beginSettle() {
 
 // results takes what is to be settled, and looks whether the board was told it.
 func (f *forwarder) results(most int) (published []*board.Row, failures []board.Failure) {
-	published, failures = f.board.Results(most)
+	published, failures = f.machine.Results(most)
 	f.take()
 	for _, r := range published {
 		t := f.told[r]
@@ -128,7 +128,6 @@ func (f *forwarder) endSettle(s *settling) {
 	}
 	var outcomes []board.Outcome
 	var lockedFailures []board.Failure
-	var over []board.Term
 	for i, x := range s.failed {
 		o := board.Outcome{Failure: x}
 		switch s.outcomes[i] {
@@ -140,7 +139,6 @@ func (f *forwarder) endSettle(s *settling) {
 			o.Kind = board.Gone
 		case "fenced":
 			o.Kind = board.Fenced
-			over = append(over, x.Row.Term)
 		case "locked":
 			lockedFailures = append(lockedFailures, x)
 			continue
@@ -156,8 +154,7 @@ func (f *forwarder) endSettle(s *settling) {
 	f.left.published = append(f.left.published[len(s.published):], lockedRows...)
 	f.left.failed = append(f.left.failed[len(s.failed):], lockedFailures...)
 	f.logf("learns that it settled %v, %v", rowIDs(done), s.outcomes)
-	f.forget(over)
-	f.board.Settled(f.m.db.now, done, outcomes)
+	f.machine.Settled(f.m.db.now, done, outcomes)
 	if f.m.variant.forgetsAtOnce {
 		f.board.ForgetNow()
 	}
@@ -169,7 +166,7 @@ func (f *forwarder) giveUp() {
 	f.logf("gives up settling")
 	published, failures := f.results(1 << 30)
 	f.settling = nil
-	f.board.Unsettled(append(f.left.published, published...), append(f.left.failed, failures...))
+	f.machine.Unsettled(append(f.left.published, published...), append(f.left.failed, failures...))
 	f.left = settling{}
 	clear(f.unsettled)
 	f.take()

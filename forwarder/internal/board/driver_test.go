@@ -3,30 +3,33 @@ package board_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 )
 
-// forwarder is one process: the real window, board and lease plan, driven as the engine drives them, but each
-// goroutine of the engine is a method here that makes one step, and the model decides whose turn it is.
+// forwarder is one process: the real machine, driven as the engine drives it, but each goroutine of the engine is a
+// method here that makes one step, and the model decides whose turn it is.
 type forwarder struct {
-	m      *model
-	id     int
-	board  *board.Board
-	window *window.Window
+	m       *model
+	id      int
+	machine *machine.Machine
+	board   *board.Board // to look into, and to damage
+	window  *window.Window
 
-	settle, read bool // the board woke the settler, the reader
-	launched     int  // workers that have not made their first step
-	held         map[int16]*heldLane
+	settle, read bool // the settler, the reader was woken
+	readAt       time.Time
+	launched     int // workers that have not made their first step
 	calls        []*call
+	freed        map[lease.Term]bool // lanes that may be given back, as was noticed
 
 	reading    *reading
 	late       *reading // one more, where reads overlap by mistake
 	loading    *loading
-	toLoad     map[int16]int64 // taken, but their heads are not loaded
 	settling   *settling
 	left       settling // results that were taken and not settled yet
 	keeping    *keeping
@@ -37,16 +40,14 @@ type forwarder struct {
 	writers    map[uint32]bool // found out before the read, if they were looked for
 	lastSeq    int64           // of the last read
 
-	more        bool // there is more to read
-	dirty       bool // there was a commit since the last read began
-	duePoll     time.Time
+	more        bool      // there is more to read
+	dirty       bool      // there was a commit since the last read began
 	frozen      time.Time // it does nothing until then
 	frozenWhile func() bool
 	noReadWhile func() bool
-	leaseUntil  time.Time
+	ttl         time.Duration // of its lease, as it was configured
+	leaseUntil  time.Time     // by what it knows
 	short       int
-	stopping    bool
-	retake      bool // a new life: nothing is read before the lanes are retaken
 
 	headsBefore map[int16][]board.Head // as of when the keeper looked
 
@@ -57,13 +58,18 @@ type forwarder struct {
 	answers   []said
 }
 
+// pollInterval is how often a forwarder reads unasked.
+const pollInterval = 5 * time.Millisecond
+
 func newForwarder(m *model) *forwarder {
 	m.forwarderIDs++
 	f := &forwarder{m: m, id: m.forwarderIDs, board: board.New(m.cfg), window: window.New(),
-		held: map[int16]*heldLane{}, toLoad: map[int16]int64{}, sweeping: map[int16]int64{},
+		freed: map[lease.Term]bool{}, ttl: m.db.leases, sweeping: map[int16]int64{},
 		told: map[*board.Row]*telling{}, success: map[rowOf]bool{}, unsettled: map[*board.Row]bool{},
 		handedOut: map[rowOf]bool{}}
 	f.board.ShadowBits(m.shadowWords)
+	f.machine = machine.New(machine.Config{Me: strconv.Itoa(f.id), LeaseTTL: f.ttl, PollInterval: pollInterval},
+		f.board, f.window)
 	return f
 }
 
@@ -75,12 +81,15 @@ func (f *forwarder) logf(format string, args ...any) {
 
 // take collects the effects of an event.
 func (f *forwarder) take() {
-	e := f.board.Effects()
-	f.launched = max(f.launched, e.Publish)
-	f.settle = f.settle || e.Settle
-	f.read = f.read || e.Read
-	for _, t := range e.Free {
-		f.isFree(t)
+	e := f.machine.Effects(f.m.db.now)
+	f.launched += e.Start
+	f.settle = f.settle || e.Wake&machine.WakeSettler != 0
+	f.read = f.read || e.Wake&machine.WakeReader != 0
+	for _, t := range f.machine.Free() {
+		if !f.freed[t] {
+			f.freed[t] = true
+			f.isFree(t)
+		}
 	}
 	for _, c := range e.Recall {
 		if o := f.callOf(c); o != nil {
@@ -103,26 +112,18 @@ func (f *forwarder) take() {
 
 // timer makes a step of the goroutine with the one timer.
 func (f *forwarder) timer() {
-	f.board.Tick(f.m.db.now)
+	f.machine.Tick(f.m.db.now)
 	f.take()
 }
 
 // stop begins an orderly end.
 func (f *forwarder) stop() {
 	f.logf("stops")
-	f.stopping = true
 	if f.reading != nil {
 		f.readFailed(f.reading)
 	}
 	f.late, f.loading, f.checking = nil, nil, nil
-	for n, epoch := range f.toLoad {
-		f.m.db.giveBack(f.id, []lease.Term{{Lane: n, Epoch: epoch}})
-	}
-	clear(f.toLoad)
-	for n, h := range f.held {
-		h.handing, h.free = true, h.free || !slices.Contains(f.m.lanes, n)
-	}
-	f.board.Stop()
+	f.machine.Stop(f.m.db.now)
 	f.take()
 	if f.m.variant.stopDropsResults {
 		f.giveUp()
@@ -131,7 +132,8 @@ func (f *forwarder) stop() {
 
 // stopped says whether an orderly end is complete.
 func (f *forwarder) stopped() bool {
-	return f.stopping && len(f.held) == 0 && f.settling == nil && f.keeping == nil && f.board.Counts().Unsettled == 0 &&
+	return f.machine.Stopping() && len(f.machine.All()) == 0 && f.settling == nil && f.keeping == nil &&
+		f.board.Counts().Unsettled == 0 &&
 		!slices.ContainsFunc(f.calls, func(c *call) bool { return !c.timedOut })
 }
 
@@ -162,6 +164,6 @@ func (f *forwarder) step() {
 }
 
 func (f *forwarder) String() string {
-	return fmt.Sprintf("forwarder %d: %d lanes, %d calls, %d and %d results left", f.id, len(f.held), len(f.calls),
-		len(f.left.published), len(f.left.failed))
+	return fmt.Sprintf("forwarder %d: %d lanes, %d calls, %d and %d results left", f.id, len(f.machine.All()),
+		len(f.calls), len(f.left.published), len(f.left.failed))
 }

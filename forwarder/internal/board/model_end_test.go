@@ -30,8 +30,8 @@ func (m *model) finish() {
 	m.db.leases = 1000 * time.Hour
 	clear(m.db.members) // the leases of the dead run out
 	for _, f := range m.forwarders {
-		f.dirty, f.frozen, f.frozenWhile, f.noReadWhile = true, time.Time{}, nil, nil
-		m.db.heartbeat(f.id, f.stopping)
+		f.dirty, f.read, f.frozen, f.frozenWhile, f.noReadWhile = true, true, time.Time{}, nil, nil
+		m.db.heartbeat(f.id, f.machine.Stopping())
 		f.hold()
 	}
 	quiet := 0
@@ -85,7 +85,7 @@ func (m *model) pass() {
 			return
 		}
 		tick, read := f.board.Due()
-		for _, t := range []time.Time{tick, read} {
+		for _, t := range []time.Time{tick, read, f.readAt} {
 			if !t.IsZero() && t.Before(next) {
 				next = t
 			}
@@ -141,7 +141,7 @@ func (m *model) free() (list []*record) {
 
 func (m *model) allQuiet() bool {
 	for _, f := range m.forwarders {
-		if life, _ := f.window.Life(); len(f.held) > 0 && window.ServersLife(life) != m.db.lifeName() {
+		if life, _ := f.window.Life(); len(f.machine.All()) > 0 && window.ServersLife(life) != m.db.lifeName() {
 			return false // it has not noticed yet what became of the server
 		}
 		if s := f.board.Sizes(); s.Heads > s.Loose {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
 // members has forwarders come and go.
@@ -14,7 +15,7 @@ func (m *model) members() {
 	case len(m.forwarders) < 3 && p < 30:
 		m.start()
 	case p < 50:
-		if !f.stopping {
+		if !f.machine.Stopping() {
 			f.stop()
 		}
 	case p < 70 && m.kills:
@@ -53,27 +54,31 @@ func (m *model) steal() {
 		return // perhaps later
 	}
 	m.thief, m.stealAfter = nil, m.db.now.Add(m.patience*2*time.Millisecond)
-	if f.stopping || !slices.Contains(m.forwarders, f) {
+	if f.machine.Stopping() || !slices.Contains(m.forwarders, f) {
 		return
 	}
 	n := m.lanes[m.rng.IntN(len(m.lanes))]
 	if row != nil {
 		n = row.Term.Lane
 	}
-	if h := f.held[n]; h != nil {
-		f.lose([]board.Term{{Lane: n, Epoch: h.epoch}})
+	if had := f.term(n); had.Epoch != 0 {
+		f.machine.Released([]board.Term{had})
 	}
 	epoch := m.db.lanes[n].epoch + 1 + m.rng.Int64N(2)
 	m.db.lanes[n] = laneRow{f.id, epoch}
-	f.toLoad[n] = epoch
+	if k := f.keeping; k != nil { // what it learns of this lane is what it learned last
+		k.taken = slices.DeleteFunc(k.taken, func(t board.Term) bool { return t.Lane == n })
+	}
+	f.machine.Took([]board.Term{{Lane: n, Epoch: epoch}})
+	f.take()
 	m.logf("forwarder %d takes lane %d with epoch %d", f.id, n, epoch)
 	if row != nil && !m.afterFailure {
 		// Who fails stands still until the new owner has loaded the heads, and that one does not read before the failure.
 		until := m.db.now.Add(10 * time.Millisecond)
 		if of != f {
-			of.frozenWhile = func() bool { return f.toLoad[n] == epoch }
+			of.frozenWhile = func() bool { return f.machine.Lane(n) == machine.Lane{Epoch: epoch, State: machine.Taken} }
 		}
-		f.noReadWhile = func() bool { return f.held[n] != nil && of.told[row].failedAt == 0 && m.db.now.Before(until) }
+		f.noReadWhile = func() bool { return f.board.Owns(f.term(n)) && of.told[row].failedAt == 0 && m.db.now.Before(until) }
 	}
 }
 

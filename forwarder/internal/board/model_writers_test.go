@@ -37,7 +37,9 @@ func (m *model) write() {
 		m.logf("transaction %d ends with %v, commit %v", tx.xid, tx.rows, commit)
 		d.end(tx, commit)
 		for _, f := range m.forwarders {
-			f.dirty = f.dirty || commit && len(tx.rows) > 0
+			if commit && len(tx.rows) > 0 {
+				f.dirty, f.read = true, true
+			}
 		}
 	}
 }

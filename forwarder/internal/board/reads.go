@@ -3,14 +3,12 @@ package board
 import (
 	"slices"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
 )
 
-// Room is how much more a read may bring into memory. No Rows: only what is asked for by id.
-type Room struct {
-	Rows   int
-	Bytes  int64
-	Others int // rows that are read besides, by id or because they fell due
-}
+// Room is how much more a read may bring into memory.
+type Room = lanes.Room
 
 // Rewind says that the mark of a lane goes back, if it is above To.
 type Rewind struct {

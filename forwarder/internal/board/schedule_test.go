@@ -152,3 +152,19 @@ func FuzzModel(f *testing.F) {
 		}
 	})
 }
+
+// TestModelIsRepeatable: the same seed does the same, step by step, or a seed that fails says nothing.
+func TestModelIsRepeatable(t *testing.T) {
+	for _, of := range []trouble{whatever, theft, crashes, operators, outage, blindness} {
+		for seed := range uint64(5) {
+			s := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: of}}
+			_, first := s.run(true)
+			_, again := s.run(true)
+			for i, event := range first.events {
+				if i >= len(again.events) || again.events[i] != event {
+					t.Fatalf("%s, seed %d: event %d is %q, and then another", of, seed, i, event)
+				}
+			}
+		}
+	}
+}

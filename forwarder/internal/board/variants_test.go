@@ -107,9 +107,9 @@ func (v variant) spoilAnswer(f *forwarder, r *reading, a *window.Answer) {
 	case v.cutIgnored:
 		a.Cut = [window.Lanes]int64{}
 	case v.otherEpoch:
-		for n := range r.req.Epochs {
+		for n := range r.req.Window.Epochs {
 			if _, epoch := f.window.Mark(int16(n)); epoch != 0 {
-				r.req.Epochs[n] = epoch
+				r.req.Window.Epochs[n] = epoch
 			}
 		}
 	}

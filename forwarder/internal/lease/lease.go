@@ -5,10 +5,12 @@ package lease
 import (
 	"slices"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
 )
 
 // Lanes is how many lanes a scope has.
-const Lanes = 64
+const Lanes = lanes.Count
 
 const (
 	// firstShortfall is when to look again for lanes that are ours to have; then it doubles.
@@ -18,10 +20,7 @@ const (
 )
 
 // Term is one time of owning a lane.
-type Term struct {
-	Lane  int16
-	Epoch int64
-}
+type Term = lanes.Term
 
 // Member is a live forwarder of the scope that is to have lanes.
 type Member struct {
@@ -71,7 +70,7 @@ func (v View) Plan() Plan {
 	for _, l := range v.Lanes {
 		held, have := v.Held[l.Lane]
 		if have && (l.Owner != v.Me || l.Epoch != held.Epoch) {
-			p.Lost = append(p.Lost, Term{l.Lane, held.Epoch})
+			p.Lost = append(p.Lost, Term{Lane: l.Lane, Epoch: held.Epoch})
 			have = false
 		}
 		switch {

@@ -15,7 +15,7 @@ func scope(members []string, owners ...string) View {
 		v.Members = append(v.Members, Member{id, ttl})
 	}
 	for n := range int16(Lanes) {
-		l := Lane{Term: Term{n, 1}}
+		l := Lane{Term: Term{Lane: n, Epoch: 1}}
 		if len(owners) > 0 {
 			l.Owner = owners[int(n)%len(owners)]
 		}
@@ -55,7 +55,7 @@ func TestTakesWhatIsFree(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	p = scope([]string{"b"}, "dead").Plan()
-	if len(p.Take) != 64 || p.Take[5] != (Term{5, 1}) {
+	if len(p.Take) != 64 || p.Take[5] != (Term{Lane: 5, Epoch: 1}) {
 		t.Errorf("of a dead owner: %+v", p)
 	}
 }
@@ -105,10 +105,10 @@ func TestNotices(t *testing.T) {
 	v.Lanes[3].Epoch = 2 // our own retaking, whose answer was lost
 	delete(v.Held, 5)
 	p := v.Plan()
-	if want := []Term{{1, 1}, {3, 1}}; !reflect.DeepEqual(p.Lost, want) {
+	if want := []Term{{Lane: 1, Epoch: 1}, {Lane: 3, Epoch: 1}}; !reflect.DeepEqual(p.Lost, want) {
 		t.Errorf("lost %v, not %v", p.Lost, want)
 	}
-	if want := []Term{{3, 2}, {5, 1}}; !reflect.DeepEqual(p.Retake, want) {
+	if want := []Term{{Lane: 3, Epoch: 2}, {Lane: 5, Epoch: 1}}; !reflect.DeepEqual(p.Retake, want) {
 		t.Errorf("to retake %v, not %v", p.Retake, want)
 	}
 	if p.Share != 32 || p.Short != 1 {

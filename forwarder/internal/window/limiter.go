@@ -1,6 +1,10 @@
 package window
 
-import "time"
+import (
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
+)
 
 const (
 	slowRead        = 20 * time.Millisecond
@@ -13,12 +17,8 @@ const (
 	mostWhole       = 256 << 10 // and larger ones never do
 )
 
-// Room is how much more memory takes. No Rows: none at all. Else each lane gets one.
-type Room struct {
-	Rows   int
-	Bytes  int64
-	Others int // rows that the read may return besides, asked for by id or due
-}
+// Room is how much more memory takes.
+type Room = lanes.Room
 
 // limiter keeps reads short enough to stay clear of their time-out and to let others in between, and long enough
 // to pass a clean index in no time.

@@ -9,10 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
 )
 
 // Lanes is how many lanes there are. Everything by lane is an array that the lane's number is the index of.
-const Lanes = 64
+const Lanes = lanes.Count
 
 // Window knows how far each lane was read and which transactions may still commit rows below that.
 type Window struct {

@@ -1,4 +1,4 @@
-package forwarder
+package machine
 
 import (
 	"testing"
@@ -8,13 +8,13 @@ import (
 // TestPaceForgivesAStall: among what is fast, something slow is followed by hardly any rest, and so is what comes after
 // it.
 func TestPaceForgivesAStall(t *testing.T) {
-	var p pace
+	var p Pace
 	for i := range 50 {
 		took := time.Millisecond
 		if i == 20 {
 			took = 3 * time.Second
 		}
-		if rest := p.rest(took); rest > 20*time.Millisecond {
+		if rest := p.Rest(took); rest > 20*time.Millisecond {
 			t.Errorf("%d: rests for %s after %s", i, rest, took)
 		}
 	}
@@ -27,7 +27,7 @@ func TestPaceKeepsWhatIsSlowToItsShare(t *testing.T) {
 		every int
 		most  float64
 	}{{1, 0.05}, {2, 0.12}, {3, 0.2}} {
-		var p pace
+		var p Pace
 		var worked, rested time.Duration
 		for i := range 100 * c.every {
 			took := time.Millisecond
@@ -35,7 +35,7 @@ func TestPaceKeepsWhatIsSlowToItsShare(t *testing.T) {
 				took = time.Second
 			}
 			worked += took
-			rested += p.rest(took)
+			rested += p.Rest(took)
 		}
 		if share := worked.Seconds() / (worked + rested).Seconds(); share > c.most {
 			t.Errorf("slow every %d times: it takes %.0f %% of the time", c.every, 100*share)

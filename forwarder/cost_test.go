@@ -1,0 +1,111 @@
+package forwarder
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// countedLock is an engine's lock that counts how often it is taken.
+type countedLock struct {
+	sync.Mutex
+	taken int
+}
+
+func (l *countedLock) Lock() {
+	l.Mutex.Lock()
+	l.taken++
+}
+
+// messages has an engine publish and settle batches of messages, and returns how often its lock was taken.
+type messages struct {
+	e    *engine
+	lock *countedLock
+	id   int64
+}
+
+const messagesPerRead = 4096
+
+func newMessages(t testing.TB) *messages {
+	send := func(*callContext, core.Delivery, *message.Message) error { return nil }
+	e, err := newEngine(context.Background(), withoutServer(t), Config{LeaseTTL: time.Hour}, send, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &messages{e: e, lock: &countedLock{}}
+	e.mu = m.lock
+	var all []board.Term
+	for n := range int16(board.Lanes) {
+		all = append(all, board.Term{Lane: n, Epoch: 1})
+	}
+	e.step(func(now time.Time, m *machine.Machine) { starts(now, m, all...) })
+	return m
+}
+
+// rows makes what one read returns.
+func (m *messages) rows() (list []*board.Row) {
+	rows := make([]board.Row, messagesPerRead)
+	for i := range rows {
+		m.id++
+		rows[i] = board.Row{
+			ID: m.id, Term: board.Term{Lane: int16(i * board.Lanes / messagesPerRead), Epoch: 1}, Topic: "orders",
+			Metadata: []byte("{}"), CreatedAt: time.Now(),
+		}
+		list = append(list, &rows[i])
+	}
+	return list
+}
+
+// publish returns when the messages of a read are published and settled.
+func (m *messages) publish(rows []*board.Row) {
+	m.e.step(func(now time.Time, m *machine.Machine) { read(now, m, rows) })
+	m.e.publishing.Wait()
+	var published []*board.Row
+	m.e.step(func(_ time.Time, m *machine.Machine) { published, _ = m.Results(maxSettle) })
+	m.e.settled(published, nil)
+}
+
+// TestWhatAMessageCosts: a message is published and settled with at most so many allocations, and at most so often is
+// the engine's lock taken. All workers take it for each message.
+func TestWhatAMessageCosts(t *testing.T) {
+	const reads, mostAllocations, mostLocks = 8, 8.1, 1.05
+	m := newMessages(t)
+	m.publish(m.rows()) // maps grow
+	var allocations uint64
+	m.lock.taken = 0
+	for range reads {
+		rows := m.rows()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		m.publish(rows)
+		runtime.ReadMemStats(&after)
+		allocations += after.Mallocs - before.Mallocs
+	}
+	each := func(n float64) float64 { return n / (reads * messagesPerRead) }
+	t.Logf("%.3f allocations and %.3f locks a message", each(float64(allocations)), each(float64(m.lock.taken)))
+	if n := each(float64(allocations)); n > mostAllocations {
+		t.Errorf("%.3f allocations a message, at most %.1f are allowed", n, mostAllocations)
+	}
+	if n := each(float64(m.lock.taken)); n > mostLocks {
+		t.Errorf("the lock is taken %.3f times a message, at most %.2f are allowed", n, mostLocks)
+	}
+}
+
+func BenchmarkMessage(b *testing.B) {
+	m := newMessages(b)
+	b.ReportAllocs()
+	for n := 0; n < b.N; n += messagesPerRead {
+		b.StopTimer()
+		rows := m.rows()
+		b.StartTimer()
+		m.publish(rows)
+	}
+}

@@ -1,0 +1,64 @@
+package machine
+
+import (
+	"slices"
+	"time"
+)
+
+// drain is a call of Drain that waits.
+type drain struct {
+	id    int64
+	after int64 // a read that began later counts
+}
+
+// Drained is a call of Drain that is over.
+type Drained struct {
+	ID     int64
+	Paused []string // topics that an operator has paused, and that messages wait for
+	Closed bool     // the forwarder stops
+}
+
+// DrainBegins waits for a read that begins from now on and finds nothing left to do: then Effects.Drained has its id.
+func (m *Machine) DrainBegins() (id int64) {
+	m.drainIDs++
+	m.drains = append(m.drains, drain{id: m.drainIDs, after: m.reads.begun})
+	if m.stopping {
+		m.endDrains(m.reads.begun+1, Drained{Closed: true})
+	}
+	return m.drainIDs
+}
+
+// DrainEnds forgets one that nobody waits for any more.
+func (m *Machine) DrainEnds(id int64) {
+	m.drains = slices.DeleteFunc(m.drains, func(d drain) bool { return d.id == id })
+}
+
+// endDrains answers those that began before a read.
+func (m *Machine) endDrains(read int64, with Drained) {
+	m.drains = slices.DeleteFunc(m.drains, func(d drain) bool {
+		if d.after >= read {
+			return false
+		}
+		with.ID = d.id
+		m.effects.Drained = append(m.effects.Drained, with)
+		return true
+	})
+}
+
+// Mood is how a forwarder is doing: for how long that has been so, 0 = it is not.
+type Mood struct {
+	Quiet   time.Duration // there is nothing to do
+	Failing time.Duration // no read has worked
+	Asking  time.Duration // a read is under way
+}
+
+// Mood looks how the forwarder is doing.
+func (m *Machine) Mood(now time.Time) Mood {
+	since := func(t time.Time) time.Duration {
+		if t.IsZero() {
+			return 0
+		}
+		return max(now.Sub(t), 1)
+	}
+	return Mood{Quiet: since(m.quiet), Failing: since(m.failing), Asking: since(m.reads.asking)}
+}

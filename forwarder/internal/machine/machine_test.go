@@ -1,0 +1,259 @@
+package machine
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
+)
+
+// The schedules of package board's model drive a Machine against a database. Here is what that leaves out.
+
+// driven is a Machine whose forwarder is alone and owns all lanes.
+type driven struct {
+	*Machine
+	t   *testing.T
+	now time.Time
+	seq int64
+}
+
+func drive(t *testing.T) *driven {
+	cfg := Config{Me: "me", LeaseTTL: time.Minute, PollInterval: time.Second}
+	m := New(cfg, board.New(board.Config{
+		Concurrency: 2, Rows: 100, Backoff: func(int) time.Duration { return time.Minute },
+	}), window.New())
+	d := &driven{Machine: m, t: t, now: time.Unix(1e9, 0)}
+	d.Renewed(d.now)
+	d.Took(d.view("").Take)
+	for _, term := range d.PlanRead(d.now, false).Load {
+		d.LaneLoaded(d.now, term, board.NewTaken(d.now, term, nil))
+	}
+	d.Effects(d.now)
+	return d
+}
+
+// view is what the database says, where all lanes have one owner.
+func (d *driven) view(owner string) lease.Plan {
+	var list []lease.Lane
+	for n := range int16(lanes.Count) {
+		list = append(list, lease.Lane{Term: lanes.Term{Lane: n, Epoch: 1}, Owner: owner, Alive: owner != ""})
+	}
+	return d.Viewed([]lease.Member{{ID: "me", Left: time.Minute}}, list, 0)
+}
+
+func (d *driven) begin() *ReadRequest {
+	d.t.Helper()
+	req, ok := d.ReadBegins(d.now, true)
+	if !ok {
+		d.t.Fatal("no read begins")
+	}
+	return &req
+}
+
+// end answers a read with rows.
+func (d *driven) end(req *ReadRequest, rows ...*board.Row) {
+	d.t.Helper()
+	a := ReadAnswer{Answer: window.Answer{Life: "life", Rewind: -1}}
+	for n := range a.Owned {
+		a.Owned[n] = true
+	}
+	for _, r := range rows {
+		r.Term = lanes.Term{Lane: 3, Epoch: 1}
+		a.Counts[3], a.Last[3], d.seq = a.Counts[3]+1, r.ID, r.ID
+	}
+	a.Snapshot.Seq = d.seq
+	a.Read.Ready = rows
+	if d.ReadAnswered(d.now, req, &a) {
+		d.t.Fatal("a new life")
+	}
+	d.ReadEnds(d.now, req, &a)
+}
+
+func (d *driven) drained() (ids []int64) {
+	for _, done := range d.Effects(d.now).Drained {
+		ids = append(ids, done.ID)
+	}
+	return ids
+}
+
+// quiet reads until there is no more.
+func (d *driven) quiet() {
+	for range 3 {
+		d.end(d.begin())
+	}
+	d.Effects(d.now)
+}
+
+// TestDrainWaitsForARead that began later, and for what it found.
+func TestDrainWaitsForARead(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	req := d.begin()
+	id := d.DrainBegins()
+	d.end(req)
+	if ids := d.drained(); len(ids) > 0 {
+		t.Fatalf("%v are answered by a read that began before", ids)
+	}
+	d.end(d.begin(), &board.Row{ID: 1, Topic: "orders"})
+	if ids := d.drained(); len(ids) > 0 {
+		t.Fatalf("%v are answered while a row waits", ids)
+	}
+	call := d.Turn(d.now, nil, board.Result{}, true)
+	d.Turn(d.now, call, board.Result{}, false)
+	d.end(d.begin())
+	if ids := d.drained(); len(ids) > 0 {
+		t.Fatalf("%v are answered while a result is not settled", ids)
+	}
+	published, _ := d.Results(10)
+	d.Settled(d.now, published, nil)
+	if e := d.Effects(d.now); e.Wake&WakeReader == 0 {
+		t.Error("nobody is woken to read once all is settled")
+	}
+	if d.PlanRead(d.now, false).Wait > 0 {
+		t.Error("there is no read once all is settled")
+	}
+	for range 3 {
+		d.end(d.begin())
+		if ids := d.drained(); slices.Equal(ids, []int64{id}) {
+			return
+		}
+	}
+	t.Error("the drain is not answered")
+}
+
+// TestDrainNeedsAllLanes: what waits in a lane that is not read yet is not drained.
+func TestDrainNeedsAllLanes(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	d.DrainBegins()
+	d.Released([]lanes.Term{{Lane: 5, Epoch: 1}})
+	d.quietButNot(t, "a lane is missing")
+	d.Took([]lanes.Term{{Lane: 5, Epoch: 2}})
+	d.quietButNot(t, "a lane is not loaded")
+}
+
+func (d *driven) quietButNot(t *testing.T, why string) {
+	t.Helper()
+	for range 3 {
+		d.end(d.begin())
+		if ids := d.drained(); len(ids) > 0 {
+			t.Errorf("%v are answered although %s", ids, why)
+		}
+	}
+}
+
+// TestStopAnswersDrains, those that wait and those that come later.
+func TestStopAnswersDrains(t *testing.T) {
+	d := drive(t)
+	first := d.DrainBegins()
+	d.Stop(d.now)
+	e := d.Effects(d.now)
+	if len(e.Drained) != 1 || e.Drained[0].ID != first || !e.Drained[0].Closed {
+		t.Errorf("%+v", e.Drained)
+	}
+	if e.Wake&WakeKeeper == 0 || len(d.Free()) != lanes.Count {
+		t.Errorf("%d lanes are free, wake %b", len(d.Free()), e.Wake)
+	}
+	if second := d.DrainBegins(); !slices.Equal(d.drained(), []int64{second}) {
+		t.Error("a drain after the stop is not answered")
+	}
+}
+
+// TestNoWorkerStartsWithoutALease, and those that run end.
+func TestNoWorkerStartsWithoutALease(t *testing.T) {
+	d := drive(t)
+	d.end(d.begin(), &board.Row{ID: 1, Topic: "orders"}, &board.Row{ID: 2, Topic: "orders"})
+	d.now = d.now.Add(time.Minute)
+	if n := d.Effects(d.now).Start; n != 0 {
+		t.Errorf("%d workers are to start at the end of the lease", n)
+	}
+	d.Renewed(d.now.Add(-time.Second))
+	if n := d.Effects(d.now).Start; n != 2 {
+		t.Errorf("%d workers are to start under a new lease, not 2", n)
+	}
+	if n := d.Effects(d.now).Start; n != 0 {
+		t.Errorf("%d more are to start", n)
+	}
+	d.now = d.now.Add(59 * time.Second)
+	for range 2 {
+		if d.Turn(d.now, nil, board.Result{}, true) != nil {
+			t.Error("a call starts at the end of the lease")
+		}
+	}
+	d.Renewed(d.now)
+	if n := d.Effects(d.now).Start; n != 2 {
+		t.Errorf("%d workers are to start after those that found no lease, not 2", n)
+	}
+}
+
+// TestPauseAfterAFailedRead: neither lanes that are taken nor commits shorten it.
+func TestPauseAfterAFailedRead(t *testing.T) {
+	d := drive(t)
+	d.ReadFailed(d.now, d.begin(), true, time.Second)
+	d.Released([]lanes.Term{{Lane: 5, Epoch: 1}})
+	d.Took([]lanes.Term{{Lane: 5, Epoch: 2}})
+	if p := d.PlanRead(d.now, true); p.Wait != time.Second || len(p.Load) > 0 {
+		t.Errorf("%+v", p)
+	}
+	if m := d.Mood(d.now.Add(time.Second)); m.Failing != time.Second || m.Quiet != 0 || m.Asking != 0 {
+		t.Errorf("%+v", m)
+	}
+	d.now = d.now.Add(time.Second)
+	if p := d.PlanRead(d.now, false); p.Wait > 0 || len(p.Load) != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestACommitIsReadOnce, after a rest, and what is new during the read by another one.
+func TestACommitIsReadOnce(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	if p := d.PlanRead(d.now, true); p.Wait > 0 {
+		t.Errorf("a commit waits for %s", p.Wait)
+	}
+	req := d.begin()
+	d.end(req)
+	if p := d.PlanRead(d.now, false); p.Wait == 0 {
+		t.Error("it is read twice")
+	}
+	req = d.begin()
+	d.PlanRead(d.now, true)
+	d.end(req)
+	if p := d.PlanRead(d.now, false); p.Wait > 0 {
+		t.Error("what was new during the read waits")
+	}
+}
+
+// fail has a row fail, and returns the failure that is to be settled.
+func (d *driven) fail() board.Failure {
+	d.t.Helper()
+	d.end(d.begin(), &board.Row{ID: 1, Key: "k", Topic: "orders"})
+	call := d.Turn(d.now, nil, board.Result{}, true)
+	d.Turn(d.now, call, board.Result{Verdict: board.Retry}, false)
+	_, failed := d.Results(10)
+	if len(failed) != 1 {
+		d.t.Fatalf("%d failures", len(failed))
+	}
+	return failed[0]
+}
+
+// TestAFencedFailureEndsItsTerm, unless the lane is ours again under a higher epoch.
+func TestAFencedFailureEndsItsTerm(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		d := drive(t)
+		failed := d.fail()
+		if again {
+			d.Released([]lanes.Term{failed.Row.Term})
+			d.Took([]lanes.Term{{Lane: 3, Epoch: 2}})
+		}
+		d.Effects(d.now)
+		d.Settled(d.now, nil, []board.Outcome{{Failure: failed, Kind: board.Fenced}})
+		if woken := d.Effects(d.now).Wake&WakeKeeper != 0; woken == again || (d.Lane(3).Epoch != 0) != again {
+			t.Errorf("again %v: the keeper is woken: %v, the lane is %+v", again, woken, d.Lane(3))
+		}
+	}
+}

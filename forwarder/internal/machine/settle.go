@@ -1,0 +1,35 @@
+package machine
+
+import (
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+// Results hands out what is to be settled, at most so many; each is handed out once.
+func (m *Machine) Results(most int) (published []*board.Row, failed []board.Failure) {
+	return m.board.Results(most)
+}
+
+// Life looks in which life of the server and the sequence the last read was, and how far the sequence was then.
+func (m *Machine) Life() (life string, seq int64) { return m.window.Life() }
+
+// Settled takes what is in the database now. A failure that was fenced ends its term: the lane is another's.
+func (m *Machine) Settled(now time.Time, published []*board.Row, failed []board.Outcome) {
+	m.board.Settled(now, published, failed)
+	for _, o := range failed {
+		if t := o.Row.Term; o.Kind == board.Fenced && m.lanes[t.Lane].Epoch == t.Epoch {
+			m.lose([]board.Term{t})
+			m.effects.Wake |= WakeKeeper
+		}
+	}
+	if len(m.drains) > 0 {
+		m.reads.dirty = true
+		m.effects.Wake |= WakeReader
+	}
+}
+
+// Unsettled takes results that were given up at the end.
+func (m *Machine) Unsettled(published []*board.Row, failed []board.Failure) {
+	m.board.Unsettled(published, failed)
+}
