@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // TopicReader reads what a broker holds.
@@ -17,6 +19,14 @@ type TopicReader interface {
 	// returns an error if the topic does not exist, or if what is missing may have been deleted as it was meant to be:
 	// by age, by compaction, by limits of the broker, or because it was consumed.
 	Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error
+}
+
+// MessageReader reads whole messages, for admin.RedriveTopic.
+type MessageReader interface {
+	// Messages calls fn with each message that a topic holds when Messages is called, and the time at which the broker
+	// took it, or its sender sent it. It ends with fn's error, and returns an error if the topic does not exist or a
+	// message cannot be read.
+	Messages(ctx context.Context, topic string, fn func(m *message.Message, at time.Time) error) error
 }
 
 // Checker looks at the topics of a broker.

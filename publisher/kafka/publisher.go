@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // ErrRefused is returned by Publish, around the broker's error, for a message that the broker refused
@@ -52,9 +53,7 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	if err != nil {
 		return nil, err
 	}
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = core.Discreet(logger)
 	return Wrap(startProducer(&producer{
 		brokers: cfg.Brokers, settings: settings, marshaler: Marshaler{Marshaler: cfg.Marshaler}, tracer: cfg.Tracer,
 		logger: logger,
@@ -68,9 +67,7 @@ func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, er
 	if pub == nil {
 		return nil, errors.New("kafka: the publisher to wrap is nil")
 	}
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = core.Discreet(logger)
 	return &Publisher{inner: pub, logger: logger}, nil
 }
 

@@ -29,7 +29,8 @@ type TopicReaderConfig struct {
 	Unmarshaler wmkafka.Unmarshaler
 }
 
-// TopicReader reads what a Kafka cluster holds, for admin.Reconcile, and says what it may lose, for admin.Doctor. It
+// TopicReader reads what a Kafka cluster holds, for admin.Reconcile and RedriveTopic, and says what it may lose, for
+// admin.Doctor. It
 // needs the rights to read the topics and to describe their settings. It connects when it is first used and is safe for
 // concurrent use.
 type TopicReader struct {
@@ -44,6 +45,8 @@ type TopicReader struct {
 var (
 	_ broker.TopicReader = (*TopicReader)(nil)
 	_ broker.Checker     = (*TopicReader)(nil)
+
+	_ broker.MessageReader = (*TopicReader)(nil)
 )
 
 // NewTopicReader makes a TopicReader. It does no I/O, and returns an error that names the field at fault. Nothing is

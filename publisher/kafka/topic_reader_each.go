@@ -8,6 +8,7 @@ import (
 
 	"github.com/IBM/sarama"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 const (
@@ -47,8 +48,17 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 			topic, s.keeps, after.UTC().Format(time.RFC3339))
 	}
 	for _, p := range partitions {
-		r := partitionReader{log: l, client: client, topic: topic, partition: p, size: fetchBytes}
-		if err := r.read(ctx, after, fn); err != nil {
+		r := partitionReader{client: client, topic: topic, partition: p, size: fetchBytes}
+		if err := r.read(ctx, after, func(msg *sarama.ConsumerMessage) error {
+			uuid, err := l.uuid(msg)
+			if err != nil {
+				return badMessage(msg, err)
+			}
+			if uuid == "" {
+				return nil
+			}
+			return fn(uuid)
+		}); err != nil {
 			return err
 		}
 		if s.sized {
@@ -63,7 +73,6 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 // partitionReader reads a partition from some offset to where it ends now. sarama's consumers do not say where they
 // are: where a log ends with what is no message, one would wait for ever.
 type partitionReader struct {
-	log       *TopicReader
 	client    sarama.Client
 	topic     string
 	partition int32
@@ -93,7 +102,7 @@ func (r *partitionReader) whole(after time.Time) error {
 		"compare later messages alone (Filter.After)", r.topic, r.partition, oldest, after.UTC().Format(time.RFC3339))
 }
 
-func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(uuid string) error) error {
+func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(*sarama.ConsumerMessage) error) error {
 	var err error
 	if r.end, err = r.client.GetOffset(r.topic, r.partition, sarama.OffsetNewest); err == nil {
 		from := sarama.OffsetOldest
@@ -161,7 +170,7 @@ func (r *partitionReader) fetch() (*sarama.FetchResponseBlock, error) {
 }
 
 // pass hands on the messages of a response that come before the end.
-func (r *partitionReader) pass(block *sarama.FetchResponseBlock, fn func(uuid string) error) error {
+func (r *partitionReader) pass(block *sarama.FetchResponseBlock, fn func(*sarama.ConsumerMessage) error) error {
 	begun := r.next
 	for _, records := range block.RecordsSet {
 		batch := records.RecordBatch
@@ -176,17 +185,11 @@ func (r *partitionReader) pass(block *sarama.FetchResponseBlock, fn func(uuid st
 			if batch.Control || offset < r.next || offset >= r.end {
 				continue
 			}
-			uuid, err := r.log.uuid(&sarama.ConsumerMessage{
+			err := fn(&sarama.ConsumerMessage{
 				Topic: r.topic, Partition: r.partition, Offset: offset, Key: record.Key, Value: record.Value,
-				Headers: record.Headers,
+				Headers: record.Headers, Timestamp: batch.FirstTimestamp.Add(record.TimestampDelta),
 			})
 			if err != nil {
-				return fmt.Errorf("kafka: message %d of partition %d of topic %q: %w", offset, r.partition, r.topic, err)
-			}
-			if uuid == "" {
-				continue
-			}
-			if err := fn(uuid); err != nil {
 				return err
 			}
 		}
@@ -199,6 +202,36 @@ func (r *partitionReader) pass(block *sarama.FetchResponseBlock, fn func(uuid st
 			r.partition, r.topic, fetchMost>>20)
 	case len(block.RecordsSet) > 0:
 		r.size *= 2
+	}
+	return nil
+}
+
+func badMessage(msg *sarama.ConsumerMessage, err error) error {
+	return fmt.Errorf("kafka: message %d of partition %d of topic %q: %w", msg.Offset, msg.Partition, msg.Topic, err)
+}
+
+// Messages calls fn with each message that a topic holds when Messages is called, and its timestamp, partition by
+// partition. It ends with fn's error, and returns an error if the topic does not exist or a message cannot be read.
+func (l *TopicReader) Messages(ctx context.Context, topic string, fn func(*message.Message, time.Time) error) error {
+	client, err := l.connect()
+	if err != nil {
+		return err
+	}
+	partitions, err := client.Partitions(topic)
+	if err != nil {
+		return fmt.Errorf("kafka: topic %q: %w", topic, err)
+	}
+	for _, p := range partitions {
+		r := partitionReader{client: client, topic: topic, partition: p, size: fetchBytes}
+		if err := r.read(ctx, time.Time{}, func(msg *sarama.ConsumerMessage) error {
+			m, err := Unmarshaler{Unmarshaler: l.cfg.Unmarshaler}.Unmarshal(msg)
+			if err != nil {
+				return badMessage(msg, err)
+			}
+			return fn(m, msg.Timestamp)
+		}); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
@@ -38,9 +39,7 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = core.Discreet(logger)
 	conn, err := natsgo.Connect(cfg.URL, slices.Concat(logging(logger), cfg.connect())...)
 	if err != nil {
 		return nil, fmt.Errorf("nats: connect: %w", err)

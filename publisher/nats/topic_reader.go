@@ -10,9 +10,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 
 	"github.com/millrace-go/watermill-outbox/broker"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // TopicReaderConfig configures NewTopicReader. Its zero value connects to nats://127.0.0.1:4222.
@@ -27,7 +29,8 @@ type TopicReaderConfig struct {
 	JetStream []natsgo.JSOpt
 }
 
-// TopicReader reads what streams of JetStream hold, for admin.Reconcile, and says what they may lose, for admin.Doctor.
+// TopicReader reads what streams of JetStream hold, for admin.Reconcile and RedriveTopic, and says what they may
+// lose, for admin.Doctor.
 // It connects when it is first used and is safe for concurrent use.
 type TopicReader struct {
 	cfg    TopicReaderConfig
@@ -42,7 +45,9 @@ type TopicReader struct {
 
 var (
 	_ broker.TopicReader = (*TopicReader)(nil)
-	_ broker.Checker     = (*TopicReader)(nil)
+	_ broker.Keeper      = (*TopicReader)(nil)
+
+	_ broker.MessageReader = (*TopicReader)(nil)
 )
 
 // answerTimeout bounds each request, and how long the next message of a stream may take to come.
@@ -57,9 +62,7 @@ func NewTopicReader(cfg TopicReaderConfig, logger watermill.LoggerAdapter) (*Top
 	if err := checkURL("TopicReaderConfig", cfg.URL); err != nil {
 		return nil, err
 	}
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = core.Discreet(logger)
 	life, end := context.WithCancel(context.Background())
 	return &TopicReader{cfg: cfg, logger: logger, life: life, end: end}, nil
 }
@@ -125,7 +128,7 @@ func judge(c natsgo.StreamConfig) (risks []broker.Risk) {
 	switch {
 	case c.Storage == natsgo.MemoryStorage:
 		say(broker.Critical, "is in memory: a restart of its servers loses acknowledged messages",
-			"create a stream with file storage for these subjects")
+			"its storage cannot be changed: when all of it is consumed, delete it, and create it with file storage")
 	case c.Replicas < 2:
 		say(broker.Warning, "has one replica: a power cut loses messages that its server acknowledged since its last sync "+
 			"to disk, by default two minutes",
@@ -174,11 +177,53 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	}
 	var n int64
 	if last.Sequence > 0 && !last.Time.Before(after) {
-		if n, err = l.read(ctx, js, name, topic, after, last.Sequence, fn); err != nil {
+		n, err = l.read(ctx, js, name, topic, after, last.Sequence, func(msg *natsgo.Msg, _ time.Time) error {
+			if uuid := uuidOf(msg.Header); uuid != "" {
+				return fn(uuid)
+			}
+			return nil
+		}, natsgo.HeadersOnly())
+		if err != nil {
 			return err
 		}
 	}
 	return whole(ctx, js, name, topic, after, n)
+}
+
+// Messages calls fn with each message that the stream of a topic holds when Messages is called, oldest first, and when
+// it stored it. It ends with fn's error, and returns an error if no stream has the topic, if the stream deletes what is
+// consumed, or if a message cannot be read.
+func (l *TopicReader) Messages(ctx context.Context, topic string, fn func(*message.Message, time.Time) error) error {
+	js, err := l.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if !isLiteral(topic) {
+		return fmt.Errorf("nats: topic %q: %w", topic, natsgo.ErrBadSubject)
+	}
+	asked, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	info, err := stream(asked, js, topic)
+	if err != nil {
+		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
+	}
+	name := info.Config.Name
+	if info.Config.Retention != natsgo.LimitsPolicy {
+		return fmt.Errorf("nats: stream %q deletes messages that are consumed (%s): read them with a consumer of it", name,
+			info.Config.Retention)
+	}
+	last, err := newest(asked, js, name, topic)
+	if err != nil || last.Sequence == 0 {
+		return err
+	}
+	_, err = l.read(ctx, js, name, topic, info.State.FirstTime, last.Sequence, func(msg *natsgo.Msg, at time.Time) error {
+		m, err := Unmarshaler{}.Unmarshal(msg)
+		if err != nil {
+			return fmt.Errorf("nats: a message of topic %q: %w", topic, err)
+		}
+		return fn(m, at)
+	})
+	return err
 }
 
 // newest is the last message of a topic, as the stream's leader knows it; without a sequence if there is none.
@@ -220,13 +265,13 @@ func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, 
 		name, limit, after.UTC().Format(time.RFC3339))
 }
 
-// read reads headers up to the message that was the last one, and counts them.
+// read reads up to the message that was the last one, and counts.
 func (l *TopicReader) read(
 	ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64,
-	fn func(uuid string) error,
+	fn func(*natsgo.Msg, time.Time) error, options ...natsgo.SubOpt,
 ) (n int64, err error) {
-	sub, err := js.SubscribeSync(topic, natsgo.OrderedConsumer(), natsgo.BindStream(name), natsgo.StartTime(after),
-		natsgo.HeadersOnly())
+	sub, err := js.SubscribeSync(topic,
+		append(options, natsgo.OrderedConsumer(), natsgo.BindStream(name), natsgo.StartTime(after))...)
 	if err != nil {
 		return 0, fmt.Errorf("nats: read topic %q: %w", topic, err)
 	}
@@ -237,14 +282,12 @@ func (l *TopicReader) read(
 			return n, fmt.Errorf("nats: read topic %q, whose last message has sequence %d: %w", topic, last, err)
 		}
 		n++
-		if uuid := uuidOf(msg.Header); uuid != "" {
-			if err := fn(uuid); err != nil {
-				return n, err
-			}
-		}
 		meta, err := msg.Metadata()
 		if err != nil {
 			return n, fmt.Errorf("nats: read topic %q: %w", topic, err)
+		}
+		if err := fn(msg, meta.Timestamp); err != nil {
+			return n, err
 		}
 		at := meta.Sequence.Stream
 		if at < last && meta.NumPending == 0 {

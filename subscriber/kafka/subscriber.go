@@ -38,9 +38,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 		return nil, err
 	}
 	cfg.Backoff = outbox.Backoff(backoff)
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = core.Discreet(logger)
 	inner, err := wmkafka.NewSubscriber(cfg.SubscriberConfig, logger)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)

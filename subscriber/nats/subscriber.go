@@ -31,9 +31,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 		return nil, err
 	}
 	cfg.Backoff = outbox.Backoff(backoff)
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = core.Discreet(logger)
 	return &Subscriber{cfg: cfg, logger: logger, topics: inbound.NewTopics("nats", "Consumer")}, nil
 }
 

@@ -1,0 +1,60 @@
+package nats_test
+
+import (
+	"errors"
+	"net/textproto"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	natsgo "github.com/nats-io/nats.go"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
+)
+
+// FuzzMarshaler: what a consumer reads is what was published, whatever its names and bytes are, and no metadata is a
+// header that the server obeys, or the end of the headers.
+func FuzzMarshaler(f *testing.F) {
+	f.Add("orders", "u", "tenant", "acme", []byte("{}"))
+	f.Add("a b", "", "", "", []byte(nil))
+	f.Add("orders", "u", "Nats-TTL", "1s", []byte{0xff})
+	f.Add("orders", "u", "nats-rollup", "all", []byte{})
+	f.Add("orders", "u", "%Nats-TTL", "1s", []byte{})
+	f.Add("orders", "u", outbox.MetadataHeaders, `{"Nats-TTL":"1s"}`, []byte{})
+	f.Add("orders", "u", "Status", "503", []byte{})
+	f.Add("orders", "u", "a\r\nNats-TTL", "1s", []byte{})
+	f.Fuzz(func(t *testing.T, topic, uuid, name, value string, payload []byte) {
+		msg := message.NewMessage(uuid, payload)
+		msg.Metadata.Set(name, value)
+		out, err := nats.Marshaler{}.Marshal(topic, msg)
+		if err != nil {
+			if !errors.Is(err, natsgo.ErrBadSubject) && !errors.Is(err, outbox.ErrInvalidMessage) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		for header := range out.Header {
+			if strings.ContainsAny(header, "\r\n: ") || header == "" {
+				t.Errorf("%q is no name of a header", header)
+			}
+			if name != outbox.MetadataHeaders && header != natsgo.MsgIdHdr &&
+				strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(header), "Nats-") {
+				t.Errorf("metadata %q commands by %q", name, header)
+			}
+		}
+		got, err := nats.Unmarshaler{}.Unmarshal(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		delete(got.Metadata, natsgo.MsgIdHdr) // it is the publisher's
+		want := msg.Copy()
+		delete(want.Metadata, outbox.MetadataHeaders)
+		if name == outbox.MetadataHeaders {
+			got.Metadata = want.Metadata // what it asked for is there
+		}
+		if !got.Equals(want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
+}
