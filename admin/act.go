@@ -45,7 +45,12 @@ type Result struct {
 	// Preview stands for what a dry run has counted, message by message, or if there is more, for what was written before
 	// it: so that the act changes what the preview showed. Put it into Act.Preview. It has up to 220 kB.
 	Preview string `json:"-"`
-	// Compared is how many messages Reconcile has looked for in the log.
+	// NoLetter is how many messages Redrive passed by because their dead letter is not in the outbox any more, or
+	// RedriveTopic because they are no letters of incoming messages.
+	NoLetter int64 `json:"no_letter,omitempty"`
+	// Looping is how many letters RedriveTopic passed by because their messages were redriven too often.
+	Looping int64 `json:"looping,omitempty"`
+	// Compared is how many messages Reconcile has looked for in the log, or RedriveTopic has read.
 	Compared int64 `json:"compared,omitempty"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
 	AuditID int64 `json:"audit_id,omitempty"`
@@ -189,6 +194,8 @@ type doing struct {
 	keys   map[string]int64 // the first message of each key that was met, if that alone is meant
 	left   int64            // how many may still be changed
 
+	letters map[digest]int64 // of messages that were met: the ids of their dead letters
+
 	skipped []string // keys of which a message was skipped, whose order must not be broken; never nil
 }
 
@@ -269,7 +276,11 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 		return heads[:min(int64(len(heads)), d.left)], err
 	}
 	found, err := t.next(ctx, d.source, int(min(int64(d.cfg.BatchSize), d.left)))
-	return d.asked.of(placesOf(found)), err
+	meant := d.asked.of(placesOf(found))
+	if err == nil && d.verb.name == redrive.name {
+		return d.withLetters(ctx, meant)
+	}
+	return meant, err
 }
 
 // count counts what an act would change, and notes which messages these are.

@@ -24,6 +24,13 @@ var (
 	// ErrNoActor is returned by an act without a name for the audit log: give Config or the act an Actor.
 	ErrNoActor = errors.New("admin: no actor for the audit log: set Config.Actor or the Actor of the act")
 
+	// ErrNoLetter is returned by Redrive if no message that was meant has its dead letter in the outbox.
+	//
+	// Cause: the letter was deleted after the retention of the outbox.
+	// Cure: publish it again from the dead-letter topic, or requeue the message and have it sent again.
+	ErrNoLetter = errors.New("admin: the dead letters are not in the outbox any more: " +
+		"publish them again from the dead-letter topic of the broker")
+
 	// ErrInvalid is found in errors that say which field of a filter, page or act is at fault, and why: the fault is the
 	// caller's, not of the database.
 	//

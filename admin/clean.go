@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/clean"
@@ -41,8 +42,8 @@ type CleanResult struct {
 }
 
 const (
-	cleanRows = 1000    // at most in one statement
-	cleanSpan = 1 << 16 // ids that it looks at
+	cleanRows = 1000           // at most in one statement
+	cleanSpan = int64(1 << 16) // ids that it looks at
 )
 
 // Clean deletes what was done or discarded longer ago than the retention, in short statements, and leaves half of the
@@ -144,12 +145,24 @@ func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult,
 }
 
 func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration, from string) (rows int64, err error) {
-	at, err := a.number(ctx, sqltext.FirstOutboxID)
-	for end := false; err == nil && !end; {
-		begun := time.Now()
+	first, err := a.number(ctx, sqltext.FirstOutboxID)
+	if err != nil {
+		return 0, err
+	}
+	return a.cleanIDs(ctx, first, math.MaxInt64, retention, from)
+}
+
+// cleanIDs cleans a range of ids of the outbox.
+func (a *Admin) cleanIDs(ctx context.Context, first, upto int64, retention time.Duration, from string,
+) (rows int64, err error) {
+	for at, end := first, false; err == nil && !end && at < upto; {
+		begun, span := time.Now(), cleanSpan
+		if left := upto - at; left > 0 { // or it overflows
+			span = min(span, left)
+		}
 		var kept, n int64
 		err = a.fetch(ctx, func(r drive.Rows) error { return r.Scan(&at, &end, &kept, &n) },
-			sqltext.CleanPublished, at-1, retention.Seconds(), int64(cleanRows), []string{}, int64(cleanSpan), from)
+			sqltext.CleanPublished, at-1, retention.Seconds(), int64(cleanRows), []string{}, span, from)
 		if err != nil {
 			return rows, err
 		}

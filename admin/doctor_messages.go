@@ -251,7 +251,7 @@ func (e *exam) checkDead(ctx context.Context) error {
 			return err
 		}
 		for _, g := range groups[:min(len(groups), mostGroups)] {
-			owner, then, byHand := "topic", "", ""
+			again, owner, then, byHand := requeue.name, "topic", "", ""
 			switch in {
 			case Outbox:
 				var topics []string
@@ -263,9 +263,9 @@ func (e *exam) checkDead(ctx context.Context) error {
 						strings.NewReplacer("{time}", stamp(now), "{topics}", strings.Join(topics, ", ")).Replace(
 							e.db.Render(sqltext.RequeueByHand))
 			case Inbox:
-				owner, then = "consumer", " and have them delivered again (replay them if this outbox published them)"
+				again, owner, then = redrive.name, "consumer", ", which publishes their dead letters again"
 			}
-			cure := "fix the cause, then requeue them" + e.command(commands[in], "requeue --group", g.ID) + then +
+			cure := "fix the cause, then " + again + " them" + e.command(commands[in], again+" --group", g.ID) + then +
 				", or discard them" + e.command(commands[in], "discard --group", g.ID, "--reason WHY") + byHand
 			e.findOf(in, "", "dead", Warning, fmt.Sprintf("%s, %s %s, the newest with %q",
 				messages(g.Count, "of the "+in.String(), "is dead", "are dead"), owner,

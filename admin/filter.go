@@ -51,10 +51,10 @@ func (t *Table) UnmarshalText(name []byte) error {
 // State says what becomes of a message.
 type State string
 
-// The states. A message in the inbox is Failing, Dead, Done or Discarded; one in the queue is never Discarded.
+// The states. A message in the inbox is never Delayed; one in the queue is never Discarded.
 const (
-	Ready     State = "ready"     // leaves, or is processed, at once
-	Delayed   State = "delayed"   // waits for a time that its sender chose
+	Ready     State = "ready"     // leaves, or is processed, at once; in the inbox: requeued, and not delivered since
+	Delayed   State = "delayed"   // waits for a time that its sender chose; then it is Ready
 	Failing   State = "failing"   // failed and waits for another attempt
 	Dead      State = "dead"      // gave up: not retried until it is requeued
 	Done      State = "done"      // published, or processed

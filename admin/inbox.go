@@ -15,7 +15,7 @@ import (
 // inboxTable is the inbox of the Router's handlers.
 type inboxTable struct{ *Admin }
 
-func (inboxTable) states() []State { return []State{Failing, Dead, Done, Discarded} }
+func (inboxTable) states() []State { return []State{Ready, Failing, Dead, Done, Discarded} }
 
 func (inboxTable) validate(f Filter) error {
 	if f.Topic != "" || f.Key != "" {
@@ -76,7 +76,7 @@ func (t inboxTable) step(ctx context.Context, w *walk) (list []found, next *plac
 		statement, args = sqltext.WalkInboxIDs, append(args, owners, names)
 	case w.state == Dead:
 		statement, args = sqltext.WalkInboxDead, append(args, from.At)
-	case w.state == Failing:
+	case w.state == Failing || w.state == Ready:
 		statement, args = sqltext.WalkInboxFailing, append(args, from.At)
 	default:
 		statement = sqltext.WalkInboxRows
@@ -103,6 +103,13 @@ func (t inboxTable) change(ctx context.Context, d *doing, states []State, batch 
 	owners, ids := make([]string, len(batch)), make([]string, len(batch))
 	for i, p := range batch {
 		owners[i], ids[i] = p.Owner, p.Name
+	}
+	if d.verb.name == redrive.name {
+		letters := make([]int64, len(batch))
+		for i, p := range batch {
+			letters[i] = d.letters[p.digest()]
+		}
+		return t.number(ctx, sqltext.RedriveInbox, owners, ids, names(states), d.result.AuditID, letters)
 	}
 	statement := sqltext.RequeueInbox
 	if d.verb.name == discard.name {

@@ -40,6 +40,7 @@ func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	if err != nil {
 		return nil, err
 	}
+	states = f.parts(states)
 	list, more, err := a.look(ctx, s, f, states, at, p.Limit, time.Now().Add(lookFor))
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
@@ -74,7 +75,7 @@ func (a *Admin) looked(ctx context.Context, in Table, state State, at *place) (l
 	l.WrittenAt = written.Time
 	all := float64(last-first) + 1
 	switch {
-	case state == Delayed || at.ID < first || at.ID > last: // or it was deleted meanwhile
+	case state == Delayed || state == due || at.ID < first || at.ID > last: // or it was deleted meanwhile
 	case state == Ready || state == Failing:
 		l.Share = float64(at.ID-first+1) / all
 	default:

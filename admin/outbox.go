@@ -49,7 +49,7 @@ func (o outboxTable) step(ctx context.Context, w *walk) (list []found, next *pla
 	f, from := w.filter, *w.from
 	states := []string{}
 	if w.state != "" {
-		states = append(states, string(w.state))
+		states = names([]State{w.state})
 	}
 	down, extra := false, []any(nil)
 	var statement string
@@ -68,11 +68,13 @@ func (o outboxTable) step(ctx context.Context, w *walk) (list []found, next *pla
 		statement = sqltext.WalkFailing
 	case w.state == Ready:
 		statement = sqltext.WalkReady
-	case w.state == Delayed:
+	case w.state == Delayed || w.state == due:
 		if from.At == "" {
 			from.At = "-infinity"
 		}
-		statement, extra = sqltext.WalkDelayed, []any{from.At}
+		if statement, extra = sqltext.WalkDelayed, []any{from.At}; w.state == due {
+			statement = sqltext.WalkDue
+		}
 	case w.newest:
 		statement, extra, down = sqltext.WalkRows, []any{states}, true
 	default:
@@ -130,16 +132,16 @@ func (o outboxTable) change(ctx context.Context, d *doing, states []State, batch
 	for i, p := range batch {
 		ids[i] = p.ID
 	}
-	args := []any{ids, names(states), d.result.AuditID, int64(len(ids)), d.note()}
+	args := []any{ids, names(states), d.result.AuditID, int64(len(ids))}
 	noting, err := d.noting(ctx)
 	if err != nil {
 		return 0, err
 	}
 	switch d.verb.name {
 	case retryNow.name:
-		return o.number(ctx, noting(sqltext.RetryNowOutbox), args...)
+		return o.number(ctx, noting(sqltext.RetryNowOutbox), append(args, d.note())...)
 	case discard.name, skip.name:
-		return o.number(ctx, noting(sqltext.DiscardOutbox), args...)
+		return o.number(ctx, noting(sqltext.DiscardOutbox), append(args, d.note())...)
 	}
 	var changed int64
 	var skipped []byte

@@ -33,7 +33,8 @@ type ParkedKey struct {
 }
 
 // ParkedKeys lists what the subscribers of all groups have parked beside this outbox, the oldest first, at most 1,000
-// keys. There is none, and no error, where no subscriber parks. It returns errors of the database.
+// keys. It counts each row that waits there, so it takes longer the more of them there are. There is none, and no
+// error, where no subscriber parks. It returns errors of the database.
 func (a *Admin) ParkedKeys(ctx context.Context) ([]ParkedKey, error) {
 	list, err := a.parkedKeys(ctx)
 	if err != nil {

@@ -31,7 +31,7 @@ func (t queueTable) step(ctx context.Context, w *walk) (list []found, next *plac
 	}
 	states := []string{}
 	if w.state != "" {
-		states = append(states, string(w.state))
+		states = names([]State{w.state})
 	}
 	var statement string
 	var extra []any
@@ -50,7 +50,7 @@ func (t queueTable) step(ctx context.Context, w *walk) (list []found, next *plac
 		statement = sqltext.WalkQueueDeadUp
 	case w.state == Ready:
 		statement = sqltext.WalkQueueReady
-	case w.state == Failing || w.state == Delayed:
+	case w.state == Failing || w.state == Delayed || w.state == due:
 		statement, extra = sqltext.WalkQueueWaiting, []any{from.At}
 	default:
 		statement, extra, from.ID = sqltext.WalkQueueRows, []any{from.Owner, from.Name}, math.MinInt64

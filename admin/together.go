@@ -15,11 +15,11 @@ type together struct {
 }
 
 // together returns what to go through, one after another. What is delayed is found in the order of its times, so it
-// goes alone.
+// goes alone, and so does what is due.
 func (d *doing) together(states []State) (list []*together) {
-	merge := func(s State) bool { return d.act.Filter.In == Outbox && s != Delayed }
+	merge := func(s State) bool { return d.act.Filter.In == Outbox && s != Delayed && s != due }
 	var merged *together
-	for _, state := range states {
+	for _, state := range d.act.Filter.parts(states) {
 		t := merged
 		if t == nil || !merge(state) {
 			t = &together{}

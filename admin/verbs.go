@@ -12,7 +12,7 @@ var (
 	}
 	discard = verb{
 		name: "discard", reason: "discarded", states: map[Table][]State{
-			Outbox: {Dead, Failing, Delayed, Ready}, Inbox: {Dead, Failing}, Queue: {Dead, Failing, Delayed, Ready},
+			Outbox: {Dead, Failing, Delayed, Ready}, Inbox: {Dead, Failing, Ready}, Queue: {Dead, Failing, Delayed, Ready},
 		},
 	}
 	skip = verb{
@@ -30,8 +30,8 @@ var (
 // states and topics were, unless the topic of some is paused. An inbox knows a copy for as long as its retention;
 // JetStream is told another generation, or it would swallow the message as a copy.
 //
-// A message in the inbox is handled when it is delivered next: the broker must redeliver it. If it will not, send its
-// dead letter to the handler's topic instead, and leave the inbox alone; not both, or it is handled twice.
+// A message in the inbox is handled when it is delivered next: the broker must redeliver it. If it will not, Redrive
+// sends it.
 //
 // All acts work in small batches, oldest messages first, each with its count in the audit log in one transaction, and
 // skip what another session has locked. They return ErrUnbound, ErrNoActor, errors that name the field at fault, and

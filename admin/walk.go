@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -143,7 +144,7 @@ func newWalk(f Filter, state State) *walk {
 	if f.In == Outbox && (state == "" || state == Done || state == Discarded) {
 		w.most = rowsLook
 	}
-	if f.In == Outbox && (state == Ready || state == Delayed) && len(f.IDs) == 0 {
+	if f.In == Outbox && (state == Ready || state == due || state == Delayed) && len(f.IDs) == 0 {
 		w.first = laneLook
 	}
 	w.look = w.first
@@ -251,11 +252,24 @@ func explain(err error) error {
 	return text.Explain(err)
 }
 
+// due is what is Ready and has a time, which has come: another index has it.
+const due State = "due"
+
+// parts are the states, one after another, as indexes have them.
+func (f Filter) parts(states []State) []State {
+	if i := slices.Index(states, Ready); i >= 0 && f.In != Inbox && len(f.IDs) == 0 {
+		return slices.Insert(slices.Clone(states), i, due)
+	}
+	return states
+}
+
 // names are states as statements have them.
 func names(states []State) []string {
 	list := make([]string, len(states))
 	for i, s := range states {
-		list[i] = string(s)
+		if list[i] = string(s); s == due {
+			list[i] = string(Ready)
+		}
 	}
 	return list
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
@@ -56,12 +57,9 @@ func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error
 		return nil, err
 	}
 	f := &Fleet{
-		discovery: d, cfg: cfg, logger: logger, given: logger,
+		discovery: d, cfg: cfg, logger: core.Discreet(logger), given: logger,
 		running: make(chan struct{}), life: life.New(),
 		members: map[string]*member{}, open: map[Target]*opened{}, opening: map[Target]bool{}, pools: map[string]*pool{},
-	}
-	if logger == nil {
-		f.logger = watermill.NopLogger{}
 	}
 	f.budget = newBudget(cfg.MaxConns, f.logger)
 	return f, nil

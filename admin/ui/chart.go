@@ -20,6 +20,7 @@ type chart struct {
 	Most       string // the largest value
 	Since      string // how long ago it begins
 	Few        bool   // there is no line yet
+	Slices     []slice
 }
 
 // draw makes a chart of what value finds in samples. While no sample was taken, the line has a gap.
@@ -54,5 +55,23 @@ func draw(samples []sample, every time.Duration, value func(sample) float64, wri
 	end(samples[len(samples)-1])
 	return chart{
 		Line: line.String(), Area: area.String(), Most: write(most), Since: about(last.Sub(first)),
+		Slices: slicesOf(samples, x, func(s sample) string {
+			return s.at.UTC().Format("15:04:05 UTC: ") + write(value(s))
+		}),
 	}
+}
+
+// mostSlices bounds how much of the page they are.
+const mostSlices = 60
+
+// slicesOf divides a chart where it has samples; each slice shows the figure of the last one in it.
+func slicesOf(samples []sample, x func(sample) float64, text func(sample) string) (list []slice) {
+	step, from := max(chartWidth/float64(len(samples)), chartWidth/float64(mostSlices)), 0.0
+	for i, s := range samples {
+		if to := x(s); to-from >= step-.01 || i == len(samples)-1 && to > from {
+			list = append(list, slice{X: fmt.Sprintf("%.1f", from), Width: fmt.Sprintf("%.1f", to-from), Text: text(s)})
+			from = to
+		}
+	}
+	return list
 }

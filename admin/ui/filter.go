@@ -14,7 +14,7 @@ import (
 // statesOf are the states of a table in the order of their tabs.
 var statesOf = map[admin.Table][]admin.State{
 	admin.Outbox: {admin.Dead, admin.Failing, admin.Ready, admin.Delayed, admin.Done, admin.Discarded},
-	admin.Inbox:  {admin.Dead, admin.Failing, admin.Done, admin.Discarded},
+	admin.Inbox:  {admin.Dead, admin.Failing, admin.Ready, admin.Done, admin.Discarded},
 	admin.Queue:  {admin.Dead, admin.Failing, admin.Ready, admin.Delayed, admin.Done, admin.Seen},
 }
 

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,9 +85,35 @@ func TestDraw(t *testing.T) {
 	}
 }
 
+// TestChartTellsItsFigures: each part of a chart says when it was what, in parts that a pointer can meet, and no more
+// than the page can carry.
+func TestChartTellsItsFigures(t *testing.T) {
+	begin := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
+	var samples []sample
+	for i := range maxSamples {
+		samples = append(samples, sample{at: begin.Add(time.Duration(i) * 10 * time.Second), rate: float64(i)})
+	}
+	value := func(s sample) float64 { return s.rate }
+	for _, n := range []int{2, 7, 61, maxSamples} {
+		c, end := draw(samples[:n], 10*time.Second, value, rate), 0.0
+		for _, s := range c.Slices {
+			x, _ := strconv.ParseFloat(s.X, 64)
+			width, _ := strconv.ParseFloat(s.Width, 64)
+			if x < end-.2 || x > end+.2 || width <= 0 {
+				t.Errorf("of %d: a slice from %s, %s wide, follows one that ends at %.1f", n, s.X, s.Width, end)
+			}
+			end = x + width
+		}
+		last := samples[n-1].at.Format("15:04:05 UTC: ") + rate(float64(n-1))
+		if len(c.Slices) > mostSlices || end < chartWidth-1 || c.Slices[len(c.Slices)-1].Text != last {
+			t.Errorf("of %d: %d slices up to %.1f: %+v", n, len(c.Slices), end, c.Slices)
+		}
+	}
+}
+
 // TestSamples sees that figures that are read more often than charts show do not push older ones out.
 func TestSamples(t *testing.T) {
-	w := newWatcher(nil, 10*time.Second)
+	w := newWatcher(nil, Config{SampleInterval: 10 * time.Second})
 	begin := time.Now()
 	for i := range 10 * maxSamples {
 		w.note(&admin.Stats{Topics: []admin.TopicStats{{Rate: float64(i)}}}, begin.Add(time.Duration(i)*time.Second))

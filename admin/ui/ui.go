@@ -16,6 +16,8 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/broker"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // Config configures New. The zero value shows everything but payloads, and allows no act.
@@ -28,6 +30,9 @@ type Config struct {
 	// SampleInterval is how often Run samples the figures; default 10 s. Charts show the last 360 samples, an hour
 	// with the default. Raise it for a longer chart or for fewer statements.
 	SampleInterval time.Duration
+	// Brokers are looked at for findings too, as admin.Doctor does; default none. They must be safe for concurrent use,
+	// and stay open while the page is served. Each is asked at most once in SampleInterval, or in 10 s if that is less.
+	Brokers []broker.Checker
 }
 
 // Access is what a user may do beside looking. The zero value is nothing.
@@ -79,11 +84,9 @@ func New(a *admin.Admin, cfg Config, logger watermill.LoggerAdapter) (*Handler, 
 	if cfg.SampleInterval < 0 {
 		return nil, fmt.Errorf("ui: Config.SampleInterval is %s: use how often to look, or 0 for 10 s", cfg.SampleInterval)
 	}
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = core.Discreet(logger)
 	cfg.setDefaults()
-	return &Handler{admin: a, cfg: cfg, logger: logger, watch: newWatcher(a, cfg.SampleInterval), pulse: newPulse(a)}, nil
+	return &Handler{admin: a, cfg: cfg, logger: logger, watch: newWatcher(a, cfg), pulse: newPulse(a)}, nil
 }
 
 // Run looks at the figures at each SampleInterval until ctx is over, so that the charts have something to show when a

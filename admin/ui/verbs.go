@@ -27,7 +27,7 @@ var verbs = []*verb{
 		name: "requeue", label: "Requeue", past: "Requeued", do: (*admin.Admin).Requeue,
 		does: "They are retried with all their attempts, under the same UUIDs.",
 		coming: "They are handled on their next delivery: the broker redelivers them, " +
-			"or Replay in the outbox that published them does.",
+			"or Redrive publishes them again.",
 		states: map[admin.Table][]admin.State{
 			admin.Outbox: {admin.Dead, admin.Failing, admin.Discarded}, admin.Inbox: {admin.Dead, admin.Discarded},
 			admin.Queue: {admin.Dead},
@@ -39,6 +39,12 @@ var verbs = []*verb{
 		states: map[admin.Table][]admin.State{
 			admin.Outbox: {admin.Failing, admin.Delayed}, admin.Queue: {admin.Failing, admin.Delayed},
 		},
+	},
+	{
+		name: "redrive", label: "Redrive", past: "Redriven", do: (*admin.Admin).Redrive,
+		does: "They are published again from their dead letters, to the topics that they came from, and handled once. " +
+			"Those whose letter is not in the outbox any more stay dead.",
+		states: map[admin.Table][]admin.State{admin.Inbox: {admin.Dead}},
 	},
 	{
 		name: "skip_head", label: "Skip", past: "Skipped", do: (*admin.Admin).SkipHead, danger: true, reason: true,
@@ -54,8 +60,9 @@ var verbs = []*verb{
 		name: "discard", label: "Discard", past: "Discarded", do: (*admin.Admin).Discard, danger: true, reason: true,
 		does: "They are never published or handled. They keep your reason, and are deleted when their retention is over.",
 		states: map[admin.Table][]admin.State{
-			admin.Outbox: {admin.Dead, admin.Failing, admin.Delayed, admin.Ready}, admin.Inbox: {admin.Dead, admin.Failing},
-			admin.Queue: {admin.Dead, admin.Failing, admin.Delayed, admin.Ready},
+			admin.Outbox: {admin.Dead, admin.Failing, admin.Delayed, admin.Ready},
+			admin.Inbox:  {admin.Dead, admin.Failing, admin.Ready},
+			admin.Queue:  {admin.Dead, admin.Failing, admin.Delayed, admin.Ready},
 		},
 	},
 	{

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/broker"
 )
 
 const (
@@ -22,9 +23,10 @@ type sample struct {
 
 // watcher reads the figures for all viewers, and keeps what charts show.
 type watcher struct {
-	admin *admin.Admin
-	every time.Duration
-	turn  chan struct{} // its holder reads
+	admin   *admin.Admin
+	brokers []broker.Checker
+	every   time.Duration
+	turn    chan struct{} // its holder reads
 
 	mu      sync.Mutex
 	latest  *admin.Stats // guarded by mu, as what follows
@@ -37,9 +39,10 @@ type watcher struct {
 	examinedAt time.Time
 }
 
-func newWatcher(a *admin.Admin, every time.Duration) *watcher {
+func newWatcher(a *admin.Admin, cfg Config) *watcher {
 	return &watcher{
-		admin: a, every: every, trends: map[time.Duration]*trendAt{}, turn: make(chan struct{}, 1),
+		admin: a, brokers: cfg.Brokers, every: cfg.SampleInterval,
+		trends: map[time.Duration]*trendAt{}, turn: make(chan struct{}, 1),
 		examining: make(chan struct{}, 1),
 	}
 }
@@ -59,7 +62,7 @@ func (w *watcher) judge(ctx context.Context) ([]admin.Finding, error) {
 		return findings, nil
 	}
 	begun := time.Now()
-	findings, err := w.admin.Doctor(ctx)
+	findings, err := w.admin.Doctor(ctx, w.brokers...)
 	if err == nil {
 		w.mu.Lock()
 		w.findings, w.examinedAt = findings, begun

@@ -1,0 +1,87 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+var redrive = verb{name: "redrive", states: map[Table][]State{Inbox: {Dead}}}
+
+// Redrive publishes the dead letters of messages of the inbox again, as the messages that they were: to the topics that
+// they were consumed from, under their UUIDs. In the same transaction the messages are requeued, so that their
+// consumers handle them once, also if the broker redelivers them too. Other consumers of these topics get a copy, which
+// their inboxes skip. It needs the letters in the outbox: Act.DryRun says of how many they were deleted
+// (Result.NoLetter), and if no message that is meant has one, Redrive returns ErrNoLetter.
+//
+// The messages have outbox.MetadataRedriven. Metadata that a letter has under another name keep that name.
+func (a *Admin) Redrive(ctx context.Context, act Act) (Result, error) {
+	r, err := a.run(ctx, redrive, act)
+	if err == nil && r.Matched.N == 0 && r.NoLetter > 0 {
+		err = fmt.Errorf("%s: %w", redrive.name, ErrNoLetter)
+	}
+	return r, err
+}
+
+// withLetters returns those messages of the inbox whose letters are in the outbox, and notes these.
+func (d *doing) withLetters(ctx context.Context, places []place) (with []place, err error) {
+	list, err := d.source.show(ctx, places)
+	if err != nil {
+		return nil, err
+	}
+	d.letters = map[digest]int64{}
+	slices.SortFunc(list, func(x, y Message) int { return x.DeadAt.Compare(y.DeadAt) })
+	for from := 0; from < len(list); { // those that died together are looked for together
+		to := from + 1
+		for to < len(list) && list[to].DeadAt.Sub(list[to-1].DeadAt) < letterWithin {
+			to++
+		}
+		if err := d.findLetters(ctx, list[from:to]); err != nil {
+			return nil, err
+		}
+		from = to
+	}
+	for _, p := range places {
+		if d.letters[p.digest()] != 0 {
+			with = append(with, p)
+		}
+	}
+	d.result.NoLetter += int64(len(places) - len(with))
+	return with, nil
+}
+
+// findLetters looks for letters among what was written from shortly before the first death until shortly after the
+// last.
+func (d *doing) findLetters(ctx context.Context, dead []Message) error {
+	from, err := d.writtenFrom(ctx, dead[0].DeadAt.Add(-letterWithin))
+	if err != nil {
+		return err
+	}
+	to, err := d.writtenFrom(ctx, dead[len(dead)-1].DeadAt.Add(letterWithin))
+	if err != nil {
+		return err
+	}
+	consumers, ids, died := make([]string, len(dead)), make([]string, len(dead)), map[digest]time.Time{}
+	for i, m := range dead {
+		consumers[i], ids[i] = m.Consumer, m.UUID
+		died[place{Owner: m.Consumer, Name: m.UUID}.digest()] = m.DeadAt
+	}
+	for ; from <= to && err == nil; from += rowsLook {
+		err = d.collect(ctx, func(rows drive.Rows) error {
+			var id int64
+			var p place
+			var written time.Time
+			err := rows.Scan(&id, &p.Owner, &p.Name, &written)
+			// It may have died before, and have been revived.
+			if off := written.Sub(died[p.digest()]); err == nil && off.Abs() < letterWithin {
+				d.letters[p.digest()] = id
+			}
+			return err
+		}, sqltext.LettersOf, from, min(to, from+rowsLook-1), consumers, ids)
+	}
+	return err
+}

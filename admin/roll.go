@@ -1,0 +1,208 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/leaves"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// RollConfig says what RollOutbox does.
+type RollConfig struct {
+	// Retention is how long settled messages are kept; default 0, which empties no leaf and only makes leaves ahead. Let
+	// it be shorter than forwarder.Config.Retention, or the forwarders delete row by row what is to be emptied at once.
+	Retention time.Duration
+	// At is the time from which Retention is counted back; default: now, by the database's clock. It must not be later
+	// than now.
+	At time.Time
+	// Leaf is how many ids the leaves that are made have; default as the newest leaf. A change is for new leaves alone.
+	Leaf int64
+	// Reason and Actor are those of an Act: why, and by which name, for the audit log.
+	Reason, Actor string
+	// DryRun says what would be done, and does nothing; default off.
+	DryRun bool
+	// Progress, if not nil, is called after each leaf, with what was done so far.
+	Progress func(ctx context.Context, r RollResult)
+}
+
+// RollResult is what RollOutbox did, or would do.
+type RollResult struct {
+	At     time.Time    `json:"at"` // when the retention was counted back from
+	Leaves []RolledLeaf `json:"leaves"`
+	// Made, Emptied and Dropped are numbers of leaves.
+	Made    int `json:"made"`
+	Emptied int `json:"emptied"`
+	Dropped int `json:"dropped"`
+	// Removed is how many messages went with the leaves that were emptied; Deleted, how many were deleted one by one.
+	Removed int64 `json:"removed"`
+	Deleted int64 `json:"deleted"`
+	// PutBack is how many messages stayed in leaves that were emptied.
+	PutBack int64 `json:"put_back"`
+	// AuditID is the entry in the audit log; 0 for a dry run.
+	AuditID int64 `json:"audit_id,omitempty"`
+}
+
+// RolledLeaf is a leaf, or the default, that something was done to, or that was left as it is for a reason.
+type RolledLeaf struct {
+	Name string `json:"name"`
+	// Did is made, emptied, deleted (row by row), dropped, reset (what the planner knows of an empty leaf), or kept.
+	Did string `json:"did"`
+	// Removed and PutBack are numbers of messages.
+	Removed int64 `json:"removed,omitempty"`
+	PutBack int64 `json:"put_back,omitempty"`
+	// Why says why it was kept, or why its rows are deleted one by one.
+	Why string `json:"why,omitempty"`
+}
+
+const (
+	leavesAhead = 4     // as many as this are above the last id
+	mostPutBack = 1_000 // messages; more are not copied while the leaf is locked
+	mostBytes   = 16 << 20
+	mostDefault = 10_000 // rows that are looked at while the default is locked
+	dropBehind  = 2      // leaves that stay between one that is dropped and the current one
+)
+
+// ErrNotPartitioned is returned by RollOutbox for an outbox that is one table.
+//
+// Cure: use Clean, or let forwarders delete what is old, as they do by default.
+var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Clean")
+
+// RollOutbox cleans an outbox in partitions: it makes leaves ahead of the ids, empties those in which all is older than
+// the retention, and drops what is empty and far behind. A leaf is emptied at once, without a dead row. Up to 1,000
+// messages of it that must be kept, such as dead ones, are put back as they were, in the same transaction, and every
+// snapshot and every dump sees them all the time. Of a leaf with more of them the old rows are deleted one by one.
+//
+// It waits for no lock, so that nothing queues up behind it: a leaf that is in use is left for the next time. Run it
+// every hour, by a role that owns the table. Two at once do no harm.
+//
+// It returns what it did also with an error: ErrNotPartitioned, ErrNoActor, one that names the field at fault or the
+// owner of the table, one of a driver that has no COPY, or one of the database or the context.
+func (a *Admin) RollOutbox(ctx context.Context, cfg RollConfig) (_ RollResult, err error) {
+	r := &roll{Admin: a, cfg: cfg, out: RollResult{Leaves: []RolledLeaf{}}}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("roll: %w", err)
+		}
+	}()
+	if err = r.check(ctx); err != nil {
+		return r.out, err
+	}
+	if !cfg.DryRun {
+		act := Act{Actor: r.cfg.Actor, Reason: cfg.Reason, Filter: Filter{In: Outbox, States: []State{Done, Discarded}}}
+		if cfg.Retention > 0 {
+			act.Filter.Before = r.before
+		}
+		if r.out.AuditID, err = a.begin(ctx, "roll", act); err != nil {
+			return r.out, err
+		}
+	}
+	for _, step := range []func(context.Context) error{r.make, r.emptyAll, r.cleanDefault, r.resetAhead, r.dropAll} {
+		if err = r.read(ctx); err == nil {
+			err = step(ctx)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if cfg.DryRun {
+		return r.out, err
+	}
+	a.logger.Info("outbox rolled", watermill.LogFields{
+		"actor": r.cfg.Actor, "made": r.out.Made, "emptied": r.out.Emptied, "dropped": r.out.Dropped,
+		"removed": r.out.Removed, "put_back": r.out.PutBack, "deleted": r.out.Deleted, "audit_id": r.out.AuditID,
+	})
+	return r.out, a.end(ctx, r.out.AuditID, err)
+}
+
+// roll is one call of RollOutbox.
+type roll struct {
+	*Admin
+	cfg    RollConfig
+	before time.Time // what was settled before then is old
+	set    leaves.Set
+	out    RollResult
+}
+
+// check refuses what cannot be done.
+func (r *roll) check(ctx context.Context) error {
+	switch {
+	case r.cfg.Retention < 0:
+		return invalid("admin: RollConfig.Retention is %s: use how long to keep, or 0 to empty no leaf", r.cfg.Retention)
+	case r.cfg.Leaf < 0:
+		return invalid("admin: RollConfig.Leaf is %d: use a number of ids, or 0 for that of the newest leaf", r.cfg.Leaf)
+	}
+	now, err := r.now(ctx)
+	switch {
+	case err != nil:
+		return err
+	case r.cfg.At.IsZero():
+		r.cfg.At = now
+	case r.cfg.At.After(now):
+		return invalid("admin: RollConfig.At is %s, and by the database's clock it is %s: a future time would remove "+
+			"messages that must be kept", stamp(r.cfg.At), stamp(now))
+	}
+	r.out.At, r.before = r.cfg.At, r.cfg.At.Add(-r.cfg.Retention)
+	if r.cfg.Actor, err = r.actor(r.cfg.Actor, r.cfg.Reason); err != nil {
+		return err
+	}
+	if err = r.read(ctx); err != nil {
+		return err
+	}
+	switch {
+	case !r.set.Partitioned:
+		return ErrNotPartitioned
+	case !r.set.Owned && !r.cfg.DryRun:
+		return fmt.Errorf("role %s does not own table %s, and only its owner may empty or make leaves: "+
+			"run it as %s, or GRANT %[3]s TO %[1]s", r.set.Role, r.db.Render("{outbox}"), r.set.Owner)
+	}
+	return nil
+}
+
+func (r *roll) read(ctx context.Context) (err error) {
+	ctx, cancel := r.bound(ctx)
+	defer cancel()
+	r.set, err = leaves.Read(ctx, r.db, r.db.Tables())
+	return explain(err)
+}
+
+// did notes what was done to a leaf.
+func (r *roll) did(ctx context.Context, l RolledLeaf) {
+	r.out.Leaves = append(r.out.Leaves, l)
+	switch l.Did {
+	case "made":
+		r.out.Made++
+	case "emptied":
+		r.out.Emptied++
+		r.out.Removed += l.Removed
+		r.out.PutBack += l.PutBack
+	case "deleted":
+		r.out.Deleted += l.Removed
+	case "dropped":
+		r.out.Dropped++
+	}
+	if r.cfg.Progress != nil {
+		r.cfg.Progress(ctx, r.out)
+	}
+}
+
+// kept notes why a leaf was left as it is.
+func (r *roll) kept(ctx context.Context, name, format string, args ...any) {
+	r.did(ctx, RolledLeaf{Name: name, Did: "kept", Why: fmt.Sprintf(format, args...)})
+}
+
+// inUse is why a leaf was kept whose locks could not be had.
+const inUse = "it is in use: the next run retries"
+
+// noted counts messages in the audit log; within a transaction that is sent as it is.
+func (r *roll) noted(n int64) string {
+	return fmt.Sprintf("UPDATE %s SET matched = matched + %d, touched = touched + %[2]d WHERE id = %[3]d",
+		r.db.Render("{audit}"), n, r.out.AuditID)
+}
+
+// of renders a statement for a leaf.
+func (r *roll) of(statement, leaf string) string { return sqltext.OfLeaf(r.db.Render(statement), leaf) }

@@ -1,0 +1,222 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/leaves"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// look is what was found in a leaf before it is locked.
+type look struct {
+	acts       string // of operators until then, and the file
+	old, young int64  // how many were settled before the retention, and since
+	ids        string // of those that stay, at most one more than can be put back
+	bytes      int64  // of their payloads
+	triggers   bool
+}
+
+func (l look) stay() int {
+	if l.ids == "" {
+		return 0
+	}
+	return 1 + strings.Count(l.ids, ",")
+}
+
+// emptyAll empties the leaves behind the current one that are due.
+func (r *roll) emptyAll(ctx context.Context) error {
+	if r.cfg.Retention == 0 {
+		return nil
+	}
+	for _, l := range r.set.Leaves[:r.set.Current()] {
+		if l.Bytes == 0 {
+			continue
+		}
+		if err := r.empty(ctx, l); err != nil {
+			return fmt.Errorf("leaf %s: %w", l.Name, err)
+		}
+	}
+	return nil
+}
+
+// empty empties a leaf if it is due.
+func (r *roll) empty(ctx context.Context, l leaves.Leaf) error {
+	seen, free, err := r.lookAt(ctx, l)
+	switch {
+	case err != nil:
+		return err
+	case !free:
+		r.kept(ctx, l.Name, inUse)
+		return nil
+	case seen.old == 0 && seen.young > 0:
+		r.kept(ctx, l.Name, "its messages are younger than the retention")
+		return nil
+	case seen.old == 0 && seen.ids != "":
+		return nil // what stayed when it was emptied
+	case seen.stay() > mostPutBack && seen.young > 0:
+		r.kept(ctx, l.Name, "%d of its messages are younger than the retention", seen.young)
+		return nil
+	case seen.stay() > mostPutBack:
+		return r.deleteOld(ctx, l, fmt.Sprintf("more than %d of its messages are not settled", mostPutBack))
+	case seen.bytes > mostBytes:
+		return r.deleteOld(ctx, l, fmt.Sprintf("what must stay has %d MiB", seen.bytes>>20))
+	case seen.triggers && seen.ids != "":
+		return r.deleteOld(ctx, l, "it has triggers that would take what must stay for new messages")
+	case r.cfg.DryRun:
+		r.did(ctx, RolledLeaf{Name: l.Name, Did: "emptied", Removed: seen.old, PutBack: int64(seen.stay())})
+		return nil
+	}
+	stayed, crowded := int64(0), false
+	had, err := r.locked(ctx, []lock{{l.SQL, exclusive}}, func(t rawTx) (err error) {
+		stayed, crowded, err = r.emptyLocked(t, l, seen)
+		return err
+	})
+	switch {
+	case crowded:
+		r.kept(ctx, l.Name, "its messages were changed meanwhile: the next run retries")
+		return nil
+	case err != nil:
+		return err
+	case !had:
+		r.kept(ctx, l.Name, inUse)
+		return nil
+	}
+	r.did(ctx, RolledLeaf{Name: l.Name, Did: "emptied", Removed: seen.old, PutBack: stayed})
+	return nil
+}
+
+// lookAt reads a leaf. A message that a transaction in progress has written could not be seen, and could be published
+// before the leaf is locked: so there was none when it begins; false = there was one all the time.
+func (r *roll) lookAt(ctx context.Context, l leaves.Leaf) (seen look, free bool, err error) {
+	before := stamp(r.before)
+	if err = r.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&seen.acts) },
+		r.of(sqltext.RollActs, l.SQL)); err != nil {
+		return seen, false, err
+	}
+	late := false
+	if err = r.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&late) }, r.of(sqltext.RollTail, l.SQL),
+		before, int64(mostPutBack+1)); err != nil {
+		return seen, false, err
+	}
+	if late {
+		seen.young = mostPutBack + 1
+		return seen, true, nil
+	}
+	if !r.cfg.DryRun {
+		free, err = r.locked(ctx, []lock{{l.SQL, writers}}, func(rawTx) error { return nil })
+		if err != nil || !free {
+			return seen, false, err
+		}
+	}
+	// Without Config.QueryTimeout: it reads all of the leaf.
+	err = drive.Collect(ctx, r.db, func(rows drive.Rows) error {
+		return rows.Scan(&seen.old, &seen.young, &seen.ids, &seen.bytes, &seen.triggers)
+	}, r.of(sqltext.RollLook, l.SQL), before, int64(mostPutBack+1))
+	return seen, true, explain(err)
+}
+
+// emptyLocked empties a leaf that is locked, but for what must stay. It refuses if there is too much of that, or if an
+// act of an operator or another roll may have changed what was seen.
+func (r *roll) emptyLocked(t rawTx, l leaves.Leaf, seen look) (stayed int64, crowded bool, err error) {
+	fill := func(statement, ids, columns string) string {
+		return strings.NewReplacer("{ids}", ids, "{columns}", columns, "{n}", strconv.Itoa(mostPutBack+1)).
+			Replace(r.of(statement, l.SQL))
+	}
+	found, err := t.do(fill(sqltext.RollStay, seen.ids, ""))
+	if err != nil {
+		return 0, false, err
+	}
+	if found[0] != seen.acts || strings.Count(found[1], ",") >= mostPutBack {
+		return 0, true, errAgain
+	}
+	columns, err := t.do(fill(sqltext.RollColumns, "", ""))
+	if err != nil {
+		return 0, false, err
+	}
+	stay := bytes.Buffer{}
+	if found[1] != "" {
+		tag, err := t.pg.CopyTo(t.ctx, &stay, fill(sqltext.RollTake, found[1], columns[0]))
+		if err != nil {
+			return 0, false, err
+		}
+		stayed = tag.RowsAffected()
+	}
+	if _, err = t.do(fill(sqltext.RollEmpty, "", "")); err != nil {
+		return 0, false, err
+	}
+	if stayed > 0 {
+		tag, err := t.pg.CopyFrom(t.ctx, &stay, fill(sqltext.RollPutBack, "", columns[0]))
+		if err != nil {
+			return 0, false, err
+		}
+		if tag.RowsAffected() != stayed {
+			return 0, false, fmt.Errorf("%d messages were taken out and %d put back", stayed, tag.RowsAffected())
+		}
+	}
+	_, err = t.do(r.noted(seen.old))
+	return stayed, false, err
+}
+
+// deleteOld deletes the old rows of a leaf as Clean does.
+func (r *roll) deleteOld(ctx context.Context, l leaves.Leaf, why string) error {
+	return r.deleteIn(ctx, l.Name, l.Range, why)
+}
+
+func (r *roll) deleteIn(ctx context.Context, name string, ids leaves.Range, why string) error {
+	if r.cfg.DryRun {
+		r.did(ctx, RolledLeaf{Name: name, Did: "deleted", Why: why})
+		return nil
+	}
+	first, err := r.number(ctx, sqltext.FirstOutboxID)
+	if err != nil {
+		return err
+	}
+	n, err := r.cleanIDs(ctx, max(ids.From, first), ids.To, r.cfg.Retention, stamp(r.cfg.At))
+	if n > 0 {
+		err = errors.Join(err, r.exec(context.WithoutCancel(ctx), sqltext.CountClean, r.out.AuditID, n))
+		r.did(ctx, RolledLeaf{Name: name, Did: "deleted", Removed: n, Why: why})
+	}
+	return err
+}
+
+// cleanDefault deletes old rows that have no leaf.
+func (r *roll) cleanDefault(ctx context.Context) error {
+	d := r.set.Default
+	if d == nil || d.Bytes == 0 || r.cfg.Retention == 0 {
+		return nil
+	}
+	_, first, last, err := r.inDefault(ctx, 1, math.MaxInt64)
+	if err != nil {
+		return err
+	}
+	for _, gap := range r.set.Gaps() {
+		gap.From = max(gap.From, first)
+		if gap.To < math.MaxInt64 {
+			gap.To = min(gap.To, last+1)
+		}
+		if gap.From > last || gap.To <= first {
+			continue
+		}
+		if err := r.deleteIn(ctx, d.Name, gap, "they have no leaf"); err != nil {
+			return fmt.Errorf("default %s: %w", d.Name, err)
+		}
+	}
+	return nil
+}
+
+// inDefault says how many rows the default has, up to so many, the lowest id, and the highest one below another.
+func (r *roll) inDefault(ctx context.Context, upto, below int64) (n, first, last int64, err error) {
+	if r.set.Default == nil {
+		return 0, 0, 0, nil
+	}
+	err = r.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&n, &first, &last) },
+		r.of(sqltext.RollDefault, r.set.Default.SQL), upto, below)
+	return n, first, last, err
+}

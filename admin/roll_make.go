@@ -1,0 +1,206 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/leaves"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+const duplicateTable = "42P07"
+
+// make makes leaves until there are enough ahead.
+func (r *roll) make(ctx context.Context) error {
+	size := r.cfg.Leaf
+	if size == 0 {
+		size = r.set.Size()
+	}
+	outbox := r.db.Render("{outbox}")
+	if size == 0 {
+		r.kept(ctx, outbox, "no leaves are made: there is none that says how many ids one has: set RollConfig.Leaf, "+
+			"or --leaf")
+		return nil
+	}
+	for number, tries := r.newest(), 0; tries < 10*leavesAhead; tries++ {
+		next, why, err := r.next(ctx, size)
+		if why != "" {
+			r.kept(ctx, r.set.Default.Name, "%s", why)
+			return nil
+		}
+		if err != nil || next == (leaves.Range{}) {
+			return err
+		}
+		name := r.db.Tables().Outbox + "_p" + strconv.Itoa(number)
+		if r.cfg.DryRun {
+			r.did(ctx, RolledLeaf{Name: name, Did: "made"})
+			r.set.Leaves = append(r.set.Leaves, leaves.Leaf{Name: name, Range: next})
+			number++
+			continue
+		}
+		had, err := r.makeLeaf(ctx, name, next)
+		switch {
+		case errors.Is(err, errAgain):
+			err = nil
+		case text.SQLState(err) == duplicateTable: // of another program
+			err = nil
+			number++
+			continue
+		case err != nil:
+			return fmt.Errorf("make leaf %s: %w", name, err)
+		case !had:
+			r.kept(ctx, outbox, "no leaf is made: "+inUse)
+			return nil
+		default:
+			r.did(ctx, RolledLeaf{Name: name, Did: "made"})
+		}
+		if err = r.read(ctx); err != nil {
+			return err
+		}
+		number = max(number, r.newest())
+	}
+	return nil
+}
+
+// newest is the number of the next leaf: one above those of all.
+func (r *roll) newest() (n int) {
+	for _, l := range r.set.Leaves {
+		_, digits, _ := strings.Cut(l.Name, r.db.Tables().Outbox+"_p")
+		if i, err := strconv.Atoi(digits); err == nil {
+			n = max(n, i+1)
+		}
+	}
+	return n
+}
+
+// next is the range of the next leaf; nothing if there are enough, or why there can be none.
+//
+// A statement that began before the leaf was made does not know it. If it wrote an id that belongs there it would fail,
+// and if it read it would miss the row: so a leaf begins far above the ids that are handed out now, and leaves a gap to
+// the default if there are no others in between.
+func (r *roll) next(ctx context.Context, size int64) (next leaves.Range, why string, err error) {
+	last, end := r.set.Last, int64(0)
+	if n := len(r.set.Leaves); n > 0 {
+		end = r.set.Leaves[n-1].To
+	}
+	if end == math.MaxInt64 || size > (math.MaxInt64-max(end, last))/8 || end >= last+leavesAhead*size {
+		return next, "", nil
+	}
+	from := end
+	if end-last < size/4 {
+		from = max(end, last+size)
+	}
+	for {
+		n, _, far, err := r.inDefault(ctx, mostDefault+1, from+size)
+		switch {
+		case err != nil:
+			return next, "", err
+		case n > mostDefault:
+			return next, fmt.Sprintf("no leaves are made: it has more than %d rows, which would be read while it is "+
+				"locked: docs/run/partitions.md says what to do", mostDefault), nil
+		case n == 0 || far < from:
+			return leaves.Range{From: from, To: from + size}, "", nil
+		}
+		from = far + 1
+	}
+}
+
+// makeLeaf makes a leaf, unless others were made since.
+func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (bool, error) {
+	outbox, known := r.db.Render("{outbox}"), len(r.set.Leaves)
+	locks := []lock{{outbox, changes}}
+	if d := r.set.Default; d != nil {
+		locks = append(locks, lock{d.SQL, exclusive})
+		known++
+	}
+	options := ""
+	if n := len(r.set.Leaves); n > 0 && len(r.set.Leaves[n-1].Options) > 0 {
+		var list []string
+		for _, o := range r.set.Leaves[n-1].Options {
+			name, value, _ := strings.Cut(o, "=")
+			list = append(list, name+" = "+literal(value))
+		}
+		options = " WITH (" + strings.Join(list, ", ") + ")"
+	}
+	create := strings.NewReplacer("{leaf}", r.set.Schema+"."+sqltext.Quote(name), "{options}", options,
+		"{owner}", r.set.Owner, "{from}", strconv.FormatInt(ids.From, 10), "{to}", strconv.FormatInt(ids.To, 10)).
+		Replace(r.db.Render(sqltext.RollMake))
+	return r.locked(ctx, locks, func(t rawTx) error {
+		now, err := t.do(r.db.Render(sqltext.RollPartitions))
+		if err != nil {
+			return err
+		}
+		if now[0] != strconv.Itoa(known) {
+			return errAgain
+		}
+		_, err = t.do(create)
+		return err
+	})
+}
+
+// resetAhead has the planner forget what it knows of leaves that are still empty: that they have no pages. A plan that
+// is made then reads them from end to end, and would go on to do so when they are full.
+func (r *roll) resetAhead(ctx context.Context) error {
+	for _, l := range r.set.Leaves[r.set.Current():] {
+		if l.Bytes > 0 || l.Rows < 0 || r.cfg.DryRun {
+			continue
+		}
+		err := r.ifEmpty(ctx, l, []lock{{l.SQL, exclusive}}, sqltext.RollEmpty, "reset")
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropAll drops leaves that are empty and far behind.
+func (r *roll) dropAll(ctx context.Context) error {
+	for _, l := range r.set.Leaves[:max(0, r.set.Current()-dropBehind)] {
+		if l.Bytes > 0 {
+			continue
+		}
+		if r.cfg.DryRun {
+			r.did(ctx, RolledLeaf{Name: l.Name, Did: "dropped"})
+			continue
+		}
+		locks := []lock{{r.db.Render("{outbox}"), exclusive}, {l.SQL, exclusive}}
+		if d := r.set.Default; d != nil {
+			locks = []lock{locks[0], {d.SQL, exclusive}, locks[1]}
+		}
+		if err := r.ifEmpty(ctx, l, locks, sqltext.RollDrop, "dropped"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ifEmpty does something to a leaf that is empty.
+func (r *roll) ifEmpty(ctx context.Context, l leaves.Leaf, locks []lock, statement, did string) error {
+	had, err := r.locked(ctx, locks, func(t rawTx) error {
+		empty, err := t.do(r.of(sqltext.RollIsEmpty, l.SQL))
+		if err != nil {
+			return err
+		}
+		if empty[0] != "t" {
+			return errAgain
+		}
+		_, err = t.do(r.of(statement, l.SQL))
+		return err
+	})
+	switch {
+	case errors.Is(err, errAgain), text.SQLState(err) == text.UndefinedTable: // another one has dropped it
+		return nil
+	case err != nil:
+		return fmt.Errorf("leaf %s: %w", l.Name, err)
+	case !had:
+		r.kept(ctx, l.Name, inUse)
+		return nil
+	}
+	r.did(ctx, RolledLeaf{Name: l.Name, Did: did})
+	return nil
+}
