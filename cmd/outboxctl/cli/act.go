@@ -80,6 +80,7 @@ type verb struct {
 	done    string        // "Requeued"
 	states  []admin.State // that it is for, its default first
 	reason  bool          // it needs one
+	topic   bool          // it reads a topic of the broker
 	short   string
 	long    string
 	example string
@@ -132,6 +133,7 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 		return wrongAct(err)
 	}
 	answer.Result = tried
+	a.withoutLetter(v, tried)
 	if f.dryRun || tried.Matched.N == 0 {
 		if tried.Matched.N == 0 {
 			a.otherStates(ctx, ad, v, act.Filter)
@@ -177,6 +179,24 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 			result.AuditID, more)
 	})
 	return errors.Join(err, said)
+}
+
+// withoutLetter says that messages are passed by.
+func (a *app) withoutLetter(v verb, r admin.Result) {
+	if r.NoLetter > 0 {
+		has := map[bool]string{true: "has", false: "have"}[r.NoLetter == 1]
+		if v.topic {
+			a.note("%s of the topic %s no dead letter of an incoming message", countMessages(admin.Count{N: r.NoLetter}),
+				map[bool]string{true: "is", false: "are"}[r.NoLetter == 1])
+		} else {
+			a.note("%s %s no dead letter in the outbox any more: see outboxctl redrive",
+				countMessages(admin.Count{N: r.NoLetter}), has)
+		}
+	}
+	if r.Looping > 0 {
+		a.note("%s died again after --max-redrives, or came from the topic itself: they are skipped",
+			countMessages(admin.Count{N: r.Looping}))
+	}
 }
 
 // otherStates says of messages that were meant, and that an act passes by, in what state they are, or where.

@@ -31,6 +31,7 @@ var answers = map[string]struct {
 	"audit.go: answer": {"`audit`", audited{}},
 	"check.go: s":      {"`check`", status{}},
 	"clean.go: r":      {"`clean`", admin.CleanResult{}},
+	"roll.go: r":       {"`roll`", admin.RollResult{}},
 	"doctor.go: map[string]any{\"findings\": findings}": {
 		"`doctor`", map[string]any{"findings": []admin.Finding(nil)},
 	},
@@ -71,6 +72,7 @@ var parts = map[reflect.Type]string{
 	reflect.TypeFor[admin.AuditEntry]():     "an entry",
 	reflect.TypeFor[admin.TopicStats]():     "a topic",
 	reflect.TypeFor[admin.Pause]():          "a pause",
+	reflect.TypeFor[admin.RolledLeaf]():     "a leaf of `roll`",
 	reflect.TypeFor[admin.ForwarderStats](): "a forwarder",
 	reflect.TypeFor[admin.ConsumerStats]():  "a consumer",
 	reflect.TypeFor[admin.UnreadLanes]():    "unread lanes",

@@ -4,16 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"os"
 	"slices"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
 // errDSN leaves out what the driver says of the string: it quotes from it.
+//
+// Cause: what --dsn or OUTBOX_DSN has is no connection string, or names a certificate that cannot be read.
 var errDSN = errors.New("the connection string cannot be parsed: " +
 	"use postgres://user:password@host:5432/database?sslmode=require, with " +
 	"special characters of the password as %XX, or host=... user=... dbname=...; certificates that " +

@@ -24,7 +24,9 @@ var (
 		admin.Outbox, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Discarded},
 		true, "",
 	}
-	ofInbox = noun{admin.Inbox, []admin.State{admin.Failing, admin.Dead, admin.Done, admin.Discarded}, false, "consumer"}
+	ofInbox = noun{
+		admin.Inbox, []admin.State{admin.Ready, admin.Failing, admin.Dead, admin.Done, admin.Discarded}, false, "consumer",
+	}
 	ofQueue = noun{
 		admin.Queue, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Seen},
 		true, "source",

@@ -159,8 +159,11 @@ func (a *app) printMessage(m *admin.Message, payload bool) error {
 			return err
 		}
 	}
-	if !payload || len(m.Payload) == 0 {
+	switch {
+	case !payload:
 		return nil
+	case len(m.Payload) == 0:
+		return a.say("%-12s %s", "payload", "empty, or the role may not read it")
 	}
 	return a.say("payload\n%s", readable(m.Payload))
 }

@@ -108,7 +108,7 @@ func (a *app) migratePrint() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "print", Short: "Print the migrations for psql or another migration tool",
 		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). With --dir it
-writes files, and leaves existing ones alone. It needs no database.`,
+writes files into that folder, which it makes, and leaves existing ones alone. It needs no database.`,
 		Example: "  outboxctl migrate print | psql\n  outboxctl migrate print --format goose --dir migrations --start-at 20",
 	}
 	cmd.Flags().StringVar(&format, "format", string(schema.Plain), "`format`: plain, goose, golang-migrate")
@@ -162,6 +162,9 @@ func named(files []schema.File) []sqlFile {
 }
 
 func (a *app) writeFiles(ctx context.Context, dir string, files []schema.File) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
 			return err

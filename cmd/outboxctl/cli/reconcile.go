@@ -11,7 +11,8 @@ import (
 func (a *app) reconcile() *cobra.Command {
 	var broker brokerFlags
 	var log brokerLog
-	v := verb{name: "reconcile", done: "Requeued", states: []admin.State{admin.Done}, long: `Compare the published messages that are still kept with those that the broker has, by UUID, and
+	v := verb{name: "reconcile", done: "Requeued", states: []admin.State{admin.Done},
+		long: `Compare the published messages that are still kept with those that the broker has, by UUID, and
 publish again what the broker has lost. A broker that acknowledges before it syncs to disk, or whose
 log was truncated, does not report the loss. Count the lost messages with --dry-run. Name topics that
 go to this broker; its clock and the database's must agree within ten minutes.

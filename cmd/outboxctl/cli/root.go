@@ -71,8 +71,8 @@ before an interrupt stay, and are printed.`,
 		}
 	}
 	add("look", a.stats(), a.doctor(), a.check(), a.find(), a.audit())
-	add("repair", a.messages(), a.errors(), a.keys(), a.topics(), a.inbox(), a.queue(), a.reconcile())
-	add("run", a.migrate(), a.clean(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())
+	add("repair", a.messages(), a.errors(), a.keys(), a.topics(), a.inbox(), a.queue(), a.reconcile(), a.redrive())
+	add("run", a.migrate(), a.clean(), a.roll(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())
 	strict(root)
 	return root
 }

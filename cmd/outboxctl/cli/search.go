@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
@@ -12,9 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// Cause: a search has what was asked for, so that it ends early.
-// Cure: none is needed.
-var errFound = errors.New("it was found")
+// errFound ends a search early that has what was asked for.
+var errFound = io.EOF
 
 // tellEvery is how often a search says how far it is where there is no terminal.
 const tellEvery = 2 * time.Second

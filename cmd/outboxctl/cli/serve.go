@@ -16,10 +16,12 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
+	"github.com/millrace-go/watermill-outbox/broker"
 )
 
 func (a *app) serve() *cobra.Command {
 	var f serveFlags
+	brokers := brokerFlags{both: true}
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Serve the admin page",
 		Long: `Serve the admin page at / of --listen. It is read-only by default: --act allows changes, --payloads
@@ -33,7 +35,9 @@ incoming requests.
 A website can make a browser on this machine call 127.0.0.1 under another host name, with any header
 (DNS rebinding). So a page that only this machine reaches answers to localhost, loopback addresses and
 the names of --host only. With a proxy on this machine, give --host the name by which browsers call
-the proxy.`,
+the proxy.
+
+With --kafka, --nats or both the page also shows what outboxctl doctor finds at the broker.`,
 		Example: "  outboxctl serve\n  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act\n" +
 			"  outboxctl serve --actor-header X-Forwarded-User --host outbox.example.com",
 	}
@@ -47,7 +51,17 @@ the proxy.`,
 		"to any name if others can reach the page)")
 	flags.StringVar(&f.actor, "actor", "", "who is named in the audit log without --actor-header "+
 		"(default: USER, else the user of the system)")
+	brokers.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := brokers.read(a, cmd); err != nil {
+			return err
+		}
+		checkers, closeAll, err := brokers.checkers()
+		defer closeAll()
+		if err != nil {
+			return &usageError{err}
+		}
+		f.brokers = checkers
 		if err := a.fromEnv(flags, "listen", "title", "act", "payloads", "actor-header", "host"); err != nil {
 			return err
 		}
@@ -67,6 +81,7 @@ type serveFlags struct {
 	listen, title, actorHeader, actor string
 	act, payloads                     bool
 	hosts                             []string
+	brokers                           []broker.Checker
 }
 
 func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger watermill.LoggerAdapter) error {
@@ -79,7 +94,7 @@ func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger
 		return errors.Join(listener.Close(),
 			usagef("--act and --payloads need --actor-header on an address that others can reach: %s", f.listen))
 	}
-	page, err := ui.New(ad, ui.Config{Title: f.title, Authorize: f.authorize}, logger)
+	page, err := ui.New(ad, ui.Config{Title: f.title, Authorize: f.authorize, Brokers: f.brokers}, logger)
 	if err != nil {
 		return errors.Join(listener.Close(), err)
 	}

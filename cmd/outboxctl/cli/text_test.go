@@ -122,6 +122,7 @@ func TestAge(t *testing.T) {
 		0: "0s", time.Millisecond: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m01s", 90 * time.Minute: "1h30m",
 		47 * time.Hour: "47h00m",
 		49 * time.Hour: "2d01h", -time.Minute: "-1m00s", 1<<63 - 1: "106751d23h",
+		-1: "0s", -1 << 63: "-106751d23h",
 	} {
 		if got := age(d); got != want {
 			t.Errorf("age(%d) = %q, want %q", d, got, want)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -14,10 +15,10 @@ import (
 // age writes a duration by its two largest units.
 func age(d time.Duration) string {
 	switch {
-	case d < 0:
-		return "-" + age(-d)
-	case d < time.Second:
+	case d > -time.Second && d < time.Second:
 		return "0s"
+	case d < 0:
+		return "-" + age(-max(d, -math.MaxInt64)) // the least has no opposite
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", d/time.Second)
 	case d < time.Hour:
