@@ -123,7 +123,8 @@ func (b *bench) handling(
 // wrote returns an error unless n messages were noted, handled and answered.
 func (d *database) wrote(ctx context.Context, n int) error {
 	var inbox, business, outbox int
-	err := d.pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM inbox WHERE processed_at IS NOT NULL), (SELECT count(*) FROM business),
+	err := d.pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM inbox WHERE processed_at IS NOT NULL),
+ (SELECT count(*) FROM business),
  (SELECT count(DISTINCT uuid) FROM outbox)`).Scan(&inbox, &business, &outbox)
 	if err == nil && (inbox != n || business != n || outbox != n) {
 		err = fmt.Errorf("%d messages in the inbox, %d rows, %d messages in the outbox instead of %d", inbox,

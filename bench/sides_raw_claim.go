@@ -16,7 +16,8 @@ import (
 const (
 	rawJobs = `CREATE TABLE jobs (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    source text NOT NULL, message_id text NOT NULL, topic text NOT NULL, payload bytea NOT NULL, metadata jsonb NOT NULL DEFAULT '{}',
+    source text NOT NULL, message_id text NOT NULL, topic text NOT NULL, payload bytea NOT NULL,
+    metadata jsonb NOT NULL DEFAULT '{}',
     status text NOT NULL DEFAULT 'ready', attempts int NOT NULL DEFAULT 0, owner uuid, locked_until timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(), done_at timestamptz,
     UNIQUE (source, message_id)
@@ -25,7 +26,8 @@ const (
 	rawClaim = `UPDATE jobs SET status = 'claimed', owner = $1, locked_until = now() + interval '30 s'
  WHERE id IN (SELECT id FROM jobs WHERE id > $2 AND status = 'ready' ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED)
 RETURNING id, message_id, topic, payload, metadata, attempts`
-	rawAck = `UPDATE jobs SET status = 'done', done_at = now(), owner = NULL, locked_until = NULL, payload = '', metadata = '{}'
+	rawAck = `UPDATE jobs SET status = 'done', done_at = now(), owner = NULL, locked_until = NULL,
+    payload = '', metadata = '{}'
  WHERE id = ANY ($1) AND owner = $2`
 )
 

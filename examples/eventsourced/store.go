@@ -132,7 +132,8 @@ func project(msg *message.Message) error {
 func apply(ctx context.Context, tx pgx.Tx, e event) error {
 	tag, err := tx.Exec(ctx, `INSERT INTO balances AS b (account, version, balance) SELECT $1, $2, $3 WHERE $2 = 1
  OR EXISTS (SELECT FROM balances WHERE account = $1)
-ON CONFLICT (account) DO UPDATE SET version = excluded.version, balance = b.balance + excluded.balance WHERE b.version = excluded.version - 1`,
+ON CONFLICT (account) DO UPDATE SET version = excluded.version, balance = b.balance + excluded.balance
+ WHERE b.version = excluded.version - 1`,
 		e.Account, e.Version, e.Amount)
 	if err == nil && tag.RowsAffected() == 0 {
 		var version int

@@ -1,6 +1,7 @@
 // Command http is a service whose clients may repeat a request: an order that is posted again under the same
 // Idempotency-Key is booked once, its event is published, and the client gets the first answer again.
 //
+//	nats stream add orders --subjects orders --defaults # JetStream takes an event only if a stream has its subject
 //	DATABASE_URL=postgres://... NATS_URL=nats://... API_TOKENS=alice=secret,bob=other go run ./http
 //	curl -i localhost:8080/orders -H 'Authorization: Bearer secret' -H 'Idempotency-Key: "1"' -d '{"cents": 500}'
 package main

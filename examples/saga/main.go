@@ -29,8 +29,10 @@ import (
 )
 
 const tables = `
-CREATE TABLE IF NOT EXISTS sagas (order_id text PRIMARY KEY, item text NOT NULL, amount bigint NOT NULL, state text NOT NULL);
-CREATE TABLE IF NOT EXISTS payments (order_id text PRIMARY KEY, amount bigint NOT NULL, returned bool NOT NULL DEFAULT false);
+CREATE TABLE IF NOT EXISTS sagas (
+	order_id text PRIMARY KEY, item text NOT NULL, amount bigint NOT NULL, state text NOT NULL);
+CREATE TABLE IF NOT EXISTS payments (
+	order_id text PRIMARY KEY, amount bigint NOT NULL, returned bool NOT NULL DEFAULT false);
 CREATE TABLE IF NOT EXISTS stock (item text PRIMARY KEY, in_stock int NOT NULL CHECK (in_stock >= 0))`
 
 func main() {

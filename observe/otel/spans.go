@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -165,6 +166,6 @@ func (o *Observer) MessageDead(ctx context.Context, dead observe.MessageDead) {
 func fail(span trace.Span, err error, failure string) {
 	if err != nil && span.IsRecording() {
 		span.SetAttributes(semconv.ErrorTypeKey.String(failure))
-		span.SetStatus(codes.Error, err.Error())
+		span.SetStatus(codes.Error, text.OfError(err))
 	}
 }
