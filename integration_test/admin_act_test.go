@@ -51,18 +51,18 @@ func TestActs(t *testing.T) {
 		want    int
 	}{
 		"requeue": {a.Requeue, of(admin.Filter{All: true}), "s = 'dead'",
-			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata = '{\"n\": \"1\", \"outbox_generation\": \"1\"}' " +
-				"AND last_error <> ''", all},
+			"s = 'ready' AND attempts = 1 AND due_at <= now() AND metadata = '{\"n\": \"1\", \"outbox_generation\": \"1\"}' " +
+				"AND last_error IS NULL", all},
 		"requeue what is dead or failing": {
 			a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Dead, admin.Failing}}), "s IN ('dead', 'failing')",
-			"s = 'failing' AND attempts = 1 AND due_at <= now()", 2 * all,
+			"s = 'ready' AND attempts = 1 AND due_at <= now()", 2 * all,
 		},
 		"requeue a topic": {
-			a.Requeue, of(admin.Filter{Topic: "topic-3"}), "s = 'dead' AND topic = 'topic-3'", "s = 'failing'", 15,
+			a.Requeue, of(admin.Filter{Topic: "topic-3"}), "s = 'dead' AND topic = 'topic-3'", "s = 'ready'", 15,
 		},
 		"requeue what was discarded": {
 			a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Discarded}}), "s = 'discarded'",
-			"s = 'failing' AND attempts = 1 AND due_at <= now()", all,
+			"s = 'ready' AND attempts = 1 AND due_at <= now()", all,
 		},
 		"discard": {a.Discard, of(admin.Filter{All: true}), "s = 'dead'",
 			"s = 'discarded' AND last_error LIKE 'discarded by alice: it''s \"why\"; before: %'", all},
@@ -92,11 +92,11 @@ func TestActs(t *testing.T) {
 				"WHERE p.key = o.key AND p.attempts > 0 AND p.published_at IS NULL)", "s = 'discarded'", 0,
 		},
 		"replay": {a.Replay, of(admin.Filter{All: true}), "s = 'done'",
-			"s = 'failing' AND attempts = 1 AND due_at <= now() AND metadata->>'outbox_generation' = '1' " +
+			"s = 'ready' AND attempts = 1 AND due_at <= now() AND metadata->>'outbox_generation' = '1' " +
 				"AND published_at IS NULL", all},
 		"replay by time": {
 			a.Replay, of(admin.Filter{After: lately}),
-			"s = 'done' AND created_at >= '" + lately.UTC().Format(time.RFC3339) + "'", "s = 'failing'", 0,
+			"s = 'done' AND created_at >= '" + lately.UTC().Format(time.RFC3339) + "'", "s = 'ready'", 0,
 		},
 		"retry now": {
 			a.RetryNow, of(admin.Filter{All: true}), "s = 'failing'", "s = 'failing' AND due_at <= now() AND attempts > 0", all,
@@ -104,16 +104,16 @@ func TestActs(t *testing.T) {
 		"retry now what is delayed": {
 			a.RetryNow, of(admin.Filter{Topic: "topic-1", States: []admin.State{admin.Delayed}}),
 			"s = 'delayed' AND topic = 'topic-1'",
-			"s = 'delayed' AND due_at <= now() AND attempts = 0", 15,
+			"s = 'ready' AND due_at <= now() AND attempts = 0", 15,
 		},
 		"a limit": {
 			a.Requeue, admin.Act{Filter: admin.Filter{All: true}, Limit: 10},
 			"id IN (SELECT id FROM outbox p WHERE p.dead_at IS NOT NULL AND p.published_at IS NULL ORDER BY id LIMIT 10)",
-			"s = 'failing'", 10,
+			"s = 'ready'", 10,
 		},
 		"by error": {
 			a.Requeue, of(admin.Filter{ErrorContains: "ORDER 1"}), "s = 'dead' AND last_error LIKE 'order 1%'",
-			"s = 'failing'", 0,
+			"s = 'ready'", 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestActIsCutOff(t *testing.T) {
 	})
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, int64(10), r.Touched)
-	assert.Equal(t, map[string]int{"failing": 10, "dead": 40}, h.states(t, "id % 6 = 3"))
+	assert.Equal(t, map[string]int{"ready": 10, "dead": 40}, h.states(t, "id % 6 = 3"))
 	log, next, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
 	require.Empty(t, next)
@@ -473,7 +473,7 @@ func TestRetryNowMeetsEachMessageOnce(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	const rows = 1200
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, metadata, due_at) SELECT 'u' || i, 'orders', '', '{}', `+
-		`now() - interval '1 minute' FROM generate_series(1, $1::int) i`, rows)
+		`now() + interval '1 hour' FROM generate_series(1, $1::int) i`, rows)
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, key, state, payload, due_at, attempts, last_error)
 		SELECT 'shop', 'm' || i, 'orders', '', 'processing', 'x', now() - interval '1 minute', 1, 'no' FROM generate_series(1, $1::int) i`, rows)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -32,7 +32,7 @@ func fillOutbox(t testing.TB, h handle, n int) {
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata, created_at, due_at, attempts, last_error, published_at, dead_at)
 		SELECT 'u' || i, 'topic-' || i % 7, CASE WHEN i % 4 > 0 THEN 'key-' || i % 50 ELSE '' END, convert_to('p' || i, 'UTF8'), '{"n": "1"}',
 		       now() - i * interval '1 second',
-		       CASE i % 6 WHEN 1 THEN now() + (i * 7919 % 1000) * interval '1 second' WHEN 2 THEN now() + interval '1 minute' WHEN 3 THEN now() END,
+		       CASE i % 6 WHEN 1 THEN now() + (4000 + i * 7919 % 1000) * interval '1 second' WHEN 2 THEN now() + interval '1 minute' WHEN 3 THEN now() END,
 		       CASE i % 6 WHEN 2 THEN 1 + i % 5 WHEN 3 THEN 10 ELSE 0 END,
 		       CASE WHEN i % 6 IN (2, 3) THEN CASE WHEN i % 4 < 2 THEN 'order ' || i || ' not found' ELSE 'Broker "b' || i || '" away' END END,
 		       CASE i % 6 WHEN 4 THEN now() WHEN 5 THEN now() END,
@@ -48,9 +48,13 @@ func TestListPages(t *testing.T) {
 	fillOutbox(t, h, rows)
 	// So many of one topic and one lane that a step does not come to their end.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts, dead_at, last_error)
-		SELECT 'v' || i, 'topic-3', 'key-6', '', CASE i % 3 WHEN 1 THEN now() + i * interval '1 second' END,
+		SELECT 'v' || i, 'topic-3', 'key-6', '', CASE i % 3 WHEN 1 THEN now() + (4000 + i) * interval '1 second' END,
 		       CASE i % 3 WHEN 2 THEN 1 ELSE 0 END, CASE i % 6 WHEN 2 THEN now() END, 'order ' || i || ' not found'
 		  FROM generate_series(1, 2400) i`)
+	// What was delayed and is due, and what is sent again and has not failed since, is ready.
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts)
+		SELECT 'w' || i, 'topic-4', 'key-6', '', now() - i * 7919 % 1000 * interval '1 second', i % 2
+		  FROM generate_series(1, 900) i`)
 	a := newAdmin(t, h)
 	begun := time.Now()
 	group, err := a.ErrorGroups(t.Context(), admin.Filter{States: []admin.State{admin.Dead}})
@@ -64,7 +68,7 @@ func TestListPages(t *testing.T) {
 		"all":       {admin.Filter{}, "true", "id DESC"},
 		"dead":      {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "id DESC"},
 		"failing":   {admin.Filter{States: []admin.State{admin.Failing}}, "s = 'failing'", "id"},
-		"ready":     {admin.Filter{States: []admin.State{admin.Ready}}, "s = 'ready'", "id"},
+		"ready":     {admin.Filter{States: []admin.State{admin.Ready}}, "s = 'ready'", "due_at, id"},
 		"delayed":   {admin.Filter{States: []admin.State{admin.Delayed}}, "s = 'delayed'", "due_at, id"},
 		"done":      {admin.Filter{States: []admin.State{admin.Done}}, "s = 'done'", "id DESC"},
 		"discarded": {admin.Filter{States: []admin.State{admin.Discarded}}, "s = 'discarded'", "id DESC"},
@@ -75,7 +79,7 @@ func TestListPages(t *testing.T) {
 			admin.Filter{States: []admin.State{admin.Failing}, Key: "key-2"}, "s = 'failing' AND key = 'key-2'", "id",
 		},
 		"ready of a key": {
-			admin.Filter{States: []admin.State{admin.Ready}, Key: "key-6"}, "s = 'ready' AND key = 'key-6'", "id",
+			admin.Filter{States: []admin.State{admin.Ready}, Key: "key-6"}, "s = 'ready' AND key = 'key-6'", "due_at, id",
 		},
 		"delayed of a topic": {
 			admin.Filter{States: []admin.State{admin.Delayed}, Topic: "topic-1"}, "s = 'delayed' AND topic = 'topic-1'",

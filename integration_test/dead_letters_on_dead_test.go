@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -38,6 +39,37 @@ func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 	}
 	assert.Equal(t, []string{"orders-0"}, all)
 	assert.True(t, log.has("ERROR", "gave up OnDead", "message_id:orders-1"))
+}
+
+// TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit of attempts: a handler that calls its message poison would end a
+// process each time.
+func TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	log := &lineLogger{}
+	cfg := quickStore()
+	cfg.MaxAttempts = -1
+	s := storeOn(t, h, cfg)
+	called := make(chan string, 10)
+	storeAll(t, s, items("orders", 2)...)
+	h.exec(t, `update inbox_queue set attempts = 12, crashes = 12 where message_id = 'orders-0'`)
+	h.exec(t, `update inbox_queue set attempts = 13, crashes = 13 where message_id = 'orders-1'`)
+	quick := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
+		return outbox.Poison(errHandler)
+	}}})
+	quick.OnDead = func(_ context.Context, msg *queue.Message, _ error) error { called <- msg.MessageID; return nil }
+	d, err := queue.NewDispatcher(s, quick, log)
+	require.NoError(t, err)
+	drain(t, d)
+	close(called)
+	var all []string
+	for id := range called {
+		all = append(all, id)
+	}
+	assert.Equal(t, []string{"orders-0"}, all)
+	assert.True(t, log.has("ERROR", "gave up OnDead", "message_id:orders-1"))
+	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue where state = 'dead'"))
 }
 
 // TestOnDeadEndsWithTheHandlers when CloseTimeout is over, and its message is given back.

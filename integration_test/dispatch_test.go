@@ -183,7 +183,7 @@ func TestDispatcherLogs(t *testing.T) {
 		of := []string{
 			"topic:orders", "source:test", "message_id:orders-0", fmt.Sprint("attempt:", attempt+1), "db:" + h.db.Name(),
 		}
-		assert.True(t, log.has("INFO handling message", of...), log.lines)
+		assert.True(t, log.has("DEBUG handling message", of...), log.lines)
 		assert.True(t, log.has("ERROR handler failed "+why, of...), log.lines)
 	}
 	assert.True(t, log.has("ERROR message died", "message_id:orders-0"), log.lines)

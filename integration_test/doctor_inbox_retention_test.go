@@ -4,12 +4,15 @@ import (
 	"testing"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	brokers "github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	"github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
 // TestInboxRetention: a topic that Kafka keeps for longer than the inbox remembers is found, and no other.
@@ -36,12 +39,46 @@ func TestInboxRetention(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, known)
 
+	f := inboxRetention(t, reader, long, short)
+	assert.Contains(t, f.Evidence, `messages of topic "`+long+`" for 2.0 days`)
+}
+
+// TestInboxRetentionOfJetStream is the same of max_age.
+func TestInboxRetentionOfJetStream(t *testing.T) {
+	t.Parallel()
+	url := natsServer(t).URL()
+	lasting := func(d time.Duration, policy natsgo.RetentionPolicy) string {
+		_, _, prefix := natsStream(t, url, func(c *natsgo.StreamConfig) { c.MaxAge, c.Retention = d, policy })
+		return prefix
+	}
+	long, short := lasting(48*time.Hour, natsgo.LimitsPolicy), lasting(time.Hour, natsgo.LimitsPolicy)
+	ever, consumed := lasting(0, natsgo.LimitsPolicy), lasting(48*time.Hour, natsgo.WorkQueuePolicy)
+	reader, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: url}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, reader.Close()) }()
+	for topic, want := range map[string]time.Duration{
+		long + "orders": 48 * time.Hour, long + "*": 48 * time.Hour, ever + "orders": -1,
+		consumed + "orders": 0, "nobodys": 0,
+	} {
+		kept, known, err := reader.Keeps(t.Context(), topic)
+		require.NoError(t, err)
+		assert.Equal(t, want != 0, known, topic)
+		assert.Equal(t, want, kept, topic)
+	}
+	f := inboxRetention(t, reader, long+"orders", short+"orders", ever+"orders", consumed+"orders")
+	assert.Contains(t, f.Evidence, `messages of topic "`+long+`orders" for 2.0 days`)
+}
+
+// inboxRetention is the only finding of Doctor on topics of which the inbox remembers a day.
+func inboxRetention(t *testing.T, reader brokers.Checker, topics ...string) admin.Finding {
+	t.Helper()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
 	cfg.InboxRetention = 24 * time.Hour
 	startForwarder(t, h, cfg)
-	(*core.DB)(h.db).Consumes("booking/long", long)
-	(*core.DB)(h.db).Consumes("booking/short", short)
+	for _, topic := range topics {
+		(*core.DB)(h.db).Consumes("booking/"+topic, topic)
+	}
 	var found []admin.Finding
 	eventually(t, func() bool {
 		found = nil
@@ -55,5 +92,5 @@ func TestInboxRetention(t *testing.T) {
 		return len(found) > 0
 	}, "doctor finds the topic")
 	require.Len(t, found, 1)
-	assert.Contains(t, found[0].Evidence, `messages of topic "`+long+`" for 2.0 days`)
+	return found[0]
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// notHere are commands of the documents that need a broker, or run until they are stopped, with the tests that run
-// them.
+// notHere are commands of the documents that need a broker or partitions, or run until they are stopped, with the tests
+// that run them.
 var notHere = map[string]string{
 	"forward": "TestOutboxctlForwards", "serve": "TestOutboxctlServes", "reconcile": "TestOutboxctlReconciles",
-	"completion": "TestDocument",
+	"completion": "TestDocument", "roll": "TestOutboxctlRolls", "redrive": "TestRedriveOfATopic",
 }
 
 // TestDocumentsCommandsAct runs the outboxctl commands of the documents on messages for which they are meant: none
@@ -33,7 +33,10 @@ func TestDocumentsCommandsAct(t *testing.T) {
 			(42, 'dead', 'bookings', '', '', now(), now(), 10, 'unknown topic', NULL, now()), (43, 'failing', 'bookings', 'order/7', '', now(), now() + interval '1 hour', 1, 'away', NULL, NULL),
 			(44, 'done', 'bookings', '', '', now(), NULL, 0, NULL, now(), NULL)`)
 		h.exec(t, "DELETE FROM inbox")
-		h.exec(t, "INSERT INTO inbox (consumer, message_id, attempts, dead_at) VALUES ('booking/book', 'UUID', 10, now())")
+		h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, last_error, dead_at)
+			VALUES ('booking/book', 'UUID', 10, 'unknown topic', now())`)
+		h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload, published_at, metadata) VALUES (45, 'letter', 'dead_letters', '', now(),
+			'{"uuid_poisoned": "UUID", "topic_poisoned": "orders", "consumer_poisoned": "booking/book", "inbox_key_poisoned": "UUID"}')`)
 		groups, err := newAdmin(t, h).ErrorGroups(t.Context(), admin.Filter{States: []admin.State{admin.Dead}})
 		require.NoError(t, err)
 		return groups[0].ID
@@ -75,7 +78,7 @@ func TestDocumentsCommandsAct(t *testing.T) {
 				}
 			}
 			act :=
-				regexp.MustCompile(`^(messages|keys|inbox|queue|topics) (requeue|replay|retry-now|discard|skip|pause|resume)`).
+				regexp.MustCompile(`^(messages|keys|inbox|queue|topics) (requeue|redrive|replay|retry-now|discard|skip|pause|resume)`).
 					MatchString(line)
 			if act && !strings.Contains(line, "--dry-run") {
 				args = append(args, "--yes")

@@ -47,6 +47,7 @@ type childConfig struct {
 	Handle   string // pgx, sql-pgx, sql-pq or pgbouncer
 	Handlers bool   // also run a Router with the handler
 	LeaseTTL time.Duration
+	Forget   bool // published messages are deleted after a minute
 }
 
 // child is a worker process: a Router whose orders come from the parent, and a forwarder whose broker is
@@ -75,7 +76,12 @@ func runChild(spec string) error {
 		return err
 	}
 	logger := watermill.NewStdLogger(false, false)
+	retention := time.Duration(0)
+	if c.cfg.Forget {
+		retention = time.Minute
+	}
 	fwd, err := forwarder.New(db, childPublisher{c}, forwarder.Config{
+		Retention:     retention,
 		Name:          c.cfg.Name,
 		LeaseTTL:      c.cfg.LeaseTTL,
 		PollInterval:  50 * time.Millisecond,

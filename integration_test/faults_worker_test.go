@@ -61,7 +61,10 @@ func (w *crashWorld) spawn(cfg childConfig, fatal string, skip int) *worker {
 	cfg.Name = fmt.Sprintf("worker-%d-%s", w.spawned, cfg.Handle)
 	cfg.URL = w.h.url
 	if cfg.Handle == "pgbouncer" {
-		cfg.URL = throughPgBouncer(w.t, cfg.URL) + "&default_query_exec_mode=exec"
+		if cfg.URL = w.pooler; cfg.URL == "" {
+			cfg.URL = throughPgBouncer(w.t, w.h.url)
+		}
+		cfg.URL += "&default_query_exec_mode=exec"
 	}
 	spec, err := json.Marshal(cfg)
 	require.NoError(w.t, err)

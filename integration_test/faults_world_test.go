@@ -32,6 +32,7 @@ type crashWorld struct {
 	shop   shop
 	source *source
 	broker *broker
+	pooler string // URL of a PgBouncer before it, for workers with that handle; "" = that of the shared server
 
 	mu      sync.Mutex
 	workers []*worker
@@ -104,7 +105,7 @@ func (w *crashWorld) check(round string) {
 	zero("orders were booked twice", `select count(*) from (select from bookings group by order_id `+
 		`having count(*) > 1) twice`)
 	zero("orders are in the inbox or among the bookings only",
-		`select count(*) from (select message_id from inbox where processed_at is not null) i
+		`select count(*) from (select message_id from inbox where processed_at is not null and consumer like '%book') i
 		 full join bookings b on b.order_id = i.message_id where i.message_id is null or b.order_id is null`)
 	zero("poison orders were booked",
 		`select count(*) from inbox i join bookings b on b.order_id = i.message_id where i.dead_at is not null`)

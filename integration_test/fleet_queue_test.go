@@ -99,7 +99,7 @@ func (l fieldsLog) With(f watermill.LogFields) watermill.LoggerAdapter {
 	return fieldsLog{l.logCapture, l.fields.Add(f)}
 }
 
-func (l fieldsLog) Info(msg string, f watermill.LogFields) {
+func (l fieldsLog) Debug(msg string, f watermill.LogFields) {
 	l.add(fmt.Sprint(msg, " db=", l.fields.Add(f)["db"]))
 }
 

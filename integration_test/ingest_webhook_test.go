@@ -128,6 +128,23 @@ func TestWebhookAnswers(t *testing.T) {
 		cfg.Verify = func(*http.Request, []byte) error { panic("canary") }
 	})
 	check(post("one", "payload"), 500, "")
+
+	for wait, want := range map[time.Duration]string{0: "5", 1500 * time.Millisecond: "2", time.Hour: "3600"} {
+		later := outbox.RetryAfter(errors.New("the keys of signatures cannot be fetched"), wait)
+		for name, configure := range map[string]func(*queue.WebhookConfig){
+			"Verify": func(cfg *queue.WebhookConfig) { cfg.Verify = func(*http.Request, []byte) error { return later } },
+			"Item": func(cfg *queue.WebhookConfig) {
+				cfg.Item = func(*http.Request, []byte) (queue.Item, error) { return queue.Item{}, later }
+			},
+			"Store": func(cfg *queue.WebhookConfig) {
+				cfg.Store = func(*http.Request) (*queue.Store, error) { return nil, later }
+			},
+		} {
+			a := answer(webhookOn(t, s, configure), post("one", "payload"))
+			assert.Equal(t, 503, a.StatusCode, name)
+			assert.Equal(t, want, a.Header.Get("Retry-After"), name)
+		}
+	}
 }
 
 // TestWebhookWaitsForNoSlowBody: senders that trickle their bodies keep neither a connection nor a Shutdown for longer

@@ -67,13 +67,14 @@ func newCollector(t testing.TB, h handle, cfg prom.CollectorConfig) *prom.Collec
 // somethingOfEverything fills the tables of a handle.
 func somethingOfEverything(t testing.TB, h handle) {
 	t.Helper()
-	h.exec(t, `insert into outbox (uuid, topic, key, payload, created_at, due_at, attempts, published_at, dead_at)
+	h.exec(t, `insert into outbox (uuid, topic, key, payload, created_at, due_at, attempts, last_error, published_at, dead_at)
 		select i, 'orders', '', '\x00', now() - interval '1 minute',
 		       case when i in (4, 5) then now() + interval '1 hour' end, case when i in (5, 6, 7) then 1 else 0 end,
+		       case when i in (5, 6, 7) then 'broken' end,
 		       case when i = 8 then now() end, case when i in (6, 7) then now() end
 		  from generate_series(1, 8) i`)
-	h.exec(t, `insert into inbox (consumer, message_id, received_at, processed_at, dead_at)
-		select 'booking/book', i, now() - interval '1 hour', case when i = 1 then now() end, case when i < 4 then now() end from generate_series(2, 6) i`)
+	h.exec(t, `insert into inbox (consumer, message_id, attempts, received_at, processed_at, dead_at)
+		select 'booking/book', i, 1, now() - interval '1 hour', case when i = 1 then now() end, case when i < 4 then now() end from generate_series(2, 6) i`)
 	h.exec(t, `insert into inbox_queue (source, message_id, topic, state, due_at, attempts, first_seen_at)
 		select 'shop', i, 'payment', case when i < 6 then 'processing' else 'dead' end,
 		       case when i > 2 then now() + interval '1 hour' end, case when i in (4, 5) then 1 else 0 end, now() - interval '1 minute'

@@ -84,6 +84,18 @@ func TestOutboxctlServes(t *testing.T) {
 		assert.Zero(t, end().code)
 	}
 
+	nats := natsServer(t)
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'no-such-stream', '')")
+	const missing = "broker that was checked has topic"
+	get, end = serve("--listen", "127.0.0.1:0")
+	_, body = get("", "")
+	assert.False(t, strings.Contains(body, missing), "no broker is checked")
+	assert.Zero(t, end().code)
+	get, end = serve("--listen", "127.0.0.1:0", "--nats", nats.URL())
+	_, body = get("", "")
+	assert.True(t, strings.Contains(body, missing), "the page shows what doctor finds")
+	assert.Zero(t, end().code)
+
 	for _, open := range [][]string{{"--act"}, {"--payloads"}} {
 		r = c.run(append([]string{"serve", "--listen", "0.0.0.0:0"}, open...)...)
 		assert.Equal(t, 2, r.code)

@@ -68,7 +68,7 @@ func TestOutboxctlAtATerminal(t *testing.T) {
 	assert.Regexp(t, `\d+% .*\(\d+/9000, \d+ messages/s\) \[\d+s:\d+s\]`, screen, "the bar, with rate and time left")
 	assert.Regexp(t, `\r\x1b\[[0-9]?K|\r +\r`, screen, "it is wiped off")
 	assert.Regexp(t, `Requeued 9,000 messages; entry \d+ of the audit log\.\r\n$`, screen)
-	assert.Equal(t, 9000, h.states(t, "true")["failing"])
+	assert.Equal(t, 9000, h.states(t, "true")["ready"])
 
 	code, screen = c.atTerminal(nil, "stats")
 	assert.Zero(t, code)

@@ -65,7 +65,7 @@ func TestOutboxctlScreens(t *testing.T) {
 			messages replay --all --limit 1 --yes
 			messages retry-now --key order/4 --dry-run
 			messages retry-now --after yesterday
-			keys skip --key order/3 --yes --reason 'refunded by hand'
+			keys skip --key order/4 --yes --reason 'refunded by hand'
 			keys skip order/3
 			keys skip --error 'order 8 not' --dry-run
 			topics pause bookings --dry-run
@@ -112,7 +112,7 @@ func TestOutboxctlMigrates(t *testing.T) {
 		--tables outbox=drop;table migrate up
 		migrate print --format flyway
 	`))
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "sql", "migrations") // made when it is not there
 	r := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--start-at", "20")
 	require.Zero(t, r.code, r.err)
 	files, err := filepath.Glob(filepath.Join(dir, "*.sql"))
@@ -366,7 +366,9 @@ func TestOutboxctlRoles(t *testing.T) {
 		r := reader.run(words(look)...)
 		assert.Zero(t, r.code, "%s: %s", look, r.err)
 	}
-	assert.NotContains(t, reader.run("messages", "show", "3", "--payload").out, `{"n": 3}`)
+	shown := reader.run("messages", "show", "3", "--payload").out
+	assert.NotContains(t, shown, `{"n": 3}`)
+	assert.Contains(t, shown, "payload      empty, or the role may not read it")
 	for _, act := range []string{
 		"messages requeue 3", "keys skip --all --reason x", "topics pause orders", "inbox requeue --all",
 		"queue requeue --all",
@@ -387,7 +389,7 @@ func TestOutboxctlCompletes(t *testing.T) {
 	for line, want := range map[string][]string{
 		"messages re":                {"replay", "requeue", "retry-now"},
 		"messages requeue --state ":  {"dead", "failing", "discarded"},
-		"inbox list --state ":        {"failing", "dead", "done", "discarded"},
+		"inbox list --state ":        {"ready", "failing", "dead", "done", "discarded"},
 		"stats --output ":            {"table", "json"},
 		"migrate print --format ":    {"plain", "goose", "golang-migrate"},
 		"forward --kafka-mechanism ": {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"},

@@ -52,7 +52,7 @@ func TestPageActs(t *testing.T) {
 	}{
 		{
 			"messages?state=dead", "requeue", "all=yes", "Requeue 20 messages?",
-			"outbox o WHERE s = 'failing' AND attempts = 1 AND due_at <= now() AND id % 6 = 3", 20, "messages",
+			"outbox o WHERE s = 'ready' AND attempts = 1 AND due_at <= now() AND id % 6 = 3", 20, "messages",
 			"Requeued 20 messages",
 		},
 		{
@@ -70,23 +70,23 @@ func TestPageActs(t *testing.T) {
 			"Skipped 1 message.",
 		},
 		{
-			"messages?state=done", "replay", "", "Replay 20 messages?", "outbox o WHERE s = 'failing' AND id % 6 = 4", 20,
+			"messages?state=done", "replay", "", "Replay 20 messages?", "outbox o WHERE s = 'ready' AND id % 6 = 4", 20,
 			"messages", "Replayed 20 messages",
 		},
 		{
-			"messages?state=discarded", "requeue", "", "Requeue 20 messages?", "outbox o WHERE s = 'failing' AND id % 6 = 5", 20,
+			"messages?state=discarded", "requeue", "", "Requeue 20 messages?", "outbox o WHERE s = 'ready' AND id % 6 = 5", 20,
 			"messages", "Requeued 20",
 		},
 		{
 			"messages?state=delayed&topic=topic-1", "retry_now", "", "Retry now 3 messages?",
-			"outbox o WHERE s = 'delayed' AND due_at <= now()", 3, "messages", "Retried 3",
+			"outbox o WHERE s = 'ready' AND due_at <= now()", 3, "messages", "Retried 3",
 		},
 		{
-			"message?id=3", "requeue", "id=3", "Requeue 1 message?", "outbox o WHERE s = 'failing' AND id = 3", 1, "message",
+			"message?id=3", "requeue", "id=3", "Requeue 1 message?", "outbox o WHERE s = 'ready' AND id = 3", 1, "message",
 			"Requeued 1 message.",
 		},
 		{
-			"messages?in=inbox", "requeue", "in=inbox", "Requeue 10 messages?", "inbox i WHERE s = 'failing' AND attempts = 0",
+			"messages?in=inbox", "requeue", "in=inbox", "Requeue 10 messages?", "inbox i WHERE s = 'ready' AND attempts = 0",
 			10, "messages", "Requeued 10",
 		},
 		{
@@ -95,7 +95,7 @@ func TestPageActs(t *testing.T) {
 		},
 		{
 			"message?in=inbox&id=shop/book:m1", "requeue", "", "Requeue 1 message?",
-			"inbox i WHERE s = 'failing' AND message_id = 'm1'", 1, "message", "Requeued 1 message.",
+			"inbox i WHERE s = 'ready' AND message_id = 'm1'", 1, "message", "Requeued 1 message.",
 		},
 		{
 			"messages?in=queue", "requeue", "", "Requeue 10 messages?",
@@ -112,7 +112,7 @@ func TestPageActs(t *testing.T) {
 		},
 		{
 			"errors", "requeue", "group=", "Requeue 20 messages?",
-			"outbox o WHERE s = 'failing' AND attempts = 1 AND due_at <= now()", 20, "errors", "Requeued 20",
+			"outbox o WHERE s = 'ready' AND attempts = 1 AND due_at <= now()", 20, "errors", "Requeued 20",
 		},
 		{
 			"errors?in=inbox", "discard", "group=", "Discard 20 messages?",
@@ -205,7 +205,7 @@ func TestPageActsOnChosen(t *testing.T) {
 		form[input["name"]] = []string{input["value"]}
 	}
 	assert.Equal(t, http.StatusSeeOther, s.post(form).status)
-	assert.Equal(t, map[string]int{"failing": 2, "done": 1}, h.states(t, "id IN (3, 15, 4)"))
+	assert.Equal(t, map[string]int{"ready": 2, "done": 1}, h.states(t, "id IN (3, 15, 4)"))
 	assert.Equal(t, 8, h.states(t, "true")["dead"])
 	form.Set("verb", "requeue")
 	form.Del("sure")
@@ -255,8 +255,8 @@ func TestPageDoesWhatWasConfirmed(t *testing.T) {
 	}
 	dead(5)
 	require.Equal(t, http.StatusSeeOther, s.post(form).status)
-	assert.Equal(t, map[string]int{"failing": 2, "dead": 5}, h.states(t, "true"))
-	assert.Equal(t, 2, h.states(t, "id <= 2")["failing"], "the oldest, which were counted")
+	assert.Equal(t, map[string]int{"ready": 2, "dead": 5}, h.states(t, "true"))
+	assert.Equal(t, 2, h.states(t, "id <= 2")["ready"], "the oldest, which were counted")
 	for _, tried := range []string{
 		"", "x", "inbox.1.2.more", "outbox.1.2", "outbox.99999999999999999999.0.more", "outbox.1.2.<script>",
 	} {
@@ -280,7 +280,7 @@ func TestPageAsksAgain(t *testing.T) {
 	assert.Regexp(t, `Requeue (the oldest|up to) 10,000 messages\?`, textOf(t, asked.body)) // a busy machine stops counting before 10,000
 	asked.says(t, "more than are counted", "At most 10,000")
 	got := s.sure(link, "")
-	require.Equal(t, map[string]int{"failing": 10000, "dead": 50}, h.states(t, "true"))
+	require.Equal(t, map[string]int{"ready": 10000, "dead": 50}, h.states(t, "true"))
 	to := s.get(got.header.Get("Location"))
 	to.says(t, "the first part", "Requeued 10,000 messages.", "Continue with the next ones")
 	for _, a := range elements(t, to.body, "a") {

@@ -93,7 +93,11 @@ func TestPageAttacks(t *testing.T) {
 			}
 			done[path] = true
 			got := s.get(path) // checks what it gets
-			require.Equal(t, http.StatusOK, got.status, path)
+			want := http.StatusOK
+			if strings.Contains(path, "verb=redrive") { // no letter of these is left
+				want = http.StatusConflict
+			}
+			require.Equal(t, want, got.status, path)
 			for _, e := range elements(t, got.body, "a") {
 				if href := e["href"]; strings.HasPrefix(href, "message?") || strings.HasPrefix(href, "act?") {
 					todo = append(todo, href)

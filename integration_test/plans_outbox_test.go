@@ -54,6 +54,13 @@ func plannedStatements() []planned {
 		{name: "Fetch of a topic", sql: sqltext.Fetch, args: append(fetch[:10:10], []string{"events"}, int64(32768),
 			int64(8192)),
 			indexes: []string{"outbox_ready"}, sorted: true, always: true, reading: true},
+		{
+			name: "FetchApart", sql: sqltext.FetchApart, args: fetch, indexes: []string{"outbox_ready"}, sorted: true,
+			reading: true, only: true,
+		},
+		{name: "FetchMoreApart", sql: sqltext.FetchMoreApart, args: append(fetch[:13:13], ids, false, repeated(lanes, 100),
+			[]string{"closed"}),
+			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey"}, reading: true, only: true},
 		{name: "FetchMore", sql: sqltext.FetchMore, args: append(fetch[:13:13], ids, false, repeated(lanes, 100),
 			[]string{"closed"}),
 			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey"}, reading: true},

@@ -39,10 +39,11 @@ func (c *tripCounter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func TestRoundTripsOnPgx(t *testing.T) {
-	t.Parallel()
-	var trips atomic.Int64
-	h := pgxHandle(t, "counted", newMigratedDatabase(t), func(cfg *pgxpool.Config) {
+// newCountedHandle opens a handle of one connection, whose round trips are counted.
+func newCountedHandle(t *testing.T, url string) (handle, *atomic.Int64) {
+	t.Helper()
+	trips := new(atomic.Int64)
+	return pgxHandle(t, "counted", url, func(cfg *pgxpool.Config) {
 		cfg.MaxConns = 1
 		dial := cfg.ConnConfig.DialFunc
 		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -50,9 +51,14 @@ func TestRoundTripsOnPgx(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return &tripCounter{Conn: conn, trips: &trips}, nil
+			return &tripCounter{Conn: conn, trips: trips}, nil
 		}
-	})
+	}), trips
+}
+
+func TestRoundTripsOnPgx(t *testing.T) {
+	t.Parallel()
+	h, trips := newCountedHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
 	silent := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	several := func(msg *message.Message) ([]*message.Message, error) {
@@ -75,5 +81,48 @@ func TestRoundTripsOnPgx(t *testing.T) {
 		_, err = chain(test.handler, mws...)(newMessage(""))
 		require.NoError(t, err)
 		assert.Equal(t, test.want, trips.Load(), test.name)
+	}
+}
+
+// TestRoundTripsOfDuplicates: after a crash or a rebalance thousands of duplicates follow one another. Each but the
+// first is found by one statement without a transaction, and a message that is new costs more only once.
+func TestRoundTripsOfDuplicates(t *testing.T) {
+	t.Parallel()
+	url := newMigratedDatabase(t)
+	h, trips := newCountedHandle(t, url)
+	newEffects(t, h)
+	begins := middleware.TxConfig{OnBegin: func(ctx context.Context, _ *message.Message) error {
+		return h.execTx(ctx, "select 1")
+	}}
+	for _, test := range []struct {
+		name string
+		cfg  middleware.StackConfig
+		want []int64 // of a duplicate, duplicates after it, a message that is new, and one after it
+	}{
+		{"inbox read first", middleware.StackConfig{}, []int64{2, 1, 1, 4, 3}},
+		{"OnBegin may have said who it is", middleware.StackConfig{Tx: begins}, []int64{4, 4, 4, 5, 5}},
+	} {
+		handler := chain(book(h), stack(t, h, test.cfg)...)
+		deliver := func(msg *message.Message) int64 {
+			trips.Store(0)
+			_, err := handler(msg.Copy())
+			require.NoError(t, err, test.name)
+			return trips.Load()
+		}
+		again := newMessage("")
+		for range 3 { // prepares the statements
+			deliver(again)
+		}
+		deliver(newMessage(""))
+		got := []int64{deliver(again)}
+		locks := "select xmax::text from inbox where message_id = '" + again.UUID + "'"
+		lockedBy := value[string](t, h, locks)
+		got = append(got, deliver(again), deliver(again))
+		assert.Equal(t, test.want[1] > 1, lockedBy != value[string](t, h, locks), test.name)
+		for range 2 {
+			got = append(got, deliver(newMessage("")))
+		}
+		assert.Equal(t, test.want, got, test.name)
+		assert.Equal(t, 1, effects(t, h, again), test.name)
 	}
 }

@@ -3,8 +3,10 @@ package integration_test
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -38,33 +40,14 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		require.NoError(t, err)
 		return acked, from
 	}
-	visited := func(args []any) (blocks int64) {
-		ctx := context.WithValue(t.Context(), explaining{}, true)
-		tx, err := h.pool.Begin(ctx)
-		require.NoError(t, err)
-		defer tx.Rollback(ctx)
-		var text []byte
-		require.NoError(t, tx.QueryRow(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+claim, args...).Scan(&text))
-		var root []struct {
-			Plan struct {
-				Hit  int64 `json:"Shared Hit Blocks"`
-				Read int64 `json:"Shared Read Blocks"`
-			}
-		}
-		require.NoError(t, json.Unmarshal(text, &root))
-		return root[0].Plan.Hit + root[0].Plan.Read
-	}
+	visited := func(args []any) int64 { return blocksVisited(t, h, claim, args) }
 	fromStart := func(args []any) []any {
 		args = slices.Clone(args)
 		args[6] = []int64{0}
 		return args
 	}
 
-	reader, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	require.NoError(t, err)
-	defer reader.Rollback(context.WithoutCancel(t.Context()))
-	_, err = reader.Exec(t.Context(), "select count(*) from inbox_queue")
-	require.NoError(t, err)
+	defer pinVacuum(t, h)()
 	store := newStore(t, h, queue.StoreConfig{})
 	enqueued(t, store, numberedItems("pinned", rows)...)
 	var last []any
@@ -93,4 +76,111 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	}, "a claim that waits for somebody's commit walks the last part")
 	assert.GreaterOrEqual(t, visited(fromStart(last)), control)
 	end(true)
+}
+
+// TestReapingPassesWhatVacuumMayNotClean: it begins at the first message that is not done, and so do claims that look
+// from the beginning. Those that begin before it are few, and find what was put there by hand.
+func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	const rows = 4000
+	reap, pages := sqltext.Tables{}.Render(sqltext.ReapLeases), sqltext.Tables{}.Render(sqltext.ClaimPages)
+	seen := slowWalks{reap: reap, pages: pages}
+	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
+	defer pinVacuum(t, h)()
+	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	enqueued(t, store, numberedItems("pinned", rows)...)
+	for done := 0; done < rows; {
+		n, err := store.Ack(t.Context(), owner, idsOf(claimed(t, store, owner, 500))...)
+		require.NoError(t, err)
+		done += n
+	}
+	// some are retried, which leaves as much in the other index
+	enqueued(t, store, numberedItems("retried", rows/4)...)
+	for range 2 {
+		eventually(t, func() bool {
+			msgs := claimed(t, store, owner, 500)
+			_, err := store.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: time.Microsecond}, idsOf(msgs)...)
+			require.NoError(t, err)
+			return len(msgs) == 0 || msgs[0].Attempt > 1
+		}, "all are retried")
+	}
+	enqueued(t, store, numberedItems("live", 3)...)
+	require.NotEmpty(t, claimed(t, store, queue.NewOwner(), 500))
+
+	var reaps, looks [][]any // what was asked for
+	ask := func() {
+		seen.take()
+		claimed(t, store, queue.NewOwner(), 1)
+		for _, s := range seen.take() {
+			switch s.SQL {
+			case reap:
+				reaps = append(reaps, reapArgs(s.Args))
+			case pages:
+				looks = append(looks, lookArgs(s.Args))
+			}
+		}
+	}
+	var control, came int64
+	eventually(t, func() bool {
+		ask()
+		if len(reaps) == 0 {
+			return false
+		}
+		args := slices.Clone(reaps[len(reaps)-1])
+		came = blocksVisited(t, h, reap, args)
+		args[3], args[4], args[5] = int64(math.MinInt64), "-infinity", "0"
+		control = blocksVisited(t, h, reap, args)
+		return came*10 < control
+	}, "reaping visits less than a tenth of what it does from the beginning")
+	eventually(t, func() bool {
+		ask()
+		return len(looks) > 0 && looks[len(looks)-1][6].([]int64)[0] >= rows
+	}, "a full look begins at the first message that is not done")
+}
+
+// slowWalks has walks from the beginning take long, as they do of a large table.
+type slowWalks struct {
+	statementLog
+	reap, pages string
+}
+
+func (w *slowWalks) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if q.SQL == w.reap && reapArgs(q.Args)[3] == int64(math.MinInt64) ||
+		q.SQL == w.pages && lookArgs(q.Args)[6].([]int64)[0] == 0 {
+		time.Sleep(50 * time.Millisecond)
+	}
+	return w.statementLog.TraceQueryStart(ctx, c, q)
+}
+
+// What comes before the arguments is how they are sent.
+func reapArgs(args []any) []any { return args[len(args)-7:] }
+func lookArgs(args []any) []any { return args[len(args)-19:] }
+
+// pinVacuum opens a transaction that has read the queue, and returns what ends it.
+func pinVacuum(t *testing.T, h handle) (end func()) {
+	reader, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	_, err = reader.Exec(t.Context(), "select count(*) from inbox_queue")
+	require.NoError(t, err)
+	return func() { _ = reader.Rollback(context.WithoutCancel(t.Context())) }
+}
+
+// blocksVisited counts the blocks that a statement asks for.
+func blocksVisited(t *testing.T, h handle, statement string, args []any) int64 {
+	t.Helper()
+	ctx := context.WithValue(t.Context(), explaining{}, true)
+	tx, err := h.pool.Begin(ctx)
+	require.NoError(t, err)
+	defer tx.Rollback(ctx)
+	var text []byte
+	require.NoError(t, tx.QueryRow(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+statement, args...).Scan(&text))
+	var root []struct {
+		Plan struct {
+			Hit  int64 `json:"Shared Hit Blocks"`
+			Read int64 `json:"Shared Read Blocks"`
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &root))
+	return root[0].Plan.Hit + root[0].Plan.Read
 }

@@ -187,7 +187,7 @@ func TestRoles(t *testing.T) {
 	denied(t, mender, "UPDATE outbox SET payload = ''", "DELETE FROM outbox", "DELETE FROM outbox_audit",
 		"UPDATE outbox_audit SET actor = 'bob'", "UPDATE outbox_audit SET role = 'bob'",
 		"INSERT INTO outbox_audit (actor, action, role) VALUES ('bob', 'x', 'bob')",
-		"INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')", "SELECT FROM orders")
+		"INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('x', 'x', '', now())", "SELECT FROM orders")
 	assert.Equal(t, []string{role(owner) + "login_admin"},
 		column[string](t, owner, "SELECT DISTINCT role FROM outbox_audit"))
 

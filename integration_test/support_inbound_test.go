@@ -73,12 +73,17 @@ func (w *inboundWorld) send(n, keys int) {
 		key := "key-" + itoa(rand.IntN(keys))
 		w.sent[key]++
 		w.settled++
-		batch = append(batch, &sarama.ProducerMessage{
-			Topic: w.topic, Key: sarama.StringEncoder(key), Value: sarama.StringEncoder(key + " " + itoa(w.sent[key])),
-			Headers: []sarama.RecordHeader{{Key: []byte(wmkafka.UUIDHeaderKey), Value: []byte(watermill.NewUUID())}},
-		})
+		batch = append(batch, w.numbered(key, w.sent[key]))
 	}
 	require.NoError(w.t, producer.SendMessages(batch))
+}
+
+// numbered is a message that says which of its key it is.
+func (w *inboundWorld) numbered(key string, seq int) *sarama.ProducerMessage {
+	return &sarama.ProducerMessage{
+		Topic: w.topic, Key: sarama.StringEncoder(key), Value: sarama.StringEncoder(key + " " + itoa(seq)),
+		Headers: []sarama.RecordHeader{{Key: []byte(wmkafka.UUIDHeaderKey), Value: []byte(watermill.NewUUID())}},
+	}
 }
 
 // handled is how many messages are in the table.

@@ -18,6 +18,16 @@ func startProxy(
 	u, err := url.Parse(database)
 	require.NoError(t, err)
 	upstream := u.Host
+	return startProxyTo(t, database, func() string { return upstream }, up, down)
+}
+
+// startProxyTo is startProxy to a server that is asked for at each connection.
+func startProxyTo(
+	t testing.TB, database string, upstream func() string, up, down func(to, from net.Conn, over <-chan struct{}),
+) (proxied string) {
+	t.Helper()
+	u, err := url.Parse(database)
+	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	u.Host = listener.Addr().String()
@@ -29,7 +39,7 @@ func startProxy(
 			if err != nil {
 				return
 			}
-			server, err := net.Dial("tcp", upstream)
+			server, err := net.Dial("tcp", upstream())
 			if err != nil {
 				client.Close()
 				continue

@@ -167,7 +167,10 @@ func (g *statementGate) arrives(t testing.TB, what string, statements ...*heldSt
 }
 
 // readStatements are those of package schema that a read may be.
-var readStatements = []string{sqltext.Fetch, sqltext.FetchMore, sqltext.FetchRange, sqltext.FetchRangeMore}
+var readStatements = []string{
+	sqltext.Fetch, sqltext.FetchMore, sqltext.FetchApart, sqltext.FetchMoreApart, sqltext.FetchRange,
+	sqltext.FetchRangeMore,
+}
 
 // holdReads makes all reads wait from now on.
 func (g *statementGate) holdReads() (reads []*heldStatement) {

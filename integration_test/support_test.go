@@ -203,10 +203,26 @@ func (h handle) logging(t testing.TB, cfg outbox.DBConfig, logger watermill.Logg
 const dropTables = `drop table outbox, outbox_lanes, outbox_forwarders, outbox_life, outbox_topics, ` +
 	`outbox_migrations, outbox_audit, outbox_idempotency, inbox, inbox_queue`
 
-// makeTables makes the tables of a handle.
+// makeTables makes the tables of a handle. With OUTBOX_PARTITIONED=1 in the environment the outbox is in partitions,
+// the first of them so small that few messages suffice to fill them.
 func makeTables(ctx context.Context, db *outbox.DB) error {
-	_, err := schema.Migrate(ctx, db, schema.MigrateConfig{})
-	return err
+	if os.Getenv("OUTBOX_PARTITIONED") != "1" {
+		_, err := schema.Migrate(ctx, db, schema.MigrateConfig{})
+		return err
+	}
+	if _, err := schema.Migrate(ctx, db, schema.MigrateConfig{PartitionSize: 20}); err != nil {
+		return err
+	}
+	from := 100
+	for i, to := range []int{500, 5000, 20_000, 100_000, 1e9} {
+		leaf := sqltext.Tables{Outbox: fmt.Sprint("outbox_p", 5+i)}.OutboxName()
+		if _, err := (*core.DB)(db).Exec(ctx, fmt.Sprintf(`CREATE TABLE %s PARTITION OF outbox FOR VALUES FROM (%d) TO (%d)
+			WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)`, leaf, from, to)); err != nil {
+			return err
+		}
+		from = to
+	}
+	return nil
 }
 
 // exec runs a statement outside any transaction.

@@ -126,7 +126,8 @@ func check(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	var sent, wrong int
 	err := pool.QueryRow(ctx, `WITH first AS (SELECT message, min(id) AS id FROM sent GROUP BY message)
 SELECT (SELECT count(*) FROM first WHERE message BETWEEN 0 AND $1 - 1),
-       (SELECT count(*) FROM (SELECT message < lag(message) OVER (PARTITION BY message % $2 ORDER BY id) AS back FROM first) f WHERE back)`,
+       (SELECT count(*) FROM (
+         SELECT message < lag(message) OVER (PARTITION BY message % $2 ORDER BY id) AS back FROM first) f WHERE back)`,
 		n, keys).Scan(&sent, &wrong)
 	if err == nil && (sent != n || wrong > 0) {
 		err = fmt.Errorf("%d of %d messages were sent, %d out of order", sent, n, wrong)

@@ -48,20 +48,18 @@ var (
 	cfg    ourforwarder.Config
 	seen   observe.Observer
 
-	router                          *message.Router
-	handler                         *message.Handler
-	stack                           []message.HandlerMiddleware
-	workStack                       []message.HandlerMiddleware
-	broker                          message.Publisher
-	pub                             message.Publisher
-	workPub                         message.Publisher
-	subscriber                      message.Subscriber
-	kafkaSubscriber, workSubscriber message.Subscriber
-	bus                             *cqrs.EventBus
-	marshaler                       forwarder.Marshaler
-	passOn, book                    message.HandlerFunc
-	brokers                         []string
-	keyOf                           func(topic string, msg *message.Message) (string, error)
+	router          *message.Router
+	handler         *message.Handler
+	stack           []message.HandlerMiddleware
+	broker          message.Publisher
+	pub             message.Publisher
+	subscriber      message.Subscriber
+	kafkaSubscriber message.Subscriber
+	bus             *cqrs.EventBus
+	marshaler       forwarder.Marshaler
+	book            message.HandlerFunc
+	brokers         []string
+	keyOf           func(topic string, msg *message.Message) (string, error)
 
 	orderID  string
 	payload  []byte

@@ -1,0 +1,6 @@
+package integration_test
+
+import "syscall"
+
+// mountSmall mounts a file system in memory that an hour's messages fit in.
+func mountSmall(dir string) error { return syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=3g") }

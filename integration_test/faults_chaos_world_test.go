@@ -1,0 +1,364 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// chaos is a crashWorld whose database may fail over, with a queue and a reader of JetStream beside it.
+type chaos struct {
+	*crashWorld
+	plan    chaosPlan
+	rng     *rand.Rand // of the plan
+	begun   time.Time
+	room    string // a file system of its own for the data of Postgres; "" = none
+	clock   string // a file that says by how much Postgres's clock is ahead; "" = it has the machine's
+	proxy   *switchProxy
+	primary *services.Postgres
+	standby *services.Postgres // nil = this Postgres can have none
+	pooler  *services.PgBouncer
+	nats    *services.NATS
+	inbound *jetStreamWorld
+
+	live       sync.Mutex // of those that sample looks at
+	forwarding []*worker
+	queueing   []*queueProcess
+	reading    []*inboundProcess
+
+	enqueued int // by load alone
+	samples  []sample
+	ahead    time.Duration                 // of the database's clock
+	outage   atomic.Pointer[chan struct{}] // closed = the publishers' broker is there
+	faults   map[string]*faulted
+
+	told        sync.Mutex
+	sent        map[string]sending // by UUID
+	under       []stretch          // when there were faults
+	unexplained []string
+}
+
+// sending is the last time that a message arrived at the broker of the publishers.
+type sending struct {
+	at     time.Time
+	denied bool // the broker said that it had not
+}
+
+type stretch struct{ from, to time.Time }
+
+func newChaos(t *testing.T, plan chaosPlan) *chaos {
+	t.Helper()
+	c := &chaos{
+		plan: plan, rng: rand.New(rand.NewPCG(plan.seed, 0)), begun: time.Now(), faults: map[string]*faulted{},
+		sent: map[string]sending{},
+	}
+	if os.Getenv("OUTBOX_CHAOS") != "" { // they need root, and processes that start meanwhile would have a part in them
+		c.room, c.clock = ownFileSystem(t), ownClock(t)
+	}
+	c.crashWorld = &crashWorld{t: t}
+	c.primary = c.startServer(func(settings services.Options) (*services.Postgres, error) {
+		return services.StartPostgres(t.Context(), settings)
+	})
+	t.Cleanup(func() { // whichever they are by then
+		require.NoError(t, c.primary.Close())
+		if c.standby != nil {
+			require.NoError(t, c.standby.Close())
+		}
+	})
+	c.proxy = newSwitchProxy(t, c.primary.URL())
+	c.follow()
+	h := pgxHandle(t, "chaos", c.proxy.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 10 })
+	c.crashWorld = newCrashWorld(t, h, 60)
+	c.broker.answers(c.answer)
+	var err error
+	c.pooler, err = services.StartPgBouncer(t.Context(), c.proxy.url, services.Options{})
+	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
+		t.Skip("no pgbouncer on this machine: this test did not run")
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.pooler.Close()) })
+	c.crashWorld.pooler = c.pooler.URL()
+	// On behalf of no test: what the first server of the process starts lives as long as any of them.
+	c.nats, err = shared(func(ctx context.Context) (*services.NATS, error) {
+		return services.StartNATS(ctx, services.Options{})
+	})()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.nats.Close()) })
+	js, stream, prefix := natsStream(t, c.nats.URL(), nil)
+	c.inbound = &jetStreamWorld{url: c.nats.URL(), js: js, stream: stream, inboundWorld: &inboundWorld{
+		t: t, h: h, topic: prefix + "orders", group: "g-" + watermill.NewShortUUID(), sent: map[string]int{},
+	}}
+	h.exec(t, inboundLedger)
+	watchClaims(t, h)
+
+	for _, handle := range []string{"pgx", "sql-pq", "pgbouncer"} {
+		c.forwarding = append(c.forwarding, c.start(c.worker(handle)))
+	}
+	for range 2 {
+		c.queueing = append(c.queueing, c.startQueue())
+		c.reading = append(c.reading, c.inbound.spawn(c.inbound.config()))
+	}
+	return c
+}
+
+func (c *chaos) worker(handle string) childConfig {
+	return childConfig{Handle: handle, Handlers: true, LeaseTTL: 2 * time.Second, Forget: c.plan.forget}
+}
+
+func (c *chaos) startQueue() *queueProcess {
+	return startQueueProcess(c.t, queueChild{URL: c.h.url, Dispatchers: 1, Concurrency: 8, LeaseTTL: time.Second})
+}
+
+// ownFileSystem mounts one that is small, where the machine lets us.
+func ownFileSystem(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := mountSmall(dir); err != nil {
+		t.Logf("no disk gets full: %v", err)
+		return ""
+	}
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
+	reachable(t, dir)
+	require.NoError(t, os.Chmod(dir, 0o777))
+	return dir
+}
+
+// reachable lets the server, which runs as another user, reach a folder of the test's.
+func reachable(t testing.TB, dir string) {
+	t.Helper()
+	for ; dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
+		require.NoError(t, os.Chmod(dir, 0o755))
+	}
+}
+
+// ownClock makes the file by which libfaketime sets the clock, where it is installed.
+func ownClock(t testing.TB) string {
+	t.Helper()
+	if faketime() == "" {
+		t.Log("no clock jumps: apt-get install libfaketime")
+		return ""
+	}
+	file := filepath.Join(t.TempDir(), "ahead")
+	require.NoError(t, os.WriteFile(file, []byte("+0"), 0o644))
+	reachable(t, filepath.Dir(file))
+	return file
+}
+
+func faketime() string {
+	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
+	if own := os.Getenv("OUTBOX_FAKETIME"); own != "" {
+		found = []string{own}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return found[0]
+}
+
+// startServer has a server of Postgres start on the file system and by the clock that may fail.
+func (c *chaos) startServer(start func(services.Options) (*services.Postgres, error)) *services.Postgres {
+	c.t.Helper()
+	var server *services.Postgres
+	c.inServers(func() (err error) {
+		server, err = start(services.Options{Own: true, PostgresSettings: []string{
+			"max_wal_size=128MB", "min_wal_size=32MB", "wal_keep_size=64MB", "wal_retrieve_retry_interval=100ms",
+			"shared_buffers=64MB", "wal_receiver_timeout=3s", "wal_sender_timeout=3s", "restart_after_crash=off", "fsync=off",
+		}})
+		if errors.Is(err, services.ErrNotInstalled) {
+			c.t.Logf("no failover: %v", err)
+			return nil
+		}
+		return err
+	})
+	return server
+}
+
+// inServers does what starts a server.
+func (c *chaos) inServers(start func() error) {
+	c.t.Helper()
+	set := map[string]string{}
+	if c.room != "" {
+		set["TMPDIR"] = c.room
+	}
+	if c.clock != "" {
+		set["LD_PRELOAD"], set["FAKETIME_TIMESTAMP_FILE"] = faketime(), c.clock
+		set["FAKETIME_CACHE_DURATION"], set["FAKETIME_DONT_FAKE_MONOTONIC"] = "1", "1"
+	}
+	for name, value := range set {
+		old, had := os.LookupEnv(name)
+		require.NoError(c.t, os.Setenv(name, value))
+		defer func() {
+			if os.Unsetenv(name); had {
+				os.Setenv(name, old)
+			}
+		}()
+	}
+	require.NoError(c.t, start())
+}
+
+// follow gives the primary a replica, without which it acknowledges no commit from then on.
+func (c *chaos) follow() {
+	c.t.Helper()
+	c.standby = c.startServer(func(settings services.Options) (*services.Postgres, error) {
+		return c.primary.StartReplica(c.t.Context(), settings)
+	})
+	if c.standby == nil {
+		return
+	}
+	h := newPgxHandle(c.t, c.primary.URL())
+	defer h.pool.Close()
+	h.exec(c.t, `alter system set synchronous_standby_names = '*'`)
+	h.exec(c.t, `select pg_reload_conf()`)
+	c.inSync(h)
+}
+
+// inSync waits until the replica has all that the primary has.
+func (c *chaos) inSync(h handle) {
+	c.t.Helper()
+	eventually(c.t, func() bool {
+		return h.count(c.t, `select count(*) from pg_stat_replication where sync_state = 'sync' and state = 'streaming'
+			and replay_lag is null or pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn) < 100000`) > 0
+	}, "the replica is in sync")
+}
+
+// load writes at a steady rate to all of them until the function that it returns is called.
+func (c *chaos) load() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	fed := c.source.feed(10 * time.Millisecond)
+	store, err := queue.NewStore(c.h.db, quickStore(), nil)
+	require.NoError(c.t, err)
+	var loading sync.WaitGroup
+	every := func(d time.Duration, do func()) {
+		loading.Go(func() {
+			tick := time.NewTicker(d)
+			defer tick.Stop()
+			for {
+				select {
+				case <-tick.C:
+					do()
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	topics := []string{"orders", "orders", "failing", "calls"}
+	every(100*time.Millisecond, func() {
+		all := make([]queue.Item, 5)
+		for i := range all {
+			topic := topics[(c.enqueued+i)%len(topics)]
+			all[i] = queue.Item{ID: itemID(topic, c.enqueued+i), Topic: topic, Payload: []byte("payload")}
+		}
+		for { // what has no answer is stored once more, under the same IDs
+			within, done := context.WithTimeout(context.Background(), 5*time.Second)
+			_, err := store.Enqueue(within, all...)
+			done()
+			if err == nil {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		c.enqueued += len(all)
+	})
+	every(c.plan.length/60+time.Second, c.sample)
+	return sync.OnceFunc(func() { fed(); cancel(); loading.Wait() })
+}
+
+// answer is that of the publishers' broker, which is there or not, fails now and then, and says what was sent twice
+// although nothing had failed.
+func (c *chaos) answer(_ *worker, m Copy, arrive func()) error {
+	if away := c.outage.Load(); away != nil {
+		select {
+		case <-*away:
+		default:
+			return errors.New("unavailable")
+		}
+	}
+	n := rand.IntN(200)
+	if n < 2 {
+		return errors.New("rejected")
+	}
+	c.note(m, n < 6)
+	arrive()
+	if n < 6 {
+		return errors.New("rejected, but it has arrived")
+	}
+	return nil
+}
+
+// afterwards is how long a fault may have copies sent after its end: leases run out, and calls time out.
+const afterwards = 15 * time.Second
+
+func (c *chaos) note(m Copy, denied bool) {
+	c.told.Lock()
+	defer c.told.Unlock()
+	now := time.Now()
+	if last, again := c.sent[m.UUID]; again && !last.denied {
+		explained := false
+		for _, f := range c.under {
+			explained = explained || (f.to.IsZero() || f.to.Add(afterwards).After(last.at)) && f.from.Before(now)
+		}
+		if !explained {
+			c.unexplained = append(c.unexplained, fmt.Sprintf("%s %s was sent %s after the first time, and nothing had failed",
+				m.Topic, m.UUID, now.Sub(last.at)))
+		}
+	}
+	c.sent[m.UUID] = sending{now, denied}
+}
+
+// works waits until each process of the forwarders does its work, and the others have done some.
+func (c *chaos) works(when string) (took time.Duration) {
+	c.t.Helper()
+	begun := time.Now()
+	c.h.pool.Reset()
+	for _, p := range c.forwarding {
+		committed, settled := p.timesAt("committed"), p.timesAt("settled")
+		eventually(c.t, func() bool { return p.timesAt("committed") > committed+2 && p.timesAt("settled") > settled+2 },
+			"%s: %s handles, publishes and settles", when, p.cfg.Name)
+	}
+	c.inbound.send(20, 30)
+	done := func() int { return c.h.count(c.t, `select count(*) from applied`) }
+	before := done()
+	eventually(c.t, func() bool { return done() > before }, "%s: the queue works", when)
+	return time.Since(begun)
+}
+
+func (c *chaos) wait(d time.Duration) { time.Sleep(d) }
+
+// settles waits until nothing is left to do.
+func (c *chaos) settles() {
+	c.t.Helper()
+	if c.plan.forget {
+		eventually(c.t, c.source.exhausted, "all orders acked")
+		c.settle("at the end")
+	} else {
+		c.finish()
+	}
+	eventually(c.t, func() bool {
+		return c.h.count(c.t, `select count(*) from inbox_queue where state = 'processing'`) == 0
+	}, "all of the queue is done")
+	c.inbound.await(c.inbound.settled)
+	for _, p := range c.forwarding {
+		p.shutDown()
+	}
+	for _, p := range c.queueing {
+		p.end(c.t)
+	}
+}
