@@ -16,7 +16,7 @@ test test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet demo demo-kafka demo-page night test test-ui test-long test-matrix test-upgrade check-format lint vuln bench bench-quick clean
+.PHONY: help build vet demo demo-kafka demo-page night chaos soak test test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick clean
 .PHONY: release-check release-tag
 
 # They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
@@ -64,6 +64,13 @@ demo-page: ## the page of package admin on a bad day, at http://127.0.0.1:8080/o
 night: ## inject each fault of a night for real, and write docs/run/night.md; needs promtool
 	@cd integration_test && OUTBOX_NIGHT=1 $(GO) test $(RACE) -count=1 -timeout 20m -run 'TestNightOfFaults$$' .
 
+# Chaos is part of the tests with three of its faults; all of them take longer than a run of CI may. An hour, unless told otherwise.
+chaos: ## everything fails, for an hour, while a ledger counts (ARGS='10m 17': for how long, and the seed of the faults)
+	@$(call chaos,$(or $(ARGS),1h))
+
+soak: ## an hour at a steady rate, stopped now and then: memory, connections and sizes as a chart (ARGS='20m')
+	@$(call chaos,$(or $(ARGS),1h) $(shell date +%s) soak)
+
 test: check-format ## go test -race in all modules, with all of go vet (TESTARGS='-run Name -short')
 	@$(call test,-timeout 30m)
 
@@ -94,6 +101,9 @@ lint: ## staticcheck in all modules, and lines of at most 120 columns
 	@$(GO) test -count=1 -run 'TestLines$$' .
 	@GOBIN=$(CURDIR)/.cache/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2
 	@$(call each,GOFLAGS="$$GOFLAGS $(RACE)" $(CURDIR)/.cache/bin/staticcheck ./...)
+
+fuzz: ## each fuzz target for a minute (ARGS=10m, ARGS='10m ./admin'); commit what it finds with the cure
+	@.ci/fuzz $(ARGS)
 
 vuln: ## govulncheck in all modules; asks vuln.go.dev
 	@$(call each,$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...)
@@ -144,6 +154,8 @@ GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format testname --
 
 test = $(if $(RACE),,echo "no C compiler, so no race detector"; [ -z "$$CI" ] || exit 1; ) \
 	$(call each,$(GOTESTSUM) $(RACE) -vet=all -count=1 $(1) $(TESTARGS) ./...)
+
+chaos = cd integration_test && OUTBOX_CHAOS="$(1)" $(GO) test $(RACE) -count=1 -v -timeout 0 -run 'TestChaos$$' .
 
 # Built first and then run, so that signals and the exit code are the demo's own.
 demo = echo "building examples/$(1)" && mkdir -p .cache && cd examples && \

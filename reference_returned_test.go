@@ -71,11 +71,14 @@ func (r *returned) add(p printed) {
 	}
 }
 
-// madeError is the text of a call of errors.New or fmt.Errorf, as far as it is constant.
+// madeError is the text of a call of errors.New or fmt.Errorf, or of what outboxctl says, as far as it is constant.
 func madeError(n ast.Node) string {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) == 0 {
 		return ""
+	}
+	if slices.Contains([]string{"usagef", "complain", "note"}, lastName(call.Fun)) {
+		return constantPart(call.Args[0])
 	}
 	f, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || lastName(f.X) != "fmt" && lastName(f.X) != "errors" || f.Sel.Name != "New" && f.Sel.Name != "Errorf" {
@@ -119,4 +122,6 @@ func (r *returned) write(b *strings.Builder) {
 	}
 }
 
-func inPackage(dir string) string { return cmp.Or(strings.TrimPrefix(dir, "."), "outbox") }
+func inPackage(dir string) string {
+	return cmp.Or(strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(dir, "."), "cmd/"), "/cli"), "outbox")
+}

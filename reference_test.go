@@ -128,7 +128,9 @@ func embedded(e ast.Expr) string {
 
 // everyPackage calls each for all packages that a service may run, in the order of their names.
 func everyPackage(t *testing.T, each func(dir string, files []*ast.File)) {
-	skipped := slices.DeleteFunc(slices.Clone(notPublic), func(name string) bool { return name == "internal" })
+	skipped := slices.DeleteFunc(slices.Clone(notPublic), func(name string) bool {
+		return name == "internal" || name == "cmd"
+	})
 	skipped = append(skipped, "services", "uitest", "pictures", "release", "outboxtest", "memory")
 	err := filepath.WalkDir(".", func(dir string, e fs.DirEntry, err error) error {
 		switch {
@@ -155,6 +157,7 @@ var proofs = map[string][]string{
 		"TestRouterCloseLetsHandlersCommit",
 	},
 	"Nothing lost, nothing invented": {
+		"TestChaos",
 		"TestOrder", "TestBadDayAddsUp", "TestKilledAtEveryStep", "TestCommitsThatACrashLost", "TestServerWithOtherRows",
 		"TestModelKeepsOrderAndLosesNothing", "TestKafkaKeepsWhatItAcknowledges",
 	},
@@ -224,6 +227,8 @@ it is broken. They run on real servers, with the race detector, in each run of C
 			b.WriteString(comments[test])
 		}
 	}
+	b.WriteString("\n## Everything at once\n\n`make chaos ARGS='5m 23'`, with its seed and commit, printed:\n\n```\n" +
+		read(t, "integration_test/testdata/chaos.txt") + "```\n")
 	b.WriteString(`
 ## What is not proved
 

@@ -42,9 +42,11 @@ GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPD
 -- Package admin but for Clean. Entries of the audit log can be written, and not be changed or deleted.
 GRANT SELECT ON "outbox", "inbox", "inbox_queue", "outbox_lanes", "outbox_forwarders", "outbox_topics", "outbox_life", "outbox_migrations", "outbox_audit" TO "outbox_admin";
 GRANT SELECT ON SEQUENCE "outbox_id_seq", "inbox_queue_id_seq" TO "outbox_admin";
+GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "outbox_admin";
+GRANT INSERT (uuid, topic, key, payload, metadata) ON "outbox" TO "outbox_admin";
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON "outbox_idempotency" TO "outbox_admin";
 GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at, history) ON "outbox" TO "outbox_admin";
-GRANT UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON "inbox" TO "outbox_admin";
+GRANT INSERT (consumer, message_id, processed_at), UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON "inbox" TO "outbox_admin";
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_admin";
 GRANT INSERT, UPDATE, DELETE ON "outbox_topics" TO "outbox_admin";
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at, outcome) ON "outbox_audit" TO "outbox_admin";
