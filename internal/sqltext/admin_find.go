@@ -1,8 +1,8 @@
 package sqltext
 
 // The statements by which package admin finds a message of which only a name is known. No index has the UUIDs of the
-// outbox, see docs/reference/decisions.md, so it is searched by ids, the newest first, as a list is. The inbox and the
-// queue have an index that begins with consumer or source: each of these is asked once.
+// outbox, see docs/reference/decisions-outbox.md, so it is searched by ids, the newest first, as a list is. The inbox
+// and the queue have an index that begins with consumer or source: each of these is asked once.
 const (
 	// FindOutbox finds messages by their UUID, their key, or the UUID of the message that they are the dead letter of.
 	//
