@@ -14,8 +14,8 @@ import (
 
 // RollConfig says what RollOutbox does.
 type RollConfig struct {
-	// Retention is how long settled messages are kept; default 0, which empties no leaf and only makes leaves ahead. Let
-	// it be shorter than forwarder.Config.Retention, or the forwarders delete row by row what is to be emptied at once.
+	// Retention is how long settled messages are kept; default 0, which empties no leaf: it makes leaves ahead, and drops
+	// those that are empty and far behind. Let it be shorter than forwarder.Config.Retention, or the forwarders delete row by row what is to be emptied at once.
 	Retention time.Duration
 	// At is the time from which Retention is counted back; default: now, by the database's clock. It must not be later
 	// than now.
@@ -63,8 +63,7 @@ const (
 	leavesAhead = 4     // as many as this are above the last id
 	mostPutBack = 1_000 // messages; more are not copied while the leaf is locked
 	mostBytes   = 16 << 20
-	mostDefault = 10_000 // rows that are looked at while the default is locked
-	dropBehind  = 2      // leaves that stay between one that is dropped and the current one
+	dropBehind  = 2 // leaves that stay between one that is dropped and the current one
 )
 
 // ErrNotPartitioned is returned by RollOutbox for an outbox that is one table.
@@ -125,6 +124,7 @@ type roll struct {
 	cfg    RollConfig
 	before time.Time // what was settled before then is old
 	set    leaves.Set
+	full   bool // the default has rows
 	out    RollResult
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/leaves"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // look is what was found in a leaf before it is locked.
@@ -30,6 +31,21 @@ func (l look) stay() int {
 	return 1 + strings.Count(l.ids, ",")
 }
 
+// errLarge ends the transaction, with its connection, before what must stay fills the memory.
+// Cause: the rows are larger than they were taken for when they were looked at.
+// Cure: none is needed; the old rows are deleted one by one.
+var errLarge = errors.New("what must stay is too large")
+
+// limited is a buffer that takes somewhat more than what must stay may have.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(b []byte) (int, error) {
+	if l.Len()+len(b) > 2*mostBytes {
+		return 0, errLarge
+	}
+	return l.Buffer.Write(b)
+}
+
 // emptyAll empties the leaves behind the current one that are due.
 func (r *roll) emptyAll(ctx context.Context) error {
 	if r.cfg.Retention == 0 {
@@ -39,7 +55,7 @@ func (r *roll) emptyAll(ctx context.Context) error {
 		if l.Bytes == 0 {
 			continue
 		}
-		if err := r.empty(ctx, l); err != nil {
+		if err := r.empty(ctx, l); err != nil && text.SQLState(err) != text.UndefinedTable { // another one has dropped it
 			return fmt.Errorf("leaf %s: %w", l.Name, err)
 		}
 	}
@@ -79,6 +95,8 @@ func (r *roll) empty(ctx context.Context, l leaves.Leaf) error {
 		return err
 	})
 	switch {
+	case errors.Is(err, errLarge):
+		return r.deleteOld(ctx, l, fmt.Sprintf("what must stay has more than %d MiB", mostBytes>>20))
 	case crowded:
 		r.kept(ctx, l.Name, "its messages were changed meanwhile: the next run retries")
 		return nil
@@ -140,7 +158,7 @@ func (r *roll) emptyLocked(t rawTx, l leaves.Leaf, seen look) (stayed int64, cro
 	if err != nil {
 		return 0, false, err
 	}
-	stay := bytes.Buffer{}
+	stay := limited{}
 	if found[1] != "" {
 		tag, err := t.pg.CopyTo(t.ctx, &stay, fill(sqltext.RollTake, found[1], columns[0]))
 		if err != nil {
@@ -166,57 +184,63 @@ func (r *roll) emptyLocked(t rawTx, l leaves.Leaf, seen look) (stayed int64, cro
 
 // deleteOld deletes the old rows of a leaf as Clean does.
 func (r *roll) deleteOld(ctx context.Context, l leaves.Leaf, why string) error {
-	return r.deleteIn(ctx, l.Name, l.Range, why)
-}
-
-func (r *roll) deleteIn(ctx context.Context, name string, ids leaves.Range, why string) error {
 	if r.cfg.DryRun {
-		r.did(ctx, RolledLeaf{Name: name, Did: "deleted", Why: why})
+		r.did(ctx, RolledLeaf{Name: l.Name, Did: "deleted", Why: why})
 		return nil
 	}
 	first, err := r.number(ctx, sqltext.FirstOutboxID)
 	if err != nil {
 		return err
 	}
-	n, err := r.cleanIDs(ctx, max(ids.From, first), ids.To, r.cfg.Retention, stamp(r.cfg.At))
+	n, err := r.deleteIDs(ctx, leaves.Range{From: max(l.From, first), To: l.To})
 	if n > 0 {
-		err = errors.Join(err, r.exec(context.WithoutCancel(ctx), sqltext.CountClean, r.out.AuditID, n))
-		r.did(ctx, RolledLeaf{Name: name, Did: "deleted", Removed: n, Why: why})
+		r.did(ctx, RolledLeaf{Name: l.Name, Did: "deleted", Removed: n, Why: why})
 	}
 	return err
 }
 
-// cleanDefault deletes old rows that have no leaf.
+// deleteIDs deletes the old rows of a range, and counts them in the audit log.
+func (r *roll) deleteIDs(ctx context.Context, ids leaves.Range) (n int64, err error) {
+	n, err = r.cleanIDs(ctx, ids.From, ids.To, r.cfg.Retention, stamp(r.cfg.At))
+	if n > 0 {
+		err = errors.Join(err, r.exec(context.WithoutCancel(ctx), sqltext.CountClean, r.out.AuditID, n))
+	}
+	return n, err
+}
+
+// cleanDefault deletes old rows that have no leaf. Their ids may be far apart, so it goes from one that is there to the
+// next.
 func (r *roll) cleanDefault(ctx context.Context) error {
 	d := r.set.Default
 	if d == nil || d.Bytes == 0 || r.cfg.Retention == 0 {
 		return nil
 	}
-	_, first, last, err := r.inDefault(ctx, 1, math.MaxInt64)
-	if err != nil {
-		return err
+	const why = "they have no leaf"
+	if r.cfg.DryRun {
+		r.did(ctx, RolledLeaf{Name: d.Name, Did: "deleted", Why: why})
+		return nil
 	}
+	removed := int64(0)
 	for _, gap := range r.set.Gaps() {
-		gap.From = max(gap.From, first)
-		if gap.To < math.MaxInt64 {
-			gap.To = min(gap.To, last+1)
+		for at := gap.From; at < gap.To; {
+			var next *int64
+			err := r.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&next) },
+				r.of(sqltext.RollNext, d.SQL), at)
+			if err == nil && (next == nil || *next >= gap.To) {
+				break
+			}
+			n := int64(0)
+			if err == nil {
+				at = min(gap.To, *next+min(cleanSpan, math.MaxInt64-*next))
+				n, err = r.deleteIDs(ctx, leaves.Range{From: *next, To: at})
+			}
+			if removed += n; err != nil {
+				return fmt.Errorf("default %s: %w", d.Name, err)
+			}
 		}
-		if gap.From > last || gap.To <= first {
-			continue
-		}
-		if err := r.deleteIn(ctx, d.Name, gap, "they have no leaf"); err != nil {
-			return fmt.Errorf("default %s: %w", d.Name, err)
-		}
+	}
+	if removed > 0 {
+		r.did(ctx, RolledLeaf{Name: d.Name, Did: "deleted", Removed: removed, Why: why})
 	}
 	return nil
-}
-
-// inDefault says how many rows the default has, up to so many, the lowest id, and the highest one below another.
-func (r *roll) inDefault(ctx context.Context, upto, below int64) (n, first, last int64, err error) {
-	if r.set.Default == nil {
-		return 0, 0, 0, nil
-	}
-	err = r.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&n, &first, &last) },
-		r.of(sqltext.RollDefault, r.set.Default.SQL), upto, below)
-	return n, first, last, err
 }

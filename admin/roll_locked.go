@@ -16,6 +16,10 @@ const (
 	lockTries = 200
 	lockPause = 10 * time.Millisecond
 
+	// What has no name for NOWAIT is waited for with the locks of its leaf: seldom.
+	crowdedTries = 3
+	crowdedPause = 500 * time.Millisecond
+
 	exclusive = "ACCESS EXCLUSIVE" // against all others
 	changes   = "SHARE UPDATE EXCLUSIVE"
 	writers   = "SHARE" // against those who write
@@ -52,7 +56,8 @@ func (t rawTx) do(statement string) (columns []string, err error) {
 }
 
 // locked runs fn in a transaction that has some locks, and commits it. It waits for none of them: it tries again for
-// about 2 seconds, and returns false if they could not be had together in that time.
+// about 2 seconds, and returns false if they could not be had together in that time. If they were had and fn found
+// something else locked, it tries again only twice.
 func (r *roll) locked(ctx context.Context, locks []lock, fn func(rawTx) error) (had bool, err error) {
 	begin := sqltext.RollBegin
 	for _, l := range locks {
@@ -60,9 +65,12 @@ func (r *roll) locked(ctx context.Context, locks []lock, fn func(rawTx) error) (
 	}
 	err = r.db.Lend(ctx, func(pg *pgconn.PgConn) error {
 		t := rawTx{ctx, pg}
-		for range lockTries {
+		for tries, crowded := 0, 0; tries < lockTries && crowded < crowdedTries; tries++ {
+			pause := lockPause
 			_, err := t.do(begin)
 			if err == nil {
+				crowded++
+				pause = crowdedPause
 				err = fn(t)
 			}
 			if err == nil {
@@ -79,7 +87,7 @@ func (r *roll) locked(ctx context.Context, locks []lock, fn func(rawTx) error) (
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(lockPause):
+			case <-time.After(pause):
 			}
 		}
 		return nil

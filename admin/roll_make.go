@@ -8,15 +8,46 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/leaves"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-const duplicateTable = "42P07"
+const (
+	duplicateTable = "42P07"
+	overlaps       = "42P17" // what another roll has made
+)
 
-// make makes leaves until there are enough ahead.
+// make makes leaves until there are enough ahead, and leaves no promise behind, its own or that of one that was killed.
 func (r *roll) make(ctx context.Context) error {
+	return errors.Join(r.makeAll(ctx), r.release(context.WithoutCancel(ctx)))
+}
+
+// release takes a promise away that no leaf was made for: it would refuse messages.
+func (r *roll) release(ctx context.Context) error {
+	d := r.set.Default
+	if d == nil || r.cfg.DryRun {
+		return nil
+	}
+	promised := false
+	err := r.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&promised) },
+		r.boundSQL(sqltext.RollPromised, *d, leaves.Range{}))
+	if err != nil || !promised {
+		return err
+	}
+	had, err := r.locked(ctx, []lock{{d.SQL, exclusive}}, func(t rawTx) error {
+		_, err := t.do(r.boundSQL(sqltext.RollUnbound, *d, leaves.Range{}))
+		return err
+	})
+	if err == nil && !had {
+		r.kept(ctx, d.Name, "its check %s_bound would refuse messages a leaf ahead, and it is in use: the next run retries",
+			d.Name)
+	}
+	return err
+}
+
+func (r *roll) makeAll(ctx context.Context) error {
 	size := r.cfg.Leaf
 	if size == 0 {
 		size = r.set.Size()
@@ -28,11 +59,7 @@ func (r *roll) make(ctx context.Context) error {
 		return nil
 	}
 	for number, tries := r.newest(), 0; tries < 10*leavesAhead; tries++ {
-		next, why, err := r.next(ctx, size)
-		if why != "" {
-			r.kept(ctx, r.set.Default.Name, "%s", why)
-			return nil
-		}
+		next, err := r.next(ctx, size)
 		if err != nil || next == (leaves.Range{}) {
 			return err
 		}
@@ -45,7 +72,7 @@ func (r *roll) make(ctx context.Context) error {
 		}
 		had, err := r.makeLeaf(ctx, name, next)
 		switch {
-		case errors.Is(err, errAgain):
+		case errors.Is(err, errAgain), text.SQLState(err) == overlaps, text.SQLState(err) == text.UndefinedTable:
 			err = nil
 		case text.SQLState(err) == duplicateTable: // of another program
 			err = nil
@@ -78,36 +105,40 @@ func (r *roll) newest() (n int) {
 	return n
 }
 
-// next is the range of the next leaf; nothing if there are enough, or why there can be none.
+// next is the range of the next leaf; nothing if there are enough.
 //
 // A statement that began before the leaf was made does not know it. If it wrote an id that belongs there it would fail,
-// and if it read it would miss the row: so a leaf begins far above the ids that are handed out now, and leaves a gap to
-// the default if there are no others in between.
-func (r *roll) next(ctx context.Context, size int64) (next leaves.Range, why string, err error) {
-	last, end := r.set.Last, int64(0)
+// and if it read it would miss the row: so a leaf begins a whole leaf above the ids that are handed out now, and leaves
+// a gap to the default if there are no others in between.
+func (r *roll) next(ctx context.Context, size int64) (next leaves.Range, err error) {
+	last, end, room := r.set.Last, int64(0), size
 	if n := len(r.set.Leaves); n > 0 {
 		end = r.set.Leaves[n-1].To
+		if newest := r.set.Size(); newest > 0 {
+			room = min(size, newest)
+		}
 	}
 	if end == math.MaxInt64 || size > (math.MaxInt64-max(end, last))/8 || end >= last+leavesAhead*size {
-		return next, "", nil
+		return next, nil
 	}
-	from := end
-	if end-last < size/4 {
-		from = max(end, last+size)
-	}
+	from := max(end, last+room)
 	for {
-		n, _, far, err := r.inDefault(ctx, mostDefault+1, from+size)
-		switch {
-		case err != nil:
-			return next, "", err
-		case n > mostDefault:
-			return next, fmt.Sprintf("no leaves are made: it has more than %d rows, which would be read while it is "+
-				"locked: docs/run/partitions.md says what to do", mostDefault), nil
-		case n == 0 || far < from:
-			return leaves.Range{From: from, To: from + size}, "", nil
+		far, err := r.inDefault(ctx, from+size)
+		if err != nil || far < from {
+			return leaves.Range{From: from, To: from + size}, err
 		}
 		from = far + 1
 	}
+}
+
+// inDefault is the highest id in the default below another, 0 if there is none.
+func (r *roll) inDefault(ctx context.Context, below int64) (far int64, err error) {
+	if r.set.Default == nil || r.set.Default.Bytes == 0 {
+		return 0, nil
+	}
+	err = r.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&r.full, &far) },
+		r.of(sqltext.RollDefault, r.set.Default.SQL), below)
+	return far, err
 }
 
 // makeLeaf makes a leaf, unless others were made since.
@@ -119,17 +150,18 @@ func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (boo
 		known++
 	}
 	options := ""
-	if n := len(r.set.Leaves); n > 0 && len(r.set.Leaves[n-1].Options) > 0 {
-		var list []string
-		for _, o := range r.set.Leaves[n-1].Options {
-			name, value, _ := strings.Cut(o, "=")
-			list = append(list, name+" = "+literal(value))
-		}
-		options = " WITH (" + strings.Join(list, ", ") + ")"
+	if n := len(r.set.Leaves); n > 0 {
+		options = leaves.With(strings.Join(r.set.Leaves[n-1].Options, "|"))
 	}
 	create := strings.NewReplacer("{leaf}", r.set.Schema+"."+sqltext.Quote(name), "{options}", options,
 		"{owner}", r.set.Owner, "{from}", strconv.FormatInt(ids.From, 10), "{to}", strconv.FormatInt(ids.To, 10)).
 		Replace(r.db.Render(sqltext.RollMake))
+	d := r.set.Default
+	if d != nil && d.Bytes > 0 && r.full {
+		if had, err := r.promise(ctx, *d, ids); err != nil || !had {
+			return had, err
+		}
+	}
 	return r.locked(ctx, locks, func(t rawTx) error {
 		now, err := t.do(r.db.Render(sqltext.RollPartitions))
 		if err != nil {
@@ -138,9 +170,41 @@ func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (boo
 		if now[0] != strconv.Itoa(known) {
 			return errAgain
 		}
+		if d != nil && d.Bytes > 0 && !r.full {
+			// Nothing but dead rows: ATTACH would read them all under the lock.
+			empty, err := t.do(r.of(sqltext.RollIsEmpty, d.SQL))
+			if err != nil {
+				return err
+			}
+			if empty[0] != "t" {
+				return errAgain
+			}
+			create = r.of(sqltext.RollEmpty, d.SQL) + ";" + create
+		}
+		if d != nil {
+			create += ";" + r.boundSQL(sqltext.RollUnbound, *d, ids)
+		}
 		_, err = t.do(create)
 		return err
 	})
+}
+
+// promise has the default know that it holds no id of a leaf that is made next.
+func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (had bool, err error) {
+	had, err = r.locked(ctx, []lock{{d.SQL, exclusive}}, func(t rawTx) error {
+		_, err := t.do(r.boundSQL(sqltext.RollBound, d, ids))
+		return err
+	})
+	if err != nil || !had {
+		return had, err
+	}
+	_, err = r.db.Exec(ctx, r.boundSQL(sqltext.RollValidate, d, ids)) // without Config.QueryTimeout: it reads all of it
+	return true, explain(err)
+}
+
+func (r *roll) boundSQL(statement string, d leaves.Leaf, ids leaves.Range) string {
+	return strings.NewReplacer("{leaf}", d.SQL, "{bound}", sqltext.Quote(d.Name+"_bound"), "{bound_text}", literal(d.Name+"_bound"),
+		"{from}", strconv.FormatInt(ids.From, 10), "{to}", strconv.FormatInt(ids.To, 10)).Replace(statement)
 }
 
 // resetAhead has the planner forget what it knows of leaves that are still empty: that they have no pages. A plan that

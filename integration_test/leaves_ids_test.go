@@ -2,11 +2,13 @@ package integration_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -45,13 +47,60 @@ func TestLeavesAheadRunOut(t *testing.T) {
 	require.Equal(t, 100, h.count(t, `SELECT count(*) FROM outbox_default`), "a gap, and what was there")
 	require.Equal(t, 21, h.count(t, `SELECT count(*) FROM outbox_p2`))
 
-	// So many rows would be read while the default is locked.
+	// Many rows are read before the default is locked, not while it is.
 	h = newLeaves(t, 100)
 	h.writeRows(t, 10_200, "")
-	r = h.roll(t)
-	require.Equal(t, []string{"kept outbox_default"}, did(r))
-	require.Contains(t, r.Leaves[0].Why, "more than 10000 rows")
-	require.Equal(t, []string{"MINVALUE-100"}, h.bounds(t))
+	require.NoError(t, schemaPromise(t, h), "a run that was killed has left a check")
+	var read []string
+	told := noticed(t, h, &read)
+	require.Equal(t, []string{"made outbox_p1", "made outbox_p2", "made outbox_p3"}, did(told.roll(t)))
+	require.Equal(t, []string{"MINVALUE-100", "10300-10400", "10400-10500", "10500-10600"}, h.bounds(t))
+	require.Equal(t, slices.Repeat([]string{`verifying table "outbox_default"`,
+		`updated partition constraint for default partition "outbox_default" is implied by existing constraints`}, 3),
+		read)
+	require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_default_bound'`))
+	// What is dead in it is not read at all.
+	h.exec(t, `DELETE FROM outbox`)
+	h.exec(t, `SELECT setval('outbox_id_seq', 10350)`)
+	require.NotZero(t, h.count(t, `SELECT pg_relation_size('outbox_default')`))
+	require.Contains(t, did(h.roll(t)), "made outbox_p4")
+	require.Zero(t, h.count(t, `SELECT pg_relation_size('outbox_default')`))
+}
+
+// schemaPromise leaves the check that a run makes before a leaf.
+func schemaPromise(t *testing.T, h handle) error {
+	_, err := h.pool.Exec(t.Context(), `ALTER TABLE outbox_default ADD CONSTRAINT outbox_default_bound
+		CHECK (id IS NOT NULL AND (id < 20000 OR id >= 30000)) NOT VALID`)
+	return err
+}
+
+// noticed is a handle whose server says what tables it reads from end to end to find out that rows are where they
+// should be, and where it need not.
+func noticed(t *testing.T, h handle, list *[]string) handle {
+	t.Helper()
+	var mu sync.Mutex
+	return pgxHandle(t, "noticed", h.url, func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.RuntimeParams["client_min_messages"] = "debug1"
+		cfg.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Contains(n.Message, `verifying table "outbox`) && !strings.Contains(n.Message, "outbox_p") || strings.Contains(n.Message, "partition constraint") {
+				*list = append(*list, n.Message)
+			}
+		}
+	})
+}
+
+// TestFarDeletes has old rows in the default whose ids are far apart: the gap between them is not walked.
+func TestFarDeletes(t *testing.T) {
+	t.Parallel()
+	h := newLeaves(t, 100, 200)
+	h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload, published_at, created_at) SELECT id, id, 't', 'p',
+		now() - interval '2 days', now() - interval '2 days' FROM unnest('{250, 1000000000000}'::bigint[]) id`)
+	r := h.roll(t)
+	require.Contains(t, did(r), "deleted outbox_default")
+	require.Equal(t, int64(2), r.Deleted)
+	require.Empty(t, h.ids(t, "outbox"))
 }
 
 // TestFarIDs has messages whose ids are far above all leaves: they are published and kept in the default, and no leaf

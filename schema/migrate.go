@@ -29,7 +29,7 @@ type MigrateConfig struct {
 	// more than about a million messages a day: one whose messages are all old is emptied at once, without a delete of
 	// each row, by admin.RollOutbox, which a job of yours must run. Choose a quarter of the ids that are used within
 	// the retention, and at least 100,000. It only counts where the tables are made: Migrate returns an error if there
-	// is an outbox that is not in partitions.
+	// is an outbox that is not in partitions, which Partition changes.
 	PartitionSize int64
 }
 

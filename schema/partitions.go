@@ -14,9 +14,9 @@ import (
 )
 
 // Cause: MigrateConfig.PartitionSize is set, and the outbox that is there is one table.
-// Cure: leave PartitionSize at 0, or make the tables under other names and move what is pending.
-var errOneTable = errors.New(
-	"the outbox is one table: MigrateConfig.PartitionSize only counts where it is made: set it to 0")
+// Cure: call schema.Partition, or run outboxctl migrate partition; or leave PartitionSize at 0.
+var errOneTable = errors.New("the outbox is one table: MigrateConfig.PartitionSize only counts where it is made: " +
+	"call Partition, or set it to 0")
 
 // partitioned returns errOneTable if the outbox was made, and not in partitions as it should be.
 func (r *run) partitioned(ctx context.Context, q drive.Querier, done history) error {
@@ -59,7 +59,7 @@ const (
  WHERE x.indrelid = to_regclass($3::text) AND w.indrelid = to_regclass($2::text)
    AND '"' || p.relname || '"' = $1::text)`
 
-	shortLock = `SET lock_timeout = '100ms'`
+	shortLock = `SET lock_timeout = '5ms'`
 	anyLock   = `RESET lock_timeout`
 )
 
@@ -84,7 +84,8 @@ func (r *run) buildParts(
 	}
 	if name == "" {
 		only := strings.Replace(strings.Replace(create, "INDEX CONCURRENTLY", "INDEX", 1), on, " ON ONLY "+table+" ", 1)
-		if err := soon(ctx, q, r.names.Render(only)); err != nil {
+		lock := r.names.Render("LOCK TABLE ONLY " + table + " IN SHARE MODE NOWAIT; " + only)
+		if err := soon(ctx, q, lock); err != nil {
 			return err
 		}
 	}
@@ -99,13 +100,14 @@ func (r *run) buildParts(
 		}
 		part := sqltext.Quote(leaf.Name + strings.TrimPrefix(strings.Trim(whole, `"`), r.names.WithDefaults().Outbox))
 		of := r.names.Render(strings.Replace(strings.Replace(create, index, part, 1), on, " ON "+leaf.SQL+" ", 1))
-		if err := r.build(ctx, q, of, part, leaf.SQL); err != nil {
-			return err
+		err := r.build(ctx, q, of, part, leaf.SQL)
+		if err == nil {
+			err = state(part, leaf.SQL)
 		}
-		if err := state(part, leaf.SQL); err != nil {
-			return err
+		if err == nil {
+			err = soon(ctx, q, "ALTER INDEX "+r.names.InSchema(index)+" ATTACH PARTITION "+name)
 		}
-		if err := soon(ctx, q, "ALTER INDEX "+r.names.InSchema(index)+" ATTACH PARTITION "+name); err != nil {
+		if err != nil && text.SQLState(err) != text.UndefinedTable { // a roll has dropped it
 			return err
 		}
 	}

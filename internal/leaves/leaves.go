@@ -40,6 +40,20 @@ type Set struct {
 	Default     *Leaf  // nil = none
 }
 
+// With writes storage options, with | between them as the statements of this package return them, as a clause of CREATE
+// TABLE; nothing if there is none.
+func With(options string) string {
+	if options == "" {
+		return ""
+	}
+	var list []string
+	for o := range strings.SplitSeq(options, "|") {
+		name, value, _ := strings.Cut(o, "=")
+		list = append(list, name+" = '"+strings.ReplaceAll(value, "'", "''")+"'")
+	}
+	return " WITH (" + strings.Join(list, ", ") + ")"
+}
+
 // Read reads the leaves of an outbox. Of one that is not partitioned there are none. It returns an error of the
 // database, or one that names a partition whose bounds are no range of ids. A table that is missing is not partitioned.
 func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, err error) {

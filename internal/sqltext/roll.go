@@ -20,26 +20,31 @@ const (
   FROM (SELECT o.published_at FROM ONLY {leaf} o ORDER BY o.id DESC LIMIT $2::bigint) t`
 
 	// RollLook counts the rows of a leaf that were settled before a time, and of the others those that were settled since.
-	// It returns the ids of the others, so many at most, the bytes of their payloads, and whether the leaf has triggers
-	// that would take what is put back for a new message.
+	// It returns the ids of the others, so many at most, their bytes, and whether the leaf has triggers that would take
+	// what is put back for a new message.
 	//
 	// Arguments: time (RFC 3339 text), how many ids.
 	RollLook = `SELECT count(*) FILTER (WHERE o.published_at < $1::text::timestamptz),
        count(*) FILTER (WHERE o.published_at >= $1::text::timestamptz),
        coalesce(array_to_string((array_agg(o.id) FILTER (WHERE o.published_at IS NULL
          OR o.published_at >= $1::text::timestamptz))[1:$2::int], ','), ''),
-       coalesce(sum(octet_length(o.payload)) FILTER (WHERE o.published_at IS NULL
+       coalesce(sum(greatest(pg_column_size(o.*), octet_length(o.payload) + octet_length(o.metadata::text) +
+         coalesce(octet_length(o.last_error), 0))) FILTER (WHERE o.published_at IS NULL
          OR o.published_at >= $1::text::timestamptz), 0)::bigint,
        EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = '{leaf}'::regclass AND NOT t.tgisinternal
          AND t.tgtype::int & 4 <> 0 AND t.tgenabled <> 'D')
   FROM ONLY {leaf} o`
 
-	// RollDefault says how many rows the default has, up to so many, the lowest id, and the highest one below another.
+	// RollDefault says whether the default has rows, and the highest id below another; 0 = none.
 	//
-	// Arguments: how many to count, id.
-	RollDefault = `SELECT (SELECT count(*) FROM (SELECT FROM ONLY {leaf} LIMIT $1::bigint) c),
-       coalesce((SELECT min(o.id) FROM ONLY {leaf} o), 0),
-       coalesce((SELECT max(o.id) FROM ONLY {leaf} o WHERE o.id < $2::bigint), 0)`
+	// Arguments: id.
+	RollDefault = `SELECT EXISTS (SELECT FROM (SELECT o.id FROM ONLY {leaf} o ORDER BY o.id LIMIT 1) r),
+       coalesce((SELECT max(o.id) FROM ONLY {leaf} o WHERE o.id < $1::bigint), 0)`
+
+	// RollNext is the lowest id in a leaf from one on; NULL = none.
+	//
+	// Arguments: id.
+	RollNext = `SELECT min(o.id) FROM ONLY {leaf} o WHERE o.id >= $1::bigint`
 
 	// RollIsEmpty says whether a leaf has no rows.
 	RollIsEmpty = `SELECT NOT EXISTS (SELECT FROM ONLY {leaf})`
@@ -87,6 +92,18 @@ SELECT set_config('client_encoding', getdatabaseencoding(), true)`
 	RollMake = `CREATE TABLE {leaf} (LIKE {outbox} INCLUDING ALL){options};
 ALTER TABLE {leaf} OWNER TO {owner};
 ALTER TABLE {outbox} ATTACH PARTITION {leaf} FOR VALUES FROM ({from}) TO ({to})`
+
+	// RollBound has ATTACH know of the default that it holds no id of the leaf, which it would find out by reading all of
+	// it under the lock. The check refuses what the leaf will take until that is attached, so the ids are far ahead.
+	RollBound = `ALTER TABLE {leaf} DROP CONSTRAINT IF EXISTS {bound};
+ALTER TABLE {leaf} ADD CONSTRAINT {bound} CHECK (id IS NOT NULL AND (id < {from} OR id >= {to})) NOT VALID`
+
+	// RollValidate reads the default, and no writer waits for it.
+	RollValidate = `ALTER TABLE {leaf} VALIDATE CONSTRAINT {bound}`
+	RollUnbound  = `ALTER TABLE {leaf} DROP CONSTRAINT IF EXISTS {bound}`
+
+	// RollPromised says whether that check is there.
+	RollPromised = `SELECT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = to_regclass('{leaf}') AND c.conname = {bound_text})`
 
 	// RollPartitions says how many partitions there are.
 	RollPartitions = `SELECT count(*) FROM pg_inherits i WHERE i.inhparent = to_regclass({outbox_text})`

@@ -14,8 +14,10 @@ import (
 )
 
 func (a *app) migrate() *cobra.Command {
-	cmd := &cobra.Command{Use: "migrate", Short: "Create the tables and keep them up to date: up, status, print, roles"}
-	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migratePrint(), a.migrateRoles())
+	cmd := &cobra.Command{Use: "migrate", Short: "Create the tables and keep them up to date: up, status, print, roles, " +
+		"partition, unpartition"}
+	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migratePrint(), a.migrateRoles(), a.migratePartition(),
+		a.migrateUnpartition())
 	return cmd
 }
 
@@ -48,6 +50,8 @@ transaction in the database, and --timeout does not limit it.`,
 	cmd.Flags().IntVar(&cfg.To, "to", 0, "last version to apply; 0 = the newest")
 	cmd.Flags().BoolVar(&cfg.SkipConcurrent, "skip-concurrent", false,
 		"skip migrations that may take long and that nothing depends on")
+	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "make the outbox in partitions of so many ids, where "+
+		"it is not there yet; 0 = one table")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
 			ran, err := schema.Migrate(cmd.Context(), db, cfg)
@@ -118,6 +122,8 @@ writes files into that folder, which it makes, and leaves existing ones alone. I
 	cmd.Flags().Int64Var(&cfg.StartAt, "start-at", 0, "number of the first file, if the folder has migrations of your "+
 		"own; 0 = their own numbers")
 	cmd.Flags().IntVar(&cfg.From, "from", 0, "first version to print; 0 = all")
+	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "for an outbox in partitions of so many ids; "+
+		"0 = one table")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		if cfg.Tables, err = a.tables(); err != nil {

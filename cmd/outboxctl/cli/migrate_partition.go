@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+func (a *app) migratePartition() *cobra.Command {
+	var cfg schema.PartitionConfig
+	cmd := &cobra.Command{
+		Use: "partition", Short: "Make an outbox that is one table one in partitions",
+		Long: `Make an outbox that is one table one in partitions, while writers and forwarders work. No row is
+copied: the table becomes the first partition. Privileges, policies, triggers and indexes go with the
+name of the outbox; views and foreign keys must be dropped first.
+
+It reads the table once, blocks no writer for longer than one short transaction, and waits for no lock:
+it tries again until it is interrupted, and --timeout does not limit it. Run it as the role that owns
+the table.`,
+		Example: "  outboxctl migrate partition --size 4000000",
+	}
+	cmd.Flags().Int64Var(&cfg.Size, "size", 0, "ids in each partition: a quarter of those that are used within the retention")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cfg.Size <= 0 {
+			return usagef("--size is %d: use the number of ids in a partition", cfg.Size)
+		}
+		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
+			if err := schema.Partition(cmd.Context(), db, cfg); err != nil {
+				return err
+			}
+			return a.show(map[string]bool{"partitioned": true}, func() error { return a.say("the outbox is in partitions") })
+		})
+	}
+	return cmd
+}
+
+func (a *app) migrateUnpartition() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "unpartition", Short: "Make an outbox in partitions one table",
+		Long: `Make an outbox in partitions one table, while writers and forwarders work. No row is copied: all rows
+must be in one partition, which becomes the table, and the others are dropped. It waits for no lock: it
+tries again until it is interrupted, and --timeout does not limit it. Run it as the role that owns the
+table.`,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
+			if err := schema.Unpartition(cmd.Context(), db); err != nil {
+				return err
+			}
+			return a.show(map[string]bool{"partitioned": false}, func() error { return a.say("the outbox is one table") })
+		})
+	}
+	return cmd
+}

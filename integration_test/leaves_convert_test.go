@@ -1,0 +1,198 @@
+package integration_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+// carried is what belongs to the name of the outbox and not to its rows.
+const carried = `SELECT string_agg(s, E'\n' ORDER BY s) FROM (
+	SELECT 'acl ' || a::text s FROM pg_class c, unnest(c.relacl) a WHERE c.oid = 'outbox'::regclass
+	UNION ALL SELECT 'column acl ' || a::text FROM pg_attribute c, unnest(c.attacl) a WHERE attrelid = 'outbox'::regclass
+	UNION ALL SELECT pg_get_triggerdef(oid) || tgenabled::text FROM pg_trigger WHERE tgrelid = 'outbox'::regclass AND NOT tgisinternal
+	UNION ALL SELECT to_jsonb(p)::text FROM pg_policies p WHERE tablename = 'outbox'
+	UNION ALL SELECT replace(indexdef, ' ONLY ', ' ') FROM pg_indexes WHERE tablename = 'outbox'
+	UNION ALL SELECT conname || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'outbox'::regclass AND contype <> 'n'
+	UNION ALL SELECT relrowsecurity::text || relforcerowsecurity || relreplident::text || relowner::regrole ||
+		obj_description(oid) || pg_relation_filenode('outbox_id_seq') || pg_get_serial_sequence('outbox', 'id')
+		FROM pg_class WHERE oid = 'outbox'::regclass) x`
+
+// TestConvertTable makes the outbox one in partitions and one table again, while it is written to with statements that
+// are cached, and published from. Every message is published once and in order, no row is copied, and all that belongs
+// to the outbox stays with its name.
+func TestConvertTable(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	url := newOrderDatabase(t)
+	writer := pgxHandle(t, "writer", url, manyConns)
+	execScript(t, writer, `COMMENT ON TABLE outbox IS 'ours'; ALTER TABLE outbox REPLICA IDENTITY FULL;
+		ALTER TABLE outbox ADD COLUMN gone int; ALTER TABLE outbox DROP COLUMN gone; ALTER TABLE outbox ADD COLUMN "Own" text;
+		CREATE INDEX "Of a user" ON outbox ("Own", id DESC) WHERE "Own" <> '%';
+		GRANT SELECT, INSERT ON outbox TO PUBLIC; GRANT UPDATE ("Own") ON outbox TO PUBLIC;
+		CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+		CREATE TRIGGER row BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION f();
+		CREATE TRIGGER statement AFTER INSERT ON outbox EXECUTE FUNCTION f();
+		ALTER TABLE outbox DISABLE TRIGGER statement;
+		CREATE POLICY p ON outbox AS RESTRICTIVE FOR UPDATE TO PUBLIC USING (id > 0) WITH CHECK ("Own" <> '%');
+		ALTER TABLE outbox ENABLE ROW LEVEL SECURITY`)
+	before := value[string](t, writer, carried)
+	file := value[int64](t, writer, `SELECT pg_relation_filenode('outbox')::bigint`)
+	ctx, stop := context.WithCancel(context.Background())
+	var converting sync.WaitGroup
+	t.Cleanup(func() {
+		stop()
+		converting.Wait()
+	})
+	times := 0
+	run := orderRun{writers: 3, time: orderTime(15 * time.Second), started: func(h handle) {
+		converting.Go(func() {
+			for ctx.Err() == nil {
+				if err := schema.Partition(ctx, h.db, schema.PartitionConfig{Size: 1 << 40}); ctx.Err() == nil {
+					assert.NoError(t, err)
+					assert.Equal(t, file, value[int64](t, h, `SELECT pg_relation_filenode('outbox_p0')::bigint`))
+					assert.Equal(t, before, value[string](t, h, carried))
+					assert.Equal(t, 6, h.count(t, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox'::regclass`))
+					times++
+				}
+				if err := schema.Unpartition(ctx, h.db); ctx.Err() == nil {
+					assert.NoError(t, err)
+				}
+			}
+		})
+	}}
+	checkOrder(t, run, writer, newPgxHandle(t, url), newLedger(true))
+	stop()
+	converting.Wait()
+	t.Logf("converted %d times", times)
+	require.Positive(t, times)
+
+	require.NoError(t, schema.Unpartition(t.Context(), writer.db))
+	require.NoError(t, schema.Unpartition(t.Context(), writer.db), "it is one table already")
+	require.Equal(t, before, value[string](t, writer, carried))
+	require.Equal(t, file, value[int64](t, writer, `SELECT pg_relation_filenode('outbox')::bigint`))
+	require.NoError(t, schema.Check(t.Context(), writer.db))
+	require.Zero(t, writer.count(t, `SELECT count(*) FROM pg_class WHERE relname LIKE 'outbox_p%'`))
+	require.NoError(t, schema.Partition(t.Context(), writer.db, schema.PartitionConfig{Size: 1000}))
+	require.NoError(t, schema.Partition(t.Context(), writer.db, schema.PartitionConfig{Size: 1000}), "it is in partitions")
+	require.NoError(t, schema.Check(t.Context(), writer.db))
+	require.Zero(t, writer.count(t, `SELECT count(*) FROM pg_class, aclexplode(relacl) a WHERE relname = 'outbox_p0'
+		AND grantee <> relowner`), "nobody is to use a partition by its own name")
+}
+
+// TestConvertRefuses names what cannot be carried over, and leaves the outbox as it is.
+func TestConvertRefuses(t *testing.T) {
+	t.Parallel()
+	for object, prepare := range map[string]string{
+		"view":               `CREATE VIEW v AS SELECT id FROM outbox`,
+		"constraint":         `CREATE TABLE child (id bigint REFERENCES outbox)`,
+		"unique without id":  `CREATE UNIQUE INDEX u ON outbox (uuid)`,
+		"inherits":           `CREATE TABLE heir () INHERITS (outbox)`,
+		"publication":        `CREATE PUBLICATION p FOR TABLE outbox`,
+		"column":             `CREATE TABLE rows (r outbox)`,
+		"outbox_p3":          `CREATE TABLE outbox_p3 (n int)`,
+		"ids up to 10000000": `INSERT INTO outbox (id, uuid, topic, payload) VALUES (10000000, 'far', 't', 'p')`,
+	} {
+		t.Run(object, func(t *testing.T) {
+			t.Parallel()
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			h.exec(t, prepare)
+			err := schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 1000})
+			require.ErrorContains(t, err, object)
+			require.NoError(t, schema.Check(t.Context(), h.db))
+			require.Equal(t, 1, h.count(t, `SELECT count(*) FROM pg_class WHERE relname = 'outbox' AND relkind = 'r'`))
+			require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_below'`))
+		})
+	}
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	for _, size := range []int64{0, -1, 1 << 60} {
+		require.ErrorContains(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: size}), "PartitionConfig.Size")
+	}
+	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 10}))
+	h.writeRows(t, 25, settledLongAgo)
+	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db), "outbox_p0, outbox_p1: rows are in more than one")
+	h.exec(t, `SELECT setval('outbox_id_seq', 31)`)
+	h.roll(t, func(c *admin.RollConfig) { c.Retention = time.Millisecond })
+	h.writeRows(t, 1, "")
+	require.NoError(t, schema.Unpartition(t.Context(), h.db))
+	require.Equal(t, []int64{32}, h.ids(t, "outbox"))
+	h.writeRows(t, 1, "")
+	require.NoError(t, schema.Check(t.Context(), h.db))
+}
+
+// TestConvertReadsTheRowsOnceAndWaitsForNobody has a transaction in progress that uses the outbox, and looks at which
+// tables the server reads from end to end.
+func TestConvertReadsTheRowsOnceAndWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.writeRows(t, 1000, "")
+	end := h.open(t, `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`)
+	tried, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, schema.Partition(tried, h.db, schema.PartitionConfig{Size: 1000}), context.DeadlineExceeded)
+	h.writeRows(t, 1, "")
+	end()
+	var notices []string
+	told := noticed(t, h, &notices)
+	require.NoError(t, schema.Partition(t.Context(), told.db, schema.PartitionConfig{Size: 1000}))
+	require.Equal(t, []string{`verifying table "outbox"`,
+		`partition constraint for table "outbox_p0" is implied by existing constraints`}, notices)
+}
+
+// TestConvertKilledAtEveryStep cuts the connection as soon as the server has each statement. The outbox works, and the
+// next call does the rest.
+func TestConvertKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
+	for _, back := range []bool{false, true} {
+		prepared := func() handle {
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			h.writeRows(t, 10, "")
+			if back {
+				require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 1000}))
+			}
+			return h
+		}
+		convert := func(h handle) error {
+			if back {
+				return schema.Unpartition(t.Context(), h.db)
+			}
+			return schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 1000})
+		}
+		steps := 0
+		require.NoError(t, convert(watchedHandle(t, prepared(), func(s string, sent bool) bool {
+			if sent {
+				steps++
+			}
+			return true
+		})))
+		require.Positive(t, steps)
+		for cut := range steps {
+			h := prepared()
+			n := 0
+			last := ""
+			// All later ones are cut too: a process that was killed does not tidy up.
+			_ = convert(watchedHandle(t, h, func(s string, sent bool) bool {
+				if sent {
+					n++
+					last = s
+				}
+				return n <= cut
+			}))
+			h.writeRows(t, 1, "")
+			require.Equal(t, 11, h.count(t, `SELECT count(*) FROM outbox`), "after %s", last)
+			require.NoError(t, schema.Check(t.Context(), h.db), "after %s", last)
+			require.NoError(t, convert(h), "after %s", last)
+			require.Equal(t, 11, h.count(t, `SELECT count(*) FROM outbox`), "after %s", last)
+			require.Equal(t, !back, value[bool](t, h, `SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox'::regclass`))
+			require.NoError(t, schema.Check(t.Context(), h.db), "after %s", last)
+			require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_below'`))
+		}
+	}
+}

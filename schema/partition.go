@@ -1,0 +1,73 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// PartitionConfig configures Partition.
+type PartitionConfig struct {
+	// Size is how many ids each partition has. Required. Choose it as MigrateConfig.PartitionSize.
+	Size int64
+}
+
+// roomBelow is how many times the size of a partition the first one reaches above the ids that are used: as long as it
+// is not validated and swapped, the check of its end would refuse what lies above.
+const roomBelow = 2
+
+// Cause: the outbox has what depends on the table itself, not on its name, or what a table in partitions cannot have.
+// Cure: drop what the error lists, call Partition or Unpartition, and create it again.
+var errObstacles = errors.New("cannot be carried over: drop it, and create it again afterwards")
+
+// Cause: Unpartition was called while more than one partition has rows.
+// Cure: run outboxctl roll with a short retention, so that old ones are emptied, and act on dead messages in them.
+var errManyLeaves = errors.New("rows are in more than one partition: empty all but one with outboxctl roll and a " +
+	"short retention, after requeueing or discarding the dead messages in them")
+
+// Partition makes an outbox that is one table one in partitions, while writers and forwarders work. No row is copied:
+// the table becomes the first partition, which also takes what is written next, up to two sizes above the last id.
+// Privileges, policies, triggers and indexes go with the name of the outbox. If it is in partitions it does nothing.
+//
+// It first adds a check that no id reaches the end of the first partition, and validates it, which reads the table once
+// and blocks no writer. Then it swaps the tables in one short transaction. It waits for no lock that others would queue
+// up behind: it tries again until ctx is over. Ended by ctx or an error it takes the check away. A process that is
+// killed in between leaves the check: the outbox works until ids reach it, and the next Partition uses or replaces it.
+//
+// Its role must own the table. It returns outbox.ErrNoDB, an error that names the field at fault, one that lists what
+// cannot be carried over, such as views and foreign keys, or one of the database or the context.
+func Partition(ctx context.Context, db *outbox.DB, cfg PartitionConfig) error {
+	if err := (*core.DB)(db).Check(); err != nil {
+		return err
+	}
+	if cfg.Size <= 0 || cfg.Size > mostIDs {
+		return fmt.Errorf("PartitionConfig.Size is %d: use the number of ids in a partition, up to %d", cfg.Size, int64(mostIDs))
+	}
+	p := newPartitioning((*core.DB)(db))
+	p.size = cfg.Size
+	err := p.bind(ctx)
+	if err == nil && p.end > 0 {
+		if err = p.swap(ctx); err != nil {
+			err = errors.Join(err, p.unbind(ctx))
+		}
+	}
+	return p.explain(ctx, "partition", err)
+}
+
+// Unpartition makes an outbox in partitions one table, while writers and forwarders work. No row is copied: all rows
+// must be in one partition, which becomes the table, and the others are dropped. What Partition carries over it carries
+// back. If the outbox is one table it does nothing.
+//
+// It waits for no lock that others would queue up behind: it tries again until ctx is over. Killed at any moment it has
+// done all or nothing. Its role must own the table. It returns outbox.ErrNoDB, an error that lists the partitions if more
+// than one has rows, one that lists what cannot be carried over, or one of the database or the context.
+func Unpartition(ctx context.Context, db *outbox.DB) error {
+	if err := (*core.DB)(db).Check(); err != nil {
+		return err
+	}
+	p := newPartitioning((*core.DB)(db))
+	return p.explain(ctx, "unpartition", p.back(ctx))
+}
