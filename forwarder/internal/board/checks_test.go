@@ -40,6 +40,7 @@ func (f *forwarder) check(thoroughly bool) {
 			f.m.failf("forwarder %d: %s", f.id, problem)
 		}
 	}
+	f.checkLanes()
 	for r := range f.unsettled {
 		if !f.m.messages[r.UUID].published && f.reads(r.Term) && !f.board.Knows(r.Term, r.ID) {
 			f.m.failf("forwarder %d does not know row %d any more, whose success is not settled", f.id, r.ID)
@@ -62,7 +63,16 @@ func (f *forwarder) check(thoroughly bool) {
 
 // checkQuiet looks whether nothing that the read saw waits, when the board says so: what Drain promises.
 func (f *forwarder) checkQuiet(r *reading) {
-	if !f.board.Quiet() || !f.m.calm {
+	if f.board.Quiet() {
+		f.checkArrived("is quiet", r.began, func(lane int16) board.Term {
+			return board.Term{Lane: lane, Epoch: r.req.Window.Epochs[lane]}
+		})
+	}
+}
+
+// checkArrived looks whether all has arrived that was committed before some moment, in lanes that are read.
+func (f *forwarder) checkArrived(what string, before int, term func(lane int16) board.Term) {
+	if !f.m.calm {
 		return // a key may be held by a head that somebody else has settled
 	}
 	held := map[string]bool{}
@@ -72,20 +82,23 @@ func (f *forwarder) checkQuiet(r *reading) {
 		}
 	}
 	for _, msg := range f.m.db.table {
-		if !f.reads(board.Term{Lane: msg.lane, Epoch: r.req.Window.Epochs[msg.lane]}) || held[msg.key] || f.m.db.locked[msg] {
+		if !f.reads(term(msg.lane)) || held[msg.key] || f.m.db.locked[msg] {
 			continue
 		}
 		if low, shadow := f.board.HasShadow(f.term(msg.lane)); shadow && msg.id >= low {
 			continue // it is taken for one of a key that is held: the shadows of the model are small
 		}
-		if msg.pending() && msg.tx.committed < r.began && msg.due.IsZero() && !msg.excused {
-			f.m.failf("forwarder %d is quiet, and row %v waits", f.id, msg)
+		if msg.pending() && msg.tx.committed < before && msg.due.IsZero() && !msg.excused {
+			f.m.failf("forwarder %d %s, and row %v waits", f.id, what, msg)
 		}
 	}
 }
 
 // checkStopped looks whether a stop left anything behind.
 func (f *forwarder) checkStopped() {
+	if len(f.drains) > 0 {
+		f.m.failf("forwarder %d has stopped, and %d calls of Drain still wait", f.id, len(f.drains))
+	}
 	if c := f.board.Counts(); c.Young+c.Slow+c.Unsettled > 0 {
 		f.m.failf("forwarder %d has stopped with %+v", f.id, c)
 	}

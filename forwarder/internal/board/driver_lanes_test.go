@@ -124,6 +124,7 @@ func (f *forwarder) giveBack() {
 		f.m.db.giveBack(f.id, free)
 		f.machine.Released(free)
 		f.take()
+		f.checkReleased(free)
 	}
 }
 
@@ -139,6 +140,7 @@ func (f *forwarder) change(k *keeping) {
 	p := f.machine.Viewed(k.members, k.lanes, f.short)
 	f.take()
 	f.short = p.Short
+	f.checkPlan(p)
 	if k.unsure {
 		f.renewed(k.began)
 	}

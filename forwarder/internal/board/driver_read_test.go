@@ -50,6 +50,7 @@ func (f *forwarder) reader() {
 	case f.machine.Stopping():
 	case len(f.toLoad()) > 0:
 		f.beginLoad()
+	case f.m.allLanes && f.loadUnused():
 	case f.wantsRead():
 		f.beginRead()
 	}
@@ -64,7 +65,9 @@ func (f *forwarder) wantsRead() bool {
 		return false // nobody woke it
 	}
 	plan := f.machine.PlanRead(f.m.db.now, f.dirty)
-	f.read, f.readAt = false, f.m.db.now.Add(plan.Wait)
+	if f.read, f.readAt = false, (time.Time{}); plan.Wait > 0 {
+		f.readAt = f.m.db.now.Add(plan.Wait)
+	}
 	return !f.m.tight || plan.Wait == 0
 }
 
@@ -72,6 +75,18 @@ func (f *forwarder) wantsRead() bool {
 func (f *forwarder) beginLoad() {
 	f.loading = &loading{term: f.toLoad()[0]}
 	f.loadPage()
+}
+
+// loadUnused starts the lanes that no message is in.
+func (f *forwarder) loadUnused() (any bool) {
+	for _, t := range f.machine.All() {
+		if f.machine.Lane(t.Lane).State == machine.Taken {
+			any = true
+			f.machine.LaneLoaded(f.m.db.now, t, board.NewTaken(f.m.db.now, t, nil))
+			f.take()
+		}
+	}
+	return any
 }
 
 func (f *forwarder) loadPage() {
@@ -96,6 +111,9 @@ func (f *forwarder) loadPage() {
 	f.machine.LaneLoaded(f.m.db.now, l.term, board.NewTaken(f.m.db.now, l.term, l.heads))
 	f.more = true
 	f.take()
+	if f.board.Owns(l.term) && f.machine.Lane(l.term.Lane).Epoch != l.term.Epoch {
+		f.m.failf("forwarder %d starts lane %d of epoch %d, which it lost while it loaded", f.id, l.term.Lane, l.term.Epoch)
+	}
 }
 
 func (f *forwarder) beginRead() {

@@ -21,9 +21,11 @@ type forwarder struct {
 	board   *board.Board // to look into, and to damage
 	window  *window.Window
 
-	settle, read bool // the settler, the reader was woken
-	readAt       time.Time
-	launched     int // workers that have not made their first step
+	settle, read bool          // the settler, the reader was woken
+	readAt       time.Time     // when the reader looks unasked; zero = it is about to
+	tickAt       time.Time     // when the timer does
+	drains       map[int64]int // calls of Drain that wait, and when they began
+	launched     int           // workers that have not made their first step
 	calls        []*call
 	freed        map[lease.Term]bool // lanes that may be given back, as was noticed
 
@@ -66,7 +68,7 @@ func newForwarder(m *model) *forwarder {
 	f := &forwarder{m: m, id: m.forwarderIDs, board: board.New(m.cfg), window: window.New(),
 		freed: map[lease.Term]bool{}, ttl: m.db.leases, sweeping: map[int16]int64{},
 		told: map[*board.Row]*telling{}, success: map[rowOf]bool{}, unsettled: map[*board.Row]bool{},
-		handedOut: map[rowOf]bool{}}
+		handedOut: map[rowOf]bool{}, drains: map[int64]int{}}
 	f.board.ShadowBits(m.shadowWords)
 	f.machine = machine.New(machine.Config{Me: strconv.Itoa(f.id), LeaseTTL: f.ttl, PollInterval: pollInterval},
 		f.board, f.window)
@@ -85,11 +87,15 @@ func (f *forwarder) take() {
 	f.launched += e.Start
 	f.settle = f.settle || e.Wake&machine.WakeSettler != 0
 	f.read = f.read || e.Wake&machine.WakeReader != 0
+	f.checkSignals(e)
 	for _, t := range f.machine.Free() {
 		if !f.freed[t] {
 			f.freed[t] = true
 			f.isFree(t)
 		}
+	}
+	for _, d := range e.Drained {
+		f.drained(d)
 	}
 	for _, c := range e.Recall {
 		if o := f.callOf(c); o != nil {
@@ -112,7 +118,7 @@ func (f *forwarder) take() {
 
 // timer makes a step of the goroutine with the one timer.
 func (f *forwarder) timer() {
-	f.machine.Tick(f.m.db.now)
+	f.tickAt = f.m.db.now.Add(f.machine.Tick(f.m.db.now))
 	f.take()
 }
 
@@ -143,6 +149,9 @@ func (f *forwarder) standsStill() bool {
 
 // step has one of the goroutines make a step.
 func (f *forwarder) step() {
+	if f.m.edges && f.m.side.IntN(100) < 5 {
+		f.drain()
+	}
 	switch p := f.m.rng.IntN(100); {
 	case p < 30:
 		f.reader()

@@ -16,6 +16,7 @@ import (
 type model struct {
 	pcg  *rand.PCG
 	rng  *rand.Rand
+	side *rand.Rand // for edges
 	seed uint64
 	cfg  board.Config
 
@@ -32,6 +33,8 @@ type model struct {
 	afterFailure bool       // it waits for the settling of a failure
 
 	// What happens in this schedule.
+	allLanes    bool // also those that no message is in are read, or no Drain is ever answered
+	edges       bool // calls of Drain, and steps at the very end of a lease
 	calm        bool // nothing that excuses a duplicate
 	tight       bool // reads and publishes start only when the board asks for it
 	small       bool // stretches are short
@@ -72,7 +75,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 		variant: v, logging: logging, pcg: rand.NewPCG(seed, 0), seed: seed, messages: map[string]*record{},
 		topics: []string{"a", "b", "c"},
 	}
-	m.rng = rand.New(m.pcg)
+	m.rng, m.edges = rand.New(m.pcg), seed%4 == 1
 	m.db = newDatabase(m.rng)
 	m.lanes = []int16{int16(m.rng.IntN(22)), int16(22 + m.rng.IntN(21)), int16(43 + m.rng.IntN(21))}
 	m.keys = 1 + m.rng.IntN(6)
@@ -209,11 +212,25 @@ func (m *model) allHeads() map[int16][]board.Head {
 	return heads
 }
 
+// advance lets time pass: now and then to the moment at which a lease ends, and no further.
+func (m *model) advance(by time.Duration) {
+	next := m.db.now.Add(by)
+	if m.edges {
+		m.side = rand.New(rand.NewPCG(m.seed, uint64(m.at)+1<<40))
+		for _, f := range m.forwarders {
+			if f.leaseUntil.After(m.db.now) && f.leaseUntil.Before(next) {
+				next = f.leaseUntil
+			}
+		}
+	}
+	m.db.now = next
+}
+
 // do makes one step of the schedule.
 func (m *model) do(step int) {
 	m.at = step
 	m.pcg.Seed(m.seed, uint64(step)+1)
-	m.db.now = m.db.now.Add(time.Duration(m.rng.IntN(300)) * time.Microsecond)
+	m.advance(time.Duration(m.rng.IntN(300)) * time.Microsecond)
 	p := m.rng.IntN(1000)
 	of := func(part int) bool { // that many of a thousand steps
 		p -= part

@@ -99,15 +99,8 @@ func (s schedule) fail(t *testing.T, problem string) {
 		strings.Join(m.events, "\n"))
 }
 
-// seeds are those to run of each kind of trouble: OUTBOX_SEED names one.
-func seeds(t testing.TB, of trouble) (from, to uint64) {
-	if one := os.Getenv("OUTBOX_SEED"); one != "" {
-		seed, err := strconv.ParseUint(one, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return seed, seed + 1
-	}
+// seeds are those to run of each kind of trouble.
+func seeds(of trouble) (to uint64) {
 	to = someSeeds
 	if os.Getenv("OUTBOX_LONG") != "" {
 		to = manySeeds
@@ -115,16 +108,44 @@ func seeds(t testing.TB, of trouble) (from, to uint64) {
 	if of != whatever {
 		to /= 8
 	}
-	return 0, to
+	return to
+}
+
+// TestSeed runs what OUTBOX_SEED names: crashes/17 is a schedule, which is made as short as it gets if it fails, and
+// crashes/0-2000 is many of them up to the first that fails.
+func TestSeed(t *testing.T) {
+	which := os.Getenv("OUTBOX_SEED")
+	if which == "" {
+		t.Skip("OUTBOX_SEED names no schedule")
+	}
+	of, numbers, _ := strings.Cut(which, "/")
+	first, last, many := strings.Cut(numbers, "-")
+	from, err := strconv.ParseUint(first, 10, 64)
+	to := from + 1
+	if many && err == nil {
+		to, err = strconv.ParseUint(last, 10, 64)
+	}
+	if err != nil || !slices.Contains(troubles, trouble(of)) {
+		t.Fatalf("OUTBOX_SEED is %q: want a trouble of %v, and a seed or a range: crashes/17, crashes/0-2000", which, troubles)
+	}
+	for seed := from; seed < to; seed++ {
+		s := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: trouble(of)}}
+		switch problem, _ := s.run(false); {
+		case problem != "" && many:
+			t.Fatalf("seed %d: %s", seed, problem)
+		case problem != "":
+			s.fail(t, problem)
+		}
+	}
 }
 
 // Schedules in which certain things are sure to happen are those that some broken variants are looked for among: what
 // is not broken passes them, too.
 func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
-	for _, of := range []trouble{whatever, theft, crashes, operators, outage, blindness} {
-		first, to := seeds(t, of)
+	for _, of := range troubles {
+		to := seeds(of)
 		const part = 50
-		for from := first; from < to; from += part {
+		for from := uint64(0); from < to; from += part {
 			t.Run(fmt.Sprintf("%s from %d", of, from), func(t *testing.T) {
 				t.Parallel()
 				for seed := from; seed < min(from+part, to); seed++ {
@@ -155,7 +176,7 @@ func FuzzModel(f *testing.F) {
 
 // TestModelIsRepeatable: the same seed does the same, step by step, or a seed that fails says nothing.
 func TestModelIsRepeatable(t *testing.T) {
-	for _, of := range []trouble{whatever, theft, crashes, operators, outage, blindness} {
+	for _, of := range troubles {
 		for seed := range uint64(5) {
 			s := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: of}}
 			_, first := s.run(true)

@@ -51,20 +51,26 @@ type trouble string
 
 const (
 	whatever  trouble = "whatever"
-	theft     trouble = "theft of lanes"
+	theft     trouble = "theft" // of lanes
 	crashes   trouble = "crashes"
 	operators trouble = "operators"
-	outage    trouble = "an outage" // of a topic, and operators
-	blindness trouble = "an outage that nobody recognises"
+	outage    trouble = "outage"    // of a topic, and operators
+	blindness trouble = "blindness" // in an outage, which nobody recognises
+	drains    trouble = "drains"    // of forwarders that nothing happens to
 )
+
+var troubles = []trouble{whatever, theft, crashes, operators, outage, blindness, drains}
 
 // among makes a schedule one of those that the variant is looked for among.
 func (v variant) among(m *model) {
 	if v.trouble == whatever || v.trouble == "" {
 		return
 	}
-	m.calm = false
+	m.calm = v.trouble == drains
 	switch v.trouble {
+	case drains:
+		m.allLanes = true
+		m.edges, m.crashes, m.operators, m.kills, m.ignoreLease = true, false, false, false, false
 	case theft:
 		m.kills = true
 	case crashes:

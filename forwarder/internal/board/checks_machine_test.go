@@ -1,0 +1,102 @@
+package board_test
+
+import (
+	"slices"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+)
+
+// checkSignals notes whom an event wakes, and looks whether it leaves somebody asleep who has something to do before he
+// looks by himself.
+func (f *forwarder) checkSignals(e machine.Effects) {
+	now := f.m.db.now
+	for _, t := range f.machine.Free() {
+		if !f.freed[t] && e.Wake&machine.WakeKeeper == 0 {
+			f.m.failf("forwarder %d: lane %d may be given back, and nobody wakes the keeper", f.id, t.Lane)
+		}
+	}
+	tick, read := f.board.Due()
+	if e.Wake&machine.WakeTimer != 0 {
+		f.tickAt = tick
+	}
+	if !tick.IsZero() && tick.Before(f.tickAt) {
+		f.m.failf("forwarder %d: something is due, and nobody wakes the timer", f.id)
+	}
+	if !read.IsZero() && read.Before(f.readAt) && !f.read && f.reading == nil {
+		f.m.failf("forwarder %d: a read is due, and nobody wakes the reader", f.id)
+	}
+	if e.Start > 0 && !now.Before(f.leaseUntil) {
+		f.m.failf("forwarder %d starts %d workers, though its lease is over: they end, and others start", f.id, e.Start)
+	}
+}
+
+// checkLanes looks whether the board and the window have the lanes that the machine says are read.
+func (f *forwarder) checkLanes() {
+	for _, n := range f.m.lanes {
+		l := f.machine.Lane(n)
+		reading := l.Epoch != 0 && l.State == machine.Reading
+		if reading && !f.board.Owns(f.term(n)) {
+			f.m.failf("forwarder %d reads lane %d of epoch %d, which the board does not have", f.id, n, l.Epoch)
+		}
+		if _, epoch := f.window.Mark(n); (epoch != 0) != reading || reading && epoch != l.Epoch {
+			f.m.failf("forwarder %d has lane %d as %+v, and reads it under epoch %d", f.id, n, l, epoch)
+		}
+	}
+}
+
+// checkReleased looks whether what was given back is not to be given back again.
+func (f *forwarder) checkReleased(list []lease.Term) {
+	for _, t := range f.machine.Free() {
+		if slices.Contains(list, t) {
+			f.m.failf("forwarder %d is to give lane %d back again", f.id, t.Lane)
+		}
+	}
+}
+
+// checkPlan looks whether one that stops takes no lane.
+func (f *forwarder) checkPlan(p lease.Plan) {
+	if f.machine.Stopping() && len(p.Retake)+len(p.Take) > 0 {
+		f.m.failf("forwarder %d stops, and is to take %v and %v", f.id, p.Retake, p.Take)
+	}
+}
+
+// drain begins a call of Drain.
+func (f *forwarder) drain() {
+	if len(f.drains) > 1 {
+		return
+	}
+	id := f.machine.DrainBegins()
+	f.drains[id] = f.m.db.tick()
+	f.logf("drain %d begins", id)
+	f.take()
+}
+
+// drained looks whether the answer to a Drain is right.
+func (f *forwarder) drained(d machine.Drained) {
+	began, waits := f.drains[d.ID]
+	if !waits {
+		return // it was there to have a read look for what fell due
+	}
+	delete(f.drains, d.ID)
+	f.logf("drain %d is answered: %+v", d.ID, d)
+	switch {
+	case d.Closed && !f.machine.Stopping():
+		f.m.failf("forwarder %d says that it stops to a Drain, and does not stop", f.id)
+	case d.Closed:
+	case len(f.toLoad()) > 0:
+		f.m.failf("forwarder %d answers a Drain while lanes load: %v", f.id, f.toLoad())
+	case len(d.Paused) > 0:
+		for _, topic := range d.Paused {
+			if !slices.Contains(f.paused, topic) {
+				f.m.failf("forwarder %d answers a Drain with topic %s, which no operator has paused", f.id, topic)
+			}
+		}
+	default:
+		if _, missing := f.machine.Owned(); missing {
+			f.m.failf("forwarder %d answers a Drain, and lanes are missing to its share", f.id)
+		}
+		f.checkArrived("answers a Drain", began, func(lane int16) board.Term { return f.term(lane) })
+	}
+}
