@@ -1,0 +1,283 @@
+package mutants
+
+// boardMutants are those of package board: what may be published, and when.
+var boardMutants = []Mutant{
+	{
+		Name: "B1", File: "board/results.go", Trouble: "whatever", First: 2,
+		Breaks: "what was settled is forgotten at once",
+		Old: `		b.settled = append(b.settled, r)
+`,
+		New: `		if r.call.results == 0 && l.known[r.ID] == r {
+			delete(l.known, r.ID)
+		}
+`,
+	},
+	{
+		Name: "B2", File: "board/reads.go", Trouble: "whatever", First: 2,
+		Breaks: "what was settled is forgotten during a read",
+		Old: `	before := b.rows
+	b.newHeads(r.Due)`,
+		New: `	before := b.rows
+	b.forget()
+	b.newHeads(r.Due)`,
+	},
+	{
+		Name: "B3", File: "board/results.go", Trouble: "whatever", First: 0,
+		Breaks: "a failure blocks its key only once it is settled",
+		Old:    "if r := c.Row; r.Key != \"\" && !l.handing {",
+		New:    "if r := c.Row; r.Key != \"\" && l == nil {",
+	},
+	{
+		Name: "B4", File: "board/asks.go", Trouble: "whatever", First: 96,
+		Breaks: "a row is unparked that is not the lowest of its key",
+		Old:    "k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain",
+		New:    "int(k.n) < b.cfg.Chain",
+	},
+	{
+		Name: "B5", File: "board/asks.go", Trouble: "outage", First: 0,
+		Breaks: "a trial is not the first of its key",
+		Old: `k.heads.len() > 0 || !k.isPen() &&
+		k.parked.lowest() != a.id:`,
+		New:     "k.heads.len() > 0:",
+		Missing: "schedules in which a lower id of a key is parked while its trial is read",
+	},
+	{
+		Name: "B6", File: "board/rows.go", Trouble: "whatever", First: 1,
+		Breaks: "a key's bit in the shadow stops no later row",
+		Old:    "if l.shadow.has(r.Key) {",
+		New:    "if false {",
+	},
+	{
+		Name: "B7", File: "board/shadow.go", Trouble: "whatever", First: 0,
+		Breaks: "the lowest id of a shadow is too high",
+		Old:    "Rewind{l.term, s.low - 1}",
+		New:    "Rewind{l.term, s.low}",
+	},
+	{
+		Name: "B8", File: "board/shadow.go", Trouble: "whatever", First: 0,
+		Breaks: "a shadow is cleared without a rewind",
+		Old:    "a.Rewinds = append(a.Rewinds, Rewind",
+		New:    "_ = append(a.Rewinds, Rewind",
+	},
+	{
+		Name: "B9", File: "board/calls.go", Trouble: "whatever", First: 0,
+		Breaks: "a late success counts for nothing",
+		Old: `	case r.Verdict == OK:
+		b.succeeded(c, true)`,
+		New: `	case false:
+		b.succeeded(c, true)`,
+	},
+	{
+		Name: "B10", File: "board/calls.go", Trouble: "whatever", First: 11,
+		Breaks: "a late error is charged",
+		Old: `	case !late:
+		b.judge(c, r)`,
+		New: `	case !late || r.Verdict != OK:
+		b.judge(c, r)`,
+	},
+	{
+		Name: "B11", File: "board/calls.go", Trouble: "whatever", First: 0,
+		Breaks: "a time-out is charged of a call that has returned",
+		Old: `	if c.state != expired {
+		return
+	}
+	c.state = hung`,
+		New: `	if c.state != expired && c.state != returned {
+		return
+	}
+	c.state = hung`,
+	},
+	{
+		Name: "B12", File: "board/lanes.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane is free with results unsettled",
+		Old:    " && l.underWay == 0 && l.unsettled == 0 {",
+		New:    " && l.underWay == 0 {",
+	},
+	{
+		Name: "B13", File: "board/rows.go", Trouble: "whatever", First: 2,
+		Breaks: "rows behind a parked one are kept in memory",
+		Old:    "case k.blocked() || k.stuck() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain:",
+		New:    "case k.blocked() || k.stuck() || int(k.n) >= b.cfg.Chain:",
+	},
+	{
+		Name: "B14", File: "board/reads.go", Trouble: "operators", First: 0,
+		Breaks:  "a stray above the mark is taken before its turn",
+		Old:     "found && !f.Dead && ask.id <= ours[ask.term.Lane].Mark {",
+		New:     "found && !f.Dead {",
+		Missing: "operators who bring back rows above the mark of a lane",
+	},
+	{
+		Name: "B15", File: "board/calls.go", Trouble: "whatever", First: 0,
+		Breaks: "hung calls are not counted",
+		Old:    "manyCalls*b.cfg.Concurrency-b.calls)",
+		New:    "manyCalls*b.cfg.Concurrency-b.young.n-b.slow.n)",
+		Strike: "three topics do not have as many calls as that",
+	},
+	{
+		Name: "B16", File: "board/results.go", Trouble: "operators", First: 16,
+		Breaks: "a key does not go on after its head is gone",
+		Old: `	default:
+		b.removeHead(l, h)
+	}`,
+		New: `	case o.Kind != Gone:
+		b.removeHead(l, h)
+	}`,
+	},
+	{
+		Name: "B17", File: "board/lanes.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane is free with calls under way",
+		Old:    "!l.free && l.underWay == 0 && l.unsettled == 0",
+		New:    "!l.free && l.unsettled == 0",
+	},
+	{
+		Name: "B18", File: "board/keys.go", Trouble: "whatever", First: 2,
+		Breaks: "a key's row goes while another one of it is under way",
+		Old:    "if r == nil || k.under != nil || r.call.state == pending || k.blocked() {",
+		New:    "if r == nil || r.call.state == pending || k.blocked() {",
+	},
+	{
+		Name: "B19", File: "board/keys.go", Trouble: "whatever", First: 0,
+		Breaks:  "a key's row goes while the key is blocked",
+		Old:     "r.call.state == pending || k.blocked() {",
+		New:     "r.call.state == pending {",
+		Missing: "keys that are blocked while their chain is looked at",
+	},
+	{
+		Name: "B20", File: "board/retries.go", Trouble: "whatever", First: 0,
+		Breaks: "a head goes that is not the first of its key",
+		Old: `	case !h.isFirst():
+		b.waitBehind(l, h)
+		return
+	case h.key != nil`,
+		New:    `	case h.key != nil`,
+		Strike: "a head is looked at again after it was read: it costs a read",
+	},
+	{
+		Name: "B21", File: "board/results.go", Trouble: "whatever", First: 0,
+		Breaks: "a failure of a row that was published late blocks its key",
+		Old:    `		case l.published(c.Row.ID): // an`,
+		New:    `		case false: // an`,
+		Strike: "the failure of a message that is published is answered so: it costs a statement",
+	},
+	{
+		Name: "B22", File: "board/results.go", Trouble: "whatever", First: 1,
+		Breaks: "a head is not retried",
+		Old: `	case o.Kind == Waiting:
+		b.schedule(l, h, b.now.Add(o.Delay))`,
+		New: `	case o.Kind == Waiting:`,
+	},
+	{
+		Name: "B23", File: "board/results.go", Trouble: "whatever", First: 46,
+		Breaks: "a dead message does not block its key though the dead are to",
+		Old:    "case o.Kind == Dead && b.cfg.BlockKeyOnDead:",
+		New:    "case false:",
+	},
+	{
+		Name: "B24", File: "board/results.go", Trouble: "whatever", First: 0,
+		Breaks: "a locked failure is forgotten",
+		Old: `		b.failed = append(b.failed, o.Failure)
+		b.effects.Settle = true
+		return`,
+		New:    `		return`,
+		Strike: "the settler keeps what was locked, and never tells Locked",
+	},
+	{
+		Name: "B25", File: "board/reads.go", Trouble: "whatever", First: 33,
+		Breaks: "what there was no room for is taken for gone",
+		Old:    "if ask.why != forStray && !r.Late[ask.id] {",
+		New:    "if ask.why != forStray {",
+	},
+	{
+		Name: "B26", File: "board/results.go", Trouble: "blindness", First: 0,
+		Breaks: "an unknown error is charged at once",
+		Old: `		case r.Verdict == Unknown:
+			b.doubted(l, c, r)`,
+		New: `		case r.Verdict == Unknown:
+			b.rejected(l, c, r)`,
+	},
+	{
+		Name: "B27", File: "board/reads.go", Trouble: "whatever", First: 15,
+		Breaks: "a failed read is not asked for again",
+		Old:    "case ask.why == forRetry && failed &&",
+		New:    "case false &&",
+	},
+	{
+		Name: "B28", File: "board/results.go", Trouble: "whatever", First: 2,
+		Breaks: "what is put back is not parked in the place of its key",
+		Old: `		b.parkAgain(k, r, again)
+		b.putBack(k)
+		b.advance(k)`,
+		New: `		b.putBack(k)
+		b.advance(k)`,
+	},
+	{
+		Name: "B29", File: "board/asks.go", Trouble: "outage", First: 0,
+		Breaks: "a topic that an operator has paused is tried",
+		Old:    "return t.paused && !t.byOperator && t.trial == nil",
+		New:    "return t.paused && t.trial == nil",
+		Strike: "the row that a trial was asked for is looked at again: it costs a read",
+	},
+	{
+		Name: "B30", File: "board/results.go", Trouble: "whatever", First: 17,
+		Breaks: "after a late success a copy of the message waits on",
+		Old: `	if late {
+		b.forgetCopies(l, r, c.topic)
+	}`,
+		New: "",
+	},
+	{
+		Name: "B31", File: "board/topics.go", Trouble: "whatever", First: 2,
+		Breaks: "a topic may have more calls than Concurrency",
+		Old:    "if t.byOperator || t.calls >= places {",
+		New:    "if t.byOperator {",
+	},
+	{
+		Name: "B32", File: "board/rows.go", Trouble: "whatever", First: 0,
+		Breaks: "a row is published without its payload",
+		Old: `	case r.Large:
+		b.park(k, r.ID, due)
+		b.advance(k)
+		return false
+`,
+		New:     "",
+		Missing: "rows without payload that are not taken out of an answer",
+	},
+	{
+		Name: "B33", File: "board/lanes.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane is free again and again",
+		Old:    "if l.handing && !l.free && l.underWay",
+		New:    "if l.handing && l.underWay",
+		Strike: "the keeper gives it back once",
+	},
+	{
+		Name: "B34", File: "board/asks.go", Trouble: "outage", First: 0,
+		Breaks: "the sweep takes a row that waits in the shadow",
+		Old:    "!l.knows(id) && (l.shadow == nil || id < l.shadow.low) && len",
+		New:    "!l.knows(id) && len",
+		Strike: "a stray is looked at again after it was read: it costs a read",
+	},
+	{
+		Name: "B35", File: "board/rows.go", Trouble: "whatever", First: 0,
+		Breaks: "a known row is taken for a new one",
+		Old: `	if l.known[r.ID] != nil || l.parked[r.ID] != nil {
+		return false`,
+		New: `	if l.parked[r.ID] != nil {
+		return false`,
+	},
+	{
+		Name: "B36", File: "board/reads.go", Trouble: "operators", First: 0,
+		Breaks: "an operator's batch is not held behind its first",
+		Old: `	b.newHeads(r.Due)
+`,
+		New:     "",
+		Missing: "reads that find a batch of an operator together with heads that are due",
+	},
+	{
+		Name: "M10", File: "board/lanes.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane that was loaded wakes no read",
+		Old: `	b.retryMoved = true
+	b.effects.Read = true`,
+		New:    `	b.retryMoved = true`,
+		Strike: "the reader that loads a lane reads next in any case",
+	},
+}

@@ -1,0 +1,136 @@
+package mutants
+
+// windowMutants are those of package window: what is read, and from where on.
+var windowMutants = []Mutant{
+	{
+		Name: "W1", File: "window/marks.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane that was full is taken for read to its end",
+		Old: `		if l.full {
+			l.mark, p.More = to, true // even`,
+		New: `		if false {
+			l.mark, p.More = to, true // even`,
+	},
+	{
+		Name: "W2", File: "window/marks.go", Trouble: "whatever", First: 1,
+		Breaks: "a lane that returned as many rows as were asked for is taken for read to its end",
+		Old:    "a.Counts[n] >= r.limit(n, from)",
+		New:    "a.Counts[n] > r.limit(n, from)",
+	},
+	{
+		Name: "W3", File: "window/tracker.go", Trouble: "whatever", First: 2,
+		Breaks: "transactions above the snapshot's xmax are not tracked",
+		Old:    "if from < s.NextXid {",
+		New:    "if false {",
+	},
+	{
+		Name: "W4", File: "window/tracker.go", Trouble: "whatever", First: 2,
+		Breaks: "a new transaction is bound to the sequence of this read, not of the one before",
+		Old:    `	xids := make(map[int64]int64, len(s.InProgress))`,
+		New: `	t.seq = s.Seq
+	xids := make(map[int64]int64, len(s.InProgress))`,
+	},
+	{
+		Name: "W5", File: "window/tracker.go", Trouble: "whatever", First: 2,
+		Breaks: "a bound is raised without the consent of the next read",
+		Old:    "t.raised[xid] = t.seq",
+		New:    "t.xids[xid] = t.seq",
+	},
+	{
+		Name: "W6", File: "window/tracker.go", Trouble: "whatever", First: 0,
+		Breaks: "merged segments take the higher bound",
+		Old:    "min(a.bound, b.bound)",
+		New:    "max(a.bound, b.bound)",
+		Strike: "no schedule has 64 segments; TestTrackerMergesSegmentsDownwards has",
+	},
+	{
+		Name: "W7", File: "window/window.go", Trouble: "operators", First: 0,
+		Breaks: "a sequence that was set back is no new life",
+		Old:    "(a.Life != w.life || a.Snapshot.Seq < w.tracker.seq)",
+		New:    "a.Life != w.life",
+		Strike: "the model sets no sequence back without a new life of the server; TestLives does",
+	},
+	{
+		Name: "W8", File: "window/window.go", Trouble: "whatever", First: 0,
+		Breaks: "a shadow is cleared and the mark does not go back",
+		Old:    "min(l.mark, to), false, false",
+		New:    "l.mark, false, false",
+	},
+	{
+		Name: "W9", File: "window/marks.go", Trouble: "whatever", First: 3,
+		Breaks: "of a single range the rows of one lane alone are counted",
+		Old:    "rows, last = rows+a.Counts[n], max(last, a.Last[n])",
+		New:    "rows, last = a.Counts[n], max(last, a.Last[n])",
+	},
+	{
+		Name: "W10", File: "window/marks.go", Trouble: "whatever", First: 2,
+		Breaks: "lanes go on from the highest mark, not from the lowest",
+		Old: `	lowest := w.lowest()
+	for n := range w.lanes {`,
+		New: `	lowest := w.lowest()
+	for _, l := range w.lanes {
+		lowest = max(lowest, l.mark)
+	}
+	for n := range w.lanes {`,
+	},
+	{
+		Name: "W11", File: "window/marks.go", Trouble: "theft", First: 0,
+		Breaks: "an answer moves the mark of another epoch",
+		Old:    "if l.epoch == 0 || l.epoch != r.Epochs[n] {",
+		New:    "if l.epoch == 0 {",
+		Strike: "no lane starts during a read, so an answer is of the lane's epoch, or the lane is gone",
+	},
+	{
+		Name: "W12", File: "window/window.go", Trouble: "crashes", First: 96,
+		Breaks: "a new life keeps what is known of transactions",
+		Old:    "*w = Window{limiter: w.limiter, resets: w.resets + 1}",
+		New:    "*w = Window{limiter: w.limiter, tracker: w.tracker, resets: w.resets + 1}",
+	},
+	{
+		Name: "W13", File: "window/window.go", Trouble: "whatever", First: 0,
+		Breaks: "no read looks at transactions",
+		Old:    `	r.Xids, r.Bounds, r.Los, r.SegmentBounds = w.tracker.args()`,
+		New:    `	_, _, _, _ = w.tracker.args()`,
+	},
+	{
+		Name: "W14", File: "window/tracker.go", Trouble: "whatever", First: 2,
+		Breaks: "a transaction in progress that was tracked gets a new bound",
+		Old:    `	if bound, ok := t.xids[xid]; ok {`,
+		New:    `	if bound, ok := t.xids[xid]; ok && false {`,
+	},
+	{
+		Name: "W15", File: "window/marks.go", Trouble: "whatever", First: 16,
+		Breaks: "a lane is read past what there was no room for",
+		Old:    "if cut := a.Cut[n]; cut > 0 {",
+		New:    "if cut := a.Cut[n]; cut > 0 && false {",
+	},
+	{
+		Name: "W16", File: "window/marks.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane that there is no room for does not go back to where the read began",
+		Old: `			l.mark, p.More = from, true
+			continue`,
+		New: `			p.More = true
+			continue`,
+		Missing: "schedules in which memory is full when a transaction ends that was tracked",
+	},
+	{
+		Name: "W17", File: "window/marks.go", Trouble: "whatever", First: 2,
+		Breaks: "the lane that a stretch did not reach is taken for read to its end",
+		Old:    "if end-from > r.Stretch {",
+		New:    "if false {",
+	},
+	{
+		Name: "W18", File: "window/marks.go", Trouble: "crashes", First: 0,
+		Breaks: "the end of a read is the sequence even where a mark is higher",
+		Old:    "end := max(r.Marks[n], a.Snapshot.Seq)",
+		New:    "end := a.Snapshot.Seq",
+		Strike: "a mark is never above the sequence: that is a new life",
+	},
+	{
+		Name: "W19", File: "window/marks.go", Trouble: "whatever", First: 10,
+		Breaks: "a lane that is read again and was full is taken for read to its end",
+		Old: `	if start < r.Marks[n] {
+		return r.Limits[n] + r.Rewound[n]`,
+		New: `	if start < r.Marks[n] {
+		return r.Limits[n] + r.Rewound[n] + 1`,
+	},
+}
