@@ -55,11 +55,13 @@ func TestClaimCommittedAfterItsEnd(t *testing.T) {
 	newEffects(t, h)
 	h.exec(t, `create function wait() returns trigger language plpgsql as $$
 		begin
-			perform pg_advisory_xact_lock(1);
-			return new;
-		exception when query_canceled then -- the client tries to
-			perform pg_advisory_xact_lock(1);
-			return new;
+			loop -- the client tries to cancel it, perhaps more than once
+				begin
+					perform pg_advisory_xact_lock(1);
+					return new;
+				exception when query_canceled then
+				end;
+			end loop;
 		end $$`)
 	h.exec(t, `create trigger wait before update on inbox_queue for each row
 		when (old.owner is null and new.owner is not null and old.due_at is null) execute function wait()`)
