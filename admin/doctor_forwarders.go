@@ -174,6 +174,12 @@ func (e *exam) setUp(m member) {
 				"of Concurrency for ever", m),
 			"set forwarder.Config.PublishTimeout above the slowest publish; its default is 30s")
 	}
+	if f.Hung > 0 {
+		e.find("timeouts", Warning,
+			fmt.Sprintf("%s of %s exceeded PublishTimeout of %s and did not return: each keeps a slot of "+
+				"Concurrency of its topic", publishes(f.Hung), m, f.PublishTimeout),
+			"check the broker and its client; restart the process if they never return")
+	}
 	if f.PublishTimeout > f.CloseTimeout {
 		e.find("timeouts", Info,
 			fmt.Sprintf("%s gives a publish %s, but only %s at shutdown: messages in flight are then published twice", m,
@@ -192,6 +198,13 @@ func (e *exam) setUp(m member) {
 			"if the broker may lose messages, set forwarder.Config.Retention to longer than you need to notice; "+
 				"give doctor the broker to find out")
 	}
+}
+
+func publishes(n int) string {
+	if n == 1 {
+		return "1 publish"
+	}
+	return fmt.Sprintf("%d publishes", n)
 }
 
 func connections(n int) string {

@@ -29,18 +29,19 @@ const (
 // Its goroutines: the reader, the settler, the keeper of the lease, the timer, the reporter, the maintainer, one that
 // listens, and the workers. What they share is guarded by mu, which locked alone takes, on behalf of step.
 type engine struct {
-	pooled  bool // one of many: it has no connection of its own
-	db      *core.DB
-	cfg     Config
-	send    send
-	to      *publishers // nil: a Subscriber
-	obs     observers
-	news    boardLog
-	logger  watermill.LoggerAdapter
-	reports *reporter
-	owner   string // the id of this run
-	sql     statements
-	values  context.Context // of the calls' contexts
+	pooled       bool // one of many: it has no connection of its own
+	db           *core.DB
+	cfg          Config
+	send         send
+	to           *publishers // nil: a Subscriber
+	obs          observers
+	news         boardLog
+	logger       watermill.LoggerAdapter
+	reports      *reporter
+	owner        string // the id of this run
+	sql          statements
+	values       context.Context // of the calls' contexts
+	workerLabels context.Context
 
 	mu      sync.Locker
 	machine *machine.Machine
@@ -100,6 +101,7 @@ func newEngine(
 		facts: trouble.Log{Logger: e.logger, What: "writing the state of this forwarder"},
 	}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
+	e.workerLabels, reports.labels = e.labels(e.values, "worker"), e.labels(e.values, "reporter")
 	e.news = boardLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}, pausedBy: map[string]time.Time{}}
 	return e, nil
 }

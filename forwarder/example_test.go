@@ -41,3 +41,26 @@ func ExampleNew() {
 	// Config.Concurrency is -1: use at least 1
 	// Config.Backoff.Max is 1s: it must be at least Initial, 1m0s
 }
+
+// A forwarder that publishes nothing says why: here it has not begun, so it owns no lane and has no lease.
+func ExampleForwarder_State() {
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects when it is used
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	broker := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
+	defer broker.Close()
+	f, err := forwarder.New(db, broker, forwarder.Config{}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	fmt.Println(f.State())
+	// Output:
+	// 0 of 0 lanes read; no lease
+}

@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/facts"
 )
 
@@ -40,12 +42,13 @@ func (k *keeper) tell(ctx context.Context) error {
 
 // facts is what the forwarder says of itself for admin.Doctor, as JSON.
 func (e *engine) facts() string {
-	conns := e.db.Conns()
+	conns, hung := e.db.Conns(), 0
+	e.step(func(_ time.Time, m *machine.Machine) { hung = m.Hung() })
 	f := facts.Forwarder{
 		Program: program(), Consumers: e.db.Consumers(),
 		Pool: fmt.Sprintf("%s %p", process, e.db.Pool()), PoolConns: conns.Max, PoolNeeds: conns.Needs,
 		Handlers: e.db.MostHandlers(), Beside: conns.Beside,
-		Blind: e.to != nil && e.to.blind.Load(), BlockKeyOnDead: e.cfg.BlockKeyOnDead,
+		Hung: hung, Blind: e.to != nil && e.to.blind.Load(), BlockKeyOnDead: e.cfg.BlockKeyOnDead,
 		LeaseTTL: e.cfg.LeaseTTL, PublishTimeout: e.cfg.PublishTimeout, CloseTimeout: e.cfg.CloseTimeout,
 		Retention: e.cfg.Retention, InboxRetention: e.cfg.InboxRetention,
 	}

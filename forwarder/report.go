@@ -1,7 +1,9 @@
 package forwarder
 
 import (
+	"context"
 	"runtime/debug"
+	"runtime/pprof"
 	"sync/atomic"
 	"time"
 
@@ -21,11 +23,13 @@ type reporter struct {
 	stop    chan struct{}
 	done    chan struct{}
 	logger  watermill.LoggerAdapter
+	labels  context.Context // of its goroutine
 }
 
 func newReporter(logger watermill.LoggerAdapter) *reporter {
 	return &reporter{
 		queue: make(chan func(), maxReports), stop: make(chan struct{}), done: make(chan struct{}), logger: logger,
+		labels: context.Background(),
 	}
 }
 
@@ -40,6 +44,7 @@ func (r *reporter) post(report func()) {
 
 // run reports until it is to stop and nothing waits. A report that ends this goroutine gets it a successor.
 func (r *reporter) run() {
+	pprof.SetGoroutineLabels(r.labels)
 	ended := true
 	defer func() {
 		if ended {

@@ -50,15 +50,15 @@ func (e *engine) run(ctx context.Context) error {
 	defer stopSettling()
 
 	var front, back, settler sync.WaitGroup
-	front.Go(func() { e.read(ctx) })
-	front.Go(func() { e.maintain(ctx) })
-	front.Go(func() { e.obey(ctx) })
+	front.Go(e.labelled(ctx, "reader", e.read))
+	front.Go(e.labelled(ctx, "maintainer", e.maintain))
+	front.Go(e.labelled(ctx, "operator", e.obey))
 	if !e.cfg.DisableListen {
-		front.Go(func() { e.listen(ctx) })
+		front.Go(e.labelled(ctx, "listener", e.listen))
 	}
-	back.Go(func() { e.keeper.keep(background) })
-	back.Go(func() { e.tick(background) })
-	settler.Go(func() { e.runSettler(settling) })
+	back.Go(e.labelled(background, "keeper", e.keeper.keep))
+	back.Go(e.labelled(background, "timer", e.tick))
+	settler.Go(e.labelled(settling, "settler", e.runSettler))
 
 	<-ctx.Done()
 	e.step(func(now time.Time, m *machine.Machine) { m.Stop(now) })

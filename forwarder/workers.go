@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"runtime/pprof"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -43,6 +44,7 @@ func (e *engine) start(workers int) {
 }
 
 func (w *worker) work() {
+	pprof.SetGoroutineLabels(w.e.workerLabels)
 	defer w.e.publishing.Done()
 	defer w.e.step(func(now time.Time, m *machine.Machine) {
 		if w.call != nil { // the publisher, Classify or an observer ended this goroutine

@@ -5,12 +5,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	asked "github.com/millrace-go/watermill-outbox/broker"
+	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
 // findings returns what Doctor says, by check; of several of one check the first.
@@ -265,4 +268,27 @@ func canceled(t testing.TB) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
+}
+
+// TestDoctorShowsHungPublishes: only the forwarder's process knows that publishes hang, and it says so in its row.
+func TestDoctorShowsHungPublishes(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	broker, goOn := newFakeBroker(), make(chan struct{})
+	broker.answers(func(string, *message.Message) error {
+		<-goOn
+		return nil
+	})
+	cfg := quickConfig()
+	cfg.LeaseTTL, cfg.PublishTimeout, cfg.CloseTimeout = 3*time.Second, 100*time.Millisecond, time.Minute
+	f, err := forwarder.New(h.db, broker, cfg, newLogCapture(t))
+	require.NoError(t, err)
+	h.publish(t, "orders", "", "1")
+	runInBackground(t, f)
+	found := ails(t, h, "timeouts")
+	assert.Contains(t, found.Evidence, "1 publish of forwarder")
+	assert.Contains(t, found.Evidence, "100ms")
+	assert.Contains(t, found.Cure, "restart")
+	close(goOn)
+	cured(t, h, "timeouts")
 }

@@ -18,6 +18,7 @@ type Forwarder struct {
 	Handlers       int           `json:"handlers"`   // at most so many were at work through its handle at once
 	Beside         int           `json:"beside"`     // how many connections it has of its own
 	Blind          bool          `json:"blind"`      // its publisher has returned errors that are not recognised
+	Hung           int           `json:"hung"`       // publishes that have timed out and not returned
 	BlockKeyOnDead bool          `json:"block_key_on_dead"`
 	LeaseTTL       time.Duration `json:"lease_ttl"`
 	PublishTimeout time.Duration `json:"publish_timeout"`

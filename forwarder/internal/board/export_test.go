@@ -1,22 +1,5 @@
 package board
 
-// Counts is what the board's counters say.
-type Counts struct {
-	Rows              int
-	Bytes             int64
-	Young, Slow, Hung int // Slow with the expired
-	Parked, Unsettled int
-}
-
-func (b *Board) Counts() Counts {
-	c := Counts{Rows: b.rows, Bytes: b.bytes, Young: b.young.n, Parked: b.parked, Unsettled: b.unsettled}
-	for _, t := range b.topics {
-		c.Hung += t.hung
-		c.Slow += t.old - t.hung
-	}
-	return c
-}
-
 // Sizes is what is remembered.
 // Heads with the Loose ones, that have no key
 type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Shadows, Back int }

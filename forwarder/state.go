@@ -1,0 +1,132 @@
+package forwarder
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+)
+
+// State is what a forwarder knew at one moment, to look into one that does not do what you expect. What is in the
+// tables admin.Stats and admin.Doctor tell.
+type State struct {
+	Lanes    []Lane        // that it owns, by number; nil before Run and after it
+	Share    int           // how many of 64 it is to own, as it last counted the forwarders; -1 before that
+	Lease    time.Duration // publishes may start for so long without another renewal; 0 = none may
+	Stopping bool          // Run is ending
+
+	Messages    int      // in memory, with those being published; at most Config.ReadAhead, but for a few
+	Bytes       int64    // of their payloads and metadata
+	Publishing  int      // calls of the publisher under way, without Hung
+	Hung        int      // calls that exceeded Config.PublishTimeout and have not returned
+	Unsettled   int      // results that are not written to the database yet
+	Parked      int      // messages known only by id, as they wait for their key, their topic or for room
+	BlockedKeys int      // keys whose head waits for another attempt, or is dead
+	Topics      []string // that are not published to now, sorted: unavailable, paused by an operator, slow or hung
+
+	Drains  int           // calls of Drain that wait
+	Lag     int64         // ids that are read again until a transaction ends that wrote, or may have written, before them
+	Quiet   time.Duration // for how long there has been nothing to do; 0 = there is
+	Failing time.Duration // for how long no read has worked; 0 = they work
+	Reading time.Duration // for how long a read has been under way; 0 = none is
+}
+
+// Lane is a lane that a forwarder owns.
+type Lane struct {
+	Number int
+	Epoch  int64 // counts its owners
+	State  LaneState
+	Mark   int64 // read up to this id; 0 unless it is being read
+}
+
+// LaneState is how far a forwarder has come with a lane.
+type LaneState string
+
+const (
+	LaneTaken     LaneState = "taken"     // its blocked keys are being loaded
+	LaneReading   LaneState = "reading"   // its messages are published
+	LaneReleasing LaneState = "releasing" // another forwarder is to have it once nothing of it is under way
+)
+
+// State says what the forwarder knows now. It asks no database, and takes a few microseconds. It may be called at any
+// time, also before Run and after it.
+func (f *Forwarder) State() State {
+	var s machine.State
+	f.engine.step(func(now time.Time, m *machine.Machine) { s = m.State(now) })
+	return stateOf(s)
+}
+
+// LogState writes State to the log at level debug: for a signal handler, or a line in a handler of your own.
+func (f *Forwarder) LogState() {
+	f.engine.logger.Debug("state of the forwarder", watermill.LogFields{"state": f.State().String()})
+}
+
+func stateOf(s machine.State) State {
+	is := State{
+		Share: s.Share, Lease: s.Lease, Stopping: s.Stopping,
+		Messages: s.Rows, Bytes: s.Bytes, Publishing: s.Young + s.Slow, Hung: s.Hung, Unsettled: s.Unsettled,
+		Parked: s.Parked, BlockedKeys: s.BlockedKeys, Topics: s.Closed,
+		Drains: s.Drains, Lag: s.Lag, Quiet: s.Mood.Quiet, Failing: s.Mood.Failing, Reading: s.Mood.Asking,
+	}
+	slices.Sort(is.Topics)
+	for _, l := range s.Lanes {
+		states := [...]LaneState{machine.Taken: LaneTaken, machine.Reading: LaneReading, machine.Handing: LaneReleasing}
+		is.Lanes = append(is.Lanes, Lane{Number: int(l.Number), Epoch: l.Epoch, State: states[l.State], Mark: l.Mark})
+	}
+	return is
+}
+
+// String is one line, without what is zero. Of the lanes it has how many are read, and the others by number.
+func (s State) String() string {
+	reading, others := 0, []string(nil)
+	for _, l := range s.Lanes {
+		if l.State == LaneReading {
+			reading++
+		} else {
+			others = append(others, fmt.Sprintf("%d %s", l.Number, l.State))
+		}
+	}
+	lanes := fmt.Sprintf("%d of %d lanes read", reading, max(s.Share, 0))
+	if len(others) > 0 {
+		lanes += fmt.Sprintf(" (%s)", strings.Join(others, ", "))
+	}
+	parts := []string{lanes, "no lease"}
+	if s.Lease > 0 {
+		parts[1] = "lease for " + round(s.Lease).String()
+	}
+	count := func(what string, n int) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf(what, n))
+		}
+	}
+	since := func(what string, d time.Duration) {
+		if d > 0 {
+			parts = append(parts, fmt.Sprintf(what, round(d)))
+		}
+	}
+	count("%d messages in memory", s.Messages)
+	count("%d bytes", int(s.Bytes))
+	count("%d publishing", s.Publishing)
+	count("%d hung", s.Hung)
+	count("%d unsettled", s.Unsettled)
+	count("%d parked", s.Parked)
+	count("%d blocked keys", s.BlockedKeys)
+	if len(s.Topics) > 0 {
+		parts = append(parts, fmt.Sprintf("topics not published to %q", s.Topics))
+	}
+	count("lag %d ids", int(s.Lag))
+	count("%d drains wait", s.Drains)
+	since("quiet for %s", s.Quiet)
+	since("reads fail for %s", s.Failing)
+	since("reading for %s", s.Reading)
+	if s.Stopping {
+		parts = append(parts, "stopping")
+	}
+	return strings.Join(parts, "; ")
+}
+
+func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
