@@ -45,7 +45,6 @@ type engine struct {
 
 	mu      sync.Locker
 	machine *machine.Machine
-	workers map[*worker]struct{}
 	drains  map[int64]chan error // calls of drain that wait, each of capacity 1
 
 	dirty     atomic.Bool        // there is something new to read
@@ -83,7 +82,6 @@ func newEngine(
 		values:  context.WithoutCancel(base),
 
 		mu:        &sync.Mutex{},
-		workers:   map[*worker]struct{}{},
 		drains:    map[int64]chan error{},
 		readNow:   make(chan struct{}, 1),
 		settleNow: make(chan struct{}, 1),
@@ -119,12 +117,12 @@ func boardConfig(cfg Config, to *publishers) board.Config {
 // nothing that may wait.
 func (e *engine) step(event func(now time.Time, m *machine.Machine)) {
 	for _, call := range e.locked(event) {
-		call.recall() // which has a lock of its own
+		contextOf(call).recall() // which has a lock of its own
 	}
 }
 
 // locked does what step does under mu, and returns the calls that are to be taken back.
-func (e *engine) locked(event func(now time.Time, m *machine.Machine)) (recalled []*callContext) {
+func (e *engine) locked(event func(now time.Time, m *machine.Machine)) (recalled []*board.Call) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
@@ -133,19 +131,12 @@ func (e *engine) locked(event func(now time.Time, m *machine.Machine)) (recalled
 }
 
 // carryOut does what came of an event: to queues, signals and new goroutines only.
-func (e *engine) carryOut(now time.Time, f machine.Effects) (recalled []*callContext) {
+func (e *engine) carryOut(now time.Time, f machine.Effects) (recalled []*board.Call) {
 	if f.Start > 0 {
 		e.start(f.Start)
 	}
 	if f.Wake != 0 {
 		e.signal(f.Wake)
-	}
-	for _, c := range f.Recall {
-		for w := range e.workers {
-			if w.call == c {
-				recalled = append(recalled, w.ctx)
-			}
-		}
 	}
 	if len(f.Expired) > 0 {
 		e.publishing.Go(func() { e.expire(f.Expired) }) // their workers are still waited for, so this is in time
@@ -156,7 +147,7 @@ func (e *engine) carryOut(now time.Time, f machine.Effects) (recalled []*callCon
 	if len(f.Reports) > 0 {
 		e.reports.post(func() { e.news.report(now, f.Reports) })
 	}
-	return recalled
+	return f.Recall
 }
 
 func (e *engine) signal(whom machine.Wake) {

@@ -24,62 +24,62 @@ type send func(call *callContext, d core.Delivery, msg *message.Message) error
 // errEnded is what became of a publish that ended its goroutine.
 var errEnded = fmt.Errorf("%w: %w", ErrPublishPanic, errGoexit)
 
-// worker is a goroutine that publishes until there is nothing to publish now.
+// worker is a goroutine that publishes until there is nothing to publish now. Only it touches these fields.
 type worker struct {
 	e       *engine
 	started bool         // it has looked for a call
-	call    *board.Call  // under way; guarded by e.mu, as the next
-	ctx     *callContext // its context
-	result  board.Result // of the call; only the worker's own
+	call    *board.Call  // under way; its context is its Tag
+	next    *callContext // of the next call
+	result  board.Result // of the call
 }
 
 // start starts workers. It is called under e.mu.
 func (e *engine) start(workers int) {
 	for range workers {
-		w := &worker{e: e}
-		e.workers[w] = struct{}{}
 		e.publishing.Add(1)
-		go w.work()
+		go (&worker{e: e}).work()
 	}
 }
 
 func (w *worker) work() {
 	pprof.SetGoroutineLabels(w.e.workerLabels)
 	defer w.e.publishing.Done()
-	defer w.e.step(func(now time.Time, m *machine.Machine) {
+	defer func() {
 		if w.call != nil { // the publisher, Classify or an observer ended this goroutine
-			m.WorkerEnded(now, w.call, w.result)
+			w.e.step(func(now time.Time, m *machine.Machine) { m.WorkerEnded(now, w.call, w.result) })
 		}
-		delete(w.e.workers, w)
-	})
-	for w.e.step(w.turn); w.call != nil; w.e.step(w.turn) {
+	}()
+	for w.turn(); w.call != nil; w.turn() {
 		w.publish()
 	}
 }
 
 // turn tells what became of a call, if there was one, and takes the next.
-func (w *worker) turn(now time.Time, m *machine.Machine) {
-	first := !w.started
+func (w *worker) turn() {
+	w.next = &callContext{base: w.e.values} // made here, as all workers wait for the lock
+	w.e.step(w.locked)
 	w.started = true
-	if w.call = m.Turn(now, w.call, w.result, first); w.call == nil {
-		w.ctx = nil
-		return
-	}
-	w.ctx = &callContext{base: w.e.values}
 }
+
+func (w *worker) locked(now time.Time, m *machine.Machine) {
+	w.call = m.Turn(now, w.call, w.result, w.next, !w.started)
+}
+
+// contextOf returns the context of a call under way.
+func contextOf(c *board.Call) *callContext { return c.Tag.(*callContext) }
 
 // publish sends one message and finds the verdict on what came of it. All that it calls may be the user's code.
 func (w *worker) publish() {
-	e, r := w.e, w.call.Row
+	e, r, call := w.e, w.call.Row, w.next
 	w.result = board.Result{Verdict: board.Unknown, Err: errEnded} // unless it gets to the end
 	msg, bad := newMessage(r)
-	msg.SetContext(w.ctx)
+	msg.SetContext(call)
 	ctx := e.obs.publishStart(msg, w.call)
 	defer func() { e.obs.publishEnd(ctx, w.call, w.result) }() // also if the publisher ends this goroutine
 	err := bad
 	if bad == nil {
 		d := core.Delivery{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt}
-		guard(func() { err = e.send(w.ctx, d, msg) }, func(failed error) {
+		guard(func() { err = e.send(call, d, msg) }, func(failed error) {
 			err = fmt.Errorf("%w: %w", ErrPublishPanic, failed)
 			// Cause: a bug of the publisher; the field stack says where.
 			// Cure: fix it; the message is charged an attempt, and retried.
@@ -94,10 +94,10 @@ func (w *worker) publish() {
 	case bad != nil:
 		w.result = board.Result{Verdict: board.Permanent, Err: err}
 	default:
-		if context.Cause(w.ctx) == ErrPublishTimeout { // the waiting goroutine may be here before expire has told of it
+		if context.Cause(call) == ErrPublishTimeout { // the waiting goroutine may be here before expire has told of it
 			err = e.timeout()
 		}
-		w.result = board.Result{Verdict: e.verdict(w.ctx, r.Topic, err), Err: err}
+		w.result = board.Result{Verdict: e.verdict(call, r.Topic, err), Err: err}
 	}
 }
 
@@ -152,27 +152,13 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Ver
 
 // expire ends calls that take too long. What the publisher returns later only counts if it is a success.
 func (e *engine) expire(calls []*board.Call) {
-	contexts := make([]*callContext, len(calls))
-	e.step(func(time.Time, *machine.Machine) {
-		for w := range e.workers {
-			for i, c := range calls {
-				if w.call == c {
-					contexts[i] = w.ctx
-				}
-			}
-		}
-	})
-	for _, ctx := range contexts { // before Classify is asked, which may take its time
-		if ctx != nil {
-			ctx.over(ErrPublishTimeout)
-		}
+	e.step(func(_ time.Time, m *machine.Machine) { calls = m.Expiring(calls) })
+	for _, c := range calls { // before Classify is asked, which may take its time
+		contextOf(c).over(ErrPublishTimeout)
 	}
-	for i, c := range calls {
-		if contexts[i] == nil {
-			continue // it has returned meanwhile
-		}
+	for _, c := range calls {
 		err := e.timeout()
-		result := board.Result{Err: err, Verdict: e.verdict(contexts[i], c.Row.Topic, err)}
+		result := board.Result{Err: err, Verdict: e.verdict(contextOf(c), c.Row.Topic, err)}
 		e.step(func(now time.Time, m *machine.Machine) { m.TimedOut(now, c, result) })
 	}
 }
@@ -184,16 +170,10 @@ func (e *engine) timeout() error {
 
 // giveUp ends the contexts of all calls that are under way, and returns how many those are.
 func (e *engine) giveUp() int {
-	var contexts []*callContext
-	e.step(func(time.Time, *machine.Machine) {
-		for w := range e.workers {
-			if w.ctx != nil {
-				contexts = append(contexts, w.ctx)
-			}
-		}
-	})
-	for _, ctx := range contexts {
-		ctx.over(errStopped)
+	var calls []*board.Call
+	e.step(func(_ time.Time, m *machine.Machine) { calls = m.UnderWay() })
+	for _, c := range calls {
+		contextOf(c).over(errStopped)
 	}
-	return len(contexts)
+	return len(calls)
 }

@@ -37,9 +37,9 @@ func TestErrorAfterTheTimeout(t *testing.T) {
 				}}),
 			}
 			w := &worker{
-				e: e, call: &board.Call{Row: &board.Row{Metadata: []byte("{}")}}, ctx: &callContext{base: context.Background()},
+				e: e, call: &board.Call{Row: &board.Row{Metadata: []byte("{}")}}, next: &callContext{base: context.Background()},
 			}
-			w.ctx.over(ErrPublishTimeout)
+			w.next.over(ErrPublishTimeout)
 			w.publish()
 			if w.result.Verdict != board.Permanent || judged == nil ||
 				judged.Error() != "forwarder: publish timed out after 1s" || !errors.Is(judged, ErrPublishTimeout) {

@@ -44,10 +44,11 @@ type Call struct {
 	Attempt int // counting from 1
 	Started time.Time
 	Again   bool // the row was handed out before: an attempt was charged, or it was sent back in this term
+	Tag     any  // what the caller gave Next: the board never looks into it
 
 	key         *key // nil without one
 	topic       *topic
-	links[Call]      // on a queue of its topic, or among the young or the slow calls
+	links[Call]      // on a queue of its topic, or among the young, the slow or the old calls
 	behind      *Row // the next row of its key's chain
 	state       callState
 	pass        bool // it may go although its key is blocked: a head's next attempt, or a topic's trial
@@ -115,6 +116,7 @@ type Board struct {
 	suspects  int // of them, those of which it is not decided yet
 
 	young, slow list[Call, *Call] // calls, the oldest first
+	old         list[Call, *Call] // those that are expired or hung
 	calls       int               // of any age
 
 	published []*Row // for the settler

@@ -58,7 +58,7 @@ func BenchmarkMessage(b *testing.B) {
 				a := bd.ReadBegins(now)
 				bd.RowsRead(now, a, board.Read{Terms: terms, Ready: ready})
 				bd.Effects()
-				for c := bd.Next(now); c != nil; c = bd.Next(now) {
+				for c := bd.Next(now, nil); c != nil; c = bd.Next(now, nil) {
 					bd.Returned(now, c, board.Result{})
 					bd.Effects()
 					n++

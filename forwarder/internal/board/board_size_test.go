@@ -133,7 +133,7 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 	publish := func(v board.Verdict) (n int) {
 		for {
 			var c *board.Call
-			s.step(func() { c = b.Next(now) })
+			s.step(func() { c = b.Next(now, nil) })
 			if c == nil {
 				break
 			}
@@ -238,7 +238,7 @@ func unparkAll(t *testing.T, key string, s *steps) {
 		s.step(func() { b.RowsRead(now, a, r) })
 	}
 	read([]int64{1})
-	b.Returned(now, b.Next(now), result(board.Unavailable))
+	b.Returned(now, b.Next(now, nil), result(board.Unavailable))
 	for id := int64(2); id <= n; id += 8192 {
 		read(ids(id, min(id+8191, n)))
 	}
@@ -249,7 +249,7 @@ func unparkAll(t *testing.T, key string, s *steps) {
 	published := 0
 	for range 10 * n {
 		read(nil)
-		for c := b.Next(now); c != nil; c = b.Next(now) {
+		for c := b.Next(now, nil); c != nil; c = b.Next(now, nil) {
 			s.step(func() { b.Returned(now, c, result(board.OK)) })
 			published++
 		}

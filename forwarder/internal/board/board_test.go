@@ -177,7 +177,7 @@ func (d *desk) finish(a board.Asks, r board.Read) board.Progress {
 // next starts a call, of a row if one is named.
 func (d *desk) next(id ...int64) *board.Call {
 	d.t.Helper()
-	c := d.b.Next(d.now)
+	c := d.b.Next(d.now, nil)
 	if c != nil {
 		d.calls = append(d.calls, c)
 	}

@@ -19,8 +19,9 @@ const (
 // manyCalls is how many times Concurrency the calls of any age may be.
 const manyCalls = 8
 
-// Next starts a call, or returns nil if none may start now. The caller publishes the row and tells Returned.
-func (b *Board) Next(now time.Time) *Call {
+// Next starts a call, or returns nil if none may start now. The caller publishes the row and tells Returned. The call
+// keeps the tag.
+func (b *Board) Next(now time.Time, tag any) *Call {
 	b.now = now
 	t := b.turns.front
 	if t == nil || b.stopped || b.places() == 0 {
@@ -41,7 +42,7 @@ func (b *Board) Next(now time.Time) *Call {
 		}
 		k.under = c.Row
 	}
-	c.state, c.Started = young, now
+	c.state, c.Started, c.Tag = young, now, tag
 	b.young.push(c)
 	b.calls++
 	t.calls++
@@ -67,8 +68,10 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 		b.slow.remove(c)
 		t.old--
 	case expired:
+		b.old.remove(c)
 		t.old--
 	case hung:
+		b.old.remove(c)
 		t.old--
 		t.hung--
 	default:
@@ -96,6 +99,20 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	}
 	b.decideAll(t)
 	b.forgetTopic(t)
+}
+
+// Expired says whether TimedOut is still expected of a call.
+func (c *Call) Expired() bool { return c.state == expired }
+
+// UnderWay returns all calls that have not returned, hung ones too.
+func (b *Board) UnderWay() []*Call {
+	list := make([]*Call, 0, b.calls)
+	for _, first := range []*Call{b.young.front, b.slow.front, b.old.front} {
+		for c := first; c != nil; c = c.next {
+			list = append(list, c)
+		}
+	}
+	return list
 }
 
 // TimedOut takes the result of a call that Effects.Expired named. It is ignored if the call returned meanwhile; else
@@ -148,6 +165,7 @@ func (b *Board) Tick(now time.Time) {
 				c.topic.old++
 			}
 			c.state = expired
+			b.old.push(c)
 			b.effects.Expired = append(b.effects.Expired, c)
 			b.update(c.topic)
 		}

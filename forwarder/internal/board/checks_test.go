@@ -36,6 +36,9 @@ func (f *forwarder) check(thoroughly bool) {
 		}
 	}
 	if thoroughly {
+		if n := len(f.machine.UnderWay()); n != len(calls) {
+			f.m.failf("forwarder %d says that %d calls are under way, and %d are", f.id, n, len(calls))
+		}
 		if problem := f.board.Check(calls); problem != "" {
 			f.m.failf("forwarder %d: %s", f.id, problem)
 		}

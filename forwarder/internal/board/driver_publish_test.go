@@ -38,14 +38,14 @@ var (
 	errUnknown     = errors.New("unknown")
 )
 
+// callOf is the model's side of a call that an effect names.
 func (f *forwarder) callOf(c *board.Call) *call {
-	for _, o := range f.calls {
-		if o.Call == c {
-			return o
-		}
+	o := c.Tag.(*call)
+	if !slices.Contains(f.calls, o) {
+		f.m.failf("forwarder %d: an effect names row %d, which is not under way", f.id, c.Row.ID)
+		return nil
 	}
-	f.m.failf("forwarder %d: an effect names row %d, which is not under way", f.id, c.Row.ID)
-	return nil
+	return o
 }
 
 // worker starts a publish, if there is one to start.
@@ -56,7 +56,7 @@ func (f *forwarder) worker() bool {
 	} else if f.m.tight {
 		return false
 	}
-	c := f.machine.Turn(f.m.db.now, nil, board.Result{}, first)
+	c := f.machine.Turn(f.m.db.now, nil, board.Result{}, &call{}, first)
 	f.take()
 	if c == nil {
 		return false
@@ -112,7 +112,9 @@ func (f *forwarder) started(c *board.Call) {
 		f.m.failf("row %d (%s) is said to come again, and was never handed out", r.ID, r.UUID)
 	}
 	f.handedOut[was] = true
-	f.calls = append(f.calls, &call{Call: c, msg: msg})
+	o := c.Tag.(*call)
+	o.Call, o.msg = c, msg
+	f.calls = append(f.calls, o)
 }
 
 // publisher has something become of a call: it reaches the broker, or it returns.
@@ -152,6 +154,9 @@ func (f *forwarder) timeOut(c *call) {
 		res.Verdict = board.Permanent
 	}
 	f.logf("times out %d (%s), %v", c.Row.ID, c.Row.UUID, res.Verdict)
+	if len(f.machine.Expiring([]*board.Call{c.Call})) == 0 {
+		f.m.failf("forwarder %d: row %d is not to time out, and has not returned", f.id, c.Row.ID)
+	}
 	c.expired, c.timedOut = false, true
 	f.tell(c, res, false)
 	f.machine.TimedOut(f.m.db.now, c.Call, res)
@@ -202,13 +207,16 @@ func (f *forwarder) returns(c *call) {
 	}
 	var next *board.Call
 	if res = f.m.variant.spoilVerdict(res); f.m.tight {
-		next = f.machine.Turn(f.m.db.now, c.Call, res, false)
+		next = f.machine.Turn(f.m.db.now, c.Call, res, &call{}, false)
 	} else {
 		f.machine.WorkerEnded(f.m.db.now, c.Call, res)
 	}
 	f.spoilHeads()
 	f.take()
 	if c.expired { // its end was on its way: it comes too late
+		if len(f.machine.Expiring([]*board.Call{c.Call})) > 0 && !f.m.variant.timeOutTwice {
+			f.m.failf("forwarder %d: row %d is to time out, which has returned", f.id, c.Row.ID)
+		}
 		f.machine.TimedOut(f.m.db.now, c.Call, board.Result{Verdict: board.Retry, Err: errTimeout})
 		f.take()
 	}

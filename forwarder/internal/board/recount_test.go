@@ -91,6 +91,8 @@ func (n *recount) countCalls(calls []*Call) {
 	}
 	n.want(counts[young] == n.b.young.n, "young: %d, counted %d", n.b.young.n, counts[young])
 	n.want(counts[slow] == n.b.slow.n, "slow: %d, counted %d", n.b.slow.n, counts[slow])
+	old := counts[expired] + counts[hung]
+	n.want(old == n.b.old.n, "expired or hung: %d, counted %d", n.b.old.n, old)
 	n.want(len(calls) == n.b.calls, "calls: %d, counted %d", n.b.calls, len(calls))
 	n.want(counts[idle]+counts[pending]+counts[returned]+counts[dropped] == 0, "calls under way that are not")
 }

@@ -50,7 +50,7 @@ type Effects struct {
 	Start   int            // so many workers are to be started; each begins with a first Turn
 	Wake    Wake           // whom to signal
 	Recall  []*board.Call  // take back what no handler has received yet, and answer Aborted
-	Expired []*board.Call  // end their contexts, find the verdict, tell TimedOut
+	Expired []*board.Call  // of those that are still Expiring end the contexts, find the verdict, tell TimedOut
 	Drained []Drained      // answer these
 	Reports []board.Report // for the log and observers, in order
 }

@@ -102,8 +102,8 @@ func TestDrainWaitsForARead(t *testing.T) {
 	if ids := d.drained(); len(ids) > 0 {
 		t.Fatalf("%v are answered while a row waits", ids)
 	}
-	call := d.Turn(d.now, nil, board.Result{}, true)
-	d.Turn(d.now, call, board.Result{}, false)
+	call := d.Turn(d.now, nil, board.Result{}, nil, true)
+	d.Turn(d.now, call, board.Result{}, nil, false)
 	d.end(d.begin())
 	if ids := d.drained(); len(ids) > 0 {
 		t.Fatalf("%v are answered while a result is not settled", ids)
@@ -180,7 +180,7 @@ func TestNoWorkerStartsWithoutALease(t *testing.T) {
 	}
 	d.now = d.now.Add(59 * time.Second)
 	for range 2 {
-		if d.Turn(d.now, nil, board.Result{}, true) != nil {
+		if d.Turn(d.now, nil, board.Result{}, nil, true) != nil {
 			t.Error("a call starts at the end of the lease")
 		}
 	}
@@ -232,8 +232,8 @@ func TestACommitIsReadOnce(t *testing.T) {
 func (d *driven) fail() board.Failure {
 	d.t.Helper()
 	d.end(d.begin(), &board.Row{ID: 1, Key: "k", Topic: "orders"})
-	call := d.Turn(d.now, nil, board.Result{}, true)
-	d.Turn(d.now, call, board.Result{Verdict: board.Retry}, false)
+	call := d.Turn(d.now, nil, board.Result{}, nil, true)
+	d.Turn(d.now, call, board.Result{Verdict: board.Retry}, nil, false)
 	_, failed := d.Results(10)
 	if len(failed) != 1 {
 		d.t.Fatalf("%d failures", len(failed))
