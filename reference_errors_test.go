@@ -26,7 +26,8 @@ func errorsAndLogs(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Errors and log lines
 
-For operators who search for a text that the program printed. Written by ` + "`make reference`" + ` from the code, sorted by text.
+For operators who search for a text that the program printed. Afterwards you know its cause and what to do. Written by
+` + "`make reference`" + ` from the code, sorted by text.
 
 - [Failures and warnings in the log](#failures-and-warnings-in-the-log): the fields beside a line say which topic,
   database or message it is about, and ` + "`err`" + ` is the error

@@ -83,8 +83,8 @@ func configuration(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-For developers who set a field. Written by ` + "`make reference`" + ` from the comments in the code: each field of each
-configuration, with its default. Zero values are good defaults; -1 switches off where that makes sense.
+For developers who set a field. Afterwards you know its default and when to change it. Zero values are good defaults; -1
+switches off where that makes sense. Written by ` + "`make reference`" + ` from the comments in the code.
 `)
 	for _, dir := range apiPackages(t) {
 		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, doc *ast.CommentGroup) {
@@ -182,9 +182,15 @@ var proofs = map[string][]string{
 	},
 }
 
+// saysWhatItShows tells a comment that is about the test from none, and from one of the tests beside it.
+func saysWhatItShows(comment, test string) bool {
+	rest, own := strings.CutPrefix(comment, test)
+	return own && len(strings.Fields(rest)) >= 4
+}
+
 // reliability lists each promise of the README with the tests that hold it, and what each of them says of itself.
 func reliability(t *testing.T) string {
-	comments := map[string]string{}
+	comments, files := map[string]string{}, map[string]string{}
 	err := filepath.WalkDir(".", func(file string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() && strings.HasPrefix(e.Name(), ".") && file != "." {
 			return cmp.Or(err, fs.SkipDir)
@@ -194,8 +200,7 @@ func reliability(t *testing.T) string {
 		}
 		for _, decl := range parsed(t, file).Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
-				comments[f.Name.Name] = fmt.Sprintf("| [%s](../../%s) | %s |\n", f.Name.Name, filepath.ToSlash(file),
-					inTable(f.Doc))
+				comments[f.Name.Name], files[f.Name.Name] = inTable(f.Doc), filepath.ToSlash(file)
 			}
 		}
 		return nil
@@ -206,10 +211,11 @@ func reliability(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Reliability
 
-For reviewers of the README's promises. Written by ` + "`make reference`" + `: each promise, and the tests that fail when
-it is broken. They run on real servers, with the race detector, in each run of CI.
+For reviewers of the README's promises. Afterwards you know which tests fail when one is broken. They run on real
+servers, with the race detector, in each run of CI. Written by ` + "`make reference`" + `.
 `)
-	promises := regexp.MustCompile(`(?m)^\| \*\*(.*?)\*\*`).FindAllStringSubmatch(read(t, "README.md"), -1)
+	promises := regexp.MustCompile(`(?m)^\| \*\*\[(.*?)\]\(docs/reference/reliability\.md#(.*?)\)\*\*`).
+		FindAllStringSubmatch(read(t, "README.md"), -1)
 	if len(promises) != len(proofs) {
 		t.Errorf("the README makes %d promises, and proofs has %d", len(promises), len(proofs))
 	}
@@ -219,12 +225,19 @@ it is broken. They run on real servers, with the race detector, in each run of C
 		if !slices.Contains(known, promise) {
 			t.Errorf("nothing proves what the README promises: %s", promise)
 		}
+		if anchor := strings.ReplaceAll(strings.ReplaceAll(strings.ToLower(promise), ",", ""), " ", "-"); found[2] != anchor {
+			t.Errorf("the README links the proof of %q to #%s, and not to #%s", promise, found[2], anchor)
+		}
 		fmt.Fprintf(&b, "\n## %s\n\n| test | what it shows |\n|---|---|\n", promise)
 		for _, test := range proofs[promise] {
-			if comments[test] == "" {
+			shows, exists := comments[test]
+			switch {
+			case !exists:
 				t.Errorf("%s is to prove %q, and there is no such test", test, promise)
+			case !saysWhatItShows(shows, test):
+				t.Errorf("the comment of %s does not begin with its name and say what it shows: %q", test, shows)
 			}
-			b.WriteString(comments[test])
+			fmt.Fprintf(&b, "| [%s](../../%s) | %s |\n", test, files[test], shows)
 		}
 	}
 	b.WriteString("\n## Everything at once\n\n`make chaos ARGS='5m 23'`, with its seed and commit, printed:\n\n```\n" +

@@ -37,6 +37,8 @@ func classifyingConfig() forwarder.Config {
 	return cfg
 }
 
+// TestRejectedMessageIsTriedAgain: the first message of a key is refused three times. It is retried, the rest of its
+// key follows in order, and another key does not wait.
 func TestRejectedMessageIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

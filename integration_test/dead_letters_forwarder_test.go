@@ -41,6 +41,8 @@ func TestPermanentIsDeadAtOnce(t *testing.T) {
 	})
 }
 
+// TestDeathNeedsAttemptsAndAge: a message that is refused outlives MaxAttempts until it is as old as MinDeadAge. Then
+// it is dead, and its key goes on.
 func TestDeathNeedsAttemptsAndAge(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -24,6 +24,8 @@ func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.Handl
 	return []message.HandlerMiddleware{newTx(t, h, middleware.TxConfig{}), newInbox(t, h, cfg)}
 }
 
+// TestInboxHandlesAMessageOnce delivers a message that failed once, and then again and again: its handler's writes are
+// there once, and each consumer handles it for itself.
 func TestInboxHandlesAMessageOnce(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -50,6 +52,8 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 	})
 }
 
+// TestInboxConcurrentDeliveriesApplyOnce delivers a message eight times at once, at each isolation level: it is applied
+// once, and if the first delivery fails another one takes over.
 func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -156,7 +160,8 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 	})
 }
 
-// Two services in one database may give their handlers the same name, and each handles each message.
+// TestServicesShareAnInbox: two services in one database may give their handlers the same name, and each handles each
+// message.
 func TestServicesShareAnInbox(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -182,8 +187,8 @@ func TestServicesShareAnInbox(t *testing.T) {
 	})
 }
 
-// What repeats the handler inside of the transaction must not see its own note there and take the message for a
-// duplicate.
+// TestInboxPassedTwice: what repeats the handler inside of the transaction must not see its own note there and take the
+// message for a duplicate.
 func TestInboxPassedTwice(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

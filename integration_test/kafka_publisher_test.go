@@ -185,8 +185,9 @@ func TestKafkaOversize(t *testing.T) {
 	}
 }
 
-// Every message that was acknowledged is in the log, although the broker refuses batches all the time, goes away
-// under load and comes back. An idempotent producer of sarama before 1.61 loses some of them.
+// TestKafkaKeepsWhatItAcknowledges: every message that was acknowledged is in the log, although the broker refuses
+// batches all the time, goes away under load and comes up again. An idempotent producer of sarama before 1.61 loses
+// some of them.
 func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 	t.Parallel()
 	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true})

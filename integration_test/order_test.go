@@ -85,6 +85,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestOrderOverLibPQ is TestOrder with database/sql and lib/pq, where the forwarder polls.
 func TestOrderOverLibPQ(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -93,6 +94,7 @@ func TestOrderOverLibPQ(t *testing.T) {
 	checkOrder(t, orderRun{writers: 16, time: orderTime(6 * time.Second)}, writer, reader, newLedger(true))
 }
 
+// TestOrderThroughPgBouncer is TestOrder with writers and forwarder behind PgBouncer in transaction mode.
 func TestOrderThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

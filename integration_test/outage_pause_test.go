@@ -13,6 +13,8 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
+// TestUnavailableTopicPauses: while one topic cannot be reached it is retried one message at a time, and no attempt is
+// charged. Another topic goes on, and afterwards all is published in order.
 func TestUnavailableTopicPauses(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

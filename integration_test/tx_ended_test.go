@@ -197,6 +197,8 @@ func apart(fn func()) {
 	<-done
 }
 
+// TestRouterCloseLetsHandlersCommit: a handler that runs while the Router closes, which ends the context of its
+// message, still commits its writes and its message together.
 func TestRouterCloseLetsHandlersCommit(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

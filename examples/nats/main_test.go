@@ -12,6 +12,8 @@ import (
 
 func TestMain(m *testing.M) { demotest.Main(m, main) }
 
+// TestBadDayAddsUp runs the demo: the broker fails, a process is killed, and in the end each order is booked once and
+// each booking published.
 func TestBadDayAddsUp(t *testing.T) {
 	var page string
 	code, output := demotest.Watch(t, func(line string) {

@@ -47,8 +47,10 @@ func TestMetricsDocument(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Metrics
 
-What [observe/prom](../../observe/prom/doc.go) shows, under its default namespace. ` + "`make metrics`" + ` writes this page from the collectors. Times are in
-seconds. Every series has a label ` + "`db`" + `, the name of the handle, except those of partitions.
+For operators who write queries, panels or alerts. Afterwards you know what
+[observe/prom](../../observe/prom/doc.go) shows, under its default namespace. Times are in seconds.
+Every series has a label ` + "`db`" + `, the name of the handle, except those of partitions. ` + "`make metrics`" + `
+writes this page from the collectors.
 
 [dashboards/grafana.json](../../dashboards/grafana.json) is a dashboard, [dashboards/alerts.yaml](../../dashboards/alerts.yaml) has alerts.
 `)

@@ -139,8 +139,9 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// Schedules in which certain things are sure to happen are those that some broken variants are looked for among: what
-// is not broken passes them, too.
+// TestModelKeepsOrderAndLosesNothing drives the forwarder's state machine through random schedules of reads, results,
+// crashes, operators and outages: each key keeps its order, and no message is lost. Among them are schedules in which
+// certain things are sure to happen, because broken variants are looked for there.
 func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 	for _, of := range troubles {
 		to := seeds(of)
