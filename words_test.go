@@ -31,6 +31,80 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// TestWordsOfPages keeps them in the documents and in the comments of exported names as well, since people search for
+// the word that they have read. The glossary itself, pages that are written from tests, and decisions are left out.
+func TestWordsOfPages(t *testing.T) {
+	avoid := wordsToAvoid(t)
+	check := func(at, text string) {
+		if word := avoid.FindString(strings.Join(strings.Fields(text), " ")); word != "" {
+			t.Errorf("%s: docs/reference/glossary.md has another word for %q", at, word)
+		}
+	}
+	for _, page := range append(glob(t, "docs/*/*.md"), "README.md", "examples/README.md", "SECURITY.md") {
+		if name := filepath.Base(page); strings.HasPrefix(name, "decisions") ||
+			slices.Contains([]string{"glossary.md", "ibx.md", "reliability.md"}, name) {
+			continue
+		}
+		for block := range strings.SplitSeq(read(t, page), "\n\n") {
+			first, _, _ := strings.Cut(strings.TrimSpace(block), "\n")
+			check(page+": "+first, block)
+		}
+	}
+	comments := 0
+	for _, dir := range apiPackages(t) {
+		for _, file := range sourcesOf(t, dir) {
+			eachExportedComment(file, func(doc *ast.CommentGroup) {
+				comments++
+				check(positions.Position(doc.Pos()).String(), doc.Text())
+			})
+		}
+	}
+	if comments < 800 {
+		t.Errorf("only %d comments were found", comments)
+	}
+}
+
+// eachExportedComment calls each for the comments that go doc shows: of the package, of exported names, and of their
+// exported fields and methods.
+func eachExportedComment(file *ast.File, each func(doc *ast.CommentGroup)) {
+	give := func(docs ...*ast.CommentGroup) {
+		for _, doc := range docs {
+			if doc != nil {
+				each(doc)
+			}
+		}
+	}
+	give(file.Doc)
+	for _, decl := range file.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			if d.Name.IsExported() {
+				give(d.Doc)
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch s := spec.(type) {
+				case *ast.ValueSpec:
+					if s.Names[0].IsExported() {
+						give(d.Doc, s.Doc, s.Comment)
+					}
+				case *ast.TypeSpec:
+					if !s.Name.IsExported() {
+						continue
+					}
+					give(d.Doc, s.Doc, s.Comment)
+					ast.Inspect(s.Type, func(n ast.Node) bool {
+						if f, ok := n.(*ast.Field); ok && (len(f.Names) == 0 || f.Names[0].IsExported()) {
+							give(f.Doc, f.Comment)
+						}
+						return true
+					})
+				}
+			}
+		}
+	}
+}
+
 // TestTextsBeginLow: an error is often the end of another text, and a line of the log is searched for by its beginning.
 func TestTextsBeginLow(t *testing.T) {
 	exported, others := allErrors(t)

@@ -25,8 +25,8 @@ var redriveTopic = verb{name: "redrive_topic", states: map[Table][]State{Inbox: 
 type TopicRedrive struct {
 	// Topic has the dead letters. Required.
 	Topic string
-	// MaxRedrives passes by messages that were redriven so often and died again; default 3. Raise it for those whose
-	// cause was mended late.
+	// MaxRedrives skips messages that were redriven so often and died again; default 3. Raise it for those whose
+	// cause was fixed late.
 	MaxRedrives int
 }
 
@@ -37,7 +37,7 @@ const maxBatchBytes = 8 << 20
 // they were, as Redrive does for those that the outbox has. Each goes through the outbox, and is noted in the inbox in
 // the same transaction, under the consumer "redrive/" and the topic: it is redriven once, and a call that was cut off
 // is gone on with by another, for as long as the inbox remembers. Letters of a message that is not dead any more are
-// passed by; so are those of the outbox's own messages, which Requeue sends.
+// skipped; so are those of the outbox's own messages, which Requeue sends.
 //
 // The filter is for the inbox: Consumer, ErrorGroup, ErrorContains, and After and Before for the broker's time of the
 // letter. Letters whose message came from Topic itself, or was redriven MaxRedrives times, are counted in

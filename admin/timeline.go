@@ -27,7 +27,7 @@ type Event struct {
 	By      string `json:"by,omitempty"`      // of failed: the forwarder; of an act: the actor; of a letter: who wrote it
 	Reason  string `json:"reason,omitempty"`  // of an act
 	AuditID int64  `json:"audit_id,omitempty"`
-	// Until is when a delayed message is due, or a failed one was to be tried again.
+	// Until is when a delayed message is due, or the next attempt of a failed one was due.
 	Until   time.Time `json:"until,omitzero"`
 	Letter  string    `json:"letter,omitempty"`   // of a letter: its id in the outbox
 	TraceID string    `json:"trace_id,omitempty"` // of written: that of the W3C trace context in the metadata

@@ -59,8 +59,8 @@
 //     if it is of Postgres and may pass, or came after Config.Timeout. A panic: rolled back, not stored, passed on.
 //
 // If the connection breaks during COMMIT the outcome is unknown. The client gets 503 with Retry-After, and its
-// repetition finds the truth: the answer, or nothing. The database is away: 503 as well, and the handler is not
-// called. Serialization failures and deadlocks are repeated with a new transaction, a new copy of the request and a
+// repetition finds the truth: the answer, or nothing. The database cannot be reached: 503 as well, and the handler is
+// not called. Serialization failures and deadlocks are repeated with a new transaction, a new copy of the request and a
 // new answer, as far as the package sees them: at COMMIT, in its own statements, and returned by a HandlerFunc.
 //
 // A client that goes away cancels nothing that has begun: the handler's context has no cancellation, but the deadline

@@ -18,9 +18,9 @@ import (
 //
 // It answers with problems of RFC 9457: 400 for an Idempotency-Key that is not valid or missing, 401 as Config.Tenant
 // says, 408, 413 and 414 for what comes too slowly or is too large, 409 with Retry-After while another request of the
-// identity is in progress, 422 for a key that was used for another request, 503 with Retry-After when the database is
-// away, when the outcome of COMMIT is unknown and when the handler outlived Config.Timeout, and 500 where a handler
-// failed without an answer of its own, where the answer is too large, or lost.
+// identity is in progress, 422 for a key that was used for another request, 503 with Retry-After when the database
+// cannot be reached, when the outcome of COMMIT is unknown and when the handler outlived Config.Timeout, and 500 where
+// a handler failed without an answer of its own, where the answer is too large, or lost.
 //
 // Refusals are logged at info level, what is answered with 500 and 503 as errors; keys, bodies and answers never. A
 // nil logger is that of db. New returns outbox.ErrNoDB or an error that names the field at fault.

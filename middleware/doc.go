@@ -8,7 +8,7 @@
 //
 // # The way of a message
 //
-//	Outcomes   keeps the error, if one comes back, and decides: ack, nack or dead letter
+//	Outcomes   keeps the error, if there is one, and decides: ack, nack or dead letter
 //	  Tx         BEGIN
 //	    Inbox      notes (service/handler, message id); noted before: skip and ack
 //	      Outbox     waits for what the handler returns
@@ -117,7 +117,7 @@
 //
 // To retry a message later, a handler may return it, or publish it, to its own topic with a delay. It needs a new UUID
 // (message.NewMessage), because Inbox skips one that it knows. Copied metadata have the
-// ordering key as well, and the delay, which has passed by then and delays nothing.
+// ordering key as well, and the delay, which is over by then and delays nothing.
 //
 // Watermill's own way works too: PoisonQueue with an outbox.Publisher (OwnTx) around DelayOnError around the Stack puts
 // a message that fails into the outbox, delayed, and Watermill's requeuer behind a forwarder.Subscriber sends it back

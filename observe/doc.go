@@ -14,8 +14,8 @@
 //	the forwarder's reads, results, clean-up       EngineObserver    after each statement or round
 //	how many lanes a forwarder owns                EngineObserver    after that changed; 0 when it has stopped
 //
-// How long messages wait is PublishEnd.Age. How many wait now is seen only by asking the database, which prom.Collector
-// does.
+// PublishEnd.Age says how long a message was in the outbox. Only the database knows how many are pending now: ask
+// prom.Collector.
 //
 // Packages observe/prom and observe/otel, which are modules of their own, are observers for Prometheus and
 // OpenTelemetry.

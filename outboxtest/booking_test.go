@@ -47,7 +47,7 @@ func TestBooking(t *testing.T) {
 	db, booked := outboxtest.NewDB(t), orders{}
 	booking := Booking{Orders: booked}
 	order := message.NewMessage("order-1", []byte("table 7"))
-	for delivery := range 2 { // the broker brings it twice
+	for delivery := range 2 { // the broker delivers it twice
 		got, err := outboxtest.Handle(t, db, booking.Handle, order, outboxmw.StackConfig{})
 		if err != nil || !got.Acked || len(got.Published) != 1-delivery {
 			t.Fatal(got, err)

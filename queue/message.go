@@ -150,7 +150,7 @@ type Abandon struct {
 	Owner Owner
 	// Err is why the attempt failed. What exceeds 1 KiB is cut off. Empty: the reason of the attempt before stays.
 	Err string
-	// Delay is how long the messages wait; default: StoreConfig.Backoff.
+	// Delay is the time to the next attempt; default: StoreConfig.Backoff.
 	Delay time.Duration
 }
 

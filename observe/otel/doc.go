@@ -10,7 +10,7 @@
 //
 //	span             kind      when                          its parent
 //	create <topic>   producer  it is written to the outbox   what wrote it: a request, or the handler of another message
-//	send <topic>     client    the forwarder publishes it    create at the first time; when it is tried again it begins
+//	send <topic>     client    the forwarder publishes it    create at the first time; a later attempt begins
 //	                           it, or delivers it            a trace of its own, which is linked to create
 //	process <topic>  consumer  a handler gets it             the span of its context, or create
 //
@@ -33,8 +33,8 @@
 // Instruments and attributes are those of the conventions too: messaging.client.sent.messages,
 // messaging.client.operation.duration (for create and send), messaging.client.consumed.messages and
 // messaging.process.duration. Beside them are outbox.message.lag, how long messages were in the outbox until they were
-// published, on the database's clock and without those that were delayed on purpose, and outbox.dead.messages. What
-// waits in the tables only a query can tell: package observe/prom has a collector for that.
+// published, on the database's clock and without those that were delayed on purpose, and outbox.dead.messages.
+// How many messages are pending only a query can tell: package observe/prom has a collector for that.
 //
 // # What it costs
 //

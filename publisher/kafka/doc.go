@@ -52,11 +52,11 @@
 // not; all else is Unknown, and what becomes of other messages decides.
 //
 //   - Unavailable: no connection, no leader, too few replicas in sync, time-outs, sarama's own circuit breaker (after
-//     three failures it refuses a topic or a partition for 10 s, which cannot be changed: a topic comes back up to 10 s
-//     after its broker), a topic that does not exist, a closed publisher. Failed authentication and authorization too:
-//     no message is at fault, nothing is lost while the topic waits, and once the operator has fixed the ACL or the
-//     password it goes on by itself. Lost producer state as well (unknown producer id, sequence out of order): sarama
-//     starts a new epoch and the next try succeeds.
+//     three failures it refuses a topic or a partition for 10 s, which cannot be changed: a topic works again up to
+//     10 s after its broker), a topic that does not exist, a closed publisher. Failed authentication and authorization
+//     too: no message is at fault, nothing is lost while the topic waits, and once the operator has fixed the ACL or
+//     the password it goes on by itself. Lost producer state as well (unknown producer id, sequence out of order):
+//     sarama starts a new epoch and the next try succeeds.
 //   - Permanent: a message over Producer.MaxMessageBytes, a topic name that Kafka does not allow, ErrRefused,
 //     outbox.ErrInvalidMessage.
 //   - Unknown: everything else, a refused batch from a publisher without Wrap included: it is unknown

@@ -24,7 +24,7 @@
 // Others have its place meanwhile, and messages that failed before have at most half of all places, so that failing
 // keys never stop the others. middleware.Outcomes does not wait before it nacks such a message; if the handler returned
 // outbox.RetryAfter, its wait is kept. A message that Unmarshaler refuses, or for which Key panics, counts as failed:
-// it blocks its key, an error line names its offset, and it is retried until the program is mended. A message that no
+// it blocks its key, an error line names its offset, and it is retried until the program is fixed. A message that no
 // retry can help must be acked: middleware.Outcomes does so with a dead letter.
 //
 // # Offsets

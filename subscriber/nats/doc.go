@@ -28,8 +28,8 @@
 // told, each third of AckWait, that this is still at work.
 //
 // A new owner delivers nothing before it holds every message that JetStream still waits for: what the owner before had
-// in hand comes again after AckWait, and new messages may come earlier. It is the same when the count of deliveries has
-// a gap, as after a lost connection.
+// in hand is redelivered after AckWait, and new messages may be delivered earlier. It is the same when the count of
+// deliveries has a gap, as after a lost connection.
 //
 // # Acks, crashes and the end
 //
