@@ -15,7 +15,8 @@ import (
 // RollConfig says what RollOutbox does.
 type RollConfig struct {
 	// Retention is how long settled messages are kept; default 0, which empties no leaf: it makes leaves ahead, and drops
-	// those that are empty and far behind. Let it be shorter than forwarder.Config.Retention, or the forwarders delete row by row what is to be emptied at once.
+	// those that are empty and far behind. Let it be shorter than forwarder.Config.Retention, or the forwarders delete
+	// row by row what is to be emptied at once.
 	Retention time.Duration
 	// At is the time from which Retention is counted back; default: now, by the database's clock. It must not be later
 	// than now.

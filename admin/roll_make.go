@@ -203,7 +203,8 @@ func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (ha
 }
 
 func (r *roll) boundSQL(statement string, d leaves.Leaf, ids leaves.Range) string {
-	return strings.NewReplacer("{leaf}", d.SQL, "{bound}", sqltext.Quote(d.Name+"_bound"), "{bound_text}", literal(d.Name+"_bound"),
+	return strings.NewReplacer("{leaf}", d.SQL,
+		"{bound}", sqltext.Quote(d.Name+"_bound"), "{bound_text}", literal(d.Name+"_bound"),
 		"{from}", strconv.FormatInt(ids.From, 10), "{to}", strconv.FormatInt(ids.To, 10)).Replace(statement)
 }
 

@@ -113,7 +113,8 @@ func TestConvertRefuses(t *testing.T) {
 	}
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	for _, size := range []int64{0, -1, 1 << 60} {
-		require.ErrorContains(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: size}), "PartitionConfig.Size")
+		err := schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: size})
+		require.ErrorContains(t, err, "PartitionConfig.Size")
 	}
 	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 10}))
 	h.writeRows(t, 25, settledLongAgo)

@@ -106,7 +106,9 @@ func TestRoll(t *testing.T) {
 	// Leaf 2 is empty and far enough behind only now; leaves 0 and 1 have messages that stay.
 	h.exec(t, `SELECT setval('outbox_id_seq', 55)`)
 	r = h.roll(t)
-	require.Equal(t, []string{"made outbox_p8", "made outbox_p9", "kept outbox_p1", "emptied outbox_p4", "dropped outbox_p2"}, did(r))
+	require.Equal(t, []string{
+		"made outbox_p8", "made outbox_p9", "kept outbox_p1", "emptied outbox_p4", "dropped outbox_p2",
+	}, did(r))
 	require.Equal(t, []int64{5, 12, 13, 14}, h.ids(t, "outbox"))
 	require.Equal(t, []string{"kept outbox_p1"}, did(h.roll(t)), "there is nothing left to do")
 	h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload) VALUES (25, 'late', 't', 'p')`)

@@ -32,8 +32,8 @@ type FilesConfig struct {
 	StartAt int64
 	// From is the first version to return: for an upgrade, the one after the last that the folder has. Default 1.
 	From int
-	// PartitionSize is that of MigrateConfig. Set it for an upgrade (From) too where the outbox is in partitions, however it
-	// came to be: a later index on it is then made without CONCURRENTLY, which a table in partitions refuses.
+	// PartitionSize is that of MigrateConfig. Set it for an upgrade (From) too where the outbox is in partitions, however
+	// it came to be: a later index on it is then made without CONCURRENTLY, which a table in partitions refuses.
 	PartitionSize int64
 }
 

@@ -34,7 +34,7 @@ var errManyLeaves = errors.New("rows are in more than one partition: empty all b
 //
 // It first adds a check that no id reaches the end of the first partition, and validates it, which reads the table once
 // and blocks no writer. Then it swaps the tables in one short transaction. It waits for no lock that others would queue
-// up behind: it tries again until ctx is over. Ended by ctx or an error it takes the check away. A process that is
+// up behind: it retries until ctx is over. Ended by ctx or an error it takes the check away. A process that is
 // killed in between leaves the check: the outbox works until ids reach it, and the next Partition uses or replaces it.
 //
 // Its role must own the table. It returns outbox.ErrNoDB, an error that names the field at fault, one that lists what
@@ -44,7 +44,8 @@ func Partition(ctx context.Context, db *outbox.DB, cfg PartitionConfig) error {
 		return err
 	}
 	if cfg.Size <= 0 || cfg.Size > mostIDs {
-		return fmt.Errorf("PartitionConfig.Size is %d: use the number of ids in a partition, up to %d", cfg.Size, int64(mostIDs))
+		return fmt.Errorf("PartitionConfig.Size is %d: use the number of ids in a partition, up to %d",
+			cfg.Size, int64(mostIDs))
 	}
 	p := newPartitioning((*core.DB)(db))
 	p.size = cfg.Size
@@ -61,9 +62,9 @@ func Partition(ctx context.Context, db *outbox.DB, cfg PartitionConfig) error {
 // must be in one partition, which becomes the table, and the others are dropped. What Partition carries over it carries
 // back. If the outbox is one table it does nothing.
 //
-// It waits for no lock that others would queue up behind: it tries again until ctx is over. Killed at any moment it has
-// done all or nothing. Its role must own the table. It returns outbox.ErrNoDB, an error that lists the partitions if more
-// than one has rows, one that lists what cannot be carried over, or one of the database or the context.
+// It waits for no lock that others would queue up behind: it retries until ctx is over. Killed at any moment it has
+// done all or nothing. Its role must own the table. It returns outbox.ErrNoDB, an error that lists the partitions if
+// more than one has rows, one that lists what cannot be carried over, or one of the database or the context.
 func Unpartition(ctx context.Context, db *outbox.DB) error {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return err

@@ -112,7 +112,9 @@ func (p *partitioning) read(ctx context.Context, q drive.Querier) (err error) {
 	return err
 }
 
-func (p *partitioning) list(ctx context.Context, q drive.Querier, statement string, args ...any) (list []string, err error) {
+func (p *partitioning) list(
+	ctx context.Context, q drive.Querier, statement string, args ...any,
+) (list []string, err error) {
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var s string
 		err := rows.Scan(&s)
@@ -122,8 +124,8 @@ func (p *partitioning) list(ctx context.Context, q drive.Querier, statement stri
 	return list, err
 }
 
-// bind chooses the end of the first partition and makes sure that no row is above it. It leaves p.end at 0 if the outbox
-// is in partitions.
+// bind chooses the end of the first partition and makes sure that no row is above it. It leaves p.end at 0 if the
+// outbox is in partitions.
 func (p *partitioning) bind(ctx context.Context) error {
 	if err := p.read(ctx, p.db); err != nil || p.set.Partitioned {
 		return err
@@ -183,8 +185,8 @@ func (p *partitioning) unbind(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		err = fmt.Errorf("the check %s is still there, and from id %d on messages would be refused: run it again, or ALTER TABLE "+
-			"%s DROP CONSTRAINT %s: %w", p.below(), p.end, p.names.OutboxName(), sqltext.Quote(p.below()), err)
+		err = fmt.Errorf("the check %s is still there, and from id %d on messages would be refused: run it again, or "+
+			"ALTER TABLE %s DROP CONSTRAINT %s: %w", p.below(), p.end, p.names.OutboxName(), sqltext.Quote(p.below()), err)
 	}
 	return err
 }

@@ -16,11 +16,12 @@ copied: the table becomes the first partition. Privileges, policies, triggers an
 name of the outbox; views and foreign keys must be dropped first.
 
 It reads the table once, blocks no writer for longer than one short transaction, and waits for no lock:
-it tries again until it is interrupted, and --timeout does not limit it. Run it as the role that owns
+it retries until it is interrupted, and --timeout does not limit it. Run it as the role that owns
 the table.`,
 		Example: "  outboxctl migrate partition --size 4000000",
 	}
-	cmd.Flags().Int64Var(&cfg.Size, "size", 0, "ids in each partition: a quarter of those that are used within the retention")
+	cmd.Flags().Int64Var(&cfg.Size, "size", 0,
+		"ids in each partition: a quarter of those that are used within the retention")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cfg.Size <= 0 {
 			return usagef("--size is %d: use the number of ids in a partition", cfg.Size)
@@ -40,7 +41,7 @@ func (a *app) migrateUnpartition() *cobra.Command {
 		Use: "unpartition", Short: "Make an outbox in partitions one table",
 		Long: `Make an outbox in partitions one table, while writers and forwarders work. No row is copied: all rows
 must be in one partition, which becomes the table, and the others are dropped. It waits for no lock: it
-tries again until it is interrupted, and --timeout does not limit it. Run it as the role that owns the
+retries until it is interrupted, and --timeout does not limit it. Run it as the role that owns the
 table.`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -126,7 +126,8 @@ func TestSeed(t *testing.T) {
 		to, err = strconv.ParseUint(last, 10, 64)
 	}
 	if err != nil || !slices.Contains(troubles, trouble(of)) {
-		t.Fatalf("OUTBOX_SEED is %q: want a trouble of %v, and a seed or a range: crashes/17, crashes/0-2000", which, troubles)
+		t.Fatalf("OUTBOX_SEED is %q: want a trouble of %v, and a seed or a range: crashes/17, crashes/0-2000",
+			which, troubles)
 	}
 	for seed := from; seed < to; seed++ {
 		s := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: trouble(of)}}
