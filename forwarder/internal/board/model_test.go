@@ -75,7 +75,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 		variant: v, logging: logging, pcg: rand.NewPCG(seed, 0), seed: seed, messages: map[string]*record{},
 		topics: []string{"a", "b", "c"},
 	}
-	m.rng, m.edges = rand.New(m.pcg), seed%4 == 1
+	m.rng, m.edges = rand.New(m.pcg), seed%4 == 1 && (v.trouble == whatever || v.trouble == "")
 	m.db = newDatabase(m.rng)
 	m.lanes = []int16{int16(m.rng.IntN(22)), int16(22 + m.rng.IntN(21)), int16(43 + m.rng.IntN(21))}
 	m.keys = 1 + m.rng.IntN(6)
