@@ -196,7 +196,9 @@ func (b *Board) takeReady(rows []*Row) {
 // turn: they may be behind it.
 func (b *Board) newHeads(due []*Row) {
 	for _, r := range due {
-		if l := b.open(r.Term); l != nil && r.Key != "" && r.Attempts > 0 && !l.knows(r.ID) {
+		l := b.open(r.Term)
+		// One that is parked blocks its key as well, or a later one of the same act would go before it.
+		if l != nil && r.Key != "" && r.Attempts > 0 && l.known[r.ID] == nil && l.heads[r.ID] == nil {
 			b.addHead(l, r.Key, r.ID, r.Topic, b.now)
 		}
 	}

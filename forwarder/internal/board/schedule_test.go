@@ -161,6 +161,20 @@ func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 	}
 }
 
+// TestSchedulesThatFailed makes those again at which something was wrong once: messages that an operator had sent again
+// in one act were published in another order, as the first of them was parked.
+func TestSchedulesThatFailed(t *testing.T) {
+	for _, s := range []schedule{
+		{seed: 200, variant: variant{trouble: outage}},
+		{seed: 420, variant: variant{trouble: operators}},
+	} {
+		s.steps = allSteps()
+		if problem, _ := s.run(false); problem != "" {
+			s.fail(t, problem)
+		}
+	}
+}
+
 // A fuzzed schedule is a seed and the steps that are made of it, in any order.
 func FuzzModel(f *testing.F) {
 	f.Add(uint64(1), []byte{1, 2, 3, 4})
