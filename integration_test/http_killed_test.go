@@ -1,0 +1,319 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/idempotency"
+)
+
+// httpEnv makes this test binary a server of TestHTTPUnderKill instead of running tests. It ends when its input does.
+const httpEnv = "OUTBOX_TEST_HTTP"
+
+func init() {
+	if url := os.Getenv(httpEnv); url != "" {
+		if err := serveOrders(url); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+// serveOrders serves on a port of its own, and writes its address as a line.
+func serveOrders(url string) error {
+	pool, err := pgxpool.New(context.Background(), url+"&pool_max_conns=24")
+	if err != nil {
+		return err
+	}
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		return err
+	}
+	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)
+	if err != nil {
+		return err
+	}
+	once, err := idempotency.New(db, idempotency.Config{
+		Tenant: func(*http.Request) (string, error) { return "", nil },
+		Wait:   100 * time.Millisecond, // so that some are answered with 409
+	}, watermill.NewStdLogger(false, false))
+	if err != nil {
+		return err
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(lis.Addr())
+	orders := once(orderServer{handle{name: "child", url: url, db: db, pool: pool}, pub})
+	go func() {
+		_ = http.Serve(lis, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			orders.ServeHTTP(lateWriter{w}, r)
+		}))
+	}()
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// orderServer books what it is sent: a row, an event, and an answer that is another one each time.
+type orderServer struct {
+	h   handle
+	pub *outbox.Publisher
+}
+
+func (s orderServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = s.h.execTx(r.Context(), `insert into effects (message_id) values ($1)`, string(body))
+	}
+	if err == nil {
+		err = s.pub.PublishContext(r.Context(), "orders", newMessage(string(body)))
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	time.Sleep(rand.N(200 * time.Millisecond)) // where a kill finds it
+	w.Header().Set("Location", "/orders/"+watermill.NewUUID())
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprintf(w, "%s is order %s\x00\xff", body, watermill.NewUUID())
+}
+
+// lateWriter answers some time after COMMIT, so that a kill finds it in between.
+type lateWriter struct{ http.ResponseWriter }
+
+func (w lateWriter) WriteHeader(status int) {
+	time.Sleep(rand.N(50 * time.Millisecond))
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// httpServer is a process that is killed and started again.
+type httpServer struct {
+	mu   sync.Mutex
+	addr string // "" while it is down
+	kill func()
+	log  *logTail
+}
+
+func (s *httpServer) start(t testing.TB, url string) {
+	t.Helper()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), httpEnv+"="+url)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Stderr = s.log
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	kill := sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = stdin.Close()
+	})
+	t.Cleanup(kill)
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(t, err, "%s", s.log)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addr, s.kill = strings.TrimSpace(line), kill
+}
+
+func (s *httpServer) address() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.addr
+}
+
+// die kills it in the middle of what it does.
+func (s *httpServer) die() {
+	s.mu.Lock()
+	kill := s.kill
+	s.mu.Unlock()
+	kill()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addr = ""
+}
+
+// httpClients repeat their requests.
+type httpClients struct {
+	t       *testing.T
+	servers [2]*httpServer
+	client  http.Client
+
+	cut      atomic.Int64 // connections that broke behind the request
+	gone     atomic.Int64 // requests whose client did not wait
+	refused  atomic.Int64 // 409 and 503
+	replayed atomic.Int64 // answers that were stored
+	lost     atomic.Int64 // orders of which the first answer seen was a stored one: the first was lost
+}
+
+// ask sends a request to any server that is up, once.
+func (c *httpClients) ask(key string) (answered, bool) {
+	addr := c.servers[rand.N(len(c.servers))].address()
+	if addr == "" {
+		return answered{}, false
+	}
+	patient := rand.N(8) > 0
+	wait := patience
+	if !patient {
+		wait = 100 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), wait)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/orders", strings.NewReader(key))
+	if err != nil {
+		c.t.Error(err)
+		return answered{}, false
+	}
+	r.Header.Set(idempotency.HeaderKey, key)
+	resp, err := c.client.Do(r)
+	var body []byte
+	if err == nil {
+		body, err = io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		c.gone.Add(1)
+		return answered{}, false
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return answered{}, false
+	case err != nil:
+		c.cut.Add(1)
+		return answered{}, false
+	}
+	a := answered{resp.StatusCode, resp.Header, string(body)}
+	switch {
+	case a.status == http.StatusConflict, a.status == http.StatusServiceUnavailable:
+		c.refused.Add(1)
+		return a, false
+	case a.status != http.StatusCreated:
+		c.t.Errorf("answer %d: %s", a.status, a.body)
+	case a.replayed():
+		c.replayed.Add(1)
+	}
+	return a, true
+}
+
+// order repeats a request until it is answered, and then has it answered once more.
+func (c *httpClients) order(key string) {
+	var first answered
+	for n := 0; n < 2 && c.t.Context().Err() == nil; {
+		a, ok := c.ask(key)
+		if !ok {
+			time.Sleep(rand.N(20 * time.Millisecond))
+			continue
+		}
+		if n++; n == 1 {
+			if first = a; a.replayed() {
+				c.lost.Add(1)
+			}
+			continue
+		}
+		assert.True(c.t, a.replayed(), key)
+		assert.Equal(c.t, first.body, a.body)
+		assert.Equal(c.t, first.header.Get("Location"), a.header.Get("Location"))
+	}
+}
+
+// TestHTTPUnderKill: two servers are killed all the time, and their clients repeat each request until it is answered.
+// Each is carried out once, with one event, and all answers are the same. OUTBOX_LONG sends 10,000 requests.
+func TestHTTPUnderKill(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newEffects(t, h)
+	n := rounds(500, 10_000)
+	c := &httpClients{t: t, client: http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
+	t.Cleanup(c.client.CloseIdleConnections)
+	for i := range c.servers {
+		c.servers[i] = &httpServer{log: &logTail{}}
+		c.servers[i].start(t, h.url)
+	}
+	keys := make(chan string)
+	var clients sync.WaitGroup
+	for range 32 {
+		clients.Go(func() {
+			for key := range keys {
+				c.order(key)
+			}
+		})
+	}
+	go func() {
+		defer close(keys)
+		for i := range n {
+			select {
+			case keys <- fmt.Sprintf("order-%d", i):
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	done := make(chan struct{})
+	go func() {
+		clients.Wait()
+		close(done)
+	}()
+	kills := 0
+	for over := false; !over; {
+		select {
+		case <-done:
+			over = true
+		case <-time.After(300*time.Millisecond + rand.N(400*time.Millisecond)):
+			s := c.servers[kills%len(c.servers)]
+			s.die()
+			s.start(t, h.url)
+			kills++
+		}
+	}
+	counts := fmt.Sprintf("%d requests, %d servers killed: %d connections cut, %d clients gone, %d refused, "+
+		"%d answers replayed, %d of them in place of one that was lost", n, kills, c.cut.Load(), c.gone.Load(),
+		c.refused.Load(), c.replayed.Load(), c.lost.Load())
+	t.Log(counts)
+	for what, n := range map[string]int64{
+		"kills": int64(kills), "cut": c.cut.Load(), "gone": c.gone.Load(), "lost": c.lost.Load(),
+	} {
+		assert.Positive(t, n, "%s: it proves nothing: %s", what, counts)
+	}
+	ledger := func(what, query string) {
+		var found string
+		require.NoError(t, h.pool.QueryRow(t.Context(), `select coalesce(json_agg(l), '[]') from (`+query+`) l`).Scan(&found))
+		var odd []json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte(found), &odd))
+		assert.Empty(t, odd, what)
+	}
+	every := fmt.Sprintf(`(select 'order-' || i as key from generate_series(0, %d) i) k`, n-1)
+	ledger("rows", `select k.key, count(message_id) from `+every+
+		` full join effects on message_id = k.key group by k.key having count(message_id) <> 1 or k.key is null limit 5`)
+	ledger("events", `select k.key, count(id) from `+every+
+		` full join outbox on convert_from(payload, 'UTF8') = k.key group by k.key `+
+		`having count(id) <> 1 or k.key is null limit 5`)
+	assert.Equal(t, n, h.count(t, "select count(*) from outbox_idempotency"), "answers")
+}
