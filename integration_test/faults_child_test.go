@@ -48,6 +48,8 @@ type childConfig struct {
 	Handlers bool   // also run a Router with the handler
 	LeaseTTL time.Duration
 	Forget   bool // published messages are deleted after a minute
+	// With pgx, each statement takes between half of it and all of it longer.
+	Slow time.Duration
 }
 
 // child is a worker process: a Router whose orders come from the parent, and a forwarder whose broker is
@@ -129,7 +131,17 @@ func runChild(spec string) error {
 func openChildHandle(cfg childConfig, observer observe.Observer) (*outbox.DB, error) {
 	dbConfig := outbox.DBConfig{Observers: []observe.Observer{observer}}
 	if cfg.Handle == "pgx" || cfg.Handle == "pgbouncer" {
-		pool, err := pgxpool.New(context.Background(), cfg.URL+"&pool_max_conns=8")
+		poolConfig, err := pgxpool.ParseConfig(cfg.URL + "&pool_max_conns=8")
+		if err != nil {
+			return nil, err
+		}
+		if dial := poolConfig.ConnConfig.DialFunc; cfg.Slow > 0 {
+			poolConfig.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := dial(ctx, network, addr)
+				return unevenConn{conn, cfg.Slow}, err
+			}
+		}
+		pool, err := pgxpool.NewWithConfig(context.Background(), poolConfig)
 		if err != nil {
 			return nil, err
 		}
