@@ -75,9 +75,35 @@ func TestFleetScale(t *testing.T) {
 	for _, n := range sizes {
 		for _, conns := range pools {
 			t.Run(fmt.Sprintf("%d schemas, %d connections", n, conns), func(sub *testing.T) {
-				measureScale(sub, t, all[:n], conns)
+				measureScale(sub, t, all[:n], conns, nil)
 			})
 		}
+	}
+}
+
+// TestFleetScaleWithHungDatabases: databases that never answer leave the messages of 120 others at most three times as
+// slow as they are without, in the same run.
+func TestFleetScaleWithHungDatabases(t *testing.T) {
+	if !long {
+		t.Skip("it takes minutes: OUTBOX_LONG=1")
+	}
+	noLeaks(t)
+	all := newTenants(t, "scale", 120)
+	var control [2]pace // queue, outbox
+	for _, hung := range []int{0, 2, 4} {
+		t.Run(fmt.Sprintf("120 schemas, %d hung databases", hung), func(sub *testing.T) {
+			var away []fleet.Target
+			for i := range hung {
+				away = append(away, fleet.Target{Key: fmt.Sprint("hung-", i), DSN: newSilentServer(sub)})
+			}
+			queue, outbox := measureScale(sub, t, all, 16, away)
+			if hung == 0 {
+				control = [2]pace{queue, outbox}
+				return
+			}
+			assert.LessOrEqual(sub, queue.p99, 3*control[0].p99, "queue")
+			assert.LessOrEqual(sub, outbox.p99, 3*control[1].p99, "outbox")
+		})
 	}
 }
 
@@ -111,8 +137,10 @@ func slowestAnswer(t testing.TB, h handle) (slowest func() time.Duration) {
 	return stop
 }
 
-func measureScale(t, labelled *testing.T, all []tenant, conns int) {
-	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConnsPerDSN: conns}, nil)
+// measureScale returns how long messages took through the queue and the outbox of all, beside databases that never
+// answer.
+func measureScale(t, labelled *testing.T, all []tenant, conns int, hung []fleet.Target) (queued, forwarded pace) {
+	f := runFleet(t, fleet.Static(append(targetsOf(all...), hung...)...), fleet.Config{MaxConnsPerDSN: conns}, nil)
 	log := newLogCapture(t)
 	var mu sync.Mutex
 	sent, took := map[string]time.Time{}, []time.Duration{}
@@ -153,15 +181,20 @@ func measureScale(t, labelled *testing.T, all []tenant, conns int) {
 	load.arrives(t, broker)
 	goesOn(t, "messages are handled", messages*len(all), func() int { mu.Lock(); defer mu.Unlock(); return arrived })
 	slices.Sort(took)
-	t.Logf("messages of another process, 25 a second in each half: queue %s; outbox %s",
-		pace{took[len(took)/2], took[len(took)*99/100]}, load.paceOf(broker, round, all...))
+	queued, forwarded = pace{took[len(took)/2], took[len(took)*99/100]}, load.paceOf(broker, round, all...)
+	t.Logf("messages of another process, 25 a second in each half: queue %s; outbox %s", queued, forwarded)
 	slowest := control()
 	t.Logf("the slowest answer to somebody with a connection of its own took %s", slowest)
-	for _, bad := range []string{"renew", "claiming failed", "looking at", "draining the outbox failed"} {
+	troubles := []string{"renew", "claiming failed", "looking at", "draining the outbox failed"}
+	if len(hung) > 0 { // of which these lines tell
+		troubles = troubles[:1]
+	}
+	for _, bad := range troubles {
 		if n := log.count(bad); slowest < time.Second {
 			assert.Zero(t, n, bad)
 		} else { // the machine stood still, and time-outs are its doing
 			t.Logf("%d lines about %q", n, bad)
 		}
 	}
+	return queued, forwarded
 }

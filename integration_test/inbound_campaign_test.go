@@ -5,6 +5,7 @@ package integration_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,8 +16,8 @@ import (
 )
 
 // TestInboundCampaign is everything at once: up to four processes on eight partitions, of which one is killed, frozen
-// past its session, ended or started each second, one key of a hundred fails in the first seconds of each process and
-// is parked, and the broker is killed now and then.
+// past its session, ended or started each second, one key of a hundred fails until all others are handled and is
+// parked, and the broker is killed now and then. Each run draws how partitions are assigned.
 func TestInboundCampaign(t *testing.T) {
 	if !long {
 		t.Skip("it takes minutes: OUTBOX_LONG=1")
@@ -30,27 +31,38 @@ func TestInboundCampaign(t *testing.T) {
 	w := newInboundWorldOn(t, server, 8)
 	w.send(100_000, 1000)
 	c := w.config()
-	c.FailFor, c.ParkAfter, c.MaxAhead = 4*time.Second, 200*time.Millisecond, 200
-	did := w.campaign(c, 4, func() {
+	c.Strategy = []string{"range", "sticky", "cooperative"}[rand.IntN(3)]
+	c.FailUntilMended, c.ParkAfter, c.MaxAhead = true, 200*time.Millisecond, 200
+	w.h.exec(t, `create table mended (at timestamptz)`)
+	failing := 0
+	for key, n := range w.sent {
+		if strings.HasSuffix(key, "07") {
+			failing += n
+		}
+	}
+	did := w.campaign(c, 4, w.settled-failing, func() {
 		require.NoError(t, server.Kill())
 		require.NoError(t, server.Restart(t.Context()))
 	})
+	require.Equal(t, w.settled-failing, w.handled(), "of keys that fail")
+	w.h.exec(t, `insert into mended values (now())`)
 	w.spawn(c)
 	w.settles()
-	t.Logf("%d messages once and in order in %s; %d messages were parked", w.settled, did, w.stores())
+	t.Logf("%s: %d messages once and in order in %s; %d messages were parked, of %d that failed", c.Strategy, w.settled,
+		did, w.stores(), failing)
 }
 
-// campaign has processes come and go until all messages are handled, and restarts the broker each half of a minute. It
-// returns what it did.
-func (w *inboundWorld) campaign(c inboundConfig, processes int, restart func()) string {
+// campaign has processes come and go until so many messages are handled, and restarts the broker each half of a minute.
+// It returns what it did.
+func (w *inboundWorld) campaign(c inboundConfig, processes, until int, restart func()) string {
 	t := w.t
 	t.Helper()
 	var live []*inboundProcess
 	begun, frozen, killed, ended, restarts := time.Now(), 0, 0, 0, 0
 	lastRestart := begun
-	for w.handled() < w.settled {
+	for w.handled() < until {
 		if time.Since(begun) > 20*time.Minute {
-			t.Fatalf("%d of %d messages are handled", w.handled(), w.settled)
+			t.Fatalf("%d of %d messages are handled", w.handled(), until)
 		}
 		if len(live) < 2 || len(live) < processes && rand.IntN(2) == 0 {
 			live = append(live, w.spawn(c))

@@ -69,7 +69,7 @@ func TestJetStreamCampaign(t *testing.T) {
 	w.send(30_000, 1000)
 	c := w.config()
 	c.FailFor = 3 * time.Second
-	did := w.campaign(c, 3, func() {
+	did := w.campaign(c, 3, w.settled, func() {
 		require.NoError(t, server.Stop())
 		require.NoError(t, server.Restart(t.Context()))
 	})

@@ -67,7 +67,10 @@ func runInbound(spec string) error {
 		}
 		return work(msg, key)
 	}
-	if c.ParkAfter > 0 && c.FailFor == 0 {
+	switch {
+	case c.FailUntilMended:
+		handler = failUntilMended(h, func(key string) bool { return strings.HasSuffix(key, "07") })
+	case c.ParkAfter > 0 && c.FailFor == 0:
 		handler = failsUntilMended(h)
 	}
 	s, err := startInbound(h, c, handler, watermill.NewStdLogger(false, false))

@@ -15,7 +15,8 @@ import (
 	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
 )
 
-// TestPubSubOfKafkaSubscriber runs Watermill's suite on watermill-kafka's publisher and our subscriber, with one key.
+// TestPubSubOfKafkaSubscriber runs Watermill's suite on watermill-kafka's publisher and our subscriber, with one key. A
+// group goes on where it was, and TestInboundKafkaRestart restarts the broker.
 func TestPubSubOfKafkaSubscriber(t *testing.T) {
 	server := kafkaServer(t)
 	if server.Fake() {

@@ -142,6 +142,7 @@ type inboundConfig struct {
 	RevokeTimeout     time.Duration
 	CloseTimeout      time.Duration
 	FailFor           time.Duration // of a process's life, keys that end with 07
+	FailUntilMended   bool          // the same keys, until the table of that name has a row
 	ParkAfter         time.Duration // 0 = nothing is parked
 	MaxKeys           int
 	Fault             parkFault        // of a process of its own

@@ -102,8 +102,12 @@ func (w *inboundWorld) parks() (c inboundConfig, mend func()) {
 func (w *inboundWorld) failing() int { return w.sent["key-0"] + w.sent["key-1"] + w.sent["key-2"] }
 
 func failsUntilMended(h handle) func(*message.Message, string) error {
+	return failUntilMended(h, func(key string) bool { return key == "key-0" || key == "key-1" || key == "key-2" })
+}
+
+func failUntilMended(h handle, fails func(key string) bool) func(*message.Message, string) error {
 	return func(msg *message.Message, key string) error {
-		if key != "key-0" && key != "key-1" && key != "key-2" {
+		if !fails(key) {
 			return nil
 		}
 		var mended bool
