@@ -55,6 +55,7 @@ var checks = []struct {
 	{"failing", (*exam).checkIncoming},
 	{"dead", (*exam).checkDead},
 	{"queue", (*exam).checkQueue},
+	{"partition_blocked", (*exam).checkBlocked},
 	{"parked", (*exam).checkParked},
 	{"server", (*exam).checkServer},
 	{"vacuum", (*exam).checkVacuum},

@@ -53,7 +53,7 @@ func (e *exam) parked(whose string, keys []ParkedKey) {
 	what := fmt.Sprintf("%s %s: %s, the oldest for %s", count(len(keys), "key"), whose, count(int(total), "message"),
 		span(oldest.Age))
 	if !oldest.Delivered && oldest.Age >= undelivered {
-		e.find("parked_undelivered", byAge(oldest.Age), what+": no running process delivers them",
+		e.find("parked_undelivered", Critical, what+": no running process delivers them",
 			"start the service with the same ConsumerGroup and SubscriberConfig.Park; leave Park on until nothing is parked")
 		return
 	}

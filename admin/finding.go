@@ -111,6 +111,7 @@ var kinds = map[string]kind{
 	"queue_waits":        {title: "messages of the queue are handled late", alerts: []string{"QueueMessagesLate"}},
 	"queue_unhandled":    {title: "no handler for a topic of the queue", alerts: []string{"QueueTopicUnhandled"}},
 	"queue_crashes":      {title: "a message may crash its handler's process"},
+	"partition_blocked":  {title: "a partition is blocked by a message", alerts: []string{"PartitionBlocked"}},
 	"parked":             {title: "keys of Kafka are parked", alerts: []string{"KeysParked"}},
 	"parked_undelivered": {title: "parked messages are not delivered", alerts: []string{"ParkedUndelivered"}},
 	"inbox_retention":    {title: "the inbox forgets before the broker does"},

@@ -45,7 +45,7 @@ func (e *engine) facts() string {
 	conns, hung := e.db.Conns(), 0
 	e.step(func(_ time.Time, m *machine.Machine) { hung = m.Hung() })
 	f := facts.Forwarder{
-		Program: program(), Consumers: e.db.Consumers(),
+		Program: program(), Consumers: e.db.Consumers(), Blocked: e.db.Blocked(),
 		Pool: fmt.Sprintf("%s %p", process, e.db.Pool()), PoolConns: conns.Max, PoolNeeds: conns.Needs,
 		Handlers: e.db.MostHandlers(), Beside: conns.Beside,
 		Hung: hung, Blind: e.to != nil && e.to.blind.Load(), BlockKeyOnDead: e.cfg.BlockKeyOnDead,

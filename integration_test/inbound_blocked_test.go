@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -112,6 +115,57 @@ func TestInboundWindowFull(t *testing.T) {
 	}, "observers are told that it is read again")
 	s.close()
 	assert.True(t, seen.any(func(p observe.PartitionState) bool { return !p.Owned }), "observers are told of its end")
+}
+
+// TestBlockedPartitionIsFound: without Park a message that keeps failing stops its partition, and Doctor, the command
+// and the page say which, for how long, and how much waits behind it; until it is handled.
+func TestBlockedPartitionIsFound(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 1)
+	startForwarder(t, w.h, quickConfig())
+	startForwarder(t, w.h, quickConfig()) // both tell of it
+	w.send(1, 1)                          // the head
+	w.send(2000, 1000)
+	var mended atomic.Bool
+	c := w.config()
+	c.MaxAhead = 200
+	s := w.serve(c, func(_ *message.Message, key string) error {
+		if key == "key-0" && !mended.Load() {
+			return errors.New("fails")
+		}
+		return nil
+	})
+	ad := newAdmin(t, w.h)
+	found := func() []admin.Finding {
+		all, err := ad.Doctor(t.Context())
+		require.NoError(t, err)
+		return slices.DeleteFunc(all, func(f admin.Finding) bool { return f.Check != "partition_blocked" })
+	}
+	ails(t, w.h, "partition_blocked")
+	f := found()[0]
+	assert.Len(t, found(), 1, "of two forwarders")
+	assert.Equal(t, admin.Warning, f.Severity, "it has just begun")
+	assert.Contains(t, f.Evidence, `partition 0 of topic "`+w.topic+`", read by consumer group "`+w.group+`"`)
+	assert.Regexp(t, `paused for .* blocked keys: 1, the oldest for .*; lag \d+ messages`, f.Evidence)
+	assert.Equal(t, []string{"PartitionBlocked"}, f.Alerts)
+	assert.Equal(t, w.topic, f.Subject)
+	operator := ctl{t: t, url: w.h.url}
+	assert.Contains(t, operator.run("doctor").out, "partition_blocked")
+	assert.Contains(t, operator.run("errors", "--in", "inbox").out, "fails", "where the cure sends")
+	assert.Contains(t, newSite(t, w.h, ui.Access{}).get("/").body, "artition is blocked by a message", "its title")
+
+	eventually(t, func() bool {
+		w.h.exec(t, `update outbox_forwarders set facts = jsonb_set(facts, '{blocked,0,since}',
+			to_jsonb(now() - interval '1 hour')) where jsonb_typeof(facts->'blocked') = 'array'`)
+		f := found()
+		return len(f) == 1 && f[0].Severity == admin.Critical
+	}, "it is critical after a while")
+
+	mended.Store(true)
+	w.await(w.settled)
+	eventually(t, func() bool { return len(found()) == 0 }, "it is found no more")
+	s.close()
+	w.verify()
 }
 
 // TestInboundPausesBehindSlowHandlers: no more is read than MaxAhead and what was fetched already.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -164,4 +166,67 @@ func (w *inboundWorld) sendOne(key, value string) {
 	}
 	_, _, err = producer.SendMessage(msg)
 	require.NoError(w.t, err)
+}
+
+// TestDeployWithoutPark: a release that cannot deliver what is parked is started beside it. It handles nothing, charges
+// nothing and says why, and Doctor is critical; beside one with Park it begins when nothing is parked any more.
+func TestDeployWithoutPark(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 2)
+	w.send(1000, 20)
+	c, mend := w.parks()
+	first := w.serve(c, failsUntilMended(w.h))
+	w.await(w.settled - w.failing())
+	eventually(t, func() bool { return w.parked() > 0 }, "keys are parked")
+	first.close()
+	parked, handled := w.parked(), w.handled()
+	require.Positive(t, parked)
+
+	mend()
+	w.send(500, 20)
+	without := c
+	without.ParkAfter = 0
+	log := newLogCapture(t)
+	s, err := startInbound(w.h, without, nil, log)
+	require.NoError(t, err)
+	t.Cleanup(s.close)
+	eventually(t, func() bool { return log.count("wired wrongly") > 0 }, "a line says why")
+	assert.Contains(t, strings.Join(*log.lines, "\n"), "start it with Park until nothing is parked")
+	assert.Equal(t, handled, w.handled(), "nothing overtakes what is parked")
+	assert.Zero(t, s.calls.Load())
+	assert.Zero(t, w.h.count(t, `select count(*) from inbox where dead_at is not null`))
+	w.h.exec(t, `update outbox_parked set created_at = created_at - interval '3 minutes'`)
+	assert.Equal(t, admin.Critical, ails(t, w.h, "parked_undelivered").Severity)
+
+	w.serve(c, nil) // the release before comes back: it empties the park, and then both go on
+	w.settles()
+}
+
+// TestParkInTwoReleases: the first delivers what is parked and parks nothing yet, so that it can run beside those that
+// have no Park; the second parks beside the first.
+func TestParkInTwoReleases(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 2)
+	w.send(1000, 20)
+	second, mend := w.parks()
+	none, first := second, second
+	none.ParkAfter, first.ParkAfter = 0, 24*time.Hour
+	old := []*inboundService{w.serve(none, failsUntilMended(w.h)), w.serve(none, failsUntilMended(w.h))}
+	w.await(100)
+	middle := make([]*inboundService, len(old))
+	for i := range old { // one after another
+		middle[i] = w.serve(first, failsUntilMended(w.h))
+		old[i].close()
+	}
+	assert.Zero(t, w.parked(), "the first release parks nothing")
+	for i := range middle {
+		w.serve(second, failsUntilMended(w.h))
+		w.send(300, 20)
+		if i == 0 {
+			eventually(t, func() bool { return w.parked() > 0 }, "the second parks beside the first")
+			mend()
+		}
+		middle[i].close()
+	}
+	w.settles()
 }

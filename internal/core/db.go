@@ -29,6 +29,7 @@ type DB struct {
 	logger    watermill.LoggerAdapter
 	wakes     wakes
 	consumers consumers
+	sources   sources
 	handlers  handlers
 	rendered  sync.Map // of statements
 

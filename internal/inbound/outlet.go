@@ -29,6 +29,7 @@ const (
 type Outlet[R any] struct {
 	Codec[R]
 	ctx      context.Context // of the subscription
+	source   *core.Source
 	messages chan *message.Message
 	lines    trouble.Seldom
 
@@ -37,11 +38,11 @@ type Outlet[R any] struct {
 	offering sync.WaitGroup // senders to messages
 }
 
-// NewOutlet makes the channel of a subscription, which is over with ctx.
+// NewOutlet makes the channel of a subscription, which is over with ctx. Its messages name the source.
 func NewOutlet[R any](
-	ctx context.Context, key func(R) []byte, unmarshal func(R) (*message.Message, error),
+	ctx context.Context, source *core.Source, key func(R) []byte, unmarshal func(R) (*message.Message, error),
 ) *Outlet[R] {
-	return &Outlet[R]{Codec: Codec[R]{key, unmarshal}, ctx: ctx, messages: make(chan *message.Message)}
+	return &Outlet[R]{Codec: Codec[R]{key, unmarshal}, ctx: ctx, source: source, messages: make(chan *message.Message)}
 }
 
 // Messages is the channel.
@@ -86,7 +87,7 @@ func (o *Outlet[R]) Deliver(d Delivery[R]) Outcome {
 		})
 		return Outcome{Verdict: Nacked, Cause: err}
 	}
-	ctx, cancel := context.WithCancel(d.Context)
+	ctx, cancel := context.WithCancel(core.WithSource(d.Context, o.source))
 	defer cancel()
 	var nacked atomic.Pointer[Outcome]
 	nacked.Store(&Outcome{Verdict: Nacked})

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/facts"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -23,12 +25,17 @@ type Reports struct {
 	over   chan struct{}
 	ended  chan struct{}
 	logger watermill.LoggerAdapter
+
+	mu      sync.Mutex
+	blocked map[string]facts.Partition // guarded by mu; nil = it has ended
 }
 
 // NewReports takes those of the observers that are told of partitions. Stop must be called.
 func NewReports(observers []observe.Observer, logger watermill.LoggerAdapter) *Reports {
 	r := &Reports{
-		queue: make(chan observe.PartitionState, 1024), over: make(chan struct{}), ended: make(chan struct{}), logger: logger,
+		blocked: map[string]facts.Partition{},
+		queue:   make(chan observe.PartitionState, 1024),
+		over:    make(chan struct{}), ended: make(chan struct{}), logger: logger,
 	}
 	for _, o := range observers {
 		if to, ok := o.(observe.PartitionObserver); ok {
@@ -80,6 +87,7 @@ func (r *Reports) Wanted() bool { return len(r.to) > 0 }
 
 // Post leaves a report out if too many wait: the next one comes a second later.
 func (r *Reports) Post(state observe.PartitionState) {
+	r.note(state)
 	if !r.Wanted() {
 		return
 	}
@@ -92,6 +100,9 @@ func (r *Reports) Post(state observe.PartitionState) {
 // Stop returns when all was told, but does not wait for ever.
 func (r *Reports) Stop() {
 	close(r.over)
+	r.mu.Lock()
+	r.blocked = nil
+	r.mu.Unlock()
 	timer := time.NewTimer(lastReports)
 	defer timer.Stop()
 	select {

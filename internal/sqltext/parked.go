@@ -9,6 +9,12 @@ const (
  WHERE o.topic = $1::text AND o.published_at IS NULL AND o.dead_at IS NULL
  GROUP BY o.key`
 
+	// AnyParked says whether a consumer group has anything parked of a topic.
+	//
+	// Arguments: topic.
+	AnyParked = `SELECT EXISTS (SELECT FROM {outbox} o
+ WHERE o.topic = $1::text AND o.published_at IS NULL AND o.dead_at IS NULL)`
+
 	// ParkSeen says whether there is a park, and whether the role may read it. It is asked before a statement that names
 	// its tables, as most databases have none.
 	//

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
@@ -45,10 +46,14 @@ func newSubscription(
 	logger = logger.With(watermill.LogFields{"topic": topic, "consumer_group": cfg.ConsumerGroup})
 	s := &subscription{
 		cfg: cfg, settings: settings, topic: topic, logger: logger, ctx: ctx,
-		outlet: inbound.NewOutlet(ctx, cfg.Key, cfg.Unmarshaler.Unmarshal),
 		places: make(chan struct{}, cfg.Concurrency), retries: make(chan struct{}, keyed.Retries(cfg.Concurrency)),
 		budget: newBudget(cfg.MaxBytes), reports: inbound.NewReports(cfg.Observers, logger),
 	}
+	source := &core.Source{Blocked: s.reports.Blocked}
+	if cfg.Park.DB == nil && text.Storable(cfg.ConsumerGroup) {
+		source.Unparked = core.ParkTopic(cfg.ConsumerGroup, topic)
+	}
+	s.outlet = inbound.NewOutlet(ctx, source, cfg.Key, cfg.Unmarshaler.Unmarshal)
 	var err error
 	if s.lot, err = newLot(s); err != nil {
 		s.reports.Stop()

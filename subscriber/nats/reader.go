@@ -224,7 +224,7 @@ func (r *reader) tend() {
 	if now.Sub(r.reported) >= time.Second {
 		r.reported = now
 		r.report()
-		if t != nil && r.reports.Wanted() {
+		if t != nil && (r.reports.Wanted() || !t.paused.IsZero()) {
 			r.ask()
 		}
 	}

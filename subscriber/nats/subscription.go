@@ -34,14 +34,15 @@ func newSubscription(
 ) *subscription {
 	durable := cfg.Consumer + "-" + durableName.Replace(topic)
 	logger = logger.With(watermill.LogFields{"topic": topic, "consumer": durable})
-	return &subscription{
+	s := &subscription{
 		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx,
-		outlet:  inbound.NewOutlet(ctx, cfg.Key, cfg.Unmarshaler.Unmarshal),
 		reports: inbound.NewReports(cfg.Observers, logger),
 		// Cause: NATS cannot be reached, refuses to log in, has no stream with the subject, or the consumer is unfit.
 		// Cure: fix what the error names.
 		told: trouble.Log{Logger: logger, What: "reading from JetStream"},
 	}
+	s.outlet = inbound.NewOutlet(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, cfg.Unmarshaler.Unmarshal)
+	return s
 }
 
 // run reads until the context is over, and closes the channel. If NATS does not answer then, or Key hangs, what is left

@@ -1,0 +1,42 @@
+package inbound
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/facts"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// note remembers a partition that is paused behind a message which keeps failing, until it is not.
+func (r *Reports) note(state observe.PartitionState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.blocked == nil {
+		return
+	}
+	id := fmt.Sprint(state.Topic, " ", state.Partition)
+	if !state.Owned || state.Paused != observe.PausedByBlockedKey {
+		delete(r.blocked, id)
+		return
+	}
+	now := time.Now()
+	p := facts.Partition{
+		Group: state.Group, Topic: state.Topic, Partition: state.Partition, Keys: state.BlockedKeys, Lag: state.Lag,
+		Since:   now.Add(-state.PausedFor).Round(time.Second).UTC(),
+		Failing: now.Add(-state.OldestBlocked).Round(time.Second).UTC(),
+	}
+	r.blocked[id] = p
+}
+
+// Blocked is that of a core.Source.
+func (r *Reports) Blocked() (partitions []facts.Partition, over bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(r.blocked)) {
+		partitions = append(partitions, r.blocked[id])
+	}
+	return partitions, r.blocked == nil
+}
