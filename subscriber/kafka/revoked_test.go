@@ -180,6 +180,27 @@ func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 	}
 }
 
+// TestEachResetOfAnOffsetIsTold: what was deleted under a reader is lost to it, so each time has its line. Those of
+// other errors are left out for a minute.
+func TestEachResetOfAnOffsetIsTold(t *testing.T) {
+	t.Parallel()
+	bubble(t, nil, func(w *world) {
+		for range 3 {
+			w.m.tell(&sarama.ConsumerError{Topic: "t", Err: sarama.ErrOffsetOutOfRange})
+			w.m.tell(&sarama.ConsumerError{Topic: "t", Err: sarama.ErrOutOfBrokers})
+		}
+		resets := slices.DeleteFunc(w.errors(), func(line string) bool {
+			return !strings.HasPrefix(line, "messages were deleted before they were read")
+		})
+		if len(resets) != 3 {
+			t.Errorf("the log says %q", w.errors())
+		}
+		if n := len(w.errors()); n != 4 {
+			t.Errorf("the log has %d lines, want one of the brokers", n)
+		}
+	})
+}
+
 func TestCommitsWhenAutoCommitIsOff(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) {
