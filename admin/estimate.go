@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 const (
@@ -13,7 +12,7 @@ const (
 	countFor = 250 * time.Millisecond
 	// countStep is by how much more it then counts.
 	countStep = 8
-	// samplePages is at how many pages of the outbox an estimate looks: some 25 MB.
+	// samplePages is at how many pages of a table an estimate looks: some 25 MB.
 	samplePages = 3000
 	// enough is how many messages of a topic a sample must have met.
 	enough = 30
@@ -34,9 +33,9 @@ func (b bounds) farther(count func(bounds) (more bool, err error)) error {
 
 // estimate replaces what was not counted to its end by an estimate from a sample of the table's pages. It needs no
 // statistics, which may be old, and no even spread over lanes and keys; rows in progress or dead do not mislead it.
-func (a *Admin) estimate(ctx context.Context, t topicSet) error {
+func (a *Admin) estimate(ctx context.Context, t topicSet, size, sample string) error {
 	var pages int64
-	err := a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&pages) }, sqltext.OutboxPages)
+	err := a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&pages) }, size)
 	if err != nil || pages == 0 {
 		return err
 	}
@@ -52,7 +51,7 @@ func (a *Admin) estimate(ctx context.Context, t topicSet) error {
 			*c = Count{N: max(c.N, int64(float64(n)*100/percent)), About: percent < 100}
 		}
 		return nil
-	}, sqltext.SampleOutbox, percent)
+	}, sample, percent)
 }
 
 // count is that of a state; nil for those that have none.

@@ -123,6 +123,9 @@ func (a *Admin) queue(ctx context.Context, b bounds) ([]TopicStats, error) {
 	if text.SQLState(err) == text.UndefinedTable { // the database is at an older migration, and has an outbox all the same
 		return t.sorted(), nil
 	}
+	if err == nil && t.partly() && b.budget > 0 {
+		err = a.estimate(ctx, t, sqltext.QueuePages, sqltext.SampleQueue)
+	}
 	if err == nil {
 		err = a.rates(ctx, t, sqltext.QueueRates)
 	}

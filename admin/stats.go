@@ -18,9 +18,9 @@ import (
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
 	// Exact counts every message, which takes seconds where there are millions; default off. Without it messages of the
-	// outbox are counted for a second at most, and what is not counted by then is estimated from a sample of the table:
-	// Count.About says so. Of the inbox and the queue it counts 10,000 of each kind. Set it for a report, not for a page
-	// that refreshes.
+	// outbox are counted for a second at most, and those of the queue up to 10,000 of each kind. What is not counted by
+	// then is estimated from a sample of the table: Count.About says so. Of the inbox it counts 10,000 of each kind. Set
+	// it for a report, not for a page that refreshes.
 	Exact bool
 }
 
@@ -175,6 +175,16 @@ func (t topicSet) sorted() []TopicStats {
 	return list
 }
 
+// partly says whether something was not counted to its end.
+func (t topicSet) partly() bool {
+	for _, s := range t {
+		if s.Dead.More || s.Failing.More || s.Ready.More || s.Delayed.More {
+			return true
+		}
+	}
+	return false
+}
+
 // note adds what was counted of a topic.
 func (t topicSet) note(state State, topic string, c Count, oldest float64, often int64) {
 	s := t.of(topic)
@@ -209,7 +219,6 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 			return err
 		}, sqltext.CountOutboxExact)
 	}
-	partly := false
 	for state, statement := range map[State]string{Dead: sqltext.CountDead, Failing: sqltext.CountFailing} {
 		err := b.farther(func(b bounds) (bool, error) { return a.countByTopic(ctx, t, state, statement, b) })
 		if err != nil {
@@ -229,13 +238,10 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 			t.note(l.state, l.topic, l.c, l.oldest, 0)
 		}
 	}
-	for _, s := range t {
-		partly = partly || s.Dead.More || s.Failing.More || s.Ready.More || s.Delayed.More
-	}
-	if !partly || b.budget == 0 {
+	if !t.partly() || b.budget == 0 {
 		return nil
 	}
-	return a.estimate(ctx, t)
+	return a.estimate(ctx, t, sqltext.OutboxPages, sqltext.SampleOutbox)
 }
 
 // countByTopic counts what an index has by topic.

@@ -25,13 +25,16 @@ const (
 type TrendConfig struct {
 	// Over is how far it looks back; default 1 h, at most 7 days. Messages whose Retention is over are not in it.
 	Over time.Duration
+	// Topic is the topic whose steps are returned; default "", all topics together. Its steps come from its part of the
+	// same sample, so those of a topic with few messages beside many are coarse.
+	Topic string
 }
 
 // Trend is how many messages of the outbox were written and published, in steps of time.
 type Trend struct {
 	At   time.Time     `json:"at"`   // when the last step ended, by the database's clock
 	Step time.Duration `json:"step"` // a sixtieth of TrendConfig.Over
-	// Points are the steps, oldest first, of all topics together.
+	// Points are the steps, oldest first, of TrendConfig.Topic, or of all topics together.
 	Points []TrendPoint `json:"points"`
 	// Topics are those with messages of this time, most of them first, with their rates in the last five steps.
 	Topics []TopicTrend `json:"topics"`
@@ -87,10 +90,10 @@ func (a *Admin) Trend(ctx context.Context, cfg TrendConfig) (*Trend, error) {
 		stamp(begin))
 	topics := map[string]*TopicTrend{}
 	if err == nil {
-		err = a.sample(ctx, t, topics, first, high, trendRecent)
+		err = a.sample(ctx, cfg, t, topics, first, high, trendRecent)
 	}
 	if err == nil {
-		err = a.sample(ctx, t, topics, low, first-1, trendOlder)
+		err = a.sample(ctx, cfg, t, topics, low, first-1, trendOlder)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("trend: %w", err)
@@ -105,7 +108,9 @@ func (a *Admin) Trend(ctx context.Context, cfg TrendConfig) (*Trend, error) {
 }
 
 // sample adds what rows with ids from first to last say.
-func (a *Admin) sample(ctx context.Context, t *Trend, topics map[string]*TopicTrend, first, last, ids int64) error {
+func (a *Admin) sample(
+	ctx context.Context, cfg TrendConfig, t *Trend, topics map[string]*TopicTrend, first, last, ids int64,
+) error {
 	all := last - first + 1
 	if all <= 0 {
 		return nil
@@ -122,7 +127,9 @@ func (a *Admin) sample(ctx context.Context, t *Trend, topics map[string]*TopicTr
 			topics[topic] = &TopicTrend{Topic: topic}
 		}
 		add := func(step int64, to, ofTopic *float64) {
-			*to += float64(n) * of
+			if cfg.Topic == "" || cfg.Topic == topic {
+				*to += float64(n) * of
+			}
 			if step >= trendSteps-trendNow {
 				*ofTopic += float64(n) * of / trendNow
 			}

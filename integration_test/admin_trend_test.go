@@ -3,7 +3,9 @@ package integration_test
 import (
 	"math"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +44,15 @@ func TestTrendIsInTheRows(t *testing.T) {
 	assert.Equal(t, "orders", trend.Topics[0].Topic)
 	assert.InDelta(t, 0.75, trend.Topics[0].Written, 0.1)
 
+	of, err := a.Trend(t.Context(), admin.TrendConfig{Topic: "letters"})
+	require.NoError(t, err)
+	for _, p := range of.Points[1:59] {
+		assert.InDelta(t, 0.25, p.Written, 0.1, p.At)
+	}
+	_, published = of.Now()
+	assert.InDelta(t, 0.5, published, 0.1)
+	assert.Len(t, of.Topics, 2, "and how all topics do")
+
 	over, err := a.Trend(t.Context(), admin.TrendConfig{Over: 24 * time.Hour})
 	require.NoError(t, err)
 	sum := 0.0
@@ -57,6 +68,29 @@ func TestTrendIsInTheRows(t *testing.T) {
 	page.says(t, "overview", "Written and published", "draining, empty in about", "1.0/s written", "Last day")
 	assert.NotContains(t, page.body, "from a sample")
 	s.get("?range=day").says(t, "overview of a day", "1 d ago", "12 h ago")
+	page.says(t, "figures for those who cannot hover", "Figures of the chart", "1.0/s")
+	assert.Contains(t, page.body, `href="./?topic=letters#trend"`, "from the topic's row")
+	letters := s.get("?topic=letters&range=day")
+	letters.says(t, "chart of a topic", "Written and published: letters", "draining, empty in about", "0.2", "All topics")
+	assert.Contains(t, letters.body, `href="./?topic=letters#trend"`, "to its last hour")
+	assert.Contains(t, letters.body, `href="./?range=day#trend"`, "to all topics")
+}
+
+// TestTrendOfWhatGrows: more is written than published, of one topic of two.
+func TestTrendOfWhatGrows(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	// Of orders three a second are written, and one is published; letters stand still at one a second.
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
+		SELECT i::text, CASE i % 4 WHEN 0 THEN 'letters' ELSE 'orders' END, '', now() - i * interval '0.25 s',
+		       CASE WHEN i % 4 < 2 THEN now() - i * interval '0.25 s' END
+		  FROM generate_series(7200, 1, -1) i`)
+	s := newSite(t, h, ui.Access{})
+	s.get("").says(t, "overview", "growing by 2.0/s", "4.0/s written, 2.0/s published")
+	s.get("?topic=orders").says(t, "of orders", "growing by 2.0/s", "3.0/s written, 1.0/s published")
+	letters := s.get("?topic=letters")
+	letters.says(t, "of letters", "1.0/s written, 1.0/s published")
+	assert.Equal(t, 1, strings.Count(textOf(t, letters.body), "growing by"), "only of all topics")
 }
 
 // TestCountsGoOnForATime: what a first look does not count is counted if there is time, and estimated if not.
@@ -75,6 +109,13 @@ func TestCountsGoOnForATime(t *testing.T) {
 		       CASE WHEN i % 3 = 0 THEN 'hot' ELSE i::text END, '\x7b7d',
 		       CASE WHEN i % 5 = 1 THEN now() + interval '1 day' END, 0, CASE WHEN i % 5 < 1 THEN now() END, NULL
 		  FROM generate_series(1, $1) i`, rows)
+	// Of the queue two in five are ready, one delayed, one dead, and one is done.
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, first_seen_at, due_at, done_at, attempts)
+		SELECT 'shop', i, CASE WHEN i % 10 < 7 THEN 'orders' ELSE 'letters' END,
+		       CASE i % 5 WHEN 0 THEN 'done' WHEN 1 THEN 'dead' ELSE 'processing' END, now(),
+		       CASE WHEN i % 5 = 2 THEN now() + interval '1 day' END, CASE WHEN i % 5 = 0 THEN now() END,
+		       CASE WHEN i % 5 = 1 THEN 10 ELSE 0 END
+		  FROM generate_series(1, $1) i`, 60_000+rows/8)
 	a := newAdmin(t, h)
 	patient, err := admin.New(h.db, admin.Config{QueryTimeout: -1}, nil) // it counts ten million
 	require.NoError(t, err)
@@ -95,13 +136,16 @@ func TestCountsGoOnForATime(t *testing.T) {
 		exact, err := patient.Stats(t.Context(), admin.StatsConfig{Exact: true})
 		require.NoError(t, err)
 		require.Len(t, s.Topics, 2)
-		for i, topic := range s.Topics {
+		require.Len(t, s.Queue, 2)
+		for i, topic := range slices.Concat(s.Topics, s.Queue) {
+			really := slices.Concat(exact.Topics, exact.Queue)[i]
 			for state, c := range map[string][2]admin.Count{
-				"ready": {topic.Ready, exact.Topics[i].Ready}, "delayed": {topic.Delayed, exact.Topics[i].Delayed},
+				"ready": {topic.Ready, really.Ready}, "delayed": {topic.Delayed, really.Delayed},
+				"dead": {topic.Dead, really.Dead},
 			} {
 				off := 100 * math.Abs(float64(c[0].N-c[1].N)) / max(1, float64(c[1].N))
-				t.Logf("%d rows, %s %s: %d, really %d, estimated: %v, off by %.1f %%; all took %s", rows, topic.Topic, state,
-					c[0].N, c[1].N, c[0].About, off, took.Round(time.Millisecond))
+				t.Logf("%d rows, %s %s of %s: %d, really %d, estimated: %v, off by %.1f %%; all took %s", rows, topic.Topic, state,
+					[]string{"the outbox", "the queue"}[i/2], c[0].N, c[1].N, c[0].About, off, took.Round(time.Millisecond))
 				assert.False(t, c[0].More)
 				if c[0].About {
 					assert.Less(t, off, 15.0)

@@ -17,7 +17,7 @@ const (
 // chart is a line over time, from zero up, as the paths of an SVG.
 type chart struct {
 	Line, Area string
-	Most       string // the largest value
+	Most, Last string // the largest value, and that of now
 	Since      string // how long ago it begins
 	Few        bool   // there is no line yet
 	Slices     []slice
@@ -54,7 +54,8 @@ func draw(samples []sample, every time.Duration, value func(sample) float64, wri
 	}
 	end(samples[len(samples)-1])
 	return chart{
-		Line: line.String(), Area: area.String(), Most: write(most), Since: about(last.Sub(first)),
+		Line: line.String(), Area: area.String(), Most: write(most), Last: write(value(samples[len(samples)-1])),
+		Since: about(last.Sub(first)),
 		Slices: slicesOf(samples, x, func(s sample) string {
 			return s.at.UTC().Format("15:04:05 UTC: ") + write(value(s))
 		}),

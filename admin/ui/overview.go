@@ -46,6 +46,7 @@ type topicRow struct {
 	Level, State string
 	ByOperator   bool
 	Look, Change string // links to messages, and to pause or resume
+	Trend        string // and to its chart
 }
 
 type forwarderRow struct {
@@ -88,8 +89,7 @@ func (rq *request) overview() error {
 	}
 	if err == nil {
 		rq.figures(o, s)
-		all := total(s.Topics)
-		if err := rq.trends(ctx, o, backlogOf(all)); err != nil {
+		if err := rq.trends(ctx, o, s); err != nil {
 			rq.logFailure(err)
 		}
 	} else {
@@ -162,7 +162,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 	row := topicRow{
 		TopicStats: t, Level: "ok", State: "active",
-		Change: actLink("pause", admin.Filter{Topic: t.Topic}, "from", "overview"),
+		Change: actLink("pause", admin.Filter{Topic: t.Topic}, "from", "overview"), Trend: trendLink(t.Topic, ""),
 	}
 	look := admin.Filter{In: in, Topic: t.Topic, States: []admin.State{admin.Done}}
 	for _, of := range []struct {

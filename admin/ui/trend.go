@@ -3,7 +3,10 @@ package ui
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,27 +28,33 @@ type trendChart struct {
 	Now                string
 	About              bool
 	Slices             []slice
+	Steps              []trendStep // the same as a table, newest first
 	Ranges             []tab
+	Topic, Course      string // "" = all topics
 }
+
+// trendStep is a step as words.
+type trendStep struct{ At, Written, Published string }
 
 // slice is a step of a chart, over which its figures are shown.
 type slice struct{ X, Width, Text string }
 
 // trend returns what was written and published, some seconds ago at most.
-func (w *watcher) trend(ctx context.Context, over time.Duration) (*admin.Trend, error) {
+func (w *watcher) trend(ctx context.Context, cfg admin.TrendConfig) (*admin.Trend, error) {
 	w.mu.Lock()
-	known := w.trends[over]
+	known := w.trends[cfg]
 	w.mu.Unlock()
 	if known != nil && time.Since(known.at) < trendFresh {
 		return known.trend, nil
 	}
-	t, err := w.admin.Trend(ctx, admin.TrendConfig{Over: over})
+	t, err := w.admin.Trend(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.trends[over] = &trendAt{t, time.Now()}
+	maps.DeleteFunc(w.trends, func(_ admin.TrendConfig, t *trendAt) bool { return time.Since(t.at) >= trendFresh })
+	w.trends[cfg] = &trendAt{t, time.Now()}
 	return t, nil
 }
 
@@ -54,28 +63,61 @@ type trendAt struct {
 	at    time.Time
 }
 
-// trends fills in the chart of the range that was asked for, and says where the backlog goes by that of an hour.
-func (rq *request) trends(ctx context.Context, o *overview, backlog admin.Count) error {
-	hour, err := rq.watch.trend(ctx, time.Hour)
+// trends fills in the chart of the topic and the range that were asked for, and says where the backlog goes by that of
+// an hour.
+func (rq *request) trends(ctx context.Context, o *overview, s *admin.Stats) error {
+	hour, err := rq.watch.trend(ctx, admin.TrendConfig{Over: time.Hour})
 	if err != nil {
 		return err
 	}
-	o.Tiles[backlogTile].Note = course(hour, backlog) + o.Tiles[backlogTile].Note
+	o.Tiles[backlogTile].Note = course(hour, backlogOf(total(s.Topics))) + o.Tiles[backlogTile].Note
 	o.WrittenBy = map[string]float64{}
 	for _, t := range hour.Topics {
 		o.WrittenBy[t.Topic] = t.Written
 	}
-	shown, isDay := hour, rq.r.URL.Query().Get("range") == "day"
-	if isDay {
-		if shown, err = rq.watch.trend(ctx, day); err != nil {
+	asked, isDay := rq.r.URL.Query(), rq.r.URL.Query().Get("range") == "day"
+	cfg := admin.TrendConfig{Over: time.Hour, Topic: asked.Get("topic")}
+	ofTopic, ofHour := hour, hour
+	if cfg.Topic != "" {
+		if ofHour, err = rq.watch.trend(ctx, cfg); err != nil {
 			return err
 		}
 	}
-	o.Trend = drawTrend(shown)
+	if ofTopic = ofHour; isDay {
+		cfg.Over = day
+		if ofTopic, err = rq.watch.trend(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	o.Trend = drawTrend(ofTopic)
+	o.Trend.Topic = cfg.Topic
+	for _, t := range s.Topics {
+		if t.Topic == cfg.Topic {
+			o.Trend.Course = course(ofHour, backlogOf(t))
+		}
+	}
 	o.Trend.Ranges = []tab{
-		{Name: "Last hour", Link: "./", On: !isDay}, {Name: "Last day", Link: "./?range=day", On: isDay},
+		{Name: "Last hour", Link: trendLink(cfg.Topic, ""), On: !isDay},
+		{Name: "Last day", Link: trendLink(cfg.Topic, "day"), On: isDay},
+	}
+	if cfg.Topic != "" {
+		o.Trend.Ranges = append(o.Trend.Ranges, tab{Name: "All topics", Link: trendLink("", asked.Get("range"))})
 	}
 	return nil
+}
+
+// trendLink is the overview with the chart of a topic, or of all.
+func trendLink(topic, over string) string {
+	query := url.Values{}
+	for name, value := range map[string]string{"topic": topic, "range": over} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	if len(query) == 0 {
+		return "./#trend"
+	}
+	return "./?" + query.Encode() + "#trend"
 }
 
 // course says whether a backlog grows or drains, and when it is gone.
@@ -116,6 +158,11 @@ func drawTrend(t *admin.Trend) *trendChart {
 			X: fmt.Sprintf("%.1f", float64(i)*width), Width: fmt.Sprintf("%.1f", width),
 			Text: fmt.Sprintf("%s: %s/s written, %s/s published", p.At.UTC().Format("Jan 2 15:04 UTC"), rate(p.Written),
 				rate(p.Published)),
+		})
+	}
+	for _, p := range slices.Backward(t.Points) {
+		c.Steps = append(c.Steps, trendStep{
+			At: p.At.UTC().Format("Jan 2 15:04 UTC"), Written: rate(p.Written), Published: rate(p.Published),
 		})
 	}
 	c.Written, c.Published = written.String(), published.String()

@@ -32,7 +32,7 @@ type watcher struct {
 	latest  *admin.Stats // guarded by mu, as what follows
 	readAt  time.Time
 	samples []sample // oldest first
-	trends  map[time.Duration]*trendAt
+	trends  map[admin.TrendConfig]*trendAt
 
 	examining  chan struct{} // its holder examines
 	findings   []admin.Finding
@@ -42,7 +42,7 @@ type watcher struct {
 func newWatcher(a *admin.Admin, cfg Config) *watcher {
 	return &watcher{
 		admin: a, brokers: cfg.Brokers, every: cfg.SampleInterval,
-		trends: map[time.Duration]*trendAt{}, turn: make(chan struct{}, 1),
+		trends: map[admin.TrendConfig]*trendAt{}, turn: make(chan struct{}, 1),
 		examining: make(chan struct{}, 1),
 	}
 }

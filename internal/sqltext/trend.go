@@ -48,4 +48,9 @@ SELECT r.topic, floor(extract(epoch FROM r.created_at - $4::text::timestamptz) /
 	// Arguments: how much of the pages, in percent.
 	SampleOutbox = `SELECT o.topic, ` + OutboxState + `, count(*) FROM {outbox} o TABLESAMPLE SYSTEM ($1::float8::real)
  WHERE o.published_at IS NULL GROUP BY 1, 2`
+
+	// QueuePages and SampleQueue are the same of the queue.
+	QueuePages  = `SELECT pg_relation_size(to_regclass('{queue}')) / current_setting('block_size')::bigint`
+	SampleQueue = `SELECT q.topic, ` + QueueState + `, count(*) FROM {queue} q TABLESAMPLE SYSTEM ($1::float8::real)
+ WHERE q.state IN ('processing', 'dead') GROUP BY 1, 2`
 )

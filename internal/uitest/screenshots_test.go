@@ -3,6 +3,7 @@ package uitest
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"image"
 	"image/color"
 	"image/png"
@@ -37,6 +38,27 @@ func TestScreenshots(t *testing.T) {
 		var picture []byte
 		b.run(chromedp.CaptureScreenshot(&picture))
 		require.NoError(t, os.WriteFile(filepath.Join(folder, name+".png"), smaller(t, picture), 0o644))
+	}
+
+	require.NoError(t, os.MkdirAll(filepath.Join(folder, "screens"), 0o755))
+	failing := w.count(t, "SELECT min(id) FROM outbox WHERE topic = 'emails.welcome' AND attempts > 0")
+	var uuid string
+	require.NoError(t, w.pool.QueryRow(t.Context(), "SELECT uuid FROM outbox WHERE id = $1", failing).Scan(&uuid))
+	for name, path := range map[string]string{
+		"overview": "", "message": fmt.Sprintf("message?id=%d", failing), "search": "find?q=" + uuid,
+		"act": "act?verb=discard&state=dead&topic=orders.placed&from=messages",
+	} {
+		for look, size := range map[string][2]int64{"wide": {1440, 900}, "phone": {390, 844}} {
+			for scheme, dark := range map[string]bool{"light": false, "dark": true} {
+				b.dark(dark)
+				b.run(chromedp.EmulateViewport(size[0], size[1]))
+				b.open(w.url + path)
+				var picture []byte
+				b.run(chromedp.CaptureScreenshot(&picture))
+				file := filepath.Join(folder, "screens", name+"-"+look+"-"+scheme+".png")
+				require.NoError(t, os.WriteFile(file, smaller(t, picture), 0o644))
+			}
+		}
 	}
 }
 

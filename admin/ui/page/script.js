@@ -28,8 +28,10 @@
         const page = await load(location.href);
         const fresh = $("[data-live]", page);
         if (fresh && on && !document.hidden) {
-          const fold = $("details", fresh);
-          if (fold && $("details[open]", old)) fold.open = true;
+          for (const open of old.querySelectorAll("details[open]")) {
+            const same = $("details." + open.className, fresh);
+            if (same) same.open = true;
+          }
           old.replaceWith(document.adoptNode(fresh));
           $("footer").replaceWith(document.adoptNode($("footer", page)));
           document.title = page.title;

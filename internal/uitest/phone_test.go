@@ -1,0 +1,67 @@
+package uitest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/assert"
+)
+
+// broken are the numbers that are written on more than one line.
+const broken = `(() => {
+	const bad = [];
+	for (const cell of document.querySelectorAll(".num, .figure")) {
+		const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+		while (text.nextNode()) {
+			if (!/\d/.test(text.currentNode.data) || text.currentNode.parentElement.closest(".sr")) continue;
+			const range = document.createRange();
+			range.selectNodeContents(text.currentNode);
+			const lines = new Set([...range.getClientRects()].map((r) => Math.round(r.top)));
+			if (lines.size > 1) bad.push(text.currentNode.data);
+		}
+	}
+	return bad.join(", ");
+})()`
+
+// TestPhone has long lists and large numbers on narrow screens: a list scrolls by itself, so that what is below it is a
+// swipe or two away, and no number is broken.
+func TestPhone(t *testing.T) {
+	w := newWorld(t, alice)
+	w.badDay(t)
+	w.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at, dead_at, attempts, last_error)
+		SELECT gen_random_uuid(), 'a-topic-with-quite-a-long-name-' || i % 60, '', now() + interval '1 hour',
+		       CASE WHEN i % 3 = 0 THEN now() END, CASE WHEN i % 3 = 0 THEN 10 ELSE 0 END, CASE WHEN i % 3 = 0 THEN 'refused' END
+		  FROM generate_series(1, 90000) i`)
+	b := newTab(t)
+	for _, width := range []int64{360, 390, 600, 760} {
+		b.size(width, 844)
+		for path, most := range map[string]int64{
+			"": 7 * 844, "messages": 4 * 844, "messages?state=dead": 4 * 844, "audit": 4 * 844,
+		} {
+			what := fmt.Sprintf("%d wide, /%s", width, path)
+			b.open(w.url + path)
+			assert.LessOrEqual(t, js[int64](b, "document.documentElement.scrollHeight"), most, what)
+			assert.LessOrEqual(t, js[int64](b, "document.documentElement.scrollWidth"), width, what)
+			assert.Empty(t, js[string](b, broken), "%s: broken numbers", what)
+		}
+	}
+}
+
+// TestFiguresOfTheChart: who cannot hover reads them from a table, by keyboard, and it stays open when the page
+// refreshes.
+func TestFiguresOfTheChart(t *testing.T) {
+	w := newWorld(t, alice)
+	w.badDay(t)
+	b := newTab(t)
+	b.stopClock()
+	b.open(w.url)
+	b.run(chromedp.Focus(".steps summary", chromedp.ByQuery), chromedp.KeyEvent(kb.Enter))
+	b.until(`document.querySelector(".steps").open`)
+	assert.Equal(t, 60, js[int](b, `document.querySelectorAll(".steps tbody tr").length`))
+	assert.Contains(t, js[string](b, `document.querySelector(".steps").innerText`), "UTC")
+	js[any](b, "document.activeElement.blur(); window.before = document.querySelector('[data-live]'); null")
+	b.until(`passTime().then(() => window.before !== document.querySelector("[data-live]"))`)
+	assert.True(t, js[bool](b, `document.querySelector(".steps").open`), "it was refreshed")
+}
