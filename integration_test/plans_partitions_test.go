@@ -51,6 +51,7 @@ func TestFetchPrunes(t *testing.T) {
 		}
 	}
 	life := sqltext.Tables{}.Render("SELECT {life}")
+	old := plain.count(t, `SELECT current_setting('server_version_num')::int`) < 140000
 	for _, test := range []struct {
 		name, sql string
 		args      func(h handle) []any
@@ -75,7 +76,10 @@ func TestFetchPrunes(t *testing.T) {
 			pages[name] = genericPages(t, h, test.sql, test.args(h), test.reading)
 		}
 		t.Logf("%s: %d pages, %d in partitions", test.name, pages["plain"], pages["cut"])
-		assert.LessOrEqual(t, float64(pages["cut"]), 1.05*float64(pages["plain"]), test.name)
+		if old && strings.HasPrefix(test.name, "Settle") {
+			continue // for any arguments Postgres 13 plans an UPDATE that visits each partition: docs/run/partitions.md
+		}
+		assert.LessOrEqual(t, float64(pages["cut"]), 1.05*float64(pages["plain"])+1, test.name)
 	}
 }
 

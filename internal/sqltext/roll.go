@@ -21,7 +21,8 @@ const (
 
 	// RollLook counts the rows of a leaf that were settled before a time, and of the others those that were settled since.
 	// It returns the ids of the others, so many at most, their bytes, and whether the leaf has triggers that would take
-	// what is put back for a new message.
+	// what is put back for a new message. Postgres 13 and 14 call those that it has from the outbox internal, as they do
+	// their own.
 	//
 	// Arguments: time (RFC 3339 text), how many ids.
 	RollLook = `SELECT count(*) FILTER (WHERE o.published_at < $1::text::timestamptz),
@@ -31,8 +32,8 @@ const (
        coalesce(sum(greatest(pg_column_size(o.*), octet_length(o.payload) + octet_length(o.metadata::text) +
          coalesce(octet_length(o.last_error), 0))) FILTER (WHERE o.published_at IS NULL
          OR o.published_at >= $1::text::timestamptz), 0)::bigint,
-       EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = '{leaf}'::regclass AND NOT t.tgisinternal
-         AND t.tgtype::int & 4 <> 0 AND t.tgenabled <> 'D')
+       EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = '{leaf}'::regclass AND t.tgtype::int & 4 <> 0
+         AND t.tgenabled <> 'D' AND (NOT t.tgisinternal OR t.tgparentid <> 0))
   FROM ONLY {leaf} o`
 
 	// RollDefault says whether the default has rows, and the highest id below another; 0 = none.
