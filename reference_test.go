@@ -242,6 +242,10 @@ servers, with the race detector, in each run of CI. Written by ` + "`make refere
 	}
 	b.WriteString("\n## Everything at once\n\n`make chaos ARGS='5m 23'`, with its seed and commit, printed:\n\n```\n" +
 		read(t, "integration_test/testdata/chaos.txt") + "```\n")
+	b.WriteString("\n## Leaves at volume\n\n" +
+		"`OUTBOX_LONG=1 go test -run TestLeavesAtVolume` has processes forward messages\n" +
+		"with order, blocked keys and delays, and roll an [outbox in partitions](../run/partitions.md), and\n" +
+		"kills them. It printed:\n\n```\n" + read(t, "integration_test/testdata/leaves.txt") + "```\n")
 	b.WriteString(`
 ## What is not proved
 

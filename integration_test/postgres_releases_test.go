@@ -17,7 +17,8 @@ var postgresReleases = []string{"13.23.0", "14.24.0", "15.19.0", "16.15.0", "17.
 // compatible are the tests that go through tables and statements: what another release of Postgres may break at once.
 // Partitions are what releases differ in most.
 const compatible = `^(TestMigrateIsIdempotent|TestStore|TestFirstMessageOfADatabase|TestKeyOnTwoTopics|` +
-	`TestTxIsolationAndOnBegin|TestRoundTripsOnPgx|TestOperationsStatements|TestRoles|TestNightNotifyQueue|TestModelIsPostgres|` +
+	`TestTxIsolationAndOnBegin|TestRoundTripsOnPgx|TestOperationsStatements|TestRoles|TestNightNotifyQueue|` +
+	`TestModelIsPostgres|` +
 	`TestRoll.*|TestPutBack.*|TestLea(f|ves).*|TestFarIDs|TestRequeuedBetweenLookAndLock|TestLookSeesAllThatIsWritten|` +
 	`TestPartitionedOrder|TestFetchPrunes|TestMigrateInPartitions|TestCheckOfPartitions|` +
 	`TestConcurrentMigrationOfPartitions)$`
