@@ -60,6 +60,7 @@ var checks = []struct {
 	{"server", (*exam).checkServer},
 	{"vacuum", (*exam).checkVacuum},
 	{"retention", (*exam).checkRetention},
+	{"leaves", (*exam).checkLeaves},
 	{"replication_slots", (*exam).checkSlots},
 	{"connections", (*exam).checkConnections},
 	{"roles", (*exam).checkRoles},

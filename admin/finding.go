@@ -128,7 +128,16 @@ var kinds = map[string]kind{
 	"listen":             {title: "notifications do not arrive"},
 	"broker":             {title: "the broker may lose messages"},
 
+	"leaves_ahead": {title: "leaves ahead run out",
+		alerts: []string{"OutboxFewLeavesAhead", "OutboxNoLeafAhead"}},
+	"leaves_default":   {title: "the default partition has messages", alerts: []string{"OutboxDefaultFilled"}},
+	"leaves_many":      {title: "the outbox has too many leaves"},
+	"leaves_published": {title: "a publication sends the leaves"},
+	"roll":             {title: "nothing rolls the outbox"},
+	"roll_owner":       {title: "a roll lacks the owner's rights"},
+
 	// these alone say that a check could not be made
+	"leaves":   {title: "leaves could not be checked"},
 	"sessions": {title: "sessions could not be checked"},
 	"topics":   {title: "topics could not be checked"},
 	"server":   {title: "the server could not be checked"},

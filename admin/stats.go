@@ -35,6 +35,7 @@ type Stats struct {
 	Unread []UnreadLanes   `json:"unread"`
 	Inbox  []ConsumerStats `json:"inbox"`  // of consumers that have failing or dead messages, sorted
 	Parked []ParkedKey     `json:"parked"` // as ParkedKeys lists them
+	Leaves []LeafStats     `json:"leaves"` // as Admin.Leaves lists them
 }
 
 // UnreadLanes is how many lanes of a scope no forwarder reads: the messages of their keys wait. While forwarders start
@@ -140,6 +141,7 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 		func() (err error) { s.Queue, err = a.queue(ctx, b); return err },
 		func() (err error) { s.Inbox, err = a.consumers(ctx, b); return err },
 		func() (err error) { s.Parked, err = a.parkedForStats(ctx); return err },
+		func() (err error) { s.Leaves, err = a.Leaves(ctx); return err },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

@@ -239,6 +239,36 @@ var faultsOfTheOutbox = []fault{
 	},
 }
 
+// faultsOfLeaves are those of an outbox in partitions.
+var faultsOfLeaves = []fault{
+	{
+		name: "nothing has rolled a partitioned outbox, and the last leaf is in use", check: "leaves_ahead",
+		severity: admin.Critical, alert: "OutboxNoLeafAhead", always: true, did: "`outboxctl roll`",
+		inject: func(n *night) {
+			intoLeaves(n, n.h, 100, 200)
+			n.forwards(classifyingConfig(), nil)
+			n.h.writeRows(n, 150, "published_at = now()")
+		},
+		cure: func(n *night, f admin.Finding) { rollAs(n.T, n.h, f) },
+	},
+	{
+		name: "the default partition has taken 10,200 messages", check: "leaves_default",
+		severity: admin.Warning, alert: "OutboxDefaultFilled", always: true, did: "`outboxctl roll`, and again when its messages were old",
+		inject: func(n *night) {
+			intoLeaves(n, n.h, 100)
+			n.forwards(classifyingConfig(), nil)
+			n.h.writeRows(n, 10_200, "published_at = now()")
+		},
+		cure: func(n *night, f admin.Finding) {
+			rollAs(n.T, n.h, f)
+			cured(n, n.h, "leaves_ahead")
+			n.h.exec(n, "UPDATE outbox SET "+settledLongAgo)
+			r := ctl{t: n.T, url: n.h.url}.run("roll", "--retention", "1d", "--yes")
+			require.Zero(n, r.code, r.err)
+		},
+	},
+}
+
 // slowly is a publisher that takes 100 ms a message, until it is fast.
 func slowly(fast *atomic.Bool) func(string, *message.Message) error {
 	return func(string, *message.Message) error {

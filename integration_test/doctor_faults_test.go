@@ -52,7 +52,7 @@ type night struct {
 func TestNightOfFaults(t *testing.T) {
 	t.Parallel()
 	all := os.Getenv("OUTBOX_NIGHT") != ""
-	faults := slices.Concat(faultsOfTheOutbox, faultsOfTheQueue, faultsOfTheServer)
+	faults := slices.Concat(faultsOfTheOutbox, faultsOfLeaves, faultsOfTheQueue, faultsOfTheServer)
 	rows := make([]string, len(faults))
 	t.Run("faults", func(t *testing.T) {
 		for i, f := range faults {
@@ -254,7 +254,7 @@ func TestNightIsWritten(t *testing.T) {
 	page, err := os.ReadFile(nightPage)
 	require.NoError(t, err)
 	rows := strings.Split(strings.TrimSpace(strings.TrimPrefix(string(page), nightHead)), "\n")
-	faults := slices.Concat(faultsOfTheOutbox, faultsOfTheQueue, faultsOfTheServer)
+	faults := slices.Concat(faultsOfTheOutbox, faultsOfLeaves, faultsOfTheQueue, faultsOfTheServer)
 	require.NotEmpty(t, rows)
 	for _, row := range rows {
 		assert.True(t, slices.ContainsFunc(faults, func(f fault) bool {

@@ -160,3 +160,22 @@ func (s Set) Gaps() (gaps []Range) {
 	}
 	return gaps
 }
+
+// Count says how many rows the default has, up to so many of each gap between leaves. It reads through the outbox.
+func (s Set) Count(ctx context.Context, q drive.Querier, names sqltext.Tables, upto int64) (n int64, err error) {
+	if s.Default == nil || s.Default.Bytes == 0 {
+		return 0, nil
+	}
+	first, below := Arrays(s.Gaps())
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&n) }, names.Render(sqltext.CountRanges),
+		first, below, upto)
+	return min(n, upto), err
+}
+
+// Arrays are ranges as the statements take them.
+func Arrays(list []Range) (first, below []int64) {
+	for _, r := range list {
+		first, below = append(first, r.From), append(below, r.To)
+	}
+	return first, below
+}

@@ -22,4 +22,54 @@ const (
        coalesce(CASE WHEN has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE')
          THEN pg_sequence_last_value(to_regclass({outbox_id_seq_text})) END, 0)
   FROM pg_class c WHERE c.oid = to_regclass({outbox_text})`
+
+	// LeafRows says of each range of ids with rows, by its position: the age in seconds of the row with the lowest id,
+	// and whether some of the last 100 were settled before a time and none since. It reads through the outbox, which needs
+	// no privileges on the leaves.
+	//
+	// Arguments: first ids, ids that they end below, time (RFC 3339 text).
+	LeafRows = `SELECT r.n, extract(epoch FROM clock_timestamp() - f.created_at)::float8, coalesce(e.due, false)
+  FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(first, below, n)
+ CROSS JOIN LATERAL (SELECT o.created_at FROM {outbox} o WHERE o.id >= r.first AND o.id < r.below
+                      ORDER BY o.id LIMIT 1) f
+ CROSS JOIN LATERAL (SELECT bool_or(l.published_at < $3::text::timestamptz)
+              AND coalesce(bool_and(l.published_at < $3::text::timestamptz), true) AS due
+         FROM (SELECT o.published_at FROM {outbox} o WHERE o.id >= r.first AND o.id < r.below
+                ORDER BY o.id DESC LIMIT 100) l) e`
+
+	// CountRanges counts the rows of some ranges of ids, at most so many of each.
+	//
+	// Arguments: first ids, ids that they end below, how many.
+	CountRanges = `SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) AS r(first, below)
+ CROSS JOIN LATERAL (SELECT FROM {outbox} o WHERE o.id >= r.first AND o.id < r.below LIMIT $3::bigint) c`
+
+	// Rolls lists the last rolls, the newest first: how many seconds ago it began, the role, whether that may do what the
+	// owner of the outbox may, the retention in seconds (0 = it emptied nothing), whether it went to its end, and what
+	// cut it off.
+	Rolls = `SELECT extract(epoch FROM clock_timestamp() - a.at)::float8, a.role,
+       coalesce((SELECT pg_has_role(r.oid, c.relowner, 'MEMBER') FROM pg_roles r, pg_class c
+                  WHERE r.rolname = a.role AND c.oid = to_regclass({outbox_text})), true),
+       CASE WHEN a.filter->>'before' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$'
+            THEN extract(epoch FROM a.at - (a.filter->>'before')::timestamptz) ELSE 0 END::float8,
+       a.ended_at IS NOT NULL AND a.outcome = '', a.outcome
+  FROM (SELECT * FROM {audit} ORDER BY id DESC LIMIT 10000) a
+ WHERE a.action = 'roll' ORDER BY a.id DESC LIMIT 100`
+
+	// LeafOwners lists the leaves that have another owner than the outbox, as SQL, and the owner of the outbox.
+	LeafOwners = `SELECT l.oid::regclass::text, p.relowner::regrole::text FROM pg_class p
+  JOIN pg_inherits i ON i.inhparent = p.oid JOIN pg_class l ON l.oid = i.inhrelid
+ WHERE p.oid = to_regclass({outbox_text}) AND l.relowner <> p.relowner ORDER BY l.relname`
+
+	// LeafPublications lists publications that send the outbox or its leaves: the name, whether as one table, and which
+	// of these tables it names, as SQL; '' = none, since it is of all tables, or of a schema.
+	LeafPublications = `WITH parts AS (
+    SELECT p.relid, c.relname, n.nspname FROM pg_partition_tree(to_regclass({outbox_text})) p
+      JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+)
+SELECT b.pubname::text, b.pubviaroot, coalesce((SELECT string_agg(r.prrelid::regclass::text, ', ' ORDER BY r.prrelid)
+         FROM pg_publication_rel r WHERE r.prpubid = b.oid AND r.prrelid IN (SELECT relid FROM parts)), '')
+  FROM pg_publication b
+ WHERE EXISTS (SELECT FROM pg_publication_tables t JOIN parts p ON p.relname = t.tablename AND p.nspname = t.schemaname
+                WHERE t.pubname = b.pubname)
+ ORDER BY b.pubname`
 )

@@ -49,6 +49,7 @@ func something() sample {
 		parked:     map[parkedOf]parked{{"booking", "orders"}: {2, 30, 700, false}},
 		reads:      map[cell]counted{{"bookings", ""}: {1, 0}},
 		unhandled:  map[cell]counted{{"payment", ""}: {4, 20}},
+		leaves:     &leafCounts{ahead: 4, all: 9, inDefault: 17},
 	}
 }
 
@@ -99,12 +100,23 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 		}
 	}
 	check()
+	found := values(t, reg)
+	for series, n := range map[string]float64{
+		`leaves{db="shop"}`: 9, `leaves_ahead{db="shop"}`: 4, `default_messages{db="shop"}`: 17,
+	} {
+		if found[series] != n {
+			t.Errorf("%s is %v, want %v", series, found[series], n)
+		}
+	}
 	c.sample = sample{bounded: true}
 	for series := range want {
 		want[series] = 0
 	}
 	want[`counts_bounded{db="shop"}`] = 1
 	check() // what is over is zero, and not gone
+	if _, shown := values(t, reg)[`leaves_ahead{db="shop"}`]; shown {
+		t.Error("an outbox that is one table has no leaves ahead, which is no reason for an alert")
+	}
 }
 
 func TestCollectorConfig(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/leaves"
 	keys "github.com/millrace-go/watermill-outbox/internal/parked"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -16,6 +17,8 @@ const (
 	countEach = 10_000 // dead or failing, of a topic or consumer
 	countAll  = 20_000 // of all together, so that there is the same bound for each of several
 	countLane = 100    // ready or delayed, of a lane
+
+	countDefault = 10_001 // messages of the default partition
 )
 
 // cell names one count: of what, and in which state or by which pauser.
@@ -30,7 +33,11 @@ type sample struct {
 	reads, unhandled                                map[cell]counted // topics
 	bounded                                         bool             // a count stopped at its bound
 	parked                                          map[parkedOf]parked
+	leaves                                          *leafCounts // nil = the outbox is one table
 }
+
+// leafCounts are those of an outbox in partitions.
+type leafCounts struct{ ahead, all, inDefault float64 }
 
 // parkedOf is who has parked keys of what.
 type parkedOf struct{ group, topic string }
@@ -66,6 +73,9 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 	if err == nil {
 		s.parked, err = scrapeParked(ctx, db)
 	}
+	if err == nil {
+		s.leaves, err = scrapeLeaves(ctx, db)
+	}
 	return s, text.Explain(err)
 }
 
@@ -85,6 +95,15 @@ func scrapeParked(ctx context.Context, db *core.DB) (map[parkedOf]parked, error)
 		all[of] = p
 	}
 	return all, err
+}
+
+func scrapeLeaves(ctx context.Context, db *core.DB) (*leafCounts, error) {
+	set, err := leaves.Read(ctx, db, db.Tables())
+	if err != nil || !set.Partitioned {
+		return nil, err
+	}
+	n, err := set.Count(ctx, db, db.Tables(), countDefault)
+	return &leafCounts{float64(set.Ahead()), float64(len(set.Leaves)), float64(n)}, err
 }
 
 // unread is 1 if messages of a topic are ready, and the forwarders that run all have other topics.

@@ -15,6 +15,7 @@ type descs struct {
 	parkedKeys, parkedMessages *prometheus.Desc
 	parkedOldest, undelivered  *prometheus.Desc
 	queueUnhandled             *prometheus.Desc
+	leaves, ahead, inDefault   *prometheus.Desc
 }
 
 func newDescs(namespace, db string) descs {
@@ -66,6 +67,11 @@ func newDescs(namespace, db string) descs {
 			"in seconds; 0 = none.", "group", "topic"),
 		undelivered: desc("parked_undelivered", "1 if messages are parked and no running process delivers them, else 0.",
 			"group", "topic"),
+
+		leaves: desc("leaves", "Leaves of an outbox in partitions, without the default."),
+		ahead: desc("leaves_ahead", "Those of them that are ahead of the last id; with none, the default partition takes "+
+			"the messages."),
+		inDefault: desc("default_messages", "Messages in the default partition, at most 10,001 are counted."),
 	}
 }
 
@@ -73,7 +79,7 @@ func (d descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.up, d.seconds, d.bounded, d.messages, d.oldest, d.paused, d.forwarders, d.lanes, d.inboxMessages, d.inboxOldest,
 		d.queueMessages, d.queueOldest, d.parkedKeys, d.parkedMessages, d.parkedOldest, d.undelivered,
-		d.pausedFor, d.unread, d.queueUnhandled,
+		d.pausedFor, d.unread, d.queueUnhandled, d.leaves, d.ahead, d.inDefault,
 	}
 }
 
@@ -133,6 +139,11 @@ func (c *Collector) show(s sample, to chan<- prometheus.Metric) {
 			undelivered = 1
 		}
 		send(d.undelivered, undelivered, of.group, of.topic)
+	}
+	if l := s.leaves; l != nil {
+		send(d.leaves, l.all)
+		send(d.ahead, l.ahead)
+		send(d.inDefault, l.inDefault)
 	}
 	bounded := 0.0
 	if s.bounded {

@@ -73,6 +73,7 @@ var parts = map[reflect.Type]string{
 	reflect.TypeFor[admin.TopicStats]():     "a topic",
 	reflect.TypeFor[admin.Pause]():          "a pause",
 	reflect.TypeFor[admin.RolledLeaf]():     "a leaf of `roll`",
+	reflect.TypeFor[admin.LeafStats]():      "a partition",
 	reflect.TypeFor[admin.ForwarderStats](): "a forwarder",
 	reflect.TypeFor[admin.ConsumerStats]():  "a consumer",
 	reflect.TypeFor[admin.UnreadLanes]():    "unread lanes",

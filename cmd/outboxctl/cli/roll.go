@@ -22,7 +22,8 @@ dead messages stay: up to 1,000 of a leaf are put back in the same transaction; 
 its old rows are deleted one by one.
 
 It waits for no lock: what is in use is left for the next run. Run it every hour as the role that owns
-the table, with a retention shorter than that of the forwarders.`,
+the table, with a retention shorter than that of the forwarders. It exits with 1 if no leaf is ahead
+of the ids after it.`,
 		Example: "  outboxctl roll --retention 7d --yes --actor cron",
 	}
 	act.bind(a, cmd)
@@ -55,6 +56,9 @@ the table, with a retention shorter than that of the forwarders.`,
 				return wrongAct(err)
 			}
 			shown := a.show(r, func() error { return a.printRolled(r, "") })
+			if err == nil {
+				err = leavesAhead(cmd.Context(), ad, r)
+			}
 			if err != nil {
 				return wrongAct(err)
 			}

@@ -103,6 +103,9 @@ func (a *app) printStats(s *admin.Stats) error {
 	if len(s.Parked) > 0 {
 		grids = append(grids, parkedGrid(s.Parked))
 	}
+	if len(s.Leaves) > 0 {
+		grids = append(grids, leafGrid(s.Leaves))
+	}
 	for i, g := range grids {
 		if i > 0 {
 			if err := a.say(""); err != nil {

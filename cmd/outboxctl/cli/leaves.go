@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// leafGrid shows the partitions of an outbox.
+func leafGrid(leaves []admin.LeafStats) grid {
+	g := grid{title: "Partitions of the outbox", heads: []string{"PARTITION", "STATE", "FROM", "TO", "SIZE", "OLDEST"}}
+	for _, l := range leaves {
+		from, to, oldest := bound(l.From), bound(l.To), ""
+		if l.Default {
+			from, to = "no leaf", ""
+		}
+		if l.Oldest > 0 {
+			oldest = age(l.Oldest)
+		}
+		g.rows = append(g.rows, []cell{
+			{text: l.Name}, {text: l.State}, {text: from}, {text: to}, {text: size(l.Bytes)}, {text: oldest},
+		})
+	}
+	return g
+}
+
+// bound writes an id; 0 = none.
+func bound(id int64) string {
+	if id == 0 {
+		return ""
+	}
+	return digits(id)
+}
+
+// size writes bytes in its largest unit.
+func size(n int64) string {
+	v, units := float64(n), []string{"kB", "MB", "GB", "TB"}
+	if n < 1000 {
+		return fmt.Sprintf("%d B", n)
+	}
+	unit := ""
+	for _, unit = range units {
+		if v /= 1000; v < 999.5 {
+			break
+		}
+	}
+	if v < 9.95 {
+		return fmt.Sprintf("%.1f %s", v, unit)
+	}
+	return fmt.Sprintf("%.0f %s", v, unit)
+}
+
+// leavesAhead returns an error if none is ahead of the ids after a roll. It says why, if the roll does.
+func leavesAhead(ctx context.Context, ad *admin.Admin, r admin.RollResult) error {
+	leaves, err := ad.Leaves(ctx)
+	if err != nil || slices.ContainsFunc(leaves, func(l admin.LeafStats) bool { return l.State == "ahead" }) {
+		return err
+	}
+	why := "none was made"
+	for _, l := range r.Leaves {
+		whole := !slices.ContainsFunc(leaves, func(x admin.LeafStats) bool { return x.Name == l.Name && !x.Default })
+		if l.Did == "kept" && whole { // the outbox, or its default
+			why = l.Why
+		}
+	}
+	return fmt.Errorf("no leaf is ahead of the ids: %s: run outboxctl doctor, which says what to do", why)
+}
