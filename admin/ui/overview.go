@@ -22,6 +22,8 @@ type overview struct {
 	Inbox          []admin.ConsumerStats
 	Parked         []admin.ParkedKey
 	MoreParked     int // that the table leaves out
+	Leaves         []leafRow
+	MoreLeaves     int
 	Forwarders     []forwarderRow
 	Unread         []admin.UnreadLanes
 	At             time.Time
@@ -31,8 +33,11 @@ type overview struct {
 // unfolded is how many findings are seen at once; the figures below shall be too.
 const unfolded = 3
 
-// mostParked is how many parked keys are shown.
-const mostParked = 20
+// How many rows these tables have at most.
+const (
+	mostParked = 20
+	mostLeaves = 16
+)
 
 // tile is one figure and how it came to be.
 type tile struct {
@@ -47,6 +52,12 @@ type topicRow struct {
 	ByOperator   bool
 	Look, Change string // links to messages, and to pause or resume
 	Trend        string // and to its chart
+}
+
+// leafRow is a partition. Ids says which it has.
+type leafRow struct {
+	admin.LeafStats
+	Level, Ids string
 }
 
 type forwarderRow struct {
@@ -106,6 +117,12 @@ func (rq *request) figures(o *overview, s *admin.Stats) {
 	o.Counted, o.Inbox, o.Unread, o.At = true, s.Inbox, s.Unread, s.At
 	o.Parked = s.Parked[:min(len(s.Parked), mostParked)]
 	o.MoreParked = len(s.Parked) - len(o.Parked)
+	for _, l := range s.Leaves {
+		o.Leaves = append(o.Leaves, leafRowOf(l))
+	}
+	if o.MoreLeaves = len(o.Leaves) - mostLeaves; o.MoreLeaves > 0 { // the oldest
+		o.Leaves = o.Leaves[o.MoreLeaves:]
+	}
 	o.Tiles = tiles(total(s.Topics), rq.watch.history(), rq.cfg.SampleInterval)
 	for _, t := range s.Topics {
 		o.Topics = append(o.Topics, rowOf(admin.Outbox, t))
@@ -188,6 +205,25 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 		row.Level, row.State = "warn", "failing"
 	case t.Rate == 0 && t.Ready.N == 0:
 		row.Level, row.State = "idle", "idle"
+	}
+	return row
+}
+
+func leafRowOf(l admin.LeafStats) leafRow {
+	row := leafRow{LeafStats: l, Level: "ok", Ids: number(l.From) + " to " + number(l.To-1)}
+	switch l.State {
+	case "ahead", "empty", "retained", "due":
+		row.Level = "idle"
+	case "filled":
+		row.Level = "warn"
+	}
+	switch {
+	case l.Default:
+		row.Ids = "without a leaf"
+	case l.To == 0:
+		row.Ids = "from " + number(l.From)
+	case l.From == 0:
+		row.Ids = "below " + number(l.To)
 	}
 	return row
 }
