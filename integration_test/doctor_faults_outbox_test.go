@@ -253,7 +253,8 @@ var faultsOfLeaves = []fault{
 	},
 	{
 		name: "the default partition has taken 10,200 messages", check: "leaves_default",
-		severity: admin.Warning, alert: "OutboxDefaultFilled", always: true, did: "`outboxctl roll`, and again when its messages were old",
+		severity: admin.Warning, alert: "OutboxDefaultFilled", always: true,
+		did: "`outboxctl roll`, and again when its messages were old",
 		inject: func(n *night) {
 			intoLeaves(n, n.h, 100)
 			n.forwards(classifyingConfig(), nil)
