@@ -21,7 +21,7 @@ type database struct {
 
 // newDatabase makes one. Dropping it ends with a checkpoint, so that every run begins alike.
 func (b *bench) newDatabase(ctx context.Context) (*database, error) {
-	return b.newDatabaseOn(ctx, b.postgres)
+	return b.newDatabaseOn(ctx, b.postgres, schema.MigrateConfig{})
 }
 
 // newServer makes a database on a server of its own, which ends with it: the snapshots of all databases of a server
@@ -39,7 +39,7 @@ func (b *bench) newServer(ctx context.Context) (*database, error) {
 			b.progress("%v", err)
 		}
 	}
-	d, err := b.newDatabaseOn(ctx, postgres)
+	d, err := b.newDatabaseOn(ctx, postgres, schema.MigrateConfig{})
 	if err != nil {
 		close()
 		return nil, err
@@ -49,7 +49,9 @@ func (b *bench) newServer(ctx context.Context) (*database, error) {
 	return d, nil
 }
 
-func (b *bench) newDatabaseOn(ctx context.Context, postgres *services.Postgres) (*database, error) {
+func (b *bench) newDatabaseOn(
+	ctx context.Context, postgres *services.Postgres, tables schema.MigrateConfig,
+) (*database, error) {
 	url, err := postgres.NewDatabase(ctx)
 	if err != nil {
 		return nil, err
@@ -71,7 +73,7 @@ func (b *bench) newDatabaseOn(ctx context.Context, postgres *services.Postgres) 
 		d.drop()
 		return nil, err
 	}
-	if _, err := schema.Migrate(ctx, d.db, schema.MigrateConfig{}); err != nil {
+	if _, err := schema.Migrate(ctx, d.db, tables); err != nil {
 		d.drop()
 		return nil, err
 	}

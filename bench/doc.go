@@ -42,6 +42,10 @@
 // when rounds are repeated, and the row says that it fell; noise passes. What the other sides' servers clean up
 // meanwhile costs all of them alike.
 //
+// Rows of leaves compare an outbox in partitions with a plain one: bytes of WAL when old messages go, after a
+// checkpoint, so that whole pages are written as in production, and pages that a statement visits with a plan for any
+// arguments.
+//
 // Each other run of a side has an empty database of its own, which is dropped after it: that is a checkpoint, so
 // all begin alike. Then messages are loaded, which is not counted, and drained. Time runs from the moment a side
 // is connected, and a forwarder owns its lanes, until all is settled in the database. Postgres has its default
