@@ -21,7 +21,7 @@ const (
 	benchOne = "00000000-0000-0000-0000-000000000001"
 )
 
-// A statement of the forwarder with its arguments, as SQL.
+// fetchAtRest is what a forwarder asks when there is nothing to do: the statement, a semicolon, and its arguments.
 func fetchAtRest() string {
 	last := (leafCount-1)*leafIDs + 1 + leafRows // the last id
 	list := func(v int) string {
@@ -33,6 +33,7 @@ func fetchAtRest() string {
 	}, ", ")
 }
 
+// settleHundred is the same of 100 messages that were published.
 func settleHundred() string {
 	var ids, none []string
 	for i := range 100 {
