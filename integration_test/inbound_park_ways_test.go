@@ -230,3 +230,31 @@ func TestParkInTwoReleases(t *testing.T) {
 	}
 	w.settles()
 }
+
+// TestParkIsLookedAtWhileNothingIsKnown: what is stored when nobody expects it, as by a process that was frozen with it
+// in hand, is found by the look of each minute, and nothing else tells of it.
+func TestParkIsLookedAtWhileNothingIsKnown(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 1)
+	w.send(1000, 20)
+	c, mend := w.parks()
+	first := w.serve(c, failsUntilMended(w.h))
+	eventually(t, func() bool { return w.parked() > 0 }, "keys are parked")
+	w.h.exec(t, `create table late as select * from outbox_parked order by id limit 1`)
+	mend()
+	w.settles()
+	first.close()
+	second := w.serve(c, nil)
+	w.send(100, 20)
+	w.settles()
+	calls := second.calls.Load()
+	begun := time.Now()
+	w.h.exec(t, `insert into outbox_parked (uuid, topic, key, metadata, payload)
+		select uuid, topic, key, metadata, payload from late`)
+	require.Equal(t, 1, w.parked())
+	time.Sleep(time.Minute - patience/2) // the rest of it is what eventually waits for
+	eventually(t, func() bool { return w.parked() == 0 }, "it is found")
+	t.Logf("found after %s", time.Since(begun).Round(time.Second))
+	assert.Equal(t, calls, second.calls.Load(), "the inbox knows it")
+	w.settles()
+}
