@@ -18,7 +18,7 @@ import (
 const (
 	leafRows = 4_000   // that are in one
 	leafIDs  = 100_000 // that it may have: more than a Fetch passes by
-	benchOne = "00000000-0000-0000-0000-000000000001"
+	anOwner  = "00000000-0000-0000-0000-000000000001"
 )
 
 // fetchAtRest is what a forwarder asks when there is nothing to do: the statement, a semicolon, and its arguments.
@@ -28,7 +28,7 @@ func fetchAtRest() string {
 		return "'{" + strings.TrimSuffix(strings.Repeat(fmt.Sprint(v)+",", 64), ",") + "}'"
 	}
 	return "PREPARE looked AS " + sqltext.Tables{}.Render(sqltext.FetchApart) + ";" + strings.Join([]string{
-		"''", "'" + benchOne + "'", "'{}'", "'{}'", "'{}'", "'{}'", list(1), list(last), list(100), list(100), "'{}'",
+		"''", "'" + anOwner + "'", "'{}'", "'{}'", "'{}'", "'{}'", list(1), list(last), list(100), list(100), "'{}'",
 		"32768", "8192",
 	}, ", ")
 }
@@ -70,7 +70,7 @@ func (b *bench) pagesOf(leaf bool, statement func() string) func(context.Context
 		}
 		for _, s := range []string{
 			`INSERT INTO outbox_lanes (scope, lane, owner, epoch)
-				SELECT '', l, '` + benchOne + `', 1 FROM generate_series(0, 63) l`,
+				SELECT '', l, '` + anOwner + `', 1 FROM generate_series(0, 63) l`,
 			`INSERT INTO outbox_life DEFAULT VALUES`, `VACUUM (ANALYZE)`,
 		} {
 			if _, err = d.pool.Exec(ctx, s); err != nil {
