@@ -128,7 +128,7 @@ func (b *Board) answered(a ask, r Read) {
 	}
 	f, found := r.ByID[a.id]
 	if a.why == forRetry {
-		b.retried(l, a, f, found)
+		b.retried(l, a, f, found, r.DueRead)
 		return
 	}
 	k := a.key

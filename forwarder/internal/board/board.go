@@ -123,6 +123,7 @@ type Board struct {
 	failed    []Failure
 	settled   []*Row // but not forgotten yet
 	strays    []stray
+	wantDue   bool // a read is to look for what fell due
 
 	nextRetry   time.Time // the first of all lanes, unless it is
 	retryMoved  bool      // out of date

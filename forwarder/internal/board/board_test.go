@@ -40,6 +40,7 @@ type message struct {
 	attempts   int
 	due        time.Time
 	dead       bool
+	act        string // of an operator, that had it sent again
 }
 
 func newDesk(t testing.TB, cfg board.Config, lanes ...int16) *desk {
@@ -107,7 +108,7 @@ func (d *desk) after() {
 func (d *desk) row(m *message) *board.Row {
 	return &board.Row{
 		ID: m.id, Term: d.terms[m.lane], Key: m.key, UUID: fmt.Sprint(m.id), Topic: m.topic, Payload: []byte("payload"),
-		Attempts: m.attempts,
+		Attempts: m.attempts, Generation: m.act,
 	}
 }
 

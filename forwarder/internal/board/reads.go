@@ -56,6 +56,7 @@ type Progress struct {
 	Added   int  // rows that are new in memory
 	More    bool // there is something to ask for at once
 	ManyDue bool // there may be more that fell due
+	WantDue bool // the next read is to look for what fell due
 }
 
 // ReadBegins forgets what was settled, and says what to read. One read at a time; RowsRead or ReadFailed ends it.
@@ -172,6 +173,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 		}
 	}
 	p.Added, p.More = b.rows-before, b.wants() || r.DueLate
+	p.WantDue, b.wantDue = b.wantDue, false
 	return p
 }
 
@@ -200,6 +202,9 @@ func (b *Board) newHeads(due []*Row) {
 		// One that is parked blocks its key as well, or a later one of the same act would go before it.
 		if l != nil && r.Key != "" && r.Attempts > 0 && l.known[r.ID] == nil && l.heads[r.ID] == nil {
 			b.addHead(l, r.Key, r.ID, r.Topic, b.now)
+		}
+		if l != nil && l.heads[r.ID] != nil {
+			l.heads[r.ID].act = r.Generation // what is due together comes in order
 		}
 	}
 }

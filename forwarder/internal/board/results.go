@@ -124,7 +124,9 @@ func (b *Board) rejected(l *lane, c *Call, res Result) {
 func (b *Board) block(l *lane, c *Call) {
 	b.unsettledOf(c)
 	if r := c.Row; r.Key != "" && !l.handing {
-		b.unschedule(l, b.newHead(l, r.Key, r.ID, r.Topic))
+		h := b.newHead(l, r.Key, r.ID, r.Topic)
+		h.act = r.Generation
+		b.unschedule(l, h)
 	}
 }
 

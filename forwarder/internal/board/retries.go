@@ -17,6 +17,7 @@ type head struct {
 	id      int64
 	key     *key // nil without one
 	topic   string
+	act     string // of an operator: lower messages of the key that were sent again in it are heads too
 	due     time.Time
 	changed time.Time
 	place   int  // in its lane's heap; -1 = its attempt, or the settling of that, is under way
@@ -173,8 +174,8 @@ func (b *Board) putOff(l *lane, h *head, t *topic) {
 	t.off = t.off || t.paused
 }
 
-// retried takes a head that was read for its next attempt.
-func (b *Board) retried(l *lane, a ask, f Found, found bool) {
+// retried takes a head that was read for its next attempt. dueRead says that the read looked for what fell due too.
+func (b *Board) retried(l *lane, a ask, f Found, found, dueRead bool) {
 	h := a.head
 	switch {
 	case l.heads[a.id] != h || h.place >= 0: // settled meanwhile
@@ -201,6 +202,9 @@ func (b *Board) retried(l *lane, a ask, f Found, found bool) {
 		b.schedule(l, h, b.now.Add(lookAgain))
 	case t.paused && (a.topic != t || t.trial != nil), t.closed && !t.paused, t.byOperator:
 		b.putOff(l, h, t)
+	case h.act != r.Generation && !dueRead: // lower ones that were sent again with it may not be known
+		b.schedule(l, h, b.now)
+		b.wantDue = true
 	default:
 		b.letPass(l, h.key, r, t)
 	}

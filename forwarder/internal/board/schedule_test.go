@@ -162,11 +162,15 @@ func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 }
 
 // TestSchedulesThatFailed makes those again at which something was wrong once: messages that an operator had sent again
-// in one act were published in another order, as the first of them was parked.
+// in one act were published in another order, as the first of them was parked, or not known yet when the retry of a later
+// one was due. The scripts of testdata are these schedules, made short.
 func TestSchedulesThatFailed(t *testing.T) {
 	for _, s := range []schedule{
 		{seed: 200, variant: variant{trouble: outage}},
 		{seed: 420, variant: variant{trouble: operators}},
+		{seed: 677, variant: variant{trouble: outage}},
+		{seed: 709, variant: variant{trouble: operators}},
+		{seed: 1838, variant: variant{trouble: whatever}},
 	} {
 		s.steps = allSteps()
 		if problem, _ := s.run(false); problem != "" {

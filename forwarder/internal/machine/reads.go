@@ -217,6 +217,9 @@ func (m *Machine) ReadEnds(now time.Time, r *ReadRequest, a *ReadAnswer) ReadEnd
 			m.reads.poll = m.reads.dueAt
 		}
 	}
+	if b.WantDue {
+		m.reads.dueAt = now
+	}
 	m.failing, m.reads.asking = time.Time{}, time.Time{}
 	m.findQuiet(now, r, added)
 	return ReadEnd{Added: added, More: m.reads.more}

@@ -273,6 +273,12 @@ var boardMutants = []Mutant{
 		Missing: "reads that find a batch of an operator together with heads that are due",
 	},
 	{
+		Name: "B37", File: "board/retries.go", Trouble: "whatever", First: 1838,
+		Breaks: "a message that was sent again goes before it is known what was sent again with it",
+		Old:    "case h.act != r.Generation && !dueRead:",
+		New:    "case false:",
+	},
+	{
 		Name: "M10", File: "board/lanes.go", Trouble: "whatever", First: 0,
 		Breaks: "a lane that was loaded wakes no read",
 		Old: `	b.retryMoved = true
