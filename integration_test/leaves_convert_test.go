@@ -2,6 +2,9 @@ package integration_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -196,4 +199,43 @@ func TestConvertKilledAtEveryStep(t *testing.T) {
 			require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_below'`))
 		}
 	}
+}
+
+// checkShowsBound: if there is a check of ids that was left by a process that was killed, Inspect shows it, and Check
+// fails once it refuses messages; what both name as the cure works. The sequence is where it was afterwards.
+func checkShowsBound(t *testing.T, h handle, check, again string) (shown bool) {
+	t.Helper()
+	list := func() []schema.Problem {
+		found, err := schema.Inspect(t.Context(), h.db)
+		require.NoError(t, err)
+		return slices.DeleteFunc(found, func(p schema.Problem) bool { return !strings.HasPrefix(p.Object, "check "+check+" ") })
+	}
+	found := list()
+	if h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = $1::text`, check) == 0 {
+		require.Empty(t, found)
+		return false
+	}
+	require.Len(t, found, 1, "the check %s is there", check)
+	require.True(t, found[0].Warning)
+	require.Contains(t, found[0].Cure, again)
+	require.NoError(t, schema.Check(t.Context(), h.db), "nothing is refused so far")
+	last := value[int64](t, h, `SELECT last_value FROM outbox_id_seq`)
+	_, from, _ := strings.Cut(found[0].Found, "from id ")
+	from = from[:strings.IndexByte(from, ' ')]
+	h.exec(t, `SELECT setval('outbox_id_seq', `+from+` - 1)`)
+	_, err := h.pool.Exec(t.Context(), `INSERT INTO outbox (uuid, topic, payload) VALUES ('refused', 't', 'p')`)
+	require.ErrorContains(t, err, check, "the id it names is the first that is refused")
+	found = list()
+	require.Len(t, found, 1)
+	require.False(t, found[0].Warning)
+	require.Contains(t, found[0].Found, "refuses messages from id "+from)
+	require.ErrorContains(t, schema.Check(t.Context(), h.db), check)
+	h.exec(t, fmt.Sprintf(`SELECT setval('outbox_id_seq', %d)`, last))
+	_, drop, _ := strings.Cut(found[0].Cure, ", or ")
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), drop)
+	require.NoError(t, err)
+	require.NoError(t, tx.Rollback(t.Context()), "what is called again must cure it too")
+	return true
 }

@@ -51,6 +51,7 @@ func TestLeavesAheadRunOut(t *testing.T) {
 	h = newLeaves(t, 100)
 	h.writeRows(t, 10_200, "")
 	require.NoError(t, schemaPromise(t, h), "a run that was killed has left a check")
+	require.True(t, checkShowsBound(t, h, "outbox_default_bound", "outboxctl roll"))
 	var read []string
 	told := noticed(t, h, &read)
 	require.Equal(t, []string{"made outbox_p1", "made outbox_p2", "made outbox_p3"}, did(told.roll(t)))

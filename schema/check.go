@@ -63,7 +63,7 @@ func (c *inspection) errors(ofOutbox bool) error {
 
 // Inspect is Check with the warnings: settings of the role that cost something, or make a crash lose more, settings
 // under which the tables grow without need, rows that row security may hide, messages that wait though no forwarder
-// lives, grants that only some parts need, concurrent migrations that were put off, and migrations that a newer version
+// lives, checks that will refuse messages, grants that only some parts need, concurrent migrations that were put off, and migrations that a newer version
 // of the library applied. For messages that wait it looks only where the tables and their indexes are as they should
 // be.
 func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
@@ -101,7 +101,7 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 	if err == nil && !c.useless {
 		err = db.Transact(ctx, func(q drive.Querier) error {
 			c.q = q
-			return c.steps(ctx, c.whoAsks, c.read, c.anything, c.foreign, c.grants, c.migrations)
+			return c.steps(ctx, c.whoAsks, c.read, c.anything, c.foreign, c.bounds, c.grants, c.migrations)
 		})
 		c.q = db
 	}
