@@ -2,8 +2,10 @@ package integration_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -30,8 +32,8 @@ func intoLeaves(t testing.TB, h handle, ends ...int64) {
 	}
 }
 
-// watchedHandle opens a pgx handle of the same database, whose statements in the simple protocol are shown to a
-// function before they are sent and, as soon as the server has them, again; if it returns false the connection is cut.
+// watchedHandle opens a pgx handle of the same database, whose statements, in both protocols, are shown to a function
+// before they are sent and, as soon as the server has them, again; if it returns false the connection is cut.
 func watchedHandle(t testing.TB, like handle, see func(statement string, sent bool) bool) handle {
 	t.Helper()
 	return pgxHandle(t, "watched", like.url, func(cfg *pgxpool.Config) {
@@ -39,29 +41,53 @@ func watchedHandle(t testing.TB, like handle, see func(statement string, sent bo
 		cfg.ConnConfig.RuntimeParams["application_name"] = "watched"
 		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dial(ctx, network, addr)
-			return &watchedConn{conn, see}, err
+			return &watchedConn{Conn: conn, see: see, prepared: map[string]string{}}, err
 		}
 	})
 }
 
 type watchedConn struct {
 	net.Conn
-	see func(string, bool) bool
+	see      func(string, bool) bool
+	prepared map[string]string // statements by their names at the server
 }
 
 func (c *watchedConn) Write(b []byte) (int, error) {
-	if len(b) < 6 || b[0] != 'Q' {
-		return c.Conn.Write(b)
-	}
-	statement := string(b[5 : len(b)-1])
-	if !c.see(statement, false) {
-		_ = c.Conn.Close()
-		return 0, net.ErrClosed
+	statements := c.statements(b)
+	for _, s := range statements {
+		if !c.see(s, false) {
+			_ = c.Conn.Close()
+			return 0, net.ErrClosed
+		}
 	}
 	n, err := c.Conn.Write(b)
-	if err == nil && !c.see(statement, true) {
-		_ = c.Conn.Close()
-		return 0, net.ErrClosed
+	for _, s := range statements {
+		if err == nil && !c.see(s, true) {
+			_ = c.Conn.Close()
+			return 0, net.ErrClosed
+		}
 	}
 	return n, err
+}
+
+// statements are those that a write of whole messages has the server execute. A Bind stands for the Execute that
+// follows it. What is no message, such as the start of the connection or the data of a COPY, has none.
+func (c *watchedConn) statements(b []byte) (list []string) {
+	for len(b) >= 5 {
+		size := int(binary.BigEndian.Uint32(b[1:])) + 1
+		if size < 5 || size > len(b) {
+			return list
+		}
+		body := strings.Split(string(b[5:size]), "\x00")
+		switch {
+		case b[0] == 'Q':
+			list = append(list, body[0])
+		case b[0] == 'P' && len(body) > 1:
+			c.prepared[body[0]] = body[1]
+		case b[0] == 'B' && len(body) > 1:
+			list = append(list, c.prepared[body[1]])
+		}
+		b = b[size:]
+	}
+	return list
 }
