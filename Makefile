@@ -16,7 +16,7 @@ test test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet demo demo-kafka demo-page night chaos soak mutants test test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick clean
+.PHONY: help build vet demo demo-kafka demo-page night chaos soak simulate mutants test test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick clean
 .PHONY: release-check release-tag
 
 # They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
@@ -70,6 +70,9 @@ chaos: ## everything fails, for an hour, while a ledger counts (ARGS='10m 17': f
 
 soak: ## an hour at a steady rate, stopped now and then: memory, connections and sizes as a chart (ARGS='20m')
 	@$(call chaos,$(or $(ARGS),1h) $(shell date +%s) soak)
+
+simulate: ## many random schedules of the forwarder's state, as a table (ARGS='10m 4711': for how long, and the first seed)
+	@OUTBOX_SIMULATE="$(or $(ARGS),10m)" $(GO) test -count=1 -v -timeout 0 -run 'TestSimulate$$' ./forwarder/internal/board | grep -v '^ *\(---\|===\) '
 
 mutants: ## break one rule of the forwarder after the other, and print at which seed the model finds each
 	@OUTBOX_MUTANTS=1 $(GO) test -count=1 -v -timeout 0 -run 'TestMutants$$' ./forwarder/internal/mutants | grep -v '^ *\(---\|===\) '

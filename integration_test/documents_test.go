@@ -36,9 +36,11 @@ var executed = map[string]string{
 	"make bench":         "docs/reference/performance.md",
 	"make night":         "TestNightOfFaults",
 	"make chaos":         "TestChaos",
-	"make soak":          "TestChaos",  // the same world
-	"make fuzz":          "make test",  // its targets, on their seeds
-	"make bench-quick":   "make bench", // the same program
+	"make soak":          "TestChaos", // the same world
+	"make mutants":       "TestMutants",
+	"make simulate":      "TestModelKeepsOrderAndLosesNothing", // with other seeds
+	"make fuzz":          "make test",                          // its targets, on their seeds
+	"make bench-quick":   "make bench",                         // the same program
 	"make test-matrix":   "TestOldestAndNewestPostgres",
 	"make test-upgrade":  "make test-matrix",
 	"make release-check": "TestReleaseCheck",

@@ -37,6 +37,7 @@ func (m *model) finish() {
 	quiet := 0
 	for i := 1; i < longEnd && quiet < afterward; i++ {
 		m.at = endAt + i
+		m.acts++
 		m.pcg.Seed(m.seed, uint64(m.at))
 		if m.pass(); i == longWait/2 {
 			m.db.now = m.db.now.Add(10 * time.Minute) // what waits for a shadow to be looked at again waits no longer

@@ -68,6 +68,7 @@ type model struct {
 	logging   bool
 	events    []string
 	at        int // step
+	acts      int // steps that were made
 }
 
 func newModel(seed uint64, v variant, logging bool) *model {
@@ -229,6 +230,7 @@ func (m *model) advance(by time.Duration) {
 // do makes one step of the schedule.
 func (m *model) do(step int) {
 	m.at = step
+	m.acts++
 	m.pcg.Seed(m.seed, uint64(step)+1)
 	m.advance(time.Duration(m.rng.IntN(300)) * time.Microsecond)
 	p := m.rng.IntN(1000)
