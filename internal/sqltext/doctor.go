@@ -148,17 +148,28 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
 	//
 	// Arguments: how many messages to look at in each place, seconds.
 	DoctorQueue = `WITH looked AS MATERIALIZED (
-    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes, q.source, q.message_id FROM {queue} q
+    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes, q.source,
+            q.message_id, false AS later
+       FROM {queue} q
       WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $1::bigint)
     UNION ALL
-    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes, q.source, q.message_id FROM {queue} q
+    (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes, q.source,
+            q.message_id, false
+       FROM {queue} q
       WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at <= statement_timestamp() ORDER BY q.due_at,
         q.id LIMIT $1::bigint)
+    UNION ALL -- what waits for another attempt after a crash is not due
+    SELECT w.* FROM (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes, q.source,
+                            q.message_id, true
+                       FROM {queue} q
+                      WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at > statement_timestamp()
+                      ORDER BY q.due_at, q.id LIMIT $1::bigint) w
+     WHERE w.crashes > 0
 )
-SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL),
+SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL AND NOT l.later),
        coalesce(extract(epoch
          FROM clock_timestamp() - min(coalesce(nullif(l.due_at, '-infinity'),
-         l.first_seen_at)) FILTER (WHERE l.owner IS NULL)), 0)::float8,
+         l.first_seen_at)) FILTER (WHERE l.owner IS NULL AND NOT l.later)), 0)::float8,
        count(*) FILTER (WHERE l.locked_until < clock_timestamp() - $2::float8 * interval '1 second'),
        coalesce(extract(epoch FROM clock_timestamp() - min(l.locked_until) FILTER (WHERE isfinite(l.locked_until))),
          0)::float8,
