@@ -1,3 +1,5 @@
+//go:build unix
+
 package integration_test
 
 import (
@@ -21,11 +23,14 @@ func (n *night) forwards(cfg forwarder.Config, answer func(string, *message.Mess
 	n.world = startForwarderOn(n, n.h, cfg, answer)
 }
 
-// vanished writes the row of a forwarder that was killed, with its topics.
-func (n *night) vanished(topics string) {
+// killed runs a process with a forwarder, kills it, and makes that 20 minutes ago.
+func (n *night) killed(scope string, topics ...string) {
 	n.Helper()
-	n.h.exec(n, `INSERT INTO outbox_forwarders (id, name, scope, topics, expires_at) VALUES (gen_random_uuid(),
-		'billing-1', 'billing', $1::text[], now() - interval '20 minutes')`, topics)
+	cfg := childConfig{Handle: "pgx", LeaseTTL: time.Second, Scope: scope, Topics: topics}
+	p := newCrashWorld(n, n.h, 1).start(cfg)
+	p.kill()
+	require.EqualValues(n, 1, n.h.exec(n, "UPDATE outbox_forwarders SET expires_at = now() - interval '20 minutes' "+
+		"WHERE name = $1", p.cfg.Name))
 }
 
 // older makes all rows of the outbox so much older.
@@ -141,7 +146,7 @@ var faultsOfTheOutbox = []fault{
 		alert: "OutboxTopicUnread", always: true, did: "the service was started",
 		inject: func(n *night) {
 			n.forwards(only("orders"), nil)
-			n.vanished("{letters}")
+			n.killed("billing", "letters")
 			n.h.publish(n, "letters", "", "1")
 			n.older("20 minutes")
 		},
@@ -156,11 +161,15 @@ var faultsOfTheOutbox = []fault{
 		name: "a service vanished with its forwarder and its metrics", check: "forwarders", severity: admin.Critical,
 		alert: "OutboxVanished", gone: true, always: true, did: "the service was started",
 		inject: func(n *night) {
-			n.vanished("{}")
+			n.killed("")
 			n.h.publish(n, "orders", "", "1")
 			n.older("20 minutes")
 		},
 		cure: func(n *night, _ admin.Finding) { n.forwards(classifyingConfig(), nil); n.arrives(n, "1") },
+	},
+	{
+		name: "one of two forwarders was killed", check: "forwarder_vanished", severity: admin.Info, always: true,
+		inject: func(n *night) { n.forwards(classifyingConfig(), nil); n.killed("") },
 	},
 	{
 		name: "a publisher is too slow for what is written", check: "backlog", severity: admin.Critical,

@@ -1,3 +1,5 @@
+//go:build unix
+
 package integration_test
 
 import (
@@ -5,11 +7,13 @@ import (
 	"errors"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -63,25 +67,34 @@ var faultsOfTheQueue = []fault{
 	{
 		name: "a dispatcher was killed while it handled a message", check: "queue_abandoned", severity: admin.Warning,
 		always: true, did: "a dispatcher was started", inject: func(n *night) {
-			s := storeOn(n, n.h, quickStore())
-			storeAll(n, s, items("letters", 1)...)
-			_, err := s.Claim(n.Context(), queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 1})
-			require.NoError(n, err)
+			storeAll(n, storeOn(n, n.h, quickStore()), items("victims", 1)...) // which wait until their process ends
+			p := startQueueProcess(n, queueChild{URL: n.h.url, Dispatchers: 1, Concurrency: 1, LeaseTTL: time.Minute})
+			eventually(n, func() bool {
+				return n.h.count(n, "SELECT count(*) FROM inbox_queue WHERE owner IS NOT NULL") == 1
+			}, "it is handled")
+			p.kill()
 			n.h.exec(n, "UPDATE inbox_queue SET locked_until = now() - interval '11 minutes'")
 		},
-		cure: func(n *night, _ admin.Finding) { n.handles("letters", well) },
+		cure: func(n *night, _ admin.Finding) { n.handles("victims", well) },
 	},
 	{
 		name: "a message kills the process that handles it", check: "queue_crashes", severity: admin.Warning, always: true,
 		did: "`outboxctl queue discard` of the message that is named", inject: func(n *night) {
-			n.stored("letters", 3)
-			n.h.exec(n, `UPDATE inbox_queue SET crashes = 4, attempts = 4, last_error = 'lease expired', due_at = now(),
-				first_seen_at = now() WHERE message_id = 'letters-1'`)
-			n.h.exec(n, "UPDATE inbox_queue SET first_seen_at = now()")
+			n.handles("letters", well) // and takes back what is left of the dead
+			storeAll(n, storeOn(n, n.h, quickStore()), append(items("killers", 1), items("letters", 3)...)...)
+			for crashes := 1; crashes <= 3; crashes++ {
+				p := startQueueProcess(n, queueChild{URL: n.h.url, Dispatchers: 1, Concurrency: 4, LeaseTTL: time.Minute})
+				within(n, "it is killed", p.gone)
+				n.h.exec(n, "UPDATE inbox_queue SET locked_until = now() - interval '1 s' WHERE owner IS NOT NULL")
+				eventually(n, func() bool {
+					return n.h.count(n, "SELECT count(*) FROM inbox_queue WHERE topic = 'killers' AND owner IS NULL "+
+						"AND crashes = $1", crashes) == 1
+				}, "its message is taken back")
+			}
 			f := ails(n, n.h, "queue_crashes")
-			assert.Contains(n, f.Evidence, "message test:letters-1 has done so 4 times")
-			assert.Contains(n, ctl{t: n.T, url: n.h.url}.run("queue", "show", "test:letters-1").out, "crashes: 4")
-			assert.Contains(n, ctl{t: n.T, url: n.h.url}.run("queue", "list", "--state", "failing").out, "crashes: 4")
+			assert.Contains(n, f.Evidence, "message test:killers-0 has done so 3 times")
+			assert.Contains(n, ctl{t: n.T, url: n.h.url}.run("queue", "show", "test:killers-0").out, "crashes: 3")
+			assert.Contains(n, ctl{t: n.T, url: n.h.url}.run("queue", "list", "--state", "failing").out, "crashes: 3")
 		},
 		cure: func(n *night, f admin.Finding) { order(n.T, n.h, f, "discard", "--yes") },
 	},
@@ -103,29 +116,64 @@ var faultsOfTheQueue = []fault{
 	{
 		name: "a handler of the queue has failed for 2 h", check: "failing", severity: admin.Warning,
 		alert: "QueueMessagesFailing", always: true, did: "the handler was corrected", inject: func(n *night) {
-			n.h.exec(n, `INSERT INTO inbox_queue (source, message_id, topic, payload, state, first_seen_at, due_at, attempts,
-				last_error) VALUES ('bank', 'a', 'letters', '', 'processing', now() - interval '2 hours', now() + interval '1 minute', 7,
-				'the bank is closed')`)
+			cfg := quickStore()
+			cfg.MaxAttempts = -1
+			cfg.Backoff.Func = func(attempt int) time.Duration { // as late as the bank's own
+				return time.Duration(max(0, attempt-5)) * time.Minute
+			}
+			s, closed := storeOn(n, n.h, cfg), errors.New("the bank is closed")
+			dispatching(n, s, quickDispatcher(map[string]queue.Handler{"letters": {
+				Handle: func(context.Context, *queue.Message) error {
+					if n.fast.Load() {
+						return nil
+					}
+					return closed
+				},
+			}}))
+			storeAll(n, s, items("letters", 1)...)
+			eventually(n, func() bool {
+				return n.h.count(n, "SELECT count(*) FROM inbox_queue WHERE attempts > 5 AND due_at > now()") == 1
+			}, "it keeps failing")
+			n.h.exec(n, "UPDATE inbox_queue SET first_seen_at = now() - interval '2 hours'")
 		},
 		cure: func(n *night, _ admin.Finding) {
-			n.h.exec(n, "UPDATE inbox_queue SET due_at = now()")
-			n.handles("letters", well)
+			n.fast.Store(true)
+			n.h.exec(n, "UPDATE inbox_queue SET due_at = now()") // instead of waiting for it
 		},
 	},
 	{
 		name: "a consumer's messages are dead", check: "dead", severity: admin.Warning, alert: "InboxMessagesDead",
-		always: true, did: "`outboxctl inbox discard`", inject: func(n *night) {
-			n.h.exec(n, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error, processed_at, dead_at)
-				VALUES ('shop/book', 'a', now(), 10, 'no relation "bookings"', NULL, now())`)
+		always: true, did: "`outboxctl inbox redrive`, when the handler was correct", inject: func(n *night) {
+			n.forwards(classifyingConfig(), nil) // the dead letters, and what is redriven
+			n.feed = deadInARouter(n, n.h, &n.fast, newMessage("one"), newMessage("two"))
 		},
-		cure: func(n *night, f admin.Finding) { order(n.T, n.h, f, "discard", "--yes") },
+		cure: func(n *night, f admin.Finding) {
+			n.fast.Store(true)
+			order(n.T, n.h, f, "redrive", "--yes")
+			again := sentAgain(n, n.h)
+			require.Len(n, again, 2)
+			for _, msg := range again {
+				require.True(n, n.feed.deliver(n, msg))
+				assert.Equal(n, 1, effects(n, n.h, msg))
+			}
+		},
 	},
 	{
 		name: "a consumer's message has failed for 2 h, and is not redelivered", check: "failing",
 		severity: admin.Warning, alert: "InboxMessagesFailing", always: true, did: "`outboxctl inbox discard`",
 		inject: func(n *night) {
-			n.h.exec(n, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error)
-				VALUES ('shop/book', 'a', now() - interval '2 hours', 7, 'no relation "bookings"')`)
+			f := newFeed()
+			startRouter(n, func(r *message.Router) {
+				r.AddMiddleware(stackFor(n, newOutboxPublisher(n, n.h), middleware.StackConfig{}, nil)...)
+				r.AddConsumerHandler("book", "orders", f, func(*message.Message) error {
+					return errors.New(`no relation "bookings"`)
+				})
+			})
+			msg := newMessage("order")
+			for range 4 {
+				require.False(n, f.deliver(n, msg.Copy()))
+			}
+			n.h.exec(n, "UPDATE inbox SET received_at = now() - interval '2 hours'")
 		},
 		cure: func(n *night, f admin.Finding) { order(n.T, n.h, f, "discard", "--yes") },
 	},

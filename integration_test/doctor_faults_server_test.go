@@ -1,3 +1,5 @@
+//go:build unix
+
 package integration_test
 
 import (
@@ -5,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -118,6 +121,32 @@ var faultsOfTheServer = []fault{
 			n.older("-10 minutes")
 		},
 		cure: func(n *night, _ admin.Finding) { n.older("10 minutes") },
+	},
+	{
+		name: "the clock of the database server is 10 minutes ahead of that of this machine", check: "clock",
+		severity: admin.Warning, always: true, did: "the clocks were synchronised", inject: func(n *night) {
+			n.h = skewed(n)
+			n.h.passes(n, 10*time.Minute)
+		},
+		cure: func(n *night, _ admin.Finding) { n.h.passes(n, -10*time.Minute) },
+	},
+	{
+		name: "a transaction writes messages and goes on for long", check: "long_transaction", severity: admin.Info,
+		inject: func(n *night) {
+			conn := begin(n, n.h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')")
+			ended := make(chan error, 1)
+			go func() { _, err := conn.Exec(n.Context(), "SELECT pg_sleep(600)"); ended <- err }()
+			n.Cleanup(func() { assert.Error(n, <-ended) })
+		},
+	},
+	{
+		name: "a report keeps dead rows from being removed", check: "vacuum", severity: admin.Warning, always: true,
+		inject: func(n *night) {
+			fillForVacuum(n, n.h)
+			begin(n, n.h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
+			killForVacuum(n, n.h)
+			n.h.exec(n, "ALTER TABLE outbox RESET (autovacuum_enabled)") // it cannot remove them either
+		},
 	},
 	{
 		name: "autovacuum is off for the whole server", check: "autovacuum", severity: admin.Warning,

@@ -49,7 +49,9 @@ type childConfig struct {
 	LeaseTTL time.Duration
 	Forget   bool // published messages are deleted after a minute
 	// With pgx, each statement takes between half of it and all of it longer.
-	Slow time.Duration
+	Slow   time.Duration
+	Scope  string
+	Topics []string // of the forwarder; empty = all
 }
 
 // child is a worker process: a Router whose orders come from the parent, and a forwarder whose broker is
@@ -85,6 +87,8 @@ func runChild(spec string) error {
 	fwd, err := forwarder.New(db, childPublisher{c}, forwarder.Config{
 		Retention:     retention,
 		Name:          c.cfg.Name,
+		Scope:         c.cfg.Scope,
+		Topics:        c.cfg.Topics,
 		LeaseTTL:      c.cfg.LeaseTTL,
 		PollInterval:  50 * time.Millisecond,
 		Concurrency:   256, // tests hold that many

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
+	asked "github.com/millrace-go/watermill-outbox/broker"
 )
 
 // site is the page as a browser without JavaScript sees it.
@@ -61,17 +62,19 @@ func (l *lines) take() []string {
 }
 
 // newSite makes the page of a handle's tables, where everybody has the access.
-func newSite(t testing.TB, h handle, access ui.Access) *site {
+func newSite(t testing.TB, h handle, access ui.Access, brokers ...asked.Checker) *site {
 	t.Helper()
-	return newGuardedSite(t, h, func(*http.Request) (ui.Access, error) { return access, nil })
+	return newGuardedSite(t, h, func(*http.Request) (ui.Access, error) { return access, nil }, brokers...)
 }
 
-func newGuardedSite(t testing.TB, h handle, authorize func(*http.Request) (ui.Access, error)) *site {
+func newGuardedSite(
+	t testing.TB, h handle, authorize func(*http.Request) (ui.Access, error), brokers ...asked.Checker,
+) *site {
 	t.Helper()
 	a, err := admin.New(h.db, admin.Config{}, nil)
 	require.NoError(t, err)
 	log := &lines{LoggerAdapter: watermill.NopLogger{}}
-	page, err := ui.New(a, ui.Config{Title: "Shop", Authorize: authorize}, log)
+	page, err := ui.New(a, ui.Config{Title: "Shop", Authorize: authorize, Brokers: brokers}, log)
 	require.NoError(t, err)
 	return &site{t: t, handler: page, log: log}
 }
