@@ -4,10 +4,15 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	neturl "net/url"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -151,14 +156,19 @@ func scaleDatabase(t *testing.T, rows, others int) (url string) {
 }
 
 // TestAdminAtScale makes every call that looks, and dry runs of those that act, and asks for the plan of each
-// statement: none may walk a whole table. The long variant has 10,000,000 rows, 1,000,000 of them dead; no call may
-// take two seconds, and none 200 ms but those that search.
+// statement: none may walk a whole table. The long variant has 10,000,000 rows, or OUTBOX_ROWS, a tenth of them dead; no
+// call of Go, of the command line or of the page may take two seconds, also where an index is missing. With
+// OUTBOX_WRITE_SCALE it writes docs/run/scale.md.
 func TestAdminAtScale(t *testing.T) {
 	t.Parallel()
 	rows, others, long := 100_020, 50_000, os.Getenv("OUTBOX_LONG") != ""
 	if long {
 		rows, others = 10_000_000, 1_000_000
 	}
+	if n, err := strconv.Atoi(os.Getenv("OUTBOX_ROWS")); err == nil && long {
+		rows, others = n, n/10
+	}
+	slowest := slowestCalls{}
 	var seen statementLog
 	h := pgxHandle(t, "pgx", scaleDatabase(t, rows, others), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
 	a := newAdmin(t, h)
@@ -172,11 +182,10 @@ func TestAdminAtScale(t *testing.T) {
 		}
 		if long {
 			t.Logf("%s: %s", name, best.Round(time.Millisecond))
-			most := 200 * time.Millisecond
-			if strings.HasPrefix(name, "list") || strings.HasPrefix(name, "find") || strings.HasPrefix(name, "page find") {
-				most = 2 * time.Second
+			slowest.note(name, best)
+			if name != "outboxctl find nothing" { // it shows its progress, and goes on
+				assert.Less(t, best, mostTime, name)
 			}
-			assert.Less(t, best, most, name)
 		}
 		known := map[string]bool{}
 		for _, s := range seen.take() {
@@ -261,15 +270,52 @@ func TestAdminAtScale(t *testing.T) {
 			check(t, "find "+what, func() error { _, err := a.Find(t.Context(), what, admin.Page{}); return err })
 		}
 		check(t, "get", func() error { _, err := a.Get(t.Context(), admin.Outbox, "12"); return err })
+		for _, in := range []struct {
+			of admin.Table
+			id string
+		}{{admin.Outbox, "12"}, {admin.Inbox, "shop/1:1"}, {admin.Queue, "shop:1"}} {
+			check(t, "timeline in "+in.of.String(), func() error { _, err := a.Timeline(t.Context(), in.of, in.id); return err })
+		}
+		for _, cfg := range []admin.TrendConfig{{}, {Over: 24 * time.Hour}, {Over: 7 * 24 * time.Hour, Topic: "topic-2"}} {
+			check(t, "trend over "+cfg.Over.String(), func() error { _, err := a.Trend(t.Context(), cfg); return err })
+		}
+		check(t, "parked keys", func() error { _, err := a.ParkedKeys(t.Context()); return err })
+		check(t, "blocked keys", func() error {
+			_, _, err := a.BlockedKeys(t.Context(), admin.Filter{}, 50)
+			return err
+		})
+		check(t, "redrive", func() error {
+			few := admin.Act{Limit: 50, DryRun: true, Filter: admin.Filter{In: admin.Inbox, All: true}}
+			if _, err := a.Redrive(t.Context(), few); !errors.Is(err, admin.ErrNoLetter) {
+				return err
+			}
+			return nil
+		})
+		operator := ctl{t: t, url: h.url}
+		for _, command := range []string{
+			"stats", "doctor", "find 12", "find nothing", "messages list", "messages list --state dead --limit 10",
+			"messages show 12", "errors", "errors --state dead", "inbox list --limit 10", "queue list --limit 10",
+			"keys blocked", "keys parked", "audit", "messages requeue --topic topic-2 --dry-run --limit 1000",
+		} {
+			check(t, "outboxctl "+command, func() error {
+				if r := operator.run(words(command)...); r.code > 1 { // doctor has found something
+					return fmt.Errorf("exit code %d: %s", r.code, r.err)
+				}
+				return nil
+			})
+		}
 		page := newSite(t, h, ui.Access{Act: true, Actor: "alice"}).handler
 		for _, path := range []string{
 			"", "errors", "errors?in=inbox", "errors?in=queue", "messages", "messages?state=failing", "messages?in=inbox",
-			"messages?in=queue", "message?id=12", "find?q=nothing", "audit",
+			"messages?in=queue", "message?id=12", "find?q=nothing", "audit", "?range=day", "?topic=topic-2",
+			"act?verb=requeue&state=dead&all=yes", "act?verb=discard&in=inbox&state=dead&all=yes",
+			"act?verb=replay&state=done&topic=topic-2",
+			"act?verb=skip_head&state=failing&topic=topic-2", "act?verb=pause&topic=topic-2",
 		} {
 			check(t, "page "+path, func() error {
 				w := httptest.NewRecorder()
 				page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+path, nil))
-				assert.Equal(t, http.StatusOK, w.Code)
+				assert.Equal(t, http.StatusOK, w.Code, "%s: %s", path, textOf(t, w.Body.String()))
 				return nil
 			})
 		}
@@ -311,6 +357,62 @@ func TestAdminAtScale(t *testing.T) {
 	r, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "topic-2"}})
 	require.NoError(t, err)
 	t.Logf("requeued %d in %s", r.Touched, time.Since(begun).Round(time.Millisecond))
+
+	h.exec(t, "DROP INDEX outbox_ready")
+	page := newSite(t, h, ui.Access{})
+	begun = time.Now()
+	assert.Equal(t, http.StatusOK, page.get("").status, "an index is missing, and the overview says so")
+	page.get("").says(t, "overview", "The tables are not as the code needs them")
+	slowest.note("page with an index missing", time.Since(begun)/2)
+	assert.Less(t, time.Since(begun), 2*overviewTimeout)
+	slowest.write(t, rows, others)
+}
+
+const (
+	mostTime        = 2 * time.Second
+	overviewTimeout = 10 * time.Second // as package ui has it
+)
+
+// slowestCalls are the calls by kind, with the slowest of each.
+type slowestCalls map[string]time.Duration
+
+func (s slowestCalls) note(name string, took time.Duration) {
+	kind, _, _ := strings.Cut(name, " {")
+	s[kind] = max(s[kind], took)
+}
+
+// write prints a table, and writes it to the documents if it shall.
+func (s slowestCalls) write(t *testing.T, rows, others int) {
+	t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, scaleHead, grouped(rows), grouped(others))
+	for _, kind := range slices.Sorted(maps.Keys(s)) {
+		fmt.Fprintf(&b, "| `%s` | %d |\n", kind, s[kind].Milliseconds())
+	}
+	t.Log("\n" + b.String())
+	if os.Getenv("OUTBOX_WRITE_SCALE") != "" && !t.Failed() {
+		require.NoError(t, os.WriteFile("../docs/run/scale.md", []byte(b.String()), 0o644))
+	}
+}
+
+const scaleHead = `# How long each look takes
+
+For operators with large tables. Each call that looks, of Go, of ` + "`outboxctl`" + ` and of the page, on
+%s rows of the outbox and %s each of the inbox and the queue: the slowest of its kind, in ms, the
+best of three. Each is asked for its plan, too: none walks a whole table.
+` + "`OUTBOX_LONG=1 go test -run 'TestAdminAtScale$'`" + ` in integration_test prints this.
+
+| call | ms |
+|---|---|
+`
+
+// grouped writes a number with commas.
+func grouped(n int) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
 }
 
 // wholeTables are the tables that a plan walks as a whole, or all of an index of them: limited says that somebody above
