@@ -88,11 +88,15 @@ func (w *twin) write(ctx context.Context, o *writer) error {
 		return w.insert(o, do)
 	case p < 55:
 		o.tx.Savepoint()
-		return do("savepoint", "savepoint s")
-	case p < 61 && o.tx.Depth() > 0:
+		if err := do("savepoint", "savepoint s"); err != nil || w.chance(40) {
+			return err
+		}
+		o.tx.Write() // so that most of them have transaction ids
+		return do("write elsewhere", "insert into elsewhere values (1)")
+	case p < 64 && o.tx.Depth() > 0:
 		o.tx.Release()
 		return do("release savepoint", "release s")
-	case p < 70 && o.tx.Depth() > 0:
+	case p < 73 && o.tx.Depth() > 0:
 		o.tx.RollbackTo()
 		if err := do("roll back to savepoint", "rollback to s"); err != nil {
 			return err
@@ -109,7 +113,10 @@ func (w *twin) write(ctx context.Context, o *writer) error {
 	case p < 95:
 		o.tx.End(true)
 		o.tx = nil
-		return do("commit", "commit")
+		if err := do("commit", "commit"); err != nil || w.chance(50) {
+			return err
+		}
+		return w.fetch(ctx)
 	default:
 		o.tx.End(false)
 		o.tx = nil

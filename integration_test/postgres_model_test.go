@@ -45,7 +45,7 @@ func TestModelIsPostgres(t *testing.T) {
 		require.NoError(t, err, "program %d: its last acts:\n%s", seed, strings.Join(w.said[max(0, len(w.said)-25):], "\n"))
 	}
 	for _, name := range []string{
-		"fetch", "settle published", "settle failed", "take", "crash", "roll back to savepoint",
+		"fetch", "settle published", "settle failed", "take", "crash", "roll back to savepoint", "release savepoint",
 	} {
 		require.NotZero(t, acts[name], "no program did that: %s", name)
 	}
@@ -196,6 +196,9 @@ func (w *twin) compareTables(ctx context.Context) error {
 		model = append(model, *r)
 	}
 	if err := w.same("outbox", model, rows); err != nil {
+		return err
+	}
+	if err := w.members(ctx); err != nil {
 		return err
 	}
 	return w.compareLanes(ctx)
