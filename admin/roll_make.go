@@ -109,19 +109,17 @@ func (r *roll) newest() (n int) {
 //
 // A statement that began before the leaf was made does not know it. If it wrote an id that belongs there it would fail,
 // and if it read it would miss the row: so a leaf begins a whole leaf above the ids that are handed out now, and leaves
-// a gap to the default if there are no others in between.
+// a gap to the default if there are no others in between. Ids go on while locks are tried for: when they are had, half
+// a leaf must be left.
 func (r *roll) next(ctx context.Context, size int64) (next leaves.Range, err error) {
-	last, end, room := r.set.Last, int64(0), size
+	last, end := r.set.Last, int64(0)
 	if n := len(r.set.Leaves); n > 0 {
 		end = r.set.Leaves[n-1].To
-		if newest := r.set.Size(); newest > 0 {
-			room = min(size, newest)
-		}
 	}
 	if end == math.MaxInt64 || size > (math.MaxInt64-max(end, last))/8 || end >= last+leavesAhead*size {
 		return next, nil
 	}
-	from := max(end, last+room)
+	from := max(end, last+r.room(size))
 	for {
 		far, err := r.inDefault(ctx, from+size)
 		if err != nil || far < from {
@@ -129,6 +127,14 @@ func (r *roll) next(ctx context.Context, size int64) (next leaves.Range, err err
 		}
 		from = far + 1
 	}
+}
+
+// room is how far above the ids that are handed out a leaf begins: a leaf, or the size that leaves have had.
+func (r *roll) room(size int64) int64 {
+	if newest := r.set.Size(); newest > 0 {
+		return min(size, newest)
+	}
+	return size
 }
 
 // inDefault is the highest id in the default below another, 0 if there is none.
@@ -141,7 +147,7 @@ func (r *roll) inDefault(ctx context.Context, below int64) (far int64, err error
 	return far, err
 }
 
-// makeLeaf makes a leaf, unless others were made since.
+// makeLeaf makes a leaf, unless others were made since, or ids have come close to it.
 func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (bool, error) {
 	outbox, known := r.db.Render("{outbox}"), len(r.set.Leaves)
 	locks := []lock{{outbox, changes}}
@@ -167,8 +173,9 @@ func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (boo
 		if err != nil {
 			return err
 		}
-		if now[0] != strconv.Itoa(known) {
-			return errAgain
+		last, err := strconv.ParseInt(now[1], 10, 64)
+		if err != nil || now[0] != strconv.Itoa(known) || ids.From-last < r.room(ids.To-ids.From)/2 {
+			return errors.Join(err, errAgain)
 		}
 		if d != nil && d.Bytes > 0 && !r.full {
 			// Nothing but dead rows: ATTACH would read them all under the lock.

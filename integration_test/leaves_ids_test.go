@@ -286,6 +286,25 @@ func TestRollRefuses(t *testing.T) {
 	require.Equal(t, []string{"100-200", "200-300", "300-400"}, h.bounds(t)[:3])
 }
 
+// TestLeavesBeginAboveIDsThatMovedOn: ids are handed out while a roll tries for its locks. A statement that began before
+// the leaf was made, and has an id of it, would be refused: the leaf must be far enough ahead when the locks are had.
+func TestLeavesBeginAboveIDsThatMovedOn(t *testing.T) {
+	t.Parallel()
+	h := newLeaves(t, 100)
+	moved := false
+	watched := watchedHandle(t, h, func(statement string, sent bool) bool {
+		if !moved && !sent && strings.Contains(statement, "SHARE UPDATE EXCLUSIVE") {
+			moved = true
+			h.exec(t, `SELECT setval('outbox_id_seq', 190)`)
+		}
+		return true
+	})
+	watched.roll(t, func(c *admin.RollConfig) { c.Leaf = 100 })
+	require.True(t, moved)
+	bounds := h.bounds(t)
+	require.Equal(t, []string{"290-390", "390-490", "490-590"}, bounds[1:4], "%v", bounds)
+}
+
 // TestLeavesAheadAreNotKnownToBeEmpty has leaves analyzed before anything is in them: a plan that is made then would
 // read them from end to end.
 func TestLeavesAheadAreNotKnownToBeEmpty(t *testing.T) {

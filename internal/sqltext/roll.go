@@ -106,8 +106,9 @@ ALTER TABLE {leaf} ADD CONSTRAINT {bound} CHECK (id IS NOT NULL AND (id < {from}
 	// RollPromised says whether that check is there.
 	RollPromised = `SELECT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = to_regclass('{leaf}') AND c.conname = {bound_text})`
 
-	// RollPartitions says how many partitions there are.
-	RollPartitions = `SELECT count(*) FROM pg_inherits i WHERE i.inhparent = to_regclass({outbox_text})`
+	// RollPartitions says how many partitions there are, and the last id that was handed out.
+	RollPartitions = `SELECT count(*), coalesce(pg_sequence_last_value(to_regclass({outbox_id_seq_text})), 0)
+  FROM pg_inherits i WHERE i.inhparent = to_regclass({outbox_text})`
 
 	// RollDrop drops a leaf.
 	RollDrop = `DROP TABLE {leaf}`
