@@ -86,8 +86,23 @@ func inspectAll(ctx context.Context, db *outbox.DB) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inspect(ctx, (*core.DB)(db), (*core.DB)(db).Tables(), all)
+	c, err := inspect(ctx, (*core.DB)(db), (*core.DB)(db).Tables(), all)
+	for range secondLooks {
+		if err != nil || !c.damaged {
+			break
+		}
+		found := c.found
+		c, err = inspect(ctx, (*core.DB)(db), (*core.DB)(db).Tables(), all)
+		if err == nil && slices.Equal(found, c.found) {
+			break
+		}
+	}
+	return c, err
 }
+
+// secondLooks is how often what is damaged is looked at again: while Partition swaps tables, one look may find the name
+// of the old table and what is already that of the new one.
+const secondLooks = 3
 
 // database is a *core.DB, or one of a test.
 type database interface {
