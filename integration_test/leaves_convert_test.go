@@ -241,7 +241,9 @@ func checkShowsBound(t *testing.T, h handle, check, again string) (shown bool) {
 	list := func() []schema.Problem {
 		found, err := schema.Inspect(t.Context(), h.db)
 		require.NoError(t, err)
-		return slices.DeleteFunc(found, func(p schema.Problem) bool { return !strings.HasPrefix(p.Object, "check "+check+" ") })
+		return slices.DeleteFunc(found, func(p schema.Problem) bool {
+			return !strings.HasPrefix(p.Object, "check "+check+" ")
+		})
 	}
 	found := list()
 	if h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = $1::text`, check) == 0 {

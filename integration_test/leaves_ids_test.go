@@ -286,8 +286,9 @@ func TestRollRefuses(t *testing.T) {
 	require.Equal(t, []string{"100-200", "200-300", "300-400"}, h.bounds(t)[:3])
 }
 
-// TestLeavesBeginAboveIDsThatMovedOn: ids are handed out while a roll tries for its locks. A statement that began before
-// the leaf was made, and has an id of it, would be refused: the leaf must be far enough ahead when the locks are had.
+// TestLeavesBeginAboveIDsThatMovedOn: ids are handed out while a roll tries for its locks. A statement that began
+// before the leaf was made, and has an id of it, would be refused: the leaf must be far enough ahead when the locks are
+// had.
 func TestLeavesBeginAboveIDsThatMovedOn(t *testing.T) {
 	t.Parallel()
 	h := newLeaves(t, 100)

@@ -156,8 +156,8 @@ func scaleDatabase(t *testing.T, rows, others int) (url string) {
 }
 
 // TestAdminAtScale makes every call that looks, and dry runs of those that act, and asks for the plan of each
-// statement: none may walk a whole table. The long variant has 10,000,000 rows, or OUTBOX_ROWS, a tenth of them dead; no
-// call of Go, of the command line or of the page may take two seconds, also where an index is missing. With
+// statement: none may walk a whole table. The long variant has 10,000,000 rows, or OUTBOX_ROWS, a tenth of them dead;
+// no call of Go, of the command line or of the page may take two seconds, also where an index is missing. With
 // OUTBOX_WRITE_SCALE it writes docs/run/scale.md.
 func TestAdminAtScale(t *testing.T) {
 	t.Parallel()

@@ -63,9 +63,9 @@ func (c *inspection) errors(ofOutbox bool) error {
 
 // Inspect is Check with the warnings: settings of the role that cost something, or make a crash lose more, settings
 // under which the tables grow without need, rows that row security may hide, messages that wait though no forwarder
-// lives, checks that will refuse messages, grants that only some parts need, concurrent migrations that were put off, and migrations that a newer version
-// of the library applied. For messages that wait it looks only where the tables and their indexes are as they should
-// be.
+// lives, checks that will refuse messages, grants that only some parts need, concurrent migrations that were put off,
+// and migrations that a newer version of the library applied. For messages that wait it looks only where the tables and
+// their indexes are as they should be.
 func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 	c, err := inspectAll(ctx, db)
 	if err != nil {

@@ -166,8 +166,8 @@ func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 }
 
 // TestSchedulesThatFailed makes those again at which something was wrong once: messages that an operator had sent again
-// in one act were published in another order, as the first of them was parked, or not known yet when the retry of a later
-// one was due. The scripts of testdata are these schedules, made short.
+// in one act were published in another order, as the first of them was parked, or not known yet when the retry of a
+// later one was due. The scripts of testdata are these schedules, made short.
 func TestSchedulesThatFailed(t *testing.T) {
 	for _, s := range []schedule{
 		{seed: 200, variant: variant{trouble: outage}},
