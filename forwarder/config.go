@@ -56,9 +56,9 @@ type Config struct {
 	// QueryTimeout bounds each statement; default 10 s. Raise it if statements of a slow server time out.
 	QueryTimeout time.Duration
 	// LeaseTTL is how long a forwarder that vanished keeps its lanes; default 10 s, at least 500 ms. It is renewed at a
-	// third of it. Lower it for a faster failover, raise it if processes or the server pause for longer. A lease that runs
-	// out again and again, since statements or pauses are as long as it is, does not end progress, but what was under way
-	// is published twice, and all goes on slowly: then raise it.
+	// third of it. Lower it for a faster failover, raise it if processes or the server pause for longer. While
+	// statements take less than a third of it, pauses only make it slow: lanes are taken again, and what was under way is
+	// published twice. When they take more, the lease cannot be kept and nothing is published: an error line says so.
 	LeaseTTL time.Duration
 	// CloseTimeout is how long Run waits, once its context is over, for publishes that are under way;
 	// default 30 s. Set it to PublishTimeout or more, and below the time after which the process is killed.
