@@ -120,15 +120,16 @@ func (b *Board) askStrays(a *Asks) {
 	b.strays = b.strays[:0]
 }
 
-// answered takes a row that was asked for, or hears that it is gone.
-func (b *Board) answered(a ask, r Read) {
+// answered takes a row that was asked for, or hears that it is gone. sawDue are the lanes of which the read saw all
+// that fell due.
+func (b *Board) answered(a ask, r Read, sawDue uint64) {
 	l := b.open(a.term)
 	if l == nil {
 		return
 	}
 	f, found := r.ByID[a.id]
 	if a.why == forRetry {
-		b.retried(l, a, f, found, r.DueRead)
+		b.retried(l, a, f, found, sawDue)
 		return
 	}
 	k := a.key

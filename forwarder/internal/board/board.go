@@ -125,6 +125,8 @@ type Board struct {
 	strays    []stray
 	wantDue   bool // a read is to look for what fell due
 
+	wantTopics, sawTopics bool // such a read is not to leave out closed topics; the last one did not
+
 	nextRetry   time.Time // the first of all lanes, unless it is
 	retryMoved  bool      // out of date
 	hadRoom     bool

@@ -133,21 +133,24 @@ func (d *desk) answer(a board.Asks) board.Read {
 		if room > 0 {
 			limit = max(1, room/len(lanes)) + known
 		}
-		due := a.Due[lane]
+		var fellDue []*message
 		for _, id := range ids {
 			m := d.table[id]
 			switch {
 			case m.lane != lane || m.dead:
 			case !m.due.IsZero():
-				if !m.due.After(d.now) && due > 0 && !slices.Contains(a.Closed, m.topic) {
-					due--
-					r.Due = append(r.Due, d.row(m))
+				if !m.due.After(d.now) && !slices.Contains(a.Closed, m.topic) {
+					fellDue = append(fellDue, m)
 				}
 			case id > d.marks[lane] && limit > 0:
 				limit--
 				r.Ready = append(r.Ready, d.row(m))
 				d.marks[lane] = id
 			}
+		}
+		slices.SortStableFunc(fellDue, func(x, y *message) int { return x.due.Compare(y.due) })
+		for _, m := range fellDue[:min(len(fellDue), int(a.Due[lane]))] {
+			r.Due = append(r.Due, d.row(m))
 		}
 		r.Terms = append(r.Terms, board.TermRead{Term: d.terms[lane], Mark: d.marks[lane]})
 	}

@@ -97,7 +97,8 @@
 //	                                     it: of 16,000 keys in a lane's shadow hardly any, of 160,000 one in 25. These
 //	                                     wait until the lane is read again, five minutes at most, and so do rows on open
 //	                                     topics of keys that have something in it.
-//	what fell due and is not kept        Comes again with the next read of what fell due, which leaves out closed topics.
+//	what fell due and is not kept        Comes again with the next read of what fell due, which leaves out closed topics,
+//	                                     unless a head may have unknown companions of its act: these come first.
 //	heads                                None for those with a key: each blocked key must be known. Some 300 bytes each.
 //	                                     Without a key as many as Config.Parked; the others are read when they fall due.
 //	strays that wait for a read          1,000. The next sweep finds the others.
@@ -118,7 +119,8 @@
 //
 // lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; large.go
 // those that came without payload; rows.go into memory and out of it; keys.go chains; topics.go queues, places, slow
-// topics; pauses.go closed topics and the keys that wait for them; doubts.go errors that are not recognised, and topics
-// that are tried for others' sake; calls.go from Next to Returned; retries.go heads; parked.go ids; shadow.go;
-// results.go what became of calls, and of their settling; effects.go what others must do about it; list.go.
+// topics; pauses.go closed topics and the keys that wait for them; doubts.go errors that are not recognised, and
+// topics that are tried for others' sake; calls.go from Next to Returned; retries.go heads; acts.go what an operator
+// had sent again in one act; parked.go ids; shadow.go; results.go what became of calls, and of their settling;
+// effects.go what others must do about it; list.go.
 package board

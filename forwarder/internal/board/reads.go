@@ -92,7 +92,7 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	}
 	a.Room.Others = len(a.IDs)
 	for _, t := range b.troubled {
-		if t.closed {
+		if t.closed && !b.wantTopics {
 			a.Closed = append(a.Closed, t.name)
 		}
 	}
@@ -154,10 +154,11 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 		}
 	}
 	before := b.rows
+	sawDue := b.sawDue(a, r)
 	b.newHeads(r.Due)
 	for _, ask := range a.asks {
 		if ask.why != forStray && !r.Late[ask.id] {
-			b.answered(ask, r)
+			b.answered(ask, r, sawDue)
 		}
 	}
 	b.asked(a, func(ask ask) bool { return r.Late[ask.id] })
@@ -190,21 +191,6 @@ func (b *Board) takeReady(rows []*Row) {
 	for _, row := range rows {
 		if l := b.open(row.Term); l != nil {
 			b.accept(l, row, false)
-		}
-	}
-}
-
-// newHeads takes what an operator had sent again, before other heads of the same keys that were asked for have their
-// turn: they may be behind it.
-func (b *Board) newHeads(due []*Row) {
-	for _, r := range due {
-		l := b.open(r.Term)
-		// One that is parked blocks its key as well, or a later one of the same act would go before it.
-		if l != nil && r.Key != "" && r.Attempts > 0 && l.known[r.ID] == nil && l.heads[r.ID] == nil {
-			b.addHead(l, r.Key, r.ID, r.Topic, b.now)
-		}
-		if l != nil && l.heads[r.ID] != nil {
-			l.heads[r.ID].act = r.Generation // what is due together comes in order
 		}
 	}
 }

@@ -174,8 +174,9 @@ func (b *Board) putOff(l *lane, h *head, t *topic) {
 	t.off = t.off || t.paused
 }
 
-// retried takes a head that was read for its next attempt. dueRead says that the read looked for what fell due too.
-func (b *Board) retried(l *lane, a ask, f Found, found, dueRead bool) {
+// retried takes a head that was read for its next attempt. sawDue are the lanes of which the read saw all that fell
+// due.
+func (b *Board) retried(l *lane, a ask, f Found, found bool, sawDue uint64) {
 	h := a.head
 	switch {
 	case l.heads[a.id] != h || h.place >= 0: // settled meanwhile
@@ -202,9 +203,8 @@ func (b *Board) retried(l *lane, a ask, f Found, found, dueRead bool) {
 		b.schedule(l, h, b.now.Add(lookAgain))
 	case t.paused && (a.topic != t || t.trial != nil), t.closed && !t.paused, t.byOperator:
 		b.putOff(l, h, t)
-	case h.act != r.Generation && !dueRead: // lower ones that were sent again with it may not be known
-		b.schedule(l, h, b.now)
-		b.wantDue = true
+	case h.act != r.Generation && sawDue>>l.term.Lane&1 == 0: // lower ones that were sent again with it may not be known
+		b.schedule(l, h, b.lookForAct())
 	default:
 		b.letPass(l, h.key, r, t)
 	}

@@ -66,6 +66,10 @@ func (d *desk) act(what string, args []string) {
 		r := d.answer(a)
 		r.Due, r.DueRead = nil, false
 		d.finish(a, r)
+	case "few": // read, with room for so many that fell due
+		a := d.begin()
+		a.Due[0] = d.ids(args)[0]
+		d.finish(a, d.answer(a))
 	case "recheck": // compare the heads
 		d.b.HeadsSeen(d.now, d.now, d.terms[0], 0, 1000, d.heads(0))
 		d.after()
@@ -73,6 +77,8 @@ func (d *desk) act(what string, args []string) {
 		d.returned(d.next(d.ids(args)...), board.OK)
 	case "reject":
 		d.returned(d.next(d.ids(args)...), board.Retry)
+	case "unavailable": // the broker is
+		d.returned(d.next(d.ids(args)...), board.Unavailable)
 	case "idle": // nothing may be published
 		d.none()
 	case "settle":

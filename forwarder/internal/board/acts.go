@@ -1,0 +1,46 @@
+package board
+
+import "time"
+
+// newHeads takes what an operator had sent again, before other heads of the same keys that were asked for have their
+// turn: they may be behind it.
+func (b *Board) newHeads(due []*Row) {
+	for _, r := range due {
+		l := b.open(r.Term)
+		// One that is parked blocks its key as well, or a later one of the same act would go before it.
+		if l != nil && r.Key != "" && r.Attempts > 0 && l.known[r.ID] == nil && l.heads[r.ID] == nil {
+			b.addHead(l, r.Key, r.ID, r.Topic, b.now)
+		}
+		if l != nil && l.heads[r.ID] != nil {
+			l.heads[r.ID].act = r.Generation // what is due together comes in order
+		}
+	}
+}
+
+// sawDue returns the lanes of which a read saw all that fell due: it left out no topic, and no row for want of room.
+func (b *Board) sawDue(a Asks, r Read) (lanes uint64) {
+	b.sawTopics = r.DueRead && len(a.Closed) == 0
+	if b.wantTopics = b.wantTopics && !b.sawTopics; !b.sawTopics || r.DueLate {
+		return 0
+	}
+	var counts [Lanes]int64
+	for _, row := range r.Due {
+		counts[row.Term.Lane]++
+	}
+	for n, limit := range a.Due {
+		if counts[n] < limit {
+			lanes |= 1 << n
+		}
+	}
+	return lanes
+}
+
+// lookForAct has the next read look for all that fell due, and returns when a head is to be asked for again that may
+// have unknown companions. A read that looked, and had too little room, is followed by others.
+func (b *Board) lookForAct() time.Time {
+	if b.sawTopics {
+		return b.now.Add(lookAgain)
+	}
+	b.wantDue, b.wantTopics = true, true
+	return b.now
+}
