@@ -35,7 +35,7 @@ func (e *exam) checkBlocked(context.Context) error {
 				"lag %s", p.Partition, p.Topic, p.Group, span(paused), p.Keys, span(time.Since(p.Failing)),
 				count(int(p.Lag), "message")),
 				"fix what the inbox names as its error, or have the handler return outbox.Poison; to keep the others going "+
-					"when one fails, set SubscriberConfig.Park, or raise MaxAhead"+e.command("errors --in inbox"))
+					"when one fails, raise MaxAhead, or, with Kafka, set SubscriberConfig.Park"+e.command("errors --in inbox"))
 		}
 	}
 	return nil

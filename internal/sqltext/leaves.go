@@ -43,11 +43,11 @@ const (
 	CountRanges = `SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) AS r(first, below)
  CROSS JOIN LATERAL (SELECT FROM {outbox} o WHERE o.id >= r.first AND o.id < r.below LIMIT $3::bigint) c`
 
-	// Rolls lists the last rolls, the newest first: how many seconds ago it began, the role, whether that may do what the
-	// owner of the outbox may, the retention in seconds (0 = it emptied nothing), whether it went to its end, and what
-	// cut it off.
+	// Rolls lists the last rolls, the newest first: how many seconds ago it began, the role, whether that has the
+	// privileges of the outbox's owner, the retention in seconds (0 = it emptied nothing), whether it went to its end, and
+	// what cut it off.
 	Rolls = `SELECT extract(epoch FROM clock_timestamp() - a.at)::float8, a.role,
-       coalesce((SELECT pg_has_role(r.oid, c.relowner, 'MEMBER') FROM pg_roles r, pg_class c
+       coalesce((SELECT pg_has_role(r.oid, c.relowner, 'USAGE') FROM pg_roles r, pg_class c
                   WHERE r.rolname = a.role AND c.oid = to_regclass({outbox_text})), true),
        CASE WHEN a.filter->>'before' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$'
             THEN extract(epoch FROM a.at - (a.filter->>'before')::timestamptz) ELSE 0 END::float8,
