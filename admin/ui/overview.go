@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
@@ -117,12 +118,10 @@ func (rq *request) figures(o *overview, s *admin.Stats) {
 	o.Counted, o.Inbox, o.Unread, o.At = true, s.Inbox, s.Unread, s.At
 	o.Parked = s.Parked[:min(len(s.Parked), mostParked)]
 	o.MoreParked = len(s.Parked) - len(o.Parked)
-	for _, l := range s.Leaves {
+	for _, l := range leavesShown(s.Leaves) {
 		o.Leaves = append(o.Leaves, leafRowOf(l))
 	}
-	if o.MoreLeaves = len(o.Leaves) - mostLeaves; o.MoreLeaves > 0 { // the oldest
-		o.Leaves = o.Leaves[o.MoreLeaves:]
-	}
+	o.MoreLeaves = len(s.Leaves) - len(o.Leaves)
 	o.Tiles = tiles(total(s.Topics), rq.watch.history(), rq.cfg.SampleInterval)
 	for _, t := range s.Topics {
 		o.Topics = append(o.Topics, rowOf(admin.Outbox, t))
@@ -209,13 +208,29 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 	return row
 }
 
+// leavesShown picks the partitions that there is room for, by their ids: the current one, the default and those that
+// are due before the others, and of these the newest.
+func leavesShown(all []admin.LeafStats) []admin.LeafStats {
+	matters := func(l admin.LeafStats) bool { return l.Default || l.State == "current" || l.State == "due" }
+	left := len(all) - mostLeaves
+	shown := slices.Clone(all)
+	for _, spare := range []bool{true, false} {
+		shown = slices.DeleteFunc(shown, func(l admin.LeafStats) bool {
+			if left <= 0 || spare && matters(l) || !spare && l.State != "due" {
+				return false
+			}
+			left--
+			return true
+		})
+	}
+	return shown
+}
+
 func leafRowOf(l admin.LeafStats) leafRow {
 	row := leafRow{LeafStats: l, Level: "ok", Ids: number(l.From) + " to " + number(l.To-1)}
 	switch l.State {
-	case "ahead", "empty", "retained", "due":
+	case "ahead", "empty", "retained", "due", "filled":
 		row.Level = "idle"
-	case "filled":
-		row.Level = "warn"
 	}
 	switch {
 	case l.Default:

@@ -76,7 +76,10 @@ func (rq *request) trends(ctx context.Context, o *overview, s *admin.Stats) erro
 		o.WrittenBy[t.Topic] = t.Written
 	}
 	asked, isDay := rq.r.URL.Query(), rq.r.URL.Query().Get("range") == "day"
-	cfg := admin.TrendConfig{Over: time.Hour, Topic: asked.Get("topic")}
+	cfg := admin.TrendConfig{Over: time.Hour}
+	if topic := asked.Get("topic"); known(topic, s, hour) {
+		cfg.Topic = topic
+	}
 	ofTopic, ofHour := hour, hour
 	if cfg.Topic != "" {
 		if ofHour, err = rq.watch.trend(ctx, cfg); err != nil {
@@ -104,6 +107,12 @@ func (rq *request) trends(ctx context.Context, o *overview, s *admin.Stats) erro
 		o.Trend.Ranges = append(o.Trend.Ranges, tab{Name: "All topics", Link: trendLink("", asked.Get("range"))})
 	}
 	return nil
+}
+
+// known says whether there are, or were in the last hour, messages of a topic. There is a chart of no other.
+func known(topic string, s *admin.Stats, hour *admin.Trend) bool {
+	return slices.ContainsFunc(s.Topics, func(t admin.TopicStats) bool { return t.Topic == topic }) ||
+		slices.ContainsFunc(hour.Topics, func(t admin.TopicTrend) bool { return t.Topic == topic })
 }
 
 // trendLink is the overview with the chart of a topic, or of all.
