@@ -45,6 +45,7 @@ func (db *DB) ReadsFrom(ctx context.Context, q drive.Querier) (parked bool, err 
 			return parked, err
 		}
 	}
+	db.Blocked() // where no forwarder asks, those that have ended are forgotten when another begins
 	db.sources.known.Store(s, nil)
 	return false, nil
 }

@@ -1,0 +1,28 @@
+package core
+
+import (
+	"context"
+	"testing"
+
+	"github.com/millrace-go/watermill-outbox/internal/facts"
+)
+
+// TestSourcesEndWithoutAForwarder: a process without one keeps no subscriptions that have ended.
+func TestSourcesEndWithoutAForwarder(t *testing.T) {
+	db := &DB{}
+	for range 10 {
+		over := false
+		s := &Source{Blocked: func() ([]facts.Partition, bool) { return nil, over }}
+		if _, err := db.ReadsFrom(WithSource(context.Background(), s), nil); err != nil {
+			t.Fatal(err)
+		}
+		over = true
+	}
+	n := 0
+	for range db.sources.known.Range {
+		n++
+	}
+	if n > 1 {
+		t.Errorf("%d subscriptions are kept, which have ended", n)
+	}
+}
