@@ -17,8 +17,6 @@ const (
 	joinIdle = 5 * time.Second
 	// findHolder bounds the look for the session that has the lock.
 	findHolder = 2 * time.Second
-
-	lockNotAvailable = "55P03"
 )
 
 // alone runs fn in a transaction in which no forwarder joins or is forgotten. One that vanishes meanwhile loses the
@@ -35,7 +33,7 @@ func (e *engine) alone(ctx context.Context, fn func(ctx context.Context, q drive
 		locked = true
 		return fn(limited, q)
 	})
-	if !locked && (text.SQLState(err) == lockNotAvailable || errors.Is(err, context.DeadlineExceeded)) {
+	if !locked && (text.SQLState(err) == text.LockNotAvailable || errors.Is(err, context.DeadlineExceeded)) {
 		return e.blamed(ctx, err)
 	}
 	return err

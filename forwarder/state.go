@@ -19,20 +19,20 @@ type State struct {
 	Lease    time.Duration // publishes may start for so long without another renewal; 0 = none may
 	Stopping bool          // Run is ending
 
-	Messages    int      // in memory, with those being published; at most Config.ReadAhead, but for a few
-	Bytes       int64    // of their payloads and metadata
-	Publishing  int      // calls of the publisher under way, without Hung
-	Hung        int      // calls that exceeded Config.PublishTimeout and have not returned
-	Unsettled   int      // results that are not written to the database yet
-	Parked      int      // messages known only by id, as they wait for their key, their topic or for room
-	BlockedKeys int      // keys whose head waits for another attempt, or is dead
-	Topics      []string // that are not published to now, sorted: unavailable, paused by an operator, slow or hung
+	Messages     int      // in memory, with those being published; at most Config.ReadAhead, but for a few
+	Bytes        int64    // of their payloads and metadata
+	Publishing   int      // calls of the publisher under way, without Hung
+	Hung         int      // calls that exceeded Config.PublishTimeout and have not returned
+	Unsettled    int      // results that are not written to the database yet
+	Parked       int      // messages known only by id, as they wait for their key, their topic or for room
+	BlockedKeys  int      // keys whose head waits for another attempt, or is dead
+	ClosedTopics []string // that are not published to now, sorted: unavailable, paused by an operator, slow or hung
 
-	Drains  int           // calls of Drain that wait
-	Lag     int64         // ids that are read again until a transaction ends that wrote, or may have written, before them
-	Quiet   time.Duration // for how long there has been nothing to do; 0 = there is
-	Failing time.Duration // for how long no read has worked; 0 = they work
-	Reading time.Duration // for how long a read has been under way; 0 = none is
+	Drains          int           // calls of Drain that wait
+	LagIDs          int64         // ids that are read again until a transaction ends that may have written before them
+	QuietFor        time.Duration // for how long there has been nothing to do; 0 = there is
+	ReadsFailingFor time.Duration // for how long no read has worked; 0 = they work
+	ReadingFor      time.Duration // for how long a read has been under way; 0 = none is
 }
 
 // Lane is a lane that a forwarder owns.
@@ -60,19 +60,20 @@ func (f *Forwarder) State() State {
 	return stateOf(s)
 }
 
-// LogState writes State to the log at level debug: for a signal handler, or a line in a handler of your own.
+// LogState writes State to the log at level info: for a signal handler, or a line in a handler of your own.
 func (f *Forwarder) LogState() {
-	f.engine.logger.Debug("state of the forwarder", watermill.LogFields{"state": f.State().String()})
+	f.engine.logger.Info("state of the forwarder", watermill.LogFields{"state": f.State().String()})
 }
 
 func stateOf(s machine.State) State {
 	is := State{
 		Share: s.Share, Lease: s.Lease, Stopping: s.Stopping,
 		Messages: s.Rows, Bytes: s.Bytes, Publishing: s.Young + s.Slow, Hung: s.Hung, Unsettled: s.Unsettled,
-		Parked: s.Parked, BlockedKeys: s.BlockedKeys, Topics: s.Closed,
-		Drains: s.Drains, Lag: s.Lag, Quiet: s.Mood.Quiet, Failing: s.Mood.Failing, Reading: s.Mood.Asking,
+		Parked: s.Parked, BlockedKeys: s.BlockedKeys, ClosedTopics: s.Closed,
+		Drains: s.Drains, LagIDs: s.Lag,
+		QuietFor: s.Mood.Quiet, ReadsFailingFor: s.Mood.Failing, ReadingFor: s.Mood.Asking,
 	}
-	slices.Sort(is.Topics)
+	slices.Sort(is.ClosedTopics)
 	for _, l := range s.Lanes {
 		states := [...]LaneState{machine.Taken: LaneTaken, machine.Reading: LaneReading, machine.Handing: LaneReleasing}
 		is.Lanes = append(is.Lanes, Lane{Number: int(l.Number), Epoch: l.Epoch, State: states[l.State], Mark: l.Mark})
@@ -108,21 +109,21 @@ func (s State) String() string {
 			parts = append(parts, fmt.Sprintf(what, round(d)))
 		}
 	}
-	count("%d messages in memory", s.Messages)
+	count("messages in memory: %d", s.Messages)
 	count("%d bytes", int(s.Bytes))
 	count("%d publishing", s.Publishing)
 	count("%d hung", s.Hung)
 	count("%d unsettled", s.Unsettled)
 	count("%d parked", s.Parked)
 	count("%d blocked keys", s.BlockedKeys)
-	if len(s.Topics) > 0 {
-		parts = append(parts, fmt.Sprintf("topics not published to %q", s.Topics))
+	if len(s.ClosedTopics) > 0 {
+		parts = append(parts, fmt.Sprintf("topics not published to %q", s.ClosedTopics))
 	}
-	count("lag %d ids", int(s.Lag))
-	count("%d drains wait", s.Drains)
-	since("quiet for %s", s.Quiet)
-	since("reads fail for %s", s.Failing)
-	since("reading for %s", s.Reading)
+	count("lag %d ids", int(s.LagIDs))
+	count("%d calls of Drain that wait", s.Drains)
+	since("quiet for %s", s.QuietFor)
+	since("reads fail for %s", s.ReadsFailingFor)
+	since("reading for %s", s.ReadingFor)
 	if s.Stopping {
 		parts = append(parts, "stopping")
 	}

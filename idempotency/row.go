@@ -28,9 +28,6 @@ var (
 		"have the client repeat the request")
 )
 
-// lockNotAvailable is the SQLSTATE of a lock_timeout.
-const lockNotAvailable = "55P03"
-
 // claim begins a request in the transaction of ctx, or returns the answer that it was given before.
 func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*answer, error) {
 	tx, err := h.db.Tx(ctx)
@@ -43,7 +40,7 @@ func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*a
 	err = drive.Collect(ctx, tx, func(rows drive.Rows) error { return rows.Scan(&ours, &standby, &lockTimeout) },
 		h.sql.claim, q.id.tenant, q.id.method, q.id.route, q.id.key, q.fingerprint, h.cfg.Retention.Seconds(), wait)
 	switch {
-	case text.SQLState(err) == lockNotAvailable:
+	case text.SQLState(err) == text.LockNotAvailable:
 		return nil, errInProgress
 	case err != nil:
 		return nil, fmt.Errorf("claim the request: %w", text.Explain(err))

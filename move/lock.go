@@ -17,7 +17,6 @@ const (
 	defaultLockTimeout = 10 * time.Second
 	maxLockTimeout     = 24 * time.Hour
 	askTimeout         = time.Second // which session has a lock: the whole table may be locked
-	lockTimedOut       = "55P03"
 )
 
 // lock is what a batch may have to wait for.
@@ -36,7 +35,7 @@ func (e rowLocked) Unwrap() error { return e.error }
 
 // lockingRows marks the error of such a statement.
 func lockingRows(err error) error {
-	if text.SQLState(err) == lockTimedOut {
+	if text.SQLState(err) == text.LockNotAvailable {
 		return rowLocked{err}
 	}
 	return err
@@ -51,7 +50,7 @@ func boundWaits(ctx context.Context, q drive.Querier, bound time.Duration) error
 // explain says of a batch that has waited for too long what for, and which session may have it. It asks after the
 // batch, whose wait the database has forgotten, so the other one may have ended meanwhile.
 func explain(ctx context.Context, db *core.DB, o options, from side, err error) error {
-	if text.SQLState(err) != lockTimedOut {
+	if text.SQLState(err) != text.LockNotAvailable {
 		return err
 	}
 	if !errors.As(err, new(rowLocked)) {

@@ -33,10 +33,10 @@ func (c *inspection) bounds(ctx context.Context) error {
 		switch {
 		case last >= to: // it is behind
 		case last >= from-1:
-			c.denial(object, cure, "refuses messages %s, and the last id is %d: what added it was killed", ids, last)
+			c.denial(object, cure, "refuses messages %s, and the last id is %d: the call that added it was killed", ids, last)
 		default:
-			c.warning(object, cure, "will refuse messages %s, and the last id is %d: what added it still runs, or was killed",
-				ids, last)
+			c.warning(object, cure,
+				"will refuse messages %s, and the last id is %d: the call that added it still runs, or was killed", ids, last)
 		}
 		return nil
 	}, c.names.Render(sqltext.CheckBounds), outbox+"_below")

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // view is what each template gets.
@@ -23,7 +25,7 @@ var templates = parse("overview", "errors", "messages", "message", "find", "audi
 func parse(names ...string) map[string]*template.Template {
 	layout := template.Must(template.New("layout.html").Funcs(template.FuncMap{
 		"visible": visible, "number": number, "count": count, "rate": rate, "span": span, "ago": ago, "stamp": stamp,
-		"size":  size,
+		"size":  text.Size,
 		"field": field, "asset": assetURL, "to": to, "escape": url.QueryEscape,
 		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"happened": happened,

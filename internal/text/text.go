@@ -45,6 +45,7 @@ const (
 	InsufficientPrivilege = "42501"
 	UndefinedTable        = "42P01"
 	UndefinedColumn       = "42703"
+	LockNotAvailable      = "55P03" // NOWAIT, or a lock_timeout
 	ReadOnlyServer        = "25006" // a write reached a standby, or a primary that was demoted
 	NotUTF8               = "2201E" // of statements of package sqltext whose texts would be converted
 	NotReadCommitted      = "2201F" // of those that must be run in a READ COMMITTED transaction, and were not

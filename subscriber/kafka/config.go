@@ -40,7 +40,7 @@ type SubscriberConfig struct {
 	Key func(*sarama.ConsumerMessage) []byte
 
 	// MaxAhead is how many messages of a partition are read beyond the oldest one that is not done; default 10,000. Then
-	// the partition pauses until the half is left. So many messages may be delivered again after a crash or a
+	// the partition pauses until half is left. So many messages may be delivered again after a crash or a
 	// rebalance.
 	MaxAhead int
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // leafGrid shows the partitions of an outbox.
@@ -20,7 +21,7 @@ func leafGrid(leaves []admin.LeafStats) grid {
 			oldest = age(l.Oldest)
 		}
 		g.rows = append(g.rows, []cell{
-			{text: l.Name}, {text: l.State}, {text: from}, {text: to}, {text: size(l.Bytes)}, {text: oldest},
+			{text: l.Name}, {text: l.State}, {text: from}, {text: to}, {text: text.Size(l.Bytes)}, {text: oldest},
 		})
 	}
 	return g
@@ -32,24 +33,6 @@ func bound(id int64) string {
 		return ""
 	}
 	return digits(id)
-}
-
-// size writes bytes in its largest unit.
-func size(n int64) string {
-	v, units := float64(n), []string{"kB", "MB", "GB", "TB"}
-	if n < 1000 {
-		return fmt.Sprintf("%d B", n)
-	}
-	unit := ""
-	for _, unit = range units {
-		if v /= 1000; v < 999.5 {
-			break
-		}
-	}
-	if v < 9.95 {
-		return fmt.Sprintf("%.1f %s", v, unit)
-	}
-	return fmt.Sprintf("%.0f %s", v, unit)
 }
 
 // leavesAhead returns an error if none is ahead of the ids after a roll. It says why, if the roll does.
