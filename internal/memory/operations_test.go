@@ -28,7 +28,8 @@ func TestEveryStatementHasAnOperation(t *testing.T) {
 		"Notify":       true,                       // to other processes
 		"InboxHandled": true,                       // only over pgx, whose connection is asked before BEGIN
 		"RestOfQueue":  true, "LookAtQueues": true, // for a Group, whose databases a fleet opens by a DSN
-		"WalkIndexes": true, // for those who count and list, which takes SQL
+		"WalkIndexes": true,                    // for those who count and list, which takes SQL
+		"ParkSeen":    true, "AnyParked": true, // for subscriptions of subscriber/kafka, whose messages come from a broker
 	}
 	for _, name := range names("operations.go") {
 		known[name] = true
