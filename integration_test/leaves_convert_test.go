@@ -97,7 +97,9 @@ func TestConvertTable(t *testing.T) {
 					enoughOf = true
 					close(until)
 				}
-				if err := convert(func(ctx context.Context) error { return schema.Unpartition(ctx, h.db) }); ctx.Err() == nil {
+				if err := convert(func(ctx context.Context) error {
+					return schema.Unpartition(ctx, h.db, schema.UnpartitionConfig{})
+				}); ctx.Err() == nil {
 					assert.NoError(t, err)
 				}
 			}
@@ -109,8 +111,8 @@ func TestConvertTable(t *testing.T) {
 	t.Logf("converted %d times, %d of them in a gap of the writers", times, gaps)
 	require.GreaterOrEqual(t, times, 2)
 
-	require.NoError(t, schema.Unpartition(t.Context(), writer.db))
-	require.NoError(t, schema.Unpartition(t.Context(), writer.db), "it is one table already")
+	require.NoError(t, schema.Unpartition(t.Context(), writer.db, schema.UnpartitionConfig{}))
+	require.NoError(t, schema.Unpartition(t.Context(), writer.db, schema.UnpartitionConfig{}), "it is one table already")
 	require.Equal(t, before, value[string](t, writer, carried))
 	require.Equal(t, file, value[int64](t, writer, `SELECT pg_relation_filenode('outbox')::bigint`))
 	require.NoError(t, schema.Check(t.Context(), writer.db))
@@ -131,6 +133,9 @@ func TestConvertRefuses(t *testing.T) {
 		"unique without id":  `CREATE UNIQUE INDEX u ON outbox (uuid)`,
 		"inherits":           `CREATE TABLE heir () INHERITS (outbox)`,
 		"publication":        `CREATE PUBLICATION p FOR TABLE outbox`,
+		"of all tables":      `CREATE PUBLICATION p FOR ALL TABLES`,
+		"which is NOT VALID": `ALTER TABLE outbox ADD CONSTRAINT later CHECK (topic <> '') NOT VALID`,
+		"belongs to a":       `ALTER TABLE outbox ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY`,
 		"column":             `CREATE TABLE rows (r outbox)`,
 		"outbox_p3":          `CREATE TABLE outbox_p3 (n int)`,
 		"ids up to 10000000": `INSERT INTO outbox (id, uuid, topic, payload) VALUES (10000000, 'far', 't', 'p')`,
@@ -153,11 +158,11 @@ func TestConvertRefuses(t *testing.T) {
 	}
 	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 10}))
 	h.writeRows(t, 25, settledLongAgo)
-	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db), "outbox_p0, outbox_p1: rows are in more than one")
+	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}), "outbox_p0, outbox_p1: rows are in more than one")
 	h.exec(t, `SELECT setval('outbox_id_seq', 31)`)
 	h.roll(t, func(c *admin.RollConfig) { c.Retention = time.Millisecond })
 	h.writeRows(t, 1, "")
-	require.NoError(t, schema.Unpartition(t.Context(), h.db))
+	require.NoError(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}))
 	require.Equal(t, []int64{32}, h.ids(t, "outbox"))
 	h.writeRows(t, 1, "")
 	require.NoError(t, schema.Check(t.Context(), h.db))
@@ -197,7 +202,7 @@ func TestConvertKilledAtEveryStep(t *testing.T) {
 		}
 		convert := func(h handle) error {
 			if back {
-				return schema.Unpartition(t.Context(), h.db)
+				return schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{})
 			}
 			return schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 1000})
 		}

@@ -23,7 +23,7 @@ const migrator = `SELECT current_user::text, current_database()::text, w.name, n
   LEFT JOIN pg_namespace n ON n.nspname = w.name`
 
 // explainMigrate is Explain for the role that makes the tables.
-func explainMigrate(ctx context.Context, q drive.Querier, names sqltext.Tables, err error) error {
+func explainMigrate(ctx context.Context, q drive.Querier, names sqltext.Tables, what string, err error) error {
 	if state := text.SQLState(err); state != text.InsufficientPrivilege && state != "3F000" {
 		return err
 	}
@@ -41,7 +41,7 @@ func explainMigrate(ctx context.Context, q drive.Querier, names sqltext.Tables, 
 	case !may:
 		return fmt.Errorf("%w (GRANT USAGE, CREATE ON SCHEMA %s TO %s)", err, sqltext.Quote(schema), sqltext.Quote(role))
 	}
-	return fmt.Errorf("%w (call Migrate as the role that owns the tables, not as %s)", err, sqltext.Quote(role))
+	return fmt.Errorf("%w (%s as the role that owns the tables, not as %s)", err, what, sqltext.Quote(role))
 }
 
 // need is what the parts want to do with a relation.

@@ -94,7 +94,7 @@ func Migrate(ctx context.Context, db *outbox.DB, cfg MigrateConfig) ([]Migration
 			}
 		}
 		if err != nil {
-			return r.ran, fmt.Errorf("migrate %s: %w", r.names.OutboxName(), explainMigrate(ctx, r.db, r.names, err))
+			return r.ran, fmt.Errorf("migrate %s: %w", r.names.OutboxName(), explainMigrate(ctx, r.db, r.names, "migrate", err))
 		}
 	}
 	return r.ran, nil

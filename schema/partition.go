@@ -34,8 +34,10 @@ var errManyLeaves = errors.New("rows are in more than one partition: empty all b
 //
 // It first adds a check that no id reaches the end of the first partition, and validates it, which reads the table once
 // and blocks no writer. Then it swaps the tables in one short transaction. It waits for no lock that others would queue
-// up behind: it retries until ctx is over. Ended by ctx or an error it takes the check away. A process that is
-// killed in between leaves the check: the outbox works until ids reach it, and the next Partition uses or replaces it.
+// up behind: it retries until ctx is over. If ids come closer to the check than Size it takes the check away and begins
+// again with one that is farther, and if it ends by ctx or an error it takes it away for good. For that alone it waits
+// for a lock, up to 50 ms each time, and for up to a minute after ctx is over. A process that is killed leaves the
+// check: the outbox works until ids reach it, and the next Partition uses or replaces it.
 //
 // Its role must own the table. It returns outbox.ErrNoDB, an error that names the field at fault, one that lists what
 // cannot be carried over, such as views and foreign keys, or one of the database or the context.
@@ -48,15 +50,12 @@ func Partition(ctx context.Context, db *outbox.DB, cfg PartitionConfig) error {
 			cfg.Size, int64(mostIDs))
 	}
 	p := newPartitioning((*core.DB)(db))
-	p.size = cfg.Size
-	err := p.bind(ctx)
-	if err == nil && p.end > 0 {
-		if err = p.swap(ctx); err != nil {
-			err = errors.Join(err, p.unbind(ctx))
-		}
-	}
-	return p.explain(ctx, "partition", err)
+	p.size, p.room = cfg.Size, roomBelow*cfg.Size
+	return p.explain(ctx, "partition", p.convert(ctx))
 }
+
+// UnpartitionConfig configures Unpartition. It has no fields so far.
+type UnpartitionConfig struct{}
 
 // Unpartition makes an outbox in partitions one table, while writers and forwarders work. No row is copied: all rows
 // must be in one partition, which becomes the table, and the others are dropped. What Partition carries over it carries
@@ -65,7 +64,7 @@ func Partition(ctx context.Context, db *outbox.DB, cfg PartitionConfig) error {
 // It waits for no lock that others would queue up behind: it retries until ctx is over. Killed at any moment it has
 // done all or nothing. Its role must own the table. It returns outbox.ErrNoDB, an error that lists the partitions if
 // more than one has rows, one that lists what cannot be carried over, or one of the database or the context.
-func Unpartition(ctx context.Context, db *outbox.DB) error {
+func Unpartition(ctx context.Context, db *outbox.DB, _ UnpartitionConfig) error {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return err
 	}

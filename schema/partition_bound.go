@@ -4,124 +4,59 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
+	"sync"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/leaves"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// partitioning is one call of Partition or Unpartition.
-type partitioning struct {
-	db    *core.DB
-	names sqltext.Tables
-	size  int64
-	end   int64 // of the first partition; 0 = the outbox is in partitions
-	set   leaves.Set
-	with  string // storage options, as SQL
-}
+// Cause: others wrote so much meanwhile.
+// Cure: none is needed; it begins again with an end that is farther.
+var errNear = errors.New("ids come close to the end of the first partition")
 
-func newPartitioning(db *core.DB) *partitioning {
-	return &partitioning{db: db, names: db.Tables().WithDefaults()}
-}
+// Cause: another call of Partition has replaced the check.
+// Cure: none is needed; it begins again.
+var errOther = errors.New("the check of the first partition is another one")
 
-func (p *partitioning) explain(ctx context.Context, what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s %s: %w", what, p.names.OutboxName(), explainMigrate(ctx, p.db, p.names, err))
-}
-
-// below is the name of the check that no id reaches the end of the first partition.
-func (p *partitioning) below() string { return p.names.Outbox + "_below" }
-
-// of fills in a statement; leaf is a name.
-func (p *partitioning) of(statement, leaf, bounds string) string {
-	return strings.NewReplacer(
-		"{whole}", p.set.Schema+"."+sqltext.Quote(p.names.Outbox), "{leaf}", p.set.Schema+"."+sqltext.Quote(leaf),
-		"{below}", sqltext.Quote(p.below()), "{end}", strconv.FormatInt(p.end, 10), "{owner}", p.set.Owner,
-		"{of}", bounds, "{options}", p.with,
-	).Replace(p.names.Render(statement))
-}
-
-const (
-	partitionPause = 10 * time.Millisecond // a lock may be had a moment later
-	crowdedPause   = time.Second           // something that has no name for NOWAIT is locked
-
-	// partitionTimeouts end the transaction soon, whatever happens to the process. Its loss in a failover would be
-	// harmless, and what commits later is not confirmed before it is on the standby too; so it does not wait for one.
-	partitionTimeouts = `SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', '10s', true),
-       set_config('idle_in_transaction_session_timeout', '5s', true), set_config('synchronous_commit', 'local', true),
-       set_config('jit', 'off', true)`
-	noTimeout = `SELECT set_config('statement_timeout', '0', true)`
-)
-
-// alone runs fn in a transaction that has the outbox for itself, and in which no other process migrates.
-func (p *partitioning) alone(ctx context.Context, fn func(q drive.Querier) error) error {
+// convert adds the check and swaps the tables, again with another check if that is needed.
+func (p *partitioning) convert(ctx context.Context) error {
 	for {
-		pause := partitionPause
-		err := p.db.Transact(ctx, func(q drive.Querier) error {
-			if err := drive.Collect(ctx, q, func(drive.Rows) error { return nil }, partitionTimeouts); err != nil {
-				return err
+		err := p.bind(ctx)
+		if err == nil && p.end > 0 {
+			err = p.swap(ctx)
+		}
+		if errors.Is(err, errOther) {
+			continue
+		}
+		if errors.Is(err, errNear) {
+			p.room = min(2*p.room, mostIDs)
+			if err = p.unbind(ctx); err == nil {
+				continue
 			}
-			free := false
-			if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&free) },
-				tryLockMigrations); err != nil || !free {
-				return errors.Join(err, errLocked)
-			}
-			if _, err := q.Exec(ctx, p.names.Render(sqltext.PartitionLock)); err != nil {
-				return err
-			}
-			pause = crowdedPause
-			return fn(q)
-		})
-		switch {
-		case text.SQLState(err) == lockNotAvailable:
-		case errors.Is(err, errLocked):
-			pause = lockPause
-		default:
+		}
+		if err == nil || p.end == 0 {
 			return err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return fmt.Errorf("the outbox was in use all the time: %w", ctx.Err())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unbindTime)
+		defer cancel()
+		if left := p.unbind(ctx); left != nil {
+			err = fmt.Errorf("%w; and the check %s is still there, from id %d on messages would be refused: run it again, or "+
+				"ALTER TABLE %s DROP CONSTRAINT %s: %w", err, p.below(), p.end, p.names.OutboxName(), sqltext.Quote(p.below()), left)
 		}
+		return err
 	}
 }
 
-// read reads the outbox, and refuses what a role may not do or cannot be carried over.
-func (p *partitioning) read(ctx context.Context, q drive.Querier) (err error) {
-	if p.set, err = leaves.Read(ctx, q, p.names); err != nil {
-		return err
-	}
-	if p.set.Schema == "" {
-		return fmt.Errorf("the table does not exist: %s", runMigrate)
-	}
-	if !p.set.Owned {
-		return fmt.Errorf("role %s does not own it: run it as %s, or GRANT %[2]s TO %[1]s", p.set.Role, p.set.Owner)
-	}
-	obstacles, err := p.list(ctx, q, sqltext.PartitionObstacles)
-	if err == nil && len(obstacles) > 0 {
-		err = fmt.Errorf("%s: %w", strings.Join(obstacles, "; "), errObstacles)
+// near returns errNear if less than a size is left below the check. It takes no lock.
+func (p *partitioning) near(ctx context.Context) error {
+	set, err := leaves.Read(ctx, p.db, p.names)
+	if err == nil && !set.Partitioned && p.end-set.Last < p.size {
+		return errNear
 	}
 	return err
-}
-
-func (p *partitioning) list(
-	ctx context.Context, q drive.Querier, statement string, args ...any,
-) (list []string, err error) {
-	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
-		var s string
-		err := rows.Scan(&s)
-		list = append(list, s)
-		return err
-	}, p.names.Render(statement), args...)
-	return list, err
 }
 
 // bind chooses the end of the first partition and makes sure that no row is above it. It leaves p.end at 0 if the
@@ -131,19 +66,15 @@ func (p *partitioning) bind(ctx context.Context) error {
 		return err
 	}
 	validated := false
-	err := p.alone(ctx, func(q drive.Querier) error {
+	err := p.alone(ctx, anytime, func(q drive.Querier) error {
 		p.end = 0
 		if err := p.read(ctx, q); err != nil || p.set.Partitioned {
 			return err
 		}
-		var highest int64
-		var options string
-		if err := drive.Collect(ctx, q, func(rows drive.Rows) error {
-			return rows.Scan(&validated, &p.end, &highest, &options)
-		}, p.names.Render(sqltext.PartitionBelow), p.below()); err != nil {
+		highest, err := p.check(ctx, q, &validated, &p.end)
+		if err != nil {
 			return err
 		}
-		p.with = leaves.With(options)
 		if highest-p.set.Last > p.size {
 			return fmt.Errorf("it has ids up to %d, and the last that was handed out is %d: the first partition would have "+
 				"room for more ids than are ever used", highest, p.set.Last)
@@ -152,7 +83,7 @@ func (p *partitioning) bind(ctx context.Context) error {
 		if p.end >= highest+p.size {
 			return nil // of a call that was killed
 		}
-		p.end, validated = highest+roomBelow*p.size, false
+		p.end, validated = highest+p.room, false
 		for _, s := range []string{sqltext.PartitionUnbound, sqltext.PartitionBound} {
 			if _, err := q.Exec(ctx, p.of(s, "", "")); err != nil {
 				return err
@@ -163,30 +94,84 @@ func (p *partitioning) bind(ctx context.Context) error {
 	if err != nil || p.end == 0 || validated {
 		return err
 	}
-	err = p.db.Transact(ctx, func(q drive.Querier) error {
-		if err := drive.Collect(ctx, q, func(drive.Rows) error { return nil }, noTimeout); err != nil {
+	return p.validate(ctx)
+}
+
+func anytime(context.Context) error { return nil }
+
+// check reads the check that is there, and the highest id that is stored.
+func (p *partitioning) check(ctx context.Context, q drive.Querier, valid *bool, end *int64) (highest int64, err error) {
+	var options string
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
+		return rows.Scan(valid, end, &highest, &options)
+	}, p.names.Render(sqltext.PartitionBelow), p.below())
+	p.with = leaves.With(options)
+	return highest, err
+}
+
+// validate reads the table, until ids come close to the check.
+func (p *partitioning) validate(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel(nil)
+	watching.Go(func() {
+		ticks := time.NewTicker(crowdedPause)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticks.C:
+			}
+			if err := p.near(ctx); errors.Is(err, errNear) {
+				cancel(err)
+			}
+		}
+	})
+	err := p.db.Transact(ctx, func(q drive.Querier) error {
+		if err := drive.Collect(ctx, q, func(drive.Rows) error { return nil }, sqltext.NoTimeout); err != nil {
 			return err
 		}
 		_, err := q.Exec(ctx, p.of(sqltext.PartitionValidate, "", ""))
 		return err
 	})
-	if err != nil {
-		err = errors.Join(err, p.unbind(ctx))
+	switch {
+	case err != nil && errors.Is(context.Cause(ctx), errNear):
+		return errNear
+	case text.SQLState(err) == undefinedObject: // another call has replaced it
+		return errOther
 	}
 	return err
 }
 
+const (
+	undefinedObject = "42704"
+
+	// unbindTimeouts let what takes the check away wait a moment: it must succeed, also where others follow each other
+	// so closely that NOWAIT never finds the table free.
+	unbindTimeouts = `SELECT set_config('lock_timeout', '50ms', true), set_config('statement_timeout', '10s', true),
+       set_config('synchronous_commit', 'local', true)`
+	unbindTime = time.Minute // after the context is over
+)
+
 // unbind takes the check away.
 func (p *partitioning) unbind(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), secondConnection)
-	defer cancel()
-	err := p.alone(ctx, func(q drive.Querier) error {
-		_, err := q.Exec(ctx, p.of(sqltext.PartitionUnbound, "", ""))
-		return err
-	})
-	if err != nil {
-		err = fmt.Errorf("the check %s is still there, and from id %d on messages would be refused: run it again, or "+
-			"ALTER TABLE %s DROP CONSTRAINT %s: %w", p.below(), p.end, p.names.OutboxName(), sqltext.Quote(p.below()), err)
+	for {
+		err := p.db.Transact(ctx, func(q drive.Querier) error {
+			if err := drive.Collect(ctx, q, func(drive.Rows) error { return nil }, unbindTimeouts); err != nil {
+				return err
+			}
+			_, err := q.Exec(ctx, p.of(sqltext.PartitionUnbound, "", ""))
+			return err
+		})
+		if text.SQLState(err) != lockNotAvailable {
+			return err
+		}
+		select {
+		case <-time.After(lockPause):
+		case <-ctx.Done():
+			return fmt.Errorf("the outbox was in use all the time: %w", ctx.Err())
+		}
 	}
-	return err
 }

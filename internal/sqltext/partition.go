@@ -8,7 +8,8 @@ const (
 	PartitionLock = `LOCK TABLE {outbox} IN ACCESS EXCLUSIVE MODE NOWAIT`
 
 	// PartitionObstacles lists what depends on the very table and cannot go with its name, or what partitions cannot have.
-	PartitionObstacles = `WITH t AS (SELECT c.oid, c.relkind, c.reltype FROM pg_class c WHERE c.oid = to_regclass({outbox_text}))
+	PartitionObstacles = `WITH t AS (SELECT c.oid, c.relkind, c.reltype, c.relname, n.nspname FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass({outbox_text}))
 SELECT pg_describe_object(d.classid, d.objid, d.objsubid) FROM t JOIN pg_depend d
     ON d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid OR d.refclassid = 'pg_type'::regclass AND d.refobjid = t.reltype
  WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_proc'::regclass, 'pg_publication_rel'::regclass)
@@ -22,7 +23,23 @@ SELECT pg_describe_object(d.classid, d.objid, d.objsubid) FROM t JOIN pg_depend 
   FROM t JOIN pg_index x ON x.indrelid = t.oid
   LEFT JOIN pg_attribute a ON a.attrelid = t.oid AND a.attname = 'id'
  WHERE NOT x.indisvalid OR (x.indisunique OR x.indisexclusion) AND NOT a.attnum = ANY (x.indkey)
+ UNION SELECT pg_describe_object('pg_constraint'::regclass, c.oid, 0) || ', which is NOT VALID' FROM t JOIN pg_constraint c
+    ON c.conrelid = t.oid AND c.contype = 'c' AND NOT c.convalidated AND c.conname <> t.relname || '_below'
+ UNION SELECT pg_describe_object('pg_class'::regclass, s.oid, 0) || ', which belongs to a column' FROM t JOIN pg_depend d
+    ON d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid AND d.deptype IN ('a', 'i')
+  JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S' AND s.oid <> to_regclass({outbox_id_seq_text})
+ UNION SELECT 'publication ' || quote_ident(b.pubname) || ', which is of all tables or a schema'
+  FROM t JOIN pg_publication_tables b ON b.schemaname = t.nspname AND b.tablename = t.relname
+ WHERE NOT EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+                    WHERE p.pubname = b.pubname AND r.prrelid = t.oid)
  ORDER BY 1`
+
+	// PartitionGranted lists the roles to whom ALTER DEFAULT PRIVILEGES grants tables that the current role makes, as SQL.
+	// Nobody but the owner is to use a partition by its own name.
+	PartitionGranted = `SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+  FROM pg_class t, pg_roles r, pg_default_acl d, aclexplode(d.defaclacl) a
+ WHERE t.oid = to_regclass({outbox_text}) AND r.rolname = current_user AND d.defaclrole = r.oid AND d.defaclobjtype = 'r'
+   AND d.defaclnamespace IN (0, t.relnamespace) AND a.grantee NOT IN (d.defaclrole, t.relowner) ORDER BY 1`
 
 	// PartitionBelow describes the check that no id reaches the end of the first partition: whether it is validated, its
 	// end (0 = there is none), the highest id that is stored, and the storage options of the table with | between them.
@@ -101,7 +118,7 @@ SELECT s.statement FROM t, LATERAL (
 SELECT format('DROP TRIGGER %I ON %s', g.tgname, t.sql) FROM t JOIN pg_trigger g ON g.tgrelid = t.oid AND NOT g.tgisinternal
  UNION ALL SELECT format('DROP POLICY %I ON %s', p.polname, t.sql) FROM t JOIN pg_policy p ON p.polrelid = t.oid
  UNION ALL SELECT format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY', t.sql) FROM t
- UNION ALL SELECT DISTINCT format('REVOKE ALL ON TABLE %s FROM %s', t.sql,
+ UNION ALL SELECT DISTINCT format('REVOKE ALL ON TABLE %s FROM %s CASCADE', t.sql,
        CASE r.grantee WHEN 0 THEN 'PUBLIC' ELSE r.grantee::regrole::text END)
   FROM t, LATERAL (SELECT a.grantee FROM aclexplode(t.relacl) a
     UNION SELECT a.grantee FROM pg_attribute c, aclexplode(c.attacl) a WHERE c.attrelid = t.oid) r
@@ -122,9 +139,11 @@ ALTER TABLE {leaf} DROP CONSTRAINT {below}`
 	// PartitionAhead makes one of the other partitions, {of} being its bounds.
 	PartitionAhead = `CREATE TABLE {leaf} PARTITION OF {whole} {of}{options}; ALTER TABLE {leaf} OWNER TO {owner}`
 
-	// PartitionBack puts the partition that has all rows in the place of the whole table; the others hold nothing.
+	// PartitionBack puts the partition that has all rows in the place of the whole table; the others hold nothing. {bound}
+	// is a check that a roll may have left, which would refuse ids for good.
 	PartitionBack = `ALTER SEQUENCE {outbox_id_seq} OWNED BY NONE;
 ALTER TABLE {whole} DETACH PARTITION {leaf};
+ALTER TABLE {leaf} DROP CONSTRAINT IF EXISTS {bound};
 DROP TABLE {whole};
 ALTER TABLE {leaf} RENAME TO {name};
 ALTER SEQUENCE {outbox_id_seq} OWNED BY {whole}.id`

@@ -20,6 +20,9 @@ const (
 	// OrdinaryTables has tables made that can be updated.
 	OrdinaryTables = `SELECT pg_catalog.set_config('default_table_access_method', 'heap', true)`
 
+	// NoTimeout lifts the statement_timeout of the role for a transaction that reads a whole table.
+	NoTimeout = `SELECT set_config('statement_timeout', '0', true)`
+
 	// isUTF8 is true, or fails with text.NotUTF8: the client sends UTF-8, and the server would take it for something else
 	// and convert it.
 	isUTF8 = `ln(CASE WHEN current_setting('client_encoding') IN ('UTF8', current_setting('server_encoding')) THEN 1 ` +

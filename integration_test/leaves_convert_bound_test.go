@@ -1,0 +1,162 @@
+package integration_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/schema"
+)
+
+const belowIsThere = `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_below'`
+
+// TestConvertIDsComeClose: the check that Partition adds refuses ids from its end on. If ids come close to it while the
+// table is read, or while the lock cannot be had, it is replaced by one that is farther before it refuses anything.
+func TestConvertIDsComeClose(t *testing.T) {
+	t.Parallel()
+	for name, holds := range map[string]string{
+		"reading": `LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE`,
+		"locking": `SELECT count(*) FROM outbox`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			h.writeRows(t, 1, "")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var end func()
+			watched := watchedHandle(t, h, func(s string, sent bool) bool {
+				switch {
+				case end == nil && !sent && strings.Contains(s, "VALIDATE"):
+					end = h.open(t, holds)
+					h.exec(t, `SELECT setval('outbox_id_seq', 1900)`)
+				case end != nil && sent && strings.Contains(s, "DROP CONSTRAINT IF EXISTS"):
+					end()
+				}
+				return true
+			})
+			require.NoError(t, schema.Partition(ctx, watched.db, schema.PartitionConfig{Size: 1000}))
+			require.NotNil(t, end)
+			require.Equal(t, "MINVALUE-5900", h.bounds(t)[0])
+			require.Zero(t, h.count(t, belowIsThere))
+		})
+	}
+}
+
+// TestConvertTakesItsCheckAway ends Partition in several ways after it added its check, while others use the outbox all
+// the time.
+func TestConvertTakesItsCheckAway(t *testing.T) {
+	t.Parallel()
+	t.Run("the commit is not confirmed", func(t *testing.T) {
+		t.Parallel()
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		added, cut := false, false
+		err := schema.Partition(t.Context(), watchedHandle(t, h, func(s string, sent bool) bool {
+			added = added || strings.Contains(s, "ADD CONSTRAINT")
+			if added && !cut && sent && strings.EqualFold(s, "commit") {
+				cut = true
+				return false
+			}
+			return true
+		}).db, schema.PartitionConfig{Size: 1000})
+		require.True(t, cut)
+		require.Error(t, err)
+		require.Zero(t, h.count(t, belowIsThere), "%v", err)
+	})
+	t.Run("others follow each other closely", func(t *testing.T) {
+		t.Parallel()
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		busy, stop := context.WithCancel(t.Context())
+		var reading sync.WaitGroup
+		defer reading.Wait()
+		defer stop()
+		locks := 0
+		var end func()
+		watched := watchedHandle(t, h, func(s string, sent bool) bool {
+			switch {
+			case !sent && strings.Contains(s, "VALIDATE"):
+				end = h.open(t, `SELECT count(*) FROM outbox`)
+				for range 4 {
+					reading.Go(func() {
+						for busy.Err() == nil {
+							_, _ = h.pool.Exec(busy, `SELECT count(*), pg_sleep(0.02) FROM outbox`)
+						}
+					})
+				}
+			case sent && strings.HasPrefix(s, "LOCK TABLE"):
+				if locks++; locks == 5 {
+					cancel()
+				}
+			case sent && end != nil && strings.Contains(s, "DROP CONSTRAINT IF EXISTS"):
+				end()
+			}
+			return true
+		})
+		require.ErrorIs(t, schema.Partition(ctx, watched.db, schema.PartitionConfig{Size: 1000}), context.Canceled)
+		require.Zero(t, h.count(t, belowIsThere))
+	})
+}
+
+// TestConvertCheckOfAnother has the check go away before the tables are swapped: without it the server would read the
+// table while all others wait.
+func TestConvertCheckOfAnother(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	validated := 0
+	watched := watchedHandle(t, h, func(s string, sent bool) bool {
+		if sent && strings.Contains(s, "VALIDATE") {
+			validated++
+		}
+		if !sent && validated == 1 && strings.HasPrefix(s, "LOCK TABLE") {
+			h.exec(t, `ALTER TABLE outbox DROP CONSTRAINT IF EXISTS outbox_below`)
+		}
+		return true
+	})
+	require.NoError(t, schema.Partition(t.Context(), watched.db, schema.PartitionConfig{Size: 1000}))
+	require.Equal(t, 2, validated)
+}
+
+// TestConvertDropsTheCheckOfARoll: what a roll that was killed left on the default would refuse ids for good once that
+// is the outbox.
+func TestConvertDropsTheCheckOfARoll(t *testing.T) {
+	t.Parallel()
+	h := newLeaves(t, 100)
+	h.exec(t, `SELECT setval('outbox_id_seq', 500)`)
+	h.writeRows(t, 1, "")
+	require.NoError(t, schemaPromise(t, h))
+	require.NoError(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}))
+	require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_default_bound'`))
+}
+
+// TestConvertKeepsPrivileges has grants that a grantee granted on, and default privileges: afterwards roles have what
+// they had on the outbox, and nothing on its partitions, also on those of a roll.
+func TestConvertKeepsPrivileges(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	first, second := "first_"+h.dbName(t), "second_"+h.dbName(t)
+	execScript(t, h, `CREATE ROLE `+first+`; CREATE ROLE `+second+`; GRANT INSERT ON outbox TO `+first+` WITH GRANT OPTION;
+		SET ROLE `+first+`; GRANT INSERT ON outbox TO `+second+`; RESET ROLE;
+		ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO `+second+`;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO PUBLIC`)
+	t.Cleanup(func() {
+		_, err := h.pool.Exec(context.Background(), `DROP OWNED BY `+first+`, `+second+` CASCADE`)
+		require.NoError(t, err)
+		_, err = h.pool.Exec(context.Background(), `DROP ROLE `+first+`, `+second)
+		require.NoError(t, err)
+	})
+	rights := `SELECT string_agg(DISTINCT grantee::regrole || ' ' || privilege_type, ',') FROM pg_class, aclexplode(relacl)
+		WHERE relname = 'outbox' AND grantee <> relowner`
+	before := value[string](t, h, rights)
+	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 1000}))
+	require.Equal(t, before, value[string](t, h, rights))
+	h.exec(t, `SELECT setval('outbox_id_seq', 2500)`)
+	require.Contains(t, did(h.roll(t)), "made outbox_p5")
+	require.Empty(t, column[string](t, h, `SELECT DISTINCT relname::text FROM pg_class, aclexplode(relacl)
+		WHERE relname ~ '^outbox_(p[0-9]+|default)$' AND grantee <> relowner`))
+}
