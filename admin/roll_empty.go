@@ -133,10 +133,11 @@ func (r *roll) lookAt(ctx context.Context, l leaves.Leaf) (seen look, free bool,
 			return seen, false, err
 		}
 	}
-	// Without Config.QueryTimeout: it reads all of the leaf.
-	err = drive.Collect(ctx, r.db, func(rows drive.Rows) error {
-		return rows.Scan(&seen.old, &seen.young, &seen.ids, &seen.bytes, &seen.triggers)
-	}, r.of(sqltext.RollLook, l.SQL), before, int64(mostPutBack+1))
+	err = r.patient(ctx, func(q drive.Querier) error {
+		return drive.Collect(ctx, q, func(rows drive.Rows) error {
+			return rows.Scan(&seen.old, &seen.young, &seen.ids, &seen.bytes, &seen.triggers)
+		}, r.of(sqltext.RollLook, l.SQL), before, int64(mostPutBack+1))
+	})
 	return seen, true, explain(err)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -53,6 +54,16 @@ func (t rawTx) do(statement string) (columns []string, err error) {
 		}
 	}
 	return columns, err
+}
+
+// patient runs fn, which reads all of a leaf, without Config.QueryTimeout and without the role's statement_timeout.
+func (r *roll) patient(ctx context.Context, fn func(drive.Querier) error) error {
+	return r.db.Transact(ctx, func(q drive.Querier) error {
+		if _, err := q.Exec(ctx, sqltext.NoTimeout); err != nil {
+			return err
+		}
+		return fn(q)
+	})
 }
 
 // locked runs fn in a transaction that has some locks, and commits it. It waits for none of them: it tries again for

@@ -17,6 +17,8 @@ import (
 const (
 	duplicateTable = "42P07"
 	overlaps       = "42P17" // what another roll has made
+
+	undefinedObject = "42704"
 )
 
 // make makes leaves until there are enough ahead, and leaves no promise behind, its own or that of one that was killed.
@@ -163,6 +165,14 @@ func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (boo
 		"{owner}", r.set.Owner, "{from}", strconv.FormatInt(ids.From, 10), "{to}", strconv.FormatInt(ids.To, 10)).
 		Replace(r.db.Render(sqltext.RollMake))
 	d := r.set.Default
+	if err := r.fetch(ctx, func(rows drive.Rows) error {
+		var role string
+		err := rows.Scan(&role)
+		create += ";REVOKE ALL ON TABLE " + r.set.Schema + "." + sqltext.Quote(name) + " FROM " + role
+		return err
+	}, sqltext.PartitionGranted); err != nil {
+		return false, err
+	}
 	if d != nil && d.Bytes > 0 && r.full {
 		if had, err := r.promise(ctx, *d, ids); err != nil || !had {
 			return had, err
@@ -176,6 +186,15 @@ func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (boo
 		last, err := strconv.ParseInt(now[1], 10, 64)
 		if err != nil || now[0] != strconv.Itoa(known) || ids.From-last < r.room(ids.To-ids.From)/2 {
 			return errors.Join(err, errAgain)
+		}
+		if d != nil && d.Bytes > 0 && r.full {
+			kept, err := t.do(r.boundSQL(sqltext.RollKept, *d, ids))
+			if err != nil {
+				return err
+			}
+			if kept[0] != "t" { // another roll has replaced it: ATTACH would read all of the default under the lock
+				return errAgain
+			}
 		}
 		if d != nil && d.Bytes > 0 && !r.full {
 			// Nothing but dead rows: ATTACH would read them all under the lock.
@@ -205,7 +224,13 @@ func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (ha
 	if err != nil || !had {
 		return had, err
 	}
-	_, err = r.db.Exec(ctx, r.boundSQL(sqltext.RollValidate, d, ids)) // without Config.QueryTimeout: it reads all of it
+	err = r.patient(ctx, func(q drive.Querier) error {
+		_, err := q.Exec(ctx, r.boundSQL(sqltext.RollValidate, d, ids))
+		return err
+	})
+	if text.SQLState(err) == undefinedObject { // another roll has replaced it
+		err = errAgain
+	}
 	return true, explain(err)
 }
 

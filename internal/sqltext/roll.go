@@ -60,10 +60,12 @@ const (
 const (
 	// RollBegin begins a transaction whose locks are to be had at once, or not at all: others would queue up behind one
 	// that waits. lock_timeout is for what NOWAIT cannot name: the table of large values, which autovacuum may have
-	// locked. Whatever happens to the program, the locks are gone soon.
+	// locked. Whatever happens to the program, the locks are gone soon. It does not wait for a standby while it has them:
+	// what a failover would lose is done again.
 	RollBegin = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '50ms';
 SET LOCAL statement_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '5s';
-SET LOCAL enable_seqscan = off; SET LOCAL row_security = off;
+SET LOCAL enable_seqscan = off; SET LOCAL row_security = off; SET LOCAL synchronous_commit = 'local';
+SET LOCAL default_table_access_method = 'heap';
 SELECT set_config('client_encoding', getdatabaseencoding(), true)`
 
 	// RollLock is one of its locks. The order is the outbox, its default, a leaf.
@@ -105,6 +107,11 @@ ALTER TABLE {leaf} ADD CONSTRAINT {bound} CHECK (id IS NOT NULL AND (id < {from}
 
 	// RollPromised says whether that check is there.
 	RollPromised = `SELECT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = to_regclass('{leaf}') AND c.conname = {bound_text})`
+
+	// RollKept says whether that check is there for this leaf, and validated.
+	RollKept = `SELECT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = to_regclass('{leaf}') AND c.conname = {bound_text}
+   AND c.convalidated AND substring(pg_get_constraintdef(c.oid) from '< ''?([0-9]+)')::bigint = {from}
+   AND substring(pg_get_constraintdef(c.oid) from '>= ''?([0-9]+)')::bigint = {to})`
 
 	// RollPartitions says how many partitions there are, and the last id that was handed out.
 	RollPartitions = `SELECT count(*), coalesce(pg_sequence_last_value(to_regclass({outbox_id_seq_text})), 0)
