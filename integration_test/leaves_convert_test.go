@@ -158,7 +158,8 @@ func TestConvertRefuses(t *testing.T) {
 	}
 	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 10}))
 	h.writeRows(t, 25, settledLongAgo)
-	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}), "outbox_p0, outbox_p1: rows are in more than one")
+	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}),
+		"outbox_p0, outbox_p1: rows are in more than one")
 	h.exec(t, `SELECT setval('outbox_id_seq', 31)`)
 	h.roll(t, func(c *admin.RollConfig) { c.Retention = time.Millisecond })
 	h.writeRows(t, 1, "")

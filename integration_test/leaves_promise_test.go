@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRollPromiseOfAnother has the check that a roll made on the default go away before the leaf is attached, as another
-// roll does: without it the server would read the default while all others wait.
+// TestRollPromiseOfAnother has the check that a roll made on the default go away before the leaf is attached, as
+// another roll does: without it the server would read the default while all others wait.
 func TestRollPromiseOfAnother(t *testing.T) {
 	t.Parallel()
 	h := newLeaves(t, 100)

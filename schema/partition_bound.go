@@ -43,8 +43,9 @@ func (p *partitioning) convert(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unbindTime)
 		defer cancel()
 		if left := p.unbind(ctx); left != nil {
-			err = fmt.Errorf("%w; and the check %s is still there, from id %d on messages would be refused: run it again, or "+
-				"ALTER TABLE %s DROP CONSTRAINT %s: %w", err, p.below(), p.end, p.names.OutboxName(), sqltext.Quote(p.below()), left)
+			err = fmt.Errorf("%w; and the check %s is still there, from id %d on messages would be refused: run it again, "+
+				"or ALTER TABLE %s DROP CONSTRAINT %s: %w",
+				err, p.below(), p.end, p.names.OutboxName(), sqltext.Quote(p.below()), left)
 		}
 		return err
 	}
