@@ -10,13 +10,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/leaves"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // LeafStats is what is known of a partition of an outbox.
 type LeafStats struct {
 	Name string `json:"name"`
 	// State is ahead (of the last id), current, retained (behind it), due (behind it, and settled longer ago than the
-	// retention of the last roll), or empty (behind it). The default partition is empty or filled.
+	// retention of the last roll), or empty (behind it). The default partition is empty or filled. It is unknown of a leaf
+	// if the role may not read the sequence of the ids.
 	State   string `json:"state"`
 	Default bool   `json:"default"` // it has the ids that no leaf has
 	// From is the lowest id of a leaf, and To the first one above it; 0 = no bound.
@@ -36,6 +38,7 @@ const (
 	leafDue      = "due"
 	leafEmpty    = "empty"
 	leafFilled   = "filled"
+	leafUnknown  = "unknown"
 )
 
 // Leaves lists the partitions of an outbox by their ids, the default last. There is none, and no error, if the outbox
@@ -48,6 +51,15 @@ func (a *Admin) Leaves(ctx context.Context) ([]LeafStats, error) {
 	return p.list, nil
 }
 
+// leavesForStats leaves out what cannot be read: Doctor says so.
+func (a *Admin) leavesForStats(ctx context.Context) ([]LeafStats, error) {
+	list, err := a.Leaves(ctx)
+	if err != nil && ctx.Err() == nil {
+		return []LeafStats{}, nil
+	}
+	return list, err
+}
+
 // partitions is what is known of an outbox in partitions; nothing of one that is one table.
 type partitions struct {
 	leaves.Set
@@ -55,6 +67,7 @@ type partitions struct {
 	rolls []pastRoll    // the newest first
 	keep  time.Duration // of the last of them; the usual one if there was none
 	kept  bool          // there was one
+	blind bool          // the role may not read the audit log, or there is none
 }
 
 // pastRoll is a roll in the audit log.
@@ -72,8 +85,14 @@ func (a *Admin) partitions(ctx context.Context) (p partitions, err error) {
 	if p.Set, err = a.leaves(ctx); err != nil || !p.Partitioned {
 		return p, err
 	}
-	if p.rolls, err = a.rolls(ctx); err != nil {
-		return p, err
+	p.rolls, err = a.rolls(ctx)
+	switch text.SQLState(err) {
+	case text.InsufficientPrivilege, text.UndefinedTable:
+		p.blind = true
+	default:
+		if err != nil {
+			return p, err
+		}
 	}
 	p.keep = defaultRetention
 	if i := slices.IndexFunc(p.rolls, func(r pastRoll) bool { return r.keep > 0 }); i >= 0 {
@@ -122,6 +141,8 @@ func (p partitions) stats(l leaves.Leaf) LeafStats {
 		s.To = l.To
 	}
 	switch {
+	case !p.Known:
+		s.State = leafUnknown
 	case l.From > p.Last:
 		s.State = leafAhead
 	case l.To > p.Last:

@@ -141,7 +141,7 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 		func() (err error) { s.Queue, err = a.queue(ctx, b); return err },
 		func() (err error) { s.Inbox, err = a.consumers(ctx, b); return err },
 		func() (err error) { s.Parked, err = a.parkedForStats(ctx); return err },
-		func() (err error) { s.Leaves, err = a.Leaves(ctx); return err },
+		func() (err error) { s.Leaves, err = a.leavesForStats(ctx); return err },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

@@ -211,4 +211,14 @@ func TestDoctorReadsLeavesThroughTheOutbox(t *testing.T) {
 	require.Equal(t, "current", list[1].State)
 	require.Equal(t, "filled", list[6].State)
 	require.Equal(t, []string{"info leaves_default"}, foundOfLeaves(t, reader))
+
+	revoke := func(what string) {
+		owner.exec(t, `REVOKE ALL ON `+what+` FROM PUBLIC, "`+role(owner)+`reader"`)
+	}
+	revoke("SEQUENCE outbox_id_seq")
+	list, err = newAdmin(t, reader).Leaves(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "unknown", list[1].State, "which id is the last is not known")
+	require.ElementsMatch(t, []string{"info leaves_default", "warning leaves_ahead"}, foundOfLeaves(t, reader))
+	require.Contains(t, findings(t, reader)["leaves_ahead"].Evidence, "could not be checked")
 }

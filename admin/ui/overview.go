@@ -229,7 +229,7 @@ func leavesShown(all []admin.LeafStats) []admin.LeafStats {
 func leafRowOf(l admin.LeafStats) leafRow {
 	row := leafRow{LeafStats: l, Level: "ok", Ids: number(l.From) + " to " + number(l.To-1)}
 	switch l.State {
-	case "ahead", "empty", "retained", "due", "filled":
+	case "ahead", "empty", "retained", "due", "filled", "unknown":
 		row.Level = "idle"
 	}
 	switch {

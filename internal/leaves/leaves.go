@@ -35,6 +35,7 @@ type Set struct {
 	Schema      string // of the outbox, as SQL
 	Owner, Role string // as SQL; whose it is, and who asks
 	Owned       bool   // the role has the owner's privileges
+	Known       bool   // the role may know Last
 	Last        int64  // the last id that was handed out; 0 = none
 	Leaves      []Leaf // by their ranges
 	Default     *Leaf  // nil = none
@@ -58,7 +59,7 @@ func With(options string) string {
 // database, or one that names a partition whose bounds are no range of ids. A table that is missing is not partitioned.
 func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, err error) {
 	if err = drive.Collect(ctx, q, func(rows drive.Rows) error {
-		return rows.Scan(&s.Partitioned, &s.Schema, &s.Owner, &s.Role, &s.Owned, &s.Last)
+		return rows.Scan(&s.Partitioned, &s.Schema, &s.Owner, &s.Role, &s.Owned, &s.Known, &s.Last)
 	}, names.Render(sqltext.LeavesParent)); err != nil || !s.Partitioned {
 		return s, err
 	}

@@ -15,10 +15,11 @@ const (
  WHERE i.inhparent = to_regclass({outbox_text}) ORDER BY c.relname`
 
 	// LeavesParent says of the outbox whether it is in partitions, its schema, its owner, who asks, all as SQL, whether
-	// that role has the privileges of the owner, and the last id that was handed out, 0 if none was or the role may not
-	// know.
+	// that role has the privileges of the owner, whether it may know the last id that was handed out, and that id, 0 if
+	// none was or it may not.
 	LeavesParent = `SELECT c.relkind = 'p', c.relnamespace::regnamespace::text, c.relowner::regrole::text,
        quote_ident(current_user), pg_has_role(c.relowner, 'USAGE'),
+       coalesce(has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE'), false),
        coalesce(CASE WHEN has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE')
          THEN pg_sequence_last_value(to_regclass({outbox_id_seq_text})) END, 0)
   FROM pg_class c WHERE c.oid = to_regclass({outbox_text})`

@@ -49,7 +49,7 @@ func something() sample {
 		parked:     map[parkedOf]parked{{"booking", "orders"}: {2, 30, 700, false}},
 		reads:      map[cell]counted{{"bookings", ""}: {1, 0}},
 		unhandled:  map[cell]counted{{"payment", ""}: {4, 20}},
-		leaves:     &leafCounts{ahead: 4, all: 9, inDefault: 17},
+		leaves:     &leafCounts{ahead: 4, all: 9, inDefault: 17, known: true},
 	}
 }
 

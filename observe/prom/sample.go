@@ -37,7 +37,10 @@ type sample struct {
 }
 
 // leafCounts are those of an outbox in partitions.
-type leafCounts struct{ ahead, all, inDefault float64 }
+type leafCounts struct {
+	ahead, all, inDefault float64
+	known                 bool // how many are ahead
+}
 
 // parkedOf is who has parked keys of what.
 type parkedOf struct{ group, topic string }
@@ -74,7 +77,9 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		s.parked, err = scrapeParked(ctx, db)
 	}
 	if err == nil {
-		s.leaves, err = scrapeLeaves(ctx, db)
+		if s.leaves, err = scrapeLeaves(ctx, db); ctx.Err() == nil { // Doctor says why they cannot be read
+			err = nil
+		}
 	}
 	return s, text.Explain(err)
 }
@@ -103,7 +108,10 @@ func scrapeLeaves(ctx context.Context, db *core.DB) (*leafCounts, error) {
 		return nil, err
 	}
 	n, err := set.Count(ctx, db, db.Tables(), countDefault)
-	return &leafCounts{float64(set.Ahead()), float64(len(set.Leaves)), float64(n)}, err
+	if err != nil {
+		return nil, err
+	}
+	return &leafCounts{float64(set.Ahead()), float64(len(set.Leaves)), float64(n), set.Known}, nil
 }
 
 // unread is 1 if messages of a topic are ready, and the forwarders that run all have other topics.

@@ -142,7 +142,9 @@ func (c *Collector) show(s sample, to chan<- prometheus.Metric) {
 	}
 	if l := s.leaves; l != nil {
 		send(d.leaves, l.all)
-		send(d.ahead, l.ahead)
+		if l.known {
+			send(d.ahead, l.ahead)
+		}
 		send(d.inDefault, l.inDefault)
 	}
 	bounded := 0.0
