@@ -71,7 +71,7 @@ func newGuardedSite(
 	t testing.TB, h handle, authorize func(*http.Request) (ui.Access, error), brokers ...asked.Checker,
 ) *site {
 	t.Helper()
-	a, err := admin.New(h.db, admin.Config{}, nil)
+	a, err := admin.New(h.db, admin.Config{QueryTimeout: patience}, nil)
 	require.NoError(t, err)
 	log := &lines{LoggerAdapter: watermill.NopLogger{}}
 	page, err := ui.New(a, ui.Config{Title: "Shop", Authorize: authorize, Brokers: brokers}, log)
