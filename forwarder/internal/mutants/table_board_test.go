@@ -16,10 +16,10 @@ var boardMutants = []Mutant{
 		Name: "B2", File: "board/reads.go", Trouble: "whatever", First: 2,
 		Breaks: "what was settled is forgotten during a read",
 		Old: `	before := b.rows
-	b.newHeads(r.Due)`,
+	sawDue := b.sawDue(a, r)`,
 		New: `	before := b.rows
 	b.forget()
-	b.newHeads(r.Due)`,
+	sawDue := b.sawDue(a, r)`,
 	},
 	{
 		Name: "B3", File: "board/results.go", Trouble: "whatever", First: 0,
@@ -275,7 +275,7 @@ var boardMutants = []Mutant{
 	{
 		Name: "B37", File: "board/retries.go", Trouble: "whatever", First: 1838,
 		Breaks: "a message that was sent again goes before it is known what was sent again with it",
-		Old:    "case h.act != r.Generation && !dueRead:",
+		Old:    "case h.act != r.Generation && sawDue>>l.term.Lane&1 == 0:",
 		New:    "case false:",
 	},
 	{
