@@ -64,7 +64,6 @@ type twin struct {
 	uuids   int
 	times   int64              // each due time is another one, so that their order is known
 	had     map[string][]int64 // epochs, by forwarder
-	xids    []int64            // that were in progress at some read
 	said    []string
 	did     map[string]int
 }
