@@ -50,13 +50,19 @@ var answers = map[string]struct {
 		"`migrate up`", map[string]any{"migrations": []migration(nil)},
 	},
 	"migrate.go: map[string]any{\"files\": named(files)}": {"`migrate print`", map[string]any{"files": named(nil)}},
-	"move.go: moved{false, r}":                            {"`import`", moved{}},
-	"move.go: moved{true, tried}":                         {"`import`", moved{}},
-	"print.go: value":                                     {}, // of show
-	"search.go: list":                                     {"`messages list`", &admin.List{}},
-	"stats.go: s":                                         {"`stats`", admin.Stats{}},
-	"topics.go: answer":                                   {"`topics pause`", topicAct{}},
-	"version.go: v":                                       {"`version`", release{}},
+	"migrate_partition.go: map[string]bool{\"partitioned\": true}": {
+		"`migrate partition`", map[string]any{"partitioned": true},
+	},
+	"migrate_partition.go: map[string]bool{\"partitioned\": false}": {
+		"`migrate partition`", map[string]any{"partitioned": false},
+	},
+	"move.go: moved{false, r}":    {"`import`", moved{}},
+	"move.go: moved{true, tried}": {"`import`", moved{}},
+	"print.go: value":             {}, // of show
+	"search.go: list":             {"`messages list`", &admin.List{}},
+	"stats.go: s":                 {"`stats`", admin.Stats{}},
+	"topics.go: answer":           {"`topics pause`", topicAct{}},
+	"version.go: v":               {"`version`", release{}},
 	"topics.go: map[string]any{\"topics\": s.Topics}": {
 		"`topics list`", map[string]any{"topics": []admin.TopicStats(nil)},
 	},
