@@ -141,8 +141,8 @@ chromium = command -v chromium >/dev/null || command -v google-chrome >/dev/null
 		echo "installing chromium"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium >/dev/null; \
 	else echo "this needs Chromium: apt-get install chromium, or the like"; exit 1; fi
 
-# each runs a command in one module after another, the root first, until it fails, and says at the end how long each took. What
-# takes long prints a line now and then, so that nobody takes it for dead; sleep has no output, or it would keep a pipe open
+# each runs a command in one module after another, the root first, also after one that failed, and says at the end how long each
+# took. What takes long prints a line now and then, so that nobody takes it for dead; sleep has no output, or it would keep a pipe open
 # after the end.
 each = began=$$(date +%s); \
 	( while sleep 25 >/dev/null 2>&1; do echo "-- $$(( $$(date +%s) - began )) s"; done ) & clock=$$!; \
@@ -151,7 +151,6 @@ each = began=$$(date +%s); \
 	for module in $(MODULES); do \
 		echo "== $$module: $(1)"; start=$$(date +%s); (cd $$module && $(1)) || code=1; \
 		took="$$took$$(printf '%6d s' $$(( $$(date +%s) - start )))  $$module\n"; \
-		[ $$code = 0 ] || break; \
 	done; \
 	printf "$$took"; exit $$code
 
