@@ -286,7 +286,7 @@ func TestDoctorShowsHungPublishes(t *testing.T) {
 	h.publish(t, "orders", "", "1")
 	runInBackground(t, f)
 	found := ails(t, h, "timeouts")
-	assert.Contains(t, found.Evidence, "1 publish of forwarder")
+	assert.Regexp(t, `^[1-9]\d* publish(es)? of forwarder`, found.Evidence) // each time the lease ends there is one more
 	assert.Contains(t, found.Evidence, "100ms")
 	assert.Contains(t, found.Cure, "restart")
 	close(goOn)

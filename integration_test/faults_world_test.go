@@ -4,6 +4,7 @@ package integration_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -22,6 +23,20 @@ func rounds(short, extended int) int {
 		return extended
 	}
 	return short
+}
+
+// someOf are each fourth of n steps, from a random one on, and all of them in the long variant.
+func someOf(t testing.TB, n int) (steps []int) {
+	first, each := 0, 1
+	if !long {
+		each = 4
+		first = rand.IntN(each)
+		t.Logf("each %dth step from %d on", each, first)
+	}
+	for step := first; step < n; step += each {
+		steps = append(steps, step)
+	}
+	return steps
 }
 
 // crashWorld is a database, a source of orders, a broker, and the worker processes between them. The database, the

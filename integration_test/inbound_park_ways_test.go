@@ -221,12 +221,12 @@ func TestParkInTwoReleases(t *testing.T) {
 	assert.Zero(t, w.parked(), "the first release parks nothing")
 	for i := range middle {
 		w.serve(second, failsUntilMended(w.h))
+		middle[i].close() // so that each of the two has a partition, and each of those a key that fails
 		w.send(300, 20)
 		if i == 0 {
 			eventually(t, func() bool { return w.parked() > 0 }, "the second parks beside the first")
 			mend()
 		}
-		middle[i].close()
 	}
 	w.settles()
 }
