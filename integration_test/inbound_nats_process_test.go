@@ -74,5 +74,5 @@ func TestJetStreamCampaign(t *testing.T) {
 		require.NoError(t, server.Restart(t.Context()))
 	})
 	w.verify()
-	t.Logf("%d messages once and in order in %s", w.settled, did)
+	t.Logf("JetStream: %d messages, each handled once and in order, in %s", w.settled, did)
 }
