@@ -182,8 +182,8 @@ func TestConvertReadsTheRowsOnceAndWaitsForNobody(t *testing.T) {
 		`partition constraint for table "outbox_p0" is implied by existing constraints`}, notices)
 }
 
-// TestConvertKilledAtEveryStep cuts the connection as soon as the server has one of the statements. The outbox works, and
-// the next call does the rest. OUTBOX_LONG cuts at each of them, and not at each fourth.
+// TestConvertKilledAtEveryStep cuts the connection as soon as the server has one of the statements. The outbox works,
+// and the next call does the rest. OUTBOX_LONG cuts at each of them, and not at each fourth.
 func TestConvertKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for _, back := range []bool{false, true} {

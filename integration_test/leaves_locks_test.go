@@ -167,8 +167,8 @@ func TestRollTwice(t *testing.T) {
 	require.Equal(t, 12, h.count(t, pendingIn))
 }
 
-// TestRollKilledAtEveryStep cuts the connection of a roll as soon as the server has one of its statements. What must stay
-// is there, and the next roll does the rest. OUTBOX_LONG cuts at each of them, and not at each fourth.
+// TestRollKilledAtEveryStep cuts the connection of a roll as soon as the server has one of its statements. What must
+// stay is there, and the next roll does the rest. OUTBOX_LONG cuts at each of them, and not at each fourth.
 func TestRollKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	prepared := func() handle {
