@@ -53,8 +53,8 @@ func inboundCampaign(t *testing.T, strategy string) {
 	w.h.exec(t, `insert into mended values (now())`)
 	w.spawn(c)
 	w.settles()
-	t.Logf("%s: %d messages, each handled once and in order, in %s; %d were parked, of %d that failed", c.Strategy, w.settled,
-		did, w.stores(), failing)
+	t.Logf("%s: %d messages, each handled once and in order, in %s; %d were parked, of %d that failed", strategy,
+		w.settled, did, w.stores(), failing)
 }
 
 // campaign has processes come and go until so many messages are handled, and restarts the broker each half of a minute.
