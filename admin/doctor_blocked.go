@@ -34,7 +34,7 @@ func (e *exam) checkBlocked(context.Context) error {
 				"group %q, has been paused for %s behind a message that keeps failing: blocked keys: %d, the oldest for %s; "+
 				"lag %s", p.Partition, p.Topic, p.Group, span(paused), p.Keys, span(time.Since(p.Failing)),
 				count(int(p.Lag), "message")),
-				"fix what the inbox names as its error, or have the handler return outbox.Poison; to keep the others going "+
+				"fix the error that the inbox shows, or have the handler return outbox.Poison; to keep the others going "+
 					"when one fails, raise MaxAhead, or, with Kafka, set SubscriberConfig.Park"+e.command("errors --in inbox"))
 		}
 	}

@@ -34,7 +34,7 @@ func (l look) stay() int {
 // errLarge ends the transaction, with its connection, before what must stay fills the memory.
 // Cause: the rows are larger than they were taken for when they were looked at.
 // Cure: none is needed; the old rows are deleted one by one.
-var errLarge = errors.New("what must stay is too large")
+var errLarge = errors.New("the messages that stay are too large to be kept in memory")
 
 // limited is a buffer that takes somewhat more than what must stay may have.
 type limited struct{ bytes.Buffer }
@@ -82,9 +82,9 @@ func (r *roll) empty(ctx context.Context, l leaves.Leaf) error {
 	case seen.stay() > mostPutBack:
 		return r.deleteOld(ctx, l, fmt.Sprintf("more than %d of its messages are not settled", mostPutBack))
 	case seen.bytes > mostBytes:
-		return r.deleteOld(ctx, l, fmt.Sprintf("what must stay has %d MiB", seen.bytes>>20))
+		return r.deleteOld(ctx, l, fmt.Sprintf("the messages that stay have %d MiB", seen.bytes>>20))
 	case seen.triggers && seen.ids != "":
-		return r.deleteOld(ctx, l, "it has triggers that would take what must stay for new messages")
+		return r.deleteOld(ctx, l, "it has triggers that would take the messages that stay for new ones")
 	case r.cfg.DryRun:
 		r.did(ctx, RolledLeaf{Name: l.Name, Did: "emptied", Removed: seen.old, PutBack: int64(seen.stay())})
 		return nil
@@ -96,7 +96,7 @@ func (r *roll) empty(ctx context.Context, l leaves.Leaf) error {
 	})
 	switch {
 	case errors.Is(err, errLarge):
-		return r.deleteOld(ctx, l, fmt.Sprintf("what must stay has more than %d MiB", mostBytes>>20))
+		return r.deleteOld(ctx, l, fmt.Sprintf("the messages that stay have more than %d MiB", mostBytes>>20))
 	case crowded:
 		r.kept(ctx, l.Name, "its messages were changed meanwhile: the next run retries")
 		return nil

@@ -198,7 +198,7 @@ func TestPutBackRefusesMany(t *testing.T) {
 		{"young at its end", `UPDATE outbox SET published_at = now() WHERE id > 500`, "kept", "younger", 2000},
 		{"young and few", `UPDATE outbox SET published_at = now() WHERE id > 1500`, "emptied", "", 499},
 		{"large", `UPDATE outbox SET published_at = NULL, payload = repeat('x', 9 << 20)::bytea WHERE id <= 2`, "deleted",
-			"what must stay has 18 MiB", 2},
+			"the messages that stay have 18 MiB", 2},
 		{"triggers", `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''called''; END';
 			UPDATE outbox SET published_at = NULL WHERE id = 7;
 			CREATE TRIGGER f BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION f()`, "deleted", "triggers", 1},

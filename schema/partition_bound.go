@@ -19,7 +19,7 @@ var errNear = errors.New("ids come close to the end of the first partition")
 
 // Cause: another call of Partition has replaced the check.
 // Cure: none is needed; it begins again.
-var errOther = errors.New("the check of the first partition is another one")
+var errOther = errors.New("another call of Partition replaced the check of the first partition")
 
 // convert adds the check and swaps the tables, again with another check if that is needed.
 func (p *partitioning) convert(ctx context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -29,8 +30,6 @@ var judged = []struct {
 		"the server would alter topics, keys and metadata"},
 	{"default_transaction_isolation", "read committed", always, false,
 		"each statement needs a transaction of its own to be READ COMMITTED, and yours fail with 40001 when they meet"},
-	{"plan_cache_mode", "auto", func(_ *inspection, v string) bool { return v == "force_generic_plan" }, false,
-		"statements are planned without their arguments, and may read whole tables"},
 	{"statement_timeout", "0", shorter(10_000), false,
 		"the server cancels reads of a large backlog and the deleting of what is old"},
 	{"transaction_timeout", "0", shorter(10_000), false,
@@ -91,7 +90,8 @@ func (c *inspection) settings(ctx context.Context) error {
 		if !ok || s.value == j.ordinary || !j.bad(c, s.value) {
 			continue
 		}
-		object, found := "setting "+s.name, fmt.Sprintf("is %q%s, by %s: %s", s.value, s.unit, s.origin(), j.found)
+		object, value := "setting "+s.name, strings.TrimSpace(s.value+" "+s.unit)
+		found := fmt.Sprintf("is %q, by %s: %s", value, s.origin(), j.found)
 		if j.problem {
 			c.denial(object, s.cure(j.ordinary), "%s", found)
 		} else {

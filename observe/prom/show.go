@@ -68,9 +68,8 @@ func newDescs(namespace, db string) descs {
 		undelivered: desc("parked_undelivered", "1 if messages are parked and no running process delivers them, else 0.",
 			"group", "topic"),
 
-		leaves: desc("leaves", "Leaves of an outbox in partitions, without the default."),
-		ahead: desc("leaves_ahead", "Those of them that are ahead of the last id; with none, the default partition takes "+
-			"the messages."),
+		leaves:    desc("leaves", "Leaves of an outbox in partitions, without the default."),
+		ahead:     desc("leaves_ahead", "Leaves ahead of the last id; with none, the default partition takes the messages."),
 		inDefault: desc("default_messages", "Messages in the default partition, at most 10,001 are counted."),
 	}
 }
