@@ -64,6 +64,7 @@ func (b *Board) concludeTrial(c *Call, r Result) {
 	switch {
 	case r.Verdict == Unavailable:
 		t.fails(c.Row.UUID)
+		delete(t.failedAt, c.Row.UUID) // what it failed of before the outage says nothing of it now
 		b.pause(c.Row, r.Err, false)
 	case t.trial != c.Row, r.Verdict == Unknown:
 	case r.Verdict == Aborted:

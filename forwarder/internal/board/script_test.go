@@ -1,6 +1,7 @@
 package board_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,7 +44,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// act does what a line says. All messages are in lane 0, on topic a, and have key k.
+// act does what a line says. All messages are in lane 0, on topic a, and have key k unless they have one of their own.
 func (d *desk) act(what string, args []string) {
 	d.t.Helper()
 	switch what {
@@ -51,6 +52,10 @@ func (d *desk) act(what string, args []string) {
 		ids := d.ids(args)
 		d.put(0, "k", "a", ids...)
 		d.marks[0] = min(d.marks[0], slices.Min(ids)-1)
+	case "alone": // commit messages, each with a key of its own
+		for _, id := range d.ids(args) {
+			d.put(0, fmt.Sprint("k", id), "a", id)
+		}
 	case "again": // an operator wants messages sent again, in one act
 		for _, id := range d.ids(args) {
 			m := &message{id: id, key: "k", topic: "a", attempts: 1, due: d.now, act: "act"}
@@ -59,7 +64,10 @@ func (d *desk) act(what string, args []string) {
 			}
 			d.table[id] = m
 		}
-	case "read": // and look for what fell due
+	case "read": // and look for what fell due; maybe after some time
+		if len(args) > 0 {
+			d.pass(args[0])
+		}
 		d.read()
 	case "glance": // read, and do not look for what fell due
 		a := d.begin()
@@ -73,25 +81,59 @@ func (d *desk) act(what string, args []string) {
 	case "recheck": // compare the heads
 		d.b.HeadsSeen(d.now, d.now, d.terms[0], 0, 1000, d.heads(0))
 		d.after()
+	case "start": // publishes, and they have no answer yet
+		for _, id := range d.ids(args) {
+			d.next(id)
+		}
 	case "publish":
-		d.returned(d.next(d.ids(args)...), board.OK)
+		d.answers(args, board.OK)
 	case "reject":
-		d.returned(d.next(d.ids(args)...), board.Retry)
+		d.answers(args, board.Retry)
 	case "unavailable": // the broker is
-		d.returned(d.next(d.ids(args)...), board.Unavailable)
+		d.answers(args, board.Unavailable)
+	case "unknown": // is why they fail
+		d.answers(args, board.Unknown)
+	case "doubted": // they fail for an unknown reason, and are not charged
+		d.answers(args, board.Unknown)
+		if charged := d.charged(); slices.ContainsFunc(d.ids(args), func(id int64) bool {
+			return slices.Contains(charged, id)
+		}) {
+			d.t.Fatalf("%v are charged", charged)
+		}
 	case "idle": // nothing may be published
 		d.none()
 	case "settle":
 		d.settle()
 	case "pass": // time
-		by, err := time.ParseDuration(strings.Join(args, ""))
-		if err != nil {
-			d.t.Fatal(err)
-		}
-		d.tick(by)
+		d.pass(args[0])
 	default:
 		d.t.Fatalf("there is no act %q", what)
 	}
+}
+
+// answers starts publishes, unless they are under way, and then has each return.
+func (d *desk) answers(args []string, v board.Verdict) {
+	d.t.Helper()
+	var calls []*board.Call
+	for _, id := range d.ids(args) {
+		if i := slices.IndexFunc(d.calls, func(c *board.Call) bool { return c.Row.ID == id }); i >= 0 {
+			calls = append(calls, d.calls[i])
+		} else {
+			calls = append(calls, d.next(id))
+		}
+	}
+	for _, c := range calls {
+		d.returned(c, v)
+	}
+}
+
+func (d *desk) pass(long string) {
+	d.t.Helper()
+	by, err := time.ParseDuration(long)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.tick(by)
 }
 
 func (d *desk) ids(words []string) (ids []int64) {
