@@ -2,7 +2,8 @@ package board
 
 // Wanted returns the rows of a read that came without their payload and are of use, in the order in which they are
 // wanted: those that were asked for by id, then the new ones, the oldest first, then what fell due. What is known
-// already needs no payload: nothing is made of it.
+// already needs no payload, as nothing is made of it, nor does what is on a closed topic, which is parked: the room is
+// for others.
 func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	for _, ask := range a.asks {
 		if f, found := r.ByID[ask.id]; found && f.Row.Large && !f.Dead {
@@ -11,7 +12,11 @@ func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	}
 	for _, rows := range [...][]*Row{r.Ready, r.Due} {
 		for _, row := range rows {
-			if l := b.open(row.Term); row.Large && l != nil && !l.knows(row.ID) {
+			if !row.Large {
+				continue
+			}
+			t := b.topics[row.Topic]
+			if l := b.open(row.Term); l != nil && !l.knows(row.ID) && (t == nil || !t.closed) {
 				wanted = append(wanted, row)
 			}
 		}

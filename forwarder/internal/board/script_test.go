@@ -56,6 +56,10 @@ func (d *desk) act(what string, args []string) {
 		for _, id := range d.ids(args) {
 			d.put(0, fmt.Sprint("k", id), "a", id)
 		}
+	case "other": // the same, on topic b
+		for _, id := range d.ids(args) {
+			d.put(0, fmt.Sprint("k", id), "b", id)
+		}
 	case "again": // an operator wants messages sent again, in one act
 		for _, id := range d.ids(args) {
 			m := &message{id: id, key: "k", topic: "a", attempts: 1, due: d.now, act: "act"}
@@ -78,6 +82,8 @@ func (d *desk) act(what string, args []string) {
 		a := d.begin()
 		a.Due[0] = d.ids(args)[0]
 		d.finish(a, d.answer(a))
+	case "narrow": // read, with room for one payload
+		d.readNarrow()
 	case "recheck": // compare the heads
 		d.b.HeadsSeen(d.now, d.now, d.terms[0], 0, 1000, d.heads(0))
 		d.after()
@@ -109,6 +115,26 @@ func (d *desk) act(what string, args []string) {
 	default:
 		d.t.Fatalf("there is no act %q", what)
 	}
+}
+
+// readNarrow reads large messages, with room for the payload of one.
+func (d *desk) readNarrow() {
+	d.t.Helper()
+	a := d.begin()
+	r := d.answer(a)
+	for _, rows := range [][]*board.Row{r.Ready, r.Due} {
+		for _, row := range rows {
+			row.Large, row.Payload = true, nil
+		}
+	}
+	late := map[int64]bool{}
+	for i, row := range d.b.Wanted(a, &r) {
+		row.Large, late[row.ID] = i > 0, i > 0
+	}
+	if cut := r.Leave(late, nil)[0]; cut > 0 {
+		d.marks[0] = cut - 1
+	}
+	d.finish(a, r)
 }
 
 // answers starts publishes, unless they are under way, and then has each return.
