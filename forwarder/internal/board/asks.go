@@ -142,6 +142,8 @@ func (b *Board) answered(a ask, r Read, sawDue uint64) {
 		b.unpark(k, a.id)
 	case f.Dead: // an operator gave it up while it waited; now it blocks its key
 		b.addHead(l, k.name, a.id, f.Row.Topic, b.now.Add(never))
+	case !k.isPen() && f.Row.Attempts > 0: // an operator sent it again while it waited, perhaps with lower ones
+		b.addHead(l, k.name, a.id, f.Row.Topic, b.now)
 	case a.why == forTrial:
 		b.tried(l, a, f.Row)
 	default:

@@ -68,6 +68,10 @@ func (d *desk) act(what string, args []string) {
 			}
 			d.table[id] = m
 		}
+	case "skip": // an operator wants no more of messages
+		for _, id := range d.ids(args) {
+			delete(d.table, id)
+		}
 	case "read": // and look for what fell due; maybe after some time
 		if len(args) > 0 {
 			d.pass(args[0])
