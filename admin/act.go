@@ -27,7 +27,7 @@ type Act struct {
 	// Preview is the Result.Preview of a dry run with the same filter. Then nothing else is changed than what that has
 	// counted, and what was settled since is skipped. Default: what the filter means when the act begins.
 	Preview string
-	// Progress, if not nil, is called after each batch, with what was done so far.
+	// Progress, if not nil, is called after each batch, with what was done, or counted, so far.
 	Progress func(ctx context.Context, r Result)
 }
 
@@ -275,7 +275,11 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 		heads = d.asked.of(heads)
 		return heads[:min(int64(len(heads)), d.left)], err
 	}
-	found, err := t.next(ctx, d.source, int(min(int64(d.cfg.BatchSize), d.left)))
+	size := min(int64(d.cfg.BatchSize), d.left)
+	if d.act.DryRun && d.verb.name == redrive.name { // looking for few letters takes as long as looking for many
+		size = dryCount
+	}
+	found, err := t.next(ctx, d.source, int(size))
 	meant := d.asked.of(placesOf(found))
 	if err == nil && d.verb.name == redrive.name {
 		return d.withLetters(ctx, meant)
@@ -294,6 +298,9 @@ func (d *doing) count(ctx context.Context, states []State) error {
 			}
 			counted = append(counted, batch...)
 			d.result.Matched.N = min(int64(len(counted)), most)
+			if d.act.Progress != nil {
+				d.act.Progress(ctx, *d.result)
+			}
 		}
 	}
 	if d.result.Matched.More = d.result.Matched.N == dryCount && d.left > dryCount; !d.result.Matched.More {

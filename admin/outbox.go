@@ -133,7 +133,7 @@ func (o outboxTable) change(ctx context.Context, d *doing, states []State, batch
 		ids[i] = p.ID
 	}
 	args := []any{ids, names(states), d.result.AuditID, int64(len(ids))}
-	noting, err := d.noting(ctx)
+	noting, err := d.noting(ctx, sqltext.MayNote, sqltext.NoteAct)
 	if err != nil {
 		return 0, err
 	}

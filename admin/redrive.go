@@ -33,6 +33,7 @@ func (d *doing) withLetters(ctx context.Context, places []place) (with []place, 
 	if err != nil {
 		return nil, err
 	}
+	list = slices.DeleteFunc(list, func(m Message) bool { return m.DeadAt.IsZero() }) // revived meanwhile
 	d.letters = map[digest]int64{}
 	slices.SortFunc(list, func(x, y Message) int { return x.DeadAt.Compare(y.DeadAt) })
 	for from := 0; from < len(list); { // those that died together are looked for together
@@ -46,11 +47,15 @@ func (d *doing) withLetters(ctx context.Context, places []place) (with []place, 
 		from = to
 	}
 	for _, p := range places {
-		if d.letters[p.digest()] != 0 {
+		switch {
+		case int64(len(with)) == d.left:
+			return with, nil
+		case d.letters[p.digest()] != 0:
 			with = append(with, p)
+		default:
+			d.result.NoLetter++
 		}
 	}
-	d.result.NoLetter += int64(len(places) - len(with))
 	return with, nil
 }
 

@@ -23,9 +23,11 @@ type Event struct {
 	// What is written, delayed, failed, published, processed, died, letter, due, or an act as AuditEntry.Action has it.
 	What    string `json:"what"`
 	Attempt int    `json:"attempt,omitempty"` // of failed: its number
-	Error   string `json:"error,omitempty"`   // of failed: the first 256 characters; of the last one all that is kept
-	By      string `json:"by,omitempty"`      // of failed: the forwarder; of an act: the actor; of a letter: who wrote it
-	Reason  string `json:"reason,omitempty"`  // of an act
+	// Error is that of failed, or in the queue of died without an attempt: the first 256 characters; of the last attempt
+	// all that is kept.
+	Error   string `json:"error,omitempty"`
+	By      string `json:"by,omitempty"`     // of failed: the forwarder; of an act: the actor; of a letter: who wrote it
+	Reason  string `json:"reason,omitempty"` // of an act
 	AuditID int64  `json:"audit_id,omitempty"`
 	// Until is when a delayed message is due, or the next attempt of a failed one was due.
 	Until   time.Time `json:"until,omitzero"`
@@ -35,9 +37,9 @@ type Event struct {
 	guessed bool // At is its place in the order, and no more
 }
 
-// Timeline tells what happened to a message, oldest first. The outbox keeps the last 20 failed attempts and acts of a
-// message, and nothing of one that was published at first; the inbox and the queue keep the last error alone. It
-// returns what Get does.
+// Timeline tells what happened to a message, oldest first. The outbox and the queue keep the last 20 failed attempts
+// and acts of a message, and nothing of one that was published, or processed, at first; the inbox keeps the last error
+// alone. It returns what Get does.
 func (a *Admin) Timeline(ctx context.Context, t Table, id string) ([]Event, error) {
 	s, err := a.source(t)
 	if err != nil {
@@ -73,28 +75,27 @@ func (a *Admin) events(ctx context.Context, m *Message, p place) (events []Event
 	if until, err := time.Parse(time.RFC3339, m.Metadata.Get(delay.DelayedUntilKey)); err == nil {
 		events = append(events, Event{At: m.CreatedAt, What: "delayed", Until: until})
 	}
-	noted := 0
-	if m.In == Outbox {
-		notes, err := a.notes(ctx, p.ID)
-		if err != nil {
-			return nil, err
-		}
-		for i := range notes {
-			if notes[i].What == "failed" {
-				if noted = notes[i].Attempt; noted == m.Attempts && m.State != Discarded {
-					notes[i].Error = m.LastError
-				}
-			}
-			// The attempt that it died of was to be followed by no other.
-			switch {
-			case notes[i].What == "died" && i > 0:
-				notes[i-1].Until = time.Time{}
-			case i+1 == len(notes) && m.State == Dead:
-				notes[i].Until = time.Time{}
-			}
-		}
-		events = append(events, notes...)
+	notes, err := a.notes(ctx, m.In, p)
+	if err != nil {
+		return nil, err
 	}
+	noted, last := 0, -1
+	for i := range notes {
+		if notes[i].What == "failed" {
+			noted, last = notes[i].Attempt, i
+		}
+		// The attempt that it died of was to be followed by no other.
+		switch {
+		case notes[i].What == "died" && i > 0:
+			notes[i-1].Until = time.Time{}
+		case i+1 == len(notes) && m.State == Dead:
+			notes[i].Until = time.Time{}
+		}
+	}
+	if last >= 0 && strings.HasPrefix(m.LastError, notes[last].Error) { // acts, and what is released, leave another one
+		notes[last].Error = m.LastError
+	}
+	events = append(events, notes...)
 	if m.Attempts > noted && noted == 0 && m.LastError != "" { // it says no more, and not when
 		at := m.DeadAt
 		if at.IsZero() {
@@ -138,10 +139,33 @@ type note struct {
 	Died      time.Time `json:"died"`
 }
 
+// failed is an attempt that failed, the death of it, or, without an attempt, that alone.
+func (n note) failed() (events []Event) {
+	e := Event{At: n.At, What: "failed", Attempt: n.Attempt, Error: n.Error, By: n.By}
+	if n.Died.IsZero() && n.Delay > 0 {
+		e.Until = n.At.Add(time.Duration(n.Delay * float64(time.Second)))
+	}
+	died := Event{At: n.Died, What: "died", Error: n.Error}
+	if n.Attempt > 0 || n.Died.IsZero() {
+		events, died.Error = append(events, e), ""
+	}
+	if !n.Died.IsZero() {
+		events = append(events, died)
+	}
+	return events
+}
+
 // notes reads the history of a message, with who did the acts in it.
-func (a *Admin) notes(ctx context.Context, id int64) (events []Event, err error) {
+func (a *Admin) notes(ctx context.Context, in Table, p place) (events []Event, err error) {
+	statement, args := sqltext.OutboxHistory, []any{p.ID}
+	switch in {
+	case Queue:
+		statement, args = sqltext.QueueHistory, []any{p.Owner, p.Name}
+	case Inbox:
+		return nil, nil
+	}
 	var history []byte
-	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&history) }, sqltext.OutboxHistory, id)
+	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&history) }, statement, args...)
 	if state := text.SQLState(err); state == text.UndefinedColumn || state == text.InsufficientPrivilege {
 		return nil, nil // a database, or a role, of an older migration
 	}
@@ -152,11 +176,7 @@ func (a *Admin) notes(ctx context.Context, id int64) (events []Event, err error)
 	var acts []int64
 	for _, n := range notes {
 		if n.Act == "" {
-			e := Event{At: n.At, What: "failed", Attempt: n.Attempt, Error: n.Error, By: n.By}
-			if n.Delay > 0 {
-				e.Until = n.At.Add(time.Duration(n.Delay * float64(time.Second)))
-			}
-			events = append(events, e)
+			events = append(events, n.failed()...)
 			continue
 		}
 		for what, at := range map[string]time.Time{"published": n.Published, "died": n.Died} {
@@ -185,10 +205,10 @@ func (a *Admin) notes(ctx context.Context, id int64) (events []Event, err error)
 }
 
 // noting takes from statements what writes histories, where the database or the role is of an older migration.
-func (d *doing) noting(ctx context.Context) (func(statement string) string, error) {
+func (d *doing) noting(ctx context.Context, mayNote, note string) (func(statement string) string, error) {
 	if d.notes == nil {
 		may := false
-		err := d.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&may) }, sqltext.MayNote)
+		err := d.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&may) }, mayNote)
 		if err != nil {
 			return nil, err
 		}
@@ -198,7 +218,7 @@ func (d *doing) noting(ctx context.Context) (func(statement string) string, erro
 		if *d.notes {
 			return statement
 		}
-		return strings.Replace(statement, sqltext.NoteAct, "", 1)
+		return strings.Replace(statement, note, "", 1)
 	}, nil
 }
 
@@ -236,21 +256,9 @@ func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (ev
 }
 
 // writtenFrom is about the first id that was written at or after a time.
-func (a *Admin) writtenFrom(ctx context.Context, at time.Time) (int64, error) {
-	last, err := a.number(ctx, sqltext.LastOutboxID)
-	if err != nil {
-		return 0, err
-	}
-	first, err := a.number(ctx, sqltext.FirstOutboxID)
-	for first < last && err == nil {
-		half := first + (last-first)/2
-		id, written := last+1, time.Time{}
-		err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&id, &written) }, sqltext.NextWritten, half)
-		if id > last || !written.Before(at) {
-			last = half
-		} else {
-			first = id + 1
-		}
-	}
+func (a *Admin) writtenFrom(ctx context.Context, at time.Time) (first int64, err error) {
+	var low, high int64
+	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&low, &first, &high) }, sqltext.TrendBounds,
+		stamp(at))
 	return first, err
 }

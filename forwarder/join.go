@@ -27,7 +27,7 @@ func (k *keeper) register(ctx context.Context) error {
 	says := e.facts()
 	err := e.alone(ctx, func(ctx context.Context, q drive.Querier) error {
 		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name,
-			e.cfg.LeaseTTL.Seconds(), says); err != nil {
+			e.cfg.LeaseTTL.Seconds(), says, ownTime()); err != nil {
 			return err
 		}
 		err := drive.Collect(ctx, q, func(rows drive.Rows) error {

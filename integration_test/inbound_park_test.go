@@ -113,8 +113,7 @@ func TestParkZombie(t *testing.T) {
 	thaw := sync.OnceFunc(func() { _ = frozen.cmd.Process.Signal(syscall.SIGCONT) })
 	t.Cleanup(thaw)
 	w.spawn(c)
-	w.await(w.settled - w.failing())
-	eventually(t, func() bool { return w.parked() > 0 }, "the new owner parks the keys as well")
+	w.awaitParked()
 	mend()
 	w.await(w.settled)
 	eventually(t, func() bool { return w.parked() == 0 }, "the park is empty")
@@ -134,8 +133,7 @@ func TestParkLeaves(t *testing.T) {
 	w.send(1000, 20)
 	c, mend := w.parks()
 	w.serve(c, failsUntilMended(w.h))
-	w.await(w.settled - w.failing())
-	eventually(t, func() bool { return w.parked() > 0 }, "keys are parked")
+	w.awaitParked()
 	mend()
 	last, same := w.stores(), 0
 	eventually(t, func() bool {

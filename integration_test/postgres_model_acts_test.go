@@ -172,18 +172,19 @@ func (w *twin) fetch(ctx context.Context) error {
 	model := modelRead{
 		Seq: a.Seq, Snapshot: a.Snapshot, NextXid: a.NextXid, Rewind: a.Rewind, Owned: a.Owned, Life: a.Life,
 	}
+	add := func(to *[]string, r modeldb.Row) { *to = append(*to, short(r.Lane, r.ID, r.UUID, r.Attempts)) }
 	for _, r := range a.Ready {
-		model.Ready = append(model.Ready, short(r.Lane, r.ID, r.UUID, r.Attempts))
+		add(&model.Ready, r)
 	}
 	for _, r := range a.ByID {
 		if r.Dead {
-			model.DeadByID = append(model.DeadByID, short(r.Lane, r.ID, r.UUID, r.Attempts))
+			add(&model.DeadByID, r)
 		} else {
-			model.ByID = append(model.ByID, short(r.Lane, r.ID, r.UUID, r.Attempts))
+			add(&model.ByID, r)
 		}
 	}
 	for _, r := range a.Due {
-		model.Due = append(model.Due, short(r.Lane, r.ID, r.UUID, r.Attempts))
+		add(&model.Due, r)
 	}
 	server, err := w.fetched(ctx, q)
 	if err != nil {
@@ -546,7 +547,7 @@ func (w *twin) register(ctx context.Context, id string) error {
 			query string
 			args  []any
 		}{
-			{sqltext.AnnounceForwarder, []any{id, modelScope, []string{}, "n", 1e6, "{}"}},
+			{sqltext.AnnounceForwarder, []any{id, modelScope, []string{}, "n", 1e6, "{}", 0.0}},
 			{sqltext.CreateLanes, []any{modelScope}},
 			{sqltext.JoinForwarders, []any{id, 1e6}},
 		} {

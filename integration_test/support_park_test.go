@@ -130,6 +130,13 @@ func (w *inboundWorld) parked() int {
 	return w.h.count(w.t, `select count(*) from outbox_parked where published_at is null`)
 }
 
+// awaitParked waits until all that does not fail is handled, and keys that fail are parked.
+func (w *inboundWorld) awaitParked() {
+	w.t.Helper()
+	w.await(w.settled - w.failing())
+	eventually(w.t, func() bool { return w.parked() > 0 }, "keys are parked")
+}
+
 // stores is how many rows were ever stored, or more.
 func (w *inboundWorld) stores() int {
 	return w.h.count(w.t, `select coalesce(last_value, 0) from outbox_parked_id_seq where is_called `+

@@ -78,6 +78,8 @@ type Store struct {
 	reapAt   time.Time           // when a Claim is to reap again
 	reapFrom reapPlace           // and where to go on
 	low      lowest
+	notes    bool      // the database keeps histories
+	notesAt  time.Time // when it was asked
 }
 
 // NewStore makes a Store over the handle's queue table, which schema.Migrate makes. It does no I/O. A nil logger is

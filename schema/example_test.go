@@ -40,4 +40,9 @@ func ExampleFiles() {
 	// ALTER TABLE "shop"."outbox"
 	//     -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
 	//     ADD COLUMN history jsonb
+	// 0062_watermill_queue_history.sql
+	// -- +goose Up
+	// ALTER TABLE "shop"."inbox_queue"
+	//     -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
+	//     ADD COLUMN history jsonb
 }

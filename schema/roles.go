@@ -101,7 +101,7 @@ GRANT INSERT (uuid, topic, key, payload, metadata) ON {outbox} TO <admin>;
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON {idempotency} TO <admin>;
 GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at, history) ON {outbox} TO <admin>;
 GRANT INSERT (consumer, message_id, processed_at), UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON {inbox} TO <admin>;
-GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON {queue} TO <admin>;
+GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until, history) ON {queue} TO <admin>;
 GRANT INSERT, UPDATE, DELETE ON {outbox_topics} TO <admin>;
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at, outcome) ON {audit} TO <admin>;
 
@@ -115,7 +115,7 @@ GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPD
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at,
               history) ON {outbox} TO <reader>;
 GRANT SELECT (id, source, message_id, topic, key, state, metadata, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes,
-              last_error, done_at, owner, locked_until) ON {queue} TO <reader>;
+              last_error, done_at, owner, locked_until, history) ON {queue} TO <reader>;
 GRANT SELECT ON {inbox}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <reader>;
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON {idempotency} TO <reader>;
 GRANT SELECT ON SEQUENCE {outbox_id_seq}, {queue_id_seq} TO <reader>;

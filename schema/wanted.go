@@ -186,6 +186,7 @@ var wanted = []wantedTable{
 			{name: "done_at", kind: "timestamp with time zone", null: true},
 			{name: "owner", kind: "uuid", null: true},
 			{name: "locked_until", kind: "timestamp with time zone", null: true},
+			{name: "history", kind: "jsonb", null: true, spare: true},
 		},
 		indexes: []wantedIndex{
 			{"{queue_ready}", "btree", "id", "state = 'processing' AND due_at IS NULL"},

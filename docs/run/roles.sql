@@ -47,7 +47,7 @@ GRANT INSERT (uuid, topic, key, payload, metadata) ON "outbox" TO "outbox_admin"
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON "outbox_idempotency" TO "outbox_admin";
 GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at, history) ON "outbox" TO "outbox_admin";
 GRANT INSERT (consumer, message_id, processed_at), UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON "inbox" TO "outbox_admin";
-GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_admin";
+GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until, history) ON "inbox_queue" TO "outbox_admin";
 GRANT INSERT, UPDATE, DELETE ON "outbox_topics" TO "outbox_admin";
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at, outcome) ON "outbox_audit" TO "outbox_admin";
 
@@ -61,7 +61,7 @@ GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPD
 GRANT SELECT (id, uuid, topic, key, lane, metadata, created_at, due_at, attempts, last_error, published_at, dead_at,
               history) ON "outbox" TO "outbox_reader";
 GRANT SELECT (id, source, message_id, topic, key, state, metadata, first_seen_at, last_seen_at, due_at, expires_at, attempts, crashes,
-              last_error, done_at, owner, locked_until) ON "inbox_queue" TO "outbox_reader";
+              last_error, done_at, owner, locked_until, history) ON "inbox_queue" TO "outbox_reader";
 GRANT SELECT ON "inbox", "outbox_lanes", "outbox_forwarders", "outbox_topics", "outbox_life", "outbox_migrations", "outbox_audit" TO "outbox_reader";
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON "outbox_idempotency" TO "outbox_reader";
 GRANT SELECT ON SEQUENCE "outbox_id_seq", "inbox_queue_id_seq" TO "outbox_reader";

@@ -4,10 +4,12 @@ package facts
 
 import "time"
 
-// Forwarder is what a forwarder says of itself. Role is added by the database.
+// Forwarder is what a forwarder says of itself. Role and ClockAhead are added by the database.
 type Forwarder struct {
 	Role    string `json:"role,omitempty"`    // of the database
 	Program string `json:"program,omitempty"` // the package of its main function
+	// ClockAhead is by how many seconds its clock was ahead of the database's when it wrote this.
+	ClockAhead float64 `json:"clock_ahead,omitempty"`
 	// Consumers are those of the inbox that handled messages through the same handle, with the topics of these.
 	Consumers map[string][]string `json:"consumers,omitempty"`
 
@@ -36,7 +38,7 @@ type Partition struct {
 	Group     string    `json:"group"`
 	Topic     string    `json:"topic"`
 	Partition int32     `json:"partition"`
-	Since     time.Time `json:"since"`   // when it was paused, in whole seconds, as Failing
+	Since     time.Time `json:"since"`   // when it was paused, by its own clock, in whole seconds, as Failing
 	Failing   time.Time `json:"failing"` // since when the first of its blocked keys fails
 	Keys      int       `json:"keys"`    // blocked
 	Lag       int64     `json:"lag"`     // offsets that are not done

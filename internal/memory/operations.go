@@ -65,6 +65,7 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.ReapLeases:      reapLeases,
 		sqltext.ExpireMessages:  expireMessages,
 		sqltext.CleanQueue:      cleanQueue,
+		sqltext.MayNoteQueue:    mayNote,
 	} {
 		rendered[sqltext.Tables{}.Render(text)] = operation{run: run}
 	}

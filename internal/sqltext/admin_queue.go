@@ -144,7 +144,7 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
 	RequeueQueue = actQueue + `UPDATE {queue} q
        SET state = 'processing', due_at = statement_timestamp(), attempts = 0, crashes = 0, done_at = NULL,
          expires_at = NULL,
-           last_error = coalesce(nullif($5::text, ''), q.last_error)
+           last_error = coalesce(nullif($5::text, ''), q.last_error)` + NoteQueueAct + `
       FROM free WHERE q.source = free.source AND q.message_id = free.message_id RETURNING 1` + actedQueue
 
 	// DiscardQueue marks messages done that are never to be processed. They keep what they carry.
@@ -152,14 +152,14 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
 	// Arguments: those of RequeueQueue.
 	DiscardQueue = actQueue + `UPDATE {queue} q
        SET state = 'done', done_at = clock_timestamp(), last_error =
-         left(concat_ws('; before: ', $5::text, q.last_error), 1024)
+         left(concat_ws('; before: ', $5::text, q.last_error), 1024)` + NoteQueueAct + `
       FROM free WHERE q.source = free.source AND q.message_id = free.message_id RETURNING 1` + actedQueue
 
 	// RetryNowQueue makes what waits due now, as RetryNowOutbox does.
 	//
 	// Arguments: those of RequeueQueue.
 	RetryNowQueue = actQueue + `UPDATE {queue} q
-       SET due_at = least(q.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), q.last_error)
+       SET due_at = least(q.due_at, statement_timestamp()), last_error = coalesce(nullif($5::text, ''), q.last_error)` + NoteQueueAct + `
       FROM free WHERE q.source = free.source AND q.message_id = free.message_id RETURNING 1` + actedQueue
 
 	// QueueState is the state of a row of the queue. Those that are being worked on count by what they were before.

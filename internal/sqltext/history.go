@@ -34,12 +34,6 @@ const (
 	// Arguments: entries of the audit log.
 	ActsOf = `SELECT a.id, a.actor, a.reason FROM {audit} a WHERE a.id = ANY ($1::bigint[])`
 
-	// NextWritten is the first message from an id on, and when it was written: what was written at a time is found by
-	// halving, as ids rise with time.
-	//
-	// Arguments: id.
-	NextWritten = `SELECT o.id, ` + createdAt + ` FROM {outbox} o WHERE o.id >= $1::bigint ORDER BY o.id LIMIT 1`
-
 	// LettersWithin finds dead letters of messages among the ids from one to another.
 	//
 	// Arguments: lowest and highest id, UUIDs of the messages.

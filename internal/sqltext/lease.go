@@ -32,10 +32,12 @@ const (
 	// AnnounceForwarder writes the heartbeat row of a forwarder that waits for its turn. It waits since the
 	// first of its set began to: the sets take turns, not the forwarders. One whose lease ran out must wait anew.
 	//
-	// Arguments: own id, scope, topics (sorted; empty = all), name, lease time in seconds, what it says of itself (JSON).
+	// Arguments: own id, scope, topics (sorted; empty = all), name, lease time in seconds, what it says of itself (JSON),
+	// its own time (seconds since 1970).
 	AnnounceForwarder = `INSERT INTO {forwarders} AS mine (id, scope, topics, name, expires_at, facts, waiting_since)
 SELECT $1::uuid, $2::text, $3::text[], $4::text, clock_timestamp() + $5::float8 * interval '1 second',
-       $6::jsonb || jsonb_build_object('role', current_user), coalesce(min(f.waiting_since), clock_timestamp())
+       $6::jsonb || jsonb_build_object('role', current_user,
+         'clock_ahead', $7::float8 - extract(epoch FROM clock_timestamp())), coalesce(min(f.waiting_since), clock_timestamp())
   FROM {forwarders} f
  WHERE f.scope = $2::text AND f.topics = $3::text[] AND f.expires_at > clock_timestamp()
 ON CONFLICT (id) DO UPDATE
@@ -82,8 +84,10 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
 
 	// TellForwarder changes what a forwarder says of itself.
 	//
-	// Arguments: own id, what it says (JSON).
-	TellForwarder = `UPDATE {forwarders} SET facts = facts || $2::jsonb WHERE id = $1::uuid`
+	// Arguments: own id, what it says (JSON), its own time (seconds since 1970).
+	TellForwarder = `UPDATE {forwarders}
+   SET facts = facts || $2::jsonb || jsonb_build_object('clock_ahead', $3::float8 - extract(epoch FROM clock_timestamp()))
+ WHERE id = $1::uuid`
 
 	// Members lists the forwarders whose leases have not run out by the clock: whether each is of a scope and is to have
 	// lanes, in how many seconds its lease runs out, until when it lasts in microseconds, and how many seconds a lease of

@@ -171,7 +171,7 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 	//
 	// Arguments: source, message id, reason.
 	MarkDead = `WITH marked AS (
-    UPDATE {queue} q SET state = 'dead', last_error = $3::text, owner = NULL, locked_until = NULL
+    UPDATE {queue} q SET state = 'dead', last_error = $3::text, owner = NULL, locked_until = NULL` + NoteDead + `
      WHERE q.source = $1 AND q.message_id = $2 AND q.state <> 'done' AND ` + givingBack + `
     RETURNING q.state
 )

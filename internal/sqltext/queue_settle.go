@@ -34,7 +34,7 @@ UPDATE {queue} q
    SET attempts = ` + oneMore + `, last_error = coalesce(nullif($4::text, ''), q.last_error), owner = NULL,
   locked_until = NULL,
        due_at = clock_timestamp() + ($5::float8[])[least(` + oneMore + `, cardinality($5::float8[]))] * interval '1 second',
-       state = CASE WHEN ` + oneMore + ` >= $6::int THEN 'dead' ELSE q.state END
+       state = CASE WHEN ` + oneMore + ` >= $6::int THEN 'dead' ELSE q.state END` + NoteAbandoned + `
 ` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)`
 
 	// FailMessages marks messages dead.
@@ -43,7 +43,7 @@ UPDATE {queue} q
 	FailMessages = heldBack + `
 UPDATE {queue} q
    SET state = 'dead', attempts = least(q.attempts::bigint + $5::int, 2147483647), last_error = $4::text, owner = NULL,
-     locked_until = NULL
+     locked_until = NULL` + NoteFailed + `
 ` + ofHeld
 
 	// HoldMessages locks messages of an owner for as long as its transaction lasts, as that of a handler does which has
@@ -95,7 +95,7 @@ UPDATE {queue} q
        SET attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired',
   owner = NULL, locked_until = NULL,
            due_at = clock_timestamp() + ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
-           state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END
+           state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END` + NoteReaped + `
       FROM (SELECT l.ctid FROM late l LIMIT $1::int) late WHERE q.ctid = late.ctid
     RETURNING ` + queueColumns + `
 )
@@ -117,7 +117,8 @@ UNION ALL SELECT * FROM reaped`
        AND q.owner IS NULL
      ORDER BY q.expires_at LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 )
-UPDATE {queue} q SET state = 'dead', last_error = 'expired' FROM (SELECT l.ctid FROM late l LIMIT $1::int) l
+UPDATE {queue} q SET state = 'dead', last_error = 'expired'` + NoteExpired + `
+  FROM (SELECT l.ctid FROM late l LIMIT $1::int) l
   WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns
 

@@ -126,7 +126,11 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 	answer := acted{Action: v.name, DryRun: f.dryRun, Filter: act.Filter}
 	act.DryRun = true
 	bar := a.progress(admin.Count{More: true})
-	act.Progress = func(_ context.Context, r admin.Result) { bar.set(r.Compared) } // of what has to look for long
+	act.Progress = func(_ context.Context, r admin.Result) {
+		if n := max(r.Compared, r.Matched.N+r.NoLetter); n > 0 {
+			bar.set(n)
+		}
+	}
 	tried, err := v.do(ad, ctx, act)
 	bar.end()
 	if err != nil {

@@ -1,0 +1,59 @@
+package integration_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// TestARenewalThatHangsIsTriedAgain: one that gets no answer is given up after a third of the lease, so that the next
+// one keeps it, and the handler goes on.
+func TestARenewalThatHangsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
+	other := newPgxHandle(t, h.url)
+	s := storeOn(t, h, quickStore())
+	storeAll(t, s, items("orders", 1)...)
+	var runs int
+	tries := []chan struct{}{nil, make(chan struct{}), make(chan struct{})}
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	gate.onRun(sqltext.RenewLeases, func() {
+		if runs < len(tries) && tries[runs] != nil {
+			close(tries[runs])
+		}
+		runs++
+	})
+	cfg := quickDispatcher(map[string]queue.Handler{
+		"orders": {Detached: true, Timeout: -1, Handle: func(ctx context.Context, _ *queue.Message) error {
+			close(begun)
+			select {
+			case <-tries[2]: // the lease that was claimed is over by now
+			case <-ctx.Done():
+			}
+			ended <- context.Cause(ctx)
+			return ctx.Err()
+		}},
+	})
+	cfg.LeaseTTL = 6 * time.Second
+	dispatching(t, s, cfg)
+	within(t, "the message", begun)
+	end := openTx(t, other, func(ctx context.Context) error { return other.execTx(ctx, "lock table inbox_queue") })
+	unlock := sync.OnceFunc(func() { end(false) })
+	defer unlock()
+	select {
+	case <-tries[1]: // the second one, while the first has had no answer
+	case err := <-ended:
+		require.NoError(t, err)
+	}
+	unlock()
+	require.NoError(t, within(t, "the handler's end", ended))
+	untilState(t, s, itemID("orders", 0), queue.Done)
+}

@@ -1,0 +1,41 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/facts"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// TestBlockedByOneClock: for how long a partition is blocked does not depend on how the clock of the forwarder's host
+// is set, nor on that of the one who asks.
+func TestBlockedByOneClock(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	id := uuid.NewString()
+	names := sqltext.Tables{}
+	says := func(theirs time.Time) (string, float64) {
+		b, err := json.Marshal(facts.Forwarder{Blocked: []facts.Partition{{
+			Group: "g", Topic: "orders", Since: theirs.Add(-2 * time.Minute), Failing: theirs.Add(-3 * time.Minute), Keys: 1,
+		}}})
+		require.NoError(t, err)
+		return string(b), float64(theirs.UnixMicro()) / 1e6
+	}
+	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
+		what, theirs := says(time.Now().Add(ahead))
+		h.exec(t, names.Render(sqltext.AnnounceForwarder), id, "default", []string{}, "f", 3600.0, what, theirs)
+		for range 2 {
+			f := findings(t, h)["partition_blocked"]
+			assert.Equal(t, admin.Warning, f.Severity)
+			assert.Regexp(t, `paused for 2m[0-9]s .* the oldest for 3m[0-9]s`, f.Evidence, "%s ahead", ahead)
+			h.exec(t, names.Render(sqltext.TellForwarder), id, what, theirs)
+		}
+	}
+}
