@@ -34,12 +34,16 @@ func (e *exam) checkLeaves(ctx context.Context) error {
 	if n := len(p.Leaves); n > manyLeaves {
 		e.find("leaves_many", Warning, fmt.Sprintf("table %s has %d leaves: each statement that is planned over all of them "+
 			"gets slower", e.db.Render("{outbox}"), n), "make larger ones from now on, and drop those that are empty"+
-			e.roll(p, "--leaf", fmt.Sprint(p.larger())))
+			e.roll(p, "--partition-size", fmt.Sprint(p.larger())))
 	}
-	if err = e.leafOwners(ctx); err != nil {
-		return err
+	for _, look := range []func(context.Context) error{
+		func(ctx context.Context) error { return e.deadLeaves(ctx, p) }, e.leafOwners, e.publications,
+	} {
+		if err = look(ctx); err != nil {
+			return err
+		}
 	}
-	return e.publications(ctx)
+	return nil
 }
 
 // leavesAhead says when there will be no leaf for the next ids.
@@ -94,7 +98,7 @@ func (e *exam) rolled(p partitions) {
 	if p.blind {
 		return
 	}
-	due := slices.ContainsFunc(p.list, func(l LeafStats) bool { return l.State == leafDue })
+	due := slices.ContainsFunc(p.list, func(l LeafStats) bool { return l.State == LeafDue })
 	last := slices.IndexFunc(p.rolls, func(r pastRoll) bool { return r.ended })
 	if late := last < 0 || p.rolls[last].age > rollLate; late && (due || p.Known && p.short()) {
 		evidence := "the audit log has no roll of the outbox"
@@ -114,7 +118,7 @@ func (e *exam) rolled(p partitions) {
 	if len(p.rolls) > 0 && !p.rolls[0].owns {
 		role := sqltext.Quote(p.rolls[0].role)
 		e.find("roll_owner", Warning, fmt.Sprintf("role %s, which rolled the outbox last, does not own table %s: "+
-			"it can no longer make, empty or drop leaves", role, e.db.Render("{outbox}")),
+			"it cannot make, empty or drop leaves", role, e.db.Render("{outbox}")),
 			"roll as "+p.Owner+", or grant that role: GRANT "+p.Owner+" TO "+role)
 	}
 }

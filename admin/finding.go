@@ -130,6 +130,7 @@ var kinds = map[string]kind{
 
 	"leaves_ahead": {title: "leaves ahead run out",
 		alerts: []string{"OutboxFewLeavesAhead", "OutboxNoLeafAhead"}},
+	"leaves_dead":      {title: "dead messages keep leaves from being dropped"},
 	"leaves_default":   {title: "the default partition has messages", alerts: []string{"OutboxDefaultFilled"}},
 	"leaves_many":      {title: "the outbox has too many leaves"},
 	"leaves_published": {title: "a publication sends the leaves"},

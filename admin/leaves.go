@@ -15,12 +15,9 @@ import (
 
 // LeafStats is what is known of a partition of an outbox.
 type LeafStats struct {
-	Name string `json:"name"`
-	// State is ahead (of the last id), current, retained (behind it), due (behind it, and settled longer ago than the
-	// retention of the last roll), or empty (behind it). The default partition is empty or filled. It is unknown of a leaf
-	// if the role may not read the sequence of the ids.
-	State   string `json:"state"`
-	Default bool   `json:"default"` // it has the ids that no leaf has
+	Name    string    `json:"name"`
+	State   LeafState `json:"state"`
+	Default bool      `json:"default"` // it has the ids that no leaf has
 	// From is the lowest id of a leaf, and To the first one above it; 0 = no bound.
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
@@ -30,15 +27,18 @@ type LeafStats struct {
 	Oldest time.Duration `json:"oldest"`
 }
 
-// The states of a LeafStats.
+// LeafState says where a partition is: a leaf, beside the last id that was handed out.
+type LeafState string
+
+// The states. The default partition is LeafEmpty or LeafFilled.
 const (
-	leafAhead    = "ahead"
-	leafCurrent  = "current"
-	leafRetained = "retained"
-	leafDue      = "due"
-	leafEmpty    = "empty"
-	leafFilled   = "filled"
-	leafUnknown  = "unknown"
+	LeafAhead    LeafState = "ahead"    // above the last id
+	LeafCurrent  LeafState = "current"  // has the last id
+	LeafRetained LeafState = "retained" // behind it; something in it must stay
+	LeafDue      LeafState = "due"      // behind it, and settled longer ago than the retention of the last roll
+	LeafEmpty    LeafState = "empty"    // has no message
+	LeafFilled   LeafState = "filled"   // the default has messages
+	LeafUnknown  LeafState = "unknown"  // the role may not read the sequence of the ids
 )
 
 // Leaves lists the partitions of an outbox by their ids, the default last. There is none, and no error, if the outbox
@@ -105,7 +105,7 @@ func (a *Admin) partitions(ctx context.Context) (p partitions, err error) {
 	}
 	if p.Default != nil {
 		ranges = append(ranges, p.Gaps()...)
-		p.list = append(p.list, LeafStats{Name: p.Default.Name, Default: true, State: leafEmpty, Bytes: p.Default.Total})
+		p.list = append(p.list, LeafStats{Name: p.Default.Name, Default: true, State: LeafEmpty, Bytes: p.Default.Total})
 	}
 	now, err := a.now(ctx)
 	if err != nil {
@@ -121,11 +121,11 @@ func (a *Admin) partitions(ctx context.Context) (p partitions, err error) {
 		l.Oldest = max(l.Oldest, seconds(oldest))
 		switch {
 		case l.Default:
-			l.State = leafFilled
-		case l.State == leafEmpty && due:
-			l.State = leafDue
-		case l.State == leafEmpty:
-			l.State = leafRetained
+			l.State = LeafFilled
+		case l.State == LeafEmpty && due:
+			l.State = LeafDue
+		case l.State == LeafEmpty:
+			l.State = LeafRetained
 		}
 		return err
 	}, sqltext.LeafRows, first, below, stamp(now.Add(-p.keep)))
@@ -133,7 +133,7 @@ func (a *Admin) partitions(ctx context.Context) (p partitions, err error) {
 
 // stats is what is known of a leaf without reading it.
 func (p partitions) stats(l leaves.Leaf) LeafStats {
-	s := LeafStats{Name: l.Name, Bytes: l.Total, State: leafEmpty}
+	s := LeafStats{Name: l.Name, Bytes: l.Total, State: LeafEmpty}
 	if l.From > math.MinInt64 {
 		s.From = l.From
 	}
@@ -142,11 +142,11 @@ func (p partitions) stats(l leaves.Leaf) LeafStats {
 	}
 	switch {
 	case !p.Known:
-		s.State = leafUnknown
+		s.State = LeafUnknown
 	case l.From > p.Last:
-		s.State = leafAhead
+		s.State = LeafAhead
 	case l.To > p.Last:
-		s.State = leafCurrent
+		s.State = LeafCurrent
 	}
 	return s
 }

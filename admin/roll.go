@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,9 @@ type RollConfig struct {
 	// At is the time from which Retention is counted back; default: now, by the database's clock. It must not be later
 	// than now.
 	At time.Time
-	// Leaf is how many ids the leaves that are made have; default as the newest leaf. A change is for new leaves alone.
-	Leaf int64
+	// PartitionSize is how many ids the leaves that are made have; default as the newest leaf. A change is for new
+	// leaves alone.
+	PartitionSize int64
 	// Reason and Actor are those of an Act: why, and by which name, for the audit log.
 	Reason, Actor string
 	// DryRun says what would be done, and does nothing; default off.
@@ -51,14 +53,27 @@ type RollResult struct {
 // RolledLeaf is a leaf, or the default, that something was done to, or that was left as it is for a reason.
 type RolledLeaf struct {
 	Name string `json:"name"`
-	// Did is made, emptied, deleted (row by row), dropped, reset (what the planner knows of an empty leaf), or kept.
-	Did string `json:"did"`
+	// Action is what was done to it.
+	Action LeafAction `json:"action"`
 	// Removed and PutBack are numbers of messages.
 	Removed int64 `json:"removed,omitempty"`
 	PutBack int64 `json:"put_back,omitempty"`
 	// Why says why it was kept, or why its rows are deleted one by one.
 	Why string `json:"why,omitempty"`
 }
+
+// LeafAction is what RollOutbox did to a leaf, or to the default.
+type LeafAction string
+
+// The actions.
+const (
+	LeafMade    LeafAction = "made"    // ahead of the ids
+	LeafEmptied LeafAction = "emptied" // at once; what must stay was put back
+	LeafDeleted LeafAction = "deleted" // its old rows were, one by one; Why says why
+	LeafDropped LeafAction = "dropped" // it was empty and far behind
+	LeafReset   LeafAction = "reset"   // the planner forgot that it was empty, so that it uses its indexes once it is not
+	LeafKept    LeafAction = "kept"    // it was left as it is; Why says why
+)
 
 const (
 	leavesAhead = 4     // as many as this are above the last id
@@ -98,7 +113,10 @@ func (a *Admin) RollOutbox(ctx context.Context, cfg RollConfig) (_ RollResult, e
 			act.Filter.Before = r.before
 		}
 		if r.out.AuditID, err = a.begin(ctx, "roll", act); err != nil {
-			return r.out, err
+			return r.out, cmp.Or(r.refusal(), err)
+		}
+		if err = r.refusal(); err != nil {
+			return r.out, a.end(ctx, r.out.AuditID, err) // Doctor finds it
 		}
 	}
 	for _, step := range []func(context.Context) error{r.make, r.emptyAll, r.cleanDefault, r.resetAhead, r.dropAll} {
@@ -125,7 +143,8 @@ type roll struct {
 	cfg    RollConfig
 	before time.Time // what was settled before then is old
 	set    leaves.Set
-	full   bool // the default has rows
+	full   bool  // the default has rows
+	own    int64 // the promise that it made last, as sqltext.RollPromised says; 0 = none
 	out    RollResult
 }
 
@@ -134,8 +153,9 @@ func (r *roll) check(ctx context.Context) error {
 	switch {
 	case r.cfg.Retention < 0:
 		return invalid("admin: RollConfig.Retention is %s: use how long to keep, or 0 to empty no leaf", r.cfg.Retention)
-	case r.cfg.Leaf < 0:
-		return invalid("admin: RollConfig.Leaf is %d: use a number of ids, or 0 for that of the newest leaf", r.cfg.Leaf)
+	case r.cfg.PartitionSize < 0:
+		return invalid("admin: RollConfig.PartitionSize is %d: use a number of ids, or 0 for that of the newest leaf",
+			r.cfg.PartitionSize)
 	}
 	now, err := r.now(ctx)
 	switch {
@@ -154,14 +174,32 @@ func (r *roll) check(ctx context.Context) error {
 	if err = r.read(ctx); err != nil {
 		return err
 	}
-	switch {
-	case !r.set.Partitioned:
+	if !r.set.Partitioned {
 		return ErrNotPartitioned
-	case !r.set.Owned && !r.cfg.DryRun:
+	}
+	if r.cfg.DryRun {
+		return r.blind()
+	}
+	return nil
+}
+
+// refusal is why the role may not roll; nil = it may.
+func (r *roll) refusal() error {
+	if !r.set.Owned {
 		return fmt.Errorf("role %s does not own table %s, and only its owner may empty or make leaves: "+
 			"run it as %s, or GRANT %[3]s TO %[1]s", r.set.Role, r.db.Render("{outbox}"), r.set.Owner)
 	}
-	return nil
+	return r.blind()
+}
+
+// blind is an error if the role may not know which leaves are behind the ids.
+func (r *roll) blind() error {
+	if r.set.Known {
+		return nil
+	}
+	ids := r.db.Render("{outbox_id_seq}")
+	return fmt.Errorf("role %s may not read sequence %s, so the last id is not known: "+
+		"GRANT SELECT ON SEQUENCE %[2]s TO %[1]s", r.set.Role, ids)
 }
 
 func (r *roll) read(ctx context.Context) (err error) {
@@ -174,16 +212,16 @@ func (r *roll) read(ctx context.Context) (err error) {
 // did notes what was done to a leaf.
 func (r *roll) did(ctx context.Context, l RolledLeaf) {
 	r.out.Leaves = append(r.out.Leaves, l)
-	switch l.Did {
-	case "made":
+	switch l.Action {
+	case LeafMade:
 		r.out.Made++
-	case "emptied":
+	case LeafEmptied:
 		r.out.Emptied++
 		r.out.Removed += l.Removed
 		r.out.PutBack += l.PutBack
-	case "deleted":
+	case LeafDeleted:
 		r.out.Deleted += l.Removed
-	case "dropped":
+	case LeafDropped:
 		r.out.Dropped++
 	}
 	if r.cfg.Progress != nil {
@@ -193,7 +231,7 @@ func (r *roll) did(ctx context.Context, l RolledLeaf) {
 
 // kept notes why a leaf was left as it is.
 func (r *roll) kept(ctx context.Context, name, format string, args ...any) {
-	r.did(ctx, RolledLeaf{Name: name, Did: "kept", Why: fmt.Sprintf(format, args...)})
+	r.did(ctx, RolledLeaf{Name: name, Action: LeafKept, Why: fmt.Sprintf(format, args...)})
 }
 
 // inUse is why a leaf was kept whose locks could not be had.

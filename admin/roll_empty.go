@@ -86,7 +86,7 @@ func (r *roll) empty(ctx context.Context, l leaves.Leaf) error {
 	case seen.triggers && seen.ids != "":
 		return r.deleteOld(ctx, l, "it has triggers that would take the messages that stay for new ones")
 	case r.cfg.DryRun:
-		r.did(ctx, RolledLeaf{Name: l.Name, Did: "emptied", Removed: seen.old, PutBack: int64(seen.stay())})
+		r.did(ctx, RolledLeaf{Name: l.Name, Action: LeafEmptied, Removed: seen.old, PutBack: int64(seen.stay())})
 		return nil
 	}
 	stayed, crowded := int64(0), false
@@ -106,7 +106,7 @@ func (r *roll) empty(ctx context.Context, l leaves.Leaf) error {
 		r.kept(ctx, l.Name, inUse)
 		return nil
 	}
-	r.did(ctx, RolledLeaf{Name: l.Name, Did: "emptied", Removed: seen.old, PutBack: stayed})
+	r.did(ctx, RolledLeaf{Name: l.Name, Action: LeafEmptied, Removed: seen.old, PutBack: stayed})
 	return nil
 }
 
@@ -155,38 +155,32 @@ func (r *roll) emptyLocked(t rawTx, l leaves.Leaf, seen look) (stayed int64, cro
 	if found[0] != seen.acts || strings.Count(found[1], ",") >= mostPutBack {
 		return 0, true, errAgain
 	}
-	columns, err := t.do(fill(sqltext.RollColumns, "", ""))
-	if err != nil {
-		return 0, false, err
-	}
+	columns := found[2]
 	stay := limited{}
 	if found[1] != "" {
-		tag, err := t.pg.CopyTo(t.ctx, &stay, fill(sqltext.RollTake, found[1], columns[0]))
+		tag, err := t.pg.CopyTo(t.ctx, &stay, fill(sqltext.RollTake, found[1], columns))
 		if err != nil {
 			return 0, false, err
 		}
 		stayed = tag.RowsAffected()
 	}
-	if _, err = t.do(fill(sqltext.RollEmpty, "", "")); err != nil {
+	empty := fill(sqltext.RollEmpty, "", "") + "; " + r.noted(seen.old)
+	if stayed == 0 {
+		_, err = t.do(empty)
 		return 0, false, err
 	}
-	if stayed > 0 {
-		tag, err := t.pg.CopyFrom(t.ctx, &stay, fill(sqltext.RollPutBack, "", columns[0]))
-		if err != nil {
-			return 0, false, err
-		}
-		if tag.RowsAffected() != stayed {
-			return 0, false, fmt.Errorf("%d messages were taken out and %d put back", stayed, tag.RowsAffected())
-		}
+	// At once, while all others wait.
+	tag, err := t.pg.CopyFrom(t.ctx, &stay, empty+"; "+fill(sqltext.RollPutBack, "", columns))
+	if err == nil && tag.RowsAffected() != stayed {
+		err = fmt.Errorf("%d messages were taken out and %d put back", stayed, tag.RowsAffected())
 	}
-	_, err = t.do(r.noted(seen.old))
 	return stayed, false, err
 }
 
 // deleteOld deletes the old rows of a leaf as Clean does.
 func (r *roll) deleteOld(ctx context.Context, l leaves.Leaf, why string) error {
 	if r.cfg.DryRun {
-		r.did(ctx, RolledLeaf{Name: l.Name, Did: "deleted", Why: why})
+		r.did(ctx, RolledLeaf{Name: l.Name, Action: LeafDeleted, Why: why})
 		return nil
 	}
 	first, err := r.number(ctx, sqltext.FirstOutboxID)
@@ -195,7 +189,7 @@ func (r *roll) deleteOld(ctx context.Context, l leaves.Leaf, why string) error {
 	}
 	n, err := r.deleteIDs(ctx, leaves.Range{From: max(l.From, first), To: l.To})
 	if n > 0 {
-		r.did(ctx, RolledLeaf{Name: l.Name, Did: "deleted", Removed: n, Why: why})
+		r.did(ctx, RolledLeaf{Name: l.Name, Action: LeafDeleted, Removed: n, Why: why})
 	}
 	return err
 }
@@ -218,7 +212,7 @@ func (r *roll) cleanDefault(ctx context.Context) error {
 	}
 	const why = "they have no leaf"
 	if r.cfg.DryRun {
-		r.did(ctx, RolledLeaf{Name: d.Name, Did: "deleted", Why: why})
+		r.did(ctx, RolledLeaf{Name: d.Name, Action: LeafDeleted, Why: why})
 		return nil
 	}
 	removed := int64(0)
@@ -241,7 +235,7 @@ func (r *roll) cleanDefault(ctx context.Context) error {
 		}
 	}
 	if removed > 0 {
-		r.did(ctx, RolledLeaf{Name: d.Name, Did: "deleted", Removed: removed, Why: why})
+		r.did(ctx, RolledLeaf{Name: d.Name, Action: LeafDeleted, Removed: removed, Why: why})
 	}
 	return nil
 }

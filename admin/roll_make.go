@@ -17,47 +17,18 @@ import (
 const (
 	duplicateTable = "42P07"
 	overlaps       = "42P17" // what another roll has made
-
-	undefinedObject = "42704"
 )
 
-// make makes leaves until there are enough ahead, and leaves no promise behind, its own or that of one that was killed.
-func (r *roll) make(ctx context.Context) error {
-	return errors.Join(r.makeAll(ctx), r.release(context.WithoutCancel(ctx)))
-}
-
-// release takes a promise away that no leaf was made for: it would refuse messages.
-func (r *roll) release(ctx context.Context) error {
-	d := r.set.Default
-	if d == nil || r.cfg.DryRun {
-		return nil
-	}
-	promised := false
-	err := r.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&promised) },
-		r.boundSQL(sqltext.RollPromised, *d, leaves.Range{}))
-	if err != nil || !promised {
-		return err
-	}
-	had, err := r.locked(ctx, []lock{{d.SQL, exclusive}}, func(t rawTx) error {
-		_, err := t.do(r.boundSQL(sqltext.RollUnbound, *d, leaves.Range{}))
-		return err
-	})
-	if err == nil && !had {
-		r.kept(ctx, d.Name, "its check %s_bound would refuse messages a leaf ahead, and it is in use: the next run retries",
-			d.Name)
-	}
-	return err
-}
-
+// makeAll makes leaves until there are enough ahead.
 func (r *roll) makeAll(ctx context.Context) error {
-	size := r.cfg.Leaf
+	size := r.cfg.PartitionSize
 	if size == 0 {
 		size = r.set.Size()
 	}
 	outbox := r.db.Render("{outbox}")
 	if size == 0 {
-		r.kept(ctx, outbox, "no leaves are made: there is none that says how many ids one has: set RollConfig.Leaf, "+
-			"or --leaf")
+		r.kept(ctx, outbox, "no leaves are made: there is none that says how many ids one has: set "+
+			"RollConfig.PartitionSize, or --partition-size")
 		return nil
 	}
 	for number, tries := r.newest(), 0; tries < 10*leavesAhead; tries++ {
@@ -67,7 +38,7 @@ func (r *roll) makeAll(ctx context.Context) error {
 		}
 		name := r.db.Tables().Outbox + "_p" + strconv.Itoa(number)
 		if r.cfg.DryRun {
-			r.did(ctx, RolledLeaf{Name: name, Did: "made"})
+			r.did(ctx, RolledLeaf{Name: name, Action: LeafMade})
 			r.set.Leaves = append(r.set.Leaves, leaves.Leaf{Name: name, Range: next})
 			number++
 			continue
@@ -86,7 +57,7 @@ func (r *roll) makeAll(ctx context.Context) error {
 			r.kept(ctx, outbox, "no leaf is made: "+inUse)
 			return nil
 		default:
-			r.did(ctx, RolledLeaf{Name: name, Did: "made"})
+			r.did(ctx, RolledLeaf{Name: name, Action: LeafMade})
 		}
 		if err = r.read(ctx); err != nil {
 			return err
@@ -213,91 +184,4 @@ func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (boo
 		_, err = t.do(create)
 		return err
 	})
-}
-
-// promise has the default know that it holds no id of a leaf that is made next.
-func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (had bool, err error) {
-	had, err = r.locked(ctx, []lock{{d.SQL, exclusive}}, func(t rawTx) error {
-		_, err := t.do(r.boundSQL(sqltext.RollBound, d, ids))
-		return err
-	})
-	if err != nil || !had {
-		return had, err
-	}
-	err = r.patient(ctx, func(q drive.Querier) error {
-		_, err := q.Exec(ctx, r.boundSQL(sqltext.RollValidate, d, ids))
-		return err
-	})
-	if text.SQLState(err) == undefinedObject { // another roll has replaced it
-		err = errAgain
-	}
-	return true, explain(err)
-}
-
-func (r *roll) boundSQL(statement string, d leaves.Leaf, ids leaves.Range) string {
-	return strings.NewReplacer("{leaf}", d.SQL,
-		"{bound}", sqltext.Quote(d.Name+"_bound"), "{bound_text}", literal(d.Name+"_bound"),
-		"{from}", strconv.FormatInt(ids.From, 10), "{to}", strconv.FormatInt(ids.To, 10)).Replace(statement)
-}
-
-// resetAhead has the planner forget what it knows of leaves that are still empty: that they have no pages. A plan that
-// is made then reads them from end to end, and would go on to do so when they are full.
-func (r *roll) resetAhead(ctx context.Context) error {
-	for _, l := range r.set.Leaves[r.set.Current():] {
-		if l.Bytes > 0 || l.Rows < 0 || r.cfg.DryRun {
-			continue
-		}
-		err := r.ifEmpty(ctx, l, []lock{{l.SQL, exclusive}}, sqltext.RollEmpty, "reset")
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// dropAll drops leaves that are empty and far behind.
-func (r *roll) dropAll(ctx context.Context) error {
-	for _, l := range r.set.Leaves[:max(0, r.set.Current()-dropBehind)] {
-		if l.Bytes > 0 {
-			continue
-		}
-		if r.cfg.DryRun {
-			r.did(ctx, RolledLeaf{Name: l.Name, Did: "dropped"})
-			continue
-		}
-		locks := []lock{{r.db.Render("{outbox}"), exclusive}, {l.SQL, exclusive}}
-		if d := r.set.Default; d != nil {
-			locks = []lock{locks[0], {d.SQL, exclusive}, locks[1]}
-		}
-		if err := r.ifEmpty(ctx, l, locks, sqltext.RollDrop, "dropped"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ifEmpty does something to a leaf that is empty.
-func (r *roll) ifEmpty(ctx context.Context, l leaves.Leaf, locks []lock, statement, did string) error {
-	had, err := r.locked(ctx, locks, func(t rawTx) error {
-		empty, err := t.do(r.of(sqltext.RollIsEmpty, l.SQL))
-		if err != nil {
-			return err
-		}
-		if empty[0] != "t" {
-			return errAgain
-		}
-		_, err = t.do(r.of(statement, l.SQL))
-		return err
-	})
-	switch {
-	case errors.Is(err, errAgain), text.SQLState(err) == text.UndefinedTable: // another one has dropped it
-		return nil
-	case err != nil:
-		return fmt.Errorf("leaf %s: %w", l.Name, err)
-	case !had:
-		r.kept(ctx, l.Name, inUse)
-		return nil
-	}
-	r.did(ctx, RolledLeaf{Name: l.Name, Did: did})
-	return nil
 }

@@ -39,7 +39,7 @@ func TestConvertIDsComeClose(t *testing.T) {
 				}
 				return true
 			})
-			require.NoError(t, schema.Partition(ctx, watched.db, schema.PartitionConfig{Size: 1000}))
+			require.NoError(t, schema.Partition(ctx, watched.db, schema.PartitionConfig{PartitionSize: 1000}))
 			require.NotNil(t, end)
 			require.Equal(t, "MINVALUE-5900", h.bounds(t)[0])
 			require.Zero(t, h.count(t, belowIsThere))
@@ -62,7 +62,7 @@ func TestConvertTakesItsCheckAway(t *testing.T) {
 				return false
 			}
 			return true
-		}).db, schema.PartitionConfig{Size: 1000})
+		}).db, schema.PartitionConfig{PartitionSize: 1000})
 		require.True(t, cut)
 		require.Error(t, err)
 		require.Zero(t, h.count(t, belowIsThere), "%v", err)
@@ -98,7 +98,7 @@ func TestConvertTakesItsCheckAway(t *testing.T) {
 			}
 			return true
 		})
-		require.ErrorIs(t, schema.Partition(ctx, watched.db, schema.PartitionConfig{Size: 1000}), context.Canceled)
+		require.ErrorIs(t, schema.Partition(ctx, watched.db, schema.PartitionConfig{PartitionSize: 1000}), context.Canceled)
 		require.Zero(t, h.count(t, belowIsThere))
 	})
 }
@@ -118,7 +118,7 @@ func TestConvertCheckOfAnother(t *testing.T) {
 		}
 		return true
 	})
-	require.NoError(t, schema.Partition(t.Context(), watched.db, schema.PartitionConfig{Size: 1000}))
+	require.NoError(t, schema.Partition(t.Context(), watched.db, schema.PartitionConfig{PartitionSize: 1000}))
 	require.Equal(t, 2, validated)
 }
 
@@ -153,10 +153,27 @@ func TestConvertKeepsPrivileges(t *testing.T) {
 	rights := `SELECT string_agg(DISTINCT grantee::regrole || ' ' || privilege_type, ',') FROM pg_class, aclexplode(relacl)
 		WHERE relname = 'outbox' AND grantee <> relowner`
 	before := value[string](t, h, rights)
-	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 1000}))
+	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{PartitionSize: 1000}))
 	require.Equal(t, before, value[string](t, h, rights))
 	h.exec(t, `SELECT setval('outbox_id_seq', 2500)`)
 	require.Contains(t, did(h.roll(t)), "made outbox_p5")
 	require.Empty(t, column[string](t, h, `SELECT DISTINCT relname::text FROM pg_class, aclexplode(relacl)
 		WHERE relname ~ '^outbox_(p[0-9]+|default)$' AND grantee <> relowner`))
+}
+
+// TestConvertEndsWhenStatementsAreCancelled has the swap cancelled each time, as its timeout or an operator does: all
+// others wait while it works, so it does not go on for ever.
+func TestConvertEndsWhenStatementsAreCancelled(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	execScript(t, h, `CREATE FUNCTION cancels() RETURNS event_trigger LANGUAGE plpgsql AS
+			$$ BEGIN RAISE EXCEPTION 'canceling statement' USING ERRCODE = 'query_canceled'; END $$;
+		CREATE EVENT TRIGGER cancels ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION cancels()`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := schema.Partition(ctx, h.db, schema.PartitionConfig{PartitionSize: 1000})
+	require.ErrorContains(t, err, "statements were cancelled 3 times while the outbox was locked")
+	require.Zero(t, h.count(t, belowIsThere))
+	h.exec(t, `DROP EVENT TRIGGER cancels`)
+	require.NoError(t, schema.Partition(ctx, h.db, schema.PartitionConfig{PartitionSize: 1000}))
 }

@@ -81,7 +81,7 @@ func TestConvertTable(t *testing.T) {
 			for ctx.Err() == nil && (times < 2 || time.Now().Before(over)) {
 				begun := time.Now()
 				if err := convert(func(ctx context.Context) error {
-					return schema.Partition(ctx, h.db, schema.PartitionConfig{Size: 1 << 40})
+					return schema.Partition(ctx, h.db, schema.PartitionConfig{PartitionSize: 1 << 40})
 				}); ctx.Err() == nil {
 					assert.NoError(t, err)
 					assert.Equal(t, file, value[int64](t, h, `SELECT pg_relation_filenode('outbox_p0')::bigint`))
@@ -111,8 +111,9 @@ func TestConvertTable(t *testing.T) {
 	require.Equal(t, file, value[int64](t, writer, `SELECT pg_relation_filenode('outbox')::bigint`))
 	require.NoError(t, schema.Check(t.Context(), writer.db))
 	require.Zero(t, writer.count(t, `SELECT count(*) FROM pg_class WHERE relname ~ '^outbox_p[0-9]'`))
-	require.NoError(t, schema.Partition(t.Context(), writer.db, schema.PartitionConfig{Size: 1000}))
-	require.NoError(t, schema.Partition(t.Context(), writer.db, schema.PartitionConfig{Size: 1000}), "it is in partitions")
+	size := schema.PartitionConfig{PartitionSize: 1000}
+	require.NoError(t, schema.Partition(t.Context(), writer.db, size))
+	require.NoError(t, schema.Partition(t.Context(), writer.db, size), "it is in partitions")
 	require.NoError(t, schema.Check(t.Context(), writer.db))
 	require.Zero(t, writer.count(t, `SELECT count(*) FROM pg_class, aclexplode(relacl) a WHERE relname = 'outbox_p0'
 		AND grantee <> relowner`), "nobody is to use a partition by its own name")
@@ -138,7 +139,7 @@ func TestConvertRefuses(t *testing.T) {
 			t.Parallel()
 			h := newPgxHandle(t, newMigratedDatabase(t))
 			h.exec(t, prepare)
-			err := schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 1000})
+			err := schema.Partition(t.Context(), h.db, schema.PartitionConfig{PartitionSize: 1000})
 			require.ErrorContains(t, err, object)
 			require.NoError(t, schema.Check(t.Context(), h.db))
 			require.Equal(t, 1, h.count(t, `SELECT count(*) FROM pg_class WHERE relname = 'outbox' AND relkind = 'r'`))
@@ -147,10 +148,10 @@ func TestConvertRefuses(t *testing.T) {
 	}
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	for _, size := range []int64{0, -1, 1 << 60} {
-		err := schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: size})
-		require.ErrorContains(t, err, "PartitionConfig.Size")
+		err := schema.Partition(t.Context(), h.db, schema.PartitionConfig{PartitionSize: size})
+		require.ErrorContains(t, err, "PartitionConfig.PartitionSize")
 	}
-	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 10}))
+	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{PartitionSize: 10}))
 	h.writeRows(t, 25, settledLongAgo)
 	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}),
 		"outbox_p0, outbox_p1: rows are in more than one")
@@ -172,47 +173,45 @@ func TestConvertReadsTheRowsOnceAndWaitsForNobody(t *testing.T) {
 	end := h.open(t, `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`)
 	tried, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, schema.Partition(tried, h.db, schema.PartitionConfig{Size: 1000}), context.DeadlineExceeded)
+	size := schema.PartitionConfig{PartitionSize: 1000}
+	require.ErrorIs(t, schema.Partition(tried, h.db, size), context.DeadlineExceeded)
 	h.writeRows(t, 1, "")
 	end()
 	var notices []string
 	told := noticed(t, h, &notices)
-	require.NoError(t, schema.Partition(t.Context(), told.db, schema.PartitionConfig{Size: 1000}))
+	require.NoError(t, schema.Partition(t.Context(), told.db, size))
 	require.Equal(t, []string{`verifying table "outbox"`,
 		`partition constraint for table "outbox_p0" is implied by existing constraints`}, notices)
 }
 
-// TestConvertKilledAtEveryStep cuts the connection as soon as the server has one of the statements. The outbox works,
-// and the next call does the rest. OUTBOX_LONG cuts at each of them, and not at each fourth.
+// TestConvertKilledAtEveryStep cuts the connection as soon as the server has one of the statements, of Partition and of
+// Unpartition. The outbox works, and the next call does the rest. OUTBOX_LONG cuts at each of them, and not at each
+// fourth.
 func TestConvertKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	for _, back := range []bool{false, true} {
-		prepared := func() handle {
-			h := newPgxHandle(t, newMigratedDatabase(t))
-			h.writeRows(t, 10, "")
-			if back {
-				require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 1000}))
-			}
-			return h
-		}
-		convert := func(h handle) error {
-			if back {
-				return schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{})
-			}
-			return schema.Partition(t.Context(), h.db, schema.PartitionConfig{Size: 1000})
-		}
-		steps := 0
-		require.NoError(t, convert(watchedHandle(t, prepared(), func(s string, sent bool) bool {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	rows, steps := 10, 0
+	h.writeRows(t, rows, "")
+	ways := []func(handle) error{
+		func(h handle) error {
+			return schema.Partition(t.Context(), h.db, schema.PartitionConfig{PartitionSize: 1000})
+		},
+		func(h handle) error { return schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}) },
+	}
+	for _, convert := range ways {
+		n := 0
+		require.NoError(t, convert(watchedHandle(t, h, func(_ string, sent bool) bool {
 			if sent {
-				steps++
+				n++
 			}
 			return true
 		})))
-		require.Greater(t, steps, 3)
-		for _, cut := range someOf(t, steps) {
-			h := prepared()
-			n := 0
-			last := ""
+		require.Greater(t, n, 3)
+		steps = max(steps, n)
+	}
+	for _, cut := range someOf(t, steps) {
+		for way, convert := range ways {
+			n, last := 0, ""
 			// All later ones are cut too: a process that was killed does not tidy up.
 			_ = convert(watchedHandle(t, h, func(s string, sent bool) bool {
 				if sent {
@@ -222,12 +221,13 @@ func TestConvertKilledAtEveryStep(t *testing.T) {
 				return n <= cut
 			}))
 			h.writeRows(t, 1, "")
-			require.Equal(t, 11, h.count(t, `SELECT count(*) FROM outbox`), "after %s", last)
+			rows++
+			require.Equal(t, rows, h.count(t, `SELECT count(*) FROM outbox`), "after %s", last)
 			checkShowsBound(t, h, "outbox_below", "migrate partition")
 			require.NoError(t, schema.Check(t.Context(), h.db), "after %s", last)
 			require.NoError(t, convert(h), "after %s", last)
-			require.Equal(t, 11, h.count(t, `SELECT count(*) FROM outbox`), "after %s", last)
-			require.Equal(t, !back, value[bool](t, h, `SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox'::regclass`))
+			require.Equal(t, rows, h.count(t, `SELECT count(*) FROM outbox`), "after %s", last)
+			require.Equal(t, way == 0, value[bool](t, h, `SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox'::regclass`))
 			require.NoError(t, schema.Check(t.Context(), h.db), "after %s", last)
 			require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_below'`))
 		}

@@ -12,8 +12,8 @@ import (
 )
 
 // leafFindings are those of leaves.
-var leafFindings = []string{"leaves", "leaves_ahead", "leaves_default", "leaves_many", "leaves_published", "roll",
-	"roll_owner"}
+var leafFindings = []string{"leaves", "leaves_ahead", "leaves_dead", "leaves_default", "leaves_many",
+	"leaves_published", "roll", "roll_owner"}
 
 // foundOfLeaves lists what Doctor says of the leaves.
 func foundOfLeaves(t testing.TB, h handle) (list []string) {
@@ -158,6 +158,29 @@ func TestDoctorOfLeaves(t *testing.T) {
 		f = find(t, h, "roll_owner", admin.Warning, `partition outbox_p1 does not belong to the owner of the outbox`)
 		cures(t, h, f)
 	})
+	t.Run("dead messages in old leaves", func(t *testing.T) {
+		t.Parallel()
+		var ends []int64
+		for i := range int64(15) {
+			ends = append(ends, 10*(i+1))
+		}
+		h := newLeaves(t, ends...)
+		h.writeRows(t, 105, settledLongAgo)
+		h.exec(t, `UPDATE outbox SET published_at = NULL, dead_at = now() WHERE id % 10 = 5 AND id < 100 OR id = 6`)
+		require.Empty(t, findings(t, h)["leaves_dead"], "nothing was emptied so far")
+		h.roll(t)
+		f := find(t, h, "leaves_dead", admin.Warning, "dead messages keep 8 leaves from being dropped: "+
+			"public.outbox_p0 has 2, public.outbox_p1 has 1")
+		require.Contains(t, f.Evidence, "public.outbox_p4 has 1, 3 more leaves have some")
+		require.Contains(t, f.Cure, "(outboxctl messages list --state dead)")
+		discarded := `UPDATE outbox SET published_at = now() - interval '2 days' WHERE id `
+		h.exec(t, discarded+`>= 20`)
+		find(t, h, "leaves_dead", admin.Info, "dead messages keep 2 leaves from being dropped: public.outbox_p0 has 2, "+
+			"public.outbox_p1 has 1")
+		h.exec(t, discarded+`>= 1`)
+		require.Empty(t, findings(t, h)["leaves_dead"])
+		require.Subset(t, did(h.roll(t)), []string{"dropped outbox_p0", "dropped outbox_p1", "dropped outbox_p7"})
+	})
 	t.Run("publications", func(t *testing.T) {
 		t.Parallel()
 		h := rolled(t)
@@ -189,7 +212,7 @@ func TestDoctorOfLeaves(t *testing.T) {
 		h.exec(t, `INSERT INTO outbox_audit (actor, action, filter, ended_at) SELECT 'cron', 'roll', jsonb_build_object('before',
 			to_char((now() - interval '25 hours') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), now()`)
 		f := find(t, h, "leaves_many", admin.Warning, "has 40 leaves")
-		require.Contains(t, f.Cure, "outboxctl roll --leaf 50 --retention 25h0m0s")
+		require.Contains(t, f.Cure, "outboxctl roll --partition-size 50 --retention 25h0m0s")
 		cures(t, h, f)
 		require.Contains(t, h.bounds(t), "400-450")
 	})
@@ -200,7 +223,7 @@ func TestDoctorReadsLeavesThroughTheOutbox(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)
 	intoLeaves(t, owner, 100, 200, 300, 400, 500, 600)
-	owner.exec(t, `GRANT SELECT (id, created_at, published_at) ON outbox TO "`+role(owner)+`reader"`)
+	owner.exec(t, `GRANT SELECT (id, created_at, published_at, dead_at) ON outbox TO "`+role(owner)+`reader"`)
 	owner.writeRows(t, 150, "")
 	owner.exec(t, `INSERT INTO outbox (id, uuid, topic, payload) VALUES (5000, 'far', 't', 'p')`)
 	owner.roll(t)
@@ -208,8 +231,8 @@ func TestDoctorReadsLeavesThroughTheOutbox(t *testing.T) {
 	list, err := newAdmin(t, reader).Leaves(t.Context())
 	require.NoError(t, err)
 	require.Len(t, list, 7)
-	require.Equal(t, "current", list[1].State)
-	require.Equal(t, "filled", list[6].State)
+	require.Equal(t, admin.LeafCurrent, list[1].State)
+	require.Equal(t, admin.LeafFilled, list[6].State)
 	require.Equal(t, []string{"info leaves_default"}, foundOfLeaves(t, reader))
 
 	revoke := func(what string) {
@@ -218,7 +241,7 @@ func TestDoctorReadsLeavesThroughTheOutbox(t *testing.T) {
 	revoke("SEQUENCE outbox_id_seq")
 	list, err = newAdmin(t, reader).Leaves(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, "unknown", list[1].State, "which id is the last is not known")
+	require.Equal(t, admin.LeafUnknown, list[1].State, "which id is the last is not known")
 	require.ElementsMatch(t, []string{"info leaves_default", "warning leaves_ahead"}, foundOfLeaves(t, reader))
 	require.Contains(t, findings(t, reader)["leaves_ahead"].Evidence, "could not be checked")
 }

@@ -124,7 +124,7 @@ func TestLeafChangesSize(t *testing.T) {
 	h := newLeaves(t, 100, 200, 300)
 	h.roll(t)
 	require.Equal(t, []string{"MINVALUE-100", "100-200", "200-300", "300-400"}, h.bounds(t))
-	h.roll(t, func(c *admin.RollConfig) { c.Leaf = 1000 })
+	h.roll(t, func(c *admin.RollConfig) { c.PartitionSize = 1000 })
 	want := []string{"MINVALUE-100", "100-200", "200-300", "300-400", "400-1400", "1400-2400", "2400-3400", "3400-4400"}
 	require.Equal(t, want, h.bounds(t))
 	h.exec(t, `SELECT setval('outbox_id_seq', 500)`)
@@ -252,8 +252,20 @@ func TestRollWithoutOwnership(t *testing.T) {
 	require.ErrorContains(t, err, "role "+app+" does not own table")
 	require.ErrorContains(t, err, "GRANT "+owner+" TO "+app)
 	require.Equal(t, 15, h.count(t, `SELECT count(*) FROM outbox`))
+	require.Contains(t, value[string](t, h, `SELECT outcome FROM outbox_audit WHERE action = 'roll' AND ended_at IS NOT NULL`),
+		"role "+app+" does not own table")
+	require.Contains(t, findings(t, h)["roll_owner"].Evidence, `role "`+app+`", which rolled the outbox last, does not own`)
+	h.exec(t, `REVOKE INSERT ON outbox_audit FROM `+app)
+	_, err = as.tryRoll(t)
+	require.ErrorContains(t, err, "does not own table", "it may not write the audit log either")
 	require.Contains(t, did(as.roll(t, func(c *admin.RollConfig) { c.DryRun = true })), "emptied outbox_p0")
 	h.exec(t, `GRANT `+owner+` TO `+app)
+	h.exec(t, `REVOKE ALL ON SEQUENCE outbox_id_seq FROM PUBLIC, `+app+`, `+owner)
+	for _, dry := range []bool{true, false} {
+		_, err = as.tryRoll(t, func(c *admin.RollConfig) { c.DryRun = dry })
+		require.ErrorContains(t, err, "the last id is not known: GRANT SELECT ON SEQUENCE")
+	}
+	h.exec(t, `GRANT SELECT ON SEQUENCE outbox_id_seq TO `+app)
 	require.Contains(t, did(as.roll(t)), "emptied outbox_p0")
 	require.Empty(t, column[string](t, h, `SELECT relname::text FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
 		WHERE inhparent = 'outbox'::regclass AND relowner <> $1::text::regrole`, owner))
@@ -272,17 +284,17 @@ func TestRollRefuses(t *testing.T) {
 	require.ErrorIs(t, err, admin.ErrNotPartitioned)
 	intoLeaves(t, h)
 	r := h.roll(t)
-	require.Contains(t, r.Leaves[0].Why, "set RollConfig.Leaf")
+	require.Contains(t, r.Leaves[0].Why, "set RollConfig.PartitionSize")
 	for text, change := range map[string]func(*admin.RollConfig){
-		"RollConfig.Retention": func(c *admin.RollConfig) { c.Retention = -1 },
-		"RollConfig.Leaf":      func(c *admin.RollConfig) { c.Leaf = -1 },
-		"RollConfig.At":        func(c *admin.RollConfig) { c.At = time.Now().Add(time.Hour) },
+		"RollConfig.Retention":     func(c *admin.RollConfig) { c.Retention = -1 },
+		"RollConfig.PartitionSize": func(c *admin.RollConfig) { c.PartitionSize = -1 },
+		"RollConfig.At":            func(c *admin.RollConfig) { c.At = time.Now().Add(time.Hour) },
 	} {
 		_, err := h.tryRoll(t, change)
 		require.ErrorContains(t, err, text)
 		require.ErrorIs(t, err, admin.ErrInvalid)
 	}
-	h.roll(t, func(c *admin.RollConfig) { c.Leaf = 100 })
+	h.roll(t, func(c *admin.RollConfig) { c.PartitionSize = 100 })
 	require.Equal(t, []string{"100-200", "200-300", "300-400"}, h.bounds(t)[:3])
 }
 
@@ -300,7 +312,7 @@ func TestLeavesBeginAboveIDsThatMovedOn(t *testing.T) {
 		}
 		return true
 	})
-	watched.roll(t, func(c *admin.RollConfig) { c.Leaf = 100 })
+	watched.roll(t, func(c *admin.RollConfig) { c.PartitionSize = 100 })
 	require.True(t, moved)
 	bounds := h.bounds(t)
 	require.Equal(t, []string{"290-390", "390-490", "490-590"}, bounds[1:4], "%v", bounds)

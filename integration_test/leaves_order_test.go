@@ -36,7 +36,7 @@ func TestPartitionedOrder(t *testing.T) {
 	run := orderRun{writers: 16, time: orderTime(12 * time.Second), started: func(handle) {
 		rolling.Go(func() {
 			for ctx.Err() == nil {
-				r, err := a.RollOutbox(ctx, admin.RollConfig{Retention: time.Millisecond, Leaf: 500})
+				r, err := a.RollOutbox(ctx, admin.RollConfig{Retention: time.Millisecond, PartitionSize: 500})
 				if ctx.Err() == nil {
 					assert.NoError(t, err)
 				}

@@ -188,8 +188,10 @@ func TestPutBackKeepsColumns(t *testing.T) {
 func TestPutBackRefusesMany(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name, prepare, does, why string
-		left                     int
+		name, prepare string
+		does          admin.LeafAction
+		why           string
+		left          int
 	}{
 		{"as many as may", `UPDATE outbox SET published_at = NULL WHERE id <= 1000`, "emptied", "", 1000},
 		{"one more", `UPDATE outbox SET published_at = NULL WHERE id <= 1001`, "deleted", "more than 1000", 1001},
@@ -216,14 +218,14 @@ func TestPutBackRefusesMany(t *testing.T) {
 			r := h.roll(t)
 			for _, leaf := range []admin.RolledLeaf{tried.Leaves[len(tried.Leaves)-1], r.Leaves[len(r.Leaves)-1]} {
 				require.Equal(t, "outbox_p0", leaf.Name)
-				require.Equal(t, c.does, leaf.Did)
+				require.Equal(t, c.does, leaf.Action)
 				require.Contains(t, leaf.Why, c.why)
 			}
-			if c.does == "kept" {
+			if c.does == admin.LeafKept {
 				c.left = 1999
 			}
 			require.Equal(t, c.left, h.count(t, `SELECT count(*) FROM outbox`))
-			require.Equal(t, c.does == "emptied", file != h.count(t, `SELECT pg_relation_filenode('outbox_p0')::bigint`))
+			require.Equal(t, c.does == admin.LeafEmptied, file != h.count(t, `SELECT pg_relation_filenode('outbox_p0')::bigint`))
 		})
 	}
 }

@@ -55,7 +55,7 @@ func (h handle) tryRoll(t testing.TB, change ...func(*admin.RollConfig)) (admin.
 // did lists what was done to leaves, in that order.
 func did(r admin.RollResult) (list []string) {
 	for _, l := range r.Leaves {
-		list = append(list, l.Did+" "+l.Name)
+		list = append(list, string(l.Action)+" "+l.Name)
 	}
 	return list
 }

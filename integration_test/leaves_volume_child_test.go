@@ -80,7 +80,7 @@ func rollForEver(db *outbox.DB, leaf int64, to *told) error {
 	for {
 		var was admin.RollResult
 		_, err := a.RollOutbox(context.Background(), admin.RollConfig{
-			Retention: time.Millisecond, Leaf: leaf, Progress: func(_ context.Context, r admin.RollResult) {
+			Retention: time.Millisecond, PartitionSize: leaf, Progress: func(_ context.Context, r admin.RollResult) {
 				to.tell("rolled %d %d %d %d %d %d", r.Made-was.Made, r.Emptied-was.Emptied, r.Dropped-was.Dropped,
 					r.Removed-was.Removed, r.PutBack-was.PutBack, r.Deleted-was.Deleted)
 				was = r

@@ -11,8 +11,8 @@ import (
 
 // PartitionConfig configures Partition.
 type PartitionConfig struct {
-	// Size is how many ids each partition has. Required. Choose it as MigrateConfig.PartitionSize.
-	Size int64
+	// PartitionSize is how many ids each partition has. Required. Choose it as that of MigrateConfig.
+	PartitionSize int64
 }
 
 // roomBelow is how many times the size of a partition the first one reaches above the ids that are used: as long as it
@@ -34,10 +34,13 @@ var errManyLeaves = errors.New("rows are in more than one partition: empty all b
 //
 // It first adds a check that no id reaches the end of the first partition, and validates it, which reads the table once
 // and blocks no writer. Then it swaps the tables in one short transaction. It waits for no lock that others would queue
-// up behind: it retries until ctx is over. If ids come closer to the check than Size it takes the check away and begins
-// again with one that is farther, and if it ends by ctx or an error it takes it away for good. For that alone it waits
-// for a lock, up to 50 ms each time, and for up to a minute after ctx is over. A process that is killed leaves the
-// check: the outbox works until ids reach it, and the next Partition uses or replaces it.
+// up behind: it retries until ctx is over. If ids come closer to the check than PartitionSize it takes the check away
+// and begins again with one that is farther, and if it ends by ctx or an error it takes it away for good. For that
+// alone it waits for a lock, up to 50 ms each time, and for up to a minute after ctx is over. A process that is killed
+// leaves the check: the outbox works until ids reach it, and the next Partition uses or replaces it.
+//
+// The transaction that swaps runs no statement for more than 10 seconds. One that is cancelled, by that or by an
+// operator, is tried three times in all. The read of the table has no limit, and is not retried.
 //
 // Its role must own the table. It returns outbox.ErrNoDB, an error that names the field at fault, one that lists what
 // cannot be carried over, such as views and foreign keys, or one of the database or the context.
@@ -45,12 +48,12 @@ func Partition(ctx context.Context, db *outbox.DB, cfg PartitionConfig) error {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return err
 	}
-	if cfg.Size <= 0 || cfg.Size > mostIDs {
-		return fmt.Errorf("PartitionConfig.Size is %d: use the number of ids in a partition, up to %d",
-			cfg.Size, int64(mostIDs))
+	if cfg.PartitionSize <= 0 || cfg.PartitionSize > mostIDs {
+		return fmt.Errorf("PartitionConfig.PartitionSize is %d: use the number of ids in a partition, up to %d",
+			cfg.PartitionSize, int64(mostIDs))
 	}
 	p := newPartitioning((*core.DB)(db))
-	p.size, p.room = cfg.Size, roomBelow*cfg.Size
+	p.size, p.room = cfg.PartitionSize, roomBelow*cfg.PartitionSize
 	return p.explain(ctx, "partition", p.convert(ctx))
 }
 
@@ -61,8 +64,9 @@ type UnpartitionConfig struct{}
 // must be in one partition, which becomes the table, and the others are dropped. What Partition carries over it carries
 // back. If the outbox is one table it does nothing.
 //
-// It waits for no lock that others would queue up behind: it retries until ctx is over. Killed at any moment it has
-// done all or nothing. Its role must own the table. It returns outbox.ErrNoDB, an error that lists the partitions if
+// It waits for no lock that others would queue up behind: it retries until ctx is over. A statement that is cancelled
+// under the lock, after 10 seconds or by an operator, is tried three times. Killed at any moment it has done all or
+// nothing. Its role must own the table. It returns outbox.ErrNoDB, an error that lists the partitions if
 // more than one has rows, one that lists what cannot be carried over, or one of the database or the context.
 func Unpartition(ctx context.Context, db *outbox.DB, _ UnpartitionConfig) error {
 	if err := (*core.DB)(db).Check(); err != nil {

@@ -53,7 +53,8 @@ const (
 	partitionPause = 10 * time.Millisecond // a lock may be had a moment later
 	crowdedPause   = time.Second           // something that has no name for NOWAIT is locked, or a statement took too long
 
-	queryCanceled = "57014"
+	queryCanceled  = "57014"
+	cancelledTries = 3
 
 	// partitionTimeouts end the transaction soon, whatever happens to the process. Its loss in a failover would be
 	// harmless, and what commits later is not confirmed before it is on the standby too; so it does not wait for one.
@@ -63,11 +64,12 @@ const (
 )
 
 // alone runs fn in a transaction that has the outbox for itself, and in which no other process migrates. Before each
-// try it calls before, whose error ends it.
+// try it calls before, whose error ends it. All others wait while fn runs, so a statement of it that is cancelled, by
+// its timeout or by an operator, is not tried for ever.
 func (p *partitioning) alone(
 	ctx context.Context, before func(context.Context) error, fn func(q drive.Querier) error,
 ) error {
-	for {
+	for cancelled := 0; ; {
 		if err := before(ctx); err != nil {
 			return err
 		}
@@ -88,7 +90,12 @@ func (p *partitioning) alone(
 			return fn(q)
 		})
 		switch {
-		case text.SQLState(err) == lockNotAvailable, text.SQLState(err) == queryCanceled && ctx.Err() == nil:
+		case text.SQLState(err) == lockNotAvailable:
+		case text.SQLState(err) == queryCanceled && ctx.Err() == nil:
+			if cancelled++; cancelled == cancelledTries {
+				return fmt.Errorf("statements were cancelled %d times while the outbox was locked, by their timeout or by an "+
+					"operator: run it again when the server is less busy: %w", cancelled, err)
+			}
 		case errors.Is(err, errLocked):
 			pause = lockPause
 		default:

@@ -211,12 +211,14 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 // leavesShown picks the partitions that there is room for, by their ids: the current one, the default and those that
 // are due before the others, and of these the newest.
 func leavesShown(all []admin.LeafStats) []admin.LeafStats {
-	matters := func(l admin.LeafStats) bool { return l.Default || l.State == "current" || l.State == "due" }
+	matters := func(l admin.LeafStats) bool {
+		return l.Default || l.State == admin.LeafCurrent || l.State == admin.LeafDue
+	}
 	left := len(all) - mostLeaves
 	shown := slices.Clone(all)
 	for _, spare := range []bool{true, false} {
 		shown = slices.DeleteFunc(shown, func(l admin.LeafStats) bool {
-			if left <= 0 || spare && matters(l) || !spare && l.State != "due" {
+			if left <= 0 || spare && matters(l) || !spare && l.State != admin.LeafDue {
 				return false
 			}
 			left--
@@ -228,8 +230,7 @@ func leavesShown(all []admin.LeafStats) []admin.LeafStats {
 
 func leafRowOf(l admin.LeafStats) leafRow {
 	row := leafRow{LeafStats: l, Level: "ok", Ids: number(l.From) + " to " + number(l.To-1)}
-	switch l.State {
-	case "ahead", "empty", "retained", "due", "filled", "unknown":
+	if l.State != admin.LeafCurrent {
 		row.Level = "idle"
 	}
 	switch {

@@ -11,7 +11,7 @@ import (
 // TestLeavesThatMatterAreShown: of many partitions the page shows the current one, the default and those that are due.
 func TestLeavesThatMatterAreShown(t *testing.T) {
 	var all []admin.LeafStats
-	add := func(state string, n int) {
+	add := func(state admin.LeafState, n int) {
 		for range n {
 			all = append(all, admin.LeafStats{Name: fmt.Sprint(len(all)), State: state})
 		}

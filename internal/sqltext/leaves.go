@@ -38,6 +38,17 @@ const (
          FROM (SELECT o.published_at FROM {outbox} o WHERE o.id >= r.first AND o.id < r.below
                 ORDER BY o.id DESC LIMIT 100) l) e`
 
+	// LeafDead says of each range of ids in which nothing is settled, but something dead, by its position, how many dead
+	// messages it has. It reads so many rows of each at most.
+	//
+	// Arguments: first ids, ids that they end below, rows.
+	LeafDead = `SELECT r.n, l.dead
+  FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(first, below, n)
+ CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE t.dead_at IS NOT NULL) AS dead, count(t.published_at) AS settled
+         FROM (SELECT o.dead_at, o.published_at FROM {outbox} o WHERE o.id >= r.first AND o.id < r.below
+                ORDER BY o.id LIMIT $3::bigint) t) l
+ WHERE l.dead > 0 AND l.settled = 0 ORDER BY r.n`
+
 	// CountRanges counts the rows of some ranges of ids, at most so many of each.
 	//
 	// Arguments: first ids, ids that they end below, how many.

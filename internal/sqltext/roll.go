@@ -49,10 +49,6 @@ const (
 
 	// RollIsEmpty says whether a leaf has no rows.
 	RollIsEmpty = `SELECT NOT EXISTS (SELECT FROM ONLY {leaf})`
-
-	// RollColumns lists the columns of a leaf that can be written, as SQL.
-	RollColumns = `SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a
- WHERE a.attrelid = '{leaf}'::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''`
 )
 
 // The statements of a transaction that has leaves locked. The program sends them as they are, in the simple protocol
@@ -65,21 +61,24 @@ const (
 	RollBegin = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '50ms';
 SET LOCAL statement_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '5s';
 SET LOCAL enable_seqscan = off; SET LOCAL row_security = off; SET LOCAL synchronous_commit = 'local';
-SET LOCAL default_table_access_method = 'heap';
+SET LOCAL default_table_access_method = 'heap'; SET LOCAL jit = off;
 SELECT set_config('client_encoding', getdatabaseencoding(), true)`
 
 	// RollLock is one of its locks. The order is the outbox, its default, a leaf.
 	RollLock = `; LOCK TABLE ONLY {leaf} IN {mode} MODE NOWAIT`
 
-	// RollStay lists what must stay in a leaf that is locked: what RollLook has found, and by their indexes the messages
-	// that are not settled now. {ids} are the former, {n} how many are listed.
+	// RollStay says RollActs, lists what must stay in a leaf that is locked, and the columns of the leaf that can be
+	// written, as SQL. What must stay is what RollLook has found, and by their indexes the messages that are not settled
+	// now. {ids} are the former, {n} how many are listed.
 	RollStay = `SELECT (` + RollActs + `), coalesce((SELECT string_agg(s.id::text, ',') FROM (
     SELECT unnest('{{ids}}'::bigint[]) AS id
     UNION (SELECT o.id FROM ONLY {leaf} o WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL LIMIT {n})
     UNION (SELECT o.id FROM ONLY {leaf} o WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
       LIMIT {n})
     UNION (SELECT o.id FROM ONLY {leaf} o WHERE o.dead_at >= '-infinity' AND o.published_at IS NULL LIMIT {n})
-    LIMIT {n}) s), '')`
+    LIMIT {n}) s), ''),
+       (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a
+         WHERE a.attrelid = '{leaf}'::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '')`
 
 	// RollTake reads what stays.
 	RollTake = `COPY (SELECT {columns} FROM ONLY {leaf} o WHERE o.id = ANY ('{{ids}}'::bigint[])) TO STDOUT (FORMAT binary)`
@@ -105,8 +104,9 @@ ALTER TABLE {leaf} ADD CONSTRAINT {bound} CHECK (id IS NOT NULL AND (id < {from}
 	RollValidate = `ALTER TABLE {leaf} VALIDATE CONSTRAINT {bound}`
 	RollUnbound  = `ALTER TABLE {leaf} DROP CONSTRAINT IF EXISTS {bound}`
 
-	// RollPromised says whether that check is there.
-	RollPromised = `SELECT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = to_regclass('{leaf}') AND c.conname = {bound_text})`
+	// RollPromised says which that check is; 0 = there is none.
+	RollPromised = `SELECT coalesce((SELECT c.oid::bigint FROM pg_constraint c
+  WHERE c.conrelid = to_regclass('{leaf}') AND c.conname = {bound_text}), 0)`
 
 	// RollKept says whether that check is there for this leaf, and validated.
 	RollKept = `SELECT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = to_regclass('{leaf}') AND c.conname = {bound_text}

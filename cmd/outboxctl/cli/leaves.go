@@ -21,7 +21,7 @@ func leafGrid(leaves []admin.LeafStats) grid {
 			oldest = age(l.Oldest)
 		}
 		g.rows = append(g.rows, []cell{
-			{text: l.Name}, {text: l.State}, {text: from}, {text: to}, {text: text.Size(l.Bytes)}, {text: oldest},
+			{text: l.Name}, {text: string(l.State)}, {text: from}, {text: to}, {text: text.Size(l.Bytes)}, {text: oldest},
 		})
 	}
 	return g
@@ -38,13 +38,13 @@ func bound(id int64) string {
 // leavesAhead returns an error if none is ahead of the ids after a roll. It says why, if the roll does.
 func leavesAhead(ctx context.Context, ad *admin.Admin, r admin.RollResult) error {
 	leaves, err := ad.Leaves(ctx)
-	if err != nil || slices.ContainsFunc(leaves, func(l admin.LeafStats) bool { return l.State == "ahead" }) {
+	if err != nil || slices.ContainsFunc(leaves, func(l admin.LeafStats) bool { return l.State == admin.LeafAhead }) {
 		return err
 	}
 	why := "none was made"
 	for _, l := range r.Leaves {
 		whole := !slices.ContainsFunc(leaves, func(x admin.LeafStats) bool { return x.Name == l.Name && !x.Default })
-		if l.Did == "kept" && whole { // the outbox, or its default
+		if l.Action == admin.LeafKept && whole { // the outbox, or its default
 			why = l.Why
 		}
 	}

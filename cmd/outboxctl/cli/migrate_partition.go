@@ -18,13 +18,13 @@ name of the outbox; views and foreign keys must be dropped first.
 It reads the table once, blocks no writer for longer than one short transaction, and waits for no lock:
 it retries until it is interrupted, and --timeout does not limit it. Run it as the role that owns
 the table.`,
-		Example: "  outboxctl migrate partition --size 4000000",
+		Example: "  outboxctl migrate partition --partition-size 4000000",
 	}
-	cmd.Flags().Int64Var(&cfg.Size, "size", 0,
+	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0,
 		"ids in each partition: a quarter of those that are used within the retention")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if cfg.Size <= 0 {
-			return usagef("--size is %d: use the number of ids in a partition", cfg.Size)
+		if cfg.PartitionSize <= 0 {
+			return usagef("--partition-size is %d: use the number of ids in a partition", cfg.PartitionSize)
 		}
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
 			if err := schema.Partition(cmd.Context(), db, cfg); err != nil {

@@ -13,7 +13,7 @@ import (
 func (a *app) roll() *cobra.Command {
 	var act actFlags
 	var retention days
-	var leaf int64
+	var size int64
 	cmd := &cobra.Command{
 		Use: "roll", Short: "Make, empty and drop the partitions of a partitioned outbox",
 		Long: `Clean an outbox in partitions: make leaves ahead of the ids, empty those in which everything was
@@ -29,10 +29,10 @@ of the ids after it.`,
 	act.bind(a, cmd)
 	cmd.Flags().VarP(&retention, "retention", "", "empty what was published or discarded longer ago, such as 7d or 36h "+
 		"(default: empty nothing, only make leaves)")
-	cmd.Flags().Int64Var(&leaf, "leaf", 0, "ids in each leaf that is made; 0 = as many as in the newest")
+	cmd.Flags().Int64Var(&size, "partition-size", 0, "ids in each leaf that is made; 0 = as many as in the newest")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
-			cfg := admin.RollConfig{Retention: retention.of, Leaf: leaf, Reason: act.reason, DryRun: true}
+			cfg := admin.RollConfig{Retention: retention.of, PartitionSize: size, Reason: act.reason, DryRun: true}
 			if act.dryRun || !act.yes {
 				r, err := ad.RollOutbox(cmd.Context(), cfg)
 				if err != nil {
@@ -49,7 +49,7 @@ of the ids after it.`,
 			cfg.DryRun = false
 			cfg.Progress = func(_ context.Context, r admin.RollResult) {
 				l := r.Leaves[len(r.Leaves)-1]
-				a.note("%s %s", l.Did, l.Name)
+				a.note("%s %s", l.Action, l.Name)
 			}
 			r, err := ad.RollOutbox(cmd.Context(), cfg)
 			if err != nil && len(r.Leaves) == 0 {
@@ -71,8 +71,8 @@ of the ids after it.`,
 func (a *app) printRolled(r admin.RollResult, would string) error {
 	g := grid{heads: []string{"PARTITION", "WHAT", "REMOVED", "PUT BACK", "WHY"}}
 	for _, l := range r.Leaves {
-		g.rows = append(g.rows, []cell{{text: l.Name}, {text: l.Did}, {text: digits(l.Removed)}, {text: digits(l.PutBack)},
-			{text: l.Why}})
+		g.rows = append(g.rows, []cell{{text: l.Name}, {text: string(l.Action)}, {text: digits(l.Removed)},
+			{text: digits(l.PutBack)}, {text: l.Why}})
 	}
 	if len(g.rows) > 0 {
 		if err := g.print(a); err != nil {
