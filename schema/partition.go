@@ -28,7 +28,7 @@ var errObstacles = errors.New("cannot be carried over: drop it, and create it ag
 var errManyLeaves = errors.New("rows are in more than one partition: empty all but one with outboxctl roll and a " +
 	"short retention, after requeueing or discarding the dead messages in them")
 
-// Partition makes an outbox that is one table one in partitions, while writers and forwarders work. No row is copied:
+// Partition splits an outbox that is one table into partitions, while writers and forwarders work. No row is copied:
 // the table becomes the first partition, which also takes what is written next, up to two sizes above the last id.
 // Privileges, policies, triggers and indexes go with the name of the outbox. If it is in partitions it does nothing.
 //

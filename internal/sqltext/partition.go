@@ -1,7 +1,7 @@
 package sqltext
 
-// The statements that make an outbox that is one table one in partitions, and back. {whole} is the outbox with its
-// schema, {leaf} the partition that has its rows.
+// The statements that split an outbox that is one table into partitions, and join them again. {whole} is the outbox
+// with its schema, {leaf} the partition that has its rows.
 const (
 	// PartitionLock has the table for itself at once, or not at all: others would queue up behind a lock that waits.
 	// Without ONLY it has all partitions too.

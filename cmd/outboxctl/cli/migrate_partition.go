@@ -10,8 +10,8 @@ import (
 func (a *app) migratePartition() *cobra.Command {
 	var cfg schema.PartitionConfig
 	cmd := &cobra.Command{
-		Use: "partition", Short: "Make an outbox that is one table one in partitions",
-		Long: `Make an outbox that is one table one in partitions, while writers and forwarders work. No row is
+		Use: "partition", Short: "Split the outbox into partitions",
+		Long: `Split an outbox that is one table into partitions, while writers and forwarders work. No row is
 copied: the table becomes the first partition. Privileges, policies, triggers and indexes go with the
 name of the outbox; views and foreign keys must be dropped first.
 
@@ -38,7 +38,7 @@ the table.`,
 
 func (a *app) migrateUnpartition() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "unpartition", Short: "Make an outbox in partitions one table",
+		Use: "unpartition", Short: "Make an outbox in partitions one table again",
 		Long: `Make an outbox in partitions one table, while writers and forwarders work. No row is copied: all rows
 must be in one partition, which becomes the table, and the others are dropped. It waits for no lock: it
 retries until it is interrupted, and --timeout does not limit it. Run it as the role that owns the
