@@ -7,14 +7,20 @@ import "time"
 func (b *Board) newHeads(due []*Row) {
 	for _, r := range due {
 		l := b.open(r.Term)
-		// One that is parked blocks its key as well, or a later one of the same act would go before it.
-		if l != nil && r.Key != "" && r.Attempts > 0 && l.known[r.ID] == nil && l.heads[r.ID] == nil {
+		// One that is parked blocks its key as well, or a later one of the same act would go before it. So does one that was
+		// published, and sent again before that was settled.
+		if l != nil && r.Key != "" && r.Attempts > 0 && l.heads[r.ID] == nil && r.isNews(l.known[r.ID]) {
 			b.addHead(l, r.Key, r.ID, r.Topic, b.now)
 		}
 		if l != nil && l.heads[r.ID] != nil {
 			l.heads[r.ID].act = r.Generation // what is due together comes in order
 		}
 	}
+}
+
+// isNews says whether a row is more than what is known of it: that it was published before it was sent again is less.
+func (r *Row) isNews(known *Row) bool {
+	return known == nil || known.call.published && known.Generation != r.Generation
 }
 
 // sawDue returns the lanes of which a read saw all that fell due: it left out no topic, and no row for want of room.

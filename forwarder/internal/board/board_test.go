@@ -31,6 +31,9 @@ type desk struct {
 	expired []*board.Call
 	last    board.Effects
 	check   bool
+
+	acts      int          // of an operator
+	unsettled []*board.Row // published, and kept by the settler
 }
 
 type message struct {
@@ -251,7 +254,9 @@ func (d *desk) settle() {
 func (d *desk) write(published []*board.Row, failed []board.Failure) {
 	d.t.Helper()
 	for _, r := range published {
-		delete(d.table, r.ID)
+		if m := d.table[r.ID]; m != nil && m.act == r.Generation { // else it was sent again since
+			delete(d.table, r.ID)
+		}
 	}
 	var outcomes []board.Outcome
 	for _, f := range failed {

@@ -108,7 +108,9 @@ func (d *database) operate(m *record) string {
 	case m.published:
 		return do("cleans up", func(m *record) { m.gone = true })
 	case m.dead && kinds < 60, m.attempts > 0 && kinds < 25:
-		return do("requeues", func(m *record) { m.dead, m.due, m.attempts = false, d.now, max(m.attempts, 1) })
+		return do("requeues", func(m *record) {
+			m.dead, m.due, m.attempts, m.generation = false, d.now, max(m.attempts, 1), m.generation+1
+		})
 	case m.attempts > 0 && !m.dead && kinds < 45:
 		return do("puts off", func(m *record) { m.due = d.now.Add(farOff) })
 	case kinds < 65 && !m.dead:
@@ -137,6 +139,7 @@ func (d *database) together(key, topic string) (again []*record) {
 	}
 	d.change(again, func(m *record) {
 		m.published, m.dead, m.due, m.attempts, m.batch = false, false, d.now, 1, d.batches
+		m.generation++
 	})
 	return again
 }

@@ -7,8 +7,8 @@ import (
 
 // settled is a success on its way into the database.
 type settled struct {
-	id         int64
-	uuid, life string
+	id              int64
+	uuid, life, act string
 }
 
 // settlePublished returns what it passed by, as somebody has it locked, and what it did to which message.
@@ -16,7 +16,7 @@ func (d *database) settlePublished(list []settled) (locked []settled, problem st
 	var rows []*record
 	for _, s := range list {
 		m := d.find(s.id)
-		if m == nil || m.published || m.uuid != s.uuid && s.life != d.lifeName() && !d.faults.settleByID {
+		if m == nil || m.published || !m.is(s.uuid, s.act) && !d.means(m, s.life) {
 			continue
 		}
 		if d.locked[m] {
@@ -37,10 +37,18 @@ func (d *database) settlePublished(list []settled) (locked []settled, problem st
 	return locked, problem
 }
 
+// means says whether an id means now what it meant in a life, and nobody has had its message sent again.
+func (d *database) means(m *record, life string) bool {
+	return m.generation == 0 && life == d.lifeName() || d.faults.settleByID
+}
+
+// is says whether it is still a message as it was read: of the same act, if an operator had it sent again.
+func (m *record) is(uuid, act string) bool { return m.uuid == uuid && fmt.Sprint(m.generation) == act }
+
 // failed is a failure on its way into the database.
 type failed struct {
 	id        int64
-	uuid      string
+	uuid, act string
 	lane      int16
 	epoch     int64
 	attempts  int
@@ -62,6 +70,8 @@ func (d *database) settleFailed(owner int, list []failed) []string {
 		switch {
 		case m == nil || m.uuid != f.uuid || m.published:
 			outcomes[i] = "gone"
+		case fmt.Sprint(m.generation) != f.act: // it was sent again since
+			outcomes[i] = "waiting"
 		case m.dead:
 			outcomes[i] = "dead"
 		case d.locked[m]:

@@ -66,12 +66,13 @@ type record struct {
 
 // state is what changes in a row.
 type state struct {
-	attempts  int
-	due       time.Time // zero = NULL
-	published bool
-	dead      bool
-	gone      bool // deleted
-	batch     int  // the act in which an operator wanted it sent again together with others of its key
+	attempts   int
+	due        time.Time // zero = NULL
+	published  bool
+	dead       bool
+	gone       bool // deleted
+	batch      int  // the act in which an operator wanted it sent again together with others of its key
+	generation int  // how often an operator wanted it sent again
 }
 
 // what is what became of a message outside of the database.

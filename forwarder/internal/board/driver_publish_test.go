@@ -7,10 +7,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 )
 
+// rowOf is a message in a term; sent again by an operator it is another one.
 type rowOf struct {
-	term board.Term
-	uuid string
+	term      board.Term
+	uuid, act string
 }
+
+func of(r *board.Row) rowOf { return rowOf{r.Term, r.UUID, r.Generation} }
 
 // telling is what the board was told of a row's call, and what came of it.
 type telling struct {
@@ -104,10 +107,10 @@ func (f *forwarder) started(c *board.Call) {
 		f.m.failf("row %d is published, whose topic %s an operator has paused", r.ID, r.Topic)
 	}
 	// The next attempt of a row without a key may be on the queue when a late success comes.
-	if f.success[rowOf{r.Term, r.UUID}] && !msg.replayed && r.Key != "" {
+	if f.success[of(r)] && !msg.replayed && r.Key != "" {
 		f.m.failf("row %d (%s) is published again after its success was told", r.ID, r.UUID)
 	}
-	was := rowOf{r.Term, r.UUID}
+	was := of(r)
 	if c.Again && r.Attempts == 0 && !f.handedOut[was] {
 		f.m.failf("row %d (%s) is said to come again, and was never handed out", r.ID, r.UUID)
 	}
@@ -243,7 +246,7 @@ func (f *forwarder) tell(c *call, res board.Result, late bool) {
 	case board.OK:
 		t.ok = true
 		f.unsettled[c.Row] = true
-		f.success[rowOf{c.Row.Term, c.Row.UUID}] = true
+		f.success[of(c.Row)] = true
 		c.msg.accepted = true
 	case board.Retry, board.Permanent:
 		if t.failed = t.failed || !late; !late {

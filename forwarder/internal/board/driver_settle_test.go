@@ -82,7 +82,7 @@ func (f *forwarder) commitSettle(s *settling) {
 	s.committed = true
 	var list []settled
 	for _, r := range s.published {
-		list = append(list, settled{r.ID, r.UUID, r.Life})
+		list = append(list, settled{r.ID, r.UUID, r.Life, r.Generation})
 	}
 	var problem string
 	if s.locked, problem = f.m.db.settlePublished(list); problem != "" {
@@ -94,8 +94,8 @@ func (f *forwarder) commitSettle(s *settling) {
 		if f.m.variant.rejectedInOtherTerm {
 			epoch = f.m.db.lanes[x.Row.Term.Lane].epoch
 		}
-		fails = append(fails, failed{id: x.Row.ID, uuid: x.Row.UUID, lane: x.Row.Term.Lane, epoch: epoch,
-			attempts: x.Attempts, delay: x.Delay, permanent: x.Permanent})
+		fails = append(fails, failed{id: x.Row.ID, uuid: x.Row.UUID, act: x.Row.Generation, lane: x.Row.Term.Lane,
+			epoch: epoch, attempts: x.Attempts, delay: x.Delay, permanent: x.Permanent})
 	}
 	s.outcomes = f.m.db.settleFailed(f.id, fails)
 	f.logf("settles %v, locked %v, and failures %v: %v", rowIDs(s.published), s.locked, failureIDs(s.failed), s.outcomes)

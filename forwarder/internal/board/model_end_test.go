@@ -107,6 +107,7 @@ func (m *model) resolve() {
 			msg.excused = true
 			m.db.change([]*record{msg}, func(msg *record) {
 				msg.dead, msg.due, msg.attempts, msg.batch = false, m.db.now, max(1, msg.attempts), 0
+				msg.generation++
 			})
 			m.logf("an operator requeues %v", msg)
 		}

@@ -61,8 +61,9 @@ func (d *desk) act(what string, args []string) {
 			d.put(0, fmt.Sprint("k", id), "b", id)
 		}
 	case "again": // an operator wants messages sent again, in one act
+		d.acts++
 		for _, id := range d.ids(args) {
-			m := &message{id: id, key: "k", topic: "a", attempts: 1, due: d.now, act: "act"}
+			m := &message{id: id, key: "k", topic: "a", attempts: 1, due: d.now, act: fmt.Sprint(d.acts)}
 			if old := d.table[id]; old != nil {
 				m.attempts = max(1, old.attempts)
 			}
@@ -112,8 +113,14 @@ func (d *desk) act(what string, args []string) {
 		}
 	case "idle": // nothing may be published
 		d.none()
-	case "settle":
-		d.settle()
+	case "settle": // all, or only the failures
+		published, failed := d.b.Results(1000)
+		if d.unsettled = append(d.unsettled, published...); len(args) == 0 {
+			published, d.unsettled = d.unsettled, nil
+		} else {
+			published = nil
+		}
+		d.write(published, failed)
 	case "pass": // time
 		d.pass(args[0])
 	default:

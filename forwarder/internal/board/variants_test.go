@@ -160,7 +160,7 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"rejected with the epoch of another term", 50, variant{trouble: theft, rejectedInOtherTerm: true}},
 		{"recheck left out", 30, variant{trouble: operators, noRecheck: true}},
 		{"sweep left out", 1, variant{trouble: operators, noSweep: true}},
-		{"first of a waiting key not looked at", 161, variant{trouble: outage, noLook: true}},
+		{"first of a waiting key not looked at", 361, variant{trouble: outage, noLook: true}},
 		{"unknown errors charged", 0, variant{trouble: blindness, unknownCharged: true}},
 		{"stop that drops results", 10, variant{stopDropsResults: true}},
 	} {
