@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// broken are the numbers that are written on more than one line.
+// broken are the numbers, ages and names that are written on more than one line though there is room for them on one.
 const broken = `(() => {
 	const bad = [];
-	for (const cell of document.querySelectorAll(".num, .figure")) {
+	for (const cell of document.querySelectorAll(".num, .figure, time + .quiet, .long bdi")) {
 		const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
 		while (text.nextNode()) {
-			if (!/\d/.test(text.currentNode.data) || text.currentNode.parentElement.closest(".sr")) continue;
+			if (!/\d/.test(text.currentNode.data) && !cell.matches(".long bdi") || text.currentNode.parentElement.closest(".sr")) continue;
 			const range = document.createRange();
 			range.selectNodeContents(text.currentNode);
 			const lines = new Set([...range.getClientRects()].map((r) => Math.round(r.top)));
@@ -34,11 +34,16 @@ func TestPhone(t *testing.T) {
 		SELECT gen_random_uuid(), 'a-topic-with-quite-a-long-name-' || i % 60, '', now() + interval '1 hour',
 		       CASE WHEN i % 3 = 0 THEN now() END, CASE WHEN i % 3 = 0 THEN 10 ELSE 0 END, CASE WHEN i % 3 = 0 THEN 'refused' END
 		  FROM generate_series(1, 90000) i`)
+	w.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error)
+		VALUES (gen_random_uuid(), 'emails.welcome', '', now() + interval '59 s', 1, 'smtp: 451 try again later')`)
+	failing := w.count(t, "SELECT min(id) FROM outbox WHERE topic = 'emails.welcome' AND attempts > 0")
+	one := fmt.Sprintf("message?id=%d", failing)
 	b := newTab(t)
 	for _, width := range []int64{360, 390, 600, 760} {
 		b.size(width, 844)
 		for path, most := range map[string]int64{
-			"": 7 * 844, "messages": 4 * 844, "messages?state=dead": 4 * 844, "audit": 4 * 844,
+			"": 7 * 844, "messages": 4 * 844, "messages?state=dead": 4 * 844, "audit": 4 * 844, one: 4 * 844,
+			fmt.Sprintf("find?q=%d", failing): 2 * 844,
 		} {
 			what := fmt.Sprintf("%d wide, /%s", width, path)
 			b.open(w.url + path)
