@@ -115,6 +115,12 @@ func recorded(m migrations.Migration, cfg FilesConfig) string {
 		"INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')"), m.Version, m.Name, m.Checksum())
 }
 
+// plain writes booleans as true: Postgres takes on as well, and Atlas does not read it from the index that it makes.
+// The checksum stays that of the migration.
+func plain(text string) string {
+	return strings.ReplaceAll(text, "autosummarize = on", "autosummarize = true")
+}
+
 // bodies returns what the files of one migration hold.
 func bodies(m migrations.Migration, record string, cfg FilesConfig) []string {
 	names := sqltext.Tables(cfg.Tables)
@@ -129,7 +135,7 @@ func bodies(m migrations.Migration, record string, cfg FilesConfig) []string {
 			}
 			body += names.Render(createMigrations) + ";\n\n"
 		}
-		return []string{body + names.Render(m.Text) + "\n" + record + ";\n"}
+		return []string{body + plain(names.Render(m.Text)) + "\n" + record + ";\n"}
 	}
 	var statements []string
 	for _, s := range m.Statements() {
