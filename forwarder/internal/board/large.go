@@ -1,9 +1,8 @@
 package board
 
 // Wanted returns the rows of a read that came without their payload and are of use, in the order in which they are
-// wanted: those that were asked for by id, then the new ones, the oldest first, then what fell due. What is known
-// already needs no payload, as nothing is made of it, nor does what is on a closed topic, which is parked: the room is
-// for others.
+// wanted: those that were asked for by id, then the new ones, the oldest first, then what fell due. What does not come
+// into memory needs no payload, and leaves the room to others.
 func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	for _, ask := range a.asks {
 		if f, found := r.ByID[ask.id]; found && f.Row.Large && !f.Dead {
@@ -12,16 +11,27 @@ func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	}
 	for _, rows := range [...][]*Row{r.Ready, r.Due} {
 		for _, row := range rows {
-			if !row.Large {
-				continue
-			}
-			t := b.topics[row.Topic]
-			if l := b.open(row.Term); l != nil && !l.knows(row.ID) && (t == nil || !t.closed) {
+			if l := b.open(row.Term); row.Large && l != nil && b.mayKeep(l, row) {
 				wanted = append(wanted, row)
 			}
 		}
 	}
 	return wanted
+}
+
+// mayKeep says whether a row that was read comes into memory, as it seems: what is known, parked or refused, or waits
+// for another attempt, does not. If that has changed when the row is accepted, it is read by its id.
+func (b *Board) mayKeep(l *lane, r *Row) bool {
+	switch t := b.topics[r.Topic]; {
+	case l.knows(r.ID), t != nil && t.closed:
+		return false
+	case r.Key == "":
+		return true
+	case r.Attempts > 0, l.shadow.has(r.Key):
+		return false
+	}
+	k := l.keys[r.Key]
+	return k == nil || !b.parks(k)
 }
 
 // Leave takes rows out of a read that have no payload: those that there was no room for, late, and those that are gone.

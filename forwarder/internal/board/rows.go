@@ -80,7 +80,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	k := l.keyOf(r.Key)
 	idle := k.under == nil && k.n == 0
 	switch {
-	case k.blocked() || k.stuck() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain:
+	case b.parks(k):
 		b.park(k, r.ID, due)
 	case idle && t.closed:
 		b.wait(k, t)
@@ -96,6 +96,11 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	}
 	b.tidy(k)
 	return false
+}
+
+// parks says that what is read of a key is parked.
+func (b *Board) parks(k *key) bool {
+	return k.blocked() || k.stuck() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain
 }
 
 // acceptLoose takes a row without a key.

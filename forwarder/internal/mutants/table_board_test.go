@@ -96,8 +96,8 @@ var boardMutants = []Mutant{
 	{
 		Name: "B13", File: "board/rows.go", Trouble: "whatever", First: 2,
 		Breaks: "rows behind a parked one are kept in memory",
-		Old:    "case k.blocked() || k.stuck() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain:",
-		New:    "case k.blocked() || k.stuck() || int(k.n) >= b.cfg.Chain:",
+		Old:    "k.stuck() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain",
+		New:    "k.stuck() || int(k.n) >= b.cfg.Chain",
 	},
 	{
 		Name: "B14", File: "board/reads.go", Trouble: "operators", First: 0,
