@@ -253,5 +253,6 @@ servers, with the race detector, in each run of CI. Written by ` + "`make refere
 - Clocks that run at very different speeds on two machines: they may cost duplicates, and no order.
 - Brokers that are clusters, and network partitions between their nodes.
 `)
+	b.WriteString(brokenRules(t))
 	return b.String()
 }
