@@ -48,6 +48,26 @@ func TestGroupHearsOfPlacesThatAreFree(t *testing.T) {
 	}
 }
 
+// TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver, and then only to see whether it answers; Drain waits for nothing.
+func TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver(t *testing.T) {
+	m, now := newTestMember(), time.Now()
+	for range 3 {
+		wait := m.breaker.Failed(now)
+		if turn, in := m.turn(now.Add(wait-1), 4, 4); turn.m != nil || in != 1 {
+			t.Errorf("it has its turn %s before its wait of %s is over", in, wait)
+		}
+		now = now.Add(wait)
+		if turn, _ := m.turn(now, 4, 4); turn.m != m || turn.n != 0 {
+			t.Errorf("after its wait of %s it claims %d messages", wait, turn.n)
+		}
+	}
+	m.breaker.Failed(now)
+	m.d.loop.drains = append(m.d.loop.drains, &drain{})
+	if turn, _ := m.turn(now, 4, 4); turn.m != m {
+		t.Error("Drain waits for it")
+	}
+}
+
 // noSelection chooses nothing.
 type noSelection struct{}
 
