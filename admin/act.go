@@ -275,16 +275,19 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 		heads = d.asked.of(heads)
 		return heads[:min(int64(len(heads)), d.left)], err
 	}
-	size := min(int64(d.cfg.BatchSize), d.left)
-	if d.act.DryRun && d.verb.name == redrive.name { // looking for few letters takes as long as looking for many
-		size = dryCount
+	list, err := t.next(ctx, d.source, int(min(int64(d.cfg.BatchSize), d.left)))
+	if d.verb.name != redrive.name {
+		return d.asked.of(placesOf(list)), err
 	}
-	found, err := t.next(ctx, d.source, int(size))
-	meant := d.asked.of(placesOf(found))
-	if err == nil && d.verb.name == redrive.name {
-		return d.withLetters(ctx, meant)
+	for d.act.DryRun && err == nil && !t.ended() && len(list) < dryCount { // few letters take as long to find as many
+		var more []found
+		more, err = t.next(ctx, d.source, dryCount-len(list))
+		list = append(list, more...)
 	}
-	return meant, err
+	if err != nil {
+		return nil, err
+	}
+	return d.withLetters(ctx, d.asked.of(placesOf(list)))
 }
 
 // count counts what an act would change, and notes which messages these are.
