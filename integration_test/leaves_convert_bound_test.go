@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -73,6 +74,7 @@ func TestConvertTakesItsCheckAway(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		busy, stop := context.WithCancel(t.Context())
+		readers := pgxHandle(t, "readers", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 12 })
 		var reading sync.WaitGroup
 		defer reading.Wait()
 		defer stop()
@@ -82,10 +84,10 @@ func TestConvertTakesItsCheckAway(t *testing.T) {
 			switch {
 			case !sent && strings.Contains(s, "VALIDATE"):
 				end = h.open(t, `SELECT count(*) FROM outbox`)
-				for range 4 {
+				for range 12 { // so many that a lock which is given up at once is hardly ever to be had
 					reading.Go(func() {
 						for busy.Err() == nil {
-							_, _ = h.pool.Exec(busy, `SELECT count(*), pg_sleep(0.02) FROM outbox`)
+							_, _ = readers.pool.Exec(busy, `SELECT count(*), pg_sleep(0.02) FROM outbox`)
 						}
 					})
 				}
