@@ -122,11 +122,10 @@ func (r *roll) inDefault(ctx context.Context, below int64) (far int64, err error
 
 // makeLeaf makes a leaf, unless others were made since, or ids have come close to it.
 func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (bool, error) {
-	outbox, known := r.db.Render("{outbox}"), len(r.set.Leaves)
+	outbox := r.db.Render("{outbox}")
 	locks := []lock{{outbox, changes}}
 	if d := r.set.Default; d != nil {
 		locks = append(locks, lock{d.SQL, exclusive})
-		known++
 	}
 	options := ""
 	if n := len(r.set.Leaves); n > 0 {
@@ -150,13 +149,8 @@ func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (boo
 		}
 	}
 	return r.locked(ctx, locks, func(t rawTx) error {
-		now, err := t.do(r.db.Render(sqltext.RollPartitions))
-		if err != nil {
+		if err := r.isAhead(t, ids); err != nil {
 			return err
-		}
-		last, err := strconv.ParseInt(now[1], 10, 64)
-		if err != nil || now[0] != strconv.Itoa(known) || ids.From-last < r.room(ids.To-ids.From)/2 {
-			return errors.Join(err, errAgain)
 		}
 		if d != nil && d.Bytes > 0 && r.full {
 			kept, err := t.do(r.boundSQL(sqltext.RollKept, *d, ids))
@@ -181,7 +175,25 @@ func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (boo
 		if d != nil {
 			create += ";" + r.boundSQL(sqltext.RollUnbound, *d, ids)
 		}
-		_, err = t.do(create)
+		_, err := t.do(create)
 		return err
 	})
+}
+
+// isAhead returns errAgain if leaves were made since they were read, or if ids have come close to those of a leaf that
+// is to be made.
+func (r *roll) isAhead(t rawTx, ids leaves.Range) error {
+	known := len(r.set.Leaves)
+	if r.set.Default != nil {
+		known++
+	}
+	now, err := t.do(r.db.Render(sqltext.RollPartitions))
+	if err != nil {
+		return err
+	}
+	last, err := strconv.ParseInt(now[1], 10, 64)
+	if err != nil || now[0] != strconv.Itoa(known) || ids.From-last < r.room(ids.To-ids.From)/2 {
+		return errors.Join(err, errAgain)
+	}
+	return nil
 }

@@ -12,7 +12,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-const undefinedObject = "42704"
+const (
+	undefinedObject = "42704"
+	checkViolation  = "23514"
+)
 
 // make makes leaves until there are enough ahead, and leaves no promise behind, its own or that of one that was killed.
 func (r *roll) make(ctx context.Context) error {
@@ -56,9 +59,13 @@ func (r *roll) release(ctx context.Context, before int64) error {
 	return err
 }
 
-// promise has the default know that it holds no id of a leaf that is made next.
+// promise has the default know that it holds no id of a leaf that is made next. Once ids have come close to that leaf it
+// would refuse them, so it is not made then; errAgain says so.
 func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (had bool, err error) {
 	had, err = r.locked(ctx, []lock{{d.SQL, exclusive}}, func(t rawTx) error {
+		if err := r.isAhead(t, ids); err != nil {
+			return err
+		}
 		id, err := t.do(r.boundSQL(sqltext.RollBound+";\n"+sqltext.RollPromised, d, ids))
 		if err == nil {
 			r.own, err = strconv.ParseInt(id[0], 10, 64)
@@ -72,7 +79,10 @@ func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (ha
 		_, err := q.Exec(ctx, r.boundSQL(sqltext.RollValidate, d, ids))
 		return err
 	})
-	if text.SQLState(err) == undefinedObject { // another roll has replaced it
+	switch text.SQLState(err) {
+	case undefinedObject: // another roll has replaced it
+		err = errAgain
+	case checkViolation: // a row was put there by hand
 		err = errAgain
 	}
 	return true, explain(err)

@@ -318,6 +318,38 @@ func TestLeavesBeginAboveIDsThatMovedOn(t *testing.T) {
 	require.Equal(t, []string{"290-390", "390-490", "490-590"}, bounds[1:4], "%v", bounds)
 }
 
+// TestALeafIsPromisedAboveIDsThatMovedOn: while the default holds messages, it promises to hold none of a leaf before that
+// is made. The promise refuses messages, so it must be far enough ahead too when its lock is had, and what was put
+// there by hand is passed by.
+func TestALeafIsPromisedAboveIDsThatMovedOn(t *testing.T) {
+	t.Parallel()
+	for name, step := range map[string]string{
+		"ids moved on": `SELECT setval('outbox_id_seq', 250)`,
+		"by hand":      `INSERT INTO outbox (id, uuid, topic, payload) VALUES (251, 'hand', 't', '')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newLeaves(t, 100)
+			h.exec(t, `SELECT setval('outbox_id_seq', 100)`)
+			h.writeRows(t, 1, "") // in the default
+			moved := false
+			watched := watchedHandle(t, h, func(statement string, sent bool) bool {
+				if !moved && !sent && strings.Contains(statement, "outbox_default") &&
+					strings.Contains(statement, "ACCESS EXCLUSIVE") {
+					moved = true
+					h.exec(t, step)
+				}
+				return true
+			})
+			watched.roll(t, func(c *admin.RollConfig) { c.PartitionSize = 100 })
+			require.True(t, moved)
+			first := map[string]string{"ids moved on": "350-450", "by hand": "252-352"}[name]
+			require.Contains(t, h.bounds(t), first)
+			h.writeRows(t, 10, "")
+		})
+	}
+}
+
 // TestLeavesAheadAreNotKnownToBeEmpty has leaves analyzed before anything is in them: a plan that is made then would
 // read them from end to end.
 func TestLeavesAheadAreNotKnownToBeEmpty(t *testing.T) {

@@ -20,7 +20,7 @@ func TestPartitionedOrder(t *testing.T) {
 	noLeaks(t)
 	url := newOrderDatabase(t)
 	writer := pgxHandle(t, "writer", url, manyConns)
-	intoLeaves(t, writer, 500, 1000, 1500, 2000, 2500)
+	intoLeaves(t, writer, 1000, 2000, 3000, 4000, 5000)
 	sabotage := &fetchSaboteur{every: 20}
 	reader := pgxHandle(t, "reader", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = sabotage })
 	writer.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at) VALUES ('u', 'later', '', now() + interval '1 hour')`)
@@ -36,7 +36,7 @@ func TestPartitionedOrder(t *testing.T) {
 	run := orderRun{writers: 16, time: orderTime(12 * time.Second), started: func(handle) {
 		rolling.Go(func() {
 			for ctx.Err() == nil {
-				r, err := a.RollOutbox(ctx, admin.RollConfig{Retention: time.Millisecond, PartitionSize: 500})
+				r, err := a.RollOutbox(ctx, admin.RollConfig{Retention: time.Millisecond, PartitionSize: 1000})
 				if ctx.Err() == nil {
 					assert.NoError(t, err)
 				}
