@@ -121,8 +121,13 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 			}
 		}
 	}
+	patiently := func(condition func() bool, what string) { // the next one waits twenty times as long as one took
+		for tries := 1; !eventuallyTrue(condition); tries++ {
+			require.Less(t, tries, 5, what)
+		}
+	}
 	var control, came int64
-	eventually(t, func() bool {
+	patiently(func() bool {
 		ask()
 		if len(reaps) == 0 {
 			return false
@@ -133,13 +138,10 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 		control = blocksVisited(t, h, reap, args)
 		return came*10 < control
 	}, "reaping visits less than a tenth of what it does from the beginning")
-	short := func() bool {
+	patiently(func() bool {
 		ask()
 		return len(looks) > 0 && looks[len(looks)-1][6].([]int64)[0] >= rows
-	}
-	for tries := 1; !eventuallyTrue(short); tries++ { // the next full look waits twenty times as long as one took
-		require.Less(t, tries, 5, "no full look begins at the first message that is not done")
-	}
+	}, "a full look begins at the first message that is not done")
 }
 
 // slowWalks has walks from the beginning take long, as they do of a large table.
