@@ -59,8 +59,8 @@ func (r *roll) release(ctx context.Context, before int64) error {
 	return err
 }
 
-// promise has the default know that it holds no id of a leaf that is made next. Once ids have come close to that leaf it
-// would refuse them, so it is not made then; errAgain says so.
+// promise has the default know that it holds no id of a leaf that is made next. Once ids have come close to that leaf
+// it would refuse them, so it is not made then; errAgain says so.
 func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (had bool, err error) {
 	had, err = r.locked(ctx, []lock{{d.SQL, exclusive}}, func(t rawTx) error {
 		if err := r.isAhead(t, ids); err != nil {

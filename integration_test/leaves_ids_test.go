@@ -318,8 +318,8 @@ func TestLeavesBeginAboveIDsThatMovedOn(t *testing.T) {
 	require.Equal(t, []string{"290-390", "390-490", "490-590"}, bounds[1:4], "%v", bounds)
 }
 
-// TestALeafIsPromisedAboveIDsThatMovedOn: while the default holds messages, it promises to hold none of a leaf before that
-// is made. The promise refuses messages, so it must be far enough ahead too when its lock is had, and what was put
+// TestALeafIsPromisedAboveIDsThatMovedOn: while the default holds messages, it promises to hold none of a leaf before
+// that is made. The promise refuses messages, so it must be far enough ahead too when its lock is had, and what was put
 // there by hand is passed by.
 func TestALeafIsPromisedAboveIDsThatMovedOn(t *testing.T) {
 	t.Parallel()
