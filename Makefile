@@ -78,7 +78,7 @@ mutants: ## break one rule of the forwarder after the other, and print at which 
 	@OUTBOX_MUTANTS=1 $(GO) test -count=1 -v -timeout 0 -run 'TestMutants$$' ./forwarder/internal/mutants | grep -v '^ *\(---\|===\) '
 
 test: check-format ## go test -race in all modules, with all of go vet (TESTARGS='-run Name -short')
-	@$(call test,-timeout 30m)
+	@$(call test,-timeout 60m)
 
 test-long: check-format ## the same with the long variants; takes hours
 	@OUTBOX_LONG=1; export OUTBOX_LONG; $(call test,-timeout 4h)
