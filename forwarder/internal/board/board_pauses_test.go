@@ -286,6 +286,24 @@ func (d *desk) gone(want ...int64) {
 	d.after()
 }
 
+// An operator deletes what a key has in memory of a slow topic, while its only place for parked ids is taken by an id
+// below: that one goes on.
+func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 1, KeyParked: 1})
+	d.put(0, "", "a", 7)
+	d.put(0, "k", "a", 9)
+	d.read()
+	c := d.next(7)
+	d.tick(2 * time.Second) // it is slow now, and what is in memory waits for it
+	d.put(0, "k", "a", 8)
+	d.marks[0] = 7
+	d.read()
+	delete(d.table, 9)
+	d.gone(9)
+	d.returned(c, board.OK)
+	d.want(d.drain(), 8)
+}
+
 // An operator deletes what a key waits for: the rest of it, on another topic, goes on.
 func TestKeyWhoseFirstMessageIsGone(t *testing.T) {
 	d := newDesk(t, board.Config{})

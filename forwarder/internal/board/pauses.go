@@ -134,7 +134,7 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 		case k.heads.len() == 0 && k.parked.len() > 0 && k.parked.lowest() == id:
 			b.goesOn(k)
 		default:
-			b.tidy(k) // there may have been no room to park its chain
+			b.advance(k) // there may have been no room to park it
 		}
 	}
 }
