@@ -190,9 +190,9 @@ func (b *Board) tried(l *lane, a ask, r *Row) {
 	}
 }
 
-// strayed takes a row that was unknown.
+// strayed takes a row that was unknown, unless it is known by now: a read may have brought it before it was asked for.
 func (b *Board) strayed(l *lane, r *Row) {
-	if l.shadow != nil && r.ID >= l.shadow.low {
+	if l.knows(r.ID) || l.shadow != nil && r.ID >= l.shadow.low {
 		return
 	}
 	if b.accept(l, r, false) {

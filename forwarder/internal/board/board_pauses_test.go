@@ -304,6 +304,25 @@ func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
 	d.want(d.drain(), 8)
 }
 
+// What a sweep found while a read was about to bring it is no stray: it waits for its retry as any other.
+func TestWhatASweepFoundWasReadMeanwhile(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "", "a", 1)
+	a := d.begin()
+	d.b.Strays(d.terms[0], []int64{1})
+	d.finish(a, d.answer(a))
+	d.returned(d.next(1), board.Retry)
+	d.settle()
+	d.read()
+	d.none()
+	if i := slices.IndexFunc(d.reports, func(r board.Report) bool { return r.Kind == board.StrayFound }); i >= 0 {
+		t.Fatalf("a stray was reported: %+v", d.reports[i])
+	}
+	d.tick(time.Second)
+	d.read()
+	d.want(d.drain(), 1)
+}
+
 // An operator deletes what a key waits for: the rest of it, on another topic, goes on.
 func TestKeyWhoseFirstMessageIsGone(t *testing.T) {
 	d := newDesk(t, board.Config{})
