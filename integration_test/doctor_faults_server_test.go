@@ -100,8 +100,10 @@ var faultsOfTheServer = []fault{
 		name: "the role of the forwarder has a statement_timeout of 100 ms", check: "statement_timeout",
 		severity: admin.Warning, always: true, inject: func(n *night) {
 			name, h := n.role("forwarder")
+			n.world = startForwarder(n, h, classifyingConfig()) // on a busy machine its start takes longer than that
+			n.h.publish(n, "orders", "", "1")
+			n.arrives(n, "1")
 			n.h.exec(n, `ALTER ROLE "`+name+`" SET statement_timeout = '100ms'`)
-			n.world = startForwarder(n, h, classifyingConfig())
 		},
 	},
 	{
