@@ -80,9 +80,7 @@ func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (ha
 		return err
 	})
 	switch text.SQLState(err) {
-	case undefinedObject: // another roll has replaced it
-		err = errAgain
-	case checkViolation: // a row was put there by hand
+	case undefinedObject, checkViolation: // another roll has replaced it, or a row was put there by hand
 		err = errAgain
 	}
 	return true, explain(err)

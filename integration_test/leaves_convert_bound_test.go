@@ -132,7 +132,7 @@ func TestConvertDropsTheCheckOfARoll(t *testing.T) {
 	h.exec(t, `SELECT setval('outbox_id_seq', 500)`)
 	h.writeRows(t, 1, "")
 	require.NoError(t, schemaPromise(t, h))
-	require.NoError(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}))
+	require.NoError(t, schema.Unpartition(t.Context(), h.db))
 	require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_default_bound'`))
 }
 

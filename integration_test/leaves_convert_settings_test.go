@@ -51,7 +51,7 @@ func TestPartitionsIgnoreSettingsOfTheRole(t *testing.T) {
 	require.Equal(t, []string{"CREATE TABLE" + roll, "TRUNCATE" + roll}, told())
 	require.Zero(t, h.count(t, `SELECT count(*) FROM pg_class JOIN pg_am a ON a.oid = relam WHERE amname = 'other'
 		AND relname ~ '^outbox'`))
-	require.NoError(t, schema.Unpartition(t.Context(), as.db, schema.UnpartitionConfig{}))
+	require.NoError(t, schema.Unpartition(t.Context(), as.db))
 	require.Equal(t, []string{"DROP TABLE jit=off lock_timeout=5 statement_timeout=1000 synchronous_commit=local"}, told())
 }
 
@@ -85,7 +85,7 @@ func TestUnpartitionLooksBeforeItLocks(t *testing.T) {
 		}
 		return true
 	})
-	require.NoError(t, schema.Unpartition(t.Context(), as.db, schema.UnpartitionConfig{}))
+	require.NoError(t, schema.Unpartition(t.Context(), as.db))
 	first := func(start string) int {
 		return slices.IndexFunc(sent, func(s string) bool { return strings.HasPrefix(s, start) })
 	}
@@ -98,12 +98,12 @@ func TestConvertNamesWhatToDo(t *testing.T) {
 	t.Parallel()
 	h := newLeaves(t, 100)
 	execScript(t, h, `CREATE SCHEMA far; ALTER TABLE outbox_p0 SET SCHEMA far`)
-	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}),
+	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db),
 		"ALTER TABLE far.outbox_p0 SET SCHEMA public")
 	execScript(t, h, `ALTER TABLE far.outbox_p0 SET SCHEMA public;
 		CREATE FUNCTION refuses() RETURNS event_trigger LANGUAGE plpgsql AS
 			$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'insufficient_privilege'; END $$;
 		CREATE EVENT TRIGGER refuses ON ddl_command_start WHEN TAG IN ('DROP TABLE') EXECUTE FUNCTION refuses()`)
-	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}),
+	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db),
 		"(unpartition as the role that owns the tables")
 }

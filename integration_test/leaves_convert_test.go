@@ -93,7 +93,7 @@ func TestConvertTable(t *testing.T) {
 					gaps++
 				}
 				if err := convert(func(ctx context.Context) error {
-					return schema.Unpartition(ctx, h.db, schema.UnpartitionConfig{})
+					return schema.Unpartition(ctx, h.db)
 				}); ctx.Err() == nil {
 					assert.NoError(t, err)
 				}
@@ -105,8 +105,8 @@ func TestConvertTable(t *testing.T) {
 	t.Logf("converted %d times, %d of them in a gap of the writers", times, gaps)
 	require.GreaterOrEqual(t, times, 2)
 
-	require.NoError(t, schema.Unpartition(t.Context(), writer.db, schema.UnpartitionConfig{}))
-	require.NoError(t, schema.Unpartition(t.Context(), writer.db, schema.UnpartitionConfig{}), "it is one table already")
+	require.NoError(t, schema.Unpartition(t.Context(), writer.db))
+	require.NoError(t, schema.Unpartition(t.Context(), writer.db), "it is one table already")
 	require.Equal(t, before, value[string](t, writer, carried))
 	require.Equal(t, file, value[int64](t, writer, `SELECT pg_relation_filenode('outbox')::bigint`))
 	require.NoError(t, schema.Check(t.Context(), writer.db))
@@ -153,12 +153,12 @@ func TestConvertRefuses(t *testing.T) {
 	}
 	require.NoError(t, schema.Partition(t.Context(), h.db, schema.PartitionConfig{PartitionSize: 10}))
 	h.writeRows(t, 25, settledLongAgo)
-	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}),
+	require.ErrorContains(t, schema.Unpartition(t.Context(), h.db),
 		"outbox_p0, outbox_p1: rows are in more than one")
 	h.exec(t, `SELECT setval('outbox_id_seq', 31)`)
 	h.roll(t, func(c *admin.RollConfig) { c.Retention = time.Millisecond })
 	h.writeRows(t, 1, "")
-	require.NoError(t, schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}))
+	require.NoError(t, schema.Unpartition(t.Context(), h.db))
 	require.Equal(t, []int64{32}, h.ids(t, "outbox"))
 	h.writeRows(t, 1, "")
 	require.NoError(t, schema.Check(t.Context(), h.db))
@@ -196,7 +196,7 @@ func TestConvertKilledAtEveryStep(t *testing.T) {
 		func(h handle) error {
 			return schema.Partition(t.Context(), h.db, schema.PartitionConfig{PartitionSize: 1000})
 		},
-		func(h handle) error { return schema.Unpartition(t.Context(), h.db, schema.UnpartitionConfig{}) },
+		func(h handle) error { return schema.Unpartition(t.Context(), h.db) },
 	}
 	for _, convert := range ways {
 		n := 0

@@ -57,9 +57,6 @@ func Partition(ctx context.Context, db *outbox.DB, cfg PartitionConfig) error {
 	return p.explain(ctx, "partition", p.convert(ctx))
 }
 
-// UnpartitionConfig configures Unpartition. It has no fields so far.
-type UnpartitionConfig struct{}
-
 // Unpartition makes an outbox in partitions one table, while writers and forwarders work. No row is copied: all rows
 // must be in one partition, which becomes the table, and the others are dropped. What Partition carries over it carries
 // back. If the outbox is one table it does nothing.
@@ -68,7 +65,7 @@ type UnpartitionConfig struct{}
 // under the lock, after 10 seconds or by an operator, is tried three times. Killed at any moment it has done all or
 // nothing. Its role must own the table. It returns outbox.ErrNoDB, an error that lists the partitions if
 // more than one has rows, one that lists what cannot be carried over, or one of the database or the context.
-func Unpartition(ctx context.Context, db *outbox.DB, _ UnpartitionConfig) error {
+func Unpartition(ctx context.Context, db *outbox.DB) error {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return err
 	}

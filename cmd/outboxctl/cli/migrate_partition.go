@@ -46,7 +46,7 @@ table.`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
-			if err := schema.Unpartition(cmd.Context(), db, schema.UnpartitionConfig{}); err != nil {
+			if err := schema.Unpartition(cmd.Context(), db); err != nil {
 				return err
 			}
 			return a.show(map[string]bool{"partitioned": false}, func() error { return a.say("the outbox is one table") })
