@@ -192,8 +192,8 @@ func (r *roll) isAhead(t rawTx, ids leaves.Range) error {
 		return err
 	}
 	last, err := strconv.ParseInt(now[1], 10, 64)
-	if err != nil || now[0] != strconv.Itoa(known) || ids.From-last < r.room(ids.To-ids.From)/2 {
-		return errors.Join(err, errAgain)
+	if err == nil && (now[0] != strconv.Itoa(known) || ids.From-last < r.room(ids.To-ids.From)/2) {
+		err = errAgain
 	}
-	return nil
+	return err
 }

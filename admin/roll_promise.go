@@ -12,10 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-const (
-	undefinedObject = "42704"
-	checkViolation  = "23514"
-)
+const checkViolation = "23514"
 
 // make makes leaves until there are enough ahead, and leaves no promise behind, its own or that of one that was killed.
 func (r *roll) make(ctx context.Context) error {
@@ -80,7 +77,7 @@ func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (ha
 		return err
 	})
 	switch text.SQLState(err) {
-	case undefinedObject, checkViolation: // another roll has replaced it, or a row was put there by hand
+	case text.UndefinedObject, checkViolation: // another roll has replaced it, or a row was put there by hand
 		err = errAgain
 	}
 	return true, explain(err)

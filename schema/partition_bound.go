@@ -140,15 +140,13 @@ func (p *partitioning) validate(ctx context.Context) error {
 	switch {
 	case err != nil && errors.Is(context.Cause(ctx), errNear):
 		return errNear
-	case text.SQLState(err) == undefinedObject: // another call has replaced it
+	case text.SQLState(err) == text.UndefinedObject: // another call has replaced it
 		return errOther
 	}
 	return err
 }
 
 const (
-	undefinedObject = "42704"
-
 	// unbindTimeouts let what takes the check away wait a moment: it must succeed, also where others follow each other
 	// so closely that NOWAIT never finds the table free.
 	unbindTimeouts = `SELECT set_config('lock_timeout', '50ms', true), set_config('statement_timeout', '10s', true),

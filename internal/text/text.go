@@ -43,6 +43,7 @@ func Explain(err error) error {
 // SQLSTATEs.
 const (
 	InsufficientPrivilege = "42501"
+	UndefinedObject       = "42704" // a constraint, for one
 	UndefinedTable        = "42P01"
 	UndefinedColumn       = "42703"
 	LockNotAvailable      = "55P03" // NOWAIT, or a lock_timeout
