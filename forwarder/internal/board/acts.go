@@ -23,6 +23,12 @@ func (r *Row) isNews(known *Row) bool {
 	return known == nil || known.call.published && known.Generation != r.Generation
 }
 
+// sentAgainAfter says whether a row was read of a message that an operator had sent again after an earlier row of it.
+func (r *Row) sentAgainAfter(earlier *Row) bool {
+	return r != nil && r.Generation != earlier.Generation &&
+		(r.call.Started.IsZero() || r.call.Started.After(earlier.call.Started))
+}
+
 // sawDue returns the lanes of which a read saw all that fell due: it left out no topic, and no row for want of room.
 func (b *Board) sawDue(a Asks, r Read) (lanes uint64) {
 	b.sawTopics = r.DueRead && len(a.Closed) == 0

@@ -34,6 +34,7 @@ type desk struct {
 
 	acts      int          // of an operator
 	unsettled []*board.Row // published, and kept by the settler
+	hung      []*board.Call
 }
 
 type message struct {

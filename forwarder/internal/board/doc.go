@@ -48,7 +48,8 @@
 //	                                          |     all fail: pardoned, as if unavailable
 //	                                          +-> aborted: parked, and asked for again
 //	                                          +-> timed out: as rejected or unavailable, and the call is hung.
-//	                                              A late success is a success, a late error nothing
+//	                                              A late success is a success, unless an operator had the message
+//	                                              sent again and that was read since; a late error is nothing
 //
 //	key:   (none) -> running -> blocked -> unparking, lowest ids first -> running -> (none)
 //	topic: open -> paused -> trial asked for -> trial under way -> open, or paused for longer

@@ -86,13 +86,15 @@ func (b *Board) succeeded(c *Call, late bool) {
 	if l == nil || l.handing {
 		return
 	}
-	if late {
+	known := l.known[r.ID]
+	again := known.sentAgainAfter(r) // then this settles nothing of what is known
+	if late && !again {
 		b.forgetCopies(l, r, c.topic)
 	}
-	if l.known[r.ID] != r { // it was another attempt, or forgotten with one
+	if known != r && !again { // it was another attempt, or forgotten with one
 		l.known[r.ID] = r
 	}
-	if h := l.heads[r.ID]; h != nil {
+	if h := l.heads[r.ID]; h != nil && !again {
 		b.removeHead(l, h)
 	} else if c.key != nil && !late {
 		b.advance(c.key)

@@ -16,6 +16,9 @@ import (
 // mostActs is how long a script may be: one that is longer says too little about the fault.
 const mostActs = 15
 
+// scriptTimeout is when a publish of a script times out.
+const scriptTimeout = 10 * time.Second
+
 // TestScripts makes the schedules of testdata again: each is a fault that the model found once, made short, in words.
 // Unlike a seed a script means the same when the model has changed.
 func TestScripts(t *testing.T) {
@@ -29,7 +32,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, acts := newDesk(t, board.Config{}), 0
+			d, acts := newDesk(t, board.Config{PublishTimeout: scriptTimeout}), 0
 			for line := range strings.Lines(string(text)) {
 				if words := strings.Fields(line); len(words) > 0 && words[0] != "#" {
 					acts++
@@ -100,6 +103,15 @@ func (d *desk) act(what string, args []string) {
 		d.answers(args, board.OK)
 	case "reject":
 		d.answers(args, board.Retry)
+	case "hang": // what is under way times out, and is rejected for it
+		d.tick(scriptTimeout)
+		d.hung = append(d.hung, d.expired...)
+		d.timesOut(board.Retry)
+	case "late": // what hung is published
+		for _, c := range d.hung {
+			d.returned(c, board.OK)
+		}
+		d.hung = nil
 	case "unavailable": // the broker is
 		d.answers(args, board.Unavailable)
 	case "unknown": // is why they fail
@@ -113,12 +125,13 @@ func (d *desk) act(what string, args []string) {
 		}
 	case "idle": // nothing may be published
 		d.none()
-	case "settle": // all, or only the failures
+	case "settle": // all, or only the failures, or only what came since that
 		published, failed := d.b.Results(1000)
-		if d.unsettled = append(d.unsettled, published...); len(args) == 0 {
-			published, d.unsettled = d.unsettled, nil
-		} else {
-			published = nil
+		switch {
+		case len(args) == 0:
+			published, d.unsettled = append(d.unsettled, published...), nil
+		case args[0] == "failures":
+			published, d.unsettled = nil, append(d.unsettled, published...)
 		}
 		d.write(published, failed)
 	case "pass": // time
@@ -153,7 +166,8 @@ func (d *desk) answers(args []string, v board.Verdict) {
 	d.t.Helper()
 	var calls []*board.Call
 	for _, id := range d.ids(args) {
-		if i := slices.IndexFunc(d.calls, func(c *board.Call) bool { return c.Row.ID == id }); i >= 0 {
+		underWay := func(c *board.Call) bool { return c.Row.ID == id && !slices.Contains(d.hung, c) }
+		if i := slices.IndexFunc(d.calls, underWay); i >= 0 {
 			calls = append(calls, d.calls[i])
 		} else {
 			calls = append(calls, d.next(id))

@@ -220,7 +220,7 @@ var boardMutants = []Mutant{
 	{
 		Name: "B30", File: "board/results.go", Trouble: "whatever", First: 17,
 		Breaks: "after a late success a copy of the message waits on",
-		Old: `	if late {
+		Old: `	if late && !again {
 		b.forgetCopies(l, r, c.topic)
 	}`,
 		New: "",
@@ -277,6 +277,13 @@ var boardMutants = []Mutant{
 		Breaks: "a message that was sent again goes before it is known what was sent again with it",
 		Old:    "case h.act != r.Generation && sawDue>>l.term.Lane&1 == 0:",
 		New:    "case false:",
+	},
+	{
+		Name: "B38", File: "board/results.go", Trouble: "operators", First: 50052,
+		Breaks:  "a late success is taken for that of a message which was sent again since",
+		Old:     "again := known.sentAgainAfter(r)",
+		New:     "again := false && known.sentAgainAfter(r)",
+		Missing: "publishes that hang until their message was sent again and published, and that is not settled",
 	},
 	{
 		Name: "M10", File: "board/lanes.go", Trouble: "whatever", First: 0,
