@@ -20,8 +20,8 @@ type AuditEntry struct {
 	At    time.Time `json:"at"`
 	Role  string    `json:"role"`  // of the database, that was logged in
 	Actor string    `json:"actor"` // the name that the caller gave
-	// requeue, redrive, redrive_topic, discard, skip_head, replay, retry_now, pause, resume, clean, reconcile; of package
-	// move: import, export
+	// requeue, redrive, redrive_topic, discard, skip_head, replay, retry_now, pause, resume, clean, reconcile, roll; of
+	// package move: import, export
 	Action string `json:"action"`
 	Reason string `json:"reason,omitempty"`
 	// Filter is that of the act. Of clean, of which each table has an entry, Before is the time before which it was done,

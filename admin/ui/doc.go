@@ -41,8 +41,8 @@
 //
 // The heading and what is listed below it are what Admin.Doctor finds, at most 10 s ago; with critical findings health
 // is critical. outboxctl doctor and outboxctl check say the same. Figures are those of Admin.Stats, read at most once a
-// second for all viewers. Charts are drawn from what this process
-// has seen, an hour of it. An act changes the messages that were counted when it was asked for and that are still
-// there. Where there are more than 10,000, or counting took too long, it changes 10,000 of those that were written
-// before, and is done again.
+// second for all viewers. What was written and published is drawn from the rows; the other charts are from what this
+// process has seen, an hour of it. An act changes the messages that were counted when it was asked for and that are
+// still there. Where there are more than 10,000, or counting took too long, it changes 10,000 of those that were
+// written before, and is done again.
 package ui

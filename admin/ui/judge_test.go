@@ -116,7 +116,7 @@ func TestSamples(t *testing.T) {
 	w := newWatcher(nil, Config{SampleInterval: 10 * time.Second})
 	begin := time.Now()
 	for i := range 10 * maxSamples {
-		w.note(&admin.Stats{Topics: []admin.TopicStats{{Rate: float64(i)}}}, begin.Add(time.Duration(i)*time.Second))
+		w.note(&admin.Stats{Topics: []admin.TopicStats{{Rate: float64(i)}}}, begin.Add(time.Duration(i)*time.Second), 0)
 	}
 	list := w.history()
 	if span := list[len(list)-1].at.Sub(list[0].at); len(list) != maxSamples || span < 50*time.Minute ||
@@ -128,5 +128,22 @@ func TestSamples(t *testing.T) {
 	}
 	if w.forget(); w.recent() != nil {
 		t.Error("the last figures are not forgotten")
+	}
+}
+
+// TestAnActMakesOldWhatWasAskedBefore: figures and findings that were on their way when something was done are not
+// shown to the next viewer.
+func TestAnActMakesOldWhatWasAskedBefore(t *testing.T) {
+	w := newWatcher(nil, Config{SampleInterval: 10 * time.Second})
+	w.forget()
+	w.note(&admin.Stats{}, time.Now(), 0)
+	w.found([]admin.Finding{{}}, time.Now(), 0)
+	if w.recent() != nil || w.findings != nil || len(w.history()) != 1 {
+		t.Error("what was asked for before an act is taken for what is so after it")
+	}
+	w.note(&admin.Stats{}, time.Now(), 1)
+	w.found([]admin.Finding{{}}, time.Now(), 1)
+	if w.recent() == nil || w.findings == nil {
+		t.Error("what was asked for after an act is forgotten")
 	}
 }

@@ -66,11 +66,12 @@ type forwarderRow struct {
 	Level, State string
 }
 
-// overviewTimeout is how long the page waits for the judgement, and for the figures: one that is late is left out.
-const overviewTimeout = 10 * time.Second
+// judgeTimeout is how long the page and a probe wait for the judgement, and the page for the figures. It leaves out
+// what is late.
+const judgeTimeout = 10 * time.Second
 
 func (rq *request) overview() error {
-	ctx, cancel := context.WithTimeout(rq.r.Context(), overviewTimeout)
+	ctx, cancel := context.WithTimeout(rq.r.Context(), judgeTimeout)
 	defer cancel()
 	type judged struct {
 		findings []admin.Finding

@@ -19,7 +19,7 @@ type pulse struct {
 
 func newPulse(a *admin.Admin) *pulse { return &pulse{admin: a} }
 
-const probeTimeout = 5 * time.Second
+const probeTimeout = 5 * time.Second // of a probe that asks one thing
 
 func (p *pulse) beats(ctx context.Context) bool {
 	p.mu.Lock()
@@ -44,7 +44,7 @@ func (h *Handler) ready(w http.ResponseWriter, r *http.Request) {
 
 // health answers a probe whether the outbox is healthy. It tells how bad it is, and not what.
 func (h *Handler) health(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), probeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), judgeTimeout)
 	defer cancel()
 	findings, err := h.watch.judge(ctx)
 	health := admin.Judge(findings)

@@ -39,7 +39,7 @@ type Config struct {
 type Access struct {
 	// Actor is the user's name, for the audit log. Default: admin.Config.Actor.
 	Actor string
-	// Act allows all acts: requeue, discard, skip, replay, retry_now, pause and resume.
+	// Act allows all acts: requeue, redrive, discard, skip, replay, retry_now, pause and resume.
 	Act bool
 	// Payloads allows to see what messages carry.
 	Payloads bool

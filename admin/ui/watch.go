@@ -29,7 +29,8 @@ type watcher struct {
 	turn    chan struct{} // its holder reads
 
 	mu      sync.Mutex
-	latest  *admin.Stats // guarded by mu, as what follows
+	acts    int // that were done; guarded by mu, as what follows
+	latest  *admin.Stats
 	readAt  time.Time
 	samples []sample // oldest first
 	trends  map[admin.TrendConfig]*trendAt
@@ -56,7 +57,7 @@ func (w *watcher) judge(ctx context.Context) ([]admin.Finding, error) {
 		return nil, ctx.Err()
 	}
 	w.mu.Lock()
-	findings, age := w.findings, time.Since(w.examinedAt)
+	findings, age, acts := w.findings, time.Since(w.examinedAt), w.acts
 	w.mu.Unlock()
 	if age < min(examined, w.every) {
 		return findings, nil
@@ -64,11 +65,18 @@ func (w *watcher) judge(ctx context.Context) ([]admin.Finding, error) {
 	begun := time.Now()
 	findings, err := w.admin.Doctor(ctx, w.brokers...)
 	if err == nil {
-		w.mu.Lock()
-		w.findings, w.examinedAt = findings, begun
-		w.mu.Unlock()
+		w.found(findings, begun, acts)
 	}
 	return findings, err
+}
+
+// found keeps findings, unless something was done since they were looked for.
+func (w *watcher) found(findings []admin.Finding, begun time.Time, acts int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.acts == acts {
+		w.findings, w.examinedAt = findings, begun
+	}
 }
 
 // stats returns figures that are a second old at most.
@@ -80,7 +88,7 @@ func (w *watcher) stats(ctx context.Context) (*admin.Stats, error) {
 		return nil, ctx.Err()
 	}
 	w.mu.Lock()
-	latest, age := w.latest, time.Since(w.readAt)
+	latest, age, acts := w.latest, time.Since(w.readAt), w.acts
 	w.mu.Unlock()
 	if latest != nil && age < min(fresh, w.every) {
 		return latest, nil
@@ -89,7 +97,7 @@ func (w *watcher) stats(ctx context.Context) (*admin.Stats, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.note(s, time.Now())
+	w.note(s, time.Now(), acts)
 	return s, nil
 }
 
@@ -103,11 +111,14 @@ func (w *watcher) recent() *admin.Stats {
 	return w.latest
 }
 
-// note keeps figures. Those that come more often than charts show are shown in the place of the last.
-func (w *watcher) note(s *admin.Stats, now time.Time) {
+// note keeps figures, for the charts alone if something was done since they were asked for. Those that come more often
+// than charts show are shown in the place of the last.
+func (w *watcher) note(s *admin.Stats, now time.Time, acts int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.latest, w.readAt = s, now
+	if w.acts == acts {
+		w.latest, w.readAt = s, now
+	}
 	next := sample{at: now}
 	for _, t := range s.Topics {
 		next.rate += t.Rate
@@ -129,6 +140,7 @@ func (w *watcher) note(s *admin.Stats, now time.Time) {
 func (w *watcher) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.acts++
 	w.latest, w.examinedAt = nil, time.Time{}
 }
 
