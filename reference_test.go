@@ -242,6 +242,13 @@ servers, with the race detector, in each run of CI. Written by ` + "`make refere
 	}
 	b.WriteString("\n## Everything at once\n\n`make chaos ARGS='5m 23'`, with its seed and commit, printed:\n\n```\n" +
 		read(t, "integration_test/testdata/chaos.txt") + "```\n")
+	b.WriteString("\n## Inbound, everything at once\n\n" +
+		"`OUTBOX_LONG=1 go test -timeout 90m -run 'TestInboundCampaign|TestJetStreamCampaign'` has up to four processes\n" +
+		"[handle by key](../guides/inbound-kafka.md) what eight partitions hold. Each second one of them is\n" +
+		"killed, frozen for longer than its session, ended or started, and the broker is killed each half of\n" +
+		"a minute. One key of a hundred fails until all others are handled; behind JetStream, which has no\n" +
+		"partitions, in the first seconds of each of up to three processes. \"Parked\" counts copies, too.\n" +
+		"It printed:\n\n```\n" + read(t, "integration_test/testdata/inbound.txt") + "```\n")
 	b.WriteString("\n## Leaves at volume\n\n" +
 		"`OUTBOX_LONG=1 go test -run TestLeavesAtVolume` has processes forward messages\n" +
 		"with order, blocked keys and delays, and roll an [outbox in partitions](../run/partitions.md), and\n" +

@@ -261,8 +261,8 @@ const nightHead = `# A night of faults
 
 For operators. Each row is a fault that a test injects into a real database: what ` + "`outboxctl doctor`" + `
 finds, the alert that fires an hour later on the metrics as they were scraped, the heading of the
-page, and what of the printed cure was done. Afterwards the finding was gone. ` + "`make night`" + ` runs it
-and writes this page; its quick part runs with all tests.
+page, and what of the printed cure was done. Afterwards the finding was gone, or less severe.
+` + "`make night`" + ` runs it and writes this page; its quick part runs with all tests.
 
 | fault | finding | severity | alerts | heading of the page | cure |
 |---|---|---|---|---|---|

@@ -57,6 +57,9 @@ func inboundCampaign(t *testing.T, strategy string) {
 		w.settled, did, w.stores(), failing)
 }
 
+// campaignPatience is for how long nothing may be handled. Each process that joins or leaves stops all of a group.
+const campaignPatience = 5 * time.Minute
+
 // campaign has processes come and go until so many messages are handled, and restarts the broker each half of a minute.
 // It returns what it did.
 func (w *inboundWorld) campaign(c inboundConfig, processes, until int, restart func()) string {
@@ -65,9 +68,13 @@ func (w *inboundWorld) campaign(c inboundConfig, processes, until int, restart f
 	var live []*inboundProcess
 	begun, frozen, killed, ended, restarts := time.Now(), 0, 0, 0, 0
 	lastRestart := begun
-	for w.handled() < until {
-		if time.Since(begun) > 20*time.Minute {
-			t.Fatalf("%d of %d messages are handled", w.handled(), until)
+	done, progress := 0, begun
+	for done < until {
+		if n := w.handled(); n > done {
+			done, progress = n, time.Now()
+		}
+		if time.Since(progress) > campaignPatience {
+			t.Fatalf("%d of %d messages are handled, and no more for %s", done, until, campaignPatience)
 		}
 		if len(live) < 2 || len(live) < processes && rand.IntN(2) == 0 {
 			live = append(live, w.spawn(c))
