@@ -169,7 +169,7 @@ func (b *Board) QuietButPaused() (quiet bool, paused []string) {
 		return false, nil
 	}
 	for _, l := range b.lanes {
-		if l != nil && !l.handing && (l.unparking.front != nil || l.shadow != nil && l.shadow.want) {
+		if l != nil && !l.handing && (l.unparking.front != nil || l.shadow != nil && l.shadow.want || b.retryIsDue(l)) {
 			return false, nil
 		}
 	}

@@ -318,6 +318,31 @@ func (d *desk) told(want ...board.ReportKind) {
 	d.reports = nil
 }
 
+// TestNotQuietWhileARetryIsDue: a read has begun before the head of a key was published, and so has not asked for the
+// next one.
+func TestNotQuietWhileARetryIsDue(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "k", "a", 1, 2)
+	for _, m := range d.table {
+		m.attempts, m.due, m.act = 1, d.now, "1"
+	}
+	d.take(0)
+	d.read()
+	c := d.next(1)
+	a := d.begin()
+	r := d.answer(a)
+	d.returned(c, board.OK)
+	d.settle()
+	d.finish(a, r)
+	if d.b.Quiet() {
+		t.Fatal("it is quiet, and 2 is due")
+	}
+	d.want(d.drain(), 2)
+	if !d.b.Quiet() {
+		t.Fatal("it is not quiet, and nothing is left")
+	}
+}
+
 func ids(from, to int64) (list []int64) {
 	for id := from; id <= to; id++ {
 		list = append(list, id)

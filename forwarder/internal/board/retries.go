@@ -25,6 +25,15 @@ type head struct {
 	off     bool // it waits for the end of its topic's pause
 }
 
+// retryIsDue says whether the next read is to ask for a head of a lane: the last one may have begun before its time.
+func (b *Board) retryIsDue(l *lane) bool {
+	if len(l.retries) == 0 || l.retries[0].due.After(b.now) {
+		return false
+	}
+	t := b.topics[l.retries[0].topic]
+	return t == nil || !t.closed // else it is put off again and again
+}
+
 // addHead notes a row that waits for another attempt; its key is blocked from now on.
 func (b *Board) addHead(l *lane, name string, id int64, topic string, due time.Time) {
 	h := b.newHead(l, name, id, topic)
