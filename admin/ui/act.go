@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	maxAct     = 10_000          // messages that one POST changes
-	actTimeout = time.Minute     // for one POST
-	dryTimeout = 2 * time.Second // for counting what it would change
+	maxAct     = 10_000                  // messages that one POST changes
+	actTimeout = time.Minute             // for one POST
+	dryTimeout = 1500 * time.Millisecond // for counting what it would change
 )
 
 // question asks whether something should be done.

@@ -23,11 +23,13 @@ const (
   AND ($1::text = '' OR i.consumer = $1::text)
             ORDER BY i.consumer, i.message_id LIMIT $5::bigint` + walkedInbox
 
-	// WalkInboxIDs walks messages that are named.
+	// WalkInboxIDs walks messages that are named. The LIMIT has each looked up by the primary key.
 	//
 	// Two arguments more: consumers, messages.
-	WalkInboxIDs = walkInbox + `(i.consumer, i.message_id) IN (SELECT * FROM unnest($10::text[], $11::text[]))
-              AND (i.consumer, i.message_id) > ($8::text, $9::text)
+	WalkInboxIDs = walkInboxOf + `(SELECT DISTINCT * FROM unnest($10::text[], $11::text[])) AS w(consumer, message_id)
+             CROSS JOIN LATERAL (SELECT * FROM {inbox} i
+                                  WHERE i.consumer = w.consumer AND i.message_id = w.message_id LIMIT 1) i
+             WHERE (i.consumer, i.message_id) > ($8::text, $9::text)
             ORDER BY i.consumer, i.message_id LIMIT $5::bigint` + walkedInbox
 
 	// GroupInboxDead counts dead messages of each consumer by consumer and error, as GroupDead does.
@@ -96,12 +98,12 @@ const (
               AND ($3::text = '' OR i.received_at >= nullif($3::text, '')::timestamptz)
               AND ($4::text = '' OR i.received_at < nullif($4::text, '')::timestamptz))`
 
-	walkInbox = `WITH looked AS MATERIALIZED (
+	walkInbox   = walkInboxOf + `{inbox} i WHERE `
+	walkInboxOf = `WITH looked AS MATERIALIZED (
     SELECT row_number() OVER () AS n, r.*
       FROM (SELECT i.consumer, i.received_at, i.message_id, i.last_error,
                    ` + inboxFits + ` AND ($7::text[] = '{}' OR ` + InboxState + ` = ANY ($7::text[])) AS fits
-              FROM {inbox} i
-             WHERE `
+              FROM `
 	inboxByTime = ` AND (i.consumer, i.received_at, i.message_id) > ($8::text, $10::timestamptz, $9::text)
               AND ($1::text = '' OR i.consumer = $1::text)
             ORDER BY i.consumer, i.received_at, i.message_id LIMIT $5::bigint`

@@ -32,11 +32,13 @@ const (
 	WalkQueueRows = walkQueue + `(q.source, q.message_id) > ($11::text, $12::text) AND q.id > $10::bigint ` +
 		`ORDER BY q.source, q.message_id` + walkedQueue
 
-	// WalkQueueIDs walks messages that are named.
+	// WalkQueueIDs walks messages that are named. The LIMIT has each looked up by its name.
 	//
 	// Two arguments more: sources and messages.
-	WalkQueueIDs = walkQueue + `(q.source, q.message_id) IN (SELECT * FROM unnest($11::text[], $12::text[])) ` +
-		`AND q.id > $10::bigint ORDER BY q.id` + walkedQueue
+	WalkQueueIDs = walkQueueOf + `(SELECT DISTINCT * FROM unnest($11::text[], $12::text[])) AS w(source, message_id)
+             CROSS JOIN LATERAL (SELECT * FROM {queue} q
+                                  WHERE q.source = w.source AND q.message_id = w.message_id LIMIT 1) q
+             WHERE q.id > $10::bigint ORDER BY q.id` + walkedQueue
 
 	// GroupQueue counts the newest dead messages, and those that wait next, by topic and error.
 	//
@@ -185,12 +187,12 @@ SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
               AND ($5::text = '' OR q.first_seen_at >= nullif($5::text, '')::timestamptz)
               AND ($6::text = '' OR q.first_seen_at < nullif($6::text, '')::timestamptz))`
 
-	walkQueue = `WITH looked AS MATERIALIZED (
+	walkQueue   = walkQueueOf + `{queue} q WHERE `
+	walkQueueOf = `WITH looked AS MATERIALIZED (
     SELECT row_number() OVER () AS n, r.*
       FROM (SELECT q.id, q.source, q.message_id, q.due_at, q.last_error,
                    ` + queueFits + ` AND ($9::text[] = '{}' OR ` + QueueState + ` = ANY ($9::text[])) AS fits
-              FROM {queue} q
-             WHERE `
+              FROM `
 	walkedQueue = ` LIMIT $7::bigint) r
 )
 (SELECT true, l.id, coalesce(to_json(l.due_at) #>> '{}', ''), l.source, l.message_id, ''::text FROM looked l
