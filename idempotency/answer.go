@@ -107,6 +107,7 @@ func (w *recorder) send(to http.ResponseWriter) {
 
 func send(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Del("Content-Length")
+	w.Header().Del("Trailer") // none follows: the length is known
 	if hasBody(status) {
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	}

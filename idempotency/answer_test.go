@@ -75,3 +75,18 @@ func TestWriteDeadline(t *testing.T) {
 		}
 	})
 }
+
+// TestTrailersAreNotAnnounced, as they are not sent: the length of the answer is known.
+func TestTrailersAreNotAnnounced(t *testing.T) {
+	first, second := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		_, _ = io.WriteString(w, "x")
+		w.Header().Set("X-Sum", "1")
+		w.Header().Set(http.TrailerPrefix+"X-Other", "1")
+	})
+	for name, answer := range map[string]*http.Response{"the answer": first, "its replay": second} {
+		if len(answer.Header["Trailer"])+len(answer.Trailer) > 0 {
+			t.Errorf("%s announces %v, with %v", name, answer.Header["Trailer"], answer.Trailer)
+		}
+	}
+}

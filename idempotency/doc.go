@@ -74,8 +74,9 @@
 // repetition has Idempotent-Replayed: true.
 //
 // Streams are refused: an answer that is sent before COMMIT cannot be taken back. The http.ResponseWriter of the
-// handler has no Flush; an http.ResponseController gets an error that says why, as does Hijack. An answer larger than
-// Config.MaxAnswer is refused before COMMIT, with 500, and nothing is stored.
+// handler has no Flush; an http.ResponseController gets an error that says why, as does Hijack. Trailers and
+// informational answers (1xx) are not sent. An answer larger than Config.MaxAnswer is refused before COMMIT, with 500,
+// and nothing is stored.
 //
 // # Order, and other middlewares
 //
