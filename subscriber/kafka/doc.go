@@ -39,11 +39,12 @@
 //
 // With SubscriberConfig.Park a key that fails for long is parked, so that the offset moves on. To handle a message of a
 // parked key is then to store it in tables of its own in Postgres, and to commit its offset. From there it is delivered
-// to the same handler, in the order of its key, with the Backoff of all messages. Only the middlewares decide that it
-// is dead. When nothing of the key is left there, the key is read from Kafka again; while its messages are being
-// handled, the next one waits in memory for that. What is stored is the Kafka record: the Unmarshaler is called at
-// delivery, and the message has the same identity, metadata and context. Messages without a key, and those that cannot
-// be unmarshalled, are parked like others; those for which Key panics are not.
+// to the same handler, in the order of its key, with the Backoff of all messages, and not before the time that its
+// handler asked for by outbox.RetryAfter. Only the middlewares decide that it is dead. When nothing of the key is left
+// there, the key is read from Kafka again; while its messages are being handled, the next one waits in memory for that.
+// What is stored is the Kafka record: the Unmarshaler is called at delivery, and the message has the same identity,
+// metadata and context. Messages without a key, and those that cannot be unmarshalled, are parked like others; those
+// for which Key panics are not.
 //
 // Parking needs middleware.Inbox: a message may be in Kafka and in the table at once, and the inbox makes that once.
 // The order is kept because no owner hands out or stores a message before the one before it of its key is done or

@@ -36,6 +36,8 @@ type lot struct {
 	keyless atomic.Int64 // messages without a key: at the last look, and since
 	wake    chan struct{}
 	running sync.WaitGroup
+
+	postponed postponed
 }
 
 // pile is what is parked of a key.

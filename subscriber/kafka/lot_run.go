@@ -101,8 +101,12 @@ func (l *lot) read() error {
 	}
 }
 
-// deliver hands out one row, as one of the messages that failed before.
+// deliver hands out one row, as one of the messages that failed before. Its places are for those whose time has come.
 func (l *lot) deliver(row *message.Message) {
+	if early, cause := l.postponed.early(row.UUID); early {
+		core.NackFor(row, cause)
+		return
+	}
 	for _, of := range []chan struct{}{l.retries, l.places} { // in this order: what waits for a place has its permit
 		select {
 		case of <- struct{}{}:
@@ -124,11 +128,13 @@ func (l *lot) deliver(row *message.Message) {
 	}
 	abandoned, done := l.atClose()
 	defer done()
-	if out := l.hand(record{msg: rec, own: true}, l.logger, l.ctx.Done(), abandoned); out.Verdict == inbound.Acked {
+	out := l.hand(record{msg: rec, own: true}, l.logger, l.ctx.Done(), abandoned)
+	if out.Verdict == inbound.Acked {
 		row.Ack()
-	} else {
-		core.NackFor(row, out.Cause) // what operators see
+		return
 	}
+	l.postponed.put(row.UUID, out)
+	core.NackFor(row, out.Cause) // what operators see
 }
 
 // atClose returns what is closed CloseTimeout after the subscription's end.

@@ -200,6 +200,9 @@ func (p *partition) settle(r result) {
 		p.mark()
 		p.regulate()
 	case inbound.Nacked:
+		if r.Later > 0 && p.lot != nil { // it may be parked before its time has come
+			p.lot.postponed.put(parkedUUID(p.cfg.ConsumerGroup, r.item.Value.msg), r.Outcome)
+		}
 		p.hold(r.item, r.Later)
 	}
 }
