@@ -132,7 +132,8 @@ func (r *roll) makeLeaf(ctx context.Context, name string, ids leaves.Range) (boo
 		options = leaves.With(strings.Join(r.set.Leaves[n-1].Options, "|"))
 	}
 	create := strings.NewReplacer("{leaf}", r.set.Schema+"."+sqltext.Quote(name), "{options}", options,
-		"{owner}", r.set.Owner, "{from}", strconv.FormatInt(ids.From, 10), "{to}", strconv.FormatInt(ids.To, 10)).
+		"{tablespace}", r.set.Tablespace, "{owner}", r.set.Owner, "{from}", strconv.FormatInt(ids.From, 10),
+		"{to}", strconv.FormatInt(ids.To, 10)).
 		Replace(r.db.Render(sqltext.RollMake))
 	d := r.set.Default
 	if err := r.fetch(ctx, func(rows drive.Rows) error {

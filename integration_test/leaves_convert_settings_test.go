@@ -22,6 +22,7 @@ func setForDatabase(t *testing.T, h handle, settings ...string) {
 // TestPartitionsIgnoreSettingsOfTheRole: Partition, Unpartition and rolls have settings of their own where those of the
 // role would shape partitions, or have all others wait for long.
 func TestPartitionsIgnoreSettingsOfTheRole(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	execScript(t, h, `CREATE ACCESS METHOD other TYPE TABLE HANDLER heap_tableam_handler;
@@ -55,16 +56,28 @@ func TestPartitionsIgnoreSettingsOfTheRole(t *testing.T) {
 	require.Equal(t, []string{"DROP TABLE jit=off lock_timeout=5 statement_timeout=1000 synchronous_commit=local"}, told())
 }
 
-// TestConvertIgnoresStatementTimeout has a role whose statements end soon, and the table in use for longer.
-func TestConvertIgnoresStatementTimeout(t *testing.T) {
+// soonCancelled has the database cancel what takes long, and says how long something takes that would be cancelled.
+func soonCancelled(t *testing.T, h handle) time.Duration {
+	t.Helper()
+	setForDatabase(t, h, `statement_timeout = 1000`, `lock_timeout = 1000`)
+	if h.count(t, `SELECT count(*) FROM pg_settings WHERE name = 'transaction_timeout'`) == 0 {
+		return 2 * time.Second
+	}
+	setForDatabase(t, h, `transaction_timeout = 4000`) // other transactions need time too
+	return 6 * time.Second
+}
+
+// TestConvertIgnoresTimeouts has a role whose statements end soon, and the table in use for longer.
+func TestConvertIgnoresTimeouts(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	setForDatabase(t, h, `statement_timeout = 1000`)
+	use := soonCancelled(t, h)
 	var end func()
 	short := watchedHandle(t, h, func(s string, sent bool) bool {
 		if !sent && end == nil && strings.Contains(s, "VALIDATE CONSTRAINT") {
 			end = h.open(t, `LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE`)
-			time.AfterFunc(2*time.Second, end)
+			time.AfterFunc(use, end)
 		}
 		return true
 	})

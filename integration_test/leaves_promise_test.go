@@ -32,12 +32,12 @@ func TestRollPromiseOfAnother(t *testing.T) {
 	require.Equal(t, 4, validated, "once more")
 }
 
-// TestRollIgnoresStatementTimeout has a role whose statements end soon, and the default and a leaf in use for longer.
-func TestRollIgnoresStatementTimeout(t *testing.T) {
+// TestRollIgnoresTimeouts has a role whose statements end soon, and the default and a leaf in use for longer.
+func TestRollIgnoresTimeouts(t *testing.T) {
 	t.Parallel()
 	h := newLeaves(t, 100)
 	h.writeRows(t, 300, settledLongAgo)
-	setForDatabase(t, h, `statement_timeout = 1000`)
+	use := soonCancelled(t, h)
 	uses := []struct{ after, before, lock string }{ // what reads all of a table, and a lock that it waits for
 		{"", "VALIDATE CONSTRAINT", `LOCK TABLE ONLY outbox_default IN SHARE UPDATE EXCLUSIVE MODE`},
 		{"IN SHARE MODE", "'statement_timeout', '0'", `LOCK TABLE ONLY outbox_p0 IN ACCESS EXCLUSIVE MODE`},
@@ -48,7 +48,7 @@ func TestRollIgnoresStatementTimeout(t *testing.T) {
 		case uses[0].after != "" && strings.Contains(s, uses[0].after):
 			uses[0].after = ""
 		case uses[0].after == "" && strings.Contains(s, uses[0].before):
-			time.AfterFunc(2*time.Second, h.open(t, uses[0].lock))
+			time.AfterFunc(use, h.open(t, uses[0].lock))
 			uses = uses[1:]
 		}
 		return true

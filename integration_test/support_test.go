@@ -203,10 +203,21 @@ func (h handle) logging(t testing.TB, cfg outbox.DBConfig, logger watermill.Logg
 const dropTables = `drop table outbox, outbox_lanes, outbox_forwarders, outbox_life, outbox_topics, ` +
 	`outbox_migrations, outbox_audit, outbox_idempotency, inbox, inbox_queue`
 
+// partitioned says whether the outbox of the tests is in partitions.
+var partitioned = os.Getenv("OUTBOX_PARTITIONED") == "1"
+
+// needsPlainOutbox is called by tests of what an outbox in partitions has not, and of how one becomes one.
+func needsPlainOutbox(t testing.TB) {
+	t.Helper()
+	if partitioned {
+		t.Skip("this test is about an outbox that is one table")
+	}
+}
+
 // makeTables makes the tables of a handle. With OUTBOX_PARTITIONED=1 in the environment the outbox is in partitions,
 // the first of them so small that few messages suffice to fill them.
 func makeTables(ctx context.Context, db *outbox.DB) error {
-	if os.Getenv("OUTBOX_PARTITIONED") != "1" {
+	if !partitioned {
 		_, err := schema.Migrate(ctx, db, schema.MigrateConfig{})
 		return err
 	}

@@ -45,7 +45,7 @@ func (p *partitioning) of(statement, leaf, bounds string) string {
 	return strings.NewReplacer(
 		"{whole}", p.set.Schema+"."+sqltext.Quote(p.names.Outbox), "{leaf}", p.set.Schema+"."+sqltext.Quote(leaf),
 		"{below}", sqltext.Quote(p.below()), "{end}", strconv.FormatInt(p.end, 10), "{owner}", p.set.Owner,
-		"{of}", bounds, "{options}", p.with,
+		"{of}", bounds, "{options}", p.with, "{tablespace}", p.set.Tablespace,
 	).Replace(p.names.Render(statement))
 }
 
@@ -60,7 +60,8 @@ const (
 	// harmless, and what commits later is not confirmed before it is on the standby too; so it does not wait for one.
 	partitionTimeouts = `SELECT set_config('lock_timeout', '5ms', true), set_config('statement_timeout', '10s', true),
        set_config('idle_in_transaction_session_timeout', '5s', true), set_config('synchronous_commit', 'local', true),
-       set_config('jit', 'off', true), set_config('default_table_access_method', 'heap', true)`
+       set_config('jit', 'off', true), set_config('default_table_access_method', 'heap', true),
+       set_config('default_tablespace', '', true)`
 )
 
 // alone runs fn in a transaction that has the outbox for itself, and in which no other process migrates. Before each

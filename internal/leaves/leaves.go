@@ -22,6 +22,7 @@ type Leaf struct {
 	Total   int64 // bytes with its indexes and what is stored out of line
 	Rows    int64 // as the last ANALYZE or VACUUM counted them; -1 = never
 	Options []string
+	Split   bool // it is in partitions itself, and Bytes and Rows do not count what they have
 }
 
 // Range is the ids from From on, below To.
@@ -33,6 +34,7 @@ type Range struct {
 type Set struct {
 	Partitioned bool
 	Schema      string // of the outbox, as SQL
+	Tablespace  string // of the outbox, as a clause of CREATE TABLE; nothing if it is that of the database
 	Owner, Role string // as SQL; whose it is, and who asks
 	Owned       bool   // the role has the owner's privileges
 	Known       bool   // the role may know Last
@@ -59,14 +61,14 @@ func With(options string) string {
 // database, or one that names a partition whose bounds are no range of ids. A table that is missing is not partitioned.
 func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, err error) {
 	if err = drive.Collect(ctx, q, func(rows drive.Rows) error {
-		return rows.Scan(&s.Partitioned, &s.Schema, &s.Owner, &s.Role, &s.Owned, &s.Known, &s.Last)
+		return rows.Scan(&s.Partitioned, &s.Schema, &s.Tablespace, &s.Owner, &s.Role, &s.Owned, &s.Known, &s.Last)
 	}, names.Render(sqltext.LeavesParent)); err != nil || !s.Partitioned {
 		return s, err
 	}
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var l Leaf
 		var bounds, options string
-		if err := rows.Scan(&l.Name, &l.SQL, &bounds, &l.Bytes, &l.Total, &l.Rows, &options); err != nil {
+		if err := rows.Scan(&l.Name, &l.SQL, &bounds, &l.Bytes, &l.Total, &l.Rows, &options, &l.Split); err != nil {
 			return err
 		}
 		if options != "" {

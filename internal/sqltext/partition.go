@@ -58,12 +58,14 @@ SELECT pg_describe_object(d.classid, d.objid, d.objsubid) FROM t JOIN pg_depend 
 	PartitionValidate = `ALTER TABLE {whole} VALIDATE CONSTRAINT {below}`
 	PartitionUnbound  = `ALTER TABLE {whole} DROP CONSTRAINT IF EXISTS {below}`
 
-	// PartitionIndexes lists the indexes of the table as statements: what makes each of them, and what gives it a name
-	// after the partition.
+	// PartitionIndexes lists the indexes of the table as statements: what makes each of them, in the same tablespace, and
+	// what gives it a name after the partition.
 	//
 	// Arguments: name of the outbox, name of the partition.
 	PartitionIndexes = `SELECT CASE WHEN k.oid IS NULL THEN pg_get_indexdef(i.oid)
-            ELSE format('ALTER TABLE %s ADD CONSTRAINT %I %s', x.indrelid::regclass, k.conname, pg_get_constraintdef(k.oid)) END,
+            ELSE format('ALTER TABLE %s ADD CONSTRAINT %I %s', x.indrelid::regclass, k.conname, pg_get_constraintdef(k.oid)) END ||
+         coalesce((SELECT format('; ALTER INDEX %I.%I SET TABLESPACE %I', n.nspname, i.relname, s.spcname)
+                     FROM pg_tablespace s WHERE s.oid = i.reltablespace), ''),
        format('ALTER INDEX %I.%I RENAME TO %I', n.nspname, i.relname,
          CASE WHEN starts_with(i.relname, $1::text || '_') THEN $2::text || substr(i.relname, length($1::text) + 1)
               ELSE left(i.relname, 50) || '_p0' END)
@@ -127,7 +129,7 @@ SELECT format('DROP TRIGGER %I ON %s', g.tgname, t.sql) FROM t JOIN pg_trigger g
 	// PartitionSwap puts a table in partitions in the place of the outbox, which becomes its first partition. What makes
 	// the same checks of its rows is what it was, so nothing is read.
 	PartitionSwap = `ALTER TABLE {whole} RENAME TO {name};
-CREATE TABLE {whole} (LIKE {leaf} INCLUDING ALL EXCLUDING INDEXES) PARTITION BY RANGE (id);
+CREATE TABLE {whole} (LIKE {leaf} INCLUDING ALL EXCLUDING INDEXES) PARTITION BY RANGE (id){tablespace};
 ALTER TABLE {whole} OWNER TO {owner};
 ALTER TABLE {whole} DROP CONSTRAINT {below};
 ALTER SEQUENCE {outbox_id_seq} OWNED BY {whole}.id`

@@ -61,7 +61,7 @@ const (
 	RollBegin = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '50ms';
 SET LOCAL statement_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '5s';
 SET LOCAL enable_seqscan = off; SET LOCAL row_security = off; SET LOCAL synchronous_commit = 'local';
-SET LOCAL default_table_access_method = 'heap'; SET LOCAL jit = off;
+SET LOCAL default_table_access_method = 'heap'; SET LOCAL default_tablespace = ''; SET LOCAL jit = off;
 SELECT set_config('client_encoding', getdatabaseencoding(), true)`
 
 	// RollLock is one of its locks. The order is the outbox, its default, a leaf.
@@ -90,8 +90,8 @@ SELECT set_config('client_encoding', getdatabaseencoding(), true)`
 	// REPEATABLE READ, and to a pg_dump, which would miss it otherwise.
 	RollPutBack = `COPY {leaf} ({columns}) FROM STDIN (FORMAT binary, FREEZE)`
 
-	// RollMake makes a leaf.
-	RollMake = `CREATE TABLE {leaf} (LIKE {outbox} INCLUDING ALL){options};
+	// RollMake makes a leaf, where the outbox is, and each index where that of the outbox is.
+	RollMake = `CREATE TABLE {leaf} (LIKE {outbox} INCLUDING ALL){options}{tablespace};
 ALTER TABLE {leaf} OWNER TO {owner};
 ALTER TABLE {outbox} ATTACH PARTITION {leaf} FOR VALUES FROM ({from}) TO ({to})`
 

@@ -17,11 +17,18 @@ const (
        pg_catalog.current_database()::text
   FROM pg_catalog.pg_settings s WHERE s.name = ANY ($1::text[]) ORDER BY s.name`
 
-	// OrdinaryTables has tables made that can be updated.
-	OrdinaryTables = `SELECT pg_catalog.set_config('default_table_access_method', 'heap', true)`
+	// OrdinaryTables has tables made that can be updated. The tablespace of the database must not be named for one in
+	// partitions.
+	OrdinaryTables = `SELECT pg_catalog.set_config('default_table_access_method', 'heap', true),
+       pg_catalog.set_config('default_tablespace',
+         coalesce(nullif(pg_catalog.current_setting('default_tablespace'), s.spcname), ''), true)
+  FROM pg_catalog.pg_database d JOIN pg_catalog.pg_tablespace s ON s.oid = d.dattablespace
+ WHERE d.datname = pg_catalog.current_database()`
 
-	// NoTimeout lifts the statement_timeout of the role for a transaction that reads a whole table.
-	NoTimeout = `SELECT set_config('statement_timeout', '0', true)`
+	// NoTimeout lifts the timeouts of the role for a transaction that reads a whole table. Servers before 17 have no
+	// transaction_timeout.
+	NoTimeout = `SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
+       (SELECT set_config(s.name, '0', true) FROM pg_settings s WHERE s.name = 'transaction_timeout')`
 
 	// isUTF8 is true, or fails with text.NotUTF8: the client sends UTF-8, and the server would take it for something else
 	// and convert it.
