@@ -128,6 +128,9 @@ func (p *partitioning) only(ctx context.Context, q drive.Querier) (keep leaves.L
 		if i == min(p.set.Current(), len(all)-1) && len(with) == 0 {
 			keep = l
 		}
+		if l.Split {
+			return keep, fmt.Errorf("partition %s is in partitions itself: detach it, and move its rows to the outbox", l.SQL)
+		}
 		rows, err := p.list(ctx, q, strings.ReplaceAll(sqltext.PartitionFirst, "{leaf}", l.SQL))
 		if err != nil {
 			return keep, err
