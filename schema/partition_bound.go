@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/leaves"
+	"github.com/millrace-go/watermill-outbox/internal/migrations"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -81,6 +83,10 @@ func (p *partitioning) bind(ctx context.Context) error {
 				"room for more ids than are ever used", highest, p.set.Last)
 		}
 		highest = max(highest, p.set.Last)
+		if highest > math.MaxInt64-p.room-migrations.Partitions*p.size {
+			return fmt.Errorf("its ids are at %d: above that no ids are left for %d partitions of %d", highest,
+				migrations.Partitions, p.size)
+		}
 		if p.end >= highest+p.size {
 			return nil // of a call that was killed
 		}
