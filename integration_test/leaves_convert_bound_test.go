@@ -18,6 +18,7 @@ const belowIsThere = `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox
 // TestConvertIDsComeClose: the check that Partition adds refuses ids from its end on. If ids come close to it while the
 // table is read, or while the lock cannot be had, it is replaced by one that is farther before it refuses anything.
 func TestConvertIDsComeClose(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	for name, holds := range map[string]string{
 		"reading": `LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE`,
@@ -51,6 +52,7 @@ func TestConvertIDsComeClose(t *testing.T) {
 // TestConvertTakesItsCheckAway ends Partition in several ways after it added its check, while others use the outbox all
 // the time.
 func TestConvertTakesItsCheckAway(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	t.Run("the commit is not confirmed", func(t *testing.T) {
 		t.Parallel()
@@ -108,6 +110,7 @@ func TestConvertTakesItsCheckAway(t *testing.T) {
 // TestConvertCheckOfAnother has the check go away before the tables are swapped: without it the server would read the
 // table while all others wait.
 func TestConvertCheckOfAnother(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	validated := 0
@@ -139,6 +142,7 @@ func TestConvertDropsTheCheckOfARoll(t *testing.T) {
 // TestConvertKeepsPrivileges has grants that a grantee granted on, and default privileges: afterwards roles have what
 // they had on the outbox, and nothing on its partitions, also on those of a roll.
 func TestConvertKeepsPrivileges(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	first, second := "first_"+h.dbName(t), "second_"+h.dbName(t)
@@ -166,6 +170,7 @@ func TestConvertKeepsPrivileges(t *testing.T) {
 // TestConvertEndsWhenStatementsAreCancelled has the swap cancelled each time, as its timeout or an operator does: all
 // others wait while it works, so it does not go on for ever.
 func TestConvertEndsWhenStatementsAreCancelled(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	execScript(t, h, `CREATE FUNCTION cancels() RETURNS event_trigger LANGUAGE plpgsql AS

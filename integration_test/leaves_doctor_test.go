@@ -67,6 +67,7 @@ func TestDoctorOfLeaves(t *testing.T) {
 	}
 
 	t.Run("a plain outbox", func(t *testing.T) {
+		needsPlainOutbox(t)
 		t.Parallel()
 		require.Empty(t, foundOfLeaves(t, newPgxHandle(t, newMigratedDatabase(t))))
 	})
