@@ -35,8 +35,8 @@ func placed(t *testing.T, h handle, leaf string) []string {
 		  LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace ORDER BY 1`, leaf)
 }
 
-// TestLeavesFollowTheTablespaceOfTheOutbox has a role that makes its tables elsewhere. What a roll or Partition makes is
-// where the outbox is, and each index where that of the outbox is, as CREATE TABLE ... PARTITION OF has it.
+// TestLeavesFollowTheTablespaceOfTheOutbox has a role that makes its tables elsewhere. What a roll or Partition makes
+// is where the outbox is, and each index where that of the outbox is, as CREATE TABLE ... PARTITION OF has it.
 func TestLeavesFollowTheTablespaceOfTheOutbox(t *testing.T) {
 	t.Parallel()
 	tablespace(t, "leaves_role")
