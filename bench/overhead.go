@@ -158,7 +158,19 @@ func (d *database) sized(ctx context.Context, conns int, rtt time.Duration) (*da
 		return nil, nil, err
 	}
 	larger, err := open(url, pool)
-	return larger, func() { pool.Close(); done() }, errors.Join(err, pool.Ping(ctx))
+	return larger, func() { pool.Close(); done() }, errors.Join(err, fillPool(ctx, pool))
+}
+
+// fillPool opens all connections of a pool: to open one takes as long as dozens of messages.
+func fillPool(ctx context.Context, pool *pgxpool.Pool) error {
+	for range pool.Config().MaxConns {
+		c, err := pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.Release()
+	}
+	return nil
 }
 
 // failure keeps the first error of several goroutines.

@@ -45,6 +45,7 @@ func TestDocumentsCommandsAct(t *testing.T) {
 	ran, seen := 0, map[string]bool{}
 	pages := documents(t)
 	delete(pages, "docs/run/night.md") // its commands are begun there, and TestNightOfFaults runs them whole
+	delete(pages, "docs/run/scale.md") // TestAdminAtScale runs those, on rows of its own
 	for page, content := range pages {
 		content, _, _ = strings.Cut(content, "\n## outboxctl")
 		for _, found := range regexp.MustCompile("(?m)(?:^|`|: )(?:OUTBOX_\\w+=\\S+ )*outboxctl ([a-z][^`\n]*)").

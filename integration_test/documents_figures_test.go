@@ -17,7 +17,7 @@ import (
 var generatedPages = []string{
 	"docs/reference/performance.md", "docs/reference/metrics.md", "docs/reference/outboxctl.md", "docs/reference/ibx.md",
 	"docs/reference/configuration.md", "docs/reference/errors.md", "docs/reference/reliability.md",
-	"docs/run/night.md",
+	"docs/run/night.md", "docs/run/scale.md",
 }
 
 const aNumber = `\d[\d,]*(?:\.\d+)?`

@@ -397,9 +397,15 @@ func (s slowestCalls) write(t *testing.T, rows, others int) {
 
 const scaleHead = `# How long each look takes
 
-For operators with large tables. Each call that looks, of Go, of ` + "`outboxctl`" + ` and of the page, on
-%s rows of the outbox and %s each of the inbox and the queue: the slowest of its kind, in ms, the
-best of three. Each is asked for its plan, too: none walks a whole table.
+For operators with large tables. Afterwards you know how long each look at them takes.
+
+Each call that looks was made on %s rows of the outbox, and on %s of the
+inbox and of the queue. No plan walks a whole table. Of Go, the command line and the page: the
+slowest of its kind, each the best of three.
+
+A search ends after a second, says how far it looked, and can be continued; on the command line it
+goes on by itself and shows its progress. What is too much to count is estimated.
+
 ` + "`OUTBOX_LONG=1 go test -run 'TestAdminAtScale$'`" + ` in integration_test prints this.
 
 | call | ms |
