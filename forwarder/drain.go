@@ -10,12 +10,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
-// drain waits until a read that began after the call has found nothing left to do.
-func (e *engine) drain(ctx context.Context) error {
+// drain waits until a read that began after the call has found nothing left to do; others as for machine.DrainBegins.
+func (e *engine) drain(ctx context.Context, others bool) error {
 	var id int64
 	done := make(chan error, 1)
 	e.step(func(_ time.Time, m *machine.Machine) {
-		id = m.DrainBegins()
+		id = m.DrainBegins(others)
 		e.drains[id] = done
 	})
 	defer e.step(func(_ time.Time, m *machine.Machine) {

@@ -94,7 +94,10 @@ func (f *Forwarder) Close() error {
 }
 
 // Drain publishes the ready messages in the forwarder's lanes and returns when nothing is left: for tests, jobs, and
-// before shutting down. It runs the forwarder for that time unless Run does already; then the forwarder is spent.
+// before shutting down. It runs the forwarder for that time unless Run does already; then the forwarder is spent. Other
+// forwarders that live publish what is in their lanes. One that runs for Drain alone takes the lanes of those that were
+// killed: it waits until each of the others has renewed its lease, or the lease is over, which takes up to LeaseTTL.
+//
 // Messages that are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a topic
 // is unavailable it waits; for one that an operator has paused it does not, but returns an error that names it when all
 // else is published. It also returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
@@ -109,7 +112,7 @@ func (f *Forwarder) Drain(ctx context.Context) error {
 		failed <- f.Run(drainCtx)
 		cancel()
 	}()
-	err := f.engine.drain(drainCtx)
+	err := f.engine.drain(drainCtx, true)
 	cancel()
 	switch runErr := <-failed; {
 	case errors.Is(runErr, outbox.ErrRunning): // another call was faster
@@ -134,7 +137,7 @@ func (f *Forwarder) drainRunning(ctx context.Context) error {
 		case <-drainCtx.Done():
 		}
 	}()
-	err := f.engine.drain(drainCtx)
+	err := f.engine.drain(drainCtx, false)
 	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
 		return outbox.ErrClosed
 	}

@@ -90,7 +90,7 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 			draining = len(d.drains)
 			g.mu.Unlock()
 			if draining > 0 {
-				go func() { drained <- e.drain(ctx) }()
+				go func() { drained <- e.drain(ctx, false) }()
 			}
 		}
 		if e.mood().failing > failingFor {

@@ -14,8 +14,9 @@ import (
 type sightings map[string]sighting
 
 type sighting struct {
-	expiry int64     // as it is written
-	since  time.Time // when it was read first
+	expiry  int64     // as it is written
+	since   time.Time // when it was read first
+	renewed bool      // it was another before
 }
 
 // over says whether a lease that a read returned was the same for as long as it lasts. The read began and ended at
@@ -23,7 +24,7 @@ type sighting struct {
 func (s sightings) over(id string, expiry int64, lasts time.Duration, began, ended time.Time) bool {
 	last, ok := s[id]
 	if !ok || last.expiry != expiry {
-		s[id] = sighting{expiry, ended}
+		s[id] = sighting{expiry, ended, ok}
 		return false
 	}
 	return began.Sub(last.since) > lasts
@@ -61,7 +62,7 @@ func (k *keeper) members(ctx context.Context) (list []lease.Member, err error) {
 		if live[id] = true; id != k.e.owner && lasts > 0 && k.seen.over(id, expiry, seconds(lasts), began, time.Now()) {
 			dead = append(dead, lastly{id, expiry})
 		} else if member {
-			list = append(list, lease.Member{ID: id, Left: seconds(left)})
+			list = append(list, lease.Member{ID: id, Left: seconds(left), Silent: id != k.e.owner && !k.seen[id].renewed})
 		}
 		return nil
 	}, k.e.sql.members, k.e.cfg.Scope)

@@ -39,7 +39,7 @@ func TestState(t *testing.T) {
 		m.Took([]lanes.Term{nine})
 		read(now, m, []*board.Row{{ID: 17, Term: three, Topic: "orders", Payload: []byte("four"), Metadata: []byte("{}")}})
 		m.Hold(now, []string{"paused"})
-		m.DrainBegins()
+		m.DrainBegins(false)
 	})
 	<-called
 	s := f.State()

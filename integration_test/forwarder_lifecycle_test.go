@@ -91,6 +91,25 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// TestDrainAfterAKill also sends what is in the lanes of a forwarder that was killed, once its lease is over.
+func TestDrainAfterAKill(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, newForwarder(t, h, newFakeBroker(), quickConfig()).Drain(ctx), "makes the lanes")
+	h.exec(t, `WITH killed AS (
+  INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at)
+  SELECT gen_random_uuid(), min(scope), '{}', 'killed', clock_timestamp() + interval '5 seconds' FROM outbox_lanes
+  RETURNING id)
+UPDATE outbox_lanes SET owner = killed.id FROM killed WHERE lane < 32`)
+	h.publish(t, "orders", "", numbered("", 1, 300)...)
+	broker := newFakeBroker()
+	require.NoError(t, newForwarder(t, h, broker, quickConfig()).Drain(ctx))
+	assert.Len(t, broker.payloads(), 300)
+}
+
 // TestDrainOfARunningForwarder also sends what fell due since the last look at delayed messages.
 func TestDrainOfARunningForwarder(t *testing.T) {
 	t.Parallel()

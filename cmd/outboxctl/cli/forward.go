@@ -60,7 +60,8 @@ count as the message's fault, and which pause a topic.`,
 	flags.Var(&retention, "retention", "how long published messages are kept; none = delete on publish (default: 7d)")
 	flags.Var(&inboxRetention, "inbox-retention",
 		"how long inbox rows are kept; none = leave the inbox alone (default: 30d)")
-	flags.BoolVar(&drain, "drain", false, "publish all ready messages, then exit")
+	flags.BoolVar(&drain, "drain", false, "publish all ready messages, but for those of other live forwarders, "+
+		"then exit")
 	flags.StringVar(&format, "log", "text", "`format` of the log: text or json")
 	flags.BoolVar(&debug, "debug", false, "log at debug level")
 	retention.none, inboxRetention.none = true, true

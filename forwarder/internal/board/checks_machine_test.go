@@ -67,7 +67,7 @@ func (f *forwarder) drain() {
 	if len(f.drains) > 1 {
 		return
 	}
-	id := f.machine.DrainBegins()
+	id := f.machine.DrainBegins(false)
 	f.drains[id] = f.m.db.tick()
 	f.logf("drain %d begins", id)
 	f.take()

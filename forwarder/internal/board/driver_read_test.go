@@ -127,7 +127,7 @@ func (f *forwarder) beginRead() {
 		f.board.RaiseShadows()
 	}
 	if f.m.chance(20) { // it looks for what fell due
-		defer f.machine.DrainEnds(f.machine.DrainBegins())
+		defer f.machine.DrainEnds(f.machine.DrainBegins(false))
 	}
 	before := *f.window
 	r, ok := &reading{began: f.m.db.tick()}, false

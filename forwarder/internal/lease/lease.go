@@ -24,8 +24,9 @@ type Term = lanes.Term
 
 // Member is a live forwarder of the scope that is to have lanes.
 type Member struct {
-	ID   string
-	Left time.Duration // of its lease
+	ID     string
+	Left   time.Duration // of its lease
+	Silent bool          // it has not renewed its lease since it was seen first: it may be dead
 }
 
 // Lane is a lane as the database has it.

@@ -12,7 +12,7 @@ const ttl = 9 * time.Second
 func scope(members []string, owners ...string) View {
 	v := View{Me: "b", TTL: ttl, Held: map[int16]Held{}}
 	for _, id := range members {
-		v.Members = append(v.Members, Member{id, ttl})
+		v.Members = append(v.Members, Member{ID: id, Left: ttl})
 	}
 	for n := range int16(Lanes) {
 		l := Lane{Term: Term{Lane: n, Epoch: 1}}

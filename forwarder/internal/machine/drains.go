@@ -7,8 +7,9 @@ import (
 
 // drain is a call of Drain that waits.
 type drain struct {
-	id    int64
-	after int64 // a read that began later counts
+	id     int64
+	after  int64 // a read that began later counts
+	others bool  // see DrainBegins
 }
 
 // Drained is a call of Drain that is over.
@@ -19,9 +20,10 @@ type Drained struct {
 }
 
 // DrainBegins waits for a read that begins from now on and finds nothing left to do: then Effects.Drained has its id.
-func (m *Machine) DrainBegins() (id int64) {
+// With others it also waits while another member may be dead, whose lanes are ours once its lease is over.
+func (m *Machine) DrainBegins(others bool) (id int64) {
 	m.drainIDs++
-	m.drains = append(m.drains, drain{id: m.drainIDs, after: m.reads.begun})
+	m.drains = append(m.drains, drain{id: m.drainIDs, after: m.reads.begun, others: others})
 	if m.stopping {
 		m.endDrains(m.reads.begun+1, Drained{Closed: true})
 	}
@@ -36,7 +38,7 @@ func (m *Machine) DrainEnds(id int64) {
 // endDrains answers those that began before a read.
 func (m *Machine) endDrains(read int64, with Drained) {
 	m.drains = slices.DeleteFunc(m.drains, func(d drain) bool {
-		if d.after >= read {
+		if d.after >= read || d.others && m.silent && !with.Closed {
 			return false
 		}
 		with.ID = d.id

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
@@ -71,6 +72,12 @@ func (m *Machine) Viewed(members []lease.Member, list []lease.Lane, short int) l
 	}
 	p := v.Plan()
 	m.share = p.Share
+	silent := slices.ContainsFunc(members, func(o lease.Member) bool { return o.Silent })
+	if m.silent && !silent && len(m.drains) > 0 {
+		m.reads.asked = true // it answers them
+		m.effects.Wake |= WakeReader
+	}
+	m.silent = silent
 	m.lose(p.Lost)
 	m.handBack(p.HandBack)
 	return p

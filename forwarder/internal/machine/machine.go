@@ -31,6 +31,7 @@ type Machine struct {
 	starting int       // workers that have not taken a call yet
 	tickAt   time.Time // when the timer looks
 	reads    reads
+	silent   bool      // a member may be dead
 	quiet    time.Time // since when there is nothing to do; zero = there is
 	failing  time.Time // since when no read works; zero = they do
 	paused   map[string]Pause

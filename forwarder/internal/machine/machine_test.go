@@ -93,7 +93,7 @@ func TestDrainWaitsForARead(t *testing.T) {
 	d := drive(t)
 	d.quiet()
 	req := d.begin()
-	id := d.DrainBegins()
+	id := d.DrainBegins(true)
 	d.end(req)
 	if ids := d.drained(); len(ids) > 0 {
 		t.Fatalf("%v are answered by a read that began before", ids)
@@ -129,7 +129,7 @@ func TestDrainWaitsForARead(t *testing.T) {
 func TestDrainNeedsAllLanes(t *testing.T) {
 	d := drive(t)
 	d.quiet()
-	d.DrainBegins()
+	d.DrainBegins(true)
 	d.Released([]lanes.Term{{Lane: 5, Epoch: 1}})
 	d.quietButNot(t, "a lane is missing")
 	d.Took([]lanes.Term{{Lane: 5, Epoch: 2}})
@@ -146,10 +146,46 @@ func (d *driven) quietButNot(t *testing.T, why string) {
 	}
 }
 
+// TestDrainWaitsForASilentMember: it was killed, maybe, and what waits in its lanes is ours to drain after its lease.
+func TestDrainWaitsForASilentMember(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	var theirs []lanes.Term
+	var list []lease.Lane
+	for n := range int16(lanes.Count) {
+		l := lease.Lane{Term: lanes.Term{Lane: n, Epoch: 1}, Owner: "me", Alive: true}
+		if n >= lanes.Count/2 {
+			l.Owner = "you"
+			theirs = append(theirs, l.Term)
+		}
+		list = append(list, l)
+	}
+	d.Released(theirs)
+	view := func(silent bool) {
+		d.Viewed([]lease.Member{{ID: "me"}, {ID: "you", Silent: silent}}, list, 0)
+	}
+	view(true)
+	d.DrainBegins(false)
+	d.end(d.begin())
+	if ids := d.drained(); len(ids) != 1 {
+		t.Error("a drain that does not mean the lanes of others waits for them")
+	}
+	id := d.DrainBegins(true)
+	d.quietButNot(t, "a member may be dead")
+	view(false)
+	if e := d.Effects(d.now); e.Wake&WakeReader == 0 || d.PlanRead(d.now, false).Wait > 0 {
+		t.Error("no read answers the drain once the member has renewed its lease")
+	}
+	d.end(d.begin())
+	if ids := d.drained(); !slices.Equal(ids, []int64{id}) {
+		t.Errorf("%v are answered, want %v", ids, id)
+	}
+}
+
 // TestStopAnswersDrains, those that wait and those that come later.
 func TestStopAnswersDrains(t *testing.T) {
 	d := drive(t)
-	first := d.DrainBegins()
+	first := d.DrainBegins(true)
 	d.Stop(d.now)
 	e := d.Effects(d.now)
 	if len(e.Drained) != 1 || e.Drained[0].ID != first || !e.Drained[0].Closed {
@@ -158,7 +194,7 @@ func TestStopAnswersDrains(t *testing.T) {
 	if e.Wake&WakeKeeper == 0 || len(d.Free()) != lanes.Count {
 		t.Errorf("%d lanes are free, wake %b", len(d.Free()), e.Wake)
 	}
-	if second := d.DrainBegins(); !slices.Equal(d.drained(), []int64{second}) {
+	if second := d.DrainBegins(true); !slices.Equal(d.drained(), []int64{second}) {
 		t.Error("a drain after the stop is not answered")
 	}
 }
