@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 )
@@ -43,4 +45,23 @@ func TestParkRetryAfter(t *testing.T) {
 	eventually(t, func() bool { return again.Load() > 0 }, "it is retried")
 	w.settles()
 	assert.Zero(t, early.Load(), "calls before the time was up")
+}
+
+// TestParkCloseWhilePostgresHangs: the end of a subscription does not wait for it.
+func TestParkCloseWhilePostgresHangs(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 1)
+	w.send(1000, 20)
+	c, _ := w.parks()
+	c.CloseTimeout = 2 * time.Second
+	proxy := newSwitchProxy(t, w.h.url)
+	s, err := startInbound(newPgxHandle(t, proxy.url), c, failsUntilMended(w.h), watermill.NopLogger{})
+	require.NoError(t, err)
+	t.Cleanup(s.close)
+	w.awaitParked()
+	proxy.freeze()
+	t.Cleanup(proxy.thaw)
+	begun := time.Now()
+	require.NoError(t, s.sub.Close())
+	assert.Less(t, time.Since(begun), c.CloseTimeout+5*time.Second+patience/10)
 }

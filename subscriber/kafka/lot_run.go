@@ -22,6 +22,16 @@ import (
 // memory of the message.
 const idleLook = time.Minute
 
+// runToTheEnd is run, but does not wait for a database that hangs: what is left of it ends by itself.
+func (l *lot) runToTheEnd() {
+	if !inbound.Until(l.ctx, l.subscription.cfg.CloseTimeout+leaveTimeout, l.run) {
+		// Cause: the database does not answer while a subscription ends.
+		// Cure: none is needed: another process delivers what is parked when the lease of this one has expired.
+		l.logger.Error("the database did not answer at the end of the subscription: what is parked is delivered when "+
+			"the lease of this process has expired", context.DeadlineExceeded, nil)
+	}
+}
+
 // run delivers what is parked until the subscription ends. While nothing is, it only looks each minute.
 func (l *lot) run() {
 	// Cause: the database cannot be reached, or the role may not use the tables of the park.

@@ -67,7 +67,7 @@ func newSubscription(
 func (s *subscription) run() {
 	defer s.reports.Stop()
 	if s.lot != nil {
-		s.lot.running.Go(s.lot.run)
+		s.lot.running.Go(s.lot.runToTheEnd)
 		defer s.lot.running.Wait()
 	}
 	defer s.outlet.Close()
