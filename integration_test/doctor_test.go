@@ -87,6 +87,7 @@ func cure(t testing.TB, h handle, f admin.Finding) {
 
 // TestDoctorOfAHealthyOutbox has next to nothing to say of a forwarder that works.
 func TestDoctorOfAHealthyOutbox(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
@@ -104,6 +105,7 @@ func TestDoctorOfAHealthyOutbox(t *testing.T) {
 
 // TestDoctorSchema: each is mended by the statement that is named.
 func TestDoctorSchema(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	for _, damage := range []string{
@@ -125,6 +127,7 @@ func TestDoctorSchema(t *testing.T) {
 // TestDoctorLetsABuildEnd: an index that is being built is not to be dropped, also if who asks may not see on which
 // table.
 func TestDoctorLetsABuildEnd(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h, as := newRoles(t)
 	h.exec(t, "DROP INDEX outbox_ready")
@@ -184,6 +187,7 @@ func TestDoctorRefusesOthers(t *testing.T) {
 
 // TestDoctorWithLittleRights looks as a reader, and has it said what that one cannot see.
 func TestDoctorWithLittleRights(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	owner, as := newRoles(t)
 	reader := as("reader")
@@ -215,6 +219,7 @@ func TestDoctorWithoutFigures(t *testing.T) {
 
 // TestDoctorOfALargeServer is about what takes days to become so: views that say it hide the real ones.
 func TestDoctorOfALargeServer(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	url := newMigratedDatabase(t)
 	owner := newPgxHandle(t, url)

@@ -16,6 +16,7 @@ import (
 // fillForVacuum makes rows, and killForVacuum deletes them, so much later that whoever reads since then is old.
 func fillForVacuum(t testing.TB, h handle) {
 	t.Helper()
+	needsPlainOutbox(t)
 	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // so that the test alone vacuums
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'orders', '', now() `+
 		`FROM generate_series(1, 21000) i`)

@@ -278,6 +278,7 @@ func (h handle) dbName(t testing.TB) string {
 
 // TestRollRefuses names what is at fault.
 func TestRollRefuses(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	_, err := h.tryRoll(t)

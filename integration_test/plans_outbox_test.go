@@ -210,6 +210,7 @@ func checkPlan(t *testing.T, s planned, text []byte) {
 // TestPlans asks the planner for its plans in databases of several sizes, with statistics that are fresh, and with
 // some from when the database looked altogether different. The long variant has a million messages in the end.
 func TestPlans(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	const empty = "empty, never analyzed"

@@ -267,6 +267,7 @@ func TestPublishManyKeepsTheirOrder(t *testing.T) {
 
 // TestPublishFailingHalfWay has a later chunk of one call fail in the database.
 func TestPublishFailingHalfWay(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.exec(t, "create unique index on outbox (uuid)")

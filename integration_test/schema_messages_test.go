@@ -142,6 +142,7 @@ func TestCheckOfARoleThatOnlyPublishes(t *testing.T) {
 
 // TestMigrateNamesMissingGrants has a role that may do nothing, then one that may use the schema.
 func TestMigrateNamesMissingGrants(t *testing.T) {
+	needsPlainOutbox(t)
 	t.Parallel()
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
