@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -133,11 +134,28 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	case <-msg.Acked():
 		return nil
 	case <-msg.Nacked():
-		if cause := core.NackCause(msgCtx); cause != nil {
-			return fmt.Errorf("%w: %s", outbox.ErrNacked, text.OfError(cause)) // its text alone: it decides nothing here
-		}
-		return outbox.ErrNacked
+		return nackedError(core.Nacked(msgCtx))
 	case <-call.Done():
 		return errNotDelivered
 	}
+}
+
+// nacked is the error of a message that is to wait as long as its handler asked for.
+type nacked struct {
+	error
+	wait time.Duration
+}
+
+func (n *nacked) Unwrap() error { return n.error }
+
+// nackedError has of a cause its text alone: it decides nothing here.
+func nackedError(cause error, wait time.Duration) error {
+	err := outbox.ErrNacked
+	if cause != nil {
+		err = fmt.Errorf("%w: %s", outbox.ErrNacked, text.OfError(cause))
+	}
+	if wait > 0 {
+		return &nacked{err, wait}
+	}
+	return err
 }

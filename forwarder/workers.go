@@ -98,6 +98,9 @@ func (w *worker) publish() {
 			err = e.timeout()
 		}
 		w.result = board.Result{Verdict: e.verdict(call, r.Topic, err), Err: err}
+		if n, ok := err.(*nacked); ok {
+			w.result.Wait = n.wait
+		}
 	}
 }
 

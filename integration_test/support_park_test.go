@@ -35,7 +35,9 @@ func (f *faultTracer) strike() {
 func isStore(sql string) bool {
 	return strings.Contains(strings.ToLower(sql), `insert into "outbox_parked"`)
 }
-func isLook(sql string) bool { return strings.Contains(sql, "GROUP BY o.key") }
+func isLook(sql string) bool {
+	return strings.Contains(sql, "GROUP BY o.key") || strings.Contains(sql, "GROUP BY k.key")
+}
 
 func (f *faultTracer) started(ctx context.Context, sqls ...string) context.Context {
 	for _, sql := range sqls {

@@ -27,33 +27,40 @@ type delivery struct {
 	msg    *message.Message
 	relay  bool
 	tree   *Tree // nil until BindDelivery
-	cause  *atomic.Pointer[error]
+	nack   *atomic.Pointer[nack]
+}
+
+// nack is what a handler says of one.
+type nack struct {
+	cause error
+	wait  time.Duration
 }
 
 // WithDelivery signs msg, whose context is to be the one returned. A relay passes the message on.
 func WithDelivery(ctx context.Context, msg *message.Message, d Delivery, relay bool) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, &delivery{
-		Delivery: d, msg: msg, relay: relay, cause: &atomic.Pointer[error]{},
+		Delivery: d, msg: msg, relay: relay, nack: &atomic.Pointer[nack]{},
 	})
 }
 
-// NackFor nacks msg and says why, which is then what the row keeps as its last error. The cause may be nil.
-func NackFor(msg *message.Message, cause error) {
+// NackFor nacks msg and says why, which is then what the row keeps as its last error, and how long the row is to wait;
+// 0 = as its backoff says. The cause may be nil.
+func NackFor(msg *message.Message, cause error, wait time.Duration) {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
-	if d != nil && d.msg == msg && d.cause != nil && cause != nil {
-		d.cause.Store(&cause)
+	if d != nil && d.msg == msg && d.nack != nil {
+		d.nack.Store(&nack{cause, wait})
 	}
 	msg.Nack()
 }
 
-// NackCause returns what NackFor said of the message that has the context of WithDelivery; nil if nothing.
-func NackCause(ctx context.Context) error {
-	if d, _ := ctx.Value(deliveryKey{}).(*delivery); d != nil && d.cause != nil {
-		if cause := d.cause.Load(); cause != nil {
-			return *cause
+// Nacked returns what NackFor said of the message that has the context of WithDelivery; zero if nothing.
+func Nacked(ctx context.Context) (cause error, wait time.Duration) {
+	if d, _ := ctx.Value(deliveryKey{}).(*delivery); d != nil && d.nack != nil {
+		if n := d.nack.Load(); n != nil {
+			return n.cause, n.wait
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // WithStored signs msg, which comes from the durable queue, with what is stored of it.

@@ -9,6 +9,27 @@ const (
  WHERE o.topic = $1::text AND o.published_at IS NULL AND o.dead_at IS NULL
  GROUP BY o.key`
 
+	// ParkedOf is Parked for some keys, of each of which it counts little more than so many: a key may have very many, and
+	// this is asked each second. In their lane those of other keys are few. Messages without a key are in any lane. It is
+	// BETWEEN, and not =, so that rows come in the order of (lane, id) from the index of the lane alone: the primary key
+	// has that of id, behind all that other keys have.
+	//
+	// Arguments: topic, keys, how many.
+	ParkedOf = `SELECT k.key, min(o.id), count(*)
+  FROM unnest($2::text[]) AS k(key)
+ CROSS JOIN LATERAL generate_series(CASE WHEN k.key = '' THEN 0 ELSE hashtext(k.key) & 63 END,
+                                    CASE WHEN k.key = '' THEN 63 ELSE hashtext(k.key) & 63 END) AS l(lane)
+ CROSS JOIN LATERAL (
+       (SELECT o.id FROM {outbox} o
+         WHERE o.lane BETWEEN l.lane::smallint AND l.lane::smallint AND o.topic = $1::text AND o.key = k.key
+           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+         ORDER BY o.lane, o.id LIMIT $3::bigint)
+        UNION ALL
+       SELECT o.id FROM {outbox} o
+        WHERE o.lane BETWEEN l.lane::smallint AND l.lane::smallint AND o.topic = $1::text AND o.key = k.key
+          AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL) o
+ GROUP BY k.key`
+
 	// AnyParked says whether a consumer group has anything parked of a topic.
 	//
 	// Arguments: topic.

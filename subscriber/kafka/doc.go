@@ -46,6 +46,12 @@
 // metadata and context. Messages without a key, and those that cannot be unmarshalled, are parked like others; those
 // for which Key panics are not.
 //
+// A message whose handler has asked for a later retry is parked as well, because it holds the offset as long, and its
+// row waits for what is left of that time. A key drains, with its next message in memory, when a handler has done
+// something of it lately and at most 1,000 rows are left: by turns of ten times After, and not while the partition has
+// been paused for After. So a key leaves when its handler is faster than its producer, and its rows grow while it is
+// not.
+//
 // Parking needs middleware.Inbox: a message may be in Kafka and in the table at once, and the inbox makes that once.
 // The order is kept because no owner hands out or stores a message before the one before it of its key is done or
 // stored:

@@ -23,14 +23,15 @@ func FuzzParkedRecord(f *testing.F) {
 			Topic: "orders", Partition: partition, Offset: offset, Key: key, Value: value,
 			Timestamp: instant{seconds, nanos}.time(), Headers: []*sarama.RecordHeader{{Key: name, Value: content}},
 		}
-		payload, err := encode(rec)
+		payload, err := encode(record{msg: rec})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := decode(payload)
+		decoded, err := decode(payload)
 		if err != nil {
 			t.Fatal(err)
 		}
+		got := decoded.msg
 		same := func(a, b []byte) bool { return bytes.Equal(a, b) && (a == nil) == (b == nil) }
 		if !same(got.Key, key) || !same(got.Value, value) || !same(got.Headers[0].Key, name) ||
 			!same(got.Headers[0].Value, content) || got.Partition != partition || got.Offset != offset ||

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -34,10 +33,9 @@ type lot struct {
 
 	keys    atomic.Int64 // parked, of all partitions
 	keyless atomic.Int64 // messages without a key: at the last look, and since
+	looks   oneLook
 	wake    chan struct{}
 	running sync.WaitGroup
-
-	postponed postponed
 }
 
 // pile is what is parked of a key.
@@ -59,18 +57,41 @@ func newLot(s *subscription) (*lot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &lot{
+	l := &lot{
 		subscription: s, cfg: s.cfg.Park, db: db, pub: pub, scope: core.ParkTopic(s.cfg.ConsumerGroup, s.topic),
 		wake: make(chan struct{}, 1),
-	}, nil
+	}
+	l.looks.piles = l.pilesOf
+	return l, nil
 }
 
-// piles returns what is parked, by parkedKey; that of "" are the messages without one.
+// piles returns all that is parked, by parkedKey; that of "" are the messages without one.
 func (l *lot) piles(ctx context.Context) (map[string]pile, error) {
+	piles, err := l.ask(ctx, sqltext.Parked, l.scope)
+	if err == nil {
+		l.keyless.Store(piles[""].rows)
+	}
+	return piles, err
+}
+
+// pilesOf is piles for some keys, and for messages without one if there are any. It counts little more than drainRows.
+func (l *lot) pilesOf(ctx context.Context, keys []string) (map[string]pile, error) {
+	keyless := l.keyless.Load() > 0
+	if keyless {
+		keys = append(keys, "")
+	}
+	piles, err := l.ask(ctx, sqltext.ParkedOf, l.scope, keys, int64(drainRows+1))
+	if err == nil && keyless {
+		l.keyless.Store(piles[""].rows)
+	}
+	return piles, err
+}
+
+func (l *lot) ask(ctx context.Context, statement string, args ...any) (map[string]pile, error) {
 	ctx, cancel := context.WithTimeout(ctx, parkTimeout)
 	defer cancel()
 	db := (*core.DB)(l.db)
-	rows, err := db.Query(ctx, db.Render(sqltext.Parked), l.scope)
+	rows, err := db.Query(ctx, db.Render(statement), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +105,7 @@ func (l *lot) piles(ctx context.Context) (map[string]pile, error) {
 		}
 		piles[key] = p
 	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	l.keyless.Store(piles[""].rows)
-	return piles, nil
+	return piles, rows.Err()
 }
 
 // load is piles for a claim that begins. It creates the tables if they are missing.
@@ -121,12 +138,12 @@ func (l *lot) take(key string) bool {
 }
 
 // store parks a record. If it fails, it may have happened all the same.
-func (l *lot) store(ctx context.Context, rec *sarama.ConsumerMessage, key string) error {
+func (l *lot) store(ctx context.Context, rec record, key string) error {
 	payload, err := encode(rec)
 	if err != nil {
 		return err
 	}
-	msg := message.NewMessage(parkedUUID(l.subscription.cfg.ConsumerGroup, rec), payload)
+	msg := message.NewMessage(parkedUUID(l.subscription.cfg.ConsumerGroup, rec.msg), payload)
 	outbox.SetKey(msg, key)
 	// The store ends by itself: cut off in the middle it would only be less known what became of it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parkTimeout)

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -113,8 +114,18 @@ func (l *lot) read() error {
 
 // deliver hands out one row, as one of the messages that failed before. Its places are for those whose time has come.
 func (l *lot) deliver(row *message.Message) {
-	if early, cause := l.postponed.early(row.UUID); early {
-		core.NackFor(row, cause)
+	rec, err := decode(row.Payload)
+	if err != nil {
+		if l.lines.Due("parked") {
+			// Cause: a row of the park was changed, or was not written by this library.
+			// Cure: look at it with outboxctl, and delete it.
+			l.logger.Error("parked message could not be read: it is retried", err, watermill.LogFields{"uuid": row.UUID})
+		}
+		core.NackFor(row, err, 0)
+		return
+	}
+	if wait := rec.waits(row, time.Now()); wait > 0 {
+		core.NackFor(row, errAskedFor, wait)
 		return
 	}
 	for _, of := range []chan struct{}{l.retries, l.places} { // in this order: what waits for a place has its permit
@@ -126,25 +137,29 @@ func (l *lot) deliver(row *message.Message) {
 			return
 		}
 	}
-	rec, err := decode(row.Payload)
-	if err != nil {
-		if l.lines.Due("parked") {
-			// Cause: a row of the park was changed, or was not written by this library.
-			// Cure: look at it with outboxctl, and delete it.
-			l.logger.Error("parked message could not be read: it is retried", err, watermill.LogFields{"uuid": row.UUID})
-		}
-		core.NackFor(row, err)
-		return
-	}
 	abandoned, done := l.atClose()
 	defer done()
-	out := l.hand(record{msg: rec, own: true}, l.logger, l.ctx.Done(), abandoned)
-	if out.Verdict == inbound.Acked {
+	if out := l.hand(rec, l.logger, l.ctx.Done(), abandoned); out.Verdict == inbound.Acked {
 		row.Ack()
-		return
+	} else {
+		core.NackFor(row, out.Cause, out.Later) // the cause is what operators see
 	}
-	l.postponed.put(row.UUID, out)
-	core.NackFor(row, out.Cause) // what operators see
+}
+
+// errAskedFor is the last error of a row until it is first handed out.
+//
+// Cause: the handler returned outbox.RetryAfter before the message was parked.
+// Cure: none is needed: the message is delivered at the time that the handler asked for.
+var errAskedFor = errors.New("its handler asked for a later retry before it was parked")
+
+// waits is how long a row must still wait as its handler asked before it was parked. A delay of the row would let the
+// others of its key go; a nack blocks them. From the first one on the database knows the time, which operators may
+// change.
+func (r record) waits(row *message.Message, now time.Time) time.Duration {
+	if d, _ := core.DeliveryFrom(row.Context()); d.Attempt > 1 || r.notBefore.IsZero() {
+		return 0
+	}
+	return r.notBefore.Sub(now)
 }
 
 // atClose returns what is closed CloseTimeout after the subscription's end.

@@ -23,7 +23,8 @@ type ParkConfig struct {
 	// Default: none, and a key that fails for long pauses its partition.
 	DB *outbox.DB
 	// After is how long a message fails before its key is parked if its partition is paused; default 10 s. If it is not
-	// paused, it is ten times that.
+	// paused, it is ten times that. A handler that returns outbox.RetryAfter counts as one that fails, and the wait is
+	// kept.
 	After time.Duration
 	// MaxKeys is how many keys, and messages without a key, a subscription parks; default 100. Beyond that partitions
 	// pause: when everything fails there is nothing to gain by copying a topic into Postgres.

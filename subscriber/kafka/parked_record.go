@@ -27,6 +27,7 @@ type parkedRecord struct {
 	Key            []byte         `json:"key"` // null is not empty
 	Value          []byte         `json:"value"`
 	Headers        []parkedHeader `json:"headers"`
+	NotBefore      *instant       `json:"not_before,omitempty"` // when its handler wants it again
 }
 
 type parkedHeader struct {
@@ -43,7 +44,8 @@ type instant struct {
 func instantOf(t time.Time) instant { return instant{t.Unix(), int64(t.Nanosecond())} }
 func (i instant) time() time.Time   { return time.Unix(i.Seconds, i.Nanoseconds) }
 
-func encode(msg *sarama.ConsumerMessage) ([]byte, error) {
+func encode(r record) ([]byte, error) {
+	msg := r.msg
 	rec := parkedRecord{
 		Topic: msg.Topic, Partition: msg.Partition, Offset: msg.Offset,
 		Timestamp: instantOf(msg.Timestamp), BlockTimestamp: instantOf(msg.BlockTimestamp), Key: msg.Key, Value: msg.Value,
@@ -53,13 +55,17 @@ func encode(msg *sarama.ConsumerMessage) ([]byte, error) {
 			rec.Headers = append(rec.Headers, parkedHeader{h.Key, h.Value})
 		}
 	}
+	if !r.notBefore.IsZero() {
+		at := instantOf(r.notBefore)
+		rec.NotBefore = &at
+	}
 	return json.Marshal(rec)
 }
 
-func decode(payload []byte) (*sarama.ConsumerMessage, error) {
+func decode(payload []byte) (r record, err error) {
 	var rec parkedRecord
 	if err := json.Unmarshal(payload, &rec); err != nil {
-		return nil, err
+		return r, err
 	}
 	msg := &sarama.ConsumerMessage{
 		Topic: rec.Topic, Partition: rec.Partition, Offset: rec.Offset,
@@ -68,7 +74,11 @@ func decode(payload []byte) (*sarama.ConsumerMessage, error) {
 	for _, h := range rec.Headers {
 		msg.Headers = append(msg.Headers, &sarama.RecordHeader{Key: h.Key, Value: h.Value})
 	}
-	return msg, nil
+	r = record{msg: msg, own: true}
+	if rec.NotBefore != nil {
+		r.notBefore = rec.NotBefore.time()
+	}
+	return r, nil
 }
 
 // parkedUUID is the same in each process that parks the record.

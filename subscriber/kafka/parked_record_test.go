@@ -34,14 +34,15 @@ func TestParkedMessageIsTheSame(t *testing.T) {
 	} {
 		rec.Topic, rec.Partition, rec.Offset = "topic", 3, 14
 		bubble(t, nil, func(w *world) {
-			payload, err := encode(rec)
+			payload, err := encode(record{msg: rec})
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			again, err := decode(payload)
+			decoded, err := decode(payload)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
+			again := decoded.msg
 			if !reflect.DeepEqual(cloned(rec).Headers, again.Headers) || !reflect.DeepEqual(rec.Key, again.Key) ||
 				!reflect.DeepEqual(rec.Value, again.Value) {
 				t.Errorf("%s: parked %+v, want %+v", name, again, rec)

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -15,7 +14,8 @@ import (
 const (
 	// notPaused is how many times ParkConfig.After a message fails before it is parked though there is room.
 	notPaused = 10
-	// drainRows is how many rows of a key are waited for in the window.
+	// drainRows is how many rows of a key are waited for in the window. A key with more is parked on: it drains when its
+	// handler has been faster than its producer for long enough.
 	drainRows = 1000
 	// drainWait is how often the head of a key that drains looks whether it has left.
 	drainWait = 100 * time.Millisecond
@@ -27,6 +27,7 @@ type parked struct {
 	stores int // that were begun
 	busy   bool
 	moved  time.Time // when its oldest row was last seen to be another one
+	drains time.Time // since when it is drained, by turns; zero = it was not yet
 }
 
 // parking is what a partition knows of the park. The goroutine of the partition owns it; only this goroutine stores, so
@@ -41,7 +42,7 @@ type parking struct {
 
 // glance is one look at the table.
 type glance struct {
-	began map[string]int // parked.stores of the keys that were not busy
+	began map[string]parked // what was known of the keys
 	piles map[string]pile
 	err   error
 }
@@ -63,7 +64,7 @@ func (p *partition) load() {
 		return
 	}
 	loads := make(chan map[string]pile)
-	p.parking.loads, p.parking.looks = loads, make(chan glance)
+	p.parking.loads, p.parking.looks = loads, make(chan glance, 1) // one look is asked for at a time
 	go func() {
 		// Cause: the database cannot be reached, or the role may not create the tables of the park.
 		// Cure: fix what the error names, or create them with schema.Migrate and a role that may.
@@ -123,8 +124,7 @@ func (p *partition) fate(it *item) (fate, string) {
 	key := parkedKey(p.claim.Partition(), it.Key())
 	now := time.Now()
 	if k := p.parking.keys[key]; k != nil && key != "" {
-		// A key of which a handler has done something lately is drained: its head waits until nothing is parked.
-		if it.Value.unkeyed || k.rows <= drainRows && !k.moved.IsZero() && now.Sub(k.moved) < p.lot.cfg.After {
+		if it.Value.unkeyed || p.drains(k, now) {
 			return toWait, key
 		}
 		return toPark, key
@@ -143,6 +143,23 @@ func (p *partition) fate(it *item) (fate, string) {
 			watermill.LogFields{"offset": it.Pos, "failing_since": it.Since})
 	}
 	return toPark, key
+}
+
+// drains says whether the head of a key waits in memory until nothing of it is parked, as a handler has lately done
+// something of it. What waits holds the offset: so never while that has kept the partition from being read for After, and by
+// turns, between which the key is parked on and the offset follows.
+func (p *partition) drains(k *parked, now time.Time) bool {
+	after := p.lot.cfg.After
+	switch {
+	case k.rows > drainRows, k.moved.IsZero(), now.Sub(k.moved) >= after:
+		return false
+	case !p.paused.IsZero() && now.Sub(p.paused) >= after:
+		return false
+	case k.drains.IsZero():
+		k.drains = now
+	}
+	const turn = notPaused
+	return now.Sub(k.drains)%(2*turn*after) < turn*after
 }
 
 func (p *partition) overdue(it *item, now time.Time) bool {
@@ -164,7 +181,7 @@ func (p *partition) storing(key string, begins bool) {
 // store parks a message instead of handing it out.
 func (p *partition) store(it *item, rec record, key string, again bool) {
 	r := result{item: it, again: again, stored: key, Outcome: inbound.Outcome{Verdict: inbound.Acked}}
-	if err := p.lot.store(p.subscription.ctx, rec.msg, key); err != nil {
+	if err := p.lot.store(p.subscription.ctx, rec, key); err != nil {
 		p.lot.tellStore(err, rec.msg.Offset)
 		r.Verdict = inbound.Nacked
 	}
@@ -175,31 +192,28 @@ func (p *partition) store(it *item, rec record, key string, again bool) {
 	}
 }
 
-// look asks, each second, what became of the keys that are parked.
+// look asks, about each second, what became of the keys that are parked.
 func (p *partition) look() {
 	if p.lot == nil || p.stopped || !p.parking.loaded {
 		return
 	}
 	if it := p.window.Oldest(); it != nil && !it.Value.unkeyed && p.overdue(it, time.Now()) && p.lot.room() {
-		p.window.Hurry(it, time.Now()) // its handler may have asked for hours
+		p.window.Hurry(it, time.Now()) // its handler may have asked for hours, which it keeps in the park
 	}
 	if p.parking.looking || len(p.parking.keys) == 0 && p.lot.keyless.Load() == 0 {
 		return
 	}
 	p.parking.looking = true
-	g := glance{began: make(map[string]int, len(p.parking.keys))}
+	p.lot.looks.ask(p.subscription.ctx, glance{began: p.known()}, p.parking.looks)
+}
+
+// known is what a look begins with.
+func (p *partition) known() map[string]parked {
+	keys := make(map[string]parked, len(p.parking.keys))
 	for key, k := range p.parking.keys {
-		if !k.busy {
-			g.began[key] = k.stores
-		}
+		keys[key] = *k
 	}
-	go func() {
-		g.piles, g.err = p.lot.piles(context.WithoutCancel(p.subscription.ctx))
-		select {
-		case p.parking.looks <- g:
-		case <-p.abandoned:
-		}
-	}()
+	return keys
 }
 
 // see lets a key go of which nothing is parked: all of it that was read before the look is done. What was stored since,
@@ -215,13 +229,18 @@ func (p *partition) see(g glance) {
 		pile, rows := g.piles[key]
 		switch {
 		case k == nil:
-		case rows:
+		case !rows && !began.busy && !k.busy && k.stores == began.stores:
+			p.unpark(key)
+		case !rows: // what is stored now comes behind what was done
+			k.rows = 0
+			if k.oldest != 0 {
+				k.moved = time.Now()
+			}
+		default:
 			if k.oldest != 0 && pile.oldest > k.oldest {
 				k.moved = time.Now()
 			}
 			k.pile = pile
-		case !k.busy && k.stores == began:
-			p.unpark(key)
 		}
 	}
 }

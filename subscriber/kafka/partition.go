@@ -172,9 +172,11 @@ func (p *partition) start() {
 	}
 	to, key := p.fate(it)
 	if to == toWait {
-		p.free(again)
-		it.Value.keep()
-		p.window.Defer(it, time.Now().Add(drainWait))
+		p.wait(it, again, time.Now().Add(drainWait))
+		return
+	}
+	if to == toHandler && time.Now().Before(it.Value.notBefore) { // it was hurried for the park, which has no room
+		p.wait(it, again, it.Value.notBefore)
 		return
 	}
 	p.running++
@@ -184,6 +186,13 @@ func (p *partition) start() {
 		return
 	}
 	go p.deliver(it, it.Value, again)
+}
+
+// wait puts a message off that was not handed to anything.
+func (p *partition) wait(it *item, again bool, until time.Time) {
+	p.free(again)
+	it.Value.keep()
+	p.window.Defer(it, until)
 }
 
 // settle does what became of a delivery, and gives its place back, not earlier: the next of its key may be the oldest
@@ -200,9 +209,6 @@ func (p *partition) settle(r result) {
 		p.mark()
 		p.regulate()
 	case inbound.Nacked:
-		if r.Later > 0 && p.lot != nil { // it may be parked before its time has come
-			p.lot.postponed.put(parkedUUID(p.cfg.ConsumerGroup, r.item.Value.msg), r.Outcome)
-		}
 		p.hold(r.item, r.Later)
 	}
 }
@@ -213,10 +219,13 @@ func (p *partition) hold(it *item, later time.Duration) {
 	if it.Failures == 0 {
 		it.Behind(func(behind *item) { behind.Value.keep() })
 	}
+	now := time.Now()
+	it.Value.notBefore = time.Time{}
 	if later == 0 {
 		later = core.Backoff(p.cfg.Backoff).Delay(it.Failures + 1)
+	} else {
+		it.Value.notBefore = now.Add(later)
 	}
-	now := time.Now()
 	p.window.Hold(it, now, now.Add(later))
 }
 

@@ -73,6 +73,7 @@ const (
 type Result struct {
 	Verdict Verdict
 	Err     error
+	Wait    time.Duration // until the next attempt, where the receiver asked for one; else 0
 }
 
 // Config configures a Board.

@@ -37,6 +37,19 @@ func TestRejectedMessageHoldsItsKey(t *testing.T) {
 	}
 }
 
+// TestReceiverAsksForAWait: it counts instead of the backoff, and the key waits as long.
+func TestReceiverAsksForAWait(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "k", "a", 1, 2)
+	d.read()
+	d.answered(d.next(1), board.Result{Verdict: board.Retry, Err: errBroker, Wait: time.Hour})
+	d.settle()
+	d.tick(time.Hour - time.Second)
+	d.want(d.drain())
+	d.tick(time.Second)
+	d.want(d.drain(), 1, 2)
+}
+
 func TestRejectedMessageWithoutKeyIsTriedAgain(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "", "a", 1)

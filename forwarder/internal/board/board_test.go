@@ -209,13 +209,18 @@ func (d *desk) none() {
 
 func (d *desk) returned(c *board.Call, v board.Verdict) {
 	d.t.Helper()
+	d.answered(c, result(v))
+}
+
+func (d *desk) answered(c *board.Call, r board.Result) {
+	d.t.Helper()
 	if i := slices.Index(d.calls, c); i >= 0 {
 		d.calls = slices.Delete(d.calls, i, i+1)
 	}
-	if v == board.OK {
+	if r.Verdict == board.OK {
 		d.sent = append(d.sent, c.Row.ID)
 	}
-	d.b.Returned(d.now, c, result(v))
+	d.b.Returned(d.now, c, r)
 	d.after()
 }
 

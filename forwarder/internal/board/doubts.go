@@ -151,7 +151,7 @@ func (b *Board) takeSuspects(t *topic) []suspect {
 // convict charges the suspects of a topic.
 func (b *Board) convict(t *topic) {
 	for _, s := range b.takeSuspects(t) {
-		b.charge(s.call, Result{Unknown, s.err})
+		b.charge(s.call, Result{Verdict: Unknown, Err: s.err})
 	}
 }
 

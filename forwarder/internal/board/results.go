@@ -137,7 +137,9 @@ func (b *Board) block(l *lane, c *Call) {
 func (b *Board) charge(c *Call, res Result) {
 	r, t := c.Row, c.topic
 	f := Failure{Row: r, Err: res.Err, Attempts: r.Attempts + 1, Permanent: res.Verdict == Permanent}
-	f.Delay = b.cfg.Backoff(f.Attempts)
+	if f.Delay = res.Wait; f.Delay == 0 {
+		f.Delay = b.cfg.Backoff(f.Attempts)
+	}
 	b.failed = append(b.failed, f)
 	b.effects.Settle = true
 	delete(t.failedAt, r.UUID)
