@@ -10,7 +10,8 @@ import (
 // to help. The alert PartitionBlocked waits as long.
 const longBlocked = 5 * time.Minute
 
-// checkBlocked looks at the partitions that subscribers read no further, because a message keeps failing. Forwarders
+// checkBlocked looks at the partitions that subscribers read no further, because a message keeps failing or handlers do
+// not return. Forwarders
 // tell of those of their own processes, whose handlers use the same handle. For how long is by the database's clock:
 // each of them notes how far its own is ahead.
 func (e *exam) checkBlocked(ctx context.Context) error {
@@ -35,6 +36,14 @@ func (e *exam) checkBlocked(ctx context.Context) error {
 			severity := Warning
 			if paused >= longBlocked {
 				severity = Critical
+			}
+			if p.Hung {
+				e.findOf(Inbox, p.Topic, "partition_blocked", Critical, fmt.Sprintf("partition %d of topic %q, read by consumer "+
+					"group %q, has been paused for %s, and no handler has returned for five minutes or more; "+
+					"lag %s", p.Partition, p.Topic, p.Group, span(paused), count(int(p.Lag), "message")),
+					"find what the handlers wait for, in a goroutine dump of their process, and bound it by the message's "+
+						"context; restart the process to have the messages delivered again")
+				continue
 			}
 			e.findOf(Inbox, p.Topic, "partition_blocked", severity, fmt.Sprintf("partition %d of topic %q, read by consumer "+
 				"group %q, has been paused for %s behind a message that keeps failing: blocked keys: %d, the oldest for %s; "+

@@ -197,8 +197,8 @@ type PartitionState struct {
 	Partition    int32
 	Owned        bool // false: it was taken away, and the fields below are zero
 
-	// Lag is how many offsets lie between the oldest message that is not done and the end of the partition, as far as the
-	// last fetch knew.
+	// Lag is how many offsets lie between the oldest message that is not done and the end of the partition, as of the last
+	// fetch, or as Kafka says every five seconds while the partition is paused.
 	Lag     int64
 	Ahead   int // messages that were read beyond the oldest one that is not done, done or not
 	Pending int // messages in memory that are not done
@@ -220,6 +220,8 @@ const (
 	PausedByBlockedKey PauseReason = "blocked key" // as much as may be is read beyond a message that keeps failing
 	PausedByHandlers   PauseReason = "handlers"    // as much as may be is read, and the handlers are at work
 	PausedByBytes      PauseReason = "bytes"       // what all partitions have in memory is as large as it may be
+	// as PausedByHandlers or PausedByBytes, and no handler has returned for five minutes
+	PausedByHungHandlers PauseReason = "hung handlers"
 )
 
 // EngineObserver is told of the statements of a forwarder.

@@ -13,8 +13,8 @@ type Forwarder struct {
 	// Consumers are those of the inbox that handled messages through the same handle, with the topics of these.
 	Consumers map[string][]string `json:"consumers,omitempty"`
 
-	// Blocked are the partitions that are paused behind a message which keeps failing, of what handlers of the same handle
-	// read.
+	// Blocked are the partitions that are paused behind a message which keeps failing, or by handlers that hang, of what
+	// handlers of the same handle read.
 	Blocked []Partition `json:"blocked"`
 
 	Pool string `json:"pool,omitempty"` // tells its pool from those of others
@@ -33,13 +33,14 @@ type Forwarder struct {
 	InboxRetention time.Duration `json:"inbox_retention"` // 0 = an older version, -1 = for ever
 }
 
-// Partition is one that a subscriber reads no further, because a message of it keeps failing.
+// Partition is one that a subscriber reads no further, because a message of it keeps failing or no handler returns.
 type Partition struct {
 	Group     string    `json:"group"`
 	Topic     string    `json:"topic"`
 	Partition int32     `json:"partition"`
-	Since     time.Time `json:"since"`   // when it was paused, by its own clock, in whole seconds, as Failing
-	Failing   time.Time `json:"failing"` // since when the first of its blocked keys fails
-	Keys      int       `json:"keys"`    // blocked
-	Lag       int64     `json:"lag"`     // offsets that are not done
+	Since     time.Time `json:"since"`          // when it was paused, by its own clock, in whole seconds, as Failing
+	Failing   time.Time `json:"failing"`        // since when the first of its blocked keys fails
+	Keys      int       `json:"keys"`           // blocked
+	Lag       int64     `json:"lag"`            // offsets that are not done
+	Hung      bool      `json:"hung,omitempty"` // no message fails: its handlers do not return
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// note remembers a partition that is paused behind a message which keeps failing, until it is not.
+// note remembers a partition that is paused behind a message which keeps failing, or by handlers that hang, until it is
+// not.
 func (r *Reports) note(state observe.PartitionState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -18,7 +19,8 @@ func (r *Reports) note(state observe.PartitionState) {
 		return
 	}
 	id := fmt.Sprint(state.Topic, " ", state.Partition)
-	if !state.Owned || state.Paused != observe.PausedByBlockedKey {
+	hung := state.Paused == observe.PausedByHungHandlers
+	if !state.Owned || !hung && state.Paused != observe.PausedByBlockedKey {
 		delete(r.blocked, id)
 		return
 	}
@@ -26,7 +28,7 @@ func (r *Reports) note(state observe.PartitionState) {
 	p := facts.Partition{
 		Group: state.Group, Topic: state.Topic, Partition: state.Partition, Keys: state.BlockedKeys, Lag: state.Lag,
 		Since:   now.Add(-state.PausedFor).Round(time.Second).UTC(),
-		Failing: now.Add(-state.OldestBlocked).Round(time.Second).UTC(),
+		Failing: now.Add(-state.OldestBlocked).Round(time.Second).UTC(), Hung: hung,
 	}
 	r.blocked[id] = p
 }

@@ -21,3 +21,17 @@ func Describe[T any](
 	}
 	return state
 }
+
+// hungAfter is how long no handler returns, while nothing is read, until that is a fault and not slowness.
+const hungAfter = 5 * time.Minute
+
+// Hung says whether nothing has been read for long, and no handler has returned. A zero time is that of what never was.
+func Hung(paused, returned, now time.Time) bool {
+	if paused.IsZero() {
+		return false
+	}
+	if returned.After(paused) {
+		paused = returned
+	}
+	return now.Sub(paused) >= hungAfter
+}

@@ -119,6 +119,7 @@ partition_blocked_seconds{group="booking",partition="3",topic="orders"} 60
 partition_paused{by="blocked_key",group="booking",partition="3",topic="orders"} 1
 partition_paused{by="handlers",group="booking",partition="3",topic="orders"} 0
 partition_paused{by="bytes",group="booking",partition="3",topic="orders"} 0
+partition_paused{by="hung_handlers",group="booking",partition="3",topic="orders"} 0
 `
 
 // values are what a registry shows, one line for each series; of a histogram how many there are.

@@ -11,7 +11,9 @@ import (
 )
 
 // pauses are why a partition is not read on.
-var pauses = []observe.PauseReason{observe.PausedByBlockedKey, observe.PausedByHandlers, observe.PausedByBytes}
+var pauses = []observe.PauseReason{
+	observe.PausedByBlockedKey, observe.PausedByHandlers, observe.PausedByBytes, observe.PausedByHungHandlers,
+}
 
 // partitions are the gauges of the partitions that a subscriber of this process has.
 type partitions struct {
@@ -27,14 +29,15 @@ func (o *Observer) definePartitions() {
 	}
 	o.partitions = partitions{
 		lag: gauge("partition_lag_messages", "Offsets between the oldest message that is not done and the end of the "+
-			"partition, as far as the last fetch of the subscriber knew."),
+			"partition, as of the last fetch of the subscriber, or of the last five seconds while it is paused."),
 		pending: gauge("partition_pending_messages", "Messages of the partition in memory that are not done."),
 		blocked: gauge("partition_blocked_keys", "Messages that failed and wait for another attempt, each with the "+
 			"rest of its key behind it."),
 		oldest: gauge("partition_blocked_seconds", "Time for which the first of these has been failing, in seconds; "+
 			"0 = there is none."),
 		paused: gauge("partition_paused", "1 if the partition is not read on: because a key is blocked, because the "+
-			"handlers are slower than Kafka, or because enough bytes are in memory; else 0.", "by"),
+			"handlers are slower than Kafka, because enough bytes are in memory, or because no handler has returned for "+
+			"five minutes; else 0.", "by"),
 	}
 }
 

@@ -20,7 +20,8 @@ type member struct {
 	group     pauser
 	joined    func()
 	committed func(topic string, partition int32) (int64, error)
-	commits   *commits // of the session; nil = sarama commits
+	newest    func(topic string, partition int32, time int64) (int64, error) // of a sarama.Client; nil = is not asked
+	commits   *commits                                                       // of the session; nil = sarama commits
 	asking    sync.WaitGroup
 }
 

@@ -30,8 +30,10 @@ type partition struct {
 	first   bool  // nothing is marked before the first message: there is no offset to begin from
 	retry   bool  // it has one of subscription.retries that no delivery has
 	paused  time.Time
+	settled time.Time // when a delivery last ended; zero = none has
 	freed   chan struct{}
 	parking parking
+	end     end
 
 	stopping  chan struct{} // closed: nothing is handed out any more
 	abandoned chan struct{} // closed: acks are not awaited any more
@@ -50,6 +52,7 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 		results: make(chan result), // without a buffer: what is sent is settled
 		marked:  initial, first: initial < 0,
 		freed:    m.budget.join(),
+		end:      end{answers: make(chan int64, 1)},
 		stopping: make(chan struct{}), abandoned: make(chan struct{}),
 	}
 }
@@ -92,12 +95,15 @@ func (p *partition) run() {
 			p.learn(piles)
 		case g := <-p.parking.looks:
 			p.see(g)
+		case offset := <-p.end.answers:
+			p.end.answered(offset)
 		case <-due.C:
 		case <-p.freed:
 			p.regulate()
 		case <-ticker.C:
 			p.regulate()
 			p.look()
+			p.ask()
 			p.report(true)
 		case <-ended:
 			ended = nil
@@ -199,6 +205,7 @@ func (p *partition) wait(it *item, again bool, until time.Time) {
 // that is ready.
 func (p *partition) settle(r result) {
 	p.running--
+	p.settled = time.Now()
 	defer p.free(r.again)
 	p.storing(r.stored, false)
 	switch r.Verdict {

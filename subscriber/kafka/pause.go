@@ -1,11 +1,13 @@
 package kafka
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -28,19 +30,43 @@ func (p *partition) reason() observe.PauseReason {
 	switch oldest := p.window.Oldest(); {
 	case oldest != nil && oldest.Failures > 0:
 		return observe.PausedByBlockedKey
+	case inbound.Hung(p.paused, p.settled, time.Now()):
+		return observe.PausedByHungHandlers
 	case p.window.HalfEmpty():
 		return observe.PausedByBytes
 	}
 	return observe.PausedByHandlers
 }
 
-// tellPaused logs, once a minute, that a message which fails keeps the partition from being read. That handlers are
-// slower than Kafka is no error.
+// tellPaused logs, once a minute, that a message which fails keeps the partition from being read, or handlers that
+// never return. That they are slower than Kafka is no error.
 func (p *partition) tellPaused() {
-	if p.paused.IsZero() || p.reason() != observe.PausedByBlockedKey ||
-		!p.lines.Due(fmt.Sprint("paused ", p.claim.Partition())) {
+	if p.paused.IsZero() {
 		return
 	}
+	due := func() bool { return p.lines.Due(fmt.Sprint("paused ", p.claim.Partition())) }
+	switch p.reason() {
+	case observe.PausedByBlockedKey:
+		if due() {
+			p.tellBlocked()
+		}
+	case observe.PausedByHungHandlers:
+		if due() {
+			// Cause: handlers wait for something without a time-out, and take all places of the subscription.
+			// Cure: find what they wait for in a goroutine dump of the process, and bound that by the message's context.
+			p.logger.Error("partition is paused, and no handler has returned for five minutes: "+
+				"bound what handlers wait for, and restart the process", errHung, watermill.LogFields{
+				"handlers": len(p.places), "paused_since": p.paused, "waiting": p.window.Undone(),
+			})
+		}
+	}
+}
+
+// Cause: handlers take all places of a subscription and do not return.
+// Cure: bound what they wait for by the message's context.
+var errHung = errors.New("handlers hang")
+
+func (p *partition) tellBlocked() {
 	oldest := p.window.Oldest()
 	_, since := p.window.Failing()
 	// Cause: the message at that offset keeps failing, so nothing above it can be committed.

@@ -12,7 +12,7 @@ func (p *partition) report(owned bool) {
 	}
 	if owned {
 		p.tellPaused()
-		state.Lag = max(0, p.claim.HighWaterMarkOffset()-max(p.window.Watermark(), 0))
+		state.Lag = p.lag()
 		state = inbound.Describe(state, p.window, p.running, p.paused, p.reason)
 	}
 	p.reports.Post(state)

@@ -104,7 +104,9 @@ func (s *subscription) join(joined func()) error {
 	if err != nil {
 		return err
 	}
-	m := &member{subscription: s, joined: joined, committed: committedOffset(client, s.cfg.ConsumerGroup)}
+	m := &member{
+		subscription: s, joined: joined, committed: committedOffset(client, s.cfg.ConsumerGroup), newest: client.GetOffset,
+	}
 	defer m.asking.Wait()
 	defer func() { _ = client.Close() }() // answers that are awaited end with an error
 	group, err := sarama.NewConsumerGroupFromClient(s.cfg.ConsumerGroup, client)

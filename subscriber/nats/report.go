@@ -49,18 +49,42 @@ func (t *term) reason() observe.PauseReason {
 	switch oldest := t.window.Oldest(); {
 	case oldest != nil && oldest.Failures > 0:
 		return observe.PausedByBlockedKey
+	case inbound.Hung(t.paused, t.settled, time.Now()):
+		return observe.PausedByHungHandlers
 	case t.window.Records() < t.cfg.MaxAhead:
 		return observe.PausedByBytes
 	}
 	return observe.PausedByHandlers
 }
 
-// tellPaused logs, once a minute, that a message which fails keeps the consumer from being read. That handlers are
-// slower than JetStream is no error.
+// tellPaused logs, once a minute, that a message which fails keeps the consumer from being read, or handlers that never
+// return. That they are slower than JetStream is no error.
 func (t *term) tellPaused() {
-	if t.paused.IsZero() || t.reason() != observe.PausedByBlockedKey || !t.lines.Due("paused") {
+	if t.paused.IsZero() {
 		return
 	}
+	switch t.reason() {
+	case observe.PausedByBlockedKey:
+		if t.lines.Due("paused") {
+			t.tellBlocked()
+		}
+	case observe.PausedByHungHandlers:
+		if t.lines.Due("paused") {
+			// Cause: handlers wait for something without a time-out, and take all places of the subscription.
+			// Cure: find what they wait for in a goroutine dump of the process, and bound that by the message's context.
+			t.logger.Error("consumer is paused, and no handler has returned for five minutes: "+
+				"bound what handlers wait for, and restart the process", errHung, watermill.LogFields{
+				"handlers": t.running, "paused_since": t.paused, "waiting": t.window.Undone(),
+			})
+		}
+	}
+}
+
+// Cause: handlers take all places of a subscription and do not return.
+// Cure: bound what they wait for by the message's context.
+var errHung = errors.New("handlers hang")
+
+func (t *term) tellBlocked() {
 	oldest := t.window.Oldest()
 	_, since := t.window.Failing()
 	// Cause: messages keep failing, and as many wait behind them as may be in memory.

@@ -42,6 +42,7 @@ type term struct {
 
 	running, again int // deliveries, and those of them that failed before
 	paused         time.Time
+	settled        time.Time     // when a delivery last ended; zero = none has
 	spent          bool          // MaxBytes are in memory: nothing is pulled until half of them is done
 	abandoned      chan struct{} // closed: acks are not awaited any more
 }
@@ -150,6 +151,7 @@ func (t *term) settle(r result) {
 	if t.running--; r.again {
 		t.again--
 	}
+	t.settled = time.Now()
 	r.item.Value.out = false
 	switch r.Verdict {
 	case inbound.Acked:

@@ -3,10 +3,13 @@ package nats
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // newTestTerm is a term of an owner that was delivered the messages of these stream positions, with the key "k".
@@ -82,5 +85,28 @@ func TestPinOfAMessage(t *testing.T) {
 	}
 	if !term.owns("new", after(3)) || term.pin != "new" {
 		t.Error("the next message gives no pin")
+	}
+}
+
+// TestHungHandlersAreTold: a consumer whose handlers never return is not silent.
+func TestHungHandlersAreTold(t *testing.T) {
+	term := newTestTerm(t, 5, 6)
+	logger := watermill.NewCaptureLogger()
+	term.logger = logger
+	term.cfg.MaxAhead = 2
+	term.paused = time.Now().Add(-10 * time.Minute)
+	term.settled = time.Now().Add(-4 * time.Minute)
+	term.tellPaused()
+	if lines := logger.Captured()[watermill.ErrorLogLevel]; len(lines) != 0 || term.reason() != observe.PausedByHandlers {
+		t.Fatalf("slow handlers: %v, paused by %q", lines, term.reason())
+	}
+	term.settled = time.Now().Add(-5 * time.Minute)
+	term.report()
+	term.tellPaused()
+	if lines := logger.Captured()[watermill.ErrorLogLevel]; len(lines) != 1 {
+		t.Errorf("the log says %v", lines)
+	}
+	if blocked, _ := term.reports.Blocked(); len(blocked) != 1 || !blocked[0].Hung {
+		t.Errorf("Doctor is told of %+v", blocked)
 	}
 }

@@ -1,0 +1,115 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// lastState remembers the last state that it was told.
+type lastState struct {
+	observe.Observer
+	mu    sync.Mutex
+	state observe.PartitionState
+}
+
+func (l *lastState) PartitionState(_ context.Context, state observe.PartitionState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state = state
+}
+
+func (l *lastState) get() observe.PartitionState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state
+}
+
+// hangs is a config whose partition is paused by one message in hand.
+func hangs(seen *lastState) func(*SubscriberConfig) {
+	return func(cfg *SubscriberConfig) {
+		cfg.Concurrency, cfg.MaxAhead, cfg.Observers = 1, 2, []observe.Observer{seen}
+	}
+}
+
+// TestHungHandlersAreTold: a partition whose handlers never return is not silent; one whose handlers are slow is.
+func TestHungHandlersAreTold(t *testing.T) {
+	t.Parallel()
+	seen := &lastState{}
+	bubble(t, hangs(seen), func(w *world) {
+		c := newClaim(0, 0)
+		w.claim(c)
+		for i := range 10 {
+			c.send(int64(i), "", fmt.Sprint(i))
+		}
+		for range 3 { // slow, but at work
+			time.Sleep(4 * time.Minute)
+			w.one().Ack()
+		}
+		time.Sleep(4 * time.Minute)
+		if lines := w.errors(); len(lines) != 0 || seen.get().Paused != observe.PausedByHandlers {
+			t.Fatalf("slow handlers: %q, paused by %q", lines, seen.get().Paused)
+		}
+		if blocked, _ := w.sub.reports.Blocked(); len(blocked) != 0 {
+			t.Errorf("Doctor is told of slow handlers: %+v", blocked)
+		}
+		time.Sleep(time.Minute + 2*time.Second)
+		lines := w.errors()
+		if len(lines) != 1 || !strings.HasPrefix(lines[0], "partition is paused, and no handler has returned") {
+			t.Errorf("the log says %q", lines)
+		}
+		if by := seen.get().Paused; by != observe.PausedByHungHandlers {
+			t.Errorf("observers are told that it is paused by %q", by)
+		}
+		if blocked, _ := w.sub.reports.Blocked(); len(blocked) != 1 || !blocked[0].Hung {
+			t.Errorf("Doctor is told of %+v", blocked)
+		}
+		w.one().Ack()
+		time.Sleep(2 * time.Second)
+		if by := seen.get().Paused; by == observe.PausedByHungHandlers {
+			t.Error("a handler has returned, and they hang still")
+		}
+	})
+}
+
+// TestLagGrowsWhileItIsPaused: sarama fetches nothing of a partition that is paused, and so learns nothing of its end.
+func TestLagGrowsWhileItIsPaused(t *testing.T) {
+	t.Parallel()
+	seen := &lastState{}
+	bubble(t, hangs(seen), func(w *world) {
+		asked := 0
+		w.m.newest = func(topic string, partition int32, at int64) (int64, error) {
+			if topic != "topic" || partition != 3 || at != sarama.OffsetNewest {
+				t.Errorf("asked for %s %d %d", topic, partition, at)
+			}
+			if asked++; asked == 2 {
+				return 0, sarama.ErrOutOfBrokers
+			}
+			return 5000 + int64(asked), nil
+		}
+		c := newClaim(3, 0)
+		w.claim(c)
+		time.Sleep(time.Minute)
+		if asked != 0 || seen.get().Lag != 1000 {
+			t.Fatalf("asked %d times while it is read: lag %d", asked, seen.get().Lag)
+		}
+		for i := range 3 {
+			c.send(int64(i), "", "")
+		}
+		time.Sleep(2500 * time.Millisecond)
+		if lag := seen.get().Lag; lag != 5001 {
+			t.Errorf("lag %d, want 5001", lag)
+		}
+		time.Sleep(10 * time.Second)
+		if lag := seen.get().Lag; lag != 5003 || asked != 3 {
+			t.Errorf("lag %d after %d questions", lag, asked)
+		}
+	})
+}
