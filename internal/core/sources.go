@@ -2,7 +2,10 @@ package core
 
 import (
 	"context"
+	"errors"
 	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/facts"
@@ -11,8 +14,8 @@ import (
 
 // Source is a subscription of a subscriber that reads by key. It itself has no database.
 type Source struct {
-	// Blocked returns the partitions that are paused behind a message which keeps failing. Over: the subscription has
-	// ended. It must be safe for concurrent use.
+	// Blocked returns the partitions that are paused behind a message which keeps failing, or by handlers that hang. Over:
+	// the subscription has ended. It must be safe for concurrent use.
 	Blocked func() (partitions []facts.Partition, over bool)
 	// Unparked is the topic of what a subscription of the same group would have parked that can; this one cannot deliver
 	// that. Empty: it can, or there is no parking.
@@ -59,6 +62,14 @@ func (db *DB) parked(ctx context.Context, q drive.Querier, topic string) (parked
 	var there, mayRead bool
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&there, &mayRead) },
 		sqltext.ParkSeen, park.Render("{outbox}"))
+	if err == nil && there && !mayRead {
+		// Cause: a subscriber without Park runs under a role that may not read the tables of parked keys.
+		// Cure: grant it what the reader of schema.Roles has, on those tables.
+		db.logger.Error("cannot see whether keys of this consumer group are parked: if some are, messages overtake them: "+
+			"grant the role SELECT on the table", errParkHidden, watermill.LogFields{
+			"table": park.Render("{outbox}"), "parked_topic": topic,
+		})
+	}
 	if err != nil || !there || !mayRead {
 		return false, err
 	}
@@ -67,8 +78,12 @@ func (db *DB) parked(ctx context.Context, q drive.Querier, topic string) (parked
 	return parked, err
 }
 
-// Blocked are the partitions that are paused behind a message which keeps failing, of all that was noted and has not
-// ended.
+// Cause: a role may not read the tables of parked keys.
+// Cure: grant it what the reader of schema.Roles has, on those tables.
+var errParkHidden = errors.New("the role may not read the tables of parked keys")
+
+// Blocked are the partitions that are paused behind a message which keeps failing, or by handlers that hang, of all
+// that was noted and has not ended.
 func (db *DB) Blocked() (all []facts.Partition) {
 	for s := range db.sources.known.Range {
 		blocked, over := s.(*Source).Blocked()

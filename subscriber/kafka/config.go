@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -25,7 +26,7 @@ type SubscriberConfig struct {
 	// SubscriberConfig is that of watermill-kafka's NewSubscriber. ConsumerGroup is required, because what is done is kept
 	// in it. OverwriteSaramaConfig is by default that of SaramaConfig. It is copied, and each subscription has a client of
 	// its own; if it names a Consumer.Group.InstanceId, the topic is added to that, because a subscription is a member of
-	// the group. NackResendSleep and ReconnectRetrySleep are not used: see Backoff.
+	// the group. NackResendSleep and ReconnectRetrySleep are not used, and a line says so: see Backoff.
 	wmkafka.SubscriberConfig
 
 	// Concurrency is how many messages of a subscription are delivered and not acked, those of all its partitions
@@ -52,7 +53,7 @@ type SubscriberConfig struct {
 
 	// Backoff is the wait of a key after its message was nacked, by nacks of that message in a row; default 100 ms
 	// doubling to 10 s. For an outbox.RetryAfter that middleware.Outcomes has seen it is the wait that the handler asked
-	// for.
+	// for, also in the park.
 	Backoff outbox.Backoff
 
 	// RevokeTimeout is how long a partition that is taken away waits for its handlers; default 30 s, or half of sarama's
@@ -140,6 +141,21 @@ func (c SubscriberConfig) validate() error {
 		errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.OverwriteSaramaConfig: %w", err))
 	}
 	return errors.Join(errs...)
+}
+
+// tellUnused logs which fields of watermill-kafka's config are set and do nothing here.
+func (c SubscriberConfig) tellUnused(logger watermill.LoggerAdapter) {
+	var unused []string
+	if c.NackResendSleep != 0 {
+		unused = append(unused, "NackResendSleep")
+	}
+	if c.ReconnectRetrySleep != 0 {
+		unused = append(unused, "ReconnectRetrySleep")
+	}
+	if len(unused) > 0 {
+		logger.Info("fields of watermill-kafka's config are not used: SubscriberConfig.Backoff is the wait after a nack",
+			watermill.LogFields{"fields": unused})
+	}
 }
 
 // settings returns those of the client of a subscription.

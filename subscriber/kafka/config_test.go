@@ -2,11 +2,13 @@ package kafka
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -161,5 +163,35 @@ func TestATopicIsSubscribedOnce(t *testing.T) {
 	}
 	if _, open := <-first; open {
 		t.Error("a message from nowhere")
+	}
+}
+
+// TestUnusedFieldsAreTold: what a service has set for watermill-kafka, and does nothing here, is a line.
+func TestUnusedFieldsAreTold(t *testing.T) {
+	t.Parallel()
+	for _, set := range []bool{false, true} {
+		cfg := validConfig()
+		if set {
+			cfg.NackResendSleep, cfg.ReconnectRetrySleep = time.Second, time.Minute
+		}
+		logger := watermill.NewCaptureLogger()
+		sub, err := NewSubscriber(cfg, logger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = sub.Close()
+		var fields []any
+		for _, line := range logger.Captured()[watermill.InfoLogLevel] {
+			if f, ok := line.Fields["fields"]; ok {
+				fields = append(fields, f)
+			}
+		}
+		want := "[]"
+		if set {
+			want = "[[NackResendSleep ReconnectRetrySleep]]"
+		}
+		if got := fmt.Sprint(fields); got != want {
+			t.Errorf("set %t: told of %s, want %s", set, got, want)
+		}
 	}
 }

@@ -39,6 +39,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 	}
 	cfg.Backoff = outbox.Backoff(backoff)
 	logger = core.Discreet(logger)
+	cfg.tellUnused(logger)
 	inner, err := wmkafka.NewSubscriber(cfg.SubscriberConfig, logger)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
