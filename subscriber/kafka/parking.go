@@ -146,8 +146,8 @@ func (p *partition) fate(it *item) (fate, string) {
 }
 
 // drains says whether the head of a key waits in memory until nothing of it is parked, as a handler has lately done
-// something of it. What waits holds the offset: so never while that has kept the partition from being read for After, and by
-// turns, between which the key is parked on and the offset follows.
+// something of it. What waits holds the offset: so not while the partition has been paused for After, and by turns,
+// between which the key is parked on and the offset follows.
 func (p *partition) drains(k *parked, now time.Time) bool {
 	after := p.lot.cfg.After
 	switch {
