@@ -28,7 +28,7 @@ var boardMutants = []Mutant{
 		New:    "if r := c.Row; r.Key != \"\" && l == nil {",
 	},
 	{
-		Name: "B4", File: "board/asks.go", Trouble: "whatever", First: 96,
+		Name: "B4", File: "board/asks.go", Trouble: "whatever", First: 331,
 		Breaks: "a row is unparked that is not the lowest of its key",
 		Old:    "k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain",
 		New:    "int(k.n) < b.cfg.Chain",
@@ -114,7 +114,7 @@ var boardMutants = []Mutant{
 		Strike: "three topics do not have as many calls as that",
 	},
 	{
-		Name: "B16", File: "board/results.go", Trouble: "operators", First: 16,
+		Name: "B16", File: "board/results.go", Trouble: "operators", First: 112,
 		Breaks: "a key does not go on after its head is gone",
 		Old: `	default:
 		b.removeHead(l, h)
@@ -182,7 +182,7 @@ var boardMutants = []Mutant{
 		Strike: "the settler keeps what was locked, and never tells Locked",
 	},
 	{
-		Name: "B25", File: "board/reads.go", Trouble: "whatever", First: 33,
+		Name: "B25", File: "board/reads.go", Trouble: "whatever", First: 58,
 		Breaks: "what there was no room for is taken for gone",
 		Old:    "if ask.why != forStray && !r.Late[ask.id] {",
 		New:    "if ask.why != forStray {",
@@ -218,7 +218,7 @@ var boardMutants = []Mutant{
 		Strike: "the row that a trial was asked for is looked at again: it costs a read",
 	},
 	{
-		Name: "B30", File: "board/results.go", Trouble: "whatever", First: 17,
+		Name: "B30", File: "board/results.go", Trouble: "whatever", First: 39,
 		Breaks: "after a late success a copy of the message waits on",
 		Old: `	if late && !again {
 		b.forgetCopies(l, r, c.topic)

@@ -95,7 +95,8 @@ var machineMutants = []Mutant{
 		Breaks: "an answer of a new life is taken over",
 		Old: `		m.board.ReadFailed(now, r.Asks)
 		return true`,
-		New: `		return false`,
+		New:    `		return false`,
+		Strike: "all lanes are lost then, and the board takes no row of a lane that was lost",
 	},
 	{
 		Name: "M7", File: "machine/reads.go", Trouble: "theft", First: 0,
@@ -124,8 +125,8 @@ var machineMutants = []Mutant{
 	{
 		Name: "M12", File: "machine/drains.go", Trouble: "drains", First: 27,
 		Breaks: "a drain is answered by a read that had begun before",
-		Old:    "if d.after >= read {",
-		New:    "if d.after > read {",
+		Old:    "if d.after >= read || d.others",
+		New:    "if d.after > read || d.others",
 	},
 	{
 		Name: "M13", File: "machine/lanes.go", Trouble: "drains", First: 0,
@@ -264,7 +265,7 @@ var machineMutants = []Mutant{
 		New: "",
 	},
 	{
-		Name: "S10", File: "machine/walks.go", Trouble: "operators", First: 1,
+		Name: "S10", File: "machine/walks.go", Trouble: "operators", First: 7,
 		Breaks: "nobody sees that an operator settled what blocks a key",
 		Old: `		m.board.HeadsSeen(now, begun, p.Term, p.Cursor, to, page)
 `,

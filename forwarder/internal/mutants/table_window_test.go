@@ -98,7 +98,7 @@ var windowMutants = []Mutant{
 		New:    `	if bound, ok := t.xids[xid]; ok && false {`,
 	},
 	{
-		Name: "W15", File: "window/marks.go", Trouble: "whatever", First: 16,
+		Name: "W15", File: "window/marks.go", Trouble: "whatever", First: 33,
 		Breaks: "a lane is read past what there was no room for",
 		Old:    "if cut := a.Cut[n]; cut > 0 {",
 		New:    "if cut := a.Cut[n]; cut > 0 && false {",
