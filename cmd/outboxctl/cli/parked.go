@@ -17,7 +17,8 @@ there in the order of their key. A key is read from Kafka again when all of them
 
 To give up the first message of a key, discard it: the key is its partition, a slash and the key.`,
 		Example: "  outboxctl keys parked\n" +
-			"  outboxctl --tables outbox=outbox_parked keys skip --key 3/order-42 --reason 'refunded by hand'",
+			"  outboxctl --tables outbox=outbox_parked keys skip --key 3/order-42 --reason 'refunded by hand'\n" +
+			"  outboxctl --tables outbox=outbox_parked audit    # acts on them are noted there",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
