@@ -39,3 +39,23 @@ func TestBlockedByOneClock(t *testing.T) {
 		}
 	}
 }
+
+// TestHungHandlersAreFound: a partition that no message blocks, and whose handlers do not return, is critical, and its
+// cure is another one.
+func TestHungHandlersAreFound(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	now := time.Now()
+	says, err := json.Marshal(facts.Forwarder{Blocked: []facts.Partition{{
+		Group: "g", Topic: "orders", Partition: 3, Since: now.Add(-6 * time.Minute), Failing: now, Lag: 7, Hung: true,
+	}}})
+	require.NoError(t, err)
+	h.exec(t, sqltext.Tables{}.Render(sqltext.AnnounceForwarder), uuid.NewString(), "default", []string{}, "f", 3600.0,
+		string(says), float64(now.UnixMicro())/1e6)
+	f := findings(t, h)["partition_blocked"]
+	assert.Equal(t, admin.Critical, f.Severity)
+	assert.Regexp(t, `partition 3 of topic "orders".* paused for 6m[0-9]s, and no handler has returned .*lag 7 messages`,
+		f.Evidence)
+	assert.Contains(t, f.Cure, "goroutine dump")
+	assert.Equal(t, []string{"PartitionBlocked"}, f.Alerts)
+}
