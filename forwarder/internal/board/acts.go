@@ -10,6 +10,9 @@ func (b *Board) newHeads(due []*Row) {
 		// One that is parked blocks its key as well, or a later one of the same act would go before it. So does one that was
 		// published, and sent again before that was settled.
 		if l != nil && r.Key != "" && r.Attempts > 0 && l.heads[r.ID] == nil && r.isNews(l.known[r.ID]) {
+			if known := l.known[r.ID]; known != nil {
+				b.withdraw(l, known)
+			}
 			b.addHead(l, r.Key, r.ID, r.Topic, b.now)
 		}
 		if l != nil && l.heads[r.ID] != nil {
@@ -18,9 +21,11 @@ func (b *Board) newHeads(due []*Row) {
 	}
 }
 
-// isNews says whether a row is more than what is known of it: that it was published before it was sent again is less.
+// isNews says whether a row is more than what is known of it: that it was published, or waits in memory, as it was
+// before it was sent again is less.
 func (r *Row) isNews(known *Row) bool {
-	return known == nil || known.call.published && known.Generation != r.Generation
+	return known == nil || known.Generation != r.Generation &&
+		(known.call.published || known.call.state == idle || known.call.state == pending)
 }
 
 // sentAgainAfter says whether a row was read of a message that an operator had sent again after an earlier row of it.
