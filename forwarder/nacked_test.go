@@ -12,7 +12,7 @@ import (
 func TestNackedErrorHasTheWait(t *testing.T) {
 	poison := outbox.Poison(errors.New("no"))
 	for _, wait := range []time.Duration{0, time.Hour} {
-		err := nackedError(poison, wait)
+		err := nackedError(wait, poison)
 		if !errors.Is(err, outbox.ErrNacked) || errors.Is(err, outbox.ErrPoison) {
 			t.Errorf("%v decides something", err)
 		}
@@ -21,7 +21,7 @@ func TestNackedErrorHasTheWait(t *testing.T) {
 			t.Errorf("%v has another wait than %s", err, wait)
 		}
 	}
-	if err := nackedError(nil, 0); err != outbox.ErrNacked {
+	if err := nackedError(0, nil); err != outbox.ErrNacked {
 		t.Errorf("without a cause it is %v", err)
 	}
 }

@@ -149,7 +149,7 @@ type nacked struct {
 func (n *nacked) Unwrap() error { return n.error }
 
 // nackedError has of a cause its text alone: it decides nothing here.
-func nackedError(cause error, wait time.Duration) error {
+func nackedError(wait time.Duration, cause error) error {
 	err := outbox.ErrNacked
 	if cause != nil {
 		err = fmt.Errorf("%w: %s", outbox.ErrNacked, text.OfError(cause))

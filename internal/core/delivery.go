@@ -54,13 +54,13 @@ func NackFor(msg *message.Message, cause error, wait time.Duration) {
 }
 
 // Nacked returns what NackFor said of the message that has the context of WithDelivery; zero if nothing.
-func Nacked(ctx context.Context) (cause error, wait time.Duration) {
+func Nacked(ctx context.Context) (wait time.Duration, cause error) {
 	if d, _ := ctx.Value(deliveryKey{}).(*delivery); d != nil && d.nack != nil {
 		if n := d.nack.Load(); n != nil {
-			return n.cause, n.wait
+			return n.wait, n.cause
 		}
 	}
-	return nil, 0
+	return 0, nil
 }
 
 // WithStored signs msg, which comes from the durable queue, with what is stored of it.
