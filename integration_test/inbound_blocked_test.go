@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
 // TestInboundFailingKeyBlocksNothingElse: more keys fail than there are places, and all others are handled meanwhile.
@@ -127,8 +128,10 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 	w.send(1, 1)                          // the head
 	w.send(2000, 1000)
 	var mended atomic.Bool
+	observer, err := prom.NewObserver(prom.ObserverConfig{})
+	require.NoError(t, err)
 	c := w.config()
-	c.MaxAhead = 200
+	c.MaxAhead, c.observer = 200, observer
 	s := w.serve(c, func(_ *message.Message, key string) error {
 		if key == "key-0" && !mended.Load() {
 			return errors.New("fails")
@@ -149,6 +152,13 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 	assert.Regexp(t, `paused for .* blocked keys: 1, the oldest for .*; lag \d+ messages`, f.Evidence)
 	assert.Equal(t, []string{"PartitionBlocked"}, f.Alerts)
 	assert.Equal(t, w.topic, f.Subject)
+	alert := func() bool {
+		alerts, known := firing(t, false, observer)
+		return !known || slices.ContainsFunc(alerts, func(a map[string]string) bool {
+			return a["alertname"] == "PartitionBlocked" && a["finding"] == f.Check && a["topic"] == w.topic
+		})
+	}
+	assert.True(t, alert(), "the alert of its name fires on the metrics of the same partition")
 	operator := ctl{t: t, url: w.h.url}
 	assert.Contains(t, operator.run("doctor").out, "partition_blocked")
 	assert.Contains(t, operator.run("errors", "--in", "inbox").out, "fails", "where the cure sends")
@@ -164,6 +174,8 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 	mended.Store(true)
 	w.await(w.settled)
 	eventually(t, func() bool { return len(found()) == 0 }, "it is found no more")
+	_, known := firing(t, false, observer)
+	assert.True(t, !known || !alert(), "and the alert is over")
 	s.close()
 	w.verify()
 }
