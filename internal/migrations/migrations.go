@@ -19,6 +19,7 @@ import (
 	"io/fs"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 //go:embed *.sql
@@ -94,9 +95,14 @@ func (m Migration) Statements() []string {
 	return list
 }
 
+var checksums sync.Map // of texts: each start and each look of Doctor asks for all of them
+
 // Checksum tells this migration from another one of its version. Comments, white space and the case of keywords may
 // be mended after a release.
 func (m Migration) Checksum() string {
+	if known, ok := checksums.Load(m.Text); ok {
+		return known.(string)
+	}
 	hash := sha256.New()
 	for _, s := range m.Statements() {
 		for _, t := range token.FindAllString(s, -1) {
@@ -107,7 +113,9 @@ func (m Migration) Checksum() string {
 		}
 		fmt.Fprintln(hash, ";")
 	}
-	return hex.EncodeToString(hash.Sum(nil))
+	sum := hex.EncodeToString(hash.Sum(nil))
+	checksums.Store(m.Text, sum)
+	return sum
 }
 
 var createIndex = regexp.MustCompile(`^CREATE (?:UNIQUE )?INDEX CONCURRENTLY (\{\w+\}) ON (\{\w+\})\s`)
