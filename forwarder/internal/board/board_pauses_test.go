@@ -378,3 +378,30 @@ func TestKeyWhoseFirstMessageIsGoneGetsItsShadow(t *testing.T) {
 	d.gone(1)
 	d.want(d.drain(), 2, 3, 4)
 }
+
+// So it is when the trial of the topic finds the message gone, before anybody else has looked, and others wait for the
+// topic.
+func TestKeyWhoseTrialIsGoneGetsItsShadow(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 1, KeyParked: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "x", "up", 2)
+	d.put(0, "y", "down", 3)
+	d.read()
+	x, y := d.next(1), d.next(3)
+	d.returned(x, board.Unavailable)
+	d.returned(y, board.Unavailable)
+	delete(d.table, 1)
+	d.sent = nil
+	for range 10 {
+		d.tick(time.Minute)
+		d.read()
+		for c := d.next(); c != nil; c = d.next() {
+			if c.Row.Topic == "down" {
+				d.returned(c, board.Unavailable)
+			} else {
+				d.returned(c, board.OK)
+			}
+		}
+	}
+	d.want(d.sent, 2)
+}

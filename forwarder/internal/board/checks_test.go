@@ -58,12 +58,21 @@ func (f *forwarder) check(thoroughly bool) {
 		f.m.failf("forwarder %d has too many calls under way: %+v", f.id, counts)
 	case counts.Parked > cfg.Parked:
 		f.m.failf("forwarder %d has parked %d ids of %d", f.id, counts.Parked, cfg.Parked)
-	case counts.Rows > 2*cfg.Rows+len(f.m.lanes)+2*len(f.m.topics)+8:
+	case counts.Rows > 2*cfg.Rows+f.lanesRead()+2*len(f.m.topics)+8:
 		f.m.failf("forwarder %d has %d rows in memory, with room for %d", f.id, counts.Rows, cfg.Rows)
 	case counts.Unsettled < len(f.left.published)+len(f.left.failed):
 		f.m.failf("forwarder %d counts %d unsettled, and %d are being settled", f.id, counts.Unsettled,
 			len(f.left.published)+len(f.left.failed))
 	}
+}
+
+// lanesRead is how many lanes may bring a row each, whatever the room: one range of ids may be read for all of them,
+// and then one lane has what the others have not used.
+func (f *forwarder) lanesRead() int {
+	if f.m.allLanes {
+		return board.Lanes
+	}
+	return len(f.m.lanes)
 }
 
 // checkQuiet looks whether nothing that the read saw waits, when the board says so: what Drain promises.

@@ -166,6 +166,7 @@ func (b *Board) pardon(t *topic) {
 			delete(l.known, r.ID)
 			b.wait(h.key, t)
 			b.parkAgain(h.key, r, true)
+			b.waitsAfter(h.key, r.ID)
 			b.removeHead(l, h)
 		}
 	}

@@ -72,6 +72,7 @@ func (b *Board) queueFirst(k *key) {
 	if t := r.call.topic; t.closed {
 		b.wait(k, t)
 		b.putBack(k)
+		b.waitsAfter(k, r.ID)
 	} else {
 		b.enqueue(r)
 	}

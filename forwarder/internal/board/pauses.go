@@ -147,6 +147,14 @@ func (b *Board) goesOn(k *key) {
 	b.advance(k)
 }
 
+// waitsAfter has a key go on whose row waits for a closed topic, if something is parked that goes before that row: it
+// was committed later, and may be on another topic.
+func (b *Board) waitsAfter(k *key, id int64) {
+	if k.topic != nil && k.parked.len() > 0 && k.parked.lowest() < id {
+		b.goesOn(k)
+	}
+}
+
 // pause closes the topic of a row that could not be sent, or closes it for longer if the row was its trial. Rows that
 // were sent before the topic was paused change nothing.
 func (b *Board) pause(r *Row, err error, guessed bool) {

@@ -176,6 +176,7 @@ func (b *Board) sendBack(l *lane, c *Call, again bool) {
 		}
 		b.parkAgain(k, r, again)
 		b.putBack(k)
+		b.waitsAfter(k, r.ID)
 		b.advance(k)
 	}
 }

@@ -63,6 +63,10 @@ func (d *desk) act(what string, args []string) {
 		for _, id := range d.ids(args) {
 			d.put(0, fmt.Sprint("k", id), "b", id)
 		}
+	case "elsewhere": // the same as commit, on topic b
+		ids := d.ids(args)
+		d.put(0, "k", "b", ids...)
+		d.marks[0] = min(d.marks[0], slices.Min(ids)-1)
 	case "again": // an operator wants messages sent again, in one act
 		d.acts++
 		for _, id := range d.ids(args) {

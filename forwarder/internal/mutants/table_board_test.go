@@ -206,9 +206,9 @@ var boardMutants = []Mutant{
 		Breaks: "what is put back is not parked in the place of its key",
 		Old: `		b.parkAgain(k, r, again)
 		b.putBack(k)
-		b.advance(k)`,
+		b.waitsAfter(k, r.ID)`,
 		New: `		b.putBack(k)
-		b.advance(k)`,
+		b.waitsAfter(k, r.ID)`,
 	},
 	{
 		Name: "B29", File: "board/asks.go", Trouble: "outage", First: 0,
