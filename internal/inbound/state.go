@@ -1,6 +1,7 @@
 package inbound
 
 import (
+	"errors"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
@@ -24,6 +25,12 @@ func Describe[T any](
 
 // hungAfter is how long no handler returns, while nothing is read, until that is a fault and not slowness.
 const hungAfter = 5 * time.Minute
+
+// ErrHung is what the line of a source whose handlers hang says.
+//
+// Cause: handlers take all places of a subscription and do not return.
+// Cure: bound what they wait for by the message's context.
+var ErrHung = errors.New("handlers hang")
 
 // Hung says whether nothing has been read for long, and no handler has returned. A zero time is that of what never was.
 func Hung(paused, returned, now time.Time) bool {

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -44,27 +43,25 @@ func (p *partition) tellPaused() {
 	if p.paused.IsZero() {
 		return
 	}
-	due := func() bool { return p.lines.Due(fmt.Sprint("paused ", p.claim.Partition())) }
-	switch p.reason() {
-	case observe.PausedByBlockedKey:
-		if due() {
-			p.tellBlocked()
-		}
-	case observe.PausedByHungHandlers:
-		if due() {
-			// Cause: handlers wait for something without a time-out, and take all places of the subscription.
-			// Cure: find what they wait for in a goroutine dump of the process, and bound that by the message's context.
-			p.logger.Error("partition is paused, and no handler has returned for five minutes: "+
-				"bound what handlers wait for, and restart the process", errHung, watermill.LogFields{
-				"handlers": len(p.places), "paused_since": p.paused, "waiting": p.window.Undone(),
-			})
-		}
+	reason := p.reason()
+	blocked, hung := reason == observe.PausedByBlockedKey, reason == observe.PausedByHungHandlers
+	switch {
+	case !blocked && !hung, !p.lines.Due(fmt.Sprint("paused ", p.claim.Partition())):
+	case blocked:
+		p.tellBlocked()
+	case hung:
+		p.tellHung()
 	}
 }
 
-// Cause: handlers take all places of a subscription and do not return.
-// Cure: bound what they wait for by the message's context.
-var errHung = errors.New("handlers hang")
+func (p *partition) tellHung() {
+	// Cause: handlers wait for something without a time-out, and take all places of the subscription.
+	// Cure: find what they wait for in a goroutine dump of the process, and bound that by the message's context.
+	p.logger.Error("partition is paused, and no handler has returned for five minutes: "+
+		"bound what handlers wait for, and restart the process", inbound.ErrHung, watermill.LogFields{
+		"handlers": len(p.places), "paused_since": p.paused, "waiting": p.window.Undone(),
+	})
+}
 
 func (p *partition) tellBlocked() {
 	oldest := p.window.Oldest()

@@ -63,26 +63,25 @@ func (t *term) tellPaused() {
 	if t.paused.IsZero() {
 		return
 	}
-	switch t.reason() {
-	case observe.PausedByBlockedKey:
-		if t.lines.Due("paused") {
-			t.tellBlocked()
-		}
-	case observe.PausedByHungHandlers:
-		if t.lines.Due("paused") {
-			// Cause: handlers wait for something without a time-out, and take all places of the subscription.
-			// Cure: find what they wait for in a goroutine dump of the process, and bound that by the message's context.
-			t.logger.Error("consumer is paused, and no handler has returned for five minutes: "+
-				"bound what handlers wait for, and restart the process", errHung, watermill.LogFields{
-				"handlers": t.running, "paused_since": t.paused, "waiting": t.window.Undone(),
-			})
-		}
+	reason := t.reason()
+	blocked, hung := reason == observe.PausedByBlockedKey, reason == observe.PausedByHungHandlers
+	switch {
+	case !blocked && !hung, !t.lines.Due("paused"):
+	case blocked:
+		t.tellBlocked()
+	case hung:
+		t.tellHung()
 	}
 }
 
-// Cause: handlers take all places of a subscription and do not return.
-// Cure: bound what they wait for by the message's context.
-var errHung = errors.New("handlers hang")
+func (t *term) tellHung() {
+	// Cause: handlers wait for something without a time-out, and take all places of the subscription.
+	// Cure: find what they wait for in a goroutine dump of the process, and bound that by the message's context.
+	t.logger.Error("consumer is paused, and no handler has returned for five minutes: "+
+		"bound what handlers wait for, and restart the process", inbound.ErrHung, watermill.LogFields{
+		"handlers": t.running, "paused_since": t.paused, "waiting": t.window.Undone(),
+	})
+}
 
 func (t *term) tellBlocked() {
 	oldest := t.window.Oldest()
