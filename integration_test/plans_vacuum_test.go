@@ -74,7 +74,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		_, last = claimsOf(newcomer, 500)
 		return visited(last)*2 < control
 	}, "a claim that waits for somebody's commit walks the last part")
-	assert.GreaterOrEqual(t, visited(fromStart(last)), control)
+	assert.Greater(t, visited(fromStart(last))*10, control*9, "what was claimed before is still in the index")
 	end(true)
 }
 
