@@ -20,7 +20,8 @@ import (
 type Event struct {
 	// At is when it happened; zero for a failure of which only the text was kept.
 	At time.Time `json:"at,omitzero"`
-	// What is written, delayed, failed, published, processed, died, letter, due, or an act as AuditEntry.Action has it.
+	// What is written (in the inbox: delivered for the first time), delayed, failed, published, processed, died, letter,
+	// due, or an act as AuditEntry.Action has it.
 	What    string `json:"what"`
 	Attempt int    `json:"attempt,omitempty"` // of failed: its number
 	// Error is that of failed, or in the queue of died without an attempt: the first 256 characters; of the last attempt
@@ -37,9 +38,8 @@ type Event struct {
 	guessed bool // At is its place in the order, and no more
 }
 
-// Timeline tells what happened to a message, oldest first. The outbox and the queue keep the last 20 failed attempts
-// and acts of a message, and nothing of one that was published, or processed, at first; the inbox keeps the last error
-// alone. It returns what Get does.
+// Timeline tells what happened to a message, oldest first. Each table keeps the last 20 failed attempts and acts of a
+// message, and nothing of one that was published, or processed, at first. It returns what Get does.
 func (a *Admin) Timeline(ctx context.Context, t Table, id string) ([]Event, error) {
 	s, err := a.source(t)
 	if err != nil {
@@ -70,14 +70,16 @@ func (a *Admin) Timeline(ctx context.Context, t Table, id string) ([]Event, erro
 }
 
 func (a *Admin) events(ctx context.Context, m *Message, p place) (events []Event, err error) {
-	written := Event{At: m.CreatedAt, What: "written", TraceID: traceOf(m.Metadata.Get("traceparent"))}
-	events = append(events, written)
 	if until, err := time.Parse(time.RFC3339, m.Metadata.Get(delay.DelayedUntilKey)); err == nil {
 		events = append(events, Event{At: m.CreatedAt, What: "delayed", Until: until})
 	}
 	notes, err := a.notes(ctx, m.In, p)
 	if err != nil {
 		return nil, err
+	}
+	first := Event{At: m.CreatedAt, What: "written", TraceID: traceOf(m.Metadata.Get("traceparent"))}
+	if !slices.ContainsFunc(notes, func(e Event) bool { return e.What == "written" }) {
+		events = slices.Insert(events, 0, first)
 	}
 	noted, last := 0, -1
 	for i := range notes {
@@ -106,7 +108,9 @@ func (a *Admin) events(ctx context.Context, m *Message, p place) (events []Event
 		})
 	}
 	if !m.DeadAt.IsZero() {
-		events = append(events, Event{At: m.DeadAt, What: "died"})
+		if m.State != Discarded || !slices.ContainsFunc(notes, func(e Event) bool { return e.AuditID != 0 }) {
+			events = append(events, Event{At: m.DeadAt, What: "died"}) // an act that discards notes when it died before
+		}
 		letters, err := a.letters(ctx, m.DeadAt, []string{m.UUID})
 		if err != nil {
 			return nil, err
@@ -137,6 +141,7 @@ type note struct {
 	Audit     int64     `json:"audit"`
 	Published time.Time `json:"published"`
 	Died      time.Time `json:"died"`
+	Received  time.Time `json:"received"` // before an act in the inbox: its row may say from then on when it was revived
 }
 
 // failed is an attempt that failed, the death of it, or, without an attempt, that alone.
@@ -162,7 +167,7 @@ func (a *Admin) notes(ctx context.Context, in Table, p place) (events []Event, e
 	case Queue:
 		statement, args = sqltext.QueueHistory, []any{p.Owner, p.Name}
 	case Inbox:
-		return nil, nil
+		statement, args = sqltext.InboxHistory, []any{p.Owner, p.Name}
 	}
 	var history []byte
 	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&history) }, statement, args...)
@@ -178,6 +183,9 @@ func (a *Admin) notes(ctx context.Context, in Table, p place) (events []Event, e
 		if n.Act == "" {
 			events = append(events, n.failed()...)
 			continue
+		}
+		if len(acts) == 0 && !n.Received.IsZero() {
+			events = slices.Insert(events, 0, Event{At: n.Received, What: "written"})
 		}
 		for what, at := range map[string]time.Time{"published": n.Published, "died": n.Died} {
 			if !at.IsZero() {

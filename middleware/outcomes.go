@@ -11,6 +11,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/histories"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
@@ -152,6 +153,8 @@ type outcomes struct {
 	logger  watermill.LoggerAdapter
 	recall  recall
 	lines   trouble.Seldom // about handlers
+
+	histories histories.Keeper
 	// identify says under which name and key the Inbox of the same Stack would note the message; nil = it is not known.
 	identify func(ctx context.Context, msg *message.Message) (*claim, error)
 }
@@ -333,7 +336,11 @@ func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, s
 	if c == nil {
 		return
 	}
-	if _, err := o.db.Exec(ctx, o.db.Render(statement), c.consumer, c.key, arg); err != nil {
+	statement, err := o.noting(ctx, o.db, statement)
+	if err == nil {
+		_, err = o.db.Exec(ctx, statement, c.consumer, c.key, arg)
+	}
+	if err != nil {
 		// Cause: the database did not answer after a failure.
 		// Cure: check the database; the message is nacked, and this attempt is not counted.
 		o.logger.Error("could not record the outcome in the inbox", err, fieldsOf(ctx, msg))

@@ -12,6 +12,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/histories"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -73,13 +74,13 @@ type Store struct {
 	backoff core.Backoff
 	logger  watermill.LoggerAdapter
 
+	histories histories.Keeper
+
 	mu       sync.Mutex
 	claimers map[string]*claimer // by topics
 	reapAt   time.Time           // when a Claim is to reap again
 	reapFrom reapPlace           // and where to go on
 	low      lowest
-	notes    bool      // the database keeps histories
-	notesAt  time.Time // when it was asked
 }
 
 // NewStore makes a Store over the handle's queue table, which schema.Migrate makes. It does no I/O. A nil logger is

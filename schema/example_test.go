@@ -45,4 +45,9 @@ func ExampleFiles() {
 	// ALTER TABLE "shop"."inbox_queue"
 	//     -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
 	//     ADD COLUMN history jsonb
+	// 0063_watermill_inbox_history.sql
+	// -- +goose Up
+	// ALTER TABLE "shop"."inbox"
+	//     -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
+	//     ADD COLUMN history jsonb
 }

@@ -100,7 +100,7 @@ GRANT USAGE ON SEQUENCE {outbox_id_seq} TO <admin>;
 GRANT INSERT (uuid, topic, key, payload, metadata) ON {outbox} TO <admin>;
 GRANT SELECT (tenant, method, route, key, created_at, expires_at, status) ON {idempotency} TO <admin>;
 GRANT UPDATE (metadata, due_at, attempts, last_error, published_at, dead_at, history) ON {outbox} TO <admin>;
-GRANT INSERT (consumer, message_id, processed_at), UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error) ON {inbox} TO <admin>;
+GRANT INSERT (consumer, message_id, processed_at), UPDATE (received_at, processed_at, dead_at, attempts, revived, last_error, history) ON {inbox} TO <admin>;
 GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at, owner, locked_until, history) ON {queue} TO <admin>;
 GRANT INSERT, UPDATE, DELETE ON {outbox_topics} TO <admin>;
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at, outcome) ON {audit} TO <admin>;

@@ -137,6 +137,7 @@ var wanted = []wantedTable{
 			{name: "revived", kind: "integer", expression: "0"},
 			{name: "last_error", kind: "text", null: true},
 			{name: "hash", kind: "bytea", null: true},
+			{name: "history", kind: "jsonb", null: true, spare: true},
 		},
 		indexes: []wantedIndex{
 			{"{inbox_processed}", "brin", "processed_at", ""},
@@ -176,6 +177,7 @@ var wanted = []wantedTable{
 			{name: "payload", kind: "bytea", expression: `'\x'::bytea`},
 			{name: "metadata", kind: "jsonb", expression: "'{}'::jsonb"},
 			{name: "hash", kind: "bytea", null: true},
+			{name: "history", kind: "jsonb", null: true, spare: true},
 			{name: "first_seen_at", kind: "timestamp with time zone", expression: "clock_timestamp()"},
 			{name: "last_seen_at", kind: "timestamp with time zone", expression: "clock_timestamp()"},
 			{name: "due_at", kind: "timestamp with time zone", null: true},

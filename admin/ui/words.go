@@ -131,12 +131,15 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC"
 // happened is the word for an event of a message.
 func happened(what string) string {
 	words := map[string]string{
-		"written": "Written", "delayed": "Delayed", "failed": "Failed", "published": "Published", "processed": "Processed",
-		"died": "Died", "letter": "Dead letter written", "due": "Due", "requeue": "Requeued", "replay": "Replayed",
-		"discard": "Discarded", "skip_head": "Skipped", "retry_now": "Retried", "reconcile": "Published again",
+		"written": "Written", "delayed": "Delayed", "failed": "Failed", "published": "Published",
+		"processed": "Processed", "died": "Died", "letter": "Dead letter written", "due": "Due",
+		"reconcile": "Published again", "redrive_topic": "Redriven from the dead-letter topic",
 	}
 	if word, known := words[what]; known {
 		return word
+	}
+	if v := verbOf(what); v != nil {
+		return v.past
 	}
 	return visible(what)
 }

@@ -66,6 +66,7 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.ExpireMessages:  expireMessages,
 		sqltext.CleanQueue:      cleanQueue,
 		sqltext.MayNoteQueue:    mayNote,
+		sqltext.MayNoteInbox:    mayNote,
 	} {
 		rendered[sqltext.Tables{}.Render(text)] = operation{run: run}
 	}

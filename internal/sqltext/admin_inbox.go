@@ -71,7 +71,7 @@ const (
 	// audit log, what becomes their error text.
 	RequeueInbox = actInbox + `UPDATE {inbox} i
        SET ` + revived + `,
-           last_error = coalesce(nullif($5::text, ''), i.last_error)
+           last_error = coalesce(nullif($5::text, ''), i.last_error)` + NoteInboxAct + `
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + actedInbox
 
 	// DiscardInbox notes messages as handled: their next copy is acked and does nothing. One that was discarded is told
@@ -80,7 +80,7 @@ const (
 	// Arguments: those of RequeueInbox.
 	DiscardInbox = actInbox + `UPDATE {inbox} i
        SET processed_at = clock_timestamp(), dead_at = coalesce(i.dead_at, clock_timestamp()),
-           last_error = left(concat_ws('; before: ', $5::text, i.last_error), 1024)
+           last_error = left(concat_ws('; before: ', $5::text, i.last_error), 1024)` + NoteInboxAct + `
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + actedInbox
 
 	// InboxState is the state of a row of the inbox. A discarded row has both times. One that was revived has failed in no

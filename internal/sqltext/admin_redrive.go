@@ -29,7 +29,7 @@ const (
     SELECT ` + redrivenUUID + `, m.metadata->>'topic_poisoned', m.key, m.payload, ` + redriven + `
       FROM free m ORDER BY m.letter_id
 ), changed AS (
-    UPDATE {inbox} i SET ` + revived + `
+    UPDATE {inbox} i SET ` + revived + NoteInboxAct + `
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + actedInbox
 
 	// RedriveLetters does that to letters that a broker had. Each is noted in the inbox, so that it is redriven once,
@@ -54,7 +54,7 @@ const (
     SELECT ` + redrivenUUID + `, m.metadata->>'topic_poisoned', m.key, m.payload, ` + redriven + `
       FROM meant m ORDER BY m.n
 ), changed AS (
-    UPDATE {inbox} i SET ` + revived + `
+    UPDATE {inbox} i SET ` + revived + NoteInboxLetter + `
       FROM meant m WHERE i.consumer = m.consumer AND i.message_id = m.message_id
 ), noted AS (
     UPDATE {audit} SET matched = matched + cardinality($1::text[]), touched = touched + (SELECT count(*) FROM meant)

@@ -42,10 +42,10 @@ SELECT false, 0, 0, 0, current_setting('synchronous_standby_names') <> '' WHERE 
 	// FailInbox records a failed attempt, unless a copy of the message was processed meanwhile.
 	//
 	// Arguments: consumer, message id, error text.
-	FailInbox = `INSERT INTO {inbox} AS i (consumer, message_id, attempts, last_error)
-VALUES ($1, $2, 1, $3)
+	FailInbox = `INSERT INTO {inbox} AS i (consumer, message_id, received_at, attempts, last_error` + noteColumn + `)
+VALUES ($1, $2, statement_timestamp(), 1, $3::text` + noteFirstFailure + `)
 ON CONFLICT (consumer, message_id) DO UPDATE
-   SET attempts = i.attempts + 1, last_error = excluded.last_error
+   SET attempts = i.attempts + 1, last_error = excluded.last_error` + noteFailure + `
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL`
 
 	// InboxFailures reads how many failures of a message are recorded, how many seconds ago the first of them, and
@@ -63,10 +63,10 @@ ON CONFLICT (consumer, message_id) DO UPDATE
 	// already no row comes back.
 	//
 	// Arguments: consumer, message id, error text.
-	BuryInbox = `INSERT INTO {inbox} AS i (consumer, message_id, attempts, last_error, dead_at)
-VALUES ($1, $2, 1, $3, clock_timestamp())
+	BuryInbox = `INSERT INTO {inbox} AS i (consumer, message_id, received_at, attempts, last_error, dead_at` + noteColumn + `)
+VALUES ($1, $2, statement_timestamp(), 1, $3::text, clock_timestamp()` + noteFirstFailure + `)
 ON CONFLICT (consumer, message_id) DO UPDATE
-   SET attempts = i.attempts + 1, last_error = excluded.last_error, dead_at = excluded.dead_at
+   SET attempts = i.attempts + 1, last_error = excluded.last_error, dead_at = excluded.dead_at` + noteFailure + `
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL
 RETURNING i.revived`
 
