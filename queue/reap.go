@@ -211,7 +211,10 @@ func (s *Store) reapSometimes(ctx context.Context) error {
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	took := time.Since(began)
 	s.reapFrom = goOn
-	s.reapAt = time.Now().Add(max(reapInterval, reapShare*time.Since(began)))
+	// slow once, it may have met a machine that stood still
+	s.reapAt = time.Now().Add(max(reapInterval, reapShare*min(took, s.reapTook)))
+	s.reapTook = took
 	return err
 }

@@ -80,6 +80,7 @@ type Store struct {
 	claimers map[string]*claimer // by topics
 	reapAt   time.Time           // when a Claim is to reap again
 	reapFrom reapPlace           // and where to go on
+	reapTook time.Duration       // how long the last time took
 	low      lowest
 }
 
