@@ -25,6 +25,8 @@ type Postgres struct {
 
 	mu      sync.Mutex
 	created map[string]bool // databases to drop from a server that outlives us
+	version int             // server_version_num; 0 = not asked yet
+	idle    *pgx.Conn       // the last one that made or dropped a database: a new one for each costs as much
 }
 
 // StartPostgres returns the server at OUTBOX_POSTGRES_URL unless opts.Own is set, or starts one: from
@@ -121,8 +123,8 @@ func (p *Postgres) CopyDatabase(ctx context.Context, databaseURL string) (string
 	if err != nil {
 		return "", fmt.Errorf("copy database: %w", err)
 	}
-	var version int
-	if err := queryRow(ctx, p.url, "select current_setting('server_version_num')::int", &version); err != nil {
+	version, err := p.serverVersion(ctx)
+	if err != nil {
 		return "", fmt.Errorf("copy database: %w", err)
 	}
 	options := "template " + name
@@ -130,6 +132,20 @@ func (p *Postgres) CopyDatabase(ctx context.Context, databaseURL string) (string
 		options += " strategy file_copy" // as before 15; where many are made and dropped it is several times cheaper
 	}
 	return p.create(ctx, options)
+}
+
+func (p *Postgres) serverVersion(ctx context.Context) (version int, err error) {
+	p.mu.Lock()
+	version = p.version
+	p.mu.Unlock()
+	if version != 0 {
+		return version, nil
+	}
+	err = queryRow(ctx, p.url, "select current_setting('server_version_num')::int", &version)
+	p.mu.Lock()
+	p.version = version
+	p.mu.Unlock()
+	return version, err
 }
 
 func (p *Postgres) create(ctx context.Context, options string) (string, error) {
@@ -191,14 +207,21 @@ func (p *Postgres) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopPatience)
 	defer cancel()
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	created := p.created
+	p.created = nil
+	p.mu.Unlock()
 	var errs []error
-	for name := range p.created {
+	for name := range created {
 		if err := p.exec(ctx, "drop database if exists "+name+" with (force)"); err != nil {
 			errs = append(errs, fmt.Errorf("drop database: %w", err))
 		}
 	}
-	p.created = nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.idle != nil {
+		closeConn(p.idle)
+		p.idle = nil
+	}
 	return errors.Join(errs...)
 }
 
@@ -213,12 +236,29 @@ func (p *Postgres) inDatabase(name string) (string, error) {
 }
 
 func (p *Postgres) exec(ctx context.Context, sql string) error {
-	conn, err := pgx.Connect(ctx, p.url)
-	if err != nil {
-		return err
+	p.mu.Lock()
+	conn := p.idle
+	p.idle = nil
+	p.mu.Unlock()
+	if conn != nil && conn.Ping(ctx) != nil { // the server was restarted
+		closeConn(conn)
+		conn = nil
 	}
-	defer closeConn(conn)
-	_, err = conn.Exec(ctx, sql)
+	if conn == nil {
+		var err error
+		if conn, err = pgx.Connect(ctx, p.url); err != nil {
+			return err
+		}
+	}
+	_, err := conn.Exec(ctx, sql)
+	p.mu.Lock()
+	if p.idle == nil && err == nil {
+		p.idle, conn = conn, nil
+	}
+	p.mu.Unlock()
+	if conn != nil {
+		closeConn(conn)
+	}
 	return err
 }
 
