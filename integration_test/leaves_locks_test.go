@@ -63,7 +63,9 @@ func TestRollWaitsForNobody(t *testing.T) {
 			defer stop.Store(true)
 			for range 50 {
 				writing.Go(func() {
-					for !stop.Load() {
+					pace := time.NewTicker(100 * time.Millisecond)
+					defer pace.Stop()
+					for ; !stop.Load(); <-pace.C {
 						during, begun := 0, time.Now()
 						if rolling.Load() {
 							during = 1

@@ -33,7 +33,7 @@ func TestRollDelaysNoInsert(t *testing.T) {
 		var working sync.WaitGroup
 		insert := func(statement string) {
 			working.Go(func() {
-				pace := time.NewTicker(2 * time.Millisecond) // a leaf is made a whole leaf above the ids
+				pace := time.NewTicker(5 * time.Millisecond) // a leaf is made a whole leaf above the ids
 				defer pace.Stop()
 				for ctx.Err() == nil {
 					<-pace.C
