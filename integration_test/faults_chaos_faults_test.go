@@ -165,8 +165,8 @@ func (c *chaos) failOver(hold func(time.Duration, time.Duration)) bool {
 	}
 	h := newPgxHandle(c.t, c.primary.URL())
 	c.inSync(h)
-	h.pool.Close()
 	require.NoError(c.t, c.primary.Kill())
+	h.pool.Close()
 	hold(100*time.Millisecond, 2*time.Second)
 	require.NoError(c.t, c.standby.Promote(c.t.Context()))
 	old := c.primary
