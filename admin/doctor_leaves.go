@@ -108,18 +108,18 @@ func (e *exam) rolled(p partitions) {
 		if due {
 			evidence += fmt.Sprintf(", and a leaf has only messages that were settled more than %s ago", p.keep)
 		} else {
-			evidence += fmt.Sprintf(", and %d of %d leaves are ahead of the ids", p.Ahead(), leavesAhead)
+			evidence += fmt.Sprintf(", and the leaves have room for %d more ids: a roll makes it at least %d",
+				max(0, p.end()-p.Last), leavesAhead*p.size())
 		}
 		if len(p.rolls) > 0 && !p.rolls[0].ended && p.rolls[0].outcome != "" {
 			evidence += "; the last try failed: " + p.rolls[0].outcome
 		}
 		e.find("roll", Warning, evidence, "run it every hour, as "+p.Owner+e.roll(p))
 	}
-	if len(p.rolls) > 0 && !p.rolls[0].owns {
-		role := sqltext.Quote(p.rolls[0].role)
+	if len(p.rolls) > 0 && p.rolls[0].grant != "" {
 		e.find("roll_owner", Warning, fmt.Sprintf("role %s, which rolled the outbox last, does not own table %s: "+
-			"it cannot make, empty or drop leaves", role, e.db.Render("{outbox}")),
-			"roll as "+p.Owner+", or grant that role: GRANT "+p.Owner+" TO "+role)
+			"it cannot make, empty or drop leaves", sqltext.Quote(p.rolls[0].role), e.db.Render("{outbox}")),
+			"roll as "+p.Owner+", or have that role act for it: "+p.rolls[0].grant)
 	}
 }
 

@@ -74,7 +74,7 @@ type partitions struct {
 type pastRoll struct {
 	age     time.Duration
 	role    string
-	owns    bool          // the role has the owner's privileges
+	grant   string        // statements that have the role act for the owner; "" = it may
 	keep    time.Duration // 0 = it emptied nothing
 	ended   bool          // it did all that it could
 	outcome string
@@ -163,7 +163,7 @@ func (a *Admin) rolls(ctx context.Context) (list []pastRoll, err error) {
 	err = a.collect(ctx, func(rows drive.Rows) error {
 		var r pastRoll
 		var age, keep float64
-		err := rows.Scan(&age, &r.role, &r.owns, &keep, &r.ended, &r.outcome)
+		err := rows.Scan(&age, &r.role, &r.grant, &keep, &r.ended, &r.outcome)
 		r.age, r.keep = seconds(age), seconds(keep).Round(time.Minute)
 		list = append(list, r)
 		return err

@@ -185,9 +185,9 @@ func (r *roll) check(ctx context.Context) error {
 
 // refusal is why the role may not roll; nil = it may.
 func (r *roll) refusal() error {
-	if !r.set.Owned {
+	if r.set.Grant != "" {
 		return fmt.Errorf("role %s does not own table %s, and only its owner may empty or make leaves: "+
-			"run it as %s, or GRANT %[3]s TO %[1]s", r.set.Role, r.db.Render("{outbox}"), r.set.Owner)
+			"run it as %s, or %s", r.set.Role, r.db.Render("{outbox}"), r.set.Owner, r.set.Grant)
 	}
 	return r.blind()
 }

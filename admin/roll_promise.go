@@ -84,7 +84,7 @@ func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (ha
 }
 
 func (r *roll) boundSQL(statement string, d leaves.Leaf, ids leaves.Range) string {
-	return strings.NewReplacer("{leaf}", d.SQL,
-		"{bound}", sqltext.Quote(d.Name+"_bound"), "{bound_text}", literal(d.Name+"_bound"),
-		"{from}", strconv.FormatInt(ids.From, 10), "{to}", strconv.FormatInt(ids.To, 10)).Replace(statement)
+	return strings.NewReplacer("{bound}", sqltext.Quote(d.Name+"_bound"), "{bound_text}", literal(d.Name+"_bound"),
+		"{from}", strconv.FormatInt(ids.From, 10), "{to}", strconv.FormatInt(ids.To, 10)).
+		Replace(sqltext.OfLeaf(statement, d.SQL))
 }

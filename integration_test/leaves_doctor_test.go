@@ -112,7 +112,8 @@ func TestDoctorOfLeaves(t *testing.T) {
 		t.Parallel()
 		h := newLeaves(t, 100, 200, 300, 400, 500)
 		h.writeRows(t, 150, "")
-		f := find(t, h, "roll", admin.Warning, "the audit log has no roll of the outbox, and 3 of 4 leaves are ahead")
+		f := find(t, h, "roll", admin.Warning, "the audit log has no roll of the outbox, and the leaves have room for 350 "+
+			"more ids: a roll makes it at least 400")
 		cures(t, h, f)
 		h.exec(t, `UPDATE outbox SET `+settledLongAgo)
 		h.exec(t, `UPDATE outbox_audit SET at = at - interval '3 hours'`)
@@ -130,6 +131,14 @@ func TestDoctorOfLeaves(t *testing.T) {
 		require.Contains(t, f.Cure, "outboxctl roll --retention 24h0m0s")
 		cures(t, h, f)
 		require.Equal(t, 0, h.count(t, `SELECT count(*) FROM outbox_p1`))
+	})
+	t.Run("many small leaves ahead, and one large", func(t *testing.T) {
+		t.Parallel()
+		h := newLeaves(t, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200)
+		h.writeRows(t, 5, "")
+		f := find(t, h, "roll", admin.Warning, "and the leaves have room for 195 more ids: a roll makes it at least 400")
+		cures(t, h, f)
+		require.Equal(t, "400-500", h.bounds(t)[13])
 	})
 	t.Run("rolls that fail", func(t *testing.T) {
 		t.Parallel()

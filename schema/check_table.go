@@ -34,19 +34,22 @@ func (c *inspection) sequence(w wantedTable) {
 	if seq.kind != "bigint" {
 		c.problem(object, alter("AS bigint"), "is of type %s, not bigint", seq.kind)
 	}
-	if c.relations[c.names.Render(w.name)].persistence == "p" { // else one statement cures both
+	if r := c.relations[c.names.Render(w.name)]; r.persistence == "p" || r.kind == "p" { // else one statement cures both
 		c.logged(object, alter("SET LOGGED"), c.relations[name])
 	}
 }
 
 func (c *inspection) logged(object, cure string, r relation) {
-	switch r.persistence {
-	case "u":
-		c.problem(object, cure, "is unlogged: a crash of the server would empty it")
-	case "t":
+	switch {
+	case r.persistence == "t":
 		c.problem(object, "drop it", "is temporary and hides the real one")
+	case r.kind == "p": // it has no rows itself, and PostgreSQL 18 has no unlogged one
+	case r.persistence == "u":
+		c.problem(object, cure, unlogged)
 	}
 }
+
+const unlogged = "is unlogged: a crash of the server would empty it"
 
 func (c *inspection) table(w wantedTable) {
 	name := c.names.Render(w.name)
@@ -81,7 +84,12 @@ func (c *inspection) table(w wantedTable) {
 	switch {
 	case w.vacuum && len(c.partitions) > 0 && w.name == "{outbox}":
 		for _, p := range c.partitions {
-			c.autovacuum("table "+p.SQL, p.SQL, p.Options)
+			if p.Logging != "" {
+				c.problem("table "+p.SQL, p.Logging, unlogged)
+			}
+			if !p.Split { // else it takes no such settings
+				c.autovacuum("table "+p.SQL, p.SQL, p.Options)
+			}
 		}
 	case w.vacuum:
 		c.autovacuum(object, name, strings.Split(live.options, ","))

@@ -120,8 +120,8 @@ func (p *partitioning) read(ctx context.Context, q drive.Querier) (err error) {
 	if p.set.Schema == "" {
 		return fmt.Errorf("the table does not exist: %s", runMigrate)
 	}
-	if !p.set.Owned {
-		return fmt.Errorf("role %s does not own it: run it as %s, or GRANT %[2]s TO %[1]s", p.set.Role, p.set.Owner)
+	if p.set.Grant != "" {
+		return fmt.Errorf("role %s does not own it: run it as %s, or %s", p.set.Role, p.set.Owner, p.set.Grant)
 	}
 	obstacles, err := p.list(ctx, q, sqltext.PartitionObstacles)
 	if err == nil && len(obstacles) > 0 {

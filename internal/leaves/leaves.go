@@ -22,7 +22,8 @@ type Leaf struct {
 	Total   int64 // bytes with its indexes and what is stored out of line
 	Rows    int64 // as the last ANALYZE or VACUUM counted them; -1 = never
 	Options []string
-	Split   bool // it is in partitions itself, and Bytes and Rows do not count what they have
+	Split   bool   // it is in partitions itself, and Bytes and Rows do not count what they have
+	Logging string // statements that have it survive a crash of the server; "" = it does
 }
 
 // Range is the ids from From on, below To.
@@ -36,7 +37,7 @@ type Set struct {
 	Schema      string // of the outbox, as SQL
 	Tablespace  string // of the outbox, as a clause of CREATE TABLE; nothing if it is that of the database
 	Owner, Role string // as SQL; whose it is, and who asks
-	Owned       bool   // the role has the owner's privileges
+	Grant       string // statements that have the role act for the owner; "" = it may
 	Known       bool   // the role may know Last
 	Last        int64  // the last id that was handed out; 0 = none
 	Leaves      []Leaf // by their ranges
@@ -61,14 +62,15 @@ func With(options string) string {
 // database, or one that names a partition whose bounds are no range of ids. A table that is missing is not partitioned.
 func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, err error) {
 	if err = drive.Collect(ctx, q, func(rows drive.Rows) error {
-		return rows.Scan(&s.Partitioned, &s.Schema, &s.Tablespace, &s.Owner, &s.Role, &s.Owned, &s.Known, &s.Last)
+		return rows.Scan(&s.Partitioned, &s.Schema, &s.Tablespace, &s.Owner, &s.Role, &s.Grant, &s.Known, &s.Last)
 	}, names.Render(sqltext.LeavesParent)); err != nil || !s.Partitioned {
 		return s, err
 	}
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var l Leaf
 		var bounds, options string
-		if err := rows.Scan(&l.Name, &l.SQL, &bounds, &l.Bytes, &l.Total, &l.Rows, &options, &l.Split); err != nil {
+		if err := rows.Scan(&l.Name, &l.SQL, &bounds, &l.Bytes, &l.Total, &l.Rows, &options, &l.Split,
+			&l.Logging); err != nil {
 			return err
 		}
 		if options != "" {

@@ -4,26 +4,42 @@ package sqltext
 const (
 	// Leaves lists the leaves of the outbox: name, as SQL, bounds as CREATE TABLE writes them, bytes of its rows and with
 	// its indexes, rows as the last ANALYZE or VACUUM counted them (-1 = never), storage options with | between them,
-	// whether it is in partitions itself. A leaf that is dropped meanwhile is empty.
+	// whether it is in partitions itself, and statements that have it survive a crash of the server ('' = it does). A leaf
+	// that is dropped meanwhile is empty.
 	Leaves = `SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        coalesce(pg_get_expr(c.relpartbound, c.oid), ''), coalesce(pg_relation_size(c.oid), 0),
        coalesce(pg_total_relation_size(c.oid), 0),
        CASE WHEN c.relpages = 0 AND c.reltuples = 0 AND current_setting('server_version_num')::int < 140000 THEN -1
             ELSE c.reltuples END::bigint,
-       coalesce(array_to_string(c.reloptions, '|'), ''), c.relkind = 'p'
+       coalesce(array_to_string(c.reloptions, '|'), ''), c.relkind = 'p',
+       coalesce((SELECT string_agg(format('ALTER TABLE %s.%I SET LOGGED', u.relnamespace::regnamespace, u.relname), '; ')
+                   FROM pg_partition_tree(c.oid) t JOIN pg_class u ON u.oid = t.relid
+                  WHERE u.relpersistence = 'u' AND u.relkind <> 'p'), '')
   FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE i.inhparent = to_regclass({outbox_text}) ORDER BY c.relname`
 
 	// LeavesParent says of the outbox whether it is in partitions, its schema, its tablespace as a clause of CREATE TABLE
-	// ('' = that of the database), its owner, who asks, all as SQL, whether that role has the privileges of the owner,
-	// whether it may know the last id that was handed out, and that id, 0 if none was or it may not.
+	// ('' = that of the database), its owner, who asks, all as SQL, the statements that have that role act for the owner
+	// ('' = it may), whether it may know the last id that was handed out, and that id, 0 if none was or it may not.
 	LeavesParent = `SELECT c.relkind = 'p', c.relnamespace::regnamespace::text,
        coalesce((SELECT ' TABLESPACE ' || quote_ident(s.spcname) FROM pg_tablespace s WHERE s.oid = c.reltablespace), ''),
-       c.relowner::regrole::text, quote_ident(current_user), pg_has_role(c.relowner, 'USAGE'),
+       c.relowner::regrole::text, quote_ident(current_user), CASE WHEN ` + actsForOwner + ` THEN '' ELSE ` + actForOwner + ` END,
        coalesce(has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE'), false),
        coalesce(CASE WHEN has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE')
          THEN pg_sequence_last_value(to_regclass({outbox_id_seq_text})) END, 0)
-  FROM pg_class c WHERE c.oid = to_regclass({outbox_text})`
+  FROM pg_class c JOIN pg_roles r ON r.rolname = current_user WHERE c.oid = to_regclass({outbox_text})`
+
+	// actsForOwner says whether role r has the privileges of the owner of c, and may give it tables. Since PostgreSQL 16 a
+	// member may have one and not the other.
+	actsForOwner = `(pg_has_role(r.oid, c.relowner, 'USAGE') AND pg_has_role(r.oid, c.relowner,
+         CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END))`
+
+	// actForOwner is what has it do so. To grant a role what it was granted changes nothing.
+	actForOwner = `CASE WHEN r.rolinherit AND NOT pg_has_role(r.oid, c.relowner, 'MEMBER')
+              THEN format('GRANT %s TO %I', c.relowner::regrole, r.rolname)
+            WHEN current_setting('server_version_num')::int >= 160000
+              THEN format('GRANT %s TO %I WITH INHERIT TRUE, SET TRUE', c.relowner::regrole, r.rolname)
+            ELSE format('GRANT %s TO %I; ALTER ROLE %2$I INHERIT', c.relowner::regrole, r.rolname) END`
 
 	// LeafRows says of each range of ids with rows, by its position: the age in seconds of the row with the lowest id,
 	// and whether some of the last 100 were settled before a time and none since. It reads through the outbox, which needs
@@ -56,12 +72,13 @@ const (
 	CountRanges = `SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) AS r(first, below)
  CROSS JOIN LATERAL (SELECT FROM {outbox} o WHERE o.id >= r.first AND o.id < r.below LIMIT $3::bigint) c`
 
-	// Rolls lists the last rolls, the newest first: how many seconds ago it began, the role, whether that has the
-	// privileges of the outbox's owner, the retention in seconds (0 = it emptied nothing), whether it went to its end, and
-	// what cut it off.
+	// Rolls lists the last rolls, the newest first: how many seconds ago it began, the role, the statements that have it
+	// act for the outbox's owner ('' = it may, or it did, having become another), the retention in seconds (0 = it emptied
+	// nothing), whether it went to its end, and what cut it off.
 	Rolls = `SELECT extract(epoch FROM clock_timestamp() - a.at)::float8, a.role,
-       coalesce((SELECT pg_has_role(r.oid, c.relowner, 'USAGE') FROM pg_roles r, pg_class c
-                  WHERE r.rolname = a.role AND c.oid = to_regclass({outbox_text})), true),
+       coalesce((SELECT ` + actForOwner + ` FROM pg_roles r, pg_class c
+                  WHERE r.rolname = a.role AND c.oid = to_regclass({outbox_text}) AND NOT ` + actsForOwner + `
+                    AND NOT (a.ended_at IS NOT NULL AND a.outcome = '' AND pg_has_role(r.oid, c.relowner, 'MEMBER'))), ''),
        CASE WHEN a.filter->>'before' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$'
             THEN extract(epoch FROM a.at - (a.filter->>'before')::timestamptz) ELSE 0 END::float8,
        a.ended_at IS NOT NULL AND a.outcome = '', a.outcome

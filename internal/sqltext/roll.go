@@ -2,14 +2,17 @@ package sqltext
 
 import "strings"
 
-// OfLeaf puts the name of a leaf, as SQL, into a statement below.
-func OfLeaf(statement, leaf string) string { return strings.ReplaceAll(statement, "{leaf}", leaf) }
+// OfLeaf puts the name of a leaf, as SQL, into a statement below, and as a text that names it.
+func OfLeaf(statement, leaf string) string {
+	text := "'" + strings.ReplaceAll(leaf, "'", "''") + "'"
+	return strings.NewReplacer("{leaf}", leaf, "{leaf_text}", text).Replace(statement)
+}
 
 // The statements that look at leaves. They take no lock that anything waits for.
 const (
 	// RollActs changes with each message that an act of an operator changes, since the act counts it in the same
 	// transaction, and with the file of a leaf.
-	RollActs = `SELECT pg_relation_filenode('{leaf}'::regclass) || ' ' || coalesce(max(a.id), 0) || ' ' ||
+	RollActs = `SELECT pg_relation_filenode({leaf_text}::regclass) || ' ' || coalesce(max(a.id), 0) || ' ' ||
        coalesce(sum(a.touched), 0)
   FROM (SELECT * FROM {audit} a ORDER BY a.id DESC LIMIT 1000) a WHERE a.action NOT IN ('clean', 'roll')`
 
@@ -32,7 +35,7 @@ const (
        coalesce(sum(greatest(pg_column_size(o.*), octet_length(o.payload) + octet_length(o.metadata::text) +
          coalesce(octet_length(o.last_error), 0))) FILTER (WHERE o.published_at IS NULL
          OR o.published_at >= $1::text::timestamptz), 0)::bigint,
-       EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = '{leaf}'::regclass AND t.tgtype::int & 4 <> 0
+       EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = {leaf_text}::regclass AND t.tgtype::int & 4 <> 0
          AND t.tgenabled <> 'D' AND (NOT t.tgisinternal OR t.tgparentid <> 0))
   FROM ONLY {leaf} o`
 
@@ -78,7 +81,7 @@ SELECT set_config('client_encoding', getdatabaseencoding(), true)`
     UNION (SELECT o.id FROM ONLY {leaf} o WHERE o.dead_at >= '-infinity' AND o.published_at IS NULL LIMIT {n})
     LIMIT {n}) s), ''),
        (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a
-         WHERE a.attrelid = '{leaf}'::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '')`
+         WHERE a.attrelid = {leaf_text}::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '')`
 
 	// RollTake reads what stays.
 	RollTake = `COPY (SELECT {columns} FROM ONLY {leaf} o WHERE o.id = ANY ('{{ids}}'::bigint[])) TO STDOUT (FORMAT binary)`
@@ -106,10 +109,10 @@ ALTER TABLE {leaf} ADD CONSTRAINT {bound} CHECK (id IS NOT NULL AND (id < {from}
 
 	// RollPromised says which that check is; 0 = there is none.
 	RollPromised = `SELECT coalesce((SELECT c.oid::bigint FROM pg_constraint c
-  WHERE c.conrelid = to_regclass('{leaf}') AND c.conname = {bound_text}), 0)`
+  WHERE c.conrelid = to_regclass({leaf_text}) AND c.conname = {bound_text}), 0)`
 
 	// RollKept says whether that check is there for this leaf, and validated.
-	RollKept = `SELECT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = to_regclass('{leaf}') AND c.conname = {bound_text}
+	RollKept = `SELECT EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = to_regclass({leaf_text}) AND c.conname = {bound_text}
    AND c.convalidated AND substring(pg_get_constraintdef(c.oid) from '< ''?([0-9]+)')::bigint = {from}
    AND substring(pg_get_constraintdef(c.oid) from '>= ''?([0-9]+)')::bigint = {to})`
 
