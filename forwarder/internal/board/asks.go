@@ -137,7 +137,8 @@ func (b *Board) answered(a ask, r Read, sawDue uint64) {
 	switch {
 	case !waits: // it was settled meanwhile, or gave up its place
 	case !found:
-		b.gone(k, a.id)
+		b.unpark(k, a.id)
+		b.passed(k, a.id)
 	case f.Dead && k.isPen():
 		b.unpark(k, a.id)
 	case f.Dead: // an operator gave it up while it waited; now it blocks its key
@@ -148,16 +149,6 @@ func (b *Board) answered(a ask, r Read, sawDue uint64) {
 		b.tried(l, a, f.Row)
 	default:
 		b.unparked(l, a, f.Row)
-	}
-}
-
-// gone forgets a parked row that another has settled or deleted. If it was the first of its key, what the key has next,
-// also in the shadow, may be on another topic than the one that the key waits for.
-func (b *Board) gone(k *key, id int64) {
-	first := k.parked.lowest() == id
-	b.unpark(k, id)
-	if first && k.topic != nil && !k.isPen() {
-		b.goesOn(k)
 	}
 }
 

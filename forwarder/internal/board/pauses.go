@@ -140,11 +140,22 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 }
 
 // goesOn asks for what is parked of a key although the topic that it waits for is closed, as its first message is not
-// on that. What was refused of the key for the topic's sake must not wait for it any more, either.
+// on that. What was refused of the key for the topic's sake must not wait for it any more, either; all of a pen is on
+// its topic.
 func (b *Board) goesOn(k *key) {
-	k.refused = k.refused || k.lane.shadow.has(k.name)
+	k.refused = k.refused || !k.isPen() && k.lane.shadow.has(k.name)
 	b.stopWaiting(k)
 	b.advance(k)
+}
+
+// passed goes on with a key when a row of it is out of the way. If that was the first one, what the key has next, also
+// in the shadow, may be on another topic than the one that the key waits for.
+func (b *Board) passed(k *key, id int64) {
+	if k.topic != nil && k.topic.closed && !k.isPen() && (k.parked.len() == 0 || k.parked.lowest() > id) {
+		b.goesOn(k)
+	} else {
+		b.advance(k)
+	}
 }
 
 // waitsAfter has a key go on whose row waits for a closed topic, if something is parked that goes before that row: it
@@ -257,8 +268,7 @@ func (b *Board) trialOf(t *topic) *key {
 		w := &t.waits[bits.TrailingZeros64(lanes)]
 		switch k := w.keys.back; {
 		case k.heads.len() > 0 || k.parked.len() == 0: // a head goes first
-			b.stopWaiting(k)
-			b.advance(k)
+			b.goesOn(k)
 		case k.under != nil || k.asked: // its call began before the pause
 			w.keys.remove(k)
 			w.keys.pushFront(k)

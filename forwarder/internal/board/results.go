@@ -37,7 +37,7 @@ func (b *Board) judge(c *Call, r Result) {
 		switch b.concludeTrial(c, r); {
 		case l.published(c.Row.ID): // an earlier attempt succeeded late
 			if c.key != nil {
-				b.advance(c.key)
+				b.passed(c.key, c.Row.ID)
 			}
 		case r.Verdict == Unknown:
 			b.doubted(l, c, r)
@@ -97,7 +97,7 @@ func (b *Board) succeeded(c *Call, late bool) {
 	if h := l.heads[r.ID]; h != nil && !again {
 		b.removeHead(l, h)
 	} else if c.key != nil && !late {
-		b.advance(c.key)
+		b.passed(c.key, r.ID)
 	}
 }
 
@@ -113,7 +113,7 @@ func (b *Board) forgetCopies(l *lane, r *Row, t *topic) {
 	}
 	if k := l.keys[name]; k != nil {
 		b.unpark(k, r.ID)
-		b.advance(k)
+		b.passed(k, r.ID)
 	}
 }
 

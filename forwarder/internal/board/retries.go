@@ -80,7 +80,7 @@ func (b *Board) removeHead(l *lane, h *head) {
 			b.schedule(l, next, b.now)
 		}
 	}
-	b.advance(k)
+	b.passed(k, h.id)
 }
 
 // sooner retries a head that was to wait longer than the database says: an operator has asked for it.

@@ -82,6 +82,9 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	switch {
 	case b.parks(k):
 		b.park(k, r.ID, due)
+		if k.topic != nil && k.topic != t && k.parked.len() > 0 && k.parked.lowest() == r.ID {
+			b.goesOn(k)
+		}
 	case idle && t.closed:
 		b.wait(k, t)
 		t.latest = k

@@ -111,6 +111,10 @@ func (d *desk) act(what string, args []string) {
 		d.tick(scriptTimeout)
 		d.hung = append(d.hung, d.expired...)
 		d.timesOut(board.Retry)
+	case "lose": // what is under way times out, as the broker cannot be reached
+		d.tick(scriptTimeout)
+		d.hung = append(d.hung, d.expired...)
+		d.timesOut(board.Unavailable)
 	case "late": // what hung is published
 		for _, c := range d.hung {
 			d.returned(c, board.OK)
@@ -138,6 +142,9 @@ func (d *desk) act(what string, args []string) {
 			published, d.unsettled = nil, append(d.unsettled, published...)
 		}
 		d.write(published, failed)
+	case "close": // an operator pauses topic a
+		d.b.PauseByOperator(d.now, []string{"a"})
+		d.after()
 	case "pass": // time
 		d.pass(args[0])
 	default:

@@ -1,0 +1,170 @@
+package board_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+// gone tells the board which of the first messages of waiting keys are not in the table any more.
+func (d *desk) gone(want ...int64) {
+	d.t.Helper()
+	firsts := d.b.Firsts(d.terms[0])
+	slices.Sort(firsts)
+	if !slices.Equal(firsts, want) {
+		d.t.Fatalf("keys wait for %v, want %v", firsts, want)
+	}
+	d.b.FirstsGone(d.now, d.terms[0], slices.DeleteFunc(firsts, func(id int64) bool { return d.table[id] != nil }))
+	d.after()
+}
+
+// An operator deletes what a key has in memory of a slow topic, while its only place for parked ids is taken by an id
+// below: that one goes on.
+func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 1, KeyParked: 1})
+	d.put(0, "", "a", 7)
+	d.put(0, "k", "a", 9)
+	d.read()
+	c := d.next(7)
+	d.tick(2 * time.Second) // it is slow now, and what is in memory waits for it
+	d.put(0, "k", "a", 8)
+	d.marks[0] = 7
+	d.read()
+	delete(d.table, 9)
+	d.gone(9)
+	d.returned(c, board.OK)
+	d.want(d.drain(), 8)
+}
+
+// An operator deletes what a key waits for: the rest of it, on another topic, goes on.
+func TestKeyWhoseFirstMessageIsGone(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	for i, key := range []string{"x", "y"} {
+		d.put(0, key, "down", int64(10*i+1), int64(10*i+2))
+		d.put(0, key, "up", int64(10*i+3))
+	}
+	d.read()
+	x, y := d.next(1), d.next(11)
+	d.returned(x, board.Unavailable)
+	d.returned(y, board.Unavailable)
+	delete(d.table, 1)
+	d.gone(1, 11)
+	d.want(d.drain())
+	delete(d.table, 2)
+	d.gone(2, 11)
+	d.want(d.drain(), 3)
+	delete(d.table, 11)
+	d.table[12].dead = true // reads return the dead only where they block their keys
+	d.gone(11)
+	d.want(d.drain())
+	d.gone()
+	d.tick(time.Second)
+	d.want(d.drain())
+}
+
+// The same for what is in memory, as one of the few of a topic whose publishes hang.
+func TestKeyWhoseFirstMessageIsGoneFromAHungTopic(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 1})
+	d.put(0, "", "hung", 1)
+	d.put(0, "x", "hung", 2)
+	d.put(0, "x", "up", 3)
+	d.read()
+	d.next(1)
+	d.tick(time.Second)
+	d.gone(2)
+	d.want(d.drain())
+	delete(d.table, 2)
+	d.gone(2)
+	d.want(d.drain(), 3)
+}
+
+// What of the key was refused for the topic's sake does not wait for the topic, either.
+func TestKeyWhoseFirstMessageIsGoneGetsItsShadow(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 1, KeyParked: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "x", "up", 2, 3)
+	d.read()
+	d.returned(d.next(1), board.Unavailable)
+	d.put(0, "x", "up", 4)
+	d.want(d.drain())
+	delete(d.table, 1)
+	d.gone(1)
+	d.want(d.drain(), 2, 3, 4)
+}
+
+// So it is when the trial of the topic finds the message gone, before anybody else has looked, and others wait for the
+// topic.
+func TestKeyWhoseTrialIsGoneGetsItsShadow(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 1, KeyParked: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "x", "up", 2)
+	d.put(0, "y", "down", 3)
+	d.read()
+	x, y := d.next(1), d.next(3)
+	d.returned(x, board.Unavailable)
+	d.returned(y, board.Unavailable)
+	delete(d.table, 1)
+	d.want(d.outage(), 2)
+}
+
+// outage lets ten minutes pass in which topic down cannot be reached, and returns what was published.
+func (d *desk) outage() []int64 {
+	d.t.Helper()
+	d.sent = nil
+	for range 10 {
+		d.tick(time.Minute)
+		d.read()
+		for c := d.next(); c != nil; c = d.next() {
+			if c.Row.Topic == "down" {
+				d.returned(c, board.Unavailable)
+			} else {
+				d.returned(c, board.OK)
+			}
+		}
+	}
+	return d.sent
+}
+
+// So it is when an operator has sent the message again, which blocks the key, and then deletes it.
+func TestKeyWhoseRetryIsGoneGetsItsShadow(t *testing.T) {
+	for _, others := range [][]string{{"y"}, {"y", "z"}} { // of two keys the one with the head is never chosen for a trial
+		d := newDesk(t, board.Config{Chain: 1, KeyParked: 1})
+		d.put(0, "x", "down", 1)
+		d.put(0, "x", "up", 2)
+		for i, key := range others {
+			d.put(0, key, "down", int64(3+i))
+		}
+		d.read()
+		for _, c := range []*board.Call{d.next(1), d.next(), d.next()} {
+			if c != nil {
+				d.returned(c, board.Unavailable)
+			}
+		}
+		m := d.table[1]
+		m.attempts, m.due, m.act = 1, d.now, "1"
+		d.want(d.outage())
+		delete(d.table, 1)
+		d.b.HeadsSeen(d.now, d.now, d.terms[0], 0, 1000, nil)
+		d.after()
+		d.want(d.outage(), 2)
+	}
+}
+
+// The trial that is published, while an operator pauses its topic, leaves what is behind it in the shadow.
+func TestKeyWhoseTrialIsPublishedGetsItsShadow(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 1, KeyParked: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "x", "up", 2)
+	d.read()
+	d.returned(d.next(1), board.Unavailable)
+	d.tick(time.Minute)
+	d.read()
+	c := d.next(1)
+	d.b.PauseByOperator(d.now, []string{"down"})
+	d.after()
+	d.returned(c, board.OK)
+	d.settle()
+	d.want(d.drain(), 2)
+}
