@@ -168,3 +168,19 @@ func TestKeyWhoseTrialIsPublishedGetsItsShadow(t *testing.T) {
 	d.settle()
 	d.want(d.drain(), 2)
 }
+
+// A row with a lower ID, on an open topic, is read while its key waits for a closed one and has no place for more: it
+// takes that of the key's last.
+func TestLowerMessageTakesThePlace(t *testing.T) {
+	d := newDesk(t, board.Config{KeyParked: 1})
+	d.put(0, "x", "down", 5)
+	d.read()
+	d.returned(d.next(5), board.Unavailable)
+	d.put(0, "x", "up", 3)
+	d.marks[0] = 2
+	d.read()
+	d.want(d.outage(), 3)
+	d.sent = nil
+	d.tick(time.Minute)
+	d.want(d.drain(), 5)
+}

@@ -93,7 +93,7 @@
 //	rows of a key in memory              Config.Chain. The rest is parked.
 //	ids parked of a key, and in all      Config.KeyParked and Config.Parked. Closed topics have half of all, and each at
 //	                                     most as many as are left of that half, as a topic may be closed for days. The
-//	                                     rest goes to the shadow of its lane.
+//	                                     rest goes to the shadow of its lane, of each key what comes last.
 //	shadow                               128 KiB a lane, whatever it holds. The more keys, the more others seem to be in
 //	                                     it: of 16,000 keys in a lane's shadow hardly any, of 160,000 one in 25. These
 //	                                     wait until the lane is read again, five minutes at most, and so do rows on open

@@ -3,14 +3,23 @@ package board
 import "slices"
 
 // park remembers a row that was read by its id alone, as its turn has not come. What there is no room for goes to the
-// shadow.
+// shadow: the key's highest id.
 func (b *Board) park(k *key, id int64, due bool) {
-	l := k.lane
-	if l.shadow.has(k.name) || b.full(k) {
+	full := b.full(k)
+	if k.lane.shadow.has(k.name) || full && (k.isPen() || k.parked.len() == 0 || k.parked.highest() < id) {
 		b.refuseFor(k, id, due)
 		return
 	}
-	b.insert(k, id)
+	if b.insert(k, id); full {
+		b.refuseHighest(k)
+	}
+}
+
+// refuseHighest takes the place of a key's highest id.
+func (b *Board) refuseHighest(k *key) {
+	highest := k.parked.highest()
+	b.unpark(k, highest)
+	b.refuseFor(k, highest, false)
 }
 
 // full says that no more ids may be parked of a key.
@@ -38,9 +47,7 @@ func (b *Board) parkAgain(k *key, r *Row, again bool) {
 		l.back[r.ID] = struct{}{}
 	}
 	if k.parked.len() > b.cfg.KeyParked || b.parked > b.cfg.Parked || k.topic != nil && b.waiting > b.topicsMay() {
-		highest := k.parked.highest()
-		b.unpark(k, highest)
-		b.refuseFor(k, highest, false)
+		b.refuseHighest(k)
 	}
 }
 
