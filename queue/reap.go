@@ -198,10 +198,8 @@ func (s *Store) reapSometimes(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
 	from := s.reapFrom
-	wait := began.Before(s.reapAt)
-	if !wait {
-		s.reapAt = began.Add(reapInterval)
-	}
+	wait := s.reaping || began.Before(s.reapAt)
+	s.reaping = s.reaping || !wait
 	s.mu.Unlock()
 	if wait {
 		return nil
@@ -212,7 +210,7 @@ func (s *Store) reapSometimes(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	took := time.Since(began)
-	s.reapFrom = goOn
+	s.reaping, s.reapFrom = false, goOn
 	// slow once, it may have met a machine that stood still
 	s.reapAt = time.Now().Add(max(reapInterval, reapShare*min(took, s.reapTook)))
 	s.reapTook = took

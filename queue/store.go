@@ -79,6 +79,7 @@ type Store struct {
 	mu       sync.Mutex
 	claimers map[string]*claimer // by topics
 	reapAt   time.Time           // when a Claim is to reap again
+	reaping  bool                // one does
 	reapFrom reapPlace           // and where to go on
 	reapTook time.Duration       // how long the last time took
 	low      lowest
