@@ -116,7 +116,9 @@ func (e *exam) rolled(p partitions) {
 		}
 		e.find("roll", Warning, evidence, "run it every hour, as "+p.Owner+e.roll(p))
 	}
-	if len(p.rolls) > 0 && p.rolls[0].grant != "" {
+	if len(p.rolls) > 0 && !slices.ContainsFunc(p.rolls, func(r pastRoll) bool {
+		return r.role == p.rolls[0].role && r.grant == "" // it may become the owner by a setting, and did
+	}) {
 		e.find("roll_owner", Warning, fmt.Sprintf("role %s, which rolled the outbox last, does not own table %s: "+
 			"it cannot make, empty or drop leaves", sqltext.Quote(p.rolls[0].role), e.db.Render("{outbox}")),
 			"roll as "+p.Owner+", or have that role act for it: "+p.rolls[0].grant)

@@ -20,8 +20,8 @@ import (
 type Event struct {
 	// At is when it happened; zero for a failure of which only the text was kept.
 	At time.Time `json:"at,omitzero"`
-	// What is written (in the inbox: delivered for the first time), delayed, failed, published, processed, died, letter,
-	// due, or an act as AuditEntry.Action has it.
+	// What is written (in the inbox: delivered first, as far as its notes tell), delayed, failed, published, processed,
+	// died, letter, due, or an act as AuditEntry.Action has it.
 	What    string `json:"what"`
 	Attempt int    `json:"attempt,omitempty"` // of failed: its number
 	// Error is that of failed, or in the queue of died without an attempt: the first 256 characters; of the last attempt
@@ -108,7 +108,7 @@ func (a *Admin) events(ctx context.Context, m *Message, p place) (events []Event
 		})
 	}
 	if !m.DeadAt.IsZero() {
-		if m.State != Discarded || !slices.ContainsFunc(notes, func(e Event) bool { return e.AuditID != 0 }) {
+		if m.State != Discarded || len(notes) == 0 || notes[len(notes)-1].AuditID == 0 {
 			events = append(events, Event{At: m.DeadAt, What: "died"}) // an act that discards notes when it died before
 		}
 		letters, err := a.letters(ctx, m.DeadAt, []string{m.UUID})

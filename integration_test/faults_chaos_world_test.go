@@ -233,8 +233,11 @@ func (c *chaos) follow() {
 // gives up waiting for the replica, as they do on a machine that stands still, is seen before the replica has it.
 func (c *chaos) inSync(h handle) {
 	c.t.Helper()
-	seen := value[string](c.t, h, `select pg_current_wal_lsn()::text`)
+	begun, seen := time.Now(), value[string](c.t, h, `select pg_current_wal_lsn()::text`)
 	eventually(c.t, func() bool {
+		if time.Since(begun) > time.Second { // soon enough for clients to give up
+			begun, seen = time.Now(), value[string](c.t, h, `select pg_current_wal_lsn()::text`)
+		}
 		return h.count(c.t, `select count(*) from pg_stat_replication
 			where sync_state = 'sync' and state = 'streaming' and flush_lsn >= $1::pg_lsn`, seen) > 0
 	}, "the replica is in sync")

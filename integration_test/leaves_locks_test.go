@@ -61,8 +61,9 @@ func TestRollWaitsForNobody(t *testing.T) {
 			var inserted [2]atomic.Int64
 			defer writing.Wait()
 			defer stop.Store(true)
-			for range 50 {
+			for i := range 50 {
 				writing.Go(func() {
+					<-time.After(time.Duration(i) * 2 * time.Millisecond) // one after the other, and not all at once
 					pace := time.NewTicker(100 * time.Millisecond)
 					defer pace.Stop()
 					for ; !stop.Load(); <-pace.C {

@@ -124,6 +124,8 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	}
 	patiently := func(condition func() bool, what string) { // the next one waits twenty times as long as one took
 		for tries := 1; !eventuallyTrue(condition); tries++ {
+			t.Logf("not yet: %s: %d full looks and %d reaps; the last: %v, %v", what, len(looks), len(reaps),
+				looks[max(0, len(looks)-1):], reaps[max(0, len(reaps)-1):])
 			require.Less(t, tries, 5, what)
 		}
 	}

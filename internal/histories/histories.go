@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// again is after how long a database is asked again that kept none, so that a process outlives the migration.
+// again is after how long a database is asked again, so that a process outlives a migration and a restored backup.
 const again = time.Minute
 
 // Keeper knows of one database. The zero value has not asked it. It is safe for concurrent use.
@@ -18,12 +18,12 @@ type Keeper struct {
 	asked time.Time
 }
 
-// Keeps says whether the database keeps histories. Who fails first asks it, once for all; ask sets what it is given.
+// Keeps says whether the database keeps histories. Who fails first asks it, for all; ask sets what it is given.
 func (k *Keeper) Keeps(ask func(keeps *bool) error) (bool, error) {
 	k.mu.Lock()
 	keeps, asked := k.keeps, time.Since(k.asked) < again
 	k.mu.Unlock()
-	if keeps || asked {
+	if asked {
 		return keeps, nil
 	}
 	if err := ask(&keeps); err != nil {

@@ -200,6 +200,7 @@ func (p *Postgres) made(databaseURL string) (string, error) {
 // Close ends a server that was started here for good and removes its data. From one named by the environment it drops
 // the databases made here. Later calls do nothing.
 func (p *Postgres) Close() error {
+	defer p.forgetIdle()
 	if p.daemon != nil {
 		return p.daemon.Close()
 	}
@@ -216,13 +217,16 @@ func (p *Postgres) Close() error {
 			errs = append(errs, fmt.Errorf("drop database: %w", err))
 		}
 	}
+	return errors.Join(errs...)
+}
+
+func (p *Postgres) forgetIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.idle != nil {
 		closeConn(p.idle)
 		p.idle = nil
 	}
-	return errors.Join(errs...)
 }
 
 // inDatabase returns the server's URL with another database in it. The URL may hold a password, so errors leave it out.

@@ -12,8 +12,8 @@ const (
 
 	// NoteInboxAct is the part of the acts on the inbox that notes them, with when the message came first and when it
 	// died, which an act that revives it forgets. NoteInboxLetter is that of RedriveLetters.
-	NoteInboxAct    = noteInboxAct + `$4::bigint)`
-	NoteInboxLetter = noteInboxAct + `$5::bigint)`
+	NoteInboxAct    = noteInboxAct + `$4::bigint), '[]')`
+	NoteInboxLetter = noteInboxAct + `$5::bigint), '[]')`
 
 	// InboxHistory reads the history of a message.
 	//
@@ -31,7 +31,7 @@ const (
          'attempt', i.attempts + 1, 'error', left($3::text, 256)))`
 
 	noteInboxAct = `,
-       history = ` + lastInboxNotes + ` || (
+       history = ` + lastInboxNotes + ` || coalesce((
          SELECT jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('at', statement_timestamp(), 'act', a.action,
                   'audit', a.id, 'received', i.received_at, 'died', CASE WHEN i.processed_at IS NULL THEN i.dead_at END)))
            FROM {audit} a WHERE a.id = `

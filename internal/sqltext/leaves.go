@@ -12,7 +12,7 @@ const (
        CASE WHEN c.relpages = 0 AND c.reltuples = 0 AND current_setting('server_version_num')::int < 140000 THEN -1
             ELSE c.reltuples END::bigint,
        coalesce(array_to_string(c.reloptions, '|'), ''), c.relkind = 'p',
-       coalesce((SELECT string_agg(format('ALTER TABLE %s.%I SET LOGGED', u.relnamespace::regnamespace, u.relname), '; ')
+       coalesce((SELECT string_agg(format('ALTER TABLE %s.%I SET LOGGED', u.relnamespace::regnamespace, u.relname), '; ' ORDER BY t.level, u.relname)
                    FROM pg_partition_tree(c.oid) t JOIN pg_class u ON u.oid = t.relid
                   WHERE u.relpersistence = 'u' AND u.relkind <> 'p'), '')
   FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
