@@ -16,7 +16,7 @@ test test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet demo demo-kafka demo-page night chaos soak simulate mutants test test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick clean
+.PHONY: help build compile vet demo demo-kafka demo-page night chaos soak simulate mutants test test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick clean
 .PHONY: release-check release-tag
 
 # They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
@@ -28,6 +28,9 @@ help: ## list the targets
 
 build: ## go build in all modules
 	@$(call each,$(GO) build -o /dev/null ./...)
+
+compile: ## compile all packages and tests for the race detector, and link nothing
+	@$(call each,$(GO) list $(RACE) -export -test -deps ./... >/dev/null)
 
 vet: ## go vet in all modules
 	@$(call each,$(GO) vet ./...)
