@@ -194,25 +194,27 @@ func lowestOf(r *row) (l lowest) {
 }
 
 // reapSometimes is for programs that claim without a Dispatcher.
-func (s *Store) reapSometimes(ctx context.Context) error {
+func (s *Store) reapSometimes(ctx context.Context) (err error) {
 	began := time.Now()
 	s.mu.Lock()
-	from := s.reapFrom
+	goOn := s.reapFrom
 	wait := s.reaping || began.Before(s.reapAt)
 	s.reaping = s.reaping || !wait
 	s.mu.Unlock()
 	if wait {
 		return nil
 	}
-	goOn, _, err := s.reap(ctx, reaping{
-		kill: true, by: teller{logger: s.logger}, from: from, share: reapInterval / reapShare,
+	defer func() { // also if an observer panics
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		took := time.Since(began)
+		s.reaping, s.reapFrom = false, goOn
+		// slow once, it may have met a machine that stood still
+		s.reapAt = time.Now().Add(max(reapInterval, reapShare*min(took, s.reapTook)))
+		s.reapTook = took
+	}()
+	goOn, _, err = s.reap(ctx, reaping{
+		kill: true, by: teller{logger: s.logger}, from: goOn, share: reapInterval / reapShare,
 	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	took := time.Since(began)
-	s.reaping, s.reapFrom = false, goOn
-	// slow once, it may have met a machine that stood still
-	s.reapAt = time.Now().Add(max(reapInterval, reapShare*min(took, s.reapTook)))
-	s.reapTook = took
 	return err
 }
