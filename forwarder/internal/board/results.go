@@ -34,7 +34,7 @@ func (b *Board) judge(c *Call, r Result) {
 	if r.Verdict == OK {
 		b.succeeded(c, false)
 	} else if l != nil { // else another forwarder judges it
-		switch b.concludeTrial(c, r); {
+		switch b.concludeTrial(l, c, r); {
 		case l.published(c.Row.ID): // an earlier attempt succeeded late
 			if c.key != nil {
 				b.passed(c.key, c.Row.ID)
@@ -59,16 +59,16 @@ func (l *lane) published(id int64) bool {
 }
 
 // concludeTrial does what a failure means to the topic.
-func (b *Board) concludeTrial(c *Call, r Result) {
+func (b *Board) concludeTrial(l *lane, c *Call, r Result) {
 	t := c.topic
 	switch {
 	case r.Verdict == Unavailable:
 		t.fails(c.Row.UUID)
 		delete(t.failedAt, c.Row.UUID) // what it failed of before the outage says nothing of it now
 		b.pause(c.Row, r.Err, false)
-	case t.trial != c.Row, r.Verdict == Unknown:
-	case r.Verdict == Aborted:
-		t.trial = nil
+	case t.trial != c.Row, r.Verdict == Unknown && !l.published(c.Row.ID): // see doubted
+	case r.Verdict == Aborted, r.Verdict == Unknown:
+		t.trial = nil // it says nothing; another one follows
 		b.update(t)
 	default:
 		b.resumes(t) // the broker answered
