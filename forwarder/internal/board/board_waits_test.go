@@ -184,3 +184,18 @@ func TestLowerMessageTakesThePlace(t *testing.T) {
 	d.tick(time.Minute)
 	d.want(d.drain(), 5)
 }
+
+// There is no place for what a key has: 2, whose topic is closed, and 3, whose topic works. An operator skips 2. Nobody
+// sees it, and 3 is read again all the same.
+func TestKeyWhoseFirstIsGoneIsReadAgain(t *testing.T) {
+	d := newDesk(t, board.Config{Parked: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "y", "down", 2)
+	d.put(0, "y", "up", 3)
+	d.read()
+	x, y := d.next(1), d.next(2)
+	d.returned(x, board.Unavailable)
+	d.returned(y, board.Unavailable)
+	delete(d.table, 2)
+	d.want(d.outage(), 3)
+}

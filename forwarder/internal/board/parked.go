@@ -4,22 +4,26 @@ import "slices"
 
 // park remembers a row that was read by its id alone, as its turn has not come. What there is no room for goes to the
 // shadow: the key's highest id.
-func (b *Board) park(k *key, id int64, due bool) {
+func (b *Board) park(k *key, r *Row, due bool) {
 	full := b.full(k)
-	if k.lane.shadow.has(k.name) || full && (k.isPen() || k.parked.len() == 0 || k.parked.highest() < id) {
-		b.refuseFor(k, id, due)
+	if k.lane.shadow.has(k.name) || full && (k.isPen() || k.parked.len() == 0 || k.parked.highest() < r.ID) {
+		b.refuseFor(k, r.ID, b.topicOf(r.Topic), due)
 		return
 	}
-	if b.insert(k, id); full {
-		b.refuseHighest(k)
+	if b.insert(k, r.ID); full {
+		b.refuseHighest(k, r)
 	}
 }
 
-// refuseHighest takes the place of a key's highest id.
-func (b *Board) refuseHighest(k *key) {
+// refuseHighest takes the place of a key's highest id, perhaps that of a row which was parked last.
+func (b *Board) refuseHighest(k *key, last *Row) {
+	var t *topic
 	highest := k.parked.highest()
+	if highest == last.ID {
+		t = b.topicOf(last.Topic)
+	}
 	b.unpark(k, highest)
-	b.refuseFor(k, highest, false)
+	b.refuseFor(k, highest, t, false)
 }
 
 // full says that no more ids may be parked of a key.
@@ -47,7 +51,7 @@ func (b *Board) parkAgain(k *key, r *Row, again bool) {
 		l.back[r.ID] = struct{}{}
 	}
 	if k.parked.len() > b.cfg.KeyParked || b.parked > b.cfg.Parked || k.topic != nil && b.waiting > b.topicsMay() {
-		b.refuseHighest(k)
+		b.refuseHighest(k, r)
 	}
 }
 

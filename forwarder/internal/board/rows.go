@@ -66,7 +66,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	}
 	if l.shadow.has(r.Key) {
 		b.refuse(l, r.Key, r.ID, due)
-		b.mayBeFalse(l, b.topicOf(r.Topic))
+		b.waitsInVain(l, b.topicOf(r.Topic))
 		return false
 	}
 	t := b.topicOf(r.Topic)
@@ -81,16 +81,16 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	idle := k.under == nil && k.n == 0
 	switch {
 	case b.parks(k):
-		b.park(k, r.ID, due)
+		b.park(k, r, due)
 		if k.topic != nil && k.topic != t && k.parked.len() > 0 && k.parked.lowest() == r.ID {
 			b.goesOn(k)
 		}
 	case idle && t.closed:
 		b.wait(k, t)
 		t.latest = k
-		b.park(k, r.ID, due)
+		b.park(k, r, due)
 	case r.Large:
-		b.park(k, r.ID, due)
+		b.park(k, r, due)
 		b.advance(k)
 		return false
 	default:
@@ -113,13 +113,13 @@ func (b *Board) acceptLoose(l *lane, r *Row, due bool) (kept bool) {
 		k := l.keyOf(t.pen)
 		b.wait(k, t)
 		t.latest = k
-		b.park(k, r.ID, due)
+		b.park(k, r, due)
 		b.tidy(k)
 		return false
 	}
 	if r.Large {
 		k := l.keyOf(t.pen)
-		b.park(k, r.ID, due)
+		b.park(k, r, due)
 		b.advance(k)
 		return false
 	}

@@ -2,8 +2,8 @@ package board
 
 import "time"
 
-// shadowLooksAgain is how long a row may wait that was refused for no other reason than that its key's bits are set.
-// They may be those of other keys; with another seed they hardly are.
+// shadowLooksAgain is how long a row may wait that was refused although its topic may be open. Its key's bits may be
+// those of other keys: with another seed they hardly are.
 const shadowLooksAgain = 5 * time.Minute
 
 // shadow is what of a lane there was no room to park: the lowest id, and some bits per hash of key. Once the bits of a
@@ -14,7 +14,7 @@ type shadow struct {
 	seed uint64
 	low  int64
 	want bool      // a rewind
-	hit  time.Time // when a row was refused first although its topic is open
+	hit  time.Time // when a row was refused first although its topic may be open
 }
 
 // has says whether something of a key was refused, or, rarely, of others.
@@ -67,22 +67,27 @@ func (b *Board) refuse(l *lane, name string, id int64, due bool) {
 }
 
 // refuseFor puts a row of a key into the shadow and notes when the lane is to be read again: when the topic that the
-// key waits for is open again, or the key is free and has used up what is parked of it.
-func (b *Board) refuseFor(k *key, id int64, due bool) {
+// key waits for is open again, or the key is free and has used up what is parked of it. A row on another topic, or on
+// nobody knows which, waits in vain once the key's first one is gone: nobody sees that of what is in the shadow.
+func (b *Board) refuseFor(k *key, id int64, t *topic, due bool) {
 	if due {
 		return
 	}
 	b.refuse(k.lane, k.name, id, due)
-	if k.topic != nil {
-		k.topic.refused |= 1 << k.lane.term.Lane
-	} else {
+	if k.topic == nil {
 		k.refused = true
+		return
+	}
+	k.topic.refused |= 1 << k.lane.term.Lane
+	if t != k.topic && !k.isPen() {
+		b.waitsInVain(k.lane, t)
 	}
 }
 
-// mayBeFalse notes that a row of a topic was refused for the bits alone: they may be those of other keys.
-func (b *Board) mayBeFalse(l *lane, t *topic) {
-	if t.closed {
+// waitsInVain notes that a row may have been refused for nothing: for the bits alone, which may be those of other keys,
+// or for an earlier row that is gone.
+func (b *Board) waitsInVain(l *lane, t *topic) {
+	if t != nil && t.closed {
 		t.refused |= 1 << l.term.Lane
 	} else if l.shadow.hit.IsZero() {
 		l.shadow.hit = b.now

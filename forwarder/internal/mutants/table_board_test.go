@@ -235,7 +235,7 @@ var boardMutants = []Mutant{
 		Name: "B32", File: "board/rows.go", Trouble: "whatever", First: 0,
 		Breaks: "a row is published without its payload",
 		Old: `	case r.Large:
-		b.park(k, r.ID, due)
+		b.park(k, r, due)
 		b.advance(k)
 		return false
 `,
