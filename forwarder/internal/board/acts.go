@@ -7,13 +7,12 @@ import "time"
 func (b *Board) newHeads(due []*Row) {
 	for _, r := range due {
 		l := b.open(r.Term)
-		// One that is parked blocks its key as well, or a later one of the same act would go before it. So does one that was
-		// published, and sent again before that was settled.
-		if l != nil && r.Key != "" && r.Attempts > 0 && l.heads[r.ID] == nil && r.isNews(l.known[r.ID]) {
-			if known := l.known[r.ID]; known != nil {
-				b.withdraw(l, known)
+		// One that is parked blocks its key as well, or a later one of the same act would go before it. So does one that is
+		// under way, or was published, and sent again before that was settled.
+		if l != nil && r.Key != "" && r.Attempts > 0 && l.heads[r.ID] == nil {
+			if known := l.known[r.ID]; known == nil || known.Generation != r.Generation {
+				b.sentAgain(l, r)
 			}
-			b.addHead(l, r.Key, r.ID, r.Topic, b.now)
 		}
 		if l != nil && l.heads[r.ID] != nil {
 			l.heads[r.ID].act = r.Generation // what is due together comes in order
@@ -21,11 +20,29 @@ func (b *Board) newHeads(due []*Row) {
 	}
 }
 
-// isNews says whether a row is more than what is known of it: that it was published, or waits in memory, as it was
-// before it was sent again is less.
-func (r *Row) isNews(known *Row) bool {
-	return known == nil || known.Generation != r.Generation &&
-		(known.call.published || known.call.state == idle || known.call.state == pending)
+// sentAgain makes a head of a row that an operator had sent again, instead of what waits of it in memory.
+func (b *Board) sentAgain(l *lane, r *Row) {
+	if known := l.known[r.ID]; known != nil {
+		b.withdraw(l, known)
+	}
+	b.addHead(l, r.Key, r.ID, r.Topic, b.now)
+	l.heads[r.ID].act = unknownAct
+}
+
+// unknownAct is that of a head of which no read has looked what was sent again with it.
+const unknownAct = "?"
+
+// isLater says whether a message was sent again after a row of it was read: the answer to that one says nothing of it,
+// and the message is tried once more.
+func (b *Board) isLater(l *lane, r *Row) bool {
+	h, known := l.heads[r.ID], l.known[r.ID]
+	if h == nil || h.key == nil || h.act == r.Generation {
+		return known.sentAgainAfter(r)
+	}
+	if h.place < 0 && known == r {
+		b.schedule(l, h, b.now)
+	}
+	return true
 }
 
 // sentAgainAfter says whether a row was read of a message that an operator had sent again after an earlier row of it.

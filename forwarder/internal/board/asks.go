@@ -144,7 +144,7 @@ func (b *Board) answered(a ask, r Read, sawDue uint64) {
 	case f.Dead: // an operator gave it up while it waited; now it blocks its key
 		b.addHead(l, k.name, a.id, f.Row.Topic, b.now.Add(never))
 	case !k.isPen() && f.Row.Attempts > 0: // an operator sent it again while it waited, perhaps with lower ones
-		b.addHead(l, k.name, a.id, f.Row.Topic, b.now)
+		b.sentAgain(l, f.Row)
 	case a.why == forTrial:
 		b.tried(l, a, f.Row)
 	default:

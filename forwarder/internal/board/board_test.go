@@ -272,6 +272,7 @@ func (d *desk) write(published []*board.Row, failed []board.Failure) {
 			o.Kind = board.Fenced
 		case m == nil || m.dead:
 			o.Kind = board.Gone
+		case m.act != f.Row.Generation: // it was sent again since, and waits for that
 		case f.Permanent:
 			m.attempts, m.dead, o.Kind = f.Attempts, true, board.Dead
 		default:

@@ -48,8 +48,9 @@
 //	                                          |     all fail: pardoned, as if unavailable
 //	                                          +-> aborted: parked, and asked for again
 //	                                          +-> timed out: as rejected or unavailable, and the call is hung.
-//	                                              A late success is a success, unless an operator had the message
-//	                                              sent again and that was read since; a late error is nothing
+//	                                              A late success is a success; a late error is nothing
+//	                                          If an operator had the message sent again, and that was read since, no
+//	                                          answer says anything of it: its head stays
 //
 //	key:   (none) -> running -> blocked -> unparking, lowest ids first -> running -> (none)
 //	topic: open -> paused -> trial asked for -> trial under way -> open, or paused for longer

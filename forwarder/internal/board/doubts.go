@@ -204,7 +204,7 @@ func (b *Board) vouches(c *Call) {
 		delete(t.failedAt, c.Row.UUID)
 	}
 	for i, s := range t.suspects {
-		if r := s.call.Row; r.ID == c.Row.ID && r.Term == c.Row.Term {
+		if r := s.call.Row; r.ID == c.Row.ID && r.Term == c.Row.Term && !r.sentAgainAfter(c.Row) {
 			// it timed out before; in another term the database will know
 			b.suspects--
 			b.acquit(b.lanes[s.call.Row.Term.Lane], s.call)

@@ -86,15 +86,14 @@ func (b *Board) succeeded(c *Call, late bool) {
 	if l == nil || l.handing {
 		return
 	}
-	known := l.known[r.ID]
-	again := known.sentAgainAfter(r) // then this settles nothing of what is known
-	if late && !again {
+	if b.isLater(l, r) {
+		return
+	}
+	if late {
 		b.forgetCopies(l, r, c.topic)
 	}
-	if known != r && !again { // it was another attempt, or forgotten with one
-		l.known[r.ID] = r
-	}
-	if h := l.heads[r.ID]; h != nil && !again {
+	l.known[r.ID] = r // or it was another attempt, or forgotten with one
+	if h := l.heads[r.ID]; h != nil {
 		b.removeHead(l, h)
 	} else if c.key != nil && !late {
 		b.passed(c.key, r.ID)
@@ -126,7 +125,7 @@ func (b *Board) rejected(l *lane, c *Call, res Result) {
 // block blocks the key of a message that failed: it is due when that is settled.
 func (b *Board) block(l *lane, c *Call) {
 	b.unsettledOf(c)
-	if r := c.Row; r.Key != "" && !l.handing {
+	if r := c.Row; r.Key != "" && !l.handing && !b.isLater(l, r) {
 		h := b.newHead(l, r.Key, r.ID, r.Topic)
 		h.act = r.Generation
 		b.unschedule(l, h)

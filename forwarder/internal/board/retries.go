@@ -215,6 +215,7 @@ func (b *Board) retried(l *lane, a ask, f Found, found bool, sawDue uint64) {
 	case h.act != r.Generation && sawDue>>l.term.Lane&1 == 0: // lower ones that were sent again with it may not be known
 		b.schedule(l, h, b.lookForAct())
 	default:
+		h.act = r.Generation
 		b.letPass(l, h.key, r, t)
 	}
 }

@@ -61,7 +61,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	}
 	if r.Attempts > 0 {
 		// It waits for another attempt and so blocks its key, though we were not told: an operator asked for it again.
-		b.addHead(l, r.Key, r.ID, r.Topic, b.now)
+		b.sentAgain(l, r)
 		return false
 	}
 	if l.shadow.has(r.Key) {
