@@ -121,7 +121,9 @@ func TestOutboxctlMigrates(t *testing.T) {
 	assert.Contains(t, files[0], "20_")
 	again := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--start-at", "20")
 	assert.Equal(t, 1, again.code)
-	assert.Contains(t, again.err, "file exists")
+	assert.Contains(t, again.err, "file exists: print only what is new, with --from")
+	late := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--from", "26") // the number of a file
+	assert.Contains(t, late.out, "nothing to write: there is no version 26", late.err)
 
 	// What print says makes tables that fit, and roles can be granted on them.
 	other := newPgxHandle(t, newDatabase(t))

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -134,6 +136,9 @@ writes files into that folder, which it makes, and leaves existing ones alone. I
 		if err != nil {
 			return &usageError{err}
 		}
+		if dir != "" && len(files) == 0 {
+			return a.say("nothing to write: there is no version %d: outboxctl migrate status lists them", cfg.From)
+		}
 		if dir != "" {
 			return a.writeFiles(cmd.Context(), dir, files)
 		}
@@ -177,6 +182,9 @@ func (a *app) writeFiles(ctx context.Context, dir string, files []schema.File) e
 		}
 		name := filepath.Join(dir, f.Name)
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("%w: print only what is new, with --from", err)
+		}
 		if err != nil {
 			return err
 		}

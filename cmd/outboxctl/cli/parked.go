@@ -15,8 +15,10 @@ func (a *app) parkedKeys() *cobra.Command {
 partitions go on. Their messages are in a table beside the outbox, outbox_parked, and are retried from
 there in the order of their key. A key is read from Kafka again when all of them are handled.
 
-To give up the first message of a key, discard it: the key is its partition, a slash and the key.`,
+To give up the first message of a key, discard it in the inbox, where it is failing. One that is not
+there is skipped as below: the key is its partition, a slash and the key.`,
 		Example: "  outboxctl keys parked\n" +
+			"  outboxctl inbox discard booking/book:UUID --state failing --reason 'refunded by hand'\n" +
 			"  outboxctl --tables outbox=outbox_parked keys skip --key 3/order-42 --reason 'refunded by hand'\n" +
 			"  outboxctl --tables outbox=outbox_parked audit    # acts on them are noted there",
 		Args: cobra.NoArgs,
