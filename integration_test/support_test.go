@@ -225,7 +225,7 @@ func makeTables(ctx context.Context, db *outbox.DB) error {
 		return err
 	}
 	from, names := 100, (*core.DB)(db).Tables().WithDefaults()
-	for i, to := range []int{500, 5000, 20_000, 100_000, 1e9} {
+	for i, to := range []int{500, 5000, 20_000, 100_000, 1e9, 1e9 + 1000} {
 		leaf := sqltext.Tables{Schema: names.Schema, Outbox: fmt.Sprint(names.Outbox, "_p", 5+i)}.OutboxName()
 		if _, err := (*core.DB)(db).Exec(ctx, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %s PARTITION OF %s
 			FOR VALUES FROM (%d) TO (%d) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)`,
