@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/leaves"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // RollConfig says what RollOutbox does.
@@ -41,6 +42,8 @@ type RollResult struct {
 	Made    int `json:"made"`
 	Emptied int `json:"emptied"`
 	Dropped int `json:"dropped"`
+	// Ahead is how many leaves were wholly above the last id when it had ended; 0 after an error.
+	Ahead int `json:"ahead"`
 	// Removed is how many messages went with the leaves that were emptied; Deleted, how many were deleted one by one.
 	Removed int64 `json:"removed"`
 	Deleted int64 `json:"deleted"`
@@ -127,6 +130,10 @@ func (a *Admin) RollOutbox(ctx context.Context, cfg RollConfig) (_ RollResult, e
 			break
 		}
 	}
+	if err == nil {
+		err = r.read(ctx)
+		r.out.Ahead = r.set.Ahead()
+	}
 	if cfg.DryRun {
 		return r.out, err
 	}
@@ -189,6 +196,10 @@ func (r *roll) refusal() error {
 		return fmt.Errorf("role %s does not own table %s, and only its owner may empty or make leaves: "+
 			"run it as %s, or %s", r.set.Role, r.db.Render("{outbox}"), r.set.Owner, r.set.Grant)
 	}
+	if r.set.Create != "" {
+		return fmt.Errorf("role %s, which owns table %s, may not make leaves where that is: %s", r.set.Owner,
+			r.db.Render("{outbox}"), r.set.Create)
+	}
 	return r.blind()
 }
 
@@ -205,7 +216,11 @@ func (r *roll) blind() error {
 func (r *roll) read(ctx context.Context) (err error) {
 	ctx, cancel := r.bound(ctx)
 	defer cancel()
-	r.set, err = leaves.Read(ctx, r.db, r.db.Tables())
+	for range crowdedTries { // it waits for nothing but a lock that was taken in the very moment
+		if r.set, err = leaves.Read(ctx, r.db, r.db.Tables()); text.SQLState(err) != lockNotAvailable {
+			break
+		}
+	}
 	return explain(err)
 }
 

@@ -52,10 +52,14 @@ func (r *roll) emptyAll(ctx context.Context) error {
 		return nil
 	}
 	for _, l := range r.set.Leaves[:r.set.Current()] {
-		if l.Split {
+		switch {
+		case l.Split:
 			r.kept(ctx, l.Name, "it is in partitions itself: empty them by hand")
-		}
-		if l.Split || l.Bytes == 0 {
+			continue
+		case l.Locked:
+			r.kept(ctx, l.Name, inUse)
+			continue
+		case l.Bytes == 0:
 			continue
 		}
 		if err := r.empty(ctx, l); err != nil && text.SQLState(err) != text.UndefinedTable { // another one has dropped it
@@ -68,6 +72,9 @@ func (r *roll) emptyAll(ctx context.Context) error {
 // empty empties a leaf if it is due.
 func (r *roll) empty(ctx context.Context, l leaves.Leaf) error {
 	seen, free, err := r.lookAt(ctx, l)
+	if text.SQLState(err) == lockNotAvailable {
+		free, err = false, nil
+	}
 	switch {
 	case err != nil:
 		return err
@@ -117,6 +124,12 @@ func (r *roll) empty(ctx context.Context, l leaves.Leaf) error {
 // before the leaf is locked: so there was none when it begins; false = there was one all the time.
 func (r *roll) lookAt(ctx context.Context, l leaves.Leaf) (seen look, free bool, err error) {
 	before := stamp(r.before)
+	if !r.cfg.DryRun { // others may have locked it since it was listed, for long
+		free, err = r.locked(ctx, []lock{{l.SQL, reads}}, func(rawTx) error { return nil })
+		if err != nil || !free {
+			return seen, false, err
+		}
+	}
 	if err = r.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&seen.acts) },
 		r.of(sqltext.RollActs, l.SQL)); err != nil {
 		return seen, false, err
@@ -210,7 +223,11 @@ func (r *roll) deleteIDs(ctx context.Context, ids leaves.Range) (n int64, err er
 // next.
 func (r *roll) cleanDefault(ctx context.Context) error {
 	d := r.set.Default
-	if d == nil || d.Bytes == 0 || r.cfg.Retention == 0 {
+	if d == nil || d.Bytes == 0 && !d.Locked || r.cfg.Retention == 0 {
+		return nil
+	}
+	if d.Locked {
+		r.kept(ctx, d.Name, inUse)
 		return nil
 	}
 	const why = "they have no leaf"

@@ -23,7 +23,8 @@ const (
 
 	exclusive = "ACCESS EXCLUSIVE" // against all others
 	changes   = "SHARE UPDATE EXCLUSIVE"
-	writers   = "SHARE" // against those who write
+	reads     = "ACCESS SHARE" // against those who have all for themselves
+	writers   = "SHARE"        // against those who write
 
 	lockNotAvailable = "55P03"
 )
@@ -56,11 +57,14 @@ func (t rawTx) do(statement string) (columns []string, err error) {
 	return columns, err
 }
 
-// patient runs fn, which reads all of a leaf, without Config.QueryTimeout and without the role's statement_timeout.
+// patient runs fn, which reads all of a leaf, without Config.QueryTimeout and without the role's statement_timeout. It
+// fails with lockNotAvailable if another session has the leaf for itself.
 func (r *roll) patient(ctx context.Context, fn func(drive.Querier) error) error {
 	return r.db.Transact(ctx, func(q drive.Querier) error {
-		if _, err := q.Exec(ctx, sqltext.NoTimeout); err != nil {
-			return err
+		for _, s := range []string{sqltext.NoTimeout, sqltext.RollPatience} {
+			if _, err := q.Exec(ctx, s); err != nil {
+				return err
+			}
 		}
 		return fn(q)
 	})

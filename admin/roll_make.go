@@ -27,11 +27,14 @@ func (r *roll) makeAll(ctx context.Context) error {
 	}
 	outbox := r.db.Render("{outbox}")
 	if size == 0 {
-		r.kept(ctx, outbox, "no leaves are made: there is none that says how many ids one has: set "+
-			"RollConfig.PartitionSize, or --partition-size")
+		r.kept(ctx, outbox, "no leaf is made: there is none that says how many ids one has: set RollConfig.PartitionSize")
 		return nil
 	}
 	for number, tries := r.newest(), 0; tries < 10*leavesAhead; tries++ {
+		if d := r.set.Default; d != nil && d.Locked {
+			r.kept(ctx, outbox, "no leaf is made: "+inUse)
+			return nil
+		}
 		next, err := r.next(ctx, size)
 		if err != nil || next == (leaves.Range{}) {
 			return err

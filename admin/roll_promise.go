@@ -77,6 +77,8 @@ func (r *roll) promise(ctx context.Context, d leaves.Leaf, ids leaves.Range) (ha
 		return err
 	})
 	switch text.SQLState(err) {
+	case lockNotAvailable:
+		return false, nil
 	case text.UndefinedObject, checkViolation: // another roll has replaced it, or a row was put there by hand
 		err = errAgain
 	}

@@ -19,6 +19,9 @@ import (
 // names every problem and its cure. It returns outbox.ErrNoDB; any other error comes from the database. It reads the
 // catalogs in a handful of short queries and changes nothing.
 //
+// It waits for a lock at most 5 seconds; then the error says who has it. A partition that is rewritten does not hold it
+// up.
+//
 // It also asks for the grants of the connection's role: those of a forwarder, or, if the role may insert messages
 // but not read them, those of a publisher alone.
 //
@@ -65,7 +68,7 @@ func (c *inspection) errors(ofOutbox bool) error {
 // under which the tables grow without need, rows that row security may hide, messages that wait though no forwarder
 // lives, checks that will refuse messages, grants that only some parts need, concurrent migrations that were put off,
 // and migrations that a newer version of the library applied. For messages that wait it looks only where the tables and
-// their indexes are as they should be.
+// their indexes are as they should be, and says who has locked them if it has to wait for more than 2 seconds.
 func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 	c, err := inspectAll(ctx, db)
 	if err != nil {
@@ -74,7 +77,7 @@ func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 	if c.useless || c.damaged || len(c.putOff) > 0 {
 		return c.found, nil
 	}
-	if err := c.alive(ctx); err != nil && text.SQLState(err) != text.InsufficientPrivilege {
+	if err := c.soonAlive(ctx, (*core.DB)(db)); err != nil && text.SQLState(err) != text.InsufficientPrivilege {
 		// which is among what was found
 		return nil, fmt.Errorf("check %s: %w", c.names.OutboxName(), err)
 	}
@@ -121,7 +124,7 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 		c.q = db
 	}
 	if err != nil {
-		return nil, fmt.Errorf("check %s: %w", names.OutboxName(), err)
+		return nil, fmt.Errorf("check %s: %w", names.OutboxName(), explainLocked(ctx, db, names, err))
 	}
 	if c.useless {
 		return c, nil

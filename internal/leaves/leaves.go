@@ -18,6 +18,7 @@ type Leaf struct {
 	Name, SQL string // SQL is its name with the schema, quoted
 	Range
 	Default bool  // then it has no Range
+	Locked  bool  // another session has it for itself; then Bytes and Total are 0
 	Bytes   int64 // of its rows, without indexes and what is stored out of line; 0 = empty
 	Total   int64 // bytes with its indexes and what is stored out of line
 	Rows    int64 // as the last ANALYZE or VACUUM counted them; -1 = never
@@ -38,6 +39,7 @@ type Set struct {
 	Tablespace  string // of the outbox, as a clause of CREATE TABLE; nothing if it is that of the database
 	Owner, Role string // as SQL; whose it is, and who asks
 	Grant       string // statements that have the role act for the owner; "" = it may
+	Create      string // statements that have the owner make tables beside it; "" = it may
 	Known       bool   // the role may know Last
 	Last        int64  // the last id that was handed out; 0 = none
 	Leaves      []Leaf // by their ranges
@@ -62,14 +64,14 @@ func With(options string) string {
 // database, or one that names a partition whose bounds are no range of ids. A table that is missing is not partitioned.
 func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, err error) {
 	if err = drive.Collect(ctx, q, func(rows drive.Rows) error {
-		return rows.Scan(&s.Partitioned, &s.Schema, &s.Tablespace, &s.Owner, &s.Role, &s.Grant, &s.Known, &s.Last)
+		return rows.Scan(&s.Partitioned, &s.Schema, &s.Tablespace, &s.Owner, &s.Role, &s.Grant, &s.Create, &s.Known, &s.Last)
 	}, names.Render(sqltext.LeavesParent)); err != nil || !s.Partitioned {
 		return s, err
 	}
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var l Leaf
 		var bounds, options string
-		if err := rows.Scan(&l.Name, &l.SQL, &bounds, &l.Bytes, &l.Total, &l.Rows, &options, &l.Split,
+		if err := rows.Scan(&l.Name, &l.SQL, &bounds, &l.Locked, &l.Bytes, &l.Total, &l.Rows, &options, &l.Split,
 			&l.Logging); err != nil {
 			return err
 		}
@@ -168,7 +170,7 @@ func (s Set) Gaps() (gaps []Range) {
 
 // Count says how many rows the default has, up to so many of each gap between leaves. It reads through the outbox.
 func (s Set) Count(ctx context.Context, q drive.Querier, names sqltext.Tables, upto int64) (n int64, err error) {
-	if s.Default == nil || s.Default.Bytes == 0 {
+	if s.Default == nil || s.Default.Bytes == 0 && !s.Default.Locked {
 		return 0, nil
 	}
 	first, below := Arrays(s.Gaps())

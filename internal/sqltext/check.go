@@ -15,14 +15,34 @@ const (
 	CheckProduct = `SELECT version()`
 
 	// CheckRole names the role that asks, and whether it may use a schema, if it exists. It has the catalogs described in
-	// the words that are compared with, to the end of the transaction.
+	// the words that are compared with, and bounds how long is waited for a lock, to the end of the transaction.
 	//
 	// Arguments: schema.
 	CheckRole = `SELECT current_user::text,
        coalesce((SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_namespace n
          WHERE n.nspname = $1::text), true),
        pg_catalog.set_config('quote_all_identifiers', 'off', true) || pg_catalog.set_config('bytea_output', 'hex', true)
-         || pg_catalog.set_config('standard_conforming_strings', 'on', true)`
+         || pg_catalog.set_config('standard_conforming_strings', 'on', true)
+         || pg_catalog.set_config('lock_timeout', '5s', true)`
+
+	// CheckPatience bounds how long is waited for the locks of CheckAlive, to the end of the transaction.
+	CheckPatience = `SELECT pg_catalog.set_config('lock_timeout', '2s', true)`
+
+	// CheckHolder says which session has one of some tables, or a partition of one, for itself, or waits for that, so that
+	// others wait behind it: the table, the pid, the role and the application, which are empty if this role may not know.
+	//
+	// Arguments: names.
+	CheckHolder = `WITH RECURSIVE parts(oid) AS (SELECT pg_catalog.to_regclass(n.name)::oid FROM pg_catalog.unnest($1::text[]) AS n(name)
+    UNION SELECT i.inhrelid FROM parts p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid)
+SELECT c.oid::pg_catalog.regclass::text, coalesce(k.pid, 0)::bigint, coalesce(a.usename::text, ''), coalesce(a.application_name, '')
+  FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.oid
+  JOIN pg_catalog.pg_locks k ON k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock'
+   AND (k.relation IN (c.oid, c.reltoastrelid) OR k.relation IN (SELECT x.indexrelid FROM pg_catalog.pg_index x
+     WHERE x.indrelid IN (c.oid, c.reltoastrelid)))
+  LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = k.pid
+ WHERE k.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
+   AND k.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+ ORDER BY k.granted DESC, c.relkind = 'p' DESC, k.pid LIMIT 1`
 
 	// CheckElsewhere lists the schemas that have a table of some name.
 	//
@@ -101,21 +121,23 @@ const (
 
 	// CheckBounds lists the checks of ids that are there for a moment while leaves are made: the table and the name of the
 	// check, as SQL, whether it is one of the default, the first id that it refuses, the first that it takes again, and
-	// the last id that was handed out, 0 if none was or the role may not know.
+	// the last id that was handed out, 0 if none was or the role may not know. To describe a check waits for its table,
+	// and fails if that is dropped meanwhile: so it describes those alone.
 	//
 	// Arguments: name of the check on an outbox that is one table.
-	CheckBounds = `SELECT d.sql, quote_ident(d.conname), d.of_default,
-       substring(d.def from '< ''?([0-9]+)')::bigint,
-       coalesce(substring(d.def from '>= ''?([0-9]+)')::bigint, 9223372036854775807),
-       coalesce(CASE WHEN has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE')
-         THEN pg_sequence_last_value(to_regclass({outbox_id_seq_text})) END, 0)
-  FROM (SELECT k.conname, t.relispartition AS of_default, pg_get_constraintdef(k.oid) AS def,
+	CheckBounds = `WITH d AS MATERIALIZED (SELECT k.conname, t.relispartition AS of_default, pg_get_constraintdef(k.oid) AS def,
                quote_ident(n.nspname) || '.' || quote_ident(t.relname) AS sql
           FROM pg_constraint k JOIN pg_class t ON t.oid = k.conrelid JOIN pg_namespace n ON n.oid = t.relnamespace
          WHERE k.contype = 'c'
            AND (t.oid = to_regclass({outbox_text}) AND k.conname = $1::text
              OR k.conname = t.relname || '_bound' AND EXISTS (SELECT FROM pg_inherits i
-                 WHERE i.inhrelid = t.oid AND i.inhparent = to_regclass({outbox_text})))) d
+                 WHERE i.inhrelid = t.oid AND i.inhparent = to_regclass({outbox_text}))))
+SELECT d.sql, quote_ident(d.conname), d.of_default,
+       substring(d.def from '< ''?([0-9]+)')::bigint,
+       coalesce(substring(d.def from '>= ''?([0-9]+)')::bigint, 9223372036854775807),
+       coalesce(CASE WHEN has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE')
+         THEN pg_sequence_last_value(to_regclass({outbox_id_seq_text})) END, 0)
+  FROM d
  WHERE d.def ~ '< ''?[0-9]'
  ORDER BY d.sql`
 )

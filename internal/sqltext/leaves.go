@@ -2,28 +2,41 @@ package sqltext
 
 // The statements on an outbox in partitions: its leaves.
 const (
-	// Leaves lists the leaves of the outbox: name, as SQL, bounds as CREATE TABLE writes them, bytes of its rows and with
-	// its indexes, rows as the last ANALYZE or VACUUM counted them (-1 = never), storage options with | between them,
-	// whether it is in partitions itself, and statements that have it survive a crash of the server ('' = it does). A leaf
-	// that is dropped meanwhile is empty.
-	Leaves = `SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
-       coalesce(pg_get_expr(c.relpartbound, c.oid), ''), coalesce(pg_relation_size(c.oid), 0),
-       coalesce(pg_total_relation_size(c.oid), 0),
+	// Leaves lists the leaves of the outbox: name, as SQL, bounds as CREATE TABLE writes them, whether another session has
+	// locked it or a part of it against all others, and unless that is so bytes of its rows and with its indexes; rows as
+	// the last ANALYZE or VACUUM counted them (-1 = never), storage options with | between them, whether it is in
+	// partitions itself, and statements that have it survive a crash of the server ('' = it does). A leaf that is dropped
+	// meanwhile is empty. It waits for no lock, unless one is taken in the very moment in which it asks for sizes.
+	Leaves = `WITH RECURSIVE held AS MATERIALIZED (SELECT k.relation FROM pg_locks k
+    WHERE k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock' AND k.granted AND k.pid <> pg_backend_pid()
+      AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
+  parts(leaf, oid, level) AS (SELECT i.inhrelid, i.inhrelid, 0 FROM pg_inherits i WHERE i.inhparent = to_regclass({outbox_text})
+    UNION ALL SELECT p.leaf, i.inhrelid, p.level + 1 FROM parts p JOIN pg_inherits i ON i.inhparent = p.oid),
+  taken AS MATERIALIZED (SELECT p.leaf FROM parts p JOIN pg_class c ON c.oid = p.oid
+    WHERE EXISTS (SELECT FROM held h WHERE h.relation IN (c.oid, c.reltoastrelid)
+       OR h.relation IN (SELECT x.indexrelid FROM pg_index x WHERE x.indrelid IN (c.oid, c.reltoastrelid))))
+SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
+       coalesce(pg_get_expr(c.relpartbound, CASE WHEN l.locked THEN 0 ELSE c.oid END), ''), l.locked,
+       CASE WHEN l.locked THEN 0 ELSE coalesce(pg_relation_size(c.oid), 0) END,
+       CASE WHEN l.locked THEN 0 ELSE coalesce(pg_total_relation_size(c.oid), 0) END,
        CASE WHEN c.relpages = 0 AND c.reltuples = 0 AND current_setting('server_version_num')::int < 140000 THEN -1
             ELSE c.reltuples END::bigint,
        coalesce(array_to_string(c.reloptions, '|'), ''), c.relkind = 'p',
-       coalesce((SELECT string_agg(format('ALTER TABLE %s.%I SET LOGGED', u.relnamespace::regnamespace, u.relname), '; ' ORDER BY t.level, u.relname)
-                   FROM pg_partition_tree(c.oid) t JOIN pg_class u ON u.oid = t.relid
-                  WHERE u.relpersistence = 'u' AND u.relkind <> 'p'), '')
+       coalesce((SELECT string_agg(format('ALTER TABLE %s.%I SET LOGGED', u.relnamespace::regnamespace, u.relname), '; ' ORDER BY p.level, u.relname)
+                   FROM parts p JOIN pg_class u ON u.oid = p.oid
+                  WHERE p.leaf = c.oid AND u.relpersistence = 'u' AND u.relkind <> 'p'), '')
   FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ CROSS JOIN LATERAL (SELECT c.oid IN (SELECT t.leaf FROM taken t) AS locked) l
  WHERE i.inhparent = to_regclass({outbox_text}) ORDER BY c.relname`
 
 	// LeavesParent says of the outbox whether it is in partitions, its schema, its tablespace as a clause of CREATE TABLE
 	// ('' = that of the database), its owner, who asks, all as SQL, the statements that have that role act for the owner
-	// ('' = it may), whether it may know the last id that was handed out, and that id, 0 if none was or it may not.
+	// ('' = it may), those that have the owner make tables beside it (the same), whether the role may know the last id
+	// that was handed out, and that id, 0 if none was or it may not.
 	LeavesParent = `SELECT c.relkind = 'p', c.relnamespace::regnamespace::text,
        coalesce((SELECT ' TABLESPACE ' || quote_ident(s.spcname) FROM pg_tablespace s WHERE s.oid = c.reltablespace), ''),
        c.relowner::regrole::text, quote_ident(current_user), CASE WHEN ` + actsForOwner + ` THEN '' ELSE ` + actForOwner + ` END,
+       ` + makeTables + `,
        coalesce(has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE'), false),
        coalesce(CASE WHEN has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE')
          THEN pg_sequence_last_value(to_regclass({outbox_id_seq_text})) END, 0)
@@ -40,6 +53,16 @@ const (
             WHEN current_setting('server_version_num')::int >= 160000
               THEN format('GRANT %s TO %I WITH INHERIT TRUE, SET TRUE', c.relowner::regrole, r.rolname)
             ELSE format('GRANT %s TO %I; ALTER ROLE %2$I INHERIT', c.relowner::regrole, r.rolname) END`
+
+	// makeTables is what has the owner make tables where c and its indexes are, and so whoever acts for it.
+	makeTables = `coalesce((SELECT string_agg(g.statement, '; ' ORDER BY g.statement) FROM (
+         SELECT format('GRANT CREATE ON SCHEMA %s TO %s', c.relnamespace::regnamespace, c.relowner::regrole)
+          WHERE NOT has_schema_privilege(c.relowner, c.relnamespace, 'CREATE')
+         UNION SELECT format('GRANT CREATE ON TABLESPACE %I TO %s', s.spcname, c.relowner::regrole) FROM pg_tablespace s
+          WHERE s.oid IN (SELECT t.reltablespace FROM pg_class t WHERE t.oid = c.oid
+                             OR t.oid IN (SELECT x.indexrelid FROM pg_index x WHERE x.indrelid = c.oid))
+            AND NOT has_tablespace_privilege(c.relowner, s.oid, 'CREATE')) g(statement)
+         WHERE NOT r.rolsuper), '')`
 
 	// LeafRows says of each range of ids with rows, by its position: the age in seconds of the row with the lowest id,
 	// and whether some of the last 100 were settled before a time and none since. It reads through the outbox, which needs

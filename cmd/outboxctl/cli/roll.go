@@ -57,7 +57,7 @@ of the ids after it.`,
 			}
 			shown := a.show(r, func() error { return a.printRolled(r, "") })
 			if err == nil {
-				err = leavesAhead(cmd.Context(), ad, r)
+				err = leavesAhead(r)
 			}
 			if err != nil {
 				return wrongAct(err)
