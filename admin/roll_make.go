@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	duplicateTable = "42P07"
-	overlaps       = "42P17" // what another roll has made
+	duplicateTable  = "42P07"
+	duplicateObject = "42710" // a domain, since each table is a type too
+	overlaps        = "42P17" // what another roll has made
 )
 
 // makeAll makes leaves until there are enough ahead.
@@ -50,7 +51,7 @@ func (r *roll) makeAll(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errAgain), text.SQLState(err) == overlaps, text.SQLState(err) == text.UndefinedTable:
 			err = nil
-		case text.SQLState(err) == duplicateTable: // of another program
+		case text.SQLState(err) == duplicateTable, text.SQLState(err) == duplicateObject: // of another program
 			err = nil
 			number++
 			continue

@@ -71,3 +71,13 @@ func TestPartitionByAnOwnerThatMayMakeNoTable(t *testing.T) {
 	execScript(t, h, grantOf.FindString(err.Error()))
 	require.NoError(t, schema.Partition(t.Context(), owner.db, schema.PartitionConfig{PartitionSize: 100}))
 }
+
+// TestLeafNamesThatAreTaken: of whatever kind that is, the next number is used.
+func TestLeafNamesThatAreTaken(t *testing.T) {
+	t.Parallel()
+	h := newLeaves(t, 10, 20)
+	execScript(t, h, `CREATE VIEW outbox_p2 AS SELECT 1; CREATE DOMAIN outbox_p3 AS int; CREATE TYPE outbox_p4 AS ENUM ();
+		CREATE SEQUENCE outbox_p5; CREATE TYPE outbox_p6 AS (n int)`)
+	h.exec(t, `SELECT setval('outbox_id_seq', 5)`)
+	require.Equal(t, []string{"made outbox_p7", "made outbox_p8", "made outbox_p9"}, did(h.roll(t)))
+}
