@@ -3,20 +3,20 @@ package outbox
 import (
 	"fmt"
 	"go/ast"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// brokenRules lists the rules that make mutants breaks and that no schedule of the model shows. It reads the tables of
-// forwarder/internal/mutants.
-func brokenRules(t *testing.T) string {
+// mutantsOf reads the tables of forwarder/internal/mutants: of each mutant its fields, by its name.
+func mutantsOf(t *testing.T) map[string]map[string]string {
 	files, err := filepath.Glob("forwarder/internal/mutants/table_*_test.go")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("tables of mutants %v: %v", files, err)
 	}
-	var missed strings.Builder
-	all, struck := 0, 0
+	all := map[string]map[string]string{}
 	for _, file := range files {
 		ast.Inspect(parsed(t, file), func(n ast.Node) bool {
 			lit, ok := n.(*ast.CompositeLit)
@@ -32,21 +32,31 @@ func brokenRules(t *testing.T) string {
 			if fields["Name"] == "" {
 				return true
 			}
-			all++
-			if fields["Strike"] != "" {
-				struck++
-			}
-			if missing := fields["Missing"]; missing != "" {
-				fmt.Fprintf(&missed, "| %s: %s | %s |\n", fields["Name"], fields["Breaks"], missing)
-			}
+			all[fields["Name"]] = fields
 			return false
 		})
 	}
-	if all < 50 {
-		t.Errorf("only %d rules were found", all)
+	if len(all) < 50 {
+		t.Errorf("only %d mutants were found", len(all))
 	}
-	return fmt.Sprintf("\nOf the %d rules of the forwarder that `make mutants` breaks, one at a time, schedules show\n"+
-		"all but %d that are struck, each with its reason, and these:\n\n"+
+	return all
+}
+
+// brokenRules lists the rules that make mutants breaks and that nothing shows.
+func brokenRules(mutants map[string]map[string]string) string {
+	var missed strings.Builder
+	struck := 0
+	for _, name := range slices.Sorted(maps.Keys(mutants)) {
+		m := mutants[name]
+		if m["Strike"] != "" {
+			struck++
+		}
+		if missing := m["Missing"]; missing != "" {
+			fmt.Fprintf(&missed, "| %s: %s | %s |\n", name, m["Breaks"], missing)
+		}
+	}
+	return fmt.Sprintf("\nOf the %d rules of the forwarder that `make mutants` breaks, one at a time, schedules or\n"+
+		"tests of its state show all but %d that are struck, each with its reason, and these:\n\n"+
 		"| what is so when the rule is broken | what schedules lack to show it |\n|---|---|\n%s",
-		all, struck, missed.String())
+		len(mutants), struck, missed.String())
 }

@@ -2,6 +2,7 @@ package board_test
 
 import (
 	"slices"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
@@ -62,20 +63,28 @@ func (f *forwarder) checkPlan(p lease.Plan) {
 	}
 }
 
+// draining is a call of Drain.
+type draining struct {
+	began  int       // clock
+	at     time.Time // what was due then was to be looked for; zero = nothing was
+	others bool
+}
+
 // drain begins a call of Drain.
 func (f *forwarder) drain() {
 	if len(f.drains) > 1 {
 		return
 	}
-	id := f.machine.DrainBegins(false)
-	f.drains[id] = f.m.db.tick()
-	f.logf("drain %d begins", id)
+	d := draining{f.m.db.tick(), f.m.db.now, f.m.side.IntN(2) == 0}
+	id := f.machine.DrainBegins(d.others)
+	f.drains[id] = d
+	f.logf("drain %d begins, others %v", id, d.others)
 	f.take()
 }
 
 // drained looks whether the answer to a Drain is right.
 func (f *forwarder) drained(d machine.Drained) {
-	began, waits := f.drains[d.ID]
+	call, waits := f.drains[d.ID]
 	if !waits {
 		return // it was there to have a read look for what fell due
 	}
@@ -85,6 +94,8 @@ func (f *forwarder) drained(d machine.Drained) {
 	case d.Closed && !f.machine.Stopping():
 		f.m.failf("forwarder %d says that it stops to a Drain, and does not stop", f.id)
 	case d.Closed:
+	case call.others && f.m.db.alive(deadMember):
+		f.m.failf("forwarder %d answers a Drain while another is dead whose lease is not over", f.id)
 	case len(f.toLoad()) > 0:
 		f.m.failf("forwarder %d answers a Drain while lanes load: %v", f.id, f.toLoad())
 	case len(d.Paused) > 0:
@@ -97,6 +108,6 @@ func (f *forwarder) drained(d machine.Drained) {
 		if _, missing := f.machine.Owned(); missing {
 			f.m.failf("forwarder %d answers a Drain, and lanes are missing to its share", f.id)
 		}
-		f.checkArrived("answers a Drain", began, func(lane int16) board.Term { return f.term(lane) })
+		f.checkArrived("answers a Drain", call, func(lane int16) board.Term { return f.term(lane) })
 	}
 }

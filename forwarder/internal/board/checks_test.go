@@ -78,34 +78,44 @@ func (f *forwarder) lanesRead() int {
 // checkQuiet looks whether nothing that the read saw waits, when the board says so: what Drain promises.
 func (f *forwarder) checkQuiet(r *reading) {
 	if f.board.Quiet() {
-		f.checkArrived("is quiet", r.began, func(lane int16) board.Term {
+		f.checkArrived("is quiet", draining{began: r.began}, func(lane int16) board.Term {
 			return board.Term{Lane: lane, Epoch: r.req.Window.Epochs[lane]}
 		})
 	}
 }
 
-// checkArrived looks whether all has arrived that was committed before some moment, in lanes that are read.
-func (f *forwarder) checkArrived(what string, before int, term func(lane int16) board.Term) {
+// checkArrived looks whether all has arrived, in lanes that are read, that was committed before some moment and is due.
+func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) board.Term) {
 	if !f.m.calm {
 		return // a key may be held by a head that somebody else has settled
 	}
-	held := map[string]bool{}
+	held, holds := map[string]bool{}, map[int16]bool{}
 	for _, msg := range f.m.db.table {
-		if msg.visible() && !msg.published && (msg.attempts > 0 && !msg.dead || msg.dead && f.m.db.blockKeyOnDead) {
-			held[msg.key] = msg.key != ""
+		if f.waitsFor(msg) {
+			held[msg.key], holds[msg.lane] = msg.key != "", true
 		}
 	}
 	for _, msg := range f.m.db.table {
-		if !f.reads(term(msg.lane)) || held[msg.key] || f.m.db.locked[msg] {
+		if !f.reads(term(msg.lane)) || held[msg.key] || f.m.db.locked[msg] || f.waitsFor(msg) {
 			continue
 		}
-		if low, shadow := f.board.HasShadow(f.term(msg.lane)); shadow && msg.id >= low {
+		if low, shadow := f.board.HasShadow(f.term(msg.lane)); shadow && holds[msg.lane] && msg.id >= low {
 			continue // it is taken for one of a key that is held: the shadows of the model are small
 		}
-		if msg.pending() && msg.tx.committed < before && msg.due.IsZero() && !msg.excused {
+		due := msg.due.IsZero() || msg.attempts > 0 && msg.key != "" || !msg.due.After(d.at)
+		if msg.pending() && msg.tx.committed < d.began && due {
 			f.m.failf("forwarder %d %s, and row %v waits", f.id, what, msg)
 		}
 	}
+}
+
+// waitsFor says whether a message waits for its next attempt, as far as the forwarder was told, or for an operator.
+func (f *forwarder) waitsFor(msg *record) bool {
+	if !msg.visible() || msg.published || msg.attempts == 0 && !msg.dead {
+		return false
+	}
+	due, told := f.due[msg.uuid]
+	return msg.dead && f.m.db.blockKeyOnDead || !msg.dead && (!told || msg.excused || due.After(f.m.db.now))
 }
 
 // checkStopped looks whether a stop left anything behind.

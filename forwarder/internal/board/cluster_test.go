@@ -21,6 +21,17 @@ type memberRow struct {
 	leaving bool
 }
 
+// deadMember was killed before the schedule began, and its lease is not over.
+const deadMember = 1000
+
+// leaveBehind has a dead member own every second lane.
+func (d *database) leaveBehind(lease time.Duration) {
+	d.members[deadMember] = memberRow{expires: d.now.Add(lease)}
+	for n := 0; n < laneCount; n += 2 {
+		d.lanes[n] = laneRow{owner: deadMember, epoch: 1}
+	}
+}
+
 // alive says whether a forwarder's lease has not run out.
 func (d *database) alive(owner int) bool {
 	m, ok := d.members[owner]

@@ -2,6 +2,7 @@ package board_test
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
@@ -98,8 +99,31 @@ func (f *forwarder) look() {
 	}
 	f.giveBack()
 	k.members, k.lanes = f.m.db.view(f.id)
+	f.sees(k.members)
 	f.looked()
 	f.keeping = k
+}
+
+// sighting is when the lease of another member was to end, and whether it has been renewed since it was seen first.
+type sighting struct {
+	expires time.Time
+	renewed bool
+}
+
+// sees notes which of the members may be dead.
+func (f *forwarder) sees(members []lease.Member) {
+	for i, o := range members {
+		if o.ID == strconv.Itoa(f.id) {
+			continue
+		}
+		expires := f.m.db.now.Add(o.Left)
+		s, known := f.seen[o.ID]
+		if !known {
+			s.expires = expires
+		}
+		s.renewed = s.renewed || !s.expires.Equal(expires)
+		f.seen[o.ID], members[i].Silent = s, !s.renewed
+	}
 }
 
 // renewed says that the lease was renewed. Its length changes at the end, and some forwarders have a wrong clock.

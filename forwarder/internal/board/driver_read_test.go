@@ -24,6 +24,7 @@ type loading struct {
 	term  board.Term
 	from  int64
 	heads []board.Head
+	uuids []string
 }
 
 // reader makes a step of the reading goroutine.
@@ -99,6 +100,7 @@ func (f *forwarder) loadPage() {
 	for _, v := range list {
 		l.heads = append(l.heads, f.m.head(v))
 		l.from = v.id
+		l.uuids = append(l.uuids, v.uuid)
 	}
 	if len(list) == page {
 		return
@@ -108,6 +110,9 @@ func (f *forwarder) loadPage() {
 		l.heads = f.headsBefore[l.term.Lane]
 	}
 	f.logf("loaded lane %d, epoch %d, heads %v", l.term.Lane, l.term.Epoch, l.heads)
+	for i, uuid := range l.uuids {
+		f.due[uuid] = f.m.db.now.Add(l.heads[i].Wait)
+	}
 	f.machine.LaneLoaded(f.m.db.now, l.term, board.NewTaken(f.m.db.now, l.term, l.heads))
 	f.more = true
 	f.take()

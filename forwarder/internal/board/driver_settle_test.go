@@ -133,6 +133,7 @@ func (f *forwarder) endSettle(s *settling) {
 		switch s.outcomes[i] {
 		case "waiting":
 			o.Kind = board.Waiting
+			f.due[x.Row.UUID] = f.m.db.now.Add(x.Delay)
 		case "dead":
 			o.Kind = board.Dead
 		case "gone":

@@ -21,11 +21,11 @@ type forwarder struct {
 	board   *board.Board // to look into, and to damage
 	window  *window.Window
 
-	settle, read bool          // the settler, the reader was woken
-	readAt       time.Time     // when the reader looks unasked; zero = it is about to
-	tickAt       time.Time     // when the timer does
-	drains       map[int64]int // calls of Drain that wait, and when they began
-	launched     int           // workers that have not made their first step
+	settle, read bool               // the settler, the reader was woken
+	readAt       time.Time          // when the reader looks unasked; zero = it is about to
+	tickAt       time.Time          // when the timer does
+	drains       map[int64]draining // calls of Drain that wait
+	launched     int                // workers that have not made their first step
 	calls        []*call
 	freed        map[lease.Term]bool // lanes that may be given back, as was noticed
 
@@ -50,9 +50,11 @@ type forwarder struct {
 	ttl         time.Duration // of its lease, as it was configured
 	leaseUntil  time.Time     // by what it knows
 	short       int
+	seen        map[string]sighting // the other members
 
 	headsBefore map[int16][]board.Head // as of when the keeper looked
 
+	due       map[string]time.Time    // by uuid, when messages that failed are due, as it was told
 	told      map[*board.Row]*telling // what each row's call came to
 	success   map[rowOf]bool          // told, in this term
 	unsettled map[*board.Row]bool     // of those
@@ -68,7 +70,8 @@ func newForwarder(m *model) *forwarder {
 	f := &forwarder{m: m, id: m.forwarderIDs, board: board.New(m.cfg), window: window.New(),
 		freed: map[lease.Term]bool{}, ttl: m.db.leases, sweeping: map[int16]int64{},
 		told: map[*board.Row]*telling{}, success: map[rowOf]bool{}, unsettled: map[*board.Row]bool{},
-		handedOut: map[rowOf]bool{}, drains: map[int64]int{}}
+		handedOut: map[rowOf]bool{}, drains: map[int64]draining{}, seen: map[string]sighting{},
+		due: map[string]time.Time{}}
 	f.board.ShadowBits(m.shadowWords)
 	f.machine = machine.New(machine.Config{Me: strconv.Itoa(f.id), LeaseTTL: f.ttl, PollInterval: pollInterval},
 		f.board, f.window)

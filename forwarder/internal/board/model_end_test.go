@@ -25,7 +25,7 @@ func (m *model) finish() {
 		m.db.end(m.db.open[0], true)
 	}
 	clear(m.db.locked)
-	m.db.log, m.db.paused = nil, nil
+	m.db.log = nil
 	m.readFails, m.settleFails, m.unknown = 0, 0, 0
 	m.db.leases = 1000 * time.Hour
 	clear(m.db.members) // the leases of the dead run out
@@ -61,11 +61,11 @@ func (m *model) finish() {
 		}
 		if !m.revived && (i > longWait || len(m.free()) == 0) {
 			if free := m.free(); len(free) > 0 {
-				m.failf("%v waits, though only topic %q is dead, and %q hangs; %v", free[0], m.deadTopic, m.hungTopic, m.forwarders)
+				m.failf("%v waits, though only topic %q is dead, %q hangs, and %q are paused; %v", free[0], m.deadTopic,
+					m.hungTopic, m.db.paused, m.forwarders)
 				return
 			}
-			m.logf("all topics can be reached again")
-			m.revived = true
+			m.revive()
 		}
 		if m.revived && len(m.left()) == 0 {
 			if quiet++; m.allQuiet() {
@@ -74,6 +74,15 @@ func (m *model) finish() {
 		}
 	}
 	m.checkEnd()
+}
+
+// revive ends the outages, and the pauses of operators.
+func (m *model) revive() {
+	m.logf("all topics can be reached again")
+	m.revived, m.db.paused = true, nil
+	for _, f := range m.forwarders {
+		f.hold()
+	}
 }
 
 // pass lets time pass: when nothing is under way, up to the next thing that is due.
@@ -124,21 +133,40 @@ func (m *model) left() (list []*record) {
 	return list
 }
 
-// free lists what is left although neither its topic is dead, nor that of another one of its key. (What an operator
-// wants sent again may wait for a shadow: the sweep ends at its lowest id.)
+// free lists what is left although neither its topic is dead or paused, nor that of one before it of its key, or of one
+// that blocks its key. (What an operator wants sent again may wait for a shadow: the sweep ends at its lowest id. What
+// there was no room for to park may wait for all of its key.)
 func (m *model) free() (list []*record) {
-	down := func(msg *record) bool { return msg.topic == m.deadTopic || msg.topic == m.hungTopic }
-	waits := map[string]bool{}
-	left := m.left()
+	down := func(msg *record) bool {
+		return msg.topic == m.deadTopic || msg.topic == m.hungTopic || slices.Contains(m.db.paused, msg.topic)
+	}
+	waits, left := map[string]int64{}, m.left() // ids, 0 for all
 	for _, msg := range left {
-		waits[msg.key] = waits[msg.key] || msg.key != "" && down(msg)
+		first, any := waits[msg.key]
+		switch {
+		case !down(msg) || msg.key == "":
+		case msg.attempts > 0:
+			waits[msg.key] = 0
+		case !any || msg.id < first:
+			waits[msg.key] = msg.id
+		}
 	}
 	for _, msg := range left {
-		if !down(msg) && !waits[msg.key] && !msg.replayed {
+		first, any := waits[msg.key]
+		if !down(msg) && !msg.replayed && (!any || msg.id < first && !m.inShadow(msg)) {
 			list = append(list, msg)
 		}
 	}
 	return list
+}
+
+// inShadow says whether a message may be among those that there was no room for. One that was delayed, or sent again,
+// is read until there is.
+func (m *model) inShadow(msg *record) bool {
+	return slices.ContainsFunc(m.forwarders, func(f *forwarder) bool {
+		low, shadow := f.board.HasShadow(f.term(msg.lane))
+		return shadow && (msg.id >= low || msg.excused)
+	})
 }
 
 func (m *model) allQuiet() bool {

@@ -131,6 +131,9 @@ func newModel(seed uint64, v variant, logging bool) *model {
 	if m.shadowWords = 64; m.deadTopic == "" && m.chance(10) {
 		m.shadowWords = 1 // most keys seem to be in it that are not
 	}
+	if dead := rand.New(rand.NewPCG(seed, 2)); v.trouble == drains && dead.IntN(2) == 0 {
+		m.db.leaveBehind(time.Duration(dead.IntN(100)) * time.Millisecond)
+	}
 	for range 1 + m.rng.IntN(3) {
 		m.start()
 		for range 3 { // it takes its lanes

@@ -19,6 +19,7 @@ type Mutant struct {
 	New     string
 	Trouble string // the schedules among which it is looked for
 	First   uint64 // the seed at which it was found when this was written: when the code has changed it may be another
+	Test    string // of package board, that finds it, as schedules hardly do; "" = schedules must
 	Strike  string // why it breaks no promise, or none that a schedule can see; "" = it must be found
 	Missing string // which schedules do not happen that would find it; "" = it must be found
 }
@@ -87,6 +88,14 @@ func Run(binary, trouble string, from, to uint64) (seed uint64, problem string, 
 	}
 	_, err = fmt.Sscan(string(found[1]), &seed)
 	return seed, string(found[2]), err
+}
+
+// Fails says whether the mutant's test fails with a binary.
+func (m Mutant) Fails(internal, binary string) bool {
+	name := "^" + strings.ReplaceAll(m.Test, "/", "$/^") + "$"
+	cmd := exec.Command("nice", "-n", "19", binary, "-test.run", name, "-test.timeout", "30m")
+	cmd.Dir = filepath.Join(internal, "board") // where testdata is
+	return cmd.Run() != nil
 }
 
 // Find returns the first seed at which a mutant is found, looking at the one in the table before all others.

@@ -94,6 +94,16 @@ func (m Mutant) hunt(t *testing.T, dir, unbroken string) (f found) {
 	if m.Strike+m.Missing != "" {
 		return f
 	}
+	if m.Test != "" {
+		if f.problem, f.took = m.Test+" fails", time.Since(began).Round(time.Second); !m.Fails(internal, binary) {
+			f.problem = ""
+			t.Errorf("%s: %s passes", m.Breaks, m.Test)
+		}
+		if m.Fails(internal, unbroken) {
+			t.Errorf("%s fails with nothing broken", m.Test)
+		}
+		return f
+	}
 	f.seed, f.problem, err = m.Find(binary)
 	f.took = time.Since(began).Round(time.Second)
 	switch {
@@ -128,6 +138,9 @@ func print(list []Mutant, results map[string]found) {
 			fmt.Printf(line, m.Name, m.File, m.Trouble, "-", "-", m.Breaks+": not found: missing are "+m.Missing)
 		case f.problem == "":
 			fmt.Printf(line, m.Name, m.File, m.Trouble, "-", f.took, "NOT FOUND: "+m.Breaks)
+		case m.Test != "":
+			hits++
+			fmt.Printf(line, m.Name, m.File, "-", "-", f.took, m.Breaks+": "+f.problem)
 		default:
 			hits++
 			what := fmt.Sprintf("%s: %.70s", m.Breaks, f.problem)

@@ -38,8 +38,8 @@ var boardMutants = []Mutant{
 		Breaks: "a trial is not the first of its key",
 		Old: `k.heads.len() > 0 || !k.isPen() &&
 		k.parked.lowest() != a.id:`,
-		New:     "k.heads.len() > 0:",
-		Missing: "schedules in which a lower id of a key is parked while its trial is read",
+		New:    "k.heads.len() > 0:",
+		Strike: "nothing of a key is parked while its trial is read: it waits, and has no row in memory",
 	},
 	{
 		Name: "B6", File: "board/rows.go", Trouble: "whatever", First: 1,
@@ -137,10 +137,10 @@ var boardMutants = []Mutant{
 	},
 	{
 		Name: "B19", File: "board/keys.go", Trouble: "whatever", First: 0,
-		Breaks:  "a key's row goes while the key is blocked",
-		Old:     "r.call.state == pending || k.blocked() {",
-		New:     "r.call.state == pending {",
-		Missing: "keys that are blocked while their chain is looked at",
+		Breaks: "a key's row goes while the key is blocked",
+		Old:    "r.call.state == pending || k.blocked() {",
+		New:    "r.call.state == pending {",
+		Strike: "a key that is blocked has no row in its chain, as the recount of each schedule sees",
 	},
 	{
 		Name: "B20", File: "board/retries.go", Trouble: "whatever", First: 0,
@@ -265,12 +265,11 @@ var boardMutants = []Mutant{
 		return false`,
 	},
 	{
-		Name: "B36", File: "board/reads.go", Trouble: "operators", First: 0,
+		Name: "B36", File: "board/reads.go", Trouble: "operators", Test: "TestScripts/sent-again-retry",
 		Breaks: "an operator's batch is not held behind its first",
 		Old: `	b.newHeads(r.Due)
 `,
-		New:     "",
-		Missing: "reads that find a batch of an operator together with heads that are due",
+		New: "",
 	},
 	{
 		Name: "B37", File: "board/retries.go", Trouble: "whatever", First: 1838,
@@ -279,17 +278,68 @@ var boardMutants = []Mutant{
 		New:    "case false:",
 	},
 	{
-		Name: "B38", File: "board/acts.go", Trouble: "operators", First: 50052,
-		Breaks:  "a late success is taken for that of a message which was sent again since",
-		Old:     "return known.sentAgainAfter(r)",
-		New:     "return false",
-		Missing: "publishes that hang until their message was sent again and published, and that is not settled",
+		Name: "B38", File: "board/acts.go", Trouble: "operators", Test: "TestScripts/sent-again-late",
+		Breaks: "a late success is taken for that of a message which was sent again since",
+		Old:    "return known.sentAgainAfter(r)",
+		New:    "return false",
 	},
 	{
-		Name: "B44", File: "board/acts.go", Trouble: "operators", First: 69188,
+		Name: "B39", File: "board/pauses.go", Trouble: "outage", Test: "TestScripts/waits-late",
+		Breaks: "what follows the first of a key waits for the topic of that one",
+		Old:    "if k.topic != nil && k.topic.closed && !k.isPen() && (k.parked",
+		New:    "if false && (k.parked",
+	},
+	{
+		Name: "B40", File: "board/pauses.go", Trouble: "outage", Test: "TestScripts/waits-first",
+		Breaks: "a key waits for the topic of a row that is not its first",
+		Old:    "if k.topic != nil && k.parked.len() > 0 && k.parked.lowest() < id {",
+		New:    "if false {",
+	},
+	{
+		Name: "B41", File: "board/rows.go", Trouble: "outage", Test: "TestScripts/waits-lower",
+		Breaks: "a row waits for the topic of one of its key that comes after it",
+		Old:    "if k.topic != nil && k.topic != t && k.parked.len() > 0",
+		New:    "if false && k.parked.len() > 0",
+	},
+	{
+		Name: "B42", File: "board/pauses.go", Trouble: "outage", First: 0,
+		Breaks: "what the shadow has of a key that is blocked waits for another topic",
+		Old: `len() == 0: // a head goes first
+			b.goesOn(k)`,
+		New: `len() == 0: // a head goes first
+			b.stopWaiting(k)
+			b.advance(k)`,
+		Strike: "what was refused on another topic is read again five minutes later: B47",
+	},
+	{
+		Name: "B43", File: "board/parked.go", Trouble: "outage", Test: "TestLowerMessageTakesThePlace",
+		Breaks: "a row finds no place although one that comes after it has one",
+		Old:    "full && (k.isPen() || k.parked.len() == 0 || k.parked.highest() < r.ID) {",
+		New:    "full {",
+	},
+	{
+		Name: "B44", File: "board/acts.go", Trouble: "operators", Test: "TestScripts/sent-again-under-way",
 		Breaks: "the answer to an attempt of before counts for a message that was sent again since",
 		Old:    "if h == nil || h.key == nil || h.act == r.Generation {",
 		New:    "if true {",
+	},
+	{
+		Name: "B45", File: "board/doubts.go", Trouble: "operators", Test: "TestScripts/sent-again-doubted",
+		Breaks: "a late success acquits a message that was sent again since",
+		Old:    " && !r.sentAgainAfter(c.Row) {",
+		New:    " {",
+	},
+	{
+		Name: "B46", File: "board/results.go", Trouble: "blindness", Test: "TestScripts/outage-late",
+		Breaks: "the failure of a trial whose message was published late ends no trial",
+		Old:    "r.Verdict == Unknown && !l.published(c.Row.ID):",
+		New:    "r.Verdict == Unknown:",
+	},
+	{
+		Name: "B47", File: "board/shadow.go", Trouble: "outage", Test: "TestKeyWhoseFirstIsGoneIsReadAgain",
+		Breaks: "what is refused with the first of its key waits for the topic of that one",
+		Old:    "if t != k.topic && !k.isPen() {",
+		New:    "if false {",
 	},
 	{
 		Name: "M10", File: "board/lanes.go", Trouble: "whatever", First: 0,

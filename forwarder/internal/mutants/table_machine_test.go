@@ -251,6 +251,26 @@ var machineMutants = []Mutant{
 		New: `		return true`,
 	},
 	{
+		Name: "M31", File: "machine/drains.go", Trouble: "drains", First: 1,
+		Breaks: "a drain is answered while another member may be dead",
+		Old:    "if d.after >= read || d.others && m.silent && !with.Closed {",
+		New:    "if d.after >= read {",
+	},
+	{
+		Name: "M32", File: "machine/lanes.go", Trouble: "drains", First: 0,
+		Breaks: "a member that turns out to live has no drain answered",
+		Old:    "if m.silent && !silent && len(m.drains) > 0 {",
+		New:    "if false {",
+		Strike: "the next poll answers it: it costs a PollInterval",
+	},
+	{
+		Name: "M33", File: "machine/lanes.go", Trouble: "drains", First: 0,
+		Breaks: "a member counts as dead that was so once",
+		Old:    "m.silent = silent",
+		New:    "m.silent = m.silent || silent",
+		Strike: "no schedule waits for the answer to a Drain; TestDrainWaitsForASilentMember does",
+	},
+	{
 		Name: "S8", File: "machine/walks.go", Trouble: "operators", First: 0,
 		Breaks: "a sweep goes beyond the mark",
 		Old:    "p.Upto = min(mark, p.Cursor+span)",
