@@ -232,4 +232,8 @@ func TestNewWarnsOfWatermillAMQP(t *testing.T) {
 	require.True(t, found)
 	assert.Equal(t, reflect.TypeFor[amqp.Config](), config.Type)
 	_ = amqp.Config{Publish: amqp.PublishConfig{ConfirmDelivery: true, Transactional: true}}
+
+	// The page about other brokers tells a lost connection by this text, as there is no sentinel.
+	lost := &amqp.Publisher{ConnectionWrapper: &amqp.ConnectionWrapper{}}
+	assert.ErrorContains(t, lost.Publish("orders", newMessage("1")), "not connected to AMQP")
 }
