@@ -3,8 +3,11 @@ package integration_test
 import (
 	"encoding/json"
 	"fmt"
+	"html"
 	"net/http"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -77,10 +80,10 @@ func TestFind(t *testing.T) {
 	assert.ErrorIs(t, err, admin.ErrInvalid)
 
 	page := newSite(t, h, ui.Access{})
-	got := page.get("find?q=+u40+")
+	got := page.findAll("q=+u40+")
 	require.Equal(t, http.StatusOK, got.status, got.body)
 	got.says(t, "find", "shop/h1007:u40", "from7:u40", "its dead letter", "done", "dead", "ready")
-	page.get("find?q=nothing").says(t, "find nothing", "Not found.")
+	page.findAll("q=nothing").says(t, "find nothing", "Not found.")
 	page.get("find").says(t, "find", "Find a message")
 
 	outboxctl := ctl{t: t, url: h.url}
@@ -102,6 +105,21 @@ func TestFind(t *testing.T) {
 	assert.Contains(t, outboxctl.run("find", "nothing").out, "not found")
 	assert.Equal(t, 2, outboxctl.run("find").code)
 	assert.Equal(t, 2, outboxctl.run("find", "u40", "--page", "nonsense").code)
+}
+
+var goOn = regexp.MustCompile(`href="([^"]*)" rel="next"`)
+
+// findAll goes on until all was looked through: a page is what was found in about a second. Its body is that of all.
+func (s *site) findAll(query string) reply {
+	s.t.Helper()
+	all := s.get("find?" + query)
+	for next := goOn.FindStringSubmatch(all.body); next != nil; {
+		more := s.get("find" + html.UnescapeString(next[1][strings.Index(next[1], "?"):]))
+		require.Equal(s.t, http.StatusOK, more.status, more.body)
+		all.body += more.body
+		next = goOn.FindStringSubmatch(more.body)
+	}
+	return all
 }
 
 // TestLooked lists page by page and holds what each says of how far it came.
