@@ -78,7 +78,7 @@ func (m *Machine) Effects(now time.Time) Effects {
 		e.Wake |= WakeSettler
 	}
 	tick, read := m.board.Due()
-	if f.Read || !read.IsZero() && read.Before(m.reads.at) {
+	if f.Read || m.readsSooner(read) {
 		m.reads.asked = m.reads.asked || f.Read
 		e.Wake |= WakeReader
 	}

@@ -244,6 +244,26 @@ func TestPauseAfterAFailedRead(t *testing.T) {
 	}
 }
 
+// TestWhatFallsDueDoesNotWakeAReaderThatPauses: it would look, wait, and be woken by that, again and again.
+func TestWhatFallsDueDoesNotWakeAReaderThatPauses(t *testing.T) {
+	d := drive(t)
+	failed := d.fail()
+	d.Settled(d.now, nil, []board.Outcome{{Failure: failed, Kind: board.Waiting}})
+	d.now = d.now.Add(time.Hour) // the message is due
+	d.ReadFailed(d.now, d.begin(), true, time.Second)
+	d.PlanRead(d.now, false)
+	if _, due := d.board.Due(); due.IsZero() || due.After(d.now) {
+		t.Fatalf("nothing is due: %s", due)
+	}
+	if d.Effects(d.now).Wake&WakeReader != 0 {
+		t.Error("the reader is woken")
+	}
+	d.now = d.now.Add(time.Second)
+	if p := d.PlanRead(d.now, false); p.Wait > 0 {
+		t.Errorf("after the pause it waits for %s", p.Wait)
+	}
+}
+
 // TestACommitIsReadOnce, after a rest, and what is new during the read by another one.
 func TestACommitIsReadOnce(t *testing.T) {
 	d := drive(t)

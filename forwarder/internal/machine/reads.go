@@ -108,6 +108,12 @@ func (m *Machine) nextRead(now time.Time) time.Time {
 	return next
 }
 
+// readsSooner says whether what falls due has the reader look before the time that it has noted. In a pause after an
+// error it does not: the reader would be woken by each of its own looks until the pause is over.
+func (m *Machine) readsSooner(due time.Time) bool {
+	return !due.IsZero() && due.Before(m.reads.at) && m.reads.nextTry.Before(m.reads.at) && m.isReading()
+}
+
 // isReading says whether there is a lane to read.
 func (m *Machine) isReading() bool {
 	for _, l := range m.lanes {
