@@ -33,7 +33,7 @@ var proofs = map[string]proof{
 		tests: []string{
 			"TestChaos",
 			"TestOrder", "TestBadDayAddsUp", "TestKilledAtEveryStep", "TestCommitsThatACrashLost", "TestServerWithOtherRows",
-			"TestModelKeepsOrderAndLosesNothing", "TestKafkaKeepsWhatItAcknowledges",
+			"TestModelKeepsOrderAndLosesNothing", "TestEachOperationWithEachFault", "TestKafkaKeepsWhatItAcknowledges",
 		},
 		invariants: []string{
 			"row %v was never sent",

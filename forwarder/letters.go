@@ -12,6 +12,8 @@ import (
 // prepareSettling returns an error if dead letters are to be written that the role of the connection may not write:
 // each death would fail, again and again. Where histories cannot be written, failures are settled without.
 func (e *engine) prepareSettling(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
 	mayWrite, mayNote := false, false
 	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error { return rows.Scan(&mayWrite, &mayNote) }, e.sql.mayWrite)
 	if err == nil && !mayWrite && e.cfg.DeadLetterTopic != "" {

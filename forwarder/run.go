@@ -15,12 +15,17 @@ import (
 
 // prepare checks the schema and registers the forwarder. Nothing has to be undone if it fails.
 func (e *engine) prepare(ctx context.Context) error {
-	checkCtx, cancel := context.WithTimeout(ctx, 3*e.cfg.QueryTimeout) // it is nine statements
+	checkCtx, cancel := context.WithTimeout(ctx, 3*e.cfg.QueryTimeout) // it is eight statements
 	defer cancel()
 	if err := schema.CheckOutbox(checkCtx, (*outbox.DB)(e.db)); err != nil {
 		return err
 	}
-	if err := e.prepareSettling(checkCtx); err != nil {
+	return e.enter(ctx)
+}
+
+// enter is prepare where the schema is known to be right.
+func (e *engine) enter(ctx context.Context) error {
+	if err := e.prepareSettling(ctx); err != nil {
 		return err
 	}
 	if err := e.readOperatorPauses(ctx); err != nil { // before anything is read

@@ -17,7 +17,7 @@ type Row struct {
 // State is what changes in a row.
 type State struct {
 	Attempts   int
-	Due        int64 // in seconds, negative = past; 0 = none
+	Due        int64 // as DB.Now counts; 0 = none
 	Published  bool
 	Dead       bool
 	Generation string // of an operator's act; "" = none
@@ -35,6 +35,9 @@ func (r *Row) identity() string {
 
 // DB is a database with the tables of one outbox.
 type DB struct {
+	// Now is the time. While it is 0, due times are seconds from now: negative ones are past.
+	Now int64
+
 	next   int64 // the next transaction id
 	latest int64 // the highest that has completed
 	seq    int64 // the last row id

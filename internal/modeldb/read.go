@@ -123,7 +123,7 @@ func (d *DB) past(mark, stretch, limit int64, lanes uint64) (rows []Row) {
 
 func (d *DB) due(lane int16, limit int64, closed []string) (rows []Row) {
 	for _, r := range d.rows {
-		if r.Lane == lane && r.pending() && r.Due < 0 && !slices.Contains(closed, r.Topic) {
+		if r.Lane == lane && r.pending() && r.Due != 0 && r.Due <= d.Now && !slices.Contains(closed, r.Topic) {
 			rows = append(rows, *r)
 		}
 	}

@@ -68,7 +68,7 @@ type Failed struct {
 	Lane      int16
 	Epoch     int64
 	Attempts  int
-	Delay     int64 // in seconds, negative = it is over
+	Delay     int64 // as DB.Now counts; negative = it is over
 	Permanent bool
 }
 
@@ -105,7 +105,7 @@ func (d *DB) SettleFailed(owner string, list []Failed, most int) (outcomes []str
 	}
 	d.change(rows, false, func(r *Row) {
 		f := changes[r]
-		r.Attempts, r.Due, r.Dead = f.Attempts, f.Delay, f.Permanent || f.Attempts >= most
+		r.Attempts, r.Due, r.Dead = f.Attempts, d.Now+f.Delay, f.Permanent || f.Attempts >= most
 	})
 	if len(rows) == 0 && !fenced {
 		d.one(func() {})

@@ -1,0 +1,288 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+const (
+	// roundTrip is how long a statement takes.
+	roundTrip = time.Millisecond
+	// slowAnswer is how long a slow answer takes: longer than the time between two renewals of a lease.
+	slowAnswer = leaseOfBubbles * 3 / 5
+	// tooLate is how long after its caller gave up a statement is executed.
+	tooLate = 3 * time.Second
+)
+
+var (
+	errBroken = errors.New("the connection broke")
+	errLater  = errors.New("the server goes on")
+)
+
+// faultKind is what goes wrong with one operation.
+type faultKind int
+
+const (
+	refused faultKind = iota + 1 // nothing is done
+	lost                         // it is done, and the answer is lost
+	silent                       // nothing is done, and nobody says so
+	late                         // it is done after its caller has given up
+	slow                         // it is done, and the answer takes long
+	faultKinds
+)
+
+func (k faultKind) String() string {
+	return [...]string{"", "refused", "lost", "silent", "late", "slow"}[k]
+}
+
+// fault is one that happens to the nth operation of a name in the process of a forwarder.
+type fault struct {
+	forwarder int
+	operation string
+	nth       int
+	kind      faultKind
+}
+
+func (f fault) String() string {
+	return fmt.Sprintf("%s/%d/%d/%s", f.operation, f.nth, f.forwarder, f.kind)
+}
+
+// bubblePool is the pool of one forwarder. One operation of it may go wrong, and its network may be away.
+type bubblePool struct {
+	server *bubbleServer
+	number int
+	fault  fault
+
+	mu         sync.Mutex
+	away       bool
+	asked      map[string]int // operations, by their names
+	total      int
+	hit        bool // the fault happened
+	stragglers sync.WaitGroup
+}
+
+var _ drive.Pool = (*bubblePool)(nil)
+
+func newBubblePool(server *bubbleServer, number int, f fault) *bubblePool {
+	return &bubblePool{server: server, number: number, fault: f, asked: map[string]int{}}
+}
+
+// next notes an operation, and says what goes wrong with it.
+func (p *bubblePool) next(name string) faultKind {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked[name]++
+	p.total++
+	switch f := p.fault; {
+	case p.away:
+		return silent
+	case f.forwarder == p.number && f.operation == name && f.nth == p.asked[name]:
+		p.hit = true
+		return f.kind
+	}
+	return 0
+}
+
+func (p *bubblePool) setAway(away bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.away = away
+}
+
+func (p *bubblePool) operations() (asked map[string]int, total int, hit bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked, p.total, p.hit
+}
+
+// ask does one operation.
+func (p *bubblePool) ask(
+	ctx context.Context, name string, do func(context.Context) (bubbleAnswer, error),
+) (none bubbleAnswer, _ error) {
+	switch p.next(name) {
+	case refused:
+		return none, errBroken
+	case lost:
+		if _, err := do(ctx); err != nil {
+			return none, err
+		}
+		return none, errBroken
+	case silent:
+		<-ctx.Done()
+		return none, ctx.Err()
+	case late:
+		<-ctx.Done()
+		p.stragglers.Go(func() {
+			time.Sleep(tooLate)
+			_, _ = do(context.Background())
+		})
+		return none, fmt.Errorf("%w: %w", errLater, ctx.Err())
+	case slow:
+		a, err := do(ctx)
+		if !sleep(ctx, slowAnswer) {
+			return none, ctx.Err()
+		}
+		return a, err
+	}
+	if !sleep(ctx, roundTrip) {
+		return none, ctx.Err()
+	}
+	return do(ctx)
+}
+
+func (p *bubblePool) statement(ctx context.Context, query string, args []any) (bubbleAnswer, error) {
+	s, known := bubbleStatements[query]
+	if !known {
+		return bubbleAnswer{}, fmt.Errorf("the bubble knows no such statement: %s", oneLine(query))
+	}
+	return p.ask(ctx, s.name, func(ctx context.Context) (bubbleAnswer, error) { return p.server.run(ctx, s.do, args) })
+}
+
+func (p *bubblePool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	a, err := p.statement(ctx, query, args)
+	return a.touched, err
+}
+
+func (p *bubblePool) Query(ctx context.Context, query string, args ...any) (drive.Rows, error) {
+	a, err := p.statement(ctx, query, args)
+	return &bubbleRows{list: a.rows}, err
+}
+
+func (p *bubblePool) Name() string           { return "bubble" }
+func (p *bubblePool) ID() any                { return p }
+func (p *bubblePool) Keeping() drive.Querier { return p }
+func (p *bubblePool) Reset()                 {}
+
+func (p *bubblePool) Dedicated(context.Context) (drive.Querier, func(), error) {
+	return p, func() {}, nil
+}
+func (p *bubblePool) Reading(context.Context) (drive.Querier, func(), error) {
+	return p, func() {}, nil
+}
+
+// Listen tells of the commits of writers, until the connection breaks.
+func (p *bubblePool) Listen(ctx context.Context, _ string, fn func(string)) error {
+	c := make(chan struct{}, 1)
+	switch p.next("listen") {
+	case refused, lost:
+		return errBroken
+	case silent, late:
+		c = nil
+	}
+	s := p.server
+	s.mu.Lock()
+	s.heard[c] = c != nil
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.heard, c)
+	}()
+	fn("")
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c:
+			fn(`another {"outbox":true}`)
+		}
+	}
+}
+
+// Begin begins the transaction in which a forwarder joins, or others are forgotten.
+func (p *bubblePool) Begin(ctx context.Context, _ drive.TxOptions) (drive.OwnTx, error) {
+	if _, err := p.ask(ctx, "begin", func(context.Context) (a bubbleAnswer, _ error) { return a, nil }); err != nil {
+		return nil, err
+	}
+	return &bubbleTx{pool: p}, nil
+}
+
+// bubbleTx is a transaction under the lock of those who join.
+type bubbleTx struct {
+	drive.OwnTx
+	pool  *bubblePool
+	id    string // of the forwarder that joins
+	lease time.Duration
+	late  bool // its commit is under way, whoever gives it up
+}
+
+var joinStatements = func() map[string]string {
+	all := map[string]string{}
+	for name, text := range map[string]string{
+		"lock to join": sqltext.LockToJoin, "announce": sqltext.AnnounceForwarder, "ahead": sqltext.ForwardersAhead,
+		"create lanes": sqltext.CreateLanes, "join": sqltext.JoinForwarders, "forget": sqltext.ForgetForwarders,
+	} {
+		all[sqltext.Tables{}.WithDefaults().Render(text)] = name
+	}
+	return all
+}()
+
+func (t *bubbleTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	name, known := joinStatements[query]
+	if !known {
+		return 0, fmt.Errorf("the bubble knows no such statement in a transaction: %s", oneLine(query))
+	}
+	_, err := t.pool.ask(ctx, name, func(ctx context.Context) (bubbleAnswer, error) {
+		if name == "join" {
+			t.id, t.lease = args[0].(string), seconds(args[1].(float64))
+		}
+		if name != "lock to join" || ctx == context.Background() { // what comes too late finds the transaction ended
+			return bubbleAnswer{}, nil
+		}
+		return t.pool.server.run(ctx, t.lock, nil)
+	})
+	return 0, err
+}
+
+func (t *bubbleTx) Query(ctx context.Context, query string, args ...any) (drive.Rows, error) {
+	_, err := t.Exec(ctx, query, args...)
+	return &bubbleRows{}, err
+}
+
+func (t *bubbleTx) lock(s *bubbleServer, _ []any) (a bubbleAnswer, blocked bool) {
+	if s.joining != nil && s.joining != t {
+		return a, true
+	}
+	s.joining = t
+	return a, false
+}
+
+// Commit writes what the transaction was for.
+func (t *bubbleTx) Commit(ctx context.Context, _, _ []drive.Statement) error {
+	_, err := t.pool.ask(ctx, "commit", func(ctx context.Context) (bubbleAnswer, error) {
+		return t.pool.server.run(ctx, t.commit, nil)
+	})
+	t.late = errors.Is(err, errLater)
+	return err
+}
+
+func (t *bubbleTx) commit(s *bubbleServer, _ []any) (a bubbleAnswer, _ bool) {
+	if s.joining != t {
+		return a, false // a crash, or its end, was faster
+	}
+	if t.id != "" {
+		s.db.Register(t.id)
+		s.leases[t.id] = time.Now().Add(t.lease)
+	}
+	s.joining = nil
+	s.released()
+	return a, false
+}
+
+// Rollback gives the lock up, but for one whose commit is under way.
+func (t *bubbleTx) Rollback(context.Context) error {
+	s := t.pool.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.joining == t && !t.late {
+		s.joining = nil
+		s.released()
+	}
+	return nil
+}

@@ -1,0 +1,436 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/modeldb"
+)
+
+const (
+	leaseOfBubbles = 10 * time.Second // the default
+	queryTimeout   = 10 * time.Second // the default
+	// bubbleLiveness is how long messages may take after the last trouble: a lease runs out, a statement times out, and
+	// the longest pause of what retries is over.
+	bubbleLiveness = 2*leaseOfBubbles + 2*queryTimeout + 30*time.Second
+	// bubbleEvery is which of the faults make test tries: the race detector makes them ten times as slow.
+	bubbleEvery = 100
+)
+
+// bubbleScenario is what happens around one or two forwarders.
+type bubbleScenario struct {
+	name       string
+	forwarders int
+	calm       bool // without a fault nothing is published twice
+	writes     time.Duration
+	happens    func(b *bubble)
+}
+
+// Messages are written for three seconds, by transactions that last for up to one.
+var bubbleScenarios = []bubbleScenario{
+	{"drain", 1, true, 0, func(b *bubble) {
+		if err := b.forwarders[0].drain(b.ctx); err != nil && b.fault.kind == 0 {
+			b.t.Error("Drain:", err)
+		}
+	}},
+	{"two share the lanes and one stops", 2, false, 3 * time.Second, func(b *bubble) {
+		time.Sleep(2 * time.Second)
+		b.forwarders[1].stop()
+	}},
+	{"the broker is away", 1, true, 3 * time.Second, func(b *bubble) {
+		time.Sleep(time.Second)
+		b.broker.set(func(string, string) error { return &PublishError{Verdict: Unavailable, Err: errAway} })
+		time.Sleep(4 * time.Second)
+		b.broker.set(nil)
+	}},
+	{"some messages are refused", 1, true, 3 * time.Second, func(b *bubble) { b.refuseSome(4 * time.Second) }},
+	{"the network of one is away", 2, false, 3 * time.Second, func(b *bubble) {
+		b.refuseSome(20 * time.Second)
+		b.leaves(0, 4*time.Second)
+	}},
+	{"the network of one is away while it has much to do", 2, false, 3 * time.Second, func(b *bubble) {
+		b.broker.set(func(string, string) error { // with few calls at a time, none of them slow
+			if time.Since(b.began) < 25*time.Second {
+				time.Sleep(slowAfter * 9 / 10)
+			}
+			return nil
+		})
+		b.leaves(0, 2*time.Second)
+	}},
+	{"the server crashes", 1, false, 3 * time.Second, func(b *bubble) {
+		time.Sleep(1500 * time.Millisecond)
+		b.server.crash()
+	}},
+	{"publishes are slow, and one hangs", 1, false, 3 * time.Second, func(b *bubble) {
+		b.broker.set(func(key, uuid string) error {
+			switch {
+			case uuid == "key-1/2" && time.Since(b.began) < 5*time.Second:
+				time.Sleep(50 * time.Second) // longer than PublishTimeout
+			case key == "key-2":
+				time.Sleep(2 * time.Second)
+			}
+			return nil
+		})
+		time.Sleep(60 * time.Second)
+	}},
+	{"it stops while a row is locked", 2, false, 3 * time.Second, func(b *bubble) {
+		time.Sleep(time.Second)
+		b.server.lockFirst(func() {
+			time.Sleep(500 * time.Millisecond)
+			b.forwarders[0].stop()
+			time.Sleep(3 * time.Second)
+		})
+	}},
+}
+
+// leaves has the network of a forwarder be away for longer than its lease lasts.
+func (b *bubble) leaves(number int, at time.Duration) {
+	time.Sleep(at)
+	b.forwarders[number].pool.setAway(true)
+	time.Sleep(leaseOfBubbles + 5*time.Second)
+	b.forwarders[number].pool.setAway(false)
+}
+
+// refuseSome has the broker refuse the third message of each key for some time.
+func (b *bubble) refuseSome(during time.Duration) {
+	b.broker.set(func(_, uuid string) error {
+		if strings.HasSuffix(uuid, "/3") && time.Since(b.began) < during {
+			return &PublishError{Verdict: Retry, Err: errors.New("refused")}
+		}
+		return nil
+	})
+}
+
+var errAway = errors.New("the broker is away")
+
+// TestEachOperationWithEachFault runs complete forwarders in a bubble of testing/synctest, against a model of the
+// server, through each scenario: once as it is, and then with each operation on the database going wrong in each way.
+// Whatever goes wrong, all messages are published, in the order of each key, and settled, in bounded time, and Run
+// returns. OUTBOX_LONG tries all, else some of them are tried.
+func TestEachOperationWithEachFault(t *testing.T) {
+	every := bubbleEvery
+	if os.Getenv("OUTBOX_LONG") != "" {
+		every = 1
+	}
+	n, missed, slowest := 0, 0, time.Duration(0)
+	for _, s := range bubbleScenarios {
+		t.Run(s.name, func(t *testing.T) {
+			calm := runBubble(t, s, fault{})
+			for _, f := range calm.faults() {
+				if n++; n%every != 0 {
+					continue
+				}
+				b := runBubble(t, s, f)
+				if !b.hit {
+					missed++
+				}
+				slowest = max(slowest, b.took)
+				if t.Failed() {
+					t.Fatalf("with a fault: OUTBOX_BUBBLE=%q", s.name+"/"+f.String())
+				}
+			}
+		})
+	}
+	t.Logf("%d faults, of which every %d. was tried, and %d of these did not come to pass; the slowest took %s", n, every,
+		missed, slowest)
+}
+
+// TestBubble runs one scenario with one fault: OUTBOX_BUBBLE=scenario/operation/nth/forwarder/kind.
+func TestBubble(t *testing.T) {
+	parts := strings.Split(os.Getenv("OUTBOX_BUBBLE"), "/")
+	if len(parts) != 5 {
+		t.Skip("OUTBOX_BUBBLE names no fault")
+	}
+	f := fault{operation: parts[1]}
+	f.nth, _ = strconv.Atoi(parts[2])
+	f.forwarder, _ = strconv.Atoi(parts[3])
+	for k := range faultKinds {
+		if k.String() == parts[4] {
+			f.kind = k
+		}
+	}
+	for _, s := range bubbleScenarios {
+		if s.name == parts[0] {
+			b := runBubble(t, s, f)
+			t.Logf("it came to pass: %v; all was published after %s", b.hit, b.took)
+		}
+	}
+}
+
+// bubble is one run.
+type bubble struct {
+	t          *testing.T
+	ctx        context.Context
+	fault      fault
+	began      time.Time
+	server     *bubbleServer
+	broker     *bubbleBroker
+	forwarders []*bubbleForwarder
+
+	hit  bool
+	took time.Duration // from the last write until all was published
+}
+
+// bubbleForwarder is a forwarder that runs.
+type bubbleForwarder struct {
+	first  *Forwarder
+	failed context.CancelFunc // the first could not start
+	pool   *bubblePool
+	stop   func() // and wait for it
+}
+
+// drain is Drain of the first one, beside its Run.
+func (f *bubbleForwarder) drain(ctx context.Context) error {
+	ctx, f.failed = context.WithCancel(ctx)
+	return f.first.engine.drain(ctx, true)
+}
+
+func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		b = &bubble{
+			t: t, ctx: ctx, fault: f, began: time.Now(), server: newBubbleServer(), broker: &bubbleBroker{},
+		}
+		if s.writes == 0 { // all is there before
+			b.write(0)
+		}
+		for i := range s.forwarders {
+			b.start(i)
+		}
+		var writers sync.WaitGroup
+		if s.writes > 0 {
+			writers.Go(func() { b.write(s.writes) })
+		}
+		s.happens(b)
+		writers.Wait()
+		last := time.Now()
+		for b.server.pending() > 0 && time.Since(last) < bubbleLiveness {
+			time.Sleep(100 * time.Millisecond)
+		}
+		b.took = time.Since(last)
+		if n := b.server.pending(); n > 0 {
+			t.Errorf("%d messages are still pending after %s", n, b.took)
+		}
+		b.rests()
+		for _, f := range b.forwarders {
+			f.stop()
+			f.pool.stragglers.Wait()
+			_, _, hit := f.pool.operations()
+			b.hit = b.hit || hit
+		}
+		b.broker.check(t, s.calm && f.kind == 0, b.server)
+	})
+	return b
+}
+
+// start runs a forwarder, with an error of its start as a reason to start it again, as a supervisor does.
+func (b *bubble) start(number int) {
+	pool := newBubblePool(b.server, number, b.fault)
+	db, err := core.NewDB(pool, core.Config{DisableNotify: true}, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.ctx)
+	bf, over := &bubbleForwarder{pool: pool, failed: func() {}}, make(chan struct{})
+	made := func() *Forwarder {
+		pub := &bubblePublisher{bubbleBroker: b.broker, server: b.server}
+		f, err := New((*outbox.DB)(db), pub, Config{Name: fmt.Sprint(number), Concurrency: 2}, nil)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		pub.owner = f.engine.owner
+		return f
+	}
+	bf.first = made()
+	go func() {
+		defer close(over)
+		for f := bf.first; runUnchecked(ctx, f) != nil && ctx.Err() == nil; f = made() {
+			time.Sleep(time.Second)
+			bf.failed()
+		}
+	}()
+	bf.stop = sync.OnceFunc(func() {
+		cancel()
+		begun := time.Now()
+		<-over
+		if took, most := time.Since(begun), 30*time.Second+2*queryTimeout+leaveTimeout; took > most {
+			b.t.Errorf("Run returned after %s: %s is the most", took, most)
+		}
+	})
+	b.forwarders = append(b.forwarders, bf)
+}
+
+// runUnchecked is Run but for the look at the schema.
+func runUnchecked(ctx context.Context, f *Forwarder) error {
+	ctx, end, err := f.life.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
+	if err := f.engine.enter(ctx); err != nil {
+		return err
+	}
+	return f.engine.run(ctx)
+}
+
+const bubbleKeys, bubbleMessages = 6, 8
+
+// write writes the messages of each key one after another, in transactions of different lengths.
+func (b *bubble) write(during time.Duration) {
+	var all sync.WaitGroup
+	for k := range bubbleKeys {
+		all.Go(func() {
+			key := fmt.Sprint("key-", k)
+			for n := 1; n <= bubbleMessages; n += 2 {
+				b.server.transaction(func(tx *modeldb.Tx) {
+					insertMessage(tx, fmt.Sprint("topic-", k%2), key, n)
+					if k%3 == 0 {
+						tx.Savepoint()
+						tx.Write()
+					}
+					insertMessage(tx, fmt.Sprint("topic-", (k+1)%2), key, n+1)
+				}, func() { time.Sleep(during * time.Duration(k+1) / (2 * bubbleKeys * bubbleMessages / 2)) })
+				time.Sleep(during / bubbleMessages)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// rests sees that forwarders do little when there is nothing to do.
+func (b *bubble) rests() {
+	const rest = 10 * time.Second
+	var before []int
+	for _, f := range b.forwarders {
+		_, total, _ := f.pool.operations()
+		before = append(before, total)
+	}
+	time.Sleep(rest)
+	for i, f := range b.forwarders {
+		if _, total, _ := f.pool.operations(); total-before[i] > 100 {
+			b.t.Errorf("forwarder %d at rest did %d operations in %s", i, total-before[i], rest)
+		}
+	}
+}
+
+// faults are all that can go wrong in a run that went as this one did.
+func (b *bubble) faults() (all []fault) {
+	for _, f := range b.forwarders {
+		asked, _, _ := f.pool.operations()
+		for _, name := range slices.Sorted(maps.Keys(asked)) {
+			for nth := 1; nth <= asked[name]; nth++ {
+				for kind := refused; kind < faultKinds; kind++ {
+					all = append(all, fault{f.pool.number, name, nth, kind})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// lockFirst locks the first message that is pending while fn runs.
+func (s *bubbleServer) lockFirst(fn func()) {
+	s.transaction(func(tx *modeldb.Tx) {
+		for _, r := range s.db.Rows() {
+			if !r.Published {
+				tx.Lock(r.ID)
+				return
+			}
+		}
+	}, fn)
+}
+
+// bubbleBroker notes what arrives.
+type bubbleBroker struct {
+	mu      sync.Mutex
+	fails   func(key, uuid string) error // nil = it works
+	arrived []string                     // uuids
+	foreign []string                     // those that were sent by one that does not own their lane
+}
+
+func (k *bubbleBroker) set(fails func(key, uuid string) error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fails = fails
+}
+
+func (k *bubbleBroker) Close() error { return nil }
+
+// bubblePublisher is that of one forwarder.
+type bubblePublisher struct {
+	*bubbleBroker
+	server *bubbleServer
+	owner  string
+}
+
+func (k *bubblePublisher) Publish(_ string, messages ...*message.Message) error {
+	for _, msg := range messages {
+		key, _, _ := strings.Cut(msg.UUID, "/")
+		owned := k.server.owns(k.owner, laneOf(key))
+		k.mu.Lock()
+		if !owned {
+			k.foreign = append(k.foreign, msg.UUID)
+		}
+		fails := k.fails
+		k.mu.Unlock()
+		time.Sleep(roundTrip)
+		if fails != nil {
+			if err := fails(key, msg.UUID); err != nil {
+				return err
+			}
+		}
+		k.mu.Lock()
+		k.arrived = append(k.arrived, msg.UUID)
+		k.mu.Unlock()
+	}
+	return nil
+}
+
+// check compares what arrived with what was committed.
+func (k *bubbleBroker) check(t *testing.T, once bool, s *bubbleServer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, uuid := range k.foreign {
+		t.Errorf("%s was sent by one that does not own its lane", uuid)
+	}
+	count, last := map[string]int{}, map[string]int{}
+	for _, uuid := range k.arrived {
+		key, number, _ := strings.Cut(uuid, "/")
+		if count[uuid]++; count[uuid] > 1 {
+			continue
+		}
+		n, _ := strconv.Atoi(number)
+		if n < last[key] {
+			t.Errorf("%s arrived after %s/%d", uuid, key, last[key])
+		}
+		last[key] = n
+	}
+	for _, r := range s.db.Rows() {
+		switch n := count[r.UUID]; {
+		case n == 0:
+			t.Errorf("%s is lost", r.UUID)
+		case n > 1 && once:
+			t.Errorf("%s arrived %d times", r.UUID, n)
+		}
+		delete(count, r.UUID)
+	}
+	for uuid := range count {
+		t.Errorf("%s arrived and was never committed", uuid)
+	}
+}
