@@ -194,7 +194,7 @@ func (g *Group) lookOne(ctx context.Context, a asked, number int64) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.broken(d, fmt.Errorf("look at the outbox: %w", err), time.Now())
+	g.broken(d, fmt.Errorf("look at the outbox: %w", text.Explain(err)), time.Now())
 	d.answerBefore(number, err)
 	return nil
 }

@@ -105,6 +105,19 @@ func TestFleetGroupTriesAgain(t *testing.T) {
 	broker.arrives(t, "the first of a new sequence", "the second")
 }
 
+// A tenant whose tables are not made yet is skipped, with what to do about it.
+func TestFleetGroupSaysThatTablesAreMissing(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	f := runFleet(t, fleet.Static(fleet.Target{Key: "new", DSN: newDatabase(t)}), fleet.Config{}, nil)
+	log := newLogCapture(t)
+	runGroup(t, f, newFakeBroker(), quickGroup(), log)
+	skipped := func() bool { return log.count("draining the outbox failed") > 0 }
+	eventually(t, skipped, "the database is skipped")
+	assert.Positive(t, log.count("draining the outbox failed: the database is skipped, for longer each time: look at "+
+		"the outbox: ERROR: relation \"outbox_id_seq\" does not exist (SQLSTATE 42P01) (run schema.Migrate "))
+}
+
 // More databases than places: they take turns, also if none of them ever has nothing to do.
 func TestFleetGroupTakesTurns(t *testing.T) {
 	t.Parallel()
