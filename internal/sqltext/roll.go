@@ -68,7 +68,7 @@ SET LOCAL default_table_access_method = 'heap'; SET LOCAL default_tablespace = '
 SELECT set_config('client_encoding', getdatabaseencoding(), true)`
 
 	// RollPatience bounds the wait for a lock of what reads all of a leaf. Autovacuum gives way sooner.
-	RollPatience = `SELECT set_config('lock_timeout', '5s', true)`
+	RollPatience = `SELECT set_config('lock_timeout', '30s', true)`
 
 	// RollLock is one of its locks. The order is the outbox, its default, a leaf.
 	RollLock = `; LOCK TABLE ONLY {leaf} IN {mode} MODE NOWAIT`
