@@ -52,7 +52,7 @@ Written by ` + "`make reference`" + `.
 |---|---|
 | test | runs on real servers, with the race detector, in each run of CI |
 | invariant | is looked at after each step of the schedules of ` + "`make simulate`" + `, of which CI makes some |
-| mutant | a rule of the forwarder: with it broken, those schedules break an invariant or a test of its state fails, as ` + "`make mutants`" + ` shows |
+| mutant | a rule of the forwarder: with it broken, schedules or tests fail, as ` + "`make mutants`" + ` shows |
 `)
 	promises := regexp.MustCompile(`(?m)^\| \*\*\[(.*?)\]\(docs/reference/reliability\.md#(.*?)\)\*\*`).
 		FindAllStringSubmatch(read(t, "README.md"), -1)

@@ -3,7 +3,7 @@ package mutants
 // boardMutants are those of package board: what may be published, and when.
 var boardMutants = []Mutant{
 	{
-		Name: "B1", File: "board/results.go", Trouble: "whatever", First: 2,
+		Name: "B1", File: "board/results.go", Trouble: "whatever", First: 11,
 		Breaks: "what was settled is forgotten at once",
 		Old: `		b.settled = append(b.settled, r)
 `,
@@ -272,7 +272,7 @@ var boardMutants = []Mutant{
 		New: "",
 	},
 	{
-		Name: "B37", File: "board/retries.go", Trouble: "whatever", First: 1838,
+		Name: "B37", File: "board/retries.go", Trouble: "whatever", Test: "TestScripts/sent-again-retry",
 		Breaks: "a message that was sent again goes before it is known what was sent again with it",
 		Old:    "case h.act != r.Generation && sawDue>>l.term.Lane&1 == 0:",
 		New:    "case false:",

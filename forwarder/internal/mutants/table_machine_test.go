@@ -211,7 +211,7 @@ var machineMutants = []Mutant{
 		Strike: "what was added is in memory, so the board is not quiet, or it was published and settled since",
 	},
 	{
-		Name: "M25", File: "machine/reads.go", Trouble: "drains", First: 9,
+		Name: "M25", File: "machine/reads.go", Trouble: "drains", First: 11,
 		Breaks: "a drain is answered though more is to be read",
 		Old:    "quiet = quiet && added == 0 && !m.reads.more && m.complete()",
 		New:    "quiet = quiet && added == 0 && m.complete()",
@@ -244,7 +244,7 @@ var machineMutants = []Mutant{
 		New:    `			_ = back.To`,
 	},
 	{
-		Name: "M30", File: "machine/reads.go", Trouble: "crashes", First: 21,
+		Name: "M30", File: "machine/reads.go", Trouble: "crashes", First: 25,
 		Breaks: "what was asked of a read in a new life stays asked for",
 		Old: `		m.board.ReadFailed(now, r.Asks)
 		return true`,
@@ -278,7 +278,7 @@ var machineMutants = []Mutant{
 		Strike: "the board takes no stray above the mark: B14",
 	},
 	{
-		Name: "S9", File: "machine/walks.go", Trouble: "outage", First: 361,
+		Name: "S9", File: "machine/walks.go", Trouble: "outage", First: 43,
 		Breaks: "nobody sees that an operator settled what a key waits for",
 		Old: `	m.board.FirstsGone(now, t, gone)
 `,
