@@ -2,7 +2,6 @@ package forwarder
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -13,8 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
@@ -30,92 +27,6 @@ const (
 	// bubbleEvery is which of the faults make test tries: the race detector makes them ten times as slow.
 	bubbleEvery = 100
 )
-
-// bubbleScenario is what happens around one or two forwarders.
-type bubbleScenario struct {
-	name       string
-	forwarders int
-	calm       bool // without a fault nothing is published twice
-	writes     time.Duration
-	happens    func(b *bubble)
-}
-
-// Messages are written for three seconds, by transactions that last for up to one.
-var bubbleScenarios = []bubbleScenario{
-	{"drain", 1, true, 0, func(b *bubble) {
-		if err := b.forwarders[0].drain(b.ctx); err != nil && b.fault.kind == 0 {
-			b.t.Error("Drain:", err)
-		}
-	}},
-	{"two share the lanes and one stops", 2, false, 3 * time.Second, func(b *bubble) {
-		time.Sleep(2 * time.Second)
-		b.forwarders[1].stop()
-	}},
-	{"the broker is away", 1, true, 3 * time.Second, func(b *bubble) {
-		time.Sleep(time.Second)
-		b.broker.set(func(string, string) error { return &PublishError{Verdict: Unavailable, Err: errAway} })
-		time.Sleep(4 * time.Second)
-		b.broker.set(nil)
-	}},
-	{"some messages are refused", 1, true, 3 * time.Second, func(b *bubble) { b.refuseSome(4 * time.Second) }},
-	{"the network of one is away", 2, false, 3 * time.Second, func(b *bubble) {
-		b.refuseSome(20 * time.Second)
-		b.leaves(0, 4*time.Second)
-	}},
-	{"the network of one is away while it has much to do", 2, false, 3 * time.Second, func(b *bubble) {
-		b.broker.set(func(string, string) error { // with few calls at a time, none of them slow
-			if time.Since(b.began) < 25*time.Second {
-				time.Sleep(slowAfter * 9 / 10)
-			}
-			return nil
-		})
-		b.leaves(0, 2*time.Second)
-	}},
-	{"the server crashes", 1, false, 3 * time.Second, func(b *bubble) {
-		time.Sleep(1500 * time.Millisecond)
-		b.server.crash()
-	}},
-	{"publishes are slow, and one hangs", 1, false, 3 * time.Second, func(b *bubble) {
-		b.broker.set(func(key, uuid string) error {
-			switch {
-			case uuid == "key-1/2" && time.Since(b.began) < 5*time.Second:
-				time.Sleep(50 * time.Second) // longer than PublishTimeout
-			case key == "key-2":
-				time.Sleep(2 * time.Second)
-			}
-			return nil
-		})
-		time.Sleep(60 * time.Second)
-	}},
-	{"it stops while a row is locked", 2, false, 3 * time.Second, func(b *bubble) {
-		time.Sleep(time.Second)
-		b.server.lockFirst(func() {
-			time.Sleep(500 * time.Millisecond)
-			b.forwarders[0].stop()
-			time.Sleep(3 * time.Second)
-		})
-	}},
-}
-
-// leaves has the network of a forwarder be away for longer than its lease lasts.
-func (b *bubble) leaves(number int, at time.Duration) {
-	time.Sleep(at)
-	b.forwarders[number].pool.setAway(true)
-	time.Sleep(leaseOfBubbles + 5*time.Second)
-	b.forwarders[number].pool.setAway(false)
-}
-
-// refuseSome has the broker refuse the third message of each key for some time.
-func (b *bubble) refuseSome(during time.Duration) {
-	b.broker.set(func(_, uuid string) error {
-		if strings.HasSuffix(uuid, "/3") && time.Since(b.began) < during {
-			return &PublishError{Verdict: Retry, Err: errors.New("refused")}
-		}
-		return nil
-	})
-}
-
-var errAway = errors.New("the broker is away")
 
 // TestEachOperationWithEachFault runs complete forwarders in a bubble of testing/synctest, against a model of the
 // server, through each scenario: once as it is, and then with each operation on the database going wrong in each way.
@@ -210,7 +121,7 @@ func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
 			b.write(0)
 		}
 		for i := range s.forwarders {
-			b.start(i)
+			b.start(i, s.atOnce)
 		}
 		var writers sync.WaitGroup
 		if s.writes > 0 {
@@ -239,7 +150,7 @@ func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
 }
 
 // start runs a forwarder, with an error of its start as a reason to start it again, as a supervisor does.
-func (b *bubble) start(number int) {
+func (b *bubble) start(number, atOnce int) {
 	pool := newBubblePool(b.server, number, b.fault)
 	db, err := core.NewDB(pool, core.Config{DisableNotify: true}, nil)
 	if err != nil {
@@ -249,7 +160,7 @@ func (b *bubble) start(number int) {
 	bf, over := &bubbleForwarder{pool: pool, failed: func() {}}, make(chan struct{})
 	made := func() *Forwarder {
 		pub := &bubblePublisher{bubbleBroker: b.broker, server: b.server}
-		f, err := New((*outbox.DB)(db), pub, Config{Name: fmt.Sprint(number), Concurrency: 2}, nil)
+		f, err := New((*outbox.DB)(db), pub, Config{Name: fmt.Sprint(number), Concurrency: atOnce}, nil)
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -354,83 +265,4 @@ func (s *bubbleServer) lockFirst(fn func()) {
 			}
 		}
 	}, fn)
-}
-
-// bubbleBroker notes what arrives.
-type bubbleBroker struct {
-	mu      sync.Mutex
-	fails   func(key, uuid string) error // nil = it works
-	arrived []string                     // uuids
-	foreign []string                     // those that were sent by one that does not own their lane
-}
-
-func (k *bubbleBroker) set(fails func(key, uuid string) error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.fails = fails
-}
-
-func (k *bubbleBroker) Close() error { return nil }
-
-// bubblePublisher is that of one forwarder.
-type bubblePublisher struct {
-	*bubbleBroker
-	server *bubbleServer
-	owner  string
-}
-
-func (k *bubblePublisher) Publish(_ string, messages ...*message.Message) error {
-	for _, msg := range messages {
-		key, _, _ := strings.Cut(msg.UUID, "/")
-		owned := k.server.owns(k.owner, laneOf(key))
-		k.mu.Lock()
-		if !owned {
-			k.foreign = append(k.foreign, msg.UUID)
-		}
-		fails := k.fails
-		k.mu.Unlock()
-		time.Sleep(roundTrip)
-		if fails != nil {
-			if err := fails(key, msg.UUID); err != nil {
-				return err
-			}
-		}
-		k.mu.Lock()
-		k.arrived = append(k.arrived, msg.UUID)
-		k.mu.Unlock()
-	}
-	return nil
-}
-
-// check compares what arrived with what was committed.
-func (k *bubbleBroker) check(t *testing.T, once bool, s *bubbleServer) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, uuid := range k.foreign {
-		t.Errorf("%s was sent by one that does not own its lane", uuid)
-	}
-	count, last := map[string]int{}, map[string]int{}
-	for _, uuid := range k.arrived {
-		key, number, _ := strings.Cut(uuid, "/")
-		if count[uuid]++; count[uuid] > 1 {
-			continue
-		}
-		n, _ := strconv.Atoi(number)
-		if n < last[key] {
-			t.Errorf("%s arrived after %s/%d", uuid, key, last[key])
-		}
-		last[key] = n
-	}
-	for _, r := range s.db.Rows() {
-		switch n := count[r.UUID]; {
-		case n == 0:
-			t.Errorf("%s is lost", r.UUID)
-		case n > 1 && once:
-			t.Errorf("%s arrived %d times", r.UUID, n)
-		}
-		delete(count, r.UUID)
-	}
-	for uuid := range count {
-		t.Errorf("%s arrived and was never committed", uuid)
-	}
 }

@@ -1,0 +1,94 @@
+package forwarder
+
+import (
+	"errors"
+	"strings"
+	"time"
+)
+
+// bubbleScenario is what happens around one or two forwarders.
+type bubbleScenario struct {
+	name       string
+	forwarders int
+	calm       bool          // without a fault nothing is published twice
+	writes     time.Duration // 0 = before they start
+	atOnce     int           // publishes; 0 = the default
+	happens    func(b *bubble)
+}
+
+// Messages are written for three seconds, by transactions that last for up to one.
+var bubbleScenarios = []bubbleScenario{
+	{"drain", 1, true, 0, 0, func(b *bubble) {
+		if err := b.forwarders[0].drain(b.ctx); err != nil && b.fault.kind == 0 {
+			b.t.Error("Drain:", err)
+		}
+	}},
+	{"two share the lanes and one stops", 2, false, 3 * time.Second, 0, func(b *bubble) {
+		time.Sleep(2 * time.Second)
+		b.forwarders[1].stop()
+	}},
+	{"the broker is away", 1, true, 3 * time.Second, 0, func(b *bubble) {
+		time.Sleep(time.Second)
+		b.broker.set(func(string, string) error { return &PublishError{Verdict: Unavailable, Err: errAway} })
+		time.Sleep(4 * time.Second)
+		b.broker.set(nil)
+	}},
+	{"some messages are refused", 1, true, 3 * time.Second, 0, func(b *bubble) { b.refuseSome(4 * time.Second) }},
+	{"the network of one is away", 2, false, 3 * time.Second, 0, func(b *bubble) {
+		b.refuseSome(20 * time.Second)
+		b.leaves(0, 4*time.Second)
+	}},
+	{"the network of one is away while it has much to do", 2, false, 3 * time.Second, 1, func(b *bubble) {
+		b.broker.set(func(string, string) error { // none of the calls is slow
+			if time.Since(b.began) < 25*time.Second {
+				time.Sleep(slowAfter * 9 / 10)
+			}
+			return nil
+		})
+		b.leaves(0, 8*time.Second)
+	}},
+	{"the server crashes", 1, false, 3 * time.Second, 0, func(b *bubble) {
+		time.Sleep(1500 * time.Millisecond)
+		b.server.crash()
+	}},
+	{"publishes are slow, and one hangs", 1, false, 3 * time.Second, 0, func(b *bubble) {
+		b.broker.set(func(key, uuid string) error {
+			switch {
+			case uuid == "key-1/2" && time.Since(b.began) < 5*time.Second:
+				time.Sleep(50 * time.Second) // longer than PublishTimeout
+			case key == "key-2":
+				time.Sleep(2 * time.Second)
+			}
+			return nil
+		})
+		time.Sleep(60 * time.Second)
+	}},
+	{"it stops while a row is locked", 2, false, 3 * time.Second, 0, func(b *bubble) {
+		time.Sleep(time.Second)
+		b.server.lockFirst(func() {
+			time.Sleep(500 * time.Millisecond)
+			b.forwarders[0].stop()
+			time.Sleep(3 * time.Second)
+		})
+	}},
+}
+
+// leaves has the network of a forwarder be away for longer than its lease lasts.
+func (b *bubble) leaves(number int, at time.Duration) {
+	time.Sleep(at)
+	b.forwarders[number].pool.setAway(true)
+	time.Sleep(leaseOfBubbles + 5*time.Second)
+	b.forwarders[number].pool.setAway(false)
+}
+
+// refuseSome has the broker refuse the third message of each key for some time.
+func (b *bubble) refuseSome(during time.Duration) {
+	b.broker.set(func(_, uuid string) error {
+		if strings.HasSuffix(uuid, "/3") && time.Since(b.began) < during {
+			return &PublishError{Verdict: Retry, Err: errors.New("refused")}
+		}
+		return nil
+	})
+}
+
+var errAway = errors.New("the broker is away")
