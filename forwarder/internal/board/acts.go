@@ -32,17 +32,21 @@ func (b *Board) sentAgain(l *lane, r *Row) {
 // unknownAct is that of a head of which no read has looked what was sent again with it.
 const unknownAct = "?"
 
-// isLater says whether a message was sent again after a row of it was read: the answer to that one says nothing of it,
-// and the message is tried once more.
-func (b *Board) isLater(l *lane, r *Row) bool {
-	h, known := l.heads[r.ID], l.known[r.ID]
+// sentAgainSince says whether a message was sent again after a row of it was read: the answer to that one says nothing
+// of it, and the message is tried once more.
+func (l *lane) sentAgainSince(r *Row) bool {
+	h := l.heads[r.ID]
 	if h == nil || h.key == nil || h.act == r.Generation {
-		return known.sentAgainAfter(r)
-	}
-	if h.place < 0 && known == r {
-		b.schedule(l, h, b.now)
+		return l.known[r.ID].sentAgainAfter(r)
 	}
 	return true
+}
+
+// triesAgain has a message tried that was sent again while a row of it was under way.
+func (b *Board) triesAgain(l *lane, r *Row) {
+	if h := l.heads[r.ID]; h != nil && h.key != nil && h.place < 0 && l.known[r.ID] == r {
+		b.schedule(l, h, b.now)
+	}
 }
 
 // sentAgainAfter says whether a row was read of a message that an operator had sent again after an earlier row of it.

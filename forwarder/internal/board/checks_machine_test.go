@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
@@ -25,7 +26,7 @@ func (f *forwarder) checkSignals(e machine.Effects) {
 	if !tick.IsZero() && tick.Before(f.tickAt) {
 		f.m.failf("forwarder %d: something is due, and nobody wakes the timer", f.id)
 	}
-	if !read.IsZero() && read.Before(f.readAt) && !f.read && f.reading == nil {
+	if !read.IsZero() && read.Before(f.readAt) && !f.read && f.reading == nil && f.readsLanes() {
 		f.m.failf("forwarder %d: a read is due, and nobody wakes the reader", f.id)
 	}
 	if e.Start > 0 && !now.Before(f.leaseUntil) {
@@ -110,4 +111,14 @@ func (f *forwarder) drained(d machine.Drained) {
 		}
 		f.checkArrived("answers a Drain", call, func(lane int16) board.Term { return f.term(lane) })
 	}
+}
+
+// readsLanes says whether there is a lane to read.
+func (f *forwarder) readsLanes() bool {
+	for n := range lanes.Count {
+		if l := f.machine.Lane(int16(n)); l.Epoch != 0 && l.State == machine.Reading {
+			return true
+		}
+	}
+	return false
 }

@@ -160,9 +160,12 @@ func (b *Board) pardon(t *topic) {
 	for _, s := range b.takeSuspects(t) {
 		l, r := b.lanes[s.call.Row.Term.Lane], s.call.Row
 		b.acquit(l, s.call)
-		if h := l.heads[r.ID]; h == nil || h.key == nil || r.Attempts > 0 {
+		switch h := l.heads[r.ID]; {
+		case l.sentAgainSince(r):
+			b.triesAgain(l, r)
+		case h == nil || h.key == nil || r.Attempts > 0:
 			b.sendBack(l, s.call, true)
-		} else { // it blocked its key for the verdict alone
+		default: // it blocked its key for the verdict alone
 			delete(l.known, r.ID)
 			b.wait(h.key, t)
 			b.parkAgain(h.key, r, true)
@@ -204,10 +207,11 @@ func (b *Board) vouches(c *Call) {
 		delete(t.failedAt, c.Row.UUID)
 	}
 	for i, s := range t.suspects {
-		if r := s.call.Row; r.ID == c.Row.ID && r.Term == c.Row.Term && !r.sentAgainAfter(c.Row) {
-			// it timed out before; in another term the database will know
+		r := s.call.Row
+		if l := b.lanes[r.Term.Lane]; r.ID == c.Row.ID && r.Term == c.Row.Term && !r.sentAgainAfter(c.Row) &&
+			!l.sentAgainSince(r) { // it timed out before; in another term the database will know
 			b.suspects--
-			b.acquit(b.lanes[s.call.Row.Term.Lane], s.call)
+			b.acquit(l, s.call)
 			t.suspects = append(t.suspects[:i], t.suspects[i+1:]...)
 			break
 		}

@@ -86,7 +86,8 @@ func (b *Board) succeeded(c *Call, late bool) {
 	if l == nil || l.handing {
 		return
 	}
-	if b.isLater(l, r) {
+	if l.sentAgainSince(r) {
+		b.triesAgain(l, r)
 		return
 	}
 	if late {
@@ -125,7 +126,11 @@ func (b *Board) rejected(l *lane, c *Call, res Result) {
 // block blocks the key of a message that failed: it is due when that is settled.
 func (b *Board) block(l *lane, c *Call) {
 	b.unsettledOf(c)
-	if r := c.Row; r.Key != "" && !l.handing && !b.isLater(l, r) {
+	switch r := c.Row; {
+	case r.Key == "" || l.handing:
+	case l.sentAgainSince(r):
+		b.triesAgain(l, r)
+	default:
 		h := b.newHead(l, r.Key, r.ID, r.Topic)
 		h.act = r.Generation
 		b.unschedule(l, h)

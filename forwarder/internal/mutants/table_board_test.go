@@ -24,8 +24,8 @@ var boardMutants = []Mutant{
 	{
 		Name: "B3", File: "board/results.go", Trouble: "whatever", First: 0,
 		Breaks: "a failure blocks its key only once it is settled",
-		Old:    "r.Key != \"\" && !l.handing && !b.isLater(l, r) {",
-		New:    "r.Key != \"\" && l == nil {",
+		Old:    "case r.Key == \"\" || l.handing:",
+		New:    "case l != nil:",
 	},
 	{
 		Name: "B4", File: "board/asks.go", Trouble: "whatever", First: 331,
@@ -280,7 +280,7 @@ var boardMutants = []Mutant{
 	{
 		Name: "B38", File: "board/acts.go", Trouble: "operators", Test: "TestScripts/sent-again-late",
 		Breaks: "a late success is taken for that of a message which was sent again since",
-		Old:    "return known.sentAgainAfter(r)",
+		Old:    "return l.known[r.ID].sentAgainAfter(r)",
 		New:    "return false",
 	},
 	{
@@ -326,8 +326,8 @@ var boardMutants = []Mutant{
 	{
 		Name: "B45", File: "board/doubts.go", Trouble: "operators", Test: "TestScripts/sent-again-doubted",
 		Breaks: "a late success acquits a message that was sent again since",
-		Old:    " && !r.sentAgainAfter(c.Row) {",
-		New:    " {",
+		Old:    "r.Term == c.Row.Term && !r.sentAgainAfter(c.Row) &&",
+		New:    "r.Term == c.Row.Term &&",
 	},
 	{
 		Name: "B46", File: "board/results.go", Trouble: "blindness", Test: "TestScripts/outage-late",
@@ -340,6 +340,12 @@ var boardMutants = []Mutant{
 		Breaks: "what is refused with the first of its key waits for the topic of that one",
 		Old:    "if t != k.topic && !k.isPen() {",
 		New:    "if false {",
+	},
+	{
+		Name: "B48", File: "board/doubts.go", Trouble: "operators", Test: "TestScripts/sent-again-suspect",
+		Breaks: "a late success acquits a suspect whose message was sent again since",
+		Old:    "!l.sentAgainSince(r) { // it timed out",
+		New:    "true { // it timed out",
 	},
 	{
 		Name: "M10", File: "board/lanes.go", Trouble: "whatever", First: 0,
