@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -31,7 +32,7 @@ type faultKind int
 const (
 	refused faultKind = iota + 1 // nothing is done
 	lost                         // it is done, and the answer is lost
-	silent                       // nothing is done, and nobody says so
+	silent                       // nothing is done, and no answer comes
 	late                         // it is done after its caller has given up
 	slow                         // it is done, and the answer takes long
 	faultKinds
@@ -55,6 +56,7 @@ func (f fault) String() string {
 
 // bubblePool is the pool of one forwarder. One operation of it may go wrong, and its network may be away.
 type bubblePool struct {
+	t      *testing.T
 	server *bubbleServer
 	number int
 	fault  fault
@@ -69,8 +71,8 @@ type bubblePool struct {
 
 var _ drive.Pool = (*bubblePool)(nil)
 
-func newBubblePool(server *bubbleServer, number int, f fault) *bubblePool {
-	return &bubblePool{server: server, number: number, fault: f, asked: map[string]int{}}
+func newBubblePool(t *testing.T, server *bubbleServer, number int, f fault) *bubblePool {
+	return &bubblePool{t: t, server: server, number: number, fault: f, asked: map[string]int{}}
 }
 
 // next notes an operation, and says what goes wrong with it.
@@ -139,7 +141,8 @@ func (p *bubblePool) ask(
 func (p *bubblePool) statement(ctx context.Context, query string, args []any) (bubbleAnswer, error) {
 	s, known := bubbleStatements[query]
 	if !known {
-		return bubbleAnswer{}, fmt.Errorf("the bubble knows no such statement: %s", oneLine(query))
+		p.t.Errorf("the bubble knows no such statement: %s", oneLine(query))
+		return bubbleAnswer{}, errBroken
 	}
 	return p.ask(ctx, s.name, func(ctx context.Context) (bubbleAnswer, error) { return p.server.run(ctx, s.do, args) })
 }
@@ -226,7 +229,8 @@ var joinStatements = func() map[string]string {
 func (t *bubbleTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	name, known := joinStatements[query]
 	if !known {
-		return 0, fmt.Errorf("the bubble knows no such statement in a transaction: %s", oneLine(query))
+		t.pool.t.Errorf("the bubble knows no such statement in a transaction: %s", oneLine(query))
+		return 0, errBroken
 	}
 	_, err := t.pool.ask(ctx, name, func(ctx context.Context) (bubbleAnswer, error) {
 		if name == "join" {

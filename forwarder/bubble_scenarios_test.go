@@ -19,7 +19,10 @@ type bubbleScenario struct {
 // Messages are written for three seconds, by transactions that last for up to one.
 var bubbleScenarios = []bubbleScenario{
 	{"drain", 1, true, 0, 0, func(b *bubble) {
-		if err := b.forwarders[0].drain(b.ctx); err != nil && b.fault.kind == 0 {
+		switch err := b.forwarders[0].drain(); {
+		case err == nil && b.server.pending() > 0:
+			b.t.Errorf("Drain has returned, and %d messages are pending", b.server.pending())
+		case err != nil && b.fault.kind == 0:
 			b.t.Error("Drain:", err)
 		}
 	}},

@@ -37,7 +37,7 @@ func TestEachOperationWithEachFault(t *testing.T) {
 	if os.Getenv("OUTBOX_LONG") != "" {
 		every = 1
 	}
-	n, missed, slowest := 0, 0, time.Duration(0)
+	n, tried, missed, slowest := 0, 0, 0, time.Duration(0)
 	for _, s := range bubbleScenarios {
 		t.Run(s.name, func(t *testing.T) {
 			calm := runBubble(t, s, fault{})
@@ -46,7 +46,7 @@ func TestEachOperationWithEachFault(t *testing.T) {
 					continue
 				}
 				b := runBubble(t, s, f)
-				if !b.hit {
+				if tried++; !b.hit {
 					missed++
 				}
 				slowest = max(slowest, b.took)
@@ -55,6 +55,9 @@ func TestEachOperationWithEachFault(t *testing.T) {
 				}
 			}
 		})
+	}
+	if missed > tried/2 {
+		t.Errorf("%d of %d faults did not come to pass", missed, tried)
 	}
 	t.Logf("%d faults, of which every %d. was tried, and %d of these did not come to pass; the slowest took %s", n, every,
 		missed, slowest)
@@ -99,16 +102,14 @@ type bubble struct {
 // bubbleForwarder is a forwarder that runs.
 type bubbleForwarder struct {
 	first  *Forwarder
-	failed context.CancelFunc // the first could not start
+	runs   context.Context // over when the first could not start
+	failed context.CancelFunc
 	pool   *bubblePool
 	stop   func() // and wait for it
 }
 
 // drain is Drain of the first one, beside its Run.
-func (f *bubbleForwarder) drain(ctx context.Context) error {
-	ctx, f.failed = context.WithCancel(ctx)
-	return f.first.engine.drain(ctx, true)
-}
+func (f *bubbleForwarder) drain() error { return f.first.engine.drain(f.runs, true) }
 
 func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
 	synctest.Test(t, func(t *testing.T) {
@@ -151,18 +152,19 @@ func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
 
 // start runs a forwarder, with an error of its start as a reason to start it again, as a supervisor does.
 func (b *bubble) start(number, atOnce int) {
-	pool := newBubblePool(b.server, number, b.fault)
+	pool := newBubblePool(b.t, b.server, number, b.fault)
 	db, err := core.NewDB(pool, core.Config{DisableNotify: true}, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.ctx)
-	bf, over := &bubbleForwarder{pool: pool, failed: func() {}}, make(chan struct{})
+	bf, over := &bubbleForwarder{pool: pool}, make(chan struct{})
+	bf.runs, bf.failed = context.WithCancel(b.ctx)
 	made := func() *Forwarder {
 		pub := &bubblePublisher{bubbleBroker: b.broker, server: b.server}
 		f, err := New((*outbox.DB)(db), pub, Config{Name: fmt.Sprint(number), Concurrency: atOnce}, nil)
 		if err != nil {
-			b.t.Fatal(err)
+			panic(err)
 		}
 		pub.owner = f.engine.owner
 		return f
@@ -170,9 +172,16 @@ func (b *bubble) start(number, atOnce int) {
 	bf.first = made()
 	go func() {
 		defer close(over)
-		for f := bf.first; runUnchecked(ctx, f) != nil && ctx.Err() == nil; f = made() {
-			time.Sleep(time.Second)
+		for f := bf.first; ; f = made() {
+			err := runUnchecked(ctx, f)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			if b.fault.kind == 0 {
+				b.t.Error("Run:", err)
+			}
 			bf.failed()
+			time.Sleep(time.Second)
 		}
 	}()
 	bf.stop = sync.OnceFunc(func() {
