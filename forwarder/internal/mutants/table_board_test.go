@@ -321,7 +321,7 @@ var boardMutants = []Mutant{
 		Name: "B44", File: "board/acts.go", Trouble: "operators", Test: "TestScripts/sent-again-under-way",
 		Breaks: "the answer to an attempt of before counts for a message that was sent again since",
 		Old:    "if h == nil || h.key == nil || h.act == r.Generation {",
-		New:    "if true {",
+		New:    "if h == nil || true {",
 	},
 	{
 		Name: "B45", File: "board/doubts.go", Trouble: "operators", Test: "TestScripts/sent-again-doubted",
