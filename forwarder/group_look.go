@@ -194,7 +194,8 @@ func (g *Group) lookOne(ctx context.Context, a asked, number int64) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.broken(d, fmt.Errorf("look at the outbox: %w", text.Explain(err)), time.Now())
+	err = fmt.Errorf("look at the outbox: %w", text.Explain(err))
+	g.broken(d, err, time.Now())
 	d.answerBefore(number, err)
 	return nil
 }

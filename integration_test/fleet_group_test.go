@@ -154,6 +154,7 @@ func TestFleetGroupDrain(t *testing.T) {
 	require.NoError(t, err)
 	err = g.Drain(t.Context())
 	require.ErrorContains(t, err, `database "one-001"`)
+	require.ErrorContains(t, err, "run schema.Migrate with the same Tables")
 	require.ErrorContains(t, err, `database "away"`)
 	assert.NotContains(t, err.Error(), `"one-000"`)
 	assert.Len(t, broker.all(), 3)
