@@ -68,7 +68,7 @@ func (e *exam) parked(whose string, keys []ParkedKey) {
 	if park, err := e.db.Park(); err == nil && oldest.rowKey != "" {
 		of := exam{Admin: &Admin{db: park}}
 		give = "; to give up the first message of a key, discard it in the inbox, where it is failing" +
-			e.command("inbox list --state failing") + "; if it is not there" +
+			e.command("inbox list --state failing") + "; if it is not there, skip it" +
 			of.command("keys skip --key", shell(oldest.rowKey), "--reason WHY")
 	}
 	e.find("parked", severity, what, "fix what the error names: they are retried by themselves, in order, and the keys "+

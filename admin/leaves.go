@@ -21,7 +21,8 @@ type LeafStats struct {
 	// From is the lowest id of a leaf, and To the first one above it; 0 = no bound.
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
-	// Bytes is its size on disk, with its indexes and what is stored out of line.
+	// Bytes is its size on disk, with its indexes and what is stored out of line; 0 also while another session has locked
+	// it against all others, or waits for that.
 	Bytes int64 `json:"bytes"`
 	// Oldest is the age of its first message; 0 = it has none.
 	Oldest time.Duration `json:"oldest"`

@@ -44,6 +44,8 @@ type RollResult struct {
 	Dropped int `json:"dropped"`
 	// Ahead is how many leaves were wholly above the last id when it had ended; 0 after an error.
 	Ahead int `json:"ahead"`
+	// NotMade says why leaves that were needed ahead were not made; "" = none is missing.
+	NotMade string `json:"not_made,omitempty"`
 	// Removed is how many messages went with the leaves that were emptied; Deleted, how many were deleted one by one.
 	Removed int64 `json:"removed"`
 	Deleted int64 `json:"deleted"`
@@ -95,8 +97,9 @@ var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Cl
 // messages of it that must be kept, such as dead ones, are put back as they were, in the same transaction, and every
 // snapshot and every dump sees them all the time. Of a leaf with more of them the old rows are deleted one by one.
 //
-// It waits for no lock, so that nothing queues up behind it: a leaf that is in use is left for the next time. Run it
-// every hour, by a role that owns the table. Two at once do no harm.
+// It waits for no lock, so that nothing queues up behind it: a leaf that is in use is left for the next time. Only one
+// that another session locks against all others while it is read is waited for, up to 30 seconds. Run it every hour, by
+// a role that owns the table. Two at once do no harm.
 //
 // It returns what it did also with an error: ErrNotPartitioned, ErrNoActor, one that names the field at fault or the
 // owner of the table, one of a driver that has no COPY, or one of the database or the context.
@@ -197,7 +200,7 @@ func (r *roll) refusal() error {
 			"run it as %s, or %s", r.set.Role, r.db.Render("{outbox}"), r.set.Owner, r.set.Grant)
 	}
 	if r.set.Create != "" {
-		return fmt.Errorf("role %s, which owns table %s, may not make leaves where that is: %s", r.set.Owner,
+		return fmt.Errorf("role %s owns table %s and lacks CREATE on its schema or tablespace: %s", r.set.Owner,
 			r.db.Render("{outbox}"), r.set.Create)
 	}
 	return r.blind()

@@ -14,7 +14,7 @@ import (
 // is made then reads them from end to end, and would go on to do so when they are full.
 func (r *roll) resetAhead(ctx context.Context) error {
 	for _, l := range r.set.Leaves[r.set.Current():] {
-		if l.Split || l.Bytes > 0 || l.Rows < 0 || r.cfg.DryRun {
+		if l.Split || l.Locked || l.Bytes > 0 || l.Rows < 0 || r.cfg.DryRun {
 			continue
 		}
 		err := r.ifEmpty(ctx, l, []lock{{l.SQL, exclusive}}, sqltext.RollEmpty, LeafReset)
@@ -28,7 +28,7 @@ func (r *roll) resetAhead(ctx context.Context) error {
 // dropAll drops leaves that are empty and far behind.
 func (r *roll) dropAll(ctx context.Context) error {
 	for _, l := range r.set.Leaves[:max(0, r.set.Current()-dropBehind)] {
-		if l.Split || l.Bytes > 0 {
+		if l.Split || l.Locked || l.Bytes > 0 { // whether one that is locked is empty is not known
 			continue
 		}
 		if r.cfg.DryRun {

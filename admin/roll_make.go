@@ -26,19 +26,18 @@ func (r *roll) makeAll(ctx context.Context) error {
 	if size == 0 {
 		size = r.set.Size()
 	}
-	outbox := r.db.Render("{outbox}")
 	if size == 0 {
-		r.kept(ctx, outbox, "no leaf is made: there is none that says how many ids one has: set RollConfig.PartitionSize")
+		r.notMade(ctx, "there is none that says how many ids one has: set RollConfig.PartitionSize")
 		return nil
 	}
 	for number, tries := r.newest(), 0; tries < 10*leavesAhead; tries++ {
-		if d := r.set.Default; d != nil && d.Locked {
-			r.kept(ctx, outbox, "no leaf is made: "+inUse)
-			return nil
-		}
 		next, err := r.next(ctx, size)
 		if err != nil || next == (leaves.Range{}) {
 			return err
+		}
+		if d := r.set.Default; d != nil && d.Locked {
+			r.notMade(ctx, inUse)
+			return nil
 		}
 		name := r.db.Tables().Outbox + "_p" + strconv.Itoa(number)
 		if r.cfg.DryRun {
@@ -58,7 +57,7 @@ func (r *roll) makeAll(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("make leaf %s: %w", name, err)
 		case !had:
-			r.kept(ctx, outbox, "no leaf is made: "+inUse)
+			r.notMade(ctx, inUse)
 			return nil
 		default:
 			r.did(ctx, RolledLeaf{Name: name, Action: LeafMade})
@@ -69,6 +68,12 @@ func (r *roll) makeAll(ctx context.Context) error {
 		number = max(number, r.newest())
 	}
 	return nil
+}
+
+// notMade notes why no leaf is made, or no more.
+func (r *roll) notMade(ctx context.Context, why string) {
+	r.out.NotMade = why
+	r.kept(ctx, r.db.Render("{outbox}"), "no leaf is made: %s", why)
 }
 
 // newest is the number of the next leaf: one above those of all.

@@ -61,7 +61,7 @@ func TestOutboxctlRolls(t *testing.T) {
 	r = ctl{t: t, url: h.url}.run(words(command[1])...)
 	require.Equal(t, 1, r.code, "cron must say that no leaf was made")
 	require.Contains(t, r.out, "Made 0, emptied 0")
-	require.Contains(t, r.err, "no leaf is ahead of the ids: ")
+	require.Contains(t, r.err, "no leaf is ahead of the ids: none was made: it is in use")
 	require.Contains(t, r.err, "run outboxctl doctor, which says what to do")
 	r = ctl{t: t, url: h.url}.run("roll", "--output", "json", "--yes")
 	require.Equal(t, 1, r.code)

@@ -124,7 +124,8 @@ func (p *partitioning) read(ctx context.Context, q drive.Querier) (err error) {
 		return fmt.Errorf("role %s does not own it: run it as %s, or %s", p.set.Role, p.set.Owner, p.set.Grant)
 	}
 	if p.set.Create != "" {
-		return fmt.Errorf("its owner, role %s, may make no table where it is: %s", p.set.Owner, p.set.Create)
+		return fmt.Errorf("role %s owns table %s and lacks CREATE on its schema or tablespace: %s", p.set.Owner,
+			p.names.OutboxName(), p.set.Create)
 	}
 	obstacles, err := p.list(ctx, q, sqltext.PartitionObstacles)
 	if err == nil && len(obstacles) > 0 {

@@ -18,7 +18,7 @@ type Leaf struct {
 	Name, SQL string // SQL is its name with the schema, quoted
 	Range
 	Default bool  // then it has no Range
-	Locked  bool  // another session has it for itself; then Bytes and Total are 0
+	Locked  bool  // another session has it for itself, or waits for that; then Bytes and Total are 0
 	Bytes   int64 // of its rows, without indexes and what is stored out of line; 0 = empty
 	Total   int64 // bytes with its indexes and what is stored out of line
 	Rows    int64 // as the last ANALYZE or VACUUM counted them; -1 = never

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -40,10 +39,8 @@ func leavesAhead(r admin.RollResult) error {
 		return nil
 	}
 	why := "none was made"
-	for _, l := range r.Leaves {
-		if l.Action == admin.LeafKept && strings.HasPrefix(l.Why, "no leaf is made: ") {
-			why = l.Why
-		}
+	if r.NotMade != "" {
+		why += ": " + r.NotMade
 	}
 	return fmt.Errorf("no leaf is ahead of the ids: %s: run outboxctl doctor, which says what to do", why)
 }

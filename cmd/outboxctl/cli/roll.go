@@ -21,9 +21,10 @@ published or discarded longer ago than --retention, and drop what is empty and f
 dead messages stay: up to 1,000 of a leaf are put back in the same transaction; if there are more,
 its old rows are deleted one by one.
 
-It waits for no lock: what is in use is left for the next run. Run it every hour as the role that owns
-the table, with a retention shorter than that of the forwarders. It exits with 1 if no leaf is ahead
-of the ids after it.`,
+It waits for no lock: what is in use is left for the next run. The exception is a leaf that another
+session locks against all others while it is read: up to 30 seconds. Run it every hour as the role
+that owns the table, with a retention shorter than that of the forwarders. It exits with 1 if no leaf
+is ahead of the ids after it.`,
 		Example: "  outboxctl roll --retention 7d --yes --actor cron",
 	}
 	act.bind(a, cmd)
