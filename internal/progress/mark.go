@@ -101,7 +101,7 @@ type Result struct {
 	Number  int64    // the next transaction's, read after the snapshot
 	Drawn   Position // positions up to here had been handed out when the look ended
 	Reached Position // of the last row that it claimed, if any
-	Limited bool     // it claimed as many as it might, of all kinds, so there may be more
+	Limited bool     // it claimed as many as it might, so there may be more
 	Paged   bool     // it looked at as many rows as it might, of which Reached is the last, and claimed all that it could
 }
 
@@ -196,7 +196,7 @@ func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
 	if r.Limited {
 		to, covered = r.Reached, r.Reached
 	}
-	if r.Reached != (Position{}) && l.From.Before(m.fast) && covered.Before(m.fast) { // there may be more like these
+	if l.From.Before(m.fast) && covered.Before(m.fast) { // there may be more like these
 		m.fast, m.exact = covered, earlier(m.exact, covered)
 	}
 	if m.next != (Position{}) && r.Xmin >= m.number && !m.exact.Before(l.From) {
