@@ -112,7 +112,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	var reaps, looks [][]any // what was asked for
 	ask := func() {
 		seen.take()
-		claimed(t, store, queue.NewOwner(), 1)
+		claimed(t, store, queue.NewOwner(), 500)
 		for _, s := range seen.take() {
 			switch s.SQL {
 			case reap:
