@@ -15,7 +15,7 @@ import (
 
 // prepare checks the schema and registers the forwarder. Nothing has to be undone if it fails.
 func (e *engine) prepare(ctx context.Context) error {
-	checkCtx, cancel := context.WithTimeout(ctx, 3*e.cfg.QueryTimeout) // it is several statements
+	checkCtx, cancel := context.WithTimeout(ctx, 3*e.cfg.QueryTimeout) // for several statements
 	defer cancel()
 	if err := schema.CheckOutbox(checkCtx, (*outbox.DB)(e.db)); err != nil {
 		return err

@@ -19,7 +19,9 @@ func ownedBy(t *testing.T, h handle) handle {
 	owner := "maker_" + h.dbName(t)
 	h.exec(t, `CREATE ROLE `+owner+` LOGIN PASSWORD 'p'`)
 	t.Cleanup(func() {
-		for _, s := range []string{`REASSIGN OWNED BY ` + owner + ` TO CURRENT_USER`, `DROP OWNED BY ` + owner, `DROP ROLE ` + owner} {
+		for _, s := range []string{
+			`REASSIGN OWNED BY ` + owner + ` TO CURRENT_USER`, `DROP OWNED BY ` + owner, `DROP ROLE ` + owner,
+		} {
 			_, err := h.pool.Exec(context.Background(), s)
 			require.NoError(t, err)
 		}

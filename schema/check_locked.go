@@ -48,7 +48,7 @@ func holder(ctx context.Context, db database, names sqltext.Tables) (found, cure
 	for i, w := range wanted {
 		tables[i] = names.Render(w.name)
 	}
-	found, cure = "a table was locked, and is no more", "try again"
+	found, cure = "a table was locked for a moment", "try again"
 	err = drive.Collect(ctx, db, func(rows drive.Rows) error {
 		var table, role, application string
 		var pid int64

@@ -6,8 +6,8 @@ const (
 	// a prepared transaction, has locked it or a part of it against all others, or waits for that, so that others wait
 	// behind it, and unless that is so bytes of its rows and with its indexes; rows as the last ANALYZE or VACUUM counted
 	// them (-1 = never), storage options with | between them, whether it is in partitions itself, and statements that have
-	// it survive a crash of the server ('' = it does). A leaf that is dropped meanwhile is empty. It
-	// waits for no lock, unless one is taken in the very moment in which it asks for sizes.
+	// it survive a crash of the server ('' = it does). A leaf that is dropped meanwhile is empty. It waits for no lock,
+	// unless one is taken in the very moment in which it asks for sizes.
 	Leaves = `WITH RECURSIVE held AS MATERIALIZED (SELECT k.relation FROM pg_locks k
     WHERE k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock' AND k.pid IS DISTINCT FROM pg_backend_pid()
       AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),

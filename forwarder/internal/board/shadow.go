@@ -68,7 +68,7 @@ func (b *Board) refuse(l *lane, name string, id int64, due bool) {
 
 // refuseFor puts a row of a key into the shadow and notes when the lane is to be read again: when the topic that the
 // key waits for is open again, or the key is free and has used up what is parked of it. A row on another topic, or on
-// nobody knows which, waits in vain once the key's first one is gone: nobody sees that of what is in the shadow.
+// one that is not known (t is nil), waits in vain once the key's first row is gone: the shadow does not show that.
 func (b *Board) refuseFor(k *key, id int64, t *topic, due bool) {
 	if due {
 		return
