@@ -1,6 +1,7 @@
 package board
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
@@ -158,7 +159,8 @@ func New(cfg Config) *Board {
 	return &Board{cfg: cfg, topics: map[string]*topic{}, brokers: map[int]*broker{}, shadowWords: 1 << 14}
 }
 
-// Quiet says that nothing is in memory, nothing unsettled and nothing to ask.
+// Quiet says that nothing is in memory, nothing unsettled, nothing to ask and nothing late. What was settled since the
+// last read began that read may have passed by, if it has come again.
 func (b *Board) Quiet() bool {
 	quiet, paused := b.QuietButPaused()
 	return quiet && len(paused) == 0
@@ -177,8 +179,11 @@ func (b *Board) QuietButPaused() (quiet bool, paused []string) {
 	if !b.hasLane() {
 		return true, nil
 	}
+	if len(b.settled) > 0 || b.isLate() {
+		return false, nil
+	}
 	for _, t := range b.troubled {
-		switch waits := t.paused || t.lanes != 0 || t.refused != 0; {
+		switch waits := t.paused || t.lanes != 0 || t.refused != 0 || b.hasLate(t); {
 		case waits && t.byOperator:
 			paused = append(paused, t.name)
 		case waits:
@@ -186,4 +191,24 @@ func (b *Board) QuietButPaused() (quiet bool, paused []string) {
 		}
 	}
 	return true, paused
+}
+
+// isLate says whether a head is late, and not as an operator has paused its topic.
+func (b *Board) isLate() bool {
+	for _, l := range b.lanes {
+		if l == nil {
+			continue
+		}
+		for name := range l.late {
+			if t := b.topics[name]; t == nil || !t.byOperator {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hasLate says whether a head of a topic is late.
+func (b *Board) hasLate(t *topic) bool {
+	return slices.ContainsFunc(b.lanes[:], func(l *lane) bool { return l != nil && l.late[t.name] > 0 })
 }

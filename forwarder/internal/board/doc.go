@@ -11,7 +11,8 @@
 //   - An id is known if a read may return it and it needs no second look: its row is in memory, or was settled since
 //     the last read began. To forget is to drop what is settled from what is known, and happens only when a read
 //     begins.
-//   - A head is a row that waits for another attempt. It blocks its key: nothing else of the key is published.
+//   - A head is a row that waits for another attempt. It blocks its key: nothing else of the key is published. It is
+//     late if its time has come, and it is put off.
 //   - A topic is paused when its broker cannot be reached, or by an operator; slow when slow and hung calls take most
 //     of its places; jammed when as many calls of it hang as may be under way. While it is paused, or slow with enough
 //     in memory, it is closed.
@@ -113,7 +114,7 @@
 // lane.
 //
 // No event walks more than a few hundred keys or rows, but for those that get rows as an argument (RowsRead, Settled),
-// the end of an outage, which walks all heads if some were put off, HeadsSeen and Firsts, which walk the heads and the
+// the end of a pause, which walks all heads if some are late, HeadsSeen and Firsts, which walk the heads and the
 // waiting keys of a lane, and what forgets a lane, which walks its rows in memory. The heads of a lane that was taken,
 // which may be a great many, are sorted out without the board (NewTaken).
 //

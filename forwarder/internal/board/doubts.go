@@ -277,24 +277,20 @@ func (b *Board) bring(t *topic, at time.Time) {
 	}
 }
 
-// bringHeads has the heads that were put off for a topic's pause looked at sooner. It walks all heads.
+// bringHeads has the late heads of a topic looked at sooner. It walks all heads of the lanes that have any.
 func (b *Board) bringHeads(t *topic, at time.Time) {
-	if !t.off {
-		return
-	}
 	for _, l := range b.lanes {
-		if l == nil {
+		if l == nil || l.late[t.name] == 0 {
 			continue
 		}
 		var sooner []*head
 		for _, h := range l.retries {
-			if h.off && h.topic == t.name && h.due.After(at) {
+			if h.late && h.topic == t.name && h.due.After(at) {
 				sooner = append(sooner, h)
 			}
 		}
 		for _, h := range sooner {
-			b.schedule(l, h, at)
-			h.off = true
+			b.later(l, h, at)
 		}
 	}
 }

@@ -15,6 +15,7 @@ type lane struct {
 	heads     map[int64]*head
 	back      map[int64]struct{} // parked ids of rows that were handed out before; nil before the first outage
 	retries   retries
+	late      map[string]int  // of each topic, heads whose time has come, and that are put off
 	unparking list[key, *key] // keys whose parked ids may be asked for
 	shadow    *shadow         // nil = none
 	shadowed  time.Time       // when one was reported last
@@ -181,7 +182,7 @@ func (b *Board) forgetLane(l *lane) {
 	b.loose -= l.loose
 	l.loose = 0
 	l.keys, l.known, l.parked, l.back, l.blocks, l.heads, l.retries = nil, nil, nil, nil, nil, nil, nil
-	l.unparking, l.shadow = list[key, *key]{}, nil
+	l.unparking, l.shadow, l.late = list[key, *key]{}, nil, nil
 	b.retryMoved = true
 	b.strays = slices.DeleteFunc(b.strays, func(s stray) bool { return s.term == l.term })
 }

@@ -211,6 +211,7 @@ func (b *Board) PauseByOperator(now time.Time, topics []string) {
 		if t.byOperator && !slices.Contains(topics, t.name) {
 			t.byOperator = false
 			b.update(t)
+			b.bringHeads(t, b.now)
 			b.report(Report{Kind: TopicResumed, Topic: t.name, ByOperator: true})
 		}
 	}
@@ -221,7 +222,6 @@ func (b *Board) reopen(t *topic) {
 	trial := t.trial
 	t.trial, t.paused, t.guessed, t.failures, t.step, t.err = nil, false, false, 0, 0, nil
 	b.bringHeads(t, b.now)
-	t.off = false
 	if trial != nil && trial.call.state == pending {
 		b.enqueue(trial)
 	}

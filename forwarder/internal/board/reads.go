@@ -56,6 +56,7 @@ type Progress struct {
 	Added   int  // rows that are new in memory
 	More    bool // there is something to ask for at once
 	ManyDue bool // there may be more that fell due
+	Hidden  bool // and the next read sees more of it
 	WantDue bool // the next read is to look for what fell due
 }
 
@@ -124,9 +125,12 @@ func (b *Board) limitDue(a *Asks) {
 		if l.manyDue {
 			n += a.Room.Rows / 2 / many
 		}
-		a.Due[t.Lane] = int64(max(n, 1) + min(l.dueAgain, max(16, b.cfg.Parked/Lanes)))
+		a.Due[t.Lane] = int64(max(n, 1) + min(l.dueAgain, b.mostAgain()))
 	}
 }
+
+// mostAgain is how many rows of a lane that fell due may come again and again.
+func (b *Board) mostAgain() int { return max(16, b.cfg.Parked/Lanes) }
 
 // forget drops settled rows from what is known. It must happen before a read begins, never during one: a read whose
 // snapshot is older than the settling still returns the row, and would take it for a new one.
@@ -164,7 +168,8 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	b.asked(a, func(ask ask) bool { return r.Late[ask.id] })
 	b.takeReady(r.Ready)
 	if r.DueRead {
-		p.ManyDue = b.fellDue(a, r.Due) || r.DueLate
+		p.ManyDue, p.Hidden = b.fellDue(a, r.Due)
+		p.ManyDue = p.ManyDue || r.DueLate
 	}
 	for _, ask := range a.asks {
 		f, found := r.ByID[ask.id]
@@ -195,8 +200,9 @@ func (b *Board) takeReady(rows []*Row) {
 	}
 }
 
-// fellDue takes rows that were read because they fell due.
-func (b *Board) fellDue(a Asks, rows []*Row) (many bool) {
+// fellDue takes rows that were read because they fell due. A lane hides others if it returned as many as it may, and
+// may return more next time.
+func (b *Board) fellDue(a Asks, rows []*Row) (many, hidden bool) {
 	var counts, added [Lanes]int
 	for _, row := range rows {
 		if l := b.open(row.Term); l != nil {
@@ -210,12 +216,13 @@ func (b *Board) fellDue(a Asks, rows []*Row) (many bool) {
 		if l := b.open(t); l != nil {
 			n, limit := counts[t.Lane], int(a.Due[t.Lane])
 			l.manyDue = n >= limit
+			hidden = hidden || l.manyDue && l.dueAgain < b.mostAgain()
 			share := max(1, limit-l.dueAgain)
 			l.dueAgain = n - added[t.Lane] + min(added[t.Lane], share)
 			many = many || l.manyDue
 		}
 	}
-	return many
+	return many, hidden
 }
 
 // ReadFailed takes back what a read was asked for, so that the next one asks again.

@@ -2,6 +2,7 @@ package board
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 )
@@ -200,10 +201,14 @@ func (n *recount) lane(l *lane) {
 }
 
 func (n *recount) heads(l *lane) {
-	held := map[*key]int32{}
+	held, late := map[*key]int32{}, map[string]int{}
 	for id, h := range l.heads {
 		n.want(h.id == id, "head %d is listed as %d", h.id, id)
 		n.want(h.place < 0 || l.retries[h.place] == h, "head %d is not at its place", id)
+		if h.late {
+			late[h.topic]++
+			n.want(h.place >= 0, "head %d is late, and its attempt is under way", id)
+		}
 		if h.key == nil {
 			n.loose++
 			continue
@@ -211,6 +216,7 @@ func (n *recount) heads(l *lane) {
 		held[h.key]++
 		n.want(l.keys[h.key.name] == h.key, "head %d: its key is forgotten", id)
 	}
+	n.want(maps.Equal(late, l.late), "lane %d: late heads %v, counted %v", l.term.Lane, l.late, late)
 	for _, k := range l.keys {
 		n.want(k.heads.len() == int(held[k]), "key %v: %d heads, counted %d", k, k.heads.len(), held[k])
 	}

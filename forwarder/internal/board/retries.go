@@ -22,17 +22,11 @@ type head struct {
 	changed time.Time
 	place   int  // in its lane's heap; -1 = its attempt, or the settling of that, is under way
 	behind  bool // its time has come, and it waits for the lower heads of its key
-	off     bool // it waits for the end of its topic's pause
+	late    bool // its time has come, and it is put off
 }
 
 // retryIsDue says whether the next read is to ask for a head of a lane: the last one may have begun before its time.
-func (b *Board) retryIsDue(l *lane) bool {
-	if len(l.retries) == 0 || l.retries[0].due.After(b.now) {
-		return false
-	}
-	t := b.topics[l.retries[0].topic]
-	return t == nil || !t.closed // else it is put off again and again
-}
+func (b *Board) retryIsDue(l *lane) bool { return len(l.retries) > 0 && !l.retries[0].due.After(b.now) }
 
 // addHead notes a row that waits for another attempt; its key is blocked from now on.
 func (b *Board) addHead(l *lane, name string, id int64, topic string, due time.Time) {
@@ -146,7 +140,7 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 		b.waitBehind(l, h)
 		return
 	case h.key != nil && h.key.under != nil:
-		b.schedule(l, h, b.now.Add(lookAgain))
+		b.later(l, h, b.now.Add(lookAgain))
 		return
 	}
 	h.behind = false
@@ -158,7 +152,7 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 			return
 		}
 		if t.lanes != 0 && t.failures%2 == 1 { // a key's turn, which may not have failed before
-			b.schedule(l, h, b.now.Add(lookAgain))
+			b.later(l, h, b.now.Add(lookAgain))
 			return
 		}
 		t.asked = true
@@ -171,16 +165,16 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 
 // putOff looks at a head again when its topic may be open.
 func (b *Board) putOff(l *lane, h *head, t *topic) {
-	due := b.now.Add(lookAgain)
+	at := b.now.Add(lookAgain)
 	switch {
-	case t.paused && !t.byOperator && t.until.After(b.now):
-		due = t.until // not later: it may be the only one that can try the topic
-	case t.closed && !t.paused, t.byOperator:
-		due = b.now.Add(b.cfg.SlowAfter)
+	case t.byOperator:
+		at = b.now.Add(never) // the end of that brings it
+	case t.paused && t.until.After(b.now):
+		at = t.until // not later: it may be the only one that can try the topic
+	case t.closed && !t.paused:
+		at = b.now.Add(b.cfg.SlowAfter)
 	}
-	b.schedule(l, h, due)
-	h.off = t.paused
-	t.off = t.off || t.paused
+	b.later(l, h, at)
 }
 
 // retried takes a head that was read for its next attempt. sawDue are the lanes of which the read saw all that fell
@@ -209,11 +203,11 @@ func (b *Board) retried(l *lane, a ask, f Found, found bool, sawDue uint64) {
 	case !h.isFirst(): // a lower one has come meanwhile
 		b.waitBehind(l, h)
 	case h.key.under != nil:
-		b.schedule(l, h, b.now.Add(lookAgain))
+		b.later(l, h, b.now.Add(lookAgain))
 	case t.paused && (a.topic != t || t.trial != nil), t.closed && !t.paused, t.byOperator:
 		b.putOff(l, h, t)
 	case h.act != r.Generation && sawDue>>l.term.Lane&1 == 0: // lower ones that were sent again with it may not be known
-		b.schedule(l, h, b.lookForAct())
+		b.later(l, h, b.lookForAct())
 	default:
 		h.act = r.Generation
 		b.letPass(l, h.key, r, t)
@@ -238,7 +232,8 @@ func (b *Board) letPass(l *lane, k *key, r *Row, t *topic) {
 
 // schedule says when a head is due for another attempt.
 func (b *Board) schedule(l *lane, h *head, due time.Time) {
-	h.due, h.changed, h.off = due, b.now, false
+	l.inTime(h)
+	h.due, h.changed = due, b.now
 	b.retryMoved = true
 	if h.place < 0 {
 		heap.Push(&l.retries, h)
@@ -247,9 +242,31 @@ func (b *Board) schedule(l *lane, h *head, due time.Time) {
 	}
 }
 
+// later says when to look again at a head whose time has come, and that cannot go now.
+func (b *Board) later(l *lane, h *head, at time.Time) {
+	b.schedule(l, h, at)
+	if l.late == nil {
+		l.late = map[string]int{}
+	}
+	h.late = true
+	l.late[h.topic]++
+}
+
+// inTime counts a head as late no more.
+func (l *lane) inTime(h *head) {
+	if !h.late {
+		return
+	}
+	h.late = false
+	if l.late[h.topic]--; l.late[h.topic] == 0 {
+		delete(l.late, h.topic)
+	}
+}
+
 // unschedule takes a head out of its lane's heap.
 func (b *Board) unschedule(l *lane, h *head) {
 	if h.place >= 0 {
+		l.inTime(h)
 		h.changed = b.now
 		b.retryMoved = true
 		heap.Remove(&l.retries, h.place)

@@ -32,7 +32,6 @@ type topic struct {
 	guessed              bool      // paused because everything fails, for an unknown reason
 	since                time.Time // the pause began
 	hurried              bool      // another topic has had this one tried, in this pause
-	off                  bool      // heads were put off for the pause
 
 	broker   *broker
 	streak                     // of this topic

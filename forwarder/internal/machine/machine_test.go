@@ -57,16 +57,25 @@ func (d *driven) begin() *ReadRequest {
 // end answers a read with rows.
 func (d *driven) end(req *ReadRequest, rows ...*board.Row) {
 	d.t.Helper()
+	d.endDue(req, nil, rows...)
+}
+
+// endDue answers a read with rows, and others that fell due.
+func (d *driven) endDue(req *ReadRequest, due []*board.Row, rows ...*board.Row) {
+	d.t.Helper()
 	a := ReadAnswer{Answer: window.Answer{Life: "life", Rewind: -1}}
 	for n := range a.Owned {
 		a.Owned[n] = true
 	}
+	for _, r := range due {
+		r.Term = lanes.Term{Lane: 3, Epoch: d.Lane(3).Epoch}
+	}
 	for _, r := range rows {
-		r.Term = lanes.Term{Lane: 3, Epoch: 1}
+		r.Term = lanes.Term{Lane: 3, Epoch: d.Lane(3).Epoch}
 		a.Counts[3], a.Last[3], d.seq = a.Counts[3]+1, r.ID, r.ID
 	}
 	a.Snapshot.Seq = d.seq
-	a.Read.Ready = rows
+	a.Read.Ready, a.Read.Due, a.Read.DueRead = rows, due, req.Due
 	if d.ReadAnswered(d.now, req, &a) {
 		d.t.Fatal("a new life")
 	}
@@ -180,6 +189,49 @@ func TestDrainWaitsForASilentMember(t *testing.T) {
 	if ids := d.drained(); !slices.Equal(ids, []int64{id}) {
 		t.Errorf("%v are answered, want %v", ids, id)
 	}
+}
+
+// TestDrainWaitsForATopicThatWasLeftOut of a read, as an operator had paused it: during the read it is let go, and
+// nobody has looked what of it fell due.
+func TestDrainWaitsForATopicThatWasLeftOut(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	d.Hold(d.now, []string{"orders"})
+	id := d.DrainBegins(true)
+	req := d.begin()
+	d.Hold(d.now, nil)
+	d.end(req)
+	d.drainedByTheNext(id)
+}
+
+// drainedByTheNext read is a drain answered, and not before.
+func (d *driven) drainedByTheNext(id int64) {
+	d.t.Helper()
+	if ids := d.drained(); len(ids) > 0 {
+		d.t.Errorf("%v are answered by a read that has not seen all that fell due", ids)
+	}
+	if d.PlanRead(d.now, false).Wait > 0 {
+		d.t.Error("there is no other read")
+	}
+	d.end(d.begin())
+	if ids := d.drained(); !slices.Equal(ids, []int64{id}) {
+		d.t.Errorf("%v are answered, want %v", ids, id)
+	}
+}
+
+// TestDrainWaitsForWhatIsHidden behind messages that fell due, and that wait for the first of their key.
+func TestDrainWaitsForWhatIsHidden(t *testing.T) {
+	d := drive(t)
+	term := lanes.Term{Lane: 3, Epoch: 2}
+	d.Released([]lanes.Term{{Lane: 3, Epoch: 1}})
+	d.Took([]lanes.Term{term})
+	d.LaneLoaded(d.now, term, board.NewTaken(d.now, term, []board.Head{
+		{ID: 1, Key: "k", Topic: "orders", Attempts: 1, Wait: time.Hour}, {ID: 2, Key: "k", Topic: "orders", Attempts: 1},
+	}))
+	d.quiet()
+	id := d.DrainBegins(true)
+	d.endDue(d.begin(), []*board.Row{{ID: 2, Key: "k", Topic: "orders", Attempts: 1}})
+	d.drainedByTheNext(id)
 }
 
 // TestStopAnswersDrains, those that wait and those that come later.

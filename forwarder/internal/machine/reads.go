@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
@@ -227,7 +228,7 @@ func (m *Machine) ReadEnds(now time.Time, r *ReadRequest, a *ReadAnswer) ReadEnd
 		m.reads.dueAt = now
 	}
 	m.failing, m.reads.asking = time.Time{}, time.Time{}
-	m.findQuiet(now, r, added)
+	m.findQuiet(now, r, b, added)
 	return ReadEnd{Added: added, More: m.reads.more}
 }
 
@@ -248,9 +249,12 @@ func (m *Machine) addTerms(r *ReadRequest, a *ReadAnswer) {
 }
 
 // findQuiet finds out whether a read has found nothing left to do, and answers drains.
-func (m *Machine) findQuiet(now time.Time, r *ReadRequest, added int) {
+func (m *Machine) findQuiet(now time.Time, r *ReadRequest, p board.Progress, added int) {
 	quiet, paused := m.board.QuietButPaused()
 	quiet = quiet && added == 0 && !m.reads.more && m.complete()
+	if quiet && r.Due && (p.Hidden || m.reopened(r.Asks.Closed)) { // another read sees what of it fell due
+		quiet, m.reads.asked, m.reads.dueAt = false, true, now
+	}
 	switch {
 	case !quiet || len(paused) > 0:
 		m.quiet = time.Time{}
@@ -260,6 +264,15 @@ func (m *Machine) findQuiet(now time.Time, r *ReadRequest, added int) {
 	if quiet {
 		m.endDrains(r.Number, Drained{Paused: paused})
 	}
+}
+
+// reopened says whether any of the topics that a read left out is open by now.
+func (m *Machine) reopened(leftOut []string) bool {
+	if len(leftOut) == 0 {
+		return false
+	}
+	closed := m.board.Closed()
+	return slices.ContainsFunc(leftOut, func(t string) bool { return !slices.Contains(closed, t) })
 }
 
 // ReadFailed takes a request back, nil = none was made or it is over, and does not read for a pause.

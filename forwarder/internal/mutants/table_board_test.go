@@ -348,6 +348,18 @@ var boardMutants = []Mutant{
 		New:    "true { // it timed out",
 	},
 	{
+		Name: "B49", File: "board/board.go", Trouble: "whatever", Test: "TestNotQuietWhileAHeadWasPutOff",
+		Breaks: "it is quiet while a head is late",
+		Old:    "len(b.settled) > 0 || b.isLate() {",
+		New:    "len(b.settled) > 0 {",
+	},
+	{
+		Name: "B50", File: "board/board.go", Trouble: "whatever", Test: "TestNotQuietWhileWhatWasSettledComesAgain",
+		Breaks: "it is quiet though a read took what came again for what was settled during it",
+		Old:    "len(b.settled) > 0 || b.isLate() {",
+		New:    "b.isLate() {",
+	},
+	{
 		Name: "M10", File: "board/lanes.go", Trouble: "whatever", First: 0,
 		Breaks: "a lane that was loaded wakes no read",
 		Old: `	b.retryMoved = true

@@ -1,0 +1,146 @@
+package board_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+// notQuiet fails if it is quiet though a message may go.
+func (d *desk) notQuiet(id int64) {
+	d.t.Helper()
+	if d.b.Quiet() {
+		d.t.Fatalf("it is quiet, and %d is due", id)
+	}
+}
+
+// TestNotQuietWhileAHeadLooksForItsAct: all that a read finds due of a lane waits for the first of another key, so a
+// head looks again whether others were sent again with it.
+func TestNotQuietWhileAHeadLooksForItsAct(t *testing.T) {
+	d := newDesk(t, board.Config{Rows: 100}, 0, 1, 2, 3, 4, 5, 6, 7) // room for 6 of a lane that fell due
+	d.put(0, "y", "a", 1)
+	d.put(0, "x", "a", ids(2, 10)...)
+	for _, m := range d.table {
+		m.attempts, m.due, m.act = 1, d.now.Add(-time.Second), "1"
+	}
+	d.table[1].due, d.table[1].act = d.now, "2"
+	d.table[2].due = d.now.Add(time.Minute)
+	d.take(0)
+	d.read()
+	d.notQuiet(1)
+	d.tick(time.Second)
+	d.want(d.drain(), 1)
+	if !d.b.Quiet() {
+		t.Fatal("it is not quiet, and all that is left waits")
+	}
+}
+
+// TestNotQuietWhileAKeyHasItsTurn to try a topic: a head of the topic is put off.
+func TestNotQuietWhileAKeyHasItsTurn(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "down", 1)
+	d.put(0, "y", "down", 2)
+	d.read()
+	d.returned(d.next(1), board.Retry)
+	d.settle()
+	d.returned(d.next(2), board.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	c := d.next(2)
+	a := d.begin()
+	r := d.answer(a) // without what is due of a topic that is paused
+	d.returned(c, board.OK)
+	d.settle()
+	d.finish(a, r)
+	d.notQuiet(1)
+	d.act("glance", nil)
+	d.notQuiet(1)
+	d.want(d.drain(), 1)
+}
+
+// TestNotQuietWhileAHeadWasPutOff as its topic was slow.
+func TestNotQuietWhileAHeadWasPutOff(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 1, Rows: 16})
+	d.put(0, "x", "a", 1)
+	d.read()
+	d.returned(d.next(1), board.Retry)
+	d.settle()
+	d.put(0, "", "a", 2, 3)
+	d.read()
+	c := d.next(2)
+	d.tick(2 * time.Second)
+	d.read()
+	d.returned(c, board.OK)
+	d.returned(d.next(3), board.OK)
+	d.settle()
+	d.act("glance", nil)
+	d.notQuiet(1)
+	d.want(d.drain(), 1)
+}
+
+// TestQuietNamesTheTopicOfAHead that an operator has paused, and once that is let go the head is due at once.
+func TestQuietNamesTheTopicOfAHead(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "held", 1)
+	d.read()
+	d.returned(d.next(1), board.Retry)
+	d.settle()
+	d.b.PauseByOperator(d.now, []string{"held"})
+	d.after()
+	d.read()
+	if quiet, paused := d.b.QuietButPaused(); !quiet || len(paused) > 0 {
+		t.Fatalf("quiet %v, topics %q wait, before the head is due", quiet, paused)
+	}
+	d.tick(time.Minute)
+	d.read()
+	if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, []string{"held"}) {
+		t.Fatalf("quiet %v, topics %q wait", quiet, paused)
+	}
+	d.b.PauseByOperator(d.now, nil)
+	d.after()
+	d.notQuiet(1)
+	d.act("glance", nil)
+	d.returned(d.next(1), board.OK)
+}
+
+// TestNotQuietBehindAHeadOfAPausedTopic: an operator has paused the topic of one that is due, and another one is.
+func TestNotQuietBehindAHeadOfAPausedTopic(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "held", 1)
+	d.put(0, "y", "a", 2, 3)
+	for _, m := range d.table {
+		m.attempts, m.due, m.act = 1, d.now, "1"
+	}
+	d.table[1].due = d.now.Add(time.Second)
+	d.take(0)
+	d.read()
+	c := d.next(2)
+	d.b.PauseByOperator(d.now, []string{"held"})
+	a := d.begin()
+	r := d.answer(a)
+	d.tick(2 * time.Second)
+	d.returned(c, board.OK)
+	d.settle()
+	d.finish(a, r)
+	d.notQuiet(3)
+	d.want(d.drain(), 3)
+}
+
+// TestNotQuietWhileWhatWasSettledComesAgain: a read finds a message that an operator has sent again, and takes it for
+// what is being settled.
+func TestNotQuietWhileWhatWasSettledComesAgain(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "", "a", 1)
+	d.read()
+	d.returned(d.next(1), board.OK)
+	published, _ := d.b.Results(10) // the database has settled it, and its answer is on the way
+	d.table[1].attempts, d.table[1].due, d.table[1].act = 1, d.now, "1"
+	a := d.begin()
+	r := d.answer(a)
+	d.write(published, nil)
+	d.finish(a, r)
+	d.notQuiet(1)
+	d.want(d.drain(), 1)
+}
