@@ -43,7 +43,7 @@ func (d *database) means(m *record, life string) bool {
 }
 
 // is says whether it is still a message as it was read: of the same act, if an operator had it sent again.
-func (m *record) is(uuid, act string) bool { return m.uuid == uuid && fmt.Sprint(m.generation) == act }
+func (m *record) is(uuid, act string) bool { return m.uuid == uuid && m.act() == act }
 
 // failed is a failure on its way into the database.
 type failed struct {
@@ -70,7 +70,7 @@ func (d *database) settleFailed(owner int, list []failed) []string {
 		switch {
 		case m == nil || m.uuid != f.uuid || m.published:
 			outcomes[i] = "gone"
-		case fmt.Sprint(m.generation) != f.act: // it was sent again since
+		case m.act() != f.act: // it was sent again since
 			outcomes[i] = "waiting"
 		case m.dead:
 			outcomes[i] = "dead"

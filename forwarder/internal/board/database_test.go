@@ -75,6 +75,14 @@ type state struct {
 	generation int  // how often an operator wanted it sent again
 }
 
+// act is as the metadata of a row have it.
+func (s state) act() string {
+	if s.generation == 0 {
+		return ""
+	}
+	return fmt.Sprint(s.generation)
+}
+
 // what is what became of a message outside of the database.
 type what struct {
 	sent     int  // how often it reached the broker

@@ -1,7 +1,6 @@
 package board_test
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
@@ -341,6 +340,6 @@ func (f *forwarder) row(r *reading, v version) *board.Row {
 	return &board.Row{
 		Large: large, ID: v.id, Term: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic,
 		Payload:   make([]byte, v.size),
-		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Life: r.answer.life, Generation: fmt.Sprint(v.seen.generation),
+		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Life: r.answer.life, Generation: v.seen.act(),
 	}
 }

@@ -27,6 +27,7 @@ func (m *model) finish() {
 	clear(m.db.locked)
 	m.db.log = nil
 	m.readFails, m.settleFails, m.unknown = 0, 0, 0
+	m.maintains = m.maintains || m.cfg.PublishTimeout > 0 // who has a lane sees so alone what another publishes late
 	m.db.leases = 1000 * time.Hour
 	clear(m.db.members) // the leases of the dead run out
 	for _, f := range m.forwarders {

@@ -295,7 +295,7 @@ func (m *model) landed(msg *record) {
 // their order. Where reads leave out what is due of closed topics, some of them may not be known yet when others are
 // tried.
 func (m *model) checkTogether(r *board.Row, msg *record) {
-	if msg.batch == 0 || r.Generation != fmt.Sprint(msg.generation) {
+	if msg.batch == 0 || r.Generation != msg.act() {
 		return
 	}
 	for _, e := range m.db.byKey[msg.key] {
