@@ -101,7 +101,7 @@ type Result struct {
 	Number  int64    // the next transaction's, read after the snapshot
 	Drawn   Position // positions up to here had been handed out when the look ended
 	Reached Position // of the last row that it claimed, if any
-	Limited bool     // it claimed as many as it might, so there may be more
+	Limited bool     // it claimed as many as it might, of all kinds, so there may be more
 	Paged   bool     // it looked at as many rows as it might, of which Reached is the last, and claimed all that it could
 }
 
@@ -160,6 +160,13 @@ func AfterFailure(took time.Duration) time.Duration { return max(FullInterval, f
 func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
 	m.tail = l.full
 	xmin := r.Xmin
+	if r.Limited && r.Reached == (Position{}) { // rows of other kinds used up the limit: it says nothing of these
+		m.xmin = max(m.xmin, xmin)
+		if !l.page { // else the page is looked at once more
+			m.Failed(now, took, l)
+		}
+		return
+	}
 	if l.page {
 		if !m.walk.on || l.From != m.walk.at { // somebody else has been there
 			m.xmin = max(m.xmin, xmin)

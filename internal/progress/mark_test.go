@@ -91,7 +91,7 @@ func (w *world) claim(l Look, limit int) (r Result) {
 	}
 	if r.Limited = len(ids) >= limit; r.Limited {
 		ids = ids[:limit]
-		r.Paged = false
+		r.Paged, r.Reached = false, Position{}
 	}
 	last := r.Reached
 	for _, id := range ids {
@@ -175,7 +175,7 @@ func run(seed uint64, long int, pages, wrongNumber bool) error {
 			m.Low = w.lowest()
 		}
 		l := m.Next(w.now, true)
-		running = append(running, look{l, w.claim(l, 1+w.rand.IntN(8))})
+		running = append(running, look{l, w.claim(l, w.rand.IntN(9))}) // 0: others used up the limit
 	}
 	done := func() {
 		l := running[0]
@@ -392,6 +392,20 @@ func TestMarkGoesBack(t *testing.T) {
 	m.Done(now, 0, l, Result{Xmin: 100, Number: 100, Drawn: Position{ID: 1000}, Reached: Position{ID: 10}, Limited: true})
 	if from := m.Next(now, true).From; from.ID != 10 {
 		t.Errorf("it looks from %d on", from.ID)
+	}
+}
+
+// TestALookWithoutRoomChangesNothing: where rows of another kind used up the limit, the mark stays where it is.
+func TestALookWithoutRoomChangesNothing(t *testing.T) {
+	m := &Mark{}
+	now := time.Unix(1e9, 0)
+	for i := int64(1); i < 100; i++ {
+		m.Done(now, 0, m.Next(now, true), Result{Xmin: i + 1, Number: i, Drawn: Position{ID: 1000}})
+	}
+	now = now.Add(FullInterval)
+	m.Done(now, 0, m.Next(now, true), Result{Xmin: 100, Number: 100, Drawn: Position{ID: 1000}, Limited: true})
+	if from := m.Next(now, true).From; from.ID != 1000 || m.exact.ID != 1000 {
+		t.Errorf("it looks from %d on, and is at %d", from.ID, m.exact.ID)
 	}
 }
 
