@@ -50,7 +50,7 @@ Written by ` + "`make reference`" + `.
 
 | proof | what it is |
 |---|---|
-| test | runs on real servers, or on a model where it says so, with the race detector, in each run of CI |
+| test | runs on real servers with the race detector, or on a model where it says so, in each run of CI |
 | invariant | is looked at after each step of the schedules of ` + "`make simulate`" + `, of which CI makes some |
 | mutant | a rule of the forwarder: with it broken, schedules or tests fail, as ` + "`make mutants`" + ` shows |
 `)

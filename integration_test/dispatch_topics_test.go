@@ -117,7 +117,7 @@ func TestServicesShareAQueue(t *testing.T) {
 				require.NoError(t, <-ended)
 			}()
 		}
-		const minutes = 10
+		const minutes = 2
 		for i := range minutes * 60 {
 			for _, topic := range topics {
 				storeAll(t, store, queue.Item{ID: itemID(topic, i), Topic: topic})

@@ -402,10 +402,12 @@ func noLeaks(t testing.TB) {
 	t.Cleanup(func() {
 		pprof.SetGoroutineLabels(context.Background()) // this goroutine is none of them
 		var left []string
-		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		wait := time.Millisecond
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(wait) {
 			if left = goroutinesOf(t); len(left) == 0 {
 				return
 			}
+			wait = min(2*wait, time.Second) // each look is at all goroutines of all tests
 		}
 		t.Errorf("goroutines that the test left behind:\n%s", strings.Join(left, "\n\n"))
 	})

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"regexp"
 	"strings"
+	"sync/atomic"
 )
 
 // ErrBadName is returned for a table or schema name that is refused before any SQL is built from it.
@@ -112,8 +113,23 @@ func (n Tables) Validate() error {
 // Render replaces the placeholders of a statement of this package by quoted identifiers. It must be
 // called on names that Validate accepts.
 func (n Tables) Render(statement string) string {
-	n = n.WithDefaults()
-	statement = strings.ReplaceAll(statement, "{life}", life)
+	r := last.Load()
+	if r == nil || r.of != n {
+		r = &renderer{n, n.WithDefaults().replacer()}
+		last.Store(r)
+	}
+	return r.Replace(strings.ReplaceAll(statement, "{life}", life))
+}
+
+// renderer is kept, as most programs have one set of names, and it costs more to make than to use.
+type renderer struct {
+	of Tables
+	*strings.Replacer
+}
+
+var last atomic.Pointer[renderer]
+
+func (n Tables) replacer() *strings.Replacer {
 	return strings.NewReplacer(
 		"{outbox}", n.qualified(n.Outbox),
 		"{outbox_text}", "'"+n.qualified(n.Outbox)+"'",
@@ -152,7 +168,7 @@ func (n Tables) Render(statement string) string {
 		"{audit}", n.qualified(n.Audit),
 		"{idempotency}", n.qualified(n.Idempotency),
 		"{idempotency_done}", Quote(n.Idempotency+"_done"),
-	).Replace(statement)
+	)
 }
 
 // OutboxName returns the qualified, quoted name of the outbox table, for messages and as the

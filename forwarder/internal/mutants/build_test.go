@@ -30,7 +30,7 @@ const Seeds = 2000
 // Build makes a test binary of the model with the mutant; of the zero Mutant it makes one with nothing broken.
 func (m Mutant) Build(internal, dir string) (binary string, err error) {
 	binary = filepath.Join(dir, m.Name+".test")
-	args := []string{"-n", "19", "go", "test", "-c", "-vet=off", "-o", binary}
+	args := []string{"-n", "19", "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}
 	if m.Name != "" {
 		overlay, err := m.overlay(internal, dir)
 		if err != nil {
