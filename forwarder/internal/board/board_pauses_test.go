@@ -292,3 +292,32 @@ func TestWhatASweepFoundWasReadMeanwhile(t *testing.T) {
 	d.read()
 	d.want(d.drain(), 1)
 }
+
+// TestWhatIsReadWhileATopicOpensWaitsForItNoMore: another message shows that a topic works, while the first of a key is
+// to try it and a read is under way that brings what the key has on another topic. The first topic is closed again.
+func TestWhatIsReadWhileATopicOpensWaitsForItNoMore(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "b", 1)
+	d.put(0, "y", "b", 2)
+	d.put(0, "z", "b", 3)
+	d.read()
+	fails, failsToo, works := d.next(1), d.next(2), d.next(3)
+	d.returned(fails, board.Unknown)
+	d.returned(failsToo, board.Unknown)
+	d.tick(10 * time.Second)
+	d.told(board.TopicPaused)
+	d.put(0, "k", "b", 4)
+	d.read()
+	d.tick(10 * time.Second)
+	d.read()
+	d.put(0, "k", "a", 5)
+	a := d.begin()
+	r := d.answer(a)
+	d.returned(works, board.OK)
+	trial := d.next(4)
+	d.finish(a, r)
+	d.b.PauseByOperator(d.now, []string{"b"})
+	d.after()
+	d.returned(trial, board.OK)
+	d.returned(d.next(5), board.OK)
+}

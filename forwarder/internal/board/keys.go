@@ -49,8 +49,10 @@ func (l *lane) keyOf(name string) *key {
 	return k
 }
 
-// append puts a row at the end of its key's chain.
+// append puts a row at the end of its key's chain. A topic that the key waited for is open by now, and the key waits no
+// more, also if the topic is closed again.
 func (b *Board) append(k *key, r *Row) {
+	b.stopWaiting(k)
 	b.keep(k.lane, r)
 	r.call.key = k
 	if k.last == nil {
