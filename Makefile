@@ -16,7 +16,7 @@ test test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build compile vet demo demo-kafka demo-page night chaos soak simulate mutants test test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick clean
+.PHONY: help build compile vet demo demo-kafka demo-page night chaos soak simulate mutants test test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
 .PHONY: release-check release-tag
 
 # They are pure, and models drive them in one goroutine: the race detector finds nothing there, and takes most of the time.
@@ -125,6 +125,9 @@ bench: ## compare with others and with the floors, in 20 minutes (ARGS='-only na
 
 bench-quick: ## the rows that a change to the engine is likely to spoil
 	@cd bench && $(GO) run . -quick $(ARGS)
+
+scoreboard: ## the scenarios of others' comparisons, for the outbox, the queue and River, in half an hour (ARGS='-only crash')
+	@cd bench && $(GO) run ./scoreboard $(ARGS)
 
 # make release-check v0.1.0: what follows is the version, and nothing to make.
 VERSION := $(filter v0% v1% v2% v3% v4% v5% v6% v7% v8% v9%,$(MAKECMDGOALS))
