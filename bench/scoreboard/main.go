@@ -55,8 +55,8 @@ func run(o options) (err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	defer func() { err = errors.Join(err, services.StopAll()) }()
-	fmt.Printf("%d messages per second; medians are of %s before, percentiles of %s under stress\n\n%s", o.rate, o.baseline,
-		o.stress, heading())
+	fmt.Printf("%d messages per second for %s, then %s of stress, then %s\n\n%s", o.rate, o.baseline, o.stress, o.recovery,
+		heading())
 	lost := 0
 	for _, sc := range scenarios {
 		for _, sys := range systems {

@@ -63,8 +63,8 @@ func percentile(list []int64, p float64) time.Duration {
 const format = "%-22s %-7s %7s %7s %8s %8s %8s %9s %5s %6s %7s %6s\n"
 
 func heading() string {
-	return fmt.Sprintf(format, "scenario", "system", "before", "under", "p50", "p99", "silence", "caught up", "lost", "twice",
-		"dead", "MB")
+	return fmt.Sprintf(format, "scenario", "system", "before", "under", "p50", "p99", "silence", "caught up", "lost",
+		"twice", "dead", "MB")
 }
 
 const legend = `
