@@ -93,7 +93,7 @@ func reader(ctx context.Context, w *world) error {
 		for _, table := range tables {
 			if err == nil {
 				_, err = conn.Exec(ctx, fmt.Sprintf(`DO $$ BEGIN IF to_regclass('%[1]s') IS NOT NULL THEN
- PERFORM count(*) FROM %[1]s t WHERE t.*::text LIKE '%%nobody%%'; END IF; END $$`, table))
+ PERFORM count(*) FROM %[1]s t WHERE t::text = ''; END IF; END $$`, table))
 			}
 		}
 		if err == nil {
