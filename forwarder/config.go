@@ -65,7 +65,8 @@ type Config struct {
 	CloseTimeout time.Duration
 
 	// Classify gives a verdict on the errors of Publish, ErrPublishTimeout and ErrPublishPanic among them. Default, and
-	// where it returns Unknown: the verdict that the error carries, see PublishError; if it carries none, Unknown.
+	// where it returns Unknown: the verdict that the error carries, see PublishError; if it carries none, Unavailable
+	// where the publisher said by a method IsConnected that it has no connection, else Unknown.
 	Classify func(err error) Verdict
 	// Backoff is how long a rejected message waits for its next attempt; default 1 s doubling to 5 min.
 	Backoff outbox.Backoff

@@ -115,7 +115,7 @@
 // under the lane's current owner and epoch, which the statement locks: otherwise the failure of a forwarder that lost
 // its lane would let the next owner's later messages pass, or block a key for ever.
 //
-// # Failures (verdict.go, confirms.go, internal/board)
+// # Failures (verdict.go, link.go, confirms.go, internal/board)
 //
 // Each error has a verdict. It is that of Config.Classify, or else the one that the error carries, as a PublishError
 // somewhere in its chain: so no decorator around a publisher hides it. Unavailable pauses the topic, charges nothing,
@@ -160,7 +160,9 @@
 //     published. It also returns nil for a message that RabbitMQ cannot route to any queue; declare queues and bindings
 //     first, or an alternate exchange. New warns of both in the log. It recognises the publisher by the name of its
 //     type, also behind a decorator that holds it in a field.
-//   - Errors without a PublishError are judged by the rule above, and a time-out likewise. To do better, return a
+//   - A publisher that has a method IsConnected() bool, as that of watermill-amqp, is asked before it publishes, also
+//     behind decorators: what fails while it is not connected was not sent, so the topic pauses and nothing is charged.
+//   - Other errors without a PublishError are judged by the rule above, and a time-out likewise. To do better, return a
 //     PublishError from a publisher of your own, or set Config.Classify.
 //   - Messages of one key are published one after another. Whether the broker keeps that order is up to the publisher:
 //     it must send a key to the same partition or queue each time.

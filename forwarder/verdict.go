@@ -109,8 +109,9 @@ type publishers struct {
 	classify func(error) Verdict // Config.Classify; may be nil
 	routes   map[string]int      // the numbers of those of Config.Routes; that of New is 0
 	all      []message.Publisher
+	links    []link        // by number: what says whether it is connected; nil if nothing does
 	knows    []atomic.Bool // by number: it has returned an error with a verdict
-	blind    atomic.Bool   // one of them has returned an error without any
+	blind    atomic.Bool   // one of them has returned an error without any, and has no link
 }
 
 func newPublishers(pub message.Publisher, cfg Config) *publishers {
@@ -119,6 +120,9 @@ func newPublishers(pub message.Publisher, cfg Config) *publishers {
 		p.routes[topic] = p.numberOf(to)
 	}
 	p.knows = make([]atomic.Bool, len(p.all))
+	for _, pub := range p.all {
+		p.links = append(p.links, linkOf(pub))
+	}
 	return p
 }
 
@@ -141,14 +145,22 @@ func (p *publishers) number(topic string) int {
 	return p.routes[topic]
 }
 
-// publish sends a message of a topic.
+// publish sends a message of a topic. What fails while the publisher is not connected was never sent, so its broker is
+// to blame. That is asked before and not after: a message that the broker refuses by closing the connection is at fault
+// itself.
 func (p *publishers) publish(topic string, msg *message.Message) error {
 	n := p.number(topic)
+	link := p.links[n]
+	apart := link != nil && !link.IsConnected()
 	err := p.all[n].Publish(topic, msg)
-	if err != nil {
-		if _, said := verdictIn(err); said {
-			p.knows[n].Store(true) // also if it comes too late to count
-		}
+	if err == nil {
+		return nil
+	}
+	switch _, said := verdictIn(err); {
+	case said:
+		p.knows[n].Store(true) // also if it comes too late to count
+	case apart:
+		err = &PublishError{Unavailable, err}
 	}
 	return err
 }
@@ -173,7 +185,7 @@ func (p *publishers) judge(topic string, err error) Verdict {
 		if p.knows[p.number(topic)].Load() {
 			return Unavailable
 		}
-	default:
+	case p.links[p.number(topic)] == nil:
 		p.blind.Store(true)
 	}
 	return v

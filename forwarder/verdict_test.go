@@ -71,3 +71,56 @@ func TestAPublishErrorWithoutAnErrorHasAText(t *testing.T) {
 		}
 	}
 }
+
+// linked is a publisher that says whether it is connected, and fails.
+type linked struct {
+	failing
+	connected bool
+}
+
+func (l *linked) IsConnected() bool { return l.connected }
+
+// failover holds two publishers.
+type failover struct{ first, second message.Publisher }
+
+func (f failover) Publish(topic string, msgs ...*message.Message) error {
+	return f.second.Publish(topic, msgs...)
+}
+func (f failover) Close() error { return nil }
+
+func TestAPublisherThatIsNotConnectedBlamesItsBroker(t *testing.T) {
+	apart := &linked{failing: failing{err: errors.New("not connected")}}
+	at := &linked{failing: failing{err: errors.New("refused")}, connected: true}
+	says := &linked{failing: failing{err: &PublishError{Retry, errors.New("y")}}}
+	for name, tt := range map[string]struct {
+		pub   message.Publisher
+		want  Verdict
+		blind bool
+	}{
+		"apart":                 {apart, Unavailable, false},
+		"decorated":             {decorator{&decorator{apart, 1}, 2}, Unavailable, false},
+		"connected":             {at, Unknown, false},
+		"says something else":   {says, Retry, false},
+		"one of two":            {failover{apart, at}, Unknown, true},
+		"nothing to ask":        {&failing{err: errors.New("x")}, Unknown, true},
+		"a decorator of no one": {decorator{&decorator{(*failing)(nil), 1}, 2}, Unknown, true},
+	} {
+		p := newPublishers(tt.pub, Config{})
+		err := errors.New("not sent")
+		if name != "a decorator of no one" {
+			err = p.publish("orders", nil)
+		}
+		if got := p.judge("orders", err); got != tt.want || p.blind.Load() != tt.blind {
+			t.Errorf("%s: %v, blind %v", name, got, p.blind.Load())
+		}
+	}
+	rule := newPublishers(apart, Config{Classify: func(error) Verdict { return Permanent }})
+	if v := rule.judge("orders", rule.publish("orders", nil)); v != Permanent {
+		t.Errorf("Classify rules: %v", v)
+	}
+	timeouts := newPublishers(apart, Config{})
+	_ = timeouts.publish("orders", nil)
+	if v := timeouts.judge("orders", ErrPublishTimeout); v != Unknown {
+		t.Errorf("a time-out says nothing of a connection: %v", v)
+	}
+}

@@ -21,7 +21,7 @@ const rootModule = "github.com/millrace-go/watermill-outbox"
 
 // imported are the packages that the documents name, as they name them.
 var imported = map[string]string{
-	"context": "context", "json": "encoding/json", "errors": "errors", "http": "net/http", "os": "os",
+	"context": "context", "json": "encoding/json", "errors": "errors", "http": "net/http", "net": "net", "os": "os",
 	"filepath": "path/filepath", "strings": "strings", "time": "time",
 	"watermill": "github.com/ThreeDotsLabs/watermill", "message": "github.com/ThreeDotsLabs/watermill/message",
 	"cqrs":         "github.com/ThreeDotsLabs/watermill/components/cqrs",
@@ -41,7 +41,7 @@ var imported = map[string]string{
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel",
 	"nats": rootModule + "/publisher/nats", "outboxtest": rootModule + "/outboxtest",
 	"natsgo": "github.com/nats-io/nats.go", "jetstream": "github.com/nats-io/nats.go/jetstream",
-	"wmamqp": "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp", "amqp091": "github.com/rabbitmq/amqp091-go",
+	"wmamqp": "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp",
 }
 
 // TestDocumentsCompile compiles all Go in the documents with what testdata/blocks/given.go has them take for granted.

@@ -232,8 +232,24 @@ func TestNewWarnsOfWatermillAMQP(t *testing.T) {
 	require.True(t, found)
 	assert.Equal(t, reflect.TypeFor[amqp.Config](), config.Type)
 	_ = amqp.Config{Publish: amqp.PublishConfig{ConfirmDelivery: true, Transactional: true}}
+}
 
-	// The page about other brokers tells a lost connection by this text, as there is no sentinel.
+// TestWatermillAMQPWithoutConnectionChargesNothing: its publisher has no verdict for that it is not connected, but says
+// so when it is asked, also behind a decorator. The message is the only one, so nothing else could tell.
+func TestWatermillAMQPWithoutConnectionChargesNothing(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	log := newLogCapture(t)
 	lost := &amqp.Publisher{ConnectionWrapper: &amqp.ConnectionWrapper{}}
-	assert.ErrorContains(t, lost.Publish("orders", newMessage("1")), "not connected to AMQP")
+	pub, err := metrics.NewPrometheusMetricsBuilder(prometheus.NewRegistry(), "", "").DecoratePublisher(lost)
+	require.NoError(t, err)
+	f, err := forwarder.New(h.db, pub, mortalConfig(), log)
+	require.NoError(t, err)
+	h.publish(t, "orders", "", "1")
+	runInBackground(t, f)
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox_topics where reason like 'not connected%'") == 1
+	}, "the topic is paused")
+	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"), "charged")
 }
