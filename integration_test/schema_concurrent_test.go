@@ -246,6 +246,42 @@ func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
 	require.NoError(t, schema.Check(t.Context(), h.db))
 }
 
+// TestConcurrentMigrationWhoseProcessDiedDropping finds the server still dropping what an earlier build left.
+func TestConcurrentMigrationWhoseProcessDiedDropping(t *testing.T) {
+	withConcurrent(t, deadConcurrently)
+	h := newPgxHandle(t, newDatabase(t))
+	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 1}, 1)
+	h.exec(t, `create index outbox_dead on outbox (lane, id) where dead_at is not null`)
+	h.exec(t, `update pg_index set indisvalid = false where indexrelid = 'outbox_dead'::regclass`)
+	old, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = old.Rollback(context.Background()) }()
+	_, err = old.Exec(t.Context(), `insert into outbox (uuid, topic, payload) values ('', 'orders', '')`)
+	require.NoError(t, err)
+	drops := func(n int, reason string) {
+		t.Helper()
+		eventually(t, func() bool {
+			return h.count(t, `select count(*) from pg_stat_activity where datname = current_database() `+
+				`and wait_event_type = 'Lock' and query ilike 'drop index concurrently%'`) == n
+		}, "%s", reason)
+	}
+
+	var group errgroup.Group
+	group.Go(func() error { // what the process that died has left running
+		_, err := (*core.DB)(h.db).Exec(t.Context(), `drop index concurrently outbox_dead`)
+		return err
+	})
+	drops(1, "the drop waits for the transaction")
+	group.Go(func() error {
+		_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
+		return err
+	})
+	drops(2, "that of the migrator waits as well")
+	require.NoError(t, old.Commit(t.Context()))
+	require.NoError(t, group.Wait())
+	require.NoError(t, schema.Check(t.Context(), h.db))
+}
+
 // TestMigrateCancelled gives up while the build waits, and another one finishes the work.
 func TestMigrateCancelled(t *testing.T) {
 	withConcurrent(t, deadConcurrently)

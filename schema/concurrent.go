@@ -100,7 +100,8 @@ func (r *run) build(ctx context.Context, q drive.Querier, create, index, table s
 			_, err := q.Exec(ctx, create)
 			return err
 		case looks == looksBeforeDrop:
-			if _, err := q.Exec(ctx, "DROP INDEX CONCURRENTLY "+name); err != nil {
+			// The server may still drop it for a process that died.
+			if _, err := q.Exec(ctx, "DROP INDEX CONCURRENTLY IF EXISTS "+name); err != nil {
 				return fmt.Errorf("drop what a failed build left: %w", err)
 			}
 			continue

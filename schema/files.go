@@ -66,8 +66,9 @@ type File struct {
 // There is no way down: an outbox may hold messages that were promised.
 //
 // A concurrent migration is a file that the tool runs outside of a transaction. golang-migrate runs all of a file at
-// once, so there it is a file for each statement: if the one that builds an index fails, force the version two before
-// it, so that what is left of the index is dropped before it is built again.
+// once, so there it is a file for each statement: if one fails, force the version before the one that drops the index,
+// so that what is left of it is dropped before it is built again. Atlas goes on at the statement that failed: drop the
+// index by hand first. psql goes on after it: set ON_ERROR_STOP.
 //
 // It returns outbox.ErrBadName for names that are refused, and errors that name the field at fault.
 func Files(cfg FilesConfig) ([]File, error) {

@@ -115,7 +115,8 @@ func (a *app) migratePrint() *cobra.Command {
 		Use: "print", Short: "Print the migrations for psql or another migration tool",
 		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). With --dir it
 writes files into that folder, which it makes, and leaves existing ones alone. It needs no database.`,
-		Example: "  outboxctl migrate print | psql\n  outboxctl migrate print --format goose --dir migrations --start-at 20",
+		Example: "  outboxctl migrate print | psql -1 -v ON_ERROR_STOP=1\n" +
+			"  outboxctl migrate print --format goose --dir migrations --start-at 20",
 	}
 	cmd.Flags().StringVar(&format, "format", string(schema.Plain), "`format`: plain, goose, golang-migrate")
 	_ = cmd.RegisterFlagCompletionFunc("format",
