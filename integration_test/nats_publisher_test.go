@@ -196,3 +196,23 @@ func TestNATSOutage(t *testing.T) {
 	require.GreaterOrEqual(t, stored, len(l.acked))
 	require.LessOrEqual(t, stored, len(l.acked)+64)
 }
+
+// TestNATSLeavesASilentServer: the server that the publisher is connected to, of two, takes messages and answers
+// nothing. Pings would notice that after a minute, and never if it answers them.
+func TestNATSLeavesASilentServer(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	url := natsServer(t).URL()
+	_, _, prefix := natsStream(t, url, nil)
+	proxy := newSwitchProxy(t, url)
+	pub, err := nats.NewPublisher(nats.PublisherConfig{
+		URL: proxy.url + "," + url, AckTimeout: time.Second, Options: []natsgo.Option{natsgo.DontRandomize()},
+	}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, pub.Close()) }()
+	require.NoError(t, pub.Publish(prefix+"orders", newMessage("")))
+	proxy.freeze()
+	defer proxy.thaw()
+	require.Equal(t, unavailable, verdictOf(pub.Publish(prefix+"orders", newMessage(""))))
+	eventually(t, func() bool { return pub.Publish(prefix+"orders", newMessage("")) == nil }, "it finds the other server")
+}

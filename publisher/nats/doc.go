@@ -16,6 +16,9 @@
 //     and JSON marshalers work too: Nats-Msg-Id is added to their messages.
 //   - The client reconnects for ever (MaxReconnects -1, IgnoreAuthErrorAbort), starts before the server does
 //     (RetryOnFailedConnect), and notices a dead connection within a minute (PingInterval 20 s) instead of up to six.
+//   - It leaves a server of a cluster that acknowledges nothing for two AckTimeouts: one that is cut off from the
+//     others answers pings, so that the client itself would stay with it, and one that is frozen is noticed within that
+//     minute.
 //   - Nothing is buffered while disconnected (ReconnectBufSize -1): Publish fails at once instead of waiting for the
 //     acknowledgement of a message that is still in memory and would arrive after its own retry.
 //   - The acknowledgement is waited for at most 5 s (AckTimeout), because Publish takes no context.

@@ -21,7 +21,8 @@ import (
 // Publisher publishes to JetStream through a watermill-nats publisher. It is safe for concurrent use,
 // Close included.
 type Publisher struct {
-	inner message.Publisher
+	inner   message.Publisher
+	silence *silence // nil for one that was built elsewhere
 
 	open   sync.RWMutex
 	closed bool
@@ -49,7 +50,7 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 		conn.Close()
 		return nil, fmt.Errorf("nats: new publisher: %w", err)
 	}
-	return Wrap(pub, logger)
+	return &Publisher{inner: pub, silence: &silence{conn: conn, limit: 2 * cfg.AckTimeout, logger: logger}}, nil
 }
 
 // Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that its errors tell the forwarder
@@ -76,7 +77,10 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	if i := slices.Index(msgs, nil); i >= 0 {
 		return judged(fmt.Errorf("%w: message %d of %d is nil", outbox.ErrInvalidMessage, i+1, len(msgs)), nil)
 	}
-	if err := p.inner.Publish(topic, msgs...); err != nil {
+	begun := time.Now()
+	err := p.inner.Publish(topic, msgs...)
+	p.silence.heard(begun, err)
+	if err != nil {
 		return judged(explain(topic, err), msgs)
 	}
 	return nil
