@@ -104,8 +104,11 @@ func (l *TopicReader) settingsOf(client sarama.Client, topic string) (s topicSet
 	if err != nil {
 		return s, err
 	}
-	results, err := asks.DescribeConfigs([]*sarama.ConfigResource{{Type: sarama.TopicResource, Name: topic}},
-		sarama.DescribeConfigsOptions{})
+	results, err := describe(asks, topic)
+	if err != nil && !errors.As(err, new(sarama.KError)) { // connections may be dead
+		askAll(client, topic)
+		results, err = describe(asks, topic)
+	}
 	var entries []sarama.ConfigEntry
 	for _, r := range results {
 		entries = append(entries, r.Configs...)
@@ -138,6 +141,11 @@ func (l *TopicReader) settingsOf(client sarama.Client, topic string) (s topicSet
 		}
 	}
 	return s, nil
+}
+
+func describe(asks sarama.ClusterAdmin, topic string) ([]*sarama.ConfigResourceResult, error) {
+	return asks.DescribeConfigs([]*sarama.ConfigResource{{Type: sarama.TopicResource, Name: topic}},
+		sarama.DescribeConfigsOptions{})
 }
 
 // Keeps returns retention.ms of a topic.

@@ -24,7 +24,8 @@ const (
 // timestamps say: with message.timestamp.type CreateTime, the default, by the clock of the sender. Messages without a
 // UUID are skipped. It ends with fn's error. It returns an error if the topic does not exist, and where what is missing
 // may have been deleted as it was meant to be: if the topic is compacted, or deletes messages after less time than
-// since then, or because of retention.bytes, and then only after fn was called with all that is there.
+// since then, or because of retention.bytes, and then only after fn was called with all that is there. It also does
+// where most brokers do not answer: which one leads a partition, and has all of it, is what most of them say.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	client, err := l.connect()
 	if err != nil {
@@ -62,7 +63,7 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 			return err
 		}
 		if s.sized {
-			if err := r.whole(after); err != nil {
+			if err := r.whole(ctx, after); err != nil {
 				return err
 			}
 		}
@@ -76,16 +77,22 @@ type partitionReader struct {
 	client    sarama.Client
 	topic     string
 	partition int32
-	from      int64 // offset of the first message that is new enough; below 0 = there is none
-	next      int64 // offset
-	end       int64 // offset behind the last message, as it was when the reading began
-	size      int32 // of a fetch
+	leader    *sarama.Broker // nil = it is to be found
+	epoch     int32          // of the leader
+	from      int64          // offset of the first message that is new enough; below 0 = there is none
+	next      int64          // offset
+	end       int64          // offset behind the last message, as it was when the reading began
+	size      int32          // of a fetch
 }
 
 // whole fails if the oldest message that is left is one of those that were read, or if none is left: then what
 // retention.bytes deleted may be as new as they are.
-func (r *partitionReader) whole(after time.Time) error {
-	oldest, err := r.client.GetOffset(r.topic, r.partition, sarama.OffsetOldest)
+func (r *partitionReader) whole(ctx context.Context, after time.Time) error {
+	var oldest int64
+	err := r.insist(ctx, func() (err error) {
+		oldest, err = r.offset(sarama.OffsetOldest)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of topic %q: %w", r.topic, err)
 	}
@@ -103,60 +110,75 @@ func (r *partitionReader) whole(after time.Time) error {
 }
 
 func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(*sarama.ConsumerMessage) error) error {
-	var err error
-	if r.end, err = r.client.GetOffset(r.topic, r.partition, sarama.OffsetNewest); err == nil {
+	err := r.insist(ctx, func() (err error) {
+		if r.end, err = r.offset(sarama.OffsetNewest); err != nil {
+			return err
+		}
 		from := sarama.OffsetOldest
 		if ms := after.UnixMilli(); ms > 0 {
 			from = ms
 		}
-		r.from, err = r.client.GetOffset(r.topic, r.partition, from)
+		r.from, err = r.offset(from)
 		r.next = r.from
-	}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("kafka: offsets of topic %q: %w", r.topic, err)
 	}
 	if r.next < 0 { // nothing is that new
 		return nil
 	}
-	for tries := 0; r.next < r.end; {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		block, err := r.fetch()
-		if err == nil {
-			tries = 0
-			if err := r.pass(block, fn); err != nil {
-				return err
-			}
-			continue
-		}
-		if tries++; tries == fetchTries || errors.Is(err, sarama.ErrOffsetOutOfRange) ||
-			errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
+	for r.next < r.end {
+		var block *sarama.FetchResponseBlock
+		if err := r.insist(ctx, func() (err error) {
+			block, err = r.fetch()
+			return err
+		}); err != nil {
 			return fmt.Errorf("kafka: read topic %q: %w", r.topic, err)
 		}
-		select { // the leader may be another one
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(fetchPause):
+		if err := r.pass(block, fn); err != nil {
+			return err
 		}
-		_ = r.client.RefreshMetadata(r.topic)
 	}
 	return nil
 }
 
-func (r *partitionReader) fetch() (*sarama.FetchResponseBlock, error) {
-	leader, err := r.client.Leader(r.topic, r.partition)
-	if err != nil {
-		return nil, err
+// insist asks the leader, and again if that fails, for it may be another one.
+func (r *partitionReader) insist(ctx context.Context, ask func() error) error {
+	for tries := 1; ; tries++ {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var err error
+		if r.leader == nil {
+			err = r.findLeader()
+		}
+		if err == nil {
+			err = ask()
+		}
+		if err == nil || tries == fetchTries || errors.Is(err, sarama.ErrOffsetOutOfRange) ||
+			errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
+			return err
+		}
+		r.leader = nil
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(fetchPause):
+		}
+		_ = r.client.RefreshMetadata(r.topic) // there may be other brokers
 	}
+}
+
+func (r *partitionReader) fetch() (*sarama.FetchResponseBlock, error) {
 	request := &sarama.FetchRequest{
 		Version: fetchFormat, SessionEpoch: -1, MinBytes: 1, MaxBytes: fetchMost,
 		MaxWaitTime: int32(fetchWait / time.Millisecond),
 	}
-	request.AddBlock(r.topic, r.partition, r.next, r.size, -1)
-	response, err := leader.Fetch(request)
+	request.AddBlock(r.topic, r.partition, r.next, r.size, r.epoch)
+	response, err := r.leader.Fetch(request)
 	if err != nil {
-		_ = leader.Close() // it opens anew
+		_ = r.leader.Close() // it opens anew
 		return nil, err
 	}
 	block := response.GetBlock(r.topic, r.partition)
