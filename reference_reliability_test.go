@@ -96,12 +96,18 @@ Written by ` + "`make reference`" + `.
 		"`OUTBOX_LONG=1 go test -run TestLeavesAtVolume` has processes forward messages\n" +
 		"with order, blocked keys and delays, and roll an [outbox in partitions](../run/partitions.md), and\n" +
 		"kills them. It printed:\n\n```\n" + read(t, "integration_test/testdata/leaves.txt") + "```\n")
+	b.WriteString("\n## Brokers that are clusters\n\n" +
+		"`OUTBOX_LONG=1 go test -v -run 'ClusterLosesANode|Reconcile.*Cluster'` has a forwarder publish to Kafka and\n" +
+		"JetStream of three nodes, each with a replica of the topic, while the leader is killed, frozen, or\n" +
+		"cut off from the other two and not from clients. Then all nodes come back without the end of what\n" +
+		"they had acknowledged, and [Reconcile](../run/runbook.md) finds it. It printed:\n\n```\n" +
+		read(t, "integration_test/testdata/clusters.txt") + "```\n")
 	b.WriteString(`
 ## What is not proved of any of them
 
 - That a disk keeps what it has synced, and that a broker keeps what it has acknowledged.
 - Clocks that run at very different speeds on two machines: they may cost duplicates, and no order.
-- Brokers that are clusters, and network partitions between their nodes.
+- Brokers in clusters of more than three nodes, and that are cut into more than two parts.
 `)
 	b.WriteString(brokenRules(mutants))
 	return b.String()

@@ -23,7 +23,7 @@ func TestJetStreamCluster(t *testing.T) {
 	w.await(w.settled / 3)
 	info := w.consumer()
 	require.NotNil(t, info.Cluster)
-	require.NoError(t, cluster.StopServer(info.Cluster.Leader))
+	require.NoError(t, cluster.Node(info.Cluster.Leader).Stop())
 	w.await(w.settled)
 	w.verify()
 }

@@ -34,8 +34,11 @@ func kafkaServer(t testing.TB) *services.Kafka {
 	return server
 }
 
-// kafkaTopic makes a topic of its own for a test.
-func kafkaTopic(t testing.TB, server *services.Kafka, partitions int32, settings map[string]*string) string {
+// kafkaBrokers are one broker, or a cluster.
+type kafkaBrokers interface{ Brokers() []string }
+
+// kafkaTopic makes a topic of its own for a test, with a replica on each broker.
+func kafkaTopic(t testing.TB, server kafkaBrokers, partitions int32, settings map[string]*string) string {
 	t.Helper()
 	client, err := sarama.NewClient(server.Brokers(), sarama.NewConfig())
 	require.NoError(t, err)
@@ -44,7 +47,7 @@ func kafkaTopic(t testing.TB, server *services.Kafka, partitions int32, settings
 	defer admin.Close() // and the client
 	topic := "t-" + watermill.NewShortUUID()
 	require.NoError(t, admin.CreateTopic(topic, &sarama.TopicDetail{
-		NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: settings,
+		NumPartitions: partitions, ReplicationFactor: int16(len(server.Brokers())), ConfigEntries: settings,
 	}, false))
 	eventually(t, func() bool { // the metadata name a leader before it knows that it is one
 		made, err := client.Partitions(topic)
@@ -58,7 +61,7 @@ func kafkaTopic(t testing.TB, server *services.Kafka, partitions int32, settings
 	return topic
 }
 
-func kafkaPublisher(t testing.TB, server *services.Kafka) *kafka.Publisher {
+func kafkaPublisher(t testing.TB, server kafkaBrokers) *kafka.Publisher {
 	t.Helper()
 	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: server.Brokers()}, nil)
 	require.NoError(t, err)
@@ -255,7 +258,7 @@ func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 }
 
 // kafkaUUIDs reads all of a topic.
-func kafkaUUIDs(t testing.TB, server *services.Kafka, topic string) (uuids []string) {
+func kafkaUUIDs(t testing.TB, server kafkaBrokers, topic string) (uuids []string) {
 	t.Helper()
 	client, err := sarama.NewClient(server.Brokers(), sarama.NewConfig())
 	require.NoError(t, err)

@@ -202,6 +202,25 @@ func (d *daemon) Kill() error {
 	return nil
 }
 
+// Freeze keeps the server from doing anything until Thaw. Its connections stay open and nothing comes out of them, so
+// that to all others it is cut off.
+func (d *daemon) Freeze() error { return d.frozen("freeze", true) }
+
+// Thaw lets a server that was frozen go on where it was.
+func (d *daemon) Thaw() error { return d.frozen("thaw", false) }
+
+func (d *daemon) frozen(verb string, yes bool) error {
+	if d == nil {
+		return notOurs(verb)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.process.alive() {
+		return fmt.Errorf("%s %s: it does not run", verb, d.name)
+	}
+	return setFrozen(d.process.cmd.Process.Pid, yes)
+}
+
 // Restart starts the server again on the same port and data, stopping it first if it is running. It returns once the
 // server answers; ctx bounds the wait, which is never longer than ten minutes.
 func (d *daemon) Restart(ctx context.Context) error {

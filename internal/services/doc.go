@@ -9,6 +9,8 @@
 //  3. for Kafka alone, where there is no usable Java or Maven: an in-memory fake, which says so in one line and answers
 //     true to [Kafka.Fake]. With CI=true in the environment it is an error instead.
 //
+// [StartKafkaCluster] and [StartNATSCluster] always start three servers, each in a process of its own.
+//
 // A server is returned after it has answered a real request. It listens on 127.0.0.1 and a free port, and keeps its
 // data in a temporary folder under os.TempDir.
 //
@@ -18,6 +20,8 @@
 // port with the same data. Close ends it for good and removes its folder. A server that was named by the environment is
 // not ours to stop: Stop, Kill and Restart return an error that wraps [errors.ErrUnsupported], and Close only removes
 // what was made in it.
+//
+// A [Node] of a cluster can be frozen as well, and isolated from the other nodes.
 //
 // The context given to a Start function bounds the start, not the life of the server. [StopAll] closes whatever is
 // still running, and [StopOnSignal] does so on an interrupt as well, so that a TestMain reads:

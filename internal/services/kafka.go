@@ -2,15 +2,12 @@ package services
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
+	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -78,70 +75,19 @@ func outsideKafka(ctx context.Context, brokers []string, opts Options) (*Kafka, 
 }
 
 func startRealKafka(ctx context.Context, java, jars string, opts Options) (*Kafka, error) {
-	f, err := newFolder(nil)
+	args := []string{"-Xmx512m"}
+	if opts.QuickStart {
+		args = append(args, "-XX:TieredStopAtLevel=1")
+	}
+	n := &kafkaNode{java: java, jars: jars, args: args, cluster: newClusterID(), id: 1, controllers: make([]int, 1)}
+	d, err := n.daemon("kafka", opts)
 	if err != nil {
 		return nil, fmt.Errorf("start kafka: %w", err)
 	}
-	id := newClusterID()
-	properties := filepath.Join(f.path, "server.properties")
-	logging := filepath.Join(f.path, "log4j2.properties")
-	classes := filepath.Join(jars, "*")
-	var controllerPort int
-	k := &Kafka{}
-	k.daemon = &daemon{
-		name: "kafka", folder: f, opts: opts,
-		stop:    syscall.SIGTERM,
-		discard: syscall.SIGKILL,
-		prepare: func(ctx context.Context) error {
-			// Formatting writes down the id and the version of the storage, but no ports.
-			if err := os.WriteFile(properties, kafkaProperties(f.path, 1, 2), 0o644); err != nil {
-				return err
-			}
-			if err := os.WriteFile(logging, []byte(kafkaLogging), 0o644); err != nil {
-				return err
-			}
-			cmd := exec.Command(java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classes,
-				"kafka.tools.StorageTool", "format", "-t", id, "-c", properties)
-			k.inFolder(cmd)
-			if err := runCommand(ctx, cmd); err != nil {
-				return fmt.Errorf("format storage: %w", err)
-			}
-			return nil
-		},
-		command: func(port int) (*exec.Cmd, error) {
-			broker := address(port)
-			if k.brokers == nil || k.brokers[0] != broker {
-				var err error
-				if controllerPort, err = freePort(); err != nil {
-					return nil, err
-				}
-				k.brokers = []string{broker}
-				if err := os.WriteFile(properties, kafkaProperties(f.path, port, controllerPort), 0o644); err != nil {
-					return nil, err
-				}
-			}
-			args := []string{"-Xmx512m", "-Dlog4j2.configurationFile=" + logging, "-cp", classes}
-			if opts.QuickStart {
-				args = append(args, "-XX:TieredStopAtLevel=1")
-			}
-			return exec.Command(java, append(args, "kafka.Kafka", properties)...), nil
-		},
-		ready: func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-			defer cancel()
-			got, err := clusterID(ctx, k.brokers)
-			if err != nil {
-				return err
-			}
-			if got != id {
-				return errors.New("another broker has this port")
-			}
-			return givesProducerIDs(ctx, k.brokers)
-		},
-	}
-	if err := k.launch(ctx); err != nil {
+	if err := d.launch(ctx); err != nil {
 		return nil, err
 	}
+	k := &Kafka{daemon: d, brokers: []string{address(d.port)}}
 	opts.say("kafka %s on %s on %s", kafkaVersion, java, k.brokers[0])
 	return k, nil
 }
@@ -163,17 +109,27 @@ func (k *Kafka) Close() error {
 
 // clusterID asks for the cluster's id and fails unless a broker is registered as alive.
 func clusterID(ctx context.Context, brokers []string) (string, error) {
+	id, _, err := clusterOf(ctx, brokers)
+	return id, err
+}
+
+// clusterOf asks for the cluster's id and for the addresses of the brokers that are registered as alive, and fails if
+// none is.
+func clusterOf(ctx context.Context, brokers []string) (id string, alive []string, err error) {
 	request := kmsg.NewPtrMetadataRequest()
 	request.Topics = []kmsg.MetadataRequestTopic{} // nil would ask for all topics
 	response, err := ask(ctx, brokers, request)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	metadata := response.(*kmsg.MetadataResponse)
 	if len(metadata.Brokers) == 0 || metadata.ClusterID == nil {
-		return "", errors.New("no broker is registered yet")
+		return "", nil, errors.New("no broker is registered yet")
 	}
-	return *metadata.ClusterID, nil
+	for _, b := range metadata.Brokers {
+		alive = append(alive, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))))
+	}
+	return *metadata.ClusterID, alive, nil
 }
 
 // givesProducerIDs fails while an idempotent producer cannot begin, as for a moment after the brokers are registered.
@@ -192,54 +148,6 @@ func ask(ctx context.Context, brokers []string, request kmsg.Request) (kmsg.Resp
 	}
 	defer client.Close()
 	return client.Request(ctx, request)
-}
-
-// newClusterID returns an id as Kafka writes them. One that begins with a dash reads as an option on a command line.
-func newClusterID() string {
-	for {
-		var id [16]byte
-		_, _ = rand.Read(id[:])
-		if s := base64.RawURLEncoding.EncodeToString(id[:]); s[0] != '-' {
-			return s
-		}
-	}
-}
-
-// kafkaLogging makes the broker say what it does: by default it logs errors alone.
-const kafkaLogging = `rootLogger.level = INFO
-rootLogger.appenderRef.console.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %m%n
-`
-
-// kafkaProperties are the production defaults except for what a single node needs, and for short broker sessions:
-// with the default a killed broker waits nine seconds for its own old session to expire.
-func kafkaProperties(dir string, port, controllerPort int) []byte {
-	return fmt.Appendf(nil, `process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@%[2]s
-listeners=PLAINTEXT://%[1]s,CONTROLLER://%[2]s
-advertised.listeners=PLAINTEXT://%[1]s
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
-log.dirs=%[3]s
-num.partitions=4
-auto.create.topics.enable=true
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-share.coordinator.state.topic.num.partitions=1
-group.initial.rebalance.delay.ms=0
-broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=500
-`, address(port), address(controllerPort), filepath.ToSlash(filepath.Join(dir, "data")))
 }
 
 func firstLine(err error) string {

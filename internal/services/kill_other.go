@@ -2,10 +2,15 @@
 
 package services
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
 func killTree(pid int) {
 	if p, err := os.FindProcess(pid); err == nil {
 		_ = p.Kill()
 	}
 }
+
+func setFrozen(int, bool) error { return errors.ErrUnsupported }

@@ -13,3 +13,10 @@ func killTree(pid int) {
 		_ = syscall.Kill(child, syscall.SIGKILL)
 	}
 }
+
+func setFrozen(pid int, yes bool) error {
+	if yes {
+		return syscall.Kill(pid, syscall.SIGSTOP)
+	}
+	return syscall.Kill(pid, syscall.SIGCONT)
+}

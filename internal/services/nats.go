@@ -33,7 +33,7 @@ type NATS struct {
 func StartNATS(ctx context.Context, opts Options) (*NATS, error) {
 	if external := os.Getenv("OUTBOX_NATS_URL"); external != "" {
 		n := &NATS{url: external}
-		if err := n.ready(ctx); err != nil {
+		if err := natsReady(ctx, external, "", natsPatience); err != nil {
 			return nil, fmt.Errorf("nats at OUTBOX_NATS_URL: %w", err)
 		}
 		opts.say("nats from OUTBOX_NATS_URL")
@@ -58,7 +58,7 @@ func StartNATS(ctx context.Context, opts Options) (*NATS, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start nats: %w", err), n.Close())
 	}
-	n.url = "nats://" + address(n.port)
+	n.url = natsURL(n.port)
 	opts.say("nats-server %s in this process on %s", server.VERSION, address(n.port))
 	return n, nil
 }
@@ -82,8 +82,7 @@ func (n *NATS) start(ctx context.Context) error {
 	}
 	s.Start()
 	if s.ReadyForConnections(natsPatience) {
-		check := &NATS{url: s.ClientURL()}
-		if err = check.ready(ctx); err == nil {
+		if err = natsReady(ctx, s.ClientURL(), s.Name(), natsPatience); err == nil {
 			n.server = s
 			return nil
 		}
@@ -93,15 +92,18 @@ func (n *NATS) start(ctx context.Context) error {
 	return errors.Join(errors.New("not ready for connections"), err)
 }
 
-// ready makes one JetStream request.
-func (n *NATS) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, natsPatience)
+// natsReady makes one JetStream request to the server of a name, or to any if it is "".
+func natsReady(ctx context.Context, url, name string, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	conn, err := nats.Connect(n.url, nats.Timeout(natsPatience))
+	conn, err := nats.Connect(url, nats.Timeout(patience))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	if found := conn.ConnectedServerName(); name != "" && found != name {
+		return fmt.Errorf("another server has this port: %q", found)
+	}
 	js, err := conn.JetStream(nats.Context(ctx))
 	if err != nil {
 		return err
@@ -109,6 +111,8 @@ func (n *NATS) ready(ctx context.Context) error {
 	_, err = js.AccountInfo()
 	return err
 }
+
+func natsURL(port int) string { return "nats://" + address(port) }
 
 // URL returns the server's URL. It stays the same across Restart.
 func (n *NATS) URL() string { return n.url }

@@ -61,7 +61,7 @@ func TestNATSFromEnvironment(t *testing.T) {
 		}
 	}
 	must(t, n.Close())
-	must(t, owned.ready(ctx))
+	must(t, natsReady(ctx, owned.URL(), "", natsPatience))
 
 	t.Setenv("OUTBOX_NATS_URL", "nats://127.0.0.1:1")
 	if _, err := StartNATS(ctx, Options{Log: io.Discard}); err == nil {

@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// ErrNotInstalled is returned by [StartPgBouncer] where the machine has no pgbouncer program.
+// ErrNotInstalled is returned by [StartPgBouncer] where the machine has no pgbouncer program, and by
+// [StartKafkaCluster] where it has no usable Java or Maven.
 var ErrNotInstalled = errors.New("not installed")
 
 // Options are the settings common to all servers. The zero value is ready to use.

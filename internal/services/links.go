@@ -1,0 +1,162 @@
+package services
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strconv"
+	"sync"
+)
+
+// linked says whether the nodes of a cluster find one another through links. It takes an address for each pair of them:
+// Linux has all that begin with 127 without being told to.
+const linked = runtime.GOOS == "linux"
+
+// linkHost is where a node finds the host of another one.
+func linkHost(from, to int) string {
+	if from == to || !linked {
+		return "127.0.0.1"
+	}
+	return fmt.Sprintf("127.0.%d.%d", from+1, to+1)
+}
+
+func linkAddress(from, to, port int) string {
+	return net.JoinHostPort(linkHost(from, to), strconv.Itoa(port))
+}
+
+// links are the ways between the nodes of a cluster, each a proxy, so that a node can be cut off from the others while
+// clients reach it. Its methods are safe for concurrent use.
+type links []*link
+
+// connect opens the ways from each node to a port of one.
+func (l *links) connect(to, port int) error {
+	for from := range clusterNodes {
+		if from == to || !linked {
+			continue
+		}
+		listener, err := net.Listen("tcp", linkAddress(from, to, port))
+		if err != nil {
+			return err
+		}
+		k := &link{from: from, to: to, target: address(port), listener: listener, over: make(chan struct{})}
+		k.open = make(chan struct{})
+		close(k.open)
+		k.running.Go(k.serve)
+		*l = append(*l, k)
+	}
+	return nil
+}
+
+// set opens or shuts all ways from and to a node.
+func (l links) set(node int, open bool) error {
+	if len(l) == 0 {
+		return fmt.Errorf("cut off a node, which takes Linux: %w", errors.ErrUnsupported)
+	}
+	for _, k := range l {
+		if k.from == node || k.to == node {
+			k.set(open)
+		}
+	}
+	return nil
+}
+
+func (l *links) close() {
+	for _, k := range *l {
+		_ = k.listener.Close()
+		close(k.over)
+	}
+	for _, k := range *l {
+		k.running.Wait()
+	}
+}
+
+// link is a way from one node to another. Shut, it lets connections stand, and nothing through until it is open again,
+// as a network does that has lost its middle.
+type link struct {
+	from, to int
+	target   string
+	listener net.Listener
+	over     chan struct{}
+	running  sync.WaitGroup
+
+	mu   sync.Mutex
+	open chan struct{} // closed while it is open
+}
+
+func (k *link) set(open bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	select {
+	case <-k.open:
+		if !open {
+			k.open = make(chan struct{})
+		}
+	default:
+		if open {
+			close(k.open)
+		}
+	}
+}
+
+// pass waits while the link is shut, and says whether it is there.
+func (k *link) pass() bool {
+	k.mu.Lock()
+	open := k.open
+	k.mu.Unlock()
+	select {
+	case <-open:
+		return true
+	case <-k.over:
+		return false
+	}
+}
+
+func (k *link) serve() {
+	for {
+		near, err := k.listener.Accept()
+		if err != nil {
+			return
+		}
+		k.running.Go(func() { k.carry(near) })
+	}
+}
+
+// carry passes on what both ends say, and that one of them has closed the connection.
+func (k *link) carry(near net.Conn) {
+	defer near.Close()
+	if !k.pass() {
+		return
+	}
+	far, err := net.Dial("tcp", k.target)
+	if err != nil {
+		return
+	}
+	ended := make(chan struct{}, 2)
+	for _, ends := range [][2]net.Conn{{near, far}, {far, near}} {
+		k.running.Go(func() {
+			_, _ = io.Copy(passing{ends[1], k}, ends[0])
+			k.pass()
+			ended <- struct{}{}
+		})
+	}
+	select {
+	case <-ended:
+	case <-k.over:
+	}
+	_ = far.Close()
+}
+
+// passing writes to one end of a link.
+type passing struct {
+	io.Writer
+	link *link
+}
+
+func (p passing) Write(b []byte) (int, error) {
+	if !p.link.pass() {
+		return 0, net.ErrClosed
+	}
+	return p.Writer.Write(b)
+}
